@@ -1,20 +1,20 @@
-//! What clients get to see.
+//! What clients receive: denials and headers.
 
-/// How denials look.
+/// The format of denials.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DenyConfig {
     /// The status of a denial, 400 to 599.
     pub status: u16,
-    /// What the body holds.
+    /// The content of the body.
     pub body: DenyBody,
     /// A sentence for the client, instead of the standard one.
     pub message: Option<String>,
-    /// Where the client can read more.
+    /// A link to documentation for the client.
     pub docs: Option<String>,
     /// How much longer than needed `Retry-After` may be, in percent, so that denied
     /// clients do not come back all at once.
     pub retry_jitter_percent: u8,
-    /// The status where a limit fails closed, or may be one that does.
+    /// The status of a denial by a limit that fails closed, or that may do so.
     pub status_on_error: u16,
 }
 
@@ -43,7 +43,7 @@ pub enum DenyBody {
     Empty,
 }
 
-/// Which styles of headers a response carries.
+/// The styles of headers in responses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(
     clippy::struct_excessive_bools,

@@ -1,4 +1,4 @@
-//! Where entries come from: the built-in ones, and what `descriptors` adds.
+//! Sources of entries: the built-in ones, and those in `descriptors`.
 
 use documents::{Choice, Field, Fields, Name, Node, Path, Report, Take, Value};
 
@@ -17,9 +17,9 @@ const FIELDS: [&str; 10] = [
     "if_several",
     "hash",
 ];
-/// What is a header to Envoy, and has a value as the client wrote it.
+/// Envoy's pseudo-headers whose value is as the client sent it.
 const PSEUDO_HEADERS: [&str; 4] = [":method", ":path", ":authority", ":scheme"];
-/// Where other filters store values about a request.
+/// The property in which other filters store values about a request.
 const METADATA: &[u8] = b"metadata\0filter_metadata\0";
 const MAX_DESCRIPTORS: usize = 64;
 
@@ -228,7 +228,7 @@ fn read_header(field: Field<'_>, report: &mut Report) -> Option<String> {
     None
 }
 
-/// A list of texts, as the host takes a path.
+/// A list of texts, converted to the host's format of a path.
 fn read_path(field: Field<'_>, report: &mut Report) -> Option<Vec<u8>> {
     let path = path_of(field.node.items());
     if path.is_none() {

@@ -1,8 +1,8 @@
 //! The filter's configuration, as Envoy passes it.
 //!
-//! `docs/filter.md` is the manual. Unknown fields are errors, and everything
-//! wrong with a configuration is said at once. A crate of its own, because a
-//! configuration is read once: the module has it built for size alone.
+//! `docs/filter.md` is the manual. Unknown fields are errors, and all problems of a configuration are
+//! reported together. It is a crate of its own because a configuration is read only once, so the module
+//! builds this code for size alone.
 
 #[cfg(all(test, target_arch = "wasm32"))]
 #[macro_use]
@@ -21,29 +21,28 @@ use policy::{OnFailure, Policy};
 pub use client::{DenyBody, DenyConfig, Styles};
 pub use source::{Format, IfSeveral, Prefixes, Source};
 
-/// A configuration, known to be good.
+/// A valid configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Whose limits apply.
+    /// The set of limits that applies.
     pub domain: Name,
-    /// Where checks go.
+    /// How checks reach the limiter.
     pub limiter: LimiterConfig,
-    /// Which listeners' requests are checked.
+    /// The direction of the requests that are checked.
     pub direction: Direction,
-    /// Where entries come from, the built-in ones included.
+    /// The sources of entries, including the built-in ones.
     pub sources: Vec<(Name, Source)>,
-    /// What happens without a limiter, while no limit says so itself.
+    /// What happens without a limiter while no policy is loaded.
     pub failure_mode: OnFailure,
-    /// How denials look.
+    /// The format of denials.
     pub deny: DenyConfig,
-    /// Which headers responses carry.
+    /// The headers in responses.
     pub styles: Styles,
     /// Share of requests that are checked, in percent.
     pub enabled_percent: u8,
     /// Requests held at once in queues, for each worker; beyond it they are denied.
     pub hold_max: usize,
-    /// The longest body of a request that is read, in bytes, where that says what is reserved;
-    /// `None`: none is read.
+    /// The longest request body that is read for the number to reserve, in bytes; `None`: none is read.
     pub request_body_max: Option<u64>,
     /// Buckets in the shared table.
     pub buckets: u32,
@@ -56,7 +55,7 @@ pub struct Config {
 pub struct LimiterConfig {
     /// The cluster.
     pub cluster: String,
-    /// The host named in calls.
+    /// The `:authority` of calls.
     pub authority: String,
     /// How long a call may take, in milliseconds.
     pub timeout_ms: u64,
@@ -64,12 +63,12 @@ pub struct LimiterConfig {
     pub token_env: Option<String>,
     /// Whether checks go by a stream where the limiter opens one.
     pub stream: bool,
-    /// Whether requests at the limiter's host and paths pass unlimited though no token shows that
+    /// Whether requests to the limiter's host and paths pass unlimited without a token that proves that
     /// a filter sent them.
     pub trust_host: bool,
 }
 
-/// Which way checked requests go.
+/// The direction of checked requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Direction {
     /// Inbound on a sidecar, everything elsewhere.
@@ -93,11 +92,11 @@ impl Choice for Direction {
 }
 
 impl Config {
-    /// Reads a configuration as Envoy hands it over.
+    /// Reads the configuration that Envoy passes.
     ///
     /// # Errors
     /// Everything that is wrong with it.
-    // Compiled into who calls it, it would not be built as this crate is.
+    // Not inlined: a caller in another crate would build it without this crate's optimization for size.
     #[inline(never)]
     pub fn from_json(bytes: &[u8]) -> Result<Self, Problems> {
         let mut report = Report::new(Form::File);

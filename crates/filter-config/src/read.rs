@@ -1,4 +1,4 @@
-//! From bytes to a configuration.
+//! Parses a configuration.
 
 use std::ops::RangeInclusive;
 
@@ -59,7 +59,7 @@ pub(crate) fn read(bytes: &[u8], report: &mut Report) -> Option<Config> {
     config
 }
 
-/// What the bytes probably are instead.
+/// A hint at what the bytes probably are.
 fn hint_for(bytes: &[u8]) -> Option<&'static str> {
     if bytes.is_empty() {
         return Some("the plugin has no configuration; `domain` and `limiter` are needed");
@@ -170,7 +170,7 @@ fn read_timeout(field: Field<'_>, report: &mut Report) -> u64 {
     ms
 }
 
-/// Text that may stand in a header.
+/// Text that may be part of a header.
 fn visible_text(field: Field<'_>, what: &str, report: &mut Report) -> Option<String> {
     let text = field.text(what, report)?;
     if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -217,7 +217,7 @@ fn read_deny(take: &mut Take<'_, '_>) -> DenyConfig {
     config
 }
 
-/// Envoy gives broken replies for a status outside 400 to 599.
+/// Envoy sends broken replies for a status outside 400 to 599.
 fn read_status(field: Field<'_>, report: &mut Report) -> u16 {
     let status: Option<u64> = field.node.as_text().and_then(|text| text.parse().ok());
     let status = status.filter(|status| (400..=599).contains(status));
@@ -229,7 +229,7 @@ fn read_status(field: Field<'_>, report: &mut Report) -> u16 {
         .unwrap_or(0)
 }
 
-/// A style of headers by its name.
+/// A style of headers.
 #[derive(Clone, Copy, PartialEq)]
 enum Style {
     Ratelimit,
@@ -274,7 +274,7 @@ fn read_styles(take: &mut Take<'_, '_>) -> Styles {
     styles
 }
 
-/// A percentage, with or without its sign.
+/// A percentage, with or without the percent sign.
 fn read_share(take: &mut Take<'_, '_>) -> u8 {
     let Some(field) = take.field("enabled_percent") else {
         return 100;
@@ -312,7 +312,7 @@ fn bounded_in(
     found
 }
 
-/// The same limits as a limits file would hold; an empty list is no policy, not an empty one.
+/// Reads limits as in a limits file; an empty list means no policy, not an empty one.
 fn read_limits(take: &mut Take<'_, '_>, domain: Option<&Name>) -> Option<Policy> {
     let field = take.field("limits")?;
     let limits = policy::read::read_limits(field, &[], take.report);

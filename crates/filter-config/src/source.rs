@@ -1,6 +1,6 @@
-//! Where entries come from.
+//! Sources of entries.
 
-/// Where the value of an entry comes from.
+/// The source of an entry's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// The request's method.
@@ -19,9 +19,9 @@ pub enum Source {
     Query(String, IfSeveral),
     /// A property of the host's, by its path.
     Property(Vec<u8>, Format),
-    /// The same for every request.
+    /// A constant, the same for every request.
     Constant(Vec<u8>),
-    /// A hash of another's value, which itself stays in the proxy.
+    /// A hash of another source's value; the value itself stays in the proxy.
     Hashed(Box<Source>),
 }
 
@@ -41,12 +41,12 @@ pub enum IfSeveral {
 /// How a property's bytes become a value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
-    /// As they are.
+    /// Unchanged.
     #[default]
     Text,
     /// Dynamic metadata: text, numbers, booleans, lists and maps, all as text.
     Metadata,
-    /// A signed integer of 8 bytes, little end first; anything else as it is.
+    /// A signed integer of 8 bytes, little-endian; other lengths are unchanged.
     Integer,
 }
 

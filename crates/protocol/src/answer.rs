@@ -1,4 +1,4 @@
-//! The answer to a check, whatever the encoding.
+//! The answer to a check, independent of its encoding.
 
 use policy::{Mode, Name, PenaltyStatus, Revision};
 
@@ -7,7 +7,7 @@ use crate::{Lease, Reservation, Slot};
 /// The decision on one check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answer {
-    /// The policy that decided.
+    /// The revision that decided.
     pub revision: Revision,
     /// The store's clock, in milliseconds since the epoch.
     pub now_ms: u64,
@@ -15,12 +15,13 @@ pub struct Answer {
     pub allowed: bool,
     /// One entry per matching limit, in the order of the policy.
     pub limits: Vec<LimitAnswer>,
-    /// Of a [`ServiceCheck`](crate::ServiceCheck): how many of them are of each descriptor, in order.
+    /// For a [`ServiceCheck`](crate::ServiceCheck): how many entries of `limits` each descriptor has,
+    /// in order.
     pub parts: Vec<usize>,
 }
 
 impl Answer {
-    /// What the limits said of one descriptor of a [`ServiceCheck`](crate::ServiceCheck).
+    /// The answers about one descriptor of a [`ServiceCheck`](crate::ServiceCheck).
     pub fn part(&self, at: usize) -> &[LimitAnswer] {
         let Some(length) = self.parts.get(at) else {
             return &[];
@@ -31,12 +32,12 @@ impl Answer {
     }
 }
 
-/// What one limit said.
+/// The answer of one limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitAnswer {
     /// The limit.
     pub name: Name,
-    /// The limit's generation, to drop what is cached of older ones.
+    /// The limit's generation; caches drop state of older ones.
     pub generation: u64,
     /// Values of the limit's `per` entries, `None` where the request had none.
     pub bucket: Vec<(Name, Option<Vec<u8>>)>,
@@ -48,38 +49,39 @@ pub struct LimitAnswer {
     pub charged: u64,
     /// The quota in units: capacity or N; `None`: unlimited.
     pub limit: Option<u64>,
-    /// The time, in milliseconds, in which an empty quota comes back whole.
+    /// The time, in milliseconds, in which an empty quota refills completely.
     pub window_ms: u64,
     /// Units left after this decision.
     pub remaining: u64,
     /// 0 if allowed; `None`: never.
     pub retry_after_ms: Option<u64>,
-    /// Until the bucket is unused.
+    /// The time until the bucket is unused, in milliseconds.
     pub reset_after_ms: u64,
-    /// How long an admitted request is held.
+    /// How long an admitted request is held, in milliseconds.
     pub delay_ms: u64,
     /// Not to be shown to clients.
     pub hidden: bool,
-    /// The surplus granted; `None`: none, or none was wanted.
+    /// The surplus granted; `None`: none was granted or wanted.
     pub lease: Option<Lease>,
-    /// The slot that a queue gave the request, or that it holds in flight; [`Free`](crate::Free) gives it up.
-    /// Where nothing was charged and slots were renewed: which of them are gone, as
-    /// `algorithms::Missing` has it.
+    /// The slot that a queue gave the request, or that it holds in flight; [`Free`](crate::Free) frees
+    /// it. If nothing was charged and slots were renewed: which of them are missing, encoded as
+    /// `algorithms::Missing`.
     pub slot: Option<Slot>,
     /// Units of this check that are to be settled when the response has ended.
     pub reservation: Option<Reservation>,
-    /// What came of the check's settlements. No encoding has it.
+    /// The result of the check's settlements. No encoding has it.
     pub settled: Settled,
-    /// The penalty of the bucket. The compact encoding has only how long it lasts, JSON whether there is one.
+    /// The penalty of the bucket. The compact encoding has only its remaining time, JSON only whether
+    /// there is one.
     pub penalty: PenaltyStatus,
 }
 
-/// What came of settlements, in units.
+/// The result of settlements, in units.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settled {
-    /// Given back of what was reserved.
+    /// Refunded, out of the reserved units.
     pub given_back: u64,
-    /// Charged beyond what was reserved.
+    /// Charged beyond the reserved units.
     pub excess: u64,
 }
 
@@ -87,7 +89,7 @@ pub struct Settled {
 pub(crate) mod tests {
     use super::*;
 
-    /// An answer that allows, with numbers that say nothing.
+    /// An answer that allows, with arbitrary numbers.
     pub(crate) fn limit(name: &str) -> LimitAnswer {
         LimitAnswer {
             name: name.parse().unwrap(),

@@ -1,4 +1,4 @@
-//! A check, whatever the encoding.
+//! A check, independent of its encoding.
 
 use policy::{Descriptor, Name, Rate, SlotId};
 
@@ -11,7 +11,7 @@ pub struct Check {
     pub descriptor: Descriptor,
     /// How many requests this stands for; each limit multiplies it by its own cost. 0 is a peek.
     pub cost: u64,
-    /// Ask whether `cost` would pass, and charge nothing.
+    /// Report whether `cost` would pass, and charge nothing.
     pub peek: bool,
     /// Test only these limits; empty: all that match.
     pub only: Vec<Name>,
@@ -19,37 +19,36 @@ pub struct Check {
     pub skip: Vec<Name>,
     /// Refuse a check that matches no limit.
     pub require_match: bool,
-    /// What was admitted without the limiter and is charged now, whatever is left.
+    /// Units that were admitted without the limiter and are charged now, whatever is left.
     pub debits: Vec<Debit>,
-    /// Units wanted in advance, and what became of earlier ones; at most one entry per limit.
+    /// Units wanted in advance, and settlements of earlier ones; at most one entry per limit.
     ///
-    /// A limit that is also in `skip` is tested with a cost of 0. Only in the compact
-    /// encoding: clients of the JSON API have no leases.
+    /// A limit that is also in `skip` is tested with a cost of 0. Only the compact encoding has this
+    /// field: clients of the JSON API have no leases.
     pub leases: Vec<LeaseRequest>,
-    /// Slots of queues that requests with this descriptor gave up, and what becomes of slots of
-    /// requests in flight: freed, renewed or entered again before the check is decided, and
-    /// whatever the decision.
+    /// Slots of queues to free, and slots of requests in flight to free, renew or enter again. All of
+    /// this is executed before the check is decided, and whatever the decision.
     pub free: Vec<Free>,
-    /// Units that the check costs at single limits, in the place of `cost` times the limit's own.
-    /// At most one entry a limit.
+    /// Units that the check costs at single limits, instead of `cost` times the limit's own. At most
+    /// one entry per limit.
     pub costs: Vec<LimitCost>,
-    /// Reserve what the check costs at each limit whose response says the cost and that `costs`
+    /// Reserve what the check costs at each limit whose cost the response determines and that `costs`
     /// does not name. The compact encoding has only `costs`.
     pub reserve: bool,
-    /// What became of reservations: executed before the check is decided, and whatever the decision.
+    /// Settlements of reservations: executed before the check is decided, and whatever the decision.
     pub settle: Vec<CostSettlement>,
-    /// Denials that a proxy decided from its caches, where a penalty counts them: counted before the
-    /// check is decided, and whatever the decision.
+    /// Denials that a proxy decided from its caches and that a penalty counts: counted before the check
+    /// is decided, and whatever the decision.
     pub denied: Vec<Denied>,
-    /// The id of the request at limits on requests in flight, whose secret also names its
-    /// reservations; `None`: the limiter makes one.
+    /// The id of the request at limits on requests in flight; its secret also names its reservations.
+    /// `None`: the limiter makes one.
     pub slot: Option<SlotId>,
-    /// The longest that a queue may delay the request, if that is less than what its limit says.
+    /// The longest that a queue may delay the request, if less than its limit permits.
     pub max_delay_ms: Option<u64>,
     /// The proxy that requests leases: [`crate::compact::Batch::proxy_mark`].
     pub proxy: u8,
-    /// The descriptors of a call of Envoy's rate limit service, which take the place of
-    /// `descriptor` and `cost`. No encoding has them.
+    /// The descriptors of a call of Envoy's rate limit service, which replace `descriptor` and `cost`.
+    /// No encoding has them.
     pub service: Option<Box<ServiceCheck>>,
 }
 
@@ -58,7 +57,7 @@ pub struct Check {
 pub struct ServiceCheck {
     /// Each limit that applies to one of them is tested, all or nothing.
     pub parts: Vec<ServicePart>,
-    /// What the units of a descriptor are that brings its own; `None`: the call's.
+    /// How to treat the units of a descriptor that brings its own; `None`: like the call's.
     pub own: Option<OwnUnits>,
 }
 
@@ -69,19 +68,18 @@ pub struct ServicePart {
     pub descriptor: Descriptor,
     /// Units that it costs.
     pub cost: u64,
-    /// The limit that it brings itself, in the place of those that have a `descriptor`: a fixed
-    /// window.
+    /// The limit that it brings itself, which replaces those that have a `descriptor`: a fixed window.
     pub rate: Option<Rate>,
 }
 
-/// Units that a descriptor brings itself.
+/// How to treat units that a descriptor brings itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OwnUnits {
-    /// None: it looks whether anything is left.
+    /// None: it only tests whether anything is left.
     Look,
     /// They were used: charged whatever is left.
     Charge(u64),
-    /// They are given back.
+    /// They are refunded.
     GiveBack(u64),
     /// They are [`ServicePart::cost`], and charged only if they fit.
     Fitting,
@@ -94,26 +92,26 @@ pub struct Debit {
     pub limit: Name,
     /// Units.
     pub units: u64,
-    /// Of a limit whose windows are the calendar's: the label of the window they were admitted in.
+    /// For limits with calendar windows: the label of the window in which they were admitted.
     pub serial: Option<u64>,
 }
 
-/// What a proxy requests of a limit with `lease`, beside the check's own cost.
+/// The lease request of a proxy for one limit, besides the check's own cost.
 ///
 /// The surplus is granted only if the check is allowed (a cost of 0 always fits) and is no `peek`.
-/// Settlements are executed whatever the decision, once: a check that carries one is never sent
-/// again after it may have arrived.
+/// Settlements are executed whatever the decision, and once: a check that carries one is never retried
+/// if it may have arrived.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseRequest {
-    /// The limit whose bucket (for this check's descriptor) is meant.
+    /// The limit whose bucket (for this check's descriptor) is leased.
     pub limit: Name,
-    /// Surplus units wanted for requests to come; 0: none.
+    /// Surplus units wanted for future requests; 0: none.
     pub want: u64,
-    /// What became of earlier grants; executed before the check is decided, in this order.
+    /// Settlements of earlier grants; executed before the check is decided, in this order.
     pub settle: Vec<Settlement>,
 }
 
-/// What became of granted units. What is neither spent nor returned stays reserved until the
+/// The settlement of granted units. Units that are neither spent nor returned stay reserved until the
 /// bucket forgets the epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settlement {
@@ -121,30 +119,30 @@ pub struct Settlement {
     pub epoch: u64,
     /// Units that requests used.
     pub spent: u64,
-    /// Units given back, unused. They must not be used afterwards.
+    /// Units returned unused. They must not be used afterwards.
     pub returned: u64,
 }
 
-/// Units taken from a bucket in advance, for one proxy's requests to come.
+/// Units taken from a bucket in advance, for one proxy's future requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
-    /// How many units were granted, beside what the check itself was charged.
+    /// How many units were granted, besides those charged for the check itself.
     pub units: u64,
-    /// What to name them by when they are settled.
+    /// Names the units when they are settled.
     pub epoch: u64,
     /// For how long they may be used, in milliseconds from the *sending* of this very attempt.
     pub ttl_ms: u64,
 }
 
-/// A slot that its request does not need, because it ended before it started. Freeing one again
-/// changes nothing, so a client that got no answer may repeat it.
+/// A slot that its request does not need, because the request ended before the slot started. Freeing a
+/// slot twice changes nothing, so a client that got no answer may repeat it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Free {
     /// The limit whose bucket (for this check's descriptor) gave it.
     pub limit: Name,
     /// Its name.
     pub slot: Slot,
-    /// What its request was charged; of a request in flight, what becomes of the slot
+    /// What its request was charged; for a request in flight, the operation on the slot
     /// (`algorithms::SlotAct`).
     pub units: u64,
 }
@@ -156,32 +154,32 @@ pub struct LimitCost {
     pub limit: Name,
     /// Units.
     pub units: u64,
-    /// They are a reservation, which a [`CostSettlement`] replaces by the true cost. Only limits
-    /// whose response says the cost reserve; the others charge.
+    /// They are a reservation, which a [`CostSettlement`] replaces by the true cost. Only limits whose
+    /// cost the response determines reserve; the others charge.
     pub reserve: bool,
 }
 
-/// The name of the units that a check reserved in a bucket. Nobody but the bucket reads it.
+/// The name of the units that a check reserved in a bucket. Only the bucket interprets it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reservation {
     /// A random number, drawn before they were reserved.
     pub secret: u64,
-    /// The bucket's count of reservations, with this one.
+    /// The bucket's count of reservations, including this one.
     pub number: u64,
     /// How many units.
     pub units: u64,
 }
 
-/// The true cost of a request whose check reserved units. What is less than those is given back, as
-/// far as it still counts; what is more is charged whatever is left. A repeat changes nothing, and
-/// where the bucket has no record of the reservation any more, nothing is given back.
+/// The true cost of a request whose check reserved units. Unused units are refunded as far as they
+/// still count; an excess is charged whatever is left. A repetition changes nothing. If the bucket no
+/// longer has a record of the reservation, nothing is refunded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CostSettlement {
     /// The limit whose bucket (for this check's descriptor) reserved them.
     pub limit: Name,
-    /// Which reservation.
+    /// The reservation.
     pub reservation: Reservation,
-    /// What the request cost, in units; more than the limit's `max` counts as that.
+    /// The actual cost in units, capped at the limit's `max`.
     pub units: u64,
 }
 

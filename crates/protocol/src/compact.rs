@@ -1,9 +1,9 @@
-//! The encoding for the filter: CBOR arrays, keys and limit names once per
-//! batch in a table, values as bytes.
+//! The encoding for the filter: CBOR arrays; a table per batch for keys and limit names; values as
+//! bytes.
 //!
-//! Fields are only ever added at the end of an array; a reader skips what it
-//! does not know. Everything read is bounded ([`crate::MAX_CHECKS`],
-//! [`crate::MAX_ENTRIES`], [`crate::MAX_VALUE`]) and nothing read can panic.
+//! New fields are only ever added at the end of an array; a reader skips unknown ones. Everything read
+//! is bounded ([`crate::MAX_CHECKS`], [`crate::MAX_ENTRIES`], [`crate::MAX_VALUE`]) and no input can
+//! cause a panic.
 
 mod answer;
 mod cbor;
@@ -21,19 +21,19 @@ use policy::{Name, Names, Revision};
 /// Why bytes are not a message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// There is less than there should be.
+    /// The input is too short.
     #[error("cut short")]
     Short,
-    /// Something else than what should be there.
+    /// An item of another type than expected.
     #[error("an item of another type")]
     Type,
-    /// A name that is none.
+    /// An invalid name.
     #[error("not a name: {0}")]
     Name(String),
     /// An index beyond its table, or more values than keys.
     #[error("an index beyond its table")]
     Index,
-    /// More than is allowed of something.
+    /// A size beyond its bound.
     #[error("too many or too long: {0}")]
     Bounds(&'static str),
 }
@@ -76,12 +76,12 @@ impl Reader<'_> {
     }
 }
 
-/// As much of a text as a message needs.
+/// The beginning of a text, enough for a message.
 fn beginning(text: &str) -> &str {
     text.get(..text.floor_char_boundary(80)).unwrap_or(text)
 }
 
-/// Names that were given an index.
+/// A table of names and their indexes.
 #[derive(Default)]
 struct Table<'n>(Names<'n>);
 

@@ -1,9 +1,9 @@
-//! Why there was no decision.
+//! Why a check was not decided.
 
 use policy::{Node, Problems};
 use serde::{Serialize, Serializer, ser::SerializeMap};
 
-/// What went wrong, in a word that programs can rely on.
+/// The kind of an error, as a word that programs can rely on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorCode {
     /// The request is malformed; the error names the field.
@@ -14,11 +14,11 @@ pub enum ErrorCode {
     NotFound,
     /// The path exists, the method does not.
     MethodNotAllowed,
-    /// The body is larger than the limiter takes.
+    /// The body is larger than the limiter accepts.
     TooLarge,
-    /// The body is in an encoding the limiter does not read.
+    /// The limiter does not support the encoding of the body.
     UnsupportedMediaType,
-    /// The domain has no limits, and never had. A proxy takes it as "no limits".
+    /// The domain has no limits and never had any. A proxy treats it as having no limits.
     UnknownDomain,
     /// A limit that the check names does not exist.
     UnknownLimit,
@@ -28,16 +28,17 @@ pub enum ErrorCode {
     TooManyWaiters,
     /// Too many requests are being decided already.
     Overloaded,
-    /// The limits of the domain are not known yet.
+    /// The limits of the domain are not loaded yet.
     PolicyUnavailable,
-    /// The store did not answer in time, or broke off. Whether the check was charged is unknown.
+    /// The store did not answer in time, or the connection broke. It is unknown whether the check was
+    /// charged.
     StoreUnavailable,
-    /// The store was not reached, or refused: nothing was charged. To programs it is
-    /// `store_unavailable` with `"charged": false`.
+    /// The store was not reached, or refused: nothing was charged. Programs see `store_unavailable`
+    /// with `"charged": false`.
     StoreUntouched,
     /// The limits changed while the check was decided. Nothing was charged.
     Stale,
-    /// Anything else; also what a later version calls by a word that this one does not know.
+    /// Any other error, including words that only a later version has.
     Internal,
 }
 
@@ -80,7 +81,7 @@ impl ErrorCode {
         self.row().2
     }
 
-    /// The code of a word; one of a later version is taken for an internal error.
+    /// The code of a word; unknown words, of later versions, become an internal error.
     fn from_word(word: &str) -> Self {
         let mut rows = Self::ALL.into_iter();
         rows.find(|(_, _, known, _)| *known == word)
@@ -98,13 +99,13 @@ impl ErrorCode {
     }
 }
 
-/// An error as a limiter answers it: `{"error":{"code":…,"message":…,"field":…}}`.
+/// An error in a limiter's answer: `{"error":{"code":…,"message":…,"field":…}}`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct ApiError {
-    /// What went wrong.
+    /// The kind of error.
     pub code: ErrorCode,
-    /// For people.
+    /// A message for people.
     pub message: String,
     /// The field of the request that is wrong, as `checks[2].descriptor.user`.
     pub field: Option<String>,
@@ -164,7 +165,7 @@ impl ApiError {
     }
 }
 
-/// The first problem, as an answer has room for one.
+/// Keeps the first problem, because an answer has room for only one.
 impl From<Problems> for ApiError {
     fn from(problems: Problems) -> Self {
         let first = problems.iter().next();

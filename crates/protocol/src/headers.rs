@@ -10,7 +10,7 @@ pub const API_HEADER: &str = "x-rl-api";
 pub const API_VERSION: &str = "1";
 /// The header with the number of the domain's revision.
 pub const REVISION_HEADER: &str = "x-rl-revision";
-/// What [`PROXIES_HEADER`] calls the whole domain; no limit has such a name. Its count stands in for
+/// The key for the whole domain in [`PROXIES_HEADER`]; no limit has this name. Its count applies to
 /// limits that are not listed.
 pub const ALL_LIMITS: &str = "*";
 /// The header with the live proxies of each limit: see [`format_proxies`].
@@ -23,11 +23,12 @@ pub const CHECK_CBOR: &str = "application/vnd.rl.check+cbor";
 /// The content type of a [`crate::compact::Report`].
 pub const REPORT_CBOR: &str = "application/vnd.rl.report+cbor";
 
-/// The longest [`PROXIES_HEADER`], in bytes: well within what HTTP clients accept. What does not
-/// fit is left out; [`ALL_LIMITS`] stands in until the answer to a check says more.
+/// The longest [`PROXIES_HEADER`], in bytes: well within what HTTP clients accept. Limits that do not
+/// fit are left out; the count of [`ALL_LIMITS`] applies to them until the answer to a check has
+/// theirs.
 const MAX_PROXIES: usize = 16_384;
 
-/// `*=4, per-user=3, exports=1`: how many proxies sent checks lately, in all and for each limit.
+/// `*=4, per-user=3, exports=1`: how many proxies recently sent checks, in all and for each limit.
 pub fn format_proxies<'n>(all: u64, limits: impl IntoIterator<Item = (&'n Name, u64)>) -> String {
     let mut text = format!("{ALL_LIMITS}={all}");
     for (limit, count) in limits {
@@ -42,12 +43,12 @@ pub fn format_proxies<'n>(all: u64, limits: impl IntoIterator<Item = (&'n Name, 
     text
 }
 
-/// Whether a filter may have named itself so: 128 random bits, in hex.
+/// Whether this may be the id of a filter: 128 random bits, in hex.
 pub fn is_proxy_id(id: &str) -> bool {
     id.len() == 32 && id.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// Reads what [`format_proxies`] wrote; what does not look like it is left out.
+/// Reads what [`format_proxies`] wrote; invalid items are left out.
 pub fn parse_proxies(text: &str) -> impl Iterator<Item = (&str, u64)> {
     text.split(',').filter_map(|item| {
         let (limit, count) = item.trim().split_once('=')?;

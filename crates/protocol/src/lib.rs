@@ -1,8 +1,7 @@
-//! The words that filter, limiter and programs exchange.
+//! The messages that filter, limiter and programs exchange.
 //!
-//! One meaning ([`Check`], [`Answer`]), two encodings: [`json`] for people and
-//! programs, [`compact`] for the filter. What is wrong with a request is an
-//! [`ApiError`] in either.
+//! One meaning ([`Check`], [`Answer`]) has two encodings: [`json`] for people and programs, [`compact`]
+//! for the filter. In both, an [`ApiError`] reports what is wrong with a request.
 
 #[cfg(all(test, target_arch = "wasm32"))]
 #[macro_use]
@@ -47,5 +46,5 @@ pub const MAX_SETTLED: usize = 64;
 pub const MAX_ENTRIES: usize = 128;
 /// Limits that one check names, at most.
 pub const MAX_LIMITS: usize = 1024;
-/// Bytes of one descriptor value, at most: what Envoy lets into a request's headers in all.
+/// Bytes of one descriptor value, at most: what Envoy accepts for all headers of a request together.
 pub const MAX_VALUE: usize = 65_536;

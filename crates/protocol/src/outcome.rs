@@ -22,19 +22,19 @@ pub enum Outcome {
 pub enum DecidedBy {
     /// A limiter.
     Limiter,
-    /// A proxy, by units that it had leased.
+    /// A proxy, by leased units.
     Lease,
-    /// A proxy, by an earlier denial.
+    /// A proxy, by a cached denial.
     DenyCache,
-    /// A proxy, by the bucket in front of the global one.
+    /// A proxy, by the precheck of a global bucket.
     Precheck,
     /// A proxy, by a bucket of its own.
     Proxy,
-    /// A proxy without a limiter, by its share.
+    /// A proxy without a limiter, by its share of the limit.
     Local,
     /// A proxy: the request lacks an entry of the limit's `per`.
     Missing,
-    /// A proxy without a limiter, as the limit says.
+    /// A proxy without a limiter, by the limit's `on_failure`.
     Failure,
 }
 
@@ -42,8 +42,7 @@ impl Outcome {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Allowed, Self::Denied, Self::WouldDeny, Self::Degraded];
 
-    /// What becomes of a request at a limit that allows it or not: only a limit that is enforced
-    /// denies.
+    /// The outcome at a limit that allows a request or not: only an enforced limit denies.
     pub fn of(allowed: bool, mode: Mode) -> Self {
         match (allowed, mode) {
             (true, _) => Self::Allowed,
@@ -63,7 +62,7 @@ impl Outcome {
         }
     }
 
-    /// What a word means.
+    /// The outcome that a word names.
     pub fn from_word(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|outcome| outcome.word() == word)
     }
@@ -103,7 +102,7 @@ impl DecidedBy {
         }
     }
 
-    /// What a word means.
+    /// The source that a word names.
     pub fn from_word(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|by| by.word() == word)
     }

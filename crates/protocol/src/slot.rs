@@ -3,22 +3,22 @@
 /// The longest time that a slot of a request in flight lives without being renewed: a day.
 const SLOT_TTL_MAX_MS: u64 = 86_400_000;
 
-/// The name of an admitted request's slot in a queue. Nobody but the bucket reads it. That of a
-/// request in flight has its id's stamp and secret, its ttl, and the limit's generation.
+/// The name of an admitted request's slot in a queue. Only the bucket interprets it. For a request in
+/// flight, it consists of the id's stamp and secret, the ttl, and the limit's generation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Slot {
     /// When it starts, by the bucket's clock, in whole milliseconds.
     pub start_ms: u64,
-    /// What was rounded off.
+    /// The fraction of a millisecond that was rounded off.
     pub parts: u64,
-    /// Since when the bucket accepts such names.
+    /// When the bucket started to accept such names.
     pub since_ms: u64,
     /// How often this time was given before.
     pub turn: u64,
 }
 
 impl Slot {
-    /// The slot of a request that was charged so many units, as programs see it.
+    /// The slot of a request that was charged this many units, as text for programs.
     pub fn to_text(self, units: u64) -> String {
         let Self {
             start_ms,
@@ -29,13 +29,13 @@ impl Slot {
         format!("{start_ms}.{parts}.{since_ms}.{turn}.{units}")
     }
 
-    /// Of a request in flight, how long the slot lives without being renewed, in milliseconds. The
-    /// slot of a queue has a time in its place, which is later than any such duration.
+    /// How long the slot of a request in flight lives without being renewed, in milliseconds. The slot
+    /// of a queue has a time in this field, which is later than any such duration.
     pub fn ttl_ms(self) -> Option<u64> {
         Some(self.since_ms).filter(|ms| *ms <= SLOT_TTL_MAX_MS)
     }
 
-    /// What [`Self::to_text`] wrote, with the units.
+    /// Reads what [`Self::to_text`] wrote, with the units.
     pub fn from_text(text: &str) -> Option<(Self, u64)> {
         let mut numbers = text.split('.').map(|number| number.parse().ok());
         let slot = Self {

@@ -2,11 +2,11 @@
 //! request.
 //!
 //! The proxy opens [`CHECK_STREAM`] and sends nothing before the limiter's first message, which is
-//! [`StreamAnswer::OPEN`]. From then on each message of the proxy is a call: a number of its own and
-//! the body that `POST /v1/check` would have in the compact encoding. The limiter answers each with
-//! the same number, the status and the body that the HTTP answer would have, in any order. Before a
-//! limiter ends a stream it sends [`StreamAnswer::ENDING`]: the proxy closes its side, and what it sent
-//! until then is still answered. Numbers are big-endian; gRPC's own framing is around each message.
+//! [`StreamAnswer::OPEN`]. From then on each message of the proxy is a call: an id, and the body that
+//! `POST /v1/check` would have in the compact encoding. The limiter answers each call with its id, and
+//! the status and the body that the HTTP answer would have, in any order. Before a limiter ends a
+//! stream it sends [`StreamAnswer::ENDING`]: the proxy closes its side, and the limiter still answers
+//! the calls that were sent before. Numbers are big-endian; gRPC's own framing is around each message.
 
 /// The gRPC service of [`CHECK_STREAM`].
 pub const CHECK_STREAM_SERVICE: &str = "ratelimiter.v1.Checks";
@@ -18,17 +18,17 @@ pub const CHECK_STREAM: &str = "/ratelimiter.v1.Checks/Stream";
 /// Bytes before the body of a call.
 const CALL_HEAD: usize = 4;
 
-/// A message of the proxy: a call of the limiter.
+/// A message of the proxy: a call to the limiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamCall<'m> {
-    /// What the answer names the call by; not 0.
+    /// The id by which the answer names the call; not 0.
     pub id: u32,
     /// The compact encoding of a batch of checks.
     pub body: &'m [u8],
 }
 
 impl<'m> StreamCall<'m> {
-    /// Reads a message; `None`: it is shorter than a number, or the number is 0.
+    /// Reads a message; `None`: it is shorter than an id, or the id is 0.
     pub fn decode(message: &'m [u8]) -> Option<Self> {
         let (id, body) = message.split_first_chunk::<CALL_HEAD>()?;
         let id = u32::from_be_bytes(*id);
@@ -44,10 +44,10 @@ impl<'m> StreamCall<'m> {
     }
 }
 
-/// A message of the limiter: the answer to a call, or what becomes of the stream.
+/// A message of the limiter: the answer to a call, or a message about the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamAnswer<'m> {
-    /// The call; 0 of a message about the stream.
+    /// The id of the call; 0 in a message about the stream.
     pub id: u32,
     /// The HTTP status.
     pub status: u16,
@@ -56,20 +56,20 @@ pub struct StreamAnswer<'m> {
 }
 
 impl<'m> StreamAnswer<'m> {
-    /// The first message: the limiter takes calls.
+    /// The first message: the limiter accepts calls.
     pub const OPEN: Self = Self {
         id: 0,
         status: 200,
         body: &[],
     };
-    /// The limiter takes no further calls, and answers those that it has.
+    /// The limiter accepts no further calls, and answers those in flight.
     pub const ENDING: Self = Self {
         id: 0,
         status: 503,
         body: &[],
     };
 
-    /// Reads a message; `None`: it is shorter than a number and a status.
+    /// Reads a message; `None`: it is shorter than an id and a status.
     pub fn decode(message: &'m [u8]) -> Option<Self> {
         let (id, rest) = message.split_first_chunk()?;
         let (status, body) = rest.split_first_chunk()?;

@@ -1,32 +1,32 @@
-//! What several limits come to.
+//! Combines the answers of several limits.
 
 use policy::Name;
 
 use crate::{Answer, LimitAnswer, Mode};
 
-/// The decision on a check as its caller sees it. Only enforced limits count, except in
-/// `would_deny` and `degraded_by`.
+/// The decision on a check for its caller. Only enforced limits count, except in `would_deny` and
+/// `degraded_by`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary<'a> {
-    /// The least of the limits' remaining units; `None` where nothing is limited.
+    /// The least of the limits' remaining units; `None` if nothing is limited.
     pub remaining: Option<u64>,
     /// Milliseconds until the same check would pass: 0 if it did, else the longest of the denying
     /// limits' waits; `None`: never.
     pub retry_after_ms: Option<u64>,
     /// Milliseconds until all its buckets are unused.
     pub reset_after_ms: u64,
-    /// Milliseconds that the request is to be held: the longest of its queues' delays.
+    /// Milliseconds for which to hold the request: the longest of its queues' delays.
     pub delay_ms: u64,
     /// The limits that deny it.
     pub denied_by: Vec<&'a Name>,
-    /// The limits that would, were they enforced.
+    /// The limits that would deny it if they were enforced.
     pub would_deny: Vec<&'a Name>,
-    /// The limits over which it goes on marked.
+    /// The limits that mark it as degraded.
     pub degraded_by: Vec<&'a Name>,
 }
 
 impl Answer {
-    /// Puts the limits' answers together.
+    /// Combines the limits' answers.
     pub fn summary(&self) -> Summary<'_> {
         let mut summary = Summary {
             retry_after_ms: Some(0),

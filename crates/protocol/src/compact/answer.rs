@@ -7,12 +7,12 @@ use crate::{Answer, ErrorCode, Lease, LimitAnswer, MAX_CHECKS, Mode, Settled};
 
 /// The answers to a [`super::Batch`].
 ///
-/// They come without [`LimitAnswer::bucket`]: the proxy has its own checks.
+/// They omit [`LimitAnswer::bucket`]: the proxy has its own checks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BatchAnswer {
-    /// The policy that decided. A proxy that has another one polls for it.
+    /// The revision that decided. A proxy that has another one polls for it.
     pub revision: Revision,
-    /// How many proxies sent checks of a limit lately, where that is known.
+    /// How many proxies recently sent checks of each limit, if known.
     pub proxies: Vec<(Name, u64)>,
     /// A decision or an error for each check, in order.
     pub results: Vec<Result<Answer, ErrorCode>>,
@@ -22,7 +22,7 @@ const ALLOWED: u64 = 1;
 const HIDDEN: u64 = 2;
 const SHADOW: u64 = 4;
 const DEGRADE: u64 = 8;
-/// Above these bits the flags say how long a penalty lasts, in milliseconds.
+/// The flags above these bits are the remaining time of a penalty, in milliseconds.
 const PENALTY_FROM: u32 = 8;
 
 impl BatchAnswer {
@@ -75,7 +75,7 @@ impl BatchAnswer {
     }
 }
 
-/// The number of an error, or nothing and the decision.
+/// Writes the error's number or null, then the decision.
 fn write_result(writer: &mut Writer, result: Result<&Answer, &ErrorCode>, limits: &Table<'_>) {
     writer.array(4);
     let (error, answer) = match result {
@@ -145,7 +145,7 @@ fn write_limit(writer: &mut Writer, limit: &LimitAnswer, limits: &Table<'_>) {
     writer.unsigned(limit.reset_after_ms);
     writer.unsigned(limit.delay_ms);
     if more >= 1 {
-        // To an earlier version no units are no lease.
+        // Earlier versions read no units as no lease.
         let lease = limit.lease.unwrap_or(Lease {
             units: 0,
             epoch: 0,

@@ -1,8 +1,8 @@
 //! The part of CBOR (RFC 8949) that the messages use: unsigned integers, byte
 //! and text strings, arrays of a known length, booleans and null.
 //!
-//! By hand, because the filter carries it: a tenth of the code that a general
-//! library brings along.
+//! Written by hand because it is part of the filter module: a general library would add ten times the
+//! code.
 
 use super::DecodeError;
 
@@ -26,7 +26,7 @@ impl Writer {
     fn head(&mut self, major: u8, argument: u64) {
         let major = major << 5;
         let bytes = argument.to_be_bytes();
-        // The shortest of the forms that hold the argument.
+        // The shortest form that holds the argument.
         let (info, length) = match argument {
             0..24 => return self.0.push(major | bytes[7]),
             24..=0xff => (24, 1),
@@ -68,7 +68,7 @@ impl Writer {
         self.0.push(NULL);
     }
 
-    /// An array of items that `write` appends one by one.
+    /// Writes an array; `write` appends each of its items.
     pub(super) fn list<T>(
         &mut self,
         items: impl ExactSizeIterator<Item = T>,
@@ -80,7 +80,7 @@ impl Writer {
         }
     }
 
-    /// An item that may be absent.
+    /// Writes an item that may be absent.
     pub(super) fn optional<T>(&mut self, value: Option<T>, write: impl FnOnce(&mut Self, T)) {
         match value {
             Some(value) => write(self, value),
@@ -89,7 +89,7 @@ impl Writer {
     }
 }
 
-/// Takes items off the front of a message.
+/// Reads items from the front of a message.
 pub(super) struct Reader<'b> {
     rest: &'b [u8],
 }
@@ -124,7 +124,7 @@ impl<'b> Reader<'b> {
             25 => 2,
             26 => 4,
             27 => 8,
-            // Reserved, or of a length that only shows at the end.
+            // Reserved, or an indefinite length.
             _ => return Err(DecodeError::Type),
         };
         let argument = self.take(length)?.iter();
@@ -163,7 +163,7 @@ impl<'b> Reader<'b> {
         }
     }
 
-    /// An item that may be absent.
+    /// Reads an item that may be absent.
     pub(super) fn optional<T>(
         &mut self,
         read: impl FnOnce(&mut Self) -> Result<T, DecodeError>,
@@ -177,7 +177,7 @@ impl<'b> Reader<'b> {
         }
     }
 
-    /// An array of at most `max` items, which `read` takes one by one.
+    /// Reads an array of at most `max` items; `read` takes each of them.
     pub(super) fn list<T>(
         &mut self,
         max: usize,
@@ -185,7 +185,7 @@ impl<'b> Reader<'b> {
         mut read: impl FnMut(&mut Self) -> Result<T, DecodeError>,
     ) -> Result<Vec<T>, DecodeError> {
         let length = usize::try_from(self.expect(ARRAY)?).unwrap_or(usize::MAX);
-        // An item takes a byte at least, so no more than that is there, or reserved.
+        // Each item has at least one byte, so this bounds the memory that is reserved.
         if length > self.rest.len() {
             return Err(DecodeError::Short);
         }
@@ -199,7 +199,7 @@ impl<'b> Reader<'b> {
         Ok(items)
     }
 
-    /// An array of `known` fields and perhaps more, of a later version, which are skipped.
+    /// Reads an array of `known` fields; skips further ones, which later versions may add.
     pub(super) fn fields<T>(
         &mut self,
         known: u64,
@@ -212,8 +212,8 @@ impl<'b> Reader<'b> {
         Ok(value)
     }
 
-    /// As [`Self::fields`], with up to `more` at their end that an earlier version does not write;
-    /// `read` gets how many of those there are.
+    /// Like [`Self::fields`], but up to `more` fields at the end may be missing, because earlier
+    /// versions do not write them; `read` gets their number.
     pub(super) fn fields_and<T>(
         &mut self,
         known: u64,
@@ -227,7 +227,7 @@ impl<'b> Reader<'b> {
         Ok(value)
     }
 
-    /// Skips items, whatever they are and however they nest.
+    /// Skips items, whatever their type and nesting.
     fn skip(&mut self, items: u64) -> Result<(), DecodeError> {
         let mut left = items;
         while left > 0 {
@@ -241,7 +241,7 @@ impl<'b> Reader<'b> {
                 ARRAY => argument,
                 MAP => argument.checked_mul(2).ok_or(DecodeError::Short)?,
                 TAG => 1,
-                // Numbers and simple values, whose argument was all of them.
+                // Numbers and simple values, which consist of their argument alone.
                 _ => 0,
             };
             left = left.checked_add(inside).ok_or(DecodeError::Short)?;

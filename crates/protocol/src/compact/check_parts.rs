@@ -1,4 +1,4 @@
-//! What checks carry beside their values: leases, slots, costs and settlements.
+//! The parts of a check besides its values: leases, slots, costs and settlements.
 
 use policy::{Name, SlotId};
 
@@ -7,7 +7,7 @@ use crate::{
     CostSettlement, Denied, Free, LeaseRequest, LimitCost, MAX_VALUE, Reservation, Settlement, Slot,
 };
 
-/// Settlements of one limit, at most. (A bucket holds two epochs at a time.)
+/// Settlements of one limit, at most. (A bucket has two epochs at a time.)
 const MAX_SETTLEMENTS: usize = 16;
 
 pub(super) fn write_lease(writer: &mut Writer, lease: &LeaseRequest, limits: &Table<'_>) {

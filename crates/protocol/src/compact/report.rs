@@ -1,50 +1,50 @@
-//! Reports: what a proxy decided without the limiter.
+//! Reports of a proxy's decisions without the limiter.
 
 use policy::Name;
 
 use super::{DecodeError, MAX_NAMES, Reader, Table, Writer};
 use crate::{DecidedBy, MAX_ENTRIES, Outcome};
 
-/// What one worker of a proxy decided without the limiter since its last report.
+/// The decisions that one worker of a proxy made without the limiter since its last report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     /// The domain.
     pub domain: Name,
-    /// The proxy: one Envoy process, by a random word of its own.
+    /// The id of the proxy, one Envoy process: a random word.
     pub proxy: String,
-    /// How often it decided what.
+    /// How often it made which decision.
     pub tallies: Vec<Tally>,
     /// The buckets that it denied most.
     pub denied: Vec<DeniedBucket>,
 }
 
-/// How often one limit decided one way.
+/// The number of one limit's decisions with the same outcome and source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tally {
     /// The limit.
     pub limit: Name,
-    /// What became of the requests.
+    /// The outcome.
     pub outcome: Outcome,
-    /// Who decided.
+    /// What decided.
     pub by: DecidedBy,
     /// Requests.
     pub count: u64,
 }
 
-/// A bucket that was denied, and a request that was.
+/// A bucket that denied requests, and one of those requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeniedBucket {
     /// The limit.
     pub limit: Name,
-    /// Who decided.
+    /// What decided.
     pub by: DecidedBy,
-    /// Requests, about.
+    /// The approximate number of requests.
     pub count: u64,
     /// How long ago the last one was, in milliseconds.
     pub ago_ms: u64,
     /// The values of the limit's `per`.
     pub bucket: Vec<(Name, Option<Vec<u8>>)>,
-    /// What was known of the last request.
+    /// The descriptor of one of these requests.
     pub descriptor: Vec<(Name, Vec<u8>)>,
 }
 
@@ -56,7 +56,7 @@ const MAX_PROXY: usize = 64;
 impl Report {
     /// Buckets in one report, at most.
     pub const MAX_DENIED: usize = 64;
-    /// Bytes of a value in it, at most: enough for people to recognise it.
+    /// Bytes of a value in a report, at most: enough for people to recognise it.
     pub const MAX_VALUE: usize = 128;
 
     /// The report as bytes.
@@ -89,7 +89,7 @@ impl Report {
         writer.0
     }
 
-    /// Reads a report. What a later version decided by other means is left out.
+    /// Reads a report. Leaves out decisions with outcomes or sources that only a later version has.
     ///
     /// # Errors
     /// What is wrong with the bytes.

@@ -17,9 +17,9 @@ use crate::{
 pub struct Batch {
     /// The domain.
     pub domain: Name,
-    /// The proxy: one Envoy process, by a random word of its own.
+    /// The id of the proxy, one Envoy process: a random word.
     pub proxy: String,
-    /// The policy that the proxy has; `None`: none yet.
+    /// The revision that the proxy has; `None`: none yet.
     pub revision: Option<Revision>,
     /// The descriptor entries, in the order of the checks' values.
     pub keys: Vec<Name>,
@@ -30,26 +30,26 @@ pub struct Batch {
 /// One check of a batch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BatchCheck {
-    /// The values of the batch's keys, `None` where the request has none. May be shorter than
-    /// the keys: the rest is absent.
+    /// The values of the batch's keys, `None` for entries that the request lacks. If it is shorter than
+    /// the keys, the other entries are absent.
     pub values: Vec<Option<Vec<u8>>>,
     /// How many requests this stands for; 0 is a peek.
     pub cost: u64,
     /// Limits that the proxy has settled already.
     pub skip: Vec<Name>,
-    /// What the proxy admitted without a check, to be charged now.
+    /// Units that the proxy admitted without a check, to be charged now.
     pub debits: Vec<Debit>,
-    /// Units it wants in advance, and what became of earlier ones: see [`Check::leases`].
+    /// Units it wants in advance, and settlements of earlier ones: see [`Check::leases`].
     pub leases: Vec<LeaseRequest>,
-    /// Slots that requests gave up: see [`Check::free`].
+    /// Slots to free, renew or enter: see [`Check::free`].
     pub free: Vec<Free>,
-    /// The longest delay that the proxy can grant: see [`Check::max_delay_ms`].
+    /// The longest delay that the proxy permits: see [`Check::max_delay_ms`].
     pub max_delay_ms: Option<u64>,
     /// The request's id: see [`Check::slot`].
     pub slot: Option<SlotId>,
-    /// What it costs at single limits: see [`Check::costs`].
+    /// Its cost at single limits: see [`Check::costs`].
     pub costs: Vec<LimitCost>,
-    /// What became of reservations: see [`Check::settle`].
+    /// Settlements of reservations: see [`Check::settle`].
     pub settle: Vec<CostSettlement>,
     /// Requests that the proxy denied from its caches: see [`Check::denied`].
     pub denied: Vec<Denied>,
@@ -77,14 +77,14 @@ impl BatchCheck {
     }
 }
 
-/// A longest delay that bounds none.
+/// The encoding of no maximum delay.
 const ANY_DELAY: u64 = u64::MAX;
 /// The longest name of a proxy, in bytes.
 const MAX_PROXY: usize = 64;
 
 impl Batch {
-    /// The proxy as a small number, below [`policy::PROXY_MARKS`] and the same everywhere: by it a
-    /// bucket counts the proxies that lease from it.
+    /// The proxy as a small number below [`policy::PROXY_MARKS`], the same everywhere: buckets use it
+    /// to count the proxies that lease from them.
     pub fn proxy_mark(&self) -> u8 {
         policy::proxy_mark(&self.proxy)
     }
@@ -148,7 +148,8 @@ impl Batch {
 
 impl BatchCheck {
     fn write(&self, writer: &mut Writer, limits: &Table<'_>) {
-        // An earlier limiter cannot read the last field; without it the bytes are what that limiter reads.
+        // Earlier limiters cannot read the last field; without it, the encoding is the one that they
+        // read.
         writer.array(4 + self.more());
         writer.list(self.values.iter(), |writer, value| {
             writer.optional(value.as_deref(), Writer::bytes);
@@ -158,7 +159,7 @@ impl BatchCheck {
             limits.write_index(writer, limit);
         });
         writer.list(self.debits.iter(), |writer, debit| {
-            // An earlier limiter reads no serial, and has no limit whose debits have one.
+            // Earlier limiters read no serial, and have no limits whose debits have one.
             writer.array(2 + usize::from(debit.serial.is_some()));
             limits.write_index(writer, &debit.limit);
             writer.unsigned(debit.units);
@@ -210,7 +211,7 @@ impl BatchCheck {
         }
     }
 
-    /// How many fields it has that an earlier version did not.
+    /// How many fields it has that earlier versions did not have.
     fn more(&self) -> usize {
         match self {
             Self { denied, .. } if !denied.is_empty() => 7,

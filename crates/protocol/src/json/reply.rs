@@ -1,15 +1,15 @@
-//! Writing the answers to `POST /v1/check`.
+//! Encodes the answers to `POST /v1/check`.
 
 use policy::{Compiled, Name, value_to_node};
 use serde::{Serialize, Serializer, ser::SerializeMap};
 
 use crate::{Answer, ApiError, LimitAnswer, Mode};
 
-/// Why a check that was ready to wait was answered at once.
+/// Why a check that was willing to wait was answered at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
-    /// It can never pass: it costs more than a limit holds.
+    /// It can never pass: it costs more than a limit's capacity.
     ExceedsCapacity,
     /// It cannot pass within the time it would have waited.
     WaitTooShort,
@@ -42,7 +42,7 @@ struct LimitReply<'a> {
     name: &'a str,
     bucket: Bucket<'a>,
     allowed: bool,
-    /// Only where it is not the usual one.
+    /// Absent for the default mode.
     #[serde(skip_serializing_if = "Option::is_none")]
     mode: Option<&'static str>,
     limit: Option<u64>,
@@ -54,7 +54,7 @@ struct LimitReply<'a> {
     delay_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     slot: Option<String>,
-    /// Only where there is one.
+    /// Present only if there is a penalty.
     #[serde(skip_serializing_if = "Option::is_none")]
     penalty: Option<bool>,
 }
@@ -72,7 +72,7 @@ impl Serialize for Bucket<'_> {
 }
 
 impl<'a> Reply<'a> {
-    /// Puts an answer into words; `policy` is the one that decided.
+    /// Converts an answer to JSON; `policy` is the one that decided.
     pub fn new(answer: &'a Answer, policy: &Compiled) -> Self {
         let summary = answer.summary();
         let limits: Vec<LimitReply<'a>> = answer
@@ -99,14 +99,14 @@ impl<'a> Reply<'a> {
         }
     }
 
-    /// Names what the check reserved, by [`super::token`].
+    /// Adds the token of the reservations, from [`super::token`].
     #[must_use]
     pub fn reserved_as(mut self, token: Option<String>) -> Self {
         self.token = token;
         self
     }
 
-    /// Says why the check was not waited for.
+    /// Adds the reason why the check did not wait.
     #[must_use]
     pub fn because(mut self, reason: Reason) -> Self {
         self.reason = Some(reason);

@@ -1,4 +1,4 @@
-//! Reading `POST /v1/check`.
+//! Parses the body of `POST /v1/check`.
 
 use documents::{Entry, Field, Fields, Form, Name, Node, Path, Report, Take, Value, node_to_value};
 use policy::Descriptor;
@@ -108,7 +108,7 @@ fn read_request(root: Field<'_>, report: &mut Report) -> Option<Request> {
     })
 }
 
-/// Reports a missing field; an empty one has been reported already.
+/// Reports a missing field; one with an empty value has been reported already.
 pub(super) fn missing<T>(owner: &Field<'_>, name: &str, report: &mut Report) -> Option<T> {
     if owner.node.get(name).is_none() {
         let path = Path::Field(&owner.path, name);
@@ -225,7 +225,7 @@ fn read_limits(field: &Field<'_>, report: &mut Report) -> Vec<Name> {
     names.unwrap_or_default()
 }
 
-/// Slots that are given up, by the limits that gave them.
+/// Slots to free, by the limits that gave them.
 pub(super) fn read_free(field: &Field<'_>, report: &mut Report) -> Vec<Free> {
     let what = "a map of limits to slots, like {\"exports\": \"…\"}";
     let entries = field.entries(what, report).unwrap_or_default();
@@ -253,7 +253,7 @@ pub(super) fn read_free(field: &Field<'_>, report: &mut Report) -> Vec<Free> {
     free
 }
 
-/// Units, by the limits that they are charged at.
+/// Units to charge, by limit.
 pub(super) fn read_costs(field: &Field<'_>, report: &mut Report) -> Vec<(Name, u64)> {
     let what = "a map of limits to units, like {\"tokens\": 800}";
     let entries = field.entries(what, report).unwrap_or_default();
@@ -295,7 +295,7 @@ pub(super) fn read_descriptor(field: &Field<'_>, report: &mut Report) -> Option<
                 continue;
             }
         };
-        // `null` says that the request has no such entry.
+        // `null` means that the request has no such entry.
         if item.node.value == Value::Null {
             continue;
         }

@@ -11,8 +11,7 @@ use crate::{
 
 const FIELDS: [&str; 3] = ["token", "cost", "costs"];
 
-/// What names the reservations of a check: text that [`parse_settle`] reads, and nobody else.
-/// `None`: there are none.
+/// The token of a check's reservations, which only [`parse_settle`] interprets. `None`: there are none.
 pub fn token(domain: &Name, descriptor: &Descriptor, answer: &Answer) -> Option<String> {
     let reserved = |limit: &LimitAnswer| {
         Some(CostSettlement {
@@ -72,7 +71,7 @@ fn read_request(root: Field<'_>, report: &mut Report) -> Option<Request> {
     };
     fields.finish(&Path::Root, &FIELDS, report);
     let (domain, mut check) = token?;
-    // What has no cost of its own costs what all do; without that it is not settled.
+    // A limit without a cost of its own uses the common one; without either it is not settled.
     check.settle.retain_mut(|settled| {
         let own = costs.iter().find(|(limit, _)| *limit == settled.limit);
         let units = own.map(|(_, units)| *units).or(cost);
@@ -93,7 +92,7 @@ fn read_request(root: Field<'_>, report: &mut Report) -> Option<Request> {
     })
 }
 
-/// The domain, and a check that settles what the token names.
+/// The domain, and a check that settles the token's reservations.
 fn read_token(field: &Field<'_>, report: &mut Report) -> Option<(Name, Check)> {
     let bytes = field.node.as_text().and_then(from_base64);
     let batch = bytes.and_then(|bytes| Batch::decode(&bytes).ok());

@@ -1,4 +1,4 @@
-//! `POST /v1/release` and `POST /v1/renew`: slots that a program frees, or keeps.
+//! `POST /v1/release` and `POST /v1/renew`: slots that a program frees or renews.
 
 use documents::{Field, Fields, Path, Report, Take};
 use policy::SlotAct;
@@ -11,7 +11,7 @@ const FIELDS: [&str; 3] = ["descriptor", "slots", "enter"];
 const SINGLE_FIELDS: [&str; 4] = ["domain", "descriptor", "slots", "enter"];
 const BATCH_FIELDS: [&str; 2] = ["domain", "requests"];
 
-/// Reads a request that frees slots or, with `renew`, keeps them: checks that charge nothing.
+/// Reads a request that frees slots or, with `renew`, renews them: checks that charge nothing.
 ///
 /// # Errors
 /// The first thing wrong with it, with its field.
@@ -86,7 +86,7 @@ fn read_one(owner: &Field<'_>, take: &mut Take<'_, '_>, renew: bool) -> Option<C
     })
 }
 
-/// The limits whose slots are gone, which were to be renewed.
+/// The limits whose slots were to be renewed but are missing.
 #[derive(Serialize)]
 struct Renewed<'a> {
     missing: Vec<&'a str>,
