@@ -1,6 +1,6 @@
-//! A host for the filter, native: the functions that Envoy gives a module, over plain values.
+//! A native host for the filter: the functions that Envoy provides to a module, over plain values.
 //!
-//! Each test thread has a host of its own, as it has a copy of the SDK's thread-local state.
+//! Each test thread has its own host and its own copy of the SDK's thread-local state.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -29,7 +29,7 @@ const CONFIGURATION: u32 = 7;
 /// Header pairs as the ABI encodes them.
 pub type Pairs = Vec<(String, Vec<u8>)>;
 
-/// A call of the filter.
+/// A call that the filter made.
 pub struct Call {
     pub token: u32,
     pub context: u32,
@@ -37,7 +37,7 @@ pub struct Call {
     pub body: Vec<u8>,
 }
 
-/// An entry that Envoy has for a gRPC stream.
+/// Envoy's entry for a gRPC stream.
 #[derive(Default)]
 pub struct Stream {
     pub token: u32,
@@ -51,7 +51,7 @@ pub struct Stream {
     pub message: Option<Vec<u8>>,
 }
 
-/// What Envoy would keep.
+/// The state that Envoy would keep.
 #[derive(Default)]
 pub struct Host {
     /// A host function and the status that it answers with.
@@ -69,7 +69,7 @@ pub struct Host {
     pub check_calls: u32,
     pub queued: u32,
     pub streams: Vec<Stream>,
-    /// Streams that were to be resumed, or answered with a status.
+    /// Streams that the filter resumed, or answered with a status.
     pub resumed: Vec<u32>,
     pub answered: Vec<(u32, u32)>,
     pub log: Vec<String>,
@@ -83,12 +83,12 @@ thread_local! {
     static HOST: RefCell<Host> = RefCell::default();
 }
 
-/// Works with this thread's host; never while the filter runs.
+/// Accesses this thread's host; not allowed while the filter runs.
 pub fn with<T>(act: impl FnOnce(&mut Host) -> T) -> T {
     HOST.with_borrow_mut(act)
 }
 
-/// Runs a host function, unless it has a fault.
+/// Runs a host function, or returns its fault.
 fn answer(name: &'static str, act: impl FnOnce(&mut Host) -> u32) -> u32 {
     with(|host| match host.fault {
         Some((faulty, status)) if faulty == name => status,
@@ -96,7 +96,7 @@ fn answer(name: &'static str, act: impl FnOnce(&mut Host) -> u32) -> u32 {
     })
 }
 
-/// Hands a value over, as Envoy does: in memory that the filter frees.
+/// Returns a value as Envoy does: in memory that the filter frees.
 unsafe fn give(value: &[u8], to: *mut *mut u8, to_len: *mut usize) -> u32 {
     let data = if value.is_empty() {
         std::ptr::null_mut()
@@ -132,7 +132,7 @@ fn encode(pairs: &Pairs) -> Vec<u8> {
     encoded
 }
 
-/// The value of one pair of encoded ones.
+/// The value of one pair in encoded pairs.
 fn decode(encoded: &[u8], wanted: &str) -> Option<String> {
     let word = |at: usize| {
         let bytes = encoded[at..at + 4].try_into().unwrap();
@@ -153,7 +153,7 @@ fn decode(encoded: &[u8], wanted: &str) -> Option<String> {
 }
 
 impl Host {
-    /// The context that host calls are for.
+    /// The context that host calls apply to.
     fn context(&self) -> u32 {
         if self.effective == 0 {
             self.current
@@ -278,7 +278,7 @@ extern "C" fn proxy_get_header_map_value(
     })
 }
 
-/// A change of a header, which a response that is gone does not take.
+/// Changes a header, unless the response no longer exists.
 fn change(function: &'static str, map: u32) -> u32 {
     answer(function, |host| match host.headers(map) {
         Some(_) => OK,
@@ -387,7 +387,7 @@ extern "C" fn proxy_dequeue_shared_queue(_queue: u32, to: *mut *mut u8, to_len: 
 
 #[unsafe(no_mangle)]
 extern "C" fn proxy_continue_stream(_stream: u32) -> u32 {
-    // The attempt counts: a stream that Envoy does not resume is gone.
+    // Records the attempt: a stream that Envoy does not resume no longer exists.
     with(|host| host.resumed.push(host.context()));
     answer("proxy_continue_stream", |_| OK)
 }
@@ -494,7 +494,7 @@ extern "C" fn proxy_grpc_close(token: u32) -> u32 {
 
 #[unsafe(no_mangle)]
 extern "C" fn proxy_grpc_cancel(token: u32) -> u32 {
-    // The attempt counts: the filter cannot do more.
+    // Records the attempt: the filter cannot do more.
     with(|host| {
         if let Some(at) = stream_of(host, token) {
             let stream = host.streams.swap_remove(at);

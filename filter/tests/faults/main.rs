@@ -1,7 +1,7 @@
-//! Each host call of the filter answers with each status that Envoy can send: nothing panics, and
-//! every request is decided.
+//! Makes each host call of the filter return each status that Envoy can send: nothing panics, and every
+//! request is decided.
 //!
-//! Natively, in a process that defines the host functions; a panic in a callback aborts it.
+//! Runs natively, in a process that defines the host functions; a panic in a callback aborts it.
 
 #![expect(
     unsafe_code,
@@ -64,8 +64,8 @@ const CONFIGURATION: &str = r#"{
     ]
 }"#;
 
-/// What each host call can answer beside `Ok`. The SDK's calls answer what Envoy sends; the
-/// filter's own may answer anything.
+/// The statuses that each host call can return besides `Ok`. Calls of the SDK return those that Envoy
+/// sends; the filter's own calls may return any.
 const FAULTS: [(&str, &[u32]); 26] = [
     ("proxy_get_buffer_bytes", &[NOT_FOUND]),
     ("proxy_get_shared_data", &[NOT_FOUND]),
@@ -110,7 +110,7 @@ const ANY: [u32; 13] = [
     u32::MAX,
 ];
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     Continued,
@@ -141,7 +141,7 @@ enum From {
 
 /// The outcomes of all requests, or `None` where the filter refuses its configuration.
 fn run(fault: Option<(&'static str, u32)>, from: From) -> Option<Vec<Outcome>> {
-    // The state of the SDK and of the host is the thread's.
+    // The state of the SDK and of the host is thread-local.
     let run = std::thread::spawn(move || {
         host::with(|host| host.fault = fault.filter(|_| matches!(from, From::Start)));
         if !start() {
@@ -158,7 +158,7 @@ fn run(fault: Option<(&'static str, u32)>, from: From) -> Option<Vec<Outcome>> {
     run.join().unwrap()
 }
 
-/// Loads the filter; whether it takes its configuration.
+/// Loads the filter; returns whether it accepts its configuration.
 fn start() -> bool {
     host::with(|host| {
         host.configuration = CONFIGURATION.into();
@@ -183,7 +183,7 @@ fn tick() {
     end_turn();
 }
 
-/// Delivers what the filter queued, then the answers to its calls.
+/// Delivers the queued callbacks, then the answers to the filter's calls.
 fn end_turn() {
     for _ in 0..host::with(|host| host.queued) {
         callback(ROOT, || unsafe { proxy_on_queue_ready(ROOT, 1) });
@@ -202,7 +202,7 @@ fn end_turn() {
     streams::deliver();
 }
 
-/// A request begins; what Envoy is to do with it. `end`: it has no body.
+/// Begins a request; returns what Envoy must do with it. `end`: it has no body.
 fn begin(stream: u32, path: &str, user: &str, end: bool) -> u32 {
     let headers = [
         (":method", "GET"),
@@ -221,7 +221,7 @@ fn begin(stream: u32, path: &str, user: &str, end: bool) -> u32 {
     })
 }
 
-/// A request from its beginning to its end.
+/// Runs a request from beginning to end.
 fn request(stream: u32, path: &str, user: &str) -> Outcome {
     let paused = begin(stream, path, user, true) != 0;
     let mut outcome = if paused {
@@ -265,7 +265,7 @@ fn outcome_of(stream: u32) -> Outcome {
     })
 }
 
-/// The limiter's answer; `None`: none came.
+/// The limiter's answer; `None`: there is none.
 fn answer_to(call: &Call) -> Option<(Pairs, Vec<u8>)> {
     let headers = |status: &str| {
         let pairs = [(":status", status), ("x-rl-api", "1")];
@@ -279,7 +279,7 @@ fn answer_to(call: &Call) -> Option<(Pairs, Vec<u8>)> {
     Some((headers("200"), decided(&call.body)?))
 }
 
-/// The answer to a batch; `None`: none comes.
+/// The answer to a batch; `None`: there is none.
 fn decided(batch: &[u8]) -> Option<Vec<u8>> {
     let batch = Batch::decode(batch).unwrap();
     let revision = Revision {
@@ -346,7 +346,7 @@ fn without_faults_each_request_gets_its_decision() {
     let wanted = [
         Continued,
         Answered(429),
-        // Nobody answers: by `on_failure`.
+        // The limiter does not answer: `on_failure` decides.
         Continued,
         Answered(503),
         Continued,
@@ -366,7 +366,7 @@ fn whatever_a_host_call_answers_each_request_is_decided() {
                 let outcomes = run(Some((function, *status)), from);
                 let outcomes = outcomes.unwrap_or_default();
                 println!("{function} answers {status} from {from:?}: {outcomes:?}");
-                // A stream that cannot be made the effective context is gone.
+                // A stream that cannot be made the effective context no longer exists.
                 if function != "proxy_set_effective_context" {
                     assert!(!outcomes.contains(&Undecided));
                 }

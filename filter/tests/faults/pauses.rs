@@ -1,5 +1,5 @@
-//! What Envoy is to do with requests that wait: where it collects bodies, passes them to the filter, and
-//! slows clients down.
+//! How Envoy treats requests that wait: whether it buffers bodies, passes them to the filter, and
+//! applies backpressure to clients.
 
 use crate::{
     Outcome::Continued, begin, callback, end_turn, host::ROOT, outcome_of, proxy_on_delete, start,
@@ -10,7 +10,7 @@ unsafe extern "C" {
     fn rl_proxy_on_request_body(stream: u32, size: usize, end: bool) -> u32;
 }
 
-// Envoy's words for them, of headers and of a body.
+// Envoy's names of the statuses, for headers and for a body.
 const CONTINUE: u32 = 0;
 const STOP_ITERATION: u32 = 1;
 const STOP_ALL_ITERATION_AND_WATERMARK: u32 = 4;
@@ -22,7 +22,8 @@ fn body(stream: u32, end: bool) -> u32 {
     })
 }
 
-/// In a filter of its own: its state is the thread's. `test` returns the streams that it began.
+/// Runs a test in a filter of its own, because the state is thread-local. `test` returns the streams
+/// that it began.
 fn in_a_filter(test: fn() -> &'static [u32]) {
     let run = std::thread::spawn(move || {
         assert!(start());
@@ -40,7 +41,7 @@ fn a_request_that_waits_for_a_check_waits_with_its_body_unread() {
     in_a_filter(|| {
         let headers = begin(2, "/checked", "allowed", false);
         assert_eq!(headers, STOP_ALL_ITERATION_AND_WATERMARK);
-        // Envoy has not to send it, but may.
+        // Envoy need not send it, but may.
         assert_eq!(body(2, false), BODY_STOP_ITERATION_AND_WATERMARK);
         end_turn();
         assert_eq!(outcome_of(2), Continued);
@@ -54,7 +55,7 @@ fn a_request_that_waits_for_its_body_gets_it_and_then_waits_for_a_check() {
     in_a_filter(|| {
         assert_eq!(begin(2, "/reserving", "any", false), STOP_ITERATION);
         assert_eq!(body(2, false), BODY_STOP_ITERATION_AND_WATERMARK);
-        // That is for one request: the next waits for its check.
+        // This applies to one request: the next one waits for its check.
         let next = begin(3, "/checked", "allowed", false);
         assert_eq!(next, STOP_ALL_ITERATION_AND_WATERMARK);
         end_turn();

@@ -1,4 +1,4 @@
-//! The limiter's side of check streams, and what Envoy is never to be asked for.
+//! The limiter's side of check streams, and checks that the filter makes no forbidden host call.
 
 use protocol::{StreamAnswer, StreamCall};
 
@@ -51,7 +51,7 @@ fn message(token: u32, message: &[u8]) {
     of(token, |stream| stream.message = None);
 }
 
-/// The limiter ends a stream. Then Envoy's entry points to what is gone.
+/// The limiter ends a stream. Envoy's entry now points to an object that it deleted.
 fn end(token: u32, status: u32) {
     callback(ROOT, || unsafe {
         rl_proxy_on_grpc_close(ROOT, token, status);
@@ -59,7 +59,7 @@ fn end(token: u32, status: u32) {
     assert!(of(token, |_| ()).is_none(), "Envoy still has an entry");
 }
 
-/// In a filter of its own, with a stream that is open: its token.
+/// Runs a test in a filter of its own, with the token of an open stream.
 fn in_a_filter(test: fn(u32)) {
     let run = std::thread::spawn(move || {
         assert!(start());
@@ -92,7 +92,7 @@ fn a_stream_that_the_limiter_ends_is_forgotten_by_envoy_and_checks_are_callouts(
         let before = calls();
         end(token, 14);
         assert_eq!(request(3, "/checked", "allowed"), Continued);
-        // The check, and what the request cost.
+        // The check, and the cost of the request.
         assert_eq!(calls(), before + 2);
     });
 }
@@ -120,13 +120,13 @@ fn a_stream_whose_limiter_ends_in_an_orderly_way_is_closed_first() {
     });
 }
 
-/// Envoy hands over further messages of the same read to what a cancellation frees.
+/// Envoy delivers further messages of the same read to the entry that a cancellation would free.
 #[test]
 fn no_message_has_its_stream_cancelled_at_once() {
     in_a_filter(|token| {
         message(token, b"none of a limiter");
         assert!(of(token, |_| ()).is_some());
-        // It is ignored.
+        // The filter ignores it.
         message(token, &StreamAnswer::OPEN.encode());
         end_turn();
         assert!(of(token, |_| ()).is_none());

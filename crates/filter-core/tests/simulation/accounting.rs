@@ -115,7 +115,7 @@ impl<'w> Accounting<'w> {
         }
     }
 
-    /// No unit is settled twice, and none that was not granted.
+    /// No unit is settled twice, and none without a grant.
     pub fn assert_settled_once(&self, seed: u64) {
         let mut left: HashMap<u64, u64> = HashMap::new();
         for (.., lease) in &self.lease_record.granted {
@@ -138,8 +138,8 @@ impl<'w> Accounting<'w> {
         all
     }
 
-    /// Not more than C + rΔ in any interval: a bucket that fills with what is admitted and drains
-    /// at r is never above C. Clocks are read in whole milliseconds.
+    /// At most C + rΔ in any interval: a bucket that fills with admitted units and drains at r never
+    /// exceeds C. Clocks are read in whole milliseconds.
     pub fn assert_within_bucket(&self, seed: u64, rate: u64, capacity: u64) {
         let mut level: u64 = 0;
         let mut last_us = 0;

@@ -1,10 +1,10 @@
-//! What leases cost and save, by the demand of a bucket.
+//! Costs and savings of leases, by the demand of a bucket.
 
 use crate::world::{CONFIG, Chance, World};
 
-/// The time of a lease.
+/// The lease time.
 const TTL_MS: u64 = 100;
-/// Requests in ten times of a lease, to one bucket.
+/// Requests to one bucket within ten lease times.
 const DEMANDS: [u64; 10] = [5, 10, 15, 20, 30, 40, 60, 80, 200, 1000];
 
 /// The cost of a load, for a thousand requests.
@@ -17,14 +17,14 @@ struct Bill {
 }
 
 impl Bill {
-    /// In hundredths of the cost of a check at its worker: by instructions, a read and a write of
-    /// shared data cost 70 together; a call, in Envoy and the limiter, as much as ten checks.
+    /// In hundredths of the cost of a check at its worker. By instructions, a read and a write of
+    /// shared data cost 70 together; a call, in Envoy and the limiter, costs as much as ten checks.
     fn total(&self) -> u64 {
         self.callouts * 1000 + self.checks * 100 + self.shared * 35
     }
 }
 
-/// Demand for some buckets at one worker, each request for any of them.
+/// Sends requests to random buckets at one worker.
 fn bill(lease: &str, buckets: u64, tenths: u64) -> Bill {
     let limits = format!("  - {{name: all, per: [user], rate: 100000/s{lease}}}\n");
     let mut world = World::new(1, 1, 1, CONFIG, &limits);

@@ -10,14 +10,14 @@ const LIMITS: &str =
     "  - {name: per-user, per: [user], rate: 10/day, time_zone: America/Sao_Paulo}\n";
 const MIDNIGHT_MS: u64 = 1_763_002_800_000;
 
-/// A world that has loaded the limits, so long before midnight.
+/// A world that has loaded the limits, `ms` milliseconds before midnight.
 fn before_midnight(seed: u64, ms: u64) -> World {
     let mut world = World::new(seed, 1, 2, CONFIG, LIMITS);
     wait_until(&mut world, MIDNIGHT_MS - ms);
     world
 }
 
-/// So many requests within a second.
+/// This many requests within a second.
 fn requests(world: &mut World, count: usize) {
     for n in 0..count {
         world.request(0, 1 + n % 2, "alice", "/");
@@ -48,7 +48,7 @@ fn an_outage_over_midnight_gives_each_day_its_share() {
         );
         requests(&mut world, 20);
         assert_eq!(world.admitted("alice"), 20, "seed {seed}: after midnight");
-        // Its debts are those of the new day.
+        // Its debts belong to the new day.
         world.faults = Faults::NONE;
         for _ in 0..10 {
             requests(&mut world, 5);

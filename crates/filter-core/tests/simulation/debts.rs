@@ -1,5 +1,5 @@
-//! Debts: what was admitted without the limiter is charged once it answers, once, and before
-//! anything else.
+//! Debts: units admitted without the limiter are charged when it answers, once, and before anything
+//! else.
 
 use crate::{
     decisions::seeds,
@@ -20,7 +20,7 @@ fn in_use(seed: u64, limits: &str) -> World {
     world
 }
 
-/// So many requests, to the workers in turn.
+/// This many requests, to the workers in turn.
 fn requests(world: &mut World, count: usize, every_ms: u64) {
     for n in 0..count {
         world.request(0, 1 + n % 2, "alice", "/");
@@ -28,7 +28,7 @@ fn requests(world: &mut World, count: usize, every_ms: u64) {
     }
 }
 
-/// The units that were debited later, and with them those that were charged by checks.
+/// The units that were charged as debts, and the sum with those that checks charged.
 fn booked(world: &World) -> (u64, u64) {
     let debited: u64 = world.limiter.debited.values().sum();
     let charged: u64 = world.limiter.charged.values().sum();
@@ -65,7 +65,7 @@ fn probes_let_nothing_through_and_lose_no_debt() {
         let mut world = following(seed, limits);
         for outage in 0..4 {
             requests(&mut world, 1, 100);
-            // Refused, so that all charges are certain before the breaker is open.
+            // Calls are refused, so that all charges are certain before the breaker opens.
             world.faults = Faults::DOWN;
             requests(&mut world, 10, 10);
             // All of these calls are probes.
@@ -106,7 +106,7 @@ fn a_dead_replica_costs_no_more_than_what_is_under_way() {
         };
         requests(&mut world, 100, 20);
         let admitted = world.admitted("alice");
-        // The shared table may have the last report of a worker one tick later.
+        // The shared table may receive the last status of a worker one tick later.
         assert!((20..=21).contains(&admitted), "seed {seed}: {admitted}");
     }
 }
@@ -140,7 +140,7 @@ fn limits_that_were_lost_stay_in_force_and_those_that_were_deleted_do_not() {
         for (gone, count) in [(None, 10), (Some(Gone::Lost), 100), (None, 20)] {
             world.gone = gone;
             requests(&mut world, count, 40);
-            // The other workers see what one received a tick later.
+            // The other workers load the update one tick later.
             world.run_for_ms(100);
         }
         assert_eq!(world.admitted("alice"), 40, "seed {seed}");

@@ -75,8 +75,8 @@ fn what_is_denied_from_the_cache_the_limiter_would_deny_too() {
     }
 }
 
-/// Edits the limits so that no request passes, and checks a second later that the edit is in force
-/// at each worker of an Envoy.
+/// Edits the limits so that no request passes, and checks a second later that the edit is in force at
+/// each worker of an Envoy.
 fn no_request_passes_a_second_later(world: &mut World, envoy: usize, workers: usize) {
     world.limiter.edit(NO_REQUESTS);
     world.run_for_ms(1000);
@@ -111,7 +111,7 @@ fn an_edit_is_in_force_at_every_worker_within_a_second() {
         world.run_for_ms(995);
         for envoy in 0..3 {
             for worker in 1..=4 {
-                // The cached denial belongs to the limit before the edit.
+                // The cached denial belongs to the limit's generation before the edit.
                 let number = world.request(envoy, worker, "alice", "/");
                 world.run_for_ms(5);
                 assert!(
@@ -132,7 +132,7 @@ fn an_idle_proxy_rarely_wakes_and_misses_no_edit() {
         world.run_for_ms(2000);
         world.ticks = 0;
         world.run_for_ms(10_000);
-        // One has a long poll and needs no ticks; the others check whether it still polls.
+        // One worker has a long poll and needs no ticks; the others check whether it still polls.
         assert!(world.ticks < 3 * 10 * 2, "{}", world.ticks);
         no_request_passes_a_second_later(&mut world, 0, 3);
         // Workers with requests tick often again.
@@ -158,7 +158,7 @@ fn local_limits_are_taken_first_and_put_back_when_the_limiter_denies() {
         world.limiter.edit(
             "  - {name: here, rate: 100/1h, scope: proxy}\n  - {name: there, rate: 500/1h}\n",
         );
-        // The edit made both limits new; only what the local one admits now counts.
+        // The edit gave both limits a new generation; only what the local one admits now counts.
         world.run_for_ms(1000);
         for _ in 0..150 {
             world.request(0, 1, "alice", "/");

@@ -1,20 +1,20 @@
-//! How much of a leased limit is admitted, under different demands.
+//! How many requests a leased limit admits, under different demands.
 
 use crate::{
     decisions::seeds,
     world::{CONFIG, Chance, World},
 };
 
-/// How many requests arrive when, and at which proxy.
+/// When requests arrive, how many, and at which proxy.
 #[derive(Clone, Copy, Debug)]
 enum Demand {
-    /// So many a second, at any proxy.
+    /// This many per second, at any proxy.
     Steady(u64),
-    /// So many at once every so many milliseconds, at any proxy.
+    /// This many at once, every so many milliseconds, at any proxy.
     Bursts(u64, u64),
-    /// So many a second, nine of ten at the first proxy.
+    /// This many per second, nine of ten at the first proxy.
     Skewed(u64),
-    /// So many a second at one proxy for a while, then at the next.
+    /// This many per second at one proxy for a while, then at the next.
     Wandering(u64),
 }
 
@@ -97,7 +97,8 @@ const DEMANDS: [Demand; 10] = [
 ];
 const FLEETS: [Fleet; 4] = [(2, 2), (1, 4), (4, 1), (5, 3)];
 
-/// Not in the sum of many runs, but in each. One seed of twenty-five: each is many runs.
+/// This holds in each run, not only in the sum. It uses one seed of twenty-five, because each is many
+/// runs.
 #[test]
 fn of_what_checks_admit_leases_admit_at_least_98_percent() {
     for (nth_limit, limit) in LIMITS.iter().enumerate() {
@@ -145,7 +146,7 @@ fn the_worst_runs_admit_98_percent_too() {
 
 #[test]
 fn the_busier_a_bucket_the_fewer_calls_for_a_request() {
-    // Calls in a thousand requests, at most.
+    // Calls per thousand requests, at most.
     for (rate, most) in [(200, 380), (2000, 40), (10_000, 10)] {
         let limit = "rate: 100000/s";
         let [_, (admitted, calls)] = compare(1, (2, 2), limit, Demand::Steady(rate));

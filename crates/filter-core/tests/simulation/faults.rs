@@ -62,7 +62,7 @@ fn whatever_becomes_of_calls_every_request_is_decided_once() {
             world.run_until(world.now_us + pause_us);
         }
         world.run_for_ms(200);
-        // A call's timeout, behind another one's, and jitter of the simulation.
+        // The timeout of a call, queued behind another one, plus jitter of the simulation.
         world.assert_all_decided(45_000);
     }
 }
@@ -138,7 +138,7 @@ fn memory_is_bounded_for_any_keys() {
         largest = largest.max(world.envoys[0].shared.size().1);
     }
     let (keys, _) = world.envoys[0].shared.size();
-    // 64 buckets are 16 sets; beside them identity, notice, snapshot, poller, entries and
+    // 64 buckets are 16 sets; the other keys are identity, notice, snapshot, poller, entries and
     // breaker.
     assert!(keys <= 16 + 6, "{keys} keys");
     assert!(largest <= 16 * 1000 + 4000, "{largest} bytes");
@@ -153,7 +153,7 @@ fn a_bucket_that_was_pushed_out_comes_back_empty() {
     let limits = "  - {name: here, per: [user], rate: 5/1h, scope: proxy}\n";
     let mut world = World::new(3, 1, 1, &config, limits);
     world.run_for_ms(500);
-    // All are used up, so none is kept in preference to another.
+    // All are used up, so eviction prefers none of them.
     let users: Vec<String> = (0..20).map(|n| format!("user-{n}")).collect();
     for _ in 0..20 {
         for user in &users {

@@ -6,11 +6,11 @@ use crate::{
     world::{CONFIG, Faults, Outcome, World},
 };
 
-/// What disturbs the Envoy of a run.
+/// The faults that a run injects.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Disturbance {
     None,
-    /// Other workers write in between.
+    /// Other workers write between a read and the write after it.
     Races,
     /// The wall clock steps back and forth.
     Clocks,
@@ -40,7 +40,7 @@ fn traffic(world: &mut World, disturbance: Disturbance, requests: u64, pause_us:
     ahead_ms
 }
 
-/// The moments at which a user's requests went on, in microseconds.
+/// When a user's requests were admitted, in microseconds.
 fn admissions(world: &World, user: &str) -> Vec<u64> {
     let mine = world.requests.iter().filter(|sent| sent.user == user);
     let mut at: Vec<u64> = mine
@@ -53,8 +53,8 @@ fn admissions(world: &World, user: &str) -> Vec<u64> {
     at
 }
 
-/// By how much a bucket of this burst and rate would be over its capacity at most, counting these
-/// moments; in millionths of a unit.
+/// The most by which a bucket of this burst and rate would exceed its capacity with requests at these
+/// times, in millionths of a unit.
 fn excess(at: &[u64], burst: u64, per_second: u64) -> u64 {
     let (mut level, mut last, mut worst) = (0, 0, 0);
     for &now in at {
@@ -65,7 +65,7 @@ fn excess(at: &[u64], burst: u64, per_second: u64) -> u64 {
     worst
 }
 
-/// Three workers admit exactly what the proxy's own bucket has, whichever algorithm it uses.
+/// Three workers admit exactly the units in the proxy's own bucket, whichever algorithm it uses.
 fn assert_admits_to_the_unit(disturbance: Disturbance) {
     for algorithm in [
         "token_bucket",
@@ -109,8 +109,8 @@ fn a_rate_holds_in_every_interval_whatever_the_clock_does() {
             let allowed_ms = u64::try_from(ahead_ms).unwrap() + 1;
             for user in ["alice", "bob"] {
                 let over = excess(&admissions(&world, user), 20, 50);
-                // A step forward is time for the bucket, and nothing else is. One millisecond is
-                // the resolution of its clock.
+                // The bucket counts only forward steps as elapsed time. Its clock has a resolution of
+                // one millisecond.
                 let most = allowed_ms * 50 * 1_000;
                 assert!(over <= most, "seed {seed}: {over} of {most} millionths");
             }
@@ -142,8 +142,8 @@ fn what_the_limiter_denies_is_put_back_into_the_proxys_bucket() {
     }
 }
 
-/// Each admitted request is either charged by the limiter or admitted here; and what the limiter
-/// charges keeps to the limit, debits aside.
+/// Each admitted request is either charged by the limiter or admitted by the proxy; and apart from
+/// debits, the limiter's charges stay within the limit.
 #[test]
 fn what_the_limiter_admits_keeps_to_the_limit_under_any_faults() {
     let limits = "  - {name: all, per: [user], rate: 100/1d, on_failure: deny}\n";
@@ -166,8 +166,8 @@ fn what_the_limiter_admits_keeps_to_the_limit_under_any_faults() {
         let charged: u64 = world.limiter.charged.values().sum();
         let admitted = world.admitted("alice");
         assert!(charged <= 100, "seed {seed}: {charged} charged");
-        // It fails closed, so nothing passes without a charge, except at the start, when no policy
-        // is loaded.
+        // The limit fails closed, so nothing passes without a charge, except at the start, when no
+        // policy is loaded.
         let unguarded = world.counted("rl_unguarded");
         assert!(
             admitted <= charged + unguarded,
@@ -188,7 +188,7 @@ fn an_edit_arrives_under_any_faults_and_nothing_else_does() {
             world.faults = faults::any(&mut world);
             world.run_for_ms(500);
             world.faults = Faults::NONE;
-            // Polls that failed are retried, less and less often, but never rarely.
+            // Failed polls are retried at growing intervals, but never rarely.
             world.run_for_ms(2_000);
             for (envoy, worker) in [(0, 1), (0, 2), (0, 3), (1, 1), (1, 2), (1, 3)] {
                 let number = world.request(envoy, worker, "alice", "/");

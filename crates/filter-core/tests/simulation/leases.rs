@@ -7,7 +7,7 @@ use crate::{
     world::{CONFIG, Chance, Faults, World},
 };
 
-/// A world whose numbers all follow from a seed.
+/// A world whose parameters are all determined by a seed.
 struct Random {
     world: World,
     /// Units a second.
@@ -211,7 +211,7 @@ fn units_of_a_request_that_another_limit_denies_are_put_back_where_they_came_fro
         let (_, spent, returned) = accounting.totals();
         runs.push((spent, returned));
     }
-    // Enough happened, faults or not.
+    // Check that enough happened, with or without faults.
     let [spent, returned] = [
         runs.iter().map(|run| run.0).sum::<u64>(),
         runs.iter().map(|run| run.1).sum(),
@@ -232,7 +232,7 @@ fn most_requests_touch_nothing_that_is_shared() {
         silent += u64::from(world.envoys[0].shared.calls() == before);
         world.run_until(world.now_us + 100);
     }
-    // The breaker, the poll and the table are read when a call is to be made, and at ticks.
+    // The breaker, the poll and the table are read for calls and at ticks.
     assert!(silent > 18_000, "{silent}");
     assert!(world.checks_executed < 150, "{}", world.checks_executed);
 }

@@ -18,11 +18,11 @@ pub type Bucket = (Name, Vec<Option<Vec<u8>>>);
 /// The events of leased limits, in order.
 #[derive(Default)]
 pub struct LeaseRecord {
-    /// Which bucket, when in microseconds, how many units.
+    /// The bucket, the time in microseconds, and the units.
     pub charged: Vec<(Bucket, u64, u64)>,
-    /// Which bucket, whom, when in microseconds, what.
+    /// The bucket, the Envoy, the time in microseconds, and the lease.
     pub granted: Vec<(Bucket, usize, u64, Lease)>,
-    /// Which bucket, by whom, when in microseconds, what.
+    /// The bucket, the Envoy, the time in microseconds, and the settlement.
     pub settled: Vec<(Bucket, usize, u64, Settlement)>,
     /// The users of requests whose leased limit was settled already.
     pub leased_users: HashSet<String>,
@@ -43,7 +43,7 @@ pub struct Limiter {
     pub polled: String,
     /// The number of proxies to report.
     pub proxies: u64,
-    /// What checks reserved, and what requests cost.
+    /// The units that checks reserved, and what requests cost.
     pub costs: Costs,
     /// The current time, and the calling Envoy.
     pub now_us: u64,
@@ -80,7 +80,7 @@ impl Limiter {
         self.write(limits, false);
     }
 
-    /// Forgets the buckets for good; the limits stay the same in a new generation.
+    /// Drops the buckets for good; the limits stay the same in a new generation.
     pub fn reset(&mut self, limits: &str) {
         self.write(limits, true);
         self.lose_buckets();
@@ -106,7 +106,7 @@ impl Limiter {
         self.compiled = Compiled::new(policy);
     }
 
-    /// What a user's bucket was charged, by checks and by debits.
+    /// The units charged to a user's bucket, by checks and by debits.
     pub fn charged_in_all(&self, limit: &str, user: &str) -> u64 {
         let of = |bucket: &Bucket| {
             let values = [Some(user.as_bytes().to_vec())];
@@ -127,7 +127,7 @@ impl Limiter {
         self.buckets.values().map(of).sum()
     }
 
-    /// When a slot expires, in milliseconds since the epoch; `None`: it is gone.
+    /// When a slot expires, in milliseconds since the epoch; `None`: it does not exist.
     pub fn expiry_of(&self, slot: InFlightSlot, now_ms: u64) -> Option<u64> {
         let of = |stored: &Stored| match &stored.state {
             State::Concurrency(state) => state.slots().find(|(of, at)| *of == slot && *at > now_ms),
@@ -342,17 +342,18 @@ impl Penalties {
     }
 }
 
-/// Costs that responses say.
+/// Costs in responses.
 #[derive(Default)]
 pub struct Costs {
-    /// Units that are not settled, by bucket and number.
+    /// Units that are not settled, by bucket and reservation number.
     pub reserved: HashMap<(Bucket, u64), u64>,
-    /// Which bucket, how much was reserved, and what the request cost.
+    /// The bucket, the reserved units, and the actual cost.
     pub settled: Vec<(Bucket, u64, u64)>,
 }
 
 impl Costs {
-    /// What requests cost that had reserved units in these buckets. A repeat changes nothing.
+    /// Settles the costs of requests that had reserved units in these buckets. A repeat changes
+    /// nothing.
     fn settle(&mut self, check: &Check, buckets: &[Bucket]) {
         for settled in &check.settle {
             let Some(bucket) = buckets.iter().find(|bucket| bucket.0 == settled.limit) else {
@@ -365,7 +366,7 @@ impl Costs {
         }
     }
 
-    /// Records what a check was charged where it is to be reserved.
+    /// Records the charges of a check that are reservations.
     fn reserve(&mut self, check: &Check, buckets: &[Bucket], limits: &mut [LimitAnswer]) {
         for (limit, bucket) in limits.iter_mut().zip(buckets) {
             let own = { check.costs.iter() }.find(|cost| cost.limit == limit.name);
@@ -404,7 +405,7 @@ fn units(check: &Check, limit: &Limit) -> u64 {
     own.map_or(limit.cost, |cost| cost.units)
 }
 
-/// What a check contains about one limit beside its cost.
+/// The parts of a check that concern one limit, besides its cost.
 struct Change {
     algorithm: Algorithm,
     debit_serial: Option<u64>,
@@ -420,7 +421,7 @@ impl Change {
         let free = check.free.iter().filter(|free| free.limit == *name);
         let algorithm = calendar::at(found.limit.quota.algorithm(), now_ms);
         let reset = found.limit.reset_generation;
-        // As a plan does: what was forgotten is not entered again.
+        // As in a real plan, a slot from before the reset is not entered again.
         let known = |freed: Freed| match freed.units {
             3 if freed.slot.turn < reset => Freed { units: 0, ..freed },
             _ => freed,
@@ -513,7 +514,7 @@ fn settled(found: &Match<'_, '_>, verdict: &LimitVerdict) -> LimitAnswer {
     }
 }
 
-/// As a limiter asks that has just confirmed its policy.
+/// Like a limiter that has just confirmed its policy.
 fn forced(peek: bool) -> Options {
     Options {
         peek,

@@ -8,7 +8,7 @@ use crate::{
 const ALL_REQUESTS: &str = "  - {name: everybody, per: [user], rate: 1000/s}\n";
 const WORKERS: usize = 3;
 
-/// Envoys that have polled their limiter for a while, at any moment of a poll.
+/// Envoys that have polled their limiter for a while, at a random point of a poll.
 fn calm(seed: u64, envoys: usize) -> World {
     let mut world = World::new(seed, envoys, WORKERS, CONFIG, ALL_REQUESTS);
     let settled_us = 3_000_000 + world.chance.below(1_000_000);
@@ -16,7 +16,7 @@ fn calm(seed: u64, envoys: usize) -> World {
     world
 }
 
-/// Requests at each worker for so long.
+/// Sends requests to each worker for this long.
 fn traffic(world: &mut World, ms: u64) {
     let end_us = world.now_us + ms * 1000;
     while world.now_us < end_us {
@@ -61,7 +61,7 @@ fn a_fleet_that_loads_an_edit_at_once_does_not_poll_in_step() {
         let mut world = calm(seed, 40);
         world.limiter.edit(NO_REQUESTS);
         world.run_for_ms(10_000);
-        // Of some sixty polls a second, never many in the same hundredth of it.
+        // There are about sixty polls a second, but never many in the same hundredth of a second.
         for _ in 0..100 {
             let before = world.polls;
             world.run_for_ms(10);
@@ -78,7 +78,7 @@ fn an_edit_is_in_force_within_a_second_of_it_when_the_limiter_that_holds_the_pol
             if busy {
                 traffic(&mut world, 1_500);
             }
-            // It answers none of its calls; its replica does.
+            // The limiter answers none of its calls; its replica does.
             world.silent_us = world.now_us;
             world.lost_polls = world.chance.below(3 - u64::from(busy));
             world.limiter.edit(NO_REQUESTS);

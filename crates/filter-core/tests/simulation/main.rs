@@ -1,4 +1,4 @@
-//! The filter in a simulated world. Each seed is another run, and always the same one.
+//! The filter in a simulated world. Each seed is a different, reproducible run.
 
 #![expect(
     clippy::indexing_slicing,

@@ -76,7 +76,7 @@ fn the_breaker_keeps_requests_from_waiting_and_closes_when_the_limiter_is_back()
             waited += u64::from(!world.passed(number));
             world.run_for_ms(2);
         }
-        // The calls before it opened, and some probes.
+        // The calls before the breaker opened, and some probes.
         assert!(waited <= 40, "seed {seed}: {waited}");
         world.faults = Faults::NONE;
         let executed = world.checks_executed;
@@ -113,7 +113,7 @@ fn an_outage_adds_about_one_capacity_in_all() {
             for n in 0..600 {
                 let (envoy, worker) = (n % envoys, 1 + n % 2);
                 let number = world.request(envoy, worker, "alice", "/");
-                // Neither charged nor a debt: it may have been charged in the store.
+                // Neither charged nor a debt: the store may have charged it.
                 uncertain += u64::from(world.requests[number].outcome.is_none() && faults.lost > 0);
                 let pause_us = 1_000 + world.chance.below(8_000);
                 world.run_until(world.now_us + pause_us);
@@ -130,7 +130,7 @@ fn an_outage_adds_about_one_capacity_in_all() {
             admitted <= most,
             "seed {seed}: {admitted} of {most}, promised {promised}"
         );
-        // And the limit is not simply closed: what it admits can still be had.
+        // The limit is not simply closed: units that it admits are still available.
         assert!(
             admitted * 2 >= promised,
             "seed {seed}: {admitted} of {promised}"
@@ -148,7 +148,7 @@ fn a_bucket_that_was_never_asked_for_starts_with_one_request() {
         world.run_for_ms(10);
     }
     world.faults = Faults::DOWN;
-    // At first the one that does not answer may be one of several.
+    // At first, the limiter that does not answer may be one of several.
     for (after_ms, users) in [(3_000, ["known", "early"]), (7_100, ["known", "late"])] {
         world.run_for_ms(after_ms);
         for user in users {
@@ -163,7 +163,7 @@ fn a_bucket_that_was_never_asked_for_starts_with_one_request() {
     assert_eq!(world.admitted("late"), 1);
 }
 
-/// All first checks reach a limiter that hangs, where another served the policy.
+/// All first checks reach a limiter that hangs, after another one served the policy.
 #[test]
 fn before_the_first_answer_the_policy_shows_that_a_limiter_answers() {
     let limits = "  - {name: per-user, per: [user], rate: 20/1h, burst: 20}\n";
@@ -181,8 +181,8 @@ fn before_the_first_answer_the_policy_shows_that_a_limiter_answers() {
     assert_eq!(world.admitted("late"), 1);
 }
 
-/// One of several limiters fails: its checks are decided here, by full buckets, and no request
-/// within the limit is denied.
+/// One of several limiters fails: full local buckets decide its checks, and no request within the limit
+/// is denied.
 #[test]
 fn while_others_answer_no_request_within_the_limit_is_denied() {
     for seed in seeds() {
@@ -233,14 +233,14 @@ fn while_others_answer_a_debt_leaves_at_once() {
     let mut world = World::new(1, 1, 1, CONFIG, limits);
     world.run_for_ms(500);
     for user in (0..20).map(|n| format!("user-{n}")) {
-        // Answers earn retries.
+        // Answers earn retry tokens.
         for n in 0..10 {
             world.request(0, 1, &format!("{user}-before-{n}"), "/");
             world.run_for_ms(5);
         }
         world.faults = Faults::DOWN;
         let number = world.request(0, 1, &user, "/");
-        // Refused four times, at once each time.
+        // Refused four times, each time at once.
         world.run_until(world.now_us + 450);
         assert!(world.passed(number), "{user} is decided here");
         let checks = world.limiter.entries;
@@ -252,7 +252,7 @@ fn while_others_answer_a_debt_leaves_at_once() {
     assert_eq!(world.counted("rl_decisions.allowed.local.per-user"), 20);
 }
 
-/// A table with room for so many buckets.
+/// A table with room for this many buckets.
 fn small_table(buckets: u32) -> String {
     let memory = format!("\"memory\": {{\"buckets\": {buckets}}}, \"descriptors\"");
     CONFIG.replace("\"descriptors\"", &memory)

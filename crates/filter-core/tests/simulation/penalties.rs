@@ -1,4 +1,5 @@
-//! Penalties: who knows one denies by it to its end, and denials are reported at most once.
+//! Penalties: a proxy that has received one denies by it to its end, and denials are reported at most
+//! once.
 
 use std::collections::HashMap;
 
@@ -12,12 +13,12 @@ const LIMIT: &str = "  - {name: per-user, per: [user], rate: 2/1s, algorithm: fi
      on_failure: allow, penalty: {after: 20, within: 1m, for: 30s}}\n";
 const WITHOUT: &str =
     "  - {name: per-user, per: [user], rate: 2/1s, algorithm: fixed_window, on_failure: allow}\n";
-/// How long a worker may not look at what others of its Envoy know, in microseconds.
+/// How long a worker may use its cache without reading shared data, in microseconds.
 const FRESH_US: u64 = 1_000_000;
 /// How long an edit or a reset may take, in microseconds.
 const EDIT_US: u64 = 1_000_000;
 
-/// When a penalty ends that denied a request, in microseconds. A window has two seconds at most.
+/// When the penalty that denied a request ends, in microseconds. A window has two seconds at most.
 fn penalized_until(sent: &Sent) -> Option<u64> {
     let Some(Outcome::Refused { at_us, reply }) = &sent.outcome else {
         return None;
@@ -35,7 +36,7 @@ fn world(seed: u64, envoys: usize, limits: &str) -> World {
     world
 }
 
-/// A user sends requests to all workers of an Envoy; returns when the first one met a penalty.
+/// A user sends requests to all workers of an Envoy; returns when a penalty first denied one.
 fn hammer(world: &mut World, envoy: usize, user: &str, ms: u64) -> Option<u64> {
     let first = world.requests.len();
     for n in 0..ms / 10 {
@@ -47,12 +48,13 @@ fn hammer(world: &mut World, envoy: usize, user: &str, ms: u64) -> Option<u64> {
     Some(met.at_us)
 }
 
-/// Of the requests of these users since `since_us`, none passed at a worker that knew a penalty.
+/// Of these users' requests since `since_us`, none passed at a worker that had received a penalty.
 fn assert_known_penalties_hold(world: &World, since_us: u64, seed: u64) {
-    // Until when, by worker and by Envoy, and since when the Envoy knows.
+    // The end of each penalty, by worker and by Envoy, and when the Envoy received it.
     let mut by_worker: HashMap<_, u64> = HashMap::new();
     let mut by_envoy: HashMap<_, (u64, u64)> = HashMap::new();
-    // In the order of decisions: what a worker learns counts for requests that come later.
+    // In the order of decisions: a penalty that a worker receives applies to requests that arrive
+    // later.
     let mut events = Vec::new();
     for sent in world.requests.iter().filter(|sent| sent.at_us >= since_us) {
         if let Some(Outcome::Refused { at_us, .. }) = &sent.outcome {
@@ -259,7 +261,7 @@ fn a_penalty_denies_what_costs_nothing_and_counts_nothing_that_never_fits() {
     }
 }
 
-/// A report says nothing that ends the denial which it counts.
+/// The answer to a report does not end the denial that it counts.
 #[test]
 fn reports_cost_one_check_a_second_and_no_other() {
     let limit = LIMIT
@@ -272,7 +274,7 @@ fn reports_cost_one_check_a_second_and_no_other() {
             world.request(0, 1, "alice", "/");
             world.run_for_ms(10);
         }
-        // Two that pass, and each second one that is denied and a report.
+        // Two requests that pass, and each second one denied request and one report.
         let asked = world.checks_executed - checks;
         assert!((15..=24).contains(&asked), "seed {seed}: {asked}");
     }

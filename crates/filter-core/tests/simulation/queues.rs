@@ -8,7 +8,7 @@ use crate::{
 /// Twenty a second.
 const EXPORTS: &str = "  - {name: exports, algorithm: leaky_bucket, rate: 20/s, burst: 100, \
                        over_limit: queue, max_delay: 3s}\n";
-/// As many, at each proxy.
+/// The same rate, in each proxy.
 const LOCAL: &str = "  - {name: exports, algorithm: leaky_bucket, rate: 20/s, burst: 100, \
                      over_limit: queue, max_delay: 3s, scope: proxy}\n";
 /// Two hundred a second.
@@ -23,7 +23,7 @@ fn config(hold_max: u64) -> String {
     CONFIG.replacen('{', &format!("{{\"hold\": {{\"max\": {hold_max}}}, "), 1)
 }
 
-/// Requests at a steady pace, each of a client that leaves if it is not served in time.
+/// Sends requests at a steady pace, each from a client that leaves if it is not served in time.
 fn load(world: &mut World, per_second: u64, patience_ms: u64, ms: u64) {
     let (envoys, workers) = (world.envoys.len(), world.envoys[0].workers.len() - 1);
     let end_us = world.now_us + ms * 1000;
@@ -47,7 +47,7 @@ fn load(world: &mut World, per_second: u64, patience_ms: u64, ms: u64) {
     }
 }
 
-/// When the requests that arrived from some moment on went on, in order, in microseconds.
+/// When the requests that arrived from `from_us` on continued, in order, in microseconds.
 fn starts(world: &World, from_us: u64) -> Vec<u64> {
     let passed = world.requests.iter().filter_map(|sent| match sent.outcome {
         Some(Outcome::Passed { at_us, .. }) if at_us >= from_us => Some(at_us),
@@ -58,8 +58,8 @@ fn starts(world: &World, from_us: u64) -> Vec<u64> {
     starts
 }
 
-/// In any interval no more go on than the rate allows, but for the delay of ticks and of the
-/// network.
+/// In any interval, no more requests continue than the rate allows, except for the delay of ticks and
+/// of the network.
 fn assert_spaced(starts: &[u64], per_second: u64, seed: u64) {
     const LATE_US: u64 = 15_000;
     for (n, first) in starts.iter().enumerate() {
@@ -135,7 +135,7 @@ fn slots_given_up_while_no_limiter_answers_are_freed_when_one_does() {
         world.run_for_ms(300);
         world.faults = Faults::NONE;
         world.run_for_ms(4_000);
-        // Its check is answered again.
+        // The limiter answers its check again.
         world.request(0, 1, "carol", "/");
         world.run_for_ms(200);
         let number = world.request(0, 1, "bob", "/");
@@ -160,7 +160,7 @@ fn where_all_places_are_taken_a_queue_serves_its_rate() {
     }
 }
 
-/// A request that is refused because too many are held takes nothing from any limit.
+/// A request that is refused because too many are held charges no limit.
 #[test]
 fn what_is_refused_for_want_of_a_place_costs_nothing() {
     let limits = format!("{EXPORTS}  - {{name: daily, rate: 1000/1d}}\n");

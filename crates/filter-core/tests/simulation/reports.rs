@@ -1,4 +1,4 @@
-//! Reports of the decisions that no limiter made.
+//! Reports of decisions made without the limiter.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ const MIXED: &str = "
   - {name: both, precheck: 100%, rate: 30/s}
 ";
 
-/// What was decided without the limiter, and what was reported of it, as `decision.source.limit`.
+/// The decisions made without the limiter, and those that were reported, as `decision.source.limit`.
 fn accounting(world: &World) -> [BTreeMap<String, u64>; 2] {
     let counted = world.counted.iter().filter_map(|(name, count)| {
         let name = name.strip_prefix("rl_decisions.")?;

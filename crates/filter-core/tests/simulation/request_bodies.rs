@@ -1,4 +1,5 @@
-//! Bodies of requests that say what is reserved: which are waited for, how long, and what counts.
+//! Request bodies that contain what to reserve: which ones the filter waits for, how long, and which
+//! count.
 
 use filter_core::BodyNeed;
 
@@ -23,7 +24,7 @@ fn json() -> Upload {
     with(&[])
 }
 
-/// A request for a body of JSON, with other headers in place of its own.
+/// A request with a JSON body, with other headers instead of its own.
 fn with(headers: &[(&'static str, &'static str)]) -> Upload {
     let own = [
         (":method", "POST"),
@@ -40,7 +41,7 @@ fn with(headers: &[(&'static str, &'static str)]) -> Upload {
     }
 }
 
-/// What is reserved after a moment.
+/// The units that are reserved a little later.
 fn reserved(world: &mut World) -> Vec<u64> {
     world.run_for_ms(50);
     let mut units: Vec<u64> = world.limiter.costs.reserved.values().copied().collect();
@@ -98,7 +99,7 @@ fn what_is_no_short_json_is_not_waited_for() {
     ] {
         let mut world = world(CONFIG, LIMITS);
         let (number, need) = world.upload(&upload);
-        // Only for the decision.
+        // The body waits only for the decision.
         assert_eq!(need, BodyNeed::Waits, "{upload:?}");
         assert_eq!(
             world.send_body(number, "{\"max\":700}", true),
@@ -145,7 +146,7 @@ fn so_many_bodies_are_waited_for_at_once() {
     let (second, need) = world.upload(&json());
     assert_eq!(need, BodyNeed::Reads);
     assert_eq!(world.upload(&json()).1, BodyNeed::Waits);
-    // Who was read, and who left, makes room.
+    // A body that was read, or whose client left, makes room for another.
     world.send_body(first, "{}", true);
     let (third, need) = world.upload(&json());
     assert_eq!(need, BodyNeed::Reads);
@@ -155,7 +156,8 @@ fn so_many_bodies_are_waited_for_at_once() {
     world.leave(third);
 }
 
-/// An Envoy without `allow_on_headers_stop_iteration` passes no bodies on; a client may just be slow.
+/// An Envoy without `allow_on_headers_stop_iteration` passes no bodies to the filter; a client may just
+/// be slow.
 #[test]
 fn polls_report_that_no_body_comes() {
     let reports = |world: &mut World| {

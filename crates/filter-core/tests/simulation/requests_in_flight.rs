@@ -1,4 +1,4 @@
-//! Requests in flight, over Envoys that crash, networks that lose, and a store that forgets.
+//! Requests in flight, over Envoys that crash, lossy networks, and a store that loses its data.
 
 use crate::{
     decisions::seeds,
@@ -30,7 +30,7 @@ impl Run {
         }
     }
 
-    /// Requests that went on and have not ended.
+    /// Admitted requests that have not ended.
     fn running(&self) -> Vec<usize> {
         let requests = self.world.requests.iter().enumerate();
         let running = requests
@@ -73,7 +73,7 @@ impl Run {
     }
 
     fn end_all(&mut self) {
-        // Those that wait for their answer are decided.
+        // First, requests that wait for their answer are decided.
         self.world.run_for_ms(50);
         self.ends.clear();
         for number in self.running() {
@@ -105,7 +105,7 @@ fn never_more_run_than_the_limit_and_none_is_left() {
 fn whatever_becomes_of_calls_no_slot_leaks_and_nobody_elses_is_freed() {
     for seed in seeds() {
         let mut run = Run::new(seed);
-        // These hold slots through everything.
+        // These requests hold slots all the time.
         let kept: Vec<usize> = (0..4)
             .map(|n| run.world.request(n % ENVOYS, 1 + n % 2, "alice", "/"))
             .collect();
@@ -166,7 +166,7 @@ fn what_the_store_forgot_is_entered_again_before_another_is_admitted() {
         let another = run.world.request(0, 1, "alice", "/");
         run.world.run_for_ms(50);
         assert!(!run.world.passed(another), "seed {seed}");
-        // An edit changes what the limit allows, but not what runs.
+        // An edit changes the limit, but not the running requests.
         run.world
             .limiter
             .edit(&LIMITS.replace("limit: 12", "limit: 5"));
@@ -174,17 +174,17 @@ fn what_the_store_forgot_is_entered_again_before_another_is_admitted() {
         run.world.limiter.lose_buckets();
         run.world.run_for_ms(TTL_MS);
         assert_eq!(run.slots(), LIMIT, "seed {seed}: entered under the edit");
-        // One of its overrides, of which a proxy sees a newer generation only, changes neither.
+        // An edit of an override, of which a proxy sees only a newer generation, changes neither.
         let overridden = LIMITS.replace("limit: 12", "limit: 5");
         run.world.limiter.edit(&overridden);
         run.world.limiter.lose_buckets();
         run.world.run_for_ms(TTL_MS);
         assert_eq!(run.slots(), LIMIT, "seed {seed}: entered under an override");
-        // A reset forgets for good.
+        // A reset drops the slots for good.
         run.world.limiter.reset(&overridden);
         run.world.run_for_ms(2 * TTL_MS);
         assert_eq!(run.slots(), 0, "seed {seed}: forgotten");
-        // So it stays.
+        // Later edits do not bring them back.
         run.world.limiter.edit(LIMITS);
         run.world.run_for_ms(2 * TTL_MS);
         assert_eq!(run.slots(), 0, "seed {seed}: forgotten by an edit, too");
@@ -195,7 +195,7 @@ fn what_the_store_forgot_is_entered_again_before_another_is_admitted() {
 fn cut_off_a_proxy_admits_its_share_and_a_denial_is_not_cached() {
     for seed in seeds() {
         let mut run = Run::new(seed);
-        // Answers name the number of proxies.
+        // Answers contain the number of proxies.
         for worker in [1, 2] {
             run.world.request(0, worker, "alice", "/");
             run.world.run_for_ms(100);
@@ -210,7 +210,7 @@ fn cut_off_a_proxy_admits_its_share_and_a_denial_is_not_cached() {
         run.world.run_for_ms(200);
         let passed = |run: &Run| sent.iter().filter(|n| run.world.passed(**n)).count();
         assert_eq!(passed(&run), LIMIT / ENVOYS, "seed {seed}");
-        // One ends, and makes room at once.
+        // One ends, which frees its place at once.
         let first = sent
             .iter()
             .find(|n| run.world.passed(**n))
@@ -270,7 +270,7 @@ fn what_a_check_may_have_taken_without_an_answer_is_freed_at_once() {
     }
 }
 
-/// Their next attempt may be a twelfth of the ttl away, and they may lapse before.
+/// Otherwise the next attempt may be a twelfth of the ttl away, and the slots may lapse before.
 #[test]
 fn what_an_open_breaker_kept_from_being_renewed_is_renewed_once_it_closes() {
     let limits = "  - {name: in-flight, match: {path: \"/**\"}, algorithm: concurrency, limit: 12, slot_ttl: 12s}\n";

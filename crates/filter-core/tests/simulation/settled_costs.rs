@@ -1,5 +1,5 @@
-//! Costs that responses say, over Envoys and networks that lose: each reservation is settled once, by
-//! what its response says.
+//! Costs in responses, over Envoys and lossy networks: each reservation is settled once, by the cost in
+//! its response.
 
 use filter_core::Metering;
 
@@ -19,7 +19,7 @@ fn world(seed: u64, limits: &str) -> World {
     world
 }
 
-/// Requests of which each has gone on.
+/// Requests that were all admitted.
 fn passed(world: &mut World, count: usize) -> Vec<usize> {
     let numbers: Vec<usize> = (0..count)
         .map(|n| world.request(0, 1 + n % 2, "alice", "/"))
@@ -29,7 +29,7 @@ fn passed(world: &mut World, count: usize) -> Vec<usize> {
     numbers
 }
 
-/// What requests cost that were settled, sorted.
+/// The settled costs of requests, sorted.
 fn settled(world: &World) -> Vec<(u64, u64)> {
     let mut settled: Vec<(u64, u64)> = { world.limiter.costs.settled.iter() }
         .map(|(_, reserved, units)| (*reserved, *units))
@@ -38,7 +38,8 @@ fn settled(world: &World) -> Vec<(u64, u64)> {
     settled
 }
 
-/// Settlements; units reserved, settled, unused and beyond; responses that were silent, and estimated.
+/// Settlements; units reserved, settled, unused and in excess; responses without a cost, and estimated
+/// ones.
 fn costs_counted(world: &World, limit: &str) -> [u64; 7] {
     let names = "settlements reserved settled unused excess absent estimated";
     let mut counts = names
@@ -97,7 +98,7 @@ fn what_a_response_does_not_say_is_estimated_and_an_error_costs_nothing() {
         for (number, reply) in numbers.iter().zip(&replies) {
             world.respond(*number, reply);
         }
-        // The last has no response at all.
+        // The last request gets no response at all.
         for number in numbers {
             world.leave(number);
         }
@@ -179,7 +180,7 @@ fn whatever_becomes_of_calls_nothing_is_settled_twice_or_by_another_number() {
             assert_eq!(reserved, 1000);
             assert!(units < possible || units == 1000, "seed {seed}: {units}");
         }
-        // What a check reserved whose answer was lost stands. Everything else was settled.
+        // A reservation stands if the check's answer was lost. All others were settled.
         let open = world.limiter.costs.reserved.len() as u64;
         let failed = world.counted("rl_callouts.failed") + world.counted("rl_check_errors");
         assert!(open == 0 || failed > 0, "seed {seed}: {open} open");

@@ -11,7 +11,7 @@ const TTL_MS: u64 = 1_500;
 const LIMITS: &str =
     "  - {name: in-flight, per: [user], algorithm: concurrency, limit: 12, slot_ttl: 1500ms}\n";
 
-/// Requests that ended while no limiter answered, whose worker was then deleted with its plugin.
+/// Requests ended while no limiter answered, and their worker was then deleted with its plugin.
 fn left_behind(seed: u64) -> World {
     let mut world = World::new(seed, 1, 2, CONFIG, LIMITS);
     world.run_for_ms(500);
@@ -27,7 +27,7 @@ fn left_behind(seed: u64) -> World {
     world
 }
 
-/// How many bytes of frees deleted workers left.
+/// How many bytes of frees the deleted workers left.
 fn left(world: &World) -> usize {
     let value = world.envoys[0].shared.load(b"rl1:shop:freed");
     value.map_or(0, |value| value.bytes.len())

@@ -1,5 +1,5 @@
 //! Requests in flight while messages are lost, late, repeated and reordered, Envoys are cut off, and
-//! the store forgets: who runs, and which slot is whose.
+//! the store loses its buckets: which requests run, and which slot each of them holds.
 
 use std::collections::HashMap;
 
@@ -17,7 +17,7 @@ const LIMITS: &str = "  - {name: in-flight, match: {path: \"/**\"}, algorithm: c
 const ENVOYS: usize = 3;
 const SHARE: usize = LIMIT / ENVOYS;
 
-/// How a request that runs was admitted.
+/// How a running request was admitted.
 enum Admission {
     /// By a limiter: its slot, and when that expires, in milliseconds since the epoch.
     Slot(InFlightSlot, u64),
@@ -35,14 +35,14 @@ struct Run {
     running: HashMap<usize, Admission>,
     /// When requests end, in microseconds.
     ends_us: HashMap<usize, u64>,
-    /// How many lapsed or were lost, and how many were admitted by shares, ever.
+    /// How many ever lapsed or were lost, and how many shares ever admitted.
     lapsed: usize,
     shares: usize,
     /// When the store last lost its buckets, in microseconds.
     lost_us: u64,
     /// The most that ran at once.
     most: usize,
-    /// Whether no fault was possible for long enough that everything that runs has its slot.
+    /// Whether faults have been impossible long enough that each running request has its slot again.
     recovered: bool,
 }
 
@@ -68,7 +68,7 @@ impl Run {
         run
     }
 
-    /// An Envoy receives answers, which have the number of proxies.
+    /// An Envoy receives answers, which contain the number of proxies.
     fn greet(&mut self, envoy: usize) {
         self.world.faults = Faults::NONE;
         self.world.cut_off = None;
@@ -135,7 +135,7 @@ impl Run {
         }
     }
 
-    /// What became of requests and their slots since the last event.
+    /// Updates the state of requests and slots after an event.
     fn observe(&mut self) {
         let requests = &self.world.requests;
         self.running.retain(|number, _| !requests[*number].gone);
@@ -183,7 +183,7 @@ impl Run {
         self.running.insert(number, admission);
     }
 
-    /// Slots only go by their expiry.
+    /// Slots disappear only when they expire.
     fn renewed(&mut self) {
         let now_ms = self.world.limiter_ms();
         for (number, admission) in &mut self.running {
@@ -236,7 +236,7 @@ impl Run {
         self.world.limiter.slots(self.world.limiter_ms())
     }
 
-    /// All faults end, and so much time passes that each slot is renewed.
+    /// Ends all faults, and waits until each slot is renewed.
     fn recover(&mut self) {
         self.world.faults = Faults::NONE;
         self.world.cut_off = None;
@@ -299,7 +299,7 @@ fn running_are_at_most_the_limit_and_what_lapsed_was_lost_or_was_admitted_alone(
     eprintln!("{lapsed} lapsed, {shares} were admitted by shares, at most {most} ran");
 }
 
-/// No call that is overtaken times out: five in a row would open the breaker, under which slots lapse.
+/// No overtaken call times out: five in a row would open the breaker, during which slots lapse.
 #[test]
 fn repeated_and_reordered_messages_alone_make_none_lapse_and_leak_none() {
     let config = CONFIG.replace("20ms", "100ms");

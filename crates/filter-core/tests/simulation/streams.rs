@@ -4,7 +4,7 @@ use crate::world::{CONFIG, Faults, Opening, World};
 
 const LIMITS: &str = "  - {name: per-user, per: [user], rate: 100000/1h}\n";
 
-/// A world in which a stream is open.
+/// A world with an open stream.
 fn streaming() -> World {
     let mut world = World::new(2, 1, 1, CONFIG, LIMITS);
     world.run_for_ms(500);
@@ -68,7 +68,7 @@ fn after_a_failure_checks_are_callouts_until_one_was_answered_and_a_while_passed
     requests(&mut world, 0..1);
     assert_eq!(world.counted("rl_stream.failed"), 1);
     world.run_for_ms(2_000);
-    // None was answered.
+    // No callout was answered yet.
     requests(&mut world, 1..3);
     assert_eq!(world.counted("rl_stream.opened"), 1);
     world.faults = Faults::NONE;
@@ -157,6 +157,6 @@ fn a_limiter_that_never_opens_a_stream_gets_callouts() {
     requests(&mut world, 0..400);
     assert_eq!(world.counted("rl_callouts.answered"), 400);
     assert_eq!(world.counted("rl_stream.opened"), 0);
-    // It is given up after a second, and tried again a second later.
+    // The stream is given up after a second, and opened again a second later.
     assert_eq!(world.counted("rl_stream.failed"), 2);
 }

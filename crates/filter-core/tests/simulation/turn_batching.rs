@@ -45,7 +45,7 @@ fn a_host_that_does_not_say_when_its_turns_end_costs_one_tick_once() {
         world.run_for_ms(500);
         let first = world.request(0, 1, "alice", "/");
         world.run_for_ms(100);
-        // Until the next tick of a busy worker, and a round trip.
+        // The wait until the next tick of a busy worker, and a round trip.
         let took_us = world.requests[first].took_us().unwrap();
         assert!(took_us <= 55_000, "seed {seed}: {took_us} us");
         for n in 0..100 {

@@ -30,8 +30,8 @@ pub use streams::Opening;
 use streams::{Delivery, Stream};
 pub use upload::Upload;
 
-/// One Envoy process: what its workers share, and its workers. The first one stands for the main
-/// thread, which ticks but has no requests.
+/// One Envoy process: its shared data and its workers. The first worker stands for the main thread,
+/// which ticks but has no requests.
 pub struct Envoy {
     pub shared: SharedData,
     pub workers: Vec<Worker>,
@@ -39,7 +39,7 @@ pub struct Envoy {
     streams: Vec<Option<Stream>>,
 }
 
-/// The ticks that one worker last asked for.
+/// The ticks that one worker last requested.
 #[derive(Clone, Default)]
 struct Ticks {
     period: u64,
@@ -69,7 +69,7 @@ impl Sent {
     }
 }
 
-/// Its outcome.
+/// The outcome of a request.
 #[derive(Clone, Debug)]
 pub enum Outcome {
     Passed {
@@ -86,7 +86,7 @@ enum Event {
     Tick {
         envoy: usize,
         worker: usize,
-        /// The period that it belongs to. A new period restarts the ticks.
+        /// The period of the tick. A new period restarts the ticks.
         period: u64,
     },
     Answer {
@@ -100,7 +100,7 @@ enum Event {
         worker: usize,
     },
     Held(Held),
-    /// Something on a check stream.
+    /// An event on a check stream.
     Stream(Delivery),
     /// A call that the network delivers after others.
     Arrival(Arrival),
@@ -111,36 +111,36 @@ pub struct World {
     pub envoys: Vec<Envoy>,
     pub limiter: Limiter,
     pub faults: Faults,
-    /// The network delivers nothing of this Envoy.
+    /// An Envoy to which, and from which, the network delivers nothing.
     pub cut_off: Option<usize>,
     pub chance: Chance,
     pub now_us: u64,
     /// The offset of the Envoys' wall clocks, in milliseconds.
     pub wall_skew_ms: i64,
     pub requests: Vec<Sent>,
-    /// Those with bodies, by their numbers.
+    /// Requests with bodies, by their numbers.
     uploads: HashMap<usize, Upload>,
     pub logs: Vec<String>,
     pub counted: HashMap<String, u64>,
     pub checks_executed: u64,
     /// Ticks of all workers.
     pub ticks: u64,
-    /// What workers reported.
+    /// The reports of workers.
     pub reports: Vec<Report>,
     /// Whether the limiter has no such domain.
     pub gone: Option<Gone>,
     /// How long an answer may take, in microseconds.
     pub slowest_us: u64,
-    /// Whether the limiter holds polls. One with too many connections does not.
+    /// Whether the limiter holds polls. It does not if it has too many connections.
     pub holds: bool,
     /// Polls that were sent.
     pub polls: u64,
     /// Calls that were sent before this time, in microseconds, are never answered.
     pub silent_us: u64,
-    /// So many of the next polls are lost.
+    /// How many of the next polls are lost.
     pub lost_polls: u64,
     pub opening: Opening,
-    /// Whether the hosts report the ends of their turns.
+    /// Whether the hosts report the ends of turns.
     pub reports_turn_ends: bool,
     /// Whether the current event is an answer of the limiter.
     answering: bool,
@@ -152,7 +152,7 @@ pub struct World {
 /// Why a limiter has no such domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gone {
-    /// Somebody deleted it.
+    /// An operator deleted it.
     Deleted,
     /// The store was emptied.
     Lost,
@@ -195,7 +195,7 @@ pub const CONFIG: &str = r#"{
     "descriptors": [{"key": "user", "header": "x-user"}]
 }"#;
 
-/// Every other seed has checks go by streams.
+/// In every other seed, checks use streams.
 fn configured(seed: u64, config: &str) -> Config {
     let mut config = Config::from_json(config.as_bytes()).unwrap();
     config.limiter.stream |= seed.is_multiple_of(2);
@@ -328,7 +328,7 @@ impl World {
         self.carry_out(envoy, worker);
     }
 
-    /// A worker is deleted with its plugin, whose requests have ended, and another takes its place.
+    /// A worker is deleted with its plugin, after its requests have ended, and another one replaces it.
     pub fn replace_worker(&mut self, envoy: usize, worker: usize, config: &str) {
         let config = configured(self.seed, config);
         let now = self.now();
@@ -343,7 +343,7 @@ impl World {
         });
     }
 
-    /// An Envoy dies, and starts anew: none of its requests is there any more.
+    /// An Envoy crashes and restarts: all its requests are lost.
     pub fn crash(&mut self, envoy: usize, config: &str) {
         let config = configured(self.seed, config);
         for sent in self.requests.iter_mut().filter(|sent| sent.envoy == envoy) {
@@ -357,7 +357,7 @@ impl World {
             let seed = std::array::from_fn(|_| u8::try_from(chance.below(256)).unwrap());
             *worker = Worker::new(config.clone(), Some("secret"), seed);
         }
-        // Answers to the dead are none of its calls.
+        // Answers to the old process do not belong to calls of the new one.
         self.pending.retain(|_, event| match event {
             Event::Answer { envoy: of, .. } | Event::TurnEnd { envoy: of, .. } => *of != envoy,
             Event::Arrival(arrival) => {
@@ -373,7 +373,7 @@ impl World {
         while self.step(end_us) {}
     }
 
-    /// Lets time pass until the next event; returns whether there is one before some time.
+    /// Lets time pass until the next event before `end_us`; returns whether there is one.
     pub fn step(&mut self, end_us: u64) -> bool {
         let next = self.events.peek().map(|Reverse(next)| *next);
         let Some((at_us, number)) = next.filter(|(at_us, _)| *at_us <= end_us) else {
@@ -523,7 +523,7 @@ impl World {
         }
     }
 
-    /// Requests of a user that went on.
+    /// Requests of a user that were admitted.
     pub fn admitted(&self, user: &str) -> u64 {
         let passed = |sent: &&Sent| {
             sent.user == user && matches!(sent.outcome, Some(Outcome::Passed { .. }))
@@ -531,7 +531,7 @@ impl World {
         u64::try_from(self.requests.iter().filter(passed).count()).unwrap()
     }
 
-    /// Each request was decided, in time.
+    /// Asserts that each request was decided in time.
     pub fn assert_all_decided(&self, within_us: u64) {
         for (number, sent) in self
             .requests

@@ -4,13 +4,13 @@ use filter_core::Call;
 
 use super::{Event, World, network::synthesised};
 
-/// How much later a check arrives that others overtake, in microseconds, at most.
+/// The longest delay of a check that others overtake, in microseconds.
 const OVERTAKEN_US: u64 = 60_000;
 
-/// A check on its way.
+/// A check in transit.
 pub struct Arrival {
     envoy: usize,
-    /// Which worker receives the answer; `None`: none does any more.
+    /// The worker that receives the answer; `None`: it no longer exists.
     worker: Option<usize>,
     call: Call,
     sent_us: u64,
@@ -24,7 +24,7 @@ impl Arrival {
 }
 
 impl World {
-    /// Lets others overtake a check, now and then; returns whether it did. Another may arrive twice.
+    /// Sometimes delays a check behind others; returns whether it did. Another check may arrive twice.
     pub(super) fn is_overtaken(&mut self, envoy: usize, worker: usize, call: &Call) -> bool {
         let (delayed, repeated) = (self.faults.delayed, self.faults.repeated);
         if delayed + repeated == 0 || call.path != "/v1/check" {

@@ -1,4 +1,4 @@
-//! Random numbers that can be repeated.
+//! Reproducible random numbers.
 
 /// Random numbers from a seed.
 pub struct Chance(pub u64);

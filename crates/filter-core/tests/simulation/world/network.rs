@@ -26,7 +26,7 @@ pub struct Faults {
     pub delayed: u64,
     /// A check arrives once more.
     pub repeated: u64,
-    /// After it the limiter ends the stream.
+    /// The limiter ends the stream after the call.
     pub ending: u64,
 }
 
@@ -67,16 +67,16 @@ pub struct Held {
     worker: usize,
     call: Call,
     sent_us: u64,
-    /// When it is answered at the latest.
+    /// The latest time of its answer.
     until_us: u64,
 }
 
-/// How long after an edit a limiter answers its long polls, in microseconds, at most.
+/// The longest time from an edit to the answers to long polls, in microseconds.
 const EDIT_DELAY_US: u64 = 5_000;
 
 #[derive(Clone)]
 pub struct Answer {
-    /// Whether a limiter sent it, and nobody changed it.
+    /// Whether a limiter sent it, unmodified.
     pub(super) genuine: bool,
     pub(super) headers: Vec<(&'static str, String)>,
     pub(super) body: Option<Vec<u8>>,
@@ -148,7 +148,7 @@ impl World {
         );
     }
 
-    /// The limiter's answer with faults, and after how long.
+    /// The limiter's answer with faults, and its delay.
     pub(super) fn answered(
         &mut self,
         envoy: usize,
@@ -197,7 +197,7 @@ impl World {
         self.schedule(after_us, answer);
     }
 
-    /// An answer that a proxy in between changed, or a response of something else.
+    /// An answer that an intermediary changed, or a response of another server.
     fn garbled(&mut self, mut answer: Answer) -> Answer {
         match self.chance.below(6) {
             0 => {
@@ -209,7 +209,7 @@ impl World {
         }
     }
 
-    /// An answer that is not a limiter's any more.
+    /// An answer that is no longer valid.
     pub(super) fn damaged(&mut self, mut answer: Answer) -> Answer {
         match self.chance.below(5) {
             0 => answer.body = Some(b"<html>".to_vec()),
@@ -231,7 +231,7 @@ impl World {
     }
 }
 
-/// How long a call may be held; `None`: it is not a poll.
+/// How long the limiter may hold a call; `None`: it is not a poll.
 fn wait_ms(call: &Call) -> Option<u64> {
     let (_, rest) = call.path.split_once("&wait_ms=")?;
     rest.split('&').next()?.parse().ok()
@@ -239,7 +239,7 @@ fn wait_ms(call: &Call) -> Option<u64> {
 
 type Results = Vec<Result<protocol::Answer, ErrorCode>>;
 
-/// An answer that allows everything, perhaps for another number of checks.
+/// An answer that allows everything, perhaps for a wrong number of checks.
 fn lie(body: &[u8], edit: impl FnOnce(&mut Results)) -> Vec<u8> {
     let Ok(mut answer) = BatchAnswer::decode(body) else {
         return body.to_vec();

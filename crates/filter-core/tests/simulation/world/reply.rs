@@ -10,7 +10,7 @@ pub struct Reply {
     pub status: u16,
     pub media_type: &'static str,
     pub body: Vec<u8>,
-    /// Whether it comes to its end.
+    /// Whether it completes.
     pub ended: bool,
 }
 
@@ -54,7 +54,7 @@ impl Response for Chunk<'_> {
 }
 
 impl World {
-    /// The upstream answers a request that went on, in several chunks.
+    /// The upstream answers an admitted request, in several chunks.
     pub fn respond(&mut self, number: usize, reply: &Reply) -> Metering {
         let (envoy, of) = (self.requests[number].envoy, self.requests[number].worker);
         let stream = StreamId(u32::try_from(number).unwrap());

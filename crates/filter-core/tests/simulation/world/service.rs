@@ -80,8 +80,8 @@ impl World {
         }
     }
 
-    /// The answer of a limiter whose store refuses: for the whole batch, or (one shard of several)
-    /// for each check.
+    /// The answer of a limiter whose store refuses: for the whole batch, or for each check (as if one
+    /// of several shards refused).
     pub(super) fn untouched(&mut self, call: &Call) -> Answer {
         let api = ("x-rl-api", "1".to_owned());
         let untouched = ErrorCode::StoreUntouched;

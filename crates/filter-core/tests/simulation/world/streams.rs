@@ -1,20 +1,20 @@
-//! Check streams: the limiter's side, and a network with the same faults as that of callouts.
+//! Check streams: the limiter's side, and a network with the same faults as for callouts.
 
 use filter_core::{Call, CallId, StreamStep};
 use protocol::{StreamAnswer, StreamCall};
 
 use super::{Event, World, network::Answer};
 
-/// How much later than its timeout a late answer comes, in microseconds, at most.
+/// How long after its timeout a late answer arrives, in microseconds, at most.
 const LATE_US: u64 = 30_000;
 
-/// What a limiter does when a stream is opened.
+/// How a limiter reacts when a stream is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opening {
     Opens,
-    /// It is too old to know streams, or speaks HTTP/1.1.
+    /// It does not support streams, or only HTTP/1.1.
     Refuses,
-    /// It says nothing.
+    /// It does not answer.
     Hangs,
 }
 
@@ -27,7 +27,7 @@ pub struct Stream {
     ending: bool,
 }
 
-/// What a limiter, or the network, does with a stream.
+/// An event that a limiter or the network causes on a stream.
 pub struct Delivery {
     envoy: usize,
     worker: usize,
@@ -35,13 +35,13 @@ pub struct Delivery {
     pub kind: Kind,
 }
 
-/// A message, and whether it is what a limiter sent; or the end.
+/// A message, and whether it is unmodified; or the end.
 pub enum Kind {
     Message(Vec<u8>, bool),
     Closed(u32),
 }
 
-/// The status that Envoy gives where a connection breaks.
+/// Envoy's gRPC status when a connection breaks.
 const UNAVAILABLE: u32 = 14;
 
 impl World {
@@ -112,7 +112,7 @@ impl World {
             return;
         }
         if self.chance.percent(faults.refused) {
-            // The connection broke before, and Envoy has not said so yet.
+            // The connection broke before, and Envoy has not reported it yet.
             self.deliver(envoy, worker, 100, Kind::Closed(UNAVAILABLE));
             let at = &mut self.envoys[envoy];
             return at.workers[worker].on_call_refused(&at.shared, now, id);
@@ -161,7 +161,7 @@ impl World {
         self.carry_out(envoy, worker);
     }
 
-    /// A limiter that is none: answers that nothing waits for, to other calls, twice, or cut short.
+    /// A faulty limiter: answers that nothing waits for, to other calls, twice, or truncated.
     fn garble(&mut self, message: &mut Vec<u8>) {
         match self.chance.below(4) {
             0 => message[3] ^= 0x40,
@@ -189,7 +189,7 @@ impl World {
         self.schedule(after_us, Event::Stream(delivery));
     }
 
-    /// Something arrives at a worker on its stream, if that is still the same.
+    /// An event arrives at a worker on its stream, if that is still the same stream.
     pub(super) fn arrive_on_stream(&mut self, delivery: Delivery) {
         let now = self.now();
         let Delivery {

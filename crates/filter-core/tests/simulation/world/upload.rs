@@ -34,7 +34,7 @@ impl Body for Chunk<'_> {
 }
 
 impl World {
-    /// A request of this kind comes to the first worker; its number, and what its body is needed for.
+    /// A request arrives at the first worker; returns its number, and how the filter treats its body.
     pub fn upload(&mut self, upload: &Upload) -> (usize, BodyNeed) {
         let number = self.requests.len();
         self.requests.push(Sent {
@@ -55,7 +55,7 @@ impl World {
         (number, self.envoys[0].workers[0].body_need(stream))
     }
 
-    /// A chunk of its body comes.
+    /// A chunk of its body arrives.
     pub fn send_body(&mut self, number: usize, chunk: &str, ended: bool) -> BodyNeed {
         let stream = StreamId(u32::try_from(number).unwrap());
         let worker = &mut self.envoys[0].workers[0];
@@ -67,7 +67,7 @@ impl World {
         need
     }
 
-    /// A body was read as far as it is going to be.
+    /// No more of the body will be read.
     pub(super) fn read(&mut self, envoy: usize, worker: usize, stream: StreamId) {
         let now = self.now();
         let upload = &self.uploads[&usize::try_from(stream.0).unwrap()];
