@@ -27,7 +27,7 @@ pub enum Span {
 }
 
 impl Span {
-    /// As it is written on the command line.
+    /// Its spelling on the command line.
     pub fn word(self) -> &'static str {
         match self {
             Self::TenSeconds => "10s",
@@ -36,7 +36,7 @@ impl Span {
         }
     }
 
-    /// As it is read.
+    /// Its spelling in messages.
     pub fn text(self) -> &'static str {
         match self {
             Self::TenSeconds => "10 s",

@@ -82,7 +82,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// Does it.
+    /// Runs the command.
     pub async fn run(self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
         match self {
             Self::Apply(args) => args.run(global, printer).await,
@@ -128,8 +128,8 @@ pub fn command() -> clap::Command {
     help::grouped(Cli::command())
 }
 
-/// What `--color` says, read before everything else because errors in the rest of the command
-/// line are colored as well.
+/// The value of `--color`. It is read first, because errors in the rest of the command line are
+/// colored as well.
 pub fn color_choice(arguments: &[OsString]) -> ColorChoice {
     let mut words = arguments.iter().map(OsString::as_os_str);
     let mut choice = None;

@@ -1,4 +1,4 @@
-//! This machine's clock. Only for what people type and read: decisions are made by the store's.
+//! This machine's clock, for times that people type and read. Decisions use the store's clock.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -1,5 +1,5 @@
-//! The commands, one file each: its arguments, and what it does with them. None of them depends on
-//! the command line as a whole ([`crate::cli`]), which lists them.
+//! The commands. Each file holds one command's arguments and its work. None of them depends on the
+//! command line as a whole ([`crate::cli`]), which lists them.
 
 pub mod apply;
 pub mod check;

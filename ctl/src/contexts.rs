@@ -15,13 +15,13 @@ pub use password::{Password, with_password};
 /// A server and how it is used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Context {
-    /// Its URL; a password in it is kept, and never shown.
+    /// Its URL. A password in it is stored, and never shown.
     pub redis: String,
     /// Where its password comes from, if not from the URL.
     pub password: Option<Password>,
     /// The default domain.
     pub domain: Option<String>,
-    /// What its keys start with.
+    /// The prefix of its keys.
     pub key_prefix: Option<String>,
     /// How long to wait for it.
     pub timeout: Option<String>,

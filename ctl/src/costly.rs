@@ -1,4 +1,4 @@
-//! Warnings of limits that cost the store much.
+//! Warnings about limits that are expensive for the store.
 
 use algorithms::Kind;
 use policy::{Dear, Limit};
@@ -9,7 +9,7 @@ const WEIGHT: usize = 8;
 const LONG_LOG: u64 = 10_000;
 const LOG_ENTRY_BYTES: u64 = 25;
 
-/// The warning of a limit whose checks or buckets are costly.
+/// The warning about a limit whose checks or buckets are expensive.
 pub fn cost_warning(limit: &Limit) -> Option<Dear> {
     let (algorithm, leased) = (limit.quota.algorithm(), limit.lease_ttl_ms.is_some());
     let weight = store::script::weight(algorithm, leased);

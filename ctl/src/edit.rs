@@ -21,11 +21,11 @@ pub use report::EditReport;
 pub struct Prepared<'a> {
     /// The domain.
     pub domain: &'a Name,
-    /// What it is based on.
+    /// The record that the edit is based on.
     pub base: &'a Stored,
-    /// What is written.
+    /// What the edit writes.
     pub change: Change<'a>,
-    /// What that means.
+    /// The effect on each limit.
     pub changes: Vec<LimitChange>,
 }
 
@@ -111,7 +111,7 @@ impl Session<'_> {
     }
 }
 
-/// The revision of a record that is there.
+/// The revision of a record, if the record exists.
 pub fn revision_of(stored: &Stored) -> Option<&Revision> {
     stored.policy().map(|policy| &policy.revision)
 }

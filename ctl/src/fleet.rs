@@ -16,14 +16,14 @@ use crate::{
     suggest,
 };
 
-/// Between two reads of the fleet while an edit spreads. Limiters report once a second.
+/// The time between two reads of the fleet while an edit spreads. Limiters report once a second.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A proxy asks several times a second. One that was silent for this long has most likely gone,
-/// and is not waited for.
+/// A proxy contacts its limiter several times a second. One without a call for this long has most
+/// likely stopped, and `--wait` does not wait for it.
 const SILENT_AFTER_MS: u64 = 3000;
 
-/// Names in one message.
+/// The most names in one message.
 const NAMED_MAX: usize = 5;
 
 /// A limiter or proxy that does not have an edit yet.
@@ -57,8 +57,8 @@ impl Session<'_> {
         self.follow_up(&domain, revision, args).await
     }
 
-    /// After an edit, `None` if nothing was to be written: says if it reaches nobody, and waits
-    /// for those it reaches if asked to.
+    /// Follows up an edit: warns if no proxy polls the domain, and waits for the fleet if `args`
+    /// ask for that. `revision` is `None` if there was nothing to write.
     pub async fn follow_up(
         &self,
         domain: &Name,
@@ -141,7 +141,7 @@ impl Session<'_> {
             .hint("`rlctl list-proxies` shows the revision of each limiter and proxy")
     }
 
-    /// After an edit: a read for further warnings failed, which is no failure of the edit.
+    /// Notes that a read for warnings failed after an edit. The edit itself succeeded.
     pub fn note_read_failure(&self, read: Result<(), Error>) {
         if let Err(error) = read {
             self.printer.note(format_args!(

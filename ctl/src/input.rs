@@ -12,7 +12,7 @@ use crate::{clock, costly::cost_warning, error::Error};
 /// The largest limits file that is read, in bytes. 100,000 overrides take about a tenth of it.
 const MAX_BYTES: u64 = 256 << 20;
 
-/// What a folder's limits files end in.
+/// The file name extensions of limits files in a folder.
 const EXTENSIONS: [&str; 3] = ["yaml", "yml", "json"];
 
 /// The limits files that a command reads.
@@ -49,8 +49,7 @@ impl FilesArg {
     }
 }
 
-/// Reads the files at these paths, of folders those that end in one of `extensions`, in the order
-/// of their names.
+/// Reads the files at these paths; of a folder, the files with one of these extensions, by name.
 pub async fn read_all(
     paths: impl Iterator<Item = &String>,
     extensions: &[&str],
@@ -70,7 +69,7 @@ fn list_all<'p>(
     let mut files: Vec<String> = Vec::new();
     for path in paths {
         for file in files_at(path, extensions)? {
-            // Named twice, it is read once.
+            // A file that is named twice is read once.
             if !files.contains(&file) {
                 files.push(file);
             }
@@ -79,7 +78,7 @@ fn list_all<'p>(
     Ok(files)
 }
 
-/// The file at a path, or those in the folder there; folders within it are left out.
+/// The file at a path, or the files of the folder there, without its subfolders.
 fn files_at(path: &str, extensions: &[&str]) -> Result<Vec<String>, Error> {
     if path == "-" || !std::path::Path::new(path).is_dir() {
         return Ok(vec![path.to_owned()]);
@@ -100,7 +99,7 @@ fn files_at(path: &str, extensions: &[&str]) -> Result<Vec<String>, Error> {
     Ok(files)
 }
 
-/// A limits file as bytes, and what messages call it.
+/// A limits file as bytes, with its name for messages.
 #[derive(Debug)]
 pub struct Source {
     /// The path as typed, or `stdin`.
@@ -131,8 +130,8 @@ impl Source {
         &self.bytes
     }
 
-    /// The limits in it, with what is probably not meant; or everything that is wrong with it.
-    /// `supply` is what the proxies of its domain supply.
+    /// The limits in it and the warnings about them, or every error in it. `supply` returns what
+    /// the proxies of its domain supply.
     pub fn policy<'s>(
         &self,
         supply: impl FnOnce(&Name) -> Option<Supply<'s>>,

@@ -43,7 +43,7 @@ use clap::FromArgMatches;
 
 use crate::{cli::Cli, error::Error, exit::Exit, printer::Printer};
 
-/// Runs one command line; what comes back is the exit code.
+/// Runs one command line and returns the exit code.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Exit {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     cli::color_choice(&arguments).write_global();
@@ -64,7 +64,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Exit {
     }
 }
 
-/// Help and version go to stdout and are no errors; the rest are.
+/// Prints clap's message. Help and version go to stdout and are no errors; the rest are.
 fn usage(error: &clap::Error) -> Exit {
     // A closed pipe is no error here.
     let _ = error.print();

@@ -9,16 +9,15 @@ use crate::session::sort_overrides;
 /// The limits of a file laid over those of a domain.
 #[derive(Debug)]
 pub struct Merged {
-    /// What the domain becomes. A limit lists overrides where the file does.
+    /// The merged limits. A limit lists overrides only if the file lists some for it.
     pub policy: Policy,
     /// Limits that are not in the file and stay.
     pub kept: Vec<Name>,
     /// Pauses that the file does not mention and that stay: of limits, and of the domain.
     pub still_paused: Vec<(Name, Pause)>,
-    /// Limits whose overrides, if they have some, are lost, because their buckets are split by
-    /// something else now.
+    /// Limits whose overrides, if they have any, are lost because their `per` changed.
     pub split_otherwise: Vec<Name>,
-    /// How many overrides that the file does not list stay, by limit.
+    /// How many overrides stay although the file does not list them, by limit.
     pub overrides_kept: Vec<(Name, usize)>,
 }
 
@@ -74,8 +73,8 @@ pub fn merge(file: Policy, live: Option<&Policy>, prune: bool) -> Result<Merged,
     })
 }
 
-/// A pause that was set live outlives a file that does not mention it: whoever reached for the
-/// kill switch must not lose it to the next deployment. What is kept so comes back.
+/// Keeps a live pause if the file does not mention one: the next deployment must not undo the kill
+/// switch. Returns the pause that it kept.
 fn keep_pause(node: &mut Node, file: Option<Pause>, live: Option<Pause>) -> Option<Pause> {
     match file.or(live) {
         Some(pause) if pause != Pause::OVER => node.set("paused", pause.to_node()),

@@ -1,4 +1,4 @@
-//! Where a bucket is with its limit's penalty, as `inspect` and `explain` show it.
+//! The penalty state of a bucket, as `inspect` and `explain` show it.
 
 use insight::penalty::state;
 use policy::Limit;

@@ -1,5 +1,5 @@
-//! The two streams: data on stdout, talk on stderr. What either gets is escaped here, whoever it came
-//! from: only line breaks, tabs, colours and weights reach a terminal.
+//! Output: data on stdout, messages on stderr. Both are escaped here, whatever their source: only
+//! line breaks, tabs, colours and weights reach a terminal.
 
 use std::{
     cell::Cell,
@@ -33,7 +33,7 @@ pub struct Printer {
     pending: Cell<Option<Pending>>,
 }
 
-/// Something that was sent to Redis, and may be done by the time of an interruption.
+/// A write that was sent to Redis and may have happened when the command is interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pending {
     /// An edit of limits or of one bucket.
@@ -84,17 +84,17 @@ impl Printer {
         self.quiet
     }
 
-    /// What a table is drawn on.
+    /// The page that tables are laid out for.
     pub fn page(&self) -> Page {
         self.page
     }
 
-    /// Sets what is under way, for the hint after an interruption.
+    /// Sets the pending request, for the hint after an interruption.
     pub fn set_pending(&self, pending: Option<Pending>) {
         self.pending.set(pending);
     }
 
-    /// What ends a command at Ctrl-C.
+    /// The error that ends a command at Ctrl-C.
     pub fn interrupted(&self) -> Error {
         let interrupted = Error::new(Exit::Interrupted, "interrupted");
         interrupted.maybe_hint(self.pending.get().map(|pending| match pending {
@@ -119,7 +119,7 @@ impl Printer {
         self.raw(&text)
     }
 
-    /// Writes text to stdout, escaped where a terminal would obey it.
+    /// Writes text to stdout, with the characters escaped that would control a terminal.
     pub fn raw(&self, text: &str) -> Result<(), Error> {
         if self.closed.get() {
             return Ok(());
@@ -192,7 +192,7 @@ fn to_stderr(text: fmt::Arguments<'_>) {
     let _ = writeln!(anstream::stderr().lock(), "{text}");
 }
 
-/// The columns there are; none in a pipe, where a line may be as long as it likes.
+/// The terminal's columns; `None` in a pipe, where lines have no limit.
 fn width() -> Option<u16> {
     let columns = std::env::var("COLUMNS")
         .ok()

@@ -47,7 +47,7 @@ pub fn can_ask() -> bool {
     io::stdin().is_terminal() && io::stderr().is_terminal()
 }
 
-/// Yes, no, or the question again. The end of the input is a no.
+/// Asks until the answer is yes or no. The end of the input counts as no.
 fn ask(question: &str, input: &mut impl BufRead, output: &mut impl Write) -> io::Result<bool> {
     loop {
         write!(output, "{question}? [y/N] ")?;

@@ -19,10 +19,10 @@ pub use wrap::wrapped;
 
 use crate::{error::Error, exit::Exit};
 
-/// What text is drawn on.
+/// The page that text is laid out for.
 #[derive(Clone, Copy, Debug)]
 pub struct Page {
-    /// Columns; `None`: as many as it takes.
+    /// Columns; `None`: no limit.
     pub width: Option<u16>,
     /// Whether more columns were asked for.
     pub wide: bool,
@@ -82,7 +82,7 @@ pub fn yaml_of(view: &impl View) -> Result<String, Error> {
     Ok(node.to_yaml())
 }
 
-/// Everything that is wrong with a document, as a compiler would show it.
+/// The problems of a document, in the style of a compiler.
 pub fn diagnostics(problems: &Problems) -> String {
     const ERROR: Style = AnsiColor::Red.on_default().bold();
     const WARNING: Style = AnsiColor::Yellow.on_default().bold();

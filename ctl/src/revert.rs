@@ -4,17 +4,17 @@ use policy::{Exemption, Limit, Name, Node, Policy};
 
 use crate::{history::HistoryChange, session::Deltas};
 
-/// A domain with some of its last edits taken back.
+/// A domain with some of its last edits reverted.
 #[derive(Debug)]
 pub struct Reverted {
     /// The limits, without overrides.
     pub policy: Policy,
-    /// The overrides that are not what they are in the store.
+    /// The overrides that differ from those in the store.
     pub overrides: Deltas,
 }
 
 impl Reverted {
-    /// The domain as it is; overrides need not be loaded.
+    /// The domain as stored; overrides need not be loaded.
     pub fn new(policy: Policy) -> Self {
         Self {
             policy,
@@ -22,8 +22,8 @@ impl Reverted {
         }
     }
 
-    /// Takes back the edit that led here, or with `only` as much of it as concerns that limit.
-    /// `None` if that cannot be done.
+    /// Reverts the latest edit, or with `only` the part of it that concerns that limit. `None` if
+    /// that is impossible.
     pub fn revert(&mut self, change: &HistoryChange, only: Option<&Name>) -> Option<()> {
         let concerned = |name: &Name| only.is_none_or(|only| only == name);
         match change {
@@ -33,7 +33,8 @@ impl Reverted {
                 paused,
                 exempt: [exempt, then_exempt],
             } => {
-                // What an edit left is read by the limit as it left it, what was by what was.
+                // The limit as the edit left it reads the overrides after the edit; the limit
+                // before it reads those before.
                 for (name, overrides) in became.iter().filter(|(name, _)| concerned(name)) {
                     self.set(name, overrides, false)?;
                 }
@@ -96,7 +97,7 @@ impl Reverted {
         }
     }
 
-    /// These overrides of a limit are there, or they are not.
+    /// Adds these overrides of a limit if `there`, and removes them otherwise.
     fn set(&mut self, name: &Name, overrides: &[Node], there: bool) -> Option<()> {
         let limit = self.policy.limit(name.as_str())?;
         let deltas = self.overrides.entry(name.clone()).or_default();

@@ -1,4 +1,4 @@
-//! The whole terminal, for as long as it is needed, and then as it was.
+//! Takes over the whole terminal, and restores it afterwards.
 
 use std::{
     io::{self, IsTerminal, Stdout},
@@ -20,10 +20,10 @@ use ratatui::{Terminal, backend::CrosstermBackend};
 /// Whether the terminal is taken.
 static TAKEN: AtomicBool = AtomicBool::new(false);
 
-/// The terminal, taken. Dropping it gives it back, and so does a panic.
+/// The terminal in full-screen mode. Dropping it restores the terminal, and so does a panic.
 #[derive(Debug)]
 pub struct Screen {
-    /// What is drawn on.
+    /// The terminal to draw on.
     pub terminal: Terminal<CrosstermBackend<Stdout>>,
 }
 
@@ -34,19 +34,19 @@ impl Screen {
         io::stdout().is_terminal() && io::stdin().is_terminal() && !dumb
     }
 
-    /// Takes the terminal.
+    /// Switches the terminal to full-screen mode.
     ///
     /// # Errors
-    /// What the terminal said; then it is as it was.
+    /// The terminal's error; the terminal is then as before.
     pub fn take() -> io::Result<Self> {
         give_back_at_panic();
         let terminal = Terminal::new(CrosstermBackend::new(io::stdout()))?;
         enable_raw_mode()?;
-        // From here on there is something to give back.
+        // From here on the terminal has to be restored.
         TAKEN.store(true, Ordering::SeqCst);
         let screen = Self { terminal };
-        // Not `Terminal::clear`: that asks the terminal where its cursor is, and not every one
-        // answers, nor in time.
+        // Not `Terminal::clear`: it asks the terminal for the cursor's position, and some terminals
+        // do not answer, or not in time.
         let all = Clear(ClearType::All);
         execute!(io::stdout(), EnterAlternateScreen, cursor::Hide, all)?;
         Ok(screen)
@@ -59,8 +59,8 @@ impl Drop for Screen {
     }
 }
 
-/// A terminal that does not listen any more needs nothing. Given back twice, its cursor would go
-/// back over what was written in between.
+/// Restores the terminal, once: a second time would move the cursor back over later output. Errors
+/// are ignored, as the terminal may be closed.
 fn give_back() {
     if !TAKEN.swap(false, Ordering::SeqCst) {
         return;
@@ -69,7 +69,7 @@ fn give_back() {
     let _ = disable_raw_mode();
 }
 
-/// The message of a panic would vanish with the screen that it is written to.
+/// Restores the terminal before a panic's message, which would vanish with the full screen.
 fn give_back_at_panic() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

@@ -49,7 +49,7 @@ pub struct Session<'p> {
     /// Prints results and messages.
     pub printer: &'p Printer,
     settings: Settings,
-    /// Keys that the store has walked past.
+    /// Keys that the store has scanned so far.
     walked: Arc<AtomicU64>,
 }
 
@@ -67,7 +67,7 @@ impl<'p> Session<'p> {
             client_certificate: files.map(|(cert, key)| ClientCertificate { cert, key }),
             keys: settings.keys.clone(),
             timeout: settings.timeout,
-            // A connection attempt that takes too long should be what is reported.
+            // A slow connection attempt fails first, so that the error is about the connection.
             control_timeout: settings.timeout + CONNECT_SLACK,
             connect_timeout: settings.timeout,
             ..Options::default()
@@ -107,7 +107,7 @@ impl<'p> Session<'p> {
         &self.settings.keys
     }
 
-    /// What every key starts with.
+    /// The prefix of every key.
     pub fn key_prefix(&self) -> &str {
         self.settings.keys.prefix()
     }
@@ -137,7 +137,7 @@ impl<'p> Session<'p> {
         self.settings.domain.as_ref()
     }
 
-    /// Every domain with limits, be they such that this version cannot read.
+    /// Every domain with limits, including limits that this version cannot read.
     pub async fn domains(&self) -> Result<Vec<Name>, Error> {
         let heads = self
             .store
@@ -171,7 +171,7 @@ impl<'p> Session<'p> {
         }
     }
 
-    /// What is stored of a domain.
+    /// The stored record of a domain.
     pub async fn read(&self, domain: &Name, overrides: Overrides) -> Result<Stored, Error> {
         let stored = self.store.read(domain, overrides).await;
         let mut stored = stored.map_err(|error| self.failed(&error))?;
@@ -209,7 +209,7 @@ impl<'p> Session<'p> {
         }
     }
 
-    /// A domain that did not exist a moment ago may be a typo.
+    /// Warns that the domain is new: its name may be a typo.
     pub async fn warn_of_new_domain(&self) -> Result<(), Error> {
         let Some(named) = self.named_domain() else {
             return Ok(());
@@ -224,7 +224,7 @@ impl<'p> Session<'p> {
         Ok(())
     }
 
-    /// The error for a domain that is not there.
+    /// The error for a domain that does not exist.
     pub async fn no_domain(&self, domain: &Name) -> Error {
         let error = Error::not_found(format!("there is no domain `{domain}`"));
         match self.domains().await {
@@ -238,7 +238,7 @@ impl<'p> Session<'p> {
     }
 }
 
-/// The store keeps overrides in no order; an export should not differ from the last one by that.
+/// The store returns overrides in no order; sorted, exports of equal limits are equal.
 pub fn sort_overrides(policy: &mut Policy) {
     for limit in &mut policy.limits {
         limit.overrides.sort_by(|a, b| a.values.cmp(&b.values));

@@ -24,7 +24,7 @@ pub const FLAG_SOURCE: &str = "--redis";
 /// Where the store's URL is looked for, after `--redis`.
 pub const URL_VARIABLES: [&str; 3] = ["RLCTL_REDIS", "RL_STORE", "REDIS_URL"];
 
-/// What commands that need Redis work with.
+/// The settings of commands that need Redis.
 #[derive(Debug)]
 pub struct Settings {
     /// Where Redis is.
@@ -41,7 +41,7 @@ pub struct Settings {
 
 impl Settings {
     /// Flags first, then the environment, then the context in use, then the defaults. An empty
-    /// variable is as good as none. A context gives the rest only where it gives the URL.
+    /// variable counts as unset. A context's other settings apply only if its URL does.
     pub fn resolve(
         global: &Global,
         contexts: &Contexts,
@@ -52,7 +52,7 @@ impl Settings {
         let context = location.context.cloned().unwrap_or_default();
         let pick = |flag: &Option<String>, name: &str, kept: Option<String>| {
             let said = flag.clone();
-            // A context that was named counts for more than what happens to be set.
+            // A context named on the command line outranks the environment.
             if location.named {
                 said.or(kept).or_else(|| variable(name))
             } else {
@@ -73,12 +73,12 @@ impl Settings {
     }
 }
 
-/// A variable of the environment; an empty one is as good as none.
+/// A variable of the environment; an empty one counts as unset.
 pub fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// A context's URL without what is secret; an error if it could not be used.
+/// A context's URL without its secrets; an error if it could not be used.
 pub fn check(context: &Context) -> Result<StoreUrl, Error> {
     let url = match &context.password {
         Some(_) => with_password(&context.redis, "unknown"),

@@ -1,4 +1,4 @@
-//! What was decided and who was denied: `stats` and `denials`, over what limiters noted.
+//! `stats` and `denials`: the decisions and the denied buckets that limiters reported.
 
 #![expect(clippy::expect_used, reason = "a test may fail loudly")]
 
@@ -45,7 +45,7 @@ fn server(engine: Engine) -> Result<Server> {
 
 async fn store(server: &Server) -> Result<Arc<dyn Store>> {
     let store = open(&server.url().parse()?, Options::default())?;
-    // The first answer has the server's time.
+    // The reply to the first report carries the server's time.
     store
         .report("a", &[Report::Fleet(&FleetReport::default())])
         .await?;
@@ -148,7 +148,7 @@ fn nothing_told_is_said() -> Result<()> {
     Ok(())
 }
 
-/// A command that goes on, and the lines that it prints.
+/// Starts a command that does not end by itself; returns its output lines.
 fn follow(arguments: &[&str]) -> Result<(Child, impl Iterator<Item = String> + use<>)> {
     let mut child = rlctl(arguments).stdout(Stdio::piped()).spawn()?;
     let lines = BufReader::new(child.stdout.take().context("piped")?).lines();
@@ -188,7 +188,7 @@ fn denials_are_followed_as_they_come() -> Result<()> {
     schema::validate("denial", &row)?;
     following_json.kill()?;
     following_json.wait()?;
-    // The same again is reported again, and nothing twice.
+    // A repeated denial is reported again, and none is reported twice.
     report_denials(b"alice", 2)?;
     report_denials(b"bob", 1)?;
     let second = lines.next().context("a line")?;

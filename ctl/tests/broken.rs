@@ -1,4 +1,4 @@
-//! Connections that break around an edit: what was written is said to be written, once.
+//! Connections that break around an edit: what rlctl reports as written is written, once.
 
 mod support;
 
@@ -14,7 +14,7 @@ use support::{
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A server with the scripts and some limits, and what they are made with.
+/// A server with the scripts and some limits.
 fn server() -> Result<Server> {
     let server = Server::start(Engine::Valkey, &[])?;
     let file = concat!(
@@ -46,7 +46,7 @@ fn edits(server: &Server) -> Result<usize> {
     Ok(String::from_utf8(output.stdout)?.lines().count())
 }
 
-/// Commands that write, and where their edit is certain or can be found out.
+/// Commands that write, and whose result is certain or can be found out.
 const EDITS: [&[&str]; 6] = [
     &["set-limit", "per-user", "--rate", "7/s"],
     &["set-limit", "fresh", "--match", "path=/x", "--rate", "7/s"],
@@ -118,7 +118,7 @@ fn an_edit_that_cannot_be_found_again_is_said_to_be_uncertain() -> Result<()> {
         "{said}"
     );
     assert!(said.contains("`rlctl history -n 3`"), "{said}");
-    // The server has it: nothing was lost on the way there.
+    // The server has the edits: none was lost on the way.
     let written = async || edits(&server).is_ok_and(|count| count == 2).then_some(());
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

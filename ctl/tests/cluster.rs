@@ -27,7 +27,7 @@ fn run_rlctl(cluster: &Cluster, arguments: &[&str]) -> Result<Output> {
     Ok(command.args(["-o", "json"]).output()?)
 }
 
-/// What rlctl prints, read as JSON and found to be as documented.
+/// What rlctl prints, parsed as JSON and validated against its schema.
 fn documented(arguments: &[&str], output: &Output) -> Result<Value> {
     let said = String::from_utf8_lossy(&output.stderr);
     let printed = serde_json::from_slice(&output.stdout);
@@ -37,7 +37,7 @@ fn documented(arguments: &[&str], output: &Output) -> Result<Value> {
     Ok(printed)
 }
 
-/// What rlctl says on stdout.
+/// What rlctl prints on stdout.
 fn rl(cluster: &Cluster, arguments: &[&str]) -> Result<Value> {
     let output = run_rlctl(cluster, arguments)?;
     let said = String::from_utf8_lossy(&output.stderr);
@@ -45,7 +45,7 @@ fn rl(cluster: &Cluster, arguments: &[&str]) -> Result<Value> {
     documented(arguments, &output)
 }
 
-/// A limiter in this process, until the runtime ends; where it listens.
+/// Starts a limiter in this process, which lives as long as the runtime; returns its address.
 fn limiter(cluster: &Cluster) -> Result<SocketAddr> {
     let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let listeners = Listeners::bind(any, &[any])?;
@@ -79,7 +79,7 @@ fn apply_limits(cluster: &Cluster, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// `doctor` on a Cluster: at most it finds fault with servers that keep nothing on disk.
+/// Checks that `doctor` reports nothing of a Cluster but servers without persistence.
 fn finds_no_error(cluster: &Cluster) -> Result<()> {
     let doctor = run_rlctl(cluster, &["doctor"])?;
     let doctor = documented(&["doctor"], &doctor)?;

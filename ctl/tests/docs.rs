@@ -1,4 +1,4 @@
-//! The manual's examples, run as they stand, from the folder that a reader is in.
+//! Runs the manual's examples unchanged, in the folder that a reader is in.
 
 mod support;
 
@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use harness::Engine;
 use support::{Server, cases, rlctl};
 
-/// What is never twice the same, as the manual has it and as it is compared.
+/// Output that differs from run to run: as the manual shows it, and as it is compared.
 const VOLATILE: [(&str, &str); 9] = [
     (
         "redis://127.0.0.1:6379 answers in 0.21 ms (valkey 9.1.2, master)",
@@ -77,7 +77,7 @@ fn the_pages_about_migrating_are_true() -> Result<()> {
     Ok(())
 }
 
-/// Each is read by itself.
+/// Each of these pages is checked on its own.
 const MIGRATING: [&str; 4] = [
     "envoy-ratelimit.md",
     "limitador.md",
@@ -101,8 +101,8 @@ const SKIPPED: [(&str, &str); 3] = [
     ),
 ];
 
-/// The lines with rlctl of all blocks of a kind, continued ones as one. The others start Envoy
-/// and a limiter or build, which tests/e2e does.
+/// The lines with rlctl of all blocks of a kind, with continued lines joined. The others start
+/// Envoy and a limiter, or build; the suites in `tests/suites` run those.
 fn commands(document: &str, fence: &str) -> Vec<String> {
     let mut commands: Vec<String> = Vec::new();
     let (mut inside, mut continued) = (false, false);
@@ -126,7 +126,7 @@ fn commands(document: &str, fence: &str) -> Vec<String> {
     commands
 }
 
-/// By a shell, as a reader does it.
+/// Runs a line in a shell, as a reader does.
 fn run(line: &str, server: &Server, home: &Path) -> Result<()> {
     let program = PathBuf::from(env!("CARGO_BIN_EXE_rlctl"));
     let folder = program.parent().context("a folder")?.to_owned();
@@ -152,13 +152,13 @@ fn run(line: &str, server: &Server, home: &Path) -> Result<()> {
 #[ignore = "needs a server"]
 fn commands_without_output_work_as_well() -> Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    // Commands of README and of the index run in the suite `deploy`, with all that they name.
+    // The suite `deploy` runs the commands of README and the index, with the files they need.
     let manual = commands(
         &std::fs::read_to_string(root.join("docs/rlctl.md"))?,
         "```sh",
     );
     ensure!(manual.len() > 10, "{manual:?}");
-    // What a reader has done by then.
+    // What a reader has done before.
     let apply = "rlctl apply -f limits.yaml".to_owned();
     let lines: Vec<String> = std::iter::once(apply).chain(manual).collect();
     for (skipped, why) in SKIPPED {

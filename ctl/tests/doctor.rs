@@ -1,4 +1,4 @@
-//! What `rlctl doctor` finds on servers and limits that are ill in one way each.
+//! The findings of `rlctl doctor` on servers and limits with one problem each.
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -99,7 +99,7 @@ fn what_limits_that_are_gone_left_behind_is_found() -> Result<()> {
         assert_eq!(exit, 1);
         let output = run(&server.url(), &["doctor", "--keys", "1"])?;
         let text = String::from_utf8(output.stdout)?;
-        // One step of the server looks at more than there are here.
+        // One SCAN step covers more keys than there are here.
         assert!(text.contains("'rl:b:shop:gone:*'"), "{text}");
         left(&[
             "DEL",
@@ -136,7 +136,7 @@ fn what_was_evicted_is_told_and_that_the_limits_are_gone() -> Result<()> {
     for engine in [Engine::Redis, Engine::Valkey] {
         let server = with_limits(engine, &["--maxmemory-policy", "allkeys-lru"])?;
         let url = server.url();
-        // Less than it uses without any key.
+        // Less memory than an empty server uses.
         command(&server, &["CONFIG", "SET", "maxmemory", "1"])?;
         while command(&server, &["DBSIZE"])? != ":0\r\n" {
             std::thread::yield_now();
@@ -274,7 +274,7 @@ fn a_replica_is_told_from_its_primary() -> Result<()> {
     let primary = with_limits(Engine::Redis, &["--appendonly", "yes"])?;
     let port = primary.port().to_string();
     let replica = Server::start(Engine::Redis, &["--replicaof", "127.0.0.1", &port])?;
-    // It is a replica from its start, whether or not it is in sync already.
+    // The server is a replica from its start, whether or not it is in sync already.
     let output = run(&replica.url(), &["doctor"])?;
     let text = String::from_utf8(output.stdout)?;
     assert!(text.contains("it is a replica"), "{text}");
@@ -333,7 +333,7 @@ fn limits_that_match_nothing_are_found() -> Result<()> {
     Ok(())
 }
 
-/// What one limiter reported of itself a moment ago.
+/// Reports for a limiter that has this revision of a domain.
 async fn followed(url: &str, domain: &str, revision: u64) -> Result<()> {
     let store = store::open(&url.parse()?, store::Options::default())?;
     let revision = policy::Revision {

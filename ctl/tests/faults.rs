@@ -1,5 +1,5 @@
-//! What goes wrong around rlctl: servers that are gone, hang or refuse, Ctrl-C, closed pipes, and
-//! other people's edits.
+//! Faults around rlctl: servers that are gone, hang or refuse, Ctrl-C, closed pipes, and concurrent
+//! edits by others.
 
 mod support;
 
@@ -154,7 +154,7 @@ fn ctrl_c_ends_the_wait_for_a_file() -> Result<()> {
         .stdin(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()?;
-    // Open until the end, and silent.
+    // stdin stays open until the end, and nothing is written to it.
     let _stdin = child.stdin.take();
     until_interruptible(&child)?;
     interrupt(&child)?;
@@ -237,8 +237,8 @@ fn data_is_on_stdout_and_talk_on_stderr() -> Result<()> {
     Ok(())
 }
 
-/// Writers of different limits all succeed; of one limit, `rlctl` reports a conflict to those that lost,
-/// and no edit is lost without one.
+/// Writers of different limits all succeed. Of the writers of one limit, `rlctl` reports a conflict to
+/// those that lost; no edit is lost without such a report.
 #[test]
 #[ignore = "needs a server"]
 fn edits_at_the_same_time_are_made_or_refused() -> Result<()> {
@@ -286,7 +286,7 @@ fn edits_at_the_same_time_are_made_or_refused() -> Result<()> {
     Ok(())
 }
 
-/// Whoever looks later sees that buckets were reset, and by whom.
+/// The history shows later that buckets were reset, and by whom.
 #[test]
 #[ignore = "needs a server"]
 fn an_interrupted_reset_leaves_its_trace() -> Result<()> {

@@ -1,4 +1,4 @@
-//! Who follows the limits: `list-proxies`, `--wait`, and the warning when nobody does.
+//! Revisions in the fleet: `list-proxies`, `--wait`, and the warning if no proxy polls the domain.
 
 #![expect(clippy::expect_used, reason = "a test may fail loudly")]
 
@@ -27,7 +27,7 @@ fn name(text: &str) -> Name {
     text.parse().expect("a name")
 }
 
-/// What `shop` is at.
+/// The revision of `shop`.
 async fn revision(store: &Arc<dyn Store>) -> Option<Revision> {
     let heads = store.heads().await.ok()?;
     let shop = heads.into_iter().find(|head| head.domain == name("shop"))?;
@@ -46,7 +46,7 @@ fn proxy(id: &str, node: Option<&str>, revision: Option<&Revision>, ago_ms: u64)
     }
 }
 
-/// A limiter says that it and these proxies follow `shop`.
+/// Sends a limiter's report: its own revision of `shop`, and these proxies.
 async fn report(
     store: &Arc<dyn Store>,
     limiter: &str,
@@ -139,7 +139,7 @@ fn an_edit_can_be_waited_for() -> Result<()> {
     let output = runtime()?.block_on(async {
         let store = store(&server)?;
         let asks = || vec![proxy("p1", None, None, 0)];
-        // Before the edit, so that there is somebody to wait for.
+        // Before the edit, so that `--wait` has somebody to wait for.
         report(&store, "web-1:8090/00aa", None, asks()).await?;
         let mut waiting = rlctl(&arguments)
             .arg("--wait=20s")

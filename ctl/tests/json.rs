@@ -1,4 +1,4 @@
-//! What `-o json` prints is what docs/rlctl-output.schema.json says, of every command.
+//! The output of every command's `-o json` is valid by docs/rlctl-output.schema.json.
 
 #[path = "json/reports.rs"]
 mod reports;
@@ -10,10 +10,10 @@ use anyhow::{Context, Result, ensure};
 use harness::Engine;
 use support::{Server, rlctl, schema};
 
-/// Those that print text only, or draw.
+/// Commands that print text only, or draw.
 const WITHOUT: [&str; 3] = ["completions", "man", "top"];
 
-/// In this order, on a server with nothing. A word that starts with `<` is a file with the rest.
+/// Run in this order, on an empty server. `<NAME` stands for the path of the file NAME.
 const FIRST: &str = "
 list-domains
 validate -f <limits.yaml -f <wrong.yaml
@@ -68,7 +68,7 @@ denials
 list-proxies
 ";
 
-/// With reports of limiters.
+/// Run after limiters have reported.
 const TOLD: &str = "
 stats
 stats per-user --over 1h
@@ -182,7 +182,7 @@ fn what_is_printed_is_documented() -> Result<()> {
     Ok(())
 }
 
-/// A validator that lets everything pass would prove nothing.
+/// Checks the validator: one that accepts everything would prove nothing.
 #[test]
 fn what_is_not_documented_is_found() -> Result<()> {
     let good = serde_json::json!({

@@ -1,4 +1,4 @@
-//! The page that compares the algorithms: its commands make its pictures, its limits are valid.
+//! The page that compares the algorithms: its commands draw its pictures, and its limits are valid.
 
 use std::{
     fs,

@@ -29,7 +29,7 @@ async fn a_name_that_looks_like_a_typo_is_asked_about() -> Result<()> {
         assert_eq!(terminal.code().await?, code);
         assert_eq!(limits()?, then);
     }
-    // A script is not asked: `status` above had no terminal either.
+    // A script is not asked: the command above had no terminal either.
     assert!(rlctl(&set("per-uer")).status()?.success());
     Ok(())
 }
@@ -56,7 +56,7 @@ async fn a_new_limit_for_every_request_is_asked_about() -> Result<()> {
         terminal.press(answer)?;
         assert_eq!(terminal.code().await?, code);
     }
-    // Neither what is there, nor what denies nothing, nor what is narrowed, nor with --yes.
+    // No question about an existing limit, a shadow limit, one with a `match`, or with --yes.
     for more in [
         &["everything", "--rate", "6/s"][..],
         &["trial", "--rate", "6/s", "--shadow"],

@@ -9,7 +9,7 @@ use anyhow::Result;
 use harness::Engine;
 use support::{Server, cases};
 
-/// Every file gets a server of its own, of both kinds.
+/// Every file gets a server of its own, once of Redis and once of Valkey.
 macro_rules! transcripts {
     ($($name:ident)*) => {
         $(
@@ -32,7 +32,7 @@ macro_rules! transcripts {
 
 transcripts! { domains descriptors exemptions penalties pauses credits setup limits costs overrides files history buckets decisions formats simulations mistakes }
 
-/// The worked scenarios of the whole project, by the scripts on both servers.
+/// The project's worked scenarios, decided by the scripts on both servers.
 #[test]
 #[ignore = "needs a server"]
 fn the_worked_scenarios_come_out_as_written_on_a_server() -> Result<()> {
@@ -58,7 +58,7 @@ fn the_worked_scenarios_come_out_as_written_on_a_server() -> Result<()> {
     Ok(())
 }
 
-/// As bash calls it when Tab is pressed.
+/// Calls rlctl as bash does when Tab is pressed.
 #[test]
 #[ignore = "needs a server"]
 fn bash_completes_the_names_of_limits_and_domains() -> Result<()> {

@@ -1,4 +1,4 @@
-//! Contexts, and that a password is in no output, error or argument, whatever goes wrong.
+//! Contexts; and no output, error or argument ever contains a password, whatever fails.
 
 mod support;
 
@@ -16,7 +16,7 @@ const LIMITS: &str = concat!(
     "/tests/redis/files.in/good.yaml"
 );
 
-/// Every command that asks Redis anything, with what it takes.
+/// Every command that uses Redis, with its arguments.
 const COMMANDS: &[&[&str]] = &[
     &["ping"],
     &["doctor"],
@@ -164,7 +164,7 @@ fn contexts_lead_to_their_servers_and_tell_no_password() -> Result<()> {
     let set = ["context", "set", "by-command", "--redis", &prod_url];
     assert_eq!(run(&[&set[..], &with_command[..]].concat())?.0, 0);
     let kept = format!("redis://:{ESCAPED}@127.0.0.1:{}", prod.port());
-    // Given as the last resort on the command line; even then it is shown to nobody.
+    // A password in the URL on the command line is not printed either.
     let (exit, text) = run(&["context", "set", "kept", "--redis", &kept])?;
     assert!(
         exit == 0 && text.contains("the password is saved"),

@@ -78,7 +78,7 @@ const RLCTL: &str = env!("CARGO_BIN_EXE_rlctl");
 async fn it_shows_who_is_denied_and_obeys_keys() -> Result<()> {
     let server = server().await?;
     let url = server.url();
-    // A minute, so that the report does not run out of the picture.
+    // Over a minute, so that the report stays in the span.
     let arguments = ["top", "--redis", &url, "--over", "1m"];
     let mut terminal = Terminal::run(RLCTL, &arguments, &[])?;
     let text = terminal.shows("user=alice").await?;
@@ -141,8 +141,8 @@ async fn it_goes_on_when_redis_goes_and_in_a_smaller_window() -> Result<()> {
     terminal.shows("user=alice").await?;
     server.process().resume()?;
     terminal.shows("answers in").await?;
-    // A key that is pressed in the instant of the resize is read with the next one: crossterm
-    // returns the resize and forgets that there was input.
+    // A key pressed at the instant of the resize is read with the next one: crossterm returns the
+    // resize and drops the information that there was input.
     let written = terminal.written();
     let clears = || written().matches("\u{1b}[2J").count();
     let before = clears();
@@ -170,7 +170,7 @@ async fn no_color_means_none() -> Result<()> {
         let written = terminal.written();
         assert_eq!(terminal.ends().await?, 0);
         let written = written();
-        // Red, as the 256 colors have it.
+        // Red, as a 256-color code.
         assert_eq!(written.contains("\u{1b}[38;5;1"), colored, "{variables:?}");
     }
     Ok(())
@@ -190,7 +190,7 @@ async fn what_is_wrong_from_the_start_is_said_without_a_screen() -> Result<()> {
 /// The variable by which the next test makes this program panic.
 const PANIC: &str = "RL_TEST_PANIC";
 
-/// Not a test: what the next one runs in a terminal.
+/// Not a test: the program that the next test runs in a terminal.
 #[test]
 fn panics_with_a_screen() {
     if std::env::var_os(PANIC).is_none() {

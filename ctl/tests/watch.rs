@@ -1,5 +1,5 @@
-//! `rlctl apply --watch`, against real servers, files that are swapped as the kubelet swaps them, and
-//! people who edit meanwhile.
+//! `rlctl apply --watch`, against real servers, with files swapped as the kubelet swaps them and with
+//! concurrent live edits.
 
 #![expect(clippy::unwrap_used, reason = "a test may fail loudly")]
 
@@ -19,7 +19,7 @@ use tempfile::TempDir;
 
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// A folder as the kubelet mounts a `ConfigMap`: `..data` leads to the folder of a version, and each
+/// A folder as the kubelet mounts a `ConfigMap`: `..data` links to the folder of a version, and each
 /// file is a link through it.
 struct ConfigMap {
     dir: TempDir,
@@ -83,7 +83,7 @@ impl Server {
     }
 }
 
-/// A watch that runs, and its pages.
+/// A running `apply --watch`, and its pages.
 struct Watch {
     process: Process,
     url: String,
@@ -142,7 +142,7 @@ impl Watch {
     }
 }
 
-/// A command by hand, which has to succeed.
+/// Runs a command as an operator would; it must succeed.
 fn by_hand(redis: &str, arguments: &[&str]) -> String {
     let output = rlctl(arguments).env("RLCTL_REDIS", redis).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -150,7 +150,7 @@ fn by_hand(redis: &str, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The limits that are in force, a line each; none where there is no domain.
+/// The limits in force, a line each; none if the domain does not exist.
 fn limits(redis: &str) -> Vec<String> {
     let mut export = rlctl(&["export", "-o", "json", "--domain", "shop"]);
     let output = export.env("RLCTL_REDIS", redis).output().unwrap();
@@ -197,7 +197,7 @@ async fn a_swapped_config_map_is_applied_and_edits_at_night_survive_it_and_a_res
             .await;
         assert_eq!(watch.page("/readyz").await.0, 200);
 
-        // At night: a limit, one bucket, a new limit, a pause.
+        // Live edits at night: a limit, one bucket, a new limit, a pause.
         by_hand(&redis, &["set-limit", "a", "--rate", "9/s"]);
         by_hand(
             &redis,
@@ -215,14 +215,14 @@ async fn a_swapped_config_map_is_applied_and_edits_at_night_survive_it_and_a_res
         watch.until_said("3 differences from the files").await;
         assert_eq!(limits(&redis), night);
 
-        // The file changes `b`, and has a new limit: the rest of the night stays.
+        // The file changes `b`, and has a new limit: the other live edits stay.
         let b = "name: b, rate: 2/s";
         let c = "name: c, rate: 3/s";
         mounted.swap(&[("shop.yaml", &shop(&[A, b, c]))])?;
         until_limits(&redis, &["a 9/s", "b 2/s", "c 3/s", "own 5/s"]).await;
         assert!(by_hand(&redis, &["export"]).contains("user: vip"));
 
-        // So it does over a restart, with nothing written.
+        // They stay over a restart as well, and nothing is written.
         watch.process.stop().await?;
         let written = by_hand(&redis, &["history", "-n", "0", "-o", "name"]);
         let watch = Watch::start(&redis, mounted.path(), &["--prune"]).await?;
@@ -233,7 +233,7 @@ async fn a_swapped_config_map_is_applied_and_edits_at_night_survive_it_and_a_res
             written
         );
 
-        // The file changes what was edited at night, and no longer has `c`: it decides.
+        // The file changes a limit that was edited at night, and no longer has `c`: the file wins.
         let a = "name: a, per: [user], rate: 4/s";
         mounted.swap(&[("shop.yaml", &shop(&[a, b]))])?;
         until_limits(&redis, &["a 4/s", "b 2/s", "own 5/s"]).await;
@@ -301,7 +301,7 @@ async fn redis_may_be_away_at_the_start_and_later_and_lose_everything() -> Resul
     watch.until_said("the store answers again").await;
     until_limits(&redis, &["a 1/s"]).await;
 
-    // It comes back empty: what was lost is written again.
+    // The server comes back empty: the lost limits are written again.
     drop(server);
     watch.until_metric("rl_apply_in_force 0").await;
     let server = Redis::start_with(&program, port, dir.path(), &arguments).await?;
@@ -309,7 +309,7 @@ async fn redis_may_be_away_at_the_start_and_later_and_lose_everything() -> Resul
     watch.until_said("the store has lost domain shop").await;
     watch.until_metric("rl_apply_in_force 1").await;
 
-    // What was deleted on purpose stays deleted until the file changes.
+    // A domain that was deleted on purpose stays deleted until the file changes.
     by_hand(&redis, &["delete-domain", "shop", "--yes"]);
     watch
         .until_metric("rl_apply_drift{domain=\"shop\"} 1")
@@ -358,7 +358,7 @@ async fn sigterm_ends_it_with_0_and_strangers_at_the_port_do_no_harm() -> Result
     let post = Client::new().post(&format!("{}/metrics", watch.url), "x");
     assert_eq!(post.send().await?.status, 405);
 
-    // More silent connections than are served at a time: they make room.
+    // More idle connections than are served at a time: they are closed after a while.
     let address = watch.url.trim_start_matches("http://");
     let silent: Vec<_> = (0..300)
         .filter_map(|_| std::net::TcpStream::connect(address).ok())

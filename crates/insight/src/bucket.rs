@@ -5,8 +5,8 @@ pub mod key;
 use policy::Name;
 use store::BucketActivity;
 
-/// `user=alice tenant=acme`, `(all)` where there is but one bucket. Bytes that are not text, or
-/// could do something to a terminal, are escaped.
+/// `user=alice tenant=acme`, or `(all)` if the limit has only one bucket. Bytes that are not text,
+/// or that could control a terminal, are escaped.
 pub fn display<V: AsRef<[u8]>>(per: &[Name], values: &[Option<V>]) -> String {
     if per.is_empty() {
         return "(all)".to_owned();
@@ -22,7 +22,7 @@ pub fn display<V: AsRef<[u8]>>(per: &[Name], values: &[Option<V>]) -> String {
         .join(" ")
 }
 
-/// Bytes as text that a terminal only shows.
+/// Bytes as text that is safe to print on a terminal.
 pub fn visible(bytes: &[u8]) -> String {
     bytes.utf8_chunks().fold(String::new(), |mut text, chunk| {
         for c in chunk.valid().chars() {

@@ -1,4 +1,4 @@
-//! What an edit does, limit by limit and field by field.
+//! The changes of an edit, by limit and field.
 
 mod domain;
 mod overrides;
@@ -12,30 +12,30 @@ pub(crate) use domain::{EXEMPT, domain_fields};
 pub use overrides::{OverrideChange, of_overrides, override_change};
 pub use text::format_map;
 
-/// What happens to a limit.
+/// What an edit does to a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
-    /// It is new.
+    /// The limit is new.
     Created,
-    /// Some fields become others.
+    /// Some fields change.
     Changed,
-    /// It is deleted.
+    /// The limit is deleted.
     Deleted,
-    /// Nothing.
+    /// Nothing changes.
     Unchanged,
 }
 
-/// A limit and what happens to it.
+/// A limit and its changes.
 #[derive(Clone, Debug, Serialize)]
 pub struct LimitChange {
     /// The limit.
     pub limit: String,
-    /// What happens to it.
+    /// What the edit does to it.
     pub action: Action,
-    /// The fields that differ; for a new limit, those that are not at their default.
+    /// The fields that differ; for a new limit, the fields that are not at their default.
     pub fields: Vec<FieldChange>,
-    /// The buckets whose own numbers differ.
+    /// The buckets whose overrides differ.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub overrides: Vec<OverrideChange>,
     /// How many more overrides are deleted, too many for the history to record.
@@ -53,19 +53,19 @@ fn is_zero(count: &u64) -> bool {
 pub struct FieldChange {
     /// The field.
     pub field: String,
-    /// As it was.
+    /// The value before.
     pub before: Option<Node>,
-    /// As it is.
+    /// The value after.
     pub after: Option<Node>,
 }
 
 impl LimitChange {
-    /// How a limit differs between two policies, its overrides apart; `None`: it is in neither.
+    /// How a limit differs between two policies, without its overrides; `None` if neither has it.
     pub fn between(before: Option<&Limit>, after: Option<&Limit>) -> Option<Self> {
         Self::of(before, after, Vec::new(), 0)
     }
 
-    /// How a limit differs, with what becomes of its overrides; `unrecorded` of them go as well.
+    /// How a limit differs, with the changes of its overrides; `unrecorded` more are deleted.
     pub fn of(
         before: Option<&Limit>,
         after: Option<&Limit>,
@@ -90,12 +90,12 @@ impl LimitChange {
     }
 }
 
-/// Whether anything would be different.
+/// Whether any limit differs.
 pub fn any(changes: &[LimitChange]) -> bool {
     differing(changes).next().is_some()
 }
 
-/// The names of the limits that would be different.
+/// The names of the limits that differ.
 pub fn names(changes: &[LimitChange]) -> Vec<String> {
     differing(changes)
         .map(|change| change.limit.clone())
@@ -110,7 +110,7 @@ fn differing(changes: &[LimitChange]) -> impl Iterator<Item = &LimitChange> {
 fn field_changes(before: Option<&Limit>, after: Option<&Limit>) -> Vec<FieldChange> {
     let before = before.map(Limit::to_node_without_overrides);
     let after = after.map(Limit::to_node_without_overrides);
-    // The fields in the order of the manual: those that are there, then those that were.
+    // Fields in the order of the manual: those after the edit, then the removed ones.
     let mut names = field_names(after.as_ref());
     for name in field_names(before.as_ref()) {
         if !names.contains(&name) {

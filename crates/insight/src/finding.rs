@@ -14,7 +14,7 @@ pub enum Severity {
     Info,
 }
 
-/// What was found.
+/// A problem or a fact, with its reason and fix.
 #[derive(Clone, Debug, Serialize)]
 pub struct Finding {
     /// How bad it is.
@@ -50,7 +50,7 @@ impl Finding {
         }
     }
 
-    /// With the command that fixes it.
+    /// Adds the command that fixes it.
     #[must_use]
     pub fn mend(self, command: impl Into<String>) -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! Findings, by what has the problem.
+//! Findings, by the part that has the problem.
 
 pub mod fleet;
 pub mod limits;

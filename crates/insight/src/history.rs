@@ -17,23 +17,23 @@ pub use summary::summary;
 pub enum HistoryChange {
     /// Limits were created, changed or deleted.
     Limits {
-        /// Those that were changed or deleted, as they were; then those that were created or
-        /// changed, as they became. Their overrides are not among this.
+        /// The changed and deleted limits before the edit, then the created and changed ones after
+        /// it, without overrides.
         limits: [Vec<Limit>; 2],
-        /// The overrides that changed, as documents, as they were and as they became.
+        /// The changed overrides before and after, as documents.
         overrides: [RecordedOverrides; 2],
-        /// The pause of the domain before and after, where that changed.
+        /// The pause of the domain before and after, if it changed.
         paused: Option<[Option<Pause>; 2]>,
-        /// The exemptions that changed, as they were and as they became.
+        /// The changed exemptions before and after.
         exempt: [Vec<Exemption>; 2],
     },
-    /// One bucket got other numbers, or its limit's again. Both are documents, as stored.
+    /// An override of one bucket was set or deleted. Both are documents, as stored.
     Override {
         /// The limit.
         limit: Name,
-        /// The override as it was.
+        /// The override before; `None` if there was none.
         before: Option<Node>,
-        /// The override as it became.
+        /// The override after; `None` if it was deleted.
         after: Option<Node>,
     },
     /// Buckets became unused.
@@ -42,7 +42,7 @@ pub enum HistoryChange {
         limit: Name,
         /// The bucket's key; `None` for all of them.
         key: Option<String>,
-        /// Whether the entry was written at the start; that of the end follows.
+        /// Whether the entry was written at the start of the reset; another one follows at its end.
         started: bool,
     },
     /// Units were given back to a bucket.
@@ -54,7 +54,7 @@ pub enum HistoryChange {
         /// The bucket's key.
         key: String,
     },
-    /// An edit that changed more than the history keeps.
+    /// An edit too large for the history to record.
     TooLarge,
     /// An operation that this version does not support, or an entry that it cannot read.
     Unknown,
@@ -83,7 +83,7 @@ impl HistoryChange {
         }
     }
 
-    /// The key of the one bucket that was reset or credited.
+    /// The key of the bucket that was reset or credited.
     pub fn key(&self) -> Option<&str> {
         match self {
             Self::Reset { key, .. } => key.as_deref(),
@@ -92,7 +92,7 @@ impl HistoryChange {
         }
     }
 
-    /// What it changed about the domain itself.
+    /// The changes of the domain's own fields.
     pub fn domain_changes(&self) -> Vec<FieldChange> {
         let Self::Limits {
             paused,
@@ -105,7 +105,7 @@ impl HistoryChange {
         changes::domain_fields(*paused, before, after)
     }
 
-    /// What it changed about each limit.
+    /// The changes of each limit.
     pub fn changes(&self) -> Vec<LimitChange> {
         match self {
             Self::Limits {
@@ -127,7 +127,7 @@ impl HistoryChange {
     }
 }
 
-/// What an edit of limits changed about one of them.
+/// The changes of one limit in an edit.
 fn of_limit(
     limits: &[Vec<Limit>; 2],
     overrides: &[RecordedOverrides; 2],

@@ -1,5 +1,5 @@
-//! What operators are shown, by `rlctl` and by the limiter's page: what is wrong, what edits changed,
-//! how busy limits and buckets are. It reads what the store returns and does no I/O of its own.
+//! What `rlctl` and the limiter's page show operators: problems, changes of edits, rates of limits
+//! and buckets. This crate reads what the store returns and does no I/O of its own.
 
 pub mod bucket;
 pub mod changes;
@@ -32,7 +32,7 @@ pub fn counted<N: Copy + Display + PartialEq + From<u8>>(count: N, what: &str) -
     format!("{count} {what}{plural}")
 }
 
-/// `paused`, `paused until 2026-12-01T00:00:00Z`; `None` if it does not hold any more.
+/// `paused`, `paused until 2026-12-01T00:00:00Z`; `None` if it has ended.
 pub fn pause_state(pause: Option<Pause>, now_ms: u64) -> Option<String> {
     let pause = pause.filter(|pause| pause.holds(now_ms))?;
     Some(match pause.until_ms {

@@ -28,7 +28,7 @@ pub fn matchers(limit: &Node) -> String {
     entries.iter().map(one).collect::<Vec<_>>().join(" ")
 }
 
-/// What is out of the ordinary about a limit.
+/// What is unusual about a limit.
 pub fn notes(limit: &Limit, now_ms: u64) -> String {
     let node = limit.to_node_without_overrides();
     let mut notes = Vec::from_iter(pause_state(limit.paused, now_ms));
@@ -55,7 +55,7 @@ pub fn notes(limit: &Limit, now_ms: u64) -> String {
     notes.join(", ")
 }
 
-/// A value without quotes, for the eye.
+/// A value as text, without quotes.
 pub fn plain(node: &Node) -> String {
     node.as_text()
         .map_or_else(|| node.to_yaml_line(), str::to_owned)

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use policy::{BUILT_IN, Name, Supply};
 use store::Fleet;
 
-/// All entries that the proxies of a domain supply; of other domains it is not known.
+/// All entries that the proxies of each domain supply; unknown for domains that are not in it.
 #[derive(Debug, Default)]
 pub struct LiveEntries(BTreeMap<Name, Vec<Name>>);
 
@@ -20,7 +20,7 @@ impl LiveEntries {
         Self(domains.collect())
     }
 
-    /// What a domain's limits are checked against; `None`: it is not known.
+    /// What a domain's limits are checked against; `None` if unknown.
     pub fn supply(&self, domain: &Name) -> Option<Supply<'_>> {
         self.0.get(domain).map(|entries| Supply {
             entries,

@@ -11,9 +11,9 @@ pub fn rule(penalty: &Penalty) -> String {
     format!("penalty of {lasts} after {denials} in {within}")
 }
 
-/// Where a bucket is, at a time in milliseconds since the epoch: `denied until 2026-12-01T12:03:04Z, for
-/// 14 min 20 s` or `7 of 10 denials in 1m, which would deny it for 15m`. Not `enforced`: the limit only
-/// reports.
+/// The state of a bucket, at a time in milliseconds since the epoch: `denied until 2026-12-01T12:03:04Z,
+/// for 14 min 20 s` or `7 of 10 denials in 1m, which would deny it for 15m`. Not `enforced`: the limit
+/// only reports.
 pub fn state(penalty: &Penalty, status: &PenaltyStatus, enforced: bool, now_ms: u64) -> String {
     if status.left_ms > 0 {
         let end_ms = now_ms.saturating_add(status.left_ms);
@@ -62,7 +62,7 @@ mod tests {
             counting,
             "7 of 10 denials in 1m, which would deny it for 15m"
         );
-        // An end within a second is not named too early.
+        // The end is rounded up to whole seconds, so that it is not named too early.
         status.left_ms = 860_001;
         let denied = state(&PENALTY, &status, true, 1_763_000_000_000);
         assert_eq!(denied, "denied until 2025-11-13T02:27:41Z, for 14 min 21 s");

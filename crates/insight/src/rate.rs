@@ -2,7 +2,7 @@
 
 use serde::{Serialize, Serializer};
 
-/// Something per second, in thousandths.
+/// A rate per second, in thousandths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rate(u64);
 
@@ -14,7 +14,7 @@ impl Rate {
         Self(rate.try_into().unwrap_or(u64::MAX))
     }
 
-    /// `0`, `0.3`, `12`, `4.2k`: three digits at most, and nothing for nothing only.
+    /// `0`, `0.3`, `12`, `4.2k`: three digits at most; only a rate of 0 is `0`.
     pub fn text(self) -> String {
         const K: u64 = 1_000_000;
         const M: u64 = 1000 * K;

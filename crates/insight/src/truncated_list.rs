@@ -2,7 +2,7 @@
 
 use std::fmt::{Display, Write as _};
 
-/// The first names, and how many more there are: `a, b and 7 more`.
+/// The first names, and the number of the others: `a, b and 7 more`.
 pub fn truncated_list<S: Display>(names: impl IntoIterator<Item = S>, max: usize) -> String {
     let mut names = names.into_iter();
     let mut text = String::new();

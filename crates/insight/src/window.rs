@@ -19,7 +19,7 @@ pub struct Window {
 }
 
 impl Window {
-    /// That of a limit's numbers at a time; `None`, if its windows are not the calendar's.
+    /// The window of a limit's numbers at a time; `None` if it is not a calendar window.
     pub fn of(quota: &Quota, now_ms: u64) -> Option<Self> {
         let (window, time_zone) = calendar::window_of(quota.algorithm(), now_ms)?;
         Some(Self {

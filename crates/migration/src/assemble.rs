@@ -1,4 +1,4 @@
-//! Limits put together into limits files, and validated.
+//! Assembles limits into limits files, and validates them.
 
 use documents::{Name, Node, Place, Problem};
 use policy::Policy;
@@ -8,11 +8,11 @@ use crate::{
     report::{Reading, finish_all},
 };
 
-/// A limit, and where it came from.
+/// A limit and its source.
 pub(crate) struct Draft {
     /// The limit as a limits file has it.
     pub(crate) node: Node,
-    /// Which of the files.
+    /// The index of its file.
     pub(crate) file: usize,
     /// Where in the file.
     pub(crate) place: Option<Place>,
@@ -24,7 +24,7 @@ pub(crate) struct DomainDraft {
     pub(crate) limits: Vec<Draft>,
 }
 
-/// Limits files of all domains; what is wrong with a limit is reported where it came from.
+/// The limits files of all domains. Problems of a limit are reported at its source.
 pub(crate) fn assemble(
     drafts: Vec<DomainDraft>,
     mut readings: Vec<Reading>,
@@ -93,7 +93,7 @@ impl Fields {
         }
     }
 
-    /// For people: one line of at most so many characters as a limits file allows.
+    /// One line, cut to the length that a limits file allows.
     pub(crate) fn description(&mut self, text: &str) {
         const MAX: usize = 1000;
         let line: String = text

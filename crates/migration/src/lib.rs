@@ -1,8 +1,8 @@
 //! Other rate limiters' configurations, turned into limits files.
 //!
 //! [`convert`] reads the files of one [`System`] and returns a limits file for each domain, together
-//! with a [`FileReport`] for each file: what means something else than before, and what a limits
-//! file cannot express. Nothing that was configured is left out without a note.
+//! with a [`FileReport`] for each file: rules whose meaning changes, and what a limits file cannot
+//! express. Nothing that was configured is dropped without a note.
 
 mod assemble;
 mod envoy;
@@ -17,7 +17,7 @@ use policy::Policy;
 
 pub use report::FileReport;
 
-/// Whose configuration it is.
+/// The system that the configuration is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum System {
     /// envoyproxy/ratelimit, the rate limit service that Envoy's documentation refers to.
@@ -36,16 +36,16 @@ impl Choice for System {
     ];
 }
 
-/// A file, and what messages call it.
+/// A file, with its name for messages.
 #[derive(Clone, Copy, Debug)]
 pub struct File<'f> {
     /// The path as typed.
     pub name: &'f str,
-    /// What is in it.
+    /// Its content.
     pub bytes: &'f [u8],
 }
 
-/// What the files do not say.
+/// Settings that the files lack.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// The domain of limits that have none: Spring's configuration does not name any.
@@ -64,7 +64,7 @@ pub struct Domain {
 }
 
 impl Domain {
-    /// Makes shadow limits of them all: they deny nothing and count what they would deny.
+    /// Turns all of them into shadow limits: they deny nothing and count what they would deny.
     pub fn shadow(&mut self) {
         for limit in &mut self.policy.limits {
             if !limit.is_unlimited() {
@@ -88,17 +88,17 @@ impl Domain {
     }
 }
 
-/// What the files say together.
+/// The result of converting all files.
 #[derive(Clone, Debug)]
 pub struct Conversion {
     /// The limits files, in the order in which the domains appeared.
     pub domains: Vec<Domain>,
-    /// Notes about it, for each file.
+    /// Notes about the conversion, by file.
     pub reports: Vec<FileReport>,
 }
 
 impl Conversion {
-    /// How many things could not be carried over.
+    /// How many things could not be converted.
     pub fn lost(&self) -> usize {
         self.reports.iter().map(|report| report.lost().len()).sum()
     }
@@ -107,7 +107,7 @@ impl Conversion {
 /// Reads the files of one system.
 ///
 /// # Errors
-/// What is wrong with each file that cannot be read, with its places.
+/// The problems of each file that cannot be read, with their positions.
 pub fn convert(
     system: System,
     files: &[File<'_>],

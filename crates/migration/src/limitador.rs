@@ -27,7 +27,7 @@ const LIMIT: [&str; 7] = [
     "id",
 ];
 
-/// Entries in the `per` of one limit.
+/// The most entries in the `per` of one limit.
 const MAX_PER: usize = 16;
 
 pub(crate) fn convert(files: &[File<'_>]) -> Result<Conversion, Vec<Problems>> {
@@ -118,8 +118,8 @@ fn limits(file: usize, reading: &mut Reading, domains: &mut Domains) {
     }
 }
 
-/// One limit; `None` if it is wrong, or if any part of it cannot be expressed: without a condition
-/// it would apply to more than it did.
+/// One limit; `None` if it is invalid or any part of it cannot be expressed: without one of its
+/// conditions it would apply to more requests.
 fn limit(item: &Field<'_>, reading: &mut Reading) -> Option<Found> {
     let entries = item.entries("a limit", &mut reading.errors)?;
     let (wrong, lost) = (reading.errors.problems.len(), reading.lost.problems.len());
@@ -236,7 +236,7 @@ impl Found {
         let written = self.written.join(" ");
         let name = self.name.clone().unwrap_or_else(|| match written.as_str() {
             "" => format!("all.{}s", self.seconds),
-            // Which descriptor is no longer of interest.
+            // The index of the descriptor no longer matters.
             written => format!(
                 "{} {}s",
                 written.replace("descriptors[0]", ""),
@@ -260,7 +260,7 @@ impl Found {
             "rate",
             format!("{}/{}", self.max_value, period(self.seconds)),
         );
-        // Limitador's windows begin with the first request that they count.
+        // Limitador's windows start at the first request that they count.
         fields.text("align", "first_request");
         fields.finish()
     }

@@ -1,15 +1,15 @@
-//! Names and patterns, made of texts that may be anything.
+//! Makes names and patterns from arbitrary texts.
 
 use std::collections::{HashMap, HashSet};
 
 use documents::Name;
 use patterns::Pattern;
 
-/// The hexadecimal digits that distinguish texts of which a name cannot show everything.
+/// The hexadecimal digits that distinguish texts whose names would otherwise be equal.
 const MARK: usize = 8;
 
-/// A name for a text: the text itself where it is a name, else as much of it as a name can show and
-/// a hash of the whole, so that the name of one text does not depend on other texts.
+/// A name for a text: the text itself if it is a valid name, else its valid part and a hash of the
+/// whole, so that the name of one text does not depend on other texts.
 pub(crate) fn name_of(text: &str) -> String {
     if text.parse::<Name>().is_ok() {
         return text.to_owned();
@@ -35,16 +35,16 @@ pub(crate) fn name_of(text: &str) -> String {
     }
 }
 
-/// Names that are given once.
+/// Hands out each name once.
 #[derive(Default)]
 pub(crate) struct Unique {
     given: HashSet<String>,
-    /// How often each text was there.
+    /// How often each text was named.
     texts: HashMap<String, u32>,
 }
 
 impl Unique {
-    /// The name of a text; a text that was there before gets a number as well.
+    /// The name of a text; a repeated text gets a number as well.
     pub(crate) fn name(&mut self, text: &str) -> String {
         let times = self.texts.entry(text.to_owned()).or_insert(0);
         loop {

@@ -1,4 +1,4 @@
-//! Documents as the usual YAML readers see them: merge keys merged, fields without a value absent.
+//! Documents as common YAML readers see them: merge keys merged, fields without a value absent.
 
 use std::collections::HashSet;
 
@@ -27,7 +27,7 @@ fn merged(entries: Vec<Entry>) -> Vec<Entry> {
     if merges.is_empty() {
         return fields;
     }
-    // What a map has itself stands; of several merged maps the first counts.
+    // A map's own fields win; of several merged maps the first wins.
     let mut known: HashSet<String> = fields.iter().map(|field| field.key.clone()).collect();
     for merge in merges {
         let maps = match merge.value.value {

@@ -1,4 +1,4 @@
-//! What a conversion has to say about a file.
+//! The report of converting a file.
 
 use std::sync::Arc;
 
@@ -6,10 +6,10 @@ use documents::{Form, Node, Problem, Problems, Report, load};
 
 use crate::{File, plain::plain};
 
-/// What one file's conversion changes and loses.
+/// What the conversion of one file changes and loses.
 #[derive(Clone, Debug)]
 pub struct FileReport {
-    /// What messages call the file.
+    /// The name of the file in messages.
     pub file: String,
     source: Arc<str>,
     changed: Vec<Problem>,
@@ -17,7 +17,7 @@ pub struct FileReport {
 }
 
 impl FileReport {
-    /// What is carried over and means something else than before.
+    /// Rules that are converted and mean something else than before.
     pub fn changed(&self) -> &[Problem] {
         &self.changed
     }
@@ -46,7 +46,7 @@ pub(crate) struct Reading {
     source: Arc<str>,
     /// The document, if it could be read at all.
     pub(crate) node: Option<Node>,
-    /// Because of these the file cannot be used.
+    /// With any of these the file cannot be used.
     pub(crate) errors: Report,
     /// See [`FileReport::changed`].
     pub(crate) changed: Report,
@@ -63,7 +63,7 @@ impl Reading {
         Self::load_by(file, load)
     }
 
-    /// Loads a file whose text `read` makes a document of.
+    /// Loads a file, whose text `read` turns into a document.
     ///
     /// # Errors
     /// The bytes are not UTF-8.
@@ -85,7 +85,7 @@ impl Reading {
         })
     }
 
-    /// What there is to say about the file, unless it cannot be used.
+    /// The report of the file.
     ///
     /// # Errors
     /// Why it cannot be used.
@@ -105,7 +105,7 @@ impl Reading {
 /// All files, each loaded as `load` does.
 ///
 /// # Errors
-/// What keeps any of them from being read.
+/// The problems of files that cannot be read.
 pub(crate) fn load_all(
     files: &[File<'_>],
     load: impl Fn(&File<'_>) -> Result<Reading, Problems>,
@@ -127,7 +127,7 @@ pub(crate) fn load_all(
 /// The reports of all files.
 ///
 /// # Errors
-/// What is wrong with those that cannot be used.
+/// The problems of files that cannot be used.
 pub(crate) fn finish_all(readings: Vec<Reading>) -> Result<Vec<FileReport>, Vec<Problems>> {
     let (mut reports, mut wrong) = (Vec::new(), Vec::new());
     for reading in readings {

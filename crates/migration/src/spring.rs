@@ -68,13 +68,13 @@ fn one_file(
     }
 }
 
-/// Where the routes are: since version 5 below `server.webflux`.
+/// The routes' parent: since version 5 below `server.webflux`.
 fn gateway<'n>(root: &At<'n>) -> Option<At<'n>> {
     let gateway = root.at(&["spring", "cloud", "gateway"])?;
     gateway.at(&["server", "webflux"]).or(Some(gateway))
 }
 
-/// Spring has no domains: the one that was given, else the application's name.
+/// Spring has no domains: the given domain, or else the application's name.
 fn domain_name(root: &At<'_>, options: &Options, reading: &mut Reading) -> String {
     if let Some(domain) = &options.domain {
         return domain.to_string();
@@ -121,7 +121,7 @@ fn limits(file: usize, gateway: &At<'_>, reading: &mut Reading, options: &Option
             let lost = reading.lost.problems.len();
             let matchers = predicates::read(route, reading);
             let limiter = read_limiter(&filter, &id, &defaults, options, reading);
-            // Without one of its predicates it would limit requests that it did not.
+            // Without one of its predicates the limiter would apply to more requests.
             if reading.lost.problems.len() > lost {
                 let message = format!("the limiter of route `{id}` is left out");
                 reading.lost.add(&filter.path(), filter.place(), message);
@@ -151,7 +151,7 @@ fn first_route_wins(routes: &[At<'_>], reading: &mut Reading) {
 
 fn is_limiter(filter: &At<'_>) -> bool {
     let name = filter.at(&["name"]).as_ref().and_then(At::text);
-    // The short form `RequestRateLimiter=…` is one that Spring itself cannot use.
+    // Spring itself cannot use the short form `RequestRateLimiter=…`.
     let name = name.or(filter.text()).unwrap_or_default();
     let name = name.split('=').next().unwrap_or_default();
     canonical(name) == "requestratelimiter"

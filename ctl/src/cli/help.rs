@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use clap::Command;
 
-/// Every command is in exactly one group; a test holds that.
+/// Every command is in exactly one group; a test checks that.
 const GROUPS: &[(&str, &[&str])] = &[
     ("Limits", LIMITS),
     ("Live", LIVE),

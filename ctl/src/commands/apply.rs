@@ -27,7 +27,7 @@ use crate::{
 pub(super) use files::{check_domain, read};
 pub(super) use plan::plan_file;
 
-/// Names in one question.
+/// The most names in one question.
 const NAMED_MAX: usize = 10;
 
 /// Apply a limits file to its domain.

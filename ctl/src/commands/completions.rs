@@ -65,7 +65,7 @@ impl Completions {
 const OF_A_LIMIT: &str =
     "get-limit set-limit delete-limit history inspect reset credit stats pause resume";
 
-/// The script, with what completes names.
+/// The script, extended so that it completes names.
 fn with_names(shell: Shell, script: &str) -> String {
     match shell {
         Shell::Bash => format!("{script}{}", in_bash()),
@@ -108,7 +108,7 @@ fn in_fish() -> String {
     )
 }
 
-/// What the generated script offers files for, where names are meant.
+/// Completes names where the generated script offers files.
 fn in_zsh(script: &str) -> String {
     let of_limits = |line: &str| {
         line.contains(":limit -- ")

@@ -66,7 +66,7 @@ enum What {
 }
 
 impl ContextCommand {
-    /// Reads the file, and writes it where something changes.
+    /// Reads the file, and writes it if something changes.
     pub fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
         let path = contexts::path(variable)
             .ok_or_else(|| Error::usage("HOME is not set: contexts have no file"))?;
@@ -141,14 +141,14 @@ fn set(
     Ok(())
 }
 
-/// Whether a URL has something after a user, which nobody needs to see.
+/// Whether a URL has a password after its user.
 fn has_password(url: &str) -> bool {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     let user = rest.rsplit_once('@').map(|(user, _)| user);
     user.is_some_and(|user| user.contains(':'))
 }
 
-/// A variable that comes first makes `use` useless.
+/// Warns of a variable that outranks the current context and so makes `use` useless.
 fn warn_of_variables(printer: &Printer) {
     if let Some(name) = settings::URL_VARIABLES
         .into_iter()
@@ -168,7 +168,7 @@ fn list(kept: &Contexts, printer: &Printer) -> Result<Exit, Error> {
     let rows = kept.by_name.iter().map(|(name, context)| Row {
         name: name.clone(),
         current: kept.current.as_ref() == Some(name),
-        // As it may be seen.
+        // Without secrets.
         redis: settings::check(context)
             .map_or_else(|_| "(malformed)".to_owned(), |u| u.to_string()),
         password: match &context.password {
@@ -194,7 +194,7 @@ struct Row {
     name: String,
     current: bool,
     redis: String,
-    /// Where it comes from, never what it is.
+    /// Its source, never its value.
     password: Option<String>,
     domain: Option<String>,
     key_prefix: Option<String>,

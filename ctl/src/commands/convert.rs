@@ -20,7 +20,7 @@ use crate::{
 
 use view::Converted;
 
-/// What a folder's files of other systems end in.
+/// The file name extensions of other systems' files in a folder.
 const EXTENSIONS: [&str; 4] = ["yaml", "yml", "json", "properties"];
 
 /// Turn another rate limiter's configuration into limits files; needs no Redis.
@@ -75,7 +75,7 @@ enum From {
 }
 
 impl Convert {
-    /// Converts all files together, so that a domain may be in several.
+    /// Converts all files together, because one domain may be in several.
     pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
         let options = self.options(global)?;
         let sources = read_all(self.files.iter(), &EXTENSIONS).await?;

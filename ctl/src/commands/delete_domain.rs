@@ -76,7 +76,7 @@ impl DeleteDomain {
             change: Change::Delete(&plan.overrides),
             changes: plan.changes,
         };
-        // An edit in between was not confirmed.
+        // Somebody else's edit in the meantime was not confirmed.
         let report = session
             .edit(prepared, &self.edit)
             .await

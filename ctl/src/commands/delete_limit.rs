@@ -73,8 +73,8 @@ impl DeleteLimit {
         .await?;
         let limit_in = async |base: &Stored| {
             let limit = base.policy().and_then(|policy| policy.limit(name.as_str()));
-            // Something else than what was confirmed is not to be deleted. An edit of one of its
-            // overrides raises its generation, too.
+            // Only what was confirmed is deleted. An edit of one of the limit's overrides raises
+            // its generation, too.
             limit
                 .filter(|limit| *limit == confirmed)
                 .cloned()
@@ -125,7 +125,7 @@ impl DeleteLimit {
         let override_in = async |_: &Stored| {
             let of = LimitOf { domain, limit };
             match session.store.read_override(&of, &values).await {
-                // What cannot be read can still go: then everything can be read again.
+                // A corrupt override can still be deleted, which makes the limit readable again.
                 Err(StoreError::Corrupt(_)) => Ok(None),
                 found => found.map_err(|error| session.failed(&error)),
             }
@@ -153,7 +153,7 @@ impl DeleteLimit {
     }
 }
 
-/// The other limits, which may not refer to the one that goes.
+/// The other limits; an error if one refers to the deleted limit.
 fn without(policy: &Policy, name: &str) -> Result<Policy, Error> {
     policy.without_limit(name).map_err(|problems| {
         let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();

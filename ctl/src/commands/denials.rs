@@ -49,7 +49,7 @@ pub struct Denials {
 impl Denials {
     /// Lists the buckets that were denied most in the last minute, the latest first.
     pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
-        // Only to say what is wrong with an entry; values are compared as they come.
+        // Only for the error message of a wrong entry; values are compared as given.
         bucket::descriptor(&self.descriptor)?;
         let session = Session::open(global, printer)?;
         let policy = session.policy(Overrides::None).await?;

@@ -105,7 +105,7 @@ impl Doctor {
     }
 }
 
-/// What the domains are, and what is wrong with them.
+/// The domains, and their findings.
 #[derive(Default)]
 struct Domains {
     findings: Vec<Finding>,
@@ -115,7 +115,7 @@ struct Domains {
     live: LiveEntries,
 }
 
-/// Findings of the domain that was named, else of all.
+/// The findings of the named domain, or else of all domains.
 async fn domains(session: &Session<'_>, fleet: Option<&Fleet>) -> Result<Domains, Error> {
     let heads = session.store.heads().await;
     let heads = heads.map_err(|error| session.failed(&error))?;
@@ -140,7 +140,7 @@ async fn domains(session: &Session<'_>, fleet: Option<&Fleet>) -> Result<Domains
     Ok(found)
 }
 
-/// Limiters and proxies that are alive and do not have the current revision.
+/// Live limiters and proxies that lack the current revision.
 async fn behind(session: &Session<'_>, fleet: Option<&Fleet>) -> Result<Vec<Finding>, Error> {
     let store = &session.store;
     let (Some(fleet), Ok(heads)) = (fleet, store.heads().await) else {

@@ -117,7 +117,7 @@ impl DeleteExemption {
     }
 }
 
-/// Writes what becomes of one exemption.
+/// Writes the new state of one exemption.
 async fn set(
     session: &Session<'_>,
     base: &Record,

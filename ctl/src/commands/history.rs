@@ -59,7 +59,7 @@ impl History {
         if entries.is_empty() {
             return Err(session.no_domain(&domain).await);
         }
-        // Only to name buckets by: a domain that cannot be read has its history all the same.
+        // Only for the names of buckets: the history of an unreadable domain is shown, too.
         let stored = session.read(&domain, Overrides::None).await.ok();
         let of = Of {
             domain: &domain,
@@ -84,7 +84,7 @@ impl History {
 }
 
 impl History {
-    /// A limit without a history is one that there never was, or a typo.
+    /// Notes that a limit has no history: it never existed, or the name is a typo.
     fn say_none(&self, printer: &Printer, of: &Of<'_>, names: &BTreeSet<String>) {
         let domain = of.domain;
         printer.note(format_args!(
@@ -100,7 +100,7 @@ impl History {
     }
 }
 
-/// The domain whose history it is, and what names its buckets.
+/// The domain of the history, and what is needed to name its buckets.
 struct Of<'a> {
     domain: &'a Name,
     keys: &'a Keys,
@@ -123,7 +123,7 @@ struct Row {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     domain_changes: Vec<FieldChange>,
     changes: Vec<LimitChange>,
-    /// The bucket that was reset or credited, where the limit is still split as it was then.
+    /// The bucket that was reset or credited, if the limit's `per` is the same as then.
     #[serde(skip_serializing_if = "Option::is_none")]
     bucket: Option<BTreeMap<String, Option<String>>>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -43,7 +43,7 @@ pub struct Inspect {
 }
 
 impl Inspect {
-    /// Looks at one bucket, or at those of a request.
+    /// Shows one bucket, or those of a request.
     pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
         let session = Session::open(global, printer)?;
         let report = if let Some(name) = &self.limit {
@@ -66,7 +66,7 @@ impl Inspect {
     }
 }
 
-/// The buckets that a request would touch.
+/// The buckets that a request would charge.
 async fn of_request(
     session: &Session<'_>,
     compiled: &Compiled,
@@ -118,9 +118,9 @@ async fn look(
         answer.map_err(|error| session.check_failed(&error))
     };
     let now = ask(1).await?;
-    // When one more unit will be there is when a request for all that is left and one would pass.
+    // One more unit is there when a request for all remaining units and one more would pass.
     let requests = now.answer.remaining.checked_div(limit.cost).unwrap_or(0);
-    // Requests in flight end when they end: their holders are shown instead.
+    // Requests in flight end at no known time: their holders are shown instead.
     let next = match now.answer.limit {
         Some(quota) if now.answer.remaining < quota && !limit.gives_slots() => {
             ask(requests.saturating_add(1)).await.ok()

@@ -68,7 +68,7 @@ impl ListKeys {
         let max = usize::try_from(self.max).unwrap_or(usize::MAX);
         let mut rows = BTreeMap::new();
         let listed = session.with_progress(walk.pages(|page| {
-            // A key may come more than once.
+            // SCAN may return a key more than once.
             rows.extend(page.into_iter().map(|row| (row.redis_key.clone(), row)));
             Ok(rows.len() <= max)
         }));
@@ -117,7 +117,7 @@ impl Row {
         let limit = policy.limit(bucket.limit.as_str());
         let names = limit.map(|limit| names(limit, &bucket)).unwrap_or_default();
         let values: Vec<&KeyValue> = bucket.partition.iter().chain(&bucket.values).collect();
-        // A bucket of an older edit may be split by other entries: then only the key is certain.
+        // The values of a bucket of an older edit may not fit `per`: then only the key is certain.
         let entries: Vec<(String, Option<String>)> = if names.len() == values.len() {
             names
                 .iter()

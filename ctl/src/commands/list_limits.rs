@@ -27,7 +27,7 @@ impl ListLimits {
     /// Lists them in the order of the policy.
     pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
         let session = Session::open(global, printer)?;
-        // Tables have the number of overrides, JSON has all of them.
+        // Tables show the number of overrides, JSON shows the overrides.
         let whole = matches!(printer.format(), Format::Json | Format::Yaml);
         let overrides = if whole {
             Overrides::All

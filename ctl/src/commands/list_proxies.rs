@@ -63,7 +63,7 @@ fn say_if_none(session: &Session<'_>, fleet: &Fleet, rows: &[Row]) {
 fn rows(fleet: &Fleet, in_force: &BTreeMap<Name, Revision>) -> Vec<Row> {
     let mut rows = Vec::new();
     for limiter in &fleet.limiters {
-        // One that lacks a domain altogether is behind as well.
+        // A limiter that lacks a domain is behind as well.
         for domain in in_force.keys() {
             let has = limiter.revisions.get(domain);
             rows.push(Row {

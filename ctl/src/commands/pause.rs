@@ -118,7 +118,7 @@ impl PauseCommand {
 }
 
 impl Resume {
-    /// What was not paused stays as it is, which is no error.
+    /// A limit or domain that was not paused stays as it is, which is no error.
     pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
         let session = Session::open(global, printer)?;
         let base = session.record(Overrides::None).await?;

@@ -43,7 +43,7 @@ pub struct Reset {
 }
 
 impl Reset {
-    /// Confirms, resets and reports how many buckets.
+    /// Confirms, resets and reports the number of buckets.
     pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
         let session = Session::open(global, printer)?;
         let policy = session.policy(Overrides::None).await?;
@@ -139,7 +139,7 @@ async fn would_forget(
 struct Report {
     domain: String,
     limit: String,
-    /// Null is every bucket of the limit.
+    /// Null stands for every bucket of the limit.
     bucket: Option<Node>,
     #[serde(skip)]
     shown: Option<String>,

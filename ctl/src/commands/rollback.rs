@@ -48,7 +48,7 @@ pub struct Rollback {
 }
 
 impl Rollback {
-    /// Takes the later edits back, newest first, and writes what comes out as one edit.
+    /// Reverts the later edits, newest first, and writes the result as one edit.
     pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
         let session = Session::open(global, printer)?;
         let domain = session.domain().await?;
@@ -108,7 +108,7 @@ impl Rollback {
         if self.edit.dry_run || self.yes.yes || !any {
             return Ok(());
         }
-        // What is agreed to has to be seen first.
+        // Shows the changes before the user confirms them.
         let page = printer.page();
         let mut shown = render::changes::of_domain(domain.as_str(), domain_changes, page);
         shown.push_str(&render::changes::text(changes, page));
@@ -120,7 +120,7 @@ impl Rollback {
         .await
     }
 
-    /// The limits as they were.
+    /// The limits at the earlier revision.
     fn earlier(
         &self,
         domain: &Name,
@@ -171,8 +171,8 @@ fn cannot_revert(entry: &HistoryEntry, change: &HistoryChange) -> Error {
     }
 }
 
-/// The limits that come out must make sense together, and overrides fit them. Limits that are new
-/// or split otherwise list theirs.
+/// Checks that the resulting limits are valid together and that overrides fit them. Limits that are
+/// new or have another `per` list their overrides.
 fn checked(mut reverted: Reverted, base: Option<&Policy>) -> Result<Reverted, Error> {
     let policy = &mut reverted.policy;
     Policy::from_node(&policy.to_node()).map_err(|problems| invalid(&diagnostics(&problems)))?;

@@ -99,7 +99,7 @@ impl SetLimit {
         session.follow_up_edit(&report, &self.edit).await
     }
 
-    /// Makes the edit; the report, and the limits that are stored afterwards.
+    /// Makes the edit; returns the report and the limits stored afterwards.
     async fn set_limit(
         &self,
         session: &Session<'_>,
@@ -154,8 +154,8 @@ impl SetLimit {
         Ok((report, stored.into_inner()))
     }
 
-    /// A typo in the name would put a new limit, of perhaps all requests, into force beside the
-    /// one that was meant: whoever types is asked, a script is warned afterwards.
+    /// A typo in the name would create a new limit, perhaps for all requests, beside the intended
+    /// one. At a terminal the user is asked; a script gets a warning afterwards.
     async fn ask_for_typo(&self, base: &Stored, name: &Name) -> Result<(), Error> {
         let limits = base.policy().map_or(&[][..], |policy| &policy.limits);
         match similar(limits, name) {
@@ -167,8 +167,8 @@ impl SetLimit {
         }
     }
 
-    /// A new limit that no pattern narrows denies on the whole site, or splits all of it: whoever
-    /// types is asked, a script is warned afterwards.
+    /// A new limit without a pattern counts every request of the domain. At a terminal the user is
+    /// asked; a script gets a warning afterwards.
     async fn ask_for_every_request(&self, domain: &Name, limit: &Limit) -> Result<(), Error> {
         if !self.is_for_every_request(limit) || !prompt::can_ask() {
             return Ok(());
@@ -183,7 +183,7 @@ impl SetLimit {
         limit.matchers.is_empty() && limit.enforce_percent > 0 && !self.yes.yes
     }
 
-    /// An edit of a limit must not lose its overrides, nor make one of them invalid.
+    /// Checks that the edit neither loses the limit's overrides nor makes one of them invalid.
     async fn overrides_must_fit(
         &self,
         session: &Session<'_>,
@@ -248,7 +248,7 @@ fn similar<'l>(limits: &'l [Limit], name: &Name) -> Option<&'l str> {
 }
 
 impl SetLimit {
-    /// What whoever made the edit would not expect: the limit is paused, matches nothing, is for
+    /// Warns of what the author would not expect: the limit is paused, matches nothing, applies to
     /// every request, or is new because of a typo.
     async fn warn(
         &self,
@@ -282,7 +282,7 @@ impl SetLimit {
     }
 }
 
-/// A typo makes a new limit, or even a new domain, of what was meant to be an edit.
+/// Warns that the edit created a limit, or even a domain, perhaps because of a typo.
 async fn warn_of_typo(
     session: &Session<'_>,
     name: &Name,

@@ -25,7 +25,7 @@ use crate::{
 use server::Server;
 use view::View;
 
-/// Where made-up traffic starts: the midnight before 2023-11-14, so that windows start there too.
+/// The start of generated traffic: the midnight before 2023-11-14, so that windows start there too.
 const START_MS: u64 = 1_699_920_000_000;
 
 /// Simulate requests to limits, on a simulated clock.
@@ -155,7 +155,7 @@ impl Simulate {
         Ok(if as_expected { Exit::Done } else { Exit::No })
     }
 
-    /// Makes the steps up; the stretch of time that they cover, in milliseconds.
+    /// Generates the steps; returns the time range that they cover, in milliseconds.
     fn replace_steps(&self, scenarios: &mut [Scenario]) -> Result<Range<u64>, Error> {
         let descriptor = descriptor(&self.descriptor)?;
         let for_ms = parse_duration(self.duration.as_deref().unwrap_or_default())
@@ -169,7 +169,7 @@ impl Simulate {
     }
 }
 
-/// Leaves the scenario of that name.
+/// Keeps only the scenario of that name.
 fn only(scenarios: &mut Vec<Scenario>, id: &str) -> Result<(), Error> {
     let known: Vec<String> = scenarios.iter().map(|found| found.id.clone()).collect();
     scenarios.retain(|found| found.id == id);
@@ -180,11 +180,11 @@ fn only(scenarios: &mut Vec<Scenario>, id: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// The scenarios of a file; where the steps are made up, its limits are enough.
+/// The scenarios of a file; if the steps are generated, its limits are enough.
 fn scenarios(source: &Source, limits_are_enough: bool) -> Result<Vec<Scenario>, Error> {
     let read = |node: &Node| read(node, limits_are_enough);
-    // Nearly every scenario file is JSON, which is read ten times as fast as such. Places in it are
-    // only wanted when there is something to say about them.
+    // Most scenario files are JSON, and a JSON parser is ten times as fast. Only messages about
+    // problems need positions in the file.
     let json = serde_json::from_slice(source.bytes()).ok();
     if let Some(Ok(found)) = json.as_ref().map(read) {
         return Ok(found);

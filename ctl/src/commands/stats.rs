@@ -41,7 +41,7 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// Adds up what all limiters noted.
+    /// Adds up the reports of all limiters.
     pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
         let session = Session::open(global, printer)?;
         let policy = session.policy(Overrides::None).await?;

@@ -101,7 +101,7 @@ async fn watch(
     let mut keys = EventStream::new();
     let mut ticks = interval(EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    // Redis may take its time; keys are heeded meanwhile.
+    // Redis may be slow; keys work meanwhile.
     let mut fetching = None;
     loop {
         screen.terminal.draw(|frame| view::draw(frame, model))?;
@@ -123,7 +123,7 @@ async fn watch(
                 }
                 Some(Ok(_)) => {}
                 Some(Err(error)) => return Err(error),
-                // Nobody can press a key any more.
+                // The terminal is gone, so no key can be pressed.
                 None => return Ok(Exit::Interrupted),
             },
             data = fetched => {
@@ -141,7 +141,7 @@ async fn watch(
     }
 }
 
-/// What there is to show now.
+/// Fetches the data to show.
 async fn look(session: &Session<'_>, domain: &Name, span: Span) -> Result<Data, Error> {
     let pong = session.store.ping().await;
     let pong = pong.map_err(|error| session.failed(&error))?;

@@ -56,7 +56,7 @@ pub struct Validate {
 }
 
 impl Validate {
-    /// Shows what is wrong; the answer is no if anything is.
+    /// Shows every problem; the answer is no if there is any.
     pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
         let supplied = Supplied::read(&self.filter).await?;
         let live = if self.live {
@@ -123,7 +123,7 @@ fn windows(policy: &Policy) -> Vec<Window> {
     });
     let limits = policy.limits.iter().map(|limit| &limit.quota);
     let mut windows: Vec<Window> = Vec::new();
-    // Of so many overrides most name the same few zones.
+    // Most of many overrides name the same few zones.
     let mut known = HashSet::new();
     for quota in limits.chain(overrides) {
         let parameters = quota.parameters();
@@ -157,13 +157,13 @@ struct Checked {
     limits: Option<usize>,
     problems: Vec<Row>,
     warnings: Vec<Row>,
-    /// What its limits by the calendar count in now.
+    /// The windows that its calendar limits count in now.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     windows: Vec<Window>,
-    /// Whether it makes the answer a no.
+    /// Whether this file makes the answer no.
     #[serde(skip)]
     fails: bool,
-    /// Either of them, as people read them.
+    /// Problems or warnings, as text.
     #[serde(skip)]
     diagnostics: Option<Problems>,
 }

@@ -19,12 +19,12 @@ pub fn path(environment: impl Fn(&str) -> Option<String>) -> Option<PathBuf> {
     Some(base.or_else(home)?.join("rlctl").join("config.yaml"))
 }
 
-/// What is in it; nothing where there is none.
+/// Reads the contexts; none if the file does not exist.
 pub fn read(path: &Path) -> Result<Contexts, Error> {
     let shown = path.display();
     let bytes = match fs::read(path) {
         Ok(bytes) => bytes,
-        // `NotADirectory`: some part of the path is a file, so there is none behind it.
+        // `NotADirectory`: a parent of the path is a file, so this file cannot exist.
         Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
             return Ok(Contexts::default());
         }
@@ -34,12 +34,12 @@ pub fn read(path: &Path) -> Result<Contexts, Error> {
         Error::usage(format!("{shown}: {why}"))
             .hint("fix it, or delete it and set the contexts again: `rlctl context set`")
     };
-    // Where YAML is wrong the line would be quoted, and with it perhaps a password.
+    // A YAML error would quote the line, which may hold a password.
     let node = Node::from_yaml("config.yaml", &bytes).map_err(|_| broken("it is not YAML"))?;
     Contexts::from_node(&node).map_err(|why| broken(&why))
 }
 
-/// Replaces it, whole.
+/// Replaces the file as a whole.
 pub fn write(path: &Path, contexts: &Contexts) -> Result<(), Error> {
     let failed =
         |error: std::io::Error| Error::usage(format!("cannot write {}: {error}", path.display()));

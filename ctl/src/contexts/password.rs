@@ -49,7 +49,7 @@ impl Password {
     }
 }
 
-/// A URL with a password put in the place of the one it has, if it has one.
+/// The URL with this password, which replaces its own password if it has one.
 pub fn with_password(url: &str, password: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else {
         return url.to_owned();

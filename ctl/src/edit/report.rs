@@ -14,7 +14,7 @@ use crate::{
 pub struct EditReport {
     /// The domain.
     pub domain: String,
-    /// Its revision before; `None`: it was not there.
+    /// Its revision before; `None` if the domain did not exist.
     pub previous_revision: Option<u64>,
     /// Its revision after; the same as before if nothing changed.
     pub revision: Option<u64>,
@@ -54,7 +54,7 @@ impl View for EditReport {
         text
     }
 
-    /// The limits that are not what they were.
+    /// The limits that changed.
     fn names(&self) -> Vec<String> {
         changes::names(&self.changes)
     }

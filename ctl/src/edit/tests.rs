@@ -49,7 +49,7 @@ async fn replace_as(
     session.edit(prepared, args).await
 }
 
-/// Sets limit `mine` to 2/s, while somebody else makes `theirs` of the domain in between.
+/// Sets limit `mine` to 2/s. Before the write, another edit sets the domain's limits to `theirs`.
 async fn race(theirs: &str) -> (Result<EditReport, Error>, Policy) {
     let printer = Printer::silent();
     let session = Session::in_memory(&printer);

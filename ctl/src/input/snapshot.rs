@@ -1,9 +1,9 @@
-//! What a limiter answers to `GET /v1/policy`, read as a limits file: the way back where Redis
-//! lost the limits.
+//! A limiter's answer to `GET /v1/policy`, read as a limits file. It restores limits that Redis has
+//! lost.
 
 use policy::{Node, Value};
 
-/// What a limiter adds to each limit.
+/// The fields that a limiter adds to each limit.
 const ADDED: [&str; 3] = ["generation", "level", "has_overrides"];
 
 /// The limits in a snapshot, as a limits file has them; `None` if the bytes are no snapshot.

@@ -4,11 +4,11 @@ use super::Page;
 
 const CELLS: u64 = 24;
 
-/// `used` of `quota`, as a bar of fixed length. A quota of nothing is full.
+/// `used` of `quota`, as a bar of fixed length. A quota of 0 is full.
 pub fn bar(used: u64, quota: u64, page: Page) -> String {
     let full = match quota {
         0 => CELLS,
-        // Anything used shows, and only what is used up is full.
+        // Any usage fills a cell; only a used-up quota fills all.
         _ if used >= quota => CELLS,
         _ => (u128::from(used) * u128::from(CELLS) / u128::from(quota))
             .try_into()

@@ -18,8 +18,8 @@ const CHANGED: Style = AnsiColor::Yellow.on_default();
 const DELETED: Style = AnsiColor::Red.on_default();
 const NAME: Style = Style::new().bold();
 
-/// The limits that differ, with their fields before and after; if `page` is wide all of them, else
-/// the first.
+/// The changed limits with their fields before and after, at most `LIMITS_SHOWN`; on a wide page
+/// all limits.
 pub fn text(changes: &[LimitChange], page: Page) -> String {
     let wanted = |change: &&LimitChange| page.wide || change.action != Action::Unchanged;
     let mut wanted = changes.iter().filter(wanted);
@@ -35,7 +35,7 @@ pub fn text(changes: &[LimitChange], page: Page) -> String {
     text
 }
 
-/// What differs about the domain itself; nothing if nothing does.
+/// The changes of the domain's own fields; empty if there are none.
 pub fn of_domain(domain: &str, changes: &[FieldChange], page: Page) -> String {
     if changes.is_empty() {
         return String::new();
@@ -132,7 +132,7 @@ fn override_line(change: &OverrideChange, action: Action, page: Page) -> String 
     }
 }
 
-/// Between before and after.
+/// The arrow between before and after.
 pub fn arrow(page: Page) -> &'static str {
     if page.unicode { "→" } else { "->" }
 }

@@ -11,7 +11,7 @@ const HEADER: anstyle::Style = anstyle::Style::new().bold();
 const GAP: u16 = 2;
 /// Characters of one cell; what is longer is cut. `-o json` has all of it.
 const CELL_MAX: usize = 1000;
-/// A column is not wrapped below this width: what comes out could not be read.
+/// The least width at which a column wraps: narrower text is unreadable.
 const COLUMN_MIN: u16 = 12;
 
 /// Rows under headers. Columns that are empty in every row are left out.

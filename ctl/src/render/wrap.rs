@@ -2,8 +2,8 @@
 
 use super::Page;
 
-/// Text with line breaks where the page ends; later lines start `indent` columns in, the first one
-/// goes on at column `at`.
+/// Breaks text at the page's width. The first line starts at column `at`; later lines are indented
+/// by `indent` columns.
 pub fn wrapped(text: &str, indent: usize, at: usize, page: Page) -> String {
     let Some(width) = page.width.map(usize::from) else {
         return text.to_owned();

@@ -1,5 +1,5 @@
-//! What an edit of limits comes to, overrides included. There may be a hundred thousand of those:
-//! they are read page by page, and only where the question needs them.
+//! The plan of an edit of limits and their overrides. A domain may have 100,000 overrides: they are
+//! read page by page, and only if the plan needs them.
 
 mod invalid_overrides;
 mod override_plan;
@@ -19,7 +19,7 @@ use crate::{
     render::counted,
 };
 
-/// Overrides of one limit that go and are recorded. The history keeps no more than 1 MiB of an
+/// The most deleted overrides of one limit that are recorded. The history keeps at most 1 MiB of an
 /// edit, which is fewer.
 const RECORDED_MAX: u64 = 20_000;
 /// The number of overrides to be deleted, for the confirmation prompt.
@@ -31,28 +31,28 @@ pub fn deletion_summary(count: u64) -> String {
     overrides
 }
 
-/// Overrides that become others, by limit and bucket; `None`: the limit's own numbers.
+/// Changed overrides, by limit and bucket; `None` deletes the override.
 pub type Deltas = BTreeMap<Name, BTreeMap<Values, Option<Override>>>;
 
 /// What an edit changes and writes.
 #[derive(Debug, Default)]
 pub struct EditPlan {
-    /// Every limit, in the order of the policy; those that go come last.
+    /// Every limit, in the order of the policy; deleted ones come last.
     pub changes: Vec<LimitChange>,
     /// Whether any of the limits before had overrides, which then were read.
     pub overrides_read: bool,
-    /// What is written of overrides.
+    /// The edits of overrides to write.
     pub overrides: OverrideEdits,
-    /// Overrides that stay and do not fit their limit any more, by limit. Such an edit must not be
-    /// made.
+    /// Overrides that stay and would be invalid for their limit, by limit. Such an edit must not be
+    /// written.
     pub invalid_overrides: Vec<(Name, Vec<String>)>,
 }
 
 impl Session<'_> {
     /// The plan of an edit from the limits `before`, read without overrides, to `after`.
     ///
-    /// A limit that lists overrides has just these afterwards. One that lists none keeps those it
-    /// has, but for the deltas, unless it is split by other entries.
+    /// A limit that lists overrides has exactly these afterwards. One that lists none keeps its
+    /// own, changed by the deltas, unless its `per` changes.
     pub async fn plan_edit(
         &self,
         before: Option<&Policy>,

@@ -12,7 +12,7 @@ use crate::{bucket::Values, error::Error};
 pub struct KeptOverrides {
     /// How many stay, by limit; only those of limits that list some.
     pub by_limit: Vec<(Name, usize)>,
-    /// What prevents it, a line each.
+    /// Why some cannot be kept, a line each.
     pub problems: Vec<String>,
 }
 
@@ -88,7 +88,7 @@ impl Session<'_> {
 }
 
 impl EditPlan {
-    /// How many overrides go without another in their place.
+    /// How many overrides are deleted without a replacement.
     pub fn overrides_gone(&self) -> u64 {
         let removed = self.changes.iter().flat_map(|change| &change.overrides);
         let removed = removed.filter(|change| change.after.is_none()).count();

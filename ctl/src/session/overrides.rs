@@ -54,7 +54,7 @@ impl Session<'_> {
         counts.map_err(|error| self.failed(&error))
     }
 
-    /// The overrides of a limit in order, `max` at most; which, where there are more, is chance.
+    /// The overrides of a limit in order, `max` at most; if there are more, an arbitrary choice.
     pub async fn some_overrides(
         &self,
         domain: &Name,
@@ -82,7 +82,7 @@ impl Session<'_> {
         )))
     }
 
-    /// The limits of the domain, and of their overrides that of one bucket.
+    /// The limits of the domain, with the override of one bucket only.
     pub async fn policy_for_bucket(
         &self,
         policy: Policy,
@@ -97,11 +97,11 @@ impl Session<'_> {
         Ok(policy)
     }
 
-    /// The limits of the domain, and of their overrides those that apply to a request.
+    /// The limits of the domain, with only the overrides that apply to a request.
     pub async fn policy_for_request(&self, descriptor: &Descriptor) -> Result<Policy, Error> {
         let mut policy = self.policy(Overrides::None).await?;
-        // At the end of time, when nothing but endless pauses holds any more: more is read than
-        // needed, never less.
+        // Matches at the end of time, when only endless pauses hold: it may read too many
+        // overrides, never too few.
         let compiled = Compiled::new(policy.clone());
         for found in compiled.matching(descriptor, u64::MAX) {
             let values: Values = found.values.iter().map(|v| v.map(<[u8]>::to_vec)).collect();

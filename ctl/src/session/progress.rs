@@ -9,7 +9,7 @@ use std::{
 use super::Session;
 use crate::render;
 
-/// Between two drawings of the bar; what takes less than one shows none.
+/// The time between two drawings of the bar. A shorter scan shows none.
 const DRAWN_EVERY: Duration = Duration::from_millis(200);
 
 impl Session<'_> {
@@ -42,7 +42,7 @@ impl Session<'_> {
     fn draw(&self, total: Option<u64>) {
         let walked = self.walked.load(Ordering::Relaxed);
         draw(&match total {
-            // Other keys come and go while this one walks.
+            // Keys are created and deleted during the scan.
             Some(total) => {
                 let walked = walked.min(total);
                 let bar = render::bar(walked, total, self.printer.page());
@@ -53,7 +53,7 @@ impl Session<'_> {
     }
 }
 
-/// In the place of what was drawn last. A terminal that cannot be written to shows nothing.
+/// Replaces the last drawing. Write errors are ignored.
 fn draw(text: &str) {
     let mut terminal = anstream::stderr().lock();
     let _ = write!(terminal, "\r\x1b[K{text}");

@@ -12,7 +12,7 @@ use crate::error::Error;
 /// One limit's part in a check.
 #[derive(Clone, Debug)]
 pub struct Subject {
-    /// Names the bucket, apart from those of other scenarios.
+    /// The key of the bucket, unique among scenarios.
     pub bucket: String,
     /// The numbers of the bucket.
     pub algorithm: Algorithm,
@@ -22,7 +22,7 @@ pub struct Subject {
     pub cost: u64,
     /// Slots to free in the bucket of a queue.
     pub free: Vec<Freed>,
-    /// Of a limit whose responses say their cost.
+    /// What the check reserves and settles, if responses of the limit say their cost.
     pub costs: Option<Reserving>,
     /// When the bucket is penalized.
     pub penalty: Option<Penalty>,
@@ -35,7 +35,7 @@ pub struct Subject {
 pub struct Reserving {
     /// Its cost is a reservation with this secret.
     pub secret: Option<u64>,
-    /// True costs of earlier ones.
+    /// The actual costs of earlier requests.
     pub settle: Vec<CostSettlement>,
 }
 
@@ -55,8 +55,8 @@ pub trait Engine {
     /// Decides one check; one verdict per subject, in order.
     ///
     /// # Errors
-    /// The engine could not decide. Numbers older than a bucket's are such a fault: a scenario
-    /// edits its limits in order.
+    /// The engine could not decide, for instance because the numbers are older than the bucket's: a
+    /// scenario edits its limits in order.
     fn check(
         &mut self,
         subjects: &[Subject],

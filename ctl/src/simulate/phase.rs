@@ -9,11 +9,11 @@ use super::{Request, Step, Traffic, TrafficError, traffic::bounded};
 /// Traffic and when it comes: `constant:20/s,3s..5s`, `burst:10@1s,500ms..` or all the time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Phase {
-    /// What comes.
+    /// The requests.
     pub traffic: Traffic,
     /// When it begins, in milliseconds from the start.
     pub from_ms: u64,
-    /// When it is over; none: with the simulation.
+    /// When it ends; `None`: with the simulation.
     pub until_ms: Option<u64>,
 }
 
@@ -73,7 +73,7 @@ pub fn steps(
     descriptor: &Descriptor,
 ) -> Result<Vec<Step>, TrafficError> {
     let mut times = Vec::new();
-    // Two phases alike must not draw the same times.
+    // Two equal phases must not draw the same times.
     for (nth, phase) in (0_u64..).zip(phases) {
         times.extend(phase.times(for_ms, seed.wrapping_add(nth))?);
         bounded(u128::try_from(times.len()).unwrap_or(u128::MAX))?;

@@ -15,11 +15,11 @@ pub struct Report {
 pub struct Run {
     /// The scenario.
     pub id: String,
-    /// One per step; nothing for an edit, or where a client leaves. Where a true cost is settled, what a
-    /// request without a cost would get then.
+    /// One per step; `None` for an edit, or where a client leaves. For a settlement, the answer to a
+    /// request of cost 0 at that time.
     pub steps: Vec<Option<Answer>>,
-    /// When each step was, in milliseconds, and its cost, the true one where that is settled, 0 where a
-    /// client leaves; nothing for an edit.
+    /// The time of each step in milliseconds, and its cost: the actual one of a settlement, 0 where a
+    /// client leaves; `None` for an edit.
     #[serde(skip)]
     pub requests: Vec<Option<(u64, u64)>>,
     /// Where the answers are not what was expected.
@@ -32,7 +32,7 @@ pub struct Run {
 pub struct Answer {
     /// Whether it passes.
     pub allowed: bool,
-    /// The least of the limits; nothing where no limit counts.
+    /// The least of the limits; `None` where no limit counts.
     pub remaining: Option<u64>,
     /// The largest of those that deny; −1: never.
     #[serde(serialize_with = "or_never")]
@@ -41,17 +41,17 @@ pub struct Answer {
     pub reset_after_ms: u64,
     /// The limits that deny.
     pub denied_by: Vec<String>,
-    /// How long the request is held; nothing if it is denied.
+    /// How long the request is held; `None` if it is denied.
     pub delay_ms: Option<u64>,
-    /// Units that a settlement gave back; nothing of a request.
+    /// Units that a settlement gave back; `None` for a request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub given_back: Option<u64>,
-    /// Units that it charged beyond what was reserved; nothing of a request.
+    /// Units that a settlement charged beyond the reservation; `None` for a request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub excess: Option<u64>,
 }
 
-/// A field of an answer that is not what was expected.
+/// A field of an answer that differs from the expected one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
     /// The step, counted from 0.

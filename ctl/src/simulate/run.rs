@@ -15,7 +15,8 @@ use crate::error::Error;
 
 use held::{Asked, Held};
 
-/// A client leaves. It is believed after an edit of the limit too, when its slot frees nothing.
+/// The options of a check that frees a leaving client's slot. `force`: also after an edit of the
+/// limit, when that frees nothing.
 const LEAVING: Options = Options {
     peek: true,
     denied: false,
@@ -26,7 +27,7 @@ const LEAVING: Options = Options {
 /// Runs every scenario with its own clock and its own buckets.
 ///
 /// # Errors
-/// What the engine could not decide.
+/// The engine's error, if it could not decide.
 pub async fn run(scenarios: &[Scenario], engine: &mut impl Engine) -> Result<Report, Error> {
     let mut report = Report {
         scenarios: Vec::with_capacity(scenarios.len()),
@@ -106,7 +107,7 @@ fn differences(step: usize, expect: &[Expected], answer: &Answer) -> Vec<Differe
 }
 
 impl Settle {
-    /// A request as that which has ended, without a cost.
+    /// A peek of cost 0 with the descriptor of the request that has ended.
     fn look_at(&self, scenario: &Scenario) -> Request {
         let descriptor = match scenario.steps.get(self.step) {
             Some(Step::Check(request)) => request.descriptor.clone(),
@@ -134,7 +135,7 @@ async fn check(
     let mut refused = Vec::new();
     for found in policy.matching(&request.descriptor, request.t_ms) {
         if found.missing.is_some() {
-            // Denied without its entry, whatever is left.
+            // `if_missing: deny` denies it, whatever is left.
             refused.extend(found.enforced.then(|| found.limit.name.to_string()));
             continue;
         }

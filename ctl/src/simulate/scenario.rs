@@ -44,7 +44,7 @@ pub enum Step {
 /// One request.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// When, in milliseconds; may be before the step before.
+    /// When, in milliseconds; may be earlier than the previous step.
     pub t_ms: u64,
     /// How many requests it stands for.
     pub cost: u64,
@@ -56,7 +56,7 @@ pub struct Request {
     pub expect: Vec<Expected>,
 }
 
-/// The true cost of a request, in the place of what it reserved.
+/// The actual cost of a request, which replaces its reservation.
 #[derive(Clone, Debug)]
 pub struct Settle {
     /// When, in milliseconds.

@@ -1,4 +1,4 @@
-//! Reports of limiters: who follows the limits, what was decided, who was denied.
+//! Reports of limiters: the fleet, the decisions, the denied buckets.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Servers, and rlctl as a stranger runs it.
+//! Servers, and rlctl in a clean environment.
 
 #![expect(dead_code, reason = "each test binary uses its part of this")]
 
@@ -45,7 +45,7 @@ impl Server {
     }
 }
 
-/// The environment of whoever runs the tests must not show.
+/// Hides the environment of the user who runs the tests.
 const CLEAN: [(&str, &str); 13] = [
     ("RLCTL_REDIS", ""),
     ("RL_STORE", ""),

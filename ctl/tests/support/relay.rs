@@ -1,4 +1,4 @@
-//! A relay in front of a server, which breaks connections where a test says.
+//! A relay in front of a server, which breaks connections where a test says so.
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -30,10 +30,10 @@ pub enum Breaks {
     AnswerAndAllAfterwards,
 }
 
-/// What says that a request is an edit: every one carries its reason.
+/// Marks a request as an edit: every edit carries this reason.
 pub const REASON: &str = "reason-of-the-edit";
 
-/// Relays to the server at `port`; the port to connect to.
+/// Starts a relay to the server at `port`; returns the port to connect to.
 pub fn relay(port: u16, breaks: Breaks) -> Result<u16> {
     let listener = TcpListener::bind(("127.0.0.1", 0))?;
     let own = listener.local_addr()?.port();
@@ -57,7 +57,7 @@ pub fn relay(port: u16, breaks: Breaks) -> Result<u16> {
     Ok(own)
 }
 
-/// One request and its answer after the other, as rlctl makes them.
+/// Relays requests and answers one at a time, as rlctl sends them.
 fn carry(mut client: TcpStream, mut server: TcpStream, breaks: Breaks, edits: &AtomicUsize) {
     let mut answers = server.try_clone().unwrap();
     let mut to_client = client.try_clone().unwrap();
@@ -66,7 +66,7 @@ fn carry(mut client: TcpStream, mut server: TcpStream, breaks: Breaks, edits: &A
     thread::spawn(move || {
         let mut bytes = vec![0; 65_536];
         while let Ok(count @ 1..) = answers.read(&mut bytes) {
-            // 1: not this answer. 2: this answer, and none after it.
+            // 1: drop this answer. 2: relay this answer, and none after it.
             let last = hushed.load(Ordering::SeqCst);
             if last == 1 || to_client.write_all(&bytes[..count]).is_err() || last == 2 {
                 break;

@@ -1,9 +1,9 @@
-//! Whether output is as docs/rlctl-output.schema.json says.
+//! Validates output against docs/rlctl-output.schema.json.
 
 use anyhow::Result;
 use serde_json::Value;
 
-/// An error names the first place that is not as the definition says.
+/// The error names the first place that violates the definition.
 pub fn validate(definition: &str, value: &Value) -> Result<()> {
     json_schema::validate(
         &format!("rlctl-output.schema.json#/$defs/{definition}"),

@@ -18,7 +18,7 @@ use harness::until;
 use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// How long a program may take for what it is waited for.
+/// The longest wait for something that a program should do.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 const SIZE: PtySize = PtySize {
     rows: 24,
@@ -74,8 +74,8 @@ impl Terminal {
         let parser = Arc::new(Mutex::new(vt100::Parser::new(cells(24), cells(80), 0)));
         let written = Arc::new(Mutex::new(Vec::new()));
         let (screen, all) = (Arc::clone(&parser), Arc::clone(&written));
-        // PauseEnd with the program, whose end closes the terminal. The slave is kept open until then
-        // by whoever holds the pair.
+        // Ends with the program, whose exit closes the terminal. Until then the pair's owner keeps
+        // the slave open.
         std::thread::spawn(move || {
             let mut bytes = [0; 4096];
             while let Ok(count @ 1..) = output.read(&mut bytes) {
@@ -98,7 +98,7 @@ impl Terminal {
         self.parser.lock().unwrap().screen().contents()
     }
 
-    /// Waits until this is on the screen, and returns all that is.
+    /// Waits until this is on the screen, and returns the whole screen.
     pub async fn shows(&self, what: &str) -> Result<String> {
         let shown = until(what, PATIENCE, async || {
             let text = self.text();
@@ -151,7 +151,7 @@ impl Terminal {
         Ok(status.await?.exit_code())
     }
 
-    /// Waits for the end; the exit code, with the terminal as it was before.
+    /// Waits for the end and for the terminal to be as before; returns the exit code.
     pub async fn ends(mut self) -> Result<u32> {
         let code = self.code().await?;
         until("the screen is given back", PATIENCE, async || {

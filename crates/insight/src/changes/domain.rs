@@ -1,10 +1,10 @@
-//! What an edit does to the fields of the domain itself: its pause and its exemptions.
+//! The changes of the domain's own fields: its pause and its exemptions.
 
 use policy::{Exemption, Name, Pause, Policy};
 
 use super::FieldChange;
 
-/// How two policies differ in the fields of the domain itself.
+/// How two policies differ in the domain's own fields.
 pub fn of_domain(before: Option<&Policy>, after: &Policy) -> Vec<FieldChange> {
     let exempt = before.map_or(&[][..], |before| &before.exempt);
     let before = before.and_then(|before| before.paused);
@@ -39,5 +39,5 @@ pub(crate) fn domain_fields(
     paused.into_iter().chain(exempt).collect()
 }
 
-/// What the field of an exemption in a domain starts with; its name follows.
+/// The prefix of an exemption's field in a domain; its name follows.
 pub(crate) const EXEMPT: &str = "exempt.";

@@ -1,4 +1,4 @@
-//! What an edit does to the numbers of single buckets.
+//! The changes of overrides.
 
 use std::collections::BTreeMap;
 
@@ -10,14 +10,14 @@ use serde::Serialize;
 pub struct OverrideChange {
     /// The bucket.
     pub values: Node,
-    /// As it was.
+    /// The override before.
     pub before: Option<Node>,
-    /// As it is.
+    /// The override after.
     pub after: Option<Node>,
 }
 
-/// How overrides differ, as documents that name their buckets: those that are there afterwards,
-/// then those that are gone.
+/// How overrides differ, as documents that name their buckets: first those that exist afterwards,
+/// then the deleted ones.
 pub fn of_overrides(before: Vec<Node>, after: Vec<Node>) -> Vec<OverrideChange> {
     let mut before: BTreeMap<String, Node> = { before.into_iter() }
         .map(|node| (bucket_of(&node), node))
@@ -46,7 +46,7 @@ fn bucket_of(node: &Node) -> String {
     format!("{entries:?}")
 }
 
-/// The difference between two documents of overrides of one bucket; none if there is none.
+/// The difference between two overrides of one bucket, as documents; empty if they are equal.
 pub fn override_change(before: Option<&Node>, after: Option<&Node>) -> Vec<OverrideChange> {
     let values = after
         .or(before)

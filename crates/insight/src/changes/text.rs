@@ -5,7 +5,7 @@ use policy::{Node, Value};
 use super::{FieldChange, OverrideChange};
 
 impl FieldChange {
-    /// The value before, as text: a field that is not written has its default.
+    /// The value before, as text; a missing field shows its default.
     pub fn before_text(&self) -> String {
         self.text(self.before.as_ref())
     }
@@ -74,7 +74,7 @@ pub fn format_map(node: &Node, between: &str, separator: &str) -> String {
     words.collect::<Vec<_>>().join(separator)
 }
 
-/// What a field that is not written means.
+/// The meaning of a missing field.
 fn default_of(field: &str) -> &'static str {
     match field {
         "match" => "every request",

@@ -1,15 +1,15 @@
-//! Limiters and proxies that are behind.
+//! Limiters and proxies with stale revisions.
 
 use policy::{Name, Revision};
 use store::Fleet;
 
 use crate::{Finding, Severity, limiter_name, proxy_name};
 
-/// An edit this young may still be on its way, in milliseconds.
+/// An edit younger than this may still be spreading, in milliseconds.
 const ON_ITS_WAY_MS: u64 = 3000;
 
-/// Limiters and proxies that are alive and do not have the current revision of a domain. `edited_ms_ago`:
-/// the age of its last edit in milliseconds, if the history names one.
+/// Live limiters and proxies that lack the current revision of a domain. `edited_ms_ago`: the age of its
+/// last edit in milliseconds, if the history names one.
 pub fn behind(
     fleet: &Fleet,
     domain: &Name,

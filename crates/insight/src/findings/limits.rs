@@ -7,7 +7,7 @@ use store::{Fleet, Head};
 
 use crate::{Finding, LiveEntries, Severity, pause_state, truncated_list};
 
-/// Limits that one finding names.
+/// The most limits that one finding names.
 const NAMED_MAX: usize = 10;
 
 /// The store has no domain.
@@ -22,8 +22,7 @@ pub fn no_domain() -> Finding {
     .mend("rlctl apply -f limits.yaml")
 }
 
-/// Domains that limiters have in force and the store does not have any more; `only` one of them, or
-/// all.
+/// Domains that limiters have in force and the store has lost; `only` restricts them to one domain.
 pub fn flushed(fleet: &Fleet, heads: &[Head], only: Option<&Name>) -> Vec<Finding> {
     let mut followed: BTreeMap<&Name, (usize, u64)> = BTreeMap::new();
     for (domain, revision) in fleet.limiters.iter().flat_map(|limiter| &limiter.revisions) {
@@ -60,7 +59,7 @@ fn flushed_domain(domain: &Name, limiters: usize, revision: u64) -> Finding {
     ))
 }
 
-/// The domain is listed, and its record is not there.
+/// The domain is listed, but its record is missing.
 pub fn lost(domain: &Name) -> Finding {
     Finding::new(
         Severity::Error,
@@ -88,7 +87,7 @@ pub fn unreadable(domain: &Name, why: &str) -> Finding {
     .mend("rlctl --version    # is it as new as what wrote the limits?")
 }
 
-/// A domain that can be read, at a time in milliseconds since the epoch.
+/// The findings of a readable domain, at a time in milliseconds since the epoch.
 pub fn look(policy: &Policy, live: &LiveEntries, now_ms: u64) -> Vec<Finding> {
     let mut findings: Vec<Finding> = paused_domain(policy, now_ms).into_iter().collect();
     for limit in &policy.limits {
@@ -125,7 +124,7 @@ fn unmeant(policy: &Policy, problem: Problem) -> Finding {
     ))
 }
 
-/// Overrides that do not fit their limit: with one of them, no limiter reads the domain.
+/// Invalid overrides: with one of them, no limiter reads the domain.
 pub fn invalid_overrides(policy: &Policy, limit: &Limit, invalid: &[String]) -> Option<Finding> {
     if invalid.is_empty() {
         return None;
@@ -177,12 +176,12 @@ fn paused(policy: &Policy, limit: &Limit, now_ms: u64) -> Option<Finding> {
     )
 }
 
-/// Entries that a request may come without.
+/// Whether a request may lack the entry.
 fn may_lack(key: &Name) -> bool {
     !BUILT_IN.contains(&key.as_str())
 }
 
-/// A client that leaves an entry out meets no limit.
+/// A limit that clients escape by leaving an entry out.
 fn escapes(policy: &Policy, limit: &Limit) -> Option<Finding> {
     let by_per = limit.per.iter().filter(|key| may_lack(key));
     let key = match limit.if_missing {
@@ -209,7 +208,7 @@ fn escapes(policy: &Policy, limit: &Limit) -> Option<Finding> {
     })
 }
 
-/// A condition that holds only for requests that have the entry.
+/// A matcher that holds only for requests that have the entry.
 fn needed(limit: &Limit) -> Option<&Matcher> {
     let mut matchers = limit.matchers.iter();
     matchers.find(|matcher| {
@@ -218,7 +217,7 @@ fn needed(limit: &Limit) -> Option<&Matcher> {
     })
 }
 
-/// Whether another limit holds for the same requests where they lack the entry.
+/// Whether another limit applies to the same requests if they lack the entry.
 fn caught_elsewhere(policy: &Policy, limit: &Limit, key: &Name) -> bool {
     let rest = |other: &Limit| {
         let mut matchers = other.matchers.iter();

@@ -7,10 +7,10 @@ use store::Health;
 
 use crate::{Finding, Severity};
 
-/// Clocks that differ by more are reported, in milliseconds.
+/// Clocks that differ by more than this are reported, in milliseconds.
 const SKEW_MS: u64 = 1000;
 
-/// Everything but its clock; `store` is the URL that led to it.
+/// All findings of a server but those of its clock; `store` is the URL that led to it.
 pub fn look(node: &Health, store: &str, prefix: &str) -> Vec<Finding> {
     let node = Node {
         health: node,
@@ -64,7 +64,7 @@ struct Node<'h> {
     prefix: &'h str,
 }
 
-/// The server's own client, with where it is to go; `store` is the URL that led there.
+/// The command line of the server's own client; `store` is the URL that led to the server.
 pub fn client(health: &Health, store: &str) -> String {
     let info = health.info.as_ref();
     let client = match info.and_then(|info| info.get("valkey_version")) {

@@ -64,7 +64,7 @@ fn credit(entry: &HistoryEntry) -> Option<HistoryChange> {
     })
 }
 
-/// A JSON document, or nothing.
+/// A JSON document; `None` if the text is empty.
 fn document(json: &str) -> Result<Option<Node>, serde_json::Error> {
     if json.is_empty() {
         return Ok(None);

@@ -7,10 +7,10 @@ use crate::{
     counted,
 };
 
-/// Limits that are named.
+/// The most limits that are named.
 const NAMED_MAX: usize = 5;
 
-/// `+exports ~per-user -old`; `bucket`: the one that was reset or credited, where it is known.
+/// `+exports ~per-user -old`; `bucket` is the one that was reset or credited, if known.
 pub fn summary(
     change: &HistoryChange,
     changes: &[LimitChange],

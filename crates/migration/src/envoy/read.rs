@@ -1,5 +1,5 @@
-//! Reading a file. Whatever envoyproxy/ratelimit refuses is an error here as well; what it accepts
-//! and ignores is reported.
+//! Reading a file. What envoyproxy/ratelimit rejects is an error here as well; what it accepts and
+//! ignores is reported.
 
 use documents::{Choice, Entry, Field, Node, Path, Value, similar};
 
@@ -21,7 +21,7 @@ const DESCRIPTOR: [&str; 10] = [
 ];
 const RATE_LIMIT: [&str; 5] = ["name", "replaces", "unit", "requests_per_unit", "unlimited"];
 
-/// What a file configures; `None`, and problems, if anything about it is wrong.
+/// The configuration in a file; `None`, with problems reported, if anything in it is wrong.
 pub(super) fn config(reading: &mut Reading) -> Option<RateLimitConfig> {
     let node = reading.node.take()?;
     let root = Field {
@@ -109,7 +109,7 @@ fn metric(field: &Field<'_>, reading: &mut Reading) {
         .push_hint("`rlctl top` and `rlctl denials` show which values use a limit most");
 }
 
-/// What envoyproxy/ratelimit demands of a descriptor.
+/// Checks a descriptor as envoyproxy/ratelimit does.
 fn check(item: &Field<'_>, found: &Descriptor, reading: &mut Reading) {
     let place = found.place.or(item.node.place);
     let errors = &mut reading.errors;
@@ -220,7 +220,7 @@ fn read_requests(field: &Field<'_>, reading: &mut Reading) -> Option<u32> {
     number
 }
 
-/// Fields that envoyproxy/ratelimit has elsewhere and ignores here.
+/// Reports a field that envoyproxy/ratelimit has elsewhere and ignores here.
 fn unexpected(parent: &Field<'_>, entry: &Entry, expected: &[&str], reading: &mut Reading) {
     let path = Path::Field(&parent.path, &entry.key);
     let known = [&ROOT[..], &DESCRIPTOR, &RATE_LIMIT].concat();
@@ -244,7 +244,7 @@ fn text(field: &Field<'_>, what: &str, reading: &mut Reading) -> String {
     text.unwrap_or_default().to_owned()
 }
 
-/// YAML 1.1, which envoyproxy/ratelimit reads, has more words for these.
+/// envoyproxy/ratelimit reads YAML 1.1, which has more words for booleans.
 fn flag(field: &Field<'_>, reading: &mut Reading) -> bool {
     let word = field
         .node

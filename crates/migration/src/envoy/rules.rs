@@ -1,4 +1,4 @@
-//! What envoyproxy/ratelimit is configured with.
+//! The configuration of envoyproxy/ratelimit.
 
 use documents::{Choice, Place};
 
@@ -7,26 +7,26 @@ use documents::{Choice, Place};
 pub struct RateLimitConfig {
     /// The domain.
     pub domain: String,
-    /// Where the domain stands, if it was read from a file.
+    /// The position of the domain, if it was read from a file.
     pub place: Option<Place>,
     /// The descriptors at the top.
     pub descriptors: Vec<Descriptor>,
 }
 
-/// A key, perhaps with a value, and what it leads to.
+/// A key, perhaps with a value, its limit and the descriptors below it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Descriptor {
     /// The key of the entry.
     pub key: String,
-    /// Its value, with a `*` at the end for whatever starts so; empty: any value.
+    /// Its value; a `*` at the end matches any rest, and an empty value matches any value.
     pub value: String,
-    /// Where it stands, if it was read from a file.
+    /// Its position, if it was read from a file.
     pub place: Option<Place>,
     /// `rate_limit`.
     pub rate_limit: Option<RateLimit>,
     /// A request over the limit passes, and is counted.
     pub shadow_mode: bool,
-    /// A request over the limit passes as long as another such limit has something left.
+    /// A request over the limit passes as long as another such limit has units left.
     pub quota_mode: bool,
     /// The values that a wildcard matches share one bucket.
     pub share_threshold: bool,
@@ -34,10 +34,10 @@ pub struct Descriptor {
     pub descriptors: Vec<Descriptor>,
 }
 
-/// How much.
+/// The limit of a descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RateLimit {
-    /// What `replaces` of others names.
+    /// The name by which `replaces` of other limits refers to it.
     pub name: String,
     /// The limits that this one suppresses.
     pub replaces: Vec<String>,
@@ -50,7 +50,7 @@ pub struct RateLimit {
 pub enum Quota {
     /// Not limited.
     Unlimited,
-    /// So many requests in each unit of time.
+    /// This many requests in each unit of time.
     Rate {
         /// The number.
         requests: u32,
@@ -72,7 +72,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// The length, as a limits file writes it: envoyproxy/ratelimit's month has 30 days, and its
+    /// The length, as a limits file writes it. In envoyproxy/ratelimit a month has 30 days and a
     /// year 365.
     pub fn period(self) -> &'static str {
         match self {
@@ -100,8 +100,8 @@ impl Choice for Unit {
 }
 
 impl Descriptor {
-    /// `key`, or `key_value`: what envoyproxy/ratelimit distinguishes the descriptors of one list
-    /// by, and names its statistics with.
+    /// `key` or `key_value`: envoyproxy/ratelimit distinguishes the descriptors of one list by it,
+    /// and uses it in the names of statistics.
     pub(crate) fn composite_key(&self) -> String {
         if self.value.is_empty() {
             self.key.clone()

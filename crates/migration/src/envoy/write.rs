@@ -1,4 +1,4 @@
-//! The trees as limits: one for each way from the top to a `rate_limit`.
+//! Turns the trees into limits: one for each path from the root to a `rate_limit`.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,7 +12,7 @@ use crate::{
     report::Reading,
 };
 
-/// Longer ways than any request has, and no deeper than the stack.
+/// Longer than the path of any request, and safe for the stack.
 const MAX_DEPTH: usize = 32;
 
 /// Limits of a domain, as many as a limits file may have, and names in all their `replaces`.
@@ -92,7 +92,7 @@ fn domain(
     }
 }
 
-/// A descriptor that decides about requests, and those that it is below.
+/// A descriptor that decides about requests, and its ancestors.
 struct Rule<'c> {
     file: usize,
     way: Vec<&'c Descriptor>,
@@ -108,13 +108,13 @@ impl<'c> Rule<'c> {
         self.last.rate_limit.as_ref()
     }
 
-    /// The name that was given to it.
+    /// The name given in the configuration.
     fn given_name(&self) -> Option<&'c str> {
         let name = self.rate_limit().map(|limit| limit.name.as_str());
         name.filter(|name| !name.is_empty())
     }
 
-    /// As envoyproxy/ratelimit's statistics call it, within the domain.
+    /// The name in envoyproxy/ratelimit's statistics, within the domain.
     fn full_key(&self) -> String {
         let keys: Vec<String> = self.way.iter().map(|on| on.composite_key()).collect();
         keys.join(".")
@@ -158,7 +158,7 @@ impl<'c> Walk<'_, 'c> {
         }
         self.note(descriptor);
         self.list(&descriptor.descriptors, &way, &mut HashSet::new());
-        // One with neither a limit nor descriptors below ends the search, and limits nothing.
+        // A descriptor with neither a limit nor children ends the search, and limits nothing.
         if descriptor.rate_limit.is_some() || descriptor.descriptors.is_empty() {
             self.rules.push(Rule {
                 file: self.file,
@@ -187,7 +187,7 @@ impl<'c> Walk<'_, 'c> {
     }
 }
 
-/// The names of all limits of a domain, and which of them a given name stands for.
+/// The names of all limits of a domain, and the limits that each given name stands for.
 struct Names<'c> {
     unique: Unique,
     by_given_name: HashMap<&'c str, Vec<String>>,
@@ -205,7 +205,7 @@ impl<'c> Names<'c> {
         let mut by_given_name: HashMap<&str, Vec<String>> = HashMap::new();
         let mut in_order = Vec::with_capacity(rules.len());
         for rule in rules {
-            // A given name need not be the only one of its kind.
+            // A given name need not be unique.
             let alone = rule.given_name().filter(|name| given.get(name) == Some(&1));
             let name = unique.name(&alone.map_or_else(|| rule.full_key(), str::to_owned));
             if let Some(given) = rule.given_name() {
@@ -277,7 +277,7 @@ impl<'c> Names<'c> {
             }
             replaced.extend(names.iter().cloned());
         }
-        // One may be given twice.
+        // A limit may be listed twice.
         let mut known = HashSet::new();
         replaced.retain(|name| known.insert(name.clone()));
         replaced
@@ -299,7 +299,7 @@ fn pattern(rule: &Rule<'_>, reading: &mut Reading) -> Node {
     }
 }
 
-/// `true`, or the keys of which it holds where it does not hold of all wildcards.
+/// `true` if all wildcards share, or else the keys of those that do.
 fn share_threshold(rule: &Rule<'_>) -> Node {
     let wildcards = || rule.way.iter().filter(|on| on.value.contains('*'));
     if wildcards().all(|on| on.share_threshold) {

@@ -1,5 +1,5 @@
-//! The expressions of conditions and variables, as far as patterns can say the same: comparisons of
-//! entries with texts, joined by `&&`.
+//! The expressions of conditions and variables that patterns can express: comparisons of entries
+//! with texts, joined by `&&`.
 
 use documents::{Name, Node};
 
@@ -9,7 +9,7 @@ use super::{
 };
 use crate::names::literal;
 
-/// What a condition demands of one entry.
+/// What a condition requires of one entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Test {
     key: Name,
@@ -19,7 +19,7 @@ pub(super) struct Test {
     none_of: Vec<String>,
 }
 
-/// All that a limit's conditions demand, by entry.
+/// The requirements of all conditions of a limit, by entry.
 #[derive(Default)]
 pub(super) struct Matchers(Vec<Test>);
 
@@ -32,7 +32,7 @@ impl Matchers {
             self.0.push(test);
             return Ok(());
         };
-        // One list of patterns says "one of these and none of those", and no more.
+        // One list of patterns can only express "one of these and none of those".
         if let Some(any_of) = test.any_of {
             if held.any_of.as_ref().is_some_and(|held| *held != any_of) {
                 return Err(Unsupported::Twice(test.key));
@@ -64,7 +64,7 @@ impl Matchers {
     }
 }
 
-/// A condition as what it demands of entries.
+/// A condition as requirements of entries.
 pub(super) fn parse_condition(text: &str) -> Result<Vec<Test>, Unsupported> {
     let tokens = tokens(text).ok_or(Unsupported::Expression)?;
     tokens
@@ -73,7 +73,7 @@ pub(super) fn parse_condition(text: &str) -> Result<Vec<Test>, Unsupported> {
         .collect()
 }
 
-/// The entry that a variable is.
+/// The entry that a variable stands for.
 pub(super) fn parse_variable(text: &str) -> Result<Name, Unsupported> {
     match operand(&tokens(text).ok_or(Unsupported::Expression)?)? {
         Operand::Entry(name) => Ok(name),

@@ -4,7 +4,7 @@ use documents::Name;
 
 use super::unsupported::Unsupported;
 
-/// Longer expressions are not converted: they are read recursively.
+/// Longer expressions are not converted, because the parser is recursive.
 const MAX_TOKENS: usize = 256;
 
 /// A part of an expression.
@@ -15,7 +15,7 @@ pub(super) enum Token {
     Sign(&'static str),
 }
 
-/// The words, texts and signs of an expression; `None`: there is something else in it.
+/// The words, texts and signs of an expression; `None` if it contains anything else.
 pub(super) fn tokens(text: &str) -> Option<Vec<Token>> {
     const SIGNS: [&str; 11] = ["==", "!=", "&&", "[", "]", "(", ")", ",", ".", "||", "!"];
     let mut rest = text.trim_start();

@@ -2,7 +2,7 @@
 
 use documents::Name;
 
-/// Entries in the `match` of one limit.
+/// The most entries in the `match` of one limit.
 pub(super) const MAX_ENTRIES: usize = 32;
 
 /// Why an expression has no counterpart.

@@ -15,7 +15,7 @@ pub(super) struct Limiter {
     pub(super) key: Name,
 }
 
-/// What is set for all limiters, or in the map of configurations by route.
+/// Settings for all limiters, and the map of configurations by route.
 pub(super) struct Defaults<'n> {
     deny_empty_key: bool,
     by_route: Vec<(String, At<'n>)>,
@@ -51,7 +51,7 @@ impl<'n> Defaults<'n> {
     }
 }
 
-/// `None` where it cannot be expressed, which is reported.
+/// The limiter; `None`, and a report, if it cannot be expressed.
 pub(super) fn read_limiter(
     filter: &At<'_>,
     route: &str,
@@ -135,7 +135,7 @@ fn number(at: &At<'_>, least: u64, reading: &mut Reading) -> Option<u64> {
     number
 }
 
-/// The entry for a key resolver, whose code is not here to be read.
+/// The entry for a key resolver, which is code that is not available here.
 fn key(
     filter: &At<'_>,
     resolver: Option<&At<'_>>,

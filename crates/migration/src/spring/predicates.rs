@@ -6,7 +6,7 @@ use patterns::Pattern;
 use super::tree::{At, canonical};
 use crate::{names::literal, report::Reading};
 
-/// The patterns, by entry; what has no counterpart is reported as lost.
+/// The patterns, by entry. Predicates without a counterpart are reported as lost.
 pub(super) fn read(route: &At<'_>, reading: &mut Reading) -> Option<Node> {
     let mut matchers: Vec<(Name, Vec<String>)> = Vec::new();
     let predicates = route.at(&["predicates"]);
@@ -103,7 +103,7 @@ fn patterns(name: &str, args: &[String]) -> Result<Found, String> {
             }
             Ok(Some((entry(&key.to_ascii_lowercase())?, vec![pattern])))
         }
-        // Which share of a route's requests comes here is not for the limiter to decide.
+        // A limit cannot decide which share of requests a route gets.
         _ => Err(format!("the predicate `{name}` has no counterpart")),
     }
 }
@@ -113,7 +113,7 @@ fn entry(key: &str) -> Result<Name, String> {
         .map_err(|error| format!("`{key}` cannot be an entry: {error}"))
 }
 
-/// Entries that are not built in have to be supplied.
+/// Notes that the filter must supply an entry that is not built in.
 fn note_entry(predicate: &At<'_>, name: &str, key: &Name, reading: &mut Reading) {
     let source = canonical(name);
     if matches!(source.as_str(), "header" | "cookie" | "query") {
@@ -159,7 +159,7 @@ fn braces(segment: &str) -> Option<String> {
     Some(pattern)
 }
 
-/// Hosts have labels where paths have segments; `*` is one label, `**` any number of them.
+/// Hosts have labels instead of segments; `*` is one label, `**` any number of them.
 fn host_pattern(host: &str) -> Option<String> {
     let host = host.to_ascii_lowercase();
     if !host.contains(['*', '{', '?']) {
@@ -173,7 +173,7 @@ fn host_pattern(host: &str) -> Option<String> {
     Some(format!("re:{whole}"))
 }
 
-/// An address may be written as a network that is larger than itself: its host bits do not count.
+/// The host bits of a network may be set; they are ignored.
 fn network(arg: &str) -> Option<String> {
     let pattern = if arg.contains('/') {
         format!("cidr:{arg}")

@@ -2,10 +2,10 @@
 
 use documents::{Entry, Node, Path, Place, Report, Value};
 
-/// Names of one property: what it becomes is read recursively.
+/// The most names in one property: the resulting tree is read recursively.
 const MAX_STEPS: usize = 32;
 
-/// Properties of Spring's in one file; each is looked for among the others.
+/// The most Spring properties in one file: inserting one searches the others.
 const MAX_PROPERTIES: usize = 10_000;
 
 pub(super) fn load(text: &str, report: &mut Report) -> Option<Node> {
@@ -18,7 +18,7 @@ pub(super) fn load(text: &str, report: &mut Report) -> Option<Node> {
         if line.is_empty() || line.starts_with(['#', '!']) {
             continue;
         }
-        // A line that ends with a backslash goes on in the next.
+        // A line that ends with a backslash continues on the next.
         while let Some(whole) = line.strip_suffix('\\') {
             let next = lines.next().map_or("", |(_, next)| next.trim_start());
             line = format!("{whole}{next}");
@@ -111,7 +111,7 @@ fn set(node: &mut Node, steps: &[Step], value: &str, place: Place) -> Option<()>
             let Value::List(items) = &mut node.value else {
                 return None;
             };
-            // Spring demands that no index is left out, too.
+            // Spring, too, demands that no index is skipped.
             if items.len() == *index {
                 items.push(container(rest, place));
             }

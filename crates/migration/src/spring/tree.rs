@@ -1,9 +1,9 @@
-//! Spring's relaxed names: `replenishRate`, `replenish-rate` and `replenish_rate` are one, and
+//! Spring's relaxed names: `replenishRate`, `replenish-rate` and `replenish_rate` are the same, and
 //! `a.b: 1` is `a: {b: 1}`.
 
 use documents::{Entry, Node, Path, Place, Value};
 
-/// A value and its path, whatever way its names are written.
+/// A value and its path, however its names are written.
 #[derive(Clone, Debug)]
 pub(super) struct At<'n> {
     pub(super) node: &'n Node,
@@ -26,12 +26,12 @@ impl<'n> At<'n> {
         }
     }
 
-    /// What is below these names, each of which has no dot.
+    /// The value below these names, each of which has no dot.
     pub(super) fn at(&self, names: &[&str]) -> Option<Self> {
         let mut here = self.clone();
         let mut wanted = names.iter().map(|name| canonical(name)).collect::<Vec<_>>();
         while !wanted.is_empty() {
-            // Several names may be written as one.
+            // One key may hold several names.
             let (found, taken) = { here.entries() }.find_map(|entry| {
                 let parts: Vec<String> = entry.key.split('.').map(canonical).collect();
                 wanted.starts_with(&parts).then_some((entry, parts.len()))
@@ -96,7 +96,7 @@ impl<'n> At<'n> {
         self.place
     }
 
-    /// The way to it, for a message.
+    /// The path to it, for a message.
     pub(super) fn path(&self) -> Path<'_> {
         Path::Field(&Path::Root, &self.path)
     }

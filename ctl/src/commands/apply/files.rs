@@ -1,4 +1,4 @@
-//! The limits files of `apply` and `diff`: all of them valid, and each for a domain of its own.
+//! The limits files of `apply` and `diff`: all are valid, and each is for a different domain.
 
 use policy::Policy;
 
@@ -11,12 +11,11 @@ use crate::{
     session::{LiveEntries, Session},
 };
 
-/// The limits in all files; what is wrong with any of them ends the command before it does
-/// anything.
+/// The limits in all files; an error in any of them ends the command before it changes anything.
 pub async fn read(files: &FilesArg, session: &Session<'_>) -> Result<Vec<Policy>, Error> {
     let printer = session.printer;
     let sources = files.read().await?;
-    // Without it some warnings are missing; the edit reports why Redis does not answer.
+    // Without it some warnings are missing; the edit reports errors of Redis.
     let live = session.live_entries().await.unwrap_or_default();
     let mut policies: Vec<(String, Policy)> = Vec::with_capacity(sources.len());
     let mut wrong: Option<Error> = None;
@@ -52,7 +51,7 @@ fn policy(source: &Source, live: &LiveEntries, printer: &Printer) -> Result<Poli
     Ok(policy)
 }
 
-/// With --prune each of two files would delete what the other made.
+/// With --prune each of two files would delete the other's limits.
 fn check_twice(policies: &[(String, Policy)]) -> Result<(), Error> {
     for (n, (file, policy)) in policies.iter().enumerate() {
         let mut earlier = policies.iter().take(n);
@@ -67,7 +66,7 @@ fn check_twice(policies: &[(String, Policy)]) -> Result<(), Error> {
     Ok(())
 }
 
-/// The domain of the file has to be the one that was named.
+/// The file's domain must be the one named on the command line.
 pub fn check_domain(session: &Session<'_>, file: &Policy) -> Result<(), Error> {
     match session
         .named_domain()

@@ -27,7 +27,7 @@ pub struct Pruning {
     pub split_otherwise: bool,
 }
 
-/// The domain as it is, what a file makes of it, and the plan of the edit.
+/// The domain as stored, the merged limits, and the plan of the edit.
 pub async fn plan_file(
     session: &Session<'_>,
     file: Policy,
@@ -42,7 +42,7 @@ pub async fn plan_file(
     plan(session, &domain, merge, pruning).await
 }
 
-/// As [`plan_file`], for what `merge` makes of the domain.
+/// As [`plan_file`], with the limits that `merge` makes of the domain.
 pub async fn plan(
     session: &Session<'_>,
     domain: &Name,
@@ -78,8 +78,8 @@ pub async fn plan(
     Err(conflict())
 }
 
-/// Whether the domain is at the same revision still: overrides are read page by page, and all
-/// pages have to be of one revision.
+/// Whether the domain is still at the same revision: overrides are read page by page, and all pages
+/// must be of one revision.
 async fn unchanged(session: &Session<'_>, base: &Stored, domain: &Name) -> Result<bool, Error> {
     let now = session.read(domain, Overrides::None).await?;
     Ok(revision_of(&now) == revision_of(base))
@@ -102,7 +102,7 @@ fn does_not_fit(text: &str) -> Error {
     .hint("apply keeps overrides that were set live, and limits that are not in the file")
 }
 
-/// Buckets that are split by other entries leave their overrides without a bucket.
+/// A limit with another `per` leaves its overrides without a bucket.
 fn check_no_override_lost(split_otherwise: &[Name], plan: &EditPlan) -> Result<(), Error> {
     let mut lost = split_otherwise.iter();
     match lost.find(|name| plan.overrides.contains_key(*name)) {

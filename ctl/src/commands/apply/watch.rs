@@ -1,7 +1,7 @@
 //! `rlctl apply --watch`: applies limits files, and each change of them.
 //!
-//! A limit is written when the files change that limit, and at no other time: what was edited live
-//! stays, and is reported as drift. A domain that the store lost is written whole.
+//! A limit is written only when the files change that limit: live edits stay, and are reported as
+//! drift. A domain that the store lost is written whole.
 
 mod applied;
 mod compare;
@@ -25,7 +25,7 @@ use applied::Applied;
 use metrics::Metrics;
 use stamps::Stamps;
 
-/// Between two looks at the files and the store.
+/// The time between two looks at the files and the store.
 const TURN: Duration = Duration::from_secs(1);
 /// The longest pause after failures in a row; the first is one turn.
 const BACKOFF_MAX: Duration = Duration::from_secs(30);
@@ -35,7 +35,7 @@ pub(super) async fn run(apply: &Apply, session: &Session<'_>) -> Result<Exit, Er
     if apply.files.has_stdin() {
         return Err(Error::usage("--watch cannot watch stdin").hint("name a file or a folder"));
     }
-    // A typo should end the command, and not wait for a file to appear.
+    // A typo ends the command; it does not wait for the file to appear.
     let stamps = Stamps::of(&apply.files)?;
     for path in apply.files.list()? {
         if let Err(error) = std::fs::metadata(&path) {
@@ -83,13 +83,13 @@ struct Watch<'w> {
     apply: &'w Apply,
     session: &'w Session<'w>,
     metrics: Arc<Metrics>,
-    /// The files when they were read last.
+    /// The stamps of the files when they were last read.
     seen: Stamps,
-    /// The files a turn ago. Files that change still may be half written.
+    /// The stamps one turn ago. Files that still change may be half written.
     candidate: Stamps,
-    /// What the last valid files say, a domain each.
+    /// The limits of the last valid files, a domain each.
     files: Vec<File>,
-    /// What is wrong with the files as they are now.
+    /// The error in the current files.
     invalid: Option<String>,
     failure: Option<Failure>,
 }
@@ -105,14 +105,14 @@ struct Failure {
 struct File {
     policy: Policy,
     digests: Applied,
-    /// The record that it was compared with last; `None`: not yet.
+    /// The record at the last comparison; `None` before the first.
     compared: Option<Compared>,
 }
 
 /// What a comparison found.
 #[derive(PartialEq, Eq)]
 struct Compared {
-    /// The revision that was there.
+    /// The revision of the domain.
     revision: Option<Revision>,
     /// The limits that differ.
     drift: Vec<String>,

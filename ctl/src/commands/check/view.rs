@@ -25,7 +25,7 @@ pub struct Report {
     pub peek: bool,
 }
 
-/// As the limiter's HTTP API answers.
+/// In the form of the limiter's HTTP API.
 impl Serialize for Report {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         json::Reply::new(&self.answer, &self.policy).serialize(serializer)
@@ -127,7 +127,7 @@ impl Report {
         ]
     }
 
-    /// The entry without which the limit lets nothing pass, if the request lacks it.
+    /// The entry that the request lacks and without which the limit denies.
     fn missing<'a>(&self, limit: &'a LimitAnswer) -> Option<&'a Name> {
         let index = self.policy.position(limit.name.as_str())?;
         let denies = self.policy.limit(index)?.if_missing == IfMissing::Deny;

@@ -1,4 +1,4 @@
-//! The names that a shell completes; after any error there are none, and no message.
+//! The names that a shell completes. After an error there are none, and no message.
 
 use store::Overrides;
 
@@ -41,7 +41,7 @@ async fn names(kind: Kind, global: &Global, printer: &Printer) -> Result<Vec<Str
     Ok(names.collect())
 }
 
-/// The value of an option on the line, where one was typed.
+/// The value of an option on the command line, if given.
 fn given(words: &[String], flag: &str) -> Option<String> {
     let after = |word: &String| {
         let rest = word.strip_prefix(flag)?.strip_prefix('=')?;

@@ -10,7 +10,7 @@ use migration::{Domain, file_name};
 
 use crate::{error::Error, exit::Exit};
 
-/// A file for each domain; none: they go to stdout.
+/// A file for each domain; empty if they go to stdout.
 pub(super) fn targets(out: Option<&Path>, domains: &[Domain]) -> Result<Vec<PathBuf>, Error> {
     let Some(out) = out else {
         return Ok(Vec::new());
@@ -33,7 +33,7 @@ pub(super) fn targets(out: Option<&Path>, domains: &[Domain]) -> Result<Vec<Path
     }
 }
 
-/// Writes them, all or none as far as the files that exist already show.
+/// Writes them. If one exists already, it writes none.
 pub(super) fn write(targets: &[PathBuf], domains: &[Domain], overwrite: bool) -> Result<(), Error> {
     let taken = targets.iter().find(|path| !overwrite && path.exists());
     if let Some(taken) = taken {

@@ -11,7 +11,7 @@ use crate::render::{Page, View, counted};
 #[derive(Serialize)]
 pub(super) struct Converted<'c> {
     domains: Vec<Written<'c>>,
-    /// What means something else than before.
+    /// Rules that mean something else after the conversion.
     changed: Vec<Note<'c>>,
     /// What a limits file cannot express.
     lost: Vec<Note<'c>>,

@@ -24,7 +24,7 @@ pub fn text(finding: &Finding, page: Page) -> String {
     );
     let _ = writeln!(text, "  {}", wrapped(&finding.why, 2, 2, page));
     if let Some(mend) = &finding.mend {
-        // A command is copied: it stays on one line.
+        // People copy the command, so it stays on one line.
         let _ = writeln!(text, "  fix: {mend}");
     }
     text

@@ -6,7 +6,7 @@ use insight::Finding;
 
 use crate::suggest;
 
-/// The names of all checks; a test holds that there are no others.
+/// The names of all checks; a test checks that there are no others.
 const CHECKS: [&str; 19] = [
     "clock",
     "domains",
@@ -44,7 +44,7 @@ impl FromStr for Ignored {
             Some((check, place)) => (check, Some(place.to_owned())),
             None => (text, None),
         };
-        // An empty variable is as good as none.
+        // An empty variable counts as unset.
         if CHECKS.contains(&check) || text.is_empty() {
             return Ok(Self {
                 check: check.to_owned(),
@@ -62,7 +62,7 @@ impl FromStr for Ignored {
 }
 
 impl Ignored {
-    /// Whether this finding is one of them.
+    /// Whether this finding is to be ignored.
     pub fn is(&self, finding: &Finding) -> bool {
         let place = self.place.as_ref();
         self.check == finding.check && place.is_none_or(|place| *place == finding.place)
@@ -96,7 +96,7 @@ mod tests {
             include_str!("../../../../crates/insight/src/findings/server/permissions.rs"),
             include_str!("../../../../crates/insight/src/findings/server/storage.rs"),
         ];
-        // The name of a check is the line after that of its severity.
+        // In the source, a check's name is on the line after its severity.
         let lines: Vec<&str> = sources.iter().flat_map(|text| text.lines()).collect();
         let named = lines.windows(2).filter_map(|pair| {
             let [severity, name] = pair else { return None };

@@ -11,15 +11,15 @@ use crate::{error::Error, render::counted, session::Session};
 
 /// Limits whose orphans are listed one by one.
 const LIMITS_MAX: usize = 10;
-/// Orphans of one limit whose ttl is read.
+/// Orphans of one limit whose TTL is read.
 const ASKED_MAX: usize = 20;
 
 /// How much was scanned.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Looked {
-    /// Keys, about.
+    /// The number of keys, approximately.
     pub at: u64,
-    /// Whether that was all of them.
+    /// Whether all keys were scanned.
     pub all: bool,
 }
 
@@ -30,7 +30,7 @@ struct Left {
     /// Some of them.
     keys: Vec<String>,
     overrides: Option<String>,
-    /// The limit is there, and split by other entries.
+    /// The limit exists, and its `per` has changed.
     split_otherwise: bool,
 }
 
@@ -38,13 +38,13 @@ struct Left {
 pub struct Known<'a> {
     /// The limits of all domains that can be read.
     pub policies: &'a [Policy],
-    /// The others, which are left alone.
+    /// Domains that cannot be read; their keys are not reported.
     pub unreadable: &'a [Name],
-    /// The command line of the server's client.
+    /// The command line of Redis's own client for this server.
     pub client: String,
 }
 
-/// Scans `max` keys (0: all) for those that belong to no limit.
+/// Scans `max` keys (0: all) for keys that belong to no limit.
 pub async fn look(
     session: &Session<'_>,
     known: &Known<'_>,

@@ -12,7 +12,7 @@ fn in_force(compiled: &Compiled, of: &Match<'_, '_>) -> Option<Resolved> {
     compiled.quota_for(of.index, &of.values, clock::now_ms())
 }
 
-/// The numbers of the bucket, where they are not the limit's own.
+/// The numbers of the bucket, if they differ from the limit's own.
 pub(super) fn quota(compiled: &Compiled, of: &Match<'_, '_>) -> Option<String> {
     let found = compiled.override_for(of.index, &of.values)?;
     match in_force(compiled, of)? {
@@ -34,7 +34,7 @@ pub(super) fn window(compiled: &Compiled, of: &Match<'_, '_>) -> Option<Window> 
     }
 }
 
-/// What the request costs, where it or its response says that.
+/// The request's cost, if the request or its response says it.
 pub(super) fn cost(
     compiled: &Compiled,
     of: &Match<'_, '_>,

@@ -6,7 +6,7 @@ use policy::{Compiled, Descriptor, Name, Scope};
 
 use crate::{clock, error::Error, penalty::BucketPenalty, session::Session};
 
-/// By limit; those without a penalty are left out, and cost no call.
+/// By limit. Limits without a penalty are left out, and cost no call.
 pub(super) async fn of_request(
     session: &Session<'_>,
     compiled: &Compiled,

@@ -22,7 +22,7 @@ fn reason(holds: bool, text: impl Into<String>) -> Reason {
     }
 }
 
-/// The reasons of one limit, by the limits that match.
+/// The reasons for one limit, given all limits that match.
 pub(super) fn of_limit(
     compiled: &Compiled,
     index: usize,
@@ -50,7 +50,7 @@ pub(super) fn of_limit(
     reasons
 }
 
-/// What the limit's own conditions say of the request.
+/// The limit's own conditions, checked against the request.
 fn of_conditions(limit: &Limit, descriptor: &Descriptor) -> Vec<Reason> {
     if let Some(rule) = &limit.descriptor {
         return vec![of_descriptor(rule, descriptor)];
@@ -88,7 +88,7 @@ fn of_matcher(matcher: &Matcher, descriptor: &Descriptor) -> Reason {
     }
 }
 
-/// Whether a limit of the rate limit service may apply, were there no other.
+/// Whether a limit of the rate limit service would apply if it were the only one.
 fn of_descriptor(rule: &DescriptorLimit, descriptor: &Descriptor) -> Reason {
     let entries = rule.pattern.to_items().join(", ");
     let Some(text) = descriptor.get(DESCRIPTOR) else {

@@ -23,7 +23,7 @@ pub struct Bucket {
     /// The override that gives the bucket its numbers, if one does.
     pub in_force: Option<Override>,
     pub inspection: Inspection,
-    /// Until one more unit is there than now.
+    /// The time until one more unit is available.
     pub next_ms: Option<u64>,
     pub node: String,
     /// Whether the limit, or its domain, is paused.

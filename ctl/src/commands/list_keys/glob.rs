@@ -1,6 +1,6 @@
 //! `*` and `?`, nothing else.
 
-/// Whether the whole of `text` is like `pattern`. Time grows with the product of their lengths.
+/// Whether the whole of `text` matches `pattern`. Time grows with the product of their lengths.
 pub fn matches(pattern: &str, text: &str) -> bool {
     let pattern: Vec<char> = pattern.chars().collect();
     let text: Vec<char> = text.chars().collect();

@@ -15,7 +15,7 @@ use crate::{
     session::Session,
 };
 
-/// One walk, and what is looked for.
+/// One scan, and what it looks for.
 pub struct Walk<'w> {
     pub wanted: &'w ListKeys,
     pub session: &'w Session<'w>,
@@ -24,7 +24,7 @@ pub struct Walk<'w> {
 }
 
 impl Walk<'_> {
-    /// Hands over every page until `each` says that it is enough.
+    /// Passes every page to `each` until that returns false.
     pub async fn pages(
         &self,
         mut each: impl FnMut(Vec<Row>) -> Result<bool, Error>,
@@ -49,7 +49,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Prints every bucket as it is found: what a million of them take is not kept.
+    /// Prints every bucket as it is found, so that a million of them need no memory.
     pub async fn stream(&self) -> Result<Exit, Error> {
         let printer = self.session.printer;
         let format = printer.format();
@@ -75,7 +75,7 @@ impl Walk<'_> {
 /// The parts of a long list, as each format writes them.
 struct Lines {
     format: Format,
-    /// Of the limits' names, the longest.
+    /// The length of the longest limit name.
     width: usize,
     wide: bool,
     first: bool,

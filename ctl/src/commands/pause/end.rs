@@ -18,8 +18,8 @@ pub struct PauseEnd {
 }
 
 impl PauseEnd {
-    /// The pause. A duration counts from now by the store's clock, which limiters share sooner than
-    /// the user's machine.
+    /// The pause. A duration counts from now by the store's clock: limiters are closer to it than
+    /// to the clock of the user's machine.
     pub async fn pause(&self, session: &Session<'_>) -> Result<Pause, Error> {
         if let Some(until) = &self.until {
             return point(until, session.now_ms().await?);
@@ -36,7 +36,7 @@ impl PauseEnd {
             }
         };
         let now_ms = session.now_ms().await?;
-        // Whole seconds read better; rounded up, so that it never is shorter than asked for.
+        // Whole seconds read better; rounded up, so that the pause is never shorter than requested.
         let until_ms = now_ms
             .saturating_add(ms)
             .div_ceil(1000)

@@ -60,7 +60,7 @@ impl SetLimit {
             .await
     }
 
-    /// The override of the flags, on top of the existing one.
+    /// The override that the flags make of the existing one.
     fn override_for(
         &self,
         limit: &Limit,
@@ -94,7 +94,7 @@ impl SetLimit {
     }
 }
 
-/// A limit with more overrides than it may have is one that no limiter reads.
+/// Limiters cannot read a limit that has more overrides than the maximum.
 async fn must_have_room(session: &Session<'_>, domain: &Name, limit: &Limit) -> Result<(), Error> {
     let max = limit.scope.overrides_max();
     let count = session.override_count(domain, limit).await?;
@@ -114,8 +114,7 @@ async fn must_have_room(session: &Session<'_>, domain: &Name, limit: &Limit) -> 
     })
 }
 
-/// A point in time as it is; a while from now, by the store's clock, as the point in time that it
-/// means.
+/// A point in time stays as it is; a duration counts from now by the store's clock.
 fn absolute(until: &str, now_ms: u64) -> Result<String, Error> {
     if let Some(ms) = policy::parse_timestamp(until) {
         if ms <= now_ms {
@@ -130,12 +129,12 @@ fn absolute(until: &str, now_ms: u64) -> Result<String, Error> {
                 .hint("a time is like 2026-12-01T00:00Z, a while from now like 30m or 2h"),
         );
     };
-    // Whole seconds read better, and a while need not be exact to the millisecond.
+    // Whole seconds read better, and a duration need not be exact to the millisecond.
     let now_ms = now_ms / 1000 * 1000;
     Ok(policy::format_timestamp(now_ms.saturating_add(ms)))
 }
 
-/// What happens to one bucket of a limit.
+/// The change of one bucket's override.
 pub fn between(limit: &Limit, before: Option<&Override>, after: Option<&Override>) -> LimitChange {
     let before = before.map(|entry| entry.to_node(&limit.per));
     let after = after.map(|entry| entry.to_node(&limit.per));

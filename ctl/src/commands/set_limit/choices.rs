@@ -1,5 +1,5 @@
-//! The words that fields take. They are repeated here for `--help`, for completion and for
-//! "did you mean"; a test compares them with those of limits.
+//! The words that fields accept. They are repeated here for `--help`, for completion and for "did
+//! you mean"; a test compares them with those of limits.
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
@@ -48,7 +48,7 @@ pub const UNSETTABLE: &[&str] = &[
     "week_start",
 ];
 
-/// One of these words; `-` is as good as `_`.
+/// One of these words; `-` may replace `_`.
 pub fn choice(words: &'static [&'static str]) -> impl TypedValueParser<Value = String> {
     let values = words
         .iter()
@@ -95,7 +95,7 @@ mod tests {
         assert!(complaints("nonsense", "?").contains("unknown field"));
     }
 
-    /// What is wrong with a limit with this field.
+    /// The errors of a limit with this field.
     fn complaints(field: &str, word: &str) -> String {
         let mut limit = Node::map([("name", Node::text("a")), ("rate", Node::text("1/s"))]);
         limit.set(field, Node::text(word));

@@ -176,7 +176,7 @@ impl LimitFields {
         probe != Node::map::<&str>([]) || !self.unset.is_empty()
     }
 
-    /// Whether a field other than these is named, by its flag.
+    /// The first named field that is not among these, as its flag.
     pub fn other_than(&self, allowed: &[&str]) -> Option<String> {
         let mut named = Node::map::<&str>([]);
         self.write(&mut named);
@@ -193,7 +193,7 @@ impl LimitFields {
         for field in &self.unset {
             limit.unset(field);
         }
-        // Such a rate says which algorithm it is.
+        // A rate by the calendar implies its algorithm.
         let rate = self.rate.as_deref().map(policy::parse_rate);
         if rate.is_some_and(|rate| rate.is_ok_and(|rate| rate.calendar.is_some())) {
             limit.unset("algorithm");
@@ -248,7 +248,7 @@ impl LimitFields {
         set("week_start", text(&self.week_start));
     }
 
-    /// The penalty with the named parts in the place of its old ones; `None`: no part is named.
+    /// The penalty, its named parts replaced; `None` if no part is named.
     fn penalty(&self, old: Option<&Node>) -> Option<Node> {
         if self.penalty.is_empty() {
             return None;
@@ -272,7 +272,7 @@ fn parse_penalty_part(text: &str) -> Result<Pair, String> {
     text.parse().map_err(expected)
 }
 
-/// A map of entries to their pattern, or patterns where a key came more than once.
+/// A map from each key to its pattern, or to a list of patterns if the key is given more than once.
 pub(in crate::commands) fn matchers(pairs: &[Pair]) -> Node {
     let mut map = Node::map::<&str>([]);
     for pair in pairs {
@@ -287,7 +287,7 @@ pub(in crate::commands) fn matchers(pairs: &[Pair]) -> Node {
     map
 }
 
-/// `5` is as good as `5%`.
+/// `5` means `5%`.
 fn percent(text: &str) -> String {
     if text.bytes().all(|byte| byte.is_ascii_digit()) && !text.is_empty() {
         format!("{text}%")

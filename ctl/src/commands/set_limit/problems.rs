@@ -21,10 +21,10 @@ pub fn invalid_limit(limit: &str, problems: &Problems) -> Error {
     hints.into_iter().fold(error, Error::hint)
 }
 
-/// Warnings of a limit that is valid but probably a mistake.
+/// Warnings about a limit that is valid but probably a mistake.
 pub async fn warn(session: &Session<'_>, domain: &Name, limit: &Limit) {
     let printer = session.printer;
-    // Without it some warnings are missing; the edit reports why Redis does not answer.
+    // Without it some warnings are missing; the edit reports errors of Redis.
     let live = session.live_entries().await.unwrap_or_default();
     let mut policy = Policy::empty(limit.name.clone());
     policy.limits = vec![limit.clone()];
@@ -49,8 +49,8 @@ fn line(problem: &Problem) -> String {
     }
 }
 
-/// `max_delay` is `--max-delay`, `match.path[0]` is `--match path`, `penalty.for` is `--penalty for`; an override has no flag of its
-/// own and stays what it is, `overrides[2].rate`.
+/// `max_delay` is `--max-delay`, `match.path[0]` is `--match path`, `penalty.for` is `--penalty for`; an
+/// override has no flag and keeps its path, `overrides[2].rate`.
 fn place_of(path: &str) -> Option<String> {
     let field = match path.strip_prefix("limits[") {
         Some(rest) => rest.split_once("].").map(|(_, field)| field)?,

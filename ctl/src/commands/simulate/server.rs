@@ -18,7 +18,7 @@ use crate::{
 /// The shipped scripts, on the server of a session.
 pub struct Server<'s> {
     session: &'s Session<'s>,
-    /// Keeps this simulation apart from others.
+    /// Separates this simulation's keys from those of others.
     run: u64,
     buckets: BTreeSet<String>,
 }
@@ -26,7 +26,7 @@ pub struct Server<'s> {
 impl<'s> Server<'s> {
     /// A simulation of its own.
     pub fn new(session: &'s Session<'s>) -> Self {
-        // No two at one moment by one process: different enough, and readable in a key.
+        // Unique per process and millisecond, and readable in a key.
         let run = (u64::from(std::process::id()) << 44) ^ clock::now_ms();
         Self {
             session,

@@ -5,23 +5,23 @@ use std::{fmt::Write as _, ops::Range};
 use super::timeline::{Timeline, round_up};
 use crate::{render::duration, simulate::Report};
 
-/// Stretches of time in a drawing, at most.
+/// The most time slots in a drawing.
 const SLOTS_MAX: u64 = 120;
 const WIDTH: u64 = 960;
 const LEFT: u64 = 64;
 const TOP: u64 = 40;
 const HEIGHT: u64 = 120;
-/// Lines across a chart, at most.
+/// The most lines across a chart.
 const LINES_MAX: u64 = 12;
-// Told apart by their lightness too.
+// Distinguishable by lightness too.
 const ADMITTED: &str = "#2e7d32";
 const HELD: &str = "#1e88e5";
 const DENIED: &str = "#ef9a9a";
 /// A scenario's part of the drawing: title, chart, axis.
 const PART: u64 = TOP + HEIGHT + 48;
 
-/// One chart below the other, what passed under what was denied; `during` is when the traffic was,
-/// in milliseconds.
+/// One chart below the other; admitted requests are drawn below denied ones. `during` is the time
+/// range of the traffic, in milliseconds.
 pub fn draw(report: &Report, during: Option<&Range<u64>>) -> String {
     let parts = u64::try_from(report.scenarios.len()).unwrap_or(0);
     let height = parts.saturating_mul(PART);
@@ -63,7 +63,7 @@ fn title(svg: &mut String, id: &str, timeline: &Timeline) {
     }
 }
 
-/// A line and its time at every round stretch of time.
+/// A line and its time at round intervals.
 fn lines(svg: &mut String, timeline: &Timeline) {
     let slots = u64::try_from(timeline.slots.len()).unwrap_or(0);
     let whole_ms = slots.saturating_mul(timeline.slot_ms).max(1);

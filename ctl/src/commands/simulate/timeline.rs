@@ -16,17 +16,17 @@ const DENIED: Style = AnsiColor::Red.on_default();
 const CELLS_MAX: u64 = 48;
 /// Columns beside the bar: the time, the numbers.
 const BESIDE: u64 = 44;
-/// The stretch in which the busiest is looked for.
+/// The interval in which the busiest one is searched.
 const BUSY_MS: u64 = 1000;
 
-/// Units of requests in one stretch of time.
+/// Units of requests in one time slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Slot {
-    /// Units of those that passed as they came.
+    /// Units of requests that passed at once.
     pub admitted: u64,
-    /// Units of those that a queue held until now.
+    /// Units of requests that a queue held until now.
     pub held: u64,
-    /// Units of those that did not.
+    /// Units of requests that were denied.
     pub denied: u64,
 }
 
@@ -41,26 +41,26 @@ impl Slot {
 
 /// A request in a timeline.
 struct Event {
-    /// When it is denied or goes on: a queue holds it until then. Milliseconds.
+    /// When the request is denied or passes, in milliseconds; a queue holds it until then.
     at_ms: u64,
     units: u64,
     allowed: bool,
     held: bool,
 }
 
-/// Stretches of equal length, from the first request or the start of the traffic on.
+/// Time slots of equal length, from the first request or the start of the traffic on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Timeline {
     /// The length of each, in milliseconds.
     pub slot_ms: u64,
     /// In order.
     pub slots: Vec<Slot>,
-    /// The most units that passed in any second, aligned to nothing.
+    /// The most units that passed in any second, wherever that second starts.
     pub busiest: u64,
 }
 
 impl Timeline {
-    /// At most `slots_max` stretches of a round length, at least as many as cover `during`
+    /// At most `slots_max` time slots of a round length, which cover at least `during`
     /// (milliseconds); none if there are no requests and nothing to cover.
     pub fn of(run: &Run, during: Option<&Range<u64>>, slots_max: u64) -> Self {
         let events = events(run);
@@ -90,7 +90,7 @@ impl Timeline {
         }
     }
 
-    /// The most units of any stretch, whatever became of them.
+    /// The most units of any slot, whether admitted or denied.
     pub fn highest(&self) -> u64 {
         self.slots.iter().map(Slot::units).max().unwrap_or(0)
     }
@@ -100,7 +100,7 @@ impl Timeline {
         self.slots.iter().any(|slot| slot.held > 0)
     }
 
-    /// Everything in one line.
+    /// The totals in one line.
     pub fn summary(&self) -> String {
         let sum =
             |units: fn(&Slot) -> u64| self.slots.iter().map(units).fold(0, u64::saturating_add);
@@ -115,7 +115,7 @@ impl Timeline {
         format!("{admitted} admitted, {held}{denied} denied; at most {busiest} in any second")
     }
 
-    /// A bar for each stretch.
+    /// A bar for each slot.
     pub fn text(&self, page: Page) -> String {
         let (full, half, light) = if page.unicode {
             ("█", "▒", "░")
@@ -128,7 +128,7 @@ impl Timeline {
         let highest = self.highest().max(1);
         let cells = |units: u64| {
             let cells = u128::from(units) * u128::from(longest) / u128::from(highest);
-            // Something is never nothing.
+            // A count above 0 gets at least one cell.
             u64::try_from(cells)
                 .unwrap_or(longest)
                 .max(u64::from(units > 0))

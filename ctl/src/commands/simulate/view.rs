@@ -14,7 +14,7 @@ use crate::{
 
 const SAME: Style = AnsiColor::Green.on_default();
 const DIFFERENT: Style = AnsiColor::Red.on_default().bold();
-/// Stretches of time of a chart in text, at most.
+/// The most time slots of a chart in text.
 const SLOTS_MAX: u64 = 25;
 /// Differences of one scenario that are listed.
 const DIFFERENCES_SHOWN: usize = 10;
@@ -66,7 +66,7 @@ impl render::View for View {
         text
     }
 
-    /// The scenarios that are not as expected.
+    /// The scenarios with differences.
     fn names(&self) -> Vec<String> {
         let different = self
             .report

@@ -32,9 +32,9 @@ struct Row {
     denied: Counted,
     would_deny: Counted,
     degraded: Counted,
-    /// Of the allowed.
+    /// Allowed requests that were delayed.
     delayed: u64,
-    /// Those that share the limit.
+    /// The number of proxies that share the limit.
     proxies: u64,
 }
 

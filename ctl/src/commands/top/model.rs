@@ -1,4 +1,4 @@
-//! What `top` shows, and what keys do to it.
+//! The state of `top`, and how keys change it.
 
 use std::{cmp::Reverse, collections::BTreeMap};
 
@@ -27,7 +27,7 @@ pub(super) struct Data {
     pub(super) latency_us: u64,
 }
 
-/// What is sorted by.
+/// The sort order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sort {
     Denied,
@@ -35,24 +35,24 @@ pub(super) enum Sort {
     Name,
 }
 
-/// What is moved through.
+/// The list that the arrow keys move through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum List {
     Limits,
     Buckets,
 }
 
-/// What keys mean.
+/// How keys are interpreted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
     Watching,
-    /// They go into the filter.
+    /// Keys edit the filter.
     Typing,
-    /// Any closes the help.
+    /// Any key closes the help.
     Help,
 }
 
-/// What a key asks for.
+/// What a key does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     Stay,
@@ -93,7 +93,7 @@ pub(super) struct LimitRow {
     pub(super) name: String,
     pub(super) allowed: Rate,
     pub(super) denied: Rate,
-    /// Over limits that deny nothing.
+    /// Requests over limits that deny nothing.
     pub(super) over: Rate,
     pub(super) proxies: u64,
 }
@@ -260,7 +260,7 @@ impl Model {
             }
         };
         let mut rows: Vec<LimitRow> = data.limits.iter().map(row).collect();
-        // Of one name, buckets of it may still be looked for.
+        // If the filter matches no limit's name, it may still match buckets.
         let has = |row: &LimitRow| row.name.contains(&self.filter);
         if rows.iter().any(has) {
             rows.retain(has);

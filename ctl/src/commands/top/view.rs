@@ -11,7 +11,7 @@ use ratatui::{
 use super::model::{Mode, Model, Sort};
 use crate::{activity::Rate, render::counted};
 
-/// Lines that the limits may take, of all, where there are more buckets than fit: they are what
+/// The limits get at least 1/3 of the lines if there are more buckets than fit: buckets are what
 /// people look at.
 const LIMITS_SHARE: u16 = 3;
 
@@ -34,7 +34,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &mut Model) {
     let lines =
         |rows: usize, more: u16| u16::try_from(rows).unwrap_or(u16::MAX).saturating_add(more);
     let room = frame.area().height.saturating_sub(3);
-    // A header and an empty line; what the buckets leave is for the limits.
+    // A header and an empty line. The limits get the lines that the buckets leave.
     let wanted = lines(model.limits().len(), 2);
     let left = room.saturating_sub(lines(model.buckets().len().max(1), 1));
     let limits_height = wanted.min(left.max(room / LIMITS_SHARE).max(3));
@@ -178,7 +178,7 @@ fn part_of(what: &str, rows: usize, fit: usize, offset: usize) -> String {
     format!("{what} {first}-{last} of {rows}")
 }
 
-/// A column, and how much it matters: 0 is the last to go where there is no room.
+/// A column and its importance: 0 is dropped last if there is no room.
 struct Column {
     title: String,
     sort: Option<Sort>,
@@ -196,21 +196,21 @@ impl Column {
         }
     }
 
-    /// What it takes at least, with the gap after it.
+    /// The least width, with the gap after it.
     fn least(&self) -> u16 {
         match self.width {
             Constraint::Length(width) | Constraint::Min(width) => width.saturating_add(1),
-            // In the proportions in which such columns share what the others leave.
+            // Such columns share the remaining width in proportion to their parts.
             Constraint::Fill(part) => part.saturating_mul(FILLED_MIN).saturating_add(1),
             _ => 1,
         }
     }
 }
 
-/// What each part of a column that takes the rest is not drawn below.
+/// The least width of each part of a column that takes the rest.
 const FILLED_MIN: u16 = 5;
 
-/// A table with as many columns as there is room for: one that is cut says something else.
+/// A table with as many columns as fit: a truncated column would be misread.
 fn table<'a>(
     frame: &mut Frame<'_>,
     model: &Model,
@@ -228,7 +228,7 @@ fn table<'a>(
         fits
     });
     let mut shown: Vec<usize> = fitting.collect();
-    // Something is better than nothing.
+    // At least one column is shown.
     if shown.is_empty() {
         shown.push(0);
     }

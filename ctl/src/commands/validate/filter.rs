@@ -47,7 +47,7 @@ impl Supplied {
             .extend(names.filter_map(|name| name.parse().ok()));
         for (name, source) in config.sources {
             if let EntrySource::RemoteAddress(prefixes) = source {
-                // Of several filters, the longest prefixes.
+                // With several filters, the longest prefixes.
                 let [v4, v6] = self.prefixes.unwrap_or_default();
                 self.prefixes = Some([v4.max(prefixes.v4), v6.max(prefixes.v6)]);
             }
@@ -60,7 +60,7 @@ impl Supplied {
         }
     }
 
-    /// What limits are checked against.
+    /// The entries and domains that limits are checked against.
     pub fn supply(&self) -> Supply<'_> {
         Supply {
             entries: &self.entries,
@@ -71,7 +71,7 @@ impl Supplied {
     }
 }
 
-/// Whether Envoy lets requests wait at the filter for their bodies.
+/// Whether Envoy holds requests at the filter for their bodies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Waits {
     Yes,
@@ -81,7 +81,7 @@ enum Waits {
 }
 
 impl Waits {
-    /// Of what is in a map, which may be a plugin as Envoy or Istio has it.
+    /// For what is inside a map, which may be a plugin in Envoy's or Istio's form.
     fn within(self, map: &Node) -> Self {
         if map.get("pluginConfig").is_some() {
             return Self::No;
@@ -124,7 +124,7 @@ fn configs(file: &Source) -> Result<Vec<(Config, Waits)>, Error> {
     found.into_iter().map(read).collect()
 }
 
-/// The documents of a YAML file, each on the lines it has there.
+/// The documents of a YAML file, each with its original line numbers.
 fn documents(text: &str) -> Vec<String> {
     let mut documents = vec![String::new()];
     for (lines_before, line) in text.lines().enumerate() {

@@ -12,7 +12,7 @@ use crate::{
     render::{self, counted},
 };
 
-/// Overrides that do not fit any more and are named; the others are counted.
+/// The most invalid overrides that are listed; the others are counted.
 const INVALID_SHOWN: usize = 5;
 
 impl Session<'_> {
@@ -52,8 +52,8 @@ impl Session<'_> {
         Ok(shown)
     }
 
-    /// How many overrides a limit has and which of them an edit would leave without a bucket or
-    /// without sense, in words; `None` if all of them fit.
+    /// The number of a limit's overrides and those that an edit would make invalid or leave without
+    /// a bucket, in words; `None` if all stay valid.
     pub async fn overrides_invalidated(
         &self,
         domain: &Name,

@@ -72,7 +72,7 @@ impl Session<'_> {
         ))
     }
 
-    /// The overrides that a limit lists, in the place of those it has.
+    /// The plan that replaces a limit's overrides with the listed ones.
     async fn compare(
         &self,
         domain: &Name,
@@ -117,7 +117,7 @@ impl Session<'_> {
         Ok(OverridePlan::listed(before.into_values().collect(), after))
     }
 
-    /// Only these overrides become others.
+    /// The plan that changes only these overrides.
     async fn deltas(
         &self,
         domain: &Name,
@@ -168,7 +168,7 @@ impl OverridePlan {
         }
     }
 
-    /// With others in their place.
+    /// The plan with these overrides after the edit.
     fn with(mut self, after: Vec<Override>) -> Self {
         match &mut self.edit {
             Some(edit) => edit.after = after,

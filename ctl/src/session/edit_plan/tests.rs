@@ -13,7 +13,7 @@ fn policy(limits: &str) -> Policy {
     Policy::from_yaml("test", file.as_bytes()).unwrap()
 }
 
-/// What it comes to if the limits of a domain become others.
+/// The plan of an edit that replaces the limits of a domain.
 async fn plan(before: &str, after: &str) -> EditPlan {
     let printer = Printer::silent();
     let session = Session::in_memory(&printer);

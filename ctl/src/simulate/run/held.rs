@@ -15,7 +15,7 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// What the limits of these names gave.
+    /// The slots and reservations that the limits of these names gave.
     pub fn of(names: &[String], subjects: Vec<Subject>, verdict: &Verdict) -> Self {
         Self {
             reserved: reserved(names, &subjects, verdict),
@@ -24,12 +24,12 @@ impl Held {
     }
 }
 
-/// What is asked of limits whose responses say their cost.
+/// What a check asks of limits whose responses say their cost.
 #[derive(Clone, Copy)]
 pub(super) enum Asked<'h> {
     /// The request of this id reserves units.
     Reserve(SlotId),
-    /// One that reserved these cost so many.
+    /// A request that reserved these units has cost this many.
     Settle(&'h [(String, CostSettlement)], u64),
 }
 

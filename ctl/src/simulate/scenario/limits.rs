@@ -45,8 +45,7 @@ pub(super) fn read_set(
     Some(after)
 }
 
-/// Reads limits as a limits file would be; what is wrong with them is reported where they come
-/// from.
+/// Reads limits as a limits file would be read; problems are reported at `from`.
 pub(super) fn read_policy(
     from: &Field<'_>,
     limits: &[Node],

@@ -1,6 +1,6 @@
 use super::*;
 
-/// The limits that can be got around, and by leaving out what.
+/// The limits that can be escaped, and the entry that a client leaves out for that.
 fn ways_around(limits: &str) -> Vec<(String, String)> {
     let file = format!("domain: shop\nlimits: [{limits}]\n");
     let policy = Policy::from_yaml("test", file.as_bytes()).unwrap();
@@ -44,7 +44,7 @@ fn what_every_request_has_or_another_limit_catches_is_none() {
     ] {
         assert_eq!(ways_around(limits), [], "{limits}");
     }
-    // Another path is another request.
+    // A limit on another path matches other requests.
     let elsewhere = "{name: a, match: {path: /x}, per: [user], if_missing: skip, rate: 1/s}, \
                      {name: b, match: {path: /y}, rate: 9/s}";
     assert_eq!(ways_around(elsewhere), around("a", "user"));

@@ -1,6 +1,6 @@
-//! What was applied of a file, and what a new version of the file changes.
+//! What was last applied from a file, and what a new version of the file changes.
 //!
-//! The record lives in the store, so that a restart does not undo what was edited meanwhile.
+//! The store holds the record, so that a restart does not undo live edits.
 
 use std::collections::BTreeMap;
 
@@ -9,22 +9,22 @@ use serde::{Deserialize, Serialize};
 
 use crate::session::sort_overrides;
 
-/// The format of the record; another one is read as no record.
+/// The format of the record; a record of another format is ignored.
 const FORMAT: u32 = 1;
 
-/// A digest of each limit of a file, overrides included, of each exemption, and of what the file says of the domain.
+/// Digests of a file: of each limit with its overrides, of each exemption, and of the domain's own fields.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Applied {
     format: u32,
     domain: String,
     limits: BTreeMap<String, String>,
-    /// Of each exemption. Records of earlier versions have none.
+    /// By exemption. Records of earlier versions have none.
     #[serde(default)]
     exempt: BTreeMap<String, String>,
 }
 
 impl Applied {
-    /// Of a file.
+    /// The digests of a file.
     pub(super) fn of(file: &Policy) -> Self {
         let mut file = file.clone();
         sort_overrides(&mut file);
@@ -39,14 +39,14 @@ impl Applied {
         }
     }
 
-    /// As it was stored; none if it cannot be read: then the file counts as changed throughout.
+    /// The stored record; empty if it cannot be read, so that the whole file counts as changed.
     pub(super) fn read(record: Option<&str>) -> Self {
         let read: Option<Self> = record.and_then(|record| serde_json::from_str(record).ok());
         read.filter(|read| read.format == FORMAT)
             .unwrap_or_default()
     }
 
-    /// As it is stored.
+    /// The record to store.
     pub(super) fn to_record(&self) -> String {
         // Text and numbers alone always become JSON.
         serde_json::to_string(self).unwrap_or_default()
@@ -56,9 +56,9 @@ impl Applied {
         self.limits.contains_key(limit.as_str())
     }
 
-    /// The limits that a domain gets if this was applied last and the file is `new` now. Limits that
-    /// the file does not change stay as they are live, and so do those that it never had. Without
-    /// `prune`, limits that left the file stay as well.
+    /// The domain's limits if `self` was applied last and the file is `new` now. Limits that the
+    /// file does not change, or never had, stay as they are live. Without `prune`, limits that left
+    /// the file stay as well.
     pub(super) fn target(
         &self,
         file: &Policy,
@@ -89,7 +89,7 @@ impl Applied {
         target
     }
 
-    /// As [`Self::target`], of exemptions.
+    /// As [`Self::target`], for exemptions.
     fn exempt_target(
         &self,
         file: &Policy,
@@ -145,7 +145,7 @@ mod tests {
     fn only_what_the_file_changes_is_taken_from_it() {
         let before = "limits: [{name: a, rate: 1/s}, {name: b, rate: 1/s}]";
         let after = "limits: [{name: a, rate: 1/s}, {name: b, rate: 2/s}]";
-        // Edited live: both, and one more made.
+        // Live edits: two limits changed, and one created.
         let live = "limits: [{name: a, rate: 7/s}, {name: b, rate: 7/s}, {name: c, rate: 7/s}]";
         let expected = [
             "{name: a, rate: 7/s}",

@@ -1,4 +1,4 @@
-//! What the files change is written, and what differs otherwise is reported as drift.
+//! Writes what the files change, and reports other differences as drift.
 
 use policy::{Name, Revision};
 use store::{Change, EditError, HeadState};
@@ -24,8 +24,8 @@ const TRIES: usize = 10;
 const NAMED_MAX: usize = 10;
 
 impl Watch<'_> {
-    /// Compares each file with its domain, where either changed. What is wrong with one domain keeps
-    /// no other from being compared.
+    /// Compares each file with its domain if either changed. An error in one domain does not stop
+    /// the comparison of others.
     pub(super) async fn compare_all(&mut self) -> Result<(), Error> {
         if self.files.is_empty() {
             return Ok(());
@@ -48,7 +48,7 @@ impl Watch<'_> {
     async fn compare(&self, file: &mut File, state: &HeadState) -> Result<(), Error> {
         let revision = match state {
             HeadState::Live(revision) | HeadState::Deleted(revision) => Some(revision.clone()),
-            // The edit says what is wrong with the record.
+            // The edit reports the record's error.
             HeadState::Missing | HeadState::Unreadable(_) => None,
         };
         let known = file.compared.as_ref();
@@ -72,7 +72,7 @@ impl Watch<'_> {
         self.measure_drift(file, revision).await
     }
 
-    /// What was applied last to a domain as it is; `None`: nothing of it is left.
+    /// What was last applied to a domain; `None` if the domain is missing.
     async fn last_applied(
         &self,
         domain: &Name,
@@ -94,7 +94,7 @@ impl Watch<'_> {
         for _ in 0..TRIES {
             let merge = |base: &store::Stored| {
                 let live = base.policy();
-                // Of a deleted domain there is nothing to keep.
+                // A deleted domain has nothing to keep.
                 let last = if live.is_some() { last } else { &nothing };
                 let target = last.target(&file.policy, &file.digests, live, self.apply.prune);
                 merge::merge(target, live, true)

@@ -1,4 +1,4 @@
-//! What `--watch` counts, and whether it is alive and content.
+//! The counters of `--watch`, its health and its readiness.
 
 use std::{
     sync::{Mutex, MutexGuard, PoisonError, atomic::AtomicU64},
@@ -14,7 +14,7 @@ use prometheus_client::{
 
 use crate::{clock, exit::Exit};
 
-/// A turn takes a second, and a few timeouts at most; after this long without one it hangs.
+/// A turn takes a second, and a few timeouts at most; without one for this long, `--watch` hangs.
 const HANGS_AFTER: Duration = Duration::from_mins(2);
 
 /// Everything that `--watch` reports.
@@ -32,7 +32,7 @@ pub(super) struct Metrics {
 
 #[derive(Debug)]
 struct State {
-    /// Why the files are not in force; `None`: they are.
+    /// Why the files are not in force; `None` if they are.
     why: Option<String>,
     turned: Instant,
 }
@@ -47,7 +47,7 @@ struct CauseLabels {
     cause: &'static str,
 }
 
-/// Why something failed, as a label: what a person would look at first.
+/// Why something failed, as a label: what to check first.
 const CAUSES: [&str; 4] = ["files", "store", "permissions", "conflict"];
 
 fn cause(exit: Exit) -> &'static str {
@@ -113,7 +113,7 @@ impl Metrics {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A turn is over; `why` the files are not in force, if so.
+    /// Ends a turn; `why` the files are not in force, if they are not.
     pub(super) fn turned(&self, why: Option<String>) {
         self.in_force.set(i64::from(why.is_none()));
         if why.is_none() {
@@ -134,7 +134,7 @@ impl Metrics {
         self.edits.get_or_create(&labels(domain)).inc();
     }
 
-    /// What was found of a domain.
+    /// Sets the result of comparing a domain.
     pub(super) fn compared(&self, domain: &Name, revision: Option<&Revision>, drift: usize) {
         let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
         let drift = u64::try_from(drift).unwrap_or(u64::MAX);
@@ -145,7 +145,7 @@ impl Metrics {
             .set(number(revision));
     }
 
-    /// A domain is in no file any more.
+    /// Removes a domain that no file has any more.
     pub(super) fn forget(&self, domain: &Name) {
         self.drift.remove(&labels(domain));
         self.revision.remove(&labels(domain));
@@ -159,7 +159,7 @@ impl Metrics {
         page
     }
 
-    /// Why `/readyz` is not content.
+    /// Why `/readyz` is not ready.
     pub(super) fn not_ready(&self) -> Option<String> {
         self.state().why.clone()
     }

@@ -1,4 +1,4 @@
-//! When the files are read: after a change, once they rest.
+//! Reads the files after a change, once they no longer change.
 
 use policy::Policy;
 
@@ -7,11 +7,11 @@ use crate::commands::apply::{check_domain, read};
 use crate::error::Error;
 
 impl Watch<'_> {
-    /// Reads the files if they changed, and have not changed for a turn since.
+    /// Reads the files if they changed, and have been stable for one turn.
     pub(super) async fn look_at_files(&mut self) {
         let now = match Stamps::of(&self.apply.files) {
             Ok(now) => now,
-            // A folder without a file for a moment is being replaced.
+            // A folder that has no file for a moment is being replaced.
             Err(error) => {
                 if self.invalid.as_ref() != Some(&plain(&error)) {
                     self.refuse_files(&error);
@@ -29,7 +29,7 @@ impl Watch<'_> {
         }
         let read = self.read_files().await;
         if Stamps::of(&self.apply.files).ok().as_ref() != Some(&now) {
-            // It changed while it was read.
+            // The files changed during the read.
             return;
         }
         self.seen = now;
@@ -60,7 +60,7 @@ impl Watch<'_> {
 
     fn take_files(&mut self, policies: Vec<Policy>) {
         self.invalid = None;
-        // A failure was of the last files.
+        // The failure belongs to the previous files.
         self.failure = None;
         let printer = self.session.printer;
         for file in std::mem::take(&mut self.files) {

@@ -20,13 +20,13 @@ use tokio::{
 use super::metrics::Metrics;
 use crate::{error::Error, exit::Exit};
 
-/// Connections at a time; more wait to be accepted.
+/// The most connections at a time; others wait to be accepted.
 const CONNECTIONS_MAX: usize = 256;
 /// Time for a request's head.
 const HEAD_TIME: Duration = Duration::from_secs(2);
-/// Time for a connection altogether: one that sends or reads slowly makes room.
+/// Time for a whole connection, so that a slow client does not keep its place.
 const CONNECTION_TIME: Duration = Duration::from_secs(15);
-/// Pause after a connection that could not be accepted, such as for want of file descriptors.
+/// Pause after a failed accept, for instance for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -54,7 +54,7 @@ async fn accept(listener: TcpListener, metrics: Arc<Metrics>) {
         let metrics = Arc::clone(&metrics);
         tokio::spawn(async move {
             let _place = place;
-            // A client that goes away or is slow is its own problem.
+            // Errors and timeouts of a client concern only that client.
             let _ = timeout(CONNECTION_TIME, connection(stream, metrics)).await;
         });
     }

@@ -4,8 +4,8 @@ use std::{fs::Metadata, os::unix::fs::MetadataExt};
 
 use crate::{error::Error, input::FilesArg};
 
-/// What distinguishes two states of the files: which there are, and each one's inode, size and times.
-/// A mounted ConfigMap swaps a symbolic link, so its files become others with every change.
+/// Distinguishes two states of the files: their names, and each one's inode, size and times. A
+/// mounted ConfigMap swaps a symbolic link, so every change brings new files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Stamps(Vec<(String, Option<Stamp>)>);
 

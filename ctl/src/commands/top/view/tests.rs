@@ -145,7 +145,7 @@ fn keys_sort_and_filter() {
     assert_eq!(users(&model), ["alice", bob, "carol"]);
     press(&mut model, "r");
     assert_eq!(users(&model), ["alice", "carol", bob]);
-    // While a filter is typed, letters are letters.
+    // While the user types a filter, letters are text.
     assert_eq!(press(&mut model, "/carolq\u{8}"), Action::Stay);
     assert!(shown(&mut model).contains("filter: carol_"));
     assert_eq!(users(&model), ["carol"]);
@@ -210,7 +210,7 @@ fn without_color_there_is_none() {
     }
 }
 
-/// So many limits, with names of one length.
+/// This many limits, with names of one length.
 fn with_limits(count: usize, buckets: Vec<BucketActivity>) -> Model {
     let mut model = model();
     let limits = (0..count).map(|n| name(&format!("limit-{n:02}"))).collect();
