@@ -17,10 +17,10 @@ use tokio::time::timeout;
 
 use crate::until;
 
-/// How long a command may take, and what is waited for to appear.
+/// The timeout of a command, and of waits for something to appear.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The pipe's ends are expected as file descriptors 3 and 4.
+/// Chromium expects the pipe's ends as file descriptors 3 and 4.
 const PIPED: &str = "exec \"$0\" \"$@\" 3<&0 4>&1 0</dev/null 1>&2";
 
 /// What the script of [`Chromium::contrast`] computes for every text on the page.
@@ -119,7 +119,7 @@ impl Chromium {
         Ok(())
     }
 
-    /// Sends one command of the protocol; its result.
+    /// Sends one command of the protocol; returns its result.
     pub async fn call(&mut self, method: &str, params: Value) -> Result<Value> {
         self.id += 1;
         let mut message = json!({"id": self.id, "method": method, "params": params});
@@ -171,7 +171,7 @@ impl Chromium {
         std::mem::take(&mut self.complaints)
     }
 
-    /// The width of the window in pixels, and whether dark colors are preferred.
+    /// Sets the width of the window in pixels, and whether dark colors are preferred.
     pub async fn show(&mut self, width: u32, dark: bool) -> Result<()> {
         let size = json!({"width": width, "height": 1000, "deviceScaleFactor": 1, "mobile": false});
         self.call("Emulation.setDeviceMetricsOverride", size)
@@ -182,7 +182,7 @@ impl Chromium {
         Ok(())
     }
 
-    /// Whether pages may run scripts.
+    /// Sets whether pages may run scripts.
     pub async fn scripts(&mut self, allowed: bool) -> Result<()> {
         let value = json!({"value": !allowed});
         self.call("Emulation.setScriptExecutionDisabled", value)
@@ -225,7 +225,7 @@ impl Chromium {
         Ok(result["result"]["value"].clone())
     }
 
-    /// The text that a person sees.
+    /// The text that the page shows.
     pub async fn text(&mut self) -> Result<String> {
         let text = self.eval("document.body.innerText").await?;
         Ok(text.as_str().unwrap_or_default().to_owned())
@@ -270,7 +270,7 @@ impl Chromium {
         Ok(())
     }
 
-    /// Types text into what has the focus.
+    /// Types text into the focused element.
     pub async fn type_text(&mut self, text: &str) -> Result<()> {
         self.call("Input.insertText", json!({"text": text})).await?;
         Ok(())

@@ -14,7 +14,7 @@ use hyper_util::rt::TokioExecutor;
 /// The timeout of a request.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Sends requests over connections that it keeps.
+/// Sends requests over pooled connections.
 #[derive(Debug, Clone)]
 pub struct Client {
     pool: Pool<HttpConnector, Full<Bytes>>,
@@ -31,7 +31,7 @@ impl Default for Client {
 }
 
 impl Client {
-    /// No connection is made before the first request.
+    /// Makes no connection before the first request.
     pub fn new() -> Self {
         Self::default()
     }
@@ -126,7 +126,7 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// A header as text; None where it is absent or not text.
+    /// A header as text; `None` if it is absent or not text.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name)?.to_str().ok()
     }

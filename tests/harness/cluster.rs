@@ -1,4 +1,4 @@
-//! Servers that make up a Cluster: three masters, a third of the slots each.
+//! The servers of a Redis Cluster: three masters, with a third of the slots each.
 
 use std::{net::Ipv4Addr, path::Path, time::Duration};
 
@@ -58,7 +58,7 @@ pub async fn join_cluster(nodes: &[[u16; 2]; 3]) -> Result<()> {
     Ok(())
 }
 
-/// Sends a server one command, its words without spaces; the reply as it is on the wire.
+/// Sends a server one command, its words without spaces; returns the reply as it is on the wire.
 pub(crate) async fn ask(port: u16, command: &str) -> Result<String> {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
     let last = format!("{command}\r\nQUIT\r\n");
@@ -131,7 +131,7 @@ impl ReplicatedCluster {
         format!("redis-cluster://127.0.0.1:{}", self.masters[0])
     }
 
-    /// Which of the masters, from 0, has a key.
+    /// The number of the master that has a key, from 0.
     pub async fn master_of(&self, key: &str) -> Result<usize> {
         let slot = slot(self.masters[0], key).await?;
         let master = CLUSTER_SLOTS.iter().position(|[_, last]| slot <= *last);
@@ -144,7 +144,7 @@ impl ReplicatedCluster {
     }
 }
 
-/// Starts a server that is a node; its bus.
+/// Starts a server as a node; returns it and its bus port.
 async fn start_node(server: &Path, dir: &Path) -> Result<(Node, u16)> {
     let bus = free_port()?;
     let arguments = cluster_arguments(bus);
@@ -152,7 +152,7 @@ async fn start_node(server: &Path, dir: &Path) -> Result<(Node, u16)> {
     Ok((Node::start(server, dir, &arguments).await?, bus))
 }
 
-/// The slot of a key, by one of the nodes.
+/// The slot of a key, computed by one of the nodes.
 async fn slot(port: u16, key: &str) -> Result<u16> {
     let reply = ask(port, &format!("CLUSTER KEYSLOT {key}")).await?;
     let number = reply.lines().next().and_then(|line| line.strip_prefix(':'));
@@ -188,8 +188,8 @@ impl Cluster {
         slot(self.ports().next().context("a node")?, key).await
     }
 
-    /// Sends one command to the master of a key, its words without spaces; the reply as it is on the
-    /// wire. An error is an error.
+    /// Sends one command, its words without spaces, to the master of a key; returns the reply as it
+    /// is on the wire. An error reply is an error.
     pub async fn command_at(&self, key: &str, command: &str) -> Result<String> {
         ask(self.owner(self.slot(key).await?)?, command).await
     }
@@ -215,7 +215,7 @@ impl Cluster {
         Ok([from, to])
     }
 
-    /// The port of the master of a slot, as the slots were given out.
+    /// The port of the master that was assigned a slot at the start.
     pub fn owner(&self, slot: u16) -> Result<u16> {
         let owner = CLUSTER_SLOTS.iter().position(|[_, last]| slot <= *last);
         let node = owner.and_then(|node| self.nodes.get(node));

@@ -17,8 +17,8 @@ pub struct Envoy {
 }
 
 impl Envoy {
-    /// Starts one on `config` with `ports` in the place of the shipped ones,
-    /// and waits until it serves.
+    /// Starts an Envoy on `config`, with `ports` instead of the shipped ones, and waits until it
+    /// serves.
     pub async fn start(
         programs: &Programs,
         config: EnvoyConfig,
@@ -34,7 +34,7 @@ impl Envoy {
         Self::run(command, programs, ports, dir).await
     }
 
-    /// Starts one on a configuration file that names `ports`.
+    /// Starts an Envoy on a configuration file that names `ports`.
     pub async fn serve(
         programs: &Programs,
         file: &Path,
@@ -84,7 +84,7 @@ impl Envoy {
         &self.typed
     }
 
-    /// Where clients connect to.
+    /// The port for clients.
     pub fn port(&self) -> u16 {
         self.ports.envoy
     }

@@ -12,7 +12,7 @@ use crate::Ports;
 #[derive(Debug, Clone)]
 pub struct EnvoyConfig {
     tree: Value,
-    /// Ports to keep.
+    /// Ports that [`EnvoyConfig::ports`] leaves unchanged.
     kept: Vec<u16>,
     arguments: Vec<String>,
 }
@@ -23,8 +23,8 @@ impl EnvoyConfig {
         Self::read(&root.join("envoy.yaml"))
     }
 
-    /// The deploy/envoy/rate-limit-service.yaml of the checkout at `root` on these ports. Its filter waits
-    /// for the limiter as long as a busy machine needs.
+    /// The deploy/envoy/rate-limit-service.yaml of the checkout at `root`, on these ports. Its filter
+    /// waits for the limiter long enough for a busy machine.
     pub fn rate_limit_service(root: &Path, ports: &Ports) -> Result<Self> {
         Self::read(&root.join("deploy/envoy/rate-limit-service.yaml"))?
             .http_filters(|filters| {
@@ -43,7 +43,7 @@ impl EnvoyConfig {
             })
     }
 
-    /// Another file.
+    /// A configuration read from another file.
     pub fn read(path: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(path)
             .with_context(|| format!("cannot read {}", path.display()))?;
@@ -62,13 +62,13 @@ impl EnvoyConfig {
         self
     }
 
-    /// Sends every socket address, as `host:port`, elsewhere on 127.0.0.1.
+    /// Redirects every socket address, given as `host:port`, to a port of 127.0.0.1.
     pub fn sockets(mut self, mut to: impl FnMut(&str) -> Option<u16>) -> Result<Self> {
         replace_sockets(&mut self.tree, &mut to)?;
         Ok(self)
     }
 
-    /// Puts other ports in the place of the documented ones.
+    /// Replaces the documented ports.
     pub fn ports(mut self, ports: &Ports) -> Result<Self> {
         replace_ports(&mut self.tree, &|shipped| {
             let kept = self.kept.iter().find(|kept| u64::from(**kept) == shipped);
@@ -77,14 +77,14 @@ impl EnvoyConfig {
         Ok(self)
     }
 
-    /// Has [`EnvoyConfig::ports`] leave this port as it is.
+    /// Makes [`EnvoyConfig::ports`] leave this port unchanged.
     #[must_use]
     pub fn keep_port(mut self, port: u16) -> Self {
         self.kept.push(port);
         self
     }
 
-    /// Has Envoy start with these arguments too.
+    /// Adds arguments to Envoy's command line.
     #[must_use]
     pub fn arguments(mut self, arguments: &[&str]) -> Self {
         let more = arguments.iter().map(|&argument| argument.to_owned());
@@ -92,7 +92,7 @@ impl EnvoyConfig {
         self
     }
 
-    /// What Envoy starts with, besides the file.
+    /// Envoy's arguments besides the file.
     pub(crate) fn more_arguments(&self) -> Vec<String> {
         self.arguments.clone()
     }
@@ -126,9 +126,9 @@ impl EnvoyConfig {
         Ok(self)
     }
 
-    /// Gives the limiter more time, such as `1s`, and connections to it as much. With the shipped
-    /// 20 ms a busy machine causes fallbacks now and then, which is correct, but not what most tests
-    /// are about.
+    /// Sets a longer timeout for the limiter, such as `1s`, and for connections to it. With the
+    /// shipped 20 ms a busy machine sometimes causes fallbacks, which is correct, but not what most
+    /// tests are about.
     pub fn limiter_timeout(self, timeout: &str) -> Result<Self> {
         let mut config = self.filter_config(|filter| {
             if let Some(limiter) = filter.get_mut("limiter").and_then(Value::as_object_mut) {
@@ -139,7 +139,7 @@ impl EnvoyConfig {
         Ok(config)
     }
 
-    /// Takes fields out of the limiters' cluster, which must have them.
+    /// Removes fields from the limiters' cluster, which must have them.
     pub fn without(mut self, fields: &[&str]) -> Result<Self> {
         let cluster = self.limiters()?.as_object_mut().context("no cluster")?;
         for field in fields {
@@ -150,7 +150,7 @@ impl EnvoyConfig {
         Ok(self)
     }
 
-    /// Has checks go by check streams, for which the limiters' cluster needs HTTP/2.
+    /// Sends checks over check streams, for which the limiters' cluster needs HTTP/2.
     pub fn check_streams(self) -> Result<Self> {
         const PROTOCOL: &str = "/typed_extension_protocol_options/envoy.extensions.upstreams.http.v3.HttpProtocolOptions/explicit_http_config";
         let mut config = self.filter_config(|filter| {
@@ -164,7 +164,7 @@ impl EnvoyConfig {
         Ok(config)
     }
 
-    /// Has one address only for limiters.
+    /// Sets one address as the only limiter.
     pub fn limiter_at(mut self, port: u16) -> Result<Self> {
         let endpoints = "/static_resources/clusters/0/load_assignment/endpoints/0/lb_endpoints";
         let endpoints = self.tree.pointer_mut(endpoints).context("no limiters")?;
@@ -190,7 +190,7 @@ impl EnvoyConfig {
         Ok(self)
     }
 
-    /// Has Envoy write a line for each request: status and response details.
+    /// Makes Envoy log each request: status and response details.
     pub fn access_log(mut self) -> Result<Self> {
         let format = "access %RESPONSE_CODE% %RESPONSE_CODE_DETAILS% %REQ(:PATH)%\n";
         self.manager()?["access_log"] = json!([{
@@ -203,7 +203,7 @@ impl EnvoyConfig {
         Ok(self)
     }
 
-    /// Writes it where Envoy reads it; the name must end in `.json`.
+    /// Writes the configuration for Envoy; the name must end in `.json`.
     pub fn write(&self, path: &Path) -> Result<()> {
         std::fs::write(path, format!("{:#}\n", self.tree))
             .with_context(|| format!("cannot write {}", path.display()))

@@ -56,7 +56,7 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Waits until the replica has every write that the primary was sent so far.
+    /// Waits until the replica has every write that the primary has received so far.
     pub async fn in_sync(&self) -> Result<()> {
         let primary = self.primary.as_ref().context("it was killed")?;
         let sent = async || primary.offset("master_repl_offset").await;
@@ -69,8 +69,8 @@ impl Pair {
         until("the replica is in sync", PATIENCE, has_it).await
     }
 
-    /// Stops replication: the replica misses the primary's further writes. (Pausing the replica would
-    /// not do: it would later read what the kernel has received meanwhile.)
+    /// Stops replication: the replica misses the primary's further writes. (Pausing the replica is
+    /// not enough: it would later read what the kernel has received meanwhile.)
     pub async fn cut(&self) -> Result<()> {
         let primary = self.primary.as_ref().context("it was killed")?.port;
         ask(primary, "ACL SETUSER default -psync -sync").await?;
@@ -83,14 +83,14 @@ impl Pair {
         primary.map(drop).context("it was killed")
     }
 
-    /// Whether the replica is a primary by now.
+    /// Whether the replica has become a primary.
     pub async fn is_promoted(&self) -> bool {
         let role = self.replica.replication("role").await;
         role.is_ok_and(|role| role == "master")
     }
 }
 
-/// A primary, its replica, and a sentinel that alone decides, after 300 ms.
+/// A primary, its replica, and one sentinel that decides alone, after 300 ms.
 #[derive(Debug)]
 pub struct Sentinel {
     pair: Pair,

@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 
 use crate::serve::serve_each;
 
-/// How long an answer to a poll takes; checks are answered meanwhile.
+/// The time that an answer to a poll takes; checks are answered meanwhile.
 const POLL_TAKES: Duration = Duration::from_millis(5);
 
 /// The reaction to every call.
@@ -131,7 +131,7 @@ async fn serve_one(
                 stream.write_all(&[byte]).await?;
             }
         }
-        // Until the proxy gives up.
+        // Until the proxy closes the connection.
         Misbehaviour::Hang => while stream.read_u8().await.is_ok() {},
         Misbehaviour::Close => {}
     }

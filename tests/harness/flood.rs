@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 
 use crate::RawClient;
 
-/// Sends requests `0..total` over `connections` at once; how many were answered with 200.
+/// Sends requests `0..total` over `connections` at once; returns how many were answered with 200.
 pub async fn flood(
     port: u16,
     connections: u64,
@@ -32,8 +32,8 @@ pub async fn flood(
     Ok(allowed)
 }
 
-/// Envoy closes connections on which several of its own answers wait to be written, so each
-/// request waits for the answer before.
+/// Envoy closes connections on which several of its own answers wait to be written, so each request
+/// waits for the previous answer.
 async fn one_by_one(
     port: u16,
     numbers: impl Iterator<Item = u64>,
@@ -49,8 +49,8 @@ async fn one_by_one(
     Ok(allowed)
 }
 
-/// Opens streams of HTTP/2 with these headers and resets each at once, over as many connections
-/// as the other side closes.
+/// Opens HTTP/2 streams with these headers and resets each at once, over as many connections as the
+/// server closes.
 pub async fn rapid_resets(port: u16, headers: &[(&str, &str)], streams: u64) -> Result<()> {
     let block = header_block(headers)?;
     let mut left = streams;
@@ -60,7 +60,7 @@ pub async fn rapid_resets(port: u16, headers: &[(&str, &str)], streams: u64) -> 
     Ok(())
 }
 
-/// Over one connection, until it is closed; how many streams were opened.
+/// Resets streams of one connection until it is closed; returns how many streams were opened.
 async fn resets(port: u16, block: &[u8], most: u64) -> Result<u64> {
     const HEADERS: u8 = 1;
     const RST_STREAM: u8 = 3;
@@ -93,8 +93,8 @@ async fn resets(port: u16, block: &[u8], most: u64) -> Result<u64> {
     Ok(opened)
 }
 
-/// Opens streams of HTTP/2 with these headers and gives none of them a window: answers with a body
-/// cannot be sent. Returns when the other side closes the connection; how many were opened.
+/// Opens HTTP/2 streams with these headers and a window of 0, so that answers with a body cannot be
+/// sent. Returns how many were opened when the server closes the connection.
 pub async fn streams_without_window(
     port: u16,
     headers: &[(&str, &str)],
@@ -152,8 +152,8 @@ fn preface_without_window() -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Sends PING and SETTINGS frames, which must each be answered, and reads no answer, until the other
-/// side accepts no more or `most` are sent. Returns the number sent.
+/// Sends PING and SETTINGS frames, each of which requires an answer, and reads no answer, until the
+/// server accepts no more or `most` are sent. Returns the number sent.
 pub async fn control_frames(port: u16, most: u64) -> Result<u64> {
     const PATIENCE: Duration = Duration::from_secs(2);
     let pair = [frame(6, 0, 0, &[0; 8])?, frame(4, 0, 0, &[])?].concat();

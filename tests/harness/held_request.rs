@@ -9,12 +9,12 @@ use tokio::{
     time::timeout,
 };
 
-/// A request whose body does not end, so that the service behind Envoy waits for it. Dropped, its
-/// client leaves.
+/// A request whose body does not end, so that the service behind Envoy waits for it. When it is
+/// dropped, the connection closes.
 pub struct HeldRequest(TcpStream);
 
 impl HeldRequest {
-    /// Sends a POST to a path as a user, but for the last byte of its body.
+    /// Sends a POST to a path as a user, without the last byte of its body.
     pub async fn send(port: u16, path: &str, user: &str) -> Result<Self> {
         let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
         let head = format!(
@@ -30,12 +30,12 @@ impl HeldRequest {
         self.status().await
     }
 
-    /// The status of an answer that comes within this time.
+    /// The status of the answer, if it arrives within this time.
     pub async fn status_within(&mut self, time: Duration) -> Result<Option<u16>> {
         timeout(time, self.status()).await.ok().transpose()
     }
 
-    /// The rest of the answer, until the connection ends.
+    /// Reads the rest of the answer, until the connection closes.
     pub async fn ended(mut self) {
         let mut rest = Vec::new();
         let _ = self.0.read_to_end(&mut rest).await;

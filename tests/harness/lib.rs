@@ -1,5 +1,5 @@
-//! Starts and stops the real programs (Redis, Valkey, limiter, Envoy) on free ports of 127.0.0.1, in
-//! folders of their own, for the end-to-end suites, `cargo xtask demo`, `bench` and `soak`.
+//! Starts and stops the real programs (Redis, Valkey, limiter, Envoy) on free ports of 127.0.0.1,
+//! each in a folder of its own, for the end-to-end suites, `cargo xtask demo`, `bench` and `soak`.
 
 mod chromium;
 mod client;

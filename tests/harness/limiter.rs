@@ -7,7 +7,7 @@ use anyhow::Result;
 
 use crate::{Client, Process, Programs, process::Signal, shown};
 
-/// How a limiter is started; kept, so that a stopped one can come back.
+/// How to start a limiter; kept, so that a stopped one can be started again.
 #[derive(Debug, Clone)]
 pub struct LimiterPlan {
     /// Its name in logs.
@@ -53,13 +53,13 @@ impl LimiterPlan {
         command
     }
 
-    /// That command, where `RL_STORE` names the store.
+    /// The same command, if `RL_STORE` names the store.
     pub fn typed(&self) -> String {
         let store = format!(" --store {}", self.store);
         shown(&self.command()).replace(&store, "")
     }
 
-    /// Starts it and waits until it has loaded the limits, or their definite absence.
+    /// Starts it and waits until it has loaded the limits, or knows that there are none.
     pub async fn start(self) -> Result<Limiter> {
         let mut process = Process::start(&self.name, &mut self.command(), &self.dir)?;
         let client = Client::new();

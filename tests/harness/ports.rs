@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail};
 
-/// The ports of one Envoy and of what it talks to.
+/// The ports of one Envoy and of the programs that it talks to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ports {
     /// Envoy, for clients.
@@ -20,7 +20,7 @@ pub struct Ports {
 }
 
 impl Ports {
-    /// Those that envoy.yaml names.
+    /// The ports in envoy.yaml.
     pub const SHIPPED: Self = Self {
         envoy: 10000,
         envoy_admin: 9901,
@@ -28,7 +28,7 @@ impl Ports {
         upstream: 8080,
     };
 
-    /// Free ones.
+    /// Free ports.
     pub fn free() -> Result<Self> {
         Ok(Self {
             envoy: free_port()?,
@@ -38,8 +38,8 @@ impl Ports {
         })
     }
 
-    /// This port in the place of a shipped one; None if envoy.yaml names a port
-    /// that is not documented here.
+    /// The port that replaces a shipped one; `None` if envoy.yaml names a port that is not listed
+    /// here.
     pub fn in_place_of(&self, shipped: u64) -> Option<u16> {
         let pairs = [
             (Self::SHIPPED.envoy, self.envoy),
@@ -60,14 +60,14 @@ impl Ports {
 const FIRST: u16 = 12_000;
 const COUNT: u32 = 20_000;
 
-/// A port that nothing listens on; no other test gets it while this process lives.
+/// A port that nothing listens on; no other test gets it during this process.
 pub fn free_port() -> Result<u16> {
     /// Locks on the ports of this process.
     static CLAIMS: Mutex<Vec<File>> = Mutex::new(Vec::new());
     let claims = std::env::temp_dir().join("rl-test-ports");
     create_dir_all(&claims).with_context(|| claims.display().to_string())?;
     let mut held = CLAIMS.lock().unwrap_or_else(PoisonError::into_inner);
-    // Processes that start one after the other look in different places first.
+    // Processes with consecutive ids begin the search at different ports.
     let start = std::process::id().wrapping_mul(61) % COUNT;
     for step in 0..COUNT {
         let port = FIRST + u16::try_from((start + step) % COUNT)?;

@@ -13,7 +13,7 @@ use rustix::process::{Pid, kill_process};
 
 use crate::until;
 
-/// Time a program gets to become ready, or to stop when asked.
+/// The time that a program may take to become ready, or to stop on request.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Lines of a log that an error carries.
 const TAIL_LINES: usize = 25;
@@ -28,10 +28,10 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts `command`; what it writes goes to `dir/name.log`.
+    /// Starts `command`; its output goes to `dir/name.log`.
     ///
-    /// Call it from a thread that outlives the program, such as a test's own:
-    /// the kernel takes the end of the starting thread for the parent's death.
+    /// Call it from a thread that outlives the program, such as a test's own: the kernel treats the
+    /// end of the starting thread as the parent's death.
     pub fn start(name: &str, command: &mut Command, dir: &Path) -> Result<Self> {
         let log = dir.join(format!("{name}.log"));
         let output = File::options().create(true).append(true).open(&log)?;
@@ -52,8 +52,8 @@ impl Process {
         })
     }
 
-    /// Waits until `probe` finds the program ready; an early end is an error
-    /// that carries the end of its log.
+    /// Waits until `probe` returns something. If the program ends first, the error carries the end
+    /// of its log.
     pub async fn ready<T>(&mut self, mut probe: impl AsyncFnMut() -> Option<T>) -> Result<T> {
         let what = format!("{} is ready", self.name);
         let mut ended = None;
@@ -85,7 +85,7 @@ impl Process {
         self.child.id()
     }
 
-    /// Whether it still runs.
+    /// Whether it is still running.
     pub fn is_running(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
@@ -105,7 +105,7 @@ impl Process {
         .await
     }
 
-    /// Stops it with SIGSTOP: it accepts connections and answers nothing.
+    /// Stops it with SIGSTOP: it still accepts connections, and answers nothing.
     pub fn pause(&self) -> Result<()> {
         self.signal(Signal::STOP)
     }
@@ -142,7 +142,7 @@ impl Process {
         Ok((ticks(user)? + ticks(system)?) * 10_000)
     }
 
-    /// What it has written so far.
+    /// Its output so far.
     pub fn log(&self) -> String {
         std::fs::read(&self.log)
             .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
@@ -168,7 +168,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Nothing to do about a program that cannot be killed.
+        // A program that cannot be killed is left running.
         let _ = self.child.kill();
         let _ = self.child.wait();
         if std::thread::panicking() {

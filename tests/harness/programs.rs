@@ -18,7 +18,7 @@ pub enum Engine {
 }
 
 impl Engine {
-    /// Its program: `RL_TEST_REDIS` or `RL_TEST_VALKEY` names it, else it is on `PATH`.
+    /// Its program: the value of `RL_TEST_REDIS` or `RL_TEST_VALKEY`, or else the one on `PATH`.
     pub fn program(self) -> Result<PathBuf> {
         let (variable, program) = match self {
             Self::Redis => (REDIS, "redis-server"),
@@ -57,9 +57,9 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// From the environment, as `cargo xtask test` sets it: `RL_TEST_ENVOY`,
-    /// `RL_TEST_REDIS`, `RL_TEST_VALKEY`, `RL_TEST_FILTER`, and `RL_TEST_BIN`,
-    /// the folder that holds `limiter` and `rlctl`.
+    /// The programs that the environment names, as `cargo xtask test` sets it: `RL_TEST_ENVOY`,
+    /// `RL_TEST_REDIS`, `RL_TEST_VALKEY`, `RL_TEST_FILTER`, and `RL_TEST_BIN`, the folder that
+    /// holds `limiter` and `rlctl`.
     pub fn from_env() -> Result<Self> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"))
             .parent()

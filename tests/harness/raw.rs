@@ -16,11 +16,11 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub struct RawClient {
     port: u16,
     stream: Option<TcpStream>,
-    /// What has been read and belongs to the next answer.
+    /// Bytes already read that belong to the next answer.
     ahead: Vec<u8>,
 }
 
-/// An answer, as it came.
+/// An answer, as received.
 #[derive(Debug, Clone)]
 pub struct RawReply {
     /// The status of its first line.
@@ -44,7 +44,7 @@ impl RawReply {
 }
 
 impl RawClient {
-    /// A client of a port of this machine.
+    /// A client of a port on this machine.
     pub fn new(port: u16) -> Self {
         Self {
             port,
@@ -53,7 +53,7 @@ impl RawClient {
         }
     }
 
-    /// Sends a request as it is; `None` where the connection was closed without an answer.
+    /// Sends a request unchanged; `None` if the connection was closed without an answer.
     pub async fn send(&mut self, request: &[u8]) -> Result<Option<RawReply>> {
         let exchange = self.exchange(request);
         let done = tokio::time::timeout(PATIENCE, exchange).await;
@@ -73,7 +73,7 @@ impl RawClient {
         if let Some(reply) = self.try_once(request).await? {
             return Ok(Some(reply));
         }
-        // A kept connection may have been closed before it was used again.
+        // A kept connection may have been closed since its last use.
         if kept {
             return self.try_once(request).await;
         }
@@ -85,7 +85,7 @@ impl RawClient {
             Some(stream) => stream,
             None => connect(self.port).await?,
         };
-        // The other side may close while we still write; then there may be an answer to read.
+        // The server may close the connection during the write, and may still have answered.
         let _ = stream.write_all(request).await;
         let Some(reply) = read_reply(&mut stream, &mut self.ahead).await? else {
             self.ahead.clear();

@@ -25,7 +25,7 @@ impl Redis {
         Self::start_with(server, port, dir, &[]).await
     }
 
-    /// Starts it with these arguments besides.
+    /// Starts a server with additional arguments.
     pub async fn start_with(
         server: &Path,
         port: u16,
@@ -40,7 +40,7 @@ impl Redis {
         })
     }
 
-    /// What a store URL for it looks like.
+    /// Its store URL.
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
@@ -70,13 +70,13 @@ impl Redis {
         })
     }
 
-    /// Stops it; when it is started again its keys are there, its scripts are not.
+    /// Stops it; a later start finds its keys, but not its scripts.
     pub async fn stop_saved(self) -> Result<StoppedRedis> {
         self.command(&["SAVE"]).await?;
         self.stop().await
     }
 
-    /// Sends one command, as a shell would; its reply as it came. An error is an error.
+    /// Sends one command and returns its reply as received. An error reply is an error.
     pub async fn command(&self, words: &[&str]) -> Result<String> {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).await?;
         let word = |word: &&str| format!("${}\r\n{word}\r\n", word.len());
@@ -110,7 +110,7 @@ impl StoppedRedis {
         self.start_with(&[]).await
     }
 
-    /// Starts it again, with these arguments besides.
+    /// Starts it again, with additional arguments.
     pub async fn start_with(self, arguments: &[&str]) -> Result<Redis> {
         let process = launch(&self.server, self.port, &self.dir, arguments).await?;
         Ok(Redis {
@@ -122,7 +122,7 @@ impl StoppedRedis {
     }
 }
 
-/// How to start a server by hand.
+/// The command that starts a server.
 fn command(server: &Path, port: u16, dir: &Path) -> Command {
     let mut command = Command::new(server);
     command
@@ -151,8 +151,8 @@ async fn launch(server: &Path, port: u16, dir: &Path, arguments: &[&str]) -> Res
     Ok(process)
 }
 
-/// Whether a server or a sentinel answers, even with LOADING or NOAUTH. On a slow disk it accepts
-/// connections long before.
+/// Checks that a server or a sentinel answers, even with LOADING or NOAUTH. On a slow disk it
+/// accepts connections long before.
 pub async fn redis_answers(port: u16) -> Result<()> {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
     stream.write_all(b"PING\r\n").await?;

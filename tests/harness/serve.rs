@@ -1,4 +1,4 @@
-//! Servers of tests: any, by its connections, and an HTTP/1 server.
+//! Servers of tests: one for any protocol, one for HTTP/1.
 
 use std::convert::Infallible;
 
@@ -11,7 +11,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-/// Serves each connection, until the tasks are dropped and the connections with them.
+/// Serves each connection in a task. Dropping the tasks closes the connections.
 #[must_use]
 pub fn serve_each<S>(
     listener: TcpListener,

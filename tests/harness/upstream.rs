@@ -1,4 +1,4 @@
-//! The service behind Envoy: counts what reaches it and answers at once.
+//! The service behind Envoy: counts requests and answers at once.
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -67,7 +67,7 @@ impl Upstream {
         lock(&self.seen).body_bytes
     }
 
-    /// Requests for a target, spelt so.
+    /// The number of requests for a target, spelt exactly like this.
     pub fn requests_for(&self, target: &str) -> u64 {
         lock(&self.seen).targets.get(target).copied().unwrap_or(0)
     }
@@ -109,7 +109,7 @@ async fn answer(request: Request<Incoming>, seen: Arc<Mutex<Seen>>) -> Response<
         format!("http://{host}{to}")
     });
     seen.headers = headers;
-    // The suites send few targets; the benchmarks, which send many, one.
+    // The suites use few targets; the benchmarks, which send many requests, use one.
     *seen.targets.entry(target).or_default() += 1;
     let mut response = Response::new(Full::from("hello\n"));
     response.headers_mut().extend(seen.answers_with.clone());

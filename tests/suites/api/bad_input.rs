@@ -4,13 +4,13 @@ use std::process::Command;
 
 use crate::service::{Service, document, variable};
 
-/// Cases of each operation.
+/// Requests per operation.
 const CASES: &str = "60";
 
 const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,\
                       response_headers_conformance,response_schema_conformance";
 
-/// The description with a domain that exists, so that most valid checks are decided.
+/// The description, with a domain that exists, so that most valid checks are decided.
 fn description() -> String {
     let text = std::fs::read_to_string(document("openapi.yaml")).unwrap();
     let any = "\n        domain: {$ref: \"#/components/schemas/Domain\"}\n";
@@ -29,7 +29,7 @@ fn run(url: &str, paths: &str) -> (bool, String) {
     command
         .args(["-m", "schemathesis.cli", "run", "openapi.yaml"])
         .args(["--url", url, "--include-path-regex", paths])
-        // Its encoding is the filter's; other tests send it nonsense.
+        // It uses the filter's encoding; other tests send it invalid input.
         .args(["--exclude-operation-id", "report"])
         .args(["--seed", "17", "--max-examples", CASES])
         .args(["--phases", "examples,coverage,fuzzing", "--checks", CHECKS])

@@ -13,7 +13,7 @@ fn code(page: &str, language: &str) -> String {
     code.to_owned()
 }
 
-/// Runs a page's client, followed by what proves it.
+/// Runs a page's client, followed by code that proves it works.
 async fn proves(program: &Path, page: &str, language: &str, file: &str, proof: &str) {
     let service = Service::start(&[]).await;
     let path = service.dir.path().join(file);

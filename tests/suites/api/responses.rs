@@ -1,4 +1,4 @@
-//! Each documented status occurs, and each response is as its schema says.
+//! Each documented status occurs, and each response matches its schema.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -14,7 +14,7 @@ const TOKEN: &str = "0123456789abcdef-token";
 struct Description {
     document: Value,
     seen: BTreeSet<String>,
-    /// Names a reservation.
+    /// The token of a reservation.
     token: String,
 }
 
@@ -28,7 +28,7 @@ impl Description {
         }
     }
 
-    /// Sends a request, and checks its response against what is documented for it.
+    /// Sends a request, and validates its response against the description.
     async fn check(&mut self, request: &Request, method: &str, path: &str, status: u16) -> Reply {
         let reply = request.send().await.unwrap();
         let place = format!("{method} {path} {status}");
@@ -79,7 +79,7 @@ impl Description {
         reply
     }
 
-    /// Where a response is described.
+    /// The path of a response's description, with `$ref` followed.
     fn resolved(&self, place: &str) -> String {
         let found = self.document.pointer(place);
         let reference = found.and_then(|found| found["$ref"].as_str());
@@ -192,7 +192,7 @@ async fn descriptors(described: &mut Description, service: &Service) {
     assert_eq!(reply.json().unwrap()["overallCode"], "OVER_LIMIT");
 }
 
-/// A request in flight: its slot is renewed, freed, and gone.
+/// The slot of a request in flight is renewed, freed, and then gone.
 async fn held_slots(described: &mut Description, service: &Service) {
     let check = json!({"domain": "shop", "descriptor": {"path": "/held"}});
     let held = described
@@ -223,7 +223,7 @@ async fn held_slots(described: &mut Description, service: &Service) {
     }
 }
 
-/// A reservation is settled, twice.
+/// A reservation is settled twice.
 async fn reserved_units(described: &mut Description, service: &Service) {
     let post = |path: &str, body: Value| {
         let url = format!("{}{path}", service.limiter.url());
@@ -241,7 +241,7 @@ async fn reserved_units(described: &mut Description, service: &Service) {
     token.as_str().unwrap().clone_into(&mut described.token);
 }
 
-/// The one that may wait waits for most of an hour; the next is refused.
+/// The one check that may wait waits for up to an hour; the next is refused.
 async fn too_many_waiters(described: &mut Description, service: &Service, url: &str) {
     let body = |user: &str| {
         json!({"domain": "shop", "descriptor": {"path": "/wait", "user": user}, "cost": 2, "wait_ms": 20_000}).to_string()
@@ -259,7 +259,7 @@ async fn too_many_waiters(described: &mut Description, service: &Service, url: &
     .await
     .unwrap();
     for user in ["b", "c"] {
-        // Its bucket may hold a unit again by now.
+        // The bucket may have refilled by one unit by now.
         for _ in 0..3 {
             service
                 .client
@@ -345,7 +345,7 @@ async fn refusals(described: &mut Description) {
         let body = json!({"token": token, "cost": 1}).to_string();
         with(service.client.post(&format!("{base}/v1/settle"), body))
     };
-    // It begins with the domain, whose name is as long.
+    // A token begins with the domain, and the other name has the same length.
     let unknown = described.token.replacen("hmRzaG9w", "hmRub25l", 1);
     for (token, status) in [("x", 400), (&*unknown, 404), (&*"x".repeat(5000), 413)] {
         let settle = settle(token);
@@ -404,7 +404,7 @@ async fn snapshots_and_reports(described: &mut Description) {
     }
 }
 
-/// A store that goes away, and one that was never there.
+/// A store that stops, and one that never existed.
 async fn outage(described: &mut Description) {
     let dir = tempfile::tempdir().unwrap();
     let redis = Redis::start(&variable("RL_TEST_REDIS"), free_port().unwrap(), dir.path())

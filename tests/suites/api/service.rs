@@ -15,7 +15,7 @@ limits:
   - {name: shadow, per: [user], rate: 1/1h, enforce: 0%, match: {path: [/api, /api/**]}}
 ";
 
-/// A limiter in its own memory, or before another store.
+/// A limiter with a store in its own memory, or with another store.
 pub struct Service {
     pub limiter: Limiter,
     pub client: Client,

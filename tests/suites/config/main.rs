@@ -1,4 +1,4 @@
-//! What holds without any server: the shipped files fit together.
+//! Checks that need no server: the shipped files are consistent.
 #![expect(clippy::unwrap_used, reason = "a test fails loudly")]
 
 mod envoy_yaml;

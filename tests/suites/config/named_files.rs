@@ -1,8 +1,8 @@
-//! The sources that documents name, and the files that they link to, exist.
+//! Source files named in documents, and files that documents link to, exist.
 
 use std::path::{Path, PathBuf};
 
-/// Where files are that are not the project's.
+/// Folders of files that are not the project's.
 const NOT_OURS: [&str; 3] = [".git", "target", "node_modules"];
 
 /// A stand-in for any name, in CONTRIBUTING.md.
@@ -19,12 +19,12 @@ fn files(dir: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// What lines have in backquotes.
+/// The text that a document has in backquotes.
 fn quoted(text: &str) -> impl Iterator<Item = &str> {
     { text.lines() }.flat_map(|line| line.split('`').skip(1).step_by(2))
 }
 
-/// What links lead to, without the part of a page.
+/// The targets of links, without the fragment.
 fn links(text: &str) -> impl Iterator<Item = &str> {
     let starts = text.split("](").skip(1);
     starts.filter_map(|rest| rest.split([')', '#']).next())

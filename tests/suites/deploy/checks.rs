@@ -44,7 +44,7 @@ pub fn named(files: &[String], kind: &str, name: &str) -> Value {
     first
 }
 
-/// A Python module that checks files, as `cargo xtask test` has installed it.
+/// Runs a Python module that checks files, as `cargo xtask test` has installed it.
 pub fn python(module: &str) -> Command {
     let mut command = Command::new("python3");
     command
@@ -62,7 +62,7 @@ pub fn variable(name: &str) -> PathBuf {
     )
 }
 
-/// Runs a check; what it said, if it was content.
+/// Runs a check that must succeed; returns its output.
 pub fn passes(command: &mut Command) -> String {
     let output = command
         .output()
@@ -73,7 +73,7 @@ pub fn passes(command: &mut Command) -> String {
     said
 }
 
-/// Runs a check that must not be content; what it said.
+/// Runs a check that must fail; returns its output.
 pub fn fails(command: &mut Command) -> String {
     let output = command.output().unwrap();
     let said = [output.stdout, output.stderr].concat();

@@ -16,7 +16,7 @@ const SIDECAR: At<'_> = At {
     ..GATEWAY
 };
 
-/// A shipped file with nothing changed but what a busy machine needs.
+/// A shipped file, changed only in what a busy machine needs.
 fn shipped(name: &str) -> EnvoyConfig {
     let config = EnvoyConfig::read(&file(&format!("deploy/envoy/{name}"))).unwrap();
     config.limiter_timeout("2s").unwrap()
@@ -27,7 +27,7 @@ fn envoy_accepts_every_file_as_it_is() {
     let programs = Programs::from_env().unwrap();
     let dir = tempfile::tempdir().unwrap();
     for path in files("deploy/envoy", ".yaml") {
-        // Only the filter is elsewhere.
+        // Only the path of the filter differs.
         let config = EnvoyConfig::read(&file(&path)).unwrap();
         let copy = dir.path().join("envoy.json");
         let config = config.filter_code_everywhere(&programs.filter);

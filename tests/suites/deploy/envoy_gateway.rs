@@ -26,7 +26,7 @@ fn plugin() -> Value {
     resource("EnvoyExtensionPolicy", "ratelimit")["spec"]["wasm"][0].clone()
 }
 
-/// What the proxies' bootstrap is merged with.
+/// The bootstrap that Envoy Gateway merges into the proxies' own.
 fn bootstrap() -> Value {
     let proxy = resource("EnvoyProxy", "ratelimit");
     let bootstrap = &proxy["spec"]["bootstrap"];
@@ -55,7 +55,7 @@ fn the_plugins_configuration_is_one_of_the_filters() {
     );
 }
 
-/// Of a merged list, the entries of both are there.
+/// A merged list has the entries of both.
 #[tokio::test]
 async fn the_gateways_plugin_limits_and_its_metrics_have_labels() {
     let mut own = plugin()["config"].clone();
@@ -86,7 +86,7 @@ async fn the_gateways_plugin_limits_and_its_metrics_have_labels() {
     .unwrap();
 }
 
-/// The limiter in place of Envoy Gateway's rate limit service. `rate_limit_service` runs it so.
+/// The limiter replaces Envoy Gateway's rate limit service, as suite `rate_limit_service` runs it.
 #[test]
 fn the_values_of_the_chart_name_the_limiters_image() {
     let values = documents("deploy/envoy-gateway/values.yaml").remove(0);

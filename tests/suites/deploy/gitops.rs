@@ -47,7 +47,7 @@ fn command(programs: &Programs, pod: &Value, dir: &Path) -> Command {
     command
 }
 
-/// The limiter's user may load scripts, and the Job has no other.
+/// The limiter's user may load scripts, and the Job uses no other user.
 #[tokio::test]
 async fn the_job_loads_the_scripts_as_the_limiters_user() {
     let programs = Programs::from_env().unwrap();
@@ -65,7 +65,7 @@ async fn the_job_loads_the_scripts_as_the_limiters_user() {
     assert!(said.contains("check") && !said.contains(" no "), "{said}");
 }
 
-/// A `ConfigMap` as the kubelet mounts it: root's files, readable by all, behind `..data`.
+/// A `ConfigMap` as the kubelet mounts it: files of root, readable by all, behind `..data`.
 fn mount(dir: &Path, version: u32, limits: &str) {
     let folder = format!("..{version}");
     std::fs::create_dir(dir.join(&folder)).unwrap();
@@ -100,7 +100,7 @@ async fn the_config_maps_limits_are_in_force_and_followed() {
     let limits = map["data"]["limits.yaml"].as_str().unwrap();
     mount(mounted.path(), 1, limits);
 
-    // As in the manifest, with a folder and a port of this machine.
+    // The manifest's command, with a folder and a port of this machine.
     let mut pod = pod("Deployment", "limits");
     let listen = format!("127.0.0.1:{}", free_port().unwrap());
     let arguments = pod["containers"][0]["args"].to_string();

@@ -1,5 +1,5 @@
-//! The components `istio` and `istio-mtls`: by the filter's own reader, and each plugin's configuration
-//! in real Envoy as Istio hands it over.
+//! The components `istio` and `istio-mtls`: the filter's own parser reads them, and real Envoy runs
+//! each plugin's configuration as Istio passes it on.
 
 use std::collections::BTreeSet;
 
@@ -28,7 +28,7 @@ fn plugins() -> Vec<Value> {
     plugins
 }
 
-/// Also those that a kustomization only names.
+/// Includes resources that a kustomization only names.
 #[test]
 fn every_resource_is_one_of_istios() {
     let all = manifests().into_iter().flat_map(|path| documents(&path));
@@ -55,8 +55,8 @@ fn every_plugins_configuration_is_one_of_the_filters() {
     }
 }
 
-/// A Sidecar resource restricts egress: applying a plugin must not apply one, nor one for a whole
-/// namespace.
+/// A Sidecar resource restricts egress: applying a plugin must not apply one, and none may cover a
+/// whole namespace.
 #[test]
 fn only_a_file_of_its_own_narrows_what_proxies_know() {
     for path in manifests() {
@@ -122,7 +122,7 @@ fn as_istio_does(plugin: &Value, node: &str, direction: &str) -> EnvoyConfig {
     })
 }
 
-/// What the `EnvoyFilter` makes of the limiters' cluster, which is then HTTP/2, as appProtocol says.
+/// Applies the `EnvoyFilter` to the limiters' cluster, which is then HTTP/2, as appProtocol says.
 fn patch(limiter: &mut Value) {
     let filter = named(&manifests(), "EnvoyFilter", "limiter-replicas");
     let patch = &filter["spec"]["configPatches"][0];
@@ -140,7 +140,7 @@ fn patch(limiter: &mut Value) {
     }
 }
 
-/// Stands in for a verified token: the claim `sub` is what a header says.
+/// Stands in for a verified token: a header sets the claim `sub`.
 fn claims() -> Value {
     let code = "function envoy_on_request(handle)
       local claims = {sub = handle:headers():get('x-user-id')}
@@ -175,7 +175,7 @@ const LIMITED: [u16; 6] = [200, 200, 200, 200, 200, 429];
 
 #[tokio::test]
 async fn the_gateways_plugin_limits_by_claims() {
-    // Istio's gateways call their listeners outbound.
+    // Istio's gateways mark their listeners as outbound.
     assert_eq!(answers("gateway", ROUTER, "OUTBOUND").await, LIMITED);
 }
 
@@ -198,7 +198,7 @@ fn the_sidecars_plugin_says_which_way_itself() {
     assert!(plugin["spec"]["match"].is_null());
 }
 
-/// The gateway with Envoy's own rate limit filter, as Istio patches it, and other limits.
+/// The gateway with Envoy's own rate limit filter, as Istio patches it, and with other limits.
 #[tokio::test]
 async fn the_gateways_own_rate_limit_filter_limits() {
     let filter = named(&manifests(), "EnvoyFilter", "rate-limit-service");

@@ -47,7 +47,7 @@ fn selectors_find_the_limiters() {
     assert_eq!(replicas["spec"]["clusterIP"], "None");
 }
 
-/// Whoever has a URL of the store may reach it, and nobody else.
+/// Only pods that have a URL of the store may reach it.
 #[test]
 fn limiters_and_rlctl_may_reach_the_store() {
     let valkey = resource("NetworkPolicy", "valkey");
@@ -70,7 +70,7 @@ fn limiters_and_rlctl_may_reach_the_store() {
     }
 }
 
-/// All that a URL of the store may name, on the ports that it names unless it says otherwise.
+/// A limiter may reach every store that its URL may name, on default ports.
 #[test]
 fn a_limiter_may_reach_a_store_and_its_sentinels() {
     let policy = resource("NetworkPolicy", "limiter");

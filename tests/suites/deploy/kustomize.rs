@@ -1,4 +1,4 @@
-//! `deploy/kubernetes` as `kubectl apply -k` renders it, and every resource in it by its schema.
+//! `deploy/kubernetes` as `kubectl apply -k` renders it, with every resource checked by its schema.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use crate::checks::{documents, fails, file, passes, python, text, variable};
 
-/// The version of the Kubernetes API that the schemas are of.
+/// The Kubernetes API version of the schemas.
 const KUBERNETES: &str = "1.37";
 
 /// Every component, as a kustomization names it.
@@ -22,7 +22,7 @@ pub const COMPONENTS: [&str; 6] = [
     "monitoring",
 ];
 
-/// The resources of Envoy Gateway, which publishes its definitions in no package registry.
+/// The schema of Envoy Gateway's resources, which are in no package registry.
 const ENVOY_GATEWAY: &str = "tests/suites/deploy/envoy-gateway.schema.json";
 
 /// Renders a folder with a kustomization.
@@ -39,7 +39,7 @@ fn parsed(rendered: &Output) -> Vec<Value> {
     serde_saphyr::from_multiple(yaml).unwrap()
 }
 
-/// The base with some components, as a kustomization elsewhere includes them.
+/// The base with some components, included by a kustomization in another folder.
 pub fn rendered(components: &[&str]) -> Vec<Value> {
     let dir = TempDir::new().unwrap();
     let here = dir.path().canonicalize().unwrap();
@@ -69,12 +69,12 @@ pub fn find(resources: &[Value], kind: &str, name: &str) -> Value {
     found[0].clone()
 }
 
-/// The resource of this kind and name in all that there is.
+/// The resource of this kind and name, with every component.
 pub fn resource(kind: &str, name: &str) -> Value {
     find(&rendered(&COMPONENTS), kind, name)
 }
 
-/// Where the schema of a resource comes from.
+/// The origin of a resource's schema.
 #[derive(PartialEq, Eq, PartialOrd, Ord, Clone, Copy, Debug)]
 enum Schema {
     Kubernetes,
@@ -94,7 +94,7 @@ fn schema_of(resource: &Value) -> Schema {
     }
 }
 
-/// The command that checks resources of one kind of schema.
+/// The command that checks resources against one kind of schema.
 fn check(schema: Schema, resources: &[Value], dir: &Path) -> Command {
     let paths = resources.iter().enumerate().map(|(n, resource)| {
         let path = dir.join(format!("{n}.json"));
@@ -157,7 +157,7 @@ fn each_component_can_be_had_alone() {
     }
 }
 
-/// What `kubectl apply -k deploy/kubernetes` applies.
+/// The resources that `kubectl apply -k deploy/kubernetes` applies.
 #[test]
 fn the_shipped_kustomization_has_the_limiters_and_a_store_and_names_every_component() {
     let shipped = parsed(&kustomize(&file("deploy/kubernetes")));
@@ -178,7 +178,7 @@ fn the_shipped_kustomization_has_the_limiters_and_a_store_and_names_every_compon
     assert_eq!(own, 2, "the limiter and the Job");
 }
 
-/// Kustomizations list what is beside them, or name it in a comment.
+/// Kustomizations list every file beside them, or name it in a comment.
 #[test]
 fn no_manifest_is_forgotten() {
     let mut folders = vec!["deploy/kubernetes/base".to_owned()];
@@ -197,7 +197,7 @@ fn no_manifest_is_forgotten() {
     }
 }
 
-/// A field that the API server would drop, in one resource of each kind of schema.
+/// Adds a field that the API server would drop to one resource of each kind of schema.
 #[test]
 fn a_misspelt_field_is_found() {
     let all = rendered(&COMPONENTS);

@@ -1,5 +1,5 @@
-//! Every file of `deploy/` is checked by the program it is for, or by its API's schema, and run where
-//! possible. `cargo xtask test --only deploy` provides the programs.
+//! Every file of `deploy/` is checked by the program that uses it, or by its API's schema, and run
+//! where possible. `cargo xtask test --only deploy` provides the programs.
 #![expect(
     clippy::unwrap_used,
     clippy::panic,

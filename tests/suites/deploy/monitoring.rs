@@ -1,4 +1,4 @@
-//! `deploy/monitoring`: rules that fire when they should, and no metric that is not there.
+//! `deploy/monitoring`: its rules fire when they should, and every metric it uses exists.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -22,7 +22,7 @@ fn promtool(arguments: &[&str]) -> Command {
 
 #[test]
 fn prometheus_accepts_its_configuration() {
-    // Debian's promtool has no Kubernetes discovery; it can check the rest.
+    // Debian's promtool lacks Kubernetes discovery; it can check the rest.
     let pods = "kubernetes_sd_configs: [{role: pod}]";
     let shipped = text("deploy/monitoring/prometheus.yaml");
     assert!(shipped.contains(pods));
@@ -98,7 +98,7 @@ fn declared(page: &str) -> BTreeSet<String> {
             .and_then(|line| line.split_once(' '))
         {
             declared.insert(name.to_owned());
-            // OpenMetrics counts under another name than it declares.
+            // OpenMetrics appends a suffix to the name of a counter's samples.
             if kind == "counter" {
                 declared.insert(format!("{name}_total"));
             }
@@ -110,8 +110,8 @@ fn declared(page: &str) -> BTreeSet<String> {
     declared
 }
 
-/// Envoy defines a metric at its first count, so this system produces every metric of the rules and the
-/// dashboard.
+/// Envoy creates a metric when it is first counted, so this test produces every metric of the rules and
+/// the dashboard.
 #[tokio::test]
 async fn every_metric_in_use_exists() {
     let config = EnvoyConfig::read(&file("deploy/envoy/gateway.yaml")).unwrap();
@@ -131,7 +131,7 @@ async fn every_metric_in_use_exists() {
     limiter.extend(declared(&page.send().await.unwrap().text()));
     let wanted: BTreeSet<String> = expressions().iter().flat_map(|e| metrics_in(e)).collect();
     assert!(wanted.len() >= 15, "{wanted:?}");
-    // Without a limiter calls fail, and with a start without one requests are unguarded.
+    // Calls to a paused limiter fail; an Envoy started without one leaves requests unguarded.
     running.limiter.process().pause().unwrap();
     let stranded = Running::start(unreachable(), GATEWAY, &[]).await;
     statuses(&stranded.get("alice"), 1).await;
@@ -152,7 +152,7 @@ async fn every_metric_in_use_exists() {
     .unwrap();
 }
 
-/// The gateway before a limiter that it never finds.
+/// The gateway with a limiter cluster that does not exist.
 pub fn unreachable() -> EnvoyConfig {
     let config = EnvoyConfig::read(&file("deploy/envoy/gateway.yaml")).unwrap();
     let wrong = |filter: &mut Value| filter["limiter"]["cluster"] = json!("no-such-cluster");

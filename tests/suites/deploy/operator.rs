@@ -1,4 +1,4 @@
-//! The component `monitoring`: what it repeats of `deploy/monitoring` is the same there.
+//! The component `monitoring`: its copies of `deploy/monitoring` are up to date.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use crate::kustomize::{find, rendered, resource};
 
 const RULES: &str = "deploy/kubernetes/components/monitoring/rules.yaml";
 
-/// The Prometheus operator takes rules only within a resource. `UPDATE_RULES=1` writes them there.
+/// The Prometheus operator takes rules only within a resource. `UPDATE_RULES=1` updates it.
 #[test]
 fn the_operators_rules_are_those_of_prometheus() {
     let rules = text("deploy/monitoring/rules.yaml");
@@ -51,7 +51,7 @@ fn istios_metrics_are_split_into_labels_as_prometheus_does() {
     assert_eq!(rules[1..], expected);
 }
 
-/// Prometheus finds a port of a pod by its name.
+/// Prometheus selects a pod's port by its name.
 #[test]
 fn monitors_name_ports_that_there_are() {
     let all = rendered(&["gitops", "monitoring"]);

@@ -30,7 +30,7 @@ async fn the_deployments_arguments_start_a_limiter_that_requires_tokens() {
     assert_eq!(asked.send().await.unwrap().status, 200);
 }
 
-/// Starts the Deployment's limiter on this machine: with its arguments, its user, and a token file of
+/// Starts the Deployment's limiter on this machine, with its arguments, its user, and a token file of
 /// `group`, as the kubelet mounts a secret.
 async fn limiter_as_in_the_pod(store: &str, group: u32, dir: &Path) -> anyhow::Result<Pod> {
     let deployment = resource("Deployment", "limiter");
@@ -72,7 +72,7 @@ struct Pod {
 }
 
 impl Pod {
-    /// The status that a probe of the Deployment gets.
+    /// The status of the answer to one of the Deployment's probes.
     async fn probe(&self, name: &str) -> u16 {
         let get = &container()[name]["httpGet"];
         assert_eq!(get["port"], "admin", "{name}");
@@ -99,7 +99,7 @@ async fn the_pods_user_can_read_its_tokens_and_could_not_without_fs_group() {
     }
     let deployment = resource("Deployment", "limiter");
     let context = &deployment["spec"]["template"]["spec"]["securityContext"];
-    // Without `fsGroup` the kubelet leaves files to root's group.
+    // Without `fsGroup`, the kubelet gives files to root's group.
     let group = u32::try_from(context["fsGroup"].as_u64().unwrap_or(0)).unwrap();
     let dir = tempfile::tempdir().unwrap();
     limiter_as_in_the_pod("memory", group, dir.path())
@@ -111,7 +111,7 @@ async fn the_pods_user_can_read_its_tokens_and_could_not_without_fs_group() {
     assert!(refused.contains("cannot read the token file"), "{refused}");
 }
 
-/// The kubelet restarts a pod that fails its startup or liveness probe; a limiter that waits for its
+/// The kubelet restarts a pod that fails its startup or liveness probe. A limiter that waits for its
 /// store must not fail them.
 #[tokio::test]
 async fn a_pod_that_starts_before_its_store_becomes_ready_later() {

@@ -13,7 +13,7 @@ use crate::running::{GATEWAY, Running, WatchedFiles, port_of};
 
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// One that denies, one that only reports, and one that leases.
+/// A limit that denies, one that only reports, and one that leases.
 const LIMITS: &str = "domain: shop
 limits:
   - {name: per-user, per: [user], if_missing: skip, rate: 5/1h, match: {path: \"/api/**\"}}
@@ -85,7 +85,7 @@ impl Prometheus {
         let reply = self.client.get(&url).send().await.unwrap().json().unwrap();
         assert_eq!(reply["status"], "success", "{query}: {reply}");
         let found = reply["data"]["result"].as_array().unwrap().clone();
-        // A quotient of nothing by nothing draws nothing.
+        // 0 divided by 0 draws nothing.
         found
             .into_iter()
             .filter(|series| series["value"][1] != "NaN")
@@ -100,9 +100,8 @@ impl Prometheus {
         value.parse().unwrap()
     }
 
-    /// Waits until every one of these queries returns a series. Requests keep arriving meanwhile: a
-    /// counter whose first sample is its last has a rate of zero, and a quotient of two such rates
-    /// is not a number.
+    /// Waits until every query returns a series. Requests continue meanwhile: a counter with only
+    /// one sample has a rate of zero, and the quotient of two such rates is not a number.
     async fn answers_all(&self, queries: &[String], running: &Running) {
         for query in queries {
             until(&format!("{query} is not empty"), PATIENCE, async || {
@@ -122,8 +121,8 @@ fn drawn(query: &str) -> String {
         .replace("$domain", ".*")
 }
 
-/// An alert's expression with comparisons that return 0 where the alert does not fire: it is empty
-/// only where its series are missing.
+/// An alert's expression whose comparisons return 0 if the alert does not fire, so that the result
+/// is empty only if its series are missing.
 fn comparable(expression: &str) -> String {
     let mut compared = expression.replace('\n', " ");
     for operator in ["==", "!=", ">"] {
@@ -136,7 +135,7 @@ fn expression(alert: &Value) -> &str {
     alert["expr"].as_str().unwrap()
 }
 
-/// How many of these requests were denied.
+/// How many of these requests are denied.
 async fn denials(running: &Running, path: &str, user: &str, requests: usize) -> u64 {
     let mut denied = 0;
     for _ in 0..requests {
@@ -181,11 +180,11 @@ async fn every_panel_and_alert_shows_what_happens() {
         .await
         .unwrap();
     }
-    // Most of them no limiter decided; they are shown all the same.
+    // Proxies denied most of them without a call; the dashboard counts these too.
     let alone = "sum(rl_decisions_total{decision=\"denied\",source!=\"limiter\"})";
     assert!(prometheus.number(alone).await > 0);
 
-    // What else the panels show: a request that the limiter refuses, and one without limits.
+    // For the other panels: an invalid request, and one that no limit matches.
     let nonsense = format!("{}/v1/check", running.limiter.url());
     Client::new().post(&nonsense, "?").send().await.unwrap();
     let unmatched = "{\"domain\":\"shop\",\"descriptor\":{}}";
@@ -211,7 +210,7 @@ async fn every_panel_and_alert_shows_what_happens() {
     prometheus.answers_all(&others, &running).await;
 }
 
-/// The limiter hangs until proxies decide alone; which alerts would fire then, and it is back.
+/// Pauses the limiter until the breaker opens, and resumes it; returns the alerts that would fire.
 async fn outage(running: &Running, prometheus: &Prometheus) -> Vec<String> {
     running.limiter.process().pause().unwrap();
     until("the circuit breaker is open", PATIENCE, async || {
@@ -235,8 +234,8 @@ async fn outage(running: &Running, prometheus: &Prometheus) -> Vec<String> {
             firing.push(alert["alert"].as_str().unwrap().to_owned());
         }
     }
-    // The proxy decides these alone, and reports them once a limiter answers; what it reported to the
-    // one that hangs may be lost.
+    // The proxy decides these without a call, and reports them once a limiter answers. Reports that
+    // it sent to the paused limiter may be lost.
     denials(running, "/api/x", "frank", 20).await;
     running.limiter.process().resume().unwrap();
     firing

@@ -1,6 +1,6 @@
-//! The commands of README and of the documentation's index, by a new user: in a fresh shell, in a folder
-//! that holds a release, on the ports that they name. These are those of a network namespace that the test
-//! makes, so that no other program is in the way.
+//! Runs the commands of README and of the documentation's index as a new user: in a fresh shell, in a
+//! folder that holds a release, on the documented ports. The test has a network namespace of its own, so
+//! that no other program uses these ports.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -10,10 +10,10 @@ use harness::Programs;
 
 use crate::checks::{file, passes, text};
 
-/// Ports of what runs in the background, by the first word of its command.
+/// The ports of background programs, by the first word of their command.
 const PORTS: [(&str, u16); 3] = [("valkey-server", 6379), ("limiter", 8090), ("envoy", 10000)];
 
-/// The service, which the reader has.
+/// The port of the reader's own service.
 const SERVICE: u16 = 8080;
 
 /// The lines of all blocks of a kind.
@@ -33,9 +33,9 @@ fn lines(document: &str, fence: &str) -> Vec<String> {
 const LOOPBACK: &str = "import fcntl, socket, struct
 fcntl.ioctl(socket.socket(), 0x8914, struct.pack('16sh', b'lo', 0x41))";
 
-/// `unshare` with what this user may do; `None` where it may not.
+/// Options for `unshare` that this user may use; `None` if it may not run it.
 fn unshare() -> Option<Vec<&'static str>> {
-    // The end of the first process is the end of all that it left running.
+    // When the first process ends, the kernel ends all others of the namespace.
     let own = ["--net", "--pid", "--fork", "--kill-child"];
     let ways = [own.to_vec(), [&own[..], &["--map-root-user"]].concat()];
     ways.into_iter().find(|way| {
@@ -58,7 +58,7 @@ fn release(programs: &Programs, dir: &Path) {
     ] {
         std::fs::copy(from, folder.join(to)).unwrap();
     }
-    // A release has the filter beside it, and here a busy machine needs more than 20 ms.
+    // A release has the filter beside the file, and a busy machine needs more than 20 ms.
     let envoy = text("envoy.yaml");
     let envoy = envoy.replace("target/filter.wasm", "filter.wasm");
     let slow = envoy.replace("\"timeout\": \"20ms\"", "\"timeout\": \"2s\"");
@@ -72,8 +72,8 @@ fn release(programs: &Programs, dir: &Path) {
     std::fs::write(dir.join("www/api/hello"), "hello").unwrap();
 }
 
-/// The lines as a script: each is announced, has to succeed, and what it leaves running has to listen
-/// before the next.
+/// The lines as a script. It prints each line before it runs it; each must succeed, and a background
+/// program must listen before the next line.
 fn script(lines: &[String]) -> String {
     let mut script = String::new();
     let wait = |port: u16| {
@@ -91,7 +91,7 @@ fn script(lines: &[String]) -> String {
             let (_, port) = PORTS.iter().find(|(program, _)| *program == name).unwrap();
             let _ = write!(script, "{command}\n{}", wait(*port));
             if name == "envoy" {
-                // Envoy has the limits a moment after it listens.
+                // Envoy has the limits shortly after it listens.
                 script.push_str(
                     "for _ in $(seq 300); do curl -si -H 'x-user-id: first' 127.0.0.1:10000/api/hello | \
                      grep -qi ^ratelimit && break; sleep 0.1; done\n",
@@ -104,7 +104,7 @@ fn script(lines: &[String]) -> String {
     script
 }
 
-/// Runs lines as a new user, whose service is there.
+/// Runs the lines as a new user, with the user's service running.
 fn run(programs: &Programs, lines: &[String], dir: &Path) -> Output {
     std::fs::write(dir.join("commands.sh"), script(lines)).unwrap();
     let folders = [&programs.valkey, &programs.envoy].map(|program| program.parent().unwrap());
@@ -132,7 +132,7 @@ exit $status"
         .unwrap()
 }
 
-/// What a command printed.
+/// The output of a command.
 fn said<'a>(all: &'a str, command: &str) -> &'a str {
     let mut parts = all.split("@@ ").filter(|part| part.starts_with(command));
     parts
@@ -151,7 +151,7 @@ fn a_new_user_gets_a_limit_by_the_readme_and_around_by_the_index() {
     assert_eq!(stop, "kill $(jobs -p)");
     let index = lines(&text("docs/README.md"), "```sh");
     assert!(readme.len() >= 10 && index.len() >= 10);
-    // The index is about the limits of limits.yaml.
+    // The index assumes the limits of limits.yaml.
     let apply = "rlctl apply -f limits.yaml --yes".to_owned();
     let all = readme.into_iter().chain([apply]).chain(index).chain([stop]);
     let all: Vec<String> = all.collect();
@@ -182,7 +182,7 @@ fn a_new_user_gets_a_limit_by_the_readme_and_around_by_the_index() {
     );
 }
 
-/// Lines that build from the sources take long, and are what the task runner's own tests are for.
+/// Other commands build from the sources, which takes long; the task runner's own tests cover them.
 #[test]
 fn other_commands_of_the_readme_are_tasks() {
     for line in lines(&text("README.md"), "```console") {
@@ -194,7 +194,7 @@ fn other_commands_of_the_readme_are_tasks() {
     }
 }
 
-/// Every link of the index and of README leads to a file that is there, and to a heading in it.
+/// Every link of the index and of README leads to an existing file, and to a heading in it.
 #[test]
 fn links_lead_somewhere() {
     for (document, folder) in [("README.md", ""), ("docs/README.md", "docs/")] {

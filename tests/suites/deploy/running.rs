@@ -1,4 +1,4 @@
-//! A limiter, a service and an Envoy that runs one of the shipped files.
+//! A limiter, a service, and an Envoy with one of the shipped files.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,13 +9,13 @@ use harness::{
 };
 use tempfile::TempDir;
 
-/// What every file is tried with: five requests for each user.
+/// The limits for every file: five requests for each user.
 pub const LIMITS: &str = "domain: shop
 limits:
   - {name: per-user, per: [user], if_missing: skip, rate: 5/1h}
 ";
 
-/// A system that runs.
+/// A running system.
 pub struct Running {
     pub limiter: Limiter,
     pub upstream: Upstream,
@@ -24,13 +24,13 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts a limiter under [`LIMITS`] with more arguments, a service, and Envoy on `config`,
-    /// with free ports in the place of the addresses that the file names.
+    /// Starts a limiter with [`LIMITS`] and more arguments, a service, and Envoy on `config`, with
+    /// free ports instead of the addresses that the file names.
     pub async fn start(config: EnvoyConfig, at: At<'_>, limiter: &[&str]) -> Self {
         Self::under(LIMITS, config, at, limiter).await
     }
 
-    /// The same under other limits.
+    /// The same with other limits.
     pub async fn under(limits: &str, config: EnvoyConfig, at: At<'_>, limiter: &[&str]) -> Self {
         let programs = Programs::from_env().unwrap();
         let dir = tempfile::tempdir().unwrap();
@@ -73,7 +73,7 @@ impl Running {
     }
 }
 
-/// `rlctl apply --watch` over [`LIMITS`], and its store.
+/// `rlctl apply --watch` on [`LIMITS`], and its store.
 pub struct WatchedFiles {
     /// The port of its metrics.
     pub port: u16,
@@ -122,7 +122,7 @@ pub struct At<'a> {
     pub others: &'a [&'a str],
 }
 
-/// Those of `deploy/envoy/gateway.yaml`.
+/// The addresses in `deploy/envoy/gateway.yaml`.
 pub const GATEWAY: At<'_> = At {
     client: "0.0.0.0:8080",
     admin: "127.0.0.1:9901",
@@ -131,7 +131,7 @@ pub const GATEWAY: At<'_> = At {
     others: &[],
 };
 
-/// A limiter without Redis, under [`LIMITS`].
+/// A limiter without Redis, with [`LIMITS`].
 pub async fn limiter_with(programs: &Programs, more: &[&str], dir: &Path) -> Limiter {
     limiter_under(LIMITS, programs, more, dir).await
 }
@@ -147,12 +147,12 @@ async fn limiter_under(text: &str, programs: &Programs, more: &[&str], dir: &Pat
     plan.start().await.unwrap()
 }
 
-/// The port of a URL that ends in one.
+/// The port at the end of a URL.
 pub fn port_of(url: &str) -> u16 {
     url.rsplit(':').next().unwrap().parse().unwrap()
 }
 
-/// The statuses of `n` answers, one request after the other.
+/// The statuses of `n` requests, sent one after the other.
 pub async fn statuses(request: &Request, n: usize) -> Vec<u16> {
     let mut statuses = Vec::new();
     for _ in 0..n {

@@ -15,7 +15,7 @@ fn systemd_analyze() -> Option<Command> {
     there.is_ok().then(|| Command::new("systemd-analyze"))
 }
 
-/// Skipped without systemd; the tests below run everywhere.
+/// Skipped if systemd is missing; the tests below run everywhere.
 #[test]
 fn systemd_accepts_the_unit_and_finds_it_locked_down() {
     let Some(mut analyze) = systemd_analyze() else {
@@ -30,7 +30,7 @@ fn systemd_accepts_the_unit_and_finds_it_locked_down() {
     std::fs::write(&unit, here).unwrap();
     passes(analyze.arg("verify").arg(&unit));
     let mut security = Command::new("systemd-analyze");
-    // Of 10; what is left is that it opens sockets, and nothing less.
+    // 15 of 100 points at most: all that remains is that it opens sockets.
     passes(
         security
             .args(["security", "--offline=true", "--threshold=15"])

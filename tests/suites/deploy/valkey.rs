@@ -1,4 +1,4 @@
-//! The component `redis`: a Valkey with its arguments and users, on this machine.
+//! The component `redis`: Valkey with the component's arguments and users, on this machine.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -19,7 +19,7 @@ fn pod() -> Value {
     set["spec"]["template"]["spec"].clone()
 }
 
-/// Its arguments, with files of this machine.
+/// The component's arguments, with files of this machine.
 fn arguments(dir: &Path) -> Vec<String> {
     let users = dir.join("users.acl");
     let acl = text(USERS);
@@ -52,7 +52,7 @@ fn rlctl(programs: &Programs, port: u16, arguments: &[&str]) -> Output {
     output.unwrap()
 }
 
-/// What is said to a connection, and its answers.
+/// Sends text over a connection, and returns the answers.
 async fn conversation(port: u16, said: &str) -> String {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
     stream.write_all(said.as_bytes()).await.unwrap();
@@ -145,7 +145,7 @@ fn it_does_not_start_with_the_users_as_they_are_shipped() {
     assert!(said.contains("password hash"), "{said}");
 }
 
-/// A volume of a secret and one of data, of the group that the pod is in.
+/// The volumes of the secret and of the data belong to the pod's group.
 #[test]
 fn the_valkey_pods_group_can_read_its_files() {
     let context = &pod()["securityContext"];

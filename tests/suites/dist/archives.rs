@@ -65,7 +65,7 @@ fn the_programs_are_static_and_of_this_version() {
     for program in ["limiter", "rlctl"] {
         let shown = output(Command::new(home.join(program)).arg("--version"));
         assert_eq!(shown.trim(), format!("{program} {}", version()));
-        // What a dynamic program would name: the loader of a C library.
+        // A dynamic program would name the loader of a C library.
         let bytes = std::fs::read(home.join(program)).unwrap();
         let text = String::from_utf8_lossy(&bytes);
         for loader in ["/lib64/ld-linux", "/lib/ld-linux", "/lib/ld-musl"] {
@@ -74,7 +74,7 @@ fn the_programs_are_static_and_of_this_version() {
     }
 }
 
-/// Else two builds could not give the same bytes.
+/// Otherwise two builds could not give the same bytes.
 #[test]
 fn archives_carry_one_time_and_no_owner() {
     for archive in [

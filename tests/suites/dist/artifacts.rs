@@ -69,20 +69,20 @@ pub fn version() -> String {
     line.unwrap().split('"').nth(1).unwrap().to_owned()
 }
 
-/// The programs for this machine, unpacked from their archive.
+/// The folder of this machine's programs, unpacked from their archive.
 pub fn programs(into: &Path) -> PathBuf {
     let end = format!("-{}-linux.tar.gz", std::env::consts::ARCH);
     unpack(&artifact("rl-", &end), into);
     into.join(format!("rl-{}", version()))
 }
 
-/// A file that is JSON.
+/// Reads a JSON file.
 pub fn json(path: &Path) -> Value {
     let bytes = std::fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     serde_json::from_slice(&bytes).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// A line of `digests.txt`.
+/// The digest of an artefact in `digests.txt`.
 pub fn digest(name: &str) -> String {
     let lines = std::fs::read_to_string(folder().join("digests.txt")).unwrap();
     let line = lines.lines().find_map(|line| line.strip_prefix(name));

@@ -1,4 +1,4 @@
-//! The limiter out of its image, run by an OCI runtime on a real Redis.
+//! Runs the limiter from its image, in an OCI runtime, with a real Redis.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -40,7 +40,7 @@ fn is_root() -> bool {
     rustix::process::getuid().is_root()
 }
 
-/// A container, which ends with this value.
+/// A container; dropping it ends the container.
 struct Container {
     name: String,
     bundle: PathBuf,
@@ -49,8 +49,8 @@ struct Container {
 }
 
 impl Container {
-    /// Runs a program of the image in this machine's network, as Kubernetes would: nothing in it
-    /// can be written.
+    /// Runs a program of the image in this machine's network, as Kubernetes would: with a read-only
+    /// root.
     fn run(bundle: &Path, arguments: &[&str], environment: &[String]) -> Self {
         let mut config = json(&bundle.join("config.json"));
         config["root"]["readonly"] = json!(true);
@@ -59,7 +59,7 @@ impl Container {
         let variables = config["process"]["env"].as_array_mut().unwrap();
         variables.extend(environment.iter().map(|variable| json!(variable)));
         if !is_root() {
-            // No other user than this one can be had, and it is called root in there.
+            // Without root, only this user is available, and the container calls it root.
             config["process"]["user"] = json!({"uid": 0, "gid": 0});
         }
         let namespaces = config["linux"]["namespaces"].as_array_mut().unwrap();
@@ -77,7 +77,7 @@ impl Container {
         }
     }
 
-    /// The kernel's own word on who the program runs as.
+    /// The user that the program runs as, according to the kernel.
     fn user(&self) -> u64 {
         let state = output(runc(&self.state).arg("state").arg(&self.name));
         let state: Value = serde_json::from_str(&state).unwrap();
@@ -137,7 +137,7 @@ async fn the_limiter_runs_from_its_image_as_an_unprivileged_user() {
     assert_eq!(config["process"]["user"]["uid"], USER);
     assert_eq!(config["process"]["user"]["gid"], USER);
     assert_eq!(config["process"]["args"], json!(["/usr/local/bin/limiter"]));
-    // What Envoy Gateway starts.
+    // The path that Envoy Gateway starts.
     let ratelimit = std::fs::read_link(bundle.join("rootfs/bin/ratelimit")).unwrap();
     assert_eq!(ratelimit.to_str(), Some("/usr/local/bin/limiter"));
     std::fs::write(bundle.join("rootfs/limits.yaml"), LIMITS).unwrap();

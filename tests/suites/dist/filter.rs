@@ -1,4 +1,4 @@
-//! The filter out of its image, in Envoy.
+//! The filter from its image, in Envoy.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ limits:
   - {name: per-user, per: [user], if_missing: skip, rate: 3/1h}
 ";
 
-/// As Istio's agent finds it: `plugin.wasm` in the last layer.
+/// The module as Istio's agent finds it: `plugin.wasm` in the last layer.
 fn module(dir: &Path) -> PathBuf {
     let (image, _) = layout("rl-filter", dir);
     let index = json(&image.join("index.json"));

@@ -7,14 +7,14 @@ use serde_json::{Value, json};
 
 use crate::artifacts::{artifact, digest, json, output, unpack, variable, version};
 
-/// skopeo, on a machine without any configuration of it.
+/// skopeo, which works without any configuration on this machine.
 pub fn skopeo() -> Command {
     let mut skopeo = Command::new(variable("RL_TEST_SKOPEO"));
     skopeo.arg("--insecure-policy");
     skopeo
 }
 
-/// An image's layout, unpacked; and its reference there.
+/// Unpacks an image's layout; returns its folder and its reference.
 pub fn layout(name: &str, dir: &Path) -> (PathBuf, String) {
     let folder = dir.join(name);
     unpack(&artifact(&format!("{name}-"), ".oci.tar"), &folder);
@@ -28,7 +28,7 @@ pub fn blob(layout: &Path, descriptor: &Value) -> PathBuf {
     layout.join("blobs").join(digest.replace(':', "/"))
 }
 
-/// This machine's processor, as images call it.
+/// The name of this machine's processor in images.
 pub fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "aarch64" => "arm64",
@@ -64,7 +64,7 @@ fn skopeo_reads_the_limiters_image() {
     assert!(platforms.contains(&json!({"os": "linux", "architecture": architecture()})));
 }
 
-/// As it is pushed to a registry: whole, and by the digest that `digests.txt` names.
+/// As a push to a registry does: copies all images, and compares the digests with `digests.txt`.
 #[test]
 fn copies_have_the_same_digest() {
     let dir = tempfile::tempdir().unwrap();
@@ -79,7 +79,7 @@ fn copies_have_the_same_digest() {
     }
 }
 
-/// What Istio's agent and Envoy Gateway look for: the annotation, and a last layer that is a
+/// Istio's agent and Envoy Gateway look for the annotation, and for a last layer that is a
 /// compressed archive with `plugin.wasm`.
 #[test]
 fn the_filters_image_is_of_the_form_that_istio_pulls() {

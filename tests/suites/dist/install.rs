@@ -1,4 +1,4 @@
-//! docs/install.md, followed to the letter in an empty folder without cargo.
+//! Follows docs/install.md to the letter, in an empty folder without cargo.
 
 use std::path::Path;
 use std::process::Command;
@@ -15,13 +15,13 @@ fn commands(section: &str) -> String {
     blocks.take(2).collect::<Vec<&str>>().join("\n")
 }
 
-/// A shell in a network of its own, where the documented ports are free.
+/// A shell in a network namespace of its own, where the documented ports are free.
 fn shell(script: &str, dir: &Path) -> Command {
     let mut shell = Command::new("unshare");
     if !rustix::process::getuid().is_root() {
         shell.args(["--user", "--map-root-user"]);
     }
-    // With a process of its own as the first, nothing outlives the shell.
+    // The shell is the first process of its own PID namespace, so nothing outlives it.
     shell.args(["--net", "--pid", "--fork", "--kill-child", "bash", "-euc"]);
     shell.arg(format!("ip link set lo up\n{script}"));
     let mut path = std::env::join_paths([dir.join("bin")]).unwrap();

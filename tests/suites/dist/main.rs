@@ -1,5 +1,5 @@
-//! The artefacts of a release, used as their users use them: nothing here builds anything.
-//! `cargo xtask test --only dist` builds them and provides the programs.
+//! The artefacts of a release, used as users would. These tests build nothing: `cargo xtask test
+//! --only dist` builds the artefacts and provides the programs.
 #![expect(
     clippy::unwrap_used,
     clippy::panic,

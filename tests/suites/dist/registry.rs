@@ -31,7 +31,7 @@ async fn registry(dir: &Path) -> (Process, String) {
     (process, address)
 }
 
-/// The commands of docs/install.md that push, with this registry in the place of the example's.
+/// The push commands of docs/install.md, with this registry instead of the example's.
 fn pushes(address: &str) -> Vec<Vec<String>> {
     let page = std::fs::read_to_string(file("docs/install.md")).unwrap();
     let lines = page.lines().filter(|line| line.contains(" docker://"));

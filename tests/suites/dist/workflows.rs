@@ -1,4 +1,4 @@
-//! `.github`: by the schemas of GitHub, and by a checker of how workflows are attacked.
+//! `.github`: checked by GitHub's schemas, and for known attacks on workflows.
 
 use std::process::Command;
 
@@ -34,7 +34,7 @@ fn files_are_of_githubs_schemas() {
     of_schema("vendor.dependabot", &[dependabot]);
 }
 
-/// Unpinned actions, permissions beyond need, text of strangers in commands, credentials left in
+/// Unpinned actions, excessive permissions, untrusted text in commands, credentials left in
 /// checkouts, caches that a release would trust.
 #[test]
 fn workflows_give_no_stranger_a_way_in() {

@@ -4,14 +4,14 @@ use harness::until;
 
 use crate::stage::{PATIENCE, Stage, at_once, limits};
 
-/// Calls of one worker that are in flight at once, at most.
+/// The most calls of one worker in flight.
 const FLIGHTS: u64 = 8;
 /// Workers of the Envoy.
 const WORKERS: u64 = 2;
 /// Requests that all wait for an answer.
 const REQUESTS: usize = 600;
 
-/// Checks that the limiters have decided, and the calls that they came in.
+/// The number of checks that the limiters have decided, and of the calls that carried them.
 async fn checks_and_calls(stage: &Stage) -> [u64; 2] {
     [
         stage.limiter_counter("rl_checks_total").await,
@@ -21,8 +21,8 @@ async fn checks_and_calls(stage: &Stage) -> [u64; 2] {
     ]
 }
 
-/// No limiter answers until all requests have arrived, so the number of calls depends on the filter and
-/// not on the speed of this machine.
+/// No limiter answers before all requests have arrived, so the number of calls depends on the filter
+/// and not on the speed of this machine.
 #[tokio::test]
 async fn requests_that_wait_together_are_checked_together() {
     let stage = limits(&["{name: per-user, per: [user], rate: 10000/1h}"])
@@ -53,7 +53,7 @@ async fn requests_that_wait_together_are_checked_together() {
     let after = checks_and_calls(&stage).await;
     let [checks, calls] = [after[0] - before[0], after[1] - before[1]];
     assert_eq!(checks, u64::try_from(REQUESTS).unwrap());
-    // While they gather, each worker has its few calls in flight; the first answer takes the rest along.
+    // While requests arrive, each worker has few calls in flight; the first answer releases the rest.
     assert!(
         calls <= 2 * FLIGHTS * WORKERS,
         "{calls} calls for {checks} checks"

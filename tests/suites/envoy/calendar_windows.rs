@@ -1,5 +1,4 @@
-//! Limits by the calendar: responses name the midnight of the limit's time zone, with the limiter and
-//! without it.
+//! Calendar limits: responses name the midnight of the limit's time zone, with and without a limiter.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -15,13 +14,13 @@ fn now_s() -> u64 {
     now.as_secs()
 }
 
-/// Seconds to the midnight of a zone that is always so far ahead of UTC.
+/// The seconds to midnight in a zone with this constant offset from UTC.
 fn to_midnight_s(ahead_s: u64) -> u64 {
     DAY_S - (now_s() + ahead_s) % DAY_S
 }
 
-/// Two zones without daylight saving time, and how far they are ahead of UTC: those of these three whose
-/// midnight is not about to come.
+/// Two zones without daylight saving time, with their offsets from UTC: of three zones, those whose
+/// midnight is not near.
 fn zones() -> [(&'static str, u64); 2] {
     let all = [
         ("Asia/Kathmandu", 5 * HOUR_S + 2700),
@@ -32,7 +31,7 @@ fn zones() -> [(&'static str, u64); 2] {
     [usable.next().unwrap(), usable.next().unwrap()]
 }
 
-/// Whether a number of seconds leads to the zone's midnight, rounded up, in a test that takes a while.
+/// Whether a number of seconds, rounded up, ends at the zone's midnight; tolerates a slow test.
 fn assert_midnight(seconds: u64, ahead_s: u64, what: &str) {
     let expected = to_midnight_s(ahead_s);
     let near = expected.saturating_sub(2)..=expected + 5;
@@ -47,7 +46,7 @@ fn parameter(reply: &Reply, name: &str, key: &str) -> u64 {
         .unwrap_or_else(|| panic!("{name}: {value}"))
 }
 
-/// Uses the rest of a bucket up; every response names the midnight.
+/// Uses up the rest of a bucket; every response names midnight.
 async fn assert_denied_until_midnight(request: &Request, ahead_s: u64, what: &str) {
     let denied = loop {
         let reply = request.send().await.unwrap();
@@ -106,7 +105,7 @@ async fn without_a_limiter_the_same_midnight_holds() {
     }
     stage.start_limiters().await;
     for (user, ahead_s) in users {
-        // All six were used, whoever admitted them.
+        // All six units were used, by the limiter or the fallback.
         let request = stage.get("/", user);
         assert_eq!(statuses(&request, 3).await, [429; 3], "{user}");
         assert_denied_until_midnight(&request, ahead_s, user).await;

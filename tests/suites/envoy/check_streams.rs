@@ -1,5 +1,5 @@
-//! Checks by a stream of the worker: decided as by callouts, also where limiters end, die, hang, speak
-//! HTTP/1.1, or are none.
+//! Checks on the worker's stream: decided as by callouts, also if limiters stop, die, hang, speak
+//! HTTP/1.1, or are impostors.
 
 use std::{net::Ipv4Addr, time::Duration};
 
@@ -39,7 +39,7 @@ async fn above(stage: &Stage, name: &str, count: u64) {
     .unwrap();
 }
 
-/// Requests of one user on both workers; how many pass.
+/// Sends requests of one user to both workers; returns how many pass.
 async fn send(stage: &Stage, user: &str, requests: u64) -> u64 {
     let request = format!("GET / HTTP/1.1\r\nhost: a\r\nx-user-id: {user}\r\n\r\n");
     let request = move |_| request.clone().into_bytes();
@@ -48,7 +48,7 @@ async fn send(stage: &Stage, user: &str, requests: u64) -> u64 {
         .unwrap()
 }
 
-/// Sends requests until each worker has a stream, and calls go by them.
+/// Sends requests until each worker has a stream and sends its calls on it.
 async fn open(stage: &Stage) {
     let opened = stat(stage, "rl_stream.opened").await;
     let calls = stat(stage, "rl_stream.calls").await;
@@ -71,7 +71,7 @@ async fn checks_by_a_stream_are_decided_to_the_unit() {
     above(&stage, "rl_callouts.answered", answered + 20).await;
     let calls = stat(&stage, "rl_callouts.answered").await - answered;
     let streamed = stat(&stage, "rl_stream.calls").await - streamed;
-    // Counters of one moment are written one after the other.
+    // The counters are written one after the other, so they may differ slightly.
     assert!(streamed + 4 >= calls, "{streamed} of {calls} calls");
     assert_eq!(
         stage.metric_of(0, "rl_check_streams").await + stage.metric_of(1, "rl_check_streams").await,
@@ -80,7 +80,7 @@ async fn checks_by_a_stream_are_decided_to_the_unit() {
     assert_eq!(stat(&stage, "rl_callouts.failed").await, 0);
 }
 
-/// SIGTERM announces the end of a stream: the calls on it are answered, and others go elsewhere.
+/// SIGTERM announces the end of a stream: calls on it are answered, and later ones go elsewhere.
 #[tokio::test]
 async fn a_limiter_that_ends_under_load_fails_no_call() {
     let mut stage = streaming(&["{name: all, rate: 1000000/s}"]).start().await;
@@ -103,8 +103,8 @@ async fn a_limiter_that_ends_under_load_fails_no_call() {
     assert_eq!(stat(&stage, "rl_check_errors").await, 0);
 }
 
-/// Envoy keeps a pointer to a stream that its limiter ended: it must outlive that many, its filter's
-/// configuration, and its own end.
+/// Envoy keeps a pointer to a stream that its limiter ended. It must survive many of these, a change
+/// of the filter's configuration, and its own shutdown.
 #[tokio::test]
 async fn limiters_that_are_killed_cost_their_calls_and_never_an_envoy() {
     let plan = streaming(&["{name: all, rate: 1000000/s}"]).shipped_timeouts();
@@ -182,7 +182,7 @@ async fn a_cluster_without_http2_gets_callouts() {
     );
 }
 
-/// What a limiter does with calls that is none.
+/// How an impostor reacts to the call of this id.
 type Reaction = fn(u32) -> Vec<u8>;
 
 fn message(message: &[u8]) -> Vec<u8> {
@@ -202,7 +202,7 @@ fn allowed(id: u32) -> Vec<u8> {
     )
 }
 
-/// A server of HTTP/2 whose streams react like this; other calls are answered with 404.
+/// An HTTP/2 server whose streams react like this; other calls get 404.
 async fn impostor(port: u16, reaction: Reaction) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))
         .await
@@ -221,7 +221,7 @@ async fn answer_all(socket: TcpStream, reaction: Reaction) {
     }
 }
 
-/// Ends with the client's, or with what it does wrong.
+/// Ends with the client's stream, or when a reaction breaks the stream.
 async fn answer(
     request: Request<h2::RecvStream>,
     mut respond: SendResponse<Bytes>,
@@ -257,11 +257,11 @@ async fn answer(
     None
 }
 
-/// Every reaction: the requests are decided, Envoy lives, and its memory stays.
+/// With every reaction, requests are decided, Envoy survives, and its memory does not grow.
 #[tokio::test]
 async fn no_message_of_an_impostor_harms_an_envoy() {
     let reactions: [Reaction; 8] = [
-        // Messages of the same read as one for which the stream is given up.
+        // Messages in the same read as one that makes the filter give up the stream.
         |id| [message(b"?"), allowed(id), allowed(id), message(b"")].concat(),
         |id| [allowed(id.wrapping_add(1)), allowed(id)].concat(),
         |id| [allowed(id), allowed(id)].concat(),
@@ -272,7 +272,7 @@ async fn no_message_of_an_impostor_harms_an_envoy() {
             ]
             .concat()
         },
-        // Larger than Envoy reads, and without end.
+        // Larger than Envoy reads, and without an end.
         |_| [&[0, 0xff, 0xff, 0xff, 0xff][..], &vec![7; 60_000]].concat(),
         |id| {
             message(

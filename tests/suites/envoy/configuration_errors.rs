@@ -3,7 +3,7 @@
 use harness::{Envoy, EnvoyConfig, Ports, Programs};
 use serde_json::{Value, json};
 
-/// Why Envoy refuses to start with the filter's configuration edited so.
+/// Edits the filter's configuration; returns the error with which Envoy refuses to start.
 async fn refusal(edit: impl FnOnce(&mut Value)) -> String {
     let programs = Programs::from_env().unwrap();
     let dir = tempfile::tempdir().unwrap();

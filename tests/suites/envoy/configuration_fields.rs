@@ -91,7 +91,7 @@ async fn what_the_service_says_of_its_own_limits_is_never_loosened() {
     }
     assert!(all("ratelimit-policy").contains("\"theirs\";q=5;w=60"));
     assert!(all("ratelimit-policy").contains("\"ours\";q=20;w=20"));
-    // The tightest of all is the service's.
+    // The service's limit is the tightest.
     assert_eq!(all("x-ratelimit-remaining"), "3");
     assert_eq!(all("x-ratelimit-limit"), "5");
     assert_eq!(all("x-ratelimit-reset"), "40");

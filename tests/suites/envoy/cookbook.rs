@@ -1,4 +1,4 @@
-//! The pairs of docs/cookbook.md through real Envoy and Redis: providers of language models as they answer,
+//! The pairs of docs/cookbook.md through real Envoy and Redis: responses of language model providers,
 //! logins, budgets and plans.
 
 use harness::Request;
@@ -11,7 +11,7 @@ use crate::{
 
 const PAGE: &str = include_str!("../../../docs/cookbook.md");
 
-/// The page's pair whose domain is this: descriptors, and limits.
+/// The page's pair for a domain: descriptors, and limits.
 fn pair(domain: &str) -> (Value, Vec<String>) {
     let blocks = |language: &str| {
         let fence = format!("```{language}\n");
@@ -40,7 +40,7 @@ fn pair(domain: &str) -> (Value, Vec<String>) {
     )
 }
 
-/// The pair in front of a service.
+/// A stage with the pair and this service.
 async fn stage(domain: &str, service: &Service) -> Stage {
     let (descriptors, items) = pair(domain);
     let items: Vec<&str> = items.iter().map(String::as_str).collect();
@@ -58,7 +58,7 @@ async fn stage(domain: &str, service: &Service) -> Stage {
         .await
 }
 
-/// Writes the claim that Envoy's JWT filter would.
+/// Writes the claim that Envoy's JWT filter would write.
 fn claims() -> Value {
     let code = "function envoy_on_request(handle)\n\
         local plan = handle:headers():get('x-plan')\n\
@@ -99,7 +99,7 @@ fn whole(status: &str, body: &str) -> Vec<Act> {
     vec![plain(status, &[JSON], body.as_bytes())]
 }
 
-/// What each answer costs at each limit of the page that applies to its path.
+/// The cost of each response, at each of the page's limits that apply to its path.
 #[tokio::test]
 async fn tokens_of_each_provider_whole_and_streamed() {
     let chat: Vec<&str> = [CHAT_EVENT; 20].to_vec();
@@ -232,7 +232,7 @@ async fn dear_and_cheap_endpoints_have_one_budget() {
             .unwrap()
             .parse()
             .unwrap();
-        // A few units flow back while the test runs.
+        // The bucket refills by a few units during the test.
         assert!(
             (before - units..before - units + 5).contains(&left),
             "{path}: {left}"

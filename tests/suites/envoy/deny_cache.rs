@@ -25,8 +25,8 @@ async fn a_denied_client_in_a_loop_costs_the_limiter_nothing() {
     );
 }
 
-/// Beside each request a peek at the limiter shows whether the unit is back; the same loop measures how
-/// long that takes and how long the denial is cached beyond it.
+/// Before each request, a peek at the limiter shows whether the unit has been refilled. The same loop
+/// measures how long that takes, and how long the denial stays cached after it.
 #[tokio::test]
 async fn a_denial_is_not_kept_longer_than_it_holds() {
     let stage = limits(&["{name: per-user, per: [user], rate: 1/300ms}"])

@@ -7,7 +7,7 @@ use crate::stage::{alone, statuses};
 const SIDECAR: &str = "sidecar~10.0.0.2~orders-1.shop~shop.svc.cluster.local";
 const GATEWAY: &str = "router~10.0.0.1~gateway-1.istio-ingress~istio-ingress.svc.cluster.local";
 
-/// Whether a request is limited by a filter of that `direction` on a listener of that kind.
+/// Whether a filter with this `direction` limits requests on a listener of this kind.
 async fn is_limited(node: &'static str, direction: &'static str, listener: &'static str) -> bool {
     let stage = alone(&["{name: everything, rate: 1/1h, scope: proxy}"])
         .filter(move |config| config["direction"] = json!(direction))

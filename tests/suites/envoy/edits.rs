@@ -142,7 +142,7 @@ async fn limiters_keep_limits_that_redis_lost() {
 
     stage.restart_redis_empty().await;
 
-    // Buckets are gone, so alice has her quota again; the limit is not.
+    // The buckets are gone, so alice has her quota again; the limit still exists.
     until("alice has a fresh bucket", PATIENCE, async || {
         (alice.send().await.unwrap().status == 200).then_some(())
     })

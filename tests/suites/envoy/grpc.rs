@@ -10,7 +10,7 @@ use crate::reconfiguration::Delivered;
 use crate::stage::{PATIENCE, Plan, Stage, limits};
 use peers::{Connection, Echo};
 
-/// Envoy before this service.
+/// Envoy in front of this service.
 pub fn before(echo: &Echo, items: &[&str]) -> Plan {
     let port = echo.port();
     limits(items).may_use(port).config(move |config| {
@@ -87,7 +87,7 @@ async fn a_stream_is_one_request_however_much_is_said() {
     assert_eq!(stream.end().await.grpc_status(), "0");
 }
 
-/// One an hour: whoever is not the first is held for as long as a test lasts.
+/// One request an hour: every later request is held for longer than the test.
 const NEVER: &str = "{name: slow, match: {path: /shop.Orders/Export}, algorithm: leaky_bucket, \
                      rate: 1/1h, burst: 100, over_limit: queue, max_delay: 1000h}";
 
@@ -130,15 +130,15 @@ async fn a_held_call_that_leaves_takes_nothing_along() {
     })
     .await
     .unwrap();
-    // The others on the connection are not affected.
+    // Other calls on the connection are not affected.
     assert_eq!(client.unary("/other", "alice").await.grpc_status(), "0");
     assert_eq!(echo.calls(), calls + 1, "one is held and one is gone");
-    // Its slot was the last, and is free.
+    // Its slot was the last one, and is free again.
     used(&stage, 2).await;
     staying.reset();
 }
 
-/// Waits until so much of the queue's limit is used.
+/// Waits until this many units of the queue's limit are used.
 async fn used(stage: &Stage, units: u64) {
     until("it is charged", PATIENCE, async || {
         (stage.inspect("slow", &[])["used"] == units).then_some(())
@@ -162,8 +162,8 @@ async fn calls_that_are_reset_while_they_are_checked_disturb_no_other() {
     let client = connection(&stage).await;
     let before = (echo.calls(), gate.checks().len());
 
-    // Of each four calls: alice, alice who leaves, bob, bob who leaves. The first ten are checked
-    // together, and the others wait for the answer.
+    // Of each four calls: alice, alice who disconnects, bob, bob who disconnects. The first ten are
+    // checked together, and the others wait for the answer.
     gate.hold();
     let mut calls = Vec::new();
     for n in 0..CALLS {
@@ -190,14 +190,15 @@ async fn calls_that_are_reset_while_they_are_checked_disturb_no_other() {
     .unwrap();
     gate.open();
 
-    // Neither has more than twenty calls, so all that stay pass; each receives its own echo.
+    // Neither has more than twenty calls, so all that remain pass; each receives its own echo.
     for (n, user, call) in staying {
         let answer = call.answer().await;
         assert_eq!(answer.grpc_status(), "0", "{user} {n}: {answer:?}");
         assert!(answer.says(&format!("{user} {n}")), "{answer:?}");
     }
     assert_eq!(echo.calls() - before.0, (CALLS / 2) as u64);
-    // Calls that left during their check are charged, calls that left before are not, nothing twice.
+    // Calls reset during their check are charged, calls reset before it are not, none is charged
+    // twice.
     let asked = checks_since(&gate, before.1);
     assert!((CALLS / 2..=CALLS).contains(&asked), "{asked}");
     let used = ["user=alice", "user=bob"].map(|bucket| {
@@ -250,7 +251,7 @@ async fn and_so_they_are_after_every_change_of_the_configuration() {
     }
 }
 
-/// Makes so many calls at once; how many pass, where the others are denied.
+/// Makes this many calls at once; returns how many pass. The others are denied.
 async fn passing(client: &Connection, user: &str, count: usize) -> u64 {
     let mut calls = Vec::new();
     for _ in 0..count {
@@ -267,13 +268,13 @@ async fn passing(client: &Connection, user: &str, count: usize) -> u64 {
     passed
 }
 
-/// Requests that clients wait for.
+/// The number of requests that clients wait for.
 async fn active(stage: &Stage) -> u64 {
     let name = "http.ingress.downstream_rq_active";
     stage.envoy().stat(name).await.unwrap()
 }
 
-/// Checks that the limiter was asked for, after the first of its calls.
+/// The number of checks in all calls after the first `calls`.
 fn checks_since(gate: &Gate, calls: usize) -> usize {
     let calls = gate.checks().split_off(calls);
     let checks = calls

@@ -1,11 +1,11 @@
 //! Every byte in every place that the filter reads, sent without a client library, which would
-//! normalize them.
+//! normalize it.
 
 use harness::{RawClient, RawReply};
 
 use crate::stage::{Plan, alone, statuses};
 
-/// One limit for each source of bytes, each matched by a host of its own, to test each source alone.
+/// One limit for each source of bytes, matched by its own host, so that each source is tested alone.
 fn one_request_for_each_value() -> Plan {
     alone(&[
         "{name: header, match: {host: header}, per: [user], rate: 1/1h, scope: proxy}",
@@ -19,7 +19,7 @@ fn one_request_for_each_value() -> Plan {
     .with_credentials()
 }
 
-/// Where a byte is put.
+/// Where the byte is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     Header,
@@ -43,7 +43,7 @@ const PLACES: [Place; 8] = [
     Place::Name,
 ];
 
-/// A request with a byte between two letters in that place.
+/// A request with the byte between two letters in this place.
 fn with(place: Place, byte: u8) -> Vec<u8> {
     let at = |wanted: Place, before: &str, after: &str| {
         let inside: &[u8] = if place == wanted { &[byte] } else { b"-" };
@@ -90,19 +90,19 @@ async fn every_byte_in_every_place_is_limited_or_refused_by_envoy() {
                 place,
                 Place::Header | Place::Cookie | Place::Query | Place::Path
             );
-            // What Envoy itself refuses (and closes, or redirects), or what passes.
+            // Envoy either rejects a request (closes, or redirects), or passes it on.
             let refused = |status| matches!(status, None | Some(307 | 400 | 404 | 426 | 431));
             match (first, second) {
-                // The service, too, refuses some of what passes.
+                // The service rejects some requests too.
                 (Some(200 | 400), Some(429)) if buckets => limited += 1,
                 (Some(200), Some(200)) if !buckets => limited += 1,
-                // Another spelling of a value that came before.
+                // Another spelling of an earlier value.
                 (Some(429), Some(429)) if buckets && is_spelling(place, byte) => {}
                 (first, second) if refused(first) && refused(second) => {}
                 odd => panic!("{place:?} {byte:#04x}: {odd:?}"),
             }
         }
-        // Envoy lets through what HTTP allows; were it nothing, nothing was tried.
+        // Envoy passes on what HTTP allows. If it passed on nothing, the test would show nothing.
         let least = match place {
             Place::Header | Place::Cookie | Place::ContentType => 200,
             Place::Query | Place::Path => 60,
@@ -115,10 +115,10 @@ async fn every_byte_in_every_place_is_limited_or_refused_by_envoy() {
     alive(&stage).await;
 }
 
-/// Bytes that end a value or stand for another: what is left of the value came before.
+/// Bytes that end a value or stand for another: the remaining value occurred before.
 fn is_spelling(place: Place, byte: u8) -> bool {
     match place {
-        // `a` is left of the value, or `a z`.
+        // The remaining value is `a`, or `a z`.
         Place::Query => b"&;#+ %".contains(&byte),
         Place::Cookie => b"; \t".contains(&byte),
         Place::Path => b"?#;\\/.".contains(&byte),
@@ -126,7 +126,7 @@ fn is_spelling(place: Place, byte: u8) -> bool {
     }
 }
 
-/// The filter still counts, to the request.
+/// The filter still counts exactly.
 async fn alive(stage: &crate::stage::Stage) {
     let request = stage.get("/", "somebody-else").header("host", "alive");
     assert_eq!(statuses(&request, 4).await, [200, 200, 200, 429]);
@@ -220,7 +220,7 @@ async fn malformed_cookies_and_queries_are_no_way_around() {
         let expected = matches!(status, Some(200 | 400 | 429));
         assert!(expected, "{query:?}: {status:?}");
     }
-    // Two spellings of one key are one bucket, and it is used up.
+    // Two spellings of one key share one bucket, and it is used up.
     let mut seen = Vec::new();
     for target in [b"/?key=o%6Ee", b"/?k%65y=one"] {
         let reply = client.get(target, &[b"host: query"]).await.unwrap();

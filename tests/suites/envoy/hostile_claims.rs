@@ -27,7 +27,7 @@ const SUBJECTS: [&str; 16] = [
     "{'admin', 'dev'}",
 ];
 
-/// A filter that sets the claim whose number a request's `x-case` has.
+/// A filter that sets the claim with the number in a request's `x-case`.
 fn claims() -> Value {
     let mut cases = String::new();
     for (n, subject) in SUBJECTS.iter().enumerate() {
@@ -109,7 +109,7 @@ async fn whoever_makes_a_claim_is_not_skipped() {
     }
 }
 
-/// Claims, and the text that limits see for each.
+/// Claims, and the text of each that limits match.
 fn kinds() -> Vec<(Value, &'static str)> {
     vec![
         (json!("gold"), "gold"),

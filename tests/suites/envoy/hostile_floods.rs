@@ -7,7 +7,7 @@ use crate::stage::{Plan, alone, at_once, limits, statuses};
 
 const FIVE_AN_HOUR: &str = "{name: per-user, per: [user], rate: 5/1h}";
 
-/// What mallory opens and resets.
+/// The headers of the requests that mallory opens and resets.
 fn mallory(path: &str) -> [(&str, &str); 5] {
     [
         (":method", "GET"),
@@ -28,7 +28,7 @@ async fn streams_that_are_reset_at_once_take_nothing_from_others() {
     assert_eq!(at_once(&alice, 30).await, (5, 25));
     attack.await.unwrap().unwrap();
 
-    // Some of hers were decided before the reset came: charged, once each, to her.
+    // Some of her requests were decided before their reset: each is charged once, to her.
     let used = &stage.inspect("per-user", &["user=mallory"])["used"];
     assert!(used.as_u64().unwrap() <= 5, "{used}");
     let bob = stage.get("/", "bob");
@@ -43,24 +43,24 @@ async fn held_requests_that_are_reset_make_room() {
         .filter(|config| config["hold"] = json!({"max": 5}))
         .start()
         .await;
-    // As many as may be held, many times over, all of whom leave.
+    // Many times as many requests as the queue may hold, all of them reset.
     let port = stage.envoy().port();
     rapid_resets(port, &mallory("/slow"), 500).await.unwrap();
 
     let alice = stage.get("/slow", "alice");
 
-    // The first goes on at once, the second is held for a second and goes on.
+    // The first request passes at once; the second is held for a second and passes.
     assert_eq!(at_once(&alice, 2).await, (2, 0));
 }
 
-/// Random users are tried with; by hand with `RL_TEST_KEYS=10000000`.
+/// The number of random users; `RL_TEST_KEYS=10000000` for a long manual run.
 fn keys() -> u64 {
     let count = std::env::var("RL_TEST_KEYS").ok();
     count.map_or(200_000, |text| text.parse().unwrap())
 }
 
-/// Buckets in the proxy, denials of a bucket of the limiter's, and both kinds of memory for them
-/// at their bound long before the keys end.
+/// Buckets in the proxy, and denials of a limiter's bucket. Both kinds of memory reach their bound
+/// long before the keys end.
 fn many_keys() -> Plan {
     let denied = "{name: nobody, match: {host: denied}, per: [user], algorithm: fixed_window, \
                   rate: 0/1h}";
@@ -73,7 +73,7 @@ fn many_keys() -> Plan {
     .filter(|config| config["memory"] = json!({"buckets": 4096}))
 }
 
-/// A request of another user each time, but every hundredth of the victim's.
+/// Requests of a different user each, except that every hundredth is the victim's.
 fn request(host: &str, number: u64) -> Vec<u8> {
     let user = match number % 100 {
         0 => "victim".to_owned(),
@@ -91,7 +91,7 @@ async fn send(envoy: &Envoy, host: &'static str, total: u64) -> u64 {
 async fn memory_is_bounded_whatever_users_come() {
     let stage = many_keys().start().await;
     let envoy = stage.envoy();
-    // Until everything that grows to its bound has done so, the heap's own slack included.
+    // Until everything has grown to its bound, the heap's slack included.
     for host in ["here", "denied", "there"] {
         send(envoy, host, 20_000).await;
     }
@@ -108,8 +108,8 @@ async fn memory_is_bounded_whatever_users_come() {
     assert!(grown < 6 << 20, "{grown} bytes more, after {before}");
 }
 
-/// The victim's bucket is pushed out of memory again and again, and comes back without a new
-/// burst; and the others are served, once each.
+/// The victim's bucket is evicted again and again, and returns without a new burst; each other user
+/// is served once.
 #[tokio::test]
 async fn a_flood_of_users_gives_nobody_more() {
     let stage = many_keys().start().await;
@@ -121,7 +121,7 @@ async fn a_flood_of_users_gives_nobody_more() {
         let again = stage.get("/", "victim").header("host", host);
         assert_eq!(statuses(&again, 3).await, [429; 3], "{host}");
     }
-    // Where the limiter keeps the bucket, all others were served.
+    // If the limiter keeps the buckets, all other users are served.
     let allowed = send(stage.envoy(), "there", 1_000).await;
     assert_eq!(allowed, 990);
 }

@@ -1,4 +1,4 @@
-//! What a client can send to do harm.
+//! Harmful input from clients.
 
 use crate::stage::{limits, statuses};
 

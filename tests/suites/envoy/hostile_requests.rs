@@ -49,7 +49,7 @@ async fn a_path_reaches_the_service_only_as_it_was_counted() {
         .map(|path| stage.upstream.requests_for(path))
         .sum();
     assert_eq!(reached, 2, "whatever spelling it came in");
-    // Another path; only a pattern that ignores case matches it.
+    // A different path; only a pattern that ignores case matches it.
     assert_eq!(stage.upstream.requests_for("/API/orders"), 1);
 }
 
@@ -95,7 +95,7 @@ async fn with_trust_host_only_the_filters_calls_pass() {
         statuses.push(reply.unwrap().unwrap().status);
     }
     assert_eq!(statuses, [200, 429, 429, 429, 429, 429]);
-    // The limiter's own sidecar receives the calls themselves, and passes them.
+    // The limiter's own sidecar receives these calls, and passes them on.
     for target in ["/v1/check", "/v1/policy", "/v1/policy?domain=shop&proxy=a"] {
         let reply = client.get(target.as_bytes(), &[b"host: limiter"]).await;
         assert_eq!(reply.unwrap().unwrap().status, 200, "{target}");

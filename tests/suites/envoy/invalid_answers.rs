@@ -16,7 +16,7 @@ pub const CBOR: &str = "content-type: application/vnd.rl.check+cbor";
 /// A limit that fails closed: a request that passes was decided.
 const CLOSED: &str = "{name: closed, rate: 1000/1h, on_failure: deny}";
 
-/// Envoy with these limits, and a fake limiter's port.
+/// Envoy with these limits, and this port for its limiter.
 pub async fn before(fake: u16, timeout: &'static str, items: &'static [&'static str]) -> Stage {
     let items: Vec<Value> = items
         .iter()
@@ -34,7 +34,7 @@ pub async fn before(fake: u16, timeout: &'static str, items: &'static [&'static 
         .await
 }
 
-/// An answer and what is wrong with it.
+/// An invalid answer, named by its defect.
 type Answers = Vec<(&'static str, Misbehaviour)>;
 
 pub fn send(status: &str, headers: &[&str], body: &[u8]) -> Misbehaviour {
@@ -186,7 +186,7 @@ async fn decide_nothing(answers: Answers) {
     assert_eq!(answered.unwrap(), 0);
 }
 
-/// Only a probe waits for a limiter that hangs.
+/// Only a probe waits for a hanging limiter.
 #[tokio::test]
 async fn while_the_breaker_is_open_only_one_request_probes() {
     let port = free_port().unwrap();
@@ -210,7 +210,7 @@ async fn while_the_breaker_is_open_only_one_request_probes() {
         waited += u64::from(reply.took >= Duration::from_millis(400));
     }
 
-    // Each request that waited was the probe.
+    // Each request that waited was a probe.
     let probes = fake.checks() - asked;
     assert!(waited <= probes, "{waited} waited for {probes} calls");
     assert!(probes <= 10, "{probes} of 400 requests asked");

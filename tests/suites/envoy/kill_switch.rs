@@ -1,4 +1,5 @@
-//! `rlctl pause` takes limits out of force at every Envoy, and `resume` or time puts them back.
+//! `rlctl pause` takes limits out of force at every Envoy; `resume` or the end of the time restores
+//! them.
 
 use harness::{Request, until};
 

@@ -1,5 +1,5 @@
-//! Leased limits: most requests are decided in the proxy, and the limit holds
-//! as if every one were checked.
+//! Leased limits: the proxy decides most requests without a check, and the limit holds as if each
+//! were checked.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 
 use crate::stage::{PATIENCE, Stage, limits, statuses};
 
-/// Sends requests from several clients at once to all Envoys; how many were admitted.
+/// Sends requests from several clients at once to all Envoys; returns how many were admitted.
 async fn storm(stage: &Stage, envoys: usize, clients: usize, each: usize) -> usize {
     let mut tasks = JoinSet::new();
     for client in 0..clients {
@@ -45,7 +45,7 @@ async fn a_leased_window_admits_exactly_its_limit() {
 
     let mut admitted = storm(&stage, 2, 16, 100).await;
 
-    // Stranded units are returned, and admit other requests.
+    // Stranded units are returned, and other requests use them.
     until("the window is used up", PATIENCE, async || {
         admitted += storm(&stage, 2, 4, 5).await;
         (admitted >= 800).then_some(())
@@ -173,7 +173,7 @@ async fn a_reset_window_keeps_the_outstanding_units_of_a_dead_proxy() {
 
     stage.rlctl(&["reset", "per-user", "user=alice", "--yes"]);
     assert_eq!(bucket(), [leased; 2]);
-    // A worker with a later limit also has this edit, and drops no further grants.
+    // A worker that has this later limit also has the edit before it, and drops no further grants.
     let new = [
         "set-limit",
         "new",
@@ -202,7 +202,7 @@ async fn a_reset_window_keeps_the_outstanding_units_of_a_dead_proxy() {
             "{more} {admitted} {:?} leased {leased} used {used}",
             bucket()
         );
-        // It settles its own units in time.
+        // The worker settles its own units in time.
         (more == 0 && bucket() == [200, leased]).then_some(())
     })
     .await

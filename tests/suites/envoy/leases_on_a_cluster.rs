@@ -34,7 +34,7 @@ fn key(user: &str) -> String {
     format!("rl:b:shop:per-user:{user}")
 }
 
-/// Requests of all users from several clients at once to all Envoys.
+/// Sends requests of all users from several clients at once to all Envoys.
 async fn storm(stage: &Stage, users: &[String; 3], clients: usize, each: usize) -> Admitted {
     let mut tasks = JoinSet::new();
     for client in 0..clients {
@@ -113,7 +113,7 @@ async fn buckets_on_every_node_admit_their_capacity_and_what_comes_back() {
     let start = Instant::now();
     let mut admitted = [0; 3];
     let mut sent = 0;
-    // Until all of them have been denied some.
+    // Until each user has been denied some requests.
     while start.elapsed() < Duration::from_secs(1) || admitted.contains(&sent) {
         add(&mut admitted, storm(&stage, &users, 8, 30).await);
         sent += 8 * 30;
@@ -145,6 +145,6 @@ async fn a_migrated_slot_keeps_its_outstanding_units() {
     use_up(&stage, &users, &mut admitted, 380).await;
 
     assert_eq!(admitted[1..], [400; 2]);
-    // Units in calls that failed meanwhile are missing, and never counted twice.
+    // Units in calls that failed meanwhile may be lost, but are never counted twice.
     assert!((380..=400).contains(&admitted[0]), "{admitted:?}");
 }

@@ -15,10 +15,10 @@ use tokio::task::JoinSet;
 use crate::stage::{PATIENCE, Plan, Stage, limits};
 
 const ENVOYS: usize = 2;
-/// Requests at once to each Envoy.
+/// Concurrent requests to each Envoy.
 const CLIENTS: usize = 4;
 
-/// Limits that refill nothing during a test.
+/// The capacity of the limits, which refill nothing during a test.
 const CAPACITY: usize = 600;
 /// A short ttl.
 const SHORT: &str = "{name: short, per: [user], match: {path: /}, rate: 600/1d, on_failure: deny, lease: {ttl: 100ms}}";
@@ -51,7 +51,7 @@ async fn user_of(stage: &Stage, limit: &str) -> String {
     panic!("no user on that node");
 }
 
-/// A path of one user at every Envoy.
+/// Requests of one user for a path, one for every Envoy.
 fn requests(stage: &Stage, path: &str, user: &str) -> Vec<Request> {
     let envoys = (0..ENVOYS).map(|n| stage.nth_envoy(n));
     envoys
@@ -59,7 +59,7 @@ fn requests(stage: &Stage, path: &str, user: &str) -> Vec<Request> {
         .collect()
 }
 
-/// Clients that send one request after the other until they are stopped.
+/// Clients that each send one request after the other until they are stopped.
 struct Crowd {
     clients: JoinSet<Vec<u16>>,
     admitted: Arc<AtomicUsize>,
@@ -79,7 +79,7 @@ impl Crowd {
             crowd.clients.spawn(async move {
                 let mut answers = Vec::new();
                 while answers.len() < most_each && !enough.load(Ordering::Relaxed) {
-                    // One that hangs is an error after a while.
+                    // A request that hangs becomes an error after its timeout.
                     let status = request.send().await.unwrap().status.as_u16();
                     admitted.fetch_add(usize::from(status == 200), Ordering::Relaxed);
                     answers.push(status);
@@ -94,14 +94,15 @@ impl Crowd {
         self.admitted.load(Ordering::Relaxed)
     }
 
-    /// All answers, once everybody has the last of theirs.
+    /// Stops the clients; returns the statuses of all answers.
     async fn answers(self) -> Vec<u16> {
         self.enough.store(true, Ordering::Relaxed);
         self.clients.join_all().await.concat()
     }
 }
 
-/// As many requests as each client may send; how many were admitted, while nothing is away.
+/// Sends this many requests per client while the store is available; returns how many were
+/// admitted.
 async fn storm(requests: &[Request], each: usize) -> usize {
     let crowd = Crowd::of(requests, each);
     let answers = crowd.clients.join_all().await.concat();
@@ -110,13 +111,13 @@ async fn storm(requests: &[Request], each: usize) -> usize {
     answers.iter().filter(|&&status| status == 200).count()
 }
 
-/// What a bucket has used and what of it is leased, as its store has it.
+/// The units of a bucket that are used, and those that are leased, according to its store.
 fn bucket(stage: &Stage, limit: &str, user: &str) -> [usize; 2] {
     let found = stage.inspect(limit, &[&format!("user={user}")]);
     ["used", "leased"].map(|field| usize::try_from(found[field].as_u64().unwrap()).unwrap())
 }
 
-/// Sends requests until a bucket is used up; all that were admitted.
+/// Sends requests until a bucket is used up; returns how many were admitted in total.
 async fn use_up(requests: &[Request], least: usize, mut admitted: usize) -> usize {
     let mut more = 0;
     until("the bucket is used up", PATIENCE, async || {
@@ -168,7 +169,7 @@ async fn fail_over(stage: &mut Stage, users: &[String; 2], long: &mut usize) -> 
     until("the replica is promoted", PATIENCE, async || {
         let so_far = crowd.admitted();
         let promoted = pair.is_promoted().await;
-        // All of it the old primary gave: the new one did not write yet.
+        // The old primary granted all of these: the new one has not written yet.
         if !promoted {
             lost.short = so_far;
         }
@@ -199,7 +200,7 @@ async fn outlives(plan: Plan) {
 
     let (lost, crowd) = fail_over(&mut stage, &users, &mut long).await;
 
-    // No configuration changes, and nothing is restarted.
+    // No configuration is changed, and nothing is restarted.
     let mut failed = decides_everywhere(&stage).await;
     let answers = crowd.answers().await;
     let known = |status: &u16| [200, 429, 503].contains(status);
@@ -210,7 +211,7 @@ async fn outlives(plan: Plan) {
 
     short = use_up(&short_requests, CAPACITY, short).await;
     long = use_up(&long_requests, CAPACITY, long).await;
-    // Units in calls that failed meanwhile may be missing, and are never counted twice.
+    // Units in calls that failed meanwhile may be lost, but are never counted twice.
     let most = CAPACITY + lost.short;
     assert!((most - 20..=most).contains(&short), "{short} of {most}");
     let most = CAPACITY + lost.long;
@@ -232,8 +233,8 @@ async fn failures(stage: &Stage) -> usize {
     usize::try_from(sum).unwrap()
 }
 
-/// Waits until every worker of every Envoy has decisions from the limiter again: connections are spread
-/// over the workers, so a dozen new ones meet all of them. How many requests were answered with 503.
+/// Waits until every worker of every Envoy gets decisions from the limiter again: a dozen new
+/// connections reach all workers. Returns how many requests got 503.
 async fn decides_everywhere(stage: &Stage) -> usize {
     let mut failed = 0;
     let urls: Vec<String> = (0..ENVOYS).map(|n| stage.nth_envoy(n).url("/")).collect();

@@ -1,5 +1,5 @@
-//! Edits take effect while a limiter holds long polls, whatever happens to that limiter. (The
-//! simulation of filter-core tests how soon.)
+//! Edits take effect while a limiter holds long polls, even if that limiter fails. (The simulation
+//! of filter-core tests how soon.)
 //!
 //! The edited limit has `scope: proxy`, so that no check's answer reveals the edit.
 

@@ -7,8 +7,8 @@ use serde_json::json;
 
 use crate::stage::{PATIENCE, Stage, limits, statuses};
 
-/// No answer takes longer while something is away: the callout's 20 ms and
-/// generous room for a machine that is busy with other tests.
+/// The longest that an answer may take during an outage: the callout's 20 ms, and ample time for a
+/// machine that is busy with other tests.
 const ANSWER_MAX: Duration = Duration::from_millis(500);
 
 #[tokio::test]
@@ -113,7 +113,7 @@ async fn maxmemory(stage: &Stage, bytes: &str) {
     stage.redis().command(&set).await.unwrap();
 }
 
-/// Redis lost everything, and restarted limiters have no limits.
+/// Redis loses everything, and restarted limiters have no limits.
 #[tokio::test]
 async fn limits_outlive_a_store_and_limiters_that_lost_them() {
     let mut stage = limits(&["{name: per-user, per: [user], rate: 30/1d}"])
@@ -135,7 +135,7 @@ async fn limits_outlive_a_store_and_limiters_that_lost_them() {
     let allowed = answers.iter().filter(|&&status| status == 200).count();
     assert_eq!(allowed, 25, "what was left: {answers:?}");
 
-    // Written again, they are followed again.
+    // The limits are written again, and Envoys use the new ones.
     stage.rlctl(&[
         "set-limit",
         "per-user",
@@ -196,7 +196,7 @@ async fn restarted_limiters_are_called_again() {
     })
     .await
     .unwrap();
-    // Not just once: the breaker is closed again.
+    // Not just once: the circuit breaker is closed again.
     assert_eq!(statuses(&alice, 20).await, [200; 20]);
 }
 
@@ -210,8 +210,8 @@ async fn one_replica_is_enough() {
     let answers = statuses(&stage.get("/", "alice"), 60).await;
 
     let allowed = answers.iter().filter(|&&status| status == 200).count();
-    // What the fallback admitted until Envoy ejected the dead replica is charged by the next
-    // check.
+    // Requests that the fallback admitted until Envoy ejected the dead replica are charged by the
+    // next check.
     assert!(
         (20..=22).contains(&allowed),
         "{allowed} of a limit of 20: {answers:?}"

@@ -1,4 +1,4 @@
-//! What happens over a limit other than a refusal: shadow, degrade, queue.
+//! Reactions to a request over a limit other than denial: shadow, degrade, queue.
 
 use std::time::{Duration, Instant};
 
@@ -57,7 +57,7 @@ async fn requests_in_a_queue_start_one_after_the_other() {
         (10, 2),
         "ten fit, the one that starts included"
     );
-    // The tenth starts nine turns after the first.
+    // The tenth request starts nine slots after the first.
     assert!(started.elapsed() >= Duration::from_millis(1_800));
 }
 
@@ -70,7 +70,7 @@ async fn an_upload_in_a_queue_reaches_the_service_when_its_turn_has_come() {
     let (before, requests) = (stage.upstream.body_bytes(), stage.upstream.requests());
 
     let reply = tokio::spawn(async move { upload.send().await.unwrap() });
-    // Held: nothing of it has arrived, neither head nor body.
+    // The request is held: neither its head nor its body has reached the service.
     assert_eq!(stage.upstream.requests(), requests);
     let reply = reply.await.unwrap();
 
@@ -83,7 +83,7 @@ async fn an_upload_in_a_queue_reaches_the_service_when_its_turn_has_come() {
     assert_eq!(stage.upstream.body_bytes() - before, bytes as u64);
 }
 
-/// One turn an hour: whoever is not the first is held for as long as a test lasts.
+/// One slot an hour: every later request is held for longer than the test.
 const NEVER: &str = "{name: slow, match: {path: /slow}, algorithm: leaky_bucket, rate: 1/1h, \
                      burst: 1000, over_limit: queue, max_delay: 1000h, scope: proxy}";
 
@@ -136,7 +136,7 @@ async fn no_more_are_held_than_may_be_and_who_leaves_makes_room() {
     again.abort();
 }
 
-/// Requests that clients wait for.
+/// The number of requests that clients wait for.
 async fn active(stage: &crate::stage::Stage) -> u64 {
     let name = "http.ingress.downstream_rq_active";
     stage.envoy().stat(name).await.unwrap()

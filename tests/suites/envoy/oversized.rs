@@ -8,14 +8,14 @@ use crate::stage::{Plan, Stage, limits, statuses};
 const CLOSED: &str = "{name: closed, per: [user], rate: 1000/1h, on_failure: deny}";
 const OPEN: &str = "{name: open, per: [user], rate: 5/1h, on_failure: allow}";
 
-/// A limiter that reads small bodies only. No call times out, whatever else the machine does.
+/// A limiter that reads only small bodies. The timeout is long enough for a busy machine.
 fn small_bodies(limit: &str) -> Plan {
     limits(&[limit])
         .limiter_with(&["--max-body", "4096"])
         .filter(|config| config["limiter"]["timeout"] = json!("5s"))
 }
 
-/// Requests of many, of which every tenth is larger than a limiter reads.
+/// Requests of many users, of which every tenth is too large for the limiter.
 fn one_of_ten_is_large(n: u64) -> Vec<u8> {
     let filling = if n.is_multiple_of(10) {
         "x".repeat(6_000)
@@ -36,7 +36,7 @@ async fn assert_nothing_failed(stage: &Stage) {
 async fn a_check_that_is_too_large_is_decided_alone() {
     let stage = small_bodies(CLOSED).start().await;
 
-    // Each closes for itself, and all others pass.
+    // Each of these fails closed alone, and all others pass.
     let passed = flood(stage.envoy().port(), 20, 400, one_of_ten_is_large)
         .await
         .unwrap();
@@ -59,7 +59,7 @@ async fn nobody_passes_a_used_up_limit_because_of_it() {
     assert_nothing_failed(&stage).await;
 }
 
-/// None of them is too large, but several together are.
+/// No check is too large alone, but several together are.
 #[tokio::test]
 async fn checks_that_are_too_large_together_are_all_decided() {
     let stage = small_bodies(CLOSED).start().await;

@@ -1,4 +1,4 @@
-//! Penalties, from a client that hammers to the end of its penalty.
+//! Penalties, from the denials that cause one to its end.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ const LIMIT: &str = "{name: per-user, per: [user], rate: 2/1s, algorithm: fixed_
 const WITHOUT: &str = "{name: per-user, per: [user], rate: 2/1s, algorithm: fixed_window, \
      on_failure: allow}";
 
-/// Of a reply that a penalty sent: nothing else lasts as long.
+/// The time left of a penalty; `None` for other replies, whose `retry-after` is shorter.
 fn seconds_left(reply: &Reply) -> Option<u64> {
     let seconds: u64 = reply.header("retry-after")?.parse().ok()?;
     (reply.status == 429 && seconds > 60).then_some(seconds)
@@ -54,13 +54,13 @@ async fn who_hammers_is_denied_long_after_its_window_and_others_are_not() {
     assert!(denied >= 29, "penalized after {denied} denials");
     let checks = stage.limiter_counter("rl_checks_total").await;
     let started = Instant::now();
-    // Two windows and more.
+    // For more than two windows.
     while started.elapsed() < Duration::from_millis(2500) {
         let reply = alice.send().await.unwrap();
         assert!(seconds_left(&reply).is_some(), "{reply:?}");
         assert!(header(&reply, "ratelimit").contains("r=0"), "{reply:?}");
     }
-    // The other worker may ask once.
+    // The other worker may send one check.
     let asked = stage.limiter_counter("rl_checks_total").await - checks;
     assert!(asked <= 2, "{asked} checks");
     assert_eq!(statuses(&bob, 2).await, [200; 2]);
@@ -73,7 +73,7 @@ async fn who_hammers_is_denied_long_after_its_window_and_others_are_not() {
     .unwrap();
 }
 
-/// `on_failure: allow` lets others pass.
+/// `on_failure: allow` admits requests of others.
 #[tokio::test]
 async fn a_penalty_holds_while_no_limiter_answers() {
     let mut stage = stage().await;
@@ -85,7 +85,7 @@ async fn a_penalty_holds_while_no_limiter_answers() {
         assert!(seconds_left(&reply).is_some(), "{reply:?}");
         assert_eq!(bob.send().await.unwrap().status, 200);
     }
-    // Nor do workers forget it when they look into the shared table again.
+    // Workers still have it after they read the shared table again.
     let started = Instant::now();
     while started.elapsed() < Duration::from_millis(1500) {
         assert_eq!(alice.send().await.unwrap().status, 429);

@@ -1,4 +1,4 @@
-//! `scope: proxy`: buckets in Envoy, exact over its workers.
+//! `scope: proxy`: buckets in Envoy, exact across its workers.
 
 use harness::until;
 use serde_json::{Value, json};
@@ -89,7 +89,8 @@ async fn two_plugins_in_one_vm_keep_their_buckets_apart() {
 
     let answers = statuses(&stage.get("/", "alice"), 8).await;
 
-    // The second allows three. The first has counted what the second refused: it decided before.
+    // The second plugin allows three. The first decides before it, and counts what the second
+    // denies.
     assert_eq!(answers, [200, 200, 200, 429, 429, 429, 429, 429]);
     let names = [
         "wasmcustom.rl_decisions.allowed.proxy.per-user",
@@ -104,8 +105,8 @@ async fn two_plugins_in_one_vm_keep_their_buckets_apart() {
     .unwrap();
 }
 
-/// The canary VM that only validates the configuration, and the main thread's: neither makes calls,
-/// counts, or registers as a proxy.
+/// The canary VM, which only validates the configuration, and the main thread's VM make no calls,
+/// count nothing, and do not register as proxies.
 #[tokio::test]
 async fn a_vm_without_requests_counts_nothing() {
     let stage = limits(&["{name: per-user, per: [user], rate: 1000/30d}"])

@@ -8,7 +8,7 @@ use tokio::task::JoinHandle;
 
 use crate::stage::{PATIENCE, Stage, limits, statuses};
 
-/// One turn an hour, three of them at most.
+/// One slot an hour, three of them at most.
 const SLOW: &str = "{name: slow, match: {path: /slow}, algorithm: leaky_bucket, rate: 1/1h, \
                     burst: 3, over_limit: queue, max_delay: 1000h}";
 const DAILY: &str = "{name: daily, match: {path: /slow}, rate: 1000/1d}";
@@ -44,7 +44,7 @@ async fn a_client_that_leaves_a_queue_makes_room_for_the_next() {
     remaining(&stage, "slow", 1).await;
     let mut others = Vec::new();
     until("another has the place", PATIENCE, async || {
-        // A worker caches for a moment that there was none.
+        // A worker caches for a moment that no slot was free.
         others.push(send(&stage));
         let left = stage.inspect("slow", &[])["remaining"].as_u64();
         (left == Some(0)).then_some(())
@@ -74,8 +74,8 @@ async fn what_is_refused_for_want_of_a_place_costs_nothing_anywhere() {
     held.abort();
 }
 
-/// The queue serves 20 a second; 29 clients a second arrive and wait for one second each. Freed slots
-/// must keep it at its rate.
+/// The queue admits 20 requests a second; 29 clients a second arrive and wait for one second each.
+/// Freed slots must keep the queue at its rate.
 #[tokio::test]
 async fn a_queue_serves_its_rate_though_clients_give_up() {
     let stage = limits(&[

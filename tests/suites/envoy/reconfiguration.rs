@@ -1,5 +1,5 @@
-//! The filter's configuration changes while requests flow, as Istio changes it: the
-//! listener is delivered anew.
+//! The filter's configuration changes while requests flow, as Istio changes it: by an update of the
+//! listener.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use crate::stage::{PATIENCE, Plan, Stage, limits};
 
 const FILTER: &str = "/filter_chains/0/filters/0/typed_config/http_filters/0/typed_config/config/configuration/value";
 
-/// A listener that Envoy reads from a file and reads again when the file is replaced.
+/// A listener in a file, which Envoy reads again when the file is replaced.
 pub struct Delivered {
     pub stage: Stage,
     pub port: u16,
@@ -24,7 +24,7 @@ impl Delivered {
         Self::of(limits(items)).await
     }
 
-    /// A plan whose listener is delivered.
+    /// Starts a plan whose listener comes from a file.
     pub async fn of(plan: Plan) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (file, port) = (dir.path().join("listeners.json"), free_port().unwrap());
@@ -46,7 +46,7 @@ impl Delivered {
         delivered
     }
 
-    /// Waits until every worker follows the limits.
+    /// Waits until every worker has the limits.
     async fn follows(&self) {
         until("Envoy follows the limits", PATIENCE, async || {
             for _ in 0..12 {
@@ -60,7 +60,7 @@ impl Delivered {
         .unwrap();
     }
 
-    /// Delivers the listener with the filter's configuration edited; returns when Envoy has
+    /// Replaces the listener, with the filter's configuration edited; returns when Envoy has
     /// accepted or rejected it, by the counter of that name.
     pub async fn change(&self, counter: &str, edit: impl FnOnce(&mut Value)) {
         let name = format!("listener_manager.lds.{counter}");
@@ -92,7 +92,7 @@ fn deliver(config: EnvoyConfig, file: &Path, port: u16) -> EnvoyConfig {
     })
 }
 
-/// Replaces the file at once, which is what Envoy watches for.
+/// Replaces the file atomically, which is the event that Envoy watches for.
 fn write(file: &Path, listener: &Value) {
     let mut listener = listener.clone();
     listener["@type"] = json!("type.googleapis.com/envoy.config.listener.v3.Listener");
@@ -107,7 +107,7 @@ fn request(host: &str) -> Vec<u8> {
 
 #[tokio::test]
 async fn a_change_of_the_configuration_under_load_loses_no_count() {
-    // A bucket of a thousand an hour would refill one every 3.6 s, which a busy machine takes.
+    // A bucket of 1000 an hour would refill a unit every 3.6 s, less than a busy machine takes.
     let delivered = Delivered::start(&[
         "{name: here, match: {host: here}, per: [user], rate: 1000/30d, scope: proxy}",
         "{name: there, match: {host: there}, per: [user], rate: 400/30d}",

@@ -11,8 +11,8 @@ use crate::stage::{PATIENCE, Plan, Stage, limits};
 
 const PER_USER: &str = "{name: per-user, match: {path: /}, per: [user], rate: 1000/1d}";
 
-/// Checks are held for as long as a test likes, and old connections are closed a second after a
-/// change.
+/// Checks may be held as long as a test needs, and old connections are closed `drain_s` seconds
+/// after a change.
 fn patient(gate: &Gate, drain_s: &'static str) -> Plan {
     limits(&[PER_USER])
         .filter(|config| config["limiter"]["timeout"] = json!("10s"))
@@ -24,7 +24,7 @@ fn get(host: &str, user: &str) -> Vec<u8> {
     format!("GET / HTTP/1.1\r\nhost: {host}\r\nx-user-id: {user}\r\n\r\n").into_bytes()
 }
 
-/// Sends one request on each of so many connections; its status, 0 where it was closed.
+/// Sends one request on each of these connections; returns the statuses, 0 for a closed connection.
 fn send(port: u16, connections: usize) -> JoinSet<u16> {
     let mut sent = JoinSet::new();
     for _ in 0..connections {
@@ -37,7 +37,7 @@ fn send(port: u16, connections: usize) -> JoinSet<u16> {
     sent
 }
 
-/// Waits until so many requests are in the proxy.
+/// Waits until this many requests are in the proxy.
 async fn in_flight(stage: &Stage, count: usize) {
     until("the requests are in flight", PATIENCE, async || {
         let active = stage
@@ -50,7 +50,7 @@ async fn in_flight(stage: &Stage, count: usize) {
     .unwrap();
 }
 
-/// Checks that the limiter was asked for, after the first of its calls.
+/// The number of checks in all calls after the first `calls`.
 fn checks_since(gate: &Gate, calls: usize) -> u64 {
     let calls = gate.checks().split_off(calls);
     let checks = calls
@@ -72,7 +72,7 @@ async fn checks_in_flight_are_answered_under_the_configuration_that_sent_them() 
     let stage = &delivered.stage;
     let before = gate.checks().len();
 
-    // Some are in flight from each of three configurations.
+    // Requests are in flight from each of three configurations.
     gate.hold();
     let mut sent = JoinSet::new();
     for round in 1..=3 {
@@ -127,12 +127,12 @@ async fn what_is_torn_down_with_its_checks_in_flight_leaves_nothing_behind() {
     let asked = gate.checks().len();
     gate.open();
 
-    // Whoever comes now is decided as if nothing had been, and each is asked for once.
+    // New requests are decided as if nothing had happened, and each is checked once.
     let port = delivered.port;
     let passed = flood(port, 8, 80, |_| get("any", "alice")).await.unwrap();
     assert_eq!(passed, 80);
     assert_eq!(checks_since(&gate, asked), 80);
-    // Those that were in flight are charged or not, by what became of the call.
+    // Requests that were in flight are charged or not, depending on their calls.
     let used = stage.inspect("per-user", &["user=alice"])["used"].as_u64();
     let most = checks_since(&gate, before);
     assert!(
@@ -143,7 +143,7 @@ async fn what_is_torn_down_with_its_checks_in_flight_leaves_nothing_behind() {
 }
 
 /// The configuration changes repeatedly under load, and old listeners close with unused units: no
-/// unit is used without a charge, and each closing loses a bounded number.
+/// unit is used without a charge, and each closing loses a bounded number of units.
 #[tokio::test]
 async fn leased_units_are_used_or_returned() {
     let plan = limits(&[
@@ -159,7 +159,7 @@ async fn leased_units_are_used_or_returned() {
         let mut loaded = load();
         let title = round.to_string();
         delivered.change("update_success", titled(&title)).await;
-        // The load goes on until the old ones are closed.
+        // The load continues until the old listeners are closed.
         while draining(stage).await > 0 {
             passed += loaded.await.unwrap().unwrap();
             loaded = load();
@@ -179,7 +179,7 @@ async fn leased_units_are_used_or_returned() {
     );
 }
 
-/// Listeners, and parts of them, that are not closed yet.
+/// The number of listeners and filter chains that are still draining.
 async fn draining(stage: &Stage) -> u64 {
     let mut sum = 0;
     for of in ["listeners", "filter_chains"] {
@@ -189,14 +189,14 @@ async fn draining(stage: &Stage) -> u64 {
     sum
 }
 
-/// The limits of the second plugin's domain: a name that the first one has too.
+/// The limits of the second plugin's domain, one of which has the name of a limit of the first.
 const OTHER: &str = "domain: other
 limits:
   - {name: second, match: {path: /probe}, rate: 1000000/s}
   - {name: per-user, match: {path: /}, per: [user], rate: 300/1d}
 ";
 
-/// Another filter behind the first, in the same VM, with a domain of its own.
+/// Adds another filter behind the first, in the same VM, with a domain of its own.
 fn and_other(filters: &mut Vec<Value>) {
     let mut second = filters[0].clone();
     second["name"] = json!("second");
@@ -240,7 +240,7 @@ async fn two_domains_in_one_vm_do_not_mix_while_one_is_configured_anew() {
         passed += load.await.unwrap().unwrap();
     }
 
-    // Of four hundred requests each, three hundred pass both.
+    // Of each user's four hundred requests, three hundred pass both.
     assert_eq!(passed, 2 * 300);
     for (domain, used) in [("shop", 400), ("other", 300)] {
         for user in ["user=alice", "user=bob"] {

@@ -11,7 +11,7 @@ use crate::stage::{PATIENCE, Stage, limits};
 
 const ENVOYS: usize = 3;
 const WORKERS: u32 = 3;
-/// Requests of each Envoy in one go, and the connections that bring them to all its workers.
+/// Requests to each Envoy per round, and the connections that spread them over all its workers.
 const REQUESTS: u64 = 120;
 const CONNECTIONS: u64 = 12;
 
@@ -19,7 +19,7 @@ fn request(_: u64) -> Vec<u8> {
     b"GET / HTTP/1.1\r\nhost: a\r\n\r\n".to_vec()
 }
 
-/// Sends requests to each Envoy; all of them pass.
+/// Sends requests to each Envoy, all of which must pass; returns their number.
 async fn send(stage: &Stage) -> u64 {
     let mut passed = 0;
     for n in 0..ENVOYS {
@@ -30,7 +30,7 @@ async fn send(stage: &Stage) -> u64 {
     passed
 }
 
-/// Sends requests until every Envoy's breaker gauge is open, or closed, and returns their number.
+/// Sends requests until every Envoy's breaker is open (1) or closed (0); returns their number.
 async fn until_breakers_are(stage: &Stage, open: u64) -> u64 {
     let mut passed = 0;
     until("the breakers are as wanted", PATIENCE, async || {
@@ -63,7 +63,7 @@ fn assert_one_peek_each(calls: &[Bytes]) {
     }
 }
 
-/// Sends requests, which the limiter decides, each once.
+/// Sends requests, and checks that the limiter decides each of them once.
 async fn assert_each_is_decided_once(stage: &Stage) -> u64 {
     let decided = stage.limiter_counter("rl_checks_total").await;
     let sent = send(stage).await;
@@ -86,13 +86,13 @@ async fn each_envoy_probes_once_for_all_its_workers() {
             .await;
     let mut passed = send(&stage).await;
 
-    // The limiters are killed, and with them their address.
+    // The limiters stop, and their address refuses connections.
     gate.shut().await;
     stage.stop_limiters().await;
     passed += until_breakers_are(&stage, 1).await;
     let asked = gate.checks().len();
 
-    // They are back, and answer the first call slowly.
+    // The limiters are back, and answer the first call slowly.
     gate.hold();
     stage.start_limiters().await;
     gate.listen().await.unwrap();
@@ -105,7 +105,7 @@ async fn each_envoy_probes_once_for_all_its_workers() {
     })
     .await
     .unwrap();
-    // Only the requests of these calls wait for them. A call for debts alone has none.
+    // Only the requests in these calls wait for them. A call that only settles has none.
     passed += send(&stage).await;
     until("the others went on", PATIENCE, async || {
         while let Some(done) = waiting.try_join_next() {
@@ -126,6 +126,6 @@ async fn each_envoy_probes_once_for_all_its_workers() {
     passed += until_breakers_are(&stage, 0).await;
 
     passed += assert_each_is_decided_once(&stage).await;
-    // What was admitted meanwhile was charged, once.
+    // Requests admitted meanwhile were charged once.
     assert_eq!(stage.inspect("all", &[])["used"], passed);
 }

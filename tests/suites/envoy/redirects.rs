@@ -50,7 +50,7 @@ async fn limits_of_the_path_that_a_redirect_leads_to_hold() {
     assert_eq!(answers, [200, 429, 429]);
     assert_eq!(stage.upstream.requests_for("/from"), 3);
     assert_eq!(stage.upstream.requests_for("/to"), 1);
-    // Whoever counts what clients ask for names the paths that they ask for.
+    // A limit that should count clients' own requests matches the paths that clients request.
     let bucket = stage.inspect("asked", &[]);
     assert_eq!(bucket["remaining"], 7, "{bucket}");
 }

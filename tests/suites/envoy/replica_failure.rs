@@ -1,16 +1,16 @@
-//! One of two limiters fails: no request within its limit is denied, none is charged twice, and
-//! nearly all are still decided by the other.
+//! One of two limiters fails: no request within its limit is denied, none is charged twice, and the
+//! other limiter still decides nearly all.
 
 use harness::{Client, FakeLimiter, Misbehaviour, answer, flood, until};
 use serde_json::{Value, json};
 
 use crate::stage::{PATIENCE, Plan, Stage, limits};
 
-/// Requests of a user: as many as the limit has, so that a unit too many is a denial.
+/// Requests of a user: exactly the user's limit, so that one extra charge causes a denial.
 const EACH: u64 = 3;
 const USERS: u64 = 100;
 const REQUESTS: u64 = EACH * USERS;
-/// Connections that bring them, to both workers.
+/// Connections that spread the requests over both workers.
 const CONNECTIONS: u64 = 12;
 
 /// One limit that is used up to the last unit, and one with a bucket for every request.
@@ -21,7 +21,7 @@ fn two_limiters() -> Plan {
     limits(&[PER_USER, PER_REQUEST])
 }
 
-/// As in Istio without the `EnvoyFilter`: neither retries nor health checks.
+/// As in Istio without the `EnvoyFilter`: without retries and health checks.
 fn as_in_istio() -> Plan {
     two_limiters().config(|config| {
         let care = ["typed_extension_protocol_options", "health_checks"];
@@ -34,7 +34,7 @@ fn alone() -> Plan {
     as_in_istio().config(|config| config.without(&["outlier_detection"]).unwrap())
 }
 
-/// The requests of a round; users and requests of another have other names.
+/// Sends the requests of a round; each round has its own users and requests.
 async fn send(port: u16, round: u64) -> u64 {
     let request = move |n: u64| {
         let user = n % USERS;
@@ -44,7 +44,7 @@ async fn send(port: u16, round: u64) -> u64 {
     flood(port, CONNECTIONS, REQUESTS, request).await.unwrap()
 }
 
-/// What the store has charged for each value of an entry, asked of a limiter that answers.
+/// The units that the store has charged for each value of an entry, according to a working limiter.
 async fn charged(stage: &Stage, limit: &str, key: &str, values: Vec<String>) -> Vec<u64> {
     let mut charged = Vec::new();
     for values in values.chunks(100) {
@@ -63,7 +63,7 @@ async fn charged(stage: &Stage, limit: &str, key: &str, values: Vec<String>) -> 
     charged
 }
 
-/// Sends a round, of which nothing is denied and nothing charged twice; how many were charged.
+/// Sends a round, of which nothing is denied or charged twice; returns how many were charged.
 async fn round(stage: &Stage, round: u64) -> u64 {
     let passed = send(stage.envoy().port(), round).await;
     assert_eq!(
@@ -88,8 +88,8 @@ async fn assert_charged_once(stage: &Stage, round: u64) -> u64 {
     requests.iter().sum()
 }
 
-/// From the first moment on nobody is denied; once Envoy has seen which one it is, the other decides
-/// every single request.
+/// No request is denied, even at first; once Envoy has detected which limiter failed, the other one
+/// decides every request.
 async fn assert_decided_by_the_other(stage: &Stage) {
     round(stage, 1).await;
     until("Envoy leaves it out", PATIENCE, async || {
@@ -101,7 +101,7 @@ async fn assert_decided_by_the_other(stage: &Stage) {
     assert_eq!(round(stage, 2).await, REQUESTS);
 }
 
-/// A server that answers every call with an error that charged nothing.
+/// A server that answers every call with an error that says nothing was charged.
 async fn refusing_in_place_of_the_stopped(stage: &Stage) -> FakeLimiter {
     let error = br#"{"error":{"code":"store_unavailable","message":"gone","charged":false}}"#;
     let headers = ["x-rl-api: 1", "content-type: application/json"];
@@ -117,8 +117,8 @@ async fn a_replica_that_refuses_connections_affects_no_check() {
     assert_decided_by_the_other(&stage).await;
 }
 
-/// A call that was not sent is retried at the other replica: no check is lost, even before outlier
-/// detection reacts.
+/// Envoy retries a call that was not sent at the other replica: no check is lost, even before
+/// outlier detection reacts.
 #[tokio::test]
 async fn retries_alone_lose_no_check_where_connections_are_refused() {
     let mut stage = two_limiters()
@@ -138,7 +138,7 @@ async fn a_replica_that_hangs_is_ejected() {
     let stage = two_limiters().start().await;
     stage.limiter(1).process().pause().unwrap();
     assert_decided_by_the_other(&stage).await;
-    // Calls in its socket are decided when it resumes: late, and not twice.
+    // The paused limiter decides the calls in its socket when it resumes: late, and not twice.
     stage.limiter(1).process().resume().unwrap();
     round(&stage, 4).await;
     for round in 1..=4 {
@@ -190,7 +190,7 @@ async fn the_filter_retries_uncharged_errors() {
     assert_most_are_decided_by_the_other(&stage).await;
 }
 
-/// Envoy ejects it for a second or more, then tries again.
+/// Envoy ejects the limiter for a second or more, then tries it again.
 async fn assert_most_are_decided_by_the_other(stage: &Stage) {
     let decided = [
         round(stage, 1).await,
@@ -207,19 +207,19 @@ async fn assert_most_are_decided_by_the_other(stage: &Stage) {
     assert!(most * 10 >= REQUESTS * 9, "{decided:?} of {REQUESTS}");
 }
 
-/// What was sent to a limiter that hangs may have been charged, so it is not sent again; but nobody
-/// within the limit is denied for it, and nobody charged twice.
+/// A call to a hanging limiter may have been charged, so it is not retried. No request within the
+/// limit is denied for it, and none is charged twice.
 #[tokio::test]
 async fn nobody_is_denied_while_a_replica_hangs_without_health_checks() {
     let stage = alone()
         .filter(|config| config["limiter"]["timeout"] = json!("300ms"))
         .start()
         .await;
-    // No check was answered yet: the policy alone shows that one limiter answers.
+    // No check was answered yet: only the policy shows that a limiter answers.
     stage.limiter(1).process().pause().unwrap();
     round(&stage, 1).await;
     round(&stage, 2).await;
-    // Calls in its socket are charged when it resumes: late, and only once.
+    // The limiter charges the calls in its socket when it resumes: late, and only once.
     stage.limiter(1).process().resume().unwrap();
     round(&stage, 3).await;
     for round in 1..=3 {

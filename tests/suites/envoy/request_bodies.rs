@@ -1,5 +1,5 @@
-//! What is reserved, read from the request's body, through real Envoy: headers wait for the body, and no
-//! client stalls, passes undecided, or makes others wait.
+//! Reserves read from the request's body, through real Envoy: headers wait for the body, and no client
+//! stalls, passes undecided, or delays others.
 
 use std::{
     net::Ipv4Addr,
@@ -165,7 +165,7 @@ async fn a_body_that_does_not_come_is_not_waited_for_long() {
     slow.write_all(&post(&[JSON, &length], first))
         .await
         .unwrap();
-    // Others are decided meanwhile.
+    // Other requests are decided meanwhile.
     assert_eq!(sent(&stage, &whole(&[JSON], BODY)).await.status, 200);
     assert_eq!(limiter.settled().await, 321);
     let mut gone = connect(&stage).await;
@@ -200,7 +200,7 @@ async fn uploads_pass_however_large_while_they_are_decided() {
 async fn requests_without_a_body_to_read_do_not_wait() {
     let limiter = Limiter::start().await;
     let stage = stage(&limiter, true, true).await;
-    // Their bodies do not come before their answers.
+    // The bodies of these do not come before the responses.
     for headers in [
         &["connection: upgrade", "upgrade: websocket", JSON][..],
         &[
@@ -288,7 +288,7 @@ async fn over_http2(stage: &Stage, content_type: &str, with_trailers: bool) -> u
     status
 }
 
-/// `rlctl doctor` says that such requests wait in vain, once three of a worker did.
+/// `rlctl doctor` reports that such requests wait in vain, after three at one worker.
 #[tokio::test]
 async fn doctor_sees_that_envoy_passes_no_bodies_on() {
     let item = TOKENS.replace("on_failure: deny, ", "");

@@ -22,7 +22,7 @@ pub fn in_use(stage: &Stage, user: &str) -> u64 {
     bucket["used"].as_u64().unwrap()
 }
 
-/// Waits until so many slots are in use; how long that took.
+/// Waits until this many slots are in use; returns how long that took.
 pub async fn used(stage: &Stage, user: &str, is: u64) -> Duration {
     let since = Instant::now();
     until("so many are in use", 3 * PATIENCE, async || {
@@ -50,12 +50,12 @@ async fn no_more_than_the_limit_run_at_once_and_each_end_makes_room() {
     assert_eq!(statuses(&stage.get("/held/y", "bob"), 3).await, [200; 3]);
     assert_eq!(statuses(&stage.get("/free", "alice"), 3).await, [200; 3]);
 
-    // Answered.
+    // Ended by its response.
     assert_eq!(held.pop().unwrap().finish().await.unwrap(), 200);
     used(&stage, "alice", 2).await;
     assert_eq!(statuses(&get, 1).await, [200], "a denial is not cached");
     used(&stage, "alice", 2).await;
-    // Left by its client.
+    // Ended by its client.
     drop(held.pop());
     let took = used(&stage, "alice", 1).await;
     eprintln!("freed within {took:?} after its client left");
@@ -92,7 +92,7 @@ async fn a_long_request_keeps_its_slot_and_one_that_lapsed_is_entered_again() {
         assert_eq!(in_use(&stage, "alice"), 1);
         tokio::time::sleep(Duration::from_millis(300)).await;
     }
-    // The bucket is lost, as by a failover.
+    // The bucket is lost, as after a failover.
     let key = stage.inspect("in-flight", &["user=alice"])["redis_key"].clone();
     stage
         .redis()
@@ -101,7 +101,7 @@ async fn a_long_request_keeps_its_slot_and_one_that_lapsed_is_entered_again() {
         .unwrap();
     let took = used(&stage, "alice", 1).await;
     eprintln!("entered again after {took:?}");
-    // A reset forgets it for good.
+    // A reset frees the slot for good.
     stage.rlctl(&["reset", "in-flight", "user=alice", "--yes"]);
     tokio::time::sleep(Duration::from_secs(4)).await;
     assert_eq!(in_use(&stage, "alice"), 0);
@@ -121,7 +121,8 @@ async fn two_thousand_streams_that_are_reset_leave_no_slot() {
     rapid_resets(stage.envoy().port(), &headers, 2000)
         .await
         .unwrap();
-    // Those were reset before a check left. These are left while, or after, it is answered.
+    // Those were reset before their checks were sent; these while their checks are answered, or
+    // later.
     for round in 0..20 {
         let mut held = Vec::new();
         for _ in 0..100 {
@@ -199,7 +200,7 @@ async fn a_filter_configured_anew_loses_no_slot_and_leaks_none() {
                 config["deny"] = json!({"message": format!("round {round}")});
             })
             .await;
-        // The old ones are closed by the drain, or by their clients before that.
+        // The drain closes the old connections, unless their clients close them first.
         held.truncate(12);
         if round % 2 == 0 {
             drop(held);

@@ -13,7 +13,7 @@ use crate::{
 const FIVE: &str = "{name: in-flight, match: {path: \"/held/**\"}, per: [user], algorithm: concurrency, limit: 5, slot_ttl: 3s}";
 const KEY: &str = "rl:b:shop:in-flight:alice";
 
-/// How many slots Alice has, as a limiter answers; `None`: its store is away.
+/// The number of Alice's slots, according to a limiter; `None` if its store is unavailable.
 async fn held_in_store(stage: &Stage) -> Option<u64> {
     let peek =
         json!({"domain": "shop", "descriptor": {"user": "alice", "path": "/held/x"}, "peek": true});
@@ -27,8 +27,8 @@ async fn held_in_store(stage: &Stage) -> Option<u64> {
     Some(5 - answer["limits"][0]["remaining"].as_u64()?)
 }
 
-/// Two slots are replicated, three are lost with the primary; all five are entered again while their
-/// requests run, and free what they hold when those end.
+/// Two slots are replicated, three are lost with the primary. All five are entered again while their
+/// requests run, and freed when those end.
 async fn outlives(plan: Plan) {
     let mut stage = plan.envoys(2).start().await;
     let ports = [0, 1].map(|nth| stage.nth_envoy(nth).port());
@@ -93,7 +93,7 @@ async fn slots_that_a_node_of_a_cluster_lost_are_entered_again() {
     outlives(limits(&[FIVE]).on_a_replicated_cluster()).await;
 }
 
-/// Two limits, whose buckets are on whichever nodes: a request has both slots or none.
+/// Two limits, whose buckets may be on different nodes: a request gets both slots or none.
 #[tokio::test]
 async fn on_a_cluster_a_request_has_the_slots_of_all_its_limits_or_none() {
     let all =
@@ -112,7 +112,7 @@ async fn on_a_cluster_a_request_has_the_slots_of_all_its_limits_or_none() {
             assert_eq!(statuses(&stage.get("/held/y", user), 3).await, [429; 3]);
         }
     }
-    // Carol's were denied by the other limit, and her slots were freed.
+    // The other limit denied Carol's requests, and her slots were freed.
     until("carol has none", PATIENCE, async || {
         (in_use(&stage, "carol") == 0 && total() == 4).then_some(())
     })

@@ -18,10 +18,10 @@ use crate::{
 };
 
 const TWO: &str = "{name: in-flight, match: {path: \"/held/**\"}, per: [user], algorithm: concurrency, limit: 2, slot_ttl: 1s}";
-/// Longer than slots live that nobody renews.
+/// Longer than a slot lives without renewal.
 const LONG: Duration = Duration::from_millis(2_500);
 
-/// A service that upgrades to WebSocket or sends events, until it is to end its connections.
+/// A service that upgrades to WebSocket or sends events, until it is told to end its connections.
 struct Service {
     port: u16,
     end: Arc<Notify>,
@@ -47,7 +47,7 @@ impl Service {
     }
 }
 
-/// Reads a head; its lines.
+/// Reads a head; returns its lines.
 async fn head(stream: &mut BufReader<TcpStream>) -> Option<String> {
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {
@@ -80,12 +80,12 @@ async fn serve(stream: TcpStream, end: Arc<Notify>) {
         if upgrade {
             return;
         }
-        // The connection stays, as upstream connections do.
+        // The connection stays open, like other upstream connections.
         let _ = stream.write_all(b"0\r\n\r\n").await;
     }
 }
 
-/// Echoes bytes, or sends events, until the other side leaves.
+/// Echoes bytes, or sends events, until the client disconnects.
 async fn talk(stream: &mut BufReader<TcpStream>, echo: bool) {
     let mut bytes = [0; 64];
     loop {
@@ -104,7 +104,7 @@ async fn talk(stream: &mut BufReader<TcpStream>, echo: bool) {
     }
 }
 
-/// Envoy before this service, with upgrades allowed.
+/// Envoy in front of this service, with upgrades allowed.
 fn before_service(service: &Service) -> Plan {
     let port = service.port;
     limits(&[TWO]).may_use(port).config(move |config| {
@@ -121,7 +121,7 @@ fn before_service(service: &Service) -> Plan {
     })
 }
 
-/// A client's connection with one stream that goes on.
+/// A client's connection with one open stream.
 struct Client(BufReader<TcpStream>);
 
 impl Client {
@@ -154,7 +154,7 @@ impl Client {
         assert_eq!(bytes, text.as_bytes());
     }
 
-    /// Waits until the other side has ended the stream.
+    /// Waits until the server has ended the stream.
     async fn ended(mut self, last: &[u8]) {
         let mut rest = Vec::new();
         while !rest.ends_with(last) || last.is_empty() {
@@ -185,13 +185,13 @@ async fn a_web_socket_holds_its_slot_until_either_side_closes_it() {
     both_are_held_for_long(&stage).await;
     drop(Client::web_socket(&stage, "429").await);
     second.echoed("it goes on").await;
-    // By its client.
+    // Ended by its client.
     drop(first);
     let took = used(&stage, "alice", 1).await;
     eprintln!("freed {took:?} after the client closed");
     let third = Client::web_socket(&stage, "101").await;
     used(&stage, "alice", 2).await;
-    // By the service.
+    // Ended by the service.
     service.end_all();
     second.ended(b"").await;
     third.ended(b"").await;

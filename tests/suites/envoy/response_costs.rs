@@ -1,5 +1,5 @@
-//! Costs that responses say, through real Envoy: bytes pass unchanged and at once, and each request is
-//! settled by what its response says.
+//! Costs in responses, through real Envoy: bytes pass unchanged and at once, and each request is
+//! settled by its response.
 
 mod peers;
 
@@ -20,7 +20,7 @@ const TOKENS: &str = "{name: tokens, match: {path: \"/llm/**\"}, rate: 1000000/1
 const LOGINS: &str = "{name: logins, match: {path: /login}, rate: 1000/1h, on_failure: deny, \
      cost: {from: {status: 401}}}";
 
-/// Envoy between a service of these acts and a limiter that answers every check.
+/// Envoy between this service and a limiter that answers every check.
 async fn stage(service: &Service, limiter: &Limiter, http2: bool) -> Stage {
     let (at, behind) = (limiter.port, service.port);
     let items: Vec<Value> = [TOKENS, LOGINS]
@@ -45,7 +45,7 @@ async fn stage(service: &Service, limiter: &Limiter, http2: bool) -> Stage {
         .await
 }
 
-/// Puts the service at a port behind Envoy.
+/// Moves the service behind Envoy to a port.
 pub fn serve_from(config: EnvoyConfig, port: u16, http2: bool) -> EnvoyConfig {
     let options = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
     config.edit(|tree| {
@@ -62,7 +62,7 @@ pub fn serve_from(config: EnvoyConfig, port: u16, http2: bool) -> EnvoyConfig {
     })
 }
 
-/// Behind the rate limit filter, as a gateway for models would be: what it says comes as metadata.
+/// Behind the rate limit filter, like a gateway for models: writes a response header as metadata.
 fn metadata_of_a_header() -> Value {
     let code = "function envoy_on_response(handle)\n\
         local tokens = handle:headers():get('x-say')\n\
@@ -94,7 +94,7 @@ fn large() -> Vec<u8> {
     body.into_bytes()
 }
 
-/// A path, its response, the body as the client gets it, and the cost; `None`: it is not settled.
+/// A path, its response, the body that the client gets, and the cost; `None` if it is not settled.
 type Case = (&'static str, Vec<Act>, Vec<u8>, Option<u64>);
 
 const USAGE: &[u8] = br#"{"usage":{"total_tokens":29}}"#;
@@ -180,7 +180,7 @@ async fn events_pass_as_they_come_and_a_client_that_hangs_up_is_charged() {
     .await;
     let limiter = Limiter::start().await;
     let stage = stage(&service, &limiter, false).await;
-    // The first event comes while the service still waits, and then the client leaves.
+    // The first event arrives while the service still waits; then the client disconnects.
     for (path, marker, cost) in [
         ("/llm/waits", "5000}}", 5000),
         ("/llm/resets", "5000}}", 5000),
@@ -210,7 +210,7 @@ async fn trailers_say_the_cost() {
     assert_eq!(limiter.settled().await, 321);
 }
 
-/// Nothing of the above waits for a settlement longer than this.
+/// The timeout of settlements in all tests above.
 pub async fn wait_for<T>(what: &str, found: impl AsyncFnMut() -> Option<T>) -> T {
     until(what, PATIENCE, found).await.unwrap()
 }

@@ -1,4 +1,4 @@
-//! Costs that responses say, from Envoy to the store: failed logins and tokens.
+//! Costs in responses, from Envoy to the store: failed logins and tokens.
 
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ fn left(stage: &Stage, limit: &str, bucket: &[&str]) -> u64 {
     shown["remaining"].as_u64().unwrap()
 }
 
-/// How much a bucket of this quota has counted.
+/// The units that a bucket of this quota has counted.
 pub fn used(stage: &Stage, limit: &str, bucket: &[&str], quota: u64) -> u64 {
     quota - left(stage, limit, bucket)
 }
@@ -82,7 +82,7 @@ async fn tokens_are_charged_by_what_responses_say() {
         let reply = stage.get(path, "alice").send().await.unwrap();
         assert_eq!(reply.status.as_u16() == 500, path == "/llm/error");
         left -= tokens;
-        // A few units flow back while the test runs.
+        // The bucket refills by a few units during the test.
         wait_for("the request is settled", async || {
             let now = remaining(&stage, "tokens", "alice");
             (left..left + 3000).contains(&now).then_some(())
@@ -110,7 +110,7 @@ async fn tokens_are_charged_by_what_responses_say() {
     assert_eq!(statuses, [200, 200, 200, 429, 200]);
 }
 
-/// Ten requests may each reserve a tenth, however much their bodies ask for.
+/// Ten requests may each reserve a tenth, even if their bodies request more.
 #[tokio::test]
 async fn a_reserve_that_a_body_asks_for_is_capped() {
     const CAPPED: &str = "{name: capped, match: {path: \"/llm/**\"}, algorithm: fixed_window, rate: 100000/365d, \

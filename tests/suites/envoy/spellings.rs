@@ -1,12 +1,11 @@
-//! However a client spells a request, it counts against the limits that it would count against
-//! in the plainest spelling.
+//! A request in any spelling counts against the same limits as in the plainest spelling.
 
 use harness::RawClient;
 use serde_json::{Value, json};
 
 use crate::stage::{Plan, Stage, alone};
 
-/// Has Envoy hand over targets as clients write them.
+/// Makes Envoy pass targets on as clients write them.
 fn as_written(plan: Plan) -> Plan {
     plan.config(|config| {
         let edit = |manager: &mut Value| {
@@ -18,7 +17,7 @@ fn as_written(plan: Plan) -> Plan {
     })
 }
 
-/// One of the shipped limits, once an hour and decided in the proxy.
+/// One of the shipped limits, reduced to one request an hour and decided in the proxy.
 fn shipped(name: &str) -> String {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../limits.yaml");
     let text = std::fs::read_to_string(file).unwrap();
@@ -40,13 +39,13 @@ async fn status(client: &mut RawClient, method: &str, target: &str, lines: &[&st
     reply.map_or(0, |reply| reply.status)
 }
 
-/// The statuses of all these targets that did not reach the service, and of those that did.
+/// Sends requests for all these targets; returns those that reached the service.
 async fn passed<'t>(stage: &Stage, method: &str, targets: &[&'t str]) -> Vec<&'t str> {
     let mut client = stage.raw();
     let mut passed = Vec::new();
     for target in targets {
         let status = status(&mut client, method, target, &["x-user-id: alice"]).await;
-        // What Envoy refuses or redirects to the plain spelling does not reach the service.
+        // Targets that Envoy rejects, or redirects to the plain spelling, do not reach the service.
         if !matches!(status, 0 | 307 | 400 | 429) {
             passed.push(*target);
         }
@@ -104,7 +103,7 @@ async fn a_used_up_sign_in_is_used_up_in_every_spelling_and_method() {
             );
         }
         assert_eq!(passed(&stage, "POST", &SIGN_INS).await, [""; 0]);
-        // What is another path passes.
+        // Different paths pass.
         let others = ["/", "/logins", "/about/login"];
         assert_eq!(passed(&stage, "POST", &others).await, others);
     }
@@ -156,7 +155,7 @@ async fn buckets_of_paths_are_of_paths_and_not_of_spellings() {
         "/a/b", "/a/./b", "/a/b/", "/a/b;x", "/a/%62", "/a/b?x", "/a%2fb",
     ];
     assert_eq!(passed(&stage, "GET", &targets).await, ["/a/b"]);
-    // The target as it is written, for those who want it.
+    // The target unchanged, for limits that use it.
     let mut client = stage.raw();
     for target in targets {
         for expected in [200, 429] {
@@ -228,7 +227,7 @@ async fn one_session_has_one_bucket_however_its_cookie_is_spelled() {
         seen.push(status(&mut client, "GET", "/cookie", &[&line]).await);
     }
     assert_eq!(seen, [200, 429, 429, 429]);
-    // Without one, the limit says that it does not apply.
+    // Without a credential, the limit does not apply.
     assert_eq!(status(&mut client, "GET", "/cookie", &[]).await, 200);
 }
 
@@ -262,7 +261,7 @@ async fn one_key_has_one_bucket_however_it_is_sent() {
         let seen = status(&mut client, "GET", "/header", lines).await;
         assert_eq!(seen, expected, "{lines:?}");
     }
-    // Nor does another value hide the one that a limit is for.
+    // Another value does not hide the one that a limit matches.
     for (lines, expected) in [
         (&["x-user-id: junk1", "x-user-id: bot"][..], 200),
         (&["x-user-id: bot", "x-user-id: junk2"], 429),

@@ -1,4 +1,4 @@
-//! The setup of tests: a plan holds the differences from the default, a stage is a running plan.
+//! The setup of tests: a plan has the differences from the default, a stage is a running plan.
 
 mod plan;
 mod store;
@@ -14,14 +14,14 @@ use plan::Keeps;
 pub use plan::{Plan, alone, limits};
 use store::Store;
 
-/// Long enough for a busy machine: what is promised within a time of its own, such as edits within a
-/// second, is held to it in the simulated world, whose clock no other program delays.
+/// Long enough for a busy machine. Promises with a time limit, such as edits within a second, are
+/// tested in the simulation, whose clock no other program delays.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How Envoy logs the end of a VM.
+/// Envoy's log line when a VM ends.
 const TRAP: &str = "failed: Uncaught RuntimeError";
 
-/// A plan that runs.
+/// A running plan.
 pub struct Stage {
     programs: Programs,
     pub upstream: Upstream,
@@ -33,7 +33,7 @@ pub struct Stage {
     _dir: TempDir,
 }
 
-/// Whatever a test is about: the filter's VM lives through it.
+/// Checks in every test that the filter's VM is still alive.
 impl Drop for Stage {
     fn drop(&mut self) {
         for envoy in self.envoys.iter().filter(|_| !std::thread::panicking()) {
@@ -55,7 +55,7 @@ impl Stage {
         self.envoys.get(n).expect("the plan has that many Envoys")
     }
 
-    /// A client that keeps to no rules.
+    /// A client that does not enforce HTTP's rules.
     pub fn raw(&self) -> RawClient {
         RawClient::new(self.envoy().port())
     }
@@ -70,7 +70,7 @@ impl Stage {
         rlctl(&self.programs, &self.store_url, arguments)
     }
 
-    /// The findings of `rlctl doctor`, whose exit code says whether there are any.
+    /// The findings of `rlctl doctor`. Its exit code only says whether there are any.
     pub fn doctor(&self) -> Value {
         let output = run_rlctl(&self.programs, &self.store_url, &["doctor", "-o", "json"]);
         let report: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -83,7 +83,7 @@ impl Stage {
         serde_json::from_str(&self.rlctl(&arguments)).unwrap()
     }
 
-    /// Kills the Envoy that was started last.
+    /// Kills the last Envoy.
     pub fn kill_an_envoy(&mut self) {
         drop(self.envoys.pop().expect("the plan has an Envoy"));
     }
@@ -107,19 +107,19 @@ impl Stage {
         self.stopped.push(limiter.kill().await.unwrap());
     }
 
-    /// Where the limiter was that was stopped last.
+    /// The port of the limiter that was stopped last.
     pub fn stopped_port(&self) -> u16 {
         self.stopped.last().expect("a limiter was stopped").port
     }
 
-    /// Starts the stopped ones again.
+    /// Starts the stopped limiters again.
     pub async fn start_limiters(&mut self) {
         for plan in std::mem::take(&mut self.stopped) {
             self.limiters.push(plan.start().await.unwrap());
         }
     }
 
-    /// How many limiters run.
+    /// The number of running limiters.
     pub fn limiters(&self) -> usize {
         self.limiters.len()
     }
@@ -177,7 +177,7 @@ fn run_rlctl(programs: &Programs, store: &str, arguments: &[&str]) -> Output {
     command.output().unwrap()
 }
 
-/// The statuses of `n` answers, one request after the other.
+/// The statuses of `n` requests, sent one after the other.
 pub async fn statuses(request: &Request, n: usize) -> Vec<u16> {
     let mut statuses = Vec::new();
     for _ in 0..n {
@@ -186,7 +186,7 @@ pub async fn statuses(request: &Request, n: usize) -> Vec<u16> {
     statuses
 }
 
-/// Sends `n` requests at once; how many were answered with 200 and with 429.
+/// Sends `n` requests at once; returns how many got 200 and how many 429.
 pub async fn at_once(request: &Request, n: usize) -> (usize, usize) {
     let mut tasks = tokio::task::JoinSet::new();
     for _ in 0..n {

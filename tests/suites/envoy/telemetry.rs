@@ -1,11 +1,11 @@
-//! What operators see of the fleet: revisions in force, decisions, denials.
+//! What the fleet reports to operators: revisions in force, decisions, denials.
 
 use harness::until;
 use serde_json::Value;
 
 use crate::stage::{PATIENCE, Stage, at_once, limits, statuses};
 
-/// What `rlctl ... -o json` says.
+/// The output of `rlctl ... -o json`.
 fn asked(stage: &Stage, arguments: &[&str]) -> Value {
     let arguments = [arguments, &["-o", "json"]].concat();
     serde_json::from_str(&stage.rlctl(&arguments)).unwrap()
@@ -33,7 +33,7 @@ async fn the_proxies_and_limiters_that_follow_the_limits_are_listed() {
     .await
     .unwrap();
 
-    // Once this returns, all have it.
+    // Once this returns, the whole fleet has the edit.
     stage.rlctl(&["set-limit", "per-user", "--rate", "3/1h", "--wait=20s"]);
     for n in 0..2 {
         let user = format!("user-{n}");
@@ -105,7 +105,7 @@ async fn denials_that_no_limiter_sees_are_shown_with_the_rest() {
     };
     assert_eq!(alice["limit"], "per-user");
     assert_eq!(alice["request"]["path"], "/x");
-    // Buckets are listed by the five seconds, of which one may just have ended.
+    // Buckets are listed per interval of five seconds, one of which may just have ended.
     assert!(alice["denied"].as_u64().unwrap() > 50, "{denials}");
     assert_eq!(
         asked(&stage, &["denials", "-d", "user=bob"]),
@@ -124,7 +124,7 @@ async fn what_is_admitted_by_leases_is_counted_with_the_rest() {
     let by = until("all requests are reported", PATIENCE, async || {
         let stats = asked(&stage, &["stats", "fast"]);
         let allowed = stats["limits"][0]["allowed"].clone();
-        // The requests by which the stage saw that Envoy follows are its own limit's, and this one's.
+        // The requests with which the stage checked that Envoy has the limits are counted too.
         (allowed["count"].as_u64() >= Some(400)).then(|| allowed["by"].clone())
     })
     .await
@@ -145,7 +145,7 @@ async fn decisions(stage: &Stage, labels: &[&str]) -> u64 {
 
 const DENIED: &str = r#"decision="denied""#;
 
-/// Who scrapes limiters alone sees what clients saw: each denial once, wherever it was made.
+/// Metrics of the limiters alone show what clients saw: each denial once, wherever it was decided.
 #[tokio::test]
 async fn denials_counted_by_limiters_are_those_that_clients_saw() {
     let stage = limits(&[
@@ -184,7 +184,7 @@ async fn denials_counted_by_limiters_are_those_that_clients_saw() {
     let cached = [DENIED, r#"source="deny_cache""#];
     assert!(decisions(&stage, &cached).await > 100);
 
-    // And none twice: what comes next adds to this as much as clients see.
+    // None is counted twice: later requests add exactly what clients see.
     let alice = stage.get("/x", "alice");
     assert_eq!(statuses(&alice, 5).await, [429; 5]);
     until("five more are counted", PATIENCE, async || {

@@ -1,5 +1,5 @@
-//! Requests whose response does not say what they cost, from Envoy to the store: clients that leave,
-//! answers without usage, errors.
+//! Requests whose response does not say their cost, from Envoy to the store: clients that
+//! disconnect, responses without usage, errors.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::{
     stage::{Stage, limits},
 };
 
-/// Without refill, so that counts are exact; each path has a bucket of its own.
+/// Limits without refill, so that counts are exact; each path has its own bucket.
 fn limit(name: &str, if_absent: &str) -> String {
     format!(
         "{{name: {name}, match: {{path: \"/llm/**\"}}, per: [path], algorithm: fixed_window, rate: 20000/365d, \
@@ -40,7 +40,7 @@ async fn stage(service: &Service) -> Stage {
 const LAST: &str = "data: \"the last\"\n\n";
 const USAGE: &[u8] = br#"{"usage":{"total_tokens":29}}"#;
 
-/// A stream of so many bytes whose last event would say what it cost, and does not come.
+/// A stream of this many bytes whose last event would say its cost, but never arrives.
 fn unending(start: &str, len: usize) -> Vec<Act> {
     let filling = "x".repeat(len - start.len() - LAST.len() - "data: \"\"\n\n".len());
     let events = format!("{start}data: \"{filling}\"\n\n{LAST}");
@@ -54,8 +54,8 @@ async fn hang_up(stage: &Stage, path: &str) {
     drop(read_until(stage.envoy().port(), path, LAST).await);
 }
 
-/// Waits until the buckets of a path have counted so much; `fixed` is never charged the reserve, so
-/// once it is right, the request was settled.
+/// Waits until the buckets of a path have counted these units. `fixed` is never charged the
+/// reserve, so once its count is right, the request was settled.
 async fn charged(stage: &Stage, path: &str, units: [u64; 3]) {
     let bucket = format!("path={path}");
     let mut last = [0; 3];
@@ -85,7 +85,7 @@ async fn a_client_that_hangs_up_is_charged_by_what_its_limits_say() {
         hang_up(&stage, path).await;
         charged(&stage, path, units).await;
     }
-    // Nobody gets more streams by leaving them: 20000 are two of 9000, and no reserve of 4000.
+    // Disconnecting gives a client no more streams: 20000 are two of 9000, and no reserve of 4000.
     hang_up(&stage, "/llm/long").await;
     charged(&stage, "/llm/long", [14_000, 8000, 18_000]).await;
     let denied = stage.get("/llm/long", "any").send().await.unwrap();

@@ -239,7 +239,7 @@ async fn a_grant_is_no_more_than_was_requested() {
     }
 }
 
-/// Whatever the answer allows, and however many proxies it reports.
+/// For any number of units that the answer allows, and any number of proxies that it reports.
 #[tokio::test]
 async fn limits_of_scope_proxy_hold() {
     let checks = vec![signed(&batch(

@@ -1,4 +1,4 @@
-//! Values that somebody chose to break the page.
+//! Values chosen to break the page.
 
 use serde_json::json;
 
@@ -7,7 +7,7 @@ use crate::stage::{LIMITS, Stage};
 const SCRIPT: &str = "<script>window.broken=1</script><img src=x onerror=\"window.broken=1\">";
 const RIGHT_TO_LEFT: &str = "\u{202e}drow\u{2066}ssap \u{5e9}\u{5dc}\u{5d5}\u{5dd}";
 
-/// The view fits, runs nothing but its own script, and has no mark that turns text around.
+/// The view fits, runs only its own script, and has no character that turns text around.
 async fn assert_harmless(stage: &mut Stage, view: &str) {
     stage.open(view).await;
     for width in [400, 1600] {

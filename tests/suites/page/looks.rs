@@ -1,5 +1,5 @@
-//! How it looks and reads: narrow and wide, light and dark, by keyboard and screen reader, and without
-//! scripts.
+//! The appearance of the page: narrow and wide, light and dark, by keyboard and screen reader, and
+//! without scripts.
 
 use crate::stage::{LIMITS, Stage};
 
@@ -12,7 +12,7 @@ const VIEWS: [&str; 6] = [
     "/problems",
 ];
 
-/// The least contrast that WCAG's level AA allows for text.
+/// The minimum contrast of text at WCAG's level AA.
 const CONTRAST: f64 = 4.5;
 
 #[tokio::test]

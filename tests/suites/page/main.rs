@@ -1,5 +1,5 @@
-//! The limiter's page in headless Chromium, by what a person sees. `cargo xtask test --only page`
-//! provides the browser.
+//! The limiter's page in headless Chromium, tested as a user sees it. `cargo xtask test --only
+//! page` provides the browser.
 #![expect(
     clippy::unwrap_used,
     clippy::panic,

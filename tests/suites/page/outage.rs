@@ -1,4 +1,4 @@
-//! The page while the store is away.
+//! The page while the store is unavailable.
 
 use crate::stage::{LIMITS, Stage};
 

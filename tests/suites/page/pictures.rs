@@ -85,7 +85,7 @@ async fn pictures_are_made() {
         .shows(&["user=alice", "192.0.2.17", "Proxies\n4\nall current"])
         .await
         .unwrap();
-    // Without a variable they only prove that they can be made.
+    // Without a variable, the test only shows that the pictures can be made.
     let folder = std::env::var_os("RL_PICTURES").map(Into::into);
     let folder = folder.unwrap_or_else(|| stage.dir.path().to_path_buf());
     let shoot = [

@@ -1,4 +1,4 @@
-//! What the views say.
+//! The content of the views.
 
 use serde_json::json;
 
@@ -87,7 +87,7 @@ async fn a_bucket_is_looked_up_by_its_values() {
         .unwrap();
 }
 
-/// A month of a customer in Tokyo, and of one in Berlin.
+/// A month of a customer in Tokyo, and a month of one in Berlin.
 const MONTHLY: &str = "\
 domain: shop
 limits:
@@ -144,7 +144,7 @@ async fn an_edit_and_who_follows_it_are_shown() {
         .unwrap();
     let struck = "document.querySelector('del').innerText";
     assert_eq!(stage.browser.eval(struck).await.unwrap(), "10/m");
-    // The second edit is certainly in force here once the first one is not.
+    // Once the first edit is no longer in force here, the second one is.
     while stage.revision().await == first {}
     let current = stage.revision().await;
     stage.poll("edge-1", 1, Some(&current)).await;

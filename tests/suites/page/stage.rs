@@ -17,7 +17,7 @@ limits:
   - {name: trial, per: [user], rate: 1/1h, enforce: 0%, match: {path: \"/api/**\"}}
 ";
 
-/// What runs.
+/// The running programs.
 pub struct Stage {
     pub browser: Chromium,
     pub limiter: Limiter,
@@ -27,7 +27,7 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// A limiter under these limits, and a browser that has not signed in.
+    /// Starts a limiter with these limits, and a browser that has not signed in.
     pub async fn start(limits: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let program = variable("RL_TEST_REDIS");
@@ -66,13 +66,13 @@ impl Stage {
         }
     }
 
-    /// The same, signed in at the overview.
+    /// The same, signed in and at the overview.
     pub async fn signed_in(limits: &str) -> Self {
         let mut stage = Self::start(limits).await;
         stage.open("/").await;
         stage.sign_in(TOKEN).await;
         stage.browser.shows(&["Overview"]).await.unwrap();
-        // The form came with a 401, which the console reports.
+        // The sign-in form has status 401, which the console reports.
         stage.browser.take_complaints();
         stage
     }
@@ -82,7 +82,7 @@ impl Stage {
         self.browser.open(&url).await.unwrap();
     }
 
-    /// Types a token and sends the form by the keyboard.
+    /// Types a token and submits the form by keyboard.
     pub async fn sign_in(&mut self, token: &str) {
         self.browser
             .eval("document.querySelector('input').focus()")
@@ -93,7 +93,7 @@ impl Stage {
         self.browser.loaded().await.unwrap();
     }
 
-    /// Sends a check of these entries; whether it was allowed.
+    /// Sends a check with these entries; returns whether it was allowed.
     pub async fn check(&self, descriptor: Value) -> bool {
         let body = json!({"domain": "shop", "descriptor": descriptor}).to_string();
         let reply = self
@@ -105,7 +105,7 @@ impl Stage {
             .unwrap_or_else(|| panic!("{}", reply.text()))
     }
 
-    /// Twelve requests of a user, of which the last two are denied.
+    /// Sends twelve requests of a user, of which the last two are denied.
     pub async fn use_up(&self, user: &str) {
         for _ in 0..12 {
             self.check(json!({"user": user, "path": "/api/orders"}))
@@ -123,7 +123,7 @@ impl Stage {
         self.client.get(&url).send().await.unwrap();
     }
 
-    /// The revision in force, as a proxy names it.
+    /// The revision in force, as proxies send it.
     pub async fn revision(&self) -> String {
         let url = format!("{}/v1/policy?domain=shop", self.limiter.url());
         let reply = self.client.get(&url).send().await.unwrap();

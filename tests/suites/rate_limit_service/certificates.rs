@@ -1,4 +1,4 @@
-//! Certificates of the tests.
+//! Certificates for tests.
 
 use std::{fs, path::Path};
 
@@ -7,7 +7,7 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, 
 /// An authority, and a certificate of `localhost` that it signed, for both ends.
 pub fn certificates(dir: &Path) -> [String; 3] {
     let mut ca = CertificateParams::new(Vec::new()).unwrap();
-    // With the name of the certificate below it would be taken for one that signed itself.
+    // With the name of the certificate below, that one would count as self-signed.
     ca.distinguished_name.push(DnType::CommonName, "authority");
     ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let ca = CertifiedIssuer::self_signed(ca, KeyPair::generate().unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! What clients of Envoy see.
+//! The answers that Envoy's clients get.
 
 use harness::{Client, until};
 
@@ -31,7 +31,7 @@ async fn a_request_over_the_limit_is_denied_by_envoy() {
     assert_eq!(denied.header("x-ratelimit-remaining"), Some("0"));
     let other = stage.envoy.get("/limited").header("x-user", "bob");
     assert_eq!(other.send().await.unwrap().status, 200);
-    // No descriptor, no limit.
+    // A request without a descriptor has no limit.
     assert_eq!(stage.envoy.get("/other").send().await.unwrap().status, 200);
     assert_eq!(
         stage
@@ -71,7 +71,7 @@ async fn what_a_response_used_is_charged_when_it_ends() {
     stage.upstream.answer_with(&[("x-cost", "1200")]);
     let get = || stage.envoy.get("/tokens").header("x-user", "alice");
     assert_eq!(get().send().await.unwrap().status, 200);
-    // Envoy reports once the response has ended, and nobody waits for that.
+    // Envoy reports after the response has ended, and the response does not wait for that.
     until("the next request is denied", PATIENCE, async || {
         let reply = get().send().await.ok()?;
         (reply.status == 429).then_some(())

@@ -1,5 +1,5 @@
-//! Envoy Gateway's deployment with a limiter in place of its rate limit service: started by its
-//! command and environment, configured by a management server, asked by Envoy over TLS.
+//! Envoy Gateway's deployment with a limiter instead of its rate limit service: started by the same
+//! command and environment, configured by a management server, called by Envoy over TLS.
 
 use std::{fs, os::unix::fs::symlink, path::Path, process::Command};
 
@@ -12,7 +12,7 @@ use crate::{
     stage::{DOMAIN, PATIENCE, config_of, python, variable},
 };
 
-/// The state of things, and what they are reached by.
+/// The running programs and their ports.
 struct Gateway {
     management: Option<Process>,
     xds_port: u16,
@@ -80,7 +80,7 @@ fn ratelimit(redis: u16, [xds, grpc, health, metrics]: [u16; 4], dir: &Path) -> 
         ("USE_PROMETHEUS", "true"),
         ("PROMETHEUS_ADDR", &format!(":{metrics}")),
         ("PROMETHEUS_MAPPER_YAML", "/etc/statsd-exporter/conf.yaml"),
-        // Its own: the ports, and patience with a busy machine.
+        // The test's own settings: ports, and a long timeout for a busy machine.
         ("GRPC_PORT", &grpc.to_string()),
         ("PORT", &health.to_string()),
         ("RL_STORE_TIMEOUT", "5s"),
@@ -88,7 +88,7 @@ fn ratelimit(redis: u16, [xds, grpc, health, metrics]: [u16; 4], dir: &Path) -> 
     Process::start("ratelimit", &mut command, dir).unwrap()
 }
 
-/// Envoy, which shows its certificate to the limiter and verifies that one's.
+/// Envoy, which presents its certificate to the limiter and verifies the limiter's.
 async fn envoy(ports: Ports, dir: &Path) -> Envoy {
     let mut config = config_of(&ports, free_port().unwrap(), free_port().unwrap());
     let file = |name: &str| json!({"filename": dir.join(name)});
@@ -141,7 +141,7 @@ impl Gateway {
         }
     }
 
-    /// Stops the limiter, and starts it after something else was done.
+    /// Stops the limiter, calls `meanwhile`, and starts it again.
     async fn restart_limiter(&mut self, meanwhile: impl FnOnce(&Self)) {
         self.limiter.take().unwrap().stop().await.unwrap();
         meanwhile(self);
@@ -180,7 +180,7 @@ impl Gateway {
         get.send().await.unwrap().status.as_u16()
     }
 
-    /// Waits until a new user may have so many requests.
+    /// Waits until a new user may send this many requests.
     async fn limit_becomes(&self, requests: usize) {
         let mut user = 0;
         let what = format!("a limit of {requests}");
@@ -216,7 +216,7 @@ impl Gateway {
         (reply.status.as_u16(), reply.text())
     }
 
-    /// Waits until the health has an error with these words, or none, and is healthy all the same.
+    /// Waits until the health page has an error with these words, or none, and is still healthy.
     async fn error_becomes(&self, words: Option<&str>) {
         let what = format!("the error is {words:?}");
         let reported = until(&what, PATIENCE, async || {
@@ -250,7 +250,7 @@ async fn envoy_gateways_rate_limit_service_is_a_limiter() {
     gateway.printed("ACK n2 2").await;
     gateway.limit_becomes(3).await;
 
-    // What cannot be used is rejected with the reason, and changes nothing.
+    // An invalid configuration is rejected with the reason, and changes nothing.
     let wrong = json!([{"name": "wrong", "domain": DOMAIN, "descriptors": [{"value": "x"}]}]);
     write(gateway.dir.path(), "3", &wrong);
     gateway.printed("NACK n3 ").await;
@@ -268,7 +268,7 @@ async fn envoy_gateways_rate_limit_service_is_a_limiter() {
     gateway.printed("ACK n5 5").await;
     gateway.error_becomes(None).await;
 
-    // A server that was started anew counts from the beginning.
+    // A restarted server counts versions from the beginning.
     gateway.management.take().unwrap().stop().await.unwrap();
     gateway.error_becomes(Some("management server")).await;
     gateway.limit_becomes(4).await;
@@ -277,12 +277,12 @@ async fn envoy_gateways_rate_limit_service_is_a_limiter() {
     gateway.printed("ACK n5 5").await;
     gateway.limit_becomes(1).await;
 
-    // A domain that the server has no more has no limits.
+    // A domain that the server no longer has gets no limits.
     write(gateway.dir.path(), "6", &json!([]));
     gateway.printed("ACK n6 6").await;
     gateway.nothing_is_limited().await;
 
-    // Nor one that the server dropped while the limiter was away.
+    // Neither does one that the server dropped while the limiter was down.
     gateway.configure("7", 2);
     gateway.limit_becomes(2).await;
     gateway

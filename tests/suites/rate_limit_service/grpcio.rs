@@ -1,4 +1,4 @@
-//! A gRPC client that is not ours: grpcio, against a limiter on its own.
+//! An independent gRPC client: grpcio, against a limiter alone.
 
 use std::{fs, path::Path};
 
@@ -40,7 +40,7 @@ fn plan(dir: &Path, store: &str, arguments: &[&str]) -> LimiterPlan {
     }
 }
 
-/// The client as a process; its log is what it prints.
+/// The client as a process; its output goes to its log.
 fn client(scenario: &str, port: u16, dir: &Path) -> Process {
     let mut command = python("client.py");
     command
@@ -49,7 +49,7 @@ fn client(scenario: &str, port: u16, dir: &Path) -> Process {
     Process::start("grpcio", &mut command, dir).unwrap()
 }
 
-/// Runs a scenario to its end against a limiter with these arguments.
+/// Runs a scenario to its end, against a limiter with these arguments.
 async fn proves(scenario: &str, dir: &Path, arguments: &[&str]) {
     let plan = plan(dir, "memory", arguments);
     let port = plan.port;
@@ -125,7 +125,7 @@ async fn a_watch_follows_the_health_to_the_end() {
     shown(&client, &["NOT_SERVING", "SERVING"]).await;
     limiter.signal(Signal::TERM).unwrap();
     shown(&client, &["NOT_SERVING", "SERVING", "NOT_SERVING"]).await;
-    // A watch keeps neither the limiter nor the client.
+    // An open health watch stops neither the limiter nor the client from ending.
     assert!(
         limiter.ended().await.unwrap().success(),
         "{}",

@@ -9,7 +9,7 @@ use harness::{
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// How long anything may take on a busy machine.
+/// The timeout of everything on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A path that `cargo xtask test` provides.
@@ -21,7 +21,7 @@ pub fn variable(name: &str) -> PathBuf {
     )
 }
 
-/// A program of this suite that speaks gRPC.
+/// A Python program of this suite that uses gRPC.
 pub fn python(name: &str) -> Command {
     let folder = concat!(
         env!("CARGO_MANIFEST_DIR"),
@@ -42,7 +42,7 @@ pub struct Stage {
     pub envoy: Envoy,
     pub upstream: Upstream,
     pub limiter: Option<Limiter>,
-    /// A listener that denies where the limiter does not answer.
+    /// A listener that denies if the limiter does not answer.
     pub strict: u16,
     /// A listener of the network filter.
     pub network: u16,
@@ -73,7 +73,7 @@ impl Stage {
             dir.path(),
         );
         let file = file.display().to_string();
-        // The tests are about decisions; a busy machine may take its time.
+        // The tests are about decisions, so a busy machine gets more time.
         plan.arguments = vec![
             "--limits".into(),
             file,
@@ -100,7 +100,7 @@ impl Stage {
         }
     }
 
-    /// A request of a user at the strict listener.
+    /// A request to the strict listener.
     pub fn strictly(&self, path: &str) -> Request {
         self.client
             .get(&format!("http://127.0.0.1:{}{path}", self.strict))
@@ -113,7 +113,7 @@ impl Stage {
         plan
     }
 
-    /// Waits until Envoy sees so many healthy limiters, by gRPC's health check.
+    /// Waits until Envoy counts this many healthy limiters, by gRPC's health check.
     pub async fn healthy_becomes(&self, count: u64) {
         until("the limiter's health", PATIENCE, async || {
             let healthy = self
@@ -146,7 +146,7 @@ fn typed(name: &str, kind: &str, mut config: Value) -> Value {
     json!({"name": name, "typed_config": config})
 }
 
-/// A route whose requests are described by `x-user`, each limit with more fields.
+/// A route whose descriptors have `x-user`; each limit adds its fields.
 fn route(path: &str, limits: &[Value]) -> Value {
     let limits = limits.iter().map(|more| {
         let header =
@@ -174,7 +174,7 @@ fn http(port: u16, deny: bool) -> Value {
     let routes = [
         route("/limited", &[json!({})]),
         route("/shadow", &[json!({})]),
-        // Looks when the request comes, and is charged what the response says.
+        // The request charges nothing, and its response is charged the cost that it says.
         route(
             "/tokens",
             &[

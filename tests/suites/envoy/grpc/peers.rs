@@ -80,7 +80,7 @@ impl Connection {
         let (sender, driver) = h2::client::handshake(stream.unwrap()).await.unwrap();
         let mut tasks = JoinSet::new();
         tasks.spawn(async move {
-            // What becomes of the connection is seen in its calls.
+            // Errors of the connection show in its calls.
             let _ = driver.await;
         });
         Self {
@@ -110,7 +110,7 @@ impl Connection {
     }
 }
 
-/// A call whose answer has not begun.
+/// A call whose response has not started.
 pub struct Call {
     response: ResponseFuture,
     messages: SendStream<Bytes>,
@@ -119,16 +119,16 @@ pub struct Call {
 impl Call {
     /// Sends a message, the last one or not.
     pub fn say(&mut self, text: &str, last: bool) {
-        // A call that was answered already need not be listened to.
+        // The call may have been answered already.
         let _ = self.messages.send_data(message(text), last);
     }
 
-    /// Leaves.
+    /// Resets the call.
     pub fn reset(mut self) {
         self.messages.send_reset(Reason::CANCEL);
     }
 
-    /// Waits for the head of the answer.
+    /// Waits for the head of the response.
     pub async fn begun(self) -> Stream {
         let (head, body) = self.response.await.unwrap().into_parts();
         Stream {
@@ -145,7 +145,7 @@ impl Call {
     }
 }
 
-/// A call whose answer has begun.
+/// A call whose response has started.
 pub struct Stream {
     status: u16,
     headers: HeaderMap,
@@ -160,7 +160,7 @@ impl Stream {
         self.expect(text).await;
     }
 
-    /// Waits for the echo of a message that was sent before.
+    /// Waits for the echo of a message sent before.
     pub async fn expect(&mut self, text: &str) {
         let said = message(text);
         let mut received = Vec::new();
@@ -170,7 +170,7 @@ impl Stream {
         assert_eq!(received, said);
     }
 
-    /// Sends no more, and waits for the end.
+    /// Ends the request, and waits for the end of the response.
     pub async fn end(mut self) -> Answer {
         self.messages.send_data(Bytes::new(), true).unwrap();
         self.rest().await
@@ -198,14 +198,14 @@ impl Stream {
 pub struct Answer {
     pub status: u16,
     pub headers: HeaderMap,
-    /// There was nothing but a head.
+    /// Whether the response was only a head.
     pub trailers_only: bool,
     bytes: Vec<u8>,
     trailers: HeaderMap,
 }
 
 impl Answer {
-    /// What a gRPC client library takes for the outcome of the call.
+    /// The status that a gRPC client library reports for the call.
     pub fn grpc_status(&self) -> &str {
         let of = if self.trailers_only {
             &self.headers
@@ -230,7 +230,7 @@ impl Answer {
     }
 }
 
-/// A message with its length before it, not compressed.
+/// An uncompressed message, preceded by its length.
 fn message(text: &str) -> Bytes {
     let length = u32::try_from(text.len()).unwrap().to_be_bytes();
     [&[0], length.as_slice(), text.as_bytes()].concat().into()

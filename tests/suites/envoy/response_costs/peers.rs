@@ -1,5 +1,5 @@
-//! What is at both ends of Envoy: a limiter that allows and reserves everything, and a service whose
-//! responses are what a test says, byte for byte.
+//! The peers of Envoy: a limiter that allows and reserves everything, and a service whose responses
+//! a test defines byte for byte.
 
 use std::{
     collections::HashMap,
@@ -27,7 +27,7 @@ use crate::{
     untrusted_answers::extreme,
 };
 
-/// What a service does with a request.
+/// A step of a service's response.
 #[derive(Clone, Debug)]
 pub enum Act {
     Send(Vec<u8>),
@@ -35,7 +35,7 @@ pub enum Act {
     Close,
 }
 
-/// The start of a response.
+/// The head and the start of the body of a response.
 pub fn sent(status: &str, headers: &[&str], body: &[u8]) -> Act {
     let lines = headers.iter().map(|line| format!("{line}\r\n"));
     let head = format!("HTTP/1.1 {status}\r\n{}\r\n", lines.collect::<String>());
@@ -48,7 +48,7 @@ pub fn plain(status: &str, headers: &[&str], body: &[u8]) -> Act {
     sent(status, &[headers, &[&length]].concat(), body)
 }
 
-/// A response in chunks, each sent by itself; the last act ends it.
+/// A response in chunks, each sent separately; the last act ends it.
 pub fn chunked(headers: &[&str], chunks: &[Vec<u8>]) -> Vec<Act> {
     let mut acts = vec![sent(
         "200 OK",
@@ -70,7 +70,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// Answers each path by its acts.
+    /// Answers each path with its acts.
     pub async fn start(paths: Vec<(&'static str, Vec<Act>)>) -> Self {
         let paths: Arc<HashMap<&str, Vec<Act>>> = Arc::new(paths.into_iter().collect());
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
@@ -135,7 +135,7 @@ fn end_of_head(bytes: &[u8]) -> Option<usize> {
     Some(at + 4)
 }
 
-/// Sends a GET and reads the response until it has a text.
+/// Sends a GET and reads the response until it contains a text.
 pub async fn read_until(port: u16, path: &str, text: &str) -> TcpStream {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))
         .await
@@ -157,7 +157,7 @@ pub async fn read_until(port: u16, path: &str, text: &str) -> TcpStream {
     stream
 }
 
-/// A limiter that allows everything and reserves what it is asked to.
+/// A limiter that allows everything and reserves the requested units.
 pub struct Limiter {
     pub port: u16,
     state: Arc<Mutex<State>>,
@@ -184,7 +184,7 @@ impl Limiter {
         }
     }
 
-    /// What the only reservation cost, once it is settled.
+    /// The cost of the only reservation, once it is settled.
     pub async fn settled(&self) -> u64 {
         super::wait_for("the request is settled", async || {
             let mut state = self.state.lock().unwrap();
@@ -195,12 +195,12 @@ impl Limiter {
         .await
     }
 
-    /// Reservations so far.
+    /// The number of reservations so far.
     pub fn asked(&self) -> u64 {
         self.state.lock().unwrap().numbers
     }
 
-    /// Whether nothing was settled that [`Limiter::settled`] has not returned.
+    /// Whether [`Limiter::settled`] has returned every settlement.
     pub fn is_settled(&self) -> bool {
         self.state.lock().unwrap().settled.is_empty()
     }

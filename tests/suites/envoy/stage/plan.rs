@@ -1,25 +1,24 @@
-//! What a test starts: the default, and its differences from it.
+//! A plan: the default setup and a test's differences from it.
 
 mod start;
 
 use harness::{Engine, EnvoyConfig, Gate};
 use serde_json::{Value, json};
 
-/// Workers of every Envoy: as few as there can be and still disagree.
+/// Workers of every Envoy: two, the least number that can disagree.
 const WORKERS: u32 = 2;
 
-/// A limit that no test counts on: requests of this path show whether Envoy
-/// follows the limits already.
+/// A limit that no test counts on: requests for this path show whether Envoy has the limits.
 const PROBE_PATH: &str = "/probe";
 const PROBE: &str = "  - {name: probe, match: {path: /probe}, rate: 1000000/s}\n";
 
-/// What keeps the buckets.
+/// The store of the buckets.
 pub enum Keeps {
     /// One server.
     Server(Engine),
     /// A Redis Cluster of three nodes.
     Cluster,
-    /// One whose every node has a replica.
+    /// A Redis Cluster whose every master has a replica.
     ReplicatedCluster,
     /// A primary, a replica, and a sentinel.
     Sentinel,
@@ -29,7 +28,7 @@ pub enum Keeps {
     Nothing,
 }
 
-/// What is to be started.
+/// The setup to start.
 pub struct Plan {
     limits: String,
     keeps: Keeps,
@@ -41,8 +40,8 @@ pub struct Plan {
     config: Box<dyn Fn(EnvoyConfig) -> EnvoyConfig>,
 }
 
-/// Redis, two limiters, a service and one Envoy under these limits: the items
-/// of the list `limits` in YAML, one a line.
+/// Redis, two limiters, a service and one Envoy with these limits: the items of the list `limits`
+/// in YAML, one a line.
 pub fn limits(items: &[&str]) -> Plan {
     let items: Vec<String> = items.iter().map(|item| format!("  - {item}\n")).collect();
     Plan {
@@ -57,8 +56,8 @@ pub fn limits(items: &[&str]) -> Plan {
     }
 }
 
-/// A service and one Envoy, and nothing else: these limits are in the filter's configuration, and
-/// what no bucket of the proxy decides, nobody does.
+/// Only a service and one Envoy. The limits are in the filter's configuration, and only those with
+/// buckets in the proxy are decided.
 pub fn alone(items: &[&str]) -> Plan {
     let items: Vec<Value> = items
         .iter()
@@ -72,7 +71,7 @@ pub fn alone(items: &[&str]) -> Plan {
 }
 
 impl Plan {
-    /// Another store than Redis 7.
+    /// Uses another server than Redis 7.
     pub fn engine(mut self, engine: Engine) -> Self {
         self.keeps = Keeps::Server(engine);
         self
@@ -90,7 +89,7 @@ impl Plan {
         self
     }
 
-    /// A primary whose replica takes its place when a sentinel misses it.
+    /// A primary whose replica a sentinel promotes when the primary fails.
     pub fn behind_a_sentinel(mut self) -> Self {
         self.keeps = Keeps::Sentinel;
         self
@@ -114,15 +113,15 @@ impl Plan {
         self
     }
 
-    /// The timeouts of the shipped files: 20 ms for the limiter, 10 ms for its
-    /// store. Tests of exact counts wait longer, so that what they count does
-    /// not depend on how busy the machine is.
+    /// The timeouts of the shipped files: 20 ms for the limiter, 10 ms for its store. Tests of
+    /// exact counts have longer ones, so that their counts do not depend on how busy the machine
+    /// is.
     pub fn shipped_timeouts(mut self) -> Self {
         self.patient = false;
         self
     }
 
-    /// Starts limiters with these arguments too.
+    /// Adds arguments for the limiters.
     pub fn limiter_with(mut self, arguments: &[&'static str]) -> Self {
         self.limiter_arguments.extend(arguments);
         self
@@ -133,8 +132,8 @@ impl Plan {
         self.config(move |config| config.filter_config(&edit).unwrap())
     }
 
-    /// Describes requests by what authenticates clients, too: the cookie `sid` as `session`, the
-    /// query parameter `key` as `api-key`.
+    /// Adds clients' credentials to descriptors: the cookie `sid` as `session`, the query parameter
+    /// `key` as `api-key`.
     pub fn with_credentials(self) -> Self {
         self.filter(|config| {
             let more = json!([
@@ -146,7 +145,7 @@ impl Plan {
         })
     }
 
-    /// Edits Envoy's configuration, after whatever edits it already.
+    /// Edits Envoy's configuration, after all earlier edits.
     pub fn config(mut self, edit: impl Fn(EnvoyConfig) -> EnvoyConfig + 'static) -> Self {
         let before = self.config;
         self.config = Box::new(move |config| edit(before(config)));
@@ -167,7 +166,7 @@ impl Plan {
         self
     }
 
-    /// A port that the configuration names beside the documented ones.
+    /// Allows a port that is not a documented one in the configuration.
     pub fn may_use(self, port: u16) -> Self {
         self.config(move |config| config.keep_port(port))
     }
@@ -180,14 +179,14 @@ impl Plan {
         })
     }
 
-    /// What its operator calls each Envoy.
+    /// Sets the id of each Envoy's node.
     pub fn node(mut self, id: &'static str) -> Self {
         let node = serde_json::json!({"id": id, "cluster": "edge"});
         self.config = Box::new(move |config| config.edit(|tree| tree["node"] = node.clone()));
         self
     }
 
-    /// Has Envoy log the details of each response.
+    /// Makes Envoy log the details of each response.
     pub fn access_log(self) -> Self {
         self.config(|config| config.access_log().unwrap())
     }

@@ -1,4 +1,4 @@
-//! What keeps the buckets while a test runs, and what a test does to it.
+//! The store of a test, and what a test does to it.
 
 use std::{mem, path::Path};
 
@@ -8,10 +8,10 @@ use harness::{
 
 use super::{Keeps, Stage};
 
-/// What keeps the buckets.
+/// The store of the buckets.
 pub enum Store {
     Server(Redis),
-    /// The server, until it is started again.
+    /// A stopped server, until it is started again.
     Stopped(StoppedRedis),
     Cluster(Cluster),
     ReplicatedCluster(ReplicatedCluster),
@@ -39,7 +39,7 @@ impl Store {
         }
     }
 
-    /// Its URL, from when it was started on.
+    /// Its URL when it was started.
     pub fn url(&self) -> String {
         match self {
             Self::Server(redis) => redis.url(),
@@ -81,7 +81,7 @@ impl Stage {
         }
     }
 
-    /// Which node of a Cluster with replicas has a key, from 0.
+    /// The number of the node that has a key, from 0, in a Cluster with replicas.
     pub async fn node_of(&self, key: &str) -> Option<usize> {
         let Store::ReplicatedCluster(cluster) = &self.store else {
             return None;
@@ -116,7 +116,7 @@ impl Stage {
         redis
     }
 
-    /// The store, to become another.
+    /// Takes the store, to replace it.
     fn take_store(&mut self) -> Store {
         mem::replace(&mut self.store, Store::Memory)
     }

@@ -1,4 +1,4 @@
-//! Starting what a plan says, and waiting until Envoy follows the limits.
+//! Starts a plan, and waits until Envoy has the limits.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use super::{Keeps, PROBE_PATH, Plan};
 use crate::stage::{PATIENCE, Stage, rlctl, store::Store};
 
 impl Plan {
-    /// Starts everything; returns once Envoy follows the limits.
+    /// Starts everything; returns once Envoy has the limits.
     pub async fn start(self) -> Stage {
         let alone = matches!(self.keeps, Keeps::Nothing);
         let stage = self.start_unlimited().await;
@@ -20,7 +20,7 @@ impl Plan {
         stage
     }
 
-    /// Starts everything, without waiting for Envoy to follow the limits.
+    /// Starts everything, without waiting until Envoy has the limits.
     pub async fn start_unlimited(self) -> Stage {
         let programs = Programs::from_env().unwrap();
         let dir = tempfile::tempdir().unwrap();
@@ -32,7 +32,7 @@ impl Plan {
             ..Ports::free().unwrap()
         };
         if matches!(self.keeps, Keeps::Memory) {
-            // One limiter has both addresses, so that no call goes astray.
+            // The one limiter gets both addresses, so that every call reaches it.
             ports.limiters[1] = ports.limiters[0];
         }
         let store = Store::start(&self.keeps, &programs, dir.path()).await;
@@ -80,7 +80,7 @@ impl Plan {
         envoys
     }
 
-    /// Where limiters are to listen.
+    /// The ports of the limiters.
     fn limiters_of<'p>(&self, ports: &'p Ports) -> &'p [u16] {
         match self.keeps {
             Keeps::Nothing => &[],
@@ -111,8 +111,8 @@ impl Plan {
     }
 }
 
-/// Waits until every worker of an Envoy follows the limits: connections are
-/// spread over the workers, so a dozen new ones meet all of them.
+/// Waits until every worker of an Envoy has the limits: Envoy spreads connections over its workers,
+/// so a dozen new ones reach all of them.
 async fn follows(envoy: &Envoy) {
     until("Envoy follows the limits", PATIENCE, async || {
         for _ in 0..12 {
