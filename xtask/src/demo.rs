@@ -47,7 +47,7 @@ enum Story {
 /// Fetches missing tools, builds, starts everything and runs the demo.
 pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
     let ports = DemoPorts::choose(args.port_base)?;
-    // A port in use must fail now and not after minutes.
+    // If a port is in use, the demo must fail now and not after minutes.
     ports.check_free()?;
     // Keeps the printed commands short.
     std::env::set_current_dir(&workspace.root).context("cannot enter the checkout")?;
@@ -60,7 +60,7 @@ pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
         let mut interrupt = signal(SignalKind::interrupt())?;
         // Dropping the future stops everything it has started.
         tokio::select! {
-            // The demo first: with --keep, Ctrl-C ends it successfully.
+            // The demo is polled first: with --keep, Ctrl-C ends it successfully.
             biased;
             result = demo(args, workspace, programs, ports) => result,
             _ = interrupt.recv() => Err(Interrupted.into()),

@@ -1,7 +1,7 @@
 //! `cargo xtask dist`: everything that a release consists of, in `target/artifacts`.
 //!
-//! The same sources give the same bytes, wherever they are and whoever builds them: paths are
-//! mapped away, archives carry the commit's time, and what is fetched is pinned by checksum.
+//! The same sources give the same bytes on any machine and in any folder: paths are mapped away,
+//! archives carry the commit's time, and downloads are pinned by checksum.
 
 mod archive;
 mod docs;
@@ -80,8 +80,8 @@ pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
     Ok(())
 }
 
-/// The folder of artefacts for tests: what `RL_TEST_ARTIFACTS` names, else made for this machine's
-/// processor, from programs that are compiled quickly.
+/// The folder of artefacts for tests: the value of `RL_TEST_ARTIFACTS`, or else built for this
+/// machine's processor with the quick profile.
 pub fn for_tests(workspace: &Workspace, ui: &Ui) -> Result<PathBuf> {
     if let Some(named) = std::env::var_os("RL_TEST_ARTIFACTS") {
         return Ok(std::path::absolute(named)?);
@@ -96,7 +96,7 @@ pub fn for_tests(workspace: &Workspace, ui: &Ui) -> Result<PathBuf> {
     Ok(out)
 }
 
-/// What is built.
+/// What to build.
 struct Plan {
     release: Release,
     arch: Vec<Arch>,
@@ -142,7 +142,7 @@ fn make(workspace: &Workspace, ui: &Ui, plan: &Plan, out: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Adds both images, and the digests by which they and the filter are pinned.
+/// Adds both images, and the digests that pin them and the filter.
 fn add_images(
     workspace: &Workspace,
     ui: &Ui,
@@ -172,15 +172,15 @@ fn add_images(
 /// Artefacts by name.
 type Files = BTreeMap<String, Vec<u8>>;
 
-/// What every machine's archive has in it, beside the programs.
+/// The content of every machine's archive besides the programs.
 struct Parts<'a> {
     filter: &'a [u8],
     legal: &'a Files,
     docs: &'a docs::Docs,
 }
 
-/// What somebody without a container engine downloads: the programs, the filter, configurations to
-/// start from, the manual.
+/// The download for users without a container engine: the programs, the filter, example
+/// configurations, the manual.
 fn for_a_machine(
     workspace: &Workspace,
     release: &Release,
@@ -218,7 +218,7 @@ fn for_a_machine(
     Ok(archive)
 }
 
-/// What whoever passes the programs on has to pass on with them.
+/// The files that must accompany the programs when they are passed on.
 fn legal(workspace: &Workspace, ui: &Ui, graph: &Graph) -> Result<Files> {
     let libraries = licenses::collect(workspace, ui, graph)?;
     let own = std::fs::read(workspace.root.join("LICENSE"))?;
@@ -235,7 +235,7 @@ fn legal(workspace: &Workspace, ui: &Ui, graph: &Graph) -> Result<Files> {
     ]))
 }
 
-/// `envoy.yaml`, started from the folder that it is unpacked to.
+/// `envoy.yaml`, changed to work from the folder that it is unpacked to.
 fn beside_the_filter(config: &str) -> Result<String> {
     let built = "target/filter.wasm";
     ensure!(config.contains(built), "envoy.yaml does not load {built}");
@@ -243,7 +243,7 @@ fn beside_the_filter(config: &str) -> Result<String> {
     Ok(config.replace(built, "filter.wasm"))
 }
 
-/// What is emptied must be artefacts: a folder of somebody's own is left alone.
+/// Only a folder of artefacts may be emptied; any other folder is left alone.
 fn check_folder(out: &Path) -> Result<()> {
     let mut found = match std::fs::read_dir(out) {
         Ok(found) => found,

@@ -1,8 +1,8 @@
-//! Errors that say what to do next.
+//! Errors with remedies.
 
 use std::fmt;
 
-/// A problem a person can solve, and how.
+/// A problem that a person can solve, and how.
 #[derive(Debug)]
 pub struct Help {
     problem: String,
@@ -18,13 +18,13 @@ impl Help {
         }
     }
 
-    /// Adds one way out.
+    /// Adds a remedy.
     pub fn remedy(mut self, remedy: impl Into<String>) -> Self {
         self.remedies.push(remedy.into());
         self
     }
 
-    /// The ways out, best first.
+    /// The remedies, best first.
     pub fn remedies(&self) -> &[String] {
         &self.remedies
     }

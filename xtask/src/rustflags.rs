@@ -1,4 +1,4 @@
-//! Compiler flags that keep this machine's paths out of what is built.
+//! Compiler flags that keep this machine's paths out of the output.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -8,8 +8,8 @@ use anyhow::Result;
 use crate::command;
 use crate::workspace::Workspace;
 
-/// As `CARGO_ENCODED_RUSTFLAGS`: the flags that cargo would use anyway, those that name sources
-/// without the folders they are in, and `more`.
+/// For `CARGO_ENCODED_RUSTFLAGS`: the flags that cargo would use anyway, flags that map sources'
+/// paths to names without their folders, and `more`.
 pub fn without_paths(workspace: &Workspace, more: &[&str]) -> Result<String> {
     let separate = '\u{1f}'.to_string();
     let mut flags: Vec<String> = match std::env::var("CARGO_ENCODED_RUSTFLAGS") {
@@ -25,7 +25,7 @@ pub fn without_paths(workspace: &Workspace, more: &[&str]) -> Result<String> {
     let registries = sources.and_then(|sources| std::fs::read_dir(sources).ok());
     let registries = registries.into_iter().flatten().flatten();
     let mut paths: Vec<PathBuf> = registries.map(|registry| registry.path()).collect();
-    // Other flags would build everything anew.
+    // In a fixed order, because other flags would cause a full rebuild.
     paths.sort();
     paths.push(workspace.root.clone());
     let remap = |path: &PathBuf| format!("--remap-path-prefix={}/=", path.display());
@@ -41,8 +41,8 @@ pub fn cargo_home() -> Option<PathBuf> {
     home.or_else(|| Some(std::env::home_dir()?.join(".cargo")))
 }
 
-/// Where the standard library's sources are installed, the compiler names that folder instead of
-/// the one that they were built in.
+/// If the standard library's sources are installed, the compiler names their folder instead of the
+/// one in which they were built.
 fn standard_library(workspace: &Workspace) -> Result<String> {
     let rustc = |arguments: &[&str]| {
         command::output(

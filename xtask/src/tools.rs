@@ -192,7 +192,7 @@ impl<'a> Tools<'a> {
             debian::unpack(&["wrk"], &["wrk"], fresh)
                 .map_err(|error| error.context("cannot fetch wrk"))
         })?;
-        // Its --version exits with 1, so it cannot be checked that way.
+        // Its --version exits with 1, so it cannot be checked by that.
         self.link(&home.join("wrk"))
     }
 
@@ -214,11 +214,11 @@ impl<'a> Tools<'a> {
                 make_executable(&fresh.join(name))
             },
         )?;
-        // `kubectl kustomize` needs no cluster, nor does this.
+        // Like `kubectl kustomize`, this needs no cluster.
         self.checked(&binary, "options", &home)
     }
 
-    /// Prometheus's own checker of its files.
+    /// Prometheus's checker of rules and configurations.
     pub fn promtool(&self) -> Result<PathBuf> {
         match on_path("promtool") {
             Some(path) => Ok(path),
@@ -247,7 +247,7 @@ impl<'a> Tools<'a> {
         self.checked(&home.join(program), "--version", &home)
     }
 
-    /// A browser without windows.
+    /// A headless browser.
     pub fn chromium(&self) -> Result<PathBuf> {
         let program = "chromium-headless-shell";
         if let Some(path) = on_path(program) {

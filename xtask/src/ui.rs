@@ -15,7 +15,7 @@ pub struct Ui {
 }
 
 impl Ui {
-    /// Looks at stderr and `NO_COLOR`.
+    /// Decides on colours and the spinner by stderr and `NO_COLOR`.
     pub fn detect() -> Self {
         let terminal = std::io::stderr().is_terminal();
         let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
@@ -36,8 +36,8 @@ impl Ui {
         eprintln!("  {text}");
     }
 
-    /// Does one piece of work that may take a while: its name first, then how
-    /// long it took. `work` must not write to the terminal itself.
+    /// Runs one piece of work that may take a while: prints its name first, then the time it took.
+    /// `work` must not write to the terminal itself.
     pub fn step<T>(&self, name: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let started = Instant::now();
         let spinner = self.terminal.then(|| spinner(name));
@@ -58,7 +58,7 @@ impl Ui {
         result
     }
 
-    /// Reports why a task stopped, and what to do about it.
+    /// Reports why a task stopped, and the remedies.
     pub fn error(&self, error: &anyhow::Error) {
         eprintln!("\n{} {error}", self.paint("1;31", "error:"));
         for cause in error.chain().skip(1) {
@@ -80,7 +80,7 @@ impl Ui {
         }
     }
 
-    /// `text` in the colour of an ANSI code, where colours are wanted.
+    /// `text` in the colour of an ANSI code, if colours are on.
     pub fn paint(&self, code: &str, text: &str) -> String {
         if self.colour {
             format!("\x1b[{code}m{text}\x1b[0m")

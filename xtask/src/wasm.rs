@@ -13,12 +13,12 @@ use crate::tools::{Tools, WASM_TARGET};
 use crate::ui::Ui;
 use crate::workspace::Workspace;
 
-/// The most that the filter may be. What counts is the time that it adds to Envoy's start, at most
-/// 0.3 s on a free machine, which is V8 compiling it: 17 ms of CPU for 10 KB, on all cores at once.
-/// `cargo xtask bench` measures that; the size stands for it where the machine is busy.
+/// The size limit of the filter. What counts is the time that it adds to Envoy's start, at most 0.3
+/// s on an idle machine: V8 compiles it, with 17 ms of CPU for 10 KB, on all cores at once. `cargo
+/// xtask bench` measures that time; the size is the substitute for it on a busy machine.
 pub const SIZE_BUDGET_BYTES: u64 = 510_000;
-/// What the compiler uses of wasm beyond its first version, and Envoy's V8 has: the
-/// optimiser must not use more.
+/// The wasm features beyond the first version that the compiler uses and Envoy's V8 supports; the
+/// optimiser must not use others.
 const FEATURES: [&str; 7] = [
     "--enable-bulk-memory",
     "--enable-multivalue",
@@ -29,7 +29,7 @@ const FEATURES: [&str; 7] = [
     "--enable-simd",
 ];
 
-/// Callbacks that the SDK exports and the filter does not use. Envoy makes every callback that it
+/// Callbacks that the SDK exports and the filter does not use. Envoy calls every callback that it
 /// finds, so without these it enters the VM half as often for a request.
 const UNUSED_EXPORTS: [&str; 9] = [
     "__*",
@@ -43,13 +43,13 @@ const UNUSED_EXPORTS: [&str; 9] = [
     "proxy_on_vm_start",
 ];
 
-/// Before the name of an export that takes the place of the SDK's: see `filter/src/pause.rs`
-/// and `filter/src/grpc_events.rs`.
+/// The prefix of an export that replaces the SDK's: see `filter/src/pause.rs` and
+/// `filter/src/grpc_events.rs`.
 const OWN_EXPORTS: &str = "rl_";
 
 /// The optimiser's passes. `-Oz` would be 5 KB smaller than `-Os`, but it merges similar functions, and
-/// V8 takes 760 ms of CPU for what comes of that, not 670. `-O3` takes as long as `-Os` (730 to 720 ms),
-/// and a leased request 7 % less.
+/// V8 needs 760 ms of CPU to compile the result, not 670. `-O3` takes as long as `-Os` (730 to 720 ms),
+/// and makes a leased request 7 % faster.
 const PASSES: [&str; 4] = [
     "-O3",
     "-O3",
@@ -58,11 +58,11 @@ const PASSES: [&str; 4] = [
     "--strip-target-features",
 ];
 
-/// 64 KiB less of a stack than there would be: all data lies below 2^20 then, where its addresses
-/// take three bytes instead of four.
+/// A stack 64 KiB smaller than the default: all data then lies below 2^20, where its addresses take
+/// three bytes instead of four.
 const STACK: &str = "-Clink-arg=-zstack-size=983040";
 
-/// For searches in bodies, sixteen bytes at a time.
+/// Bodies are searched sixteen bytes at a time.
 const SIMD: &str = "-Ctarget-feature=+simd128";
 
 /// A size, such as `249.1 KB`; rounded up, so that one above the budget never looks like it.
@@ -84,10 +84,10 @@ pub fn build(workspace: &Workspace, ui: &Ui) -> Result<PathBuf> {
     let optimiser = Tools::new(workspace, ui).wasm_opt()?;
     command::run(
         Command::new(optimiser)
-            // First, so that the others drop what only those use.
+            // First, so that the passes below drop code that only those exports use.
             .arg(format!("--remove-exports={}", UNUSED_EXPORTS.join(",")))
             .args(PASSES)
-            // The stack lies there, and its end is never reached but by overflowing.
+            // Low memory holds the stack, and only an overflow reaches its end.
             .arg("--low-memory-unused")
             .args(FEATURES)
             .arg(&renamed)
@@ -110,7 +110,7 @@ pub fn build(workspace: &Workspace, ui: &Ui) -> Result<PathBuf> {
 /// Builds one of the packages that Envoy loads, and returns its module.
 pub fn module(workspace: &Workspace, ui: &Ui, package: &str) -> Result<PathBuf> {
     Tools::new(workspace, ui).target(WASM_TARGET)?;
-    // Cargo does not optimise across crates for a library that is a Rust library too.
+    // Cargo does not optimise across crates for a library that is also a Rust library.
     let build = [
         "rustc",
         "--package",

@@ -31,7 +31,7 @@ const ENVOYS: u64 = 3;
 const EACH: u64 = 10;
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What runs.
+/// The running programs.
 struct Running {
     store: String,
     envoys: Vec<Envoy>,
@@ -107,7 +107,7 @@ async fn start(
     })
 }
 
-/// Before that requests pass without a limit.
+/// Waits for the limits: until Envoy has them, requests pass.
 async fn limits_are_in_force(envoy: &Envoy) -> Result<()> {
     let request = envoy.get("/reports/any").header("x-user-id", "nobody");
     until("Envoy has the limits", PATIENCE, async || {
@@ -123,7 +123,7 @@ fn rlctl(programs: &Programs, store: &str, arguments: &[&str]) -> Command {
     command
 }
 
-/// How many are in flight, as the store has it.
+/// The number of requests in flight, according to the store.
 async fn in_flight(programs: &Programs, store: &str) -> Result<u64> {
     let inspect = ["inspect", "in-flight", "user=alice", "-o", "json"];
     let output = rlctl(programs, store, &inspect).output().await?;
@@ -142,7 +142,7 @@ async fn becomes(programs: &Programs, store: &str, count: u64) -> Result<Duratio
     .await
 }
 
-/// Requests of each Envoy that are not answered while the service waits for the rest of their bodies.
+/// Each Envoy's requests that are unanswered while the service waits for the rest of their bodies.
 async fn requests_at_once(
     printer: &Printer,
     programs: &Programs,

@@ -1,4 +1,4 @@
-//! The demo's ports: those that envoy.yaml names, or a block elsewhere.
+//! The demo's ports: those of envoy.yaml, or another block.
 
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, TcpListener};
@@ -11,7 +11,7 @@ use crate::help::Help;
 /// Every port of the demo, all on 127.0.0.1.
 #[derive(Debug, Clone, Copy)]
 pub struct DemoPorts {
-    /// Those that Envoy's configuration names.
+    /// The ports in Envoy's configuration.
     pub envoy: Ports,
     /// The limiters' admin ports.
     pub limiter_admins: [u16; 2],
@@ -26,7 +26,7 @@ impl DemoPorts {
         redis: 6390,
     };
 
-    /// The documented ones, or eight in a row.
+    /// The documented ports, or eight in a row.
     pub fn choose(base: Option<u16>) -> Result<Self> {
         let Some(base) = base else {
             return Ok(Self::DOCUMENTED);
@@ -49,7 +49,7 @@ impl DemoPorts {
         })
     }
 
-    /// Fails, naming every port that something else listens on.
+    /// Fails if any port is in use, and names all of them.
     pub fn check_free(&self) -> Result<()> {
         let [first, second] = self.envoy.limiters;
         let [first_admin, second_admin] = self.limiter_admins;

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use harness::{Reply, shown};
 use tokio::process::Command;
 
-/// Columns that everything fits into.
+/// The columns of all output.
 const WIDTH: usize = 80;
 
 /// Lines of a program's output that are shown whole.
@@ -18,7 +18,7 @@ pub struct Printer {
 }
 
 impl Printer {
-    /// Looks at stdout and `NO_COLOR`.
+    /// Decides on colours by stdout and `NO_COLOR`.
     pub fn detect() -> Self {
         let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         Self {
@@ -47,7 +47,7 @@ impl Printer {
         println!("  {text}");
     }
 
-    /// A command as it is typed. A long one is broken as a shell allows it.
+    /// A command as typed; a long one is broken with backslashes.
     pub fn command(&self, command: &str) {
         println!();
         let lines = wrap(&bind_options(command), WIDTH - 8);
@@ -59,7 +59,7 @@ impl Printer {
         }
     }
 
-    /// What a program wrote; the middle of something long is left out.
+    /// A program's output; the middle of a long one is left out.
     pub fn output(&self, text: &str) {
         let lines: Vec<&str> = text.trim_end().lines().collect();
         let left_out = match lines.len() {
@@ -78,7 +78,7 @@ impl Printer {
         }
     }
 
-    /// Shows a command, runs it, shows what it wrote and returns its stdout.
+    /// Shows a command, runs it, shows its output and returns its stdout.
     pub async fn run(&self, command: &mut Command) -> Result<String> {
         let typed = shown(command.as_std());
         self.command(&typed);
@@ -97,8 +97,7 @@ impl Printer {
         Ok(stdout)
     }
 
-    /// One line for a request and its answer; of the answer's quotas only that
-    /// of `limit`.
+    /// One line for a request and its answer, with the quota of `limit` only.
     pub fn exchange(&self, request: &str, limit: &str, reply: &Reply) {
         let colour = if reply.status == 200 { "32" } else { "33" };
         let status = self.paint(colour, reply.status.as_str());
@@ -138,12 +137,12 @@ impl Printer {
         }
     }
 
-    /// Something that had to happen, and did.
+    /// Reports an expectation that holds.
     pub fn ok(&self, text: &str) {
         println!("\n  {} {text}", self.paint("32", "✓"));
     }
 
-    /// Text in a colour, where colours are wanted.
+    /// Text in a colour, if colours are on.
     fn paint(&self, code: &str, text: &str) -> String {
         if self.colour && !text.is_empty() {
             format!("\x1b[{code}m{text}\x1b[0m")
@@ -153,10 +152,10 @@ impl Printer {
     }
 }
 
-/// Stands for a space at which a line is not broken.
+/// Stands for a space at which a line must not break.
 const BOUND: &str = "\u{a0}";
 
-/// Keeps the value of an option on its line.
+/// Keeps an option and its value on one line.
 fn bind_options(command: &str) -> String {
     let mut bound = String::new();
     let mut after_option = false;

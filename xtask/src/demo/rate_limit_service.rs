@@ -1,4 +1,4 @@
-//! The story of Envoy's own rate limit filter: a file of envoyproxy/ratelimit as it is, exact
+//! The story of Envoy's own rate limit filter: an unchanged file of envoyproxy/ratelimit, exact
 //! under concurrency, and edited live.
 
 use std::path::Path;
@@ -17,9 +17,9 @@ use crate::workspace::Workspace;
 const CONFIG: &str = include_str!("ratelimit.yaml");
 const ALLOWED: u64 = 100;
 const REQUESTS: u64 = 200;
-/// As many as are sent at once.
+/// The number of concurrent requests.
 const CONNECTIONS: u64 = 200;
-/// What the requests and the edit may take, so that all of it is in one minute of the limit.
+/// The longest that the requests and the edit may take to fall in one minute of the limit.
 const NEEDED: Duration = Duration::from_secs(15);
 
 /// Redis, a limiter, a service and Envoy.
@@ -84,7 +84,7 @@ async fn start(
     })
 }
 
-/// The window is a minute of the clock: the story starts where enough of one is left.
+/// The window is a minute of the clock, so the story waits until enough of one is left.
 async fn wait_for_a_minute(printer: &Printer) -> Result<()> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
     let left = Duration::from_secs(60 - now.as_secs() % 60);

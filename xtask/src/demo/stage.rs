@@ -1,4 +1,4 @@
-//! What the story plays on: Redis, two limiters, a service and Envoy.
+//! The programs of the demo: Redis, two limiters, a service and Envoy.
 
 use std::path::{Path, PathBuf};
 
@@ -26,7 +26,7 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// Starts it all, showing each command.
+    /// Starts everything, and shows each command.
     pub async fn start(
         printer: &Printer,
         workspace: &Workspace,
@@ -82,7 +82,7 @@ impl Stage {
             .header("x-user-id", user)
     }
 
-    /// Where Envoy listens.
+    /// Envoy's URL.
     pub fn url(&self) -> String {
         format!("http://127.0.0.1:{}", self.ports.envoy.envoy)
     }
@@ -128,7 +128,7 @@ impl Stage {
 
 const WORKERS: u32 = 2;
 
-/// An empty folder for what the demo writes.
+/// An empty folder for the demo's files.
 pub fn fresh_folder(workspace: &Workspace) -> Result<PathBuf> {
     let dir = workspace
         .short(&workspace.target.join("demo"))
@@ -140,7 +140,7 @@ pub fn fresh_folder(workspace: &Workspace) -> Result<PathBuf> {
     Ok(dir)
 }
 
-/// envoy.yaml with the demo's ports and patience.
+/// envoy.yaml with the demo's ports and timeouts.
 fn config(programs: &Programs, ports: &DemoPorts, dir: &Path) -> Result<PathBuf> {
     let path = dir.join("envoy.json");
     EnvoyConfig::shipped(&programs.root)?

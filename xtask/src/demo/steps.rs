@@ -1,5 +1,5 @@
-//! The steps of the demo. Each shows something, checks that it happened, and leaves the system as
-//! the next one expects it.
+//! The steps of the demo. Each shows something, checks that it happened, and leaves the system in
+//! the state that the next one expects.
 
 use std::time::{Duration, Instant};
 
@@ -92,7 +92,7 @@ async fn reach_the_limit(printer: &Printer, stage: &Stage) -> Result<()> {
     Ok(())
 }
 
-/// The first denial. On a machine so busy that calls to the limiter time out, the fallback may
+/// The first denial. If the machine is so busy that calls to the limiter time out, the fallback may
 /// have admitted a request or two.
 async fn denial(stage: &Stage, user: &str) -> Result<Reply> {
     for _ in 0..3 {
@@ -169,7 +169,7 @@ async fn restart_the_limiters(printer: &Printer, stage: &mut Stage) -> Result<()
     printer.heading("The limiters restart");
     stage.start_limiters().await?;
     let mut user = 0_u32;
-    // A new user: only a limiter's answer has the whole quota.
+    // A new user: only an answer of the limiter shows the whole quota.
     let whole = format!("\"{LIMIT}\";r=9");
     let took = eventually(PATIENCE, "Envoy calls the limiters again", async || {
         user += 1;
@@ -196,7 +196,7 @@ pub fn end(printer: &Printer) {
     );
 }
 
-/// Commands to try while everything is running.
+/// Prints commands to try while everything is running.
 pub fn what_to_try(printer: &Printer, stage: &Stage) {
     printer.heading("Running until Ctrl-C");
     printer.text("Try in another terminal, in this directory:");

@@ -1,4 +1,4 @@
-//! Archives whose bytes depend only on what is in them.
+//! Archives whose bytes depend only on their content.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use flate2::{Compression, GzBuilder};
 use tar::{EntryType, Header};
 
-/// Files by path, in the order of their names; the folders above them are added.
+/// Files by path, in the order of their names; parent folders are added.
 #[derive(Default)]
 pub struct Archive {
     entries: BTreeMap<String, Entry>,
@@ -24,12 +24,12 @@ enum Entry {
 }
 
 impl Archive {
-    /// Adds a file, and the folders it is in.
+    /// Adds a file and its parent folders.
     pub fn file(&mut self, path: &str, mode: u32, bytes: Vec<u8>) {
         self.add(path, Entry::File { mode, bytes });
     }
 
-    /// Adds a symbolic link, and the folders it is in.
+    /// Adds a symbolic link and its parent folders.
     pub fn link(&mut self, path: &str, target: &'static str) {
         self.add(path, Entry::Link(target));
     }
@@ -42,7 +42,7 @@ impl Archive {
         self.entries.insert(path.to_owned(), entry);
     }
 
-    /// The tar archive: owned by root, and all of one time.
+    /// The tar archive: every entry is owned by root and has the same time.
     pub fn tar(&self, epoch: u64) -> Result<Vec<u8>> {
         let mut tar = tar::Builder::new(Vec::new());
         for (path, entry) in &self.entries {
@@ -75,7 +75,7 @@ impl Archive {
     }
 }
 
-/// Compressed, without a name or a time.
+/// Gzip without a name or a time.
 pub fn gzip(bytes: &[u8]) -> Result<Vec<u8>> {
     let mut gzip = GzBuilder::new().write(Vec::new(), Compression::best());
     gzip.write_all(bytes)?;

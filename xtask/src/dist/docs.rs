@@ -11,14 +11,14 @@ use crate::command;
 /// Files by their path in an archive.
 pub type Docs = BTreeMap<String, Vec<u8>>;
 
-/// Where each shell looks for completions: the name that it expects.
+/// The file name that each shell expects for completions.
 const SHELLS: [(&str, &str); 3] = [
     ("bash", "completions/bash/rlctl"),
     ("zsh", "completions/zsh/_rlctl"),
     ("fish", "completions/fish/rlctl.fish"),
 ];
 
-/// Runs the programs of a folder, which are built for this machine.
+/// Runs the programs in a folder, which must be built for this machine.
 pub fn generate(programs: &Path) -> Result<Docs> {
     let (rlctl, limiter) = (programs.join("rlctl"), programs.join("limiter"));
     let mut docs = Docs::new();

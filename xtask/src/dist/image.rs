@@ -1,4 +1,4 @@
-//! What is in the two images.
+//! The content of the two images.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::layout::{Contents, Image};
 use super::programs::{Arch, Programs};
 use super::release::Release;
 
-/// No shell and no other account; most clusters demand a user by number.
+/// No shell and no other account. Most clusters require a user by number.
 const PASSWD: &str =
     "root:x:0:0:root:/:/sbin/nologin\nlimiter:x:65532:65532:limiter:/:/sbin/nologin\n";
 const GROUP: &str = "root:x:0:\nlimiter:x:65532:\n";
@@ -40,7 +40,7 @@ pub fn limiter(
         for (name, program) in [("limiter", &programs.limiter), ("rlctl", &programs.rlctl)] {
             layer.file(&format!("usr/local/bin/{name}"), 0o755, program.clone());
         }
-        // What Envoy Gateway starts in the image of its rate limit service.
+        // The path at which Envoy Gateway starts its rate limit service.
         layer.link("bin/ratelimit", "/usr/local/bin/limiter");
         let programs = image.layer(&layer, release)?;
         let contents = Contents {
@@ -69,7 +69,7 @@ pub fn limiter(
 }
 
 /// The filter in the form that Istio and Envoy Gateway pull: one compressed layer with one file,
-/// `plugin.wasm`. The module runs on every processor, but the standard tools expect one to be named.
+/// `plugin.wasm`. It runs on every processor, but the standard tools expect one to be named.
 pub fn filter(release: &Release, module: &[u8]) -> Result<Image> {
     let mut image = Image::new("rl-filter", release);
     let labels = labels(release, "rl-filter", "The filter that Envoy loads")?;

@@ -1,4 +1,4 @@
-//! OCI image layouts: blobs by their digest, and an index that names what they are.
+//! OCI image layouts: blobs by their digest, and an index of them.
 
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -21,7 +21,7 @@ pub struct Image {
     top: Value,
 }
 
-/// A layer that is in the layout already.
+/// A layer that has been added to the layout.
 #[derive(Clone)]
 pub struct Layer {
     descriptor: Value,
@@ -33,11 +33,11 @@ pub struct Layer {
 pub struct Contents<'a> {
     /// `amd64`, as images call it.
     pub architecture: &'a str,
-    /// From the lowest up.
+    /// From the lowest layer up.
     pub layers: &'a [&'a Layer],
     /// User, environment, entry point.
     pub settings: Value,
-    /// Of the manifest.
+    /// The annotations of the manifest.
     pub annotations: Value,
 }
 
@@ -114,7 +114,7 @@ impl Image {
         self.top = manifest;
     }
 
-    /// The digest by which it is pulled.
+    /// The digest to pull it by.
     pub fn digest(&self) -> &str {
         let digest = self.top.get("digest").and_then(Value::as_str);
         digest.unwrap_or_default()
@@ -128,7 +128,7 @@ impl Image {
             "annotations",
             json!({
                 "org.opencontainers.image.ref.name": self.tag,
-                // What `docker load` names it.
+                // The name that `docker load` gives it.
                 "io.containerd.image.name": format!("docker.io/library/{}:{}", self.name, self.tag),
             }),
         );

@@ -1,4 +1,4 @@
-//! The licences of the libraries that the programs contain, which most of them demand to be shipped.
+//! The licences of the libraries in the programs; most of them must be shipped along.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -14,7 +14,7 @@ use crate::workspace::Workspace;
 
 use super::packages::{Graph, Package};
 
-/// How files begin that state a licence.
+/// The beginnings of licence files' names.
 const NAMES: [&str; 6] = [
     "license",
     "licence",
@@ -26,7 +26,7 @@ const NAMES: [&str; 6] = [
 const RULE: &str =
     "================================================================================";
 
-/// One text with each licence once, and the libraries under it.
+/// One text that has each licence once, with the libraries that use it.
 pub fn collect(workspace: &Workspace, ui: &Ui, graph: &Graph) -> Result<String> {
     let mut texts: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     let mut without = Vec::new();
@@ -67,7 +67,7 @@ pub fn collect(workspace: &Workspace, ui: &Ui, graph: &Graph) -> Result<String> 
     Ok(all)
 }
 
-/// Those of Rust's standard library, which every program contains, as Rust brings them: a page.
+/// The licences of Rust's standard library, which every program contains: a page of its toolchain.
 pub fn of_rust(workspace: &Workspace) -> Result<Vec<u8>> {
     let mut rustc = Command::new("rustc");
     rustc
@@ -86,7 +86,7 @@ fn of_package(package: &Package) -> Result<BTreeSet<String>> {
     Ok(texts)
 }
 
-/// Packages carry the C code of others, with its licence, in folders of their own.
+/// Packages include C code of others, with its licence, in subfolders.
 fn walk(folder: &Path, texts: &mut BTreeSet<String>) -> Result<()> {
     for entry in std::fs::read_dir(folder)? {
         let entry = entry?;

@@ -12,7 +12,7 @@ use crate::workspace::Workspace;
 
 use super::programs::Arch;
 
-/// What is shipped: the package, and what users call it.
+/// The shipped packages, and the names that users see.
 pub const SHIPPED: [(&str, &str); 3] = [
     ("limiter", "limiter"),
     ("ctl", "rlctl"),
@@ -26,25 +26,25 @@ pub struct Package {
     pub name: String,
     /// Its version.
     pub version: String,
-    /// Its licence, as SPDX has it.
+    /// Its licence, as an SPDX expression.
     pub license: String,
     /// Its repository's address, or nothing.
     pub repository: String,
-    /// Whether it is of this workspace.
+    /// Whether it belongs to this workspace.
     pub own: bool,
 }
 
-/// Which package uses which.
+/// The dependencies between packages.
 #[derive(Default)]
 pub struct Graph {
-    /// What each package uses.
+    /// The dependencies of each package.
     pub uses: BTreeMap<Package, BTreeSet<Package>>,
-    /// Those whose code is in the programs; the others only take part in building them.
+    /// Packages whose code is in the programs; the others are only used to build them.
     pub linked: BTreeSet<Package>,
 }
 
 impl Graph {
-    /// Of everything that is shipped.
+    /// The graph of everything that is shipped.
     pub fn of_release(workspace: &Workspace, arch: &[Arch]) -> Result<Self> {
         let mut graph = Self::default();
         for &arch in arch {
@@ -60,7 +60,7 @@ impl Graph {
         let linked = tree(workspace, package, target, "normal,no-proc-macro")?;
         self.linked
             .extend(linked.into_iter().map(|(_, package)| package));
-        // The packages on the way down to a line.
+        // The packages above a line.
         let mut path: Vec<Package> = Vec::new();
         for (depth, package) in tree(workspace, package, target, "normal,build")? {
             path.truncate(depth);
@@ -134,7 +134,7 @@ fn parse(line: &str) -> Option<(usize, Package)> {
 }
 
 impl Package {
-    /// The folders that cargo may have unpacked it to.
+    /// The folders to which cargo may have unpacked it.
     pub fn folders(&self) -> Vec<PathBuf> {
         let sources = rustflags::cargo_home().map(|home| home.join("registry/src"));
         let registries = sources.and_then(|sources| std::fs::read_dir(sources).ok());

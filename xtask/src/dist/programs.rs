@@ -1,4 +1,4 @@
-//! The limiter and `rlctl` as static programs for Linux, built on any Linux machine: Rust brings
+//! The limiter and `rlctl` as static programs for Linux, built on any Linux machine: Rust includes
 //! musl and the linker, and Zig compiles the C code of two libraries for any processor.
 
 use std::collections::BTreeMap;
@@ -44,10 +44,10 @@ pub enum Arch {
 }
 
 impl Arch {
-    /// All that releases are built for.
+    /// All processors that releases are built for.
     pub const ALL: [Self; 2] = [Self::X86_64, Self::Aarch64];
 
-    /// The one whose programs run here.
+    /// The processor of this machine.
     pub fn of_this_machine() -> Result<Self> {
         let own = Self::ALL
             .into_iter()
@@ -58,12 +58,12 @@ impl Arch {
         })
     }
 
-    /// Rust's name of it, with musl.
+    /// Rust's name for it, with musl.
     pub fn target(self) -> String {
         format!("{self}-unknown-linux-musl")
     }
 
-    /// What images call it.
+    /// Its name in images.
     pub fn in_images(self) -> &'static str {
         match self {
             Self::X86_64 => "amd64",
@@ -90,7 +90,7 @@ pub struct Programs {
     folder: PathBuf,
 }
 
-/// Before anything is compiled: `rlctl`, which generates the manual, must run here.
+/// Checks before the build that `rlctl`, which generates the manual, will run here.
 pub fn check(arch: &[Arch]) -> Result<()> {
     let own = Arch::of_this_machine()?;
     if !arch.contains(&own) {
@@ -109,7 +109,7 @@ pub fn of_this_machine(built: &BTreeMap<Arch, Programs>) -> Result<PathBuf> {
     Ok(programs.folder.clone())
 }
 
-/// Builds them.
+/// Builds the programs for one processor.
 pub fn build(workspace: &Workspace, ui: &Ui, arch: Arch, profile: Profile) -> Result<Programs> {
     ui.heading(&format!("Static programs for {arch}"));
     let tools = Tools::new(workspace, ui);
@@ -148,7 +148,7 @@ pub fn build(workspace: &Workspace, ui: &Ui, arch: Arch, profile: Profile) -> Re
     })
 }
 
-/// A program, which must not name a folder of this machine.
+/// Reads a program, and checks that it names no folder of this machine.
 fn read(path: &Path, workspace: &Workspace) -> Result<Vec<u8>> {
     let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
     let text = String::from_utf8_lossy(&bytes);

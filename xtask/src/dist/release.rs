@@ -1,4 +1,4 @@
-//! Which release is built: its version, commit and time.
+//! The release to build: its version, commit and time.
 
 use std::process::Command;
 
@@ -8,13 +8,13 @@ use crate::command;
 use crate::help::Help;
 use crate::workspace::Workspace;
 
-/// What artefacts say of their origin.
+/// The origin that artefacts name.
 pub struct Release {
     /// The workspace's version.
     pub version: &'static str,
     /// The commit, with `-dirty` where files differ from it; absent outside of git.
     pub revision: Option<String>,
-    /// Seconds since 1970 that every artefact carries as its time.
+    /// The time that every artefact carries, in seconds since 1970.
     pub epoch: u64,
     /// The repository's address.
     pub source: Option<String>,
@@ -52,7 +52,7 @@ impl Release {
         })
     }
 
-    /// Its time as RFC 3339 has it.
+    /// Its time in RFC 3339.
     pub fn time(&self) -> Result<String> {
         let time = jiff::Timestamp::from_second(i64::try_from(self.epoch)?)?;
         Ok(time.to_string())

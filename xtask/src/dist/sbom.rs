@@ -61,7 +61,7 @@ fn component(package: &Package, linked: bool, sums: &BTreeMap<(String, String), 
         "bom-ref": reference(package),
         "name": shipped.map_or(package.name.as_str(), |(_, name)| name),
         "version": package.version,
-        // Excluded: it takes part in the build and is in no program.
+        // Excluded: it is only used in the build.
         "scope": if linked { "required" } else { "excluded" },
         "licenses": [{"expression": package.license}],
     });
@@ -84,8 +84,8 @@ fn component(package: &Package, linked: bool, sums: &BTreeMap<(String, String), 
     component
 }
 
-/// What names a package in the document. A crate of this workspace has no package URL: the registry
-/// may have another of its name.
+/// The identifier of a package in the document. A crate of this workspace has no package URL: the
+/// registry may have another crate of that name.
 fn reference(package: &Package) -> String {
     let registry = if package.own { "" } else { "pkg:cargo/" };
     format!("{registry}{}@{}", package.name, package.version)

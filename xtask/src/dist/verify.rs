@@ -45,7 +45,7 @@ pub fn again(workspace: &Workspace, ui: &Ui, plan: &Plan, out: &Path) -> Result<
     Ok(())
 }
 
-/// All that git tracks, as it is in the working tree.
+/// Copies all files that git tracks, as they are in the working tree.
 fn copy(workspace: &Workspace, to: &Path) -> Result<()> {
     let mut list = Command::new("git");
     list.current_dir(&workspace.root).args([

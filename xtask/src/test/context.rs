@@ -1,4 +1,4 @@
-//! What the steps work with: cargo on the right packages, and servers.
+//! The context of the steps: cargo with the right packages, and servers.
 
 use std::process::Command;
 
@@ -12,13 +12,13 @@ use crate::workspace::Workspace;
 /// Which tests of a program are run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Which {
-    /// Those that a plain `cargo test` runs.
+    /// Tests that a plain `cargo test` runs.
     Usual,
-    /// Those that it leaves out, because they need a server.
+    /// Tests that it skips because they need a server.
     Ignored,
 }
 
-/// What the steps work with.
+/// The context of the steps.
 pub struct Context<'a> {
     pub(super) workspace: &'a Workspace,
     pub(super) ui: &'a Ui,
@@ -43,8 +43,8 @@ impl<'a> Context<'a> {
         cargo
     }
 
-    /// cargo on all that runs natively: the same packages in every step, so that
-    /// their dependencies have the same features and are built once.
+    /// cargo for everything that runs natively. Every step uses the same packages, so that their
+    /// dependencies have the same features and are built once.
     pub(super) fn native(&self, subcommand: &[&str]) -> Command {
         let mut cargo = self.cargo(subcommand);
         cargo.args([
@@ -57,7 +57,7 @@ impl<'a> Context<'a> {
         cargo
     }
 
-    /// cargo on what Envoy loads, for its target.
+    /// cargo for the packages that Envoy loads, for their target.
     pub(super) fn in_envoy(&self, subcommand: &str) -> Command {
         self.cargo(&[
             subcommand,
@@ -69,7 +69,7 @@ impl<'a> Context<'a> {
         ])
     }
 
-    /// Where the tests find what they start.
+    /// Sets the variables by which tests find the programs that they start.
     pub(super) fn with_servers(&self, command: &mut Command) -> Result<()> {
         command
             .env("RL_TEST_REDIS", self.tools.redis()?)
@@ -78,7 +78,7 @@ impl<'a> Context<'a> {
         Ok(())
     }
 
-    /// The test runner, nextest where it is installed.
+    /// The test runner: nextest, if it is installed.
     pub(super) fn tests(&self, selection: &[&str], which: Which) -> Command {
         let mut cargo = if self.tools.has_nextest() {
             self.native(&["nextest", "run", "--no-fail-fast"])
@@ -86,7 +86,7 @@ impl<'a> Context<'a> {
             self.native(&["test", "--no-fail-fast"])
         };
         if self.tools.has_nextest() && !self.runner.is_empty() {
-            // What a person asks for may be in one of two runs.
+            // A test that the user names may be in only one of two runs.
             cargo.arg("--no-tests=pass");
         }
         cargo.args(selection).arg("--");

@@ -28,7 +28,7 @@ const RUN_IN_ENVOY: [&str; 9] = [
 /// Includes the suites that need servers, which a plain `cargo test` leaves out.
 const SUITES: &str = "--features=tests/servers";
 
-/// A server that is not there.
+/// The path of a server that does not exist.
 const NO_SERVER: &str = "/nonexistent/server";
 
 /// One thing that must hold, in the order of running: what fails fastest first,
@@ -72,7 +72,7 @@ impl fmt::Display for Step {
 }
 
 impl Step {
-    /// What its heading says.
+    /// Its heading.
     pub fn title(self) -> &'static str {
         match self {
             Self::Fmt => "Formatting",
@@ -90,7 +90,7 @@ impl Step {
         }
     }
 
-    /// Does it.
+    /// Runs the step.
     pub fn run(self, context: &Context<'_>) -> Result<()> {
         match self {
             Self::Fmt => fmt(context),
@@ -139,7 +139,7 @@ fn deny(context: &Context<'_>) -> Result<()> {
     let deny = |arguments: &[&str]| {
         let mut deny = Command::new(&program);
         deny.current_dir(&context.workspace.root).args(arguments);
-        // A network that swallows packets must not hold the step up: git gives up then.
+        // If a network drops packets, git gives up soon.
         deny.env("GIT_HTTP_LOW_SPEED_LIMIT", "1000")
             .env("GIT_HTTP_LOW_SPEED_TIME", "20")
             .env("GIT_TERMINAL_PROMPT", "0");
@@ -158,11 +158,11 @@ fn deny(context: &Context<'_>) -> Result<()> {
     command::run(&mut deny(&["check", "advisories"]))
 }
 
-/// Twice, and each test once: as a plain `cargo test` does, where there is no server, so that no test
-/// that needs one goes unmarked; and then those that are marked, with servers.
+/// Runs each test once, in two parts: first a plain `cargo test` without any server, which finds
+/// tests that need one and are not marked; then the marked tests, with servers.
 fn unit(context: &Context<'_>) -> Result<()> {
     if context.tools.has_nextest() {
-        // nextest leaves the examples in the documentation to cargo.
+        // nextest does not run the examples in the documentation.
         command::run(&mut context.native(&["test", "--quiet", "--doc"]))?;
     }
     let mut tests = context.tests(&[], Which::Usual);
@@ -180,15 +180,15 @@ fn unit(context: &Context<'_>) -> Result<()> {
     Ok(())
 }
 
-/// cargo on the limiter as nothing else builds it: with traces.
+/// cargo for the limiter with traces, a feature that no other step builds.
 fn traces(context: &Context<'_>, subcommand: &[&str]) -> Command {
     let mut cargo = context.cargo(subcommand);
     cargo.args(["--package=limiter", "--features=otel"]);
     cargo
 }
 
-/// Optimized, which is what makes so many seeds affordable. `SIMULATION_SEEDS` and
-/// `SIMULATION_SEED` are passed on.
+/// Optimized, so that this many seeds are affordable. `SIMULATION_SEEDS` and `SIMULATION_SEED` are
+/// passed on.
 fn simulate(context: &Context<'_>) -> Result<()> {
     let mut tests = context.cargo(&["test", "--release", "--package", "filter-core"]);
     tests.args(["--test", "simulation"]);
@@ -211,7 +211,7 @@ fn on_wasm(context: &Context<'_>) -> Result<()> {
             context.workspace.target.join("debug/wasm-test"),
         )
         .env("RL_TEST_NODE", context.tools.node()?)
-        // Optimised a little they compile and run in two thirds of the time.
+        // Slightly optimised, they compile and run in two thirds of the time.
         .env("CARGO_PROFILE_DEV_OPT_LEVEL", "1")
         .arg("--")
         .args(&context.runner);
@@ -267,7 +267,7 @@ fn page(context: &Context<'_>) -> Result<()> {
     command::run(&mut tests)
 }
 
-/// Makes the pictures of the page in `docs/pictures`.
+/// Draws the pictures in `docs/pictures`.
 pub fn pictures(context: &Context<'_>) -> Result<()> {
     let mut tests = with_programs(context, "page")?;
     tests

@@ -1,5 +1,5 @@
-//! Programs from the system's own package archive, unpacked beside the system
-//! instead of installed: neither root nor a changed machine.
+//! Programs from the system's own package archive, unpacked and not installed: that needs no root
+//! and does not change the machine.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -10,8 +10,8 @@ use anyhow::{Context, Result};
 use crate::command;
 use crate::help::Help;
 
-/// Unpacks `packages` and the libraries they need into `dir`, and leaves there
-/// a launcher for each of `programs`.
+/// Unpacks `packages` and the libraries they need into `dir`, and writes a launcher there for each
+/// of `programs`.
 pub fn unpack(packages: &[&str], programs: &[&str], dir: &Path) -> Result<()> {
     let apt = Apt::for_packages(packages, dir)?;
     let mut wanted: Vec<String> = packages.iter().map(|&name| name.to_owned()).collect();
@@ -24,7 +24,7 @@ pub fn unpack(packages: &[&str], programs: &[&str], dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Unpacks a browser with all its libraries and a font into `dir`, and leaves a launcher there.
+/// Unpacks a browser with all its libraries and a font into `dir`, and writes a launcher there.
 pub fn unpack_browser(program: &str, dir: &Path) -> Result<()> {
     let packages = [program, "chromium-common", "fonts-dejavu-core", "xkb-data"];
     let apt = Apt::for_packages(&packages, dir)?;
@@ -37,7 +37,7 @@ pub fn unpack_browser(program: &str, dir: &Path) -> Result<()> {
     launcher(program, &binary, &libraries, dir)
 }
 
-/// The unpacked font, and no other: pictures look the same on every machine.
+/// Only the unpacked font, so that pictures look the same on every machine.
 const FONTS: &str = "<?xml version=\"1.0\"?>
 <!DOCTYPE fontconfig SYSTEM \"fonts.dtd\">
 <fontconfig>
@@ -46,7 +46,7 @@ const FONTS: &str = "<?xml version=\"1.0\"?>
 </fontconfig>
 ";
 
-/// Libraries that only drivers of graphics cards load.
+/// Libraries that only graphics drivers load.
 const FOR_GRAPHICS: [&str; 4] = ["libllvm", "libgl1-mesa-dri", "libz3", "libdrm-"];
 
 /// apt, with or without the package lists that the system already has.
@@ -57,7 +57,7 @@ struct Apt {
 }
 
 impl Apt {
-    /// See [`Self::with_lists`]; an error where there is no apt.
+    /// See [`Self::with_lists`]; an error if apt is missing.
     fn for_packages(packages: &[&str], dir: &Path) -> Result<Self> {
         if command::exists("apt-get") {
             return Self::with_lists(packages, dir);
@@ -70,7 +70,7 @@ impl Apt {
             .into())
     }
 
-    /// Unpacks packages into `dir/root`, and removes what was downloaded.
+    /// Unpacks packages into `dir/root`, and deletes the downloads.
     fn unpack(&self, packages: &[String], dir: &Path) -> Result<()> {
         self.download(packages)?;
         for archive in super::lookup::files(&self.archives, "deb")? {
@@ -84,7 +84,7 @@ impl Apt {
         self.clean()
     }
 
-    /// The libraries that a package needs, and those that they need, but for the C library's own.
+    /// The libraries that a package needs, recursively, except the C library's own.
     fn all_libraries(&self, package: &str) -> Result<Vec<String>> {
         let mut depends = self.command("apt-cache");
         depends.args(["depends", "--recurse", "--no-recommends", "--no-suggests"]);
@@ -107,12 +107,12 @@ impl Apt {
         Ok(names)
     }
 
-    /// Uses the system's lists if they name the packages, else fetches lists of
-    /// our own, which needs no root.
+    /// Uses the system's package lists if they name the packages, or else fetches lists into a
+    /// folder of our own, which needs no root.
     fn with_lists(packages: &[&str], dir: &Path) -> Result<Self> {
         let (archives, state) = (dir.join("archives"), dir.join("apt"));
         std::fs::create_dir_all(&archives)?;
-        // What the system has installed may be of a version that no list names, which cannot be
+        // The system's installed packages may have versions that no list names, and which cannot be
         // downloaded.
         let nothing_installed = "Dir::State::status=/dev/null".to_owned();
         let system = Self {
@@ -162,8 +162,8 @@ impl Apt {
         command
     }
 
-    /// The libraries that the packages name themselves; what those need in turn
-    /// (the C library above all) every system of the release has.
+    /// The libraries that the packages name themselves. The libraries that those need in turn
+    /// (above all the C library) exist on every system of the release.
     fn libraries(&self, packages: &[&str]) -> Result<Vec<String>> {
         let depends = command::output(self.command("apt-cache").arg("depends").args(packages))?;
         let mut names: Vec<String> = depends
@@ -213,7 +213,7 @@ fn libraries(root: &Path) -> Result<Vec<String>> {
             let name = entry.file_name();
             if entry.path().is_dir() && name.to_string_lossy().ends_with("-gnu") {
                 let folder = format!("{parent}/{}", name.to_string_lossy());
-                // PulseAudio's library loads another from a folder of its own.
+                // PulseAudio's library loads another one from a subfolder.
                 if entry.path().join("pulseaudio").is_dir() {
                     found.push(format!("{folder}/pulseaudio"));
                 }
@@ -224,8 +224,8 @@ fn libraries(root: &Path) -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// A script that runs an unpacked program with the libraries unpacked beside
-/// it. It finds both from its own place, as its folder is renamed afterwards.
+/// A script that runs an unpacked program with the libraries unpacked beside it. It finds both
+/// relative to its own path, because its folder is renamed afterwards.
 fn launcher(program: &str, binary: &str, libraries: &[String], dir: &Path) -> Result<()> {
     let mut search = String::new();
     for library in libraries {

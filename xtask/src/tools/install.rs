@@ -1,4 +1,4 @@
-//! How a fetched program comes to its place: whole or not at all.
+//! Installs fetched programs: completely or not at all.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,8 +10,8 @@ use crate::command;
 use crate::help::Help;
 
 impl Tools<'_> {
-    /// Makes `home` by `fetch`, atomically: `fetch` fills a temporary folder, which is then renamed,
-    /// so that an interrupted run leaves nothing incomplete.
+    /// Creates `home` atomically: `fetch` fills a temporary folder, which is then renamed, so that
+    /// an interrupted run leaves nothing incomplete.
     pub(super) fn once(
         &self,
         home: &Path,
@@ -29,7 +29,7 @@ impl Tools<'_> {
                 .with_context(|| format!("cannot create {}", fresh.display()))?;
             fetch(&fresh)?;
             match std::fs::rename(&fresh, home) {
-                // Another task was faster; its copy is the same.
+                // Another task was faster; its copy is identical.
                 Err(_) if home.is_dir() => Ok(()),
                 renamed => renamed.with_context(|| format!("cannot create {}", home.display())),
             }
@@ -41,7 +41,7 @@ impl Tools<'_> {
         made
     }
 
-    /// Returns a fetched program after running it once, by its short path.
+    /// Runs a fetched program once, and returns its short path.
     pub(super) fn checked(&self, binary: &Path, argument: &str, home: &Path) -> Result<PathBuf> {
         let shown = self.workspace.short(binary).display();
         command::output(Command::new(binary).arg(argument)).with_context(|| {
@@ -56,7 +56,7 @@ impl Tools<'_> {
         self.link(binary)
     }
 
-    /// `target/tools/bin/NAME`, leading to `binary`.
+    /// The symbolic link `target/tools/bin/NAME` to `binary`.
     pub(super) fn link(&self, binary: &Path) -> Result<PathBuf> {
         let bin = self.dir.join("bin");
         let link = bin.join(binary.file_name().context("a program without a name")?);
@@ -64,7 +64,7 @@ impl Tools<'_> {
             return Ok(link);
         }
         std::fs::create_dir_all(&bin)?;
-        // Created aside and renamed, because another task may be using the old one.
+        // Created under another name and renamed, because another task may be using the old link.
         let fresh = link.with_extension(format!("fresh-{}", std::process::id()));
         std::os::unix::fs::symlink(binary, &fresh)?;
         std::fs::rename(&fresh, &link)

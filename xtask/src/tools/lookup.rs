@@ -7,14 +7,14 @@ use anyhow::{Context, Result};
 
 use crate::command;
 
-/// A program that is on `PATH` already.
+/// A program on `PATH`.
 pub fn on_path(program: &str) -> Option<PathBuf> {
     std::env::split_paths(&std::env::var_os("PATH")?)
         .map(|dir| dir.join(program))
         .find(|candidate| candidate.is_file())
 }
 
-/// The first number in a program's `--version`.
+/// The first number in the output of a program's `--version`.
 pub fn major_version(program: &Path) -> Option<u32> {
     let version = command::output(Command::new(program).arg("--version")).ok()?;
     let mut numbers = version.split(|c: char| !c.is_ascii_digit());
@@ -35,7 +35,7 @@ pub fn files(dir: &Path, extension: &str) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// Unpacking a wheel loses the mode.
+/// Makes a file executable: unpacking a wheel loses the mode.
 pub fn make_executable(path: &Path) -> Result<()> {
     use std::os::unix::fs::PermissionsExt;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755))

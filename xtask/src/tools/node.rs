@@ -1,4 +1,4 @@
-//! Node, and programs that come as npm packages and are run by it.
+//! Node, and programs from npm packages that it runs.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,7 +11,7 @@ use crate::command;
 use crate::help::Help;
 
 const NODE_VERSION: &str = "24.19.0";
-/// The oldest that is maintained.
+/// The oldest maintained version.
 const OLDEST_NODE: u32 = 20;
 /// Binaryen's only number.
 const BINARYEN: u32 = 132;
@@ -41,7 +41,7 @@ impl Tools<'_> {
         self.dir.join(format!("node-{NODE_VERSION}"))
     }
 
-    /// Binaryen's optimiser for wasm. Systems package older ones, whose output is larger.
+    /// Binaryen's optimiser for wasm. Systems package older versions, whose output is larger.
     pub fn wasm_opt(&self) -> Result<PathBuf> {
         let recent = |path: &PathBuf| major_version(path).is_some_and(|found| found >= BINARYEN);
         if let Some(path) = on_path("wasm-opt").filter(recent) {
@@ -58,7 +58,7 @@ impl Tools<'_> {
         self.checked(&home.join("wasm-opt"), "--version", &home)
     }
 
-    /// npm: the system's, which may be configured with a mirror of the registry, else Node's own.
+    /// npm: the system's, which may use a mirror of the registry, or else Node's own.
     fn npm(&self) -> Result<Command> {
         if node_on_path().is_some()
             && let Some(path) = on_path("npm")
@@ -76,7 +76,7 @@ fn node_on_path() -> Option<PathBuf> {
     on_path("node").filter(|path| major_version(path).is_some_and(|found| found >= OLDEST_NODE))
 }
 
-/// Leaves `wasm-opt` in `dir`.
+/// Installs `wasm-opt` in `dir`.
 fn unpack_wasm_opt(npm: Command, dir: &Path) -> Result<()> {
     let version = format!("{BINARYEN}.0.0");
     let package = install(npm, "binaryen", &version, BINARYEN_INTEGRITY, dir)?;
@@ -91,7 +91,7 @@ fn unpack_wasm_opt(npm: Command, dir: &Path) -> Result<()> {
     launcher("wasm-opt", dir)
 }
 
-/// The definitions of custom resources, as validators: what is wanted, and the checksums of it all.
+/// Validators of custom resources: the wanted packages, and a lock file with their checksums.
 const DEFINITIONS: [(&str, &str); 2] = [
     ("package.json", include_str!("definitions/package.json")),
     (
@@ -119,7 +119,7 @@ impl Tools<'_> {
     }
 }
 
-/// Installs a package into `dir`, if its archive is the one with that checksum, and returns where.
+/// Installs a package into `dir`, if its archive has that checksum, and returns its folder.
 fn install(
     npm: Command,
     package: &str,
@@ -129,7 +129,7 @@ fn install(
 ) -> Result<PathBuf> {
     let wanted = serde_json::json!({ "dependencies": { package: version } });
     let place = format!("node_modules/{package}");
-    // npm checks a locked package, whichever registry it is configured with.
+    // npm verifies a locked package, from whichever registry it comes.
     let lock = serde_json::json!({
         "lockfileVersion": 3,
         "packages": { "": wanted, &place: { "version": version, "integrity": integrity } },
@@ -153,11 +153,11 @@ fn install_locked(mut npm: Command, what: &str, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Puts a script in the place of a program for Node, which runs it with the Node that is here, or
-/// else the system's.
+/// Replaces a Node program by a script that runs it with the Node fetched here, or else the
+/// system's.
 fn launcher(program: &str, dir: &Path) -> Result<()> {
     let path = dir.join(program);
-    // With this extension Node does not have to detect the kind of module.
+    // With this extension Node need not detect the module type.
     std::fs::rename(&path, path.with_extension("cjs"))?;
     let script = format!(
         "#!/bin/sh\nhere=$(dirname \"$(readlink -f \"$0\")\")\n\

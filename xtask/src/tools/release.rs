@@ -1,5 +1,5 @@
-//! What builds a release and reads it: Zig's C compiler, which has musl's headers and compiles for any
-//! processor; root certificates; programs for images.
+//! Tools that build and read releases: Zig's C compiler, which includes musl's headers and compiles
+//! for any processor; root certificates; programs for images.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use super::lookup::{make_executable, on_path};
 use super::{Tools, debian, pypi};
 
 const ZIG_VERSION: &str = "0.15.2";
-/// Its wheels for Linux on `x86_64` and on aarch64. What it compiles is shipped.
+/// The checksums of its wheels for Linux on `x86_64` and aarch64. Its output is shipped.
 const ZIG_SHA256: [&str; 2] = [
     "806316453d1ede7174ed3fefb8e5348154629089c3bb5fe812dfd0e172fac130",
     "edc0aa60ec964a4cf462d40f68d7de242ddf37fd9a80f2afaee6397059463230",
@@ -26,15 +26,15 @@ const DIST_CHECKERS: [&str; 3] = [
 
 /// Programs that build scripts call.
 pub struct CCompiler {
-    /// Compiles for one processor, and for musl.
+    /// The compiler, for one processor and musl.
     pub cc: PathBuf,
-    /// Makes libraries.
+    /// The archiver.
     pub ar: PathBuf,
 }
 
 impl Tools<'_> {
-    /// A compiler of C for Linux with musl on `arch`. Always the same version: it makes part of what
-    /// is shipped.
+    /// A C compiler for Linux with musl on `arch`. Always the same version, because its output is
+    /// shipped.
     pub fn c_compiler(&self, arch: &str) -> Result<CCompiler> {
         let home = self.zig()?;
         let compiler = CCompiler {
@@ -78,7 +78,7 @@ impl Tools<'_> {
         Ok(home)
     }
 
-    /// A program that the system's package of the same name has.
+    /// A program from the system's package of the same name.
     pub fn debian(&self, name: &str, size: &str) -> Result<PathBuf> {
         if let Some(path) = on_path(name) {
             return Ok(path);
@@ -93,8 +93,8 @@ impl Tools<'_> {
     }
 }
 
-/// A program that calls Zig with `arguments`. Build scripts pass Rust's name of the target, which
-/// has a part more than Zig's.
+/// Writes a program that calls Zig with `arguments`. Build scripts pass Rust's name of the target,
+/// which has one more part than Zig's.
 fn launcher(path: &Path, arguments: &str) -> Result<()> {
     let script = format!(
         "#!/bin/sh\nfor argument do\n    shift\n    case $argument in --target=*) ;; \

@@ -13,7 +13,7 @@ use crate::help::Help;
 const CARGO_DENY_VERSION: &str = "0.20.2";
 
 impl Tools<'_> {
-    /// The check of licences, sources and banned crates.
+    /// cargo-deny, which checks licences, sources and banned crates.
     pub fn cargo_deny(&self) -> Result<PathBuf> {
         if let Some(path) = on_path("cargo-deny") {
             return Ok(path);
@@ -27,7 +27,7 @@ impl Tools<'_> {
         self.checked(&home.join("bin/cargo-deny"), "--version", &home)
     }
 
-    /// The standard library for another target; returns where it is.
+    /// Installs the standard library for another target; returns its folder.
     pub fn target(&self, target: &str) -> Result<PathBuf> {
         let root = &self.workspace.root;
         let libdir = || -> Result<PathBuf> {
@@ -54,7 +54,7 @@ impl Tools<'_> {
         libdir()
     }
 
-    /// A part of the Rust toolchain that a minimal installation leaves out.
+    /// Installs a part of the Rust toolchain that a minimal installation lacks.
     pub fn component(&self, name: &str, subcommand: &str) -> Result<()> {
         let root = &self.workspace.root;
         let works = Command::new("cargo")
@@ -88,7 +88,7 @@ fn install(name: &str, version: &str, dir: &Path) -> Result<()> {
     install
         .args(["install", "--quiet", name, "--version", version, "--root"])
         .arg(dir)
-        // They run for seconds but compile for minutes.
+        // They run for seconds but compile for minutes, so they are hardly optimised.
         .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1")
         .env("CARGO_PROFILE_RELEASE_DEBUG", "false")
         .env("CARGO_PROFILE_RELEASE_LTO", "off")

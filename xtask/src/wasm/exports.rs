@@ -1,16 +1,16 @@
-//! Exports of a WebAssembly module, renamed.
+//! Renames exports of a WebAssembly module.
 //!
 //! <https://webassembly.github.io/spec/core/binary/modules.html#export-section>
 
 use anyhow::{Context, Result, ensure};
 
-/// The number of the section that has the exports.
+/// The id of the export section.
 const EXPORTS: u8 = 7;
 /// The magic number and the version.
 const HEADER: usize = 8;
 
-/// Gives each export whose name begins with `prefix` the rest of its name, in place of the export that
-/// had it.
+/// Renames each export whose name begins with `prefix` to the rest of its name, and removes the export
+/// that had that name.
 pub fn rename(module: &[u8], prefix: &str) -> Result<Vec<u8>> {
     let (header, mut rest) = module.split_at_checked(HEADER).context("not a module")?;
     let mut renamed = header.to_vec();
@@ -32,7 +32,7 @@ fn rename_in(section: &[u8], prefix: &str) -> Result<Vec<u8>> {
     let mut exports: Vec<(&[u8], &[u8])> = Vec::new();
     for _ in 0..count {
         let (name, described) = read_sized(rest)?;
-        // A byte that says what it is, and its index.
+        // A byte for its kind, and its index.
         let (_, after) = read_number(described.get(1..).context("cut short")?)?;
         let (what, after) = described.split_at(described.len() - after.len());
         exports.push((name, what));
@@ -53,7 +53,7 @@ fn rename_in(section: &[u8], prefix: &str) -> Result<Vec<u8>> {
     Ok(renamed)
 }
 
-/// Bytes after their number; returns what follows, too.
+/// Bytes preceded by their number; also returns the remaining input.
 fn read_sized(bytes: &[u8]) -> Result<(&[u8], &[u8])> {
     let (size, rest) = read_number(bytes)?;
     rest.split_at_checked(size).context("cut short")
@@ -64,7 +64,7 @@ fn write_sized(to: &mut Vec<u8>, bytes: &[u8]) {
     to.extend(bytes);
 }
 
-/// An unsigned number, seven bits in each byte; returns what follows, too.
+/// An unsigned number, seven bits in each byte; also returns the remaining input.
 fn read_number(bytes: &[u8]) -> Result<(usize, &[u8])> {
     let len = bytes.iter().position(|byte| byte & 0x80 == 0);
     let (digits, rest) = bytes.split_at(len.context("cut short")? + 1);
