@@ -1,8 +1,8 @@
-//! IP addresses: read, cut to a prefix, written.
+//! IP addresses: parse, cut to a prefix, format.
 //!
-//! What is an address, and how one is written, is what the standard library says (`tests/`). Its
-//! own code for that takes 8 KB of the filter, and this takes 2. A crate of its own, because most
-//! requests have one: it is not built for size alone, as `policy` is.
+//! This crate accepts and writes addresses exactly as the standard library does (`tests/`), whose
+//! code would take 8 KB of the filter; this takes 2. It is a separate crate because most requests
+//! have an address: unlike `policy`, it is not optimized for size alone.
 
 use std::ops::Range;
 
@@ -12,13 +12,13 @@ const MAX_WRITTEN: usize = 39;
 /// An IPv4 or IPv6 address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address {
-    /// Of an IPv4 address the first four, and zeros.
+    /// An IPv4 address has its bytes in the first four, then zeros.
     bytes: [u8; 16],
     v4: bool,
 }
 
 impl Address {
-    /// Reads an address as RFC 4291 and RFC 6943 have it: four decimal numbers without leading
+    /// Reads an address as RFC 4291 and RFC 6943 define it: four decimal numbers without leading
     /// zeros, or up to eight hexadecimal ones, the last two perhaps as an IPv4 address.
     #[inline(never)]
     pub fn parse(text: &[u8]) -> Option<Self> {
@@ -31,7 +31,7 @@ impl Address {
         Some(Self { bytes, v4: false })
     }
 
-    /// Whether it is an IPv4 address, and no IPv6 address that holds one.
+    /// Whether it is an IPv4 address, not an IPv6 address that holds one.
     pub fn is_v4(&self) -> bool {
         self.v4
     }
@@ -64,7 +64,7 @@ impl Address {
         self
     }
 
-    /// The text of it, as RFC 5952 wants it.
+    /// Its text, as RFC 5952 requires.
     #[inline(never)]
     pub fn to_text(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(MAX_WRITTEN);
@@ -114,7 +114,7 @@ fn read_v4(text: &[u8]) -> Option<[u8; 4]> {
         let mut number = 0_u16;
         let before = rest.len();
         while let [digit @ b'0'..=b'9', after @ ..] = rest {
-            // To some readers a number with a leading zero is octal.
+            // Some readers take a number with a leading zero as octal.
             if number == 0 && rest.len() < before {
                 return None;
             }
@@ -163,7 +163,7 @@ fn read_v6(text: &[u8], out: &mut [u8; 16]) -> Option<()> {
             return None;
         }
     }
-    // The gap stands for a group at least.
+    // The gap stands for at least one group.
     if len > 7 && gap.is_some() || len < 8 && gap.is_none() {
         return None;
     }

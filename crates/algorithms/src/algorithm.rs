@@ -17,7 +17,7 @@ use crate::quota::Quota;
 use crate::token_bucket::TokenBucket;
 use crate::{Charged, Edges, Kind, Numbers, Outcome, ParameterError, Parameters, SlotId};
 
-/// An algorithm with its numbers, known to be good.
+/// An algorithm with validated numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Algorithm {
     parameters: Parameters,
@@ -26,7 +26,7 @@ pub struct Algorithm {
 
 /// A cost tested against one limit, and not charged yet.
 ///
-/// Several limits are all or nothing, so whether it is [charged](Self::charge) or
+/// A check charges all of its limits or none, so whether this one is [charged](Self::charge) or
 /// [left](Self::leave) depends on the others.
 pub struct Evaluation<'a>(Engines<'a>);
 
@@ -34,7 +34,7 @@ impl Algorithm {
     /// Validates parameters.
     ///
     /// # Errors
-    /// The first thing wrong with them, with the value that would do.
+    /// The first invalid parameter, with the nearest valid value.
     pub fn new(parameters: &Parameters) -> Result<Self, ParameterError> {
         parameters.belong_together()?;
         Ok(Self {
@@ -58,13 +58,13 @@ impl Algorithm {
         each!(Engine, &self.engine, quota => quota.limit())
     }
 
-    /// The time in which a used-up quota comes back whole, in milliseconds, rounded up.
+    /// The time in which a used-up quota refills completely, in milliseconds, rounded up.
     pub fn window_ms(&self) -> u64 {
         each!(Engine, &self.engine, quota => quota.window_ms())
     }
 
-    /// The largest step back of the clock, in milliseconds, that is waited out; after a larger
-    /// one the state's times are moved along.
+    /// The largest step back of the clock, in milliseconds, that the bucket waits out. After a
+    /// larger one its stored times are moved back with the clock.
     pub fn horizon_ms(&self) -> u64 {
         each!(Engine, &self.engine, quota => quota.horizon_ms())
     }
@@ -79,19 +79,19 @@ impl Algorithm {
     }
 
     /// Credits units: they count as if they had not been used, except that leased units stay
-    /// outstanding. In windows and logs the newest go first, which would have counted longest.
-    /// `ttl_ms` is the limit's lease time, 0 if it has none.
+    /// outstanding. Windows and logs credit the newest units first, because those would count
+    /// longest. `ttl_ms` is the limit's lease time, 0 if it has none.
     #[must_use]
     pub fn credit(&self, state: &State, now_ms: u64, ttl_ms: u64, units: u64) -> State {
         let now_ms = now_ms.min(TIME_MAX_MS);
         self.engine.credit(state, now_ms, ttl_ms, units)
     }
 
-    /// Refunds a charge because another limit then denied the request: what still counts of it is
-    /// removed, at most once for each charge. A bucket refunds what has not drained since, but no
-    /// leased units; a window only what it still counts; a queue the slot, as far as it is still to
-    /// come; and none of them after the clock stepped back. So a bucket never has more left than
-    /// without the charge.
+    /// Refunds a charge after another limit denied the request: removes the part that still counts.
+    /// Call it at most once for each charge. A bucket refunds what has not drained since, but no
+    /// leased units; a window only what it still counts; a queue the part of the slot that is still
+    /// to come. Nothing is refunded after the clock stepped back. So a bucket never has more left
+    /// than without the charge.
     #[must_use]
     pub fn refund(&self, state: &State, now_ms: u64, charge: &Charged) -> State {
         let now_ms = now_ms.min(TIME_MAX_MS);
@@ -114,8 +114,8 @@ impl Algorithm {
         self
     }
 
-    /// The same limit, which may owe more than its capacity: a GCRA as the token bucket that it is,
-    /// because an arrival time alone does not say how much of it is owed beyond.
+    /// The same limit, able to owe more than its capacity. A GCRA becomes the equivalent token
+    /// bucket, because an arrival time alone does not show how much is owed beyond the capacity.
     #[must_use]
     pub const fn owing_beyond(mut self) -> Self {
         if let Engine::Gcra(gcra) = self.engine {
@@ -136,7 +136,7 @@ impl Algorithm {
         self
     }
 
-    /// Whether a request that is charged has a slot, which it may free.
+    /// Whether a charged request gets a slot, which it may free.
     pub const fn gives_slots(&self) -> bool {
         self.parameters.max_delay_ms.is_some() || matches!(self.parameters.kind, Kind::Concurrency)
     }
@@ -158,7 +158,7 @@ impl Algorithm {
         }
     }
 
-    /// Whether a store may decide at this time: the edges of calendar windows are known for it.
+    /// Whether a store may decide at this time: the known edges of calendar windows cover it.
     pub fn covers(&self, now_ms: u64) -> bool {
         self.edges().is_none_or(|edges| edges.cover(now_ms))
     }
@@ -169,8 +169,8 @@ impl Algorithm {
         Some(edges.at(now_ms, self.parameters.rate.period_ms))
     }
 
-    /// For how long a state counts after it is unused, in milliseconds: another caller may take a
-    /// calendar window that ended here for the current one.
+    /// How long a state is kept after it is unused, in milliseconds: by another caller's edges, a
+    /// calendar window that ended here may still be the current one.
     pub const fn linger_ms(&self) -> u64 {
         match &self.engine {
             Engine::CalendarWindow(_) => CalendarWindow::linger_ms(),
@@ -227,7 +227,7 @@ impl Evaluation<'_> {
         each!(Engines, &self.0, evaluated => evaluated.fits())
     }
 
-    /// Charges the cost, and grants the units queried, if the cost fits.
+    /// Charges the cost and grants the lease units wanted, if the cost fits.
     pub fn charge(self) -> Outcome {
         each!(Engines, self.0, evaluated => evaluated.charge())
     }

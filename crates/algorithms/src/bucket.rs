@@ -8,7 +8,8 @@
 use crate::integers::{PRODUCT_MAX, gcd, scale_up};
 use crate::{Numbers, ParameterError, Parameters};
 
-/// As many parts as any capacity, and in a state still exact beside a time and a generation.
+/// The most parts that a bucket owes: as many as the largest capacity, and still exact in a state
+/// beside a time and a generation.
 pub(crate) const OWED_MAX: u64 = 1 << 51;
 
 /// Capacity and drain of one bucket, validated.
@@ -58,22 +59,22 @@ impl Bucket {
         }
     }
 
-    /// The debt of a bucket used up, in parts.
+    /// The debt of a used-up bucket, in parts.
     pub const fn full(&self) -> u64 {
         self.capacity * self.parts_per_unit
     }
 
-    /// The largest step back of the clock that is not taken for a wrong clock.
+    /// The largest step back of the clock that does not count as a clock fault.
     pub const fn horizon_ms(&self) -> u64 {
         self.full() / self.parts_per_ms
     }
 
-    /// As [`Self::horizon_ms`], where so many parts are owed beyond the capacity.
+    /// As [`Self::horizon_ms`], with `over` parts owed beyond the capacity.
     pub const fn horizon_over_ms(&self, over: u64) -> u64 {
         (self.full() + over) / self.parts_per_ms
     }
 
-    /// Parts owed beyond the capacity that are stored in other parts, rounded up to these.
+    /// Converts parts owed beyond the capacity from those of another rate, rounded up.
     pub fn adopt_over(&self, over: u64, parts_per_unit: u64) -> u64 {
         let (units, rest) = (over / parts_per_unit, over % parts_per_unit);
         let parts = units.saturating_mul(self.parts_per_unit);
@@ -107,7 +108,7 @@ impl Bucket {
         }
     }
 
-    /// A debt stored in other parts, rounded up to these, at most the capacity.
+    /// Converts a debt from the parts of another rate, rounded up, to at most the capacity.
     pub fn adopt(&self, debt: u64, parts_per_unit: u64) -> u64 {
         let (units, rest) = (debt / parts_per_unit, debt % parts_per_unit);
         if units >= self.capacity {
@@ -122,8 +123,8 @@ impl Bucket {
         (debt + units.min(self.capacity) * self.parts_per_unit).min(self.full())
     }
 
-    /// Units as parts. Leases may be more than a capacity that was lowered after them, and then
-    /// count as so many parts that none are left.
+    /// Units as parts. Leases may exceed a capacity that was lowered after their grant; they then
+    /// count as so many parts that nothing is left.
     pub fn owed(&self, units: u64) -> u64 {
         units.saturating_mul(self.parts_per_unit).min(OWED_MAX)
     }

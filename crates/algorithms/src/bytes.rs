@@ -9,15 +9,15 @@ use crate::{
     Span, State, TokenBucketState,
 };
 
-/// The size of the longest encoded state: a queue's with as many freed intervals as are kept.
+/// The size of the longest encoded state: a queue with the most freed intervals that are kept.
 pub const STATE_BYTES_MAX: usize = QUEUE_BYTES + 2 * NUMBER * FREE_KEPT;
 
 /// Freed intervals that are kept; of more, the latest are lost.
 const FREE_KEPT: usize = 6;
 
-/// The size of any other.
+/// The size of any other encoded state.
 const STATE_BYTES: usize = 32;
-/// Of a queue's without freed intervals.
+/// The size of a queue without freed intervals.
 const QUEUE_BYTES: usize = STATE_BYTES + NUMBER;
 
 /// Bytes of one number: enough for the 53 bits that every number keeps to.
@@ -34,9 +34,9 @@ const QUEUE: u8 = 5;
 const CALENDAR_WINDOW: u8 = 6;
 
 impl State {
-    /// The state in a few bytes; `None` for one that has no small size: logs and sub-windows, and
-    /// what has units leased out, which no proxy keeps. Of a queue without its turns: who frees a
-    /// slot here does so once.
+    /// The state in a few bytes; `None` if it has no small size (logs and sub-windows) or has
+    /// leased units, which no proxy keeps. A queue is encoded without its turns, because a proxy
+    /// frees a slot only once.
     pub fn to_bytes(&self) -> Option<Vec<u8>> {
         let bytes = match self {
             Self::Queue(s) => return queue_to_bytes(s),

@@ -1,10 +1,10 @@
 //! Calendar windows: the days, weeks, months or years of a time zone, by their edges.
 //!
-//! Where the edges are is the caller's to say ([`Edges`]): nothing here has time zone data. A window
-//! is labelled by its serial, the number of its local day, week, month or year. A limiter with other
-//! edges (other time zone data, another zone after an edit) counts in the same window under the same label.
+//! The caller supplies the edges ([`Edges`]): this crate has no time zone data. A window is labelled by its
+//! serial, the number of its local day, week, month or year. A limiter with other edges (other time zone
+//! data, another zone after an edit) counts in the same window under the same label.
 
-/// What a rate may name in the place of a length.
+/// A calendar unit, which a rate may name instead of a length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CalendarUnit {
     /// From local midnight to local midnight.
@@ -60,7 +60,7 @@ pub const UTC: &str = "UTC";
 /// Windows whose edges are known: the one before the current one, the current one, and three after it.
 pub const WINDOWS_KNOWN: usize = 5;
 
-/// When some windows in a row start.
+/// The edges of consecutive windows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Edges {
     serial: u32,
@@ -81,8 +81,8 @@ pub struct CalendarWindow {
 }
 
 impl Edges {
-    /// Windows of which the first has the label `serial`: the starts of them all, and the end of the
-    /// last. Starts in whole seconds, none before the one before it.
+    /// Windows from the label `serial` on: the starts of all of them, and the end of the last.
+    /// Starts are in whole seconds and never decrease.
     pub fn new(serial: u32, starts_ms: [u64; WINDOWS_KNOWN + 1]) -> Self {
         let mut lengths_s = [0; WINDOWS_KNOWN];
         let ends = starts_ms.iter().skip(1);
@@ -114,15 +114,15 @@ impl Edges {
         starts
     }
 
-    /// Whether a store may decide at this time: it is in the first three windows. A state may be two
-    /// windows ahead, and its end is known too.
+    /// Whether a store may decide at this time: it is in one of the first three windows. A state
+    /// may be two windows ahead, and its end must be known, too.
     pub fn cover(&self, now_ms: u64) -> bool {
         let [first_ms, _, _, end_ms, ..] = self.starts_ms();
         (first_ms..end_ms).contains(&now_ms)
     }
 
-    /// The window of a time, and for a time before all of them the first. Behind those that are known
-    /// windows have `length_ms`, which is not 0.
+    /// The window of a time; the first window for an earlier time. Windows after the known ones
+    /// have `length_ms`, which is not 0.
     pub fn at(&self, now_ms: u64, length_ms: u64) -> CalendarWindow {
         let starts = self.starts_ms();
         let [.., end_ms] = starts;
@@ -140,8 +140,8 @@ impl Edges {
         self.nth(serial.saturating_sub(u64::from(self.serial)), length_ms)
     }
 
-    /// The edges of windows that each are so many of these, at least 1. Those that are not known have
-    /// `length_ms`.
+    /// The edges of longer windows: each joins `windows` of these, at least 1. Windows that are not
+    /// known have `length_ms`.
     #[must_use]
     pub fn grouped(&self, windows: u64, length_ms: u64) -> Self {
         if windows <= 1 {
@@ -163,7 +163,7 @@ impl Edges {
         Self::new(serial, [0, 1, 2, 3, 4, 5].map(start_ms))
     }
 
-    /// The same windows, as much later or earlier as `to_ms` is than `from_ms`.
+    /// The same windows, moved by `to_ms - from_ms`.
     #[must_use]
     pub const fn moved(&self, from_ms: u64, to_ms: u64) -> Self {
         let first_ms = self.first_ms.saturating_add(to_ms);

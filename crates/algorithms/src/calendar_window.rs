@@ -1,9 +1,9 @@
 //! Fixed window counter whose windows are days, weeks, months or years of a time zone.
 //!
 //! Guarantee: at most N under each label, whichever edges the callers pass and however their clocks
-//! step: a window that is labelled later starts at 0, and under an earlier label the stored count goes
-//! on. An edit of the zone forwards admits N once more, as a new window would; one backwards keeps the
-//! count up to a day longer.
+//! step: a later label starts at 0, and under an earlier label the stored count goes on. An edit
+//! that moves the zone forwards admits N once more, as a new window does; one that moves it
+//! backwards keeps the count up to a day longer.
 
 use crate::granted::{self, Granted};
 use crate::integers::PRODUCT_MAX;
@@ -12,19 +12,19 @@ use crate::quota::{Loaded, Quota, state_of};
 use crate::window::Window;
 use crate::{CalendarUnit, Edges, Numbers, ParameterError, Parameters, WeekStart, kinds};
 
-/// A state is at most so many windows ahead without a wrong clock: of two zones the local dates differ
+/// How many windows a state may be ahead without a clock fault: the local dates of two zones differ
 /// by up to two days.
 const AHEAD_MAX: u64 = 2;
 
-/// How long after its end a window must be known: another caller may take it for current. Zones differ
-/// by up to 26 hours.
+/// How long a window is kept after its end: for another caller it may still be the current one.
+/// Zones differ by up to 26 hours.
 const LINGER_MS: u64 = 26 * 3_600_000;
 
 /// A calendar window's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct CalendarWindow {
     window: Window,
-    /// What windows are of, as a state names it: 1 and more.
+    /// The unit's code in a state, from 1.
     unit: u8,
     pub(crate) edges: Edges,
 }
@@ -32,7 +32,7 @@ pub(crate) struct CalendarWindow {
 /// What is stored of a calendar window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CalendarWindowState {
-    /// What windows are of: 1 days, 2 weeks from Monday, 3 months, 4 years, 5 weeks from Sunday.
+    /// The unit: 1 days, 2 weeks from Monday, 3 months, 4 years, 5 weeks from Sunday.
     pub unit: u8,
     /// The window's label.
     pub serial: u64,
@@ -71,7 +71,7 @@ impl CalendarWindow {
         })
     }
 
-    /// For how long a state counts after [`Quota::reset_after_ms`], in milliseconds.
+    /// How long a state is kept after [`Quota::reset_after_ms`], in milliseconds.
     pub const fn linger_ms() -> u64 {
         LINGER_MS
     }
@@ -80,8 +80,8 @@ impl CalendarWindow {
         self.edges.at(now_ms, self.window.length_ms)
     }
 
-    /// The stored count as it counts in the window that is picked: in which window it goes on, and
-    /// whether that is after a fault of the clock; `None`: not at all.
+    /// The window in which the stored count goes on if `picked` is the current one, and whether a
+    /// clock was at fault; `None`: the count is past.
     fn reconcile(
         &self,
         stored: &CalendarWindowState,
@@ -115,7 +115,7 @@ impl Quota for CalendarWindow {
         self.window.limit
     }
 
-    /// That of the second window known, which is the current one.
+    /// The length of the second known window, which is the current one.
     fn window_ms(&self) -> u64 {
         let [_, start_ms, end_ms, ..] = self.edges.starts_ms();
         match end_ms - start_ms {
@@ -195,8 +195,8 @@ impl Quota for CalendarWindow {
         usage.used > before
     }
 
-    /// Units of an earlier window are past. Those of the next one open it; a proxy whose clock is
-    /// further ahead is not believed.
+    /// Ignores units of an earlier window. Units of the next one open it; a label further ahead
+    /// comes from a wrong clock, and its units count in the open window.
     fn admitted(&self, usage: &mut CalendarWindowUsage, units: u64, serial: Option<u64>) -> bool {
         match serial {
             Some(serial) if serial < usage.open.serial => return false,

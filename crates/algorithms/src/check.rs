@@ -17,7 +17,7 @@ pub struct Stored {
     pub generation: u64,
     /// The state.
     pub state: State,
-    /// Units reserved in it, of a limit whose responses say their cost.
+    /// Units reserved in it, if the limit's responses state their cost.
     pub reservations: Option<Box<Reservations>>,
 }
 
@@ -44,15 +44,15 @@ pub struct Part<'a> {
     pub cost: u64,
     /// Units admitted earlier without the limiter; charged once, whatever is left.
     pub debit: u64,
-    /// The label of the calendar window that they were admitted in; `None`: that of now.
+    /// The label of the calendar window in which they were admitted; `None`: the current one.
     pub debit_serial: Option<u64>,
     /// A query for leased units, and settlements of earlier ones.
     pub lease: LeaseAsk<'a>,
     /// Slots of a queue that requests released.
     pub free: &'a [Freed],
-    /// Of a limit whose responses say their cost: what is reserved and settled.
+    /// For a limit whose responses state their cost: what is reserved and settled.
     pub costs: Option<Costs<'a>>,
-    /// Of a limit with a penalty: the bucket's denials.
+    /// For a limit with a penalty: the bucket's denials.
     pub penalty: Option<PenaltyAsk<'a>>,
     /// What happens over the limit.
     pub mode: Mode,
@@ -63,7 +63,7 @@ pub struct Part<'a> {
 pub struct PenaltyAsk<'a> {
     /// When it is penalized.
     pub penalty: Penalty,
-    /// What is stored of it.
+    /// The stored denials.
     pub stored: Option<&'a Denials>,
     /// Denials that proxies decided from their caches: counted first, whatever the decision.
     pub reported: u64,
@@ -74,24 +74,24 @@ pub struct PenaltyAsk<'a> {
 pub struct Costs<'a> {
     /// The cost is a reservation with this secret.
     pub secret: Option<u64>,
-    /// True costs of earlier reservations: executed first, whatever the decision.
+    /// True costs of earlier reservations: applied first, whatever the decision.
     pub settle: &'a [CostSettlement],
-    /// Add up what is reserved and not settled yet: every record is read.
+    /// Add up what is reserved and not settled yet, which reads every record.
     pub count_open: bool,
 }
 
 /// Options of a check as a whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Options {
-    /// Peek: only debits, settlements, reported denials and freed slots are executed.
+    /// Peek: apply only debits, settlements, reported denials and freed slots.
     pub peek: bool,
-    /// The check is denied whatever these limits say: nothing is charged, but those that it does not fit count a
-    /// denial.
+    /// Deny the check whatever these limits decide: charge nothing, but count a denial at each
+    /// limit that the check does not fit.
     pub denied: bool,
     /// The caller has just confirmed its policy with the store, so a newer generation in the
     /// state is a leftover (a backup was restored), not a newer edit.
     pub force: bool,
-    /// What becomes of debits.
+    /// How debits are applied.
     pub debits: Debits,
 }
 
@@ -113,13 +113,13 @@ pub struct LimitVerdict {
     pub decision: Decision,
     /// Units taken by the check's cost.
     pub charged: u64,
-    /// The surplus granted.
+    /// The lease units granted.
     pub lease: Option<Lease>,
     /// The slot that a queue gave.
     pub slot: Option<QueueSlot>,
     /// Units leased out that may still be used.
     pub leased: u64,
-    /// What became of reservations.
+    /// What was reserved and settled.
     pub reserved: Reserved,
     /// The bucket's penalty.
     pub penalty: PenaltyStatus,
@@ -275,7 +275,7 @@ impl<'a> Part<'a> {
         })
     }
 
-    /// Only usage moves the generation on; a shift of the time base leaves it.
+    /// Only usage advances the generation; a shift of the time base does not.
     fn generation_to_store(&self, outcome: &Outcome) -> u64 {
         match self.stored {
             Some(stored) if outcome.charged == 0 && !outcome.changed => stored.generation,

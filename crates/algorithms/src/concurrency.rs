@@ -1,12 +1,12 @@
 //! Requests in flight: a slot for each request that has not ended.
 //!
-//! Source: "Redis in Action", J. Carlson, 2013, 6.3 (counting semaphores), with its mistakes mended:
-//! one clock, and a repeated take counts once.
+//! Source: "Redis in Action", J. Carlson, 2013, 6.3 (counting semaphores), with two corrections:
+//! one clock decides, and a repeated take counts once.
 //!
-//! A slot is an id with an expiry. Its holder renews it before that, and frees it. Guarantee: slots
-//! that never lapsed are never more than the limit. One that lapsed, because its holder was cut off,
-//! and still runs is entered again above the limit, and until fewer than `limit` are held no other is
-//! taken. A slot that nobody renews is gone after its ttl.
+//! A slot is an id with an expiry. Its holder renews it before it expires, and frees it. Guarantee: slots
+//! that never lapsed are never more than the limit. If a slot lapsed because its holder was cut off and its
+//! request still runs, it is entered again, above the limit if need be; no other slot is given until fewer
+//! than `limit` are held. A slot that nobody renews expires after its ttl.
 
 mod held;
 mod id;
@@ -19,7 +19,7 @@ pub use id::{InFlightSlot, Missing, SlotAct, SlotId};
 
 /// The most slots of a bucket.
 const LIMIT_MAX: u64 = 100_000;
-/// Slots of a bucket beyond which none is entered again.
+/// A bucket with this many slots enters none again.
 const HELD_MAX: u64 = 2 * LIMIT_MAX;
 /// The shortest and the longest time that a slot lives without being renewed, in milliseconds.
 const TTL_MIN_MS: u64 = 100;
@@ -156,12 +156,12 @@ impl Quota for Concurrency {
         }
     }
 
-    /// What was admitted elsewhere is held elsewhere.
+    /// Ignores debits: a slot that was given elsewhere is held elsewhere.
     fn charge(&self, _usage: &mut SlotUsage, _units: u64) -> bool {
         false
     }
 
-    /// Frees slots of Envoy's rate limit service, which names none: those that expire first.
+    /// Frees slots of Envoy's rate limit service, whose requests have no ids: those that expire first.
     fn credit(&self, usage: &mut SlotUsage, units: u64) {
         let of_service = usage
             .slots

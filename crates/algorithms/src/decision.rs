@@ -43,7 +43,7 @@ pub struct Decision {
     pub remaining: u64,
     /// When the same cost would be admitted.
     pub retry_after: RetryAfter,
-    /// Milliseconds until the bucket is completely unused, if nothing else came.
+    /// Milliseconds until the bucket is completely unused, if nothing else comes.
     pub reset_after_ms: u64,
     /// Milliseconds an admitted request is held before it starts (queues only, else 0).
     pub delay_ms: u64,
@@ -72,27 +72,26 @@ pub struct Freed {
     pub units: u64,
 }
 
-/// A decision and what it leaves to be stored.
+/// A decision and the state to store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
     /// The answer.
     pub decision: Decision,
     /// Units taken by the check's cost; a debit is not counted here.
     pub charged: u64,
-    /// The surplus granted.
+    /// The lease units granted.
     pub lease: Option<Lease>,
     /// The slot of an admitted request, where a queue can name it.
     pub slot: Option<QueueSlot>,
-    /// Units leased out that may still be used, this grant among them. Windows do not count them
-    /// apart.
+    /// Outstanding lease units, this grant included. Windows do not count them separately.
     pub leased: u64,
-    /// What became of reservations.
+    /// What was reserved and settled.
     pub reserved: Reserved,
-    /// The reservations to store with the state; `None`: those that are stored.
+    /// The reservations to store with the state; `None`: unchanged.
     pub reservations: Option<Box<Reservations>>,
-    /// Whether more than the cost was stored: a debit, a grant, what became of one, or a freed slot.
+    /// Whether more than the cost was stored: a debit, a grant, a settlement, or a freed slot.
     pub changed: bool,
-    /// The state to store; `None`: what is stored stays as it is.
+    /// The state to store; `None`: unchanged.
     pub write: Option<State>,
 }
 
@@ -105,6 +104,6 @@ pub struct Charged {
     pub units: u64,
     /// The limit's ttl for leases, in milliseconds; 0 if it has none.
     pub lease_ttl_ms: u64,
-    /// Of a queue, the slot.
+    /// The slot, for a queue.
     pub slot: Option<QueueSlot>,
 }

@@ -1,10 +1,10 @@
-//! Why parameters cannot be used, with the value that would do.
+//! Why parameters are invalid, with the nearest valid value.
 
 use std::fmt;
 
 use crate::{CalendarUnit, Kind};
 
-/// What is wrong with [`crate::Parameters`], and the nearest value that would be right.
+/// What is invalid in [`crate::Parameters`], and the nearest valid value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ParameterError {
     /// The rate's period is 0.
@@ -62,13 +62,13 @@ pub enum ParameterError {
         /// The unit of the rate.
         unit: CalendarUnit,
     },
-    /// A rate per day, week, month or year, whose windows start elsewhere.
+    /// A rate per day, week, month or year with an `align`: the calendar says when its windows start.
     CalendarAlign {
         /// The unit of the rate.
         unit: CalendarUnit,
     },
-    /// A parameter (as written in a limits file) of calendar windows on a limit that has none, or no
-    /// weeks.
+    /// A parameter of calendar windows (as written in a limits file) on a limit without calendar
+    /// windows, or without weeks.
     NoCalendar(&'static str),
 }
 

@@ -6,13 +6,13 @@ use crate::quota::{Loaded, Quota};
 use crate::reservations::{Reservations, Reserved};
 use crate::{Ask, Debits, Decision, Lease, Outcome, QueueSlot, RetryAfter, State};
 
-/// A cost tested against one limit, to be finished either way.
+/// A cost tested against one limit, to be charged or left.
 pub(crate) struct Evaluated<'a, Q: Quota> {
     quota: &'a Q,
     loaded: Loaded<'a, Q>,
     ask: Ask<'a>,
     now_ms: u64,
-    /// What became of reservations, and what of them is stored.
+    /// What was reserved and settled, and the reservations to store.
     reserved: Reserved,
     reservations: Option<Box<Reservations>>,
     /// Whether there is something to store even if the cost is not charged.
@@ -46,7 +46,7 @@ impl<'a, Q: Quota> Evaluated<'a, Q> {
         }
     }
 
-    /// As [`Self::new`], of a bucket that nothing is leased out of.
+    /// As [`Self::new`], for a bucket without leases.
     pub fn here(
         quota: &'a Q,
         state: Option<&'a State>,
@@ -64,7 +64,7 @@ impl<'a, Q: Quota> Evaluated<'a, Q> {
         Self::test(quota, loaded, ask, debited)
     }
 
-    /// Adds the debit, or gives it back; says whether that changed anything.
+    /// Adds the debit, or gives it back; returns whether that changed anything.
     fn debit(quota: &Q, usage: &mut Q::Usage<'_>, ask: &Ask<'_>) -> bool {
         match ask.debits {
             Debits::Admitted => quota.admitted(usage, ask.debit, ask.debit_serial),
@@ -98,7 +98,7 @@ impl<'a, Q: Quota> Evaluated<'a, Q> {
         self.fits
     }
 
-    /// Takes the cost, if it fits and is not 0, and then what is wanted beyond it.
+    /// Charges the cost, if it fits and is not 0, then grants the lease units wanted.
     pub fn charge(mut self) -> Outcome {
         if !self.fits {
             return self.leave();
@@ -111,7 +111,7 @@ impl<'a, Q: Quota> Evaluated<'a, Q> {
         self.finish(delay_ms, cost, lease, slot)
     }
 
-    /// As [`Self::charge`], of a bucket that nothing is leased out of.
+    /// As [`Self::charge`], for a bucket without leases.
     pub fn charge_here(mut self) -> Outcome {
         if !self.fits {
             return self.leave();
@@ -121,7 +121,7 @@ impl<'a, Q: Quota> Evaluated<'a, Q> {
         self.finish(delay_ms, cost, None, slot)
     }
 
-    /// Takes a cost that fits; how long its request is held, and its slot.
+    /// Charges a cost that fits; returns how long its request is held, and its slot.
     fn take(&mut self) -> (u64, Option<QueueSlot>) {
         let (usage, cost) = (&mut self.loaded.usage, self.ask.cost);
         let delay_ms = self.quota.delay_ms(usage, cost);
@@ -142,7 +142,7 @@ impl<'a, Q: Quota> Evaluated<'a, Q> {
         }
     }
 
-    /// Takes nothing.
+    /// Charges nothing.
     pub fn leave(self) -> Outcome {
         let delay_ms = if self.fits {
             self.quota.delay_ms(&self.loaded.usage, self.ask.cost)

@@ -51,9 +51,9 @@ impl FixedWindow {
         })
     }
 
-    /// The window open at `now_ms`, given the start of one that is stored: its start, and
-    /// whether it is that one. An aligned window is the one that holds the stored start, so
-    /// that a count survives an edit of W only into the window it belongs to.
+    /// The start of the window open at `now_ms`, and whether a stored count that started at
+    /// `start_ms` belongs to it. To an aligned window it does if that holds `start_ms`, so a count
+    /// survives an edit of W only in the window it belongs to.
     const fn open_at(&self, now_ms: u64, start_ms: u64) -> (u64, bool) {
         match self.align {
             Align::Epoch => {

@@ -7,12 +7,11 @@
 //! equal to a token bucket as long as the rate is not edited and the clock
 //! does not step back.
 //!
-//! The state is one theoretical arrival time (TAT), in whole milliseconds and
-//! a fraction: as one number of 1/(N/g) ms it would pass 53 bits. An edit keeps
-//! the debt as time. One number cannot be clamped, so a step back of the clock
-//! by d costs d of availability, bounded by the rule that also serves a lowered
-//! burst: a TAT later than now + C/r becomes now + C/r. What was charged beyond the capacity is
-//! therefore stored apart, with the time of it: neither rule forgives that.
+//! The state is one theoretical arrival time (TAT), in whole milliseconds and a fraction: as one
+//! number of 1/(N/g) ms it would pass 53 bits. An edit keeps the debt as time. One number cannot be
+//! clamped, so a step back of the clock by d costs d of availability, bounded by the rule that also
+//! serves a lowered burst: a TAT later than now + C/r becomes now + C/r. What was charged beyond
+//! the capacity is therefore stored separately, with its time: neither rule forgives it.
 
 use crate::bucket::{Bucket, OWED_MAX};
 use crate::integers::scale_up;
@@ -42,7 +41,7 @@ pub struct GcraState {
     /// far step back of the clock moves the leases along, and a TAT alone does not distinguish it
     /// from a lowered burst.
     pub at_ms: u64,
-    /// Of the debt at `at_ms`, what was charged beyond the capacity, in 1/`parts_per_ms`
+    /// The part of the debt at `at_ms` that was charged beyond the capacity, in 1/`parts_per_ms`
     /// milliseconds. It drains first.
     pub over: u64,
 }
@@ -79,7 +78,7 @@ impl Gcra {
             .saturating_add(parts)
     }
 
-    /// What is left of the parts owed beyond the capacity, as time in other parts of it.
+    /// What is left of the debt beyond the capacity, converted from the stored parts to those of this rate.
     fn over(&self, state: &GcraState, now_ms: u64) -> u64 {
         let (per_ms, unit) = (self.bucket.parts_per_ms, state.parts_per_ms);
         let whole = (state.over / unit).saturating_mul(per_ms);
@@ -206,7 +205,7 @@ impl Quota for Gcra {
     }
 }
 
-/// The time of a state, where that has one.
+/// The `at_ms` of a state: 0 without leases and `over`.
 const fn dated(at_ms: u64, leases: Option<Leases>, over: u64) -> u64 {
     if leases.is_some() || over > 0 {
         at_ms

@@ -7,18 +7,18 @@
 
 use crate::lease::{Lease, LeaseAsk, Settlement, marks};
 
-/// A grant is at most the room divided by the proxies and by this. Nothing refills a window before
-/// its end: units stranded on one proxy are denied to others, and the smaller the last grants, the
-/// fewer these are.
+/// A grant is at most the room divided by the number of proxies and by this. Nothing refills a
+/// window before its end: units stranded on one proxy are denied to others, and the smaller the
+/// last grants, the fewer these are.
 const SHARES: u64 = 8;
 
 /// Outstanding grants of the current count and of the one before it, named by the start of their
-/// count. Never both numbers are 0 in a state.
+/// count. A state never has 0 for both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Granted {
     /// Units of the current count, which is never less.
     pub current: u64,
-    /// Units of the count before: all of them are past their time, and may be returned.
+    /// Units of the count before: all of them have expired, and may still be returned.
     pub previous: u64,
     /// The proxies with grants of the current count: one bit for each mark.
     pub seen: u64,
@@ -49,7 +49,7 @@ impl Granted {
         Self { previous, ..self }.kept()
     }
 
-    /// Grants the units queried, up to a fair part of the room, of the count that started at
+    /// Grants the units wanted, up to a fair share of the room, from the count that started at
     /// `epoch`.
     pub(crate) fn grant(
         &mut self,
@@ -70,8 +70,8 @@ impl Granted {
     }
 }
 
-/// For how long units of a count may be used that goes on for so long; `None`: nothing is granted. A
-/// millisecond less, because the clock that was read had not its fraction.
+/// The ttl of a grant from a count that ends after `end_after_ms`; `None`: nothing is granted. It
+/// ends a millisecond before the count, because the clock is read in whole milliseconds.
 pub(crate) fn ttl_ms(ask: &LeaseAsk<'_>, end_after_ms: u64) -> Option<u64> {
     let ttl_ms = ask.ttl_ms.min(end_after_ms.saturating_sub(1));
     (ttl_ms > 0 && ask.want > 0).then_some(ttl_ms)

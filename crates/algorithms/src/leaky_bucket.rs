@@ -21,7 +21,7 @@ use crate::{Freed, Numbers, ParameterError, Parameters, QueueSlot, State, kinds}
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct LeakyBucket {
     meter: TokenBucket,
-    /// Of a queue; a meter has none.
+    /// The longest delay of a queue; a meter has none.
     pub max_delay_ms: Option<u64>,
 }
 
@@ -38,7 +38,7 @@ pub struct QueueState {
 #[derive(Clone, Debug)]
 pub(crate) struct LeakyUsage {
     meter: TokenBucketUsage,
-    /// Of a queue, what was freed and how slots are named.
+    /// A queue's freed time, and how its slots are named.
     slots: Option<Slots>,
 }
 
@@ -63,7 +63,7 @@ impl LeakyBucket {
         &self.meter.bucket
     }
 
-    /// Of a queue, how long requests may be held, and its slots.
+    /// A queue's longest delay, and its slots; `None` for a meter.
     fn queue<'u>(&self, usage: &'u LeakyUsage) -> Option<(u64, &'u Slots)> {
         Some((self.max_delay_ms?, usage.slots.as_ref()?))
     }
@@ -173,8 +173,8 @@ impl Quota for LeakyBucket {
         Loaded { usage, shifted }
     }
 
-    /// Of a queue what freed time holds, if it is more; none where the next request would be held
-    /// too long.
+    /// In a queue, the larger of what fits behind the last slot and into freed time. Nothing fits
+    /// behind it while the next request would be held too long.
     fn room(&self, usage: &LeakyUsage) -> Option<u64> {
         let queue = self.queue(usage);
         let freed = queue.and_then(|(max_ms, slots)| slots.room(self.bucket(), max_ms));
@@ -228,7 +228,7 @@ impl Quota for LeakyBucket {
     }
 
     fn refund(&self, usage: &mut LeakyUsage, charged_at_ms: u64, units: u64) -> bool {
-        // A queue refunds a slot, which is freed by its name.
+        // A queue refunds by freeing the slot by its name.
         let meter = self.max_delay_ms.is_none();
         meter && (self.meter).refund(&mut usage.meter, charged_at_ms, units)
     }
@@ -248,7 +248,7 @@ impl Quota for LeakyBucket {
         self.meter.reset_after_ms(&usage.meter)
     }
 
-    /// Counted on the bucket's clock: after a small step back of the caller's, spacing holds.
+    /// Counts by the bucket's clock, so that spacing holds after a small step back of the caller's.
     fn delay_ms(&self, usage: &LeakyUsage, cost: u64) -> u64 {
         let bucket = self.bucket();
         self.queue(usage).map_or(0, |(max_ms, slots)| {

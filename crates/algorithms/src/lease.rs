@@ -11,7 +11,7 @@
 
 use crate::bucket::Bucket;
 
-/// The shortest ttl of a lease, in milliseconds: below it a round trip is a good part of it.
+/// The shortest ttl of a lease, in milliseconds: a round trip takes a good part of a shorter one.
 pub const LEASE_TTL_MIN_MS: u64 = 10;
 /// The longest, in milliseconds: units of a proxy that died are missing for two of these.
 pub const LEASE_TTL_MAX_MS: u64 = 60_000;
@@ -48,18 +48,17 @@ pub struct Settlement {
 pub struct Lease {
     /// How many.
     pub units: u64,
-    /// The name of the grant in settlements; of a window's, the start of the count that was
-    /// charged.
+    /// The name of the grant in settlements; for a window, the start of the count that was charged.
     pub epoch: u64,
     /// For how long they may be used, in milliseconds from the sending of the check.
     pub ttl_ms: u64,
 }
 
-/// A bucket's outstanding grants. Never both counts are 0.
+/// A bucket's outstanding grants. The two counts are never both 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Leases {
     /// The name of the current epoch; the one before has the number before. The first is the time
-    /// of the first grant, so no name comes twice.
+    /// of the first grant, so that no name repeats.
     pub epoch: u64,
     /// When the current epoch ends, in milliseconds.
     pub edge_ms: u64,
@@ -102,8 +101,8 @@ impl Leases {
     /// The least debt of the bucket at `now_ms`, in parts.
     ///
     /// All outstanding units count until the edge, when the older ones have expired, and the rest
-    /// until the second edge. Only from there on does either drain: the time before is lost,
-    /// because a unit that is spent at the last moment has not been refilled.
+    /// until the second edge. Each drains only from its edge on: the time before does not count,
+    /// because a unit may be spent at the last moment, and nothing has refilled it by then.
     pub(crate) fn floor(&self, bucket: &Bucket, now_ms: u64, ttl_ms: u64) -> u64 {
         let all = bucket.owed(self.outstanding());
         let present = bucket.owed(self.current);
@@ -114,7 +113,7 @@ impl Leases {
             .max(bucket.drained(present, since(second_ms)))
     }
 
-    /// From `now_ms` until that is no more than `parts`.
+    /// The time from `now_ms` until the [floor](Self::floor) is at most `parts`.
     pub(crate) fn wait_ms(&self, bucket: &Bucket, parts: u64, now_ms: u64, ttl_ms: u64) -> u64 {
         let until = |edge_ms: u64, units: u64| match bucket.owed(units).checked_sub(parts) {
             None | Some(0) => 0,
@@ -175,8 +174,8 @@ impl Leases {
     }
 }
 
-/// Adds a proxy to the marks, and estimates how many proxies those and the earlier marks are: some
-/// of many proxies share a mark.
+/// Adds a proxy to the marks, and estimates how many proxies these and the earlier marks stand for:
+/// if there are many, some share a mark.
 pub(crate) fn marks(seen: u64, before: u64, proxy: u8) -> (u64, u64) {
     let seen = seen | 1 << (proxy % PROXY_MARKS);
     let marks = u64::from((seen | before).count_ones());

@@ -3,7 +3,7 @@
 use crate::bucket::{Bucket, OWED_MAX};
 use crate::lease::{Lease, LeaseAsk, Leases, Settlement};
 
-/// A bucket's debt at `now_ms`, with every edge before that behind it.
+/// A bucket's debt at `now_ms`, after every edge that has passed by then.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Level {
     /// The debt in parts; more than the capacity only with leases from before it was lowered.
@@ -68,7 +68,7 @@ impl Level {
     pub fn refund(&mut self, bucket: &Bucket, charged_at_ms: u64, units: u64) -> bool {
         let undrained = bucket.undrained(units, charged_at_ms, self.now_ms);
         let before = self.debt;
-        // Over its capacity it is where that was lowered after the charge.
+        // The debt exceeds a capacity that was lowered after the charge.
         if before <= bucket.full() {
             self.forgive(bucket, undrained);
         }
@@ -97,7 +97,7 @@ impl Level {
         self.outstanding() != before
     }
 
-    /// Grants the units queried, up to a fair part of what is left.
+    /// Grants the units wanted, up to a fair share of what is left.
     pub fn grant(&mut self, bucket: &Bucket, ask: &LeaseAsk<'_>) -> Option<Lease> {
         if ask.want == 0 || ask.ttl_ms == 0 {
             return None;

@@ -1,4 +1,4 @@
-//! What a limit's author writes, before it is checked.
+//! A limit's parameters as its author writes them, before validation.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use crate::{CalendarUnit, ParameterError, WeekStart};
 pub struct Rate {
     /// Units per period, N.
     pub units: u64,
-    /// The period P, in milliseconds; of a calendar unit its nominal length.
+    /// The period P, in milliseconds; for a calendar unit its nominal length.
     pub period_ms: u64,
     /// The unit, where windows are days, weeks, months or years of a time zone.
     pub calendar: Option<CalendarUnit>,
@@ -128,7 +128,7 @@ impl Parameters {
         }
     }
 
-    /// What holds for every algorithm: a period, and no parameter of another one.
+    /// Checks what holds for every algorithm: a period, and no parameter of another one.
     pub(crate) fn belong_together(&self) -> Result<(), ParameterError> {
         let bucket = matches!(
             self.kind,
@@ -168,7 +168,7 @@ impl Parameters {
         }
     }
 
-    /// That windows of the calendar are fixed windows, and only they have a time zone.
+    /// Checks that calendar windows are fixed windows, and that only they have a time zone.
     fn calendar_belongs(&self) -> Result<(), ParameterError> {
         let Some(unit) = self.rate.calendar else {
             return match (self.time_zone, self.week_start) {

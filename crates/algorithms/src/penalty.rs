@@ -1,7 +1,7 @@
 //! Penalties: a bucket that was denied too often is denied altogether for a time.
 //!
 //! The twin of `lua/lib/penalty.lua`. A fixed window counts the denials of a bucket; it starts at the first
-//! of them. The denial that completes the count begins the penalty, and denials during it count for nothing.
+//! of them. The denial that completes the count begins the penalty; denials during it do not count.
 
 use crate::{Decision, RetryAfter, check::PenaltyAsk, integers::TIME_MAX_MS};
 
@@ -10,7 +10,7 @@ use crate::{Decision, RetryAfter, check::PenaltyAsk, integers::TIME_MAX_MS};
 pub struct Penalty {
     /// Denials that begin it; at least 1.
     pub after: u64,
-    /// The time they have to be in, from the first of them, in milliseconds.
+    /// The time within which they count, from the first of them, in milliseconds.
     pub within_ms: u64,
     /// How long it lasts, in milliseconds.
     pub for_ms: u64,
@@ -19,7 +19,8 @@ pub struct Penalty {
 /// What is stored of a bucket's denials.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Denials {
-    /// The first that counts, or where none does the begin of the latest penalty, in milliseconds since the epoch.
+    /// When the first denial that counts was, or if none does, when the latest penalty began, in
+    /// milliseconds since the epoch.
     pub since_ms: u64,
     /// How many.
     pub count: u64,
@@ -27,7 +28,7 @@ pub struct Denials {
     pub until_ms: u64,
 }
 
-/// What a penalty says of its bucket after a check.
+/// The penalty of a bucket after a check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PenaltyStatus {
     /// Milliseconds until it ends; 0: there is none, and the bucket decides.
@@ -54,8 +55,8 @@ impl Count {
         let (penalty, now_ms) = (ask.penalty, now_ms.min(TIME_MAX_MS));
         let mut denials = ask.stored.copied().unwrap_or_default();
         denials.since_ms = denials.since_ms.min(now_ms);
-        // A shorter `for` counts from the penalty's begin. After a clock stepped back, none is longer than one
-        // that begins now.
+        // A shorter `for` counts from the start of the penalty. After a clock stepped back, no
+        // penalty is longer than one that begins now.
         let longest_ms = denials.since_ms.saturating_add(penalty.for_ms);
         denials.until_ms = denials.until_ms.min(longest_ms);
         if now_ms - denials.since_ms >= penalty.within_ms {
@@ -95,7 +96,7 @@ impl Count {
         self.changed = true;
     }
 
-    /// What the bucket decided, if the penalty lets it.
+    /// Denies what the bucket decided while there is a penalty.
     pub(crate) fn apply(&self, decision: &mut Decision) {
         let left_ms = self.status().left_ms;
         if left_ms == 0 {
@@ -116,14 +117,14 @@ impl Count {
         }
     }
 
-    /// What to store, and until when it matters; `None`: nothing changed.
+    /// The denials to store; `None`: nothing changed.
     pub(crate) fn write(&self) -> Option<Denials> {
         self.changed.then_some(self.denials)
     }
 }
 
 impl Penalty {
-    /// When what is stored says nothing any longer, in milliseconds since the epoch.
+    /// When the stored denials no longer matter, in milliseconds since the epoch.
     pub fn forgotten_at_ms(&self, denials: &Denials) -> u64 {
         let counted = match denials.count {
             0 => 0,

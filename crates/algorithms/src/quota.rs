@@ -1,4 +1,4 @@
-//! The shape every algorithm has.
+//! The trait that every algorithm implements.
 
 use crate::lease::{Lease, LeaseAsk, Settlement};
 use crate::{Freed, Numbers, QueueSlot, State};
@@ -14,14 +14,14 @@ pub(crate) trait Quota {
 
     /// This algorithm's state, if it is one; another's counts as absent.
     fn own(state: &State) -> Option<&Self::State>;
-    /// The state as one of any algorithm.
+    /// Wraps the state as one of any algorithm.
     fn wrap(state: Self::State) -> State;
 
     /// The largest cost that can ever pass.
     fn limit(&self) -> u64;
-    /// The time in which a used-up quota comes back whole, rounded up.
+    /// The time in which a used-up quota refills completely, rounded up.
     fn window_ms(&self) -> u64;
-    /// The largest step back of the clock that is not taken for a wrong clock.
+    /// The largest step back of the clock that does not count as a clock fault.
     fn horizon_ms(&self) -> u64 {
         self.window_ms()
     }
@@ -44,13 +44,13 @@ pub(crate) trait Quota {
     ) -> Loaded<'s, Self>;
     /// The largest cost that fits; `None` where not even 0 does.
     fn room(&self, usage: &Self::Usage<'_>) -> Option<u64>;
-    /// Adds units, at most up to the limit; says whether any of them fitted.
+    /// Adds units, at most up to the limit; returns whether any of them fitted.
     fn charge(&self, usage: &mut Self::Usage<'_>, units: u64) -> bool;
     /// As [`Quota::charge`], beyond the limit where such a count can be stored.
     fn overcharge(&self, usage: &mut Self::Usage<'_>, units: u64) -> bool {
         self.charge(usage, units)
     }
-    /// As [`Quota::charge`], of units that were admitted elsewhere, in a calendar window of that label.
+    /// As [`Quota::charge`], for units that were admitted elsewhere, in the calendar window with this label.
     fn admitted(&self, usage: &mut Self::Usage<'_>, units: u64, _serial: Option<u64>) -> bool {
         self.charge(usage, units)
     }
@@ -58,60 +58,60 @@ pub(crate) trait Quota {
     fn settle(&self, _usage: &mut Self::Usage<'_>, _settlements: &[Settlement]) -> bool {
         false
     }
-    /// Takes units for requests to come, as many as are wanted and may be given.
+    /// Grants lease units: as many as are wanted and may be granted.
     fn grant(&self, _usage: &mut Self::Usage<'_>, _ask: &LeaseAsk<'_>) -> Option<Lease> {
         None
     }
-    /// Units granted that may still be used, where they are counted apart.
+    /// Outstanding lease units, where they are counted separately.
     fn leased(&self, _usage: &Self::Usage<'_>) -> u64 {
         0
     }
-    /// Takes units off what is used, but none that may still be used elsewhere.
+    /// Credits units, but none that are outstanding.
     fn credit(&self, usage: &mut Self::Usage<'_>, units: u64);
-    /// Undoes a charge made at `charged_at_ms`, as far as time has not undone it; says whether
-    /// there was anything to undo.
+    /// Undoes a charge made at `charged_at_ms`, as far as it still counts; returns whether any of
+    /// it did.
     fn refund(&self, usage: &mut Self::Usage<'_>, charged_at_ms: u64, units: u64) -> bool {
         self.uncount(usage, charged_at_ms, units) > 0
     }
-    /// Of a bucket, what it owes; windows have counts, which [`Quota::uncount`] lowers.
+    /// A bucket's debt; windows have counts instead, which [`Quota::uncount`] lowers.
     fn debt(&self, _usage: &Self::Usage<'_>) -> Option<Debt> {
         None
     }
-    /// Of a bucket, removes parts that it owes.
+    /// Removes parts of a bucket's debt.
     fn forgive(&self, _usage: &mut Self::Usage<'_>, _parts: u64) {}
-    /// Of a window, takes units off the count of that time, as far as it has them and they may not be
-    /// used elsewhere; how many.
+    /// Removes units from a window's count of that time, but none that are outstanding; returns how
+    /// many.
     fn uncount(&self, _usage: &mut Self::Usage<'_>, _at_ms: u64, _units: u64) -> u64 {
         0
     }
-    /// From the caller's instant until a cost that does not fit would.
+    /// The time from the caller's instant until a cost that does not fit now will.
     fn wait_ms(&self, usage: &Self::Usage<'_>, cost: u64) -> u64;
-    /// From the caller's instant until nothing is used.
+    /// The time from the caller's instant until nothing is used.
     fn reset_after_ms(&self, usage: &Self::Usage<'_>) -> u64;
     /// How long a request of this cost, admitted now, is held.
     fn delay_ms(&self, _usage: &Self::Usage<'_>, _cost: u64) -> u64 {
         0
     }
-    /// Adds a cost that fits; the slot of its request, where there are such.
+    /// Charges a cost that fits; returns the slot of its request, if the algorithm has slots.
     fn take(&self, usage: &mut Self::Usage<'_>, cost: u64) -> Option<QueueSlot> {
         self.charge(usage, cost);
         None
     }
-    /// Frees slots; says whether any of them was one.
+    /// Frees slots; returns whether that changed anything.
     fn free(&self, _usage: &mut Self::Usage<'_>, _freed: &[Freed]) -> bool {
         false
     }
-    /// The slots that were to be renewed and are gone, in the place of a slot.
+    /// The slots that were to be renewed and are gone, as a reply has them in the place of a slot.
     fn missing(&self, _usage: &Self::Usage<'_>) -> Option<QueueSlot> {
         None
     }
-    /// The state was written by another edit of the limit.
+    /// Called when another generation of the limit wrote the state.
     fn edited(&self, _usage: &mut Self::Usage<'_>) {}
     /// The state to store for a usage that was added to.
     fn save(&self, usage: Self::Usage<'_>) -> Self::State;
 }
 
-/// The items of [`Quota`] that say which [`State`] is the algorithm's.
+/// The items of [`Quota`] that name the algorithm's variant of [`State`].
 macro_rules! state_of {
     ($variant:ident, $state:ty) => {
         type State = $state;
@@ -138,13 +138,13 @@ pub(crate) struct Loaded<'s, Q: Quota + ?Sized> {
     pub shifted: Option<Q::State>,
 }
 
-/// A bucket's debt, for the least of it.
+/// A bucket's debt, of which reservations track the least.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Debt {
     /// In parts.
     pub parts: u64,
     /// Parts of a unit.
     pub per_unit: u64,
-    /// It was cut to a capacity that was lowered.
+    /// Whether it was cut to a capacity that was lowered.
     pub cut: bool,
 }

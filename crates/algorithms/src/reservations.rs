@@ -1,10 +1,9 @@
-//! Units reserved for requests whose responses say what they cost.
+//! Units reserved for requests whose responses state what they cost.
 //!
-//! A reservation is charged as any cost. When its request has ended, the true cost replaces it: what
-//! is less is given back, what is more is charged whatever is left. A bucket gives back no more than
-//! the least that it owed since the reservation, because the rest has drained: it would be used
-//! twice. A window gives back what it still counts. A record for each reservation makes a settlement
-//! count once.
+//! A reservation is charged like any cost. When its request has ended, the true cost replaces it: a
+//! surplus is given back, an excess is charged whatever is left. A bucket gives back at most its
+//! least debt since the reservation, because the rest has drained and would be used twice. A window
+//! gives back what it still counts. A record for each reservation makes its settlement count once.
 //!
 //! `lua/lib/reservations.lua` is the twin.
 
@@ -16,7 +15,7 @@ use crate::quota::{Loaded, Quota};
 pub const RESERVATIONS_MAX: u64 = 1000;
 /// For how long a reservation may be settled, in milliseconds.
 pub const SETTLE_WITHIN_MS: u64 = 600_000;
-/// Reservations of which a bucket has the least debt since.
+/// For how many reservations a bucket stores the least debt since.
 const LEASTS_MAX: usize = 16;
 
 /// The reservations of one bucket. Absent means none.
@@ -24,13 +23,13 @@ const LEASTS_MAX: usize = 16;
 pub struct Reservations {
     /// The generation of the limit that last wrote the bucket's state with them.
     pub generation: u64,
-    /// What the bucket counts in; reservations in another unit are void.
+    /// The unit that the bucket counts in; reservations in another unit are void.
     unit: [u64; 3],
-    /// How many there were.
+    /// How many were ever made, which is the number of the latest.
     count: u64,
-    /// So many of them are void: the bucket forgave, or its clock was wrong.
+    /// Reservations up to this number are void: the bucket forgave debt, or its clock was wrong.
     void: u64,
-    /// For some of them the least debt since, in parts: oldest first, both numbers rising.
+    /// The least debt since some of them, in parts: oldest first, both numbers rising.
     leasts: Vec<Least>,
     /// The latest, each at its number modulo [`RESERVATIONS_MAX`].
     records: Vec<Record>,
@@ -69,7 +68,7 @@ pub struct CostSettlement {
 pub struct ReserveAsk<'a> {
     /// The cost is a reservation with this secret.
     pub secret: Option<u64>,
-    /// True costs of earlier ones: first, whichever way the check is decided.
+    /// True costs of earlier ones: applied first, whatever the decision.
     pub settle: &'a [CostSettlement],
     /// The bucket's reservations.
     pub stored: Option<&'a Reservations>,
@@ -79,7 +78,7 @@ pub struct ReserveAsk<'a> {
     pub count_open: bool,
 }
 
-/// What became of reservations in a check, in units.
+/// What a check reserved and settled, in units.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reserved {
     /// The number of the reservation that was made; 0: none.
@@ -92,7 +91,7 @@ pub struct Reserved {
     pub open: u64,
 }
 
-/// What the counts of a limit are counts of.
+/// The unit in which a limit counts.
 const fn unit(numbers: &Numbers) -> [u64; 3] {
     let y = match numbers.kind {
         kinds::SLIDING_WINDOW_BUCKETS_STRICT | kinds::SLIDING_WINDOW_BUCKETS_LOOSE => numbers.y,
@@ -102,7 +101,7 @@ const fn unit(numbers: &Numbers) -> [u64; 3] {
 }
 
 impl Reservations {
-    /// Those of a bucket, as they stand for a usage that was just read.
+    /// The reservations of a bucket, adjusted to the usage that was just read.
     pub(crate) fn read<Q: Quota>(quota: &Q, loaded: &Loaded<'_, Q>, ask: &ReserveAsk<'_>) -> Self {
         let unit = unit(&quota.numbers());
         let mut read = ask.stored.cloned().unwrap_or_default();
@@ -124,7 +123,7 @@ impl Reservations {
         self.count > 0
     }
 
-    /// The debt is no more than this now.
+    /// Lowers the stored least debts to the current debt.
     fn lower(&mut self, debt: u64) {
         let kept = self.leasts.partition_point(|least| least.debt < debt);
         self.leasts.truncate(kept + 1);
@@ -168,8 +167,8 @@ impl Reservations {
         self.records.get_mut(usize::try_from(place).ok()?)
     }
 
-    /// Of too many, drops the one that lies least above the one before: its reservations get back
-    /// as much less.
+    /// If there are too many least debts, drops the one that lies least above the one before: its
+    /// reservations get that much less back.
     fn drop_one(&mut self) {
         if self.leasts.len() <= LEASTS_MAX {
             return;
@@ -184,7 +183,7 @@ impl Reservations {
         self.leasts.remove(place);
     }
 
-    /// Replaces reservations by true costs; whether that changed anything.
+    /// Replaces reservations by true costs; returns whether that changed anything.
     pub(crate) fn settle<Q: Quota>(
         &mut self,
         quota: &Q,
@@ -222,8 +221,7 @@ impl Reservations {
         (reserved, changed)
     }
 
-    /// Takes what is left of a reservation off what is used, as far as it still counts; how many
-    /// units that was.
+    /// Gives back what is left of a reservation, as far as it still counts; returns how many units.
     fn give_back<Q: Quota>(
         &mut self,
         quota: &Q,

@@ -3,10 +3,10 @@
 //! Source: "How we built rate limiting capable of scaling to millions of
 //! domains", Cloudflare, 2017.
 //!
-//! Guarantee: the estimate cur + prev·(W − e)/W, e being the time into the
-//! current window, never passes N. It is compared exactly, never rounded:
-//! prev·(W − e) + (cur + cost)·W <= N·W. As prev may date from a larger limit,
-//! that product is not built; what is compared is the quotient, rounded up.
+//! Guarantee: the estimate cur + prev·(W − e)/W, e being the time into the current window, never
+//! passes N. It is compared exactly, never rounded: prev·(W − e) + (cur + cost)·W <= N·W. As prev
+//! may date from a larger limit, the code avoids that product and compares the quotient, rounded
+//! up.
 
 use crate::granted::{self, Granted};
 use crate::integers::{PRODUCT_MAX, scale_up};
@@ -40,7 +40,7 @@ pub struct SlidingWindowState {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SlidingWindowUsage {
     asked_ms: u64,
-    /// The start of the aligned window of now.
+    /// The start of the current aligned window.
     start_ms: u64,
     /// From that start to now.
     elapsed_ms: u64,

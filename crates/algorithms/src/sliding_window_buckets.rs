@@ -33,11 +33,11 @@ pub(crate) struct SlidingWindowBuckets {
 #[derive(Clone, Debug)]
 pub(crate) struct SubWindowsUsage {
     asked_ms: i64,
-    /// The sub-window of now.
+    /// The current sub-window.
     current: i64,
     /// Those that count, oldest first.
     live: Vec<SubWindow>,
-    /// Whether they were written in today's width, so that an index names the same sub-window.
+    /// Whether they were written with the current width, so that an index names the same sub-window.
     as_written: bool,
     granted: GrantedOf,
 }
@@ -74,8 +74,8 @@ impl SlidingWindowBuckets {
         u64::try_from((index + self.span()) * self.width_ms() - usage.asked_ms).unwrap_or(0)
     }
 
-    /// The sub-windows that count at `current`, in today's width: each count belongs to the
-    /// sub-window in which its own started.
+    /// The sub-windows that count at `current`, in the current width. The count of a sub-window of
+    /// another width goes to the one in which that started.
     fn live(&self, state: &SlidingWindowBucketsState, current: i64) -> Vec<SubWindow> {
         let mut live: Vec<SubWindow> = Vec::with_capacity(state.counts.len() + 1);
         for count in &state.counts {
@@ -274,7 +274,7 @@ impl Quota for SlidingWindowBuckets {
     }
 
     fn reset_after_ms(&self, usage: &SubWindowsUsage) -> u64 {
-        // What was returned leaves a count of 0.
+        // Returned units can leave a count of 0.
         let mut used = usage.live.iter().rev().filter(|count| count.used > 0);
         used.next()
             .map_or(0, |newest| self.forgotten_after_ms(usage, newest.index))

@@ -1,14 +1,13 @@
 //! Sliding window log.
 //!
-//! Source: "Better rate limiting with Redis sorted sets",
-//! `ClassDojo` Engineering, 2015, with its mistakes mended: nothing is stored of a
-//! denial, and requests of one millisecond do not collapse into one.
+//! Source: "Better rate limiting with Redis sorted sets", `ClassDojo` Engineering, 2015, with two
+//! corrections: a denial stores nothing, and requests of one millisecond do not collapse into one.
 //!
 //! Guarantee: at most N in every W, exactly. An admission at a counts at now
 //! iff a > now − W.
 //!
-//! Entries carry a running total, so that what is used, and when enough of it
-//! is forgotten, are found by bisection.
+//! Entries carry a running total, so that bisection finds what is used, and when enough of it is
+//! forgotten.
 
 mod entries;
 
@@ -47,7 +46,7 @@ pub(crate) struct LogUsage<'s> {
     entries: Option<&'s Entries>,
     /// The places of those that count.
     live: Range<usize>,
-    /// What to take off an entry's time.
+    /// Subtracted from an entry's time.
     shift_ms: i64,
     /// The total before the first live entry.
     forgotten: u64,
@@ -59,8 +58,7 @@ pub(crate) struct LogUsage<'s> {
     taken: (usize, u64),
 }
 
-/// The entries that may have come after a charge that is refunded: the script rewrites the total
-/// of each.
+/// How many entries may follow one that is refunded: the script rewrites the total of each.
 const LATER_MAX: usize = 100;
 
 impl SlidingWindowLog {
@@ -109,7 +107,7 @@ impl LogUsage<'_> {
         self.entries.map_or(0, place)
     }
 
-    /// The live entries as they are stored next, but for what is added now.
+    /// The live entries as they are stored next, without what is added now.
     fn rebased(&self) -> Entries {
         let Some(entries) = self.entries else {
             return Entries::default();
@@ -125,7 +123,7 @@ impl LogUsage<'_> {
             let taken = if at >= from { taken } else { 0 };
             let cut = if at + 1 == self.live.end { self.cut } else { 0 };
             let total = entry.total - taken - cut;
-            // An entry that nothing is left of is none.
+            // Drops an entry that has no units left.
             if total > before {
                 let at_ms = entry.at_ms - self.shift_ms;
                 rebased.push(Entry { at_ms, total });
@@ -186,7 +184,7 @@ impl Quota for SlidingWindowLog {
             taken: (0, 0),
         };
         let shifted = state.filter(|_| shift_ms > 0).map(|_| {
-            // Forgotten entries come along: they only have another time.
+            // This keeps forgotten entries, too: only their times change.
             let whole = LogUsage {
                 live: 0..len,
                 forgotten: entries.map_or(0, |entries| entries.total_before(0)),

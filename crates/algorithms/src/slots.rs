@@ -10,8 +10,8 @@ use crate::{Freed, QueueSlot};
 
 /// Intervals of freed time that a queue keeps; of more, the latest are lost.
 const FREE_MAX: usize = 8;
-/// Stretches of time whose turns a queue distinguishes; of more, the earliest two are joined, and
-/// some names there free nothing any more.
+/// Spans of time whose turns a queue distinguishes. With more, the earliest two are joined, and
+/// some names in them no longer free anything.
 const TURNS_MAX: usize = 256;
 /// No name has a later turn.
 const TURN_MAX: u64 = 1 << 50;
@@ -42,7 +42,7 @@ pub struct QueueSlots {
     /// The epoch of the names that it accepts: those given since then, without an edit, a reset or
     /// a step back of the clock in between. In milliseconds, never 0 and never the same twice.
     pub since_ms: u64,
-    /// Freed time that was not given again, in order, with a gap between any two intervals.
+    /// Freed time that no request has got since, in order, with a gap between any two intervals.
     pub free: Vec<Span>,
     /// Time that was freed at least once and has not passed, in order.
     pub turns: Vec<Turn>,
@@ -120,7 +120,7 @@ impl Slots {
         }
     }
 
-    /// The level will be stored, and the slots with it.
+    /// Called when the level will be stored, and the slots with it.
     pub fn will_be_stored(&mut self) {
         self.later.clear();
     }
@@ -135,8 +135,8 @@ impl Slots {
         }
     }
 
-    /// The limit's numbers changed, or its level did: freed time is lost, and a new epoch of names
-    /// begins.
+    /// Called when the limit's numbers or its level changed: freed time is lost, and a new epoch of
+    /// names begins.
     pub fn forget(&mut self, now_ms: u64) {
         self.later.clear();
         if self.intact {
@@ -147,7 +147,7 @@ impl Slots {
         }
     }
 
-    /// The largest cost that freed time holds which starts within `max_delay_ms`.
+    /// The largest cost that fits into freed time that starts within `max_delay_ms`.
     pub fn room(&self, bucket: &Bucket, max_delay_ms: u64) -> Option<u64> {
         let soon = self.free.iter();
         let soon = soon.filter(|span| bucket.drain_ms(span.start) <= max_delay_ms);

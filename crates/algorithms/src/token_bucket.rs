@@ -31,8 +31,8 @@ pub struct TokenBucketState {
     pub parts_per_unit: u64,
     /// Units leased out; `None`: none.
     pub leases: Option<Leases>,
-    /// Of the debt, parts that were charged beyond the capacity. They drain first, and a capacity
-    /// that is lowered forgives none of them.
+    /// The parts of the debt that were charged beyond the capacity. They drain first, and lowering
+    /// the capacity forgives none of them.
     pub over: u64,
 }
 

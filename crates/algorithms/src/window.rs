@@ -22,7 +22,7 @@ impl Window {
         Ok(Self { limit, length_ms })
     }
 
-    /// As [`Window::new`], where nothing is ever multiplied by the length.
+    /// As [`Window::new`], for windows that never multiply by the length.
     pub fn counting(parameters: &Parameters) -> Result<Self, ParameterError> {
         let (limit, length_ms) = (parameters.rate.units, parameters.rate.period_ms);
         if limit > COUNT_MAX {
@@ -47,7 +47,7 @@ impl Window {
         now_ms - now_ms % self.length_ms
     }
 
-    /// The longest ttl of a lease where the count is of so many milliseconds.
+    /// The longest ttl of a lease from a count of so many milliseconds.
     pub const fn lease_max_ms(counted_ms: u64) -> u64 {
         counted_ms / 4
     }
@@ -57,8 +57,8 @@ impl Window {
         self.limit.checked_sub(used)
     }
 
-    /// A time of the state as it counts for a caller at `now_ms`: moved to it if it lies more
-    /// than a window ahead, and whether it was.
+    /// A stored time as it counts for a caller at `now_ms`: moved to `now_ms` if it lies more than
+    /// a window ahead. Also returns whether it was moved.
     pub const fn reconcile(&self, newest_ms: u64, now_ms: u64) -> (u64, bool) {
         if newest_ms.saturating_sub(now_ms) > self.length_ms {
             (now_ms, true)

@@ -1,4 +1,4 @@
-//! Windows of the calendar: which count a check finds, for edges that are the caller's.
+//! Calendar windows: which count a check finds, for edges that the caller passes.
 
 #![expect(
     clippy::unwrap_used,

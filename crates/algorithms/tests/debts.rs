@@ -1,4 +1,4 @@
-//! Units that are reported once they were used, beyond the capacity of a bucket: no edit and no clock
+//! Units that are reported after use, beyond the capacity of a bucket: no edit and no clock
 //! forgives them.
 #![expect(clippy::unwrap_used, reason = "a test fails loudly")]
 
@@ -26,7 +26,7 @@ fn algorithm(kind: Kind, rate: Rate, burst: u64) -> Algorithm {
     Algorithm::new(&parameters).unwrap()
 }
 
-/// A bucket of a thousand that 1200 units were reported to.
+/// A bucket of 1000 units to which 1200 were reported.
 fn owing(kind: Kind) -> State {
     let report = Ask {
         debit: 1200,
@@ -38,7 +38,7 @@ fn owing(kind: Kind) -> State {
     evaluation.leave().write.unwrap()
 }
 
-/// From when until a unit is left.
+/// The time until a unit is left.
 fn wait_ms(bucket: &Algorithm, state: &State, now_ms: u64) -> u64 {
     let decision = bucket.evaluate(Some(state), now_ms, 1).leave().decision;
     assert!(!decision.allowed);
@@ -61,7 +61,7 @@ fn a_lowered_capacity_forgives_what_was_within_it_alone() {
     for kind in KINDS {
         let (bucket, state) = (algorithm(kind, RATE, 100), owing(kind));
         assert_eq!(wait_ms(&bucket, &state, NOW), 201 * 60, "{kind:?}");
-        // What is owed beyond drains first.
+        // The debt beyond the capacity drains first.
         let later = NOW + 150 * 60;
         assert_eq!(wait_ms(&bucket, &state, later), 51 * 60, "{kind:?}");
     }
@@ -83,7 +83,7 @@ fn a_clock_far_behind_forgives_none_and_adds_none() {
     }
 }
 
-/// Of a GCRA, which keeps its debt as time.
+/// A GCRA stores its debt as time.
 #[test]
 fn an_arrival_time_keeps_its_debt_through_an_edit_of_the_rate() {
     let twice = Rate {

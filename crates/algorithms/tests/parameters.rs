@@ -1,4 +1,4 @@
-//! What is refused, and that the value the refusal names is accepted.
+//! Which parameters are refused, and that the value which the error names is accepted.
 
 #[cfg(target_arch = "wasm32")]
 #[macro_use]

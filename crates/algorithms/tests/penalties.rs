@@ -67,7 +67,7 @@ impl Bucket {
         limit
     }
 
-    /// A request is admitted, and so many after it are denied.
+    /// Admits a request, and denies so many after it.
     fn deny(&mut self, at_ms: u64, denials: u64) -> PenaltyStatus {
         assert!(self.ask(at_ms, 1, 0).decision.allowed);
         let mut status = PenaltyStatus::default();
@@ -172,11 +172,11 @@ fn a_shorter_penalty_ends_where_it_would_have_from_its_begin() {
     let mut bucket = Bucket::new();
     bucket.deny(0, 3);
     bucket.penalty.for_ms = 100_000;
-    // Each check says the same end, so there is one.
+    // Each check reports the same end, so there is one penalty.
     assert_eq!(bucket.ask(40_000, 1, 0).penalty.left_ms, 60_000);
     assert_eq!(bucket.ask(99_999, 1, 0).penalty.left_ms, 1);
     assert!(bucket.ask(100_000, 1, 0).decision.allowed);
-    // Made longer again, it has ended all the same.
+    // Making it longer again does not revive a penalty that has ended.
     bucket.penalty.for_ms = 600_000;
     assert_eq!(bucket.ask(601_000, 0, 0).penalty.left_ms, 0);
 }

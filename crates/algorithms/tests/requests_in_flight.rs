@@ -35,7 +35,7 @@ impl Bucket {
         }
     }
 
-    /// Whether a check passes, the slot it gets, and what is missing of the slots it names.
+    /// Whether a check passes, the slot it gets, and which of the slots it names are missing.
     fn ask(
         &mut self,
         id: SlotId,
@@ -68,7 +68,7 @@ impl Bucket {
         self.ask(id(n), 1, &[]).0
     }
 
-    /// Frees, renews or enters a slot; whether it was missing.
+    /// Frees, renews or enters a slot; returns whether it was missing.
     fn act(&mut self, act: SlotAct, n: u64) -> bool {
         let units = act as u64;
         let slot = InFlightSlot {

@@ -24,7 +24,7 @@ pub fn edges(zone: &str, unit: CalendarUnit, week_start: WeekStart, now_ms: u64)
     starts::edges(&time_zone(zone), unit, week_start, timestamp(now_ms))
 }
 
-/// Those of a limit's windows; `None`, if they are not the calendar's.
+/// The edges of a limit's windows; `None` if they are not calendar windows.
 pub fn edges_of(parameters: &Parameters, now_ms: u64) -> Option<Edges> {
     let unit = parameters.rate.calendar?;
     let zone = parameters.time_zone.unwrap_or(UTC);
@@ -41,7 +41,7 @@ pub fn at(algorithm: &Algorithm, now_ms: u64) -> Algorithm {
     }
 }
 
-/// The calendar window of a time, and its zone; `None`, if the windows are not the calendar's.
+/// The calendar window of a time, and its zone; `None` if the windows are not calendar windows.
 pub fn window_of(algorithm: &Algorithm, now_ms: u64) -> Option<(CalendarWindow, &'static str)> {
     let window = at(algorithm, now_ms).calendar_window(now_ms)?;
     Some((window, algorithm.parameters().time_zone.unwrap_or(UTC)))
@@ -56,7 +56,7 @@ fn time_zone(zone: &str) -> TimeZone {
     DATABASE.get(zone).unwrap_or(TimeZone::UTC)
 }
 
-/// Times behind the year 9999 count as its end.
+/// Times after the year 9999 count as its end.
 fn timestamp(ms: u64) -> Timestamp {
     let found = i64::try_from(ms).ok().map(Timestamp::from_millisecond);
     found.and_then(Result::ok).unwrap_or(Timestamp::MAX)

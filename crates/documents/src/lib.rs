@@ -1,8 +1,8 @@
-//! Documents: YAML and JSON as one tree, and what is wrong with them, with its place.
+//! Documents: YAML and JSON as one tree, and their problems, with places.
 //!
-//! A document is a tree of [`Node`]s, which have their place if they were read from a file.
-//! [`Field`] and [`Take`] read a tree field by field and go on after a problem, so that a [`Report`]
-//! has all of them; [`Problems`] shows them as a compiler does, with the line and a caret.
+//! A document is a tree of [`Node`]s, which have a place if they were read from a file. [`Field`]
+//! and [`Take`] read a tree field by field and go on after a problem, so that a [`Report`] has all
+//! of them; [`Problems`] shows them as a compiler does, with the line and a caret.
 
 #[cfg(all(test, target_arch = "wasm32"))]
 #[macro_use]

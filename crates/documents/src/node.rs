@@ -1,4 +1,4 @@
-//! The tree that YAML and JSON are read into, before anything is known about its meaning.
+//! The tree that YAML and JSON are read into, before its meaning is interpreted.
 //!
 //! Maps keep the order of the
 //! source and its duplicate keys, so that the reader can report them,
@@ -62,7 +62,7 @@ pub struct Entry {
     pub value: Node,
 }
 
-// Two documents are equal when they say the same; where they say it does not matter.
+// Two documents are equal if their contents are; places do not matter.
 impl PartialEq for Node {
     fn eq(&self, other: &Self) -> bool {
         self.value == other.value
@@ -128,7 +128,7 @@ impl Node {
         }
     }
 
-    /// Removes a key of a map; whether it was there.
+    /// Removes a key of a map; returns whether it was there.
     pub fn unset(&mut self, key: &str) -> bool {
         let Value::Map(entries) = &mut self.value else {
             return false;
@@ -146,8 +146,7 @@ impl Node {
         }
     }
 
-    /// The text of a text, number or boolean. A plain `42` or `true` is as good
-    /// a text as a quoted one.
+    /// The text of a text, number or boolean. An unquoted `42` or `true` may stand for text, too.
     pub fn as_text(&self) -> Option<&str> {
         match &self.value {
             Value::Text(text) | Value::Number(text) => Some(text),
@@ -182,7 +181,7 @@ impl From<bool> for Node {
     }
 }
 
-/// Decimal numbers only: what else YAML takes for one (`0x1f`, `.inf`) is text here.
+/// Decimal numbers only: other numbers of YAML (`0x1f`, `.inf`) are text here.
 fn is_number(text: &str) -> bool {
     let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
     let (whole, fraction) = digits.split_once('.').unwrap_or((digits, "0"));

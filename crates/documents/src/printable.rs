@@ -1,12 +1,12 @@
-//! Text from elsewhere, as terminals and logs may get it: nothing in it moves the cursor, hides
+//! Makes text from elsewhere safe for terminals and logs: nothing in it moves the cursor, hides
 //! what comes after it, or reorders what a reader sees.
 
 use std::{borrow::Cow, fmt::Write};
 
 const ESCAPE: char = '\u{1b}';
 
-/// Whether a terminal only shows a character: it is no control character, nor one that changes the
-/// direction of text or ends a line.
+/// Whether a terminal just shows a character: it is not a control character, nor one that changes
+/// the direction of text or ends a line.
 pub fn is_printable(c: char) -> bool {
     !c.is_control()
         && !matches!(
@@ -20,18 +20,17 @@ pub fn is_printable(c: char) -> bool {
         )
 }
 
-/// Text of which everything is shown; what would not be is written as in JSON, `\u001b`. Line breaks
-/// and tabs stay.
+/// The text with unprintable characters written as in JSON, `\u001b`. Line breaks and tabs stay.
 pub fn printable(text: &str) -> Cow<'_, str> {
     rewrite(text, |_| 0)
 }
 
-/// The same, where colours and weights may stay: text that was styled by us.
+/// The same, but colours and weights stay, for text that was styled by us.
 pub fn printable_styled(text: &str) -> Cow<'_, str> {
     rewrite(text, style)
 }
 
-/// `keep` says how many bytes stay as they are at an escape character.
+/// `keep` returns how many bytes stay as they are at an escape character.
 fn rewrite(text: &str, keep: fn(&str) -> usize) -> Cow<'_, str> {
     let stays = |c: char| is_printable(c) || matches!(c, '\n' | '\t');
     if text.chars().all(stays) {

@@ -11,7 +11,7 @@ use crate::{JsonError, Place};
 
 pub use similar::{distance, similar};
 
-/// Problems that are kept of one document. Beyond them there is a rule behind the errors.
+/// The most problems that are kept of one document. With more, the errors are systematic.
 const MAX_KEPT: usize = 100;
 
 /// One thing that is wrong, where, and what was expected instead.
@@ -79,7 +79,7 @@ pub struct Problems {
 }
 
 impl Problems {
-    /// Problems with which the document can be used; `None` if there are none.
+    /// Problems that do not prevent the use of the document; `None` if there are none.
     pub fn warnings(list: Vec<Problem>) -> Option<Self> {
         let found = Self::found(list)?;
         Some(Self {
@@ -93,7 +93,7 @@ impl Problems {
         if list.is_empty() {
             return None;
         }
-        // The first ones of the file, found by insertion: there are rarely many.
+        // Keeps the first ones of the file, sorted by insertion: there are rarely many.
         let count = list.len();
         let mut kept: Vec<Problem> = Vec::with_capacity(count.min(MAX_KEPT));
         for problem in list {
@@ -123,7 +123,7 @@ impl Problems {
         }
     }
 
-    /// Of bytes that are not JSON.
+    /// The problem of bytes that are not JSON.
     pub fn not_json(error: JsonError) -> Self {
         Self::one(Problem::new("", None, format!("not JSON: {error}")))
     }
@@ -141,7 +141,7 @@ impl Problems {
         self.list.iter()
     }
 
-    /// How many there are, including those not kept.
+    /// How many problems there are, including those not kept.
     pub fn count(&self) -> usize {
         self.list.len() + self.omitted
     }

@@ -23,7 +23,7 @@ pub trait Choice: Copy + PartialEq + 'static {
 }
 
 impl<'n> Field<'n> {
-    /// Text, which a plain number or boolean is too.
+    /// Text; an unquoted number or boolean counts as text, too.
     #[inline(never)]
     pub fn text(&self, what: &str, report: &mut Report) -> Option<&'n str> {
         let text = self.node.as_text();
@@ -130,7 +130,7 @@ impl<'n> Field<'n> {
         Some(names)
     }
 
-    /// Text that `parse` makes something of.
+    /// Text that `parse` accepts.
     pub fn parsed<T, E: std::error::Error>(
         &self,
         what: &str,

@@ -1,6 +1,6 @@
 //! RFC 3339 points in time, to the millisecond.
 //!
-//! By hand, because the filter reads them too: this adds 2.6 KB to a wasm module built for size,
+//! Written by hand, because the filter reads them, too: this adds 2.6 KB to a wasm module built for size,
 //! `jiff` 149 KB, and no smaller crate reads times without seconds. The tests compare with `jiff`.
 
 /// Milliseconds since the epoch of `2026-12-01T00:00Z`, `2026-12-01T00:00:00.5+01:00`, ...

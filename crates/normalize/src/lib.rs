@@ -1,11 +1,11 @@
-//! One spelling for what a request can spell in many ways: its path, host and method.
+//! Normal forms of what a request can spell in many ways: its path, host and method.
 //!
-//! Services take many spellings for one resource; whichever a client chooses must count against
-//! the same limits. So values are brought to a normal form before they are matched or name a
-//! bucket, by filters and limiters alike. `docs/limits.md` lists what is folded and what
-//! is not. Everything here takes any bytes, in time and memory proportional to their number, and
-//! leaves a normal form as it is. A crate of its own, because most requests have a path: it is
-//! not built for size alone, as `policy` is.
+//! Services accept many spellings of one resource; whichever a client chooses must count against
+//! the same limits. So filters and limiters bring values to a normal form before they match them or
+//! name a bucket. `docs/limits.md` lists what is folded and what is not. Everything here takes any
+//! bytes, in time and memory proportional to their number, and leaves a normal form as it is. It is
+//! a separate crate because nearly every request has a path: unlike `policy`, it is not optimized
+//! for size alone.
 
 #[cfg(all(test, target_arch = "wasm32"))]
 #[macro_use]

@@ -1,10 +1,10 @@
 //! The normal form of paths.
 //!
-//! A target is decoded once and cut into segments at slashes and backslashes, be they encoded or
-//! not. Each segment loses its parameters (`;…`) and the blanks, control characters and dots that
-//! services trim; empty segments are dropped, dot segments resolved, and query and fragment cut.
-//! What the text of the result could be mistaken for (`%`, `?` and `#` in a segment) is encoded
-//! there, so that a normal form is its own.
+//! A target is decoded once and cut into segments at slashes and backslashes, encoded or not. Each
+//! segment loses its parameters (`;…`) and the blanks, control characters and dots that services
+//! trim; empty segments are dropped, dot segments resolved, and query and fragment cut. Characters
+//! in a segment that would give the result another meaning (`%`, `?` and `#`) are encoded, so that
+//! normalizing a normal form does not change it.
 
 use std::borrow::Cow;
 
@@ -21,7 +21,7 @@ pub fn path(target: &[u8]) -> Cow<'_, [u8]> {
     }
 }
 
-/// What a byte of a path that may be plain is.
+/// The kind of a byte, for the decision whether a path is plain.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Letter,
@@ -41,7 +41,7 @@ fn kind(byte: u8) -> Kind {
     }
 }
 
-/// The path of a target that has it in normal form, as far as one look at each byte shows.
+/// The path of a target if it is in normal form, as far as one look at each byte shows.
 fn plain(target: &[u8]) -> Option<&[u8]> {
     if target.first() != Some(&b'/') {
         return None;
@@ -82,12 +82,12 @@ fn fold(target: &[u8]) -> Vec<u8> {
     segments.finish()
 }
 
-/// Segments that were closed, each behind its slash, and an open one.
+/// Closed segments, each after its slash, and an open one.
 struct Segments {
     out: Vec<u8>,
     /// Where the open segment starts, with its slash.
     start: usize,
-    /// The rest of the open segment is parameters.
+    /// Whether the rest of the open segment is parameters.
     parameters: bool,
 }
 
@@ -121,7 +121,7 @@ impl Segments {
         }
     }
 
-    /// Trims the open segment, and drops it where nothing is left or it is a dot segment.
+    /// Trims the open segment, and drops it if nothing is left or it is a dot segment.
     fn close(&mut self) {
         self.trim(is_blank);
         match self.out.get(self.start..) {

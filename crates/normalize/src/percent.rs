@@ -24,7 +24,7 @@ pub fn percent_decode(text: &[u8]) -> Vec<u8> {
     out
 }
 
-/// What a hexadecimal digit counts.
+/// The value of a hexadecimal digit.
 pub fn hex(digit: u8) -> Option<u8> {
     match digit {
         b'0'..=b'9' => Some(digit - b'0'),

@@ -4,7 +4,7 @@ use address::Address;
 
 use crate::PatternError;
 
-/// An IP network. IPv4 addresses inside IPv6 (`::ffff:10.0.0.1`) are taken as IPv4.
+/// An IP network. IPv4 addresses inside IPv6 (`::ffff:10.0.0.1`) count as IPv4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Network {
     /// The first of its addresses.
@@ -27,7 +27,7 @@ impl Network {
 
     /// Whether a value, an address or a network, lies within this one.
     pub(crate) fn contains(&self, value: &[u8]) -> bool {
-        // The longest there is: an IPv6 address with an embedded IPv4 one, and /128.
+        // The longest network: an IPv6 address with an embedded IPv4 one, and /128.
         if value.len() > 49 {
             return false;
         }
@@ -53,7 +53,7 @@ fn parse(text: &[u8]) -> Option<(Address, Option<u8>)> {
     let (address, length) = text.split_at_checked(at)?;
     let address = Address::parse(address)?;
     let digits = str::from_utf8(length.get(1..)?).ok()?;
-    // The standard library would take a sign.
+    // The standard library would accept a sign.
     let digits = digits
         .bytes()
         .all(|b| b.is_ascii_digit())

@@ -12,9 +12,9 @@ use crate::PatternError;
 pub(crate) struct Glob {
     /// Every match starts with it.
     head: Vec<u8>,
-    /// What follows the head; `None` where nothing does.
+    /// What follows the head; `None` if nothing does.
     tail: Option<Tail>,
-    /// The case of a value's ASCII letters makes no difference; those of the glob are lower.
+    /// Whether to ignore the case of a value's ASCII letters; those of the glob are in lower case.
     any_case: bool,
 }
 
@@ -126,7 +126,7 @@ fn steps(text: &[u8]) -> Result<Vec<Step>, PatternError> {
                 after
             }
             [b'\\', ..] => return Err(PatternError::Escape),
-            // Repeated, `**/` says no more than once.
+            // A repeated `**/` means the same as one.
             [b'*', b'*', b'/', after @ ..] if at_start_of_segment => {
                 if steps.last() != Some(&Step::Above) {
                     steps.push(Step::Above);
@@ -181,7 +181,7 @@ struct Automaton {
     last: Box<[u64]>,
 }
 
-/// A set of states while the automaton is drawn up.
+/// A set of states while the automaton is built.
 #[derive(Default)]
 struct States(Vec<usize>);
 
@@ -284,7 +284,7 @@ impl Automaton {
         self.add_skips(entered, states);
     }
 
-    /// Adds the states after those in `entered` that may be nothing.
+    /// Adds the states after those in `entered` that may match nothing.
     fn add_skips(&self, entered: &[u64], states: &mut [u64]) {
         let mut carry = 0;
         for ((state, entered), skip) in states.iter_mut().zip(entered).zip(&self.skip) {

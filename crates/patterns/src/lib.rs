@@ -1,4 +1,4 @@
-//! Patterns: what a limit's `match` says about one entry of a descriptor: texts, globs, networks
+//! Patterns: the tests of a limit's `match` on one entry of a descriptor: texts, globs, networks
 //! and regular expressions.
 
 #[cfg(all(test, target_arch = "wasm32"))]
@@ -104,8 +104,8 @@ impl Pattern {
             Test::Glob(glob) => glob.matches(value),
             Test::Cidr(network) => network.contains(value),
             Test::Regex(regex) => {
-                // A value too long to search counts as whatever makes the limit apply, so that
-                // nobody escapes a limit by a longer path.
+                // A value too long to search counts as whatever makes the limit apply, so that no
+                // client escapes a limit by a longer path.
                 if !self.is_searched(value) {
                     return !self.negated;
                 }
@@ -114,7 +114,8 @@ impl Pattern {
         }
     }
 
-    /// Whether [`Pattern::finds`] looks at the value: a regular expression does not search a longer one.
+    /// Whether [`Pattern::finds`] examines the value: a regular expression does not search a value
+    /// that is too long.
     pub fn is_searched(&self, value: &[u8]) -> bool {
         !matches!(self.test, Test::Regex(_)) || value.len() <= Regex::MAX_INPUT
     }
@@ -137,7 +138,7 @@ impl Pattern {
         }
     }
 
-    /// What every value that a positive glob matches is, or starts with before a slash.
+    /// The text that every match of a positive glob equals, or starts with before a slash.
     pub fn head(&self) -> Option<&[u8]> {
         match &self.test {
             Test::Glob(glob) if !self.negated => glob.head(),
@@ -161,7 +162,7 @@ impl Test {
             let regex = Regex::parse(expression);
             return regex.map(Self::Regex).map_err(PatternError::Regex);
         }
-        // Prefixes of other systems, which would silently be texts that nothing equals.
+        // Refuses prefixes of other systems, which would silently become texts that match nothing.
         let foreign = ["regex:", "regexp:", "glob:", "prefix:", "suffix:", "ip:"];
         if foreign.iter().any(|prefix| body.starts_with(prefix)) {
             return Err(PatternError::Prefix(body.to_owned()));
@@ -190,7 +191,7 @@ impl fmt::Display for Pattern {
     }
 }
 
-// A pattern means what its text says.
+// The text of a pattern determines its meaning.
 impl PartialEq for Pattern {
     fn eq(&self, other: &Self) -> bool {
         self.text == other.text

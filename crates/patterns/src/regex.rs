@@ -11,11 +11,11 @@ use regex_lite::{Error, RegexBuilder};
 /// compiles whatever `rlctl` and the limiter accepted.
 const MAX_COMPILED: usize = 64 * 1024;
 
-/// Groups within groups.
+/// The deepest nesting of groups.
 const MAX_DEPTH: u32 = 50;
 
-/// Capturing groups. `regex-lite` keeps two offsets for each of them in each state, although only
-/// matching is needed: with this many, at most 1 MiB for an expression and thread.
+/// The most capturing groups. `regex-lite` keeps two offsets for each of them in each state,
+/// although only matching is needed: with this many, at most 1 MiB for an expression and thread.
 const MAX_GROUPS: usize = 16;
 
 /// A compiled expression.
@@ -36,7 +36,7 @@ impl Regex {
             ));
         }
         let whole = compile(&format!(r"\A(?:{expression})\z"), MAX_DEPTH + 1)
-            // A comment at the end, which `(?x)` allows, hides what follows on its line.
+            // With `(?x)`, a comment at the end of the expression would hide what follows on its line.
             .or_else(|_| compile(&format!("\\A(?:{expression}\n)\\z"), MAX_DEPTH + 1));
         whole.map(Self).map_err(|error| message(&error))
     }

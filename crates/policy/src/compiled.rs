@@ -1,5 +1,5 @@
-//! A policy made ready to test requests: one pass over its limits per
-//! revision, and microseconds per request.
+//! A policy compiled for matching: one pass over its limits per revision, and microseconds per
+//! request.
 
 mod catch_up;
 mod exempt;
@@ -45,7 +45,7 @@ struct Shape {
     /// The limits of the rate limit service.
     #[cfg(feature = "service")]
     walk: Option<walk::Walk>,
-    /// What a limit is that a descriptor brings itself, but for its numbers.
+    /// The template of a limit that a descriptor brings itself: all but its numbers.
     #[cfg(feature = "service")]
     request_limit: Option<Limit>,
     /// Whether any limit replaces others.
@@ -67,9 +67,9 @@ struct Rule {
 /// The numbers of one bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resolved {
-    /// It is limited so.
+    /// The bucket has this quota.
     Quota(Quota),
-    /// It is not limited.
+    /// The bucket is not limited.
     Unlimited,
 }
 
@@ -97,7 +97,7 @@ impl Rule {
     }
 }
 
-/// Where a key is among sorted ones, or belongs.
+/// The position of a key among sorted ones, or where to insert it.
 #[inline(never)]
 fn find(keys: &[Name], key: &Name) -> Result<usize, usize> {
     keys.binary_search(key)
@@ -152,15 +152,15 @@ impl Compiled {
         }
     }
 
-    /// Adds what only snapshots have: entries that others need, limits that cannot be read, and
-    /// which limits have overrides elsewhere.
+    /// Adds what only snapshots have: entries that other limits need, limits that cannot be read,
+    /// and which limits have overrides at the limiter.
     pub(crate) fn with_snapshot(
         mut self,
         keys: impl IntoIterator<Item = Name>,
         opaque: Vec<Opaque>,
         elsewhere: &[bool],
     ) -> Self {
-        // Nobody shares it yet.
+        // The shape is not shared yet.
         if let Some(shape) = Arc::get_mut(&mut self.shape) {
             for key in keys {
                 if !shape.keys.contains(&key) {
@@ -180,7 +180,7 @@ impl Compiled {
         &self.policy.domain
     }
 
-    /// The edit of the domain's limits that this is.
+    /// The revision of the domain's limits.
     pub fn revision(&self) -> &Revision {
         &self.policy.revision
     }
@@ -190,8 +190,8 @@ impl Compiled {
         self.policy.paused
     }
 
-    /// The pause of the limit at a position that holds at a time in milliseconds since the epoch,
-    /// be it the limit's own or its domain's.
+    /// The pause of the limit at a position, its own or its domain's, if it holds at a time in
+    /// milliseconds since the epoch.
     pub fn pause_of(&self, index: usize, now_ms: u64) -> Option<Pause> {
         let own = self.policy.limits.get(index)?.paused;
         Pause::later(own, self.policy.paused).filter(|pause| pause.holds(now_ms))
@@ -225,8 +225,8 @@ impl Compiled {
         &self.shape.keys
     }
 
-    /// What a limit is that a descriptor brings itself, but for its numbers: its buckets are split
-    /// by the descriptor and the length of the window.
+    /// The template of a limit that a descriptor brings itself, without its numbers. Its buckets
+    /// are split by the descriptor and the length of the window.
     #[cfg(feature = "service")]
     pub fn request_limit(&self) -> Option<&Limit> {
         self.shape.request_limit.as_ref()
@@ -276,8 +276,8 @@ impl Compiled {
         self.overrides.get(index).is_some_and(Overrides::any)
     }
 
-    /// The limits of a snapshot that this version cannot interpret. A request that one of them
-    /// [may match](Opaque::may_match) is the limiter's to decide, whole.
+    /// The limits of a snapshot that this version cannot interpret. If one of them [may
+    /// match](Opaque::may_match) a request, the limiter has to decide all of the request.
     pub fn opaque(&self) -> &[Opaque] {
         &self.opaque
     }

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 /// The entries extracted from one request: `method=GET`, `user=alice`, ...
 ///
 /// Values are bytes, because a header may hold any; nothing here assumes UTF-8. The path of a
-/// request is held in its [normal form](normalize::path), whoever describes the request.
+/// request is always stored in its [normal form](normalize::path).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Descriptor {
     /// Sorted by key, without repetition: a request has few entries, and they mostly come sorted.
@@ -47,7 +47,7 @@ impl Descriptor {
     }
 }
 
-/// The value of an entry as limits see it: of a `path`, its [normal form](normalize::path).
+/// The value of an entry as limits match it: for a `path`, its [normal form](normalize::path).
 pub fn normal_value(key: &str, value: Vec<u8>) -> Vec<u8> {
     if key != "path" {
         return value;

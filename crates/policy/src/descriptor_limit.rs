@@ -1,8 +1,8 @@
 //! Limits of Envoy's rate limit service: the descriptors that they apply to.
 //!
-//! That service names a request by lists of entries, in order, with keys of any text. Here such a
-//! list is one text, `message_type=marketing,to_number=206`: the value of the entry
-//! [`DESCRIPTOR`], so that buckets, overrides and every command name a descriptor as it was sent.
+//! That service describes a request by ordered lists of entries, with keys of any text. Here such a
+//! list is one text, `message_type=marketing,to_number=206`: the value of the entry [`DESCRIPTOR`],
+//! so that buckets, overrides and every command name a descriptor as it was sent.
 
 mod pattern;
 mod text;
@@ -18,7 +18,7 @@ pub const DESCRIPTOR: &str = "descriptor";
 /// The longest key of a descriptor's entry, in bytes.
 pub const MAX_DESCRIPTOR_KEY: usize = 512;
 
-/// What a limit is called that a descriptor brings itself. No other limit can have this name.
+/// The name of a limit that a descriptor brings itself. No other limit can have this name.
 pub const REQUEST_LIMIT: &str = "@request";
 
 /// What only a limit of the rate limit service has.
@@ -28,9 +28,9 @@ pub struct DescriptorLimit {
     pub pattern: DescriptorPattern,
     /// It limits nothing; a descriptor that it applies to is subject to no other.
     pub unlimited: bool,
-    /// A request is denied by such limits only if all its descriptors are over their limits.
+    /// Such limits deny a request only if all its descriptors are over their limits.
     pub quota_mode: bool,
-    /// What is charged of units that a descriptor brings itself.
+    /// How units that a descriptor brings itself are charged.
     pub charge: ChargeMode,
 }
 

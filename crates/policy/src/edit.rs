@@ -7,7 +7,7 @@ use crate::{
     read::{LIMIT_FIELDS, Placed, check_references},
 };
 
-/// Why a field cannot be edited so.
+/// Why a field cannot be edited in this way.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EditError {
     /// No such field.
@@ -30,7 +30,7 @@ pub enum EditError {
 /// `("per", "user,path")`, `("hidden", "true")`, `("lease.ttl", "100ms")`,
 /// `("match.path", "/api/**")`.
 ///
-/// Whether the text makes sense shows when the limit is read.
+/// The text itself is validated when the limit is read.
 ///
 /// # Errors
 /// A field that does not exist, or that is not one text (`overrides`, `penalty`).
@@ -70,7 +70,7 @@ pub fn set_match(limit: &mut Node, key: &str, patterns: &[String]) {
     set(limit, "match", Some(key), value);
 }
 
-/// Takes a field of a limit back to its default; whether it was set. Fields as in [`set_field`].
+/// Resets a field of a limit to its default; returns whether it was set. Fields as in [`set_field`].
 ///
 /// # Errors
 /// A field that does not exist.
@@ -135,7 +135,7 @@ impl Policy {
     /// The policy with a limit added, or put in the place of the one of its name.
     ///
     /// # Errors
-    /// What is then wrong with the policy as a whole, such as a circle of `replaces`.
+    /// What is wrong with the resulting policy as a whole, such as a circle of `replaces`.
     pub fn with_limit(&self, limit: Limit) -> Result<Self, Problems> {
         let mut changed = self.clone();
         match changed.limits.iter_mut().find(|l| l.name == limit.name) {
@@ -148,7 +148,7 @@ impl Policy {
     /// The policy without the limit of that name, if there was one.
     ///
     /// # Errors
-    /// What is then wrong with the policy as a whole: another limit `replaces` it.
+    /// What is wrong with the resulting policy as a whole: another limit `replaces` it.
     pub fn without_limit(&self, name: &str) -> Result<Self, Problems> {
         let mut changed = self.clone();
         changed.limits.retain(|limit| limit.name.as_str() != name);
@@ -158,7 +158,7 @@ impl Policy {
     /// The policy with an exemption added, or put in the place of the one of its name.
     ///
     /// # Errors
-    /// What is then wrong with the policy as a whole, such as too many descriptor entries.
+    /// What is wrong with the resulting policy as a whole, such as too many descriptor entries.
     pub fn with_exemption(&self, exemption: Exemption) -> Result<Self, Problems> {
         let mut changed = self.clone();
         let exempt = &mut changed.exempt;
@@ -166,7 +166,7 @@ impl Policy {
             Some(old) => *old = exemption,
             None => exempt.push(exemption),
         }
-        // Reads the list again, for its bounds.
+        // Reads the list again, to check its bounds.
         Self::from_record_node(&changed.to_record())?;
         Ok(changed)
     }

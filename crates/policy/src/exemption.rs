@@ -4,7 +4,7 @@ use documents::{Field, Fields, Form, Name, Node, Path, Problems, Report, Take, V
 
 use crate::{Matcher, Names, read::read_matchers, write::matchers_node};
 
-/// Exemptions of one domain. Each has a counter in every proxy and limiter.
+/// The most exemptions of one domain. Each has a counter in every proxy and limiter.
 const MAX_EXEMPTIONS: usize = 1000;
 /// Every field of an exemption.
 pub(crate) const FIELDS: [&str; 2] = ["name", "match"];
@@ -14,7 +14,7 @@ pub(crate) const FIELDS: [&str; 2] = ["name", "match"];
 pub struct Exemption {
     /// Unique among the domain's exemptions.
     pub name: Name,
-    /// Every one of them has to hold for certain ([`Matcher::holds_surely`]); at least one.
+    /// All of them have to hold for certain ([`Matcher::holds_surely`]); there is at least one.
     pub matchers: Vec<Matcher>,
 }
 
@@ -89,7 +89,7 @@ fn read_exemption(field: Field<'_>, report: &mut Report) -> Option<Exemption> {
     let name = if let Some(name) = take.field("name") {
         name.name("a name", take.report)
     } else {
-        // An empty `name:` was complained about already.
+        // An empty `name:` has been reported already.
         if field.node.get("name").is_none() {
             field.report(take.report, "an exemption needs a `name`");
         }

@@ -13,8 +13,8 @@ use crate::Limit;
 pub use names::Names;
 pub use positions::Positions;
 
-/// The buckets of a limit, by number: SipHash-1-3 with a zero key over the limit's name and the
-/// bucket's values, each led by its length (and a flag for absence).
+/// The number of a limit's bucket: SipHash-1-3 with a zero key over the limit's name and the
+/// bucket's values, each preceded by its length (and a flag for absence).
 ///
 /// Changing anything here moves users in and out of partly enforced limits.
 pub fn bucket_hash<V: AsRef<[u8]>>(limit: &Name, values: &[Option<V>]) -> u64 {
@@ -51,7 +51,7 @@ fn write(hasher: &mut SipHasher13, value: Option<&[u8]>) {
 /// How many proxies a leased bucket distinguishes.
 pub const PROXY_MARKS: u8 = algorithms::PROXY_MARKS;
 
-/// A proxy by one of [`PROXY_MARKS`] numbers, for the buckets that it leases from.
+/// The mark of a proxy, one of [`PROXY_MARKS`] numbers, for the buckets that it leases from.
 pub fn proxy_mark(proxy: &str) -> u8 {
     let mut hasher = SipHasher13::new();
     hasher.write(proxy.as_bytes());

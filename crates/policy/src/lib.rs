@@ -1,9 +1,8 @@
 //! What is limited: descriptors and limits.
 //!
-//! A limits file, a stored record or a snapshot is a document ([`Node`]), read
-//! as a whole, so that every problem is reported at once with its place
-//! ([`Problems`]). What comes out cannot be wrong any more: a [`Policy`] and its
-//! [`Limit`]s, which [`Compiled`] tests requests against.
+//! A limits file, a stored record or a snapshot is a document ([`Node`]), read as a whole, so that
+//! every problem is reported at once with its place ([`Problems`]). The result is valid by
+//! construction: a [`Policy`] and its [`Limit`]s, which [`Compiled`] tests requests against.
 
 #[cfg(all(test, target_arch = "wasm32"))]
 #[macro_use]
@@ -26,10 +25,10 @@ mod source;
 mod warnings;
 mod write;
 
-// What a policy's numbers are.
+// The types of a policy's numbers.
 pub use algorithms::{Penalty, PenaltyStatus, Rate, SlotAct, SlotId};
 
-// What a policy is read from and says; most who use one need nothing else of these crates.
+// What a policy is read from and consists of; most users of a policy need nothing else of these crates.
 pub use documents::{
     Duration, Entry, Name, NameError, Node, Place, Problem, Problems, UnitError, Value,
     format_timestamp, is_printable, node_to_value, parse_duration, parse_timestamp, printable,

@@ -6,8 +6,8 @@ use patterns::Pattern;
 
 use crate::{DescriptorLimit, Exemption, Pause, Pricing, Quota, descriptor_limit::is_descriptor};
 
-/// Which edit of a domain's limits this is. Compared for equality only: after a
-/// restore from backup the number can be smaller than one seen before.
+/// The version of a domain's limits. Compare it for equality only: after a restore from a backup
+/// the number can be smaller than one seen before.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Revision {
     /// Counts the writes to the domain, from 1.
@@ -16,9 +16,9 @@ pub struct Revision {
     pub digest: u64,
 }
 
-/// The value of an entry that a request gives several different values: a service takes one of
-/// them, and which one cannot be known. So they count as whatever makes a limit apply, and all such
-/// requests share one bucket. A client that sends this text gains nothing by it.
+/// The value of an entry for which a request gives several different values: a service uses one of
+/// them, and the filter cannot know which. So they count as whatever makes a limit apply, and all
+/// such requests share one bucket. A client that sends this text gains nothing by it.
 pub const SEVERAL: &[u8] = b"(several)";
 
 /// The limits of one domain at one revision.
@@ -36,15 +36,16 @@ pub struct Policy {
     pub limits: Vec<Limit>,
 }
 
-/// One named rule: when it applies, what its buckets are split by, how much, and what then.
+/// One named rule: when it applies, what splits it into buckets, how much it allows, and what
+/// happens beyond that.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limit {
     /// Unique within the domain.
     pub name: Name,
-    /// For people.
+    /// For people to read.
     pub description: Option<String>,
-    /// Of a limit of the rate limit service: which descriptors it applies to. It has no matchers
-    /// then, and [`DESCRIPTOR`](crate::DESCRIPTOR) is its `per`.
+    /// For a limit of the rate limit service: which descriptors it applies to. It then has no
+    /// matchers, and [`DESCRIPTOR`](crate::DESCRIPTOR) is its `per`.
     pub descriptor: Option<Box<DescriptorLimit>>,
     /// Every matcher must hold; none: every request.
     pub matchers: Vec<Matcher>,
@@ -56,11 +57,11 @@ pub struct Limit {
     pub quota: Quota,
     /// Units a request costs, multiplied by the check's own cost; at least 1.
     pub cost: u64,
-    /// What a request costs in the place of that, where it is not one number.
+    /// What a request costs instead, if the cost is not one number.
     pub pricing: Option<Box<Pricing>>,
     /// What happens to a request over the limit.
     pub over_limit: OverLimit,
-    /// A bucket that is denied too often is denied altogether for a time.
+    /// When a bucket that is denied too often is denied altogether, and for how long.
     pub penalty: Option<Penalty>,
     /// Share of the buckets enforced, in percent (0 to 100); the rest is only reported.
     pub enforce_percent: u8,
@@ -81,15 +82,15 @@ pub struct Limit {
     pub replaces: Vec<Name>,
     /// The subset of `per` that decides a bucket's slot in a cluster.
     pub partition: Vec<Name>,
-    /// The kill switch: the limit is as absent while it holds.
+    /// The kill switch: while it holds, the limit counts as absent.
     pub paused: Option<Pause>,
     /// Number of proxies to assume while no limiter answers; `None`: the last reported one.
     pub fleet_size: Option<u64>,
     /// The domain revision that last changed this limit (edit, reset or credit). Bucket state
     /// holds the newest one seen, and caches of older ones are dropped.
     pub generation: u64,
-    /// The generation that the latest reset made; 0: none. Slots of requests in flight that older
-    /// ones gave are not entered again.
+    /// The generation that the latest reset made; 0: none. Slots of requests in flight that are
+    /// older are not entered again.
     pub reset_generation: u64,
 }
 
@@ -125,7 +126,7 @@ pub enum OverrideQuota {
         burst: Option<u64>,
         /// The time zone; `None`: the limit's.
         time_zone: Option<&'static str>,
-        /// What that makes together with the limit's algorithm.
+        /// These numbers combined with the limit's algorithm.
         quota: Quota,
     },
 }
@@ -207,10 +208,10 @@ impl Matcher {
         found || !positive
     }
 
-    /// Whether the condition of an exemption holds. What is not certain counts as not exempt, the
-    /// opposite of [`Matcher::holds`], where it counts as whatever makes a limit apply: an absent
-    /// entry, several values, and a value too long to search satisfy nothing here. Otherwise a
-    /// client could leave a header out or send it twice, and no limit would apply to it.
+    /// Whether the condition of an exemption holds. In doubt a request is not exempt, the opposite
+    /// of [`Matcher::holds`], where doubt makes a limit apply: an absent entry, several values, and
+    /// a value too long to search satisfy nothing here. Otherwise a client could leave a header out
+    /// or send it twice, and no limit would apply to it.
     pub fn holds_surely(&self, value: Option<&[u8]>) -> bool {
         value.is_some_and(|value| {
             let searched = |pattern: &Pattern| pattern.is_searched(value);
@@ -220,7 +221,8 @@ impl Matcher {
 }
 
 impl Override {
-    /// Whether two overrides of one bucket are written alike, whatever their limits make of it.
+    /// Whether two overrides of one bucket are written alike, whatever numbers their limits combine
+    /// them with.
     pub fn reads_like(&self, other: &Self) -> bool {
         let numbers = |found: &Self| match found.quota {
             OverrideQuota::Unlimited => None,
@@ -236,8 +238,8 @@ impl Override {
 }
 
 impl Limit {
-    /// The entries of a request that decide about this limit, some perhaps more than once; none
-    /// of a limit of the rate limit service.
+    /// The entries of a request that this limit uses, some perhaps more than once; none for a limit
+    /// of the rate limit service.
     pub fn keys(&self) -> impl Iterator<Item = &Name> {
         let matched = self.matchers.iter().map(|matcher| &matcher.key);
         let per = self.per.iter();

@@ -1,11 +1,11 @@
-//! The kill switch: a limit, or a whole domain, that is out of force for a while.
+//! The kill switch: it puts a limit, or a whole domain, out of force for a while.
 
 use documents::{Field, Node, Report, Take, Value, format_timestamp, parse_timestamp};
 
-/// A limit with one is as absent until the pause ends.
+/// Until the pause ends, its limit counts as absent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Pause {
-    /// When it ends by itself, in milliseconds since the epoch; `None`: never.
+    /// When it ends on its own, in milliseconds since the epoch; `None`: never.
     pub until_ms: Option<u64>,
 }
 
@@ -13,7 +13,7 @@ pub struct Pause {
 const FIELDS: [&str; 1] = ["until"];
 
 impl Pause {
-    /// What `paused: false` says: not, or no longer.
+    /// The meaning of `paused: false`: not paused, or no longer.
     pub const OVER: Self = Self { until_ms: Some(0) };
 
     /// Whether it holds at a time in milliseconds since the epoch.
@@ -21,7 +21,7 @@ impl Pause {
         self.until_ms.is_none_or(|until_ms| now_ms < until_ms)
     }
 
-    /// Whichever ends later, of one on a limit and one on its domain: both start now.
+    /// The one that ends later, of a limit's pause and its domain's: both have started already.
     pub fn later(one: Option<Self>, other: Option<Self>) -> Option<Self> {
         match (one, other) {
             (Some(a), Some(b)) => Some(Self {

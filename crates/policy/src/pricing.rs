@@ -47,11 +47,11 @@ pub struct RequestValue {
 pub enum RequestPlace {
     /// In a header, by its name in lower case.
     Header(String),
-    /// In the body: JSON. Only what is reserved is read there.
+    /// In the body: JSON. Only reserves are read from there.
     Json(Pointer),
 }
 
-/// What requests cost that match.
+/// The cost of requests that match.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
     /// Every matcher must hold, as a limit's.
@@ -67,9 +67,9 @@ pub struct ResponsePrice {
     pub from: Vec<Source>,
     /// What is charged when the request comes.
     pub reserve: Reserve,
-    /// The cost where the response's status is from 400 to 599, in units; `None`: the sources say.
+    /// The cost if the response's status is from 400 to 599, in units; `None`: the sources decide.
     pub on_error: Option<u64>,
-    /// The cost where no source has a value, or where the response did not end.
+    /// The cost if no source has a value, or if the response did not end.
     pub if_absent: IfAbsent,
     /// The most that a response costs, in units: more counts as this.
     pub max: u64,
@@ -80,7 +80,7 @@ pub struct ResponsePrice {
 pub struct Reserve {
     /// The first that has a value.
     pub from: Vec<RequestValue>,
-    /// Units, where none has; at least 1.
+    /// Units, if none has; at least 1.
     pub default: u64,
     /// The most, in percent of what a bucket holds (1 to 100).
     pub cap_percent: u32,
@@ -89,7 +89,7 @@ pub struct Reserve {
 /// Where the cost of a response is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// A sum of numbers: it has a value where one of them has.
+    /// A sum of numbers: it has a value if one of them has.
     Sum(Vec<Term>),
     /// The status.
     Status {
@@ -122,7 +122,7 @@ pub enum ResponseValue {
     Metadata(Vec<String>),
 }
 
-/// The cost of a response that does not say.
+/// The cost of a response that does not state it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IfAbsent {
     /// A quarter of the bytes of its body, at least what was reserved.
@@ -142,7 +142,7 @@ impl RequestValue {
 }
 
 impl RequestPrice {
-    /// What a request costs, in units: `number` gives what is in a place, `entries` the
+    /// What a request costs, in units. `number` returns the number in a place, `entries` the
     /// descriptor.
     pub fn units(
         &self,
@@ -162,14 +162,14 @@ impl RequestPrice {
 }
 
 impl Reserve {
-    /// What a request reserves in a bucket of so many units: at least 1. `number` gives what is in
-    /// a place.
+    /// What a request reserves in a bucket of so many units: at least 1. `number` returns the
+    /// number in a place.
     pub fn units(&self, capacity: u64, number: impl Fn(&RequestPlace) -> Option<u64>) -> u64 {
         let wanted = first_value(&self.from, number).unwrap_or(self.default);
         self.capped(wanted, capacity)
     }
 
-    /// Where it is in the request's body.
+    /// The pointers into the request's body.
     pub fn pointers(&self) -> impl Iterator<Item = &Pointer> {
         self.from.iter().filter_map(|value| match &value.place {
             RequestPlace::Json(pointer) => Some(pointer),
@@ -177,7 +177,7 @@ impl Reserve {
         })
     }
 
-    /// So many units, but no more than a bucket of `capacity` units gives to one request.
+    /// Units, cut to what a bucket of `capacity` units gives to one request; at least 1.
     pub fn capped(&self, units: u64, capacity: u64) -> u64 {
         let most = u128::from(capacity) * u128::from(self.cap_percent) / 100;
         let most = u64::try_from(most).unwrap_or(u64::MAX);
@@ -186,8 +186,8 @@ impl Reserve {
 }
 
 impl ResponsePrice {
-    /// The cost of a response that does not say, in units, where so many were reserved and so many
-    /// bytes of its body passed.
+    /// The cost of a response that does not state it, in units, from the units reserved and the
+    /// bytes of its body that passed.
     pub fn absent(&self, reserved: u64, bytes: u64) -> u64 {
         let units = match self.if_absent {
             IfAbsent::Estimate => (bytes / 4).max(reserved),
@@ -233,7 +233,7 @@ fn first_value(
     from.iter().find_map(value)
 }
 
-/// A number of digits alone; of one too large for 64 bits, the largest.
+/// Reads a number of digits only; one too large for 64 bits counts as the largest.
 pub fn whole_number(text: &[u8]) -> Option<u64> {
     let digits = text.trim_ascii();
     if digits.is_empty() {
@@ -260,7 +260,7 @@ impl Limit {
         self.response_price().is_some()
     }
 
-    /// Its cost, where the response says it.
+    /// Its cost, if the response states it.
     pub fn response_price(&self) -> Option<&ResponsePrice> {
         match self.pricing.as_deref()? {
             Pricing::Response(price) => Some(price),
@@ -268,9 +268,9 @@ impl Limit {
         }
     }
 
-    /// What a request of a program costs that brings no units of its own, or of a proxy that sees
-    /// only the descriptor: what a table says, what is reserved in a bucket of so many units, or
-    /// the limit's number.
+    /// The cost of a program's request without units of its own, or of a proxy's of which only the
+    /// descriptor is known: the table's, the reserve in a bucket of so many units, or the limit's
+    /// number.
     pub fn units_of(&self, entries: &(impl Entries + ?Sized), capacity: u64) -> u64 {
         match self.pricing.as_deref() {
             None => self.cost,

@@ -3,26 +3,26 @@
 use algorithms::{Algorithm, Align, Edges, Kind, ParameterError, Parameters, WeekStart};
 use documents::Choice;
 
-/// The numbers that an algorithm works with, known to be good.
+/// The validated numbers of an algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Quota {
     algorithm: Algorithm,
 }
 
-/// How long a queue holds a request at most, where the limit does not say.
+/// The longest delay of a queue whose limit sets none, in milliseconds.
 pub(crate) const DEFAULT_MAX_DELAY_MS: u64 = 5000;
 
 impl Quota {
     /// Validates the numbers.
     ///
     /// # Errors
-    /// What the algorithm does not take, with the value that would do.
+    /// What the algorithm refuses, with the nearest valid value.
     pub fn new(parameters: &Parameters) -> Result<Self, ParameterError> {
         let algorithm = Algorithm::new(parameters)?;
         Ok(Self { algorithm })
     }
 
-    /// What decides with these numbers.
+    /// The algorithm with these numbers.
     pub fn algorithm(&self) -> &Algorithm {
         &self.algorithm
     }
@@ -72,7 +72,7 @@ impl Choice for Written<WeekStart> {
     ];
 }
 
-/// The field of a limit that an error of the algorithm is about.
+/// The field of a limit that an error of the algorithm concerns.
 pub(crate) fn field_of(error: &ParameterError) -> &'static str {
     match error {
         ParameterError::BurstTooLarge { .. } => "burst",

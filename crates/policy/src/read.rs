@@ -1,5 +1,5 @@
-//! From a document to meaning: a walk that goes on after a problem, so that
-//! all of them are found at once.
+//! Reads a document into a policy. The walk goes on after a problem, so that it finds all of them
+//! at once.
 
 #[cfg_attr(feature = "service", path = "read/descriptor.rs")]
 #[cfg_attr(not(feature = "service"), path = "read/no_descriptor.rs")]
@@ -23,7 +23,7 @@ pub(crate) use policy::{FORMAT, read_policy};
 pub(crate) use references::{Placed, check_references};
 pub(crate) use slots::DEFAULT_TTL_MS;
 
-// They read files, which wasm32 has none of.
+// They read files, and wasm32 has none.
 #[cfg(test)]
 #[cfg(not(target_arch = "wasm32"))]
 mod schema_tests;

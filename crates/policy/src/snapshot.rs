@@ -1,10 +1,9 @@
-//! Snapshots: what limiters hand to filters, some of which are older than their limiter.
+//! Snapshots: the limits as limiters send them to filters, some of which are older than their limiter.
 //!
-//! A snapshot is JSON: the domain, its revision, the descriptor entries to
-//! extract, and the limits without their overrides. What a filter does not
-//! know at the top is ignored. A limit that it cannot read to the last field
-//! is [`Opaque`]: the filter does not decide about it, but leaves every
-//! request that it may apply to to the limiter, which can read it.
+//! A snapshot is JSON: the domain, its revision, the descriptor entries to extract, and the limits
+//! without their overrides. A filter ignores unknown fields at the top level. A limit with any
+//! field that it cannot read is [`Opaque`]: the filter does not decide it, but sends every request
+//! to which it may apply to the limiter, which can read it.
 
 use documents::{Choice, Field, Form, Name, Node, Path, Problem, Problems, Report, parse_digits};
 
@@ -14,11 +13,11 @@ use crate::{
     read::{FORMAT, read_limit, read_matchers_alone},
 };
 
-/// The version of the meaning of a limit's fields. To be raised, for the limits
-/// concerned only, when a known field or value gets another meaning.
+/// The version of the meaning of a limit's fields. Raise it, for the limits concerned only, when a
+/// known field or value gets another meaning.
 const LEVEL: u64 = 1;
-/// The level of the limits of a domain with exemptions: a filter that reads only [`LEVEL`] leaves the
-/// requests that they may apply to to the limiter, which exempts them.
+/// The level of the limits of a domain with exemptions: a filter that reads only [`LEVEL`] sends
+/// the requests to which they may apply to the limiter, which exempts them.
 const LEVEL_WITH_EXEMPTIONS: u64 = 2;
 
 /// A limit that this version cannot interpret.
@@ -26,7 +25,7 @@ const LEVEL_WITH_EXEMPTIONS: u64 = 2;
 pub struct Opaque {
     /// Its name, if it has one that this version can read.
     pub name: Option<Name>,
-    /// When it applies, as far as that can be read: no condition stands for every request.
+    /// When it applies, as far as that can be read; without a condition, to every request.
     pub matchers: Vec<Matcher>,
     /// What to do while no limiter answers; `None` if that cannot be read either.
     pub on_failure: Option<OnFailure>,
@@ -47,7 +46,7 @@ impl Compiled {
     /// milliseconds since the epoch.
     pub fn to_snapshot(&self, now_ms: u64) -> Node {
         let revision = self.revision();
-        // Only limiters decide about limits of the rate limit service.
+        // Only limiters decide limits of the rate limit service.
         let limits = self.limits().iter().enumerate();
         let limits = limits.filter(|(_, limit)| limit.descriptor.is_none());
         let mut snapshot = Node::map([
@@ -76,8 +75,8 @@ impl Compiled {
         snapshot
     }
 
-    /// When the edges in a snapshot of this time are no longer around the time, in milliseconds since
-    /// the epoch; `None`: there are none.
+    /// When the edges in a snapshot of this time no longer cover the current time, in milliseconds
+    /// since the epoch; `None`: it has no edges.
     #[cfg(feature = "time-zones")]
     pub fn snapshot_until_ms(&self, now_ms: u64) -> Option<u64> {
         let own = self.limits().iter().map(|limit| limit.quota);
@@ -98,7 +97,7 @@ impl Compiled {
     fn limit_snapshot(&self, at: usize, limit: &Limit, now_ms: u64) -> Node {
         let mut node = limit.to_node_without_overrides();
         node.unset("description");
-        // On each limit, so that a filter too old to read it leaves them all to the limiter.
+        // On each limit, so that a filter too old to read it sends all requests to the limiter.
         if let Some(paused) = Pause::later(limit.paused, self.paused()) {
             node.set("paused", paused.to_node());
         }
@@ -111,7 +110,7 @@ impl Compiled {
         set_edges(&mut node, &limit.quota, now_ms);
         match limit.scope {
             Scope::Global if self.has_overrides(at) => node.set("has_overrides", true.into()),
-            // Nobody but the proxy decides about these, so it needs them.
+            // Only the proxy decides these limits, so it needs their overrides.
             Scope::Proxy if self.has_overrides(at) => {
                 let overrides = self.overrides(at).map(|found| {
                     let mut node = found.to_node(&limit.per);
@@ -131,7 +130,7 @@ impl Compiled {
     ///
     /// # Errors
     /// What is wrong with it as a whole; a limit that cannot be read is [`Opaque`].
-    // As `filter-config`'s: in who calls it, it would not be built for size alone.
+    // As in `filter-config`: inlined into its caller, it would not be optimized for size alone.
     #[inline(never)]
     pub fn from_snapshot(json: &[u8]) -> Result<Self, Problems> {
         let node = Node::from_json(json).map_err(Problems::not_json)?;
@@ -169,7 +168,7 @@ impl Compiled {
         for node in node.get("exempt").map(Node::items).unwrap_or_default() {
             match Exemption::from_node(node) {
                 Ok(exemption) => exempt.push(exemption),
-                // The limiter decides about whom it may exempt.
+                // The limiter decides requests that it may exempt.
                 Err(problems) => opaque.push(self::opaque(node, first(&problems))),
             }
         }
@@ -184,7 +183,7 @@ impl Compiled {
     }
 }
 
-/// Of calendar windows the label of the first, their starts, and the end of the last.
+/// Adds the edges of calendar windows: the label of the first, their starts, and the end of the last.
 #[cfg(feature = "time-zones")]
 fn set_edges(node: &mut Node, quota: &Quota, now_ms: u64) {
     if let Some(edges) = calendar::edges_of(quota.parameters(), now_ms) {
@@ -194,7 +193,7 @@ fn set_edges(node: &mut Node, quota: &Quota, now_ms: u64) {
     }
 }
 
-/// Without time zones there are no edges, and whoever reads the limit leaves it to the limiter.
+/// Without time zones there are no edges, and a reader of the limit leaves it to the limiter.
 #[cfg(not(feature = "time-zones"))]
 fn set_edges(_node: &mut Node, _quota: &Quota, _now_ms: u64) {}
 

@@ -1,4 +1,4 @@
-//! Documents in, policies out; and the other way round.
+//! Reads documents into policies, and writes policies as documents.
 
 use documents::{Field, Form, Node, Path, Problems, Report};
 
@@ -22,8 +22,8 @@ impl Policy {
         })
     }
 
-    /// As [`Policy::from_yaml`], with what is valid and probably not meant. `around` gets the policy:
-    /// what its proxies supply depends on its domain.
+    /// As [`Policy::from_yaml`], with warnings about what is valid and probably not meant. `around`
+    /// receives the policy, because what its proxies supply depends on its domain.
     ///
     /// # Errors
     /// Everything that is wrong with it, with its place.
@@ -95,7 +95,7 @@ impl Limit {
         node
     }
 
-    /// Reads one limit by itself. What it `replaces` is not looked up.
+    /// Reads one limit on its own. What it `replaces` is not looked up.
     ///
     /// # Errors
     /// Everything that is wrong with it.

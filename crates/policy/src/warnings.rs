@@ -1,7 +1,7 @@
-//! What a limit says and probably does not mean: it is valid, and yet it matches nothing, denies
-//! everything, has ended, or costs much.
+//! Warnings about limits that are valid but probably not meant: they match nothing, deny
+//! everything, have ended, or cost much.
 //!
-//! A warning is a [`Problem`]: where it is, what comes of it, and what was probably meant.
+//! A warning is a [`Problem`]: where it is, what it causes, and what was probably meant.
 
 mod cost;
 mod pattern;
@@ -22,18 +22,18 @@ use crate::{Limit, Matcher, Policy};
 /// What is known beside the limits.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Surroundings<'a> {
-    /// The time, in milliseconds since the epoch; `None`: what has ended is not looked for.
+    /// The time, in milliseconds since the epoch; `None`: no warnings about what has ended.
     pub now_ms: Option<u64>,
     /// What the proxies supply.
     pub supply: Option<Supply<'a>>,
-    /// What a limit costs that its author may not know, as the store has it; `None`: not looked for.
+    /// Finds out what a limit costs in the store that its author may not know; `None`: no such warnings.
     pub dear: Option<fn(&Limit) -> Option<Dear>>,
 }
 
-/// Why a limit is dear.
+/// Why a limit is expensive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dear {
-    /// The field that makes it so.
+    /// The field that makes it expensive.
     pub field: &'static str,
     /// What it costs.
     pub message: String,
@@ -110,7 +110,7 @@ fn other_domain(domain: &Name, around: &Surroundings<'_>) -> Option<Problem> {
     Some(problem)
 }
 
-/// The warnings so far, and the limit or exemption that is looked at.
+/// The warnings so far, and the current limit or exemption.
 #[derive(Default)]
 struct Found<'p> {
     limit: Option<&'p Name>,
@@ -152,7 +152,7 @@ fn of_limit(limit: &Limit, around: &Surroundings<'_>, found: &mut Found<'_>) {
     }
 }
 
-/// What comes of a condition that never holds.
+/// The consequences of a condition that never holds, in words.
 struct Words {
     no_entry: &'static str,
     no_entry_negated: &'static str,
@@ -199,7 +199,7 @@ fn of_matcher(matcher: &Matcher, words: &Words, around: &Surroundings<'_>, found
     }
 }
 
-/// What is in the file and not in force any more.
+/// Warns about what is in the file and no longer in force.
 fn of_ends(limit: &Limit, now_ms: u64, found: &mut Found<'_>) {
     let ended = |until_ms: Option<u64>| until_ms.filter(|until_ms| *until_ms <= now_ms);
     if let Some(until_ms) = ended(

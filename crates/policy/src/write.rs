@@ -1,5 +1,4 @@
-//! Back from meaning to a document: only what differs from the defaults, in the order of the
-//! manual.
+//! Writes policies as documents: only what differs from the defaults, in the order of the manual.
 
 use algorithms::{Kind, Penalty};
 use documents::{Choice, Duration, Name, Node, format_timestamp, value_to_node};
@@ -55,7 +54,7 @@ impl Limit {
         node
     }
 
-    /// As [`Limit::to_node`], for stores that keep the overrides apart.
+    /// As [`Limit::to_node`], for stores that keep the overrides separately.
     pub fn to_node_without_overrides(&self) -> Node {
         let mut fields = Writer::default();
         fields.set("name", Node::text(self.name.as_str()));

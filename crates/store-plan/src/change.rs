@@ -20,7 +20,7 @@ pub struct Signature {
 pub struct Edit<'a> {
     /// The domain.
     pub domain: &'a Name,
-    /// What the editor saw. If it is not what is there any more, the edit is a conflict.
+    /// What the editor read. If the store holds something else by now, the edit is a conflict.
     pub base: &'a Stored,
     /// What to do.
     pub change: Change<'a>,
@@ -36,19 +36,19 @@ pub enum Change<'a> {
     /// written, and only limits that differ get a new generation.
     Limits(&'a Policy),
     /// As [`Change::Limits`], for edits that leave every override as it is stored: those listed
-    /// here are not looked at, and the base can be read with [`Overrides::None`]. No limit may go,
-    /// and no `per` may change, where it has overrides.
+    /// here are ignored, and the base can be read with [`Overrides::None`]. A limit with overrides
+    /// may not be removed, and its `per` may not change.
     Fields(&'a Policy),
-    /// As [`Change::Fields`], and these overrides change. Where a limit goes that has some, they
-    /// have to be among them.
+    /// As [`Change::Fields`], with changes to overrides. If a limit with overrides is removed,
+    /// these have to be among the changes.
     Parts {
-        /// The limits. Overrides are looked at only where an edit says that they are all.
+        /// The limits. Their overrides count only where an edit says that they are all.
         limits: &'a Policy,
-        /// What becomes of overrides.
+        /// The changes to overrides.
         overrides: &'a OverrideEdits,
     },
-    /// One bucket gets other numbers, or its own again. Costs the same however many overrides
-    /// there are; the base can be read with [`Overrides::None`].
+    /// One bucket gets an override, or loses it. Costs the same however many overrides there are;
+    /// the base can be read with [`Overrides::None`].
     Override {
         /// The limit.
         limit: &'a Name,
@@ -57,8 +57,8 @@ pub enum Change<'a> {
         /// `None` removes it.
         to: Option<&'a Override>,
     },
-    /// The domain has no limits any more. Its revision numbers go on if it is written again. Of a
-    /// base read with [`Overrides::None`], these are the overrides that go with them.
+    /// The domain's limits are deleted. Its revision numbers go on if it is written again. If the
+    /// base was read with [`Overrides::None`], these are the overrides that are deleted with them.
     Delete(&'a OverrideEdits),
 }
 
@@ -75,11 +75,11 @@ pub struct HistoryEntry {
     pub by: Signature,
     /// The limit that an `override`, a `reset` or a `credit` concerned.
     pub limit: Option<Name>,
-    /// As JSON, of an edit of limits a [`RecordedSide`], of an override what it was. Empty where nothing
-    /// was there, of a reset and a credit, and of an edit that is larger than the history keeps or whose
-    /// overrides were too many to list.
+    /// The state before, as JSON: a [`RecordedSide`] for an edit of limits, the old override for an
+    /// edit of one. Empty if there was nothing, for a reset and a credit, and for an edit that is
+    /// larger than the history keeps or whose overrides were too many to list.
     pub before: String,
-    /// The same as it became; of a reset [`HistoryEntry::reset_of`], of a credit
+    /// The same, after the edit; for a reset see [`HistoryEntry::reset_of`], for a credit
     /// [`HistoryEntry::credited`].
     pub after: String,
 }

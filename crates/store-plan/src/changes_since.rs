@@ -1,7 +1,7 @@
 //! Reading only what changed, where there are very many overrides.
 //!
 //! Reading 100,000 overrides takes the better part of a second of a limiter's time, and every edit
-//! of one of them makes every limiter read. The history lists which they were.
+//! of one of them makes every limiter read. The history lists which overrides changed.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +9,10 @@ use policy::{Name, Node, Override, Policy, Revision};
 
 use crate::{HistoryEntry, Operation, edit, record};
 
-/// Edits that are caught up with; after more, all is read anew.
+/// The most edits to catch up with; after more, limiters read the whole record.
 pub const EDITS_MAX: u64 = 200;
 
-/// What a domain became since a revision.
+/// What changed in a domain since a revision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChangesSince {
     /// The limits as they are, without overrides.
@@ -22,7 +22,7 @@ pub struct ChangesSince {
     pub overrides: Vec<OverrideChange>,
 }
 
-/// What became of one override.
+/// A change of one override.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OverrideChange {
     /// The limit.
@@ -34,7 +34,7 @@ pub struct OverrideChange {
 }
 
 impl ChangesSince {
-    /// What these edits, the last ones, oldest first, made of overrides; `None` if one of them does
+    /// The changes that these edits made, the last ones, oldest first; `None` if one of them does
     /// not list its changes. `policy` is what is stored now.
     pub fn of(policy: Policy, edits: &[HistoryEntry]) -> Option<Self> {
         let overrides = changed(&policy, edits)?;
@@ -121,15 +121,15 @@ fn apply_edit(policy: &Policy, changed: &mut Changed, entry: &HistoryEntry) -> O
     Some(())
 }
 
-/// An override as an edit found it, or as it left it. What is not an override of the limit as it
-/// is now split means that the limit was another one in between.
+/// Applies an override as an edit found it, or as it left it. `None` if it does not fit the limit's
+/// current `per`: the limit was another one in between.
 fn apply_one(
     policy: &Policy,
     changed: &mut Changed,
     name: &Name,
     (node, stays): (Node, bool),
 ) -> Option<()> {
-    // Those of a limit that is gone went with it.
+    // The overrides of a removed limit are gone with it.
     if let Some(limit) = policy.limit(name.as_str()) {
         let values = record::override_values(&node, &limit.per)?;
         changed.insert((name.clone(), values), stays.then_some(node));

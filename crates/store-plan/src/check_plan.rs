@@ -27,7 +27,7 @@ use crate::{
 pub struct CheckPlan<'p> {
     /// The limits that match, in the order of the policy.
     parts: Vec<LimitPlan<'p>>,
-    /// Of Envoy's rate limit service: how many of them are of each descriptor.
+    /// For Envoy's rate limit service: how many of the parts belong to each descriptor.
     counts: Vec<usize>,
     /// Peek and force.
     pub options: Options,
@@ -50,7 +50,7 @@ struct LimitPlan<'p> {
 enum Target {
     /// A bucket decides.
     Bucket(Bucket),
-    /// The bucket at this place, which other parts of the check charge as well.
+    /// The bucket at this index, which other parts of the check charge as well.
     Same(usize, Box<Bucket>),
     /// The request lacks an entry without which the limit lets nothing pass.
     Missing,
@@ -89,7 +89,7 @@ impl<'p> CheckPlan<'p> {
             .filter(|found| wanted(&found.limit.name))
             .map(|found| LimitPlan::new(policy, found, Query::By(check), keys, now_ms))
             .collect();
-        // What is paused matches nothing, and must not deny requests for that; nor what is exempt.
+        // Paused limits match nothing, and must not cause denials by that; nor must exemptions.
         if parts.is_empty()
             && check.require_match
             && !policy.any_paused(now_ms)
@@ -97,8 +97,8 @@ impl<'p> CheckPlan<'p> {
         {
             return Err(CheckPlanError::NoMatch);
         }
-        // Denied in any case, so nothing is taken; the others are asked so that the answer
-        // names every limit that denies.
+        // The check is denied in any case, so it charges nothing; it still queries the other
+        // buckets, so that the answer names every limit that denies.
         let refused = parts.iter().any(LimitPlan::refuses);
         Ok(Self {
             parts,
@@ -156,7 +156,7 @@ impl<'p> CheckPlan<'p> {
         })
     }
 
-    /// The buckets to ask, in the order of the verdict.
+    /// The buckets to check, in the order of the verdict.
     pub fn buckets(&self) -> impl Iterator<Item = &Bucket> {
         self.parts.iter().filter_map(|part| match &part.what {
             Target::Bucket(bucket) => Some(bucket),
@@ -164,7 +164,7 @@ impl<'p> CheckPlan<'p> {
         })
     }
 
-    /// As the script takes it.
+    /// The check as the script takes it.
     pub fn script_check(&self) -> ScriptCheck<'_> {
         let limits = self.buckets().map(|bucket| ScriptLimit {
             key: bucket.key.as_bytes(),
@@ -190,7 +190,7 @@ impl<'p> CheckPlan<'p> {
         self.parts.first().map(|part| part.limit)
     }
 
-    /// The key of the first limit's bucket, whether or not it has to be asked.
+    /// The key of the first limit's bucket, whether or not it has to be checked.
     pub fn key_of(&self, domain: &Name, keys: &Keys) -> String {
         let first = self.parts.first();
         first.map_or_else(String::new, |part| {
@@ -205,7 +205,7 @@ impl<'p> CheckPlan<'p> {
         Some(&part.limit.name)
     }
 
-    /// The answer where no bucket has to be asked.
+    /// The answer if no bucket has to be checked.
     pub fn without_buckets(self, policy: &Compiled, now_ms: u64) -> Answer {
         let nobody = Verdict {
             allowed: true,

@@ -14,10 +14,10 @@ pub use recorded::{Operation, RecordedOverrides, RecordedSide, ResetOf};
 
 /// Edits that a domain's history keeps.
 pub const HISTORY_MAX: usize = 1000;
-/// Bytes of what these edits changed that it keeps.
+/// The most bytes of these edits' changes that it keeps.
 pub const HISTORY_BYTES_MAX: usize = 16 << 20;
 
-/// What has to be there for an edit to be made.
+/// What the store has to hold for an edit to be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expected {
     /// No live record.
@@ -61,7 +61,7 @@ pub struct Plan {
     pub limits: Option<String>,
     /// Limits whose generation rises.
     pub raise: Vec<Name>,
-    /// Limits that are gone.
+    /// Limits that are removed.
     pub forget: Vec<Name>,
     /// Writes to overrides, by limit.
     pub overrides: Vec<(Name, OverrideWrites)>,
@@ -70,21 +70,21 @@ pub struct Plan {
 /// Writes to the overrides of one limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OverrideWrites {
-    /// What becomes of the overrides that are there.
+    /// What happens to the existing overrides.
     pub how: How,
     /// Fields and the JSON they become; `None` removes.
     pub fields: Vec<(String, Option<String>)>,
 }
 
-/// What becomes of the overrides that are there.
+/// What happens to the existing overrides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
-    /// They stay, but for the fields that are written.
+    /// They stay, except for the fields that are written.
     Keep,
-    /// They go.
+    /// They are deleted.
     Clear,
-    /// They go, and the fields are written elsewhere first, in steps: so many that writing them
-    /// in one would hold up every check.
+    /// They are deleted, and the fields are first written elsewhere, in steps: writing so many at
+    /// once would hold up every check.
     Stage,
 }
 

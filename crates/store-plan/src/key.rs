@@ -5,7 +5,7 @@
 //! | `rl:domains` | SET of the domains that were ever written |
 //! | `rl:{D}:policy` | HASH, the record of domain D: revision, limits, generations |
 //! | `rl:{D}:o:LIMIT` | HASH, the overrides of one limit, a field each |
-//! | `rl:{D}:s:RANDOM` | HASH, overrides on their way into a record; goes by itself |
+//! | `rl:{D}:s:RANDOM` | HASH, staged overrides of an edit; expires |
 //! | `rl:{D}:applied` | STRING, what `rlctl apply --watch` applied last of the files of domain D |
 //! | `rl:{D}:history` | STREAM of the last edits, newest last |
 //! | `rl:{D}:p:LIMIT` | ZSET of the proxies that are active for a limit (`*`: for any), by time |
@@ -14,13 +14,13 @@
 //! | `rl:b:D:LIMIT:VALUES…` | one bucket; with `partition`, `rl:b:D:LIMIT:{PARTITION…}:VALUES…` |
 //! | `rl:r:{BUCKET}` | HASH, the reservations of one bucket, in its cluster slot: BUCKET is the bucket's whole key |
 //! | `rl:p:{BUCKET}` | STRING, the denials of one bucket, where its limit has a penalty; named like reservations |
-//! | `rl:sim:{RUN}:BUCKET` | one bucket of a simulation; goes by itself |
+//! | `rl:sim:{RUN}:BUCKET` | one bucket of a simulation; expires |
 //! | `rl:edits` | channel, one message per edit |
 //!
-//! `rl:` stands for the configurable prefix. The braces of a record's keys are there: they put
+//! `rl:` stands for the configurable prefix. The braces in a record's keys are literal: they put
 //! all keys of a domain's record into one cluster slot. Buckets have none, so they spread, unless
-//! the limit has a `partition`, whose values then choose the slot. A domain that is not a plain
-//! name has its other characters as `%XX`.
+//! the limit has a `partition`, whose values then choose the slot. In a domain that is not a plain
+//! name, other characters are written as `%XX`.
 
 mod escape;
 mod limit_key;
@@ -111,7 +111,7 @@ impl Keys {
         format!("{}{{{}}}:history", self.prefix, InKey(domain))
     }
 
-    /// What was applied last of a domain's files.
+    /// What `rlctl apply --watch` applied last of a domain's files.
     pub fn applied(&self, domain: &Name) -> String {
         format!("{}{{{domain}}}:applied", self.prefix)
     }
@@ -121,7 +121,7 @@ impl Keys {
         format!("{}{{{}}}:o:{limit}", self.prefix, InKey(domain))
     }
 
-    /// Overrides on their way into a record.
+    /// Staged overrides of an edit.
     pub fn staged(&self, domain: &Name, random: u64) -> String {
         format!("{}{{{}}}:s:{random:016x}", self.prefix, InKey(domain))
     }
@@ -143,7 +143,7 @@ impl Keys {
         format!("{}{{{}}}:a:{letter}{number}", self.prefix, InKey(domain))
     }
 
-    /// A bucket of a simulation, named as its author likes.
+    /// A bucket of a simulation, with a name of the author's choice.
     pub fn simulated(&self, run: u64, bucket: &[u8]) -> Vec<u8> {
         let mut key = format!("{}sim:{{{run:016x}}}:", self.prefix).into_bytes();
         key.extend(bucket);

@@ -1,5 +1,5 @@
 //! Everything about the Redis layout that needs no I/O: the names of keys, the calls of scripts and
-//! their replies, the records of limits, edits of them, and reports. The stores carry it out.
+//! their replies, the records of limits, edits of them, and reports. The stores do the I/O.
 
 pub mod edit;
 pub mod record;

@@ -53,18 +53,18 @@ pub type OverrideEdits = BTreeMap<Name, OverrideEdit>;
 /// What an edit does to the overrides of one limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OverrideEdit {
-    /// Those that change or go, as they are. `None`: too many to list; the history then
+    /// The overrides that change or go, as they are. `None`: too many to list; the history then
     /// lists none either, and the edit cannot be rolled back.
     pub before: Option<Vec<Override>>,
-    /// Those that change or come, as they become.
+    /// The overrides that change or come, as they will be.
     pub after: Vec<Override>,
-    /// Whether the limit lists all that will be there. Where it does not, what is in neither of
-    /// the above stays.
+    /// Whether the limit lists all overrides that it will have. If not, those in neither list above
+    /// stay.
     pub listed: bool,
 }
 
 impl OverrideEdit {
-    /// All of them go.
+    /// Deletes all of them.
     pub fn clear(before: Option<Vec<Override>>) -> Self {
         Self {
             before,

@@ -1,5 +1,5 @@
-//! A domain's limits as they are stored: one JSON document, with overrides and generations apart,
-//! so that neither needs the document to be written again.
+//! A domain's limits as they are stored: one JSON document. Overrides and generations are stored
+//! separately, so that changing them does not rewrite the document.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,8 @@
 //! The calling conventions of `lua/check.lua` and `lua/refund.lua`: source, arguments, reply; and
 //! which calls decide a check whose buckets are in several slots of a Cluster.
 //!
-//! Only bytes and integers, so that any Redis client, or a Lua interpreter in
-//! a test, can carry it.
+//! They use only bytes and integers, so that any Redis client, or a Lua interpreter in a test, can
+//! make the calls.
 
 mod call;
 mod check;

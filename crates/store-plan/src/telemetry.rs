@@ -1,5 +1,5 @@
-//! What limiters report of themselves and of their proxies, for operators: who is alive and at which
-//! revision, what was decided, and which buckets denied.
+//! What limiters report about themselves and their proxies, for operators: who is alive and at
+//! which revision, what was decided, and which buckets denied.
 //!
 //! Each limiter writes its report of a time slot every second, in place of its earlier one, so that a
 //! lost or repeated write does no harm. Reports expire, and readers add them up.
@@ -22,7 +22,7 @@ use policy::Name;
 /// How long a proxy counts as active after its last request, in milliseconds.
 pub const PROXY_LIFE_MS: u64 = 10_000;
 
-/// Limiters whose reports are stored per time slot; those of more are dropped.
+/// How many limiters' reports are stored per time slot; those of further limiters are dropped.
 pub const REPORTS_MAX: usize = 1024;
 
 /// A report of a limiter.

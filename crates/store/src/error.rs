@@ -12,17 +12,17 @@ pub enum CheckError {
     /// See there.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// Of a check whose buckets are on several nodes: one failed, after others had charged what may
-    /// not have been refunded.
+    /// One node failed after other nodes had charged the check; those charges may not have been
+    /// refunded.
     #[error(transparent)]
     PartiallyCharged(StoreError),
     /// The key of the limit's bucket holds something that no check has written.
     #[error("the bucket of limit {0} holds something else; a reset makes it unused")]
     CorruptBucket(Name),
-    /// The bucket has been used with a newer edit of its limit: reload the policy, then ask again.
+    /// The bucket has been used with a newer edit of its limit: reload the policy, then send the check again.
     #[error("the policy that was used for this check is older than the bucket")]
     Stale,
-    /// It names no buckets.
+    /// The check names no buckets.
     #[error(transparent)]
     Plan(#[from] CheckPlanError),
 }
@@ -42,14 +42,14 @@ pub enum EditError {
         /// What is there; `None`: no record.
         found: Option<Revision>,
     },
-    /// It does not fit its base, or is too large.
+    /// The edit does not fit its base, or is too large.
     #[error(transparent)]
     Plan(#[from] EditPlanError),
-    /// The bucket that the edit concerns could not be decided about.
+    /// The check of the edit's bucket failed.
     #[error(transparent)]
     Bucket(#[from] CheckError),
-    /// One more domain than limiters follow. Those that were deleted count: their revision numbers
-    /// are never used again.
+    /// The edit adds one more domain than limiters follow. Deleted domains count, because their
+    /// revision numbers are never reused.
     #[error(
         "the store has {0} domains already, deleted ones included, and limiters follow no more"
     )]

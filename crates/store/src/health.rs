@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use crate::ScriptStatus;
 
-/// One server's health, as far as its user may ask.
+/// One server's health, as far as the user's rights show it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Health {
     /// Where it is, without a password.
@@ -15,7 +15,7 @@ pub struct Health {
     pub settings: Option<BTreeMap<String, String>>,
     /// Its clock, in milliseconds since the epoch.
     pub now_ms: u64,
-    /// How long the clock took to ask: between both ends of that it was so late.
+    /// The round trip of reading the clock: `now_ms` was the time at some instant of it.
     pub round_trip: Duration,
     /// The scripts, and whether it has them.
     pub scripts: Vec<ScriptStatus>,
@@ -23,11 +23,11 @@ pub struct Health {
     pub rights: Option<Rights>,
 }
 
-/// What the user that asks may do.
+/// What the user may do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rights {
-    /// Commands that the limiter or `rlctl` needs, and that it may not use.
+    /// Commands that the limiter or `rlctl` needs and the user may not run.
     pub lacking: Vec<String>,
-    /// What it may do and need not.
+    /// Rights that the user has and does not need.
     pub spare: Vec<String>,
 }

@@ -1,5 +1,5 @@
-//! The stores of limits and buckets: on Redis, and in memory. What they send and store, `store-plan`
-//! works out.
+//! The stores of limits and buckets: on Redis, and in memory. `store-plan` computes what they send
+//! and store.
 //!
 //! [`open`] makes a [`Store`] from a [`StoreUrl`]; what it can do is in that trait.
 

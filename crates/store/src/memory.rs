@@ -65,7 +65,7 @@ impl MemoryStore {
         check: &Check,
         force: bool,
     ) -> Result<Answer, CheckError> {
-        // Under the lock, so that no check is decided at an older time than one before it.
+        // Reads the clock under the lock, so that no check is decided at an older time than one before it.
         let mut buckets = lock(&self.buckets);
         let now_ms = (self.clock)();
         let planned = CheckPlan::new(policy, check, &self.keys, now_ms, force)?;
@@ -79,7 +79,7 @@ impl MemoryStore {
     }
 }
 
-/// A panic while the lock was held is a bug elsewhere; the maps are whole at every step.
+/// Ignores poisoning: a panic under the lock is a bug elsewhere, and the maps are consistent at every step.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -21,7 +21,7 @@ pub struct Options {
     pub control_timeout: Duration,
     /// How long a connection attempt may take, login included.
     pub connect_timeout: Duration,
-    /// What is shown to a store that wants a certificate, over TLS.
+    /// The certificate for a store that requires one, over TLS.
     pub client_certificate: Option<ClientCertificate>,
     /// Counts the keys that listings and resets have scanned, to show their progress.
     pub walked: Arc<AtomicU64>,
@@ -30,11 +30,12 @@ pub struct Options {
     pub memory_buckets: usize,
 }
 
-/// The least that a server is given for a sign of life.
+/// The shortest probe timeout.
 const PROBE_MIN: Duration = Duration::from_millis(500);
 
 impl Options {
-    /// Where checks may take this long: a server so far away takes several such turns to log in to.
+    /// Options for checks that may take `timeout`: logging in to so distant a server takes several
+    /// round trips.
     pub fn within(timeout: Duration) -> Self {
         let least = Self::default();
         let turns = 2 * timeout;

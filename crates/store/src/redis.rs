@@ -53,7 +53,7 @@ impl RedisStore {
             connect_timeout: options.connect_timeout,
             probe_timeout: options.probe_timeout(),
             client_certificate: options.client_certificate.clone(),
-            // A check whose script is not there yet would be late.
+            // Loaded at connecting: a check that had to load its script first would be late.
             scripts: Arc::new([&CHECK, &REFUND]),
         };
         let servers = Servers::new(server.clone(), &settings)?;

@@ -14,7 +14,7 @@ pub static CREDIT: LazyLock<Script> = LazyLock::new(|| Script::new(source::CREDI
 /// `lua/refund.lua`: refunds what a denied check has charged.
 pub static REFUND: LazyLock<Script> = LazyLock::new(|| Script::new(source::REFUND.clone()));
 
-/// `lua/bucket_reset.lua`: buckets become unused, but for what is leased out of them.
+/// `lua/bucket_reset.lua`: makes buckets unused, except for leased units.
 pub static BUCKET_RESET: LazyLock<Script> =
     LazyLock::new(|| Script::new(source::BUCKET_RESET.to_owned()));
 
@@ -22,7 +22,7 @@ pub static BUCKET_RESET: LazyLock<Script> =
 pub static POLICY_WRITE: LazyLock<Script> =
     LazyLock::new(|| Script::new(source::POLICY_WRITE.to_owned()));
 
-/// `lua/policy_proxies.lua`: which proxies are active for which limits.
+/// `lua/policy_proxies.lua`: records which proxies are active for which limits.
 pub static POLICY_PROXIES: LazyLock<Script> =
     LazyLock::new(|| Script::new(source::POLICY_PROXIES.to_owned()));
 

@@ -76,8 +76,8 @@ pub trait Policies: Send + Sync + fmt::Debug {
     /// The record of a domain.
     async fn read(&self, domain: &Name, overrides: Overrides) -> Result<Stored, StoreError>;
 
-    /// What changed in a domain since a revision; `None` where that is not known, or the domain is
-    /// not there any more: then it is read whole.
+    /// What changed in a domain since a revision; `None` if that is not known or the domain is
+    /// gone: then read it whole.
     async fn changes_since(
         &self,
         _domain: &Name,
@@ -120,8 +120,8 @@ pub trait Policies: Send + Sync + fmt::Debug {
         Ok(None)
     }
 
-    /// Records, in the caller's own format, what was applied of a domain's files, in place of the
-    /// last such record. No decision depends on it.
+    /// Stores, in the caller's own format, what was applied of a domain's files; replaces the last
+    /// such record. No decision depends on it.
     async fn record_applied(&self, _domain: &Name, _record: &str) -> Result<(), StoreError> {
         Ok(())
     }
@@ -175,7 +175,7 @@ pub trait Buckets: Send + Sync + fmt::Debug {
     async fn credit(&self, credit: &Credit<'_>, by: &Signature) -> Result<CreditReport, EditError>;
 }
 
-/// What limiters report of themselves, of proxies and of decisions. No decision depends on it.
+/// What limiters report about themselves, proxies and decisions. No decision depends on it.
 #[async_trait]
 pub trait Telemetry: Send + Sync + fmt::Debug {
     /// Records which proxies are active for which limits, and returns how many any limiter recorded

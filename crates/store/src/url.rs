@@ -19,7 +19,7 @@ pub enum UrlError {
     /// Not one of the schemes.
     #[error("a store is `memory` or starts with {SCHEMES}")]
     Scheme,
-    /// Of one of the schemes, and wrong after it.
+    /// The scheme is valid, what follows is not.
     #[error(transparent)]
     Server(redis_link::UrlError),
 }

@@ -108,7 +108,8 @@ fn charge(server: &mut Server, subject: &Subject, now_ms: u64) {
     assert!(charged.allowed, "at {now_ms}: {subject:?}");
 }
 
-/// What the key takes: the least of a few copies, as the allocator rounds up some of them further.
+/// The bytes that the key takes: the least of a few copies, because the allocator rounds up some of
+/// them further.
 fn usage(server: &mut Server) -> i64 {
     let copies = (b'0'..b'8').map(|digit| {
         let mut copy = KEY.as_bytes().to_vec();

@@ -1,5 +1,5 @@
 //! Calendar windows admit N under each label, though limiters pass different edges: their time zone data
-//! differ, their clocks are off, somebody edits the zone. A label admits exactly N where there is demand.
+//! differ, their clocks are off, somebody edits the zone. A label admits exactly N if there is demand.
 
 #![expect(
     clippy::unwrap_used,
@@ -18,7 +18,7 @@ const N: u64 = 7;
 const HOUR_MS: u64 = 3_600_000;
 const START_MS: u64 = 1_774_000_000_000;
 
-/// What one limiter takes for the edges: its zone is so far ahead of UTC, as its data say.
+/// The edges as one limiter has them: by its data, the zone is so far ahead of UTC.
 struct Limiter {
     ahead_ms: u64,
     clock_off_ms: i64,
@@ -57,8 +57,8 @@ fn label(subject: &Subject, now_ms: u64) -> u64 {
     subject.algorithm.calendar_window(now_ms).unwrap().serial
 }
 
-/// More than enough checks by limiters of different edges, at a clock that also steps back; what they
-/// admitted, and the labels of the windows they went through.
+/// Runs more than enough checks by limiters with different edges, at a clock that also steps back;
+/// returns what they admitted, and the number of labels.
 fn run(engine: &mut dyn Engine, seed: u64, unit: CalendarUnit, windows: u64) -> (u64, u64) {
     let mut random = Random::new(seed);
     let mut limiters: Vec<Limiter> = [0, 1, 13]
@@ -136,7 +136,7 @@ fn n_for_each_label_on_valkey() {
     admits_n_for_each_label(&mut Server::start(harness::Engine::Valkey));
 }
 
-/// The key outlives its window: another limiter may take it for current for 26 hours more.
+/// The key outlives its window: for another limiter, it may be the current one for 26 hours more.
 #[test]
 fn a_used_up_window_is_kept_until_every_zone_has_left_it() {
     let redis = LuaRedis::new();
@@ -165,7 +165,7 @@ fn a_used_up_window_is_kept_until_every_zone_has_left_it() {
     assert_eq!(ttl_ms, reset_ms + 26 * HOUR_MS + 1000);
 }
 
-/// Outside the edges it passed, a limiter gets no decision, but `stale` and the time that is right.
+/// Outside the edges it passed, a limiter gets no decision, but `stale` and the server's time.
 #[test]
 fn edges_of_another_time_are_stale() {
     let mut lua = LuaRedis::new();

@@ -1,5 +1,5 @@
-//! Units given back: Rust and Lua leave the same behind on every input, and what is left is as much
-//! more as was given back. Walks as in `twins.rs`.
+//! Credits: Rust and Lua leave the same state on every input, and what is left rises by what was
+//! credited. Walks as in `twins.rs`.
 
 mod support;
 
@@ -90,8 +90,8 @@ fn compare(twin: &mut dyn Creditor, walks: u64) {
         let mut chance = Random::new(seed ^ 0xc4ed);
         for step in 0..STEPS_PER_WALK {
             let (now_ms, subjects) = walk.step();
-            // In the year 144,000 a time and the most that can be leased out together pass what
-            // the script reads back.
+            // In the year 144,000 a time and the most leased units together exceed what the script
+            // can read back.
             if now_ms > 1 << 51 {
                 break;
             }
@@ -173,7 +173,7 @@ fn kinds() -> Vec<Parameters> {
     plain.into_iter().chain([sub_windows, queue]).collect()
 }
 
-/// Within one window, what is left is exactly as much more, and no more than was used.
+/// Within one window, what is left rises by exactly what was credited, and by no more than was used.
 #[test]
 fn what_is_given_back_is_left_and_nothing_beyond_the_quota() {
     for parameters in kinds() {
@@ -238,7 +238,7 @@ fn what_is_given_back_is_left_and_nothing_beyond_the_quota() {
     }
 }
 
-/// The newest go first, so that what is given back stays for as long as it would have counted.
+/// A credit removes the newest units first, so that it lasts for as long as they would have counted.
 #[test]
 fn a_log_and_sub_windows_forget_the_newest_first() {
     for parameters in kinds() {

@@ -1,5 +1,5 @@
-//! Checks whose buckets are on several nodes, of which many are under way at once: what is denied
-//! in the end leaves no bucket better off than if it had never been asked.
+//! Checks whose buckets are on several nodes, many of them at once: a check that is denied in the
+//! end leaves no bucket better off than if it had never been sent.
 //!
 //! The shipped scripts run in interpreters, one for each node, with clocks of their own. `RL_SPREAD_RUNS`
 //! sets how many interleavings are tried; a failure names the seed, for `RL_SPREAD_SEED`.
@@ -107,7 +107,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Does one thing that a check wants done; false once there is nothing more.
+    /// Does one step of a check; returns false once there is nothing more to do.
     fn step(&mut self, running: &mut Running<'a>, random: &mut Random) -> bool {
         let asks = running.spread.next();
         if !asks.is_empty() {
@@ -141,7 +141,7 @@ impl<'a> World<'a> {
             .answer(ask.part, result.map(|verdict| (verdict, now_ms)));
     }
 
-    /// Notes what a check that passed has taken.
+    /// Records the charges of a check that passed.
     fn end(&mut self, running: Running<'a>) -> bool {
         let decided = running
             .spread
@@ -166,8 +166,8 @@ impl<'a> World<'a> {
         verdict.allowed
     }
 
-    /// What passed, asked again of buckets that never saw the checks that did not: how much of it
-    /// they would not have let pass.
+    /// Replays the checks that passed on buckets that never saw the denied ones; returns how many
+    /// of them those deny.
     fn over_admitted(&mut self) -> usize {
         self.admitted.sort_by_key(|admitted| admitted.order);
         let mut never_asked = RustEngine::default();
@@ -199,7 +199,7 @@ impl<'a> World<'a> {
 
 impl World<'_> {
     /// A window that the first request opened stays open if that is refunded, and so ends before
-    /// the one that the second would have opened. What it promises holds: 2N in any W.
+    /// the one that the second would have opened. Its guarantee holds: 2N in any W.
     fn is_too_much_for_two_windows(&self, last: &Admitted) -> bool {
         let algorithm = &self.buckets[last.bucket].algorithm;
         let within = |other: &&Admitted| {
@@ -251,7 +251,7 @@ fn buckets(random: &mut Random) -> Vec<Bucket> {
     (0..count).map(|i| bucket(i, random)).collect()
 }
 
-/// What came of one interleaving.
+/// The results of one interleaving.
 #[derive(Default)]
 struct Outcome {
     passed: usize,
@@ -321,7 +321,7 @@ const DRAINED_SINCE: (&str, &str) = (
 #[test]
 fn blind_refunds_are_found_out_by_the_interleavings() {
     let (drained, instead) = DRAINED_SINCE;
-    // From a seed shortly before one that shows it: the second needs many a coincidence.
+    // Starts at a seed shortly before one that shows the mistake: the second needs many coincidences.
     for (from, rule, instead) in [
         (0, drained, instead),
         (
@@ -341,8 +341,8 @@ fn blind_refunds_are_found_out_by_the_interleavings() {
     }
 }
 
-/// Ten units are taken by a check that another slot then denies; a second later, when the bucket has
-/// drained and ten others have passed, they are given back.
+/// A check charges ten units, then another slot denies it; a second later, when the bucket has
+/// drained and ten others have passed, the ten are refunded.
 fn admitted_around_a_refund(refund: &str) -> u64 {
     let ten_per_second = Algorithm::new(&Parameters::new(Kind::TokenBucket, 10, 1000)).unwrap();
     let closed = Algorithm::new(&Parameters::new(Kind::FixedWindow, 0, 1000)).unwrap();
@@ -384,7 +384,7 @@ fn a_blind_refund_over_admits() {
     assert_eq!(admitted_around_a_refund(&without(rule, instead)), 20);
 }
 
-/// A check that is asked again after one slot has settled would settle twice: its caller can see that.
+/// Retrying a check after one slot has settled would settle twice: its caller can see that.
 #[test]
 fn a_spread_check_knows_whether_it_has_settled() {
     let algorithm = Algorithm::new(&Parameters::new(Kind::TokenBucket, 10, 1000)).unwrap();

@@ -1,5 +1,5 @@
-//! The fleets that `crates/algorithms/tests/leases` lets loose on the algorithms, let loose on the
-//! script: it never admits more than it may either, and its keys outlive their leases.
+//! Runs the fleets of `crates/algorithms/tests/leases` against the script: it keeps the same bound,
+//! and its keys outlive their leases.
 
 #![expect(
     clippy::indexing_slicing,
@@ -35,7 +35,7 @@ use world::{Lapses, World};
 const SEEDS: u64 = 150;
 const KEY: &str = "bucket";
 
-/// A bucket behind the script, held against the algorithm at every step.
+/// A bucket in the script, compared with the algorithm at every step.
 struct Scripted {
     redis: LuaRedis,
     algorithm: Algorithm,

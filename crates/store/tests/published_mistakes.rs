@@ -1,6 +1,6 @@
 //! Mistakes that published rate limiting scripts make, each with the test that keeps it out.
 //!
-//! In Rust and in Lua alike; two limiters at once are tests of the stores.
+//! In Rust and in Lua alike. The tests of the stores have two limiters at once.
 
 #![expect(
     clippy::unwrap_used,
@@ -229,8 +229,8 @@ fn a_burst_is_admitted_whole_at_any_rate() {
     });
 }
 
-/// Hits that one limit denies charged to the broader ones: a client over its own limit starves
-/// everybody.
+/// Hits that one limit denies are charged to the broader ones: a client over its own limit starves
+/// all others.
 #[test]
 fn a_denied_request_is_charged_to_nobody() {
     in_both(|engine| {
@@ -267,7 +267,7 @@ fn the_script_reads_one_clock_and_writes_exact_integers() {
     for inexact in ["tostring(", "os.time", "math.random"] {
         assert!(!CHECK.source.contains(inexact), "{inexact}");
     }
-    // As exact as a long is wide: used where that was seen.
+    // As exact as a long is wide: used only where the script has found it wide enough.
     let chosen = [
         "LONG and '%d' or '%.0f'",
         "LONG and ':%d:%d' or ':%.0f:%.0f'",

@@ -1,5 +1,5 @@
-//! Reservations in the script: the bounds and the histories that random walks seldom come to, and what the
-//! comparison with the algorithm does not see.
+//! Reservations in the script: bounds and histories that random walks seldom reach, and what the
+//! comparison with the algorithm does not cover.
 
 #![expect(
     clippy::unwrap_used,
@@ -20,7 +20,7 @@ const START_MS: u64 = 1_763_000_040_000;
 const BUCKET: &str = "{b}";
 const RECORDS: &str = "r:{b}";
 
-/// One bucket in both; each check has to be decided alike.
+/// One bucket in both implementations; each check has to be decided alike.
 struct Both {
     rust: RustEngine,
     lua: LuaRedis,
@@ -49,7 +49,7 @@ impl Both {
         }
     }
 
-    /// Gives units back that are not said to be those of a reservation.
+    /// Gives units back without naming a reservation.
     fn credit(&mut self, units: u64) {
         (self.subject.cost, self.subject.debit, self.subject.costs) = (0, units, None);
         let subjects = std::slice::from_ref(&self.subject);

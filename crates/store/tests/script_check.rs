@@ -1,4 +1,4 @@
-//! What `lua/check.lua` promises beyond the algorithms: batches, all or nothing, refusals, TTLs.
+//! What `lua/check.lua` guarantees beyond the algorithms: batches, all or nothing, refusals, TTLs.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! A server that has no memory left refuses a check whole, and forgets nothing.
+//! A server without free memory refuses a check as a whole, and loses no state.
 
 #![expect(
     clippy::unwrap_used,

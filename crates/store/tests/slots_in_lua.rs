@@ -1,4 +1,4 @@
-//! Slots of requests in flight in the script: what the comparison with the algorithm does not see.
+//! Slots of requests in flight in the script: what the comparison with the algorithm does not cover.
 
 #![expect(
     clippy::unwrap_used,
@@ -80,7 +80,7 @@ impl Bucket {
         self.ask(clock, none, 0, acts, Options::default()).unwrap()
     }
 
-    /// Gives one slot back whose holder names none.
+    /// Gives back one slot of a holder that names none.
     fn give_back(&self, now_ms: u64) -> u64 {
         let options = Options {
             peek: true,
@@ -92,13 +92,13 @@ impl Bucket {
         found.unwrap().remaining
     }
 
-    /// What the set has beside its marks.
+    /// How many members the set has beside its marks.
     fn stored(&self) -> i64 {
         self.redis.command::<i64>(&["ZCARD", KEY]) - 2
     }
 }
 
-/// Of a request that came through Envoy's rate limit service.
+/// The id of a request that came through Envoy's rate limit service.
 fn id(secret: u64) -> SlotId {
     SlotId::new(1_763_000_000, SlotId::SERVICE, secret)
 }
@@ -195,7 +195,7 @@ fn a_set_of_something_else_is_corrupt() {
     assert_eq!(asked, corrupt, "without marks");
 }
 
-/// As the algorithm orders them, whichever was taken first.
+/// The order is the algorithm's, whichever slot was taken first.
 #[test]
 fn of_slots_that_expire_together_the_first_by_name_is_given_back() {
     let bucket = Bucket::new(5);

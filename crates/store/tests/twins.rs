@@ -74,8 +74,8 @@ fn charges(subjects: &[Subject], verdict: &Result<Verdict, ScriptError>, now_ms:
 }
 
 fn any_options(chance: &mut Random, subjects: &[Subject]) -> Options {
-    // Where everything is given back, Redis has no list any more, and so forgets the clock that wrote
-    // it; an empty one in Rust does not. Nothing is used either way.
+    // If everything is given back, Redis deletes the list, and with it the time of its last write;
+    // Rust keeps an empty one. Nothing is used either way.
     let lists = [Kind::SlidingWindowLog, Kind::SlidingWindowBuckets];
     let listed = |subject: &Subject| lists.contains(&subject.algorithm.parameters().kind);
     let debits = match chance.below_len(9) {
@@ -132,7 +132,7 @@ fn compare(twin: &mut dyn Engine, steps: u64) {
             let settling = subjects.iter().filter(|s| !s.lease.settle.is_empty());
             settled += settling.map(|_| 1).sum::<u64>();
             charged.extend(charges(&subjects, &expected, now_ms));
-            // Some is refunded, now or later, once or by mistake twice.
+            // Some charges are refunded, now or later, once or by mistake twice.
             while !charged.is_empty() && chance.one_in(3) {
                 let nth = chance.below_len(charged.len());
                 let Some((subject, units, at_ms, slot)) = charged.get(nth).cloned() else {
@@ -407,8 +407,8 @@ fn a_logs_total_wraps() {
     assert!(charged > 3_000_000, "{charged}");
 }
 
-/// After a far step back of the clock a question moves the times along, and nothing else: not the
-/// grants on to the sub-window of now, though units were wanted of it and none were there.
+/// After a far step back of the clock a query moves the stored times back, and nothing else: grants
+/// do not move to the current sub-window, although the query wanted units there and got none.
 #[test]
 fn a_question_after_a_step_back_leaves_the_grants_of_a_sub_window() {
     let parameters = Parameters {

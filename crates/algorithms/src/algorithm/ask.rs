@@ -3,16 +3,17 @@
 use crate::lease::LeaseAsk;
 use crate::{Freed, ReserveAsk};
 
-/// What becomes of [`Ask::debit`].
+/// How [`Ask::debit`] is applied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Debits {
-    /// They were admitted without the limiter: added up to the limit, never beyond it.
+    /// Units admitted without the limiter: added up to the limit, never beyond it.
     #[default]
     Admitted,
-    /// They are reported once they were used: added whole, beyond the limit up to 2^51 parts of a
-    /// bucket or 2^51 units (of a log fewer than a million). A queue has nothing left then.
+    /// Units reported after use: added whole, beyond the limit up to 2^51 parts of a bucket or 2^51
+    /// units (of a log fewer than a million). A queue has nothing left then.
     Reported,
-    /// They are given back, as by [`Algorithm::credit`](crate::Algorithm::credit). Only for checks that charge nothing else.
+    /// Units given back, as by [`Algorithm::credit`](crate::Algorithm::credit). Only for checks
+    /// that charge nothing else.
     GivenBack,
 }
 
@@ -21,20 +22,20 @@ pub enum Debits {
 pub struct Ask<'a> {
     /// Units that the request costs; 0 charges nothing.
     pub cost: u64,
-    /// Units that were used, or given back, without a decision: first, and stored whichever way the
-    /// evaluation is finished.
+    /// Units that were used, or given back, without a decision. They are applied first, and stored
+    /// whether the evaluation charges or leaves.
     pub debit: u64,
-    /// What becomes of them.
+    /// How the debit is applied.
     pub debits: Debits,
-    /// The label of the calendar window that they were admitted in; `None`: that of now.
+    /// The label of the calendar window in which they were admitted; `None`: the current one.
     pub debit_serial: Option<u64>,
     /// A query for leased units, and settlements of earlier ones.
     pub lease: LeaseAsk<'a>,
-    /// Slots of a queue that requests released, and what becomes of slots of requests in flight
-    /// ([`SlotAct`](crate::SlotAct)): first, whichever way the evaluation is finished.
+    /// Slots of a queue that requests released, and actions on slots of requests in flight
+    /// ([`SlotAct`](crate::SlotAct)). Applied first, whether the evaluation charges or leaves.
     pub free: &'a [Freed],
-    /// A limit whose responses say their cost: reservations and what becomes of them.
+    /// For a limit whose responses state their cost: reservations and settlements.
     pub reserve: Option<ReserveAsk<'a>>,
-    /// The state was written by another edit of the limit.
+    /// Whether another generation of the limit wrote the state.
     pub edited: bool,
 }

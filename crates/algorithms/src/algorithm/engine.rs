@@ -14,8 +14,8 @@ use crate::sliding_window_log::SlidingWindowLog;
 use crate::token_bucket::TokenBucket;
 use crate::{Charged, Freed, Kind, ParameterError, Parameters};
 
-/// Declares the algorithms once: their numbers, their evaluations, and how to reach either. The last is
-/// no kind of its own, but what a fixed window is whose rate names a calendar unit.
+/// Declares the algorithms once: their numbers, their evaluations, and how to reach either. The
+/// last one has no kind of its own: a fixed window uses it if its rate names a calendar unit.
 macro_rules! engines {
     ($($named:ident),+; $calendar:ident) => {
         impl Engine {
@@ -95,7 +95,7 @@ engines!(
     CalendarWindow
 );
 
-/// The state without a charge; `None`: as it is.
+/// The state without a charge; `None`: unchanged.
 pub(super) fn refund<Q: Quota>(
     quota: &Q,
     state: &State,

@@ -1,8 +1,9 @@
-//! Buckets that a proxy keeps by itself: one at a time, in a state of a fixed size, and with
-//! nothing leased out of them.
+//! Buckets that a proxy decides locally: one at a time, with a state of fixed size and without
+//! leases.
 //!
 //! The decisions are those of [`Algorithm::evaluate`], [`Algorithm::evaluate_with_debit`] and
-//! [`Algorithm::refund`]. Who makes no others carries no code for logs, sub-windows and leases.
+//! [`Algorithm::refund`]. A program that makes no other decisions contains no code for logs,
+//! sub-windows and leases.
 
 use super::Algorithm;
 use super::engine::{Engine, refund};

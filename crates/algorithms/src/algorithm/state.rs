@@ -15,7 +15,7 @@ use crate::token_bucket::TokenBucketState;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum State {
-    /// Of a token bucket or a leaky bucket, which continue each other's.
+    /// Of a token bucket or a leaky bucket: each continues the other's state.
     TokenBucket(TokenBucketState),
     /// Of a leaky bucket that is a queue.
     Queue(QueueState),
@@ -36,8 +36,8 @@ pub enum State {
 }
 
 impl State {
-    /// What remains of a bucket that is reset: leased units stay outstanding until their deadline,
-    /// in a window until its end unless they are settled. `None`: nothing.
+    /// What remains of a bucket after a reset: leased units stay outstanding until they expire, in
+    /// a window until it ends, unless they are settled. `None`: nothing.
     #[must_use]
     pub fn reset(&self) -> Option<Self> {
         match self {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::InFlightSlot;
 
-/// Slots that are shared at once. A write copies no more than this many, and a pointer for every chunk.
+/// Slots per chunk. A write copies at most this many, and one pointer per chunk.
 const CHUNK: usize = 256;
 
 /// Slots and when each expires, in milliseconds since the epoch, in the order of their names.
@@ -14,14 +14,14 @@ pub(super) struct HeldSlots {
     len: usize,
 }
 
-/// Some neighbours; not none.
+/// Neighbouring slots; never empty.
 #[derive(Clone, Debug)]
 struct Chunk {
     slots: Vec<(InFlightSlot, u64)>,
     /// The earliest and the latest expiry.
     first_ms: u64,
     last_ms: u64,
-    /// When the latest of them was written by its ttl.
+    /// When the latest of them was written: its expiry less its ttl.
     written_ms: u64,
 }
 
@@ -81,7 +81,7 @@ impl HeldSlots {
                 self.len += 1;
             }
         }
-        // Names rise with time: what is added at the end leaves a full chunk behind.
+        // Names rise with time, so a slot added at the end leaves a full chunk behind.
         let full = slots.len() > CHUNK;
         let more = full.then(|| match slots.last() {
             Some((last, _)) if *last == slot => slots.split_off(CHUNK),
@@ -90,7 +90,7 @@ impl HeldSlots {
         self.put(at, [Some(slots), more].into_iter().flatten());
     }
 
-    /// Whether it was there.
+    /// Removes a slot; returns whether it was there.
     pub fn remove(&mut self, slot: InFlightSlot) -> bool {
         let at = self.chunk_of(slot);
         let Some(place) = self.chunks.get(at).and_then(|chunk| chunk.place(slot).ok()) else {
@@ -105,7 +105,7 @@ impl HeldSlots {
         true
     }
 
-    /// Drops those that expire no later than this.
+    /// Drops the slots that expire by `now_ms`.
     pub fn drop_expired(&mut self, now_ms: u64) {
         self.change(
             |chunk| chunk.first_ms <= now_ms,
@@ -113,7 +113,7 @@ impl HeldSlots {
         );
     }
 
-    /// Cuts each expiry to the slot's ttl from now; whether any was further ahead.
+    /// Cuts each expiry to the slot's ttl from now; returns whether any may have been later.
     pub fn cut(&mut self, now_ms: u64) -> bool {
         self.change(
             |chunk| chunk.written_ms > now_ms,
@@ -121,7 +121,7 @@ impl HeldSlots {
         )
     }
 
-    /// The expiry that `nth` others are no later than.
+    /// The expiry at place `nth`, from 0, in ascending order.
     pub fn nth_expiry(&self, nth: usize) -> Option<u64> {
         if nth == 0 {
             return self.chunks.iter().map(|chunk| chunk.first_ms).min();
@@ -134,7 +134,7 @@ impl HeldSlots {
         self.chunks.iter().map(|chunk| chunk.last_ms).max()
     }
 
-    /// The chunk that has a slot, or would.
+    /// The index of the chunk that holds a slot, or would hold it.
     fn chunk_of(&self, slot: InFlightSlot) -> usize {
         let after = self
             .chunks
@@ -166,7 +166,7 @@ impl HeldSlots {
         }
     }
 
-    /// Changes or drops the slots of some chunks; whether there were such chunks.
+    /// Changes or drops the slots of some chunks; returns whether there were such chunks.
     fn change(
         &mut self,
         which: impl Fn(&Chunk) -> bool,
@@ -193,7 +193,7 @@ impl HeldSlots {
     }
 }
 
-/// Whatever the chunks are.
+/// Compares slots, however they are divided into chunks.
 impl PartialEq for HeldSlots {
     fn eq(&self, other: &Self) -> bool {
         self.len == other.len && self.iter().eq(other.iter())

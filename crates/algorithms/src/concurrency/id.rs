@@ -6,11 +6,11 @@ use crate::integers::TIME_MAX_MS;
 
 /// Bits of a stamp that are the holder's mark; the others are seconds since the epoch.
 const MARK_BITS: u32 = 20;
-/// Positions of one of the two numbers of [`Missing`].
+/// Positions per number of [`Missing`].
 const MISSING_BITS: usize = 50;
 
-/// The id of a request at the limits on requests in flight. Whoever makes one draws `secret` at
-/// random, below 2^52: a slot is renewed and freed by whoever has its id.
+/// The id of a request at the limits on requests in flight. Its `secret` is drawn at random, below
+/// 2^52, because whoever has the id can renew and free the slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SlotId {
     /// When the request came, in seconds since the epoch, and who holds the slot: see
@@ -29,7 +29,8 @@ pub struct InFlightSlot {
     pub ttl_ms: u64,
 }
 
-/// What becomes of a slot; the [units](crate::Freed::units) of its name in [`Ask::free`](crate::Ask::free).
+/// What to do with a slot: the [units](crate::Freed::units) beside its name in
+/// [`Ask::free`](crate::Ask::free).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SlotAct {
     /// It is given back. Doing so again changes nothing.
@@ -40,8 +41,8 @@ pub enum SlotAct {
     Enter = 3,
 }
 
-/// Which of the slots to renew are gone, by their position among those of the check, from 0; of
-/// those beyond 100 nothing is said.
+/// Which of the slots to renew are gone, by their position in the check, from 0. Positions from 100
+/// on are not reported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Missing {
     pub(super) low: u64,
@@ -49,7 +50,7 @@ pub struct Missing {
 }
 
 impl SlotId {
-    /// Holds slots that came through Envoy's rate limit service, which names none.
+    /// Holds slots of Envoy's rate limit service, whose requests have no ids.
     pub const SERVICE: u64 = 0;
     /// Holds slots of programs that call the limiter.
     pub const PROGRAM: u64 = 1;
@@ -73,7 +74,7 @@ impl SlotId {
         (hash ^ (hash >> 32)) % (Self::MARKS - 2) + 2
     }
 
-    /// As a script can take it, whoever made it.
+    /// The id cut to numbers that a script can hold, whoever made it.
     #[must_use]
     pub const fn bounded(self) -> Self {
         Self {
@@ -105,7 +106,7 @@ impl InFlightSlot {
             && self.ttl_ms <= TTL_MAX_MS
     }
 
-    /// As Redis orders slots that expire together.
+    /// The text by which Redis orders slots that expire together.
     pub(super) fn text(self) -> String {
         let Self { id, ttl_ms } = self;
         format!("{}:{}:{ttl_ms}", id.stamp, id.secret)
@@ -137,7 +138,7 @@ impl From<QueueSlot> for InFlightSlot {
 }
 
 impl Missing {
-    /// From the numbers of a slot's name, in whose place a reply has them.
+    /// From the two numbers that a reply has in the place of a slot's name.
     #[must_use]
     pub const fn of(low: u64, high: u64) -> Self {
         Self { low, high }

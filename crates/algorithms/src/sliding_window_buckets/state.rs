@@ -31,7 +31,7 @@ pub(super) struct GrantedOf {
 }
 
 impl GrantedOf {
-    /// Units of a sub-window that are out.
+    /// Outstanding units of a sub-window.
     pub(super) const fn out(&self, index: i64) -> u64 {
         if index == self.index {
             self.units.current
@@ -71,7 +71,7 @@ impl SlidingWindowBucketsState {
         }
     }
 
-    /// What is left when it is made unused: what is leased out.
+    /// What remains after a reset: leased units.
     pub(crate) fn reset(&self) -> Option<Self> {
         let granted = self.granted?;
         let units = granted.units.after_reset()?;

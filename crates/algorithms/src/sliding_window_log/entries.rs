@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-/// Entries that are shared at once. A charge copies less than this many entries, and a pointer for
-/// every so many.
+/// Entries per chunk. A charge copies fewer entries than this, and one pointer per chunk.
 const CHUNK: usize = 256;
 
 /// The admissions of one millisecond.
@@ -22,7 +21,7 @@ pub(super) struct Entries {
     chunks: Vec<Arc<[Entry]>>,
     /// Forgotten entries of the first of them.
     skipped: usize,
-    /// The newest: none only where there are no entries at all.
+    /// The newest entries: empty only if there are no entries at all.
     tail: Vec<Entry>,
     /// Units admitted before the first entry.
     base: u64,
@@ -54,7 +53,7 @@ impl Entries {
         before.map_or(self.base, |entry| entry.total)
     }
 
-    /// The first place in a range that what holds for its beginning does not hold for.
+    /// The first place in a range where `holds` is false; it is true for all before.
     pub fn partition_point(
         &self,
         mut range: std::ops::Range<usize>,
@@ -71,7 +70,7 @@ impl Entries {
         range.start
     }
 
-    /// Without those before a place.
+    /// The entries from a place on.
     pub fn rest(&self, first: usize) -> Self {
         let at = self.skipped + first;
         let gone = (at / CHUNK).min(self.chunks.len());
@@ -106,7 +105,7 @@ impl Entries {
     }
 }
 
-/// Two logs are equal that admitted the same, whatever was forgotten before.
+/// Two logs are equal if they admitted the same, whatever was forgotten before.
 impl PartialEq for Entries {
     fn eq(&self, other: &Self) -> bool {
         let units = |log: &Self, entry: &Entry| (entry.at_ms, entry.total - log.base);

@@ -13,7 +13,7 @@ impl World<'_> {
             return;
         }
         if self.random.one_in(60) {
-            // It dies with what it holds, and another comes.
+            // It dies with its grants, and another proxy starts.
             self.proxies[proxy] = Proxy::new(&mut self.random);
         }
         self.bury(proxy);
@@ -35,7 +35,7 @@ impl World<'_> {
         self.later(pause + 1, Event::Acts(proxy));
     }
 
-    /// What is about to die is used, and then whatever the bucket has left or gets.
+    /// Spends the units that are about to expire, and then whatever the bucket has left or gets.
     pub fn last_moment(&mut self, proxy: usize) {
         self.bury(proxy);
         self.spend(proxy, true);
@@ -46,7 +46,7 @@ impl World<'_> {
         self.later(soon, Event::Checked { again: false });
     }
 
-    /// What is past its time is reported as spent or not at all; the rest of it is dropped.
+    /// Expired grants are reported as spent or not at all; the rest of them is dropped.
     fn bury(&mut self, proxy: usize) {
         let now_us = self.proxies[proxy].clock_us(self.now_us);
         let grants = std::mem::take(&mut self.proxies[proxy].held);
@@ -59,7 +59,7 @@ impl World<'_> {
         }
     }
 
-    /// Uses units: all of those that are left, if this is their last moment or it pleases.
+    /// Spends units: all that are left if `all`, otherwise a random part.
     fn spend(&mut self, proxy: usize, all: bool) {
         let mut used = 0;
         for index in 0..self.proxies[proxy].held.len() {
@@ -87,7 +87,7 @@ impl World<'_> {
         self.settle(proxy, grant.lease.epoch, grant.spent, grant.left);
     }
 
-    /// Told at most once: if it is lost, it is lost.
+    /// Sends a settlement, at most once: a lost one is not retried.
     fn settle(&mut self, proxy: usize, epoch: u64, spent: u64, returned: u64) {
         let question = Question {
             cost: self.random.below(2),
@@ -105,7 +105,7 @@ impl World<'_> {
         self.send(proxy, question);
     }
 
-    /// Asks for one request and as much as there is; without an answer, again.
+    /// Checks one request and wants as many lease units as there are; retries without an answer.
     fn lease(&mut self, proxy: usize) {
         let question = Question {
             cost: if self.proxies[proxy].hoards {

@@ -1,4 +1,4 @@
-//! What was admitted, held against what may be.
+//! Compares what was admitted with what may be.
 
 /// Admissions of a bucket, in the order of their times: at most C + r·Δ in every interval.
 ///

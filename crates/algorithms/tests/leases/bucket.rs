@@ -1,8 +1,8 @@
-//! The bucket that the proxies ask, over the algorithms themselves.
+//! The bucket that the proxies call, over the algorithms themselves.
 
 use algorithms::{Algorithm, Ask, Lease, LeaseAsk, Settlement, State};
 
-/// One message's worth of questions.
+/// The content of one message to the bucket.
 #[derive(Clone, Debug, Default)]
 pub struct Question {
     pub cost: u64,
@@ -23,7 +23,7 @@ pub struct Reply {
     pub wrote: bool,
 }
 
-/// A bucket at some store. All get the same input and have to answer the same.
+/// A bucket in some implementation. All get the same input and have to give the same answers.
 pub trait Bucket {
     fn ask(&mut self, now_ms: u64, ttl_ms: u64, question: &Question) -> Reply;
     fn edit(&mut self, algorithm: Algorithm);

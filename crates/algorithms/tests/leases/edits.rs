@@ -5,7 +5,7 @@ use algorithms::{Algorithm, Kind, Parameters};
 use crate::bucket::Question;
 use crate::world::{Event, World};
 
-/// What is edited while proxies lease.
+/// Which edits happen while proxies lease.
 #[expect(
     clippy::struct_excessive_bools,
     reason = "each may be switched on by itself"
@@ -38,7 +38,7 @@ impl World<'_> {
         self.later(pause + 1, Event::Edited);
     }
 
-    /// Other numbers, none larger than what the promise is held against.
+    /// Other numbers, none larger than those of the audit.
     fn renumber(&mut self) {
         let mut parameters = *self.algorithm.parameters();
         let (burst, units) = self.numbers;
@@ -53,7 +53,7 @@ impl World<'_> {
         }
     }
 
-    /// Another algorithm, which starts the bucket afresh.
+    /// Another algorithm, for which the bucket starts unused.
     fn switch(&mut self) {
         let kind = match self.algorithm.kind() {
             Kind::Gcra => Kind::TokenBucket,
@@ -66,20 +66,20 @@ impl World<'_> {
         self.edit(Algorithm::new(&parameters).unwrap());
     }
 
-    /// An edit may forgive what is owed: beyond a new capacity, all of it to another algorithm, and
-    /// of a GCRA, which owes time, what a lower rate makes of that.
+    /// An edit may forgive debt: what exceeds a new capacity, all of it with another algorithm, and
+    /// in a GCRA, which owes time, what a lower rate makes of that.
     fn edit(&mut self, edited: Algorithm) {
         let (limit, edited_limit) = (self.algorithm.limit(), edited.limit());
         let (leased, owed) = self.owed();
         self.algorithm = edited;
         self.bucket.edit(edited);
         let (still_leased, still_owed) = self.owed();
-        // What is out is used later, if at all: so it is room, not something given back.
+        // Outstanding units are used later, if at all: so they count as capacity, not as a credit.
         let mut later = leased.saturating_sub(still_leased);
         // Answers have whole units.
         let now = (owed + 1).saturating_sub(still_owed + later);
         if still_leased > edited_limit {
-            // Forgiven once it is dead.
+            // Forgiven once they have expired.
             later += limit.saturating_sub(edited_limit);
         }
         self.audit.capacity += i128::from(later * self.unit);
@@ -93,7 +93,7 @@ impl World<'_> {
         (reply.leased, self.algorithm.limit() - reply.remaining)
     }
 
-    /// What a step forward may add is added to the capacity.
+    /// Adds to the audit's capacity what a step forward may admit.
     fn set_clock(&mut self) {
         let horizon_ms = self.algorithm.horizon_ms();
         let by_ms = match self.random.below(3) {
@@ -127,7 +127,7 @@ impl World<'_> {
         self.later(pause + 1, Event::Checked { again: true });
     }
 
-    /// A burst of requests without a lease takes all that is there.
+    /// A burst of requests without a lease takes all that is left.
     pub fn checked(&mut self, again: bool) {
         let now_ms = self.now_ms();
         let ask = Question::default();

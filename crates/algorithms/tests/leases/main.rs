@@ -1,7 +1,7 @@
-//! Leases never let a bucket admit more than it may: C + r·Δ in every interval, for thousands of
-//! random fleets; and each way to get it wrong that is known does, in some of them.
+//! Leases never let a bucket admit more than C + r·Δ in any interval, for thousands of random
+//! fleets; and each known mistake in the rules does, for some of them.
 //!
-//! `RL_LEASE_SEEDS` sets how many fleets each test looks at.
+//! `RL_LEASE_SEEDS` sets how many fleets each test runs.
 
 #![expect(
     clippy::unwrap_used,
@@ -52,16 +52,16 @@ fn algorithm(seed: u64, kind: Kind) -> Algorithm {
             ..Parameters::new(kind, units, period_ms)
         };
         let algorithm = Algorithm::new(&parameters).unwrap();
-        // Neither a minute per unit nor none at all: something has to happen.
+        // Neither a minute per unit nor no refill at all: something has to happen.
         if algorithm.lease_max_ms().is_some_and(|ms| ms <= 5000) {
             return algorithm;
         }
     }
 }
 
-/// What became of one fleet.
+/// The results of one fleet.
 struct Outcome {
-    /// By how many parts the promise was broken; none if not above 0.
+    /// By how many parts the bound was exceeded; kept if not above 0.
     worst: i128,
     granted: u64,
     spent: u64,

@@ -1,4 +1,4 @@
-//! Each rule is needed: without it, some fleet is let through beyond the limit.
+//! Each rule is needed: without it, some fleet is admitted beyond the limit.
 
 use std::fmt::Debug;
 
@@ -9,8 +9,8 @@ use crate::model::{Model, Wrong};
 use crate::world::Lapses;
 use crate::{algorithm, fleet, real_fleet, seeds};
 
-/// The first fleet that breaks the promise without a rule. `run` returns by how many parts a fleet
-/// does, with the rule or without.
+/// Finds the first fleet that exceeds the bound without a rule. `run` returns by how many parts a
+/// fleet does, with the rule or without.
 fn breaks(without: impl Debug, run: impl Fn(u64, bool) -> i128) {
     let unit = |seed| {
         let algorithm = algorithm(seed, Kind::TokenBucket);

@@ -1,11 +1,11 @@
-//! A leased token bucket written down once more, from the rules, with each rule that can be left
-//! out. With all of them it has to answer as the algorithm does.
+//! A second implementation of a leased token bucket, directly from the rules, in which each rule
+//! can be left out. With all of them it has to give the algorithm's answers.
 
 use algorithms::{Algorithm, Lease};
 
 use crate::bucket::{Bucket, Question, Reply};
 
-/// A way to get it wrong.
+/// A mistake in the rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wrong {
     /// Refill as if there were no floor, then put the debt back up to it: time spent at the floor is
@@ -73,7 +73,7 @@ impl Model {
         plain.max(all).max(own)
     }
 
-    /// Brings everything to `t`.
+    /// Advances everything to `t`.
     fn advance(&mut self, t: u64, ttl: u64) {
         if self.wrong == Some(Wrong::StrictIgnoresSlots) && ttl == 0 {
             self.debt = self.drained(self.debt, t - self.ts);
@@ -103,7 +103,7 @@ impl Model {
         self.ts = t;
     }
 
-    /// Passes one edge, if it is behind.
+    /// Passes one edge, if its time has come.
     fn roll(&mut self, t: u64, ttl: u64) {
         if self.out() == 0 || t < self.edge {
             return;
@@ -195,7 +195,7 @@ impl Bucket for Model {
             lease,
             leased: self.out(),
             remaining: (self.capacity * self.x).saturating_sub(self.debt) / self.x,
-            // Later is no mistake.
+            // A later time is no mistake.
             reset_after_ms: self.debt / self.y + 1 + (self.edge + 2 * self.ttl).saturating_sub(t),
             wrote: settled || charged > 0 || lease.is_some(),
         };

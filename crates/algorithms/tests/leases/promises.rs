@@ -1,4 +1,4 @@
-//! With every rule in force.
+//! The bounds hold with every rule in force.
 
 use algorithms::{Algorithm, Kind};
 
@@ -25,7 +25,7 @@ fn never_more_than_it_may(kind: Kind, edits: Edits) {
         granted += outcome.granted;
         spent += outcome.spent;
     }
-    // Otherwise nothing was shown.
+    // With fewer, the test would show nothing.
     assert!(spent > 100 * seeds().end / 10, "{spent} of {granted}");
 }
 
@@ -49,7 +49,7 @@ fn a_leaky_meter_never_admits_more_while_it_is_edited_and_reset() {
     never_more_than_it_may(Kind::LeakyBucket, ALL_EDITS);
 }
 
-/// Leases that are out when the capacity is lowered may exceed it once, but never the larger one.
+/// Leases that are outstanding when the capacity is lowered may exceed it once, but never the larger one.
 #[test]
 fn other_numbers_give_nobody_more_than_the_larger_ones() {
     let edits = Edits {
@@ -62,7 +62,8 @@ fn other_numbers_give_nobody_more_than_the_larger_ones() {
     never_more_than_it_may(Kind::Gcra, edits);
 }
 
-/// What is out when the algorithm is switched may be used once beside what the other one admits.
+/// Units that are outstanding when the algorithm is switched may be used once beside what the other
+/// one admits.
 #[test]
 fn another_algorithm_forgives_what_is_owed_and_no_more() {
     let edits = Edits {
@@ -117,7 +118,7 @@ impl Bucket for Both {
     }
 }
 
-/// The mistakes below are made in the model, so it has to be right without them.
+/// The tests make mistakes in the model, so it has to be right without them.
 #[test]
 fn the_model_is_the_algorithm() {
     for seed in seeds() {

@@ -1,4 +1,4 @@
-//! What a proxy holds, and by which clock.
+//! A proxy's grants, and its clock.
 
 use algorithms::{Lease, PROXY_MARKS};
 
@@ -15,10 +15,10 @@ pub struct Grant {
 pub struct Proxy {
     pub mark: u8,
     pub alive: bool,
-    /// Its clock runs by so much fast, in millionths.
+    /// How much too fast its clock runs, in millionths.
     pub drift: i64,
     pub held: Vec<Grant>,
-    /// It takes all it can get and spends it at the last moment.
+    /// It leases all it can get and spends it at the last moment.
     pub hoards: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Chance that can be repeated.
+//! Repeatable random numbers.
 
 /// `SplitMix64`.
 pub struct Random(pub u64);

@@ -1,4 +1,4 @@
-//! Windows that lease count each unit in the window that it is used in.
+//! Leased windows count each unit in the window in which it is used.
 
 use algorithms::{Algorithm, Align, Kind, Parameters};
 
@@ -47,7 +47,7 @@ fn fleets(
         let mut world = World::new(seed, &algorithm, &mut bucket, lapses, edits);
         world.run(EVENTS);
         spent += world.spent;
-        // What a reset gives back may be used once more: it is held against what came after it.
+        // What a reset gives back may be used once more: so the log is checked from each reset on.
         let mut from = 0;
         for to in world.resets.iter().copied().chain([world.log.len()]) {
             let worst = most(&parameters, &world.log[from..to]);

@@ -1,9 +1,9 @@
 //! Proxies, a network and one bucket, on a virtual clock.
 //!
 //! Everything that a fleet can do to a bucket happens here, at random from a seed: messages are
-//! lost on either way, late by more than a ttl, and overtake each other; proxies spend at the last
-//! moment, give back what they do not need or all of it, die with what they hold, and their clocks
-//! drift; the ttl is edited, switched off and on; the key expires when its TTL says so.
+//! lost in either direction, late by more than a ttl, and overtake each other; proxies spend at the
+//! last moment, return what they do not need or all of it, die with their grants, and their clocks
+//! drift; the ttl is edited, switched off and on; the key expires by its TTL.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -19,11 +19,11 @@ use crate::random::Random;
 /// Rules of the proxy, the network and the store that can be left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lapses {
-    /// A lease's time counts from its receipt.
+    /// The ttl of a lease counts from its receipt.
     pub deadline_from_receipt: bool,
-    /// What carries a settlement may arrive twice.
+    /// A message with a settlement may arrive twice.
     pub settled_twice: bool,
-    /// A key lives for as long as its debt alone would drain.
+    /// A key lives only for as long as its debt alone takes to drain.
     pub ttl_of_the_debt: bool,
 }
 
@@ -49,12 +49,12 @@ pub enum Event {
     },
 }
 
-/// One bucket and those who lease from it.
+/// One bucket and the proxies that lease from it.
 pub struct World<'b> {
     pub random: Random,
     pub bucket: &'b mut dyn Bucket,
     pub audit: Audit,
-    /// What a unit counts in the audit.
+    /// The parts of a unit in the audit.
     pub unit: u64,
     pub algorithm: Algorithm,
     /// The capacity and rate that it began with.
@@ -70,7 +70,7 @@ pub struct World<'b> {
     pub proxies: Vec<Proxy>,
     pub events: BinaryHeap<Reverse<(u64, u64)>>,
     pub waiting: Vec<Option<Event>>,
-    /// Proxies lease little at a time, and nobody else takes much.
+    /// Proxies lease little at a time, and other requests take little.
     pub quiet: bool,
     /// How rare requests without a lease are, in thousandths of a ttl.
     pub checks: u64,
@@ -95,7 +95,7 @@ impl<'b> World<'b> {
         let mut random = Random(seed);
         let (numbers, rate) = (algorithm.numbers(), algorithm.parameters().rate);
         let largest = if edits.numbers { 2 } else { 1 };
-        // Of the smallest capacity and the largest rate there will be.
+        // By the smallest capacity and the largest rate that edits reach.
         let longest = algorithm.lease_max_ms().unwrap() / (largest * largest);
         let choices_ms = [longest, longest / 2, longest / 10, longest / 3 + 1]
             .map(|ms| ms.max(1))
@@ -259,7 +259,7 @@ impl<'b> World<'b> {
             dies_us,
         });
         if hoards {
-            // Before it dies, by any clock that drifts by less than half a thousandth.
+            // Before it expires, by any clock that drifts by less than half a thousandth.
             self.later(left_us - left_us / 1500 - 1, Event::LastMoment(proxy));
         }
     }

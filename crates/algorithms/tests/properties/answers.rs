@@ -39,8 +39,8 @@ pub fn retry_after_is_exact_and_minimal(choices: &mut Choices) {
 
 /// After any decision, `remaining` fits at the same instant and `remaining + 1` does not.
 ///
-/// A sliding window counter whose window starts after `now`, because the clock went back, is read
-/// again as of that start: the window before weighs more then, and less than `remaining` may fit.
+/// Exception: a sliding window counter whose window starts after `now`, because the clock went back, is read
+/// as of that start: the window before weighs more then, and less than `remaining` may fit.
 pub fn remaining_fits_and_one_more_does_not(choices: &mut Choices) {
     let mut world = World::with_leavers(choices, ALL, ClockKind::Chaotic);
     let cost = world.cost(choices);

@@ -36,7 +36,7 @@ pub fn two_costs_at_once_are_their_sum(choices: &mut Choices) {
     }
 }
 
-/// A debit cannot be denied, and cannot lock the bucket for longer than one that is used up.
+/// A debit cannot be denied, and locks the bucket for no longer than a used-up bucket is.
 pub fn a_debit_fills_up_to_the_limit_and_no_further(choices: &mut Choices) {
     let mut world = World::with_history(choices, ALL, ClockKind::Monotone);
     let before = world.peek(world.now_ms, 0);
@@ -58,7 +58,7 @@ pub fn a_debit_fills_up_to_the_limit_and_no_further(choices: &mut Choices) {
     }
 }
 
-/// What a proxy keeps in its shared data is what it gets back.
+/// A proxy reads from its shared data the state that it stored.
 pub fn a_fixed_size_state_survives_its_slot(choices: &mut Choices) {
     let world = World::with_history(choices, ALL, ClockKind::Chaotic);
     let Some(state) = world.state else { return };
@@ -72,7 +72,7 @@ pub fn a_fixed_size_state_survives_its_slot(choices: &mut Choices) {
     }
 }
 
-/// Whatever else was in the slot, it is refused or evaluated: no overflow, no division by zero.
+/// Any other bytes are refused or evaluated: no overflow, no division by zero.
 pub fn any_slot_can_be_evaluated(choices: &mut Choices) {
     let mut bytes = [0; STATE_BYTES_MAX];
     let numbers: Vec<_> = (0..17).map(|_| choices.magnitude(53)).collect();

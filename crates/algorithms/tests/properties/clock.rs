@@ -16,7 +16,7 @@ pub fn availability_never_falls_without_traffic(choices: &mut Choices) {
     }
 }
 
-/// Moving everything by whole windows moves nothing else.
+/// Moving all times by whole windows changes no decision.
 pub fn decisions_do_not_depend_on_the_epoch(choices: &mut Choices) {
     let mut here = World::fresh(choices, ALL);
     let length_ms = here.algorithm.parameters().rate.period_ms;

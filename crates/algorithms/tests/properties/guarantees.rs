@@ -149,8 +149,8 @@ pub fn a_queue_spaces_what_it_admits(choices: &mut Choices) {
     );
 }
 
-/// Whoever leaves a queue, however often it says so and whatever else is said: no two requests that
-/// go on have the same part of its time.
+/// Whichever requests leave a queue, however often they free their slots, and whatever other names
+/// are freed: no two requests that stay have the same part of its time.
 pub fn a_queue_gives_the_same_time_to_nobody_else(choices: &mut Choices) {
     let mut world = World::fresh(choices, &[Kind::LeakyBucket]);
     let Some(max_delay_ms) = world.algorithm.parameters().max_delay_ms else {
@@ -207,7 +207,7 @@ pub fn buckets_agree_when_time_runs_on(choices: &mut Choices) {
     }
 }
 
-/// The leaky meter always, whatever the clock does.
+/// The leaky meter equals the token bucket, whatever the clock does.
 pub fn a_meter_is_a_token_bucket(choices: &mut Choices) {
     let mut token = World::fresh(choices, &[Kind::TokenBucket]);
     let mut meter = same_limit(&token, Kind::LeakyBucket);

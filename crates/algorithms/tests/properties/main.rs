@@ -1,4 +1,4 @@
-//! What every algorithm promises, for every limit, history and clock.
+//! What every algorithm guarantees, for every limit, history and clock.
 //!
 //! A property is a plain function of a stream of choices, which proptest makes
 //! and shrinks; the same natively and on wasm32.

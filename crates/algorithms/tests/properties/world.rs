@@ -66,7 +66,7 @@ impl World {
         }
     }
 
-    /// As [`Self::with_history`], of which some requests gave up their slots.
+    /// As [`Self::with_history`], where some requests gave up their slots.
     pub fn with_leavers(choices: &mut Choices, kinds: &[Kind], clock: ClockKind) -> Self {
         let mut world = Self::fresh(choices, kinds);
         for _ in 0..choices.below(25) {
@@ -107,7 +107,7 @@ impl World {
         self.store(outcome)
     }
 
-    /// What a cost would be answered at some time, left uncharged and unstored.
+    /// The answer to a cost at some time; charges and stores nothing.
     pub fn peek(&self, at_ms: u64, cost: u64) -> Decision {
         self.evaluate(at_ms, cost).leave().decision
     }
@@ -176,7 +176,7 @@ fn parameters(choices: &mut Choices, kind: Kind) -> Parameters {
     if bucket && choices.one_in(2) {
         parameters.burst = Some(choices.magnitude(12));
     }
-    // As a limits file is mended when the numbers are too large.
+    // Corrects numbers that are too large as the error suggests.
     match Algorithm::new(&parameters) {
         Err(ParameterError::RateTooLarge { largest }) => parameters.rate.units = largest,
         Err(ParameterError::BurstTooLarge { largest }) => parameters.burst = Some(largest),

@@ -24,7 +24,7 @@ pub fn sevenths() -> Bucket {
     })
 }
 
-/// One a millisecond, of which many can be freed one by one.
+/// One request a millisecond, so that many slots can be freed one by one.
 pub fn long_queue() -> (Bucket, Vec<Freed>) {
     let queue = Parameters {
         burst: Some(2000),

@@ -15,7 +15,7 @@ fn no_slot_starts_later_than_the_longest_delay() {
     assert_eq!(bucket.take(1).0, 900);
 }
 
-/// Freed time is not given while the caller's clock is behind, and again once it is not.
+/// Freed time is not given while the caller's clock is behind, and is given again once it is not.
 #[test]
 fn a_clock_behind_the_buckets_waits_for_freed_time_no_longer_than_that() {
     let (mut bucket, slots) = Bucket::with(61);

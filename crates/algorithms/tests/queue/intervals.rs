@@ -38,7 +38,7 @@ fn what_has_passed_is_lost() {
     let (mut bucket, slots) = Bucket::with(10);
     bucket.free(&slots[2..4]);
     bucket.now_ms += 120;
-    // 80 ms are left of two slots, which hold one.
+    // 80 ms are left of two slots: enough for one.
     assert_eq!(bucket.take(2).0, 380);
     assert_eq!(bucket.take(1).0, 0);
     assert_eq!(bucket.take(1).0, 480);

@@ -40,7 +40,7 @@ fn a_slot_within_time_that_was_given_again_divides_its_turns() {
     assert_eq!((delay_ms, after.slot.turn), (250, 1));
     // Neither the first name of all nor the freed one frees anything now.
     assert_eq!(bucket.free(&[wide, parts[2].1]), 350);
-    // Those whose turn it is do.
+    // Names of the current turn do.
     assert_eq!(bucket.free(&[parts[0].1]), 50);
     let (delay_ms, before) = bucket.take(1);
     assert_eq!((delay_ms, before.slot.turn), (50, 2));

@@ -1,10 +1,10 @@
 //! An adversary that loses, delays, repeats and reorders settlements, edits, resets and credits the limit,
 //! fails over to an older state or to none, and forgets records.
 //!
-//! The bound: a request's cost counts at its check, what is beyond its reservation at its settlement. Then a
-//! bucket admits at most C + rΔ in any Δ that ends with an admission, and a window N, plus what was credited
-//! and what an edit forgave. What a failover or a reset forgot is not counted; the rest of the history has to
-//! keep the bound without it.
+//! The bound: a request's cost counts at its check, and its excess over the reservation at its
+//! settlement. Then a bucket admits at most C + rΔ in any Δ that ends with an admission, and a
+//! window N, plus what was credited and what an edit forgave. What a failover or a reset lost is
+//! not counted; the rest of the history has to keep the bound without it.
 
 use algorithms::{CostSettlement, Edges, Kind, Parameters, Rate, SETTLE_WITHIN_MS, State};
 
@@ -20,7 +20,7 @@ pub const SUB_WINDOWS: u64 = 10;
 struct Flight {
     of: CostSettlement,
     truth: u64,
-    /// Given back of it.
+    /// Units given back.
     back: u64,
     settled: bool,
 }
@@ -46,7 +46,7 @@ struct Copy {
     uses: usize,
 }
 
-/// What the histories of one kind came to.
+/// The totals of the histories of one kind.
 #[derive(Default)]
 pub struct Total {
     pub given_back: u64,
@@ -64,7 +64,7 @@ pub struct History {
     capacity: u64,
     drained: u64,
     flights: Vec<Flight>,
-    /// Requests whose reservations the state knows no more.
+    /// Requests whose reservations the state has lost.
     lost: Vec<Flight>,
     uses: Vec<Use>,
     copy: Option<Copy>,
@@ -136,7 +136,7 @@ impl History {
         }
     }
 
-    /// Has the bucket do something, and follows what it drained.
+    /// Runs an action on the bucket, and adds up what it drained.
     fn act<T>(&mut self, act: impl FnOnce(&mut World) -> T) -> T {
         let before_ms = self.world.written_ms;
         let done = act(&mut self.world);
@@ -159,7 +159,7 @@ impl History {
     }
 
     fn reserve(&mut self, secret: u64) {
-        // Sometimes all that is left, and it is used.
+        // Sometimes the request reserves and uses all that is left.
         let all = self.random.one_in(4);
         let units = if all {
             self.world.left()
@@ -185,7 +185,7 @@ impl History {
         self.assert_within_bound();
     }
 
-    /// One that may have been settled before.
+    /// Settles a reservation, which may have been settled before.
     fn settle(&mut self) {
         if self.flights.is_empty() {
             return;
@@ -224,7 +224,7 @@ impl History {
         });
     }
 
-    /// The state is an older one, or none.
+    /// Replaces the state by an older one, or none.
     fn fail_over(&mut self) {
         let Some(copy) = self.copy.clone().filter(|_| !self.random.one_in(5)) else {
             self.world.stored = None;
@@ -278,7 +278,7 @@ impl History {
         });
     }
 
-    /// For some time the limit's responses say nothing.
+    /// For some time the limit's responses state no cost.
     fn plain(&mut self) {
         self.world.generation += 1;
         self.world.now_ms += self.random.below(4000);
@@ -305,14 +305,14 @@ impl History {
         self.world.written_ms = self.world.now_ms;
     }
 
-    /// The records expire, or are evicted.
+    /// Drops the records, as if they had expired or been evicted.
     fn forget(&mut self) {
         if let Some(stored) = &mut self.world.stored {
             stored.reservations = None;
         }
     }
 
-    /// Of what the last admission added to.
+    /// Checks the bound for every interval that the last admission ends.
     fn assert_within_bound(&self) {
         let last = *self.uses.last().unwrap();
         let may = N + self.forgiven;

@@ -1,5 +1,5 @@
-//! What the adversary may not get: of each algorithm more than its bound, over a thousand histories.
-//! `RL_RESERVATION_SEEDS` sets how many.
+//! The adversary never gets more than the bound of an algorithm, over a thousand histories for
+//! each. `RL_RESERVATION_SEEDS` sets how many.
 
 use algorithms::{Align, CalendarUnit, Kind, Parameters, Rate};
 
@@ -61,7 +61,7 @@ fn a_window_from_the_first_request_admits_n() {
     assert!(histories(&parameters) > 100);
 }
 
-/// By edges that are as far apart as other windows' here.
+/// With edges that are as far apart as those of the other windows here.
 #[test]
 fn a_calendar_window_admits_n() {
     let parameters = Parameters {

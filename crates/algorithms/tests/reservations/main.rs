@@ -71,7 +71,7 @@ impl World {
         self.check_by(cost, Some(costs))
     }
 
-    /// `None`: by a limit whose responses say nothing.
+    /// `costs` is `None` for a limit whose responses state no cost.
     fn check_by(&mut self, cost: u64, costs: Option<Costs<'_>>) -> Verdict {
         let part = Part {
             algorithm: &self.algorithm,
@@ -94,7 +94,7 @@ impl World {
         verdict
     }
 
-    /// Reserves units; what settles them by the cost 0.
+    /// Reserves units; returns their settlement with a cost of 0.
     fn reserve(&mut self, units: u64, secret: u64) -> Option<CostSettlement> {
         let verdict = self.check(units, Some(secret), &[]);
         let limit = verdict.limits.first().unwrap();
@@ -150,13 +150,13 @@ fn bucket(units: u64, period_ms: u64, burst: u64) -> Parameters {
 fn a_bucket_gives_back_no_more_than_it_owed_ever_since() {
     let mut world = World::new(&bucket(20, 1000, 100));
     let first = world.reserve(80, 1).unwrap();
-    // Drained to 20, then charged again: only 20 of the first are owed all the time.
+    // Drained to 20, then charged again: at least 20 units of the first were owed all the time.
     world.now_ms += 3000;
     let second = world.reserve(80, 2).unwrap();
     assert_eq!(world.left(), 0);
     assert_eq!(world.settle(first, 0), (20, 0));
     assert_eq!(world.left(), 20);
-    // What the first got back is not the second's any more.
+    // The second does not get back again what the first got.
     assert_eq!(world.settle(second, 0), (80, 0));
     assert_eq!(world.left(), 100);
 }
@@ -242,7 +242,7 @@ fn a_capacity_that_is_lowered_voids_reservations() {
     let mut world = World::new(&bucket(1, 60_000, 100));
     let of = world.reserve(90, 1).unwrap();
     world.edit(&bucket(1, 60_000, 50));
-    // 40 were forgiven: giving back 90 of the 50 that are owed would forgive others' units.
+    // 40 were forgiven: giving back 90 of the 50 owed units would forgive units of other requests.
     assert_eq!(world.settle(of, 0), (0, 0));
 }
 
@@ -270,7 +270,7 @@ fn a_clock_that_steps_back_far_voids_reservations() {
     let of = world.reserve(90, 1).unwrap();
     world.now_ms -= 60_000;
     assert_eq!(world.settle(of, 0), (0, 0));
-    // Nor do they come back with the time, when the units are others'.
+    // Nor are they given back later, when the owed units are those of other requests.
     world.now_ms += 60_000;
     world.reserve(90, 2).unwrap();
     assert_eq!(world.settle(of, 0), (0, 0));
@@ -289,7 +289,7 @@ fn while_the_clock_is_behind_a_window_gives_nothing_back() {
 fn units_that_another_version_charged_are_not_given_back() {
     let mut world = World::new(&bucket(20, 1000, 100));
     let of = world.reserve(80, 1).unwrap();
-    // The limit's responses say nothing for some time, so that nobody follows what is owed.
+    // The limit's responses state no cost for some time, so nothing tracks the least debt.
     world.generation += 1;
     world.now_ms += 4000;
     world.check_by(80, None);
@@ -318,7 +318,7 @@ fn windows_give_back_what_they_still_count() {
         // Its count is past.
         assert_eq!(world.settle(second, 0), (0, 0), "{kind}");
         assert_eq!(world.left(), 100, "{kind}");
-        // What is charged beyond counts now, and ends with its window.
+        // The excess counts in the current window, and ends with it.
         let third = world.reserve(50, 3).unwrap();
         assert_eq!(world.settle(third, 3000), (0, 2950), "{kind}");
         assert_eq!(world.left(), 0, "{kind}");
@@ -329,7 +329,7 @@ fn windows_give_back_what_they_still_count() {
 
 #[test]
 fn the_oldest_of_too_many_reservations_is_forgotten() {
-    // A window gives back whatever it has a record of.
+    // A window gives back every reservation that it has a record of.
     let mut world = World::new(&Parameters::new(Kind::FixedWindow, 5000, 60_000));
     let flights: Vec<_> = (0..1001).map(|n| world.reserve(2, n).unwrap()).collect();
     assert_eq!(world.settle(*flights.first().unwrap(), 0), (0, 0));
@@ -344,7 +344,7 @@ fn a_bucket_knows_the_least_debt_since_16_reservations() {
     let first = world.reserve(1, 1).unwrap();
     let flights: Vec<_> = (2..40).map(|n| world.reserve(10, n).unwrap()).collect();
     assert_eq!(world.stored_of("Least {"), 16);
-    // Of the first, which lies least above the one before, it is not known any more.
+    // The least debt of the first, which lies least above the one before, was dropped.
     assert_eq!(world.settle(first, 0), (0, 0));
     assert_eq!(world.settle(*flights.last().unwrap(), 0), (10, 0));
 }

@@ -119,7 +119,7 @@ fn flow(node: &Node) -> String {
     }
 }
 
-/// A text, in quotes unless every YAML reader takes it for one without them.
+/// A text, in quotes unless every YAML reader reads it as text without them.
 fn scalar(text: &str) -> String {
     if is_plain(text) {
         return text.to_owned();
@@ -144,7 +144,7 @@ fn scalar(text: &str) -> String {
 }
 
 fn is_plain(text: &str) -> bool {
-    // Words that YAML 1.1 or 1.2 readers take for something else.
+    // Words that YAML 1.1 or 1.2 readers do not read as text.
     const RESERVED: [&str; 10] = [
         "null", "true", "false", "yes", "no", "on", "off", "y", "n", "~",
     ];

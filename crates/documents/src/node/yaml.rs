@@ -7,7 +7,7 @@ use granit_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Span, Tag};
 use super::{Entry, Node, Place, Value, is_number};
 use crate::{Form, Problem, Problems, Report};
 
-/// Deeper than any limits file needs to be; what is nested deeper is refused.
+/// The deepest nesting that is accepted: more than any limits file needs.
 const MAX_DEPTH: usize = 32;
 /// Nodes that aliases may add to a document, so that a few lines cannot unfold into gigabytes.
 const MAX_ALIASED_NODES: usize = 100_000;
@@ -62,7 +62,8 @@ pub fn from_text<T>(
 
 /// The one document in a text, YAML or JSON.
 ///
-/// JSON is YAML but for surrogate pairs (`\\ud83d\\ude00`): where those are, values have no place.
+/// JSON is YAML except for surrogate pairs (`\\ud83d\\ude00`): in a document with those, values
+/// have no place.
 pub fn load(text: &str, report: &mut Report) -> Option<Node> {
     let mut problems = Vec::new();
     let node = load_yaml(text, &mut problems);
@@ -139,7 +140,7 @@ fn place_of(marker: &Marker, width: usize) -> Place {
 }
 
 fn span_place(span: &Span) -> Place {
-    // Of something that goes on over several lines, only the first character is marked.
+    // If it spans several lines, only the first character is marked.
     let width = if span.start.line() == span.end.line() {
         span.end.index().saturating_sub(span.start.index())
     } else {
@@ -169,7 +170,7 @@ struct Builder<'p> {
     anchors: HashMap<usize, Node>,
     aliased: usize,
     document: Option<Node>,
-    /// What comes after is not worth reading.
+    /// Whether to ignore everything that follows.
     gave_up: bool,
 }
 
@@ -241,7 +242,7 @@ impl Builder<'_> {
         self.close(node, anchor);
     }
 
-    /// A node is complete: it goes to what contains it.
+    /// Adds a complete node to what contains it.
     fn close(&mut self, node: Node, anchor: usize) {
         if anchor != 0 {
             self.anchors.insert(anchor, node.clone());

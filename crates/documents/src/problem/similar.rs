@@ -2,7 +2,7 @@
 
 /// The candidate that `text` was probably meant to be.
 pub fn similar<'c>(text: &str, candidates: &[&'c str]) -> Option<&'c str> {
-    // Longer words forgive more; and no name is longer than this.
+    // Longer words may differ more; and no name is longer than 64.
     let allowed = match text.len() {
         0..=64 => text.len().div_ceil(3),
         _ => return None,

@@ -1,4 +1,4 @@
-//! From one edit of a domain to the next, at the cost of what changed.
+//! Updates a compiled policy by an edit of its domain, at the cost of what changed.
 
 use std::sync::Arc;
 
@@ -8,12 +8,12 @@ use documents::Name;
 use crate::{Limit, Override, Policy};
 
 impl Compiled {
-    /// What a policy becomes by edits: its limits as they are now, without overrides, and the
-    /// overrides that changed (limit, bucket, and `None` where it is gone). All the others are
-    /// shared with this one.
+    /// The policy after edits, from its limits as they are now, without overrides, and the
+    /// overrides that changed (limit, bucket, and `None` if it is gone). It shares all other
+    /// overrides with this one.
     ///
-    /// `None` where that is not enough to know: a limit that has overrides got other numbers, or
-    /// is split by other entries, so that they mean something else.
+    /// `None` if that is not enough: a limit with overrides has other numbers or other `per`
+    /// entries now, which change the meaning of its overrides.
     pub fn caught_up(
         &self,
         mut policy: Policy,
@@ -39,7 +39,7 @@ impl Compiled {
         Some(next)
     }
 
-    /// Whether the limits and exemptions are the same, but for their generations.
+    /// Whether the limits and exemptions are the same, apart from their generations.
     fn same_limits(&self, policy: &mut Policy) -> bool {
         let same = |(old, new): (&Limit, &mut Limit)| {
             let made = (new.generation, new.reset_generation);
@@ -54,7 +54,7 @@ impl Compiled {
             && old.iter().zip(new).all(same)
     }
 
-    /// The overrides that limits have from before.
+    /// The overrides that the limits had before.
     fn overrides_of(&self, limits: &[Limit]) -> Option<Vec<Overrides>> {
         let of = |limit: &Limit| {
             let Some(at) = self.position(limit.name.as_str()) else {
@@ -67,7 +67,7 @@ impl Compiled {
     }
 }
 
-/// Whether an override means the same under both.
+/// Whether an override means the same under both limits.
 fn same_buckets(a: &Limit, b: &Limit) -> bool {
     let of = |limit: &Limit| (limit.quota, limit.if_missing, limit.scope);
     a.per == b.per && of(a) == of(b)

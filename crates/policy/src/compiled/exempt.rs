@@ -1,4 +1,4 @@
-//! Which exemption makes no limit apply to a request, by the lookups that find limits.
+//! Which exemption applies to a request, by the same lookups that find limits.
 
 use documents::Name;
 
@@ -11,7 +11,7 @@ use crate::{Entries, Exemption, Matcher};
 /// The exemptions of a domain that has any.
 #[derive(Debug)]
 pub(super) struct Exempt {
-    /// Of each exemption, of each matcher: the position of its entry in the compiled keys.
+    /// For each matcher of each exemption, the position of its entry in the compiled keys.
     keys: Vec<Vec<usize>>,
     index: Index,
 }
@@ -58,7 +58,7 @@ impl Exempt {
 }
 
 impl Compiled {
-    /// The first exemption that makes no limit apply to a request, whatever is paused.
+    /// The first exemption that applies to a request, whatever is paused.
     pub fn exemption(&self, entries: &(impl Entries + ?Sized)) -> Option<&Exemption> {
         self.shape.exempt.as_ref()?;
         let keys = self.shape.keys.iter();

@@ -1,8 +1,8 @@
 //! Which limits can match a request at all, by a few hash lookups.
 //!
-//! Of each limit one condition is filed: the one that it shares with the
-//! fewest other limits. Limits without a condition that can be filed (no
-//! literal in it) are candidates for every request.
+//! The index holds one condition of each limit: the one that it shares with the fewest other
+//! limits. Limits without a condition that the index can hold (one with a literal) are candidates
+//! for every request.
 
 use std::hash::Hasher;
 
@@ -10,32 +10,32 @@ use siphasher::sip::SipHasher13;
 
 use crate::{Matcher, SEVERAL, hash::Positions};
 
-/// What values of an entry have to be.
+/// What an entry's value has to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Literal {
     /// Equal to it.
     Exact = 0,
-    /// Equal to it, or it and a slash and more.
+    /// Equal to it, or starting with it and a slash.
     Head = 1,
 }
 
 /// An entry, as a position in the compiled keys, and whether its values are in lower case.
 type Key = (usize, bool);
 
-/// Where a limit is filed: a hash of the entry, the kind of literal and the literal. Two that
-/// share one are candidates for each other's requests, and then ruled out like any candidate.
+/// Where the index holds a limit: a hash of the entry, the kind of literal and the literal. Limits that share
+/// a slot by collision are candidates for each other's requests, and then ruled out like any candidate.
 type Slot = u64;
 
-/// Of so few limits each is a candidate: to rule them out costs less than to look them up.
+/// Up to this many limits, each is a candidate: ruling them out costs less than looking them up.
 const FEW: usize = 4;
 
 /// When a limit or an exemption applies.
 #[derive(Clone, Copy)]
 pub(super) struct Conditions<'l> {
     pub(super) matchers: &'l [Matcher],
-    /// Of each matcher the position of its entry in the compiled keys.
+    /// For each matcher, the position of its entry in the compiled keys.
     pub(super) keys: &'l [usize],
-    /// No request matches by its entries.
+    /// If true, no request matches by its entries.
     pub(super) never: bool,
 }
 
@@ -49,27 +49,27 @@ impl<'l> Conditions<'l> {
 pub(super) struct Index {
     /// Limits by slot.
     filed: Positions,
-    /// By position in the compiled keys: how values of the entry are looked up, as they are and
-    /// in lower case.
+    /// By position in the compiled keys: how to look up values of the entry, as they are and in
+    /// lower case.
     entries: Vec<[Entry; 2]>,
     /// Limits that any request may match.
     rest: Vec<usize>,
     limits: usize,
 }
 
-/// What is filed under one entry.
+/// What the index holds of one entry.
 #[derive(Clone, Copy, Debug, Default)]
 struct Entry {
     exact: bool,
-    /// The most slashes in a head, and one: what lies deeper in a value need not be looked up.
-    /// 0 where there are no heads.
+    /// The most slashes in a head, plus one: deeper parts of a value need no lookup. 0 if there are
+    /// no heads.
     depth: usize,
 }
 
 /// The limits that may match a request, a bit for each.
 pub(super) struct Candidates {
     first: u64,
-    /// Of the limits after the first 64.
+    /// The bits of the limits after the first 64.
     more: Vec<u64>,
 }
 
@@ -82,7 +82,7 @@ impl Index {
                 fileable.filter(|slots| !slots.is_empty()).collect()
             })
             .collect();
-        // How many limits each slot could hold.
+        // Counts how many limits each slot could hold.
         let (mut places, mut crowds) = (Positions::default(), Vec::new());
         for slot in options.iter().flatten().flatten() {
             let at = places.of(*slot).next();
@@ -184,7 +184,7 @@ impl Index {
 }
 
 impl Candidates {
-    /// All of so many.
+    /// All of `limits` limits.
     fn all(limits: usize) -> Self {
         let ones = |count: usize| {
             1_u64
@@ -215,7 +215,7 @@ impl Candidates {
             let mut left = *word;
             std::iter::from_fn(move || {
                 let bit = left.trailing_zeros();
-                // Takes the lowest bit off.
+                // Clears the lowest bit.
                 left &= left.checked_sub(1)?;
                 Some(at * 64 + usize::try_from(bit).unwrap_or(0))
             })
@@ -232,7 +232,7 @@ fn slot((key, lower): Key, kind: Literal, literal: &[u8]) -> Slot {
     hasher.finish()
 }
 
-/// Slots of which every value that satisfies the condition is in one; none if there are none.
+/// Slots that together cover every value that satisfies the condition; empty if there are no such slots.
 fn slots(matcher: &Matcher, key: usize) -> Vec<Slot> {
     let positive = matcher.patterns.iter().filter(|p| !p.is_negated());
     let slots: Option<Vec<Slot>> = positive

@@ -16,8 +16,8 @@ pub struct Match<'c, 'e> {
     pub limit: &'c Limit,
     /// The bucket: the values of the limit's `per` entries, `None` where the request has none.
     pub values: Vec<Option<&'e [u8]>>,
-    /// The bucket of a limit of the rate limit service, where that is not the text of the
-    /// descriptor itself: several values share it.
+    /// The bucket of a limit of the rate limit service, if several values share it, so that it is
+    /// not the text of the descriptor.
     pub shared: Option<Vec<u8>>,
     /// Whether this bucket is enforced, or only reported (`enforce`).
     pub enforced: bool,
@@ -27,7 +27,7 @@ pub struct Match<'c, 'e> {
 }
 
 impl Match<'_, '_> {
-    /// The values of the bucket, its own.
+    /// The owned values of the bucket.
     pub fn into_values(self) -> Vec<Option<Vec<u8>>> {
         match self.shared {
             Some(bucket) => vec![Some(bucket)],
@@ -42,8 +42,8 @@ impl Match<'_, '_> {
 
 impl Compiled {
     /// The limits that apply to a request at a time in milliseconds since the epoch, in the order
-    /// of the policy, `replaces` settled. Those that are paused then are as absent. None applies to
-    /// a request that is exempt.
+    /// of the policy, after `replaces`. Limits that are paused then count as absent. None applies
+    /// to a request that is exempt.
     ///
     /// Every needed entry is looked up once.
     pub fn matching<'e>(
@@ -169,7 +169,7 @@ impl Compiled {
     }
 
     /// A limit that matches suppresses those it replaces, unless it is only reported. A limit of
-    /// the rate limit service does so in any case, as there.
+    /// the rate limit service always does, as in that service.
     fn suppress_replaced(&self, matches: &mut Vec<Match<'_, '_>>) {
         let replaced = self.replaced_by(matches);
         if !replaced.is_empty() {

@@ -5,17 +5,17 @@ use std::sync::Arc;
 
 use crate::{Override, bucket_hash, hash::Positions};
 
-/// Overrides of a shard: one more costs a copy of a shard.
+/// Overrides per shard: adding one copies a shard.
 const SHARD: usize = 64;
 
-/// Found by the bucket's hash, which is not keyed: who writes overrides is trusted, and who asks
-/// for them puts nothing in.
+/// Overrides by the bucket's hash. The hash is not keyed: authors of overrides are trusted, and
+/// lookups add nothing.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Overrides {
-    /// None, or a power of two of them. Which one is said by bits of the hash that the maps in
-    /// them do not look at.
+    /// Empty, or a power of two of them. A shard is chosen by bits of the hash that its own map
+    /// does not use.
     shards: Vec<Arc<Shard>>,
-    /// There are more, which only the limiter has.
+    /// Whether there are more, which only the limiter has.
     elsewhere: bool,
 }
 
@@ -83,7 +83,7 @@ impl Overrides {
         self.elsewhere || self.iter().next().is_some()
     }
 
-    /// Sets the override of one bucket, or removes it. What others share with this stays theirs.
+    /// Sets the override of one bucket, or removes it. Clones that share shards with this one do not change.
     pub(super) fn set(&mut self, limit: &Name, values: &[Option<Vec<u8>>], to: Option<Override>) {
         let at = place(bucket_hash(limit, values), self.shards.len());
         let shard = self.shards.get(at).map_or(&[][..], |shard| &shard.list);
@@ -108,8 +108,8 @@ impl Overrides {
     }
 }
 
-/// Which of so many shards has the buckets of a hash. The map of a shard looks at the lowest bits
-/// of the hash and at the highest.
+/// Which of so many shards has the buckets of a hash. The map of a shard uses the lowest and the
+/// highest bits of the hash.
 fn place(hash: u64, shards: usize) -> usize {
     let bits = usize::try_from(hash >> 32 & 0xff_ffff).unwrap_or(0);
     bits & shards.saturating_sub(1)
@@ -132,7 +132,7 @@ mod tests {
         let overrides = Overrides::by(|_| hash, vec![of("bob"), of("alice"), of("carol")]);
         assert_eq!(overrides.iter().count(), 3);
         assert_eq!(overrides.get(&limit, &[Some("alice")]), Some(&of("alice")));
-        // The hash of others leads elsewhere, except to what collided with it.
+        // Another bucket does not find it, not even by the same hash.
         let overrides = Overrides::by(|_| hash, vec![of("bob")]);
         assert_eq!(overrides.get(&limit, &[Some("alice")]), None);
     }

@@ -1,6 +1,6 @@
-//! Which limit applies to a descriptor of the rate limit service: a walk from entry to entry, which
-//! never goes back. Of each entry the exact value is preferred, then the first wildcard, then the
-//! key alone; the last entry has to end at a limit.
+//! Which limit applies to a descriptor of the rate limit service: a walk from entry to entry,
+//! without backtracking. At each entry it prefers the exact value, then the first wildcard, then
+//! the key alone; the last entry has to end at a limit.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use crate::{
 /// The descriptors of a policy's limits, as a tree.
 #[derive(Debug)]
 pub(super) struct Walk {
-    /// The first is where a walk starts.
+    /// A walk starts at the first.
     nodes: Vec<Node>,
     /// Whether any of the limits charges only what fits.
     has_fitting: bool,
@@ -82,7 +82,7 @@ impl Walk {
         (walk.nodes.len() > 1).then_some(walk)
     }
 
-    /// The node behind an entry, which is made where there is none.
+    /// The node after an entry, created if there is none.
     fn child(
         &mut self,
         at: usize,
@@ -138,8 +138,8 @@ impl Walk {
     }
 }
 
-/// The bucket of a descriptor: its text, where values that share a bucket are their pattern.
-/// `None` where that is the text as it is.
+/// The bucket of a descriptor: its text, with the pattern in the place of values that share a
+/// bucket. `None` if that is the unchanged text.
 pub(super) fn bucket_of(
     limit: &Limit,
     descriptor: &SentDescriptor<'_>,

@@ -159,7 +159,7 @@ impl EntryPattern {
         matches!(self.value, ValuePattern::Wildcard(_))
     }
 
-    /// Whether a value is what this wants.
+    /// Whether a value matches.
     pub fn matches_value(&self, value: &[u8]) -> bool {
         match &self.value {
             ValuePattern::Any => true,
@@ -195,7 +195,7 @@ fn fits(parts: &[String], value: &[u8]) -> bool {
         return false;
     };
     for part in between.iter().map(String::as_bytes) {
-        // The first place leaves the most for the others.
+        // The first place leaves the most of the value for the other parts.
         let found = match part.len() {
             0 => Some(0),
             length => value.windows(length).position(|window| window == part),

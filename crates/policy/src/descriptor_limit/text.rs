@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-/// More entries than any limit has.
+/// The most entries that are read: more than any limit has.
 const MAX_ENTRIES: usize = 64;
 
 /// Appends an entry to the text of a descriptor.
@@ -38,7 +38,7 @@ pub struct SentDescriptor<'t> {
 type Part<'t> = Cow<'t, [u8]>;
 
 impl<'t> SentDescriptor<'t> {
-    /// Reads a descriptor's text; `None` if it is none, or has more entries than any limit.
+    /// Reads a descriptor's text; `None` if it is invalid, or has more entries than any limit.
     pub fn read(text: &'t [u8]) -> Option<Self> {
         let mut entries = Vec::new();
         let mut rest = text;
@@ -63,7 +63,7 @@ impl<'t> SentDescriptor<'t> {
     }
 }
 
-/// The text up to one of `ends`, without its escapes, and what follows. `None`: an escape of nothing.
+/// The text up to one of `ends`, without its escapes, and what follows. `None`: it ends with an escape.
 fn take_part<'t>(text: &'t [u8], ends: &[u8]) -> Option<(Cow<'t, [u8]>, &'t [u8])> {
     let plain = text.iter().position(|b| *b == b'\\' || ends.contains(b));
     let plain = plain.unwrap_or(text.len());

@@ -73,7 +73,7 @@ fn what_is_not_certain_is_not_exempt() {
     ] {
         assert_eq!(of(key, value).as_deref(), name, "{key}");
     }
-    // Several values, of which a service takes one; and none, which only a negation would allow.
+    // Several values, of which a service uses one; and none, which only a negation would match.
     for key in ["tier", "key", "plan", "path", "agent"] {
         assert_eq!(of(key, SEVERAL), None, "{key}");
     }

@@ -2,8 +2,8 @@
 
 use super::{Positions, digest};
 
-/// Different names, each found by a lookup. They are to come from who writes limits: see
-/// `Positions`.
+/// Distinct names, each found by a lookup. They must come from authors of limits, not from clients:
+/// see `Positions`.
 #[derive(Clone, Debug, Default)]
 pub struct Names<'n> {
     list: Vec<&'n str>,
@@ -11,7 +11,7 @@ pub struct Names<'n> {
 }
 
 impl<'n> Names<'n> {
-    /// Adds a name; whether it was not there yet.
+    /// Adds a name; returns whether it is new.
     pub fn add(&mut self, name: &'n str) -> bool {
         if self.position(name).is_some() {
             return false;

@@ -5,14 +5,15 @@ use std::{iter, mem};
 /// The fewest chains.
 const FEWEST: usize = 8;
 
-/// Where in a list something of a hash may stand. Several may share a hash: callers compare.
+/// The positions in a list where an item with a given hash may be. Several may share a hash, so
+/// callers compare.
 ///
-/// One type for every kind of list, and chains rather than the standard library's map, because
-/// the filter carries the code of each kind of map: this one is a fifth of that.
-/// Hashes of texts that clients choose do not belong here: the hashes are not keyed.
+/// One type for every kind of list, and chains rather than the standard library's map, because the
+/// filter contains the code of each kind of map: this one is a fifth of that. Hashes of texts that
+/// clients choose do not belong here: the hashes are not keyed.
 #[derive(Clone, Debug, Default)]
 pub struct Positions {
-    /// The last entry of each chain. A power of two of them, as many as entries or more.
+    /// The last entry of each chain. There is a power of two of chains, at least as many as entries.
     chains: Vec<Number>,
     entries: Vec<Entry>,
 }
@@ -75,7 +76,7 @@ impl Positions {
     }
 
     fn chain_of(&self, hash: u64) -> usize {
-        // What is cut off is as random as the rest.
+        // The bits cut off are as random as the rest.
         let low = u32::try_from(hash & u64::from(u32::MAX)).unwrap_or(0);
         let low = usize::try_from(low).unwrap_or(0);
         low & self.chains.len().saturating_sub(1)
@@ -90,7 +91,7 @@ mod tests {
     fn all_of_a_hash_are_found_the_last_first_and_no_others() {
         let mut positions = Positions::default();
         assert_eq!(positions.of(0).next(), None);
-        // Every hash is met three times, and many fall into one chain.
+        // Every hash occurs three times, and many fall into one chain.
         let hashes = (0..3000_u64).map(|n| n % 1000 * 64);
         for (position, hash) in hashes.enumerate() {
             positions.add(hash, position);

@@ -2,19 +2,19 @@
 
 use std::fmt;
 
-/// Parts of a pointer, at most.
+/// The most parts of a pointer.
 pub const MAX_TOKENS: usize = 8;
 /// The longest pointer, in bytes.
 const MAX_LEN: usize = 200;
 
-/// The way to a value in a JSON document, such as `/usage/total_tokens`; not the document itself.
+/// The path to a value in a JSON document, such as `/usage/total_tokens`; not to the document itself.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Pointer {
     tokens: Vec<String>,
 }
 
 impl Pointer {
-    /// Reads a pointer; `None`: it is none, or too long.
+    /// Reads a pointer; `None`: invalid, or too long.
     pub fn parse(text: &str) -> Option<Self> {
         let path = text.strip_prefix('/').filter(|_| text.len() <= MAX_LEN)?;
         let tokens = path.split('/').map(unescape);

@@ -31,7 +31,7 @@ fn every_form_is_read_and_written_back() {
     }
 }
 
-/// Costs, and what is said of them.
+/// Invalid costs, and a part of the message about each.
 const WRONG: [(&str, &str); 30] = [
     ("0", "at least 1"),
     ("{}", "`from` or `table`"),

@@ -1,4 +1,4 @@
-//! A `cost` with fields, back as its author would write it.
+//! Writes a `cost` with fields as its author would.
 
 use documents::{Name, Node};
 
@@ -86,7 +86,7 @@ impl ResponsePrice {
         Node::map(fields)
     }
 
-    /// Whether the status says the cost.
+    /// Whether the status alone decides the cost.
     pub(crate) fn has_status(&self) -> bool {
         matches!(self.from.as_slice(), [Source::Status { .. }])
     }

@@ -4,8 +4,8 @@ use documents::{Field, Path, Report, Take, Value};
 
 use crate::{ChargeMode, DescriptorLimit, DescriptorPattern, EntryPattern, read::together::refuse};
 
-/// Fields that a limit of the rate limit service cannot have: that service sends what it limits, and
-/// gets an answer at once.
+/// Fields that a limit of the rate limit service cannot have: clients of that service send the
+/// descriptor themselves, and get an answer at once.
 const FOREIGN: [(&str, &str); 6] = [
     ("match", "`descriptor` says when the limit applies"),
     ("per", "each descriptor has a bucket of its own"),
@@ -69,7 +69,7 @@ pub(super) fn read_descriptor(
     }
 }
 
-/// `None`, and a problem, if any entry is none.
+/// `None`, and a problem, if any entry is invalid.
 fn read_entries(field: &Field<'_>, report: &mut Report) -> Option<Vec<EntryPattern>> {
     const WHAT: &str = "an entry like user=alice, user or path=/api/*";
     let entry = |item: &Field<'_>, report: &mut Report| {

@@ -7,7 +7,7 @@ use crate::{OverLimit, Quota, Scope, quota::Written, read::numbers::Numbers};
 
 const LEASE_FIELDS: [&str; 1] = ["ttl"];
 
-/// What a lease has to go together with.
+/// The other settings of the limit that a lease has to fit.
 pub(super) struct Beside {
     pub(super) kind: Option<Kind>,
     /// `None` if the limit's own numbers are wrong.
@@ -62,7 +62,7 @@ fn read_ttl(lease: Field<'_>, report: &mut Report) -> Option<u64> {
 }
 
 impl Beside {
-    /// Whether such a limit has anything to lease, whatever its numbers are.
+    /// Whether such a limit can lease units at all, whatever its numbers are.
     fn may_lease(&self, field: &Field<'_>, report: &mut Report) -> bool {
         let (what, hint) = match self.kind {
             _ if self.scope == Scope::Proxy => (
@@ -118,7 +118,7 @@ impl Beside {
             .then_some(ttl_ms)
     }
 
-    /// The time of which a ttl is a part, in words.
+    /// The time that bounds a ttl, in words.
     fn counted(&self) -> &'static str {
         match self.kind {
             Some(Kind::SlidingWindowBuckets) => "the length of a sub-window",

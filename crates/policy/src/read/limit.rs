@@ -55,7 +55,7 @@ pub(crate) const LIMIT_FIELDS: [&str; 35] = [
     "paused",
 ];
 
-/// Characters of a description.
+/// The longest description, in characters.
 const MAX_DESCRIPTION: usize = 1000;
 
 /// What limiters add to a limit in a snapshot.
@@ -135,7 +135,7 @@ fn read_fields(limit: Field<'_>, report: &mut Report) -> Option<Limit> {
     })
 }
 
-/// What is right in itself, but not together.
+/// Checks fields that are valid on their own, but not together.
 fn check_around(
     limit: &Field<'_>,
     around: &Around,
@@ -152,7 +152,7 @@ fn check_around(
     check_service(limit, service, over_limit, scope, report);
     check_slots(limit, kind, report);
     check_pricing(limit, pricing, around, report);
-    // Filters read what a limiter has checked; without the messages they are smaller.
+    // Filters read what a limiter has checked, so they leave the check and its messages out, to be smaller.
     if cfg!(feature = "service") {
         check_penalty(limit, around, report);
     }
@@ -162,7 +162,7 @@ fn read_name(take: &mut Take<'_, '_>, limit: &Field<'_>) -> Option<Name> {
     if let Some(field) = take.field("name") {
         return field.name("a name", take.report);
     }
-    // An empty `name:` was complained about already.
+    // An empty `name:` has been reported already.
     if limit.node.get("name").is_none() {
         limit.report(take.report, "a limit needs a `name`");
     }
@@ -206,7 +206,7 @@ fn read_description(take: &mut Take<'_, '_>) -> Option<String> {
     Some(text.to_owned())
 }
 
-/// Generations are counted by the store, so only its records have them.
+/// The store counts generations, so files have none.
 fn read_generation(take: &mut Take<'_, '_>) -> u64 {
     if take.report.form == Form::File {
         return 0;
@@ -215,7 +215,7 @@ fn read_generation(take: &mut Take<'_, '_>) -> u64 {
     take.integer("generation", 0).unwrap_or(0)
 }
 
-/// They were read before the limit.
+/// Skips fields that were read before the limit.
 fn pass_over_snapshot_fields(take: &mut Take<'_, '_>) {
     if take.report.form == Form::Snapshot {
         for name in SNAPSHOT_FIELDS {

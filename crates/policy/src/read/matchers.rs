@@ -5,9 +5,9 @@ use patterns::Pattern;
 
 use crate::Matcher;
 
-/// Conditions of one limit.
+/// The most conditions of one limit.
 const MAX_MATCHERS: usize = 32;
-/// Patterns of one condition.
+/// The most patterns of one condition.
 const MAX_PATTERNS: usize = 1000;
 
 pub(crate) fn read_matchers(take: &mut Take<'_, '_>) -> Vec<Matcher> {

@@ -14,12 +14,12 @@ use crate::{
 pub(super) struct Numbers {
     /// The algorithm, if it is one.
     pub(super) kind: Option<Kind>,
-    /// Everything, if it is right.
+    /// All numbers, if they are valid.
     pub(super) quota: Option<Quota>,
 }
 
 impl Numbers {
-    /// Those of a limit, if it limits anything.
+    /// Reads the numbers of a limit, if it limits anything.
     pub(super) fn read(
         take: &mut Take<'_, '_>,
         limit: &Field<'_>,
@@ -34,7 +34,7 @@ impl Numbers {
         numbers
     }
 
-    /// Of a limit that limits nothing; nobody reads them.
+    /// The numbers of a limit that limits nothing; they are never used.
     fn none() -> Self {
         let parameters = Parameters::new(Kind::FixedWindow, 0, 1000);
         Self {
@@ -51,7 +51,7 @@ fn read_numbers(take: &mut Take<'_, '_>, limit: &Field<'_>, over_limit: OverLimi
         .map(|field| field.choice(take.report).map(|Written(kind)| kind));
     let rate = match written {
         Some(Some(Kind::Concurrency)) => slots::read(take, limit),
-        // Which fields an unknown algorithm has is unknown, too.
+        // The fields of an unknown algorithm are unknown, too.
         Some(None) => {
             slots::skip_all(take);
             let field = take.field("rate");
@@ -87,7 +87,7 @@ fn read_numbers(take: &mut Take<'_, '_>, limit: &Field<'_>, over_limit: OverLimi
         kind,
         rate,
         burst,
-        // A queue on another algorithm is refused by its own message.
+        // A queue on another algorithm gets a message of its own.
         max_delay_ms: max_delay_ms.filter(|_| kind == Kind::LeakyBucket),
         align,
         sub_windows,
@@ -111,7 +111,7 @@ fn missing_rate(limit: &Field<'_>, report: &mut Report) -> Option<Rate> {
     None
 }
 
-/// What the algorithm itself has to say about its numbers.
+/// Validates the numbers by the algorithm itself.
 pub(super) fn validate(
     mut parameters: Parameters,
     owner: &Field<'_>,
@@ -152,8 +152,8 @@ pub(super) fn read_rate(field: &Field<'_>, report: &mut Report) -> Option<Rate> 
     field.parsed("a rate, units per period like 10/s", parse_rate, report)
 }
 
-/// The numbers with the edges of calendar windows, which a snapshot has. `None`, and a problem, where it
-/// lacks them: the limiter decides then.
+/// The numbers with the edges of calendar windows, which a snapshot has. `None`, and a problem, if
+/// it lacks them: then the limiter decides.
 pub(super) fn read_edges(
     take: &mut Take<'_, '_>,
     owner: &Field<'_>,
@@ -180,8 +180,8 @@ pub(super) fn read_edges(
     Some(quota.with_edges(Edges::new(serial, starts_ms)))
 }
 
-/// The zone's name as its database spells it. A filter takes any: its limiter validated it, and passes
-/// the edges.
+/// The zone's name as its database spells it. A filter accepts any: its limiter validated it, and
+/// sends the edges.
 #[inline(never)]
 pub(super) fn read_time_zone(take: &mut Take<'_, '_>) -> Option<&'static str> {
     let field = take.field("time_zone")?;

@@ -26,9 +26,9 @@ pub(crate) const OVERRIDE_FIELDS: [&str; 7] = [
     "until",
 ];
 
-/// Overrides of one limit.
+/// The most overrides of one limit.
 const MAX_OVERRIDES: usize = 1_000_000;
-/// Overrides of a limit that lives in the proxies, each of which holds them all.
+/// The most overrides of a limit with `scope: proxy`: each proxy holds them all.
 const MAX_PROXY_OVERRIDES: usize = 1000;
 /// The longest value of a descriptor entry in an override, in bytes.
 const MAX_VALUE: usize = 1024;
@@ -172,7 +172,7 @@ fn read_values(
     (values.len() == buckets.per.len()).then_some(values)
 }
 
-/// A value was wrong, and its problem is reported.
+/// A value was invalid, and its problem has been reported.
 struct Reported;
 
 fn read_value(
@@ -241,7 +241,7 @@ fn read_quota(
             let parameters = Parameters {
                 rate: rate.unwrap_or(limit.rate),
                 burst: burst.or(limit.burst),
-                // The limit's, as far as this rate has any.
+                // The limit's, if this rate is of the calendar.
                 time_zone: time_zone.or(limit.time_zone.filter(|_| calendar.is_some())),
                 week_start: { limit.week_start }
                     .filter(|_| calendar == Some(algorithms::CalendarUnit::Week)),
@@ -260,7 +260,7 @@ fn read_quota(
 }
 
 impl Scope {
-    /// How many overrides a limit may have whose buckets live there.
+    /// How many overrides a limit of this scope may have.
     pub fn overrides_max(self) -> usize {
         match self {
             Self::Global => MAX_OVERRIDES,

@@ -10,7 +10,7 @@ use crate::{
 
 pub(super) const PENALTY_FIELDS: [&str; 3] = ["after", "within", "for"];
 
-/// The most denials that a penalty may take.
+/// The largest `after` of a penalty.
 const AFTER_MAX: u64 = 1_000_000;
 const SECOND_MS: u64 = 1000;
 const DAY_MS: u64 = 86_400_000;
@@ -18,7 +18,8 @@ const WEEK_MS: u64 = 7 * DAY_MS;
 
 const EXAMPLE: &str = "like `penalty: {after: 10, within: 1m, for: 15m}`";
 
-/// The penalty; `None` without one, or with problems. Messages are whole texts: the filter has them, too.
+/// The penalty; `None` without one, or with problems. Messages are constant texts, because the
+/// filter contains them, too.
 pub(super) fn read_penalty(take: &mut Take<'_, '_>) -> Option<Penalty> {
     let field = take.field("penalty")?;
     let report = &mut *take.report;
@@ -64,7 +65,7 @@ fn read_time<'p>(take: &mut Take<'_, 'p>, name: &'p str, most_ms: u64, what: &st
     Some(ms)
 }
 
-/// Refuses a penalty where the store does not count every denial, or none denies for a time.
+/// Refuses a penalty if the store does not count every denial, or if a denial does not last for a time.
 pub(super) fn check_penalty(limit: &Field<'_>, around: &Around, report: &mut Report) {
     if limit.node.get("penalty").is_none() {
         return;

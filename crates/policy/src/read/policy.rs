@@ -11,9 +11,9 @@ use crate::{
     },
 };
 
-/// The version of the record's shape. A record of a later one is refused.
+/// The version of the record's format. A record of a later one is refused.
 pub(crate) const FORMAT: u64 = 1;
-/// Limits of one domain.
+/// The most limits of one domain.
 const MAX_LIMITS: usize = 10_000;
 /// Every field of a policy.
 pub(crate) const FIELDS: [&str; 5] = ["domain", "limits", "format", "paused", "exempt"];
@@ -80,8 +80,8 @@ fn check_format(take: &mut Take<'_, '_>) {
     }
 }
 
-/// Reads the limits of one domain. Those returned are right in themselves; whether they are all,
-/// and right together, the report says.
+/// Reads the limits of one domain. Those returned are valid on their own; the report shows whether
+/// any are missing or conflict.
 pub fn read_limits(field: Field<'_>, exempt: &[Exemption], report: &mut Report) -> Vec<Limit> {
     let Value::List(items) = &field.node.value else {
         field.expected("a list of limits", report);

@@ -33,7 +33,7 @@ pub(in crate::read) const COST_FIELDS: [&str; 8] = [
 pub(in crate::read) const RESERVE_FIELDS: [&str; 3] = ["from", "default", "cap"];
 /// Every field of a row of a table.
 pub(in crate::read) const ROW_FIELDS: [&str; 2] = ["match", "units"];
-/// Rows of a table, at most.
+/// The most rows of a table.
 const MAX_ROWS: usize = 64;
 
 /// The units of one request, and what replaces them where the cost has fields.
@@ -116,7 +116,7 @@ pub(super) fn within_max(field: &Field<'_>, least: u64, report: &mut Report) -> 
     Some(units)
 }
 
-/// Fields that such a cost does not have.
+/// Refuses fields that such a cost does not have.
 fn refuse_given(cost: &Field<'_>, names: &[&str], of: &str, report: &mut Report) {
     for name in names {
         if let Some(node) = cost.node.get(name) {
@@ -151,7 +151,7 @@ fn request(
     }))
 }
 
-/// What a cost from the response has beside its sources.
+/// The fields of a cost from the response other than its sources.
 #[derive(Clone, Copy)]
 struct Given {
     units: Option<u64>,

@@ -1,10 +1,10 @@
-//! What limits say about each other.
+//! References between limits.
 
 use documents::{Name, Node, Path, Place, Report, similar};
 
 use crate::{Exemption, Limit, Names, digest, hash::Positions};
 
-/// A limit together with where it stands.
+/// A limit and its place in the document.
 #[derive(Clone, Copy)]
 pub(crate) struct Placed<'n> {
     pub(crate) index: usize,
@@ -13,17 +13,17 @@ pub(crate) struct Placed<'n> {
     pub(crate) limit: &'n Limit,
 }
 
-/// Descriptor entries that the limits and exemptions of one domain may name. A proxy extracts them all from
-/// every request.
+/// The most descriptor entries that the limits and exemptions of one domain may name. A proxy
+/// extracts them all from every request.
 const MAX_KEYS: usize = 128;
 
-/// Beyond so many problems there is no looking for what was meant: that compares with every name.
+/// After this many problems, none gets a "did you mean": finding one compares with every name.
 const MAX_HINTS: usize = 100;
 
-/// Circles that are reported, each with all its members.
+/// The most circles that are reported, each with all its members.
 const MAX_CIRCLES: usize = 10;
 
-/// Repeated names, and `replaces` that lead nowhere or in a circle.
+/// Reports repeated names, and `replaces` that lead nowhere or in a circle.
 ///
 /// `names` are those of all limits of the document, also of the ones with problems.
 pub(crate) fn check_references(
@@ -84,7 +84,7 @@ fn report_circle(circle: &[usize], placed: &[Placed<'_>], limits: &Path<'_>, rep
 #[derive(Clone, Copy, PartialEq)]
 enum Visit {
     Not,
-    /// It is on the way that is being followed.
+    /// It is on the current path.
     Under,
     Done,
 }
@@ -114,7 +114,7 @@ fn circles(placed: &[Placed<'_>]) -> Vec<Vec<usize>> {
             continue;
         }
         mark(start, Some(Visit::Under));
-        // The way from `start`, and the next of each limit's `replaces` to follow.
+        // The path from `start`, and the next of each limit's `replaces` to follow.
         let mut way = vec![(start, 0)];
         while let Some((at, nth)) = way.last_mut() {
             let Some(next) = next_of(*at, *nth) else {

@@ -1,4 +1,4 @@
-//! docs/limits.schema.json and the reader say the same, as far as a schema can say it.
+//! docs/limits.schema.json and the reader accept the same, as far as a schema can express it.
 
 use std::{fs, path::Path as FilePath};
 
@@ -123,7 +123,7 @@ fn bad_files_are_bad_to_the_schema_where_it_can_tell() {
     }
 }
 
-/// Fields with values of which some are right.
+/// Fields with values of which some are valid.
 fn some_fields() -> impl Strategy<Value = Vec<(&'static str, Json)>> {
     let choices: Vec<(&str, Json)> = [
         ("description", json!("text")),

@@ -3,10 +3,10 @@
 use algorithms::{Kind, Parameters, Rate};
 use documents::{Field, Take};
 
-/// How long a slot lives without being renewed, where the limit does not say.
+/// How long a slot lives without being renewed, if the limit does not set it.
 pub(crate) const DEFAULT_TTL_MS: u64 = 10_000;
 
-/// The fields of such a limit, and no other's.
+/// The fields that only such a limit has.
 const FIELDS: [&str; 2] = ["limit", "slot_ttl"];
 
 /// `limit` and `slot_ttl`, in the place of a rate; `None`, and problems, if one is wrong.
@@ -34,7 +34,7 @@ pub(super) fn read(take: &mut Take<'_, '_>, limit: &Field<'_>) -> Option<Rate> {
     })
 }
 
-/// Reads over these fields.
+/// Skips these fields.
 pub(super) fn skip_all(take: &mut Take<'_, '_>) {
     for name in FIELDS {
         take.field(name);
@@ -52,7 +52,7 @@ pub(super) fn refuse_all(take: &mut Take<'_, '_>) {
     }
 }
 
-/// The rate of an override: `limit` of a limit on requests in flight, of any other `rate`.
+/// The rate of an override: `limit` for a limit on requests in flight, `rate` for any other.
 pub(super) fn read_override(
     take: &mut Take<'_, '_>,
     rate: Option<Rate>,

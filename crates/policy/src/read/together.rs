@@ -1,4 +1,4 @@
-//! Fields of a limit that are right in themselves, but not together with others.
+//! Fields of a limit that are valid on their own, but not together with others.
 
 use std::borrow::Cow;
 
@@ -9,7 +9,7 @@ use crate::{OverLimit, Scope, quota::Written};
 
 const MAX_PER: usize = 16;
 
-/// A problem with a field that is right in itself, but not together with others.
+/// A problem with a field that is valid on its own, but not together with others.
 pub(super) fn refuse<'r>(
     limit: &Field<'_>,
     name: &str,
@@ -35,7 +35,7 @@ pub(super) fn check_per(limit: &Field<'_>, per: &[Name], partition: &[Name], rep
     }
 }
 
-/// The service answers at once, and only limiters do.
+/// The rate limit service answers at once, and only limiters serve it.
 pub(super) fn check_service(
     limit: &Field<'_>,
     service: bool,
@@ -88,7 +88,7 @@ pub(super) fn check_kind(
     }
 }
 
-/// A request has one slot, which cannot be given in parts, nor in front of the store.
+/// A request has one slot, which cannot be divided, nor given by a proxy without the store.
 pub(super) fn check_slots(limit: &Field<'_>, kind: Option<Kind>, report: &mut Report) {
     if kind != Some(Kind::Concurrency) {
         return;

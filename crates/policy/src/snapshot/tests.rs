@@ -42,7 +42,7 @@ fn a_snapshot_carries_what_a_filter_needs() {
     assert!(compiled.has_overrides(0));
     let tenant = [Some(b"t")];
     assert!(compiled.override_for(1, &tenant).is_some());
-    // Its own snapshot says the same.
+    // Its own snapshot is the same.
     assert_eq!(compiled.to_snapshot(0), snapshot);
 }
 
@@ -106,7 +106,8 @@ fn a_penalty_reaches_filters_and_older_ones_leave_its_limit_to_the_limiter() {
     let snapshot = Compiled::new(policy).to_snapshot(0);
     let compiled = Compiled::from_snapshot(&bytes(&snapshot)).unwrap();
     assert_eq!(compiled.limits()[0].penalty, Some(penalty));
-    // To them it is an unknown field. They cache no denial of the limit then, so the limiter counts each.
+    // To older filters it is an unknown field. They then cache no denial of the limit, so the
+    // limiter counts each.
     let text = String::from_utf8(bytes(&snapshot)).unwrap();
     let to_older = text.replace("\"penalty\"", "\"later\"");
     assert_ne!(to_older, text);

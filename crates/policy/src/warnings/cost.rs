@@ -1,9 +1,9 @@
-//! What a request costs that never passes, or that is reserved by bodies that nobody reads.
+//! Costs with which a request never passes, and reserves from bodies that no proxy reads.
 
 use super::{Found, REQUEST_BODY, REQUEST_BODY_PASSES, Surroundings};
 use crate::{Limit, OverrideQuota, Pricing, Quota};
 
-/// What is reserved is in bodies that no proxy reads.
+/// Warns if the reserve comes from bodies that no proxy reads.
 pub(super) fn of_reserve(limit: &Limit, around: &Surroundings<'_>, found: &mut Found<'_>) {
     let price = limit.response_price();
     let in_body = price.is_some_and(|price| price.reserve.pointers().next().is_some());
@@ -57,7 +57,7 @@ pub(super) fn of_cost(limit: &Limit, found: &mut Found<'_>) {
     });
 }
 
-/// As [`of_cost`], of each of the prices that requests have at a limit.
+/// As [`of_cost`], for each price that a request can have at a limit.
 pub(super) fn of_prices(limit: &Limit, found: &mut Found<'_>) {
     let Some(Pricing::Request(price)) = limit.pricing.as_deref() else {
         return;
@@ -82,12 +82,12 @@ pub(super) fn of_prices(limit: &Limit, found: &mut Found<'_>) {
     }
 }
 
-/// What a request costs, and what to say where no bucket holds that.
+/// What a request costs, and what to report if no bucket can hold that.
 struct Price<'p> {
     field: &'p str,
     units: u64,
     hint: &'p str,
-    /// The hint where only a bucket with an override does not.
+    /// The hint if only a bucket with an override cannot.
     of_override: String,
 }
 

@@ -21,7 +21,8 @@ fn because(why: impl Into<String>, meant: impl Into<Option<String>>) -> Option<N
     })
 }
 
-/// Stands for a wildcard in a text in which `*` is a letter; paths keep it like any letter.
+/// Stands for a wildcard in a text where `*` is a literal character; normalizing a path keeps it
+/// like any letter.
 const WILD: char = '\u{e000}';
 
 /// A pattern without its negation, and how it is written.
@@ -33,7 +34,7 @@ struct Spelling<'p> {
 }
 
 impl Spelling<'_> {
-    /// `None` of patterns that are no text and no glob.
+    /// `None` for patterns that are neither a text nor a glob.
     fn of(pattern: &str) -> Option<Spelling<'_>> {
         let (negation, body) = match pattern.strip_prefix('!') {
             Some(body) => ("!", body),
@@ -60,7 +61,7 @@ impl Spelling<'_> {
         self.prefix == "exact:" || !self.text.replace("\\*", "").contains('*')
     }
 
-    /// The text as a path has it: nothing escaped, each wildcard as [`WILD`].
+    /// The text as it would be in a path: without escapes, each wildcard as [`WILD`].
     fn unescaped(&self) -> String {
         if self.prefix == "exact:" {
             return self.text.to_owned();
@@ -134,7 +135,7 @@ fn of_path(spelling: &Spelling<'_>) -> Option<Never> {
         );
     }
     if let Some((path, query)) = text.split_once(['?', '#']) {
-        // `/v?/x` is somebody else's wildcard, `/x?a=b` a query.
+        // In `/v?/x` the `?` is meant as a wildcard of another syntax, in `/x?a=b` it starts a query.
         let meant = if query.contains('/') {
             text.replace('?', "*")
         } else {
@@ -267,7 +268,7 @@ fn of_address(spelling: &Spelling<'_>, prefixes: Option<[u8; 2]>) -> Option<Neve
     cut(&canonical, canonical.width(), spelling.negation, prefixes)
 }
 
-/// A network within one of those that addresses are cut to: none of them is in it.
+/// Why a network finds nothing: it is smaller than the networks that addresses are cut to.
 fn too_narrow(network: &str, prefixes: Option<[u8; 2]>) -> Option<Never> {
     let (address, length) = network.split_once('/')?;
     let address = Address::parse(address.as_bytes())?;

@@ -1,4 +1,4 @@
-//! Where a path of a document is in its file.
+//! Finds the place in a file of a path in its document.
 
 use documents::{Node, Place, Value};
 

@@ -15,10 +15,11 @@ pub const BUILT_IN: [&str; 7] = [
     "namespace",
 ];
 
-/// Stands among the entries that proxies supply for bodies of requests: they are read.
+/// Stands among the supplied entries if proxies read bodies of requests.
 pub const REQUEST_BODY: &str = "request_body";
 
-/// Stands there where a filter is configured to read bodies, and Envoy lets requests pass before they come.
+/// Stands there if a filter is configured to read bodies, but Envoy lets requests pass before the
+/// bodies arrive.
 pub const REQUEST_BODY_PASSES: &str = "request_body_passes";
 
 /// What the proxies supply.
@@ -30,7 +31,7 @@ pub struct Supply<'a> {
     pub domains: &'a [Name],
     /// To how many bits an IPv4 and an IPv6 address are cut; `None`: not known.
     pub prefixes: Option<[u8; 2]>,
-    /// The file that says so, for messages: `envoy.yaml`; `None`: the live proxies report it.
+    /// The file that this comes from, for messages: `envoy.yaml`; `None`: the live proxies report it.
     pub source: Option<&'a str>,
 }
 
@@ -43,7 +44,7 @@ pub(super) fn unsupplied(
         similar(key.as_str(), known).map(|meant| format!("did you mean `{meant}`?"))
     };
     let Some(supply) = around.supply else {
-        // Nobody says what there is; but a letter less or more than a built-in entry is a typo.
+        // The supply is not known; but one letter less or more than a built-in entry is a typo.
         let typo = |known: &&&str| key.as_str().len() > 4 && is_typo(key.as_str(), known);
         let known = BUILT_IN.iter().find(typo)?;
         let what = format!("`{key}` is not the built-in entry `{known}`");

@@ -12,7 +12,7 @@ fn warned(limits: &str, around: &Surroundings<'_>) -> Vec<String> {
     list.iter().map(ToString::to_string).collect()
 }
 
-/// What is said of one pattern of an entry; nothing if nothing is.
+/// The warning about one pattern of an entry; empty if there is none.
 fn of_pattern(key: &str, pattern: &str) -> String {
     let limit = format!("  - {{name: a, match: {{{key}: \"{pattern}\"}}, rate: 1/s}}\n");
     let warned = warned(&limit, &Surroundings::default());
@@ -213,7 +213,7 @@ fn a_request_that_costs_more_than_there_is_never_passes() {
         1
     );
     assert_eq!(dear("rate: 10/s, burst: 5, cost: 5"), [""; 0]);
-    // That denies everything, and is meant to.
+    // A burst of 0 denies everything, and is meant to.
     assert_eq!(dear("rate: 10/s, burst: 0"), [""; 0]);
     let one = "per: user, rate: 9/s, cost: 4, overrides: [{values: {user: x}, burst: 3}]";
     assert!(dear(one)[0].starts_with("limit `a`: overrides[0]: a request costs 4"));
@@ -340,7 +340,7 @@ fn prices_that_no_bucket_holds_are_named() {
              (`cost.table[0].units` is 10)".to_owned(),
         ]
     );
-    // It denies everything, as it should.
+    // A rate of 0 denies everything, as it should.
     let nothing = "  - {name: a, rate: 0/s, algorithm: fixed_window, cost: {table: [{match: {path: /b}, units: 5}], default: 1}}\n";
     assert_eq!(warned(nothing, &Surroundings::default()), [""; 0]);
     // A reserve is cut to what a bucket holds.

@@ -8,7 +8,7 @@ use protocol::LimitAnswer;
 use super::{LimitPlan, Target};
 
 impl LimitPlan<'_> {
-    /// `buckets` counts those before.
+    /// `buckets` counts the buckets of the parts before.
     pub(super) fn answer(
         self,
         buckets: &mut RangeFrom<usize>,
@@ -66,11 +66,10 @@ impl LimitPlan<'_> {
     }
 }
 
-/// The longest time after which a client of a limit on requests in flight is to try again: one may
-/// end at any moment.
+/// The longest `retry_after` of a limit on requests in flight: a request may end at any moment.
 const RETRY_MAX_MS: u64 = 1000;
 
-/// What the bucket of a limit on requests in flight cannot say itself.
+/// Adds to the answer of a limit on requests in flight what its bucket cannot supply.
 fn complete(answer: &mut LimitAnswer) {
     answer.retry_after_ms = answer.retry_after_ms.map(|ms| ms.min(RETRY_MAX_MS));
     if let Some(slot) = answer.slot.as_mut().filter(|_| answer.charged > 0) {

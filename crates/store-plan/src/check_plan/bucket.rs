@@ -19,14 +19,14 @@ pub struct Bucket {
     pub cost: u64,
     /// Units admitted earlier without a check.
     pub debit: u64,
-    /// The label of the calendar window that they were admitted in; `None`: that of now.
+    /// The label of the calendar window in which they were admitted; `None`: the current one.
     pub debit_serial: Option<u64>,
     pub(super) lease: Option<Box<Lease>>,
-    /// Of a limit whose responses say their cost: what is reserved and settled.
+    /// For a limit whose responses state their cost: what is reserved and settled.
     pub costs: Option<Box<BucketCosts>>,
-    /// Of a limit with a penalty.
+    /// For a limit with a penalty.
     pub penalty: Option<Box<BucketPenalty>>,
-    /// Slots of a queue that requests gave up, and what becomes of slots of requests in flight.
+    /// Slots of a queue that requests gave up, and actions on slots of requests in flight.
     pub free: Vec<Freed>,
     /// How it takes part.
     pub mode: algorithms::check::Mode,
@@ -79,7 +79,7 @@ impl Bucket {
         }
     }
 
-    /// What is asked about leases; all zero where nothing is.
+    /// The lease query; all zero if there is none.
     pub fn lease_ask(&self) -> LeaseAsk<'_> {
         self.lease
             .as_ref()

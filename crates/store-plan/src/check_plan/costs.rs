@@ -1,4 +1,4 @@
-//! What a check reserves and settles at a limit whose responses say their cost.
+//! What a check reserves and settles at a limit whose responses state their cost.
 
 use algorithms::{CostSettlement, check::Costs};
 use policy::{Limit, ResponsePrice};
@@ -6,7 +6,7 @@ use policy::{Limit, ResponsePrice};
 use super::query::Query;
 use crate::script::ScriptCosts;
 
-/// Of one bucket.
+/// The reservations and settlements of one bucket.
 #[derive(Debug)]
 pub struct BucketCosts {
     /// The key of its reservations.
@@ -44,7 +44,7 @@ impl BucketCosts {
         }
     }
 
-    /// As the algorithms take it.
+    /// The arguments for the algorithms.
     pub fn ask(&self) -> Costs<'_> {
         Costs {
             secret: self.secret,

@@ -14,8 +14,8 @@ pub(super) struct Lease {
 }
 
 impl Lease {
-    /// `None` where nothing is wanted and nothing settled: then the bucket's plain form will do,
-    /// whose state shows what is outstanding.
+    /// `None` if nothing is wanted and nothing settled: then the bucket's plain form is enough,
+    /// because its state shows what is outstanding.
     pub(super) fn of(check: &Check, limit: &Limit, algorithm: &Algorithm) -> Option<Self> {
         let ttl_ms = ttl_ms(limit, algorithm);
         let of_limit = || check.leases.iter().filter(|l| l.limit == limit.name);
@@ -37,7 +37,7 @@ impl Lease {
         })
     }
 
-    /// Of a peek, whose reply includes what is leased out.
+    /// For a peek, whose reply includes outstanding units.
     pub(super) fn question(limit: &Limit, algorithm: &Algorithm) -> Self {
         Self {
             ttl_ms: ttl_ms(limit, algorithm),
@@ -47,7 +47,7 @@ impl Lease {
         }
     }
 
-    /// As the algorithms take it.
+    /// The arguments for the algorithms.
     pub(super) fn ask(&self) -> LeaseAsk<'_> {
         LeaseAsk {
             ttl_ms: self.ttl_ms,
@@ -58,7 +58,7 @@ impl Lease {
     }
 }
 
-/// 0 where the bucket is not leased: by an override it may fill too fast for the limit's ttl.
+/// 0 if the bucket is not leased: with an override, it may fill too fast for the limit's ttl.
 fn ttl_ms(limit: &Limit, algorithm: &Algorithm) -> u64 {
     let longest = algorithm.lease_max_ms().unwrap_or(0);
     limit

@@ -4,7 +4,7 @@ use algorithms::{Denials, Penalty, check::PenaltyAsk};
 
 use crate::script::ScriptPenalty;
 
-/// Of one bucket.
+/// The penalty of one bucket.
 #[derive(Debug)]
 pub struct BucketPenalty {
     /// The key of its denials.
@@ -16,7 +16,7 @@ pub struct BucketPenalty {
 }
 
 impl BucketPenalty {
-    /// As the algorithms take it.
+    /// The arguments for the algorithms.
     pub fn ask<'a>(&self, stored: Option<&'a Denials>) -> PenaltyAsk<'a> {
         PenaltyAsk {
             penalty: self.penalty,

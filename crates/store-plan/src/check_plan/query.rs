@@ -6,7 +6,7 @@ use protocol::{Check, Free, OwnUnits, ServicePart};
 
 use super::lease::Lease;
 
-/// What is asked of a limit.
+/// A query to a limit.
 #[derive(Clone, Copy)]
 pub(super) enum Query<'c> {
     /// Its part in a check.
@@ -26,7 +26,7 @@ pub(super) fn reports_on(check: &Check, limit: &Name) -> bool {
 }
 
 impl Query<'_> {
-    /// Of so many requests; none of a limit that was settled by the proxy.
+    /// The number of requests; 0 at a limit that the check skips.
     pub(super) fn cost(self, limit: &Name, kind: Kind) -> u64 {
         match self {
             Self::By(check) if check.skip.contains(limit) => 0,
@@ -36,8 +36,8 @@ impl Query<'_> {
         }
     }
 
-    /// What is charged, in units: what the check brings for this limit, or the limit's own cost of
-    /// each request. No reservation is more than its limit gives to one request.
+    /// The units to charge: those that the check names for this limit, or the limit's cost for each
+    /// request. A reservation is at most what its limit gives to one request.
     pub(super) fn units(self, limit: &Limit, algorithm: &Algorithm) -> u64 {
         let (requests, capacity) = (self.cost(&limit.name, algorithm.kind()), algorithm.limit());
         let Self::By(check) = self else {
@@ -58,7 +58,7 @@ impl Query<'_> {
     /// Units admitted earlier, and the calendar window that they were admitted in.
     pub(super) fn debit(self, limit: &Limit, kind: Kind) -> (u64, Option<u64>) {
         let check = match self {
-            // What was admitted elsewhere is held elsewhere.
+            // A slot that was given elsewhere is held elsewhere.
             Self::By(_) if kind == Kind::Concurrency => return (0, None),
             Self::By(check) => check,
             Self::Alone(_) => return (0, None),
@@ -69,7 +69,7 @@ impl Query<'_> {
         };
         let debits = { check.debits.iter() }.filter(|debit| debit.limit == limit.name);
         let serial = debits.clone().filter_map(|debit| debit.serial).max();
-        // Of several windows the last counts: the others are past.
+        // Only debits of the last window count: the others are past.
         let debits = debits.filter(|debit| debit.serial.is_none() || debit.serial == serial);
         let units = debits.fold(0, |sum: u64, debit| sum.saturating_add(debit.units));
         (units, serial)
@@ -104,7 +104,7 @@ impl Query<'_> {
         freed.collect()
     }
 
-    /// The limit's, or one with a shorter longest delay.
+    /// The limit's algorithm, or one with a shorter maximum delay.
     pub(super) fn algorithm(self, algorithm: &Algorithm) -> Algorithm {
         let algorithm = match self {
             Self::By(Check { slot: Some(id), .. }) => algorithm.for_request(*id),
@@ -132,9 +132,9 @@ impl Query<'_> {
     }
 }
 
-/// What becomes of a slot of a request in flight; 0, which is nothing, where it can be none, or
-/// where the limit was reset since it was given: it is not entered again then. Through edits it is,
-/// because the request that has it runs on.
+/// The action on a slot of a request in flight. 0 (none) if it cannot be such a slot, or if the
+/// limit was reset since it was given: then it is not entered again. After an edit it is, because
+/// its request still runs.
 fn act(free: &Free, limit: &Limit) -> u64 {
     let slot = InFlightSlot {
         id: SlotId {
@@ -151,14 +151,14 @@ fn act(free: &Free, limit: &Limit) -> u64 {
     }
 }
 
-/// What a descriptor asks of one limit: its cost, and what is charged whatever is left.
+/// A descriptor's cost at one limit, and its units that are charged whatever is left.
 fn units(part: &ServicePart, own: Option<OwnUnits>, kind: Kind) -> (u64, u64) {
     match own {
-        // A slot is taken, or there is none.
+        // A slot is either given or not: there is no charge beyond the limit.
         Some(OwnUnits::Charge(units)) if kind == Kind::Concurrency => (units, 0),
         Some(OwnUnits::Charge(units) | OwnUnits::GiveBack(units)) => (0, units),
-        // A fixed window counts beyond its limit, so it is asked whether it did; of the others
-        // nothing is left then.
+        // A fixed window counts beyond its limit, so a cost of 0 shows whether it did; the others
+        // have nothing left then, not even 1.
         Some(OwnUnits::Look) => (u64::from(kind != Kind::FixedWindow), 0),
         Some(OwnUnits::Fitting) | None => (part.cost, 0),
     }

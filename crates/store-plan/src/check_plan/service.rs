@@ -90,7 +90,7 @@ fn of_request<'p>(
     })
 }
 
-/// Two equal buckets of one check are one, which costs the sum.
+/// Merges equal buckets of one check into one that costs the sum.
 fn merge_equal(limits: &mut [LimitPlan<'_>]) {
     if limits.len() < 2 {
         return;
@@ -132,8 +132,8 @@ fn merge_equal(limits: &mut [LimitPlan<'_>]) {
     }
 }
 
-/// Denies a check for the limits with `quota_mode` whose descriptors are all over. None of them
-/// was charged then: they are as shadow limits in the script.
+/// Denies a check for the limits with `quota_mode` whose descriptors are all over. None of them was
+/// charged then: to the script they are shadow limits.
 pub(super) fn deny_where_all_are_over(answer: &mut Answer, of_quota: &[bool]) {
     let over =
         |limit: &LimitAnswer, quota: bool| !limit.allowed && (quota || limit.mode == Mode::Enforce);

@@ -23,7 +23,7 @@ fn document(policy: &Policy) -> Result<String, EditPlanError> {
     Ok(document)
 }
 
-/// The limits become these, and overrides as the edits say.
+/// Plans an edit to these limits, with the edits of overrides.
 pub(super) fn parts(
     base: Option<&Policy>,
     policy: &Policy,

@@ -176,7 +176,7 @@ impl Recorded<'_> {
         record::json(&all)
     }
 
-    /// The exemptions of one side that the other has not, or not so.
+    /// The exemptions of one side that the other lacks or has differently.
     fn exempt(&self, side: usize) -> Vec<Exemption> {
         let of = |policy: Option<&Policy>| policy.map_or_else(Vec::new, |p| p.exempt.clone());
         let [before, after] = self.sides.map(|(policy, _)| of(policy));

@@ -75,8 +75,8 @@ pub(super) fn push_value(key: &mut String, value: Option<&[u8]>) {
     }
 }
 
-/// A domain as keys have it: a name as it is, of other texts everything that has a meaning in keys
-/// or globs as `%XX`.
+/// A domain as written in keys: a name as it is; in other texts, everything that has a meaning in
+/// keys or globs as `%XX`.
 pub(crate) struct InKey<'d>(pub(crate) &'d Name);
 
 impl fmt::Display for InKey<'_> {

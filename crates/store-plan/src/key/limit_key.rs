@@ -53,7 +53,7 @@ impl Keys {
         Some(LimitKey { key, what })
     }
 
-    /// A glob for all buckets of a limit and of no other, for people.
+    /// A glob for all buckets of a limit and of no other, for operators.
     pub fn buckets_of(&self, domain: &Name, limit: &Name) -> String {
         format!("{}b:{domain}:{limit}:*", self.prefix())
     }

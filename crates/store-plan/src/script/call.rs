@@ -4,7 +4,7 @@ use algorithms::{Algorithm, QueueSlot};
 
 use super::packed;
 
-/// Whose time decides.
+/// Which clock decides.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Clock {
     /// The server's, read once per call. The only one for production.
@@ -46,7 +46,8 @@ const COST_MAX: u64 = 1 << 52;
 /// No bucket has an epoch of this name, nor a slot that starts then: they are times.
 const EPOCH_MAX: u64 = (1 << 53) - 1;
 
-/// Of a calendar window: the label of the one that the debit was admitted in, and the ends of those known.
+/// For a calendar window: the label of the window in which the debit was admitted, and the ends of
+/// the known windows.
 pub(super) fn encode_edges(args: &mut Vec<i64>, algorithm: &Algorithm, debit_serial: Option<u64>) {
     if let Some(edges) = algorithm.edges() {
         args.push(exact(debit_serial.unwrap_or(0)));
@@ -54,7 +55,7 @@ pub(super) fn encode_edges(args: &mut Vec<i64>, algorithm: &Algorithm, debit_ser
     }
 }
 
-/// A slot by its four numbers.
+/// The four numbers that name a slot.
 pub(super) fn named(slot: &QueueSlot) -> [i64; 4] {
     [
         time(slot.start_ms),

@@ -16,16 +16,16 @@ pub struct ScriptLimit<'a> {
     pub cost: u64,
     /// Units admitted earlier without a check; charged once, whatever is left.
     pub debit: u64,
-    /// The label of the calendar window that they were admitted in; `None`: that of now.
+    /// The label of the calendar window in which they were admitted; `None`: the current one.
     pub debit_serial: Option<u64>,
-    /// Units wanted for requests to come, and what became of earlier ones; `None` costs the
-    /// script nothing, and its reply has nothing of leases.
+    /// A query for lease units, and settlements of earlier ones; `None` costs the script nothing,
+    /// and its reply has no lease numbers.
     pub lease: Option<LeaseAsk<'a>>,
     /// Slots of a queue that requests gave up.
     pub free: &'a [Freed],
-    /// Of a limit whose responses say their cost.
+    /// For a limit whose responses state their cost.
     pub costs: Option<ScriptCosts<'a>>,
-    /// Of a limit with a penalty.
+    /// For a limit with a penalty.
     pub penalty: Option<ScriptPenalty<'a>>,
     /// How it takes part.
     pub mode: Mode,
@@ -55,7 +55,7 @@ impl<'a> ScriptLimit<'a> {
 pub struct ScriptCosts<'a> {
     /// The key of the bucket's reservations, in its slot.
     pub key: &'a [u8],
-    /// What is asked.
+    /// The reservation and the settlements.
     pub costs: Costs<'a>,
 }
 

@@ -12,7 +12,7 @@ use super::{
 pub struct Credit<'a> {
     /// The bucket's key.
     pub key: &'a [u8],
-    /// The key of its denials, which are forgotten, if the limit has a penalty.
+    /// The key of its denials, which the credit deletes, if the limit has a penalty.
     pub denials: Option<&'a [u8]>,
     /// The limit's numbers.
     pub algorithm: &'a Algorithm,
@@ -22,13 +22,13 @@ pub struct Credit<'a> {
     pub units: u64,
     /// The limit's ttl for leases, in milliseconds; 0 if it has none.
     pub lease_ttl_ms: u64,
-    /// Change nothing; the reply is what would come of it.
+    /// Change nothing; the reply says what would happen.
     pub peek: bool,
     /// The limits were just read again: a newer generation in the bucket is left over from a backup.
     pub force: bool,
 }
 
-/// What came of it.
+/// The result of a credit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Credited {
     /// The bucket holds less usage than before, or (`false`) held none.

@@ -1,9 +1,9 @@
 //! A check whose buckets are in several slots of a Cluster, where no script can touch all of them.
 //!
 //! One slot decides after the other: each charges its limits if they all allow the check. After the first
-//! denial the other slots charge nothing; the caller calls them so that the answer names every limit that
-//! denies, and refunds what was charged before. Between the two, other checks find less than there is, never
-//! more: a check that is denied in the end may have had others denied, but lets none pass.
+//! denial the other slots charge nothing; the caller still calls them, so that the answer names every limit
+//! that denies, and refunds what was charged before. Until the refund, other checks find less left than there
+//! is, never more: a check that is denied in the end can cause others to be denied, but lets none pass.
 //!
 //! The slot that decides last grants leases, and the others do once all have allowed: a denied check is
 //! granted nothing.
@@ -20,7 +20,7 @@ use super::{ScriptCheck, ScriptLimit};
 use limit::{OBSERVED, add_surplus, rank, surplus_alone, without_surplus};
 use part::{Part, State};
 
-/// A check on its way through several slots.
+/// A check that several slots decide, one after the other.
 #[derive(Debug)]
 pub struct CrossSlotCheck<'a, E> {
     check: ScriptCheck<'a>,
@@ -28,17 +28,17 @@ pub struct CrossSlotCheck<'a, E> {
     refunded: bool,
 }
 
-/// What becomes of a limit before it is asked.
+/// Changes a limit before its part is sent.
 type Change<'a> = fn(ScriptLimit<'a>) -> ScriptLimit<'a>;
 
 /// One slot's part of a check, to be decided there.
 #[derive(Clone, Debug)]
 pub struct SlotCheck<'a> {
-    /// Names it in [`CrossSlotCheck::answer`].
+    /// The part's name in [`CrossSlotCheck::answer`].
     pub part: usize,
-    /// Where.
+    /// The slot that decides it.
     pub slot: u16,
-    /// What.
+    /// The limits of that slot.
     pub check: ScriptCheck<'a>,
 }
 
@@ -46,7 +46,7 @@ pub struct SlotCheck<'a> {
 pub type Decided<E> = Result<(Verdict, u64), E>;
 
 impl<'a, E: Clone> CrossSlotCheck<'a, E> {
-    /// Nothing was asked yet. `slot_of` is the slot of a key.
+    /// A check of which nothing was sent yet. `slot_of` is the slot of a key.
     pub fn new(check: ScriptCheck<'a>, slot_of: impl Fn(&[u8]) -> u16) -> Self {
         let mut parts: Vec<Part<E>> = Vec::new();
         for (index, limit) in check.limits.iter().enumerate() {
@@ -63,7 +63,7 @@ impl<'a, E: Clone> CrossSlotCheck<'a, E> {
         }
     }
 
-    /// What to ask now, all at once; nothing more: it is decided, but for [`CrossSlotCheck::refund`].
+    /// What to send now, all at once; if empty, the check is decided, except for [`CrossSlotCheck::refund`].
     pub fn next(&self) -> Vec<SlotCheck<'a>> {
         let open = || {
             let parts = self.parts.iter().enumerate();
@@ -109,7 +109,7 @@ impl<'a, E: Clone> CrossSlotCheck<'a, E> {
         }
     }
 
-    /// The verdict of a part's slot, and when. A failure is the whole check's.
+    /// Records the verdict of a part's slot, and its time. A failure fails the whole check.
     pub fn answer(&mut self, part: usize, answer: Decided<E>) {
         let others = self.parts.iter().enumerate();
         let mut others = others.filter(|(i, _)| *i != part);
@@ -125,7 +125,7 @@ impl<'a, E: Clone> CrossSlotCheck<'a, E> {
             return;
         };
         if let State::Answered(_, verdict) = &mut part.state {
-            // It was asked for its surplus, and may not have given any.
+            // The call was for lease units only, and may not have granted any.
             part.ungranted = false;
             if let Ok((granted, _)) = answer {
                 add_surplus(verdict, granted);
@@ -139,13 +139,13 @@ impl<'a, E: Clone> CrossSlotCheck<'a, E> {
         };
     }
 
-    /// The slot is on its way to another node and cannot decide several buckets at once: it is
-    /// asked for one after the other. False where there is only one.
+    /// Splits a part into parts of one limit each, because its slot is being migrated and cannot
+    /// decide several buckets at once. Returns false if it has only one.
     pub fn split(&mut self, part: usize) -> bool {
         let Some(whole) = self.parts.get_mut(part).filter(|p| p.limits.len() > 1) else {
             return false;
         };
-        // A surplus can do without.
+        // The check can do without lease units.
         whole.ungranted = false;
         if !matches!(whole.state, State::Open) {
             return true;
@@ -160,7 +160,7 @@ impl<'a, E: Clone> CrossSlotCheck<'a, E> {
         true
     }
 
-    /// The index, among the check's limits, of one of a part's.
+    /// The index in the check of a limit of a part.
     pub fn limit(&self, part: usize, limit: usize) -> usize {
         let part = self.parts.get(part).and_then(|part| part.limits.get(limit));
         part.copied().unwrap_or(limit)
@@ -198,8 +198,8 @@ impl<'a, E: Clone> CrossSlotCheck<'a, E> {
         self.parts.iter().filter_map(Part::verdict)
     }
 
-    /// The check's verdict. `unasked` is for a limit that no slot decided, which does not happen
-    /// once [`CrossSlotCheck::next`] has no more questions.
+    /// The check's verdict. `unasked` is the error for a limit that no slot decided, which does not
+    /// happen once [`CrossSlotCheck::next`] is empty.
     pub fn decided(self, unasked: impl Fn() -> E) -> Decided<E> {
         let mut limits: Vec<Option<LimitVerdict>> = vec![None; self.check.limits.len()];
         let (mut allowed, mut latest_ms) = (true, 0);

@@ -5,7 +5,7 @@ use algorithms::{Decision, Lease, PenaltyStatus, QueueSlot, Reserved, RetryAfter
 
 use super::{ScriptCheck, packed::unpack};
 
-/// What a batch answered.
+/// The reply to a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScriptReply {
     /// The time that decided, in milliseconds since the epoch.
@@ -17,7 +17,7 @@ pub struct ScriptReply {
 /// Why one check of a batch was not decided; it changed nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ScriptError {
-    /// The caller's limit is older than the bucket's state: reload the policy and ask again.
+    /// The caller's limit is older than the bucket's state: reload the policy and send the check again.
     #[error("limit {limit} is older than its bucket, which has generation {generation}")]
     Stale {
         /// Which limit, as an index into the check.
@@ -122,7 +122,7 @@ fn decode_check(
     }
 }
 
-/// A check of which every limit took its cost.
+/// A check that every limit charged.
 fn charged(
     numbers: &mut impl Iterator<Item = i64>,
     check: &ScriptCheck<'_>,
@@ -154,7 +154,7 @@ fn charged(
     })
 }
 
-/// What became of reservations.
+/// What was reserved and settled.
 fn reserved(numbers: &mut impl Iterator<Item = i64>) -> Result<Reserved, MalformedReply> {
     let mut next = || unsigned(numbers.next().ok_or(MalformedReply)?);
     Ok(Reserved {
@@ -165,7 +165,7 @@ fn reserved(numbers: &mut impl Iterator<Item = i64>) -> Result<Reserved, Malform
     })
 }
 
-/// What a penalty says.
+/// The status of a penalty.
 fn penalty(numbers: &mut impl Iterator<Item = i64>) -> Result<PenaltyStatus, MalformedReply> {
     let mut next = || unsigned(numbers.next().ok_or(MalformedReply)?);
     Ok(PenaltyStatus {
@@ -245,7 +245,7 @@ impl LeaseRow {
     }
 }
 
-/// The name of a slot, which always accepts names since some time.
+/// The name of a slot; all zeros mean that there is none, because `since_ms` of a name is never 0.
 fn slot(numbers: &mut impl Iterator<Item = i64>) -> Result<Option<QueueSlot>, MalformedReply> {
     let mut next = || unsigned(numbers.next().ok_or(MalformedReply)?);
     let slot = QueueSlot {

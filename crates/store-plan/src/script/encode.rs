@@ -5,12 +5,12 @@ mod form;
 use super::{Clock, ScriptCall, ScriptCheck, call::integer};
 use form::encode_form;
 
-/// How many of the latest forms a check is compared with: the checks of a batch are of few kinds, and
-/// where they are not, looking further would cost more than it saves.
+/// How many of the latest forms a check is compared with: the checks of a batch usually have few
+/// forms, and if they have many, comparing with more would cost more than it saves.
 const FORMS_COMPARED: usize = 8;
 
-/// Lays out a batch of checks, to be decided in this order. What checks ask in the same words is
-/// said once.
+/// Lays out a batch of checks, to be decided in this order. A form that several checks have is
+/// encoded once.
 pub fn encode<'a>(checks: &[ScriptCheck<'a>], clock: Clock) -> ScriptCall<'a> {
     let limits = checks.iter().map(|check| check.limits.len()).sum();
     let mut keys = Vec::with_capacity(limits);
@@ -35,8 +35,8 @@ pub fn encode<'a>(checks: &[ScriptCheck<'a>], clock: Clock) -> ScriptCall<'a> {
     ScriptCall { keys, args }
 }
 
-/// The number, from 1, of the form that `args` ends with, from `start` on; one that is there already
-/// is cut off. `forms` has where they start.
+/// The number, from 1, of the form at the end of `args`, from `start` on; cuts it off if it is
+/// there already. `forms` has the starts of all forms.
 fn number_of_last(forms: &mut Vec<usize>, args: &mut Vec<i64>, start: usize) -> i64 {
     let form = args.get(start..);
     let ends = forms.iter().skip(1).copied().chain([start]);

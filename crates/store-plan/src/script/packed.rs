@@ -1,11 +1,11 @@
-//! Numbers as `lua/check.lua` takes and gives them: one string of Lua's own numbers.
+//! Numbers as `lua/check.lua` receives and returns them: one string of Lua's own numbers.
 //!
-//! Redis makes a string of each argument and looks at each item of a reply; for a check of one limit that was
-//! a third of its work. Every number is an integer below 2^53, so a double holds it exactly.
+//! Redis makes a string of each argument and examines each item of a reply; in a check of one limit, that was
+//! a third of the work. Every number is an integer below 2^53, so a double holds it exactly.
 
 use super::MalformedReply;
 
-/// Eight bytes a number, little-endian, whichever the server's own order is.
+/// Eight bytes per number, little-endian, whatever the server's byte order.
 pub(super) fn pack(numbers: &[i64]) -> Vec<u8> {
     #[expect(
         clippy::cast_precision_loss,

@@ -22,11 +22,11 @@ pub struct Charge<'a> {
     pub lease_ttl_ms: u64,
     /// When, by the clock of the bucket's server, in milliseconds since the epoch.
     pub at_ms: u64,
-    /// Of a queue, the slot.
+    /// The slot, for a queue.
     pub slot: Option<QueueSlot>,
 }
 
-/// What came of taking one charge back.
+/// The result of refunding one charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refunded {
     /// Whether there was something to refund.

@@ -24,13 +24,13 @@ pub static CREDIT: LazyLock<String> = LazyLock::new(|| assemble(lua!("credit.lua
 /// `lua/refund.lua` with the algorithms it includes.
 pub static REFUND: LazyLock<String> = LazyLock::new(|| assemble(lua!("refund.lua")));
 
-/// Buckets become unused, but for what is leased out of them.
+/// Makes buckets unused, except for leased units.
 pub const BUCKET_RESET: &str = lua!("bucket_reset.lua");
 
 /// One edit of a domain's record.
 pub const POLICY_WRITE: &str = lua!("policy_write.lua");
 
-/// Which proxies are active for which limits.
+/// Records which proxies are active for which limits.
 pub const POLICY_PROXIES: &str = lua!("policy_proxies.lua");
 
 /// Stores one report of a limiter.

@@ -7,9 +7,9 @@ use super::ScriptCheck;
 /// What one script call may weigh: about half a millisecond of the server's time.
 pub const CALL_MAX: usize = 64;
 
-/// How many times the work of a token bucket a bucket is, as measured on Redis 7.0: twice what a check
-/// of cost 1 takes. One that has to read its whole window takes up to five times as long as this says;
-/// a call of them, up to two milliseconds.
+/// The work of a bucket as a multiple of a token bucket's, as measured on Redis 7.0: twice what a
+/// check of cost 1 takes. A check that has to read its whole window takes up to five times as long
+/// as this; a call of such checks, up to two milliseconds.
 pub fn weight(algorithm: &Algorithm, leased: bool) -> usize {
     let sub_windows = algorithm.parameters().sub_windows;
     let sub_windows = usize::try_from(sub_windows.unwrap_or(1)).unwrap_or(usize::MAX);
@@ -25,7 +25,7 @@ pub fn weight(algorithm: &Algorithm, leased: bool) -> usize {
 }
 
 impl ScriptCheck<'_> {
-    /// What all its limits weigh, and what it names beside them.
+    /// The weight of all its limits, freed slots, settlements and penalties.
     pub fn weight(&self) -> usize {
         let limits = self.limits.iter();
         limits

@@ -16,8 +16,7 @@ pub struct Activity {
     pub unmatched: u64,
     /// Checks that got no decision.
     pub errors: u64,
-    /// The buckets that were asked for or denied most, in no order. Of the others nothing is
-    /// known.
+    /// The buckets with the most requests or denials, in no order. Others are not reported.
     pub buckets: Vec<BucketActivity>,
 }
 
@@ -26,7 +25,7 @@ pub struct Activity {
 pub struct LimitActivity {
     /// Requests, by what became of them and who decided it.
     pub counts: BTreeMap<(Outcome, DecidedBy), u64>,
-    /// Of the allowed ones, those that had to wait their turn.
+    /// How many of the allowed requests a queue delayed.
     pub delayed: u64,
 }
 
@@ -65,7 +64,7 @@ pub struct Denial {
 pub struct ActivityReport {
     /// What was decided.
     pub activity: Activity,
-    /// For how long it had been looking, in milliseconds.
+    /// The time over which the limiter had been counting, in milliseconds.
     pub covered_ms: u64,
 }
 
@@ -74,7 +73,7 @@ pub struct ActivityReport {
 pub struct ActivitySummary {
     /// What was decided.
     pub activity: Activity,
-    /// How long that took, in milliseconds: what a rate is to be divided by.
+    /// The time that the counts cover, in milliseconds: the divisor of a rate.
     pub covered_ms: u64,
     /// The store's clock, in milliseconds since the epoch.
     pub now_ms: u64,
@@ -279,8 +278,8 @@ impl ActivityReport {
 }
 
 impl ActivitySummary {
-    /// Adds up reports, each with the limiter that wrote it. The limiters count at the same time, so
-    /// the longest span is how long it took.
+    /// Adds up reports, each with the limiter that wrote it. The limiters count at the same time,
+    /// so the longest span is the time covered.
     pub fn of(reports: impl IntoIterator<Item = (String, ActivityReport)>, now_ms: u64) -> Self {
         let mut activity = Activity::default();
         let mut covered: BTreeMap<String, u64> = BTreeMap::new();

@@ -14,8 +14,8 @@ pub struct FleetReport {
     /// The proxies that polled or called it, by domain, whether or not there are
     /// limits for it.
     pub proxies: BTreeMap<Name, Vec<ProxyStatus>>,
-    /// The entries that these proxies supply beside the built-in ones, by domain; without the
-    /// domains of which one did not say.
+    /// The entries that these proxies supply beside the built-in ones, by domain; without domains
+    /// of which one proxy did not report its entries.
     pub entries: BTreeMap<Name, BTreeSet<Name>>,
 }
 
@@ -50,8 +50,8 @@ pub struct Fleet {
     pub limiters: Vec<LimiterStatus>,
     /// By domain, and there by id.
     pub proxies: BTreeMap<Name, Vec<ProxyStatus>>,
-    /// The entries that the proxies of a domain supply beside the built-in ones; without the
-    /// domains that no proxy asks for or of which one did not say.
+    /// The entries that the proxies of a domain supply beside the built-in ones; without domains
+    /// that no proxy uses, or of which one did not report its entries.
     pub entries: BTreeMap<Name, BTreeSet<Name>>,
 }
 
@@ -97,7 +97,7 @@ impl FleetReport {
 }
 
 impl ProxyStatus {
-    /// Whether it counts, as of a report that was written so long ago.
+    /// Whether the proxy counts as alive, by a report that was written so long ago.
     fn is_alive(&self, reported_ms_ago: u64) -> bool {
         self.ago_ms.saturating_add(reported_ms_ago) <= PROXY_LIFE_MS
     }

@@ -12,13 +12,13 @@ use crate::{CheckError, Credit, CreditReport, Refusal, StoreError};
 #[derive(Debug)]
 struct StoredBucket {
     stored: Stored,
-    /// From then on the bucket is as good as missing; milliseconds since the epoch.
+    /// From then on the bucket counts as missing; milliseconds since the epoch.
     unused_at_ms: u64,
-    /// Until then it is kept: reservations are settled late.
+    /// The bucket is kept until then, because reservations may be settled late.
     kept_until_ms: u64,
 }
 
-/// Until when a bucket is kept that is unused then.
+/// Until when to keep a bucket that is unused at `unused_at_ms`.
 fn kept_until_ms(stored: &Stored, now_ms: u64, unused_at_ms: u64) -> u64 {
     let settled = stored.reservations.as_ref().map_or(0, |_| SETTLE_WITHIN_MS);
     unused_at_ms.max(now_ms.saturating_add(settled))
@@ -161,7 +161,7 @@ impl Buckets {
         }))
     }
 
-    /// Buckets there would be if the check wrote every one that it touches.
+    /// How many buckets there would be if the check wrote every one that it touches.
     fn needed(&self, planned: &CheckPlan<'_>) -> usize {
         let new = planned
             .buckets()
@@ -174,7 +174,7 @@ impl Buckets {
         self.held.len()
     }
 
-    /// What is stored of a bucket, for people.
+    /// A bucket's state as text for operators.
     pub(super) fn state(&self, key: &str) -> Option<String> {
         let held = self.held.get(key)?;
         Some(format!("{:?}", held.stored.state))
@@ -194,7 +194,7 @@ impl Buckets {
         keys
     }
 
-    /// Makes buckets unused, but for what is leased out of them; how many of them were in use.
+    /// Makes buckets unused, except for leased units; returns how many were in use.
     pub(super) fn remove(&mut self, which: impl Fn(&str) -> bool, now_ms: u64) -> u64 {
         let mut used = 0;
         self.penalties.remove(&which);

@@ -221,7 +221,8 @@ impl Domains {
     }
 }
 
-/// The policy with the overrides that are stored, whichever it lists, but for those that change.
+/// The policy with the stored overrides and the changes to them. The overrides that it lists itself
+/// count only where an edit says that they are all.
 fn with_edits(policy: &Policy, current: Option<&Policy>, edits: &OverrideEdits) -> Policy {
     let mut policy = policy.clone();
     for limit in &mut policy.limits {
@@ -245,7 +246,7 @@ fn with_edits(policy: &Policy, current: Option<&Policy>, edits: &OverrideEdits) 
     policy
 }
 
-/// Removes the override of a bucket; what it was, as JSON, nothing if there was none.
+/// Removes the override of a bucket; returns it as JSON, or an empty text if there was none.
 fn take_override(limit: &mut Limit, values: &[Option<Vec<u8>>]) -> String {
     let Some(at) = limit.overrides.iter().position(|o| o.values == values) else {
         return String::new();

@@ -12,7 +12,7 @@ use crate::{
     ListedBucket, Page, ResetReport, ResetScope, StoreError,
 };
 
-/// Buckets of a page of a listing.
+/// Buckets per page of a listing.
 const PAGE: usize = 1000;
 
 #[async_trait]

@@ -6,10 +6,10 @@ use algorithms::{Denials, Penalty};
 
 use super::sweep::Sweep;
 
-/// Of at most `max` buckets; those of further ones are not counted.
+/// Denials of at most `max` buckets; those of further buckets are not counted.
 #[derive(Debug)]
 pub(super) struct Penalties {
-    /// By bucket, with the time in milliseconds since the epoch from which they say nothing.
+    /// By bucket, with the time at which they expire, in milliseconds since the epoch.
     held: HashMap<String, (Denials, u64)>,
     sweep: Sweep,
 }
@@ -72,10 +72,10 @@ mod tests {
         assert_eq!(penalties.held.len(), 2000);
         count(&mut penalties, 0, 60_500);
         assert_eq!(penalties.get("0").unwrap().since_ms, 60_500);
-        // None says nothing yet.
+        // None has expired yet.
         count(&mut penalties, 2500, 60_500);
         assert_eq!(penalties.held.len(), 2000);
-        // Nearly all do now, and a walk was half a second ago.
+        // Nearly all have now, but the last sweep was half a second ago.
         count(&mut penalties, 2500, 61_000);
         assert_eq!(penalties.get("2500"), None);
         count(&mut penalties, 2500, 61_500);

@@ -1,8 +1,8 @@
-//! When a bounded map looks for entries that are as good as missing.
+//! When to sweep a bounded map for entries that no longer count.
 
-/// Below this many entries a map is not looked through.
+/// A map with fewer entries is not swept.
 const MIN: usize = 1024;
-/// A full map is looked through this often, in milliseconds: every check would pay for the walk otherwise.
+/// A full map is swept at most this often, in milliseconds: otherwise every check would pay for a sweep.
 const PAUSE_MS: u64 = 1000;
 
 /// The bound of a map.
@@ -23,13 +23,13 @@ impl Sweep {
         }
     }
 
-    /// Whether unused entries are looked for now, before there are so many.
+    /// Whether to sweep now, before the map has `needed` entries.
     pub(super) fn is_due(&self, needed: usize, now_ms: u64) -> bool {
         let rested = |at: u64| now_ms.abs_diff(at) >= PAUSE_MS;
         needed > self.at && (needed <= self.max || self.swept_at_ms.is_none_or(rested))
     }
 
-    /// They were removed, and so many are left.
+    /// Records a sweep that left so many entries.
     pub(super) fn done(&mut self, left: usize, now_ms: u64) {
         self.at = (left * 2).max(MIN).min(self.max);
         self.swept_at_ms = Some(now_ms);

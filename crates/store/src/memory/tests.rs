@@ -147,7 +147,7 @@ async fn a_slot_is_entered_again_under_later_generations_but_not_after_a_reset()
     let taken = ask(&store(), (5, 5), take).await;
     let slot = taken.slot.unwrap();
     assert_eq!((slot.turn, taken.remaining), (5, 1));
-    // Into a store that has lost it.
+    // The slot is entered again in a store that has lost it.
     for (generations, remaining) in [((5, 5), 1), ((9, 5), 1), ((6, 6), 2), ((9, 6), 2)] {
         let enter = Check {
             free: vec![Free {

@@ -18,7 +18,7 @@ use crate::{
     store::held_units,
 };
 
-/// Entries of a log that an inspection shows, the newest; or slots, those that expire last.
+/// How many entries of a log (the newest) or slots (those that expire last) an inspection shows.
 const RAW_ITEMS: i64 = 100;
 
 #[async_trait]
@@ -54,7 +54,7 @@ impl Buckets for RedisStore {
             now_ms: answer.now_ms,
             answer: answer.limits.into_iter().next().ok_or_else(value::short)?,
             slot,
-            // Known by now: it has just answered.
+            // The slot map is known by now: the node has just answered.
             node: self.servers.node_of(slot, self.control_deadline()).await,
             key,
             state,
@@ -112,7 +112,7 @@ impl Buckets for RedisStore {
             ask
         };
         let replies = self.control_all(keys.iter().map(ask)).await?;
-        // -1: it stays; -2: it is gone already.
+        // -1: the key does not expire; -2: it is gone already.
         let ttl = |reply| match value::integer(reply)? {
             -1 => Ok(None),
             ms => Ok(Some(u64::try_from(ms).unwrap_or(0))),
@@ -127,8 +127,8 @@ impl Buckets for RedisStore {
         by: &Signature,
     ) -> Result<ResetReport, EditError> {
         let LimitOf { domain, limit } = *of;
-        // Buckets first: a cache filled from one of them before it goes is dropped by the new
-        // generation afterwards.
+        // Buckets first: the new generation then drops any cache that was filled from one of them
+        // before.
         let (buckets, key) = match which {
             ResetScope::Bucket(values) => {
                 let key = self.keys().bucket_of(domain, limit, values);
@@ -180,7 +180,7 @@ impl Buckets for RedisStore {
             reset_after_ms,
             revision: policy.revision().number,
         };
-        // The bucket first: a cache filled from it before is dropped by the new generation.
+        // The bucket first: the new generation then drops any cache that was filled from it before.
         if let Some(limit) = planned.limit().filter(|_| used && !credit.peek) {
             let plan = edit::credit(limit, credit.units, &bucket.key);
             let revision = self
@@ -195,7 +195,7 @@ impl Buckets for RedisStore {
 impl RedisStore {
     /// What a key holds, as text, and for how long, in milliseconds.
     async fn raw_state(&self, key: &str) -> Result<(Option<String>, Option<u64>), StoreError> {
-        // Of whichever type it is: the others are refused as WRONGTYPE.
+        // Tries every type: the server refuses the wrong ones with WRONGTYPE.
         let mut raw = ["PTTL", "GET", "HGETALL", "ZRANGE", "LRANGE"].map(redis_link::cmd);
         for command in &mut raw {
             command.arg(key);
@@ -224,7 +224,7 @@ impl RedisStore {
         Ok(removed)
     }
 
-    /// Forgets the denials of a limit's buckets, also of those that are unused: a penalty may outlive what was charged.
+    /// Deletes the denials of a limit's buckets, also of unused ones: a penalty may outlive the usage.
     async fn end_penalties(&self, domain: &Name, limit: &Limit) -> Result<(), StoreError> {
         let glob = self.keys().denials_glob(domain, &limit.name);
         let mut cursor = Some(Cursor::default());
@@ -250,7 +250,7 @@ impl RedisStore {
             return Ok(0);
         }
         let calls = keys.iter().map(|key| {
-            // A script with two keys is refused while their slot moves.
+            // The server refuses a script with two keys while their slot is migrated.
             let mut keys = vec![key.clone()];
             if limit.settles() {
                 keys.push(self.keys().reservations_of(key));

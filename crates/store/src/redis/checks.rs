@@ -1,5 +1,5 @@
-//! Checks in Redis: one script call for many of them. Simulations: the same script at made-up times, on
-//! keys of their own.
+//! Checks in Redis: one script call for many of them. Simulations call the same script at made-up
+//! times, on keys of their own.
 
 use algorithms::check::Verdict;
 use async_trait::async_trait;
@@ -142,8 +142,8 @@ impl RedisStore {
     }
 }
 
-/// The server's time, if a limit was stale: perhaps because of the edges that were planned with, which
-/// are right by that time.
+/// The server's time, if a limit was stale. The cause may be calendar edges for another time; a
+/// plan for the server's time has the right ones.
 pub(super) fn stale_at_ms(reply: &ScriptReply) -> Option<u64> {
     let stale = |result: &Result<_, ScriptError>| matches!(result, Err(ScriptError::Stale { .. }));
     reply.results.iter().any(stale).then_some(reply.now_ms)
@@ -180,7 +180,7 @@ fn verdicts(
         .collect()
 }
 
-/// Why a check was not decided; `index` is that of a limit of the check.
+/// Why a check was not decided; `index` turns a limit's index in the call into that in the check.
 pub(super) fn undecided(
     error: ScriptError,
     planned: &CheckPlan<'_>,

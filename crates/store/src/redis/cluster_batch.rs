@@ -24,13 +24,13 @@ use super::{
 };
 use crate::{CheckError, Refusal, StoreError, scripts::REFUND};
 
-/// Pause before a bucket is asked again that moves with what is beside it, and has moved in part.
+/// Pause before a retry on a bucket that is being migrated with the keys beside it, of which some have moved.
 const AGAIN: Duration = Duration::from_millis(1);
 
-/// A part of a check on its way: the index of the check, and the part.
+/// A part of a check in a call: the index of the check, and the part.
 type Asked<'a> = (usize, SlotCheck<'a>);
 
-/// A charge on its way back: the index of the check, that of the limit, and the charge.
+/// A charge to refund: the index of the check, that of the limit, and the charge.
 type Returned<'a> = (usize, usize, Charge<'a>);
 
 /// One script call.
@@ -39,13 +39,13 @@ enum Job<'a> {
     TakeBack(Vec<Returned<'a>>),
 }
 
-/// A batch of checks on its way.
+/// A batch of checks that is being decided.
 struct ClusterBatch<'a, 'p> {
     asked: &'a [&'a CheckPlan<'p>],
     spreads: Vec<CrossSlotCheck<'a, CheckError>>,
-    /// Slots on their way to another node, which decide one bucket at a time only.
+    /// Slots that are being migrated: they decide only one bucket at a time.
     moving: BTreeSet<u16>,
-    /// Those of them where one bucket's keys stay apart: it decides without its denials.
+    /// Migrating slots where the keys of one bucket are on two nodes: it decides without its denials.
     apart: BTreeSet<u16>,
     /// Whether the next round waits a moment.
     pause: bool,
@@ -75,7 +75,7 @@ impl RedisStore {
         };
         loop {
             let returned = batch.returned();
-            // What was charged in vain is refunded even where that comes too late for the answer.
+            // Charges of a check that does not pass are refunded even after its deadline.
             let until = if returned.is_empty() {
                 deadline
             } else {
@@ -108,7 +108,7 @@ impl RedisStore {
     }
 }
 
-/// Of a check that settled leases in one slot before another answered `stale`: asked again, it
+/// The error of a check that settled leases in one slot before another answered `stale`: a retry
 /// would settle them twice.
 fn final_error() -> CheckError {
     StoreError::Refused(Refusal {
@@ -135,7 +135,7 @@ impl Job<'_> {
 }
 
 impl<'a> ClusterBatch<'a, '_> {
-    /// What became of each check.
+    /// The result of each check.
     fn verdicts(self) -> Vec<Result<TimedVerdict, CheckError>> {
         let unasked = || value::short().into();
         let spreads = self.spreads.into_iter();
@@ -155,7 +155,7 @@ impl<'a> ClusterBatch<'a, '_> {
             .collect()
     }
 
-    /// Charges of checks that failed since, by slot.
+    /// The charges to refund now, by slot.
     fn returned(&mut self) -> BTreeMap<u16, Vec<Returned<'a>>> {
         let mut by_slot: BTreeMap<u16, Vec<Returned<'a>>> = BTreeMap::new();
         for (check, spread) in self.spreads.iter_mut().enumerate() {
@@ -167,7 +167,7 @@ impl<'a> ClusterBatch<'a, '_> {
         by_slot
     }
 
-    /// What to send next: in each slot the checks in their order, then what is refunded.
+    /// What to send next: in each slot the checks in their order, then the refunds.
     fn jobs(&self, returned: BTreeMap<u16, Vec<Returned<'a>>>) -> Vec<Job<'a>> {
         let mut by_slot: BTreeMap<u16, Vec<Asked<'a>>> = BTreeMap::new();
         for (check, spread) in self.spreads.iter().enumerate() {
@@ -190,7 +190,7 @@ impl<'a> ClusterBatch<'a, '_> {
         jobs
     }
 
-    /// What a call to a slot may weigh.
+    /// The most that a call to a slot may weigh.
     fn most(&self, slot: u16) -> usize {
         if self.moving.contains(&slot) {
             1
@@ -238,9 +238,9 @@ impl<'a> ClusterBatch<'a, '_> {
         }
     }
 
-    /// A slot that is being migrated has only some of a call's keys, and did nothing. From now on its
-    /// buckets are called one by one; where that is so already, it is called again in a moment, and at
-    /// last (not `early`) without the keys of denials. False if nothing is left to try.
+    /// A slot that is being migrated had only some of a call's keys, and did nothing. From now on its buckets
+    /// are called one by one; if they already were, the call is retried after a pause, and finally (not
+    /// `early`) without the keys of denials. Returns false if nothing is left to try.
     fn asks_again(&mut self, asks: &[Asked<'a>], early: bool) -> bool {
         let [(_, first), ..] = asks else {
             return false;
@@ -278,8 +278,8 @@ impl<'a> ClusterBatch<'a, '_> {
     }
 }
 
-/// A bucket that was never denied has no denials to move with it, and no node decides it with them until
-/// the whole slot has moved.
+/// A bucket that was never denied has no denials to move with it, so no node decides it with that
+/// key until the whole slot has moved.
 fn without_penalties(check: &mut ScriptCheck<'_>) {
     for limit in &mut check.limits {
         limit.penalty = None;

@@ -8,11 +8,11 @@ use tokio::time::{Instant, sleep_until};
 use super::RedisStore;
 use crate::StoreError;
 
-/// Pause before a call whose keys are on their way is made again.
+/// Pause before a call is retried whose keys are being migrated.
 const AGAIN: Duration = Duration::from_millis(10);
 
 impl RedisStore {
-    /// When an answer to anything but a check is too late.
+    /// The deadline of anything but a check.
     pub(super) fn control_deadline(&self) -> Deadline {
         Deadline::within(self.options.control_timeout)
     }
@@ -31,7 +31,7 @@ impl RedisStore {
         self.control_each(commands).await.into_iter().collect()
     }
 
-    /// As [`RedisStore::control_all`], for commands of which each may be refused by itself.
+    /// As [`RedisStore::control_all`], for commands each of which may be refused on its own.
     pub(super) async fn control_each(
         &self,
         commands: impl IntoIterator<Item = Cmd>,
@@ -54,8 +54,8 @@ impl RedisStore {
         loop {
             let mut answers = self.servers.run(Lane::Control, calls, deadline).await;
             let answer = answers.pop().ok_or_else(value::short)?;
-            // Some of the keys are on their way to another node, the others not: nothing was done,
-            // and it is over as soon as the slot has moved.
+            // The slot is being migrated, and only some of the keys have moved: the call did
+            // nothing, and works as soon as the slot has moved.
             let again = Instant::now() + AGAIN;
             if !is_refused(&answer, "TRYAGAIN") || again >= deadline.at() {
                 return answer;

@@ -45,7 +45,7 @@ impl Diagnostics for RedisStore {
 
     async fn ping(&self) -> Result<PingReply, StoreError> {
         let ping = [Request::from(redis_link::cmd("PING"))];
-        // Once to have a connection, once to measure.
+        // The first call connects, the second is measured.
         self.on_each(&ping, true).await?;
         let asked = Instant::now();
         let nodes = self.on_each(&ping, false).await?.len();
@@ -55,7 +55,7 @@ impl Diagnostics for RedisStore {
         let mut answers = self.servers.run_on_each(&hello, false, deadline).await?;
         let mut fields = match answers.pop().and_then(|mut node| node.pop()) {
             Some(Ok(reply)) => hello_fields(reply),
-            // Not permitted, or a server older than HELLO: alive all the same.
+            // Not permitted, or the server is older than HELLO: it is alive all the same.
             _ => BTreeMap::new(),
         };
         Ok(PingReply {
@@ -92,7 +92,7 @@ impl Diagnostics for RedisStore {
     }
 
     async fn health(&self) -> Result<Vec<Health>, StoreError> {
-        // A user has the same rights on every node, or is to have.
+        // A user should have the same rights on every node.
         let rights = self.rights().await?;
         let cluster = match &self.servers {
             Servers::One(node) => {

@@ -22,7 +22,7 @@ use crate::{
     redis::RedisStore,
 };
 
-/// How often a record is read anew because it was written in the middle of it.
+/// How often to read a record again that was written during the read.
 const READ_TRIES: usize = 5;
 
 #[async_trait]
@@ -45,7 +45,7 @@ impl Policies for RedisStore {
     }
 
     fn watch_edits(&self) -> watch::Receiver<u64> {
-        // Whoever follows edits is about to check, within milliseconds that a dial would take up.
+        // A caller that watches edits will soon send checks, which should not have to wait for a connection.
         self.servers.start();
         self.edits.watch()
     }
@@ -185,7 +185,7 @@ impl Policies for RedisStore {
 }
 
 impl RedisStore {
-    /// The domains that were ever written. Members that name none are not ours.
+    /// The domains that were ever written. Skips members that are no domain names.
     pub(super) async fn listed(&self) -> Result<Vec<Name>, StoreError> {
         let mut members = redis_link::cmd("SMEMBERS");
         members.arg(self.keys().domains());

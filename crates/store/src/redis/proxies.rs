@@ -10,7 +10,7 @@ use crate::{ActiveProxies, PROXIES_MAX, ProxyCounts, StoreError, scripts::POLICY
 /// Limits and proxies in one script call, which takes the server about a millisecond.
 const PROXIES_PER_CALL: usize = 500;
 
-/// A limit, and some of the proxies that asked for it.
+/// A limit, and some of the proxies that are active for it.
 pub(super) type Piece<'a> = (&'a Option<Name>, &'a [String]);
 
 impl RedisStore {
@@ -30,7 +30,7 @@ impl RedisStore {
         let reply = self.control_script(&POLICY_PROXIES, &keys, &args).await?;
         let found = value::integers(reply)?.into_iter();
         let found = found.map(|n| u64::try_from(n).unwrap_or(0));
-        // A limit in several calls: the last has them all.
+        // If a limit is in several calls, the last count includes all its proxies.
         let limits = asked.iter().map(|(limit, _)| (*limit).clone());
         counts.extend(limits.zip(found));
         Ok(())

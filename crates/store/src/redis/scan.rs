@@ -8,12 +8,12 @@ use crate::{Cursor, StoreError};
 /// Keys that one SCAN looks at: about 0.3 ms of the server's time, which every check waits for.
 pub(super) const SCAN_COUNT: u64 = 250;
 
-/// What one SCAN answered: where it goes on (0: that was all), and keys.
+/// The reply to one SCAN: the next cursor (0: the end), and keys.
 type Scanned = (u64, Vec<String>);
 
 impl RedisStore {
-    /// One server after the other. Should slots have moved before the end, all is looked at again:
-    /// a bucket that went from a server not yet looked at to one that was would not be found.
+    /// Scans one server after the other. If slots moved before the end, starts again: a bucket that
+    /// moved from a server not yet scanned to one already scanned would be missed.
     pub(super) async fn scan(
         &self,
         glob: &str,
@@ -72,7 +72,7 @@ fn scan_command(glob: &str) -> impl Fn(u64) -> Request {
 async fn scan_one(node: &Node, scan: Request, deadline: Deadline) -> Result<Scanned, StoreError> {
     let mut answers = node.run(Lane::Control, &[&scan], deadline).await;
     let (next, keys) = value::scan(answers.pop().ok_or_else(value::short)??)?;
-    // Our keys are text; a foreign one that is not is none of ours.
+    // Our keys are text, so this skips others.
     let text = |key| value::text(key).ok();
     let keys = value::items(keys)?.into_iter().filter_map(text);
     Ok((next, keys.collect()))

@@ -7,12 +7,12 @@ use protocol::LimitAnswer;
 /// A bucket as it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inspection {
-    /// What a check would be answered.
+    /// The answer that a check would get.
     pub answer: LimitAnswer,
-    /// Units leased out that may still be used, and count as used until they are settled.
-    /// Windows do not count them apart: 0.
+    /// Outstanding lease units, which count as used until they are settled. Windows do not count
+    /// them separately: 0.
     pub leased: u64,
-    /// Units that are reserved for requests whose responses say their cost, and count as used.
+    /// Units reserved for requests whose responses state their cost; they count as used.
     pub reserved: u64,
     /// The store's clock, in milliseconds since the epoch.
     pub now_ms: u64,
@@ -20,16 +20,16 @@ pub struct Inspection {
     pub key: String,
     /// The cluster slot of that name.
     pub slot: u16,
-    /// Of a Cluster, the node that has that slot, as `host:port`.
+    /// In a Cluster, the node that has that slot, as `host:port`.
     pub node: Option<String>,
-    /// What is stored, as stored; `None`: nothing, the bucket is unused.
+    /// The stored value; `None`: the bucket is unused.
     pub state: Option<String>,
     /// When the store forgets it, in milliseconds.
     pub ttl_ms: Option<u64>,
 }
 
-/// Units of the only limit of a verdict that are used for requests to come, or not ended: leased out, and
-/// reserved.
+/// Units of a verdict's only limit that are used for requests that have not come, or not ended:
+/// leased, and reserved.
 pub(crate) fn held_units(verdict: &Verdict) -> (u64, u64) {
     let limit = verdict.limits.first();
     limit.map_or((0, 0), |limit| (limit.leased, limit.reserved.open))
@@ -73,7 +73,7 @@ pub struct Credit<'a> {
     pub values: &'a [Option<Vec<u8>>],
     /// How many units; more than were used make the bucket unused.
     pub units: u64,
-    /// Change nothing; the report is what would come of it.
+    /// Change nothing; report what would happen.
     pub peek: bool,
     /// The policy was just read again: a newer generation in the bucket is left over from a backup.
     pub force: bool,
@@ -90,7 +90,7 @@ pub struct CreditReport {
     pub left: u64,
     /// Milliseconds until the bucket is unused.
     pub reset_after_ms: u64,
-    /// The revision that the generation was raised to; nothing was raised where nothing was used.
+    /// The revision that the generation was raised to; it is not raised if nothing was used.
     pub revision: u64,
 }
 

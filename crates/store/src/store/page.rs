@@ -10,7 +10,7 @@ pub struct Cursor {
     pub(crate) server: usize,
     /// Where it goes on there.
     pub(crate) scan: u64,
-    /// Tells where the slots of a Cluster were when the listing began.
+    /// Fingerprint of the Cluster's slot map when the listing began.
     pub(crate) map: u64,
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 /// The reply to a ping.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PingReply {
-    /// Of the round trip, with the connection already open; the last one's where several answer.
+    /// The round trip on an open connection; if several servers answer, that of the last.
     pub latency: Duration,
     /// Servers that hold keys and answered: 1, or the masters of a Cluster.
     pub nodes: usize,

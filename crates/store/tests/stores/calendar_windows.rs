@@ -1,4 +1,4 @@
-//! Limits by the calendar: what an answer names is the true edge.
+//! Calendar limits: an answer names the true edge.
 
 use std::sync::Arc;
 

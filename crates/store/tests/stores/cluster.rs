@@ -27,7 +27,7 @@ use self::client::Client;
 pub use self::nodes::Cluster;
 
 const LIMIT: u64 = 100;
-/// Nothing comes back, and no window ends, within a test.
+/// Nothing refills, and no window ends, within a test.
 const PERIOD_MS: u64 = 1 << 40;
 
 fn every_algorithm() -> Result<Vec<Algorithm>> {
@@ -66,13 +66,13 @@ fn limit<'a>(key: &'a str, algorithm: &'a Algorithm) -> ScriptLimit<'a> {
 }
 
 const CLIENTS: usize = 200;
-/// Keys in slots of all nodes, and how often each client asks for each.
+/// Keys in slots of all nodes, and how often each client checks each.
 const SPREAD: usize = 9;
-/// How often each client asks for the one key of all.
+/// How often each client checks the one key that all share.
 const HOT: usize = 3;
 const CHECKS: usize = CLIENTS * (HOT + SPREAD);
 
-/// What all clients ask, and how much of it they have.
+/// What all clients check, and how far they are.
 struct Load {
     cluster: Arc<Cluster>,
     algorithm: Algorithm,
@@ -97,7 +97,7 @@ impl Load {
     }
 }
 
-/// Runs all clients; gives them back with what passed for each key.
+/// Runs all clients; returns them with what passed for each key.
 async fn run(load: Load, clients: Vec<Client>) -> Result<(Vec<Client>, BTreeMap<String, u64>)> {
     let load = Arc::new(load);
     let mut running = JoinSet::new();

@@ -1,4 +1,4 @@
-//! Every algorithm under many clients at once, whose scripts are flushed meanwhile.
+//! Every algorithm under many clients at once, while the scripts are flushed.
 
 use std::sync::{
     Arc,
@@ -58,7 +58,7 @@ async fn admitted(
 
 async fn exactly_the_limit_is_admitted(engine: Engine) -> Result<()> {
     let server = Arc::new(Server::start(engine).await?);
-    // Two limiters: what is exact is so between them.
+    // Two limiters: the count has to be exact between them.
     let stores = [server.store()?, server.store()?];
     let limits = EVERY_ALGORITHM
         .replace("2/1d", "100/7d")

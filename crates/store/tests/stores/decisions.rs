@@ -217,7 +217,7 @@ async fn a_missing_entry_is_shared_skipped_or_denied(store: Shared) -> Result<()
     assert_eq!(denied.limits[0].remaining, 9, "nothing is charged");
     assert_eq!(denied.limits[1].retry_after_ms, None);
 
-    // What happens over the limit is another question.
+    // `over_limit` makes no difference to a missing entry.
     let degrading = strict.replace("if_missing: deny", "if_missing: deny, over_limit: degrade");
     let compiled = publish(&store, &policy(&degrading)).await?;
     assert!(!check(&store, &compiled, &request(&[])).await?.allowed);
@@ -300,7 +300,7 @@ async fn an_old_policy_is_told_that_it_is_stale(store: Shared) -> Result<()> {
     assert_eq!(stale, Err(CheckError::Stale));
     let again = current(&store).await?;
     assert_eq!(check(&store, &again, &alice).await?.limits[0].remaining, 17);
-    // A bucket from the future, after a backup was restored: the record is the truth.
+    // The bucket has a newer generation after a backup was restored: the record decides.
     let forced = store.check(&old, std::slice::from_ref(&alice), true).await;
     assert!(forced[0].as_ref().is_ok_and(|answer| answer.allowed));
     Ok(())
@@ -370,7 +370,7 @@ const WIDE_AND_NARROW_QUEUE: &str = "
   - {name: narrow, per: [user], algorithm: leaky_bucket, rate: 1/1d, over_limit: queue, max_delay: 1d}
 ";
 
-/// Queues are charged one after the other where they are in several slots of a Cluster.
+/// Queues in several slots of a Cluster are charged one after the other.
 async fn a_denial_frees_what_a_queue_in_another_slot_gave(store: Shared) -> Result<()> {
     let policy = publish(&store, &policy(WIDE_AND_NARROW_QUEUE)).await?;
     let delay_ms = async |user: &str| -> Result<Option<u64>> {

@@ -255,7 +255,7 @@ async fn an_edit_is_hinted_at(store: Shared) -> Result<()> {
 
 async fn overrides_follow_their_limit(store: Shared) -> Result<()> {
     write(&store, &Stored::Absent, Change::Limits(&policy(RICH))).await?;
-    // Other `per` entries: the old values name nothing any more.
+    // Other `per` entries: the old values no longer name anything.
     let other_per = "
   - {name: per-user, per: [user], rate: 5/s, overrides: [{values: {user: bob}, burst: 9}]}
 ";
@@ -340,7 +340,7 @@ async fn one_override_is_read_without_the_others(store: Shared) -> Result<()> {
 
 async fn an_edit_of_fields_leaves_overrides_it_never_read(store: Shared) -> Result<()> {
     write(&store, &Stored::Absent, Change::Limits(&policy(RICH))).await?;
-    // What a reader keeps of an earlier record must not hide the edit from it.
+    // A reader's cache of an earlier record must not hide the edit.
     read(&store).await?;
     let base = store.read(&name("shop"), Overrides::None).await?;
     let mut paused = base.policy().expect("limits").clone();

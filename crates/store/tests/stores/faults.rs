@@ -22,7 +22,7 @@ use crate::{
     servers::{Server, patient, until},
 };
 
-/// As in production, but for the deadline: an idle core is not given on a test machine.
+/// As in production, except for the deadline: a test machine may have no idle core.
 fn impatient() -> Options {
     Options {
         timeout: Duration::from_millis(100),
@@ -87,7 +87,7 @@ async fn a_long_hang_and_a_reconnection_charge_no_backlog() -> Result<()> {
     let (store, policy) = serving(&server).await?;
     let alice = request(&[("user", "alice")]);
     server.pause()?;
-    // The connection is given up, and another is tried in vain.
+    // The store closes the connection, and fails to open another.
     let dialled = async || {
         let error = store_error(check(&store, &policy, &alice).await);
         let tried = error.to_string().contains("connection attempt");
@@ -190,7 +190,7 @@ async fn a_replica_refuses_and_says_what_it_is() -> Result<()> {
     let (refusal, _) = until("a refusal", Duration::from_secs(5), refused).await?;
     assert_eq!(refusal.code, "READONLY");
     assert!(refusal.to_string().contains("primary"), "{refusal}");
-    // Promoted again: found without a restart.
+    // Promoted again: the store finds it without a restart.
     replica.command(&["REPLICAOF", "NO", "ONE"]).await?;
     recovered(&store, &policy, &request(&[("user", "a")])).await?;
     Ok(())
@@ -321,8 +321,8 @@ async fn foreign_data_is_an_error_not_a_decision() -> Result<()> {
     Ok(())
 }
 
-/// Every right that reading a bucket needs; what it says without one is not that the bucket is bad.
-/// A bucket that cannot be read is not reset: its leased units would be granted again.
+/// Without a right that reading a bucket needs, the error is not that the bucket is corrupt. A
+/// bucket that cannot be read is not reset: its leased units would be granted again.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs a server"]
 async fn a_reset_without_the_right_to_read_buckets_leaves_them() -> Result<()> {
@@ -398,7 +398,7 @@ async fn a_missing_right_is_not_a_bad_bucket() -> Result<()> {
     Ok(())
 }
 
-/// What stands before a server as far away as half a second of patience does not reach.
+/// A proxy in front of a server, so slow that a timeout of half a second is too short.
 async fn far_away(server: &Server) -> Result<u16> {
     const HALF: Duration = Duration::from_millis(200);
     async fn slowly(mut from: OwnedReadHalf, mut to: OwnedWriteHalf) -> std::io::Result<()> {
@@ -443,7 +443,7 @@ async fn a_server_far_away_is_reached_within_the_timeout_of_checks() -> Result<(
         };
         let (answer, _) = until("an answer", Duration::from_secs(15), answers).await?;
         assert_eq!(answer.limits[0].remaining, left);
-        // Lost, and made again.
+        // The connection is lost, and opened again.
         server
             .command(&["CLIENT", "KILL", "TYPE", "normal"])
             .await?;

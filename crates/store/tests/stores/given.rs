@@ -17,7 +17,7 @@ pub fn policy(limits: &str) -> Policy {
     Policy::from_yaml("test", text.as_bytes()).unwrap_or_else(|problems| panic!("{problems}"))
 }
 
-/// Ten units that do not come back within a test.
+/// Ten units that do not refill within a test.
 pub const TEN_A_DAY: &str = "  - {name: per-user, per: [user], rate: 10/1d}\n";
 
 /// Two a day by every algorithm.

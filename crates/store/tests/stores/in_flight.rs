@@ -47,14 +47,14 @@ async fn take(store: &Shared, policy: &Compiled, secret: u64) -> Result<Slot> {
     answer.limits[0].slot.context("a slot")
 }
 
-/// Renews a slot; whether it was gone.
+/// Renews a slot; returns whether it was gone.
 async fn is_missing(store: &Shared, policy: &Compiled, slot: Slot) -> Result<bool> {
     let answer = check(store, policy, &acting(SlotAct::Renew, slot)).await?;
     let bits = answer.limits[0].slot;
     Ok(bits.is_some_and(|bits| Missing::of(bits.start_ms, bits.parts).contains(0)))
 }
 
-/// Enters a slot; how many of two are left then.
+/// Enters a slot; returns how many of two are left then.
 async fn left_after_entering(store: &Shared, policy: &Compiled, slot: Slot) -> Result<u64> {
     let answer = check(store, policy, &acting(SlotAct::Enter, slot)).await?;
     Ok(answer.limits[0].remaining)
@@ -103,13 +103,13 @@ async fn a_lost_slot_is_entered_again_through_edits_and_not_after_a_reset(
     store.reset(&of, ResetScope::All, &by("ann")).await?;
     let reset = current(&store).await?;
     assert_eq!(left_after_entering(&store, &reset, slot).await?, 2);
-    // Later edits do not end that, nor does one concern what came after it.
+    // Later edits do not end that, nor does a reset concern slots given after it.
     let again = publish(&store, &policy(TWO_AT_ONCE)).await?;
     assert_eq!(left_after_entering(&store, &again, slot).await?, 2);
     let later = take(&store, &again, 2).await?;
     lapse(&store, &again).await?;
     assert_eq!(left_after_entering(&store, &again, later).await?, 1);
-    // A limit of the same name that is made anew is another.
+    // A limit that is created again under the same name is another one.
     publish(&store, &policy("  - {name: other, rate: 1/s}\n")).await?;
     let anew = publish(&store, &policy(TWO_AT_ONCE)).await?;
     assert_eq!(anew.limits()[0].reset_generation, 0);
@@ -123,7 +123,8 @@ fn unlimited(policy: &Compiled) -> policy::Override {
     limit.read_override(&node).expect("an override")
 }
 
-/// The bucket is emptied before the limits say so. Until a limiter has read those, it enters nothing there.
+/// The bucket is emptied before the limits show the reset. Until a limiter has read them, it enters
+/// no slots there.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs a server"]
 async fn a_bucket_that_was_reset_refuses_limiters_with_older_limits() -> Result<()> {
@@ -177,7 +178,7 @@ async fn no_slot_is_entered_beyond_two_hundred_thousand() -> Result<()> {
         anyhow::Ok(marked - 2)
     };
     assert_eq!(held().await?, HELD_MAX);
-    // One that is there already lives on, and one is entered in the place of another.
+    // A slot that is there already is renewed, and one can be entered in the place of another.
     for slot in [second, first] {
         check(&store, &limits, &acting(SlotAct::Enter, slot)).await?;
         assert_eq!(held().await?, HELD_MAX);

@@ -1,4 +1,4 @@
-//! Units taken in advance: what is granted, what becomes of it, and how often.
+//! Leases: what is granted, and how it is settled.
 
 use std::{sync::Arc, time::Duration};
 
@@ -30,7 +30,7 @@ on_every_store!(
     an_override_too_small_for_the_ttl_is_not_leased,
 );
 
-/// A hundred units that do not come back within a test.
+/// A hundred units that do not refill within a test.
 const API: &str = "  - {name: api, rate: 100/1d, lease: {ttl: 1m}}\n";
 
 fn leasing(cost: u64, want: u64, settle: &[Settlement]) -> Check {
@@ -172,7 +172,7 @@ async fn every_leased_algorithm_grants_and_takes_back(store: Shared) -> Result<(
         let back = named(leasing(0, 0, &[settled(lease, 3, 7)]));
         let answer = check(&store, &policy, &back).await?;
         assert_eq!(answer.limits[0].remaining, 96, "{limit}");
-        // No more is believed than is out.
+        // A settlement counts only as far as units are outstanding.
         let again = named(leasing(0, 0, &[settled(lease, 0, 5)]));
         let answer = check(&store, &policy, &again).await?;
         assert_eq!(answer.limits[0].remaining, 96, "{limit}");
@@ -209,8 +209,8 @@ async fn a_reset_leaves_what_is_leased(store: Shared) -> Result<()> {
     Ok(())
 }
 
-/// Nobody accounts for it: a proxy that died, a call that was lost. Whoever has those units may have used
-/// them after the reset, in that window, and the time of a lease is long over.
+/// These units are never settled: the proxy died, or a call was lost. The proxy may have used them in that
+/// window, even after the reset, so they count until the window ends, long after the lease has expired.
 async fn what_is_out_of_a_reset_window_is_used_until_its_end(store: Shared) -> Result<()> {
     const WINDOW_MS: u64 = 1500;
     let limits = format!(
@@ -311,7 +311,8 @@ async fn an_override_too_small_for_the_ttl_is_not_leased(store: Shared) -> Resul
     Ok(())
 }
 
-/// NOSCRIPT means that nothing ran, so what carries a settlement may go again; nothing else may.
+/// NOSCRIPT means that nothing ran, so a call with a settlement may be sent again; after any other
+/// error it may not.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs a server"]
 async fn a_flushed_script_settles_once() -> Result<()> {

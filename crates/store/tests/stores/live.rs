@@ -286,7 +286,7 @@ async fn proxies_are_counted_per_limit(store: Shared) -> Result<()> {
         .count_proxies(&domain, &seen(&["p1", "p2"], &[]))
         .await?;
     assert_eq!(first, counts(2, 0));
-    // What another limiter records is added, what is recorded again is not.
+    // Proxies that another limiter records are added, those recorded before are not.
     let second = store
         .count_proxies(&domain, &seen(&["p2", "p3"], &["p1"]))
         .await?;
@@ -300,7 +300,7 @@ async fn proxies_are_counted_per_limit(store: Shared) -> Result<()> {
             .is_empty()
     );
 
-    // More than one script call takes, of one limit and of many.
+    // More than fit into one script call, of one limit and of many.
     let ids = (0..2000).map(|n| format!("p{n}")).collect();
     let limits = (0..1200).map(|n| Some(name(&format!("limit-{n}"))));
     let mut many: store::ActiveProxies =

@@ -26,11 +26,11 @@ const LIMITER_RIGHTS: &str = "%R~rl:* ~rl:b:* ~rl:r:* ~rl:p:* ~rl:{*}:p:* ~rl:{*
     +hget +hset +hdel +hmget +hlen +hgetall +hscan +lindex +llen +lrange +lset +ltrim +rpush \
     +xrange +zadd +zcard +zremrangebyscore +zcount +zrange +zrangebyscore +zrem +zscore +smembers +subscribe";
 
-/// Its reservations are a key of their own.
+/// Its reservations have a key of their own.
 const SETTLING: &str = "  - {name: settling, per: [user], rate: 1000/1d, \
     cost: {from: {response_json: /total}, reserve: 1}}\n";
 
-/// Its denials are, too: the third request of a user is one.
+/// Its denials have one, too: the third request of a user is denied.
 const PENALIZING: &str = "  - {name: penalizing, per: [user], rate: 2/1d, \
     penalty: {after: 1, within: 1m, for: 1m}}\n";
 
@@ -88,7 +88,7 @@ async fn a_user_with_few_rights_is_enough_for_checks_and_edits() -> Result<()> {
             assert_eq!(check(&store, &policy, &alice).await?.allowed, allowed);
         }
         store.ping().await?;
-        // Asked about a command that lacks arguments, Valkey would end.
+        // Valkey would crash if asked about a command that lacks arguments.
         let rights = store.health().await?.remove(0).rights.unwrap();
         assert!(
             rights.lacking.is_empty() && rights.spare.is_empty(),
@@ -117,7 +117,7 @@ async fn a_user_with_few_rights_is_enough_for_checks_and_edits() -> Result<()> {
     Ok(())
 }
 
-/// What Redis says of commands on what edits write: all are refused.
+/// Redis refuses every command on the keys that edits write.
 async fn no_edit_is_permitted(server: &Server) -> Result<()> {
     for record in ["policy", "history", "o:gcra", "s:1"] {
         let key = format!("rl:{{shop}}:{record}");

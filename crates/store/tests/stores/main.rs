@@ -1,5 +1,5 @@
-//! What every store promises, held against the memory store, a real Redis, a real Valkey, one found
-//! by Sentinel, and a Cluster; and what only servers can do to us.
+//! What every store guarantees, tested on the memory store, a real Redis, a real Valkey, one found
+//! by Sentinel, and a Cluster; and faults that only servers have.
 #![expect(
     clippy::expect_used,
     clippy::indexing_slicing,

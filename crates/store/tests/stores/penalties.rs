@@ -58,7 +58,7 @@ async fn ask(store: &Shared, policy: &Compiled, asked: &Check) -> Result<LimitAn
     Ok(answer.limits[0].clone())
 }
 
-/// Uses up the second's units and is denied so often.
+/// Uses up the second's units and is then denied `denials` times.
 async fn exceed(store: &Shared, policy: &Compiled, user: &str, denials: u64) -> Result<()> {
     let whole = Check {
         cost: 2,
@@ -256,7 +256,7 @@ async fn a_reset_of_the_limit_ends_penalties_of_unused_buckets(store: Shared) ->
         let policy = penalized(&store).await?;
         let now = check(&store, &policy, &here(1)).await?;
         let left: Vec<_> = now.limits.iter().map(|l| l.penalty.left_ms > 0).collect();
-        // Not those of the other limit, whose name starts alike.
+        // The denials of the other limit, whose name starts alike, stay.
         assert_eq!(left, [false, at == 0]);
     }
     Ok(())

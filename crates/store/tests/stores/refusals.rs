@@ -58,7 +58,7 @@ async fn a_server_that_cannot_save_charges_nothing() -> Result<()> {
         let dir = TempDir::new()?;
         let path = dir.path().to_string_lossy();
         let server = Server::start_with(engine, &["--dir", &path]).await?;
-        // Once it has loaded, a folder is where the file should be.
+        // Once it has loaded, a folder takes the place of the file.
         server.command(&["PING"]).await?;
         std::fs::create_dir(dir.path().join("dump.rdb"))?;
         let save = ["CONFIG", "SET", "save", "3600 1"];
@@ -156,7 +156,8 @@ async fn a_slow_server_charges_only_what_was_sent_and_each_once() -> Result<()> 
         let (answer, _) = until("a first answer", PATIENCE, answers).await?;
         let before = answer.limits[0].remaining;
         slow.store(true, Ordering::Relaxed);
-        // As many as find the connection good again after a probe that was answered, late.
+        // Counts checks that time out: those that find the connection usable again after a late
+        // reply to a probe.
         let mut late = 0;
         let asked = async || {
             match check(&store, &policy, &alice).await {

@@ -37,7 +37,7 @@ fn reporting(own: OwnUnits) -> Check {
     }
 }
 
-/// How long a look is denied, in units.
+/// How long a check that only looks is denied, in units.
 async fn denied_for(store: &Shared, policy: &Compiled) -> Result<u64> {
     let looked = check(store, policy, &reporting(OwnUnits::Look)).await?;
     assert!(!looked.allowed);
@@ -75,7 +75,7 @@ async fn a_queue_has_nothing_left_and_forgets_the_rest(store: Shared) -> Result<
                   over_limit: queue, max_delay: 1d}\n";
     let limits = publish(&store, &policy(limits)).await?;
     check(&store, &limits, &reporting(OwnUnits::Charge(25))).await?;
-    // The service holds nobody: a look passes once nobody is in front of it.
+    // The service holds no request: a look passes once the queue is empty.
     assert_eq!(denied_for(&store, &limits).await?, 10);
     Ok(())
 }

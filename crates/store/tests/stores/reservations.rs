@@ -1,4 +1,4 @@
-//! Units reserved for requests whose responses say what they cost.
+//! Units reserved for requests whose responses state what they cost.
 
 use std::sync::Arc;
 
@@ -75,7 +75,7 @@ async fn reset(store: &Shared, policy: &Compiled) -> Result<Compiled> {
     current(store).await
 }
 
-/// What is left, and what of the used is reserved.
+/// The units left, and how many of the used ones are reserved.
 async fn units(store: &Shared, policy: &Compiled) -> Result<(u64, u64)> {
     let alice = [Some(b"alice".to_vec())];
     let seen = store.inspect(policy, &name("tokens"), &alice, 1).await?;

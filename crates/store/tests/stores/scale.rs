@@ -75,7 +75,7 @@ async fn many_overrides_are_written_whole_and_leave_nothing_behind() -> Result<(
         write(&store, &Stored::Absent, Change::Limits(&first)).await?;
         let base = read(&store).await?;
         assert_eq!(sorted(&base)?.limits[0].overrides.len(), MANY);
-        // A conflicting edit leaves all as it was.
+        // A conflicting edit changes nothing.
         let second = with_overrides(200);
         let stale = write(&store, &Stored::Absent, Change::Limits(&second)).await;
         assert!(stale.is_err());

@@ -146,7 +146,7 @@ async fn follow(engine: Engine) -> Result<()> {
     let answers = async || check(&store, &policy, &alice).await.ok();
     let (answer, _) = until("the new primary", Duration::from_secs(20), answers).await?;
     assert!(answer.allowed);
-    // Edits go over a connection of their own, which finds the new primary by itself.
+    // Edits use a separate connection, which finds the new primary on its own.
     let reads = async || store.heads().await.ok();
     until("edits find it too", Duration::from_secs(5), reads).await?;
     let again = publish(
@@ -217,7 +217,7 @@ async fn leaves_a_deposed_primary(engine: Engine) -> Result<()> {
     Ok(())
 }
 
-/// Two sentinels know the primary; a third names another server, by an epoch that nobody gave it.
+/// Two sentinels know the primary; a third names another server, with an epoch that it made up.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs a server"]
 async fn one_sentinel_of_three_misleads_nobody() -> Result<()> {

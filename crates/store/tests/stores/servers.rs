@@ -22,7 +22,7 @@ pub fn memory() -> Result<Arc<dyn Store>> {
     Ok(open(&StoreUrl::Memory, Options::default())?)
 }
 
-/// Patient: a test machine is busy, and what is tested is not how fast it is.
+/// Long timeouts: a test machine is busy, and the tests do not measure its speed.
 pub fn patient() -> Options {
     Options {
         timeout: Duration::from_secs(5),
@@ -78,7 +78,7 @@ impl Server {
         Ok(open(&url.parse()?, patient())?)
     }
 
-    /// Kills it without a warning; [`Server::launch`] brings another one.
+    /// Kills it without a warning; [`Server::launch`] starts another one.
     pub fn kill(&mut self) {
         self.redis = None;
     }
@@ -103,7 +103,7 @@ impl Server {
     /// As [`Server::command`], for its answer.
     pub async fn ask<T: redis::FromRedisValue>(&self, words: &[&str]) -> Result<T> {
         let client = redis::Client::open(self.url())?;
-        // To write the map of a Cluster, a server waits for its disk.
+        // A server waits for its disk when it saves the configuration of a Cluster.
         let patience = Some(Duration::from_secs(10));
         let patient = redis::AsyncConnectionConfig::new()
             .set_response_timeout(patience)
@@ -118,7 +118,7 @@ impl Server {
     }
 }
 
-/// Looks until `probe` finds something, and returns how long that took.
+/// Polls until `probe` finds something, and returns how long that took.
 pub async fn until<T>(
     what: &str,
     limit: Duration,

@@ -88,13 +88,13 @@ async fn the_fleet_is_what_all_limiters_noted() -> Result<()> {
         assert_eq!(found, expected);
         assert!(proxies.iter().all(|p| p.ago_ms >= 100));
 
-        // A note replaces the limiter's own, and nobody else's.
+        // A report replaces the limiter's own, and no other.
         store
             .report("a", &[Report::Fleet(&fleet_report(&[]))])
             .await?;
         assert_eq!(reader.fleet().await?.proxies[&name("shop")].len(), 1);
 
-        // It goes by itself.
+        // The report expires.
         let slot = store.estimated_now_ms() / 10_000;
         let mut left = Vec::new();
         for slot in [slot - 1, slot] {
@@ -129,7 +129,7 @@ async fn activity_is_added_up_over_limiters_and_slots() -> Result<()> {
         };
         write(&store, "a", before, 5).await?;
         write(&store, "a", now, 1).await?;
-        // Over what it wrote a moment ago.
+        // This replaces what it wrote a moment ago.
         write(&store, "a", now, 7).await?;
         write(&store, "b", now, 20).await?;
         write(
@@ -171,7 +171,7 @@ async fn notes_are_of_a_bounded_number_of_limiters() -> Result<()> {
     for n in 0..1030 {
         write(&store, &format!("limiter-{n}"), slot, 1).await?;
     }
-    // Those that were there first go on.
+    // Limiters that were there first can still report.
     write(&store, "limiter-0", slot, 3).await?;
     let domain = name("shop");
     let seen = store.activity(&domain, Resolution::Coarse, 1).await?;

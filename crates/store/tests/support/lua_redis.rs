@@ -28,7 +28,7 @@ impl LuaRedis {
         Self::with_refund(&REFUND.source)
     }
 
-    /// With another way to take charges back.
+    /// With another refund script.
     pub fn with_refund(source: &str) -> Self {
         let lua = Lua::new();
         lua.globals().set("struct", packing(&lua)).unwrap();
@@ -60,7 +60,7 @@ impl LuaRedis {
         decode(&reply.as_bytes(), checks).unwrap()
     }
 
-    /// Takes charges back.
+    /// Refunds charges.
     pub fn refund(&self, charges: &[Charge<'_>], clock: Clock) -> Vec<Refunded> {
         let call = encode_refunds(charges, clock);
         let reply: Vec<i64> = self.eval(&self.refund, &call.keys, &digits(&call));
@@ -80,7 +80,7 @@ impl LuaRedis {
         eval.call((script.clone(), keys, args)).unwrap()
     }
 
-    /// Gives units back.
+    /// Credits units.
     pub fn credit(&self, credit: &Credit<'_>, clock: Clock) -> Credited {
         let call = encode_credit(credit, clock);
         let reply: Vec<i64> = self.eval(&self.credit, &call.keys, &digits(&call));

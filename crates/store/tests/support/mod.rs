@@ -1,4 +1,4 @@
-//! The two implementations of a check, behind one trait, to be held against each other.
+//! The two implementations of a check, behind one trait, to be compared.
 
 #![expect(
     clippy::unwrap_used,
@@ -76,7 +76,7 @@ pub struct Penalized {
     pub reported: u64,
 }
 
-/// What is asked of its leases.
+/// The lease query and settlements of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Leasing {
     pub ttl_ms: u64,
@@ -97,7 +97,7 @@ impl Leasing {
         }
     }
 
-    /// `None` where nothing is asked: the script then does not answer what is leased.
+    /// `None` if nothing is asked: then the script does not report outstanding units.
     fn asked(&self) -> Option<LeaseAsk<'_>> {
         let asked = self.ask();
         (asked != LeaseAsk::default()).then_some(asked)
@@ -113,7 +113,7 @@ pub trait Engine {
         options: Options,
     ) -> Result<Verdict, ScriptError>;
 
-    /// Takes one charge back.
+    /// Refunds one charge.
     fn refund(&mut self, charge: &Charge<'_>, now_ms: u64) -> Refunded;
 }
 
@@ -207,7 +207,7 @@ impl Engine for RustEngine {
             .algorithm
             .evaluate_ask(Some(&stored.state), now_ms, asked);
         let left = left.leave().decision;
-        // Lists and hashes cannot be empty: what nothing is left of is gone.
+        // Lists and hashes cannot be empty: without entries, their keys are gone.
         let fixed_size = !matches!(
             stored.state,
             State::SlidingWindowLog(_) | State::SlidingWindowBuckets(_)

@@ -60,7 +60,7 @@ const KINDS: [Kind; 8] = [
     Kind::Concurrency,
 ];
 
-/// Those that reserve and settle.
+/// Kinds that reserve and settle.
 const COSTED: [Kind; 6] = [
     Kind::TokenBucket,
     Kind::TokenBucket,
@@ -175,7 +175,7 @@ impl Walk {
         }
     }
 
-    /// Of one queue that is busy, and edited now and then.
+    /// A walk of one queue that is busy, and edited now and then.
     pub fn of_a_queue(seed: u64) -> Self {
         let mut walk = Self::new(seed);
         let random = &mut walk.random;
@@ -191,7 +191,7 @@ impl Walk {
         walk
     }
 
-    /// Of requests in flight, many of them; the ttl is edited now and then.
+    /// A walk of many requests in flight; the ttl is edited now and then.
     pub fn of_slots(seed: u64) -> Self {
         let mut walk = Self::new(seed);
         let random = &mut walk.random;
@@ -202,7 +202,7 @@ impl Walk {
         walk
     }
 
-    /// Of one bucket that is leased now and then, and edited; debits are large and frequent.
+    /// A walk of one bucket that is leased now and then, and edited; debits are large and frequent.
     pub fn of_debts(seed: u64) -> Self {
         let mut walk = Self::new(seed);
         let random = &mut walk.random;
@@ -242,7 +242,7 @@ impl Walk {
         (self.now_ms, vec![self.subject(0, cost)])
     }
 
-    /// Of one limit whose responses say their cost, edited now and then.
+    /// A walk of one limit whose responses state their cost, edited now and then.
     pub fn of_costs(seed: u64) -> Self {
         let mut walk = Self::new(seed);
         let random = &mut walk.random;
@@ -312,7 +312,7 @@ impl Walk {
         (self.now_ms, vec![subject])
     }
 
-    /// Remembers what was reserved.
+    /// Records reservations, to be settled.
     pub fn observe_costs(&mut self, subject: &Subject, verdict: &Verdict) {
         let limit = &verdict.limits[0];
         let secret = subject.costs.as_ref().and_then(|costs| costs.secret);
@@ -344,7 +344,7 @@ impl Walk {
         (self.now_ms, vec![self.subject(0, cost)])
     }
 
-    /// The time, the limits and what is asked of them.
+    /// The time, and what a check asks of each limit.
     pub fn step(&mut self) -> (u64, Vec<Subject>) {
         if self.random.one_in(12) {
             self.edit();
@@ -410,7 +410,7 @@ impl Walk {
             algorithm = algorithm.for_request(SlotId::new(7, secret % 2, secret));
             for freed in &mut lease.free {
                 freed.units = self.random.pick(&[1, 2, 2, 2, 3, freed.units]);
-                // A plan lets no others through.
+                // A check plan passes on no other values.
                 freed.slot.since_ms = freed.slot.since_ms.clamp(100, 86_400_000);
             }
         }
@@ -432,7 +432,7 @@ impl Walk {
         }
     }
 
-    /// Remembers what was granted, to be settled.
+    /// Records grants, to be settled.
     pub fn observe(&mut self, verdict: &Verdict) {
         for (leases, limit) in self.leases.iter_mut().zip(&verdict.limits) {
             leases.granted.extend(limit.lease);
@@ -553,7 +553,7 @@ impl WalkLeases {
         lease
     }
 
-    /// Slots that are freed, some of them again and again, some by a name that is none.
+    /// Slots that are freed, some of them repeatedly, some by an invalid name.
     fn freed(&mut self, random: &mut Random) -> Vec<Freed> {
         let mut free = Vec::new();
         while !self.slots.is_empty() && random.one_in(2) {

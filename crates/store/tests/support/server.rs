@@ -70,7 +70,7 @@ impl Server {
         }
     }
 
-    /// Takes charges back.
+    /// Refunds charges.
     pub fn refund(&mut self, charges: &[Charge<'_>], clock: Clock) -> Vec<Refunded> {
         let call = encode_refunds(charges, clock);
         let args: Vec<_> = call.args.iter().map(digits).collect();
@@ -96,7 +96,7 @@ impl Server {
         self.command(&words)
     }
 
-    /// Gives units back.
+    /// Credits units.
     pub fn credit(&mut self, credit: &Credit<'_>, clock: Clock) -> Credited {
         let call = encode_credit(credit, clock);
         let mut words = vec![

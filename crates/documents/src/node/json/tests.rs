@@ -92,7 +92,7 @@ proptest! {
         if cut { bytes.truncate(at); } else { bytes[at] = byte; }
         let ours = Node::from_json(&bytes);
         match serde_json::from_slice::<Node>(&bytes) {
-            // It has no numbers beyond those of a float; a limit's fields have.
+            // `serde_json` refuses numbers beyond those of a float; this reader keeps them as text.
             Err(error) if error.to_string().contains("out of range") => {}
             theirs => prop_assert_eq!(
                 ours.is_ok(), theirs.is_ok(), "{:?}", String::from_utf8_lossy(&bytes)

@@ -1,11 +1,11 @@
-//! What a cost with fields cannot go together with.
+//! What a cost with fields cannot be combined with.
 
 use algorithms::Kind;
 use documents::{Field, Report};
 
 use crate::{OverLimit, Pricing, Scope, read::together::refuse};
 
-/// What a cost has to go together with.
+/// The other settings of the limit that a cost has to fit.
 pub(in crate::read) struct Around {
     pub(in crate::read) kind: Option<Kind>,
     pub(in crate::read) over_limit: OverLimit,
@@ -29,7 +29,7 @@ impl Around {
     }
 }
 
-/// Refuses what a cost with fields cannot go together with.
+/// Refuses what a cost with fields cannot be combined with.
 pub(in crate::read) fn check_pricing(
     limit: &Field<'_>,
     pricing: Option<&Pricing>,

@@ -5,7 +5,7 @@ use documents::{Field, Path, Report, Take, Value, parse_digits};
 use super::within_max;
 use crate::pricing::{MAX_COST, Pointer, RequestPlace, RequestValue, ResponseValue, Source, Term};
 
-/// Every field of a source: first those of which it has one.
+/// Every field of a source: first the places, of which it has exactly one.
 pub(in crate::read) const SOURCE_FIELDS: [&str; 11] = [
     "response_json",
     "response_header",
@@ -19,11 +19,11 @@ pub(in crate::read) const SOURCE_FIELDS: [&str; 11] = [
     "min",
     "max",
 ];
-/// Where the number is.
+/// The fields that say where the number is.
 const PLACES: &[&str] = SOURCE_FIELDS.split_at(8).0;
-/// Sources of a cost, and numbers of a sum, at most.
+/// The most sources of a cost, and numbers of a sum.
 const MAX_SOURCES: usize = 8;
-/// Keys of a way through metadata, at most.
+/// The most keys of a path through metadata.
 const MAX_KEYS: usize = 8;
 /// The largest weight of a number.
 const MAX_WEIGHT: u64 = 1_000_000;
@@ -74,7 +74,7 @@ pub(super) fn read_sources(field: &Field<'_>, report: &mut Report) -> Option<Fou
     })
 }
 
-/// Sources of the request, of which there are some.
+/// Reads sources, all of which have to be in the request.
 pub(super) fn read_request_values(
     field: &Field<'_>,
     report: &mut Report,
@@ -128,7 +128,7 @@ fn read_source(field: &Field<'_>, report: &mut Report) -> Option<One> {
     found
 }
 
-/// `weight`, `min` and `max` where they mean nothing.
+/// Refuses `weight`, `min` and `max` where they mean nothing.
 fn refuse_rest(name: &str, take: &mut Take<'_, '_>) {
     for other in ["weight", "min", "max"] {
         if let Some(field) = take.field(other) {

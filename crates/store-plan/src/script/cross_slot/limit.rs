@@ -4,7 +4,7 @@ use algorithms::check::{Mode, Verdict};
 
 use crate::script::ScriptLimit;
 
-/// The same limit, of which no surplus is wanted yet.
+/// The same limit, without its query for lease units.
 pub(super) fn without_surplus(mut limit: ScriptLimit<'_>) -> ScriptLimit<'_> {
     if let Some(lease) = &mut limit.lease {
         lease.want = 0;
@@ -12,7 +12,7 @@ pub(super) fn without_surplus(mut limit: ScriptLimit<'_>) -> ScriptLimit<'_> {
     limit
 }
 
-/// Nothing but the surplus: all else was done.
+/// Only its query for lease units: all else was done.
 pub(super) fn surplus_alone(mut limit: ScriptLimit<'_>) -> ScriptLimit<'_> {
     (limit.cost, limit.debit, limit.free) = (0, 0, &[]);
     (limit.costs, limit.penalty) = (None, None);
@@ -31,11 +31,11 @@ pub(super) fn add_surplus(verdict: &mut Verdict, granted: Verdict) {
     }
 }
 
-/// The rank of what never denies: it is charged when no limit can deny any more.
+/// The rank of limits that never deny: they are charged when no other limit can deny any more.
 pub(super) const OBSERVED: u8 = 2;
 
-/// In which order slots are charged. A queue comes late: what others were given after a charge that
-/// is refunded is behind it.
+/// The order in which slots are charged. A queue comes late: when its charge is refunded, requests
+/// that were queued after it stay where they are.
 pub(super) fn rank(limit: &ScriptLimit<'_>) -> u8 {
     let is_queue = limit.algorithm.parameters().max_delay_ms.is_some();
     match limit.mode {

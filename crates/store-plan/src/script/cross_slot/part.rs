@@ -1,4 +1,4 @@
-//! One slot's part of a check, and how far it is.
+//! One slot's part of a check, and its progress.
 
 use algorithms::check::Verdict;
 
@@ -16,7 +16,7 @@ pub(super) struct Part<E> {
     /// Lower ones are charged first.
     pub(super) rank: u8,
     pub(super) state: State<E>,
-    /// Whether it decided without being asked for a surplus that is wanted.
+    /// Whether it has decided, but was not queried yet for lease units that the check wants.
     pub(super) ungranted: bool,
 }
 
@@ -26,12 +26,12 @@ pub(super) enum State<E> {
     /// Decided at this time of the slot's server, in milliseconds.
     Answered(u64, Verdict),
     Failed(E),
-    /// Parts of one limit each have taken its place.
+    /// Replaced by parts of one limit each.
     Split,
 }
 
 impl<E> Part<E> {
-    /// One limit, not asked yet.
+    /// A part with one limit, not sent yet.
     pub(super) fn new(slot: u16, limit: usize, rank: u8) -> Self {
         Self {
             slot,
@@ -42,7 +42,8 @@ impl<E> Part<E> {
         }
     }
 
-    /// Another limit of the slot. One that may deny makes it a part that may; so does a queue.
+    /// Adds another limit of the slot. One that may deny makes the part one that may; a queue makes
+    /// it a queue.
     pub(super) fn add(&mut self, limit: usize, rank: u8) {
         self.limits.push(limit);
         self.rank = match (self.rank, rank) {
@@ -59,7 +60,7 @@ impl<E> Part<E> {
         }
     }
 
-    /// A limit that is only observed and over grants nothing.
+    /// An observed limit grants no lease units to a check that is over it.
     pub(super) fn leave_over_limit(&self, surplus: &mut SlotCheck<'_>) {
         if let Some(verdict) = self.verdict() {
             for (limit, verdict) in surplus.check.limits.iter_mut().zip(&verdict.limits) {

@@ -1,11 +1,11 @@
-//! What a check charged that is denied in the end, or failed.
+//! The charges of a check that is denied in the end, or failed.
 
 use super::{CrossSlotCheck, part::State};
 use crate::script::{Charge, Refunded};
 
 impl<'a, E: Clone> CrossSlotCheck<'a, E> {
-    /// The charges to refund, with their limits' indices and slots, once: the caller
-    /// tries once and no more, because the outcome of a failed try is not known.
+    /// The charges to refund, with their limits' indices and slots. Returned only once: the caller
+    /// must not retry, because the outcome of a failed try is not known.
     pub fn refund(&mut self) -> Vec<(usize, u16, Charge<'a>)> {
         if self.refunded || !(self.is_denied() || self.failed().is_some()) {
             return Vec::new();
@@ -35,7 +35,7 @@ impl<'a, E: Clone> CrossSlotCheck<'a, E> {
         charges.collect()
     }
 
-    /// A charge was refunded.
+    /// Records that a charge was refunded.
     pub fn refunded(&mut self, limit: usize, now: Refunded) {
         for part in &mut self.parts {
             let at = part.limits.iter().position(|index| *index == limit);

@@ -1,4 +1,4 @@
-//! One check's numbers, which name no bucket.
+//! The numbers of one check, without its keys.
 
 use algorithms::{
     Debits, Freed, LeaseAsk, PROXY_MARKS,
@@ -21,10 +21,10 @@ const FREEING: i64 = 64;
 const PRICED: i64 = 128;
 const PENALIZING: i64 = 256;
 
-/// In the place of a reservation's secret: none is made, and those that are open are added up.
+/// In the place of a reservation's secret: make none, and add up those that are open.
 const COUNT_OPEN: i64 = -2;
 
-/// What a check asks, whichever buckets it touches.
+/// Appends the form of a check: everything but its keys.
 pub(super) fn encode_form(args: &mut Vec<i64>, check: &ScriptCheck<'_>) {
     let peek = if check.options.peek { PEEK } else { 0 };
     let force = if check.options.force { FORCE } else { 0 };

@@ -8,7 +8,7 @@ use store_plan::{HeadState, HistoryEntry, Signature, record};
 
 use crate::{StoreError, error::corrupt};
 
-/// What a record of this version calls its own format.
+/// The value of `format` in a record of this version.
 const FORMAT: &str = "1";
 
 /// A record's own fields.

@@ -22,7 +22,7 @@ const TRIES: usize = 3;
 const PAUSE: Duration = Duration::from_millis(50);
 
 impl RedisStore {
-    /// Makes an edit; where the answer to it is lost, finds out what became of it.
+    /// Makes an edit; if the reply is lost, finds out whether it was made.
     pub(super) async fn write_settled(
         &self,
         edit: &Edit<'_>,
@@ -33,7 +33,7 @@ impl RedisStore {
         let mut lost = false;
         for _ in 0..TRIES {
             lost |= is_lost(&result);
-            // After a lost answer a conflict may be with the very write that was lost.
+            // After a lost reply, a conflict may be with the very write whose reply was lost.
             let unsettled =
                 is_lost(&result) || lost && matches!(result, Err(EditError::Conflict { .. }));
             if !unsettled {

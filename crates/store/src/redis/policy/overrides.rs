@@ -13,7 +13,7 @@ const SCAN_COUNT: usize = 1000;
 /// Limits whose overrides one step reads: some megabytes at most.
 const LIMITS_PER_STEP: usize = 64;
 
-/// Overrides of a limit, as writing them allows.
+/// The most overrides that a limit may have.
 const OVERRIDES_MAX: usize = 1_000_000;
 
 impl RedisStore {
@@ -59,7 +59,7 @@ impl RedisStore {
             open = still_open;
         }
         for limit in &mut policy.limits {
-            // A hash that just shrank gives some of them twice.
+            // HSCAN returns some fields twice if the hash has just shrunk.
             let overrides = &mut limit.overrides;
             overrides.sort_unstable_by(|a, b| a.values.cmp(&b.values));
             overrides.dedup_by(|a, b| a.values == b.values);

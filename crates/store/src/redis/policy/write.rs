@@ -12,7 +12,7 @@ use crate::{DOMAINS_MAX, EditError, StoreError, redis::RedisStore, scripts::POLI
 
 /// Overrides that one step of staging writes: a millisecond or two of the server's time.
 const STAGE_STEP: usize = 500;
-/// How long a staged write waits for its edit, in milliseconds, before it goes by itself.
+/// When a staged write without its edit expires, in milliseconds.
 const STAGE_LIFE_MS: u64 = 600_000;
 
 impl RedisStore {
@@ -38,7 +38,8 @@ impl RedisStore {
         outcome(reply, expected)
     }
 
-    /// Writes what is too much for one script call under keys that no reader uses; the keys, in order.
+    /// Writes overrides that are too many for one script call under keys that no reader uses;
+    /// returns the keys, in order.
     async fn stage(&self, domain: &Name, plan: &Plan) -> Result<Vec<String>, StoreError> {
         let mut keys = Vec::new();
         for (_, writes) in &plan.overrides {

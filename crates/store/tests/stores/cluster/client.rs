@@ -1,4 +1,4 @@
-//! A client of a Cluster, by hand.
+//! A client of a Cluster, written by hand.
 
 use std::collections::{HashMap, hash_map::Entry};
 
@@ -24,7 +24,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// One that knows these ports and the first and last slot of each.
+    /// A client that starts with these ports and the first and last slot of each.
     pub fn new(owners: Vec<(u16, u16, u16)>) -> Self {
         Self {
             owners,
@@ -43,7 +43,7 @@ impl Client {
             Entry::Occupied(link) => Ok(link.into_mut()),
             Entry::Vacant(free) => {
                 let client = redis::Client::open(format!("redis://127.0.0.1:{port}"))?;
-                // A test machine is busy; nothing here is about how fast an answer comes.
+                // A test machine is busy, and these tests do not measure how fast an answer comes.
                 let patient = AsyncConnectionConfig::new()
                     .set_response_timeout(None)
                     .set_connection_timeout(None);

@@ -61,7 +61,7 @@ impl Load {
         clients
     }
 
-    /// Waits for a few checks more of each client.
+    /// Waits for a few more checks of each client.
     async fn goes_on(&self) -> Result<()> {
         let before = self.asked.load(Ordering::Relaxed);
         let enough = async || {
@@ -138,7 +138,7 @@ async fn admitted_while_a_slot_moves(engine: Engine, limits: &str) -> Result<(us
     Ok((admitted, left.limits[0].remaining))
 }
 
-/// What passed and what is left are the whole: nothing was charged twice, nor in vain.
+/// What passed and what is left add up to the limit: nothing was charged twice, nor without passing.
 async fn a_moving_slot_charges_each_check_once(engine: Engine) -> Result<()> {
     let window = "algorithm: fixed_window, partition: [tenant]";
     let one = format!("  - {{name: tenant, per: [tenant], {window}, rate: 1000000/7d}}\n");
@@ -185,7 +185,7 @@ async fn a_lost_master_is_replaced(engine: Engine) -> Result<()> {
     let warm = async || check(&store, &policy, &lost).await.ok();
     until("a first answer", PATIENCE, warm).await?;
     cluster.nodes[1].kill();
-    // The others go on all the while, or say that the Cluster is down.
+    // The other nodes go on all the while, or report that the Cluster is down.
     let both = [lost.clone(), kept];
     let mut alone = 0;
     let answers = async || {
@@ -237,7 +237,7 @@ async fn a_cluster_that_is_down_refuses_calmly_and_is_found_again() -> Result<()
     };
     let (refusal, _) = until("a refusal", PATIENCE, refused).await?;
     assert_eq!(refusal.code, "CLUSTERDOWN");
-    // Asked in vain again and again, the map is asked for at its own pace.
+    // However often checks fail, the store requests the slot map at its own pace.
     let before = questions(&cluster.nodes[0]).await? + questions(&cluster.nodes[1]).await?;
     let mut asked = 0;
     let since = tokio::time::Instant::now();
@@ -246,7 +246,7 @@ async fn a_cluster_that_is_down_refuses_calmly_and_is_found_again() -> Result<()
         asked += 1;
     }
     let after = questions(&cluster.nodes[0]).await? + questions(&cluster.nodes[1]).await?;
-    // Twenty a second at most, two nodes at once, and those of this test.
+    // At most twenty requests a second, to two nodes at once, and those of this test.
     assert!(
         asked > 100 && after - before <= 90,
         "{asked} {before} {after}"
@@ -267,7 +267,7 @@ async fn a_server_that_is_no_cluster_says_so() -> Result<()> {
         panic!("there is no cluster")
     };
     assert!(why.contains("not a node of a cluster"), "{why}");
-    // And a node asked as if it were alone names what it is.
+    // A node that is used as if it were a single server reports what it is.
     let cluster = Cluster::start(Engine::Redis).await?;
     let node = user_on(&cluster, 1).await?;
     let alone = cluster.nodes[0].store()?;

@@ -1,5 +1,5 @@
-//! A slot that moves key by key while checks go on whose buckets have a key beside them: reservations,
-//! denials. While only one of two keys has moved, no node runs the call.
+//! A slot is migrated key by key during checks of buckets that have a second key: reservations or
+//! denials. While only one of the two keys has moved, no node runs the call.
 
 use std::{
     sync::{
@@ -99,7 +99,7 @@ fn login(client: u64) -> Check {
     request(&[("kind", "login"), ("tenant", "t"), ("user", &user)])
 }
 
-/// Moves a slot to the next node; each key waits a moment for the next, so that pairs are apart.
+/// Moves a slot to the next node with a pause after each key, so that pairs are apart.
 async fn move_slot(cluster: &Cluster, slot: u16, load: &Load) -> Result<()> {
     load.goes_on().await?;
     let moving = cluster.start_moving(slot).await?;

@@ -43,7 +43,7 @@ impl Cluster {
         })
     }
 
-    /// Starts a node again that was killed; it finds the others by what it wrote down.
+    /// Restarts a node that was killed; it finds the others by its saved configuration.
     pub async fn revive(&mut self, node: usize) -> Result<()> {
         let arguments = cluster_arguments(self.buses[node]);
         let arguments = arguments.each_ref().map(String::as_str);

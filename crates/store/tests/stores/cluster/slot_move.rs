@@ -55,7 +55,7 @@ impl SlotMove<'_> {
         self.source.command(&migrate).await.map(drop)
     }
 
-    /// The slot is the next node's.
+    /// Assigns the slot to the next node.
     pub async fn finish(&self) -> Result<()> {
         for node in [self.target, self.source, self.other] {
             self.set_slot(node, "NODE", &self.target_id).await?;
