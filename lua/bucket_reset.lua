@@ -1,15 +1,15 @@
--- Makes buckets unused, except for what proxies have leased from them: that may still be used, and
--- stays owed, or counted, until it cannot.
+-- Makes buckets unused, except for leased units: proxies may still use those, so they stay charged
+-- until they expire.
 --
--- KEYS  the buckets, then the keys of their reservations and denials, which are forgotten
--- ARGV  how many of them are buckets
--- Reply how many of them there were
+-- KEYS  the buckets, then the keys of their reservations and denials, which are deleted
+-- ARGV  how many of KEYS are buckets
+-- Reply how many of the buckets existed
 
 local BUCKET = '(:%d+:%d+:%d+:%d+:%d+:[;-z]*:[;-z]*)$'
 local WINDOW = ':(%d+):%d+(:[;-z]*:[;-z]*)$'
 
--- A debt of 0; the next read adds what is leased out. Of a window, what is outstanding of the current
--- count; of sub-windows, of the newest.
+-- The state to keep, if any: a debt of 0, to which the next read adds leased units; of a window, the
+-- outstanding units of its count; of sub-windows, those of the newest.
 local function unused(text)
   local head, at, parts, rest = string.match(text, '^(b%d+):%d+:(%d+):(%d+):?o?%d*' .. BUCKET)
   if head then
@@ -40,14 +40,14 @@ local function unused(text)
   return head and out + 0 > 0 and head .. ':' .. out .. ':0:' .. length .. ':' .. out .. ':0' .. rest
 end
 
--- How long requests in flight that were reset leave a mark: longer than limiters take to read an edit.
+-- How long a reset of requests in flight leaves a mark: longer than limiters take to read an edit.
 local FORGOTTEN_MS = 60000
 
 local found = 0
 local buckets = ARGV[1] + 0
 for i, key in ipairs(KEYS) do
   local text = i <= buckets and redis.pcall('GET', key)
-  -- A value of another type is no bucket. Any other refusal says nothing about what is leased.
+  -- A value of another type is no bucket. After any other error, what is leased is unknown.
   if type(text) == 'table' and not string.find(text.err, 'WRONGTYPE', 1, true) then
     return text
   end
@@ -56,7 +56,7 @@ for i, key in ipairs(KEYS) do
   if i > buckets then
     redis.call('UNLINK', key)
   elseif type(generation) == 'string' then
-    -- No limiter whose limits are older enters a slot again that this forgets.
+    -- Keeps a limiter with older limits from entering a removed slot again.
     redis.call('ZADD', key, generation - 1, 'g')
     redis.call('ZREMRANGEBYSCORE', key, 0, '+inf')
     redis.call('PEXPIRE', key, FORGOTTEN_MS)

@@ -17,10 +17,11 @@
 --         and where slots of it are freed (kind plus 64): their number, and for each 5: start in ms,
 --           parts beyond it, since, turn, units; of requests in flight (kind 12) stamp, secret, ttl, 0, and
 --           1 to free, 2 to renew or 3 to enter it again;
---         and where its responses say the cost (kind plus 128): the secret of the reservation that the cost is,
---           or -1, or -2 to add up the open ones; the number of settlements, and for each 4: number, secret, units reserved, true cost;
---         and where it has a penalty (kind plus 256) 4: denials that begin it, the time that they are in, its length, ms,
---           and denials that are reported;
+--         and where its responses state the cost (kind plus 128): the secret of the reservation of the cost,
+--           or -1 for none, or -2 to add up the open ones; the number of settlements, and for each 4:
+--           number, secret, units reserved, true cost;
+--         and where it has a penalty (kind plus 256) 4: denials that begin it, the time within which they
+--           count, ms, its length, ms, and reported denials;
 --         and of a calendar window 6: the label of the window that the debit was admitted in, or 0, and
 --           the ends of five windows, the first of which has the label y and starts at z, in ms
 --       then for each check: the number of its form, from 1
@@ -29,18 +30,18 @@
 --         charged (or, if stale, the generation found), remaining,
 --         retry_after (-1 never), reset_after, delay (ms)
 --       and where it is leased 4: units granted, their epoch, their ttl, all units leased out;
---       and of a queue or of requests in flight 4: the name of the slot, or four times 0; where slots
---         were renewed, in the first two the bits of those that are gone, 50 in each;
---       and where the responses say the cost 4: the number of the reservation made, units given back, units
---         charged beyond what was reserved, and those that are reserved now, if that was asked for;
+--       and of a queue or of requests in flight 4: the name of the slot, or four zeros; if nothing was
+--         charged, the first two have a bit for each slot to renew that is gone, 50 in each;
+--       and where the responses state the cost 4: the number of the reservation made, units given back, units
+--         charged beyond what was reserved, and units reserved now, if the check added them up;
 --       and where it has a penalty 3: ms until that ends, or 0; denials that count; 1 if this check began it;
---       of a check that was charged (4: every limit its cost, without delays or leases) for each limit
---         only 2: remaining, reset_after
+--       of a check that was charged (4: every limit in full, none with delays, leases, stated costs or a
+--         penalty) for each limit only 2: remaining, reset_after
 --
--- A command takes Redis longer the more arguments and items of a reply it has: as decimal arguments and an array
--- these numbers were a third of what a lone check takes.
+-- Redis spends time on each argument and each item of a reply: as decimal arguments and an array, these
+-- numbers took a third of the time of a lone check.
 --
--- Numbers reach redis.call as they are: it writes 17 digits.
+-- Numbers may go to redis.call unformatted: it writes 17 digits.
 
 local call, unpacked, numbers = redis.call, struct.unpack, ARGV[1]
 local now, form_count, place = unpacked('<dd', numbers) -- ms, the time of every check in this call; forms; the next byte
@@ -54,9 +55,9 @@ if now >= 2 ^ 52 then
   now = 2 ^ 52 - 1
 end
 
--- Longer than reset_after, because TIME moves on while a script runs.
+-- Added to reset_after, because TIME moves on while a script runs.
 local TTL_MARGIN_MS = 1000
--- With an injected clock a real expiry must not take part.
+-- With an injected clock, keys must not expire by the real one.
 local TTL_INJECTED_MS = 86400000
 
 local DENIED, ALLOWED, STALE, BROKEN, CHARGED = 0, 1, 2, 3, 4
@@ -87,11 +88,11 @@ if place > #numbers then
   return packed_reply()
 end
 
--- From here on, the arguments one by one; `at` is the next check.
+-- From here on, ARGV is the list of arguments; `at` is the next check.
 local at, count = (place + 7) / 8, #numbers / 8
 local at_once = math.min(count, 200)
 local ARGV = { unpacked('<' .. string.rep('d', at_once), numbers) }
-ARGV[at_once + 1] = nil -- where the next would start
+ARGV[at_once + 1] = nil -- the position after them
 for i = at_once + 1, count do
   ARGV[i] = unpacked('<d', numbers, 8 * i - 7)
 end
@@ -100,7 +101,7 @@ end
 
 -- include: lib/algorithms.lua
 
--- The lease arguments of a limit, from ARGV[at] on; and where they end.
+-- Returns the lease arguments of a limit from ARGV[at] on, and the position after them.
 local function parse_lease(at)
   local settle, last = {}, at + 3 + 3 * ARGV[at + 3]
   for i = at + 4, last do
@@ -109,7 +110,7 @@ local function parse_lease(at)
   return { ttl = ARGV[at] + 0, want = ARGV[at + 1] + 0, proxy = ARGV[at + 2] + 0, settle = settle }, last + 1
 end
 
--- What a limit reserves and settles, from ARGV[at] on; and where that ends.
+-- As parse_lease, for reservations.
 local function parse_costs(at)
   local settle, last = {}, at + 1 + 4 * ARGV[at + 1]
   for i = at + 2, last do
@@ -120,7 +121,7 @@ end
 
 -- include: lib/edges.lua
 
--- The limit whose numbers start at ARGV[at], of no bucket yet; and where its numbers end.
+-- As parse_lease, for all numbers of a limit; it has no bucket yet.
 local function parse(at)
   local kind, next_at, lease, free = ARGV[at] + 0, at + NUMBERS_PER_LIMIT, nil, nil
   local penalizing = kind >= PENALIZING
@@ -163,8 +164,8 @@ local function parse(at)
   end
   local limit = {
     key = false, -- of the current bucket
-    keep = false, -- for the next check
-    px = false, -- time to live of what is kept and not written, ms
+    keep = false, -- whether the next check uses it as loaded
+    px = false, -- time to live of a kept, unwritten state, ms
     algorithm = algorithm_of(kind, lease ~= nil),
     kind = kind,
     observed = observed,
@@ -180,7 +181,7 @@ local function parse(at)
     fits = false,
     debt = 0, -- of a bucket
     at = now,
-    lease = lease, -- of a leased limit, or of a bucket that is leased no more
+    lease = lease, -- of a leased limit, or of one with units leased before
     asked = lease ~= nil,
     costs = costs,
     penalty = penalty,
@@ -194,7 +195,7 @@ local function parse(at)
   return limit, next_at
 end
 
--- The form of a check, from ARGV[at] on; and where it ends.
+-- As parse_lease, for a form.
 local function parse_form(at)
   local flags, form = ARGV[at] + 0, { at = at, count = ARGV[at + 1] + 0 }
   form.peek, form.force = flags % 2 == PEEK, flags % 4 >= FORCE
@@ -219,7 +220,7 @@ end
 -- include: lib/load.lua
 -- include: lib/kept.lua
 
--- How units are given back: two functions, made when they are needed.
+-- The functions that give units back, defined when first needed.
 local credit, keep_list
 local function define_credit()
   if not credit then
@@ -231,7 +232,7 @@ local function define_credit()
   end
 end
 
--- What is reserved and settled: functions, made when they are needed.
+-- The functions for reservations, defined when first needed.
 local R
 local function define_reservations()
   if not R then
@@ -246,7 +247,7 @@ local function define_reservations()
   end
 end
 
--- What penalties are: functions, made when they are needed.
+-- The functions for penalties, defined when first needed.
 local P
 local function define_penalties()
   if not P then
@@ -255,9 +256,9 @@ local function define_penalties()
   end
 end
 
-local limits -- of the current check: its form
+local limits -- the form of the current check
 
--- Adds what was used without a check, or gives it back; returns whether that changed anything.
+-- Charges the units that were used without a check, or gives them back; returns whether anything changed.
 local function debit(l)
   if limits.given_back then
     define_credit()
@@ -270,7 +271,7 @@ end
 
 local in_full -- whether the current check is answered as CHARGED
 
--- Finishes one limit, charged or left, and answers for it.
+-- Charges one limit if `charge`, stores its state, and adds its reply.
 local function finish(l, charge)
   local algorithm, fits, cost, penalty = l.algorithm, l.fits, l.cost, l.penalty
   charge = charge and not (penalty and penalty.till > now)
@@ -362,7 +363,7 @@ local function finish(l, charge)
   end
 end
 
--- Answers a check that cannot be decided because of limit `culprit`; nothing was changed.
+-- Replies to a check that cannot be decided because of limit `culprit`; nothing was changed.
 local function refuse(count, culprit, status, generation)
   filled = filled + 1
   reply[filled] = status
@@ -385,7 +386,7 @@ local function refuse(count, culprit, status, generation)
   end
 end
 
--- Decides the check whose buckets are KEYS[first] and those after it; `again`: the next one has the same form.
+-- Decides the check whose buckets start at KEYS[first]; `again`: the next check has the same form.
 local function check(count, first, again, peek, force)
   for i = 1, count do
     local l = limits[i]
@@ -446,7 +447,7 @@ while ARGV[at] do
     write(limits, false)
   end
   if ARGV[at] then
-    -- Leases, logs and sub-windows leave something of themselves in their form.
+    -- Leases, reservations, lists, sets and credits leave fields in the form: parse it again.
     for i = 1, count do
       local l = limits[i]
       if l.lease or l.costs or not l.algorithm.encode or limits.given_back then

@@ -1,15 +1,15 @@
--- Gives units back to one bucket: it becomes as if the last so many had not been taken.
+-- Gives units back to one bucket, as if the latest so many had not been charged.
 --
 -- Twin of Algorithm::credit in crates/algorithms; lua/README.md is the calling convention.
 --
--- KEYS  the bucket, and of a limit with a penalty the key of its denials, which are forgotten
+-- KEYS  the bucket, and of a limit with a penalty the key of its denials, which is deleted
 -- ARGV  [1] the time in ms, or -1 for the server's TIME (production)
 --       [2] flags: 1 peek (change nothing), 2 force (the state may have a newer generation)
 --       [3] kind [4] generation [5] units [6] limit [7] x [8] y [9] z: as for check.lua
 --       [10] the limit's ttl for leases in ms, 0 if it has none
 --       of a calendar window 6: see check.lua
 -- Reply integers: [1] 0 nothing was used, 1 given back, 2 stale, 3 corrupt; [2] the time;
---       (stale also where the edges of a calendar window are not those of now)
+--       (stale also if the edges of a calendar window are not those of now)
 --       [3] left before (or, if stale, the generation found), [4] left after, [5] reset_after (ms)
 
 local now -- ms

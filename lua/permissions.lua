@@ -1,9 +1,9 @@
--- What the user that runs this may do. Called by EVAL: only `rlctl doctor` runs it.
+-- Reports what the ACL user may do. Only `rlctl doctor` runs this, by EVAL.
 --
 -- KEYS  [1] a key of ours
--- ARGV  [1] a channel of ours [2] a channel, and key, that is not; a key in KEYS has to be permitted
--- Reply [1] commands that the limiter or rlctl needs and may not use, each a text;
---       [2] what it may do and need not: commands, and `other keys`, `other channels`
+-- ARGV  [1] a channel of ours [2] a channel, and key, of others (not in KEYS: those need permission)
+-- Reply [1] commands that the limiter or rlctl needs but may not use, each a text;
+--       [2] what the user may do but need not: commands, and `other keys`, `other channels`
 --
 -- Servers before Redis 7.0 cannot check: then both are empty. Every command has all its arguments:
 -- checking an EVALSHA without its number of keys ends Valkey 9.1 with a segmentation fault.
@@ -32,7 +32,7 @@ local unneeded = {
   { 'ACL', 'SETUSER', 'x' }, { 'REPLICAOF', 'NO', 'ONE' }, { 'MODULE', 'LOAD', 'x' }, { 'KEYS', '*' },
 }
 
--- A command that this server does not have is not permitted.
+-- A command that is unknown to this server is not permitted.
 local function permitted(command)
   local known, yes = pcall(may, unpack(command))
   return known and yes

@@ -1,7 +1,7 @@
 -- Records which proxies are active for which limits, and counts them.
 --
 -- KEYS  per limit, its active proxies (ZSET, by time in ms)
--- ARGV  [1] how long a proxy counts, in ms; [2] the proxies that are kept per limit;
+-- ARGV  [1] how long a proxy counts, in ms; [2] the most proxies kept per limit;
 --       then for each of KEYS: n, and n proxies
 -- Reply one count per key
 local time = redis.call('TIME')

@@ -3,9 +3,9 @@
 --
 -- KEYS  [1] the record (HASH), [2] the history (STREAM),
 --       then the overrides (HASH) of each limit in ARGV's last part,
---       then a staged HASH for each of those that say `staged`, in their order
+--       then a staged HASH for each of those marked `staged`, in their order
 -- ARGV  [1] the revision number that the edit is based on; '' where there was no record or a
---           deleted one; '*' for whatever there is, as long as it is there (a reset)
+--           deleted one; '*' for any, if there is a record that is not deleted (a reset)
 --       [2] its digest, in hex ('' with '' and '*')
 --       [3] operation: fields, edit, delete, override, reset or credit
 --       [4] who [5] why [6] before [7] after [8] the limit concerned, if one: for the history;
@@ -13,13 +13,13 @@
 --       [9] the limits as JSON; '' leaves them as they are
 --       [10] channel [11] the domain, published there with the new revision
 --       [12] entries and [13] bytes that the history keeps at most
---       then: n, and n names of limits whose generation becomes the new revision, and that of their
---             latest reset if the operation is one;
+--       then: n, and n names of limits whose generation becomes the new revision; a reset also sets
+--             their reset revision to it;
 --             n, and n names of limits that are deleted;
---             n, and for each of n limits' overrides: keep, clear (what is there goes first) or
---             staged (it becomes the staged hash); m, and m pairs (field, value), value '' removes
+--             n, and for each of n limits' overrides: keep, clear (deletes the old ones first) or
+--             staged (the staged hash replaces them); m, and m pairs (field, value), value '' removes
 -- Reply [1] 1 written, 0 conflict, 2 a record of a later format, 3 a staged hash is gone;
---       [2] the revision number there is now, 0 for none; [3] its digest; [4] 1 if it is deleted
+--       [2] the current revision number, 0 for none; [3] its digest; [4] 1 if it is deleted
 local FORMAT = '1'
 local record, history = KEYS[1], KEYS[2]
 
@@ -66,7 +66,7 @@ for i = 3, #KEYS do
   end
 end
 
--- A user who lacks a permission would be stopped in the middle, with half of an edit written.
+-- Checked first: a missing permission would stop the script after half of the edit was written.
 local permitted = redis.acl_check_cmd or function()
   return true
 end
@@ -81,7 +81,7 @@ for _, command in ipairs({
   end
 end
 
--- A record that was lost goes on from its history, so that a number is never used twice.
+-- A lost record continues from its history, so that no revision number is used twice.
 local newest = tonumber(number or 0)
 if last then
   newest = math.max(newest, tonumber(string.match(last[1], '^%d+')))
@@ -89,7 +89,7 @@ end
 local revision = string.format('%.0f', newest + 1)
 local time = redis.call('TIME')
 local at_ms = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
--- Chained, so that two histories that parted (a backup was restored) never meet again.
+-- Chained, so that histories that diverged (a backup was restored) never share a digest again.
 digest = string.sub(redis.sha1hex(table.concat(
   { digest, revision, at_ms, ARGV[3], ARGV[4], ARGV[5], ARGV[7], ARGV[8], ARGV[9] }, '\n')), 1, 16)
 

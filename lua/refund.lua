@@ -1,10 +1,10 @@
 -- Undoes charges of a check that was denied afterwards by a limit in another slot of a Cluster.
 --
 -- Twin of Algorithm::refund in crates/algorithms; lua/README.md is the calling convention.
--- What time has undone already stays undone: a bucket gives back what has not drained since, a
--- window only what it still counts, a queue what of the slot is still to come. A charge is refunded once at most; a
--- caller that got no reply does not call again. Nothing here ever lets a bucket admit more than if the
--- check had not been made.
+-- What has drained or expired since is not refunded: a bucket gives back what has not drained, a
+-- window what it still counts, a queue the part of the slot that has not passed. A charge is refunded
+-- at most once: a caller that got no reply does not retry. A refund never lets a bucket admit more
+-- than if the check had not been made.
 --
 -- KEYS  one bucket key per charge
 -- ARGV  [1] the time in ms, or -1 for the server's TIME (production);
@@ -27,8 +27,8 @@ local NUMBERS_PER_CHARGE = 13
 -- include: lib/load.lua
 -- include: lib/edges.lua
 
--- The limit whose key is KEYS[k] and whose numbers start at ARGV[at], loaded; nil if its state
--- cannot be read, or the edges of its calendar windows are not those of now. And where the numbers end.
+-- Loads the limit of KEYS[k], whose numbers start at ARGV[at]; nil if its state is corrupt or the
+-- edges of its calendar windows are not those of now. Also returns the position after its numbers.
 local function read(k, at)
   local kind, ttl = ARGV[at] + 0, ARGV[at + 8] + 0
   local l = {
@@ -66,7 +66,7 @@ for k = 1, #KEYS do
   local units, charged_at = ARGV[at + 2] + 0, ARGV[at + 3] + 0
   local l, next_at = read(k, at)
   local taken = 0
-  -- Under another generation the bucket was reset, or counts by other numbers.
+  -- Under another generation, the bucket was reset or its limit was edited.
   if l and l.seen == l.generation and charged_at <= now and not l.shifted then
     taken = refund(l, units, charged_at) and 1 or 0
     l = read(k, at)

@@ -1,31 +1,31 @@
--- Every algorithm, made when it is needed: algorithm_of(kind, leased). Needs integers.lua,
+-- algorithm_of(kind, leased) returns an algorithm, defined when first needed. Needs integers.lua,
 -- state.lua and `now`. A limit l has key, kind, algorithm, generation, limit, x, y, z, and before
--- it is loaded seen = 0, shifted = false, debt = 0, at = now; a leased one also the arguments of its
--- leases; one of the calendar its edges and debit_serial.
+-- it is loaded seen = 0, shifted = false, debt = 0, at = now; a leased one also its lease
+-- arguments; a calendar window its edges and debit_serial.
 --
 -- An algorithm is a table of functions of one limit l (which also holds its usage):
---   load(l, text)     reads the state at `now`; may set l.seen and l.shifted; returns CORRUPT if so
+--   load(l, text)     reads the state at `now`; may set l.seen and l.shifted; returns CORRUPT or nil
 --   room(l)           the largest cost that fits, negative where not even 0 does
 --   charge(l, units)  adds units, at most up to the limit; returns whether any of it fitted
---   overcharge(l, units)  where it can, as charge, beyond the limit
---   admitted(l, units)    of a calendar window, as charge, of units admitted in the window l.debit_serial
---   wait_ms(l, cost)  from now until a cost that does not fit would
+--   overcharge(l, units)  where defined, as charge, beyond the limit
+--   admitted(l, units)    of a calendar window: as charge, for units admitted in the window l.debit_serial
+--   wait_ms(l, cost)  from now until a cost that does not fit now fits
 --   reset_after_ms(l) from now until nothing is used
 -- Queues and requests in flight only:
 --   delay_ms(l, cost) how long a request admitted now is held
---   take(l, cost)     in the place of charge for a cost that fits; returns the name of its slot, 4 numbers
+--   take(l, cost)     replaces charge for a cost that fits; returns the name of its slot, 4 numbers
 --   free(l, slots)    frees slots; returns whether that changed anything
---   missing(l)        of requests in flight, which slots that were to be renewed are gone, 2 numbers
+--   missing(l)        of requests in flight: the slots to renew that are gone, as bits of 2 numbers
 -- and, where the state is a string, encode(l); else save(l, ttl) and save_shifted(l, ttl).
 -- Where units are leased, also
 --   settle(l)         settles grants; returns whether that changed anything
 --   grant(l)          takes units in advance; returns units, epoch, ttl
 --   leased(l)         units leased out
 -- and of a calendar window linger_ms, for how long a state counts after it is unused.
--- Only those that a call needs are made: most calls need one.
+-- A call defines only those that it needs: mostly one.
 local algorithm_of
 local function define(kind, leased)
-  -- What the algorithm marked `tag` did not write in its plain form: with leases, or not at all.
+  -- Loads a state that is not the plain one of the algorithm `tag`: with slots or leases, or foreign.
   local function unplain(l, text, tag)
     local queue = tag == 'b' and string.match(text, '^(b%d+:%d+:%d+:%d+):q')
     if queue then

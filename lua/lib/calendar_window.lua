@@ -5,15 +5,15 @@
 -- the edges of five in a row. The window of `now` is one of the first three; else w.outside is set, and
 -- nothing may be decided. A later label starts at 0; under an earlier one the stored count goes on.
 --
--- State: "c<generation>:<what windows are of>:<label>:<start ms>:<used>"
--- w: limit (N), x (what windows are of, 1 to 5), y (label of the first window), z (its start, ms),
+-- State: "c<generation>:<unit>:<label>:<start ms>:<used>"
+-- w: limit (N), x (unit, 1 to 5), y (label of the first window), z (its start, ms),
 --    edges (the end of each window, ms), debit_serial (0: none), picked (the label of the window of now),
 --    serial, at, ends (label, start and end of the open window), used,
 --    same (whether the count read is of the open window)
 
 local STATE = 'c' .. WHOLE .. ':' .. WHOLE .. ':' .. WHOLE .. ':' .. WHOLE .. ':' .. WHOLE
 
--- A state is at most so many windows ahead without a wrong clock.
+-- A state more windows ahead than this comes from a faulty clock.
 local AHEAD_MAX = 2
 
 local function open(w, serial)
@@ -52,8 +52,8 @@ end
 
 -- include: lib/counted_window.lua
 
--- Units of an earlier window are past. Those of the next one open it; a later one
--- is of a proxy whose clock is ahead, and counts now.
+-- Drops units of an earlier window. Those of the next one open it; a label further ahead comes
+-- from a faulty clock, and its units count now.
 local function admitted(w, units)
   local serial = w.debit_serial
   if serial > 0 and serial < w.serial then
@@ -90,7 +90,7 @@ local M = {
   admitted = admitted,
   wait_ms = wait_ms,
   reset_after_ms = reset_after_ms,
-  linger_ms = 93600000, -- 26 hours: by so much zones differ, and another caller may pass other edges
+  linger_ms = 93600000, -- 26 hours: zones differ by up to that, and another caller may pass other edges
 }
 if leased then
   local function named(w, serial)

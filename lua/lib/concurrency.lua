@@ -2,12 +2,12 @@
 --
 -- State: a sorted set of slots, "<stamp>:<secret>:<ttl, ms>", whose scores are their expiries in ms; and
 -- two marks, whose scores are below 0: 'g', -1 - generation, and 't', -1 - the time of the latest write. No
--- expiry is further ahead of that than its slot's ttl, so that only a clock behind it has to look at them all.
+-- expiry is further ahead of 't' than its slot's ttl, so that only a call with an earlier clock reads all.
 --
 -- s: limit, x (ttl of new slots, ms), y and z (stamp and secret of the request's id), used (slots that have
 --    not expired), held (whether the request has one), list (after a step back of the clock: all slots, as
---    { expiry, name }, in the order of the set), cut (which of them expire earlier now), low, high (bits of
---    the slots that were to be renewed and are gone)
+--    { expiry, name }, in the order of the set), cut (those of them whose expiry was cut), low, high (bits of
+--    the slots to renew that are gone)
 
 local HELD_MAX, MISSING_BITS = 200000, 50
 local NAME = WHOLE .. ':' .. WHOLE .. ':' .. WHOLE
@@ -24,7 +24,7 @@ local function expiry_of(s, name)
   return expiry and expiry > now and expiry or nil
 end
 
--- The slots that expire too far ahead of a clock that stepped back.
+-- After a step back of the clock, cuts the expiries to the slots' ttls.
 local function find_cut(s)
   s.list, s.cut = {}, {}
   local live = redis.call('ZRANGEBYSCORE', s.key, above_now(), '+inf', 'WITHSCORES')
@@ -92,7 +92,7 @@ end
 -- Marks the state as written now, and adds slots, each by its expiry and its name.
 local function mark(s, ...)
   if s.foreign then
-    redis.call('DEL', s.key) -- what another algorithm left
+    redis.call('DEL', s.key) -- another algorithm's state
     s.foreign = nil
   end
   redis.call('ZADD', s.key, -1 - s.generation, 'g', -1 - now, 't', ...)
@@ -111,7 +111,7 @@ local function reset_after_ms(s)
   return s.used > 0 and expiry(s, -1) - now or 0
 end
 
--- Gives the request a slot; the name of it, as 4 numbers.
+-- Gives the request a slot; returns its name, 4 numbers.
 local function take(s)
   mark(s, now + s.x, string.format(NAME, s.y, s.z, s.x))
   s.used = s.held and s.used or s.used + 1
@@ -119,10 +119,10 @@ local function take(s)
   return s.y, s.z, s.x, 0
 end
 
--- Slots of one command, far below what unpack takes.
+-- Slots per command, far below the limit of unpack().
 local TOGETHER = 200
 
--- Writes what became of slots.
+-- Writes the changes of slots.
 local function write(s, became)
   local added, freed = {}, {}
   for name, expiry in pairs(became) do
@@ -141,15 +141,15 @@ local function write(s, became)
   end
 end
 
--- Frees, renews or enters slots, each named by 4 numbers and followed by which; returns whether that
--- changed anything.
+-- Frees, renews or enters slots, each a name of 4 numbers followed by the action; returns whether
+-- anything changed.
 local function free(s, slots)
-  local changed, became = false, {} -- the expiries of slots that it changes, false if it frees them
+  local changed, became = false, {} -- the new expiry of each changed slot, false if freed
   for i = 1, #slots, 5 do
     local name, act, position = string.format(NAME, slots[i], slots[i + 1], slots[i + 2]), slots[i + 4], (i - 1) / 5
     local present = became[name]
     if present == nil then
-      present = s.used > 0 and not s.foreign and expiry_of(s, name) -- what is foreign goes with the first write
+      present = s.used > 0 and not s.foreign and expiry_of(s, name) -- the first write deletes a foreign state
     end
     if act == FREE and present then
       became[name], s.used, changed = false, s.used - 1, true
@@ -171,8 +171,8 @@ local function free(s, slots)
   return changed
 end
 
--- Frees slots whose holder names none (the low 20 bits of their stamps are 0): those that expire first.
--- They are removed where the state is saved.
+-- Frees slots of requests without ids (the low 20 bits of their stamps are 0): those that expire first.
+-- save() removes them.
 local function credit(s, units)
   local any, left = s.used > 0, {}
   if any and not s.list then

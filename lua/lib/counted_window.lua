@@ -1,4 +1,4 @@
--- Of a window with one count: w.used units of w.limit.
+-- For windows with one count: w.used units of w.limit.
 
 local function room(w)
   return w.limit - w.used

@@ -12,7 +12,7 @@ local function from_bucket(b, units)
   if b.algorithm.forget then
     b.algorithm.forget(b)
   end
-  if b.algorithm.credit then -- some of it is leased out, and stays charged
+  if b.algorithm.credit then -- keeps leased units charged
     b.algorithm.credit(b, units)
   else
     b.debt = math.max(0, b.debt - units * b.x)
@@ -20,7 +20,7 @@ local function from_bucket(b, units)
   return true
 end
 
--- A count less so many units, but not less than what is leased out of it.
+-- A count reduced by units, but not below those leased out of it.
 local function lower(count, units, out)
   return math.max(count - units, math.min(count, out or 0))
 end
@@ -67,7 +67,7 @@ local function entry(w, position)
   return at - w.shift, units + 0, total + 0
 end
 
--- Finds the entry up to which all that stays was admitted.
+-- Finds the last entry of which units stay.
 local function from_log(w, units)
   if w.stored == 0 then
     return false
@@ -104,10 +104,10 @@ local function credit(l, units)
   return from_sliding_window(l, units)
 end
 
--- Cuts a log off behind the first units that stay, of which there are some.
+-- Cuts a log after the units that stay, of which there are some.
 local function keep_log(w, ttl)
   if w.shifted then
-    w.algorithm.save_shifted(w, ttl) -- in today's time base, at the same positions
+    w.algorithm.save_shifted(w, ttl) -- in the current time base, at the same positions
   end
   local at, units, total = entry(w, w.last)
   local cut = (total - w.forgotten - w.stored) % TOTAL_WRAP
@@ -130,8 +130,8 @@ local function keep(l, ttl)
   end
 end
 
--- Leases from before a capacity was lowered may owe more than it, which goes once they are gone:
--- the reply is what the next check finds.
+-- Sets the debt that the next check will read: at most the capacity, or the leased units if they
+-- exceed a capacity that was lowered.
 local function as_read_next(b)
   if b.lease and b.kind <= 3 then
     local leased = math.min(b.algorithm.leased(b) * b.x, 2 ^ 51)

@@ -1,6 +1,6 @@
--- The edges of a calendar window, as the scripts' arguments have them.
+-- Reads the edges of a calendar window from the arguments.
 
--- Sets those of limit l from ARGV[at] on; returns where they end.
+-- Sets the edges of limit l from ARGV[at] on; returns the position after.
 local function calendar(l, at)
   l.debit_serial, l.edges = ARGV[at] + 0, {}
   for i = 1, 5 do

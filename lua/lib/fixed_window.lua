@@ -7,10 +7,10 @@
 local EPOCH = 4
 local STATE = 'f' .. WHOLE .. ':' .. WHOLE .. ':' .. WHOLE
 
--- The start of the window open at `time`, and whether it is the stored one
--- to have started at `start`. Of windows at multiples of W it is the one that
--- holds that start, so that a count survives an edit of W only into the window
--- it belongs to; else a window starts at the first admission that finds none open.
+-- The start of the window open at `time`, and whether a stored count that started
+-- at `start` belongs to it. An aligned window must hold that start, so that a
+-- count survives an edit of W only in the window it belongs to; any other window
+-- starts at the first admission that finds none open.
 local function open_at(w, time, start)
   if w.kind == EPOCH then
     local current = time - time % w.x

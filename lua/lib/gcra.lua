@@ -1,8 +1,8 @@
 -- Generic cell rate algorithm. Twin of crates/algorithms/src/gcra.rs.
 --
--- State: "g<generation>:<TAT ms>", then ":<fraction>:<parts per ms>" unless the fraction is 0. With units
--- charged beyond the capacity all four, then ":o<parts of them>:<ms of the latest write>".
--- Loaded, the distance from now to the TAT is a bucket's debt.
+-- State: "g<generation>:<TAT ms>", then ":<fraction>:<parts per ms>" unless the fraction is 0. If units
+-- were charged beyond the capacity, all four, then ":o<parts of them>:<ms of the latest write>".
+-- The distance from now to the TAT is loaded as the debt.
 --
 -- b: over (those parts), latest (ms of the latest write, not before now)
 
@@ -21,7 +21,7 @@ local function encode(b, generation)
   return string.format(PLAIN, generation, tat)
 end
 
--- What is left of the parts owed beyond the capacity, as time in other parts of it.
+-- What is left of the debt beyond the capacity, in the parts of this rate.
 local function drained_over(b, over, unit, elapsed)
   local rest = over % unit
   local whole = (over - rest) / unit
@@ -68,7 +68,7 @@ function M.load(b, text)
     end
     b.latest = math.max(latest, now)
   end
-  -- Whole milliseconds first: the product is built only where it is small.
+  -- Whole milliseconds first: the product is computed only if it is small.
   local far = ahead > math.floor((full + over) / b.y)
   local distance = far and full + over or ahead * b.y + scale_up(parts, b.y, unit)
   over = math.min(over, distance)

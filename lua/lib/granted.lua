@@ -1,9 +1,9 @@
--- What is granted of a window's counts, and what of it is accounted for. Twin of crates/algorithms/src/granted.rs.
--- Included by lease_window.lua and sliding_window_buckets.lua, which say what it needs.
+-- Grants of a window's counts, and their settlements. Twin of crates/algorithms/src/granted.rs.
+-- Included by lease_window.lua and sliding_window_buckets.lua, which define what it needs.
 
 -- include: lib/marks.lua
 
-local SHARES = 8 -- the smaller the last grants, the less is at one proxy that another lacks
+local SHARES = 8 -- the smaller the last grants, the fewer units are stranded on one proxy
 
 function M.settle(w)
   local changed = false
@@ -22,8 +22,8 @@ function M.settle(w)
   return changed
 end
 
--- Returns units, epoch, ttl: what is wanted, up to a fair part of the room, to be used before the
--- count ends. A millisecond less, because the clock that was read had not its fraction.
+-- Grants what is wanted, up to a fair share of the room; returns units, epoch, ttl. The ttl ends a
+-- millisecond before the count, because the clock is read in whole milliseconds.
 function M.grant(w)
   local started, left = open(w)
   local ttl = math.min(w.lease.ttl, left - 1)

@@ -1,7 +1,7 @@
 -- Exact integers in doubles: every number stays below 2^53, and none is ever
 -- formatted by tostring or `..`, which keep 14 digits.
 
--- How string.format writes one. As a C long in half the time, where that has room for it.
+-- How string.format writes one: as a C long, if that has 64 bits, in half the time.
 local LONG = struct.size('l') == 8
 local WHOLE = LONG and '%d' or '%.0f'
 

@@ -1,11 +1,11 @@
--- How the state of a limit's bucket is written. Needs load.lua, and of check.lua call, `injected` and the times to live.
+-- Writes the state of a limit's bucket. Needs load.lua, and of check.lua `call`, `injected` and the TTLs.
 --
--- A bucket whose state is a string is kept for the next check where that has the same form: a bucket
--- that many checks in a row touch, such as that of all requests, is read once and written once.
+-- A string state is kept for the next check if that has the same form and bucket: a bucket that many
+-- checks in a row use, such as that of a limit on all requests, is read once and written once.
 
-local unwritten = false -- whether a limit of the current form keeps what is not written yet
+local unwritten = false -- whether a limit of the current form keeps an unwritten state
 
--- Stores usage that was added to, or else a shift of the time base.
+-- Stores the usage, if it changed (`used`), or else a shift of the time base.
 local function store(l, used, reset)
   local algorithm = l.algorithm
   local ttl = injected and TTL_INJECTED_MS or reset + TTL_MARGIN_MS + (algorithm.linger_ms or 0)
@@ -23,7 +23,7 @@ local function store(l, used, reset)
   end
 end
 
--- Writes what the limits of a form do not keep any longer; all of it after their last check.
+-- Writes the states that the limits of a form no longer keep; with `all`, every unwritten one.
 local function write(form, all)
   unwritten = false
   for i = 1, form.count do

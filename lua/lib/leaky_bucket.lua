@@ -5,13 +5,13 @@
 
 local room, wait_ms = M.room, M.wait_ms
 
--- How long the next request behind all others is held. Counted on the bucket's clock: after a small
--- step back of the caller's, spacing holds.
+-- How long the next request behind all others is held. By the bucket's clock, so that spacing holds
+-- after a small step back of the caller's.
 local function behind_ms(b)
   return math.ceil(b.debt / b.y)
 end
 
--- None while the next request would be held too long.
+-- Is -1 while the next request would be held too long.
 function M.room(b)
   return behind_ms(b) > b.z and -1 or room(b)
 end

@@ -1,4 +1,4 @@
--- Units of a bucket taken in advance by proxies.
+-- Units of a bucket granted in advance to proxies.
 -- Twin of crates/algorithms/src/lease.rs and level.rs; docs/leases.md has the argument.
 --
 -- Included after a bucket's functions, which it replaces by ones that keep the bucket from
@@ -6,12 +6,12 @@
 --
 -- State: the bucket's own with all of its fields, then, of a GCRA only, ":<ms of the latest
 -- write>", then ":<epoch>:<edge ms>:<ttl ms>:<units of this epoch>:<of the one before>
--- :<proxies seen in it>:<in the one before>"; a proxy is one character. Only while units are out.
+-- :<proxies seen in it>:<in the one before>"; a proxy is one character. Only while units are outstanding.
 --
 -- b: lease (the arguments: ttl, want, proxy, settle), and of the state: epoch, edge, ttl,
 --    current, previous, marks, marks_before, latest (of a GCRA)
 
-local OWED_MAX = 2 ^ 51 -- with a time and a generation below 2^53
+local OWED_MAX = 2 ^ 51 -- plus a time and a generation, below 2^53
 -- The plain state, its latest write, and what is leased.
 local STATE = (kind == 2 and '^(g%d+:%d+:%d+:%d+:?o?%d*):(%d+)' or '^(b%d+:%d+:(%d+):%d+:?o?%d*)')
   .. ':(%d+):(%d+):(%d+):(%d+):(%d+):([;-z]*):([;-z]*)$'
@@ -23,7 +23,7 @@ local function outstanding(b)
   return b.current + b.previous
 end
 
--- Units as parts. Leases may be more than a capacity that was lowered after them.
+-- Units as parts. Leases may exceed a capacity that was lowered after them.
 local function owed(b, units)
   return math.min(units * b.x, OWED_MAX)
 end
@@ -39,14 +39,14 @@ local function second_edge(b)
   return b.edge + math.max(b.ttl, b.lease.ttl)
 end
 
--- The least that is owed: all that is out until the edge, when the older part is dead, and the
--- rest until the second edge. Only from there on does either drain.
+-- The least debt: all outstanding units until the edge, when the older ones have expired, and the
+-- rest until the second edge. Each drains only from its edge on.
 local function floor(b)
   local all = drained(b, owed(b, outstanding(b)), b.at - b.edge)
   return math.max(all, drained(b, owed(b, b.current), b.at - second_edge(b)))
 end
 
--- Puts the edges that have passed behind.
+-- Advances past the edges that have passed.
 local function advance(b)
   if b.at < b.edge then
     return
@@ -59,7 +59,7 @@ local function advance(b)
     b.previous = 0
   end
   b.current, b.marks = 0, ''
-  -- Switched off, nothing is granted by it; on again, what it was still is right.
+  -- While leasing is off, nothing is granted; on again, the old ttl holds.
   if b.lease.ttl > 0 then
     b.ttl = b.lease.ttl
   end
@@ -67,7 +67,7 @@ end
 
 -- The bucket's own state with all of its fields, its latest write, and what is leased.
 local function with_leases(b, text, latest)
-  if kind == 2 and not string.find(text, ':o', 1, true) then -- that has both
+  if kind == 2 and not string.find(text, ':o', 1, true) then -- with ':o', has both
     if not string.find(text, ':%d+:%d+:') then
       text = text .. ':0:1'
     end
@@ -105,7 +105,7 @@ function M.load(b, text)
     moved = ahead > math.floor(b.limit * b.x / b.y)
   end
   if moved then
-    -- Moved along with the times of the bucket.
+    -- The leases move with the bucket's times.
     b.edge, latest = math.max(0, b.edge - ahead), now
   end
   b.latest = math.max(latest, now)
@@ -122,11 +122,11 @@ function M.encode(b)
 end
 
 function M.charge(b, units)
-  -- Beyond the capacity already, where that was lowered after the leases.
+  -- The debt may exceed a capacity lowered after the leases.
   return b.debt < b.limit * b.x and charge_plain(b, units)
 end
 
--- Takes units off the epoch of that name, as far as it has them.
+-- Removes units from an epoch, as far as it has them; returns how many.
 local function take(b, epoch, units)
   if epoch == b.epoch then
     units = math.min(units, b.current)
@@ -140,7 +140,7 @@ local function take(b, epoch, units)
   return units
 end
 
--- Takes units off the debt, but none that are leased out.
+-- Removes units from the debt, but none that are leased.
 function M.credit(b, units)
   b.debt = math.max(0, b.debt - owed(b, units), owed(b, outstanding(b)))
 end
@@ -161,7 +161,7 @@ end
 
 -- include: lib/marks.lua
 
--- Grants what is wanted, up to a fair part of what is left; returns units, epoch, ttl.
+-- Grants what is wanted, up to a fair share of what is left; returns units, epoch, ttl.
 function M.grant(b)
   local want, ttl = b.lease.want, b.lease.ttl
   if want == 0 or ttl == 0 or kind == 3 then

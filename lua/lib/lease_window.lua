@@ -1,16 +1,16 @@
--- Units of a window taken in advance by proxies, to be used before the window that they were
--- counted in ends. Twin of crates/algorithms/src/granted.rs.
+-- Units of a window granted in advance to proxies, to be used before the window that they were
+-- charged to ends. Twin of crates/algorithms/src/granted.rs.
 --
--- Included after the functions M of a window whose state is a string, of which it replaces load and
--- encode; added: settle, grant, leased. Of the window it takes
+-- Included after the functions M of a window whose state is a string. Replaces load and encode;
+-- adds settle, grant and leased. The window defines
 --   named(w, start)            'out' or 'out_before' if the count that started then still counts
---   give_back(w, slot, units)  takes units off that count
---   open(w)                    when the count of now started, and for how long it goes on
---   follows(w)                 whether a count that is not of now (w.same) is the one before
+--   give_back(w, slot, units)  removes units from that count
+--   open(w)                    when the current count started, and how long it still lasts
+--   follows(w)                 whether a count that is not current (w.same) is the one before
 --
--- State: the window's own, then ":<units out of the count of now>:<of the one before>:<proxies
--- that were granted them>:<those of the one before>"; a proxy is one character. Only while some are
--- out, that is: granted and not accounted for.
+-- State: the window's own, then ":<outstanding units of the current count>:<of the one before>:
+-- <proxies with grants of the current count>:<of the one before>"; a proxy is one character. Only
+-- while units are outstanding.
 --
 -- w: lease (the arguments: ttl, want, proxy, settle), out, out_before, marks, marks_before
 
@@ -44,7 +44,7 @@ function M.load(w, text)
     return
   elseif follows(w) then
     w.out_before, w.marks_before = w.out, w.marks
-  else -- what is outstanding of another window does not count any more
+  else -- outstanding units of another window no longer count
     w.out_before, w.marks_before = 0, ''
   end
   w.out, w.marks = 0, ''
@@ -54,7 +54,7 @@ function M.encode(w)
   return with_out(w, encode_plain(w))
 end
 
-local roll -- done when it was read
+local roll -- nil: load() does it
 
 -- include: lib/granted.lua
 

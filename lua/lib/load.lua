@@ -1,7 +1,7 @@
--- How the state of a limit's bucket is read. Needs state.lua and `now`.
+-- Reads the state of a limit's bucket. Needs state.lua and `now`.
 
--- Reads the state of a bucket for a limit, unless it was kept; returns CORRUPT if it is none.
--- `next_key` is the key of the limit in the next check: the state is kept for that (kept.lua).
+-- Reads the state at `key` for a limit, unless it was kept; returns CORRUPT if it is corrupt.
+-- `next_key` is the limit's key in the next check: if equal, the state is kept (kept.lua).
 local function load(l, key, next_key)
   if l.keep then
     l.keep = next_key == key

@@ -1,9 +1,9 @@
--- Which proxies lease from one limit l: a character each in l.marks and, unless it is there, in
+-- The proxies that lease from one limit l: a character for each, in l.marks or, if not there, in
 -- l.marks_before. Twin of `marks` in crates/algorithms/src/lease.rs.
 
 local FIRST_MARK = 59 -- ';'
 
--- Marks the proxy of a call, and estimates how many there are: of the marks of many, some are the same.
+-- Marks the proxy of a call, and estimates how many there are: if there are many, some share a mark.
 local function see(l)
   local mark = string.char(FIRST_MARK + l.lease.proxy)
   if not string.find(l.marks, mark, 1, true) then

@@ -2,7 +2,7 @@
 -- Twin of crates/algorithms/src/penalty.rs.
 --
 -- State, beside the bucket's: "<ms of the first denial that counts>:<how many>:<ms of the penalty's end>".
--- Where none counts, the first is the penalty's begin.
+-- If none counts, the first field is the penalty's start.
 --
 -- p (l.penalty): nth (of its key), after, within, length (of the penalty), reported, and once read
 --    key, since, count, till, begun, changed
@@ -29,8 +29,8 @@ local function read_penalty(p, key)
     since, count, till = string.match(text, '^(%d+):(%d+):(%d+)$')
   end
   if since then
-    -- A shorter length counts from the penalty's begin. After a clock stepped back, none is longer than one
-    -- that begins now.
+    -- A shortened penalty counts from its start. After a step back of the clock, none is longer than one
+    -- that starts now.
     p.since, p.count = math.min(since, now), count + 0
     p.till = math.min(till, p.since + p.length)
     if now - p.since >= p.within then

@@ -4,11 +4,11 @@
 -- A plain limit is a token bucket, a GCRA, a fixed window or a sliding window counter that is charged, without
 -- a lease or a debit. A plain state is absent, or one that this very limit would have written: of no later
 -- generation, in the same unit, not too far ahead of the clock. Nearly all checks are plain. The rest of
--- check.lua decides every check, and these in the same way, but makes some thirty functions for it, which
--- takes Redis longer than the decision. Here nothing is a function: the files included are parts of one loop.
+-- check.lua can decide any check, and decides these alike, but it first creates some thirty functions, which
+-- takes Redis longer than the decision. This path creates none: the included files are parts of one loop.
 --
--- What a call costs is what it makes: strings, tables, fields of tables. So the numbers of the current limit are
--- locals, and only where a call has several forms, or a form several limits, they come from tables: a form is
+-- A call costs as much as it allocates: strings, tables, table fields. So the numbers of the current limit
+-- are locals. Only if a call has several forms, or a form several limits, they come from tables: a form is
 -- { count, its limits }.
 
 -- The current limit: kind, generation, cost, limit, x and y as in check.lua, and
@@ -18,8 +18,8 @@ local used -- debt in parts, or units of a window
 local past -- units of the window before, of a sliding window counter
 local time -- ms, of a bucket the time of `used`, of a window its start
 local keep -- whether the next check uses the same bucket, so that it is written after that
-local ttl -- the time to live of what is not written yet, ms; else nil
-local known, unit_known -- the generation and the unit as states have them in writing
+local ttl -- the time to live of a state that is not written yet, ms; else nil
+local known, unit_known -- the generation and the unit, as text in states
 
 local TWO_MORE = LONG and ':%d:%d' or ':%.0f:%.0f'
 local forms, plain = nil, true
@@ -48,7 +48,7 @@ for number = 1, form_count do
   end
 end
 
-local k, bytes = 1, #numbers -- the first key of the next check; `place` is where that is in `numbers`
+local k, bytes = 1, #numbers -- the first key of the next check; `place`: where that is in `numbers`
 local KEYS, pcall, match, format = KEYS, redis.pcall, string.match, string.format
 local form, coming = nil, nil
 if plain and forms and place <= bytes then

@@ -1,4 +1,4 @@
--- Charges the current limit if the check is allowed, and answers for it.
+-- Charges the current limit if the check is allowed, and adds its reply.
 
 local room, reset = nil, 0
 if kind < 4 then
@@ -42,7 +42,7 @@ else
     elseif kind < 9 then
       wait = wait + x
     else
-      -- The window before must weigh little enough; or, if this one is too full, this one in the next.
+      -- Until the window before weighs little enough; if this is too full, until it does in the next.
       local left, weighed = limit - cost - used, past
       if left < 0 then
         left, weighed, wait = limit - cost, used, wait + x

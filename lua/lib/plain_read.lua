@@ -1,4 +1,4 @@
--- Reads the bucket of the current limit, or finds that its state is not plain.
+-- Reads the bucket of the current limit; clears `plain` if its state is not.
 
 local text = pcall('GET', key)
 used, past, time = 0, 0, now
@@ -7,7 +7,7 @@ if not text then
     time = now - now % x
   end
 elseif #text == 0 then
-  plain = false -- another type of key or a right that is missing: a table that has no items
+  plain = false -- an error, a table without items: another type, or no permission
 else
   local found, stored, units, unit, before = nil, nil, 0, nil, 0
   if kind == 1 then

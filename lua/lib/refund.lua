@@ -1,10 +1,10 @@
--- How each kind of limit takes a charge back. Only lua/refund.lua includes this.
+-- How each kind of limit refunds a charge. Only lua/refund.lua includes this.
 --
--- Each function gets a limit as loaded, the units charged and when, which is not after `now`; it
--- writes what changes, and returns whether something did. TTLs stay: what is left is forgotten no
--- later than before.
+-- Each function takes a loaded limit, the units charged, and the time of the charge, not after
+-- `now`; it writes the new state, if it changes, and returns whether it does. TTLs stay: what is
+-- left expires no later than before.
 
--- The entries of a log that may have come after a charge: the total of each is rewritten. A charge
+-- How many entries of a log may follow the refunded one: the total of each is rewritten. A charge
 -- is refunded within milliseconds, and a millisecond has one entry.
 local LATER_MAX = 100
 local TOTAL_WRAP = 1000000 -- as in sliding_window_log.lua
@@ -14,10 +14,10 @@ local function keep(l)
   return true
 end
 
--- What has not drained since, by the bucket's own clock; but nothing that is leased out.
+-- Refunds what has not drained since, by the bucket's own clock, but no leased units.
 local function from_bucket(b, units, charged_at)
   local debt, elapsed = units * b.x, b.at - charged_at
-  -- Over its capacity it is where that was lowered after the charge.
+  -- Over its capacity: that was lowered after the charge.
   if units > b.limit or b.debt > b.limit * b.x or elapsed >= math.ceil(debt / b.y) then
     return false
   end
@@ -26,7 +26,7 @@ local function from_bucket(b, units, charged_at)
   return b.debt < before and keep(b)
 end
 
--- A count less so many units, but not less than what is leased out of it.
+-- A count reduced by units, but not below those leased out of it.
 local function lower(count, units, out)
   return math.max(count - units, math.min(count, out or 0))
 end
@@ -78,8 +78,8 @@ local function from_sub_window(w, units, charged_at)
   return keep(w)
 end
 
--- The entries from texts[first] on as they become: it with fewer units, or without it; all totals
--- with as much less. The newest names the generation.
+-- The entries from texts[first] on, after the refund: that entry has fewer units or is gone, and
+-- all totals are as much lower. The newest names the generation.
 local function tail(w, texts, first, units)
   local kept, less = {}, nil
   for i = first, #texts do

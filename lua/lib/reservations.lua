@@ -1,8 +1,8 @@
--- Units reserved for requests whose responses say what they cost.
+-- Units reserved for requests whose responses state the cost.
 -- Twin of crates/algorithms/src/reservations.rs, which has the argument.
 --
 -- State, beside the bucket's: a hash. Field "h":
--- "<generation>:<kind>:<x>:<y>:<count>:<void>", then ";<number>:<least debt since, parts>" for some of them.
+-- "<generation>:<kind>:<x>:<y>:<count>:<void>", then ";<number>:<least debt since, parts>" for some.
 -- Field "<(number - 1) % 1000>", for each of the latest: "<number>:<secret>:<units>:<ms>:<1 if settled, else 0>".
 --
 -- c (l.costs): key, secret (-1: nothing is reserved), settle (number, secret, reserved, units of each), and
@@ -12,12 +12,12 @@ local RECORDS, SETTLE_WITHIN_MS, LEASTS_MAX = 1000, 600000, 16
 local HEAD = '^(%d+):(%d+):(%d+):(%d+):(%d+):(%d+)(.*)$'
 local RECORD = '^(%d+):(%d+):(%d+):(%d+):([01])$'
 
--- What the counts of a limit are counts of, beside its kind and x.
+-- With its kind and x, the unit in which a limit counts.
 local function second_unit(l)
   return (l.kind == 7 or l.kind == 8) and l.y or 0
 end
 
--- The debt is no more than this now.
+-- Lowers the stored least debts to the current debt.
 local function lower_leasts(c, debt)
   local kept = 0
   while c.leasts[kept + 1] and c.leasts[kept + 1][2] < debt do
@@ -58,7 +58,7 @@ local function read_reservations(l, key)
   end
 end
 
--- Takes units off the count of the time `at`, as far as it has them; how many.
+-- Removes units from the count of the time `at`, as far as it has them; returns how many.
 local function uncount(w, units, at)
   local function less(count, out)
     return math.max(count - units, math.min(count, out or 0))
@@ -91,7 +91,7 @@ local function uncount(w, units, at)
   return 0
 end
 
--- Takes what is left of a reservation off what is used, as far as it still counts; how many units that was.
+-- Gives back what is left of a reservation, as far as it still counts; returns how many units.
 local function give_back(l, number, units, at)
   if l.kind > 3 then
     return at <= now and uncount(l, units, at) or 0
@@ -123,7 +123,7 @@ local function give_back(l, number, units, at)
   return math.floor(parts / l.x)
 end
 
--- Replaces reservations by true costs; whether that changed anything.
+-- Replaces reservations by true costs; returns whether anything changed.
 local function settle_costs(l)
   local c, changed = l.costs, false
   c.given_back, c.excess = 0, 0
@@ -161,7 +161,7 @@ local function reserve(l, units)
   if l.kind <= 3 then
     leasts[#leasts + 1] = { c.count, l.debt }
     if #leasts > LEASTS_MAX then
-      -- The one that lies least above the one before: its reservations get back as much less.
+      -- Drops the one least above the one before: its reservations get that much less back.
       local before, place, least = 0, 1, 2 ^ 53
       for i = 1, #leasts do
         if leasts[i][2] - before < least then
@@ -177,7 +177,7 @@ local function reserve(l, units)
   return c.count
 end
 
--- Stores them with the bucket's state, which was added to if it was `used`.
+-- Stores the reservations with the bucket's state, which l.generation wrote if `used`.
 local function store_reservations(l, used)
   local c = l.costs
   if c.count == 0 then
@@ -200,7 +200,7 @@ end
 -- Units that are reserved and not settled yet.
 local function open_units(l)
   local open = 0
-  for _, text in ipairs(call('HGETALL', l.costs.key)) do -- a field's name is no record
+  for _, text in ipairs(call('HGETALL', l.costs.key)) do -- the names don't match
     local number, _, units, at, settled = string.match(text, RECORD)
     if settled == '0' and number + 0 > l.costs.void and now < at + SETTLE_WITHIN_MS then
       open = open + units

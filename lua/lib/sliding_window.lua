@@ -4,7 +4,7 @@
 -- State: "w<generation>:<start ms of the later window>:<its count>:<the one before>:<W ms>"
 -- w: limit (N), x (W in ms), at (start of the aligned window of now), elapsed (ms since),
 --    current, previous, same (whether the counts read are of the window of now),
---    ahead (whether now is before what was read: written and read again it may stand elsewhere)
+--    ahead (whether the state is ahead of now: a second read may then place it elsewhere)
 
 local STATE = 'w' .. WHOLE .. ':' .. WHOLE .. ':' .. WHOLE .. ':' .. WHOLE .. ':' .. WHOLE
 
@@ -48,7 +48,7 @@ local function load(w, text)
   w.current, w.previous, w.same, w.rolled = counts(w, start, current, previous, length)
 end
 
--- The older count counts for what of its window is still in sight, rounded up.
+-- The older count is weighted by the part of its window within W, rounded up.
 local function room(w)
   return w.limit - w.current - scale_up(w.x - w.elapsed, w.previous, w.x)
 end

@@ -3,15 +3,15 @@
 -- State: "s<generation>:<width ms>:<units>:<origin>:<last>:<newest>:<units of the newest>;", then for each
 -- older sub-window, oldest first, "<gap>:<units>;". The index of a sub-window is its start / its width; a
 -- gap is how far it is from the one before, the first from `origin`; `last` is the index of the last of
--- them, or `origin`. So most calls read the head, and pass over what has left the window since. While
--- units are leased out, "|<index>:<index before>:<units out of that sub-window>:<of the one before>:
--- <proxies that were granted them>:<those of the one before>" follows: of the newest two that had grants.
+-- them, or `origin`. So most calls read only the head and what has expired since. While units are
+-- leased, "|<index>:<index before>:<outstanding units of that sub-window>:<of the one before>:
+-- <proxies with grants of it>:<of the one before>" follows, for the newest two that had grants.
 --
 -- w: limit (N), x (W in ms), y (sub-windows in W), width (ms), span (sub-windows that an
 --    admission counts for), current (index of now), used (units that count),
 --    kind (7: strict), body (the older sub-windows, as stored), place (where in it those that count
 --    begin), origin, last, newest (false: none counts) and units, as stored;
---    live (those that count, in today's width: {index, units}; false where they were not read one by one);
+--    live (those that count, in the current width: {index, units}; false if not read one by one);
 --    of leases out_index, index_before, out, out_before, marks, marks_before
 
 local STRICT = 7
@@ -23,8 +23,8 @@ local function forgotten_after_ms(w, index)
   return (index + w.span) * w.width - now
 end
 
--- Of the older sub-window at a place, which comes after one of an index: its index, its units, and the
--- place after it; nil at the end.
+-- Of the older sub-window at a place, `before` being the index before it: its index, its units, and
+-- the place after it; nil at the end.
 local function older(w, place, before)
   local _, last, gap, units = string.find(w.body, '^(%d+):(%d+);', place)
   if gap then
@@ -32,7 +32,7 @@ local function older(w, place, before)
   end
 end
 
--- What is leased out; returns whether it is what was written.
+-- Reads what is leased out; returns whether the text is sound.
 local function read_out(w, text)
   local index, before, out, out_before, marks, marks_before =
     string.match(text, '^|(%-?%d+):(%-?%d+):(%d+):(%d+):([;-z]*):([;-z]*)$')
@@ -77,7 +77,7 @@ local function shift(w)
     .. w.body .. encode_out(w)
 end
 
--- Passes over the sub-windows that count no more.
+-- Skips the sub-windows that no longer count.
 local function forget(w)
   local horizon = w.current - w.span
   if w.newest <= horizon then
@@ -95,8 +95,8 @@ local function forget(w)
   end
 end
 
--- Reads the sub-windows that count one by one, in today's width: each count belongs to the sub-window in
--- which its own started.
+-- Reads the sub-windows that count one by one, in the current width: the count of a sub-window of
+-- another width goes to the one in which that started.
 local function list(w)
   w.used, w.live = 0, {}
   local function add(index, units)
@@ -127,7 +127,7 @@ local function list(w)
   end
 end
 
--- Of a window without a state, or with that of another algorithm.
+-- Sets up a window without a state, or with that of another algorithm.
 local function clear(w)
   w.width = w.x / w.y
   w.span = w.kind == STRICT and w.y + 1 or w.y
@@ -159,7 +159,7 @@ local function room(w)
   return w.limit - w.used
 end
 
--- Adds units, up to so many in all.
+-- Adds units, up to `most` in all.
 local function add(w, units, most)
   units = math.min(units, math.max(0, most - w.used))
   if units == 0 then
@@ -224,7 +224,7 @@ local function reset_after_ms(w)
     end
     list(w)
   end
-  -- What was returned leaves a count of 0.
+  -- Returned units can leave a count of 0.
   for i = #w.live, 1, -1 do
     if w.live[i][2] > 0 then
       return forgotten_after_ms(w, w.live[i][1])
@@ -233,7 +233,7 @@ local function reset_after_ms(w)
   return 0
 end
 
--- Writes the sub-windows that were read one by one, of which there are some.
+-- Packs the sub-windows that were read one by one; there is at least one.
 local function pack(w)
   local parts, count = {}, #w.live
   w.origin = w.live[1][1] - 1
@@ -252,7 +252,7 @@ local function encode(w)
     w.live = {}
   end
   if w.live then
-    w.live[1] = w.live[1] or { w.current, 0 } -- nothing is used, which has to be stored somewhere
+    w.live[1] = w.live[1] or { w.current, 0 } -- an unused window is stored with a count of 0
     pack(w)
   end
   local head = string.format(HEAD, w.generation, w.width, w.used, w.origin, w.last, w.newest, w.units)

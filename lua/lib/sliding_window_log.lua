@@ -1,9 +1,9 @@
 -- Sliding window log. Twin of crates/algorithms/src/sliding_window_log.rs.
 --
 -- State: a list of "<ms>:<units>:<running total>", oldest first, one for all
--- admissions of a millisecond. The total makes it possible to find by bisection
--- what is used and when enough of it is forgotten; it wraps. The newest entry
--- ends in ":<generation>", which is taken off when another follows.
+-- admissions of a millisecond. The total, which wraps, lets bisection find what is
+-- used and when enough of it is forgotten. The newest entry ends in ":<generation>",
+-- which is removed when another follows.
 --
 -- w: limit (N), x (W in ms), at (now, or the newest entry's time if later),
 --    shift (what to take off an entry's time), newest (entry), length (of the list),
@@ -41,7 +41,7 @@ local function between(since, upto)
 end
 
 -- The first position in [low, high) whose entry is wanted; `high` if none is.
--- Entries are unwanted up to one, and wanted from there on.
+-- All entries after a wanted one are wanted.
 local function bisect(w, low, high, wanted)
   while low < high do
     local middle = math.floor((low + high) / 2)
@@ -139,7 +139,7 @@ local function rewrite(w)
   w.shift = 0
 end
 
--- Adds this call's units to the newest entry, and drops the entries that count no more.
+-- Adds this call's units to the newest entry, and drops the entries that no longer count.
 local function save(w, ttl)
   if w.added == 0 and w.length > 0 then -- a settlement that gave nothing back
     redis.call('LSET', w.key, -1, string.format(NEWEST, w.newest.at + w.shift, w.newest.units, w.newest.total, w.generation))
@@ -152,7 +152,7 @@ local function save(w, ttl)
     return
   end
   if w.length == 0 then
-    redis.call('DEL', w.key) -- what another algorithm left
+    redis.call('DEL', w.key) -- another algorithm's state
   elseif w.shifted then
     rewrite(w)
   end

@@ -1,4 +1,4 @@
--- The slots of a queue: the time that each admitted request has to itself, and who gives it up.
+-- The slots of a queue: the time that each admitted request has to itself, and its release.
 -- Twin of crates/algorithms/src/slots.rs.
 --
 -- Included after a queue's other functions, some of which it replaces; added: delay_ms, take, free,
@@ -6,11 +6,11 @@
 --
 -- State: the bucket's own, then ":q<parts that drain each ms; 0: no slot was named since>:<accepts
 -- names since, ms>:<freed: start,end;...>:<ms;start,end,turn;...>", all in parts after the bucket's
--- time, or the turns after their own. While units are leased out, the bucket's own alone.
+-- time, turns after their own. While units are leased out, only the bucket's own.
 --
--- b: since, free (lists of start and end), later (what is free again once the caller's clock has reached
---    the bucket's, if nothing is stored before), turns (of start, end and turn; nil: still turns_text),
---    intact (whether they continue what is stored), named (whether slots have names now)
+-- b: since, free (lists of start and end), later (freed time that counts once the caller's clock has reached
+--    the bucket's, if nothing is stored before), turns (of start, end and turn; nil: turns_text is unread),
+--    intact (whether they continue the stored ones), named (whether slots get names now)
 
 local FREE_MAX, TURNS_MAX, TURN_MAX = 8, 256, 2 ^ 50
 local STATE = '^(b%d+:(%d+):(%d+):(%d+)):q(%d+):(%d+):([%d,;]*):([%d,;]*)$'
@@ -21,7 +21,7 @@ local TRIPLE = PAIR .. ',' .. WHOLE
 local load_level, encode_level, charge_behind = M.load, M.encode, M.charge
 local room_behind, wait_behind = M.room, M.wait_ms
 
--- Parts that drain in so many ms; beyond 2^53, where all has, not exactly.
+-- Parts that drain in so many ms, at most 2^53: by then all has drained.
 local function drained_in(b, elapsed)
   return math.min(math.max(0, elapsed) * b.y, 2 ^ 53)
 end
@@ -30,7 +30,7 @@ local function leased_out(b)
   return (b.current or 0) + (b.previous or 0) > 0
 end
 
--- Reads freed time into a list; false if it is none.
+-- Reads freed time into a list; false if it is corrupt.
 local function read_free(list, text, passed)
   local last = 0
   for start, stop in string.gmatch(text, '(%d+),(%d+)') do
@@ -118,7 +118,7 @@ function M.encode(b)
   return string.format(FORMAT, text, b.named and b.y or 0, b.since, free, turns)
 end
 
--- The limit's numbers changed, or its level did: freed time is lost, and the names given so far free
+-- Called when the limit's numbers or its level changed: freed time is lost, and earlier names free
 -- nothing.
 function M.forget(b)
   b.later = {}
@@ -138,7 +138,7 @@ function M.room(b)
   return most
 end
 
--- Which freed time is the earliest that holds a cost whole and starts soon enough.
+-- The index of the earliest freed time that holds a cost whole and starts soon enough.
 local function holding(b, cost)
   for i, span in ipairs(b.free) do
     if span[2] - span[1] >= cost * b.x and math.ceil(span[1] / b.y) <= b.z then
@@ -152,7 +152,7 @@ function M.delay_ms(b, cost)
   return math.ceil((i and b.free[i][1] or b.debt) / b.y)
 end
 
--- Debits, after which what is known now is stored.
+-- Charges debits; the state will then be stored.
 function M.charge(b, units)
   if units > 0 then
     b.later = {}
@@ -172,7 +172,7 @@ function M.wait_ms(b, cost)
 end
 
 -- Adds a cost that fits; returns the name of its slot: start in ms and the parts beyond, since, turn.
--- All are 0 where it has none.
+-- All are 0 if it has no name.
 function M.take(b, cost)
   local i, start = holding(b, cost), b.debt
   if i then
@@ -197,7 +197,7 @@ function M.take(b, cost)
   return b.at + math.floor(start / b.y), start % b.y, b.since, turn
 end
 
--- The part of a slot that is still to come, if any.
+-- The part of a slot that has not passed, if any.
 local function span_of(b, start_ms, parts, units)
   if units > b.limit or parts >= b.y then
     return
@@ -216,7 +216,7 @@ local function span_of(b, start_ms, parts, units)
   end
 end
 
--- Notes that a name of this turn has freed some time.
+-- Records that a name of this turn freed some time.
 local function record_turn(b, start, stop, turn)
   local turns, new = {}, { start, stop, turn }
   local function add(from, to, of)
@@ -247,7 +247,7 @@ local function record_turn(b, start, stop, turn)
   b.turns = turns
 end
 
--- Adds freed time, joined with what it touches.
+-- Adds freed time, joined with spans it touches.
 local function add_free(b, start, stop)
   local free = {}
   for _, span in ipairs(b.free) do
@@ -272,7 +272,7 @@ local function add_free(b, start, stop)
   b.free = free
 end
 
--- Frees slots, each named by 4 numbers and followed by its units; returns whether any was one.
+-- Frees slots, each named by 4 numbers and followed by its units; returns whether any was freed.
 function M.free(b, slots)
   local any = false
   for i = 1, #slots, 5 do

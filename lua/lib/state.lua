@@ -1,16 +1,15 @@
--- Bucket state that is not what an algorithm wrote.
+-- State that is corrupt, or of another algorithm.
 
 local CORRUPT = 'corrupt'
 
--- Whether numbers read from a state are ones that arithmetic can be trusted
--- with: none is negative, so a sum within bounds bounds each of them, and
--- `unit` may be divided by.
+-- Whether arithmetic on numbers read from a state is exact: none is negative, so
+-- a sum within bounds bounds each of them, and `unit` may be divided by.
 local function sound(sum, unit)
   return sum < 2 ^ 53 and unit >= 1 and unit <= 2 ^ 51
 end
 
--- What redis.pcall read of a key: a table where it is of another type. Any other error ends the call: that
--- a right is missing is not the bucket's fault.
+-- What redis.pcall read of a key: a table if it is of another type. Any other error, such as a missing
+-- permission, ends the call: the state is not corrupt.
 local function held(value)
   if type(value) == 'table' and value.err and not string.find(value.err, '^WRONGTYPE') then
     error(value)
@@ -36,7 +35,7 @@ local function foreign(l, tag)
     elseif type(hash) == 'string' then
       generation = string.match(hash, '^%d+$')
     else
-      -- Who may not read slots has never stored any.
+      -- A user who may not read slots never stored any.
       local slots = redis.pcall('ZSCORE', l.key, 'g')
       generation = type(slots) == 'string' and -1 - slots
     end

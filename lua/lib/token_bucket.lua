@@ -7,7 +7,7 @@
 
 local STATE = 'b' .. WHOLE .. ':' .. WHOLE .. ':' .. WHOLE .. ':' .. WHOLE
 
--- A debt stored in other parts, rounded up to these, at most the capacity.
+-- Converts a debt from other parts, rounded up, to at most the capacity.
 local function adopt(b, debt, parts)
   local rest = debt % parts
   local units = (debt - rest) / parts
@@ -17,7 +17,7 @@ local function adopt(b, debt, parts)
   return units * b.x + scale_up(rest, b.x, parts)
 end
 
--- As adopt, of what is owed beyond the capacity.
+-- As adopt, for debt beyond the capacity.
 local function adopt_over(b, over, parts)
   local rest = over % parts
   local units = (over - rest) / parts
@@ -73,7 +73,7 @@ function M.load(b, text)
   end
   debt = over > 0 and math.min(debt + over, 2 ^ 51) or debt
   if at < now then
-    -- The product is built only where it is small.
+    -- The product is computed only if it is small.
     local elapsed = now - at
     debt = elapsed < math.ceil(debt / b.y) and debt - elapsed * b.y or 0
     over = elapsed < math.ceil(over / b.y) and over - elapsed * b.y or 0
