@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn one_address_adds_no_more_than_its_share_and_hides_nobody() {
+    fn one_address_adds_at_most_its_share_of_proxies_and_hides_none() {
         let start = Instant::now();
         let callers = Callers::new(16, start);
         assert!(callers.count_at(address(1), &id(1), start));
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn behind_a_sidecar_the_whole_is_bounded() {
+    fn proxies_behind_a_sidecar_are_bounded_in_total() {
         let start = Instant::now();
         let callers = Callers::new(16, start);
         let loopback = IpAddr::from([127, 0, 0, 6]);
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_filter_calls_itself_does_not_count() {
+    fn an_invalid_proxy_id_does_not_count() {
         let start = Instant::now();
         let callers = Callers::new(16, start);
         for id in [

@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_fail_and_go_on_failing_are_trouble() {
+    fn trouble_is_reported_when_calls_keep_failing() {
         let (calls, mut now) = (StoreCalls::default(), Instant::now());
         assert!(!calls.any());
         for _ in 0..6 {
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn trouble_is_forgotten_where_nobody_asks() {
+    fn trouble_expires_without_new_calls() {
         let (calls, now) = (StoreCalls::default(), Instant::now());
         calls.called(&[], now);
         calls.called(&[], now + LASTING);

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn any_token_of_the_file_admits_and_nothing_else_does() {
+    fn only_tokens_of_the_file_are_accepted() {
         let file = file("# old\n0123456789abcdef\n\n  fedcba9876543210  # not a comment\n");
         assert!(matches!(
             Tokens::load(file.path()),
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_would_admit_nobody_or_anybody_is_refused() {
+    fn a_token_file_without_tokens_or_with_weak_ones_is_refused() {
         for (text, message) in [
             ("", "holds no token"),
             ("# none\n", "holds no token"),

@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_replaced_a_vanished_and_a_new_file_are_changes_once() {
+    fn a_replaced_removed_or_new_file_is_reported_as_changed_once() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tokens");
         fs::write(&path, "one").unwrap();

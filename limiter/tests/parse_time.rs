@@ -43,7 +43,7 @@ fn list(count: usize, item: impl Fn(usize) -> String) -> String {
 }
 
 #[test]
-fn checks_in_json() {
+fn parse_time_of_json_checks_grows_evenly() {
     let read = |body: &String| drop(black_box(json::parse(body.as_bytes())));
     let bodies: [(&str, Make); 8] = [
         ("names of limits", |n| {
@@ -98,7 +98,7 @@ fn checks_in_json() {
 }
 
 #[test]
-fn what_proxies_send() {
+fn decode_time_of_batches_reports_and_headers_grows_evenly() {
     let check = |_| BatchCheck {
         values: (0..100).map(|n| Some(vec![n])).collect(),
         cost: 1,
@@ -158,7 +158,7 @@ fn limits(count: usize, fields: impl Fn(usize) -> String) -> String {
 }
 
 #[test]
-fn documents() {
+fn parse_time_of_documents_grows_evenly() {
     let read = |text: &String| {
         let policy = Policy::from_yaml("limits.yaml", text.as_bytes());
         drop(black_box(policy.map(Compiled::new)));

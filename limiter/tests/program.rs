@@ -67,7 +67,7 @@ impl Running {
 }
 
 #[test]
-fn a_port_in_use_is_said_with_what_to_do() -> Result<()> {
+fn a_port_in_use_is_reported_with_its_flag() -> Result<()> {
     let taken = TcpListener::bind("127.0.0.1:0")?;
     let address = taken.local_addr()?.to_string();
     let output = command(&["--listen", "127.0.0.1:0", "--admin", &address]).output()?;
@@ -101,7 +101,7 @@ fn a_typo_in_the_limits_is_shown_as_a_compiler_would() -> Result<()> {
 }
 
 #[test]
-fn a_store_that_cannot_be_is_said_without_its_password() -> Result<()> {
+fn an_invalid_store_url_is_reported_without_its_password() -> Result<()> {
     for url in [
         "redis://:s3cret@host:none",
         "mysql://:s3cret@host",
@@ -131,7 +131,7 @@ fn wrong_flags_are_usage_errors() -> Result<()> {
 }
 
 #[tokio::test]
-async fn without_its_store_it_starts_and_no_line_shows_the_password() -> Result<()> {
+async fn the_limiter_starts_without_its_store_and_logs_no_password() -> Result<()> {
     let store = format!("redis://:s3cret@127.0.0.1:{}", free_port()?);
     let mut running = Running::start(&["--store", &store, "--drain", "1ms"]).await?;
     running
@@ -151,7 +151,7 @@ async fn without_its_store_it_starts_and_no_line_shows_the_password() -> Result<
 }
 
 #[tokio::test]
-async fn a_hangup_reads_the_limits_again() -> Result<()> {
+async fn sighup_reloads_the_limits() -> Result<()> {
     let dir = TempDir::new()?;
     let path = dir.path().join("limits.yaml");
     let limits = "domain: shop\nlimits: [{name: all, rate: 1/s}]\n";
@@ -167,7 +167,7 @@ async fn a_hangup_reads_the_limits_again() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_second_signal_ends_it_at_once() -> Result<()> {
+async fn a_second_signal_stops_the_limiter_at_once() -> Result<()> {
     let mut running = Running::start(&["--drain", "1h"]).await?;
     running.process.signal(Signal::INT)?;
     running.page_with("/readyz", "shutting down").await?;

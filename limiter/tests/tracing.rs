@@ -174,7 +174,7 @@ async fn a_check_continues_the_trace_of_its_caller() -> Result<()> {
 }
 
 #[tokio::test]
-async fn protobuf_is_what_is_sent_where_nothing_is_said() -> Result<()> {
+async fn traces_are_exported_as_protobuf_by_default() -> Result<()> {
     let (url, exports) = collector()?;
     let mut limiter = Running::start(&[("OTEL_EXPORTER_OTLP_ENDPOINT", &url)]).await?;
     limiter
@@ -189,7 +189,7 @@ async fn protobuf_is_what_is_sent_where_nothing_is_said() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_collector_that_hangs_or_is_away_is_nothing_to_checks() -> Result<()> {
+async fn a_hanging_or_unreachable_collector_does_not_affect_checks() -> Result<()> {
     // The kernel accepts the connections, and nobody reads from them.
     let hangs = TcpListener::bind("127.0.0.1:0")?;
     let away = free_port()?;
@@ -217,7 +217,7 @@ async fn a_collector_that_hangs_or_is_away_is_nothing_to_checks() -> Result<()> 
 }
 
 #[test]
-fn an_endpoint_that_cannot_be_is_told_at_once() -> Result<()> {
+fn an_invalid_collector_endpoint_is_reported_at_startup() -> Result<()> {
     for (url, why) in [
         ("https://collector:4318", "plain http"),
         ("collector", "invalid"),

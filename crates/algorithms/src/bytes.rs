@@ -218,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_state_survives_the_slot() {
+    fn a_state_round_trips_through_its_bytes() {
         let states = [
             State::TokenBucket(TokenBucketState {
                 over: 0,
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_keeps_what_was_freed() {
+    fn a_queue_with_freed_intervals_round_trips_through_its_bytes() {
         let span = |start| Span {
             start,
             end: start + 5,
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_algorithm_wrote_is_refused() {
+    fn invalid_state_bytes_are_refused() {
         assert_eq!(State::from_bytes(&[]), None);
         assert_eq!(State::from_bytes(&[0; STATE_BYTES]), None);
         assert_eq!(State::from_bytes(&[0xff; STATE_BYTES]), None);

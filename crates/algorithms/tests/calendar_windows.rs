@@ -69,7 +69,7 @@ fn a_later_window_starts_at_0_and_an_earlier_one_keeps_the_count() {
 }
 
 #[test]
-fn a_window_that_is_three_ahead_is_a_clocks_fault() {
+fn a_window_three_ahead_is_treated_as_a_clock_error() {
     let state = used(7);
     let now_ms = NOON_MS - 3 * DAY_MS;
     let day = by(CalendarUnit::Day, now_ms);
@@ -83,7 +83,7 @@ fn a_window_that_is_three_ahead_is_a_clocks_fault() {
 }
 
 #[test]
-fn another_unit_keeps_a_count_that_began_in_its_window() {
+fn a_changed_calendar_unit_keeps_a_count_begun_in_its_window() {
     let today = used(7);
     let year = by(CalendarUnit::Year, NOON_MS);
     let this_year = year.evaluate(None, NOON_MS, 6).charge().write.unwrap();
@@ -96,7 +96,7 @@ fn another_unit_keeps_a_count_that_began_in_its_window() {
 }
 
 #[test]
-fn behind_the_edges_that_are_known_windows_have_their_nominal_length() {
+fn windows_beyond_the_known_edges_have_nominal_length() {
     let (day, state) = (by(CalendarUnit::Day, NOON_MS), used(10));
     for days in [4, 5, 400] {
         let now_ms = NOON_MS + days * DAY_MS;
@@ -110,7 +110,7 @@ fn behind_the_edges_that_are_known_windows_have_their_nominal_length() {
 }
 
 #[test]
-fn several_windows_are_one_window_of_a_group() {
+fn grouping_joins_several_calendar_windows_into_one() {
     let day = edges(CalendarUnit::Day, NOON_MS);
     let grouped = day.grouped(3, DAY_MS);
     let length_ms = 3 * DAY_MS;

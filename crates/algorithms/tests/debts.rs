@@ -46,7 +46,7 @@ fn wait_ms(bucket: &Algorithm, state: &State, now_ms: u64) -> u64 {
 }
 
 #[test]
-fn what_is_reported_beyond_the_capacity_drains_before_a_unit_is_left() {
+fn debt_beyond_the_capacity_drains_before_any_unit_is_left() {
     for kind in KINDS {
         let (bucket, state) = (algorithm(kind, RATE, 1000), owing(kind));
         assert_eq!(wait_ms(&bucket, &state, NOW), 201 * 60, "{kind:?}");
@@ -57,7 +57,7 @@ fn what_is_reported_beyond_the_capacity_drains_before_a_unit_is_left() {
 }
 
 #[test]
-fn a_lowered_capacity_forgives_what_was_within_it_alone() {
+fn lowering_the_capacity_forgives_only_debt_within_it() {
     for kind in KINDS {
         let (bucket, state) = (algorithm(kind, RATE, 100), owing(kind));
         assert_eq!(wait_ms(&bucket, &state, NOW), 201 * 60, "{kind:?}");
@@ -68,7 +68,7 @@ fn a_lowered_capacity_forgives_what_was_within_it_alone() {
 }
 
 #[test]
-fn a_clock_far_behind_forgives_none_and_adds_none() {
+fn a_clock_far_behind_neither_forgives_nor_adds_debt() {
     for kind in KINDS {
         let (bucket, state) = (algorithm(kind, RATE, 1000), owing(kind));
         let before = NOW - DAY_MS;

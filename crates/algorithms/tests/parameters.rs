@@ -40,7 +40,7 @@ fn a_period_is_at_least_a_millisecond() {
 }
 
 #[test]
-fn a_bucket_refills_and_a_window_may_admit_nothing() {
+fn a_bucket_must_refill_but_a_window_may_admit_nothing() {
     for kind in BUCKETS {
         assert_eq!(
             refusal(Parameters::new(kind, 0, 1000)),
@@ -57,7 +57,7 @@ fn a_bucket_refills_and_a_window_may_admit_nothing() {
 }
 
 #[test]
-fn a_capacity_names_the_largest_there_is() {
+fn a_refused_capacity_error_names_the_largest_valid_one() {
     for kind in BUCKETS {
         let daily = Parameters::new(kind, 1, 86_400_000);
         let error = refusal(Parameters {
@@ -86,7 +86,7 @@ fn a_capacity_names_the_largest_there_is() {
 }
 
 #[test]
-fn a_window_names_the_largest_rate_there_is() {
+fn a_refused_window_rate_error_names_the_largest_valid_one() {
     for kind in WINDOWS {
         let error = refusal(Parameters::new(kind, u64::MAX, 86_400_000));
         let ParameterError::RateTooLarge { largest } = error else {
@@ -192,7 +192,7 @@ fn a_parameter_of_another_algorithm_is_refused_by_name() {
 }
 
 #[test]
-fn the_quota_is_told_as_people_think_of_it() {
+fn limit_and_window_describe_the_quota_in_user_terms() {
     let bucket = Parameters {
         burst: Some(20),
         ..Parameters::new(Kind::TokenBucket, 7, 60_000)

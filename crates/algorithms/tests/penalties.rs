@@ -79,7 +79,7 @@ impl Bucket {
 }
 
 #[test]
-fn denials_count_for_as_long_as_they_say_from_the_first_on() {
+fn denials_count_within_their_period_from_the_first_one() {
     let mut bucket = Bucket::new();
     assert_eq!(bucket.deny(0, 1).denials, 1);
     assert_eq!(bucket.deny(59_000, 1).denials, 2);
@@ -157,7 +157,7 @@ fn reported_denials_are_counted_before_the_check_is_decided() {
 }
 
 #[test]
-fn what_the_bucket_says_of_a_longer_wait_stands() {
+fn a_penalty_does_not_shorten_the_buckets_longer_wait() {
     let mut bucket = Bucket::new();
     bucket.penalty.for_ms = 10;
     bucket.deny(0, 3);
@@ -168,7 +168,7 @@ fn what_the_bucket_says_of_a_longer_wait_stands() {
 }
 
 #[test]
-fn a_shorter_penalty_ends_where_it_would_have_from_its_begin() {
+fn a_shortened_penalty_ends_relative_to_its_start() {
     let mut bucket = Bucket::new();
     bucket.deny(0, 3);
     bucket.penalty.for_ms = 100_000;

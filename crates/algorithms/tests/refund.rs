@@ -57,7 +57,7 @@ fn random(seed: &mut u64, below: u64) -> u64 {
 }
 
 #[test]
-fn at_the_same_instant_nothing_has_happened() {
+fn a_refund_at_the_same_instant_undoes_the_charge() {
     for kind in KINDS {
         let algorithm = algorithm(kind, 10, 1000);
         let before = charged(&algorithm, None, 5_000, 3).unwrap();
@@ -72,7 +72,7 @@ fn at_the_same_instant_nothing_has_happened() {
 }
 
 #[test]
-fn later_it_never_gives_more_than_was_taken() {
+fn a_later_refund_never_gives_more_than_was_charged() {
     let mut seed = 7;
     let mut given = 0;
     for round in 0..20_000 {

@@ -144,7 +144,7 @@ fn a_lapsed_slot_is_entered_above_the_limit_and_none_is_admitted_until_fewer_are
 }
 
 #[test]
-fn freeing_may_be_repeated_and_frees_nobody_elses() {
+fn freeing_a_slot_repeatedly_frees_no_other_slot() {
     let mut bucket = Bucket::new(2);
     assert!(bucket.take(1) && bucket.take(2));
     for _ in 0..3 {

@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_item_is_in_the_group_of_its_like_in_order() {
+    fn equal_items_form_one_group_in_their_original_order() {
         for count in [0, 1, 2, 3000_u64] {
             let items: Vec<u64> = (0..count).collect();
             let same = |one: &u64, other: &u64| one % 1000 == other % 1000;

@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_identity_is_replaced() {
+    fn an_invalid_stored_identity_is_replaced() {
         let host = SharedData::default();
         host.overwrite(KEY, b"something else");
         assert_eq!(Identity::join(&host, [3; 32]).unwrap().hash_key, [3; 16]);

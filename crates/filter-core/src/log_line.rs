@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_in_a_text_ends_its_line_or_turns_it_around() {
+    fn control_and_bidi_characters_are_escaped_and_the_length_bounded() {
         let text = "store: \u{1b}[31mé\r\n\0\u{85}\u{202e}gnorts\u{2066}\u{2028}\u{200b}!";
         assert_eq!(
             log_line(text),

@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bound_is_never_reached_and_every_number_below_it_is() {
+    fn below_yields_every_number_under_its_bound_and_not_the_bound() {
         let mut random = Random::new(7);
         let mut seen = [false; 5];
         for _ in 0..1000 {

@@ -22,7 +22,7 @@ fn blocks(language: &str) -> Vec<&'static str> {
 }
 
 #[test]
-fn every_pair_fits_together() {
+fn each_cookbook_configuration_supplies_what_its_limits_need() {
     let (configs, files) = (blocks("json"), blocks("yaml"));
     assert_eq!(configs.len(), files.len());
     assert!(configs.len() >= 5);

@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_field_names_the_right_one() {
+    fn an_unknown_field_error_suggests_the_right_field() {
         let mut node = limit(r#"{"name":"a","rate":"1/s"}"#);
         let error = set_field(&mut node, "brust", "1").unwrap_err();
         assert_eq!(

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn the_later_of_two_counts() {
+    fn the_later_of_two_pauses_holds() {
         assert_eq!(Pause::later(None, None), None);
         assert_eq!(Pause::later(Some(until(1)), None), Some(until(1)));
         assert_eq!(Pause::later(Some(until(1)), Some(until(2))), Some(until(2)));

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_rate_is_refused() {
+    fn an_invalid_rate_is_refused() {
         for text in [
             "", "10", "/s", "10/", "10 per s", "10/ s", "-1/s", "+1/s", "1.5/s", "10/5", "10/w",
             "10/days", "10/1day", "10/2week", "10/Day", "10/s/s", "1e3/s", "１/s",

@@ -198,7 +198,7 @@ fn a_limit_that_replaces_another_does_so_even_in_shadow() {
 }
 
 #[test]
-fn filters_get_none_of_them() {
+fn snapshots_for_filters_omit_descriptor_limits() {
     let limits = compiled(
         "  - {name: a, descriptor: [x], rate: 1/s}\n  - {name: b, per: [user], rate: 1/s}\n",
     );

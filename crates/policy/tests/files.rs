@@ -46,7 +46,7 @@ fn every_field_is_read_and_written_back() {
 }
 
 #[test]
-fn a_limits_file_may_be_json_and_come_from_anywhere() {
+fn a_limits_file_may_be_json_or_have_windows_line_ends() {
     let plain = "domain: shop\nlimits:\n  - {name: a, rate: 1/s, description: \"x \u{1f600}\"}\n";
     let expected = Policy::from_yaml("plain.yaml", plain.as_bytes()).unwrap();
     let windows = format!("\u{feff}{}", plain.replace('\n', "\r\n"));

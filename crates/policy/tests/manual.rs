@@ -54,7 +54,7 @@ fn assert_no_warning(file: &str, text: &str) {
 }
 
 #[test]
-fn the_example_of_an_error_is_one() {
+fn the_manuals_example_error_is_real() {
     let text = "domain: shop\nlimits:\n  - name: per-user\n    per: [user]\n    rate: 10/s\n    brust: 20\n";
     let problems = Policy::from_yaml("limits.yaml", text.as_bytes()).unwrap_err();
     assert_eq!(blocks("text")[0].1, problems.to_string());

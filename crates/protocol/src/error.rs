@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_numbers_and_statuses_belong_together() {
+    fn each_error_code_maps_to_its_word_number_and_status() {
         for (code, number, word, status) in ErrorCode::ALL {
             assert_eq!((code.word(), code.http_status()), (word, status));
             let error = ApiError::new(code, "why");
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn that_nothing_was_charged_is_told_beside_the_word() {
+    fn an_error_says_that_nothing_was_charged_in_a_separate_field() {
         let error = ApiError::new(ErrorCode::StoreUntouched, "refused");
         assert_eq!(
             error.to_json(),

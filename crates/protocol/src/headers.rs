@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn live_proxies_go_there_and_back() {
+    fn live_proxies_round_trip() {
         let limits = [(name("per-user"), 3), (name("exports"), 1)];
         let text = format_proxies(4, limits.iter().map(|(limit, count)| (limit, *count)));
         assert_eq!(text, "*=4, per-user=3, exports=1");

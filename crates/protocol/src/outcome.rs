@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn words_go_there_and_back() {
+    fn words_round_trip() {
         for outcome in Outcome::ALL {
             assert_eq!(Outcome::from_word(outcome.word()), Some(outcome));
         }

@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slot_is_what_was_written() {
+    fn a_slot_round_trips_through_text() {
         let slot = Slot {
             start_ms: 1_763_000_040_000,
             parts: 3,

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn short_messages_and_calls_without_a_number_are_none() {
+    fn a_short_message_or_a_call_without_an_id_is_rejected() {
         for message in [&b""[..], b"123", &[0; 4], &[0, 0, 0, 0, 7]] {
             assert_eq!(StreamCall::decode(message), None, "{message:?}");
         }

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn one_never_is_never() {
+    fn one_limit_that_never_passes_removes_the_retry_after() {
         let denied = |name, retry_after_ms| LimitAnswer {
             allowed: false,
             retry_after_ms,

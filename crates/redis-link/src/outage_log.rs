@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reason_is_told_once_and_then_every_half_minute() {
+    fn a_failure_reason_is_logged_once_and_then_every_half_minute() {
         let mut outage = OutageLog::default();
         let start = Instant::now();
         let logged: Vec<u64> = (0..600)
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn another_reason_is_told_at_once() {
+    fn a_different_failure_reason_is_logged_at_once() {
         let mut outage = OutageLog::default();
         let now = Instant::now();
         assert_eq!(outage.failed(&refused(), now), Some(1));
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn after_an_outage_the_next_one_is_told_of() {
+    fn a_new_outage_is_logged_after_the_previous_one_ended() {
         let mut outage = OutageLog::default();
         let lost = Instant::now();
         assert!(outage.over(lost).is_none());
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_hangs_up_again_and_again_is_told_of_as_one_that_is_away() {
+    fn repeated_hang_ups_are_logged_like_one_outage() {
         let mut outage = OutageLog::default();
         let start = Instant::now();
         let mut lines = 0;

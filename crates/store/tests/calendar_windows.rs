@@ -108,7 +108,7 @@ fn admits_n_for_each_label(engine: &mut dyn Engine) {
 }
 
 #[test]
-fn n_for_each_label_in_rust() {
+fn each_window_label_admits_n_in_rust() {
     for seed in 0..40 {
         let (admitted, labels) = run(&mut RustEngine::default(), seed, CalendarUnit::Day, 12);
         assert!(
@@ -120,19 +120,19 @@ fn n_for_each_label_in_rust() {
 }
 
 #[test]
-fn n_for_each_label_in_an_interpreter() {
+fn each_window_label_admits_n_in_an_interpreter() {
     admits_n_for_each_label(&mut LuaRedis::new());
 }
 
 #[test]
 #[ignore = "needs a server"]
-fn n_for_each_label_on_redis() {
+fn each_window_label_admits_n_on_redis() {
     admits_n_for_each_label(&mut Server::start(harness::Engine::Redis));
 }
 
 #[test]
 #[ignore = "needs a server"]
-fn n_for_each_label_on_valkey() {
+fn each_window_label_admits_n_on_valkey() {
     admits_n_for_each_label(&mut Server::start(harness::Engine::Valkey));
 }
 
@@ -167,7 +167,7 @@ fn a_used_up_window_is_kept_until_every_zone_has_left_it() {
 
 /// Outside the edges it passed, a limiter gets no decision, but `stale` and the server's time.
 #[test]
-fn edges_of_another_time_are_stale() {
+fn a_check_outside_its_calendar_edges_is_stale() {
     let mut lua = LuaRedis::new();
     let limiter = |clock_off_ms| Limiter {
         ahead_ms: 0,

@@ -175,7 +175,7 @@ fn kinds() -> Vec<Parameters> {
 
 /// Within one window, what is left rises by exactly what was credited, and by no more than was used.
 #[test]
-fn what_is_given_back_is_left_and_nothing_beyond_the_quota() {
+fn a_credit_raises_what_is_left_up_to_the_quota() {
     for parameters in kinds() {
         let mut redis = LuaRedis::new();
         let mut subject = Subject {
@@ -240,7 +240,7 @@ fn what_is_given_back_is_left_and_nothing_beyond_the_quota() {
 
 /// A credit removes the newest units first, so that it lasts for as long as they would have counted.
 #[test]
-fn a_log_and_sub_windows_forget_the_newest_first() {
+fn a_credit_removes_the_newest_units_of_logs_and_sub_windows_first() {
     for parameters in kinds() {
         if ![Kind::SlidingWindowLog, Kind::SlidingWindowBuckets].contains(&parameters.kind) {
             continue;

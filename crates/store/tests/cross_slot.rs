@@ -292,7 +292,7 @@ fn runs() -> std::ops::Range<u64> {
 }
 
 #[test]
-fn no_interleaving_lets_pass_what_would_not_have_passed_without_the_denied() {
+fn denied_checks_never_cause_over_admission_in_any_interleaving() {
     let (mut passed, mut denied) = (0, 0);
     for seed in runs() {
         let outcome = run(seed, &REFUND.source);
@@ -319,7 +319,7 @@ const DRAINED_SINCE: (&str, &str) = (
 );
 
 #[test]
-fn blind_refunds_are_found_out_by_the_interleavings() {
+fn the_interleavings_detect_blind_refunds() {
     let (drained, instead) = DRAINED_SINCE;
     // Starts at a seed shortly before one that shows the mistake: the second needs many coincidences.
     for (from, rule, instead) in [
@@ -386,7 +386,7 @@ fn a_blind_refund_over_admits() {
 
 /// Retrying a check after one slot has settled would settle twice: its caller can see that.
 #[test]
-fn a_spread_check_knows_whether_it_has_settled() {
+fn a_check_over_several_slots_reports_whether_it_has_settled() {
     let algorithm = Algorithm::new(&Parameters::new(Kind::TokenBucket, 10, 1000)).unwrap();
     let settle = [algorithms::Settlement {
         epoch: START_MS,

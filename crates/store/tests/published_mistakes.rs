@@ -78,7 +78,7 @@ fn requests_of_one_millisecond_all_count() {
 
 /// Time in whole seconds: a window of 1500 ms is one of 1 s or 2 s.
 #[test]
-fn milliseconds_count() {
+fn windows_are_exact_to_the_millisecond() {
     in_both(|engine| {
         let subject = subject(Kind::SlidingWindowLog, 1, 1500, 1);
         assert!(one(engine, &subject, NOW).decision.allowed);
@@ -201,7 +201,7 @@ fn the_wait_is_for_the_whole_cost() {
 
 /// A cost above the limit answered with a time to retry, for ever.
 #[test]
-fn what_can_never_pass_says_never() {
+fn a_cost_above_the_limit_is_denied_with_retry_never() {
     in_both(|engine| {
         for kind in KINDS {
             let decision = one(engine, &subject(kind, 5, 60_000, 6), NOW).decision;

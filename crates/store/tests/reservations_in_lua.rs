@@ -112,7 +112,7 @@ fn the_oldest_of_too_many_reservations_is_forgotten() {
 }
 
 #[test]
-fn a_bucket_knows_the_least_debt_since_16_reservations() {
+fn a_bucket_stores_the_least_debt_since_at_most_16_reservations() {
     let mut both = Both::new(&bucket(1, 60_000, 5000));
     let first = both.reserve(1, 0);
     let flights: Vec<_> = (1..40).map(|n| both.reserve(10 + n % 3, n)).collect();
@@ -124,7 +124,7 @@ fn a_bucket_knows_the_least_debt_since_16_reservations() {
 }
 
 #[test]
-fn what_an_older_reservation_got_back_is_not_a_younger_ones() {
+fn a_younger_reservation_gets_back_nothing_an_older_one_got() {
     let mut both = Both::new(&bucket(20, 1000, 100));
     let older = both.reserve(20, 1);
     let younger = both.reserve(80, 2);

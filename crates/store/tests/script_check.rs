@@ -99,7 +99,7 @@ fn a_check_that_is_refused_leaves_nothing_to_the_next_one() {
 }
 
 #[test]
-fn what_a_call_charges_after_a_step_back_of_the_clock_is_not_undone_by_a_later_denial() {
+fn a_later_denial_keeps_charges_made_after_a_clock_step_back() {
     let redis = LuaRedis::new();
     let bucket = algorithm(Kind::TokenBucket, 10, 1000);
     redis.batch(
@@ -121,7 +121,7 @@ fn what_a_call_charges_after_a_step_back_of_the_clock_is_not_undone_by_a_later_d
 /// The older count weighs by how far into the window the check is: of a state from later than now,
 /// that depends on the window's length when it was written.
 #[test]
-fn a_sliding_window_ahead_of_the_clock_stands_the_same_in_one_call_and_in_many() {
+fn a_sliding_window_ahead_of_the_clock_is_equal_in_one_call_and_in_many() {
     let (before, after) = (
         algorithm(Kind::SlidingWindow, 100, 1500),
         algorithm(Kind::SlidingWindow, 1000, 20_000),
@@ -378,7 +378,7 @@ fn keys_live_a_little_longer_than_they_matter() {
 }
 
 #[test]
-fn the_unit_of_each_bucket_counts_in_a_batch_of_one_form() {
+fn a_batch_respects_the_stored_unit_of_each_bucket() {
     let redis = LuaRedis::new();
     let bucket = algorithm(Kind::TokenBucket, 10, 1000);
     redis.batch(&[one(limit("a", &bucket, 1))], Clock::Injected(NOW));

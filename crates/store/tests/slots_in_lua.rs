@@ -115,7 +115,7 @@ fn act(act: SlotAct, secret: u64) -> Freed {
 }
 
 #[test]
-fn of_a_hundred_renewed_slots_each_that_is_gone_is_named() {
+fn renewing_a_hundred_slots_names_each_missing_one() {
     let bucket = Bucket::new(200);
     for held in [3, 49, 50, 77, 99] {
         bucket.take(NOW, held);
@@ -176,7 +176,7 @@ fn a_set_lives_a_little_longer_than_its_slots() {
 }
 
 #[test]
-fn a_set_of_something_else_is_corrupt() {
+fn a_foreign_sorted_set_is_corrupt() {
     let marks = |generation: &str, at: &str| {
         let bucket = Bucket::new(5);
         let text = ["ZADD", KEY, generation, "g", at, "t"];
@@ -197,7 +197,7 @@ fn a_set_of_something_else_is_corrupt() {
 
 /// The order is the algorithm's, whichever slot was taken first.
 #[test]
-fn of_slots_that_expire_together_the_first_by_name_is_given_back() {
+fn a_refund_takes_the_first_slot_by_name_of_those_expiring_together() {
     let bucket = Bucket::new(5);
     bucket.take(NOW, 9);
     bucket.take(NOW + 5, 10);

@@ -334,7 +334,7 @@ fn compare_slots(twin: &mut dyn Engine, steps: u64) {
 
 /// Many checks of one call: several that ask the same of different buckets, others between them.
 #[test]
-fn in_one_call() {
+fn rust_and_lua_agree_on_many_checks_in_one_call() {
     let lua = LuaRedis::new();
     for seed in first_seed()..first_seed() + steps().div_ceil(2 * STEPS_PER_WALK) {
         let (mut rust, mut walk) = (RustEngine::default(), Walk::new(seed));
@@ -379,7 +379,7 @@ fn in_one_call() {
 
 /// A log's running total starts again at 10^6, three times here.
 #[test]
-fn a_logs_total_wraps() {
+fn rust_and_lua_agree_when_a_logs_total_wraps() {
     let parameters = Parameters::new(Kind::SlidingWindowLog, 100_000, 1000);
     let mut subject = Subject {
         key: "log".to_owned(),
@@ -410,7 +410,7 @@ fn a_logs_total_wraps() {
 /// After a far step back of the clock a query moves the stored times back, and nothing else: grants
 /// do not move to the current sub-window, although the query wanted units there and got none.
 #[test]
-fn a_question_after_a_step_back_leaves_the_grants_of_a_sub_window() {
+fn a_query_after_a_clock_step_back_keeps_sub_window_grants() {
     let parameters = Parameters {
         sub_windows: Some(10),
         ..Parameters::new(Kind::SlidingWindowBuckets, 100, 1000)
@@ -460,7 +460,7 @@ fn a_question_after_a_step_back_leaves_the_grants_of_a_sub_window() {
 
 /// With the server's clock the same answers, and no key that expires before its bucket is unused.
 #[test]
-fn with_the_servers_clock() {
+fn rust_and_lua_agree_with_the_servers_clock() {
     let redis = LuaRedis::new();
     for seed in 0..steps().div_ceil(4 * STEPS_PER_WALK) {
         let mut rust = RustEngine::default();

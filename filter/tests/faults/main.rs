@@ -359,7 +359,7 @@ fn without_faults_each_request_gets_its_decision() {
 }
 
 #[test]
-fn whatever_a_host_call_answers_each_request_is_decided() {
+fn every_request_is_decided_whatever_status_a_host_call_returns() {
     for (function, statuses) in FAULTS {
         for status in statuses {
             for from in [From::Start, From::Configured] {
@@ -376,7 +376,7 @@ fn whatever_a_host_call_answers_each_request_is_decided() {
 }
 
 #[test]
-fn only_what_a_configuration_needs_refuses_it() {
+fn only_failures_of_needed_host_calls_reject_a_configuration() {
     let refusing: Vec<&str> = FAULTS
         .iter()
         .filter(|(function, statuses)| run(Some((*function, statuses[0])), From::Start).is_none())

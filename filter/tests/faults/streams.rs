@@ -77,7 +77,7 @@ fn calls() -> u32 {
 }
 
 #[test]
-fn checks_are_messages_of_a_stream_that_is_open() {
+fn checks_are_sent_on_the_open_stream() {
     in_a_filter(|_| {
         let before = calls();
         assert_eq!(request(3, "/checked", "allowed"), Continued);
@@ -87,7 +87,7 @@ fn checks_are_messages_of_a_stream_that_is_open() {
 }
 
 #[test]
-fn a_stream_that_the_limiter_ends_is_forgotten_by_envoy_and_checks_are_callouts() {
+fn after_the_limiter_ends_a_stream_checks_are_callouts() {
     in_a_filter(|token| {
         let before = calls();
         end(token, 14);
@@ -122,7 +122,7 @@ fn a_stream_whose_limiter_ends_in_an_orderly_way_is_closed_first() {
 
 /// Envoy delivers further messages of the same read to the entry that a cancellation would free.
 #[test]
-fn no_message_has_its_stream_cancelled_at_once() {
+fn a_stream_is_cancelled_only_at_the_end_of_the_turn() {
     in_a_filter(|token| {
         message(token, b"none of a limiter");
         assert!(of(token, |_| ()).is_some());

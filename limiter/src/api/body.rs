@@ -291,7 +291,7 @@ mod tests {
     use std::sync::mpsc;
 
     #[tokio::test]
-    async fn a_client_that_leaves_does_not_start_the_next_body_early() {
+    async fn a_cancelled_decode_keeps_its_permit_until_it_finishes() {
         let bodies = Arc::new(Bodies::new(256 << 10, Gauge::default()));
         let large = Bytes::from(vec![0; LARGE + 1]);
         let (started, has_started) = tokio::sync::oneshot::channel();

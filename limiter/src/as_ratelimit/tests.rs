@@ -114,7 +114,7 @@ fn stores_of_all_kinds_are_named() {
 }
 
 #[test]
-fn files_are_found_where_the_runtime_has_them() {
+fn the_runtime_variables_set_the_configuration_folder() {
     let found = translated(&[
         ("REDIS_URL", "/r"),
         ("RUNTIME_ROOT", "/data"),
@@ -128,7 +128,7 @@ fn files_are_found_where_the_runtime_has_them() {
 }
 
 #[test]
-fn what_cannot_be_done_is_an_error_or_a_note() {
+fn an_unsupported_variable_is_an_error_or_a_note() {
     let redis = ("REDIS_URL", "/run/redis.sock");
     for wrong in [
         ("BACKEND_TYPE", "memcache"),

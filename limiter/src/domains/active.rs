@@ -143,7 +143,7 @@ mod tests {
     use protocol::LeaseRequest;
 
     #[test]
-    fn a_check_weighs_what_the_limits_that_match_it_cost() {
+    fn the_weight_of_a_check_follows_the_limits_that_match_it() {
         let text = "domain: shop\nlimits:\n  \
             - {name: cheap, match: {what: cheap}, rate: 1/s}\n  \
             - {name: dear, match: {what: dear}, algorithm: sliding_window_buckets, rate: 100/1m, sub_windows: 1000}\n";

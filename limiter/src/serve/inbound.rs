@@ -168,7 +168,7 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 
     #[test]
-    fn strangers_share_one_rate_and_nobody_saves_up() {
+    fn strangers_share_one_read_rate_and_idle_time_earns_no_credit() {
         let (strangers, now) = (Strangers::default(), Instant::now());
         let ms = Duration::from_millis;
         // The first read is free, and delays those that follow.
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_bytes_of_strangers_take_their_time_and_are_all_read() {
+    async fn bytes_of_strangers_are_throttled_but_all_read() {
         let strangers = Arc::<Strangers>::default();
         let started = Instant::now();
         let read = (0..8_u8).map(async |id| {

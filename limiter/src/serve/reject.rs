@@ -40,7 +40,7 @@ mod tests {
     use super::ANSWER;
 
     #[test]
-    fn the_answer_is_as_long_as_it_says() {
+    fn the_rejection_states_its_content_length() {
         let text = std::str::from_utf8(ANSWER).unwrap();
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
         assert!(head.contains(&format!("content-length: {}\r\n", body.len())));

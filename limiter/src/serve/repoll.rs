@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_future_that_wakes_itself_a_few_times_goes_on_and_wakes_nobody() {
+    fn a_self_waking_future_is_polled_again_up_to_three_times_in_place() {
         for (wakes, polled, reached) in [(0, 1, 0), (1, 2, 0), (3, 4, 0), (4, 4, 1), (9, 4, 1)] {
             let (mut repoll, polls) = restless(wakes);
             let task = Arc::new(Task::default());

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_can_go_on_does_before_the_connection_writes() {
+    fn ready_requests_run_before_the_connection_writes() {
         let (mut streams, log) = (Streams::default(), Log::default());
         let arrivals = streams.arrivals();
         let mut replies = Vec::new();

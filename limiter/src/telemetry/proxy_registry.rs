@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proxy_stays_for_ten_seconds_with_what_it_sent_last() {
+    fn a_proxy_stays_for_ten_seconds_with_its_last_report() {
         let registry = ProxyRegistry::default();
         let shop: Name = "shop".parse().unwrap();
         let first = Revision {
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn made_up_proxies_take_a_bounded_place_and_give_it_back() {
+    fn invented_proxies_take_bounded_memory_and_expire() {
         let registry = ProxyRegistry::default();
         let shop: Name = "shop".parse().unwrap();
         let now = Instant::now();
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn the_entries_of_a_domain_are_known_while_every_proxy_lists_its_own() {
+    fn a_domains_entries_are_known_only_if_every_proxy_lists_its_own() {
         let registry = ProxyRegistry::default();
         let shop: Name = "shop".parse().unwrap();
         let start = Instant::now();
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn made_up_entries_take_a_bounded_place_and_give_it_back() {
+    fn invented_entries_take_bounded_memory_and_expire() {
         let registry = ProxyRegistry::default();
         let shop: Name = "shop".parse().unwrap();
         let start = Instant::now();

@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_configuration_is_what_its_file_would_say() {
+    fn an_xds_configuration_equals_its_file_form() {
         let limit = RateLimitPolicy {
             unit: 4,
             requests_per_unit: 7,

@@ -5,7 +5,7 @@ use anyhow::Result;
 use crate::support::{PER_USER, Service, quick};
 
 #[tokio::test]
-async fn it_tells_what_it_has() -> Result<()> {
+async fn readyz_reports_the_store_and_the_domains() -> Result<()> {
     let service = Service::with(PER_USER).await?;
     let report = service.admin("/readyz").send().await?.json()?;
     assert_eq!(report["message"], "ready");
@@ -19,7 +19,7 @@ async fn it_tells_what_it_has() -> Result<()> {
 }
 
 #[tokio::test]
-async fn no_limits_at_all_is_ready_too() -> Result<()> {
+async fn a_limiter_without_limits_is_ready() -> Result<()> {
     let store = store::open(&store::StoreUrl::Memory, store::Options::default())?;
     let service = Service::start(store, quick())?;
     service.readiness(200, "no limits yet").await?;

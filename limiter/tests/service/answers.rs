@@ -67,7 +67,7 @@ async fn every_wrong_request_gets_its_error() -> Result<()> {
 }
 
 #[tokio::test]
-async fn paths_methods_encodings_and_parameters_that_are_not_there_are_said() -> Result<()> {
+async fn unknown_paths_methods_encodings_and_parameters_are_refused() -> Result<()> {
     let service = Service::with(PER_USER).await?;
     let cases = [
         (service.get("/"), 404, "not_found"),
@@ -134,7 +134,7 @@ fn garbage() -> impl Strategy<Value = Vec<u8>> {
 }
 
 #[test]
-fn any_bytes_get_a_decision_or_an_error_of_the_askers() -> Result<()> {
+fn arbitrary_bytes_get_a_decision_or_a_client_error() -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -211,7 +211,7 @@ async fn a_check_that_must_match_is_refused_if_nothing_does() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_batch_tells_answers_and_errors_apart() -> Result<()> {
+async fn a_batch_returns_an_answer_or_an_error_for_each_check() -> Result<()> {
     let service = Service::with(PER_USER).await?;
     let checks = json!([
         {"descriptor": {"user": "a"}},

@@ -93,7 +93,7 @@ async fn a_request_too_many_is_refused_and_the_others_are_answered() -> Result<(
 }
 
 #[tokio::test]
-async fn a_connection_too_many_is_told_so() -> Result<()> {
+async fn a_connection_over_the_limit_is_refused_with_503() -> Result<()> {
     let one = Settings {
         max_connections: 1,
         ..quick()
@@ -137,7 +137,7 @@ async fn checks_gather_while_the_store_is_busy_and_leave_together() -> Result<()
 }
 
 #[tokio::test]
-async fn whoever_leaves_is_not_charged_and_takes_no_answer_along() -> Result<()> {
+async fn a_client_that_leaves_is_not_charged_and_others_get_their_answers() -> Result<()> {
     let store = Scripted::with(PER_USER, 0).await?;
     let service = Arc::new(Service::ready_on(store.clone(), quick()).await?);
     let busy = hold(&service, &store, 4).await?;
@@ -183,7 +183,7 @@ async fn a_connection_that_asks_nothing_is_closed() -> Result<()> {
 
 /// Announced bodies that are not sent take no memory, and only few may be slow.
 #[tokio::test]
-async fn announced_bodies_cost_nobody_else_an_answer() -> Result<()> {
+async fn slow_request_bodies_do_not_block_other_clients() -> Result<()> {
     let service = Service::with(PER_USER).await?;
     let head = "POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: 262144\r\n\r\n ";
     let mut slow = Vec::new();
@@ -204,7 +204,7 @@ async fn announced_bodies_cost_nobody_else_an_answer() -> Result<()> {
 
 /// Bytes that a connection has sent count until the answer, and are bounded per connection.
 #[tokio::test]
-async fn what_one_connection_sends_is_bounded() -> Result<()> {
+async fn the_bytes_held_for_one_connection_are_bounded() -> Result<()> {
     const SHARE: u64 = 8 << 20;
     let large = Settings {
         max_body: 3 << 20,

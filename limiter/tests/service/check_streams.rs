@@ -288,7 +288,7 @@ async fn a_call_that_is_too_large_is_refused_and_the_stream_goes_on() -> Result<
 }
 
 #[tokio::test]
-async fn what_is_no_call_ends_the_stream() -> Result<()> {
+async fn an_invalid_message_ends_the_stream() -> Result<()> {
     let service = Service::with(PER_USER).await?;
     let mut compressed = framed(&call(1, &["a"]));
     compressed[0] = 1;
@@ -315,7 +315,7 @@ async fn what_is_no_call_ends_the_stream() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_message_that_stays_in_parts_ends_the_stream() -> Result<()> {
+async fn an_incomplete_message_ends_the_stream() -> Result<()> {
     let service = Service::with(PER_USER).await?;
     let mut proxy = Proxy::of(&service).await?;
     proxy.send(framed(&call(1, &["a"]))[..30].to_vec()).await?;
@@ -324,7 +324,7 @@ async fn a_message_that_stays_in_parts_ends_the_stream() -> Result<()> {
 }
 
 #[tokio::test]
-async fn of_a_stream_sixteen_calls_are_worked_on_and_the_others_wait() -> Result<()> {
+async fn a_stream_processes_sixteen_calls_at_once_and_the_others_wait() -> Result<()> {
     let store = Scripted::with(PER_USER, 0).await?;
     let settings = Settings {
         max_body: 16 * 1024,
@@ -349,7 +349,7 @@ async fn of_a_stream_sixteen_calls_are_worked_on_and_the_others_wait() -> Result
 }
 
 #[tokio::test]
-async fn a_client_that_reads_no_answers_is_read_no_further_and_then_cut() -> Result<()> {
+async fn a_client_that_reads_no_answers_is_throttled_and_then_disconnected() -> Result<()> {
     let settings = Settings {
         idle_timeout: Duration::from_millis(500),
         ..quick()
@@ -371,7 +371,7 @@ async fn a_client_that_reads_no_answers_is_read_no_further_and_then_cut() -> Res
 
 /// A proxy whose window is exactly used up by the first answer.
 #[tokio::test]
-async fn calls_whose_answers_a_client_takes_none_of_do_not_stay() -> Result<()> {
+async fn calls_of_a_client_that_reads_no_answers_are_dropped() -> Result<()> {
     let settings = Settings {
         idle_timeout: Duration::from_millis(500),
         ..quick()
@@ -463,7 +463,7 @@ async fn a_connection_has_a_bounded_number_of_streams() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_stream_is_grpc_over_http2() -> Result<()> {
+async fn a_stream_requires_grpc_over_http2() -> Result<()> {
     let service = Service::with(PER_USER).await?;
     let reply = service
         .post(CHECK_STREAM, "")
@@ -480,7 +480,7 @@ async fn a_stream_is_grpc_over_http2() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_limiter_that_ends_answers_what_it_was_sent() -> Result<()> {
+async fn a_stopping_limiter_answers_the_calls_it_received() -> Result<()> {
     let settings = Settings {
         drain: Duration::from_millis(300),
         ..quick()
@@ -540,7 +540,7 @@ async fn a_proxy_that_does_not_close_its_side_is_not_waited_for() -> Result<()> 
 }
 
 #[tokio::test]
-async fn a_stream_that_is_reset_leaves_nothing() -> Result<()> {
+async fn a_reset_stream_leaves_no_resources_behind() -> Result<()> {
     let store = Scripted::with(PER_USER, 0).await?;
     let service = Service::ready_on(store.clone(), quick()).await?;
     let mut proxy = Proxy::of(&service).await?;

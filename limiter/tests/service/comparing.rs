@@ -42,7 +42,7 @@ async fn compared(service: &Service, domain: &str, outcome: &str, count: u64) ->
 }
 
 #[tokio::test]
-async fn what_the_other_service_decides_otherwise_is_counted() -> Result<()> {
+async fn different_decisions_of_the_other_service_are_counted() -> Result<()> {
     let other = Service::with(&limits(3)).await?;
     let service = comparing(2, format!("http://{}", other.data)).await?;
     let expected = [200, 200, 429, 429];

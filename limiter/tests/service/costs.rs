@@ -27,7 +27,7 @@ fn token(answer: &Value) -> Result<&str> {
 }
 
 #[tokio::test]
-async fn what_was_not_used_is_given_back_once() -> Result<()> {
+async fn unused_units_are_given_back_once() -> Result<()> {
     let service = Service::with(TOKENS).await?;
     let first = reserve(&service, json!({})).await?;
     assert_eq!(first["remaining"], 900, "{first}");
@@ -65,7 +65,7 @@ async fn what_was_not_used_is_given_back_once() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_token_that_is_none_is_refused() -> Result<()> {
+async fn an_invalid_settlement_token_is_refused() -> Result<()> {
     let service = Service::with(TOKENS).await?;
     let refused = post(&service, "/v1/settle", json!({"token": "x", "cost": 1})).await?;
     assert_eq!(refused["error"]["field"], "token", "{refused}");

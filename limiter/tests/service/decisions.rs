@@ -149,7 +149,7 @@ async fn a_peek_charges_nothing_and_asks_for_its_cost() -> Result<()> {
 }
 
 #[tokio::test]
-async fn decisions_are_counted_by_limit_and_peeks_are_none() -> Result<()> {
+async fn decisions_are_counted_by_limit_and_peeks_are_not() -> Result<()> {
     let service = Service::with(
         "  - {name: per-user, per: [user], rate: 1/1d}\n  - {name: trial, rate: 1/1d, enforce: 0%}\n",
     )

@@ -123,7 +123,7 @@ async fn a_domain_that_never_loaded_is_unavailable_not_unknown() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_stale_check_is_asked_again_under_the_new_policy() -> Result<()> {
+async fn a_stale_check_is_retried_with_the_new_policy() -> Result<()> {
     let store = Scripted::with(PER_USER, 1000).await?;
     let service = Service::ready_on(store.clone(), quick()).await?;
     publish(&service.store, TWENTY).await?;
@@ -152,7 +152,7 @@ async fn a_stale_check_is_not_forced_while_the_store_cannot_confirm() -> Result<
 }
 
 #[tokio::test]
-async fn an_edit_of_the_limits_file_is_in_force_and_a_broken_one_is_not() -> Result<()> {
+async fn an_edit_of_the_limits_file_takes_effect_unless_it_is_broken() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("limits.yaml");
     limits_file(&path, PER_USER)?;
@@ -175,7 +175,7 @@ async fn an_edit_of_the_limits_file_is_in_force_and_a_broken_one_is_not() -> Res
 }
 
 #[tokio::test]
-async fn a_limits_file_that_is_wrong_from_the_start_ends_it() -> Result<()> {
+async fn the_limiter_does_not_start_with_a_broken_limits_file() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("limits.yaml");
     fs::write(&path, BROKEN)?;

@@ -47,7 +47,7 @@ async fn proxies_are_counted_over_all_replicas() -> Result<()> {
 
 #[tokio::test]
 #[ignore = "needs a server"]
-async fn limits_beyond_those_counted_one_by_one_have_the_count_of_the_domain() -> Result<()> {
+async fn with_too_many_limits_proxies_are_counted_per_domain() -> Result<()> {
     let server = Server::start(Engine::Valkey).await?;
     let one = |n: usize| {
         format!("  - {{name: limit-{n}, per: [user], rate: 10/1d, match: {{n: '{n}'}}}}\n")
@@ -68,7 +68,7 @@ async fn limits_beyond_those_counted_one_by_one_have_the_count_of_the_domain() -
 }
 
 #[tokio::test]
-async fn with_tokens_only_who_has_one_may_ask_and_they_can_be_changed() -> Result<()> {
+async fn only_clients_with_a_current_token_are_answered() -> Result<()> {
     let tokens = tempfile::NamedTempFile::new()?;
     fs::write(tokens.path(), "first-token-0000\n")?;
     let settings = Settings {

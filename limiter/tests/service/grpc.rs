@@ -124,7 +124,7 @@ async fn bad_calls_get_a_status() -> Result<()> {
 }
 
 #[tokio::test]
-async fn many_descriptors_take_no_memory_that_stays() -> Result<()> {
+async fn many_descriptors_leave_no_memory_in_use() -> Result<()> {
     let service = Service::with(LIMITS).await?;
     for n in 0..20 {
         let descriptors = (0..1000).map(|m| {
@@ -146,7 +146,7 @@ async fn many_descriptors_take_no_memory_that_stays() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_token_is_wanted_but_for_health() -> Result<()> {
+async fn every_call_except_health_requires_a_token() -> Result<()> {
     let dir = TempDir::new()?;
     let tokens = dir.path().join("tokens");
     fs::write(&tokens, "a-token-of-the-rate-limit-service\n")?;

@@ -121,7 +121,7 @@ async fn a_watch_of_an_unknown_service_stays() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_connection_watches_a_few_and_each_that_ends_makes_room() -> Result<()> {
+async fn watches_per_connection_are_bounded_and_ended_ones_make_room() -> Result<()> {
     let service = Service::with(PER_USER).await?;
     let mut sender = connect(service.data).await?;
     let mut watches = Vec::new();
@@ -148,7 +148,7 @@ async fn a_connection_watches_a_few_and_each_that_ends_makes_room() -> Result<()
 }
 
 #[tokio::test]
-async fn a_connection_of_an_age_ends_with_its_watch() -> Result<()> {
+async fn a_connection_at_its_maximum_age_ends_with_its_watch() -> Result<()> {
     let settings = Settings {
         max_connection_age: Some(Duration::from_millis(50)),
         ..quick()

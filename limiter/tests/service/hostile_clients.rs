@@ -73,7 +73,7 @@ async fn send_without_reading(address: SocketAddr, request: &str) -> Result<usiz
 const SOCKETS: usize = 16 << 20;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_reads_no_answers_is_not_read_any_more_and_cut_off() -> Result<()> {
+async fn a_client_that_reads_no_answers_is_throttled_and_disconnected() -> Result<()> {
     let service = Service::with_settings(PER_USER, impatient()).await?;
     let requests = [
         "GET /nothing HTTP/1.1\r\nhost: x\r\n\r\n",
@@ -91,7 +91,7 @@ async fn whoever_reads_no_answers_is_not_read_any_more_and_cut_off() -> Result<(
 }
 
 #[tokio::test]
-async fn what_is_no_request_is_told_so_on_both_ports() -> Result<()> {
+async fn a_malformed_request_gets_an_error_on_both_ports() -> Result<()> {
     let service = Service::with(PER_USER).await?;
     let long = format!(
         "GET / HTTP/1.1\r\nhost: x\r\nlong: {}\r\n\r\n",
@@ -134,7 +134,7 @@ fn get(uri: &str) -> Result<Request<()>> {
 }
 
 #[tokio::test]
-async fn streams_without_a_window_are_few_and_end() -> Result<()> {
+async fn a_client_that_opens_no_window_is_disconnected() -> Result<()> {
     let service = Service::with_settings(PER_USER, impatient()).await?;
     let mut client = without_window(service.data).await?;
     let mut waiting = Vec::new();
@@ -173,7 +173,7 @@ async fn a_clients_first_flight_is_answered_whole() -> Result<()> {
 /// Neither a client without a token nor, while many answers are unsent, an authorized client holds
 /// many streams.
 #[tokio::test]
-async fn who_shows_no_token_has_few_streams() -> Result<()> {
+async fn a_client_without_a_token_may_hold_few_streams() -> Result<()> {
     let (service, _file) = with_token(quick()).await?;
     let mut client = without_window(service.data).await?;
     let mut health = Vec::new();
@@ -235,7 +235,7 @@ async fn silent_connections_make_room() -> Result<()> {
 }
 
 #[tokio::test]
-async fn requests_without_a_token_do_not_keep_a_place() -> Result<()> {
+async fn connections_without_a_token_make_room_for_authorized_ones() -> Result<()> {
     let two = Settings {
         max_connections: 2,
         ..quick()
@@ -279,7 +279,7 @@ async fn health_checkers_keep_their_connection_if_there_are_few() -> Result<()> 
 }
 
 #[tokio::test]
-async fn a_connection_says_something_in_time() -> Result<()> {
+async fn a_connection_without_a_complete_request_is_closed_in_time() -> Result<()> {
     let service = Service::with_settings(PER_USER, impatient()).await?;
     for address in [service.data, service.admin] {
         let mut stream = TcpStream::connect(address).await?;
@@ -293,7 +293,7 @@ async fn a_connection_says_something_in_time() -> Result<()> {
 
 /// A page in somebody's browser can send simple requests to any address that the browser reaches.
 #[tokio::test]
-async fn web_pages_are_refused() -> Result<()> {
+async fn requests_that_web_pages_can_send_are_refused() -> Result<()> {
     let service = Service::with(PER_USER).await?;
     let body = r#"{"domain":"shop","descriptor":{"user":"a"}}"#;
     for kind in [

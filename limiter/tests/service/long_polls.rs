@@ -67,7 +67,7 @@ async fn back(service: &Service) -> Result<()> {
 
 #[tokio::test]
 #[ignore = "needs a server"]
-async fn a_poll_is_answered_with_the_edit_or_when_its_time_is_over() -> Result<()> {
+async fn a_poll_is_answered_on_an_edit_or_when_its_wait_ends() -> Result<()> {
     let server = Server::start(Engine::Valkey).await?;
     publish(&server.store()?, PER_USER).await?;
     let service = Service::ready_on(server.store()?, patient()).await?;
@@ -90,7 +90,7 @@ async fn a_poll_is_answered_with_the_edit_or_when_its_time_is_over() -> Result<(
 }
 
 #[tokio::test]
-async fn no_poll_is_held_longer_than_a_limiter_holds_any() -> Result<()> {
+async fn no_poll_is_held_longer_than_max_poll_wait() -> Result<()> {
     let settings = Settings {
         max_poll_wait: Duration::from_millis(200),
         ..quick()
@@ -102,7 +102,7 @@ async fn no_poll_is_held_longer_than_a_limiter_holds_any() -> Result<()> {
 }
 
 #[tokio::test]
-async fn whoever_has_something_else_is_answered_at_once() -> Result<()> {
+async fn a_poll_with_another_revision_is_answered_at_once() -> Result<()> {
     let service = with(PER_USER).await?;
     for has in [None, Some("7-0000000000000007")] {
         let reply = poll(&service, has, WAIT).await??;
@@ -118,7 +118,7 @@ async fn whoever_has_something_else_is_answered_at_once() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_deletion_and_a_new_domain_end_it_too() -> Result<()> {
+async fn deleting_or_creating_a_domain_ends_a_long_poll() -> Result<()> {
     let service = with(PER_USER).await?;
     let has = newest(&service).await?;
     let deleted = poll(&service, Some(&has), WAIT);
@@ -136,7 +136,7 @@ async fn a_deletion_and_a_new_domain_end_it_too() -> Result<()> {
 }
 
 #[tokio::test]
-async fn it_is_no_work_and_no_more_are_held_than_there_may_be_connections() -> Result<()> {
+async fn long_polls_are_not_inflight_and_bounded_by_max_connections() -> Result<()> {
     let narrow = Settings {
         max_inflight: 1,
         max_connections: 2,
@@ -169,7 +169,7 @@ async fn it_is_no_work_and_no_more_are_held_than_there_may_be_connections() -> R
 }
 
 #[tokio::test]
-async fn whoever_leaves_is_not_held_any_more() -> Result<()> {
+async fn a_long_poll_ends_when_its_client_leaves() -> Result<()> {
     let service = with(PER_USER).await?;
     let has = newest(&service).await?;
     let stayer = poll(&service, Some(&has), WAIT);
@@ -187,7 +187,7 @@ async fn whoever_leaves_is_not_held_any_more() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_limiter_that_leaves_holds_none() -> Result<()> {
+async fn a_stopping_limiter_holds_no_polls() -> Result<()> {
     let settings = Settings {
         drain: PATIENCE,
         ..patient()
@@ -219,7 +219,7 @@ async fn a_limiter_that_leaves_holds_none() -> Result<()> {
 
 /// A limiter that cannot see edits must not keep proxies from polling others that can.
 #[tokio::test]
-async fn a_limiter_that_cannot_ask_its_store_holds_none() -> Result<()> {
+async fn a_limiter_that_cannot_reach_its_store_holds_no_polls() -> Result<()> {
     let store = Scripted::with(PER_USER, 1000).await?;
     let service = Service::ready_on(store.clone(), patient()).await?;
     let has = newest(&service).await?;
@@ -243,7 +243,7 @@ async fn a_limiter_that_cannot_ask_its_store_holds_none() -> Result<()> {
 
 #[tokio::test]
 #[ignore = "needs a server"]
-async fn a_store_that_hangs_ends_it_before_that_is_an_error() -> Result<()> {
+async fn a_long_poll_ends_without_an_error_when_the_store_hangs() -> Result<()> {
     let server = Server::start(Engine::Valkey).await?;
     publish(&server.store()?, PER_USER).await?;
     let service = Service::ready_on(server.store()?, patient()).await?;
@@ -258,7 +258,7 @@ async fn a_store_that_hangs_ends_it_before_that_is_an_error() -> Result<()> {
 
 /// A possibly stale limiter does not revert a proxy to limits that were replaced.
 #[tokio::test]
-async fn limits_of_a_later_edit_are_replaced_only_by_what_the_store_has() -> Result<()> {
+async fn a_limiter_without_its_store_does_not_revert_a_newer_revision() -> Result<()> {
     let store = Scripted::with(PER_USER, 1000).await?;
     let service = Service::ready_on(store.clone(), patient()).await?;
     let has = "2-0000000000000007".to_owned();
@@ -280,7 +280,7 @@ async fn limits_of_a_later_edit_are_replaced_only_by_what_the_store_has() -> Res
 
 /// The limiter sees that there is an edit, and cannot load it.
 #[tokio::test]
-async fn a_limiter_that_cannot_read_an_edit_holds_none_and_takes_nobody_back() -> Result<()> {
+async fn a_limiter_that_cannot_load_an_edit_holds_and_reverts_no_poll() -> Result<()> {
     let store = Scripted::with(PER_USER, 1000).await?;
     let service = Service::ready_on(store.clone(), patient()).await?;
     let has = newest(&service).await?;
@@ -302,7 +302,7 @@ async fn a_limiter_that_cannot_read_an_edit_holds_none_and_takes_nobody_back() -
 /// A proxy that received an edit from one replica, and polls another a moment later.
 #[tokio::test]
 #[ignore = "needs a server"]
-async fn a_limiter_that_did_not_hear_of_an_edit_yet_asks_the_store_first() -> Result<()> {
+async fn a_poll_with_a_newer_revision_makes_the_limiter_read_the_store() -> Result<()> {
     let server = Server::start(Engine::Valkey).await?;
     let store = server.store()?;
     publish(&store, PER_USER).await?;

@@ -105,7 +105,7 @@ async fn a_valkey_that_hangs_finds_no_backlog_when_it_wakes_up() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a server"]
-async fn a_restarted_server_is_found_again_and_its_loss_is_said() -> Result<()> {
+async fn the_limiter_reconnects_to_an_emptied_server_and_reports_the_loss() -> Result<()> {
     let server = Server::start(Engine::Redis).await?;
     let service = on(&server, PER_USER).await?;
     let _server = server.restart_empty().await?;
@@ -134,7 +134,7 @@ async fn a_store_that_is_away_at_the_start_is_waited_for() -> Result<()> {
 
 #[tokio::test]
 #[ignore = "needs a server"]
-async fn a_store_that_no_check_went_to_yet_is_not_away() -> Result<()> {
+async fn a_store_without_any_check_yet_counts_as_up() -> Result<()> {
     let server = Server::start(Engine::Valkey).await?;
     publish(&server.store()?, PER_USER).await?;
     let service = Service::ready_on(server.store()?, quick()).await?;
@@ -147,7 +147,7 @@ async fn a_store_that_no_check_went_to_yet_is_not_away() -> Result<()> {
 /// The first check has no time to dial and to load a script of 60 KB.
 #[tokio::test]
 #[ignore = "needs a server"]
-async fn who_is_ready_has_connections_and_scripts_for_checks() -> Result<()> {
+async fn a_ready_limiter_has_connections_and_loaded_scripts() -> Result<()> {
     for engine in [Engine::Redis, Engine::Valkey] {
         let server = Server::start(engine).await?;
         publish(&server.store()?, PER_USER).await?;
@@ -164,7 +164,7 @@ async fn who_is_ready_has_connections_and_scripts_for_checks() -> Result<()> {
 
 /// The store never answers this check, so only the limiter's own timeout can.
 #[tokio::test]
-async fn a_store_that_keeps_no_timeout_does_not_keep_the_asker() -> Result<()> {
+async fn a_check_times_out_when_the_store_never_answers() -> Result<()> {
     let store = Scripted::with(PER_USER, 0).await?;
     let service = Service::ready_on(store, settings()).await?;
     let reply = service.ask(json!({"descriptor": {"user": "a"}})).await?;

@@ -68,7 +68,7 @@ async fn each_penalty_is_counted_when_it_begins() -> Result<()> {
 }
 
 #[tokio::test]
-async fn what_a_proxy_reports_begins_a_penalty_too() -> Result<()> {
+async fn denials_reported_by_a_proxy_begin_a_penalty() -> Result<()> {
     let service = Service::with(LIMITS).await?;
     let answer = report(&service, "bob", 2).await?;
     assert!(answer.allowed && answer.penalty.left_ms == 0, "{answer:?}");

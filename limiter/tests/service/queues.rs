@@ -64,7 +64,7 @@ async fn a_check_may_ask_for_a_shorter_delay_than_the_queue_has() -> Result<()> 
 }
 
 #[tokio::test]
-async fn a_slot_that_is_none_is_refused() -> Result<()> {
+async fn an_invalid_slot_is_refused() -> Result<()> {
     let service = Service::with(EXPORTS).await?;
     for wrong in ["", "1.2.3", "soon", "-1.0.0.0.1"] {
         let fields = json!({"descriptor": {}, "free": {"exports": wrong}});
@@ -77,7 +77,7 @@ async fn a_slot_that_is_none_is_refused() -> Result<()> {
 
 /// The store decides after the client has given up.
 #[tokio::test]
-async fn a_slot_whose_asker_has_given_up_is_freed() -> Result<()> {
+async fn the_slot_of_a_client_that_gave_up_is_freed() -> Result<()> {
     let store = Scripted::with(EXPORTS, 1).await?;
     let service = Service::ready_on(store.clone(), quick()).await?;
     ask(&service, json!({})).await?;

@@ -82,7 +82,7 @@ async fn an_answer_names_the_limit_and_what_is_left() -> Result<()> {
 }
 
 #[tokio::test]
-async fn what_nothing_limits_is_ok_and_counted() -> Result<()> {
+async fn a_descriptor_without_a_limit_is_ok_and_counted() -> Result<()> {
     let service = Service::with("  - {name: a, descriptor: [a], rate: 1/h}\n").await?;
     let none = [
         descriptor(&[("b", "1")]),
@@ -183,13 +183,13 @@ fn reported_limits() -> String {
 }
 
 #[tokio::test]
-async fn what_was_used_is_charged_beyond_the_limit() -> Result<()> {
+async fn reported_usage_is_charged_even_beyond_the_limit() -> Result<()> {
     reports(&Service::with(&reported_limits()).await?).await
 }
 
 #[tokio::test]
 #[ignore = "needs a server"]
-async fn what_was_used_is_charged_beyond_the_limit_in_redis_and_valkey() -> Result<()> {
+async fn reported_usage_is_charged_beyond_the_limit_in_redis_and_valkey() -> Result<()> {
     for engine in [Engine::Redis, Engine::Valkey] {
         let server = Server::start(engine).await?;
         let store = server.store()?;

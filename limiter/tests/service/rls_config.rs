@@ -55,7 +55,7 @@ async fn error_becomes(service: &Service, words: Option<&str>) -> Result<()> {
 }
 
 #[tokio::test]
-async fn edits_are_in_force_and_what_is_wrong_is_not() -> Result<()> {
+async fn valid_edits_take_effect_and_invalid_ones_do_not() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("shop.yaml");
     fs::write(&path, shop(10))?;
@@ -114,7 +114,7 @@ async fn a_swapped_volume_is_read_as_a_whole() -> Result<()> {
 }
 
 #[tokio::test]
-async fn what_is_wrong_from_the_start_ends_it() -> Result<()> {
+async fn the_limiter_does_not_start_with_an_invalid_configuration() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let missing = folder.path().join("missing");
     let store = open(&StoreUrl::Memory, Options::default())?;
@@ -223,7 +223,7 @@ async fn files_give_way_to_edits_in_the_store() -> Result<()> {
 /// Even after the pause before limits are published again.
 #[tokio::test]
 #[ignore = "needs a server"]
-async fn what_is_wrong_stays_an_error_until_it_is_right() -> Result<()> {
+async fn an_invalid_file_stays_an_error_until_it_is_corrected() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("shop.yaml");
     fs::write(&path, shop(10))?;

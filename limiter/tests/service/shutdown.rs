@@ -84,7 +84,7 @@ async fn under_load_every_request_is_answered() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_request_under_way_is_answered_and_then_it_ends() -> Result<()> {
+async fn a_request_in_flight_is_answered_before_the_limiter_ends() -> Result<()> {
     let store = Scripted::with(PER_USER, 0).await?;
     let service = Service::ready_on(store.clone(), quick()).await?;
     let mut stream = BufReader::new(TcpStream::connect(service.data).await?);
@@ -133,7 +133,7 @@ async fn while_leaving_it_is_not_ready_but_answers() -> Result<()> {
 }
 
 #[tokio::test]
-async fn waiters_get_their_denial_and_idle_connections_do_not_hold_it_up() -> Result<()> {
+async fn shutdown_denies_waiting_checks_and_ignores_idle_connections() -> Result<()> {
     let patient = Settings {
         max_wait: Duration::from_hours(2),
         last_answers: Duration::from_hours(2),

@@ -117,7 +117,7 @@ async fn a_slot_lives_as_long_as_it_is_renewed_and_may_be_entered_again() -> Res
 }
 
 #[tokio::test]
-async fn many_are_named_in_one_call_and_what_is_wrong_is_refused() -> Result<()> {
+async fn one_call_names_many_slots_and_invalid_ones_are_refused() -> Result<()> {
     let service = Service::with(
         "  - {name: in-flight, per: [user], algorithm: concurrency, limit: 2}\n  \
            - {name: exports, match: {user: carol}, algorithm: leaky_bucket, rate: 1/s, over_limit: queue}\n",

@@ -9,7 +9,7 @@ use crate::support::{PATIENCE, Server, Service, publish, quick, write};
 /// Evicted buckets count as unused; lost limits stay in force.
 #[tokio::test]
 #[ignore = "needs a server"]
-async fn a_server_that_evicts_gives_everybody_a_new_start_and_is_found_out() -> Result<()> {
+async fn an_evicting_server_resets_buckets_and_is_reported() -> Result<()> {
     for engine in [Engine::Redis, Engine::Valkey] {
         let server = Server::start(engine).await?;
         let service = on(&server).await?;
@@ -48,7 +48,7 @@ async fn a_server_that_evicts_gives_everybody_a_new_start_and_is_found_out() -> 
 /// As after a failover to a replica that did not have the last edit.
 #[tokio::test]
 #[ignore = "needs a server"]
-async fn edits_that_the_store_forgot_are_told_of() -> Result<()> {
+async fn edits_lost_by_the_store_are_reported() -> Result<()> {
     let server = Server::start(Engine::Redis).await?;
     let service = on(&server).await?;
     let lost = "rl_policy_lost_edits_total{domain=\"shop\"}";
@@ -75,7 +75,7 @@ async fn edits_that_the_store_forgot_are_told_of() -> Result<()> {
 
 #[tokio::test]
 #[ignore = "needs a server"]
-async fn of_a_deleted_domain_the_snapshot_tells_who_deleted_it() -> Result<()> {
+async fn the_snapshot_of_a_deleted_domain_names_who_deleted_it() -> Result<()> {
     let server = Server::start(Engine::Redis).await?;
     let service = on(&server).await?;
     let deleted = write(

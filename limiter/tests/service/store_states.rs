@@ -184,7 +184,7 @@ async fn a_script_that_is_gone_is_sent_again_within_the_same_check() -> Result<(
 
 #[tokio::test]
 #[ignore = "needs a server"]
-async fn of_a_server_that_hangs_only_the_first_checks_are_in_doubt() -> Result<()> {
+async fn with_a_hanging_server_only_the_first_checks_are_uncertain() -> Result<()> {
     let server = Server::start(Engine::Redis).await?;
     let service = on(&server).await?;
     server.pause()?;
@@ -222,7 +222,7 @@ async fn a_bucket_that_holds_something_else_charges_nothing() -> Result<()> {
 /// call.
 #[tokio::test]
 #[ignore = "needs a server"]
-async fn a_lacking_right_leaves_it_open() -> Result<()> {
+async fn a_missing_right_leaves_open_whether_a_check_was_charged() -> Result<()> {
     let server = Server::start(Engine::Redis).await?;
     let service = on(&server).await?;
     let rights = ["ACL", "SETUSER", "default", "-@write"];
@@ -235,7 +235,7 @@ async fn a_lacking_right_leaves_it_open() -> Result<()> {
 
 /// The store gets only four calls at once; checks waiting behind them were never sent.
 #[tokio::test]
-async fn what_waits_behind_calls_that_hang_was_not_charged() -> Result<()> {
+async fn checks_queued_behind_hanging_calls_are_not_charged() -> Result<()> {
     let store = Scripted::with(PER_USER, 0).await?;
     let settings = Settings {
         store_timeout: TIMEOUT,
@@ -263,7 +263,7 @@ async fn what_waits_behind_calls_that_hang_was_not_charged() -> Result<()> {
 
 /// One uncertain check of a batch makes the whole batch uncertain.
 #[tokio::test]
-async fn the_error_of_a_whole_batch_is_its_most_doubtful() -> Result<()> {
+async fn one_uncertain_check_makes_the_error_of_its_batch_uncertain() -> Result<()> {
     let store = Scripted::with(PER_USER, 1000).await?;
     let service = Service::ready_on(store.clone(), quick()).await?;
     let refused = || StoreError::Unreachable("nobody there".to_owned()).into();
@@ -284,7 +284,7 @@ async fn the_error_of_a_whole_batch_is_its_most_doubtful() -> Result<()> {
 
 #[tokio::test]
 #[ignore = "needs a server"]
-async fn a_domain_beyond_those_followed_is_not_said_to_have_no_limits() -> Result<()> {
+async fn a_domain_beyond_the_followed_ones_is_not_reported_as_unknown() -> Result<()> {
     let server = Server::start(Engine::Redis).await?;
     let running = on(&server).await?;
     let add = "for i = 1, 4096 do redis.call('SADD', KEYS[1], 'domain-' .. i) end";

@@ -45,7 +45,7 @@ fn count(observed: &ActivitySummary, limit: &str, outcome: Outcome, by: DecidedB
 
 #[tokio::test]
 #[ignore = "needs a server"]
-async fn polls_and_checks_tell_who_follows_the_limits_and_how_far() -> Result<()> {
+async fn polls_and_checks_report_each_proxys_revision() -> Result<()> {
     let server = Server::start(Engine::Valkey).await?;
     let store = server.store()?;
     publish(&store, PER_USER).await?;
@@ -100,8 +100,7 @@ async fn polls_and_checks_tell_who_follows_the_limits_and_how_far() -> Result<()
 
 #[tokio::test]
 #[ignore = "needs a server"]
-async fn the_entries_of_a_domain_are_known_once_every_proxy_of_every_limiter_listed_its_own()
--> Result<()> {
+async fn a_domains_entries_are_known_once_all_proxies_of_all_limiters_list_them() -> Result<()> {
     let server = Server::start(Engine::Valkey).await?;
     let store = server.store()?;
     publish(&store, PER_USER).await?;
@@ -135,7 +134,7 @@ async fn the_entries_of_a_domain_are_known_once_every_proxy_of_every_limiter_lis
 
 #[tokio::test]
 #[ignore = "needs a server"]
-async fn decisions_and_denied_buckets_are_told() -> Result<()> {
+async fn decisions_and_denied_buckets_are_reported() -> Result<()> {
     const LIMITS: &str = "
   - {name: per-user, per: [user], rate: 2/1d}
   - {name: trial, per: [user], rate: 1/1d, enforce: 0%}
@@ -217,7 +216,7 @@ fn report(proxy: &str) -> Report {
 
 #[tokio::test]
 #[ignore = "needs a server"]
-async fn what_proxies_decide_by_themselves_is_told_as_well() -> Result<()> {
+async fn local_decisions_of_proxies_are_reported_too() -> Result<()> {
     let server = Server::start(Engine::Valkey).await?;
     let store = server.store()?;
     publish(&store, PER_USER).await?;
@@ -285,7 +284,7 @@ async fn what_proxies_decide_by_themselves_is_told_as_well() -> Result<()> {
 /// A reporting client cannot create labels, count a limiter's decisions twice, or overflow a
 /// counter.
 #[tokio::test]
-async fn what_proxies_report_is_in_the_metrics_under_limits_that_there_are() -> Result<()> {
+async fn proxy_reports_appear_in_the_metrics_of_existing_limits() -> Result<()> {
     let service = Service::with(PER_USER).await?;
     assert!(service.allows("a").await?);
     let tally = |of, by, count| Tally {
@@ -334,7 +333,7 @@ async fn what_proxies_report_is_in_the_metrics_under_limits_that_there_are() -> 
 
 #[tokio::test]
 #[ignore = "needs a server"]
-async fn checks_that_got_no_decision_are_told_once_the_store_is_back() -> Result<()> {
+async fn checks_without_a_decision_are_reported_once_the_store_is_back() -> Result<()> {
     let server = Server::start(Engine::Redis).await?;
     let store = server.store()?;
     publish(&store, PER_USER).await?;

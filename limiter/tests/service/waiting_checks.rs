@@ -35,7 +35,7 @@ async fn a_check_that_waits_is_allowed_when_its_turn_comes() -> Result<()> {
 }
 
 #[tokio::test]
-async fn what_cannot_come_in_time_is_answered_at_once() -> Result<()> {
+async fn a_check_that_cannot_pass_in_time_is_denied_at_once() -> Result<()> {
     let limits = "  - {name: per-user, per: [user], rate: 1/1d}\n";
     let service = Service::with_settings(limits, patient()).await?;
     assert!(service.allows("a").await?);
@@ -51,7 +51,7 @@ async fn what_cannot_come_in_time_is_answered_at_once() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_wait_that_makes_no_sense_is_refused() -> Result<()> {
+async fn an_invalid_wait_is_refused() -> Result<()> {
     let service = Service::with(SLOW).await?;
     for wrong in [
         json!({"descriptor": {}, "wait_ms": 30_001}),
@@ -67,7 +67,7 @@ async fn a_wait_that_makes_no_sense_is_refused() -> Result<()> {
 }
 
 #[tokio::test]
-async fn waiters_are_bounded_and_are_no_load() -> Result<()> {
+async fn waiting_checks_are_bounded_and_do_not_count_as_inflight() -> Result<()> {
     let one = Settings {
         max_waiters: 1,
         max_inflight: 1,
@@ -97,7 +97,7 @@ async fn waiters_are_bounded_and_are_no_load() -> Result<()> {
 }
 
 #[tokio::test]
-async fn what_a_waiter_holds_is_counted() -> Result<()> {
+async fn the_memory_of_a_waiting_check_is_counted() -> Result<()> {
     let service = Service::with("  - {name: all, rate: 1/3s}\n").await?;
     let service = Arc::new(service);
     assert!(service.allows("a").await?);

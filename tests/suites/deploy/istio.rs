@@ -58,7 +58,7 @@ fn every_plugins_configuration_is_one_of_the_filters() {
 /// A Sidecar resource restricts egress: applying a plugin must not apply one, and none may cover a
 /// whole namespace.
 #[test]
-fn only_a_file_of_its_own_narrows_what_proxies_know() {
+fn each_sidecar_resource_has_its_own_file_and_a_selector() {
     for path in manifests() {
         let documents = documents(&path);
         let narrows = |document: &Value| document["kind"] == "Sidecar";
@@ -190,7 +190,7 @@ async fn the_sidecars_plugin_lets_out_what_goes_out() {
 }
 
 #[test]
-fn the_sidecars_plugin_says_which_way_itself() {
+fn the_sidecars_plugin_sets_its_direction_itself() {
     let plugin = documents(&format!("{FOLDER}/sidecar.yaml")).remove(0);
     let config = plugin["spec"]["pluginConfig"].to_string();
     let config = Config::from_json(config.as_bytes()).unwrap();

@@ -149,7 +149,7 @@ fn everything_together_is_of_its_schemas() {
 }
 
 #[test]
-fn each_component_can_be_had_alone() {
+fn each_component_renders_alone() {
     let base = rendered(&[]);
     for component in COMPONENTS {
         let with = rendered(&[component]);
@@ -257,7 +257,7 @@ fn no_secret_is_shipped() {
 }
 
 #[test]
-fn everything_that_runs_says_what_it_is() {
+fn every_workload_has_the_standard_labels() {
     for doc in rendered(&COMPONENTS) {
         let Some(template) = doc.pointer("/spec/template/metadata/labels") else {
             continue;

@@ -141,7 +141,7 @@ fn said<'a>(all: &'a str, command: &str) -> &'a str {
 }
 
 #[test]
-fn a_new_user_gets_a_limit_by_the_readme_and_around_by_the_index() {
+fn the_commands_of_the_readme_and_the_docs_index_work() {
     if unshare().is_none() {
         println!("skipped: no network namespace can be made here");
         return;

@@ -40,7 +40,7 @@ fn systemd_accepts_the_unit_and_finds_it_locked_down() {
 
 /// systemd starts no unit whose credential is missing.
 #[test]
-fn what_the_unit_loads_is_made_by_the_commands_above_it() {
+fn commands_in_the_units_comments_create_the_files_it_loads() {
     let unit = text(UNIT);
     let loads = unit.lines().filter_map(|line| {
         let credential = line.strip_prefix("LoadCredential=")?;
@@ -89,7 +89,7 @@ async fn the_variables_start_a_limiter() {
 }
 
 #[tokio::test]
-async fn a_reload_does_not_end_it() {
+async fn a_reload_does_not_stop_the_limiter() {
     let programs = Programs::from_env().unwrap();
     let dir = tempfile::tempdir().unwrap();
     let port = free_port().unwrap();

@@ -111,7 +111,7 @@ async fn limiters_and_operators_have_what_they_need_and_a_restart_loses_nothing(
 }
 
 #[tokio::test]
-async fn a_probe_may_ping_and_nothing_else_and_who_has_no_password_nothing_at_all() {
+async fn a_probe_may_only_ping_and_a_client_without_password_nothing() {
     let programs = Programs::from_env().unwrap();
     let (dir, port) = (TempDir::new().unwrap(), free_port().unwrap());
     let _valkey = start(&programs, port, dir.path()).await;
@@ -131,7 +131,7 @@ async fn a_probe_may_ping_and_nothing_else_and_who_has_no_password_nothing_at_al
 
 /// Valkey must not start with the published placeholders as passwords.
 #[test]
-fn it_does_not_start_with_the_users_as_they_are_shipped() {
+fn valkey_does_not_start_with_the_shipped_placeholder_passwords() {
     let programs = Programs::from_env().unwrap();
     let dir = TempDir::new().unwrap();
     let mut valkey = Command::new(&programs.valkey);

@@ -37,7 +37,7 @@ fn files_are_of_githubs_schemas() {
 /// Unpinned actions, excessive permissions, untrusted text in commands, credentials left in
 /// checkouts, caches that a release would trust.
 #[test]
-fn workflows_give_no_stranger_a_way_in() {
+fn workflows_pass_the_security_audit() {
     let mut check = Command::new(variable("RL_TEST_DIST_CHECKERS").join("bin/zizmor"));
     check.args(["--offline", "--persona", "pedantic"]);
     check.args(files("workflows"));

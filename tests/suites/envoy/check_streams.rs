@@ -62,7 +62,7 @@ async fn open(stage: &Stage) {
 }
 
 #[tokio::test]
-async fn checks_by_a_stream_are_decided_to_the_unit() {
+async fn checks_on_a_stream_admit_exactly_the_limit() {
     let stage = streaming(&[PER_USER]).start().await;
     open(&stage).await;
     let answered = stat(&stage, "rl_callouts.answered").await;
@@ -106,7 +106,7 @@ async fn a_limiter_that_ends_under_load_fails_no_call() {
 /// Envoy keeps a pointer to a stream that its limiter ended. It must survive many of these, a change
 /// of the filter's configuration, and its own shutdown.
 #[tokio::test]
-async fn limiters_that_are_killed_cost_their_calls_and_never_an_envoy() {
+async fn killing_limiters_fails_their_calls_but_never_crashes_envoy() {
     let plan = streaming(&["{name: all, rate: 1000000/s}"]).shipped_timeouts();
     let mut delivered = Delivered::of(plan).await;
     let port = delivered.port;

@@ -67,7 +67,7 @@ async fn the_answer_over_a_limit_is_as_configured() {
 }
 
 #[tokio::test]
-async fn what_the_service_says_of_its_own_limits_is_never_loosened() {
+async fn tighter_limit_headers_of_the_service_are_kept() {
     let stage = alone(&["{name: ours, rate: 10/10s, burst: 20, scope: proxy}"])
         .start()
         .await;

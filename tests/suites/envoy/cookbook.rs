@@ -101,7 +101,7 @@ fn whole(status: &str, body: &str) -> Vec<Act> {
 
 /// The cost of each response, at each of the page's limits that apply to its path.
 #[tokio::test]
-async fn tokens_of_each_provider_whole_and_streamed() {
+async fn tokens_of_each_provider_are_charged_whole_and_streamed() {
     let chat: Vec<&str> = [CHAT_EVENT; 20].to_vec();
     let with_usage = [&chat[..], &[CHAT_USAGE, "data: [DONE]\n\n"]].concat();
     let without = [&chat[..], &["data: [DONE]\n\n"]].concat();
@@ -154,7 +154,7 @@ async fn tokens_of_each_provider_whole_and_streamed() {
 }
 
 #[tokio::test]
-async fn five_failed_logins_of_an_account_and_any_number_of_others() {
+async fn an_account_gets_five_failed_logins_and_unlimited_successful_ones() {
     let answers = vec![
         ("/login?account=eve", vec![plain("401 No", &[], b"")]),
         ("/login?account=bob", vec![plain("200 OK", &[], b"")]),
@@ -213,7 +213,7 @@ async fn an_address_that_goes_on_after_its_denials_is_locked_out() {
 }
 
 #[tokio::test]
-async fn dear_and_cheap_endpoints_have_one_budget() {
+async fn expensive_and_cheap_endpoints_share_one_budget() {
     let paths = ["/export/a", "/search", "/other"];
     let answers = paths.map(|path| (path, vec![plain("200 OK", &[], b"")]));
     let service = Service::start(answers.to_vec()).await;
@@ -242,7 +242,7 @@ async fn dear_and_cheap_endpoints_have_one_budget() {
 }
 
 #[tokio::test]
-async fn plans_by_a_claim_and_addresses_whatever_the_key() {
+async fn plans_limit_by_claim_and_addresses_regardless_of_the_key() {
     let service = Service::start(vec![("/x", vec![plain("200 OK", &[], b"")])]).await;
     let stage = stage("plans", &service).await;
     let request = |path: &str, plan: &str, key: &str| -> Request {

@@ -63,7 +63,7 @@ async fn a_denied_call_gets_a_trailers_only_response() {
 }
 
 #[tokio::test]
-async fn a_stream_is_one_request_however_much_is_said() {
+async fn a_grpc_stream_is_one_request_however_many_messages_it_has() {
     let echo = Echo::start().await;
     let limit = "{name: per-user, per: [user], rate: 1/1h}";
     let stage = before(&echo, &[limit]).start().await;
@@ -92,7 +92,7 @@ const NEVER: &str = "{name: slow, match: {path: /shop.Orders/Export}, algorithm:
                      rate: 1/1h, burst: 100, over_limit: queue, max_delay: 1000h}";
 
 #[tokio::test]
-async fn calls_in_a_queue_keep_what_was_said_until_their_turn() {
+async fn queued_calls_keep_their_messages_until_their_turn() {
     let echo = Echo::start().await;
     let queue = "{name: slow, algorithm: leaky_bucket, rate: 5/s, burst: 10, over_limit: queue}";
     let stage = before(&echo, &[queue]).start().await;
@@ -111,7 +111,7 @@ async fn calls_in_a_queue_keep_what_was_said_until_their_turn() {
 }
 
 #[tokio::test]
-async fn a_held_call_that_leaves_takes_nothing_along() {
+async fn a_held_call_that_is_reset_affects_no_other_call() {
     let echo = Echo::start().await;
     let stage = before(&echo, &[NEVER]).start().await;
     let client = connection(&stage).await;
@@ -232,7 +232,7 @@ async fn calls_that_come_together_are_checked_together() {
 
 /// The end-of-turn callback comes through a shared queue of the plugin, which its successor reuses.
 #[tokio::test]
-async fn and_so_they_are_after_every_change_of_the_configuration() {
+async fn calls_are_still_checked_together_after_configuration_changes() {
     const CALLS: usize = 40;
     let (echo, gate) = (Echo::start().await, Gate::start().await.unwrap());
     let limit = "{name: per-user, per: [user], rate: 1000/1d}";

@@ -81,7 +81,7 @@ async fn claims_of_any_kind_are_counted_and_split_no_answer() {
 }
 
 #[tokio::test]
-async fn whoever_makes_a_claim_is_not_skipped() {
+async fn a_request_with_any_claim_is_not_skipped() {
     let limit =
         "{name: per-subject, per: [subject, case], if_missing: skip, rate: 1/1h, scope: proxy}";
     let stage = alone(&[limit])

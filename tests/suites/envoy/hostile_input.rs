@@ -24,7 +24,7 @@ async fn a_header_that_is_not_utf8_is_limited_like_any_other() {
 }
 
 #[tokio::test]
-async fn a_path_has_one_spelling() {
+async fn all_spellings_of_a_path_share_one_limit() {
     let stage = limits(&["{name: orders, match: {path: /api/orders}, rate: 2/1h}"])
         .start()
         .await;

@@ -31,7 +31,7 @@ async fn local_limiting_goes_on_with_what_was_left() {
 }
 
 #[tokio::test]
-async fn what_was_admitted_without_the_limiter_is_charged_when_it_is_back() {
+async fn local_admissions_are_charged_when_the_limiter_is_back() {
     let mut stage = limits(&["{name: per-user, per: [user], rate: 100/1h}"])
         .start()
         .await;
@@ -57,7 +57,7 @@ async fn what_was_admitted_without_the_limiter_is_charged_when_it_is_back() {
 /// A limiter without its store reports that nothing was charged, so every local admission is charged
 /// later: the limit admits no unit too many.
 #[tokio::test]
-async fn what_was_admitted_without_redis_is_charged_when_it_is_back() {
+async fn admissions_without_redis_are_charged_when_it_is_back() {
     for away in [Away::Stopped, Away::Full] {
         let mut stage = limits(&["{name: per-user, per: [user], rate: 40/1d}"])
             .start()
@@ -156,7 +156,7 @@ async fn limits_outlive_a_store_and_limiters_that_lost_them() {
 }
 
 #[tokio::test]
-async fn each_limit_fails_as_it_says() {
+async fn each_limit_follows_its_on_failure_setting() {
     let mut stage = limits(&[
         "{name: open, match: {path: /open}, rate: 1/1h, on_failure: allow}",
         "{name: closed, match: {path: /closed}, rate: 1000/1h, on_failure: deny}",

@@ -24,7 +24,7 @@ async fn a_shadow_limit_reports_and_lets_pass() {
 }
 
 #[tokio::test]
-async fn over_a_degrading_limit_the_service_gets_a_header() {
+async fn the_service_gets_a_header_over_a_degrading_limit() {
     let stage = limits(&["{name: search, per: [user], rate: 2/1h, over_limit: degrade}"])
         .start()
         .await;
@@ -88,7 +88,7 @@ const NEVER: &str = "{name: slow, match: {path: /slow}, algorithm: leaky_bucket,
                      burst: 1000, over_limit: queue, max_delay: 1000h, scope: proxy}";
 
 #[tokio::test]
-async fn no_more_are_held_than_may_be_and_who_leaves_makes_room() {
+async fn held_requests_are_bounded_and_one_that_leaves_makes_room() {
     let stage = alone(&[NEVER])
         .workers(1)
         .filter(|config| config["hold"] = json!({"max": 3}))

@@ -46,7 +46,7 @@ async fn a_check_that_is_too_large_is_decided_alone() {
 }
 
 #[tokio::test]
-async fn nobody_passes_a_used_up_limit_because_of_it() {
+async fn an_oversized_check_opens_no_limit_for_other_requests() {
     let stage = small_bodies(OPEN).start().await;
     let alice = stage.get("/", "alice");
     assert_eq!(statuses(&alice, 5).await, [200; 5]);

@@ -47,7 +47,7 @@ async fn stage() -> Stage {
 }
 
 #[tokio::test]
-async fn who_hammers_is_denied_long_after_its_window_and_others_are_not() {
+async fn only_the_penalized_client_is_denied_long_after_its_window() {
     let stage = stage().await;
     let (alice, bob) = (stage.get("/", "alice"), stage.get("/", "bob"));
     let denied = hammer(&alice).await;

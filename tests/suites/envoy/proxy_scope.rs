@@ -39,7 +39,7 @@ async fn a_bucket_of_the_proxy_makes_no_calls() {
 }
 
 #[tokio::test]
-async fn a_precheck_spares_the_limiter_what_it_would_deny() {
+async fn a_precheck_denies_before_the_limiter_is_called() {
     let stage = limits(&["{name: per-user, per: [user], rate: 5/1h, precheck: 100%}"])
         .access_log()
         .start()

@@ -57,7 +57,7 @@ async fn a_client_that_leaves_a_queue_makes_room_for_the_next() {
 }
 
 #[tokio::test]
-async fn what_is_refused_for_want_of_a_place_costs_nothing_anywhere() {
+async fn a_request_refused_for_lack_of_a_place_is_charged_nowhere() {
     let stage = limits(&[SLOW, DAILY])
         .workers(1)
         .filter(|config| config["hold"] = json!({"max": 1}))

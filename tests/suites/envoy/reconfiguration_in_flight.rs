@@ -99,7 +99,7 @@ async fn checks_in_flight_are_answered_under_the_configuration_that_sent_them() 
 }
 
 #[tokio::test]
-async fn what_is_torn_down_with_its_checks_in_flight_leaves_nothing_behind() {
+async fn tearing_down_a_filter_with_checks_in_flight_leaves_nothing_behind() {
     const REQUESTS: usize = 24;
     let gate = Gate::start().await.unwrap();
     let delivered = Delivered::of(patient(&gate, "1")).await;

@@ -167,7 +167,7 @@ async fn a_replica_that_restarts_under_load_affects_no_check() {
 }
 
 #[tokio::test]
-async fn one_that_answers_503_is_left_out() {
+async fn a_replica_that_answers_503_is_left_out() {
     let mut stage = two_limiters().start().await;
     stage.stop_one_limiter().await;
     let _fake = refusing_in_place_of_the_stopped(&stage).await;

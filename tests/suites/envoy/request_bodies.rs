@@ -99,7 +99,7 @@ async fn read_until(stream: &mut TcpStream, text: &str) {
 const BODY: &[u8] = br#"{"messages":[{"content":"\"max_tokens\":1"}],"max_tokens":321}"#;
 
 #[tokio::test]
-async fn a_body_says_what_is_reserved_or_the_default_is() {
+async fn a_body_determines_the_reserve_or_the_default_applies() {
     let limiter = Limiter::start().await;
     let stage = stage(&limiter, true, true).await;
     let each: Vec<&[u8]> = BODY.chunks(1).collect();
@@ -222,7 +222,7 @@ async fn requests_without_a_body_to_read_do_not_wait() {
 }
 
 #[tokio::test]
-async fn without_bodies_from_envoy_or_for_the_filter_the_default_is_reserved() {
+async fn the_default_is_reserved_if_the_filter_gets_or_reads_no_body() {
     for (passed_on, read) in [(false, true), (true, false), (false, false)] {
         let limiter = Limiter::start().await;
         let stage = stage(&limiter, passed_on, read).await;

@@ -133,7 +133,7 @@ fn cases() -> Vec<Case> {
 }
 
 #[tokio::test]
-async fn what_passes_is_unchanged_and_says_the_cost() {
+async fn responses_pass_unchanged_and_their_cost_is_charged() {
     let cases = cases();
     let acts = cases.iter().map(|(path, acts, ..)| (*path, acts.clone()));
     let service = Service::start(acts.collect()).await;

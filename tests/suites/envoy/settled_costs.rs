@@ -47,7 +47,7 @@ pub fn used(stage: &Stage, limit: &str, bucket: &[&str], quota: u64) -> u64 {
 }
 
 #[tokio::test]
-async fn of_a_thousand_guesses_at_once_five_pass_and_right_logins_count_nothing() {
+async fn of_a_thousand_wrong_logins_five_pass_and_right_ones_cost_nothing() {
     let service = Service::start(vec![
         ("/login/wrong", vec![plain("401 No", &[], b"")]),
         ("/login/right", vec![plain("200 OK", &[], b"")]),

@@ -3,7 +3,7 @@
 use crate::stage::{header, limits, statuses};
 
 #[tokio::test]
-async fn what_one_limit_denies_is_charged_to_no_other() {
+async fn a_request_denied_by_one_limit_is_charged_to_no_other() {
     let stage = limits(&[
         "{name: everything, rate: 100/1h}",
         "{name: per-user, per: [user], rate: 3/1h}",

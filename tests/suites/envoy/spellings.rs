@@ -110,7 +110,7 @@ async fn a_used_up_sign_in_is_used_up_in_every_spelling_and_method() {
 }
 
 #[tokio::test]
-async fn orders_and_the_whole_api_are_held_to_in_every_spelling() {
+async fn order_and_api_limits_apply_to_every_spelling_of_a_path() {
     let limits = [shipped("per-user"), shipped("orders")];
     let limits: Vec<&str> = limits.iter().map(String::as_str).collect();
     for limit in limits {
@@ -139,7 +139,7 @@ async fn orders_and_the_whole_api_are_held_to_in_every_spelling() {
 }
 
 #[tokio::test]
-async fn buckets_of_paths_are_of_paths_and_not_of_spellings() {
+async fn all_spellings_of_a_path_share_one_bucket() {
     let plan = alone(&[
         "{name: paths, match: {host: shop.example}, per: [path], rate: 1/1h, scope: proxy}",
         "{name: targets, match: {host: raw.example}, per: [target], rate: 1/1h, scope: proxy}",

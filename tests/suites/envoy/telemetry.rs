@@ -114,7 +114,7 @@ async fn denials_that_no_limiter_sees_are_shown_with_the_rest() {
 }
 
 #[tokio::test]
-async fn what_is_admitted_by_leases_is_counted_with_the_rest() {
+async fn requests_admitted_by_leases_are_counted_in_the_statistics() {
     let stage = limits(&["{name: fast, per: [user], rate: 1000/s, lease: {ttl: 100ms}}"])
         .start()
         .await;

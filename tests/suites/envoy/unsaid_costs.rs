@@ -68,7 +68,7 @@ async fn charged(stage: &Stage, path: &str, units: [u64; 3]) {
 }
 
 #[tokio::test]
-async fn a_client_that_hangs_up_is_charged_by_what_its_limits_say() {
+async fn a_client_that_hangs_up_is_charged_as_its_limits_specify() {
     let said = "data: {\"usage\":{\"total_tokens\":5000}}\n\n";
     let service = Service::start(vec![
         ("/llm/long", unending("", 36_000)),

@@ -30,7 +30,7 @@ async fn assert_harmless(stage: &mut Stage, view: &str) {
 }
 
 #[tokio::test]
-async fn every_value_is_text() {
+async fn every_value_is_shown_as_text() {
     let mut stage = Stage::signed_in(LIMITS).await;
     let long = "n".repeat(200);
     for user in [SCRIPT, RIGHT_TO_LEFT, &long, "'\"`={{7*7}}&amp;"] {

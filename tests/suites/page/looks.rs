@@ -108,7 +108,7 @@ async fn a_replacement_keeps_the_focus() {
 }
 
 #[tokio::test]
-async fn it_reads_without_scripts() {
+async fn the_page_is_readable_without_scripts() {
     let mut stage = Stage::signed_in(LIMITS).await;
     stage.use_up("alice").await;
     stage.browser.shows(&["user=alice"]).await.unwrap();

@@ -66,7 +66,7 @@ async fn a_shadow_limit_lets_requests_pass() {
 }
 
 #[tokio::test]
-async fn what_a_response_used_is_charged_when_it_ends() {
+async fn the_cost_of_a_response_is_charged_when_it_ends() {
     let stage = Stage::with(LIMITS).await;
     stage.upstream.answer_with(&[("x-cost", "1200")]);
     let get = || stage.envoy.get("/tokens").header("x-user", "alice");

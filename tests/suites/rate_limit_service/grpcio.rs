@@ -96,7 +96,7 @@ async fn grpcio_shows_a_client_certificate() {
 }
 
 #[tokio::test]
-async fn a_connection_of_an_age_ends_without_losing_a_call() {
+async fn a_connection_at_its_maximum_age_ends_without_losing_a_call() {
     let dir = TempDir::new().unwrap();
     proves("aged", dir.path(), &["--max-connection-age", "200ms"]).await;
 }

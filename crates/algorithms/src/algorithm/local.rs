@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_fixed_size_is_not_decided_here() {
+    fn states_without_a_fixed_size_are_not_decided_locally() {
         for kind in [Kind::SlidingWindowLog, Kind::SlidingWindowBuckets] {
             assert_eq!(algorithm(kind).charge_here(None, 1, 1), None);
             assert_eq!(algorithm(kind).peek_here(None, 1, 1, 0), None);

@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn they_are_a_map_however_they_come_and_go() {
+    fn held_slots_behave_like_a_map_through_any_changes() {
         let mut random = 1_u64;
         let mut next = |below: u64| {
             random = random

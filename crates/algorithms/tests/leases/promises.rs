@@ -51,7 +51,7 @@ fn a_leaky_meter_never_admits_more_while_it_is_edited_and_reset() {
 
 /// Leases that are outstanding when the capacity is lowered may exceed it once, but never the larger one.
 #[test]
-fn other_numbers_give_nobody_more_than_the_larger_ones() {
+fn an_edit_of_the_numbers_admits_no_more_than_the_larger_ones() {
     let edits = Edits {
         numbers: true,
         resets: false,
@@ -65,7 +65,7 @@ fn other_numbers_give_nobody_more_than_the_larger_ones() {
 /// Units that are outstanding when the algorithm is switched may be used once beside what the other
 /// one admits.
 #[test]
-fn another_algorithm_forgives_what_is_owed_and_no_more() {
+fn switching_the_algorithm_forgives_only_what_is_owed() {
     let edits = Edits {
         kind: true,
         numbers: true,
@@ -78,7 +78,7 @@ fn another_algorithm_forgives_what_is_owed_and_no_more() {
 
 /// A step J forward adds r·J at most, a step back nothing.
 #[test]
-fn a_clock_that_is_set_adds_what_it_skips() {
+fn setting_the_clock_forward_adds_at_most_the_skipped_refill() {
     let edits = Edits {
         clock: true,
         ..Edits::default()
@@ -120,7 +120,7 @@ impl Bucket for Both {
 
 /// The tests make mistakes in the model, so it has to be right without them.
 #[test]
-fn the_model_is_the_algorithm() {
+fn the_model_agrees_with_the_algorithm() {
     for seed in seeds() {
         let algorithm = algorithm(seed, Kind::TokenBucket);
         let mut both = Both(Real::new(algorithm), Model::new(&algorithm, None));

@@ -107,7 +107,7 @@ fn strict_sub_windows_never_admit_more_than_n_in_any_window() {
 }
 
 #[test]
-fn what_is_out_when_a_window_is_reset_is_not_given_away_again() {
+fn units_outstanding_at_a_window_reset_are_not_granted_again() {
     let align = Some(Align::Epoch);
     fleets(Kind::FixedWindow, RESETS, align, in_aligned_windows);
     fleets(Kind::SlidingWindow, RESETS, None, in_aligned_windows);

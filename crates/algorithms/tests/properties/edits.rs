@@ -53,7 +53,7 @@ pub fn lowering_a_limit_keeps_what_is_used(choices: &mut Choices) {
 }
 
 /// Converting the stored debt to the new rate's unit rounds up, by less than one part.
-pub fn a_rate_edit_keeps_the_debt_to_a_part(choices: &mut Choices) {
+pub fn a_rate_edit_keeps_the_debt_to_within_one_part(choices: &mut Choices) {
     let mut world = World::with_history(choices, &[Kind::TokenBucket], ClockKind::Monotone);
     let cost = world.cost(choices);
     if !world.check(cost).allowed || cost == 0 {

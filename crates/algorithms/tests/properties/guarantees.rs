@@ -151,7 +151,7 @@ pub fn a_queue_spaces_what_it_admits(choices: &mut Choices) {
 
 /// Whichever requests leave a queue, however often they free their slots, and whatever other names
 /// are freed: no two requests that stay have the same part of its time.
-pub fn a_queue_gives_the_same_time_to_nobody_else(choices: &mut Choices) {
+pub fn a_queue_never_gives_the_same_time_to_two_requests(choices: &mut Choices) {
     let mut world = World::fresh(choices, &[Kind::LeakyBucket]);
     let Some(max_delay_ms) = world.algorithm.parameters().max_delay_ms else {
         return;
@@ -193,7 +193,7 @@ pub fn a_queue_gives_the_same_time_to_nobody_else(choices: &mut Choices) {
 }
 
 /// Token bucket, GCRA and the leaky meter are one algorithm as long as time runs on.
-pub fn buckets_agree_when_time_runs_on(choices: &mut Choices) {
+pub fn bucket_algorithms_agree_under_a_monotone_clock(choices: &mut Choices) {
     let mut token = World::fresh(choices, &[Kind::TokenBucket]);
     let mut others = [Kind::Gcra, Kind::LeakyBucket].map(|kind| same_limit(&token, kind));
     for _ in 0..30 {

@@ -56,7 +56,7 @@ hold!(
     edits::{
         raising_a_limit_adds_the_difference,
         lowering_a_limit_keeps_what_is_used,
-        a_rate_edit_keeps_the_debt_to_a_part,
+        a_rate_edit_keeps_the_debt_to_within_one_part,
         a_window_edit_keeps_only_a_count_of_its_window,
     },
     guarantees::{
@@ -64,8 +64,8 @@ hold!(
         a_window_admits_at_most_its_limit,
         two_counts_stay_within_the_estimate,
         a_queue_spaces_what_it_admits,
-        a_queue_gives_the_same_time_to_nobody_else,
-        buckets_agree_when_time_runs_on,
+        a_queue_never_gives_the_same_time_to_two_requests,
+        bucket_algorithms_agree_under_a_monotone_clock,
         a_meter_is_a_token_bucket,
     },
 );

@@ -17,7 +17,7 @@ fn no_slot_starts_later_than_the_longest_delay() {
 
 /// Freed time is not given while the caller's clock is behind, and is given again once it is not.
 #[test]
-fn a_clock_behind_the_buckets_waits_for_freed_time_no_longer_than_that() {
+fn a_clock_behind_the_bucket_delays_freed_time_only_until_it_catches_up() {
     let (mut bucket, slots) = Bucket::with(61);
     bucket.free(&slots[30..31]);
     bucket.now_ms -= 100;
@@ -52,7 +52,7 @@ fn a_longest_delay_that_was_lowered_leaves_freed_time_for_later() {
 }
 
 #[test]
-fn freed_time_that_passes_while_a_request_waits_is_waited_for_as_far_as_it_lasts() {
+fn retry_after_ignores_freed_time_that_passes_during_the_wait() {
     // A slot from 142 6/7 ms: by the next whole millisecond less than a unit of it is left.
     let (mut bucket, slots) = sevenths().filled(7);
     bucket.free(&slots[1..2]);
@@ -68,7 +68,7 @@ fn freed_time_that_passes_while_a_request_waits_is_waited_for_as_far_as_it_lasts
 }
 
 #[test]
-fn slots_of_a_rate_that_is_no_whole_division_stay_exact() {
+fn slots_of_a_fractional_rate_stay_exact() {
     let mut bucket = sevenths();
     let taken: Vec<(u64, Freed)> = (0..7).map(|_| bucket.take(1)).collect();
     let delays: Vec<u64> = taken.iter().map(|(delay_ms, _)| *delay_ms).collect();
@@ -122,7 +122,7 @@ fn a_slot_that_has_begun_frees_what_is_left_of_it() {
 }
 
 #[test]
-fn of_several_freed_intervals_the_widest_counts_and_the_earliest_is_waited_for() {
+fn remaining_is_the_widest_freed_interval_and_a_wait_is_for_the_earliest() {
     let (mut bucket, slots) = Bucket::with(61);
     bucket.free(&slots[10..14]);
     bucket.free(&slots[20..22]);

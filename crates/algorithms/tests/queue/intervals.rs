@@ -23,7 +23,7 @@ fn a_cost_takes_the_earliest_time_that_holds_it_whole() {
 }
 
 #[test]
-fn the_last_slots_lower_the_level() {
+fn freeing_the_last_slots_lowers_the_level() {
     let (mut bucket, slots) = Bucket::with(10);
     bucket.free(&slots[7..9]);
     bucket.free(&slots[9..]);
@@ -34,7 +34,7 @@ fn the_last_slots_lower_the_level() {
 }
 
 #[test]
-fn what_has_passed_is_lost() {
+fn freed_time_that_has_passed_is_lost() {
     let (mut bucket, slots) = Bucket::with(10);
     bucket.free(&slots[2..4]);
     bucket.now_ms += 120;
@@ -47,7 +47,7 @@ fn what_has_passed_is_lost() {
 }
 
 #[test]
-fn what_remains_is_what_either_holds() {
+fn remaining_counts_the_level_or_a_freed_interval() {
     let mut bucket = Bucket::new();
     let slots: Vec<Freed> = (0..61).map(|_| bucket.take(1).1).collect();
     let (denied, _) = bucket.ask(1, &[]);
@@ -62,7 +62,7 @@ fn what_remains_is_what_either_holds() {
 }
 
 #[test]
-fn of_many_intervals_the_latest_are_lost() {
+fn a_queue_keeps_only_the_earliest_freed_intervals() {
     let (mut bucket, slots) = Bucket::with(40);
     let apart: Vec<Freed> = slots.iter().copied().step_by(3).take(10).skip(1).collect();
     bucket.free(&apart);
@@ -71,7 +71,7 @@ fn of_many_intervals_the_latest_are_lost() {
 }
 
 #[test]
-fn an_interval_that_is_given_whole_or_has_passed_makes_room_for_another() {
+fn a_freed_interval_that_is_reused_or_has_passed_makes_room_for_another() {
     let freed = || {
         let (mut bucket, slots) = Bucket::with(40);
         let eight: Vec<Freed> = slots.iter().copied().step_by(3).skip(1).take(8).collect();

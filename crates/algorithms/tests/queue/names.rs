@@ -57,7 +57,7 @@ fn the_state_of_a_meter_is_continued() {
 }
 
 #[test]
-fn names_that_no_queue_gave_free_nothing() {
+fn forged_slot_names_free_nothing() {
     let (mut bucket, slots) = Bucket::with(10);
     let name = slots[5];
     let malformed = |change: &dyn Fn(&mut Freed)| {

@@ -5,7 +5,7 @@ use algorithms::Freed;
 use crate::bucket::{Bucket, long_queue};
 
 #[test]
-fn who_gives_up_a_slot_again_does_not_give_up_that_of_another() {
+fn freeing_a_slot_again_does_not_free_the_slot_of_its_new_owner() {
     let (mut bucket, slots) = Bucket::with(10);
     bucket.free(&slots[5..6]);
     let (delay_ms, other) = bucket.take(1);
@@ -50,7 +50,7 @@ fn a_slot_within_time_that_was_given_again_divides_its_turns() {
 }
 
 #[test]
-fn of_more_than_256_turns_the_earliest_are_joined() {
+fn beyond_256_turns_the_earliest_are_joined() {
     let freed_odd = |count: usize| {
         let (mut bucket, slots) = long_queue();
         let odd: Vec<Freed> = slots

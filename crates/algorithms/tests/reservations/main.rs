@@ -147,7 +147,7 @@ fn bucket(units: u64, period_ms: u64, burst: u64) -> Parameters {
 }
 
 #[test]
-fn a_bucket_gives_back_no_more_than_it_owed_ever_since() {
+fn a_bucket_gives_back_at_most_its_least_debt_since_the_reservation() {
     let mut world = World::new(&bucket(20, 1000, 100));
     let first = world.reserve(80, 1).unwrap();
     // Drained to 20, then charged again: at least 20 units of the first were owed all the time.
@@ -226,7 +226,7 @@ fn a_failover_gives_back_what_the_older_state_still_owes() {
 }
 
 #[test]
-fn what_is_owed_beyond_outlives_an_edit() {
+fn debt_beyond_the_capacity_outlives_an_edit() {
     let mut world = World::new(&bucket(20, 1000, 100));
     let of = world.reserve(50, 1).unwrap();
     assert_eq!(world.settle(of, 650), (0, 600));
@@ -339,7 +339,7 @@ fn the_oldest_of_too_many_reservations_is_forgotten() {
 }
 
 #[test]
-fn a_bucket_knows_the_least_debt_since_16_reservations() {
+fn a_bucket_stores_the_least_debt_since_at_most_16_reservations() {
     let mut world = World::new(&bucket(1, 60_000, 5000));
     let first = world.reserve(1, 1).unwrap();
     let flights: Vec<_> = (2..40).map(|n| world.reserve(10, n).unwrap()).collect();
@@ -350,7 +350,7 @@ fn a_bucket_knows_the_least_debt_since_16_reservations() {
 }
 
 #[test]
-fn what_is_open_is_what_may_still_be_settled() {
+fn open_units_are_those_that_may_still_be_settled() {
     let mut world = World::new(&bucket(1, 60_000, 5000));
     let first = world.reserve(100, 1).unwrap();
     world.now_ms += SETTLE_WITHIN_MS / 2;

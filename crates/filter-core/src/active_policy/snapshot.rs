@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn garbage_is_no_snapshot_and_never_says_that_nothing_is_limited() {
+    fn a_damaged_snapshot_entry_is_rejected() {
         let snapshot = Snapshot {
             etag: b"\"7\"".to_vec(),
             body: SnapshotBody::Limits(b"{}".to_vec()),

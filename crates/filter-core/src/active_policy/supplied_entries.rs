@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_is_too_long_or_foreign_is_not_reported() {
+    fn an_entry_list_that_is_too_long_or_invalid_is_not_reported() {
         let many: Vec<String> = (0..=ENTRIES_MAX).map(|n| format!("e{n}")).collect();
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
         let host = SharedData::default();

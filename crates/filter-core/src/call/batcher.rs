@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_answer_does_not_hold_the_others_up() {
+    fn a_slow_answer_does_not_block_later_checks() {
         let (mut batcher, mut registry) = (batcher(1), Registry::default());
         send(&mut batcher, &mut registry, 0);
         batcher.push(1).unwrap();
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn checks_that_were_refused_together_leave_in_smaller_batches_before_others() {
+    fn requeued_checks_leave_first_in_smaller_batches() {
         let mut batcher = batcher(0);
         batcher.push(9).unwrap();
         batcher.requeue((0..4).collect());

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn no_penalty_is_longer_than_its_limit_has_it() {
+    fn a_penalty_in_an_answer_is_clamped_to_its_limits_penalty() {
         let text = b"domain: shop\nlimits:\n  - {name: liar, rate: 1/s}\n";
         let mut policy = policy::Policy::from_yaml("limits.yaml", text).unwrap();
         let mut limit = policy.limits.remove(0);
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn no_number_is_larger_than_a_limit_can_have() {
+    fn numbers_in_an_answer_are_clamped_to_the_largest_valid_ones() {
         let mut limit_answer = liar();
         clamp_numbers(&mut limit_answer);
         assert_eq!(

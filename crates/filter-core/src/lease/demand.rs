@@ -97,7 +97,7 @@ mod tests {
     };
 
     #[test]
-    fn demand_is_what_was_needed_in_the_time_of_a_grant() {
+    fn demand_counts_the_units_needed_within_one_lease_ttl() {
         let mut demand = Demand::default();
         for _ in 0..10 {
             demand.add(1);
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn it_begins_when_the_grant_of_a_bucket_repays_its_cost() {
+    fn leasing_begins_when_a_grant_repays_its_cost() {
         assert_eq!(
             [1, 3, 4, 30].map(|checks_per_call| begins(checks_per_call, 1)),
             [4, 4, 8, 8].map(Some)
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn where_little_is_left_it_takes_more() {
+    fn leasing_a_scarce_bucket_needs_more_demand() {
         let queries = |requests: u64, left: u64| {
             let mut demand = Demand::default();
             for _ in 1..requests {
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn it_goes_on_at_half_the_demand_that_it_begins_with() {
+    fn leasing_continues_down_to_half_the_demand_that_starts_it() {
         let mut demand = Demand::default();
         let mut queries = |from_ms: u64, every_ms: u64| {
             let times = (1..=40).map(|n| from_ms + n * every_ms);

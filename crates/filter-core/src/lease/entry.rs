@@ -57,7 +57,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_written_is_read(
+        fn a_lease_entry_round_trips_through_bytes(
             numbers in any::<[u64; 19]>(),
             status in proptest::option::of((any::<[u64; 4]>(), any::<Option<u64>>())),
         ) {
@@ -77,7 +77,7 @@ mod tests {
         }
 
         #[test]
-        fn anything_can_be_read(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        fn reading_arbitrary_bytes_does_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
             let _ = LeaseEntry::read(&bytes);
         }
     }

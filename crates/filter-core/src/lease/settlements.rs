@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_epoch_makes_room_and_one_older_still_is_dropped() {
+    fn a_new_epoch_evicts_the_oldest_and_an_older_one_is_dropped() {
         let mut settlements = Settlements::default();
         for epoch in [5, 4, 6] {
             settlements.add(epoch, epoch, 0);

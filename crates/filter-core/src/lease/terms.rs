@@ -82,7 +82,7 @@ mod tests {
     use crate::time::at;
 
     #[test]
-    fn of_a_bucket_each_proxy_asks_for_a_small_part_of_what_is_left() {
+    fn each_proxy_requests_at_most_a_small_share_of_what_is_left() {
         let status = BucketStatus {
             at_us: 0,
             limit: Some(1000),

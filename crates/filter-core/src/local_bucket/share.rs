@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_are_divided_too_and_a_share_of_less_than_a_request_comes_less_often() {
+    fn a_window_is_divided_and_a_share_below_one_unit_lasts_longer() {
         let window = |units, proxies| share(Kind::FixedWindow, (units, 1000), None, proxies);
         assert_eq!(window(10, 3), (3, 1000));
         assert_eq!(window(1, 10), (1, 10_000));
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_passes_the_limit_does_not_pass_its_share() {
+    fn a_cost_above_the_limit_does_not_fit_its_share() {
         for kind in [Kind::TokenBucket, Kind::FixedWindow] {
             let parameters = Parameters::new(kind, 3, 1000);
             let share = Share {
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_of_a_bucket_is_never_refused() {
+    fn a_share_of_a_bucket_is_always_a_valid_limit() {
         let largest = (1 << 51) / 1000;
         let (limit, window_ms) = share(Kind::TokenBucket, (1, 1000), Some(largest), 7);
         assert_eq!(limit, largest / 7);

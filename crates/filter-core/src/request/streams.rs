@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_many_requests_each_has_its_own_until_it_is_gone() {
+    fn each_request_keeps_its_own_state_until_it_is_removed() {
         let mut streams = ByStream::default();
         assert!(streams.is_empty());
         for id in 0..2000 {

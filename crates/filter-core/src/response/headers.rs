@@ -239,7 +239,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_an_upstream_says_by_halves_is_not_said_twice() {
+    fn incomplete_upstream_headers_are_replaced() {
         let quotas = QuotaHeaders {
             quota_statuses: vec![quota_status("per-user", 7, 1300)],
         };

@@ -58,7 +58,7 @@ fn an_outage_over_midnight_gives_each_day_its_share() {
 }
 
 #[test]
-fn what_was_admitted_yesterday_is_not_charged_today() {
+fn local_admissions_of_yesterday_are_not_charged_today() {
     for seed in seeds().take(3) {
         let mut world = before_midnight(seed, 5000);
         requests(&mut world, 1);

@@ -36,7 +36,7 @@ fn booked(world: &World) -> (u64, u64) {
 }
 
 #[test]
-fn what_was_admitted_without_the_limiter_is_charged_once_when_it_is_back() {
+fn local_admissions_are_charged_once_when_the_limiter_is_back() {
     let limits = "  - {name: all, rate: 100/1h, burst: 100}\n";
     for (seed, away) in seeds().flat_map(|seed| [(seed, Faults::DOWN), (seed, Faults::NO_STORE)]) {
         let mut world = in_use(seed, limits);
@@ -59,7 +59,7 @@ fn what_was_admitted_without_the_limiter_is_charged_once_when_it_is_back() {
 /// However many probes there are, answered or not, debts are charged before anything else is
 /// admitted.
 #[test]
-fn probes_let_nothing_through_and_lose_no_debt() {
+fn probes_admit_no_extra_requests_and_lose_no_debt() {
     let limits = "  - {name: all, rate: 200/1d, burst: 200}\n";
     for seed in seeds() {
         let mut world = following(seed, limits);
@@ -95,7 +95,7 @@ fn probes_let_nothing_through_and_lose_no_debt() {
 }
 
 #[test]
-fn a_dead_replica_costs_no_more_than_what_is_under_way() {
+fn a_dead_replica_admits_at_most_one_unit_over_the_limit() {
     let limits = "  - {name: all, rate: 20/1h, burst: 20}\n";
     for seed in seeds() {
         let mut world = in_use(seed, limits);
@@ -133,7 +133,7 @@ fn a_check_that_may_have_been_charged_is_not_charged_again() {
 /// The store was emptied and the limiter restarted, without the domain. That must not make requests
 /// unlimited.
 #[test]
-fn limits_that_were_lost_stay_in_force_and_those_that_were_deleted_do_not() {
+fn lost_limits_stay_in_force_and_deleted_ones_do_not() {
     let limits = "  - {name: all, rate: 40/1d, burst: 40}\n";
     for seed in seeds() {
         let mut world = following(seed, limits);

@@ -51,7 +51,7 @@ fn a_burst_is_admitted_to_the_unit_and_the_rest_denied_from_the_cache() {
 }
 
 #[test]
-fn what_is_denied_from_the_cache_the_limiter_would_deny_too() {
+fn the_deny_cache_denies_only_what_the_limiter_would_deny() {
     for seed in seeds() {
         let mut world = World::new(seed, 2, 2, CONFIG, PER_USER);
         world.run_for_ms(500);
@@ -197,7 +197,7 @@ fn requests_in_a_queue_are_held_for_their_turn() {
 }
 
 #[test]
-fn more_than_may_be_held_are_denied() {
+fn requests_above_hold_max_are_denied() {
     let limits = "  - {name: slow, algorithm: leaky_bucket, rate: 10/s, burst: 50, over_limit: queue, max_delay: 5s}\n";
     let config = CONFIG.replace("\"descriptors\"", "\"hold\": {\"max\": 3}, \"descriptors\"");
     let mut world = World::new(1, 1, 1, &config, limits);

@@ -100,7 +100,7 @@ const FLEETS: [Fleet; 4] = [(2, 2), (1, 4), (4, 1), (5, 3)];
 /// This holds in each run, not only in the sum. It uses one seed of twenty-five, because each is many
 /// runs.
 #[test]
-fn of_what_checks_admit_leases_admit_at_least_98_percent() {
+fn leases_admit_at_least_98_percent_of_what_checks_admit() {
     for (nth_limit, limit) in LIMITS.iter().enumerate() {
         for (nth_demand, demand) in DEMANDS.into_iter().enumerate() {
             for (nth, seed) in seeds().step_by(25).enumerate() {
@@ -145,7 +145,7 @@ fn the_worst_runs_admit_98_percent_too() {
 }
 
 #[test]
-fn the_busier_a_bucket_the_fewer_calls_for_a_request() {
+fn busier_buckets_need_fewer_calls_per_request() {
     // Calls per thousand requests, at most.
     for (rate, most) in [(200, 380), (2000, 40), (10_000, 10)] {
         let limit = "rate: 100000/s";

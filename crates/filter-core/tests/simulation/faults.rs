@@ -34,7 +34,7 @@ pub fn any(world: &mut World) -> Faults {
 }
 
 #[test]
-fn whatever_becomes_of_calls_every_request_is_decided_once() {
+fn every_request_is_decided_once_under_any_call_faults() {
     for seed in seeds() {
         let mut world = World::new(seed, 2, 3, CONFIG, LIMITS);
         for _ in 0..2000 {
@@ -145,7 +145,7 @@ fn memory_is_bounded_for_any_keys() {
 }
 
 #[test]
-fn a_bucket_that_was_pushed_out_comes_back_empty() {
+fn an_evicted_bucket_comes_back_without_units() {
     let config = CONFIG.replace(
         "\"descriptors\"",
         "\"memory\": {\"buckets\": 4}, \"descriptors\"",

@@ -89,12 +89,12 @@ fn assert_admits_to_the_unit(disturbance: Disturbance) {
 }
 
 #[test]
-fn a_bucket_of_the_proxy_admits_to_the_unit_over_its_workers() {
+fn a_proxy_bucket_admits_exactly_its_limit_across_workers() {
     assert_admits_to_the_unit(Disturbance::None);
 }
 
 #[test]
-fn workers_that_write_at_once_admit_no_more() {
+fn concurrent_writes_of_workers_admit_no_more_than_the_limit() {
     assert_admits_to_the_unit(Disturbance::Races);
 }
 
@@ -121,7 +121,7 @@ fn a_rate_holds_in_every_interval_whatever_the_clock_does() {
 /// The limiter's bucket refills after each denial, so that cached denials keep no request from the
 /// local bucket.
 #[test]
-fn what_the_limiter_denies_is_put_back_into_the_proxys_bucket() {
+fn a_denial_by_the_limiter_refunds_the_proxys_bucket() {
     let limits = "  - {name: here, rate: 60/1d, scope: proxy}\n  - {name: there, rate: 1/20ms}\n";
     for seed in seeds() {
         let mut world = World::new(seed, 1, 3, CONFIG, limits);
@@ -145,7 +145,7 @@ fn what_the_limiter_denies_is_put_back_into_the_proxys_bucket() {
 /// Each admitted request is either charged by the limiter or admitted by the proxy; and apart from
 /// debits, the limiter's charges stay within the limit.
 #[test]
-fn what_the_limiter_admits_keeps_to_the_limit_under_any_faults() {
+fn the_limiter_never_admits_more_than_the_limit_under_faults() {
     let limits = "  - {name: all, per: [user], rate: 100/1d, on_failure: deny}\n";
     for seed in seeds() {
         let mut world = World::new(seed, 2, 3, CONFIG, limits);
@@ -177,7 +177,7 @@ fn what_the_limiter_admits_keeps_to_the_limit_under_any_faults() {
 }
 
 #[test]
-fn an_edit_arrives_under_any_faults_and_nothing_else_does() {
+fn an_edit_is_in_force_at_every_worker_soon_after_any_faults() {
     for seed in seeds() {
         let mut world = World::new(seed, 2, 3, CONFIG, "  - {name: before, rate: 1000/s}\n");
         world.run_for_ms(1_000);

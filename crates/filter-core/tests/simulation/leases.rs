@@ -181,7 +181,7 @@ fn unused_units_are_returned_and_spent_ones_settled() {
 }
 
 #[test]
-fn units_of_a_request_that_another_limit_denies_are_put_back_where_they_came_from() {
+fn units_are_put_back_into_their_grant_when_another_limit_denies() {
     let mut runs = Vec::new();
     for seed in seeds() {
         let limits = "  - {name: all, rate: 1000/s, on_failure: deny, lease: {ttl: 20ms}}\n  - {name: other, rate: 300/s, burst: 20, on_failure: deny}\n";
@@ -221,7 +221,7 @@ fn units_of_a_request_that_another_limit_denies_are_put_back_where_they_came_fro
 }
 
 #[test]
-fn most_requests_touch_nothing_that_is_shared() {
+fn most_leased_requests_make_no_shared_data_calls() {
     let limits = "  - {name: all, rate: 100000/s, lease: {ttl: 100ms}}\n";
     let mut world = World::new(1, 1, 2, CONFIG, limits);
     world.run_for_ms(500);
@@ -238,7 +238,7 @@ fn most_requests_touch_nothing_that_is_shared() {
 }
 
 #[test]
-fn a_bucket_with_two_requests_in_the_time_of_a_grant_is_not_leased_nor_any_longer() {
+fn a_bucket_is_leased_only_while_demand_exceeds_two_requests_per_ttl() {
     let limits = "  - {name: all, rate: 1000/s, lease: {ttl: 100ms}}\n";
     let mut world = World::new(1, 1, 1, CONFIG, limits);
     world.run_for_ms(500);
@@ -258,7 +258,7 @@ fn a_bucket_with_two_requests_in_the_time_of_a_grant_is_not_leased_nor_any_longe
 }
 
 #[test]
-fn an_edit_drops_what_was_granted_before_it() {
+fn an_edit_drops_units_granted_before_it() {
     let limits = "  - {name: all, rate: 1000/s, burst: 40000, lease: {ttl: 10s}}\n";
     for seed in seeds() {
         let mut world = World::new(seed, 2, 2, CONFIG, limits);
@@ -287,7 +287,7 @@ fn an_edit_drops_what_was_granted_before_it() {
 /// A worker loads an edit a little later than the limiter. Units granted in between belong to a
 /// generation that it does not have.
 #[test]
-fn what_is_granted_before_an_edit_is_followed_goes_back() {
+fn units_granted_before_a_worker_loads_an_edit_are_returned() {
     let limits = "  - {name: all, algorithm: fixed_window, rate: 100000/1d, lease: {ttl: 2s}}\n";
     let (mut all, mut lost) = (0, 0);
     for seed in seeds() {
@@ -335,7 +335,7 @@ fn leased_units_are_used_during_an_outage_until_their_deadline() {
 }
 
 #[test]
-fn what_a_lease_settled_is_not_charged_when_other_limits_are_reported() {
+fn leased_units_are_not_charged_again_by_checks_of_other_limits() {
     let limits = "  - {name: all, rate: 1000/s, lease: {ttl: 100ms}}\n  - {name: shadow, rate: 1/s, enforce: 0%}\n";
     let mut world = World::new(1, 1, 1, CONFIG, limits);
     world.run_for_ms(500);

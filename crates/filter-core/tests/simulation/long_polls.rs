@@ -44,7 +44,7 @@ fn an_idle_envoy_polls_less_than_twice_a_second_and_loads_an_edit_at_once() {
 }
 
 #[test]
-fn what_an_idle_worker_loads_is_counted_though_it_needs_no_ticks() {
+fn snapshots_loaded_by_idle_workers_are_counted() {
     for seed in seeds() {
         let mut world = calm(seed, 1);
         let loaded = world.counted("rl_policy.loaded");
@@ -71,7 +71,7 @@ fn a_fleet_that_loads_an_edit_at_once_does_not_poll_in_step() {
 }
 
 #[test]
-fn an_edit_is_in_force_within_a_second_of_it_when_the_limiter_that_holds_the_poll_hangs() {
+fn an_edit_is_in_force_within_a_second_if_the_polled_limiter_hangs() {
     for seed in seeds() {
         for busy in [false, true] {
             let mut world = calm(seed, 1);
@@ -89,7 +89,7 @@ fn an_edit_is_in_force_within_a_second_of_it_when_the_limiter_that_holds_the_pol
 }
 
 #[test]
-fn an_edit_is_in_force_at_once_when_the_limiter_that_holds_the_poll_dies() {
+fn an_edit_is_in_force_at_once_if_the_polled_limiter_dies() {
     for seed in seeds() {
         let mut world = calm(seed, 1);
         world.faults = Faults::DOWN;
@@ -102,7 +102,7 @@ fn an_edit_is_in_force_at_once_when_the_limiter_that_holds_the_poll_dies() {
 }
 
 #[test]
-fn while_limiters_are_away_polls_are_no_more_than_they_were() {
+fn polls_do_not_become_frequent_while_no_limiter_answers() {
     for (faults, most) in [(Faults::DOWN, 75), (Faults::BLACK_HOLE, 30)] {
         for seed in seeds() {
             let mut world = calm(seed, 1);

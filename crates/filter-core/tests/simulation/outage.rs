@@ -10,7 +10,7 @@ fn mode(mode: &str) -> String {
 }
 
 #[test]
-fn each_limit_says_what_happens() {
+fn each_limits_on_failure_decides_during_an_outage() {
     for (faults, label) in [
         (Faults::DOWN, "refused"),
         (Faults::BLACK_HOLE, "lost"),
@@ -36,7 +36,7 @@ fn each_limit_says_what_happens() {
 }
 
 #[test]
-fn without_any_policy_the_configuration_says_what_happens() {
+fn without_a_policy_the_configured_failure_mode_decides() {
     for (failure_mode, expected) in [("local", 10), ("allow", 10), ("deny", 0)] {
         let config = CONFIG.replace(
             "\"descriptors\"",
@@ -93,7 +93,7 @@ fn the_breaker_keeps_requests_from_waiting_and_closes_when_the_limiter_is_back()
 /// An outage admits about one capacity more than the limit, however many proxies share it and
 /// however it begins.
 #[test]
-fn an_outage_adds_about_one_capacity_in_all() {
+fn an_outage_admits_about_one_capacity_more_across_all_proxies() {
     for seed in seeds() {
         let envoys = 1 + usize::try_from(seed % 4).unwrap();
         let mut world = World::new(seed, envoys, 2, CONFIG, &mode("local"));
@@ -139,7 +139,7 @@ fn an_outage_adds_about_one_capacity_in_all() {
 }
 
 #[test]
-fn a_bucket_that_was_never_asked_for_starts_with_one_request() {
+fn a_bucket_unknown_before_an_outage_starts_with_one_request() {
     let limits = "  - {name: per-user, per: [user], rate: 20/1h, burst: 20}\n";
     let mut world = World::new(1, 1, 1, CONFIG, limits);
     world.run_for_ms(500);
@@ -165,7 +165,7 @@ fn a_bucket_that_was_never_asked_for_starts_with_one_request() {
 
 /// All first checks reach a limiter that hangs, after another one served the policy.
 #[test]
-fn before_the_first_answer_the_policy_shows_that_a_limiter_answers() {
+fn a_loaded_policy_counts_as_a_recent_answer_of_a_limiter() {
     let limits = "  - {name: per-user, per: [user], rate: 20/1h, burst: 20}\n";
     let mut world = World::new(1, 1, 1, CONFIG, limits);
     world.run_for_ms(500);
@@ -184,7 +184,7 @@ fn before_the_first_answer_the_policy_shows_that_a_limiter_answers() {
 /// One of several limiters fails: full local buckets decide its checks, and no request within the limit
 /// is denied.
 #[test]
-fn while_others_answer_no_request_within_the_limit_is_denied() {
+fn one_failing_limiter_of_several_denies_no_request_within_the_limit() {
     for seed in seeds() {
         let limits = "  - {name: per-user, per: [user], algorithm: fixed_window, rate: 3/1d}\n";
         let mut world = World::new(seed, 1, 2, CONFIG, limits);
@@ -226,7 +226,7 @@ fn while_others_answer_no_request_within_the_limit_is_denied() {
 /// Debts are charged at once if other limiters answer, because the bucket's next request may arrive
 /// at another proxy.
 #[test]
-fn while_others_answer_a_debt_leaves_at_once() {
+fn a_debt_is_charged_at_once_while_other_limiters_answer() {
     let limits = "  - {name: per-user, per: [user], rate: 5/1h}
   - {name: all, rate: 1000000/1h}
 ";
@@ -259,7 +259,7 @@ fn small_table(buckets: u32) -> String {
 }
 
 #[test]
-fn a_flood_during_an_outage_pushes_no_debt_out() {
+fn a_flood_during_an_outage_evicts_no_debt() {
     let limits = "  - {name: per-user, per: [user], rate: 6/1h}\n";
     let mut world = World::new(1, 1, 1, &small_table(4), limits);
     world.run_for_ms(500);

@@ -98,7 +98,7 @@ fn cached_denials(world: &World) -> u64 {
 }
 
 #[test]
-fn who_hammers_is_penalized_within_two_seconds_and_passes_when_it_ends() {
+fn a_repeat_offender_is_penalized_within_two_seconds_and_later_passes() {
     for seed in seeds() {
         let mut world = world(seed, 1, LIMIT);
         let started_us = world.now_us;
@@ -124,7 +124,7 @@ fn who_hammers_is_penalized_within_two_seconds_and_passes_when_it_ends() {
 }
 
 #[test]
-fn a_penalty_is_known_at_other_proxies_when_they_ask() {
+fn other_proxies_apply_a_penalty_from_their_first_check_on() {
     for seed in seeds() {
         let mut world = world(seed, 2, LIMIT);
         hammer(&mut world, 0, "alice", 3000).unwrap();
@@ -196,7 +196,7 @@ fn each_denial_from_a_cache_is_reported_once() {
 }
 
 #[test]
-fn whatever_becomes_of_calls_denials_are_reported_at_most_once_and_known_penalties_hold() {
+fn call_faults_neither_duplicate_reported_denials_nor_lift_penalties() {
     let mut penalized = 0;
     for seed in seeds() {
         let mut world = world(seed, 2, LIMIT);
@@ -242,7 +242,7 @@ const PRICED: &str = "  - {name: per-user, per: [user], rate: 2/1s, algorithm: f
      penalty: {after: 20, within: 1m, for: 30s}}\n";
 
 #[test]
-fn a_penalty_denies_what_costs_nothing_and_counts_nothing_that_never_fits() {
+fn a_penalty_denies_free_requests_and_ignores_ones_that_never_fit() {
     for seed in seeds() {
         let mut world = world(seed, 1, PRICED);
         for n in 0..200 {
@@ -263,7 +263,7 @@ fn a_penalty_denies_what_costs_nothing_and_counts_nothing_that_never_fits() {
 
 /// The answer to a report does not end the denial that it counts.
 #[test]
-fn reports_cost_one_check_a_second_and_no_other() {
+fn denial_reports_cost_one_check_a_second() {
     let limit = LIMIT
         .replace("2/1s", "2/1h")
         .replace("after: 20", "after: 100000");

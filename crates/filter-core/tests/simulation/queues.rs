@@ -148,7 +148,7 @@ fn slots_given_up_while_no_limiter_answers_are_freed_when_one_does() {
 }
 
 #[test]
-fn where_all_places_are_taken_a_queue_serves_its_rate() {
+fn a_queue_serves_its_rate_while_all_hold_permits_are_taken() {
     for seed in seeds() {
         let mut world = World::new(seed, 1, 1, &config(100), BUSY);
         world.run_for_ms(1_000);
@@ -162,7 +162,7 @@ fn where_all_places_are_taken_a_queue_serves_its_rate() {
 
 /// A request that is refused because too many are held charges no limit.
 #[test]
-fn what_is_refused_for_want_of_a_place_costs_nothing() {
+fn a_request_refused_for_lack_of_a_hold_permit_is_not_charged() {
     let limits = format!("{EXPORTS}  - {{name: daily, rate: 1000/1d}}\n");
     for seed in seeds() {
         let mut world = World::new(seed, 1, 2, &config(10), &limits);

@@ -31,7 +31,7 @@ fn accounting(world: &World) -> [BTreeMap<String, u64>; 2] {
 }
 
 #[test]
-fn what_no_limiter_decided_is_reported_once() {
+fn decisions_made_by_the_filter_are_reported_once() {
     for seed in seeds() {
         let mut world = World::new(seed, 2, 2, CONFIG, MIXED);
         world.run_for_ms(500);
@@ -106,7 +106,7 @@ fn a_flood_of_clients_makes_small_reports() {
 }
 
 #[test]
-fn during_an_outage_nothing_is_reported_and_afterwards_all_of_it() {
+fn decisions_during_an_outage_are_reported_after_it() {
     let mut world = World::new(3, 1, 1, CONFIG, PER_USER);
     world.run_for_ms(500);
     world.faults = Faults::DOWN;

@@ -50,7 +50,7 @@ fn reserved(world: &mut World) -> Vec<u64> {
 }
 
 #[test]
-fn a_whole_body_says_what_is_reserved() {
+fn a_complete_body_determines_the_reserve() {
     let mut world = world(CONFIG, LIMITS);
     let (number, need) = world.upload(&json());
     assert_eq!(need, BodyNeed::Reads);
@@ -65,7 +65,7 @@ fn a_whole_body_says_what_is_reserved() {
 }
 
 #[test]
-fn a_body_that_is_not_whole_says_nothing() {
+fn an_incomplete_body_leaves_the_default_reserve() {
     let blanks = format!("{{\"max\":700}}{}", " ".repeat(100));
     for (body, ended) in [
         ("{\"max\":700", true),
@@ -84,7 +84,7 @@ fn a_body_that_is_not_whole_says_nothing() {
 }
 
 #[test]
-fn what_is_no_short_json_is_not_waited_for() {
+fn only_short_json_bodies_delay_the_check() {
     let mut none = json();
     none.has_body = false;
     for upload in [
@@ -140,7 +140,7 @@ fn a_body_that_does_not_come_is_waited_for_a_second() {
 }
 
 #[test]
-fn so_many_bodies_are_waited_for_at_once() {
+fn the_number_of_bodies_awaited_at_once_is_bounded() {
     let mut world = world(CONFIG, LIMITS);
     let (first, _) = world.upload(&json());
     let (second, need) = world.upload(&json());

@@ -87,7 +87,7 @@ impl Run {
 }
 
 #[test]
-fn never_more_run_than_the_limit_and_none_is_left() {
+fn running_requests_never_exceed_the_limit_and_all_slots_are_freed() {
     for seed in seeds() {
         let mut run = Run::new(seed);
         run.load(8_000);
@@ -102,7 +102,7 @@ fn never_more_run_than_the_limit_and_none_is_left() {
 }
 
 #[test]
-fn whatever_becomes_of_calls_no_slot_leaks_and_nobody_elses_is_freed() {
+fn call_faults_leak_no_slot_and_free_no_other_requests_slot() {
     for seed in seeds() {
         let mut run = Run::new(seed);
         // These requests hold slots all the time.
@@ -134,7 +134,7 @@ fn whatever_becomes_of_calls_no_slot_leaks_and_nobody_elses_is_freed() {
 }
 
 #[test]
-fn a_crashed_envoy_holds_nothing_after_the_ttl_and_the_others_all_theirs() {
+fn only_a_crashed_envoy_loses_its_slots_after_the_ttl() {
     for seed in seeds() {
         let mut run = Run::new(seed);
         run.load(3_000);
@@ -152,7 +152,7 @@ fn a_crashed_envoy_holds_nothing_after_the_ttl_and_the_others_all_theirs() {
 }
 
 #[test]
-fn what_the_store_forgot_is_entered_again_before_another_is_admitted() {
+fn lost_slots_are_entered_again_before_another_request_is_admitted() {
     for seed in seeds() {
         let mut run = Run::new(seed);
         for n in 0..LIMIT {
@@ -192,7 +192,7 @@ fn what_the_store_forgot_is_entered_again_before_another_is_admitted() {
 }
 
 #[test]
-fn cut_off_a_proxy_admits_its_share_and_a_denial_is_not_cached() {
+fn without_a_limiter_a_proxy_admits_its_share_and_caches_no_denial() {
     for seed in seeds() {
         let mut run = Run::new(seed);
         // Answers contain the number of proxies.
@@ -231,7 +231,7 @@ fn cut_off_a_proxy_admits_its_share_and_a_denial_is_not_cached() {
 
 /// A renewal must not come too late for a slot that was given long ago.
 #[test]
-fn an_answer_later_than_a_third_of_the_ttl_is_not_used_and_its_slot_is_freed() {
+fn an_answer_after_a_third_of_the_ttl_is_ignored_and_its_slot_freed() {
     let config = CONFIG.replace("20ms", "200ms");
     let limits = "  - {name: in-flight, match: {path: \"/**\"}, algorithm: concurrency, limit: 12, slot_ttl: 300ms}\n";
     let mut late = 0;
@@ -255,7 +255,7 @@ fn an_answer_later_than_a_third_of_the_ttl_is_not_used_and_its_slot_is_freed() {
 }
 
 #[test]
-fn what_a_check_may_have_taken_without_an_answer_is_freed_at_once() {
+fn a_slot_possibly_taken_by_an_unanswered_check_is_freed_at_once() {
     for seed in seeds() {
         let mut world = World::new(seed, 1, 1, CONFIG, LIMITS);
         world.run_for_ms(500);
@@ -272,7 +272,7 @@ fn what_a_check_may_have_taken_without_an_answer_is_freed_at_once() {
 
 /// Otherwise the next attempt may be a twelfth of the ttl away, and the slots may lapse before.
 #[test]
-fn what_an_open_breaker_kept_from_being_renewed_is_renewed_once_it_closes() {
+fn slots_not_renewed_during_an_open_breaker_are_renewed_once_it_closes() {
     let limits = "  - {name: in-flight, match: {path: \"/**\"}, algorithm: concurrency, limit: 12, slot_ttl: 12s}\n";
     for seed in seeds() {
         let mut world = World::new(seed, 1, 2, CONFIG, limits);

@@ -75,7 +75,7 @@ fn a_request_reserves_and_its_response_settles() {
 }
 
 #[test]
-fn what_a_response_does_not_say_is_estimated_and_an_error_costs_nothing() {
+fn missing_usage_is_estimated_and_a_failed_response_is_free() {
     for seed in seeds() {
         let mut world = world(seed, TOKENS);
         let numbers = passed(&mut world, 7);
@@ -111,7 +111,7 @@ fn what_a_response_does_not_say_is_estimated_and_an_error_costs_nothing() {
 }
 
 #[test]
-fn a_client_that_leaves_before_its_request_went_on_pays_nothing() {
+fn a_client_that_leaves_before_the_decision_is_charged_nothing() {
     for seed in seeds() {
         let mut world = world(seed, TOKENS);
         world.faults = Faults::NONE;
@@ -129,7 +129,7 @@ fn a_client_that_leaves_before_its_request_went_on_pays_nothing() {
 }
 
 #[test]
-fn of_many_logins_at_once_as_many_pass_as_may_fail() {
+fn concurrent_logins_pass_up_to_the_number_of_allowed_failures() {
     for seed in seeds() {
         let mut world = world(seed, LOGINS);
         let numbers: Vec<usize> = (0..100)
@@ -151,7 +151,7 @@ fn of_many_logins_at_once_as_many_pass_as_may_fail() {
 }
 
 #[test]
-fn whatever_becomes_of_calls_nothing_is_settled_twice_or_by_another_number() {
+fn call_faults_settle_no_reservation_twice_or_with_wrong_units() {
     for seed in seeds() {
         let mut world = world(seed, TOKENS);
         let mut running = Vec::new();
@@ -188,7 +188,7 @@ fn whatever_becomes_of_calls_nothing_is_settled_twice_or_by_another_number() {
 }
 
 #[test]
-fn of_other_requests_no_body_is_read() {
+fn a_response_is_not_metered_unless_a_limit_needs_its_body() {
     let mut world = world(
         1,
         "  - {name: all, rate: 100/1h, cost: {table: [{match: {path: /dear}, units: 9}], default: 2}}\n",

@@ -46,7 +46,7 @@ fn frees_of_a_deleted_worker_are_sent_by_another() {
 }
 
 #[test]
-fn frees_of_a_deleted_worker_are_dropped_where_they_are_refused_and_once_the_slots_expired() {
+fn frees_of_a_deleted_worker_are_dropped_when_refused_or_expired() {
     for seed in seeds() {
         let mut refused = left_behind(seed);
         refused.gone = Some(Gone::Deleted);

@@ -266,7 +266,7 @@ fn mixture(world: &mut World) -> Faults {
 }
 
 #[test]
-fn running_are_at_most_the_limit_and_what_lapsed_was_lost_or_was_admitted_alone() {
+fn requests_beyond_the_limit_are_only_lapsed_or_locally_admitted() {
     let (mut lapsed, mut shares, mut most) = (0, 0, 0);
     for seed in seeds() {
         let mut run = Run::new(seed, CONFIG);
@@ -301,7 +301,7 @@ fn running_are_at_most_the_limit_and_what_lapsed_was_lost_or_was_admitted_alone(
 
 /// No overtaken call times out: five in a row would open the breaker, during which slots lapse.
 #[test]
-fn repeated_and_reordered_messages_alone_make_none_lapse_and_leak_none() {
+fn repeated_or_reordered_messages_neither_lapse_nor_leak_slots() {
     let config = CONFIG.replace("20ms", "100ms");
     for seed in seeds() {
         let mut run = Run::new(seed, &config);

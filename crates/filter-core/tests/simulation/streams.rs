@@ -29,7 +29,7 @@ fn requests(world: &mut World, users: std::ops::Range<usize>) {
 }
 
 #[test]
-fn checks_go_by_the_stream_where_the_configuration_asks_for_one() {
+fn checks_use_the_stream_only_if_configured() {
     let mut world = streaming();
     requests(&mut world, 0..20);
     assert_eq!(world.counted("rl_stream.calls"), 20);
@@ -59,7 +59,7 @@ fn a_call_on_the_stream_times_out_as_a_callout_does() {
 }
 
 #[test]
-fn after_a_failure_checks_are_callouts_until_one_was_answered_and_a_while_passed() {
+fn a_failed_stream_reopens_only_after_a_pause_and_an_answered_callout() {
     let mut world = streaming();
     world.faults = Faults {
         late: 100,
@@ -80,7 +80,7 @@ fn after_a_failure_checks_are_callouts_until_one_was_answered_and_a_while_passed
 }
 
 #[test]
-fn a_limiter_that_refuses_streams_is_asked_ever_more_rarely() {
+fn stream_attempts_back_off_while_a_limiter_refuses_them() {
     let mut world = World::new(2, 1, 1, CONFIG, LIMITS);
     world.run_for_ms(500);
     world.opening = Opening::Refuses;
@@ -120,7 +120,7 @@ fn a_limiter_that_ends_its_streams_loses_no_check() {
 }
 
 #[test]
-fn what_no_limiter_sends_ends_the_stream_and_costs_no_more_than_the_calls_on_it() {
+fn an_unexpected_stream_message_fails_only_the_calls_on_that_stream() {
     let mut world = streaming();
     let answer = |id: u8| [0, 0, 0, id, 0, 200];
     for message in [&answer(77)[..], &answer(0), b"123", &[0, 0, 0, 0, 1, 0xf8]] {
@@ -137,7 +137,7 @@ fn what_no_limiter_sends_ends_the_stream_and_costs_no_more_than_the_calls_on_it(
 }
 
 #[test]
-fn an_answer_that_names_a_callout_is_none() {
+fn a_stream_answer_with_the_id_of_a_callout_is_ignored() {
     let mut world = streaming();
     world.faults = Faults::BLACK_HOLE;
     world.message(0, 1, b"no answer");

@@ -38,7 +38,7 @@ fn a_client_that_leaves_before_the_turn_ends_is_not_charged() {
 }
 
 #[test]
-fn a_host_that_does_not_say_when_its_turns_end_costs_one_tick_once() {
+fn a_host_without_end_of_turn_callbacks_delays_only_the_first_check() {
     for seed in seeds() {
         let mut world = World::new(seed, 1, 1, CONFIG, LIMITS);
         world.reports_turn_ends = false;

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn overrides_stay_with_their_limit_while_they_mean_the_same() {
+    fn overrides_stay_with_a_limit_that_keeps_its_rate_and_per() {
         let before = Compiled::new(policy(LIVE));
         let moved = "{name: new, rate: 2/s}, {name: a, per: [user], rate: 1/s, hidden: true}";
         let after = before.caught_up(policy(moved), []).unwrap();

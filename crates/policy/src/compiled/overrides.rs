@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn one_override_after_the_other_comes_to_the_same_as_all_at_once() {
+    fn setting_overrides_one_by_one_equals_setting_all_at_once() {
         let limit: Name = "a".parse().unwrap();
         let of = |user: u64, until_ms| Override {
             values: vec![Some(user.to_string().into_bytes())],

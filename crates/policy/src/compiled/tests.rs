@@ -55,7 +55,7 @@ fn every_limit_whose_conditions_hold_applies_in_the_order_of_the_policy() {
 }
 
 #[test]
-fn a_paused_limit_is_as_absent_until_its_pause_ends() {
+fn a_paused_limit_is_ignored_until_its_pause_ends() {
     let compiled = compile(
         "
 - {name: first, rate: 1/s, replaces: [second], paused: {until: 1970-01-01T00:00:05Z}}
@@ -192,7 +192,7 @@ fn a_share_of_the_buckets_is_enforced() {
 }
 
 #[test]
-fn case_makes_no_difference_where_a_pattern_says_so() {
+fn case_is_ignored_by_patterns_that_say_so() {
     let mut limits = "- {name: sign-in, match: {path: \"i:/Login/**\"}, rate: 1/s}\n".to_owned();
     // Enough for an index.
     for n in 0..10 {
@@ -217,7 +217,7 @@ fn case_makes_no_difference_where_a_pattern_says_so() {
 }
 
 #[test]
-fn several_values_count_as_whatever_makes_a_limit_apply() {
+fn an_entry_with_several_values_matches_every_pattern() {
     let mut limits = String::new();
     // More than a word of them.
     for n in 0..100 {

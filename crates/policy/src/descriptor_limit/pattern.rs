@@ -294,7 +294,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_wildcard_finds_what_a_search_by_trying_finds(
+        fn wildcard_matching_agrees_with_a_naive_search(
             pattern in "[ab*]{0,5}",
             value in "[ab]{0,6}",
         ) {

@@ -96,7 +96,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_text_is_read_as_what_was_written(
+        fn a_descriptor_round_trips_through_text(
             entries in prop::collection::vec(("[a=,*\\\\é]{1,6}", "[a=,*\\\\é]{0,6}"), 1..5)
         ) {
             let mut text = Vec::new();
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_descriptor() {
+    fn an_invalid_descriptor_text_is_refused() {
         for text in ["", "a", "=b", "a=b,", "a=b,c", "a=\\", "a\\", ",a=b"] {
             assert_eq!(SentDescriptor::read(text.as_bytes()), None, "{text}");
         }

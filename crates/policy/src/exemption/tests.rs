@@ -52,7 +52,7 @@ fn no_limit_applies_to_what_an_exemption_matches() {
 }
 
 #[test]
-fn what_is_not_certain_is_not_exempt() {
+fn a_request_is_exempt_only_if_the_match_is_certain() {
     let compiled = compiled(
         "[{name: text, match: {tier: gold}}, {name: any, match: {key: \"*\"}}, \
           {name: not, match: {plan: \"!free\"}}, {name: re, match: {path: \"re:/x+\"}}, \
@@ -146,7 +146,7 @@ fn an_edit_puts_an_exemption_in_the_place_of_its_name() {
 }
 
 #[test]
-fn an_edit_of_exemptions_alone_is_not_caught_up_with_the_old_ones() {
+fn an_edit_of_only_exemptions_replaces_the_old_ones() {
     let before = compiled("[{name: a, match: {path: /x}}]");
     let after = read("[{name: a, match: {path: /y}}]").unwrap();
     let after = before.caught_up(after, []).unwrap();
@@ -155,7 +155,7 @@ fn an_edit_of_exemptions_alone_is_not_caught_up_with_the_old_ones() {
 }
 
 #[test]
-fn a_snapshot_has_them_and_one_that_is_not_read_leaves_its_requests_to_the_limiter() {
+fn a_filter_leaves_requests_of_unreadable_exemptions_to_the_limiter() {
     let compiled = compiled("[{name: a, match: {path: /x}}, {name: b, match: {path: /y}}]");
     let json = serde_json::to_string(&compiled.to_snapshot(0)).unwrap();
     let read = |json: &str| Compiled::from_snapshot(json.as_bytes()).unwrap();
@@ -178,7 +178,7 @@ fn a_snapshot_has_them_and_one_that_is_not_read_leaves_its_requests_to_the_limit
 proptest! {
     /// The index finds what trying each in turn finds.
     #[test]
-    fn the_first_that_matches_is_found(
+    fn the_first_matching_exemption_is_found(
         patterns in prop::collection::vec(select(vec![
             "/a", "/b", "/a/**", "/a/*", "!/a", "*", "i:/A", "re:/[ab]", "/c",
         ]), 1..12),

@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_of_a_hash_are_found_the_last_first_and_no_others() {
+    fn exactly_the_positions_of_a_hash_are_found_last_one_first() {
         let mut positions = Positions::default();
         assert_eq!(positions.of(0).next(), None);
         // Every hash occurs three times, and many fall into one chain.

@@ -129,7 +129,7 @@ const WRONG: [(&str, &str); 30] = [
 ];
 
 #[test]
-fn what_a_cost_cannot_be_is_named() {
+fn an_invalid_cost_is_refused_with_its_problem() {
     for (cost, problem) in WRONG {
         let said = limit(cost).unwrap_err();
         assert!(said.contains(problem), "{cost}: {said}");

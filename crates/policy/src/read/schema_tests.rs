@@ -35,7 +35,7 @@ fn schema_accepts(node: &Node) -> bool {
 }
 
 #[test]
-fn the_same_fields() {
+fn schema_and_reader_have_the_same_fields() {
     let schema = schema();
     let fields = |pointer: &str| {
         let properties = schema.pointer(pointer).unwrap().as_object().unwrap();
@@ -71,7 +71,7 @@ fn the_same_fields() {
 }
 
 #[test]
-fn the_same_words_and_defaults() {
+fn schema_and_reader_have_the_same_words_and_defaults() {
     fn compare<T: Choice>(field: &str, default: T) {
         let schema = schema();
         let field = schema
@@ -92,7 +92,7 @@ fn the_same_words_and_defaults() {
 }
 
 #[test]
-fn good_files_are_good_to_both() {
+fn schema_and_reader_accept_valid_files() {
     for name in ["limits.yaml", "crates/policy/tests/every_field.yaml"] {
         let text = file(name);
         Policy::from_yaml(name, text.as_bytes()).unwrap_or_else(|problems| panic!("{problems}"));
@@ -102,7 +102,7 @@ fn good_files_are_good_to_both() {
 }
 
 #[test]
-fn bad_files_are_bad_to_the_schema_where_it_can_tell() {
+fn the_schema_rejects_invalid_files_where_it_can() {
     for name in [
         "bad_names",
         "bad_rate",
@@ -208,7 +208,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn what_the_reader_takes_the_schema_takes(
+    fn the_schema_accepts_whatever_the_reader_accepts(
         fields in some_fields(),
         rate in prop::sample::select(vec!["10/s", "0/1m", "7/1500ms", "10", "5/day", "5/week"]),
     ) {

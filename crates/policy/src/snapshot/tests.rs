@@ -95,7 +95,7 @@ fn a_limit_of_a_later_version_is_left_to_the_limiter_alone() {
 }
 
 #[test]
-fn a_penalty_reaches_filters_and_older_ones_leave_its_limit_to_the_limiter() {
+fn older_filters_leave_limits_with_a_penalty_to_the_limiter() {
     let mut policy = policy();
     let penalty = algorithms::Penalty {
         after: 10,
@@ -120,7 +120,7 @@ fn a_penalty_reaches_filters_and_older_ones_leave_its_limit_to_the_limiter() {
 }
 
 #[test]
-fn what_is_no_snapshot_is_refused() {
+fn an_invalid_snapshot_is_refused() {
     for text in [
         "",
         "[]",

@@ -22,7 +22,7 @@ fn of_pattern(key: &str, pattern: &str) -> String {
 }
 
 #[test]
-fn patterns_that_match_nothing_say_what_was_meant() {
+fn a_pattern_that_matches_nothing_gets_a_suggestion() {
     let cases = [
         ("method", "get", "GET"),
         ("method", "!p*", "!P*"),
@@ -159,7 +159,7 @@ proptest! {
 }
 
 #[test]
-fn a_warning_is_at_its_place() {
+fn a_warning_points_at_its_line_and_column() {
     let text = "domain: shop\nlimits:\n  - name: a\n    match:\n      path: [/x, \"api/**\"]\n    rate: 1/s\n";
     let around = Surroundings::default();
     let (policy, warnings) =
@@ -176,7 +176,7 @@ fn a_warning_is_at_its_place() {
 }
 
 #[test]
-fn a_penalty_that_its_window_outlasts_is_named() {
+fn a_penalty_shorter_than_its_window_gets_a_warning() {
     let of = |rest: &str| {
         let limit =
             format!("  - {{name: a, {rest}, penalty: {{after: 10, within: 1m, for: 15m}}}}\n");
@@ -220,7 +220,7 @@ fn a_request_that_costs_more_than_there_is_never_passes() {
 }
 
 #[test]
-fn what_has_ended_is_said_by_whoever_knows_the_time() {
+fn ended_pauses_and_overrides_get_a_warning_if_the_time_is_known() {
     let limit = "  - name: a\n    per: user\n    rate: 9/s\n    paused: {until: 2020-01-01T00:00Z}\n\
                  \x20   overrides: [{values: {user: x}, rate: 3/s, until: 2020-01-01T00:00Z}]\n";
     assert_eq!(warned(limit, &Surroundings::default()), [""; 0]);
@@ -238,7 +238,7 @@ fn what_has_ended_is_said_by_whoever_knows_the_time() {
 }
 
 #[test]
-fn entries_that_nobody_supplies_are_named() {
+fn entries_that_nothing_supplies_get_a_warning() {
     let entries: Vec<Name> = BUILT_IN
         .iter()
         .copied()
@@ -291,7 +291,7 @@ fn entries_that_nobody_supplies_are_named() {
 }
 
 #[test]
-fn bodies_of_requests_that_nobody_reads_are_named() {
+fn a_cost_from_bodies_that_no_filter_reads_gets_a_warning() {
     let limits = "  - {name: a, rate: 10/s, cost: {from: {response_json: /a}, \
          reserve: {from: {request_json: /b}, default: 1}}}\n";
     let warned_by = |entries: &[Name], source| {
@@ -325,7 +325,7 @@ fn bodies_of_requests_that_nobody_reads_are_named() {
 }
 
 #[test]
-fn prices_that_no_bucket_holds_are_named() {
+fn a_cost_that_no_bucket_holds_gets_a_warning() {
     let limit = "  - {name: a, per: [user], rate: 10/s, cost: {from: {request_header: x, min: 11, max: 12}, \
          table: [{match: {path: /a}, units: 10}, {match: {path: /b}, units: 50}], default: 1}, \
          overrides: [{values: {user: u}, rate: 60/s}, {values: {user: v}, rate: 5/s, burst: 0}, \
@@ -369,7 +369,7 @@ fn entries_that_no_live_proxy_supplies_are_named() {
 }
 
 #[test]
-fn a_typo_of_a_built_in_entry_is_one_whoever_supplies_what() {
+fn a_misspelled_built_in_entry_always_gets_a_warning() {
     let around = Surroundings::default();
     let of = |key: &str| {
         warned(
@@ -395,7 +395,7 @@ fn a_typo_of_a_built_in_entry_is_one_whoever_supplies_what() {
 }
 
 #[test]
-fn a_descriptor_is_limited_once() {
+fn a_second_limit_for_the_same_descriptor_gets_a_warning() {
     let limits = "  - {name: a, descriptor: [x=1, y], rate: 1/s}\n  \
                   - {name: b, descriptor: [x=1, y], rate: 2/s}\n";
     assert_eq!(
@@ -405,7 +405,7 @@ fn a_descriptor_is_limited_once() {
 }
 
 #[test]
-fn a_domain_that_no_filter_can_ask_for() {
+fn a_domain_that_no_filter_can_request_gets_a_warning() {
     let warned = |limits: &str| {
         let file = format!("domain: My Shop\nlimits: [{limits}]\n");
         let read =

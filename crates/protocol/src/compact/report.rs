@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_go_there_and_back() {
+    fn reports_round_trip() {
         assert_eq!(Report::decode(&report().encode()), Ok(report()));
     }
 
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_later_version_decides_otherwise_is_left_out() {
+    fn a_report_skips_tallies_with_an_unknown_decision_source() {
         let bytes = report().encode();
         let at = bytes.windows(5).position(|w| w == b"lease").unwrap();
         let mut later = bytes;

@@ -147,23 +147,23 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
     #[test]
-    fn batches_come_back(batch in any_batch()) {
+    fn batches_round_trip(batch in any_batch()) {
         prop_assert_eq!(Batch::decode(&batch.encode()), Ok(batch));
     }
 
     #[test]
-    fn answers_come_back(answer in any_answer()) {
+    fn answers_round_trip(answer in any_answer()) {
         prop_assert_eq!(BatchAnswer::decode(&answer.encode()), Ok(answer));
     }
 
     #[test]
-    fn any_bytes_are_decided(bytes: Vec<u8>) {
+    fn decoding_arbitrary_bytes_does_not_panic(bytes: Vec<u8>) {
         let _ = Batch::decode(&bytes);
         let _ = BatchAnswer::decode(&bytes);
     }
 
     #[test]
-    fn damaged_messages_are_decided(
+    fn decoding_damaged_messages_does_not_panic(
         batch in any_batch(), answer in any_answer(), at: prop::sample::Index, byte: u8,
     ) {
         for mut bytes in [batch.encode(), answer.encode()] {
@@ -204,7 +204,7 @@ fn batch() -> Batch {
 }
 
 #[test]
-fn the_bytes_stay_what_they_are() {
+fn the_encoding_does_not_change() {
     // Another version is at the other end: what is here may be added to, not changed.
     let hex = |bytes: Vec<u8>| {
         let digits = bytes.iter().map(|byte| format!("{byte:02x}"));
@@ -290,7 +290,7 @@ fn the_values_of_a_check_make_its_descriptor() {
 }
 
 #[test]
-fn what_is_too_much_is_refused() {
+fn a_batch_beyond_any_bound_is_refused() {
     let with = |change: &dyn Fn(&mut Batch)| {
         let mut batch = batch();
         change(&mut batch);
@@ -310,7 +310,7 @@ fn what_is_too_much_is_refused() {
 }
 
 #[test]
-fn a_length_that_is_not_there_reserves_nothing() {
+fn a_false_array_length_reserves_no_memory() {
     // An array that claims 2^60 elements.
     let claim = [0x9b, 0x10, 0, 0, 0, 0, 0, 0, 0];
     let mut bytes = vec![0x86, 0x61, b'a', 0x60, 0xf6];

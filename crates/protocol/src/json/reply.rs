@@ -203,7 +203,7 @@ limits:
     }
 
     #[test]
-    fn the_documented_example() {
+    fn a_reply_equals_the_documented_example() {
         let mut per_user = limit("per-user");
         per_user.bucket = vec![("user".parse().unwrap(), Some(b"alice".to_vec()))];
         per_user.remaining = 19;
@@ -231,7 +231,7 @@ limits:
     }
 
     #[test]
-    fn a_queue_tells_its_delay_also_if_there_is_none() {
+    fn a_queue_reports_its_delay_even_if_zero() {
         let answer = Answer {
             limits: vec![limit("exports")],
             ..Answer::default()

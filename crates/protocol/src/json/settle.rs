@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_token_is_refused_with_its_field() {
+    fn an_invalid_settlement_is_refused_with_its_field() {
         let token = text();
         for (body, field) in [
             (r#"{"cost":1}"#.to_owned(), "token"),

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_slot_is_refused_with_its_field() {
+    fn an_invalid_slot_request_is_refused_with_its_field() {
         for (text, field) in [
             (body(r#","enter":true"#), "enter"),
             (body("").replace(SLOT, "8000.77"), "slots.in-flight"),

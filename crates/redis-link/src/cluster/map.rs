@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_are_read_with_names_that_are_missing() {
+    fn a_slot_range_without_a_host_name_belongs_to_the_asked_node() {
         let range =
             |first, last, node| Value::Array(vec![Value::Int(first), Value::Int(last), node]);
         let answer = Value::Array(vec![

@@ -109,13 +109,13 @@ mod tests {
     }
 
     #[test]
-    fn one_of_two_that_answer_is_enough_with_a_higher_epoch() {
+    fn one_of_two_answering_sentinels_suffices_with_a_higher_epoch() {
         follows(&[("new", 5), ("old", 4)], ("old", 4), ("new", 5));
         follows(&[("new", 5)], ("old", 4), ("new", 5));
     }
 
     #[test]
-    fn a_sentinel_that_is_behind_leads_nobody_back() {
+    fn a_sentinel_with_an_older_view_changes_nothing() {
         let new = ("new", 5);
         for behind in [
             &[("old", 4)][..],
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_lies_about_its_epoch_is_outvoted() {
+    fn a_sentinel_with_a_false_epoch_is_outvoted() {
         let old = ("old", 4);
         follows(&[("liar", 999), ("old", 4), ("old", 4)], old, old);
         follows(&[("old", 999), ("new", 5), ("new", 5)], old, ("new", 5));
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn most_of_all_sentinels_may_go_back() {
+    fn a_majority_of_sentinels_may_revert_to_an_older_epoch() {
         follows(
             &[("other", 0), ("other", 0), ("old", 7)],
             ("old", 7),
@@ -155,13 +155,13 @@ mod tests {
     }
 
     #[test]
-    fn three_that_say_three_things_change_nothing() {
+    fn three_different_sentinel_answers_change_nothing() {
         follows(&[("a", 6), ("b", 5), ("c", 4)], ("c", 4), ("c", 4));
         assert_eq!(after(&[], None), None);
     }
 
     #[test]
-    fn whoever_follows_nobody_yet_follows_most_or_the_newest() {
+    fn the_first_choice_is_the_majoritys_or_the_newest_primary() {
         let found = |answers| after(answers, None).map(|(primary, _)| primary);
         assert_eq!(found(&[("old", 4)]).as_deref(), Some("old"));
         assert_eq!(found(&[("old", 4), ("new", 5)]).as_deref(), Some("new"));

@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_store_counts_for_known_buckets_and_looks_for_room_once_a_second() {
+    fn a_full_store_counts_only_known_buckets_and_sweeps_once_a_second() {
         let mut penalties = Penalties::new(2000);
         for bucket in 0..3000 {
             count(&mut penalties, bucket, 1000);

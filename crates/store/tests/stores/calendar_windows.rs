@@ -12,8 +12,8 @@ use crate::on_every_store;
 type Shared = Arc<dyn Store>;
 
 on_every_store!(
-    an_answer_names_the_edge,
-    an_override_has_the_customers_midnight,
+    an_answer_reports_the_end_of_the_calendar_window,
+    an_override_uses_the_customers_time_zone,
     a_debit_names_its_window,
     units_are_given_back,
 );
@@ -25,7 +25,7 @@ fn of(user: &str) -> Check {
     request(&[("user", user)])
 }
 
-async fn an_answer_names_the_edge(store: Shared) -> Result<()> {
+async fn an_answer_reports_the_end_of_the_calendar_window(store: Shared) -> Result<()> {
     let policy = publish(&store, &policy(LIMITS)).await?;
     for left in [2, 1, 0] {
         let answer = check(&store, &policy, &of("alice")).await?;
@@ -49,7 +49,7 @@ async fn an_answer_names_the_edge(store: Shared) -> Result<()> {
     Ok(())
 }
 
-async fn an_override_has_the_customers_midnight(store: Shared) -> Result<()> {
+async fn an_override_uses_the_customers_time_zone(store: Shared) -> Result<()> {
     let policy = publish(&store, &policy(LIMITS)).await?;
     let tokyo = check(&store, &policy, &of("tokyo")).await?;
     // Nine hours ahead of UTC, without daylight saving time.

@@ -14,22 +14,22 @@ use crate::{
 type Shared = Arc<dyn Store>;
 
 on_every_store!(
-    buckets_are_apart,
+    each_user_has_a_separate_bucket,
     concurrent_checks_admit_exactly_the_limit,
     several_limits_are_charged_all_or_none,
     all_or_nothing_holds_under_concurrency,
-    costs_peeks_and_debits,
+    costs_peeks_and_debits_charge_the_right_units,
     shadow_and_degrade_never_deny,
     a_missing_entry_is_shared_skipped_or_denied,
     overrides_change_single_buckets,
-    only_skip_and_require_match,
-    an_old_policy_is_told_that_it_is_stale,
+    only_skip_and_require_match_select_limits,
+    a_check_with_an_old_policy_is_stale,
     a_batch_is_decided_in_order,
-    any_bytes_are_a_bucket,
-    a_denial_frees_what_a_queue_in_another_slot_gave,
+    any_bytes_may_identify_a_bucket,
+    a_denial_frees_the_turn_granted_by_a_queue_in_another_slot,
 );
 
-async fn buckets_are_apart(store: Shared) -> Result<()> {
+async fn each_user_has_a_separate_bucket(store: Shared) -> Result<()> {
     let policy = publish(&store, &policy(TEN_A_DAY)).await?;
     for user in ["alice", "bob", "a:b", "{x}", ""] {
         let answer = check(&store, &policy, &request(&[("user", user)])).await?;
@@ -124,7 +124,7 @@ fn peek(entries: &[(&str, &str)]) -> Check {
     }
 }
 
-async fn costs_peeks_and_debits(store: Shared) -> Result<()> {
+async fn costs_peeks_and_debits_charge_the_right_units(store: Shared) -> Result<()> {
     let limits = "  - {name: per-user, per: [user], rate: 10/1d, cost: 2}\n";
     let policy = publish(&store, &policy(limits)).await?;
     let alice = [("user", "alice")];
@@ -245,7 +245,7 @@ async fn overrides_change_single_buckets(store: Shared) -> Result<()> {
     Ok(())
 }
 
-async fn only_skip_and_require_match(store: Shared) -> Result<()> {
+async fn only_skip_and_require_match_select_limits(store: Shared) -> Result<()> {
     let policy = publish(&store, &policy(NARROW_AND_WIDE)).await?;
     let alice = request(&[("user", "alice")]);
     let only = Check {
@@ -289,7 +289,7 @@ async fn only_skip_and_require_match(store: Shared) -> Result<()> {
     Ok(())
 }
 
-async fn an_old_policy_is_told_that_it_is_stale(store: Shared) -> Result<()> {
+async fn a_check_with_an_old_policy_is_stale(store: Shared) -> Result<()> {
     let old = publish(&store, &policy(TEN_A_DAY)).await?;
     let alice = request(&[("user", "alice")]);
     check(&store, &old, &alice).await?;
@@ -339,7 +339,7 @@ async fn a_batch_is_decided_in_order(store: Shared) -> Result<()> {
     Ok(())
 }
 
-async fn any_bytes_are_a_bucket(store: Shared) -> Result<()> {
+async fn any_bytes_may_identify_a_bucket(store: Shared) -> Result<()> {
     let policy = publish(&store, &policy(TEN_A_DAY)).await?;
     let values = [
         vec![0xff, 0, b'\r', b'\n'],
@@ -371,7 +371,7 @@ const WIDE_AND_NARROW_QUEUE: &str = "
 ";
 
 /// Queues in several slots of a Cluster are charged one after the other.
-async fn a_denial_frees_what_a_queue_in_another_slot_gave(store: Shared) -> Result<()> {
+async fn a_denial_frees_the_turn_granted_by_a_queue_in_another_slot(store: Shared) -> Result<()> {
     let policy = publish(&store, &policy(WIDE_AND_NARROW_QUEUE)).await?;
     let delay_ms = async |user: &str| -> Result<Option<u64>> {
         let answer = check(&store, &policy, &request(&[("user", user)])).await?;

@@ -22,16 +22,16 @@ on_every_store!(
     only_limits_that_change_get_a_new_generation,
     two_editors_never_lose_an_edit,
     concurrent_override_edits_all_arrive,
-    a_deleted_domain_keeps_its_numbers,
+    a_deleted_domain_continues_its_revision_numbers,
     the_history_tells_who_changed_what,
-    an_edit_is_hinted_at,
+    watchers_get_a_hint_of_an_edit,
     overrides_follow_their_limit,
-    an_edit_without_its_ground_is_refused,
+    an_edit_of_a_missing_or_partly_read_record_is_refused,
     one_override_is_read_without_the_others,
     an_edit_of_fields_leaves_overrides_it_never_read,
     an_edit_names_the_overrides_it_changes,
-    a_walk_over_overrides_tells_which_do_not_fit,
-    a_pause_of_the_domain_is_stored_and_told,
+    a_scan_of_overrides_reports_which_do_not_fit_the_limit,
+    a_pause_of_the_domain_is_stored_and_in_the_history,
 );
 
 const RICH: &str = "
@@ -191,7 +191,7 @@ async fn concurrent_override_edits_all_arrive(store: Shared) -> Result<()> {
     Ok(())
 }
 
-async fn a_deleted_domain_keeps_its_numbers(store: Shared) -> Result<()> {
+async fn a_deleted_domain_continues_its_revision_numbers(store: Shared) -> Result<()> {
     write(&store, &Stored::Absent, Change::Limits(&policy(RICH))).await?;
     let base = read(&store).await?;
     let deleted = write(&store, &base, Change::Delete(&OverrideEdits::new())).await?;
@@ -242,7 +242,7 @@ async fn the_history_tells_who_changed_what(store: Shared) -> Result<()> {
     Ok(())
 }
 
-async fn an_edit_is_hinted_at(store: Shared) -> Result<()> {
+async fn watchers_get_a_hint_of_an_edit(store: Shared) -> Result<()> {
     let mut hints = store.watch_edits();
     // The subscription itself counts as a hint, where there is one.
     let _ = tokio::time::timeout(Duration::from_secs(2), hints.changed()).await;
@@ -288,7 +288,7 @@ async fn overrides_follow_their_limit(store: Shared) -> Result<()> {
     Ok(())
 }
 
-async fn an_edit_without_its_ground_is_refused(store: Shared) -> Result<()> {
+async fn an_edit_of_a_missing_or_partly_read_record_is_refused(store: Shared) -> Result<()> {
     let bob = override_of("bob");
     let change = Change::Override {
         limit: &name("per-user"),
@@ -415,7 +415,7 @@ async fn an_edit_names_the_overrides_it_changes(store: Shared) -> Result<()> {
     Ok(())
 }
 
-async fn a_walk_over_overrides_tells_which_do_not_fit(store: Shared) -> Result<()> {
+async fn a_scan_of_overrides_reports_which_do_not_fit_the_limit(store: Shared) -> Result<()> {
     write(&store, &Stored::Absent, Change::Limits(&policy(RICH))).await?;
     let domain = name("shop");
     let as_window =
@@ -437,7 +437,7 @@ async fn a_walk_over_overrides_tells_which_do_not_fit(store: Shared) -> Result<(
     Ok(())
 }
 
-async fn a_pause_of_the_domain_is_stored_and_told(store: Shared) -> Result<()> {
+async fn a_pause_of_the_domain_is_stored_and_in_the_history(store: Shared) -> Result<()> {
     write(&store, &Stored::Absent, Change::Limits(&policy(TEN_A_DAY))).await?;
     let base = store.read(&name("shop"), Overrides::None).await?;
     let mut paused = base.policy().expect("limits").clone();

@@ -127,7 +127,7 @@ async fn a_killed_server_is_found_again_with_its_scripts_gone() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs a server"]
-async fn nobody_there_is_told_at_once_and_dialled_by_one() -> Result<()> {
+async fn a_missing_server_is_reported_as_unreachable() -> Result<()> {
     let mut server = Server::start(Engine::Redis).await?;
     let (_, policy) = serving(&server).await?;
     server.kill();

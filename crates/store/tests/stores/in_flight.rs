@@ -17,7 +17,7 @@ use crate::{
 
 type Shared = Arc<dyn Store>;
 
-on_every_store!(a_lost_slot_is_entered_again_through_edits_and_not_after_a_reset,);
+on_every_store!(a_lost_slot_is_entered_again_after_edits_but_not_after_a_reset,);
 
 const TWO_AT_ONCE: &str =
     "  - {name: in-flight, per: [user], algorithm: concurrency, limit: 2, slot_ttl: 100ms}\n";
@@ -75,7 +75,7 @@ async fn lapse(store: &Shared, policy: &Compiled) -> Result<()> {
     Ok(())
 }
 
-async fn a_lost_slot_is_entered_again_through_edits_and_not_after_a_reset(
+async fn a_lost_slot_is_entered_again_after_edits_but_not_after_a_reset(
     store: Shared,
 ) -> Result<()> {
     let first = publish(&store, &policy(TWO_AT_ONCE)).await?;

@@ -19,13 +19,13 @@ const PATIENCE: Duration = Duration::from_secs(20);
 type Shared = Arc<dyn Store>;
 
 on_every_store!(
-    what_is_returned_comes_back_once_and_what_is_spent_does_not,
-    a_denied_check_and_a_question_settle_but_grant_nothing,
-    a_settled_limit_leases_beside_the_others,
-    every_leased_algorithm_grants_and_takes_back,
-    a_reset_leaves_what_is_leased,
-    what_is_out_of_a_reset_window_is_used_until_its_end,
-    a_credit_leaves_what_is_leased,
+    returned_lease_units_are_credited_once_and_spent_ones_are_not,
+    a_denied_check_and_a_peek_settle_but_grant_nothing,
+    a_skipped_limit_still_grants_a_lease_beside_charged_limits,
+    every_leased_algorithm_grants_and_accepts_returns,
+    a_reset_keeps_leased_units,
+    units_leased_from_a_reset_window_count_until_its_end,
+    a_credit_keeps_leased_units,
     a_stale_check_settles_once,
     an_override_too_small_for_the_ttl_is_not_leased,
 );
@@ -68,7 +68,9 @@ async fn standing(store: &Shared, policy: &Compiled) -> Result<(u64, u64)> {
     Ok((seen.answer.remaining, seen.leased))
 }
 
-async fn what_is_returned_comes_back_once_and_what_is_spent_does_not(store: Shared) -> Result<()> {
+async fn returned_lease_units_are_credited_once_and_spent_ones_are_not(
+    store: Shared,
+) -> Result<()> {
     let policy = publish(&store, &policy(API)).await?;
     let (lease, answer) = grant(&store, &policy, 10).await?;
     assert_eq!(
@@ -101,7 +103,7 @@ async fn what_is_returned_comes_back_once_and_what_is_spent_does_not(store: Shar
     Ok(())
 }
 
-async fn a_denied_check_and_a_question_settle_but_grant_nothing(store: Shared) -> Result<()> {
+async fn a_denied_check_and_a_peek_settle_but_grant_nothing(store: Shared) -> Result<()> {
     let limits = format!("{API}  - {{name: closed, rate: 1/1d, burst: 0}}\n");
     let policy = publish(&store, &policy(&limits)).await?;
     let alone = |check: Check| Check {
@@ -125,7 +127,7 @@ async fn a_denied_check_and_a_question_settle_but_grant_nothing(store: Shared) -
     Ok(())
 }
 
-async fn a_settled_limit_leases_beside_the_others(store: Shared) -> Result<()> {
+async fn a_skipped_limit_still_grants_a_lease_beside_charged_limits(store: Shared) -> Result<()> {
     let limits = format!("{API}  - {{name: other, rate: 10/1d}}\n");
     let policy = publish(&store, &policy(&limits)).await?;
     let skipping = Check {
@@ -144,7 +146,7 @@ async fn a_settled_limit_leases_beside_the_others(store: Shared) -> Result<()> {
     Ok(())
 }
 
-async fn every_leased_algorithm_grants_and_takes_back(store: Shared) -> Result<()> {
+async fn every_leased_algorithm_grants_and_accepts_returns(store: Shared) -> Result<()> {
     for (kind, more) in [
         ("token_bucket", ""),
         ("gcra", ""),
@@ -180,7 +182,7 @@ async fn every_leased_algorithm_grants_and_takes_back(store: Shared) -> Result<(
     Ok(())
 }
 
-async fn a_reset_leaves_what_is_leased(store: Shared) -> Result<()> {
+async fn a_reset_keeps_leased_units(store: Shared) -> Result<()> {
     for kind in [
         "token_bucket",
         "gcra",
@@ -211,7 +213,7 @@ async fn a_reset_leaves_what_is_leased(store: Shared) -> Result<()> {
 
 /// These units are never settled: the proxy died, or a call was lost. The proxy may have used them in that
 /// window, even after the reset, so they count until the window ends, long after the lease has expired.
-async fn what_is_out_of_a_reset_window_is_used_until_its_end(store: Shared) -> Result<()> {
+async fn units_leased_from_a_reset_window_count_until_its_end(store: Shared) -> Result<()> {
     const WINDOW_MS: u64 = 1500;
     let limits = format!(
         "  - {{name: api, algorithm: fixed_window, rate: 100/{WINDOW_MS}ms, lease: {{ttl: 10ms}}}}\n"
@@ -251,7 +253,7 @@ async fn what_is_out_of_a_reset_window_is_used_until_its_end(store: Shared) -> R
     Ok(())
 }
 
-async fn a_credit_leaves_what_is_leased(store: Shared) -> Result<()> {
+async fn a_credit_keeps_leased_units(store: Shared) -> Result<()> {
     for kind in [
         "gcra",
         "fixed_window",

@@ -26,7 +26,7 @@ on_every_store!(
     every_algorithm_gives_units_back_and_raises_the_generation,
     a_credit_by_old_limits_is_stale,
     proxies_are_counted_per_limit,
-    the_server_tells_about_itself,
+    the_server_reports_its_version_role_and_scripts,
 );
 
 async fn a_bucket_can_be_inspected(store: Shared) -> Result<()> {
@@ -317,7 +317,7 @@ async fn proxies_are_counted_per_limit(store: Shared) -> Result<()> {
     Ok(())
 }
 
-async fn the_server_tells_about_itself(store: Shared) -> Result<()> {
+async fn the_server_reports_its_version_role_and_scripts(store: Shared) -> Result<()> {
     let pong = store.ping().await?;
     if pong.server != "memory" {
         assert!(pong.version.is_some_and(|version| version.contains('.')));

@@ -81,7 +81,7 @@ async fn a_server_that_lacks_replicas_charges_nothing() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs a server"]
-async fn what_was_evicted_counts_as_unused() -> Result<()> {
+async fn an_evicted_bucket_counts_as_unused() -> Result<()> {
     for engine in [Engine::Redis, Engine::Valkey] {
         let server = Server::start(engine).await?;
         let store = server.store()?;

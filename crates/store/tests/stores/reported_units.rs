@@ -15,8 +15,8 @@ use crate::{
 type Shared = Arc<dyn Store>;
 
 on_every_store!(
-    what_is_reported_beyond_a_bucket_is_owed_and_no_edit_forgives_it,
-    a_queue_has_nothing_left_and_forgets_the_rest,
+    units_reported_beyond_a_bucket_are_owed_even_after_an_edit,
+    a_queue_drops_units_reported_beyond_its_capacity,
 );
 
 const A_UNIT_MS: u64 = 8_640_000;
@@ -45,9 +45,7 @@ async fn denied_for(store: &Shared, policy: &Compiled) -> Result<u64> {
     Ok(wait_ms.div_ceil(A_UNIT_MS))
 }
 
-async fn what_is_reported_beyond_a_bucket_is_owed_and_no_edit_forgives_it(
-    store: Shared,
-) -> Result<()> {
+async fn units_reported_beyond_a_bucket_are_owed_even_after_an_edit(store: Shared) -> Result<()> {
     for algorithm in ["token_bucket", "gcra", "leaky_bucket"] {
         let name = algorithm.replace('_', "-");
         let limit = |burst: u64| {
@@ -70,7 +68,7 @@ async fn what_is_reported_beyond_a_bucket_is_owed_and_no_edit_forgives_it(
     Ok(())
 }
 
-async fn a_queue_has_nothing_left_and_forgets_the_rest(store: Shared) -> Result<()> {
+async fn a_queue_drops_units_reported_beyond_its_capacity(store: Shared) -> Result<()> {
     let limits = "  - {name: queue, per: [user], algorithm: leaky_bucket, rate: 10/1d, \
                   over_limit: queue, max_delay: 1d}\n";
     let limits = publish(&store, &policy(limits)).await?;

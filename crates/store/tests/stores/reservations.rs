@@ -16,7 +16,7 @@ type Shared = Arc<dyn Store>;
 
 on_every_store!(
     every_algorithm_settles_once,
-    what_is_reserved_is_seen_until_it_is_settled,
+    reserved_units_are_visible_until_they_are_settled,
     a_reset_forgets_reservations,
 );
 
@@ -110,7 +110,7 @@ async fn every_algorithm_settles_once(store: Shared) -> Result<()> {
     Ok(())
 }
 
-async fn what_is_reserved_is_seen_until_it_is_settled(store: Shared) -> Result<()> {
+async fn reserved_units_are_visible_until_they_are_settled(store: Shared) -> Result<()> {
     let policy = publish(&store, &policy(&limits("token_bucket"))).await?;
     let mut open = Vec::new();
     for id in 0..5 {

@@ -105,7 +105,7 @@ async fn many_overrides_are_written_whole_and_leave_nothing_behind() -> Result<(
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs a server"]
-async fn what_changed_is_told_without_the_overrides_that_did_not() -> Result<()> {
+async fn changes_since_a_revision_omit_unchanged_overrides() -> Result<()> {
     let server = Server::start(Engine::Redis).await?;
     let store = server.store()?;
     let first = with_overrides(100);
@@ -166,7 +166,7 @@ async fn what_changed_is_told_without_the_overrides_that_did_not() -> Result<()>
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs a server"]
-async fn another_history_or_a_short_one_tells_nothing() -> Result<()> {
+async fn changes_are_unknown_after_another_or_a_truncated_history() -> Result<()> {
     let server = Server::start(Engine::Redis).await?;
     let store = server.store()?;
     write(

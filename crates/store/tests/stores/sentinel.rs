@@ -160,13 +160,13 @@ async fn follow(engine: Engine) -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs a server"]
-async fn a_redis_that_lives_on_after_a_failover_is_left() -> Result<()> {
+async fn a_redis_primary_deposed_by_a_failover_is_abandoned() -> Result<()> {
     leaves_a_deposed_primary(Engine::Redis).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs a server"]
-async fn a_valkey_that_lives_on_after_a_failover_is_left() -> Result<()> {
+async fn a_valkey_primary_deposed_by_a_failover_is_abandoned() -> Result<()> {
     leaves_a_deposed_primary(Engine::Valkey).await
 }
 

@@ -62,7 +62,7 @@ async fn write(store: &Arc<dyn Store>, limiter: &str, slot: TimeSlot, requests: 
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs a server"]
-async fn the_fleet_is_what_all_limiters_noted() -> Result<()> {
+async fn the_fleet_combines_the_reports_of_all_limiters() -> Result<()> {
     for engine in [Engine::Redis, Engine::Valkey] {
         let server = Server::start(engine).await?;
         let (store, reader) = (server.store()?, server.store()?);
@@ -161,7 +161,7 @@ async fn activity_is_added_up_over_limiters_and_slots() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs a server"]
-async fn notes_are_of_a_bounded_number_of_limiters() -> Result<()> {
+async fn activity_reports_are_kept_for_a_bounded_number_of_limiters() -> Result<()> {
     let server = Server::start(Engine::Valkey).await?;
     let store = server.store()?;
     store
@@ -182,7 +182,7 @@ async fn notes_are_of_a_bounded_number_of_limiters() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs a server"]
-async fn what_others_left_under_our_keys_is_said_or_skipped() -> Result<()> {
+async fn foreign_data_under_fleet_keys_is_skipped_or_an_error() -> Result<()> {
     let server = Server::start(Engine::Redis).await?;
     let store = server.store()?;
     store

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_changed_is_no_session() {
+    fn a_modified_session_cookie_is_rejected() {
         let ours = tokens("0123456789abcdef\n");
         let begun = cookie(TOKEN, 1000, false);
         let (pair, _) = begun.split_once(';').unwrap();

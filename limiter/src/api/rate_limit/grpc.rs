@@ -155,7 +155,7 @@ mod tests {
     use crate::api::rate_limit::messages::HealthCheckRequest;
 
     #[test]
-    fn a_prefix_that_lies_is_refused() {
+    fn a_wrong_message_prefix_is_refused() {
         let message = HealthCheckRequest {
             service: "x".to_owned(),
         };

@@ -66,7 +66,7 @@ fn denied(due: &Due) -> u64 {
 }
 
 #[test]
-fn a_slot_is_told_while_it_fills_and_at_its_end_and_then_a_new_one_begins() {
+fn a_slot_is_reported_while_it_fills_and_once_more_when_it_ends() {
     let (counters, mut recorder) = (counters(), ActivityRecorder::new(START_MS));
     decide(&mut recorder, &counters, &answer("alice", false));
     let [due] = &recorder.collect(&counters, START_MS + 1000)[..] else {
@@ -93,7 +93,7 @@ fn a_slot_is_told_while_it_fills_and_at_its_end_and_then_a_new_one_begins() {
 }
 
 #[test]
-fn what_could_not_be_told_stays_and_is_told_as_of_the_last_slot() {
+fn unconfirmed_counts_are_reported_again_for_the_last_ended_slot() {
     let (counters, mut recorder) = (counters(), ActivityRecorder::new(START_MS));
     decide(&mut recorder, &counters, &answer("alice", false));
     // The report is not confirmed.
@@ -106,7 +106,7 @@ fn what_could_not_be_told_stays_and_is_told_as_of_the_last_slot() {
 }
 
 #[test]
-fn an_hour_is_told_of_now_and_then() {
+fn the_coarse_slot_is_reported_every_ten_seconds() {
     let (counters, mut recorder) = (counters(), ActivityRecorder::new(START_MS));
     let mut reported = 0;
     for second in 1..=60 {
@@ -126,7 +126,7 @@ fn an_hour_is_told_of_now_and_then() {
 }
 
 #[test]
-fn of_very_many_decisions_a_part_stands_for_all() {
+fn bucket_counts_are_sampled_when_there_are_very_many_decisions() {
     let (counters, mut recorder) = (counters(), ActivityRecorder::new(START_MS));
     for n in 0..200_000 {
         let user = if n % 4 == 0 { "alice" } else { "bob" };
@@ -153,7 +153,7 @@ fn a_limit_that_was_away_is_counted_from_its_return() {
 }
 
 #[test]
-fn a_note_is_bounded_and_keeps_what_decides_most() {
+fn a_report_is_bounded_and_keeps_the_busiest_limits() {
     let mut activity = Activity::default();
     for n in 0..3000_u64 {
         let mut limit = LimitActivity::default();

@@ -53,7 +53,7 @@ fn one_worker_polls_and_its_successor_takes_over() {
 }
 
 #[test]
-fn what_one_worker_brings_the_others_find_once() {
+fn each_worker_loads_a_snapshot_from_shared_data_once() {
     let host = SharedData::default();
     let (mut poller, mut other) = (new_poller(1), new_poller(2));
     assert_eq!(other.load_update(&host), SharedUpdate::default());
@@ -76,7 +76,7 @@ fn what_one_worker_brings_the_others_find_once() {
 }
 
 #[test]
-fn a_worker_that_starts_later_finds_what_is_there() {
+fn a_worker_that_starts_later_loads_the_current_snapshot() {
     let host = SharedData::default();
     let mut poller = new_poller(1);
     poller.poll_brought(&host, &snapshot("first"), None);
@@ -121,7 +121,7 @@ fn answered_in_a_row(host: &SharedData, seed: u64) -> (PolicyPoller, u64) {
 }
 
 #[test]
-fn polls_without_an_answer_are_repeated_less_and_less_often() {
+fn unanswered_polls_are_retried_with_growing_timeouts() {
     let host = SharedData::default();
     let mut worker = new_poller(1);
     let mut ms = 0;
@@ -192,7 +192,7 @@ fn answers_that_all_name_another_revision_do_not_each_cause_a_poll() {
 }
 
 #[test]
-fn no_worker_polls_beside_a_long_poll_and_one_does_soon_after_it() {
+fn another_worker_polls_only_after_the_long_poll_is_overdue() {
     let host = SharedData::default();
     let (mut worker, left_ms) = answered_in_a_row(&host, 1);
     let mut other = new_poller(2);
@@ -211,14 +211,14 @@ fn no_worker_polls_beside_a_long_poll_and_one_does_soon_after_it() {
 }
 
 #[test]
-fn a_snapshot_that_was_rejected_is_not_asked_for_again() {
+fn a_rejected_snapshot_is_not_requested_again() {
     let mut worker = new_poller(1);
     worker.poll_rejected(b"\"bad\"".to_vec());
     assert_eq!(worker.etag(), b"\"bad\"");
 }
 
 #[test]
-fn a_lease_that_another_plugin_wrote_does_not_last() {
+fn a_forged_poller_lease_does_not_stop_polling() {
     let host = SharedData::default();
     let mut worker = new_poller(1);
     let forged = PollerLease {

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_penalty_is_never_longer_than_the_limit_has_it() {
+    fn a_cached_penalty_longer_than_the_limits_own_does_not_deny() {
         let hour = penalty(3_600_000);
         assert!(!hour.denies(1, at(2), PENALTY));
         assert!(!penalty(900_000).denies(1, at(2), None));

@@ -150,14 +150,14 @@ pub(super) mod tests {
 
     proptest! {
         #[test]
-        fn what_was_written_is_read(entry in any_entry()) {
+        fn a_bucket_entry_round_trips_through_bytes(entry in any_entry()) {
             let mut bytes = Vec::new();
             entry.write(&mut bytes);
             prop_assert_eq!(BucketEntry::read(&bytes), Some(entry));
         }
 
         #[test]
-        fn anything_can_be_read(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn reading_arbitrary_bytes_does_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = BucketEntry::read(&bytes);
         }
     }

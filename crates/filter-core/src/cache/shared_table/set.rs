@@ -216,7 +216,7 @@ mod tests {
         }
 
         #[test]
-        fn anything_can_be_read(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+        fn parsing_arbitrary_bytes_does_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
             let mut bytes = bytes;
             bytes.insert(0, FORMAT);
             let set = Set::parse(&bytes);
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_use_is_not_pushed_out() {
+    fn an_entry_in_use_is_not_evicted() {
         let bytes = full(100);
         let found = Set::parse(&bytes).find::<BucketEntry>(key(7, 1), 1, at(99));
         assert_eq!(found.room, Room::Overflow);
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_denial_may_be_pushed_out_and_a_debt_may_not() {
+    fn a_denial_may_be_evicted_but_a_debt_may_not() {
         let mut bytes = full(100);
         let mut entry = BucketEntry {
             denial: Some(CachedDenial::new(at(1), None, 1000, 1)),
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn one_limits_overflow_is_no_business_of_anothers() {
+    fn limits_do_not_share_an_overflow_bucket() {
         let mut bytes = full(100);
         for (limit, room) in [(1, Room::Overflow), (2, Room::Overflow), (3, Room::None)] {
             let set = Set::parse(&bytes);

@@ -22,7 +22,7 @@ fn keys() -> (Table, impl Iterator<Item = BucketKey>) {
 }
 
 #[test]
-fn entries_are_cached_for_a_second_and_not_across_a_failure() {
+fn a_cached_entry_expires_after_a_second_a_failure_or_an_edit() {
     let (_, mut keys) = keys();
     let key = keys.next().unwrap();
     let mut worker_cache = WorkerCache::default();
@@ -119,7 +119,7 @@ fn a_penalty_stays_unless_a_later_check_says_otherwise() {
 }
 
 #[test]
-fn a_worker_knows_the_penalties_of_the_generation_in_force() {
+fn a_cached_penalty_holds_only_for_its_limits_generation() {
     let (_, mut keys) = keys();
     let key = keys.next().unwrap();
     let mut worker_cache = WorkerCache::default();

@@ -101,7 +101,7 @@ fn gemini() {
 }
 
 #[test]
-fn lines_of_events_as_the_specification_has_them() {
+fn event_streams_are_parsed_as_the_sse_specification_says() {
     let pointers = ["/a"];
     for (body, number) in [
         ("data:{\"a\":1}\n\n", Some(1)),
@@ -124,7 +124,7 @@ fn lines_of_events_as_the_specification_has_them() {
 }
 
 #[test]
-fn what_a_body_is_its_headers_say() {
+fn headers_determine_the_format_of_a_body() {
     let format = |media_type: &str, coding: Option<&str>| {
         Format::of(Some(media_type.as_bytes()), coding.map(str::as_bytes))
     };
@@ -147,7 +147,7 @@ fn what_a_body_is_its_headers_say() {
 }
 
 #[test]
-fn what_a_stream_needs_is_bounded() {
+fn the_memory_of_a_body_reader_is_bounded() {
     let own = size_of::<BodyReader>() + 30 * (size_of::<Option<u64>>() * 2 + size_of::<usize>());
     assert!(own <= 1500, "{own}");
 }
@@ -180,7 +180,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn events_that_are_not_read_have_nothing(
+    fn skipping_events_by_search_does_not_change_the_numbers_found(
         parts in prop::collection::vec(part(), 0..30),
         sizes in prop::collection::vec(1_usize..120, 1..20),
     ) {
@@ -205,7 +205,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_make_it_panic_and_no_split_matters(
+    fn arbitrary_bytes_never_panic_and_chunking_does_not_matter(
         bytes in prop::collection::vec(prop_oneof![
             3 => prop::sample::select(b"data: \n\r{}[]\",:\\a1".to_vec()), 1 => any::<u8>()], 0..200),
         at in 0_usize..200,

@@ -23,14 +23,14 @@ fn left_out(pointers: &[&str], bytes: &str) -> usize {
 }
 
 #[test]
-fn keys_with_a_long_common_end_are_one_search() {
+fn keys_with_a_long_common_suffix_share_one_search() {
     assert_eq!(searches(&["/input_tokens", "/output_tokens"]), Some(1));
     // `age"` is the end of too many words.
     assert_eq!(searches(&["/usage", "/page"]), Some(2));
 }
 
 #[test]
-fn more_keys_than_a_few_are_not_searched_for() {
+fn more_than_four_keys_disable_the_search() {
     assert_eq!(searches(&["/one", "/two", "/three", "/four"]), Some(4));
     assert_eq!(
         searches(&["/one", "/two", "/three", "/four", "/five"]),
@@ -39,7 +39,7 @@ fn more_keys_than_a_few_are_not_searched_for() {
 }
 
 #[test]
-fn the_last_that_is_certainly_a_key_is_searched_for() {
+fn the_search_uses_the_last_pointer_part_that_is_surely_a_key() {
     let event = "data: {\"usage\":[7]}\n\n";
     assert_eq!(searches(&["/0/17"]), None, "they may be positions");
     assert_eq!(searches(&["/a\nb"]), None, "two lines may make it");
@@ -49,7 +49,7 @@ fn the_last_that_is_certainly_a_key_is_searched_for() {
 }
 
 #[test]
-fn words_that_end_as_a_key_does_are_none() {
+fn a_word_with_the_same_suffix_as_a_key_is_not_a_match() {
     let event = "data: {\"my_tokens\":1,\"text\":\"tokens\\\"\"}\n\n";
     assert_eq!(left_out(&["/tokens"], event), event.len());
     let both = ["/input_tokens", "/output_tokens"];
@@ -61,7 +61,7 @@ fn words_that_end_as_a_key_does_are_none() {
 }
 
 #[test]
-fn the_first_of_all_keys_counts() {
+fn the_search_stops_at_the_first_match_of_any_key() {
     let (one, other) = ("data: {\"one\":1}\n\n", "data: {\"other\":1}\n\n");
     let events = ["data: x\n\n", one, other].concat();
     assert_eq!(left_out(&["/one", "/other"], &events), 9);

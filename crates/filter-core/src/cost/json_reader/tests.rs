@@ -101,7 +101,7 @@ fn a_document_that_is_cut_short_is_not_whole() {
 }
 
 #[test]
-fn depth_costs_nothing() {
+fn deeply_nested_values_are_skipped() {
     let text = format!(
         "{}1{},\"a\":5}}",
         "{\"x\":".repeat(100_000),
@@ -134,7 +134,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(3000))]
 
     #[test]
-    fn the_same_numbers_as_a_parser_of_whole_documents_finds(value in json(5), pretty: bool) {
+    fn the_reader_finds_the_same_numbers_as_serde_json(value in json(5), pretty: bool) {
         let pointers = ["/a", "/a/b", "/usage/a", "/a/0", "/b/1/a", "/a/a/a"];
         let text = if pretty {
             serde_json::to_string_pretty(&value).unwrap()

@@ -37,7 +37,7 @@ fn status(lease_query: Option<LeaseQuery>) -> Vec<(u64, u64, u64)> {
 }
 
 #[test]
-fn a_deadline_counts_from_the_sending_less_a_millisecond_and_a_thousandth() {
+fn a_grant_deadline_counts_from_the_send_time_minus_a_safety_margin() {
     let grant = Grant::new(lease(1, 1), at(7));
     assert_eq!(grant.deadline_us, 7_000 + 99_000 - 99);
     assert!(!grant.is_over(Now {
@@ -67,7 +67,7 @@ fn units_are_taken_in_portions_until_their_deadline() {
 }
 
 #[test]
-fn of_a_scarce_bucket_no_worker_takes_more_than_a_quarter() {
+fn a_worker_takes_at_most_a_quarter_of_a_scarce_bucket() {
     let mut shared_lease = granted(100);
     let scarce = true;
     let sizes = [500, 2, 500].map(|units| {
@@ -78,7 +78,7 @@ fn of_a_scarce_bucket_no_worker_takes_more_than_a_quarter() {
 }
 
 #[test]
-fn what_is_left_goes_back_before_its_end() {
+fn unused_units_are_returned_before_the_lease_ends() {
     let mut shared_lease = granted(100);
     shared_lease.withdraw(at(6), &TERMS, portion(40));
     shared_lease.withdraw(at(6), &TERMS, portion(20));
@@ -101,7 +101,7 @@ fn units_of_two_grants_are_kept_apart_and_the_older_ones_go_first() {
 }
 
 #[test]
-fn a_third_grant_sends_the_first_back() {
+fn a_third_grant_returns_the_first() {
     let mut shared_lease = granted(10);
     for sent_ms in [20, 30] {
         shared_lease.answered(at(35), at(sent_ms), Some(lease(10, sent_ms)), &TERMS);
@@ -126,7 +126,7 @@ fn one_worker_queries_at_a_time_and_one_settles() {
 }
 
 #[test]
-fn what_is_wanted_follows_the_demand() {
+fn the_requested_lease_size_follows_the_demand() {
     let mut shared_lease = granted(100);
     // Three quarters are used in less than a quarter of the time: the query doubles.
     let used = |shared_lease: &mut SharedLease, ms| {
@@ -181,7 +181,7 @@ fn costs_above_one_leave_no_unusable_units() {
 }
 
 #[test]
-fn what_was_written_is_read() {
+fn a_shared_lease_round_trips_through_bytes() {
     let mut shared_lease = granted(77);
     shared_lease.withdraw(at(6), &TERMS, portion(10));
     shared_lease.expire(at(200));

@@ -77,7 +77,7 @@ fn a_unit_put_back_after_its_deadline_is_not_used() {
 }
 
 #[test]
-fn buckets_that_have_nothing_make_room_and_others_do_not() {
+fn only_idle_leases_make_room_for_new_buckets() {
     let mut leases = WorkerLeases::<()>::default();
     let all = |leases: &mut WorkerLeases<()>, ms| {
         let opened = (0..10_000).filter(|n| leases.open(key(*n), 7, at(ms)).is_some());
@@ -158,7 +158,7 @@ fn in_use(leases: &mut WorkerLeases<()>, needed: u64) -> &mut WorkerLease<()> {
 }
 
 #[test]
-fn what_will_be_needed_is_not_looked_after_in_its_time() {
+fn maintenance_is_skipped_while_the_remaining_units_are_needed() {
     for (needed, waits) in [(7, true), (5, false)] {
         let mut leases = leases();
         in_use(&mut leases, needed);
@@ -171,7 +171,7 @@ fn what_will_be_needed_is_not_looked_after_in_its_time() {
 }
 
 #[test]
-fn what_was_needed_after_all_goes_back_in_time_unless_it_is_little() {
+fn leftover_units_are_returned_before_the_end_unless_few() {
     for (left, waits) in [(2, true), (3, false)] {
         let mut leases = leases();
         let worker_lease = in_use(&mut leases, 100);

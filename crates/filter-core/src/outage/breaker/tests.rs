@@ -20,7 +20,7 @@ fn opened(breaker: &mut Breaker, host: &SharedData, ms: u64) {
 }
 
 #[test]
-fn failures_of_all_workers_open_it_for_all() {
+fn failures_of_all_workers_open_the_breaker_for_all() {
     let host = SharedData::default();
     let mut workers = workers::<3>();
     for n in 0..5 {
@@ -34,7 +34,7 @@ fn failures_of_all_workers_open_it_for_all() {
 }
 
 #[test]
-fn an_answer_in_between_starts_the_row_anew() {
+fn an_answer_resets_the_count_of_consecutive_failures() {
     let host = SharedData::default();
     let [mut worker] = workers();
     for n in 0..8 {
@@ -49,7 +49,7 @@ fn an_answer_in_between_starts_the_row_anew() {
 }
 
 #[test]
-fn half_of_the_calls_failing_opens_it_and_a_tenth_does_not() {
+fn the_breaker_opens_when_half_of_the_calls_fail_but_not_a_tenth() {
     for (every, gate) in [(2, Gate::Open), (10, Gate::Closed)] {
         let host = SharedData::default();
         let [mut worker] = workers();
@@ -133,7 +133,7 @@ fn a_prober_that_never_reports_is_replaced() {
 }
 
 #[test]
-fn a_value_that_is_not_a_breaker_is_a_closed_one() {
+fn an_invalid_stored_breaker_counts_as_closed() {
     let host = SharedData::default();
     let [mut worker] = workers();
     for junk in [&b""[..], b"\x02", b"\x07 something else", &[0xff; 64]] {

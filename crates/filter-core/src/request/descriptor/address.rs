@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_lose_their_port_and_what_is_beyond_the_prefix() {
+    fn addresses_lose_their_port_and_the_bits_after_the_prefix() {
         for (address, v4, v6, expected) in [
             ("10.1.2.3:41000", 32, 64, "10.1.2.3"),
             ("10.1.2.3:0", 24, 64, "10.1.2.0"),
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_no_entry() {
+    fn an_invalid_address_yields_no_entry() {
         for address in ["", "/run/envoy.sock", "[::1", "a:b", "\u{fffd}"] {
             assert_eq!(cut(address, 32, 64), None, "{address:?}");
         }

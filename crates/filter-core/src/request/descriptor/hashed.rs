@@ -22,7 +22,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_what_sha256sum_prints() {
+    fn the_hash_is_the_first_half_of_what_sha256sum_prints() {
         assert_eq!(hashed(b"abc"), b"ba7816bf8f01cfea414140de5dae2223");
         assert_eq!(hashed(b""), b"e3b0c44298fc1c149afbf4c8996fb924");
         let long = vec![b'x'; 100_000];

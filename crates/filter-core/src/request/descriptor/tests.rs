@@ -84,7 +84,7 @@ fn every_spelling_of_a_cookie_is_one_value() {
 }
 
 #[test]
-fn no_client_chooses_among_several_values() {
+fn several_values_are_resolved_as_configured() {
     let lines = [("cookie", "a=1; sid=x"), ("cookie", "sid=y; sid=z")];
     let of = |several| value(&cookie(several), &lines).unwrap();
     assert_eq!(of(IfSeveral::Share), "(several)");
@@ -126,7 +126,7 @@ fn every_spelling_of_a_parameter_is_one_value() {
 }
 
 #[test]
-fn a_property_is_never_absent_for_its_length() {
+fn a_property_of_unexpected_length_is_read_as_text() {
     let of = |path: &[u8], format| value(&Source::Property(path.to_vec(), format), &[]);
     assert_eq!(of(b"eight", Format::Integer).unwrap(), "7");
     assert_eq!(of(b"text", Format::Integer).unwrap(), "seven");
@@ -136,7 +136,7 @@ fn a_property_is_never_absent_for_its_length() {
 
 proptest! {
     #[test]
-    fn any_bytes_can_be_taken_apart(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+    fn parsing_arbitrary_cookies_and_queries_does_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
         let mut found = Found::new(IfSeveral::Share);
         cookie::read(&bytes, "a", &mut found);
         query::read(&bytes, "a", &mut found);
@@ -144,7 +144,7 @@ proptest! {
 }
 
 #[test]
-fn a_hashed_value_stays_here_and_one_of_several_or_none_stays_what_it_is() {
+fn only_a_single_value_is_hashed() {
     let source = Source::Hashed(Box::new(cookie(IfSeveral::Share)));
     let found = |line| value(&source, &[("cookie", line)]);
     let hash = "ba7816bf8f01cfea414140de5dae2223";

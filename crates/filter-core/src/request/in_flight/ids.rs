@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_requests_have_two_ids_and_so_have_two_workers() {
+    fn slot_ids_differ_between_requests_and_between_workers() {
         let now = Now {
             mono_us: 0,
             wall_ms: 1_763_000_000_123,

@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_nobody_renews_is_gone_after_two_ttls_and_a_renewed_one_stays() {
+    fn a_place_expires_after_two_ttls_unless_it_is_renewed() {
         let host = SharedData::default();
         let table = Table::new("shop", 16, [7; 16]);
         let (mut lost, mut kept) = (share(&table), share(&table));

@@ -57,7 +57,7 @@ fn a_missing_entry_and_a_failure_are_not_exceeded_quotas() {
 }
 
 #[test]
-fn what_was_written_for_another_reason_is_not_said() {
+fn a_cached_reply_is_never_used_for_a_different_denial() {
     let reply_cache = &mut ReplyCache::default();
     let mut reply = |denial: Denial, grpc| {
         let (config, random) = (DenyConfig::default(), &mut Random::new(1));
@@ -77,7 +77,7 @@ fn what_was_written_for_another_reason_is_not_said() {
 }
 
 #[test]
-fn what_can_never_pass_has_no_retry_after() {
+fn a_request_that_can_never_pass_gets_no_retry_after() {
     let never = Denial {
         retry_after_ms: None,
         ..denial(DecidedBy::Limiter)

@@ -45,7 +45,7 @@ fn a_batch_is_read_in_order() {
 }
 
 #[test]
-fn what_is_wrong_is_named() {
+fn an_invalid_request_is_refused_with_its_field() {
     let many = format!(
         r#"{{"domain":"a","checks":[{}]}}"#,
         vec!["{}"; 1025].join(",")

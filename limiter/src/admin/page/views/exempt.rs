@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_the_first_are_shown_and_the_rest_is_counted() {
+    fn the_first_fifty_exemptions_are_shown_and_the_rest_counted() {
         let many: Vec<String> = (0..70)
             .map(|n| format!("{{name: own-{n}, match: {{path: /{n}}}}}"))
             .collect();

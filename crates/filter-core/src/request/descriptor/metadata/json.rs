@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_numbers_read_as_people_write_them() {
+    fn whole_numbers_are_written_in_decimal() {
         for (value, expected) in [
             (42.0, "42"),
             (0.0, "0"),
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn no_other_number_is_lost_or_meets_another() {
+    fn other_numbers_are_written_as_distinct_bit_patterns() {
         for (value, expected) in [
             (1.5, "0x3ff8000000000000"),
             (-0.5, "0xbfe0000000000000"),

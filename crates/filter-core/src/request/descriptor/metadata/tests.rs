@@ -67,7 +67,7 @@ impl Request for Host {
 }
 
 #[test]
-fn text_of_eight_bytes_is_no_number() {
+fn text_of_eight_bytes_is_not_read_as_a_number() {
     for claim in [
         &b"abcdefg\n"[..],
         b"\xff\xff\xff\xff\xff\xff\xff\xff",
@@ -112,7 +112,7 @@ fn values_of_every_kind_have_a_text() {
 }
 
 #[test]
-fn null_is_as_absent_and_nothing_else_is() {
+fn only_a_null_value_counts_as_an_absent_claim() {
     let null = vec![1 << 3, 0];
     assert_eq!(Host::new(Err(NoProperty::Unreadable), null).claim(), None);
     let absent = Host::new(Err(NoProperty::Absent), text(b"x"));
@@ -131,7 +131,7 @@ fn null_is_as_absent_and_nothing_else_is() {
 }
 
 #[test]
-fn what_lies_too_deep_is_left_out() {
+fn values_nested_too_deep_become_null() {
     let mut value = text(b"x");
     for _ in 0..1000 {
         value = field(6, &field(1, &value));
@@ -144,7 +144,7 @@ fn what_lies_too_deep_is_left_out() {
 
 proptest! {
     #[test]
-    fn any_bytes_can_be_read(whole in proptest::collection::vec(any::<u8>(), 0..64)) {
+    fn reading_arbitrary_metadata_does_not_panic(whole in proptest::collection::vec(any::<u8>(), 0..64)) {
         let host = Host { bytes: Ok(vec![0; 8]), whole };
         let _ = value(b"metadata\0filter_metadata\0jwt", &host);
     }
