@@ -195,10 +195,15 @@ pub const CONFIG: &str = r#"{
     "descriptors": [{"key": "user", "header": "x-user"}]
 }"#;
 
+/// Whether checks go by streams in the world of a seed: in every other one.
+pub fn has_streams(seed: u64) -> bool {
+    seed.is_multiple_of(2)
+}
+
 /// In every other seed, checks use streams.
 fn configured(seed: u64, config: &str) -> Config {
     let mut config = Config::from_json(config.as_bytes()).unwrap();
-    config.limiter.stream |= seed.is_multiple_of(2);
+    config.limiter.stream |= has_streams(seed);
     config
 }
 
