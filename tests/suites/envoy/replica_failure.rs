@@ -159,11 +159,14 @@ async fn a_replica_that_restarts_under_load_affects_no_check() {
     for round in [1, 2] {
         assert_charged_once(&stage, round).await;
     }
-    let charged = round(&stage, 3).await;
-    assert!(
-        charged * 10 >= REQUESTS * 9,
-        "charged: {charged} of {REQUESTS}"
-    );
+    // The calls that the kill cut off may have opened the circuit breaker, until a probe is answered.
+    let mut rounds = 3..;
+    until("limiters decide nearly all again", PATIENCE, async || {
+        let charged = round(&stage, rounds.next()?).await;
+        (charged * 10 >= REQUESTS * 9).then_some(())
+    })
+    .await
+    .unwrap();
 }
 
 #[tokio::test]
