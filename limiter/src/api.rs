@@ -4,6 +4,7 @@ mod body;
 mod check;
 mod check_stream;
 mod decide;
+mod grpc;
 mod inflight;
 mod long_poll;
 mod rate_limit;
@@ -125,12 +126,12 @@ impl Api {
         peer: Arc<Peer>,
         standing: Option<Standing>,
     ) -> Response<Bytes> {
-        let grpc = rate_limit::is_grpc(&head.headers);
+        let grpc = grpc::is_grpc(&head.headers);
         let answered = self.route(&head, body, peer, standing).await;
         let mut response = answered.unwrap_or_else(|error| {
             self.metrics.refused(error.code.word());
             if grpc {
-                rate_limit::error(&error)
+                grpc::error(&error)
             } else {
                 refusal::response(&error)
             }

@@ -55,7 +55,7 @@ pub(crate) struct ConnectionBounds {
     pub max_guests: usize,
     /// A connection without a request for this long is closed.
     pub idle: Duration,
-    /// A connection older than this is told to end after its current requests.
+    /// A connection older than this ends after its current requests.
     pub max_age: Option<Duration>,
     /// The largest body in bytes; the window of an HTTP/2 stream is no larger.
     pub max_body: usize,

@@ -45,7 +45,7 @@ pub struct Settings {
     pub max_poll_wait: Duration,
     /// A connection without a request for this long is closed.
     pub idle_timeout: Duration,
-    /// An older connection is told to end after its current requests, so that its client opens
+    /// An older connection ends after its current requests, so that its client opens
     /// another, perhaps to another replica; `None`: no limit.
     pub max_connection_age: Option<Duration>,
     /// How long requests are still accepted after SIGTERM or SIGINT.

@@ -29,7 +29,7 @@ use tonic::Code;
 use super::{
     Answered, Api,
     body::Received,
-    rate_limit::{frame, is_grpc, open, trailers},
+    grpc::{frame, is_grpc, open, trailers},
     refusal,
 };
 use crate::{

@@ -6,7 +6,6 @@
 
 mod answer;
 mod compare;
-mod grpc;
 mod health;
 mod json;
 mod messages;
@@ -24,7 +23,7 @@ use tokio::time::Instant;
 use super::{
     Answered, Api,
     body::{Received, Room},
-    refusal,
+    grpc, refusal,
 };
 use crate::{
     domains::{Active, Lookup},
@@ -38,7 +37,6 @@ use messages::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
 use scalars::UNITS;
 
 pub(crate) use compare::Comparison;
-pub(super) use grpc::{error, frame, is_grpc, open, trailers};
 pub(crate) use health::Watched;
 pub(super) use health::{CHECK as HEALTH_CHECK, WATCH as HEALTH_WATCH};
 

@@ -156,7 +156,7 @@ impl Worker {
     /// A message of the limiter on the stream.
     pub fn on_stream_message(&mut self, host: &impl Host, now: Now, message: &[u8]) {
         let Some(answer) = StreamAnswer::decode(message) else {
-            return self.stream_failed(host, now, "a message that is none of a limiter");
+            return self.stream_failed(host, now, "an invalid message");
         };
         let state = self.calls.stream.state;
         if answer == StreamAnswer::OPEN && state == State::Opening {
@@ -171,7 +171,7 @@ impl Worker {
             let answer = StreamedAnswer::new(answer);
             self.on_call_answer(host, now, id, Some(&answer));
         } else if state != State::Late {
-            self.stream_failed(host, now, "an answer that nothing waits for");
+            self.stream_failed(host, now, "an answer to no call in flight");
         }
     }
 

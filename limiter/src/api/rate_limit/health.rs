@@ -13,12 +13,9 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::{
-    grpc,
-    messages::{Health, HealthCheckRequest, HealthCheckResponse},
-};
+use super::messages::{Health, HealthCheckRequest, HealthCheckResponse};
 use crate::{
-    api::{Answered, Api, inflight::Inflight},
+    api::{Answered, Api, grpc, inflight::Inflight},
     serve::{Following, Peer},
 };
 

@@ -129,7 +129,7 @@ impl Service {
         Ok(line.parse()?)
     }
 
-    /// Tells the service to end; await the handle for its result.
+    /// Ends the service; await the handle for its result.
     pub fn end(self) -> JoinHandle<Result<(), RunError>> {
         let _ = self.end.send(());
         self.running

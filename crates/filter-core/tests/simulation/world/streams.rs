@@ -161,7 +161,7 @@ impl World {
         self.carry_out(envoy, worker);
     }
 
-    /// A faulty limiter: answers that nothing waits for, to other calls, twice, or truncated.
+    /// A faulty limiter: answers to no call in flight, to other calls, twice, or truncated.
     fn garble(&mut self, message: &mut Vec<u8>) {
         match self.chance.below(4) {
             0 => message[3] ^= 0x40,

@@ -17,13 +17,11 @@ const GRPC: &str = "application/grpc";
 const STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 
-const UNAVAILABLE: u16 = 14;
-
 /// What is before each message: whether it is compressed, and its length.
 const PREFIX: usize = 5;
 
 /// Whether a request is one of gRPC.
-pub(in crate::api) fn is_grpc(headers: &HeaderMap) -> bool {
+pub(super) fn is_grpc(headers: &HeaderMap) -> bool {
     let Some(media_type) = headers.get(CONTENT_TYPE) else {
         return false;
     };
@@ -55,21 +53,22 @@ pub(super) fn decode<M: Message + Default>(body: &[u8]) -> Result<M, ApiError> {
 
 /// A message with its prefix.
 pub(super) fn framed(message: &impl Message) -> Bytes {
-    let length = message.encoded_len();
-    let mut body = BytesMut::with_capacity(PREFIX + length);
-    body.put_u8(0);
-    body.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
-    // The buffer grows as needed.
-    let _ = message.encode(&mut body);
-    body.freeze()
+    with_prefix(message.encoded_len(), |body| {
+        // The buffer grows as needed.
+        let _ = message.encode(body);
+    })
 }
 
 /// Bytes as a message, with its prefix.
-pub(in crate::api) fn frame(message: &[u8]) -> Bytes {
-    let mut body = BytesMut::with_capacity(PREFIX + message.len());
+pub(super) fn frame(message: &[u8]) -> Bytes {
+    with_prefix(message.len(), |body| body.put_slice(message))
+}
+
+fn with_prefix(length: usize, write: impl FnOnce(&mut BytesMut)) -> Bytes {
+    let mut body = BytesMut::with_capacity(PREFIX + length);
     body.put_u8(0);
-    body.put_u32(u32::try_from(message.len()).unwrap_or(u32::MAX));
-    body.put_slice(message);
+    body.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
+    write(&mut body);
     body.freeze()
 }
 
@@ -79,7 +78,7 @@ pub(super) fn answer(message: &impl Message) -> Response<Bytes> {
 }
 
 /// The start of an answer that stays open; if its connection ends first, its status is no success.
-pub(in crate::api) fn open(first: Bytes) -> Response<Bytes> {
+pub(super) fn open(first: Bytes) -> Response<Bytes> {
     of_body(first, Code::Unavailable)
 }
 
@@ -92,14 +91,14 @@ fn of_body(body: Bytes, status: Code) -> Response<Bytes> {
 }
 
 /// The trailers of an answer that ends with a status.
-pub(in crate::api) fn trailers(status: Code) -> HeaderMap {
+pub(super) fn trailers(status: Code) -> HeaderMap {
     let mut trailers = HeaderMap::with_capacity(1);
     trailers.insert(STATUS, (status as u16).into());
     trailers
 }
 
 /// The gRPC response for an error.
-pub(in crate::api) fn error(error: &ApiError) -> Response<Bytes> {
+pub(super) fn error(error: &ApiError) -> Response<Bytes> {
     let mut text = error.message.clone();
     if let Some(field) = &error.field {
         text = format!("{field}: {text}");
@@ -107,7 +106,7 @@ pub(in crate::api) fn error(error: &ApiError) -> Response<Bytes> {
     let mut response = Response::new(Bytes::new());
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(GRPC));
-    headers.insert(STATUS, status(error.code).into());
+    headers.insert(STATUS, (status(error.code) as u16).into());
     if let Ok(text) = HeaderValue::from_str(&escaped(&text)) {
         headers.insert(MESSAGE, text);
     }
@@ -128,50 +127,38 @@ fn escaped(text: &str) -> String {
     out
 }
 
-/// gRPC's number for an error.
-fn status(code: ErrorCode) -> u16 {
-    const INVALID_ARGUMENT: u16 = 3;
-    const NOT_FOUND: u16 = 5;
-    const RESOURCE_EXHAUSTED: u16 = 8;
-    const UNIMPLEMENTED: u16 = 12;
-    const INTERNAL: u16 = 13;
-    const UNAUTHENTICATED: u16 = 16;
+/// The gRPC status for an error.
+fn status(code: ErrorCode) -> Code {
     match code {
-        ErrorCode::InvalidRequest => INVALID_ARGUMENT,
-        ErrorCode::UnknownDomain | ErrorCode::UnknownLimit | ErrorCode::NoMatch => NOT_FOUND,
-        ErrorCode::TooLarge | ErrorCode::TooManyWaiters => RESOURCE_EXHAUSTED,
+        ErrorCode::InvalidRequest => Code::InvalidArgument,
+        ErrorCode::UnknownDomain | ErrorCode::UnknownLimit | ErrorCode::NoMatch => Code::NotFound,
+        ErrorCode::TooLarge | ErrorCode::TooManyWaiters => Code::ResourceExhausted,
         ErrorCode::NotFound | ErrorCode::MethodNotAllowed | ErrorCode::UnsupportedMediaType => {
-            UNIMPLEMENTED
+            Code::Unimplemented
         }
-        ErrorCode::Unauthorized => UNAUTHENTICATED,
-        ErrorCode::Internal => INTERNAL,
-        _ => UNAVAILABLE,
+        ErrorCode::Unauthorized => Code::Unauthenticated,
+        ErrorCode::Internal => Code::Internal,
+        _ => Code::Unavailable,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::rate_limit::messages::HealthCheckRequest;
 
     #[test]
     fn a_wrong_message_prefix_is_refused() {
-        let message = HealthCheckRequest {
-            service: "x".to_owned(),
-        };
+        let message = "x".to_owned();
         let framed = answer(&message).into_body();
-        assert_eq!(decode::<HealthCheckRequest>(&framed).unwrap(), message);
+        assert_eq!(decode::<String>(&framed).unwrap(), message);
         let longer = [&framed[..], b"x"].concat();
         for (at, value) in [(0, 1), (0, 7), (1, 255), (4, 200), (4, 0)] {
             let mut wrong = framed.to_vec();
             wrong[at] = value;
-            assert!(
-                decode::<HealthCheckRequest>(&wrong).is_err(),
-                "{at} {value}"
-            );
+            assert!(decode::<String>(&wrong).is_err(), "{at} {value}");
         }
         for wrong in [&framed[..4], &framed[..7], &longer] {
-            assert!(decode::<HealthCheckRequest>(wrong).is_err(), "{wrong:?}");
+            assert!(decode::<String>(wrong).is_err(), "{wrong:?}");
         }
     }
 
