@@ -163,6 +163,7 @@ impl Plugin {
 
     pub fn on_tick(&self) {
         self.clock.adjust();
+        self.turn_end.forget();
         self.streams.cancel_given_up();
         let now = self.clock.now();
         let stats = &mut *self.stats.borrow_mut();

@@ -4,7 +4,7 @@
 //! queue: in the same turn, after all events that were ready when the turn began. No other callback
 //! comes at the end of a turn.
 
-use std::cell::{OnceCell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 
 use proxy_wasm::hostcalls;
 
@@ -20,6 +20,8 @@ thread_local! {
 #[derive(Debug, Default)]
 pub struct TurnEnd {
     queue: OnceCell<Queue>,
+    /// Whether the end of this turn was requested. One report serves all requests that end in it.
+    requested: Cell<bool>,
 }
 
 #[derive(Debug)]
@@ -36,13 +38,23 @@ pub struct NotReported;
 impl TurnEnd {
     /// Has Envoy call the root's `on_queue_ready` when the turn ends.
     pub fn request(&self) -> Result<(), NotReported> {
+        if self.requested.get() {
+            return Ok(());
+        }
         let id = match self.queue.get() {
             Some(queue) => queue.id,
             // Neither a canary nor the main thread ever gets here.
             None => self.register()?,
         };
         // The SDK reads an empty value as an empty queue.
-        hostcalls::enqueue_shared_queue(id, Some(b"1")).map_err(|_| NotReported)
+        hostcalls::enqueue_shared_queue(id, Some(b"1")).map_err(|_| NotReported)?;
+        self.requested.set(true);
+        Ok(())
+    }
+
+    /// At a tick, which begins another turn: a report that has not come by now was missed.
+    pub fn forget(&self) {
+        self.requested.set(false);
     }
 
     fn register(&self) -> Result<u32, NotReported> {
@@ -55,6 +67,9 @@ impl TurnEnd {
     /// Whether `on_queue_ready` for this queue reports the end of a turn that was requested here.
     pub fn is_reported_by(&self, queue_id: u32) -> bool {
         let own = self.queue.get().is_some_and(|queue| queue.id == queue_id);
+        if own {
+            self.forget();
+        }
         own && matches!(hostcalls::dequeue_shared_queue(queue_id), Ok(Some(_)))
     }
 }

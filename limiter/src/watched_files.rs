@@ -1,7 +1,7 @@
 //! Files that may be replaced while the service runs.
 
 use std::{
-    fs, io,
+    fs,
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
     time::SystemTime,
@@ -20,7 +20,6 @@ pub(crate) struct Stamp {
     modified: SystemTime,
     len: u64,
     inode: u64,
-    is_file: bool,
 }
 
 impl WatchedFiles {
@@ -29,7 +28,7 @@ impl WatchedFiles {
     pub(crate) fn new<'p>(paths: impl IntoIterator<Item = &'p Path>) -> Self {
         let files = paths
             .into_iter()
-            .map(|path| (path.to_owned(), stamp(path).ok()))
+            .map(|path| (path.to_owned(), stamp(path)))
             .collect();
         Self {
             files: Mutex::new(files),
@@ -41,7 +40,7 @@ impl WatchedFiles {
         let mut any = false;
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         for (path, seen) in &mut *files {
-            let now = stamp(path).ok();
+            let now = stamp(path);
             any |= now != *seen;
             *seen = now;
         }
@@ -54,21 +53,15 @@ impl Stamp {
     pub(crate) fn len(&self) -> u64 {
         self.len
     }
-
-    /// Whether it is a file, and not a folder for example.
-    pub(crate) fn is_file(&self) -> bool {
-        self.is_file
-    }
 }
 
-/// The stamp of what is at a path, links followed.
-pub(crate) fn stamp(path: &Path) -> io::Result<Stamp> {
-    let metadata = fs::metadata(path)?;
-    Ok(Stamp {
-        modified: metadata.modified()?,
+/// The file's stamp; `None` if there is no file.
+pub(crate) fn stamp(path: &Path) -> Option<Stamp> {
+    let metadata = fs::metadata(path).ok()?;
+    Some(Stamp {
+        modified: metadata.modified().ok()?,
         len: metadata.len(),
         inode: inode(&metadata),
-        is_file: metadata.is_file(),
     })
 }
 

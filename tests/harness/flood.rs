@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-use crate::RawClient;
+use crate::{RawClient, RawReply};
 
 /// Sends requests `0..total` over `connections` at once; returns how many were answered with 200.
 pub async fn flood(
@@ -30,6 +30,21 @@ pub async fn flood(
         allowed += done??;
     }
     Ok(allowed)
+}
+
+/// Sends the same request on many connections at once; returns the answers.
+pub async fn crowd(port: u16, connections: usize, request: &[u8]) -> Result<Vec<RawReply>> {
+    let mut tasks = JoinSet::new();
+    for _ in 0..connections {
+        let request = request.to_vec();
+        tasks.spawn(async move { RawClient::new(port).send(&request).await });
+    }
+    let mut replies = Vec::with_capacity(connections);
+    while let Some(done) = tasks.join_next().await {
+        let reply = done??;
+        replies.push(reply.context("a connection ended without an answer")?);
+    }
+    Ok(replies)
 }
 
 /// Envoy closes connections on which several of its own answers wait to be written, so each request

@@ -29,7 +29,7 @@ pub use envoy_config::EnvoyConfig;
 pub use failover::{Pair, Sentinel};
 pub use fake_limiter::{FakeLimiter, Misbehaviour, answer};
 pub use flood::{
-    control_frames, flood, open_streams_without_window, rapid_resets, streams_without_window,
+    control_frames, crowd, flood, open_streams_without_window, rapid_resets, streams_without_window,
 };
 pub use gate::Gate;
 pub use held_request::HeldRequest;

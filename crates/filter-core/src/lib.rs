@@ -50,4 +50,6 @@ pub use policy::printable;
 pub use request::{NoProperty, Request};
 pub use response::{HeaderList, LocalReply, ResponseHeaders};
 pub use time::Now;
-pub use worker::{Call, CallAnswer, Edits, Level, Refusal, Step, StreamId, StreamStep, Worker};
+pub use worker::{
+    Call, CallAnswer, Callback, Edits, Level, Refusal, Step, StreamId, StreamStep, Worker,
+};

@@ -12,7 +12,8 @@ use std::{cell::RefCell, collections::VecDeque, rc::Rc};
 use filter_config::Config;
 
 pub(crate) use process::Process;
-pub use step::{Call, CallAnswer, Edits, Level, Refusal, Step, StreamId, StreamStep};
+use step::Resumptions;
+pub use step::{Call, CallAnswer, Callback, Edits, Level, Refusal, Step, StreamId, StreamStep};
 pub(crate) use tick_schedule::HOLDING_MS;
 use tick_schedule::TickSchedule;
 
@@ -49,6 +50,7 @@ pub struct Worker {
     pub(crate) reporter: Reporter,
     pub(crate) reply_cache: Rc<RefCell<ReplyCache>>,
     pub(crate) steps: VecDeque<Step>,
+    pub(crate) resumptions: Resumptions,
     pub(crate) ticks: TickSchedule,
 }
 
@@ -71,6 +73,7 @@ impl Worker {
             reporter: Reporter::new(Random::new(random.next_u64())),
             reply_cache: Rc::default(),
             steps: VecDeque::new(),
+            resumptions: Resumptions::default(),
             ticks: TickSchedule::default(),
             random,
             config: Rc::new(config),
@@ -89,9 +92,15 @@ impl Worker {
         &self.config
     }
 
-    /// The next step; `None` when there is none.
-    pub fn poll_step(&mut self) -> Option<Step> {
-        self.steps.pop_front()
+    /// The next step for a callback of the host; `None` when there is none.
+    pub fn poll_step(&mut self, callback: &mut Callback) -> Option<Step> {
+        while let Some(step) = self.steps.pop_front() {
+            match step.ends_pause() {
+                Some(stream) if callback.request != Some(stream) => self.resumptions.add(step),
+                _ => return Some(step),
+            }
+        }
+        self.resumptions.poll(callback)
     }
 
     /// Puts back steps that could not be carried out yet, before all others.
@@ -145,7 +154,7 @@ impl Worker {
     /// A request ended: answered, reset by its client, or failed. Returns whether it held slots or
     /// had reserved units, so that the host should call [`Worker::on_turn_end`] when this turn ends.
     pub fn on_gone(&mut self, stream: StreamId) -> bool {
-        let mut forwarded = true;
+        let mut forwarded = !self.resumptions.remove(stream);
         match self.requests.streams.remove(stream) {
             Some(Stream::Waiting) => {
                 let of_stream = |check: &PendingCheck| check.stream == Some(stream);

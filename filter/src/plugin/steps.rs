@@ -1,6 +1,6 @@
 //! Carries out the steps that the state machine returns.
 
-use filter_core::{Edits, Step, StreamId};
+use filter_core::{Callback, Edits, Step, StreamId};
 use proxy_wasm::types::{Action, MapType};
 
 use super::{DEGRADED, Plugin};
@@ -14,18 +14,19 @@ use crate::{
 };
 
 impl Plugin {
-    /// Carries out the steps of the state machine until there is none left.
+    /// Carries out the steps of the state machine until none is left for this callback.
     ///
     /// `current` is the request whose callback is running, if any; the result is the action for that
     /// request.
     pub(super) fn carry_out(&self, current: Option<(StreamId, &HostRequest)>) -> Action {
         let (current, request) = current.unzip();
+        let mut callback = current.map_or_else(Callback::of_root, Callback::of_request);
         let mut action = Action::Pause;
         let mut context = EffectiveContext::new(current.map_or(self.root_id, |stream| stream.0));
         if current.is_none() {
             self.worker.borrow_mut().put_back(self.deferred.take());
         }
-        while let Some(step) = self.next_step() {
+        while let Some(step) = self.next_step(&mut callback) {
             match step {
                 Step::Call(_) | Step::Stream(_) if current.is_some() => self.defer(step),
                 Step::Call(call) => {
@@ -77,8 +78,8 @@ impl Plugin {
         action
     }
 
-    fn next_step(&self) -> Option<Step> {
-        self.worker.borrow_mut().poll_step()
+    fn next_step(&self, callback: &mut Callback) -> Option<Step> {
+        self.worker.borrow_mut().poll_step(callback)
     }
 
     pub(super) fn end_turn(&self) {

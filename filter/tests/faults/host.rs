@@ -67,11 +67,21 @@ pub struct Host {
     pub calls: VecDeque<Call>,
     /// Calls with checks so far.
     pub check_calls: u32,
+    /// Values in the queue, and callbacks of the root for them that are due.
     pub queued: u32,
+    pub reports: u32,
     pub streams: Vec<Stream>,
     /// Streams that the filter resumed, or answered with a status.
     pub resumed: Vec<u32>,
     pub answered: Vec<(u32, u32)>,
+    /// Streams whose responses begin when the running callback ends, because the filter answered them,
+    /// or resumed them on a route that answers at once.
+    pub responses: VecDeque<u32>,
+    /// Whether all routes do.
+    pub answers_at_once: bool,
+    /// How many responses begin within each other now, and did at most.
+    pub depth: u32,
+    pub deepest: u32,
     pub log: Vec<String>,
     shared: HashMap<Vec<u8>, (Vec<u8>, u32)>,
     writes: u32,
@@ -370,6 +380,7 @@ extern "C" fn proxy_register_shared_queue(_name: *const u8, _len: usize, to: *mu
 extern "C" fn proxy_enqueue_shared_queue() -> u32 {
     answer("proxy_enqueue_shared_queue", |host| {
         host.queued += 1;
+        host.reports += 1;
         OK
     })
 }
@@ -389,13 +400,21 @@ extern "C" fn proxy_dequeue_shared_queue(_queue: u32, to: *mut *mut u8, to_len: 
 extern "C" fn proxy_continue_stream(_stream: u32) -> u32 {
     // Records the attempt: a stream that Envoy does not resume no longer exists.
     with(|host| host.resumed.push(host.context()));
-    answer("proxy_continue_stream", |_| OK)
+    answer("proxy_continue_stream", |host| {
+        if host.answers_at_once {
+            host.responses.push_back(host.context());
+        }
+        OK
+    })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn proxy_send_local_response(response: u32) -> u32 {
     with(|host| host.answered.push((host.context(), response)));
-    answer("proxy_send_local_response", |_| OK)
+    answer("proxy_send_local_response", |host| {
+        host.responses.push_back(host.context());
+        OK
+    })
 }
 
 #[unsafe(no_mangle)]

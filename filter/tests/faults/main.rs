@@ -13,6 +13,7 @@
     reason = "a test that cannot go on should stop with the reason"
 )]
 
+mod crowds;
 mod host;
 mod pauses;
 mod streams;
@@ -51,6 +52,8 @@ const CONFIGURATION: &str = r#"{
         {"key": "claim", "property": ["metadata", "claim"]}
     ],
     "request_body": {"max": 100},
+    "hold": {"max": 5000},
+    "memory": {"buckets": 65536},
     "limits": [
         {"name": "checked", "match": {"path": "/checked"}, "per": ["user"], "rate": "9/1h"},
         {"name": "metered", "match": {"path": "/checked"}, "per": ["user"], "rate": "9/1h", "cost": {"reserve": 1,
@@ -59,6 +62,8 @@ const CONFIGURATION: &str = r#"{
          "reserve": {"from": {"request_json": "/m"}, "default": 1}}},
         {"name": "strict", "match": {"path": "/strict"}, "rate": "9/1h", "on_failure": "deny"},
         {"name": "local", "match": {"path": "/local"}, "rate": "1/1h", "scope": "proxy"},
+        {"name": "queue", "match": {"path": "/queue"}, "algorithm": "leaky_bucket", "rate": "500/s", "burst": 3000,
+         "over_limit": "queue", "max_delay": "10s", "scope": "proxy"},
         {"name": "claims", "match": {"path": "/claim"}, "per": ["claim"], "rate": "1/1h",
          "scope": "proxy"}
     ]
@@ -174,7 +179,24 @@ fn start() -> bool {
 /// Enters the filter, as Envoy does.
 fn callback<T>(context: u32, enter: impl FnOnce() -> T) -> T {
     host::with(|host| (host.current, host.effective) = (context, 0));
-    enter()
+    let result = enter();
+    begin_responses();
+    result
+}
+
+/// What the filter resumed or answered goes on when the callback ends, also if that callback is about
+/// one of these responses. So they begin within each other.
+fn begin_responses() {
+    while let Some(stream) = host::with(|host| host.responses.pop_front()) {
+        host::with(|host| {
+            host.depth += 1;
+            host.deepest = host.deepest.max(host.depth);
+            (host.current, host.effective) = (stream, 0);
+        });
+        unsafe { proxy_on_response_headers(stream, 0, true) };
+        begin_responses();
+        host::with(|host| host.depth -= 1);
+    }
 }
 
 fn tick() {
@@ -185,7 +207,7 @@ fn tick() {
 
 /// Delivers the queued callbacks, then the answers to the filter's calls.
 fn end_turn() {
-    for _ in 0..host::with(|host| host.queued) {
+    while host::with(|host| host.reports.checked_sub(1).map(|left| host.reports = left)).is_some() {
         callback(ROOT, || unsafe { proxy_on_queue_ready(ROOT, 1) });
     }
     host::with(|host| host.queued = 0);
@@ -290,8 +312,8 @@ fn decided(batch: &[u8]) -> Option<Vec<u8>> {
     for check in batch.checks {
         let check = check.into_check(&batch.keys);
         let allowed = match check.descriptor.get("user") {
-            Some(b"lost") => return None,
-            user => user != Some(b"denied"),
+            Some(user) if user.starts_with(b"lost") => return None,
+            user => !user.is_some_and(|user| user.starts_with(b"denied")),
         };
         results.push(Ok(Answer {
             parts: Vec::new(),

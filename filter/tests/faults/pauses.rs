@@ -2,8 +2,10 @@
 //! applies backpressure to clients.
 
 use crate::{
-    Outcome::Continued, begin, callback, end_turn, host::ROOT, outcome_of, proxy_on_delete, start,
-    tick,
+    Outcome::{Continued, Undecided},
+    begin, callback, end_turn,
+    host::ROOT,
+    outcome_of, proxy_on_delete, start, tick,
 };
 
 unsafe extern "C" {
@@ -17,8 +19,16 @@ const STOP_ALL_ITERATION_AND_WATERMARK: u32 = 4;
 const BODY_STOP_ITERATION_AND_WATERMARK: u32 = 2;
 
 fn body(stream: u32, end: bool) -> u32 {
+    body_of(stream, 10, end)
+}
+
+fn large_body(stream: u32) -> u32 {
+    body_of(stream, 100_000, false)
+}
+
+fn body_of(stream: u32, size: usize, end: bool) -> u32 {
     callback(stream, || unsafe {
-        rl_proxy_on_request_body(stream, 10, end)
+        rl_proxy_on_request_body(stream, size, end)
     })
 }
 
@@ -64,6 +74,40 @@ fn a_request_that_waits_for_its_body_gets_it_and_then_waits_for_a_check() {
         assert_eq!(outcome_of(2), Continued);
         assert_eq!(body(2, true), CONTINUE);
         &[2, 3]
+    });
+}
+
+/// So many are decided at once that the last ones continue in the next callback. Until then, Envoy may
+/// pass more of their bodies.
+#[test]
+fn a_body_waits_until_its_request_is_resumed() {
+    const STREAMS: [u32; 80] = {
+        let mut streams = [2; 80];
+        let mut at = 1;
+        while at < streams.len() {
+            streams[at] = streams[at - 1] + 1;
+            at += 1;
+        }
+        streams
+    };
+    in_a_filter(|| {
+        for stream in STREAMS {
+            begin(stream, "/reserving", "any", false);
+            body(stream, false);
+        }
+        for stream in STREAMS {
+            // Longer than the filter reads.
+            large_body(stream);
+        }
+        end_turn();
+        let [.., last] = STREAMS;
+        assert_eq!(outcome_of(2), Continued);
+        assert_eq!(outcome_of(last), Undecided);
+        assert_eq!(body(2, true), CONTINUE);
+        assert_eq!(body(last, true), BODY_STOP_ITERATION_AND_WATERMARK);
+        end_turn();
+        assert_eq!(outcome_of(last), Continued);
+        &STREAMS
     });
 }
 

@@ -7,7 +7,6 @@ use tokio::time::{Duration, Instant, sleep};
 use super::{LimitsFiles, POLL, ReadPolicies};
 use crate::{
     domains::Domains,
-    log::shortened,
     rls_config::{Publisher, RlsConfig},
     sighup::Sighup,
 };
@@ -89,7 +88,6 @@ impl LimitsFiles {
 
     /// Records an error, and logs it if it is new.
     fn report(&self, error: Option<String>) {
-        let error = error.map(shortened);
         if self.error() == error {
             return;
         }

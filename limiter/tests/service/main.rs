@@ -38,4 +38,3 @@ mod support;
 mod telemetry;
 mod transport;
 mod waiting_checks;
-mod xds;

@@ -16,6 +16,7 @@ mod check_streams;
 mod configuration_errors;
 mod configuration_fields;
 mod cookbook;
+mod crowds;
 mod deny_cache;
 mod directions;
 mod edits;

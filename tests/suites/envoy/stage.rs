@@ -19,7 +19,7 @@ use store::Store;
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Envoy's log line when a VM ends.
-const TRAP: &str = "failed: Uncaught RuntimeError";
+const TRAP: &str = "failed: Uncaught";
 
 /// A running plan.
 pub struct Stage {

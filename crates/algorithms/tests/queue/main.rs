@@ -11,7 +11,6 @@ extern crate wasm_test;
 
 mod bucket;
 mod delays;
-mod edits;
 mod intervals;
 mod names;
 mod turns;

@@ -1,8 +1,8 @@
 //! Batches checks: decides which checks share a call, and when it is sent.
 //!
 //! While few calls are in flight, a check leaves at once. Otherwise checks gather and leave together
-//! when a call ends, or when the youngest call has been in flight so long that waiting for it costs
-//! more than another call.
+//! when they fill a call, when a call ends, or when the youngest call has been in flight so long that
+//! waiting for it costs more than another call.
 
 use super::CheckCall;
 use crate::time::Now;
@@ -97,7 +97,10 @@ impl<T> Batcher<T> {
             0..EAGER_CALLS => true,
             // Checks do not gather behind a probe: only those that it was sent for wait for it.
             EAGER_CALLS..MAX_CALLS => in_flight.last().is_some_and(|call| {
-                call.probe || now.mono_us.saturating_sub(call.sent.mono_us) >= self.gather_us
+                // A full call gains nothing by waiting.
+                self.waiting.len() >= MAX_BATCH
+                    || call.probe
+                    || now.mono_us.saturating_sub(call.sent.mono_us) >= self.gather_us
             }),
             _ => false,
         }
@@ -220,7 +223,7 @@ mod tests {
         let mut now = 0;
         while batcher.is_ready(registry.checks(), at(now)) {
             send(&mut batcher, &mut registry, now);
-            now += 2_500;
+            now += 1;
         }
         let in_flight = registry.checks();
         assert_eq!(in_flight.len(), MAX_CALLS);

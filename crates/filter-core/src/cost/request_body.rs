@@ -113,6 +113,9 @@ impl RequestBodies {
 impl Worker {
     /// How the filter treats the body of a request, before any of it has arrived.
     pub fn body_need(&self, stream: StreamId) -> BodyNeed {
+        if self.resumptions.contains(stream) {
+            return BodyNeed::Waits;
+        }
         match self.requests.streams.get(stream) {
             Some(Stream::Body) => BodyNeed::Reads,
             Some(Stream::Waiting | Stream::Held) => BodyNeed::Waits,

@@ -1,6 +1,6 @@
 //! The steps that the state machine returns to its host.
 
-use std::{cell::RefCell, rc::Rc};
+use std::{cell::RefCell, collections::VecDeque, rc::Rc};
 
 use filter_config::Config;
 
@@ -43,6 +43,97 @@ pub enum Step {
     AtTurnEnd,
     /// A message for the log.
     Log(Level, String),
+}
+
+impl Step {
+    /// The request that continues or is answered by this step.
+    pub(crate) fn ends_pause(&self) -> Option<StreamId> {
+        match self {
+            Self::Continue { stream, .. } | Self::Refuse { stream, .. } => Some(*stream),
+            _ => None,
+        }
+    }
+}
+
+/// Requests that one callback resumes or answers, at most, besides its own.
+///
+/// Envoy continues a request at the end of the callback that resumed it. If its route answers at once,
+/// Envoy calls the filter for the response, and continues the next request at the end of that call: the
+/// stack grows with each of them, by four kilobytes or so, until V8 ends the VM at one megabyte. Other
+/// filters and access loggers make it grow faster, so this is a sixth of what fits.
+const MAX_RESUMED: usize = 32;
+
+/// A callback of the host, while it carries out steps.
+#[derive(Debug)]
+pub struct Callback {
+    /// The request that it is about.
+    pub(crate) request: Option<StreamId>,
+    /// How many other requests it may still resume.
+    left: usize,
+    /// Whether it leaves some to the next callback, and has requested that.
+    leaves: bool,
+}
+
+impl Callback {
+    /// A callback about no request.
+    pub fn of_root() -> Self {
+        Self {
+            request: None,
+            left: MAX_RESUMED,
+            leaves: false,
+        }
+    }
+
+    /// A callback about a request. Other requests continue in a callback of the root.
+    pub fn of_request(stream: StreamId) -> Self {
+        Self {
+            request: Some(stream),
+            left: 0,
+            leaves: false,
+        }
+    }
+}
+
+/// Requests that are decided and continue in a later callback, the oldest first: at most as many as
+/// waited for a decision.
+#[derive(Debug, Default)]
+pub(crate) struct Resumptions(VecDeque<Step>);
+
+impl Resumptions {
+    pub(super) fn add(&mut self, step: Step) {
+        self.0.push_back(step);
+    }
+
+    /// The next one that a callback may carry out, or a request for the next callback.
+    pub(super) fn poll(&mut self, callback: &mut Callback) -> Option<Step> {
+        if callback.left > 0 {
+            let step = self.0.pop_front()?;
+            callback.left -= 1;
+            return Some(step);
+        }
+        let leaves = !self.is_empty() && !std::mem::replace(&mut callback.leaves, true);
+        leaves.then_some(Step::AtTurnEnd)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether a request is decided and still paused.
+    pub(crate) fn contains(&self, stream: StreamId) -> bool {
+        self.position(stream).is_some()
+    }
+
+    /// Removes a request that is gone; returns whether it was still paused.
+    pub(super) fn remove(&mut self, stream: StreamId) -> bool {
+        let at = self.position(stream);
+        at.is_some_and(|at| self.0.remove(at).is_some())
+    }
+
+    fn position(&self, stream: StreamId) -> Option<usize> {
+        let mut waiting = self.0.iter();
+        waiting.position(|step| step.ends_pause() == Some(stream))
+    }
 }
 
 /// The severity of a log message.

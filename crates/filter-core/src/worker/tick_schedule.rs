@@ -125,6 +125,10 @@ impl Worker {
             BUSY_MS
         };
         self.ticks.start(now, most_ms);
+        if !self.resumptions.is_empty() {
+            // The host does not report the ends of turns, or there is a large crowd.
+            self.ticks.by(now, 0, HOLDING_MS);
+        }
         (self.ticks).by(now, self.requests.holds.next_us(), HOLDING_MS);
         (self.ticks).by(now, self.requests.in_flight.next_us(), HOLDING_MS);
         (self.ticks).by(now, self.requests.bodies.next_us(), HOLDING_MS);

@@ -77,3 +77,32 @@ fn while_the_breaker_is_open_no_request_waits_for_the_end_of_a_turn() {
         assert!(at_once >= 99, "seed {seed}: {at_once} of 100");
     }
 }
+
+/// All of a crowd is decided in a few events, and continues in many callbacks; the host counts how many
+/// continue in each.
+#[test]
+fn each_request_of_a_crowd_is_decided_within_its_time() {
+    // With callouts, and with streams.
+    for seed in [1, 2] {
+        for faults in [
+            Faults::NONE,
+            Faults::DOWN,
+            Faults::BLACK_HOLE,
+            Faults::NO_CLUSTER,
+            Faults::NO_STORE,
+        ] {
+            // Without reports of turns, a few continue with each tick.
+            for (reports_turn_ends, within_us) in [(true, 25_000), (false, 600_000)] {
+                let mut world = World::new(seed, 1, 1, CONFIG, LIMITS);
+                world.reports_turn_ends = reports_turn_ends;
+                world.run_for_ms(500);
+                world.faults = faults;
+                for n in 0..3_000 {
+                    world.request(0, 1, &format!("user-{n}"), "/");
+                }
+                world.run_for_ms(700);
+                world.assert_all_decided(within_us);
+            }
+        }
+    }
+}

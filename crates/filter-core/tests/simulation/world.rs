@@ -14,8 +14,8 @@ use std::{
 };
 
 use filter_core::{
-    CallAnswer, CallId, Config, LocalReply, Metrics, NoProperty, Now, Request, Step, StreamId,
-    Worker, simulated::SharedData,
+    CallAnswer, CallId, Callback, Config, LocalReply, Metrics, NoProperty, Now, Request, Step,
+    StreamId, Worker, simulated::SharedData,
 };
 use protocol::{Check, compact::Report};
 
@@ -318,7 +318,7 @@ impl World {
             shared, workers, ..
         } = &mut self.envoys[envoy];
         workers[worker].on_request(shared, now, stream, &request);
-        self.carry_out(envoy, worker);
+        self.carry_out(envoy, worker, Callback::of_request(stream));
         number
     }
 
@@ -330,7 +330,7 @@ impl World {
         if self.envoys[envoy].workers[worker].on_gone(stream) && self.reports_turn_ends {
             self.schedule(0, Event::TurnEnd { envoy, worker });
         }
-        self.carry_out(envoy, worker);
+        self.carry_out(envoy, worker, Callback::of_request(stream));
     }
 
     /// A worker is deleted with its plugin, after its requests have ended, and another one replaces it.
@@ -412,7 +412,7 @@ impl World {
                 self.ticks += 1;
                 at.workers[worker].on_tick(&at.shared, now, &mut Sink(&mut self.counted));
                 at.ticks[worker].every_ms = 0;
-                self.carry_out(envoy, worker);
+                self.carry_out(envoy, worker, Callback::of_root());
             }
             Event::Answer {
                 envoy,
@@ -426,13 +426,13 @@ impl World {
                 self.answering = answer.as_ref().is_some_and(|answer| answer.genuine);
                 let answer = answer.as_ref().map(|answer| answer as &dyn CallAnswer);
                 workers[worker].on_call_answer(shared, now, id, answer);
-                self.carry_out(envoy, worker);
+                self.carry_out(envoy, worker, Callback::of_root());
                 self.answering = false;
             }
             Event::TurnEnd { envoy, worker } => {
                 let at = &mut self.envoys[envoy];
                 at.workers[worker].on_turn_end(&at.shared, now);
-                self.carry_out(envoy, worker);
+                self.carry_out(envoy, worker, Callback::of_root());
             }
             Event::Held(held) => self.release(held),
             Event::Arrival(arrival) => self.arrive(&arrival),
@@ -440,8 +440,10 @@ impl World {
         }
     }
 
-    fn carry_out(&mut self, envoy: usize, worker: usize) {
-        while let Some(step) = self.envoys[envoy].workers[worker].poll_step() {
+    fn carry_out(&mut self, envoy: usize, worker: usize, mut callback: Callback) {
+        let mut resumed = 0;
+        while let Some(step) = self.envoys[envoy].workers[worker].poll_step(&mut callback) {
+            resumed += usize::from(matches!(step, Step::Continue { .. } | Step::Refuse { .. }));
             match step {
                 Step::Continue { stream, edits } => {
                     let degraded = edits.degraded;
@@ -474,6 +476,8 @@ impl World {
                 Step::Log(_, text) => self.logs.push(text),
             }
         }
+        // Envoy's stack grows with each, until it ends the VM.
+        assert!(resumed <= 40, "a callback resumed {resumed} requests");
         self.adjust_ticks(envoy, worker);
     }
 

@@ -1,6 +1,6 @@
 //! Check streams: the limiter's side, and a network with the same faults as for callouts.
 
-use filter_core::{Call, CallId, StreamStep};
+use filter_core::{Call, CallId, Callback, StreamStep};
 use protocol::{StreamAnswer, StreamCall};
 
 use super::{Event, World, network::Answer};
@@ -158,7 +158,7 @@ impl World {
         let now = self.now();
         let at = &mut self.envoys[envoy];
         at.workers[worker].on_stream_message(&at.shared, now, message);
-        self.carry_out(envoy, worker);
+        self.carry_out(envoy, worker, Callback::of_root());
     }
 
     /// A faulty limiter: answers to no call in flight, to other calls, twice, or truncated.
@@ -213,7 +213,7 @@ impl World {
                 at.workers[worker].on_stream_closed(&at.shared, now, status);
             }
         }
-        self.carry_out(envoy, worker);
+        self.carry_out(envoy, worker, Callback::of_root());
         self.answering = false;
     }
 }

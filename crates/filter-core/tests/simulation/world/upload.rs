@@ -1,6 +1,6 @@
 //! Requests with bodies.
 
-use filter_core::{Body, BodyNeed, NoProperty, Request, StreamId};
+use filter_core::{Body, BodyNeed, Callback, NoProperty, Request, StreamId};
 
 use super::{Sent, World};
 
@@ -51,7 +51,7 @@ impl World {
         let (now, stream) = (self.now(), StreamId(u32::try_from(number).unwrap()));
         let at = &mut self.envoys[0];
         at.workers[0].on_request(&at.shared, now, stream, upload);
-        self.carry_out(0, 0);
+        self.carry_out(0, 0, Callback::of_request(stream));
         (number, self.envoys[0].workers[0].body_need(stream))
     }
 
@@ -62,7 +62,7 @@ impl World {
         let need = worker.on_request_body(stream, chunk.len(), ended, &Chunk(chunk.as_bytes()));
         if need == BodyNeed::Read {
             self.read(0, 0, stream);
-            self.carry_out(0, 0);
+            self.carry_out(0, 0, Callback::of_request(stream));
         }
         need
     }
