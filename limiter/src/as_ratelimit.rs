@@ -7,41 +7,253 @@
 use std::{ffi::OsStr, net::IpAddr, path::Path};
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use store::{SCHEMES, StoreUrl};
 
 /// The name by which the program is started in that case.
 const NAME: &str = "ratelimit";
 
-/// Variables without a counterpart here: the name, the value that changes nothing, and why others
-/// have no effect. The limiter starts in spite of them.
-const NO_EFFECT: [(&str, &str, &str); 8] = [
-    ("USE_STATSD", "false", "metrics are at /metrics"),
-    ("REDIS_PERSECOND", "false", "one store has all limits"),
-    ("REDIS_TLS_CACERT", "", "name it in SSL_CERT_FILE"),
+/// What becomes of a setting.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Action {
+    /// [`Environment`] reads it.
+    Translated,
+    /// Whatever its value is, decisions and what people see of them stay the same, or an entry that
+    /// has to be set for it to mean anything says what is different.
+    Harmless,
+    /// Another value than this one has no effect, for a reason that the log gets.
+    Noted(&'static str, &'static str),
+    /// The program ends at another value than this one: it would decide otherwise, or be less safe.
+    Refused(&'static str, &'static str),
+}
+use Action::{Harmless, Noted, Refused, Translated};
+
+/// Every setting of envoyproxy/ratelimit, of releases and of open pull requests, and those that Envoy
+/// Gateway adds.
+const SETTINGS: &[(&str, Action)] = &[
+    // Addresses, TLS and connections.
+    ("HOST", Translated),
+    ("PORT", Translated),
+    ("GRPC_HOST", Translated),
+    ("GRPC_PORT", Translated),
+    ("GRPC_UDS", Refused("", "the data port is a TCP port")),
     (
-        "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION",
-        "false",
-        "the store's name is always verified",
+        "PROTO",
+        Noted("tcp", "HOST says whether it is IPv4 or IPv6"),
+    ),
+    ("DEBUG_HOST", Harmless),
+    (
+        "DEBUG_PORT",
+        Noted("6070", "rlctl shows limits, and /metrics is at PORT"),
+    ),
+    ("GRPC_MAX_CONNECTION_AGE", Translated),
+    (
+        "GRPC_MAX_CONNECTION_AGE_GRACE",
+        Noted("1h", "a connection ends when its calls are answered"),
     ),
     (
-        "LIMIT_RESPONSE_HEADERS_ENABLED",
-        "false",
-        "Envoy sets headers by enable_x_ratelimit_headers",
+        "GRPC_MAX_CONCURRENT_STREAMS",
+        Noted("0", "RL_MAX_INFLIGHT bounds the calls of all connections"),
     ),
+    (
+        "MAX_CONCURRENT_REQUESTS",
+        Noted("0", "it is RL_MAX_INFLIGHT here"),
+    ),
+    ("REQUEST_TIMEOUT", Noted("0", "it is RL_STORE_TIMEOUT here")),
+    ("GRPC_SERVER_USE_TLS", Translated),
+    ("GRPC_SERVER_TLS_CERT", Translated),
+    ("GRPC_SERVER_TLS_KEY", Translated),
+    ("GRPC_SERVER_TLS_CA_CERT", Translated),
+    ("GRPC_CLIENT_TLS_CACERT", Translated),
     (
         "GRPC_CLIENT_TLS_SAN",
-        "",
-        "any certificate of the authority is let in",
+        Refused("", "any certificate of the authority would be let in"),
+    ),
+    // Where limits come from.
+    ("CONFIG_TYPE", Translated),
+    ("RUNTIME_ROOT", Translated),
+    ("RUNTIME_SUBDIRECTORY", Translated),
+    ("RUNTIME_APPDIRECTORY", Translated),
+    ("RUNTIME_IGNOREDOTFILES", Harmless),
+    ("RUNTIME_WATCH_ROOT", Harmless),
+    ("MERGE_DOMAIN_CONFIG", Harmless),
+    ("FORCE_START_WITHOUT_INITIAL_CONFIG", Harmless),
+    (
+        "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED",
+        Noted("false", "a limiter without limits is ready, and admits"),
+    ),
+    ("CONFIG_GRPC_XDS_SERVER_URL", Translated),
+    ("CONFIG_GRPC_XDS_NODE_ID", Translated),
+    (
+        "CONFIG_GRPC_XDS_NODE_METADATA",
+        Refused("", "the management server gets the node's id alone"),
     ),
     (
+        "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS",
+        Refused("", "the management server gets no other headers"),
+    ),
+    ("CONFIG_GRPC_XDS_SERVER_USE_TLS", Translated),
+    ("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", Translated),
+    ("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", Translated),
+    ("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", Translated),
+    (
         "CONFIG_GRPC_XDS_SERVER_TLS_SAN",
-        "",
-        "the name of the server's address is verified",
+        Noted("", "the name of the server's address is verified"),
+    ),
+    ("CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", Harmless),
+    ("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", Harmless),
+    ("XDS_CLIENT_BACKOFF_MAX_INTERVAL", Harmless),
+    ("XDS_CLIENT_BACKOFF_RANDOM_FACTOR", Harmless),
+    ("XDS_CLIENT_BACKOFF_JITTER", Harmless),
+    (
+        "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES",
+        Noted("", "a response may have 16 MiB"),
+    ),
+    // How it decides.
+    (
+        "BACKEND_TYPE",
+        Refused("redis", "the store is Redis or Valkey"),
+    ),
+    (
+        "SHADOW_MODE",
+        Refused(
+            "false",
+            "set shadow_mode in each descriptor, or `rlctl pause`",
+        ),
+    ),
+    (
+        "QUOTA_MODE",
+        Refused("false", "set quota_mode in each descriptor"),
+    ),
+    (
+        "USE_CALENDAR_MONTH_RATE_LIMIT",
+        Refused("false", "a month has 30 days"),
+    ),
+    ("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", Harmless),
+    ("EXPIRATION_JITTER_MAX_SECONDS", Harmless),
+    ("LOCAL_CACHE_SIZE_IN_BYTES", Harmless),
+    ("CACHE_KEY_PREFIX", Translated),
+    // What answers contain.
+    (
+        "LIMIT_RESPONSE_HEADERS_ENABLED",
+        Noted("false", "Envoy sets headers by enable_x_ratelimit_headers"),
+    ),
+    ("LIMIT_LIMIT_HEADER", Harmless),
+    ("LIMIT_REMAINING_HEADER", Harmless),
+    ("LIMIT_RESET_HEADER", Harmless),
+    (
+        "LIMIT_REQUEST_HEADERS_ENABLED",
+        Noted("false", "upstreams get no headers with limits"),
+    ),
+    ("LIMIT_REQUEST_LIMIT_HEADER", Harmless),
+    ("LIMIT_REQUEST_REMAINING_HEADER", Harmless),
+    ("LIMIT_REQUEST_RESET_HEADER", Harmless),
+    (
+        "RESPONSE_DYNAMIC_METADATA",
+        Noted(
+            "false",
+            "dynamic_metadata has limits, denied_by and would_deny in any case",
+        ),
+    ),
+    // The store.
+    ("REDIS_URL", Translated),
+    ("REDIS_TYPE", Translated),
+    ("REDIS_SOCKET_TYPE", Translated),
+    ("REDIS_AUTH", Translated),
+    (
+        "REDIS_AUTH_FILE",
+        Refused("", "the password belongs in REDIS_AUTH or RL_STORE"),
+    ),
+    ("REDIS_SENTINEL_AUTH", Translated),
+    ("REDIS_TLS", Translated),
+    ("REDIS_TLS_CLIENT_CERT", Translated),
+    ("REDIS_TLS_CLIENT_KEY", Translated),
+    ("REDIS_TLS_CACERT", Noted("", "name it in SSL_CERT_FILE")),
+    (
+        "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION",
+        Noted("false", "the store's name is always verified"),
+    ),
+    (
+        "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION",
+        Noted(
+            "false",
+            "/healthcheck?strict fails while checks get no decision",
+        ),
+    ),
+    ("REDIS_TIMEOUT", Noted("10s", "it is RL_STORE_TIMEOUT here")),
+    ("REDIS_POOL_SIZE", Harmless),
+    ("REDIS_POOL_ON_EMPTY_BEHAVIOR", Harmless),
+    ("REDIS_PIPELINE_WINDOW", Harmless),
+    ("REDIS_PIPELINE_LIMIT", Harmless),
+    ("REDIS_USE_EXPLICIT_PIPELINE", Harmless),
+    ("REDIS_CLUSTER_PIPELINE_PARALLELISM", Harmless),
+    ("REDIS_CLOSE_CONNECTION_ON_READONLY_ERROR", Harmless),
+    (
+        "REDIS_PERSECOND",
+        Noted("false", "one store has all limits"),
+    ),
+    ("REDIS_PERSECOND_URL", Harmless),
+    ("REDIS_PERSECOND_TYPE", Harmless),
+    ("REDIS_PERSECOND_SOCKET_TYPE", Harmless),
+    ("REDIS_PERSECOND_AUTH", Harmless),
+    ("REDIS_PERSECOND_AUTH_FILE", Harmless),
+    ("REDIS_PERSECOND_SENTINEL_AUTH", Harmless),
+    ("REDIS_PERSECOND_TLS", Harmless),
+    ("REDIS_PERSECOND_TIMEOUT", Harmless),
+    ("REDIS_PERSECOND_POOL_SIZE", Harmless),
+    ("REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR", Harmless),
+    ("REDIS_PERSECOND_PIPELINE_WINDOW", Harmless),
+    ("REDIS_PERSECOND_PIPELINE_LIMIT", Harmless),
+    ("REDIS_PERSECOND_USE_EXPLICIT_PIPELINE", Harmless),
+    ("REDIS_PERSECOND_CLUSTER_PIPELINE_PARALLELISM", Harmless),
+    // Read with BACKEND_TYPE=memcache, which is refused.
+    ("MEMCACHE_HOST_PORT", Harmless),
+    ("MEMCACHE_SRV", Harmless),
+    ("MEMCACHE_SRV_REFRESH", Harmless),
+    ("MEMCACHE_MAX_IDLE_CONNS", Harmless),
+    ("MEMCACHE_TLS", Harmless),
+    ("MEMCACHE_TLS_CACERT", Harmless),
+    ("MEMCACHE_TLS_CLIENT_CERT", Harmless),
+    ("MEMCACHE_TLS_CLIENT_KEY", Harmless),
+    ("MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION", Harmless),
+    // Logs, metrics and traces.
+    ("LOG_LEVEL", Translated),
+    ("LOG_FORMAT", Translated),
+    ("USE_PROMETHEUS", Translated),
+    ("PROMETHEUS_ADDR", Translated),
+    (
+        "PROMETHEUS_PATH",
+        Noted("/metrics", "metrics are at /metrics"),
+    ),
+    // Envoy Gateway sets it; the metrics here have the limiter's own names.
+    ("PROMETHEUS_MAPPER_YAML", Harmless),
+    (
+        "PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS",
+        Noted("false", "times are in seconds"),
+    ),
+    ("USE_STATSD", Noted("false", "metrics are at /metrics")),
+    ("USE_DOG_STATSD", Noted("false", "metrics are at /metrics")),
+    ("USE_DOG_STATSD_MOGRIFIERS", Harmless),
+    ("STATSD_HOST", Harmless),
+    ("STATSD_PORT", Harmless),
+    ("STATS_FLUSH_INTERVAL", Harmless),
+    (
+        "EXTRA_TAGS",
+        Noted("", "the configuration of Prometheus adds labels"),
+    ),
+    ("DISABLE_STATS", Noted("false", "/metrics is always there")),
+    (
+        "NEAR_LIMIT_RATIO",
+        Noted("0.8", "no metric counts requests near a limit"),
     ),
     (
         "TRACING_ENABLED",
-        "false",
-        "traces need a limiter that was built with them",
+        Noted("false", "traces need a limiter that was built with them"),
     ),
+    ("TRACING_EXPORTER_PROTOCOL", Harmless),
+    ("TRACING_SAMPLING_RATE", Harmless),
+    ("TRACING_SERVICE_NAME", Harmless),
+    ("TRACING_SERVICE_NAMESPACE", Harmless),
+    ("TRACING_SERVICE_INSTANCE_ID", Harmless),
 ];
 
 /// The command line equivalent to an environment.
@@ -65,9 +277,7 @@ impl AsRatelimit {
     /// If a variable that would change decisions has no counterpart here or an invalid value.
     pub fn new(variable: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
         let read = Environment(&|name| variable(name).filter(|value| !value.is_empty()));
-        read.refuse("BACKEND_TYPE", "redis")?;
-        read.refuse("SHADOW_MODE", "false")?;
-        read.refuse("GRPC_UDS", "")?;
+        let notes = read.untranslated()?;
         let mut arguments = vec![NAME.to_owned()];
         let mut add = |flag: &str, value: String| arguments.extend([flag.to_owned(), value]);
         add("--listen", read.address("GRPC_HOST", "GRPC_PORT", "8081")?);
@@ -90,24 +300,22 @@ impl AsRatelimit {
         for (flag, value) in read.limits()? {
             add(flag, value);
         }
-        for (flag, name) in [
-            ("--key-prefix", "CACHE_KEY_PREFIX"),
-            ("--max-connection-age", "GRPC_MAX_CONNECTION_AGE"),
-            ("--log-format", "LOG_FORMAT"),
-        ] {
-            if let Some(value) = read.0(name) {
-                add(flag, value);
-            }
+        if let Some(prefix) = read.0("CACHE_KEY_PREFIX") {
+            add("--key-prefix", prefix);
         }
-        add("--log", read.log());
-        let notes = NO_EFFECT.iter().filter_map(|(name, nothing, why)| {
-            let value = read.0(name).filter(|value| value != nothing)?;
-            Some(format!("{name}={value} has no effect: {why}"))
-        });
-        Ok(Self {
-            notes: notes.collect(),
-            arguments,
-        })
+        if let Some(ms) = read.connection_age()? {
+            add("--max-connection-age", format!("{ms}ms"));
+        }
+        if let Some(format) = read.0("LOG_FORMAT") {
+            // There, too, whatever is not JSON is text.
+            let json = format.eq_ignore_ascii_case("json");
+            add(
+                "--log-format",
+                if json { "json" } else { "text" }.to_owned(),
+            );
+        }
+        add("--log", read.log()?);
+        Ok(Self { arguments, notes })
     }
 }
 
@@ -124,18 +332,36 @@ impl Environment<'_> {
     }
 
     fn flag(&self, name: &str) -> Result<bool, String> {
-        match self.or(name, "false").to_ascii_lowercase().as_str() {
-            "true" | "t" | "1" => Ok(true),
-            "false" | "f" | "0" => Ok(false),
-            other => Err(format!("{name}={other}: true or false")),
-        }
+        let value = self.or(name, "false");
+        boolean(&value).ok_or_else(|| format!("{name}={value}: true or false"))
     }
 
-    fn refuse(&self, name: &str, only: &str) -> Result<(), String> {
-        match self.0(name) {
-            Some(value) if value != only => Err(format!("{name}={value} is not supported")),
-            _ => Ok(()),
+    /// Notes about the variables without an effect.
+    fn untranslated(&self) -> Result<Vec<String>, String> {
+        let mut notes = Vec::new();
+        for (name, action) in SETTINGS {
+            let (Noted(only, why) | Refused(only, why)) = action else {
+                continue;
+            };
+            let same = |value: &String| match boolean(only) {
+                Some(only) => boolean(value) == Some(only),
+                None => value == only,
+            };
+            let Some(value) = self.0(name).filter(|value| !same(value)) else {
+                continue;
+            };
+            // What may be any text may be a secret.
+            let shown = if only.is_empty() {
+                (*name).to_owned()
+            } else {
+                format!("{name}={value}")
+            };
+            if matches!(action, Refused(..)) {
+                return Err(format!("{shown} is not supported: {why}"));
+            }
+            notes.push(format!("{shown} has no effect: {why}"));
         }
+        Ok(notes)
     }
 
     fn address(&self, host: &str, port: &str, default: &str) -> Result<String, String> {
@@ -162,39 +388,95 @@ impl Environment<'_> {
         Ok(format!("{health},{host}{metrics}"))
     }
 
+    /// The store's URL. A scheme in `REDIS_URL` replaces `REDIS_SOCKET_TYPE`; the password and TLS
+    /// are those of the other variables in any case.
     fn store(&self) -> Result<String, String> {
         let url = self.wanted("REDIS_URL")?;
         let socket = self.or("REDIS_SOCKET_TYPE", "unix");
         let kind = self.or("REDIS_TYPE", "SINGLE").to_ascii_lowercase();
-        if url.contains("://") {
-            return Ok(url);
+        let (scheme, place) = match (url.split_once("://"), socket.as_str()) {
+            (Some((scheme, place)), _) => (scheme, place),
+            (None, "tcp") => ("redis", url.as_str()),
+            (None, "tls") => ("rediss", url.as_str()),
+            // Clusters and sentinels are never sockets.
+            (None, "unix") if kind != "single" => ("redis", url.as_str()),
+            (None, "unix") => ("unix", url.as_str()),
+            (None, other) => return Err(format!("REDIS_SOCKET_TYPE={other}: tcp, tls or unix")),
+        };
+        let (protocol, kind) = match scheme.split_once('-') {
+            Some((protocol, kind)) => (protocol, kind),
+            None => (scheme, kind.as_str()),
+        };
+        let tls = match protocol {
+            "redis" | "valkey" | "unix" => self.flag("REDIS_TLS")?,
+            "rediss" | "valkeys" => true,
+            _ => return Err(format!("REDIS_URL: the scheme is not one of {SCHEMES}")),
+        };
+        let auth = self.0("REDIS_AUTH");
+        let has_login = place.split(['/', '?']).next().unwrap_or("").contains('@');
+        if auth.is_some() && has_login {
+            return Err("REDIS_AUTH and REDIS_URL have a password each: keep one".to_owned());
         }
-        let auth = match self.0("REDIS_AUTH") {
-            Some(auth) => {
-                let (user, password) = auth.split_once(':').unwrap_or(("", &auth));
-                let escaped = |text| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
-                format!("{}:{}@", escaped(user), escaped(password))
-            }
+        let login = auth.as_deref().map(login_of);
+        let protocol = if tls { "rediss" } else { protocol };
+        let protocol = protocol.replace("valkey", "redis");
+        let at = match &login {
+            Some((user, password)) => format!("{user}:{password}@"),
             None => String::new(),
         };
-        let tls = self.flag("REDIS_TLS")? || socket == "tls";
-        let scheme = if tls { "rediss" } else { "redis" };
-        match (kind.as_str(), socket.as_str()) {
-            ("single", "unix") if auth.is_empty() => Ok(format!("unix://{url}")),
-            ("single", "tcp" | "tls") => Ok(format!("{scheme}://{auth}{url}")),
-            ("cluster", _) => Ok(format!("{scheme}-cluster://{auth}{url}")),
-            ("sentinel", _) => match url.split_once(',') {
-                Some((service, servers)) => {
-                    Ok(format!("{scheme}-sentinel://{auth}{servers}/{service}"))
-                }
-                None => {
-                    Err("REDIS_URL: a service and its sentinels, with commas between".to_owned())
+        let url = match (protocol.as_str(), kind) {
+            ("unix", "single") => match login {
+                None => format!("unix://{place}"),
+                Some((user, password)) => {
+                    let url = with_parameter(format!("unix://{place}"), "user", &user);
+                    with_parameter(url, "pass", &password)
                 }
             },
-            _ => Err(format!(
-                "REDIS_TYPE={kind} with REDIS_SOCKET_TYPE={socket} is not supported: set RL_STORE"
-            )),
+            _ if scheme == "unix" => {
+                return Err("REDIS_TLS: a unix socket has no TLS".to_owned());
+            }
+            (_, "single") => format!("{protocol}://{at}{place}"),
+            (_, "cluster") => format!("{protocol}-cluster://{at}{place}"),
+            (_, "sentinel") => {
+                let place = match place.split_once(',') {
+                    _ if place.contains('/') => place.to_owned(),
+                    Some((service, servers)) => format!("{servers}/{service}"),
+                    None => {
+                        let form = "REDIS_URL: a service and its sentinels, with commas between";
+                        return Err(form.to_owned());
+                    }
+                };
+                let url = format!("{protocol}-sentinel://{at}{place}");
+                match self.0("REDIS_SENTINEL_AUTH") {
+                    None => url,
+                    Some(auth) => {
+                        let (user, password) = login_of(&auth);
+                        let url = with_parameter(url, "sentinel_user", &user);
+                        with_parameter(url, "sentinel_password", &password)
+                    }
+                }
+            }
+            (_, other) => {
+                return Err(format!("REDIS_TYPE={other}: SINGLE, SENTINEL or CLUSTER"));
+            }
+        };
+        // The messages quote nothing of a URL.
+        match url.parse::<StoreUrl>() {
+            Ok(_) => Ok(url),
+            Err(error) => Err(format!("REDIS_URL: {error}")),
         }
+    }
+
+    /// Milliseconds; none if connections may have any age.
+    fn connection_age(&self) -> Result<Option<u64>, String> {
+        const NAME: &str = "GRPC_MAX_CONNECTION_AGE";
+        let Some(text) = self.0(NAME) else {
+            return Ok(None);
+        };
+        let form = || format!("{NAME}={text}: a duration like 90s, 1h30m or 1.5h");
+        let nanos = go_duration(&text).ok_or_else(form)?;
+        let ms = u64::try_from(nanos.div_ceil(1_000_000)).map_err(|_| form())?;
+        Ok(Some(ms).filter(|ms| *ms > 0))
     }
 
     /// Where the limits come from.
@@ -232,14 +514,80 @@ impl Environment<'_> {
         }
     }
 
-    fn log(&self) -> String {
+    fn log(&self) -> Result<String, String> {
         let level = self.or("LOG_LEVEL", "warn").to_ascii_lowercase();
-        match level.as_str() {
+        Ok(match level.as_str() {
             "warning" => "warn".to_owned(),
             "panic" | "fatal" => "error".to_owned(),
-            _ => level,
+            "error" | "warn" | "info" | "debug" | "trace" => level,
+            other => {
+                return Err(format!(
+                    "LOG_LEVEL={other}: error, warn, info, debug or trace"
+                ));
+            }
+        })
+    }
+}
+
+/// As Go's `strconv.ParseBool` reads it.
+fn boolean(text: &str) -> Option<bool> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
+        _ => None,
+    }
+}
+
+/// Nanoseconds of what Go's `time.ParseDuration` reads, rounded down: `1h30m`, `1.5s`, `0`.
+fn go_duration(text: &str) -> Option<u128> {
+    const UNITS: [(&str, u128); 7] = [
+        ("ns", 1),
+        ("us", 1000),
+        ("µs", 1000),
+        ("ms", 1_000_000),
+        ("s", 1_000_000_000),
+        ("m", 60_000_000_000),
+        ("h", 3_600_000_000_000),
+    ];
+    let mut rest = text.strip_prefix('+').unwrap_or(text);
+    if rest == "0" {
+        return Some(0);
+    }
+    let mut sum: u128 = 0;
+    loop {
+        let is_number = |c: char| c.is_ascii_digit() || c == '.';
+        let (number, after) = rest.split_at_checked(rest.find(|c| !is_number(c))?)?;
+        let end = after.find(is_number).unwrap_or(after.len());
+        let (unit, after) = after.split_at_checked(end)?;
+        let (_, nanos) = UNITS.iter().find(|(name, _)| *name == unit)?;
+        let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
+        // Digits beyond the twelfth are less than a nanosecond of an hour.
+        let fraction = fraction.get(..fraction.len().min(12))?;
+        let scale = 10_u128.pow(u32::try_from(fraction.len()).ok()?);
+        let part = whole.parse::<u128>().ok()?.checked_mul(*nanos)?;
+        let part = part.checked_add(fraction.parse::<u128>().ok()? * nanos / scale)?;
+        sum = sum.checked_add(part)?;
+        rest = after;
+        if rest.is_empty() {
+            return Some(sum);
         }
     }
+}
+
+/// The user and the password of `password` or `user:password`, escaped for a URL.
+fn login_of(auth: &str) -> (String, String) {
+    let (user, password) = auth.split_once(':').unwrap_or(("", auth));
+    let escaped = |text| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
+    (escaped(user), escaped(password))
+}
+
+/// The URL with a parameter, unless it is empty.
+fn with_parameter(url: String, name: &str, value: &str) -> String {
+    if value.is_empty() {
+        return url;
+    }
+    let before = if url.contains('?') { '&' } else { '?' };
+    format!("{url}{before}{name}={value}")
 }
 
 #[cfg(test)]

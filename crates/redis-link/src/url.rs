@@ -90,6 +90,26 @@ impl Server {
                 "a `#` must be written %23; certificates are always verified".to_owned(),
             ));
         }
+        // The client library ignores a parameter that it does not know: `ssl=true` would send the
+        // password in clear, and `db=2` use another database.
+        let (before, parameters) = url.split_once('?').unwrap_or((url, ""));
+        let url = if before.starts_with("redis://") {
+            match Query::parse(parameters, &["db"], "for TLS write rediss://")?.get("db") {
+                None => before.to_owned(),
+                Some(db) => match before.trim_end_matches('/') {
+                    // A second slash begins the path, which is a database as well.
+                    host if host.matches('/').count() == 2 => format!("{host}/{db}"),
+                    _ => return Err(UrlError::Malformed("two databases: /db and db=".to_owned())),
+                },
+            }
+        } else {
+            Query::parse(
+                parameters,
+                &["db", "user", "pass"],
+                "the socket's path is before them",
+            )?;
+            url.to_owned()
+        };
         let info = url.into_connection_info().map_err(malformed)?;
         let login = info.redis_settings();
         if login.username().is_some() && login.password().is_none() {
@@ -110,6 +130,40 @@ impl Server {
             // Redis 7.0 has no CLIENT SETINFO, and rejects a whole ACL that names it.
             login: login.clone().set_skip_set_lib_name(),
         })
+    }
+}
+
+/// The parameters after `?`, still percent-encoded.
+struct Query<'a>(Vec<(&'a str, &'a str)>);
+
+impl<'a> Query<'a> {
+    /// Parses parameters of these names. The messages quote nothing: the `?` may be a password's.
+    fn parse(text: &'a str, names: &[&str], hint: &str) -> Result<Self, UrlError> {
+        let wrong = |why: &str| {
+            let names = names.join(", ");
+            UrlError::Malformed(format!("{why}; the parameters are {names}: {hint}"))
+        };
+        let mut found: Vec<(&str, &str)> = Vec::new();
+        for pair in text.split('&').filter(|pair| !pair.is_empty()) {
+            match pair.split_once('=') {
+                Some((name, value)) if names.contains(&name) && !value.is_empty() => {
+                    if found.iter().any(|(other, _)| *other == name) {
+                        return Err(wrong("a parameter is there twice"));
+                    }
+                    found.push((name, value));
+                }
+                Some((name, _)) if names.contains(&name) => {
+                    return Err(wrong("a parameter has no value"));
+                }
+                _ => return Err(wrong("a parameter after `?` is unknown")),
+            }
+        }
+        Ok(Self(found))
+    }
+
+    fn get(&self, name: &str) -> Option<&'a str> {
+        let mut found = self.0.iter().filter(|(known, _)| *known == name);
+        found.next().map(|(_, value)| *value)
     }
 }
 

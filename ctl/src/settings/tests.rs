@@ -101,6 +101,10 @@ fn errors_name_the_flag_and_never_the_password() {
             ["--redis", "redis://:s3cret@host:port"],
             "--redis: the store's URL is malformed",
         ),
+        (
+            ["--redis", "redis://:s3cret@host?ssl=true"],
+            "--redis: the store's URL is malformed: a parameter after `?` is unknown",
+        ),
         (["--redis", "memory"], "--redis is `memory`"),
         (["--timeout", "1"], "--timeout: "),
         (["--timeout", "0s"], "--timeout: expected more"),

@@ -38,7 +38,9 @@ impl Server {
             return Err(malformed("a `#` must be written %23"));
         }
         if rest.contains('?') {
-            return Err(malformed("a cluster's URL takes no parameters"));
+            return Err(malformed(
+                "a cluster's URL takes no parameters; for TLS write rediss-cluster://",
+            ));
         }
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         if !matches!(path, "" | "0") {

@@ -3,7 +3,7 @@
 use redis::RedisConnectionInfo;
 
 use super::{
-    Address, Host, Server, UrlError,
+    Address, Host, Query, Server, UrlError,
     hosts::{Authority, login},
 };
 
@@ -33,14 +33,15 @@ impl Server {
             malformed("the service is missing: redis-sentinel://host:port/service")
         })?;
         let authority = Authority::parse(authority, PORT)?;
-        let query = Query::parse(query)?;
+        let names = ["db", "sentinel_user", "sentinel_password"];
+        let query = Query::parse(query, &names, "for TLS write rediss-sentinel://")?;
         let service = path.to_owned();
         if service.is_empty() || service.contains('/') {
             return Err(malformed(
                 "the service is one name: redis-sentinel://host:port/service",
             ));
         }
-        let sentinel_userinfo = match (query.user, query.password) {
+        let sentinel_userinfo = match (query.get("sentinel_user"), query.get("sentinel_password")) {
             (user, Some(password)) => Some(format!("{}:{password}", user.unwrap_or_default())),
             (Some(_), None) => return Err(UrlError::UserWithoutPassword),
             (None, None) => None,
@@ -54,34 +55,7 @@ impl Server {
                 },
                 tls,
             },
-            login: login(authority.userinfo, query.db)?,
+            login: login(authority.userinfo, query.get("db"))?,
         })
-    }
-}
-
-/// The parameters after `?`, still percent-encoded.
-#[derive(Default)]
-struct Query<'a> {
-    db: Option<&'a str>,
-    user: Option<&'a str>,
-    password: Option<&'a str>,
-}
-
-impl<'a> Query<'a> {
-    fn parse(text: &'a str) -> Result<Self, UrlError> {
-        let mut query = Self::default();
-        for pair in text.split('&').filter(|pair| !pair.is_empty()) {
-            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            match name {
-                "db" => query.db = Some(value),
-                "sentinel_user" => query.user = Some(value),
-                "sentinel_password" => query.password = Some(value),
-                _ => {
-                    let known = "the parameters are db, sentinel_user and sentinel_password";
-                    return Err(UrlError::Malformed(known.to_owned()));
-                }
-            }
-        }
-        Ok(query)
     }
 }

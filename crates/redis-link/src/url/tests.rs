@@ -93,3 +93,50 @@ fn a_cluster_is_a_list_of_hosts() {
     let database = parse("redis-cluster://a:1/2").unwrap_err().to_string();
     assert!(database.contains("database"), "{database}");
 }
+
+#[test]
+fn no_parameter_is_dropped() {
+    for (text, shown) in [
+        ("redis://a:1?db=3", "redis://a:1/3"),
+        ("rediss://bob:s3cret@a:1/?db=3", "rediss://bob@a:1/3"),
+        ("redis://a:1/3?", "redis://a:1/3"),
+        (
+            "redis-sentinel://a:1/main?db=3",
+            "redis-sentinel://a:1/main?db=3",
+        ),
+        (
+            "unix:///run/r.sock?db=3&user=bob&pass=s3cret",
+            "unix:///run/r.sock/3",
+        ),
+    ] {
+        assert_eq!(parse(text).unwrap().to_string(), shown, "{text}");
+    }
+    let socket = parse("unix:///run/r.sock?user=bob&pass=s3%26ret").unwrap();
+    assert_eq!(socket.login.username(), Some("bob"));
+    assert_eq!(socket.login.password(), Some("s3&ret"));
+    for bad in [
+        "redis://a:1?ssl=true",
+        "redis://:s3cret@a:1/?db=3&tls=1",
+        "redis://a:1/2?db=3",
+        "redis://a:1?db=3&db=4",
+        "redis://a:1?db=",
+        "redis://a:1?db",
+        "redis://a:1?db=x",
+        "redis://a:1?protocol=resp3",
+        "redis://a:1?password=s3cret",
+        "redis://:pa?s3cret@a:1",
+        "valkeys://a:1?ssl_cert_reqs=none",
+        "unix:///run/r.sock?password=s3cret",
+        "unix:///run/r.sock?protocol=3",
+        "redis-sentinel://a:1/main?ssl=true",
+        "redis-sentinel://a:1/main?db=1&db=2",
+        "redis-cluster://a:1?ssl=true",
+    ] {
+        let refused = parse(bad).unwrap_err().to_string();
+        assert!(
+            refused.contains("parameter") || refused.contains("database"),
+            "{bad}: {refused}"
+        );
+        assert!(!refused.contains("s3cret"), "{bad}: {refused}");
+    }
+}
