@@ -10,7 +10,8 @@
 --         the limit, 8 debits are given back, and the check is a peek, 16 it is denied whatever these limits say),
 --         number of limits,
 --         then for each limit 8:
---           kind (below; plus 16 where the limit is only observed, plus 32 where it is leased),
+--           kind (below; plus 16 where the limit is only observed, plus 32 where it is leased, plus 528
+--             where it is only observed, but the check is denied where it fits none of these),
 --           generation, cost, debit, limit, x, y, z
 --         and where it is leased: ttl, units wanted, mark of the proxy, number of settlements,
 --           and for each of these 3: epoch, spent, returned;
@@ -62,7 +63,7 @@ local TTL_INJECTED_MS = 86400000
 
 local DENIED, ALLOWED, STALE, BROKEN, CHARGED = 0, 1, 2, 3, 4
 local PEEK, FORCE, REPORTED, GIVEN_BACK, REFUSED = 1, 2, 4, 8, 16
-local OBSERVED, LEASED, FREEING, PRICED, PENALIZING = 16, 32, 64, 128, 256
+local OBSERVED, LEASED, FREEING, PRICED, PENALIZING, TOGETHER = 16, 32, 64, 128, 256, 512
 local COUNT_OPEN = -2
 local PENALTY_ARGUMENTS = 4
 local NUMBERS_PER_LIMIT, LEASE_FIELDS, SLOT_FIELDS, COST_FIELDS, PENALTY_FIELDS = 8, 4, 4, 4, 3
@@ -124,6 +125,10 @@ end
 -- As parse_lease, for all numbers of a limit; it has no bucket yet.
 local function parse(at)
   local kind, next_at, lease, free = ARGV[at] + 0, at + NUMBERS_PER_LIMIT, nil, nil
+  local together = kind >= TOGETHER
+  if together then
+    kind = kind - TOGETHER
+  end
   local penalizing = kind >= PENALIZING
   if penalizing then
     kind = kind - PENALIZING
@@ -188,6 +193,9 @@ local function parse(at)
   }
   if free then
     limit.freed_slots = free
+  end
+  if together then
+    limit.together = true
   end
   if kind == 11 then -- of a calendar window
     next_at = calendar(limit, next_at)
@@ -398,6 +406,7 @@ local function check(count, first, again, peek, force)
     end
   end
   local allowed = not limits.refused
+  local grouped, fits_one = false, false -- whether there are limits with TOGETHER, and one of them is open
   in_full = allowed and not peek
   for i = 1, count do
     local l = limits[i]
@@ -422,8 +431,12 @@ local function check(count, first, again, peek, force)
       open = open and l.penalty.till <= now
     end
     allowed = allowed and (open or l.observed)
+    if l.together then
+      grouped, fits_one = true, fits_one or open
+    end
     in_full = in_full and open and not l.asked and not l.costs and not l.penalty and not algorithm.delay_ms
   end
+  allowed = allowed and (fits_one or not grouped)
   filled = filled + 1
   reply[filled] = in_full and CHARGED or allowed and ALLOWED or DENIED
   for i = 1, count do

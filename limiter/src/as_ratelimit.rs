@@ -437,25 +437,7 @@ impl Environment<'_> {
             }
             (_, "single") => format!("{protocol}://{at}{place}"),
             (_, "cluster") => format!("{protocol}-cluster://{at}{place}"),
-            (_, "sentinel") => {
-                let place = match place.split_once(',') {
-                    _ if place.contains('/') => place.to_owned(),
-                    Some((service, servers)) => format!("{servers}/{service}"),
-                    None => {
-                        let form = "REDIS_URL: a service and its sentinels, with commas between";
-                        return Err(form.to_owned());
-                    }
-                };
-                let url = format!("{protocol}-sentinel://{at}{place}");
-                match self.0("REDIS_SENTINEL_AUTH") {
-                    None => url,
-                    Some(auth) => {
-                        let (user, password) = login_of(&auth);
-                        let url = with_parameter(url, "sentinel_user", &user);
-                        with_parameter(url, "sentinel_password", &password)
-                    }
-                }
-            }
+            (_, "sentinel") => self.sentinel(&protocol, &at, place)?,
             (_, other) => {
                 return Err(format!("REDIS_TYPE={other}: SINGLE, SENTINEL or CLUSTER"));
             }
@@ -465,6 +447,22 @@ impl Environment<'_> {
             Ok(_) => Ok(url),
             Err(error) => Err(format!("REDIS_URL: {error}")),
         }
+    }
+
+    /// `SERVICE,HOST:PORT,HOST:PORT`, or what follows the scheme of a URL.
+    fn sentinel(&self, protocol: &str, at: &str, place: &str) -> Result<String, String> {
+        let place = match place.split_once(',') {
+            _ if place.contains('/') => place.to_owned(),
+            Some((service, servers)) => format!("{servers}/{service}"),
+            None => return Err("REDIS_URL: a service, and after commas its sentinels".to_owned()),
+        };
+        let url = format!("{protocol}-sentinel://{at}{place}");
+        let Some(auth) = self.0("REDIS_SENTINEL_AUTH") else {
+            return Ok(url);
+        };
+        let (user, password) = login_of(&auth);
+        let url = with_parameter(url, "sentinel_user", &user);
+        Ok(with_parameter(url, "sentinel_password", &password))
     }
 
     /// Milliseconds; none if connections may have any age.

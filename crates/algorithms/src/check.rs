@@ -29,6 +29,9 @@ pub enum Mode {
     Enforce,
     /// The check is not denied, and only this limit is not charged (shadow and degrade).
     Observe,
+    /// As [`Observe`](Self::Observe), but the check is denied where it fits none of the limits of
+    /// this mode (`quota_mode`).
+    Together,
 }
 
 /// One limit of a check.
@@ -175,15 +178,18 @@ pub fn check(
         .iter()
         .map(|part| part.penalty.map(|ask| Count::new(&ask, now_ms)))
         .collect();
-    let allowed = !options.denied
-        && parts
-            .iter()
-            .zip(&evaluations)
-            .zip(&counts)
-            .all(|((part, evaluation), count)| {
-                part.mode == Mode::Observe
-                    || evaluation.fits() && !count.is_some_and(|count| count.holds())
-            });
+    // Whether the check fits a limit of the mode Together; `None`: it has none.
+    let mut fits_one = None;
+    let mut fits_enforced = true;
+    for ((part, evaluation), count) in parts.iter().zip(&evaluations).zip(&counts) {
+        let fits = evaluation.fits() && !count.is_some_and(|count| count.holds());
+        match part.mode {
+            Mode::Enforce => fits_enforced &= fits,
+            Mode::Together => fits_one = Some(fits || fits_one == Some(true)),
+            Mode::Observe => {}
+        }
+    }
+    let allowed = !options.denied && fits_enforced && fits_one != Some(false);
     let charge = allowed && !options.peek;
     let (limits, writes) = parts
         .iter()

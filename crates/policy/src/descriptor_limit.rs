@@ -28,7 +28,7 @@ pub struct DescriptorLimit {
     pub pattern: DescriptorPattern,
     /// It limits nothing; a descriptor that it applies to is subject to no other.
     pub unlimited: bool,
-    /// Such limits deny a request only if all its descriptors are over their limits.
+    /// Such limits deny a request only if it is over all of them that apply to its descriptors.
     pub quota_mode: bool,
     /// How units that a descriptor brings itself are charged.
     pub charge: ChargeMode,

@@ -254,6 +254,12 @@ impl Limit {
         self.quota.parameters().kind == Kind::Concurrency
     }
 
+    /// Whether it denies only together with others (`quota_mode`).
+    pub fn has_quota_mode(&self) -> bool {
+        let rule = self.descriptor.as_ref();
+        rule.is_some_and(|rule| rule.quota_mode && !rule.unlimited)
+    }
+
     /// Whether the limit limits nothing.
     pub fn is_unlimited(&self) -> bool {
         self.descriptor.as_ref().is_some_and(|rule| rule.unlimited)

@@ -59,6 +59,9 @@ pub struct ServiceCheck {
     pub parts: Vec<ServicePart>,
     /// How to treat the units of a descriptor that brings its own; `None`: like the call's.
     pub own: Option<OwnUnits>,
+    /// Whether another check of the call has limits with `quota_mode`: then those of this check alone
+    /// do not deny it.
+    pub quotas_elsewhere: bool,
 }
 
 /// A descriptor of such a call.

@@ -217,7 +217,7 @@ impl<'p> CheckPlan<'p> {
     /// The verdicts of the buckets as an answer. `verdict` has one entry per bucket.
     pub fn answer(self, policy: &Compiled, verdict: &Verdict, now_ms: u64) -> Answer {
         let refused = self.parts.iter().any(LimitPlan::refuses);
-        let of_quota: Vec<bool> = self.parts.iter().map(LimitPlan::is_of_quota).collect();
+        let together: Vec<bool> = self.parts.iter().map(LimitPlan::denies_together).collect();
         let mut buckets = 0..;
         let parts = self.parts.into_iter();
         let limits = parts.map(|part| part.answer(&mut buckets, &verdict.limits));
@@ -228,8 +228,8 @@ impl<'p> CheckPlan<'p> {
             limits: limits.collect(),
             parts: self.counts,
         };
-        if of_quota.contains(&true) {
-            service::deny_where_all_are_over(&mut answer, &of_quota);
+        if together.contains(&true) {
+            service::show_who_denied(&mut answer, &together);
         }
         answer
     }
@@ -245,10 +245,7 @@ impl<'p> LimitPlan<'p> {
     ) -> Self {
         let limit = found.limit;
         // Together with others, such a limit may still deny.
-        let of_quota = limit
-            .descriptor
-            .as_ref()
-            .is_some_and(|rule| rule.quota_mode);
+        let of_quota = limit.has_quota_mode();
         let (index, missing) = (found.index, found.missing);
         let mode = match found.mode() {
             _ if of_quota => Mode::Shadow,
@@ -279,10 +276,13 @@ impl<'p> LimitPlan<'p> {
         }
     }
 
-    /// Whether it denies only together with others (`quota_mode`).
-    fn is_of_quota(&self) -> bool {
-        let rule = self.limit.descriptor.as_ref();
-        rule.is_some_and(|rule| rule.quota_mode) && self.limit.enforces(&self.values)
+    /// Whether it denies the check together with others.
+    fn denies_together(&self) -> bool {
+        match &self.what {
+            Target::Bucket(bucket) => bucket.mode == algorithms::check::Mode::Together,
+            Target::Same(_, bucket) => bucket.mode == algorithms::check::Mode::Together,
+            Target::Missing | Target::Unlimited => false,
+        }
     }
 
     /// Whether the check is denied whatever the buckets say.

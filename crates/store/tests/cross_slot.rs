@@ -235,13 +235,14 @@ fn algorithm(random: &mut Random) -> Algorithm {
     Algorithm::new(&parameters).unwrap()
 }
 
-fn buckets(random: &mut Random) -> Vec<Bucket> {
+/// Some limits have the mode `some`, the others are enforced.
+fn buckets(random: &mut Random, some: Mode) -> Vec<Bucket> {
     let bucket = |i: usize, random: &mut Random| Bucket {
         // Two buckets share a slot, and so a node.
         key: format!("{{{}}}:{i}", i / 2),
         algorithm: algorithm(random),
         mode: if random.one_in(6) {
-            Mode::Observe
+            some
         } else {
             Mode::Enforce
         },
@@ -260,9 +261,9 @@ struct Outcome {
 }
 
 /// Checks that begin, go on and end in a random order, while time passes.
-fn run(seed: u64, refund: &str) -> Outcome {
+fn run(seed: u64, refund: &str, some: Mode) -> Outcome {
     let mut random = Random::new(seed);
-    let buckets = buckets(&mut random);
+    let buckets = buckets(&mut random, some);
     let mut world = World::new(&buckets, refund, &mut random);
     let (mut running, mut outcome): (Vec<Running<'_>>, _) = (Vec::new(), Outcome::default());
     for _ in 0..120 {
@@ -295,7 +296,7 @@ fn runs() -> std::ops::Range<u64> {
 fn denied_checks_never_cause_over_admission_in_any_interleaving() {
     let (mut passed, mut denied) = (0, 0);
     for seed in runs() {
-        let outcome = run(seed, &REFUND.source);
+        let outcome = run(seed, &REFUND.source, Mode::Observe);
         assert_eq!(outcome.over_admitted, 0, "seed {seed}");
         passed += outcome.passed;
         denied += outcome.denied;
@@ -304,6 +305,61 @@ fn denied_checks_never_cause_over_admission_in_any_interleaving() {
         passed > 1000 && denied > 1000,
         "{passed} passed, {denied} denied"
     );
+}
+
+#[test]
+fn checks_that_limits_deny_together_never_cause_over_admission() {
+    let (mut passed, mut denied) = (0, 0);
+    for seed in runs() {
+        let outcome = run(seed, &REFUND.source, Mode::Together);
+        assert_eq!(outcome.over_admitted, 0, "seed {seed}");
+        passed += outcome.passed;
+        denied += outcome.denied;
+    }
+    assert!(
+        passed > 1000 && denied > 1000,
+        "{passed} passed, {denied} denied"
+    );
+}
+
+/// What two limits that deny together, each full or not, and an enforced one make of a check.
+#[test]
+fn limits_in_several_slots_deny_together_or_not_at_all() {
+    let algorithm = Algorithm::new(&Parameters::new(Kind::FixedWindow, 1, 86_400_000)).unwrap();
+    for (full, allowed) in [
+        ([false, false], true),
+        ([true, false], true),
+        ([false, true], true),
+        ([true, true], false),
+    ] {
+        let modes = [Mode::Together, Mode::Enforce, Mode::Together];
+        let buckets: Vec<Bucket> = (0..3)
+            .map(|node| Bucket {
+                key: format!("{{{node}}}"),
+                algorithm,
+                mode: modes[node],
+                node,
+            })
+            .collect();
+        let mut random = Random::new(1);
+        let mut world = World::new(&buckets, &REFUND.source, &mut random);
+        let mut decide = |some: Vec<usize>| {
+            let mut running = world.begin(some, 1);
+            while world.step(&mut running, &mut random) {}
+            let decided = running
+                .spread
+                .decided(|| unreachable!("every limit was asked"));
+            decided.unwrap().0
+        };
+        for (index, _) in [0, 2].iter().zip(full).filter(|(_, full)| *full) {
+            assert!(decide(vec![*index]).allowed);
+        }
+        let verdict = decide(vec![0, 1, 2]);
+        assert_eq!(verdict.allowed, allowed, "{full:?}");
+        let charged: Vec<u64> = verdict.limits.iter().map(|limit| limit.charged).collect();
+        let expected = [!full[0], allowed, !full[1]].map(|took| u64::from(took && allowed));
+        assert_eq!(charged, expected, "{full:?}");
+    }
 }
 
 /// The shipped script with one of its rules taken out.
@@ -336,7 +392,8 @@ fn the_interleavings_detect_blind_refunds() {
         ),
     ] {
         let blind = without(rule, instead);
-        let found = (from..from + 4000).find(|seed| run(*seed, &blind).over_admitted > 0);
+        let found =
+            (from..from + 4000).find(|seed| run(*seed, &blind, Mode::Observe).over_admitted > 0);
         assert!(found.is_some(), "nothing shows that `{rule}` is gone");
     }
 }

@@ -211,6 +211,7 @@ impl ServiceChecks {
                         service: Some(Box::new(ServiceCheck {
                             parts: Vec::new(),
                             own,
+                            quotas_elsewhere: false,
                         })),
                         ..Check::default()
                     });
@@ -227,7 +228,31 @@ impl ServiceChecks {
                 service.parts.push(ServicePart { cost, ..part });
             }
         }
+        built.mark_split_quotas(policy, now_ms);
         built
+    }
+
+    /// Limits with `quota_mode` deny a call if all are over: no check alone knows if several have some.
+    fn mark_split_quotas(&mut self, policy: &Compiled, now_ms: u64) {
+        if self.checks.len() < 2 {
+            return;
+        }
+        let services = || {
+            self.checks
+                .iter()
+                .filter_map(|check| check.service.as_ref())
+        };
+        let has_quotas = |service: &ServiceCheck| {
+            let parts = service.parts.iter().filter(|part| part.rate.is_none());
+            let mut parts = parts.map(|part| policy.has_quota_mode(&part.descriptor, now_ms));
+            parts.any(|has| has)
+        };
+        if services().filter(|service| has_quotas(service)).count() < 2 {
+            return;
+        }
+        for service in self.checks.iter_mut().filter_map(|c| c.service.as_mut()) {
+            service.quotas_elsewhere = true;
+        }
     }
 }
 

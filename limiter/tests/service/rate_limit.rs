@@ -263,7 +263,42 @@ async fn limits_replace_each_other_over_all_descriptors() -> Result<()> {
     );
     assert_eq!(codes(&service, &[b, a]).await?, "OK: OK 0, OK 9");
     let free = [descriptor(&[("a", "free")]), descriptor(&[("shadow", "x")])];
-    assert_eq!(codes(&service, &free).await?, "OK: OK 0, OK 0");
+    assert_eq!(codes(&service, &free).await?, "OK: OK 4294967295, OK 0");
+    Ok(())
+}
+
+#[tokio::test]
+async fn quotas_deny_together_whatever_other_limits_say() -> Result<()> {
+    let service = Service::with(
+        "  - {name: a, descriptor: [a], rate: 1/365d, algorithm: fixed_window, quota_mode: true}\n  \
+           - {name: b, descriptor: [b], rate: 2/365d, algorithm: fixed_window, quota_mode: true}\n  \
+           - {name: c, descriptor: [c], rate: 9/365d, algorithm: fixed_window}\n  \
+           - {name: free, descriptor: [free], unlimited: true}\n",
+    )
+    .await?;
+    let mixed = ["a", "c", "b", "free", "none"].map(|key| descriptor(&[(key, "1")]));
+    let free = "OK 4294967295, OK 0";
+    for expected in [
+        format!("OK: OK 0, OK 8, OK 1, {free}"),
+        // Another quota has units left: the call is not over.
+        format!("OK: OVER_LIMIT 0, OK 7, OK 0, {free}"),
+        // None has: it is, and the other limit is not charged.
+        format!("OVER_LIMIT: OVER_LIMIT 0, OK 7, OVER_LIMIT 0, {free}"),
+        format!("OVER_LIMIT: OVER_LIMIT 0, OK 7, OVER_LIMIT 0, {free}"),
+    ] {
+        assert_eq!(codes(&service, &mixed).await?, expected);
+    }
+    // Descriptors with units of their own are decided one by one, but deny together, too.
+    let mut own = ["a", "b"].map(|key| descriptor(&[(key, "2")]));
+    assert_eq!(codes(&service, &own[..1]).await?, "OK: OK 0");
+    for descriptor in &mut own {
+        descriptor["hitsAddend"] = json!(2);
+    }
+    assert_eq!(codes(&service, &own).await?, "OK: OVER_LIMIT 0, OK 0");
+    assert_eq!(
+        codes(&service, &own).await?,
+        "OVER_LIMIT: OVER_LIMIT 0, OVER_LIMIT 0"
+    );
     Ok(())
 }
 
@@ -276,7 +311,7 @@ async fn quotas_deny_only_together() -> Result<()> {
     .await?;
     let both = [descriptor(&[("a", "1")]), descriptor(&[("b", "1")])];
     assert_eq!(codes(&service, &both).await?, "OK: OK 0, OK 1");
-    assert_eq!(codes(&service, &both).await?, "OK: OK 0, OK 0");
+    assert_eq!(codes(&service, &both).await?, "OK: OVER_LIMIT 0, OK 0");
     assert_eq!(
         codes(&service, &both).await?,
         "OVER_LIMIT: OVER_LIMIT 0, OVER_LIMIT 0"

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::support::{Server, Service, publish, quick};
 
 use calls::Descriptor;
-use limits::document;
+use limits::{LIMITS, Limit, document};
 use model::Model;
 
 const CALLS: usize = 3000;
@@ -36,11 +36,18 @@ fn shown(answer: &Value) -> String {
     format!("{overall}: {}", statuses.collect::<Vec<_>>().join(", "))
 }
 
-async fn holds(service: &Service) -> Result<()> {
-    let mut random = fastrand::Rng::with_seed(17);
-    let mut model = Model::default();
+/// Sends random calls, and compares the answers; returns how many were denied, and after how many a
+/// bucket owed.
+async fn follow(
+    service: &Service,
+    limits: &[Limit],
+    seed: u64,
+    calls: usize,
+) -> Result<(usize, usize)> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut model = Model::new(limits.to_vec());
     let (mut over, mut debts) = (0, 0);
-    for call in 0..CALLS {
+    for call in 0..calls {
         let count = random.usize(1..=4);
         let descriptors: Vec<_> = (0..count)
             .map(|_| Descriptor::random(&mut random))
@@ -53,11 +60,17 @@ async fn holds(service: &Service) -> Result<()> {
         assert_eq!(
             shown(&reply.json()?),
             expected,
-            "call {call}: {hits} {descriptors:?}"
+            "seed {seed}, call {call}: {hits} {descriptors:?}\n{}",
+            document(limits)
         );
         over += usize::from(expected.starts_with("OVER"));
         debts += usize::from(model.used.values().any(|used| *used > 9));
     }
+    Ok((over, debts))
+}
+
+async fn holds(service: &Service) -> Result<()> {
+    let (over, debts) = follow(service, &LIMITS, 17, CALLS).await?;
     // The calls are chosen so that many are allowed, many are denied, and buckets owe.
     assert!((CALLS / 4..CALLS * 3 / 4).contains(&over), "{over}");
     assert!(debts > 0);
@@ -66,7 +79,17 @@ async fn holds(service: &Service) -> Result<()> {
 
 #[tokio::test]
 async fn random_calls_are_charged_as_a_model_charges_them() -> Result<()> {
-    holds(&Service::with(&document()).await?).await
+    holds(&Service::with(&document(&LIMITS)).await?).await
+}
+
+#[tokio::test]
+async fn random_calls_to_random_files_are_answered_as_by_the_original() -> Result<()> {
+    for seed in 0..30 {
+        let limits = limits::random(&mut fastrand::Rng::with_seed(seed));
+        let service = Service::with(&document(&limits)).await?;
+        follow(&service, &limits, seed, 150).await?;
+    }
+    Ok(())
 }
 
 #[tokio::test]
@@ -75,7 +98,7 @@ async fn random_calls_are_charged_as_a_model_charges_them_in_redis_and_valkey() 
     for engine in [Engine::Redis, Engine::Valkey] {
         let server = Server::start(engine).await?;
         let store = server.store()?;
-        publish(&store, &document()).await?;
+        publish(&store, &document(&LIMITS)).await?;
         holds(&Service::ready_on(store, quick()).await?).await?;
     }
     Ok(())
@@ -87,7 +110,7 @@ fn wall_ms() -> Result<u128> {
 
 #[tokio::test]
 async fn the_windows_of_a_descriptors_own_limit_begin_at_the_epoch() -> Result<()> {
-    let service = Service::with(&document()).await?;
+    let service = Service::with(&document(&LIMITS)).await?;
     let day = 86_400;
     for (unit, seconds) in [
         ("SECOND", 1),

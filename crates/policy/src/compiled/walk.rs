@@ -21,6 +21,8 @@ pub(super) struct Walk {
     nodes: Vec<Node>,
     /// Whether any of the limits charges only what fits.
     has_fitting: bool,
+    /// Whether any of the limits denies only together with others.
+    has_quotas: bool,
 }
 
 #[derive(Debug, Default)]
@@ -49,13 +51,19 @@ impl Compiled {
     /// Whether the limit of the rate limit service that applies to these entries charges only what
     /// fits, at a time in milliseconds since the epoch.
     pub fn is_fitting(&self, entries: &(impl Entries + ?Sized), now_ms: u64) -> bool {
-        let any = self
-            .shape
-            .walk
-            .as_ref()
-            .is_some_and(|walk| walk.has_fitting);
+        let walk = self.shape.walk.as_ref();
         let matches = || self.matching(entries, now_ms);
-        any && matches().iter().any(|found| is_fitting(found.limit))
+        walk.is_some_and(|walk| walk.has_fitting)
+            && matches().iter().any(|found| is_fitting(found.limit))
+    }
+
+    /// Whether the limit of the rate limit service that applies to these entries denies only together
+    /// with others (`quota_mode`), at a time in milliseconds since the epoch.
+    pub fn has_quota_mode(&self, entries: &(impl Entries + ?Sized), now_ms: u64) -> bool {
+        let walk = self.shape.walk.as_ref();
+        let matches = || self.matching(entries, now_ms);
+        walk.is_some_and(|walk| walk.has_quotas)
+            && matches().iter().any(|found| found.limit.has_quota_mode())
     }
 }
 
@@ -65,6 +73,7 @@ impl Walk {
         let mut walk = Self {
             nodes: vec![Node::default()],
             has_fitting: limits.iter().any(is_fitting),
+            has_quotas: limits.iter().any(Limit::has_quota_mode),
         };
         let mut wildcards = BTreeMap::new();
         for (index, limit) in limits.iter().enumerate() {

@@ -73,6 +73,7 @@ impl Bucket {
             lease: asked.lease(limit, algorithm),
             free: asked.free(limit, kind),
             mode: match mode {
+                // `CheckPlan::of_service` changes it where limits deny together.
                 Mode::Enforce => algorithms::check::Mode::Enforce,
                 Mode::Shadow | Mode::Degrade => algorithms::check::Mode::Observe,
             },

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use algorithms::{Debits, Kind, Parameters, check::Options};
 use policy::{Compiled, DESCRIPTOR, Match, Mode, Quota, Rate};
-use protocol::{Answer, Check, LimitAnswer, OwnUnits, ServiceCheck, ServicePart};
+use protocol::{Answer, Check, OwnUnits, ServiceCheck, ServicePart};
 
 use super::{Bucket, CheckPlan, LimitPlan, Target, query::Query};
 use crate::Keys;
@@ -26,7 +26,9 @@ impl<'p> CheckPlan<'p> {
             let matches = policy.matching(&part.descriptor, now_ms).into_iter();
             let applying = matches.filter(|found| {
                 let replaced = part.rate.is_some() && found.limit.descriptor.is_some();
-                !replaced && !check.skip.contains(&found.limit.name)
+                // What is unlimited stays so, even if another limit replaces it.
+                let skipped = check.skip.contains(&found.limit.name) && !found.limit.is_unlimited();
+                !replaced && !skipped
             });
             let asked = Query::Part(part, service.own, check.slot);
             limits.extend(applying.map(|found| LimitPlan::new(policy, found, asked, keys, now_ms)));
@@ -36,6 +38,9 @@ impl<'p> CheckPlan<'p> {
                 .and_then(|rate| of_request(policy, part, rate, asked, keys));
             limits.extend(own);
             counts.push(limits.len().saturating_sub(before));
+        }
+        if !service.quotas_elsewhere {
+            deny_together(&mut limits);
         }
         merge_equal(&mut limits);
         let (peek, debits) = match service.own {
@@ -90,6 +95,26 @@ fn of_request<'p>(
     })
 }
 
+/// Lets the limits with `quota_mode` deny the check if it fits none of them. One that is lifted or
+/// only reports is never over its quota, so there the others deny nothing either.
+fn deny_together(limits: &mut [LimitPlan<'_>]) {
+    let quotas = || limits.iter().filter(|limit| limit.limit.has_quota_mode());
+    let denies = |limit: &LimitPlan<'_>| {
+        limit.limit.enforces(&limit.values) && matches!(limit.what, Target::Bucket(_))
+    };
+    if !quotas().all(denies) {
+        return;
+    }
+    for limit in limits
+        .iter_mut()
+        .filter(|limit| limit.limit.has_quota_mode())
+    {
+        if let Target::Bucket(bucket) = &mut limit.what {
+            bucket.mode = algorithms::check::Mode::Together;
+        }
+    }
+}
+
 /// Merges equal buckets of one check into one that costs the sum.
 fn merge_equal(limits: &mut [LimitPlan<'_>]) {
     if limits.len() < 2 {
@@ -111,7 +136,7 @@ fn merge_equal(limits: &mut [LimitPlan<'_>]) {
             buckets += 1;
             continue;
         };
-        let (cost, debit) = (bucket.cost, bucket.debit);
+        let (cost, debit, algorithm) = (bucket.cost, bucket.debit, bucket.algorithm);
         if let Some(LimitPlan {
             what: Target::Bucket(sum),
             ..
@@ -122,6 +147,10 @@ fn merge_equal(limits: &mut [LimitPlan<'_>]) {
                 _ => sum.cost.saturating_add(cost),
             };
             sum.debit = sum.debit.saturating_add(debit);
+            // Equal descriptors that bring different limits share a bucket: the smaller limit decides.
+            if algorithm.limit() < sum.algorithm.limit() {
+                sum.algorithm = algorithm;
+            }
         }
         if let Some(limit) = limits.get_mut(at) {
             let target = std::mem::replace(&mut limit.what, Target::Unlimited);
@@ -132,29 +161,15 @@ fn merge_equal(limits: &mut [LimitPlan<'_>]) {
     }
 }
 
-/// Denies a check for the limits with `quota_mode` whose descriptors are all over. None of them was
-/// charged then: to the script they are shadow limits.
-pub(super) fn deny_where_all_are_over(answer: &mut Answer, of_quota: &[bool]) {
-    let over =
-        |limit: &LimitAnswer, quota: bool| !limit.allowed && (quota || limit.mode == Mode::Enforce);
-    let mut from = 0;
-    let (mut limited, mut all_over) = (false, true);
-    for count in &answer.parts {
-        let limits = answer.limits.iter().zip(of_quota).skip(from).take(*count);
-        from += count;
-        let mut bounded = limits.filter(|(limit, _)| limit.limit.is_some()).peekable();
-        if bounded.peek().is_some() {
-            limited = true;
-            all_over = all_over && bounded.any(|(limit, quota)| over(limit, *quota));
-        }
-    }
-    if !(limited && all_over) {
+/// Says of limits that deny together, if all are over, that they denied.
+pub(super) fn show_who_denied(answer: &mut Answer, together: &[bool]) {
+    let mut limits = answer.limits.iter().zip(together);
+    if limits.any(|(limit, together)| *together && limit.allowed) {
         return;
     }
-    for (limit, quota) in answer.limits.iter_mut().zip(of_quota) {
-        if *quota && !limit.allowed {
+    for (limit, together) in answer.limits.iter_mut().zip(together) {
+        if *together {
             limit.mode = Mode::Enforce;
-            answer.allowed = false;
         }
     }
 }

@@ -8,16 +8,19 @@
 //! The slot that decides last grants leases, and the others do once all have allowed: a denied check is
 //! granted nothing.
 //!
+//! No slot alone has all limits that deny together (`quota_mode`). To each they are observed limits; if the
+//! check fits none of them, the plan denies it and refunds the rest.
+//!
 //! This is the plan only: what to call next, by the replies so far. The caller does the I/O.
 
 mod limit;
 mod part;
 mod refund;
 
-use algorithms::check::{LimitVerdict, Verdict};
+use algorithms::check::{LimitVerdict, Mode, Verdict};
 
 use super::{ScriptCheck, ScriptLimit};
-use limit::{OBSERVED, add_surplus, rank, surplus_alone, without_surplus};
+use limit::{OBSERVED, add_surplus, apart, rank, surplus_alone, without_surplus};
 use part::{Part, State};
 
 /// A check that several slots decide, one after the other.
@@ -103,7 +106,7 @@ impl<'a, E: Clone> CrossSlotCheck<'a, E> {
             part: index,
             slot: part.slot,
             check: ScriptCheck {
-                limits: limits.copied().map(change).collect(),
+                limits: limits.copied().map(apart).map(change).collect(),
                 options,
             },
         }
@@ -191,7 +194,27 @@ impl<'a, E: Clone> CrossSlotCheck<'a, E> {
     }
 
     fn is_denied(&self) -> bool {
-        self.verdicts().any(|verdict| !verdict.allowed)
+        self.verdicts().any(|verdict| !verdict.allowed) || self.fits_none_together()
+    }
+
+    /// Whether all limits that deny together have answered that the check does not fit.
+    fn fits_none_together(&self) -> bool {
+        let limits = &self.check.limits;
+        let together = |at: &usize| limits.get(*at).is_some_and(|l| l.mode == Mode::Together);
+        let mut over = self.parts.iter().flat_map(|part| {
+            let verdicts = part.verdict().map(|verdict| verdict.limits.as_slice());
+            let grouped = part
+                .limits
+                .iter()
+                .enumerate()
+                .filter(|(_, at)| together(at));
+            grouped.map(move |(nth, _)| {
+                let verdict = verdicts.and_then(|limits| limits.get(nth));
+                verdict.is_some_and(|limit| !limit.decision.allowed)
+            })
+        });
+        over.next()
+            .is_some_and(|first| first && over.all(|over| over))
     }
 
     fn verdicts(&self) -> impl Iterator<Item = &Verdict> {
@@ -202,7 +225,7 @@ impl<'a, E: Clone> CrossSlotCheck<'a, E> {
     /// happen once [`CrossSlotCheck::next`] is empty.
     pub fn decided(self, unasked: impl Fn() -> E) -> Decided<E> {
         let mut limits: Vec<Option<LimitVerdict>> = vec![None; self.check.limits.len()];
-        let (mut allowed, mut latest_ms) = (true, 0);
+        let (mut allowed, mut latest_ms) = (!self.fits_none_together(), 0);
         for part in self.parts {
             match part.state {
                 State::Answered(now_ms, verdict) => {

@@ -28,6 +28,7 @@ fn reporting(own: OwnUnits) -> Check {
         rate: None,
     };
     let service = ServiceCheck {
+        quotas_elsewhere: false,
         parts: vec![part],
         own: Some(own),
     };

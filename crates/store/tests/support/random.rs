@@ -424,10 +424,10 @@ impl Walk {
             lease,
             costs: None,
             penalty: None,
-            mode: if self.random.one_in(6) {
-                Mode::Observe
-            } else {
-                Mode::Enforce
+            mode: match self.random.below(12) {
+                0 | 1 => Mode::Observe,
+                2 | 3 => Mode::Together,
+                _ => Mode::Enforce,
             },
         }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use policy::Mode;
+use policy::{Compiled, Limit, Mode};
 use protocol::{Answer, ApiError, LimitAnswer};
 use store::CheckError;
 
@@ -22,16 +22,71 @@ pub(super) fn is_over(response: &RateLimitResponse) -> bool {
 pub(super) fn of_nothing(request: &RateLimitRequest) -> RateLimitResponse {
     RateLimitResponse {
         overall_code: Code::Ok.into(),
-        statuses: request.descriptors.iter().map(|_| unlimited()).collect(),
+        statuses: request.descriptors.iter().map(|_| admitted(0)).collect(),
         ..RateLimitResponse::default()
     }
 }
 
-fn unlimited() -> DescriptorStatus {
+/// The status of a descriptor without a limit. In envoyproxy/ratelimit nothing is left where no limit
+/// was found, and everything where one says `unlimited`.
+fn admitted(left: u32) -> DescriptorStatus {
     DescriptorStatus {
         code: Code::Ok.into(),
+        limit_remaining: left,
         ..DescriptorStatus::default()
     }
+}
+
+/// Limits with `quota_mode`. An exceeded one says so in its descriptor's status, and the call is over
+/// once all of them are, whatever the other limits say.
+struct Quotas<'p> {
+    policy: &'p Compiled,
+    all_over: bool,
+}
+
+impl<'p> Quotas<'p> {
+    fn new(policy: &'p Compiled, answers: &[&Answer]) -> Self {
+        let mut quotas = Self {
+            policy,
+            all_over: false,
+        };
+        let limits = answers.iter().flat_map(|answer| &answer.limits);
+        let mut over = limits.filter_map(|answer| {
+            let enforced = quotas.enforced(answer)?;
+            Some(enforced && !answer.allowed)
+        });
+        let all_over = over
+            .next()
+            .is_some_and(|first| first && over.all(|over| over));
+        quotas.all_over = all_over;
+        quotas
+    }
+
+    /// Whether a limit with `quota_mode` is enforced for this bucket; `None`: it is another limit.
+    fn enforced(&self, answer: &LimitAnswer) -> Option<bool> {
+        let limit = known(self.policy, answer).filter(|limit| limit.has_quota_mode())?;
+        let values: Vec<_> = answer
+            .bucket
+            .iter()
+            .map(|(_, value)| value.as_deref())
+            .collect();
+        Some(limit.enforces(&values))
+    }
+
+    /// Whether an exceeded limit makes its descriptor's code `OVER_LIMIT`.
+    fn counts(&self, answer: &LimitAnswer) -> bool {
+        answer.mode == Mode::Enforce || self.enforced(answer) == Some(true)
+    }
+
+    fn denies(&self, answer: &LimitAnswer) -> bool {
+        let quota = self.all_over && self.enforced(answer) == Some(true);
+        !answer.allowed && (answer.mode == Mode::Enforce || quota)
+    }
+}
+
+fn known<'p>(policy: &'p Compiled, answer: &LimitAnswer) -> Option<&'p Limit> {
+    let at = policy.position(answer.name.as_str())?;
+    policy.limit(at)
 }
 
 /// The answer, and the number of descriptors that no limit matched. `places` has for each
@@ -45,36 +100,37 @@ pub(super) fn of_decided(
     for decision in &decided.decisions {
         answers.push(decision.as_ref().map_err(undecided)?);
     }
-    let allowed = answers.iter().all(|answer| answer.allowed);
     let policy = &decided.policy.compiled;
+    let quotas = Quotas::new(policy, &answers);
+    let allowed = answers.iter().all(|answer| answer.allowed) && !quotas.all_over;
     let mut statuses = Vec::with_capacity(places.len());
     let mut unmatched = 0;
     for (check, part) in places {
         let limits = answers.get(*check).map(|answer| answer.part(*part));
         let limits = limits.unwrap_or_default();
         let own = request.descriptors.get(statuses.len());
-        let exempt = || own.is_some_and(|own| policy.exemption(&super::entries(own)).is_some());
-        if limits.is_empty() && (policy.exemptions().is_empty() || !exempt()) {
-            unmatched += 1;
+        if limits.is_empty() {
+            let exempt = || own.is_some_and(|own| policy.exemption(&super::entries(own)).is_some());
+            unmatched += usize::from(policy.exemptions().is_empty() || !exempt());
+            statuses.push(admitted(0));
+            continue;
         }
         let own = own.and_then(super::rate);
         let rate = |limit: &LimitAnswer| {
             if limit.name.as_str() == policy::REQUEST_LIMIT {
                 return own;
             }
-            let known = policy.position(limit.name.as_str());
-            let known = known.and_then(|at| policy.limit(at));
             // A limit on requests in flight has no unit of time.
-            known
+            known(policy, limit)
                 .filter(|limit| !limit.gives_slots())
                 .map(|limit| limit.quota.parameters().rate)
         };
-        statuses.push(status(limits, rate));
+        statuses.push(status(limits, &quotas, rate));
     }
     let response = RateLimitResponse {
         overall_code: if allowed { Code::Ok } else { Code::OverLimit }.into(),
         statuses,
-        dynamic_metadata: metadata(&answers),
+        dynamic_metadata: metadata(&answers, &quotas),
         ..RateLimitResponse::default()
     };
     Ok((response, unmatched))
@@ -83,16 +139,17 @@ pub(super) fn of_decided(
 /// The status of a descriptor: that of the tightest limit that applies.
 fn status(
     limits: &[LimitAnswer],
+    quotas: &Quotas<'_>,
     rate: impl Fn(&LimitAnswer) -> Option<policy::Rate>,
 ) -> DescriptorStatus {
     let tightness = |limit: &&LimitAnswer| (limit.allowed, limit.remaining);
-    let enforced = |limit: &&LimitAnswer| limit.mode == Mode::Enforce;
     let limited = || limits.iter().filter(|limit| limit.limit.is_some());
-    let tightest = limited().filter(enforced).min_by_key(tightness);
+    let counting = limited().filter(|limit| quotas.counts(limit));
+    let tightest = counting.min_by_key(tightness);
     let Some(tightest) = tightest.or_else(|| limited().min_by_key(tightness)) else {
-        return unlimited();
+        return admitted(u32::MAX);
     };
-    let over = !tightest.allowed && tightest.mode == Mode::Enforce;
+    let over = !tightest.allowed && quotas.counts(tightest);
     DescriptorStatus {
         code: if over { Code::OverLimit } else { Code::Ok }.into(),
         current_limit: rate(tightest).map(|rate| {
@@ -128,7 +185,7 @@ fn duration(ms: u64) -> Duration {
 }
 
 /// The names of the limits that applied, and of those that were exceeded.
-fn metadata(answers: &[&Answer]) -> Option<Struct> {
+fn metadata(answers: &[&Answer], quotas: &Quotas<'_>) -> Option<Struct> {
     let limits = || answers.iter().flat_map(|answer| &answer.limits);
     let names = |matching: &dyn Fn(&LimitAnswer) -> bool| {
         let mut names: Vec<&str> = limits().filter(|l| matching(l)).map(shown).collect();
@@ -139,14 +196,8 @@ fn metadata(answers: &[&Answer]) -> Option<Struct> {
     };
     let lists = [
         ("limits", names(&|_| true)),
-        (
-            "denied_by",
-            names(&|l| !l.allowed && l.mode == Mode::Enforce),
-        ),
-        (
-            "would_deny",
-            names(&|l| !l.allowed && l.mode != Mode::Enforce),
-        ),
+        ("denied_by", names(&|l| quotas.denies(l))),
+        ("would_deny", names(&|l| !l.allowed && !quotas.denies(l))),
     ];
     let lists = lists.into_iter().filter(|(_, names)| !names.is_empty());
     let fields: HashMap<String, Value> = lists

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::limits::{LIMITS, Limit};
+use super::limits::Limit;
 
 /// The units that a descriptor itself contains.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -70,8 +70,8 @@ impl Descriptor {
     }
 
     /// The limit of this descriptor: the best pattern of each entry is chosen, whatever follows it.
-    pub fn limit(&self) -> Option<&'static Limit> {
-        let mut left: Vec<&'static Limit> = LIMITS.iter().collect();
+    pub fn limit<'l>(&self, limits: &'l [Limit]) -> Option<&'l Limit> {
+        let mut left: Vec<&Limit> = limits.iter().collect();
         for (at, is) in self.entries.iter().enumerate() {
             let patterns = left.iter().filter_map(|limit| limit.entries.get(at));
             let fitting = patterns.filter(|wanted| {

@@ -6,9 +6,12 @@ pub enum Mode {
     Enforce,
     Shadow,
     Quota,
+    /// A quota that only reports, and so is never over.
+    ShadowQuota,
 }
 
 /// A limit of the model. All are fixed windows of a year, so that time decides nothing.
+#[derive(Clone, Debug)]
 pub struct Limit {
     pub name: &'static str,
     /// The entries of the descriptors that it applies to.
@@ -71,9 +74,32 @@ pub const LIMITS: [Limit; 11] = [
 /// A limit that applies to requests: to every descriptor that has this entry.
 pub const MATCHED: Limit = limit("matched", &[("a", "2")], 9);
 
+/// A file with some of these limits, each with other numbers and another mode. A limit replaces only
+/// later ones, since cycles are refused.
+pub fn random(random: &mut fastrand::Rng) -> Vec<Limit> {
+    let mut limits: Vec<Limit> = LIMITS.to_vec();
+    limits.retain(|_| random.u8(..6) > 0);
+    let names: Vec<&str> = limits.iter().map(|limit| limit.name).collect();
+    for (at, limit) in limits.iter_mut().enumerate() {
+        limit.units = (random.u8(..7) > 0).then(|| random.i64(0..7));
+        limit.fitting = limit.units.is_some() && random.u8(..8) == 0;
+        limit.mode = match random.u8(..10) {
+            _ if limit.units.is_none() => Mode::Enforce,
+            0..=3 => Mode::Quota,
+            4 => Mode::ShadowQuota,
+            5 => Mode::Shadow,
+            _ => Mode::Enforce,
+        };
+        let later = &names[at + 1..];
+        let replaces = !later.is_empty() && random.u8(..4) == 0;
+        limit.replaces = replaces.then(|| later[random.usize(..later.len())]);
+    }
+    limits
+}
+
 /// The same as limits of a file.
-pub fn document() -> String {
-    let lines = LIMITS.iter().map(|limit| {
+pub fn document(limits: &[Limit]) -> String {
+    let lines = limits.iter().map(|limit| {
         let entries = limit.entries.iter().map(|(key, value)| match *value {
             "" => (*key).to_owned(),
             value => format!("{key}={value}"),
@@ -87,6 +113,7 @@ pub fn document() -> String {
             Mode::Enforce => "",
             Mode::Shadow => ", enforce: 0%",
             Mode::Quota => ", quota_mode: true",
+            Mode::ShadowQuota => ", quota_mode: true, enforce: 0%",
         };
         let replaces = limit.replaces.map(|other| format!(", replaces: [{other}]"));
         let replaces = replaces.unwrap_or_default();

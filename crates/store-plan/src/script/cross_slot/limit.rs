@@ -12,6 +12,14 @@ pub(super) fn without_surplus(mut limit: ScriptLimit<'_>) -> ScriptLimit<'_> {
     limit
 }
 
+/// The same limit for a slot that has not all of those that deny together.
+pub(super) fn apart(mut limit: ScriptLimit<'_>) -> ScriptLimit<'_> {
+    if limit.mode == Mode::Together {
+        limit.mode = Mode::Observe;
+    }
+    limit
+}
+
 /// Only its query for lease units: all else was done.
 pub(super) fn surplus_alone(mut limit: ScriptLimit<'_>) -> ScriptLimit<'_> {
     (limit.cost, limit.debit, limit.free) = (0, 0, &[]);
@@ -39,7 +47,7 @@ pub(super) const OBSERVED: u8 = 2;
 pub(super) fn rank(limit: &ScriptLimit<'_>) -> u8 {
     let is_queue = limit.algorithm.parameters().max_delay_ms.is_some();
     match limit.mode {
-        Mode::Observe => OBSERVED,
+        Mode::Observe | Mode::Together => OBSERVED,
         Mode::Enforce => u8::from(is_queue),
     }
 }

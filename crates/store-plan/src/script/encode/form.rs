@@ -20,6 +20,7 @@ const LEASED: i64 = 32;
 const FREEING: i64 = 64;
 const PRICED: i64 = 128;
 const PENALIZING: i64 = 256;
+const TOGETHER: i64 = 512;
 
 /// In the place of a reservation's secret: make none, and add up those that are open.
 const COUNT_OPEN: i64 = -2;
@@ -37,10 +38,10 @@ pub(super) fn encode_form(args: &mut Vec<i64>, check: &ScriptCheck<'_>) {
     args.extend([peek + force + debits + denied, integer(check.limits.len())]);
     for limit in &check.limits {
         let numbers = limit.algorithm.numbers();
-        let observed = if limit.mode == Mode::Observe {
-            OBSERVED
-        } else {
-            0
+        let observed = match limit.mode {
+            Mode::Enforce => 0,
+            Mode::Observe => OBSERVED,
+            Mode::Together => OBSERVED + TOGETHER,
         };
         let leased = limit.lease.map_or(0, |_| LEASED);
         let freeing = if limit.free.is_empty() { 0 } else { FREEING };
