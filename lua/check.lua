@@ -309,6 +309,9 @@ local function finish(l, charge)
   local reset = algorithm.reset_after_ms(l)
   if l.debited and limits.given_back and l.kind >= 6 and l.kind <= 8 then
     keep_list(l, injected and TTL_INJECTED_MS or reset + TTL_MARGIN_MS)
+    if costs then
+      R.store(l, true)
+    end
   elseif charged > 0 or l.debited or l.settled or granted > 0 or l.freed then
     store(l, true, reset)
     if costs then

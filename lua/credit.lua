@@ -2,9 +2,11 @@
 --
 -- Twin of Algorithm::credit in crates/algorithms; lua/README.md is the calling convention.
 --
--- KEYS  the bucket, and of a limit with a penalty the key of its denials, which is deleted
+-- KEYS  the bucket; of a limit whose responses state their cost the key of its reservations, which stay open; of
+--       a limit with a penalty the key of its denials, which is deleted
 -- ARGV  [1] the time in ms, or -1 for the server's TIME (production)
---       [2] flags: 1 peek (change nothing), 2 force (the state may have a newer generation)
+--       [2] flags: 1 peek (change nothing), 2 force (the state may have a newer generation), 4 KEYS[2] is the key
+--         of reservations
 --       [3] kind [4] generation [5] units [6] limit [7] x [8] y [9] z: as for check.lua
 --       [10] the limit's ttl for leases in ms, 0 if it has none
 --       of a calendar window 6: see check.lua
@@ -19,6 +21,7 @@ local now -- ms
 
 local UNUSED, CREDITED, STALE, BROKEN = 0, 1, 2, 3
 local TTL_MARGIN_MS, TTL_INJECTED_MS = 1000, 86400000 -- as in lib/kept.lua
+local call, injected = redis.call, ARGV[1] ~= '-1'
 
 -- include: lib/algorithms.lua
 -- include: lib/load.lua
@@ -28,12 +31,13 @@ local TTL_MARGIN_MS, TTL_INJECTED_MS = 1000, 86400000 -- as in lib/kept.lua
 
 now = ARGV[1] + 0
 if now < 0 then
-  local time = redis.call('TIME')
+  local time = call('TIME')
   now = time[1] * 1000 + math.floor(time[2] / 1000)
 end
 now = math.min(now, 2 ^ 52 - 1)
 
 local flags, kind, units = ARGV[2] + 0, ARGV[3] + 0, ARGV[5] + 0
+local peek, force, settles = flags % 2 == 1, flags % 4 >= 2, flags >= 4
 local leased = ARGV[10] + 0 > 0 and kind <= 3 -- windows count what is leased as used
 local l = {
   kind = kind,
@@ -51,8 +55,20 @@ end
 if load(l, KEYS[1]) then
   return { BROKEN, now, 0, 0, 0 }
 end
-if l.generation < l.seen and flags < 2 or l.outside then
+if l.generation < l.seen and not force or l.outside then
   return { STALE, now, l.seen, 0, 0 }
+end
+
+-- The state that a credit writes has this limit's generation. Reservations with an older one would be void.
+local keep_reservations = false
+if settles and not peek then
+  local function read()
+    -- include: lib/reservations.lua
+    l.costs = { secret = -1, settle = {} }
+    read_reservations(l, KEYS[2])
+    return store_reservations
+  end
+  keep_reservations = read()
 end
 
 local function left()
@@ -60,17 +76,21 @@ local function left()
 end
 
 local before = left()
-local denials = KEYS[2] and held(redis.pcall('GET', KEYS[2]))
+local penalty_key = KEYS[settles and 3 or 2]
+local denials = penalty_key and held(redis.pcall('GET', penalty_key))
 local till = type(denials) == 'string' and string.match(denials, ':(%d+)$') or 0
 local penalized = till + 0 > now
 local credited = credit(l, units)
-if denials and (credited or penalized) and flags % 2 == 0 then
-  redis.call('DEL', KEYS[2])
+if denials and (credited or penalized) and not peek then
+  call('DEL', penalty_key)
 end
-if credited and flags % 2 == 0 then
+if credited and not peek then
   local reset = l.algorithm.reset_after_ms(l)
   local ttl = reset + TTL_MARGIN_MS + (l.algorithm.linger_ms or 0)
-  keep(l, ARGV[1] == '-1' and ttl or TTL_INJECTED_MS)
+  keep(l, injected and TTL_INJECTED_MS or ttl)
+  if keep_reservations then
+    keep_reservations(l, true)
+  end
 end
 if credited then
   as_read_next(l)

@@ -132,15 +132,16 @@ local function settle_costs(l)
     local field = string.format('%.0f', (number - 1) % RECORDS)
     local text, excess = c.records[field] or call('HGET', c.key, field), math.max(0, units - reserved)
     local known, named, held_units, at, settled = string.match(text or '', RECORD)
-    if known and known + 0 == number and named + 0 == secret and number > c.void and now < at + SETTLE_WITHIN_MS then
+    if known and known + 0 == number and named + 0 == secret then
       excess = 0
       if settled == '0' then
         changed, held_units, at = true, held_units + 0, at + 0
         c.records[field] = string.sub(text, 1, -2) .. '1'
-        if units < held_units then
-          c.given_back = c.given_back + give_back(l, number, held_units - units, at)
-        else
+        if units >= held_units then
           excess = units - held_units
+        -- One that is void or too old gives nothing back, but its excess is charged once.
+        elseif number > c.void and now < at + SETTLE_WITHIN_MS then
+          c.given_back = c.given_back + give_back(l, number, held_units - units, at)
         end
       end
     end

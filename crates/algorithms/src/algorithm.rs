@@ -15,7 +15,10 @@ use crate::integers::TIME_MAX_MS;
 use crate::lease::{LEASE_TTL_MAX_MS, LEASE_TTL_MIN_MS};
 use crate::quota::Quota;
 use crate::token_bucket::TokenBucket;
-use crate::{Charged, Edges, Kind, Numbers, Outcome, ParameterError, Parameters, SlotId};
+use crate::check::Stored;
+use crate::{
+    Charged, Edges, Kind, Numbers, Outcome, ParameterError, Parameters, ReserveAsk, SlotId,
+};
 
 /// An algorithm with validated numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -84,7 +87,38 @@ impl Algorithm {
     #[must_use]
     pub fn credit(&self, state: &State, now_ms: u64, ttl_ms: u64, units: u64) -> State {
         let now_ms = now_ms.min(TIME_MAX_MS);
-        self.engine.credit(state, now_ms, ttl_ms, units)
+        self.engine.credit(state, None, (now_ms, ttl_ms), units).0
+    }
+
+    /// As [`Self::credit`], by a limit of this generation. If its responses state their cost, the
+    /// bucket's reservations stay open: whatever else writes the state without them voids them.
+    #[must_use]
+    pub fn credit_stored(
+        &self,
+        stored: &Stored,
+        generation: u64,
+        (now_ms, ttl_ms): (u64, u64),
+        units: u64,
+        settles: bool,
+    ) -> Stored {
+        let ask = ReserveAsk {
+            stored: stored.reservations.as_deref(),
+            seen: stored.generation,
+            ..ReserveAsk::default()
+        };
+        let times = (now_ms.min(TIME_MAX_MS), ttl_ms);
+        let reserved = ask.stored.filter(|_| settles).map(|_| &ask);
+        let (state, read) = self.engine.credit(&stored.state, reserved, times, units);
+        let mut reservations = read.map(Box::new);
+        match &mut reservations {
+            Some(read) => read.generation = generation,
+            None => reservations.clone_from(&stored.reservations),
+        }
+        Stored {
+            generation,
+            state,
+            reservations,
+        }
     }
 
     /// Refunds a charge after another limit denied the request: removes the part that still counts.

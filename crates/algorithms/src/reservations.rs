@@ -194,18 +194,19 @@ impl Reservations {
         let (mut reserved, mut changed) = (Reserved::default(), false);
         for settlement in settle {
             let void = self.void;
-            let open = self.place(settlement.number).filter(|record| {
+            let known = self.place(settlement.number).filter(|record| {
                 (record.number, record.secret) == (settlement.number, settlement.secret)
-                    && record.number > void
-                    && now_ms < record.at_ms.saturating_add(SETTLE_WITHIN_MS)
             });
-            let excess = match open {
+            let excess = match known {
                 Some(record) if record.settled => 0,
+                // One that is void or too old gives nothing back, but its excess is charged once.
                 Some(record) => {
                     record.settled = true;
                     changed = true;
                     let (number, units, at_ms) = (record.number, record.units, record.at_ms);
-                    if let Some(rest) = units.checked_sub(settlement.units).filter(|r| *r > 0) {
+                    let open = number > void && now_ms < at_ms.saturating_add(SETTLE_WITHIN_MS);
+                    let rest = units.checked_sub(settlement.units).filter(|rest| *rest > 0);
+                    if let Some(rest) = rest.filter(|_| open) {
                         let back = self.give_back(quota, usage, (now_ms, at_ms), number, rest);
                         reserved.given_back += back;
                     }

@@ -55,14 +55,20 @@ impl Creditor for RustEngine {
             return Credited::Stale;
         }
         let (before, reset_before) = asked(Some(&stored.state));
-        let state = algorithm.credit(&stored.state, now_ms, credit.lease_ttl_ms, credit.units);
+        let credited = algorithm.credit_stored(
+            stored,
+            credit.generation,
+            (now_ms, credit.lease_ttl_ms),
+            credit.units,
+            credit.reservations.is_some(),
+        );
         let used = credit.units > 0 && reset_before > 0;
         if !used {
             return done(false, before, before, reset_before);
         }
-        let (after, reset_after_ms) = asked(Some(&state));
+        let (after, reset_after_ms) = asked(Some(&credited.state));
         if !credit.peek {
-            (stored.state, stored.generation) = (state, credit.generation);
+            *stored = credited;
             // Lists and hashes cannot be empty.
             let lists = [Kind::SlidingWindowLog, Kind::SlidingWindowBuckets];
             if reset_after_ms == 0 && lists.contains(&algorithm.kind()) {
@@ -112,6 +118,7 @@ fn compare(twin: &mut dyn Creditor, walks: u64) {
                 let limit = subject.algorithm.limit();
                 let credit = Credit {
                     key: subject.key.as_bytes(),
+                    reservations: None,
                     denials: None,
                     algorithm: &subject.algorithm,
                     generation: subject.generation,
@@ -135,9 +142,69 @@ fn compare(twin: &mut dyn Creditor, walks: u64) {
     assert!(given > walks, "units were given back {given} times");
 }
 
+/// Walks of reservations that stay open through credits and edits.
+fn compare_costs(twin: &mut dyn Creditor, walks: u64) {
+    let (mut given, mut given_back) = (0, 0);
+    for seed in 0..walks {
+        let mut rust = RustEngine::default();
+        let mut walk = Walk::of_costs(seed);
+        let mut chance = Random::new(seed ^ 0xc4ed);
+        let mut credited = false;
+        for step in 0..2 * STEPS_PER_WALK {
+            let (now_ms, subjects) = walk.costs_step();
+            let options = Options::default();
+            let expected = rust.check(&subjects, now_ms, options);
+            let actual = twin.check(&subjects, now_ms, options);
+            let at = format!("seed {seed} step {step} at {now_ms}");
+            assert_eq!(expected, actual, "{at}: {subjects:#?} {:#?}", rust.buckets);
+            for (subject, verdict) in subjects.iter().zip(&expected) {
+                walk.observe_costs(subject, verdict);
+                let back = verdict.limits.iter().map(|limit| limit.reserved.given_back);
+                given_back += u64::from(credited && back.sum::<u64>() > 0);
+            }
+            for subject in &subjects {
+                // An emptied list has no key, and Rust forgets its reservations with it.
+                let listed = subject.algorithm.kind() == Kind::SlidingWindowBuckets;
+                if listed || !chance.one_in(6) {
+                    continue;
+                }
+                let key = format!("r:{{{}}}", subject.key);
+                let limit = subject.algorithm.limit();
+                let credit = Credit {
+                    key: subject.key.as_bytes(),
+                    reservations: Some(key.as_bytes()).filter(|_| !chance.one_in(9)),
+                    denials: None,
+                    algorithm: &subject.algorithm,
+                    generation: subject.generation,
+                    lease_ttl_ms: 0,
+                    units: chance.pick(&[1, 2, limit / 9, limit / 2, 1 << 52]),
+                    peek: chance.one_in(5),
+                    force: chance.one_in(20),
+                };
+                let expected = rust.give_back(&credit, now_ms);
+                assert_eq!(expected, twin.give_back(&credit, now_ms), "{at}");
+                credited = matches!(expected, Credited::Done { used: true, .. });
+                given += u64::from(credited);
+            }
+        }
+    }
+    assert!(given > walks && given_back > walks / 9, "{given} {given_back}");
+}
+
 #[test]
 fn in_an_interpreter() {
     compare(&mut LuaRedis::new(), WALKS);
+}
+
+#[test]
+fn reservations_in_an_interpreter() {
+    compare_costs(&mut LuaRedis::new(), WALKS);
+}
+
+#[test]
+#[ignore = "needs a server"]
+fn reservations_on_redis() {
+    compare_costs(&mut Server::start(harness::Engine::Redis), WALKS);
 }
 
 #[test]
@@ -198,6 +265,7 @@ fn a_credit_raises_what_is_left_up_to_the_quota() {
         }
         let credit = |units| Credit {
             key: b"bucket",
+            reservations: None,
             denials: None,
             algorithm: &subject.algorithm,
             generation: 1,
@@ -270,6 +338,7 @@ fn a_credit_removes_the_newest_units_of_logs_and_sub_windows_first() {
         }
         let credit = Credit {
             key: b"bucket",
+            reservations: None,
             denials: None,
             algorithm: &subject.algorithm,
             generation: 1,

@@ -12,7 +12,7 @@ use crate::sliding_window::SlidingWindow;
 use crate::sliding_window_buckets::SlidingWindowBuckets;
 use crate::sliding_window_log::SlidingWindowLog;
 use crate::token_bucket::TokenBucket;
-use crate::{Charged, Freed, Kind, ParameterError, Parameters};
+use crate::{Charged, Freed, Kind, ParameterError, Parameters, Reservations, ReserveAsk};
 
 /// Declares the algorithms once: their numbers, their evaluations, and how to reach either. The
 /// last one has no kind of its own: a fixed window uses it if its rate names a calendar unit.
@@ -48,12 +48,20 @@ macro_rules! engines {
                 }
             }
 
-            pub(super) fn credit(&self, state: &State, now_ms: u64, ttl_ms: u64, units: u64) -> State {
+            /// The state after a credit, and the reservations that belong to it.
+            pub(super) fn credit(
+                &self,
+                state: &State,
+                reserved: Option<&ReserveAsk<'_>>,
+                (now_ms, ttl_ms): (u64, u64),
+                units: u64,
+            ) -> (State, Option<Reservations>) {
                 match self {
                     $(Self::$kind(quota) => {
-                        let mut usage = quota.load($kind::own(state), now_ms, ttl_ms).usage;
-                        quota.credit(&mut usage, units);
-                        $kind::wrap(quota.save(usage))
+                        let mut loaded = quota.load($kind::own(state), now_ms, ttl_ms);
+                        let read = reserved.map(|ask| Reservations::read(quota, &loaded, ask));
+                        quota.credit(&mut loaded.usage, units);
+                        ($kind::wrap(quota.save(loaded.usage)), read)
                     }),+
                 }
             }

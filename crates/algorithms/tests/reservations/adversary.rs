@@ -297,8 +297,13 @@ impl History {
     fn credit(&mut self) {
         let units = self.random.below(30);
         if let Some(stored) = &mut self.world.stored {
-            stored.state =
-                { self.world.algorithm }.credit(&stored.state, self.world.now_ms, 0, units);
+            let World {
+                algorithm,
+                generation,
+                now_ms,
+                ..
+            } = self.world;
+            *stored = algorithm.credit_stored(stored, generation, (now_ms, 0), units, true);
             self.forgiven += units;
         }
         self.drained += self.rate * (self.world.now_ms - self.world.written_ms);

@@ -261,7 +261,43 @@ fn another_length_of_a_window_voids_reservations() {
     let of = world.reserve(90, 1).unwrap();
     world.edit(&window(120_000));
     assert_eq!(world.settle(of, 0), (0, 0));
-    assert_eq!(world.settle(of, 95), (0, 5));
+}
+
+#[test]
+fn the_excess_of_a_void_or_late_reservation_is_charged_once() {
+    let mut world = World::new(&bucket(1, 60_000, 100));
+    let late = world.reserve(10, 1).unwrap();
+    world.now_ms += SETTLE_WITHIN_MS;
+    let void = world.reserve(60, 2).unwrap();
+    world.edit(&bucket(1, 60_000, 50));
+    for (of, units) in [(late, 13), (void, 65)] {
+        assert_eq!(world.settle(of, units), (0, units - of.reserved));
+        assert_eq!(world.settle(of, units), (0, 0), "a repeat");
+        assert_eq!(world.settle(of, units + 7), (0, 0), "another cost");
+    }
+}
+
+#[test]
+fn a_credit_after_an_edit_leaves_reservations_open() {
+    let mut world = World::new(&bucket(1, 60_000, 100));
+    let first = world.reserve(60, 1).unwrap();
+    let second = world.reserve(30, 2).unwrap();
+    world.edit(&bucket(1, 60_000, 200));
+    let stored = world.stored.as_ref().unwrap();
+    let credited = { world.algorithm }.credit_stored(
+        stored,
+        world.generation,
+        (world.now_ms, 0),
+        10,
+        true,
+    );
+    world.stored = Some(credited);
+    assert_eq!(world.left(), 120);
+    // 80 are owed since.
+    assert_eq!(world.settle(first, 20), (40, 0));
+    assert_eq!(world.settle(second, 35), (0, 5));
+    assert_eq!(world.settle(second, 35), (0, 0));
+    assert_eq!(world.left(), 155);
 }
 
 #[test]

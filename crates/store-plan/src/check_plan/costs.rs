@@ -44,6 +44,11 @@ impl BucketCosts {
         }
     }
 
+    /// The key of the reservations.
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
     /// The arguments for the algorithms.
     pub fn ask(&self) -> Costs<'_> {
         Costs {

@@ -12,6 +12,8 @@ use super::{
 pub struct Credit<'a> {
     /// The bucket's key.
     pub key: &'a [u8],
+    /// The key of its reservations, which stay open, if the limit's responses state their cost.
+    pub reservations: Option<&'a [u8]>,
     /// The key of its denials, which the credit deletes, if the limit has a penalty.
     pub denials: Option<&'a [u8]>,
     /// The limit's numbers.
@@ -51,6 +53,7 @@ pub enum Credited {
 
 const PEEK: i64 = 1;
 const FORCE: i64 = 2;
+const SETTLES: i64 = 4;
 
 /// Lays out a call of [`super::source::CREDIT`].
 pub fn encode_credit<'a>(credit: &Credit<'a>, clock: Clock) -> ScriptCall<'a> {
@@ -58,7 +61,9 @@ pub fn encode_credit<'a>(credit: &Credit<'a>, clock: Clock) -> ScriptCall<'a> {
     let flag = |set: bool, flag| if set { flag } else { 0 };
     let mut args = vec![
         clock.argument(),
-        flag(credit.peek, PEEK) + flag(credit.force, FORCE),
+        flag(credit.peek, PEEK)
+            + flag(credit.force, FORCE)
+            + flag(credit.reservations.is_some(), SETTLES),
         i64::from(numbers.kind),
         exact(credit.generation),
         exact(credit.units),
@@ -70,7 +75,10 @@ pub fn encode_credit<'a>(credit: &Credit<'a>, clock: Clock) -> ScriptCall<'a> {
     ];
     encode_edges(&mut args, credit.algorithm, None);
     ScriptCall {
-        keys: { [credit.key].into_iter() }.chain(credit.denials).collect(),
+        keys: { [credit.key].into_iter() }
+            .chain(credit.reservations)
+            .chain(credit.denials)
+            .collect(),
         args,
     }
 }

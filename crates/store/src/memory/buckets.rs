@@ -123,11 +123,13 @@ impl Buckets {
         let Some(held) = held else {
             return Ok(report);
         };
-        let stored = Stored {
-            reservations: held.stored.reservations.clone(),
-            generation: bucket.generation,
-            state: algorithm.credit(&held.stored.state, now_ms, ttl_ms, credit.units),
-        };
+        let stored = algorithm.credit_stored(
+            &held.stored,
+            bucket.generation,
+            (now_ms, ttl_ms),
+            credit.units,
+            bucket.costs.is_some(),
+        );
         let after = asked(Some(&stored));
         report.used = true;
         report.left = after.remaining;

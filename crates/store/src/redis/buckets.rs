@@ -277,6 +277,7 @@ impl RedisStore {
         let call = script::encode_credit(
             &script::Credit {
                 key: bucket.key.as_bytes(),
+                reservations: bucket.costs.as_ref().map(|of| of.key().as_bytes()),
                 denials: bucket.penalty.as_ref().map(|of| of.key.as_bytes()),
                 algorithm: &bucket.algorithm,
                 generation: bucket.generation,
