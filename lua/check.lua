@@ -322,6 +322,8 @@ local function finish(l, charge)
     if costs then
       R.store(l, false)
     end
+  elseif costs and costs.settled then
+    R.store(l, false)
   end
   local room = algorithm.room(l)
   room = room > 0 and room or 0

@@ -91,17 +91,19 @@ local function uncount(w, units, at)
   return 0
 end
 
--- Gives back what is left of a reservation, as far as it still counts; returns how many units.
+-- Gives back what is left of a reservation, as far as it still counts; returns how many whole units, and
+-- whether it was anything.
 local function give_back(l, number, units, at)
   if l.kind > 3 then
-    return at <= now and uncount(l, units, at) or 0
+    local back = at <= now and uncount(l, units, at) or 0
+    return back, back > 0
   end
   local leasts, known = l.costs.leasts, nil
   for i = 1, #leasts do
     known = leasts[i][1] <= number and leasts[i] or known
   end
   if not known then
-    return 0
+    return 0, false
   end
   local least = known[2]
   local parts = math.min(units * l.x, least)
@@ -120,13 +122,14 @@ local function give_back(l, number, units, at)
     end
   end
   l.costs.leasts = kept
-  return math.floor(parts / l.x)
+  return math.floor(parts / l.x), parts > 0
 end
 
--- Replaces reservations by true costs; returns whether anything changed.
+-- Replaces reservations by true costs; returns whether the usage changed. If only records did, which c.settled
+-- says, the state is not written: a settlement opens no window and forgets no entries.
 local function settle_costs(l)
   local c, changed = l.costs, false
-  c.given_back, c.excess = 0, 0
+  c.given_back, c.excess, c.settled = 0, 0, false
   for i = 1, #c.settle, 4 do
     local number, secret, reserved, units = c.settle[i], c.settle[i + 1], c.settle[i + 2], c.settle[i + 3]
     local field = string.format('%.0f', (number - 1) % RECORDS)
@@ -135,13 +138,14 @@ local function settle_costs(l)
     if known and known + 0 == number and named + 0 == secret then
       excess = 0
       if settled == '0' then
-        changed, held_units, at = true, held_units + 0, at + 0
+        c.settled, held_units, at = true, held_units + 0, at + 0
         c.records[field] = string.sub(text, 1, -2) .. '1'
         if units >= held_units then
           excess = units - held_units
         -- One that is void or too old gives nothing back, but its excess is charged once.
         elseif number > c.void and now < at + SETTLE_WITHIN_MS then
-          c.given_back = c.given_back + give_back(l, number, held_units - units, at)
+          local back, lowered = give_back(l, number, held_units - units, at)
+          c.given_back, changed = c.given_back + back, changed or lowered
         end
       end
     end

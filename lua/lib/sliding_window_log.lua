@@ -141,16 +141,6 @@ end
 
 -- Adds this call's units to the newest entry, and drops the entries that no longer count.
 local function save(w, ttl)
-  if w.added == 0 and w.length > 0 then -- a settlement that gave nothing back
-    redis.call('LSET', w.key, -1, string.format(NEWEST, w.newest.at + w.shift, w.newest.units, w.newest.total, w.generation))
-    if w.shifted then
-      rewrite(w)
-    end
-    redis.call('PEXPIRE', w.key, ttl)
-    return
-  elseif w.added == 0 then
-    return
-  end
   if w.length == 0 then
     redis.call('DEL', w.key) -- another algorithm's state
   elseif w.shifted then

@@ -11,11 +11,11 @@ use engine::{Engine, Engines};
 pub use state::State;
 
 use crate::calendar_window::CalendarWindow;
+use crate::check::Stored;
 use crate::integers::TIME_MAX_MS;
 use crate::lease::{LEASE_TTL_MAX_MS, LEASE_TTL_MIN_MS};
 use crate::quota::Quota;
 use crate::token_bucket::TokenBucket;
-use crate::check::Stored;
 use crate::{
     Charged, Edges, Kind, Numbers, Outcome, ParameterError, Parameters, ReserveAsk, SlotId,
 };

@@ -9,14 +9,19 @@ use crate::{Ask, Debits, Decision, Lease, Outcome, QueueSlot, RetryAfter, State}
 /// A cost tested against one limit, to be charged or left.
 pub(crate) struct Evaluated<'a, Q: Quota> {
     quota: &'a Q,
+    /// The state as it was, of whichever algorithm.
+    state: Option<&'a State>,
     loaded: Loaded<'a, Q>,
     ask: Ask<'a>,
     now_ms: u64,
     /// What was reserved and settled, and the reservations to store.
     reserved: Reserved,
     reservations: Option<Box<Reservations>>,
-    /// Whether there is something to store even if the cost is not charged.
+    /// Whether the usage is to be stored even if the cost is not charged.
     changed: bool,
+    /// Whether the reservations are, even if the usage is not: a settlement that changed nothing else
+    /// leaves the state as it was, so that it opens no window and forgets no entries.
+    settled: bool,
     fits: bool,
 }
 
@@ -29,19 +34,23 @@ impl<'a, Q: Quota> Evaluated<'a, Q> {
         let mut settled = quota.settle(&mut loaded.usage, ask.lease.settle);
         let freed = quota.free(&mut loaded.usage, ask.free);
         let (mut reserved, mut reservations) = (Reserved::default(), None);
+        let mut records = false;
         if let Some(asked) = &ask.reserve {
             let mut read = Reservations::read(quota, &loaded, asked);
             let changed;
             (reserved, changed) = read.settle(quota, &mut loaded.usage, now_ms, asked.settle);
-            settled |= changed;
+            settled |= changed.usage;
+            records = changed.records;
             reservations = Some(Box::new(read));
         }
         let debited = ask.debit > 0 && Self::debit(quota, &mut loaded.usage, &ask);
         let tested = Self::test(quota, loaded, ask, settled || freed || debited);
         Self {
+            state,
             now_ms,
             reserved,
             reservations,
+            settled: records,
             ..tested
         }
     }
@@ -84,12 +93,14 @@ impl<'a, Q: Quota> Evaluated<'a, Q> {
         let fits = ask.cost <= quota.limit() && room.is_some_and(|room| ask.cost <= room);
         Self {
             quota,
+            state: None,
             loaded,
             ask,
             now_ms: 0,
             reserved: Reserved::default(),
             reservations: None,
             changed,
+            settled: false,
             fits,
         }
     }
@@ -177,9 +188,10 @@ impl<'a, Q: Quota> Evaluated<'a, Q> {
         let leased = quota.leased(&usage);
         let slot = slot.or_else(|| quota.missing(&usage));
         let write = if self.changed || charged > 0 {
-            Some(quota.save(usage))
+            Some(Q::wrap(quota.save(usage)))
         } else {
-            self.loaded.shifted
+            let shifted = self.loaded.shifted.map(Q::wrap);
+            shifted.or_else(|| self.state.filter(|_| self.settled).cloned())
         };
         let writes = write.is_some();
         let mut reserved = self.reserved;
@@ -197,7 +209,7 @@ impl<'a, Q: Quota> Evaluated<'a, Q> {
             slot,
             leased,
             changed: self.changed,
-            write: write.map(Q::wrap),
+            write,
         }
     }
 }

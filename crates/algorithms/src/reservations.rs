@@ -91,6 +91,15 @@ pub struct Reserved {
     pub open: u64,
 }
 
+/// What settlements changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Settled {
+    /// The usage.
+    pub usage: bool,
+    /// Records: they are stored even if the usage is not.
+    pub records: bool,
+}
+
 /// The unit in which a limit counts.
 const fn unit(numbers: &Numbers) -> [u64; 3] {
     let y = match numbers.kind {
@@ -183,15 +192,15 @@ impl Reservations {
         self.leasts.remove(place);
     }
 
-    /// Replaces reservations by true costs; returns whether that changed anything.
+    /// Replaces reservations by true costs.
     pub(crate) fn settle<Q: Quota>(
         &mut self,
         quota: &Q,
         usage: &mut Q::Usage<'_>,
         now_ms: u64,
         settle: &[CostSettlement],
-    ) -> (Reserved, bool) {
-        let (mut reserved, mut changed) = (Reserved::default(), false);
+    ) -> (Reserved, Settled) {
+        let (mut reserved, mut changed) = (Reserved::default(), Settled::default());
         for settlement in settle {
             let void = self.void;
             let known = self.place(settlement.number).filter(|record| {
@@ -202,13 +211,15 @@ impl Reservations {
                 // One that is void or too old gives nothing back, but its excess is charged once.
                 Some(record) => {
                     record.settled = true;
-                    changed = true;
+                    changed.records = true;
                     let (number, units, at_ms) = (record.number, record.units, record.at_ms);
                     let open = number > void && now_ms < at_ms.saturating_add(SETTLE_WITHIN_MS);
                     let rest = units.checked_sub(settlement.units).filter(|rest| *rest > 0);
                     if let Some(rest) = rest.filter(|_| open) {
-                        let back = self.give_back(quota, usage, (now_ms, at_ms), number, rest);
+                        let (back, lowered) =
+                            self.give_back(quota, usage, (now_ms, at_ms), number, rest);
                         reserved.given_back += back;
+                        changed.usage |= lowered;
                     }
                     settlement.units.saturating_sub(units)
                 }
@@ -217,12 +228,13 @@ impl Reservations {
             reserved.excess = reserved.excess.saturating_add(excess);
         }
         if reserved.excess > 0 {
-            changed |= quota.overcharge(usage, reserved.excess);
+            changed.usage |= quota.overcharge(usage, reserved.excess);
         }
         (reserved, changed)
     }
 
-    /// Gives back what is left of a reservation, as far as it still counts; returns how many units.
+    /// Gives back what is left of a reservation, as far as it still counts; returns how many whole
+    /// units, and whether it was anything.
     fn give_back<Q: Quota>(
         &mut self,
         quota: &Q,
@@ -230,18 +242,19 @@ impl Reservations {
         (now_ms, at_ms): (u64, u64),
         number: u64,
         units: u64,
-    ) -> u64 {
+    ) -> (u64, bool) {
         let Some(debt) = quota.debt(usage) else {
-            return if at_ms <= now_ms {
+            let back = if at_ms <= now_ms {
                 quota.uncount(usage, at_ms, units)
             } else {
                 0
             };
+            return (back, back > 0);
         };
         let known = self.leasts.partition_point(|least| least.number <= number);
         let known = known.checked_sub(1).and_then(|at| self.leasts.get(at));
         let Some(least) = known.map(|least| least.debt) else {
-            return 0;
+            return (0, false);
         };
         let parts = units.saturating_mul(debt.per_unit).min(least);
         quota.forgive(usage, parts);
@@ -254,7 +267,7 @@ impl Reservations {
         }
         self.leasts
             .dedup_by(|younger, older| younger.debt <= older.debt);
-        parts / debt.per_unit
+        (parts / debt.per_unit, parts > 0)
     }
 
     /// Units that are reserved and not settled yet.

@@ -11,7 +11,7 @@ mod adversary;
 mod bounds;
 
 use algorithms::check::{Costs, Mode, Options, Part, Stored, Verdict, check};
-use algorithms::{Algorithm, CostSettlement, Kind, LeaseAsk, Parameters, SETTLE_WITHIN_MS};
+use algorithms::{Algorithm, Align, CostSettlement, Kind, LeaseAsk, Parameters, SETTLE_WITHIN_MS};
 
 /// `SplitMix64`.
 struct Random(u64);
@@ -88,8 +88,12 @@ impl World {
         };
         let (verdict, mut writes) = check(&[part], self.now_ms, Options::default()).unwrap();
         if let Some(write) = writes.pop().flatten() {
+            // Records may be written without the state, whose time then stays as it was.
+            let before = self.stored.as_ref().map(|stored| &stored.state);
+            if before != Some(&write.state) {
+                self.written_ms = self.now_ms;
+            }
             self.stored = Some(write);
-            self.written_ms = self.now_ms;
         }
         verdict
     }
@@ -284,13 +288,8 @@ fn a_credit_after_an_edit_leaves_reservations_open() {
     let second = world.reserve(30, 2).unwrap();
     world.edit(&bucket(1, 60_000, 200));
     let stored = world.stored.as_ref().unwrap();
-    let credited = { world.algorithm }.credit_stored(
-        stored,
-        world.generation,
-        (world.now_ms, 0),
-        10,
-        true,
-    );
+    let credited =
+        { world.algorithm }.credit_stored(stored, world.generation, (world.now_ms, 0), 10, true);
     world.stored = Some(credited);
     assert_eq!(world.left(), 120);
     // 80 are owed since.
@@ -361,6 +360,41 @@ fn windows_give_back_what_they_still_count() {
         world.now_ms += 400_000;
         assert_eq!(world.left(), 100, "{kind}");
     }
+}
+
+#[test]
+fn a_settlement_alone_opens_no_window() {
+    for units in [20, 0] {
+        let mut world = World::new(&Parameters {
+            align: Some(Align::FirstRequest),
+            ..Parameters::new(Kind::FixedWindow, 100, 60_000)
+        });
+        let of = world.reserve(20, 1).unwrap();
+        world.now_ms += 61_000;
+        assert_eq!(world.settle(of, units), (0, 0));
+        // The next request does, and its window lasts a minute.
+        world.now_ms += 30_000;
+        world.reserve(100, 2).unwrap();
+        world.now_ms += 59_999;
+        assert_eq!(world.left(), 0);
+        world.now_ms += 1;
+        assert_eq!(world.left(), 100);
+    }
+}
+
+#[test]
+fn a_settlement_of_a_log_changes_no_entry() {
+    let mut world = World::new(&Parameters::new(Kind::SlidingWindowLog, 10, 1000));
+    let first = world.reserve(5, 1).unwrap();
+    world.now_ms += 900;
+    world.reserve(3, 2).unwrap();
+    world.now_ms += 600;
+    assert_eq!(world.settle(first, 0), (0, 0));
+    assert_eq!(world.left(), 7);
+    // Where the clock steps back, the first entry counts again, as without the settlement.
+    world.now_ms -= 550;
+    assert_eq!(world.left(), 2);
+    assert_eq!(world.settle(first, 9), (0, 0), "it was settled");
 }
 
 #[test]

@@ -246,7 +246,12 @@ impl Walk {
     pub fn of_costs(seed: u64) -> Self {
         let mut walk = Self::new(seed);
         let random = &mut walk.random;
-        let kind = random.pick(&COSTED);
+        // A log reserves and settles, too, but gives nothing back.
+        let kind = if random.one_in(12) {
+            Kind::SlidingWindowLog
+        } else {
+            random.pick(&COSTED)
+        };
         let parameters = loop {
             let parameters = parameters(random, kind);
             if parameters.max_delay_ms.is_none() {
@@ -264,7 +269,8 @@ impl Walk {
             self.edit();
         }
         let (parameters, ..) = self.limits[0];
-        if parameters.max_delay_ms.is_some() || !COSTED.contains(&parameters.kind) {
+        let log = parameters.kind == Kind::SlidingWindowLog;
+        if parameters.max_delay_ms.is_some() || !(log || COSTED.contains(&parameters.kind)) {
             *self = Self::of_costs(self.random.next());
         }
         if self.random.one_in(3) {
