@@ -132,11 +132,6 @@ impl RequestArgs {
     pub fn pairs(&self) -> impl Iterator<Item = &Pair> {
         self.entries.iter().chain(&self.descriptor)
     }
-
-    /// The request's descriptor.
-    pub fn descriptor(&self) -> Result<Descriptor, Error> {
-        descriptor(self.pairs())
-    }
 }
 
 /// The descriptor with these entries.
@@ -146,7 +141,7 @@ pub fn descriptor<'p>(pairs: impl IntoIterator<Item = &'p Pair>) -> Result<Descr
         let key: Name = pair.key.parse().map_err(|error| {
             Error::usage(format!("`{}` cannot be an entry's key: {error}", pair.key))
         })?;
-        if descriptor.get(key.as_str()).is_some() {
+        if descriptor.iter().any(|(known, _)| *known == key) {
             return Err(Error::usage(format!("`{key}` is given twice")));
         }
         descriptor.insert(key, pair.value.as_bytes());

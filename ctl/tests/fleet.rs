@@ -193,6 +193,30 @@ fn entries_that_no_live_proxy_supplies_are_warned_of() -> Result<()> {
 
 #[test]
 #[ignore = "needs a server"]
+fn one_address_is_named_as_the_proxies_name_its_bucket() -> Result<()> {
+    for engine in [Engine::Valkey, Engine::Redis] {
+        let server = Server::start(engine, &[])?;
+        runtime()?.block_on(async {
+            let store = store(&server)?;
+            let listed = ["api_key", "api_key.hashed", "remote_address.32.56"];
+            let fleet_report = FleetReport {
+                proxies: BTreeMap::from([(name("shop"), vec![proxy("p1", None, None, 0)])]),
+                entries: BTreeMap::from([(name("shop"), listed.map(name).into())]),
+                ..FleetReport::default()
+            };
+            let note = [Report::Fleet(&fleet_report)];
+            anyhow::Ok(store.report("web-1:8090/00aa", &note).await?)
+        })?;
+        let cases = cases();
+        cases.env("RLCTL_REDIS", server.url());
+        cases.case("tests/fleet/addresses.trycmd");
+        cases.run();
+    }
+    Ok(())
+}
+
+#[test]
+#[ignore = "needs a server"]
 fn who_lacks_an_edit_is_named() -> Result<()> {
     let server = Server::start(Engine::Redis, &[])?;
     runtime()?.block_on(async {

@@ -2,6 +2,8 @@
 
 use documents::{Choice, Field, Fields, Name, Node, Path, Report, Take, Value};
 
+use policy::{REMOTE_ADDRESS, WHOLE_ADDRESS};
+
 use crate::{Format, IfSeveral, Prefixes, Source};
 
 const SOURCES: [&str; 6] = ["header", "cookie", "query", "metadata", "property", "value"];
@@ -38,14 +40,16 @@ impl Choice for IfSeveral {
 
 /// The entries that every request has without configuration.
 fn built_in(prefixes: Prefixes) -> Vec<(Name, Source)> {
-    const SOURCES: usize = 7;
+    const SOURCES: usize = 8;
+    let whole = Prefixes { v4: 32, v6: 128 };
     let property = |path: &[u8]| Source::Property(path.to_vec(), Format::Text);
     let sources: [(&str, Source); SOURCES] = [
         ("method", Source::Method),
         ("path", Source::Path),
         ("host", Source::Host),
         ("route", property(b"xds\0route_name")),
-        ("remote_address", Source::RemoteAddress(prefixes)),
+        (REMOTE_ADDRESS, Source::RemoteAddress(prefixes)),
+        (WHOLE_ADDRESS, Source::RemoteAddress(whole)),
         ("workload", property(b"node\0metadata\0WORKLOAD_NAME")),
         ("namespace", property(b"node\0metadata\0NAMESPACE")),
     ];

@@ -1,5 +1,7 @@
 //! Sources of entries.
 
+use policy::{Alterations, Name, REMOTE_ADDRESS};
+
 /// The source of an entry's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
@@ -23,6 +25,19 @@ pub enum Source {
     Constant(Vec<u8>),
     /// A hash of another source's value; the value itself stays in the proxy.
     Hashed(Box<Source>),
+}
+
+impl Source {
+    /// How a filter lists what it does to the values of this entry.
+    pub fn mark(&self, entry: &Name) -> Option<String> {
+        match self {
+            Self::RemoteAddress(Prefixes { v4, v6 }) if entry.as_str() == REMOTE_ADDRESS => {
+                Some(Alterations::cut_mark([*v4, *v6]))
+            }
+            Self::Hashed(_) => Alterations::hashed_mark(entry),
+            _ => None,
+        }
+    }
 }
 
 /// Which of several different values of a header, cookie or parameter is the entry's.
@@ -61,6 +76,7 @@ pub struct Prefixes {
 
 impl Default for Prefixes {
     fn default() -> Self {
-        Self { v4: 32, v6: 64 }
+        let [v4, v6] = policy::DEFAULT_PREFIXES;
+        Self { v4, v6 }
     }
 }

@@ -29,6 +29,7 @@ fn domain_and_cluster_are_enough() {
         "host",
         "route",
         "remote_address",
+        "remote_address.whole",
         "workload",
         "namespace",
     ];

@@ -21,7 +21,7 @@ use store::ProxyStatus;
 
 pub use duration::{age, ceil_seconds, duration};
 pub use finding::{Finding, Severity};
-pub use live_entries::LiveEntries;
+pub use live_entries::{Altered, LiveEntries};
 pub use rate::Rate;
 pub use truncated_list::truncated_list;
 pub use window::Window;

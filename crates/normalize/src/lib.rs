@@ -1,4 +1,5 @@
-//! Normal forms of what a request can spell in many ways: its path, host and method.
+//! Normal forms of what a request can spell in many ways: its path, host and method; and the hash that
+//! stands for a value in normal form.
 //!
 //! Services accept many spellings of one resource; whichever a client chooses must count against
 //! the same limits. So filters and limiters bring values to a normal form before they match them or
@@ -11,9 +12,11 @@
 #[macro_use]
 extern crate wasm_test;
 
+mod hashed;
 mod path;
 mod percent;
 
+pub use hashed::{hashed, is_hash};
 pub use path::path;
 pub use percent::{hex, percent_decode};
 

@@ -22,7 +22,13 @@ impl Network {
             let meant = String::from_utf8_lossy(&meant);
             return Err(PatternError::HostBits(format!("{meant}/{length}")));
         }
-        Ok(Self { base, length })
+        // `::ffff:10.0.0.0/104` is `10.0.0.0/8`: values count as IPv4 as well.
+        let canonical = base.canonical();
+        let embedded = if canonical == base { 0 } else { 96 };
+        Ok(Self {
+            base: canonical,
+            length: length.saturating_sub(embedded),
+        })
     }
 
     /// Whether a value, an address or a network, lies within this one.

@@ -11,6 +11,7 @@ mod regex;
 
 use std::fmt;
 
+use address::Address;
 use cidr::Network;
 use glob::Glob;
 use regex::Regex;
@@ -84,6 +85,16 @@ impl Pattern {
             negated,
             test: Test::parse(body)?,
         })
+    }
+
+    /// Makes a text that is an address match that address, however both are spelled. The pattern
+    /// stays as written.
+    pub fn read_as_address(&mut self) {
+        if let Test::Exact(text) | Test::ExactAnyCase(text) = &mut self.test
+            && let Some(address) = Address::parse(text)
+        {
+            *text = address.canonical().to_text();
+        }
     }
 
     /// The pattern as written.

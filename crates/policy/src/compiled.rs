@@ -77,7 +77,7 @@ impl Rule {
     fn new(limit: &Limit, keys: &[Name], limit_named: impl Fn(&str) -> Option<usize>) -> Self {
         let mut rule = Self::default();
         for matcher in &limit.matchers {
-            rule.matchers.extend(find(keys, &matcher.key));
+            rule.matchers.extend(find(keys, &matcher.entry));
         }
         for key in &limit.per {
             rule.per.extend(find(keys, key));
@@ -109,7 +109,7 @@ impl Compiled {
         let mut keys: Vec<Name> = Vec::new();
         let of_limits = policy.limits.iter().flat_map(Limit::keys);
         let exempting = policy.exempt.iter().flat_map(|found| &found.matchers);
-        for key in of_limits.chain(exempting.map(|matcher| &matcher.key)) {
+        for key in of_limits.chain(exempting.map(|matcher| &matcher.entry)) {
             if let Err(at) = find(&keys, key) {
                 keys.insert(at, key.clone());
             }

@@ -1,12 +1,20 @@
 //! The entries that describe one request.
 
+use address::Address;
 use documents::Name;
 use std::borrow::Cow;
 
+/// The client's address, cut to the prefix by which proxies distinguish clients: a bucket is of a
+/// prefix. Patterns test the [`WHOLE_ADDRESS`].
+pub const REMOTE_ADDRESS: &str = "remote_address";
+
+/// The client's address with all its bits; where a request has none, its [`REMOTE_ADDRESS`].
+pub const WHOLE_ADDRESS: &str = "remote_address.whole";
+
 /// The entries extracted from one request: `method=GET`, `user=alice`, ...
 ///
-/// Values are bytes, because a header may hold any; nothing here assumes UTF-8. The path of a
-/// request is always stored in its [normal form](normalize::path).
+/// Values are bytes, because a header may hold any; nothing here assumes UTF-8. What a request can
+/// spell in many ways is stored in its [normal form](normal_value).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Descriptor {
     /// Sorted by key, without repetition: a request has few entries, and they mostly come sorted.
@@ -37,8 +45,12 @@ impl Descriptor {
         let found = self
             .entries
             .binary_search_by(|(known, _)| known.as_str().cmp(key));
-        let (_, value) = self.entries.get(found.ok()?)?;
-        Some(value)
+        match found {
+            Ok(at) => self.entries.get(at).map(|(_, value)| value.as_slice()),
+            // Programs send one address, and cut it themselves if they do.
+            Err(_) if key == WHOLE_ADDRESS => self.get(REMOTE_ADDRESS),
+            Err(_) => None,
+        }
     }
 
     /// The entries in the order of their keys.
@@ -47,14 +59,25 @@ impl Descriptor {
     }
 }
 
-/// The value of an entry as limits match it: for a `path`, its [normal form](normalize::path).
-pub fn normal_value(key: &str, value: Vec<u8>) -> Vec<u8> {
-    if key != "path" {
-        return value;
-    }
-    match normalize::path(&value) {
-        Cow::Borrowed(path) if path.len() == value.len() => value,
-        path => path.into_owned(),
+/// The value of an entry as proxies send it: a path, host, method or address in its normal form.
+/// Other entries may be anything, and stay as they are.
+pub fn normal_value(key: &str, mut value: Vec<u8>) -> Vec<u8> {
+    match key {
+        "path" => match normalize::path(&value) {
+            Cow::Borrowed(path) if path.len() == value.len() => value,
+            path => path.into_owned(),
+        },
+        "method" => {
+            value.make_ascii_uppercase();
+            value
+        }
+        "host" => normalize::host(&value),
+        // An IPv4 address has one spelling, unless it is written as IPv6.
+        REMOTE_ADDRESS | WHOLE_ADDRESS if value.contains(&b':') => match Address::parse(&value) {
+            Some(address) => address.canonical().to_text(),
+            None => value,
+        },
+        _ => value,
     }
 }
 
@@ -105,11 +128,22 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_held_in_its_normal_form() {
+    fn what_a_request_can_spell_in_many_ways_is_held_in_its_normal_form() {
         let mut descriptor = Descriptor::new();
         descriptor.insert("path".parse().unwrap(), "/api%2forders;v=1/?q");
         descriptor.insert("target".parse().unwrap(), "/api%2forders");
         assert_eq!(descriptor.get("path"), Some(&b"/api/orders"[..]));
         assert_eq!(descriptor.get("target"), Some(&b"/api%2forders"[..]));
+        for (key, value, normal) in [
+            ("method", "post", "POST"),
+            ("host", "Shop.Example.:8080", "shop.example"),
+            ("remote_address", "2001:DB8::0:1", "2001:db8::1"),
+            ("remote_address", "::ffff:192.0.2.1", "192.0.2.1"),
+            ("remote_address", "unknown:", "unknown:"),
+            ("user", "Alice:80", "Alice:80"),
+        ] {
+            let found = normal_value(key, value.as_bytes().to_vec());
+            assert_eq!(String::from_utf8_lossy(&found), normal);
+        }
     }
 }

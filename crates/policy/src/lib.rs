@@ -36,8 +36,12 @@ pub use documents::{
 };
 pub use patterns::{Pattern, PatternError};
 
+// How proxies write values.
+pub use address::Address;
+pub use normalize::{hashed, is_hash};
+
 pub use compiled::{Compiled, Match, Mode, Resolved};
-pub use descriptor::{Descriptor, Entries, normal_value};
+pub use descriptor::{Descriptor, Entries, REMOTE_ADDRESS, WHOLE_ADDRESS, normal_value};
 pub use descriptor_limit::{
     ChargeMode, DESCRIPTOR, DescriptorError, DescriptorLimit, DescriptorPattern, EntryPattern,
     MAX_DESCRIPTOR_KEY, REQUEST_LIMIT, SentDescriptor, push_entry,
@@ -56,4 +60,7 @@ pub use pricing::{
 pub use quota::Quota;
 pub use rate::{AmountText, RateText, parse_rate};
 pub use snapshot::Opaque;
-pub use warnings::{BUILT_IN, Dear, REQUEST_BODY, REQUEST_BODY_PASSES, Supply, Surroundings};
+pub use warnings::{
+    Alterations, BUILT_IN, DEFAULT_PREFIXES, Dear, REQUEST_BODY, REQUEST_BODY_PASSES, Supply,
+    Surroundings,
+};

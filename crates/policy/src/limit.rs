@@ -4,7 +4,11 @@ use algorithms::{Kind, Penalty, Rate};
 use documents::{Choice, Name};
 use patterns::Pattern;
 
-use crate::{DescriptorLimit, Exemption, Pause, Pricing, Quota, descriptor_limit::is_descriptor};
+use crate::{
+    DescriptorLimit, Exemption, Pause, Pricing, Quota,
+    descriptor::{REMOTE_ADDRESS, WHOLE_ADDRESS},
+    descriptor_limit::is_descriptor,
+};
 
 /// The version of a domain's limits. Compare it for equality only: after a restore from a backup
 /// the number can be smaller than one seen before.
@@ -134,8 +138,11 @@ pub enum OverrideQuota {
 /// A condition on one entry of the descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Matcher {
-    /// The entry.
+    /// The entry, as written.
     pub key: Name,
+    /// The entry whose value the patterns test: of [`REMOTE_ADDRESS`] the whole address, whatever
+    /// prefix its buckets are split by. Otherwise one address could not be named.
+    pub entry: Name,
     /// Holds iff no negated pattern matches and, if there are positive ones, one of them does.
     /// An absent entry satisfies only negated patterns, [several values](SEVERAL) all.
     pub patterns: Vec<Pattern>,
@@ -188,6 +195,19 @@ pub enum Scope {
 }
 
 impl Matcher {
+    pub(crate) fn new(key: Name, mut patterns: Vec<Pattern>) -> Self {
+        let whole = (key.as_str() == REMOTE_ADDRESS).then_some(WHOLE_ADDRESS);
+        let whole = whole.and_then(|whole| whole.parse().ok());
+        if whole.is_some() {
+            patterns.iter_mut().for_each(Pattern::read_as_address);
+        }
+        Self {
+            entry: whole.unwrap_or_else(|| key.clone()),
+            key,
+            patterns,
+        }
+    }
+
     /// Whether the condition holds for the entry's value, `None` if the request has none.
     pub fn holds(&self, value: Option<&[u8]>) -> bool {
         if value == Some(SEVERAL) {
@@ -241,10 +261,10 @@ impl Limit {
     /// The entries of a request that this limit uses, some perhaps more than once; none for a limit
     /// of the rate limit service.
     pub fn keys(&self) -> impl Iterator<Item = &Name> {
-        let matched = self.matchers.iter().map(|matcher| &matcher.key);
+        let matched = self.matchers.iter().map(|matcher| &matcher.entry);
         let per = self.per.iter();
         let service = self.descriptor.is_some();
-        let priced = self.priced_by().map(|matcher| &matcher.key);
+        let priced = self.priced_by().map(|matcher| &matcher.entry);
         let per = per.filter(move |key| !service || !is_descriptor(key));
         matched.chain(per).chain(priced)
     }

@@ -154,7 +154,7 @@ impl RequestPrice {
             let mut rows = self.table.iter();
             rows.find(|row| {
                 let mut matchers = row.matchers.iter();
-                matchers.all(|matcher| matcher.holds(entries.get(matcher.key.as_str())))
+                matchers.all(|matcher| matcher.holds(entries.get(matcher.entry.as_str())))
             })
         };
         said.unwrap_or_else(|| row().map_or(self.default, |row| row.units))

@@ -37,7 +37,7 @@ impl Opaque {
     /// Whether it may apply to a request.
     pub fn may_match(&self, entries: &(impl Entries + ?Sized)) -> bool {
         let mut matchers = self.matchers.iter();
-        matchers.all(|matcher| matcher.holds(entries.get(matcher.key.as_str())))
+        matchers.all(|matcher| matcher.holds(entries.get(matcher.entry.as_str())))
     }
 }
 

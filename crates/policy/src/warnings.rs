@@ -15,7 +15,9 @@ use documents::{Name, Node, Problem, Problems, format_timestamp, name_hint, simi
 
 use place::place_of;
 use supply::unsupplied;
-pub use supply::{BUILT_IN, REQUEST_BODY, REQUEST_BODY_PASSES, Supply};
+pub use supply::{
+    Alterations, BUILT_IN, DEFAULT_PREFIXES, REQUEST_BODY, REQUEST_BODY_PASSES, Supply,
+};
 
 use crate::{Limit, Matcher, Policy};
 
@@ -147,8 +149,30 @@ fn of_limit(limit: &Limit, around: &Surroundings<'_>, found: &mut Found<'_>) {
     if let Some(dear) = around.dear.and_then(|dear| dear(limit)) {
         found.warn(dear.field, dear.message, Some(dear.hint.to_owned()));
     }
+    if !service {
+        of_overrides(limit, around, found);
+    }
     if let Some(now_ms) = around.now_ms {
         of_ends(limit, now_ms, found);
+    }
+}
+
+/// Warns about overrides of what is no bucket.
+fn of_overrides(limit: &Limit, around: &Surroundings<'_>, found: &mut Found<'_>) {
+    let unknown = Alterations::default();
+    let alterations = around.supply.map_or(&unknown, |supply| supply.alterations);
+    for (n, one) in limit.overrides.iter().enumerate() {
+        for (key, value) in limit.per.iter().zip(&one.values) {
+            let Some(value) = value else {
+                continue;
+            };
+            if let Some(never) = pattern::no_bucket(key.as_str(), value, alterations) {
+                let text = String::from_utf8_lossy(value);
+                let message = format!("`{text}` changes nothing: {}", never.why);
+                let field = format!("overrides[{n}].values.{key}");
+                found.warn(&field, message, never.meant);
+            }
+        }
     }
 }
 
@@ -184,9 +208,8 @@ fn of_matcher(matcher: &Matcher, words: &Words, around: &Surroundings<'_>, found
         found.warn(&format!("match.{key}"), format!("{what}, {effect}"), hint);
         return;
     }
-    let prefixes = around.supply.and_then(|supply| supply.prefixes);
     for (n, pattern) in matcher.patterns.iter().enumerate() {
-        let Some(never) = pattern::never(key.as_str(), pattern, prefixes) else {
+        let Some(never) = pattern::never(key.as_str(), pattern) else {
             continue;
         };
         let effect = if pattern.is_negated() {

@@ -60,8 +60,8 @@ impl Check {
     pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
         let wait = self.wait.as_deref().map(parse_duration).transpose();
         let wait = wait.map_err(|error| Error::usage(format!("--wait: {error}")))?;
-        let descriptor = self.request.descriptor()?;
         let session = Session::open(global, printer)?;
+        let descriptor = session.descriptor(self.request.pairs()).await?;
         let policy = session.policy_for_request(&descriptor).await?;
         let named: Vec<&str> = self.limits.iter().map(String::as_str).collect();
         session.warn_of_pause(&policy, &named);

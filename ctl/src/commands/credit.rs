@@ -78,17 +78,18 @@ impl Credit {
         session: &Session<'_>,
     ) -> Result<(Name, Limit, Values, CreditReport), Error> {
         let mut force = false;
+        let domain = session.domain().await?;
+        let bucket = session.bucket(&domain, &self.bucket).await?;
         loop {
             let policy = session.policy(Overrides::None).await?;
             let limit = session::find_limit(&policy, &self.limit)?.clone();
             if limit.scope == Scope::Proxy {
                 return Err(session::buckets_in_proxies(&limit));
             }
-            let values = self.bucket.of(&limit)?;
+            let values = bucket.of(&limit)?;
             let policy = session
                 .policy_for_bucket(policy, &limit.name, &values)
                 .await?;
-            let domain = policy.domain.clone();
             let credit = store::Credit {
                 policy: &Compiled::new(policy),
                 limit: &limit.name,

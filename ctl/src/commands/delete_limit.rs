@@ -109,7 +109,12 @@ impl DeleteLimit {
         let record = session.record(Overrides::None).await?;
         let policy = &record.policy;
         let (limit, domain) = (session::find_limit(policy, &self.name)?, &policy.domain);
-        let values = bucket::bucket(limit, &self.bucket, &[])?;
+        // A file may have set one for what is no bucket.
+        let mut values = bucket::bucket(limit, &self.bucket, &[])?;
+        if !session.has_override(domain, limit, &values).await? {
+            let pairs = session.as_proxies_have(domain, &self.bucket).await?;
+            values = bucket::bucket(limit, &pairs, &[])?;
+        }
         let shown = bucket::display(&limit.per, &values);
         let name = &limit.name;
         if !session.has_override(domain, limit, &values).await? {

@@ -49,18 +49,20 @@ pub struct Denials {
 impl Denials {
     /// Lists the buckets that were denied most in the last minute, the latest first.
     pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
-        // Only for the error message of a wrong entry; values are compared as given.
+        // Only for the error message of a wrong entry.
         bucket::descriptor(&self.descriptor)?;
         let session = Session::open(global, printer)?;
         let policy = session.policy(Overrides::None).await?;
+        let domain = &policy.domain;
+        let wanted = session.as_proxies_have(domain, &self.descriptor).await?;
         if let Some(name) = &self.limit {
             session::find_limit(&policy, name)?;
         }
         if self.follow {
-            return self.follow(&session, &policy.domain).await;
+            return self.follow(&session, domain, &wanted).await;
         }
-        let observed = session.activity(&policy.domain, Span::Minute).await?;
-        let mut rows = self.rows(observed.activity.buckets, observed.now_ms);
+        let observed = session.activity(domain, Span::Minute).await?;
+        let mut rows = self.rows(&wanted, observed.activity.buckets, observed.now_ms);
         rows.sort_by_key(|row| std::cmp::Reverse(row.at_ms));
         if observed.covered_ms == 0 {
             printer.note("no limiter reported decisions in the last minute");
@@ -72,12 +74,17 @@ impl Denials {
         Ok(Exit::Done)
     }
 
-    async fn follow(&self, session: &Session<'_>, domain: &Name) -> Result<Exit, Error> {
+    async fn follow(
+        &self,
+        session: &Session<'_>,
+        domain: &Name,
+        wanted: &[Pair],
+    ) -> Result<Exit, Error> {
         let printer = session.printer;
         let mut shown: HashMap<(String, String), u64> = HashMap::new();
         loop {
             let observed = session.activity(domain, Span::TenSeconds).await?;
-            let mut rows = self.rows(observed.activity.buckets, observed.now_ms);
+            let mut rows = self.rows(wanted, observed.activity.buckets, observed.now_ms);
             rows.sort_by_key(|row| row.at_ms);
             for row in rows {
                 let key = (row.limit.clone(), row.shown.clone());
@@ -96,12 +103,12 @@ impl Denials {
         }
     }
 
-    fn rows(&self, buckets: Vec<BucketActivity>, now_ms: u64) -> Vec<Row> {
+    fn rows(&self, pairs: &[Pair], buckets: Vec<BucketActivity>, now_ms: u64) -> Vec<Row> {
         let wanted = |bucket: &BucketActivity| {
             self.limit
                 .as_ref()
                 .is_none_or(|name| bucket.limit.as_str() == name)
-                && self.descriptor.iter().all(|pair| has(bucket, pair))
+                && pairs.iter().all(|pair| has(bucket, pair))
         };
         let buckets = buckets.into_iter().filter(wanted);
         buckets

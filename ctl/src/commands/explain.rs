@@ -8,7 +8,7 @@ mod view;
 use std::collections::BTreeMap;
 
 use clap::Args;
-use policy::{Compiled, DESCRIPTOR, Descriptor, Name};
+use policy::{Compiled, DESCRIPTOR, Descriptor, Name, REMOTE_ADDRESS, WHOLE_ADDRESS};
 
 use crate::{
     args::{Global, examples},
@@ -37,8 +37,8 @@ pub struct Explain {
 impl Explain {
     /// Goes through every limit of the domain.
     pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
-        let descriptor = self.request.descriptor()?;
         let session = Session::open(global, printer)?;
+        let descriptor = session.descriptor(self.request.pairs()).await?;
         let policy = session.policy_for_request(&descriptor).await?;
         session.warn_of_pause(&policy, &[]);
         let compiled = Compiled::new(policy);
@@ -48,7 +48,9 @@ impl Explain {
         for pair in self.request.pairs() {
             let of_service = pair.key == DESCRIPTOR && { compiled.limits().iter() }
                 .any(|limit| limit.descriptor.is_some());
-            if !of_service && !keys.iter().any(|key| key.as_str() == pair.key) {
+            let uses = |name: &str| keys.iter().any(|key| key.as_str() == name);
+            let whole = pair.key == REMOTE_ADDRESS && uses(WHOLE_ADDRESS);
+            if !of_service && !whole && !uses(&pair.key) {
                 printer.note(format_args!("no limit uses `{}`", pair.key));
                 let known = keys.iter().map(Name::as_str);
                 if let Some(meant) = suggest::closest(&pair.key, known) {

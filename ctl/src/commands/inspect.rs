@@ -9,7 +9,7 @@ use store::{Inspection, Overrides};
 
 use crate::{
     args::{Global, examples},
-    bucket::{self, BucketArgs, Pair, Values},
+    bucket::{BucketArgs, Pair, Values},
     clock,
     error::Error,
     exit::Exit,
@@ -50,13 +50,14 @@ impl Inspect {
             let policy = session.policy(Overrides::None).await?;
             session.warn_of_pause(&policy, &[name.as_str()]);
             let limit = session::find_limit(&policy, name)?.clone();
-            let values = self.bucket.of(&limit)?;
+            let bucket = session.bucket(&policy.domain, &self.bucket).await?;
+            let values = bucket.of(&limit)?;
             let policy = session
                 .policy_for_bucket(policy, &limit.name, &values)
                 .await?;
             Report::one(look(&session, &Compiled::new(policy), &limit, values).await?)
         } else {
-            let descriptor = bucket::descriptor(&self.descriptor)?;
+            let descriptor = session.descriptor(&self.descriptor).await?;
             let policy = session.policy_for_request(&descriptor).await?;
             session.warn_of_pause(&policy, &[]);
             Report::many(of_request(&session, &Compiled::new(policy), &descriptor).await?)

@@ -53,7 +53,7 @@ impl Reset {
         let values = if all {
             Vec::new()
         } else {
-            self.bucket.of(limit)?
+            session.bucket(domain, &self.bucket).await?.of(limit)?
         };
         let shown = (!all).then(|| bucket::display(&limit.per, &values));
         let pairs = limit.per.iter().zip(&values);

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::stage::{alone, statuses};
+use crate::stage::{alone, limits, statuses};
 
 #[tokio::test]
 async fn a_path_reaches_the_service_only_as_it_was_counted() {
@@ -157,6 +157,40 @@ async fn behind_a_trusted_proxy_only_its_header_counts() {
     let line = b"x-forwarded-for: 203.0.113.8";
     let reply = client.get(b"/", &[line]).await.unwrap().unwrap();
     assert_eq!(reply.status, 200, "another client");
+}
+
+#[tokio::test]
+async fn one_ipv6_address_is_banned_or_exempt_and_its_network_has_one_bucket() {
+    let stage = limits(&[
+        "{name: addresses, per: [remote_address], rate: 2/1h}",
+        "{name: banned, match: {remote_address: \"2001:db8::bad\"}, algorithm: fixed_window, rate: 0/1d}",
+    ])
+    .config(|config| {
+        config
+            .manager_edit(|manager| manager["xff_num_trusted_hops"] = json!(1))
+            .unwrap()
+    })
+    .start()
+    .await;
+    let exempt = ["--match", "remote_address=2001:db8::7", "--wait=20s"];
+    stage.rlctl(&[&["set-exemption", "monitor"], &exempt[..]].concat());
+    let mut client = stage.raw();
+    let mut statuses = Vec::new();
+    for host in ["bad", "1", "2", "3", "7", "7", "7"] {
+        let line = format!("x-forwarded-for: 2001:db8::{host}");
+        let reply = client.get(b"/", &[line.as_bytes()]).await.unwrap();
+        statuses.push(reply.unwrap().status);
+    }
+    assert_eq!(statuses, [429, 200, 200, 429, 200, 200, 200]);
+    // Whichever of its addresses names the bucket.
+    let bucket = "remote_address=2001:db8::1234";
+    assert_eq!(stage.inspect("addresses", &[bucket])["remaining"], 0);
+    stage.rlctl(&["reset", "addresses", bucket, "--yes", "--wait=20s"]);
+    let line = b"x-forwarded-for: 2001:db8::3";
+    assert_eq!(
+        client.get(b"/", &[line]).await.unwrap().unwrap().status,
+        200
+    );
 }
 
 #[tokio::test]

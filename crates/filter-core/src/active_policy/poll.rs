@@ -111,7 +111,13 @@ impl Worker {
             .bodies
             .are_missed()
             .then_some(REQUEST_BODY_PASSES);
-        let own = self.config.sources.iter().map(|(name, _)| name.as_str());
+        let sources = self.config.sources.iter();
+        let marks = sources
+            .clone()
+            .filter_map(|(name, source)| source.mark(name));
+        let marks: Vec<String> = marks.collect();
+        let own = sources.map(|(name, _)| name.as_str());
+        let own = own.chain(marks.iter().map(String::as_str));
         let own = own.chain(body).chain(passes);
         self.policy.poller.share_entries(host, &own)
     }

@@ -1,4 +1,5 @@
-//! The descriptor entries that the filters of one Envoy process supply, as polls report them.
+//! The descriptor entries that the filters of one Envoy process supply, and what they do to values
+//! ([`policy::Alterations`]), as polls report them.
 //!
 //! One worker polls for all filters of a domain, and their configurations may differ. So each worker
 //! adds its own entries to a value in shared data, and the poll reports that value. An entry stays
@@ -8,8 +9,9 @@ use policy::{BUILT_IN, Name};
 
 use crate::host::{self, Change, Contended, Host};
 
-/// The most entries that are reported; a longer list is not reported at all.
-const ENTRIES_MAX: usize = 64;
+/// The most names that are reported: the entries that a configuration may have, each hashed, and marks
+/// for the whole filter. A longer list is not reported at all.
+const ENTRIES_MAX: usize = 2 * 64 + 8;
 
 /// The longest list that is reported, in bytes.
 const BYTES_MAX: usize = 2048;

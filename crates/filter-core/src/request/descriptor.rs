@@ -7,7 +7,6 @@
 
 mod address;
 mod cookie;
-mod hashed;
 mod metadata;
 mod query;
 
@@ -130,7 +129,7 @@ fn value_of(source: &Source, request: &impl Request) -> Option<Vec<u8>> {
             Some(if value == SEVERAL {
                 value
             } else {
-                hashed::hashed(&value)
+                normalize::hashed(&value)
             })
         }
     }

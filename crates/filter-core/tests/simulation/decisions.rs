@@ -126,6 +126,44 @@ fn an_edit_is_in_force_at_every_worker_within_a_second() {
 }
 
 #[test]
+fn patterns_see_one_address_and_buckets_are_of_its_prefix() {
+    let limits = "  - {name: per-address, per: [remote_address], rate: 2/1h}
+  - {name: banned, match: {remote_address: 2001:db8:1:2::bad}, rate: 0/1h, algorithm: fixed_window}
+exempt:
+  - {name: monitor, match: {remote_address: 2001:db8:1:2::7}}
+";
+    for seed in seeds() {
+        let mut world = World::new(seed, 1, 1, CONFIG, limits);
+        let mut told = Vec::new();
+        // The first snapshot arrives after some of them.
+        for host in ["7", "1", "bad", "2", "3", "7"] {
+            let number = world.request(0, 1, &format!("[2001:db8:1:2::{host}]:4711"), "/");
+            world.run_for_ms(100);
+            told.push(match world.details(number).split(':').nth(1) {
+                None => format!("{host} passed"),
+                Some(limit) => format!("{host} {limit}"),
+            });
+        }
+        assert_eq!(
+            told,
+            [
+                "7 passed",
+                "1 passed",
+                "bad banned",
+                "2 passed",
+                "3 per-address",
+                "7 passed",
+            ],
+            "seed {seed}"
+        );
+        let charged = world.limiter.charged.iter();
+        let charged: Vec<_> = charged.filter(|(_, units)| **units > 0).collect();
+        let network = vec![Some(b"2001:db8:1:2::".to_vec())];
+        assert_eq!(charged, [(&("per-address".parse().unwrap(), network), &2)]);
+    }
+}
+
+#[test]
 fn an_idle_proxy_rarely_wakes_and_misses_no_edit() {
     for seed in seeds() {
         let mut world = World::new(seed, 1, 3, CONFIG, PER_USER);

@@ -185,8 +185,12 @@ impl Request for Headers<'_> {
         };
         value.map(str::as_bytes).into_iter()
     }
-    fn property(&self, _: &[u8]) -> Result<Vec<u8>, NoProperty> {
-        Err(NoProperty::Absent)
+    /// The address of a client is that of its user, if it has one.
+    fn property(&self, path: &[u8]) -> Result<Vec<u8>, NoProperty> {
+        match path {
+            b"source\0address" => Ok(self.0.user.clone().into_bytes()),
+            _ => Err(NoProperty::Absent),
+        }
     }
 }
 

@@ -21,7 +21,7 @@ impl Exempt {
         if exemptions.is_empty() {
             return None;
         }
-        let position = |matcher: &Matcher| find(keys, &matcher.key).ok();
+        let position = |matcher: &Matcher| find(keys, &matcher.entry).ok();
         let matchers = exemptions.iter().map(|found| found.matchers.iter());
         let positions: Vec<Vec<usize>> = matchers
             .map(|matchers| matchers.filter_map(position).collect())

@@ -55,6 +55,45 @@ fn every_limit_whose_conditions_hold_applies_in_the_order_of_the_policy() {
 }
 
 #[test]
+fn patterns_test_the_whole_address_and_buckets_are_of_its_prefix() {
+    let compiled = compile(
+        r#"
+- {name: one, match: {remote_address: "2001:DB8:1:2:0::9"}, rate: 1/s}
+- {name: eight, match: {remote_address: "cidr:2001:db8:1:2::8/125"}, per: [remote_address], rate: 1/s}
+- {name: others, match: {remote_address: "!2001:db8:1:2::9"}, per: [remote_address], rate: 1/s}
+- {name: v4, match: {remote_address: "::ffff:10.1.2.3"}, rate: 1/s}
+- {name: v4-net, match: {remote_address: "cidr:::ffff:10.0.0.0/104"}, per: [remote_address], rate: 1/s}
+"#,
+    );
+    let of = |cut: &str, whole: Option<&str>| {
+        let whole = whole.map(|whole| ("remote_address.whole", whole));
+        let entries: Vec<_> = [("remote_address", cut)].into_iter().chain(whole).collect();
+        let descriptor = request(&entries);
+        let matches = compiled.matching(&descriptor, 0);
+        let told = matches.iter().map(|found| {
+            let values = found.values.iter().flatten();
+            let values: Vec<_> = values.map(|v| String::from_utf8_lossy(v)).collect();
+            format!("{} {}", found.limit.name, values.join(","))
+        });
+        told.collect::<Vec<_>>()
+    };
+    let cut = "2001:db8:1:2::";
+    let (eight, others) = (&*format!("eight {cut}"), &*format!("others {cut}"));
+    assert_eq!(of(cut, Some("2001:db8:1:2::9")), ["one ", eight]);
+    assert_eq!(of(cut, Some("2001:db8:1:2::a")), [eight, others]);
+    assert_eq!(of(cut, Some("2001:db8:1:2::10")), [others]);
+    // Programs have no prefix: their address is whole.
+    let (eight, v4) = ("eight 2001:db8:1:2::9", "v4-net 10.1.2.3");
+    assert_eq!(of("2001:DB8:1:2::9", None), ["one ", eight]);
+    let others = "others 10.1.2.3";
+    for spelling in ["10.1.2.3", "::ffff:10.1.2.3", "::ffff:a01:203"] {
+        assert_eq!(of(spelling, None), [others, "v4 ", v4], "{spelling}");
+    }
+    let keys: Vec<&str> = compiled.needed_keys().iter().map(Name::as_str).collect();
+    assert_eq!(keys, ["remote_address", "remote_address.whole"]);
+}
+
+#[test]
 fn a_paused_limit_is_ignored_until_its_pause_ends() {
     let compiled = compile(
         "

@@ -38,7 +38,7 @@ pub(crate) fn read_matchers(take: &mut Take<'_, '_>) -> Vec<Matcher> {
         };
         let patterns = read_patterns(&key_field, report);
         if let Some(key) = key {
-            matchers.push(Matcher { key, patterns });
+            matchers.push(Matcher::new(key, patterns));
         }
     }
     matchers

@@ -146,8 +146,8 @@ fn circles(placed: &[Placed<'_>]) -> Vec<Vec<usize>> {
 fn check_keys(placed: &[Placed<'_>], exempt: &[Exemption], limits: &Path<'_>, report: &mut Report) {
     let mut keys: Vec<&Name> = Vec::new();
     for matcher in exempt.iter().flat_map(|exemption| &exemption.matchers) {
-        if !keys.contains(&&matcher.key) {
-            keys.push(&matcher.key);
+        if !keys.contains(&&matcher.entry) {
+            keys.push(&matcher.entry);
         }
     }
     for placed in placed {

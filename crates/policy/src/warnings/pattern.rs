@@ -1,7 +1,11 @@
-//! Patterns that no value of their entry can match.
+//! Patterns that no value of their entry can match, and overrides that no bucket has.
 
 use address::Address;
+use normalize::{hashed, is_hash};
 use patterns::Pattern;
+
+use super::Alterations;
+use crate::{REMOTE_ADDRESS, SEVERAL};
 
 /// Why a pattern finds nothing, and what was probably meant.
 #[derive(Debug, PartialEq, Eq)]
@@ -93,22 +97,13 @@ impl Spelling<'_> {
 }
 
 /// Why no request has a value of `key` that the pattern finds; `None` if one may.
-///
-/// `prefixes`: to how many bits addresses are cut, where that is known.
-pub(super) fn never(key: &str, pattern: &Pattern, prefixes: Option<[u8; 2]>) -> Option<Never> {
-    let text = pattern.as_str();
-    if let Some(network) = text.trim_start_matches('!').strip_prefix("cidr:") {
-        return match key {
-            "remote_address" => too_narrow(network, prefixes),
-            _ => None,
-        };
-    }
-    let spelling = Spelling::of(text)?;
+pub(super) fn never(key: &str, pattern: &Pattern) -> Option<Never> {
+    let spelling = Spelling::of(pattern.as_str())?;
     match key {
         "method" => of_method(&spelling),
         "path" => of_path(&spelling).or_else(|| not_normal(&spelling, pattern)),
         "host" => of_host(&spelling),
-        "remote_address" => of_address(&spelling, prefixes),
+        REMOTE_ADDRESS => of_address(&spelling),
         _ => None,
     }
 }
@@ -243,7 +238,7 @@ fn without_port(host: &str) -> &str {
     }
 }
 
-fn of_address(spelling: &Spelling<'_>, prefixes: Option<[u8; 2]>) -> Option<Never> {
+fn of_address(spelling: &Spelling<'_>) -> Option<Never> {
     let text = spelling.text;
     if !spelling.is_literal() {
         return None;
@@ -254,38 +249,60 @@ fn of_address(spelling: &Spelling<'_>, prefixes: Option<[u8; 2]>) -> Option<Neve
             format!("did you mean `{}cidr:{text}`?", spelling.negation),
         );
     }
-    let Some(address) = Address::parse(text.as_bytes()) else {
-        return because("it is no address", None);
-    };
-    let canonical = address.canonical();
-    let written = String::from_utf8_lossy(&canonical.to_text()).into_owned();
-    if written != text {
+    match Address::parse(text.as_bytes()) {
+        Some(_) => None,
+        None => because("it is no address", None),
+    }
+}
+
+/// Why no request of the proxies has the bucket that an override is for.
+pub(super) fn no_bucket(key: &str, value: &[u8], alterations: &Alterations) -> Option<Never> {
+    let text = std::str::from_utf8(value).ok()?;
+    if text.contains('*') || text.starts_with("re:") || text.starts_with("cidr:") {
         return because(
-            "addresses are written canonically",
-            spelling.meant(&written),
+            "it is a value, not a pattern: an override is for one bucket",
+            "a limit of its own with `match` and `replaces` covers several".to_owned(),
         );
     }
-    cut(&canonical, canonical.width(), spelling.negation, prefixes)
-}
-
-/// Why a network finds nothing: it is smaller than the networks that addresses are cut to.
-fn too_narrow(network: &str, prefixes: Option<[u8; 2]>) -> Option<Never> {
-    let (address, length) = network.split_once('/')?;
-    let address = Address::parse(address.as_bytes())?;
-    cut(&address, length.parse().ok()?, "", prefixes)
-}
-
-fn cut(address: &Address, length: u8, negation: &str, prefixes: Option<[u8; 2]>) -> Option<Never> {
-    let [v4, v6] = prefixes?;
-    let bits = if address.is_v4() { v4 } else { v6 };
-    let cut = address.cut(bits);
-    if length <= bits || cut == *address {
+    if alterations.hashed.iter().any(|name| name.as_str() == key)
+        && !is_hash(value)
+        && value != SEVERAL
+    {
+        let hash = String::from_utf8_lossy(&hashed(value)).into_owned();
+        return because(
+            "the filter hashes the entry (its `hash`)",
+            format!("did you mean `{hash}`?"),
+        );
+    }
+    if key != REMOTE_ADDRESS {
         return None;
     }
-    let network = cut.to_text();
-    let network = String::from_utf8_lossy(&network);
+    let (host, length) = text.split_once('/').unwrap_or((text, ""));
+    let Some(address) = Address::parse(host.as_bytes()) else {
+        return because("it is no address", None);
+    };
+    let [v4, v6] = alterations.longest_prefixes();
+    let bits = if address.is_v4() { v4 } else { v6 };
+    let cut = address.cut(bits).to_text();
+    let cut = String::from_utf8_lossy(&cut);
+    if length.is_empty() && cut == text {
+        return None;
+    }
+    if !length.is_empty() && (cut != host || length != bits.to_string()) {
+        return because(
+            "it is a network, and an override is for one bucket",
+            format!(
+                "a limit of its own covers a network: `match: {{remote_address: \"cidr:{text}\"}}`"
+            ),
+        );
+    }
+    let default = if alterations.prefixes.is_empty() {
+        " unless its `remote_address` says otherwise"
+    } else {
+        " (its `remote_address`)"
+    };
     because(
-        format!("the filter cuts addresses to {bits} bits (its `remote_address`)"),
-        format!("did you mean `{negation}cidr:{network}/{bits}`?"),
+        format!("the filter cuts addresses to {bits} bits{default}"),
+        format!("did you mean `{cut}`, the bucket of the whole /{bits}?"),
     )
 }

@@ -1,3 +1,5 @@
+use std::collections::BTreeSet;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -51,7 +53,6 @@ fn a_pattern_that_matches_nothing_gets_a_suggestion() {
         ("host", "[::1]:80", "[::1]"),
         ("remote_address", "10.0.0.0/8", "cidr:10.0.0.0/8"),
         ("remote_address", "!10.0.0.0/8", "!cidr:10.0.0.0/8"),
-        ("remote_address", "2001:DB8::1", "2001:db8::1"),
     ];
     for (key, pattern, meant) in cases {
         if pattern.starts_with("i:")
@@ -131,6 +132,9 @@ fn patterns_that_can_match_are_left_alone() {
                 "10.0.*",
                 "cidr:10.0.0.0/8",
                 "2001:db8::1",
+                "2001:DB8::1",
+                "::ffff:10.0.0.1",
+                "cidr:2001:db8::1/128",
                 "re:x",
             ],
         ),
@@ -153,7 +157,7 @@ proptest! {
         if let Ok(pattern) = crate::Pattern::parse(&text)
             && pattern.finds(&normalize::path(target.as_bytes()))
         {
-            prop_assert_eq!(pattern::never("path", &pattern, None), None, "{}", target);
+            prop_assert_eq!(pattern::never("path", &pattern), None, "{}", target);
         }
     }
 }
@@ -250,7 +254,7 @@ fn entries_that_nothing_supplies_get_a_warning() {
         supply: Some(Supply {
             entries: &entries,
             domains: &["shop".parse().unwrap()],
-            prefixes: Some([32, 64]),
+            alterations: &Alterations::default(),
             source: Some("envoy.yaml"),
         }),
         dear: None,
@@ -277,17 +281,115 @@ fn entries_that_nothing_supplies_get_a_warning() {
         warned(other, &around),
         ["domain: envoy.yaml does not ask for domain `shop` (did you mean `shpo`?)"]
     );
-    let around = Surroundings {
-        supply: Some(Supply {
-            domains: &[],
-            ..around.supply.unwrap()
-        }),
-        ..around
+}
+
+#[test]
+fn overrides_of_what_is_no_bucket_get_a_warning() {
+    let alterations = Alterations {
+        prefixes: BTreeSet::from([[24, 56]]),
+        hashed: BTreeSet::from(["api_key".parse().unwrap()]),
     };
-    let narrow = "  - {name: a, match: {remote_address: \"2001:db8::1\"}, rate: 1/s}\n";
-    assert!(warned(narrow, &around)[0].ends_with("(did you mean `cidr:2001:db8::/64`?)"));
-    let cidr = "  - {name: a, match: {remote_address: \"cidr:2001:db8::1/128\"}, rate: 1/s}\n";
-    assert_eq!(warned(cidr, &around).len(), 1);
+    let entries: Vec<Name> = { BUILT_IN.iter().copied().chain(["user", "api_key"]) }
+        .map(|name| name.parse().unwrap())
+        .collect();
+    let known = Surroundings {
+        supply: Some(Supply {
+            entries: &entries,
+            domains: &[],
+            alterations: &alterations,
+            source: None,
+        }),
+        ..Surroundings::default()
+    };
+    let unknown = Surroundings::default();
+    let of = |around, key: &str, value: &str| {
+        let limits = format!(
+            "  - {{name: a, per: [{key}], rate: 1/s, overrides: [{{values: {{{key}: \"{value}\"}}, rate: 9/s}}]}}\n"
+        );
+        warned(&limits, around).pop().unwrap_or_default()
+    };
+    for (around, key, value, hint) in [
+        (
+            &unknown,
+            "user",
+            "team-*",
+            "a limit of its own with `match` and `replaces`",
+        ),
+        (
+            &unknown,
+            "path",
+            "/api/**",
+            "a limit of its own with `match` and `replaces`",
+        ),
+        (
+            &unknown,
+            "user",
+            "re:a|b",
+            "a limit of its own with `match` and `replaces`",
+        ),
+        (
+            &unknown,
+            "remote_address",
+            "10.0.0.0/8",
+            "{remote_address: \"cidr:10.0.0.0/8\"}",
+        ),
+        (
+            &unknown,
+            "remote_address",
+            "2001:db8::/32",
+            "{remote_address: \"cidr:2001:db8::/32\"}",
+        ),
+        (
+            &unknown,
+            "remote_address",
+            "2001:db8::/64",
+            "did you mean `2001:db8::`, the bucket of the whole /64?",
+        ),
+        (
+            &unknown,
+            "remote_address",
+            "2001:db8::9",
+            "did you mean `2001:db8::`, the bucket of the whole /64?",
+        ),
+        (&unknown, "remote_address", "localhost", "it is no address"),
+        (
+            &known,
+            "remote_address",
+            "2001:db8:0:1ff::",
+            "did you mean `2001:db8:0:100::`, the bucket of the whole /56?",
+        ),
+        (
+            &known,
+            "remote_address",
+            "192.0.2.7",
+            "did you mean `192.0.2.0`, the bucket of the whole /24?",
+        ),
+        (
+            &known,
+            "api_key",
+            "abc",
+            "did you mean `ba7816bf8f01cfea414140de5dae2223`?",
+        ),
+    ] {
+        let said = of(around, key, value);
+        let place = format!("limit `a`: overrides[0].values.{key}: `");
+        assert!(
+            said.starts_with(&place) && said.contains(hint),
+            "{value}: {said}"
+        );
+    }
+    for (around, key, value) in [
+        (&unknown, "user", "alice"),
+        (&unknown, "remote_address", "192.0.2.7"),
+        (&unknown, "remote_address", "::ffff:192.0.2.7"),
+        (&unknown, "remote_address", "2001:db8::"),
+        (&unknown, "api_key", "abc"),
+        (&known, "remote_address", "192.0.2.0"),
+        (&known, "api_key", "ba7816bf8f01cfea414140de5dae2223"),
+        (&known, "api_key", "(several)"),
+    ] {
+        assert_eq!(of(around, key, value), "", "{value}");
+    }
 }
 
 #[test]
@@ -298,7 +400,7 @@ fn a_cost_from_bodies_that_no_filter_reads_gets_a_warning() {
         let supply = Supply {
             entries,
             domains: &[],
-            prefixes: None,
+            alterations: &Alterations::default(),
             source,
         };
         let around = Surroundings {
@@ -355,7 +457,7 @@ fn entries_that_no_live_proxy_supplies_are_named() {
         supply: Some(Supply {
             entries: &["user".parse().unwrap()],
             domains: &[],
-            prefixes: None,
+            alterations: &Alterations::default(),
             source: None,
         }),
         ..Surroundings::default()

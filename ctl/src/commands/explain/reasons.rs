@@ -70,7 +70,7 @@ fn of_conditions(limit: &Limit, descriptor: &Descriptor) -> Vec<Reason> {
 
 fn of_matcher(matcher: &Matcher, descriptor: &Descriptor) -> Reason {
     let key = &matcher.key;
-    let value = descriptor.get(key.as_str());
+    let value = descriptor.get(matcher.entry.as_str());
     let patterns: Vec<&str> = matcher
         .patterns
         .iter()

@@ -3,7 +3,10 @@
 use policy::{Limit, Name, Node, Override, Scope};
 use store::{Change, Stored};
 
-use super::{SetLimit, problems::invalid_limit};
+use super::{
+    SetLimit,
+    problems::{invalid_limit, warn_of_override},
+};
 use crate::{
     bucket::{self, Values},
     changes::{self, Action, LimitChange},
@@ -30,16 +33,18 @@ impl SetLimit {
             ))
             .hint("it takes --rate, --burst, --limit, --time-zone, --unlimited and --until"));
         }
+        let bucket = session.as_proxies_have(domain, &self.bucket).await?;
         let override_in = async |base: &Stored| {
             let limit = session.limit_in(base, domain, &self.name).await?;
-            let values = bucket::bucket(limit, &self.bucket, &[])?;
+            let values = bucket::bucket(limit, &bucket, &[])?;
             session.override_of(domain, limit, &values).await
         };
         let attempt = async |base: &Stored, before: &Option<Override>| {
             let limit = session.limit_in(base, domain, &self.name).await?;
-            let values = bucket::bucket(limit, &self.bucket, &[])?;
+            let values = bucket::bucket(limit, &bucket, &[])?;
             let now_ms = session.now_ms().await?;
             let after = self.override_for(limit, &values, before.as_ref(), now_ms)?;
+            warn_of_override(session, domain, limit, &after).await;
             if before.is_none() {
                 must_have_room(session, domain, limit).await?;
             }

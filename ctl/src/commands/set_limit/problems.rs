@@ -1,6 +1,6 @@
 //! Problems of a limit, in terms of the flags that set its fields.
 
-use policy::{Limit, Name, Policy, Problem, Problems, Surroundings};
+use policy::{Limit, Name, Override, Policy, Problem, Problems, Surroundings};
 
 use crate::{clock, costly::cost_warning, error::Error, exit::Exit, session::Session};
 
@@ -23,7 +23,35 @@ pub fn invalid_limit(limit: &str, problems: &Problems) -> Error {
 
 /// Warnings about a limit that is valid but probably a mistake.
 pub async fn warn(session: &Session<'_>, domain: &Name, limit: &Limit) {
-    let printer = session.printer;
+    for problem in warnings(session, domain, limit).await {
+        let line = line(&problem);
+        show(
+            session,
+            &problem,
+            format_args!("limit {}: {line}", limit.name),
+        );
+    }
+}
+
+/// Warnings about an override that is valid but probably a mistake.
+pub async fn warn_of_override(session: &Session<'_>, domain: &Name, limit: &Limit, one: &Override) {
+    let mut limit = limit.clone();
+    limit.overrides = vec![one.clone()];
+    for problem in warnings(session, domain, &limit).await {
+        if problem.path.contains(".overrides[") {
+            show(session, &problem, format_args!("{}", problem.message));
+        }
+    }
+}
+
+fn show(session: &Session<'_>, problem: &Problem, text: std::fmt::Arguments<'_>) {
+    session.printer.warn(text);
+    if let Some(hint) = &problem.hint {
+        session.printer.hint(hint);
+    }
+}
+
+async fn warnings(session: &Session<'_>, domain: &Name, limit: &Limit) -> Vec<Problem> {
     // Without it some warnings are missing; the edit reports errors of Redis.
     let live = session.live_entries().await.unwrap_or_default();
     let mut policy = Policy::empty(limit.name.clone());
@@ -33,12 +61,7 @@ pub async fn warn(session: &Session<'_>, domain: &Name, limit: &Limit) {
         supply: live.supply(domain),
         dear: Some(cost_warning),
     };
-    for problem in policy.warnings(&around) {
-        printer.warn(format_args!("limit {}: {}", limit.name, line(&problem)));
-        if let Some(hint) = &problem.hint {
-            printer.hint(hint);
-        }
-    }
+    policy.warnings(&around)
 }
 
 fn line(problem: &Problem) -> String {

@@ -1,7 +1,9 @@
 //! The filter's configuration inside the files that carry it: Envoy's, a WasmPlugin's, or its own.
 
 use filter_config::{Config, Source as EntrySource};
-use policy::{Name, Node, REQUEST_BODY, REQUEST_BODY_PASSES, Supply, Value};
+use policy::{
+    Alterations, Name, Node, REMOTE_ADDRESS, REQUEST_BODY, REQUEST_BODY_PASSES, Supply, Value,
+};
 
 use crate::{error::Error, exit::Exit, input::Source, render::diagnostics};
 
@@ -10,7 +12,7 @@ use crate::{error::Error, exit::Exit, input::Source, render::diagnostics};
 pub struct Supplied {
     entries: Vec<Name>,
     domains: Vec<Name>,
-    prefixes: Option<[u8; 2]>,
+    alterations: Alterations,
     /// The files, for messages.
     source: String,
 }
@@ -46,10 +48,15 @@ impl Supplied {
         self.entries
             .extend(names.filter_map(|name| name.parse().ok()));
         for (name, source) in config.sources {
-            if let EntrySource::RemoteAddress(prefixes) = source {
-                // With several filters, the longest prefixes.
-                let [v4, v6] = self.prefixes.unwrap_or_default();
-                self.prefixes = Some([v4.max(prefixes.v4), v6.max(prefixes.v6)]);
+            match source {
+                EntrySource::RemoteAddress(prefixes) if name.as_str() == REMOTE_ADDRESS => {
+                    let lengths = [prefixes.v4, prefixes.v6];
+                    self.alterations.prefixes.insert(lengths);
+                }
+                EntrySource::Hashed(_) => {
+                    self.alterations.hashed.insert(name.clone());
+                }
+                _ => {}
             }
             if !self.entries.contains(&name) {
                 self.entries.push(name);
@@ -65,7 +72,7 @@ impl Supplied {
         Supply {
             entries: &self.entries,
             domains: &self.domains,
-            prefixes: self.prefixes,
+            alterations: &self.alterations,
             source: Some(&self.source),
         }
     }
@@ -218,6 +225,6 @@ mod tests {
                 "{name}"
             );
         }
-        assert_eq!(supplied.prefixes, Some([32, 64]));
+        assert_eq!(supplied.alterations.longest_prefixes(), [32, 64]);
     }
 }

@@ -4,7 +4,7 @@ mod findings;
 
 use std::{sync::Arc, time::Duration};
 
-use insight::Finding;
+use insight::{Finding, LiveEntries};
 use policy::{Limit, Name, Override, Scope};
 use store::{ActivitySummary, Fleet, HistoryEntry, Inspection, Resolution, Store};
 
@@ -114,7 +114,9 @@ impl Data {
         let what = match path {
             "/limits" => What::Limits(self.activity(&shared).await),
             "/limit" => What::Limit(self.activity(&shared).await),
-            "/bucket" => What::Bucket(Box::new(self.bucket(&shared, query).await)),
+            "/bucket" => What::Bucket(Box::new(
+                self.bucket(&shared, query, fleet.value.as_deref()).await,
+            )),
             "/fleet" => What::Fleet(fleet),
             "/history" => What::History(self.history(&shared, query).await),
             "/problems" => What::Problems(findings.error),
@@ -172,7 +174,12 @@ impl Data {
         Ok(edits.into_iter().skip(skipped).collect())
     }
 
-    async fn bucket(&self, shared: &Shared, query: &Query) -> Result<Bucket, String> {
+    async fn bucket(
+        &self,
+        shared: &Shared,
+        query: &Query,
+        fleet: Option<&Fleet>,
+    ) -> Result<Bucket, String> {
         let active = shared.active.as_ref().ok_or("There are no limits.")?;
         let compiled = &active.compiled;
         let name = query.text("limit").unwrap_or_default();
@@ -183,12 +190,16 @@ impl Data {
                 "The buckets of this limit are in the proxies, not in the store.".to_owned(),
             );
         }
+        let live = fleet.map(LiveEntries::of).unwrap_or_default();
         let value = |key: &Name| {
             let given = query
                 .all()
                 .find(|(name, _)| name.strip_prefix("v.") == Some(key.as_str()));
             match given {
-                Some((_, value)) => Ok(Some(policy::normal_value(key.as_str(), value.to_vec()))),
+                Some((_, value)) => {
+                    let altered = live.alter(compiled.domain(), key.as_str(), value)?;
+                    Ok(Some(altered.value))
+                }
                 None if query
                     .all()
                     .any(|given| given == ("without", key.as_str().as_bytes())) =>
