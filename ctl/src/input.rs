@@ -78,7 +78,9 @@ fn list_all<'p>(
     Ok(files)
 }
 
-/// The file at a path, or the files of the folder there, without its subfolders.
+/// The file at a path, or the files of the folder there, without its subfolders. What has the name of
+/// a limits file and is none (a link to nothing or to itself, a folder) is an error: without it, the
+/// limits would seem to have been removed.
 fn files_at(path: &str, extensions: &[&str]) -> Result<Vec<String>, Error> {
     if path == "-" || !std::path::Path::new(path).is_dir() {
         return Ok(vec![path.to_owned()]);
@@ -87,9 +89,15 @@ fn files_at(path: &str, extensions: &[&str]) -> Result<Vec<String>, Error> {
     for entry in std::fs::read_dir(path).map_err(|error| unreadable(path, &error))? {
         let file = entry.map_err(|error| unreadable(path, &error))?.path();
         let extension = file.extension().and_then(|extension| extension.to_str());
-        if file.is_file() && extension.is_some_and(|extension| extensions.contains(&extension)) {
-            files.push(file.to_string_lossy().into_owned());
+        if !extension.is_some_and(|extension| extensions.contains(&extension)) {
+            continue;
         }
+        let name = file.to_string_lossy().into_owned();
+        let found = std::fs::metadata(&file).map_err(|error| unreadable(&name, &error))?;
+        if !found.is_file() {
+            return Err(unreadable(&name, &std::io::Error::other("not a file")));
+        }
+        files.push(name);
     }
     if files.is_empty() {
         let kinds = extensions.join(", .");

@@ -279,6 +279,27 @@ async fn invalid_files_change_nothing_until_they_are_valid_again() -> Result<()>
         ("admin.yaml", admin),
     ])?;
     until_limits(&redis, &["a 2/s"]).await;
+    watch.until_metric("rl_apply_in_force 1").await;
+
+    // What has the name of a file and cannot be read is not a file that was removed.
+    let folder = mounted.path().join("folder.yaml");
+    let link = mounted.path().join("link.yaml");
+    for (place, words) in [(&folder, "folder.yaml: not a file"), (&link, "link.yaml: ")] {
+        if *place == folder {
+            fs::create_dir(place)?;
+        } else {
+            symlink("nowhere", place)?;
+        }
+        watch.until_said(words).await;
+        watch.until_metric("rl_apply_in_force 0").await;
+        assert_eq!(limits(&redis), ["a 2/s"]);
+        if *place == folder {
+            fs::remove_dir(place)?;
+        } else {
+            fs::remove_file(place)?;
+        }
+        watch.until_metric("rl_apply_in_force 1").await;
+    }
     watch.process.stop().await
 }
 

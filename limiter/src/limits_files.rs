@@ -14,7 +14,7 @@ use policy::{Name, Policy, Problems};
 use store::{Change, Edit, EditError, OverrideEdits, Overrides, Signature, Store, Stored};
 use tokio::time::sleep;
 
-use crate::{rls_config::RlsConfig, sighup::Sighup, watched_files::WatchedFiles};
+use crate::{log::shortened, rls_config::RlsConfig, sighup::Sighup, watched_files::WatchedFiles};
 
 /// How often the files are checked if they are the policy.
 const POLL: Duration = Duration::from_millis(200);
@@ -222,9 +222,10 @@ impl LimitsFiles {
             }
             Err(error) => Err(error.to_string()),
         };
+        let outcome = outcome.map_err(shortened);
         match &outcome {
             Ok(()) => tracing::info!("limits files read again"),
-            Err(error) => tracing::error!(%error, "the limits stay as they were"),
+            Err(error) => tracing::error!(error, "the limits stay as they were"),
         }
         self.set_error(outcome.err());
     }

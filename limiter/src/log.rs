@@ -21,6 +21,19 @@ const EXPORTER_EVERY: Duration = Duration::from_mins(1);
 /// The target of its log lines.
 const EXPORTER: &str = "opentelemetry";
 
+/// The longest error that is logged or answered, in bytes: what it quotes may be of any length.
+const TEXT_MAX: usize = 4096;
+
+/// A text as logs and answers have it, cut where it is too long.
+pub(crate) fn shortened(mut text: String) -> String {
+    const CUT: &str = " …";
+    if text.len() > TEXT_MAX {
+        text.truncate(text.floor_char_boundary(TEXT_MAX - CUT.len()));
+        text.push_str(CUT);
+    }
+    text
+}
+
 /// Sends log lines to standard error; standard output stays empty.
 pub fn start(format: LogFormat, filter: &str) -> Result<(), ParseError> {
     let terminal = io::stderr().is_terminal();

@@ -3,7 +3,7 @@
 mod publish;
 
 use std::{
-    fs, io,
+    fmt, fs, io,
     path::{Path, PathBuf},
     sync::{
         Mutex, PoisonError,
@@ -16,6 +16,7 @@ use policy::{Policy, Problems};
 
 use crate::{
     LimitsError,
+    log::shortened,
     watched_files::{Stamp, stamp},
 };
 
@@ -28,14 +29,17 @@ const MAX_BYTES: u64 = 64 << 20;
 /// How often to read again if files are replaced during a read.
 const MAX_READS: usize = 3;
 
-/// The most log lines about settings that mean something else here.
+/// The most notes about settings that mean something else here.
 const MAX_NOTES: usize = 20;
 
-/// The folder, and the stamps of its files at the last read.
+/// The files of the folder with their stamps, or why one of them cannot be read.
+type Stamps = Result<Vec<(PathBuf, Stamp)>, String>;
+
+/// The folder, and its files at the last read.
 #[derive(Debug)]
 pub(crate) struct RlsConfig {
     folder: PathBuf,
-    seen: Mutex<Vec<(PathBuf, Option<Stamp>)>>,
+    seen: Mutex<Stamps>,
     /// Whether the folder ever had a file.
     filled: AtomicBool,
 }
@@ -44,7 +48,7 @@ impl RlsConfig {
     pub(crate) fn new(folder: PathBuf) -> Self {
         Self {
             folder,
-            seen: Mutex::default(),
+            seen: Mutex::new(Ok(Vec::new())),
             filled: AtomicBool::new(false),
         }
     }
@@ -52,38 +56,31 @@ impl RlsConfig {
     /// Whether the files differ from those last read.
     pub(crate) fn changed(&self) -> bool {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        stamps(&self.folder).unwrap_or_default() != *seen
+        stamps(&self.folder) != *seen
     }
 
     /// Reads the files that end in .yaml or .yml, without subfolders.
     pub(crate) fn read(&self) -> Result<Vec<Policy>, LimitsError> {
-        for attempt in 1.. {
+        let mut reads = 1;
+        loop {
             let before = stamps(&self.folder);
             let outcome = match &before {
                 Ok(files) => self.read_files(files),
-                Err(error) => {
-                    let error = io::Error::new(error.kind(), error.to_string());
-                    Err(LimitsError::Read {
-                        path: self.folder.clone(),
-                        error,
-                    })
-                }
+                Err(error) => Err(LimitsError::Rls(error.clone())),
             };
-            let before = before.unwrap_or_default();
             // A mounted Kubernetes volume replaces all files at once: half of the old ones and
             // half of the new ones would be a configuration that nobody wrote.
-            let settled = stamps(&self.folder).unwrap_or_default() == before;
-            if settled || attempt == MAX_READS {
+            if reads == MAX_READS || stamps(&self.folder) == before {
                 *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = before;
                 return outcome;
             }
+            reads += 1;
         }
-        Ok(Vec::new())
     }
 
     /// Fails if a folder has lost all its files: that is a broken mount, not an empty
     /// configuration.
-    fn read_files(&self, files: &[(PathBuf, Option<Stamp>)]) -> Result<Vec<Policy>, LimitsError> {
+    fn read_files(&self, files: &[(PathBuf, Stamp)]) -> Result<Vec<Policy>, LimitsError> {
         if files.is_empty() && self.filled.load(Ordering::Relaxed) {
             let folder = self.folder.display();
             return Err(LimitsError::Rls(format!("{folder} has no files any more")));
@@ -94,7 +91,7 @@ impl RlsConfig {
     }
 }
 
-fn read_files(files: &[(PathBuf, Option<Stamp>)]) -> Result<Vec<Policy>, LimitsError> {
+fn read_files(files: &[(PathBuf, Stamp)]) -> Result<Vec<Policy>, LimitsError> {
     let mut texts = Vec::with_capacity(files.len());
     for (path, _) in files {
         let bytes = fs::read(path).map_err(|error| LimitsError::Read {
@@ -107,71 +104,101 @@ fn read_files(files: &[(PathBuf, Option<Stamp>)]) -> Result<Vec<Policy>, LimitsE
         .iter()
         .map(|(name, bytes)| File { name, bytes })
         .collect();
-    converted(&files)
+    let converted = converted(&files)?;
+    for note in &converted.notes {
+        tracing::warn!(file = note.file, line = note.line, "{}", note.text);
+    }
+    Ok(converted.policies)
 }
 
-/// Converts files of envoyproxy/ratelimit, and logs what means something else here.
-pub(crate) fn converted(files: &[File<'_>]) -> Result<Vec<Policy>, LimitsError> {
+/// What files of envoyproxy/ratelimit became.
+pub(crate) struct Converted {
+    pub(crate) policies: Vec<Policy>,
+    /// What means something else here; of many, the first ones.
+    pub(crate) notes: Vec<Note>,
+}
+
+/// Something that means something else here than in envoyproxy/ratelimit.
+pub(crate) struct Note {
+    file: String,
+    line: Option<u32>,
+    text: String,
+}
+
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.file, self.text)
+    }
+}
+
+/// Converts files of envoyproxy/ratelimit.
+pub(crate) fn converted(files: &[File<'_>]) -> Result<Converted, LimitsError> {
     let conversion = convert(System::EnvoyRatelimit, files, &Options::default())
         .map_err(|wrong| LimitsError::Rls(joined(&wrong)))?;
-    log_notes(&conversion);
-    Ok(conversion
-        .domains
-        .into_iter()
-        .map(|domain| domain.policy)
-        .collect())
+    let notes = notes(&conversion);
+    let domains = conversion.domains.into_iter();
+    Ok(Converted {
+        policies: domains.map(|domain| domain.policy).collect(),
+        notes,
+    })
 }
 
 fn joined(wrong: &[Problems]) -> String {
     let texts: Vec<String> = wrong.iter().map(ToString::to_string).collect();
-    texts.join("\n")
+    shortened(texts.join("\n"))
 }
 
-fn log_notes(conversion: &Conversion) {
+fn notes(conversion: &Conversion) -> Vec<Note> {
     let notes = |report: &FileReport| {
         let all: Vec<_> = report
             .lost()
             .iter()
             .chain(report.changed())
-            .cloned()
+            .take(MAX_NOTES)
+            .map(|problem| Note {
+                file: shortened(report.file.clone()),
+                line: problem.place.map(|place| place.line),
+                text: shortened(problem.to_string()),
+            })
             .collect();
-        all.into_iter().map({
-            let file = report.file.clone();
-            move |problem| (file.clone(), problem)
-        })
+        all
     };
-    let notes: Vec<_> = conversion.reports.iter().flat_map(notes).collect();
-    for (file, note) in notes.iter().take(MAX_NOTES) {
-        let line = note.place.map(|place| place.line);
-        tracing::warn!(file, line, "{note}");
+    let counts =
+        { conversion.reports.iter() }.map(|report| report.lost().len() + report.changed().len());
+    let more = counts.sum::<usize>().saturating_sub(MAX_NOTES);
+    let first = conversion.reports.iter().flat_map(notes).take(MAX_NOTES);
+    let mut notes: Vec<Note> = first.collect();
+    if let Some(last) = notes.last_mut().filter(|_| more > 0) {
+        let hint = "`rlctl convert --from envoy-ratelimit` shows them all";
+        last.text = format!("{} (and {more} further notes; {hint})", last.text);
     }
-    if let Some(more) = notes.len().checked_sub(MAX_NOTES).filter(|more| *more > 0) {
-        tracing::warn!(
-            more,
-            "further notes; `rlctl convert --from envoy-ratelimit` shows them all"
-        );
-    }
+    notes
 }
 
-/// The folder's files and their stamps, sorted by path.
-fn stamps(folder: &Path) -> io::Result<Vec<(PathBuf, Option<Stamp>)>> {
+/// The folder's files and their stamps, sorted by path. What has the name of a file and is none (a
+/// folder, a link to nothing or to itself) is an error: without it, its domain would be deleted.
+fn stamps(folder: &Path) -> Stamps {
+    let at = |path: &Path, error: io::Error| format!("cannot read {}: {error}", path.display());
     let mut files = Vec::new();
     let mut bytes: u64 = 0;
-    for entry in fs::read_dir(folder)? {
-        let path = entry?.path();
+    for entry in fs::read_dir(folder).map_err(|error| at(folder, error))? {
+        let path = entry.map_err(|error| at(folder, error))?.path();
         let hidden = path
             .file_name()
             .is_some_and(|name| name.to_string_lossy().starts_with('.'));
         let extension = path.extension().and_then(|extension| extension.to_str());
-        if hidden || !matches!(extension, Some("yaml" | "yml")) || !path.is_file() {
+        if hidden || !matches!(extension, Some("yaml" | "yml")) {
             continue;
         }
-        let stamp = stamp(&path);
-        bytes = bytes.saturating_add(stamp.map_or(0, |stamp| stamp.len()));
+        let stamp = stamp(&path).map_err(|error| at(&path, error))?;
+        if !stamp.is_file() {
+            return Err(at(&path, io::Error::other("not a file")));
+        }
+        bytes = bytes.saturating_add(stamp.len());
         files.push((path, stamp));
         if files.len() > MAX_FILES || bytes > MAX_BYTES {
             let message = format!("more than {MAX_FILES} files or {MAX_BYTES} bytes");
-            return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
+            return Err(at(folder, io::Error::other(message)));
         }
     }
     files.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));

@@ -5,6 +5,8 @@ use std::sync::{Arc, atomic::AtomicBool};
 
 use store::{EditError, Store};
 use tokio::{
+    runtime::Handle,
+    sync::watch,
     task::JoinSet,
     time::{Instant, sleep, timeout},
 };
@@ -53,6 +55,9 @@ pub enum RunError {
     /// The certificates.
     #[error(transparent)]
     Tls(#[from] TlsError),
+    /// A thread.
+    #[error("cannot start a thread: {0}")]
+    Thread(#[from] std::io::Error),
     /// The address of the other rate limit service.
     #[error("cannot compare with that service: {0}")]
     CompareWith(String),
@@ -90,7 +95,8 @@ pub async fn run(
     let parts = Parts::new(&settings, store, files, tokens, name(&listeners))?;
     // These tasks end when this function returns.
     let mut background = JoinSet::new();
-    parts.start(policies, &mut background);
+    let aside = Aside::default();
+    parts.start(policies, &mut background, &aside)?;
     if let Some(tls) = &tls {
         background.spawn(tls.clone().follow());
     }
@@ -219,7 +225,12 @@ impl Parts {
     }
 
     /// Starts the tasks that follow the store and the files.
-    fn start(&self, policies: Option<ReadPolicies>, background: &mut JoinSet<()>) {
+    fn start(
+        &self,
+        policies: Option<ReadPolicies>,
+        background: &mut JoinSet<()>,
+        aside: &Aside,
+    ) -> Result<(), RunError> {
         if policies
             .as_ref()
             .is_some_and(|policies| !policies.is_empty())
@@ -227,12 +238,12 @@ impl Parts {
             self.domains.begin_filling();
         }
         let (domains, proxies) = (Arc::clone(&self.domains), Arc::clone(&self.proxies));
-        background.spawn(async move { domains.poll_forever().await });
+        aside.spawn("limits", async move { domains.poll_forever().await })?;
         background.spawn(async move { proxies.record_forever().await });
         let (domains, telemetry) = (Arc::clone(&self.domains), Arc::clone(&self.telemetry));
         background.spawn(async move { telemetry.write_forever(&domains).await });
         if let Some(xds) = self.xds.clone() {
-            background.spawn(async move { xds.follow().await });
+            aside.spawn("xds", async move { xds.follow().await })?;
         }
         let api = Arc::clone(&self.api);
         background.spawn(async move { api.follow_health().await });
@@ -245,10 +256,37 @@ impl Parts {
         if let Some(policies) = policies {
             let domains = Arc::clone(&self.domains);
             let filling = async move { files.fill_and_follow(policies, &domains, sighup).await };
-            background.spawn(filling);
+            aside.spawn("files", filling)?;
         } else {
-            background.spawn(async move { files.follow(sighup).await });
+            aside.spawn("files", async move { files.follow(sighup).await })?;
         }
+        Ok(())
+    }
+}
+
+/// Tasks on threads of their own, until this is dropped: they read, convert and validate limits, which
+/// may take seconds of CPU. On the threads that serve, checks and probes would wait for that.
+#[derive(Default)]
+struct Aside(watch::Sender<()>);
+
+impl Aside {
+    fn spawn(
+        &self,
+        name: &str,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) -> std::io::Result<()> {
+        let (runtime, mut end) = (Handle::current(), self.0.subscribe());
+        let until_the_end = async move {
+            tokio::select! {
+                biased;
+                _ = end.changed() => {}
+                () = task => {}
+            }
+        };
+        let thread = std::thread::Builder::new().name(name.to_owned());
+        thread
+            .spawn(move || runtime.block_on(until_the_end))
+            .map(drop)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Files that may be replaced while the service runs.
 
 use std::{
-    fs,
+    fs, io,
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
     time::SystemTime,
@@ -20,6 +20,7 @@ pub(crate) struct Stamp {
     modified: SystemTime,
     len: u64,
     inode: u64,
+    is_file: bool,
 }
 
 impl WatchedFiles {
@@ -28,7 +29,7 @@ impl WatchedFiles {
     pub(crate) fn new<'p>(paths: impl IntoIterator<Item = &'p Path>) -> Self {
         let files = paths
             .into_iter()
-            .map(|path| (path.to_owned(), stamp(path)))
+            .map(|path| (path.to_owned(), stamp(path).ok()))
             .collect();
         Self {
             files: Mutex::new(files),
@@ -40,7 +41,7 @@ impl WatchedFiles {
         let mut any = false;
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         for (path, seen) in &mut *files {
-            let now = stamp(path);
+            let now = stamp(path).ok();
             any |= now != *seen;
             *seen = now;
         }
@@ -53,15 +54,21 @@ impl Stamp {
     pub(crate) fn len(&self) -> u64 {
         self.len
     }
+
+    /// Whether it is a file, and not a folder for example.
+    pub(crate) fn is_file(&self) -> bool {
+        self.is_file
+    }
 }
 
-/// The file's stamp; `None` if there is no file.
-pub(crate) fn stamp(path: &Path) -> Option<Stamp> {
-    let metadata = fs::metadata(path).ok()?;
-    Some(Stamp {
-        modified: metadata.modified().ok()?,
+/// The stamp of what is at a path, links followed.
+pub(crate) fn stamp(path: &Path) -> io::Result<Stamp> {
+    let metadata = fs::metadata(path)?;
+    Ok(Stamp {
+        modified: metadata.modified()?,
         len: metadata.len(),
         inode: inode(&metadata),
+        is_file: metadata.is_file(),
     })
 }
 

@@ -3,40 +3,50 @@
 //!
 //! The limiter publishes them into the store like those of `--rls-config`. It rejects an unusable
 //! response whole. Then, and while the server is unreachable, the limits stay as they were.
+//!
+//! However much the server sends, the limiter puts the limits of one response a second in force, the
+//! latest, and logs a line a second: each is an edit, and a domain's history has a thousand.
 
 mod connection;
+mod content;
 mod messages;
-mod unknown;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     path::PathBuf,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
+use bytes::Bytes;
 use migration::File;
 use policy::Policy;
 use prost::Message;
 use store::Store;
-use tokio::time::{Instant, sleep_until};
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep, sleep_until},
+};
 
-use crate::rls_config::{Publisher, converted};
+use crate::{
+    log::shortened,
+    rls_config::{Publisher, converted},
+};
 
 use connection::Connection;
-use messages::{DiscoveryResponse, RateLimitConfig};
-use unknown::Field;
+use content::Content;
+use messages::{RateLimitConfig, Resources, ResponseHead};
 
 /// The type of the resources.
 const TYPE_URL: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
 
 /// The pause before reconnecting: doubled up to the longest while no response comes, and shortened
 /// by up to half at random, so that limiters do not all reconnect at once.
-const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const FIRST_PAUSE: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 
-/// The pause before limits that could not be stored are written again.
-const WRITE_AGAIN: Duration = Duration::from_secs(1);
+/// The pause before further limits are put in force, or the same again that could not be stored.
+const TURN: Duration = Duration::from_secs(1);
 
 /// Resources of one response.
 const MAX_RESOURCES: usize = 4096;
@@ -62,21 +72,37 @@ enum Part {
     Store,
 }
 
+/// What operators are told.
+#[derive(Clone, Default, PartialEq, Eq)]
+struct Report {
+    errors: BTreeMap<Part, String>,
+    /// What means something else here, or nothing, in the limits that are in force.
+    notes: String,
+}
+
 /// The limits of a management server.
 pub(crate) struct Xds {
     server: XdsServer,
     store: Arc<dyn Store>,
-    errors: Mutex<BTreeMap<Part, String>>,
-    /// Fields of the last response that this limiter does not support.
-    unknown: Mutex<BTreeSet<Field>>,
+    report: Mutex<Report>,
+    reported: Notify,
 }
 
 /// The limits that the store should hold.
 struct Wanted {
     publisher: Publisher,
     policies: Vec<Policy>,
-    /// When to write them (again); `None`: they are stored.
-    due: Option<Instant>,
+    /// Whether they have to be written again.
+    unwritten: bool,
+    /// When the next ones, or the same ones again, may be put in force.
+    turn: Instant,
+}
+
+impl Report {
+    fn error(&self) -> Option<String> {
+        let texts: Vec<&str> = self.errors.values().map(String::as_str).collect();
+        (!texts.is_empty()).then(|| texts.join("; "))
+    }
 }
 
 impl Xds {
@@ -84,36 +110,65 @@ impl Xds {
         Self {
             server,
             store,
-            errors: Mutex::default(),
-            unknown: Mutex::default(),
+            report: Mutex::default(),
+            reported: Notify::new(),
         }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Report> {
+        self.report.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Why the server's current limits are not in force.
     pub(crate) fn error(&self) -> Option<String> {
-        let errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
-        let texts: Vec<&str> = errors.values().map(String::as_str).collect();
-        (!texts.is_empty()).then(|| texts.join("; "))
+        self.lock().error()
     }
 
-    /// Records an error, and logs it if it is new.
+    /// Records an error of a part, or that it has none.
     fn report(&self, part: Part, error: Option<String>) {
-        let mut errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
-        if errors.get(&part) == error.as_ref() {
-            return;
-        }
+        let mut report = self.lock();
+        match error {
+            Some(error) => report.errors.insert(part, shortened(error)),
+            None => report.errors.remove(&part),
+        };
+        drop(report);
+        self.reported.notify_one();
+    }
+
+    /// Logs what is new, a line a second.
+    async fn log(&self) {
         let server = &self.server.url;
-        if let Some(error) = error {
-            tracing::error!(server, %error, "the limits stay as they were");
-            errors.insert(part, error);
-        } else {
-            errors.remove(&part);
-            tracing::info!(server, "the limits are as the management server has them");
+        let mut logged = Report::default();
+        loop {
+            self.reported.notified().await;
+            let now = self.lock().clone();
+            if now == logged {
+                continue;
+            }
+            if now.errors == logged.errors {
+                tracing::warn!(server, notes = now.notes, "not all is as the server has it");
+                logged.notes = now.notes;
+            } else {
+                match now.error() {
+                    Some(error) => tracing::error!(server, error, "the limits stay as they were"),
+                    None => {
+                        tracing::info!(server, "the limits are as the management server has them");
+                    }
+                }
+                logged.errors = now.errors;
+                // Notes that are new as well have the next line.
+                self.reported.notify_one();
+            }
+            sleep(TURN).await;
         }
     }
 
     /// Follows the server forever.
     pub(crate) async fn follow(&self) {
+        tokio::join!(self.connect_again_and_again(), self.log());
+    }
+
+    async fn connect_again_and_again(&self) {
         let mut wanted = Wanted {
             publisher: Publisher::of_place(
                 Arc::clone(&self.store),
@@ -121,7 +176,8 @@ impl Xds {
                 &format!("{} {}", self.server.url, self.server.node),
             ),
             policies: Vec::new(),
-            due: None,
+            unwritten: false,
+            turn: Instant::now(),
         };
         let mut pause = FIRST_PAUSE;
         loop {
@@ -132,8 +188,8 @@ impl Xds {
             self.report(Part::Connection, Some(error));
             let shorter = fastrand::u64(0..=u64::try_from(pause.as_millis()).unwrap_or(0) / 2);
             let again = Instant::now() + pause.saturating_sub(Duration::from_millis(shorter));
-            while let Some(due) = wanted.due.filter(|due| *due < again) {
-                sleep_until(due).await;
+            while wanted.unwritten && wanted.turn < again {
+                sleep_until(wanted.turn).await;
                 self.write(&mut wanted).await;
             }
             sleep_until(again).await;
@@ -148,92 +204,92 @@ impl Xds {
         wanted: &mut Wanted,
         pause: &mut Duration,
     ) -> String {
+        let mut latest: Option<Bytes> = None;
         loop {
-            let due = wanted.due;
-            let write = async {
-                match due {
-                    Some(due) => sleep_until(due).await,
-                    None => std::future::pending().await,
+            let due = latest.is_some() || wanted.unwritten;
+            tokio::select! {
+                response = connection.next() => match response {
+                    // An earlier one that had no turn yet is outdated.
+                    Ok(response) => {
+                        latest = Some(response);
+                        *pause = FIRST_PAUSE;
+                        self.report(Part::Connection, None);
+                    }
+                    Err(error) => return error.to_string(),
+                },
+                () = sleep_until(wanted.turn), if due => {
+                    let Some(response) = latest.take() else {
+                        self.write(wanted).await;
+                        continue;
+                    };
+                    if let Err(error) = self.respond(response, &mut connection, wanted).await {
+                        return error;
+                    }
                 }
-            };
-            let response = tokio::select! {
-                response = connection.next() => response,
-                () = write => {
-                    self.write(wanted).await;
-                    continue;
-                }
-            };
-            let response = match response {
-                Ok(response) => response,
-                Err(error) => return error.to_string(),
-            };
-            *pause = FIRST_PAUSE;
-            self.report(Part::Connection, None);
-            self.report_unknown(&response);
-            let answered = match policies(&response).await {
-                Ok(policies) => {
-                    wanted.policies = policies;
-                    self.report(Part::Configuration, None);
-                    self.write(wanted).await;
-                    connection.accept(response).await
-                }
-                Err(error) => {
-                    self.report(Part::Configuration, Some(error.clone()));
-                    connection.reject(response, error).await
-                }
-            };
-            if let Err(error) = answered {
-                return error.to_string();
             }
         }
     }
 
-    /// Logs which fields of a response this limiter does not support, unless the last response had
-    /// the same ones.
-    fn report_unknown(&self, response: &DiscoveryResponse) {
-        let mut found = BTreeSet::new();
-        for resource in &response.resources {
-            unknown::fields(&resource.value, &mut found);
-        }
-        let mut unknown = self.unknown.lock().unwrap_or_else(PoisonError::into_inner);
-        if *unknown != found && !found.is_empty() {
-            let fields = found.iter().map(ToString::to_string).collect::<Vec<_>>();
-            tracing::warn!(
-                server = self.server.url,
-                fields = fields.join(", "),
-                "the management server sends fields that this limiter does not know; they have no effect"
-            );
-        }
-        *unknown = found;
+    /// Puts the limits of a response in force, or rejects it; fails if the connection ended.
+    async fn respond(
+        &self,
+        response: Bytes,
+        connection: &mut Connection,
+        wanted: &mut Wanted,
+    ) -> Result<(), String> {
+        wanted.turn = Instant::now() + TURN;
+        let head = ResponseHead::decode(response.clone()).map_err(|error| error.to_string())?;
+        let answered = match limits(&response) {
+            Ok((policies, notes)) => {
+                wanted.policies = policies;
+                self.lock().notes = notes;
+                self.report(Part::Configuration, None);
+                self.write(wanted).await;
+                connection.accept(head).await
+            }
+            Err(error) => {
+                let error = shortened(error);
+                self.report(Part::Configuration, Some(error.clone()));
+                connection.reject(head, error).await
+            }
+        };
+        answered.map_err(|error| error.to_string())
     }
 
     async fn write(&self, wanted: &mut Wanted) {
         let error = wanted.publisher.publish(&wanted.policies).await.err();
-        wanted.due = error.as_ref().map(|_| Instant::now() + WRITE_AGAIN);
+        wanted.unwritten = error.is_some();
+        wanted.turn = Instant::now() + TURN;
         self.report(Part::Store, error.map(|error| error.to_string()));
     }
 }
 
-/// The policies in a response, or what is wrong with it.
-async fn policies(response: &DiscoveryResponse) -> Result<Vec<Policy>, String> {
-    if response.resources.len() > MAX_RESOURCES {
+/// The policies in a response and notes about them, or what is wrong with it.
+fn limits(response: &Bytes) -> Result<(Vec<Policy>, String), String> {
+    let content = Content::of(response)?;
+    let resources = Resources::decode(response.clone()).map_err(|error| error.to_string())?;
+    if resources.all.len() > MAX_RESOURCES {
         return Err(format!("more than {MAX_RESOURCES} resources"));
     }
-    let mut files = Vec::with_capacity(response.resources.len());
-    for resource in &response.resources {
+    let mut files = Vec::with_capacity(resources.all.len());
+    for resource in resources.all {
         if resource.type_url != TYPE_URL {
             return Err(format!("a resource of another type: {}", resource.type_url));
         }
-        let config = RateLimitConfig::decode(resource.value.clone());
-        let config = config.map_err(|error| error.to_string())?;
-        files.push((config.name.clone(), config.file().to_string()));
+        let config = RateLimitConfig::decode(resource.value).map_err(|error| error.to_string())?;
+        let text = config.file().to_string();
+        files.push((config.name, text));
     }
-    let converting = tokio::task::spawn_blocking(move || {
-        let files = files.iter().map(|(name, text)| File {
-            name,
-            bytes: text.as_bytes(),
-        });
-        converted(&files.collect::<Vec<_>>()).map_err(|error| error.to_string())
+    let files = files.iter().map(|(name, text)| File {
+        name,
+        bytes: text.as_bytes(),
     });
-    converting.await.map_err(|error| error.to_string())?
+    let converted = converted(&files.collect::<Vec<_>>()).map_err(|error| error.to_string())?;
+    let mut notes: Vec<String> = converted.notes.iter().map(ToString::to_string).collect();
+    if !content.unknown.is_empty() {
+        let fields: Vec<String> = content.unknown.iter().map(ToString::to_string).collect();
+        let fields = fields.join(", ");
+        notes.insert(0, format!("unknown fields, which have no effect: {fields}"));
+    }
+    Ok((converted.policies, shortened(notes.join("; "))))
 }

@@ -131,9 +131,9 @@ local function keep(l, ttl)
 end
 
 -- Sets the debt that the next check will read: at most the capacity, or the leased units if they
--- exceed a capacity that was lowered.
+-- exceed a capacity that was lowered. A queue's level is not cut.
 local function as_read_next(b)
-  if b.lease and b.kind <= 3 then
+  if b.lease and b.kind < 3 then
     local leased = math.min(b.algorithm.leased(b) * b.x, 2 ^ 51)
     b.debt = math.max(leased, math.min(b.debt, b.limit * b.x))
   end

@@ -139,7 +139,7 @@ local function refund(l, units, charged_at)
   if kind <= 2 then
     return from_bucket(l, units, charged_at)
   elseif kind == 3 then
-    return l.algorithm.free(l, l.slot) and keep(l)
+    return l.algorithm.free(l, l.slot, true) and keep(l)
   elseif kind <= 5 or kind == 11 then
     return from_fixed_window(l, units, charged_at)
   elseif kind == 6 then

@@ -272,13 +272,15 @@ local function add_free(b, start, stop)
   b.free = free
 end
 
--- Frees slots, each named by 4 numbers and followed by its units; returns whether any was freed.
-function M.free(b, slots)
+-- Frees slots, each named by 4 numbers and followed by its units; returns whether any was freed. A slot
+-- whose start has passed frees nothing, because its request may have started; with `denied` it did not,
+-- and the rest of its time is freed.
+function M.free(b, slots, denied)
   local any = false
   for i = 1, #slots, 5 do
     local since, turn = slots[i + 2], slots[i + 3]
     local start, stop = span_of(b, slots[i], slots[i + 1], slots[i + 4])
-    local free = start and b.named and since == b.since and turn < TURN_MAX and stop <= b.debt
+    local free = start and (start > 0 or denied) and b.named and since == b.since and turn < TURN_MAX and stop <= b.debt
     if free then
       for _, of in ipairs(turns_of(b)) do
         free = free and not (of[3] >= turn and of[1] < stop and start < of[2])

@@ -49,24 +49,30 @@ function M.load(b, text)
   end
   b.seen = generation
   local full = b.limit * b.x
-  if kind == 3 then -- a queue owes nothing beyond its capacity
+  if kind == 3 then -- a queue owes nothing beyond the capacity that it had
     debt, over = debt - over, 0
   end
-  local stored_over = over
-  if over > 0 then
+  local stored, stored_over = debt, over
+  if kind == 3 then
+    -- Nothing is cut to a capacity that was lowered: the requests that the queue holds start nevertheless.
+    debt = parts ~= b.x and adopt_over(b, debt, parts) or math.min(debt, 2 ^ 51)
+    full = math.max(full, debt)
+  elseif over > 0 then
     debt, over = debt - over, adopt_over(b, over, parts)
   end
   if at > now and at - now > math.floor((full + over) / b.y) then
     at = now
-    b.shifted = string.format(STATE, generation, debt + stored_over, at, parts)
+    b.shifted = string.format(STATE, generation, stored, at, parts)
     if stored_over > 0 then
       b.shifted = string.format('%s:o%.0f', b.shifted, stored_over)
     end
   end
-  if parts ~= b.x then
-    debt = adopt(b, debt, parts)
-  elseif debt > full then
-    b.cut = true
+  if kind ~= 3 then
+    if parts ~= b.x then
+      debt = adopt(b, debt, parts)
+    elseif debt > full then
+      b.cut = true
+    end
   end
   if debt > full then
     debt = full

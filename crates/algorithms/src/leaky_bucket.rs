@@ -147,14 +147,10 @@ impl Quota for LeakyBucket {
 
     fn load<'s>(&self, state: Option<&'s State>, now_ms: u64, ttl_ms: u64) -> Loaded<'s, Self> {
         let level = state.and_then(TokenBucket::own);
-        // A queue owes nothing beyond its capacity.
-        let within = level.filter(|_| self.max_delay_ms.is_some());
-        let within = within.map(|level| TokenBucketState {
-            debt: level.debt.saturating_sub(level.over),
-            over: 0,
-            ..*level
-        });
-        let meter = self.meter.load(within.as_ref().or(level), now_ms, ttl_ms);
+        let meter = match level.filter(|_| self.max_delay_ms.is_some()) {
+            Some(level) => self.meter.load_queue(level, now_ms, ttl_ms),
+            None => self.meter.load(level, now_ms, ttl_ms),
+        };
         let slots = self.max_delay_ms.map(|_| self.slots(state, &meter));
         let shifted = meter.shifted.map(|level| match &slots {
             Some(slots) if level.leases.is_none() => {
@@ -285,6 +281,16 @@ impl Quota for LeakyBucket {
             }
         }
         any
+    }
+
+    fn refund_slot(&self, usage: &mut LeakyUsage, slot: &Freed) -> bool {
+        let level = &mut usage.meter.level;
+        let Some(slots) = &mut usage.slots else {
+            return false;
+        };
+        let debt = slots.refund(self.bucket(), level.now_ms, level.debt, slot);
+        level.debt = debt.unwrap_or(level.debt);
+        debt.is_some()
     }
 
     fn edited(&self, usage: &mut LeakyUsage) {

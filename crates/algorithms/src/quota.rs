@@ -101,6 +101,11 @@ pub(crate) trait Quota {
     fn free(&self, _usage: &mut Self::Usage<'_>, _freed: &[Freed]) -> bool {
         false
     }
+    /// Undoes a charge that took a slot, for a request that was denied elsewhere; returns whether
+    /// that changed anything.
+    fn refund_slot(&self, usage: &mut Self::Usage<'_>, slot: &Freed) -> bool {
+        self.free(usage, std::slice::from_ref(slot))
+    }
     /// The slots that were to be renewed and are gone, as a reply has them in the place of a slot.
     fn missing(&self, _usage: &Self::Usage<'_>) -> Option<QueueSlot> {
         None

@@ -2,8 +2,9 @@
 //!
 //! The level of a queue is the end of its last slot. A slot that is freed before it starts is given
 //! to the next request that fits into it, so that starts stay `cost/r` apart; time that has passed
-//! is lost. A request frees a slot by its name, once: a request that gets the same time later has
-//! another *turn* of it.
+//! is lost, and a slot whose start has passed frees nothing, because its request may have started.
+//! A request frees a slot by its name, once: a request that gets the same time later has another
+//! *turn* of it.
 
 use crate::bucket::Bucket;
 use crate::{Freed, QueueSlot};
@@ -207,8 +208,25 @@ impl Slots {
     }
 
     /// Frees a slot of a bucket with this level; returns the level afterwards. `None`: the name
-    /// frees nothing, or its time has passed.
+    /// frees nothing, or its start has passed.
     pub fn free(&mut self, bucket: &Bucket, now_ms: u64, level: u64, freed: &Freed) -> Option<u64> {
+        let span = span_of(bucket, now_ms, &freed.slot, freed.units)?;
+        if span.start == 0 {
+            // Its request has started: another start in its time would be one above the rate.
+            return None;
+        }
+        self.refund(bucket, now_ms, level, freed)
+    }
+
+    /// As [`Self::free`], for a request that was denied elsewhere and never starts: also frees the
+    /// rest of a slot whose start has passed.
+    pub fn refund(
+        &mut self,
+        bucket: &Bucket,
+        now_ms: u64,
+        level: u64,
+        freed: &Freed,
+    ) -> Option<u64> {
         let Freed { slot, units } = *freed;
         let span = span_of(bucket, now_ms, &slot, units)?;
         let given_again = |of: &Turn| of.turn >= slot.turn && of.span.overlaps(span);

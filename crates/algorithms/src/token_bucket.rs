@@ -32,7 +32,7 @@ pub struct TokenBucketState {
     /// Units leased out; `None`: none.
     pub leases: Option<Leases>,
     /// The parts of the debt that were charged beyond the capacity. They drain first, and lowering
-    /// the capacity forgives none of them.
+    /// the capacity forgives none of them. Of a queue 0.
     pub over: u64,
 }
 
@@ -54,6 +54,53 @@ impl TokenBucket {
         Ok(Self {
             bucket: Bucket::new(parameters)?,
         })
+    }
+
+    /// Reads a state that owes `debt` parts of this bucket, `over` of them beyond its capacity.
+    fn read<'s>(
+        &self,
+        state: &TokenBucketState,
+        (debt, over): (u64, u64),
+        now_ms: u64,
+        ttl_ms: u64,
+    ) -> Loaded<'s, Self> {
+        let ahead_ms = state.at_ms.saturating_sub(now_ms);
+        let horizon_ms = self.bucket.horizon_over_ms(over);
+        let horizon_ms = horizon_ms.max(debt / self.bucket.parts_per_ms);
+        let shifted = (ahead_ms > horizon_ms).then(|| TokenBucketState {
+            at_ms: now_ms,
+            leases: state.leases.map(|leases| leases.moved_back(ahead_ms)),
+            ..*state
+        });
+        let state = shifted.as_ref().unwrap_or(state);
+        let clamped_ms = now_ms.max(state.at_ms);
+        let elapsed_ms = clamped_ms - state.at_ms;
+        let debt = self.bucket.drained(debt.min(OWED_MAX), elapsed_ms);
+        let usage = TokenBucketUsage {
+            level: Level::new(&self.bucket, debt, state.leases, clamped_ms, ttl_ms),
+            ahead_ms: clamped_ms - now_ms,
+            over: self.bucket.drained(over, elapsed_ms).min(debt),
+            cut: false,
+        };
+        Loaded { usage, shifted }
+    }
+
+    /// As [`Quota::load`], for the level of a queue. Nothing of it is cut to a capacity that was
+    /// lowered, because the requests that it holds start nevertheless.
+    pub fn load_queue<'s>(
+        &self,
+        state: &TokenBucketState,
+        now_ms: u64,
+        ttl_ms: u64,
+    ) -> Loaded<'s, Self> {
+        // A queue owes nothing beyond the capacity that it had.
+        let state = TokenBucketState {
+            debt: state.debt.saturating_sub(state.over),
+            over: 0,
+            ..*state
+        };
+        let level = self.bucket.adopt_over(state.debt, state.parts_per_unit);
+        self.read(&state, (level, 0), now_ms, ttl_ms)
     }
 }
 
@@ -111,27 +158,13 @@ impl Quota for TokenBucket {
                 shifted: None,
             };
         };
-        let ahead_ms = state.at_ms.saturating_sub(now_ms);
         let over = self.bucket.adopt_over(state.over, state.parts_per_unit);
-        let shifted = (ahead_ms > self.bucket.horizon_over_ms(over)).then(|| TokenBucketState {
-            at_ms: now_ms,
-            leases: state.leases.map(|leases| leases.moved_back(ahead_ms)),
-            ..*state
-        });
-        let state = shifted.as_ref().unwrap_or(state);
-        let clamped_ms = now_ms.max(state.at_ms);
         let level = state.debt.saturating_sub(state.over);
         let owed = self.bucket.adopt(level, state.parts_per_unit) + over;
-        let elapsed_ms = clamped_ms - state.at_ms;
-        let debt = self.bucket.drained(owed.min(OWED_MAX), elapsed_ms);
+        let mut loaded = self.read(state, (owed, over), now_ms, ttl_ms);
         let unit = self.bucket.parts_per_unit;
-        let usage = TokenBucketUsage {
-            level: Level::new(&self.bucket, debt, state.leases, clamped_ms, ttl_ms),
-            ahead_ms: clamped_ms - now_ms,
-            over: self.bucket.drained(over, elapsed_ms).min(debt),
-            cut: level > self.bucket.full() && state.parts_per_unit == unit,
-        };
-        Loaded { usage, shifted }
+        loaded.usage.cut = level > self.bucket.full() && state.parts_per_unit == unit;
+        loaded
     }
 
     fn room(&self, usage: &TokenBucketUsage) -> Option<u64> {

@@ -1,6 +1,7 @@
 //! envoyproxy/ratelimit's configuration: trees of descriptors, one or more files for a domain.
 //!
-//! They become one limit for each descriptor that has a `rate_limit`, and an unlimited one for each
+//! The rules are those of its commit 6bcd4d2f8eda (it has no versions), where a `*` is a wildcard anywhere in a value.
+//! Trees become one limit for each descriptor that has a `rate_limit`, and an unlimited one for each
 //! that has neither a `rate_limit` nor descriptors below it, because such a descriptor keeps less
 //! specific ones from applying.
 

@@ -17,7 +17,7 @@ use hyper::{StatusCode, body::Incoming};
 use policy::{
     Compiled, DESCRIPTOR, Descriptor, MAX_DESCRIPTOR_KEY, Name, Rate, SEVERAL, push_entry,
 };
-use protocol::{ApiError, Check, ErrorCode, OwnUnits, ServiceCheck, ServicePart};
+use protocol::{ApiError, Check, ErrorCode, MAX_ENTRIES, OwnUnits, ServiceCheck, ServicePart};
 use tokio::time::Instant;
 
 use super::{
@@ -46,6 +46,11 @@ pub(super) const SHOULD_RATE_LIMIT: &str =
 
 /// Descriptors of one call.
 const MAX_DESCRIPTORS: usize = 1024;
+
+/// The most that descriptors may weigh which are charged all or nothing, in checks of one token
+/// bucket. They are one check, which no script call can leave to the next one: while it runs, about
+/// two milliseconds, the store answers nobody else.
+const TOGETHER_MAX: usize = 256;
 
 impl Api {
     /// `ShouldRateLimit`.
@@ -114,6 +119,7 @@ impl Api {
         if checks.checks.is_empty() {
             return Ok(answer::of_nothing(request));
         }
+        checks.bounded(policy, now_ms)?;
         let deadline = Instant::now() + self.bounds.store_timeout;
         let ServiceChecks { checks, places } = checks;
         let decided = self.decide(domain, checks, deadline, None).await?;
@@ -151,6 +157,10 @@ fn validate(request: &RateLimitRequest) -> Result<Name, ApiError> {
         let fits = |key: &String| (1..=MAX_DESCRIPTOR_KEY).contains(&key.len());
         if !descriptor.entries.iter().all(|entry| fits(&entry.key)) {
             let message = format!("a key is 1 to {MAX_DESCRIPTOR_KEY} bytes");
+            return Err(refusal::invalid(&field(), message));
+        }
+        if descriptor.entries.len() > MAX_ENTRIES {
+            let message = format!("at most {MAX_ENTRIES} entries in one descriptor");
             return Err(refusal::invalid(&field(), message));
         }
         if let Some(limit) = &descriptor.limit
@@ -253,6 +263,22 @@ impl ServiceChecks {
         for service in self.checks.iter_mut().filter_map(|c| c.service.as_mut()) {
             service.quotas_elsewhere = true;
         }
+    }
+
+    /// Refuses descriptors that together cost the store too much, before any of the call is charged.
+    fn bounded(&self, policy: &Active, now_ms: u64) -> Result<(), ApiError> {
+        for check in &self.checks {
+            let parts = check.service.as_ref().map_or(0, |s| s.parts.len());
+            let weight = policy.weight_together(check, now_ms, TOGETHER_MAX);
+            if parts > 1 && weight > TOGETHER_MAX {
+                let message = format!(
+                    "they are charged all or nothing, and at once they cost the store as much as \
+                     {weight} token buckets; at most {TOGETHER_MAX} in one call"
+                );
+                return Err(refusal::invalid("descriptors", message));
+            }
+        }
+        Ok(())
     }
 }
 

@@ -6,7 +6,7 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use hyper::header::HeaderValue;
 use policy::{Compiled, Policy};
-use protocol::Check;
+use protocol::{Check, ServicePart};
 use store::{ChangesSince, wall_ms};
 use tokio::time::Instant;
 
@@ -134,6 +134,30 @@ impl Active {
             store::script::weight(limit.quota.algorithm(), leased)
         });
         weights.sum::<usize>().max(1)
+    }
+
+    /// What the descriptors of a check of the rate limit service cost the store together, each
+    /// bucket counted; at most `enough` where that is certain without matching them.
+    pub(crate) fn weight_together(&self, check: &Check, now_ms: u64, enough: usize) -> usize {
+        let parts = check.service.iter().flat_map(|service| &service.parts);
+        let buckets = self.compiled.limits().len().max(1);
+        let most = parts.clone().count().saturating_mul(buckets);
+        let most = most.saturating_mul(self.dearest);
+        if most <= enough {
+            return most;
+        }
+        let weight = |part: &ServicePart| {
+            let matching = self.compiled.matching(&part.descriptor, now_ms);
+            let limits = matching.iter().map(|found| found.limit);
+            let charged = limits.filter(|limit| {
+                let replaced = part.rate.is_some() && limit.descriptor.is_some();
+                !replaced && !check.skip.contains(&limit.name)
+            });
+            let weights =
+                charged.map(|limit| store::script::weight(limit.quota.algorithm(), false));
+            weights.sum::<usize>() + usize::from(part.rate.is_some())
+        };
+        parts.map(weight).sum()
     }
 }
 

@@ -132,7 +132,9 @@ impl Domains {
         for (name, domain) in &next {
             let before = known.get(name);
             domain.report(name, before);
-            self.metrics.fault(name, domain.fault.is_some());
+            let fault = domain.fault.as_ref();
+            let reported = fault.is_some_and(|fault| fault.reported);
+            self.metrics.fault(name, reported);
         }
         for (name, before) in known {
             let after = next.get(name);

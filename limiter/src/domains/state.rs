@@ -31,6 +31,9 @@ pub(crate) struct Fault {
     record: Option<Revision>,
     /// When it was tried last.
     tried: Instant,
+    /// Whether operators hear of it. A new domain is listed a moment before its record is written, and
+    /// that is no fault.
+    pub(crate) reported: bool,
 }
 
 impl Domain {
@@ -58,6 +61,8 @@ impl Domain {
             Some(before) if before.message == message => before.since,
             _ => now,
         };
+        let is_new = self.active.is_none() && record.is_none();
+        let reported = !is_new || now.duration_since(since) >= RETRY;
         Self {
             active: self.active,
             fault: Some(Fault {
@@ -65,6 +70,7 @@ impl Domain {
                 since,
                 record: record.cloned(),
                 tried: now,
+                reported,
             }),
         }
     }
@@ -99,7 +105,10 @@ impl Domain {
                 "limits in force"
             );
         }
-        let message = |domain: &Self| domain.fault.as_ref().map(|fault| fault.message.clone());
+        let message = |domain: &Self| {
+            let fault = domain.fault.as_ref().filter(|fault| fault.reported);
+            fault.map(|fault| fault.message.clone())
+        };
         match (message(self), before.and_then(message)) {
             (Some(now), before) if before.as_ref() != Some(&now) => {
                 tracing::error!(domain = %name, fault = now, "the stored limits cannot be used");
@@ -107,5 +116,30 @@ impl Domain {
             (None, Some(_)) => tracing::info!(domain = %name, "the stored limits are good again"),
             _ => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_new_domain_is_no_fault_until_its_record_stays_away() {
+        let reported = |domain: &Domain| domain.fault.as_ref().map(|fault| fault.reported);
+        let missing = || "the record is gone".to_owned();
+        let listed = Domain::default().faulty(missing(), None);
+        assert_eq!(reported(&listed), Some(false));
+        tokio::time::advance(RETRY / 2).await;
+        let listed = listed.faulty(missing(), None);
+        assert_eq!(reported(&listed), Some(false));
+        tokio::time::advance(RETRY / 2).await;
+        assert_eq!(reported(&listed.faulty(missing(), None)), Some(true));
+        // A record that cannot be read is a fault at once.
+        let revision = Revision {
+            number: 1,
+            digest: 1,
+        };
+        let unread = Domain::default().faulty("not JSON".to_owned(), Some(&revision));
+        assert_eq!(reported(&unread), Some(true));
     }
 }

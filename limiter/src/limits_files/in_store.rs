@@ -7,6 +7,7 @@ use tokio::time::{Duration, Instant, sleep};
 use super::{LimitsFiles, POLL, ReadPolicies};
 use crate::{
     domains::Domains,
+    log::shortened,
     rls_config::{Publisher, RlsConfig},
     sighup::Sighup,
 };
@@ -88,6 +89,7 @@ impl LimitsFiles {
 
     /// Records an error, and logs it if it is new.
     fn report(&self, error: Option<String>) {
+        let error = error.map(shortened);
         if self.error() == error {
             return;
         }

@@ -6,19 +6,21 @@ use std::{
     time::Duration,
 };
 
+use bytes::{Buf, Bytes};
 use futures_util::stream::unfold;
 use hyper::http::uri::PathAndQuery;
 use tokio::sync::mpsc;
 use tonic::{
     Status, Streaming,
     client::Grpc,
+    codec::{Codec, DecodeBuf, Decoder},
     transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity},
 };
-use tonic_prost::ProstCodec;
+use tonic_prost::ProstEncoder;
 
 use super::{
     TYPE_URL, XdsServer,
-    messages::{self, DiscoveryRequest, DiscoveryResponse, Node},
+    messages::{self, DiscoveryRequest, Node, ResponseHead},
 };
 
 /// The streaming call of ADS.
@@ -26,7 +28,7 @@ const STREAM: &str =
     "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
 
 /// A larger response ends the connection.
-const MAX_RESPONSE: usize = 16 << 20;
+const MAX_RESPONSE: usize = 8 << 20;
 
 /// How long connecting may take, the TLS handshake included.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -36,9 +38,6 @@ const PING_EVERY: Duration = Duration::from_secs(20);
 
 /// `google.rpc.Code.INVALID_ARGUMENT`
 const INVALID_ARGUMENT: i32 = 3;
-
-/// The longest message of a rejection, in characters.
-const MAX_REASON: usize = 4096;
 
 /// Why responses stopped.
 #[derive(Debug, thiserror::Error)]
@@ -64,9 +63,37 @@ fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
+/// Responses stay bytes until it is counted what they would be decoded to.
+struct Undecoded;
+
+impl Codec for Undecoded {
+    type Encode = DiscoveryRequest;
+    type Decode = Bytes;
+    type Encoder = ProstEncoder<DiscoveryRequest>;
+    type Decoder = Self;
+
+    fn encoder(&mut self) -> Self::Encoder {
+        ProstEncoder::default()
+    }
+
+    fn decoder(&mut self) -> Self {
+        Self
+    }
+}
+
+impl Decoder for Undecoded {
+    type Item = Bytes;
+    type Error = Status;
+
+    fn decode(&mut self, message: &mut DecodeBuf<'_>) -> Result<Option<Bytes>, Status> {
+        let length = message.remaining();
+        Ok(Some(message.copy_to_bytes(length)))
+    }
+}
+
 pub(super) struct Connection {
     requests: mpsc::Sender<DiscoveryRequest>,
-    responses: Streaming<DiscoveryResponse>,
+    responses: Streaming<Bytes>,
     node: Node,
     /// The last accepted version.
     accepted: String,
@@ -96,8 +123,7 @@ impl Connection {
             Some((request, receiver))
         });
         let path = PathAndQuery::from_static(STREAM);
-        let codec = ProstCodec::<DiscoveryRequest, DiscoveryResponse>::default();
-        let response = client.streaming(tonic::Request::new(stream), path, codec);
+        let response = client.streaming(tonic::Request::new(stream), path, Undecoded);
         Ok(Self {
             requests,
             responses: response.await?.into_inner(),
@@ -107,7 +133,7 @@ impl Connection {
     }
 
     /// The next response.
-    pub(super) async fn next(&mut self) -> Result<DiscoveryResponse, ConnectionError> {
+    pub(super) async fn next(&mut self) -> Result<Bytes, ConnectionError> {
         self.responses
             .message()
             .await?
@@ -115,10 +141,7 @@ impl Connection {
     }
 
     /// The limits of this response are in force.
-    pub(super) async fn accept(
-        &mut self,
-        response: DiscoveryResponse,
-    ) -> Result<(), ConnectionError> {
+    pub(super) async fn accept(&mut self, response: ResponseHead) -> Result<(), ConnectionError> {
         self.accepted = response.version_info;
         self.answer(response.nonce, None).await
     }
@@ -126,12 +149,12 @@ impl Connection {
     /// The limits of this response cannot be used.
     pub(super) async fn reject(
         &mut self,
-        response: DiscoveryResponse,
+        response: ResponseHead,
         error: String,
     ) -> Result<(), ConnectionError> {
         let status = messages::Status {
             code: INVALID_ARGUMENT,
-            message: error.chars().take(MAX_REASON).collect(),
+            message: error,
         };
         self.answer(response.nonce, Some(status)).await
     }

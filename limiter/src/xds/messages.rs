@@ -3,7 +3,7 @@
 //!
 //! Field numbers are those of `envoy/service/discovery/v3/discovery.proto` and
 //! `ratelimit/config/ratelimit/v3/rls_conf.proto`. Decoding skips fields not declared here;
-//! [`super::unknown`] has the declared numbers of a configuration and reports others.
+//! [`super::content`] has the declared numbers of a configuration and reports others.
 
 use serde_json::{Map, Value, json};
 
@@ -38,15 +38,20 @@ pub(super) struct Status {
     pub(super) message: String,
 }
 
-/// `envoy.service.discovery.v3.DiscoveryResponse`
+/// `envoy.service.discovery.v3.DiscoveryResponse`, as far as the answer to it needs it.
 #[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct DiscoveryResponse {
+pub(super) struct ResponseHead {
     #[prost(string, tag = "1")]
     pub(super) version_info: String,
-    #[prost(message, repeated, tag = "2")]
-    pub(super) resources: Vec<Any>,
     #[prost(string, tag = "5")]
     pub(super) nonce: String,
+}
+
+/// What a `DiscoveryResponse` contains.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Resources {
+    #[prost(message, repeated, tag = "2")]
+    pub(super) all: Vec<Any>,
 }
 
 /// `google.protobuf.Any`

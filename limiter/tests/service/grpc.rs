@@ -29,10 +29,13 @@ fn field(number: u8, value: &[u8]) -> Vec<u8> {
     out
 }
 
+fn entry(key: &[u8], value: &[u8]) -> Vec<u8> {
+    field(1, &[field(1, key), field(2, value)].concat())
+}
+
 /// A call of one descriptor with one entry.
 fn request(key: &[u8], value: &[u8]) -> Vec<u8> {
-    let entry = [field(1, key), field(2, value)].concat();
-    [field(1, b"shop"), field(2, &field(1, &entry))].concat()
+    [field(1, b"shop"), field(2, &entry(key, value))].concat()
 }
 
 fn framed(message: &[u8]) -> Vec<u8> {
@@ -101,6 +104,12 @@ async fn bad_calls_get_a_status() -> Result<()> {
     let mut cut = good.clone();
     cut.pop();
     let long = Settings::default().max_body;
+    let many = |count: usize| (0..count).map(|n| n.to_string());
+    let entries: Vec<u8> = many(129).flat_map(|n| entry(n.as_bytes(), b"1")).collect();
+    let heavy: Vec<u8> = many(257)
+        .flat_map(|n| field(2, &entry(b"a", n.as_bytes())))
+        .collect();
+    let shop = field(1, b"shop");
     for (what, body, expected) in [
         ("nothing", Vec::new(), 3),
         ("no protobuf", framed(b"\xff\xff\xff"), 3),
@@ -110,7 +119,17 @@ async fn bad_calls_get_a_status() -> Result<()> {
         ("not UTF-8", framed(&request(b"a", b"\xff\xfe")), 3),
         ("a long key", framed(&request(&vec![b'k'; 65_536], b"1")), 3),
         ("a large body", framed(&request(b"a", &vec![b'v'; long])), 8),
-        ("no descriptors", framed(&field(1, b"shop")), 3),
+        ("no descriptors", framed(&shop), 3),
+        (
+            "129 entries",
+            framed(&[shop.clone(), field(2, &entries)].concat()),
+            3,
+        ),
+        (
+            "257 buckets at once",
+            framed(&[shop.clone(), heavy].concat()),
+            3,
+        ),
     ] {
         let (status, message, _) = call(service.data, RATE_LIMIT, None, body).await?;
         assert_eq!(status, expected, "{what}: {message}");

@@ -38,3 +38,4 @@ mod support;
 mod telemetry;
 mod transport;
 mod waiting_checks;
+mod xds;

@@ -345,6 +345,10 @@ async fn other_limits_apply_to_each_descriptor_as_to_a_request() -> Result<()> {
 async fn bad_calls_are_refused_with_the_field() -> Result<()> {
     let service = Service::with("  - {name: a, descriptor: [a], rate: 1/h}\n").await?;
     let many = vec![descriptor(&[("a", "1")]); 1025];
+    let entries = |count: usize| {
+        let keys: Vec<String> = (0..count).map(|n| format!("k{n}")).collect();
+        descriptor(&keys.iter().map(|key| (&**key, "x")).collect::<Vec<_>>())
+    };
     let cases = [
         ("{".to_owned(), "EOF"),
         (json!({"domain": "shop"}).to_string(), "at least one"),
@@ -366,19 +370,67 @@ async fn bad_calls_are_refused_with_the_field() -> Result<()> {
             "a key is 1 to 512 bytes",
         ),
         (
+            json!({"domain": "shop", "descriptors": [entries(129)]}).to_string(),
+            "at most 128 entries",
+        ),
+        (
             json!({"domain": "shop", "descriptors": [{"limit": {"unit": 9}}]}).to_string(),
             "unit",
         ),
         (
             json!({"domain": "shop", "hitsAddend": -1, "descriptors": [{}]}).to_string(),
-            "hitsAddend",
+            "line 1 column",
         ),
     ];
     for (body, words) in cases {
         let reply = service.post("/json", body).send().await?;
         assert_eq!(reply.status, 400, "{words}: {}", reply.text());
-        let _ = words;
+        assert!(reply.text().contains(words), "{words}: {}", reply.text());
     }
+    assert_eq!(codes(&service, &[entries(128)]).await?, "OK: OK 0");
+    Ok(())
+}
+
+/// Envoy sends a handful of descriptors. A thousand would be one script call during which the store
+/// answers nobody else.
+#[tokio::test]
+async fn descriptors_that_weigh_too_much_together_are_refused_and_none_is_charged() -> Result<()> {
+    let service = Service::with(
+        "  - {name: light, descriptor: [light], algorithm: fixed_window, rate: 9/365d}\n  \
+           - {name: heavy, descriptor: [heavy], algorithm: sliding_window_buckets, rate: 9/1h, sub_windows: 1000}\n",
+    )
+    .await?;
+    let of = |key: &str, count: usize| -> Vec<Value> {
+        let one = |n: usize| descriptor(&[(key, &n.to_string())]);
+        (0..count).map(one).collect()
+    };
+    for (key, fitting) in [("light", 256), ("heavy", 15), ("unlimited", 1024)] {
+        let (status, answer) = call(&service, &of(key, fitting)).await?;
+        assert_eq!(status, 200, "{key}: {}", answer["error"]);
+    }
+    let own = with_units(&[("light", "own")], 3);
+    for (key, too_many) in [("light", 257), ("heavy", 16)] {
+        let mut sent = of(key, too_many);
+        sent.insert(0, own.clone());
+        let (status, answer) = call(&service, &sent).await?;
+        assert_eq!(status, 400, "{key}: {}", answer["overallCode"]);
+        assert_eq!(answer["error"]["code"], "invalid_request");
+        assert_eq!(answer["error"]["field"], "descriptors");
+        let message = answer["error"]["message"].as_str().unwrap_or_default();
+        assert!(message.contains("at most 256"), "{message}");
+    }
+    // Only the calls that fitted were charged.
+    for (sent, left) in [(of("light", 1), 7), (of("heavy", 1), 7)] {
+        assert_eq!(codes(&service, &sent).await?, format!("OK: OK {left}"));
+    }
+    let unused = [descriptor(&[("light", "own")])];
+    assert_eq!(codes(&service, &unused).await?, "OK: OK 8");
+    // Descriptors with units of their own are separate checks, which need not share a call.
+    let apart: Vec<_> = (0..300)
+        .map(|n| with_units(&[("light", &format!("apart{n}"))], 1))
+        .collect();
+    let (status, answer) = call(&service, &apart).await?;
+    assert_eq!(status, 200, "{}", answer["error"]);
     Ok(())
 }
 

@@ -93,6 +93,124 @@ async fn valid_edits_take_effect_and_invalid_ones_do_not() -> Result<()> {
     Ok(())
 }
 
+/// Without the file, the domain would be deleted.
+#[tokio::test]
+async fn an_entry_that_is_no_file_keeps_the_last_good_limits() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let at = |name: &str| folder.path().join(name);
+    fs::write(at("api.yml"), API)?;
+    fs::write(at("shop.yaml"), shop(10))?;
+    let store = open(&StoreUrl::Memory, Options::default())?;
+    let service = Service::ready_on(store, followed(folder.path(), true)).await?;
+    quota_becomes(&service, 10).await?;
+    for (words, name, target) in [
+        ("No such file", "shop.yaml", "nowhere.yaml"),
+        ("symbolic links", "shop.yaml", "shop.yaml"),
+        ("not a file", "folder.yaml", "."),
+    ] {
+        symlink(target, at(".next"))?;
+        fs::rename(at(".next"), at(name))?;
+        error_becomes(&service, Some(words)).await?;
+        error_becomes(&service, Some(name)).await?;
+        quota_becomes(&service, 10).await?;
+        if name == "shop.yaml" {
+            fs::write(at(".next"), shop(10))?;
+            fs::rename(at(".next"), at(name))?;
+        } else {
+            fs::remove_file(at(name))?;
+        }
+        error_becomes(&service, None).await?;
+    }
+    Ok(())
+}
+
+/// The rules that its README explains, by examples of the same shapes.
+#[tokio::test]
+async fn the_documented_rules_of_envoyproxy_ratelimit_hold() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let day = |n: u32| format!("rate_limit: {{unit: day, requests_per_unit: {n}}}");
+    let list = [
+        ("two", format!(
+            "[{{key: kind, value: ads, descriptors: [{{key: to, {}}}]}}, {{key: to, {}}}]",
+            day(1), day(3)
+        )),
+        ("three", format!("[{{key: ip, {}}}, {{key: ip, value: 50.0.0.5, {}}}]", day(2), day(0))),
+        ("four", format!("[{{key: a, value: x, {}}}]", day(0))),
+        ("five", format!("[{{key: ldap, rate_limit: {{unlimited: true}}}}, {{key: azure, {}}}]", day(1))),
+        ("six", format!(
+            "[{{key: service, descriptors: [{{key: user, value: a, shadow_mode: true, {}}}, {{key: user, value: b, {}}}]}}]",
+            day(1), day(1)
+        )),
+        ("seven", "[{key: k1, value: v1, descriptors: [{key: user, rate_limit: {name: narrow, unit: day, requests_per_unit: 1}}]}, \
+             {key: k2, value: v2, descriptors: [{key: user, rate_limit: {replaces: [{name: narrow}], unit: day, requests_per_unit: 9}}]}]".to_owned()),
+        ("nine", format!(
+            "[{{key: v, value: value*, {0}}}, {{key: p, value: /api/*/do, {0}}}, {{key: r, value: /a/*/b/*/c, {0}}}]",
+            day(0)
+        )),
+        ("eleven", format!(
+            "[{{key: files, value: files/*, share_threshold: true, {0}}}, {{key: alone, value: alone/*, {0}}}, \
+              {{key: mid, value: m*d, share_threshold: true, {0}}}]",
+            day(2)
+        )),
+    ];
+    for (domain, descriptors) in &list {
+        let text = format!("domain: {domain}\ndescriptors: {descriptors}\n");
+        fs::write(folder.path().join(format!("{domain}.yaml")), text)?;
+    }
+    let store = open(&StoreUrl::Memory, Options::default())?;
+    let service = Service::ready_on(store, followed(folder.path(), true)).await?;
+    // A call of descriptors with `;` between, and whether it is over a limit.
+    let calls = [
+        ("two", "kind=ads,to=1;to=1", "OK"),
+        ("two", "kind=ads,to=1;to=2", "OVER_LIMIT"),
+        ("two", "kind=ads,to=2;to=2", "OK"),
+        ("two", "to=1", "OK"),
+        ("three", "ip=50.0.0.1", "OK"),
+        ("three", "ip=50.0.0.5", "OVER_LIMIT"),
+        ("four", "a=x,b=y", "OK"),
+        ("four", "a=x", "OVER_LIMIT"),
+        ("five", "ldap=x", "OK"),
+        ("five", "ldap=x", "OK"),
+        ("five", "azure=x", "OK"),
+        ("five", "azure=x", "OVER_LIMIT"),
+        ("six", "service=s,user=a", "OK"),
+        ("six", "service=s,user=a", "OK"),
+        ("six", "service=s,user=b", "OK"),
+        ("six", "service=s,user=b", "OVER_LIMIT"),
+        ("seven", "k1=v1,user=u;k2=v2,user=u", "OK"),
+        ("seven", "k1=v1,user=u;k2=v2,user=u", "OK"),
+        ("seven", "k1=v1,user=u", "OK"),
+        ("seven", "k1=v1,user=u", "OVER_LIMIT"),
+        ("nine", "v=value1", "OVER_LIMIT"),
+        ("nine", "v=other", "OK"),
+        ("nine", "p=/api/123/do", "OVER_LIMIT"),
+        ("nine", "p=/api/123/undo/", "OK"),
+        ("nine", "r=/a/1/b/2/c", "OVER_LIMIT"),
+        ("nine", "r=/a/1/b/c", "OK"),
+        ("eleven", "files=files/a", "OK"),
+        ("eleven", "files=files/b", "OK"),
+        ("eleven", "files=files/c", "OVER_LIMIT"),
+        ("eleven", "alone=alone/a", "OK"),
+        ("eleven", "alone=alone/a", "OK"),
+        ("eleven", "alone=alone/b", "OK"),
+        ("eleven", "mid=m1d", "OK"),
+        ("eleven", "mid=m2d", "OK"),
+        ("eleven", "mid=m3d", "OVER_LIMIT"),
+    ];
+    for (nth, (domain, descriptors, expected)) in calls.into_iter().enumerate() {
+        let descriptors = descriptors.split(';').map(|entries| {
+            let entries = entries.split(',').filter_map(|entry| entry.split_once('='));
+            let entries = entries.map(|(key, value)| json!({"key": key, "value": value}));
+            json!({"entries": entries.collect::<Vec<_>>()})
+        });
+        let call = json!({"domain": domain, "descriptors": descriptors.collect::<Vec<_>>()});
+        let reply = service.post("/json", call.to_string()).send().await?;
+        let answer = reply.json()?;
+        assert_eq!(answer["overallCode"], expected, "{nth}: {call}: {answer}");
+    }
+    Ok(())
+}
+
 /// As a kubelet updates a mounted volume: a new folder, and one link swapped.
 #[tokio::test]
 async fn a_swapped_volume_is_read_as_a_whole() -> Result<()> {

@@ -116,7 +116,7 @@ pub(super) fn refund<Q: Quota>(
         && match charge.slot {
             Some(slot) => {
                 let units = charge.units;
-                quota.free(&mut usage, &[Freed { slot, units }])
+                quota.refund_slot(&mut usage, &Freed { slot, units })
             }
             None => quota.refund(&mut usage, charge.at_ms, charge.units),
         };

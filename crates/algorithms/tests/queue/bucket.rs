@@ -5,12 +5,19 @@ use algorithms::{Algorithm, Decision, Freed, Kind, LeaseAsk, Parameters};
 
 pub const START_MS: u64 = 1_763_000_040_000;
 
+/// So many a second, held for so long at most.
+pub fn queue_of(units: u64, max_delay_ms: u64) -> Parameters {
+    Parameters {
+        max_delay_ms: Some(max_delay_ms),
+        ..Parameters::new(Kind::LeakyBucket, units, 1000)
+    }
+}
+
 /// Twenty a second, so that slots are 50 ms apart.
 pub fn queue() -> Algorithm {
     Algorithm::new(&Parameters {
         burst: Some(100),
-        max_delay_ms: Some(3000),
-        ..Parameters::new(Kind::LeakyBucket, 20, 1000)
+        ..queue_of(20, 3000)
     })
     .unwrap()
 }
@@ -19,8 +26,7 @@ pub fn queue() -> Algorithm {
 pub fn sevenths() -> Bucket {
     Bucket::of(&Parameters {
         burst: Some(20),
-        max_delay_ms: Some(2000),
-        ..Parameters::new(Kind::LeakyBucket, 7, 1000)
+        ..queue_of(7, 2000)
     })
 }
 
@@ -28,8 +34,7 @@ pub fn sevenths() -> Bucket {
 pub fn long_queue() -> (Bucket, Vec<Freed>) {
     let queue = Parameters {
         burst: Some(2000),
-        max_delay_ms: Some(2000),
-        ..Parameters::new(Kind::LeakyBucket, 1000, 1000)
+        ..queue_of(1000, 2000)
     };
     Bucket::of(&queue).filled(1000)
 }

@@ -1,8 +1,8 @@
 //! Delays and waits with freed time.
 
-use algorithms::Freed;
+use algorithms::{Charged, Freed, Parameters};
 
-use crate::bucket::{Bucket, START_MS, sevenths};
+use crate::bucket::{Bucket, START_MS, queue_of, sevenths};
 
 #[test]
 fn no_slot_starts_later_than_the_longest_delay() {
@@ -106,19 +106,62 @@ fn slots_of_a_fractional_rate_stay_exact() {
 }
 
 #[test]
-fn a_slot_that_has_begun_frees_what_is_left_of_it() {
+fn a_slot_whose_start_has_passed_frees_nothing() {
+    // The request of the fourth slot, from 428 4/7 ms, has started.
+    for later_ms in [429, 500, 571] {
+        let (mut bucket, slots) = sevenths().filled(7);
+        bucket.now_ms += later_ms;
+        assert_eq!(bucket.free(&slots[3..4]), 1000 - later_ms);
+        // With the rest of it the slot behind it would begin at once.
+        bucket.free(&slots[4..5]);
+        assert_eq!(bucket.take(1).0, 572 - later_ms);
+    }
+    let (mut bucket, slots) = sevenths().filled(7);
+    bucket.now_ms += 572;
+    assert_eq!(bucket.free(&slots[3..5]), 428);
+    // Nor does one that starts at once, whose request was never held.
+    let (mut bucket, slots) = Bucket::with(1);
+    assert_eq!(bucket.free(&slots), 50);
+}
+
+#[test]
+fn a_client_that_frees_what_it_has_used_gets_no_more_than_the_rate() {
+    let mut bucket = Bucket::of(&Parameters {
+        burst: Some(10),
+        ..queue_of(1, 5000)
+    });
+    let mut starts = Vec::new();
+    for _ in 0..2000 {
+        let (decision, slot) = bucket.ask(1, &[]);
+        if decision.allowed && decision.delay_ms == 0 {
+            starts.push(bucket.now_ms - START_MS);
+        }
+        bucket.ask(0, slot.as_slice());
+        bucket.now_ms += 1;
+    }
+    assert!(starts == [0, 1000], "{} starts", starts.len());
+}
+
+/// A check that another node of a Cluster denies has not started, whatever the time.
+#[test]
+fn a_denied_request_frees_the_rest_of_a_slot_whose_start_has_passed() {
     let (mut bucket, slots) = sevenths().filled(7);
     bucket.now_ms += 500;
-    // 500 of its 1000 parts, and the whole slot behind it.
-    bucket.free(&slots[3..4]);
+    let stored = bucket.stored.as_mut().unwrap();
+    let charge = Charged {
+        at_ms: START_MS,
+        units: 1,
+        lease_ttl_ms: 0,
+        slot: slots.get(3).map(|of| of.slot),
+    };
+    stored.state = bucket
+        .algorithm
+        .refund(&stored.state, bucket.now_ms, &charge);
+    // 500 of its 1000 parts are left: less than a unit, until the slot behind it is freed.
     assert_eq!(bucket.ask(0, &[]).0.remaining, 16);
     bucket.free(&slots[4..5]);
     assert_eq!(bucket.take(1).0, 0);
     assert_eq!(bucket.take(1).0, 500);
-    // A slot that is over frees nothing.
-    let (mut bucket, slots) = sevenths().filled(7);
-    bucket.now_ms += 572;
-    assert_eq!(bucket.free(&slots[3..4]), 428);
 }
 
 #[test]

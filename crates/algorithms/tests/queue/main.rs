@@ -11,6 +11,7 @@ extern crate wasm_test;
 
 mod bucket;
 mod delays;
+mod edits;
 mod intervals;
 mod names;
 mod turns;

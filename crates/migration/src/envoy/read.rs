@@ -117,14 +117,10 @@ fn check(item: &Field<'_>, found: &Descriptor, reading: &mut Reading) {
         errors.add(&item.path, place, "a descriptor needs a `key`");
     }
     let composite = found.composite_key();
-    if found.share_threshold && !composite.ends_with('*') {
+    if found.share_threshold && !composite.contains('*') {
         let path = Path::Field(&item.path, "share_threshold");
         errors
-            .add(
-                &path,
-                place,
-                "only values that end with `*` can share a threshold",
-            )
+            .add(&path, place, "only values with a `*` can share a threshold")
             .push_hint("a key without a value: leave the entry out of the descriptor instead");
     }
 }

@@ -18,7 +18,7 @@ pub struct RateLimitConfig {
 pub struct Descriptor {
     /// The key of the entry.
     pub key: String,
-    /// Its value; a `*` at the end matches any rest, and an empty value matches any value.
+    /// Its value; each `*` matches any text, and an empty value matches any value.
     pub value: String,
     /// Its position, if it was read from a file.
     pub place: Option<Place>,

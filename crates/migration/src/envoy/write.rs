@@ -169,13 +169,15 @@ impl<'c> Walk<'_, 'c> {
     }
 
     fn note(&mut self, descriptor: &Descriptor) {
-        let stars = descriptor.value.trim_end_matches('*');
-        if stars.contains('*') {
-            let message = format!("a `*` inside `{}` stands for any text", descriptor.value);
+        if descriptor.key.contains('*') {
+            let message = format!(
+                "the `*` in the key `{}` stands only for itself",
+                descriptor.key
+            );
             self.reading
                 .changed
                 .add(&Path::Root, descriptor.place, message)
-                .push_hint("envoyproxy/ratelimit takes a `*` for a wildcard only at the end");
+                .push_hint("envoyproxy/ratelimit takes it for a wildcard, as in a value");
         }
         if descriptor.rate_limit.is_none() && descriptor.shadow_mode {
             let message = "`shadow_mode` has no effect without a `rate_limit` beside it";
