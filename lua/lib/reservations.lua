@@ -1,15 +1,24 @@
 -- Units reserved for requests whose responses state the cost.
 -- Twin of crates/algorithms/src/reservations.rs, which has the argument.
 --
--- State, beside the bucket's: a hash. Field "h":
--- "<generation>:<kind>:<x>:<y>:<count>:<void>", then ";<number>:<least debt since, parts>" for some.
+-- State, beside the bucket's: a hash. Field "h": "<generation>:<kind>:<x>:<y>:<count>:<void>".
 -- Field "<(number - 1) % 1000>", for each of the latest: "<number>:<secret>:<units>:<ms>:<1 if settled, else 0>".
+-- Of a bucket, as doubles: field "s", a number and a sum for each chunk of fifty reservations that has a sum;
+-- field "c<chunk % 21>", the parts of each reservation of a chunk.
+--
+-- The least debt since a reservation is the sum of its own parts and those of all older ones. Debt that drains
+-- takes the parts of the youngest; units that are given back take those of their reservation, then of the next
+-- older. The sums are there so that an operation reads one chunk at most: in the others, parts are taken off the
+-- sum, and off their youngest reservations when they are next read.
 --
 -- c (l.costs): key, secret (-1: nothing is reserved), settle (number, secret, reserved, units of each), and
---    once read count, void, leasts ({ number, debt }), records (those that changed, by field)
+--    once read count, void, sums (chunk, sum, chunk, sum, oldest first), owed (all of them), records (those that
+--    changed, by field), chunks (lists of parts that were read, by chunk)
 
-local RECORDS, SETTLE_WITHIN_MS, LEASTS_MAX = 1000, 600000, 16
-local HEAD = '^(%d+):(%d+):(%d+):(%d+):(%d+):(%d+)(.*)$'
+local RECORDS, SETTLE_WITHIN_MS = 1000, 600000
+local CHUNK, CHUNK_FIELDS = 50, 21 -- the records lie in so many chunks at most
+local DOUBLES = '<' .. string.rep('d', CHUNK)
+local HEAD = '^(%d+):(%d+):(%d+):(%d+):(%d+):(%d+)$'
 local RECORD = '^(%d+):(%d+):(%d+):(%d+):([01])$'
 
 -- With its kind and x, the unit in which a limit counts.
@@ -17,44 +26,71 @@ local function second_unit(l)
   return (l.kind == 7 or l.kind == 8) and l.y or 0
 end
 
--- Lowers the stored least debts to the current debt.
-local function lower_leasts(c, debt)
-  local kept = 0
-  while c.leasts[kept + 1] and c.leasts[kept + 1][2] < debt do
-    kept = kept + 1
+-- Takes parts off the sums, from that at a position down.
+local function take_sums(c, position, parts)
+  local sums = c.sums
+  c.owed = c.owed - parts
+  for i = position, 2, -2 do
+    local taken = math.min(parts, sums[i])
+    sums[i], parts = sums[i] - taken, parts - taken
+    if sums[i] == 0 then
+      table.remove(sums, i)
+      table.remove(sums, i - 1)
+    end
+    if parts == 0 then
+      return
+    end
   end
-  if c.leasts[kept + 1] then
-    c.leasts[kept + 1][2] = debt
+end
+
+-- The parts of the reservations of the chunk whose sum is at a position: what was taken off the sum since is taken
+-- off the youngest.
+local function parts_of(c, position)
+  local chunk, beyond = c.sums[position - 1], -c.sums[position]
+  local list = c.chunks[chunk]
+  if not list then
+    local text = call('HGET', c.key, string.format('c%.0f', chunk % CHUNK_FIELDS))
+    list = text and #text == 8 * CHUNK and { struct.unpack(DOUBLES, text) } or {}
+    c.chunks[chunk], list[CHUNK + 1] = list, nil
   end
-  for i = #c.leasts, kept + 2, -1 do
-    c.leasts[i] = nil
+  for i = 1, CHUNK do
+    list[i] = list[i] or 0
+    beyond = beyond + list[i]
   end
+  for i = CHUNK, 1, -1 do
+    if beyond <= 0 then
+      break
+    end
+    local taken = math.min(beyond, list[i])
+    list[i], beyond = list[i] - taken, beyond - taken
+  end
+  return list
 end
 
 local function read_reservations(l, key)
   local c = l.costs
-  c.key, c.count, c.void, c.leasts, c.records = key, 0, 0, {}, {}
-  local text = held(redis.pcall('HGET', key, 'h'))
-  if type(text) == 'table' then
+  c.key, c.count, c.void, c.sums, c.owed, c.records, c.chunks = key, 0, 0, {}, 0, {}, {}
+  local found = held(redis.pcall('HMGET', key, 'h', 's'))
+  if found.err then
     call('DEL', key) -- of another type: not ours
   end
-  local generation, kind, x, y, count, void, rest
-  if type(text) == 'string' then
-    generation, kind, x, y, count, void, rest = string.match(text, HEAD)
-  end
+  local generation, kind, x, y, count, void = string.match(found[1] or '', HEAD)
   if generation then
     c.count, c.void = count + 0, void + 0
     local other = l.seen ~= 0 and l.seen ~= generation + 0
     if kind + 0 ~= l.kind or x + 0 ~= l.x or y + 0 ~= second_unit(l) or other or l.cut or l.shifted then
       c.void = c.count
-    else
-      for number, debt in string.gmatch(rest, ';(%d+):(%d+)') do
-        c.leasts[#c.leasts + 1] = { number + 0, debt + 0 }
+    elseif l.kind <= 3 and found[2] and #found[2] % 16 == 0 then
+      local doubles = #found[2] / 8
+      c.sums = { struct.unpack('<' .. string.rep('d', doubles), found[2]) }
+      c.sums[doubles + 1] = nil -- the position after them
+      for i = 2, doubles, 2 do
+        c.owed = c.owed + c.sums[i]
       end
     end
   end
-  if l.kind <= 3 then
-    lower_leasts(c, l.debt)
+  if l.kind <= 3 and c.owed > l.debt then
+    take_sums(c, #c.sums, c.owed - l.debt)
   end
 end
 
@@ -98,30 +134,35 @@ local function give_back(l, number, units, at)
     local back = at <= now and uncount(l, units, at) or 0
     return back, back > 0
   end
-  local leasts, known = l.costs.leasts, nil
-  for i = 1, #leasts do
-    known = leasts[i][1] <= number and leasts[i] or known
+  local c, chunk, nth = l.costs, math.ceil(number / CHUNK), (number - 1) % CHUNK + 1
+  local below, own, least = 0, nil, 0 -- the positions of older sums and of its own, and the least debt
+  for i = 2, #c.sums, 2 do
+    if c.sums[i - 1] < chunk then
+      below, least = i, least + c.sums[i]
+    elseif c.sums[i - 1] == chunk then
+      own = i
+    end
   end
-  if not known then
-    return 0, false
+  local list = own and parts_of(c, own)
+  for i = 1, list and nth or 0 do
+    least = least + list[i]
   end
-  local least = known[2]
   local parts = math.min(units * l.x, least)
   local leased = l.algorithm.leased and l.algorithm.leased(l) or 0
   l.debt = math.max(l.debt - parts, math.min(leased * l.x, 2 ^ 51))
-  local kept = {}
-  for i = 1, #leasts do
-    local other = leasts[i]
-    if other[1] > number then
-      other[2] = other[2] - parts
-    else
-      other[2] = math.min(other[2], least - parts)
-    end
-    if #kept == 0 or kept[#kept][2] < other[2] then
-      kept[#kept + 1] = other
+  local rest = parts
+  for i = list and nth or 0, 1, -1 do
+    local taken = math.min(rest, list[i])
+    list[i], rest = list[i] - taken, rest - taken
+  end
+  if own then
+    c.sums[own], c.owed = c.sums[own] - (parts - rest), c.owed - (parts - rest)
+    if c.sums[own] == 0 then
+      table.remove(c.sums, own)
+      table.remove(c.sums, own - 1)
     end
   end
-  l.costs.leasts = kept
+  take_sums(c, below, rest)
   return math.floor(parts / l.x), parts > 0
 end
 
@@ -162,20 +203,20 @@ end
 local function reserve(l, units)
   local c = l.costs
   c.count = c.count + 1
-  local leasts = c.leasts
-  if l.kind <= 3 then
-    leasts[#leasts + 1] = { c.count, l.debt }
-    if #leasts > LEASTS_MAX then
-      -- Drops the one least above the one before: its reservations get that much less back.
-      local before, place, least = 0, 1, 2 ^ 53
-      for i = 1, #leasts do
-        if leasts[i][2] - before < least then
-          place, least = i, leasts[i][2] - before
-        end
-        before = leasts[i][2]
-      end
-      table.remove(leasts, place)
+  local sums, parts = c.sums, l.kind <= 3 and l.debt - c.owed or 0
+  if parts > 0 then
+    local chunk = math.ceil(c.count / CHUNK)
+    if sums[#sums - 1] ~= chunk then
+      sums[#sums + 1], sums[#sums + 2], c.chunks[chunk] = chunk, 0, {}
     end
+    local list, nth = parts_of(c, #sums), (c.count - 1) % CHUNK + 1
+    list[nth], sums[#sums], c.owed = parts, sums[#sums] + parts, c.owed + parts
+  end
+  -- Of chunks without records only the sum counts, and that for all of them.
+  while sums[3] and sums[3] * CHUNK <= c.count - RECORDS do
+    sums[4] = sums[2] + sums[4]
+    table.remove(sums, 1)
+    table.remove(sums, 1)
   end
   c.records[string.format('%.0f', (c.count - 1) % RECORDS)] =
     string.format('%.0f:%.0f:%.0f:%.0f:0', c.count, c.secret, units, now)
@@ -189,12 +230,21 @@ local function store_reservations(l, used)
     return
   end
   local generation = used and l.generation or l.seen
-  local parts =
-    { string.format('%.0f:%.0f:%.0f:%.0f:%.0f:%.0f', generation, l.kind, l.x, second_unit(l), c.count, c.void) }
-  for i = 1, #c.leasts do
-    parts[i + 1] = string.format(';%.0f:%.0f', c.leasts[i][1], c.leasts[i][2])
+  local fields = { 'h',
+    string.format('%.0f:%.0f:%.0f:%.0f:%.0f:%.0f', generation, l.kind, l.x, second_unit(l), c.count, c.void) }
+  if l.kind <= 3 then
+    fields[3], fields[4] = 's', ''
+    if c.sums[1] then
+      fields[4] = struct.pack('<' .. string.rep('d', #c.sums), unpack(c.sums))
+    end
   end
-  local fields = { 'h', table.concat(parts) }
+  for i = 1, #c.sums, 2 do
+    local list = c.chunks[c.sums[i]]
+    if list then
+      fields[#fields + 1] = string.format('c%.0f', c.sums[i] % CHUNK_FIELDS)
+      fields[#fields + 1] = struct.pack(DOUBLES, unpack(list, 1, CHUNK))
+    end
+  end
   for field, text in pairs(c.records) do
     fields[#fields + 1], fields[#fields + 2] = field, text
   end

@@ -15,8 +15,6 @@ use crate::quota::{Loaded, Quota};
 pub const RESERVATIONS_MAX: u64 = 1000;
 /// For how long a reservation may be settled, in milliseconds.
 pub const SETTLE_WITHIN_MS: u64 = 600_000;
-/// For how many reservations a bucket stores the least debt since.
-const LEASTS_MAX: usize = 16;
 
 /// The reservations of one bucket. Absent means none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,7 +27,9 @@ pub struct Reservations {
     count: u64,
     /// Reservations up to this number are void: the bucket forgave debt, or its clock was wrong.
     void: u64,
-    /// The least debt since some of them, in parts: oldest first, both numbers rising.
+    /// The least debt since each of them that has a record, in parts: oldest first, both numbers rising.
+    /// One that is absent has the least debt of the one before. The script stores the differences, most
+    /// of which an operation need not read.
     leasts: Vec<Least>,
     /// The latest, each at its number modulo [`RESERVATIONS_MAX`].
     records: Vec<Record>,
@@ -155,8 +155,12 @@ impl Reservations {
         if let Some(debt) = quota.debt(usage) {
             let debt = debt.parts;
             self.leasts.push(Least { number, debt });
-            self.drop_one();
         }
+        // Nothing asks for the least debt since a reservation without a record.
+        let forgotten = number.saturating_sub(RESERVATIONS_MAX);
+        let older = |least: &Least| least.number <= forgotten + 1;
+        let needless = self.leasts.partition_point(older).saturating_sub(1);
+        self.leasts.drain(..needless);
         let record = Record {
             number,
             secret,
@@ -174,22 +178,6 @@ impl Reservations {
     fn place(&mut self, number: u64) -> Option<&mut Record> {
         let place = number.checked_sub(1)? % RESERVATIONS_MAX;
         self.records.get_mut(usize::try_from(place).ok()?)
-    }
-
-    /// If there are too many least debts, drops the one that lies least above the one before: its
-    /// reservations get that much less back.
-    fn drop_one(&mut self) {
-        if self.leasts.len() <= LEASTS_MAX {
-            return;
-        }
-        let (mut before, mut place, mut least) = (0, 0, u64::MAX);
-        for (at, Least { debt, .. }) in self.leasts.iter().enumerate() {
-            if debt - before < least {
-                (place, least) = (at, debt - before);
-            }
-            before = *debt;
-        }
-        self.leasts.remove(place);
     }
 
     /// Replaces reservations by true costs.

@@ -133,6 +133,14 @@ function commands.HGET(key, field)
   return entry and entry.hash[field] or false
 end
 
+function commands.HMGET(key, ...)
+  local found = { ... }
+  for i, field in ipairs(found) do
+    found[i] = commands.HGET(key, field)
+  end
+  return found
+end
+
 function commands.HSET(key, ...)
   local entry = value(key, 'hash') or { kind = 'hash', hash = {} }
   keys[key] = entry
@@ -252,7 +260,7 @@ function commands.ZCARD(key)
   return #ranged(key, '-inf', '+inf')
 end
 
-local READS = { ZSCORE = true, ZRANGEBYSCORE = true, ZRANGE = true, ZCOUNT = true, ZCARD = true, TIME = true, GET = true, LLEN = true, LINDEX = true, LRANGE = true, HGETALL = true, HGET = true }
+local READS = { ZSCORE = true, ZRANGEBYSCORE = true, ZRANGE = true, ZCOUNT = true, ZCARD = true, TIME = true, GET = true, LLEN = true, LINDEX = true, LRANGE = true, HGETALL = true, HGET = true, HMGET = true }
 
 local function call(name, ...)
   local command = assert(commands[name], 'ERR unknown command ' .. name)
