@@ -1,8 +1,11 @@
 //! The activity that limiters report: decisions over a span of time.
 
+use std::time::Duration;
+
 use clap::ValueEnum;
 use policy::Name;
 use store::{ActivitySummary, Resolution};
+use tokio::time::{Instant, sleep};
 
 pub use insight::{
     Rate,
@@ -54,11 +57,36 @@ impl Span {
     }
 }
 
+/// Until a decision of this moment is in the store: a proxy reports once a second, and so does the
+/// limiter that receives its report.
+const REPORTED_AFTER: Duration = Duration::from_millis(2500);
+
+/// The time between two reads until then.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
+
 impl Session<'_> {
     /// The activity of a domain, as all limiters report it.
     pub async fn activity(&self, domain: &Name, span: Span) -> Result<ActivitySummary, Error> {
         let (stretch, span_ms) = span.slots();
         let observed = self.store.activity(domain, stretch, span_ms).await;
         observed.map_err(|error| self.failed(&error))
+    }
+
+    /// The activity of a domain as soon as it has what was asked for. If it has not, decisions of
+    /// this moment are waited for, since they are reported a little later.
+    pub async fn activity_with(
+        &self,
+        domain: &Name,
+        span: Span,
+        has: impl Fn(&ActivitySummary) -> bool,
+    ) -> Result<ActivitySummary, Error> {
+        let reported = Instant::now() + REPORTED_AFTER;
+        loop {
+            let observed = self.activity(domain, span).await?;
+            if has(&observed) || Instant::now() >= reported {
+                return Ok(observed);
+            }
+            sleep(POLL_INTERVAL).await;
+        }
     }
 }

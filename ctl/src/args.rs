@@ -52,6 +52,11 @@ pub struct Global {
     pub quiet: bool,
 }
 
+/// A duration in milliseconds, for flags.
+pub fn millis(text: &str) -> Result<u64, String> {
+    policy::parse_duration(text).map_err(|error| error.to_string())
+}
+
 /// How results are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {

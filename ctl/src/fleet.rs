@@ -17,11 +17,11 @@ use crate::{
 };
 
 /// The time between two reads of the fleet while an edit spreads. Limiters report once a second.
-const POLL_INTERVAL: Duration = Duration::from_millis(100);
+pub const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A proxy contacts its limiter several times a second. One without a call for this long has most
 /// likely stopped, and `--wait` does not wait for it.
-const SILENT_AFTER_MS: u64 = 3000;
+pub const SILENT_AFTER_MS: u64 = 3000;
 
 /// The most names in one message.
 const NAMED_MAX: usize = 5;

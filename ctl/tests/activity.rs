@@ -8,10 +8,11 @@ use std::{
     io::{BufRead, BufReader},
     process::{Child, Stdio},
     sync::Arc,
+    time::Duration,
 };
 
 use anyhow::{Context, Result};
-use harness::Engine;
+use harness::{Engine, until};
 use policy::Name;
 use protocol::{DecidedBy, Outcome};
 use store::{
@@ -19,6 +20,8 @@ use store::{
     Resolution, Store, open,
 };
 use support::{Server, cases, rlctl, schema};
+
+const PATIENCE: Duration = Duration::from_secs(20);
 
 fn name(text: &str) -> Name {
     text.parse().expect("a name")
@@ -145,6 +148,30 @@ fn nothing_told_is_said() -> Result<()> {
     cases.env("RLCTL_REDIS", server.url());
     cases.case("tests/activity/nothing/*.trycmd");
     cases.run();
+    Ok(())
+}
+
+/// A denial of half a second ago is on its way: the proxy and the limiter report once a second.
+#[test]
+#[ignore = "needs a server"]
+fn a_denial_that_is_not_reported_yet_is_shown() -> Result<()> {
+    let server = server(Engine::Valkey)?;
+    let url = server.url();
+    let arguments = ["--redis", &url, "denials", "-d", "user=alice"];
+    let runtime = runtime()?;
+    let before = runtime.block_on(server.hashes_read()).context("reads")?;
+    let (mut showing, mut lines) = follow(&arguments)?;
+    runtime.block_on(async {
+        let store = store(&server).await?;
+        // A minute has twelve slots.
+        let has_read = async || (server.hashes_read().await? > before + 12).then_some(());
+        until("it has read the activity", PATIENCE, has_read).await?;
+        let now_ms = store.estimated_now_ms();
+        let denied = vec![bucket("per-user", b"alice", 1, Outcome::Denied, now_ms)];
+        report(&store, "web-1:8090/00aa", &noted(denied)).await
+    })?;
+    assert!(lines.any(|line| line.contains("user=alice")));
+    assert!(showing.wait()?.success());
     Ok(())
 }
 

@@ -62,6 +62,32 @@ fn read_all(child: &mut Child) -> Result<(ExitStatus, String)> {
 }
 
 #[test]
+#[ignore = "needs a server"]
+fn a_server_that_starts_can_be_waited_for() -> Result<()> {
+    let listener = TcpListener::bind(("127.0.0.1", 0))?;
+    let port = listener.local_addr()?.port();
+    let url = format!("redis://127.0.0.1:{port}");
+    let waiting = rlctl(&["--redis", &url, "ping", "--wait=20s"])
+        .stdout(Stdio::piped())
+        .spawn()?;
+    // The first attempt fails; the server starts after it.
+    drop(listener.accept()?);
+    drop(listener);
+    let dir = tempfile::TempDir::new()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let program = Engine::Valkey.program()?;
+    let server = harness::Redis::start(&program, port, dir.path());
+    let server = runtime.block_on(server)?;
+    let output = waiting.wait_with_output()?;
+    drop(server);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("answers in"));
+    Ok(())
+}
+
+#[test]
 fn a_server_that_is_not_there_is_said_at_once_and_by_name() -> Result<()> {
     let port = harness::free_port()?;
     let url = format!("redis://:s3cret@127.0.0.1:{port}");

@@ -230,3 +230,46 @@ fn who_lacks_an_edit_is_named() -> Result<()> {
     cases.run();
     Ok(())
 }
+
+#[test]
+#[ignore = "needs a server"]
+fn a_proxy_that_is_running_can_be_waited_for() -> Result<()> {
+    let server = Server::start(Engine::Valkey, &[])?;
+    let url = server.url();
+    let run = |arguments: &[&str]| {
+        rlctl(&["--redis", &url, "--domain", "shop"])
+            .args(arguments)
+            .output()
+    };
+    assert!(run(&["set-limit", "a", "--rate", "1/s"])?.status.success());
+    let nobody = run(&["list-proxies", "--wait=100ms"])?;
+    let said = String::from_utf8(nobody.stderr)?;
+    assert_eq!(nobody.status.code(), Some(9), "{said}");
+    assert!(
+        said.contains("after 100 ms no proxy has the limits"),
+        "{said}"
+    );
+
+    let output = runtime()?.block_on(async {
+        let store = store(&server)?;
+        let now = revision(&store).await;
+        // One that has the limits, and has ended.
+        let ended = || proxy("ended", None, now.as_ref(), 2000);
+        report(&store, "web-1:8090/00aa", now.as_ref(), vec![ended()]).await?;
+        let before = server.hashes_read().await.context("reads")?;
+        let mut waiting = rlctl(&["--redis", &url, "list-proxies", "--wait=20s"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        let has_read = async || (server.hashes_read().await? > before + 10).then_some(());
+        until("it has read the fleet", PATIENCE, has_read).await?;
+        assert!(waiting.try_wait()?.is_none(), "no proxy is running");
+        let started = vec![ended(), proxy("new", None, now.as_ref(), 0)];
+        report(&store, "web-1:8090/00aa", now.as_ref(), started).await?;
+        anyhow::Ok(waiting.wait_with_output()?)
+    })?;
+    let said = String::from_utf8(output.stderr)?;
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(String::from_utf8(output.stdout)?.contains("new"), "{said}");
+    Ok(())
+}

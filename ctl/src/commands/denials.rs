@@ -6,7 +6,7 @@ use std::{collections::HashMap, time::Duration};
 
 use clap::Args;
 use policy::Name;
-use store::{BucketActivity, Overrides};
+use store::{ActivitySummary, BucketActivity, Overrides};
 use tokio::time::sleep;
 
 use crate::{
@@ -61,7 +61,12 @@ impl Denials {
         if self.follow {
             return self.follow(&session, domain, &wanted).await;
         }
-        let observed = session.activity(domain, Span::Minute).await?;
+        let denied = |observed: &ActivitySummary| {
+            let mut buckets = observed.activity.buckets.iter();
+            buckets.any(|bucket| bucket.last.is_some() && self.wants(&wanted, bucket))
+        };
+        let observed = session.activity_with(domain, Span::Minute, denied);
+        let observed = observed.await?;
         let mut rows = self.rows(&wanted, observed.activity.buckets, observed.now_ms);
         rows.sort_by_key(|row| std::cmp::Reverse(row.at_ms));
         if observed.covered_ms == 0 {
@@ -104,16 +109,18 @@ impl Denials {
     }
 
     fn rows(&self, pairs: &[Pair], buckets: Vec<BucketActivity>, now_ms: u64) -> Vec<Row> {
-        let wanted = |bucket: &BucketActivity| {
-            self.limit
-                .as_ref()
-                .is_none_or(|name| bucket.limit.as_str() == name)
-                && pairs.iter().all(|pair| has(bucket, pair))
-        };
-        let buckets = buckets.into_iter().filter(wanted);
+        let buckets = buckets.into_iter();
+        let buckets = buckets.filter(|bucket| self.wants(pairs, bucket));
         buckets
             .filter_map(|bucket| Row::of(bucket, now_ms))
             .collect()
+    }
+
+    fn wants(&self, pairs: &[Pair], bucket: &BucketActivity) -> bool {
+        self.limit
+            .as_ref()
+            .is_none_or(|name| bucket.limit.as_str() == name)
+            && pairs.iter().all(|pair| has(bucket, pair))
     }
 }
 

@@ -6,14 +6,15 @@ use clap::Args;
 use policy::{Name, Revision};
 use serde::Serialize;
 use store::{Fleet, HeadState};
+use tokio::time::{Instant, sleep};
 
 use crate::{
-    args::{Global, examples},
+    args::{Global, examples, millis},
     error::Error,
     exit::Exit,
-    fleet::{is_current, limiter_name, proxy_name},
+    fleet::{POLL_INTERVAL, SILENT_AFTER_MS, is_current, limiter_name, proxy_name},
     printer::Printer,
-    render::{Page, Table, View, age},
+    render::{Page, Table, View, age, duration},
     session::Session,
 };
 
@@ -23,30 +24,81 @@ use crate::{
     "rlctl list-proxies"
     "rlctl list-proxies --domain shop -o wide"
     "rlctl list-proxies -o json | jq '.[] | select(.state != \"current\")'"
+    "rlctl list-proxies --wait=1m               # until a proxy has the limits"
 ))]
-pub struct ListProxies {}
+pub struct ListProxies {
+    /// Wait until a proxy that is running has the limits, and no limiter or proxy is behind, this
+    /// long at most [default: 5s].
+    #[arg(
+        long,
+        value_name = "TIME",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "5s",
+        value_parser = millis
+    )]
+    wait: Option<u64>,
+}
 
 impl ListProxies {
     /// Lists the limiters and proxies that reported in the last 10 s.
     pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
         let session = Session::open(global, printer)?;
-        let store = &session.store;
-        let fleet = store.fleet().await;
-        let fleet = fleet.map_err(|error| session.failed(&error))?;
-        let heads = store.heads().await;
-        let heads = heads.map_err(|error| session.failed(&error))?;
-        let in_force = heads.into_iter().filter_map(|head| match head.state {
-            HeadState::Live(revision) => Some((head.domain, revision)),
-            _ => None,
-        });
-        let mut rows = rows(&fleet, &in_force.collect());
-        if let Some(domain) = session.named_domain() {
-            rows.retain(|row| row.domain == domain.as_str());
+        let started = Instant::now();
+        let elapsed_ms = || u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        loop {
+            let (fleet, rows) = read(&session).await?;
+            let in_force = self.wait.is_none() || are_in_force(&rows, elapsed_ms());
+            if !in_force && self.wait.is_some_and(|wait_ms| elapsed_ms() < wait_ms) {
+                sleep(POLL_INTERVAL).await;
+                continue;
+            }
+            say_if_none(&session, &fleet, &rows);
+            printer.data(&Report(rows))?;
+            return match self.wait {
+                Some(wait_ms) if !in_force => Err(not_in_force(wait_ms)),
+                _ => Ok(Exit::Done),
+            };
         }
-        say_if_none(&session, &fleet, &rows);
-        printer.data(&Report(rows))?;
-        Ok(Exit::Done)
     }
+}
+
+/// The fleet, and its rows of the domain that was named, or of all.
+async fn read(session: &Session<'_>) -> Result<(Fleet, Vec<Row>), Error> {
+    let fleet = session.store.fleet().await;
+    let fleet = fleet.map_err(|error| session.failed(&error))?;
+    let heads = session.store.heads().await;
+    let heads = heads.map_err(|error| session.failed(&error))?;
+    let in_force = heads.into_iter().filter_map(|head| match head.state {
+        HeadState::Live(revision) => Some((head.domain, revision)),
+        _ => None,
+    });
+    let mut rows = rows(&fleet, &in_force.collect());
+    if let Some(domain) = session.named_domain() {
+        rows.retain(|row| row.domain == domain.as_str());
+    }
+    Ok((fleet, rows))
+}
+
+/// Whether a proxy that was seen in the last `since_ms` has the limits, and nobody is behind. One that
+/// ended shortly before is still listed, so it must have polled since the command began.
+fn are_in_force(rows: &[Row], since_ms: u64) -> bool {
+    let is_behind = |row: &Row| {
+        row.heard_ms_ago <= SILENT_AFTER_MS && ["starting", "behind"].contains(&row.state)
+    };
+    let has_them = |row: &Row| {
+        row.kind == Kind::Proxy && row.state == "current" && row.heard_ms_ago < since_ms
+    };
+    !rows.iter().any(is_behind) && rows.iter().any(has_them)
+}
+
+fn not_in_force(wait_ms: u64) -> Error {
+    let message = format!(
+        "after {} no proxy has the limits, or not every limiter and proxy has them",
+        duration(wait_ms)
+    );
+    Error::new(Exit::Behind, message)
+        .hint("a proxy polls the domain of its filter's configuration; does Envoy run with it?")
 }
 
 fn say_if_none(session: &Session<'_>, fleet: &Fleet, rows: &[Row]) {

@@ -4,7 +4,7 @@ mod view;
 
 use clap::Args;
 use policy::Name;
-use store::Overrides;
+use store::{ActivitySummary, Overrides};
 
 use crate::{
     activity::Span,
@@ -53,7 +53,9 @@ impl Stats {
         };
         let limits: Vec<&Name> = policy.limits.iter().map(|limit| &limit.name).collect();
         let limits: Vec<&Name> = limits.into_iter().filter(wanted).collect();
-        let observed = session.activity(&policy.domain, self.over).await?;
+        let reported = |observed: &ActivitySummary| observed.covered_ms > 0;
+        let observed = session.activity_with(&policy.domain, self.over, reported);
+        let observed = observed.await?;
         let proxies = session.proxies(&policy.domain, limits.iter().copied());
         let proxies = proxies.await?;
         if observed.covered_ms == 0 {

@@ -3,6 +3,8 @@
 use clap::Args;
 use store::Signature;
 
+use crate::args::millis;
+
 /// What every edit takes.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Edit options")]
@@ -53,11 +55,6 @@ impl EditArgs {
             reason: self.reason.clone(),
         }
     }
-}
-
-/// A duration in milliseconds, for flags.
-fn millis(text: &str) -> Result<u64, String> {
-    policy::parse_duration(text).map_err(|error| error.to_string())
 }
 
 fn user_at_host() -> String {

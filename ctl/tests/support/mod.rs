@@ -40,6 +40,18 @@ impl Server {
         self.redis.port()
     }
 
+    /// Runs a command of the server.
+    pub async fn command(&self, words: &[&str]) -> Result<String> {
+        self.redis.command(words).await
+    }
+
+    /// How many hashes the server's clients have read.
+    pub async fn hashes_read(&self) -> Option<u64> {
+        let stats = self.command(&["INFO", "commandstats"]).await.ok()?;
+        let calls = stats.split("cmdstat_hgetall:calls=").nth(1)?;
+        calls.split(',').next()?.parse().ok()
+    }
+
     pub fn process(&self) -> &Process {
         self.redis.process()
     }
