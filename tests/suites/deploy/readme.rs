@@ -10,9 +10,6 @@ use harness::Programs;
 
 use crate::checks::{file, passes, text};
 
-/// The ports of background programs, by the first word of their command.
-const PORTS: [(&str, u16); 3] = [("valkey-server", 6379), ("limiter", 8090), ("envoy", 10000)];
-
 /// The port of the reader's own service.
 const SERVICE: u16 = 8080;
 
@@ -64,7 +61,12 @@ fn release(programs: &Programs, dir: &Path) {
     let slow = envoy.replace("\"timeout\": \"20ms\"", "\"timeout\": \"2s\"");
     assert_ne!(slow, envoy);
     std::fs::write(folder.join("envoy.yaml"), slow).unwrap();
-    let archive = format!("{name}-{}-linux.tar.gz", std::env::consts::ARCH);
+    // Where `cargo xtask dist` leaves it.
+    std::fs::create_dir_all(dir.join("target/artifacts")).unwrap();
+    let archive = format!(
+        "target/artifacts/{name}-{}-linux.tar.gz",
+        std::env::consts::ARCH
+    );
     let mut tar = Command::new("tar");
     passes(tar.current_dir(dir).args(["czf", &archive, name]));
     std::fs::remove_dir_all(folder).unwrap();
@@ -72,31 +74,15 @@ fn release(programs: &Programs, dir: &Path) {
     std::fs::write(dir.join("www/api/hello"), "hello").unwrap();
 }
 
-/// The lines as a script. It prints each line before it runs it; each must succeed, and a background
-/// program must listen before the next line.
+/// The lines as a script that prints each line before it runs it; each must succeed.
 fn script(lines: &[String]) -> String {
     let mut script = String::new();
-    let wait = |port: u16| {
-        format!(
-            "for _ in $(seq 300); do (: <>/dev/tcp/127.0.0.1/{port}) 2>/dev/null && break; sleep 0.1; done\n"
-        )
-    };
-    script.push_str(&wait(SERVICE));
     for line in lines {
         let shown = line.replace('\'', "'\\''");
         let _ = writeln!(script, "echo; echo '@@ {shown}'");
         let command = line.split(" #").next().unwrap().trim_end();
         if command.ends_with('&') {
-            let name = command.split(' ').next().unwrap();
-            let (_, port) = PORTS.iter().find(|(program, _)| *program == name).unwrap();
-            let _ = write!(script, "{command}\n{}", wait(*port));
-            if name == "envoy" {
-                // Envoy has the limits shortly after it listens.
-                script.push_str(
-                    "for _ in $(seq 300); do curl -si -H 'x-user-id: first' 127.0.0.1:10000/api/hello | \
-                     grep -qi ^ratelimit && break; sleep 0.1; done\n",
-                );
-            }
+            let _ = writeln!(script, "{command}");
         } else {
             let _ = writeln!(script, "{command} || {{ echo \"@@ FAILED $?\"; exit 1; }}");
         }
@@ -104,9 +90,9 @@ fn script(lines: &[String]) -> String {
     script
 }
 
-/// Runs the lines as a new user, with the user's service running.
-fn run(programs: &Programs, lines: &[String], dir: &Path) -> Output {
-    std::fs::write(dir.join("commands.sh"), script(lines)).unwrap();
+/// Runs a script as a new user pastes it, with the user's service running.
+fn run(programs: &Programs, script: &str, dir: &Path) -> Output {
+    std::fs::write(dir.join("commands.sh"), script).unwrap();
     let folders = [&programs.valkey, &programs.envoy].map(|program| program.parent().unwrap());
     let path = std::env::join_paths(
         folders
@@ -117,7 +103,8 @@ fn run(programs: &Programs, lines: &[String], dir: &Path) -> Output {
         "python3 -c \"$LOOPBACK\" || exit 9
 python3 -m http.server {SERVICE} --bind 127.0.0.1 --directory www > service.log 2>&1 &
 service=$!
-env -i PATH=\"$READER\" HOME=\"$PWD\" LANG=C.UTF-8 timeout 400 bash commands.sh 2>&1
+for _ in $(seq 300); do (: <>/dev/tcp/127.0.0.1/{SERVICE}) 2>/dev/null && break; sleep 0.1; done
+env -i PATH=\"$READER\" HOME=\"$PWD\" LANG=C.UTF-8 timeout 400 bash < commands.sh 2>&1
 status=$?
 kill $service
 exit $status"
@@ -159,7 +146,7 @@ fn the_commands_of_the_readme_and_the_docs_index_work() {
     let programs = Programs::from_env().unwrap();
     let dir = tempfile::tempdir().unwrap();
     release(&programs, dir.path());
-    let output = run(&programs, &all, dir.path());
+    let output = run(&programs, &script(&all), dir.path());
     let printed = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(
         output.status.success() && !printed.contains("@@ FAILED"),
@@ -180,6 +167,64 @@ fn the_commands_of_the_readme_and_the_docs_index_work() {
         said(&printed, "rlctl history").contains("REVISION"),
         "{printed}"
     );
+}
+
+/// The blocks of a kind, as they are printed.
+fn blocks(document: &str, fence: &str) -> Vec<String> {
+    let fence = format!("{fence}\n");
+    let parts = document.split(&fence).skip(1);
+    parts
+        .map(|part| part.split("```").next().unwrap().to_owned())
+        .collect()
+}
+
+/// A race would show at least once: nothing here waits but the commands themselves.
+#[test]
+fn the_first_blocks_of_the_readme_work_each_time_they_are_pasted() {
+    if unshare().is_none() {
+        println!("skipped: no network namespace can be made here");
+        return;
+    }
+    let readme = blocks(&text("README.md"), "```sh");
+    let [install, first, next] = &readme[..] else {
+        panic!("{readme:?}");
+    };
+    let (first_part, curl) = first.trim_end().rsplit_once('\n').unwrap();
+    assert!(curl.starts_with("curl "), "{curl}");
+    assert!(
+        next.starts_with("rlctl inspect") && next.contains("\nrlctl denials\n"),
+        "{next}"
+    );
+    let pasted = format!(
+        "{install}{first_part}\necho '@@ first'\n{curl}\necho\necho '@@ again'\n{curl}\necho\necho '@@ next'\n{next}"
+    );
+    let programs = Programs::from_env().unwrap();
+    for _ in 0..4 {
+        let dir = tempfile::tempdir().unwrap();
+        release(&programs, dir.path());
+        let output = run(&programs, &pasted, dir.path());
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(
+            output.status.success() && !printed.contains("error"),
+            "{printed}"
+        );
+        let statuses = |part: &str| -> Vec<String> {
+            let line = said(&printed, part).lines().nth(1).unwrap();
+            line.split_whitespace().map(str::to_owned).collect()
+        };
+        let denied = |statuses: &[String]| statuses.iter().filter(|s| *s == "429").count();
+        let pasted_first = statuses("first");
+        assert_eq!(pasted_first.len(), 40, "{printed}");
+        assert_eq!(pasted_first[..20], ["200"; 20], "{printed}");
+        assert!(denied(&pasted_first) >= 15, "{printed}");
+        // A unit comes back every three seconds.
+        assert!(denied(&statuses("again")) >= 30, "{printed}");
+        let next = said(&printed, "next");
+        assert!(
+            next.contains("of 20") && next.contains("user=alice  "),
+            "{printed}"
+        );
+    }
 }
 
 /// Other commands build from the sources, which takes long; the task runner's own tests cover them.
