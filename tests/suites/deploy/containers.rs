@@ -51,11 +51,12 @@ fn images_are_of_this_version() {
         "deploy/kubernetes/kustomization.yaml",
         "deploy/kubernetes/base/kustomization.yaml",
         "deploy/kubernetes/base/limiter.yaml",
-        "deploy/kubernetes/base/load-scripts.yaml",
         "deploy/kubernetes/components/envoy-gateway/gateway.yaml",
         "deploy/kubernetes/components/gitops/rlctl.yaml",
         "deploy/kubernetes/components/istio/gateway.yaml",
         "deploy/kubernetes/components/istio/sidecar.yaml",
+        "deploy/kubernetes/components/istio/traffic-extension.yaml",
+        "deploy/kubernetes/components/istio/waypoint.yaml",
     ] {
         assert!(
             text(path).contains(&version),

@@ -47,24 +47,6 @@ fn command(programs: &Programs, pod: &Value, dir: &Path) -> Command {
     command
 }
 
-/// The limiter's user may load scripts, and the Job uses no other user.
-#[tokio::test]
-async fn the_job_loads_the_scripts_as_the_limiters_user() {
-    let programs = Programs::from_env().unwrap();
-    let (store, dir, port) = (
-        TempDir::new().unwrap(),
-        TempDir::new().unwrap(),
-        free_port().unwrap(),
-    );
-    let _valkey = valkey::start(&programs, port, store.path()).await;
-    let mut job = command(&programs, &pod("Job", "load-scripts"), dir.path());
-    let url = format!("redis://limiter:one@127.0.0.1:{port}");
-    let output = job.env("RLCTL_REDIS", url).output().unwrap();
-    assert!(output.status.success(), "{output:?}");
-    let said = String::from_utf8(output.stdout).unwrap();
-    assert!(said.contains("check") && !said.contains(" no "), "{said}");
-}
-
 /// A `ConfigMap` as the kubelet mounts it: files of root, readable by all, behind `..data`.
 fn mount(dir: &Path, version: u32, limits: &str) {
     let folder = format!("..{version}");

@@ -28,6 +28,56 @@ fn plugins() -> Vec<Value> {
     plugins
 }
 
+/// The `TrafficExtension`s, as the plugins that say the same.
+fn extensions(file: &str) -> Vec<Value> {
+    let mut extensions = documents(&format!("{FOLDER}/{file}.yaml"));
+    extensions.retain(|doc| doc["kind"] == "TrafficExtension");
+    for extension in &mut extensions {
+        let spec = extension["spec"].as_object_mut().unwrap();
+        let wasm = spec.remove("wasm").unwrap();
+        spec.extend(wasm.as_object().unwrap().clone());
+        extension["kind"] = json!("WasmPlugin");
+    }
+    extensions
+}
+
+#[test]
+fn traffic_extensions_say_what_wasm_plugins_say() {
+    let by_namespace = |mut all: Vec<Value>| {
+        all.sort_by_key(|doc| doc["metadata"]["namespace"].to_string());
+        all
+    };
+    assert_eq!(
+        by_namespace(extensions("traffic-extension")),
+        by_namespace(plugins())
+    );
+}
+
+/// The waypoint that the extension targets is there, and the secret's token reaches its proxies.
+#[test]
+fn the_waypoint_has_the_filter_and_the_token() {
+    let file = [format!("{FOLDER}/waypoint.yaml")];
+    let gateway = named(&file, "Gateway", "waypoint");
+    let filter = extensions("waypoint").remove(0);
+    assert_eq!(
+        filter["metadata"]["namespace"],
+        gateway["metadata"]["namespace"]
+    );
+    let target = &filter["spec"]["targetRefs"][0];
+    assert_eq!(target["kind"], gateway["kind"]);
+    assert_eq!(target["name"], gateway["metadata"]["name"]);
+    let settings = &gateway["spec"]["infrastructure"]["parametersRef"];
+    let settings = named(&file, "ConfigMap", settings["name"].as_str().unwrap());
+    let merged = settings["data"]["deployment"].as_str().unwrap();
+    let merged: Value = serde_saphyr::from_str(merged).unwrap();
+    let proxy = &merged["spec"]["template"]["spec"]["containers"][0];
+    assert_eq!(proxy["name"], "istio-proxy");
+    let variable = &filter["spec"]["vmConfig"]["env"][0]["name"];
+    assert_eq!(proxy["env"][0]["name"], *variable);
+    let config = &filter["spec"]["pluginConfig"];
+    assert_eq!(config["limiter"]["token_env"], *variable);
+}
+
 /// Includes resources that a kustomization only names.
 #[test]
 fn every_resource_is_one_of_istios() {
@@ -37,7 +87,7 @@ fn every_resource_is_one_of_istios() {
 
 #[test]
 fn every_plugins_configuration_is_one_of_the_filters() {
-    for plugin in plugins() {
+    for plugin in plugins().into_iter().chain(extensions("waypoint")) {
         let config = Config::from_json(plugin["spec"]["pluginConfig"].to_string().as_bytes());
         let config = config.unwrap_or_else(|problems| panic!("{problems}"));
         let limiter = &config.limiter;
@@ -92,7 +142,7 @@ fn callers_may_use_every_path_of_a_limiter() {
         let path = code.strip_prefix("POST ").or(code.strip_prefix("GET "))?;
         path.split('?')
             .next()
-            .filter(|path| path.starts_with("/v1/"))
+            .filter(|path| path.starts_with("/v1/") || path.starts_with("/ratelimiter.v1."))
     });
     let called: BTreeSet<&str> = called.collect();
     assert!(called.contains("/v1/check"), "{called:?}");
@@ -165,9 +215,15 @@ const AT: At<'_> = At {
 const ROUTER: &str = "router~10.0.0.1~gateway-1.istio-ingress~istio-ingress.svc.cluster.local";
 const SIDECAR: &str = "sidecar~10.0.0.2~orders-1.shop~shop.svc.cluster.local";
 
+const WAYPOINT: &str = "waypoint~10.0.0.3~waypoint-1.shop~shop.svc.cluster.local";
+
 async fn answers(plugin: &str, node: &str, direction: &str) -> Vec<u16> {
     let plugin = documents(&format!("{FOLDER}/{plugin}.yaml")).remove(0);
-    let running = Running::start(as_istio_does(&plugin, node, direction), AT, &[]).await;
+    answers_of(&plugin, node, direction).await
+}
+
+async fn answers_of(plugin: &Value, node: &str, direction: &str) -> Vec<u16> {
+    let running = Running::start(as_istio_does(plugin, node, direction), AT, &[]).await;
     statuses(&running.get("alice"), 6).await
 }
 
@@ -187,6 +243,12 @@ async fn the_sidecars_plugin_limits_what_comes_in() {
 #[tokio::test]
 async fn the_sidecars_plugin_lets_out_what_goes_out() {
     assert_eq!(answers("sidecar", SIDECAR, "OUTBOUND").await, [200; 6]);
+}
+
+#[tokio::test]
+async fn the_waypoints_extension_limits_what_comes_in() {
+    let filter = extensions("waypoint").remove(0);
+    assert_eq!(answers_of(&filter, WAYPOINT, "INBOUND").await, LIMITED);
 }
 
 #[test]

@@ -54,12 +54,8 @@ fn limiters_and_rlctl_may_reach_the_store() {
     let from = &valkey["spec"]["ingress"][0]["from"][0]["podSelector"]["matchExpressions"][0];
     let key = from["key"].as_str().unwrap();
     let allowed = from["values"].as_array().unwrap();
-    for (kind, name) in [
-        ("Deployment", "limiter"),
-        ("Deployment", "limits"),
-        ("Job", "load-scripts"),
-    ] {
-        let template = resource(kind, name)["spec"]["template"].clone();
+    for name in ["limiter", "limits"] {
+        let template = resource("Deployment", name)["spec"]["template"].clone();
         assert!(
             template["spec"]["containers"][0]["env"][0]["valueFrom"]["secretKeyRef"].is_object()
         );

@@ -10,6 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::checks::{fails, file, named, text};
+use crate::kustomize::resource;
 
 const MANIFEST: &str = "deploy/kubernetes/components/redis/valkey.yaml";
 const USERS: &str = "deploy/kubernetes/components/redis/users.acl";
@@ -67,18 +68,11 @@ async fn limiters_and_operators_have_what_they_need_and_a_restart_loses_nothing(
     let programs = Programs::from_env().unwrap();
     let (dir, port) = (TempDir::new().unwrap(), free_port().unwrap());
     let valkey = start(&programs, port, dir.path()).await;
-    for arguments in [
-        &["load-scripts"][..],
-        &[
-            "apply",
-            "-f",
-            file("limits.yaml").to_str().unwrap(),
-            "--yes",
-        ],
-    ] {
-        let output = rlctl(&programs, port, arguments);
-        assert!(output.status.success(), "{output:?}");
-    }
+    // Nobody loads the scripts: the limiter's user may, and a limiter does.
+    let limits = file("limits.yaml");
+    let apply = ["apply", "-f", limits.to_str().unwrap(), "--yes"];
+    let output = rlctl(&programs, port, &apply);
+    assert!(output.status.success(), "{output:?}");
     // Doctor finds no problem: data is persisted, and nothing is evicted.
     let doctor = rlctl(&programs, port, &["doctor"]);
     assert_eq!(doctor.status.code(), Some(0), "{doctor:?}");
@@ -150,4 +144,41 @@ fn valkey_does_not_start_with_the_shipped_placeholder_passwords() {
 fn the_valkey_pods_group_can_read_its_files() {
     let context = &pod()["securityContext"];
     assert_eq!(context["fsGroup"], context["runAsGroup"]);
+}
+
+/// Each command that the manual runs in a pod may do what it does, as that pod's user of the store.
+#[tokio::test]
+async fn commands_in_pods_have_the_permissions_that_they_need() {
+    let programs = Programs::from_env().unwrap();
+    let (dir, port) = (TempDir::new().unwrap(), free_port().unwrap());
+    let _valkey = start(&programs, port, dir.path()).await;
+    let limits = file("limits.yaml");
+    let apply = ["apply", "-f", limits.to_str().unwrap(), "--yes"];
+    assert!(rlctl(&programs, port, &apply).status.success());
+    let manual = text("docs/deploy.md");
+    let commands = manual.lines().filter_map(|line| {
+        let rest = line.strip_prefix("kubectl -n ratelimit exec deploy/")?;
+        rest.split_once(" -- rlctl ")
+    });
+    let mut run = 0;
+    for (deployment, command) in commands {
+        let secret = &resource("Deployment", deployment)["spec"]["template"]["spec"]["containers"]
+            [0]["env"][0]["valueFrom"]["secretKeyRef"]["name"];
+        let login = match secret.as_str().unwrap() {
+            "limiter-store" => "limiter:one",
+            "rlctl-store" => "rlctl:two",
+            other => panic!("{other}"),
+        };
+        let output = Command::new(&programs.rlctl)
+            .args(command.split(' '))
+            .env("RLCTL_REDIS", format!("redis://{login}@127.0.0.1:{port}"))
+            .output()
+            .unwrap();
+        // `doctor` may find that no limiter runs here.
+        let done =
+            output.status.success() || (command, output.status.code()) == ("doctor", Some(1));
+        assert!(done, "{deployment}: {command}: {output:?}");
+        run += 1;
+    }
+    assert!(run >= 6, "{run}");
 }
