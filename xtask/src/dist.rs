@@ -180,7 +180,7 @@ struct Parts<'a> {
 }
 
 /// The download for users without a container engine: the programs, the filter, example
-/// configurations, the manual.
+/// configurations, the Helm chart, the manual.
 fn for_a_machine(
     workspace: &Workspace,
     release: &Release,
@@ -211,6 +211,18 @@ fn for_a_machine(
     for file in ["limiter.service", "limiter.env"] {
         let unit = text(&format!("deploy/systemd/{file}"))?;
         add(&format!("systemd/{file}"), 0o644, unit.as_bytes());
+    }
+    let chart = workspace.root.join("deploy/helm");
+    for folder in ["", "files", "templates"] {
+        for entry in std::fs::read_dir(chart.join(folder))? {
+            let path = entry?.path();
+            // The manifests are links to their only copies, which this follows.
+            if path.is_file() {
+                let name = path.strip_prefix(&chart)?;
+                let bytes = std::fs::read(&path)?;
+                add(&format!("helm/{}", name.display()), 0o644, &bytes);
+            }
+        }
     }
     for (path, bytes) in parts.docs.iter().chain(parts.legal) {
         add(path, 0o644, bytes);

