@@ -42,6 +42,11 @@ fn pair(domain: &str) -> (Value, Vec<String>) {
 
 /// A stage with the pair and this service.
 async fn stage(domain: &str, service: &Service) -> Stage {
+    stage_behind(claims(), domain, service).await
+}
+
+/// The same, behind another filter.
+async fn stage_behind(first: Value, domain: &str, service: &Service) -> Stage {
     let (descriptors, items) = pair(domain);
     let items: Vec<&str> = items.iter().map(String::as_str).collect();
     let port = service.port;
@@ -50,7 +55,7 @@ async fn stage(domain: &str, service: &Service) -> Stage {
         .config(move |config| {
             let config = serve_from(config, port, false);
             config
-                .http_filters(|filters| filters.insert(0, claims()))
+                .http_filters(|filters| filters.insert(0, first.clone()))
                 .unwrap()
         })
         .may_use(port)
@@ -261,5 +266,106 @@ async fn plans_limit_by_claim_and_addresses_regardless_of_the_key() {
             "{plan} {key}: {policy}"
         );
         assert!(policy.contains("\"per-address\""), "{policy}");
+    }
+}
+
+/// The page's text about a pair, up to the next pair.
+fn recipe(domain: &str) -> &'static str {
+    let named = format!("\"domain\": \"{domain}\"");
+    let mut recipes = PAGE.split("```json\n").skip(1);
+    recipes.find(|recipe| recipe.contains(&named)).unwrap()
+}
+
+/// Sends the requests of a recipe as a reader types them, and compares what they print with the page.
+async fn answers_as_the_page_says(domain: &str) {
+    let answers = vec![
+        ("/v1/chat/completions", whole("200 OK", CHAT)),
+        ("/login?account=eve", vec![plain("401 No", &[], b"")]),
+        ("/login", whole("200 OK", "")),
+        ("/search", whole("200 OK", "")),
+        ("/export/2026", whole("200 OK", "")),
+        ("/batch/7", whole("200 OK", "")),
+        ("/orders", whole("200 OK", "")),
+    ];
+    let service = Service::start(answers).await;
+    let recipe = recipe(domain);
+    let filter = recipe.split("```yaml envoy\n").nth(1).map(|block| {
+        let block = block.split("```").next().unwrap();
+        serde_saphyr::from_str::<Value>(block).unwrap()
+    });
+    let stage = stage_behind(filter.unwrap_or_else(claims), domain, &service).await;
+    let mut variables = String::new();
+    let mut compared = 0;
+    for block in recipe.split("```console\n").skip(1) {
+        let block = block.split("```").next().unwrap();
+        for part in block.split("$ ").filter(|part| !part.trim().is_empty()) {
+            let (command, expected) = part.split_once('\n').unwrap();
+            if !command.starts_with("curl") && !command.starts_with("rlctl") && expected.is_empty()
+            {
+                variables = format!("{variables}{command}\n");
+                continue;
+            }
+            let expected: Vec<&str> = expected.lines().filter(|line| !line.is_empty()).collect();
+            assert!(!expected.is_empty(), "{command}");
+            let as_expected = |printed: &str| {
+                let missing = |line: &&&str| !printed.contains(**line);
+                expected.iter().find(missing).copied()
+            };
+            let script = format!("{variables}{command}");
+            if command.starts_with("rlctl") {
+                // A cost is settled after the response.
+                wait_for(command, async || {
+                    as_expected(&stage.shell(&script).await).is_none().then_some(())
+                })
+                .await;
+            } else {
+                let printed = stage.shell(&script).await;
+                assert_eq!(as_expected(&printed), None, "{command}: {printed}");
+            }
+            compared += 1;
+        }
+    }
+    assert!(compared > 0, "no request in the recipe {domain}");
+}
+
+#[tokio::test]
+async fn requests_of_the_recipe_llm() {
+    answers_as_the_page_says("llm").await;
+}
+
+#[tokio::test]
+async fn requests_of_the_recipe_ai_gateway() {
+    answers_as_the_page_says("ai-gateway").await;
+}
+
+#[tokio::test]
+async fn requests_of_the_recipe_logins() {
+    answers_as_the_page_says("logins").await;
+}
+
+#[tokio::test]
+async fn requests_of_the_recipe_lockouts() {
+    answers_as_the_page_says("lockouts").await;
+}
+
+#[tokio::test]
+async fn requests_of_the_recipe_budget() {
+    answers_as_the_page_says("budget").await;
+}
+
+/// Behind Envoy's JWT filter, as the page configures it.
+#[tokio::test]
+async fn requests_of_the_recipe_plans() {
+    answers_as_the_page_says("plans").await;
+}
+
+#[test]
+fn every_recipe_is_run() {
+    let source = include_str!("cookbook.rs");
+    for recipe in PAGE.split("```json\n").skip(1) {
+        let config = recipe.split("```").next().unwrap();
+        let config: Value = serde_json::from_str(config).unwrap();
+        let run = format!("answers_as_the_page_says({})", config["domain"]);
+        assert!(source.contains(&run), "{run}");
     }
 }

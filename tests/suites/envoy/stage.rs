@@ -70,6 +70,24 @@ impl Stage {
         rlctl(&self.programs, &self.store_url, arguments)
     }
 
+    /// Runs a line of the documentation in a shell, with Envoy's port in place of the documented one,
+    /// and `rlctl` at hand; returns what it prints.
+    pub async fn shell(&self, line: &str) -> String {
+        let envoy = format!("127.0.0.1:{}", self.envoy().port());
+        let folder = self.programs.rlctl.parent().unwrap().to_owned();
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let path = std::iter::once(folder).chain(std::env::split_paths(&path));
+        let mut shell = Command::new("bash");
+        shell
+            .args(["-c", &line.replace("127.0.0.1:10000", &envoy)])
+            .env("PATH", std::env::join_paths(path).unwrap())
+            .env("RL_STORE", &self.store_url);
+        // The service behind Envoy answers meanwhile.
+        let output = tokio::task::spawn_blocking(move || shell.output()).await;
+        let output = output.unwrap().unwrap();
+        String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
+    }
+
     /// The findings of `rlctl doctor`. Its exit code only says whether there are any.
     pub fn doctor(&self) -> Value {
         let output = run_rlctl(&self.programs, &self.store_url, &["doctor", "-o", "json"]);
