@@ -7,7 +7,7 @@ use filter_core::{Config, Direction};
 use harness::EnvoyConfig;
 use serde_json::{Value, json};
 
-use crate::checks::{documents, file, files, named};
+use crate::checks::{documents, file, files, named, text};
 use crate::kustomize::{all_fit, resource};
 use crate::running::{At, Running, statuses};
 
@@ -137,7 +137,7 @@ fn plugins_call_the_service_that_kubernetes_has() {
 /// Without `/v1/report`, `rlctl stats` would lack the proxies' decisions.
 #[test]
 fn callers_may_use_every_path_of_a_limiter() {
-    let manual = std::fs::read_to_string(file("docs/limiter.md")).unwrap();
+    let manual = ["docs/http-api.md", "docs/metrics.md"].map(text).concat();
     let called = manual.split('`').filter_map(|code| {
         let path = code.strip_prefix("POST ").or(code.strip_prefix("GET "))?;
         path.split('?')

@@ -147,7 +147,7 @@ async fn no_edit_is_permitted(server: &Server) -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs a server"]
 async fn a_limiter_needs_no_right_to_edit_limits() -> Result<()> {
-    let manual = include_str!("../../../../docs/limiter.md");
+    let manual = include_str!("../../../../docs/stores.md");
     let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(
         words(manual).contains(&words(LIMITER_RIGHTS)),
