@@ -8,7 +8,7 @@ use harness::{Client, EnvoyConfig, until};
 use serde_json::{Value, json};
 
 use crate::checks::{documents, file, passes, text, variable};
-use crate::running::{GATEWAY, Running, WatchedFiles, statuses};
+use crate::running::{GATEWAY, LIMITS, OTHER_LIMITS, Running, WatchedFiles, statuses};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -115,7 +115,8 @@ fn declared(page: &str) -> BTreeSet<String> {
 #[tokio::test]
 async fn every_metric_in_use_exists() {
     let config = EnvoyConfig::read(&file("deploy/envoy/gateway.yaml")).unwrap();
-    let running = Running::start(config, GATEWAY, &[]).await;
+    let limits = format!("{LIMITS}{OTHER_LIMITS}");
+    let running = Running::under(&limits, config, GATEWAY, &[]).await;
     statuses(&running.get("alice"), 7).await;
     let nonsense = format!("{}/v1/check", running.limiter.url());
     Client::new().post(&nonsense, "?").send().await.unwrap();

@@ -4,12 +4,12 @@ use std::process::Command;
 use std::time::Duration;
 
 use harness::{Client, EnvoyConfig, Process, free_port, until};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::checks::{file, variable};
 use crate::monitoring::{alerts, queries, unreachable};
-use crate::running::{GATEWAY, Running, WatchedFiles, port_of};
+use crate::running::{GATEWAY, OTHER_LIMITS, Running, WatchedFiles, port_of};
 
 const PATIENCE: Duration = Duration::from_mins(1);
 
@@ -135,6 +135,38 @@ fn expression(alert: &Value) -> &str {
     alert["expr"].as_str().unwrap()
 }
 
+/// Settles a cost, denies a bucket until its penalty begins, and frees a slot.
+async fn settle_penalize_and_free(running: &Running) {
+    let call = async |path: &str, body: Value| {
+        let url = format!("{}{path}", running.limiter.url());
+        let reply = Client::new().post(&url, body.to_string()).send().await;
+        let reply = reply.unwrap();
+        assert_eq!(reply.status, 200, "{path} {body}: {}", reply.text());
+        reply.json().unwrap()
+    };
+    let check = async |path: &str, reserve: bool| {
+        let descriptor = json!({"path": path});
+        let body = json!({"domain": "shop", "descriptor": descriptor, "reserve": reserve});
+        call("/v1/check", body).await
+    };
+    for cost in [3, 50] {
+        let reserved = check("/tokens", true).await;
+        call(
+            "/v1/settle",
+            json!({"token": reserved["token"], "cost": cost}),
+        )
+        .await;
+    }
+    for _ in 0..3 {
+        check("/guess", false).await;
+    }
+    let entered = check("/flight", false).await;
+    let slot = &entered["limits"][0]["slot"];
+    let free =
+        json!({"domain": "shop", "descriptor": {"path": "/flight"}, "slots": {"in-flight": slot}});
+    call("/v1/release", free).await;
+}
+
 /// How many of these requests are denied.
 async fn denials(running: &Running, path: &str, user: &str, requests: usize) -> u64 {
     let mut denied = 0;
@@ -154,7 +186,8 @@ async fn denials(running: &Running, path: &str, user: &str, requests: usize) -> 
 #[tokio::test]
 async fn every_panel_and_alert_shows_what_happens() {
     let config = EnvoyConfig::read(&file("deploy/envoy/gateway.yaml")).unwrap();
-    let running = Running::under(LIMITS, config, GATEWAY, &[]).await;
+    let limits = format!("{LIMITS}{OTHER_LIMITS}");
+    let running = Running::under(&limits, config, GATEWAY, &[]).await;
     let stranded = Running::under(LIMITS, unreachable(), GATEWAY, &[]).await;
     let limiter = port_of(&running.limiter.admin_url());
     let admin = |running: &Running| running.envoy.admin_port();
@@ -194,6 +227,7 @@ async fn every_panel_and_alert_shows_what_happens() {
         .await
         .unwrap();
     denials(&stranded, "/api/x", "dave", 3).await;
+    settle_penalize_and_free(&running).await;
     let outage = outage(&running, &prometheus).await;
     assert!(outage.contains(&"RateLimiterGone".to_owned()), "{outage:?}");
 

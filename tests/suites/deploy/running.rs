@@ -15,6 +15,12 @@ limits:
   - {name: per-user, per: [user], if_missing: skip, rate: 5/1h}
 ";
 
+/// More limits, with metrics of their own: costs, penalties, requests in flight.
+pub const OTHER_LIMITS: &str = "  - {name: tokens, match: {path: /tokens}, rate: 1000/1h, cost: {from: {response_json: /tokens}, reserve: 10, max: 100}}
+  - {name: guesses, match: {path: /guess}, rate: 1/1h, penalty: {after: 1, within: 1m, for: 1m}}
+  - {name: in-flight, match: {path: /flight}, algorithm: concurrency, limit: 5}
+";
+
 /// A running system.
 pub struct Running {
     pub limiter: Limiter,

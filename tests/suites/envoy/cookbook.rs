@@ -315,7 +315,9 @@ async fn answers_as_the_page_says(domain: &str) {
             if command.starts_with("rlctl") {
                 // A cost is settled after the response.
                 wait_for(command, async || {
-                    as_expected(&stage.shell(&script).await).is_none().then_some(())
+                    as_expected(&stage.shell(&script).await)
+                        .is_none()
+                        .then_some(())
                 })
                 .await;
             } else {
