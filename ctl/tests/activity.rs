@@ -92,6 +92,7 @@ fn noted(buckets: Vec<BucketActivity>) -> ActivityReport {
             unmatched: 7,
             errors: 2,
             buckets,
+            ..Activity::default()
         },
     }
 }

@@ -86,6 +86,9 @@ impl Telemetry {
             if check.cost == 0 || check.peek {
                 continue;
             }
+            if !answer.limits.is_empty() {
+                recorder.request(answer.allowed);
+            }
             for limit in &answer.limits {
                 recorder.count(limit, |outcome| Denial {
                     at_ms: answer.now_ms,

@@ -6,7 +6,7 @@
 use policy::{Limit, Name};
 use protocol::{
     DecidedBy, REPORT_CBOR,
-    compact::{DeniedBucket, Report},
+    compact::{DeniedBucket, Report, RequestCounts},
 };
 
 use crate::{
@@ -33,6 +33,8 @@ const BUCKETS_MAX: usize = 32;
 /// The next report of this worker.
 #[derive(Debug)]
 pub(crate) struct Reporter {
+    /// Requests that were decided without the limiter.
+    requests: RequestCounts,
     denied: Vec<Denied>,
     /// The keys of the denied buckets, in the same order, for a fast search.
     keys: Vec<BucketKey>,
@@ -55,6 +57,7 @@ struct Denied {
 impl Reporter {
     pub(crate) fn new(random: Random) -> Self {
         Self {
+            requests: RequestCounts::default(),
             denied: Vec::new(),
             keys: Vec::new(),
             next_us: 0,
@@ -79,6 +82,11 @@ impl Reporter {
             self.keys.push(key);
             self.denied.push(Denied::first(now, limit, by, entries));
         }
+    }
+
+    /// Counts a request that passes without the limiter.
+    pub(crate) fn admitted(&mut self) {
+        self.requests.allowed += 1;
     }
 
     /// Whether there is nothing to report besides the metrics.
@@ -136,7 +144,7 @@ impl Denied {
 }
 
 impl Worker {
-    /// Records the buckets that denied a request without the limiter.
+    /// Records a request that was denied without the limiter, and the buckets that denied it.
     #[inline(never)]
     pub(crate) fn record_denial(
         &mut self,
@@ -146,6 +154,7 @@ impl Worker {
         entries: &Extracted,
         denial: &Denial,
     ) {
+        self.reporter.requests.denied += 1;
         for limit_check in limit_checks {
             if let Some(limit) = policy.compiled.limit(limit_check.at)
                 && denial.by.iter().any(|(name, _)| *name == limit.name)
@@ -168,6 +177,7 @@ impl Worker {
         let report = Report {
             domain: self.config.domain.clone(),
             proxy: shared.proxy.clone(),
+            requests: std::mem::take(&mut self.reporter.requests),
             tallies: self.counts.take_unreported(),
             denied: self.reporter.take_denied(now),
         };

@@ -12,7 +12,7 @@ mod report;
 mod request;
 
 pub use answer::BatchAnswer;
-pub use report::{DeniedBucket, Report, Tally};
+pub use report::{DeniedBucket, Report, RequestCounts, Tally};
 pub use request::{Batch, BatchCheck};
 
 use cbor::{Reader, Writer};

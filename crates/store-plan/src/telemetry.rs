@@ -10,7 +10,7 @@ mod fleet;
 mod resolution;
 
 pub use activity::{
-    Activity, ActivityReport, ActivitySummary, BucketActivity, Denial, LimitActivity,
+    Activity, ActivityReport, ActivitySummary, BucketActivity, Denial, LimitActivity, SlotActivity,
 };
 pub use fleet::{Fleet, FleetReport, LimiterStatus, ProxyStatus};
 pub use resolution::{Resolution, TimeSlot};

@@ -33,7 +33,7 @@ pub use store_plan::{
     RecordedSide, ResetOf, Signature, Stored, script,
     telemetry::{
         Activity, ActivityReport, ActivitySummary, BucketActivity, Denial, Fleet, FleetReport,
-        LimitActivity, LimiterStatus, ProxyStatus, Report, Resolution, TimeSlot,
+        LimitActivity, LimiterStatus, ProxyStatus, Report, Resolution, SlotActivity, TimeSlot,
     },
 };
 pub use url::{StoreUrl, UrlError};

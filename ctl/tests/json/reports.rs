@@ -90,6 +90,7 @@ fn noted(now_ms: u64) -> Result<ActivityReport> {
             unmatched: 1,
             errors: 1,
             buckets,
+            ..Activity::default()
         },
     })
 }

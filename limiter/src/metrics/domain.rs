@@ -42,6 +42,9 @@ pub(super) struct LimitCounters {
 pub(crate) struct LimitCounts {
     outcomes: [u64; Outcome::ALL.len()],
     delayed: u64,
+    settled_units: u64,
+    penalties: u64,
+    slots_taken: u64,
 }
 
 impl LimitCounts {
@@ -50,6 +53,9 @@ impl LimitCounts {
         let news = |now: u64, before: u64| now.checked_sub(before).unwrap_or(now);
         let mut activity = LimitActivity {
             delayed: news(self.delayed, before.delayed),
+            settled_units: news(self.settled_units, before.settled_units),
+            penalties: news(self.penalties, before.penalties),
+            slots_taken: news(self.slots_taken, before.slots_taken),
             ..LimitActivity::default()
         };
         let counts = self.outcomes.into_iter().zip(before.outcomes);
@@ -75,14 +81,17 @@ impl DomainCounters {
                 delayed,
                 decisions: _,
                 leases: _,
-                slots: _,
-                costs: _,
-                penalties: _,
+                slots,
+                costs,
+                penalties,
             } = counters;
             let counts = LimitCounts {
                 // In the order of `Outcome::ALL`.
                 outcomes: [allowed, denied, would_deny, degraded].map(Counter::get),
                 delayed: delayed.get(),
+                settled_units: costs.as_ref().map_or(0, |costs| costs.settled.get()),
+                penalties: penalties.as_ref().map_or(0, |[begun]| begun.get()),
+                slots_taken: slots.as_ref().map_or(0, |slots| slots.taken.get()),
             };
             (name, counts)
         })

@@ -3,7 +3,10 @@
 use std::collections::{BTreeMap, HashMap};
 
 use policy::Name;
-use protocol::{DecidedBy, LimitAnswer, Outcome, compact};
+use protocol::{
+    DecidedBy, LimitAnswer, Outcome,
+    compact::{self, RequestCounts},
+};
 use store::{Activity, ActivityReport, Denial, LimitActivity, Resolution, TimeSlot};
 use tokio::time::Instant;
 
@@ -33,6 +36,8 @@ pub(super) struct ActivityRecorder {
     undecided: u64,
     /// What proxies have reported since.
     reported: HashMap<(Name, Outcome, DecidedBy), u64>,
+    /// Requests that this limiter or a proxy decided since.
+    requests: RequestCounts,
     collections: u64,
     sampled: u32,
     busy: TopK,
@@ -65,12 +70,21 @@ impl ActivityRecorder {
             unmatched: 0,
             undecided: 0,
             reported: HashMap::new(),
+            requests: RequestCounts::default(),
             collections: 0,
             sampled: 0,
             busy: TopK::default(),
             denied: TopK::default(),
             open: Resolution::ALL.map(|resolution| Open::new(resolution.slot(now_ms))),
         }
+    }
+
+    /// Counts a request that some limit decided.
+    pub(super) fn request(&mut self, allowed: bool) {
+        self.requests.add(RequestCounts {
+            allowed: u64::from(allowed),
+            denied: u64::from(!allowed),
+        });
     }
 
     /// Counts one decision of a limit about a bucket.
@@ -91,6 +105,7 @@ impl ActivityRecorder {
 
     /// Counts decisions that a proxy made without a call, of limits that exist.
     pub(super) fn report(&mut self, report: compact::Report, now_ms: u64) {
+        self.requests.add(report.requests);
         for tally in report.tallies {
             let key = (tally.limit, tally.outcome, tally.by);
             let known = self.reported.entry(key).or_default();
@@ -173,6 +188,7 @@ impl ActivityRecorder {
 
     fn new_activity(&mut self, counters: &DomainCounters) -> Activity {
         let mut new = Activity {
+            requests: std::mem::take(&mut self.requests),
             unmatched: since(&mut self.unmatched, counters.unmatched_count()),
             errors: since(&mut self.undecided, counters.undecided_count()),
             ..Activity::default()

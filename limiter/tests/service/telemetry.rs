@@ -7,7 +7,7 @@ use harness::{Engine, until};
 use policy::Name;
 use protocol::{
     CHECK_CBOR, DecidedBy, Outcome, REPORT_CBOR,
-    compact::{DeniedBucket, Report, Tally},
+    compact::{DeniedBucket, Report, RequestCounts, Tally},
 };
 use serde_json::json;
 use store::{ActivitySummary, Change, Fleet, OverrideEdits, Resolution, Store};
@@ -202,6 +202,10 @@ fn report(proxy: &str) -> Report {
     Report {
         domain: name("shop"),
         proxy: proxy.to_owned(),
+        requests: RequestCounts {
+            allowed: 5,
+            denied: 40,
+        },
         tallies: vec![tally("per-user", 40), tally("made-up", 7)],
         denied: vec![DeniedBucket {
             limit: limit("per-user"),
@@ -259,6 +263,7 @@ async fn local_decisions_of_proxies_are_reported_too() -> Result<()> {
     })
     .await?;
     assert!(!observed.activity.limits.contains_key("made-up"));
+    assert_eq!(observed.activity.requests.denied, 102 * 40);
     let alice = &observed.activity.buckets[0];
     assert_eq!((alice.requests, alice.denied), (80, 80));
     let last = alice.last.as_ref().expect("a denied request");

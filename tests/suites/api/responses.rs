@@ -391,6 +391,7 @@ async fn snapshots_and_reports(described: &mut Description) {
         let report = protocol::compact::Report {
             domain: domain.parse().unwrap(),
             proxy: "0".repeat(32),
+            requests: protocol::compact::RequestCounts::default(),
             tallies: Vec::new(),
             denied: Vec::new(),
         };
@@ -491,6 +492,7 @@ async fn without_limits(described: &mut Description) {
     let report = protocol::compact::Report {
         domain: "shop".parse().unwrap(),
         proxy: "0".repeat(32),
+        requests: protocol::compact::RequestCounts::default(),
         tallies: Vec::new(),
         denied: Vec::new(),
     };

@@ -111,6 +111,7 @@ impl Worker {
         if charge == ChargeStatus::NotCharged && self.calls.retry_budget.answered_lately(now) {
             self.charge_debts_now(now, &policy, &check);
         }
+        self.reporter.admitted();
         self.admit(host, now, &mut check, admission);
     }
 

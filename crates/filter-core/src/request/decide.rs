@@ -96,6 +96,9 @@ impl Worker {
         self.acquire_units(host, now, &policy, &entries, &mut limit_checks);
         let mut check = PendingCheck::new(stream, Some(policy), entries, limit_checks, opaque);
         if check.opaque.is_none() && !check.limit_checks.iter().any(LimitCheck::is_global) {
+            if !check.limit_checks.is_empty() {
+                self.reporter.admitted();
+            }
             self.admit(host, now, &mut check, Admission::default());
             if check
                 .limit_checks

@@ -43,6 +43,12 @@ fn decisions_made_by_the_filter_are_reported_once() {
         world.run_for_ms(3000);
         let [counted, reported] = accounting(&world);
         assert_eq!(counted, reported, "seed {seed}");
+        // Each request is decided by a check or here, however many limits match it.
+        let own = world.reports.iter().map(|report| report.requests);
+        let own: u64 = own.map(|requests| requests.allowed + requests.denied).sum();
+        let by_limiter = ["allowed", "denied"]
+            .map(|outcome| world.counted(&format!("rl_decisions.{outcome}.limiter.per-user")));
+        assert_eq!(own + by_limiter.iter().sum::<u64>(), 600, "seed {seed}");
         assert!(
             reported["denied.proxy.here"] > 100,
             "seed {seed}: {reported:?}"

@@ -12,10 +12,29 @@ pub struct Report {
     pub domain: Name,
     /// The id of the proxy, one Envoy process: a random word.
     pub proxy: String,
+    /// The requests that it decided, whatever the number of limits that matched each.
+    pub requests: RequestCounts,
     /// How often it made which decision.
     pub tallies: Vec<Tally>,
     /// The buckets that it denied most.
     pub denied: Vec<DeniedBucket>,
+}
+
+/// Requests by what became of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RequestCounts {
+    /// Those that passed.
+    pub allowed: u64,
+    /// Those that some limit denied.
+    pub denied: u64,
+}
+
+impl RequestCounts {
+    /// Adds to both counts.
+    pub fn add(&mut self, other: Self) {
+        self.allowed = self.allowed.saturating_add(other.allowed);
+        self.denied = self.denied.saturating_add(other.denied);
+    }
 }
 
 /// The number of one limit's decisions with the same outcome and source.
@@ -72,7 +91,7 @@ impl Report {
             entries.for_each(|(name, _)| names.add(name));
         }
         let mut writer = Writer::default();
-        writer.array(5);
+        writer.array(7);
         writer.name(&self.domain);
         writer.text(&self.proxy);
         names.write(&mut writer);
@@ -86,6 +105,8 @@ impl Report {
         writer.list(self.denied.iter(), |writer, denied| {
             denied.write(writer, &names);
         });
+        writer.unsigned(self.requests.allowed);
+        writer.unsigned(self.requests.denied);
         writer.0
     }
 
@@ -94,7 +115,7 @@ impl Report {
     /// # Errors
     /// What is wrong with the bytes.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
-        Reader::new(bytes).fields(5, |reader| {
+        Reader::new(bytes).fields(7, |reader| {
             let domain = reader.name()?;
             let proxy = reader.text()?;
             if proxy.len() > MAX_PROXY {
@@ -107,9 +128,14 @@ impl Report {
             let denied = reader.list(Self::MAX_DENIED, "buckets", |reader| {
                 reader.fields(6, |reader| DeniedBucket::read(reader, &names))
             })?;
+            let (allowed, denied_requests) = (reader.unsigned()?, reader.unsigned()?);
             Ok(Self {
                 domain,
                 proxy: proxy.to_owned(),
+                requests: RequestCounts {
+                    allowed,
+                    denied: denied_requests,
+                },
                 tallies: tallies.into_iter().flatten().collect(),
                 denied: denied.into_iter().flatten().collect(),
             })
@@ -208,6 +234,10 @@ mod tests {
         Report {
             domain: name("shop"),
             proxy: "p1".to_owned(),
+            requests: RequestCounts {
+                allowed: u64::MAX,
+                denied: 38,
+            },
             tallies: vec![
                 tally(Outcome::Denied, DecidedBy::DenyCache, 40),
                 tally(Outcome::Allowed, DecidedBy::Lease, u64::MAX),

@@ -3,13 +3,15 @@
 use std::collections::BTreeMap;
 
 use policy::{Name, Node};
-use protocol::{DecidedBy, Outcome};
+use protocol::{DecidedBy, Outcome, compact::RequestCounts};
 
 use super::document;
 
 /// What was decided in a domain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Activity {
+    /// Requests that limits decided, each once, whatever the number of limits that matched it.
+    pub requests: RequestCounts,
     /// By limit; those without reports are not in it.
     pub limits: BTreeMap<Name, LimitActivity>,
     /// Checks that no limit matched.
@@ -27,6 +29,12 @@ pub struct LimitActivity {
     pub counts: BTreeMap<(Outcome, DecidedBy), u64>,
     /// How many of the allowed requests a queue delayed.
     pub delayed: u64,
+    /// Units that responses cost, as they were settled.
+    pub settled_units: u64,
+    /// Penalties that began.
+    pub penalties: u64,
+    /// Slots that requests in flight got.
+    pub slots_taken: u64,
 }
 
 /// What one bucket of a limit decided.
@@ -77,6 +85,17 @@ pub struct ActivitySummary {
     pub covered_ms: u64,
     /// The store's clock, in milliseconds since the epoch.
     pub now_ms: u64,
+    /// What was decided in each time slot of the span, from the earliest to the latest, which still fills.
+    pub slots: Vec<SlotActivity>,
+}
+
+/// What was decided in one time slot.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SlotActivity {
+    /// Requests, each once.
+    pub requests: RequestCounts,
+    /// By limit.
+    pub limits: BTreeMap<Name, LimitActivity>,
 }
 
 impl LimitActivity {
@@ -96,7 +115,28 @@ impl LimitActivity {
         for ((outcome, by), count) in &other.counts {
             self.add(*outcome, *by, *count);
         }
-        self.delayed = self.delayed.saturating_add(other.delayed);
+        for ((_, own), (_, other)) in self.counters_mut().into_iter().zip(other.counters()) {
+            *own = own.saturating_add(other);
+        }
+    }
+
+    /// The counts beside the decisions, by their names in reports.
+    fn counters_mut(&mut self) -> [(&'static str, &mut u64); 4] {
+        [
+            ("delayed", &mut self.delayed),
+            ("settled_units", &mut self.settled_units),
+            ("penalties", &mut self.penalties),
+            ("slots_taken", &mut self.slots_taken),
+        ]
+    }
+
+    fn counters(&self) -> [(&'static str, u64); 4] {
+        [
+            ("delayed", self.delayed),
+            ("settled_units", self.settled_units),
+            ("penalties", self.penalties),
+            ("slots_taken", self.slots_taken),
+        ]
     }
 
     fn to_node(&self) -> Node {
@@ -111,17 +151,19 @@ impl LimitActivity {
                 node.set(outcome.word(), Node::map(counts));
             }
         }
-        if self.delayed > 0 {
-            node.set("delayed", Node::number(self.delayed));
+        for (name, count) in self.counters() {
+            if count > 0 {
+                node.set(name, Node::number(count));
+            }
         }
         node
     }
 
     fn read(node: &Node) -> Self {
-        let mut activity = Self {
-            delayed: document::count(node, "delayed"),
-            ..Self::default()
-        };
+        let mut activity = Self::default();
+        for (name, count) in activity.counters_mut() {
+            *count = document::count(node, name);
+        }
         for outcome in Outcome::ALL {
             for (word, count) in document::entries(node.get(outcome.word())) {
                 if let (Some(by), Some(count)) =
@@ -138,6 +180,7 @@ impl LimitActivity {
 impl Activity {
     /// Adds what was decided elsewhere, or at another time.
     pub fn merge(&mut self, other: Self) {
+        self.requests.add(other.requests);
         for (name, limit) in &other.limits {
             self.limits.entry(name.clone()).or_default().merge(limit);
         }
@@ -236,6 +279,7 @@ impl ActivityReport {
     /// As it is stored.
     pub fn to_json(&self) -> String {
         let Activity {
+            requests,
             limits,
             unmatched,
             errors,
@@ -246,6 +290,8 @@ impl ActivityReport {
             .map(|(name, limit)| (name.as_str(), limit.to_node()));
         document::json(&document::report([
             ("covered_ms", Node::number(self.covered_ms)),
+            ("allowed", Node::number(requests.allowed)),
+            ("denied", Node::number(requests.denied)),
             ("unmatched", Node::number(*unmatched)),
             ("errors", Node::number(*errors)),
             ("limits", Node::map(limits)),
@@ -266,6 +312,10 @@ impl ActivityReport {
         Self {
             covered_ms: document::count(&report, "covered_ms"),
             activity: Activity {
+                requests: RequestCounts {
+                    allowed: document::count(&report, "allowed"),
+                    denied: document::count(&report, "denied"),
+                },
                 limits: limits
                     .map(|(name, node)| (name, LimitActivity::read(node)))
                     .collect(),
@@ -278,22 +328,30 @@ impl ActivityReport {
 }
 
 impl ActivitySummary {
-    /// Adds up reports, each with the limiter that wrote it. The limiters count at the same time,
-    /// so the longest span is the time covered.
-    pub fn of(reports: impl IntoIterator<Item = (String, ActivityReport)>, now_ms: u64) -> Self {
-        let mut activity = Activity::default();
-        let mut covered: BTreeMap<String, u64> = BTreeMap::new();
-        for (limiter, report) in reports {
-            let own = covered.entry(limiter).or_default();
-            *own = own.saturating_add(report.covered_ms);
-            activity.merge(report.activity);
-        }
-        activity.join_buckets();
-        Self {
-            activity,
-            covered_ms: covered.into_values().max().unwrap_or(0),
+    /// Adds up the reports of time slots, from the earliest to the latest, each with the limiter that wrote
+    /// it. The limiters count at the same time, so the longest span is the time covered.
+    pub fn of(slots: impl IntoIterator<Item = Vec<(String, ActivityReport)>>, now_ms: u64) -> Self {
+        let mut summary = Self {
             now_ms,
+            ..Self::default()
+        };
+        let mut covered: BTreeMap<String, u64> = BTreeMap::new();
+        for reports in slots {
+            let mut in_slot = Activity::default();
+            for (limiter, report) in reports {
+                let own = covered.entry(limiter).or_default();
+                *own = own.saturating_add(report.covered_ms);
+                in_slot.merge(report.activity);
+            }
+            summary.slots.push(SlotActivity {
+                requests: in_slot.requests,
+                limits: in_slot.limits.clone(),
+            });
+            summary.activity.merge(in_slot);
         }
+        summary.activity.join_buckets();
+        summary.covered_ms = covered.into_values().max().unwrap_or(0);
+        summary
     }
 }
 

@@ -66,7 +66,8 @@ impl Telemetry for RedisStore {
         let newest = now_ms / telemetry::FLEET_SLOT_MS;
         let slots = (0..telemetry::FLEET_SLOTS).map(|back| newest.saturating_sub(back));
         let keys = slots.map(|slot| self.keys().fleet(slot));
-        Ok(Fleet::of(self.reports(keys).await?, now_ms))
+        let reports = self.reports(keys).await?;
+        Ok(Fleet::of(reports.into_iter().flatten(), now_ms))
     }
 
     async fn activity(
@@ -78,10 +79,12 @@ impl Telemetry for RedisStore {
         let now_ms = self.now_ms().await?;
         let slots = resolution.back(now_ms, span_ms);
         let keys = slots.map(|slot| self.keys().activity(domain, slot));
-        let reports = self.reports(keys).await?;
-        let reports = reports.into_iter();
-        let reports = reports.map(|(limiter, _, json)| (limiter, ActivityReport::read(&json)));
-        Ok(ActivitySummary::of(reports, now_ms))
+        let slots = self.reports(keys).await?;
+        let read =
+            |(limiter, _, json): (String, u64, String)| (limiter, ActivityReport::read(&json));
+        let earliest_first = slots.into_iter().rev();
+        let slots = earliest_first.map(|reports| reports.into_iter().map(read).collect());
+        Ok(ActivitySummary::of(slots, now_ms))
     }
 }
 
@@ -107,11 +110,11 @@ impl RedisStore {
         Request::call(&REPORT, &[key], &args)
     }
 
-    /// Every report under these keys: the limiter, when it wrote it, and the JSON.
+    /// Every report under each of these keys: the limiter, when it wrote it, and the JSON.
     async fn reports(
         &self,
         keys: impl Iterator<Item = String>,
-    ) -> Result<Vec<(String, u64, String)>, StoreError> {
+    ) -> Result<Vec<Vec<(String, u64, String)>>, StoreError> {
         let all = keys.map(|key| {
             let mut all = redis_link::cmd("HGETALL");
             all.arg(key);
@@ -120,12 +123,11 @@ impl RedisStore {
         let mut reports = Vec::new();
         for reply in self.control_all(all).await? {
             // A field that no limiter wrote is skipped.
-            reports.extend(
-                value::readable_pairs(reply).filter_map(|(limiter, report)| {
-                    let (at_ms, json) = report.split_once(' ')?;
-                    Some((limiter, at_ms.parse().ok()?, json.to_owned()))
-                }),
-            );
+            let readable = value::readable_pairs(reply).filter_map(|(limiter, report)| {
+                let (at_ms, json) = report.split_once(' ')?;
+                Some((limiter, at_ms.parse().ok()?, json.to_owned()))
+            });
+            reports.push(readable.collect());
         }
         Ok(reports)
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use harness::{
     RawClient, control_frames, open_streams_without_window, rapid_resets, streams_without_window,
 };
-use protocol::compact::{Batch, BatchCheck, Report, Tally};
+use protocol::compact::{Batch, BatchCheck, Report, RequestCounts, Tally};
 use protocol::{CHECK_STREAM, DecidedBy, Outcome, REPORT_CBOR, StreamCall};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -150,6 +150,7 @@ pub async fn invented_proxies(port: u16, count: Count) {
     let mut report = Report {
         domain,
         proxy: String::new(),
+        requests: RequestCounts::default(),
         tallies: vec![Tally {
             limit,
             outcome: Outcome::Denied,

@@ -23,6 +23,9 @@ fn bucket(user: &[u8], requests: u64, denied_at_ms: Option<u64>) -> BucketActivi
 fn report() -> ActivityReport {
     let mut limit = LimitActivity {
         delayed: 2,
+        settled_units: 730,
+        penalties: 1,
+        slots_taken: 9,
         ..LimitActivity::default()
     };
     limit.add(Outcome::Allowed, DecidedBy::Limiter, 7);
@@ -31,6 +34,10 @@ fn report() -> ActivityReport {
     ActivityReport {
         covered_ms: 4000,
         activity: Activity {
+            requests: RequestCounts {
+                allowed: 6,
+                denied: 41,
+            },
             limits: BTreeMap::from([(name("per-user"), limit)]),
             unmatched: 3,
             errors: 4,
@@ -42,7 +49,7 @@ fn report() -> ActivityReport {
 #[test]
 fn a_note_goes_there_and_back() {
     let json = report().to_json();
-    insta::assert_snapshot!(json, @r#"{"format":1,"covered_ms":4000,"unmatched":3,"errors":4,"limits":{"per-user":{"allowed":{"limiter":7},"denied":{"limiter":1,"deny_cache":40},"delayed":2}},"buckets":[{"limit":"per-user","bucket":{"user":"alice","tenant":null},"requests":5,"denied":1,"last":{"at_ms":17,"outcome":"denied","by":"deny_cache","descriptor":{"path":{"base64":"L/8="}},"proxy":"p1"}},{"limit":"per-user","bucket":{"user":{"base64":"Yv9i"},"tenant":null},"requests":2}]}"#);
+    insta::assert_snapshot!(json, @r#"{"format":1,"covered_ms":4000,"allowed":6,"denied":41,"unmatched":3,"errors":4,"limits":{"per-user":{"allowed":{"limiter":7},"denied":{"limiter":1,"deny_cache":40},"delayed":2,"settled_units":730,"penalties":1,"slots_taken":9}},"buckets":[{"limit":"per-user","bucket":{"user":"alice","tenant":null},"requests":5,"denied":1,"last":{"at_ms":17,"outcome":"denied","by":"deny_cache","descriptor":{"path":{"base64":"L/8="}},"proxy":"p1"}},{"limit":"per-user","bucket":{"user":{"base64":"Yv9i"},"tenant":null},"requests":2}]}"#);
     assert_eq!(ActivityReport::read(&json), report());
 }
 
@@ -73,8 +80,30 @@ fn activities_add_up_and_the_last_denial_stays() {
     assert_eq!(limit.total(Outcome::Denied), 82);
     assert_eq!(limit.total(Outcome::WouldDeny), 0);
     assert_eq!((limit.delayed, sum.unmatched, sum.errors), (4, 6, 8));
+    assert_eq!(
+        (limit.settled_units, limit.penalties, limit.slots_taken),
+        (1460, 2, 18)
+    );
+    assert_eq!((sum.requests.allowed, sum.requests.denied), (12, 82));
     let alice = &sum.buckets[0];
     assert_eq!((alice.requests, alice.denied), (7, 3));
     assert_eq!(alice.last.as_ref().unwrap().at_ms, 18);
     assert_eq!(sum.buckets.len(), 2);
+}
+
+#[test]
+fn a_summary_keeps_what_each_slot_had() {
+    let from = |limiter: &str| (limiter.to_owned(), report());
+    let slots = [vec![from("a"), from("b")], Vec::new(), vec![from("a")]];
+    let summary = ActivitySummary::of(slots, 99);
+    assert_eq!(summary.covered_ms, 8000, "two slots of `a`");
+    assert_eq!(summary.activity.requests.denied, 3 * 41);
+    let denied: Vec<u64> = summary
+        .slots
+        .iter()
+        .map(|slot| slot.requests.denied)
+        .collect();
+    assert_eq!(denied, [82, 0, 41]);
+    let of_limit = &summary.slots[0].limits[&name("per-user")];
+    assert_eq!(of_limit.total(Outcome::Denied), 82);
 }

@@ -52,7 +52,7 @@ fn data(buckets: Vec<BucketActivity>) -> Data {
                 ..Activity::default()
             },
             covered_ms: 10_000,
-            now_ms: 0,
+            ..ActivitySummary::default()
         },
         sharing: [(name("per-user"), 2)].into(),
         limiters: 2,
