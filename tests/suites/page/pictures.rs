@@ -92,6 +92,9 @@ async fn pictures_are_made() {
         ("/", "page", 1600, false),
         ("/", "page-dark", 1600, true),
         ("/", "page-narrow", 400, false),
+        ("/", "page-1280", 1280, false),
+        ("/", "page-1280-dark", 1280, true),
+        ("/", "page-narrow-dark", 400, true),
         ("/limits", "page-limits", 1600, false),
         (
             "/bucket?domain=shop&limit=per-user&v.user=alice",

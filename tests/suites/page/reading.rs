@@ -222,3 +222,102 @@ async fn ten_thousand_limits_are_searched_and_paged() {
         .await
         .unwrap();
 }
+
+/// The text of a cell: its row starts with a limit's name.
+async fn cell(stage: &mut Stage, limit: &str, column: &str) -> String {
+    let script = format!(
+        "(() => {{
+            const table = document.querySelector('table');
+            const at = Array.from(table.querySelectorAll('th')).findIndex((th) => th.innerText === '{column}');
+            const row = Array.from(table.querySelectorAll('tbody tr')).find((row) => row.innerText.startsWith('{limit}'));
+            return at < 0 || !row ? 'none' : row.cells[at].innerText;
+        }})()"
+    );
+    let text = stage.browser.eval(&script).await.unwrap();
+    text.as_str().unwrap().to_owned()
+}
+
+async fn until_true(stage: &mut Stage, script: &str) {
+    let started = std::time::Instant::now();
+    while stage.browser.eval(script).await.unwrap() != true {
+        assert!(started.elapsed().as_secs() < 30, "{script}");
+    }
+}
+
+/// Two limits match each of these requests; it still is one request.
+#[tokio::test]
+async fn a_request_counts_once_however_many_limits_match_it() {
+    let mut stage = Stage::signed_in(LIMITS).await;
+    stage.use_up("alice").await;
+    stage.browser.shows(&["user=alice"]).await.unwrap();
+    for (tile, column) in [("Allowed", "Allowed/s"), ("Denied", "Denied/s")] {
+        let script = format!(
+            "Array.from(document.querySelectorAll('.tiles dt')).find((dt) => dt.innerText === '{tile}')
+                .nextElementSibling.querySelector('strong').innerText"
+        );
+        let shown = stage.browser.eval(&script).await.unwrap();
+        assert_eq!(shown, cell(&mut stage, "per-user", column).await, "{tile}");
+        assert_ne!(shown, "0", "{tile}");
+    }
+}
+
+/// What has no request a second: what responses cost, penalties, requests in flight.
+const OTHERS: &str = "domain: shop
+limits:
+  - {name: tokens, match: {path: /tokens}, rate: 1000/1h, cost: {from: {response_json: /tokens}, reserve: 10, max: 100}}
+  - {name: guesses, match: {path: /guess}, rate: 1/1h, penalty: {after: 1, within: 1m, for: 1m}}
+  - {name: in-flight, match: {path: /flight}, algorithm: concurrency, limit: 5}
+";
+
+#[tokio::test]
+async fn costs_penalties_and_slots_have_columns_and_a_minute_has_a_line() {
+    let mut stage = Stage::signed_in(OTHERS).await;
+    for _ in 0..3 {
+        stage.check(json!({"path": "/guess"})).await;
+        stage.check(json!({"path": "/flight"})).await;
+    }
+    let call = async |path: &str, body: serde_json::Value| {
+        let url = format!("{}{path}", stage.limiter.url());
+        let reply = stage.client.post(&url, body.to_string()).send().await;
+        reply.unwrap()
+    };
+    let reserve = json!({"domain": "shop", "descriptor": {"path": "/tokens"}, "reserve": true});
+    let reserved = call("/v1/check", reserve).await.json().unwrap();
+    call(
+        "/v1/settle",
+        json!({"token": reserved["token"], "cost": 90}),
+    )
+    .await;
+    stage.open("/limits").await;
+    for (limit, column, wanted) in [
+        ("tokens", "Units/s", None),
+        ("guesses", "Penalties", Some("1")),
+        ("in-flight", "Slots/s", None),
+        ("in-flight", "Quota", Some("5")),
+    ] {
+        let started = std::time::Instant::now();
+        loop {
+            let shown = cell(&mut stage, limit, column).await;
+            if wanted.map_or(shown != "0" && shown != "none", |wanted| shown == wanted) {
+                break;
+            }
+            assert!(
+                started.elapsed().as_secs() < 30,
+                "{limit} {column}: {shown}"
+            );
+        }
+    }
+    // A time slot that has ended is a bar.
+    for view in ["/", "/limit?domain=shop&name=in-flight"] {
+        stage.open(view).await;
+        until_true(
+            &mut stage,
+            "/: .*[1-9]/.test(document.querySelector('.trend svg')?.getAttribute('aria-label') ?? '')",
+        )
+        .await;
+    }
+    // Limits without them have no such columns.
+    stage.rlctl(&["delete-limit", "tokens", "--yes"]);
+    stage.open("/limits").await;
+    until_true(&mut stage, "!document.body.innerText.includes('Units/s')").await;
+}

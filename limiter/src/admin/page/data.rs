@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 
 use insight::{Finding, LiveEntries};
 use policy::{Limit, Name, Override, Scope};
-use store::{ActivitySummary, Fleet, HistoryEntry, Inspection, Resolution, Store};
+use store::{ActivitySummary, Fleet, HistoryEntry, Inspection, Resolution, SlotActivity, Store};
 
 use super::{
     cache::{Cache, Reading},
@@ -22,6 +22,9 @@ const VALID: Duration = Duration::from_secs(1);
 /// The period over which rates are measured, in milliseconds.
 const SPAN_MS: u64 = 10_000;
 
+/// The period that lines of rates over time show, in milliseconds.
+const TREND_MS: u64 = 60_000;
+
 /// Edits on one view of the history, and the most that are read: each may take a megabyte.
 pub(super) const EDITS: usize = 10;
 pub(super) const EDITS_MAX: usize = 100;
@@ -32,6 +35,7 @@ pub(crate) struct Data {
     domains: Arc<Domains>,
     limiter: String,
     activity: Cache<Name, ActivitySummary>,
+    trend: Cache<Name, Vec<SlotActivity>>,
     fleet: Cache<(), Fleet>,
     findings: Findings,
 }
@@ -44,15 +48,18 @@ pub(super) struct View {
 
 /// The data of one view.
 pub(super) enum What {
-    Overview(Reading<ActivitySummary>, Reading<Fleet>),
+    Overview(Reading<ActivitySummary>, Trend, Reading<Fleet>),
     Limits(Reading<ActivitySummary>),
-    Limit(Reading<ActivitySummary>),
+    Limit(Reading<ActivitySummary>, Trend),
     Bucket(Box<Result<Bucket, String>>),
     Fleet(Reading<Fleet>),
     History(Result<Vec<HistoryEntry>, String>),
     /// Why the findings are not current, if they are not.
     Problems(Option<String>),
 }
+
+/// What was decided in each time slot of the last minute, from the earliest on.
+pub(super) type Trend = Option<Arc<Vec<SlotActivity>>>;
 
 /// The data that every view shows.
 pub(super) struct Shared {
@@ -90,6 +97,7 @@ impl Data {
             domains,
             limiter,
             activity: Cache::new(VALID),
+            trend: Cache::new(VALID),
             fleet: Cache::new(VALID),
         }
     }
@@ -113,14 +121,18 @@ impl Data {
         let shared = self.shared(query, &findings);
         let what = match path {
             "/limits" => What::Limits(self.activity(&shared).await),
-            "/limit" => What::Limit(self.activity(&shared).await),
+            "/limit" => What::Limit(self.activity(&shared).await, self.trend(&shared).await),
             "/bucket" => What::Bucket(Box::new(
                 self.bucket(&shared, query, fleet.value.as_deref()).await,
             )),
             "/fleet" => What::Fleet(fleet),
             "/history" => What::History(self.history(&shared, query).await),
             "/problems" => What::Problems(findings.error),
-            _ => What::Overview(self.activity(&shared).await, fleet),
+            _ => What::Overview(
+                self.activity(&shared).await,
+                self.trend(&shared).await,
+                fleet,
+            ),
         };
         Some(View { shared, what })
     }
@@ -157,6 +169,19 @@ impl Data {
         };
         let read = async || self.store.activity(domain, Resolution::Fine, SPAN_MS).await;
         self.activity.get(domain.clone(), read).await
+    }
+
+    async fn trend(&self, shared: &Shared) -> Trend {
+        let domain = shared.domain.as_ref()?;
+        let read = async || {
+            let read = self.store.activity(domain, Resolution::Fine, TREND_MS);
+            // The latest slot still fills.
+            read.await.map(|mut seen| {
+                seen.slots.pop();
+                seen.slots
+            })
+        };
+        self.trend.get(domain.clone(), read).await.value
     }
 
     async fn history(&self, shared: &Shared, query: &Query) -> Result<Vec<HistoryEntry>, String> {

@@ -36,11 +36,11 @@ impl View {
                     no_domain(shared, query),
                 )
             }
-            What::Overview(activity, fleet) => (
+            What::Overview(activity, trend, fleet) => (
                 StatusCode::OK,
                 "/",
                 "Overview".to_owned(),
-                overview::view(shared, activity, fleet),
+                overview::view(shared, activity, trend.as_deref(), fleet),
             ),
             What::Limits(activity) => (
                 StatusCode::OK,
@@ -48,7 +48,7 @@ impl View {
                 "Limits".to_owned(),
                 limits::view(shared, activity, query),
             ),
-            What::Limit(activity) => limit::view(shared, activity, query),
+            What::Limit(activity, trend) => limit::view(shared, activity, trend.as_deref(), query),
             What::Bucket(bucket) => bucket::view(shared, bucket, query),
             What::Fleet(fleet) => (
                 StatusCode::OK,

@@ -5,7 +5,7 @@ use insight::{Window, limit::plain};
 use maud::{Markup, html};
 use policy::{Limit, Node, Scope, Value};
 use protocol::Outcome;
-use store::{ActivitySummary, LimitActivity};
+use store::{ActivitySummary, LimitActivity, SlotActivity};
 
 use super::{
     super::{cache::Reading, data::Shared, query::Query},
@@ -18,6 +18,7 @@ const ROWS: usize = 20;
 pub(super) fn view(
     shared: &Shared,
     activity: &Reading<ActivitySummary>,
+    trend: Option<&Vec<SlotActivity>>,
     query: &Query,
 ) -> (StatusCode, &'static str, String, Markup) {
     let name = query.text("name").unwrap_or_default();
@@ -42,7 +43,7 @@ pub(super) fn view(
         StatusCode::OK,
         "/limits",
         limit.name.to_string(),
-        found(shared, activity, seen, limit),
+        found(shared, activity, seen, trend, limit),
     )
 }
 
@@ -50,8 +51,14 @@ fn found(
     shared: &Shared,
     activity: &Reading<ActivitySummary>,
     seen: &ActivitySummary,
+    trend: Option<&Vec<SlotActivity>>,
     limit: &Limit,
 ) -> Markup {
+    let of_slot = |slot: &SlotActivity| slot.limits.get(&limit.name).map(Counts::of);
+    let slots = trend.into_iter().flatten();
+    let slots: Vec<Counts> = slots
+        .map(|slot| of_slot(slot).unwrap_or_default())
+        .collect();
     let decided = seen.activity.limits.get(&limit.name);
     let denied = parts::top(seen, Some(&limit.name), ROWS, |bucket| bucket.denied);
     let busiest = parts::top(seen, Some(&limit.name), ROWS, |bucket| bucket.requests);
@@ -62,7 +69,11 @@ fn found(
         (parts::stale(activity))
         div.pair {
             section { h2 { "Settings" } (settings(shared, limit)) }
-            section { h2 { "Last 10 seconds" } (rates(seen, decided)) }
+            section {
+                h2 { "Last 10 seconds" }
+                (rates(seen, decided))
+                (parts::trend(&slots))
+            }
         }
         section {
             h2 { "Look up a bucket" }

@@ -2,8 +2,8 @@
 
 use insight::limit::{matchers, notes, plain};
 use maud::{Markup, html};
-use policy::Limit;
-use store::ActivitySummary;
+use policy::{Limit, Node};
+use store::{ActivitySummary, LimitActivity};
 
 use super::{
     super::{
@@ -130,45 +130,86 @@ pub(super) fn busiest(shared: &Shared, seen: &ActivitySummary, max: usize) -> Ma
     }
 }
 
+/// The columns that only some limits have values for.
+#[derive(Clone, Copy)]
+struct Extra {
+    costs: bool,
+    penalties: bool,
+    slots: bool,
+}
+
+impl Extra {
+    fn of(rows: &[Row<'_>]) -> Self {
+        let any = |has: fn(&Limit) -> bool| rows.iter().any(|(limit, _)| has(limit));
+        Self {
+            costs: any(|limit| limit.response_price().is_some()),
+            penalties: any(|limit| limit.penalty.is_some()),
+            slots: any(Limit::gives_slots),
+        }
+    }
+}
+
 fn table(shared: &Shared, seen: &ActivitySummary, rows: &[Row<'_>], caption: &str) -> Markup {
+    let extra = Extra::of(rows);
     html! {
         div.scroll role="region" aria-label=(caption) tabindex="0" {
             table {
                 caption { (caption) }
                 thead { tr {
                     th scope="col" { "Limit" }
-                    th.wide scope="col" { "Applies to" }
-                    th.wide scope="col" { "Per" }
-                    th.num scope="col" { "Quota" }
-                    th.num scope="col" { "Allowed/s" }
                     th.num scope="col" { "Denied/s" }
+                    th.num scope="col" { "Allowed/s" }
                     th.bar scope="col" { "Share denied" }
+                    @if extra.costs { th.num scope="col" { "Units/s" } }
+                    @if extra.penalties { th.num scope="col" { "Penalties" } }
+                    @if extra.slots { th.num scope="col" { "Slots/s" } }
+                    th.num scope="col" { "Quota" }
+                    th.wide scope="col" { "Per" }
+                    th.wide scope="col" { "Applies to" }
                 } }
-                tbody { @for (limit, counts) in rows { (row(shared, seen, limit, *counts)) } }
+                tbody { @for (limit, counts) in rows { (row(shared, seen, extra, limit, *counts)) } }
             }
         }
     }
 }
 
-fn row(shared: &Shared, seen: &ActivitySummary, limit: &Limit, counts: Counts) -> Markup {
+fn row(
+    shared: &Shared,
+    seen: &ActivitySummary,
+    extra: Extra,
+    limit: &Limit,
+    counts: Counts,
+) -> Markup {
     let node = limit.to_node_without_overrides();
     let per: Vec<&str> = limit.per.iter().map(policy::Name::as_str).collect();
     let notes = notes(limit, shared.now_ms);
+    let decided = seen.activity.limits.get(&limit.name);
+    let count = |of: fn(&LimitActivity) -> u64| decided.map_or(0, of);
+    let penalties = count(|decided| decided.penalties);
     html! {
         tr {
             td.name {
                 a href=(parts::limit_link(shared, &limit.name)) { (limit.name) }
                 @if !notes.is_empty() { " " span.tag { (notes) } }
             }
-            td.wide.name { (parts::value(&matchers(&node))) }
-            td.wide.name { (per.join(", ")) }
-            td.num { (node.get("rate").map(plain).unwrap_or_default()) }
-            td.num { (parts::rate(counts.allowed, seen)) }
             td.num.hot[counts.denied > 0] {
                 (parts::rate(counts.denied, seen))
                 @if counts.over > 0 { " " span.muted { "+" (parts::rate(counts.over, seen)) " over" } }
             }
+            td.num { (parts::rate(counts.allowed, seen)) }
             td.bar { (parts::share(counts)) }
+            @if extra.costs { td.num { (parts::rate(count(|decided| decided.settled_units), seen)) } }
+            @if extra.penalties { td.num.hot[penalties > 0] { (penalties) } }
+            @if extra.slots { td.num { (parts::rate(count(|decided| decided.slots_taken), seen)) } }
+            td.num { (quota(&node)) }
+            td.wide.name { (per.join(", ")) }
+            td.wide.name { (parts::value(&matchers(&node))) }
         }
     }
+}
+
+/// The rate, or what a limit on requests in flight has in its place.
+fn quota(node: &Node) -> String {
+    let quota = node.get("rate").or_else(|| node.get("limit"));
+    quota.map(plain).unwrap_or_default()
 }

@@ -2,7 +2,7 @@
 
 use insight::{Severity, findings::fleet::is_current};
 use maud::{Markup, html};
-use store::{ActivitySummary, Fleet};
+use store::{ActivitySummary, Fleet, SlotActivity};
 
 use super::{
     super::{cache::Reading, data::Shared},
@@ -19,14 +19,21 @@ const PROBLEMS: usize = 3;
 pub(super) fn view(
     shared: &Shared,
     activity: &Reading<ActivitySummary>,
+    trend: Option<&Vec<SlotActivity>>,
     fleet: &Reading<Fleet>,
 ) -> Markup {
     let none = ActivitySummary::default();
     let seen = activity.value.as_deref().unwrap_or(&none);
-    let mut all = Counts::default();
-    for limit in seen.activity.limits.values() {
-        all.add(Counts::of(limit));
-    }
+    let requests = seen.activity.requests;
+    let limits = seen.activity.limits.values();
+    let over = limits.fold(0, |sum: u64, limit| {
+        sum.saturating_add(Counts::of(limit).over)
+    });
+    let over_time = trend.into_iter().flatten().map(|slot| Counts {
+        allowed: slot.requests.allowed,
+        denied: slot.requests.denied,
+        over: 0,
+    });
     let problems = shared
         .findings
         .iter()
@@ -41,12 +48,13 @@ pub(super) fn view(
             p.notice { "The store is this process's memory, which keeps no rates and no busy buckets. Use Redis or Valkey to see them." }
         }
         dl.tiles {
-            (tile("Allowed", &parts::rate(all.allowed, seen), "a second", false))
-            (tile("Denied", &parts::rate(all.denied, seen), "a second", all.denied > 0))
-            (tile("Would be denied", &parts::rate(all.over, seen), "a second, shadow and degrade", false))
+            (tile("Allowed", &parts::rate(requests.allowed, seen), "requests a second", false))
+            (tile("Denied", &parts::rate(requests.denied, seen), "requests a second", requests.denied > 0))
+            (tile("Would be denied", &parts::rate(over, seen), "a second, shadow and degrade", false))
             (policy_tiles(shared))
             (fleet_tiles(shared, fleet))
         }
+        (parts::trend(over_time.collect::<Vec<Counts>>().as_slice()))
         @for finding in problems.clone().take(PROBLEMS) { (problems::card(finding)) }
         @if problems.clone().count() > PROBLEMS {
             p { a href=(parts::link(shared, "/problems", "")) { "All " (problems.count()) " problems" } }

@@ -73,12 +73,6 @@ impl Counts {
             .saturating_add(self.denied)
             .saturating_add(self.over)
     }
-
-    pub(super) fn add(&mut self, other: Self) {
-        self.allowed = self.allowed.saturating_add(other.allowed);
-        self.denied = self.denied.saturating_add(other.denied);
-        self.over = self.over.saturating_add(other.over);
-    }
 }
 
 /// A rate as people read it.
@@ -102,6 +96,48 @@ pub(super) fn share(counts: Counts) -> Markup {
                 rect.over x=(100 - over.saturating_add(denied).min(100)) width=(over.saturating_add(denied).min(100)) height="8" {}
                 rect.denied x=(100 - denied.min(100)) width=(denied.min(100)) height="8" {}
             }
+        }
+    }
+}
+
+/// Requests a second over the last minute: a bar for each time slot, denied ones at its foot.
+pub(super) fn trend(slots: &[Counts]) -> Markup {
+    /// Seconds of a slot.
+    const SLOT_S: u64 = 5;
+    const HEIGHT: u64 = 40;
+    let most = slots.iter().map(|slot| slot.all()).max().unwrap_or(0);
+    if most == 0 {
+        return html! {};
+    }
+    let height = |count: u64| {
+        let height = u128::from(count) * u128::from(HEIGHT) / u128::from(most);
+        u64::try_from(height).unwrap_or(HEIGHT)
+    };
+    let bars = (0_u64..).step_by(10).zip(slots).map(|(x, slot)| {
+        let (all, denied) = (height(slot.all()), height(slot.denied));
+        (
+            x,
+            all,
+            denied,
+            height(slot.denied.saturating_add(slot.over)),
+        )
+    });
+    let a_second: Vec<String> = slots
+        .iter()
+        .map(|slot| Rate::of(slot.all(), SLOT_S * 1000).text())
+        .collect();
+    let width = slots.len() * 10;
+    html! {
+        figure.trend {
+            svg viewBox=(format!("0 0 {width} {HEIGHT}")) preserveAspectRatio="none" role="img"
+                aria-label=(format!("Requests a second in each 5 s of the last minute: {}", a_second.join(", "))) {
+                @for (x, all, denied, over) in bars {
+                    rect.fit x=(x + 1) y=(HEIGHT - all) width="8" height=(all) {}
+                    rect.over x=(x + 1) y=(HEIGHT - over.min(all)) width="8" height=(over.min(all)) {}
+                    rect.denied x=(x + 1) y=(HEIGHT - denied) width="8" height=(denied) {}
+                }
+            }
+            figcaption.muted { "The last minute, at most " (Rate::of(most, SLOT_S * 1000).text()) " requests a second" }
         }
     }
 }
@@ -165,18 +201,18 @@ pub(super) fn buckets(
                 caption { (caption) }
                 thead { tr {
                     th scope="col" { "Bucket" }
-                    th scope="col" { "Limit" }
-                    th.num scope="col" { "Requests/s" }
                     th.num scope="col" { "Denied/s" }
+                    th.num scope="col" { "Requests/s" }
+                    th scope="col" { "Limit" }
                     th.wide scope="col" { "Last denied request" }
                 } }
                 tbody {
                     @for found in buckets {
                         tr {
                             td.name { (bucket_name(shared, found)) }
-                            td { a href=(limit_link(shared, &found.limit)) { (found.limit) } }
-                            td.num { (rate(found.requests, activity)) }
                             (denied(shared, found, activity))
+                            td.num { (rate(found.requests, activity)) }
+                            td { a href=(limit_link(shared, &found.limit)) { (found.limit) } }
                             td.wide.name {
                                 @if let Some(last) = &found.last {
                                     (value(&insight::bucket::request_text(&last.descriptor)))
