@@ -23,7 +23,7 @@ pub use fields::{Field, Fields, Form, Path, Report, Take, quoted};
 pub use name::{DomainError, Name, NameError};
 pub use node::{Entry, JsonError, Node, Place, Value};
 #[cfg(feature = "yaml")]
-pub use node::{from_text, load};
+pub use node::{from_text, load, load_all};
 pub use printable::{is_printable, printable, printable_styled};
 pub use problem::{Problem, Problems, distance, similar};
 pub use scalars::{Choice, name_hint};

@@ -12,7 +12,7 @@ mod yaml;
 
 pub use json::JsonError;
 #[cfg(feature = "yaml")]
-pub use yaml::{from_text, load};
+pub use yaml::{from_text, load, load_all};
 
 /// Where something stands in a file; counted from 1, in characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

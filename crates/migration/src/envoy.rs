@@ -14,19 +14,21 @@ use documents::Problems;
 use crate::{
     Conversion, File,
     assemble::assemble,
-    report::{Reading, load_all},
+    report::{load_all, yaml},
 };
 
 use rules::{Descriptor, Quota, RateLimit, RateLimitConfig, Unit};
 
 /// Reads files; those of one domain are merged, as with `MERGE_DOMAIN_CONFIG`.
 pub(crate) fn convert(files: &[File<'_>]) -> Result<Conversion, Vec<Problems>> {
-    let mut readings = load_all(files, Reading::load)?;
+    let mut readings = load_all(files, yaml)?;
     let mut configs: Vec<(usize, RateLimitConfig)> = Vec::new();
     for (file, reading) in readings.iter_mut().enumerate() {
-        if let Some(config) = read::config(reading) {
-            configs.push((file, config));
-        }
+        configs.extend(
+            read::configs(reading)
+                .into_iter()
+                .map(|config| (file, config)),
+        );
     }
     let domains = write::domains(&configs, &mut readings);
     assemble(domains, readings)

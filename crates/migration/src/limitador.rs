@@ -12,7 +12,7 @@ use crate::{
     Conversion, File,
     assemble::{DomainDraft, Draft, Fields, assemble},
     names::Unique,
-    report::{Reading, load_all},
+    report::{Reading, load_all, yaml},
 };
 
 use condition::{Matchers, parse_condition, parse_variable};
@@ -31,10 +31,12 @@ const LIMIT: [&str; 7] = [
 const MAX_PER: usize = 16;
 
 pub(crate) fn convert(files: &[File<'_>]) -> Result<Conversion, Vec<Problems>> {
-    let mut readings = load_all(files, Reading::load)?;
+    let mut readings = load_all(files, yaml)?;
     let mut domains = Domains::default();
     for (file, reading) in readings.iter_mut().enumerate() {
-        limits(file, reading, &mut domains);
+        for node in std::mem::take(&mut reading.nodes) {
+            limits(file, &node, reading, &mut domains);
+        }
     }
     assemble(domains.list, readings)
 }
@@ -82,12 +84,9 @@ struct Found {
     place: Option<documents::Place>,
 }
 
-fn limits(file: usize, reading: &mut Reading, domains: &mut Domains) {
-    let Some(node) = reading.node.take() else {
-        return;
-    };
+fn limits(file: usize, node: &Node, reading: &mut Reading, domains: &mut Domains) {
     let root = Field {
-        node: &node,
+        node,
         path: Path::Root,
     };
     let spec = node.get("spec").map(|node| Field {
@@ -131,7 +130,7 @@ fn limit(item: &Field<'_>, reading: &mut Reading) -> Option<Found> {
         read_field(&mut found, item, entry, reading);
     }
     for needed in ["namespace", "max_value", "seconds"] {
-        if item.node.get(needed).is_none() {
+        if !entries.iter().any(|entry| snake_case(&entry.key) == needed) {
             let message = format!("a limit needs `{needed}`");
             reading.errors.add(&item.path, found.place, message);
         }
@@ -151,7 +150,7 @@ fn read_field(found: &mut Found, item: &Field<'_>, entry: &Entry, reading: &mut 
         path: Path::Field(&item.path, &entry.key),
     };
     let errors = &mut reading.errors;
-    match entry.key.as_str() {
+    match snake_case(&entry.key).as_str() {
         "namespace" => {
             let text = field.text("the name of a namespace", errors);
             text.unwrap_or_default().clone_into(&mut found.namespace);
@@ -168,12 +167,24 @@ fn read_field(found: &mut Found, item: &Field<'_>, entry: &Entry, reading: &mut 
         "variables" => variables(found, &field, reading),
         _ => {
             let problem = errors.add(&field.path, entry.place, "unknown field");
-            match similar(&entry.key, &LIMIT) {
+            match similar(&snake_case(&entry.key), &LIMIT) {
                 Some(meant) => problem.push_hint(format!("did you mean `{meant}`?")),
                 None => problem.push_hint(format!("known fields: {}", LIMIT.join(", "))),
             }
         }
     }
+}
+
+/// Kuadrant's resources have fields in camelCase, `maxValue`.
+fn snake_case(key: &str) -> String {
+    let mut snake = String::with_capacity(key.len() + 2);
+    for c in key.chars() {
+        if c.is_ascii_uppercase() {
+            snake.push('_');
+        }
+        snake.push(c.to_ascii_lowercase());
+    }
+    snake
 }
 
 fn conditions(found: &mut Found, list: &Field<'_>, reading: &mut Reading) {

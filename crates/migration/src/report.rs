@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use documents::{Form, Node, Problem, Problems, Report, load};
+use documents::{Form, Node, Place, Problem, Problems, Report, Value, load_all as load_yaml};
 
 use crate::{File, plain::plain};
 
@@ -44,8 +44,10 @@ impl FileReport {
 pub(crate) struct Reading {
     file: String,
     source: Arc<str>,
-    /// The document, if it could be read at all.
-    pub(crate) node: Option<Node>,
+    /// The documents that could be read at all, in order; empty ones are left out.
+    pub(crate) nodes: Vec<Node>,
+    /// Whether they are what is in `ConfigMap`s.
+    pub(crate) of_config_map: bool,
     /// With any of these the file cannot be used.
     pub(crate) errors: Report,
     /// See [`FileReport::changed`].
@@ -54,30 +56,38 @@ pub(crate) struct Reading {
     pub(crate) lost: Report,
 }
 
-impl Reading {
-    /// Loads a YAML or JSON file.
-    ///
-    /// # Errors
-    /// The bytes are not UTF-8.
-    pub(crate) fn load(file: &File<'_>) -> Result<Self, Problems> {
-        Self::load_by(file, load)
-    }
+/// Reads the documents of a file, or of a `ConfigMap`'s entry, with this name.
+pub(crate) type Read = fn(&str, &str, &mut Report) -> Vec<Node>;
 
-    /// Loads a file, whose text `read` turns into a document.
+/// Reads YAML or JSON.
+pub(crate) fn yaml(_: &str, text: &str, report: &mut Report) -> Vec<Node> {
+    load_yaml(text, report)
+}
+
+impl Reading {
+    /// Loads a file.
     ///
     /// # Errors
     /// The bytes are not UTF-8.
-    pub(crate) fn load_by(
-        file: &File<'_>,
-        read: impl FnOnce(&str, &mut Report) -> Option<Node>,
-    ) -> Result<Self, Problems> {
+    fn load(file: &File<'_>, read: Read) -> Result<Self, Problems> {
         documents::from_text(file.name, file.bytes, |text| {
             let mut errors = Report::new(Form::File);
-            let node = read(text, &mut errors).map(plain);
+            let mut of_config_map = false;
+            let mut nodes = Vec::new();
+            for node in read(file.name, text, &mut errors) {
+                if node.get("kind").and_then(Node::as_text) == Some("ConfigMap") {
+                    of_config_map = true;
+                    nodes.extend(config_map(&node, text, read, &mut errors));
+                } else {
+                    nodes.push(node);
+                }
+            }
+            nodes.retain(|node| node.value != Value::Null);
             Ok(Self {
                 file: file.name.to_owned(),
                 source: text.into(),
-                node,
+                nodes: nodes.into_iter().map(plain).collect(),
+                of_config_map,
                 errors,
                 changed: Report::new(Form::File),
                 lost: Report::new(Form::File),
@@ -102,17 +112,85 @@ impl Reading {
     }
 }
 
-/// All files, each loaded as `load` does.
+/// The documents in a `ConfigMap`, with their places in the file.
+fn config_map(map: &Node, source: &str, read: Read, errors: &mut Report) -> Vec<Node> {
+    let Some(Value::Map(data)) = map.get("data").map(|data| &data.value) else {
+        return Vec::new();
+    };
+    let mut nodes = Vec::new();
+    for entry in data {
+        let Some(text) = entry.value.as_text() else {
+            continue;
+        };
+        let mut report = Report::new(Form::File);
+        let mut found = read(&entry.key, text, &mut report);
+        let shift = Shift::new(entry.value.place, source);
+        for node in &mut found {
+            shift.node(node);
+        }
+        for mut problem in report.problems {
+            problem.place = shift.place(problem.place);
+            errors.problems.push(problem);
+        }
+        nodes.append(&mut found);
+    }
+    nodes
+}
+
+/// From a place in a text of a YAML file to the place in that file.
+struct Shift {
+    /// Where the text begins.
+    text: Option<Place>,
+    /// Whether its lines are lines of the file: only after `|`.
+    is_literal: bool,
+}
+
+impl Shift {
+    fn new(text: Option<Place>, source: &str) -> Self {
+        let header = text.and_then(|place| {
+            let above = usize::try_from(place.line).ok()?.checked_sub(2)?;
+            source.lines().nth(above)
+        });
+        Self {
+            text,
+            is_literal: header.is_some_and(|line| line.contains('|')),
+        }
+    }
+
+    fn place(&self, inside: Option<Place>) -> Option<Place> {
+        let (Some(text), Some(inside), true) = (self.text, inside, self.is_literal) else {
+            return self.text;
+        };
+        Some(Place {
+            line: text.line.saturating_add(inside.line).saturating_sub(1),
+            column: text.column.saturating_add(inside.column).saturating_sub(1),
+            width: inside.width,
+        })
+    }
+
+    fn node(&self, node: &mut Node) {
+        node.place = self.place(node.place);
+        match &mut node.value {
+            Value::List(items) => items.iter_mut().for_each(|item| self.node(item)),
+            Value::Map(entries) => {
+                for entry in entries {
+                    entry.place = self.place(entry.place);
+                    self.node(&mut entry.value);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// All files.
 ///
 /// # Errors
 /// The problems of files that cannot be read.
-pub(crate) fn load_all(
-    files: &[File<'_>],
-    load: impl Fn(&File<'_>) -> Result<Reading, Problems>,
-) -> Result<Vec<Reading>, Vec<Problems>> {
+pub(crate) fn load_all(files: &[File<'_>], read: Read) -> Result<Vec<Reading>, Vec<Problems>> {
     let (mut readings, mut wrong) = (Vec::new(), Vec::new());
     for file in files {
-        match load(file) {
+        match Reading::load(file, read) {
             Ok(reading) => readings.push(reading),
             Err(problems) => wrong.push(problems),
         }

@@ -7,36 +7,68 @@ mod predicates;
 mod properties;
 mod tree;
 
-use documents::{Name, Node, Place, Problems};
+use documents::{Name, Node, Place, Problems, Value};
 
 use crate::{
     Conversion, File, Options,
     assemble::{DomainDraft, Draft, Fields, assemble},
     names::{Unique, name_of},
-    report::{Reading, load_all},
+    report::{Reading, load_all, yaml},
 };
 
 use arguments::{Defaults, Limiter, read_limiter};
 use tree::{At, canonical};
 
 pub(crate) fn convert(files: &[File<'_>], options: &Options) -> Result<Conversion, Vec<Problems>> {
-    let mut readings = load_all(files, |file| {
-        if std::path::Path::new(file.name)
-            .extension()
-            .is_some_and(|e| e == "properties")
-        {
-            Reading::load_by(file, properties::load)
+    let mut readings = load_all(files, |name, text, report| {
+        let extension = std::path::Path::new(name).extension();
+        if extension.is_some_and(|extension| extension == "properties") {
+            properties::load(text, report)
         } else {
-            Reading::load(file)
+            yaml(name, text, report)
         }
     })?;
     let mut domains = Vec::new();
     for (file, reading) in readings.iter_mut().enumerate() {
-        if let Some(node) = reading.node.take() {
+        if reading.errors.problems.is_empty() {
+            let node = in_force(reading);
             one_file(file, &node, reading, options, &mut domains);
         }
     }
     assemble(domains, readings)
+}
+
+/// All documents of a file as one: of two values for a property the later one is in force. A document
+/// for a profile is left out.
+fn in_force(reading: &mut Reading) -> Node {
+    let mut whole = Node::from(Value::Map(Vec::new()));
+    for node in std::mem::take(&mut reading.nodes) {
+        let document = tree::nested(node);
+        let root = At::root(&document);
+        let conditions: [&[&str]; 3] = [
+            &["spring", "config", "activate", "on-profile"],
+            &["spring", "config", "activate", "on-cloud-platform"],
+            &["spring", "profiles"],
+        ];
+        let condition = conditions.iter().find_map(|names| {
+            let at = root.at(names)?;
+            let text = at.text()?.to_owned();
+            Some((text, at.place()))
+        });
+        match condition {
+            Some((profile, place)) if gateway(&root).is_some() => {
+                let message =
+                    format!("this document, which applies to `{profile}` only, is left out");
+                reading
+                    .lost
+                    .add(&documents::Path::Root, place, message)
+                    .push_hint("convert a file with the configuration that is in force there");
+            }
+            Some(_) => {}
+            None => tree::merge(&mut whole, document),
+        }
+    }
+    whole
 }
 
 fn one_file(

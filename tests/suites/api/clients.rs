@@ -2,6 +2,10 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::net::{TcpListener, TcpStream};
 
 use crate::service::{Service, document, variable};
 
@@ -13,13 +17,35 @@ fn code(page: &str, language: &str) -> String {
     code.to_owned()
 }
 
-/// Runs a page's client, followed by code that proves it works.
+/// Forwards connections to a limiter; returns its own URL, and the number of connections so far.
+async fn counted(limiter: &str) -> (String, Arc<AtomicUsize>) {
+    let to = limiter.trim_start_matches("http://").to_owned();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let connections = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&connections);
+    tokio::spawn(async move {
+        while let Ok((mut from, _)) = listener.accept().await {
+            count.fetch_add(1, Ordering::Relaxed);
+            let mut to = TcpStream::connect(&to).await.unwrap();
+            tokio::spawn(async move {
+                // It ends when either side closes.
+                let _ = tokio::io::copy_bidirectional(&mut from, &mut to).await;
+            });
+        }
+    });
+    (url, connections)
+}
+
+/// Runs a page's client, followed by code that proves it works. It makes two clients, each of which
+/// needs one connection.
 async fn proves(program: &Path, page: &str, language: &str, file: &str, proof: &str) {
     let service = Service::start(&[]).await;
     let path = service.dir.path().join(file);
     std::fs::write(&path, code(page, language) + proof).unwrap();
     let mut command = Command::new(program);
-    command.arg(&path).env("LIMITER", service.limiter.url());
+    let (url, connections) = counted(&service.limiter.url()).await;
+    command.arg(&path).env("LIMITER", url);
     let output = tokio::task::spawn_blocking(move || command.output())
         .await
         .unwrap()
@@ -31,6 +57,8 @@ async fn proves(program: &Path, page: &str, language: &str, file: &str, proof: &
         String::from_utf8_lossy(&said)
     );
     assert_eq!(String::from_utf8_lossy(&said).trim(), "proved");
+    let connections = connections.load(Ordering::Relaxed);
+    assert!(connections <= 2, "{connections} connections");
 }
 
 const PYTHON: &str = r#"
@@ -39,6 +67,24 @@ limiter = Limiter(os.environ["LIMITER"], "shop")
 user = {"user": "alice", "path": "/api"}
 assert [limiter.check(user)["allowed"] for _ in range(6)] == [True] * 5 + [False]
 assert limiter.check(user)["retry_after_ms"] > 0
+assert int(retry_after(limiter.check(user))["Retry-After"]) > 0
+never = limiter.check({"user": "carl", "path": "/wait"}, cost=3)
+assert never["retry_after_ms"] == -1 and retry_after(never) == {}
+chat = {"path": "/chat"}
+reserved = limiter.check(chat, reserve=True)
+assert reserved["remaining"] == 900
+limiter.settle(reserved["token"], 30)
+limiter.settle(reserved["token"], 30)
+assert limiter.check(chat, cost=0)["remaining"] == 970
+held = {"path": "/held"}
+first = limiter.check(held)
+assert first["allowed"] and not limiter.check(held)["allowed"]
+assert limiter.renew(held, slots(first)) == []
+limiter.release(held, slots(first))
+assert limiter.renew(held, slots(first)) == ["in-flight"]
+assert limiter.check(held)["allowed"]
+batch = limiter.check_all([{"descriptor": {"user": "dora", "path": "/api"}, "cost": cost} for cost in (3, 3)])
+assert [decision["allowed"] for decision in batch] == [True, False]
 waiter = {"user": "bob", "path": "/wait"}
 assert all(limiter.check(waiter, wait_ms=5000)["allowed"] for _ in range(5))
 assert limiter.check(waiter, cost=3, wait_ms=5000)["reason"] == "exceeds_capacity"
@@ -59,6 +105,27 @@ const user = { user: "alice", path: "/api" };
 const seen = [];
 for (let i = 0; i < 6; i += 1) seen.push((await limiter.check(user)).allowed);
 assert.deepEqual(seen, [true, true, true, true, true, false]);
+const again = await limiter.check(user);
+assert(Number(retryAfter(again)["Retry-After"]) > 0);
+const never = await limiter.check({ user: "carl", path: "/wait" }, { cost: 3 });
+assert.equal(never.retry_after_ms, -1);
+assert.deepEqual(retryAfter(never), {});
+const chat = { path: "/chat" };
+const reserved = await limiter.check(chat, { reserve: true });
+assert.equal(reserved.remaining, 900);
+await limiter.settle(reserved.token, 30);
+await limiter.settle(reserved.token, 30);
+assert.equal((await limiter.check(chat, { cost: 0 })).remaining, 970);
+const held = { path: "/held" };
+const first = await limiter.check(held);
+assert(first.allowed && !(await limiter.check(held)).allowed);
+assert.deepEqual(await limiter.renew(held, slots(first)), []);
+await limiter.release(held, slots(first));
+assert.deepEqual(await limiter.renew(held, slots(first)), ["in-flight"]);
+assert((await limiter.check(held)).allowed);
+const dora = { user: "dora", path: "/api" };
+const batch = await limiter.checkAll([3, 3].map((cost) => ({ descriptor: dora, cost })));
+assert.deepEqual(batch.map(({ allowed }) => allowed), [true, false]);
 const waiter = { user: "bob", path: "/wait" };
 for (let i = 0; i < 5; i += 1) assert((await limiter.check(waiter, { waitMs: 5000 })).allowed);
 assert.equal((await limiter.check(waiter, { cost: 3, waitMs: 5000 })).reason, "exceeds_capacity");

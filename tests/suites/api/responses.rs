@@ -10,6 +10,42 @@ use crate::service::{Service, document, variable};
 
 const TOKEN: &str = "0123456789abcdef-token";
 
+/// Descriptions that were cut, and fields without a value: in `{a: b, c}` a comma ends `b`.
+fn cut(place: &str, value: &Value, found: &mut Vec<String>) {
+    for (key, value) in value.as_object().into_iter().flatten() {
+        let here = format!("{place}.{key}");
+        let ends = |text: &str| text.trim_end().ends_with(['.', '?', '!']);
+        let is_sentence = key != "description" || value.as_str().is_none_or(ends);
+        let is_cut = key.contains(' ') || value.is_null() || !is_sentence;
+        if is_cut {
+            found.push(here.clone());
+        }
+        cut(&here, value, found);
+    }
+    for value in value.as_array().into_iter().flatten() {
+        cut(place, value, found);
+    }
+}
+
+#[test]
+fn two_readers_of_yaml_find_the_same_complete_description() {
+    let path = document("openapi.yaml");
+    let ours: Value = serde_saphyr::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+    let program = "import json, sys, yaml; print(json.dumps(yaml.safe_load(open(sys.argv[1]))))";
+    let output = std::process::Command::new("python3")
+        .args(["-c", program])
+        .arg(&path)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "PyYAML: {said}");
+    let theirs: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(ours, theirs);
+    let mut found = Vec::new();
+    cut("", &ours, &mut found);
+    assert_eq!(found, [""; 0]);
+}
+
 /// The description, and the statuses that occurred.
 struct Description {
     document: Value,

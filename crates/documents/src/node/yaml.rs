@@ -65,22 +65,31 @@ pub fn from_text<T>(
 /// JSON is YAML except for surrogate pairs (`\\ud83d\\ude00`): in a document with those, values
 /// have no place.
 pub fn load(text: &str, report: &mut Report) -> Option<Node> {
-    let mut problems = Vec::new();
-    let node = load_yaml(text, &mut problems);
-    if node.is_none()
-        && let Ok(json) = Node::from_json(text.as_bytes())
-    {
-        return Some(json);
-    }
-    report.problems.append(&mut problems);
-    node
+    load_as(text, report, false)?.into_iter().next()
 }
 
-/// The one document in a YAML text.
+/// All documents in a text: a YAML file may have several, with a `---` between them.
+pub fn load_all(text: &str, report: &mut Report) -> Vec<Node> {
+    load_as(text, report, true).unwrap_or_default()
+}
+
+fn load_as(text: &str, report: &mut Report, several: bool) -> Option<Vec<Node>> {
+    let mut problems = Vec::new();
+    let nodes = load_yaml(text, &mut problems, several);
+    if nodes.is_none()
+        && let Ok(json) = Node::from_json(text.as_bytes())
+    {
+        return Some(vec![json]);
+    }
+    report.problems.append(&mut problems);
+    nodes
+}
+
+/// The documents in a YAML text, one unless it may be `several`.
 ///
-/// What the tree cannot express (tags, several documents, maps as keys) is
+/// What the tree cannot express (tags, maps as keys, a document too many) is
 /// reported in `problems` and left out, so that the rest can still be checked.
-fn load_yaml(text: &str, problems: &mut Vec<Problem>) -> Option<Node> {
+fn load_yaml(text: &str, problems: &mut Vec<Problem>, several: bool) -> Option<Vec<Node>> {
     let options = granit_parser::options! {
         flow_nesting_limit: MAX_DEPTH,
         block_nesting_limit: MAX_DEPTH,
@@ -90,7 +99,8 @@ fn load_yaml(text: &str, problems: &mut Vec<Problem>) -> Option<Node> {
         open: Vec::new(),
         anchors: HashMap::new(),
         aliased: 0,
-        document: None,
+        documents: Vec::new(),
+        several,
         gave_up: false,
     };
     for event in Parser::new_from_str_with_options(text, options) {
@@ -106,7 +116,10 @@ fn load_yaml(text: &str, problems: &mut Vec<Problem>) -> Option<Node> {
             return None;
         }
     }
-    builder.document.or(Some(Value::Null.into()))
+    if builder.documents.is_empty() {
+        builder.documents.push(Value::Null.into());
+    }
+    Some(builder.documents)
 }
 
 const START: Place = Place {
@@ -169,7 +182,9 @@ struct Builder<'p> {
     open: Vec<Open>,
     anchors: HashMap<usize, Node>,
     aliased: usize,
-    document: Option<Node>,
+    documents: Vec<Node>,
+    /// Whether there may be several.
+    several: bool,
     /// Whether to ignore everything that follows.
     gave_up: bool,
 }
@@ -178,7 +193,7 @@ impl Builder<'_> {
     fn event(&mut self, event: Event<'_>, span: Span) {
         let place = span_place(&span);
         match event {
-            Event::DocumentStart(..) if self.document.is_some() => {
+            Event::DocumentStart(..) if !self.several && !self.documents.is_empty() => {
                 self.report(place, "a second document in one file")
                     .push_hint("remove the `---`, or use one file per domain");
                 self.gave_up = true;
@@ -248,7 +263,7 @@ impl Builder<'_> {
             self.anchors.insert(anchor, node.clone());
         }
         match self.open.last_mut() {
-            None => self.document = Some(node),
+            None => self.documents.push(node),
             Some(Open::List { items, .. }) => items.push(node),
             Some(Open::Map { entries, key, .. }) => {
                 if let Some((key, place)) = key.take() {

@@ -21,18 +21,33 @@ const DESCRIPTOR: [&str; 10] = [
 ];
 const RATE_LIMIT: [&str; 5] = ["name", "replaces", "unit", "requests_per_unit", "unlimited"];
 
-/// The configuration in a file; `None`, with problems reported, if anything in it is wrong.
-pub(super) fn config(reading: &mut Reading) -> Option<RateLimitConfig> {
-    let node = reading.node.take()?;
+/// The configuration in a file, or several in a `ConfigMap`; problems are reported.
+pub(super) fn configs(reading: &mut Reading) -> Vec<RateLimitConfig> {
+    let nodes = std::mem::take(&mut reading.nodes);
+    if let Some(second) = nodes.get(1).filter(|_| !reading.of_config_map) {
+        reading
+            .errors
+            .add(&Path::Root, second.place, "a second document in one file")
+            .push_hint("envoyproxy/ratelimit ignores it; use one file per document");
+    }
+    nodes
+        .iter()
+        .filter_map(|node| config(node, reading))
+        .collect()
+}
+
+/// One of them; `None` if anything in it is wrong.
+fn config(node: &Node, reading: &mut Reading) -> Option<RateLimitConfig> {
     let root = Field {
-        node: &node,
+        node,
         path: Path::Root,
     };
     if node.get("kind").is_some() {
-        root.report(&mut reading.errors, "a Kubernetes resource")
-            .push_hint(
-                "give the configuration itself, which for a ConfigMap is what is in its `data`",
-            );
+        root.report(
+            &mut reading.errors,
+            "a Kubernetes resource, and no ConfigMap",
+        )
+        .push_hint("give the configuration itself, or the ConfigMap that it is in");
         return None;
     }
     let mut config = RateLimitConfig::default();

@@ -179,6 +179,7 @@ mod tests {
                 "descriptors[0].path != '/json'",
                 r#"{path: ["**", "!/json"]}"#,
             ),
+            ("limit.toy__1b3 == '1'", r#"{limit.toy__1b3: "1"}"#),
             ("a == 'x*'", r#"{a: "exact:x*"}"#),
             ("a in ['x', 'z']", r"{a: [x, z]}"),
             (
@@ -201,6 +202,7 @@ mod tests {
             ("a == x", Unsupported::Unquoted("x".to_owned())),
             ("descriptors[1].a == 'x'", Unsupported::Position),
             ("limit.name == 'x'", Unsupported::Expression),
+            ("limit['a'] == 'x'", Unsupported::Expression),
             ("keyA == 'x'", Unsupported::Key("keyA".to_owned())),
             (
                 "a == 'x' && a == 'y'",

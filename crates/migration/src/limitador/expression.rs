@@ -91,7 +91,13 @@ fn entry(first: &str, rest: &[Token]) -> Result<Name, Unsupported> {
                 _ => return Err(Unsupported::Expression),
             }
         }
-        ("limit" | "descriptors", _) => return Err(Unsupported::Expression),
+        // Limitador's own `limit`. Kuadrant's entries begin alike: `limit.toystore__1b3b3a5a`.
+        ("limit", [Token::Sign("."), Token::Word(field)])
+            if matches!(field.as_str(), "name" | "id") =>
+        {
+            return Err(Unsupported::Expression);
+        }
+        ("descriptors", _) => return Err(Unsupported::Expression),
         _ => dotted(first, rest)?,
     };
     key.parse().map_err(|_| Unsupported::Key(key))

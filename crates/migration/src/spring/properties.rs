@@ -1,4 +1,4 @@
-//! `application.properties`: `a.b[0].c=value`, one a line.
+//! `application.properties`: `a.b[0].c=value`, one a line; a line `#---` begins another document.
 
 use documents::{Entry, Node, Path, Place, Report, Value};
 
@@ -8,13 +8,18 @@ const MAX_STEPS: usize = 32;
 /// The most Spring properties in one file: inserting one searches the others.
 const MAX_PROPERTIES: usize = 10_000;
 
-pub(super) fn load(text: &str, report: &mut Report) -> Option<Node> {
-    let mut root = Node::from(Value::Map(Vec::new()));
+pub(super) fn load(text: &str, report: &mut Report) -> Vec<Node> {
+    let empty = || Node::from(Value::Map(Vec::new()));
+    let mut documents = Vec::new();
+    let mut root = empty();
     let before = report.problems.len();
     let mut lines = text.lines().enumerate();
     let mut properties = 0;
     while let Some((number, line)) = lines.next() {
         let mut line = line.trim_start().to_owned();
+        if matches!(line.trim_end(), "#---" | "!---") {
+            documents.push(std::mem::replace(&mut root, empty()));
+        }
         if line.is_empty() || line.starts_with(['#', '!']) {
             continue;
         }
@@ -38,7 +43,7 @@ pub(super) fn load(text: &str, report: &mut Report) -> Option<Node> {
         if properties > MAX_PROPERTIES {
             let message = format!("more than {MAX_PROPERTIES} properties");
             report.add(&Path::Root, Some(place), message);
-            return None;
+            return Vec::new();
         }
         let set =
             steps(key.trim_end()).and_then(|steps| set(&mut root, &steps, value.trim(), place));
@@ -50,7 +55,11 @@ pub(super) fn load(text: &str, report: &mut Report) -> Option<Node> {
             );
         }
     }
-    report.has_only(before).map(|()| root)
+    documents.push(root);
+    match report.has_only(before) {
+        Some(()) => documents,
+        None => Vec::new(),
+    }
 }
 
 enum Step {
@@ -158,7 +167,9 @@ spring.b[0].args.redis-rate-limiter.replenishRate=1\\
 spring.b[1]: true
 ";
         let mut report = Report::new(Form::File);
-        let node = load(text, &mut report).unwrap();
+        let [node] = &load(text, &mut report)[..] else {
+            panic!("one document")
+        };
         assert_eq!(
             node.to_yaml_line(),
             r#"{spring: {b: [{name: x, args: {redis-rate-limiter: {replenishRate: "10"}}}, true]}}"#
@@ -170,7 +181,7 @@ spring.b[1]: true
             "spring.[=x",
             "spring.a[1]=1",
         ] {
-            assert_eq!(load(wrong, &mut Report::new(Form::File)), None, "{wrong}");
+            assert_eq!(load(wrong, &mut Report::new(Form::File)), [], "{wrong}");
         }
     }
 

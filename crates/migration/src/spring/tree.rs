@@ -17,6 +17,58 @@ pub(super) fn canonical(name: &str) -> String {
     significant.map(|c| c.to_ascii_lowercase()).collect()
 }
 
+/// The most names in one key: the tree is read recursively.
+const MAX_NAMES: usize = 32;
+
+/// The tree with `a.b: 1` as `a: {b: 1}`: parts of one subtree may be below several such keys.
+pub(super) fn nested(node: Node) -> Node {
+    let value = match node.value {
+        Value::List(items) => Value::List(items.into_iter().map(nested).collect()),
+        Value::Map(entries) => {
+            let mut whole = Node::from(Value::Map(Vec::new()));
+            for entry in entries {
+                let place = entry.place;
+                let inner = nested(entry.value);
+                let names: Vec<&str> = entry.key.splitn(MAX_NAMES, '.').collect();
+                let below = names.into_iter().rev().fold(inner, |inner, name| Node {
+                    place,
+                    value: Value::Map(vec![Entry {
+                        key: name.to_owned(),
+                        place,
+                        value: inner,
+                    }]),
+                });
+                merge(&mut whole, below);
+            }
+            whole.value
+        }
+        scalar => scalar,
+    };
+    Node { value, ..node }
+}
+
+/// Adds a tree to another; of two values for a name the later one stays.
+pub(super) fn merge(whole: &mut Node, later: Node) {
+    match (&mut whole.value, later.value) {
+        (Value::Map(entries), Value::Map(more)) => {
+            for entry in more {
+                let name = canonical(&entry.key);
+                match entries
+                    .iter_mut()
+                    .find(|known| canonical(&known.key) == name)
+                {
+                    Some(known) => merge(&mut known.value, entry.value),
+                    None => entries.push(entry),
+                }
+            }
+        }
+        (value, other) => {
+            *value = other;
+            whole.place = later.place;
+        }
+    }
+}
+
 impl<'n> At<'n> {
     pub(super) fn root(node: &'n Node) -> Self {
         Self {
