@@ -8,10 +8,13 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local life, most = tonumber(ARGV[1]), tonumber(ARGV[2])
 local now_text, oldest = string.format('%.0f', now), string.format('%.0f', now - life)
+local newest = string.format('%.0f', now + life)
 
 local counts, at = {}, 3
 for i, key in ipairs(KEYS) do
   redis.call('ZREMRANGEBYSCORE', key, '-inf', '(' .. oldest)
+  -- Recorded before the clock stepped back by more than that: a live proxy is recorded again at once.
+  redis.call('ZREMRANGEBYSCORE', key, '(' .. newest, '+inf')
   local n = tonumber(ARGV[at])
   for j = at + 1, at + n do
     if redis.call('ZCARD', key) < most then

@@ -30,7 +30,8 @@ local function read_penalty(p, key)
   end
   if since then
     -- A shortened penalty counts from its start. After a step back of the clock, none is longer than one
-    -- that starts now.
+    -- that starts now; the times are stored as they are read then, or they would move along with the clock.
+    p.changed = since + 0 > now
     p.since, p.count = math.min(since, now), count + 0
     p.till = math.min(till, p.since + p.length)
     if now - p.since >= p.within then

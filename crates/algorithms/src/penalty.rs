@@ -54,6 +54,9 @@ impl Count {
     pub(crate) fn new(ask: &PenaltyAsk<'_>, now_ms: u64) -> Self {
         let (penalty, now_ms) = (ask.penalty, now_ms.min(TIME_MAX_MS));
         let mut denials = ask.stored.copied().unwrap_or_default();
+        // The clock stepped back. The times are stored as they are read here: cut again at each reading,
+        // they would move along with the clock until it had caught up with them.
+        let stepped_back = denials.since_ms > now_ms;
         denials.since_ms = denials.since_ms.min(now_ms);
         // A shorter `for` counts from the start of the penalty. After a clock stepped back, no
         // penalty is longer than one that begins now.
@@ -67,7 +70,7 @@ impl Count {
             now_ms,
             denials,
             begun: false,
-            changed: false,
+            changed: stepped_back,
         };
         count.add(ask.reported);
         count

@@ -136,7 +136,7 @@ fn a_penalty_is_never_longer_than_one_that_begins_now() {
     assert_eq!(bucket.ask(0, 0, 0).penalty.left_ms, 600_000);
     // An edit makes it shorter.
     bucket.penalty.for_ms = 1000;
-    assert_eq!(bucket.ask(3_600_000, 0, 0).penalty.left_ms, 1000);
+    assert_eq!(bucket.ask(0, 0, 0).penalty.left_ms, 1000);
 }
 
 #[test]
@@ -179,4 +179,26 @@ fn a_shortened_penalty_ends_relative_to_its_start() {
     // Making it longer again does not revive a penalty that has ended.
     bucket.penalty.for_ms = 600_000;
     assert_eq!(bucket.ask(601_000, 0, 0).penalty.left_ms, 0);
+}
+
+#[test]
+fn a_penalty_does_not_outlive_a_step_back_of_the_clock() {
+    for (peek_cost, cost) in [(0, 1), (1, 0)] {
+        let mut bucket = Bucket::new();
+        bucket.penalty.for_ms = 3000;
+        bucket.deny(20_000, 3);
+        assert_eq!(bucket.ask(0, peek_cost, 0).penalty.left_ms, 3000);
+        assert_eq!(bucket.ask(1000, cost, 0).penalty.left_ms, 2000);
+        assert!(!bucket.ask(2999, 1, 0).decision.allowed);
+        assert_eq!(bucket.ask(3000, 0, 0).penalty.left_ms, 0);
+    }
+}
+
+#[test]
+fn denials_from_the_future_do_not_count_for_longer_than_their_time() {
+    let mut bucket = Bucket::new();
+    bucket.deny(3_600_000, 2);
+    assert_eq!(bucket.ask(0, 0, 0).penalty.denials, 2);
+    assert_eq!(bucket.ask(59_999, 0, 0).penalty.denials, 2);
+    assert_eq!(bucket.ask(60_000, 0, 0).penalty.denials, 0);
 }

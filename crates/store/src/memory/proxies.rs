@@ -20,7 +20,8 @@ impl Proxies {
         seen: &ActiveProxies,
         now_ms: u64,
     ) -> ProxyCounts {
-        let alive = |at: u64| now_ms.saturating_sub(at) <= PROXY_LIFE_MS;
+        // Also not for longer after the clock stepped back.
+        let alive = |at: u64| now_ms.abs_diff(at) <= PROXY_LIFE_MS;
         self.seen_at.retain(|_, proxies| {
             proxies.retain(|_, at| alive(*at));
             !proxies.is_empty()
