@@ -84,10 +84,9 @@ impl WorkerCache {
         (cached.loaded_us > since_us && age_us < FRESH_US).then_some(cached)
     }
 
-    /// The cached penalty of a bucket.
-    pub(crate) fn penalty(&mut self, key: BucketKey, generation: u64) -> Option<CachedDenial> {
-        let denial = self.get(key, generation)?.denial;
-        denial.filter(CachedDenial::is_penalty)
+    /// The last cached denial of a bucket, whether or not it still holds.
+    pub(crate) fn denial(&mut self, key: BucketKey, generation: u64) -> Option<CachedDenial> {
+        self.get(key, generation)?.denial
     }
 
     /// Makes the next use of a bucket read the table again.

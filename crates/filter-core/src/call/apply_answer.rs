@@ -135,10 +135,11 @@ impl Worker {
         let status = BucketStatus::new(now, answer);
         let (key, generation) = (limit_check.key, answer.generation);
         let bucket = (key, generation);
-        let known = match limit.penalty {
-            Some(_) => self.cache.penalty(key, generation),
+        let last = match limit.penalty {
+            Some(_) => self.cache.denial(key, generation),
             None => None,
         };
+        let known = last.filter(CachedDenial::is_penalty);
         if !penalized && known.is_some_and(|known| known.outlasts(sent, now)) {
             return;
         }
@@ -156,7 +157,7 @@ impl Worker {
             }
             return;
         }
-        let denial = cacheable(now, sent, limit, limit_check.cost, answer);
+        let denial = cacheable((now, sent), limit, limit_check.cost, answer, last);
         self.cache.store_denial(key, generation, status, denial);
         let denial = Some((Some(denial), sent));
         let answered = Answered { status, denial };
@@ -164,10 +165,16 @@ impl Worker {
     }
 }
 
-/// The cache entry for a denial by one limit.
-fn cacheable(now: Now, sent: Now, limit: &Limit, cost: u64, answer: &LimitAnswer) -> CachedDenial {
+/// The cache entry for a denial by one limit, after its `last`.
+fn cacheable(
+    (now, sent): (Now, Now),
+    limit: &Limit,
+    cost: u64,
+    answer: &LimitAnswer,
+    last: Option<CachedDenial>,
+) -> CachedDenial {
     if answer.penalty.left_ms > 0 {
-        return CachedDenial::penalty(now, sent, answer);
+        return CachedDenial::penalty(now, sent, answer, last);
     }
     // Other proxies may return leased units.
     let most_ms = match (limit.lease_ttl_ms, limit.over_limit) {

@@ -279,3 +279,26 @@ fn denial_reports_cost_one_check_a_second() {
         assert!((15..=24).contains(&asked), "seed {seed}: {asked}");
     }
 }
+
+/// A bucket of two units an hour, penalized for half a minute. The answer to a report of denials, which
+/// costs nothing, names the end of the penalty only.
+#[test]
+fn a_penalty_does_not_shorten_the_retry_after_of_a_bucket_that_needs_longer() {
+    let limit = LIMIT.replace("2/1s, algorithm: fixed_window", "2/1h");
+    for seed in seeds() {
+        let mut world = world(seed, 1, &limit);
+        for n in 0..800 {
+            world.request(0, 1 + n % 2, "alice", "/");
+            world.run_for_ms(10);
+        }
+        assert!(world.counted("rl_penalized") > 100, "seed {seed}");
+        for sent in &world.requests {
+            if let Some(Outcome::Refused { reply, .. }) = &sent.outcome {
+                let mut headers = reply.headers.iter();
+                let (_, seconds) = headers.find(|(name, _)| *name == "retry-after").unwrap();
+                let seconds: u64 = seconds.parse().unwrap();
+                assert!((1780..=1800).contains(&seconds), "seed {seed}: {sent:?}");
+            }
+        }
+    }
+}

@@ -42,11 +42,21 @@ impl CachedDenial {
         }
     }
 
-    /// The denial of a penalized bucket, to the end of its penalty.
-    pub(crate) fn penalty(now: Now, sent: Now, answer: &LimitAnswer) -> Self {
+    /// The denial of a penalized bucket, to the end of its penalty, after `last`. That may name a later
+    /// retry: the answer may be one to a report, which costs nothing and so waits for the penalty alone.
+    pub(crate) fn penalty(
+        now: Now,
+        sent: Now,
+        answer: &LimitAnswer,
+        last: Option<CachedDenial>,
+    ) -> Self {
+        let denial = Self::new(sent, answer.retry_after_ms, answer.penalty.left_ms, 0);
+        let needed_us = last.map(|last| last.retry_at_us);
+        let needed_us = needed_us.filter(|at_us| *at_us != u64::MAX).unwrap_or(0);
         Self {
+            retry_at_us: denial.retry_at_us.max(needed_us),
             penalty_us: now.mono_us,
-            ..Self::new(sent, answer.retry_after_ms, answer.penalty.left_ms, 0)
+            ..denial
         }
     }
 
