@@ -20,11 +20,15 @@ local function charge(b, units)
   return b.debt > before
 end
 
--- Adds units; what does not fit is owed beyond the capacity.
+-- The most that a bucket owes after units were charged beyond its capacity, in capacities.
+local DEBT_MAX_CAPACITIES = 100
+
+-- Adds units; what does not fit is owed beyond the capacity, up to so many capacities.
 local function overcharge(b, units)
-  local before = b.debt
-  local debt = math.min(before + math.min(units * b.x, 2 ^ 51), 2 ^ 51)
-  b.over = b.over + math.max(0, debt - before - math.max(0, b.limit * b.x - before))
+  local before, full = b.debt, b.limit * b.x
+  local debt = math.min(before + math.min(units * b.x, 2 ^ 51), full * DEBT_MAX_CAPACITIES, 2 ^ 51)
+  debt = math.max(before, debt)
+  b.over = b.over + math.max(0, debt - before - math.max(0, full - before))
   b.debt = debt
   return debt > before
 end

@@ -145,11 +145,23 @@ end
 -- anything changed.
 local function free(s, slots)
   local changed, became = false, {} -- the new expiry of each changed slot, false if freed
-  for i = 1, #slots, 5 do
-    local name, act, position = string.format(NAME, slots[i], slots[i + 1], slots[i + 2]), slots[i + 4], (i - 1) / 5
+  local function holds(name)
     local present = became[name]
     if present == nil then
       present = s.used > 0 and not s.foreign and expiry_of(s, name) -- the first write deletes a foreign state
+    end
+    return present
+  end
+  for i = 1, #slots, 5 do
+    local ttl, act, position = slots[i + 2], slots[i + 4], (i - 1) / 5
+    local name = string.format(NAME, slots[i], slots[i + 1], ttl)
+    local present = holds(name)
+    if not present and ttl > s.x then
+      -- A name may claim any ttl, so a slot that is entered has the limit's own; its holder goes on to use
+      -- the name that it has.
+      ttl = s.x
+      name = string.format(NAME, slots[i], slots[i + 1], ttl)
+      present = holds(name)
     end
     if act == FREE and present then
       became[name], s.used, changed = false, s.used - 1, true
@@ -160,7 +172,7 @@ local function free(s, slots)
         s.high = s.high + 2 ^ (position - MISSING_BITS)
       end
     elseif act == RENEW or act == ENTER and (present or s.used < HELD_MAX) then
-      became[name], s.used, changed = now + slots[i + 2], present and s.used or s.used + 1, true
+      became[name], s.used, changed = now + ttl, present and s.used or s.used + 1, true
     end
   end
   if changed then

@@ -193,8 +193,11 @@ local function settle_costs(l)
     c.excess = c.excess + excess
   end
   if c.excess > 0 then
-    local add = l.algorithm.overcharge or l.algorithm.charge
+    local add, before = l.algorithm.overcharge or l.algorithm.charge, l.debt
     changed = add(l, c.excess) or changed
+    if l.kind <= 3 then -- a bucket owes only so much: the rest is not charged
+      c.excess = math.floor((l.debt - before) / l.x)
+    end
   end
   return changed
 end

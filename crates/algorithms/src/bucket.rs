@@ -12,6 +12,10 @@ use crate::{Numbers, ParameterError, Parameters};
 /// beside a time and a generation.
 pub(crate) const OWED_MAX: u64 = 1 << 51;
 
+/// The most that a bucket owes after units were charged beyond its capacity, in capacities: one report
+/// must not deny a bucket for longer than it takes to refill so many times.
+pub const DEBT_MAX_CAPACITIES: u64 = 100;
+
 /// Capacity and drain of one bucket, validated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Bucket {
@@ -127,6 +131,13 @@ impl Bucket {
     /// count as so many parts that nothing is left.
     pub fn owed(&self, units: u64) -> u64 {
         units.saturating_mul(self.parts_per_unit).min(OWED_MAX)
+    }
+
+    /// The most that the bucket owes after units were charged beyond the capacity.
+    pub fn debt_max(&self) -> u64 {
+        self.full()
+            .saturating_mul(DEBT_MAX_CAPACITIES)
+            .min(OWED_MAX)
     }
 
     /// The largest debt at which a cost within the capacity fits.

@@ -198,14 +198,23 @@ impl Quota for Concurrency {
     fn free(&self, usage: &mut SlotUsage, freed: &[Freed]) -> bool {
         let mut changed = false;
         for (position, freed) in freed.iter().enumerate() {
-            let slot = InFlightSlot::from(freed.slot);
-            let present = usage.slots.expiry_of(slot).is_some();
+            let named = InFlightSlot::from(freed.slot);
+            // A name may claim any ttl, so a slot that is entered has the limit's own; its holder goes on
+            // to use the name that it has.
+            let own = InFlightSlot {
+                ttl_ms: named.ttl_ms.min(self.ttl_ms),
+                ..named
+            };
+            let held = |slot: &InFlightSlot| usage.slots.expiry_of(*slot).is_some();
+            let present = [named, own].into_iter().find(held);
+            let slot = present.unwrap_or(own);
             if freed.units == SlotAct::Free as u64 {
                 changed = usage.slots.remove(slot) || changed;
-            } else if freed.units == SlotAct::Renew as u64 && !present {
+            } else if freed.units == SlotAct::Renew as u64 && present.is_none() {
                 usage.missing.add(position);
             } else if freed.units == SlotAct::Renew as u64
-                || freed.units == SlotAct::Enter as u64 && (present || usage.used() < HELD_MAX)
+                || freed.units == SlotAct::Enter as u64
+                    && (present.is_some() || usage.used() < HELD_MAX)
             {
                 usage.renew(slot);
                 changed = true;

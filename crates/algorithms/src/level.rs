@@ -1,6 +1,6 @@
 //! The debt of a bucket at one instant, and the outstanding grants that it must not refill below.
 
-use crate::bucket::{Bucket, OWED_MAX};
+use crate::bucket::Bucket;
 use crate::lease::{Lease, LeaseAsk, Leases, Settlement};
 
 /// A bucket's debt at `now_ms`, after every edge that has passed by then.
@@ -47,11 +47,13 @@ impl Level {
         self.debt > before
     }
 
-    /// Adds units, also beyond the capacity: what does not fit is added to `over`, too. Returns whether
-    /// that changed anything.
+    /// Adds units, also beyond the capacity, up to [`Bucket::debt_max`]: what does not fit into the capacity
+    /// is added to `over`, too. Returns whether that changed anything.
     pub fn overcharge(&mut self, bucket: &Bucket, units: u64, over: &mut u64) -> bool {
         let before = self.debt;
-        self.debt = (before + bucket.owed(units)).min(OWED_MAX);
+        let owing = before.saturating_add(bucket.owed(units));
+        // An edit that lowers the capacity forgives nothing, so the debt may be larger already.
+        self.debt = before.max(owing.min(bucket.debt_max()));
         let fitting = bucket.full().saturating_sub(before);
         *over += (self.debt - before).saturating_sub(fitting);
         self.debt > before

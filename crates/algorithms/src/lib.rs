@@ -42,6 +42,7 @@ mod token_bucket;
 mod window;
 
 pub use algorithm::{Algorithm, Ask, Debits, Evaluation, State};
+pub use bucket::DEBT_MAX_CAPACITIES;
 pub use bytes::STATE_BYTES_MAX;
 pub use calendar::{CalendarUnit, CalendarWindow, Edges, UTC, WINDOWS_KNOWN, WeekStart};
 pub use calendar_window::CalendarWindowState;

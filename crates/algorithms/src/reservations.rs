@@ -216,7 +216,12 @@ impl Reservations {
             reserved.excess = reserved.excess.saturating_add(excess);
         }
         if reserved.excess > 0 {
+            let before = quota.debt(usage);
             changed.usage |= quota.overcharge(usage, reserved.excess);
+            // A bucket owes only so much: the rest is not charged.
+            if let (Some(before), Some(after)) = (before, quota.debt(usage)) {
+                reserved.excess = (after.parts - before.parts) / after.per_unit;
+            }
         }
         (reserved, changed)
     }

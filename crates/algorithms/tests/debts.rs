@@ -94,3 +94,32 @@ fn an_arrival_time_keeps_its_debt_through_an_edit_of_the_rate() {
     // 72 s beyond now, of which 12 s are owed beyond the capacity and 6 s within the lowered one.
     assert_eq!(wait_ms(&bucket, &owing(Kind::Gcra), NOW), 12_000 + 30);
 }
+
+/// The bucket that owed `state` and to which so many units more are reported.
+fn reported(bucket: &Algorithm, state: Option<&State>, units: u64) -> State {
+    let report = Ask {
+        debit: units,
+        debits: Debits::Reported,
+        ..Ask::default()
+    };
+    let outcome = bucket.evaluate_ask(state, NOW, report).leave();
+    outcome.write.or_else(|| state.cloned()).unwrap()
+}
+
+/// A bucket of 1000 units refills in a minute.
+#[test]
+fn no_report_makes_a_bucket_owe_more_than_a_hundred_capacities() {
+    for kind in KINDS {
+        let bucket = algorithm(kind, RATE, 1000);
+        let once = reported(&bucket, None, u64::MAX);
+        let until_unused = bucket.evaluate(Some(&once), NOW, 0).leave().decision;
+        assert_eq!(until_unused.reset_after_ms, 100 * 60_000, "{kind:?}");
+        assert_eq!(wait_ms(&bucket, &once, NOW), 99 * 60_000 + 60, "{kind:?}");
+        let again = reported(&bucket, Some(&once), 50_000);
+        assert_eq!(again, once, "{kind:?}");
+        // A lowered capacity forgives nothing, and a report adds nothing to so large a debt.
+        let lowered = algorithm(kind, RATE, 10);
+        let more = reported(&lowered, Some(&once), 1);
+        assert_eq!(wait_ms(&lowered, &more, NOW), 99 * 60_000 + 60, "{kind:?}");
+    }
+}

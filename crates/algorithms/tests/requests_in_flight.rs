@@ -70,11 +70,13 @@ impl Bucket {
 
     /// Frees, renews or enters a slot; returns whether it was missing.
     fn act(&mut self, act: SlotAct, n: u64) -> bool {
+        self.act_by(act, n, TTL_MS)
+    }
+
+    /// As [`Self::act`], by a name that claims another ttl.
+    fn act_by(&mut self, act: SlotAct, n: u64, ttl_ms: u64) -> bool {
         let units = act as u64;
-        let slot = InFlightSlot {
-            id: id(n),
-            ttl_ms: TTL_MS,
-        };
+        let slot = InFlightSlot { id: id(n), ttl_ms };
         let named = Freed {
             slot: slot.into(),
             units,
@@ -177,4 +179,28 @@ fn a_slot_keeps_the_ttl_that_it_was_given() {
     assert!(!bucket.take(2));
     bucket.now_ms += 1;
     assert!(bucket.take(2));
+}
+
+#[test]
+fn an_entered_slot_lives_for_the_limits_own_ttl_whatever_its_name_claims() {
+    const DAY_MS: u64 = 86_400_000;
+    let mut bucket = Bucket::new(1);
+    bucket.act_by(SlotAct::Enter, 1, DAY_MS);
+    assert!(!bucket.take(2));
+    // Its holder renews and frees it by the name that it has.
+    bucket.now_ms += TTL_MS - 1;
+    assert!(!bucket.act_by(SlotAct::Renew, 1, DAY_MS));
+    bucket.now_ms += TTL_MS - 1;
+    assert!(!bucket.act_by(SlotAct::Enter, 1, DAY_MS));
+    assert_eq!(bucket.held(), [1]);
+    bucket.now_ms += TTL_MS - 1;
+    assert!(!bucket.take(2));
+    bucket.act_by(SlotAct::Free, 1, DAY_MS);
+    assert!(bucket.take(2));
+    bucket.act(SlotAct::Free, 2);
+
+    bucket.act_by(SlotAct::Enter, 3, DAY_MS);
+    bucket.now_ms += TTL_MS;
+    assert!(bucket.act_by(SlotAct::Renew, 3, DAY_MS), "it is gone");
+    assert!(bucket.take(4));
 }

@@ -171,11 +171,14 @@ pub struct Reservation {
     pub number: u64,
     /// How many units.
     pub units: u64,
+    /// Proves that the store's limiters gave this reservation: see `store_plan::Seal`.
+    pub seal: u64,
 }
 
 /// The true cost of a request whose check reserved units. Unused units are refunded as far as they
 /// still count; an excess is charged whatever is left. A repetition changes nothing. If the bucket no
-/// longer has a record of the reservation, nothing is refunded.
+/// longer has a record of the reservation, nothing is refunded, and the excess counts only if the
+/// reservation's seal is right.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CostSettlement {
     /// The limit whose bucket (for this check's descriptor) reserved them.

@@ -13,7 +13,7 @@ use policy::{Compiled, Limit, Match, Mode, Name, Resolved};
 use protocol::{Answer, Check};
 
 pub use bucket::Bucket;
-pub use costs::BucketCosts;
+pub use costs::{BucketCosts, Seal};
 pub use penalty::BucketPenalty;
 use query::{Query, reports_on};
 
@@ -58,12 +58,19 @@ enum Target {
     Unlimited,
 }
 
+/// Whether the plan of a check needs a [`Seal`].
+pub fn reserves_or_settles(check: &Check) -> bool {
+    check.reserve || !check.settle.is_empty() || check.costs.iter().any(|cost| cost.reserve)
+}
+
 impl<'p> CheckPlan<'p> {
-    /// Resolves one check. `now_ms` decides which overrides are in force, nothing else.
+    /// Resolves one check. `now_ms` decides which overrides are in force, nothing else. A check that
+    /// [reserves or settles](reserves_or_settles) needs a `seal`.
     pub fn new(
         policy: &'p Compiled,
         check: &Check,
         keys: &Keys,
+        seal: Option<&Seal>,
         now_ms: u64,
         force: bool,
     ) -> Result<Self, CheckPlanError> {
@@ -87,7 +94,7 @@ impl<'p> CheckPlan<'p> {
             .matching(&check.descriptor, now_ms)
             .into_iter()
             .filter(|found| wanted(&found.limit.name))
-            .map(|found| LimitPlan::new(policy, found, Query::By(check), keys, now_ms))
+            .map(|found| LimitPlan::new(policy, found, Query::By(check, seal), keys, now_ms))
             .collect();
         // Paused limits match nothing, and must not cause denials by that; nor must exemptions.
         if parts.is_empty()

@@ -13,6 +13,7 @@
 //! | `rl:{D}:a:SLOT` | HASH, each limiter's activity report of a time slot |
 //! | `rl:b:D:LIMIT:VALUES…` | one bucket; with `partition`, `rl:b:D:LIMIT:{PARTITION…}:VALUES…` |
 //! | `rl:r:{BUCKET}` | HASH, the reservations of one bucket, in its cluster slot: BUCKET is the bucket's whole key |
+//! | `rl:r:seal` | STRING, random: the key of the seals of reservations; named so that users who may write those may write it |
 //! | `rl:p:{BUCKET}` | STRING, the denials of one bucket, where its limit has a penalty; named like reservations |
 //! | `rl:sim:{RUN}:BUCKET` | one bucket of a simulation; expires |
 //! | `rl:edits` | channel, one message per edit |
@@ -94,6 +95,11 @@ impl Keys {
     /// Every domain that was ever written.
     pub fn domains(&self) -> String {
         format!("{}domains", self.prefix)
+    }
+
+    /// The key of [`crate::Seal`], which the first limiter that needs it draws.
+    pub fn seal(&self) -> String {
+        format!("{}r:seal", self.prefix)
     }
 
     /// The channel of edits.

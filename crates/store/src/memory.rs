@@ -18,7 +18,7 @@ use algorithms::check::Verdict;
 use async_trait::async_trait;
 use policy::{Compiled, Name};
 use protocol::{Answer, Check};
-use store_plan::{CheckPlan, Keys, script::ScriptCheck};
+use store_plan::{CheckPlan, Keys, Seal, script::ScriptCheck};
 use tokio::sync::watch;
 
 use buckets::Buckets;
@@ -27,12 +27,13 @@ use proxies::Proxies;
 
 use crate::{
     ActiveProxies, CheckError, Checks, Diagnostics, Health, Options, PingReply, ProxyCounts,
-    ScriptStatus, StoreError, Telemetry, clock::wall_ms,
+    ScriptStatus, StoreError, Telemetry, clock::wall_ms, slot_id::random_key,
 };
 
 /// Limits and buckets in memory.
 pub(crate) struct MemoryStore {
     keys: Keys,
+    seal: Seal,
     clock: Clock,
     buckets: Mutex<Buckets>,
     domains: Mutex<Domains>,
@@ -51,6 +52,7 @@ impl MemoryStore {
     fn with_clock(options: &Options, clock: Clock) -> Self {
         Self {
             keys: options.keys.clone(),
+            seal: Seal::new(random_key().as_bytes()),
             clock,
             buckets: Mutex::new(Buckets::new(options.memory_buckets)),
             domains: Mutex::default(),
@@ -68,7 +70,7 @@ impl MemoryStore {
         // Reads the clock under the lock, so that no check is decided at an older time than one before it.
         let mut buckets = lock(&self.buckets);
         let now_ms = (self.clock)();
-        let planned = CheckPlan::new(policy, check, &self.keys, now_ms, force)?;
+        let planned = CheckPlan::new(policy, check, &self.keys, Some(&self.seal), now_ms, force)?;
         let verdict = buckets.check(&planned, now_ms)?;
         Ok(planned.answer(policy, &verdict, now_ms))
     }

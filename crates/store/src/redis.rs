@@ -22,6 +22,7 @@ mod health;
 mod policy;
 mod proxies;
 mod scan;
+mod seal;
 mod telemetry;
 
 use std::{fmt, sync::Arc};
@@ -29,6 +30,7 @@ use std::{fmt, sync::Arc};
 use redis_link::{Server, Servers, Settings, Subscription};
 use store_plan::Keys;
 
+use seal::SharedSeal;
 use telemetry::ClockOffset;
 
 use crate::{
@@ -42,6 +44,7 @@ pub(crate) struct RedisStore {
     servers: Servers,
     edits: Subscription,
     clock_offset: ClockOffset,
+    seal: SharedSeal,
     options: Options,
     address: String,
 }
@@ -61,6 +64,7 @@ impl RedisStore {
             edits: servers.subscription(options.keys.edits(), options.connect_timeout),
             servers,
             clock_offset: ClockOffset::default(),
+            seal: SharedSeal::default(),
             address: server.to_string(),
             options,
         })

@@ -1,4 +1,5 @@
-//! Ids of requests at the limits on requests in flight.
+//! Secrets that nobody can guess: ids of requests at the limits on requests in flight, and the key of the
+//! seals of reservations.
 
 use std::{
     hash::{BuildHasher, RandomState},
@@ -21,9 +22,22 @@ pub fn new_slot_id(mark: u64) -> SlotId {
     SlotId::new(wall_ms() / 1000, mark, KEY.hash_one(count))
 }
 
+/// A key of 256 bits as text, from hashes whose keys the system drew at random.
+pub(crate) fn random_key() -> String {
+    let hash = |count: u64| format!("{:016x}", RandomState::new().hash_one(count));
+    (0..4).map(hash).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn keys_differ_and_are_long() {
+        let keys: std::collections::HashSet<String> = (0..100).map(|_| random_key()).collect();
+        assert_eq!(keys.len(), 100);
+        assert!(keys.iter().all(|key| key.len() == 64));
+    }
 
     #[test]
     fn ids_differ_and_name_their_holder() {

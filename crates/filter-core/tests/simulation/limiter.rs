@@ -378,6 +378,7 @@ impl Costs {
                 secret: check.slot.unwrap().secret,
                 number: 1 + u64::try_from(before).unwrap(),
                 units: limit.charged,
+                seal: 0,
             };
             let name = (bucket.clone(), reservation.number);
             self.reserved.insert(name, limit.charged);

@@ -107,10 +107,11 @@ pub(super) fn read_denied(reader: &mut Reader<'_>, limits: &[Name]) -> Result<De
 
 impl Writer {
     pub(super) fn reservation(&mut self, reservation: &Reservation) {
-        self.array(3);
+        self.array(4);
         self.unsigned(reservation.secret);
         self.unsigned(reservation.number);
         self.unsigned(reservation.units);
+        self.unsigned(reservation.seal);
     }
 
     pub(super) fn slot(&mut self, slot: &Slot) {
@@ -124,11 +125,12 @@ impl Writer {
 
 impl Reader<'_> {
     pub(super) fn reservation(&mut self) -> Result<Reservation, DecodeError> {
-        self.fields(3, |reader| {
+        self.fields(4, |reader| {
             Ok(Reservation {
                 secret: reader.unsigned()?,
                 number: reader.unsigned()?,
                 units: reader.unsigned()?,
+                seal: reader.unsigned()?,
             })
         })
     }

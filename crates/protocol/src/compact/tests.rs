@@ -37,10 +37,11 @@ fn any_slot() -> impl Strategy<Value = Slot> {
 }
 
 fn any_reservation() -> impl Strategy<Value = Reservation> {
-    any::<(u64, u64, u64)>().prop_map(|(secret, number, units)| Reservation {
+    any::<(u64, u64, u64, u64)>().prop_map(|(secret, number, units, seal)| Reservation {
         secret,
         number,
         units,
+        seal,
     })
 }
 

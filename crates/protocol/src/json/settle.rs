@@ -124,6 +124,7 @@ mod tests {
                 secret: secret as u64,
                 number: 2,
                 units: 1000,
+                seal: 77,
             });
             answer.limits.push(limit);
         }

@@ -1,16 +1,60 @@
 //! What a check reserves and settles at a limit whose responses state their cost.
 
+use std::{fmt, sync::Arc};
+
 use algorithms::{CostSettlement, check::Costs};
 use policy::{Limit, ResponsePrice};
+use protocol::Reservation;
+use ring::hmac;
 
 use super::query::Query;
 use crate::script::ScriptCosts;
+
+/// Seals the names of reservations, so that nobody can make one up.
+///
+/// A settlement whose record is gone charges its excess all the same, or whoever makes many reservations
+/// could let the records of expensive ones be replaced. Only a name with a seal proves that there was such a
+/// reservation. All limiters of a store have the same key ([`crate::Keys::seal`]).
+#[derive(Clone)]
+pub struct Seal(Arc<hmac::Key>);
+
+impl Seal {
+    /// Seals by a key that nobody can guess.
+    pub fn new(key: &[u8]) -> Self {
+        Self(Arc::new(hmac::Key::new(hmac::HMAC_SHA256, key)))
+    }
+
+    /// The seal of a reservation in the bucket whose reservations have this key.
+    fn of(&self, key: &str, reservation: &Reservation) -> u64 {
+        let Reservation {
+            secret,
+            number,
+            units,
+            seal: _,
+        } = *reservation;
+        let mut text = key.as_bytes().to_vec();
+        for number in [secret, number, units] {
+            text.extend(number.to_le_bytes());
+        }
+        let tag = hmac::sign(&self.0, &text);
+        let start = tag.as_ref().first_chunk().copied().unwrap_or_default();
+        u64::from_le_bytes(start)
+    }
+}
+
+impl fmt::Debug for Seal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Seal").finish_non_exhaustive()
+    }
+}
 
 /// The reservations and settlements of one bucket.
 #[derive(Debug)]
 pub struct BucketCosts {
     /// The key of its reservations.
     key: String,
+    /// `None`: the check neither reserves nor settles.
+    seal: Option<Seal>,
     secret: Option<u64>,
     settle: Vec<CostSettlement>,
     count_open: bool,
@@ -18,9 +62,10 @@ pub struct BucketCosts {
 
 impl BucketCosts {
     pub(super) fn new(key: String, limit: &Limit, price: &ResponsePrice, asked: Query<'_>) -> Self {
-        let Query::By(check) = asked else {
+        let Query::By(check, seal) = asked else {
             return Self {
                 key,
+                seal: None,
                 secret: None,
                 settle: Vec::new(),
                 count_open: matches!(asked, Query::Alone(_)),
@@ -30,16 +75,29 @@ impl BucketCosts {
         let reserves = own.map_or(check.reserve, |cost| cost.reserve);
         let id = check.slot.filter(|_| reserves).map(policy::SlotId::bounded);
         let settle = check.settle.iter().filter(|s| s.limit == limit.name);
-        let settle = settle.map(|settled| CostSettlement {
-            number: settled.reservation.number,
-            secret: settled.reservation.secret,
-            reserved: settled.reservation.units,
-            units: settled.units.min(price.max),
+        let settle = settle.map(|settled| {
+            let units = settled.units.min(price.max);
+            let given = seal.is_some_and(|seal| {
+                seal.of(&key, &settled.reservation) == settled.reservation.seal
+            });
+            CostSettlement {
+                number: settled.reservation.number,
+                secret: settled.reservation.secret,
+                // Without its record, a reservation that was made up has no excess.
+                reserved: if given {
+                    settled.reservation.units
+                } else {
+                    units
+                },
+                units,
+            }
         });
+        let settle = settle.collect();
         Self {
             key,
+            seal: seal.cloned(),
             secret: id.map(|id| id.secret),
-            settle: settle.collect(),
+            settle,
             count_open: false,
         }
     }
@@ -66,12 +124,17 @@ impl BucketCosts {
     }
 
     /// The name of a reservation that was made.
-    pub(super) fn reservation(&self, number: u64, units: u64) -> Option<protocol::Reservation> {
-        let secret = self.secret.filter(|_| number > 0)?;
-        Some(protocol::Reservation {
-            secret,
+    pub(super) fn reservation(&self, number: u64, units: u64) -> Option<Reservation> {
+        let reservation = Reservation {
+            secret: self.secret.filter(|_| number > 0)?,
             number,
             units,
+            seal: 0,
+        };
+        let seal = self.seal.as_ref();
+        Some(Reservation {
+            seal: seal.map_or(0, |seal| seal.of(&self.key, &reservation)),
+            ..reservation
         })
     }
 }

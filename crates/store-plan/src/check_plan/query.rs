@@ -4,13 +4,13 @@ use algorithms::{Algorithm, Freed, InFlightSlot, Kind, QueueSlot, SlotAct, SlotI
 use policy::{Limit, Name};
 use protocol::{Check, Free, OwnUnits, ServicePart};
 
-use super::lease::Lease;
+use super::{costs::Seal, lease::Lease};
 
 /// A query to a limit.
 #[derive(Clone, Copy)]
 pub(super) enum Query<'c> {
-    /// Its part in a check.
-    By(&'c Check),
+    /// Its part in a check, and what seals its reservations.
+    By(&'c Check, Option<&'c Seal>),
     /// Whether so many requests would pass.
     Alone(u64),
     /// Its part in a check of one descriptor.
@@ -29,8 +29,8 @@ impl Query<'_> {
     /// The number of requests; 0 at a limit that the check skips.
     pub(super) fn cost(self, limit: &Name, kind: Kind) -> u64 {
         match self {
-            Self::By(check) if check.skip.contains(limit) => 0,
-            Self::By(check) => check.cost,
+            Self::By(check, _) if check.skip.contains(limit) => 0,
+            Self::By(check, _) => check.cost,
             Self::Alone(cost) => cost,
             Self::Part(part, own, _) => units(part, own, kind).0,
         }
@@ -40,7 +40,7 @@ impl Query<'_> {
     /// request. A reservation is at most what its limit gives to one request.
     pub(super) fn units(self, limit: &Limit, algorithm: &Algorithm) -> u64 {
         let (requests, capacity) = (self.cost(&limit.name, algorithm.kind()), algorithm.limit());
-        let Self::By(check) = self else {
+        let Self::By(check, _) = self else {
             return match limit.response_price() {
                 None => requests.saturating_mul(limit.cost),
                 Some(_) => requests,
@@ -59,8 +59,8 @@ impl Query<'_> {
     pub(super) fn debit(self, limit: &Limit, kind: Kind) -> (u64, Option<u64>) {
         let check = match self {
             // A slot that was given elsewhere is held elsewhere.
-            Self::By(_) if kind == Kind::Concurrency => return (0, None),
-            Self::By(check) => check,
+            Self::By(..) if kind == Kind::Concurrency => return (0, None),
+            Self::By(check, _) => check,
             Self::Alone(_) => return (0, None),
             Self::Part(part, own, _) => {
                 let (_, units) = units(part, own, kind);
@@ -77,7 +77,7 @@ impl Query<'_> {
 
     /// Denials that proxies decided from their caches.
     pub(super) fn denied(self, limit: &Limit) -> u64 {
-        let Self::By(check) = self else {
+        let Self::By(check, _) = self else {
             return 0;
         };
         let denied = check.denied.iter().filter(|of| of.limit == limit.name);
@@ -85,7 +85,7 @@ impl Query<'_> {
     }
 
     pub(super) fn free(self, limit: &Limit, kind: Kind) -> Vec<Freed> {
-        let Self::By(check) = self else {
+        let Self::By(check, _) = self else {
             return Vec::new();
         };
         let free = check.free.iter().filter(|free| free.limit == limit.name);
@@ -107,15 +107,18 @@ impl Query<'_> {
     /// The limit's algorithm, or one with a shorter maximum delay.
     pub(super) fn algorithm(self, algorithm: &Algorithm) -> Algorithm {
         let algorithm = match self {
-            Self::By(Check { slot: Some(id), .. }) => algorithm.for_request(*id),
+            Self::By(Check { slot: Some(id), .. }, _) => algorithm.for_request(*id),
             Self::Part(_, _, Some(id)) => algorithm.for_request(id),
             _ => *algorithm,
         };
         match self {
-            Self::By(Check {
-                max_delay_ms: Some(ms),
-                ..
-            }) => algorithm.within_delay(*ms),
+            Self::By(
+                Check {
+                    max_delay_ms: Some(ms),
+                    ..
+                },
+                _,
+            ) => algorithm.within_delay(*ms),
             // That service cannot hold a request.
             Self::Part(..) => algorithm.within_delay(0),
             _ => algorithm,
@@ -124,7 +127,7 @@ impl Query<'_> {
 
     pub(super) fn lease(self, limit: &Limit, algorithm: &Algorithm) -> Option<Box<Lease>> {
         let lease = match self {
-            Self::By(check) => Lease::of(check, limit, algorithm),
+            Self::By(check, _) => Lease::of(check, limit, algorithm),
             Self::Alone(_) => Some(Lease::question(limit, algorithm)),
             Self::Part(..) => None,
         };

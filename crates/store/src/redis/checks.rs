@@ -7,7 +7,7 @@ use policy::Compiled;
 use protocol::{Answer, Check};
 use redis_link::{Deadline, Lane, Outcome, Request, Servers, value};
 use store_plan::{
-    CheckPlan,
+    CheckPlan, reserves_or_settles,
     script::{
         self, Clock, ScriptCheck, ScriptCosts, ScriptError, ScriptLimit, ScriptPenalty, ScriptReply,
     },
@@ -24,8 +24,16 @@ impl Checks for RedisStore {
         checks: &[Check],
         force: bool,
     ) -> Vec<Result<Answer, CheckError>> {
+        let seal = if checks.iter().any(reserves_or_settles) {
+            match self.seal().await {
+                Ok(seal) => Some(seal),
+                Err(error) => return vec![Err(error.into()); checks.len()],
+            }
+        } else {
+            None
+        };
         let now_ms = self.clock_offset.now_ms();
-        let plan = |check| CheckPlan::new(policy, check, self.keys(), now_ms, force);
+        let plan = |check| CheckPlan::new(policy, check, self.keys(), seal.as_ref(), now_ms, force);
         let plans: Vec<_> = checks.iter().map(plan).collect();
         let asked: Vec<&CheckPlan<'_>> = plans
             .iter()

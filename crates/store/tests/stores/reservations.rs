@@ -1,8 +1,9 @@
 //! Units reserved for requests whose responses state what they cost.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context, Result};
+use harness::Engine;
 use policy::{Compiled, SlotId};
 use protocol::{Check, CostSettlement, Reservation};
 use store::{LimitOf, ResetScope, Store};
@@ -10,6 +11,7 @@ use store::{LimitOf, ResetScope, Store};
 use crate::{
     given::{by, check, current, name, policy, publish, request},
     on_every_store,
+    servers::{Server, until},
 };
 
 type Shared = Arc<dyn Store>;
@@ -18,6 +20,7 @@ on_every_store!(
     every_algorithm_settles_once,
     reserved_units_are_visible_until_they_are_settled,
     a_reset_forgets_reservations,
+    only_a_reservation_that_was_given_has_an_excess_without_its_record,
 );
 
 /// A thousand units by each algorithm that settles.
@@ -131,5 +134,64 @@ async fn a_reset_forgets_reservations(store: Shared) -> Result<()> {
     reserve(&store, &policy, 2).await?;
     check(&store, &policy, &settling(before, 0)).await?;
     assert_eq!(units(&store, &policy).await?, (900, 100));
+    Ok(())
+}
+
+/// After a reset no reservation has a record.
+async fn only_a_reservation_that_was_given_has_an_excess_without_its_record(
+    store: Shared,
+) -> Result<()> {
+    let policy = publish(&store, &policy(&limits("token_bucket"))).await?;
+    let given = reserve(&store, &policy, 1).await?;
+    let policy = reset(&store, &policy).await?;
+    let altered = [
+        Reservation { secret: 2, ..given },
+        Reservation { number: 2, ..given },
+        Reservation { units: 0, ..given },
+        Reservation { seal: 0, ..given },
+    ];
+    for made_up in altered {
+        check(&store, &policy, &settling(made_up, 5000)).await?;
+        assert_eq!(units(&store, &policy).await?, (1000, 0), "{made_up:?}");
+    }
+    // Nor does a bucket that did not give it charge the excess.
+    let elsewhere = Check {
+        descriptor: request(&[("user", "bob")]).descriptor,
+        ..settling(given, 5000)
+    };
+    let answer = check(&store, &policy, &elsewhere).await?;
+    assert_eq!(answer.limits[0].remaining, 1000);
+    check(&store, &policy, &settling(given, 300)).await?;
+    assert_eq!(units(&store, &policy).await?, (800, 0));
+    Ok(())
+}
+
+/// A limiter may settle what another reserved, also after the store has lost the key.
+#[tokio::test]
+#[ignore = "needs a server"]
+async fn all_limiters_of_a_store_seal_alike() -> Result<()> {
+    let server = Server::start(Engine::Redis).await?;
+    let (one, other) = (server.store()?, server.store()?);
+    let limits = policy(&limits("token_bucket"));
+    let policy = publish(&one, &limits).await?;
+    let (first, second) = tokio::join!(reserve(&one, &policy, 1), reserve(&other, &policy, 2));
+    let (first, second) = (first?, second?);
+    let policy = reset(&one, &policy).await?;
+    check(&other, &policy, &settling(first, 200)).await?;
+    assert_eq!(units(&one, &policy).await?, (900, 0));
+    check(&one, &policy, &settling(second, 200)).await?;
+    assert_eq!(units(&one, &policy).await?, (800, 0));
+
+    // A store that lost the key gets it back.
+    server.command(&["DEL", "rl:r:seal"]).await?;
+    until("the key is there", Duration::from_mins(1), async || {
+        check(&one, &policy, &settling(first, 100)).await.ok()?;
+        let exists: bool = server.ask(&["EXISTS", "rl:r:seal"]).await.ok()?;
+        exists.then_some(())
+    })
+    .await?;
+    let new = server.store()?;
+    check(&new, &policy, &settling(second, 200)).await?;
+    assert_eq!(units(&one, &policy).await?, (700, 0));
     Ok(())
 }

@@ -3,8 +3,9 @@
 mod card;
 mod fields;
 
+use algorithms::{DEBT_MAX_CAPACITIES, Kind};
 use insight::Window;
-use policy::{Limit, Name, Override, OverrideQuota};
+use policy::{Limit, Name, Override, OverrideQuota, Quota};
 use serde::{Serialize, Serializer};
 use store::Inspection;
 
@@ -95,13 +96,37 @@ impl Bucket {
 
     /// The calendar window that the bucket counts in.
     fn window(&self) -> Option<Window> {
-        let quota = match &self.in_force {
-            None => &self.limit.quota,
+        Window::of(self.quota_in_force()?, self.inspection.now_ms)
+    }
+
+    /// The numbers that the bucket follows; `None`: it is unlimited.
+    fn quota_in_force(&self) -> Option<&Quota> {
+        match &self.in_force {
+            None => Some(&self.limit.quota),
             Some(found) => match &found.quota {
-                OverrideQuota::Quota { quota, .. } => quota,
-                OverrideQuota::Unlimited => return None,
+                OverrideQuota::Quota { quota, .. } => Some(quota),
+                OverrideQuota::Unlimited => None,
             },
-        };
-        Window::of(quota, self.inspection.now_ms)
+        }
+    }
+
+    /// Units that the bucket owes beyond what it holds, by the time that they take to drain, and the most
+    /// that it may owe so; `None`: none, or the time depends on leases or a penalty.
+    fn owed(&self) -> Option<(u64, u64)> {
+        let answer = &self.inspection.answer;
+        let algorithm = self.quota_in_force()?.algorithm();
+        let drains = matches!(
+            algorithm.kind(),
+            Kind::TokenBucket | Kind::Gcra | Kind::LeakyBucket
+        );
+        let known = self.inspection.leased == 0 && answer.penalty.left_ms < answer.reset_after_ms;
+        if !drains || !known {
+            return None;
+        }
+        let numbers = algorithm.numbers();
+        let drained = answer.reset_after_ms.saturating_mul(numbers.y) / numbers.x.max(1);
+        let owed = drained.saturating_sub(numbers.limit);
+        let most = numbers.limit.saturating_mul(DEBT_MAX_CAPACITIES - 1);
+        (owed > 0).then_some((owed, most))
     }
 }

@@ -254,6 +254,7 @@ impl State {
                         secret: check.slot.unwrap().secret,
                         number: self.numbers,
                         units: cost.units,
+                        seal: 0,
                     }),
                     ..extreme(cost.limit.as_str())
                 }

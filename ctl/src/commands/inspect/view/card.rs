@@ -59,6 +59,9 @@ impl Bucket {
                     format!("{reserved}, until responses say their cost"),
                 );
             }
+            if let Some((owed, most)) = self.owed() {
+                line("owed", format!("{owed} beyond that, of at most {most}"));
+            }
             if let Some(ms) = self
                 .next_ms
                 .filter(|_| self.inspection.answer.remaining > 0)

@@ -29,6 +29,8 @@ pub(super) struct Fields<'b> {
     leased: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     reserved: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    owed: Option<u64>,
     ttl_ms: Option<u64>,
     redis_key: &'b str,
     slot: u16,
@@ -71,6 +73,7 @@ impl Bucket {
             overridden: self.in_force.is_some(),
             leased: self.inspection.leased,
             reserved: self.limit.settles().then_some(self.inspection.reserved),
+            owed: self.owed().map(|(owed, _)| owed),
             ttl_ms: self.inspection.ttl_ms,
             redis_key: &self.inspection.key,
             slot: self.inspection.slot,
