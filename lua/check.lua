@@ -7,8 +7,8 @@
 -- ARGV  one string of integers, each a double of 8 bytes, little-endian (struct's `<d`):
 --       the time in ms, or -1 for the server's TIME (production);
 --       the number of forms; then for each form: flags (1 peek, 2 force, 4 debits are charged beyond
---         the limit, 8 debits are given back, and the check is a peek, 16 it is denied whatever these limits say),
---         number of limits,
+--         the limit, 8 debits are given back, and the check is a peek, 16 it is denied whatever these limits say;
+--         and 32 for each ms that the caller waits for permits), number of limits,
 --         then for each limit 8:
 --           kind (below; plus 16 where the limit is only observed, plus 32 where it is leased, plus 528
 --             where it is only observed, but the check is denied where it fits none of these),
@@ -62,7 +62,7 @@ local TTL_MARGIN_MS = 1000
 local TTL_INJECTED_MS = 86400000
 
 local DENIED, ALLOWED, STALE, BROKEN, CHARGED = 0, 1, 2, 3, 4
-local PEEK, FORCE, REPORTED, GIVEN_BACK, REFUSED = 1, 2, 4, 8, 16
+local PEEK, FORCE, REPORTED, GIVEN_BACK, REFUSED, PATIENCE = 1, 2, 4, 8, 16, 32
 local OBSERVED, LEASED, FREEING, PRICED, PENALIZING, TOGETHER = 16, 32, 64, 128, 256, 512
 local COUNT_OPEN = -2
 local PENALTY_ARGUMENTS = 4
@@ -208,7 +208,7 @@ local function parse_form(at)
   local flags, form = ARGV[at] + 0, { at = at, count = ARGV[at + 1] + 0 }
   form.peek, form.force = flags % 2 == PEEK, flags % 4 >= FORCE
   form.reported, form.given_back = flags % 8 >= REPORTED, flags % 16 >= GIVEN_BACK
-  form.refused = flags >= REFUSED
+  form.refused, form.patience = flags % PATIENCE >= REFUSED, math.floor(flags / PATIENCE)
   local next_at = at + 2
   form.keys = form.count
   for i = 1, form.count do
@@ -278,6 +278,24 @@ local function debit(l)
 end
 
 local in_full -- whether the current check is answered as CHARGED
+local repeated -- whether its caller repeats it, so that it counts no denials
+
+-- Whether the caller of the current check, which is denied, waits for it to pass.
+local function is_repeated(count)
+  local longest = 0
+  for i = 1, count do
+    local l = limits[i]
+    local wait = 0
+    if not l.fits then
+      wait = l.cost > l.limit and 2 ^ 53 or math.max(1, l.algorithm.wait_ms(l, l.cost))
+    end
+    if l.penalty then
+      wait = math.max(wait, l.penalty.till - now)
+    end
+    longest = l.observed and longest or math.max(longest, wait)
+  end
+  return longest <= limits.patience
+end
 
 -- Charges one limit if `charge`, stores its state, and adds its reply.
 local function finish(l, charge)
@@ -328,7 +346,7 @@ local function finish(l, charge)
   local room = algorithm.room(l)
   room = room > 0 and room or 0
   if penalty then
-    if not (fits or limits.peek or cost > l.limit) then
+    if not (fits or limits.peek or repeated or cost > l.limit) then
       P.count(penalty, 1)
     end
     if penalty.changed then
@@ -442,6 +460,7 @@ local function check(count, first, again, peek, force)
     in_full = in_full and open and not l.asked and not l.costs and not l.penalty and not algorithm.delay_ms
   end
   allowed = allowed and (fits_one or not grouped)
+  repeated = not allowed and limits.patience > 0 and is_repeated(count)
   filled = filled + 1
   reply[filled] = in_full and CHARGED or allowed and ALLOWED or DENIED
   for i = 1, count do

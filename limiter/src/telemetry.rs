@@ -83,7 +83,8 @@ impl Telemetry {
             let Ok(answer) = decision else {
                 continue;
             };
-            if check.cost == 0 || check.peek {
+            let is_final = !answer.is_denied_for_up_to(check.patience_ms);
+            if check.cost == 0 || check.peek || !is_final {
                 continue;
             }
             if !answer.limits.is_empty() {

@@ -96,6 +96,9 @@ pub struct Options {
     pub force: bool,
     /// How debits are applied.
     pub debits: Debits,
+    /// For how long the caller waits for permits, in milliseconds: it repeats a check that would pass
+    /// within that time, and a request counts only once towards a penalty, by its final answer.
+    pub patience_ms: u64,
 }
 
 /// A decided check.
@@ -191,20 +194,22 @@ pub fn check(
     }
     let allowed = !options.denied && fits_enforced && fits_one != Some(false);
     let charge = allowed && !options.peek;
+    let penalized = |count: &Option<Count>| count.is_some_and(|count| count.holds());
+    let outcomes =
+        { evaluations.into_iter().zip(&counts) }.map(|(evaluation, count)| match count {
+            count if charge && !penalized(count) => evaluation.charge(),
+            _ => evaluation.leave(),
+        });
+    let outcomes: Vec<Outcome> = outcomes.collect();
+    let repeated = !allowed && is_repeated(parts, &outcomes, &counts, options.patience_ms);
     let (limits, writes) = parts
         .iter()
-        .zip(evaluations)
+        .zip(outcomes)
         .zip(&mut counts)
-        .map(|((part, evaluation), count)| {
-            let penalized = count.is_some_and(|count| count.holds());
-            let outcome = if charge && !penalized {
-                evaluation.charge()
-            } else {
-                evaluation.leave()
-            };
+        .map(|((part, outcome), count)| {
             let mut decision = outcome.decision;
             if let Some(count) = count {
-                if !options.peek && decision.retry_after != RetryAfter::Never {
+                if !(options.peek || repeated) && decision.retry_after != RetryAfter::Never {
                     count.add(u64::from(!decision.allowed));
                 }
                 count.apply(&mut decision);
@@ -224,6 +229,30 @@ pub fn check(
         })
         .unzip();
     Ok((Verdict { allowed, limits }, writes))
+}
+
+/// Whether the caller of a denied check repeats it, because it would pass within `patience_ms`.
+fn is_repeated(
+    parts: &[Part<'_>],
+    outcomes: &[Outcome],
+    counts: &[Option<Count>],
+    patience_ms: u64,
+) -> bool {
+    if patience_ms == 0 {
+        return false;
+    }
+    let decided = parts.iter().zip(outcomes).zip(counts);
+    let waits = decided
+        .filter(|((part, _), _)| part.mode == Mode::Enforce)
+        .map(|((_, outcome), count)| {
+            let mut decision = outcome.decision;
+            if let Some(count) = count {
+                count.apply(&mut decision);
+            }
+            decision.retry_after
+        });
+    let longest = waits.fold(RetryAfter::Now, RetryAfter::later).millis();
+    longest.is_some_and(|ms| ms <= patience_ms)
 }
 
 fn refuse_stale(parts: &[Part<'_>], now_ms: u64, force: bool) -> Result<(), Stale> {

@@ -21,6 +21,7 @@ struct Bucket {
     stored: Option<Stored>,
     denials: Option<Denials>,
     mode: Mode,
+    patience_ms: u64,
 }
 
 impl Bucket {
@@ -35,6 +36,7 @@ impl Bucket {
             stored: None,
             denials: None,
             mode: Mode::Enforce,
+            patience_ms: 0,
         }
     }
 
@@ -56,7 +58,11 @@ impl Bucket {
             }),
             mode: self.mode,
         };
-        let (verdict, mut writes) = check(&[part], START_MS + at_ms, Options::default()).unwrap();
+        let options = Options {
+            patience_ms: self.patience_ms,
+            ..Options::default()
+        };
+        let (verdict, mut writes) = check(&[part], START_MS + at_ms, options).unwrap();
         if let Some(stored) = writes.remove(0) {
             self.stored = Some(stored);
         }
@@ -201,4 +207,18 @@ fn denials_from_the_future_do_not_count_for_longer_than_their_time() {
     assert_eq!(bucket.ask(0, 0, 0).penalty.denials, 2);
     assert_eq!(bucket.ask(59_999, 0, 0).penalty.denials, 2);
     assert_eq!(bucket.ask(60_000, 0, 0).penalty.denials, 0);
+}
+
+/// A unit is back after a second.
+#[test]
+fn a_denial_after_which_the_caller_waits_does_not_count() {
+    let mut bucket = Bucket::new();
+    bucket.patience_ms = 1000;
+    assert_eq!(bucket.deny(0, 2).denials, 0);
+    // It no longer waits: the answer is final.
+    bucket.patience_ms = 999;
+    assert_eq!(bucket.ask(0, 1, 0).penalty.denials, 1);
+    // What proxies report counts in any case.
+    bucket.patience_ms = 1000;
+    assert_eq!(bucket.ask(0, 1, 1).penalty.denials, 2);
 }

@@ -43,6 +43,10 @@ pub struct Check {
     /// The id of the request at limits on requests in flight; its secret also names its reservations.
     /// `None`: the limiter makes one.
     pub slot: Option<SlotId>,
+    /// For how long the caller waits for permits, in milliseconds: it repeats the check after a denial that
+    /// [ends within that time](crate::Answer::is_denied_for_up_to), which therefore counts nowhere. No encoding
+    /// has it.
+    pub patience_ms: u64,
     /// The longest that a queue may delay the request, if less than its limit permits.
     pub max_delay_ms: Option<u64>,
     /// The proxy that requests leases: [`crate::compact::Batch::proxy_mark`].

@@ -37,6 +37,12 @@ impl Answer {
         }
         summary
     }
+
+    /// Whether it is a denial after which the same check would pass within this time, in milliseconds.
+    pub fn is_denied_for_up_to(&self, ms: u64) -> bool {
+        !self.allowed && ms > 0 && { self.summary().retry_after_ms }
+            .is_some_and(|wait_ms| wait_ms <= ms)
+    }
 }
 
 impl<'a> Summary<'a> {

@@ -113,6 +113,8 @@ impl<'p> CheckPlan<'p> {
             options: Options {
                 peek: check.peek,
                 denied: refused,
+                // A check that is refused is not repeated.
+                patience_ms: if refused { 0 } else { check.patience_ms },
                 force,
                 ..Options::default()
             },

@@ -88,6 +88,7 @@ fn any_options(chance: &mut Random, subjects: &[Subject]) -> Options {
         force: chance.one_in(25),
         denied: false,
         debits,
+        patience_ms: 0,
     }
 }
 
@@ -180,6 +181,7 @@ fn compare_costs(twin: &mut dyn Engine, steps: u64) {
                     0 => Debits::Reported,
                     _ => Debits::Admitted,
                 },
+                patience_ms: 0,
             };
             let at = format!("seed {seed} step {step}");
             let expected = check_both(&mut rust, twin, &subjects, now_ms, options, &at);
@@ -227,6 +229,10 @@ fn compare_penalties(twin: &mut dyn Engine, steps: u64) {
             }
             let options = Options {
                 denied: chance.one_in(9),
+                patience_ms: match chance.below_len(3) {
+                    0 => chance.magnitude(15),
+                    _ => 0,
+                },
                 ..any_options(&mut chance, &subjects)
             };
             let at = format!("seed {seed} step {step}");

@@ -65,7 +65,7 @@ impl Check {
         let policy = session.policy_for_request(&descriptor).await?;
         let named: Vec<&str> = self.limits.iter().map(String::as_str).collect();
         session.warn_of_pause(&policy, &named);
-        let request = Request {
+        let mut request = Request {
             costs: Vec::new(),
             reserve: false,
             settle: Vec::new(),
@@ -79,6 +79,7 @@ impl Check {
             debits: Vec::new(),
             leases: Vec::new(),
             free: Vec::new(),
+            patience_ms: 0,
             max_delay_ms: None,
             proxy: 0,
             service: None,
@@ -87,11 +88,13 @@ impl Check {
         let mut compiled = Compiled::new(policy);
         let deadline = Instant::now() + Duration::from_millis(wait.unwrap_or(0));
         let answer = loop {
+            // A denial that is not the last must not count towards a penalty.
+            request.patience_ms = millis(deadline.saturating_duration_since(Instant::now()));
             let answer = decide(&session, &mut compiled, &request).await?;
             let Some(pause) = retry_after(&answer) else {
                 break answer;
             };
-            if wait.is_none() || Instant::now() + pause > deadline {
+            if !answer.is_denied_for_up_to(request.patience_ms) {
                 break answer;
             }
             printer.note(format_args!(

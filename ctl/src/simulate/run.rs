@@ -22,6 +22,7 @@ const LEAVING: Options = Options {
     denied: false,
     force: true,
     debits: Debits::Admitted,
+    patience_ms: 0,
 };
 
 /// Runs every scenario with its own clock and its own buckets.
@@ -173,6 +174,7 @@ async fn check(
         denied: !refused.is_empty(),
         force: false,
         debits: Debits::Admitted,
+        patience_ms: 0,
     };
     let verdict = engine.check(&subjects, request.t_ms, options).await?;
     let mut answer = answer(&verdict, &names, refused);

@@ -129,6 +129,8 @@ fn name(check: &mut Check) {
 struct CheckSummary {
     /// Whether it charges; peeks are not counted.
     charging: bool,
+    /// A denial that ends within this time, in milliseconds, is not the request's answer.
+    patience_ms: u64,
     /// Limits that the check only leases from.
     settled: Vec<Name>,
     leases: Vec<LeaseRequest>,
@@ -151,6 +153,7 @@ impl CheckSummary {
                 .map(|exemption| exemption.name.clone())
                 .collect(),
             charging: check.cost > 0 && !check.peek,
+            patience_ms: check.patience_ms,
             costs: {
                 let settled = check.settle.iter().filter_map(|settled| {
                     let limit = policy.limit(policy.position(settled.limit.as_str())?)?;
@@ -170,7 +173,8 @@ impl CheckSummary {
     }
 
     fn count(&self, answer: &Answer, counters: &DomainCounters) {
-        if self.charging {
+        let decided = self.charging && !answer.is_denied_for_up_to(self.patience_ms);
+        if decided {
             self.exempt.iter().for_each(|name| counters.exempted(name));
             if answer.limits.is_empty() && self.exempt.is_empty() {
                 counters.unmatched();
@@ -181,7 +185,7 @@ impl CheckSummary {
             counters.slot(limit);
             counters.reserved(limit);
             counters.penalized(limit);
-            if self.charging && !self.settled.contains(&limit.name) {
+            if decided && !self.settled.contains(&limit.name) {
                 counters.decided(limit);
             }
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use policy::Name;
 use protocol::{ApiError, Check, ErrorCode, json::Reason};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep_until};
 
 use super::{Api, decide::Decided, inflight::Place, refusal};
 use crate::serve::Phase;
@@ -19,7 +19,7 @@ impl Api {
     pub(super) async fn decide_waiting(
         &self,
         domain: &Name,
-        check: Check,
+        mut check: Check,
         wait: Duration,
         mut place: Place,
     ) -> Result<(Decided, Option<Reason>), ApiError> {
@@ -36,27 +36,34 @@ impl Api {
         let mut waiting = None;
         loop {
             let deadline = Instant::now() + self.bounds.store_timeout;
+            // What counts the denials has to know which of them is final.
+            let left = if self.lifecycle.is_leaving() {
+                Duration::ZERO
+            } else {
+                until.saturating_duration_since(Instant::now())
+            };
+            check.patience_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
             let decided = self
                 .decide(domain, vec![check.clone()], deadline, None)
                 .await?;
-            let retry_after_ms = match decided.decisions.first() {
-                Some(Ok(answer)) if !answer.allowed => answer.summary().retry_after_ms,
+            let answer = match decided.decisions.first() {
+                Some(Ok(answer)) if !answer.allowed => answer,
                 _ => return Ok((decided, None)),
             };
-            let Some(retry_after_ms) = retry_after_ms else {
+            let Some(retry_after_ms) = answer.summary().retry_after_ms else {
                 return Ok((decided, Some(Reason::ExceedsCapacity)));
             };
-            let again = Instant::now() + Duration::from_millis(retry_after_ms);
-            if again > until || self.lifecycle.is_leaving() {
+            if !answer.is_denied_for_up_to(check.patience_ms) {
                 return Ok((decided, Some(Reason::WaitTooShort)));
             }
+            let again = Instant::now() + Duration::from_millis(retry_after_ms);
             if waiting.is_none() {
                 waiting = Some(self.bounds.waiting.enter().ok_or_else(too_many)?);
             }
             // A waiting check is not a request in flight.
             drop(place);
             tokio::select! {
-                () = sleep(again - Instant::now()) => {}
+                () = sleep_until(again) => {}
                 () = self.lifecycle.reached(Phase::Leave) => {
                     return Ok((decided, Some(Reason::WaitTooShort)));
                 }

@@ -116,3 +116,35 @@ async fn the_memory_of_a_waiting_check_is_counted() -> Result<()> {
     assert_eq!(service.metric("rl_body_bytes").await?, 0);
     Ok(())
 }
+
+/// Eight requests that all fit ask again each time that another takes the unit: 28 denials, of which no
+/// client sees one.
+#[tokio::test]
+async fn a_request_that_waits_counts_once_by_its_final_answer() -> Result<()> {
+    let limits = "  - {name: per-user, per: [user], rate: 4/1s, burst: 1,
+     penalty: {after: 20, within: 1m, for: 1h}}\n";
+    let service = Arc::new(Service::with(limits).await?);
+    let ask = |wait_ms: u64| {
+        let service = Arc::clone(&service);
+        let wait = json!({"descriptor": {"user": "a"}, "wait_ms": wait_ms});
+        tokio::spawn(async move { service.ask(wait).await?.json() })
+    };
+    let waiting: Vec<_> = (0..8).map(|_| ask(20_000)).collect();
+    for waiting in waiting {
+        let answer = waiting.await??;
+        assert_eq!(answer["allowed"], true, "{answer}");
+    }
+    let checks = |decision: &str| {
+        format!("rl_checks_total{{domain=\"shop\",limit=\"per-user\",decision=\"{decision}\"}}")
+    };
+    assert_eq!(service.metric(&checks("allowed")).await?, 8);
+    assert_eq!(service.metric(&checks("denied")).await?, 0);
+    // Those that cannot wait long enough are denied, and counted.
+    let mut denied = 0;
+    while denied < 3 {
+        let answer = ask(1).await??;
+        denied += u64::from(answer["allowed"] == false);
+    }
+    assert_eq!(service.metric(&checks("denied")).await?, denied);
+    Ok(())
+}

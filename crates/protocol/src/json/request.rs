@@ -207,6 +207,7 @@ fn read_check(owner: &Field<'_>, take: &mut Take<'_, '_>) -> Option<Check> {
         debits: Vec::new(),
         leases: Vec::new(),
         free,
+        patience_ms: 0,
         max_delay_ms,
         proxy: 0,
         service: None,

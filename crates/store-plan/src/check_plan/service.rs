@@ -58,6 +58,7 @@ impl<'p> CheckPlan<'p> {
                 denied: refused,
                 force,
                 debits,
+                patience_ms: 0,
             },
         }
     }

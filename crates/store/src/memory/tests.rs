@@ -46,6 +46,7 @@ impl Small {
             debits: Vec::new(),
             leases: Vec::new(),
             free: Vec::new(),
+            patience_ms: 0,
             max_delay_ms: None,
             proxy: 0,
             service: None,

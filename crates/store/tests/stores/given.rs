@@ -84,6 +84,7 @@ pub fn request(entries: &[(&str, &str)]) -> Check {
         debits: Vec::new(),
         leases: Vec::new(),
         free: Vec::new(),
+        patience_ms: 0,
         max_delay_ms: None,
         proxy: 0,
         service: None,

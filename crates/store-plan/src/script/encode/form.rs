@@ -15,6 +15,10 @@ const FORCE: i64 = 2;
 const REPORTED: i64 = 4;
 const GIVEN_BACK: i64 = 8;
 const DENIED: i64 = 16;
+/// For each millisecond that the caller waits for permits.
+const PATIENCE: i64 = 32;
+/// Longer than any wait, and exact in Lua with the other flags.
+const PATIENCE_MAX_MS: u64 = 1 << 40;
 const OBSERVED: i64 = 16;
 const LEASED: i64 = 32;
 const FREEING: i64 = 64;
@@ -27,15 +31,7 @@ const COUNT_OPEN: i64 = -2;
 
 /// Appends the form of a check: everything but its keys.
 pub(super) fn encode_form(args: &mut Vec<i64>, check: &ScriptCheck<'_>) {
-    let peek = if check.options.peek { PEEK } else { 0 };
-    let force = if check.options.force { FORCE } else { 0 };
-    let debits = match check.options.debits {
-        Debits::Admitted => 0,
-        Debits::Reported => REPORTED,
-        Debits::GivenBack => GIVEN_BACK,
-    };
-    let denied = if check.options.denied { DENIED } else { 0 };
-    args.extend([peek + force + debits + denied, integer(check.limits.len())]);
+    args.extend([flags(check), integer(check.limits.len())]);
     for limit in &check.limits {
         let numbers = limit.algorithm.numbers();
         let observed = match limit.mode {
@@ -83,6 +79,24 @@ pub(super) fn encode_form(args: &mut Vec<i64>, check: &ScriptCheck<'_>) {
         }
         encode_edges(args, limit.algorithm, limit.debit_serial);
     }
+}
+
+fn flags(check: &ScriptCheck<'_>) -> i64 {
+    let peek = if check.options.peek { PEEK } else { 0 };
+    let force = if check.options.force { FORCE } else { 0 };
+    let debits = match check.options.debits {
+        Debits::Admitted => 0,
+        Debits::Reported => REPORTED,
+        Debits::GivenBack => GIVEN_BACK,
+    };
+    let denied = if check.options.denied { DENIED } else { 0 };
+    // It only matters to penalties, and checks without flags are cheaper.
+    let patience = if check.limits.iter().any(|limit| limit.penalty.is_some()) {
+        PATIENCE * exact(check.options.patience_ms.min(PATIENCE_MAX_MS))
+    } else {
+        0
+    };
+    peek + force + debits + denied + patience
 }
 
 fn encode_costs(args: &mut Vec<i64>, costs: &Costs<'_>) {
