@@ -94,7 +94,7 @@ const FILES: [(&str, &str); 5] = [
     ),
     (
         "edited.yaml",
-        "domain: shop\nlimits:\n  - {name: per-user, match: {path: '/api/**'}, per: [user], rate: 20/s}\n  - {name: tokens, match: {path: '/api/**'}, per: [user], rate: 1000/d, cost: {from: {response_json: /n}, reserve: 10}}\n",
+        "domain: shop\nlimits:\n  - {name: per-user, match: {path: '/api/**'}, per: [user], rate: 20/s}\n  - {name: tokens, match: {path: '/api/**'}, per: [user], rate: 1000/d, cost: {from: {response_json: /n}, reserve: 10, max: 100}}\n",
     ),
     (
         "wrong.yaml",

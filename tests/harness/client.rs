@@ -83,6 +83,13 @@ impl Request {
         self
     }
 
+    /// The same request without the body of its answer.
+    #[must_use]
+    pub fn head(mut self) -> Self {
+        self.method = Method::HEAD;
+        self
+    }
+
     /// Sends it and reads the whole answer.
     pub async fn send(&self) -> Result<Reply> {
         let mut request = hyper::Request::builder()

@@ -51,5 +51,6 @@ pub use request::{NoProperty, Request};
 pub use response::{HeaderList, LocalReply, ResponseHeaders};
 pub use time::Now;
 pub use worker::{
-    Call, CallAnswer, Callback, Edits, Level, Refusal, Step, StreamId, StreamStep, Worker,
+    Call, CallAnswer, Callback, Edits, Level, Refusal, ResponseNeeds, Step, StreamId, StreamStep,
+    Worker,
 };

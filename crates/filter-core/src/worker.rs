@@ -13,7 +13,9 @@ use filter_config::Config;
 
 pub(crate) use process::Process;
 use step::Resumptions;
-pub use step::{Call, CallAnswer, Callback, Edits, Level, Refusal, Step, StreamId, StreamStep};
+pub use step::{
+    Call, CallAnswer, Callback, Edits, Level, Refusal, ResponseNeeds, Step, StreamId, StreamStep,
+};
 pub(crate) use tick_schedule::HOLDING_MS;
 use tick_schedule::TickSchedule;
 

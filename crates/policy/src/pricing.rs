@@ -125,9 +125,12 @@ pub enum ResponseValue {
 /// The cost of a response that does not state it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IfAbsent {
-    /// A quarter of the bytes of its body, at least what was reserved.
+    /// A quarter of the bytes of its body, at least what was reserved. If these bytes say nothing,
+    /// because the body is compressed for instance, as [`IfAbsent::Max`]: the client may have chosen that.
     #[default]
     Estimate,
+    /// The most that a response costs.
+    Max,
     /// What was reserved.
     Reserved,
     /// So many units.
@@ -186,15 +189,50 @@ impl Reserve {
 }
 
 impl ResponsePrice {
-    /// The cost of a response that does not state it, in units, from the units reserved and the
-    /// bytes of its body that passed.
-    pub fn absent(&self, reserved: u64, bytes: u64) -> u64 {
-        let units = match self.if_absent {
-            IfAbsent::Estimate => (bytes / 4).max(reserved),
-            IfAbsent::Reserved => reserved,
-            IfAbsent::Units(units) => units,
+    /// The cost of a response that does not state it, in units, from the units reserved, the bytes of
+    /// its body that passed (`None`: they say nothing) and what the bucket holds.
+    pub fn absent(&self, reserved: u64, bytes: Option<u64>, capacity: u64) -> u64 {
+        let units = match (self.if_absent, bytes) {
+            (IfAbsent::Estimate, Some(bytes)) => (bytes / 4).max(reserved),
+            (IfAbsent::Estimate | IfAbsent::Max, _) => self.most(capacity).max(reserved),
+            (IfAbsent::Reserved, _) => reserved,
+            (IfAbsent::Units(units), _) => units,
         };
         units.min(self.max)
+    }
+
+    /// The most that a response costs in a bucket of so many units. Without `max` that is all of them:
+    /// a larger cost would be no worse a price, only a longer debt.
+    fn most(&self, capacity: u64) -> u64 {
+        match self.from.as_slice() {
+            [Source::Status { units, .. }] => *units,
+            _ if self.has_max() => self.max,
+            _ => capacity,
+        }
+    }
+
+    /// Whether `max` is set.
+    pub fn has_max(&self) -> bool {
+        self.max < MAX_COST
+    }
+
+    /// Whether the cost depends on the body: on a number in it or on its length.
+    pub fn needs_body(&self) -> bool {
+        self.if_absent == IfAbsent::Estimate || self.has_json()
+    }
+
+    /// Whether a source is in the body.
+    pub fn has_json(&self) -> bool {
+        self.is_any(|place| matches!(place, ResponseValue::Json(_)))
+    }
+
+    /// Whether a source is a trailer.
+    pub fn has_trailer(&self) -> bool {
+        self.is_any(|place| matches!(place, ResponseValue::Trailer(_)))
+    }
+
+    fn is_any(&self, wanted: fn(&ResponseValue) -> bool) -> bool {
+        self.terms().any(|term| wanted(&term.place))
     }
 
     /// The numbers in the response that the cost is made of.

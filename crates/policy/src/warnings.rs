@@ -146,6 +146,7 @@ fn of_limit(limit: &Limit, around: &Surroundings<'_>, found: &mut Found<'_>) {
     cost::of_prices(limit, found);
     penalty::of_penalty(limit, found);
     cost::of_reserve(limit, around, found);
+    cost::of_max(limit, found);
     if let Some(dear) = around.dear.and_then(|dear| dear(limit)) {
         found.warn(dear.field, dear.message, Some(dear.hint.to_owned()));
     }

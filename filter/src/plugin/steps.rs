@@ -13,6 +13,18 @@ use crate::{
     shared::SharedData,
 };
 
+/// Request headers by which a client may get a part of a body, or the body in a form that the filter does
+/// not read. A service may ignore each of them, so no client depends on it.
+const CHOOSES_BODY: [&str; 7] = [
+    "range",
+    "if-range",
+    "a-im",
+    "accept-charset",
+    "grpc-accept-encoding",
+    "connect-accept-encoding",
+    "sec-websocket-extensions",
+];
+
 impl Plugin {
     /// Carries out the steps of the state machine until none is left for this callback.
     ///
@@ -50,7 +62,7 @@ impl Plugin {
                 Step::Log(level, text) => log(log_level(level), &text),
                 Step::Continue { stream, edits } if current == Some(stream) => {
                     context.switch_to(stream.0);
-                    mark(&edits);
+                    edit(&edits);
                     action = Action::Continue;
                 }
                 Step::Refuse { stream, refusal } if current == Some(stream) => {
@@ -62,7 +74,7 @@ impl Plugin {
                 // Requests that no longer exist need neither step.
                 Step::Continue { stream, edits } => {
                     if context.switch_to(stream.0) {
-                        mark(&edits);
+                        edit(&edits);
                         let _ = stream::resume_request();
                     }
                 }
@@ -88,8 +100,25 @@ impl Plugin {
     }
 }
 
-fn mark(edits: &Edits) {
+fn edit(edits: &Edits) {
+    const REQUEST: MapType = MapType::HttpRequestHeaders;
     if let Some(limits) = &edits.degraded {
-        let _ = headers::set(MapType::HttpRequestHeaders, DEGRADED, limits.as_bytes());
+        let _ = headers::set(REQUEST, DEGRADED, limits.as_bytes());
+    }
+    if edits.needs.body {
+        let _ = headers::set(REQUEST, "accept-encoding", b"identity");
+        for name in CHOOSES_BODY {
+            let _ = headers::remove(REQUEST, name);
+        }
+        // With other methods, these guard against lost updates.
+        let method = headers::get(REQUEST, ":method");
+        if matches!(method.as_deref(), Some(b"GET" | b"HEAD")) {
+            for name in ["if-none-match", "if-modified-since"] {
+                let _ = headers::remove(REQUEST, name);
+            }
+        }
+    }
+    if edits.needs.trailers {
+        let _ = headers::set(REQUEST, "te", b"trailers");
     }
 }

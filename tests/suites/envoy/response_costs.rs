@@ -9,8 +9,7 @@ use harness::{Client, EnvoyConfig, free_port, until};
 use serde_json::{Value, json};
 
 use crate::stage::{PATIENCE, Stage, limits};
-use peers::sent;
-pub use peers::{Act, Limiter, Service, chunked, plain, read_until};
+pub use peers::{Act, Limiter, Service, chunked, plain, read_until, sent};
 
 const TOKENS: &str = "{name: tokens, match: {path: \"/llm/**\"}, rate: 1000000/1h, on_failure: deny, \
      cost: {from: [{response_json: /usage/total_tokens}, \
@@ -123,7 +122,8 @@ fn cases() -> Vec<Case> {
         whole("/llm/large", &[JSON], &large(), Some(777)),
         events("/llm/openai", OPENAI, 29),
         events("/llm/anthropic", ANTHROPIC, 2560),
-        whole("/llm/gzip", &gzip, &[0x1f; 40_000], Some(10_000)),
+        // Compressed bytes say nothing, so it costs the most that a response can.
+        whole("/llm/gzip", &gzip, &[0x1f; 40_000], Some(100_000_000)),
         whole("/llm/nothing", &[JSON], b"{}", Some(1000)),
         status("/llm/error", "500 Oh", USAGE, 0),
         whole("/llm/metadata", &["x-say: 1234"], b"text", Some(1234)),

@@ -1,5 +1,5 @@
 //! Requests whose response does not say their cost, from Envoy to the store: clients that
-//! disconnect, responses without usage, errors.
+//! disconnect, responses without usage, errors; and clients that would rather not have it said.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::{
     response_costs::{
-        Act, EVENTS, JSON, Service, chunked, plain, read_until, serve_from, wait_for,
+        Act, EVENTS, JSON, Service, chunked, plain, read_until, sent, serve_from, wait_for,
     },
     settled_costs::used,
     stage::{Stage, limits},
@@ -115,5 +115,147 @@ async fn answers_without_usage_are_charged_and_errors_keep_no_reserve() {
     ] {
         stage.get(path, "any").send().await.unwrap();
         charged(&stage, path, units).await;
+    }
+}
+
+/// What the service below says that each request costs.
+const TOKENS: u64 = 30_000;
+
+/// A service that serves its answer in whatever form the request asks for. The answer contains the head
+/// of the request.
+fn in_any_form(head: &str) -> Vec<Act> {
+    let asks = |line: &str| head.contains(&format!("\r\n{line}"));
+    let said = json!({"usage": {"total_tokens": TOKENS}, "head": head, "text": "x".repeat(40_000)});
+    let said = said.to_string();
+    let ok = |headers: &[&str], body: &[u8]| vec![plain("200 OK", headers, body)];
+    if asks("if-none-match: \"tag\"") {
+        return vec![plain("304 Not Modified", &[], b"")];
+    }
+    if asks("range: bytes=0-9") {
+        let part = said.as_bytes().get(..10).unwrap();
+        let headers = [JSON, "content-range: bytes 0-9/40000"];
+        return vec![plain("206 Partial Content", &headers, part)];
+    }
+    if asks("accept-charset: utf-16") {
+        let wide: Vec<u8> = said.encode_utf16().flat_map(u16::to_le_bytes).collect();
+        return ok(&["content-type: application/json; charset=utf-16"], &wide);
+    }
+    if asks("accept-encoding: gzip") || head.contains("/llm/always-gzip ") {
+        return ok(&[JSON, "content-encoding: gzip"], &[0x1f; 10_000]);
+    }
+    if asks("accept: text/csv") {
+        return ok(&["content-type: text/csv"], b"30000");
+    }
+    if head.starts_with("HEAD ") {
+        let length = format!("content-length: {}", said.len());
+        return vec![sent("200 OK", &[JSON, &length], b"")];
+    }
+    if asks("accept: text/event-stream") {
+        return ok(&[EVENTS], format!("\u{feff}data: {said}\n\n").as_bytes());
+    }
+    ok(&[JSON], said.as_bytes())
+}
+
+#[tokio::test]
+async fn a_client_pays_the_same_whatever_form_of_the_answer_it_asks_for() {
+    const LIMIT: &str = "{name: tokens, match: {path: \"/llm/**\"}, per: [path], algorithm: fixed_window, \
+         rate: 1000000/365d, cost: {from: {response_json: /usage/total_tokens}, reserve: 100, max: 50000}}";
+    let service = Service::answering(in_any_form).await;
+    let port = service.port;
+    let stage = limits(&[LIMIT])
+        .config(move |config| serve_from(config, port, false))
+        .may_use(port)
+        .start()
+        .await;
+    let get = |path| stage.get(path, "any");
+    for (path, request, units) in [
+        ("/llm/plain", get("/llm/plain"), TOKENS),
+        (
+            "/llm/gzip",
+            get("/llm/gzip").header("accept-encoding", "gzip, br"),
+            TOKENS,
+        ),
+        (
+            "/llm/range",
+            get("/llm/range").header("range", "bytes=0-9"),
+            TOKENS,
+        ),
+        (
+            "/llm/tag",
+            get("/llm/tag").header("if-none-match", "\"tag\""),
+            TOKENS,
+        ),
+        (
+            "/llm/utf-16",
+            get("/llm/utf-16").header("accept-charset", "utf-16"),
+            TOKENS,
+        ),
+        (
+            "/llm/events",
+            get("/llm/events").header("accept", "text/event-stream"),
+            TOKENS,
+        ),
+        // The filter cannot change these, so they cost the most.
+        ("/llm/head", get("/llm/head").head(), 50_000),
+        (
+            "/llm/csv",
+            get("/llm/csv").header("accept", "text/csv"),
+            50_000,
+        ),
+        ("/llm/always-gzip", get("/llm/always-gzip"), 50_000),
+    ] {
+        let reply = request.send().await.unwrap();
+        assert_eq!(reply.status, 200, "{path}");
+        if units == TOKENS {
+            // The client receives what the headers say: the whole answer as it is.
+            assert_eq!(reply.header("content-encoding"), None, "{path}");
+            assert!(reply.text().contains("\"total_tokens\":30000"), "{path}");
+            assert!(reply.text().contains("accept-encoding: identity"), "{path}");
+        }
+        let bucket = format!("path={path}");
+        let mut last = 0;
+        wait_for(&format!("{path} is charged {units}"), async || {
+            last = used(&stage, "tokens", &[&bucket], 1_000_000);
+            assert!([0, 100, units].contains(&last), "{path} is charged {last}");
+            (last == units).then_some(())
+        })
+        .await;
+    }
+    // Conditions of writes stay.
+    let write = stage.envoy().post("/llm/write", "x");
+    let reply = write.header("if-none-match", "*").send().await.unwrap();
+    assert!(
+        reply.text().contains("if-none-match: *"),
+        "{}",
+        reply.text()
+    );
+}
+
+/// As many requests pass, whichever coding the client accepts: 34 use up 1,000,000 units, and the bucket
+/// takes two minutes to refill what they owe.
+#[tokio::test]
+async fn as_many_requests_pass_with_accept_encoding_as_without() {
+    const LIMIT: &str = "{name: tokens, match: {path: \"/llm/**\"}, per: [path], rate: 1000000/1h, \
+         cost: {from: {response_json: /usage/total_tokens}, reserve: 100}}";
+    let service = Service::answering(in_any_form).await;
+    let port = service.port;
+    let stage = limits(&[LIMIT])
+        .config(move |config| serve_from(config, port, false))
+        .may_use(port)
+        .start()
+        .await;
+    for (path, coding) in [("/llm/identity", "identity"), ("/llm/gzip", "gzip")] {
+        let request = stage.get(path, "any").header("accept-encoding", coding);
+        let bucket = format!("path={path}");
+        let mut passed = 0;
+        while request.send().await.unwrap().status == 200 && passed < 100 {
+            passed += 1;
+            let least = (passed * TOKENS).min(1_000_000) - 20_000;
+            wait_for(&format!("{coding}: {passed} are settled"), async || {
+                (used(&stage, "tokens", &[&bucket], 1_000_000) >= least).then_some(())
+            })
+            .await;
+        }
+        assert_eq!(passed, 34, "{coding}");
     }
 }

@@ -1,5 +1,6 @@
 //! Reads numbers from a body as it passes.
 
+use memchr::memchr;
 use policy::Pointer;
 
 use super::{
@@ -10,6 +11,9 @@ use super::{
 
 /// Bytes of a body that are copied from the host at once.
 const PIECE: usize = 64 * 1024;
+
+/// A byte order mark, which a stream of events may begin with.
+const BOM: &[u8] = b"\xef\xbb\xbf";
 
 /// The format of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +31,8 @@ pub(crate) enum Format {
 pub(crate) struct BodyReader {
     format: Format,
     json: JsonReader,
+    /// Bytes of a byte order mark so far; all of them also once another byte has come.
+    bom: usize,
     lines: EventLines,
     search: Option<EventSearch>,
     bytes: u64,
@@ -35,23 +41,39 @@ pub(crate) struct BodyReader {
 impl Format {
     /// The format by `content-type` and `content-encoding`.
     pub(crate) fn of(media_type: Option<&[u8]>, encoding: Option<&[u8]>) -> Self {
-        let plain = encoding.is_none_or(|coding| coding.eq_ignore_ascii_case(b"identity"));
+        let plain = !encoding.is_some_and(is_encoded);
         let media_type = media_type.filter(|_| plain).unwrap_or_default();
-        let essence = media_type.split(|byte| *byte == b';').next();
-        let essence = essence.unwrap_or_default().trim_ascii();
-        let ends_with = |end: &[u8]| {
-            let at = essence.len().checked_sub(end.len());
-            let tail = at.and_then(|at| essence.get(at..));
-            tail.is_some_and(|tail| tail.eq_ignore_ascii_case(end))
-        };
-        if essence.eq_ignore_ascii_case(b"text/event-stream") {
-            Self::Events
-        } else if ends_with(b"json") {
-            Self::Json
-        } else {
-            Self::Other
+        let media_type = media_type.to_ascii_lowercase();
+        let end = memchr(b';', &media_type).unwrap_or(media_type.len());
+        let (essence, parameters) = media_type.split_at(end);
+        if !has_ascii(parameters) {
+            return Self::Other;
+        }
+        match essence.trim_ascii() {
+            b"text/event-stream" => Self::Events,
+            essence if essence.ends_with(b"json") => Self::Json,
+            _ => Self::Other,
         }
     }
+}
+
+/// Whether a header like `content-encoding` names any coding.
+pub(crate) fn is_encoded(codings: &[u8]) -> bool {
+    let mut codings = codings.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
+    codings.any(|coding| !coding.is_empty() && !coding.eq_ignore_ascii_case(b"identity"))
+}
+
+/// Whether ASCII is written as itself in the character set that a media type's parameters name. In UTF-16,
+/// for instance, no key would be found.
+fn has_ascii(parameters: &[u8]) -> bool {
+    const SET: &[u8] = b"charset=";
+    const SETS: [&[u8]; 4] = [b"utf-8", b"us-ascii", b"iso-8859-", b"windows-125"];
+    let Some(at) = parameters.windows(SET.len()).position(|part| part == SET) else {
+        return true;
+    };
+    let set = parameters.get(at + SET.len()..).unwrap_or_default();
+    let set = set.strip_prefix(b"\"").unwrap_or(set);
+    SETS.iter().any(|known| set.starts_with(known))
 }
 
 impl BodyReader {
@@ -62,6 +84,7 @@ impl BodyReader {
         Self {
             format: if is_any { format } else { Format::Other },
             json: JsonReader::new(pointers.len()),
+            bom: 0,
             lines: EventLines::default(),
             search: search.flatten(),
             bytes: 0,
@@ -113,6 +136,7 @@ impl BodyReader {
                     search: search.map(|search| (search, pointers)),
                     next: NextKeys::default(),
                 };
+                let chunk = after_bom(&mut self.bom, chunk);
                 self.lines.read(chunk, &mut events);
             }
             Format::Other => {}
@@ -122,6 +146,15 @@ impl BodyReader {
     /// The rest cannot be read, so no number that was found counts.
     fn give_up(&mut self) {
         (self.format, self.json) = (Format::Other, JsonReader::new(0));
+    }
+
+    /// Whether it read the body as far as it arrived: its format is known, and nothing in it is wrong.
+    pub(crate) fn is_legible(&self, ended: bool) -> bool {
+        match self.format {
+            Format::Json => !ended || self.json.is_whole(),
+            Format::Events => true,
+            Format::Other => false,
+        }
     }
 
     /// The number at a pointer.
@@ -137,6 +170,20 @@ impl BodyReader {
             Format::Other => ended,
         }
     }
+}
+
+/// A chunk of a stream of events without what it has of a byte order mark at the start of the stream.
+/// (A stream that begins with a part of one is not made of events, and is not read any better.)
+fn after_bom<'b>(bom: &mut usize, mut chunk: &'b [u8]) -> &'b [u8] {
+    while let (Some(expected), Some((byte, rest))) = (BOM.get(*bom), chunk.split_first()) {
+        if byte != expected {
+            *bom = BOM.len();
+            break;
+        }
+        *bom += 1;
+        chunk = rest;
+    }
+    chunk
 }
 
 struct Events<'r, 'p> {

@@ -5,16 +5,23 @@ use std::rc::Rc;
 use policy::{IfAbsent, Limit, Pointer, ResponsePrice, ResponseValue, whole_number};
 use protocol::{Answer, CostSettlement, Reservation};
 
-use super::body_reader::{BodyReader, Format};
+use super::body_reader::{BodyReader, Format, is_encoded};
 use crate::{
     active_policy::ActivePolicy,
     cache::BucketKey,
     request::{Described, PendingCheck},
     response::ResponseHeaders,
+    worker::ResponseNeeds,
 };
 
 /// The property of Envoy with a request's dynamic metadata.
 const METADATA: &str = "metadata\0filter_metadata";
+/// Headers that say how a body, or each message in it, is compressed.
+const CODINGS: [&str; 3] = [
+    "content-encoding",
+    "grpc-encoding",
+    "connect-content-encoding",
+];
 
 /// A response at the host, while it passes.
 pub trait Response {
@@ -37,6 +44,8 @@ pub(crate) struct Meter {
     /// In the order of [`Meter::places`]. The reader has the numbers in the body.
     numbers: Vec<Option<u64>>,
     body: BodyReader,
+    /// The body is compressed, a part, or left out (HEAD), so its length says nothing.
+    opaque: bool,
 }
 
 /// Units that a request reserved in one bucket.
@@ -46,6 +55,8 @@ struct Reserved {
     at: usize,
     key: BucketKey,
     reservation: Reservation,
+    /// What the bucket holds, in units.
+    capacity: u64,
 }
 
 /// What a request cost in one bucket, still to be sent.
@@ -73,6 +84,7 @@ impl Meter {
                 at: limit_check.at,
                 key: limit_check.key,
                 reservation,
+                capacity: answered.limit.unwrap_or(0),
             })
         });
         let reserved: Vec<Reserved> = reserved.collect();
@@ -84,8 +96,20 @@ impl Meter {
                 status: 0,
                 numbers: Vec::new(),
                 body: BodyReader::new(Format::Other, &[]),
+                opaque: check.head,
             })
         })
+    }
+
+    /// What the request's upstream has to send so that the cost can be read.
+    #[inline(never)]
+    pub(crate) fn needs(&self) -> ResponseNeeds {
+        let mut needs = ResponseNeeds::default();
+        for (_, _, price) in self.limits() {
+            needs.body |= price.needs_body();
+            needs.trailers |= price.has_trailer();
+        }
+        needs
     }
 
     fn limits(&self) -> impl Iterator<Item = (&Reserved, &Limit, &ResponsePrice)> {
@@ -122,8 +146,14 @@ impl Meter {
             _ => None,
         };
         self.numbers = self.places().map(number).collect();
-        let (media_type, encoding) = (headers.get("content-type"), headers.get("content-encoding"));
-        let format = Format::of(media_type.as_deref(), encoding.as_deref());
+        if !self.needs().body {
+            return;
+        }
+        let mut codings = CODINGS.iter().filter_map(|name| headers.get(name));
+        self.opaque |=
+            matches!(self.status, 206 | 226) || codings.any(|coding| is_encoded(&coding));
+        let media_type = headers.get("content-type").filter(|_| !self.opaque);
+        let format = Format::of(media_type.as_deref(), None);
         self.body = BodyReader::new(format, &self.pointers());
     }
 
@@ -152,24 +182,38 @@ impl Meter {
     }
 
     /// The cost of the request in each bucket; `ended`: the response completed.
-    pub(crate) fn settle(&self, ended: bool) -> impl Iterator<Item = Settled> {
+    pub(crate) fn settle(&self, ended: bool) -> Vec<Settled> {
         let whole = self.body.is_whole(ended);
-        self.limits().map(move |(reserved, limit, price)| {
+        let settled = self.limits().map(|(reserved, limit, price)| {
             let said = self.cost(price, whole);
-            let absent = price.absent(reserved.reservation.units, self.body.bytes());
+            let bytes = self.bytes_passed(price, ended);
+            let absent = price.absent(reserved.reservation.units, bytes, reserved.capacity);
             let units = said.unwrap_or_else(|| match price.if_absent {
                 // The cost in the part that arrived is a lower bound.
                 IfAbsent::Estimate => absent.max(self.cost(price, true).unwrap_or(0)),
-                IfAbsent::Reserved | IfAbsent::Units(_) => absent,
+                IfAbsent::Reserved | IfAbsent::Max | IfAbsent::Units(_) => absent,
             });
             let absent = said.is_none();
-            let estimated = absent && price.if_absent == IfAbsent::Estimate;
+            let estimated = absent && price.if_absent == IfAbsent::Estimate && bytes.is_some();
             Settled {
                 absent,
                 estimated,
                 ..self.settled(reserved, limit, units)
             }
-        })
+        });
+        settled.collect()
+    }
+
+    /// The bytes that a cost may be estimated from; `None`: the filter cannot read what passed, so the
+    /// client might have chosen that.
+    fn bytes_passed(&self, price: &ResponsePrice, ended: bool) -> Option<u64> {
+        let bytes = self.body.bytes();
+        // The body of a redirect is no answer.
+        if (300..400).contains(&self.status) {
+            return Some(0);
+        }
+        let unread = bytes > 0 && price.has_json() && !self.body.is_legible(ended);
+        (!self.opaque && !unread).then_some(bytes)
     }
 
     /// Refunds all reserved units: the request did not continue.

@@ -17,7 +17,7 @@ use crate::{
     },
     response::{Denial, QuotaHeaders, QuotaStatus},
     time::Now,
-    worker::{Edits, HOLDING_MS, Refusal, Step, StreamId, Worker},
+    worker::{Edits, HOLDING_MS, Refusal, ResponseNeeds, Step, StreamId, Worker},
 };
 
 /// What an admitted request needs besides the limits decided here.
@@ -61,6 +61,10 @@ impl Worker {
                 let names: Vec<&str> = admission.degraded.iter().map(Name::as_str).collect();
                 names.join(", ")
             }),
+            needs: admission
+                .meter
+                .as_ref()
+                .map_or_else(ResponseNeeds::default, |meter| meter.needs()),
         };
         let quotas = QuotaHeaders {
             quota_statuses: admission.quota_statuses,

@@ -95,6 +95,7 @@ impl Worker {
         }
         self.acquire_units(host, now, &policy, &entries, &mut limit_checks);
         let mut check = PendingCheck::new(stream, Some(policy), entries, limit_checks, opaque);
+        check.head = request.header(":method") == Some(b"HEAD");
         if check.opaque.is_none() && !check.limit_checks.iter().any(LimitCheck::is_global) {
             if !check.limit_checks.is_empty() {
                 self.reporter.admitted();

@@ -30,6 +30,8 @@ pub(crate) struct PendingCheck {
     pub(crate) limit_checks: Vec<LimitCheck>,
     /// The fallback if a limit may match that only the limiter can evaluate.
     pub(crate) opaque: Option<OnFailure>,
+    /// Whether the request is a HEAD, so that its response has no body.
+    pub(crate) head: bool,
     /// The calls that carried it so far.
     pub(crate) attempts: Attempts,
     /// What holding the request needs, if a queue delays it.
@@ -106,6 +108,7 @@ impl PendingCheck {
             entries,
             limit_checks,
             opaque,
+            head: false,
             attempts: Attempts::default(),
             hold: Hold::default(),
             slot: None,
@@ -127,6 +130,7 @@ impl PendingCheck {
             entries,
             limit_checks,
             opaque: None,
+            head: false,
             attempts: Attempts::default(),
             hold: Hold::default(),
             slot: None,
@@ -143,6 +147,7 @@ impl PendingCheck {
             entries: self.entries.clone(),
             limit_checks: Vec::new(),
             opaque: None,
+            head: false,
             attempts: Attempts::default(),
             hold: Hold::default(),
             slot: None,
@@ -159,6 +164,7 @@ impl PendingCheck {
             entries: release.entries.clone(),
             limit_checks: Vec::new(),
             opaque: None,
+            head: false,
             attempts: Attempts::default(),
             hold: Hold::default(),
             slot: None,

@@ -150,6 +150,18 @@ pub enum Level {
 pub struct Edits {
     /// The value of `x-ratelimit-degraded`: the limits that mark the request.
     pub degraded: Option<String>,
+    /// What the response must have, whatever the client asked for, so that its cost can be read.
+    pub needs: ResponseNeeds,
+}
+
+/// What a response must have so that its cost can be read. The client pays, so it must not decide that.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ResponseNeeds {
+    /// The body, whole and not compressed: the host replaces or removes the headers of the request that
+    /// ask for something else.
+    pub body: bool,
+    /// The trailers: the request must accept them.
+    pub trailers: bool,
 }
 
 /// A call to the limiter.

@@ -1,12 +1,12 @@
 //! Costs in responses, over Envoys and lossy networks: each reservation is settled once, by the cost in
 //! its response.
 
-use filter_core::Metering;
+use filter_core::{Metering, ResponseNeeds};
 
 use crate::{
     decisions::seeds,
     faults::any,
-    world::{CONFIG, Faults, Reply, World},
+    world::{CONFIG, Faults, Outcome, Reply, World},
 };
 
 const TOKENS: &str = "  - {name: tokens, per: [user], rate: 100000/1h, \
@@ -107,6 +107,146 @@ fn missing_usage_is_estimated_and_a_failed_response_is_free() {
         assert_eq!(units, [0, 0, 1000, 1000, 1000, 2002, 4000]);
         let counted = [7, 7000, 9002, 2000, 1002 + 3000, 5, 5];
         assert_eq!(costs_counted(&world, "tokens"), counted);
+    }
+}
+
+/// Whatever a client may choose, it does not pay less for it: 5000 is the most that a response costs.
+#[test]
+fn a_response_that_cannot_be_read_costs_the_most() {
+    let filling = "x".repeat(400);
+    let plain = Reply::json(200, &json(700));
+    let text = |media_type| Reply {
+        media_type,
+        ..Reply::json(200, &filling)
+    };
+    let cases = [
+        (plain.clone(), 700),
+        (
+            Reply {
+                coding: Some("gzip"),
+                ..Reply::json(200, &filling)
+            },
+            5000,
+        ),
+        (
+            Reply {
+                coding: Some("gzip"),
+                ended: false,
+                ..Reply::json(200, &filling)
+            },
+            5000,
+        ),
+        (
+            Reply {
+                coding: Some("gzip"),
+                ..Reply::json(500, &filling)
+            },
+            0,
+        ),
+        (
+            Reply {
+                coding: Some("identity"),
+                ..plain.clone()
+            },
+            700,
+        ),
+        (
+            Reply {
+                status: 206,
+                ..plain.clone()
+            },
+            5000,
+        ),
+        (text("text/csv"), 5000),
+        (text("application/json; charset=utf-16"), 5000),
+        (Reply::json(200, "{\"usage\":"), 5000),
+        // No answer passed, or one that was read and lacks its cost.
+        (Reply::json(204, ""), 1000),
+        (
+            Reply {
+                media_type: "text/html",
+                ..Reply::json(302, &filling)
+            },
+            1000,
+        ),
+        (
+            Reply::json(200, &format!("{{\"text\":\"{filling}\"}}")),
+            1000,
+        ),
+    ];
+    for seed in seeds() {
+        let mut world = world(seed, TOKENS);
+        for (n, (reply, units)) in cases.iter().enumerate() {
+            let number = passed(&mut world, 1)[0];
+            world.respond(number, reply);
+            world.leave(number);
+            world.run_for_ms(50);
+            let last = world.limiter.costs.settled.last().unwrap();
+            assert_eq!((last.1, last.2), (1000, *units), "seed {seed}, case {n}");
+        }
+        let [.., absent, estimated] = costs_counted(&world, "tokens");
+        assert_eq!([absent, estimated], [9, 3]);
+        world.method = "HEAD";
+        for (status, units) in [(200, 5000), (404, 0)] {
+            let number = passed(&mut world, 1)[0];
+            world.respond(number, &Reply::json(status, ""));
+            world.leave(number);
+            world.run_for_ms(50);
+            assert_eq!(world.limiter.costs.settled.last().unwrap().2, units);
+        }
+    }
+}
+
+/// Without `max`, the most is what a bucket holds.
+#[test]
+fn an_unread_response_without_a_most_takes_a_whole_bucket() {
+    let limits = TOKENS.replace(", max: 5000", "");
+    let mut world = world(1, &limits);
+    let number = passed(&mut world, 1)[0];
+    world.respond(
+        number,
+        &Reply {
+            coding: Some("br"),
+            ..Reply::json(200, "x")
+        },
+    );
+    world.leave(number);
+    world.run_for_ms(50);
+    assert_eq!(settled(&world), [(1000, 100_000)]);
+}
+
+#[test]
+fn requests_ask_for_what_their_cost_is_read_from() {
+    for (cost, body, trailers) in [
+        (
+            "{from: {response_json: /n}, reserve: 1, if_absent: 5}",
+            true,
+            false,
+        ),
+        ("{from: {response_header: n}, reserve: 1}", true, false),
+        (
+            "{from: {response_header: n}, reserve: 1, if_absent: max}",
+            false,
+            false,
+        ),
+        (
+            "{from: {response_trailer: n}, reserve: 1, if_absent: 5}",
+            false,
+            true,
+        ),
+        ("{from: {status: 401}}", false, false),
+        (
+            "{table: [{match: {path: /}, units: 3}], default: 1}",
+            false,
+            false,
+        ),
+    ] {
+        let mut world = world(1, &format!("  - {{name: a, rate: 100/1h, cost: {cost}}}\n"));
+        let number = passed(&mut world, 1)[0];
+        let Some(Outcome::Passed { needs, .. }) = world.requests[number].outcome else {
+            panic!("it passed");
+        };
+        assert_eq!(needs, ResponseNeeds { body, trailers }, "{cost}");
     }
 }
 

@@ -14,8 +14,8 @@ use std::{
 };
 
 use filter_core::{
-    CallAnswer, CallId, Callback, Config, LocalReply, Metrics, NoProperty, Now, Request, Step,
-    StreamId, Worker, simulated::SharedData,
+    CallAnswer, CallId, Callback, Config, LocalReply, Metrics, NoProperty, Now, Request,
+    ResponseNeeds, Step, StreamId, Worker, simulated::SharedData,
 };
 use protocol::{Check, compact::Report};
 
@@ -51,6 +51,7 @@ struct Ticks {
 pub struct Sent {
     pub user: String,
     pub path: &'static str,
+    pub method: &'static str,
     pub at_us: u64,
     pub envoy: usize,
     pub worker: usize,
@@ -75,6 +76,7 @@ pub enum Outcome {
     Passed {
         at_us: u64,
         degraded: Option<String>,
+        needs: ResponseNeeds,
     },
     Refused {
         at_us: u64,
@@ -118,6 +120,8 @@ pub struct World {
     /// The offset of the Envoys' wall clocks, in milliseconds.
     pub wall_skew_ms: i64,
     pub requests: Vec<Sent>,
+    /// The method of further requests.
+    pub method: &'static str,
     /// Requests with bodies, by their numbers.
     uploads: HashMap<usize, Upload>,
     pub logs: Vec<String>,
@@ -178,7 +182,7 @@ struct Headers<'a>(&'a Sent);
 impl Request for Headers<'_> {
     fn headers<'r>(&'r self, name: &str) -> impl Iterator<Item = &'r [u8]> {
         let value = match name {
-            ":method" => Some("GET"),
+            ":method" => Some(self.0.method),
             ":path" => Some(self.0.path),
             "x-user" => Some(self.0.user.as_str()),
             _ => None,
@@ -239,6 +243,7 @@ impl World {
                 .collect(),
             limiter: Limiter::new(limits),
             faults: Faults::NONE,
+            method: "GET",
             cut_off: None,
             chance,
             now_us: 1_000_000,
@@ -308,6 +313,7 @@ impl World {
         self.requests.push(Sent {
             user: user.to_owned(),
             path,
+            method: self.method,
             at_us: self.now_us,
             envoy,
             worker,
@@ -450,12 +456,12 @@ impl World {
             resumed += usize::from(matches!(step, Step::Continue { .. } | Step::Refuse { .. }));
             match step {
                 Step::Continue { stream, edits } => {
-                    let degraded = edits.degraded;
                     self.settle(
                         stream,
                         Outcome::Passed {
                             at_us: self.now_us,
-                            degraded,
+                            degraded: edits.degraded,
+                            needs: edits.needs,
                         },
                     );
                 }

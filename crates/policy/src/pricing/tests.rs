@@ -1,6 +1,6 @@
 use documents::Node;
 
-use crate::{Limit, Pricing, RequestPlace, whole_number};
+use crate::{IfAbsent, Limit, Pricing, RequestPlace, whole_number};
 
 fn limit(cost: &str) -> Result<Limit, String> {
     let text = format!("{{name: a, rate: 100/1m, cost: {cost}}}");
@@ -20,6 +20,9 @@ fn every_form_is_read_and_written_back() {
           reserve: {from: [{request_json: /max_tokens, max: 9}, {request_header: x-max}], default: 1000, cap: 10%}, on_error: 5, \
           if_absent: reserved, max: 32000}",
         "{from: {response_json: /a}, max: 32000, if_absent: 7}",
+        "{from: {response_json: /a}, max: 32000, if_absent: max}",
+        "{from: {status: [401]}, if_absent: max}",
+        "{from: {status: [401]}, if_absent: estimate}",
         "{from: {status: [401, 4xx]}, units: 2, reserve: 1}",
         "{from: {status: [401]}}",
     ] {
@@ -100,7 +103,7 @@ const WRONG: [(&str, &str); 30] = [
     ),
     (
         "{from: {response_json: /a}, reserve: 1, if_absent: perhaps}",
-        "estimate, reserved",
+        "estimate, reserved, max or",
     ),
     (
         "{from: {response_json: /a}, reserve: 1, max: 2000000000000}",
@@ -179,10 +182,60 @@ fn a_reserve_is_capped_and_an_absent_cost_estimated() {
         (units("32000"), units("7"), units("x"), units("0")),
         (10_000, 7, 1000, 1)
     );
-    assert_eq!(price.absent(1000, 100), 1000);
-    assert_eq!(price.absent(1000, 10_000), 2500);
-    assert_eq!(price.absent(1000, 1 << 40), 5000);
+    assert_eq!(price.absent(1000, Some(100), 100_000), 1000);
+    assert_eq!(price.absent(1000, Some(10_000), 100_000), 2500);
+    assert_eq!(price.absent(1000, Some(1 << 40), 100_000), 5000);
     assert_eq!(price.on_error, Some(0));
     assert_eq!(price.said(200, |_| Some(9000)), Some(5000));
     assert_eq!(price.said(200, |_| None), None);
+}
+
+/// A client may choose that a response cannot be read, so this must not make it cheaper.
+#[test]
+fn a_response_that_cannot_be_read_costs_the_most_possible() {
+    for (cost, units) in [
+        ("max: 5000", 5000),
+        ("max: 5000, if_absent: max", 5000),
+        ("max: 5000, if_absent: reserved", 100),
+        ("max: 5000, if_absent: 7", 7),
+        // Without `max`: a whole bucket.
+        ("if_absent: estimate", 100_000),
+        ("if_absent: max", 100_000),
+    ] {
+        let read = limit(&format!(
+            "{{from: {{response_json: /a}}, reserve: 100, {cost}}}"
+        ))
+        .unwrap();
+        let price = read.response_price().unwrap();
+        assert_eq!(price.absent(100, None, 100_000), units, "{cost}");
+        // What was reserved is never given back for it.
+        let absent = price.absent(100, None, 10);
+        assert!(absent >= 100 || cost.ends_with('7'), "{cost}: {absent}");
+        let estimates = price.if_absent == IfAbsent::Estimate;
+        let absent = price.absent(100, Some(2000), 100_000);
+        assert_eq!(absent, if estimates { 500 } else { units }, "{cost}");
+    }
+}
+
+#[test]
+fn a_cost_depends_on_the_body_by_a_number_in_it_or_its_length() {
+    for (cost, depends) in [
+        (
+            "{from: {response_json: /a}, reserve: 1, if_absent: 5}",
+            true,
+        ),
+        ("{from: {response_header: a}, reserve: 1}", true),
+        (
+            "{from: {response_header: a}, reserve: 1, if_absent: max}",
+            false,
+        ),
+        ("{from: {status: [401]}}", false),
+    ] {
+        let read = limit(cost).unwrap();
+        assert_eq!(
+            read.response_price().unwrap().needs_body(),
+            depends,
+            "{cost}"
+        );
+    }
 }

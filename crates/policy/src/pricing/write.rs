@@ -75,12 +75,14 @@ impl ResponsePrice {
             fields.push(("on_error", Node::number(units)));
         }
         match self.if_absent {
-            IfAbsent::Estimate => {}
+            IfAbsent::Estimate if !self.has_status() => {}
             IfAbsent::Reserved if self.has_status() => {}
+            IfAbsent::Estimate => fields.push(("if_absent", Node::text("estimate"))),
             IfAbsent::Reserved => fields.push(("if_absent", Node::text("reserved"))),
+            IfAbsent::Max => fields.push(("if_absent", Node::text("max"))),
             IfAbsent::Units(units) => fields.push(("if_absent", Node::number(units))),
         }
-        if self.max < MAX_COST {
+        if self.has_max() {
             fields.push(("max", Node::number(self.max)));
         }
         Node::map(fields)

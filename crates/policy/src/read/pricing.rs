@@ -237,11 +237,13 @@ fn read_if_absent(field: &Field<'_>, report: &mut Report) -> Option<IfAbsent> {
     match field.node.as_text() {
         Some("estimate") => Some(IfAbsent::Estimate),
         Some("reserved") => Some(IfAbsent::Reserved),
+        Some("max") => Some(IfAbsent::Max),
         Some(text) if text.starts_with(|c: char| c.is_ascii_digit()) => {
             within_max(field, 0, report).map(IfAbsent::Units)
         }
         _ => {
-            field.expected("estimate, reserved or a whole number of units", report);
+            let what = "estimate, reserved, max or a whole number of units";
+            field.expected(what, report);
             None
         }
     }

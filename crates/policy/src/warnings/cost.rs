@@ -1,7 +1,7 @@
 //! Costs with which a request never passes, and reserves from bodies that no proxy reads.
 
 use super::{Found, REQUEST_BODY, REQUEST_BODY_PASSES, Surroundings};
-use crate::{Limit, OverrideQuota, Pricing, Quota};
+use crate::{IfAbsent, Limit, OverrideQuota, Pricing, Quota};
 
 /// Warns if the reserve comes from bodies that no proxy reads.
 pub(super) fn of_reserve(limit: &Limit, around: &Surroundings<'_>, found: &mut Found<'_>) {
@@ -34,6 +34,20 @@ pub(super) fn of_reserve(limit: &Limit, around: &Surroundings<'_>, found: &mut F
     };
     let message = format!("{what}, so `request_json` never says what is reserved");
     found.warn("cost.reserve.from", message, Some(hint.to_owned()));
+}
+
+/// Warns if nothing bounds what a response costs whose cost cannot be read.
+pub(super) fn of_max(limit: &Limit, found: &mut Found<'_>) {
+    let price = limit.response_price();
+    let price = price.filter(|price| !price.has_max() && !price.has_status());
+    let why = match price.map(|price| price.if_absent) {
+        Some(IfAbsent::Estimate) => "whose body cannot be read (it is compressed, for instance)",
+        Some(IfAbsent::Max) => "that does not say its cost",
+        _ => return,
+    };
+    let message = format!("without `max`, a response {why} costs what a whole bucket holds");
+    let hint = "set `max` to the most that a response can cost".to_owned();
+    found.warn("cost", message, Some(hint));
 }
 
 /// A request that costs more than a bucket ever holds never passes. A quota of nothing is meant

@@ -395,7 +395,7 @@ fn overrides_of_what_is_no_bucket_get_a_warning() {
 #[test]
 fn a_cost_from_bodies_that_no_filter_reads_gets_a_warning() {
     let limits = "  - {name: a, rate: 10/s, cost: {from: {response_json: /a}, \
-         reserve: {from: {request_json: /b}, default: 1}}}\n";
+         reserve: {from: {request_json: /b}, default: 1}, max: 9}}\n";
     let warned_by = |entries: &[Name], source| {
         let supply = Supply {
             entries,
@@ -446,8 +446,7 @@ fn a_cost_that_no_bucket_holds_gets_a_warning() {
     let nothing = "  - {name: a, rate: 0/s, algorithm: fixed_window, cost: {table: [{match: {path: /b}, units: 5}], default: 1}}\n";
     assert_eq!(warned(nothing, &Surroundings::default()), [""; 0]);
     // A reserve is cut to what a bucket holds.
-    let reserve =
-        "  - {name: a, rate: 10/s, cost: {from: {response_json: /a}, reserve: {default: 50}}}\n";
+    let reserve = "  - {name: a, rate: 10/s, cost: {from: {response_json: /a}, reserve: {default: 50}, max: 90}}\n";
     assert_eq!(warned(reserve, &Surroundings::default()), [""; 0]);
 }
 
@@ -522,4 +521,29 @@ fn a_domain_that_no_filter_can_request_gets_a_warning() {
     );
     assert!(message.contains("did you mean `my-shop`?"), "{message}");
     assert_eq!(warned("{name: a, descriptor: [x], rate: 1/s}"), None);
+}
+
+#[test]
+fn a_cost_without_a_most_gets_a_warning() {
+    let of = |cost: &str| {
+        let limit = format!("  - {{name: a, rate: 10/s, cost: {{{cost}}}}}\n");
+        warned(&limit, &Surroundings::default())
+    };
+    let found = of("from: {response_json: /a}, reserve: 5");
+    let said = "limit `a`: cost: without `max`, a response whose body cannot be read (it is compressed, for instance) \
+                costs what a whole bucket holds (set `max` to the most that a response can cost)";
+    assert_eq!(found, [said]);
+    assert_eq!(
+        of("from: {response_header: a}, reserve: 5, if_absent: max").len(),
+        1
+    );
+    for harmless in [
+        "from: {response_json: /a}, reserve: 5, max: 9",
+        "from: {response_json: /a}, reserve: 5, if_absent: reserved",
+        "from: {response_json: /a}, reserve: 5, if_absent: 7",
+        "from: {status: 401}",
+        "from: {status: 401}, if_absent: max",
+    ] {
+        assert_eq!(of(harmless), [""; 0], "{harmless}");
+    }
 }

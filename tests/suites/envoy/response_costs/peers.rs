@@ -72,12 +72,18 @@ pub struct Service {
 impl Service {
     /// Answers each path with its acts.
     pub async fn start(paths: Vec<(&'static str, Vec<Act>)>) -> Self {
-        let paths: Arc<HashMap<&str, Vec<Act>>> = Arc::new(paths.into_iter().collect());
+        let paths: HashMap<&str, Vec<Act>> = paths.into_iter().collect();
+        Self::answering(move |head| paths[head.split(' ').nth(1).unwrap()].clone()).await
+    }
+
+    /// Answers each request by its head. (Envoy sends names of headers in lower case.)
+    pub async fn answering(acts: impl Fn(&str) -> Vec<Act> + Send + Sync + 'static) -> Self {
+        let acts: Arc<Acts> = Arc::new(acts);
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let each = move |stream: TcpStream| {
             stream.set_nodelay(true).unwrap();
-            act(stream, Arc::clone(&paths))
+            act(stream, Arc::clone(&acts))
         };
         Self {
             port,
@@ -107,8 +113,11 @@ impl Service {
     }
 }
 
+/// What a service does for a request with some head.
+type Acts = dyn Fn(&str) -> Vec<Act> + Send + Sync;
+
 /// Answers the requests of one connection.
-async fn act(mut stream: TcpStream, paths: Arc<HashMap<&'static str, Vec<Act>>>) {
+async fn act(mut stream: TcpStream, acts: Arc<Acts>) {
     let mut bytes = Vec::new();
     loop {
         let Some(end) = end_of_head(&bytes) else {
@@ -118,12 +127,11 @@ async fn act(mut stream: TcpStream, paths: Arc<HashMap<&'static str, Vec<Act>>>)
             }
         };
         let head = String::from_utf8(bytes.drain(..end).collect()).unwrap();
-        let path = head.split(' ').nth(1).unwrap();
-        for act in &paths[path] {
+        for act in acts(&head) {
             match act {
-                Act::Send(bytes) if stream.write_all(bytes).await.is_err() => return,
+                Act::Send(bytes) if stream.write_all(&bytes).await.is_err() => return,
                 Act::Send(_) => {}
-                Act::Wait(time) => tokio::time::sleep(*time).await,
+                Act::Wait(time) => tokio::time::sleep(time).await,
                 Act::Close => return,
             }
         }

@@ -217,3 +217,58 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_byte_order_mark_hides_no_event() {
+    let only = "\u{feff}data: {\"usage\":{\"total_tokens\":29}}\n\n";
+    let (found, ..) = read_split(Format::Events, &OPENAI, only);
+    assert_eq!(found[0], Some(29));
+    // Elsewhere it belongs to the name of a field, which is then another.
+    let later = "data: {}\n\n\u{feff}data: {\"usage\":{\"total_tokens\":29}}\n\n";
+    let (found, ..) = read_split(Format::Events, &OPENAI, later);
+    assert_eq!(found[0], None);
+    let json = "\u{feff}{\"usage\":{\"total_tokens\":29}}";
+    let (found, ended, _) = read_split(Format::Json, &OPENAI, json);
+    assert_eq!((found[0], ended), (Some(29), true));
+}
+
+#[test]
+fn a_body_that_is_encoded_or_in_another_character_set_is_not_read() {
+    for (media_type, encoding, format) in [
+        ("application/json", None, Format::Json),
+        (
+            "application/json; charset=utf-8",
+            Some("identity"),
+            Format::Json,
+        ),
+        (
+            "application/problem+json;charset=\"UTF-8\"",
+            Some(""),
+            Format::Json,
+        ),
+        (
+            "application/json;charset=ISO-8859-1",
+            Some("identity, identity"),
+            Format::Json,
+        ),
+        (
+            "text/event-stream; charset=utf-8; x=y",
+            None,
+            Format::Events,
+        ),
+        ("application/json; charset=utf-16", None, Format::Other),
+        (
+            "application/json; q=1;Charset=\"UTF-32LE\"",
+            None,
+            Format::Other,
+        ),
+        ("application/json;charset=IBM037", None, Format::Other),
+        ("application/json", Some("gzip"), Format::Other),
+        ("text/event-stream", Some("identity, br"), Format::Other),
+        ("text/csv", None, Format::Other),
+    ] {
+        let encoding = encoding.map(str::as_bytes);
+        let of = Format::of(Some(media_type.as_bytes()), encoding);
+        assert_eq!(of, format, "{media_type} {encoding:?}");
+    }
+}

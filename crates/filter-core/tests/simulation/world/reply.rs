@@ -9,6 +9,7 @@ use super::{Event, World};
 pub struct Reply {
     pub status: u16,
     pub media_type: &'static str,
+    pub coding: Option<&'static str>,
     pub body: Vec<u8>,
     /// Whether it completes.
     pub ended: bool,
@@ -19,19 +20,22 @@ impl Reply {
         Self {
             status,
             media_type: "application/json",
+            coding: None,
             body: body.as_bytes().to_vec(),
             ended: true,
         }
     }
 }
 
-struct Headers<'r>(&'r Reply);
+/// A response, and the chunk of it that passes.
+struct Passing<'r>(&'r Reply, &'r [u8]);
 
-impl ResponseHeaders for Headers<'_> {
+impl ResponseHeaders for Passing<'_> {
     fn get(&self, name: &str) -> Option<Vec<u8>> {
         match name {
             ":status" => Some(self.0.status.to_string().into_bytes()),
             "content-type" => Some(self.0.media_type.as_bytes().to_vec()),
+            "content-encoding" => Some(self.0.coding?.as_bytes().to_vec()),
             _ => None,
         }
     }
@@ -39,11 +43,9 @@ impl ResponseHeaders for Headers<'_> {
     fn add(&mut self, _: &'static str, _: &str) {}
 }
 
-struct Chunk<'r>(&'r [u8]);
-
-impl Response for Chunk<'_> {
+impl Response for Passing<'_> {
     fn body(&self, from: usize, len: usize) -> Option<Vec<u8>> {
-        Some(self.0.get(from..from + len)?.to_vec())
+        Some(self.1.get(from..from + len)?.to_vec())
     }
     fn trailer(&self, _: &str) -> Option<Vec<u8>> {
         None
@@ -59,11 +61,12 @@ impl World {
         let (envoy, of) = (self.requests[number].envoy, self.requests[number].worker);
         let stream = StreamId(u32::try_from(number).unwrap());
         let worker = &mut self.envoys[envoy].workers[of];
-        let mut metering = worker.on_response(stream, &mut Headers(reply), reply.body.is_empty());
+        let mut metering =
+            worker.on_response(stream, &mut Passing(reply, b""), reply.body.is_empty());
         let mut chunks = reply.body.chunks(1 + number % 7 * 1000).peekable();
         while let (Metering::Reads, Some(chunk)) = (metering, chunks.next()) {
             let last = chunks.peek().is_none() && reply.ended;
-            metering = worker.on_response_body(stream, chunk.len(), last, &Chunk(chunk));
+            metering = worker.on_response_body(stream, chunk.len(), last, &Passing(reply, chunk));
         }
         if metering == Metering::Settled && self.reports_turn_ends {
             let worker = of;

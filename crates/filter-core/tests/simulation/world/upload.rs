@@ -40,6 +40,7 @@ impl World {
         self.requests.push(Sent {
             user: "alice".to_owned(),
             path: "/",
+            method: "POST",
             at_us: self.now_us,
             envoy: 0,
             worker: 0,
