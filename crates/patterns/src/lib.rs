@@ -128,7 +128,15 @@ impl Pattern {
     /// Whether [`Pattern::finds`] examines the value: a regular expression does not search a value
     /// that is too long.
     pub fn is_searched(&self, value: &[u8]) -> bool {
-        !matches!(self.test, Test::Regex(_)) || value.len() <= Regex::MAX_INPUT
+        self.longest_searched().is_none_or(|max| value.len() <= max)
+    }
+
+    /// The longest value that a regular expression searches, in bytes; `None` for other patterns.
+    pub fn longest_searched(&self) -> Option<usize> {
+        match &self.test {
+            Test::Regex(regex) => Some(regex.max_input),
+            _ => None,
+        }
     }
 
     /// The one value that a positive, exact pattern matches, in lower case if it matches

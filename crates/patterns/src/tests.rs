@@ -136,6 +136,12 @@ fn what_is_too_long_to_search_makes_the_limit_apply() {
     let long = vec![b'x'; 10_000];
     assert!(finds("re:/api/.*", &long));
     assert!(!finds("!re:x+", &long));
+    // A search that may be in 197 states at once reads shorter values only.
+    let slow = "re:(/?[0-9a-z-]{1,64})*";
+    let value = |len: usize| [&b"/".repeat(len - 1)[..], b"!"].concat();
+    assert!(!finds(slow, value(203)) && finds(slow, value(204)));
+    let parsed = Pattern::parse(slow).unwrap();
+    assert!(parsed.is_searched(&value(203)) && !parsed.is_searched(&value(204)));
 }
 
 #[test]

@@ -182,18 +182,24 @@ struct Words {
     no_entry: &'static str,
     no_entry_negated: &'static str,
     never: &'static str,
+    unsearched: &'static str,
 }
+
+/// A regular expression that searches only shorter values, in bytes, gets a warning: paths may be longer.
+const SHORT: usize = 512;
 
 impl Words {
     const LIMIT: Self = Self {
         no_entry: "so the limit matches no request",
         no_entry_negated: "so this excludes no request",
         never: "matches no request",
+        unsearched: "a longer one counts as what makes the limit apply",
     };
     const EXEMPTION: Self = Self {
         no_entry: "so the exemption is of no request",
         no_entry_negated: "so the exemption is of no request",
         never: "exempts no request",
+        unsearched: "a longer one is not exempt",
     };
 }
 
@@ -210,6 +216,15 @@ fn of_matcher(matcher: &Matcher, words: &Words, around: &Surroundings<'_>, found
         return;
     }
     for (n, pattern) in matcher.patterns.iter().enumerate() {
+        if let Some(bytes) = pattern.longest_searched().filter(|bytes| *bytes < SHORT) {
+            let message = format!(
+                "`{pattern}` takes long, so it searches values of up to {bytes} bytes; {}",
+                words.unsearched
+            );
+            let hint = "repeat less inside of what is repeated, or use a glob";
+            let field = format!("match.{key}[{n}]");
+            found.warn(&field, message, Some(hint.to_owned()));
+        }
         let Some(never) = pattern::never(key.as_str(), pattern) else {
             continue;
         };

@@ -524,6 +524,21 @@ fn a_domain_that_no_filter_can_request_gets_a_warning() {
 }
 
 #[test]
+fn a_slow_pattern_gets_a_warning() {
+    assert_eq!(
+        of_pattern("path", "re:(/?[0-9a-z-]{1,64})*"),
+        "path[0]: `re:(/?[0-9a-z-]{1,64})*` takes long, so it searches values of up to 203 bytes; a longer one counts \
+         as what makes the limit apply (repeat less inside of what is repeated, or use a glob)"
+    );
+    for usual in [
+        "re:/v[0-9]+/users/[^/]+/(orders|carts)(/.*)?",
+        "re:/[0-9a-z/-]+",
+    ] {
+        assert_eq!(of_pattern("path", usual), "");
+    }
+}
+
+#[test]
 fn a_cost_without_a_most_gets_a_warning() {
     let of = |cost: &str| {
         let limit = format!("  - {{name: a, rate: 10/s, cost: {{{cost}}}}}\n");
