@@ -22,8 +22,10 @@ pub(crate) struct QuotaStatus {
     pub(crate) window_ms: u64,
     /// Units left.
     pub(crate) remaining: u64,
-    /// The time until the quota is complete, in milliseconds.
-    pub(crate) reset_after_ms: u64,
+    /// The time until the quota is complete, in milliseconds; `None`: waiting does not help.
+    pub(crate) reset_after_ms: Option<u64>,
     /// Units that the request costs.
     pub(crate) cost: u64,
+    /// Whether the limit denies the request.
+    pub(crate) denies: bool,
 }

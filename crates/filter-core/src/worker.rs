@@ -148,7 +148,7 @@ impl Worker {
             self.ticks.hurry();
         }
         if let Some(Stream::Passed(quotas)) = self.requests.streams.remove(stream) {
-            write_headers(&quotas, self.config.styles, headers);
+            write_headers(&quotas, false, self.config.styles, headers);
         }
         metering
     }

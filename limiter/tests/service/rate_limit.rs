@@ -475,3 +475,41 @@ async fn an_exempt_descriptor_has_no_limit_not_even_its_own() -> Result<()> {
     assert_eq!(service.metric(exempt).await?, 3);
     Ok(())
 }
+
+/// Envoy writes the numbers of statuses that have a limit into the headers of its response.
+#[tokio::test]
+async fn a_denial_shows_no_numbers_of_hidden_limits_or_of_others() -> Result<()> {
+    let service = Service::with(
+        "  - {name: secret, descriptor: [a], algorithm: fixed_window, rate: 1/365d, hidden: true}\n  \
+           - {name: open, descriptor: [b], rate: 60/1m}\n  \
+           - {name: small, descriptor: [c], rate: 2/1h}\n",
+    )
+    .await?;
+    let [secret, open, small] = ["a", "b", "c"].map(|key| descriptor(&[(key, "1")]));
+    let both = [secret, open.clone()];
+    let (status, passed) = call(&service, &both).await?;
+    assert_eq!(status, 200);
+    assert_eq!(passed["statuses"][0], json!({"code": "OK"}), "{passed}");
+    assert_eq!(passed["statuses"][1]["currentLimit"]["name"], "open");
+
+    let (status, denied) = call(&service, &both).await?;
+    assert_eq!(status, 429);
+    assert_eq!(denied["statuses"][0], json!({"code": "OVER_LIMIT"}));
+    assert_eq!(denied["statuses"][1]["code"], "OK");
+    assert_eq!(
+        denied["statuses"][1]["currentLimit"],
+        Value::Null,
+        "{denied}"
+    );
+
+    // A visible limit shows its own; without a time, where waiting does not help.
+    let dear = json!({"domain": "shop", "descriptors": [open, small], "hitsAddend": 5});
+    let reply = service.post("/json", dear.to_string()).send().await?;
+    let denied = reply.json()?;
+    assert_eq!(reply.status, 429);
+    assert_eq!(denied["statuses"][0]["currentLimit"]["name"], "open");
+    let small = &denied["statuses"][1];
+    assert_eq!(small["currentLimit"]["name"], "small");
+    assert_eq!(small["durationUntilReset"], Value::Null, "{denied}");
+    Ok(())
+}

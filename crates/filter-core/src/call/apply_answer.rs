@@ -202,12 +202,7 @@ fn denial(check: &PendingCheck, answer: &Answer) -> Denial {
             denying.add(&limit.name, limit.hidden, limit.retry_after_ms);
         }
     }
-    Denial {
-        retry_after_ms: denying.retry_after_ms(),
-        by: denying.by,
-        source: DecidedBy::Limiter,
-        quota_statuses: quota_statuses(check, answer),
-    }
+    denying.denial(DecidedBy::Limiter, quota_statuses(check, answer))
 }
 
 /// The client's quota at each limit that clients may see.
@@ -223,8 +218,9 @@ fn quota_statuses(check: &PendingCheck, answer: &Answer) -> Vec<QuotaStatus> {
             quota: limit.limit?,
             window_ms: limit.window_ms,
             remaining: limit.remaining,
-            reset_after_ms: limit.reset_after_ms,
+            reset_after_ms: Some(limit.reset_after_ms),
             cost: check.cost_of(&limit.name),
+            denies: false,
         })
     });
     quota_statuses.collect()

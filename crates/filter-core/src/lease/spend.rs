@@ -67,8 +67,9 @@ impl Worker {
             quota,
             window_ms: status.window_ms,
             remaining: known.saturating_add(worker_lease.grant.units).min(quota),
-            reset_after_ms: status.reset_after_ms.saturating_sub(elapsed_ms),
+            reset_after_ms: Some(status.reset_after_ms.saturating_sub(elapsed_ms)),
             cost: limit.cost,
+            denies: false,
         })
     }
 

@@ -262,15 +262,10 @@ impl FallbackResult {
             return None;
         };
         let quota_statuses = std::mem::take(&mut self.admission.quota_statuses);
-        Some(Denial {
-            retry_after_ms: denying.retry_after_ms(),
-            by: denying.by,
-            source,
-            quota_statuses: if source == DecidedBy::Local {
-                quota_statuses
-            } else {
-                Vec::new()
-            },
-        })
+        let quota_statuses = match source {
+            DecidedBy::Local => quota_statuses,
+            _ => Vec::new(),
+        };
+        Some(denying.denial(source, quota_statuses))
     }
 }

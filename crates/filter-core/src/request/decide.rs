@@ -138,12 +138,7 @@ impl Worker {
                 .decided(&limit.name, decision, DecidedBy::Missing);
             self.counts.happened(Event::Missing);
         }
-        (!denying.is_empty()).then(|| Denial {
-            by: denying.by,
-            source: DecidedBy::Missing,
-            retry_after_ms: None,
-            quota_statuses: Vec::new(),
-        })
+        (!denying.is_empty()).then(|| denying.denial(DecidedBy::Missing, Vec::new()))
     }
 
     /// The limits that apply to a request with these entries: none where it is exempt.
@@ -233,12 +228,8 @@ impl Worker {
         let enforced = limit_checks
             .iter()
             .filter(|limit_check| limit_check.mode == Mode::Enforce);
-        Some(Denial {
-            retry_after_ms: denying.retry_after_ms(),
-            by: denying.by,
-            source: DecidedBy::DenyCache,
-            quota_statuses: enforced.filter_map(quota_status).collect(),
-        })
+        let quota_statuses = enforced.filter_map(quota_status).collect();
+        Some(denying.denial(DecidedBy::DenyCache, quota_statuses))
     }
 
     /// Queues a check of the request.

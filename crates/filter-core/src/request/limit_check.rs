@@ -2,12 +2,13 @@
 
 use algorithms::{Algorithm, Decision, QueueSlot};
 use policy::{Limit, Match, Mode, Name, Resolved, Scope};
+use protocol::DecidedBy;
 
 use crate::{
     active_policy::ActivePolicy,
     cache::{BucketKey, BucketStatus, Role, Table},
     lease::{LeaseQuery, Reservation},
-    response::QuotaStatus,
+    response::{Denial, QuotaStatus},
     time::Now,
 };
 
@@ -131,8 +132,9 @@ impl LimitCheck {
             quota: status.limit?,
             window_ms: status.window_ms,
             remaining: status.remaining,
-            reset_after_ms: status.reset_after_ms.saturating_sub(elapsed_ms),
+            reset_after_ms: Some(status.reset_after_ms.saturating_sub(elapsed_ms)),
             cost: self.cost,
+            denies: false,
         })
     }
 }
@@ -149,8 +151,9 @@ pub(crate) fn quota_status(
         quota: algorithm.limit(),
         window_ms: algorithm.window_ms(),
         remaining: decision.remaining,
-        reset_after_ms: decision.reset_after_ms,
+        reset_after_ms: Some(decision.reset_after_ms),
         cost,
+        denies: false,
     }
 }
 
@@ -160,7 +163,8 @@ pub(crate) struct DenyingLimits {
     pub(crate) by: Vec<(Name, bool)>,
     /// The longest wait among them, in milliseconds.
     wait_ms: u64,
-    never: bool,
+    /// Those at which waiting does not help.
+    never: Vec<Name>,
     /// Whether the wait is known.
     timed: bool,
 }
@@ -170,7 +174,7 @@ impl DenyingLimits {
         self.by.push((limit.clone(), !hidden));
         match wait_ms {
             Some(ms) => (self.wait_ms, self.timed) = (self.wait_ms.max(ms), true),
-            None => self.never = true,
+            None => self.never.push(limit.clone()),
         }
     }
 
@@ -183,7 +187,18 @@ impl DenyingLimits {
         self.by.is_empty()
     }
 
-    pub(crate) fn retry_after_ms(&self) -> Option<u64> {
-        (!self.never && self.timed).then_some(self.wait_ms)
+    /// The denial of the request. `quota_statuses` may be of other limits, too.
+    pub(crate) fn denial(self, source: DecidedBy, mut quota_statuses: Vec<QuotaStatus>) -> Denial {
+        for status in &mut quota_statuses {
+            status.denies = self.by.iter().any(|(name, _)| *name == status.limit);
+            status.reset_after_ms =
+                (status.reset_after_ms).filter(|_| !self.never.contains(&status.limit));
+        }
+        Denial {
+            retry_after_ms: (self.never.is_empty() && self.timed).then_some(self.wait_ms),
+            by: self.by,
+            source,
+            quota_statuses,
+        }
     }
 }

@@ -10,7 +10,7 @@ use crate::{
     host::{Contended, Host},
     local_bucket::{LocalBucket, Start, Take},
     metrics::Event,
-    request::{LeaseUse, LimitCheck, LocalDecision, quota_status},
+    request::{DenyingLimits, LeaseUse, LimitCheck, LocalDecision, quota_status},
     response::{Denial, QuotaStatus},
     time::Now,
     worker::Worker,
@@ -151,11 +151,8 @@ impl Worker {
             .map(|decision| quota_status(limit, algorithm, &decision, limit_check.cost))
             .into_iter()
             .collect();
-        Some(Denial {
-            by: vec![(limit.name.clone(), !limit.hidden)],
-            source,
-            retry_after_ms,
-            quota_statuses,
-        })
+        let mut denying = DenyingLimits::default();
+        denying.add(&limit.name, limit.hidden, retry_after_ms);
+        Some(denying.denial(source, quota_statuses))
     }
 }

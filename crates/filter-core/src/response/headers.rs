@@ -23,31 +23,54 @@ pub(crate) struct QuotaHeaders {
     pub(crate) quota_statuses: Vec<QuotaStatus>,
 }
 
-impl QuotaHeaders {
-    /// The limit with the least units left; of several, the one that takes longest to reset.
-    fn tightest(&self) -> Option<&QuotaStatus> {
-        let key = |s: &&QuotaStatus| (s.remaining, std::cmp::Reverse(s.reset_after_ms));
-        self.quota_statuses.iter().min_by_key(key)
-    }
-}
-
-/// Adds the rate limit headers. The upstream's own headers stay if they are tighter.
+/// Adds the rate limit headers. The upstream's own headers stay if they are tighter. Of a denied request,
+/// only the limits that deny it show their numbers: those of others would tell the client to go on.
 pub(crate) fn write_headers(
     quotas: &QuotaHeaders,
+    denied: bool,
     styles: Styles,
     headers: &mut impl ResponseHeaders,
 ) {
-    let Some(tightest) = quotas.tightest() else {
-        return;
+    let all = &quotas.quota_statuses;
+    let shown = || all.iter().filter(|status| status.denies == denied);
+    // Of several with the least units left, the one that takes longest to reset.
+    let tightness = |status: &&QuotaStatus| {
+        let reset_ms = status.reset_after_ms.unwrap_or(u64::MAX);
+        (status.remaining, std::cmp::Reverse(reset_ms))
     };
     // One buffer for all values.
-    let mut value = String::with_capacity(40 * quotas.quota_statuses.len());
+    let mut value = String::with_capacity(40 * all.len());
     // Headers that are read come first: a read makes Envoy build an index.
-    if styles.x_ratelimit || styles.spring {
+    if (styles.x_ratelimit || styles.spring)
+        && let Some(tightest) = shown().min_by_key(tightness)
+    {
         write_tightest(tightest, styles, &mut value, headers);
     }
     if styles.ratelimit {
-        write_lists(&quotas.quota_statuses, &mut value, headers);
+        write_list(
+            "ratelimit-policy",
+            None,
+            all,
+            &mut value,
+            headers,
+            |out, status| {
+                push_parameter(out, 'q', status.quota);
+                push_parameter(out, 'w', seconds(status.window_ms));
+            },
+        );
+        write_list(
+            "ratelimit",
+            Some(denied),
+            all,
+            &mut value,
+            headers,
+            |out, status| {
+                push_parameter(out, 'r', status.remaining);
+                if let Some(reset_ms) = status.reset_after_ms {
+                    push_parameter(out, 't', seconds(reset_ms));
+                }
+            },
+        );
     }
 }
 
@@ -80,7 +103,9 @@ fn write_tightest(
     };
     if styles.x_ratelimit {
         set("x-ratelimit-limit", tightest.quota);
-        set("x-ratelimit-reset", seconds(tightest.reset_after_ms));
+        if let Some(reset_ms) = tightest.reset_after_ms {
+            set("x-ratelimit-reset", seconds(reset_ms));
+        }
     }
     if styles.spring {
         set("x-ratelimit-replenish-rate", per_second(tightest));
@@ -89,38 +114,29 @@ fn write_tightest(
     }
 }
 
-/// Headers with lists: the items of several rate limiters on the path are listed together.
-fn write_lists(
+/// A header with an item for each limit, like `"per-user";q=20;w=2` or `"per-user";r=19;t=1`; `denying`: only
+/// for those that deny, or that do not. The items of several rate limiters on the path are listed together.
+fn write_list(
+    name: &'static str,
+    denying: Option<bool>,
     quota_statuses: &[QuotaStatus],
     value: &mut String,
     headers: &mut impl ResponseHeaders,
-) {
-    value.clear();
-    push_list(value, quota_statuses, |out, quota_status| {
-        push_parameter(out, 'q', quota_status.quota);
-        push_parameter(out, 'w', seconds(quota_status.window_ms));
-    });
-    headers.add("ratelimit-policy", value);
-    value.clear();
-    push_list(value, quota_statuses, |out, quota_status| {
-        push_parameter(out, 'r', quota_status.remaining);
-        push_parameter(out, 't', seconds(quota_status.reset_after_ms));
-    });
-    headers.add("ratelimit", value);
-}
-
-/// An item for each limit, like `"per-user";q=20;w=2` or `"per-user";r=19;t=1`.
-fn push_list(
-    out: &mut String,
-    quota_statuses: &[QuotaStatus],
     parameters: fn(&mut String, &QuotaStatus),
 ) {
-    for (at, quota_status) in quota_statuses.iter().enumerate() {
-        if at > 0 {
-            out.push_str(", ");
+    value.clear();
+    for quota_status in quota_statuses {
+        if denying.is_some_and(|denying| quota_status.denies != denying) {
+            continue;
         }
-        push_item(out, quota_status.limit.as_str());
-        parameters(out, quota_status);
+        if !value.is_empty() {
+            value.push_str(", ");
+        }
+        push_item(value, quota_status.limit.as_str());
+        parameters(value, quota_status);
+    }
+    if !value.is_empty() {
+        headers.add(name, value);
     }
 }
 
@@ -184,8 +200,9 @@ pub(super) mod tests {
             quota: 20,
             window_ms: 2000,
             remaining,
-            reset_after_ms,
+            reset_after_ms: Some(reset_after_ms),
             cost: 1,
+            denies: false,
         }
     }
 
@@ -204,7 +221,7 @@ pub(super) mod tests {
             quota_status("per-path", 3, 1701),
         ];
         let mut headers = Recorded::default();
-        write_headers(&QuotaHeaders { quota_statuses }, EVERY, &mut headers);
+        write_headers(&QuotaHeaders { quota_statuses }, false, EVERY, &mut headers);
         insta::assert_snapshot!(headers.all(), @r#"
         ratelimit: "per-user";r=7;t=2, "per-tenant";r=3;t=1, "per-path";r=3;t=2
         ratelimit-policy: "per-user";q=20;w=2, "per-tenant";q=20;w=2, "per-path";q=20;w=2
@@ -228,7 +245,7 @@ pub(super) mod tests {
                 ("x-ratelimit-remaining", theirs),
                 ("ratelimit", "\"theirs\";r=5;t=9"),
             ]);
-            write_headers(&quotas, Styles::default(), &mut headers);
+            write_headers(&quotas, false, Styles::default(), &mut headers);
             let limit = &headers.0["x-ratelimit-limit"];
             assert_eq!(limit, &[if kept { "9" } else { "20" }], "{theirs}");
             assert_eq!(
@@ -244,16 +261,56 @@ pub(super) mod tests {
             quota_statuses: vec![quota_status("per-user", 7, 1300)],
         };
         let mut headers = Recorded::with(&[("x-ratelimit-limit", "9"), ("x-ratelimit-reset", "1")]);
-        write_headers(&quotas, Styles::default(), &mut headers);
+        write_headers(&quotas, false, Styles::default(), &mut headers);
         assert_eq!(headers.0["x-ratelimit-limit"], ["20"]);
         assert_eq!(headers.0["x-ratelimit-remaining"], ["7"]);
         assert_eq!(headers.0["x-ratelimit-reset"], ["2"]);
     }
 
     #[test]
+    fn a_denial_shows_the_numbers_of_the_limits_that_deny_only() {
+        let over = |limit, remaining, reset_after_ms| QuotaStatus {
+            denies: true,
+            reset_after_ms,
+            ..quota_status(limit, remaining, 0)
+        };
+        let all = |quota_statuses: Vec<QuotaStatus>| {
+            let mut headers = Recorded::default();
+            write_headers(&QuotaHeaders { quota_statuses }, true, EVERY, &mut headers);
+            headers.all()
+        };
+        // Another limit that has nothing left, either, but is not over.
+        let passed = || quota_status("per-path", 0, 25_000);
+        insta::assert_snapshot!(
+            all(vec![passed(), over("per-user", 3, Some(1300)), over("dear", 7, None)]),
+            @r#"
+        ratelimit: "per-user";r=3;t=2, "dear";r=7
+        ratelimit-policy: "per-path";q=20;w=2, "per-user";q=20;w=2, "dear";q=20;w=2
+        x-ratelimit-burst-capacity: 20
+        x-ratelimit-limit: 20
+        x-ratelimit-remaining: 3
+        x-ratelimit-replenish-rate: 10
+        x-ratelimit-requested-tokens: 1
+        x-ratelimit-reset: 2
+        "#);
+        // Waiting does not help.
+        insta::assert_snapshot!(all(vec![over("dear", 20, None)]), @r#"
+        ratelimit: "dear";r=20
+        ratelimit-policy: "dear";q=20;w=2
+        x-ratelimit-burst-capacity: 20
+        x-ratelimit-limit: 20
+        x-ratelimit-remaining: 20
+        x-ratelimit-replenish-rate: 10
+        x-ratelimit-requested-tokens: 1
+        "#);
+        // Hidden limits deny.
+        insta::assert_snapshot!(all(vec![passed()]), @r#"ratelimit-policy: "per-path";q=20;w=2"#);
+    }
+
+    #[test]
     fn no_quotas_add_no_headers() {
         let mut headers = Recorded::default();
-        write_headers(&QuotaHeaders::default(), EVERY, &mut headers);
+        write_headers(&QuotaHeaders::default(), false, EVERY, &mut headers);
         assert_eq!(headers.all(), "");
     }
 

@@ -163,7 +163,7 @@ impl Denial {
         let quotas = QuotaHeaders {
             quota_statuses: self.quota_statuses,
         };
-        write_headers(&quotas, styles, &mut reply.headers);
+        write_headers(&quotas, true, styles, &mut reply.headers);
         reply
     }
 
@@ -195,15 +195,16 @@ impl Denial {
         push_json(&mut body, message);
         body.push_str("\",\"status\":");
         push_number(&mut body, status.into());
-        if quota_exceeded {
-            body.push_str(",\"violated-policies\":[");
-            let known = self.by.iter().filter(|(_, known)| *known);
-            for (n, (name, _)) in known.enumerate() {
-                if n > 0 {
-                    body.push(',');
-                }
-                push_item(&mut body, name.as_str());
-            }
+        let known = self.by.iter().filter(|(_, known)| *known && quota_exceeded);
+        for (n, (name, _)) in known.clone().enumerate() {
+            body.push_str(if n > 0 {
+                ","
+            } else {
+                ",\"violated-policies\":["
+            });
+            push_item(&mut body, name.as_str());
+        }
+        if known.count() > 0 {
             body.push(']');
         }
         if let Some(docs) = &config.docs {

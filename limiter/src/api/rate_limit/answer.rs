@@ -127,6 +127,15 @@ pub(super) fn of_decided(
         };
         statuses.push(status(limits, &quotas, rate));
     }
+    // Envoy writes the least numbers into its headers. Where a denial has none to show, those of others
+    // would tell the client to go on.
+    let over = i32::from(Code::OverLimit);
+    let shows = |status: &DescriptorStatus| status.code == over && status.current_limit.is_some();
+    if !allowed && !statuses.iter().any(shows) {
+        for status in &mut statuses {
+            status.current_limit = None;
+        }
+    }
     let response = RateLimitResponse {
         overall_code: if allowed { Code::Ok } else { Code::OverLimit }.into(),
         statuses,
@@ -142,7 +151,14 @@ fn status(
     quotas: &Quotas<'_>,
     rate: impl Fn(&LimitAnswer) -> Option<policy::Rate>,
 ) -> DescriptorStatus {
-    let tightness = |limit: &&LimitAnswer| (limit.allowed, limit.remaining);
+    let tightness = |limit: &&LimitAnswer| {
+        // A limit that passes and is hidden is shown only if there is no other.
+        (
+            limit.allowed,
+            limit.allowed && is_hidden(limit),
+            limit.remaining,
+        )
+    };
     let limited = || limits.iter().filter(|limit| limit.limit.is_some());
     let counting = limited().filter(|limit| quotas.counts(limit));
     let tightest = counting.min_by_key(tightness);
@@ -150,8 +166,16 @@ fn status(
         return admitted(u32::MAX);
     };
     let over = !tightest.allowed && quotas.counts(tightest);
+    let code = if over { Code::OverLimit } else { Code::Ok }.into();
+    if is_hidden(tightest) {
+        return DescriptorStatus {
+            code,
+            ..DescriptorStatus::default()
+        };
+    }
+    let waiting_helps = tightest.allowed || tightest.retry_after_ms.is_some();
     DescriptorStatus {
-        code: if over { Code::OverLimit } else { Code::Ok }.into(),
+        code,
         current_limit: rate(tightest).map(|rate| {
             let mut units = UNITS.iter();
             let unit = units.find(|(.., ms)| *ms == rate.period_ms);
@@ -162,8 +186,13 @@ fn status(
             }
         }),
         limit_remaining: u32::try_from(tightest.remaining).unwrap_or(u32::MAX),
-        duration_until_reset: Some(duration(tightest.reset_after_ms)),
+        duration_until_reset: waiting_helps.then(|| duration(tightest.reset_after_ms)),
     }
+}
+
+/// Whether clients may not see a limit. The caller knows one that the call itself contained.
+fn is_hidden(limit: &LimitAnswer) -> bool {
+    limit.hidden && limit.name.as_str() != policy::REQUEST_LIMIT
 }
 
 /// The name of a limit; empty for one that the call itself contained.

@@ -9,7 +9,10 @@ fn denial(source: DecidedBy) -> Denial {
         ],
         source,
         retry_after_ms: Some(1200),
-        quota_statuses: vec![quota_status("per-user", 0, 1900)],
+        quota_statuses: vec![QuotaStatus {
+            denies: true,
+            ..quota_status("per-user", 0, 1900)
+        }],
     }
 }
 
@@ -42,6 +45,26 @@ fn a_denial_names_limit_reason_and_retry() {
     ratelimit: "per-user";r=0;t=2
 
     {"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,"violated-policies":["per-user"]}
+    "#);
+}
+
+#[test]
+fn a_denial_by_a_hidden_limit_shows_no_numbers_of_another() {
+    let hidden = Denial {
+        by: vec![("secret".parse().unwrap(), false)],
+        retry_after_ms: Some(63_025_000),
+        quota_statuses: vec![quota_status("per-user", 59, 25_000)],
+        ..denial(DecidedBy::Limiter)
+    };
+    let reply = reply(hidden, &DenyConfig::default(), false);
+    insta::assert_snapshot!(quotas(&reply), @r#"
+    429 grpc 8 rl_denied:secret:limiter
+    x-envoy-ratelimited: true
+    retry-after: 63025
+    content-type: application/problem+json
+    ratelimit-policy: "per-user";q=20;w=2
+
+    {"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Request cannot be satisfied as assigned quota has been exceeded","status":429}
     "#);
 }
 
