@@ -67,8 +67,9 @@ impl Plugin {
         }
     }
 
-    /// Starts the ticks.
+    /// Starts the metrics and the ticks.
     pub fn start(&self) {
+        Worker::define_metrics(&mut *self.stats.borrow_mut());
         self.adjust_ticks();
     }
 

@@ -34,6 +34,8 @@ use labels::{
     UnmatchedLabels, check_labels, labels,
 };
 
+use protocol::ErrorCode;
+
 use crate::store_calls::StoreCalls;
 
 /// Seconds. A check takes a fraction of a millisecond; the store's timeout is 10 ms.
@@ -41,6 +43,9 @@ const DURATIONS: [f64; 14] = [
     0.000_1, 0.000_2, 0.000_3, 0.000_5, 0.000_75, 0.001, 0.001_5, 0.002, 0.003, 0.005, 0.007_5,
     0.01, 0.02, 0.1,
 ];
+
+/// Why connections are ended because of their clients.
+const CUTS: [&str; 4] = ["crowded", "silent", "streams", "unread"];
 
 /// Checks in one call of the store.
 const BATCH_SIZES: [f64; 10] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0];
@@ -125,7 +130,23 @@ impl Metrics {
             check_streams: Gauge::default(),
         };
         metrics.register();
+        metrics.define();
         metrics
+    }
+
+    /// Defines counters at 0 whose labels are known. Of a counter that appears with its first events,
+    /// Prometheus sees no increase.
+    fn define(&self) {
+        for code in ErrorCode::words() {
+            drop(self.refused.get_or_create(&RefusedLabels { code }));
+        }
+        for reason in CUTS {
+            drop(self.cut.get_or_create(&CutLabels { reason }));
+        }
+        for reason in [Unmatched::domain, Unmatched::limit] {
+            let labels = UnmatchedLabels { reason };
+            drop(self.unmatched_descriptors.get_or_create(&labels));
+        }
     }
 
     /// The text that Prometheus scrapes (`OpenMetrics`).
@@ -164,7 +185,7 @@ impl Metrics {
         self.refused.get_or_create(&RefusedLabels { code }).inc();
     }
 
-    /// Counts a connection ended because of its client; `reason` is one of a fixed few.
+    /// Counts a connection ended because of its client; `reason` is one of [`CUTS`].
     pub(crate) fn cut(&self, reason: &'static str) {
         self.cut.get_or_create(&CutLabels { reason }).inc();
     }
@@ -174,6 +195,7 @@ impl Metrics {
         let domain = policy.domain().as_str();
         let number = i64::try_from(policy.revision().number).unwrap_or(i64::MAX);
         self.revision.get_or_create(&labels(domain)).set(number);
+        drop(self.lost_edits.get_or_create(&labels(domain)));
         DomainCounters {
             unmatched: self.unmatched.get_or_create_owned(&labels(domain)),
             undecided: self.undecided.get_or_create_owned(&labels(domain)),
@@ -188,7 +210,7 @@ impl Metrics {
 
     fn limit(&self, domain: &str, limit: &Limit) -> LimitCounters {
         let (in_flight, settles) = (limit.gives_slots(), limit.settles());
-        let penalizes = limit.penalty.is_some();
+        let (penalizes, on_failure) = (limit.penalty.is_some(), limit.on_failure);
         let limit = limit.name.as_str();
         let counter = |decision| {
             let labels = check_labels(domain, limit, decision);
@@ -202,7 +224,7 @@ impl Metrics {
             delayed: self
                 .delayed
                 .get_or_create_owned(&LimitLabels::new(domain, limit)),
-            decisions: self.decisions.of(domain, limit),
+            decisions: self.decisions.of(domain, limit, on_failure),
             leases: self.leases.of(domain, limit).into(),
             slots: in_flight.then(|| self.slots.of(domain, limit).into()),
             costs: settles.then(|| self.costs.of(domain, limit).into()),
@@ -270,5 +292,40 @@ impl Metrics {
     /// Counts a call compared with another rate limit service; without a domain if it is unknown.
     pub(crate) fn compared(&self, domain: Option<String>, outcome: Compared) {
         self.compared.count(domain, outcome);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use policy::Policy;
+
+    use super::*;
+
+    #[test]
+    fn counters_begin_at_0() {
+        let metrics = Metrics::new();
+        let text = b"domain: shop\nlimits:\n  - {name: local, rate: 1/s}\n  \
+            - {name: open, rate: 1/s, on_failure: allow}\n  - {name: closed, rate: 1/s, on_failure: deny}\n";
+        metrics.domain(&Compiled::new(Policy::from_yaml("limits", text).unwrap()));
+        let page = metrics.page(true);
+        let decided = |limit: &str, decision: &str, source: &str| {
+            format!(
+                "rl_decisions_total{{domain=\"shop\",limit=\"{limit}\",decision=\"{decision}\",source=\"{source}\"}}"
+            )
+        };
+        for series in [
+            "rl_refused_total{code=\"overloaded\"}".to_owned(),
+            "rl_refused_total{code=\"store_unavailable\"}".to_owned(),
+            "rl_connections_cut_total{reason=\"silent\"}".to_owned(),
+            "rl_unmatched_descriptors_total{reason=\"domain\"}".to_owned(),
+            "rl_policy_lost_edits_total{domain=\"shop\"}".to_owned(),
+            decided("local", "allowed", "local"),
+            decided("local", "denied", "local"),
+            decided("open", "allowed", "failure"),
+            decided("closed", "denied", "failure"),
+        ] {
+            let line = format!("{series} 0");
+            assert!(page.lines().any(|found| found == line), "{line}\n{page}");
+        }
     }
 }

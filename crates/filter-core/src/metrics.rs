@@ -14,7 +14,7 @@ pub(crate) use event::Event;
 
 /// The destination of metrics.
 pub trait Metrics {
-    /// Adds to a counter. For one policy, names are few and fixed.
+    /// Adds to a counter, and defines it if it is new, also at 0. For one policy, names are few and fixed.
     fn count(&mut self, name: &str, by: u64);
     /// Sets a gauge.
     fn gauge(&mut self, name: &str, value: u64);
@@ -33,6 +33,12 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
+    /// Defines the counters that are not of one limit, at 0: of a counter that appears with its first
+    /// events, Prometheus sees no increase.
+    pub(crate) fn define(metrics: &mut impl Metrics) {
+        event::Events::define(metrics);
+    }
+
     /// Counts a decision of one limit.
     pub(crate) fn decided(&mut self, limit: &Name, outcome: Outcome, source: DecidedBy) {
         self.decisions.add(limit, outcome, source);
@@ -116,6 +122,15 @@ mod tests {
             ("rl_exempt.health", 1),
         ];
         assert!(metrics.0.iter().map(|(k, v)| (k.as_str(), *v)).eq(expected));
+    }
+
+    #[test]
+    fn counters_begin_at_0() {
+        let mut metrics = Recorded::default();
+        Counts::define(&mut metrics);
+        for name in ["rl_unguarded", "rl_callouts.answered", "rl_callouts.failed"] {
+            assert_eq!(metrics.0.get(name), Some(&0), "{name}");
+        }
     }
 
     #[test]

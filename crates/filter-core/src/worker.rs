@@ -89,6 +89,11 @@ impl Worker {
         self
     }
 
+    /// The worker was configured: its metrics begin.
+    pub fn define_metrics(metrics: &mut impl Metrics) {
+        Counts::define(metrics);
+    }
+
     /// The configuration.
     pub fn config(&self) -> &Config {
         &self.config

@@ -71,6 +71,11 @@ impl ErrorCode {
         })
     }
 
+    /// The words of all codes; some are the same.
+    pub fn words() -> impl Iterator<Item = &'static str> {
+        Self::ALL.into_iter().map(|(_, _, word, _)| word)
+    }
+
     /// The word in JSON.
     pub fn word(self) -> &'static str {
         self.row().1

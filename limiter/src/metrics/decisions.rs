@@ -1,5 +1,6 @@
 //! All decisions by source: this limiter's own, and those that proxies report.
 
+use policy::OnFailure;
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family},
@@ -43,7 +44,20 @@ impl Decisions {
         );
     }
 
-    pub(super) fn of(&self, domain: &str, limit: &str) -> LimitDecisions {
+    /// The counters of a limit with this `on_failure`. Those of decisions without a limiter begin at 0,
+    /// too: proxies report them when the outage is over, all at once.
+    pub(super) fn of(&self, domain: &str, limit: &str, on_failure: OnFailure) -> LimitDecisions {
+        let without_limiter: &[_] = match on_failure {
+            OnFailure::Allow => &[(Outcome::Allowed, DecidedBy::Failure)],
+            OnFailure::Deny => &[(Outcome::Denied, DecidedBy::Failure)],
+            OnFailure::Local => &[
+                (Outcome::Allowed, DecidedBy::Local),
+                (Outcome::Denied, DecidedBy::Local),
+            ],
+        };
+        for (outcome, by) in without_limiter {
+            self.counter(domain, limit, *outcome, *by);
+        }
         let own = |outcome| self.counter(domain, limit, outcome, DecidedBy::Limiter);
         LimitDecisions {
             own: Outcome::ALL.map(own),

@@ -198,3 +198,17 @@ async fn denials_counted_by_limiters_are_those_that_clients_saw() {
     .await
     .unwrap();
 }
+
+/// Prometheus sees no increase of a counter that appears with its first events.
+#[tokio::test]
+async fn counters_begin_at_0() {
+    let stage = limits(&[]).start().await;
+    let page = stage.envoy().admin("/stats/prometheus").await.unwrap();
+    for name in [
+        "rl_unguarded{} 0",
+        "rl_callouts_failed{} 0",
+        "rl_missing{} 0",
+    ] {
+        assert!(page.lines().any(|line| line == name), "{name}\n{page}");
+    }
+}

@@ -77,6 +77,13 @@ impl Events {
         }
     }
 
+    /// Defines all counters.
+    pub(super) fn define(metrics: &mut impl Metrics) {
+        for name in NAMES {
+            metrics.count(name, 0);
+        }
+    }
+
     /// Whether there is nothing to flush.
     pub(super) fn is_flushed(&self) -> bool {
         self.0.iter().all(|count| *count == 0)
