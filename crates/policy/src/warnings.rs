@@ -144,6 +144,7 @@ fn of_limit(limit: &Limit, around: &Surroundings<'_>, found: &mut Found<'_>) {
     }
     cost::of_cost(limit, found);
     cost::of_prices(limit, found);
+    cost::of_burst(limit, found);
     penalty::of_penalty(limit, found);
     cost::of_reserve(limit, around, found);
     cost::of_max(limit, found);

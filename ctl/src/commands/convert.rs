@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use migration::{Conversion, Domain, File, Options, System, convert};
-use policy::{Name, Problems};
+use policy::{Name, Problems, Surroundings};
 
 use crate::{
     args::{Format, Global, examples},
@@ -92,6 +92,11 @@ impl Convert {
         for report in &conversion.reports {
             for problems in [report.warnings(), report.errors()].iter().flatten() {
                 printer.warn_of(problems);
+            }
+        }
+        for domain in &conversion.domains {
+            for problem in domain.policy.warnings(&Surroundings::default()) {
+                printer.warn(&problem);
             }
         }
         output::write(&targets, &conversion.domains, self.overwrite)?;

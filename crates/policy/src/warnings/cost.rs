@@ -1,4 +1,7 @@
-//! Costs with which a request never passes, and reserves from bodies that no proxy reads.
+//! Costs with which a request never passes, rates that a bucket does not reach, and reserves from bodies that no
+//! proxy reads.
+
+use algorithms::{Kind, Numbers};
 
 use super::{Found, REQUEST_BODY, REQUEST_BODY_PASSES, Surroundings};
 use crate::{IfAbsent, Limit, OverrideQuota, Pricing, Quota};
@@ -94,6 +97,55 @@ pub(super) fn of_prices(limit: &Limit, found: &mut Found<'_>) {
             )
         });
     }
+}
+
+/// A bucket refills up to its burst in each millisecond: what a higher rate would add is lost, and so is what
+/// refills while less than a request's cost is missing.
+pub(super) fn of_burst(limit: &Limit, found: &mut Found<'_>) {
+    let own = [("burst".to_owned(), &limit.quota)];
+    let more = overrides(limit).map(|(n, quota)| (format!("overrides[{n}]"), quota));
+    for (field, quota) in own.into_iter().chain(more) {
+        let Some(reached) = reached_percent(quota, limit.cost.max(1)) else {
+            continue;
+        };
+        let Numbers {
+            limit: burst, x, y, ..
+        } = quota.algorithm().numbers();
+        let message = format!(
+            "time counts in milliseconds, so requests that come evenly get about {reached} % of the rate from a \
+             bucket that holds {burst}"
+        );
+        let enough = limit.cost.max(1).saturating_add(y.div_ceil(x));
+        let hint = format!("a `burst` of {enough} reaches the rate");
+        found.warn(&field, message, Some(hint));
+    }
+}
+
+/// How much of its rate a used-up bucket admits, if that is less than 90 %.
+fn reached_percent(quota: &Quota, cost: u64) -> Option<u64> {
+    /// A request that refills for longer loses less than a fiftieth to rounding.
+    const LONG_MS: u64 = 50;
+    const STEPS: u64 = 1000;
+    let bucket = matches!(
+        quota.parameters().kind,
+        Kind::TokenBucket | Kind::Gcra | Kind::LeakyBucket
+    );
+    // In parts of a unit.
+    let Numbers { limit, x, y, .. } = quota.algorithm().numbers();
+    let (full, one) = (limit.checked_mul(x)?, cost.checked_mul(x)?);
+    let enough = one.checked_add(y).is_none_or(|enough| full >= enough);
+    if !bucket || one > full || enough || one / y >= LONG_MS {
+        return None;
+    }
+    let (mut debt, mut admitted) = (full, 0_u128);
+    for _ in 0..STEPS {
+        debt = debt.saturating_sub(y);
+        let fit = (full - debt) / one * one;
+        debt += fit;
+        admitted += u128::from(fit);
+    }
+    let percent = admitted * 100 / (u128::from(y) * u128::from(STEPS));
+    u64::try_from(percent).ok().filter(|percent| *percent < 90)
 }
 
 /// What a request costs, and what to report if no bucket can hold that.

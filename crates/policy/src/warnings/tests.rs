@@ -1,5 +1,6 @@
 use std::collections::BTreeSet;
 
+use algorithms::{Algorithm, Kind, Parameters};
 use proptest::prelude::*;
 
 use super::*;
@@ -21,6 +22,106 @@ fn of_pattern(key: &str, pattern: &str) -> String {
     assert!(warned.len() <= 1, "{warned:?}");
     let one = warned.into_iter().next().unwrap_or_default();
     one.replace("limit `a`: match.", "")
+}
+
+#[test]
+fn a_burst_that_the_rate_outruns_gets_a_larger_one() {
+    let of = |fields: &str| {
+        let limit = format!("  - {{name: a, {fields}}}\n");
+        warned(&limit, &Surroundings::default()).join("; ")
+    };
+    assert_eq!(
+        of("rate: 2000/s, burst: 1"),
+        "limit `a`: burst: time counts in milliseconds, so requests that come evenly get about 50 % of the rate \
+         from a bucket that holds 1 (a `burst` of 3 reaches the rate)"
+    );
+    // 1 in 4 ms where 3 in 10 would refill; 3 in 2 ms where 19 in 10 would; a cost of 4 in 3 ms.
+    for (fields, percent, enough) in [
+        ("rate: 300/s, burst: 1", 83, 2),
+        ("rate: 1900/s, burst: 2", 78, 3),
+        ("algorithm: gcra, rate: 1500/s, burst: 4, cost: 4", 88, 6),
+        (
+            "algorithm: leaky_bucket, over_limit: queue, rate: 5000/s, burst: 2",
+            40,
+            6,
+        ),
+        (
+            "per: user, rate: 10/s, overrides: [{values: {user: x}, rate: 4000/s, burst: 1}]",
+            25,
+            5,
+        ),
+    ] {
+        let warned = of(fields);
+        assert!(
+            warned.contains(&format!("about {percent} %")),
+            "{fields}: {warned}"
+        );
+        assert!(
+            warned.contains(&format!("of {enough} reaches")),
+            "{fields}: {warned}"
+        );
+    }
+    for fields in [
+        "rate: 1000/s, burst: 1",
+        "rate: 10/s, burst: 1",
+        "rate: 30/s, burst: 1",
+        "rate: 2000/s, burst: 3",
+        "rate: 2000/s",
+        "rate: 1000000/s",
+        "rate: 2000/s, burst: 0",
+        "algorithm: fixed_window, rate: 2000/s",
+    ] {
+        assert_eq!(of(fields), "", "{fields}");
+    }
+}
+
+/// By the algorithm itself, under more requests than the rate admits.
+#[test]
+fn a_burst_reaches_what_the_warning_says() {
+    for (rate, burst, cost) in [
+        (2000, 1, 1),
+        (300, 1, 1),
+        (1900, 2, 1),
+        (1500, 4, 4),
+        (700, 1, 1),
+    ] {
+        let parameters = Parameters {
+            burst: Some(burst),
+            ..Parameters::new(Kind::TokenBucket, rate, 1000)
+        };
+        let algorithm = Algorithm::new(&parameters).unwrap();
+        let admitted = |algorithm: &Algorithm| {
+            let (mut state, mut admitted) = (None, 0);
+            for now_ms in 1..=10_000 {
+                loop {
+                    let outcome = algorithm.evaluate(state.as_ref(), now_ms, cost).charge();
+                    if outcome.charged == 0 {
+                        break;
+                    }
+                    admitted += outcome.charged;
+                    state = outcome.write;
+                }
+            }
+            admitted
+        };
+        let limit = format!("  - {{name: a, rate: {rate}/s, burst: {burst}, cost: {cost}}}\n");
+        let warned = warned(&limit, &Surroundings::default()).join("");
+        let number = |after: &str| -> u64 {
+            let text = warned.split_once(after).unwrap().1;
+            text.split_whitespace().next().unwrap().parse().unwrap()
+        };
+        let percent = admitted(&algorithm) * 100 / (rate * 10);
+        assert!(
+            percent.abs_diff(number("about ")) <= 1,
+            "{percent}: {warned}"
+        );
+        let enough = Parameters {
+            burst: Some(number("a `burst` of ")),
+            ..parameters
+        };
+        let enough = Algorithm::new(&enough).unwrap();
+        assert!(admitted(&enough) >= rate * 10, "{warned}");
+    }
 }
 
 #[test]
