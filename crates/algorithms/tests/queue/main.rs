@@ -2,6 +2,7 @@
 
 #![expect(
     clippy::unwrap_used,
+    clippy::indexing_slicing,
     reason = "a test that cannot go on should stop with the reason"
 )]
 
@@ -13,5 +14,6 @@ mod bucket;
 mod delays;
 mod edits;
 mod intervals;
+mod model;
 mod names;
 mod turns;

@@ -1,7 +1,11 @@
 //! Reservations: what is given back, and what is not. `adversary` looks for histories that get more than
 //! the bound.
 
-#![expect(clippy::unwrap_used, reason = "a test stops with the reason")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test stops with the reason"
+)]
 
 #[cfg(target_arch = "wasm32")]
 #[macro_use]
@@ -10,6 +14,7 @@ extern crate wasm_test;
 mod adversary;
 mod bounds;
 mod model;
+mod windows;
 
 use algorithms::check::{Costs, Mode, Options, Part, Stored, Verdict, check};
 use algorithms::{Algorithm, Align, CostSettlement, Kind, LeaseAsk, Parameters, SETTLE_WITHIN_MS};
@@ -32,6 +37,10 @@ impl Random {
 
     fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
+    }
+
+    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[usize::try_from(self.below(from.len() as u64)).unwrap()]
     }
 }
 

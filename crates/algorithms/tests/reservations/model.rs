@@ -89,9 +89,10 @@ impl Model {
             self.write(now_ms, debt - parts);
         }
         for (nth, other) in self.open.iter_mut().enumerate() {
-            other.least = match nth > at {
-                true => other.least - parts,
-                false => other.least.min(least - parts),
+            other.least = if nth > at {
+                other.least - parts
+            } else {
+                other.least.min(least - parts)
             };
         }
         (parts / self.per_unit, 0)
@@ -106,16 +107,16 @@ impl Model {
     }
 }
 
+#[expect(clippy::too_many_lines, reason = "the steps of a walk, in their order")]
 /// Random requests that reserve, settle late and twice, at a rate that nearly uses the bucket up.
 fn walk(seed: u64, steps: u64) -> (u64, usize) {
     let mut random = Random(seed);
-    let (units, period_ms) = [(1, 60_000), (100, 60_000), (7, 1000), (1000, 1000)]
-        [usize::try_from(random.below(4)).unwrap()];
-    let capacity = [300, 5000, 20_000][usize::try_from(random.below(3)).unwrap()];
+    let (units, period_ms) = random.pick(&[(1, 60_000), (100, 60_000), (7, 1000), (1000, 1000)]);
+    let capacity = random.pick(&[300, 5000, 20_000]);
     let mut world = World::new(&bucket(units, period_ms, capacity));
     let divisor = (1..=units)
         .rev()
-        .find(|d| units % d == 0 && period_ms % d == 0);
+        .find(|d| units.is_multiple_of(*d) && period_ms.is_multiple_of(*d));
     let divisor = divisor.unwrap();
     let mut model = Model {
         per_unit: period_ms / divisor,
@@ -140,9 +141,10 @@ fn walk(seed: u64, steps: u64) -> (u64, usize) {
         let many = flights.len() as u64 > keep;
         if !flights.is_empty() && random.below(10) < if many { 7 } else { 2 } {
             let nth = usize::try_from(random.below(flights.len() as u64)).unwrap();
-            let of = match random.one_in(20) {
-                true => flights[nth],
-                false => flights.swap_remove(nth),
+            let of = if random.one_in(20) {
+                flights[nth]
+            } else {
+                flights.swap_remove(nth)
             };
             let cost = match random.below(5) {
                 0 => of.reserved + random.below(9),
