@@ -44,8 +44,8 @@ pub struct Doctor {
         allow_negative_numbers = true)]
     keys: u64,
 
-    /// Findings to leave out: a check, or a check at one place, as `-o name` prints them [env:
-    /// RLCTL_DOCTOR_IGNORE].
+    /// Findings to leave out: a check, which is in brackets before each finding, or a check at one
+    /// place, as `-o name` prints them [env: RLCTL_DOCTOR_IGNORE].
     #[arg(
         long,
         value_name = "CHECK[=PLACE]",
@@ -82,7 +82,7 @@ impl Doctor {
         let looked = orphans::look(&session, &known, self.keys);
         let (orphans, looked) = session.with_progress(looked).await?;
         findings.extend(orphans);
-        findings.extend(behind(&session, alive.as_ref()).await?);
+        findings.extend(behind(&session, alive.as_ref(), found.has_limits).await?);
         findings.sort_by_key(|finding| finding.severity);
         let found = findings.len();
         findings.retain(|finding| !self.ignore.iter().any(|known| known.is(finding)));
@@ -112,6 +112,8 @@ struct Domains {
     /// The limits of all domains that can be read.
     readable: Vec<Policy>,
     unreadable: Vec<Name>,
+    /// Whether a domain that was asked for has limits.
+    has_limits: bool,
     live: LiveEntries,
 }
 
@@ -132,8 +134,11 @@ async fn domains(session: &Session<'_>, fleet: Option<&Fleet>) -> Result<Domains
     found.findings.extend(flushed);
     for head in heads {
         let wanted = named.is_none_or(|named| *named == head.domain);
+        let before = found.readable.len();
         let findings = found.look(session, &head).await?;
         if wanted {
+            let read = { found.readable.iter().skip(before) };
+            found.has_limits |= read.into_iter().any(|policy| !policy.limits.is_empty());
             found.findings.extend(findings);
         }
     }
@@ -141,7 +146,11 @@ async fn domains(session: &Session<'_>, fleet: Option<&Fleet>) -> Result<Domains
 }
 
 /// Live limiters and proxies that lack the current revision.
-async fn behind(session: &Session<'_>, fleet: Option<&Fleet>) -> Result<Vec<Finding>, Error> {
+async fn behind(
+    session: &Session<'_>,
+    fleet: Option<&Fleet>,
+    has_limits: bool,
+) -> Result<Vec<Finding>, Error> {
     let store = &session.store;
     let (Some(fleet), Ok(heads)) = (fleet, store.heads().await) else {
         return Ok(Vec::new()); // Another check reports the missing permission.
@@ -158,7 +167,7 @@ async fn behind(session: &Session<'_>, fleet: Option<&Fleet>) -> Result<Vec<Find
         findings.extend(fleet::behind(fleet, &head.domain, &revision, age_ms));
     }
     if fleet.limiters.is_empty() {
-        findings.push(fleet::nobody());
+        findings.push(fleet::nobody(has_limits));
     }
     Ok(findings)
 }

@@ -54,14 +54,22 @@ fn late(fleet: &Fleet, domain: &Name, revision: &Revision) -> Vec<Finding> {
     .collect()
 }
 
-/// No limiter has reported.
-pub fn nobody() -> Finding {
+/// No limiter has reported. Where there are limits, proxies then enforce them on their own.
+pub fn nobody(has_limits: bool) -> Finding {
+    let (severity, why) = if has_limits {
+        let why = "none runs, or none uses this server with this key prefix; proxies follow each \
+                   limit's `on_failure`, and no edit reaches them";
+        (Severity::Error, why)
+    } else {
+        let why = "none runs, or none uses this server with this key prefix";
+        (Severity::Info, why)
+    };
     Finding::new(
-        Severity::Info,
+        severity,
         "fleet",
         "limiters",
         "none has reported in the last 10 s",
-        "none runs, or none uses this server with this key prefix",
+        why,
     )
     .mend("rlctl list-proxies")
 }

@@ -221,7 +221,14 @@ fn needed(limit: &Limit) -> Option<&Matcher> {
 fn caught_elsewhere(policy: &Policy, limit: &Limit, key: &Name) -> bool {
     let rest = |other: &Limit| {
         let mut matchers = other.matchers.iter();
-        matchers.all(|matcher| matcher.key != *key && limit.matchers.contains(matcher))
+        matchers.all(|matcher| {
+            // `plan: "!**"` is of the very requests that lack the entry.
+            if matcher.key == *key {
+                matcher.holds(None)
+            } else {
+                limit.matchers.contains(matcher)
+            }
+        })
     };
     policy.limits.iter().any(|other| {
         let skips = other.if_missing == IfMissing::Skip && other.per.iter().any(may_lack);
@@ -234,6 +241,8 @@ fn shared(policy: &Policy) -> Option<Finding> {
     let shares = |limit: &&Limit| {
         limit.if_missing == IfMissing::Share
             && limit.enforce_percent > 0
+            // A call of the rate limit service without the descriptor is not of the limit.
+            && limit.descriptor.is_none()
             && limit.per.iter().any(may_lack)
     };
     let names: Vec<&str> = policy

@@ -18,9 +18,10 @@ pub fn text(finding: &Finding, page: Page) -> String {
         Severity::Info => (INFO, "info"),
     };
     let head = format!("{}: {}", finding.place, finding.what);
+    let check = finding.check;
     let mut text = format!(
-        "{style}{word}{style:#}: {}\n",
-        wrapped(&head, 2, word.len() + 2, page)
+        "{style}{word}{style:#}[{check}]: {}\n",
+        wrapped(&head, 2, word.len() + check.len() + 4, page)
     );
     let _ = writeln!(text, "  {}", wrapped(&finding.why, 2, 2, page));
     if let Some(mend) = &finding.mend {

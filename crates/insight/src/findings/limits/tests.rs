@@ -41,6 +41,8 @@ fn what_every_request_has_or_another_limit_catches_is_none() {
         "{name: a, per: [user], if_missing: skip, enforce: 0%, rate: 1/s}",
         "{name: a, match: {path: /x}, per: [user], if_missing: skip, rate: 1/s}, \
          {name: b, match: {path: /x}, rate: 9/s}",
+        "{name: free, match: {plan: free}, rate: 1/s}, {name: paid, match: {plan: [gold, silver]}, rate: 9/s}, \
+         {name: anonymous, match: {plan: \"!**\"}, rate: 1/s}",
     ] {
         assert_eq!(ways_around(limits), [], "{limits}");
     }
@@ -48,4 +50,20 @@ fn what_every_request_has_or_another_limit_catches_is_none() {
     let elsewhere = "{name: a, match: {path: /x}, per: [user], if_missing: skip, rate: 1/s}, \
                      {name: b, match: {path: /y}, rate: 9/s}";
     assert_eq!(ways_around(elsewhere), around("a", "user"));
+}
+
+#[test]
+fn requests_without_an_entry_share_a_bucket_of_limits_that_match_them() {
+    let shares = |limits: &str| {
+        let file = format!("domain: shop\nlimits: [{limits}]\n");
+        let policy = Policy::from_yaml("test", file.as_bytes()).unwrap();
+        shared(&policy).map(|finding| finding.what)
+    };
+    assert!(
+        shares("{name: a, per: [user], rate: 1/s}")
+            .unwrap()
+            .ends_with(" in a")
+    );
+    assert_eq!(shares("{name: a, per: [path], rate: 1/s}"), None);
+    assert_eq!(shares("{name: a, descriptor: [user], rate: 1/s}"), None);
 }
