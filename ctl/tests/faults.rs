@@ -202,6 +202,7 @@ fn ctrl_c_ends_the_wait_for_a_bucket() -> Result<()> {
         "shop",
         "set-limit",
         "a",
+        "--yes",
         "--rate",
         "1/h",
     ])?;
@@ -248,6 +249,7 @@ fn data_is_on_stdout_and_talk_on_stderr() -> Result<()> {
         "shop",
         "set-limit",
         "a",
+        "--yes",
         "--rate",
         "1/h",
     ])?;
@@ -275,6 +277,7 @@ fn edits_at_the_same_time_are_made_or_refused() -> Result<()> {
         let mut command: Command = rlctl(&["--redis", &url, "--domain", "shop", "set-limit"]);
         command.args([
             limit,
+            "--yes".to_owned(),
             "--rate".to_owned(),
             rate,
             "--timeout".to_owned(),

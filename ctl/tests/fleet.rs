@@ -83,7 +83,7 @@ fn the_fleet_is_listed() -> Result<()> {
                 "set-limit",
                 "a",
             ];
-            let edit = rlctl(&edit).args(["--rate", rate]).output()?;
+            let edit = rlctl(&edit).args(["--yes", "--rate", rate]).output()?;
             assert!(edit.status.success());
         }
         runtime()?.block_on(async {
@@ -133,6 +133,7 @@ fn an_edit_can_be_waited_for() -> Result<()> {
         "shop",
         "set-limit",
         "a",
+        "--yes",
         "--rate",
         "1/s",
     ];

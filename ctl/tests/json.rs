@@ -27,7 +27,7 @@ set-limit per-user --for user=alice --rate 100/s --until 2099-12-01T00:00Z
 set-exemption health --match path=/healthz
 set-limit trial --per user --rate 1/h --shadow
 set-limit soft --per user --rate 1/h --over-limit degrade
-set-limit line --rate 1/m --burst 5 --algorithm leaky_bucket --over-limit queue
+set-limit line --yes --rate 1/m --burst 5 --algorithm leaky_bucket --over-limit queue
 pause --until 2099-12-01T00:00Z --yes
 list-limits
 list-domains

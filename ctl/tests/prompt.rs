@@ -67,23 +67,35 @@ async fn a_new_limit_for_every_request_is_asked_about() -> Result<()> {
         let mut terminal = Terminal::run(env!("CARGO_BIN_EXE_rlctl"), &set, &[])?;
         assert_eq!(terminal.code().await?, 0, "{more:?}");
     }
-    // A script is warned.
-    let set = [
-        "--redis",
-        &url,
-        "--domain",
-        "shop",
-        "set-limit",
-        "scripted",
-        "--rate",
-        "5/s",
-    ];
-    let output = rlctl(&set).output()?;
-    assert!(output.status.success());
-    let said = String::from_utf8(output.stderr)?;
-    assert!(
-        said.contains("warning: scripted applies to every request"),
-        "{said}"
-    );
+    Ok(())
+}
+
+#[test]
+#[ignore = "needs a server"]
+fn a_script_confirms_a_limit_that_puts_all_requests_into_one_bucket() -> Result<()> {
+    let server = Server::start(Engine::Valkey, &[])?;
+    for (name, more, code, message) in [
+        (
+            "per-usr",
+            &[][..],
+            7,
+            "per-usr applies to every request of domain shop: create it: not confirmed",
+        ),
+        (
+            "per-user",
+            &["--per", "user"],
+            0,
+            "warning: per-user applies to every request",
+        ),
+        ("all", &["--yes"], 0, ""),
+    ] {
+        let set = ["--domain", "shop", "set-limit", name, "--rate", "5/s"];
+        let output = rlctl(&[&set[..], more].concat())
+            .env("RLCTL_REDIS", server.url())
+            .output()?;
+        let said = String::from_utf8(output.stderr)?;
+        assert_eq!(output.status.code(), Some(code), "{said}");
+        assert!(said.contains(message), "{said}");
+    }
     Ok(())
 }

@@ -58,6 +58,39 @@ fn the_worked_scenarios_come_out_as_written_on_a_server() -> Result<()> {
     Ok(())
 }
 
+/// Limits that limiters would not load are refused by both, with the bound.
+#[test]
+#[ignore = "needs a server"]
+fn what_validate_accepts_apply_accepts() -> Result<()> {
+    use std::fmt::Write as _;
+    let server = Server::start(Engine::Valkey, &[])?;
+    let dir = tempfile::TempDir::new()?;
+    let file = dir.path().join("limits.yaml");
+    let path = file.to_string_lossy().into_owned();
+    for (count, code) in [(9000, 1), (6000, 0)] {
+        let mut limits = "domain: shop\nlimits:\n".to_owned();
+        for n in 0..count {
+            writeln!(
+                limits,
+                "  - {{name: limit-{n}, match: {{path: /api/resource/{n}}}, per: [user], rate: 10/s, burst: 20}}"
+            )?;
+        }
+        std::fs::write(&file, limits)?;
+        let validated = support::rlctl(&["validate", "-f", &path]).output()?;
+        let text = String::from_utf8(validated.stdout)?;
+        assert_eq!(validated.status.code(), Some(code), "{text}");
+        assert_eq!(
+            text.contains("more than the 1048576 that a domain may"),
+            code == 1
+        );
+        let applied = support::rlctl(&["apply", "-f", &path])
+            .env("RLCTL_REDIS", server.url())
+            .output()?;
+        assert_eq!(applied.status.success(), code == 0, "{applied:?}");
+    }
+    Ok(())
+}
+
 /// Calls rlctl as bash does when Tab is pressed.
 #[test]
 #[ignore = "needs a server"]

@@ -246,6 +246,43 @@ async fn a_swapped_config_map_is_applied_and_edits_at_night_survive_it_and_a_res
 
 #[tokio::test]
 #[ignore = "needs a server"]
+async fn files_that_lost_most_of_their_limits_delete_nothing_unless_told() -> Result<()> {
+    let server = Server::start(Engine::Valkey).await?;
+    let redis = server.url();
+    let c = "name: c, rate: 3/s";
+    let mut mounted = ConfigMap::new(&[("shop.yaml", &shop(&[A, B, c]))])?;
+    let watch = Watch::start(&redis, mounted.path(), &["--prune"]).await?;
+    let all = ["a 1/s", "b 1/s", "c 3/s"];
+    until_limits(&redis, &all).await;
+    for (files, deleted) in [
+        ("domain: shop\nlimits: []\n".to_owned(), 3),
+        (shop(&[A]), 2),
+    ] {
+        mounted.swap(&[("shop.yaml", &files)])?;
+        watch
+            .until_said(&format!(
+                "would delete {deleted} of the 3 limits of domain shop"
+            ))
+            .await;
+        watch.until_metric("rl_apply_in_force 0").await;
+        assert_eq!(limits(&redis), all);
+    }
+    let (status, why) = watch.page("/readyz").await;
+    assert!(status == 503 && why.contains("more than 50 %"), "{why}");
+    // One of three may go; and with the flag, all.
+    mounted.swap(&[("shop.yaml", &shop(&[A, B]))])?;
+    until_limits(&redis, &["a 1/s", "b 1/s"]).await;
+    watch.until_metric("rl_apply_in_force 1").await;
+    watch.process.stop().await?;
+    mounted.swap(&[("shop.yaml", "domain: shop\nlimits: []\n")])?;
+    let allowed = ["--prune", "--prune-max=100%"];
+    let watch = Watch::start(&redis, mounted.path(), &allowed).await?;
+    until_limits(&redis, &[]).await;
+    watch.process.stop().await
+}
+
+#[tokio::test]
+#[ignore = "needs a server"]
 async fn invalid_files_change_nothing_until_they_are_valid_again() -> Result<()> {
     let server = Server::start(Engine::Valkey).await?;
     let redis = server.url();

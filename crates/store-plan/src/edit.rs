@@ -8,6 +8,7 @@ mod limits;
 mod recorded;
 mod script_call;
 
+pub use limits::fits;
 use limits::{between, parts};
 pub(crate) use recorded::read_overrides;
 pub use recorded::{Operation, RecordedOverrides, RecordedSide, ResetOf};

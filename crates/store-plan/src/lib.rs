@@ -18,7 +18,7 @@ pub use change::{Change, Edit, HistoryEntry, Signature};
 pub use changes_since::{ChangesSince, EDITS_MAX, OverrideChange, edits_between};
 pub use check_plan::{Bucket, BucketCosts, CheckPlan, Seal, reserves_or_settles};
 pub use domain::{Head, HeadState, Overrides, Record, Stored};
-pub use edit::{Operation, RecordedOverrides, RecordedSide, ResetOf};
+pub use edit::{Operation, RecordedOverrides, RecordedSide, ResetOf, fits};
 pub use error::{CheckPlanError, EditPlanError, InvalidRecord};
 pub use key::{BucketKey, KeyValue, Keys, LimitKey, LimitKeyKind, PrefixError};
 pub use overrides::{InvalidOverride, OverrideEdit, OverrideEdits};

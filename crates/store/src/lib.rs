@@ -30,7 +30,7 @@ pub use store_plan::{
     BucketKey, Change, ChangesSince, CheckPlanError, Edit, EditPlanError, Head, HeadState,
     HistoryEntry, InvalidOverride, KeyValue, Keys, LimitKey, LimitKeyKind, Operation,
     OverrideChange, OverrideEdit, OverrideEdits, Overrides, PrefixError, Record, RecordedOverrides,
-    RecordedSide, ResetOf, Signature, Stored, script,
+    RecordedSide, ResetOf, Signature, Stored, fits, script,
     telemetry::{
         Activity, ActivityReport, ActivitySummary, BucketActivity, Denial, Fleet, FleetReport,
         LimitActivity, LimiterStatus, ProxyStatus, Report, Resolution, SlotActivity, TimeSlot,

@@ -30,6 +30,16 @@ pub(super) use plan::plan_file;
 /// The most names in one question.
 const NAMED_MAX: usize = 10;
 
+/// The default of `--prune-max`.
+const PRUNE_MAX: u8 = 50;
+
+/// A share, with or without the percent sign.
+fn percent(text: &str) -> Result<u8, String> {
+    let number = text.strip_suffix('%').unwrap_or(text).parse::<u8>().ok();
+    let share = number.filter(|share| *share <= 100);
+    share.ok_or_else(|| "expected a share from 0% to 100%".to_owned())
+}
+
 /// Apply a limits file to its domain.
 ///
 /// Limits that are not in the file stay, and so do overrides that were set live. With --prune, limits
@@ -39,7 +49,8 @@ const NAMED_MAX: usize = 10;
 /// With --watch it goes on: it applies each change of the files within two seconds, until SIGTERM or
 /// Ctrl-C. Invalid files change nothing. It writes a limit only when the file changes that limit, so
 /// what rlctl edits meanwhile stays, across restarts, and counts as drift. With --prune, a limit that
-/// leaves the files is deleted; one that never was in them is not.
+/// leaves the files is deleted; one that never was in them is not. A change that deletes more than half
+/// of a domain's limits, or all, needs --prune-max.
 #[derive(Debug, Args)]
 #[command(after_help = examples!(
     "rlctl apply -f limits.yaml"
@@ -61,6 +72,18 @@ pub struct Apply {
     /// Go on: apply each change of the files, until stopped.
     #[arg(long, help_heading = "Watch options", conflicts_with_all = ["dry_run", "wait"])]
     watch: bool,
+
+    /// With --watch --prune: how many of the limits of a domain that were in the files one change of
+    /// them may delete, in percent. More, or all of them, is refused until the files are right again.
+    #[arg(
+        long,
+        help_heading = "Watch options",
+        value_name = "PERCENT",
+        requires_all = ["watch", "prune"],
+        default_value_t = PRUNE_MAX,
+        value_parser = percent
+    )]
+    prune_max: u8,
 
     /// Where --watch serves /metrics, /healthz and /readyz.
     #[arg(

@@ -123,7 +123,7 @@ impl SetLimit {
                 && !sure.get()
             {
                 self.ask_for_typo(base, name).await?;
-                self.ask_for_every_request(domain, new).await?;
+                self.ask_for_every_request(base, domain, new).await?;
                 sure.set(true);
             }
             if let (Some(before), Some(after)) = (before, after) {
@@ -167,15 +167,29 @@ impl SetLimit {
         }
     }
 
-    /// A new limit without a pattern counts every request of the domain. At a terminal the user is
-    /// asked; a script gets a warning afterwards.
-    async fn ask_for_every_request(&self, domain: &Name, limit: &Limit) -> Result<(), Error> {
-        if !self.is_for_every_request(limit) || !prompt::can_ask() {
+    /// A new limit without a pattern counts every request of the domain; without `per` as well, all
+    /// of them in one bucket, and then it has to be confirmed. Otherwise the user is asked at a terminal,
+    /// and a script gets a warning afterwards.
+    async fn ask_for_every_request(
+        &self,
+        base: &Stored,
+        domain: &Name,
+        limit: &Limit,
+    ) -> Result<(), Error> {
+        let one_bucket = limit.per.is_empty();
+        if !self.is_for_every_request(limit) || !one_bucket && !prompt::can_ask() {
             return Ok(());
         }
         let name = &limit.name;
         let question = format!("{name} applies to every request of domain {domain}: create it");
-        confirm(question, &self.yes).await
+        let limits = base.policy().map_or(&[][..], |policy| &policy.limits);
+        let meant = similar(limits, name);
+        let confirmed = confirm(question, &self.yes).await;
+        confirmed.map_err(|error| {
+            error.maybe_hint(
+                meant.map(|meant| format!("there is no limit {name} yet; did you mean {meant}?")),
+            )
+        })
     }
 
     /// Whether it applies to every request and `--yes` was not given.

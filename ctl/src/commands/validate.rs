@@ -72,6 +72,14 @@ impl Validate {
         let mut files: Vec<Checked> = Vec::with_capacity(sources.len());
         for source in &sources {
             let mut file = check(source, supply);
+            let twin = { files.iter() }
+                .find(|other| other.domain.is_some() && other.domain == file.domain);
+            if let Some(twin) = twin {
+                let what = format!("{} is for the same domain", twin.file);
+                let mut problem = Problem::new("domain", None, what);
+                problem.push_hint("a domain belongs in one file: `apply` takes no other");
+                file = Checked::invalid(file.file, Problems::one(problem));
+            }
             file.fails = !file.valid || self.strict && !file.warnings.is_empty();
             files.push(file);
         }
@@ -88,6 +96,13 @@ impl Validate {
 fn check<'s>(source: &Source, supply: impl FnOnce(&Name) -> Option<Supply<'s>>) -> Checked {
     let file = source.name.clone();
     match source.policy(supply) {
+        // What `apply` could not write is not valid, either.
+        Ok((policy, _)) if store::fits(&policy).is_err() => {
+            let why = store::fits(&policy).err().map(|error| error.to_string());
+            let mut problem = Problem::new("limits", None, why.unwrap_or_default());
+            problem.push_hint("split the limits over several domains, or match more in one limit");
+            Checked::invalid(file, Problems::one(problem))
+        }
         Ok((policy, warnings)) => Checked {
             file,
             valid: true,
@@ -99,17 +114,7 @@ fn check<'s>(source: &Source, supply: impl FnOnce(&Name) -> Option<Supply<'s>>) 
             fails: false,
             diagnostics: warnings,
         },
-        Err(problems) => Checked {
-            file,
-            valid: false,
-            domain: None,
-            limits: None,
-            problems: rows(Some(&problems)),
-            warnings: Vec::new(),
-            windows: Vec::new(),
-            fails: false,
-            diagnostics: Some(problems),
-        },
+        Err(problems) => Checked::invalid(file, problems),
     }
 }
 
@@ -204,6 +209,20 @@ impl View for Report {
 }
 
 impl Checked {
+    fn invalid(file: String, problems: Problems) -> Self {
+        Self {
+            file,
+            valid: false,
+            domain: None,
+            limits: None,
+            problems: rows(Some(&problems)),
+            warnings: Vec::new(),
+            windows: Vec::new(),
+            fails: false,
+            diagnostics: Some(problems),
+        }
+    }
+
     fn text(&self) -> String {
         let file = &self.file;
         let diagnostics = self

@@ -12,6 +12,14 @@ const DOCUMENT_MAX: usize = 1 << 20;
 /// Overrides of one limit that one script call writes: about 5 ms of the server's time.
 const STAGE_ABOVE: usize = 1000;
 
+/// Whether limiters load limits of this size.
+///
+/// # Errors
+/// How large the document is, and how large it may be.
+pub fn fits(policy: &Policy) -> Result<(), EditPlanError> {
+    document(policy).map(drop)
+}
+
 fn document(policy: &Policy) -> Result<String, EditPlanError> {
     let document = record::limits_json(policy);
     if document.len() > DOCUMENT_MAX {

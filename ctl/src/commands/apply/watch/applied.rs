@@ -52,6 +52,11 @@ impl Applied {
         serde_json::to_string(self).unwrap_or_default()
     }
 
+    /// How many limits there are.
+    pub(super) fn count(&self) -> usize {
+        self.limits.len()
+    }
+
     fn has(&self, limit: &Name) -> bool {
         self.limits.contains_key(limit.as_str())
     }

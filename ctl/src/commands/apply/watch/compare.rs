@@ -5,7 +5,7 @@ use store::{Change, EditError, HeadState};
 
 use super::{Applied, Compared, File, Watch};
 use crate::{
-    changes,
+    changes::{self, Action},
     commands::apply::{
         note_merged,
         plan::{self, Pruning},
@@ -13,9 +13,10 @@ use crate::{
     },
     edit::{EditArgs, Prepared},
     error::Error,
+    exit::Exit,
     merge,
     render::{counted, truncated_list},
-    session::conflict,
+    session::{EditPlan, conflict},
 };
 
 /// Attempts to write on top of concurrent edits.
@@ -112,6 +113,7 @@ impl Watch<'_> {
                     .note(format_args!("{domain}: as in the files"));
                 return Ok(());
             }
+            self.few_enough(domain, last, &plan)?;
             note_merged(session.printer, &merged, &plan);
             let prepared = Prepared {
                 domain,
@@ -132,6 +134,29 @@ impl Watch<'_> {
             }
         }
         Err(conflict())
+    }
+
+    /// Files that lost most of their limits are more often wrong than meant: a template without values,
+    /// a folder that is half mounted. Nobody is there to be asked.
+    fn few_enough(&self, domain: &Name, last: &Applied, plan: &EditPlan) -> Result<(), Error> {
+        let changes = plan.changes.iter();
+        let deleted = changes
+            .filter(|change| change.action == Action::Deleted)
+            .count();
+        let (were, most) = (last.count(), self.apply.prune_max);
+        if deleted.saturating_mul(100) <= were.saturating_mul(usize::from(most)) {
+            return Ok(());
+        }
+        let message = format!(
+            "the files would delete {deleted} of the {} of domain {domain} that were in them, more \
+             than {most} %; nothing of it was changed",
+            counted(were, "limit")
+        );
+        Err(Error::new(Exit::No, message)
+            .hint("if that is meant, start with --prune-max 100%")
+            .hint(format!(
+                "`rlctl delete-domain {domain}` deletes a whole domain"
+            )))
     }
 
     fn edit_args(&self) -> &EditArgs {
