@@ -31,6 +31,8 @@ pub struct Printer {
     closed: Cell<bool>,
     /// The request that was sent and not answered yet.
     pending: Cell<Option<Pending>>,
+    /// Whether the last message was a note that was not printed; its hints are not, either.
+    silent: Cell<bool>,
 }
 
 /// A write that was sent to Redis and may have happened when the command is interrupted.
@@ -55,6 +57,7 @@ impl Printer {
             },
             closed: Cell::new(false),
             pending: Cell::new(None),
+            silent: Cell::new(global.quiet),
         }
     }
 
@@ -71,6 +74,7 @@ impl Printer {
             },
             closed: Cell::new(false),
             pending: Cell::new(None),
+            silent: Cell::new(true),
         }
     }
 
@@ -146,6 +150,7 @@ impl Printer {
 
     /// Prints a note on stderr, unless `--quiet`.
     pub fn note(&self, text: impl fmt::Display) {
+        self.silent.set(self.quiet);
         if !self.quiet {
             to_stderr(format_args!("{text}"));
         }
@@ -153,21 +158,26 @@ impl Printer {
 
     /// Prints a warning on stderr.
     pub fn warn(&self, text: impl fmt::Display) {
+        self.silent.set(false);
         to_stderr(format_args!("{WARNING}warning{WARNING:#}: {text}"));
     }
 
     /// Prints the warnings about a document.
     pub fn warn_of(&self, warnings: &Problems) {
+        self.silent.set(false);
         to_stderr(format_args!("{}", crate::render::diagnostics(warnings)));
     }
 
-    /// Prints a hint: what the user can do.
+    /// Prints a hint: what the user can do about what was printed last.
     pub fn hint(&self, text: impl fmt::Display) {
-        to_stderr(format_args!("  {HINT}hint{HINT:#}: {text}"));
+        if !self.silent.get() {
+            to_stderr(format_args!("  {HINT}hint{HINT:#}: {text}"));
+        }
     }
 
     /// Prints the error that ends the command, with its hints.
     pub fn error(&self, error: &Error) {
+        self.silent.set(false);
         to_stderr(format_args!("{ERROR}error{ERROR:#}: {error}"));
         for hint in error.hints() {
             self.hint(hint);

@@ -242,7 +242,11 @@ fn a_proxy_that_is_running_can_be_waited_for() -> Result<()> {
             .args(arguments)
             .output()
     };
-    assert!(run(&["set-limit", "a", "--rate", "1/s"])?.status.success());
+    assert!(
+        run(&["set-limit", "a", "--yes", "--rate", "1/s"])?
+            .status
+            .success()
+    );
     let nobody = run(&["list-proxies", "--wait=100ms"])?;
     let said = String::from_utf8(nobody.stderr)?;
     assert_eq!(nobody.status.code(), Some(9), "{said}");

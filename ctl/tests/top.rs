@@ -100,6 +100,12 @@ async fn it_shows_who_is_denied_and_obeys_keys() -> Result<()> {
     terminal.shows("filter: bob").await?;
     terminal.press("\u{1b}")?;
     terminal.shows("user=alice").await?;
+    // The selected bucket, as `inspect` shows it.
+    terminal.press("\u{1b}[B\r")?;
+    terminal.shows("Esc closes this").await?;
+    terminal.shows("of 1").await?;
+    terminal.press("\r")?;
+    terminal.shows_no_more("Esc closes this").await?;
     terminal.press("?")?;
     terminal.shows("Any key closes this").await?;
     terminal.press("x")?;

@@ -36,6 +36,11 @@ const READ_MAX: usize = 10_000;
 ))]
 pub struct History {
     /// Only edits of this limit; it need not exist any more.
+    #[arg(value_name = "LIMIT")]
+    name: Option<String>,
+
+    /// The same, as `pause` and `resume` name it.
+    #[arg(long, value_name = "NAME", hide = true, conflicts_with = "name")]
     limit: Option<String>,
 
     /// The last so many edits; 0 shows all that are kept.
@@ -53,7 +58,8 @@ impl History {
             Ok(0) | Err(_) => READ_MAX,
             Ok(max) => max,
         };
-        let read = if self.limit.is_some() { READ_MAX } else { max };
+        let limit = self.limit.as_ref().or(self.name.as_ref());
+        let read = if limit.is_some() { READ_MAX } else { max };
         let entries = session.store.history(&domain, read).await;
         let entries = entries.map_err(|error| session.failed(&error))?;
         if entries.is_empty() {
@@ -70,33 +76,28 @@ impl History {
         let mut names = BTreeSet::new();
         let wanted = |row: &Row| {
             names.extend(row.limits.iter().cloned());
-            self.limit
-                .as_ref()
-                .is_none_or(|limit| row.limits.contains(limit))
+            limit.is_none_or(|limit| row.limits.contains(limit))
         };
         let rows: Vec<Row> = rows.filter(wanted).take(max).collect();
         if rows.is_empty() {
-            self.say_none(printer, &of, &names);
+            say_none(printer, &of, limit.map_or("", String::as_str), &names);
         }
         printer.data(&Report(rows))?;
         Ok(Exit::Done)
     }
 }
 
-impl History {
-    /// Notes that a limit has no history: it never existed, or the name is a typo.
-    fn say_none(&self, printer: &Printer, of: &Of<'_>, names: &BTreeSet<String>) {
-        let domain = of.domain;
-        printer.note(format_args!(
-            "no edit of domain {domain} concerns this limit"
-        ));
-        let limits = of.policy.map_or(&[][..], |policy| &policy.limits);
-        let known = limits.iter().map(|limit| limit.name.as_str());
-        let known = known.chain(names.iter().map(String::as_str));
-        let limit = self.limit.as_deref().unwrap_or_default();
-        if let Some(meant) = suggest::closest(limit, known) {
-            printer.hint(format_args!("did you mean `{meant}`?"));
-        }
+/// Notes that a limit has no history: it never existed, or the name is a typo.
+fn say_none(printer: &Printer, of: &Of<'_>, limit: &str, names: &BTreeSet<String>) {
+    let domain = of.domain;
+    printer.note(format_args!(
+        "no edit of domain {domain} concerns this limit"
+    ));
+    let limits = of.policy.map_or(&[][..], |policy| &policy.limits);
+    let known = limits.iter().map(|limit| limit.name.as_str());
+    let known = known.chain(names.iter().map(String::as_str));
+    if let Some(meant) = suggest::closest(limit, known) {
+        printer.hint(format_args!("did you mean `{meant}`?"));
     }
 }
 

@@ -4,7 +4,7 @@ mod holders;
 mod view;
 
 use clap::Args;
-use policy::{Compiled, Descriptor, Limit, Scope};
+use policy::{Compiled, Descriptor, Limit, Policy, Scope};
 use store::{Inspection, Overrides};
 
 use crate::{
@@ -14,6 +14,7 @@ use crate::{
     error::Error,
     exit::Exit,
     printer::Printer,
+    render::View,
     session::{self, Session},
 };
 
@@ -52,10 +53,7 @@ impl Inspect {
             let limit = session::find_limit(&policy, name)?.clone();
             let bucket = session.bucket(&policy.domain, &self.bucket).await?;
             let values = bucket.of(&limit)?;
-            let policy = session
-                .policy_for_bucket(policy, &limit.name, &values)
-                .await?;
-            Report::one(look(&session, &Compiled::new(policy), &limit, values).await?)
+            Report::one(one(&session, policy, &limit, values).await?)
         } else {
             let descriptor = session.descriptor(&self.descriptor).await?;
             let policy = session.policy_for_request(&descriptor).await?;
@@ -65,6 +63,31 @@ impl Inspect {
         printer.data(&report)?;
         Ok(Exit::Done)
     }
+}
+
+/// One bucket, as text without colours.
+pub(super) async fn card(
+    session: &Session<'_>,
+    name: &str,
+    values: Values,
+) -> Result<String, Error> {
+    let policy = session.policy(Overrides::None).await?;
+    let limit = session::find_limit(&policy, name)?.clone();
+    let bucket = one(session, policy, &limit, values).await?;
+    let text = Report::one(bucket).text(session.printer.page());
+    Ok(anstream::adapter::strip_str(&text).to_string())
+}
+
+async fn one(
+    session: &Session<'_>,
+    policy: Policy,
+    limit: &Limit,
+    values: Values,
+) -> Result<Bucket, Error> {
+    let policy = session
+        .policy_for_bucket(policy, &limit.name, &values)
+        .await?;
+    look(session, &Compiled::new(policy), limit, values).await
 }
 
 /// The buckets that a request would charge.

@@ -14,11 +14,20 @@ use crate::{
     exit::Exit,
     fleet::{POLL_INTERVAL, SILENT_AFTER_MS, is_current, limiter_name, proxy_name},
     printer::Printer,
-    render::{Page, Table, View, age, duration},
+    render::{Page, Table, View, age, duration, truncated_list},
     session::Session,
 };
 
+/// The states of a limiter and of a proxy that is no longer heard of.
+const SILENT: &str = "silent";
+const CUT_OFF: &str = "cut_off";
+/// The most names in one message.
+const NAMED_MAX: usize = 5;
+
 /// List the live limiters and proxies, and the revision that each of them has.
+///
+/// A limiter that has not reported for 3 s is silent: it stopped, or lost Redis. A proxy that polls no
+/// limiter is cut off: it stopped, or enforces its limits without one, as `on_failure` says.
 #[derive(Debug, Args)]
 #[command(after_help = examples!(
     "rlctl list-proxies"
@@ -54,6 +63,7 @@ impl ListProxies {
                 continue;
             }
             say_if_none(&session, &fleet, &rows);
+            say_silent(&session, &rows);
             printer.data(&Report(rows))?;
             return match self.wait {
                 Some(wait_ms) if !in_force => Err(not_in_force(wait_ms)),
@@ -104,11 +114,34 @@ fn not_in_force(wait_ms: u64) -> Error {
 fn say_if_none(session: &Session<'_>, fleet: &Fleet, rows: &[Row]) {
     let printer = session.printer;
     if fleet.limiters.is_empty() {
-        printer.note("no limiter has reported in the last 10 s");
+        printer.note(
+            "no limiter has reported in the last 10 s; proxies are known by limiters alone, and enforce \
+             their limits without one meanwhile",
+        );
         printer
             .hint("a limiter reports once a second; does one use this Redis and this key prefix?");
     } else if !rows.iter().any(|row| row.kind == Kind::Proxy) {
         printer.note("no proxy has polled in the last 10 s");
+    }
+}
+
+/// Says what a state means that is most likely a failure.
+fn say_silent(session: &Session<'_>, rows: &[Row]) {
+    let named = |state: &str| {
+        let rows = rows.iter().filter(|row| row.state == state);
+        let mut names: Vec<&str> = rows.map(|row| row.name.as_str()).collect();
+        names.dedup();
+        (!names.is_empty()).then(|| truncated_list(names, NAMED_MAX))
+    };
+    if let Some(names) = named(SILENT) {
+        session.printer.warn(format_args!(
+            "limiters that report no more: {names}; they stopped, or cannot reach Redis"
+        ));
+    }
+    if let Some(names) = named(CUT_OFF) {
+        session.printer.warn(format_args!(
+            "proxies that poll no limiter: {names}; they stopped, or enforce their limits without one"
+        ));
     }
 }
 
@@ -124,7 +157,7 @@ fn rows(fleet: &Fleet, in_force: &BTreeMap<Name, Revision>) -> Vec<Row> {
                 name: limiter_name(&limiter.id).to_owned(),
                 id: limiter.id.clone(),
                 heard_ms_ago: limiter.ago_ms,
-                ..Row::of(has, in_force.get(domain))
+                ..Row::of(has, in_force.get(domain)).unless_heard(limiter.ago_ms, SILENT)
             });
         }
     }
@@ -137,6 +170,7 @@ fn rows(fleet: &Fleet, in_force: &BTreeMap<Name, Revision>) -> Vec<Row> {
                 id: proxy.id.clone(),
                 heard_ms_ago: proxy.ago_ms,
                 ..Row::of(proxy.revision.as_ref(), in_force.get(domain))
+                    .unless_heard(proxy.ago_ms, CUT_OFF)
             });
         }
     }
@@ -184,6 +218,14 @@ impl Row {
             },
             heard_ms_ago: 0,
         }
+    }
+
+    /// The state of one that should report or poll every second, and has not for a while.
+    fn unless_heard(mut self, ago_ms: u64, state: &'static str) -> Self {
+        if ago_ms > SILENT_AFTER_MS {
+            self.state = state;
+        }
+        self
     }
 }
 

@@ -30,6 +30,15 @@ pub struct Stats {
     #[arg(value_name = "LIMIT")]
     limits: Vec<String>,
 
+    /// The same, as `denials` and `list-keys` name them.
+    #[arg(
+        long = "limit",
+        value_name = "NAME",
+        value_delimiter = ',',
+        hide = true
+    )]
+    named: Vec<String>,
+
     /// How far back to look: 10s, 1m or 1h.
     #[arg(
         long,
@@ -45,11 +54,12 @@ impl Stats {
     pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
         let session = Session::open(global, printer)?;
         let policy = session.policy(Overrides::None).await?;
-        for name in &self.limits {
+        let wanted: Vec<&String> = self.limits.iter().chain(&self.named).collect();
+        for name in &wanted {
             session::find_limit(&policy, name)?;
         }
         let wanted = |name: &&Name| {
-            self.limits.is_empty() || self.limits.iter().any(|wanted| wanted == name.as_str())
+            wanted.is_empty() || wanted.iter().any(|wanted| *wanted == name.as_str())
         };
         let limits: Vec<&Name> = policy.limits.iter().map(|limit| &limit.name).collect();
         let limits: Vec<&Name> = limits.into_iter().filter(wanted).collect();

@@ -3,7 +3,7 @@
 mod model;
 mod view;
 
-use std::{io, time::Duration};
+use std::{io, pin::Pin, time::Duration};
 
 use anstream::ColorChoice;
 use clap::Args;
@@ -26,7 +26,7 @@ use crate::{
     session::Session,
 };
 
-use model::{Action, Data, Model};
+use model::{Action, Bucket, Data, Model};
 
 /// Limiters report once a second.
 const EVERY: Duration = Duration::from_secs(1);
@@ -38,7 +38,7 @@ const EVERY: Duration = Duration::from_secs(1);
     "rlctl top --filter alice --over 1m"
     ""
     "Keys: q quit, d r n sort by denied, requests or name, / filter, Esc clear it, 1 2 last 10 s or"
-    "minute, arrows and PgUp PgDn move, p pause, ? help."
+    "minute, arrows and PgUp PgDn move, Enter opens the selected bucket, p pause, ? help."
 ))]
 pub struct Top {
     /// Only limits and buckets that have this in them.
@@ -103,11 +103,18 @@ async fn watch(
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     // Redis may be slow; keys work meanwhile.
     let mut fetching = None;
+    let mut opening = None;
     loop {
         screen.terminal.draw(|frame| view::draw(frame, model))?;
         let fetched = async {
             match &mut fetching {
-                Some(fetch) => std::pin::Pin::as_mut(fetch).await,
+                Some(fetch) => Pin::as_mut(fetch).await,
+                None => std::future::pending().await,
+            }
+        };
+        let read = async {
+            match &mut opening {
+                Some(open) => Pin::as_mut(open).await,
                 None => std::future::pending().await,
             }
         };
@@ -117,6 +124,7 @@ async fn watch(
                     match model.press(key) {
                         Action::Stay => {}
                         Action::Look => ticks.reset_immediately(),
+                        Action::Open => opening = open(session, model),
                         Action::Quit => return Ok(Exit::Done),
                         Action::Interrupt => return Ok(Exit::Interrupted),
                     }
@@ -126,6 +134,10 @@ async fn watch(
                 // The terminal is gone, so no key can be pressed.
                 None => return Ok(Exit::Interrupted),
             },
+            (of, text) = read => {
+                opening = None;
+                model.show_opened(&of, text);
+            }
             data = fetched => {
                 fetching = None;
                 model.show(data);
@@ -134,11 +146,26 @@ async fn watch(
                 if fetching.is_none() && !model.paused {
                     fetching = Some(Box::pin(look(session, domain, model.span)));
                 }
+                if opening.is_none() {
+                    opening = open(session, model);
+                }
             }
             _ = terminate.recv() => return Ok(Exit::Interrupted),
             _ = hang_up.recv() => return Ok(Exit::Interrupted),
         }
     }
+}
+
+/// A bucket that is being read.
+type Reading<'s> = Pin<Box<dyn Future<Output = (Bucket, Result<String, Error>)> + 's>>;
+
+/// Reads the bucket that is open.
+fn open<'s>(session: &'s Session<'_>, model: &Model) -> Option<Reading<'s>> {
+    let (of, _) = model.opened.clone()?;
+    Some(Box::pin(async move {
+        let text = super::inspect::card(session, of.0.as_str(), of.1.clone()).await;
+        (of, text)
+    }))
 }
 
 /// Fetches the data to show.

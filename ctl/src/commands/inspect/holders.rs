@@ -3,7 +3,7 @@
 use algorithms::{InFlightSlot, QueueSlot, SlotId};
 use policy::format_timestamp;
 use serde::Serialize;
-use store::Inspection;
+use store::{Fleet, Inspection};
 
 use crate::session::Session;
 
@@ -25,25 +25,38 @@ pub async fn of(session: &Session<'_>, inspection: &Inspection) -> Vec<HeldSlot>
     };
     let mut slots = read(state, inspection.now_ms);
     slots.sort_by_key(|(slot, _)| slot.id.stamp);
-    let fleet = session.store.fleet().await.unwrap_or_default();
-    let name = |mark: u64| match mark {
-        SlotId::SERVICE => "rate limit service".to_owned(),
-        SlotId::PROGRAM => "program".to_owned(),
-        _ => {
-            let mut proxies = fleet.proxies.values().flatten();
-            let known = proxies.find(|proxy| SlotId::mark_of(&proxy.id) == mark);
-            known.map_or_else(
-                || format!("proxy that reports no more ({mark:05x})"),
-                |proxy| proxy.node.clone().unwrap_or_else(|| proxy.id.clone()),
-            )
-        }
-    };
+    let fleet = session.store.fleet().await.ok();
     let holders = slots.into_iter().map(|(slot, expiry)| HeldSlot {
-        holder: name(slot.id.mark()),
+        holder: holder(slot.id, fleet.as_ref(), inspection.now_ms),
         since: format_timestamp(slot.id.at_s().saturating_mul(1000)),
         expires_in_ms: expiry.saturating_sub(inspection.now_ms),
     });
     holders.collect()
+}
+
+/// A proxy is listed within about a second of its first call, and until 10 s after its last.
+const LISTED_WITHIN_MS: u64 = 10_000;
+
+fn holder(slot: SlotId, fleet: Option<&Fleet>, now_ms: u64) -> String {
+    let mark = match slot.mark() {
+        SlotId::SERVICE => return "rate limit service".to_owned(),
+        SlotId::PROGRAM => return "program".to_owned(),
+        mark => mark,
+    };
+    let Some(fleet) = fleet else {
+        return format!("proxy {mark:05x}");
+    };
+    let mut proxies = fleet.proxies.values().flatten();
+    if let Some(proxy) = proxies.find(|proxy| SlotId::mark_of(&proxy.id) == mark) {
+        return proxy.node.clone().unwrap_or_else(|| proxy.id.clone());
+    }
+    let age_ms = now_ms.saturating_sub(slot.at_s().saturating_mul(1000));
+    // The limiter that gave the slot knows the proxy, and may not have reported since.
+    if age_ms < LISTED_WITHIN_MS {
+        format!("new proxy ({mark:05x})")
+    } else {
+        format!("proxy that reports no more ({mark:05x})")
+    }
 }
 
 /// The members of the sorted set and their scores, as the store shows them.
@@ -72,6 +85,31 @@ fn read(state: &str, now_ms: u64) -> Vec<(InFlightSlot, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_proxy_that_has_not_reported_yet_is_not_gone() {
+        let slot = SlotId::new(1_763_000_000, SlotId::mark_of("p1"), 7);
+        let fleet = Fleet::default();
+        let came_ms = slot.at_s() * 1000;
+        let at = |now_ms| holder(slot, Some(&fleet), now_ms);
+        assert!(at(came_ms + 500).starts_with("new proxy ("));
+        assert!(at(came_ms + 10_500).starts_with("proxy that reports no more ("));
+        let unread = holder(slot, None, came_ms + 10_500);
+        assert!(unread.starts_with("proxy ") && !unread.contains("no more"));
+        // As soon as a limiter lists it, it has its name.
+        let listed = store::ProxyStatus {
+            id: "p1".to_owned(),
+            node: Some("edge-1".to_owned()),
+            revision: None,
+            ago_ms: 0,
+        };
+        let proxies = [("shop".parse().unwrap(), vec![listed])].into();
+        let fleet = Fleet {
+            proxies,
+            ..Fleet::default()
+        };
+        assert_eq!(holder(slot, Some(&fleet), came_ms), "edge-1");
+    }
 
     #[test]
     fn slots_are_read_and_marks_and_what_expired_are_not() {

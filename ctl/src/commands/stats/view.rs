@@ -34,8 +34,20 @@ struct Row {
     degraded: Counted,
     /// Allowed requests that were delayed.
     delayed: u64,
+    /// The units that responses cost.
+    costs: Sum,
+    /// Slots that requests in flight took.
+    slots: Sum,
+    /// Penalties that began.
+    penalties: u64,
     /// The number of proxies that share the limit.
     proxies: u64,
+}
+
+#[derive(Serialize)]
+struct Sum {
+    count: u64,
+    per_second: Rate,
 }
 
 #[derive(Serialize)]
@@ -84,6 +96,10 @@ impl Row {
                 by: by.collect(),
             }
         };
+        let sum = |count| Sum {
+            count,
+            per_second: Rate::of(count, covered_ms),
+        };
         Self {
             limit: limit.to_string(),
             allowed: counted(Outcome::Allowed),
@@ -91,6 +107,9 @@ impl Row {
             would_deny: counted(Outcome::WouldDeny),
             degraded: counted(Outcome::Degraded),
             delayed: activity.delayed,
+            costs: sum(activity.settled_units),
+            slots: sum(activity.slots_taken),
+            penalties: activity.penalties,
             proxies,
         }
     }
@@ -123,6 +142,10 @@ impl View for Report {
             "WOULD DENY",
             "DEGRADED",
             "DELAYED",
+            "COST",
+            "PER S",
+            "SLOTS",
+            "PENALTIES",
             "PROXIES",
             "DENIED BY",
         ];
@@ -140,6 +163,13 @@ impl View for Report {
                 some(row.would_deny.count),
                 some(row.degraded.count),
                 some(row.delayed),
+                some(row.costs.count),
+                match row.costs.count {
+                    0 => String::new(),
+                    _ => row.costs.per_second.text(),
+                },
+                some(row.slots.count),
+                some(row.penalties),
                 row.proxies.to_string(),
                 by(&row.denied),
             ];

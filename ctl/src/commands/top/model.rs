@@ -9,6 +9,7 @@ use store::{ActivitySummary, BucketActivity, LimitActivity};
 
 use crate::{
     activity::{Rate, Span, bucket_text, request_text},
+    bucket::Values,
     error::Error,
 };
 
@@ -50,6 +51,8 @@ pub(super) enum Mode {
     Typing,
     /// Any key closes the help.
     Help,
+    /// One bucket is open; Esc closes it.
+    Open,
 }
 
 /// What a key does.
@@ -58,6 +61,8 @@ pub(super) enum Action {
     Stay,
     /// Poll again at once.
     Look,
+    /// Look at the selected bucket.
+    Open,
     Quit,
     Interrupt,
 }
@@ -75,6 +80,10 @@ pub(super) struct Model {
     pub(super) list: List,
     /// The first bucket shown.
     pub(super) offset: usize,
+    /// The bucket that Enter opens.
+    pub(super) selected: usize,
+    /// The bucket that is open, and its state as text, once that was read.
+    pub(super) opened: Option<(Bucket, Option<String>)>,
     /// Buckets that fit, as of the last drawing.
     pub(super) fits: usize,
     /// The same of limits.
@@ -95,12 +104,22 @@ pub(super) struct LimitRow {
     pub(super) denied: Rate,
     /// Requests over limits that deny nothing.
     pub(super) over: Rate,
+    /// Units that responses cost.
+    pub(super) costs: Rate,
+    /// Slots that requests took.
+    pub(super) slots: Rate,
+    /// Penalties that began.
+    pub(super) penalties: u64,
     pub(super) proxies: u64,
 }
+
+/// A limit, and the values of its `per`.
+pub(super) type Bucket = (Name, Values);
 
 /// One bucket as it is shown.
 #[derive(Debug)]
 pub(super) struct BucketRow {
+    pub(super) key: Bucket,
     pub(super) limit: String,
     pub(super) bucket: String,
     pub(super) requests: Rate,
@@ -121,6 +140,8 @@ impl Model {
             paused: false,
             list: List::Buckets,
             offset: 0,
+            selected: 0,
+            opened: None,
             fits: 0,
             limits_offset: 0,
             limits_fit: 0,
@@ -155,6 +176,13 @@ impl Model {
             self.mode = Mode::Watching;
             return Action::Stay;
         }
+        if self.mode == Mode::Open {
+            if matches!(key.code, KeyCode::Esc | KeyCode::Enter | KeyCode::Char('q')) {
+                self.mode = Mode::Watching;
+                self.opened = None;
+            }
+            return Action::Stay;
+        }
         match key.code {
             KeyCode::Char('q') => return Action::Quit,
             KeyCode::Char('d') => self.sort = Sort::Denied,
@@ -175,6 +203,7 @@ impl Model {
             KeyCode::PageUp => self.scroll(self.page(), false),
             KeyCode::Home => self.scroll(usize::MAX, false),
             KeyCode::End => self.scroll(usize::MAX, true),
+            KeyCode::Enter => return self.open(),
             KeyCode::Tab => {
                 self.list = match self.moved() {
                     List::Limits => List::Buckets,
@@ -186,13 +215,33 @@ impl Model {
         Action::Stay
     }
 
+    fn open(&mut self) -> Action {
+        let rows = self.buckets();
+        let row = rows.into_iter().nth(self.selected);
+        let Some(row) = row.filter(|_| self.moved() == List::Buckets) else {
+            return Action::Stay;
+        };
+        self.mode = Mode::Open;
+        self.opened = Some((row.key, None));
+        Action::Open
+    }
+
+    /// Takes over the state of the bucket that is open, unless another one is.
+    pub(super) fn show_opened(&mut self, of: &Bucket, read: Result<String, Error>) {
+        if let Some((bucket, text)) = &mut self.opened
+            && bucket == of
+        {
+            *text = Some(read.unwrap_or_else(|error| error.to_string()));
+        }
+    }
+
     fn look_back(&mut self, span: Span) -> Action {
         self.span = span;
         Action::Look
     }
 
     fn type_in(&mut self, key: KeyCode) {
-        (self.offset, self.limits_offset) = (0, 0);
+        (self.offset, self.selected, self.limits_offset) = (0, 0, 0);
         match key {
             KeyCode::Enter => self.mode = Mode::Watching,
             KeyCode::Esc => {
@@ -224,20 +273,31 @@ impl Model {
     }
 
     fn scroll(&mut self, by: usize, down: bool) {
-        let (count, fit, offset) = match self.moved() {
-            List::Limits => (
-                self.limits().len(),
-                self.limits_fit,
-                &mut self.limits_offset,
-            ),
-            List::Buckets => (self.buckets().len(), self.fits, &mut self.offset),
+        let moved = |at: usize, last: usize| {
+            if down {
+                at.saturating_add(by).min(last)
+            } else {
+                at.saturating_sub(by)
+            }
         };
-        *offset = if down {
-            let last = count.saturating_sub(fit);
-            offset.saturating_add(by).min(last)
-        } else {
-            offset.saturating_sub(by)
-        };
+        match self.moved() {
+            List::Limits => {
+                let last = self.limits().len().saturating_sub(self.limits_fit);
+                self.limits_offset = moved(self.limits_offset, last);
+            }
+            List::Buckets => {
+                self.selected = moved(self.selected, self.buckets().len().saturating_sub(1));
+                self.keep_selected_in_sight(self.buckets().len());
+            }
+        }
+    }
+
+    /// Scrolls the buckets so that the selected one is shown.
+    pub(super) fn keep_selected_in_sight(&mut self, rows: usize) {
+        self.selected = self.selected.min(rows.saturating_sub(1));
+        let first = (self.selected + 1).saturating_sub(self.fits.max(1));
+        self.offset = self.offset.clamp(first, self.selected.max(first));
+        self.offset = self.offset.min(rows.saturating_sub(self.fits));
     }
 
     /// The limits, in order.
@@ -256,6 +316,9 @@ impl Model {
                 allowed: rate(Outcome::Allowed),
                 denied: rate(Outcome::Denied),
                 over: Rate::of(over, covered_ms),
+                costs: Rate::of(activity.settled_units, covered_ms),
+                slots: Rate::of(activity.slots_taken, covered_ms),
+                penalties: activity.penalties,
                 proxies: data.sharing.get(name).copied().unwrap_or(0),
             }
         };
@@ -279,7 +342,12 @@ impl Model {
             return Vec::new();
         };
         let covered_ms = data.observed.covered_ms;
+        let values = |found: &BucketActivity| {
+            let values = found.bucket.iter().map(|(_, value)| value.clone());
+            values.collect()
+        };
         let row = |found: &BucketActivity| BucketRow {
+            key: (found.limit.clone(), values(found)),
             limit: found.limit.to_string(),
             bucket: bucket_text(found),
             requests: Rate::of(found.requests, covered_ms),

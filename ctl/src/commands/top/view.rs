@@ -8,18 +8,19 @@ use ratatui::{
     widgets::{Cell, Clear, Paragraph, Row, Table},
 };
 
-use super::model::{Mode, Model, Sort};
+use super::model::{LimitRow, List, Mode, Model, Sort};
 use crate::{activity::Rate, render::counted};
 
 /// The limits get at least 1/3 of the lines if there are more buckets than fit: buckets are what
 /// people look at.
 const LIMITS_SHARE: u16 = 3;
 
-const HELP: [&str; 12] = [
+const HELP: [&str; 13] = [
     "d r n     sort by denied, requests or name",
     "/         filter limits and buckets; Enter keeps, Esc clears it",
     "1 2       over the last 10 s, or the last minute",
     "arrows    move through the buckets; PgUp, PgDn, Home, End as well",
+    "Enter     open the selected bucket, as `rlctl inspect` shows it; Esc closes it",
     "Tab       move through the limits instead, and back",
     "p         pause, and go on",
     "q         quit",
@@ -51,8 +52,15 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &mut Model) {
     draw_limits(frame, model, limits);
     draw_buckets(frame, model, buckets);
     frame.render_widget(keys_line(model), keys);
-    if model.mode == Mode::Help {
-        draw_help(frame);
+    match (model.mode, &model.opened) {
+        (Mode::Help, _) => draw_over(frame, HELP.map(Line::raw).to_vec()),
+        (Mode::Open, Some((_, text))) => {
+            let text = text.as_deref().unwrap_or("asking");
+            let lines = text.lines().map(|line| Line::raw(line.to_owned()));
+            let more = [Line::raw(""), Line::raw("Esc closes this.")];
+            draw_over(frame, lines.chain(more).collect());
+        }
+        _ => {}
     }
 }
 
@@ -131,7 +139,7 @@ fn header(model: &Model, column: &Column) -> Cell<'static> {
     } else {
         title.clone()
     };
-    let right = text.contains("/S") || text == "PROXIES";
+    let right = text.contains("/S") || ["PROXIES", "PENALTIES"].contains(&text.as_str());
     let line = Line::styled(text, bold());
     Cell::from(if right { line.right_aligned() } else { line })
 }
@@ -155,18 +163,30 @@ fn draw_limits(frame: &mut Frame<'_>, model: &mut Model, area: Rect) {
             number(row.allowed),
             number(row.denied).style(style),
             number(row.over),
+            number(row.costs),
+            number(row.slots),
+            Cell::from(Line::raw(row.penalties.to_string()).right_aligned()),
             Cell::from(Line::raw(row.proxies.to_string()).right_aligned()),
         ]
     });
+    // Most domains have no such limits.
+    let has = |of: &dyn Fn(&LimitRow) -> bool| rows.iter().any(of);
+    let if_any = |any: bool, order: usize| if any { order } else { NEVER };
+    let costs = if_any(has(&|row| row.costs > Rate::default()), 4);
+    let slots = if_any(has(&|row| row.slots > Rate::default()), 5);
+    let penalties = if_any(has(&|row| row.penalties > 0), 6);
     let limit = part_of("LIMIT", rows.len(), model.limits_fit, model.limits_offset);
     let columns = [
         Column::new(limit, Some(Sort::Name), 0, Constraint::Min(12)),
         Column::new("ALLOWED/S", Some(Sort::Requests), 2, Constraint::Length(10)),
         Column::new("DENIED/S", Some(Sort::Denied), 1, Constraint::Length(10)),
         Column::new("OVER/S", None, 3, Constraint::Length(8)),
-        Column::new("PROXIES", None, 4, Constraint::Length(8)),
+        Column::new("COST/S", None, costs, Constraint::Length(9)),
+        Column::new("SLOTS/S", None, slots, Constraint::Length(8)),
+        Column::new("PENALTIES", None, penalties, Constraint::Length(9)),
+        Column::new("PROXIES", None, 7, Constraint::Length(8)),
     ];
-    table(frame, model, area, &columns, shown);
+    table(frame, model, area, &columns, shown, None);
 }
 
 /// `LIMIT 10-18 of 40`, where not all are shown.
@@ -207,6 +227,9 @@ impl Column {
     }
 }
 
+/// The order of a column that is not shown.
+const NEVER: usize = usize::MAX;
+
 /// The least width of each part of a column that takes the rest.
 const FILLED_MIN: u16 = 5;
 
@@ -217,11 +240,14 @@ fn table<'a>(
     area: Rect,
     columns: &[Column],
     rows: impl Iterator<Item = Vec<Cell<'a>>>,
+    selected: Option<usize>,
 ) {
     let mut by_order: Vec<usize> = (0..columns.len()).collect();
     by_order.sort_by_key(|at| columns.get(*at).map(|column| column.order));
     let mut room = area.width.saturating_add(1);
-    let fitting = by_order.into_iter().take_while(|at| {
+    let order = |at: &usize| columns.get(*at).map_or(NEVER, |column| column.order);
+    let wanted = by_order.into_iter().filter(|at| order(at) != NEVER);
+    let fitting = wanted.take_while(|at| {
         let least = columns.get(*at).map_or(0, Column::least);
         let fits = least <= room;
         room = room.saturating_sub(least);
@@ -234,9 +260,14 @@ fn table<'a>(
     }
     shown.sort_unstable();
     let kept = |at: &usize| shown.contains(at);
-    let rows = rows.map(|cells| {
+    let rows = rows.enumerate().map(|(n, cells)| {
         let cells = cells.into_iter().enumerate();
-        Row::new(cells.filter(|(at, _)| kept(at)).map(|(_, cell)| cell))
+        let row = Row::new(cells.filter(|(at, _)| kept(at)).map(|(_, cell)| cell));
+        if selected == Some(n) {
+            row.style(Style::new().add_modifier(Modifier::REVERSED))
+        } else {
+            row
+        }
     });
     let columns: Vec<&Column> = shown.iter().filter_map(|at| columns.get(*at)).collect();
     let widths = columns.iter().map(|column| column.width);
@@ -247,7 +278,7 @@ fn table<'a>(
 fn draw_buckets(frame: &mut Frame<'_>, model: &mut Model, area: Rect) {
     model.fits = usize::from(area.height.saturating_sub(1));
     let rows = model.buckets();
-    model.offset = model.offset.min(rows.len().saturating_sub(model.fits));
+    model.keep_selected_in_sight(rows.len());
     if rows.is_empty() {
         let why = match (&model.data, model.filter.is_empty()) {
             (None, _) => "",
@@ -282,28 +313,31 @@ fn draw_buckets(frame: &mut Frame<'_>, model: &mut Model, area: Rect) {
         Column::new("BY", None, 4, Constraint::Length(10)),
         Column::new("LAST REQUEST DENIED", None, 5, Constraint::Fill(4)),
     ];
-    table(frame, model, area, &columns, shown);
+    let selected = model.selected.checked_sub(model.offset);
+    let selected = selected.filter(|_| model.moved() == List::Buckets);
+    table(frame, model, area, &columns, shown, selected);
 }
 
 fn keys_line(model: &Model) -> Line<'static> {
     let text = if model.mode == Mode::Typing {
         "type to filter; Enter keeps, Esc clears"
     } else {
-        "q quit  ? help  d r n sort  / filter  1 2 time  p pause  Tab limits"
+        "q quit  ? help  Enter open  d r n sort  / filter  1 2 time  p pause  Tab limits"
     };
     Line::styled(text, Style::new().add_modifier(Modifier::DIM))
 }
 
-fn draw_help(frame: &mut Frame<'_>) {
+/// Draws lines over the lists.
+fn draw_over(frame: &mut Frame<'_>, text: Vec<Line<'_>>) {
     let area = frame.area();
-    let lines = u16::try_from(HELP.len()).unwrap_or(u16::MAX);
+    let lines = u16::try_from(text.len()).unwrap_or(u16::MAX);
     let area = Rect {
         y: area.y.saturating_add(2).min(area.bottom()),
         height: lines.min(area.height.saturating_sub(2)),
         ..area
     };
     frame.render_widget(Clear, area);
-    frame.render_widget(Paragraph::new(HELP.map(Line::raw).to_vec()), area);
+    frame.render_widget(Paragraph::new(text), area);
 }
 
 #[cfg(test)]

@@ -178,7 +178,18 @@ fn many_buckets_are_scrolled_through_to_the_last() {
     assert!(shown(&mut model).contains("user=u00"));
     press(&mut model, "↓↓");
     let text = shown(&mut model);
-    assert!(!text.contains("user=u01") && text.contains("user=u02"));
+    assert!(
+        text.contains("user=u00"),
+        "it scrolls no further than it has to"
+    );
+    assert_eq!(model.buckets()[model.selected].bucket, "user=u02");
+    press(&mut model, " ");
+    let text = shown(&mut model);
+    let selected = model.buckets()[model.selected].bucket.clone();
+    assert!(
+        !text.contains("user=u00") && text.contains(&selected),
+        "{text}"
+    );
     for _ in 0..50 {
         press(&mut model, " ");
         shown(&mut model);
@@ -186,6 +197,58 @@ fn many_buckets_are_scrolled_through_to_the_last() {
     let text = shown(&mut model);
     assert!(text.contains("user=u99"), "{text}");
     assert_eq!(text.matches("user=").count(), model.fits);
+}
+
+#[test]
+fn costs_slots_and_penalties_have_columns_where_there_are_any() {
+    let mut model = model();
+    let wide = |model: &mut Model| screen(model, 120, 20).backend().to_string();
+    assert!(!wide(&mut model).contains("COST/S"));
+    let mut data = data(Vec::new());
+    let tokens = LimitActivity {
+        settled_units: 50_000,
+        slots_taken: 30,
+        penalties: 2,
+        ..LimitActivity::default()
+    };
+    let covered_s = data.observed.covered_ms / 1000;
+    data.observed.activity.limits.insert(name("trial"), tokens);
+    model.show(Ok(data));
+    let text = wide(&mut model);
+    let row = text.lines().find(|line| line.contains("trial")).unwrap();
+    for (title, value) in [
+        ("COST/S", Rate::of(50_000, covered_s * 1000).text()),
+        ("SLOTS/S", Rate::of(30, covered_s * 1000).text()),
+        ("PENALTIES", "2".to_owned()),
+    ] {
+        assert!(
+            text.contains(title) && row.contains(&value),
+            "{title} {value}\n{text}"
+        );
+    }
+}
+
+#[test]
+fn enter_opens_the_selected_bucket_and_esc_closes_it() {
+    let mut model = model();
+    assert_eq!(press(&mut model, "↓"), Action::Stay);
+    assert_eq!(press(&mut model, "\n"), Action::Open);
+    assert!(shown(&mut model).contains("asking"));
+    let of = model.opened.clone().unwrap().0;
+    assert_eq!(of.0.as_str(), "per-user");
+    assert_eq!(of.1, [Some(b"b\x1b[2Job".to_vec())]);
+    // What was asked for another bucket is not shown.
+    model.show_opened(&(name("trial"), Vec::new()), Ok("of another".to_owned()));
+    assert!(shown(&mut model).contains("asking"));
+    model.show_opened(&of, Ok("5 of 10 left".to_owned()));
+    assert!(shown(&mut model).contains("5 of 10 left"));
+    assert_eq!(press(&mut model, "d"), Action::Stay);
+    assert!(shown(&mut model).contains("5 of 10 left"));
+    press(&mut model, "\u{1b}");
+    assert!(!shown(&mut model).contains("5 of 10 left"));
+    // Without a bucket there is nothing to open.
+    let mut model = with_limits(3, Vec::new());
+    assert_eq!(press(&mut model, "\n"), Action::Stay);
 }
 
 #[test]
