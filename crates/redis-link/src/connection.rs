@@ -24,7 +24,7 @@ use std::{
     time::Duration,
 };
 
-use redis::aio::MultiplexedConnection;
+use redis::{RedisError, aio::MultiplexedConnection};
 use tokio::{
     sync::{Notify, watch},
     time::{Instant, timeout_at},
@@ -33,6 +33,7 @@ use tokio::{
 use self::refusals::Refusing;
 use crate::{
     Error, Lane, Settings,
+    bounded::Fault,
     reply::{self, Reply},
     route::Route,
     task::AbortOnDrop,
@@ -45,6 +46,17 @@ pub(crate) const PROVEN: Duration = Duration::from_secs(1);
 struct Session {
     number: u64,
     connection: MultiplexedConnection,
+    fault: Fault,
+}
+
+impl Session {
+    /// The failure of the connection while an answer was awaited.
+    fn broken(&self, error: &RedisError) -> Error {
+        match self.fault.get() {
+            Some(fault) => Error::Broken(fault.clone()),
+            None => reply::transport(error),
+        }
+    }
 }
 
 enum Status {
@@ -143,7 +155,7 @@ impl Connection {
                 self.shared.track_refusals(&session, &replies);
                 Ok(replies)
             }
-            Ok(Err(error)) => Err(reply::transport(&error)),
+            Ok(Err(error)) => Err(session.broken(&error)),
             Err(_) => {
                 let error = Error::Timeout(deadline.limit);
                 self.shared.suspect(&session, error.clone());

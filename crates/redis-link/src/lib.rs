@@ -6,6 +6,7 @@
 //! not run: after a redirect, or if the server does not have its script. The crate is independent
 //! of the purpose of the commands.
 
+mod bounded;
 mod cluster;
 mod connection;
 mod dial;

@@ -12,7 +12,12 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::{dial::Dialled, task::AbortOnDrop, url::Host};
+use crate::{
+    bounded::{Bounded, MESSAGE_MAX},
+    dial::Dialled,
+    task::AbortOnDrop,
+    url::Host,
+};
 
 /// Pause between attempts to subscribe: callers poll as well, so a message only saves time.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -82,7 +87,8 @@ impl Subscriber {
     async fn listen(&self) -> Result<(), String> {
         let subscribe = async {
             let dialled = self.publisher.dial().await.map_err(|e| e.to_string())?;
-            let mut connection = redis::aio::PubSub::new(&dialled.login, dialled.stream)
+            let stream = Bounded::new(dialled.stream, MESSAGE_MAX);
+            let mut connection = redis::aio::PubSub::new(&dialled.login, stream)
                 .await
                 .map_err(|e| e.to_string())?;
             let subscribed = connection.subscribe(&self.channel).await;

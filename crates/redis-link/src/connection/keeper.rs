@@ -8,6 +8,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use super::{PROVEN, Session, Shared, Status, WhenLost, refusals};
 use crate::{
     Error, Lane, Script,
+    bounded::{self, Bounded, Fault},
     outage_log::OutageLog,
     reply,
     task::{AbortOnDrop, jittered},
@@ -33,6 +34,7 @@ type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
 struct Connected {
     connection: MultiplexedConnection,
     driver: Driver,
+    fault: Fault,
 }
 
 /// Why a connection is not used any more.
@@ -115,6 +117,14 @@ impl Shared {
 
     async fn open(&self, place: Option<&Host>) -> Result<Connected, Error> {
         let stream = self.route.dial(place).await.map_err(unreachable)?;
+        let stream = Bounded::new(
+            stream,
+            match self.lane {
+                Lane::Data => bounded::CHECK_MAX,
+                Lane::Control => bounded::RECORD_MAX,
+            },
+        );
+        let fault = stream.fault();
         let config = AsyncConnectionConfig::new()
             .set_response_timeout(None)
             .set_connection_timeout(None)
@@ -131,7 +141,11 @@ impl Shared {
                 return Err(Error::Unreachable("closed at once".to_owned()));
             }
         }
-        Ok(Connected { connection, driver })
+        Ok(Connected {
+            connection,
+            driver,
+            fault,
+        })
     }
 
     /// Makes sure that the server replies, and has the scripts: the first call has no time to load
@@ -171,11 +185,14 @@ impl Shared {
     /// Lets callers use a connection until it is lost, or there is a better one.
     async fn serve(&self, number: u64, connected: Connected, place: Option<&Host>) -> End {
         let mut driver = AbortOnDrop::new(tokio::spawn(connected.driver));
-        let connection = connected.connection;
-        let session = Session { number, connection };
+        let session = Session {
+            number,
+            connection: connected.connection,
+            fault: connected.fault,
+        };
         self.status.send_replace(Status::Up(session.clone()));
         let end = tokio::select! {
-            why = self.monitor(&mut driver) => End::Lost(why),
+            why = self.monitor(&mut driver, &session.fault) => End::Lost(why),
             () = self.route.moved(place) => {
                 self.refusing.send_replace(None);
                 End::Left
@@ -207,7 +224,7 @@ impl Shared {
     }
 
     /// Returns when the connection is lost, and why.
-    async fn monitor(&self, driver: &mut AbortOnDrop) -> Error {
+    async fn monitor(&self, driver: &mut AbortOnDrop, fault: &Fault) -> Error {
         let mut status = self.status.subscribe();
         let mut refusing = self.refusing.subscribe();
         loop {
@@ -220,7 +237,8 @@ impl Shared {
             let suspected = status.wait_for(|s| !matches!(s, Status::Up(_)));
             tokio::select! {
                 () = driver.ended() => {
-                    return Error::Broken("closed by the server".to_owned());
+                    let why = fault.get().cloned();
+                    return Error::Broken(why.unwrap_or_else(|| "closed by the server".to_owned()));
                 }
                 _ = refusing.changed(), if !refuses => continue,
                 _ = timeout(pause, suspected) => {}
@@ -254,7 +272,7 @@ impl Shared {
         }
         let limit = self.settings.probe_timeout;
         match timeout(limit, session.connection.send_packed_command(&command)).await {
-            Ok(answer) => answer.map_err(|error| reply::transport(&error)),
+            Ok(answer) => answer.map_err(|error| session.broken(&error)),
             Err(_) => Err(Error::Timeout(limit)),
         }
     }

@@ -3,7 +3,15 @@
 use redis::{AsyncConnectionConfig, Pipeline, Value, aio::MultiplexedConnection};
 
 use super::quorum::Claim;
-use crate::{Error, dial::Dialer, reply, task::AbortOnDrop, url::Host, value};
+use crate::{
+    Error,
+    bounded::{Bounded, MESSAGE_MAX},
+    dial::Dialer,
+    reply,
+    task::AbortOnDrop,
+    url::Host,
+    value,
+};
 
 /// A connection to a sentinel.
 pub(super) struct Connection {
@@ -15,6 +23,7 @@ pub(super) struct Connection {
 impl Connection {
     pub(super) async fn open(dialer: &Dialer) -> Result<Self, String> {
         let dialled = dialer.dial().await.map_err(|e| e.to_string())?;
+        let dialled = Bounded::new(dialled, MESSAGE_MAX);
         let config = AsyncConnectionConfig::new()
             .set_response_timeout(None)
             .set_connection_timeout(None);

@@ -2,8 +2,8 @@
 
 use std::{
     sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -19,7 +19,7 @@ use tokio::{
 
 use crate::{
     given::{TEN_A_DAY, check, policy, publish, read, request, write},
-    servers::{Server, until},
+    servers::{Server, patient, until},
 };
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -172,6 +172,87 @@ async fn a_slow_server_charges_only_what_was_sent_and_each_once() -> Result<()> 
         let (answer, _) = until("recovery", PATIENCE, answers).await?;
         let charged = before - answer.limits[0].remaining;
         assert!((1..=late + 1).contains(&charged), "{charged} of {late}");
+    }
+    Ok(())
+}
+
+/// Passes bytes on to a server. While `flood` is some bytes, its next answer begins with them, and zeros follow for as
+/// long as the client reads; `written` counts them.
+async fn flooding(
+    port: u16,
+    flood: Arc<Mutex<Option<&'static str>>>,
+    written: Arc<AtomicU64>,
+) -> Result<u16> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let own = listener.local_addr()?.port();
+    tokio::spawn(async move {
+        while let Ok((client, _)) = listener.accept().await {
+            let (flood, written) = (Arc::clone(&flood), Arc::clone(&written));
+            tokio::spawn(async move {
+                let server = TcpStream::connect(("127.0.0.1", port)).await?;
+                let (mut from_client, mut to_client) = client.into_split();
+                let (mut from_server, mut to_server) = server.into_split();
+                tokio::spawn(
+                    async move { tokio::io::copy(&mut from_client, &mut to_server).await },
+                );
+                let mut bytes = [0; 4096];
+                loop {
+                    let read = from_server.read(&mut bytes).await?;
+                    if read == 0 {
+                        return std::io::Result::Ok(());
+                    }
+                    let start = *flood.lock().expect("no panic");
+                    let Some(start) = start else {
+                        to_client.write_all(&bytes[..read]).await?;
+                        continue;
+                    };
+                    to_client.write_all(start.as_bytes()).await?;
+                    let items = if start.starts_with('*') {
+                        ":0\r\n"
+                    } else {
+                        "0000"
+                    };
+                    let more = items.repeat(16 * 1024);
+                    loop {
+                        to_client.write_all(more.as_bytes()).await?;
+                        written.fetch_add(more.len() as u64, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+    });
+    Ok(own)
+}
+
+/// An endless text, an endless line, and a list of a hundred million items.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
+async fn a_reply_without_an_end_closes_the_connection() -> Result<()> {
+    const MIB: u64 = 1 << 20;
+    let server = Server::start(Engine::Redis).await?;
+    let policy = publish(&server.store()?, &policy(TEN_A_DAY)).await?;
+    let (flood, written) = (Arc::default(), Arc::new(AtomicU64::new(0)));
+    let port = flooding(server.port(), Arc::clone(&flood), Arc::clone(&written)).await?;
+    let store = open(&format!("redis://127.0.0.1:{port}").parse()?, patient())?;
+    let alice = request(&[("user", "alice")]);
+    let answers = async || check(&store, &policy, &alice).await.ok();
+    until("a first answer", PATIENCE, answers).await?;
+    for start in ["$2000000000\r\n", "+", "*100000000\r\n"] {
+        let before = written.load(Ordering::Relaxed);
+        *flood.lock().expect("no panic") = Some(start);
+        let failed = match check(&store, &policy, &alice).await {
+            Err(CheckError::Store(StoreError::Broken(why))) => why,
+            other => panic!("{start:?}: {other:?}"),
+        };
+        assert!(
+            failed.contains("a reply of more than 4 MiB"),
+            "{start:?}: {failed}"
+        );
+        *flood.lock().expect("no panic") = None;
+        until("an answer again", PATIENCE, answers).await?;
+        let sent = written.load(Ordering::Relaxed) - before;
+        // What the sockets hold is beyond the bound.
+        assert!(sent < 24 * MIB, "{start:?}: {sent} bytes were read");
     }
     Ok(())
 }
