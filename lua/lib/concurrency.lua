@@ -17,10 +17,24 @@ local function above_now()
   return string.format('(' .. WHOLE, now)
 end
 
+-- The longest ttl of a slot, ms.
+local TTL_MAX = 86400000
+
+-- A slot's expiry by its score; a damaged one is at most the longest ttl from now.
+local function expiry_by(score)
+  return math.min(math.ceil(score + 0), now + TTL_MAX)
+end
+
+-- A slot's ttl by its name; 0 if that is damaged.
+local function ttl_by(name)
+  local ttl = string.match(name, '^%d+:%d+:(%d+)$')
+  return ttl and math.min(ttl + 0, TTL_MAX) or 0
+end
+
 -- The expiry of a slot that has not expired.
 local function expiry_of(s, name)
-  local expiry = redis.call('ZSCORE', s.key, name)
-  expiry = expiry and expiry + 0
+  local score = redis.call('ZSCORE', s.key, name)
+  local expiry = score and expiry_by(score)
   return expiry and expiry > now and expiry or nil
 end
 
@@ -29,8 +43,8 @@ local function find_cut(s)
   s.list, s.cut = {}, {}
   local live = redis.call('ZRANGEBYSCORE', s.key, above_now(), '+inf', 'WITHSCORES')
   for i = 1, #live, 2 do
-    local latest = now + string.match(live[i], ':(%d+)$')
-    local slot = { math.min(live[i + 1] + 0, latest), live[i] }
+    local latest = now + ttl_by(live[i])
+    local slot = { math.min(expiry_by(live[i + 1]), latest), live[i] }
     s.list[#s.list + 1] = slot
     if live[i + 1] + 0 > latest then
       s.cut[#s.cut + 1] = slot
@@ -61,7 +75,7 @@ local function load(s)
       at = -1 - marks[i + 1]
     end
   end
-  if not generation or not at or not sound(generation + at, 1) then
+  if not generation or not at or not sound(generation + at, 1) or (generation + at) % 1 > 0 then
     return redis.call('ZCARD', s.key) > 0 and CORRUPT or nil
   end
   s.seen = generation
@@ -78,10 +92,10 @@ local function expiry(s, nth)
     local slot = s.list[nth < 0 and #s.list + 1 + nth or nth]
     return slot and slot[1]
   elseif nth < 0 then
-    return redis.call('ZRANGE', s.key, nth, nth, 'WITHSCORES')[2] + 0
+    return expiry_by(redis.call('ZRANGE', s.key, nth, nth, 'WITHSCORES')[2])
   end
   local found = redis.call('ZRANGEBYSCORE', s.key, above_now(), '+inf', 'WITHSCORES', 'LIMIT', nth - 1, 1)
-  return found[2] and found[2] + 0
+  return found[2] and expiry_by(found[2])
 end
 
 local function room(s)
@@ -191,12 +205,12 @@ local function credit(s, units)
     s.list = {}
     local live = redis.call('ZRANGEBYSCORE', s.key, above_now(), '+inf', 'WITHSCORES')
     for i = 1, #live, 2 do
-      s.list[#s.list + 1] = { live[i + 1] + 0, live[i] }
+      s.list[#s.list + 1] = { expiry_by(live[i + 1]), live[i] }
     end
   end
   s.removed = {}
   for _, slot in ipairs(any and s.list or {}) do
-    if units > 0 and string.match(slot[2], '^(%d+)') % 2 ^ 20 == 0 then
+    if units > 0 and (string.match(slot[2], '^(%d+):%d+:%d+$') or 1) % 2 ^ 20 == 0 then
       s.removed[#s.removed + 1] = slot[2]
       s.used, units = s.used - 1, units - 1
     else

@@ -28,7 +28,7 @@ local function read_penalty(p, key)
   if type(text) == 'string' then
     since, count, till = string.match(text, '^(%d+):(%d+):(%d+)$')
   end
-  if since then
+  if since and sound(math.max(since, till) + count, 1) then
     -- A shortened penalty counts from its start. After a step back of the clock, none is longer than one
     -- that starts now; the times are stored as they are read then, or they would move along with the clock.
     p.changed = since + 0 > now

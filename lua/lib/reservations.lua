@@ -26,6 +26,25 @@ local function second_unit(l)
   return (l.kind == 7 or l.kind == 8) and l.y or 0
 end
 
+-- Whether a list holds whole numbers only, as far as they are exact.
+local function are_whole(list)
+  for i = 1, #list do
+    local number = list[i]
+    if not (number >= 0 and number < 2 ^ 53 and number % 1 == 0) then
+      return false
+    end
+  end
+  return true
+end
+
+-- The number, secret, units, time and state of a record; nil if there is none, or it is damaged.
+local function record_of(text)
+  local number, secret, units, at, settled = string.match(text or '', RECORD)
+  if number and sound(number + units + at, 1) and secret + 0 < 2 ^ 53 then
+    return number + 0, secret + 0, units + 0, at + 0, settled
+  end
+end
+
 -- Takes parts off the sums, from that at a position down.
 local function take_sums(c, position, parts)
   local sums = c.sums
@@ -51,7 +70,9 @@ local function parts_of(c, position)
   if not list then
     local text = call('HGET', c.key, string.format('c%.0f', chunk % CHUNK_FIELDS))
     list = text and #text == 8 * CHUNK and { struct.unpack(DOUBLES, text) } or {}
-    c.chunks[chunk], list[CHUNK + 1] = list, nil
+    list[CHUNK + 1] = nil
+    list = are_whole(list) and list or {}
+    c.chunks[chunk] = list
   end
   for i = 1, CHUNK do
     list[i] = list[i] or 0
@@ -75,7 +96,7 @@ local function read_reservations(l, key)
     call('DEL', key) -- of another type: not ours
   end
   local generation, kind, x, y, count, void = string.match(found[1] or '', HEAD)
-  if generation then
+  if generation and sound(generation + count + void, 1) then
     c.count, c.void = count + 0, void + 0
     local other = l.seen ~= 0 and l.seen ~= generation + 0
     if kind + 0 ~= l.kind or x + 0 ~= l.x or y + 0 ~= second_unit(l) or other or l.cut or l.shifted then
@@ -84,6 +105,9 @@ local function read_reservations(l, key)
       local doubles = #found[2] / 8
       c.sums = { struct.unpack('<' .. string.rep('d', doubles), found[2]) }
       c.sums[doubles + 1] = nil -- the position after them
+      if not are_whole(c.sums) then
+        c.sums, doubles = {}, 0
+      end
       for i = 2, doubles, 2 do
         c.owed = c.owed + c.sums[i]
       end
@@ -175,11 +199,11 @@ local function settle_costs(l)
     local number, secret, reserved, units = c.settle[i], c.settle[i + 1], c.settle[i + 2], c.settle[i + 3]
     local field = string.format('%.0f', (number - 1) % RECORDS)
     local text, excess = c.records[field] or call('HGET', c.key, field), math.max(0, units - reserved)
-    local known, named, held_units, at, settled = string.match(text or '', RECORD)
-    if known and known + 0 == number and named + 0 == secret then
+    local known, named, held_units, at, settled = record_of(text)
+    if known == number and named == secret then
       excess = 0
       if settled == '0' then
-        c.settled, held_units, at = true, held_units + 0, at + 0
+        c.settled = true
         c.records[field] = string.sub(text, 1, -2) .. '1'
         if units >= held_units then
           excess = units - held_units
@@ -259,8 +283,8 @@ end
 local function open_units(l)
   local open = 0
   for _, text in ipairs(call('HGETALL', l.costs.key)) do -- the names don't match
-    local number, _, units, at, settled = string.match(text, RECORD)
-    if settled == '0' and number + 0 > l.costs.void and now < at + SETTLE_WITHIN_MS then
+    local number, _, units, at, settled = record_of(text)
+    if settled == '0' and number > l.costs.void and now < at + SETTLE_WITHIN_MS then
       open = open + units
     end
   end

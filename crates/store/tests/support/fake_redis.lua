@@ -326,6 +326,9 @@ return {
   calls = function()
     return calls
   end,
+  type_of = function(key)
+    return keys[key] and keys[key].kind or 'none'
+  end,
   ttl = function(key)
     return keys[key] and keys[key].ttl or -2
   end,

@@ -94,6 +94,32 @@ impl LuaRedis {
         call.call(words).unwrap()
     }
 
+    /// Runs one command of bytes; its reply as a list, empty for nil.
+    pub fn bytes(&self, words: &[&[u8]]) -> Vec<Vec<u8>> {
+        let call: Function = self.fake.get("call").unwrap();
+        let words = words
+            .iter()
+            .map(|word| self.lua.create_string(word).unwrap());
+        let reply: mlua::Value = call.call(words.collect::<Variadic<_>>()).unwrap();
+        let text = |value: &mlua::Value| value.to_string().map(String::into_bytes);
+        match &reply {
+            mlua::Value::String(text) => vec![text.as_bytes().to_vec()],
+            mlua::Value::Table(items) => { items.sequence_values::<mlua::Value>() }
+                .map(|item| match item.unwrap() {
+                    mlua::Value::String(text) => text.as_bytes().to_vec(),
+                    other => text(&other).unwrap(),
+                })
+                .collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// The type of what a key holds, as the servers name it.
+    pub fn type_of(&self, key: &str) -> String {
+        let type_of: Function = self.fake.get("type_of").unwrap();
+        type_of.call(key).unwrap()
+    }
+
     /// How many writes there have been.
     pub fn writes(&self) -> u64 {
         self.count("writes")
