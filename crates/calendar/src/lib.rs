@@ -14,7 +14,7 @@ use jiff::{
     tz::{TimeZone, TimeZoneDatabase},
 };
 
-pub use names::{similar, zone};
+pub use names::{offset, similar, zone};
 
 static DATABASE: LazyLock<TimeZoneDatabase> = LazyLock::new(TimeZoneDatabase::bundled);
 

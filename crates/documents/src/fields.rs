@@ -213,7 +213,14 @@ impl<'n> Fields<'n> {
             let path = Path::Field(path, &entry.key);
             let problem = report.add(&path, entry.place, "unknown field");
             if entry.key == "<<" {
-                problem.push_hint("merge keys are not supported; an alias can stand for a value");
+                problem.push_hint(
+                    "merge keys are not supported: write the fields here as well; an alias (`rate: *r`) can \
+                     stand for a value",
+                );
+            } else if matches!(entry.key.as_str(), "shadow" | "shadow_mode" | "dry_run")
+                && known.contains(&"enforce")
+            {
+                problem.push_hint("a limit that only counts has `enforce: 0%`");
             } else if let Some(meant) = similar(&entry.key, known) {
                 problem.push_hint(format!("did you mean `{meant}`?"));
             } else {

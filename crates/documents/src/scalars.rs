@@ -13,6 +13,9 @@ pub trait Choice: Copy + PartialEq + 'static {
     /// The values as written.
     const CHOICES: &'static [(&'static str, Self)];
 
+    /// Words that other programs use, each with the one that is meant.
+    const MEANT: &'static [(&'static str, &'static str)] = &[];
+
     /// The value as written.
     fn word(self) -> &'static str {
         Self::CHOICES
@@ -58,7 +61,7 @@ impl<'n> Field<'n> {
     /// One of a fixed set of words.
     pub fn choice<T: Choice>(&self, report: &mut Report) -> Option<T> {
         let word_at = |at| T::CHOICES.get(at).map(|(word, _)| *word);
-        let at = self.word_of(word_at, report)?;
+        let at = self.word_of(word_at, T::MEANT, report)?;
         T::CHOICES.get(at).map(|(_, choice)| *choice)
     }
 
@@ -66,6 +69,7 @@ impl<'n> Field<'n> {
     fn word_of(
         &self,
         word_at: fn(usize) -> Option<&'static str>,
+        meant: &[(&str, &str)],
         report: &mut Report,
     ) -> Option<usize> {
         let words: Vec<&str> = (0..).map_while(word_at).collect();
@@ -74,7 +78,11 @@ impl<'n> Field<'n> {
             return Some(at);
         }
         let problem = self.expected(&format!("one of {}", words.join(", ")), report);
-        if let Some(meant) = similar(text, &words) {
+        let other = meant.iter().find(|(other, _)| *other == text);
+        if let Some(meant) = other
+            .map(|(_, word)| *word)
+            .or_else(|| similar(text, &words))
+        {
             problem.push_hint(format!("did you mean `{meant}`?"));
         }
         None
@@ -177,8 +185,11 @@ impl<'n> Field<'n> {
             return value;
         }
         let problem = self.expected(&what, report);
-        if within(text).is_some() {
-            problem.push_hint(format!("did you mean `{text}%`?"));
+        match text {
+            "true" => problem.push_hint(format!("did you mean `{most}%`?")),
+            "false" => problem.push_hint(format!("did you mean `{least}%`?")),
+            _ if within(text).is_some() => problem.push_hint(format!("did you mean `{text}%`?")),
+            _ => {}
         }
         None
     }

@@ -17,6 +17,11 @@ pub enum UnitError {
     /// Not of the form N/P.
     #[error("a rate is units per period, like 10/s, 100/1m, 5/1500ms or 10000/day")]
     Rate,
+    /// Of that form, with another word for a unit; what was meant.
+    #[error(
+        "did you mean `{0}`? a period is ms, s, m, h or d, a number of them, or day, week, month or year"
+    )]
+    RateUnit(String),
     /// A number without a unit, or with an unknown one.
     #[error("a duration is a whole number and one of ms, s, m, h, d: 250ms, 3s, 1m")]
     Duration,

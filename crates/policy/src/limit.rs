@@ -326,6 +326,13 @@ impl Choice for OnFailure {
         ("allow", Self::Allow),
         ("deny", Self::Deny),
     ];
+    const MEANT: &'static [(&'static str, &'static str)] = &[
+        ("open", "allow"),
+        ("fail_open", "allow"),
+        ("closed", "deny"),
+        ("close", "deny"),
+        ("fail_closed", "deny"),
+    ];
 }
 
 impl Choice for Scope {

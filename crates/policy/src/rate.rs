@@ -17,13 +17,24 @@ pub fn parse_rate(text: &str) -> Result<Rate, UnitError> {
         Some(ms) => ms,
         None => parse_duration(period).map_err(|error| match error {
             UnitError::Period => UnitError::Period,
-            _ => UnitError::Rate,
+            _ => other_word(units, period).map_or(UnitError::Rate, UnitError::RateUnit),
         })?,
     };
     if period_ms == 0 {
         return Err(UnitError::Period);
     }
     Ok(Rate::new(units, period_ms))
+}
+
+/// The rate that was meant by one with another program's word for a unit.
+fn other_word(units: u64, period: &str) -> Option<String> {
+    let unit = match period {
+        "sec" | "second" | "seconds" => "s",
+        "min" | "minute" | "minutes" => "m",
+        "hr" | "hour" | "hours" => "h",
+        _ => return None,
+    };
+    Some(format!("{units}/{unit}"))
 }
 
 /// A rate as people write it: `10/s`, `5/1500ms`, `10000/day`.
@@ -101,6 +112,15 @@ mod tests {
             assert_eq!(parse_rate(text), Err(UnitError::Rate), "{text}");
         }
         assert_eq!(parse_rate("1/0s"), Err(UnitError::Period));
+        for (text, meant) in [("10/min", "10/m"), ("10/hour", "10/h"), ("5/second", "5/s")] {
+            let error = parse_rate(text).unwrap_err();
+            assert_eq!(error, UnitError::RateUnit(meant.to_owned()));
+            assert!(
+                error
+                    .to_string()
+                    .starts_with(&format!("did you mean `{meant}`?"))
+            );
+        }
         assert_eq!(parse_rate("1/99999999999999999d"), Err(UnitError::Period));
     }
 }

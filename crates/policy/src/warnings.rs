@@ -216,6 +216,7 @@ fn of_matcher(matcher: &Matcher, words: &Words, around: &Surroundings<'_>, found
         found.warn(&format!("match.{key}"), format!("{what}, {effect}"), hint);
         return;
     }
+    excluded(matcher, words, found);
     for (n, pattern) in matcher.patterns.iter().enumerate() {
         if let Some(bytes) = pattern.longest_searched().filter(|bytes| *bytes < SHORT) {
             let message = format!(
@@ -236,6 +237,33 @@ fn of_matcher(matcher: &Matcher, words: &Words, around: &Surroundings<'_>, found
         };
         let message = format!("`{pattern}` {effect}: {}", never.why);
         found.warn(&format!("match.{key}[{n}]"), message, never.meant);
+    }
+}
+
+/// Warns if each value that the patterns name is excluded by another pattern beside it.
+fn excluded(matcher: &Matcher, words: &Words, found: &mut Found<'_>) {
+    let negated = || {
+        matcher
+            .patterns
+            .iter()
+            .filter(|pattern| pattern.is_negated())
+    };
+    let excluding = |pattern: &crate::Pattern| {
+        negated().find(|other| {
+            let same = other.as_str().strip_prefix('!') == Some(pattern.as_str());
+            same || pattern.exact().is_some_and(|value| other.finds(value))
+        })
+    };
+    let mut positive = matcher
+        .patterns
+        .iter()
+        .filter(|pattern| !pattern.is_negated());
+    let Some(first) = positive.next().and_then(excluding) else {
+        return;
+    };
+    if positive.all(|pattern| excluding(pattern).is_some()) {
+        let message = format!("`{first}` excludes what is beside it: this {}", words.never);
+        found.warn(&format!("match.{}", matcher.key), message, None);
     }
 }
 

@@ -103,7 +103,8 @@ fn read_numbers(take: &mut Take<'_, '_>, limit: &Field<'_>, over_limit: OverLimi
 }
 
 fn missing_rate(limit: &Field<'_>, report: &mut Report) -> Option<Rate> {
-    if limit.node.get("rate").is_none() {
+    // A merge key, which is reported, was to bring it.
+    if limit.node.get("rate").is_none() && limit.node.get("<<").is_none() {
         limit
             .report(report, "a limit needs a `rate`")
             .push_hint("units per period, like `rate: 10/s`");
@@ -139,6 +140,13 @@ pub(super) fn validate(
             "burst" if parameters.burst.take().is_some() => {}
             "max_delay" if parameters.max_delay_ms.take().is_some() => {}
             "align" if parameters.align.take().is_some() => {}
+            // The algorithm needs some: one divides every window.
+            "sub_windows"
+                if parameters.kind == Kind::SlidingWindowBuckets
+                    && parameters.sub_windows.is_some_and(|number| number != 1) =>
+            {
+                parameters.sub_windows = Some(1);
+            }
             "sub_windows" if parameters.sub_windows.take().is_some() => {}
             "strict" if parameters.strict.take().is_some() => {}
             "time_zone" if parameters.time_zone.take().is_some() => {}
@@ -192,6 +200,13 @@ pub(super) fn read_time_zone(take: &mut Take<'_, '_>) -> Option<&'static str> {
         if zone.is_none() {
             let message = format!("{} is not a time zone", documents::quoted(text));
             let problem = field.report(take.report, message);
+            if let Some((name, way)) = calendar::offset(text) {
+                problem.push_hint(format!(
+                    "did you mean `{name}`, which is {way} UTC? the sign in these names is the opposite of the \
+                     usual one; a place, like Europe/Berlin, has summer time"
+                ));
+                return zone;
+            }
             match calendar::similar(text).as_slice() {
                 [] => problem
                     .push_hint("a name of the IANA time zone database, like Europe/Berlin or UTC"),

@@ -39,13 +39,26 @@ pub(super) fn of_reserve(limit: &Limit, around: &Surroundings<'_>, found: &mut F
     found.warn("cost.reserve.from", message, Some(hint.to_owned()));
 }
 
-/// Warns if nothing bounds what a response costs whose cost cannot be read.
+/// Warns if nothing bounds what a response costs whose cost cannot be read, or if the bound is below
+/// what is reserved for each.
 pub(super) fn of_max(limit: &Limit, found: &mut Found<'_>) {
-    let price = limit.response_price();
-    let price = price.filter(|price| !price.has_max() && !price.has_status());
-    let why = match price.map(|price| price.if_absent) {
-        Some(IfAbsent::Estimate) => "whose body cannot be read (it is compressed, for instance)",
-        Some(IfAbsent::Max) => "that does not say its cost",
+    let Some(price) = limit.response_price() else {
+        return;
+    };
+    let (max, reserve) = (price.max, price.reserve.default);
+    if max < reserve {
+        let message = format!(
+            "no response costs more than {max}, and {reserve} are reserved for each: some is always given back"
+        );
+        let hint = "raise `max`, or lower `reserve`".to_owned();
+        return found.warn("cost.max", message, Some(hint));
+    }
+    let unbounded = !price.has_max() && !price.has_status();
+    let why = match price.if_absent {
+        IfAbsent::Estimate if unbounded => {
+            "whose body cannot be read (it is compressed, for instance)"
+        }
+        IfAbsent::Max if unbounded => "that does not say its cost",
         _ => return,
     };
     let message = format!("without `max`, a response {why} costs what a whole bucket holds");

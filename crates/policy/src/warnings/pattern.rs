@@ -99,6 +99,9 @@ impl Spelling<'_> {
 /// Why no request has a value of `key` that the pattern finds; `None` if one may.
 pub(super) fn never(key: &str, pattern: &Pattern) -> Option<Never> {
     let spelling = Spelling::of(pattern.as_str())?;
+    if let Some(never) = of_expression(&spelling) {
+        return Some(never);
+    }
     match key {
         "method" => of_method(&spelling),
         "path" => of_path(&spelling).or_else(|| not_normal(&spelling, pattern)),
@@ -106,6 +109,20 @@ pub(super) fn never(key: &str, pattern: &Pattern) -> Option<Never> {
         REMOTE_ADDRESS => of_address(&spelling),
         _ => None,
     }
+}
+
+/// A regular expression without its prefix.
+fn of_expression(spelling: &Spelling<'_>) -> Option<Never> {
+    let text = spelling.text.strip_prefix('^')?;
+    if spelling.prefix == "exact:" {
+        return None;
+    }
+    // An expression matches the whole value in any case.
+    let expression = text.strip_suffix('$').unwrap_or(text);
+    because(
+        "a pattern is a text, in which `*` is a wildcard, unless it begins with `re:`",
+        format!("did you mean `{}re:{expression}`?", spelling.negation),
+    )
 }
 
 fn of_method(spelling: &Spelling<'_>) -> Option<Never> {

@@ -132,6 +132,8 @@ fn a_pattern_that_matches_nothing_gets_a_suggestion() {
         ("path", "api/**", "/api/**"),
         ("path", "/api?x=1", "/api"),
         ("path", "/v?/orders", "/v*/orders"),
+        ("path", "^/api/.*$", "re:/api/.*"),
+        ("user", "!^bot-[0-9]+", "!re:bot-[0-9]+"),
         ("path", "*", "**"),
         ("path", "*.php", "**.php"),
         ("path", "exact:login", "exact:/login"),
@@ -662,4 +664,38 @@ fn a_cost_without_a_most_gets_a_warning() {
     ] {
         assert_eq!(of(harmless), [""; 0], "{harmless}");
     }
+}
+
+#[test]
+fn what_can_never_work_is_warned_about() {
+    let of = |limit: &str| {
+        let text = format!("domain: shop\nlimits:\n  - {{name: a, rate: 1000/m, {limit}}}\n");
+        let policy = Policy::from_yaml("", text.as_bytes()).unwrap();
+        let warnings = policy.warnings(&Surroundings::default());
+        let shown = warnings
+            .into_iter()
+            .map(|one| format!("{}: {}", one.path, one.message));
+        shown.collect::<Vec<_>>().join("\n")
+    };
+    for (patterns, by) in [
+        (r#"["/a", "!/a"]"#, "!/a"),
+        (r#"["/a/b", "/a/c", "!/a/**"]"#, "!/a/**"),
+        (r#"["/a/**", "!/a/**"]"#, "!/a/**"),
+    ] {
+        let expected = format!(
+            "limits[0].match.path: `{by}` excludes what is beside it: this matches no request"
+        );
+        assert_eq!(of(&format!("match: {{path: {patterns}}}")), expected);
+    }
+    for fine in [
+        r#"["/a", "/b", "!/a"]"#,
+        r#"["/a/**", "!/a/b"]"#,
+        r#"["!/a"]"#,
+        "/a",
+    ] {
+        assert_eq!(of(&format!("match: {{path: {fine}}}")), "", "{fine}");
+    }
+    let cost = |max| format!("cost: {{from: {{response_json: /n}}, reserve: 100, max: {max}}}");
+    assert!(of(&cost(99)).starts_with("limits[0].cost.max: no response costs more than 99"));
+    assert_eq!(of(&cost(100)), "");
 }
