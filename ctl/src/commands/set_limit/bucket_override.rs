@@ -134,9 +134,16 @@ fn absolute(until: &str, now_ms: u64) -> Result<String, Error> {
                 .hint("a time is like 2026-12-01T00:00Z, a while from now like 30m or 2h"),
         );
     };
+    if ms == 0 {
+        return Err(Error::usage(format!("--until: {until} is over at once"))
+            .hint("`rlctl delete-limit NAME --for …` ends an override now"));
+    }
     // Whole seconds read better, and a duration need not be exact to the millisecond.
-    let now_ms = now_ms / 1000 * 1000;
-    Ok(policy::format_timestamp(now_ms.saturating_add(ms)))
+    let until_ms = now_ms
+        .saturating_add(ms)
+        .div_ceil(1000)
+        .saturating_mul(1000);
+    Ok(policy::format_timestamp(until_ms))
 }
 
 /// The change of one bucket's override.
@@ -154,5 +161,31 @@ pub fn between(limit: &Limit, before: Option<&Override>, after: Option<&Override
         fields: Vec::new(),
         overrides,
         overrides_unrecorded: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::absolute;
+
+    #[test]
+    fn an_override_ends_in_the_future() {
+        let now_ms = 1_795_615_896_377;
+        for (until, end) in [
+            ("30m", "2026-11-25T14:41:37Z"),
+            ("1ms", "2026-11-25T14:11:37Z"),
+            ("2099-12-01T00:00Z", "2099-12-01T00:00Z"),
+        ] {
+            assert_eq!(absolute(until, now_ms).unwrap(), end, "{until}");
+        }
+        for (until, why) in [
+            ("0s", "0s is over at once"),
+            ("0ms", "0ms is over at once"),
+            ("2020-12-01T00:00Z", "2020-12-01T00:00Z has passed"),
+            ("soon", "neither a time nor a while"),
+        ] {
+            let error = absolute(until, now_ms).unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+        }
     }
 }
