@@ -51,6 +51,8 @@ pub(crate) struct Calls<T> {
     pub(crate) stream: CheckStream,
     pub(crate) turn: TurnBatching,
     pub(crate) retry_budget: RetryBudget,
+    /// Checks that are retried at the next tick.
+    pub(crate) later: Vec<T>,
     timeout_us: u64,
     durations_us: Vec<u64>,
 }
@@ -66,6 +68,7 @@ impl<T> Calls<T> {
             stream: CheckStream::new(limiter.stream),
             turn: TurnBatching::default(),
             retry_budget: RetryBudget::default(),
+            later: Vec::new(),
             timeout_us: timeout_ms.saturating_mul(1000),
             durations_us: Vec::new(),
         }
@@ -73,7 +76,7 @@ impl<T> Calls<T> {
 
     /// Whether no check waits or is in flight.
     pub(crate) fn is_idle(&self) -> bool {
-        self.batcher.is_empty() && self.registry.checks().is_empty()
+        self.batcher.is_empty() && self.later.is_empty() && self.registry.checks().is_empty()
     }
 
     /// Whether checks should leave now.
@@ -86,6 +89,11 @@ impl<T> Calls<T> {
     pub(crate) fn take_lost(&mut self, now: Now) -> Option<CheckCall<T>> {
         let lost_us = self.timeout_us.saturating_mul(2).saturating_add(1_000_000);
         self.registry.take_lost(now, lost_us)
+    }
+
+    /// How long a failed call may take so that its checks can be retried, in microseconds.
+    pub(crate) fn patience_us(&self) -> u64 {
+        self.timeout_us / 2
     }
 
     /// Records how long a call took.

@@ -10,7 +10,7 @@ mod fallback;
 
 use filter_config::Config;
 
-pub(crate) use breaker::{Breaker, CallResult, Gate};
+pub(crate) use breaker::{ANSWERED_LATELY_US, Breaker, CallResult, Gate};
 pub(crate) use charge_status::ChargeStatus;
 
 use crate::{
@@ -18,6 +18,7 @@ use crate::{
     log_line::log_line,
     metrics::Event,
     random::Random,
+    request::Attempts,
     time::Now,
     worker::{Level, Step, Worker},
 };
@@ -56,9 +57,28 @@ impl Worker {
             .breaker
             .report(host, now, gate, result, answering);
         self.counts.happened(match result {
-            CallResult::Answered => Event::CalloutAnswered,
-            CallResult::Failed => Event::CalloutFailed,
+            CallResult::Answered { .. } => Event::CalloutAnswered,
+            CallResult::Failed | CallResult::OneFailed => Event::CalloutFailed,
         });
+    }
+
+    /// What a failed call tells the breaker.
+    pub(crate) fn failure(&self, now: Now, sent: Now) -> CallResult {
+        let took_us = now.mono_us.saturating_sub(sent.mono_us);
+        let early = took_us <= self.calls.patience_us();
+        if early && self.calls.retry_budget.is_answered_now(now) {
+            CallResult::OneFailed
+        } else {
+            CallResult::Failed
+        }
+    }
+
+    /// Whether other limiters answer although the calls that carried a check failed, or although the
+    /// breaker is open.
+    pub(crate) fn others_answer(&self, now: Now, attempts: &Attempts) -> bool {
+        let answered_since = |us| self.calls.retry_budget.answered_since(us);
+        (attempts.made > 0 && answered_since(attempts.since_us))
+            || self.outage.breaker.others_are_answered(now)
     }
 
     /// Logs why a call failed, at most once in ten seconds.

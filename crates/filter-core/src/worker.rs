@@ -206,6 +206,8 @@ impl Worker {
         if !open {
             self.retry_unsent(now);
         }
+        let later = std::mem::take(&mut self.calls.later);
+        self.requeue(host, now, later);
         self.report_denials(now, open);
         self.send_overdue(host, now);
         if self.outage.breaker.last_failure_us() == now.mono_us {

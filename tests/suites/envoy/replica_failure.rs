@@ -1,7 +1,9 @@
 //! One of two limiters fails: no request within its limit is denied, none is charged twice, and the
 //! other limiter still decides nearly all.
 
-use harness::{Client, FakeLimiter, Misbehaviour, answer, flood, until};
+use std::time::{Duration, Instant};
+
+use harness::{Client, FakeLimiter, Misbehaviour, Relay, answer, flood, until};
 use serde_json::{Value, json};
 
 use crate::stage::{PATIENCE, Plan, Stage, limits};
@@ -228,4 +230,106 @@ async fn nobody_is_denied_while_a_replica_hangs_without_health_checks() {
     for round in 1..=3 {
         assert_charged_once(&stage, round).await;
     }
+}
+
+/// A limit that no test uses up.
+const OPEN: &str = "{name: open, match: {path: /}, rate: 1000000/s, on_failure: deny}";
+
+/// Requests that the limit `open` decided: by limiters, and in any other way.
+async fn decided(stage: &Stage) -> (u64, u64) {
+    let mut by = [0; 3];
+    for (count, how) in by
+        .iter_mut()
+        .zip(["allowed.limiter", "allowed.local", "denied.failure"])
+    {
+        let name = format!("wasmcustom.rl_decisions.{how}.open");
+        *count = stage.envoy().stat(&name).await.unwrap();
+    }
+    (by[0], by[1] + by[2])
+}
+
+/// Sends requests for so long, and returns how many of a thousand a limiter decided, and how many were
+/// refused.
+async fn share_of_limiters(stage: &Stage, lasts: Duration) -> (u64, u64) {
+    let (mut sent, mut passed) = (0, 0);
+    let before = decided(stage).await;
+    let started = Instant::now();
+    while started.elapsed() < lasts {
+        let request = |_| b"GET / HTTP/1.1\r\nhost: a\r\n\r\n".to_vec();
+        passed += flood(stage.envoy().port(), 4, 60, request).await.unwrap();
+        sent += 60;
+    }
+    let by = until("all decisions are counted", PATIENCE, async || {
+        let now = decided(stage).await;
+        let by = (now.0 - before.0, now.1 - before.1);
+        (by.0 + by.1 == sent).then_some(by)
+    });
+    let (limiters, others) = by.await.unwrap();
+    println!(
+        "{limiters} by limiters, {others} without, {} refused",
+        sent - passed
+    );
+    (limiters * 1000 / sent, sent - passed)
+}
+
+/// The limiter's store is unreachable for fifteen seconds: it answers that it charged nothing.
+async fn assert_lost_store_is_left_out(plan: Plan) {
+    let relay = Relay::new().unwrap();
+    let stage = plan.second_limiter_by(&relay).start().await;
+    share_of_limiters(&stage, Duration::from_secs(2)).await;
+    relay.cut().await;
+    share_of_limiters(&stage, Duration::from_secs(1)).await;
+    let (share, refused) = share_of_limiters(&stage, Duration::from_secs(14)).await;
+    assert!(share >= 995, "{share} of 1000, {refused} refused");
+}
+
+#[tokio::test]
+async fn a_replica_without_its_store_leaves_callouts_to_the_other() {
+    assert_lost_store_is_left_out(limits(&[OPEN])).await;
+}
+
+#[tokio::test]
+async fn a_replica_without_its_store_leaves_streams_to_the_other() {
+    let streaming = limits(&[OPEN]).config(|config| config.check_streams().unwrap());
+    assert_lost_store_is_left_out(streaming).await;
+}
+
+/// Killed nine times, and started again at once, before Envoy ejects it.
+#[tokio::test]
+async fn a_replica_that_restarts_again_and_again_opens_no_breaker() {
+    let mut stage = limits(&[OPEN]).start().await;
+    share_of_limiters(&stage, Duration::from_secs(1)).await;
+    let before = decided(&stage).await;
+    for _ in 0..9 {
+        stage.kill_one_limiter().await;
+        share_of_limiters(&stage, Duration::from_millis(300)).await;
+        stage.start_limiters().await;
+        share_of_limiters(&stage, Duration::from_millis(700)).await;
+    }
+    let now = decided(&stage).await;
+    let (limiters, others) = (now.0 - before.0, now.1 - before.1);
+    assert!(
+        others * 50 <= limiters,
+        "{limiters} by limiters, {others} without"
+    );
+}
+
+/// With `on_failure: deny`, too, the proxy decides by its share while the other replica answers.
+#[tokio::test]
+async fn a_replica_that_hangs_gets_few_refused() {
+    let stage = limits(&[OPEN])
+        .filter(|config| config["limiter"]["timeout"] = json!("300ms"))
+        .start()
+        .await;
+    share_of_limiters(&stage, Duration::from_secs(2)).await;
+    stage.limiter(1).process().pause().unwrap();
+    let first = decided(&stage).await;
+    let (share, refused) = share_of_limiters(&stage, Duration::from_secs(3)).await;
+    let all = decided(&stage).await;
+    stage.limiter(1).process().resume().unwrap();
+    let sent = all.0 + all.1 - first.0 - first.1;
+    assert!(
+        refused * 100 <= sent,
+        "{refused} of {sent} refused; {share} of 1000 by limiters"
+    );
 }

@@ -31,30 +31,14 @@ impl Worker {
             None => Err(CallError::unknown("no answer".to_owned())),
         };
         match decoded {
-            Ok(answers) => {
-                if call.deadline_us.is_none() {
-                    self.calls.stream.callout_answered();
-                }
-                self.record_call(host, now, call.probe, CallResult::Answered);
-                self.apply_metadata(&answers);
-                if call.probe {
-                    self.requests.in_flight.look_at_breaker(now, false);
-                    self.renew_slots(host, now);
-                    self.retry_unsent(now);
-                    // The limiter answers again: the checks that waited for the probe are sent,
-                    // with the debts of the outage.
-                    return self.requeue(host, now, call.checks);
-                }
-                self.calls.retry_budget.answered(now);
-                for (check, result) in call.checks.into_iter().zip(answers.results) {
-                    match result {
-                        Ok(answer) => self.apply_answer(host, now, call.sent, check, answer),
-                        Err(code) => self.check_failed(host, now, check, code),
-                    }
-                }
-            }
+            Ok(answers) => self.on_checks_decided(host, now, call, answers),
             Err(CallError::UnknownDomain) => {
-                self.record_call(host, now, call.probe, CallResult::Answered);
+                self.record_call(
+                    host,
+                    now,
+                    call.probe,
+                    CallResult::Answered { decides: false },
+                );
                 self.policy.poller.poll_soon();
                 for check in call.checks {
                     self.unlimited(host, now, check);
@@ -72,33 +56,89 @@ impl Worker {
                 self.warn_failed(now, &why);
                 self.on_check_call_failed(host, now, call, ChargeStatus::NotCharged);
             }
-            Err(CallError::Failed { why, charge }) => {
+            Err(CallError::Failed {
+                why,
+                charge,
+                signed,
+            }) => {
                 self.warn_failed(now, &why);
-                self.on_check_call_failed(host, now, call, charge);
+                if signed && call.deadline_us.is_some() && self.calls.stream.is_open() {
+                    self.leave_stream(now, "the limiter failed");
+                }
+                self.fail_check_call(host, now, call, charge, signed);
             }
         }
     }
 
-    /// A check call failed as a whole. Checks that were certainly not charged are retried as far as the
-    /// retry budget allows; the others fall back.
+    /// Each check of a call has an answer, or an error of its own.
+    fn on_checks_decided(
+        &mut self,
+        host: &impl Host,
+        now: Now,
+        call: CheckCall<PendingCheck>,
+        answers: BatchAnswer,
+    ) {
+        if call.deadline_us.is_none() {
+            self.calls.stream.callout_answered();
+        }
+        // Errors of single checks say nothing about other limiters.
+        let decides = answers.results.iter().any(Result::is_ok);
+        let answered = CallResult::Answered { decides };
+        self.record_call(host, now, call.probe, answered);
+        self.apply_metadata(&answers);
+        if call.probe {
+            self.requests.in_flight.look_at_breaker(now, false);
+            self.renew_slots(host, now);
+            self.retry_unsent(now);
+            // The limiter answers again: the checks that waited for the probe are sent,
+            // with the debts of the outage.
+            return self.requeue(host, now, call.checks);
+        }
+        self.calls.retry_budget.answered(now, decides);
+        for (check, result) in call.checks.into_iter().zip(answers.results) {
+            match result {
+                Ok(answer) => self.apply_answer(host, now, call.sent, check, answer),
+                Err(code) => self.check_failed(host, now, check, code),
+            }
+        }
+    }
+
+    /// As [`Worker::fail_check_call`], where no limiter answered that it cannot decide.
     pub(crate) fn on_check_call_failed(
+        &mut self,
+        host: &impl Host,
+        now: Now,
+        call: CheckCall<PendingCheck>,
+        charge: ChargeStatus,
+    ) {
+        self.fail_check_call(host, now, call, charge, false);
+    }
+
+    /// A check call failed as a whole. Checks that were certainly not charged are retried as far as the
+    /// retry budget allows; the others fall back. `answered`: a limiter answered with an error.
+    fn fail_check_call(
         &mut self,
         host: &impl Host,
         now: Now,
         mut call: CheckCall<PendingCheck>,
         charge: ChargeStatus,
+        answered: bool,
     ) {
         if charge == ChargeStatus::NotCharged {
-            self.retry_call(host, now, &mut call);
+            self.retry_call(host, now, &mut call, answered);
             if call.checks.is_empty() {
                 return;
             }
         }
-        self.record_call(host, now, call.probe, CallResult::Failed);
-        for check in call.checks {
+        let failure = self.failure(now, call.sent);
+        self.record_call(host, now, call.probe, failure);
+        for mut check in call.checks {
             if call.probe {
                 self.decide_unsent(host, now, check);
             } else {
+                // One that has lost its store says so at once, before another one can answer.
+                check.attempts.others_answer = self.others_answer(now, &check.attempts)
+                    || (answered && self.calls.retry_budget.is_answered_now(now));
                 self.fall_back(host, now, check, charge);
             }
         }

@@ -2,8 +2,8 @@
 //!
 //! For a callout Envoy sets up a request and reads headers one by one; a message of an open stream
 //! needs neither. A stream only replaces callouts that work: the worker opens it beside a callout,
-//! sends checks on it once the limiter accepts calls, and gives it up when an answer is late or
-//! anything unexpected arrives. Then checks are callouts again, and the worker opens no stream until a
+//! sends checks on it once the limiter accepts calls, and gives it up when an answer is late, the
+//! limiter fails, or anything unexpected arrives. Then checks are callouts again, and the worker opens no stream until a
 //! callout was answered.
 //!
 //! A call that was sent and not answered may have been charged, as with a callout. A limiter that shuts
@@ -41,8 +41,8 @@ enum State {
     Open,
     /// It accepts no further calls; the limiter answers those in flight.
     Ending,
-    /// An answer is late, so no further calls are sent; other answers may still arrive.
-    Late,
+    /// For this reason no further calls are sent; other answers may still arrive.
+    Leaving(&'static str),
 }
 
 /// The stream of one worker.
@@ -167,10 +167,12 @@ impl Worker {
             self.calls.stream.become_now(State::Ending, now);
             self.steps.push_back(Step::Stream(StreamStep::Close));
         } else if let Some(id) = self.calls.registry.streamed(answer.id) {
-            self.calls.stream.retry_after_us = RETRY_MIN_US;
             let answer = StreamedAnswer::new(answer);
             self.on_call_answer(host, now, id, Some(&answer));
-        } else if state != State::Late {
+            if !matches!(self.calls.stream.state, State::Leaving(_)) {
+                self.calls.stream.retry_after_us = RETRY_MIN_US;
+            }
+        } else if !matches!(state, State::Leaving(_)) {
             self.stream_failed(host, now, "an answer to no call in flight");
         }
     }
@@ -198,7 +200,7 @@ impl Worker {
     /// At a tick: fails calls whose answers are late, and a stream that does not open or end in time.
     pub(crate) fn expire_streamed(&mut self, host: &impl Host, now: Now) {
         while let Some(call) = self.calls.registry.take_expired(now) {
-            self.calls.stream.become_now(State::Late, now);
+            self.leave_stream(now, "an answer came too late");
             self.unanswered(host, now, call);
         }
         let stream = &self.calls.stream;
@@ -209,9 +211,17 @@ impl Worker {
                 "it was not ended in time"
             };
             self.stream_failed(host, now, why);
-        } else if stream.state == State::Late && self.calls.registry.streamed_calls() == 0 {
-            self.cancel_stream(now, "an answer came too late");
+        } else if let State::Leaving(why) = stream.state
+            && self.calls.registry.streamed_calls() == 0
+        {
+            self.cancel_stream(now, why);
         }
+    }
+
+    /// Sends nothing more on the stream, and gives it up once nothing is in flight on it. What is sent
+    /// next, retries included, goes by callouts, which may reach another limiter.
+    pub(crate) fn leave_stream(&mut self, now: Now, why: &'static str) {
+        self.calls.stream.become_now(State::Leaving(why), now);
     }
 
     fn unanswered(&mut self, host: &impl Host, now: Now, call: CheckCall<PendingCheck>) {

@@ -22,7 +22,12 @@ pub(crate) enum CallError {
         signed: bool,
     },
     /// Any other failure.
-    Failed { why: String, charge: ChargeStatus },
+    Failed {
+        why: String,
+        charge: ChargeStatus,
+        /// As above.
+        signed: bool,
+    },
 }
 
 impl CallError {
@@ -38,13 +43,19 @@ impl CallError {
             code => Self::Failed {
                 why,
                 charge: ChargeStatus::after(code),
+                signed: true,
             },
         }
     }
 
     pub(crate) fn unknown(why: String) -> Self {
         let charge = ChargeStatus::Unknown;
-        Self::Failed { why, charge }
+        let signed = false;
+        Self::Failed {
+            why,
+            charge,
+            signed,
+        }
     }
 }
 
@@ -74,7 +85,11 @@ pub(crate) fn decode(answer: &dyn CallAnswer, checks: usize) -> Result<BatchAnsw
                 signed: false,
             }
         } else {
-            CallError::Failed { why, charge }
+            CallError::Failed {
+                why,
+                charge,
+                signed: false,
+            }
         });
     }
     let Some(body) = answer.body(MAX_ANSWER) else {

@@ -11,26 +11,31 @@ use crate::{
     call::CheckCall,
     host::Host,
     metrics::Event,
-    outage::CallResult,
+    outage::{ANSWERED_LATELY_US, CallResult},
     request::{Attempts, PendingCheck},
     time::Now,
-    worker::Worker,
+    worker::{HOLDING_MS, Worker},
 };
 
-/// Calls that carry one check, at most, not counting those that were refused for another check.
+/// Calls that carry one check, at most, not counting those that were refused for another check, and
+/// retries at ticks.
 const ATTEMPTS_MAX: u8 = 4;
 /// Tokens in the budget, at most.
 const RETRY_TOKENS_MAX: u8 = 8;
-/// How long an answer proves that a limiter answers, in microseconds. If one of two limiters hangs and
-/// Envoy still routes calls to it, the breaker opens whenever several calls to it fail together. This
-/// is longer than a dozen probes take, each of which may reach the one that hangs.
-const ANSWERED_LATELY_US: u64 = 10_000_000;
+/// How recent an answer shows that another limiter answers while calls fail, in microseconds: as long as
+/// the breaker would be open.
+const ANSWERED_NOW_US: u64 = 250_000;
+/// Calls that may carry a check before its retries wait for ticks, while others answer. A limiter that
+/// answers with errors does so at once, and Envoy needs a moment to eject it.
+const AT_ONCE: u8 = 2;
 
 /// Tokens for retries.
 #[derive(Debug)]
 pub(crate) struct RetryBudget {
     tokens: u8,
     answered_us: Option<u64>,
+    /// When a check was last decided; 0: never.
+    checked_us: u64,
 }
 
 impl Default for RetryBudget {
@@ -38,15 +43,19 @@ impl Default for RetryBudget {
         Self {
             tokens: RETRY_TOKENS_MAX,
             answered_us: None,
+            checked_us: 0,
         }
     }
 }
 
 impl RetryBudget {
-    /// A limiter answered: earns a token.
-    pub(crate) fn answered(&mut self, now: Now) {
+    /// A limiter answered: earns a token. `decides`: at least one check.
+    pub(crate) fn answered(&mut self, now: Now, decides: bool) {
         self.tokens = self.tokens.saturating_add(1).min(RETRY_TOKENS_MAX);
         self.answered_us = Some(now.mono_us);
+        if decides {
+            self.checked_us = now.mono_us;
+        }
     }
 
     /// The policy arrived, so a limiter answered a poll. Until a check is answered, nothing else shows
@@ -60,6 +69,16 @@ impl RetryBudget {
     pub(crate) fn answered_lately(&self, now: Now) -> bool {
         let ago_us = self.answered_us.map(|at| now.mono_us.saturating_sub(at));
         ago_us.is_some_and(|ago_us| ago_us <= ANSWERED_LATELY_US)
+    }
+
+    /// Whether a check was decided after this time.
+    pub(crate) fn answered_since(&self, us: u64) -> bool {
+        self.checked_us > us
+    }
+
+    /// Whether checks are being decided.
+    pub(crate) fn is_answered_now(&self, now: Now) -> bool {
+        self.answered_since(now.mono_us.saturating_sub(ANSWERED_NOW_US))
     }
 
     fn take(&mut self) -> bool {
@@ -78,37 +97,70 @@ impl Attempts {
         self.made = self.made.saturating_add(1);
     }
 
-    /// Whether another call may carry the check.
-    fn may_retry(&self, now: Now, patience_us: u64) -> bool {
-        let since_us = now.mono_us.saturating_sub(self.since_us);
-        self.made < ATTEMPTS_MAX && since_us <= patience_us
+    /// Whether its first call was sent so lately that another one may carry it.
+    fn is_early(&self, now: Now, patience_us: u64) -> bool {
+        now.mono_us.saturating_sub(self.since_us) <= patience_us
     }
 }
 
 impl Worker {
     /// Retries the checks of a call that failed and charged nothing. Checks that may not be retried
-    /// stay in the call. The breaker counts the failures of last attempts only.
+    /// stay in the call. The breaker counts the failures of last attempts only. `answered`: a limiter
+    /// answered with an error.
     pub(crate) fn retry_call(
         &mut self,
         host: &impl Host,
         now: Now,
         call: &mut CheckCall<PendingCheck>,
+        answered: bool,
     ) {
+        if call.probe {
+            return;
+        }
         // Bounds the wait of each request to one and a half timeouts.
-        let patience_us = self.config.limiter.timeout_ms.saturating_mul(1000) / 2;
-        let may = |check: &mut PendingCheck| check.attempts.may_retry(now, patience_us);
-        if call.probe || !self.calls.retry_budget.take() {
+        let patience_us = self.calls.patience_us();
+        let (mut later, mut retried) = (Vec::new(), Vec::new());
+        if answered && self.calls.retry_budget.is_answered_now(now) {
+            // Another limiter has a store. One call at each tick does not overload this one, so these
+            // retries cost no token.
+            let waits = |check: &mut PendingCheck| {
+                check.attempts.made >= AT_ONCE && check.attempts.is_early(now, patience_us)
+            };
+            later.extend(call.checks.extract_if(.., waits));
+        }
+        let may = |check: &mut PendingCheck| {
+            check.attempts.made < ATTEMPTS_MAX && check.attempts.is_early(now, patience_us)
+        };
+        if !call.checks.is_empty() && self.calls.retry_budget.take() {
+            retried.extend(call.checks.extract_if(.., may));
+        }
+        if later.is_empty() && retried.is_empty() {
             return;
         }
         self.counts.happened(Event::CalloutRetried);
         // Other workers may have added debts meanwhile.
         self.outage.breaker.record(false, now);
-        let retried = call.checks.extract_if(.., may).collect();
+        if !later.is_empty() {
+            let later = self.still_awaited(host, now, later);
+            self.calls.later.extend(later);
+            self.ticks.by(now, 0, HOLDING_MS);
+        }
         self.requeue(host, now, retried);
     }
 
     /// Queues checks again, before all others.
     pub(crate) fn requeue(&mut self, host: &impl Host, now: Now, checks: Vec<PendingCheck>) {
+        let waiting = self.still_awaited(host, now, checks);
+        self.calls.batcher.requeue(waiting);
+    }
+
+    /// Undoes what a call did to its checks, and drops those whose clients left.
+    fn still_awaited(
+        &mut self,
+        host: &impl Host,
+        now: Now,
+        checks: Vec<PendingCheck>,
+    ) -> Vec<PendingCheck> {
         let mut waiting = Vec::with_capacity(checks.len());
         for mut check in checks {
             if let Some(shared) = self.process.shared() {
@@ -120,7 +172,7 @@ impl Worker {
                 waiting.push(check);
             }
         }
-        self.calls.batcher.requeue(waiting);
+        waiting
     }
 
     /// A limiter refused to read a call because of its size or content. The call is split in halves
@@ -135,7 +187,12 @@ impl Worker {
         signed: bool,
     ) {
         if signed {
-            self.record_call(host, now, call.probe, CallResult::Answered);
+            self.record_call(
+                host,
+                now,
+                call.probe,
+                CallResult::Answered { decides: false },
+            );
         } else if call.probe {
             self.record_call(host, now, true, CallResult::Failed);
         }

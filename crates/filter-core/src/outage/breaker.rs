@@ -13,7 +13,7 @@
 
 mod state;
 
-use state::{OPEN_MAX_US, State, WINDOW_US};
+use state::{OPEN_MAX_US, State, WINDOW_US, Waiting};
 
 use crate::{
     host::{self, Change, Host},
@@ -21,6 +21,10 @@ use crate::{
     time::Now,
 };
 
+/// How long an answer proves that a limiter answers, in microseconds. If one of two limiters hangs and
+/// Envoy still routes calls to it, the breaker opens whenever several calls to it fail together. This
+/// is longer than a dozen probes take, each of which may reach the one that hangs.
+pub(crate) const ANSWERED_LATELY_US: u64 = 10_000_000;
 /// How long a worker may take to report the outcome of its probe, beyond the call's timeout.
 const PROBE_GRACE_US: u64 = 100_000;
 
@@ -38,8 +42,14 @@ pub(crate) enum Gate {
 /// The outcome of a call. An error of one shard of the store is an answer; a timeout is not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallResult {
-    Answered,
+    /// `decides`: at least one check, so the limiter has a store.
+    Answered {
+        decides: bool,
+    },
     Failed,
+    /// It failed before anybody had waited long, while other calls were answered. That opens no breaker:
+    /// one limiter of several restarts, or has lost its store.
+    OneFailed,
 }
 
 /// One worker's handle on the breaker of its process.
@@ -50,6 +60,8 @@ pub(crate) struct Breaker {
     random: Random,
     /// When a failure or an open breaker was last seen.
     last_failure_us: u64,
+    /// When a call of any worker was last answered after one had failed, as last read; 0: never.
+    answered_us: u64,
 }
 
 impl Breaker {
@@ -62,37 +74,34 @@ impl Breaker {
                 .saturating_add(PROBE_GRACE_US),
             random,
             last_failure_us: 0,
+            answered_us: 0,
         }
     }
 
     /// Decides whether to make a call. One worker gets [`Gate::Probe`], and must report the outcome.
     pub(crate) fn gate(&mut self, host: &impl Host, now: Now) -> Gate {
-        let mut healthy = false;
+        let mut read = State::read(&[]);
         let elected = host::update(host, &self.key, |bytes| {
-            let state = State::read(bytes);
-            healthy = state.has_no_failures();
-            match state {
+            read = State::read(bytes);
+            match read {
                 State::Closed(_) => Change::Keep(Gate::Closed),
-                State::Open { until_us, .. } | State::Probing { until_us, .. }
-                    if self.is_ahead(until_us, now) =>
+                State::Open(waiting) | State::Probing(waiting)
+                    if self.is_ahead(waiting.until_us, now) =>
                 {
                     Change::Keep(Gate::Open)
                 }
                 // The open interval is over, or the probing worker is gone.
-                State::Open { interval_us, .. } | State::Probing { interval_us, .. } => {
+                State::Open(waiting) | State::Probing(waiting) => {
                     let until_us = now.mono_us.saturating_add(self.probe_us);
-                    Change::Write(
-                        State::Probing {
-                            until_us,
-                            interval_us,
-                        }
-                        .write(),
-                        Gate::Probe,
-                    )
+                    let probing = State::Probing(Waiting {
+                        until_us,
+                        ..waiting
+                    });
+                    Change::Write(probing.write(), Gate::Probe)
                 }
             }
         });
-        self.record(healthy, now);
+        self.saw(read, now);
         // Contended: other workers are writing the value. Making no call is the safe choice.
         elected.unwrap_or(Gate::Open)
     }
@@ -108,7 +117,7 @@ impl Breaker {
     pub(crate) fn is_open(&mut self, host: &impl Host, now: Now) -> bool {
         let read = host.load(&self.key);
         let state = State::read(read.as_ref().map_or(&[], |read| &read.bytes));
-        self.record(state.has_no_failures(), now);
+        self.saw(state, now);
         !matches!(state, State::Closed(_))
     }
 
@@ -130,6 +139,16 @@ impl Breaker {
         }
     }
 
+    fn saw(&mut self, state: State, now: Now) {
+        self.record(state.has_no_failures(), now);
+        self.answered_us = state.answered_us();
+    }
+
+    /// Whether calls fail, and others have been answered since, the last one not long ago.
+    pub(crate) fn others_are_answered(&self, now: Now) -> bool {
+        self.answered_us > 0 && now.mono_us.saturating_sub(self.answered_us) <= ANSWERED_LATELY_US
+    }
+
     /// Reports the outcome of a call that `gate` permitted. `answering`: some limiter answered
     /// recently, so a failed probe may have reached the only one that does not.
     pub(crate) fn report(
@@ -140,20 +159,23 @@ impl Breaker {
         result: CallResult,
         answering: bool,
     ) {
-        self.record(result == CallResult::Answered, now);
+        self.record(matches!(result, CallResult::Answered { .. }), now);
         let jitter = &mut self.random;
         // Contended: other workers report, and their counts suffice.
-        let _ = host::update(host, &self.key, |bytes| {
+        let known = host::update(host, &self.key, |bytes| {
             let old = State::read(bytes);
             let new = old.after(now, gate, result, answering, |interval_us| {
                 jitter.jittered(interval_us)
             });
             if new == old {
-                Change::Keep(())
+                Change::Keep(new.answered_us())
             } else {
-                Change::Write(new.write(), ())
+                Change::Write(new.write(), new.answered_us())
             }
         });
+        if let Ok(answered_us) = known {
+            self.answered_us = answered_us;
+        }
     }
 }
 

@@ -36,6 +36,8 @@ struct FallbackInput<'a> {
     limit_check: &'a LimitCheck,
     limit: &'a Limit,
     take: Take,
+    /// Whether other limiters answer.
+    others_answer: bool,
 }
 
 /// The `Retry-After` of a limit that fails closed, in milliseconds: by then the limiter may answer.
@@ -43,7 +45,8 @@ const RETRY_CLOSED_MS: u64 = 1000;
 
 impl Worker {
     /// Decides a request whose check was never sent.
-    pub(crate) fn decide_unsent(&mut self, host: &impl Host, now: Now, check: PendingCheck) {
+    pub(crate) fn decide_unsent(&mut self, host: &impl Host, now: Now, mut check: PendingCheck) {
+        check.attempts.others_answer = self.others_answer(now, &check.attempts);
         self.restore_settlements(&check);
         self.fall_back(host, now, check, ChargeStatus::NotCharged);
     }
@@ -144,6 +147,7 @@ impl Worker {
                         limit_check,
                         limit,
                         take,
+                        others_answer: check.attempts.others_answer,
                     };
                     self.decide_limit(host, now, &input, &mut result);
                 }
@@ -222,6 +226,7 @@ impl Worker {
             limit_check,
             limit,
             take,
+            others_answer,
             ..
         } = *input;
         match limit.on_failure {
@@ -233,7 +238,7 @@ impl Worker {
                         .decided(&limit.name, Outcome::Allowed, DecidedBy::Failure);
                 }
             }
-            OnFailure::Deny if limit_check.mode == Mode::Enforce => {
+            OnFailure::Deny if limit_check.mode == Mode::Enforce && !others_answer => {
                 self.counts
                     .decided(&limit.name, Outcome::Denied, DecidedBy::Failure);
                 result

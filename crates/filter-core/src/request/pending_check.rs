@@ -51,6 +51,9 @@ pub(crate) struct Attempts {
     pub(crate) since_us: u64,
     /// Checks in a call with this one, at most: half as many after each call that was refused.
     pub(crate) batch_max: usize,
+    /// Whether other limiters answer, so that `on_failure: deny` denies nothing: set when the check is
+    /// left undecided.
+    pub(crate) others_answer: bool,
 }
 
 impl Default for Attempts {
@@ -59,6 +62,7 @@ impl Default for Attempts {
             made: 0,
             since_us: 0,
             batch_max: Load::ANY,
+            others_answer: false,
         }
     }
 }

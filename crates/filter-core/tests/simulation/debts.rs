@@ -67,7 +67,8 @@ fn probes_admit_no_extra_requests_and_lose_no_debt() {
             requests(&mut world, 1, 100);
             // Calls are refused, so that all charges are certain before the breaker opens.
             world.faults = Faults::DOWN;
-            requests(&mut world, 10, 10);
+            // For a while the last answers count as another limiter's.
+            requests(&mut world, 10, 50);
             // All of these calls are probes.
             world.faults = if outage % 2 == 0 {
                 Faults::BLACK_HOLE

@@ -146,7 +146,7 @@ fn a_denial_by_the_limiter_refunds_the_proxys_bucket() {
 /// debits, the limiter's charges stay within the limit.
 #[test]
 fn the_limiter_never_admits_more_than_the_limit_under_faults() {
-    let limits = "  - {name: all, per: [user], rate: 100/1d, on_failure: deny}\n";
+    let limits = "  - {name: all, per: [user], rate: 100/1d, on_failure: deny, fleet_size: 18446744073709551615}\n";
     for seed in seeds() {
         let mut world = World::new(seed, 2, 3, CONFIG, limits);
         for n in 0..1_500 {

@@ -26,7 +26,7 @@ impl Random {
         let burst = (4 * rate * ttl_ms).div_ceil(1000) + chance.below(rate);
         let cost = 1 + chance.below(3);
         let limits = format!(
-            "  - {{name: all, rate: {rate}/s, burst: {burst}, cost: {cost}, on_failure: deny, lease: {{ttl: {ttl_ms}ms}}}}\n"
+            "  - {{name: all, rate: {rate}/s, burst: {burst}, cost: {cost}, on_failure: deny, fleet_size: 18446744073709551615, lease: {{ttl: {ttl_ms}ms}}}}\n"
         );
         Self {
             world: Self::world(seed, &mut chance, &limits),
@@ -44,7 +44,7 @@ impl Random {
         let units = 50 + chance.below(1000);
         let cost = 1 + chance.below(3);
         let limits = format!(
-            "  - {{name: all, algorithm: fixed_window, rate: {units}/{window_ms}ms, cost: {cost}, on_failure: deny, lease: {{ttl: {ttl_ms}ms}}}}\n"
+            "  - {{name: all, algorithm: fixed_window, rate: {units}/{window_ms}ms, cost: {cost}, on_failure: deny, fleet_size: 18446744073709551615, lease: {{ttl: {ttl_ms}ms}}}}\n"
         );
         Self {
             world: Self::world(seed, &mut chance, &limits),
@@ -184,7 +184,7 @@ fn unused_units_are_returned_and_spent_ones_settled() {
 fn units_are_put_back_into_their_grant_when_another_limit_denies() {
     let mut runs = Vec::new();
     for seed in seeds() {
-        let limits = "  - {name: all, rate: 1000/s, on_failure: deny, lease: {ttl: 20ms}}\n  - {name: other, rate: 300/s, burst: 20, on_failure: deny}\n";
+        let limits = "  - {name: all, rate: 1000/s, on_failure: deny, fleet_size: 18446744073709551615, lease: {ttl: 20ms}}\n  - {name: other, rate: 300/s, burst: 20, on_failure: deny, fleet_size: 18446744073709551615}\n";
         let mut world = World::new(seed, 2, 2, CONFIG, limits);
         world.limiter.proxies = 2;
         world.slowest_us = 19_000;
@@ -308,7 +308,7 @@ fn units_granted_before_a_worker_loads_an_edit_are_returned() {
 
 #[test]
 fn leased_units_are_used_during_an_outage_until_their_deadline() {
-    let limits = "  - {name: all, rate: 1000/s, on_failure: deny, lease: {ttl: 200ms}}\n";
+    let limits = "  - {name: all, rate: 1000/s, on_failure: deny, fleet_size: 18446744073709551615, lease: {ttl: 200ms}}\n";
     for seed in seeds() {
         let mut world = World::new(seed, 1, 1, CONFIG, limits);
         world.run_for_ms(500);

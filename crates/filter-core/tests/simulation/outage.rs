@@ -2,7 +2,7 @@
 
 use crate::{
     decisions::seeds,
-    world::{CONFIG, Faults, World},
+    world::{CONFIG, Faults, OneOfTwo, World},
 };
 
 fn mode(mode: &str) -> String {
@@ -316,5 +316,96 @@ fn a_full_table_of_prechecks_denies_no_request() {
         let number = world.request(0, 1, &format!("user-{n}"), "/");
         world.run_for_ms(10);
         assert!(world.passed(number), "user {n}: {}", world.details(number));
+    }
+}
+
+/// Requests of as many users, so many a second, at one worker and the other in turn. Returns the share
+/// that a limiter decided, in tenths of a percent, and how many were refused.
+fn decided_by_limiters(world: &mut World, rate: u64, ms: u64) -> (usize, usize) {
+    let (first, until_us) = (world.requests.len(), world.now_us + ms * 1000);
+    while world.now_us < until_us {
+        let n = world.requests.len();
+        world.request(0, 1 + n % 2, &format!("user-{n}"), "/");
+        let pause_us = world.chance.below(2_000_000 / rate);
+        world.run_until(world.now_us + pause_us);
+    }
+    world.run_for_ms(100);
+    world.assert_all_decided(45_000);
+    let sent = &world.requests[first..];
+    let decided = sent.iter().filter(|sent| sent.answered).count();
+    let refused = (first..world.requests.len())
+        .filter(|n| !world.passed(*n))
+        .count();
+    (decided * 1000 / sent.len(), refused)
+}
+
+/// One of two limiters loses its store for a while: the other one decides nearly everything, also for a
+/// worker whose stream leads to the first.
+#[test]
+fn a_limiter_without_its_store_leaves_the_decisions_to_another() {
+    for seed in seeds() {
+        let mut world = World::new(seed, 1, 2, CONFIG, &mode("deny"));
+        world.run_for_ms(500);
+        world.one_of_two = Some(OneOfTwo::new(Faults::NONE));
+        decided_by_limiters(&mut world, 300, 500);
+        world.one_of_two = Some(OneOfTwo::new(Faults::NO_STORE));
+        let (first, first_refused) = decided_by_limiters(&mut world, 300, 1_000);
+        let (decided, refused) = decided_by_limiters(&mut world, 300, 14_000);
+        eprintln!(
+            "seed {seed}: {first}, {decided} of 1000 decided, {first_refused}, {refused} refused"
+        );
+        assert!(decided >= 995, "seed {seed}: {decided} of 1000");
+        // The first calls to fail, before another one is answered.
+        assert!(
+            first_refused + refused <= 8,
+            "seed {seed}: {first_refused} and {refused}"
+        );
+        // Both, and nobody answers.
+        world.faults = Faults::NO_STORE;
+        decided_by_limiters(&mut world, 300, 11_000);
+        let (decided, refused) = decided_by_limiters(&mut world, 300, 1_000);
+        assert_eq!(decided, 0, "seed {seed}");
+        assert!(refused >= 100, "seed {seed}: {refused}");
+    }
+}
+
+/// One of two limiters restarts again and again, without its limits at first.
+#[test]
+fn a_limiter_that_restarts_opens_no_breaker_while_another_answers() {
+    for seed in [1, 2, 3] {
+        let mut world = World::new(seed, 1, 2, CONFIG, &mode("deny"));
+        world.run_for_ms(500);
+        world.one_of_two = Some(OneOfTwo::new(Faults::NONE));
+        decided_by_limiters(&mut world, 2_000, 500);
+        let (mut least, mut all_refused) = (1000, 0);
+        for _ in 0..9 {
+            for faults in [Faults::DOWN, Faults::NO_STORE, Faults::NONE] {
+                world.one_of_two = Some(OneOfTwo::new(faults));
+                let (decided, refused) = decided_by_limiters(&mut world, 2_000, 300);
+                (least, all_refused) = (least.min(decided), all_refused + refused);
+            }
+        }
+        eprintln!("seed {seed}: {least} of 1000 decided, {all_refused} refused");
+        assert!(least >= 900, "seed {seed}: {least} of 1000");
+        // A call or two that each restart cuts off, before another one is answered.
+        assert!(all_refused <= 9, "seed {seed}: {all_refused}");
+    }
+}
+
+/// One of two limiters hangs, and Envoy does not notice: its share of the requests is decided by the
+/// proxy's share of the limit, also with `on_failure: deny`.
+#[test]
+fn a_limiter_that_hangs_refuses_nobody_while_another_answers() {
+    for seed in seeds() {
+        let mut world = World::new(seed, 1, 2, CONFIG, &mode("deny"));
+        world.run_for_ms(500);
+        world.one_of_two = Some(OneOfTwo::new(Faults::NONE));
+        decided_by_limiters(&mut world, 300, 500);
+        world.one_of_two = Some(OneOfTwo::new(Faults::BLACK_HOLE));
+        let sent = world.requests.len();
+        let (decided, refused) = decided_by_limiters(&mut world, 300, 3_000);
+        let sent = world.requests.len() - sent;
+        eprintln!("seed {seed}: {refused} of {sent} refused, {decided} of 1000 decided");
+        assert!(refused * 50 <= sent, "seed {seed}: {refused} of {sent}");
     }
 }

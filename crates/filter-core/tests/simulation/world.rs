@@ -23,8 +23,8 @@ use crate::limiter::Limiter;
 
 use arrivals::Arrival;
 pub use chance::Chance;
-pub use network::Faults;
 use network::{Answer, Held};
+pub use network::{Faults, OneOfTwo};
 pub use reply::Reply;
 pub use streams::Opening;
 use streams::{Delivery, Stream};
@@ -113,6 +113,8 @@ pub struct World {
     pub envoys: Vec<Envoy>,
     pub limiter: Limiter,
     pub faults: Faults,
+    /// Whether there are two limiters, of which one has faults of its own.
+    pub one_of_two: Option<OneOfTwo>,
     /// An Envoy to which, and from which, the network delivers nothing.
     pub cut_off: Option<usize>,
     pub chance: Chance,
@@ -244,6 +246,7 @@ impl World {
             limiter: Limiter::new(limits),
             faults: Faults::NONE,
             method: "GET",
+            one_of_two: None,
             cut_off: None,
             chance,
             now_us: 1_000_000,

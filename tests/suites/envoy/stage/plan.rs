@@ -2,7 +2,7 @@
 
 mod start;
 
-use harness::{Engine, EnvoyConfig, Gate};
+use harness::{Engine, EnvoyConfig, Gate, Relay};
 use serde_json::{Value, json};
 
 /// Workers of every Envoy: two, the least number that can disagree.
@@ -37,6 +37,7 @@ pub struct Plan {
     patient: bool,
     limiter_arguments: Vec<&'static str>,
     gate: Option<Gate>,
+    relay: Option<Relay>,
     config: Box<dyn Fn(EnvoyConfig) -> EnvoyConfig>,
 }
 
@@ -52,6 +53,7 @@ pub fn limits(items: &[&str]) -> Plan {
         patient: true,
         limiter_arguments: Vec::new(),
         gate: None,
+        relay: None,
         config: Box::new(|config| config),
     }
 }
@@ -158,6 +160,12 @@ impl Plan {
         self.gate = Some(gate.clone());
         self.may_use(port)
             .config(move |config| config.limiter_at(port).unwrap())
+    }
+
+    /// Puts a relay between the second limiter and the server that it stores buckets in.
+    pub fn second_limiter_by(mut self, relay: &Relay) -> Self {
+        self.relay = Some(relay.clone());
+        self
     }
 
     /// Starts neither limiters nor a store.

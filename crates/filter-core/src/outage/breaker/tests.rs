@@ -39,7 +39,7 @@ fn an_answer_resets_the_count_of_consecutive_failures() {
     let [mut worker] = workers();
     for n in 0..8 {
         let result = if n % 4 == 3 {
-            CallResult::Answered
+            CallResult::Answered { decides: true }
         } else {
             CallResult::Failed
         };
@@ -57,7 +57,7 @@ fn the_breaker_opens_when_half_of_the_calls_fail_but_not_a_tenth() {
             let result = if n % every == 0 {
                 CallResult::Failed
             } else {
-                CallResult::Answered
+                CallResult::Answered { decides: true }
             };
             worker.report(&host, at(n), Gate::Closed, result, false);
         }
@@ -75,7 +75,7 @@ fn failures_long_apart_do_not_add_up() {
             &host,
             at(n * 3000 + 1),
             Gate::Closed,
-            CallResult::Answered,
+            CallResult::Answered { decides: true },
             false,
         );
     }
@@ -91,9 +91,21 @@ fn one_worker_probes_and_its_answer_closes_it() {
     let gates: Vec<Gate> = workers.iter_mut().map(|w| w.gate(&host, later)).collect();
     assert_eq!(gates, [Gate::Probe, Gate::Open, Gate::Open, Gate::Open]);
     // An answer to a call from before it opened changes nothing.
-    workers[1].report(&host, at(401), Gate::Closed, CallResult::Answered, false);
+    workers[1].report(
+        &host,
+        at(401),
+        Gate::Closed,
+        CallResult::Answered { decides: true },
+        false,
+    );
     assert_eq!(workers[1].gate(&host, at(401)), Gate::Open);
-    workers[0].report(&host, at(402), Gate::Probe, CallResult::Answered, false);
+    workers[0].report(
+        &host,
+        at(402),
+        Gate::Probe,
+        CallResult::Answered { decides: true },
+        false,
+    );
     assert_eq!(workers[1].gate(&host, at(402)), Gate::Closed);
 }
 
@@ -159,4 +171,42 @@ fn intervals_do_not_grow_while_some_limiter_answers() {
         assert!(ms <= most_ms, "{answering}: {ms}");
         assert_eq!(ms > 4 * 400, !answering, "{answering}: {ms}");
     }
+}
+
+#[test]
+fn a_limiter_that_fails_at_once_opens_nothing_while_others_answer() {
+    let host = SharedData::default();
+    let mut workers = workers::<2>();
+    for ms in 0..100 {
+        workers[0].report(&host, at(ms), Gate::Closed, CallResult::OneFailed, true);
+    }
+    assert_eq!(workers[1].gate(&host, at(100)), Gate::Closed);
+    assert!(
+        workers[1].failed_lately(at(100)),
+        "debts may have been made"
+    );
+    assert!(!workers[1].others_are_answered(at(100)));
+    workers[0].report(
+        &host,
+        at(101),
+        Gate::Closed,
+        CallResult::Answered { decides: true },
+        true,
+    );
+    assert!(workers[0].others_are_answered(at(101)));
+    // All workers know it, also once the breaker is open for another reason.
+    opened(&mut workers[0], &host, 102);
+    assert_eq!(workers[1].gate(&host, at(103)), Gate::Open);
+    assert!(workers[1].others_are_answered(at(10_101)));
+    assert!(!workers[1].others_are_answered(at(10_102)));
+    // A probe's answer ends the trouble.
+    assert_eq!(workers[1].gate(&host, at(500)), Gate::Probe);
+    workers[1].report(
+        &host,
+        at(501),
+        Gate::Probe,
+        CallResult::Answered { decides: true },
+        true,
+    );
+    assert!(!workers[1].others_are_answered(at(501)));
 }

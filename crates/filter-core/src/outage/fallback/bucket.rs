@@ -86,6 +86,7 @@ impl Worker {
             limit_check,
             limit,
             take,
+            ..
         } = *input;
         let quota = match limit_check.status {
             Some(status) => match status.limit {
@@ -138,6 +139,7 @@ impl Worker {
             limit_check,
             limit,
             take,
+            ..
         } = *input;
         let bucket = LocalBucket {
             table: &self.process.shared()?.table,

@@ -61,6 +61,38 @@ impl Faults {
     };
 }
 
+/// The faults of one of two limiters that share a store. Envoy chooses one for each callout and each
+/// stream, rather the one that answers faster, and leaves this one out for a while after three callouts
+/// in a row got errors from it.
+pub struct OneOfTwo {
+    pub faults: Faults,
+    errors: u32,
+    ejections: u64,
+    /// When Envoy's workers know that it is left out, and until when it is.
+    out_us: std::ops::Range<u64>,
+}
+
+impl OneOfTwo {
+    pub fn new(faults: Faults) -> Self {
+        Self {
+            faults,
+            errors: 0,
+            ejections: 0,
+            out_us: 0..0,
+        }
+    }
+
+    fn called(&mut self, now_us: u64, error: bool) {
+        self.errors = if error { self.errors + 1 } else { 0 };
+        if self.errors == 3 {
+            self.errors = 0;
+            self.ejections = (self.ejections + 1).min(5);
+            // Outlier detection as in envoy.yaml.
+            self.out_us = now_us + 3_000..now_us + self.ejections * 1_000_000;
+        }
+    }
+}
+
 /// A long poll at the limiter.
 pub struct Held {
     envoy: usize,
@@ -94,7 +126,43 @@ impl CallAnswer for Answer {
 }
 
 impl World {
+    /// Whether Envoy chooses the limiter that has faults of its own.
+    pub(super) fn chooses_one(&mut self) -> bool {
+        let Some(one) = &self.one_of_two else {
+            return false;
+        };
+        let percent = if one.faults.untouched == 100 { 75 } else { 50 };
+        !one.out_us.contains(&self.now_us) && self.chance.percent(percent)
+    }
+
+    /// Does something with the faults of one of two limiters.
+    pub(super) fn at_one<T>(&mut self, one: bool, act: impl FnOnce(&mut Self) -> T) -> T {
+        let own = self
+            .one_of_two
+            .as_ref()
+            .filter(|_| one)
+            .map(|one| one.faults);
+        let both = own.map(|own| std::mem::replace(&mut self.faults, own));
+        let done = act(self);
+        self.faults = both.unwrap_or(self.faults);
+        done
+    }
+
     pub(super) fn call(&mut self, envoy: usize, worker: usize, call: &Call) {
+        // Envoy itself calls the other one if a connection is refused.
+        let refuses = |of: &OneOfTwo| of.faults.refused == 100;
+        let one = self.chooses_one() && !self.one_of_two.as_ref().is_some_and(refuses);
+        let now_us = self.now_us;
+        if let Some(of) = self.one_of_two.as_mut().filter(|_| one) {
+            of.called(
+                now_us,
+                of.faults.untouched == 100 && call.path == "/v1/check",
+            );
+        }
+        self.at_one(one, |world| world.call_one(envoy, worker, call));
+    }
+
+    fn call_one(&mut self, envoy: usize, worker: usize, call: &Call) {
         assert!(
             call.headers
                 .contains(&("authorization", "Bearer secret".to_owned()))

@@ -85,7 +85,8 @@ impl World {
     pub(super) fn untouched(&mut self, call: &Call) -> Answer {
         let api = ("x-rl-api", "1".to_owned());
         let untouched = ErrorCode::StoreUntouched;
-        if self.chance.percent(50) {
+        // One that has lost its store decides none of a call's checks.
+        if self.one_of_two.is_some() || self.chance.percent(50) {
             let error = ApiError::new(untouched, "the store refused");
             return Answer {
                 genuine: false,

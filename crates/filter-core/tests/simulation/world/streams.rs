@@ -25,6 +25,8 @@ pub struct Stream {
     /// When the last answer is delivered.
     until_us: u64,
     ending: bool,
+    /// Whether it leads to the limiter that has faults of its own.
+    one: bool,
 }
 
 /// An event that a limiter or the network causes on a stream.
@@ -50,9 +52,14 @@ impl World {
             StreamStep::Open(bearer) => {
                 assert_eq!(bearer.as_deref(), Some("Bearer secret"));
                 assert!(self.envoys[envoy].streams[worker].is_none(), "two streams");
-                self.open_stream(envoy, worker);
+                let one = self.chooses_one();
+                self.at_one(one, |world| world.open_stream(envoy, worker, one));
             }
-            StreamStep::Send(id, message) => self.send(envoy, worker, id, &message),
+            StreamStep::Send(id, message) => {
+                let stream = self.envoys[envoy].streams[worker];
+                let one = stream.is_some_and(|stream| stream.one);
+                self.at_one(one, |world| world.send(envoy, worker, id, &message));
+            }
             StreamStep::Close => {
                 let stream = self.envoys[envoy].streams[worker].unwrap();
                 let after_us = stream.until_us.saturating_sub(self.now_us) + 100;
@@ -65,7 +72,7 @@ impl World {
         }
     }
 
-    fn open_stream(&mut self, envoy: usize, worker: usize) {
+    fn open_stream(&mut self, envoy: usize, worker: usize, one: bool) {
         self.next += 1;
         let now = self.now();
         if self.chance.percent(self.faults.undeliverable) {
@@ -76,6 +83,7 @@ impl World {
             serial: self.next,
             until_us: self.now_us,
             ending: false,
+            one,
         });
         if self.opening == Opening::Refuses || self.chance.percent(self.faults.refused) {
             return self.deliver(envoy, worker, 100, Kind::Closed(UNAVAILABLE));
