@@ -115,64 +115,33 @@ fn missing_usage_is_estimated_and_a_failed_response_is_free() {
 fn a_response_that_cannot_be_read_costs_the_most() {
     let filling = "x".repeat(400);
     let plain = Reply::json(200, &json(700));
-    let text = |media_type| Reply {
+    let text = |media_type, status| Reply {
         media_type,
-        ..Reply::json(200, &filling)
+        ..Reply::json(status, &filling)
     };
+    let coded = |coding, reply: Reply| Reply {
+        coding: Some(coding),
+        ..reply
+    };
+    let cut_off = Reply {
+        ended: false,
+        ..coded("gzip", Reply::json(200, &filling))
+    };
+    let lacking = format!("{{\"text\":\"{filling}\"}}");
     let cases = [
         (plain.clone(), 700),
-        (
-            Reply {
-                coding: Some("gzip"),
-                ..Reply::json(200, &filling)
-            },
-            5000,
-        ),
-        (
-            Reply {
-                coding: Some("gzip"),
-                ended: false,
-                ..Reply::json(200, &filling)
-            },
-            5000,
-        ),
-        (
-            Reply {
-                coding: Some("gzip"),
-                ..Reply::json(500, &filling)
-            },
-            0,
-        ),
-        (
-            Reply {
-                coding: Some("identity"),
-                ..plain.clone()
-            },
-            700,
-        ),
-        (
-            Reply {
-                status: 206,
-                ..plain.clone()
-            },
-            5000,
-        ),
-        (text("text/csv"), 5000),
-        (text("application/json; charset=utf-16"), 5000),
+        (coded("gzip", Reply::json(200, &filling)), 5000),
+        (cut_off, 5000),
+        (coded("gzip", Reply::json(500, &filling)), 0),
+        (coded("identity", plain.clone()), 700),
+        (Reply::json(206, &json(700)), 5000),
+        (text("text/csv", 200), 5000),
+        (text("application/json; charset=utf-16", 200), 5000),
         (Reply::json(200, "{\"usage\":"), 5000),
         // No answer passed, or one that was read and lacks its cost.
         (Reply::json(204, ""), 1000),
-        (
-            Reply {
-                media_type: "text/html",
-                ..Reply::json(302, &filling)
-            },
-            1000,
-        ),
-        (
-            Reply::json(200, &format!("{{\"text\":\"{filling}\"}}")),
-            1000,
-        ),
+        (text("text/html", 302), 1000),
+        (Reply::json(200, &lacking), 1000),
     ];
     for seed in seeds() {
         let mut world = world(seed, TOKENS);
