@@ -204,7 +204,7 @@ impl Api {
                 trace::of_check(&head.headers, check).await
             }
             ("/json", &Method::POST) => {
-                let check = Box::pin(self.should_rate_limit_json(body, peer));
+                let check = Box::pin(self.should_rate_limit_json(head, body, peer));
                 trace::of_check(&head.headers, check).await
             }
             (

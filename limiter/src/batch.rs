@@ -32,7 +32,7 @@ use group::{Group, group};
 use crate::{domains::Active, metrics::Metrics, telemetry::Telemetry};
 
 /// Concurrent store calls.
-const LANES: usize = 4;
+pub(crate) const LANES: usize = 4;
 
 /// The most that one call may weigh, in checks of one token bucket: about a millisecond of the store's
 /// time, so that other calls do not wait long.
@@ -95,9 +95,9 @@ impl Batcher {
             work: Notify::new(),
         });
         let mut lanes = JoinSet::new();
-        for _ in 0..LANES {
+        for lane in 0..LANES {
             let shared = Arc::clone(&shared);
-            lanes.spawn(async move { shared.lane().await });
+            lanes.spawn(async move { shared.lane(lane).await });
         }
         Self {
             shared,
@@ -157,7 +157,7 @@ impl Shared {
         Ok(())
     }
 
-    async fn lane(&self) {
+    async fn lane(&self, lane: usize) {
         loop {
             let entries = self.take();
             if entries.is_empty() {
@@ -165,7 +165,7 @@ impl Shared {
                 continue;
             }
             // A panic in a call does not end the lane.
-            if AssertUnwindSafe(self.call(entries))
+            if AssertUnwindSafe(self.call(lane, entries))
                 .catch_unwind()
                 .await
                 .is_err()
@@ -200,11 +200,12 @@ impl Shared {
         entries
     }
 
-    async fn call(&self, entries: Vec<Entry>) {
-        join_all(group(entries).into_iter().map(|group| self.ask(group))).await;
+    async fn call(&self, lane: usize, entries: Vec<Entry>) {
+        let groups = group(entries).into_iter();
+        join_all(groups.map(|group| self.ask(lane, group))).await;
     }
 
-    async fn ask(&self, group: Group) {
+    async fn ask(&self, lane: usize, group: Group) {
         let started = Instant::now();
         let asked = self
             .store
@@ -221,7 +222,7 @@ impl Shared {
         let proxies =
             requests.flat_map(|request| repeat_n(request.proxy.as_deref(), request.checks));
         self.telemetry
-            .decided(compiled, group.checks.iter().zip(proxies), &answers);
+            .decided(lane, compiled, group.checks.iter().zip(proxies), &answers);
         let late = || Err(StoreError::Timeout(self.timeout).into());
         let mut answers = answers.into_iter();
         let mut checks = group.checks.into_iter();

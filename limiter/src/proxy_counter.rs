@@ -20,9 +20,10 @@ use crate::domains::Domains;
 /// How often proxies are recorded in the store.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// The most pairs of limit and proxy between two recordings. With more, counts are too low and proxies
-/// take too large a share.
-const SEEN_MAX: usize = 100_000;
+/// The most proxies of a domain, and pairs of a limit and a proxy of it, between two recordings. No domain
+/// takes another's. With more pairs, its limits have the domain's count until the next recording.
+const PROXIES_MAX: usize = 5000;
+const PAIRS_MAX: usize = 50_000;
 
 /// Limits of a domain whose proxies are counted individually. The others use the count of the whole
 /// domain, which is never lower, so that a proxy takes too small a share rather than too large a
@@ -58,10 +59,16 @@ pub(crate) struct ProxyCounter {
     counts: ArcSwap<Counts>,
 }
 
+type Seen = HashMap<Name, SeenProxies>;
+
+/// The proxies of a domain.
 #[derive(Default)]
-struct Seen {
-    domains: HashMap<Name, HashMap<Option<Name>, HashSet<String>>>,
+struct SeenProxies {
+    all: HashSet<String>,
+    by_limit: HashMap<Name, HashSet<String>>,
     pairs: usize,
+    /// Whether there were more pairs.
+    crowded: bool,
 }
 
 impl ProxyCounter {
@@ -82,9 +89,11 @@ impl ProxyCounter {
         limits: impl IntoIterator<Item = &'n Name>,
     ) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.add(domain, None, proxy);
-        for limit in limits {
-            seen.add(domain, Some(limit), proxy);
+        if !seen.contains_key(domain) {
+            seen.insert(domain.clone(), SeenProxies::default());
+        }
+        if let Some(proxies) = seen.get_mut(domain) {
+            proxies.add(proxy, limits);
         }
     }
 
@@ -104,33 +113,30 @@ impl ProxyCounter {
     async fn exchange(&self) {
         let mut seen = {
             let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-            std::mem::take(&mut *seen).domains
+            std::mem::take(&mut *seen)
         };
         let mut counts = Counts::new();
         for (name, domain) in &*self.domains.all() {
             let Some(active) = &domain.active else {
                 continue;
             };
-            let mut by_limit = seen.remove(name).unwrap_or_default();
+            let mut seen = seen.remove(name).unwrap_or_default();
             let limits = active.compiled.limits();
             // Also count limits that only other replicas checked.
-            let counted = limits.iter().take(LIMITS_MAX);
-            let counted = counted.map(|limit| Some(limit.name.clone()));
-            let asked: ActiveProxies = std::iter::once(None)
-                .chain(counted)
-                .map(|limit| {
-                    let proxies = by_limit.remove(&limit).unwrap_or_default();
-                    (limit, proxies.into_iter().collect())
-                })
-                .collect();
+            let counted = limits.iter().take(LIMITS_MAX).map(|limit| {
+                let proxies = seen.by_limit.remove(&limit.name).unwrap_or_default();
+                (Some(limit.name.clone()), proxies.into_iter().collect())
+            });
+            let all = (None, seen.all.into_iter().collect());
+            let asked: ActiveProxies = std::iter::once(all).chain(counted).collect();
             match self.store.count_proxies(name, &asked).await {
                 Ok(found) => {
                     let live = found.iter().filter(|(_, count)| **count > 0);
                     let live = live.filter_map(|(limit, count)| Some((limit.clone()?, *count)));
                     let domain = DomainCounts {
                         all: found.get(&None).copied().unwrap_or(0),
-                        limits: live.collect(),
-                        partial: limits.len() > LIMITS_MAX,
+                        limits: live.filter(|_| !seen.crowded).collect(),
+                        partial: seen.crowded || limits.len() > LIMITS_MAX,
                     };
                     counts.insert(name.clone(), Arc::new(domain));
                 }
@@ -146,22 +152,79 @@ impl ProxyCounter {
     }
 }
 
-impl Seen {
-    fn add(&mut self, domain: &Name, limit: Option<&Name>, proxy: &str) {
-        let limit = limit.cloned();
-        let known = self
-            .domains
-            .get(domain)
-            .and_then(|limits| limits.get(&limit));
-        if known.is_some_and(|proxies| proxies.contains(proxy)) || self.pairs >= SEEN_MAX {
-            return;
+impl SeenProxies {
+    fn add<'n>(&mut self, proxy: &str, limits: impl IntoIterator<Item = &'n Name>) {
+        if !self.all.contains(proxy) && self.all.len() < PROXIES_MAX {
+            self.all.insert(proxy.to_owned());
         }
-        self.pairs += 1;
-        self.domains
-            .entry(domain.clone())
-            .or_default()
-            .entry(limit)
-            .or_default()
-            .insert(proxy.to_owned());
+        for limit in limits {
+            let known = self.by_limit.get(limit);
+            if known.is_some_and(|proxies| proxies.contains(proxy)) {
+                continue;
+            }
+            if self.pairs >= PAIRS_MAX {
+                self.crowded = true;
+                return;
+            }
+            self.pairs += 1;
+            let proxies = self.by_limit.entry(limit.clone()).or_default();
+            proxies.insert(proxy.to_owned());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::Metrics;
+    use policy::Policy;
+    use store::{Change, Edit, Options, Overrides, Signature, StoreUrl, open};
+
+    #[tokio::test]
+    async fn a_domain_with_many_pairs_takes_nothing_of_anothers_count_nor_of_its_own() {
+        let store = open(&StoreUrl::Memory, Options::default()).unwrap();
+        for domain in ["busy", "quiet"] {
+            let limits = (0..60).map(|n| format!("{{name: l{n}, rate: 1/s}}"));
+            let limits = limits.collect::<Vec<_>>().join(",");
+            let text = format!("domain: {domain}\nlimits: [{limits}]\n");
+            let policy = Policy::from_yaml("test", text.as_bytes()).unwrap();
+            let base = store.read(&policy.domain, Overrides::All).await.unwrap();
+            let edit = Edit {
+                domain: &policy.domain,
+                base: &base,
+                change: Change::Limits(&policy),
+                by: &Signature::default(),
+            };
+            store.write(&edit).await.unwrap();
+        }
+        let domains = Arc::new(Domains::new(Arc::clone(&store), Arc::new(Metrics::new())));
+        let polling = Arc::clone(&domains);
+        let polling = tokio::spawn(async move { polling.poll_forever().await });
+        while domains.all().len() < 2 {
+            tokio::task::yield_now().await;
+        }
+        polling.abort();
+        let counter = ProxyCounter::new(store, domains);
+        let name = |text: &str| text.parse::<Name>().unwrap();
+        let limits: Vec<Name> = (0..60).map(|n| name(&format!("l{n}"))).collect();
+        let proxies = PAIRS_MAX / limits.len() + 100;
+        for nth in 0..proxies {
+            counter.saw(&name("busy"), &format!("{nth:032x}"), &limits);
+        }
+        for nth in 0..3 {
+            counter.saw(&name("quiet"), &format!("{nth:032x}"), &limits[..2]);
+        }
+        counter.exchange().await;
+        let counts = |domain| {
+            let counts = counter.counts(&name(domain)).unwrap();
+            (
+                counts.all,
+                ["l0", "l59"].map(|limit| counts.of(&name(limit))),
+            )
+        };
+        let proxies = u64::try_from(proxies).unwrap();
+        // Never less than there are, so that no proxy takes too large a share.
+        assert_eq!(counts("busy"), (proxies, [Some(proxies); 2]));
+        assert_eq!(counts("quiet"), (3, [Some(3), None]));
     }
 }

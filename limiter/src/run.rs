@@ -15,7 +15,7 @@ use crate::{
     LimitsError, Listeners, Settings, TlsError, TokenError,
     admin::{Admin, Data, Page},
     api::{Api, Bounds, Comparison, Watched},
-    batch::Batcher,
+    batch::{Batcher, LANES},
     callers::Callers,
     domains::Domains,
     limits_files::{LimitsFiles, ReadPolicies},
@@ -175,7 +175,7 @@ impl Parts {
         });
         let xds = settings.xds.clone();
         let xds = xds.map(|server| Arc::new(Xds::new(server, Arc::clone(&store))));
-        let telemetry = Arc::new(Telemetry::new(Arc::clone(&store), name));
+        let telemetry = Arc::new(Telemetry::new(Arc::clone(&store), name, LANES));
         let lifecycle = Arc::new(Lifecycle::new());
         let comparison = settings.compare_with.as_deref().map(|url| {
             let started = Comparison::start(url, Arc::clone(&metrics));

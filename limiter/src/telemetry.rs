@@ -21,7 +21,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::domains::Domains;
 
-use activity::{ActivityRecorder, Due};
+use activity::{ActivityRecorder, Decided, Due};
 use proxy_registry::ProxyRegistry;
 pub(crate) use proxy_registry::RequestingProxy;
 
@@ -41,15 +41,19 @@ pub(crate) struct Telemetry {
     limiter: String,
     registry: ProxyRegistry,
     recorders: Mutex<HashMap<Name, ActivityRecorder>>,
+    /// What each lane of checks decided since the last report. A lane locks only its own, which
+    /// nobody else wants for more than a moment a second.
+    lanes: Vec<Mutex<HashMap<Name, Decided>>>,
 }
 
 impl Telemetry {
-    pub(crate) fn new(store: Arc<dyn Store>, limiter: String) -> Self {
+    pub(crate) fn new(store: Arc<dyn Store>, limiter: String, lanes: usize) -> Self {
         Self {
             store,
             limiter,
             registry: ProxyRegistry::default(),
             recorders: Mutex::default(),
+            lanes: (0..lanes).map(|_| Mutex::default()).collect(),
         }
     }
 
@@ -67,16 +71,24 @@ impl Telemetry {
         }
     }
 
-    /// Counts decisions in the order of their checks, each with the proxy that sent the check, if
-    /// one did.
+    /// Counts decisions of a lane in the order of their checks, each with the proxy that sent the check,
+    /// if one did.
     pub(crate) fn decided<'c>(
         &self,
+        lane: usize,
         policy: &Compiled,
         checks: impl Iterator<Item = (&'c Check, Option<&'c str>)>,
         decisions: &[Result<Answer, CheckError>],
     ) {
-        let mut recorders = self.recorders();
-        let Some(recorder) = self.recorder(&mut recorders, policy.domain()) else {
+        let Some(lane) = self.lanes.get(lane) else {
+            return;
+        };
+        let mut domains = lane.lock().unwrap_or_else(PoisonError::into_inner);
+        let domain = policy.domain();
+        if !domains.contains_key(domain) && domains.len() < DOMAINS_MAX {
+            domains.insert(domain.clone(), Decided::default());
+        }
+        let Some(recorder) = domains.get_mut(domain) else {
             return;
         };
         for ((check, proxy), decision) in checks.zip(decisions) {
@@ -177,6 +189,14 @@ impl Telemetry {
         let all = domains.all();
         let now_ms = self.store.estimated_now_ms();
         let mut recorders = self.recorders();
+        for lane in &self.lanes {
+            let decided = std::mem::take(&mut *lane.lock().unwrap_or_else(PoisonError::into_inner));
+            for (domain, decided) in decided {
+                if let Some(recorder) = self.recorder(&mut recorders, &domain) {
+                    recorder.add(decided);
+                }
+            }
+        }
         recorders.retain(|name, _| all.contains_key(name));
         let mut due = Vec::new();
         for (name, domain) in &*all {

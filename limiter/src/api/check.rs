@@ -26,7 +26,9 @@ use super::{
 };
 use crate::{domains::Active, http, serve::Peer, telemetry::RequestingProxy, trace};
 
-enum Encoding {
+/// How a body is encoded.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Encoding {
     Json,
     Compact,
 }
@@ -38,7 +40,7 @@ impl Api {
             .inflight
             .enter()
             .ok_or_else(refusal::overloaded)?;
-        let encoding = encoding(&head.headers)?;
+        let encoding = encoding(&head.headers, &[Encoding::Json, Encoding::Compact])?;
         let deny_status = deny_status(head)?;
         let address = peer.address;
         let mut body = self.receive(body, peer).await?;
@@ -193,25 +195,37 @@ impl Api {
     }
 }
 
-/// The encoding of the body; JSON by default. Types that a web page can send across origins without a
-/// preflight (text, forms) are refused, like requests with an `origin`.
-fn encoding(headers: &HeaderMap) -> Result<Encoding, ApiError> {
+/// The encoding of the body, one of those that its path takes; JSON by default. Types that a web page can send
+/// across origins without a preflight (text, forms) are refused, like requests with an `origin`.
+pub(super) fn encoding(headers: &HeaderMap, takes: &[Encoding]) -> Result<Encoding, ApiError> {
     let Some(value) = headers.get(CONTENT_TYPE) else {
         return Ok(Encoding::Json);
     };
     let media_type = value.as_bytes().split(|b| *b == b';').next();
     let media_type = media_type.unwrap_or_default().trim_ascii();
     let is = |name: &str| media_type.eq_ignore_ascii_case(name.as_bytes());
-    if is(CHECK_CBOR) {
-        return Ok(Encoding::Compact);
+    let found = takes.iter().find(|encoding| is(encoding.media_type()));
+    found.copied().ok_or_else(|| {
+        let known: Vec<&str> = takes.iter().map(|encoding| encoding.in_words()).collect();
+        let message = format!("this path takes {}", known.join(" and "));
+        ApiError::new(ErrorCode::UnsupportedMediaType, message)
+    })
+}
+
+impl Encoding {
+    const fn media_type(self) -> &'static str {
+        match self {
+            Self::Json => CHECK_JSON,
+            Self::Compact => CHECK_CBOR,
+        }
     }
-    if is(CHECK_JSON) {
-        return Ok(Encoding::Json);
+
+    const fn in_words(self) -> &'static str {
+        match self {
+            Self::Json => "application/json (curl --json)",
+            Self::Compact => CHECK_CBOR,
+        }
     }
-    Err(ApiError::new(
-        ErrorCode::UnsupportedMediaType,
-        format!("this limiter reads {CHECK_JSON} (curl --json) and {CHECK_CBOR}"),
-    ))
 }
 
 /// The status of a denial: 429 if the client prefers it.

@@ -13,7 +13,7 @@ mod scalars;
 
 use std::sync::Arc;
 
-use hyper::{StatusCode, body::Incoming};
+use hyper::{StatusCode, body::Incoming, http::request::Parts};
 use policy::{
     Compiled, DESCRIPTOR, Descriptor, MAX_DESCRIPTOR_KEY, Name, Rate, SEVERAL, push_entry,
 };
@@ -23,6 +23,7 @@ use tokio::time::Instant;
 use super::{
     Answered, Api,
     body::{Received, Room},
+    check::{Encoding, encoding},
     grpc, refusal,
 };
 use crate::{
@@ -60,7 +61,13 @@ impl Api {
     }
 
     /// `POST /json`: 200, or 429 where a limit is exceeded.
-    pub(super) async fn should_rate_limit_json(&self, body: Incoming, peer: Arc<Peer>) -> Answered {
+    pub(super) async fn should_rate_limit_json(
+        &self,
+        head: &Parts,
+        body: Incoming,
+        peer: Arc<Peer>,
+    ) -> Answered {
+        encoding(&head.headers, &[Encoding::Json])?;
         let decode = |bytes: &[u8]| {
             serde_json::from_slice(bytes)
                 .map_err(|error| ApiError::new(ErrorCode::InvalidRequest, error.to_string()))

@@ -102,7 +102,7 @@ impl Peer {
     }
 
     /// Whether it has sent an authorized request.
-    pub(super) fn is_client(&self) -> bool {
+    pub(crate) fn is_client(&self) -> bool {
         self.standing.load(Ordering::Relaxed) == CLIENT
     }
 

@@ -39,10 +39,44 @@ pub(super) struct ActivityRecorder {
     /// Requests that this limiter or a proxy decided since.
     requests: RequestCounts,
     collections: u64,
-    sampled: u32,
     busy: TopK,
     denied: TopK,
     open: [Open; 2],
+}
+
+/// The buckets that one lane of checks decided since the last report.
+#[derive(Debug, Default)]
+pub(super) struct Decided {
+    requests: RequestCounts,
+    sampled: u32,
+    busy: TopK,
+    denied: TopK,
+}
+
+impl Decided {
+    /// Counts a request that some limit decided.
+    pub(super) fn request(&mut self, allowed: bool) {
+        self.requests.add(RequestCounts {
+            allowed: u64::from(allowed),
+            denied: u64::from(!allowed),
+        });
+    }
+
+    /// Counts one decision of a limit about a bucket.
+    pub(super) fn count(&mut self, answer: &LimitAnswer, denial: impl FnOnce(Outcome) -> Denial) {
+        let by = match self.sampled.checked_add(1) {
+            Some(sampled) if sampled <= COUNTED_MAX => 1,
+            _ if fastrand::u64(..SAMPLED) == 0 => SAMPLED,
+            _ => return,
+        };
+        self.sampled = self.sampled.saturating_add(1);
+        self.busy.add(&answer.name, &answer.bucket, by, None);
+        if !answer.allowed {
+            let denial = denial(answer.outcome());
+            self.denied
+                .add(&answer.name, &answer.bucket, by, Some(denial));
+        }
+    }
 }
 
 /// A slot that is being filled.
@@ -72,35 +106,17 @@ impl ActivityRecorder {
             reported: HashMap::new(),
             requests: RequestCounts::default(),
             collections: 0,
-            sampled: 0,
             busy: TopK::default(),
             denied: TopK::default(),
             open: Resolution::ALL.map(|resolution| Open::new(resolution.slot(now_ms))),
         }
     }
 
-    /// Counts a request that some limit decided.
-    pub(super) fn request(&mut self, allowed: bool) {
-        self.requests.add(RequestCounts {
-            allowed: u64::from(allowed),
-            denied: u64::from(!allowed),
-        });
-    }
-
-    /// Counts one decision of a limit about a bucket.
-    pub(super) fn count(&mut self, answer: &LimitAnswer, denial: impl FnOnce(Outcome) -> Denial) {
-        let by = match self.sampled.checked_add(1) {
-            Some(sampled) if sampled <= COUNTED_MAX => 1,
-            _ if fastrand::u64(..SAMPLED) == 0 => SAMPLED,
-            _ => return,
-        };
-        self.sampled = self.sampled.saturating_add(1);
-        self.busy.add(&answer.name, &answer.bucket, by, None);
-        if !answer.allowed {
-            let denial = denial(answer.outcome());
-            self.denied
-                .add(&answer.name, &answer.bucket, by, Some(denial));
-        }
+    /// Adds what a lane of checks decided.
+    pub(super) fn add(&mut self, decided: Decided) {
+        self.requests.add(decided.requests);
+        self.busy.merge(decided.busy);
+        self.denied.merge(decided.denied);
     }
 
     /// Counts decisions that a proxy made without a call, of limits that exist.
@@ -128,7 +144,6 @@ impl ActivityRecorder {
 
     /// Reads what was counted since the last time; returns the reports that are due.
     pub(super) fn collect(&mut self, counters: &DomainCounters, now_ms: u64) -> Vec<Due> {
-        self.sampled = 0;
         self.collections = self.collections.wrapping_add(1);
         let new = self.new_activity(counters);
         let mut due = Vec::new();

@@ -60,6 +60,14 @@ impl TopK {
         self.counted.insert(key, counted);
     }
 
+    /// Adds what was counted elsewhere.
+    pub(super) fn merge(&mut self, other: Self) {
+        for counted in other.counted.into_values() {
+            let count = counted.count.saturating_sub(counted.inherited);
+            self.add(&counted.limit, &counted.bucket, count, counted.last);
+        }
+    }
+
     /// Hashes a bucket; only a collision merges two buckets.
     fn key(&self, limit: &Name, bucket: &Values) -> u64 {
         let mut hasher = self.hasher.build_hasher();

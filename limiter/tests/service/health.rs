@@ -38,6 +38,7 @@ fn about(service: &[u8]) -> Vec<u8> {
 
 async fn connect(data: SocketAddr) -> Result<SendRequest<Full<Bytes>>> {
     let stream = TcpStream::connect(data).await?;
+    stream.set_nodelay(true)?;
     let (sender, connection) = handshake(TokioExecutor::new(), TokioIo::new(stream)).await?;
     tokio::spawn(connection);
     Ok(sender)
@@ -144,6 +145,30 @@ async fn watches_per_connection_are_bounded_and_ended_ones_make_room() -> Result
     .await?;
     let mut again = call(&mut sender, WATCH, about(b"")).await?;
     assert_eq!(next(&mut again).await?.unwrap().as_ref(), [8, 1]);
+    Ok(())
+}
+
+/// Health checks need no token, so whoever connects may watch.
+#[tokio::test]
+async fn strangers_cannot_hold_all_places_of_watches() -> Result<()> {
+    let service = Service::with(PER_USER).await?;
+    let mut strangers = Vec::new();
+    for _ in 0..128 {
+        let mut sender = connect(service.data).await?;
+        for _ in 0..8 {
+            let mut watch = call(&mut sender, WATCH, about(b"")).await?;
+            assert_eq!(next(&mut watch).await?.unwrap().as_ref(), [8, 1]);
+            strangers.push(watch);
+        }
+    }
+    assert_eq!(service.metric("rl_health_watches").await?, 1024);
+    let mut other = connect(service.data).await?;
+    let mut watch = call(&mut other, WATCH, about(b"")).await?;
+    assert_eq!(next(&mut watch).await?.unwrap().as_ref(), [8, 1]);
+    assert_eq!(service.metric("rl_health_watches").await?, 1024);
+    // The oldest made room, and its client may call again.
+    let trailers = next(&mut strangers[0]).await?.unwrap_err();
+    assert_eq!(trailers["grpc-status"], "14");
     Ok(())
 }
 

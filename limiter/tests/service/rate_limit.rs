@@ -391,6 +391,28 @@ async fn bad_calls_are_refused_with_the_field() -> Result<()> {
     Ok(())
 }
 
+/// A web page can send text and forms to other sites without asking.
+#[tokio::test]
+async fn the_body_of_json_is_declared_as_json() -> Result<()> {
+    let service = Service::with("  - {name: a, descriptor: [a], rate: 1/h}\n").await?;
+    let body = json!({"domain": "shop", "descriptors": [descriptor(&[("a", "1")])]}).to_string();
+    for (media_type, status) in [
+        ("text/plain", 415),
+        ("application/x-www-form-urlencoded", 415),
+        ("application/vnd.rl.check+cbor", 415),
+        ("Application/JSON; charset=utf-8", 200),
+    ] {
+        let request = service.post("/json", body.clone());
+        let reply = request.header("content-type", media_type).send().await?;
+        assert_eq!(reply.status, status, "{media_type}: {}", reply.text());
+        let hinted = reply
+            .text()
+            .contains("this path takes application/json (curl --json)");
+        assert_eq!(hinted, status == 415, "{media_type}: {}", reply.text());
+    }
+    Ok(())
+}
+
 /// Envoy sends a handful of descriptors. A thousand would be one script call during which the store
 /// answers nobody else.
 #[tokio::test]

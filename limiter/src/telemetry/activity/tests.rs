@@ -48,16 +48,22 @@ fn protocol_answer() -> LimitAnswer {
     }
 }
 
-/// One decision, counted in the metrics and in the activity.
-fn decide(recorder: &mut ActivityRecorder, counters: &DomainCounters, answer: &LimitAnswer) {
-    counters.decided(answer);
-    recorder.count(answer, |outcome| Denial {
+fn count(decided: &mut Decided, answer: &LimitAnswer) {
+    decided.count(answer, |outcome| Denial {
         at_ms: START_MS,
         outcome,
         by: DecidedBy::Limiter,
         proxy: None,
         descriptor: Vec::new(),
     });
+}
+
+/// One decision, counted in the metrics and in the activity.
+fn decide(recorder: &mut ActivityRecorder, counters: &DomainCounters, answer: &LimitAnswer) {
+    counters.decided(answer);
+    let mut decided = Decided::default();
+    count(&mut decided, answer);
+    recorder.add(decided);
 }
 
 fn denied(due: &Due) -> u64 {
@@ -128,10 +134,14 @@ fn the_coarse_slot_is_reported_every_ten_seconds() {
 #[test]
 fn bucket_counts_are_sampled_when_there_are_very_many_decisions() {
     let (counters, mut recorder) = (counters(), ActivityRecorder::new(START_MS));
+    let mut decided = Decided::default();
     for n in 0..200_000 {
         let user = if n % 4 == 0 { "alice" } else { "bob" };
-        decide(&mut recorder, &counters, &answer(user, user == "bob"));
+        let answer = answer(user, user == "bob");
+        counters.decided(&answer);
+        count(&mut decided, &answer);
     }
+    recorder.add(decided);
     let due = recorder.collect(&counters, START_MS + 1000);
     assert_eq!(denied(&due[0]), 50_000, "counts are exact");
     let buckets = &due[0].noted.activity.buckets;
