@@ -1,8 +1,9 @@
-//! `cargo xtask soak`: one limiter with its default flags and a real Redis, under every attack of
-//! [`attacks`] at once, beside honest checks over connections of their own.
+//! `cargo xtask soak`: two limiters with their default flags and a real Redis, under every attack of
+//! [`attacks`] at once, beside honest checks over connections of their own. The first one has its
+//! limits from files, the second one from a management server, which are attackers as well.
 //!
 //! Honest checks have a token and come at a steady rate. 99.9 % of them must be answered within the
-//! store timeout plus 5 ms, and the limiter's memory must stay below 128 MiB. The time is measured at
+//! store timeout plus 5 ms, and each limiter's memory must stay below 128 MiB. The time is measured at
 //! the client, its own scheduling included: run it on an otherwise idle machine.
 //!
 //! All clients are in this process. Attackers share one thread of the lowest priority, each at a rate
@@ -39,6 +40,9 @@ limits:
   - {name: honest, match: {what: honest}, per: [user], rate: 1000000/1s}
   - {name: slow, match: {what: slow}, rate: 1/20s}
   - {name: windows, match: {what: windows}, per: [user], algorithm: sliding_window_buckets, rate: 100000/1m, sub_windows: 1000}
+  - {name: service, descriptor: [service], algorithm: fixed_window, rate: 1000000/1s}
+  - {name: slots, match: {what: slots}, algorithm: concurrency, limit: 10, slot_ttl: 3s}
+  - {name: tokens, match: {what: tokens}, rate: 1000/1h, cost: {from: {response_json: /n}, reserve: 10, max: 1000}}
 ";
 
 /// Arguments of `cargo xtask soak`.
@@ -71,12 +75,17 @@ pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
 async fn soak(args: &Args, ui: &Ui, redis: &Path, program: PathBuf) -> Result<()> {
     let dir = tempfile::tempdir()?;
     let redis = Redis::start(redis, free_port()?, dir.path()).await?;
+    let (files, second) = (dir.path().join("rls"), [free_port()?, free_port()?]);
+    std::fs::create_dir(&files)?;
     let to = To {
         data: free_port()?,
         admin: free_port()?,
+        management: free_port()?,
+        // Attackers run until the program ends.
+        files: Box::leak(files.into_boxed_path()),
     };
-    let limiter = start(program, &redis, to, dir.path()).await?;
-    let honest = Honest::start(to.data);
+    let limiters = start(program, &redis, to, second, dir.path()).await?;
+    let honest = Honest::start([to.data, second[0]]);
     let attackers = (!args.peace)
         .then(|| Attackers::start(to, &args.only))
         .transpose()?;
@@ -87,7 +96,9 @@ async fn soak(args: &Args, ui: &Ui, redis: &Path, program: PathBuf) -> Result<()
         let mut seen = Seen::default();
         for _ in 0..600 {
             seen.add(honest.work(Duration::from_millis(100)).await);
-            memory = memory.max(limiter.process().memory_bytes()?);
+            for limiter in &limiters {
+                memory = memory.max(limiter.process().memory_bytes()?);
+            }
         }
         ui.line(&format!(
             "minute {minute}: {}, {}",
@@ -102,14 +113,15 @@ async fn soak(args: &Args, ui: &Ui, redis: &Path, program: PathBuf) -> Result<()
     }
     ui.heading("In all");
     ui.line(&all.summary());
+    ui.line(&format!("a limiter's memory at its peak: {}", mib(memory)));
+    let mut limiters_us = 0;
+    for limiter in &limiters {
+        limiters_us += limiter.process().cpu_us()?;
+    }
     ui.line(&format!(
-        "the limiter's memory at its peak: {}",
-        mib(memory)
-    ));
-    ui.line(&format!(
-        "CPU: clients {} s, limiter {} s, Redis {} s",
+        "CPU: clients {} s, limiters {} s, Redis {} s",
         own_cpu_s()?,
-        limiter.process().cpu_us()? / 1_000_000,
+        limiters_us / 1_000_000,
         redis.process().cpu_us()? / 1_000_000
     ));
     let (late, checks) = (all.late(), all.checks());
@@ -118,11 +130,18 @@ async fn soak(args: &Args, ui: &Ui, redis: &Path, program: PathBuf) -> Result<()
         "more than one check of a thousand took longer than {} ms, or was not answered: {late} of {checks}",
         IN_TIME.as_millis()
     );
-    ensure!(memory < MEMORY_MAX, "the limiter took {}", mib(memory));
+    ensure!(memory < MEMORY_MAX, "a limiter took {}", mib(memory));
     Ok(())
 }
 
-async fn start(program: PathBuf, redis: &Redis, to: To, dir: &Path) -> Result<Limiter> {
+/// The limiter with files, and the one with a management server.
+async fn start(
+    program: PathBuf,
+    redis: &Redis,
+    to: To,
+    second: [u16; 2],
+    dir: &Path,
+) -> Result<[Limiter; 2]> {
     let file = |name: &str, text: &str| -> Result<String> {
         let path = dir.join(name);
         std::fs::write(&path, text)?;
@@ -130,25 +149,32 @@ async fn start(program: PathBuf, redis: &Redis, to: To, dir: &Path) -> Result<Li
         Ok(path.to_owned())
     };
     let (tokens, limits) = (file("tokens", TOKEN)?, file("limits.yaml", LIMITS)?);
+    let common = ["--token-file", &tokens, "--log", "error"];
+    let rls = to.files.to_str().context("a folder that is not UTF-8")?;
     let plan = LimiterPlan {
         name: "limiter".to_owned(),
         port: to.data,
         admin_port: to.admin,
         store: redis.url(),
-        arguments: [
-            "--token-file",
-            &tokens,
-            "--limits",
-            &limits,
-            "--log",
-            "error",
-        ]
-        .map(str::to_owned)
-        .to_vec(),
+        arguments: { common.iter() }
+            .chain(&["--limits", &limits, "--rls-config", rls])
+            .map(ToString::to_string)
+            .collect(),
         program,
         dir: dir.to_path_buf(),
     };
-    plan.start().await
+    let management = format!("http://127.0.0.1:{}", to.management);
+    let with_management = LimiterPlan {
+        name: "limiter-xds".to_owned(),
+        port: second[0],
+        admin_port: second[1],
+        arguments: { common.iter() }
+            .chain(&["--xds-server", &management])
+            .map(ToString::to_string)
+            .collect(),
+        ..plan.clone()
+    };
+    Ok([plan.start().await?, with_management.start().await?])
 }
 
 /// The bytes of a POST with the token.

@@ -1,8 +1,10 @@
 //! The attacks on the limiter, and the thread that runs them.
 
+mod management;
 mod strikes;
 
 use std::future::Future;
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,6 +24,10 @@ pub struct To {
     pub data: u16,
     /// Health and metrics.
     pub admin: u16,
+    /// Where the second limiter expects its management server.
+    pub management: u16,
+    /// The folder of the first limiter's `--rls-config`.
+    pub files: &'static Path,
 }
 
 type Strikes = Pin<Box<dyn Future<Output = ()>>>;
@@ -33,7 +39,7 @@ struct Attack {
     strikes: fn(To, u64, Count) -> Strikes,
 }
 
-const ATTACKS: [Attack; 13] = [
+const ATTACKS: [Attack; 17] = [
     Attack {
         name: "requests without a token, answers unread",
         attackers: 4,
@@ -93,6 +99,26 @@ const ATTACKS: [Attack; 13] = [
         name: "checks from a web page",
         attackers: 1,
         strikes: |to, _, count| Box::pin(strikes::web_page(to.data, count)),
+    },
+    Attack {
+        name: "calls of many descriptors",
+        attackers: 3,
+        strikes: |to, nth, count| Box::pin(strikes::many_descriptors(to.data, nth, count)),
+    },
+    Attack {
+        name: "a management server that sends much",
+        attackers: 1,
+        strikes: |to, _, count| Box::pin(management::serve(to.management, count)),
+    },
+    Attack {
+        name: "files that are large, wrong or none",
+        attackers: 1,
+        strikes: |to, _, count| Box::pin(strikes::rls_files(to.files, count)),
+    },
+    Attack {
+        name: "forged settlements, costs and slots",
+        attackers: 3,
+        strikes: |to, nth, count| Box::pin(strikes::forged(to.data, nth, count)),
     },
     Attack {
         name: "streams reset at once, PING and SETTINGS",

@@ -79,9 +79,9 @@ pub struct Honest {
 
 impl Honest {
     /// The clients run only while [`Honest::work`] is awaited.
-    pub fn start(port: u16) -> Self {
+    pub fn start(ports: [u16; 2]) -> Self {
         let (seen, clients) = (Rc::default(), LocalSet::new());
-        for client in 0..CLIENTS {
+        for (client, port) in (0..CLIENTS).zip(ports.into_iter().cycle()) {
             clients.spawn_local(check_on(port, client, Rc::clone(&seen)));
         }
         Self { seen, clients }

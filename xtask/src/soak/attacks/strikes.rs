@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::Ipv4Addr;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -11,7 +12,9 @@ use harness::{
     RawClient, control_frames, open_streams_without_window, rapid_resets, streams_without_window,
 };
 use protocol::compact::{Batch, BatchCheck, Report, RequestCounts, Tally};
-use protocol::{CHECK_STREAM, DecidedBy, Outcome, REPORT_CBOR, StreamCall};
+use protocol::{
+    CHECK_STREAM, CostSettlement, DecidedBy, Outcome, REPORT_CBOR, Reservation, StreamCall,
+};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::sleep;
@@ -254,4 +257,123 @@ pub async fn frames(port: u16, nth: u64, count: Count) {
         add(&count, sent.unwrap_or(0));
     };
     repeat(Duration::from_millis(500), strike).await;
+}
+
+/// Sends calls of the rate limit service: as many descriptors as may be charged at once, more than may be, and
+/// one of very many entries.
+pub async fn many_descriptors(port: u16, nth: u64, count: Count) {
+    let entry = |n: usize| format!(r#"{{"key":"service","value":"{nth}-{n}"}}"#);
+    let call = |descriptors: &[String]| {
+        let body = format!(
+            r#"{{"domain":"soak","descriptors":[{}]}}"#,
+            descriptors.join(",")
+        );
+        post("/json", JSON, body.as_bytes())
+    };
+    let descriptors = |many: usize| -> Vec<_> {
+        (0..many)
+            .map(|n| format!(r#"{{"entries":[{}]}}"#, entry(n)))
+            .collect()
+    };
+    let entries: Vec<_> = (0..7000).map(entry).collect();
+    let calls = [
+        call(&descriptors(256)),
+        call(&descriptors(1000)),
+        call(&[format!(r#"{{"entries":[{}]}}"#, entries.join(","))]),
+    ];
+    let mut calls = calls.iter().cycle();
+    let next = || calls.next().cloned().unwrap_or_default();
+    requests(port, Duration::from_millis(20), count, next).await;
+}
+
+/// Replaces a file of `--rls-config`: by 9,900 limits, by as many wrong ones, and by a link to nothing.
+pub async fn rls_files(folder: &Path, count: Count) {
+    let (file, fresh) = (folder.join("flood.yaml"), folder.join(".fresh"));
+    let mut nth: usize = 0;
+    let strike = async || {
+        nth += 1;
+        let unit = if nth.is_multiple_of(2) { "day" } else { "dya" };
+        let limit = |n| {
+            format!(
+                "  - {{key: user, value: u{n:06}, rate_limit: {{unit: {unit}, requests_per_unit: {nth}}}}}\n"
+            )
+        };
+        let limits: String = (0..9900).map(limit).collect();
+        let text = format!("domain: flood\ndescriptors:\n{limits}");
+        let written = if nth.is_multiple_of(3) {
+            std::os::unix::fs::symlink("nowhere", &fresh)
+        } else {
+            std::fs::write(&fresh, text)
+        };
+        if written
+            .and_then(|()| std::fs::rename(&fresh, &file))
+            .is_ok()
+        {
+            add(&count, 1);
+        }
+    };
+    repeat(Duration::from_secs(1), strike).await;
+}
+
+/// Sends a cost of 2^64-1, settlements of reservations that nobody made, and slots that nobody gave.
+pub async fn forged(port: u16, nth: u64, count: Count) {
+    const PAUSE: Duration = Duration::from_millis(20);
+    match nth {
+        0 => {
+            let body = format!(
+                r#"{{"domain":"soak","descriptors":[{{"entries":[{{"key":"service","value":"debt"}}],"hitsAddend":"{}"}}]}}"#,
+                u64::MAX
+            );
+            let call = post("/json", JSON, body.as_bytes());
+            requests(port, PAUSE, count, || call.clone()).await;
+        }
+        1 => {
+            let mut number: u64 = 0;
+            let next = || {
+                number += 1;
+                settlement(number).unwrap_or_default()
+            };
+            requests(port, PAUSE, count, next).await;
+        }
+        _ => {
+            let mut number: u64 = 0;
+            let next = || {
+                number += 1;
+                let slot = format!("{number}.{number}.86400000.1.1");
+                let body = format!(
+                    r#"{{"domain":"soak","descriptor":{{"what":"slots"}},"slots":{{"slots":"{slot}"}},"enter":true}}"#
+                );
+                post("/v1/renew", JSON, body.as_bytes())
+            };
+            requests(port, PAUSE, count, next).await;
+        }
+    }
+}
+
+/// A token that no limiter made, and a cost that no limit allows.
+fn settlement(number: u64) -> Option<Vec<u8>> {
+    let settled = CostSettlement {
+        limit: "tokens".parse().ok()?,
+        reservation: Reservation {
+            secret: number,
+            number,
+            units: 1,
+            seal: number,
+        },
+        units: 0,
+    };
+    let batch = Batch {
+        domain: "soak".parse().ok()?,
+        proxy: String::new(),
+        revision: None,
+        keys: vec!["what".parse().ok()?],
+        checks: vec![BatchCheck {
+            values: vec![Some(b"tokens".to_vec())],
+            settle: vec![settled],
+            ..BatchCheck::default()
+        }],
+    };
+    let token = documents::to_base64(&batch.encode());
+    let body = format!(r#"{{"token":"{token}","cost":{}}}"#, u64::MAX);
+    Some(post("/v1/settle", JSON, body.as_bytes()))
 }
