@@ -266,16 +266,16 @@ impl Xds {
 
 /// The policies in a response and notes about them, or what is wrong with it.
 fn limits(response: &Bytes) -> Result<(Vec<Policy>, String), String> {
-    let content = Content::of(response)?;
+    let content = Content::of(response, TYPE_URL)?;
     let resources = Resources::decode(response.clone()).map_err(|error| error.to_string())?;
     if resources.all.len() > MAX_RESOURCES {
         return Err(format!("more than {MAX_RESOURCES} resources"));
     }
+    if resources.all.len() > content.typed() {
+        return Err("a resource without a type".to_owned());
+    }
     let mut files = Vec::with_capacity(resources.all.len());
     for resource in resources.all {
-        if resource.type_url != TYPE_URL {
-            return Err(format!("a resource of another type: {}", resource.type_url));
-        }
         let config = RateLimitConfig::decode(resource.value).map_err(|error| error.to_string())?;
         let text = config.file().to_string();
         files.push((config.name, text));

@@ -27,8 +27,8 @@ use super::{
 const STREAM: &str =
     "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
 
-/// A larger response ends the connection.
-const MAX_RESPONSE: usize = 8 << 20;
+/// A larger response ends the connection: what clients of gRPC take by default.
+const MAX_RESPONSE: usize = 4 << 20;
 
 /// How long connecting may take, the TLS handshake included.
 const CONNECT: Duration = Duration::from_secs(5);

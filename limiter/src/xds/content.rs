@@ -8,9 +8,11 @@ use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_f
 
 /// The most resources, descriptors, limits and names in `replaces` of one response. A message of two
 /// bytes becomes a thousand.
-pub(super) const MAX_MESSAGES: usize = 50_000;
+pub(super) const MAX_MESSAGES: usize = 25_000;
 /// The most unknown fields that are named.
 const MAX_FIELDS: usize = 20;
+/// How much of an unknown type is shown, in bytes.
+const TYPE_SHOWN: usize = 200;
 /// How deep descriptors are searched; prost decodes no deeper.
 const MAX_DEPTH: usize = 100;
 
@@ -19,6 +21,8 @@ const MAX_DEPTH: usize = 100;
 pub(super) struct Content {
     /// The messages of `rls_conf.proto`, and the resources that hold them.
     messages: usize,
+    /// The types of the resources.
+    types: Vec<Bytes>,
     /// Unknown fields.
     pub(super) unknown: BTreeSet<Field>,
 }
@@ -73,20 +77,34 @@ impl Message {
     }
 }
 
+/// The type of a resource.
+const TYPE_FIELD: (Message, u32, WireType) = (Message::Resource, 1, WireType::LengthDelimited);
+
 impl Content {
     /// Looks through a `DiscoveryResponse`. Stops at malformed input, which decoding rejects.
     ///
     /// # Errors
-    /// It contains more than [`MAX_MESSAGES`].
-    pub(super) fn of(response: &Bytes) -> Result<Self, String> {
+    /// It contains more than [`MAX_MESSAGES`], or a resource of another type than `type_url`.
+    pub(super) fn of(response: &Bytes, type_url: &str) -> Result<Self, String> {
         let mut content = Self::default();
         let _ = content.look(Message::Response, response.clone(), MAX_DEPTH);
+        let mut types = content.types.iter();
+        if let Some(other) = types.find(|found| **found != type_url) {
+            let start = other.get(..TYPE_SHOWN).unwrap_or(other);
+            let start = String::from_utf8_lossy(start);
+            return Err(format!("a resource of another type: {start}"));
+        }
         if content.messages > MAX_MESSAGES {
             return Err(format!(
                 "more than {MAX_MESSAGES} resources, descriptors, limits and names that they replace"
             ));
         }
         Ok(content)
+    }
+
+    /// How many resources say their type.
+    pub(super) fn typed(&self) -> usize {
+        self.types.len()
     }
 
     fn look(&mut self, message: Message, mut bytes: Bytes, depth: usize) -> Option<()> {
@@ -107,6 +125,13 @@ impl Content {
                         return None;
                     }
                     self.look(part, bytes.split_to(len), deeper)?;
+                }
+                _ if (message, number, wire) == TYPE_FIELD => {
+                    let len = usize::try_from(decode_varint(&mut bytes).ok()?).ok()?;
+                    if len > bytes.remaining() {
+                        return None;
+                    }
+                    self.types.push(bytes.split_to(len));
                 }
                 _ => skip_field(wire, number, &mut bytes, DecodeContext::default()).ok()?,
             }
@@ -156,7 +181,7 @@ mod tests {
     }
 
     fn names(config: &[u8]) -> Vec<String> {
-        let content = Content::of(&response(config)).unwrap();
+        let content = Content::of(&response(config), "").unwrap();
         content.unknown.iter().map(ToString::to_string).collect()
     }
 
@@ -172,15 +197,15 @@ mod tests {
         };
         // Beside the resource, its configuration and the descriptor above.
         for fitting in [flat(MAX_MESSAGES - 2), nested(MAX_MESSAGES - 3)] {
-            let counted = Content::of(&response(&fitting)).map(|content| content.messages);
+            let counted = Content::of(&response(&fitting), "").map(|content| content.messages);
             assert_eq!(counted, Ok(MAX_MESSAGES));
         }
         for too_many in [flat(MAX_MESSAGES - 1), nested(MAX_MESSAGES - 2)] {
-            let error = Content::of(&response(&too_many)).unwrap_err();
-            assert!(error.starts_with("more than 50000"), "{error}");
+            let error = Content::of(&response(&too_many), "").unwrap_err();
+            assert!(error.starts_with("more than 25000"), "{error}");
         }
         let resources = Bytes::from([0x12, 0].repeat(MAX_MESSAGES + 1));
-        assert!(Content::of(&resources).is_err());
+        assert!(Content::of(&resources, "").is_err());
     }
 
     #[test]

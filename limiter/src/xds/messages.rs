@@ -57,8 +57,6 @@ pub(super) struct Resources {
 /// `google.protobuf.Any`
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Any {
-    #[prost(string, tag = "1")]
-    pub(super) type_url: String,
     #[prost(bytes = "bytes", tag = "2")]
     pub(super) value: bytes::Bytes,
 }

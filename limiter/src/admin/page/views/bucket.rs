@@ -81,12 +81,11 @@ fn retry(allowed: bool, retry_after_ms: Option<u64>) -> String {
 
 /// The calendar window that the bucket counts in, by its own zone.
 fn window(bucket: &Bucket, now_ms: u64) -> Option<Window> {
-    let quota = match bucket.in_force.as_ref().map(|found| &found.quota) {
-        None => &bucket.limit.quota,
-        Some(OverrideQuota::Quota { quota, .. }) => quota,
-        Some(OverrideQuota::Unlimited) => return None,
+    let quota = match &bucket.in_force {
+        None => bucket.limit.quota,
+        Some(found) => found.quota.of(&bucket.limit.quota)?,
     };
-    Window::of(quota, now_ms)
+    Window::of(&quota, now_ms)
 }
 
 fn rest(bucket: &Bucket, found: &Inspection) -> Markup {
