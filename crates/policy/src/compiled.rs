@@ -13,9 +13,7 @@ mod walk;
 use documents::Name;
 use std::sync::Arc;
 
-use crate::{
-    Limit, Opaque, Override, OverrideQuota, Pause, Policy, Quota, Revision, digest, hash::Positions,
-};
+use crate::{Limit, Opaque, Override, Pause, Policy, Quota, Revision, digest, hash::Positions};
 
 use exempt::Exempt;
 use index::{Conditions, Index};
@@ -246,10 +244,10 @@ impl Compiled {
         }
         let found = self.override_for(index, values);
         let in_force = found.filter(|found| found.until_ms.is_none_or(|until| now_ms < until));
-        Some(match in_force.map(|found| found.quota) {
+        Some(match in_force.map(|found| found.quota.of(&limit.quota)) {
             None => Resolved::Quota(limit.quota),
-            Some(OverrideQuota::Unlimited) => Resolved::Unlimited,
-            Some(OverrideQuota::Quota { quota, .. }) => Resolved::Quota(quota),
+            Some(None) => Resolved::Unlimited,
+            Some(Some(quota)) => Resolved::Quota(quota),
         })
     }
 

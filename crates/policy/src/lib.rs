@@ -59,6 +59,7 @@ pub use pricing::{
 };
 pub use quota::Quota;
 pub use rate::{AmountText, RateText, parse_rate};
+pub use read::OVERRIDES_MAX;
 pub use snapshot::Opaque;
 pub use warnings::{
     Alterations, BUILT_IN, DEFAULT_PREFIXES, Dear, REQUEST_BODY, REQUEST_BODY_PASSES, Supply,

@@ -1,6 +1,6 @@
 //! A validated policy and its limits.
 
-use algorithms::{Kind, Penalty, Rate};
+use algorithms::{CalendarUnit, Edges, Kind, Parameters, Penalty, Rate};
 use documents::{Choice, Name};
 use patterns::Pattern;
 
@@ -110,29 +110,60 @@ pub struct Override {
     pub until_ms: Option<u64>,
 }
 
-/// What an override changes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(
-    target_pointer_width = "64",
-    expect(
-        clippy::large_enum_variant,
-        reason = "nearly all overrides have numbers, and a box of them would be larger"
-    )
-)]
+/// What an override changes. As written, without what follows from it and the limit: a domain may have 100,000.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OverrideQuota {
     /// The bucket is not limited.
     Unlimited,
     /// Another rate, burst or time zone.
     Quota {
+        /// The limit's algorithm.
+        kind: Kind,
         /// The rate as written; `None`: the limit's.
         rate: Option<Rate>,
         /// The burst as written; `None`: the limit's.
         burst: Option<u64>,
         /// The time zone; `None`: the limit's.
         time_zone: Option<&'static str>,
-        /// These numbers combined with the limit's algorithm.
-        quota: Quota,
+        /// The edges of its calendar windows, where a snapshot has them.
+        edges: Option<Box<Edges>>,
     },
+}
+
+impl OverrideQuota {
+    /// The numbers that it names, and those of its limit for the rest; `None`: the bucket is not limited.
+    pub(crate) fn parameters(&self, limit: &Parameters) -> Option<Parameters> {
+        let Self::Quota {
+            rate,
+            burst,
+            time_zone,
+            ..
+        } = *self
+        else {
+            return None;
+        };
+        let calendar = rate.unwrap_or(limit.rate).calendar;
+        Some(Parameters {
+            rate: rate.unwrap_or(limit.rate),
+            burst: burst.or(limit.burst),
+            // The limit's, if this rate is of the calendar.
+            time_zone: time_zone.or(limit.time_zone.filter(|_| calendar.is_some())),
+            week_start: { limit.week_start }.filter(|_| calendar == Some(CalendarUnit::Week)),
+            ..*limit
+        })
+    }
+
+    /// The quota of the bucket, by that of its limit; `None`: it is not limited.
+    pub fn of(&self, limit: &Quota) -> Option<Quota> {
+        // It was validated when it was read.
+        let quota = Quota::new(&self.parameters(limit.parameters())?).unwrap_or(*limit);
+        Some(match self {
+            Self::Quota {
+                edges: Some(edges), ..
+            } => quota.with_edges(**edges),
+            _ => quota,
+        })
+    }
 }
 
 /// A condition on one entry of the descriptor.

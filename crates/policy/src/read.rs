@@ -18,6 +18,7 @@ mod together;
 
 pub(crate) use limit::{LIMIT_FIELDS, read_limit};
 pub(crate) use matchers::{read_matchers, read_matchers_alone};
+pub use overrides::OVERRIDES_MAX;
 pub use policy::read_limits;
 pub(crate) use policy::{FORMAT, read_policy};
 pub(crate) use references::{Placed, check_references};

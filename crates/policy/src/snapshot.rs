@@ -8,8 +8,7 @@
 use documents::{Choice, Field, Form, Name, Node, Path, Problem, Problems, Report, parse_digits};
 
 use crate::{
-    Compiled, Entries, Exemption, Limit, Matcher, OnFailure, OverrideQuota, Pause, Policy, Quota,
-    Revision, Scope,
+    Compiled, Entries, Exemption, Limit, Matcher, OnFailure, Pause, Policy, Quota, Revision, Scope,
     read::{FORMAT, read_limit, read_matchers_alone},
 };
 
@@ -82,11 +81,11 @@ impl Compiled {
         let own = self.limits().iter().map(|limit| limit.quota);
         let of_proxies = self.limits().iter().enumerate();
         let of_proxies = of_proxies.filter(|(_, limit)| limit.scope == Scope::Proxy);
-        let overrides = of_proxies.flat_map(|(at, _)| self.overrides(at));
-        let quotas = own.chain(overrides.filter_map(|found| match found.quota {
-            OverrideQuota::Quota { quota, .. } => Some(quota),
-            OverrideQuota::Unlimited => None,
-        }));
+        let overrides = of_proxies.flat_map(|(at, limit)| {
+            let overrides = self.overrides(at);
+            overrides.filter_map(|found| found.quota.of(&limit.quota))
+        });
+        let quotas = own.chain(overrides);
         let ends = quotas.filter_map(|quota| {
             let (window, _) = calendar::window_of(quota.algorithm(), now_ms)?;
             Some(window.end_ms)
@@ -114,8 +113,8 @@ impl Compiled {
             Scope::Proxy if self.has_overrides(at) => {
                 let overrides = self.overrides(at).map(|found| {
                     let mut node = found.to_node(&limit.per);
-                    if let OverrideQuota::Quota { quota, .. } = &found.quota {
-                        set_edges(&mut node, quota, now_ms);
+                    if let Some(quota) = found.quota.of(&limit.quota) {
+                        set_edges(&mut node, &quota, now_ms);
                     }
                     node
                 });

@@ -182,12 +182,13 @@ impl Override {
         match self.quota {
             OverrideQuota::Unlimited => fields.set("unlimited", true.into()),
             OverrideQuota::Quota {
+                kind,
                 rate,
                 burst,
                 time_zone,
-                quota,
+                ..
             } => {
-                if quota.parameters().kind == Kind::Concurrency {
+                if kind == Kind::Concurrency {
                     fields.number("limit", rate.map(|rate| rate.units));
                 } else if let Some(rate) = rate {
                     fields.set("rate", Node::text(RateText(rate).to_string()));

@@ -6,7 +6,7 @@ use std::{collections::HashSet, fmt::Write as _};
 
 use clap::Args;
 use insight::Window;
-use policy::{Name, OverrideQuota, Policy, Problem, Problems, Supply};
+use policy::{Name, Policy, Problem, Problems, Supply};
 use serde::Serialize;
 
 use crate::{
@@ -121,12 +121,11 @@ fn check<'s>(source: &Source, supply: impl FnOnce(&Name) -> Option<Supply<'s>>) 
 /// Each window that limits and overrides count in now, once.
 fn windows(policy: &Policy) -> Vec<Window> {
     let now_ms = clock::now_ms();
-    let overrides = policy.limits.iter().flat_map(|limit| &limit.overrides);
-    let overrides = overrides.filter_map(|found| match &found.quota {
-        OverrideQuota::Quota { quota, .. } => Some(quota),
-        OverrideQuota::Unlimited => None,
+    let overrides = policy.limits.iter().flat_map(|limit| {
+        let overrides = limit.overrides.iter();
+        overrides.filter_map(|found| found.quota.of(&limit.quota))
     });
-    let limits = policy.limits.iter().map(|limit| &limit.quota);
+    let limits = policy.limits.iter().map(|limit| limit.quota);
     let mut windows: Vec<Window> = Vec::new();
     // Most of many overrides name the same few zones.
     let mut known = HashSet::new();
@@ -137,7 +136,7 @@ fn windows(policy: &Policy) -> Vec<Window> {
             parameters.time_zone,
             parameters.week_start,
         )) {
-            windows.extend(Window::of(quota, now_ms));
+            windows.extend(Window::of(&quota, now_ms));
         }
     }
     windows

@@ -6,7 +6,7 @@ mod override_plan;
 
 use std::collections::{BTreeMap, HashMap};
 
-use policy::{Limit, Name, Override, Policy};
+use policy::{Limit, Name, OVERRIDES_MAX, Override, Policy};
 use store::{LimitOf, OverrideCursor, OverrideEdits, OverridePage};
 
 use override_plan::OverridePlan;
@@ -16,6 +16,7 @@ use crate::{
     bucket::Values,
     changes::{self, LimitChange},
     error::Error,
+    exit::Exit,
     render::counted,
 };
 
@@ -64,6 +65,8 @@ impl Session<'_> {
             Some(before) => self.override_counts(before).await?,
             None => Vec::new(),
         };
+        let before_total: u64 = counts.iter().sum();
+        let mut total: u64 = 0;
         plan.overrides_read = counts.iter().any(|count| *count > 0);
         let old: HashMap<&Name, (&Limit, u64)> = { before.into_iter() }
             .flat_map(|before| &before.limits)
@@ -78,6 +81,15 @@ impl Session<'_> {
                 .override_plan(&after.domain, old, limit, deltas)
                 .await?;
             plan.note(old.map(|(old, _)| old), Some(limit), override_plan);
+            let kept = old.map_or(0, |(_, count)| count);
+            let listed = u64::try_from(limit.overrides.len()).unwrap_or(u64::MAX);
+            total += if listed > 0 { listed } else { kept };
+        }
+        let max = u64::try_from(OVERRIDES_MAX).unwrap_or(u64::MAX);
+        if total > max && total > before_total {
+            let domain = &after.domain;
+            let message = format!("the domain {domain} would have {total} overrides");
+            return Err(Error::new(Exit::Refused, message).hint(format!("{max} at most")));
         }
         for gone in before.into_iter().flat_map(|before| &before.limits) {
             if after.limit(gone.name.as_str()).is_none() {

@@ -3,7 +3,7 @@
 use documents::Name;
 use std::sync::Arc;
 
-use crate::{Override, bucket_hash, hash::Positions};
+use crate::{Override, bucket_hash};
 
 /// Overrides per shard: adding one copies a shard.
 const SHARD: usize = 64;
@@ -12,24 +12,18 @@ const SHARD: usize = 64;
 /// lookups add nothing.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Overrides {
-    /// Empty, or a power of two of them. A shard is chosen by bits of the hash that its own map
-    /// does not use.
+    /// Empty, or a power of two of them.
     shards: Vec<Arc<Shard>>,
     /// Whether there are more, which only the limiter has.
     elsewhere: bool,
 }
 
-#[derive(Clone, Debug, Default)]
-struct Shard {
-    list: Vec<Override>,
-    by_hash: Positions,
-}
+/// Overrides by their hashes, in order. Several may share one.
+type Shard = Box<[(u64, Override)]>;
 
-impl Shard {
-    fn add(&mut self, hash: u64, found: Override) {
-        self.by_hash.add(hash, self.list.len());
-        self.list.push(found);
-    }
+fn shard(mut list: Vec<(u64, Override)>) -> Arc<Shard> {
+    list.sort_by_key(|(hash, _)| *hash);
+    Arc::new(list.into_boxed_slice())
 }
 
 impl Overrides {
@@ -41,17 +35,17 @@ impl Overrides {
         let mut shards = Vec::new();
         if !overrides.is_empty() {
             let count = (overrides.len() / SHARD).next_power_of_two();
-            shards.resize_with(count, Shard::default);
+            shards.resize_with(count, Vec::new);
         }
         for found in overrides {
             let hash = hash(&found);
             let at = place(hash, shards.len());
             if let Some(shard) = shards.get_mut(at) {
-                shard.add(hash, found);
+                shard.push((hash, found));
             }
         }
         Self {
-            shards: shards.into_iter().map(Arc::new).collect(),
+            shards: shards.into_iter().map(shard).collect(),
             elsewhere: false,
         }
     }
@@ -71,12 +65,15 @@ impl Overrides {
         };
         let hash = bucket_hash(limit, values);
         let shard = self.shards.get(place(hash, self.shards.len()))?;
-        let positions = shard.by_hash.of(hash);
-        positions.filter_map(|at| shard.list.get(at)).find(same)
+        let first = shard.partition_point(|(other, _)| *other < hash);
+        let of_hash = shard.iter().skip(first);
+        let of_hash = of_hash.take_while(|(other, _)| *other == hash);
+        of_hash.map(|(_, found)| found).find(same)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Override> {
-        self.shards.iter().flat_map(|shard| &shard.list)
+        let all = self.shards.iter().flat_map(|shard| shard.iter());
+        all.map(|(_, found)| found)
     }
 
     pub(super) fn any(&self) -> bool {
@@ -85,21 +82,19 @@ impl Overrides {
 
     /// Sets the override of one bucket, or removes it. Clones that share shards with this one do not change.
     pub(super) fn set(&mut self, limit: &Name, values: &[Option<Vec<u8>>], to: Option<Override>) {
-        let at = place(bucket_hash(limit, values), self.shards.len());
-        let shard = self.shards.get(at).map_or(&[][..], |shard| &shard.list);
-        if shard.len() > 8 * SHARD || self.shards.is_empty() {
+        let hash = bucket_hash(limit, values);
+        let at = place(hash, self.shards.len());
+        let old = self.shards.get(at).map_or(&[][..], |shard| &***shard);
+        if old.len() > 8 * SHARD || self.shards.is_empty() {
             let all = self.iter().filter(|found| found.values != values);
             let all: Vec<Override> = all.cloned().chain(to).collect();
             self.shards = Self::new(limit, all).shards;
             return;
         }
-        let others = shard.iter().filter(|found| found.values != values);
-        let mut next = Shard::default();
-        for found in others.cloned().chain(to) {
-            next.add(bucket_hash(limit, &found.values), found);
-        }
-        if let Some(shard) = self.shards.get_mut(at) {
-            *shard = Arc::new(next);
+        let others = old.iter().filter(|(_, found)| found.values != values);
+        let next = others.cloned().chain(to.map(|to| (hash, to))).collect();
+        if let Some(of_hash) = self.shards.get_mut(at) {
+            *of_hash = shard(next);
         }
     }
 
@@ -108,8 +103,7 @@ impl Overrides {
     }
 }
 
-/// Which of so many shards has the buckets of a hash. The map of a shard uses the lowest and the
-/// highest bits of the hash.
+/// Which of so many shards has the buckets of a hash.
 fn place(hash: u64, shards: usize) -> usize {
     let bits = usize::try_from(hash >> 32 & 0xff_ffff).unwrap_or(0);
     bits & shards.saturating_sub(1)
@@ -135,6 +129,12 @@ mod tests {
         // Another bucket does not find it, not even by the same hash.
         let overrides = Overrides::by(|_| hash, vec![of("bob")]);
         assert_eq!(overrides.get(&limit, &[Some("alice")]), None);
+    }
+
+    /// A domain may have 100,000 of them.
+    #[test]
+    fn an_override_takes_little_memory() {
+        assert!(size_of::<Override>() <= 120, "{}", size_of::<Override>());
     }
 
     #[test]

@@ -1,6 +1,5 @@
 //! Overrides: other numbers for single buckets.
 
-use algorithms::Parameters;
 use documents::{
     Field, Fields, Form, Name, Node, Path, Report, Take, Value, node_to_value, quoted,
 };
@@ -26,8 +25,8 @@ pub(crate) const OVERRIDE_FIELDS: [&str; 7] = [
     "until",
 ];
 
-/// The most overrides of one limit.
-const MAX_OVERRIDES: usize = 1_000_000;
+/// The most overrides of a domain: limiters hold them all.
+pub const OVERRIDES_MAX: usize = 100_000;
 /// The most overrides of a limit with `scope: proxy`: each proxy holds them all.
 const MAX_PROXY_OVERRIDES: usize = 1000;
 /// The longest value of a descriptor entry in an override, in bytes.
@@ -237,24 +236,18 @@ fn read_quota(
         }
         (_, rate, burst, time_zone) => {
             let limit = *buckets.quota?.parameters();
-            let calendar = rate.unwrap_or(limit.rate).calendar;
-            let parameters = Parameters {
-                rate: rate.unwrap_or(limit.rate),
-                burst: burst.or(limit.burst),
-                // The limit's, if this rate is of the calendar.
-                time_zone: time_zone.or(limit.time_zone.filter(|_| calendar.is_some())),
-                week_start: { limit.week_start }
-                    .filter(|_| calendar == Some(algorithms::CalendarUnit::Week)),
-                ..limit
-            };
-            let quota = validate(parameters, item, take.report);
-            let quota = read_edges(take, item, quota)?;
-            Some(OverrideQuota::Quota {
+            let found = |edges| OverrideQuota::Quota {
+                kind: limit.kind,
                 rate,
                 burst,
                 time_zone,
-                quota,
-            })
+                edges,
+            };
+            let quota = validate(found(None).parameters(&limit)?, item, take.report);
+            let quota = read_edges(take, item, quota)?;
+            let edges = quota.algorithm().edges().copied();
+            let edges = edges.filter(|_| take.report.form == Form::Snapshot);
+            Some(found(edges.map(Box::new)))
         }
     }
 }
@@ -263,7 +256,7 @@ impl Scope {
     /// How many overrides a limit of this scope may have.
     pub fn overrides_max(self) -> usize {
         match self {
-            Self::Global => MAX_OVERRIDES,
+            Self::Global => OVERRIDES_MAX,
             Self::Proxy => MAX_PROXY_OVERRIDES,
         }
     }

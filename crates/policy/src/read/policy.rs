@@ -7,6 +7,7 @@ use crate::{
     exemption::take_exemptions,
     read::{
         limit::read_limit,
+        overrides::OVERRIDES_MAX,
         references::{Placed, check_references},
     },
 };
@@ -110,6 +111,11 @@ pub fn read_limits(field: Field<'_>, exempt: &[Exemption], report: &mut Report) 
             limits.push(limit);
             nodes.push((index, node));
         }
+    }
+    let overrides = limits.iter().map(|limit| limit.overrides.len());
+    if overrides.sum::<usize>() > OVERRIDES_MAX {
+        let message = format!("more than {OVERRIDES_MAX} overrides in a domain");
+        field.report(report, message);
     }
     let placed = nodes.into_iter().zip(&limits);
     let placed = placed.map(|((index, node), limit)| Placed {

@@ -4,7 +4,7 @@
 use algorithms::{Kind, Numbers};
 
 use super::{Found, REQUEST_BODY, REQUEST_BODY_PASSES, Surroundings};
-use crate::{IfAbsent, Limit, OverrideQuota, Pricing, Quota};
+use crate::{IfAbsent, Limit, Pricing, Quota};
 
 /// Warns if the reserve comes from bodies that no proxy reads.
 pub(super) fn of_reserve(limit: &Limit, around: &Surroundings<'_>, found: &mut Found<'_>) {
@@ -115,10 +115,10 @@ pub(super) fn of_prices(limit: &Limit, found: &mut Found<'_>) {
 /// A bucket refills up to its burst in each millisecond: what a higher rate would add is lost, and so is what
 /// refills while less than a request's cost is missing.
 pub(super) fn of_burst(limit: &Limit, found: &mut Found<'_>) {
-    let own = [("burst".to_owned(), &limit.quota)];
+    let own = [("burst".to_owned(), limit.quota)];
     let more = overrides(limit).map(|(n, quota)| (format!("overrides[{n}]"), quota));
     for (field, quota) in own.into_iter().chain(more) {
-        let Some(reached) = reached_percent(quota, limit.cost.max(1)) else {
+        let Some(reached) = reached_percent(&quota, limit.cost.max(1)) else {
             continue;
         };
         let Numbers {
@@ -179,7 +179,7 @@ impl Price<'_> {
         }
         for (n, quota) in overrides(limit).filter(|(_, quota)| too_dear(quota)) {
             let (field, hint) = (format!("overrides[{n}]"), self.of_override.clone());
-            found.warn(&field, message(most(quota)), Some(hint));
+            found.warn(&field, message(most(&quota)), Some(hint));
         }
     }
 }
@@ -190,10 +190,7 @@ fn most(quota: &Quota) -> u64 {
 }
 
 /// The quotas of overrides, by their places.
-fn overrides(limit: &Limit) -> impl Iterator<Item = (usize, &Quota)> {
+fn overrides(limit: &Limit) -> impl Iterator<Item = (usize, Quota)> {
     let overrides = limit.overrides.iter().enumerate();
-    overrides.filter_map(|(n, one)| match &one.quota {
-        OverrideQuota::Quota { quota, .. } => Some((n, quota)),
-        OverrideQuota::Unlimited => None,
-    })
+    overrides.filter_map(|(n, one)| Some((n, one.quota.of(&limit.quota)?)))
 }

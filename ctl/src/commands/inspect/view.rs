@@ -5,7 +5,7 @@ mod fields;
 
 use algorithms::{DEBT_MAX_CAPACITIES, Kind};
 use insight::Window;
-use policy::{Limit, Name, Override, OverrideQuota, Quota};
+use policy::{Limit, Name, Override, Quota};
 use serde::{Serialize, Serializer};
 use store::Inspection;
 
@@ -96,17 +96,14 @@ impl Bucket {
 
     /// The calendar window that the bucket counts in.
     fn window(&self) -> Option<Window> {
-        Window::of(self.quota_in_force()?, self.inspection.now_ms)
+        Window::of(&self.quota_in_force()?, self.inspection.now_ms)
     }
 
     /// The numbers that the bucket follows; `None`: it is unlimited.
-    fn quota_in_force(&self) -> Option<&Quota> {
+    fn quota_in_force(&self) -> Option<Quota> {
         match &self.in_force {
-            None => Some(&self.limit.quota),
-            Some(found) => match &found.quota {
-                OverrideQuota::Quota { quota, .. } => Some(quota),
-                OverrideQuota::Unlimited => None,
-            },
+            None => Some(self.limit.quota),
+            Some(found) => found.quota.of(&self.limit.quota),
         }
     }
 
@@ -114,7 +111,8 @@ impl Bucket {
     /// that it may owe so; `None`: none, or the time depends on leases or a penalty.
     fn owed(&self) -> Option<(u64, u64)> {
         let answer = &self.inspection.answer;
-        let algorithm = self.quota_in_force()?.algorithm();
+        let quota = self.quota_in_force()?;
+        let algorithm = quota.algorithm();
         let drains = matches!(
             algorithm.kind(),
             Kind::TokenBucket | Kind::Gcra | Kind::LeakyBucket

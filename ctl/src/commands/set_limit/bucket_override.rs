@@ -1,6 +1,6 @@
 //! `set-limit --for`: an override for one bucket.
 
-use policy::{Limit, Name, Node, Override, Scope};
+use policy::{Limit, Name, Node, OVERRIDES_MAX, Override, Scope};
 use store::{Change, Stored};
 
 use super::{
@@ -46,7 +46,7 @@ impl SetLimit {
             let after = self.override_for(limit, &values, before.as_ref(), now_ms)?;
             warn_of_override(session, domain, limit, &after).await;
             if before.is_none() {
-                must_have_room(session, domain, limit).await?;
+                must_have_room(session, base, limit).await?;
             }
             let prepared = Prepared {
                 domain,
@@ -99,24 +99,30 @@ impl SetLimit {
     }
 }
 
-/// Limiters cannot read a limit that has more overrides than the maximum.
-async fn must_have_room(session: &Session<'_>, domain: &Name, limit: &Limit) -> Result<(), Error> {
-    let max = limit.scope.overrides_max();
-    let count = session.override_count(domain, limit).await?;
-    if usize::try_from(count).is_ok_and(|count| count < max) {
+/// Limiters hold all overrides of a domain, and proxies those of their limits.
+async fn must_have_room(session: &Session<'_>, base: &Stored, limit: &Limit) -> Result<(), Error> {
+    let Some(policy) = base.policy() else {
         return Ok(());
-    }
-    let name = &limit.name;
-    let error = Error::new(
-        Exit::Refused,
-        format!("limit {name} has {count} overrides already"),
-    );
-    Err(match limit.scope {
-        Scope::Proxy => error.hint(format!(
+    };
+    let counts = session.override_counts(policy).await?;
+    let mut limits = policy.limits.iter().zip(&counts);
+    let own = limits.find(|(other, _)| other.name == limit.name);
+    let (own, all) = (own.map_or(0, |(_, count)| *count), counts.iter().sum());
+    let has_room = |count, max| usize::try_from(count).is_ok_and(|count: usize| count < max);
+    let refused = |message: String| Error::new(Exit::Refused, message);
+    let max = limit.scope.overrides_max();
+    if limit.scope == Scope::Proxy && !has_room(own, max) {
+        let name = &limit.name;
+        let error = refused(format!("limit {name} has {own} overrides already"));
+        return Err(error.hint(format!(
             "with `scope: proxy` every Envoy holds all of them: {max} at most"
-        )),
-        Scope::Global => error.hint(format!("{max} at most")),
-    })
+        )));
+    }
+    if !has_room(all, OVERRIDES_MAX) {
+        let error = refused(format!("the domain has {all} overrides already"));
+        return Err(error.hint(format!("{OVERRIDES_MAX} at most")));
+    }
+    Ok(())
 }
 
 /// A point in time stays as it is; a duration counts from now by the store's clock.

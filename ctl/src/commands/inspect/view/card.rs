@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use anstyle::{AnsiColor, Style};
-use policy::{AmountText, Limit, Node, Override, OverrideQuota, Quota, format_timestamp};
+use policy::{AmountText, Limit, Node, Quota, format_timestamp};
 use protocol::Mode;
 
 use super::{Bucket, HeldSlot};
@@ -102,25 +102,20 @@ impl Bucket {
     /// The numbers, and where they come from.
     fn quota(&self) -> String {
         let (quota, source) = match &self.in_force {
-            None => (&self.limit.quota, String::new()),
-            Some(Override {
-                quota: OverrideQuota::Unlimited,
-                until_ms,
-                ..
-            }) => {
-                return format!("unlimited by its override{}", until(*until_ms));
+            None => (self.limit.quota, String::new()),
+            Some(found) => {
+                let until = until(found.until_ms);
+                match found.quota.of(&self.limit.quota) {
+                    None => return format!("unlimited by its override{until}"),
+                    Some(quota) => (quota, format!(", by its override{until}")),
+                }
             }
-            Some(Override {
-                quota: OverrideQuota::Quota { quota, .. },
-                until_ms,
-                ..
-            }) => (quota, format!(", by its override{}", until(*until_ms))),
         };
         let shadow = match self.inspection.answer.mode {
             Mode::Shadow => ", not enforced: only reported",
             Mode::Enforce | Mode::Degrade => "",
         };
-        format!("{}{source}{shadow}", numbers(quota, &self.limit))
+        format!("{}{source}{shadow}", numbers(&quota, &self.limit))
     }
 
     fn usage(&self, used: u64, quota: u64, page: Page) -> String {
