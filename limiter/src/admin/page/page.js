@@ -24,15 +24,20 @@
     return path;
   };
 
+  const isSame = (a, b) => a.tagName === b.tagName && a.getAttribute("href") === b.getAttribute("href");
+
   const replace = (old, fresh) => {
     if (old.innerHTML === fresh.innerHTML) return;
-    const focused = old.contains(document.activeElement) && document.activeElement !== old
-      ? pathOf(old, document.activeElement) : null;
+    const active = document.activeElement;
+    const focused = old.contains(active) && active !== old ? pathOf(old, active) : null;
     const scrolled = Array.from(old.querySelectorAll(".scroll"), (part) => part.scrollLeft);
     old.replaceChildren(...fresh.childNodes);
     old.querySelectorAll(".scroll").forEach((part, at) => { part.scrollLeft = scrolled[at] || 0; });
     if (focused) {
-      const found = focused.reduce((at, index) => at && at.children[index], old);
+      const there = focused.reduce((at, index) => at && at.children[index], old);
+      // Something may have come or gone above it.
+      const found = there && isSame(there, active) ? there
+        : Array.from(old.querySelectorAll(active.tagName)).find((at) => isSame(at, active));
       if (found) found.focus({ preventScroll: true });
     }
   };
