@@ -38,8 +38,10 @@ pub struct Printer {
 /// A write that was sent to Redis and may have happened when the command is interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pending {
-    /// An edit of limits or of one bucket.
+    /// An edit of limits.
     Edit,
+    /// A credit or a reset of one bucket, which the history shows only once it is complete.
+    Bucket,
     /// A reset of all buckets of a limit.
     Reset,
 }
@@ -103,6 +105,9 @@ impl Printer {
         let interrupted = Error::new(Exit::Interrupted, "interrupted");
         interrupted.maybe_hint(self.pending.get().map(|pending| match pending {
             Pending::Edit => "an edit was under way; `rlctl history` shows whether it was made",
+            Pending::Bucket => {
+                "the bucket may have been changed, though the history does not show it; `rlctl inspect` shows what is left"
+            }
             Pending::Reset => {
                 "some of the buckets are reset, others may not be; the same command resets the rest"
             }

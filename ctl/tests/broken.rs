@@ -8,7 +8,7 @@ use anyhow::Result;
 use harness::{Engine, until};
 use support::{
     Server,
-    relay::{Breaks, REASON, relay},
+    relay::{BUCKET, Breaks, REASON, relay},
     rlctl,
 };
 
@@ -124,4 +124,30 @@ fn an_edit_that_cannot_be_found_again_is_said_to_be_uncertain() -> Result<()> {
         .enable_all()
         .build()?;
     runtime.block_on(until("the edit in the history", PATIENCE, written))
+}
+
+/// The bucket changed, and the history has nothing: who looks there only credits twice.
+#[test]
+#[ignore = "needs a server"]
+fn a_credit_whose_answer_is_lost_names_the_command_that_tells() -> Result<()> {
+    let server = server()?;
+    let limit = ["set-limit", "few", "--per", "user", "--rate", "10/1d"];
+    let user = format!("user={BUCKET}");
+    let use_up = ["check", &user, "--limit", "few", "--cost", "8"];
+    for arguments in [&limit[..], &use_up] {
+        let output = at(server.port(), arguments)?;
+        assert!(output.status.success(), "{}", said(&output));
+    }
+    let before = edits(&server)?;
+    let through = relay(server.port(), Breaks::BucketAnswer)?;
+    let output = at(through, &["credit", "few", &user, "--units", "3"])?;
+    let said_to = said(&output);
+    assert_eq!(output.status.code(), Some(3), "{said_to}");
+    assert!(said_to.contains("2 were left before"), "{said_to}");
+    assert!(said_to.contains("`rlctl inspect few`"), "{said_to}");
+    assert!(!said_to.contains("rlctl history"), "{said_to}");
+    assert_eq!(edits(&server)?, before, "the history has nothing");
+    let output = at(server.port(), &["inspect", "few", &user])?;
+    assert!(said(&output).contains("5 left"), "{}", said(&output));
+    Ok(())
 }

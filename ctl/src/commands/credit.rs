@@ -95,17 +95,41 @@ impl Credit {
                 limit: &limit.name,
                 values: &values,
                 units: self.units,
-                peek: self.edit.dry_run,
+                peek: true,
                 force,
             };
-            let pending = (!self.edit.dry_run).then_some(Pending::Edit);
-            session.printer.set_pending(pending);
-            let done = session.store.credit(&credit, &self.edit.signature()).await;
+            let by = self.edit.signature();
+            // What is left before is all that tells later whether a credit without an answer was made.
+            let before = match session.store.credit(&credit, &by).await {
+                Ok(report) if self.edit.dry_run => return Ok((domain, limit, values, report)),
+                Ok(report) => report.left_before,
+                Err(EditError::Bucket(CheckError::Stale)) if !force => {
+                    force = true;
+                    continue;
+                }
+                Err(EditError::Store(error) | EditError::Bucket(CheckError::Store(error))) => {
+                    return Err(session.failed(&error));
+                }
+                Err(error) => return Err(session.edit_failed(&error)),
+            };
+            session.printer.set_pending(Some(Pending::Bucket));
+            let credit = store::Credit {
+                peek: false,
+                ..credit
+            };
+            let done = session.store.credit(&credit, &by).await;
             session.printer.set_pending(None);
             match done {
                 Ok(report) => return Ok((domain, limit, values, report)),
                 Err(EditError::Bucket(CheckError::Stale)) if !force => force = true,
-                Err(error) => return Err(session.edit_failed(&error)),
+                Err(error) => {
+                    let name = &limit.name;
+                    let uncertain = format!(
+                        "the bucket may have been credited, though the history does not show it: \
+                         {before} were left before, and `rlctl inspect {name}` with its values shows what is now"
+                    );
+                    return Err(session.bucket_change_failed(&error, uncertain));
+                }
             }
         }
     }

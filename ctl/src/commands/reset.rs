@@ -76,7 +76,7 @@ impl Reset {
             let of = LimitOf { domain, limit };
             printer.set_pending(Some(match which {
                 ResetScope::All => Pending::Reset,
-                ResetScope::Bucket(_) => Pending::Edit,
+                ResetScope::Bucket(_) => Pending::Bucket,
             }));
             let signature = self.edit.signature();
             let reset = session.store.reset(&of, which, &signature);
@@ -85,7 +85,11 @@ impl Reset {
                 ResetScope::Bucket(_) => reset.await,
             };
             printer.set_pending(None);
-            let report = report.map_err(|error| session.edit_failed(&error))?;
+            let report = report.map_err(|error| {
+                let uncertain = "it may be reset already, though the history does not show it; \
+                                 the same command may be repeated";
+                session.bucket_change_failed(&error, uncertain.to_owned())
+            })?;
             (report.buckets, report.revision)
         };
         printer.data(&Report {

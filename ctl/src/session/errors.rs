@@ -36,6 +36,19 @@ impl Session<'_> {
         }
     }
 
+    /// The message for an error of a change of one bucket, which comes before the entry in the history: without
+    /// an answer, `uncertain` says how to find out.
+    pub fn bucket_change_failed(&self, error: &EditError, uncertain: String) -> Error {
+        match error {
+            EditError::Store(error) | EditError::Bucket(CheckError::Store(error))
+                if matches!(error, StoreError::Timeout(_) | StoreError::Broken(_)) =>
+            {
+                self.failed(error).hint(uncertain)
+            }
+            error => self.edit_failed(error),
+        }
+    }
+
     /// The message for an error of a check.
     pub fn check_failed(&self, error: &CheckError) -> Error {
         match error {

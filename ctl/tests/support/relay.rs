@@ -28,7 +28,13 @@ pub enum Breaks {
     AllAfterwards,
     /// As [`Breaks::OneAnswer`], and nothing after it.
     AnswerAndAllAfterwards,
+    /// A credit of [`BUCKET`] arrives, and its answer does not: the third request that names it, after those for its
+    /// override and for what is left.
+    BucketAnswer,
 }
+
+/// Marks a call on a bucket: it is the value of its key.
+pub const BUCKET: &str = "user-of-the-bucket";
 
 /// Marks a request as an edit: every edit carries this reason.
 pub const REASON: &str = "reason-of-the-edit";
@@ -77,12 +83,16 @@ fn carry(mut client: TcpStream, mut server: TcpStream, breaks: Breaks, edits: &A
     });
     let mut bytes = vec![0; 65_536];
     while let Ok(count @ 1..) = client.read(&mut bytes) {
-        let is_edit = String::from_utf8_lossy(&bytes[..count]).contains(REASON);
-        if is_edit && edits.fetch_add(1, Ordering::SeqCst) == 0 {
+        let (mark, nth) = match breaks {
+            Breaks::BucketAnswer => (BUCKET, 2),
+            _ => (REASON, 0),
+        };
+        let is_edit = String::from_utf8_lossy(&bytes[..count]).contains(mark);
+        if is_edit && edits.fetch_add(1, Ordering::SeqCst) == nth {
             match breaks {
                 Breaks::OneEdit => break,
                 Breaks::AllAfterwards => silent.store(2, Ordering::SeqCst),
-                Breaks::OneAnswer | Breaks::AnswerAndAllAfterwards => {
+                Breaks::OneAnswer | Breaks::AnswerAndAllAfterwards | Breaks::BucketAnswer => {
                     silent.store(1, Ordering::SeqCst);
                 }
             }
