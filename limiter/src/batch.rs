@@ -223,7 +223,7 @@ impl Shared {
             requests.flat_map(|request| repeat_n(request.proxy.as_deref(), request.checks));
         self.telemetry
             .decided(lane, compiled, group.checks.iter().zip(proxies), &answers);
-        let late = || Err(StoreError::Timeout(self.timeout).into());
+        let timed_out = || Err(StoreError::Timeout(self.timeout).into());
         let mut answers = answers.into_iter();
         let mut checks = group.checks.into_iter();
         let mut abandoned = Vec::new();
@@ -234,7 +234,7 @@ impl Shared {
                 stale: Vec::new(),
             };
             for (at, check) in checks.by_ref().take(request.checks).enumerate() {
-                let decision = answers.next().unwrap_or_else(late);
+                let decision = answers.next().unwrap_or_else(timed_out);
                 given.extend(
                     decision
                         .as_ref()
