@@ -11,6 +11,9 @@ use store::Inspection;
 pub struct BucketPenalty {
     left_ms: u64,
     denials: u64,
+    /// The others are 0 because its slot of a Cluster is moving.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    unread: bool,
     /// The same as a sentence.
     #[serde(skip)]
     pub text: String,
@@ -25,6 +28,7 @@ impl BucketPenalty {
         Some(Self {
             left_ms: status.left_ms,
             denials: status.denials,
+            unread: status.unread,
             text: state(rule, status, enforced, found.now_ms),
         })
     }

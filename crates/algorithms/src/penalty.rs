@@ -37,6 +37,8 @@ pub struct PenaltyStatus {
     pub denials: u64,
     /// Whether this check began it.
     pub begun: bool,
+    /// Whether its state could not be read, so that the check was decided without it.
+    pub unread: bool,
 }
 
 /// A bucket's denials while one check is decided.
@@ -117,6 +119,7 @@ impl Count {
             left_ms: self.denials.until_ms.saturating_sub(self.now_ms),
             denials: self.denials.count,
             begun: self.begun,
+            unread: false,
         }
     }
 

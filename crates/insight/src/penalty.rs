@@ -12,9 +12,12 @@ pub fn rule(penalty: &Penalty) -> String {
 }
 
 /// The state of a bucket, at a time in milliseconds since the epoch: `denied until 2026-12-01T12:03:04Z,
-/// for 14 min 20 s` or `7 of 10 denials in 1m, which would deny it for 15m`. Not `enforced`: the limit
+/// for 14 min 20 s`, `7 of 10 denials in 1m, which would deny it for 15m`, or that it was not read. Not `enforced`: the limit
 /// only reports.
 pub fn state(penalty: &Penalty, status: &PenaltyStatus, enforced: bool, now_ms: u64) -> String {
+    if status.unread {
+        return "not read: its slot of the Cluster is moving, and one node has the bucket, the other its denials".to_owned();
+    }
     if status.left_ms > 0 {
         let end_ms = now_ms.saturating_add(status.left_ms);
         let end = format_timestamp(ceil_seconds(end_ms).saturating_mul(1000));

@@ -172,6 +172,7 @@ fn penalty(numbers: &mut impl Iterator<Item = i64>) -> Result<PenaltyStatus, Mal
         left_ms: next()?,
         denials: next()?,
         begun: next()? == 1,
+        unread: false,
     })
 }
 

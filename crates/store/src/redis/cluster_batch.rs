@@ -222,8 +222,15 @@ impl<'a> ClusterBatch<'a, '_> {
         &mut self,
         check: usize,
         ask: &SlotCheck<'a>,
-        answer: Result<TimedVerdict, CheckError>,
+        mut answer: Result<TimedVerdict, CheckError>,
     ) {
+        if let Ok((verdict, _)) = &mut answer
+            && self.apart.contains(&ask.slot)
+        {
+            for limit in &mut verdict.limits {
+                limit.penalty.unread = true;
+            }
+        }
         if let Some(spread) = self.spreads.get_mut(check) {
             spread.answer(ask.part, answer);
         }

@@ -179,16 +179,22 @@ async fn buckets_without_denials_decide_while_their_slot_moves() -> Result<()> {
     let cluster = Cluster::start(Engine::Redis).await?;
     let store = cluster.store_with(impatient())?;
     let policy = publish(&store, &policy(LIMITS)).await?;
-    let [old, new] = [1, 2].map(login);
-    assert!(check(&store, &policy, &old).await?.allowed);
+    let logins = [1, 2].map(login);
+    let [old, _] = &logins;
+    assert!(check(&store, &policy, old).await?.allowed);
     cluster.start_moving(slot(b"rl:b:shop:logins:{t}")).await?;
-    for ask in [&old, &new] {
-        let admitted = 5 - u64::from(ask == &old);
+    for ask in &logins {
+        let admitted = 5 - u64::from(ask == old);
         for left in (0..admitted).rev() {
             let answer = check(&store, &policy, ask).await?;
             assert_eq!(answer.limits[0].remaining, left);
         }
         assert!(!check(&store, &policy, ask).await?.allowed);
+        // Whoever inspects such a bucket must not take it for one without a penalty.
+        let user = ask.descriptor.get("user").map(<[u8]>::to_vec);
+        let values = [Some(b"t".to_vec()), user];
+        let seen = store.inspect(&policy, &name("logins"), &values, 1).await?;
+        assert!(seen.answer.penalty.unread);
     }
     Ok(())
 }
