@@ -249,10 +249,11 @@ impl Worker {
 
     /// The host refused to make a call, so nothing was sent.
     pub fn on_call_refused(&mut self, host: &impl Host, now: Now, id: CallId) {
+        // The first call is a poll, so that a misspelt cluster is known before the first request.
+        self.warn_failed(now, "no such cluster, or none of its hosts is there");
         match self.calls.registry.finish(id) {
             Some(InFlight::Poll) => self.on_poll_failed(now),
             Some(InFlight::Checks(call)) => {
-                self.warn_failed(now, "no such cluster, or none of its hosts is there");
                 self.on_check_call_failed(host, now, call, ChargeStatus::NotCharged);
             }
             Some(InFlight::Orphans) => self.on_orphans_failed(host, now, id),

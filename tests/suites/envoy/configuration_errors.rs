@@ -1,22 +1,29 @@
 //! A configuration with mistakes is rejected before a request is served, and every mistake is named.
 
-use harness::{Envoy, EnvoyConfig, Ports, Programs};
-use serde_json::{Value, json};
+use std::time::Duration;
 
-/// Edits the filter's configuration; returns the error with which Envoy refuses to start.
+use anyhow::Result;
+use harness::{Envoy, EnvoyConfig, Ports, Programs, until};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// Starts Envoy with an edited configuration of the filter.
+async fn started(edit: impl FnOnce(&mut Value)) -> Result<(Envoy, TempDir)> {
+    let programs = Programs::from_env()?;
+    let dir = tempfile::tempdir()?;
+    let config = EnvoyConfig::shipped(&programs.root)?
+        .filter_code(&programs.filter)?
+        .filter_config(edit)?;
+    let envoy = Envoy::start(&programs, config, Ports::free()?, 1, dir.path()).await?;
+    Ok((envoy, dir))
+}
+
+/// As [`started`]; returns the error with which Envoy refuses to start.
 async fn refusal(edit: impl FnOnce(&mut Value)) -> String {
-    let programs = Programs::from_env().unwrap();
-    let dir = tempfile::tempdir().unwrap();
-    let config = EnvoyConfig::shipped(&programs.root)
-        .and_then(|config| config.filter_code(&programs.filter))
-        .and_then(|config| config.filter_config(edit))
-        .unwrap();
-    let ports = Ports::free().unwrap();
-    let started = Envoy::start(&programs, config, ports, 1, dir.path()).await;
-    format!(
-        "{:#}",
-        started.expect_err("Envoy must refuse this configuration")
-    )
+    let Err(error) = started(edit).await else {
+        panic!("Envoy must refuse this configuration");
+    };
+    format!("{error:#}")
 }
 
 #[tokio::test]
@@ -38,4 +45,18 @@ async fn an_empty_configuration_says_what_is_needed() {
     let said = refusal(|config| *config = json!({})).await;
 
     assert!(said.contains("domain"), "{said}");
+}
+
+#[tokio::test]
+async fn a_misspelt_cluster_is_named_before_the_first_request() {
+    let (envoy, _dir) = started(|config| config["limiter"]["cluster"] = json!("limitter"))
+        .await
+        .unwrap();
+
+    let line = "a call of limitter failed: no such cluster";
+    until(line, Duration::from_secs(20), async || {
+        envoy.process().log().contains(line).then_some(())
+    })
+    .await
+    .unwrap();
 }
