@@ -40,6 +40,9 @@ pub(crate) const REPORT_PATH: &str = "/v1/report";
 pub(crate) const POLICY_PATH: &str = "/v1/policy";
 /// Durations of calls kept between two ticks, at most.
 const MAX_SAMPLES: usize = 256;
+/// How much later than its timeout a call ends if this worker was not busy, at most, in microseconds: Envoy's
+/// timers have milliseconds, and the calls of a stream end at ticks.
+const BUSY_US: u64 = 10_000;
 
 /// The calls of one worker.
 #[derive(Debug)]
@@ -94,6 +97,12 @@ impl<T> Calls<T> {
     /// How long a failed call may take so that its checks can be retried, in microseconds.
     pub(crate) fn patience_us(&self) -> u64 {
         self.timeout_us / 2
+    }
+
+    /// Whether Envoy reported the end of a call so late that this worker itself was busy: what the limiter
+    /// did meanwhile is not known.
+    pub(crate) fn was_busy(&self, took_us: u64) -> bool {
+        took_us > self.timeout_us.saturating_add(BUSY_US)
     }
 
     /// Records how long a call took.

@@ -65,8 +65,8 @@ impl Worker {
     /// What a failed call tells the breaker.
     pub(crate) fn failure(&self, now: Now, sent: Now) -> CallResult {
         let took_us = now.mono_us.saturating_sub(sent.mono_us);
-        let early = took_us <= self.calls.patience_us();
-        if early && self.calls.retry_budget.is_answered_now(now) {
+        let blameless = took_us <= self.calls.patience_us() || self.calls.was_busy(took_us);
+        if blameless && self.calls.retry_budget.is_answered_now(now) {
             CallResult::OneFailed
         } else {
             CallResult::Failed

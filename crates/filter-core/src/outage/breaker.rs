@@ -47,8 +47,8 @@ pub(crate) enum CallResult {
         decides: bool,
     },
     Failed,
-    /// It failed before anybody had waited long, while other calls were answered. That opens no breaker:
-    /// one limiter of several restarts, or has lost its store.
+    /// It failed before anybody had waited long, or because the worker was busy, while other calls were
+    /// answered. That opens no breaker: one limiter of several restarts, or has lost its store.
     OneFailed,
 }
 

@@ -12,6 +12,8 @@ pub struct Faults {
     pub lost: u64,
     /// The answer is too late.
     pub late: u64,
+    /// The worker does something else for so long that it finds the call timed out long ago.
+    pub busy: u64,
     /// The response is not an answer of the limiter.
     pub garbled: u64,
     /// The response is truncated.
@@ -34,6 +36,7 @@ impl Faults {
     pub const NONE: Self = Self {
         lost: 0,
         late: 0,
+        busy: 0,
         garbled: 0,
         truncated: 0,
         refused: 0,
@@ -189,6 +192,9 @@ impl World {
             (100, Some(synthesised("503", "remote connection failure")))
         } else if lost || self.chance.percent(faults.lost) {
             (timeout_us, Some(synthesised("504", "response timeout")))
+        } else if faults.busy > 0 && self.chance.percent(faults.busy) {
+            let found_us = timeout_us + 11_000;
+            (found_us, Some(synthesised("504", "response timeout")))
         } else if let Some(wait_ms) = wait_ms(call).filter(|wait_ms| *wait_ms > 0 && self.holds) {
             return self.release(Held {
                 envoy,
