@@ -14,9 +14,6 @@ pub(super) const WINDOW_US: u64 = 2_000_000;
 const FAILURES_IN_WINDOW: u64 = 10;
 /// The first open interval.
 const OPEN_MIN_US: u64 = 250_000;
-/// The open interval while some limiter answered recently: a probe or two find it, and until then `deny` refuses
-/// requests that another limiter could decide.
-const OPEN_ANSWERING_US: u64 = 50_000;
 /// The longest open interval: the most time that a recovered limiter waits for traffic.
 pub(super) const OPEN_MAX_US: u64 = 2_000_000;
 
@@ -73,29 +70,18 @@ impl State {
             (Self::Closed(counts), CallResult::Failed) => {
                 let counts = counts.failed(now);
                 if counts.is_too_much() {
-                    let interval_us = if answering {
-                        OPEN_ANSWERING_US
-                    } else {
-                        OPEN_MIN_US
-                    };
-                    open(interval_us, counts.answered_us)
+                    open(OPEN_MIN_US, counts.answered_us)
                 } else {
                     Self::Closed(counts)
                 }
             }
             (Self::Closed(counts), CallResult::OneFailed) => Self::Closed(counts.one_failed(now)),
             (Self::Probing { .. }, CallResult::Answered { .. }) if gate == Gate::Probe => {
-                // If calls fail again, this answer shows for a while that not all limiters do.
-                Self::Closed(Counts {
-                    answered_us: now.mono_us,
-                    ..Counts::default()
-                })
+                Self::Closed(Counts::default())
             }
             (Self::Probing(waiting), _) if gate == Gate::Probe => {
-                let interval_us = match waiting.interval_us {
-                    same if answering => same,
-                    shorter => shorter.saturating_mul(2).max(OPEN_MIN_US),
-                };
+                let factor = if answering { 1 } else { 2 };
+                let interval_us = waiting.interval_us.saturating_mul(factor);
                 open(interval_us, waiting.answered_us)
             }
             // These calls were made before the breaker opened.
@@ -135,7 +121,7 @@ impl State {
             1 | 2 => {
                 let waiting = Waiting {
                     until_us: reader.u64()?,
-                    interval_us: reader.u64()?.clamp(OPEN_ANSWERING_US, OPEN_MAX_US),
+                    interval_us: reader.u64()?.clamp(OPEN_MIN_US, OPEN_MAX_US),
                     answered_us: reader.u64()?,
                 };
                 if kind == 1 {
@@ -176,10 +162,7 @@ impl Counts {
     /// Before the first failure of a window, nothing is counted or written.
     fn answered(self, now: Now, decides: bool) -> Self {
         if self.failed == 0 || self.is_over(now) {
-            return Self {
-                answered_us: self.answered_us,
-                ..Self::default()
-            };
+            return Self::default();
         }
         Self {
             failed_in_a_row: 0,
