@@ -377,6 +377,8 @@ async fn refusals(described: &mut Description) {
     }
     let large = call("x".repeat(5000));
     described.check(&large, "post", "/json", 413).await;
+    let plain = call("{}".to_owned()).header("content-type", "text/plain");
+    described.check(&plain, "post", "/json", 415).await;
     let settle = |token: &str| {
         let body = json!({"token": token, "cost": 1}).to_string();
         with(service.client.post(&format!("{base}/v1/settle"), body))
