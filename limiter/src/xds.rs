@@ -72,7 +72,7 @@ enum Part {
     Store,
 }
 
-/// What operators are told.
+/// What the log and `/readyz` report.
 #[derive(Clone, Default, PartialEq, Eq)]
 struct Report {
     errors: BTreeMap<Part, String>,

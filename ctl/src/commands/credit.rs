@@ -99,7 +99,7 @@ impl Credit {
                 force,
             };
             let by = self.edit.signature();
-            // What is left before is all that tells later whether a credit without an answer was made.
+            // Only the units left before the credit show later whether one without an answer was made.
             let before = match session.store.credit(&credit, &by).await {
                 Ok(report) if self.edit.dry_run => return Ok((domain, limit, values, report)),
                 Ok(report) => report.left_before,

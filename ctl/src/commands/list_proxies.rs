@@ -18,7 +18,7 @@ use crate::{
     session::Session,
 };
 
-/// The states of a limiter and of a proxy that is no longer heard of.
+/// The states of a limiter and of a proxy that stopped reporting.
 const SILENT: &str = "silent";
 const CUT_OFF: &str = "cut_off";
 /// The most names in one message.

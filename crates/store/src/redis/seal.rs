@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use redis_link::value;
 use store_plan::Seal;
-use tokio::{sync::Mutex, time::Instant};
+use tokio::{
+    sync::Mutex,
+    time::{Instant, timeout},
+};
 
 use super::RedisStore;
 use crate::{StoreError, slot_id::random_key};
@@ -33,7 +36,16 @@ impl RedisStore {
         }
         // A store that lost the key gets it back.
         let mut key = known.as_ref().map_or_else(random_key, |of| of.key.clone());
-        match self.exchange_seal_key(&key).await {
+        let exchange = self.exchange_seal_key(&key);
+        let exchanged = if known.is_some() {
+            // Checks wait for this, and need it only after the store lost the key.
+            let limit = self.options.timeout;
+            let late = |_| Err(StoreError::Timeout(limit));
+            timeout(limit, exchange).await.unwrap_or_else(late)
+        } else {
+            exchange.await
+        };
+        match exchanged {
             Ok(stored) => key = stored,
             // The check goes on with the key that it has; if the store does not answer, that fails anyway.
             Err(_) if known.is_some() => {}

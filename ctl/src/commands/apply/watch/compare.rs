@@ -137,7 +137,7 @@ impl Watch<'_> {
     }
 
     /// Files that lost most of their limits are more often wrong than meant: a template without values,
-    /// a folder that is half mounted. Nobody is there to be asked.
+    /// a folder that is half mounted. Nobody can confirm it.
     fn few_enough(&self, domain: &Name, last: &Applied, plan: &EditPlan) -> Result<(), Error> {
         let changes = plan.changes.iter();
         let deleted = changes
