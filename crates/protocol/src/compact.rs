@@ -6,42 +6,36 @@
 //! cause a panic.
 
 mod answer;
-mod cbor;
 mod check_parts;
 mod report;
 mod request;
 
 pub use answer::BatchAnswer;
+pub use cbor::DecodeError;
 pub use report::{DeniedBucket, Report, RequestCounts, Tally};
 pub use request::{Batch, BatchCheck};
 
 use cbor::{Reader, Writer};
 use policy::{Name, Names, Revision};
 
-/// Why bytes are not a message.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum DecodeError {
-    /// The input is too short.
-    #[error("cut short")]
-    Short,
-    /// An item of another type than expected.
-    #[error("an item of another type")]
-    Type,
-    /// An invalid name.
-    #[error("not a name: {0}")]
-    Name(String),
-    /// An index beyond its table, or more values than keys.
-    #[error("an index beyond its table")]
-    Index,
-    /// A size beyond its bound.
-    #[error("too many or too long: {0}")]
-    Bounds(&'static str),
-}
-
 /// Names in one table, at most: one for every limit of a domain.
 const MAX_NAMES: usize = 10_000;
 
-impl Writer {
+/// What messages consist of, beside plain items.
+trait WriteWords {
+    fn name(&mut self, name: &Name);
+    fn revision(&mut self, revision: &Revision);
+}
+
+/// What messages consist of, beside plain items.
+trait ReadWords {
+    fn name(&mut self) -> Result<Name, DecodeError>;
+    fn revision(&mut self) -> Result<Revision, DecodeError>;
+    /// A name by its index in a table.
+    fn indexed(&mut self, table: &[Name]) -> Result<Name, DecodeError>;
+}
+
+impl WriteWords for Writer {
     fn name(&mut self, name: &Name) {
         self.text(name.as_str());
     }
@@ -53,7 +47,7 @@ impl Writer {
     }
 }
 
-impl Reader<'_> {
+impl ReadWords for Reader<'_> {
     fn name(&mut self) -> Result<Name, DecodeError> {
         let text = self.text()?;
         text.parse()
@@ -69,7 +63,6 @@ impl Reader<'_> {
         })
     }
 
-    /// A name by its index in a table.
     fn indexed(&mut self, table: &[Name]) -> Result<Name, DecodeError> {
         let index = usize::try_from(self.unsigned()?).map_err(|_| DecodeError::Index)?;
         table.get(index).cloned().ok_or(DecodeError::Index)

@@ -2,7 +2,8 @@
 
 use policy::{Name, PenaltyStatus, Revision};
 
-use super::{DecodeError, MAX_NAMES, Reader, Table, Writer};
+use super::check_parts::{ReadParts as _, WriteParts as _};
+use super::{DecodeError, MAX_NAMES, ReadWords as _, Reader, Table, WriteWords as _, Writer};
 use crate::{Answer, ErrorCode, Lease, LimitAnswer, MAX_CHECKS, Mode, Settled};
 
 /// The answers to a [`super::Batch`].

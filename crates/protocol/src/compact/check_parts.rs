@@ -2,7 +2,7 @@
 
 use policy::{Name, SlotId};
 
-use super::{DecodeError, Reader, Table, Writer};
+use super::{DecodeError, ReadWords as _, Reader, Table, Writer};
 use crate::{
     CostSettlement, Denied, Free, LeaseRequest, LimitCost, MAX_VALUE, Reservation, Settlement, Slot,
 };
@@ -105,8 +105,20 @@ pub(super) fn read_denied(reader: &mut Reader<'_>, limits: &[Name]) -> Result<De
     })
 }
 
-impl Writer {
-    pub(super) fn reservation(&mut self, reservation: &Reservation) {
+/// What checks and answers consist of.
+pub(super) trait WriteParts {
+    fn reservation(&mut self, reservation: &Reservation);
+    fn slot(&mut self, slot: &Slot);
+}
+
+/// What checks and answers consist of.
+pub(super) trait ReadParts {
+    fn reservation(&mut self) -> Result<Reservation, DecodeError>;
+    fn slot(&mut self) -> Result<Slot, DecodeError>;
+}
+
+impl WriteParts for Writer {
+    fn reservation(&mut self, reservation: &Reservation) {
         self.array(4);
         self.unsigned(reservation.secret);
         self.unsigned(reservation.number);
@@ -114,7 +126,7 @@ impl Writer {
         self.unsigned(reservation.seal);
     }
 
-    pub(super) fn slot(&mut self, slot: &Slot) {
+    fn slot(&mut self, slot: &Slot) {
         self.array(4);
         self.unsigned(slot.start_ms);
         self.unsigned(slot.parts);
@@ -123,8 +135,8 @@ impl Writer {
     }
 }
 
-impl Reader<'_> {
-    pub(super) fn reservation(&mut self) -> Result<Reservation, DecodeError> {
+impl ReadParts for Reader<'_> {
+    fn reservation(&mut self) -> Result<Reservation, DecodeError> {
         self.fields(4, |reader| {
             Ok(Reservation {
                 secret: reader.unsigned()?,
@@ -135,7 +147,7 @@ impl Reader<'_> {
         })
     }
 
-    pub(super) fn slot(&mut self) -> Result<Slot, DecodeError> {
+    fn slot(&mut self) -> Result<Slot, DecodeError> {
         self.fields(4, |reader| {
             Ok(Slot {
                 start_ms: reader.unsigned()?,

@@ -2,7 +2,7 @@
 
 use policy::Name;
 
-use super::{DecodeError, MAX_NAMES, Reader, Table, Writer};
+use super::{DecodeError, MAX_NAMES, ReadWords as _, Reader, Table, WriteWords as _, Writer};
 use crate::{DecidedBy, MAX_ENTRIES, Outcome};
 
 /// The decisions that one worker of a proxy made without the limiter since its last report.

@@ -3,10 +3,10 @@
 use policy::{Name, Revision, SlotId};
 
 use super::check_parts::{
-    read_cost, read_denied, read_free, read_lease, read_settled, read_slot_id, read_value,
-    write_denied, write_lease,
+    WriteParts as _, read_cost, read_denied, read_free, read_lease, read_settled, read_slot_id,
+    read_value, write_denied, write_lease,
 };
-use super::{DecodeError, MAX_NAMES, Reader, Table, Writer};
+use super::{DecodeError, MAX_NAMES, ReadWords as _, Reader, Table, WriteWords as _, Writer};
 use crate::{
     Check, CostSettlement, Debit, Denied, Free, LeaseRequest, LimitCost, MAX_CHECKS, MAX_ENTRIES,
     MAX_FREE, MAX_LIMITS, MAX_SETTLED,

@@ -4,7 +4,25 @@
 //! Written by hand because it is part of the filter module: a general library would add ten times the
 //! code.
 
-use super::DecodeError;
+/// Why bytes are not a message.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// The input is too short.
+    #[error("cut short")]
+    Short,
+    /// An item of another type than expected.
+    #[error("an item of another type")]
+    Type,
+    /// An invalid name.
+    #[error("not a name: {0}")]
+    Name(String),
+    /// An index beyond its table, or more values than keys.
+    #[error("an index beyond its table")]
+    Index,
+    /// A size beyond its bound.
+    #[error("too many or too long: {0}")]
+    Bounds(&'static str),
+}
 
 /// Major types, in the upper three bits of an item's first byte.
 const UNSIGNED: u8 = 0;
@@ -20,7 +38,7 @@ const NULL: u8 = 0xf6;
 
 /// Appends items.
 #[derive(Default)]
-pub(super) struct Writer(pub(super) Vec<u8>);
+pub struct Writer(pub Vec<u8>);
 
 impl Writer {
     fn head(&mut self, major: u8, argument: u64) {
@@ -42,34 +60,40 @@ impl Writer {
         self.head(major, u64::try_from(length).unwrap_or(u64::MAX));
     }
 
-    pub(super) fn array(&mut self, length: usize) {
+    /// The head of an array of so many items.
+    pub fn array(&mut self, length: usize) {
         self.length(ARRAY, length);
     }
 
-    pub(super) fn unsigned(&mut self, value: u64) {
+    /// A number.
+    pub fn unsigned(&mut self, value: u64) {
         self.head(UNSIGNED, value);
     }
 
-    pub(super) fn bytes(&mut self, value: &[u8]) {
+    /// A byte string.
+    pub fn bytes(&mut self, value: &[u8]) {
         self.length(BYTES, value.len());
         self.0.extend_from_slice(value);
     }
 
-    pub(super) fn text(&mut self, value: &str) {
+    /// A text string.
+    pub fn text(&mut self, value: &str) {
         self.length(TEXT, value.len());
         self.0.extend_from_slice(value.as_bytes());
     }
 
-    pub(super) fn boolean(&mut self, value: bool) {
+    /// `true` or `false`.
+    pub fn boolean(&mut self, value: bool) {
         self.0.push(if value { TRUE } else { FALSE });
     }
 
-    pub(super) fn null(&mut self) {
+    /// An absent item.
+    pub fn null(&mut self) {
         self.0.push(NULL);
     }
 
     /// Writes an array; `write` appends each of its items.
-    pub(super) fn list<T>(
+    pub fn list<T>(
         &mut self,
         items: impl ExactSizeIterator<Item = T>,
         mut write: impl FnMut(&mut Self, T),
@@ -81,7 +105,7 @@ impl Writer {
     }
 
     /// Writes an item that may be absent.
-    pub(super) fn optional<T>(&mut self, value: Option<T>, write: impl FnOnce(&mut Self, T)) {
+    pub fn optional<T>(&mut self, value: Option<T>, write: impl FnOnce(&mut Self, T)) {
         match value {
             Some(value) => write(self, value),
             None => self.null(),
@@ -90,12 +114,13 @@ impl Writer {
 }
 
 /// Reads items from the front of a message.
-pub(super) struct Reader<'b> {
+pub struct Reader<'b> {
     rest: &'b [u8],
 }
 
 impl<'b> Reader<'b> {
-    pub(super) fn new(bytes: &'b [u8]) -> Self {
+    /// A reader of a whole message.
+    pub fn new(bytes: &'b [u8]) -> Self {
         Self { rest: bytes }
     }
 
@@ -141,21 +166,25 @@ impl<'b> Reader<'b> {
         }
     }
 
-    pub(super) fn unsigned(&mut self) -> Result<u64, DecodeError> {
+    /// A number.
+    pub fn unsigned(&mut self) -> Result<u64, DecodeError> {
         self.expect(UNSIGNED)
     }
 
-    pub(super) fn bytes(&mut self) -> Result<&'b [u8], DecodeError> {
+    /// A byte string.
+    pub fn bytes(&mut self) -> Result<&'b [u8], DecodeError> {
         let length = self.expect(BYTES)?;
         self.take(length)
     }
 
-    pub(super) fn text(&mut self) -> Result<&'b str, DecodeError> {
+    /// A text string.
+    pub fn text(&mut self) -> Result<&'b str, DecodeError> {
         let length = self.expect(TEXT)?;
         std::str::from_utf8(self.take(length)?).map_err(|_| DecodeError::Type)
     }
 
-    pub(super) fn boolean(&mut self) -> Result<bool, DecodeError> {
+    /// `true` or `false`.
+    pub fn boolean(&mut self) -> Result<bool, DecodeError> {
         match self.byte()? {
             FALSE => Ok(false),
             TRUE => Ok(true),
@@ -164,7 +193,7 @@ impl<'b> Reader<'b> {
     }
 
     /// Reads an item that may be absent.
-    pub(super) fn optional<T>(
+    pub fn optional<T>(
         &mut self,
         read: impl FnOnce(&mut Self) -> Result<T, DecodeError>,
     ) -> Result<Option<T>, DecodeError> {
@@ -178,7 +207,7 @@ impl<'b> Reader<'b> {
     }
 
     /// Reads an array of at most `max` items; `read` takes each of them.
-    pub(super) fn list<T>(
+    pub fn list<T>(
         &mut self,
         max: usize,
         what: &'static str,
@@ -200,7 +229,7 @@ impl<'b> Reader<'b> {
     }
 
     /// Reads an array of `known` fields; skips further ones, which later versions may add.
-    pub(super) fn fields<T>(
+    pub fn fields<T>(
         &mut self,
         known: u64,
         read: impl FnOnce(&mut Self) -> Result<T, DecodeError>,
@@ -214,7 +243,7 @@ impl<'b> Reader<'b> {
 
     /// Like [`Self::fields`], but up to `more` fields at the end may be missing, because earlier
     /// versions do not write them; `read` gets their number.
-    pub(super) fn fields_and<T>(
+    pub fn fields_and<T>(
         &mut self,
         known: u64,
         more: u64,
