@@ -21,7 +21,7 @@ use bytes::Bytes;
 use hyper::{
     Method, Request, Response, StatusCode,
     body::Incoming,
-    header::{HeaderName, HeaderValue, ORIGIN},
+    header::{ALLOW, HeaderName, HeaderValue, ORIGIN},
     http::request::Parts,
 };
 use policy::Name;
@@ -126,7 +126,8 @@ impl Api {
         peer: Arc<Peer>,
         standing: Option<Standing>,
     ) -> Response<Bytes> {
-        let grpc = grpc::is_grpc(&head.headers);
+        // gRPC knows no other method, and its errors would have HTTP's status 200.
+        let grpc = head.method == Method::POST && grpc::is_grpc(&head.headers);
         let answered = self.route(&head, body, peer, standing).await;
         let mut response = answered.unwrap_or_else(|error| {
             self.metrics.refused(error.code.word());
@@ -136,6 +137,12 @@ impl Api {
                 refusal::response(&error)
             }
         });
+        if response.status() == StatusCode::METHOD_NOT_ALLOWED
+            && let Some(methods) = methods(head.uri.path())
+        {
+            let methods = HeaderValue::from_static(methods);
+            response.headers_mut().insert(ALLOW, methods);
+        }
         let version = HeaderValue::from_static(API_VERSION);
         response.headers_mut().insert(API, version);
         response
@@ -207,15 +214,20 @@ impl Api {
                 let check = Box::pin(self.should_rate_limit_json(head, body, peer));
                 trace::of_check(&head.headers, check).await
             }
-            (
-                "/v1/check" | "/v1/release" | "/v1/renew" | "/v1/settle" | "/v1/report" | "/json",
-                _,
-            ) => Err(wrong_method("POST")),
-            ("/v1/policy", _) => Err(wrong_method("GET")),
-            _ => Err(ApiError::new(
-                ErrorCode::NotFound,
-                "there are POST /v1/check, /v1/settle, /v1/release and /v1/renew, GET /v1/policy, POST /json and Envoy's rate limit service here",
-            )),
+            (path, _) => Err(match methods(path) {
+                Some(methods) => ApiError::new(
+                    ErrorCode::MethodNotAllowed,
+                    // HEAD goes without saying where there is GET.
+                    format!(
+                        "this path takes {} only",
+                        methods.trim_end_matches(", HEAD")
+                    ),
+                ),
+                None => ApiError::new(
+                    ErrorCode::NotFound,
+                    "there are POST /v1/check, /v1/settle, /v1/release and /v1/renew, GET /v1/policy, POST /json and Envoy's rate limit service here",
+                ),
+            }),
         }
     }
 
@@ -245,9 +257,13 @@ impl Api {
     }
 }
 
-fn wrong_method(right: &str) -> ApiError {
-    ApiError::new(
-        ErrorCode::MethodNotAllowed,
-        format!("this path takes {right} only"),
-    )
+/// The methods of a path, as `allow` lists them.
+fn methods(path: &str) -> Option<&'static str> {
+    Some(match path {
+        "/v1/check" | "/v1/release" | "/v1/renew" | "/v1/settle" | "/v1/report" | "/json"
+        | CHECK_STREAM => "POST",
+        "/v1/policy" => "GET, HEAD",
+        "/v1/health" => "GET",
+        _ => return None,
+    })
 }

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use hyper::{
     Response, StatusCode,
-    header::{ALLOW, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE},
+    header::{HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE},
 };
 use protocol::{ApiError, ErrorCode};
 use store::{CheckError, CheckPlanError};
@@ -18,8 +18,6 @@ pub(super) fn response(error: &ApiError) -> Response<Bytes> {
     let mut response = http::answer(status, http::JSON, error.to_json());
     let header = match error.code {
         ErrorCode::Unauthorized => Some((WWW_AUTHENTICATE, "Bearer")),
-        ErrorCode::MethodNotAllowed if error.message.contains("POST") => Some((ALLOW, "POST")),
-        ErrorCode::MethodNotAllowed => Some((ALLOW, "GET, HEAD")),
         ErrorCode::Overloaded | ErrorCode::TooManyWaiters => Some((RETRY_AFTER, "1")),
         _ => None,
     };

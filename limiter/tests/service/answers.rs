@@ -104,8 +104,29 @@ async fn unknown_paths_methods_encodings_and_parameters_are_refused() -> Result<
         assert_eq!(reply.status, status, "{request:?}");
         assert_eq!(reply.header("x-rl-api"), Some("1"));
     }
-    let reply = service.get("/v1/check").send().await?;
-    assert_eq!(reply.header("allow"), Some("POST"));
+    Ok(())
+}
+
+#[tokio::test]
+async fn another_method_is_answered_with_those_of_the_path() -> Result<()> {
+    let service = Service::with(PER_USER).await?;
+    for (request, allowed) in [
+        (service.get("/v1/check"), "POST"),
+        (service.get(protocol::CHECK_STREAM), "POST"),
+        (
+            service
+                .get(protocol::CHECK_STREAM)
+                .header("content-type", "application/grpc"),
+            "POST",
+        ),
+        (service.post("/v1/policy", ""), "GET, HEAD"),
+        (service.post("/v1/health", ""), "GET"),
+    ] {
+        let reply = request.send().await?;
+        assert_eq!(reply.status, 405, "{request:?}");
+        assert_eq!(reply.header("allow"), Some(allowed), "{request:?}");
+        assert_eq!(reply.json()?["error"]["code"], "method_not_allowed");
+    }
     Ok(())
 }
 
