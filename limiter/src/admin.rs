@@ -11,10 +11,9 @@ use store::Store;
 
 use crate::{
     domains::Domains,
-    http,
     limits_files::LimitsFiles,
     metrics::Metrics,
-    serve::{Handler, Lifecycle, Peer},
+    serve::{self, Handler, Lifecycle, Peer},
     xds::Xds,
 };
 
@@ -52,19 +51,19 @@ impl Handler for Admin {
         if !known {
             return match &self.page {
                 Some(page) => Box::pin(page.handle(request, &peer)).await,
-                None => http::text(StatusCode::NOT_FOUND, NOTHING),
+                None => serve::text(StatusCode::NOT_FOUND, NOTHING),
             };
         }
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
-            let mut refused = http::text(StatusCode::METHOD_NOT_ALLOWED, "GET only\n");
+            let mut refused = serve::text(StatusCode::METHOD_NOT_ALLOWED, "GET only\n");
             refused
                 .headers_mut()
                 .insert("allow", HeaderValue::from_static("GET, HEAD"));
             return refused;
         }
         match request.uri().path() {
-            "/healthz" => http::text(StatusCode::OK, "alive\n"),
-            "/metrics" => http::answer(
+            "/healthz" => serve::text(StatusCode::OK, "alive\n"),
+            "/metrics" => serve::answer(
                 StatusCode::OK,
                 OPEN_METRICS,
                 self.metrics
@@ -72,7 +71,7 @@ impl Handler for Admin {
             ),
             // `/readyz`, or `/healthcheck`, the path of envoyproxy/ratelimit.
             _ => {
-                let strict = http::query(request.uri()).any(|(name, _)| name == "strict");
+                let strict = serve::query(request.uri()).any(|(name, _)| name == "strict");
                 let report = self.readiness(strict);
                 let status = if report.ready {
                     StatusCode::OK
@@ -81,7 +80,7 @@ impl Handler for Admin {
                 };
                 let mut body = serde_json::to_string_pretty(&report).unwrap_or_default();
                 body.push('\n');
-                http::answer(status, http::JSON, body)
+                serve::answer(status, serve::JSON, body)
             }
         }
     }

@@ -33,10 +33,9 @@ use crate::{
     batch::Batcher,
     callers::Callers,
     domains::{Active, Domains, Lookup},
-    http,
     metrics::Metrics,
     proxy_counter::ProxyCounter,
-    serve::{Handler, Lifecycle, Peer, Standing},
+    serve::{self, AuthState, Handler, Lifecycle, Peer},
     telemetry::Telemetry,
     tokens::Tokens,
     trace,
@@ -110,11 +109,9 @@ impl Handler for Api {
     ) -> impl Future<Output = Response<Bytes>> + Send + 'static {
         let (head, body) = request.into_parts();
         // Before the future runs: many requests may arrive before the first one is polled.
-        let standing = self.standing(&head);
-        if let Some(standing) = standing {
-            peer.admit_as(standing);
-        }
-        self.answer(head, body, peer, standing)
+        let auth = self.auth_state(&head);
+        peer.authenticated_as(auth);
+        self.answer(head, body, peer, auth)
     }
 }
 
@@ -124,11 +121,11 @@ impl Api {
         head: Parts,
         body: Incoming,
         peer: Arc<Peer>,
-        standing: Option<Standing>,
+        auth: AuthState,
     ) -> Response<Bytes> {
         // gRPC knows no other method, and its errors would have HTTP's status 200.
         let grpc = head.method == Method::POST && grpc::is_grpc(&head.headers);
-        let answered = self.route(&head, body, peer, standing).await;
+        let answered = self.route(&head, body, peer, auth).await;
         let mut response = answered.unwrap_or_else(|error| {
             self.metrics.refused(error.code.word());
             if grpc {
@@ -148,20 +145,20 @@ impl Api {
         response
     }
 
-    /// The standing that a request shows; `None`: it has no valid token and is no health check.
-    fn standing(&self, head: &Parts) -> Option<Standing> {
+    /// What a request shows.
+    fn auth_state(&self, head: &Parts) -> AuthState {
         let health = match head.uri.path() {
             "/v1/health" => head.method == Method::GET,
             rate_limit::HEALTH_CHECK | rate_limit::HEALTH_WATCH => head.method == Method::POST,
             _ => false,
         };
         if health {
-            return Some(Standing::Guest);
+            return AuthState::HealthChecker;
         }
-        let tokens = self.tokens.as_ref();
-        tokens
-            .is_none_or(|tokens| tokens.admit(&head.headers))
-            .then_some(Standing::Client)
+        match &self.tokens {
+            Some(tokens) if !tokens.admit(&head.headers) => AuthState::Unauthenticated,
+            _ => AuthState::Authenticated,
+        }
     }
 
     async fn route(
@@ -169,17 +166,17 @@ impl Api {
         head: &Parts,
         body: Incoming,
         peer: Arc<Peer>,
-        standing: Option<Standing>,
+        auth: AuthState,
     ) -> Answered {
-        match standing {
+        match auth {
             // Health checkers send no token, and the answer reveals nothing to them.
-            Some(Standing::Guest) if head.method == Method::GET => return self.health(),
-            Some(Standing::Guest) if head.uri.path() == rate_limit::HEALTH_WATCH => {
+            AuthState::HealthChecker if head.method == Method::GET => return self.health(),
+            AuthState::HealthChecker if head.uri.path() == rate_limit::HEALTH_WATCH => {
                 return Box::pin(self.health_watch(body, peer)).await;
             }
-            Some(Standing::Guest) => return Box::pin(self.health_check(body)).await,
-            Some(Standing::Client) => {}
-            None => {
+            AuthState::HealthChecker => return Box::pin(self.health_check(body)).await,
+            AuthState::Authenticated => {}
+            AuthState::Unauthenticated => {
                 return Err(ApiError::new(
                     ErrorCode::Unauthorized,
                     "this limiter wants `authorization: Bearer TOKEN` with one of its tokens",
@@ -238,7 +235,7 @@ impl Api {
             let message = "limits are being loaded, or this limiter is ending";
             return Err(ApiError::new(ErrorCode::PolicyUnavailable, message));
         }
-        Ok(http::text(StatusCode::OK, "ok\n"))
+        Ok(serve::text(StatusCode::OK, "ok\n"))
     }
 
     /// What is in force in a domain.

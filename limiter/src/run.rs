@@ -34,11 +34,11 @@ const ADMIN_CONNECTIONS: usize = 64;
 
 /// Connections to the data port without an admitted request. Thousands of proxies may connect to a
 /// limiter that starts, but each sends its first request at once.
-const NEWCOMERS: usize = 256;
+const UNAUTHENTICATED: usize = 256;
 
 /// Connections to the data port that only send health checks; every Envoy has one. Further ones serve
 /// one request each.
-const GUESTS: usize = 1024;
+const HEALTH_CHECKERS: usize = 1024;
 
 /// Why the service could not start.
 #[derive(Debug, thiserror::Error)]
@@ -301,21 +301,21 @@ fn name(listeners: &Listeners) -> String {
 fn data_bounds(settings: &Settings) -> ConnectionBounds {
     ConnectionBounds {
         max: settings.max_connections,
-        max_newcomers: NEWCOMERS.min(settings.max_connections),
-        max_guests: GUESTS.min(settings.max_connections / 4),
+        max_unauthenticated: UNAUTHENTICATED.min(settings.max_connections),
+        max_health_checkers: HEALTH_CHECKERS.min(settings.max_connections / 4),
         idle: settings.idle_timeout,
         max_age: settings.max_connection_age,
         max_body: settings.max_body,
     }
 }
 
-/// Requests to the admin port carry no token, so every connection is a newcomer and a later probe
+/// Requests to the admin port carry no token, so every connection stays unauthenticated and a later probe
 /// may replace it.
 fn admin_bounds(settings: &Settings) -> ConnectionBounds {
     ConnectionBounds {
         max: ADMIN_CONNECTIONS,
-        max_newcomers: ADMIN_CONNECTIONS,
-        max_guests: 0,
+        max_unauthenticated: ADMIN_CONNECTIONS,
+        max_health_checkers: 0,
         idle: settings.idle_timeout,
         max_age: None,
         max_body: 0,

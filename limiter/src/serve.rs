@@ -2,34 +2,37 @@
 
 mod connection;
 mod connections;
-mod inbound;
-mod lifecycle;
-mod peer;
-mod reject;
-mod repoll;
-mod response_body;
-mod streams;
-mod unsent;
+mod task;
 
-use std::{io, sync::Arc, time::Duration};
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use bytes::Bytes;
 use futures_util::FutureExt;
-use hyper::{Request, Response, body::Incoming};
+use hyper::{
+    Request, Response, StatusCode, Uri,
+    body::Incoming,
+    header::{CONTENT_TYPE, HeaderValue},
+};
 use tokio::{
-    net::{TcpListener, TcpStream},
-    sync::{Semaphore, mpsc},
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpSocket, TcpStream},
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch},
     time::{Interval, MissedTickBehavior},
 };
 
 use crate::{metrics::Metrics, tls::Tls};
-
-use connections::{Connections, Room};
-use repoll::Repoll;
-
-pub(crate) use lifecycle::{Lifecycle, Phase};
-pub(crate) use peer::{Peer, Standing};
-pub(crate) use response_body::{Following, Trailers};
+pub(crate) use connection::{Following, Trailers};
+use connections::{Admission, Connections};
+pub(crate) use connections::{AuthState, Peer};
+use task::Repoll;
 
 /// What answers the requests of one port.
 pub(crate) trait Handler: Send + Sync + 'static {
@@ -45,14 +48,14 @@ pub(crate) trait Handler: Send + Sync + 'static {
 /// How many connections a port keeps, and for how long.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ConnectionBounds {
-    /// The most connections at once; one more replaces the oldest newcomer, or is answered 503 and
+    /// The most connections at once; one more replaces the oldest unauthenticated one, or is answered 503 and
     /// closed.
     pub max: usize,
-    /// The most newcomers among them: connections without an admitted request so far
-    /// ([`Peer::admit_as`]). Such a connection ends with its first answer.
-    pub max_newcomers: usize,
+    /// The most among them without an admitted request so far
+    /// ([`Peer::authenticated_as`]). Such a connection ends with its first answer.
+    pub max_unauthenticated: usize,
     /// The most connections that may send any number of requests without a token: health checkers.
-    pub max_guests: usize,
+    pub max_health_checkers: usize,
     /// A connection without a request for this long is closed.
     pub idle: Duration,
     /// A connection older than this ends after its current requests.
@@ -61,7 +64,7 @@ pub(crate) struct ConnectionBounds {
     pub max_body: usize,
 }
 
-/// How long accepting pauses while all newcomers are too young to be replaced.
+/// How long accepting pauses while all unauthenticated connections are too young to be replaced.
 const A_MOMENT: Duration = Duration::from_millis(5);
 
 /// How often connections are swept once the port stops accepting.
@@ -79,7 +82,7 @@ pub(crate) async fn serve<H: Handler>(
     let connections = Connections::new(bounds, metrics);
     let (open, mut all_closed) = mpsc::channel::<()>(1);
     let port = Port {
-        rejections: Arc::new(Semaphore::new(reject::AT_ONCE)),
+        rejections: Arc::new(Semaphore::new(REJECTIONS_MAX)),
         server: Arc::new(connection::Server::new(handler, tls, bounds)),
         connections: Arc::clone(&connections),
         lifecycle,
@@ -93,7 +96,7 @@ pub(crate) async fn serve<H: Handler>(
             () = port.lifecycle.reached(Phase::Close) => break,
         }
     }
-    connections.close();
+    connections.drain();
     let mut sweeps = every(CLOSING_SWEEP);
     // The kernel has completed handshakes that are not accepted yet; closing the listener would
     // reset those connections.
@@ -134,11 +137,7 @@ struct Port<H> {
 }
 
 impl<H: Handler> Port<H> {
-    async fn take(
-        &self,
-        accepted: io::Result<(TcpStream, std::net::SocketAddr)>,
-        sweeps: &mut Interval,
-    ) {
+    async fn take(&self, accepted: io::Result<(TcpStream, SocketAddr)>, sweeps: &mut Interval) {
         let (stream, address) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => return pause_after(&error).await,
@@ -147,15 +146,15 @@ impl<H: Handler> Port<H> {
         let _ = stream.set_nodelay(true);
         let peer = loop {
             match self.connections.open(address.ip().to_canonical()) {
-                Room::For(peer) => break peer,
+                Admission::Serve(peer) => break peer,
                 // New connections wait in the kernel's queue meanwhile.
-                Room::Soon => tokio::select! {
+                Admission::Later => tokio::select! {
                     () = tokio::time::sleep(A_MOMENT) => {}
                     _ = sweeps.tick() => self.connections.sweep(),
                 },
-                Room::None => {
+                Admission::Reject => {
                     if let Ok(permit) = Arc::clone(&self.rejections).try_acquire_owned() {
-                        tokio::spawn(reject::reject(stream, permit));
+                        tokio::spawn(reject(stream, permit));
                     }
                     return;
                 }
@@ -202,3 +201,220 @@ async fn pause_after(error: &io::Error) {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }
+
+// --- The ports, bound before all other work, so that a port in use is reported at once
+
+/// Connections that the kernel completes and queues while the limiter is busy.
+const BACKLOG: u32 = 1024;
+
+/// The bound ports.
+#[derive(Debug)]
+pub struct Listeners {
+    /// Checks and policy snapshots.
+    pub data: TcpListener,
+    /// Health and metrics.
+    pub admin: Vec<TcpListener>,
+}
+
+/// Why a port could not be bound.
+#[derive(Debug, thiserror::Error)]
+pub enum ListenError {
+    /// Somebody else has it.
+    #[error(
+        "cannot listen on {address}: the port is in use; stop the other program, or choose another with {flag}"
+    )]
+    InUse {
+        /// The address.
+        address: SocketAddr,
+        /// The flag that gives it.
+        flag: &'static str,
+    },
+    /// A low port, without the right to it.
+    #[error(
+        "cannot listen on {address}: not permitted; ports below 1024 need privileges, choose another with {flag}"
+    )]
+    NotPermitted {
+        /// The address.
+        address: SocketAddr,
+        /// The flag that gives it.
+        flag: &'static str,
+    },
+    /// The address is not one of this machine's.
+    #[error(
+        "cannot listen on {address}: this machine does not have that address; try 0.0.0.0 or 127.0.0.1 with {flag}"
+    )]
+    NotHere {
+        /// The address.
+        address: SocketAddr,
+        /// The flag that gives it.
+        flag: &'static str,
+    },
+    /// Anything else.
+    #[error("cannot listen on {address} ({flag}): {error}")]
+    Other {
+        /// The address.
+        address: SocketAddr,
+        /// The flag that gives it.
+        flag: &'static str,
+        /// What the system says.
+        error: io::Error,
+    },
+}
+
+impl Listeners {
+    /// Binds all ports; must be called within a Tokio runtime. Port 0 lets the system choose.
+    pub fn bind(data: SocketAddr, admin: &[SocketAddr]) -> Result<Self, ListenError> {
+        Ok(Self {
+            data: bind(data, "--listen")?,
+            admin: admin
+                .iter()
+                .map(|address| bind(*address, "--admin"))
+                .collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+fn bind(address: SocketAddr, flag: &'static str) -> Result<TcpListener, ListenError> {
+    let listen = || {
+        let socket = if address.is_ipv4() {
+            TcpSocket::new_v4()?
+        } else {
+            TcpSocket::new_v6()?
+        };
+        // Connections of a process that just ended must not keep its port in use.
+        socket.set_reuseaddr(true)?;
+        socket.bind(address)?;
+        socket.listen(BACKLOG)
+    };
+    listen().map_err(|error: io::Error| match error.kind() {
+        io::ErrorKind::AddrInUse => ListenError::InUse { address, flag },
+        io::ErrorKind::PermissionDenied => ListenError::NotPermitted { address, flag },
+        io::ErrorKind::AddrNotAvailable => ListenError::NotHere { address, flag },
+        _ => ListenError::Other {
+            address,
+            flag,
+            error,
+        },
+    })
+}
+
+// --- The phases of a shutdown
+
+/// How far the shutdown has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Phase {
+    /// Everything is served.
+    Serve,
+    /// Everything is served, but `/readyz` fails and every HTTP/1.1 answer closes its connection,
+    /// so that clients move to another limiter without losing a request.
+    Leave,
+    /// Nothing new is accepted; connections end after the requests they have.
+    Close,
+    /// Connections end now.
+    Abort,
+}
+
+/// The phase, which every connection can wait for.
+#[derive(Debug)]
+pub(crate) struct Lifecycle {
+    phase: watch::Sender<Phase>,
+    // An atomic, because every answer reads it and a lock would be expensive.
+    leaving: AtomicBool,
+}
+
+impl Lifecycle {
+    pub(crate) fn new() -> Self {
+        Self {
+            phase: watch::Sender::new(Phase::Serve),
+            leaving: AtomicBool::new(false),
+        }
+    }
+
+    /// Advances to `phase`; phases never go back.
+    pub(crate) fn enter(&self, phase: Phase) {
+        self.leaving.store(phase >= Phase::Leave, Ordering::Relaxed);
+        self.phase.send_if_modified(|now| {
+            let later = phase > *now;
+            *now = phase.max(*now);
+            later
+        });
+    }
+
+    /// Whether the service is on its way out.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::Relaxed)
+    }
+
+    /// Waits until `phase`, or a later one.
+    pub(crate) async fn reached(&self, phase: Phase) {
+        let mut phases = self.phase.subscribe();
+        // Cannot fail: the sender is borrowed from self.
+        let _ = phases.wait_for(|now| *now >= phase).await;
+    }
+}
+
+// --- The response to a connection beyond `--max-connections`
+
+/// Responses written at once; further connections are closed without one.
+const REJECTIONS_MAX: usize = 64;
+
+/// How long the client may take to read its response.
+const LINGER: Duration = Duration::from_millis(200);
+
+const REJECTION: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
+    x-rl-api: 1\r\n\
+    content-type: application/json\r\n\
+    content-length: 92\r\n\
+    connection: close\r\n\r\n\
+    {\"error\":{\"code\":\"overloaded\",\"message\":\"too many connections (--max-connections reached)\"}}";
+
+/// Writes the response, then reads what the client still sends: closing a socket with unread bytes
+/// resets it, and the client loses the answer.
+async fn reject(mut stream: TcpStream, permit: OwnedSemaphorePermit) {
+    let _ = tokio::time::timeout(LINGER, async {
+        stream.write_all(REJECTION).await?;
+        stream.shutdown().await?;
+        let mut rest = [0; 1024];
+        while stream.read(&mut rest).await? > 0 {}
+        Ok::<_, io::Error>(())
+    })
+    .await;
+    drop(permit);
+}
+
+// --- Pieces of requests and answers that both ports share
+
+pub(crate) const JSON: &str = "application/json";
+const TEXT: &str = "text/plain; charset=utf-8";
+
+/// An answer with a body.
+pub(crate) fn answer(
+    status: StatusCode,
+    content_type: &'static str,
+    body: impl Into<Bytes>,
+) -> Response<Bytes> {
+    let mut answer = Response::new(body.into());
+    *answer.status_mut() = status;
+    answer
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    answer
+}
+
+/// An answer of a line or two.
+pub(crate) fn text(status: StatusCode, body: &'static str) -> Response<Bytes> {
+    answer(status, TEXT, body)
+}
+
+/// The parameters of a request's query, as sent: names and values here need no escapes, and an
+/// escaped name matches none of them.
+pub(crate) fn query(uri: &Uri) -> impl Iterator<Item = (&str, &str)> {
+    uri.query()
+        .unwrap_or_default()
+        .split('&')
+        .filter(|part| !part.is_empty())
+        .map(|part| part.split_once('=').unwrap_or((part, "")))
+}
+
+#[cfg(test)]
+mod tests;

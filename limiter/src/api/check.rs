@@ -24,7 +24,12 @@ use super::{
     inflight::Place,
     refusal,
 };
-use crate::{domains::Active, http, serve::Peer, telemetry::RequestingProxy, trace};
+use crate::{
+    domains::Active,
+    serve::{self, Peer},
+    telemetry::RequestingProxy,
+    trace,
+};
 
 /// How a body is encoded.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -168,7 +173,7 @@ impl Api {
                 .map(|decision| decision.map_err(|error| refusal::code(&error)))
                 .collect(),
         };
-        let mut response = http::answer(StatusCode::OK, CHECK_CBOR, answer.encode());
+        let mut response = serve::answer(StatusCode::OK, CHECK_CBOR, answer.encode());
         name_revision(&mut response, &decided.policy);
         Ok(response)
     }
@@ -231,7 +236,7 @@ impl Encoding {
 /// The status of a denial: 429 if the client prefers it.
 fn deny_status(head: &Parts) -> Result<StatusCode, ApiError> {
     let mut status = StatusCode::OK;
-    for (name, value) in http::query(&head.uri) {
+    for (name, value) in serve::query(&head.uri) {
         status = match (name, value) {
             ("deny_status", "429") => StatusCode::TOO_MANY_REQUESTS,
             ("deny_status", "200") => StatusCode::OK,
@@ -280,7 +285,7 @@ fn batch_response(decided: &Decided, reserving: &Reserving<'_>) -> Answered {
         Err(error) => Err(refusal::of_check(error)),
     });
     let body = json::batch_reply(policy.revision().number, results);
-    let mut response = http::answer(StatusCode::OK, CHECK_JSON, body);
+    let mut response = serve::answer(StatusCode::OK, CHECK_JSON, body);
     name_revision(&mut response, &decided.policy);
     Ok(response)
 }
@@ -301,7 +306,7 @@ pub(super) fn single_response(
         reply = reply.because(reason);
     }
     let status = if answer.allowed { StatusCode::OK } else { deny };
-    let mut response = http::answer(status, CHECK_JSON, json::check_reply(&reply));
+    let mut response = serve::answer(status, CHECK_JSON, json::check_reply(&reply));
     if status == StatusCode::TOO_MANY_REQUESTS {
         let seconds = retry_after_s(answer);
         response

@@ -94,7 +94,7 @@ impl Api {
     fn ending(self: &Arc<Self>, peer: &Arc<Peer>) -> BoxFuture<'static, ()> {
         let (lifecycle, peer) = (Arc::clone(&self.lifecycle), Arc::clone(peer));
         let leaving = async move { lifecycle.reached(Phase::Leave).await };
-        let ordered = async move { peer.ordered_to_end().await };
+        let ordered = async move { peer.ordered_to_drain().await };
         select(leaving.boxed(), ordered.boxed()).map(drop).boxed()
     }
 

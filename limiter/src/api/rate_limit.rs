@@ -28,9 +28,8 @@ use super::{
 };
 use crate::{
     domains::{Active, Lookup},
-    http,
     metrics::Unmatched,
-    serve::Peer,
+    serve::{self, Peer},
     trace,
 };
 
@@ -78,9 +77,9 @@ impl Api {
         } else {
             StatusCode::OK
         };
-        Ok(http::answer(
+        Ok(serve::answer(
             status,
-            http::JSON,
+            serve::JSON,
             json::response(&response).to_string(),
         ))
     }

@@ -9,13 +9,13 @@ use protocol::{ApiError, ErrorCode};
 use store::{CheckError, CheckPlanError};
 
 use super::body::BodyError;
-use crate::{batch::Undecided, http};
+use crate::{batch::Undecided, serve};
 
 /// The HTTP answer that an error is.
 pub(super) fn response(error: &ApiError) -> Response<Bytes> {
     let status =
         StatusCode::from_u16(error.code.http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let mut response = http::answer(status, http::JSON, error.to_json());
+    let mut response = serve::answer(status, serve::JSON, error.to_json());
     let header = match error.code {
         ErrorCode::Unauthorized => Some((WWW_AUTHENTICATE, "Bearer")),
         ErrorCode::Overloaded | ErrorCode::TooManyWaiters => Some((RETRY_AFTER, "1")),

@@ -7,7 +7,7 @@ use protocol::{CHECK_JSON, json};
 use tokio::time::Instant;
 
 use super::{Answered, Api, refusal};
-use crate::{http, serve::Peer};
+use crate::serve::{self, Peer};
 
 impl Api {
     /// Frees slots or, with `renew`, keeps them. Both may be repeated.
@@ -29,7 +29,7 @@ impl Api {
             .iter()
             .map(|decision| decision.as_ref().map_err(refusal::of_check));
         let reply = json::renewed_reply(request.batch, results)?;
-        Ok(http::answer(StatusCode::OK, CHECK_JSON, reply))
+        Ok(serve::answer(StatusCode::OK, CHECK_JSON, reply))
     }
 
     /// Refuses the slot of a queue: it is a start time, and cannot be renewed.

@@ -16,7 +16,7 @@ use protocol::{ApiError, ErrorCode, PROXIES_HEADER, format_proxies};
 use super::{Answered, Api, REVISION, refusal};
 use crate::{
     domains::{Active, Snapshot},
-    http,
+    serve,
     telemetry::RequestingProxy,
 };
 
@@ -101,7 +101,7 @@ impl Api {
             *response.status_mut() = StatusCode::NOT_MODIFIED;
         } else {
             *response.body_mut() = Bytes::clone(&snapshot.body);
-            let json = HeaderValue::from_static(http::JSON);
+            let json = HeaderValue::from_static(serve::JSON);
             response.headers_mut().insert(CONTENT_TYPE, json);
         }
         let headers = response.headers_mut();
@@ -139,7 +139,7 @@ impl Api {
 
 /// A parameter of the query.
 fn parameter<'r>(head: &'r Parts, wanted: &str) -> Option<&'r str> {
-    let mut parameters = http::query(&head.uri);
+    let mut parameters = serve::query(&head.uri);
     parameters.find_map(|(name, value)| (name == wanted).then_some(value))
 }
 

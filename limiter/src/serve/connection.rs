@@ -1,10 +1,19 @@
 //! One connection, from its first byte to its end.
 
-use std::{convert::Infallible, future::poll_fn, pin::pin, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    future::poll_fn,
+    pin::{Pin, pin},
+    sync::{Arc, Mutex, PoisonError, atomic::Ordering},
+    task::{Context, Poll, ready},
+    time::Duration,
+};
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
+use futures_util::stream::{BoxStream, Stream, StreamExt};
 use hyper::{
-    Response, Version,
+    HeaderMap, Response, Version,
+    body::{Body, Frame, SizeHint},
     header::{CONNECTION, HeaderValue},
     service::service_fn,
 };
@@ -19,11 +28,8 @@ use tokio::{
 
 use super::{
     ConnectionBounds, Handler, Lifecycle,
-    inbound::{Inbound, Strangers},
-    peer::{Order, Peer, Running},
-    response_body::{Following, ResponseBody},
-    streams::{Arrivals, Streams},
-    unsent::Unsent,
+    connections::{Order, Peer, Running, Unsent},
+    task::{Arrivals, Inbound, Streams, UnauthenticatedReads},
 };
 use crate::tls::Tls;
 
@@ -43,7 +49,7 @@ pub(super) struct Server<H> {
     handler: Arc<H>,
     tls: Option<Tls>,
     max_body: usize,
-    strangers: Arc<Strangers>,
+    unauthenticated: Arc<UnauthenticatedReads>,
 }
 
 impl<H: Handler> Server<H> {
@@ -52,7 +58,7 @@ impl<H: Handler> Server<H> {
             handler,
             tls,
             max_body: bounds.max_body,
-            strangers: Arc::default(),
+            unauthenticated: Arc::default(),
         }
     }
 
@@ -63,13 +69,13 @@ impl<H: Handler> Server<H> {
         unsent: &Arc<Unsent>,
         lifecycle: &Arc<Lifecycle>,
     ) {
-        let stream = Inbound::new(stream, Arc::clone(peer), Arc::clone(&self.strangers));
+        let stream = Inbound::new(stream, Arc::clone(peer), Arc::clone(&self.unauthenticated));
         let Some(tls) = &self.tls else {
             return self.drive(stream, peer, unsent, lifecycle).await;
         };
         let accepted = tokio::select! {
             accepted = tls.accept(stream) => accepted,
-            _ = peer.ordered(Some(Order::End)) => return,
+            _ = peer.ordered(Some(Order::Drain)) => return,
         };
         match accepted {
             Ok(stream) => self.drive(stream, peer, unsent, lifecycle).await,
@@ -129,11 +135,11 @@ impl<H: Handler> Server<H> {
                     return log_end(ended);
                 }
                 order = peer.ordered(known) => match order {
-                    Order::End => connection.as_mut().graceful_shutdown(),
-                    Order::Cut => return,
+                    Order::Drain => connection.as_mut().graceful_shutdown(),
+                    Order::Close => return,
                 },
             }
-            known = Some(Order::End);
+            known = Some(Order::Drain);
         }
     }
 }
@@ -156,7 +162,7 @@ impl Exchange {
         self,
         answer: impl Future<Output = Response<Bytes>>,
     ) -> Result<Response<ResponseBody>, Infallible> {
-        let peer = self.running.peer();
+        let peer = &self.running.peer;
         let mut response = answer.await;
         // A connection without an admitted request ends after this answer.
         let last = !peer.is_admitted();
@@ -164,15 +170,196 @@ impl Exchange {
             let close = HeaderValue::from_static("close");
             response.headers_mut().insert(CONNECTION, close);
         } else if last {
-            peer.order(Order::End);
+            peer.order(Order::Drain);
         }
         let trailers = response.extensions_mut().remove();
         let following: Option<Following> = response.extensions_mut().remove();
         let mut response =
-            response.map(|bytes| ResponseBody::new(bytes, trailers, peer, self.running.unsent()));
+            response.map(|bytes| ResponseBody::new(bytes, trailers, peer, &self.running.unsent));
         if let Some(following) = following {
             response.body_mut().stay_open(&following, self.running);
         }
         Ok(response)
+    }
+}
+
+// --- The body of a response, counted as unsent until its last byte is written.
+
+/// About what a stream costs beside the bytes of its response.
+const STREAM_BYTES: usize = 4096;
+
+/// The gRPC trailers of a response, passed as an extension of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Trailers(pub(crate) HeaderMap);
+
+/// Further chunks of a body, or the trailers that end it.
+type Chunks = BoxStream<'static, Result<Bytes, HeaderMap>>;
+
+/// The further chunks of a response that stays open, passed as an extension of it. The lower bound
+/// of its size hint counts as unsent.
+#[derive(Clone)]
+pub(crate) struct Following(Arc<Mutex<Option<Chunks>>>);
+
+impl Following {
+    pub(crate) fn new(
+        chunks: impl Stream<Item = Result<Bytes, HeaderMap>> + Send + 'static,
+    ) -> Self {
+        Self(Arc::new(Mutex::new(Some(chunks.boxed()))))
+    }
+}
+
+/// The body of one response: one chunk, or one and those that follow.
+struct ResponseBody {
+    chunk: Option<Chunk>,
+    following: Option<Open>,
+    trailers: Option<Trailers>,
+}
+
+/// The state of a response that stays open.
+struct Open {
+    chunks: Chunks,
+    running: Running,
+    /// Counts chunks that are certain to follow as unsent: while the client reads nothing, they are
+    /// not made, but their sources stay in memory.
+    owed: Option<UnsentResponse>,
+}
+
+impl Open {
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Chunk, HeaderMap>>> {
+        let next = self.chunks.poll_next_unpin(context);
+        let Running { peer, unsent } = &self.running;
+        let is_owed = self.chunks.size_hint().0 > 0;
+        self.owed = is_owed.then(|| UnsentResponse::start(peer, unsent, STREAM_BYTES));
+        next.map_ok(|bytes| Chunk::new(bytes, peer, unsent))
+    }
+}
+
+/// The chunk, which hyper keeps until it is written.
+struct Chunk {
+    bytes: Bytes,
+    _unsent: UnsentResponse,
+}
+
+/// A response that was not sent whole yet.
+struct UnsentResponse {
+    peer: Arc<Peer>,
+    unsent: Arc<Unsent>,
+    period: usize,
+    bytes: usize,
+}
+
+impl ResponseBody {
+    pub(super) fn new(
+        bytes: Bytes,
+        trailers: Option<Trailers>,
+        peer: &Arc<Peer>,
+        unsent: &Arc<Unsent>,
+    ) -> Self {
+        Self {
+            chunk: (!bytes.is_empty()).then(|| Chunk::new(bytes, peer, unsent)),
+            following: None,
+            trailers,
+        }
+    }
+
+    /// Keeps the response open for further chunks. Until they end, the request counts as running.
+    fn stay_open(&mut self, following: &Following, running: Running) {
+        let mut chunks = following.0.lock().unwrap_or_else(PoisonError::into_inner);
+        self.following = chunks.take().map(|chunks| Open {
+            chunks,
+            running,
+            owed: None,
+        });
+    }
+}
+
+impl Chunk {
+    fn new(bytes: Bytes, peer: &Arc<Peer>, unsent: &Arc<Unsent>) -> Self {
+        // All proxies that receive a snapshot share its memory, so it is not counted.
+        let own = if bytes.is_unique() { bytes.len() } else { 0 };
+        let unsent = UnsentResponse::start(peer, unsent, own.saturating_add(STREAM_BYTES));
+        Self {
+            bytes,
+            _unsent: unsent,
+        }
+    }
+}
+
+impl UnsentResponse {
+    fn start(peer: &Arc<Peer>, unsent: &Arc<Unsent>, bytes: usize) -> Self {
+        let period = unsent.period();
+        if let Some(answers) = peer.unsent.get(period) {
+            answers.fetch_add(1, Ordering::Relaxed);
+        }
+        unsent.add(bytes);
+        Self {
+            peer: Arc::clone(peer),
+            unsent: Arc::clone(unsent),
+            period,
+            bytes,
+        }
+    }
+}
+
+impl Drop for UnsentResponse {
+    fn drop(&mut self) {
+        if let Some(answers) = self.peer.unsent.get(self.period) {
+            answers.fetch_sub(1, Ordering::Relaxed);
+        }
+        self.unsent.subtract(self.bytes);
+    }
+}
+
+impl Body for ResponseBody {
+    type Data = Chunk;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Chunk>, Infallible>>> {
+        let mut next = self.chunk.take();
+        if next.is_none()
+            && let Some(open) = &mut self.following
+        {
+            match ready!(open.poll_next(context)) {
+                Some(Ok(chunk)) => next = Some(chunk),
+                Some(Err(trailers)) => {
+                    (self.following, self.trailers) = (None, Some(Trailers(trailers)));
+                }
+                None => self.following = None,
+            }
+        }
+        let frame = match next {
+            Some(chunk) => Some(Frame::data(chunk)),
+            None => self.trailers.take().map(|last| Frame::trailers(last.0)),
+        };
+        Poll::Ready(frame.map(Ok))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.chunk.is_none() && self.following.is_none() && self.trailers.is_none()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        if self.following.is_some() {
+            return SizeHint::default();
+        }
+        let left = self.chunk.as_ref().map_or(0, Buf::remaining);
+        SizeHint::with_exact(u64::try_from(left).unwrap_or(u64::MAX))
+    }
+}
+
+impl Buf for Chunk {
+    fn remaining(&self) -> usize {
+        self.bytes.remaining()
+    }
+
+    fn chunk(&self) -> &[u8] {
+        self.bytes.chunk()
+    }
+
+    fn advance(&mut self, count: usize) {
+        self.bytes.advance(count);
     }
 }

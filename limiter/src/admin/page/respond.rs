@@ -11,7 +11,7 @@ use hyper::{
 use maud::Markup;
 
 use super::{session, views};
-use crate::http;
+use crate::serve;
 
 /// No content from elsewhere, nothing inline, no framing.
 const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; \
@@ -20,7 +20,7 @@ const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; c
 const HTML: &str = "text/html; charset=utf-8";
 
 pub(super) fn html(status: StatusCode, page: Markup) -> Response<Bytes> {
-    let mut response = confined(http::answer(status, HTML, page.into_string()));
+    let mut response = confined(serve::answer(status, HTML, page.into_string()));
     let never = HeaderValue::from_static("no-store");
     response.headers_mut().insert(CACHE_CONTROL, never);
     response
@@ -35,7 +35,7 @@ pub(super) fn script(text: &'static str) -> Response<Bytes> {
 }
 
 fn asset(kind: &'static str, text: &'static str) -> Response<Bytes> {
-    let mut response = confined(http::answer(StatusCode::OK, kind, text));
+    let mut response = confined(serve::answer(StatusCode::OK, kind, text));
     // After an upgrade of the limiter, browsers fetch the new style within a minute.
     let short = HeaderValue::from_static("max-age=60");
     response.headers_mut().insert(CACHE_CONTROL, short);
@@ -79,7 +79,7 @@ fn redirect(next: &str) -> Response<Bytes> {
 }
 
 pub(super) fn wrong_token() -> Response<Bytes> {
-    let mut response = http::text(
+    let mut response = serve::text(
         StatusCode::UNAUTHORIZED,
         "`authorization: Bearer` with a token of the file that --page-token-file names is required\n",
     );
@@ -107,7 +107,7 @@ fn retry_later(mut response: Response<Bytes>, seconds: &'static str) -> Response
 }
 
 pub(super) fn method_not_allowed() -> Response<Bytes> {
-    let mut response = http::text(
+    let mut response = serve::text(
         StatusCode::METHOD_NOT_ALLOWED,
         "the page is read-only: GET only\n",
     );

@@ -103,7 +103,8 @@ impl Places {
     fn enter(self: &Arc<Self>, peer: &Arc<Peer>) -> Option<(Place, oneshot::Receiver<()>)> {
         let mut open = self.lock();
         if open.len() >= WATCHES {
-            let lost = least_entitled(&open).filter(|(_, client)| !client || peer.is_client())?;
+            let lost =
+                least_entitled(&open).filter(|(_, client)| !client || peer.is_authenticated())?;
             open.remove(&lost.0);
         }
         let (end, ended) = oneshot::channel();
@@ -142,13 +143,13 @@ fn least_entitled(open: &BTreeMap<u64, Watcher>) -> Option<(u64, bool)> {
     let order = |(number, watcher): &(&u64, &Watcher)| {
         let of_address = held.get(&watcher.peer.address).copied().unwrap_or(0);
         (
-            watcher.peer.is_client(),
+            watcher.peer.is_authenticated(),
             std::cmp::Reverse(of_address),
             **number,
         )
     };
     let (number, watcher) = open.iter().min_by_key(order)?;
-    Some((*number, watcher.peer.is_client()))
+    Some((*number, watcher.peer.is_authenticated()))
 }
 
 impl Api {
@@ -183,7 +184,7 @@ impl Api {
             (messages, peer, held),
             |(mut messages, peer, mut held)| async {
                 tokio::select! {
-                    () = peer.ordered_to_end() => return None,
+                    () = peer.ordered_to_drain() => return None,
                     _ = &mut held.2 => return None,
                     changed = messages.changed() => changed.ok()?,
                 }
