@@ -7,8 +7,6 @@
 mod assemble;
 mod envoy;
 mod limitador;
-mod names;
-mod plain;
 mod report;
 mod spring;
 

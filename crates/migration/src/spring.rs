@@ -2,22 +2,13 @@
 //!
 //! Its buckets refill at `replenishRate` a second up to `burstCapacity`, as a token bucket here does.
 
-mod arguments;
-mod predicates;
 mod properties;
-mod tree;
 
-use documents::{Name, Node, Place, Problems, Value};
+use documents::{Name, Node, Place, Problem, Problems, Value, quoted};
+use patterns::Pattern;
 
-use crate::{
-    Conversion, File, Options,
-    assemble::{DomainDraft, Draft, Fields, assemble},
-    names::{Unique, name_of},
-    report::{Reading, load_all, yaml},
-};
-
-use arguments::{Defaults, Limiter, read_limiter};
-use tree::{At, canonical};
+use crate::{Conversion, File, Options, assemble::{DomainDraft, Draft, Fields, Unique, assemble, literal, name_of}, report::{Reading, load_all, yaml}};
+use properties::{At, canonical};
 
 pub(crate) fn convert(files: &[File<'_>], options: &Options) -> Result<Conversion, Vec<Problems>> {
     let mut readings = load_all(files, |name, text, report| {
@@ -151,7 +142,7 @@ fn limits(file: usize, gateway: &At<'_>, reading: &mut Reading, options: &Option
         let filters = route.at(&["filters"]);
         for filter in filters.iter().flat_map(At::items).filter(is_limiter) {
             let lost = reading.lost.problems.len();
-            let matchers = predicates::read(route, reading);
+            let matchers = read(route, reading);
             let limiter = read_limiter(&filter, &id, &defaults, options, reading);
             // Without one of its predicates the limiter would apply to more requests.
             if reading.lost.problems.len() > lost {
@@ -214,4 +205,431 @@ fn draft(route: &str, matchers: Option<Node>, limiter: &Limiter, names: &mut Uni
     // Spring lets requests pass while Redis does not answer.
     fields.text("on_failure", "allow");
     fields.finish()
+}
+
+// --- arguments
+// The arguments of one `RequestRateLimiter`.
+
+/// One limiter, with Spring's defaults.
+struct Limiter {
+    pub(super) replenish_rate: u64,
+    pub(super) burst_capacity: u64,
+    pub(super) requested_tokens: u64,
+    pub(super) deny_empty_key: bool,
+    /// The entry that stands for the key resolver.
+    pub(super) key: Name,
+}
+
+/// Settings for all limiters, and the map of configurations by route.
+struct Defaults<'n> {
+    deny_empty_key: bool,
+    by_route: Vec<(String, At<'n>)>,
+}
+
+impl<'n> Defaults<'n> {
+    pub(super) fn read(gateway: &At<'n>, reading: &mut Reading) -> Self {
+        let filter = gateway.at(&["filter", "request-rate-limiter"]);
+        let mut deny_empty_key = true;
+        for (name, at) in filter.iter().flat_map(At::leaves) {
+            match name.as_str() {
+                "denyemptykey" => deny_empty_key = at.text() != Some("false"),
+                "emptykeystatuscode" | "emptykeystatus" => empty_key_status(&at, reading),
+                "enabled" => {}
+                _ => unknown(&at, reading),
+            }
+        }
+        let limiter = gateway.at(&["redis-rate-limiter"]);
+        let mut by_route = Vec::new();
+        for (name, at) in limiter.iter().flat_map(At::leaves) {
+            match name.strip_prefix("config.") {
+                Some(rest) => by_route.push((rest.to_owned(), at)),
+                None if name == "includeheaders" || name.ends_with("header") => {
+                    headers(&at, reading);
+                }
+                None => unknown(&at, reading),
+            }
+        }
+        Self {
+            deny_empty_key,
+            by_route,
+        }
+    }
+}
+
+/// The limiter; `None`, and a report, if it cannot be expressed.
+fn read_limiter(
+    filter: &At<'_>,
+    route: &str,
+    defaults: &Defaults<'_>,
+    options: &Options,
+    reading: &mut Reading,
+) -> Option<Limiter> {
+    let Some(args) = filter.at(&["args"]) else {
+        let message = "this `RequestRateLimiter` has no `args`";
+        reading.lost.add(&filter.path(), filter.place(), message).push_hint(
+            "Spring does not read the short form `RequestRateLimiter=…` either; use `name` and `args`",
+        );
+        return None;
+    };
+    let mut found = Limiter {
+        replenish_rate: 0,
+        burst_capacity: 1,
+        requested_tokens: 1,
+        deny_empty_key: defaults.deny_empty_key,
+        key: "user".parse().ok()?,
+    };
+    let mut resolver = None;
+    let prefix = format!("{}.", canonical(route));
+    let by_route = defaults.by_route.iter().filter_map(|(name, at)| {
+        let rest = name.strip_prefix(&prefix)?;
+        Some((format!("redisratelimiter.{rest}"), at.clone()))
+    });
+    let lost = reading.lost.problems.len();
+    for (name, at) in by_route.chain(args.leaves()) {
+        match name.as_str() {
+            "redisratelimiter.replenishrate" => found.replenish_rate = number(&at, 1, reading)?,
+            "redisratelimiter.burstcapacity" => found.burst_capacity = number(&at, 0, reading)?,
+            "redisratelimiter.requestedtokens" => found.requested_tokens = number(&at, 1, reading)?,
+            "denyemptykey" => found.deny_empty_key = at.text() != Some("false"),
+            "emptykeystatus" => empty_key_status(&at, reading),
+            "keyresolver" => resolver = Some(at),
+            "statuscode" => status(&at, reading),
+            "ratelimiter" => lost_limiter(&at, reading),
+            _ => unknown(&at, reading),
+        }
+    }
+    if found.replenish_rate == 0 && reading.lost.problems.len() == lost {
+        let message = "there is no `redis-rate-limiter.replenishRate`";
+        reading.lost.add(&args.path(), args.place(), message);
+    }
+    found.key = key(filter, resolver.as_ref(), options, reading)?;
+    (reading.lost.problems.len() == lost).then_some(found)
+}
+
+/// A number, or the default of a placeholder like `${RATE:10}`.
+fn number(at: &At<'_>, least: u64, reading: &mut Reading) -> Option<u64> {
+    let text = at.text().unwrap_or_default();
+    let default = text
+        .strip_prefix("${")
+        .and_then(|rest| rest.strip_suffix('}'));
+    let default = default
+        .and_then(|inside| inside.split_once(':'))
+        .map(|(_, default)| default);
+    let number = default
+        .unwrap_or(text)
+        .trim()
+        .parse()
+        .ok()
+        .filter(|n| *n >= least);
+    match (number, default) {
+        (Some(number), Some(_)) => {
+            let message = format!("{} is taken as {number}", quoted(text));
+            change(at, &message, reading).push_hint(
+                "limits files have no placeholders; `rlctl set-limit` changes a rate live",
+            );
+        }
+        (Some(_), None) => {}
+        (None, _) => {
+            let message = format!(
+                "expected a whole number of at least {least}, found {}",
+                quoted(text)
+            );
+            reading.lost.add(&at.path(), at.place(), message);
+        }
+    }
+    number
+}
+
+/// The entry for a key resolver, which is code that is not available here.
+fn key(
+    filter: &At<'_>,
+    resolver: Option<&At<'_>>,
+    options: &Options,
+    reading: &mut Reading,
+) -> Option<Name> {
+    let written = resolver
+        .and_then(At::text)
+        .unwrap_or("#{@principalNameKeyResolver}");
+    let bean = written
+        .strip_prefix("#{@")
+        .and_then(|rest| rest.strip_suffix('}'));
+    let bean = bean.unwrap_or(written);
+    if let Some((_, name)) = options.keys.iter().find(|(named, _)| named == bean) {
+        return Some(name.clone());
+    }
+    let lower = bean.to_ascii_lowercase();
+    let stem = lower
+        .strip_suffix("keyresolver")
+        .or(lower.strip_suffix("resolver"));
+    let name = match stem.unwrap_or(&lower) {
+        "" => "key".to_owned(),
+        "principalname" | "principal" => "user".to_owned(),
+        "ip" | "ipaddress" | "remoteaddr" | "remoteaddress" | "remoteip" | "clientip" | "host"
+        | "hostaddr" | "hostname" => "remote_address".to_owned(),
+        "uri" | "url" | "path" | "requestpath" => "path".to_owned(),
+        "api" => "api_key".to_owned(),
+        other => name_of(other),
+    };
+    let at = resolver.unwrap_or(filter);
+    let message =
+        format!("the key resolver `{bean}` is code, so its key is taken to be the entry `{name}`");
+    change(at, &message, reading).push_hint(format!(
+        "let the filter's `descriptors` supply what the resolver returned, or say which entry that \
+         is: --key {bean}=ENTRY"
+    ));
+    name.parse().ok()
+}
+
+fn empty_key_status(at: &At<'_>, reading: &mut Reading) {
+    if !matches!(at.text(), Some("403" | "FORBIDDEN")) {
+        change(at, "a request without a key is refused with 403", reading);
+    }
+}
+
+fn status(at: &At<'_>, reading: &mut Reading) {
+    if !matches!(at.text(), Some("429" | "TOO_MANY_REQUESTS")) {
+        change(at, "a request over the limit is answered 429", reading)
+            .push_hint("the filter's configuration has `deny: {status: …}`");
+    }
+}
+
+fn headers(at: &At<'_>, reading: &mut Reading) {
+    change(
+        at,
+        "the filter's configuration decides about headers",
+        reading,
+    )
+    .push_hint("`headers: [spring]` sends X-RateLimit-Remaining and the others that Spring sends");
+}
+
+fn lost_limiter(at: &At<'_>, reading: &mut Reading) {
+    if !at
+        .text()
+        .is_some_and(|text| canonical(text).contains("redisratelimiter"))
+    {
+        let message = "a rate limiter of your own is code, and cannot be converted";
+        reading.lost.add(&at.path(), at.place(), message);
+    }
+}
+
+fn unknown(at: &At<'_>, reading: &mut Reading) {
+    reading
+        .lost
+        .add(&at.path(), at.place(), "this argument is not known");
+}
+
+fn change<'r>(at: &At<'_>, message: &str, reading: &'r mut Reading) -> &'r mut Problem {
+    reading
+        .changed
+        .add(&at.path(), at.place(), message.to_owned())
+}
+
+// --- predicates
+// A route's predicates as `match`: when its limiter applies.
+
+/// The patterns, by entry. Predicates without a counterpart are reported as lost.
+fn read(route: &At<'_>, reading: &mut Reading) -> Option<Node> {
+    let mut matchers: Vec<(Name, Vec<String>)> = Vec::new();
+    let predicates = route.at(&["predicates"]);
+    for predicate in predicates.iter().flat_map(At::items) {
+        let (name, args) = parts(&predicate);
+        match patterns(&name, &args) {
+            Ok(found) => {
+                if let Some((key, patterns)) = found {
+                    note_entry(&predicate, &name, &key, reading);
+                    if matchers.iter().any(|(held, _)| *held == key) {
+                        let message = format!("a second predicate for `{key}`");
+                        reading
+                            .lost
+                            .add(&predicate.path(), predicate.place(), message);
+                    }
+                    matchers.push((key, patterns));
+                }
+            }
+            Err(why) => {
+                reading.lost.add(&predicate.path(), predicate.place(), why);
+            }
+        }
+    }
+    let matchers = matchers.into_iter().map(|(key, patterns)| {
+        let node = match patterns.as_slice() {
+            [only] => Node::text(only),
+            many => Node::list(many.iter().map(Node::text)),
+        };
+        (key.to_string(), node)
+    });
+    let matchers: Vec<_> = matchers.collect();
+    (!matchers.is_empty()).then(|| Node::map(matchers))
+}
+
+/// `Path=/a,/b`, or `{name: Path, args: {…}}`.
+fn parts(predicate: &At<'_>) -> (String, Vec<String>) {
+    if let Some(text) = predicate.text() {
+        let (name, args) = text.split_once('=').unwrap_or((text, ""));
+        let args = args.split(',').map(|arg| arg.trim().to_owned());
+        return (
+            name.trim().to_owned(),
+            args.filter(|arg| !arg.is_empty()).collect(),
+        );
+    }
+    let name = predicate
+        .at(&["name"])
+        .as_ref()
+        .and_then(At::text)
+        .unwrap_or_default()
+        .to_owned();
+    let args = predicate.at(&["args"]);
+    let args = args.iter().flat_map(At::leaves).flat_map(|(_, at)| {
+        let items = at.items();
+        let one = at.text().map(str::to_owned);
+        let many = items
+            .iter()
+            .filter_map(At::text)
+            .map(str::to_owned)
+            .collect::<Vec<_>>();
+        one.into_iter().chain(many)
+    });
+    (name, args.collect())
+}
+
+type Found = Option<(Name, Vec<String>)>;
+
+fn patterns(name: &str, args: &[String]) -> Result<Found, String> {
+    let all = |key: &str, pattern: fn(&str) -> Option<String>| -> Result<Found, String> {
+        let patterns = args.iter().map(|arg| {
+            pattern(arg).ok_or_else(|| format!("`{arg}` has no counterpart among patterns"))
+        });
+        Ok(Some((entry(key)?, patterns.collect::<Result<_, _>>()?)))
+    };
+    match (canonical(name).as_str(), args) {
+        ("path", [_, ..]) => {
+            let flag = |arg: &String| matches!(arg.as_str(), "true" | "false");
+            let paths: Vec<String> = args.iter().filter(|arg| !flag(arg)).cloned().collect();
+            let found = paths.iter().map(|path| {
+                path_pattern(path)
+                    .ok_or_else(|| format!("`{path}` has no counterpart among patterns"))
+            });
+            Ok(Some((entry("path")?, found.collect::<Result<_, _>>()?)))
+        }
+        ("method", [_, ..]) => all("method", |arg| Some(literal(&arg.to_ascii_uppercase()))),
+        ("host", [_, ..]) => all("host", host_pattern),
+        ("remoteaddr", [_, ..]) => all("remote_address", network),
+        ("header" | "cookie" | "query", [key, rest @ ..]) => {
+            let pattern = match rest {
+                [] => "**".to_owned(),
+                [expression, ..] => format!("re:{expression}"),
+            };
+            if Pattern::parse(&pattern).is_err() {
+                return Err(format!("`{pattern}` has no counterpart among patterns"));
+            }
+            Ok(Some((entry(&key.to_ascii_lowercase())?, vec![pattern])))
+        }
+        // A limit cannot decide which share of requests a route gets.
+        _ => Err(format!("the predicate `{name}` has no counterpart")),
+    }
+}
+
+fn entry(key: &str) -> Result<Name, String> {
+    key.parse()
+        .map_err(|error| format!("`{key}` cannot be an entry: {error}"))
+}
+
+/// Notes that the filter must supply an entry that is not built in.
+fn note_entry(predicate: &At<'_>, name: &str, key: &Name, reading: &mut Reading) {
+    let source = canonical(name);
+    if matches!(source.as_str(), "header" | "cookie" | "query") {
+        let message = format!("the filter has to supply the entry `{key}`");
+        reading
+            .changed
+            .add(&predicate.path(), predicate.place(), message)
+            .push_hint(format!(
+                "in its `descriptors`: {{\"key\": \"{key}\", \"{source}\": \"{key}\"}}"
+            ));
+    }
+}
+
+/// Spring's path patterns: `{name}` is a segment, `{*name}` and `**` are the rest.
+fn path_pattern(path: &str) -> Option<String> {
+    let path = path
+        .strip_suffix('/')
+        .filter(|path| !path.is_empty())
+        .unwrap_or(path);
+    let segments = path.split('/').map(|segment| match segment {
+        "**" => Some("**".to_owned()),
+        rest if rest.starts_with("{*") && rest.ends_with('}') => Some("**".to_owned()),
+        rest if rest.contains(['?', '\\', ':', '!']) => None,
+        rest => braces(rest),
+    });
+    let pattern = segments.collect::<Option<Vec<_>>>()?.join("/");
+    Pattern::parse(&pattern).ok().map(|_| pattern)
+}
+
+/// A segment with `{name}` replaced by `*`.
+fn braces(segment: &str) -> Option<String> {
+    let mut pattern = String::new();
+    let mut rest = segment;
+    while let Some((before, inside)) = rest.split_once('{') {
+        pattern.push_str(before);
+        pattern.push('*');
+        rest = inside.split_once('}')?.1;
+    }
+    if rest.contains('}') {
+        return None;
+    }
+    pattern.push_str(rest);
+    Some(pattern)
+}
+
+/// Hosts have labels instead of segments; `*` is one label, `**` any number of them.
+fn host_pattern(host: &str) -> Option<String> {
+    let host = host.to_ascii_lowercase();
+    if !host.contains(['*', '{', '?']) {
+        return Some(literal(&host));
+    }
+    if host.contains(['?', '{', '}', ':']) {
+        return None;
+    }
+    let whole = regex_lite::escape(&host);
+    let whole = whole.replace(r"\*\*", ".*").replace(r"\*", "[^.]*");
+    Some(format!("re:{whole}"))
+}
+
+/// The host bits of a network may be set; they are ignored.
+fn network(arg: &str) -> Option<String> {
+    let pattern = if arg.contains('/') {
+        format!("cidr:{arg}")
+    } else {
+        arg.to_owned()
+    };
+    match Pattern::parse(&pattern) {
+        Ok(_) => Some(pattern),
+        Err(patterns::PatternError::HostBits(meant)) => Some(format!("cidr:{meant}")),
+        Err(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_hosts_and_networks_are_patterns() {
+        assert_eq!(path_pattern("/red/{segment}").as_deref(), Some("/red/*"));
+        assert_eq!(path_pattern("/red/**").as_deref(), Some("/red/**"));
+        assert_eq!(path_pattern("/{*rest}").as_deref(), Some("/**"));
+        assert_eq!(path_pattern("/a/").as_deref(), Some("/a"));
+        assert_eq!(path_pattern("/").as_deref(), Some("/"));
+        assert_eq!(path_pattern("/{id:[0-9]+}"), None);
+        assert_eq!(path_pattern("/a?"), None);
+        assert_eq!(host_pattern("Example.org").as_deref(), Some("example.org"));
+        assert_eq!(
+            host_pattern("**.example.org").as_deref(),
+            Some(r"re:.*\.example\.org")
+        );
+        assert_eq!(
+            network("192.168.1.1/24").as_deref(),
+            Some("cidr:192.168.1.0/24")
+        );
+        assert_eq!(network("192.168.1.1").as_deref(), Some("192.168.1.1"));
+    }
 }

@@ -4,6 +4,7 @@
 //! A warning is a [`Problem`]: where it is, what it causes, and what was probably meant.
 
 mod cost;
+mod numbers;
 mod pattern;
 mod penalty;
 mod place;
@@ -148,6 +149,8 @@ fn of_limit(limit: &Limit, around: &Surroundings<'_>, found: &mut Found<'_>) {
     penalty::of_penalty(limit, found);
     cost::of_reserve(limit, around, found);
     cost::of_max(limit, found);
+    numbers::of_debt(limit, found);
+    numbers::of_zone(limit, found);
     if let Some(dear) = around.dear.and_then(|dear| dear(limit)) {
         found.warn(dear.field, dear.message, Some(dear.hint.to_owned()));
     }

@@ -190,7 +190,7 @@ fn most(quota: &Quota) -> u64 {
 }
 
 /// The quotas of overrides, by their places.
-fn overrides(limit: &Limit) -> impl Iterator<Item = (usize, Quota)> {
+pub(super) fn overrides(limit: &Limit) -> impl Iterator<Item = (usize, Quota)> {
     let overrides = limit.overrides.iter().enumerate();
     overrides.filter_map(|(n, one)| Some((n, one.quota.of(&limit.quota)?)))
 }

@@ -699,3 +699,56 @@ fn what_can_never_work_is_warned_about() {
     assert!(of(&cost(99)).starts_with("limits[0].cost.max: no response costs more than 99"));
     assert_eq!(of(&cost(100)), "");
 }
+
+#[test]
+fn a_max_beyond_what_a_bucket_owes_is_warned_of() {
+    let of = |fields: &str| {
+        let limit = format!(
+            "  - {{name: a, {fields}, cost: {{from: {{response_json: /n}}, reserve: 5, max: 1001}}}}\n"
+        );
+        warned(&limit, &Surroundings::default()).join("; ")
+    };
+    assert_eq!(
+        of("rate: 10/s"),
+        "limit `a`: cost.max: a bucket owes 100 times what it holds at most, 1000: what a response costs beyond \
+         that is not counted (lower `max` to 1000, or raise `burst` or the `rate`)"
+    );
+    assert_eq!(of("rate: 10/s, burst: 11"), "");
+    assert_eq!(of("rate: 11/s"), "");
+    assert_eq!(
+        of("rate: 10/s, algorithm: fixed_window"),
+        "",
+        "a window counts all of it"
+    );
+    let of_override = of("rate: 11/s, per: user, overrides: [{values: {user: x}, rate: 10/s}]");
+    assert!(
+        of_override.contains(
+            "overrides[0]: such a bucket owes 1000 at most, and a response may cost 1001"
+        ),
+        "{of_override}"
+    );
+}
+
+#[test]
+fn a_zone_whose_sign_is_the_opposite_is_warned_of() {
+    let of = |fields: &str| {
+        let limit = format!("  - {{name: a, rate: 10/day, {fields}}}\n");
+        warned(&limit, &Surroundings::default()).join("; ")
+    };
+    assert_eq!(
+        of("time_zone: Etc/GMT+5"),
+        "limit `a`: time_zone: `Etc/GMT+5` is 5 h behind UTC: the sign is the opposite of the usual \
+         (`Etc/GMT-5` is 5 h ahead of UTC; a region, like Europe/Berlin, says it without a sign)"
+    );
+    for meant in ["UTC", "Etc/GMT", "Etc/GMT+0", "Europe/Berlin"] {
+        assert_eq!(of(&format!("time_zone: {meant}")), "", "{meant}");
+    }
+    let zone = "Etc/GMT-10";
+    let of_override = of(&format!(
+        "per: user, overrides: [{{values: {{user: x}}, rate: 9/day, time_zone: {zone}}}]"
+    ));
+    assert!(
+        of_override.contains("overrides[0].time_zone: `Etc/GMT-10` is 10 h ahead of UTC"),
+        "{of_override}"
+    );
+}
