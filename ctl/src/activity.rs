@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 
 pub use insight::{
     Rate,
-    bucket::{bucket_text, request_text},
+    bucket::{bucket_text, denial_rank, request_text},
 };
 
 use crate::{error::Error, session::Session};

@@ -123,6 +123,64 @@ fn the_fleet_is_listed() -> Result<()> {
 
 #[test]
 #[ignore = "needs a server"]
+fn who_is_silent_and_who_is_cut_off_is_listed_and_said() -> Result<()> {
+    let server = Server::start(Engine::Valkey, &[])?;
+    let url = server.url();
+    let run = |arguments: &[&str]| {
+        rlctl(&["--redis", &url, "--domain", "shop"])
+            .args(arguments)
+            .output()
+    };
+    let edit = run(&["set-limit", "a", "--yes", "--rate", "1/s"])?;
+    assert!(edit.status.success());
+    let listed = || -> Result<(Vec<(String, String)>, String)> {
+        let output = run(&["list-proxies", "-o", "json"])?;
+        let rows: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+        let text = |row: &serde_json::Value, field: &str| row[field].as_str().unwrap().to_owned();
+        let rows = rows.as_array().context("a list")?.iter();
+        let states = rows.map(|row| (text(row, "name"), text(row, "state")));
+        Ok((states.collect(), String::from_utf8(output.stderr)?))
+    };
+    runtime()?.block_on(async {
+        let store = store(&server)?;
+        let now = revision(&store).await;
+        let seen = vec![
+            proxy("p1", Some("edge-1"), now.as_ref(), 100),
+            proxy("p2", Some("edge-2"), now.as_ref(), 4000),
+        ];
+        report(&store, "web-1:8090/00aa", now.as_ref(), seen).await?;
+        let row = |name: &str, state: &str| (name.to_owned(), state.to_owned());
+        let (states, said) = listed()?;
+        let expected = [
+            row("web-1:8090", "current"),
+            row("edge-1", "current"),
+            row("edge-2", "cut_off"),
+        ];
+        assert_eq!(states, expected, "{said}");
+        assert!(
+            said.contains("proxies that poll no limiter: edge-2;"),
+            "{said}"
+        );
+        assert!(!said.contains("report no more"), "{said}");
+
+        // Its only limiter reports no more; what it said of its proxies is as old.
+        let silent = async || {
+            let (states, said) = listed().ok()?;
+            let is_silent = states.first() == Some(&row("web-1:8090", "silent"));
+            is_silent.then_some((states, said))
+        };
+        let (states, said) = until("the limiter is silent", PATIENCE, silent).await?;
+        assert!(
+            said.contains("limiters that report no more: web-1:8090;"),
+            "{said}"
+        );
+        assert_eq!(states.get(1), Some(&row("edge-1", "cut_off")), "{said}");
+        anyhow::Ok(())
+    })
+}
+
+#[test]
+#[ignore = "needs a server"]
 fn an_edit_can_be_waited_for() -> Result<()> {
     let server = Server::start(Engine::Valkey, &[])?;
     let url = server.url();

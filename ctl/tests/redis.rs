@@ -32,6 +32,57 @@ macro_rules! transcripts {
 
 transcripts! { domains descriptors exemptions penalties pauses credits setup limits costs overrides files history buckets decisions formats simulations mistakes }
 
+/// With `-q` stderr has warnings, errors and their hints, and nothing else, in any command.
+#[test]
+#[ignore = "needs a server"]
+fn quiet_commands_only_warn() -> Result<()> {
+    let server = Server::start(Engine::Valkey, &[])?;
+    let limits = "tests/redis/files.in/good.yaml";
+    let mut talking = 0;
+    let commands: [&[&str]; 16] = [
+        &["diff", "-f", limits],
+        &["apply", "-f", limits],
+        &["get-limit", "per-user"],
+        &["set-limit", "daily", "--yes", "--rate", "9/day"],
+        &["credit", "per-user", "user=a", "--units", "1"],
+        &["pause", "--limit", "per-user"],
+        &["resume", "--limit", "per-user"],
+        &["resume"],
+        &["list-keys"],
+        &["list-keys", "--max", "0"],
+        &["list-proxies"],
+        &["denials"],
+        &["stats"],
+        &["check", "path=/none"],
+        &["explain", "usr=a"],
+        &["inspect", "-d", "nothing=a"],
+    ];
+    for arguments in commands {
+        let run = |flags: &[&str]| {
+            support::rlctl(&[arguments, flags].concat())
+                .env("RLCTL_REDIS", server.url())
+                .env("RLCTL_DOMAIN", "shop")
+                .output()
+        };
+        let quiet = run(&["-q"])?;
+        let said = String::from_utf8(quiet.stderr)?;
+        let is_warning = |line: &str| {
+            let starts = ["warning: ", "  hint: "];
+            starts.iter().any(|start| line.starts_with(start))
+        };
+        assert!(said.lines().all(is_warning), "{arguments:?}: {said}");
+        assert!(!said.starts_with("  hint"), "{arguments:?}: {said}");
+        let loud = run(&[])?;
+        let text = String::from_utf8(loud.stderr)?;
+        talking += usize::from(text.lines().any(|line| !is_warning(line)));
+    }
+    assert!(
+        talking > 10,
+        "without -q only {talking} commands say anything"
+    );
+    Ok(())
+}
+
 /// The project's worked scenarios, decided by the scripts on both servers.
 #[test]
 #[ignore = "needs a server"]

@@ -3,6 +3,7 @@
 pub mod key;
 
 use policy::Name;
+use protocol::Outcome;
 use store::BucketActivity;
 
 /// `user=alice tenant=acme`, or `(all)` if the limit has only one bucket. Bytes that are not text,
@@ -43,6 +44,13 @@ pub fn visible(bytes: &[u8]) -> String {
 pub fn bucket_text(found: &BucketActivity) -> String {
     let (per, values): (Vec<Name>, Vec<_>) = found.bucket.iter().cloned().unzip();
     display(&per, &values)
+}
+
+/// How to order buckets by denials: first by those that were enforced, then by those that would have
+/// been. A limit enforces a bucket or does not, so the outcome of the last denial is that of all.
+pub fn denial_rank(found: &BucketActivity) -> (u64, u64) {
+    let is_enforced = { found.last.as_ref() }.is_none_or(|last| last.outcome == Outcome::Denied);
+    (if is_enforced { found.denied } else { 0 }, found.denied)
 }
 
 /// `path=/api remote_address=192.0.2.7`.

@@ -85,7 +85,12 @@ impl Validate {
         }
         let report = Report(files);
         printer.data(&report)?;
-        Ok(if report.0.iter().any(|file| file.fails) {
+        for why in &supplied.no_streams {
+            printer.warn(why);
+            printer.hint("docs/filter.md, \"Check streams\", has the cluster's options");
+        }
+        let no_streams = self.strict && !supplied.no_streams.is_empty();
+        Ok(if no_streams || report.0.iter().any(|file| file.fails) {
             Exit::No
         } else {
             Exit::Done

@@ -8,7 +8,7 @@ use protocol::Outcome;
 use store::{ActivitySummary, BucketActivity, LimitActivity};
 
 use crate::{
-    activity::{Rate, Span, bucket_text, request_text},
+    activity::{Rate, Span, bucket_text, denial_rank, request_text},
     bucket::Values,
     error::Error,
 };
@@ -124,6 +124,8 @@ pub(super) struct BucketRow {
     pub(super) bucket: String,
     pub(super) requests: Rate,
     pub(super) denied: Rate,
+    /// Whether it denies, and does not only report what it would deny.
+    pub(super) enforced: bool,
     pub(super) by: &'static str,
     pub(super) request: String,
 }
@@ -352,7 +354,11 @@ impl Model {
             bucket: bucket_text(found),
             requests: Rate::of(found.requests, covered_ms),
             denied: Rate::of(found.denied, covered_ms),
-            by: found.last.as_ref().map_or("", |last| last.by.word()),
+            enforced: denial_rank(found).0 == found.denied,
+            by: found.last.as_ref().map_or("", |last| match last.outcome {
+                Outcome::WouldDeny => "would deny",
+                _ => last.by.word(),
+            }),
             request: { found.last.as_ref() }
                 .map(|last| request_text(&last.descriptor))
                 .unwrap_or_default(),
@@ -364,7 +370,11 @@ impl Model {
                 .any(|text| text.contains(&self.filter))
         });
         match self.sort {
-            Sort::Denied => rows.sort_by_key(|row| Reverse((row.denied, row.requests))),
+            Sort::Denied => {
+                let enforced =
+                    |row: &BucketRow| row.enforced.then_some(row.denied).unwrap_or_default();
+                rows.sort_by_key(|row| Reverse((enforced(row), row.denied, row.requests)));
+            }
             Sort::Requests => rows.sort_by_key(|row| Reverse(row.requests)),
             Sort::Name => {
                 rows.sort_by(|a, b| (&a.limit, &a.bucket).cmp(&(&b.limit, &b.bucket)));

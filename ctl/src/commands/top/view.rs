@@ -291,7 +291,7 @@ fn draw_buckets(frame: &mut Frame<'_>, model: &mut Model, area: Rect) {
     let bucket = part_of("BUCKET", rows.len(), model.fits, model.offset);
     let shown = rows.into_iter().skip(model.offset).take(model.fits);
     let shown = shown.map(|row| {
-        let style = if row.denied > Rate::default() {
+        let style = if row.enforced && row.denied > Rate::default() {
             denied
         } else {
             Style::new()

@@ -15,6 +15,8 @@ pub struct Supplied {
     alterations: Alterations,
     /// The files, for messages.
     source: String,
+    /// Why check streams will not work, a line each.
+    pub no_streams: Vec<String>,
 }
 
 impl Supplied {
@@ -26,7 +28,7 @@ impl Supplied {
         };
         for path in paths {
             let file = Source::read(path).await?;
-            let configs = configs(&file)?;
+            let (configs, http1) = configs(&file)?;
             if configs.is_empty() {
                 return Err(Error::new(
                     Exit::No,
@@ -35,6 +37,13 @@ impl Supplied {
                 .hint("expected an Envoy configuration, a WasmPlugin, or the filter's own JSON"));
             }
             for (config, waits) in configs {
+                let cluster = &config.limiter.cluster;
+                if config.limiter.stream && http1.contains(cluster) {
+                    supplied.no_streams.push(format!(
+                        "{path}: `stream` needs HTTP/2 to the limiters, and the cluster `{cluster}` has no \
+                         `http2_protocol_options`: every check goes by a callout"
+                    ));
+                }
                 supplied.add(config, waits);
             }
         }
@@ -105,10 +114,11 @@ impl Waits {
 
 const ENVOYS_FLAG: &str = "allow_on_headers_stop_iteration";
 
-/// The configurations in a file, which may hold several YAML documents.
-fn configs(file: &Source) -> Result<Vec<(Config, Waits)>, Error> {
+/// The configurations in a file, which may hold several YAML documents, and the clusters in it that speak
+/// HTTP/1.1 only.
+fn configs(file: &Source) -> Result<(Vec<(Config, Waits)>, Vec<String>), Error> {
     let text = String::from_utf8_lossy(file.bytes());
-    let mut found = Vec::new();
+    let (mut found, mut http1) = (Vec::new(), Vec::new());
     for document in documents(&text) {
         let node = Node::from_yaml(&file.name, document.as_bytes());
         let node = node.map_err(|problems| {
@@ -116,6 +126,7 @@ fn configs(file: &Source) -> Result<Vec<(Config, Waits)>, Error> {
             Error::new(Exit::No, format!("{} cannot be read\n{text}", file.name))
         })?;
         collect(&node, Waits::Unknown, &mut found);
+        http1_clusters(&node, &mut http1);
     }
     let read = |(json, waits): (String, Waits)| {
         let config = Config::from_json(json.as_bytes());
@@ -128,7 +139,42 @@ fn configs(file: &Source) -> Result<Vec<(Config, Waits)>, Error> {
             Error::new(Exit::No, message)
         })
     };
-    found.into_iter().map(read).collect()
+    let configs: Result<_, Error> = found.into_iter().map(read).collect();
+    Ok((configs?, http1))
+}
+
+/// The clusters of an Envoy configuration that speak HTTP/1.1 only, by name.
+fn http1_clusters(node: &Node, found: &mut Vec<String>) {
+    /// One of these is in every cluster, and in nothing else that has a name.
+    const OF_CLUSTERS: [&str; 3] = ["load_assignment", "eds_cluster_config", "lb_policy"];
+    const OF_HTTP2: [&str; 4] = [
+        "http2_protocol_options",
+        "http3_protocol_options",
+        "auto_config",
+        "use_downstream_protocol_config",
+    ];
+    let name = node.get("name").and_then(Node::as_text);
+    if let Some(name) = name.filter(|_| OF_CLUSTERS.iter().any(|field| node.get(field).is_some())) {
+        if !OF_HTTP2.iter().any(|field| has_field(node, field)) {
+            found.push(name.to_owned());
+        }
+        return;
+    }
+    children(node).for_each(|child| http1_clusters(child, found));
+}
+
+/// Whether a field of this name is anywhere in a tree.
+fn has_field(node: &Node, field: &str) -> bool {
+    node.get(field).is_some() || children(node).any(|child| has_field(child, field))
+}
+
+fn children(node: &Node) -> impl Iterator<Item = &Node> {
+    let (items, entries) = match &node.value {
+        Value::List(items) => (&items[..], &[][..]),
+        Value::Map(entries) => (&[][..], &entries[..]),
+        _ => (&[][..], &[][..]),
+    };
+    items.iter().chain(entries.iter().map(|entry| &entry.value))
 }
 
 /// The documents of a YAML file, each with its original line numbers.
@@ -153,13 +199,7 @@ fn collect(node: &Node, waits: Waits, found: &mut Vec<(String, Waits)>) {
         return found.push((json, waits));
     }
     let waits = waits.within(node);
-    match &node.value {
-        Value::List(items) => items.iter().for_each(|item| collect(item, waits, found)),
-        Value::Map(entries) => entries
-            .iter()
-            .for_each(|entry| collect(&entry.value, waits, found)),
-        _ => {}
-    }
+    children(node).for_each(|child| collect(child, waits, found));
 }
 
 /// A configuration is a map with a domain and a limiter; Envoy's files have it as JSON in a text.
@@ -211,6 +251,25 @@ mod tests {
             waits(&format!("spec: {{pluginConfig: {config}}}")),
             Waits::No
         );
+    }
+
+    #[test]
+    fn a_cluster_without_http2_is_found() {
+        let http1 = |clusters: &str| {
+            let file = format!("static_resources: {{clusters: [{clusters}]}}");
+            let mut found = Vec::new();
+            let node = Node::from_yaml("test", file.as_bytes()).unwrap();
+            http1_clusters(&node, &mut found);
+            found
+        };
+        let plain = "{name: a, load_assignment: {cluster_name: a}}";
+        assert_eq!(http1(plain), ["a"]);
+        let options = "{explicit_http_config: {http2_protocol_options: {}}}";
+        let http2 = format!(
+            "{{name: b, lb_policy: RANDOM, typed_extension_protocol_options: {{x: {options}}}}}"
+        );
+        assert_eq!(http1(&format!("{http2}, {plain}")), ["a"]);
+        assert_eq!(http1("{name: a, address: x}"), [""; 0]);
     }
 
     #[test]

@@ -171,6 +171,22 @@ fn keys_sort_and_filter() {
 }
 
 #[test]
+fn what_would_be_denied_comes_after_what_is() {
+    let mut model = model();
+    let mut shadow = bucket("trial", "shadow", 90_000, 80_000);
+    shadow.last.as_mut().unwrap().outcome = Outcome::WouldDeny;
+    let real = bucket("per-user", "real", 30, 2);
+    model.show(Ok(data(vec![shadow, bucket("trial", "fine", 9, 0), real])));
+    assert_eq!(users(&model), ["real", "shadow", "fine"]);
+    let text = shown(&mut model);
+    let row = text
+        .lines()
+        .find(|line| line.contains("user=shadow"))
+        .unwrap();
+    assert!(row.contains("would deny"), "{text}");
+}
+
+#[test]
 fn many_buckets_are_scrolled_through_to_the_last() {
     let mut model = model();
     let many = (0..100).map(|n| bucket("per-user", &format!("u{n:02}"), 200 - n, 100 - n));

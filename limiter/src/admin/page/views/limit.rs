@@ -60,7 +60,7 @@ fn found(
         .map(|slot| of_slot(slot).unwrap_or_default())
         .collect();
     let decided = seen.activity.limits.get(&limit.name);
-    let denied = parts::top(seen, Some(&limit.name), ROWS, |bucket| bucket.denied);
+    let denied = parts::top(seen, Some(&limit.name), ROWS, insight::bucket::denial_rank);
     let busiest = parts::top(seen, Some(&limit.name), ROWS, |bucket| bucket.requests);
     html! {
         h1 { span.muted { "Limit " } (limit.name) }

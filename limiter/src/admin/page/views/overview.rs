@@ -38,7 +38,7 @@ pub(super) fn view(
         .findings
         .iter()
         .filter(|finding| finding.severity != Severity::Info);
-    let denied = parts::top(seen, None, ROWS, |bucket| bucket.denied);
+    let denied = parts::top(seen, None, ROWS, insight::bucket::denial_rank);
     let busiest = parts::top(seen, None, ROWS, |bucket| bucket.requests);
     html! {
         h1 { "Overview" }

@@ -262,15 +262,17 @@ fn bucket_name(shared: &Shared, found: &BucketActivity) -> Markup {
 }
 
 /// The buckets with the highest key, without those at 0.
-pub(super) fn top<'a>(
+pub(super) fn top<'a, K: Ord + Default>(
     activity: &'a ActivitySummary,
     limit: Option<&Name>,
     max: usize,
-    key: impl Fn(&BucketActivity) -> u64,
+    key: impl Fn(&BucketActivity) -> K,
 ) -> Vec<&'a BucketActivity> {
     let buckets = activity.activity.buckets.iter();
     let mut found: Vec<&BucketActivity> = buckets
-        .filter(|bucket| limit.is_none_or(|limit| bucket.limit == *limit) && key(bucket) > 0)
+        .filter(|bucket| {
+            limit.is_none_or(|limit| bucket.limit == *limit) && key(bucket) > K::default()
+        })
         .collect();
     found.sort_by(|a, b| key(b).cmp(&key(a)).then_with(|| a.bucket.cmp(&b.bucket)));
     found.truncate(max);
