@@ -6,7 +6,10 @@ use documents::{Name, Node, Place, Problem};
 use patterns::Pattern;
 use policy::Policy;
 
-use crate::{Conversion, Domain, report::{Reading, finish_all}};
+use crate::{
+    Conversion, Domain,
+    report::{Reading, finish_all},
+};
 
 /// A limit and its source.
 pub(crate) struct Draft {
@@ -111,8 +114,7 @@ impl Fields {
     }
 }
 
-// --- names
-// Makes names and patterns from arbitrary texts.
+// --- Makes names and patterns from arbitrary texts.
 
 /// The hexadecimal digits that distinguish texts whose names would otherwise be equal.
 const MARK: usize = 8;

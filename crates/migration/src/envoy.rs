@@ -10,21 +10,28 @@ use std::collections::{HashMap, HashSet};
 use documents::{Choice, Entry, Field, Node, Path, Place, Problems, Value, similar};
 use policy::{DescriptorPattern, EntryPattern};
 
-use crate::{Conversion, File, assemble::{DomainDraft, Draft, Fields, Unique, assemble, name_of}, report::{Reading, load_all, yaml}};
+use crate::{
+    Conversion, File,
+    assemble::{DomainDraft, Draft, Fields, Unique, assemble, name_of},
+    report::{Reading, load_all, yaml},
+};
 
 /// Reads files; those of one domain are merged, as with `MERGE_DOMAIN_CONFIG`.
 pub(crate) fn convert(files: &[File<'_>]) -> Result<Conversion, Vec<Problems>> {
     let mut readings = load_all(files, yaml)?;
     let mut configs: Vec<(usize, RateLimitConfig)> = Vec::new();
     for (file, reading) in readings.iter_mut().enumerate() {
-        configs.extend(configs(reading).into_iter().map(|config| (file, config)));
+        configs.extend(
+            read_configs(reading)
+                .into_iter()
+                .map(|config| (file, config)),
+        );
     }
     let domains = domains(&configs, &mut readings);
     assemble(domains, readings)
 }
 
-// --- read
-// Reading a file. What envoyproxy/ratelimit rejects is an error here as well; what it accepts and
+// --- Reading a file. What envoyproxy/ratelimit rejects is an error here as well; what it accepts and
 // ignores is reported.
 
 const ROOT: [&str; 2] = ["domain", "descriptors"];
@@ -43,7 +50,7 @@ const DESCRIPTOR: [&str; 10] = [
 const RATE_LIMIT: [&str; 5] = ["name", "replaces", "unit", "requests_per_unit", "unlimited"];
 
 /// The configuration in a file, or several in a `ConfigMap`; problems are reported.
-fn configs(reading: &mut Reading) -> Vec<RateLimitConfig> {
+fn read_configs(reading: &mut Reading) -> Vec<RateLimitConfig> {
     let nodes = std::mem::take(&mut reading.nodes);
     if let Some(second) = nodes.get(1).filter(|_| !reading.of_config_map) {
         reading
@@ -300,8 +307,7 @@ fn below<'n>(parent: &'n Field<'n>, entry: &'n Entry) -> Field<'n> {
     }
 }
 
-// --- rules
-// The configuration of envoyproxy/ratelimit.
+// --- The configuration of envoyproxy/ratelimit.
 
 /// The limits of one domain, or a part of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -412,8 +418,7 @@ impl Descriptor {
     }
 }
 
-// --- write
-// Turns the trees into limits: one for each path from the root to a `rate_limit`.
+// --- Turns the trees into limits: one for each path from the root to a `rate_limit`.
 
 /// Longer than the path of any request, and safe for the stack.
 const MAX_DEPTH: usize = 32;

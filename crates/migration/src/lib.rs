@@ -120,5 +120,5 @@ pub fn convert(
 
 /// The name of a file for a domain's limits.
 pub fn file_name(policy: &Policy) -> String {
-    format!("{}.yaml", names::name_of(policy.domain.as_str()))
+    format!("{}.yaml", assemble::name_of(policy.domain.as_str()))
 }

@@ -4,7 +4,11 @@ use std::collections::HashMap;
 
 use documents::{Entry, Field, Name, Node, Path, Problems, Value, similar};
 
-use crate::{Conversion, File, assemble::{DomainDraft, Draft, Fields, Unique, assemble, literal}, report::{Reading, load_all, yaml}};
+use crate::{
+    Conversion, File,
+    assemble::{DomainDraft, Draft, Fields, Unique, assemble, literal},
+    report::{Reading, load_all, yaml},
+};
 
 const LIMIT: [&str; 7] = [
     "namespace",
@@ -289,8 +293,7 @@ fn period(seconds: u64) -> String {
     }
 }
 
-// --- expression
-// The parts of expressions.
+// --- The parts of expressions.
 
 /// Longer expressions are not converted, because the parser is recursive.
 const MAX_TOKENS: usize = 256;
@@ -426,8 +429,7 @@ fn dotted(first: &str, rest: &[Token]) -> Result<String, Unsupported> {
     Ok(key)
 }
 
-// --- unsupported
-// Why an expression has no counterpart.
+// --- Why an expression has no counterpart.
 
 /// The most entries in the `match` of one limit.
 const MAX_ENTRIES: usize = 32;
@@ -469,8 +471,7 @@ impl std::fmt::Display for Unsupported {
     }
 }
 
-// --- condition
-// The expressions of conditions and variables that patterns can express: comparisons of entries
+// --- The expressions of conditions and variables that patterns can express: comparisons of entries
 // with texts, joined by `&&`.
 
 /// What a condition requires of one entry.

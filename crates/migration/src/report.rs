@@ -223,8 +223,7 @@ pub(crate) fn finish_all(readings: Vec<Reading>) -> Result<Vec<FileReport>, Vec<
     }
 }
 
-// --- plain
-// Documents as common YAML readers see them: merge keys merged, fields without a value absent.
+// --- Documents as common YAML readers see them: merge keys merged, fields without a value absent.
 
 /// The document without `<<` and without fields that have no value.
 pub(crate) fn plain(node: Node) -> Node {

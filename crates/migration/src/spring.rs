@@ -7,7 +7,11 @@ mod properties;
 use documents::{Name, Node, Place, Problem, Problems, Value, quoted};
 use patterns::Pattern;
 
-use crate::{Conversion, File, Options, assemble::{DomainDraft, Draft, Fields, Unique, assemble, literal, name_of}, report::{Reading, load_all, yaml}};
+use crate::{
+    Conversion, File, Options,
+    assemble::{DomainDraft, Draft, Fields, Unique, assemble, literal, name_of},
+    report::{Reading, load_all, yaml},
+};
 use properties::{At, canonical};
 
 pub(crate) fn convert(files: &[File<'_>], options: &Options) -> Result<Conversion, Vec<Problems>> {
@@ -34,7 +38,7 @@ pub(crate) fn convert(files: &[File<'_>], options: &Options) -> Result<Conversio
 fn in_force(reading: &mut Reading) -> Node {
     let mut whole = Node::from(Value::Map(Vec::new()));
     for node in std::mem::take(&mut reading.nodes) {
-        let document = tree::nested(node);
+        let document = properties::nested(node);
         let root = At::root(&document);
         let conditions: [&[&str]; 3] = [
             &["spring", "config", "activate", "on-profile"],
@@ -56,7 +60,7 @@ fn in_force(reading: &mut Reading) -> Node {
                     .push_hint("convert a file with the configuration that is in force there");
             }
             Some(_) => {}
-            None => tree::merge(&mut whole, document),
+            None => properties::merge(&mut whole, document),
         }
     }
     whole
@@ -207,8 +211,7 @@ fn draft(route: &str, matchers: Option<Node>, limiter: &Limiter, names: &mut Uni
     fields.finish()
 }
 
-// --- arguments
-// The arguments of one `RequestRateLimiter`.
+// --- The arguments of one `RequestRateLimiter`.
 
 /// One limiter, with Spring's defaults.
 struct Limiter {
@@ -424,8 +427,7 @@ fn change<'r>(at: &At<'_>, message: &str, reading: &'r mut Reading) -> &'r mut P
         .add(&at.path(), at.place(), message.to_owned())
 }
 
-// --- predicates
-// A route's predicates as `match`: when its limiter applies.
+// --- A route's predicates as `match`: when its limiter applies.
 
 /// The patterns, by entry. Predicates without a counterpart are reported as lost.
 fn read(route: &At<'_>, reading: &mut Reading) -> Option<Node> {

@@ -150,8 +150,7 @@ fn scalar(value: &str) -> Value {
     }
 }
 
-// --- tree
-// Spring's relaxed names: `replenishRate`, `replenish-rate` and `replenish_rate` are the same, and
+// --- Spring's relaxed names: `replenishRate`, `replenish-rate` and `replenish_rate` are the same, and
 // `a.b: 1` is `a: {b: 1}`.
 
 /// A value and its path, however its names are written.
