@@ -440,8 +440,11 @@ fn every_setting_of_the_original_is_translated_noted_refused_or_harmless() {
     let docs = include_str!("../../../docs/migrating/envoy-ratelimit.md");
     let mut table: Vec<&str> = SETTINGS.iter().map(|(name, _)| *name).collect();
     table.sort_unstable();
-    let all: Vec<&str> = ALL.iter().map(|(name, ..)| *name).collect();
-    assert_eq!(table, all);
+    let missed = ALL
+        .iter()
+        .filter(|(.., becomes)| matches!(becomes, Note | Error));
+    let missed: Vec<&str> = missed.map(|(name, ..)| *name).collect();
+    assert_eq!(table, missed);
     for (name, value, becomes) in ALL {
         let without = || translated(&beside(name)).unwrap();
         let found = translated(&[&beside(name)[..], &[(name, value)]].concat());
