@@ -31,10 +31,9 @@ use tokio::time::Instant;
 use crate::{
     Settings,
     batch::Batcher,
-    callers::Callers,
     domains::{Active, Domains, Lookup},
+    fleet::Fleet,
     metrics::Metrics,
-    proxy_counter::ProxyCounter,
     serve::{self, AuthState, Handler, Lifecycle, Peer},
     telemetry::Telemetry,
     tokens::Tokens,
@@ -53,8 +52,7 @@ const REVISION: HeaderName = HeaderName::from_static(REVISION_HEADER);
 pub(crate) struct Api {
     pub(crate) batcher: Batcher,
     pub(crate) domains: Arc<Domains>,
-    pub(crate) callers: Callers,
-    pub(crate) proxies: Arc<ProxyCounter>,
+    pub(crate) fleet: Arc<Fleet>,
     pub(crate) telemetry: Arc<Telemetry>,
     pub(crate) tokens: Option<Arc<Tokens>>,
     pub(crate) metrics: Arc<Metrics>,
@@ -86,9 +84,9 @@ pub(crate) struct Bounds {
 impl Bounds {
     pub(crate) fn new(settings: &Settings, metrics: &Metrics) -> Self {
         Self {
-            inflight: Inflight::new(settings.max_inflight, metrics.inflight.clone()),
-            waiting: Inflight::new(settings.max_waiters, metrics.waiting.clone()),
-            held: Inflight::new(settings.max_connections, metrics.held.clone()),
+            inflight: Inflight::new(settings.max_inflight, metrics.inflight_requests.clone()),
+            waiting: Inflight::new(settings.max_waiters, metrics.waiting_checks.clone()),
+            held: Inflight::new(settings.max_connections, metrics.held_polls.clone()),
             streams: Inflight::new(settings.max_connections, metrics.check_streams.clone()),
             bodies: Bodies::new(settings.max_body, metrics.body_bytes.clone()),
             since: Instant::now(),
@@ -127,7 +125,7 @@ impl Api {
         let grpc = head.method == Method::POST && grpc::is_grpc(&head.headers);
         let answered = self.route(&head, body, peer, auth).await;
         let mut response = answered.unwrap_or_else(|error| {
-            self.metrics.refused(error.code.word());
+            self.metrics.refused.get([error.code.word().into()]).inc();
             if grpc {
                 grpc::error(&error)
             } else {

@@ -214,8 +214,10 @@ impl Shared {
         let answers = timeout_at(started + self.timeout + GRACE, asked)
             .await
             .unwrap_or_default();
-        self.metrics
-            .store_called(started.elapsed(), group.checks.len());
+        let took = started.elapsed().as_secs_f64();
+        self.metrics.store_duration_seconds.observe(took);
+        let size = u32::try_from(group.checks.len()).unwrap_or(u32::MAX);
+        self.metrics.store_batch_size.observe(size.into());
         self.metrics.calls.called(&answers, Instant::now());
         let compiled = &group.policy.compiled;
         let requests = group.requests.iter();

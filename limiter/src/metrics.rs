@@ -1,42 +1,25 @@
 //! The metrics, under the names that dashboards rely on.
+//!
+//! Each is registered where it is declared, in [`Metrics::new`]: search for its name without `rl_` (and
+//! without `_total`), which is also its field. Labels contain names of domains and limits, never values of
+//! descriptors, and are removed with the limit, so their number is bounded by the number of limits.
 
-mod by_limit;
-mod compared;
-mod costs;
-mod decisions;
-mod domain;
-mod exempt;
-mod labels;
-mod leases;
-mod penalties;
-mod register;
-mod slots;
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
-use std::{sync::Mutex, time::Duration};
-
-use policy::{Compiled, Limit, Name};
+use policy::{Compiled, Limit, Name, OnFailure};
 use prometheus_client::{
-    encoding::text,
-    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
-    registry::Registry,
+    encoding::{EncodeLabel, EncodeLabelSet, EncodeMetric, LabelSetEncoder, text},
+    metrics::{TypedMetric, counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
+    registry::{Metric, Registry},
 };
-
-use by_limit::ByLimit;
-pub(crate) use compared::Compared;
-use compared::Comparisons;
-use decisions::Decisions;
-use domain::LimitCounters;
-pub(crate) use domain::{DomainCounters, LimitCounts};
-use exempt::Exempt;
-pub(crate) use labels::Unmatched;
-use labels::{
-    CheckLabels, CutLabels, DECISIONS, Decision, DomainLabels, LimitLabels, RefusedLabels,
-    UnmatchedLabels, check_labels, labels,
-};
-
-use protocol::ErrorCode;
-
-use crate::store_calls::StoreCalls;
+use protocol::{Answer, DecidedBy, ErrorCode, LimitAnswer, Outcome, Settlement, compact::Tally};
+use store::{CheckError, LimitActivity, StoreError};
+use tokio::time::Instant;
 
 /// Seconds. A check takes a fraction of a millisecond; the store's timeout is 10 ms.
 const DURATIONS: [f64; 14] = [
@@ -44,108 +27,176 @@ const DURATIONS: [f64; 14] = [
     0.01, 0.02, 0.1,
 ];
 
-/// Why connections are ended because of their clients.
-const CUTS: [&str; 4] = ["crowded", "silent", "streams", "unread"];
-
 /// Checks in one call of the store.
 const BATCH_SIZES: [f64; 10] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0];
 
-/// All metrics of the service. Labels contain names of domains and limits, never values of
-/// descriptors, and are removed with the limit, so their number is bounded by the number of limits.
+/// Why connections are ended because of their clients.
+const CUTS: [&str; 4] = ["crowded", "silent", "streams", "unread"];
+
+/// What came of comparing a call: the same, over a limit only in one of the two, no answer from the
+/// other, or not sent.
+const COMPARED: [&str; 5] = ["same", "only_here", "only_there", "failed", "dropped"];
+
+/// The most that one line of a report counts: no proxy decides more between two reports, and a
+/// counter must not overflow.
+const REPORTED_MAX: u64 = 1 << 32;
+
+/// All metrics of the service.
 #[derive(Debug)]
 pub(crate) struct Metrics {
     registry: Mutex<Registry>,
-    checks: Family<CheckLabels, Counter>,
-    decisions: Decisions,
-    leases: ByLimit<3>,
-    slots: ByLimit<3>,
-    costs: ByLimit<5>,
-    penalties: ByLimit<1>,
-    exempt: Exempt,
-    unmatched: Family<DomainLabels, Counter>,
-    unmatched_descriptors: Family<UnmatchedLabels, Counter>,
-    undecided: Family<DomainLabels, Counter>,
-    compared: Comparisons,
-    delayed: Family<LimitLabels, Counter>,
-    revision: Family<DomainLabels, Gauge>,
-    policy_fault: Family<DomainLabels, Gauge>,
-    lost_edits: Family<DomainLabels, Counter>,
-    refused: Family<RefusedLabels, Counter>,
-    cut: Family<CutLabels, Counter>,
+    checks: Labelled<3, Counter>,
+    decisions: Labelled<4, Counter>,
+    delayed: Labelled<2, Counter>,
+    lease_granted_units: Labelled<2, Counter>,
+    lease_spent_units: Labelled<2, Counter>,
+    lease_returned_units: Labelled<2, Counter>,
+    slots_taken: Labelled<2, Counter>,
+    slots_freed: Labelled<2, Counter>,
+    slots_lapsed: Labelled<2, Counter>,
+    cost_reserved_units: Labelled<2, Counter>,
+    cost_settlements: Labelled<2, Counter>,
+    cost_settled_units: Labelled<2, Counter>,
+    cost_given_back_units: Labelled<2, Counter>,
+    cost_excess_units: Labelled<2, Counter>,
+    penalties: Labelled<2, Counter>,
+    exempt: Labelled<2, Counter>,
+    unmatched: Labelled<1, Counter>,
+    undecided: Labelled<1, Counter>,
+    policy_revision: Labelled<1, Gauge>,
+    policy_fault: Labelled<1, Gauge>,
+    policy_lost_edits: Labelled<1, Counter>,
+    /// By the domain, or an empty text where this limiter does not have it.
+    pub(crate) compared: Labelled<2, Counter>,
+    /// `domain`: there is no such domain; `limit`: it has no such limit.
+    pub(crate) unmatched_descriptors: Labelled<1, Counter>,
+    /// By one of the error codes.
+    pub(crate) refused: Labelled<1, Counter>,
+    /// By one of [`CUTS`].
+    pub(crate) connections_cut: Labelled<1, Counter>,
     /// From parsed checks to their decisions, without waiting for permits (`wait_ms`).
-    check_duration: Histogram,
-    /// One call of the store.
-    store_duration: Histogram,
-    store_batch: Histogram,
+    pub(crate) check_duration_seconds: Histogram,
+    pub(crate) store_duration_seconds: Histogram,
+    pub(crate) store_batch_size: Histogram,
     store_up: Gauge,
-    /// The results of the last store calls.
     pub(crate) calls: StoreCalls,
-    /// Checks repeated because a bucket had a newer revision.
     pub(crate) stale: Counter,
-    /// Requests worked on.
-    pub(crate) inflight: Gauge,
-    /// Bytes of bodies being read and decoded.
+    pub(crate) inflight_requests: Gauge,
     pub(crate) body_bytes: Gauge,
-    /// Checks that wait for permits (`wait_ms`).
-    pub(crate) waiting: Gauge,
-    /// Polls that wait for an edit (`GET /v1/policy` with `wait_ms`).
-    pub(crate) held: Gauge,
-    /// Calls that watch the health over gRPC.
-    pub(crate) watches: Gauge,
+    pub(crate) waiting_checks: Gauge,
+    pub(crate) held_polls: Gauge,
+    pub(crate) health_watches: Gauge,
     pub(crate) check_streams: Gauge,
 }
 
 impl Metrics {
+    #[expect(clippy::too_many_lines, reason = "a list of all metrics")]
     pub(crate) fn new() -> Self {
+        let mut all = Declared(Registry::with_prefix("rl"));
         let metrics = Self {
-            registry: Mutex::new(Registry::with_prefix("rl")),
-            checks: Family::default(),
-            decisions: Decisions::default(),
-            leases: leases::metrics(),
-            slots: slots::metrics(),
-            costs: costs::metrics(),
-            penalties: penalties::metrics(),
-            exempt: Exempt::default(),
-            unmatched: Family::default(),
-            unmatched_descriptors: Family::default(),
-            undecided: Family::default(),
-            compared: Comparisons::default(),
-            delayed: Family::default(),
-            revision: Family::default(),
-            policy_fault: Family::default(),
-            lost_edits: Family::default(),
-            refused: Family::default(),
-            cut: Family::default(),
-            check_duration: Histogram::new(DURATIONS),
-            store_duration: Histogram::new(DURATIONS),
-            store_batch: Histogram::new(BATCH_SIZES),
-            store_up: Gauge::default(),
+            checks: all.labelled("checks", &["domain", "limit", "decision"], "Decisions made by this limiter, by limit",
+            ),
+            decisions: all.labelled("decisions", &["domain", "limit", "decision", "source"], "Decisions of this limiter and those that proxies reported to it, by limit and source",
+            ),
+            lease_granted_units: all.by_limit("lease_granted_units", "Leased units granted to proxies",
+            ),
+            // Units neither reported as spent nor returned were lost with a proxy or a call.
+            lease_spent_units: all.by_limit("lease_spent_units", "Leased units that proxies reported as spent",
+            ),
+            lease_returned_units: all.by_limit("lease_returned_units", "Leased units that proxies returned unused",
+            ),
+            // A slot that was taken and neither freed nor lapsed is in use, or its holder died.
+            slots_taken: all.by_limit("slots_taken", "Slots that requests in flight got",
+            ),
+            slots_freed: all.by_limit("slots_freed", "Slots of requests in flight that their holders gave back",
+            ),
+            slots_lapsed: all.by_limit("slots_lapsed", "Slots of requests in flight that were gone when their holders renewed them",
+            ),
+            cost_reserved_units: all.by_limit("cost_reserved_units", "Units that checks reserved until the response says the cost",
+            ),
+            cost_settlements: all.by_limit("cost_settlements", "True costs of responses that arrived, repeats included; where they fall behind the checks that \
+                 reserved, proxies lose them and what they reserved stays charged",
+            ),
+            cost_settled_units: all.by_limit("cost_settled_units", "Units of these true costs; far below the units reserved, the reserve is too high",
+            ),
+            cost_given_back_units: all.by_limit("cost_given_back_units", "Reserved units that settlements gave back; what is not given back had drained, was settled too late, \
+                 or was reserved before a reset",
+            ),
+            cost_excess_units: all.by_limit("cost_excess_units", "Units that settlements charged beyond what was reserved: buckets owe them, and deny until they drained",
+            ),
+            penalties: all.by_limit("penalties", "Penalties that began, of buckets that were denied too often",
+            ),
+            exempt: all.labelled("exempt", &["domain", "exemption"], "Checks and descriptors that no limit applies to, by exemption; those that proxies let pass are in Envoy's metrics",
+            ),
+            unmatched: all.by_domain("unmatched", "Checks that no limit applies to, without an exemption",
+            ),
+            unmatched_descriptors: all.labelled("unmatched_descriptors", &["reason"], "Descriptors of Envoy's rate limit service that no limit applies to: no such domain, or no such limit",
+            ),
+            undecided: all.by_domain("undecided", "Checks without a decision: the store failed or took too long",
+            ),
+            compared: all.labelled("compared", &["domain", "outcome"], "Calls of Envoy's rate limit service that --compare-with decided, too, by outcome",
+            ),
+            delayed: all.by_limit("delayed", "Allowed checks that a queue delayed"),
+            policy_revision: all.by_domain("policy_revision", "Revision of the limits in force",
+            ),
+            policy_fault: all.by_domain("policy_fault", "1 while the limits in the store cannot be used and the last good ones are in force; /readyz says why",
+            ),
+            policy_lost_edits: all.by_domain("policy_lost_edits", "Times that the revision in the store decreased: a failover or a restored backup lost edits",
+            ),
+            refused: all.labelled("refused", &["code"], "Requests answered with an error, by error code",
+            ),
+            connections_cut: all.labelled("connections_cut", &["reason"], "Connections closed by the limiter: idle, replaced by newer ones, or with unread responses",
+            ),
+            check_duration_seconds: all.metric("check_duration_seconds", "Time to decide the checks of a request, without reading it",
+                Histogram::new(DURATIONS),
+            ),
+            store_duration_seconds: all.metric("store_duration_seconds", "Duration of a store call",
+                Histogram::new(DURATIONS),
+            ),
+            store_batch_size: all.metric("store_batch_size", "Checks per store call",
+                Histogram::new(BATCH_SIZES),
+            ),
+            store_up: all.metric("store_up", "1 if the last store calls succeeded; at 0, /readyz says why they failed",
+                Gauge::default(),
+            ),
             calls: StoreCalls::default(),
-            stale: Counter::default(),
-            inflight: Gauge::default(),
-            body_bytes: Gauge::default(),
-            waiting: Gauge::default(),
-            held: Gauge::default(),
-            watches: Gauge::default(),
-            check_streams: Gauge::default(),
+            stale: all.metric("stale", "Checks repeated because a bucket had a newer revision of its limit than this limiter",
+                Counter::default(),
+            ),
+            inflight_requests: all.metric("inflight_requests", "Requests in flight; --max-inflight bounds them",
+                Gauge::default(),
+            ),
+            body_bytes: all.metric("body_bytes", "Bytes held by request bodies until they are answered",
+                Gauge::default(),
+            ),
+            waiting_checks: all.metric("waiting_checks", "Checks that wait for permits; --max-waiters bounds them",
+                Gauge::default(),
+            ),
+            held_polls: all.metric("held_polls", "Long polls held; each proxy has one",
+                Gauge::default(),
+            ),
+            health_watches: all.metric("health_watches", "Calls that watch the health over gRPC",
+                Gauge::default(),
+            ),
+            check_streams: all.metric("check_streams", "Check streams that are open; each worker of a proxy may have one",
+                Gauge::default(),
+            ),
+            registry: Mutex::default(),
         };
-        metrics.register();
-        metrics.define();
-        metrics
-    }
-
-    /// Defines counters at 0 whose labels are known. Of a counter that appears with its first events,
-    /// Prometheus sees no increase.
-    fn define(&self) {
+        // Of a counter that appears with its first events, Prometheus sees no increase, so those whose
+        // labels are known begin at 0.
         for code in ErrorCode::words() {
-            drop(self.refused.get_or_create(&RefusedLabels { code }));
+            metrics.refused.get([code.into()]);
         }
         for reason in CUTS {
-            drop(self.cut.get_or_create(&CutLabels { reason }));
+            metrics.connections_cut.get([reason.into()]);
         }
-        for reason in [Unmatched::domain, Unmatched::limit] {
-            let labels = UnmatchedLabels { reason };
-            drop(self.unmatched_descriptors.get_or_create(&labels));
+        for reason in ["domain", "limit"] {
+            metrics.unmatched_descriptors.get([reason.into()]);
+        }
+        Self {
+            registry: Mutex::new(all.0),
+            ..metrics
         }
     }
 
@@ -160,90 +211,83 @@ impl Metrics {
         page
     }
 
-    pub(crate) fn checked(&self, took: Duration) {
-        self.check_duration.observe(took.as_secs_f64());
-    }
-
-    pub(crate) fn store_called(&self, took: Duration, checks: usize) {
-        self.store_duration.observe(took.as_secs_f64());
-        self.store_batch
-            .observe(f64::from(u32::try_from(checks).unwrap_or(u32::MAX)));
-    }
-
-    /// Counts descriptors that no limit applies to.
-    pub(crate) fn unmatched_descriptors(&self, reason: Unmatched, count: usize) {
-        if count > 0 {
-            let counter = self
-                .unmatched_descriptors
-                .get_or_create(&UnmatchedLabels { reason });
-            counter.inc_by(u64::try_from(count).unwrap_or(u64::MAX));
-        }
-    }
-
-    /// Counts a request without a decision; `code` is one of a fixed few.
-    pub(crate) fn refused(&self, code: &'static str) {
-        self.refused.get_or_create(&RefusedLabels { code }).inc();
-    }
-
-    /// Counts a connection ended because of its client; `reason` is one of [`CUTS`].
-    pub(crate) fn cut(&self, reason: &'static str) {
-        self.cut.get_or_create(&CutLabels { reason }).inc();
-    }
-
     /// The counters of a domain that came into force; also sets its gauges.
     pub(crate) fn domain(&self, policy: &Compiled) -> DomainCounters {
-        let domain = policy.domain().as_str();
+        let domain = policy.domain();
         let number = i64::try_from(policy.revision().number).unwrap_or(i64::MAX);
-        self.revision.get_or_create(&labels(domain)).set(number);
-        drop(self.lost_edits.get_or_create(&labels(domain)));
+        self.policy_revision.get([domain.into()]).set(number);
+        self.policy_lost_edits.get([domain.into()]);
+        let exempt = policy.exemptions().iter().map(|exemption| {
+            let name = &exemption.name;
+            (name.clone(), self.exempt.get([domain.into(), name.into()]))
+        });
+        let limits = policy.limits().iter();
         DomainCounters {
-            unmatched: self.unmatched.get_or_create_owned(&labels(domain)),
-            undecided: self.undecided.get_or_create_owned(&labels(domain)),
-            exempt: self.exempt.of(policy).into_iter().collect(),
-            limits: policy
-                .limits()
-                .iter()
+            unmatched: self.unmatched.get([domain.into()]),
+            undecided: self.undecided.get([domain.into()]),
+            exempt: exempt.collect(),
+            limits: limits
                 .map(|limit| (limit.name.clone(), self.limit(domain, limit)))
                 .collect(),
         }
     }
 
-    fn limit(&self, domain: &str, limit: &Limit) -> LimitCounters {
-        let (in_flight, settles) = (limit.gives_slots(), limit.settles());
-        let (penalizes, on_failure) = (limit.penalty.is_some(), limit.on_failure);
-        let limit = limit.name.as_str();
-        let counter = |decision| {
-            let labels = check_labels(domain, limit, decision);
-            self.checks.get_or_create_owned(&labels)
+    fn limit(&self, domain: &Name, limit: &Limit) -> LimitCounters {
+        let labels = || [domain.into(), (&limit.name).into()];
+        let decisions = LimitDecisions {
+            all: self.decisions.clone(),
+            domain: domain.clone(),
+            limit: limit.name.clone(),
         };
+        // Those of decisions without a limiter begin at 0, too: proxies report them when the outage is over,
+        // all at once.
+        let without_limiter: &[_] = match limit.on_failure {
+            OnFailure::Allow => &[(Outcome::Allowed, DecidedBy::Failure)],
+            OnFailure::Deny => &[(Outcome::Denied, DecidedBy::Failure)],
+            OnFailure::Local => &[
+                (Outcome::Allowed, DecidedBy::Local),
+                (Outcome::Denied, DecidedBy::Local),
+            ],
+        };
+        for (outcome, by) in without_limiter {
+            decisions.counter(*outcome, *by);
+        }
         LimitCounters {
-            allowed: counter(Decision::allowed),
-            denied: counter(Decision::denied),
-            would_deny: counter(Decision::would_deny),
-            degraded: counter(Decision::degraded),
-            delayed: self
-                .delayed
-                .get_or_create_owned(&LimitLabels::new(domain, limit)),
-            decisions: self.decisions.of(domain, limit, on_failure),
-            leases: self.leases.of(domain, limit).into(),
-            slots: in_flight.then(|| self.slots.of(domain, limit).into()),
-            costs: settles.then(|| self.costs.of(domain, limit).into()),
-            penalties: penalizes.then(|| self.penalties.of(domain, limit)),
+            checks: Outcome::ALL.map(|outcome| {
+                let [domain, limit] = labels();
+                self.checks.get([domain, limit, outcome.word().into()])
+            }),
+            own: Outcome::ALL.map(|outcome| decisions.counter(outcome, DecidedBy::Limiter)),
+            decisions,
+            delayed: self.delayed.get(labels()),
+            lease_granted: self.lease_granted_units.get(labels()),
+            lease_spent: self.lease_spent_units.get(labels()),
+            lease_returned: self.lease_returned_units.get(labels()),
+            slots: limit.gives_slots().then(|| SlotCounters {
+                taken: self.slots_taken.get(labels()),
+                freed: self.slots_freed.get(labels()),
+                lapsed: self.slots_lapsed.get(labels()),
+            }),
+            costs: limit.settles().then(|| CostCounters {
+                reserved: self.cost_reserved_units.get(labels()),
+                settlements: self.cost_settlements.get(labels()),
+                settled: self.cost_settled_units.get(labels()),
+                given_back: self.cost_given_back_units.get(labels()),
+                excess: self.cost_excess_units.get(labels()),
+            }),
+            penalties: (limit.penalty.is_some()).then(|| self.penalties.get(labels())),
         }
     }
 
     /// Sets whether a domain's stored limits are unusable.
     pub(crate) fn fault(&self, domain: &Name, faulty: bool) {
-        self.policy_fault
-            .get_or_create(&labels(domain.as_str()))
-            .set(i64::from(faulty));
+        let fault = self.policy_fault.get([domain.into()]);
+        fault.set(i64::from(faulty));
     }
 
     /// Counts that a domain's stored revision went back.
     pub(crate) fn lost_edits(&self, domain: &Name) {
-        self.lost_edits
-            .get_or_create(&labels(domain.as_str()))
-            .inc();
+        self.policy_lost_edits.get([domain.into()]).inc();
     }
 
     /// Removes the labels of deleted limits.
@@ -253,16 +297,30 @@ impl Metrics {
         limits: impl IntoIterator<Item = &'n Name>,
     ) {
         for limit in limits {
-            let delayed = LimitLabels::new(domain.as_str(), limit.as_str());
-            self.delayed.remove(&delayed);
-            self.decisions.forget(domain.as_str(), limit.as_str());
-            self.leases.forget(domain.as_str(), limit.as_str());
-            self.slots.forget(domain.as_str(), limit.as_str());
-            self.costs.forget(domain.as_str(), limit.as_str());
-            self.penalties.forget(domain.as_str(), limit.as_str());
-            for decision in DECISIONS {
-                self.checks
-                    .remove(&check_labels(domain.as_str(), limit.as_str(), decision));
+            for metric in [
+                &self.delayed,
+                &self.lease_granted_units,
+                &self.lease_spent_units,
+                &self.lease_returned_units,
+                &self.slots_taken,
+                &self.slots_freed,
+                &self.slots_lapsed,
+                &self.cost_reserved_units,
+                &self.cost_settlements,
+                &self.cost_settled_units,
+                &self.cost_given_back_units,
+                &self.cost_excess_units,
+                &self.penalties,
+            ] {
+                metric.forget([domain.into(), limit.into()]);
+            }
+            for outcome in Outcome::ALL.map(Outcome::word) {
+                let checks = [domain.into(), limit.into(), outcome.into()];
+                self.checks.forget(checks);
+                for by in DecidedBy::ALL.map(DecidedBy::word) {
+                    let decisions = [domain.into(), limit.into(), outcome.into(), by.into()];
+                    self.decisions.forget(decisions);
+                }
             }
         }
     }
@@ -274,58 +332,409 @@ impl Metrics {
         exemptions: impl IntoIterator<Item = &'n Name>,
     ) {
         for exemption in exemptions {
-            self.exempt.forget(domain.as_str(), exemption.as_str());
+            self.exempt.forget([domain.into(), exemption.into()]);
         }
     }
 
     /// Removes the labels of a deleted domain, except those of its limits and exemptions.
     pub(crate) fn forget_domain(&self, domain: &Name) {
-        let labels = labels(domain.as_str());
-        self.unmatched.remove(&labels);
-        self.undecided.remove(&labels);
-        self.revision.remove(&labels);
-        self.policy_fault.remove(&labels);
-        self.lost_edits.remove(&labels);
-        self.compared.forget(domain.as_str());
+        for metric in [&self.unmatched, &self.undecided, &self.policy_lost_edits] {
+            metric.forget([domain.into()]);
+        }
+        for metric in [&self.policy_revision, &self.policy_fault] {
+            metric.forget([domain.into()]);
+        }
+        for outcome in COMPARED {
+            self.compared.forget([domain.into(), outcome.into()]);
+        }
+    }
+}
+
+/// The metrics declared so far.
+struct Declared(Registry);
+
+impl Declared {
+    fn metric<M: Metric + Clone>(
+        &mut self,
+        name: &'static str,
+        help: &'static str,
+        metric: M,
+    ) -> M {
+        self.0.register(name, help, metric.clone());
+        metric
     }
 
-    /// Counts a call compared with another rate limit service; without a domain if it is unknown.
-    pub(crate) fn compared(&self, domain: Option<String>, outcome: Compared) {
-        self.compared.count(domain, outcome);
+    fn labelled<const N: usize, M>(
+        &mut self,
+        name: &'static str,
+        labels: &'static [&'static str; N],
+        help: &'static str,
+    ) -> Labelled<N, M>
+    where
+        M: EncodeMetric + TypedMetric + Default + fmt::Debug + Clone + Send + Sync + 'static,
+    {
+        let family = self.metric(name, help, Family::default());
+        Labelled { labels, family }
+    }
+
+    fn by_limit(&mut self, name: &'static str, help: &'static str) -> Labelled<2, Counter> {
+        self.labelled(name, &["domain", "limit"], help)
+    }
+
+    fn by_domain<M>(&mut self, name: &'static str, help: &'static str) -> Labelled<1, M>
+    where
+        M: EncodeMetric + TypedMetric + Default + fmt::Debug + Clone + Send + Sync + 'static,
+    {
+        self.labelled(name, &["domain"], help)
+    }
+}
+
+/// A metric for each combination of values of its labels.
+#[derive(Clone, Debug)]
+pub(crate) struct Labelled<const N: usize, M> {
+    labels: &'static [&'static str; N],
+    family: Family<LabelSet<N>, M>,
+}
+
+impl<const N: usize, M: Default + Clone> Labelled<N, M> {
+    /// The metric with these values, in the order of the labels.
+    pub(crate) fn get(&self, values: [LabelValue; N]) -> M {
+        self.family.get_or_create_owned(&self.set(values))
+    }
+
+    fn forget(&self, values: [LabelValue; N]) {
+        self.family.remove(&self.set(values));
+    }
+
+    fn set(&self, values: [LabelValue; N]) -> LabelSet<N> {
+        let labels = self.labels;
+        LabelSet { labels, values }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct LabelSet<const N: usize> {
+    labels: &'static [&'static str; N],
+    values: [LabelValue; N],
+}
+
+/// The value of a label. Ten thousand limits have fifteen counters each: all share the names.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum LabelValue {
+    Word(&'static str),
+    Name(Name),
+}
+
+impl From<&'static str> for LabelValue {
+    fn from(word: &'static str) -> Self {
+        Self::Word(word)
+    }
+}
+
+impl From<&Name> for LabelValue {
+    fn from(name: &Name) -> Self {
+        Self::Name(name.clone())
+    }
+}
+
+impl<const N: usize> EncodeLabelSet for LabelSet<N> {
+    fn encode(&self, encoder: &mut LabelSetEncoder<'_>) -> fmt::Result {
+        for (label, value) in self.labels.iter().zip(&self.values) {
+            let value = match value {
+                LabelValue::Word(word) => word,
+                LabelValue::Name(name) => name.as_str(),
+            };
+            (*label, value).encode(encoder.encode_label())?;
+        }
+        Ok(())
+    }
+}
+
+// --- The counters of a domain's limits, as checks find them
+
+/// The counters of one domain at one revision, looked up once rather than for every check.
+#[derive(Debug)]
+pub(crate) struct DomainCounters {
+    unmatched: Counter,
+    undecided: Counter,
+    exempt: HashMap<Name, Counter>,
+    limits: HashMap<Name, LimitCounters>,
+}
+
+#[derive(Debug)]
+struct LimitCounters {
+    /// In the order of `Outcome::ALL`, as those that follow.
+    checks: [Counter; Outcome::ALL.len()],
+    own: [Counter; Outcome::ALL.len()],
+    decisions: LimitDecisions,
+    delayed: Counter,
+    lease_granted: Counter,
+    lease_spent: Counter,
+    lease_returned: Counter,
+    /// Of a limit on requests in flight.
+    slots: Option<SlotCounters>,
+    /// Of a limit whose responses say their cost.
+    costs: Option<CostCounters>,
+    /// Of a limit with `penalty`: those that began.
+    penalties: Option<Counter>,
+}
+
+/// The decisions of one limit by their source.
+#[derive(Debug)]
+struct LimitDecisions {
+    all: Labelled<4, Counter>,
+    domain: Name,
+    limit: Name,
+}
+
+#[derive(Debug)]
+struct SlotCounters {
+    taken: Counter,
+    freed: Counter,
+    lapsed: Counter,
+}
+
+#[derive(Debug)]
+struct CostCounters {
+    reserved: Counter,
+    settlements: Counter,
+    settled: Counter,
+    given_back: Counter,
+    excess: Counter,
+}
+
+impl LimitDecisions {
+    fn counter(&self, outcome: Outcome, by: DecidedBy) -> Counter {
+        let (outcome, by) = (outcome.word().into(), by.word().into());
+        let (domain, limit) = ((&self.domain).into(), (&self.limit).into());
+        self.all.get([domain, limit, outcome, by])
+    }
+}
+
+impl DomainCounters {
+    /// What the counters of each limit say.
+    pub(crate) fn counts(&self) -> impl Iterator<Item = (&Name, LimitCounts)> {
+        self.limits.iter().map(|(name, counters)| {
+            let (slots, costs) = (counters.slots.as_ref(), counters.costs.as_ref());
+            let counts = LimitCounts {
+                outcomes: counters.checks.each_ref().map(Counter::get),
+                delayed: counters.delayed.get(),
+                settled_units: costs.map_or(0, |costs| costs.settled.get()),
+                penalties: counters.penalties.as_ref().map_or(0, Counter::get),
+                slots_taken: slots.map_or(0, |slots| slots.taken.get()),
+            };
+            (name, counts)
+        })
+    }
+
+    pub(crate) fn unmatched_count(&self) -> u64 {
+        self.unmatched.get()
+    }
+
+    pub(crate) fn undecided_count(&self) -> u64 {
+        self.undecided.get()
+    }
+
+    /// Counts what one limit answered to a check; `decided`: its outcome is the request's answer.
+    pub(crate) fn answered(&self, answer: &LimitAnswer, decided: bool) {
+        let Some(counters) = self.limits.get(&answer.name) else {
+            return;
+        };
+        if let Some(lease) = answer.lease {
+            counters.lease_granted.inc_by(lease.units);
+        }
+        if let (Some(slot), Some(slots)) = (answer.slot, &counters.slots) {
+            if answer.charged > 0 {
+                slots.taken.inc();
+            } else {
+                let gone = slot.start_ms.count_ones() + slot.parts.count_ones();
+                slots.lapsed.inc_by(gone.into());
+            }
+        }
+        if let Some(costs) = &counters.costs {
+            let reserved = answer.reservation.map_or(0, |reserved| reserved.units);
+            costs.reserved.inc_by(reserved);
+            costs.given_back.inc_by(answer.settled.given_back);
+            costs.excess.inc_by(answer.settled.excess);
+        }
+        if let Some(begun) = counters.penalties.as_ref().filter(|_| answer.penalty.begun) {
+            begun.inc();
+        }
+        if decided {
+            let outcome = answer.outcome();
+            let at = Outcome::ALL.iter().position(|one| *one == outcome);
+            for counters in [&counters.checks, &counters.own] {
+                at.and_then(|at| counters.get(at)).map(Counter::inc);
+            }
+            if answer.allowed && answer.delay_ms > 0 {
+                counters.delayed.inc();
+            }
+        }
+    }
+
+    /// Counts decisions that a proxy reports, under existing limits only, so that it cannot create more
+    /// labels than this limiter's own decisions.
+    pub(crate) fn reported(&self, tally: &Tally) {
+        // A limiter that decided has counted it.
+        if tally.by != DecidedBy::Limiter
+            && tally.count > 0
+            && let Some(counters) = self.limits.get(&tally.limit)
+        {
+            let counter = counters.decisions.counter(tally.outcome, tally.by);
+            counter.inc_by(tally.count.min(REPORTED_MAX));
+        }
+    }
+
+    /// Counts a true cost of so many units.
+    pub(crate) fn cost_settled(&self, limit: &Name, units: u64) {
+        let counters = self.limits.get(limit);
+        if let Some(costs) = counters.and_then(|counters| counters.costs.as_ref()) {
+            costs.settlements.inc();
+            costs.settled.inc_by(units);
+        }
+    }
+
+    /// Counts a slot that was freed.
+    pub(crate) fn freed(&self, limit: &Name) {
+        let counters = self.limits.get(limit);
+        if let Some(slots) = counters.and_then(|counters| counters.slots.as_ref()) {
+            slots.freed.inc();
+        }
+    }
+
+    /// Counts what a proxy settled of its leases.
+    pub(crate) fn settled(&self, limit: &Name, settlement: &Settlement) {
+        if let Some(counters) = self.limits.get(limit) {
+            counters.lease_spent.inc_by(settlement.spent);
+            counters.lease_returned.inc_by(settlement.returned);
+        }
+    }
+
+    /// Counts checks that got no decision.
+    pub(crate) fn undecided(&self, checks: usize) {
+        let checks = u64::try_from(checks).unwrap_or(u64::MAX);
+        self.undecided.inc_by(checks);
+    }
+
+    /// Counts a check, or a descriptor of one, that is exempt.
+    pub(crate) fn exempted(&self, exemption: &Name) {
+        self.exempt.get(exemption).map(Counter::inc);
+    }
+
+    /// Counts a check that no limit applies to, without an exemption.
+    pub(crate) fn unmatched(&self) {
+        self.unmatched.inc();
+    }
+}
+
+/// The values of one limit's counters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LimitCounts {
+    outcomes: [u64; Outcome::ALL.len()],
+    delayed: u64,
+    settled_units: u64,
+    penalties: u64,
+    slots_taken: u64,
+}
+
+impl LimitCounts {
+    /// The increase since `before`; a limit that was removed meanwhile starts again at 0.
+    pub(crate) fn since(self, before: Self) -> LimitActivity {
+        let news = |now: u64, before: u64| now.checked_sub(before).unwrap_or(now);
+        let mut activity = LimitActivity {
+            delayed: news(self.delayed, before.delayed),
+            settled_units: news(self.settled_units, before.settled_units),
+            penalties: news(self.penalties, before.penalties),
+            slots_taken: news(self.slots_taken, before.slots_taken),
+            ..LimitActivity::default()
+        };
+        let counts = self.outcomes.into_iter().zip(before.outcomes);
+        for (outcome, (now, before)) in Outcome::ALL.into_iter().zip(counts) {
+            let count = news(now, before);
+            if count > 0 {
+                activity.add(outcome, DecidedBy::Limiter, count);
+            }
+        }
+        activity
+    }
+}
+
+// --- The results of the last store calls, from which `rl_store_up` is derived
+
+/// If all calls fail for this long, the store counts as down.
+const LASTING: Duration = Duration::from_millis(500);
+/// Older results say nothing about the present.
+const RECENT: Duration = Duration::from_secs(5);
+
+/// The results of the last calls.
+#[derive(Debug, Default)]
+pub(crate) struct StoreCalls {
+    last: Mutex<Option<Last>>,
+}
+
+#[derive(Debug)]
+enum Last {
+    Decided,
+    /// All calls failed since then.
+    Failed {
+        since: Instant,
+        last: Instant,
+        why: String,
+    },
+}
+
+impl StoreCalls {
+    /// Records the result of a call; no answers mean that it was abandoned.
+    pub(crate) fn called(&self, answers: &[Result<Answer, CheckError>], now: Instant) {
+        let errors = answers.iter().map(|answer| store_error(answer.as_ref()));
+        let errors: Option<Vec<&StoreError>> = errors.collect();
+        let mut last = self.lock();
+        let Some(errors) = errors else {
+            *last = Some(Last::Decided);
+            return;
+        };
+        let since = match &*last {
+            Some(Last::Failed { since, .. }) => *since,
+            Some(Last::Decided) | None => now,
+        };
+        let why = errors.first().map(ToString::to_string);
+        *last = Some(Last::Failed {
+            since,
+            last: now,
+            why: why.unwrap_or_else(|| "it keeps no timeout".to_owned()),
+        });
+    }
+
+    /// Whether any call was made yet.
+    pub(crate) fn any(&self) -> bool {
+        self.lock().is_some()
+    }
+
+    /// Why checks get no decision, if all recent ones got none.
+    pub(crate) fn trouble(&self, now: Instant) -> Option<String> {
+        match &*self.lock() {
+            Some(Last::Failed { since, last, why })
+                if last.duration_since(*since) >= LASTING && now.duration_since(*last) < RECENT =>
+            {
+                Some(why.clone())
+            }
+            _ => None,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Last>> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The store's failure to decide a check, unless only that check is affected.
+fn store_error<'a>(answer: Result<&'a Answer, &'a CheckError>) -> Option<&'a StoreError> {
+    match answer {
+        Err(CheckError::Store(StoreError::Corrupt(_))) => None,
+        Err(CheckError::Store(error) | CheckError::PartiallyCharged(error)) => Some(error),
+        Ok(_) | Err(_) => None,
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use policy::Policy;
-
-    use super::*;
-
-    #[test]
-    fn counters_begin_at_0() {
-        let metrics = Metrics::new();
-        let text = b"domain: shop\nlimits:\n  - {name: local, rate: 1/s}\n  \
-            - {name: open, rate: 1/s, on_failure: allow}\n  - {name: closed, rate: 1/s, on_failure: deny}\n";
-        metrics.domain(&Compiled::new(Policy::from_yaml("limits", text).unwrap()));
-        let page = metrics.page(true);
-        let decided = |limit: &str, decision: &str, source: &str| {
-            format!(
-                "rl_decisions_total{{domain=\"shop\",limit=\"{limit}\",decision=\"{decision}\",source=\"{source}\"}}"
-            )
-        };
-        for series in [
-            "rl_refused_total{code=\"overloaded\"}".to_owned(),
-            "rl_refused_total{code=\"store_unavailable\"}".to_owned(),
-            "rl_connections_cut_total{reason=\"silent\"}".to_owned(),
-            "rl_unmatched_descriptors_total{reason=\"domain\"}".to_owned(),
-            "rl_policy_lost_edits_total{domain=\"shop\"}".to_owned(),
-            decided("local", "allowed", "local"),
-            decided("local", "denied", "local"),
-            decided("open", "allowed", "failure"),
-            decided("closed", "denied", "failure"),
-        ] {
-            let line = format!("{series} 0");
-            assert!(page.lines().any(|found| found == line), "{line}\n{page}");
-        }
-    }
-}
+mod tests;

@@ -8,7 +8,7 @@ use tokio::{
     runtime::Handle,
     sync::watch,
     task::JoinSet,
-    time::{Instant, sleep, timeout},
+    time::{sleep, timeout},
 };
 
 use crate::{
@@ -16,11 +16,10 @@ use crate::{
     admin::{Admin, Data, Page},
     api::{Api, Bounds, Comparison, Watched},
     batch::{Batcher, LANES},
-    callers::Callers,
     domains::Domains,
+    fleet::Fleet,
     limits_files::{LimitsFiles, ReadPolicies},
     metrics::Metrics,
-    proxy_counter::ProxyCounter,
     serve::{ConnectionBounds, Lifecycle, Phase, serve},
     sighup::Sighup,
     telemetry::Telemetry,
@@ -146,7 +145,7 @@ struct Parts {
     files: Arc<LimitsFiles>,
     xds: Option<Arc<Xds>>,
     domains: Arc<Domains>,
-    proxies: Arc<ProxyCounter>,
+    fleet: Arc<Fleet>,
     telemetry: Arc<Telemetry>,
     /// Those of checks, and those of the page.
     tokens: [Option<Arc<Tokens>>; 2],
@@ -167,7 +166,7 @@ impl Parts {
         let [of_checks, of_page] = &tokens;
         let metrics = Arc::new(Metrics::new());
         let domains = Arc::new(Domains::new(Arc::clone(&store), Arc::clone(&metrics)));
-        let proxies = Arc::new(ProxyCounter::new(Arc::clone(&store), Arc::clone(&domains)));
+        let fleet = Arc::new(Fleet::new(Arc::clone(&store), settings.proxies_per_address));
         let page = of_page.as_ref().map(|tokens| {
             let (store, domains) = (Arc::clone(&store), Arc::clone(&domains));
             let data = Data::new(store, domains, name.clone(), settings.key_prefix.clone());
@@ -190,14 +189,13 @@ impl Parts {
                 settings.store_timeout,
             ),
             domains: Arc::clone(&domains),
-            callers: Callers::new(settings.proxies_per_address, Instant::now()),
-            proxies: Arc::clone(&proxies),
+            fleet: Arc::clone(&fleet),
             telemetry: Arc::clone(&telemetry),
             tokens: of_checks.clone(),
             metrics: Arc::clone(&metrics),
             lifecycle: Arc::clone(&lifecycle),
             comparison,
-            watched: Watched::new(metrics.watches.clone()),
+            watched: Watched::new(metrics.health_watches.clone()),
             bounds: Bounds::new(settings, &metrics),
         };
         let admin = Admin {
@@ -214,7 +212,7 @@ impl Parts {
             files,
             xds,
             domains,
-            proxies,
+            fleet,
             telemetry,
             tokens,
             metrics,
@@ -237,11 +235,13 @@ impl Parts {
         {
             self.domains.begin_filling();
         }
-        let (domains, proxies) = (Arc::clone(&self.domains), Arc::clone(&self.proxies));
+        let domains = Arc::clone(&self.domains);
         aside.spawn("limits", async move { domains.poll_forever().await })?;
-        background.spawn(async move { proxies.record_forever().await });
-        let (domains, telemetry) = (Arc::clone(&self.domains), Arc::clone(&self.telemetry));
-        background.spawn(async move { telemetry.write_forever(&domains).await });
+        let (domains, fleet) = (Arc::clone(&self.domains), Arc::clone(&self.fleet));
+        background.spawn(async move { fleet.record_forever(&domains).await });
+        let (domains, fleet) = (Arc::clone(&self.domains), Arc::clone(&self.fleet));
+        let telemetry = Arc::clone(&self.telemetry);
+        background.spawn(async move { telemetry.write_forever(&domains, &fleet).await });
         if let Some(xds) = self.xds.clone() {
             aside.spawn("xds", async move { xds.follow().await })?;
         }

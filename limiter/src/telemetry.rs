@@ -4,26 +4,29 @@
 //! The limiter writes the reports to the store once a second in one pipelined call, on a connection
 //! that checks do not use. Nothing waits for them, and no decision depends on them.
 
-mod activity;
-mod proxy_registry;
-mod top_k;
-
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
+    hash::{BuildHasher, Hash, Hasher, RandomState},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use policy::{Compiled, Name};
-use protocol::{Answer, Check, DecidedBy, LimitAnswer, compact};
-use store::{CheckError, Denial, FleetReport, Report, Store};
+use protocol::{
+    Answer, Check, DecidedBy, LimitAnswer, Outcome,
+    compact::{self, RequestCounts},
+};
+use store::{
+    Activity, ActivityReport, BucketActivity, CheckError, Denial, FleetReport, LimitActivity,
+    Report, Resolution, Store, TimeSlot,
+};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use crate::domains::Domains;
-
-use activity::{ActivityRecorder, Decided, Due};
-use proxy_registry::ProxyRegistry;
-pub(crate) use proxy_registry::RequestingProxy;
+use crate::{
+    domains::Domains,
+    fleet::{Fleet, millis},
+    metrics::{DomainCounters, LimitCounts},
+};
 
 /// How often the reports are written.
 const EVERY: Duration = Duration::from_secs(1);
@@ -32,14 +35,13 @@ const EVERY: Duration = Duration::from_secs(1);
 const DOMAINS_MAX: usize = 1000;
 
 /// The most activity reports in one call.
-const NOTES_MAX: usize = 64;
+const REPORTS_MAX: usize = 64;
 
 /// What is reported, and what it is collected in.
 pub(crate) struct Telemetry {
     store: Arc<dyn Store>,
     /// This limiter's name.
     limiter: String,
-    registry: ProxyRegistry,
     recorders: Mutex<HashMap<Name, ActivityRecorder>>,
     /// What each lane of checks decided since the last report. A lane locks only its own, which
     /// nobody else wants for more than a moment a second.
@@ -51,23 +53,8 @@ impl Telemetry {
         Self {
             store,
             limiter,
-            registry: ProxyRegistry::default(),
             recorders: Mutex::default(),
             lanes: (0..lanes).map(|_| Mutex::default()).collect(),
-        }
-    }
-
-    /// Records that a proxy sent a request for a domain, which need not exist.
-    pub(crate) fn saw_proxy(&self, domain: &Name, proxy: RequestingProxy<'_>) {
-        self.registry.record(domain, proxy, Instant::now());
-    }
-
-    /// Records a proxy's poll for a domain, and the entries it supplies.
-    pub(crate) fn polled(&self, domain: &Name, proxy: RequestingProxy<'_>, entries: Option<&str>) {
-        let now = Instant::now();
-        self.registry.record(domain, proxy, now);
-        if let Some(list) = entries {
-            self.registry.list_entries(domain, proxy.id, list, now);
         }
     }
 
@@ -128,34 +115,34 @@ impl Telemetry {
     }
 
     /// Writes the reports, forever.
-    pub(crate) async fn write_forever(&self, domains: &Domains) {
+    pub(crate) async fn write_forever(&self, domains: &Domains, fleet: &Fleet) {
         let mut ticks = interval(EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            self.write_once(domains).await;
+            self.write_once(domains, fleet).await;
         }
     }
 
-    async fn write_once(&self, domains: &Domains) {
-        let sighting = self.sighting(domains);
-        let fleet = [Report::Fleet(&sighting)];
+    async fn write_once(&self, domains: &Domains, fleet: &Fleet) {
+        let fleet_report = fleet_report(domains, fleet);
+        let fleet = [Report::Fleet(&fleet_report)];
         if let Err(error) = self.store.report(&self.limiter, &fleet).await {
             tracing::debug!(%error, "cannot report which limits proxies have in force");
             return;
         }
         let due = self.collect(domains);
-        let notes: Vec<Report<'_>> = due
+        let reports: Vec<Report<'_>> = due
             .iter()
             .flat_map(|(domain, due)| due.iter().map(move |due| (domain, due)))
             .map(|(domain, due)| Report::Activity {
                 domain,
                 slot: due.slot,
-                report: &due.noted,
+                report: &due.report,
             })
             .collect();
-        for notes in notes.chunks(NOTES_MAX) {
-            if let Err(error) = self.store.report(&self.limiter, notes).await {
+        for reports in reports.chunks(REPORTS_MAX) {
+            if let Err(error) = self.store.report(&self.limiter, reports).await {
                 // Keep the counts and report them when the store is back.
                 tracing::debug!(%error, "cannot report decisions");
                 return;
@@ -167,20 +154,6 @@ impl Telemetry {
             if let Some(recorder) = recorders.get_mut(domain) {
                 recorder.written(due, now_ms);
             }
-        }
-    }
-
-    fn sighting(&self, domains: &Domains) -> FleetReport {
-        let all = domains.all();
-        let in_force = all.iter().filter_map(|(name, domain)| {
-            let revision = domain.active.as_ref()?.compiled.revision();
-            Some((name.clone(), revision.clone()))
-        });
-        let alive = self.registry.alive(Instant::now());
-        FleetReport {
-            revisions: in_force.collect(),
-            proxies: alive.proxies,
-            entries: alive.entries,
         }
     }
 
@@ -229,15 +202,434 @@ impl Telemetry {
     }
 }
 
+/// The limits in force here, and the proxies that sent requests.
+fn fleet_report(domains: &Domains, fleet: &Fleet) -> FleetReport {
+    let all = domains.all();
+    let in_force = all.iter().filter_map(|(name, domain)| {
+        let revision = domain.active.as_ref()?.compiled.revision();
+        Some((name.clone(), revision.clone()))
+    });
+    let alive = fleet.alive();
+    FleetReport {
+        revisions: in_force.collect(),
+        proxies: alive.proxies,
+        entries: alive.entries,
+    }
+}
+
 /// The entries to report for a request that was over a limit.
 fn descriptor(check: &Check, limit: &LimitAnswer) -> Vec<(Name, Vec<u8>)> {
     if check.service.is_none() {
         let entries = check.descriptor.iter();
-        let cut = entries.map(|(name, value)| (name.clone(), top_k::cut(value).to_vec()));
+        let cut = entries.map(|(name, value)| (name.clone(), cut_value(value).to_vec()));
         return cut.collect();
     }
     let values = limit.bucket.iter();
     let cut = values
-        .filter_map(|(name, value)| Some((name.clone(), top_k::cut(value.as_deref()?).to_vec())));
+        .filter_map(|(name, value)| Some((name.clone(), cut_value(value.as_deref()?).to_vec())));
     cut.collect()
 }
+
+// --- The activity of one domain until it is written to the store
+
+/// The most limits in a report, chosen by their number of decisions.
+const LIMITS_MAX: usize = 2000;
+
+/// The long slot is written once per this many writes of the short one.
+const LONG_EVERY: u64 = 10;
+
+/// Decisions between two writes that are counted in their buckets one by one; of further ones, one
+/// in [`SAMPLED`] is counted with that weight.
+const COUNTED_MAX: u32 = 2000;
+const SAMPLED: u64 = 16;
+
+/// The activity of one domain.
+#[derive(Debug)]
+struct ActivityRecorder {
+    /// The counters' values when they were last read.
+    counted: BTreeMap<Name, LimitCounts>,
+    unmatched: u64,
+    undecided: u64,
+    /// What proxies have reported since.
+    reported: HashMap<(Name, Outcome, DecidedBy), u64>,
+    /// Requests that this limiter or a proxy decided since.
+    requests: RequestCounts,
+    collections: u64,
+    busy: TopK,
+    denied: TopK,
+    open: [Open; 2],
+}
+
+/// The buckets that one lane of checks decided since the last report.
+#[derive(Debug, Default)]
+struct Decided {
+    requests: RequestCounts,
+    sampled: u32,
+    busy: TopK,
+    denied: TopK,
+}
+
+impl Decided {
+    /// Counts a request that some limit decided.
+    fn request(&mut self, allowed: bool) {
+        self.requests.add(RequestCounts {
+            allowed: u64::from(allowed),
+            denied: u64::from(!allowed),
+        });
+    }
+
+    /// Counts one decision of a limit about a bucket.
+    fn count(&mut self, answer: &LimitAnswer, denial: impl FnOnce(Outcome) -> Denial) {
+        let by = match self.sampled.checked_add(1) {
+            Some(sampled) if sampled <= COUNTED_MAX => 1,
+            _ if fastrand::u64(..SAMPLED) == 0 => SAMPLED,
+            _ => return,
+        };
+        self.sampled = self.sampled.saturating_add(1);
+        self.busy.add(&answer.name, &answer.bucket, by, None);
+        if !answer.allowed {
+            let denial = denial(answer.outcome());
+            self.denied
+                .add(&answer.name, &answer.bucket, by, Some(denial));
+        }
+    }
+}
+
+/// A slot that is being filled.
+#[derive(Debug)]
+struct Open {
+    slot: TimeSlot,
+    since: Instant,
+    activity: Activity,
+}
+
+/// A report that is due.
+#[derive(Debug)]
+struct Due {
+    slot: TimeSlot,
+    report: ActivityReport,
+    /// The slot has ended: a new one begins once this report is written.
+    is_final: bool,
+}
+
+impl ActivityRecorder {
+    /// Empty at a time, by the store's clock.
+    fn new(now_ms: u64) -> Self {
+        Self {
+            counted: BTreeMap::new(),
+            unmatched: 0,
+            undecided: 0,
+            reported: HashMap::new(),
+            requests: RequestCounts::default(),
+            collections: 0,
+            busy: TopK::default(),
+            denied: TopK::default(),
+            open: Resolution::ALL.map(|resolution| Open::new(resolution.slot(now_ms))),
+        }
+    }
+
+    /// Adds what a lane of checks decided.
+    fn add(&mut self, decided: Decided) {
+        self.requests.add(decided.requests);
+        self.busy.merge(decided.busy);
+        self.denied.merge(decided.denied);
+    }
+
+    /// Counts decisions that a proxy made without a call, of limits that exist.
+    fn report(&mut self, report: compact::Report, now_ms: u64) {
+        self.requests.add(report.requests);
+        for tally in report.tallies {
+            let key = (tally.limit, tally.outcome, tally.by);
+            let known = self.reported.entry(key).or_default();
+            *known = known.saturating_add(tally.count);
+        }
+        for denied in report.denied {
+            let last = Denial {
+                at_ms: now_ms.saturating_sub(denied.ago_ms),
+                outcome: Outcome::Denied,
+                by: denied.by,
+                proxy: Some(report.proxy.clone()).filter(|proxy| !proxy.is_empty()),
+                descriptor: denied.descriptor,
+            };
+            self.busy
+                .add(&denied.limit, &denied.bucket, denied.count, None);
+            self.denied
+                .add(&denied.limit, &denied.bucket, denied.count, Some(last));
+        }
+    }
+
+    /// Reads what was counted since the last time; returns the reports that are due.
+    fn collect(&mut self, counters: &DomainCounters, now_ms: u64) -> Vec<Due> {
+        self.collections = self.collections.wrapping_add(1);
+        let new = self.new_activity(counters);
+        let mut due = Vec::new();
+        for open in &mut self.open {
+            let nothing = new == Activity::default();
+            open.activity.merge(new.clone());
+            let now = open.slot.resolution.slot(now_ms);
+            let is_final = now.number != open.slot.number;
+            // A slot is written while it fills, so that readers need not wait for its end.
+            let is_long = open.slot.resolution == Resolution::Coarse;
+            let is_time = if is_long {
+                self.collections.is_multiple_of(LONG_EVERY) && open.activity != Activity::default()
+            } else {
+                !nothing
+            };
+            if !is_final && !is_time {
+                continue;
+            }
+            // A report delayed by an outage of the store goes into the last complete slot.
+            let late = now.number.saturating_sub(1);
+            let number = if is_final {
+                open.slot.number.max(late)
+            } else {
+                open.slot.number
+            };
+            let mut activity = bounded(&open.activity);
+            if !is_long {
+                activity.buckets = top_buckets(&self.busy, &self.denied);
+                if is_final {
+                    self.busy = TopK::default();
+                    self.denied = TopK::default();
+                }
+            }
+            due.push(Due {
+                slot: TimeSlot { number, ..now },
+                report: ActivityReport {
+                    activity,
+                    covered_ms: millis(open.since.elapsed()),
+                },
+                is_final,
+            });
+        }
+        due
+    }
+
+    /// Starts new slots after the final reports were written.
+    fn written(&mut self, due: &[Due], now_ms: u64) {
+        for due in due.iter().filter(|due| due.is_final) {
+            let resolution = due.slot.resolution;
+            for open in &mut self.open {
+                if open.slot.resolution == resolution {
+                    *open = Open::new(resolution.slot(now_ms));
+                }
+            }
+        }
+    }
+
+    fn new_activity(&mut self, counters: &DomainCounters) -> Activity {
+        let mut new = Activity {
+            requests: std::mem::take(&mut self.requests),
+            unmatched: since(&mut self.unmatched, counters.unmatched_count()),
+            errors: since(&mut self.undecided, counters.undecided_count()),
+            ..Activity::default()
+        };
+        let mut counted = BTreeMap::new();
+        for (name, now) in counters.counts() {
+            let before = self.counted.get(name).copied().unwrap_or_default();
+            let limit = now.since(before);
+            if limit != LimitActivity::default() {
+                new.limits.insert(name.clone(), limit);
+            }
+            counted.insert(name.clone(), now);
+        }
+        // This drops removed limits.
+        self.counted = counted;
+        for ((name, outcome, by), count) in self.reported.drain() {
+            let limit = new.limits.entry(name).or_default();
+            limit.add(outcome, by, count);
+        }
+        new
+    }
+}
+
+impl Open {
+    fn new(slot: TimeSlot) -> Self {
+        Self {
+            slot,
+            since: Instant::now(),
+            activity: Activity::default(),
+        }
+    }
+}
+
+/// How much a counter grew since it was last read. It restarts at 0 if its limit was removed
+/// meanwhile.
+pub(crate) fn since(before: &mut u64, now: u64) -> u64 {
+    let before = std::mem::replace(before, now);
+    now.checked_sub(before).unwrap_or(now)
+}
+
+fn bounded(activity: &Activity) -> Activity {
+    let mut activity = activity.clone();
+    if activity.limits.len() > LIMITS_MAX {
+        let decided = |limit: &LimitActivity| limit.counts.values().sum::<u64>();
+        let mut all: Vec<_> = std::mem::take(&mut activity.limits).into_iter().collect();
+        all.sort_by_key(|(_, limit)| std::cmp::Reverse(decided(limit)));
+        all.truncate(LIMITS_MAX);
+        activity.limits = all.into_iter().collect();
+    }
+    activity
+}
+
+// --- The top-k buckets by count, in bounded memory (space-saving: Metwally, Agrawal, El Abbadi,
+// 2005). A bucket with more than 1/[`COUNTERS`] of the total count is always among them.
+
+/// Buckets that are counted at once.
+const COUNTERS: usize = 128;
+
+/// The most buckets in a report.
+const BUCKETS_REPORTED: usize = 50;
+
+/// The values of a limit's `per`, as answers have them.
+type Values = [(Name, Option<Vec<u8>>)];
+
+/// The top-k buckets of an interval.
+#[derive(Debug, Default)]
+struct TopK {
+    hasher: RandomState,
+    counted: HashMap<u64, Counted>,
+    /// The least count when last searched for, and the keys of buckets that had it then.
+    least: (u64, Vec<u64>),
+}
+
+#[derive(Debug)]
+struct Counted {
+    limit: Name,
+    bucket: Vec<(Name, Option<Vec<u8>>)>,
+    /// The count, and how much of it may be the count of the bucket that this one replaced.
+    count: u64,
+    inherited: u64,
+    last: Option<Denial>,
+}
+
+impl TopK {
+    /// Counts a bucket.
+    fn add(&mut self, limit: &Name, bucket: &Values, by: u64, last: Option<Denial>) {
+        let key = self.key(limit, bucket);
+        if let Some(known) = self.counted.get_mut(&key) {
+            known.count = known.count.saturating_add(by);
+            if last.is_some() {
+                known.last = last;
+            }
+            return;
+        }
+        let inherited = self.make_room();
+        let counted = Counted {
+            limit: limit.clone(),
+            bucket: cut_values(bucket),
+            count: inherited.saturating_add(by),
+            inherited,
+            last,
+        };
+        self.counted.insert(key, counted);
+    }
+
+    /// Adds what was counted elsewhere.
+    fn merge(&mut self, other: Self) {
+        for counted in other.counted.into_values() {
+            let count = counted.count.saturating_sub(counted.inherited);
+            self.add(&counted.limit, &counted.bucket, count, counted.last);
+        }
+    }
+
+    /// Hashes a bucket; only a collision merges two buckets.
+    fn key(&self, limit: &Name, bucket: &Values) -> u64 {
+        let mut hasher = self.hasher.build_hasher();
+        limit.hash(&mut hasher);
+        for (_, value) in bucket {
+            value.as_deref().map(cut_value).hash(&mut hasher);
+        }
+        hasher.finish()
+    }
+
+    /// Removes the least counted bucket if there are too many; returns its count.
+    fn make_room(&mut self) -> u64 {
+        if self.counted.len() < COUNTERS {
+            return 0;
+        }
+        if let Some(count) = self.remove_least() {
+            return count;
+        }
+        // Counts only grow, so one scan serves until all buckets with the least count are removed
+        // or have grown.
+        let count = self.counted.values().map(|counted| counted.count).min();
+        let of_least = self.counted.iter();
+        let of_least = of_least.filter(|(_, counted)| Some(counted.count) == count);
+        self.least = (count.unwrap_or(0), of_least.map(|(key, _)| *key).collect());
+        self.remove_least().unwrap_or(0)
+    }
+
+    /// Removes a bucket that still has the least count; `None`: none is known.
+    fn remove_least(&mut self) -> Option<u64> {
+        let (count, keys) = &mut self.least;
+        while let Some(key) = keys.pop() {
+            if self
+                .counted
+                .get(&key)
+                .is_some_and(|counted| counted.count == *count)
+            {
+                self.counted.remove(&key);
+                return Some(*count);
+            }
+        }
+        None
+    }
+
+    /// The most counted, each with a lower bound of its count.
+    fn top(&self) -> impl Iterator<Item = (u64, &Counted)> {
+        let mut all: Vec<(u64, &Counted)> = self
+            .counted
+            .values()
+            .map(|counted| (counted.count.saturating_sub(counted.inherited), counted))
+            .collect();
+        all.sort_unstable_by_key(|(count, _)| std::cmp::Reverse(*count));
+        all.into_iter().take(BUCKETS_REPORTED)
+    }
+}
+
+/// The top buckets by requests and by denials, merged.
+fn top_buckets(busy: &TopK, denied: &TopK) -> Vec<BucketActivity> {
+    let activity = |(requests, counted): (u64, &Counted)| BucketActivity {
+        limit: counted.limit.clone(),
+        bucket: counted.bucket.clone(),
+        requests,
+        denied: 0,
+        last: None,
+    };
+    let mut all: Vec<BucketActivity> = busy.top().map(activity).collect();
+    for (count, counted) in denied.top() {
+        let same = |b: &&mut BucketActivity| b.limit == counted.limit && b.bucket == counted.bucket;
+        if let Some(known) = all.iter_mut().find(same) {
+            known.denied = count;
+            known.requests = known.requests.max(count);
+            known.last.clone_from(&counted.last);
+        } else {
+            all.push(BucketActivity {
+                denied: count,
+                last: counted.last.clone(),
+                ..activity((count, counted))
+            });
+        }
+    }
+    all
+}
+
+/// The reported part of a value: enough to recognise it, and too short to fill the store.
+fn cut_value(value: &[u8]) -> &[u8] {
+    value.get(..compact::Report::MAX_VALUE).unwrap_or(value)
+}
+
+fn cut_values(values: &Values) -> Vec<(Name, Option<Vec<u8>>)> {
+    let cut = |value: &Option<Vec<u8>>| value.as_deref().map(|value| cut_value(value).to_vec());
+    let cut = values
+        .iter()
+        .map(|(name, value)| (name.clone(), cut(value)));
+    cut.collect()
+}
+
+#[cfg(test)]
+mod tests;
+
+#[cfg(test)]
+mod top_k_tests;

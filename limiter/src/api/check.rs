@@ -26,8 +26,8 @@ use super::{
 };
 use crate::{
     domains::Active,
+    fleet::{ProxyId, RequestingProxy},
     serve::{self, Peer},
-    telemetry::RequestingProxy,
     trace,
 };
 
@@ -139,16 +139,12 @@ impl Api {
             checks,
             ..
         } = batch;
-        let counts = self.callers.count(address, &proxy);
-        let proxy: Option<Arc<str>> = counts.then(|| proxy.into());
-        if let Some(id) = proxy.as_deref() {
-            let sender = RequestingProxy {
-                id,
-                node: None,
-                revision: revision.as_ref(),
-            };
-            self.telemetry.saw_proxy(&domain, sender);
-        }
+        let sender = RequestingProxy {
+            id: &proxy,
+            node: None,
+            revision: revision.as_ref(),
+        };
+        let proxy = self.fleet.saw(address, &domain, sender);
         trace::set_request(&domain, checks.len());
         let checks = checks.into_iter().map(|check| Check {
             proxy: mark,
@@ -166,7 +162,7 @@ impl Api {
         }
         let answer = BatchAnswer {
             revision: decided.policy.compiled.revision().clone(),
-            proxies: self.live_proxies(&domain, proxy.as_deref(), &decided),
+            proxies: self.live_proxies(&domain, proxy.as_ref(), &decided),
             results: decided
                 .decisions
                 .into_iter()
@@ -182,7 +178,7 @@ impl Api {
     fn live_proxies(
         &self,
         domain: &Name,
-        proxy: Option<&str>,
+        proxy: Option<&ProxyId>,
         decided: &Decided,
     ) -> Vec<(Name, u64)> {
         let answers = decided.decisions.iter().flatten();
@@ -190,9 +186,9 @@ impl Api {
             .flat_map(|answer| answer.limits.iter().map(|limit| &limit.name))
             .collect();
         if let Some(proxy) = proxy {
-            self.proxies.saw(domain, proxy, asked.iter().copied());
+            self.fleet.checked(domain, proxy, asked.iter().copied());
         }
-        let Some(counts) = self.proxies.counts(domain) else {
+        let Some(counts) = self.fleet.counts(domain) else {
             return Vec::new();
         };
         let live = |limit: &Name| Some((limit.clone(), counts.of(limit)?));

@@ -113,7 +113,7 @@ impl Api {
     }
 
     fn refuse_call(&self, error: &ApiError) -> hyper::Response<Bytes> {
-        self.metrics.refused(error.code.word());
+        self.metrics.refused.get([error.code.word().into()]).inc();
         refusal::response(error)
     }
 }

@@ -56,7 +56,8 @@ impl Api {
                 .await;
         }
         decided.count(&summaries);
-        self.metrics.checked(started.elapsed());
+        let took = started.elapsed().as_secs_f64();
+        self.metrics.check_duration_seconds.observe(took);
         Ok(decided)
     }
 
@@ -181,13 +182,7 @@ impl CheckSummary {
             }
         }
         for limit in &answer.limits {
-            counters.granted(limit);
-            counters.slot(limit);
-            counters.reserved(limit);
-            counters.penalized(limit);
-            if decided && !self.settled.contains(&limit.name) {
-                counters.decided(limit);
-            }
+            counters.answered(limit, decided && !self.settled.contains(&limit.name));
         }
         for limit in &self.freed {
             counters.freed(limit);

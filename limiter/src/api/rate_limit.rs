@@ -28,7 +28,6 @@ use super::{
 };
 use crate::{
     domains::{Active, Lookup},
-    metrics::Unmatched,
     serve::{self, Peer},
     trace,
 };
@@ -97,16 +96,15 @@ impl Api {
         let request = self.bounds.bodies.decode(bytes, decode).await?;
         let domain = validate(&request)?;
         let policy = self.service_policy(&domain)?;
-        let known = policy.is_some();
+        let known = policy.is_some().then(|| domain.clone());
         let response = if let Some(policy) = policy {
             self.decided(&domain, &request, &policy, &mut room).await?
         } else {
-            self.metrics
-                .unmatched_descriptors(Unmatched::domain, request.descriptors.len());
+            self.count_unmatched("domain", request.descriptors.len());
             answer::of_nothing(&request)
         };
         if let Some(comparison) = &self.comparison {
-            comparison.send(&request, &response, known);
+            comparison.send(known, &request, &response);
         }
         Ok(response)
     }
@@ -131,9 +129,14 @@ impl Api {
         let decided = self.decide(domain, checks, deadline, None).await?;
         trace::decided(&decided.decisions);
         let (response, unmatched) = answer::of_decided(request, &places, &decided)?;
-        self.metrics
-            .unmatched_descriptors(Unmatched::limit, unmatched);
+        self.count_unmatched("limit", unmatched);
         Ok(response)
+    }
+
+    /// Counts descriptors that nothing limits: there is no such `domain`, or no such `limit` in it.
+    fn count_unmatched(&self, reason: &'static str, descriptors: usize) {
+        let counter = self.metrics.unmatched_descriptors.get([reason.into()]);
+        counter.inc_by(u64::try_from(descriptors).unwrap_or(u64::MAX));
     }
 
     /// The policy in force in a domain; `None`: there is no such domain, so nothing is limited.

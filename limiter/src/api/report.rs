@@ -25,10 +25,10 @@ impl Api {
         let known = |limit: &policy::Name| policy.compiled.position(limit.as_str()).is_some();
         report.tallies.retain(|tally| known(&tally.limit));
         report.denied.retain(|denied| known(&denied.limit));
-        if self.callers.count(address, &report.proxy) {
+        if let Some(proxy) = self.fleet.admit(address, &report.proxy) {
             // A proxy that decides by a limit gets a share of it, with or without a call.
             let limits = report.tallies.iter().map(|tally| &tally.limit);
-            self.proxies.saw(&report.domain, &report.proxy, limits);
+            self.fleet.checked(&report.domain, &proxy, limits);
         } else {
             report.proxy.clear();
         }

@@ -16,8 +16,8 @@ use protocol::{ApiError, ErrorCode, PROXIES_HEADER, format_proxies};
 use super::{Answered, Api, REVISION, refusal};
 use crate::{
     domains::{Active, Snapshot},
+    fleet::RequestingProxy,
     serve,
-    telemetry::RequestingProxy,
 };
 
 const PROXIES: HeaderName = HeaderName::from_static(PROXIES_HEADER);
@@ -80,15 +80,15 @@ impl Api {
     /// The domain's limits, or 304 if the proxy has them; either way the number of live proxies.
     pub(super) async fn snapshot(&self, head: &Parts, address: IpAddr) -> Answered {
         let poll = Poll::read(head)?;
-        let proxy = parameter(head, "proxy");
-        if let Some(proxy) = proxy.filter(|proxy| self.callers.count(address, proxy)) {
-            let sender = RequestingProxy {
-                id: proxy,
-                node: parameter(head, "node"),
-                revision: poll.revision.as_ref(),
-            };
-            let entries = parameter(head, "entries");
-            self.telemetry.polled(&poll.domain, sender, entries);
+        let sender = RequestingProxy {
+            id: parameter(head, "proxy").unwrap_or_default(),
+            node: parameter(head, "node"),
+            revision: poll.revision.as_ref(),
+        };
+        if let Some(proxy) = self.fleet.saw(address, &poll.domain, sender)
+            && let Some(entries) = parameter(head, "entries")
+        {
+            self.fleet.list_entries(&poll.domain, &proxy, entries);
         }
         self.wait_for_change(&poll).await;
         let policy = match self.active(&poll.domain) {
@@ -108,7 +108,7 @@ impl Api {
         headers.insert(ETAG, snapshot.etag.clone());
         headers.insert(REVISION, policy.revision_header.clone());
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-        if let Some(counts) = self.proxies.counts(&poll.domain) {
+        if let Some(counts) = self.fleet.counts(&poll.domain) {
             let limits = counts.limits.iter().map(|(limit, count)| (limit, *count));
             let live = format_proxies(counts.all, limits);
             headers.extend(HeaderValue::try_from(live).map(|live| (PROXIES, live)));

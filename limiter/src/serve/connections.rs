@@ -211,7 +211,7 @@ impl Connections {
 
     fn close(&self, peer: &Peer, why: &'static str) {
         if peer.order(Order::Close) {
-            self.metrics.cut(why);
+            self.metrics.connections_cut.get([why.into()]).inc();
         }
     }
 

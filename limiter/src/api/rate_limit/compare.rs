@@ -11,6 +11,7 @@ use std::{
 };
 
 use hyper::http::uri::PathAndQuery;
+use policy::Name;
 use prost::Message;
 use tokio::{
     sync::{Semaphore, mpsc},
@@ -26,7 +27,7 @@ use super::{
     SHOULD_RATE_LIMIT,
     messages::{Code, RateLimitRequest, RateLimitResponse},
 };
-use crate::metrics::{Compared, Metrics};
+use crate::metrics::Metrics;
 
 /// The most calls that wait, and most calls in progress.
 const WAITING: usize = 1024;
@@ -45,7 +46,7 @@ const MAX_LINE: usize = 1024;
 /// A call, and what this limiter answered.
 struct Call {
     /// The domain, if this limiter has it.
-    domain: Option<String>,
+    domain: Option<Name>,
     request: RateLimitRequest,
     ours: RateLimitResponse,
 }
@@ -77,14 +78,18 @@ impl Comparison {
         Ok(Self { queue, metrics })
     }
 
-    /// Queues an answer for comparison; `known`: the domain exists here.
-    pub(super) fn send(&self, request: &RateLimitRequest, ours: &RateLimitResponse, known: bool) {
-        let domain = known.then(|| request.domain.clone());
+    /// Queues an answer for comparison, with its domain if that exists here.
+    pub(super) fn send(
+        &self,
+        domain: Option<Name>,
+        request: &RateLimitRequest,
+        ours: &RateLimitResponse,
+    ) {
         let place = (request.encoded_len() <= MAX_CALL)
             .then(|| self.queue.try_reserve().ok())
             .flatten();
         let Some(place) = place else {
-            return self.metrics.compared(domain, Compared::dropped);
+            return count(&self.metrics, domain.as_ref(), "dropped");
         };
         place.send(Call {
             domain,
@@ -123,14 +128,14 @@ impl Worker {
         let outcome = match answered {
             Ok(Ok(theirs)) => {
                 let outcome = outcome(&call.ours, &theirs);
-                if outcome != Compared::same {
+                if outcome != "same" {
                     self.log(&call, &theirs);
                 }
                 outcome
             }
-            Ok(Err(_)) | Err(_) => Compared::failed,
+            Ok(Err(_)) | Err(_) => "failed",
         };
-        self.metrics.compared(call.domain, outcome);
+        count(&self.metrics, call.domain.as_ref(), outcome);
     }
 
     async fn ask(&self, request: RateLimitRequest) -> Result<RateLimitResponse, tonic::Status> {
@@ -166,13 +171,19 @@ impl Worker {
     }
 }
 
+/// Counts a call; those of unknown domains together.
+fn count(metrics: &Metrics, domain: Option<&Name>, outcome: &'static str) {
+    let domain = domain.map_or("".into(), Into::into);
+    metrics.compared.get([domain, outcome.into()]).inc();
+}
+
 /// The difference as a client sees it.
-fn outcome(ours: &RateLimitResponse, theirs: &RateLimitResponse) -> Compared {
+fn outcome(ours: &RateLimitResponse, theirs: &RateLimitResponse) -> &'static str {
     let over = |answer: &RateLimitResponse| answer.overall_code == i32::from(Code::OverLimit);
     match (over(ours), over(theirs)) {
-        (true, false) => Compared::only_here,
-        (false, true) => Compared::only_there,
-        _ => Compared::same,
+        (true, false) => "only_here",
+        (false, true) => "only_there",
+        _ => "same",
     }
 }
 

@@ -60,14 +60,14 @@ fn count(decided: &mut Decided, answer: &LimitAnswer) {
 
 /// One decision, counted in the metrics and in the activity.
 fn decide(recorder: &mut ActivityRecorder, counters: &DomainCounters, answer: &LimitAnswer) {
-    counters.decided(answer);
+    counters.answered(answer, true);
     let mut decided = Decided::default();
     count(&mut decided, answer);
     recorder.add(decided);
 }
 
 fn denied(due: &Due) -> u64 {
-    let limits = due.noted.activity.limits.values();
+    let limits = due.report.activity.limits.values();
     limits.map(|limit| limit.total(Outcome::Denied)).sum()
 }
 
@@ -88,14 +88,14 @@ fn a_slot_is_reported_while_it_fills_and_once_more_when_it_ends() {
         (last[0].slot, last[0].is_final, denied(&last[0])),
         (first, true, 2)
     );
-    let bucket = &last[0].noted.activity.buckets[0];
+    let bucket = &last[0].report.activity.buckets[0];
     assert_eq!((bucket.requests, bucket.denied), (2, 2));
     recorder.written(&last, START_MS + 5100);
     decide(&mut recorder, &counters, &answer("bob", false));
     let next = recorder.collect(&counters, START_MS + 6000);
     assert_eq!(next[0].slot.number, first.number + 1);
     assert_eq!(denied(&next[0]), 1);
-    assert_eq!(next[0].noted.activity.buckets.len(), 1);
+    assert_eq!(next[0].report.activity.buckets.len(), 1);
 }
 
 #[test]
@@ -123,8 +123,8 @@ fn the_coarse_slot_is_reported_every_ten_seconds() {
             .filter(|due| due.slot.resolution == Resolution::Coarse);
         for due in long {
             reported += 1;
-            assert_eq!(due.noted.activity.limits.len(), 1);
-            assert!(due.noted.activity.buckets.is_empty());
+            assert_eq!(due.report.activity.limits.len(), 1);
+            assert!(due.report.activity.buckets.is_empty());
         }
         recorder.written(&due, START_MS + second * 1000);
     }
@@ -138,13 +138,13 @@ fn bucket_counts_are_sampled_when_there_are_very_many_decisions() {
     for n in 0..200_000 {
         let user = if n % 4 == 0 { "alice" } else { "bob" };
         let answer = answer(user, user == "bob");
-        counters.decided(&answer);
+        counters.answered(&answer, true);
         count(&mut decided, &answer);
     }
     recorder.add(decided);
     let due = recorder.collect(&counters, START_MS + 1000);
     assert_eq!(denied(&due[0]), 50_000, "counts are exact");
-    let buckets = &due[0].noted.activity.buckets;
+    let buckets = &due[0].report.activity.buckets;
     let alice = buckets.iter().find(|bucket| bucket.denied > 0).unwrap();
     // Sixteenths of some 50,000: a twentieth off would be five standard deviations.
     assert!((45_000..55_000).contains(&alice.denied), "{alice:?}");
