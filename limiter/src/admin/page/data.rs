@@ -1,20 +1,20 @@
 //! The data of the views, from the limits in force here and from the store.
 
-mod findings;
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use std::{sync::Arc, time::Duration};
-
-use insight::{Finding, LiveEntries};
-use policy::{Limit, Name, Override, Scope};
-use store::{ActivitySummary, Fleet, HistoryEntry, Inspection, Resolution, SlotActivity, Store};
-
-use super::{
-    cache::{Cache, Reading},
-    query::Query,
+use insight::{
+    Finding, LiveEntries, Severity,
+    findings::{fleet, limits, server},
 };
-use crate::domains::{Active, Domains};
+use policy::{Limit, Name, Override, Policy, Revision, Scope};
+use store::{
+    ActivitySummary, Fleet, Head, HeadState, HistoryEntry, Inspection, Resolution, SlotActivity,
+    Store, StoreError,
+};
+use tokio::{sync::Mutex, task::spawn_blocking, time::Instant};
 
-use findings::Findings;
+use super::Query;
+use crate::domains::{Active, Domains};
 
 /// How long a value read from the store serves other readers: limiters report once a second.
 const VALID: Duration = Duration::from_secs(1);
@@ -246,3 +246,275 @@ impl Data {
         })
     }
 }
+
+// --- Values read from the store at most once per period, for all readers
+
+/// The most values kept; one more replaces the oldest.
+const KEPT_MAX: usize = 32;
+
+/// The last good value, and any error since.
+#[derive(Debug)]
+pub(super) struct Reading<T> {
+    /// `None`: the store never returned it.
+    pub(super) value: Option<Arc<T>>,
+    /// How old the value is.
+    pub(super) age: Duration,
+    /// Why the store did not return a newer one.
+    pub(super) error: Option<String>,
+}
+
+struct Kept<T> {
+    value: Option<Arc<T>>,
+    read: Instant,
+    tried: Instant,
+    error: Option<String>,
+}
+
+/// Readings by key.
+struct Cache<K, T> {
+    valid: Duration,
+    kept: Mutex<BTreeMap<K, Kept<T>>>,
+}
+
+impl<K: Ord + Clone, T> Cache<K, T> {
+    fn new(valid: Duration) -> Self {
+        Self {
+            valid,
+            kept: Mutex::new(BTreeMap::new()),
+        }
+    }
+
+    /// The value of a key, read again if it is old.
+    async fn get<E: std::fmt::Display>(
+        &self,
+        key: K,
+        read: impl AsyncFnOnce() -> Result<T, E>,
+    ) -> Reading<T> {
+        // The lock is held during the read, so that a second reader gets the first one's result.
+        let mut kept = self.kept.lock().await;
+        if kept
+            .get(&key)
+            .is_none_or(|kept| kept.tried.elapsed() >= self.valid)
+        {
+            let result = read().await;
+            let now = Instant::now();
+            let before = kept.remove(&key);
+            let fresh = match result {
+                Ok(value) => Kept {
+                    value: Some(Arc::new(value)),
+                    read: now,
+                    tried: now,
+                    error: None,
+                },
+                Err(error) => Kept {
+                    read: before.as_ref().map_or(now, |kept| kept.read),
+                    value: before.and_then(|kept| kept.value),
+                    tried: now,
+                    error: Some(error.to_string()),
+                },
+            };
+            if kept.len() >= KEPT_MAX {
+                let oldest = kept.iter().min_by_key(|(_, kept)| kept.tried);
+                let oldest = oldest.map(|(key, _)| key.clone());
+                oldest.map(|oldest| kept.remove(&oldest));
+            }
+            kept.insert(key.clone(), fresh);
+        }
+        let kept = kept.get(&key);
+        Reading {
+            value: kept.and_then(|kept| kept.value.clone()),
+            age: kept.map_or(Duration::ZERO, |kept| kept.read.elapsed()),
+            error: kept.and_then(|kept| kept.error.clone()),
+        }
+    }
+}
+
+impl<T> Default for Reading<T> {
+    fn default() -> Self {
+        Self {
+            value: None,
+            age: Duration::ZERO,
+            error: None,
+        }
+    }
+}
+
+// --- Findings: those of `rlctl doctor` except leftover keys, which require a scan of the store
+
+/// How long findings serve other readers: they take a dozen calls to the servers.
+const FINDINGS_VALID: Duration = Duration::from_secs(5);
+
+/// How long findings about unchanged limits serve: pauses and overrides may end meanwhile.
+const LIMITS_VALID: Duration = Duration::from_secs(30);
+
+/// Domains that are looked at.
+const DOMAINS_MAX: usize = 256;
+
+struct Findings {
+    store: Arc<dyn Store>,
+    domains: Arc<Domains>,
+    /// What every key in the store starts with.
+    prefix: String,
+    found: Cache<(), Vec<Finding>>,
+    /// By domain, because ten thousand limits take a while to examine.
+    of_limits: Mutex<BTreeMap<Name, OfLimits>>,
+}
+
+/// The findings about the limits of a domain.
+struct OfLimits {
+    revision: Revision,
+    found: Instant,
+    findings: Vec<Finding>,
+}
+
+impl Findings {
+    fn new(store: Arc<dyn Store>, domains: Arc<Domains>, prefix: String) -> Self {
+        Self {
+            store,
+            domains,
+            prefix,
+            found: Cache::new(FINDINGS_VALID),
+            of_limits: Mutex::default(),
+        }
+    }
+
+    /// The findings, the worst first.
+    async fn get(&self, fleet: Option<&Fleet>) -> Reading<Vec<Finding>> {
+        let read = async || {
+            let mut findings = self.of_this_limiter();
+            match self.of_store(fleet).await {
+                Ok(found) => findings.extend(found),
+                Err(error) => findings.push(self.away(&error)),
+            }
+            findings.sort_by_key(|finding| finding.severity);
+            Ok::<_, StoreError>(findings)
+        };
+        self.found.get((), read).await
+    }
+
+    fn away(&self, error: &StoreError) -> Finding {
+        let what = format!("it cannot be read: {error}");
+        let why = "checks get no decision, and proxies follow each limit's on_failure";
+        Finding::new(Severity::Error, "store", self.store.address(), what, why)
+    }
+
+    /// Findings about records that this limiter cannot use.
+    fn of_this_limiter(&self) -> Vec<Finding> {
+        let table = self.domains.all();
+        let faulty = table.iter().filter_map(|(domain, state)| {
+            let fault = state.fault.as_ref()?;
+            let what = format!(
+                "this limiter cannot use its stored limits: {}",
+                fault.message
+            );
+            let why = "it keeps the last limits that it loaded, if it loaded any";
+            let finding = Finding::new(
+                Severity::Error,
+                "records",
+                format!("domain {domain}"),
+                what,
+                why,
+            );
+            Some(finding.mend(format!(
+                "rlctl history --domain {domain}    # what was written last?"
+            )))
+        });
+        faulty.collect()
+    }
+
+    async fn of_store(&self, fleet: Option<&Fleet>) -> Result<Vec<Finding>, StoreError> {
+        let store = &self.store;
+        let heads = store.heads().await?;
+        let health = store.health().await?;
+        let now_ms = store.estimated_now_ms();
+        let (address, prefix) = (store.address(), self.prefix.as_str());
+        let mut findings = server::clocks(&health, store::wall_ms());
+        for node in &health {
+            findings.extend(server::look(node, &address, prefix));
+        }
+        if let Some(fleet) = fleet {
+            findings.extend(limits::flushed(fleet, &heads, None));
+            findings.extend(self.behind(fleet, &heads, now_ms).await?);
+        }
+        if heads.is_empty() && findings.is_empty() {
+            findings.push(limits::no_domain());
+        }
+        let live = Arc::new(fleet.map(LiveEntries::of).unwrap_or_default());
+        for head in heads.into_iter().take(DOMAINS_MAX) {
+            match head.state {
+                HeadState::Missing => findings.push(limits::lost(&head.domain)),
+                HeadState::Unreadable(why) => findings.push(limits::unreadable(&head.domain, &why)),
+                HeadState::Live(_) => {
+                    findings.extend(self.of_domain(&head.domain, &live, now_ms).await);
+                }
+                HeadState::Deleted(_) => {}
+            }
+        }
+        Ok(findings)
+    }
+
+    async fn behind(
+        &self,
+        fleet: &Fleet,
+        heads: &[Head],
+        now_ms: u64,
+    ) -> Result<Vec<Finding>, StoreError> {
+        let mut findings = Vec::new();
+        for head in heads.iter().take(DOMAINS_MAX) {
+            let HeadState::Live(revision) = &head.state else {
+                continue;
+            };
+            // Reads the history only if a limiter or proxy is stale.
+            if fleet::behind(fleet, &head.domain, revision, None).is_empty() {
+                continue;
+            }
+            let last = self.store.history(&head.domain, 1).await?;
+            let age_ms = last.first().map(|edit| now_ms.saturating_sub(edit.at_ms));
+            findings.extend(fleet::behind(fleet, &head.domain, revision, age_ms));
+        }
+        Ok(findings)
+    }
+
+    /// Findings about the limits in force here.
+    async fn of_domain(&self, domain: &Name, live: &Arc<LiveEntries>, now_ms: u64) -> Vec<Finding> {
+        let table = self.domains.all();
+        let active = table.get(domain).and_then(|found| found.active.clone());
+        let Some(active) = active else {
+            return Vec::new();
+        };
+        let mut kept = self.of_limits.lock().await;
+        let revision = active.compiled.revision().clone();
+        if let Some(kept) = kept.get(domain)
+            && kept.revision == revision
+            && kept.found.elapsed() < LIMITS_VALID
+        {
+            return kept.findings.clone();
+        }
+        let live = Arc::clone(live);
+        let look = move || limits::look(&policy_of(&active), &live, now_ms);
+        let findings = spawn_blocking(look).await.unwrap_or_default();
+        kept.retain(|name, _| table.contains_key(name));
+        let of_limits = OfLimits {
+            revision,
+            found: Instant::now(),
+            findings: findings.clone(),
+        };
+        kept.insert(domain.clone(), of_limits);
+        findings
+    }
+}
+
+/// The limits in force without their overrides.
+fn policy_of(active: &Active) -> Policy {
+    let compiled = &active.compiled;
+    Policy {
+        domain: compiled.domain().clone(),
+        revision: compiled.revision().clone(),
+        paused: compiled.paused(),
+        exempt: compiled.exemptions().to_vec(),
+        limits: compiled.limits().to_vec(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,22 +1,27 @@
-//! The limits of a domain with their rates.
+//! The limits of a domain, one limit, and one bucket.
 
-use insight::limit::{matchers, notes, plain};
+use hyper::StatusCode;
+use insight::{
+    Window,
+    bucket::{denial_rank, display},
+    duration,
+    limit::{matchers, notes, plain},
+    penalty,
+};
 use maud::{Markup, html};
-use policy::{Limit, Node};
-use store::{ActivitySummary, LimitActivity};
+use policy::{Exemption, Limit, Node, OverrideQuota, Scope, Value, format_timestamp};
+use protocol::{Mode, Outcome};
+use store::{ActivitySummary, Inspection, LimitActivity, SlotActivity};
 
-use super::{
-    super::{
-        cache::Reading,
-        data::Shared,
-        query::{Query, encode},
-    },
-    exempt,
-    parts::{self, Counts},
+use super::parts::{self, Counts};
+use crate::admin::page::{
+    Query,
+    data::{Bucket, Reading, Shared},
+    encode,
 };
 
 /// Limits on one view.
-const ROWS: usize = 50;
+const LIMITS_SHOWN: usize = 50;
 
 /// The longest search.
 const SEARCH_MAX: usize = 100;
@@ -42,12 +47,12 @@ pub(super) fn view(shared: &Shared, activity: &Reading<ActivitySummary>, query: 
         .find(|(word, _)| *word == sort)
         .map_or("denied", |(word, _)| word);
     let rows = found(shared, seen, &search, sort);
-    let pages = rows.len().div_ceil(ROWS).max(1);
+    let pages = rows.len().div_ceil(LIMITS_SHOWN).max(1);
     let page = query.number("page", 1).clamp(1, pages);
     let shown: Vec<_> = rows
         .iter()
-        .skip((page - 1) * ROWS)
-        .take(ROWS)
+        .skip((page - 1) * LIMITS_SHOWN)
+        .take(LIMITS_SHOWN)
         .copied()
         .collect();
     let to = |page: usize| {
@@ -71,7 +76,7 @@ pub(super) fn view(shared: &Shared, activity: &Reading<ActivitySummary>, query: 
         @else { (table(shared, seen, &shown, "Limits, rates of the last 10 s")) }
         (parts::pages(page, page >= pages, to))
         @if let Some(active) = shared.active.as_ref().filter(|_| search.is_empty()) {
-            (exempt::section(active.compiled.exemptions()))
+            (exemptions(active.compiled.exemptions()))
         }
     }
 }
@@ -100,7 +105,7 @@ fn found<'a>(shared: &'a Shared, seen: &ActivitySummary, search: &str, sort: &st
     };
     let counts = |limit: &Limit| {
         let activity = seen.activity.limits.get(&limit.name);
-        activity.map(Counts::of).unwrap_or_default()
+        activity.map(Counts::from_activity).unwrap_or_default()
     };
     let mut rows: Vec<Row<'a>> = limits
         .iter()
@@ -139,7 +144,7 @@ struct Extra {
 }
 
 impl Extra {
-    fn of(rows: &[Row<'_>]) -> Self {
+    fn new(rows: &[Row<'_>]) -> Self {
         let any = |has: fn(&Limit) -> bool| rows.iter().any(|(limit, _)| has(limit));
         Self {
             costs: any(|limit| limit.response_price().is_some()),
@@ -150,7 +155,7 @@ impl Extra {
 }
 
 fn table(shared: &Shared, seen: &ActivitySummary, rows: &[Row<'_>], caption: &str) -> Markup {
-    let extra = Extra::of(rows);
+    let extra = Extra::new(rows);
     html! {
         div.scroll role="region" aria-label=(caption) tabindex="0" {
             table {
@@ -213,3 +218,305 @@ fn quota(node: &Node) -> String {
     let quota = node.get("rate").or_else(|| node.get("limit"));
     quota.map(plain).unwrap_or_default()
 }
+
+// --- One limit: its fields, its rates, its busy buckets, and a form that leads to one bucket
+
+/// Rows of each table of buckets.
+const BUCKETS_SHOWN: usize = 20;
+
+pub(super) fn limit_view(
+    shared: &Shared,
+    activity: &Reading<ActivitySummary>,
+    trend: Option<&Vec<SlotActivity>>,
+    query: &Query,
+) -> (StatusCode, &'static str, String, Markup) {
+    let name = query.text("name").unwrap_or_default();
+    let compiled = shared.active.as_ref().map(|active| &active.compiled);
+    let limit = compiled.and_then(|compiled| compiled.limit(compiled.position(&name)?));
+    let Some(limit) = limit else {
+        let body = html! {
+            h1 { "Limit" }
+            (parts::store_away(shared))
+            p.empty { "There is no limit " (parts::value(&name)) " in this domain." }
+        };
+        return (
+            StatusCode::NOT_FOUND,
+            "/limits",
+            "No such limit".to_owned(),
+            body,
+        );
+    };
+    let none = ActivitySummary::default();
+    let seen = activity.value.as_deref().unwrap_or(&none);
+    (
+        StatusCode::OK,
+        "/limits",
+        limit.name.to_string(),
+        limit_body(shared, activity, seen, trend, limit),
+    )
+}
+
+fn limit_body(
+    shared: &Shared,
+    activity: &Reading<ActivitySummary>,
+    seen: &ActivitySummary,
+    trend: Option<&Vec<SlotActivity>>,
+    limit: &Limit,
+) -> Markup {
+    let of_slot = |slot: &SlotActivity| slot.limits.get(&limit.name).map(Counts::from_activity);
+    let slots = trend.into_iter().flatten();
+    let slots: Vec<Counts> = slots
+        .map(|slot| of_slot(slot).unwrap_or_default())
+        .collect();
+    let decided = seen.activity.limits.get(&limit.name);
+    let denied = parts::top(seen, Some(&limit.name), BUCKETS_SHOWN, denial_rank);
+    let busiest = parts::top(seen, Some(&limit.name), BUCKETS_SHOWN, |bucket| {
+        bucket.requests
+    });
+    html! {
+        h1 { span.muted { "Limit " } (limit.name) }
+        @if let Some(description) = &limit.description { p.lead { (parts::value(description)) } }
+        (parts::store_away(shared))
+        (parts::stale(activity))
+        div.pair {
+            section { h2 { "Settings" } (settings(shared, limit)) }
+            section {
+                h2 { "Last 10 seconds" }
+                (rates(seen, decided))
+                (parts::trend(&slots))
+            }
+        }
+        section {
+            h2 { "Look up a bucket" }
+            @if limit.scope == Scope::Proxy {
+                p.empty { "The buckets of this limit are in the proxies, not in the store." }
+            } @else { (lookup(shared, limit)) }
+        }
+        @if !denied.is_empty() {
+            section { h2 { "Most denied buckets" } (parts::buckets(shared, seen, &denied, "Most denied buckets of this limit")) }
+        }
+        @if !busiest.is_empty() {
+            section { h2 { "Busiest buckets" } (parts::buckets(shared, seen, &busiest, "Busiest buckets of this limit")) }
+        }
+    }
+}
+
+fn settings(shared: &Shared, limit: &Limit) -> Markup {
+    let node = limit.to_node_without_overrides();
+    let fields = match &node.value {
+        Value::Map(entries) => entries.as_slice(),
+        _ => &[],
+    };
+    let shown = fields
+        .iter()
+        .filter(|entry| !matches!(entry.key.as_str(), "name" | "description"));
+    html! {
+        dl.fields {
+            @for entry in shown {
+                dt { (entry.key) }
+                dd { (field(&entry.value)) }
+            }
+            @if let Some(window) = Window::of(&limit.quota, shared.now_ms) {
+                dt { "window now" } dd { (window) }
+            }
+            dt { "generation" } dd { (limit.generation) }
+        }
+    }
+}
+
+fn field(node: &Node) -> Markup {
+    html! {
+        @match &node.value {
+            Value::List(items) => @for (at, item) in items.iter().enumerate() {
+                @if at > 0 { ", " }
+                (parts::value(&plain(item)))
+            },
+            Value::Map(entries) => @for entry in entries {
+                div { (entry.key) ": " (field(&entry.value)) }
+            },
+            _ => (parts::value(&plain(node))),
+        }
+    }
+}
+
+fn rates(seen: &ActivitySummary, decided: Option<&LimitActivity>) -> Markup {
+    let Some(decided) = decided else {
+        return html! { p.empty { "No request." } };
+    };
+    html! {
+        (parts::share(Counts::from_activity(decided)))
+        table {
+            caption { "Decisions of the last 10 s" }
+            thead { tr { th scope="col" { "Decision" } th scope="col" { "Decided by" } th.num scope="col" { "Requests/s" } } }
+            tbody {
+                @for ((outcome, by), count) in &decided.counts {
+                    tr {
+                        td { (outcome.word()) }
+                        td { (by.word()) }
+                        td.num.hot[*outcome == Outcome::Denied] { (parts::rate(*count, seen)) }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn lookup(shared: &Shared, limit: &Limit) -> Markup {
+    html! {
+        form.search method="get" action="/bucket" {
+            @if let Some(domain) = &shared.domain { input type="hidden" name="domain" value=(domain); }
+            input type="hidden" name="limit" value=(limit.name);
+            @for key in &limit.per {
+                label { span { (key) } input name=(format!("v.{key}")) autocomplete="off"; }
+            }
+            button type="submit" { @if limit.per.is_empty() { "Show its one bucket" } @else { "Show" } }
+        }
+    }
+}
+
+// --- One bucket in full
+
+pub(super) fn bucket_view(
+    shared: &Shared,
+    bucket: &Result<Bucket, String>,
+    query: &Query,
+) -> (StatusCode, &'static str, String, Markup) {
+    let title = "Bucket".to_owned();
+    let bucket = match bucket {
+        Ok(bucket) => bucket,
+        Err(why) => {
+            let limit = query.text("limit").unwrap_or_default();
+            let body = html! {
+                h1 { span.muted { "Bucket of " } (parts::value(&limit)) }
+                (parts::store_away(shared))
+                p.empty { (why) }
+                p { a href=(parts::link(shared, "/limits", "")) { "All limits" } }
+            };
+            return (StatusCode::NOT_FOUND, "/limits", title, body);
+        }
+    };
+    let name = display(&bucket.limit.per, &bucket.values);
+    let body = html! {
+        h1 { span.muted { "Bucket " } (parts::value(&name)) }
+        p.lead { "of limit " a href=(parts::limit_link(shared, &bucket.limit.name)) { (bucket.limit.name) } }
+        (parts::store_away(shared))
+        @match &bucket.inspection {
+            Ok(found) => { (usage(found)) (rest(bucket, found)) },
+            Err(why) => p.notice.error role="status" { "The bucket cannot be read: " (why) },
+        }
+    };
+    (StatusCode::OK, "/limits", title, body)
+}
+
+fn usage(found: &Inspection) -> Markup {
+    let answer = &found.answer;
+    html! {
+        @if let Some(quota) = answer.limit {
+            @let used = quota.saturating_sub(answer.remaining);
+            p.usage { strong { (used) } " of " (quota) " units used" @if found.leased > 0 { ", " (found.leased) " of them leased" } @if found.reserved > 0 { ", " (found.reserved) " reserved until responses say their cost" } }
+            (parts::used_bar(used, quota))
+            dl.tiles {
+                div { dt { "Left" } dd { strong { (answer.remaining) } span.muted { "units" } } }
+                div.hot[!answer.allowed] {
+                    dt { "A request now" }
+                    dd {
+                        strong { @if answer.allowed { "passes" } @else { "is denied" } }
+                        span.muted { (retry(answer.allowed, answer.retry_after_ms)) }
+                    }
+                }
+                div { dt { "Unused again" } dd { strong { (duration(answer.reset_after_ms)) } span.muted { "from now, without requests" } } }
+            }
+        } @else {
+            p.usage { "The bucket is not limited." }
+        }
+    }
+}
+
+fn retry(allowed: bool, retry_after_ms: Option<u64>) -> String {
+    match retry_after_ms {
+        _ if allowed => "of cost 1".to_owned(),
+        Some(ms) => format!("passes in {}", duration(ms)),
+        None => "never passes".to_owned(),
+    }
+}
+
+/// The calendar window that the bucket counts in, by its own zone.
+fn window(bucket: &Bucket, now_ms: u64) -> Option<Window> {
+    let quota = match &bucket.in_force {
+        None => bucket.limit.quota,
+        Some(found) => found.quota.of(&bucket.limit.quota)?,
+    };
+    Window::of(&quota, now_ms)
+}
+
+fn rest(bucket: &Bucket, found: &Inspection) -> Markup {
+    html! {
+        section {
+            h2 { "Details" }
+            dl.fields {
+                @if let Some(found) = &bucket.in_force {
+                    dt { "override" }
+                    dd {
+                        @match &found.quota {
+                            OverrideQuota::Unlimited => "unlimited",
+                            OverrideQuota::Quota { .. } => { "other numbers than the limit's" }
+                        }
+                        @if let Some(until) = found.until_ms { ", until " (format_timestamp(until)) }
+                    }
+                }
+                @if let Some(penalty) = &bucket.limit.penalty {
+                    @let enforced = found.answer.mode != Mode::Shadow;
+                    dt { "penalty" } dd { (penalty::state(penalty, &found.answer.penalty, enforced, found.now_ms)) }
+                }
+                @if let Some(window) = window(bucket, found.now_ms) {
+                    dt { "window now" } dd { (window) }
+                }
+                dt { "key in the store" } dd { code { (parts::value(&found.key)) } }
+                dt { "slot" } dd { (found.slot) }
+                @if let Some(node) = &found.node { dt { "node" } dd { (parts::value(node)) } }
+                dt { "kept for" } dd { (found.ttl_ms.map_or_else(|| "not stored".to_owned(), duration)) }
+                dt { "generation" } dd { (found.answer.generation) }
+                dt { "state" } dd { (found.state.as_deref().map_or_else(|| html! { "unused: nothing is stored" }, |state| html! { code { (parts::value(state)) } })) }
+            }
+        }
+    }
+}
+
+// --- Requests of a domain that no limit applies to
+
+/// Exemptions shown; the rest is only counted.
+const EXEMPTIONS_SHOWN: usize = 50;
+
+/// The first exemptions, in the order of the file; nothing without any.
+pub(super) fn exemptions(exempt: &[Exemption]) -> Markup {
+    let more = exempt.len().saturating_sub(EXEMPTIONS_SHOWN);
+    let caption = "Exemptions: no limit applies to these requests";
+    html! {
+        @if !exempt.is_empty() {
+            section {
+                h2 { "Exemptions" }
+                div.scroll role="region" aria-label=(caption) tabindex="0" {
+                    table {
+                        caption { (caption) }
+                        thead { tr {
+                            th scope="col" { "Exemption" }
+                            th.wide scope="col" { "Applies to" }
+                        } }
+                        tbody {
+                            @for exemption in exempt.iter().take(EXEMPTIONS_SHOWN) {
+                                tr {
+                                    td.name { (exemption.name) }
+                                    td.wide.name { (parts::value(&matchers(&exemption.to_node()))) }
+                                }
+                            }
+                        }
+                    }
+                }
+                @if more > 0 { p.muted { "And " (more) " more: rlctl list-limits shows all" } }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

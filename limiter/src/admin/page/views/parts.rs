@@ -6,7 +6,9 @@ use policy::{Name, OverLimit};
 use protocol::Outcome;
 use store::{ActivitySummary, BucketActivity, LimitActivity};
 
-use super::super::{cache::Reading, data::Shared, query::encode};
+use super::super::data::Shared;
+use crate::admin::page::data::Reading;
+use crate::admin::page::encode;
 
 /// A text from an untrusted source, isolated from the surrounding text direction.
 pub(super) fn value(text: &str) -> Markup {
@@ -31,7 +33,7 @@ pub(super) fn limit_link(shared: &Shared, limit: &Name) -> String {
 }
 
 /// The link to a bucket's view; `None` if a value was cut and is not known in full.
-pub(super) fn bucket_link(
+fn bucket_link(
     shared: &Shared,
     limit: &Name,
     bucket: &[(Name, Option<Vec<u8>>)],
@@ -59,7 +61,7 @@ pub(super) struct Counts {
 }
 
 impl Counts {
-    pub(super) fn of(activity: &LimitActivity) -> Self {
+    pub(super) fn from_activity(activity: &LimitActivity) -> Self {
         let over = activity.total(Outcome::WouldDeny);
         Self {
             allowed: activity.total(Outcome::Allowed),
