@@ -1,19 +1,11 @@
 //! The command line and the environment.
 
-mod values;
-
-#[cfg(test)]
-mod tests;
-
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
 
 use clap::{Parser, ValueEnum};
-use store::{ClientCertificate, Keys, StoreUrl};
+use store::{ClientCertificate, Keys, StoreUrl, UrlError};
 
-use crate::{Settings, TlsFiles, XdsServer};
-
-pub use values::StoreArgument;
-use values::{at_least_one, bytes, duration, grpc_url, xds_url};
+use crate::{TlsFiles, XdsServer};
 
 /// The limiter service: decides checks that proxies and programs send over HTTP, from limits and
 /// buckets in Redis, Valkey or (for development) its own memory.
@@ -299,9 +291,7 @@ impl Flags {
             ..Settings::default()
         }
     }
-}
 
-impl Flags {
     /// How the store is to be used.
     pub fn store_options(&self) -> store::Options {
         let files = self.store_cert.clone().zip(self.store_key.clone());
@@ -312,3 +302,153 @@ impl Flags {
         }
     }
 }
+
+// --- Values of flags: durations, sizes, URLs
+
+/// A store's URL as given. The caller that opens it reports a parse error: clap's message would
+/// show the URL with its password.
+#[derive(Clone, Debug)]
+pub struct StoreArgument(pub Result<StoreUrl, UrlError>);
+
+impl FromStr for StoreArgument {
+    type Err = std::convert::Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(Self(text.parse()))
+    }
+}
+
+/// An address with the scheme replaced by HTTP's.
+fn grpc_url(text: &str) -> Result<String, String> {
+    for (grpc, http) in [("grpc://", "http://"), ("grpcs://", "https://")] {
+        if let Some(address) = text.strip_prefix(grpc) {
+            return Ok(format!("{http}{address}"));
+        }
+    }
+    Err("a URL, grpc://HOST:PORT or grpcs://HOST:PORT".to_owned())
+}
+
+fn xds_url(text: &str) -> Result<String, String> {
+    if text.starts_with("http://") || text.starts_with("https://") {
+        return Ok(text.to_owned());
+    }
+    Err("a URL, http://HOST:PORT or https://HOST:PORT".to_owned())
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let ms = policy::parse_duration(text).map_err(|error| error.to_string())?;
+    if ms == 0 {
+        return Err("at least 1ms".to_owned());
+    }
+    Ok(Duration::from_millis(ms))
+}
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("at least 1".to_owned()),
+        Ok(n) => Ok(n),
+        Err(_) => Err("a whole number".to_owned()),
+    }
+}
+
+fn bytes(text: &str) -> Result<usize, String> {
+    let wanted = "a number of bytes, like 65536, 256KiB or 1MiB";
+    let at = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    let (digits, unit) = text.split_at(at);
+    let factor = match unit {
+        "" | "B" => 1,
+        "KiB" | "K" | "k" => 1024,
+        "MiB" | "M" | "m" => 1024 * 1024,
+        _ => return Err(wanted.to_owned()),
+    };
+    let number: usize = digits.parse().map_err(|_| wanted.to_owned())?;
+    match number.checked_mul(factor) {
+        Some(0) | None => Err(wanted.to_owned()),
+        Some(bytes) => Ok(bytes),
+    }
+}
+
+// --- The settings of the service
+
+/// The service's settings; [`Settings::default`] is what the flags default to.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Limits files, one per domain.
+    pub limits: Vec<PathBuf>,
+    /// A folder of envoyproxy/ratelimit's files.
+    pub rls_config: Option<PathBuf>,
+    /// Another rate limit service, to which calls of Envoy's rate limit service are sent as well:
+    /// `http://HOST:PORT` or `https://HOST:PORT`.
+    pub compare_with: Option<String>,
+    /// A management server that has the limits.
+    pub xds: Option<XdsServer>,
+    /// The files are the policy and are followed; otherwise they only fill domains without a
+    /// record.
+    pub limits_are_the_policy: bool,
+    /// Bearer tokens, one per line; `None`: anybody may send requests.
+    pub token_file: Option<PathBuf>,
+    /// Tokens of the page on the admin port, one per line; `None`: no page.
+    pub page_token_file: Option<PathBuf>,
+    /// What every key in the store starts with, for the commands that the page shows.
+    pub key_prefix: String,
+    /// TLS on the data port; `None`: plain.
+    pub tls: Option<TlsFiles>,
+    /// The longest a check waits for the store, in the queue and in the call.
+    pub store_timeout: Duration,
+    /// The largest body, in bytes.
+    pub max_body: usize,
+    /// Requests worked on at once.
+    pub max_inflight: usize,
+    /// Connections to the data port at once.
+    pub max_connections: usize,
+    /// Proxies of one address that count at once.
+    pub proxies_per_address: usize,
+    /// The longest a check may ask to wait for permits.
+    pub max_wait: Duration,
+    /// Checks that wait for permits at once.
+    pub max_waiters: usize,
+    /// The longest that a policy poll is held, whatever wait it requests.
+    pub max_poll_wait: Duration,
+    /// A connection without a request for this long is closed.
+    pub idle_timeout: Duration,
+    /// An older connection ends after its current requests, so that its client opens
+    /// another, perhaps to another replica; `None`: no limit.
+    pub max_connection_age: Option<Duration>,
+    /// How long requests are still accepted after SIGTERM or SIGINT.
+    pub drain: Duration,
+    /// How long accepted requests may take after that.
+    pub last_answers: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            limits: Vec::new(),
+            rls_config: None,
+            xds: None,
+            compare_with: None,
+            limits_are_the_policy: false,
+            token_file: None,
+            page_token_file: None,
+            key_prefix: "rl:".to_owned(),
+            tls: None,
+            store_timeout: Duration::from_millis(10),
+            max_body: 256 * 1024,
+            max_inflight: 4096,
+            max_connections: 8192,
+            proxies_per_address: 16,
+            max_wait: Duration::from_secs(30),
+            max_waiters: 1024,
+            max_poll_wait: Duration::from_secs(1),
+            idle_timeout: Duration::from_mins(10),
+            max_connection_age: None,
+            drain: Duration::from_secs(1),
+            last_answers: Duration::from_secs(5),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -7,35 +7,41 @@
 //! However much the server sends, the limiter puts the limits of one response a second in force, the
 //! latest, and logs a line a second: each is an edit, and a domain's history has a thousand.
 
-mod connection;
-mod content;
 mod messages;
 
 use std::{
     collections::BTreeMap,
-    path::PathBuf,
+    fs, io,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
+use futures_util::stream::unfold;
+use hyper::http::uri::PathAndQuery;
 use migration::File;
 use policy::Policy;
 use prost::Message;
 use store::Store;
 use tokio::{
-    sync::Notify,
+    sync::{Notify, mpsc},
     time::{Instant, sleep, sleep_until},
 };
+use tonic::{
+    Status, Streaming,
+    client::Grpc,
+    codec::{Codec, DecodeBuf, Decoder},
+    transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity},
+};
+use tonic_prost::ProstEncoder;
 
 use crate::{
     log::shortened,
     rls_config::{Publisher, converted},
 };
-
-use connection::Connection;
-use content::Content;
-use messages::{RateLimitConfig, Resources, ResponseHead};
+use messages::Content;
+use messages::{DiscoveryRequest, Node, RateLimitConfig, Resources, ResponseHead};
 
 /// The type of the resources.
 const TYPE_URL: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
@@ -266,7 +272,7 @@ impl Xds {
 
 /// The policies in a response and notes about them, or what is wrong with it.
 fn limits(response: &Bytes) -> Result<(Vec<Policy>, String), String> {
-    let content = Content::of(response, TYPE_URL)?;
+    let content = Content::new(response, TYPE_URL)?;
     let resources = Resources::decode(response.clone()).map_err(|error| error.to_string())?;
     if resources.all.len() > MAX_RESOURCES {
         return Err(format!("more than {MAX_RESOURCES} resources"));
@@ -292,4 +298,186 @@ fn limits(response: &Bytes) -> Result<(Vec<Policy>, String), String> {
         notes.insert(0, format!("unknown fields, which have no effect: {fields}"));
     }
     Ok((converted.policies, shortened(notes.join("; "))))
+}
+
+// --- A stream of discovery responses
+
+/// The streaming call of ADS.
+const STREAM: &str =
+    "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
+
+/// A larger response ends the connection: what clients of gRPC take by default.
+const MAX_RESPONSE: usize = 4 << 20;
+
+/// How long connecting may take, the TLS handshake included.
+const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+
+/// The interval of pings that detect a dead server.
+const PING_EVERY: Duration = Duration::from_secs(20);
+
+/// `google.rpc.Code.INVALID_ARGUMENT`
+const INVALID_ARGUMENT: i32 = 3;
+
+/// Why responses stopped.
+#[derive(Debug, thiserror::Error)]
+enum ConnectionError {
+    #[error("cannot read {}: {error}", .path.display())]
+    File { path: PathBuf, error: io::Error },
+    #[error("cannot connect to the management server: {}", chain(.0))]
+    Connect(#[from] tonic::transport::Error),
+    #[error("the management server: {}", .0.message())]
+    Call(#[from] Status),
+    #[error("the management server ended the stream")]
+    Ended,
+}
+
+/// An error with its causes: tonic's own text is only "transport error".
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}
+
+/// Responses stay bytes until it is counted what they would be decoded to.
+struct Undecoded;
+
+impl Codec for Undecoded {
+    type Encode = DiscoveryRequest;
+    type Decode = Bytes;
+    type Encoder = ProstEncoder<DiscoveryRequest>;
+    type Decoder = Self;
+
+    fn encoder(&mut self) -> Self::Encoder {
+        ProstEncoder::default()
+    }
+
+    fn decoder(&mut self) -> Self {
+        Self
+    }
+}
+
+impl Decoder for Undecoded {
+    type Item = Bytes;
+    type Error = Status;
+
+    fn decode(&mut self, message: &mut DecodeBuf<'_>) -> Result<Option<Bytes>, Status> {
+        let length = message.remaining();
+        Ok(Some(message.copy_to_bytes(length)))
+    }
+}
+
+struct Connection {
+    requests: mpsc::Sender<DiscoveryRequest>,
+    responses: Streaming<Bytes>,
+    node: Node,
+    /// The last accepted version.
+    accepted: String,
+}
+
+impl Connection {
+    /// Connects and requests the limits.
+    async fn open(server: &XdsServer) -> Result<Self, ConnectionError> {
+        let channel = connect(server).await?;
+        let mut client = Grpc::new(channel).max_decoding_message_size(MAX_RESPONSE);
+        client.ready().await?;
+        let node = Node {
+            id: server.node.clone(),
+        };
+        // The first request names no version, whatever was accepted before: a restarted server
+        // counts from the beginning, and would mistake an old version for its own.
+        let first = DiscoveryRequest {
+            node: Some(node.clone()),
+            type_url: TYPE_URL.to_owned(),
+            ..DiscoveryRequest::default()
+        };
+        let (requests, receiver) = mpsc::channel(2);
+        let sent = requests.try_send(first);
+        sent.map_err(|_| ConnectionError::Ended)?;
+        let stream = unfold(receiver, |mut receiver| async {
+            let request = receiver.recv().await?;
+            Some((request, receiver))
+        });
+        let path = PathAndQuery::from_static(STREAM);
+        let response = client.streaming(tonic::Request::new(stream), path, Undecoded);
+        Ok(Self {
+            requests,
+            responses: response.await?.into_inner(),
+            node,
+            accepted: String::new(),
+        })
+    }
+
+    /// The next response.
+    async fn next(&mut self) -> Result<Bytes, ConnectionError> {
+        self.responses
+            .message()
+            .await?
+            .ok_or(ConnectionError::Ended)
+    }
+
+    /// The limits of this response are in force.
+    async fn accept(&mut self, response: ResponseHead) -> Result<(), ConnectionError> {
+        self.accepted = response.version_info;
+        self.answer(response.nonce, None).await
+    }
+
+    /// The limits of this response cannot be used.
+    async fn reject(
+        &mut self,
+        response: ResponseHead,
+        error: String,
+    ) -> Result<(), ConnectionError> {
+        let status = messages::Status {
+            code: INVALID_ARGUMENT,
+            message: error,
+        };
+        self.answer(response.nonce, Some(status)).await
+    }
+
+    async fn answer(
+        &self,
+        nonce: String,
+        error: Option<messages::Status>,
+    ) -> Result<(), ConnectionError> {
+        let request = DiscoveryRequest {
+            version_info: self.accepted.clone(),
+            node: Some(self.node.clone()),
+            type_url: TYPE_URL.to_owned(),
+            response_nonce: nonce,
+            error_detail: error,
+        };
+        let sent = self.requests.send(request).await;
+        sent.map_err(|_| ConnectionError::Ended)
+    }
+}
+
+async fn connect(server: &XdsServer) -> Result<Channel, ConnectionError> {
+    let mut endpoint = Endpoint::from_shared(server.url.clone())?
+        .connect_timeout(CONNECT_WITHIN)
+        .http2_keep_alive_interval(PING_EVERY)
+        .keep_alive_while_idle(true);
+    if server.url.starts_with("https://") {
+        // Read for each connection: certificates are replaced while programs run.
+        let mut tls = ClientTlsConfig::new();
+        tls = match &server.ca {
+            Some(path) => tls.ca_certificate(Certificate::from_pem(read_pem(path)?)),
+            None => tls.with_native_roots(),
+        };
+        if let Some((cert, key)) = &server.identity {
+            tls = tls.identity(Identity::from_pem(read_pem(cert)?, read_pem(key)?));
+        }
+        endpoint = endpoint.tls_config(tls)?;
+    }
+    Ok(endpoint.connect().await?)
+}
+
+fn read_pem(path: &Path) -> Result<Vec<u8>, ConnectionError> {
+    fs::read(path).map_err(|error| ConnectionError::File {
+        path: path.to_owned(),
+        error,
+    })
 }

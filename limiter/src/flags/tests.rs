@@ -1,6 +1,6 @@
 use clap::CommandFactory;
 
-use super::{values::bytes, *};
+use super::{bytes, *};
 
 #[test]
 fn every_flag_is_also_a_variable_and_explained() {

@@ -3,8 +3,12 @@
 //!
 //! Field numbers are those of `envoy/service/discovery/v3/discovery.proto` and
 //! `ratelimit/config/ratelimit/v3/rls_conf.proto`. Decoding skips fields not declared here;
-//! [`super::content`] has the declared numbers of a configuration and reports others.
+//! [`Content`] has the declared numbers of a configuration and reports others.
 
+use std::{collections::BTreeSet, fmt};
+
+use bytes::{Buf, Bytes};
+use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
 use serde_json::{Map, Value, json};
 
 /// `envoy.service.discovery.v3.DiscoveryRequest`
@@ -58,7 +62,7 @@ pub(super) struct Resources {
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Any {
     #[prost(bytes = "bytes", tag = "2")]
-    pub(super) value: bytes::Bytes,
+    pub(super) value: Bytes,
 }
 
 /// `ratelimit.config.ratelimit.v3.RateLimitConfig`
@@ -86,7 +90,7 @@ pub(super) struct RateLimitDescriptor {
     #[prost(bool, tag = "5")]
     pub(super) shadow_mode: bool,
     #[prost(bool, tag = "6")]
-    pub(super) detailed_metric: bool,
+    detailed_metric: bool,
     #[prost(bool, tag = "7")]
     pub(super) quota_mode: bool,
 }
@@ -184,53 +188,145 @@ impl RateLimitPolicy {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+// --- What a response contains, found out before any of it is decoded: how much it would become, and
+// which fields of its configurations this limiter does not read.
 
-    #[test]
-    fn an_xds_configuration_equals_its_file_form() {
-        let limit = RateLimitPolicy {
-            unit: 4,
-            requests_per_unit: 7,
-            name: "users".to_owned(),
-            replaces: vec![RateLimitReplace {
-                name: "all".to_owned(),
-            }],
-            ..RateLimitPolicy::default()
-        };
-        let user = RateLimitDescriptor {
-            key: "user".to_owned(),
-            rate_limit: Some(limit),
-            shadow_mode: true,
-            quota_mode: true,
-            detailed_metric: true,
-            ..RateLimitDescriptor::default()
-        };
-        let free = RateLimitDescriptor {
-            key: "plan".to_owned(),
-            value: "free: *".to_owned(),
-            rate_limit: Some(RateLimitPolicy {
-                unlimited: true,
-                ..RateLimitPolicy::default()
-            }),
-            descriptors: vec![user],
-            ..RateLimitDescriptor::default()
-        };
-        let config = RateLimitConfig {
-            name: "x".to_owned(),
-            domain: "shop/http".to_owned(),
-            descriptors: vec![free],
-        };
-        let expected = json!({"domain": "shop/http", "descriptors": [{
-            "key": "plan", "value": "free: *", "rate_limit": {"unlimited": true},
-            "descriptors": [{
-                "key": "user", "shadow_mode": true, "quota_mode": true, "detailed_metric": true,
-                "rate_limit": {
-                    "unit": "day", "requests_per_unit": 7, "name": "users", "replaces": [{"name": "all"}]
-                }
-            }]
-        }]});
-        assert_eq!(config.file(), expected);
+/// The most resources, descriptors, limits and names in `replaces` of one response. A message of two
+/// bytes becomes a thousand.
+const MAX_MESSAGES: usize = 25_000;
+/// The most unknown fields that are named.
+const MAX_FIELDS: usize = 20;
+/// How much of an unknown type is shown, in bytes.
+const TYPE_SHOWN: usize = 200;
+/// How deep descriptors are searched; prost decodes no deeper.
+const MAX_DEPTH: usize = 100;
+
+/// What a response contains.
+#[derive(Debug, Default)]
+pub(super) struct Content {
+    /// The messages of `rls_conf.proto`, and the resources that hold them.
+    messages: usize,
+    /// The types of the resources.
+    types: Vec<Bytes>,
+    /// Unknown fields.
+    pub(super) unknown: BTreeSet<Field>,
+}
+
+/// A message; of `rls_conf.proto` without `RateLimit` before its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    Response,
+    Resource,
+    Config,
+    Descriptor,
+    Policy,
+    Replace,
+}
+
+/// A field of a message, by its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Field {
+    message: Kind,
+    number: u32,
+}
+
+impl fmt::Display for Field {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RateLimit{:?} field {}", self.message, self.number)
     }
 }
+
+impl Kind {
+    /// The highest number of its declared fields, as in `messages.rs`.
+    const fn known(self) -> u32 {
+        match self {
+            // Of other protocols than that of rate limits, which say more than is used here.
+            Self::Response | Self::Resource => u32::MAX,
+            Self::Config => 3,
+            Self::Descriptor => 7,
+            Self::Policy => 5,
+            Self::Replace => 1,
+        }
+    }
+
+    /// The message type of a field, if it is one that is looked into.
+    const fn part(self, number: u32) -> Option<Self> {
+        match (self, number) {
+            (Self::Response, 2) => Some(Self::Resource),
+            (Self::Resource, 2) => Some(Self::Config),
+            (Self::Config, 3) | (Self::Descriptor, 4) => Some(Self::Descriptor),
+            (Self::Descriptor, 3) => Some(Self::Policy),
+            (Self::Policy, 5) => Some(Self::Replace),
+            _ => None,
+        }
+    }
+}
+
+/// The type of a resource.
+const TYPE_FIELD: (Kind, u32, WireType) = (Kind::Resource, 1, WireType::LengthDelimited);
+
+impl Content {
+    /// Looks through a `DiscoveryResponse`. Stops at malformed input, which decoding rejects.
+    ///
+    /// # Errors
+    /// It contains more than [`MAX_MESSAGES`], or a resource of another type than `type_url`.
+    pub(super) fn new(response: &Bytes, type_url: &str) -> Result<Self, String> {
+        let mut content = Self::default();
+        let _ = content.look(Kind::Response, response.clone(), MAX_DEPTH);
+        let mut types = content.types.iter();
+        if let Some(other) = types.find(|found| **found != type_url) {
+            let start = other.get(..TYPE_SHOWN).unwrap_or(other);
+            let start = String::from_utf8_lossy(start);
+            return Err(format!("a resource of another type: {start}"));
+        }
+        if content.messages > MAX_MESSAGES {
+            return Err(format!(
+                "more than {MAX_MESSAGES} resources, descriptors, limits and names that they replace"
+            ));
+        }
+        Ok(content)
+    }
+
+    /// How many resources say their type.
+    pub(super) fn typed(&self) -> usize {
+        self.types.len()
+    }
+
+    fn look(&mut self, message: Kind, mut bytes: Bytes, depth: usize) -> Option<()> {
+        let deeper = depth.checked_sub(1)?;
+        while bytes.has_remaining() {
+            let (number, wire) = decode_key(&mut bytes).ok()?;
+            if number > message.known() && self.unknown.len() < MAX_FIELDS {
+                self.unknown.insert(Field { message, number });
+            }
+            match message.part(number) {
+                Some(part) if wire == WireType::LengthDelimited => {
+                    let len = usize::try_from(decode_varint(&mut bytes).ok()?).ok()?;
+                    if len > bytes.remaining() {
+                        return None;
+                    }
+                    self.messages += 1;
+                    if self.messages > MAX_MESSAGES {
+                        return None;
+                    }
+                    self.look(part, bytes.split_to(len), deeper)?;
+                }
+                _ if (message, number, wire) == TYPE_FIELD => {
+                    let len = usize::try_from(decode_varint(&mut bytes).ok()?).ok()?;
+                    if len > bytes.remaining() {
+                        return None;
+                    }
+                    self.types.push(bytes.split_to(len));
+                }
+                _ => skip_field(wire, number, &mut bytes, DecodeContext::default()).ok()?,
+            }
+        }
+        Some(())
+    }
+}
+
+#[cfg(test)]
+mod tests;
+
+#[cfg(test)]
+mod content_tests;
