@@ -24,7 +24,10 @@ use overrides::Overrides;
 /// A compiled policy.
 #[derive(Clone, Debug)]
 pub struct Compiled {
+    /// Its limits are in `limits`.
     policy: Policy,
+    /// Shared with what outlasts a revision: a proxy's requests keep the limits that they matched.
+    limits: Vec<Arc<Limit>>,
     shape: Arc<Shape>,
     overrides: Vec<Overrides>,
     opaque: Vec<Opaque>,
@@ -104,8 +107,14 @@ fn find(keys: &[Name], key: &Name) -> Result<usize, usize> {
 impl Compiled {
     /// Compiles a policy.
     pub fn new(mut policy: Policy) -> Self {
+        let overrides = policy
+            .limits
+            .iter_mut()
+            .map(|limit| Overrides::new(&limit.name, std::mem::take(&mut limit.overrides)))
+            .collect();
+        let limits = shared(&mut policy);
         let mut keys: Vec<Name> = Vec::new();
-        let of_limits = policy.limits.iter().flat_map(Limit::keys);
+        let of_limits = limits.iter().flat_map(|limit| limit.keys());
         let exempting = policy.exempt.iter().flat_map(|found| &found.matchers);
         for key in of_limits.chain(exempting.map(|matcher| &matcher.entry)) {
             if let Err(at) = find(&keys, key) {
@@ -113,22 +122,18 @@ impl Compiled {
             }
         }
         let mut by_name = Positions::default();
-        for (at, limit) in policy.limits.iter().enumerate() {
+        for (at, limit) in limits.iter().enumerate() {
             by_name.add(digest(limit.name.as_str().as_bytes()), at);
         }
-        let rule = |limit| Rule::new(limit, &keys, |name| named(&policy.limits, &by_name, name));
-        let rules: Vec<Rule> = policy.limits.iter().map(rule).collect();
-        let conditions = policy.limits.iter().zip(&rules);
+        let rule =
+            |limit: &Arc<Limit>| Rule::new(limit, &keys, |name| named(&limits, &by_name, name));
+        let rules: Vec<Rule> = limits.iter().map(rule).collect();
+        let conditions = limits.iter().zip(&rules);
         let conditions: Vec<_> = conditions
             .map(|(limit, rule)| rule.conditions(limit))
             .collect();
         let index = Index::new(&conditions, keys.len());
         let exempt = Exempt::new(&policy.exempt, &keys);
-        let overrides = policy
-            .limits
-            .iter_mut()
-            .map(|limit| Overrides::new(&limit.name, std::mem::take(&mut limit.overrides)))
-            .collect();
         let shape = Shape {
             by_name,
             keys,
@@ -136,14 +141,15 @@ impl Compiled {
             index,
             exempt,
             #[cfg(feature = "service")]
-            walk: walk::Walk::new(&policy.limits),
+            walk: walk::Walk::new(&limits),
             #[cfg(feature = "service")]
             request_limit: walk::request_limit(),
             #[cfg(feature = "service")]
-            has_replaces: policy.limits.iter().any(|limit| !limit.replaces.is_empty()),
+            has_replaces: limits.iter().any(|limit| !limit.replaces.is_empty()),
         };
         Self {
             policy,
+            limits,
             shape: Arc::new(shape),
             overrides,
             opaque: Vec::new(),
@@ -191,31 +197,31 @@ impl Compiled {
     /// The pause of the limit at a position, its own or its domain's, if it holds at a time in
     /// milliseconds since the epoch.
     pub fn pause_of(&self, index: usize, now_ms: u64) -> Option<Pause> {
-        let own = self.policy.limits.get(index)?.paused;
+        let own = self.limits.get(index)?.paused;
         Pause::later(own, self.policy.paused).filter(|pause| pause.holds(now_ms))
     }
 
     /// Whether any limit is paused at a time in milliseconds since the epoch.
     pub fn any_paused(&self, now_ms: u64) -> bool {
-        let own = self.policy.limits.iter().map(|limit| limit.paused);
+        let own = self.limits.iter().map(|limit| limit.paused);
         own.chain([self.policy.paused])
             .flatten()
             .any(|pause| pause.holds(now_ms))
     }
 
     /// The limits, without their overrides, in the order of the policy.
-    pub fn limits(&self) -> &[Limit] {
-        &self.policy.limits
+    pub fn limits(&self) -> &[Arc<Limit>] {
+        &self.limits
     }
 
     /// The limit at a position.
     pub fn limit(&self, index: usize) -> Option<&Limit> {
-        self.policy.limits.get(index)
+        self.limits.get(index).map(Arc::as_ref)
     }
 
     /// The position of the limit of that name.
     pub fn position(&self, name: &str) -> Option<usize> {
-        named(&self.policy.limits, &self.shape.by_name, name)
+        named(&self.limits, &self.shape.by_name, name)
     }
 
     /// Every descriptor entry that decides anything: what a proxy has to extract.
@@ -238,7 +244,7 @@ impl Compiled {
         values: &[Option<V>],
         now_ms: u64,
     ) -> Option<Resolved> {
-        let limit = self.policy.limits.get(index)?;
+        let limit = self.limits.get(index)?;
         if limit.is_unlimited() {
             return Some(Resolved::Unlimited);
         }
@@ -257,7 +263,7 @@ impl Compiled {
         index: usize,
         values: &[Option<V>],
     ) -> Option<&Override> {
-        let name = &self.policy.limits.get(index)?.name;
+        let name = &self.limits.get(index)?.name;
         self.overrides.get(index)?.get(name, values)
     }
 
@@ -281,13 +287,19 @@ impl Compiled {
     }
 }
 
-fn named(limits: &[Limit], by_name: &Positions, name: &str) -> Option<usize> {
+fn named(limits: &[Arc<Limit>], by_name: &Positions, name: &str) -> Option<usize> {
     let mut positions = by_name.of(digest(name.as_bytes()));
     positions.find(|at| {
         limits
             .get(*at)
             .is_some_and(|limit| limit.name.as_str() == name)
     })
+}
+
+/// Takes the limits out of a policy.
+fn shared(policy: &mut Policy) -> Vec<Arc<Limit>> {
+    let limits = std::mem::take(&mut policy.limits);
+    limits.into_iter().map(Arc::new).collect()
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Compiled, overrides::Overrides};
+use super::{Compiled, overrides::Overrides, shared};
 use documents::Name;
 
 use crate::{Limit, Override, Policy};
@@ -21,6 +21,7 @@ impl Compiled {
     ) -> Option<Self> {
         let mut next = if self.same_limits(&mut policy) {
             Self {
+                limits: shared(&mut policy),
                 policy,
                 shape: Arc::clone(&self.shape),
                 overrides: self.overrides.clone(),
@@ -28,7 +29,7 @@ impl Compiled {
             }
         } else {
             let mut next = Self::new(policy);
-            next.overrides = self.overrides_of(&next.policy.limits)?;
+            next.overrides = self.overrides_of(&next.limits)?;
             next
         };
         for (name, values, to) in changed {
@@ -41,22 +42,22 @@ impl Compiled {
 
     /// Whether the limits and exemptions are the same, apart from their generations.
     fn same_limits(&self, policy: &mut Policy) -> bool {
-        let same = |(old, new): (&Limit, &mut Limit)| {
+        let same = |(old, new): (&Arc<Limit>, &mut Limit)| {
             let made = (new.generation, new.reset_generation);
             (new.generation, new.reset_generation) = (old.generation, old.reset_generation);
-            let same = old == new;
+            let same = **old == *new;
             (new.generation, new.reset_generation) = made;
             same
         };
-        let (old, new) = (&self.policy.limits, &mut policy.limits);
+        let (old, new) = (&self.limits, &mut policy.limits);
         self.policy.exempt == policy.exempt
             && old.len() == new.len()
             && old.iter().zip(new).all(same)
     }
 
     /// The overrides that the limits had before.
-    fn overrides_of(&self, limits: &[Limit]) -> Option<Vec<Overrides>> {
-        let of = |limit: &Limit| {
+    fn overrides_of(&self, limits: &[Arc<Limit>]) -> Option<Vec<Overrides>> {
+        let of = |limit: &Arc<Limit>| {
             let Some(at) = self.position(limit.name.as_str()) else {
                 return Some(Overrides::default());
             };

@@ -91,7 +91,7 @@ impl Compiled {
         let text = entries.get(crate::DESCRIPTOR)?;
         let descriptor = crate::SentDescriptor::read(text)?;
         let index = walk.find(&descriptor)?;
-        let limit = self.policy.limits.get(index)?;
+        let limit = self.limits.get(index)?;
         if self.pause_of(index, now_ms).is_some() {
             return None;
         }
@@ -141,7 +141,7 @@ impl Compiled {
         values: &[Option<&'e [u8]>],
         now_ms: u64,
     ) -> Option<Match<'_, 'e>> {
-        let limit = self.policy.limits.get(index)?;
+        let limit = self.limits.get(index)?;
         if limit.descriptor.is_some() || limit.paused.is_some_and(|pause| pause.holds(now_ms)) {
             return None;
         }

@@ -2,7 +2,7 @@
 //! without backtracking. At each entry it prefers the exact value, then the first wildcard, then
 //! the key alone; the last entry has to end at a limit.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use algorithms::{Kind, Parameters};
 
@@ -69,11 +69,11 @@ impl Compiled {
 
 impl Walk {
     /// `None` where no limit has a descriptor.
-    pub(super) fn new(limits: &[Limit]) -> Option<Self> {
+    pub(super) fn new(limits: &[Arc<Limit>]) -> Option<Self> {
         let mut walk = Self {
             nodes: vec![Node::default()],
-            has_fitting: limits.iter().any(is_fitting),
-            has_quotas: limits.iter().any(Limit::has_quota_mode),
+            has_fitting: limits.iter().any(|limit| is_fitting(limit)),
+            has_quotas: limits.iter().any(|limit| limit.has_quota_mode()),
         };
         let mut wildcards = BTreeMap::new();
         for (index, limit) in limits.iter().enumerate() {

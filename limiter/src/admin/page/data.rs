@@ -512,7 +512,9 @@ fn policy_of(active: &Active) -> Policy {
         revision: compiled.revision().clone(),
         paused: compiled.paused(),
         exempt: compiled.exemptions().to_vec(),
-        limits: compiled.limits().to_vec(),
+        limits: { compiled.limits().iter() }
+            .map(|limit| (**limit).clone())
+            .collect(),
     }
 }
 

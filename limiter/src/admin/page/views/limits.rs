@@ -109,6 +109,7 @@ fn found<'a>(shared: &'a Shared, seen: &ActivitySummary, search: &str, sort: &st
     };
     let mut rows: Vec<Row<'a>> = limits
         .iter()
+        .map(|limit| &**limit)
         .filter(has)
         .map(|limit| (limit, counts(limit)))
         .collect();
