@@ -14,7 +14,7 @@ use std::rc::Rc;
 
 use filter_config::Config;
 
-pub(crate) use active::{ActivePolicy, FallbackBucket, PolicyState};
+pub(crate) use active::{ActiveLimit, ActivePolicy, FallbackBucket, PolicyState};
 use poller::PolicyPoller;
 use snapshot::{Snapshot, SnapshotBody};
 

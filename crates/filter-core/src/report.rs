@@ -10,12 +10,11 @@ use protocol::{
 };
 
 use crate::{
-    active_policy::ActivePolicy,
     cache::BucketKey,
     call::REPORT_PATH,
     host::Host,
     random::Random,
-    request::{Extracted, LimitCheck},
+    request::{Extracted, LimitCheck, PendingCheck},
     response::Denial,
     time::Now,
     worker::{Call, Worker},
@@ -146,20 +145,11 @@ impl Denied {
 impl Worker {
     /// Records a request that was denied without the limiter, and the buckets that denied it.
     #[inline(never)]
-    pub(crate) fn record_denial(
-        &mut self,
-        now: Now,
-        policy: &ActivePolicy,
-        limit_checks: &[LimitCheck],
-        entries: &Extracted,
-        denial: &Denial,
-    ) {
+    pub(crate) fn record_denial(&mut self, now: Now, check: &PendingCheck, denial: &Denial) {
         self.reporter.requests.denied += 1;
-        for limit_check in limit_checks {
-            if let Some(limit) = policy.compiled.limit(limit_check.at)
-                && denial.by.iter().any(|(name, _)| *name == limit.name)
-            {
-                (self.reporter).add(now, limit_check.key, limit, denial.source, entries);
+        for LimitCheck { key, limit, .. } in &check.limit_checks {
+            if denial.by.iter().any(|(name, _)| *name == limit.name) {
+                (self.reporter).add(now, *key, limit, denial.source, &check.entries);
             }
         }
     }

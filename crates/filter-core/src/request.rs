@@ -4,6 +4,7 @@
 //! `hold` keeps requests that a queue delays.
 
 mod admit;
+mod claims;
 mod decide;
 mod denials;
 mod descriptor;
@@ -16,15 +17,15 @@ mod streams;
 mod take_local;
 
 pub(crate) use admit::Admission;
+pub(crate) use claims::{Claims, LeasedUnits, LocalUnits};
 pub(crate) use denials::Denials;
 pub(crate) use descriptor::{Extracted, Plan};
 pub use descriptor::{NoProperty, Request};
+pub(crate) use hold::LimiterSlots;
 use hold::{Held, HoldPermit, Holds};
-pub(crate) use hold::{LimiterSlots, LocalSlot, Slots};
 use in_flight::InFlight;
 pub(crate) use in_flight::{Described, HeldSlots, Share};
-use limit_check::LocalDecision;
-pub(crate) use limit_check::{DenyingLimits, LeaseUse, LimitCheck, quota_status};
+pub(crate) use limit_check::{DenyingLimits, LimitCheck, quota_status};
 pub(crate) use pending_check::SlotRelease;
 pub(crate) use pending_check::{Attempts, PendingCheck};
 pub(crate) use streams::{ByStream, Stream};

@@ -166,11 +166,13 @@ impl Worker {
             Some(Stream::Waiting) => {
                 let of_stream = |check: &PendingCheck| check.stream == Some(stream);
                 if let Some(check) = self.calls.batcher.cancel(of_stream) {
-                    self.undo_unsent(&check);
+                    self.undo_unsent(check);
                 }
             }
             Some(Stream::Held) => {
-                self.requests.holds.forget(stream);
+                if let Some(held) = self.requests.holds.take(stream) {
+                    self.undo_left(held.claims);
+                }
                 forwarded = false;
             }
             Some(Stream::Body) => drop(self.requests.bodies.take(stream)),
@@ -189,6 +191,7 @@ impl Worker {
         self.join(host, now);
         self.poll_policy(host, now);
         while let Some(held) = self.requests.holds.next_due(now) {
+            // Its slots in queues are used, and its permit is free.
             self.pass(held.stream, held.edits, held.quotas);
         }
         let late = self.requests.bodies.late(now);

@@ -1,6 +1,6 @@
 //! The policy in force, with data derived from it once.
 
-use std::cell::Cell;
+use std::{cell::Cell, ops::Deref, rc::Rc, sync::Arc};
 
 use algorithms::{Algorithm, Edges, Parameters, Rate};
 use filter_config::Source;
@@ -11,7 +11,7 @@ use crate::{
     cache::{BucketStatus, DebtSpan},
     call::MAX_PROXIES,
     local_bucket::{Share, precheck},
-    request::{LimitCheck, Plan},
+    request::Plan,
     time::Now,
 };
 
@@ -24,7 +24,7 @@ pub(crate) enum PolicyState {
     /// The limiter has no such domain: there are no limits.
     NoLimits,
     /// These limits.
-    Limits(std::rc::Rc<ActivePolicy>),
+    Limits(Rc<ActivePolicy>),
 }
 
 /// A compiled policy, with the number of proxies that share each limit.
@@ -32,11 +32,30 @@ pub(crate) enum PolicyState {
 pub(crate) struct ActivePolicy {
     pub(crate) compiled: Compiled,
     pub(crate) plan: Plan,
-    prechecks: Vec<Option<Algorithm>>,
-    /// Proxies that use each limit, by the limiters' last answers; 0: never reported.
-    proxies: Vec<Cell<u64>>,
+    /// In the order of the policy.
+    limits: Vec<Rc<ActiveLimit>>,
     /// Proxies of the domain, for limits without a report of their own.
-    all_proxies: Cell<u64>,
+    all_proxies: Rc<Cell<u64>>,
+}
+
+/// A limit, with data derived from it once. A request holds the limits that it matched: a later revision
+/// may have others.
+#[derive(Debug)]
+pub(crate) struct ActiveLimit {
+    limit: Arc<Limit>,
+    /// The precheck of a global limit, if it has one.
+    pub(crate) precheck: Option<Algorithm>,
+    /// Proxies that use it, by the limiters' last answers; 0: never reported.
+    proxies: Cell<u64>,
+    all_proxies: Rc<Cell<u64>>,
+}
+
+impl Deref for ActiveLimit {
+    type Target = Limit;
+
+    fn deref(&self) -> &Limit {
+        &self.limit
+    }
 }
 
 /// The values of a request, in the form that the policy crate looks them up.
@@ -51,14 +70,27 @@ impl Entries for Values<'_> {
 
 impl ActivePolicy {
     pub(crate) fn new(compiled: Compiled, sources: &[(Name, Source)]) -> Self {
-        let of = |limit: &Limit| precheck(limit.quota.algorithm(), limit.precheck_percent?);
+        let all_proxies = Rc::new(Cell::new(1));
+        let active = |limit: &Arc<Limit>| {
+            let percent = limit.precheck_percent;
+            Rc::new(ActiveLimit {
+                precheck: percent.and_then(|percent| precheck(limit.quota.algorithm(), percent)),
+                limit: Arc::clone(limit),
+                proxies: Cell::new(0),
+                all_proxies: Rc::clone(&all_proxies),
+            })
+        };
         Self {
             plan: Plan::new(compiled.needed_keys(), sources),
-            prechecks: compiled.limits().iter().map(of).collect(),
-            proxies: vec![Cell::new(0); compiled.limits().len()],
-            all_proxies: Cell::new(1),
+            limits: compiled.limits().iter().map(active).collect(),
+            all_proxies,
             compiled,
         }
+    }
+
+    /// The limit at a position.
+    pub(crate) fn limit(&self, at: usize) -> Option<&Rc<ActiveLimit>> {
+        self.limits.get(at)
     }
 
     /// Stores the number of proxies that use a limit, from a limiter's answer.
@@ -67,42 +99,57 @@ impl ActivePolicy {
             return self.all_proxies.set(count);
         }
         let at = self.compiled.position(limit);
-        if let Some(slot) = at.and_then(|at| self.proxies.get(at)) {
-            slot.set(count.min(MAX_PROXIES));
+        if let Some(limit) = at.and_then(|at| self.limits.get(at)) {
+            limit.proxies.set(count.min(MAX_PROXIES));
         }
     }
 
     /// Copies the numbers of proxies from the previous policy.
     pub(crate) fn inherit_proxies(&self, before: &Self) {
         self.all_proxies.set(before.all_proxies.get());
-        for (limit, count) in before.compiled.limits().iter().zip(&before.proxies) {
-            self.set_proxies(limit.name.as_str(), count.get());
+        for limit in &before.limits {
+            self.set_proxies(limit.name.as_str(), limit.proxies.get());
         }
     }
 
-    /// The proxies that share a limit during an outage: `fleet_size`, or as reported.
-    pub(crate) fn proxies(&self, at: usize) -> u64 {
-        let status = self.proxies.get(at).map(Cell::get);
-        let status = status.filter(|status| *status > 0);
-        let limit = self.compiled.limit(at);
-        let written = limit.and_then(|limit| limit.fleet_size);
-        written
-            .or(status)
+    /// The strictest `on_failure` among the limits that may match and that only the limiter can
+    /// evaluate; `None` if there is none.
+    pub(crate) fn opaque(&self, values: &[Option<&[u8]>]) -> Option<OnFailure> {
+        if self.compiled.opaque().is_empty() {
+            return None;
+        }
+        let values = Values(self.compiled.needed_keys(), values);
+        let mut strictest = None;
+        for limit in self.compiled.opaque() {
+            if limit.may_match(&values) {
+                let closed = limit.on_failure == Some(OnFailure::Deny);
+                if closed || strictest.is_none() {
+                    strictest = limit.on_failure.or(Some(OnFailure::Local));
+                }
+            }
+        }
+        strictest
+    }
+}
+
+impl ActiveLimit {
+    /// The proxies that share the limit during an outage: `fleet_size`, or as reported.
+    pub(crate) fn proxies(&self) -> u64 {
+        let reported = Some(self.proxies.get()).filter(|count| *count > 0);
+        self.fleet_size
+            .or(reported)
             .unwrap_or_else(|| self.all_proxies.get())
             .max(1)
     }
 
-    /// The precheck of a global limit, if it has one.
-    pub(crate) fn precheck(&self, at: usize) -> Option<&Algorithm> {
-        self.prechecks.get(at)?.as_ref()
-    }
-
     /// The bucket that replaces a global one while no limiter answers.
-    pub(crate) fn fallback_bucket(&self, limit_check: &LimitCheck, now: Now) -> FallbackBucket {
-        let (at, status) = (limit_check.at, limit_check.status);
-        let Some(limit) = self.compiled.limit(at) else {
-            return FallbackBucket::Unlimited;
-        };
+    pub(crate) fn fallback_bucket(
+        &self,
+        status: Option<BucketStatus>,
+        cost: u64,
+        now: Now,
+    ) -> FallbackBucket {
+        let limit = &*self.limit;
         let parameters = match status {
             Some(BucketStatus { limit: None, .. }) => return FallbackBucket::Unlimited,
             Some(BucketStatus { limit: Some(0), .. }) => return FallbackBucket::Impossible,
@@ -110,8 +157,8 @@ impl ActivePolicy {
             None => *limit.quota.parameters(),
         };
         let share = Share {
-            proxies: self.proxies(at),
-            cost: limit_check.cost,
+            proxies: self.proxies(),
+            cost,
         };
         let edges = edges(limit, status, now);
         // If no algorithm accepts the reported parameters, the limit's own are used.
@@ -134,25 +181,6 @@ impl ActivePolicy {
             None => DebtSpan::of(&algorithm, now),
         };
         FallbackBucket::Bucket(algorithm, span)
-    }
-
-    /// The strictest `on_failure` among the limits that may match and that only the limiter can
-    /// evaluate; `None` if there is none.
-    pub(crate) fn opaque(&self, values: &[Option<&[u8]>]) -> Option<OnFailure> {
-        if self.compiled.opaque().is_empty() {
-            return None;
-        }
-        let values = Values(self.compiled.needed_keys(), values);
-        let mut strictest = None;
-        for limit in self.compiled.opaque() {
-            if limit.may_match(&values) {
-                let closed = limit.on_failure == Some(OnFailure::Deny);
-                if closed || strictest.is_none() {
-                    strictest = limit.on_failure.or(Some(OnFailure::Local));
-                }
-            }
-        }
-        strictest
     }
 }
 

@@ -151,6 +151,8 @@ impl Worker {
             self.decide_unsent(host, now, check);
         } else if self.is_awaited(&check) {
             self.admit(host, now, &mut check, Admission::default());
+        } else {
+            self.undo_left(check.claims);
         }
     }
 

@@ -10,7 +10,7 @@ use crate::{
     host::Host,
     metrics::Event,
     outage::ChargeStatus,
-    request::{Admission, DenyingLimits, HeldSlots, LimiterSlots, PendingCheck, Slots, Stream},
+    request::{Admission, Claims, DenyingLimits, HeldSlots, LimiterSlots, PendingCheck, Stream},
     response::{Denial, QuotaStatus},
     time::Now,
     worker::Worker,
@@ -30,18 +30,18 @@ impl Worker {
             return self.on_slots_answered(now, sent, release, &answer);
         }
         clamp(&check, &mut answer);
-        let in_flight = HeldSlots::of(&check, &answer, sent);
-        let meter = Meter::of(&check, &answer);
-        if in_flight.is_late(now) {
-            self.requests.metered.cancel(meter.as_deref());
-            self.requests.in_flight.release(in_flight);
+        let mut given = Claims {
+            in_flight: HeldSlots::of(&check, &answer, sent),
+            meter: Meter::of(&check, &answer),
+            ..Claims::default()
+        };
+        if given.in_flight.is_late(now) {
+            self.undo_left(given);
             return self.fall_back(host, now, check, ChargeStatus::Unknown);
         }
         self.apply_grants(host, now, sent, &mut check, &mut answer);
-        let mut slots = Slots {
-            global: LimiterSlots::of(&check, &answer, now),
-            ..Slots::default()
-        };
+        given.queued = LimiterSlots::of(&check, &answer, now);
+        check.claims.add(given);
         for limit in &answer.limits {
             if check.cost > 0 {
                 self.count_answer(limit);
@@ -49,32 +49,17 @@ impl Worker {
             self.cache_answer(host, now, sent, &check, limit);
         }
         if !self.is_awaited(&check) {
-            // The client left. The charge stands; its slots are freed.
-            self.requests.holds.release_slots(slots);
-            self.requests.in_flight.release(in_flight);
-            // It never reached its upstream.
-            self.requests.metered.cancel(meter.as_deref());
-            if let Some(policy) = &check.policy {
-                self.cancel_units(policy, &check.limit_checks);
-            }
-            return;
+            return self.undo_left(check.claims);
         }
         if answer.allowed {
             let admission = Admission {
                 quota_statuses: quota_statuses(&check, &answer),
                 degraded: degraded(&answer),
                 delay_ms: longest_delay(&answer),
-                slots: std::mem::take(&mut slots),
-                in_flight,
-                meter,
             };
             return self.admit(host, now, &mut check, admission);
         }
-        self.requests.holds.release_slots(slots);
-        self.requests.in_flight.release(in_flight);
-        if let Some(policy) = check.policy.clone() {
-            self.refund_local(host, now, &policy, &check.limit_checks);
-        }
+        self.undo(host, now, std::mem::take(&mut check.claims));
         if check.hold.barred {
             self.counts.happened(Event::HoldFull);
         }
@@ -109,23 +94,11 @@ impl Worker {
         check: &PendingCheck,
         answer: &LimitAnswer,
     ) {
-        let (Some(shared), Some(policy)) = (self.process.shared(), &check.policy) else {
+        let found = check.find(&answer.name).filter(|of| of.is_global());
+        let (Some(shared), Some(limit_check)) = (self.process.shared(), found) else {
             return;
         };
-        let named = |at: usize| {
-            policy
-                .compiled
-                .limit(at)
-                .filter(|limit| limit.name == answer.name)
-        };
-        let found = check
-            .limit_checks
-            .iter()
-            .find_map(|limit_check| Some((limit_check, named(limit_check.at)?)));
-        let Some((limit_check, limit)) = found.filter(|(limit_check, _)| limit_check.is_global())
-        else {
-            return;
-        };
+        let limit = &limit_check.limit;
         // A denial for lack of a hold permit concerns this request only, not the bucket.
         let barred = check.hold.barred && limit.over_limit == OverLimit::Queue;
         let penalized = answer.penalty.left_ms > 0;

@@ -167,7 +167,7 @@ impl Worker {
                 check.restore_debts(host, now, &shared.table);
             }
             if check.stream.is_some() && !self.is_awaited(&check) {
-                self.undo_unsent(&check);
+                self.undo_unsent(check);
             } else {
                 waiting.push(check);
             }

@@ -7,7 +7,7 @@ use protocol::{Answer, CostSettlement, Reservation};
 
 use super::body_reader::{BodyReader, Format, is_encoded};
 use crate::{
-    active_policy::ActivePolicy,
+    active_policy::ActiveLimit,
     cache::BucketKey,
     request::{Described, PendingCheck},
     response::ResponseHeaders,
@@ -36,7 +36,6 @@ pub trait Response {
 /// A request that reserved units, until its response ended.
 #[derive(Debug)]
 pub(crate) struct Meter {
-    policy: Rc<ActivePolicy>,
     request: Rc<Described>,
     reserved: Vec<Reserved>,
     /// 0 before the response has begun.
@@ -51,8 +50,7 @@ pub(crate) struct Meter {
 /// Units that a request reserved in one bucket.
 #[derive(Debug)]
 struct Reserved {
-    /// The limit's position in the policy.
-    at: usize,
+    limit: Rc<ActiveLimit>,
     key: BucketKey,
     reservation: Reservation,
     /// What the bucket holds, in units.
@@ -74,14 +72,14 @@ pub(crate) struct Settled {
 impl Meter {
     /// The reservations in the answer to a check; `None`: there are none.
     pub(crate) fn of(check: &PendingCheck, answer: &Answer) -> Option<Box<Self>> {
-        let policy = check.policy.as_ref().filter(|_| answer.allowed)?;
+        if !answer.allowed {
+            return None;
+        }
         let reserved = answer.limits.iter().filter_map(|answered| {
             let reservation = answered.reservation?;
-            let named = |at: usize| Some(policy.compiled.limit(at)?.name == answered.name);
-            let mut limit_checks = check.limit_checks.iter();
-            let limit_check = limit_checks.find(|of| named(of.at) == Some(true))?;
+            let limit_check = check.find(&answered.name)?;
             Some(Reserved {
-                at: limit_check.at,
+                limit: Rc::clone(&limit_check.limit),
                 key: limit_check.key,
                 reservation,
                 capacity: answered.limit.unwrap_or(0),
@@ -90,7 +88,6 @@ impl Meter {
         let reserved: Vec<Reserved> = reserved.collect();
         (!reserved.is_empty()).then(|| {
             Box::new(Self {
-                policy: Rc::clone(policy),
                 request: Rc::new(Described::of(check)),
                 reserved,
                 status: 0,
@@ -114,7 +111,7 @@ impl Meter {
 
     fn limits(&self) -> impl Iterator<Item = (&Reserved, &Limit, &ResponsePrice)> {
         self.reserved.iter().filter_map(|reserved| {
-            let limit = self.policy.compiled.limit(reserved.at)?;
+            let limit: &Limit = &reserved.limit;
             Some((reserved, limit, limit.response_price()?))
         })
     }

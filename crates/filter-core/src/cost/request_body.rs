@@ -7,7 +7,7 @@ use policy::Pointer;
 
 use super::body_reader::{BodyReader, Format};
 use crate::{
-    active_policy::ActivePolicy,
+    active_policy::ActiveLimit,
     host::Host,
     request::{ByStream, LimitCheck, Request, Stream},
     time::Now,
@@ -43,9 +43,8 @@ pub enum BodyNeed {
 /// The body of one request.
 #[derive(Debug)]
 pub(crate) struct RequestBody {
-    policy: Rc<ActivePolicy>,
-    /// The limits that need numbers of the body, by their positions in the policy.
-    limits: Vec<usize>,
+    /// The limits that need numbers of the body.
+    limits: Vec<Rc<ActiveLimit>>,
     reader: BodyReader,
     /// Whether the body ended, and all of it was read.
     ended: bool,
@@ -60,13 +59,12 @@ impl RequestBody {
     }
 
     fn pointers(&self) -> Vec<&Pointer> {
-        pointers(&self.policy, &self.limits).collect()
+        pointers(&self.limits).collect()
     }
 }
 
-fn pointers<'p>(policy: &'p ActivePolicy, limits: &[usize]) -> impl Iterator<Item = &'p Pointer> {
-    let limits = limits.iter().filter_map(|at| policy.compiled.limit(*at));
-    let prices = limits.filter_map(|limit| limit.response_price());
+fn pointers(limits: &[Rc<ActiveLimit>]) -> impl Iterator<Item = &Pointer> {
+    let prices = limits.iter().filter_map(|limit| limit.response_price());
     prices.flat_map(|price| price.reserve.pointers())
 }
 
@@ -135,13 +133,8 @@ impl Worker {
             return self.body_need(stream);
         };
         self.requests.bodies.came = true;
-        let RequestBody {
-            policy,
-            limits,
-            reader,
-            ..
-        } = &mut **of;
-        let pointers: Vec<&Pointer> = pointers(policy, limits).collect();
+        let RequestBody { limits, reader, .. } = &mut **of;
+        let pointers: Vec<&Pointer> = pointers(limits).collect();
         reader.read_chunk(&pointers, size, |from, len| body.bytes(from, len));
         of.ended = ended;
         let max = self.config.request_body_max.unwrap_or(0);
@@ -180,16 +173,15 @@ impl Worker {
         &mut self,
         now: Now,
         stream: StreamId,
-        policy: &Rc<ActivePolicy>,
         limit_checks: &[LimitCheck],
         request: &impl Request,
     ) -> bool {
         let Some(max) = self.config.request_body_max else {
             return false;
         };
-        let limits = limit_checks.iter().map(|check| check.at);
-        let limits = limits.filter(|at| pointers(policy, &[*at]).next().is_some());
-        let limits: Vec<usize> = limits.collect();
+        let limits = limit_checks.iter().map(|check| &check.limit);
+        let limits = limits.filter(|limit| pointers(std::slice::from_ref(limit)).next().is_some());
+        let limits: Vec<Rc<ActiveLimit>> = limits.cloned().collect();
         if limits.is_empty() || !is_readable(request, max) {
             return false;
         }
@@ -198,11 +190,10 @@ impl Worker {
         if waiting.until.len() >= self.config.hold_max {
             return false;
         }
-        let found: Vec<&Pointer> = pointers(policy, &limits).collect();
+        let found: Vec<&Pointer> = pointers(&limits).collect();
         let reader = BodyReader::new(Format::Json, &found);
         let until_us = now.after_ms(PATIENCE_MS);
         let body = RequestBody {
-            policy: Rc::clone(policy),
             limits,
             reader,
             ended: false,

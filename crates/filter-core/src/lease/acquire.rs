@@ -3,51 +3,38 @@
 use std::rc::Rc;
 
 use crate::{
-    active_policy::ActivePolicy,
     host::Host,
     lease::shared_update::{LeaseChange, update_shared},
-    lease::spend::leased,
-    lease::{LeaseDescriptor, Terms},
+    lease::spend::is_leasable,
+    lease::{LeaseDescriptor, Reservation, Terms},
     metrics::Event,
-    request::{Extracted, LeaseUse, LimitCheck},
+    request::{Claims, LeasedUnits, LimitCheck, PendingCheck},
     time::Now,
     worker::Worker,
 };
 
 impl Worker {
     /// Reserves units of this worker's leases. Touches neither shared data nor the limiter.
-    pub(crate) fn reserve_units(
-        &mut self,
-        now: Now,
-        policy: &ActivePolicy,
-        limit_checks: &mut [LimitCheck],
-    ) {
-        for limit_check in limit_checks {
-            if let Some(limit) = leased(policy, limit_check)
-                && let Some(reservation) =
-                    (self.leases).take(limit_check.key, limit.generation, limit.cost, now)
-            {
-                limit_check.lease = LeaseUse::Reserved(reservation);
+    pub(crate) fn reserve_units(&mut self, now: Now, check: &mut PendingCheck) {
+        for limit_check in check.limit_checks.iter_mut().filter(|of| is_leasable(of)) {
+            let (key, limit) = (limit_check.key, &limit_check.limit);
+            let reservation = self.leases.take(key, limit.generation, limit.cost, now);
+            if let Some(reservation) = reservation {
+                limit_check.claim(reservation, &mut check.claims);
             }
         }
     }
 
     /// Takes units of the shared leases for the limits that this worker had none for, and queries the
     /// limiter for more before they run out.
-    pub(crate) fn acquire_units(
-        &mut self,
-        host: &impl Host,
-        now: Now,
-        policy: &Rc<ActivePolicy>,
-        entries: &Extracted,
-        limit_checks: &mut [LimitCheck],
-    ) {
+    pub(crate) fn acquire_units(&mut self, host: &impl Host, now: Now, check: &mut PendingCheck) {
+        let Some(policy) = &check.policy else {
+            return;
+        };
         let checks_per_call = self.calls.batcher.checks_per_call();
-        for limit_check in limit_checks {
-            let Some(limit) = leased(policy, limit_check) else {
-                continue;
-            };
-            let Some(terms) = self.terms(policy, limit_check.at) else {
+        for limit_check in check.limit_checks.iter_mut().filter(|of| is_leasable(of)) {
+            let limit = &limit_check.limit;
+            let Some(terms) = self.terms(limit) else {
                 continue;
             };
             let Some(worker_lease) = self.leases.open(limit_check.key, limit.generation, now)
@@ -62,11 +49,11 @@ impl Worker {
             if worker_lease.descriptor.is_none() {
                 worker_lease.descriptor = Some(Rc::new(LeaseDescriptor {
                     policy: Rc::clone(policy),
-                    at: limit_check.at,
-                    entries: entries.clone(),
+                    limit: Rc::clone(limit),
+                    entries: check.entries.clone(),
                 }));
             }
-            self.acquire_for(host, now, &terms, limit_check, limit.generation, needed);
+            self.acquire_for(host, now, &terms, limit_check, needed, &mut check.claims);
         }
     }
 
@@ -76,9 +63,10 @@ impl Worker {
         now: Now,
         terms: &Terms,
         limit_check: &mut LimitCheck,
-        generation: u64,
         needed: Option<u64>,
+        claims: &mut Claims,
     ) {
+        let generation = limit_check.limit.generation;
         let (Some(shared), Some(worker_lease)) = (
             self.process.shared(),
             self.leases.find(limit_check.key, generation),
@@ -129,9 +117,22 @@ impl Worker {
         if change.grant.is_some()
             && let Some(reservation) = worker_lease.take(terms.cost, now)
         {
-            limit_check.lease = LeaseUse::Reserved(reservation);
+            limit_check.claim(reservation, claims);
         }
         limit_check.lease_query = change.query.map(Box::new);
         self.counts.happened_to(Event::LeaseExpired, change.expired);
+    }
+}
+
+impl LimitCheck {
+    /// Leased units decide the limit.
+    fn claim(&mut self, reservation: Reservation, claims: &mut Claims) {
+        self.leased = true;
+        claims.leased.push(LeasedUnits {
+            key: self.key,
+            generation: self.limit.generation,
+            cost: self.limit.cost,
+            reservation,
+        });
     }
 }

@@ -8,7 +8,7 @@ use crate::{
     lease::Terms,
     lease::shared_update::{LeaseChange, update_shared},
     metrics::Event,
-    request::{LeaseUse, PendingCheck},
+    request::PendingCheck,
     time::Now,
     worker::Worker,
 };
@@ -24,16 +24,11 @@ impl Worker {
         check: &mut PendingCheck,
         answer: &mut Answer,
     ) {
-        let Some(policy) = check.policy.clone() else {
-            return;
-        };
         for limit_check in &mut check.limit_checks {
-            let (Some(lease_query), Some(limit)) = (
-                limit_check.lease_query.take(),
-                policy.compiled.limit(limit_check.at),
-            ) else {
+            let Some(lease_query) = limit_check.lease_query.take() else {
                 continue;
             };
+            let limit = &limit_check.limit;
             let Some(at) = answer.limits.iter().position(|of| of.name == limit.name) else {
                 continue;
             };
@@ -47,7 +42,7 @@ impl Worker {
             // A query that only settles expects no grant.
             if lease_query.want > 0
                 && let (Some(limit_answer), Some(terms)) =
-                    (answer.limits.get(at), self.terms(&policy, limit_check.at))
+                    (answer.limits.get(at), self.terms(limit))
             {
                 let worker_lease = self.leases.find(limit_check.key, limit.generation);
                 match worker_lease.filter(|_| limit_answer.generation > limit.generation) {
@@ -60,7 +55,7 @@ impl Worker {
                     None => self.share(host, now, sent, &terms, limit_check.key, limit_answer),
                 }
             }
-            if check.cost == 0 || limit_check.lease != LeaseUse::None {
+            if check.cost == 0 || limit_check.leased {
                 answer.limits.remove(at);
             }
         }

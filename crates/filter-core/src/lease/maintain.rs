@@ -23,7 +23,7 @@ impl Worker {
             else {
                 continue;
             };
-            if let Some(terms) = self.terms(&descriptor.policy, descriptor.at)
+            if let Some(terms) = self.terms(&descriptor.limit)
                 && let Some(lease_query) = self.maintain(host, now, &terms, key, generation)
             {
                 self.settle(now, &descriptor, key, lease_query);
@@ -91,28 +91,22 @@ impl Worker {
             ..check
         };
         if let Err(check) = self.calls.batcher.push(check) {
-            self.undo_unsent(&check);
+            self.undo_unsent(check);
         }
     }
 
-    /// Releases the units of a check that was not sent because its client left or the queue was full.
-    pub(crate) fn undo_unsent(&mut self, check: &PendingCheck) {
-        if let Some(policy) = &check.policy {
-            self.cancel_units(policy, &check.limit_checks);
-        }
-        self.restore_settlements(check);
+    /// Undoes a check that was not sent because its client left or the queue was full.
+    pub(crate) fn undo_unsent(&mut self, mut check: PendingCheck) {
+        self.undo_left(std::mem::take(&mut check.claims));
+        self.restore_settlements(&check);
     }
 
     /// A check was not sent: its settlements go back to the worker's lease, for another query.
     pub(crate) fn restore_settlements(&mut self, check: &PendingCheck) {
-        let Some(policy) = &check.policy else {
-            return;
-        };
         for limit_check in &check.limit_checks {
-            if let (Some(lease_query), Some(limit)) = (
-                &limit_check.lease_query,
-                policy.compiled.limit(limit_check.at),
-            ) && let Some(worker_lease) = self.leases.find(limit_check.key, limit.generation)
+            let (key, generation) = (limit_check.key, limit_check.limit.generation);
+            if let Some(lease_query) = &limit_check.lease_query
+                && let Some(worker_lease) = self.leases.find(key, generation)
             {
                 worker_lease.settlements.merge(&lease_query.settle);
             }

@@ -1,13 +1,13 @@
-//! Settles or releases the leased units of requests.
+//! Leased limits: the terms of their leases, and what their clients see.
 
 use std::rc::Rc;
 
-use policy::{Limit, Mode};
+use policy::Mode;
 
 use crate::{
-    active_policy::ActivePolicy,
+    active_policy::{ActiveLimit, ActivePolicy},
     lease::Terms,
-    request::{Extracted, LeaseUse, LimitCheck},
+    request::{Extracted, LimitCheck},
     response::QuotaStatus,
     time::Now,
     worker::Worker,
@@ -17,46 +17,19 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct LeaseDescriptor {
     pub(super) policy: Rc<ActivePolicy>,
-    /// The limit's index in the policy.
-    pub(super) at: usize,
+    pub(super) limit: Rc<ActiveLimit>,
     pub(super) entries: Extracted,
 }
 
 impl Worker {
-    /// Settles the units of an admitted request as spent.
-    pub(crate) fn spend(&mut self, policy: &ActivePolicy, limit_checks: &mut [LimitCheck]) {
-        for limit_check in limit_checks {
-            if let (LeaseUse::Reserved(reservation), Some(limit)) =
-                (limit_check.lease, policy.compiled.limit(limit_check.at))
-            {
-                limit_check.lease = LeaseUse::Spent;
-                if let Some(worker_lease) = self.leases.find(limit_check.key, limit.generation) {
-                    worker_lease.spend(reservation, limit.cost);
-                }
-            }
-        }
-    }
-
-    /// Releases the units of a request that is not admitted.
-    pub(crate) fn cancel_units(&mut self, policy: &ActivePolicy, limit_checks: &[LimitCheck]) {
-        for limit_check in limit_checks {
-            if let (LeaseUse::Reserved(reservation), Some(limit)) =
-                (limit_check.lease, policy.compiled.limit(limit_check.at))
-                && let Some(worker_lease) = self.leases.find(limit_check.key, limit.generation)
-            {
-                worker_lease.release(reservation, limit.cost);
-            }
-        }
-    }
-
     /// The client's quota at a leased limit: the units that the limiter reported as left, plus the
     /// leased units that this worker has or last saw.
     pub(crate) fn leased_status(
         &mut self,
         limit_check: &LimitCheck,
-        limit: &Limit,
         now: Now,
     ) -> Option<QuotaStatus> {
+        let limit = &limit_check.limit;
         let worker_lease = self.leases.find(limit_check.key, limit.generation)?;
         let status = worker_lease.status.filter(|_| !limit.hidden)?;
         let known = status.remaining.saturating_add(worker_lease.shared);
@@ -74,21 +47,18 @@ impl Worker {
     }
 
     /// The lease terms of a limit; `None`: it has none.
-    pub(super) fn terms(&self, policy: &ActivePolicy, at: usize) -> Option<Terms> {
-        let limit = policy.compiled.limit(at)?;
+    pub(super) fn terms(&self, limit: &ActiveLimit) -> Option<Terms> {
         let ttl_ms = limit.lease_ttl_ms?;
         Some(Terms {
             cost: limit.cost.max(1),
             ttl_us: ttl_ms.saturating_mul(1000),
             patience_us: self.config.limiter.timeout_ms.saturating_mul(2000),
-            proxies: policy.proxies(at),
+            proxies: limit.proxies(),
         })
     }
 }
 
-/// The limit, if leased units may settle it and have not yet.
-pub(super) fn leased<'p>(policy: &'p ActivePolicy, limit_check: &LimitCheck) -> Option<&'p Limit> {
-    let limit = policy.compiled.limit(limit_check.at)?;
-    (limit.lease_ttl_ms.is_some() && limit_check.is_global() && limit_check.mode == Mode::Enforce)
-        .then_some(limit)
+/// Whether leased units may settle a limit, and have not yet.
+pub(super) fn is_leasable(of: &LimitCheck) -> bool {
+    of.limit.lease_ttl_ms.is_some() && of.is_global() && of.mode == Mode::Enforce
 }

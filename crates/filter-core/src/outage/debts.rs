@@ -42,19 +42,13 @@ impl PendingCheck {
         concerns: impl Fn(&LimitCheck) -> bool,
         mut change: impl FnMut(&mut Debt, &mut LimitCheck, DebtSpan),
     ) {
-        let Some(policy) = &self.policy else {
-            return;
-        };
         for limit_check in self
             .limit_checks
             .iter_mut()
             .filter(|limit_check| concerns(limit_check))
         {
-            let Some(limit) = policy.compiled.limit(limit_check.at) else {
-                continue;
-            };
-            let span = DebtSpan::of(limit.quota.algorithm(), now);
-            let (key, generation) = (limit_check.key, limit.generation);
+            let span = DebtSpan::of(limit_check.limit.quota.algorithm(), now);
+            let (key, generation) = (limit_check.key, limit_check.limit.generation);
             let changed = table.update::<BucketEntry, _>(host, key, generation, now, |found| {
                 let before = found.entry.debt;
                 change(&mut found.entry.debt, limit_check, span);

@@ -4,7 +4,7 @@ mod bucket;
 
 use std::rc::Rc;
 
-use policy::{Limit, Mode, OnFailure};
+use policy::{Mode, OnFailure};
 use protocol::{DecidedBy, Outcome};
 
 use super::ChargeStatus;
@@ -13,7 +13,7 @@ use crate::{
     host::Host,
     local_bucket::Take,
     metrics::Event,
-    request::{Admission, DenyingLimits, LimitCheck, PendingCheck},
+    request::{Admission, Claims, DenyingLimits, LimitCheck, PendingCheck},
     response::Denial,
     time::Now,
     worker::{Level, Step, Worker},
@@ -27,14 +27,13 @@ struct FallbackResult {
     /// Limits whose fallback bucket denies.
     exhausted: DenyingLimits,
     admission: Admission,
+    claims: Claims,
 }
 
 /// One limit of a request, and the operation on its fallback bucket.
 #[derive(Clone, Copy)]
 struct FallbackInput<'a> {
-    policy: &'a ActivePolicy,
     limit_check: &'a LimitCheck,
-    limit: &'a Limit,
     take: Take,
     /// Whether other limiters answer.
     others_answer: bool,
@@ -55,12 +54,8 @@ impl Worker {
     /// health, so only the caches of this request's buckets are invalidated, to find their debts.
     pub(crate) fn decide_rejected(&mut self, host: &impl Host, now: Now, check: PendingCheck) {
         self.restore_settlements(&check);
-        if let Some(policy) = &check.policy {
-            for limit_check in &check.limit_checks {
-                if let Some(limit) = policy.compiled.limit(limit_check.at) {
-                    self.cache.invalidate(limit_check.key, limit.generation);
-                }
-            }
+        for LimitCheck { key, limit, .. } in &check.limit_checks {
+            self.cache.invalidate(*key, limit.generation);
         }
         self.apply_fallback(host, now, check, ChargeStatus::NotCharged);
     }
@@ -98,7 +93,7 @@ impl Worker {
             check.restore_debts(host, now, &shared.table);
         }
         if !self.is_awaited(&check) {
-            return;
+            return self.undo_left(check.claims);
         }
         let Some(policy) = check.policy.clone() else {
             return self.without_policy(host, now, check);
@@ -107,8 +102,7 @@ impl Worker {
             self.cache.queue_write(limit_check.key);
         }
         self.flush_cache(host, now);
-        let Some(admission) = self.decide_by_fallback(host, now, &policy, &mut check, charge)
-        else {
+        let Some(admission) = self.decide_by_fallback(host, now, &mut check, charge) else {
             return;
         };
         if charge == ChargeStatus::NotCharged && self.calls.retry_budget.answered_lately(now) {
@@ -124,7 +118,6 @@ impl Worker {
         &mut self,
         host: &impl Host,
         now: Now,
-        policy: &Rc<ActivePolicy>,
         check: &mut PendingCheck,
         charge: ChargeStatus,
     ) -> Option<Admission> {
@@ -141,39 +134,30 @@ impl Worker {
         for take in [Take::Peek, charging] {
             result.admission = Admission::default();
             for limit_check in check.global() {
-                if let Some(limit) = policy.compiled.limit(limit_check.at) {
-                    let input = FallbackInput {
-                        policy,
-                        limit_check,
-                        limit,
-                        take,
-                        others_answer: check.attempts.others_answer,
-                    };
-                    self.decide_limit(host, now, &input, &mut result);
-                }
+                let input = FallbackInput {
+                    limit_check,
+                    take,
+                    others_answer: check.attempts.others_answer,
+                };
+                self.decide_limit(host, now, &input, &mut result);
             }
             if let Some(denial) = result.denial() {
-                let held = std::mem::take(&mut result.admission.in_flight);
-                self.requests.in_flight.release(held);
-                self.refund_local(host, now, policy, &check.limit_checks);
-                if let Some(stream) = check.stream {
-                    self.record_denial(now, policy, &check.limit_checks, &check.entries, &denial);
-                    self.refuse(stream, denial);
-                }
+                check.claims.add(result.claims);
+                self.deny(host, now, check, denial);
                 return None;
             }
             let delay_ms = result.admission.delay_ms;
-            if take == Take::Peek && delay_ms > 0 && !self.may_hold(check) {
-                self.refund_local(host, now, policy, &check.limit_checks);
+            if take == Take::Peek && delay_ms > 0 && !self.may_hold(&mut check.claims) {
+                self.undo(host, now, std::mem::take(&mut check.claims));
                 if let Some(stream) = check.stream {
                     self.refuse_hold(stream, check, delay_ms, Vec::new());
                 }
                 return None;
             }
         }
-        let mut admission = result.admission;
-        self.name_shares(now, check, &mut admission.in_flight);
-        Some(admission)
+        self.name_shares(now, check, &mut result.claims.in_flight);
+        check.claims.add(result.claims);
+        Some(result.admission)
     }
 
     /// Charges the debts of a request at once if another limiter answers, so that other proxies see
@@ -196,6 +180,7 @@ impl Worker {
                 retry_after_ms: None,
                 quota_statuses: Vec::new(),
             };
+            self.undo(host, now, check.claims);
             if let Some(stream) = check.stream {
                 self.refuse(stream, denial);
             }
@@ -224,11 +209,10 @@ impl Worker {
     ) {
         let FallbackInput {
             limit_check,
-            limit,
             take,
             others_answer,
-            ..
         } = *input;
+        let limit = &limit_check.limit;
         match limit.on_failure {
             // Shadow limits report nothing during a fallback.
             _ if limit_check.mode == Mode::Shadow => {}

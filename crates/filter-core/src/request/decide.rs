@@ -76,25 +76,22 @@ impl Worker {
         }
         let mut limit_checks = self.limit_checks(&matches, &policy, now);
         drop(matches);
-        if body.is_none() && self.reads_body(now, stream, &policy, &limit_checks, request) {
+        if body.is_none() && self.reads_body(now, stream, &limit_checks, request) {
             return;
         }
-        policy.price(request, &entries, &mut limit_checks, body);
-        self.reserve_units(now, &policy, &mut limit_checks);
-        if let Some(denial) =
-            self.cached_denial(host, now, &policy, &mut limit_checks, opaque.is_some())
-        {
-            self.cancel_units(&policy, &limit_checks);
-            self.record_denial(now, &policy, &limit_checks, &entries, &denial);
-            self.denials.count(now, &policy, entries, limit_checks);
-            return self.refuse(stream, denial);
+        for limit_check in &mut limit_checks {
+            limit_check.price(request, &entries, body);
         }
-        if let Some(denial) = self.take_local(host, now, &policy, &mut limit_checks) {
-            self.record_denial(now, &policy, &limit_checks, &entries, &denial);
-            return self.refuse(stream, denial);
-        }
-        self.acquire_units(host, now, &policy, &entries, &mut limit_checks);
         let mut check = PendingCheck::new(stream, Some(policy), entries, limit_checks, opaque);
+        self.reserve_units(now, &mut check);
+        if let Some(denial) = self.cached_denial(host, now, &mut check) {
+            self.deny(host, now, &mut check, denial);
+            return self.denials.count(now, check);
+        }
+        if let Some(denial) = self.take_local(host, now, &mut check) {
+            return self.deny(host, now, &mut check, denial);
+        }
+        self.acquire_units(host, now, &mut check);
         check.head = request.header(":method") == Some(b"HEAD");
         if check.opaque.is_none() && !check.limit_checks.iter().any(LimitCheck::is_global) {
             if !check.limit_checks.is_empty() {
@@ -176,18 +173,16 @@ impl Worker {
         &mut self,
         host: &impl Host,
         now: Now,
-        policy: &ActivePolicy,
-        limit_checks: &mut [LimitCheck],
-        opaque: bool,
+        check: &mut PendingCheck,
     ) -> Option<Denial> {
         let shared = self.process.shared()?;
         let last_failure_us = self.outage.breaker.last_failure_us();
         let mut denying = DenyingLimits::default();
-        for limit_check in limit_checks
-            .iter_mut()
+        let opaque = check.opaque.is_some();
+        for limit_check in { check.limit_checks.iter_mut() }
             .filter(|limit_check| limit_check.is_global() && limit_check.mode != Mode::Shadow)
         {
-            let limit = policy.compiled.limit(limit_check.at)?;
+            let limit = Rc::clone(&limit_check.limit);
             let (key, generation) = (limit_check.key, limit.generation);
             let known = self.cache.get_fresh(key, generation, now, last_failure_us);
             let (status, denial) = if let Some(known) = known {
@@ -222,13 +217,9 @@ impl Worker {
         if denying.is_empty() {
             return None;
         }
-        let quota_status = |limit_check: &LimitCheck| {
-            limit_check.cached_status(policy.compiled.limit(limit_check.at)?, now)
-        };
-        let enforced = limit_checks
-            .iter()
-            .filter(|limit_check| limit_check.mode == Mode::Enforce);
-        let quota_statuses = enforced.filter_map(quota_status).collect();
+        let enforced =
+            { check.limit_checks.iter() }.filter(|limit_check| limit_check.mode == Mode::Enforce);
+        let quota_statuses = enforced.filter_map(|of| of.cached_status(now)).collect();
         Some(denying.denial(DecidedBy::DenyCache, quota_statuses))
     }
 

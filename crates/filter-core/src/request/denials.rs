@@ -4,17 +4,10 @@
 //! A report is retried only if it certainly did not arrive. A report that is lost, or that waits while
 //! no limiter answers, is dropped: the penalty begins later.
 
-use std::rc::Rc;
-
 use policy::Positions;
 
-use super::{Extracted, LeaseUse, LimitCheck, PendingCheck};
-use crate::{
-    active_policy::{ActivePolicy, PolicyState},
-    cache::BucketKey,
-    time::Now,
-    worker::Worker,
-};
+use super::{LimitCheck, PendingCheck};
+use crate::{active_policy::PolicyState, cache::BucketKey, time::Now, worker::Worker};
 
 /// Between reports of a bucket, in milliseconds.
 const EVERY_MS: u64 = 1000;
@@ -38,17 +31,11 @@ pub(crate) struct Denials {
 
 impl Denials {
     /// Counts a denied request, for each limit whose [`LimitCheck::denied`] is set.
-    pub(crate) fn count(
-        &mut self,
-        now: Now,
-        policy: &Rc<ActivePolicy>,
-        entries: Extracted,
-        mut limit_checks: Vec<LimitCheck>,
-    ) {
-        let mut more = false;
+    pub(crate) fn count(&mut self, now: Now, check: PendingCheck) {
+        let (entries, mut limit_checks, mut more) = (check.entries, check.limit_checks, false);
         for limit_check in &mut limit_checks {
             // The units were released already.
-            limit_check.lease = LeaseUse::None;
+            limit_check.leased = false;
             if limit_check.denied == 0 {
                 continue;
             }
@@ -59,16 +46,16 @@ impl Denials {
             }
         }
         let at = self.counted.len();
-        if !more || at >= REPORTS_MAX {
+        let Some(policy) = check.policy.filter(|_| more && at < REPORTS_MAX) else {
             return;
-        }
+        };
         if at == 0 {
             self.due_us = now.after_ms(EVERY_MS);
         }
         for limit_check in limit_checks.iter().filter(|of| of.denied > 0) {
             self.positions.add(limit_check.key.hash(), at);
         }
-        let report = PendingCheck::background(Rc::clone(policy), entries, limit_checks);
+        let report = PendingCheck::background(policy, entries, limit_checks);
         self.counted.push(report);
     }
 
@@ -116,13 +103,17 @@ impl Worker {
 
 #[cfg(test)]
 mod tests {
+    use std::rc::Rc;
+
     use policy::{Compiled, Policy};
 
     use super::*;
     use crate::{
+        active_policy::ActivePolicy,
         cache::Table,
         request::{NoProperty, Request},
         time::at,
+        worker::StreamId,
     };
 
     struct Nothing;
@@ -151,8 +142,10 @@ mod tests {
         let user = user.to_le_bytes();
         limit_check.key = table.key("per-user", [Some(&user[..])].into_iter());
         limit_check.denied = count;
-        limit_check.lease = LeaseUse::Spent;
-        denials.count(now, &policy, entries, vec![limit_check]);
+        limit_check.leased = true;
+        let (stream, limit_checks) = (StreamId(0), vec![limit_check]);
+        let check = PendingCheck::new(stream, Some(policy), entries, limit_checks, None);
+        denials.count(now, check);
     }
 
     fn counts(taken: &[PendingCheck]) -> Vec<u64> {
@@ -173,7 +166,7 @@ mod tests {
         assert_eq!(counts(&reports), [3, 1]);
         // What is leased is given back once, by the request.
         let mut limit_checks = reports.iter().flat_map(|report| &report.limit_checks);
-        assert!(limit_checks.all(|of| of.lease == LeaseUse::None));
+        assert!(limit_checks.all(|of| !of.leased));
         assert!(denials.is_empty() && denials.take(at(9000)).is_empty());
         denied(&mut denials, at(9000), 1, 1);
         assert!(denials.take(at(9999)).is_empty());

@@ -2,15 +2,13 @@
 
 use std::rc::Rc;
 
-use algorithms::{Algorithm, QueueSlot, SlotAct};
+use algorithms::SlotAct;
 use protocol::{Answer, Free};
 
 use crate::{
     active_policy::ActivePolicy,
-    cache::BucketKey,
     host::Host,
-    local_bucket::{LocalBucket, Start},
-    request::{Extracted, PendingCheck, SlotRelease},
+    request::{Claims, Extracted, LocalUnits, PendingCheck, SlotRelease},
     response::QuotaHeaders,
     time::Now,
     worker::{Edits, StreamId, Worker},
@@ -26,8 +24,9 @@ pub(crate) struct Holds {
     /// Counts the permits: each request that is held, or may be, has a clone.
     permits: Rc<()>,
     max: usize,
-    /// Slots of requests that left since the last event.
-    released: Vec<Slots>,
+    /// Slots of requests that left since the last event: of queues of this proxy, and of the store.
+    released_local: Vec<LocalUnits>,
+    released: Vec<LimiterSlots>,
     /// Releases that no limiter has received yet: at most `max`.
     unsent: Vec<PendingCheck>,
 }
@@ -43,31 +42,8 @@ pub(crate) struct Held {
     pub(crate) stream: StreamId,
     pub(crate) edits: Edits,
     pub(crate) quotas: QuotaHeaders,
-    pub(crate) slots: Slots,
-    #[expect(dead_code, reason = "it is there until the request is not")]
-    pub(crate) permit: HoldPermit,
-}
-
-/// The slots of a request, freed if it leaves before they start.
-#[derive(Debug, Default)]
-pub(crate) struct Slots {
-    /// In buckets of this proxy.
-    pub(crate) local: Vec<LocalSlot>,
-    /// In buckets in the store. Boxed: rare and large.
-    pub(crate) global: Option<Box<LimiterSlots>>,
-}
-
-/// A slot in a queue of this proxy.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LocalSlot {
-    pub(crate) key: BucketKey,
-    /// The generation of the limit.
-    pub(crate) generation: u64,
-    pub(crate) algorithm: Algorithm,
-    pub(crate) cost: u64,
-    pub(crate) slot: QueueSlot,
-    /// When it was given, in milliseconds since the epoch.
-    pub(crate) at_ms: u64,
+    /// Its slots in queues, freed if it leaves before they start, and its permit.
+    pub(crate) claims: Claims,
 }
 
 /// Slots in queues in the store.
@@ -86,6 +62,7 @@ impl Holds {
             waiting: Vec::new(),
             permits: Rc::default(),
             max,
+            released_local: Vec::new(),
             released: Vec::new(),
             unsent: Vec::new(),
         }
@@ -115,24 +92,21 @@ impl Holds {
         self.waiting.pop_if(|held| now.reached(held.until_us))
     }
 
-    /// Releases the slots of a held request that left.
-    pub(crate) fn forget(&mut self, stream: StreamId) {
-        if let Some(at) = self.waiting.iter().position(|held| held.stream == stream) {
-            let held = self.waiting.remove(at);
-            self.release_slots(held.slots);
-        }
+    /// Takes out a request that left.
+    pub(crate) fn take(&mut self, stream: StreamId) -> Option<Held> {
+        let at = self.waiting.iter().position(|held| held.stream == stream)?;
+        Some(self.waiting.remove(at))
     }
 
     /// Releases the slots of a request that does not continue.
-    pub(crate) fn release_slots(&mut self, slots: Slots) {
-        if !slots.local.is_empty() || slots.global.is_some() {
-            self.released.push(slots);
-        }
+    pub(crate) fn release(&mut self, local: Vec<LocalUnits>, queued: Option<Box<LimiterSlots>>) {
+        self.released_local.extend(local);
+        self.released.extend(queued.map(|slots| *slots));
     }
 
     /// Whether no release is pending.
     pub(crate) fn is_settled(&self) -> bool {
-        self.released.is_empty() && self.unsent.is_empty()
+        self.released_local.is_empty() && self.released.is_empty() && self.unsent.is_empty()
     }
 
     /// Takes the releases that could not be sent.
@@ -198,13 +172,11 @@ impl Worker {
     pub(crate) fn free_slots(&mut self, host: &impl Host, now: Now) {
         self.free_in_flight(host, now);
         self.settle_costs(now);
+        for units in std::mem::take(&mut self.requests.holds.released_local) {
+            self.refund(host, now, &units);
+        }
         for slots in std::mem::take(&mut self.requests.holds.released) {
-            for of in slots.local {
-                self.free_local(host, now, &of);
-            }
-            if let Some(global) = slots.global {
-                self.free_global(now, *global);
-            }
+            self.free_global(now, slots);
         }
     }
 
@@ -218,21 +190,6 @@ impl Worker {
                 self.keep_unsent(check, now);
             }
         }
-    }
-
-    fn free_local(&self, host: &impl Host, now: Now, of: &LocalSlot) {
-        let Some(shared) = self.process.shared() else {
-            return;
-        };
-        let bucket = LocalBucket {
-            table: &shared.table,
-            key: of.key,
-            generation: of.generation,
-            algorithm: &of.algorithm,
-            start: Start::Full,
-        };
-        // Contended: the slot stays taken.
-        let _ = bucket.refund(host, now, of.at_ms, of.cost, Some(of.slot));
     }
 
     fn free_global(&mut self, now: Now, slots: LimiterSlots) {
@@ -268,12 +225,14 @@ mod tests {
                 stream: StreamId(stream),
                 edits: Edits::default(),
                 quotas: QuotaHeaders::default(),
-                slots: Slots::default(),
-                permit,
+                claims: Claims {
+                    permit: Some(permit),
+                    ..Claims::default()
+                },
             });
         }
         assert!(holds.permit().is_none());
-        holds.forget(StreamId(3));
+        holds.take(StreamId(3));
         assert!(holds.permit().is_some());
         let now = Now {
             mono_us: 30,

@@ -101,11 +101,7 @@ impl InFlight {
 impl Worker {
     /// Gives the request of a check an id if a limit may give it a slot, or if it may reserve units.
     pub(crate) fn name_request(&mut self, now: Now, check: &mut PendingCheck) {
-        let limits = check.policy.as_ref().map(|policy| policy.compiled.limits());
-        let gives_slots = |limit_check: &LimitCheck| {
-            let limit = limits.and_then(|limits| limits.get(limit_check.at));
-            limit.is_some_and(|limit| limit.gives_slots() || limit.settles())
-        };
+        let gives_slots = |of: &LimitCheck| of.limit.gives_slots() || of.limit.settles();
         if check.global().any(gives_slots) {
             let mark = SlotId::mark_of(self.process.proxy());
             check.slot = Some(self.requests.in_flight.ids.next(now, mark));

@@ -1,13 +1,15 @@
 //! One limit that applies to a request: its bucket, and its decision so far.
 
-use algorithms::{Algorithm, Decision, QueueSlot};
+use std::rc::Rc;
+
+use algorithms::{Algorithm, Decision};
 use policy::{Limit, Match, Mode, Name, Resolved, Scope};
 use protocol::DecidedBy;
 
 use crate::{
-    active_policy::ActivePolicy,
+    active_policy::{ActiveLimit, ActivePolicy},
     cache::{BucketKey, BucketStatus, Role, Table},
-    lease::{LeaseQuery, Reservation},
+    lease::LeaseQuery,
     response::{Denial, QuotaStatus},
     time::Now,
 };
@@ -15,8 +17,7 @@ use crate::{
 /// One limit that applies to a request.
 #[derive(Debug)]
 pub(crate) struct LimitCheck {
-    /// The limit's index in the policy.
-    pub(crate) at: usize,
+    pub(crate) limit: Rc<ActiveLimit>,
     /// What happens over the limit.
     pub(crate) mode: Mode,
     /// Units that the request costs.
@@ -24,7 +25,7 @@ pub(crate) struct LimitCheck {
     /// The bucket's key in the shared table.
     pub(crate) key: BucketKey,
     /// The parameters of a bucket of this proxy; `None`: the bucket is in the store.
-    pub(crate) local: Option<Box<Algorithm>>,
+    pub(crate) local: Option<Rc<Algorithm>>,
     /// The bucket's state in the limiter's last answer.
     pub(crate) status: Option<BucketStatus>,
     /// Whether the shared table has a debt of the bucket.
@@ -37,32 +38,11 @@ pub(crate) struct LimitCheck {
     /// if a penalty counts the denial.
     pub(crate) denied: u64,
     /// The decision of a local bucket.
-    pub(crate) decided: Option<LocalDecision>,
-    /// How leased units decide the limit.
-    pub(crate) lease: LeaseUse,
+    pub(crate) decided: Option<Decision>,
+    /// Whether leased units decide the limit.
+    pub(crate) leased: bool,
     /// The lease query that the check carries. Boxed: rare and large.
     pub(crate) lease_query: Option<Box<LeaseQuery>>,
-}
-
-/// How a request uses leased units.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LeaseUse {
-    /// No units are used.
-    None,
-    /// Units are reserved, and released if the request is not admitted.
-    Reserved(Reservation),
-    /// The request was admitted and spent the units.
-    Spent,
-}
-
-/// The decision of a local bucket.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LocalDecision {
-    pub(crate) decision: Decision,
-    /// The slot in a queue.
-    pub(crate) slot: Option<QueueSlot>,
-    /// When it was made, in milliseconds since the epoch.
-    pub(crate) at_ms: u64,
 }
 
 impl LimitCheck {
@@ -83,11 +63,11 @@ impl LimitCheck {
                 let Resolved::Quota(quota) = resolved? else {
                     return None;
                 };
-                (Role::Proxy, Some(Box::new(*quota.algorithm())))
+                (Role::Proxy, Some(Rc::new(*quota.algorithm())))
             }
         };
         Some(Self {
-            at: found.index,
+            limit: Rc::clone(policy.limit(found.index)?),
             mode: found.mode(),
             cost: limit.cost,
             key: table
@@ -100,14 +80,14 @@ impl LimitCheck {
             debit_serial: None,
             denied: 0,
             decided: None,
-            lease: LeaseUse::None,
+            leased: false,
             lease_query: None,
         })
     }
 
     /// Whether the limiter decides.
     pub(crate) fn is_global(&self) -> bool {
-        self.local.is_none() && self.lease == LeaseUse::None
+        self.local.is_none() && !self.leased
     }
 
     /// Whether the unused bucket would allow the request, by the limiter's last answer.
@@ -117,18 +97,18 @@ impl LimitCheck {
     }
 
     /// The client's quota at a limit that was decided here.
-    pub(crate) fn quota_status(&self, limit: &Limit) -> Option<QuotaStatus> {
-        let (algorithm, decision) = (self.local.as_deref()?, self.decided?.decision);
-        (self.mode == Mode::Enforce && !limit.hidden)
-            .then(|| quota_status(limit, algorithm, &decision, self.cost))
+    pub(crate) fn quota_status(&self) -> Option<QuotaStatus> {
+        let (algorithm, decision) = (self.local.as_deref()?, self.decided?);
+        (self.mode == Mode::Enforce && !self.limit.hidden)
+            .then(|| quota_status(&self.limit, algorithm, &decision, self.cost))
     }
 
     /// The client's quota by the limiter's last answer.
-    pub(crate) fn cached_status(&self, limit: &Limit, now: Now) -> Option<QuotaStatus> {
-        let status = self.status.filter(|_| !limit.hidden)?;
+    pub(crate) fn cached_status(&self, now: Now) -> Option<QuotaStatus> {
+        let status = self.status.filter(|_| !self.limit.hidden)?;
         let elapsed_ms = now.mono_us.saturating_sub(status.at_us) / 1000;
         Some(QuotaStatus {
-            limit: limit.name.clone(),
+            limit: self.limit.name.clone(),
             quota: status.limit?,
             window_ms: status.window_ms,
             remaining: status.remaining,

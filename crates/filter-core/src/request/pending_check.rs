@@ -3,14 +3,14 @@
 use std::rc::Rc;
 
 use algorithms::{SlotAct, SlotId};
-use policy::{Limit, Mode, Name, OnFailure, OverLimit};
+use policy::{Mode, Name, OnFailure, OverLimit};
 use protocol::{CostSettlement, Debit, Denied, Free, LeaseRequest, LimitCost};
 
 use crate::{
     active_policy::ActivePolicy,
     cache::BucketKey,
     call::Load,
-    request::{Extracted, HoldPermit, LimitCheck},
+    request::{Claims, Extracted, LimitCheck},
     worker::StreamId,
 };
 
@@ -34,6 +34,7 @@ pub(crate) struct PendingCheck {
     pub(crate) head: bool,
     /// The calls that carried it so far.
     pub(crate) attempts: Attempts,
+    pub(crate) claims: Claims,
     /// What holding the request needs, if a queue delays it.
     pub(crate) hold: Hold,
     /// The request's id, if a limit may give it a slot.
@@ -70,8 +71,6 @@ impl Default for Attempts {
 /// What holding a request needs, if a queue may delay it.
 #[derive(Debug, Default)]
 pub(crate) struct Hold {
-    /// The permit to hold it.
-    pub(crate) permit: Option<HoldPermit>,
     /// No permit was left: the request continues at once or is refused.
     pub(crate) barred: bool,
     /// A copy of the descriptor for releasing the slot; the check consumes the original.
@@ -114,6 +113,7 @@ impl PendingCheck {
             opaque,
             head: false,
             attempts: Attempts::default(),
+            claims: Claims::default(),
             hold: Hold::default(),
             slot: None,
             free: None,
@@ -136,6 +136,7 @@ impl PendingCheck {
             opaque: None,
             head: false,
             attempts: Attempts::default(),
+            claims: Claims::default(),
             hold: Hold::default(),
             slot: None,
             free: None,
@@ -153,6 +154,7 @@ impl PendingCheck {
             opaque: None,
             head: false,
             attempts: Attempts::default(),
+            claims: Claims::default(),
             hold: Hold::default(),
             slot: None,
             free: None,
@@ -170,6 +172,7 @@ impl PendingCheck {
             opaque: None,
             head: false,
             attempts: Attempts::default(),
+            claims: Claims::default(),
             hold: Hold::default(),
             slot: None,
             free: Some(Box::new(release)),
@@ -178,15 +181,13 @@ impl PendingCheck {
 
     /// The bucket of a limit that is known here.
     pub(crate) fn key_of(&self, limit: &Name) -> Option<BucketKey> {
-        let mut limits = self.limits_of(self.limit_checks.iter());
-        let found = limits.find(|(_, found)| found.name == *limit);
-        found.map(|(limit_check, _)| limit_check.key)
+        self.find(limit).map(|limit_check| limit_check.key)
     }
 
     /// Whether a limit that is known here gives slots to requests in flight.
     pub(crate) fn gives_slots(&self, limit: &Name) -> bool {
-        let mut limits = self.limits_of(self.limit_checks.iter());
-        limits.any(|(_, found)| found.name == *limit && found.gives_slots())
+        self.find(limit)
+            .is_some_and(|limit_check| limit_check.limit.gives_slots())
     }
 
     /// The limits that the limiter decides.
@@ -211,9 +212,8 @@ impl PendingCheck {
             let nothing = self.cost == 0 && limit_check.debit == 0 && limit_check.denied == 0;
             nothing || !limit_check.is_global()
         };
-        self.limits_of(self.limit_checks.iter().filter(settled))
-            .map(|(_, limit)| limit.name.clone())
-            .collect()
+        let settled = self.limit_checks.iter().filter(settled);
+        settled.map(|of| of.limit.name.clone()).collect()
     }
 
     /// What the request costs at limits whose cost is not a fixed number.
@@ -221,101 +221,80 @@ impl PendingCheck {
         if self.cost == 0 {
             return Vec::new();
         }
-        let limits = self.limits_of(self.global());
-        let priced = limits.filter(|(_, limit)| limit.pricing.is_some());
-        let costs = priced.map(|(limit_check, limit)| LimitCost {
-            limit: limit.name.clone(),
-            units: limit_check.cost,
-            reserve: limit.settles(),
+        let priced = self.global().filter(|of| of.limit.pricing.is_some());
+        let costs = priced.map(|of| LimitCost {
+            limit: of.limit.name.clone(),
+            units: of.cost,
+            reserve: of.limit.settles(),
         });
         costs.collect()
     }
 
     /// Whether the request reserves units until its response ends.
     pub(crate) fn reserves(&self) -> bool {
-        let mut limits = self.limits_of(self.global());
-        limits.any(|(_, limit)| limit.settles())
+        self.global().any(|of| of.limit.settles())
     }
 
     /// The debts that this check charges.
     pub(crate) fn debits(&self) -> Vec<Debit> {
-        let mut debits = Vec::new();
-        for limit_check in self.limit_checks.iter().filter(|of| of.debit > 0) {
-            debits.extend(self.limit_of(limit_check).map(|limit| Debit {
-                limit: limit.name.clone(),
-                units: limit_check.debit,
-                serial: limit_check.debit_serial,
-            }));
-        }
-        debits
+        let owing = self.limit_checks.iter().filter(|of| of.debit > 0);
+        let debits = owing.map(|of| Debit {
+            limit: of.limit.name.clone(),
+            units: of.debit,
+            serial: of.debit_serial,
+        });
+        debits.collect()
     }
 
     /// The denials that this check reports.
     pub(crate) fn denied(&self) -> Vec<Denied> {
-        let mut denied = Vec::new();
-        for limit_check in self.limit_checks.iter().filter(|of| of.denied > 0) {
-            denied.extend(self.limit_of(limit_check).map(|limit| Denied {
-                limit: limit.name.clone(),
-                count: limit_check.denied,
-            }));
-        }
-        denied
+        let denying = self.limit_checks.iter().filter(|of| of.denied > 0);
+        let denied = denying.map(|of| Denied {
+            limit: of.limit.name.clone(),
+            count: of.denied,
+        });
+        denied.collect()
     }
 
     /// The lease queries that this check carries.
     pub(crate) fn leases(&self) -> Vec<LeaseRequest> {
-        let queries =
-            self.limits_of(self.limit_checks.iter())
-                .filter_map(|(limit_check, limit)| {
-                    let lease_query = limit_check.lease_query.as_deref()?;
-                    Some(LeaseRequest {
-                        limit: limit.name.clone(),
-                        want: lease_query.want,
-                        settle: lease_query.settle.by_epoch(),
-                    })
-                });
+        let queries = self.limit_checks.iter().filter_map(|of| {
+            let lease_query = of.lease_query.as_deref()?;
+            Some(LeaseRequest {
+                limit: of.limit.name.clone(),
+                want: lease_query.want,
+                settle: lease_query.settle.by_epoch(),
+            })
+        });
         queries.collect()
     }
 
     /// The units that the request costs at a limit.
     pub(crate) fn cost_of(&self, limit: &Name) -> u64 {
-        let mut limits = self.limits_of(self.limit_checks.iter());
-        let found = limits.find(|(_, found)| found.name == *limit);
-        found.map_or(1, |(limit_check, _)| limit_check.cost)
+        self.find(limit).map_or(1, |limit_check| limit_check.cost)
     }
 
-    fn limits_of<'c>(
-        &'c self,
-        limit_checks: impl Iterator<Item = &'c LimitCheck>,
-    ) -> impl Iterator<Item = (&'c LimitCheck, &'c Limit)> {
-        limit_checks.filter_map(move |limit_check| Some((limit_check, self.limit_of(limit_check)?)))
-    }
-
-    /// The limit of one of the checks.
-    #[inline(never)]
-    fn limit_of(&self, limit_check: &LimitCheck) -> Option<&Limit> {
-        self.policy.as_ref()?.compiled.limit(limit_check.at)
+    /// The limit of that name, if it is known here.
+    pub(crate) fn find(&self, limit: &Name) -> Option<&LimitCheck> {
+        self.limit_checks.iter().find(|of| of.limit.name == *limit)
     }
 
     /// Whether a queue may delay the request.
     pub(crate) fn may_be_held(&self) -> bool {
-        let mut limits = self.limits_of(self.limit_checks.iter());
-        let holds = |(limit_check, limit): (&LimitCheck, &Limit)| {
-            let delay_ms = limit_check
-                .decided
-                .map_or(0, |taken| taken.decision.delay_ms);
-            let queue = limit.over_limit == OverLimit::Queue && limit_check.mode == Mode::Enforce;
-            queue && (limit_check.is_global() || delay_ms > 0)
+        let holds = |of: &LimitCheck| {
+            let delay_ms = of.decided.map_or(0, |decision| decision.delay_ms);
+            let queue = of.limit.over_limit == OverLimit::Queue && of.mode == Mode::Enforce;
+            queue && (of.is_global() || delay_ms > 0)
         };
-        self.policy.is_none() || self.opaque.is_some() || limits.any(holds)
+        self.policy.is_none() || self.opaque.is_some() || self.limit_checks.iter().any(holds)
     }
 
     /// The limits that can delay the request; `true` for those that clients may see.
     pub(crate) fn queues(&self) -> Vec<(Name, bool)> {
-        let limits = self.limits_of(self.limit_checks.iter());
+        let limits = self.limit_checks.iter().map(|of| &of.limit);
         limits
-            .filter(|(_, limit)| limit.over_limit == OverLimit::Queue)
-            .map(|(_, limit)| (limit.name.clone(), !limit.hidden))
+            .filter(|limit| limit.over_limit == OverLimit::Queue)
+            .map(|limit| (limit.name.clone(), !limit.hidden))
             .collect()
     }
 }

@@ -14,6 +14,7 @@ extern crate wasm_test;
 mod accounting;
 mod break_even;
 mod calendar_windows;
+mod claims;
 mod debts;
 mod decisions;
 mod demand;

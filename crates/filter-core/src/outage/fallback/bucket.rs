@@ -1,5 +1,7 @@
 //! `on_failure: local`: a bucket of this proxy, with its share of the limit.
 
+use std::rc::Rc;
+
 use algorithms::{Algorithm, Decision, QueueSlot};
 use policy::Mode;
 use protocol::{DecidedBy, Outcome};
@@ -10,7 +12,7 @@ use crate::{
     cache::DebtSpan,
     host::Host,
     local_bucket::{LocalBucket, Start, Take},
-    request::{LocalSlot, Share, quota_status},
+    request::{LocalUnits, Share, quota_status},
     time::Now,
     worker::Worker,
 };
@@ -24,27 +26,25 @@ impl Worker {
         input: &FallbackInput<'_>,
         result: &mut FallbackResult,
     ) {
-        let FallbackInput {
-            limit_check, limit, ..
-        } = *input;
-        let decided = match input.policy.fallback_bucket(limit_check, now) {
+        let limit_check = input.limit_check;
+        let (limit, cost) = (&limit_check.limit, limit_check.cost);
+        let decided = match limit.fallback_bucket(limit_check.status, cost, now) {
             FallbackBucket::Unlimited => return,
             FallbackBucket::Impossible => None,
             FallbackBucket::Bucket(algorithm, span) => {
                 let decided = self.decide_bucket(host, now, input, &algorithm, span);
                 decided.map(|(decision, slot)| {
-                    let slots = &mut result.admission.slots.local;
-                    slots.extend(
-                        slot.filter(|_| limit_check.mode == Mode::Enforce)
-                            .map(|slot| LocalSlot {
-                                key: limit_check.key,
-                                generation: limit.generation,
-                                algorithm,
-                                cost: limit_check.cost,
-                                slot,
-                                at_ms: now.wall_ms,
-                            }),
-                    );
+                    // Of other buckets, the charge is a debt already.
+                    if slot.is_some() && limit_check.mode == Mode::Enforce {
+                        result.claims.local.push(LocalUnits {
+                            key: limit_check.key,
+                            generation: limit.generation,
+                            algorithm: Rc::new(algorithm),
+                            cost,
+                            slot,
+                            at_ms: now.wall_ms,
+                        });
+                    }
                     (algorithm, decision)
                 })
             }
@@ -64,12 +64,7 @@ impl Worker {
         let admission = &mut result.admission;
         admission.delay_ms = admission.delay_ms.max(decision.delay_ms);
         if !limit.hidden {
-            admission.quota_statuses.push(quota_status(
-                limit,
-                &algorithm,
-                &decision,
-                limit_check.cost,
-            ));
+            (admission.quota_statuses).push(quota_status(limit, &algorithm, &decision, cost));
         }
     }
 
@@ -82,12 +77,9 @@ impl Worker {
         result: &mut FallbackResult,
     ) {
         let FallbackInput {
-            policy,
-            limit_check,
-            limit,
-            take,
-            ..
+            limit_check, take, ..
         } = *input;
+        let limit = &limit_check.limit;
         let quota = match limit_check.status {
             Some(status) => match status.limit {
                 Some(quota) => quota,
@@ -95,7 +87,7 @@ impl Worker {
             },
             None => limit.quota.algorithm().limit(),
         };
-        let size = Share::size(quota, policy.proxies(limit_check.at));
+        let size = Share::size(quota, limit.proxies());
         let ttl_ms = limit.quota.parameters().rate.period_ms;
         let mut share = Share::of(limit_check.key, ttl_ms);
         let peek = take == Take::Peek;
@@ -105,7 +97,7 @@ impl Worker {
             .and_then(|shared| share.take(&shared.table, host, now, size, peek).ok());
         let fits = taken == Some(true);
         if fits && !peek {
-            result.admission.in_flight.shares.push(share);
+            result.claims.in_flight.shares.push(share);
         }
         self.record_local(input, fits, result);
         if !fits && limit_check.mode == Mode::Enforce {
@@ -115,7 +107,7 @@ impl Worker {
 
     /// Counts a decision of this proxy, and marks a request that is degraded.
     fn record_local(&mut self, input: &FallbackInput<'_>, fits: bool, result: &mut FallbackResult) {
-        let limit = &input.limit.name;
+        let limit = &input.limit_check.limit.name;
         let outcome = match input.limit_check.mode {
             Mode::Degrade if !fits => return result.admission.degraded.push(limit.clone()),
             Mode::Enforce if !fits => Outcome::Denied,
@@ -135,19 +127,16 @@ impl Worker {
         span: DebtSpan,
     ) -> Option<(Decision, Option<QueueSlot>)> {
         let FallbackInput {
-            policy,
-            limit_check,
-            limit,
-            take,
-            ..
+            limit_check, take, ..
         } = *input;
+        let limit = &limit_check.limit;
         let bucket = LocalBucket {
             table: &self.process.shared()?.table,
             key: limit_check.key,
             generation: limit.generation,
             algorithm,
             start: Start::Fallback {
-                proxies: policy.proxies(limit_check.at),
+                proxies: limit.proxies(),
                 answering: self.calls.retry_budget.answered_lately(now),
                 span,
             },

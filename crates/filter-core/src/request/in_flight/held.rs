@@ -47,6 +47,11 @@ impl HeldSlots {
         self.slots.is_empty() && self.shares.is_empty()
     }
 
+    pub(crate) fn add(&mut self, more: Self) {
+        self.slots.extend(more.slots);
+        self.shares.extend(more.shares);
+    }
+
     /// The slots in the answer to a check that was sent at `sent`.
     pub(crate) fn of(check: &PendingCheck, answer: &Answer, sent: Now) -> Self {
         let given = answer.limits.iter().filter(|limit| limit.charged > 0);
@@ -78,14 +83,10 @@ impl HeldSlots {
 
 impl Described {
     pub(crate) fn of(check: &PendingCheck) -> Self {
-        let policy = check.policy.as_ref();
-        let named = check.limit_checks.iter().filter_map(|limit_check| {
-            let limit = policy?.compiled.limit(limit_check.at)?;
-            Some(limit.name.clone())
-        });
+        let known = check.limit_checks.iter();
         Self {
             entries: check.entries.clone(),
-            skip: named.collect(),
+            skip: known.map(|of| of.limit.name.clone()).collect(),
         }
     }
 }
@@ -102,19 +103,19 @@ impl HeldSlot {
 
 /// The slots that a check's request has if its limits give it slots under this id.
 pub(super) fn possible_slots(check: &PendingCheck, id: SlotId) -> impl Iterator<Item = HeldSlot> {
-    let limits = check.policy.as_ref().map(|policy| &policy.compiled);
-    let request = limits.map(|_| Rc::new(Described::of(check)));
-    check.global().filter_map(move |limit_check| {
-        let limit = limits?.limit(limit_check.at)?;
-        let parameters = limit.quota.parameters();
-        limit.gives_slots().then_some(HeldSlot {
+    let request = Rc::new(Described::of(check));
+    let giving = check.global().filter(|of| of.limit.gives_slots());
+    giving.map(move |limit_check| {
+        let limit = &limit_check.limit;
+        let ttl_ms = limit.quota.parameters().rate.period_ms;
+        HeldSlot {
             limit: limit.name.clone(),
-            slot: named(id, parameters.rate.period_ms, limit.generation),
+            slot: named(id, ttl_ms, limit.generation),
             key: Some(limit_check.key),
             renew_us: 0,
             stored: true,
-            request: Rc::clone(request.as_ref()?),
-        })
+            request: Rc::clone(&request),
+        }
     })
 }
 

@@ -44,16 +44,17 @@ impl Worker {
     /// Leaves the slots still to be freed to the other workers. The host must not use the worker
     /// afterwards.
     pub fn leave(&mut self, host: &impl Host, now: Now) {
-        self.free_in_flight(host, now);
-        self.settle_costs(now);
         let frees = |check: &PendingCheck| {
             let release = check.free.as_ref();
-            release.is_some_and(|of| of.act == SlotAct::Free && of.skip.is_some())
+            release.is_some_and(|of| of.act == SlotAct::Free)
         };
         let mut checks = self.calls.registry.take_checks();
-        for check in &checks {
+        for check in &mut checks {
             self.free_doubtful(now, check);
+            // Their requests are gone, and nobody else will receive the answers.
+            self.undo_left(std::mem::take(&mut check.claims));
         }
+        self.free_slots(host, now);
         checks.append(&mut self.calls.batcher.take_waiting());
         checks.append(&mut self.requests.holds.take_unsent());
         checks.retain(frees);
