@@ -397,7 +397,9 @@ impl ActivityRecorder {
                 slot: TimeSlot { number, ..now },
                 report: ActivityReport {
                     activity,
-                    covered_ms: millis(open.since.elapsed()),
+                    // The first report of a domain counts what came before its recorder was made: over
+                    // 0 ms that would be no rate.
+                    covered_ms: millis(open.since.elapsed().max(EVERY)),
                 },
                 is_final,
             });
