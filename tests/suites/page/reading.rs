@@ -87,6 +87,80 @@ async fn a_bucket_is_looked_up_by_its_values() {
         .unwrap();
 }
 
+/// Proxies cut addresses and hash keys; whoever looks for a client types what the client sends.
+#[tokio::test]
+async fn a_bucket_is_found_by_the_value_that_proxies_alter() {
+    let limits = "domain: shop
+limits:
+  - {name: per-network, per: [remote_address], rate: 7/1h, match: {path: /network}}
+  - {name: per-key, per: [api_key], rate: 8/1h, match: {path: /key}}
+";
+    let mut stage = Stage::signed_in(limits).await;
+    let hash = "ba7816bf8f01cfea414140de5dae2223";
+    stage
+        .check(json!({"remote_address": "10.1.2.0", "path": "/network"}))
+        .await;
+    stage.check(json!({"api_key": hash, "path": "/key"})).await;
+    let entries = "remote_address.24.56,api_key,api_key.hashed";
+    let poll = format!(
+        "{}/v1/policy?domain=shop&proxy={:032x}&node=edge-1&entries={entries}",
+        stage.limiter.url(),
+        1
+    );
+    stage.client.get(&poll).send().await.unwrap();
+    for (looked_up, shown, used, note) in [
+        (
+            "per-network&v.remote_address=10.1.2.77",
+            "remote_address=10.1.2.0",
+            "1 of 7 units used",
+            "all addresses in 10.1.2.0/24 share the bucket",
+        ),
+        (
+            "per-key&v.api_key=abc",
+            hash,
+            "1 of 8 units used",
+            "the proxies hash `api_key`",
+        ),
+    ] {
+        // The limiter reports its proxies once a second.
+        let path = format!("/bucket?domain=shop&limit={looked_up}");
+        let started = std::time::Instant::now();
+        loop {
+            stage.open(&path).await;
+            if stage.browser.text().await.unwrap().contains(note) {
+                break;
+            }
+            assert!(started.elapsed().as_secs() < 30, "{looked_up}");
+        }
+        stage.browser.shows(&[shown, used, note]).await.unwrap();
+    }
+}
+
+/// Alice is denied; ten times as many requests of bob would be.
+#[tokio::test]
+async fn the_most_denied_bucket_is_one_that_is_denied() {
+    let limits = "domain: shop
+limits:
+  - {name: enforced, per: [user], rate: 1/1h, match: {path: /enforced}}
+  - {name: trial, per: [user], rate: 1/1h, enforce: 0%, match: {path: /trial}}
+";
+    let mut stage = Stage::signed_in(limits).await;
+    for _ in 0..30 {
+        stage.check(json!({"user": "bob", "path": "/trial"})).await;
+    }
+    for _ in 0..3 {
+        let denied = json!({"user": "alice", "path": "/enforced"});
+        stage.check(denied).await;
+    }
+    let table = "document.querySelector('[aria-label^=\"Most denied buckets\"]')";
+    let denied = format!("({table}?.innerText ?? '')");
+    let both = format!("{denied}.includes('bob') && {denied}.includes('alice')");
+    until_true(&mut stage, &both).await;
+    let text = stage.browser.eval(&denied).await.unwrap();
+    let text = text.as_str().unwrap();
+    assert!(text.find("alice") < text.find("bob"), "{text}");
+}
+
 /// A month of a customer in Tokyo, and a month of one in Berlin.
 const MONTHLY: &str = "\
 domain: shop
@@ -261,6 +335,32 @@ async fn a_request_counts_once_however_many_limits_match_it() {
     }
 }
 
+/// Requests in flight are counted by bucket: the table shows the fullest of the busy ones.
+#[tokio::test]
+async fn slots_in_use_are_those_of_the_fullest_bucket() {
+    let limits = "domain: shop
+limits:
+  - {name: streams, per: [user], match: {path: /stream}, algorithm: concurrency, limit: 4}
+";
+    let mut stage = Stage::signed_in(limits).await;
+    for user in ["alice", "bob", "bob", "bob", "carol", "carol"] {
+        stage.check(json!({"user": user, "path": "/stream"})).await;
+    }
+    stage.open("/limits").await;
+    let started = std::time::Instant::now();
+    while cell(&mut stage, "streams", "Slots in use").await != "3 of 4" {
+        assert!(started.elapsed().as_secs() < 30);
+    }
+    stage.open("/limit?domain=shop&name=streams").await;
+    stage
+        .browser
+        .shows(&["Slots in use", "3 of 4", "2 of 4", "1 of 4"])
+        .await
+        .unwrap();
+    stage.browser.click("user=bob").await.unwrap();
+    stage.browser.shows(&["3 of 4 slots in use"]).await.unwrap();
+}
+
 /// What has no request a second: what responses cost, penalties, requests in flight.
 const OTHERS: &str = "domain: shop
 limits:
@@ -292,7 +392,7 @@ async fn costs_penalties_and_slots_have_columns_and_a_minute_has_a_line() {
     for (limit, column, wanted) in [
         ("tokens", "Units/s", None),
         ("guesses", "Penalties", Some("1")),
-        ("in-flight", "Slots/s", None),
+        ("in-flight", "Slots in use", Some("3 of 5")),
         ("in-flight", "Quota", Some("5")),
     ] {
         let started = std::time::Instant::now();

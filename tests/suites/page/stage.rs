@@ -23,7 +23,7 @@ pub struct Stage {
     pub limiter: Limiter,
     pub redis: Redis,
     pub client: Client,
-    pub dir: TempDir,
+    _dir: TempDir,
 }
 
 impl Stage {
@@ -62,7 +62,7 @@ impl Stage {
             limiter,
             redis,
             client: Client::new(),
-            dir,
+            _dir: dir,
         }
     }
 

@@ -1,15 +1,16 @@
 //! The data of the views, from the limits in force here and from the store.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{cmp::Reverse, collections::BTreeMap, sync::Arc, time::Duration};
 
+use futures_util::future::join_all;
 use insight::{
     Finding, LiveEntries, Severity,
     findings::{fleet, limits, server},
 };
 use policy::{Limit, Name, Override, Policy, Revision, Scope};
 use store::{
-    ActivitySummary, Fleet, Head, HeadState, HistoryEntry, Inspection, Resolution, SlotActivity,
-    Store, StoreError,
+    ActivitySummary, BucketActivity, Fleet, Head, HeadState, HistoryEntry, Inspection, Resolution,
+    SlotActivity, Store, StoreError,
 };
 use tokio::{sync::Mutex, task::spawn_blocking, time::Instant};
 
@@ -25,6 +26,13 @@ const SPAN_MS: u64 = 10_000;
 /// The period that lines of rates over time show, in milliseconds.
 const TREND_MS: u64 = 60_000;
 
+/// Buckets of one limit, and of a domain, whose slots in use are read for a table: each is a call.
+const SLOTS_OF_LIMIT: usize = 5;
+const SLOTS_MAX: usize = 50;
+
+/// Reports cut values at this length.
+pub(super) const CUT: usize = 128;
+
 /// Edits on one view of the history, and the most that are read: each may take a megabyte.
 pub(super) const EDITS: usize = 10;
 pub(super) const EDITS_MAX: usize = 100;
@@ -37,6 +45,7 @@ pub(crate) struct Data {
     activity: Cache<Name, ActivitySummary>,
     trend: Cache<Name, Vec<SlotActivity>>,
     fleet: Cache<(), Fleet>,
+    slots: Cache<Name, SlotsInUse>,
     findings: Findings,
 }
 
@@ -61,6 +70,10 @@ pub(super) enum What {
 /// What was decided in each time slot of the last minute, from the earliest on.
 pub(super) type Trend = Option<Arc<Vec<SlotActivity>>>;
 
+/// How many slots of a bucket are in use, and how many it has, by limit and values. Only busy buckets
+/// are there: requests in flight are counted by bucket, and nothing counts them by limit.
+pub(super) type SlotsInUse = BTreeMap<(Name, Vec<Option<Vec<u8>>>), (u64, u64)>;
+
 /// The data that every view shows.
 pub(super) struct Shared {
     pub(super) limiter: String,
@@ -73,6 +86,8 @@ pub(super) struct Shared {
     /// Why the store cannot be read, if it cannot.
     pub(super) away: Option<String>,
     pub(super) findings: Arc<Vec<Finding>>,
+    /// Empty where the view has no rates.
+    pub(super) slots: Arc<SlotsInUse>,
     pub(super) now_ms: u64,
 }
 
@@ -80,6 +95,8 @@ pub(super) struct Shared {
 pub(super) struct Bucket {
     pub(super) limit: Limit,
     pub(super) values: Vec<Option<Vec<u8>>>,
+    /// How proxies alter the values that were asked for.
+    pub(super) notes: Vec<String>,
     pub(super) inspection: Result<Inspection, String>,
     pub(super) in_force: Option<Override>,
 }
@@ -99,6 +116,7 @@ impl Data {
             activity: Cache::new(VALID),
             trend: Cache::new(VALID),
             fleet: Cache::new(VALID),
+            slots: Cache::new(VALID),
         }
     }
 
@@ -118,10 +136,10 @@ impl Data {
         }
         let fleet = self.fleet.get((), async || self.store.fleet().await).await;
         let findings = self.findings.get(fleet.value.as_deref()).await;
-        let shared = self.shared(query, &findings);
+        let mut shared = self.shared(query, &findings);
         let what = match path {
-            "/limits" => What::Limits(self.activity(&shared).await),
-            "/limit" => What::Limit(self.activity(&shared).await, self.trend(&shared).await),
+            "/limits" => What::Limits(self.activity(&mut shared).await),
+            "/limit" => What::Limit(self.activity(&mut shared).await, self.trend(&shared).await),
             "/bucket" => What::Bucket(Box::new(
                 self.bucket(&shared, query, fleet.value.as_deref()).await,
             )),
@@ -129,7 +147,7 @@ impl Data {
             "/history" => What::History(self.history(&shared, query).await),
             "/problems" => What::Problems(findings.error),
             _ => What::Overview(
-                self.activity(&shared).await,
+                self.activity(&mut shared).await,
                 self.trend(&shared).await,
                 fleet,
             ),
@@ -159,16 +177,55 @@ impl Data {
             active: found.and_then(|(_, domain)| domain.active.clone()),
             away: self.domains.poll().error.map(|error| error.to_string()),
             findings: findings.value.clone().unwrap_or_default(),
+            slots: Arc::default(),
             now_ms: self.store.estimated_now_ms(),
         }
     }
 
-    async fn activity(&self, shared: &Shared) -> Reading<ActivitySummary> {
+    /// What was decided in the last ten seconds; also reads the slots in use.
+    async fn activity(&self, shared: &mut Shared) -> Reading<ActivitySummary> {
         let Some(domain) = &shared.domain else {
             return Reading::default();
         };
         let read = async || self.store.activity(domain, Resolution::Fine, SPAN_MS).await;
-        self.activity.get(domain.clone(), read).await
+        let seen = self.activity.get(domain.clone(), read).await;
+        if let Some(active) = &shared.active {
+            let read = async || self.slots(active, seen.value.as_deref()).await;
+            let slots = self.slots.get(domain.clone(), read).await;
+            shared.slots = slots.value.unwrap_or_default();
+        }
+        seen
+    }
+
+    /// Reads the slots in use of each limit's only bucket, or of its busiest ones.
+    async fn slots(
+        &self,
+        active: &Active,
+        seen: Option<&ActivitySummary>,
+    ) -> Result<SlotsInUse, String> {
+        let limits = active.compiled.limits().iter();
+        let limits = limits.filter(|limit| limit.gives_slots() && limit.scope != Scope::Proxy);
+        let buckets = limits.flat_map(|limit| {
+            let busy = seen.map(|seen| busiest(seen, limit)).unwrap_or_default();
+            let buckets = if limit.per.is_empty() {
+                vec![Vec::new()]
+            } else {
+                busy
+            };
+            buckets.into_iter().map(move |values| (limit, values))
+        });
+        let reads = buckets.take(SLOTS_MAX).map(async |(limit, values)| {
+            let read = self
+                .store
+                .inspect(&active.compiled, &limit.name, &values, 1);
+            let answer = read.await.map_err(|error| error.to_string())?.answer;
+            let slots = answer
+                .limit
+                .map(|of| (of.saturating_sub(answer.remaining), of));
+            Ok(slots.map(|slots| ((limit.name.clone(), values), slots)))
+        });
+        let read: Result<Vec<_>, String> = join_all(reads).await.into_iter().collect();
+        Ok(read?.into_iter().flatten().collect())
     }
 
     async fn trend(&self, shared: &Shared) -> Trend {
@@ -216,13 +273,15 @@ impl Data {
             );
         }
         let live = fleet.map(LiveEntries::of).unwrap_or_default();
-        let value = |key: &Name| {
+        let mut notes = Vec::new();
+        let mut value = |key: &Name| {
             let given = query
                 .all()
                 .find(|(name, _)| name.strip_prefix("v.") == Some(key.as_str()));
             match given {
                 Some((_, value)) => {
                     let altered = live.alter(compiled.domain(), key.as_str(), value)?;
+                    notes.extend(altered.note);
                     Ok(Some(altered.value))
                 }
                 None if query
@@ -234,7 +293,11 @@ impl Data {
                 None => Err(format!("Which {key}? The limit has one bucket for each.")),
             }
         };
-        let values = limit.per.iter().map(value).collect::<Result<Vec<_>, _>>()?;
+        let values = limit
+            .per
+            .iter()
+            .map(&mut value)
+            .collect::<Result<Vec<_>, _>>()?;
         let inspection = self.store.inspect(compiled, &limit.name, &values, 1).await;
         let now_ms = shared.now_ms;
         let found = compiled.override_for(index, &values).cloned();
@@ -243,8 +306,36 @@ impl Data {
             inspection: inspection.map_err(|error| error.to_string()),
             in_force: found.filter(|found| found.until_ms.is_none_or(|until| now_ms < until)),
             values,
+            notes,
         })
     }
+}
+
+/// The values of a limit's buckets with the most requests. An edit may have changed `per` since, and
+/// values that reports have cut name no bucket.
+fn busiest(seen: &ActivitySummary, limit: &Limit) -> Vec<Vec<Option<Vec<u8>>>> {
+    let is_whole = |found: &&BucketActivity| {
+        let per = found.bucket.iter().map(|(key, _)| key);
+        let mut values = found.bucket.iter().filter_map(|(_, value)| value.as_ref());
+        per.eq(&limit.per) && values.all(|value| value.len() < CUT)
+    };
+    let buckets = seen.activity.buckets.iter();
+    let mut buckets: Vec<_> = buckets
+        .filter(|found| found.limit == limit.name)
+        .filter(is_whole)
+        .collect();
+    buckets.sort_by_key(|found| Reverse(found.requests));
+    buckets.truncate(SLOTS_OF_LIMIT);
+    buckets.into_iter().map(values).collect()
+}
+
+/// The values of a bucket in a report.
+pub(super) fn values(found: &BucketActivity) -> Vec<Option<Vec<u8>>> {
+    found
+        .bucket
+        .iter()
+        .map(|(_, value)| value.clone())
+        .collect()
 }
 
 // --- Values read from the store at most once per period, for all readers

@@ -168,7 +168,7 @@ fn table(shared: &Shared, seen: &ActivitySummary, rows: &[Row<'_>], caption: &st
                     th.bar scope="col" { "Share denied" }
                     @if extra.costs { th.num scope="col" { "Units/s" } }
                     @if extra.penalties { th.num scope="col" { "Penalties" } }
-                    @if extra.slots { th.num scope="col" { "Slots/s" } }
+                    @if extra.slots { th.num scope="col" { "Slots in use" } }
                     th.num scope="col" { "Quota" }
                     th.wide scope="col" { "Per" }
                     th.wide scope="col" { "Applies to" }
@@ -194,7 +194,7 @@ fn row(
     let penalties = count(|decided| decided.penalties);
     html! {
         tr {
-            td.name {
+            td.name title=(limit.name) {
                 a href=(parts::limit_link(shared, &limit.name)) { (limit.name) }
                 @if !notes.is_empty() { " " span.tag { (notes) } }
             }
@@ -206,12 +206,20 @@ fn row(
             td.bar { (parts::share(counts)) }
             @if extra.costs { td.num { (parts::rate(count(|decided| decided.settled_units), seen)) } }
             @if extra.penalties { td.num.hot[penalties > 0] { (penalties) } }
-            @if extra.slots { td.num { (parts::rate(count(|decided| decided.slots_taken), seen)) } }
+            @if extra.slots { (parts::in_use(fullest(shared, limit))) }
             td.num { (quota(&node)) }
             td.wide.name { (per.join(", ")) }
             td.wide.name { (parts::value(&matchers(&node))) }
         }
     }
+}
+
+/// The slots in use of the limit's bucket, or of the fullest of its busy ones.
+fn fullest(shared: &Shared, limit: &Limit) -> Option<(u64, u64)> {
+    let buckets = shared.slots.iter();
+    let buckets = buckets.filter(|((name, _), _)| *name == limit.name);
+    let slots = buckets.map(|(_, slots)| *slots);
+    slots.max_by_key(|(used, of)| u128::from(*used) * 1000 / u128::from((*of).max(1)))
 }
 
 /// The rate, or what a limit on requests in flight has in its place.
@@ -400,24 +408,30 @@ pub(super) fn bucket_view(
     let body = html! {
         h1 { span.muted { "Bucket " } (parts::value(&name)) }
         p.lead { "of limit " a href=(parts::limit_link(shared, &bucket.limit.name)) { (bucket.limit.name) } }
+        @for note in &bucket.notes { p.muted { (parts::value(note)) } }
         (parts::store_away(shared))
         @match &bucket.inspection {
-            Ok(found) => { (usage(found)) (rest(bucket, found)) },
+            Ok(found) => { (usage(&bucket.limit, found)) (rest(bucket, found)) },
             Err(why) => p.notice.error role="status" { "The bucket cannot be read: " (why) },
         }
     };
     (StatusCode::OK, "/limits", title, body)
 }
 
-fn usage(found: &Inspection) -> Markup {
+fn usage(limit: &Limit, found: &Inspection) -> Markup {
     let answer = &found.answer;
+    let (units, used_up) = if limit.gives_slots() {
+        ("slots", "in use")
+    } else {
+        ("units", "used")
+    };
     html! {
         @if let Some(quota) = answer.limit {
             @let used = quota.saturating_sub(answer.remaining);
-            p.usage { strong { (used) } " of " (quota) " units used" @if found.leased > 0 { ", " (found.leased) " of them leased" } @if found.reserved > 0 { ", " (found.reserved) " reserved until responses say their cost" } }
+            p.usage { strong { (used) } " of " (quota) " " (units) " " (used_up) @if found.leased > 0 { ", " (found.leased) " of them leased" } @if found.reserved > 0 { ", " (found.reserved) " reserved until responses say their cost" } }
             (parts::used_bar(used, quota))
             dl.tiles {
-                div { dt { "Left" } dd { strong { (answer.remaining) } span.muted { "units" } } }
+                div { dt { "Left" } dd { strong { (answer.remaining) } span.muted { (units) } } }
                 div.hot[!answer.allowed] {
                     dt { "A request now" }
                     dd {

@@ -72,7 +72,7 @@ pub(super) fn view(
             h2 { "Busiest limits" }
             (limits::busiest(shared, seen, ROWS))
         }
-        div.pair {
+        div.pair.buckets {
             section {
                 h2 { "Most denied buckets" }
                 @if denied.is_empty() { p.empty { "No bucket was denied in the last 10 s." } }

@@ -1,12 +1,16 @@
 //! Elements used by several views.
 
-use insight::{Rate, bucket::visible, duration};
+use insight::{
+    Rate,
+    bucket::{denial_rank, visible},
+    duration,
+};
 use maud::{Markup, html};
-use policy::{Name, OverLimit};
+use policy::Name;
 use protocol::Outcome;
 use store::{ActivitySummary, BucketActivity, LimitActivity};
 
-use super::super::data::Shared;
+use super::super::data::{CUT, Shared, values};
 use crate::admin::page::data::Reading;
 use crate::admin::page::encode;
 
@@ -38,8 +42,6 @@ fn bucket_link(
     limit: &Name,
     bucket: &[(Name, Option<Vec<u8>>)],
 ) -> Option<String> {
-    /// Reports cut values at this length.
-    const CUT: usize = 128;
     let mut parameters = format!("limit={}", encode(limit.as_str()));
     for (key, value) in bucket {
         match value {
@@ -197,6 +199,11 @@ pub(super) fn buckets(
     buckets: &[&BucketActivity],
     caption: &str,
 ) -> Markup {
+    let slots_of = |found: &BucketActivity| {
+        let slots = shared.slots.get(&(found.limit.clone(), values(found)));
+        slots.copied()
+    };
+    let slots = buckets.iter().any(|found| slots_of(found).is_some());
     html! {
         div.scroll role="region" aria-label=(caption) tabindex="0" {
             table {
@@ -205,6 +212,7 @@ pub(super) fn buckets(
                     th scope="col" { "Bucket" }
                     th.num scope="col" { "Denied/s" }
                     th.num scope="col" { "Requests/s" }
+                    @if slots { th.num scope="col" { "Slots in use" } }
                     th scope="col" { "Limit" }
                     th.wide scope="col" { "Last denied request" }
                 } }
@@ -212,9 +220,10 @@ pub(super) fn buckets(
                     @for found in buckets {
                         tr {
                             td.name { (bucket_name(shared, found)) }
-                            (denied(shared, found, activity))
+                            (denied(found, activity))
                             td.num { (rate(found.requests, activity)) }
-                            td { a href=(limit_link(shared, &found.limit)) { (found.limit) } }
+                            @if slots { (in_use(slots_of(found))) }
+                            td.limit title=(found.limit) { a href=(limit_link(shared, &found.limit)) { (found.limit) } }
                             td.wide.name {
                                 @if let Some(last) = &found.last {
                                     (value(&insight::bucket::request_text(&last.descriptor)))
@@ -228,23 +237,21 @@ pub(super) fn buckets(
     }
 }
 
+/// The slots in use of a bucket.
+pub(super) fn in_use(slots: Option<(u64, u64)>) -> Markup {
+    html! {
+        @match slots {
+            Some((used, of)) => td.num.hot[used >= of] { (used) " of " (of) },
+            None => td.num {},
+        }
+    }
+}
+
 /// A bucket's denials, separate from those it would have made.
-fn denied(shared: &Shared, found: &BucketActivity, activity: &ActivitySummary) -> Markup {
-    let values: Vec<_> = found
-        .bucket
-        .iter()
-        .map(|(_, value)| value.as_ref())
-        .collect();
-    let mut limits = shared
-        .active
-        .iter()
-        .flat_map(|active| active.compiled.limits());
-    let limit = limits.find(|limit| limit.name == found.limit);
-    let enforced =
-        limit.is_none_or(|limit| limit.over_limit != OverLimit::Degrade && limit.enforces(&values));
+fn denied(found: &BucketActivity, activity: &ActivitySummary) -> Markup {
     let rate = rate(found.denied, activity);
     html! {
-        @if enforced || found.denied == 0 {
+        @if found.denied == 0 || denial_rank(found).0 > 0 {
             td.num.hot[found.denied > 0] { (rate) }
         } @else {
             td.num { "0 " span.muted { "+" (rate) " over" } }
