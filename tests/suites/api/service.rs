@@ -19,7 +19,7 @@ limits:
 pub struct Service {
     pub limiter: Limiter,
     pub client: Client,
-    pub dir: TempDir,
+    _dir: TempDir,
 }
 
 impl Service {
@@ -46,7 +46,7 @@ impl Service {
         Self {
             limiter,
             client: Client::new(),
-            dir,
+            _dir: dir,
         }
     }
 }

@@ -260,6 +260,7 @@ fn api(context: &Context<'_>) -> Result<()> {
     let mut tests = with_programs(context, "api")?;
     tests
         .env("RL_TEST_SCHEMATHESIS", context.tools.schemathesis()?)
+        .env("RL_TEST_GO", context.tools.go()?)
         .env("RL_TEST_NODE", context.tools.node()?);
     command::run(&mut tests)
 }
