@@ -40,8 +40,14 @@ impl Running {
     pub async fn under(limits: &str, config: EnvoyConfig, at: At<'_>, limiter: &[&str]) -> Self {
         let programs = Programs::from_env().unwrap();
         let dir = tempfile::tempdir().unwrap();
-        let upstream = Upstream::start(0).await.unwrap();
         let limiter = limiter_under(limits, &programs, limiter, dir.path()).await;
+        Self::before(limiter, config, at, dir).await
+    }
+
+    /// A service, and Envoy, before a limiter that runs in `dir`.
+    pub async fn before(limiter: Limiter, config: EnvoyConfig, at: At<'_>, dir: TempDir) -> Self {
+        let programs = Programs::from_env().unwrap();
+        let upstream = Upstream::start(0).await.unwrap();
         let limiter_port = port_of(&limiter.url());
         let ports = Ports {
             upstream: upstream.port(),
