@@ -1,5 +1,7 @@
 //! A validated policy and its limits.
 
+use std::collections::HashMap;
+
 use algorithms::{CalendarUnit, Edges, Kind, Parameters, Penalty, Rate};
 use documents::{Choice, Name};
 use patterns::Pattern;
@@ -332,6 +334,13 @@ impl Policy {
     /// The limit of that name.
     pub fn limit(&self, name: &str) -> Option<&Limit> {
         self.limits.iter().find(|limit| limit.name.as_str() == name)
+    }
+
+    /// The limits by their names: for a loop, in which [`Policy::limit`] would look through all of
+    /// them each time.
+    pub fn by_name(&self) -> HashMap<&str, &Limit> {
+        let named = self.limits.iter().map(|limit| (limit.name.as_str(), limit));
+        named.collect()
     }
 }
 

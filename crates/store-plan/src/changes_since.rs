@@ -3,9 +3,9 @@
 //! Reading 100,000 overrides takes the better part of a second of a limiter's time, and every edit
 //! of one of them makes every limiter read. The history lists which overrides changed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
-use policy::{Name, Node, Override, Policy, Revision};
+use policy::{Limit, Name, Node, Override, Policy, Revision};
 
 use crate::{HistoryEntry, Operation, edit, record};
 
@@ -45,6 +45,9 @@ impl ChangesSince {
 /// Overrides by limit and bucket, `None` where they are gone.
 type Changed = BTreeMap<(Name, Vec<Option<Vec<u8>>>), Option<Node>>;
 
+/// The limits as they are now, by name.
+type Limits<'p> = HashMap<&'p str, &'p Limit>;
+
 /// The edits after `known`, up to `now` and without a gap. The digest of the first entry shows
 /// that this is the same history, not a restored one.
 pub fn edits_between<'h>(
@@ -62,20 +65,21 @@ pub fn edits_between<'h>(
 /// The overrides that edits changed, as the last of them left each; `None` if one of the edits
 /// does not list them.
 fn changed(policy: &Policy, edits: &[HistoryEntry]) -> Option<Vec<OverrideChange>> {
+    let limits = &policy.by_name();
     let mut changed = Changed::new();
     for edit in edits {
         match edit.kind()? {
             // What edits of fields made is in the document, which is read again in any case.
             Operation::Reset | Operation::Credit | Operation::Fields => {}
             Operation::Override => {
-                apply_override(policy, &mut changed, edit.limit.as_ref()?, edit)?;
+                apply_override(limits, &mut changed, edit.limit.as_ref()?, edit)?;
             }
-            Operation::Edit => apply_edit(policy, &mut changed, edit)?,
+            Operation::Edit => apply_edit(limits, &mut changed, edit)?,
             Operation::Delete => return None,
         }
     }
     let read = |((name, values), node): ((Name, _), Option<Node>)| {
-        let limit = policy.limit(name.as_str())?;
+        let limit = limits.get(name.as_str())?;
         let to = node
             .map(|node| limit.read_override(&node))
             .transpose()
@@ -91,7 +95,7 @@ fn changed(policy: &Policy, edits: &[HistoryEntry]) -> Option<Vec<OverrideChange
 
 /// An edit of one override.
 fn apply_override(
-    policy: &Policy,
+    limits: &Limits<'_>,
     changed: &mut Changed,
     name: &Name,
     edit: &HistoryEntry,
@@ -99,7 +103,7 @@ fn apply_override(
     for (json, stays) in [(&edit.before, false), (&edit.after, true)] {
         if !json.is_empty() {
             apply_one(
-                policy,
+                limits,
                 changed,
                 name,
                 (serde_json::from_str(json).ok()?, stays),
@@ -110,11 +114,11 @@ fn apply_override(
 }
 
 /// An edit of limits and overrides.
-fn apply_edit(policy: &Policy, changed: &mut Changed, entry: &HistoryEntry) -> Option<()> {
+fn apply_edit(limits: &Limits<'_>, changed: &mut Changed, entry: &HistoryEntry) -> Option<()> {
     for (json, stays) in [(&entry.before, false), (&entry.after, true)] {
         for (name, overrides) in edit::read_overrides(json)? {
             for found in overrides {
-                apply_one(policy, changed, &name, (found, stays))?;
+                apply_one(limits, changed, &name, (found, stays))?;
             }
         }
     }
@@ -124,13 +128,13 @@ fn apply_edit(policy: &Policy, changed: &mut Changed, entry: &HistoryEntry) -> O
 /// Applies an override as an edit found it, or as it left it. `None` if it does not fit the limit's
 /// current `per`: the limit was another one in between.
 fn apply_one(
-    policy: &Policy,
+    limits: &Limits<'_>,
     changed: &mut Changed,
     name: &Name,
     (node, stays): (Node, bool),
 ) -> Option<()> {
     // The overrides of a removed limit are gone with it.
-    if let Some(limit) = policy.limit(name.as_str()) {
+    if let Some(limit) = limits.get(name.as_str()) {
         let values = record::override_values(&node, &limit.per)?;
         changed.insert((name.clone(), values), stays.then_some(node));
     }

@@ -62,6 +62,8 @@ pub struct Plan {
     pub limits: Option<String>,
     /// Limits whose generation rises.
     pub raise: Vec<Name>,
+    /// Whether these are all limits that there are then.
+    pub raise_all: bool,
     /// Limits that are removed.
     pub forget: Vec<Name>,
     /// Writes to overrides, by limit.
@@ -121,8 +123,9 @@ pub fn plan(edit: &Edit<'_>) -> Result<Plan, EditPlanError> {
 }
 
 fn any_goes(base: Option<&Policy>, policy: &Policy) -> bool {
+    let kept = policy.by_name();
     let mut names = base.map_or(&[][..], |base| &base.limits).iter();
-    names.any(|old| policy.limit(old.name.as_str()).is_none())
+    names.any(|old| !kept.contains_key(old.name.as_str()))
 }
 
 /// As [`reset`], for units that were given back to a bucket.

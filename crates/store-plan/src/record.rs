@@ -9,18 +9,35 @@ use crate::InvalidRecord;
 
 /// The document of a policy: what its author wrote, without overrides.
 pub fn limits_json(policy: &Policy) -> String {
-    let limits = policy.limits.iter().map(Limit::to_node_without_overrides);
-    let mut document = Node::map([
-        ("domain", Node::text(policy.domain.as_str())),
-        ("limits", Node::list(limits)),
-    ]);
+    let domain = json(&Node::text(policy.domain.as_str()));
+    let mut text = format!(
+        r#"{{"domain":{domain},"limits":{}"#,
+        limits_list(&policy.limits)
+    );
     if let Some(paused) = policy.paused {
-        document.set("paused", paused.to_node());
+        text.push_str(r#","paused":"#);
+        text.push_str(&json(&paused.to_node()));
     }
     if !policy.exempt.is_empty() {
-        document.set("exempt", Exemption::list_node(&policy.exempt));
+        text.push_str(r#","exempt":"#);
+        text.push_str(&json(&Exemption::list_node(&policy.exempt)));
     }
-    json(&document)
+    text.push('}');
+    text
+}
+
+/// Limits without overrides as a list, written one by one: the trees of 10,000 limits take some ten
+/// megabytes.
+pub(crate) fn limits_list<'l>(limits: impl IntoIterator<Item = &'l Limit>) -> String {
+    let mut text = String::from("[");
+    for limit in limits {
+        if text.len() > 1 {
+            text.push(',');
+        }
+        text.push_str(&json(&limit.to_node_without_overrides()));
+    }
+    text.push(']');
+    text
 }
 
 /// One override as JSON.
@@ -59,6 +76,7 @@ pub fn json(node: &Node) -> String {
 }
 
 /// A stored document that has not been validated yet.
+#[derive(Default)]
 pub struct Document {
     domain: Option<Node>,
     paused: Option<Node>,
@@ -71,22 +89,31 @@ impl Document {
     pub fn parse(text: &str) -> Result<Self, InvalidRecord> {
         let node: Node = serde_json::from_str(text)
             .map_err(|e| InvalidRecord(format!("limits that are not JSON: {e}")))?;
-        let limits = node.get("limits").map(|limits| limits.items().to_vec());
-        Ok(Self {
-            domain: node.get("domain").cloned(),
-            paused: node.get("paused").cloned(),
-            exempt: node.get("exempt").cloned(),
-            limits: limits.unwrap_or_default(),
-        })
+        let mut document = Self::default();
+        let Value::Map(entries) = node.value else {
+            return Ok(document);
+        };
+        for entry in entries {
+            match (entry.key.as_str(), entry.value.value) {
+                // Moved: the trees of 10,000 limits take some ten megabytes.
+                ("limits", Value::List(limits)) => document.limits = limits,
+                ("domain", value) => document.domain = Some(value.into()),
+                ("paused", value) => document.paused = Some(value.into()),
+                ("exempt", value) => document.exempt = Some(value.into()),
+                _ => {}
+            }
+        }
+        Ok(document)
     }
 
-    /// Validates the whole. A limit without a generation gets the record's revision, the newest
+    /// Validates the whole. `generations` are the last edit that changed all limits, 0 if none is known,
+    /// and those of single ones. A limit without a generation gets the record's revision, the newest
     /// edit that can have made it; one without a reset was never reset.
     pub fn into_policy(
         mut self,
         domain: &Name,
         revision: Revision,
-        generations: &BTreeMap<String, u64>,
+        (base, generations): (u64, &BTreeMap<String, u64>),
         resets: &BTreeMap<String, u64>,
     ) -> Result<Policy, InvalidRecord> {
         for limit in &mut self.limits {
@@ -94,7 +121,11 @@ impl Document {
                 .get("name")
                 .and_then(Node::as_text)
                 .unwrap_or_default();
-            let generation = generations.get(name).copied().unwrap_or(revision.number);
+            let generation = match generations.get(name) {
+                Some(own) => base.max(*own),
+                None if base > 0 => base,
+                None => revision.number,
+            };
             limit.set("generation", Node::number(generation));
         }
         let mut node = Node::map([

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use policy::{Limit, Name, Override, Policy};
+use policy::{Limit, Override, Policy};
 
 use super::{How, Operation, OverrideWrites, Plan, recorded::Recorded};
 use crate::{EditPlanError, Keys, OverrideEdit, OverrideEdits, record};
@@ -47,8 +47,9 @@ pub(super) fn parts(
         ..Plan::default()
     };
     let (mut before, mut after) = (Vec::new(), Vec::new());
+    let (known, kept) = (by_name(base), policy.by_name());
     for limit in &policy.limits {
-        let old = base.and_then(|base| base.limit(limit.name.as_str()));
+        let old = known.get(limit.name.as_str()).copied();
         let edit = edits.get(&limit.name);
         let same = old.is_some_and(|old| same_numbers(old, limit));
         if same && edit.is_none() {
@@ -64,8 +65,9 @@ pub(super) fn parts(
             plan.overrides.push((limit.name.clone(), writes));
         }
     }
+    plan.raise_all = !plan.raise.is_empty() && plan.raise.len() == policy.limits.len();
     for gone in base.map_or(&[][..], |base| &base.limits) {
-        if policy.limit(gone.name.as_str()).is_none() {
+        if !kept.contains_key(gone.name.as_str()) {
             before.push(gone);
             plan.forget.push(gone.name.clone());
             let clear = OverrideWrites {
@@ -85,6 +87,10 @@ pub(super) fn parts(
     Ok(plan)
 }
 
+fn by_name(base: Option<&Policy>) -> HashMap<&str, &Limit> {
+    base.map(Policy::by_name).unwrap_or_default()
+}
+
 /// Whether two limits say the same, apart from overrides and whichever edit made them.
 fn same_numbers(a: &Limit, b: &Limit) -> bool {
     a.to_node_without_overrides() == b.to_node_without_overrides()
@@ -92,17 +98,17 @@ fn same_numbers(a: &Limit, b: &Limit) -> bool {
 
 /// What turns the overrides of one policy into those of another.
 pub(super) fn between(base: Option<&Policy>, policy: &Policy) -> OverrideEdits {
-    let old = |name: &Name| base.and_then(|base| base.limit(name.as_str()));
-    let kept = policy
-        .limits
-        .iter()
-        .map(|limit| (limit, of_limit(old(&limit.name), limit)));
-    let mut edits: OverrideEdits = kept
+    let (known, kept) = (by_name(base), policy.by_name());
+    let edits = policy.limits.iter().map(|limit| {
+        let old = known.get(limit.name.as_str()).copied();
+        (limit, of_limit(old, limit))
+    });
+    let mut edits: OverrideEdits = edits
         .filter(|(_, edit)| edit.before != Some(Vec::new()) || !edit.after.is_empty())
         .map(|(limit, edit)| (limit.name.clone(), edit))
         .collect();
     for gone in base.map_or(&[][..], |base| &base.limits) {
-        if !gone.overrides.is_empty() && policy.limit(gone.name.as_str()).is_none() {
+        if !gone.overrides.is_empty() && !kept.contains_key(gone.name.as_str()) {
             let clear = OverrideEdit::clear(Some(gone.overrides.clone()));
             edits.insert(gone.name.clone(), clear);
         }

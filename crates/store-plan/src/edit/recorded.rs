@@ -149,9 +149,14 @@ impl Recorded<'_> {
         let Some((policy, limits)) = self.sides.get(side) else {
             return String::new();
         };
+        let exempt = self.exempt(side);
+        if self.edits.is_empty() && !changed && exempt.is_empty() {
+            return record::limits_list(limits.iter().copied());
+        }
+        let known = policy.map(Policy::by_name).unwrap_or_default();
         let limits = Node::list(limits.iter().map(|l| l.to_node_without_overrides()));
         let overrides = self.edits.iter().filter_map(|(name, edit)| {
-            let limit = policy.and_then(|policy| policy.limit(name.as_str()))?;
+            let limit = known.get(name.as_str())?;
             let found = match side {
                 0 => edit.before.as_deref().unwrap_or_default(),
                 _ => &edit.after,
@@ -159,10 +164,6 @@ impl Recorded<'_> {
             let found = found.iter().map(|found| found.to_node(&limit.per));
             Some((name.as_str(), Node::list(found)))
         });
-        let exempt = self.exempt(side);
-        if self.edits.is_empty() && !changed && exempt.is_empty() {
-            return record::json(&limits);
-        }
         let mut all = Node::map([("limits", limits)]);
         if !self.edits.is_empty() {
             all.set("overrides", Node::map(overrides));

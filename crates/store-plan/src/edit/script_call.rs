@@ -46,10 +46,17 @@ impl Plan {
             HISTORY_MAX.to_string(),
             HISTORY_BYTES_MAX.to_string(),
         ];
-        for names in [&self.raise, &self.forget] {
-            args.push(names.len().to_string());
-            args.extend(names.iter().map(ToString::to_string));
-        }
+        let raise: &[Name] = if self.raise_all {
+            // A field for each of 10,000 limits holds up every check for 10 ms.
+            args.push("*".to_owned());
+            &[]
+        } else {
+            args.push(self.raise.len().to_string());
+            &self.raise
+        };
+        args.extend(raise.iter().map(ToString::to_string));
+        args.push(self.forget.len().to_string());
+        args.extend(self.forget.iter().map(ToString::to_string));
         args.push(self.overrides.len().to_string());
         let mut touched = vec![keys.policy(domain), keys.history(domain)];
         for (limit, writes) in &self.overrides {

@@ -184,16 +184,18 @@ impl Domains {
             digest: policy::digest(contents.as_bytes()),
         };
         let old = domain.policy.take();
-        let raised = |limit: &Limit| plan.raise.contains(&limit.name);
+        let raised: HashSet<&Name> = plan.raise.iter().collect();
+        let known = old.as_ref().map(Policy::by_name).unwrap_or_default();
         domain.policy = policy.map(|mut policy| {
             for limit in &mut policy.limits {
-                let same = old.as_ref().and_then(|old| old.limit(limit.name.as_str()));
+                let same = known.get(limit.name.as_str());
+                let raised = raised.contains(&limit.name);
                 limit.generation = match same {
-                    Some(old) if !raised(limit) => old.generation,
+                    Some(old) if !raised => old.generation,
                     _ => number,
                 };
                 limit.reset_generation = match same {
-                    Some(_) if plan.operation == Operation::Reset && raised(limit) => number,
+                    Some(_) if plan.operation == Operation::Reset && raised => number,
                     Some(old) => old.reset_generation,
                     None => 0,
                 };
@@ -225,12 +227,13 @@ impl Domains {
 /// count only where an edit says that they are all.
 fn with_edits(policy: &Policy, current: Option<&Policy>, edits: &OverrideEdits) -> Policy {
     let mut policy = policy.clone();
+    let known = current.map(Policy::by_name).unwrap_or_default();
     for limit in &mut policy.limits {
         let edit = edits.get(&limit.name);
         if edit.is_some_and(|edit| edit.listed) {
             continue;
         }
-        let stored = current.and_then(|current| current.limit(limit.name.as_str()));
+        let stored = known.get(limit.name.as_str());
         limit.overrides = stored.map_or_else(Vec::new, |stored| stored.overrides.clone());
         if let Some(edit) = edit {
             let touched: HashSet<_> = { edit.before.iter().flatten() }

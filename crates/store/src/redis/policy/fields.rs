@@ -16,6 +16,8 @@ pub(super) struct Fields {
     pub(super) revision: Revision,
     pub(super) deleted: bool,
     limits: String,
+    /// The last edit that changed all limits.
+    base: u64,
     generations: BTreeMap<String, u64>,
     /// The generations of the latest resets.
     resets: BTreeMap<String, u64>,
@@ -36,10 +38,15 @@ impl Fields {
                 .collect::<Result<BTreeMap<_, _>, StoreError>>()
         };
         let (generations, resets) = (by_limit("g:")?, by_limit("r:")?);
+        let base = fields
+            .get("g")
+            .map(|base| value::number(base))
+            .transpose()?;
         Ok(Some(Self {
             revision: revision(fields.get("revision"), fields.get("digest"))?,
             deleted: fields.contains_key("deleted"),
             limits: fields.remove("limits").unwrap_or_default(),
+            base: base.unwrap_or(0),
             generations,
             resets,
         }))
@@ -49,7 +56,12 @@ impl Fields {
     pub(super) fn into_policy(self, domain: &Name) -> Result<Policy, StoreError> {
         record::Document::parse(&self.limits)
             .and_then(|document| {
-                document.into_policy(domain, self.revision, &self.generations, &self.resets)
+                document.into_policy(
+                    domain,
+                    self.revision,
+                    (self.base, &self.generations),
+                    &self.resets,
+                )
             })
             .map_err(corrupt)
     }

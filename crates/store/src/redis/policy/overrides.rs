@@ -10,6 +10,9 @@ use crate::{Policies, StoreError, error::corrupt, redis::RedisStore};
 /// Fields that one step of reading overrides asks for: a reply of about 100 KB.
 const SCAN_COUNT: usize = 1000;
 
+/// Limits whose overrides one step counts: checks wait for less than a millisecond.
+const COUNTS_PER_STEP: usize = 1000;
+
 /// Limits whose overrides one step reads: some megabytes at most.
 const LIMITS_PER_STEP: usize = 64;
 
@@ -24,14 +27,21 @@ impl RedisStore {
     ) -> Result<bool, StoreError> {
         // A list that grows by itself takes up to three times as much in the end.
         let names: Vec<&Name> = policy.limits.iter().map(|limit| &limit.name).collect();
-        let counts = self.override_counts(&policy.domain, &names).await?;
-        for (limit, count) in policy.limits.iter_mut().zip(counts) {
+        let mut counts = Vec::with_capacity(names.len());
+        for names in names.chunks(COUNTS_PER_STEP) {
+            counts.extend(self.override_counts(&policy.domain, names).await?);
+        }
+        // Few limits have overrides: to look into 10,000 empty hashes takes tens of milliseconds of
+        // the server's time.
+        let mut open: Vec<(usize, u64)> = Vec::new();
+        for ((at, limit), count) in policy.limits.iter_mut().enumerate().zip(counts) {
             let count = usize::try_from(count).unwrap_or(OVERRIDES_MAX);
             limit.overrides.reserve_exact(count.min(OVERRIDES_MAX));
+            open.extend((count > 0).then_some((at, 0)));
         }
-        let mut open: Vec<(usize, u64)> = (0..policy.limits.len()).map(|at| (at, 0)).collect();
         let mut read = 0;
-        while !open.is_empty() {
+        // Also without overrides: an edit may have deleted them after the record was read.
+        loop {
             let rest = open.split_off(open.len().min(LIMITS_PER_STEP));
             let limits = open.iter().filter_map(|(at, cursor)| {
                 let limit = policy.limits.get(*at)?;
@@ -63,6 +73,9 @@ impl RedisStore {
             }
             still_open.extend(rest);
             open = still_open;
+            if open.is_empty() {
+                break;
+            }
         }
         for limit in &mut policy.limits {
             // HSCAN returns some fields twice if the hash has just shrunk.
