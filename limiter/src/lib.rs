@@ -3,6 +3,7 @@
 mod admin;
 mod api;
 mod as_ratelimit;
+mod aside;
 mod batch;
 mod domains;
 mod flags;

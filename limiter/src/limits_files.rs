@@ -12,9 +12,15 @@ use std::{
 
 use policy::{Name, Policy, Problems};
 use store::{Change, Edit, EditError, OverrideEdits, Overrides, Signature, Store, Stored};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
-use crate::{log::shortened, rls_config::RlsConfig, sighup::Sighup, watched_files::WatchedFiles};
+use crate::{
+    aside::{Pace, alone},
+    log::shortened,
+    rls_config::RlsConfig,
+    sighup::Sighup,
+    watched_files::WatchedFiles,
+};
 
 /// How often the files are checked if they are the policy.
 const POLL: Duration = Duration::from_millis(200);
@@ -197,6 +203,7 @@ impl LimitsFiles {
 
     /// Follows the files forever. If they become unusable, the limits stay as they are.
     pub(crate) async fn follow(&self, mut sighup: Sighup) {
+        let mut pace = Pace::new();
         loop {
             let signalled = tokio::select! {
                 () = sleep(POLL), if !self.is_none() => false,
@@ -209,12 +216,16 @@ impl LimitsFiles {
             if self.is_none() {
                 tracing::info!("SIGHUP changes nothing: there are no limits files");
             } else if self.watched.changed() || rls_changed || signalled {
+                pace.turn().await;
+                let began = Instant::now();
                 self.again().await;
+                pace.ended(began);
             }
         }
     }
 
     async fn again(&self) {
+        let _alone = alone().await;
         let outcome = match self.read() {
             Ok(policies) => {
                 let imposed = self.impose(policies).await;

@@ -8,11 +8,34 @@ use store::StoreUrl;
 use tokio::signal::unix::Signal;
 
 /// A request makes a few dozen small allocations on whichever thread is free; this allocator is
-/// fast at that.
+/// fast at that. Without huge pages (`no_thp`), of which one small allocation keeps two megabytes.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
+/// After how many milliseconds the allocator returns freed memory to the system.
+const PURGE_MS: std::ffi::c_long = 10;
+
+/// Makes the allocator return memory soon. It keeps a second's freed memory otherwise: where limits of
+/// many megabytes change every second, as much again as they take. A value of the environment
+/// (`MIMALLOC_PURGE_DELAY`) stays.
+#[expect(
+    unsafe_code,
+    reason = "reads and writes a number of the allocator's options"
+)]
+fn return_memory_soon() {
+    // `mi_option_purge_delay` of mimalloc.h, which the crate does not name, and its default.
+    const PURGE_DELAY: libmimalloc_sys::mi_option_t = 15;
+    const DEFAULT_MS: std::ffi::c_long = 1000;
+    // SAFETY: both take numbers only, and ignore those of options that do not exist.
+    unsafe {
+        if libmimalloc_sys::mi_option_get(PURGE_DELAY) == DEFAULT_MS {
+            libmimalloc_sys::mi_option_set(PURGE_DELAY, PURGE_MS);
+        }
+    }
+}
+
 fn main() -> ExitCode {
+    return_memory_soon();
     match start() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

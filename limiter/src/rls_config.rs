@@ -20,7 +20,7 @@ use crate::{
     watched_files::{Stamp, stamp},
 };
 
-pub(crate) use publish::Publisher;
+pub(crate) use publish::{PublishError, Publisher};
 
 /// The most files in the folder, and most bytes of all of them.
 const MAX_FILES: usize = 1000;

@@ -5,8 +5,6 @@ use std::sync::{Arc, atomic::AtomicBool};
 
 use store::{EditError, Store};
 use tokio::{
-    runtime::Handle,
-    sync::watch,
     task::JoinSet,
     time::{sleep, timeout},
 };
@@ -15,6 +13,7 @@ use crate::{
     LimitsError, Listeners, Settings, TlsError, TokenError,
     admin::{Admin, Data, Page},
     api::{Api, Bounds, Comparison, Watched},
+    aside::Aside,
     batch::{Batcher, LANES},
     domains::Domains,
     fleet::Fleet,
@@ -261,32 +260,6 @@ impl Parts {
             aside.spawn("files", async move { files.follow(sighup).await })?;
         }
         Ok(())
-    }
-}
-
-/// Tasks on threads of their own, until this is dropped: they read, convert and validate limits, which
-/// may take seconds of CPU. On the threads that serve, checks and probes would wait for that.
-#[derive(Default)]
-struct Aside(watch::Sender<()>);
-
-impl Aside {
-    fn spawn(
-        &self,
-        name: &str,
-        task: impl Future<Output = ()> + Send + 'static,
-    ) -> std::io::Result<()> {
-        let (runtime, mut end) = (Handle::current(), self.0.subscribe());
-        let until_the_end = async move {
-            tokio::select! {
-                biased;
-                _ = end.changed() => {}
-                () = task => {}
-            }
-        };
-        let thread = std::thread::Builder::new().name(name.to_owned());
-        thread
-            .spawn(move || runtime.block_on(until_the_end))
-            .map(drop)
     }
 }
 

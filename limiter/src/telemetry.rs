@@ -433,7 +433,10 @@ impl ActivityRecorder {
             if limit != LimitActivity::default() {
                 new.limits.insert(name.clone(), limit);
             }
-            counted.insert(name.clone(), now);
+            // Most of 10,000 limits never decide.
+            if now != LimitCounts::default() {
+                counted.insert(name.clone(), now);
+            }
         }
         // This drops removed limits.
         self.counted = counted;

@@ -5,7 +5,8 @@
 //! response whole. Then, and while the server is unreachable, the limits stay as they were.
 //!
 //! However much the server sends, the limiter puts the limits of one response a second in force, the
-//! latest, and logs a line a second: each is an edit, and a domain's history has a thousand.
+//! latest, and of large ones fewer ([`Pace`]), and logs a line a second: each is an edit, and a
+//! domain's history has a thousand.
 
 mod messages;
 
@@ -37,6 +38,7 @@ use tonic::{
 use tonic_prost::ProstEncoder;
 
 use crate::{
+    aside::{Pace, alone},
     log::shortened,
     rls_config::{Publisher, converted},
 };
@@ -51,8 +53,8 @@ const TYPE_URL: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLi
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 
-/// The pause before further limits are put in force, or the same again that could not be stored.
-const TURN: Duration = Duration::from_secs(1);
+/// The pause between two lines of the log.
+const LOG_EVERY: Duration = Duration::from_secs(1);
 
 /// Resources of one response.
 const MAX_RESOURCES: usize = 4096;
@@ -97,11 +99,10 @@ pub(crate) struct Xds {
 /// The limits that the store should hold.
 struct Wanted {
     publisher: Publisher,
-    policies: Vec<Policy>,
-    /// Whether they have to be written again.
-    unwritten: bool,
+    /// What could not be written yet.
+    unwritten: Option<Vec<Policy>>,
     /// When the next ones, or the same ones again, may be put in force.
-    turn: Instant,
+    pace: Pace,
 }
 
 impl Report {
@@ -165,7 +166,7 @@ impl Xds {
                 // Notes that are new as well have the next line.
                 self.reported.notify_one();
             }
-            sleep(TURN).await;
+            sleep(LOG_EVERY).await;
         }
     }
 
@@ -181,9 +182,8 @@ impl Xds {
                 "--xds-server",
                 &format!("{} {}", self.server.url, self.server.node),
             ),
-            policies: Vec::new(),
-            unwritten: false,
-            turn: Instant::now(),
+            unwritten: None,
+            pace: Pace::new(),
         };
         let mut pause = FIRST_PAUSE;
         loop {
@@ -194,9 +194,12 @@ impl Xds {
             self.report(Part::Connection, Some(error));
             let shorter = fastrand::u64(0..=u64::try_from(pause.as_millis()).unwrap_or(0) / 2);
             let again = Instant::now() + pause.saturating_sub(Duration::from_millis(shorter));
-            while wanted.unwritten && wanted.turn < again {
-                sleep_until(wanted.turn).await;
+            while wanted.unwritten.is_some() && wanted.pace.next() < again {
+                wanted.pace.turn().await;
+                let _alone = alone().await;
+                let began = Instant::now();
                 self.write(&mut wanted).await;
+                wanted.pace.ended(began);
             }
             sleep_until(again).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
@@ -212,7 +215,7 @@ impl Xds {
     ) -> String {
         let mut latest: Option<Bytes> = None;
         loop {
-            let due = latest.is_some() || wanted.unwritten;
+            let due = latest.is_some() || wanted.unwritten.is_some();
             tokio::select! {
                 response = connection.next() => match response {
                     // An earlier one that had no turn yet is outdated.
@@ -223,12 +226,17 @@ impl Xds {
                     }
                     Err(error) => return error.to_string(),
                 },
-                () = sleep_until(wanted.turn), if due => {
-                    let Some(response) = latest.take() else {
+                () = wanted.pace.turn(), if due => {
+                    let _alone = alone().await;
+                    let began = Instant::now();
+                    let outcome = if let Some(response) = latest.take() {
+                        self.respond(response, &mut connection, wanted).await
+                    } else {
                         self.write(wanted).await;
-                        continue;
+                        Ok(())
                     };
-                    if let Err(error) = self.respond(response, &mut connection, wanted).await {
+                    wanted.pace.ended(began);
+                    if let Err(error) = outcome {
                         return error;
                     }
                 }
@@ -243,11 +251,12 @@ impl Xds {
         connection: &mut Connection,
         wanted: &mut Wanted,
     ) -> Result<(), String> {
-        wanted.turn = Instant::now() + TURN;
+        // The last limits are dropped before the next ones are read.
+        wanted.unwritten = None;
         let head = ResponseHead::decode(response.clone()).map_err(|error| error.to_string())?;
         let answered = match limits(&response) {
             Ok((policies, notes)) => {
-                wanted.policies = policies;
+                wanted.unwritten = Some(policies);
                 self.lock().notes = notes;
                 self.report(Part::Configuration, None);
                 self.write(wanted).await;
@@ -263,9 +272,13 @@ impl Xds {
     }
 
     async fn write(&self, wanted: &mut Wanted) {
-        let error = wanted.publisher.publish(&wanted.policies).await.err();
-        wanted.unwritten = error.is_some();
-        wanted.turn = Instant::now() + TURN;
+        let Some(policies) = &wanted.unwritten else {
+            return;
+        };
+        let error = wanted.publisher.publish(policies).await.err();
+        if error.is_none() {
+            wanted.unwritten = None;
+        }
         self.report(Part::Store, error.map(|error| error.to_string()));
     }
 }

@@ -5,11 +5,10 @@ use std::{
     sync::Arc,
 };
 
+use super::{Active, Domain, Domains, Table};
+use crate::aside::{alone, compute};
 use policy::{Name, Policy, Revision};
 use store::{DOMAINS_MAX, Head, HeadState, Overrides, StoreError, Stored};
-use tokio::task::spawn_blocking;
-
-use super::{Active, Domain, Domains, Table};
 
 /// The result of one poll.
 #[derive(Default)]
@@ -86,6 +85,7 @@ impl Domains {
         revision: &Revision,
         before: Domain,
     ) -> Result<Option<Domain>, StoreError> {
+        let _alone = alone().await;
         if let Some(active) = self.catch_up(name, &before).await {
             return Ok(Some(Domain::sound(active)));
         }
@@ -111,16 +111,16 @@ impl Domains {
             .await;
         let since = since.ok().flatten()?;
         let metrics = Arc::clone(&self.metrics);
-        let caught_up = spawn_blocking(move || known.caught_up(since, &metrics));
-        caught_up.await.ok().flatten()?.ok()
+        let caught_up = compute(move || known.caught_up(since, &metrics));
+        caught_up.await.flatten()?.ok()
     }
 
     /// Compiles on another thread: 100,000 overrides take a while, and checks must not wait.
     async fn compile(&self, policy: Policy) -> Result<Active, String> {
         let metrics = Arc::clone(&self.metrics);
-        spawn_blocking(move || Active::new(policy, &metrics))
+        compute(move || Active::new(policy, &metrics))
             .await
-            .unwrap_or_else(|_| Err("compiling the limits failed; please report this".to_owned()))
+            .unwrap_or_else(|| Err("compiling the limits failed; please report this".to_owned()))
     }
 }
 

@@ -32,8 +32,10 @@ impl Domains {
         let mut hints = self.store.watch_edits();
         loop {
             let wanted = self.wanted.load(Ordering::Relaxed);
-            self.poll_store().await;
+            let loading = self.poll_store().await;
             self.done.send_replace(wanted);
+            // Limits that change without end take at most half of this thread's time.
+            sleep(loading).await;
             let pause = Duration::from_millis(fastrand::u64(POLL_MS));
             tokio::select! {
                 () = sleep(pause) => {}
@@ -43,20 +45,28 @@ impl Domains {
         }
     }
 
-    async fn poll_store(&self) {
+    /// Returns how long it took to load what has changed.
+    async fn poll_store(&self) -> Duration {
         let polling = pin!(self.poll_once());
-        if let Either::Right(((), polling)) = select(polling, pin!(sleep(LATE))).await {
-            self.lock_poll().late = true;
-            self.notify_changes();
-            polling.await;
+        match select(polling, pin!(sleep(LATE))).await {
+            Either::Left((loading, _)) => loading,
+            Either::Right(((), polling)) => {
+                self.lock_poll().late = true;
+                self.notify_changes();
+                polling.await
+            }
         }
     }
 
-    async fn poll_once(&self) {
+    async fn poll_once(&self) -> Duration {
         let heads = match self.store.heads().await {
             Ok(heads) => heads,
-            Err(error) => return self.failed(error),
+            Err(error) => {
+                self.failed(error);
+                return Duration::ZERO;
+            }
         };
+        let began = Instant::now();
         let known = self.table.load_full();
         let Loaded {
             table,
@@ -72,6 +82,10 @@ impl Domains {
         if changed || unread {
             self.notify_changes();
         }
+        if unread {
+            return Duration::ZERO;
+        }
+        began.elapsed()
     }
 
     /// Reports edits that the store acknowledged and lost: without a loss, revisions only grow.
@@ -138,6 +152,9 @@ impl Domains {
         }
         for (name, before) in known {
             let after = next.get(name);
+            if after.is_some_and(|after| after.has_the_limits_of(before)) {
+                continue;
+            }
             let kept: HashSet<&Name> = limits(after).collect();
             let gone = limits(Some(before)).filter(|limit| !kept.contains(limit));
             self.metrics.forget_limits(name, gone);

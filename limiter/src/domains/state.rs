@@ -81,6 +81,12 @@ impl Domain {
         Some(active.compiled.revision())
     }
 
+    /// Whether the same limits are in force as in this one, not merely equal ones.
+    pub(super) fn has_the_limits_of(&self, other: &Self) -> bool {
+        let actives = self.active.as_ref().zip(other.active.as_ref());
+        actives.is_some_and(|(ours, theirs)| Arc::ptr_eq(ours, theirs))
+    }
+
     /// Whether this revision is in force.
     pub(super) fn is_at(&self, revision: &Revision) -> bool {
         self.revision() == Some(revision)

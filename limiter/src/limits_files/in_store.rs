@@ -6,17 +6,15 @@ use tokio::time::{Duration, Instant, sleep};
 
 use super::{LimitsFiles, POLL, ReadPolicies};
 use crate::{
+    aside::{Pace, alone},
     domains::Domains,
     log::shortened,
-    rls_config::{Publisher, RlsConfig},
+    rls_config::{PublishError, Publisher, RlsConfig},
     sighup::Sighup,
 };
 
 /// The pause before a failed call of the store is repeated.
 const RETRY: Duration = Duration::from_millis(200);
-
-/// The pause before another attempt to put limits from `--rls-config` in force.
-const RLS_RETRY: Duration = Duration::from_secs(1);
 
 impl LimitsFiles {
     /// Fills the domains that have no record once the store answers, then follows `--rls-config`.
@@ -30,9 +28,12 @@ impl LimitsFiles {
         let was_empty = policies.is_empty();
         self.fill(policies.limits).await;
         let mut publisher = Publisher::new(std::sync::Arc::clone(&self.store), "--rls-config");
-        while !self.publish(&mut publisher, &policies.rls).await {
-            sleep(RETRY).await;
-        }
+        let error = loop {
+            match self.publish(&mut publisher, &policies.rls).await {
+                Err(error) if error.is_outage() => sleep(RETRY).await,
+                outcome => break outcome.err(),
+            }
+        };
         if !was_empty {
             domains.filled().await;
         }
@@ -42,49 +43,60 @@ impl LimitsFiles {
                 tracing::info!("SIGHUP changes nothing: the limits are in the store, not in files");
             }
         };
-        self.follow_rls(config, publisher, policies.rls, sighup)
-            .await;
+        let unwritten = error.map(|_| policies.rls);
+        self.follow_rls(config, publisher, unwritten, sighup).await;
     }
 
+    /// `unwritten` are limits that are to be put in force, and could not be yet.
     async fn follow_rls(
         &self,
         config: &RlsConfig,
         mut publisher: Publisher,
-        mut wanted: Vec<Policy>,
+        mut unwritten: Option<Vec<Policy>>,
         mut sighup: Sighup,
     ) {
-        let mut retry_at = Instant::now() + RLS_RETRY;
-        // Unreadable files stay an error until they change, even while the last limits stay in
-        // force.
-        let mut broken = false;
+        let mut pace = Pace::new();
+        pace.ended(Instant::now());
         loop {
             let signalled = tokio::select! {
                 () = sleep(POLL) => false,
                 () = sighup.next() => true,
             };
-            if config.changed() || signalled {
-                let read = self.read();
-                broken = read.is_err();
-                match read {
-                    Ok(policies) => wanted = policies.rls,
+            let changed = config.changed() || signalled;
+            if !changed && unwritten.is_none() {
+                continue;
+            }
+            pace.turn().await;
+            let alone = alone().await;
+            let began = Instant::now();
+            if changed {
+                // The last limits are dropped first. If the files are wrong, those in the store stay
+                // in force, and nothing is written until the files change.
+                unwritten = None;
+                match self.read() {
+                    Ok(policies) => unwritten = Some(policies.rls),
                     Err(error) => self.report(Some(error.to_string())),
                 }
-            } else if self.error().is_none() || Instant::now() < retry_at {
-                continue;
             }
-            if broken {
-                continue;
+            if let Some(policies) = &unwritten
+                && self.publish(&mut publisher, policies).await.is_ok()
+            {
+                unwritten = None;
             }
-            self.publish(&mut publisher, &wanted).await;
-            retry_at = Instant::now() + RLS_RETRY;
+            drop(alone);
+            pace.ended(began);
         }
     }
 
-    /// Publishes the limits of `--rls-config`; returns whether the store answered.
-    async fn publish(&self, publisher: &mut Publisher, policies: &[Policy]) -> bool {
-        let error = publisher.publish(policies).await.err();
-        self.report(error.as_ref().map(ToString::to_string));
-        !error.is_some_and(|error| error.is_outage())
+    /// Publishes the limits of `--rls-config`.
+    async fn publish(
+        &self,
+        publisher: &mut Publisher,
+        policies: &[Policy],
+    ) -> Result<(), PublishError> {
+        let outcome = publisher.publish(policies).await;
+        self.report(outcome.as_ref().err().map(ToString::to_string));
+        outcome
     }
 
     /// Records an error, and logs it if it is new.

@@ -5,7 +5,11 @@
 //! limiter wrote them. Bucket overrides, pauses, resets and credits do not count as such edits:
 //! they stay.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::HashMap,
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::Arc,
+};
 
 use policy::{Name, Policy};
 use store::{
@@ -49,14 +53,16 @@ impl PublishError {
     }
 }
 
-/// Writes limits from one source, and keeps a copy of what it wrote.
+/// Writes limits from one source, and remembers what it wrote.
 pub(crate) struct Publisher {
     store: Arc<dyn Store>,
     /// The name of the source in messages.
     source: &'static str,
     /// The reason of its edits in the history.
     reason: String,
-    written: HashMap<Name, Policy>,
+    /// The domains that it wrote, each with the [`digest`] of its limits; `None`: an earlier process
+    /// wrote them. A copy of 10,000 limits would take ten megabytes.
+    written: HashMap<Name, Option<u64>>,
     /// Whether it still has to find the domains that an earlier process of this source wrote.
     inherits: bool,
 }
@@ -92,8 +98,7 @@ impl Publisher {
             let last = history.iter().find(|entry| edits_limits(entry));
             if last.is_some_and(|entry| entry.by.author == AUTHOR && entry.by.reason == self.reason)
             {
-                let unknown = Policy::empty(head.domain.clone());
-                self.written.entry(head.domain).or_insert(unknown);
+                self.written.entry(head.domain).or_insert(None);
             }
         }
         self.inherits = false;
@@ -125,7 +130,8 @@ impl Publisher {
         for policy in policies {
             match self.one(policy, false).await {
                 Ok(()) => {
-                    self.written.insert(policy.domain.clone(), policy.clone());
+                    let digest = digest(policy);
+                    self.written.insert(policy.domain.clone(), Some(digest));
                 }
                 Err(error) => outcome = outcome.and(Err(error)),
             }
@@ -183,8 +189,8 @@ impl Publisher {
         if matches!(base, Stored::Absent) {
             return Ok(());
         }
-        let ours = self.written.get(domain).zip(base.policy());
-        if ours.is_some_and(|(ours, held)| same(&keep_live(ours, Some(held)), held)) {
+        let ours = self.written.get(domain).copied().flatten();
+        if ours.is_some() && ours == base.policy().map(digest) {
             return Ok(());
         }
         let history = self.store.history(domain, HISTORY).await?;
@@ -217,6 +223,17 @@ fn same(a: &Policy, b: &Policy) -> bool {
         && a.exempt == b.exempt
         && a.limits.len() == b.limits.len()
         && limits.all(|(a, b)| a.to_node() == b.to_node())
+}
+
+/// A digest of a domain's limits without what operators set on them, which [`keep_live`] keeps.
+fn digest(policy: &Policy) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for limit in &policy.limits {
+        let mut node = limit.to_node_without_overrides();
+        node.unset("paused");
+        serde_json::to_string(&node).ok().hash(&mut hasher);
+    }
+    hasher.finish()
 }
 
 fn edits_limits(entry: &HistoryEntry) -> bool {
