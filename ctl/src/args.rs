@@ -10,10 +10,6 @@ pub struct Global {
     #[arg(long, global = true, value_name = "URL")]
     pub redis: Option<String>,
 
-    /// A server saved with `rlctl context` [env: RLCTL_CONTEXT; default: the current one].
-    #[arg(long, global = true, value_name = "NAME", conflicts_with = "redis")]
-    pub context: Option<String>,
-
     /// The domain of the limits [env: RLCTL_DOMAIN; default: the only one there is].
     #[arg(long, global = true, value_name = "NAME")]
     pub domain: Option<String>,
@@ -70,8 +66,6 @@ pub enum Format {
     Yaml,
     /// Names only, one a line.
     Name,
-    /// A drawing; only `simulate` makes one.
-    Svg,
 }
 
 /// When to use color.

@@ -8,7 +8,7 @@ use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 use crate::{
     args::{Color, Global},
     commands::{
-        apply, check, completions, context, convert, credit, delete_domain, delete_limit, denials,
+        apply, check, completions, convert, credit, delete_domain, delete_limit, denials,
         diff, doctor, exemption, explain, export, get_limit, history, inspect, list_domains,
         list_keys, list_limits, list_proxies, load_scripts, man, pause, ping, reset, rollback,
         set_limit, simulate, stats, top, validate,
@@ -47,7 +47,6 @@ pub struct Cli {
 pub enum Command {
     Apply(apply::Apply),
     Completions(completions::Completions),
-    Context(context::ContextCommand),
     Convert(convert::Convert),
     Credit(credit::Credit),
     DeleteDomain(delete_domain::DeleteDomain),
@@ -87,7 +86,6 @@ impl Command {
         match self {
             Self::Apply(args) => args.run(global, printer).await,
             Self::Completions(args) => args.run(&command(), global, printer).await,
-            Self::Context(args) => args.run(global, printer),
             Self::Convert(args) => args.run(global, printer).await,
             Self::DeleteDomain(args) => args.run(global, printer).await,
             Self::DeleteExemption(args) => args.run(global, printer).await,

@@ -4,7 +4,6 @@
 pub mod apply;
 pub mod check;
 pub mod completions;
-pub mod context;
 pub mod convert;
 pub mod credit;
 pub mod delete_domain;

@@ -15,7 +15,6 @@ pub mod bucket;
 pub mod cli;
 pub mod clock;
 pub mod commands;
-pub mod contexts;
 pub mod costly;
 pub mod dedup;
 pub mod edit;

@@ -121,9 +121,6 @@ impl Printer {
             Format::Json => json(view)?,
             Format::Yaml => crate::render::yaml_of(view)?,
             Format::Name => lines(&view.names()),
-            Format::Svg => view
-                .svg()
-                .ok_or_else(|| Error::usage("-o svg: only `rlctl simulate` draws"))?,
         };
         self.raw(&text)
     }

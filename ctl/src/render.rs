@@ -37,11 +37,6 @@ pub trait View: Serialize {
 
     /// The names of what is shown, for `-o name`.
     fn names(&self) -> Vec<String>;
-
-    /// A drawing, for `-o svg`, where there is something to draw.
-    fn svg(&self) -> Option<String> {
-        None
-    }
 }
 
 /// Results of the same kind: one as it is, several as a list.

@@ -15,7 +15,6 @@ use store::StoreUrl;
 
 use crate::{
     args::Global,
-    contexts::{self, Contexts},
     error::Error,
     printer::Printer,
     render::truncated_list,
@@ -56,11 +55,14 @@ pub struct Session<'p> {
 impl<'p> Session<'p> {
     /// Opens the store; it connects at its first use.
     pub fn open(global: &Global, printer: &'p Printer) -> Result<Self, Error> {
-        let contexts = match contexts::path(settings::variable) {
-            Some(path) => contexts::read(&path)?,
-            None => Contexts::default(),
-        };
-        let settings = Settings::resolve(global, &contexts, settings::variable)?;
+        let settings = Settings::resolve(global, settings::variable)?;
+        if let Some(leftover) = settings::leftover_context(&settings) {
+            printer.warn(format_args!(
+                "{leftover} is not read: rlctl has no contexts, and uses {}",
+                settings.url
+            ));
+            printer.hint("RLCTL_REDIS, RLCTL_DOMAIN, RL_KEY_PREFIX and RLCTL_TIMEOUT take their place");
+        }
         let file = |name| settings::variable(name).map(PathBuf::from);
         let files = file("RL_STORE_CERT").zip(file("RL_STORE_KEY"));
         let options = Options {
@@ -88,7 +90,7 @@ impl<'p> Session<'p> {
     pub(crate) fn in_memory(printer: &'p Printer) -> Self {
         let settings = Settings {
             url: StoreUrl::Memory,
-            url_source: settings::DEFAULT_SOURCE.into(),
+            url_source: settings::DEFAULT_SOURCE,
             keys: store::Keys::default(),
             timeout: Duration::from_secs(1),
             domain: None,

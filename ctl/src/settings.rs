@@ -1,19 +1,11 @@
-//! Settings from the global options, the environment and the contexts.
+//! Settings from the global options and the environment.
 
-mod location;
-
-use std::{borrow::Cow, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
 use policy::Name;
 use store::{Keys, SCHEMES, StoreUrl, UrlError};
 
-use crate::{
-    args::Global,
-    contexts::{Context, Contexts, with_password},
-    error::Error,
-};
-
-use location::Location;
+use crate::{args::Global, error::Error};
 
 const DEFAULT_URL: &str = "redis://127.0.0.1:6379";
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -30,7 +22,7 @@ pub struct Settings {
     /// Where Redis is.
     pub url: StoreUrl,
     /// Where the URL comes from, for error messages.
-    pub url_source: Cow<'static, str>,
+    pub url_source: &'static str,
     /// What keys start with.
     pub keys: Keys,
     /// How long one step may take.
@@ -40,54 +32,47 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Flags first, then the environment, then the context in use, then the defaults. An empty
-    /// variable counts as unset. A context's other settings apply only if its URL does.
+    /// Flags first, then the environment, then the defaults. An empty variable counts as unset.
     pub fn resolve(
         global: &Global,
-        contexts: &Contexts,
         environment: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, Error> {
         let variable = |name: &str| environment(name).filter(|value| !value.is_empty());
-        let location = Location::find(global, contexts, variable)?;
-        let context = location.context.cloned().unwrap_or_default();
-        let pick = |flag: &Option<String>, name: &str, kept: Option<String>| {
-            let said = flag.clone();
-            // A context named on the command line outranks the environment.
-            if location.named {
-                said.or(kept).or_else(|| variable(name))
-            } else {
-                said.or_else(|| variable(name)).or(kept)
-            }
-        };
+        let pick = |flag: &Option<String>, name: &str| flag.clone().or_else(|| variable(name));
+        let flag = global.redis.clone().map(|url| (FLAG_SOURCE, url));
+        let mut variables = URL_VARIABLES.into_iter();
+        let (url_source, url) = flag
+            .or_else(|| variables.find_map(|name| Some((name, variable(name)?))))
+            .unwrap_or_else(|| (DEFAULT_SOURCE, DEFAULT_URL.to_owned()));
         Ok(Self {
-            url: parse_url(&location.url, &location.source)?,
-            url_source: location.source,
-            keys: parse_prefix(pick(
-                &global.key_prefix,
-                "RL_KEY_PREFIX",
-                context.key_prefix,
-            ))?,
-            timeout: parse_timeout(pick(&global.timeout, "RLCTL_TIMEOUT", context.timeout))?,
-            domain: parse_domain(pick(&global.domain, "RLCTL_DOMAIN", context.domain))?,
+            url: parse_url(&url, url_source)?,
+            url_source,
+            keys: parse_prefix(pick(&global.key_prefix, "RL_KEY_PREFIX"))?,
+            timeout: parse_timeout(pick(&global.timeout, "RLCTL_TIMEOUT"))?,
+            domain: parse_domain(pick(&global.domain, "RLCTL_DOMAIN"))?,
         })
     }
+}
+
+/// What chose a server before rlctl read the environment alone: a user who relies on it would edit another
+/// server without noticing. `None` where the server is named by the flag or by rlctl's own variable.
+pub fn leftover_context(settings: &Settings) -> Option<String> {
+    let [own, ..] = URL_VARIABLES;
+    if [FLAG_SOURCE, own].contains(&settings.url_source) {
+        return None;
+    }
+    if variable("RLCTL_CONTEXT").is_some() {
+        return Some("RLCTL_CONTEXT".to_owned());
+    }
+    let base = variable("XDG_CONFIG_HOME").map(PathBuf::from);
+    let home = || Some(PathBuf::from(variable("HOME")?).join(".config"));
+    let file = base.or_else(home)?.join("rlctl").join("config.yaml");
+    file.is_file().then(|| file.display().to_string())
 }
 
 /// A variable of the environment; an empty one counts as unset.
 pub fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
-}
-
-/// A context's URL without its secrets; an error if it could not be used.
-pub fn check(context: &Context) -> Result<StoreUrl, Error> {
-    let url = match &context.password {
-        Some(_) => with_password(&context.redis, "unknown"),
-        None => context.redis.clone(),
-    };
-    parse_prefix(context.key_prefix.clone())?;
-    parse_timeout(context.timeout.clone())?;
-    parse_domain(context.domain.clone())?;
-    parse_url(&url, FLAG_SOURCE)
 }
 
 /// The messages of the URL's parser never quote it, and neither may these: it can hold a password.

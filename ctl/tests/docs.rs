@@ -86,14 +86,10 @@ const MIGRATING: [&str; 4] = [
 ];
 
 /// Commands in examples that cannot run here, and why.
-const SKIPPED: [(&str, &str); 3] = [
+const SKIPPED: [(&str, &str); 2] = [
     (
         "rlctl apply -f limits/ --watch",
         "ends by SIGTERM only; tests/watch.rs follows files",
-    ),
-    (
-        "rlctl list-limits --context prod",
-        "a server called `cache`",
     ),
     (
         "rlctl denials --limit orders --follow",

@@ -42,7 +42,6 @@ const WHAT_IF: &[&str] = &["check", "explain", "simulate"];
 const SETUP: &[&str] = &[
     "ping",
     "doctor",
-    "context",
     "load-scripts",
     "list-domains",
     "list-proxies",

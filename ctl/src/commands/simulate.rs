@@ -1,8 +1,7 @@
 //! `rlctl simulate`.
 
 mod server;
-mod svg;
-mod timeline;
+pub mod timeline;
 mod view;
 
 use std::ops::Range;
@@ -46,7 +45,7 @@ const START_MS: u64 = 1_699_920_000_000;
     "rlctl simulate -f scenarios.json --engine redis"
     "rlctl simulate -f limits.yaml --traffic burst:200@10s --for 1m -d user=alice -d path=/api/x"
     "rlctl simulate -f limits.yaml --traffic poisson:5/s --traffic burst:50@1h,10s.. --for 20s"
-    "rlctl export | rlctl simulate -f - --traffic poisson:50/s --for 60s -o svg > limits.svg"
+    "rlctl export | rlctl simulate -f - --traffic poisson:50/s --for 60s"
 ))]
 pub struct Simulate {
     #[command(flatten)]

@@ -111,7 +111,7 @@ pub(super) fn failure(error: &StoreError, settings: &Settings) -> Error {
 
 /// The hint when there is no answer.
 fn whence(settings: &Settings) -> String {
-    match settings.url_source.as_ref() {
+    match settings.url_source {
         settings::DEFAULT_SOURCE => {
             "is it running? this is the default address; --redis or RLCTL_REDIS sets another"
                 .to_owned()

@@ -11,8 +11,7 @@ struct Line {
 fn resolve(flags: &[&str], environment: &[(&str, &str)]) -> Result<Settings, Error> {
     let words = ["rlctl"].iter().chain(flags);
     let global = Line::try_parse_from(words).unwrap().global;
-    let contexts = Contexts::default();
-    Settings::resolve(&global, &contexts, |name| {
+    Settings::resolve(&global, |name| {
         let found = environment.iter().find(|(key, _)| *key == name);
         found.map(|(_, value)| (*value).to_owned())
     })
@@ -39,45 +38,6 @@ fn flags_come_before_the_environment_and_that_before_the_default() {
         assert_eq!(settings.url.to_string(), url);
         assert_eq!(settings.url_source, source);
     }
-}
-
-#[test]
-fn a_context_that_is_named_comes_before_the_environment_and_one_in_use_after_it() {
-    let mut contexts = Contexts::default();
-    for name in ["prod", "staging"] {
-        let context = Context {
-            redis: format!("redis://{name}:1"),
-            domain: Some(name.to_owned()),
-            ..Context::default()
-        };
-        contexts.by_name.insert(name.to_owned(), context);
-    }
-    contexts.current = Some("prod".to_owned());
-    let resolve = |flags: &[&str], environment: &[(&str, &str)]| {
-        let words = ["rlctl"].iter().chain(flags);
-        let global = Line::try_parse_from(words).unwrap().global;
-        let settings = Settings::resolve(&global, &contexts, |name| {
-            let found = environment.iter().find(|(key, _)| *key == name);
-            found.map(|(_, value)| (*value).to_owned())
-        });
-        settings.map(|settings| {
-            let domain = settings.domain.map(|name| name.to_string());
-            let said = (settings.url.to_string(), settings.url_source.into_owned());
-            (said, domain.unwrap_or_default())
-        })
-    };
-    let prod = || ("redis://prod:1".to_owned(), "context prod".to_owned());
-    let staging = || ("redis://staging:1".to_owned(), "context staging".to_owned());
-    assert_eq!(resolve(&[], &[]).unwrap(), (prod(), "prod".to_owned()));
-    let env = [("REDIS_URL", "redis://c:3"), ("RLCTL_DOMAIN", "shop")];
-    let (said, domain) = resolve(&[], &env).unwrap();
-    assert_eq!((said.0.as_str(), domain.as_str()), ("redis://c:3", "shop"));
-    let flag = resolve(&["--context", "staging"], &env).unwrap();
-    assert_eq!(flag, (staging(), "staging".to_owned()));
-    let both = [("RLCTL_CONTEXT", "staging"), ("REDIS_URL", "redis://c:3")];
-    assert_eq!(resolve(&[], &both).unwrap().0, staging());
-    let unknown = resolve(&["--context", "prd"], &[]).unwrap_err();
-    assert_eq!(unknown.hints().next(), Some("did you mean `prod`?"));
 }
 
 #[test]

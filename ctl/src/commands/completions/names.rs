@@ -18,7 +18,6 @@ pub(super) async fn print(
     let typed = |flag: &str| given(words, flag);
     let global = Global {
         redis: typed("--redis").or_else(|| global.redis.clone()),
-        context: typed("--context").or_else(|| global.context.clone()),
         domain: typed("--domain").or_else(|| global.domain.clone()),
         key_prefix: typed("--key-prefix").or_else(|| global.key_prefix.clone()),
         timeout: Some(PATIENCE.to_owned()),
@@ -72,6 +71,6 @@ mod tests {
         let words = words.map(str::to_owned);
         assert_eq!(given(&words, "--domain").as_deref(), Some("shop"));
         assert_eq!(given(&words, "--redis").as_deref(), Some("redis://a"));
-        assert_eq!(given(&words, "--context"), None);
+        assert_eq!(given(&words, "--key-prefix"), None);
     }
 }

@@ -5,7 +5,7 @@ use std::{fmt::Write as _, ops::Range};
 use anstyle::{AnsiColor, Style};
 use serde::{Serialize, Serializer};
 
-use super::{svg, timeline::Timeline};
+use super::timeline::Timeline;
 use crate::{
     bucket::visible,
     render::{self, Page, Table, counted, duration},
@@ -74,10 +74,6 @@ impl render::View for View {
             .iter()
             .filter(|run| !run.differences.is_empty());
         different.map(|run| run.id.clone()).collect()
-    }
-
-    fn svg(&self) -> Option<String> {
-        Some(svg::draw(&self.report, self.traffic_ms.as_ref()))
     }
 }
 
