@@ -3,10 +3,10 @@
 use std::str::FromStr;
 
 use clap::Args;
-pub use insight::bucket::{display, key, visible};
+pub use insight::bucket::{KeyEntries, describe_key, display, key_entries, key_entry, visible};
 use policy::{Descriptor, Limit, Name, normal_value};
 
-use crate::{error::Error, suggest};
+use crate::error::{self, Error};
 
 /// `key=value`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,7 +99,7 @@ fn unknown_key(limit: &Limit, key: &str) -> Error {
         return error.hint("it has one bucket for all requests, which needs no key=value");
     }
     let known = limit.per.iter().map(Name::as_str);
-    match suggest::closest(key, known) {
+    match error::closest(key, known) {
         Some(meant) => error.hint(format!("did you mean `{meant}`?")),
         None => error.hint(format!("its buckets are named by {}", example(limit))),
     }

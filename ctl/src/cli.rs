@@ -1,24 +1,22 @@
 //! The whole command line: the commands, their dispatch and the help that lists them.
 
-use std::ffi::{OsStr, OsString};
-
-use anstream::ColorChoice;
-use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
-
-use crate::{
-    args::{Color, Global},
-    commands::{
-        apply, check, completions, convert, credit, delete_domain, delete_limit, denials,
-        diff, doctor, exemption, explain, export, get_limit, history, inspect, list_domains,
-        list_keys, list_limits, list_proxies, load_scripts, man, pause, ping, reset, rollback,
-        set_limit, simulate, stats, top, validate,
-    },
-    error::Error,
-    exit::Exit,
-    printer::Printer,
+use std::{
+    ffi::{OsStr, OsString},
+    fmt::Write as _,
 };
 
-mod help;
+use anstream::ColorChoice;
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+
+use crate::{
+    commands::{
+        apply, check, completions, convert, delete_limit, denials, doctor, exemption, explain,
+        history, inspect, list_keys, list_limits, list_proxies, pause, ping, reset, set_limit,
+        simulate, stats, top, validate,
+    },
+    error::{Error, Exit},
+    printer::Printer,
+};
 
 /// Control plane of the rate limiter: edits limits, inspects and resets buckets.
 #[derive(Debug, Parser)]
@@ -48,19 +46,19 @@ pub enum Command {
     Apply(apply::Apply),
     Completions(completions::Completions),
     Convert(convert::Convert),
-    Credit(credit::Credit),
-    DeleteDomain(delete_domain::DeleteDomain),
+    Credit(reset::Credit),
+    DeleteDomain(delete_limit::DeleteDomain),
     DeleteExemption(exemption::DeleteExemption),
     DeleteLimit(delete_limit::DeleteLimit),
     Denials(denials::Denials),
-    Diff(diff::Diff),
-    Export(export::Export),
-    GetLimit(get_limit::GetLimit),
-    ListDomains(list_domains::ListDomains),
+    Diff(apply::Diff),
+    Export(list_limits::Export),
+    GetLimit(list_limits::GetLimit),
+    ListDomains(list_limits::ListDomains),
     ListLimits(list_limits::ListLimits),
     ListProxies(list_proxies::ListProxies),
-    LoadScripts(load_scripts::LoadScripts),
-    Man(man::Man),
+    LoadScripts(ping::LoadScripts),
+    Man(completions::Man),
     Pause(pause::PauseCommand),
     Ping(ping::Ping),
     SetExemption(exemption::SetExemption),
@@ -73,7 +71,7 @@ pub enum Command {
     ListKeys(list_keys::ListKeys),
     Reset(reset::Reset),
     Resume(pause::Resume),
-    Rollback(rollback::Rollback),
+    Rollback(history::Rollback),
     Simulate(simulate::Simulate),
     Stats(stats::Stats),
     Top(top::Top),
@@ -123,7 +121,7 @@ impl Command {
 
 /// The whole command tree, its help in groups.
 pub fn command() -> clap::Command {
-    help::grouped(Cli::command())
+    grouped(Cli::command())
 }
 
 /// The value of `--color`. It is read first, because errors in the rest of the command line are
@@ -145,5 +143,225 @@ pub fn color_choice(arguments: &[OsString]) -> ColorChoice {
         Some(Color::Always) => ColorChoice::Always,
         Some(Color::Never) => ColorChoice::Never,
         Some(Color::Auto) | None => ColorChoice::Auto,
+    }
+}
+
+// --- `rlctl --help`: the commands in groups, by task.
+
+/// Every command is in exactly one group; a test checks that.
+const GROUPS: &[(&str, &[&str])] = &[
+    ("Limits", LIMITS),
+    ("Live", LIVE),
+    ("What if", WHAT_IF),
+    ("Setup", SETUP),
+];
+const LIMITS: &[&str] = &[
+    "list-limits",
+    "get-limit",
+    "set-limit",
+    "delete-limit",
+    "set-exemption",
+    "delete-exemption",
+    "delete-domain",
+    "validate",
+    "convert",
+    "diff",
+    "apply",
+    "export",
+    "history",
+    "rollback",
+    "pause",
+    "resume",
+];
+const LIVE: &[&str] = &[
+    "inspect",
+    "list-keys",
+    "reset",
+    "credit",
+    "stats",
+    "denials",
+    "top",
+];
+const WHAT_IF: &[&str] = &["check", "explain", "simulate"];
+const SETUP: &[&str] = &[
+    "ping",
+    "doctor",
+    "load-scripts",
+    "list-domains",
+    "list-proxies",
+    "completions",
+    "man",
+];
+
+/// Examples come before the options: they are what most people look for.
+const COMMAND_TEMPLATE: &str =
+    "{about-with-newline}\n{usage-heading} {usage}{after-help}\n\n{all-args}\n";
+
+const CONNECTION: &str = "\
+A Redis URL is redis://[[user]:password@]host[:port][/db], or rediss:// with TLS; valkey:// and \
+valkeys:// are the same. redis-sentinel://host:port,host:port/service finds the primary by Sentinel, \
+redis-cluster://host:port,host:port is a Cluster. Put one with a password into the environment: arguments are visible to \
+other users of the machine.
+
+Exit codes: 0 done or yes, 1 the answer is no, 2 usage, 3 Redis unreachable, 4 authentication, \
+5 not found, 6 conflict, 7 declined, 8 refused by Redis, 9 written but not in force everywhere \
+yet (--wait), 130 interrupted.";
+
+/// Replaces clap's one long list of commands.
+pub fn grouped(command: clap::Command) -> clap::Command {
+    let width = command
+        .get_subcommands()
+        .map(|sub| sub.get_name().len())
+        .max()
+        .unwrap_or(0);
+    let mut listing = String::new();
+    for (title, names) in GROUPS {
+        let _ = writeln!(listing, "\x1b[1m\x1b[4m{title}:\x1b[0m");
+        for name in *names {
+            let about = command
+                .find_subcommand(name)
+                .and_then(clap::Command::get_about)
+                .map(ToString::to_string)
+                .unwrap_or_default();
+            let _ = writeln!(listing, "  \x1b[1m{name:width$}\x1b[0m  {about}");
+        }
+        listing.push('\n');
+    }
+    let template =
+        format!("{{about}}\n\n{{usage-heading}} {{usage}}\n\n{listing}{{options}}{{after-help}}\n");
+    command
+        .mut_subcommands(|sub| sub.help_template(COMMAND_TEMPLATE))
+        .help_template(template)
+        .after_help(CONNECTION)
+}
+
+// --- The options that every command takes, and the examples of its help.
+
+/// What every command takes.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Global options")]
+pub struct Global {
+    /// Redis or Valkey [env: RLCTL_REDIS, RL_STORE, REDIS_URL; default: redis://127.0.0.1:6379].
+    #[arg(long, global = true, value_name = "URL")]
+    pub redis: Option<String>,
+
+    /// The domain of the limits [env: RLCTL_DOMAIN; default: the only one there is].
+    #[arg(long, global = true, value_name = "NAME")]
+    pub domain: Option<String>,
+
+    /// The prefix of every key in Redis [env: RL_KEY_PREFIX; default: rl:].
+    #[arg(long, global = true, value_name = "PREFIX")]
+    pub key_prefix: Option<String>,
+
+    /// How long to wait for Redis, as in 500ms or 2s [env: RLCTL_TIMEOUT; default: 1s].
+    #[arg(long, global = true, value_name = "TIME")]
+    pub timeout: Option<String>,
+
+    /// How results are written: table, wide, json, yaml or name.
+    #[arg(
+        short,
+        long,
+        global = true,
+        value_name = "FORMAT",
+        default_value = "table",
+        hide_possible_values = true
+    )]
+    pub output: Format,
+
+    /// When to use color: auto, always or never [env: NO_COLOR].
+    #[arg(
+        long,
+        global = true,
+        value_name = "WHEN",
+        default_value = "auto",
+        hide_possible_values = true
+    )]
+    pub color: Color,
+
+    /// Print only warnings and errors on stderr.
+    #[arg(short, long, global = true)]
+    pub quiet: bool,
+}
+
+/// A duration in milliseconds, for flags.
+pub fn millis(text: &str) -> Result<u64, String> {
+    policy::parse_duration(text).map_err(|error| error.to_string())
+}
+
+/// How results are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For people.
+    Table,
+    /// For people, with more columns.
+    Wide,
+    /// For programs.
+    Json,
+    /// For files; what `apply -f` reads.
+    Yaml,
+    /// Names only, one a line.
+    Name,
+}
+
+/// When to use color.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Color {
+    /// On a terminal.
+    Auto,
+    /// Also in a pipe.
+    Always,
+    /// Not at all.
+    Never,
+}
+
+/// The examples at the end of a command's help.
+macro_rules! examples {
+    ($($line:literal)*) => {
+        concat!("\x1b[1m\x1b[4mExamples:\x1b[0m", $("\n  ", $line),*)
+    };
+}
+pub(crate) use examples;
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use clap::CommandFactory;
+
+    use super::*;
+    use crate::cli::Cli;
+
+    #[test]
+    fn every_command_is_in_one_group() {
+        let listed: Vec<&str> = GROUPS
+            .iter()
+            .flat_map(|(_, names)| *names)
+            .copied()
+            .collect();
+        let once: BTreeSet<&str> = listed.iter().copied().collect();
+        assert_eq!(listed.len(), once.len());
+        let command = Cli::command();
+        let there: BTreeSet<&str> = command
+            .get_subcommands()
+            .map(clap::Command::get_name)
+            .collect();
+        assert_eq!(once, there);
+    }
+
+    #[test]
+    fn every_command_has_examples() {
+        for sub in Cli::command().get_subcommands() {
+            let examples = sub.get_after_help().map(ToString::to_string);
+            assert!(
+                examples.is_some_and(|text| text.contains("rlctl")),
+                "{}",
+                sub.get_name()
+            );
+        }
+    }
+
+    #[test]
+    fn the_tree_is_sound() {
+        grouped(Cli::command()).debug_assert();
     }
 }

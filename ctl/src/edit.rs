@@ -1,20 +1,29 @@
 //! What every edit has in common: author, reason, dry run, retries and the report.
 
-mod args;
-mod report;
-
-use policy::{Name, Revision};
-use store::{Change, Edit, EditError, Overrides, Stored};
-
-use crate::{
-    changes::{self, LimitChange},
-    error::Error,
-    printer::Pending,
-    session::{Session, conflict},
+use std::{
+    fmt::Write as _,
+    io::{self, BufRead, IsTerminal, Write},
+    time::{Duration, Instant},
 };
 
-pub use args::EditArgs;
-pub use report::EditReport;
+use clap::Args;
+pub use insight::{findings::is_current, limiter_name, proxy_name};
+use policy::{Name, Revision};
+use serde::Serialize;
+use store::{
+    Change, Edit, EditError, Fleet, LimiterStatus, Overrides, ProxyStatus, Signature, StoreError,
+    Stored,
+};
+use tokio::time::sleep;
+
+use crate::{
+    changes::{self, FieldChange, LimitChange},
+    cli::millis,
+    error::{self, Error, Exit},
+    printer::Pending,
+    render::{self, Page, View, counted, duration},
+    session::{Session, conflict},
+};
 
 /// One edit, ready to be shown and made.
 #[derive(Debug)]
@@ -116,5 +125,393 @@ pub fn revision_of(stored: &Stored) -> Option<&Revision> {
     stored.policy().map(|policy| &policy.revision)
 }
 
+// --- What every edit takes on the command line.
+
+/// What every edit takes.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Edit options")]
+pub struct EditArgs {
+    /// Show what would change, without changing it.
+    #[arg(long)]
+    pub dry_run: bool,
+
+    /// The reason, for the history.
+    #[arg(
+        long,
+        value_name = "TEXT",
+        default_value = "",
+        hide_default_value = true
+    )]
+    pub reason: String,
+
+    /// The author, for the history [default: the user at this machine].
+    #[arg(
+        long,
+        value_name = "NAME",
+        env = "RLCTL_AUTHOR",
+        hide_env_values = true
+    )]
+    pub author: Option<String>,
+
+    /// Wait until every live limiter and proxy has the edit, this long at most [default: 5s].
+    #[arg(
+        long,
+        value_name = "TIME",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "5s",
+        value_parser = millis
+    )]
+    pub wait: Option<u64>,
+}
+
+impl EditArgs {
+    /// Who edits, and why.
+    pub fn signature(&self) -> Signature {
+        Signature {
+            author: self
+                .author
+                .clone()
+                .filter(|name| !name.is_empty())
+                .unwrap_or_else(user_at_host),
+            reason: self.reason.clone(),
+        }
+    }
+}
+
+fn user_at_host() -> String {
+    let name = |variable| std::env::var(variable).ok().filter(|name| !name.is_empty());
+    let user = name("USER")
+        .or_else(|| name("LOGNAME"))
+        .unwrap_or_else(|| "unknown".to_owned());
+    format!("{user}@{}", gethostname::gethostname().to_string_lossy())
+}
+
+// --- What an edit reports.
+
+/// An edit that was made, or would be.
+#[derive(Debug, Serialize)]
+pub struct EditReport {
+    /// The domain.
+    pub domain: String,
+    /// Its revision before; `None` if the domain did not exist.
+    pub previous_revision: Option<u64>,
+    /// Its revision after; the same as before if nothing changed.
+    pub revision: Option<u64>,
+    /// Whether nothing was written because of `--dry-run`.
+    pub dry_run: bool,
+    /// What changed about the domain itself.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub domain_changes: Vec<FieldChange>,
+    /// What changed.
+    pub changes: Vec<LimitChange>,
+}
+
+impl View for EditReport {
+    fn text(&self, page: Page) -> String {
+        let mut text = render::domain_changes_text(&self.domain, &self.domain_changes, page);
+        text.push_str(&render::changes_text(&self.changes, page));
+        text.push_str(&self.domain);
+        text.push_str(": ");
+        text.push_str(&render::changes_summary(
+            &self.domain_changes,
+            &self.changes,
+        ));
+        let _ = match (self.previous_revision, self.revision) {
+            _ if self.dry_run => write!(text, "; dry run, nothing was written"),
+            (Some(before), Some(after)) if before != after => {
+                write!(text, "; revision {before} {} {after}", render::arrow(page))
+            }
+            (None, Some(after)) => write!(text, "; revision {after}"),
+            (Some(same), _) => write!(text, "; still at revision {same}"),
+            (None, None) => Ok(()),
+        };
+        text.push('\n');
+        text
+    }
+
+    /// The limits that changed.
+    fn names(&self) -> Vec<String> {
+        changes::names(&self.changes)
+    }
+}
+
+// --- Confirmation before something is deleted.
+
+/// What commands take that ask first.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct Yes {
+    /// Do it without asking.
+    #[arg(short, long, help_heading = "Edit options")]
+    pub yes: bool,
+}
+
+/// Goes on if the user agrees: `--yes`, or an answer at the terminal.
+///
+/// `question` names what would be deleted. Without a terminal, `--yes` is required.
+pub async fn confirm(question: String, yes: &Yes) -> Result<(), Error> {
+    if yes.yes {
+        return Ok(());
+    }
+    if !can_ask() {
+        return Err(
+            Error::new(Exit::Declined, format!("{question}: not confirmed"))
+                .hint("there is no terminal to ask at; add --yes if this is meant"),
+        );
+    }
+    // On a thread of its own, so that Ctrl-C ends the question.
+    let answer = tokio::task::spawn_blocking(move || {
+        ask(&question, &mut io::stdin().lock(), &mut io::stderr().lock())
+    });
+    match answer.await {
+        Ok(Ok(true)) => Ok(()),
+        Ok(Ok(false)) => Err(Error::new(Exit::Declined, "declined; nothing was changed")),
+        Ok(Err(error)) => Err(Error::new(
+            Exit::Declined,
+            format!("cannot ask at the terminal: {error}"),
+        )),
+        Err(error) => Err(Error::new(Exit::Declined, format!("cannot ask: {error}"))),
+    }
+}
+
+/// Whether stdin and stderr are a terminal.
+pub fn can_ask() -> bool {
+    io::stdin().is_terminal() && io::stderr().is_terminal()
+}
+
+/// Asks until the answer is yes or no. The end of the input counts as no.
+fn ask(question: &str, input: &mut impl BufRead, output: &mut impl Write) -> io::Result<bool> {
+    loop {
+        write!(output, "{question}? [y/N] ")?;
+        output.flush()?;
+        let mut answer = String::new();
+        if input.read_line(&mut answer)? == 0 {
+            writeln!(output)?;
+            return Ok(false);
+        }
+        match answer.trim().to_ascii_lowercase().as_str() {
+            "y" | "yes" => return Ok(true),
+            "" | "n" | "no" => return Ok(false),
+            _ => writeln!(output, "please answer y or n")?,
+        }
+    }
+}
+
+// --- Which limiters and proxies have an edit, and waiting until all of them do.
+
+/// The time between two reads of the fleet while an edit spreads. Limiters report once a second.
+pub const POLL_INTERVAL: Duration = Duration::from_millis(100);
+
+/// A proxy contacts its limiter several times a second. One without a call for this long has most
+/// likely stopped, and `--wait` does not wait for it.
+pub const SILENT_AFTER_MS: u64 = 3000;
+
+/// The most names in one message.
+const NAMED_MAX: usize = 5;
+
+/// A limiter or proxy that does not have an edit yet.
+#[derive(Debug)]
+struct Behind {
+    name: String,
+    revision: Option<u64>,
+    ago_ms: u64,
+}
+
+impl Session<'_> {
+    /// Shows an edit and follows it up.
+    pub async fn finish(&self, report: &EditReport, args: &EditArgs) -> Result<Exit, Error> {
+        self.printer.data(report)?;
+        self.follow_up_edit(report, args).await
+    }
+
+    /// See [`Session::follow_up`].
+    pub async fn follow_up_edit(
+        &self,
+        report: &EditReport,
+        args: &EditArgs,
+    ) -> Result<Exit, Error> {
+        let domain: Name = Name::domain(&report.domain).map_err(|error| {
+            Error::new(
+                Exit::Refused,
+                format!("domain `{}`: {error}", report.domain),
+            )
+        })?;
+        let revision = report.revision.filter(|_| !args.dry_run);
+        self.follow_up(&domain, revision, args).await
+    }
+
+    /// Follows up an edit: warns if no proxy polls the domain, and waits for the fleet if `args`
+    /// ask for that. `revision` is `None` if there was nothing to write.
+    pub async fn follow_up(
+        &self,
+        domain: &Name,
+        revision: Option<u64>,
+        args: &EditArgs,
+    ) -> Result<Exit, Error> {
+        let wait_ms = args.wait;
+        let fleet = match self.store.fleet().await {
+            Ok(fleet) => fleet,
+            // The edit is made; the fleet is needed for warnings only.
+            Err(_) if wait_ms.is_none() || revision.is_none() => return Ok(Exit::Done),
+            Err(_) => Fleet::default(),
+        };
+        self.warn_if_unused(domain, &fleet);
+        match (wait_ms, revision) {
+            (Some(wait_ms), Some(revision)) => self.wait(domain, revision, wait_ms).await,
+            _ => Ok(Exit::Done),
+        }
+    }
+
+    /// Warns if no proxy polls the domain: its name is probably a typo.
+    fn warn_if_unused(&self, domain: &Name, fleet: &Fleet) {
+        if fleet.proxies.contains_key(domain) || fleet.proxies.is_empty() {
+            return;
+        }
+        let polled = render::truncated_list(fleet.proxies.keys(), NAMED_MAX);
+        self.printer.warn(format_args!(
+            "no proxy polls domain {domain}; proxies poll {polled}"
+        ));
+        let known = fleet.proxies.keys().map(Name::as_str);
+        if let Some(meant) = error::closest(domain.as_str(), known) {
+            self.printer
+                .hint(format_args!("did you mean --domain {meant}?"));
+        }
+    }
+
+    async fn wait(&self, domain: &Name, revision: u64, wait_ms: u64) -> Result<Exit, Error> {
+        let started = Instant::now();
+        let elapsed_ms = || u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        loop {
+            let fleet = match self.store.fleet().await {
+                Ok(fleet) => fleet,
+                Err(_) if elapsed_ms() < wait_ms => {
+                    sleep(POLL_INTERVAL).await;
+                    continue;
+                }
+                Err(error) => return Err(self.fleet_unreadable(revision, &error)),
+            };
+            let (behind, silent) = behind(&fleet, domain, revision);
+            if behind.is_empty() {
+                self.note_rollout(domain, revision, &fleet, elapsed_ms());
+                if !silent.is_empty() {
+                    let names = describe(&silent);
+                    self.printer.warn(format_args!(
+                        "not waited for, no report in the last 3 s: {names}"
+                    ));
+                }
+                return Ok(Exit::Done);
+            }
+            if elapsed_ms() >= wait_ms {
+                let message = format!(
+                    "revision {revision} is written, but after {} not every limiter and proxy has it",
+                    duration(wait_ms)
+                );
+                return Err(Error::new(Exit::Behind, message)
+                    .hint(describe(&behind))
+                    .hint("`rlctl list-proxies` shows the revision of each limiter and proxy"));
+            }
+            sleep(POLL_INTERVAL).await;
+        }
+    }
+
+    /// The edit is written, but the fleet cannot be read.
+    fn fleet_unreadable(&self, revision: u64, error: &StoreError) -> Error {
+        let message = format!(
+            "revision {revision} is written; which limiters and proxies have it cannot be read"
+        );
+        Error::new(Exit::Behind, message)
+            .hint(self.failed(error).to_string())
+            .hint("`rlctl list-proxies` shows the revision of each limiter and proxy")
+    }
+
+    /// Notes that a read for warnings failed after an edit. The edit itself succeeded.
+    pub fn note_read_failure(&self, read: Result<(), Error>) {
+        if let Err(error) = read {
+            self.printer.note(format_args!(
+                "the edit above is made; a read after it failed: {error}"
+            ));
+        }
+    }
+
+    fn note_rollout(&self, domain: &Name, revision: u64, fleet: &Fleet, took_ms: u64) {
+        let alive = |ago_ms: u64| ago_ms <= SILENT_AFTER_MS;
+        let proxies = fleet.proxies.get(domain).into_iter().flatten();
+        let proxies = proxies.filter(|proxy| alive(proxy.ago_ms)).count();
+        let limiters = fleet.limiters.iter().filter(|l| alive(l.ago_ms)).count();
+        if proxies + limiters == 0 {
+            let nobody = "no limiter or proxy has reported in the last 3 s: nothing to wait for";
+            return self.printer.warn(nobody);
+        }
+        let plural = if proxies == 1 { "proxy" } else { "proxies" };
+        self.printer.note(format_args!(
+            "{} and {proxies} {plural} have revision {revision}, after {}",
+            counted(limiters, "limiter"),
+            duration(took_ms)
+        ));
+    }
+}
+
+/// Limiters and proxies that lack a revision: those that report, and those that are silent.
+fn behind(fleet: &Fleet, domain: &Name, revision: u64) -> (Vec<Behind>, Vec<Behind>) {
+    let limiter = |limiter: &LimiterStatus| Behind {
+        name: format!("limiter {}", limiter_name(&limiter.id)),
+        revision: limiter.revisions.get(domain).map(|r| r.number),
+        ago_ms: limiter.ago_ms,
+    };
+    let proxy = |proxy: &ProxyStatus| Behind {
+        name: format!("proxy {}", proxy_name(proxy)),
+        revision: proxy.revision.as_ref().map(|r| r.number),
+        ago_ms: proxy.ago_ms,
+    };
+    let proxies = fleet.proxies.get(domain).into_iter().flatten().map(proxy);
+    let all = fleet.limiters.iter().map(limiter).chain(proxies);
+    // One that has a later edit has this one too.
+    let lack = all.filter(|who| who.revision.is_none_or(|has| has < revision));
+    lack.partition(|who| who.ago_ms <= SILENT_AFTER_MS)
+}
+
+fn describe(all: &[Behind]) -> String {
+    let one = |who: &Behind| match who.revision {
+        Some(revision) => format!("{} has revision {revision}", who.name),
+        None => format!("{} has none", who.name),
+    };
+    let mut names: Vec<String> = all.iter().take(NAMED_MAX).map(one).collect();
+    if all.len() > NAMED_MAX {
+        names.push(format!("{} more", all.len() - NAMED_MAX));
+    }
+    names.join(", ")
+}
+
 #[cfg(test)]
 mod tests;
+
+#[cfg(test)]
+mod prompt_tests {
+    use super::*;
+
+    fn answer(typed: &str) -> (bool, String) {
+        let mut shown = Vec::new();
+        let yes = ask("delete it", &mut typed.as_bytes(), &mut shown).unwrap();
+        (yes, String::from_utf8(shown).unwrap())
+    }
+
+    #[test]
+    fn only_a_yes_is_a_yes() {
+        assert_eq!(answer("y\n"), (true, "delete it? [y/N] ".into()));
+        assert!(answer(" YES \n").0);
+        assert!(!answer("\n").0);
+        assert!(!answer("no\n").0);
+    }
+
+    #[test]
+    fn the_end_of_the_input_is_a_no() {
+        assert_eq!(answer(""), (false, "delete it? [y/N] \n".into()));
+    }
+
+    #[test]
+    fn anything_else_is_asked_again() {
+        let (yes, shown) = answer("per-user\ny\n");
+        assert!(yes);
+        assert_eq!(shown.matches("[y/N]").count(), 2);
+    }
+}

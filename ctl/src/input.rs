@@ -1,13 +1,11 @@
 //! Limits files, from paths, folders or stdin.
 
-mod snapshot;
-
 use std::io::Read;
 
 use clap::Args;
-use policy::{Name, Policy, Problems, Supply, Surroundings};
+use policy::{Name, Node, Policy, Problems, Supply, Surroundings, Value};
 
-use crate::{clock, costly::cost_warning, error::Error};
+use crate::{commands::validate::cost_warning, error::Error};
 
 /// The largest limits file that is read, in bytes. 100,000 overrides take about a tenth of it.
 const MAX_BYTES: u64 = 256 << 20;
@@ -145,11 +143,11 @@ impl Source {
         supply: impl FnOnce(&Name) -> Option<Supply<'s>>,
     ) -> Result<(Policy, Option<Problems>), Problems> {
         let around = |policy: &Policy| Surroundings {
-            now_ms: Some(clock::now_ms()),
+            now_ms: Some(crate::now_ms()),
             supply: supply(&policy.domain),
             dear: Some(cost_warning),
         };
-        match snapshot::limits(&self.bytes) {
+        match limits(&self.bytes) {
             Some(limits) => Ok((Policy::from_node(&limits)?, None)),
             None => Policy::from_yaml_with_warnings(&self.name, &self.bytes, around),
         }
@@ -178,5 +176,56 @@ fn unreadable(path: &str, error: &std::io::Error) -> Error {
             unreadable.hint("the path is relative to the current folder; `-` reads stdin")
         }
         _ => unreadable,
+    }
+}
+
+// --- A limiter's answer to `GET /v1/policy`, read as a limits file. It restores limits that Redis has
+// lost.
+
+/// The fields that a limiter adds to each limit.
+const ADDED: [&str; 3] = ["generation", "level", "has_overrides"];
+
+/// The limits in a snapshot, as a limits file has them; `None` if the bytes are no snapshot.
+fn limits(bytes: &[u8]) -> Option<Node> {
+    if bytes.trim_ascii_start().first() != Some(&b'{') {
+        return None;
+    }
+    let node: Node = serde_json::from_slice(bytes).ok()?;
+    // No limits file has either of these.
+    node.get("revision").and(node.get("keys"))?;
+    let Value::List(limits) = &node.get("limits")?.value else {
+        return None;
+    };
+    let limits = limits.iter().map(|limit| {
+        let mut limit = limit.clone();
+        for field in ADDED {
+            limit.unset(field);
+        }
+        limit
+    });
+    Some(Node::map([
+        ("domain", node.get("domain")?.clone()),
+        ("limits", Node::list(limits)),
+    ]))
+}
+
+#[cfg(test)]
+mod tests {
+    use policy::{Compiled, Policy};
+
+    use super::*;
+
+    #[test]
+    fn a_snapshot_is_read_as_the_limits_it_was_made_of() {
+        let file = "domain: shop\nlimits:\n  - {name: a, per: [user], rate: 1/s, \
+                    overrides: [{values: {user: x}, unlimited: true}]}\n";
+        let policy = Policy::from_yaml("test", file.as_bytes()).unwrap();
+        let snapshot = serde_json::to_vec(&Compiled::new(policy.clone()).to_snapshot(0)).unwrap();
+        let read = Policy::from_node(&limits(&snapshot).unwrap()).unwrap();
+        let mut without = policy;
+        without.limits[0].overrides.clear();
+        assert_eq!(read, without);
+        assert!(limits(file.as_bytes()).is_none());
+        assert!(limits(br#"{"domain":"shop","limits":[]}"#).is_none());
     }
 }

@@ -9,38 +9,29 @@
     reason = "the doc comments of arguments are the help text, where backticks would show"
 )]
 
-pub mod activity;
-pub mod args;
 pub mod bucket;
 pub mod cli;
-pub mod clock;
 pub mod commands;
-pub mod costly;
-pub mod dedup;
 pub mod edit;
 pub mod error;
-pub mod exit;
-pub mod fleet;
 pub mod input;
-pub mod merge;
-pub mod penalty;
 pub mod printer;
-pub mod prompt;
 pub mod render;
-pub mod revert;
-pub mod screen;
 pub mod session;
 pub mod settings;
 pub mod simulate;
-pub mod suggest;
 
-pub use insight::{changes, history};
-
-use std::ffi::OsString;
+use std::{
+    ffi::OsString,
+    time::{SystemTime, UNIX_EPOCH},
+};
 
 use clap::FromArgMatches;
+pub use insight::{changes, history};
 
-use crate::{cli::Cli, error::Error, exit::Exit, printer::Printer};
+use cli::Cli;
+use error::{Error, Exit};
+use printer::Printer;
 
 /// Runs one command line and returns the exit code.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Exit {
@@ -92,4 +83,14 @@ fn block_on(cli: Cli, printer: &Printer) -> Result<Exit, Error> {
     // Does not wait for a thread that still reads an answer from the terminal.
     runtime.shutdown_background();
     result
+}
+
+// --- This machine's clock, for times that people type and read. Decisions use the store's clock.
+
+/// Milliseconds since the epoch.
+pub fn now_ms() -> u64 {
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }

@@ -11,9 +11,8 @@ use anstyle::{AnsiColor, Style};
 use policy::Problems;
 
 use crate::{
-    args::{Format, Global},
-    error::Error,
-    exit::Exit,
+    cli::{Format, Global},
+    error::{Error, Exit},
     render::{Page, View},
 };
 

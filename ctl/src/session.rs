@@ -1,39 +1,36 @@
 //! A session with Redis: the store, the domain, and messages for errors.
 
+mod edit_plan;
+
 use std::{
     collections::BTreeMap,
+    io::{IsTerminal, Write as _},
     path::PathBuf,
-    sync::{Arc, atomic::AtomicU64},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
-use policy::{Limit, Name, Policy};
-use store::{ClientCertificate, HeadState, Options, Overrides, Record, Store, Stored};
-
+pub use insight::LiveEntries;
+use policy::{Descriptor, Limit, Name, Policy, WHOLE_ADDRESS};
 #[cfg(test)]
 use store::StoreUrl;
-
-use crate::{
-    args::Global,
-    error::Error,
-    printer::Printer,
-    render::truncated_list,
-    settings::{self, Settings},
-    suggest,
+use store::{
+    CheckError, CheckPlanError, ClientCertificate, EditError, EditPlanError, HeadState, Options,
+    Overrides, Record, Store, StoreError, Stored,
 };
 
-mod edit_plan;
-mod errors;
-mod kept_overrides;
-mod live_entries;
-mod overrides;
-mod pauses;
-mod progress;
-
+use crate::{
+    bucket::{self, BucketArgs, Pair},
+    cli::Global,
+    error::{self, Error, Exit},
+    printer::Printer,
+    render::{self, pause_state, truncated_list},
+    settings::{self, Settings},
+};
 pub use edit_plan::{Deltas, EditPlan, deletion_summary};
-pub use errors::conflict;
-use errors::failure;
-pub use insight::LiveEntries;
 
 /// Domains that one message names.
 const NAMED_MAX: usize = 12;
@@ -61,7 +58,9 @@ impl<'p> Session<'p> {
                 "{leftover} is not read: rlctl has no contexts, and uses {}",
                 settings.url
             ));
-            printer.hint("RLCTL_REDIS, RLCTL_DOMAIN, RL_KEY_PREFIX and RLCTL_TIMEOUT take their place");
+            printer.hint(
+                "RLCTL_REDIS, RLCTL_DOMAIN, RL_KEY_PREFIX and RLCTL_TIMEOUT take their place",
+            );
         }
         let file = |name| settings::variable(name).map(PathBuf::from);
         let files = file("RL_STORE_CERT").zip(file("RL_STORE_KEY"));
@@ -230,7 +229,7 @@ impl<'p> Session<'p> {
     pub async fn no_domain(&self, domain: &Name) -> Error {
         let error = Error::not_found(format!("there is no domain `{domain}`"));
         match self.domains().await {
-            Ok(known) => error.hint(suggest::hint(
+            Ok(known) => error.hint(error::hint(
                 domain.as_str(),
                 "domains",
                 known.iter().map(Name::as_str),
@@ -264,6 +263,273 @@ pub fn find_limit<'l>(policy: &'l Policy, name: &str) -> Result<&'l Limit, Error
             "there is no limit `{name}` in domain {}",
             policy.domain
         ))
-        .hint(suggest::hint(name, "limits", known))
+        .hint(error::hint(name, "limits", known))
     })
+}
+
+// --- The store's errors as messages: what happened, and what to check first.
+
+impl Session<'_> {
+    /// The message for an error of the store.
+    pub fn failed(&self, error: &StoreError) -> Error {
+        failure(error, &self.settings)
+    }
+
+    /// The message for an error of an edit.
+    pub fn edit_failed(&self, error: &EditError) -> Error {
+        match error {
+            EditError::Store(error @ (StoreError::Timeout(_) | StoreError::Broken(_))) => {
+                self.failed(error).hint(
+                    "it is unknown whether the edit was written; `rlctl history -n 3` shows it if it was",
+                )
+            }
+            EditError::Store(error) => self.failed(error),
+            EditError::Bucket(CheckError::Store(
+                error @ (StoreError::Timeout(_) | StoreError::Broken(_)),
+            )) => self
+                .failed(error)
+                .hint("it may have been done: look before you try again"),
+            EditError::Bucket(error) => self.check_failed(error),
+            EditError::Conflict { .. } => conflict(),
+            EditError::Plan(EditPlanError::UnknownLimit(_)) => Error::not_found(error.to_string()),
+            _ => Error::new(Exit::Refused, error.to_string()),
+        }
+    }
+
+    /// The message for an error of a change of one bucket, which comes before the entry in the history: without
+    /// an answer, `uncertain` says how to find out.
+    pub fn bucket_change_failed(&self, error: &EditError, uncertain: String) -> Error {
+        match error {
+            EditError::Store(error) | EditError::Bucket(CheckError::Store(error))
+                if matches!(error, StoreError::Timeout(_) | StoreError::Broken(_)) =>
+            {
+                self.failed(error).hint(uncertain)
+            }
+            error => self.edit_failed(error),
+        }
+    }
+
+    /// The message for an error of a check.
+    pub fn check_failed(&self, error: &CheckError) -> Error {
+        match error {
+            CheckError::Store(error) | CheckError::PartiallyCharged(error) => self.failed(error),
+            CheckError::CorruptBucket(limit) => Error::new(Exit::Refused, error.to_string()).hint(
+                format!("`rlctl reset {limit}` with the bucket's values resets it"),
+            ),
+            CheckError::Plan(CheckPlanError::UnknownLimit(_)) => {
+                Error::not_found(error.to_string())
+            }
+            CheckError::Plan(CheckPlanError::NoMatch) => {
+                Error::new(Exit::NotFound, error.to_string())
+                    .hint("`rlctl explain` with the same -d says why")
+            }
+            CheckError::Stale => conflict(),
+            CheckError::Plan(CheckPlanError::WrongBucket { .. }) => Error::usage(error.to_string()),
+        }
+    }
+}
+
+/// Another edit of the same limit or domain was written first.
+pub fn conflict() -> Error {
+    Error::new(
+        Exit::Conflict,
+        "conflict: another edit was written in the meantime",
+    )
+    .hint("nothing was written; `rlctl history` shows the other edit, then try again")
+}
+
+fn failure(error: &StoreError, settings: &Settings) -> Error {
+    let url = &settings.url;
+    let source = &settings.url_source;
+    let unreachable = |why: String| Error::new(Exit::Unreachable, why).hint(whence(settings));
+    match error {
+        StoreError::Unreachable(why) => unreachable(format!("cannot reach {url}: {why}")),
+        StoreError::Timeout(limit) => unreachable(format!(
+            "{url} did not answer within {} ms",
+            limit.as_millis()
+        )),
+        StoreError::Broken(why) => unreachable(format!("lost the connection to {url}: {why}")),
+        StoreError::Auth(why) => Error::new(Exit::Auth, format!("{url} refused the login: {why}"))
+            .hint(format!(
+                "the credentials come from {source}: redis://user:password@host"
+            )),
+        StoreError::Refused(refusal) => {
+            let message = format!("{url} refused: {} {}", refusal.code, refusal.message);
+            let hint = match refusal.code.as_str() {
+                "WRONGTYPE" => {
+                    Some("a key of ours holds something else; `rlctl doctor` looks for it")
+                }
+                _ => refusal.hint(),
+            };
+            Error::new(Exit::Refused, message).maybe_hint(hint)
+        }
+        StoreError::Corrupt(_) | StoreError::Unsupported(_) => {
+            Error::new(Exit::Refused, format!("{url}: {error}"))
+        }
+    }
+}
+
+/// The hint when there is no answer.
+fn whence(settings: &Settings) -> String {
+    match settings.url_source {
+        settings::DEFAULT_SOURCE => {
+            "is it running? this is the default address; --redis or RLCTL_REDIS sets another"
+                .to_owned()
+        }
+        settings::FLAG_SOURCE => "is it running there?".to_owned(),
+        variable => {
+            format!("is it running? the address comes from {variable}; --redis overrides it")
+        }
+    }
+}
+
+// --- The descriptor entries that live proxies supply, and the values that they give to them.
+
+impl Session<'_> {
+    /// The entries that live proxies supply.
+    pub async fn live_entries(&self) -> Result<LiveEntries, Error> {
+        let fleet = self.store.fleet().await;
+        let fleet = fleet.map_err(|error| self.failed(&error))?;
+        Ok(LiveEntries::of(&fleet))
+    }
+
+    /// The values of a bucket as the proxies of a domain have them. Notes what they alter.
+    pub async fn as_proxies_have(&self, domain: &Name, pairs: &[Pair]) -> Result<Vec<Pair>, Error> {
+        let altered = self.altered(domain, pairs).await?;
+        Ok(altered.into_iter().map(|(pair, _)| pair).collect())
+    }
+
+    /// As [`Session::as_proxies_have`], for a bucket with the entries that it lacks.
+    pub async fn bucket(&self, domain: &Name, bucket: &BucketArgs) -> Result<BucketArgs, Error> {
+        Ok(BucketArgs {
+            values: self.as_proxies_have(domain, &bucket.values).await?,
+            without: bucket.without.clone(),
+        })
+    }
+
+    /// The request with these entries as a proxy would describe it. Notes what proxies alter.
+    pub async fn descriptor<'p>(
+        &self,
+        pairs: impl IntoIterator<Item = &'p Pair>,
+    ) -> Result<Descriptor, Error> {
+        let pairs: Vec<Pair> = pairs.into_iter().cloned().collect();
+        let as_given = bucket::descriptor(&pairs)?;
+        if pairs.is_empty() {
+            return Ok(as_given);
+        }
+        let mut entries = Vec::with_capacity(pairs.len() + 1);
+        let is_whole = |pair: &Pair| pair.key == WHOLE_ADDRESS;
+        let is_given = pairs.iter().any(is_whole);
+        for (pair, whole) in self.altered(&self.domain().await?, &pairs).await? {
+            entries.push(pair);
+            if let Some(value) = whole.filter(|_| !is_given) {
+                let key = WHOLE_ADDRESS.to_owned();
+                entries.push(Pair { key, value });
+            }
+        }
+        bucket::descriptor(&entries)
+    }
+
+    /// Each pair as proxies have it, and the value that patterns test where that is another.
+    async fn altered(
+        &self,
+        domain: &Name,
+        pairs: &[Pair],
+    ) -> Result<Vec<(Pair, Option<String>)>, Error> {
+        if pairs.is_empty() {
+            return Ok(Vec::new());
+        }
+        // Without it, addresses are cut as filters do by default, which the note says.
+        let live = self.live_entries().await.unwrap_or_default();
+        let mut altered = Vec::with_capacity(pairs.len());
+        for pair in pairs {
+            let Pair { key, value } = pair;
+            let as_proxies = live
+                .alter(domain, key, value.as_bytes())
+                .map_err(Error::usage)?;
+            if let Some(note) = as_proxies.note {
+                self.printer.note(note);
+            }
+            // The normal form of a path need not be text, and is made again from what was given.
+            let value = String::from_utf8(as_proxies.value).unwrap_or_else(|_| value.clone());
+            let matched = as_proxies.matched.and_then(|v| String::from_utf8(v).ok());
+            let key = key.clone();
+            altered.push((Pair { key, value }, matched));
+        }
+        Ok(altered)
+    }
+}
+
+// --- Warnings that a limit, or the whole domain, is paused.
+
+impl Session<'_> {
+    /// Warns if the whole domain is paused, or one of the limits that are named.
+    pub fn warn_of_pause(&self, policy: &Policy, limits: &[&str]) {
+        if let Some(paused) = pause_state(policy.paused) {
+            self.printer.warn(format_args!(
+                "domain {} is {paused}: none of its limits is in force; `rlctl resume` ends that",
+                policy.domain
+            ));
+        }
+        let named = limits.iter().filter_map(|name| policy.limit(name));
+        for (limit, paused) in named.filter_map(|limit| Some((limit, pause_state(limit.paused)?))) {
+            let name = &limit.name;
+            self.printer.warn(format_args!(
+                "{name} is {paused}: it is not in force; `rlctl resume --limit {name}` ends that"
+            ));
+        }
+    }
+}
+
+// --- Progress of a scan over all keys: a bar on a terminal, nothing elsewhere.
+
+/// The time between two drawings of the bar. A shorter scan shows none.
+const DRAWN_EVERY: Duration = Duration::from_millis(200);
+
+impl Session<'_> {
+    /// Runs a scan over keys and shows its progress.
+    pub async fn with_progress<T>(&self, walk: impl Future<Output = T>) -> T {
+        if self.printer.is_quiet() || !std::io::stderr().is_terminal() {
+            return walk.await;
+        }
+        let total = self.store.key_count().await.ok().flatten();
+        let mut walk = std::pin::pin!(walk);
+        let mut drawn = false;
+        let mut ticks = tokio::time::interval(DRAWN_EVERY);
+        ticks.tick().await;
+        let done = loop {
+            tokio::select! {
+                biased;
+                done = &mut walk => break done,
+                _ = ticks.tick() => {
+                    drawn = true;
+                    self.draw(total);
+                }
+            }
+        };
+        if drawn {
+            draw("");
+        }
+        done
+    }
+
+    fn draw(&self, total: Option<u64>) {
+        let walked = self.walked.load(Ordering::Relaxed);
+        draw(&match total {
+            // Keys are created and deleted during the scan.
+            Some(total) => {
+                let walked = walked.min(total);
+                let bar = render::bar(walked, total, self.printer.page());
+                format!("{bar} {walked} of {total} keys")
+            }
+            None => format!("{walked} keys"),
+        });
+    }
+}
+
+/// Replaces the last drawing. Write errors are ignored.
+fn draw(text: &str) {
+    let mut terminal = anstream::stderr().lock();
+    let _ = write!(terminal, "\r\x1b[K{text}");
+    let _ = terminal.flush();
 }

@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Duration};
 use policy::Name;
 use store::{Keys, SCHEMES, StoreUrl, UrlError};
 
-use crate::{args::Global, error::Error};
+use crate::{cli::Global, error::Error};
 
 const DEFAULT_URL: &str = "redis://127.0.0.1:6379";
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(1);

@@ -12,7 +12,7 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use ctl::{
-    commands::simulate::timeline::{Timeline, round_up},
+    commands::simulate::{Timeline, round_up},
     simulate::{self, Local, Phase, Run},
 };
 use insight::duration;
@@ -67,13 +67,19 @@ fn the_pictures_of_the_page_are_of_its_limits_and_traffic() -> Result<()> {
     let runs = runs()?;
     let overwrite = std::env::var("PICTURES").is_ok_and(|value| value == "overwrite");
     for (name, text) in pictures {
-        let run = runs.iter().find(|run| run.id == name).context("a scenario")?;
+        let run = runs
+            .iter()
+            .find(|run| run.id == name)
+            .context("a scenario")?;
         let now = draw(run);
         let file = root().join(format!("docs/pictures/{name}.svg"));
         if overwrite {
             fs::write(&file, &now)?;
         }
-        ensure!(now == fs::read_to_string(&file)?, "{name}.svg is out of date");
+        ensure!(
+            now == fs::read_to_string(&file)?,
+            "{name}.svg is out of date"
+        );
         let caption = now
             .replace("<tspan font-weight=\"bold\">", "")
             .replace("</tspan>", "");
@@ -100,10 +106,16 @@ fn the_commands_of_the_page_print_what_its_pictures_show() -> Result<()> {
         .current_dir(root())
         .env("PATH", path)
         .output()?;
-    ensure!(output.status.success(), "the command of the page: {output:?}");
+    ensure!(
+        output.status.success(),
+        "the command of the page: {output:?}"
+    );
     let printed = String::from_utf8(output.stdout)?;
     for (_, text) in pictures(&page) {
-        ensure!(printed.lines().any(|line| line == text), "{text:?}: {printed}");
+        ensure!(
+            printed.lines().any(|line| line == text),
+            "{text:?}: {printed}"
+        );
     }
     Ok(())
 }

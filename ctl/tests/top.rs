@@ -5,7 +5,7 @@
 mod support;
 
 use anyhow::{Context, Result};
-use ctl::screen::Screen;
+use ctl::commands::top::Screen;
 use harness::{Engine, until};
 use policy::Name;
 use protocol::{DecidedBy, Outcome};

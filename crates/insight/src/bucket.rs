@@ -1,10 +1,10 @@
 //! Buckets and requests as text.
 
-pub mod key;
-
-use policy::Name;
+use policy::{Duration, Limit, Name, Node, Penalty, PenaltyStatus, format_timestamp};
 use protocol::Outcome;
-use store::BucketActivity;
+use store::{BucketActivity, KeyValue, Keys};
+
+use crate::{ceil_seconds, counted, duration, pause_state};
 
 /// `user=alice tenant=acme`, or `(all)` if the limit has only one bucket. Bytes that are not text,
 /// or that could control a terminal, are escaped.
@@ -59,6 +59,139 @@ pub fn request_text(descriptor: &[(Name, Vec<u8>)]) -> String {
     descriptor.iter().map(one).collect::<Vec<_>>().join(" ")
 }
 
+// --- The bucket that a Redis key stands for.
+
+/// Entries and values of a bucket, in the order of the limit's `per`; `None` is the bucket of the
+/// requests without that entry.
+pub type KeyEntries = Vec<(String, Option<String>)>;
+
+/// The bucket of a key; `None` if the limit is deleted or has another `per` now.
+pub fn key_entries(keys: &Keys, limit: Option<&Limit>, key: &str) -> Option<KeyEntries> {
+    let limit = limit?;
+    let bucket = keys.parse_bucket(key.as_bytes())?;
+    let values = bucket.arrange(&limit.per, &limit.partition)?;
+    let named = limit.per.iter().zip(&values);
+    Some(named.map(|(name, value)| key_entry(name, value)).collect())
+}
+
+/// One entry, as people read it.
+pub fn key_entry(name: &Name, value: &KeyValue) -> (String, Option<String>) {
+    let value = match value {
+        KeyValue::Absent => None,
+        KeyValue::Plain(bytes) => Some(visible(bytes)),
+        KeyValue::Digest(sha256) => Some(format!("sha256:{sha256}")),
+    };
+    (name.to_string(), value)
+}
+
+/// `user=alice tenant: none`; `(all)` of a limit with one bucket.
+pub fn describe_key(entries: &[(String, Option<String>)]) -> String {
+    if entries.is_empty() {
+        return "(all)".to_owned();
+    }
+    let one = |(name, value): &(String, Option<String>)| match value {
+        Some(value) => format!("{name}={value}"),
+        None => format!("{name}: none"),
+    };
+    entries.iter().map(one).collect::<Vec<_>>().join(" ")
+}
+
+// --- A limit in a line.
+
+/// The condition of a limit, given as a document: `path=/api/** method=GET|POST`, `*` for every request; the
+/// entries of a descriptor as the file lists them, `message_type=marketing, to_number`.
+pub fn matchers(limit: &Node) -> String {
+    if let Some(entries) = limit.get("descriptor") {
+        let entries: Vec<String> = entries.items().iter().map(plain).collect();
+        return entries.join(", ");
+    }
+    let Some(Node {
+        value: policy::Value::Map(entries),
+        ..
+    }) = limit.get("match")
+    else {
+        return "*".to_owned();
+    };
+    let one = |entry: &policy::Entry| {
+        let patterns: Vec<String> = match entry.value.items() {
+            [] => vec![plain(&entry.value)],
+            many => many.iter().map(plain).collect(),
+        };
+        format!("{}={}", entry.key, patterns.join("|"))
+    };
+    entries.iter().map(one).collect::<Vec<_>>().join(" ")
+}
+
+/// What is unusual about a limit.
+pub fn notes(limit: &Limit, now_ms: u64) -> String {
+    let node = limit.to_node_without_overrides();
+    let mut notes = Vec::from_iter(pause_state(limit.paused, now_ms));
+    let text = |name: &str| node.get(name).map(plain);
+    match text("enforce").as_deref() {
+        Some("0%") => notes.push("shadow".to_owned()),
+        Some(percent) => notes.push(format!("enforced {percent}")),
+        None => {}
+    }
+    notes.extend(text("over_limit"));
+    notes.extend(text("scope").map(|scope| format!("per {scope}")));
+    notes.extend(text("precheck").map(|percent| format!("precheck {percent}")));
+    notes.extend(
+        node.get("lease")
+            .and_then(|lease| lease.get("ttl"))
+            .map(|ttl| format!("leased {}", plain(ttl))),
+    );
+    notes.extend(limit.penalty.as_ref().map(penalty_rule));
+    notes.extend(text("hidden").map(|_| "hidden".to_owned()));
+    notes.extend(node.get("replaces").map(|names| {
+        let names: Vec<String> = names.items().iter().map(plain).collect();
+        format!("replaces {}", names.join(","))
+    }));
+    notes.join(", ")
+}
+
+/// A value as text, without quotes.
+pub fn plain(node: &Node) -> String {
+    node.as_text()
+        .map_or_else(|| node.to_yaml_line(), str::to_owned)
+}
+
+// --- Penalties as text.
+
+/// When a bucket is penalized, and for how long: `penalty of 15m after 10 denials in 1m`.
+pub fn penalty_rule(penalty: &Penalty) -> String {
+    let (lasts, within) = (Duration(penalty.for_ms), Duration(penalty.within_ms));
+    let denials = counted(penalty.after, "denial");
+    format!("penalty of {lasts} after {denials} in {within}")
+}
+
+/// The state of a bucket, at a time in milliseconds since the epoch: `denied until 2026-12-01T12:03:04Z,
+/// for 14 min 20 s`, `7 of 10 denials in 1m, which would deny it for 15m`, or that it was not read. Not `enforced`: the limit
+/// only reports.
+pub fn penalty_state(
+    penalty: &Penalty,
+    status: &PenaltyStatus,
+    enforced: bool,
+    now_ms: u64,
+) -> String {
+    if status.unread {
+        return "not read: its slot of the Cluster is moving, and one node has the bucket, the other its denials".to_owned();
+    }
+    if status.left_ms > 0 {
+        let end_ms = now_ms.saturating_add(status.left_ms);
+        let end = format_timestamp(ceil_seconds(end_ms).saturating_mul(1000));
+        let denied = if enforced {
+            "denied"
+        } else {
+            "would be denied"
+        };
+        return format!("{denied} until {end}, for {}", duration(status.left_ms));
+    }
+    let (lasts, within) = (Duration(penalty.for_ms), Duration(penalty.within_ms));
+    let denials = counted(penalty.after, "denial");
+    let count = status.denials;
+    format!("{count} of {denials} in {within}, which would deny it for {lasts}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -71,5 +204,48 @@ mod tests {
             display(&per, &values),
             "user=\\u{1b}[2Jal\\xffice tenant: none"
         );
+    }
+}
+
+#[cfg(test)]
+mod penalty_tests {
+    use super::*;
+
+    const PENALTY: Penalty = Penalty {
+        after: 10,
+        within_ms: 60_000,
+        for_ms: 900_000,
+    };
+
+    #[test]
+    fn the_rule_is_in_the_words_of_the_file() {
+        assert_eq!(
+            penalty_rule(&PENALTY),
+            "penalty of 15m after 10 denials in 1m"
+        );
+        let first = Penalty {
+            after: 1,
+            ..PENALTY
+        };
+        assert_eq!(penalty_rule(&first), "penalty of 15m after 1 denial in 1m");
+    }
+
+    #[test]
+    fn the_state_is_the_end_or_the_count() {
+        let mut status = PenaltyStatus {
+            denials: 7,
+            ..PenaltyStatus::default()
+        };
+        let counting = penalty_state(&PENALTY, &status, true, 1_763_000_000_000);
+        assert_eq!(
+            counting,
+            "7 of 10 denials in 1m, which would deny it for 15m"
+        );
+        // The end is rounded up to whole seconds, so that it is not named too early.
+        status.left_ms = 860_001;
+        let denied = penalty_state(&PENALTY, &status, true, 1_763_000_000_000);
+        assert_eq!(denied, "denied until 2025-11-13T02:27:41Z, for 14 min 21 s");
+        let shadow = penalty_state(&PENALTY, &status, false, 1_763_000_000_000);
+        assert!(shadow.starts_with("would be denied until "), "{shadow}");
     }
 }

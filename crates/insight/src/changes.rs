@@ -1,16 +1,9 @@
 //! The changes of an edit, by limit and field.
 
-mod domain;
-mod overrides;
-mod text;
+use std::collections::BTreeMap;
 
-use policy::{Limit, Node, Value};
+use policy::{Exemption, Limit, Name, Node, Pause, Policy, Value};
 use serde::Serialize;
-
-pub use domain::of_domain;
-pub(crate) use domain::{EXEMPT, domain_fields};
-pub use overrides::{OverrideChange, of_overrides, override_change};
-pub use text::format_map;
 
 /// What an edit does to a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -134,5 +127,205 @@ fn field_names(node: Option<&Node>) -> Vec<&str> {
     match node.map(|node| &node.value) {
         Some(Value::Map(entries)) => entries.iter().map(|entry| entry.key.as_str()).collect(),
         _ => Vec::new(),
+    }
+}
+
+// --- The changes of the domain's own fields: its pause and its exemptions.
+
+/// How two policies differ in the domain's own fields.
+pub fn of_domain(before: Option<&Policy>, after: &Policy) -> Vec<FieldChange> {
+    let exempt = before.map_or(&[][..], |before| &before.exempt);
+    let before = before.and_then(|before| before.paused);
+    let paused = (before != after.paused).then_some([before, after.paused]);
+    domain_fields(paused, exempt, &after.exempt)
+}
+
+/// The changes of a pause, before and after, and of each exemption.
+pub(crate) fn domain_fields(
+    paused: Option<[Option<Pause>; 2]>,
+    before: &[Exemption],
+    after: &[Exemption],
+) -> Vec<FieldChange> {
+    let paused = paused.map(|[before, after]| FieldChange {
+        field: "paused".to_owned(),
+        before: before.map(Pause::to_node),
+        after: after.map(Pause::to_node),
+    });
+    let of = |list: &[Exemption], name: &Name| {
+        let found = list.iter().find(|exemption| exemption.name == *name);
+        found.and_then(|exemption| exemption.to_node().get("match").cloned())
+    };
+    let gone = before.iter().map(|exemption| &exemption.name);
+    let gone = gone.filter(|name| of(after, name).is_none());
+    let names = after.iter().map(|exemption| &exemption.name).chain(gone);
+    let exempt = names.map(|name| FieldChange {
+        field: format!("{EXEMPT}{name}"),
+        before: of(before, name),
+        after: of(after, name),
+    });
+    let exempt = exempt.filter(|change| change.before != change.after);
+    paused.into_iter().chain(exempt).collect()
+}
+
+/// The prefix of an exemption's field in a domain; its name follows.
+pub(crate) const EXEMPT: &str = "exempt.";
+
+// --- The changes of overrides.
+
+/// An override before and after; `None`: the bucket has the limit's numbers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct OverrideChange {
+    /// The bucket.
+    pub values: Node,
+    /// The override before.
+    pub before: Option<Node>,
+    /// The override after.
+    pub after: Option<Node>,
+}
+
+/// How overrides differ, as documents that name their buckets: first those that exist afterwards,
+/// then the deleted ones.
+pub fn of_overrides(before: Vec<Node>, after: Vec<Node>) -> Vec<OverrideChange> {
+    let mut before: BTreeMap<String, Node> = { before.into_iter() }
+        .map(|node| (bucket_of(&node), node))
+        .collect();
+    let mut changes = Vec::new();
+    for node in after {
+        let old = before.remove(&bucket_of(&node));
+        changes.extend(override_change(old.as_ref(), Some(&node)));
+    }
+    let gone = before.into_values();
+    changes.extend(gone.flat_map(|node| override_change(Some(&node), None)));
+    changes
+}
+
+/// A key that identifies the bucket, whatever the order of its entries.
+fn bucket_of(node: &Node) -> String {
+    let values = node.get("values").map(|values| &values.value);
+    let mut entries = match values {
+        Some(Value::Map(entries)) => entries
+            .iter()
+            .map(|e| (&e.key, e.value.to_yaml_line()))
+            .collect(),
+        _ => Vec::new(),
+    };
+    entries.sort();
+    format!("{entries:?}")
+}
+
+/// The difference between two overrides of one bucket, as documents; empty if they are equal.
+pub fn override_change(before: Option<&Node>, after: Option<&Node>) -> Vec<OverrideChange> {
+    let values = after
+        .or(before)
+        .and_then(|node| node.get("values"))
+        .cloned();
+    let numbers = |node: &Node| {
+        let mut node = node.clone();
+        node.unset("values");
+        node
+    };
+    let change = OverrideChange {
+        values: values.unwrap_or_else(|| Value::Null.into()),
+        before: before.map(numbers),
+        after: after.map(numbers),
+    };
+    if change.before == change.after {
+        Vec::new()
+    } else {
+        vec![change]
+    }
+}
+
+// --- Changes as text.
+
+impl FieldChange {
+    /// The value before, as text; a missing field shows its default.
+    pub fn before_text(&self) -> String {
+        self.text(self.before.as_ref())
+    }
+
+    /// The value after.
+    pub fn after_text(&self) -> String {
+        self.text(self.after.as_ref())
+    }
+
+    fn text(&self, value: Option<&Node>) -> String {
+        match value {
+            Some(node) if self.field == "paused" => paused(node),
+            Some(node) => node.to_yaml_line(),
+            None => default_of(&self.field).to_owned(),
+        }
+    }
+}
+
+impl OverrideChange {
+    /// The bucket: `user=alice`.
+    pub fn bucket_text(&self) -> String {
+        format_map(&self.values, "=", " ")
+    }
+
+    /// The numbers before, `none` without an override.
+    pub fn before_text(&self) -> String {
+        numbers(self.before.as_ref())
+    }
+
+    /// The numbers after.
+    pub fn after_text(&self) -> String {
+        numbers(self.after.as_ref())
+    }
+}
+
+fn numbers(node: Option<&Node>) -> String {
+    node.map_or_else(|| "none".to_owned(), |node| format_map(node, " ", ", "))
+}
+
+/// `yes`, `no`, `until 2026-12-01T00:00:00Z`.
+fn paused(node: &Node) -> String {
+    match node.value {
+        Value::Bool(true) => "yes".to_owned(),
+        Value::Bool(false) => "no".to_owned(),
+        _ => format_map(node, " ", ", "),
+    }
+}
+
+/// A map as words: `rate 100/s, until 2026-12-01T00:00:00Z`.
+pub fn format_map(node: &Node, between: &str, separator: &str) -> String {
+    let Value::Map(entries) = &node.value else {
+        return node.to_yaml_line();
+    };
+    let words = entries
+        .iter()
+        .map(|entry| match (&entry.value.value, entry.value.as_text()) {
+            (Value::Bool(true), _) => entry.key.clone(),
+            (Value::Null, _) => format!("{}: none", entry.key),
+            (_, Some(text)) => format!(
+                "{}{between}{}",
+                entry.key,
+                crate::bucket::visible(text.as_bytes())
+            ),
+            _ => format!("{}{between}{}", entry.key, entry.value.to_yaml_line()),
+        });
+    words.collect::<Vec<_>>().join(separator)
+}
+
+/// The meaning of a missing field.
+fn default_of(field: &str) -> &'static str {
+    match field {
+        "match" => "every request",
+        "per" => "one bucket for all",
+        "if_missing" => "share",
+        "burst" => "same as the rate",
+        "cost" => "1",
+        "over_limit" => "reject",
+        "max_delay" => "5s",
+        "enforce" => "100%",
+        "on_failure" => "local",
+        "scope" => "global",
+        "hidden" => "false",
+        "strict" => "true",
+        "align" => "epoch",
+        "fleet_size" => "as counted",
+        "paused" => "no",
+        _ => "none",
     }
 }

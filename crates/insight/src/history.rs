@@ -1,16 +1,15 @@
 //! The entries of a domain's history: what each edit changed, and how to revert it.
 
-mod parse;
-mod summary;
-
 use std::collections::BTreeMap;
 
 use policy::{Exemption, Limit, Name, Node, Pause};
-use store::RecordedOverrides;
+use store::{HistoryEntry, Operation, RecordedOverrides, RecordedSide, ResetOf};
 
-use crate::changes::{self, Action, FieldChange, LimitChange};
-
-pub use summary::summary;
+use crate::{
+    bucket::{self, visible},
+    changes::{self, Action, EXEMPT, FieldChange, LimitChange},
+    counted,
+};
 
 /// What an entry of the history did.
 #[derive(Clone, Debug)]
@@ -151,4 +150,159 @@ fn only_overrides(limit: &Name, overrides: Vec<changes::OverrideChange>) -> Limi
         overrides,
         overrides_unrecorded: 0,
     }
+}
+
+// --- Reading an entry of the history.
+
+impl HistoryChange {
+    /// What the entry did.
+    pub fn parse(entry: &HistoryEntry) -> Self {
+        let read = match entry.kind() {
+            Some(Operation::Fields | Operation::Edit | Operation::Delete)
+                if entry.after.is_empty() =>
+            {
+                Some(Self::TooLarge)
+            }
+            Some(Operation::Fields | Operation::Edit | Operation::Delete) => limits(entry),
+            Some(Operation::Override) => one_override(entry),
+            Some(Operation::Reset) => reset(entry),
+            Some(Operation::Credit) => credit(entry),
+            None => None,
+        };
+        read.unwrap_or(Self::Unknown)
+    }
+}
+
+fn limits(entry: &HistoryEntry) -> Option<HistoryChange> {
+    let before = RecordedSide::read(&entry.before)?;
+    let after = RecordedSide::read(&entry.after)?;
+    Some(HistoryChange::Limits {
+        paused: (before.paused != after.paused).then_some([before.paused, after.paused]),
+        exempt: [before.exempt, after.exempt],
+        limits: [before.limits, after.limits],
+        overrides: [before.overrides, after.overrides],
+    })
+}
+
+fn one_override(entry: &HistoryEntry) -> Option<HistoryChange> {
+    Some(HistoryChange::Override {
+        limit: entry.limit.clone()?,
+        before: document(&entry.before).ok()?,
+        after: document(&entry.after).ok()?,
+    })
+}
+
+fn reset(entry: &HistoryEntry) -> Option<HistoryChange> {
+    let of = entry.reset_of();
+    Some(HistoryChange::Reset {
+        limit: entry.limit.clone()?,
+        key: match of {
+            ResetOf::Bucket(key) => Some(key.to_owned()),
+            ResetOf::All | ResetOf::AllStarted => None,
+        },
+        started: of == ResetOf::AllStarted,
+    })
+}
+
+fn credit(entry: &HistoryEntry) -> Option<HistoryChange> {
+    let (units, key) = entry.credited()?;
+    Some(HistoryChange::Credit {
+        limit: entry.limit.clone()?,
+        units,
+        key: key.to_owned(),
+    })
+}
+
+/// A JSON document; `None` if the text is empty.
+fn document(json: &str) -> Result<Option<Node>, serde_json::Error> {
+    if json.is_empty() {
+        return Ok(None);
+    }
+    serde_json::from_str(json).map(Some)
+}
+
+// --- What an entry of the history did, in a line.
+
+/// The most limits that are named.
+const NAMED_MAX: usize = 5;
+
+/// `+exports ~per-user -old`; `bucket` is the one that was reset or credited, if known.
+pub fn summary(
+    change: &HistoryChange,
+    changes: &[LimitChange],
+    bucket: Option<&[(String, Option<String>)]>,
+) -> String {
+    let bucket = |key: &str| bucket.map_or_else(|| visible(key.as_bytes()), bucket::describe_key);
+    match change {
+        HistoryChange::Limits { .. } => {
+            let sign = |change: &LimitChange| match change.action {
+                Action::Changed if only_pause(change).is_some() => {
+                    only_pause(change).map_or_else(String::new, |c| kill_switch(c, &change.limit))
+                }
+                Action::Created => format!("+{}", change.limit),
+                Action::Deleted => format!("-{}", change.limit),
+                Action::Changed | Action::Unchanged => format!("~{}", change.limit),
+            };
+            let domain = change.domain_changes();
+            let domain = domain.iter().take(NAMED_MAX).map(of_domain);
+            let limits = changes.iter().take(NAMED_MAX).map(sign);
+            let more = changes.len().saturating_sub(NAMED_MAX);
+            let more = (more > 0).then(|| format!("and {}", counted(more, "more limit")));
+            let all = domain.chain(limits).chain(more);
+            all.collect::<Vec<_>>().join(" ")
+        }
+        HistoryChange::Override { limit, after, .. } => match after {
+            Some(_) => format!("~{limit} override"),
+            None => format!("~{limit} -override"),
+        },
+        HistoryChange::Reset {
+            limit,
+            started: true,
+            ..
+        } => format!("reset {limit}, every bucket: started"),
+        HistoryChange::Reset {
+            limit, key: None, ..
+        } => format!("reset {limit}, every bucket"),
+        HistoryChange::Reset {
+            limit,
+            key: Some(key),
+            ..
+        } => format!("reset {limit} {}", bucket(key)),
+        HistoryChange::Credit { limit, units, key } => {
+            format!("credit {limit} {}: {units}", bucket(key))
+        }
+        HistoryChange::TooLarge => "(too large for the history)".to_owned(),
+        HistoryChange::Unknown => "(unknown to this version)".to_owned(),
+    }
+}
+
+/// The change of `paused`, if nothing else changed about a limit.
+fn only_pause(change: &LimitChange) -> Option<&FieldChange> {
+    match change.fields.as_slice() {
+        [only] if only.field == "paused" && change.overrides.is_empty() => Some(only),
+        _ => None,
+    }
+}
+
+/// `paused the domain`, `+exempt.health`.
+fn of_domain(change: &FieldChange) -> String {
+    let field = &change.field;
+    if !field.starts_with(EXEMPT) {
+        return kill_switch(change, "the domain");
+    }
+    match (&change.before, &change.after) {
+        (None, _) => format!("+{field}"),
+        (_, None) => format!("-{field}"),
+        _ => format!("~{field}"),
+    }
+}
+
+/// `paused per-user`, `resumed the domain`.
+fn kill_switch(change: &FieldChange, what: &str) -> String {
+    let word = if change.after.is_some() {
+        "paused"
+    } else {
+        "resumed"
+    };
+    format!("{word} {what}")
 }

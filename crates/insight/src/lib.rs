@@ -3,28 +3,18 @@
 
 pub mod bucket;
 pub mod changes;
-mod duration;
-mod finding;
 pub mod findings;
 pub mod history;
-pub mod limit;
 mod live_entries;
-pub mod penalty;
-mod rate;
-mod truncated_list;
-mod window;
 
-use std::fmt::Display;
+use std::fmt::{self, Display, Write as _};
 
-use policy::{Pause, format_timestamp};
+use policy::{Pause, Quota, format_timestamp};
+use serde::{Serialize, Serializer};
 use store::ProxyStatus;
 
-pub use duration::{age, ceil_seconds, duration};
-pub use finding::{Finding, Severity};
+pub use findings::{Finding, Severity};
 pub use live_entries::{Altered, LiveEntries};
-pub use rate::Rate;
-pub use truncated_list::truncated_list;
-pub use window::Window;
 
 /// `1 limit`, `2 limits`.
 pub fn counted<N: Copy + Display + PartialEq + From<u8>>(count: N, what: &str) -> String {
@@ -51,5 +41,229 @@ pub fn proxy_name(proxy: &ProxyStatus) -> String {
     match &proxy.node {
         Some(node) => node.clone(),
         None => proxy.id.chars().take(12).collect(),
+    }
+}
+
+// --- Durations as text.
+
+/// Whole seconds, rounded up, so that a retry is never too early.
+pub fn ceil_seconds(ms: u64) -> u64 {
+    ms.div_ceil(1000)
+}
+
+/// `85 ms`, `1.3 s`, `42 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`; rounded up.
+pub fn duration(ms: u64) -> String {
+    const MIN: u64 = 60;
+    const HOUR: u64 = 60 * MIN;
+    const DAY: u64 = 24 * HOUR;
+    match ms {
+        0..1000 => return format!("{ms} ms"),
+        1000..=9900 => {
+            let tenths = ms.div_ceil(100);
+            return match tenths % 10 {
+                0 => format!("{} s", tenths / 10),
+                rest => format!("{}.{rest} s", tenths / 10),
+            };
+        }
+        _ => {}
+    }
+    let seconds = ceil_seconds(ms);
+    let (unit, name, smaller, smaller_name) = match seconds {
+        0..MIN => return format!("{seconds} s"),
+        MIN..HOUR => (MIN, "min", 1, "s"),
+        HOUR..DAY => (HOUR, "h", MIN, "min"),
+        _ => (DAY, "d", HOUR, "h"),
+    };
+    let in_smaller = seconds.div_ceil(smaller);
+    let (whole, rest) = (in_smaller / (unit / smaller), in_smaller % (unit / smaller));
+    if rest == 0 {
+        format!("{whole} {name}")
+    } else {
+        format!("{whole} {name} {rest} {smaller_name}")
+    }
+}
+
+/// How long ago, in one unit: `just now`, `42 s ago`, `5 min ago`, `3 d ago`.
+pub fn age(ms: u64) -> String {
+    match ms / 1000 {
+        0..5 => "just now".to_owned(),
+        s @ 5..60 => format!("{s} s ago"),
+        s @ 60..3600 => format!("{} min ago", s / 60),
+        s @ 3600..86_400 => format!("{} h ago", s / 3600),
+        s => format!("{} d ago", s / 86_400),
+    }
+}
+
+// --- Rates.
+
+/// A rate per second, in thousandths.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Rate(u64);
+
+impl Rate {
+    /// The rate of `count` in `covered_ms`.
+    pub fn of(count: u64, covered_ms: u64) -> Self {
+        let thousandths = u128::from(count) * 1_000_000 / u128::from(covered_ms.max(1));
+        let rate = if covered_ms == 0 { 0 } else { thousandths };
+        Self(rate.try_into().unwrap_or(u64::MAX))
+    }
+
+    /// `0`, `0.3`, `12`, `4.2k`: three digits at most; only a rate of 0 is `0`.
+    pub fn text(self) -> String {
+        const K: u64 = 1_000_000;
+        const M: u64 = 1000 * K;
+        let tenths = |n: u64, unit: u64| (n / unit, n % unit * 10 / unit);
+        let short = |(whole, tenth): (u64, u64), unit: &str| match (whole, tenth) {
+            (10.., _) | (_, 0) => format!("{whole}{unit}"),
+            _ => format!("{whole}.{tenth}{unit}"),
+        };
+        match self.0 {
+            0 => "0".to_owned(),
+            1..100 => "<0.1".to_owned(),
+            n @ 100..10_000 => short(tenths(n, 1000), ""),
+            n @ 10_000..K => (n / 1000).to_string(),
+            n @ K..M => short(tenths(n, K), "k"),
+            n => short(tenths(n, M), "M"),
+        }
+    }
+}
+
+impl Serialize for Rate {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let text = format!("{}.{:03}", self.0 / 1000, self.0 % 1000);
+        serializer.serialize_f64(text.parse().unwrap_or_default())
+    }
+}
+
+// --- Lists of names, cut at a maximum.
+
+/// The first names, and the number of the others: `a, b and 7 more`.
+pub fn truncated_list<S: Display>(names: impl IntoIterator<Item = S>, max: usize) -> String {
+    let mut names = names.into_iter();
+    let mut text = String::new();
+    for name in names.by_ref().take(max) {
+        if !text.is_empty() {
+            text.push_str(", ");
+        }
+        let _ = write!(text, "{name}");
+    }
+    match names.count() {
+        0 => text,
+        more => format!("{text} and {more} more"),
+    }
+}
+
+// --- The calendar window of a time, as people read it: in the limit's own time zone.
+
+/// A window between local midnights.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Window {
+    /// What it is: day, week, month or year.
+    pub unit: &'static str,
+    /// The zone, as the time zone database spells it.
+    pub time_zone: &'static str,
+    /// Its first instant, by the clocks there: `2026-03-29T00:00:00+01:00[Europe/Berlin]`.
+    pub starts: String,
+    /// The first instant of the next one.
+    pub ends: String,
+}
+
+impl Window {
+    /// The window of a limit's numbers at a time; `None` if it is not a calendar window.
+    pub fn of(quota: &Quota, now_ms: u64) -> Option<Self> {
+        let (window, time_zone) = calendar::window_of(quota.algorithm(), now_ms)?;
+        Some(Self {
+            unit: quota.parameters().rate.calendar?.name(),
+            time_zone,
+            starts: calendar::local(time_zone, window.start_ms),
+            ends: calendar::local(time_zone, window.end_ms),
+        })
+    }
+}
+
+impl Display for Window {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            unit, starts, ends, ..
+        } = self;
+        write!(f, "the {unit} from {starts} to {ends}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_rounded_up_and_short() {
+        let cases = [
+            (0, "0 ms"),
+            (999, "999 ms"),
+            (1000, "1 s"),
+            (1001, "1.1 s"),
+            (9901, "10 s"),
+            (9900, "9.9 s"),
+            (59_001, "1 min"),
+            (60_000, "1 min"),
+            (200_000, "3 min 20 s"),
+            (3_600_000, "1 h"),
+            (7_500_000, "2 h 5 min"),
+            (7_199_999, "2 h"),
+            (273_600_000, "3 d 4 h"),
+        ];
+        for (ms, text) in cases {
+            assert_eq!(duration(ms), text, "{ms}");
+        }
+    }
+
+    #[test]
+    fn ages_take_one_unit() {
+        let cases = [
+            (4999, "just now"),
+            (59_999, "59 s ago"),
+            (300_000, "5 min ago"),
+            (7_200_000, "2 h ago"),
+            (259_200_000, "3 d ago"),
+        ];
+        for (ms, text) in cases {
+            assert_eq!(age(ms), text, "{ms}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod rate_tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_short_and_never_nothing_for_something() {
+        let cases = [
+            ((0, 1000), "0"),
+            ((5, 0), "0"),
+            ((1, 60_000), "<0.1"),
+            ((1, 10_000), "0.1"),
+            ((25, 10_000), "2.5"),
+            ((120, 10_000), "12"),
+            ((999_999, 1000), "999k"),
+            ((42_000, 10_000), "4.2k"),
+            ((30_000_000, 10_000), "3M"),
+            ((u64::MAX, 1), "18446744073M"),
+        ];
+        for ((count, ms), text) in cases {
+            assert_eq!(Rate::of(count, ms).text(), text, "{count} in {ms} ms");
+        }
+        assert_eq!(serde_json::to_string(&Rate::of(25, 10_000)).unwrap(), "2.5");
+    }
+}
+
+#[cfg(test)]
+mod truncated_list_tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_named_is_counted() {
+        assert_eq!(truncated_list(["a", "b"], 2), "a, b");
+        assert_eq!(truncated_list(["a", "b", "c", "d"], 2), "a, b and 2 more");
+        assert_eq!(truncated_list::<&str>([], 2), "");
     }
 }

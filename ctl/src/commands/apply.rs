@@ -1,31 +1,27 @@
 //! `rlctl apply`.
 
-mod files;
-mod plan;
 mod watch;
 
-use std::net::SocketAddr;
-
-use clap::Args;
-use policy::Policy;
-use store::Change;
-
-use crate::{
-    args::{Global, examples},
-    changes::Action,
-    edit::{EditArgs, EditReport, Prepared},
-    error::Error,
-    exit::Exit,
-    input::FilesArg,
-    merge::Merged,
-    printer::Printer,
-    prompt::{Yes, confirm},
-    render::{OneOrMore, counted, pause_state, truncated_list},
-    session::{EditPlan, Session},
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::SocketAddr,
 };
 
-pub(super) use files::{check_domain, read};
-pub(super) use plan::plan_file;
+use clap::Args;
+use policy::{Exemption, Limit, Name, Node, Pause, Policy, Problems};
+use serde::Serialize;
+use store::{Change, Overrides, Stored};
+
+use crate::{
+    changes::{self, Action, FieldChange, LimitChange},
+    cli::{Global, examples},
+    edit::{EditArgs, EditReport, Prepared, Yes, confirm, revision_of},
+    error::{Error, Exit},
+    input::{FilesArg, Source},
+    printer::Printer,
+    render::{self, OneOrMore, Page, View, counted, diagnostics, pause_state, truncated_list},
+    session::{Deltas, EditPlan, LiveEntries, Session, conflict, sort_overrides},
+};
 
 /// The most names in one question.
 const NAMED_MAX: usize = 10;
@@ -192,7 +188,7 @@ fn note_merged(printer: &Printer, merged: &Merged, plan: &EditPlan) {
     if !merged.kept.is_empty() {
         printer.note(format_args!(
             "not in the file, and kept: {} (--prune deletes them)",
-            truncated_list(merged.kept.iter().map(policy::Name::as_str), NAMED_MAX)
+            truncated_list(merged.kept.iter().map(Name::as_str), NAMED_MAX)
         ));
     }
     if !merged.overrides_kept.is_empty() {
@@ -210,10 +206,356 @@ fn note_merged(printer: &Printer, merged: &Merged, plan: &EditPlan) {
             ));
         }
     }
-    let lost = |name: &&policy::Name| plan.overrides.contains_key(*name);
+    let lost = |name: &&Name| plan.overrides.contains_key(*name);
     for name in merged.split_otherwise.iter().filter(lost) {
         printer.warn(format_args!(
             "the `per` of {name} changes: its overrides are deleted"
         ));
     }
 }
+
+// --- The limits files of `apply` and `diff`: all are valid, and each is for a different domain.
+
+/// The limits in all files; an error in any of them ends the command before it changes anything.
+pub(super) async fn read(files: &FilesArg, session: &Session<'_>) -> Result<Vec<Policy>, Error> {
+    let printer = session.printer;
+    let sources = files.read().await?;
+    // Without it some warnings are missing; the edit reports errors of Redis.
+    let live = session.live_entries().await.unwrap_or_default();
+    let mut policies: Vec<(String, Policy)> = Vec::with_capacity(sources.len());
+    let mut wrong: Option<Error> = None;
+    for source in sources {
+        match policy(&source, &live, printer) {
+            Ok(policy) => policies.push((source.name, policy)),
+            Err(error) => {
+                if let Some(earlier) = wrong.replace(error) {
+                    printer.error(&earlier);
+                }
+            }
+        }
+    }
+    if let Some(error) = wrong {
+        return Err(error.hint("nothing was written"));
+    }
+    check_twice(&policies)?;
+    Ok(policies.into_iter().map(|(_, policy)| policy).collect())
+}
+
+/// The limits in one file; warnings about them are printed.
+fn policy(source: &Source, live: &LiveEntries, printer: &Printer) -> Result<Policy, Error> {
+    let (policy, warnings) = source
+        .policy(|domain| live.supply(domain))
+        .map_err(|problems| {
+            let count = counted(problems.count(), "problem");
+            let text = diagnostics(&problems);
+            Error::new(Exit::No, format!("{} has {count}\n{text}", source.name))
+        })?;
+    if let Some(warnings) = warnings {
+        printer.warn_of(&warnings);
+    }
+    Ok(policy)
+}
+
+/// With --prune each of two files would delete the other's limits.
+fn check_twice(policies: &[(String, Policy)]) -> Result<(), Error> {
+    for (n, (file, policy)) in policies.iter().enumerate() {
+        let mut earlier = policies.iter().take(n);
+        if let Some((first, _)) = earlier.find(|(_, other)| other.domain == policy.domain) {
+            let domain = &policy.domain;
+            return Err(
+                Error::usage(format!("{first} and {file} are both for domain {domain}"))
+                    .hint("a domain belongs in one file"),
+            );
+        }
+    }
+    Ok(())
+}
+
+/// The file's domain must be the one named on the command line.
+pub(super) fn check_domain(session: &Session<'_>, file: &Policy) -> Result<(), Error> {
+    match session
+        .named_domain()
+        .filter(|named| **named != file.domain)
+    {
+        None => Ok(()),
+        Some(named) => Err(Error::usage(format!(
+            "the file is for domain {}, but --domain or RLCTL_DOMAIN is {named}",
+            file.domain
+        ))),
+    }
+}
+
+// --- The plan of applying a limits file.
+
+/// Attempts to read all pages of a domain at one revision.
+const TRIES: usize = 5;
+
+/// Lines of conflicts that are shown.
+const LINES_MAX: usize = 5;
+
+/// What an edit may delete.
+#[derive(Clone, Copy, Debug)]
+pub struct Pruning {
+    /// Overrides that are not listed, of limits that list some.
+    pub unlisted_overrides: bool,
+    /// All overrides of a limit whose `per` changes.
+    pub split_otherwise: bool,
+}
+
+/// The domain as stored, the merged limits, and the plan of the edit.
+pub(super) async fn plan_file(
+    session: &Session<'_>,
+    file: Policy,
+    prune: bool,
+) -> Result<(Stored, Merged, EditPlan), Error> {
+    let domain = file.domain.clone();
+    let merged = |base: &Stored| merge(file.clone(), base.policy(), prune);
+    let pruning = Pruning {
+        unlisted_overrides: prune,
+        split_otherwise: prune,
+    };
+    plan(session, &domain, merged, pruning).await
+}
+
+/// As [`plan_file`], with the limits that `merge` makes of the domain.
+pub async fn plan(
+    session: &Session<'_>,
+    domain: &Name,
+    merge: impl Fn(&Stored) -> Result<Merged, Problems>,
+    pruning: Pruning,
+) -> Result<(Stored, Merged, EditPlan), Error> {
+    for _ in 0..TRIES {
+        let base = session.read(domain, Overrides::None).await?;
+        let mut merged = merge(&base).map_err(|problems| does_not_fit(&diagnostics(&problems)))?;
+        let mut lines = Vec::new();
+        if let Some(before) = base.policy().filter(|_| !pruning.unlisted_overrides) {
+            let kept = session.keep_unlisted(before, &mut merged.policy).await?;
+            merged.overrides_kept = kept.by_limit;
+            lines = kept.problems;
+        }
+        let plan = session
+            .plan_edit(base.policy(), &merged.policy, &Deltas::new())
+            .await?;
+        let pages_read = plan.overrides_read || !lines.is_empty();
+        if !pages_read || unchanged(session, &base, domain).await? {
+            if !lines.is_empty() {
+                return Err(does_not_fit(&bounded(&lines)));
+            }
+            if let Some(text) = plan.invalid_overrides_text() {
+                return Err(does_not_fit(&text));
+            }
+            if !pruning.split_otherwise {
+                check_no_override_lost(&merged.split_otherwise, &plan)?;
+            }
+            return Ok((base, merged, plan));
+        }
+    }
+    Err(conflict())
+}
+
+/// Whether the domain is still at the same revision: overrides are read page by page, and all pages
+/// must be of one revision.
+async fn unchanged(session: &Session<'_>, base: &Stored, domain: &Name) -> Result<bool, Error> {
+    let now = session.read(domain, Overrides::None).await?;
+    Ok(revision_of(&now) == revision_of(base))
+}
+
+fn bounded(lines: &[String]) -> String {
+    let mut shown: Vec<&str> = lines.iter().take(LINES_MAX).map(String::as_str).collect();
+    let more = format!("… and {} more", lines.len().saturating_sub(LINES_MAX));
+    if lines.len() > LINES_MAX {
+        shown.push(&more);
+    }
+    shown.join("\n")
+}
+
+fn does_not_fit(text: &str) -> Error {
+    Error::new(
+        Exit::No,
+        format!("the file conflicts with what is stored\n{text}"),
+    )
+    .hint("apply keeps overrides that were set live, and limits that are not in the file")
+}
+
+/// A limit with another `per` leaves its overrides without a bucket.
+fn check_no_override_lost(split_otherwise: &[Name], plan: &EditPlan) -> Result<(), Error> {
+    let mut lost = split_otherwise.iter();
+    match lost.find(|name| plan.overrides.contains_key(*name)) {
+        None => Ok(()),
+        Some(name) => Err(Error::new(
+            Exit::No,
+            format!("the `per` of {name} would change, and its overrides would be deleted"),
+        )
+        .hint("nothing was written; --prune allows it")),
+    }
+}
+
+// --- Merging a limits file into a domain.
+
+/// The limits of a file laid over those of a domain.
+#[derive(Debug)]
+pub struct Merged {
+    /// The merged limits. A limit lists overrides only if the file lists some for it.
+    pub policy: Policy,
+    /// Limits that are not in the file and stay.
+    pub kept: Vec<Name>,
+    /// Pauses that the file does not mention and that stay: of limits, and of the domain.
+    pub still_paused: Vec<(Name, Pause)>,
+    /// Limits whose overrides, if they have any, are lost because their `per` changed.
+    pub split_otherwise: Vec<Name>,
+    /// How many overrides stay although the file does not list them, by limit.
+    pub overrides_kept: Vec<(Name, usize)>,
+}
+
+/// Merges `file` into `live`, whose overrides need not be loaded. Limits and exemptions
+/// that only `live` has stay, unless `prune`.
+pub fn merge(file: Policy, live: Option<&Policy>, prune: bool) -> Result<Merged, Problems> {
+    let domain_pause = live.and_then(|policy| policy.paused);
+    let mut exempt = file.exempt;
+    if !prune {
+        let live = live.map_or(&[][..], |policy| &policy.exempt).iter();
+        let listed: BTreeSet<Name> = exempt.iter().map(|one| one.name.clone()).collect();
+        exempt.extend(live.filter(|one| !listed.contains(&one.name)).cloned());
+    }
+    let live = live.map_or(&[][..], |policy| &policy.limits);
+    let by_name: BTreeMap<&Name, &Limit> = live.iter().map(|limit| (&limit.name, limit)).collect();
+    let (mut split_otherwise, mut still_paused) = (Vec::new(), Vec::new());
+    let mut limits: Vec<Node> = Vec::with_capacity(file.limits.len());
+    for limit in &file.limits {
+        let mut node = limit.to_node_without_overrides();
+        let old = by_name.get(&limit.name).copied();
+        if limit.overrides.is_empty() && old.is_some_and(|old| old.per != limit.per) {
+            split_otherwise.push(limit.name.clone());
+        }
+        let stays = keep_pause(&mut node, limit.paused, old.and_then(|old| old.paused));
+        still_paused.extend(stays.map(|pause| (limit.name.clone(), pause)));
+        limits.push(node);
+    }
+    let in_file: BTreeSet<&Name> = file.limits.iter().map(|limit| &limit.name).collect();
+    let kept: Vec<&Limit> = live
+        .iter()
+        .filter(|limit| !prune && !in_file.contains(&limit.name))
+        .collect();
+    limits.extend(kept.iter().map(|limit| limit.to_node_without_overrides()));
+    let mut document = Node::map([
+        ("domain", Node::text(file.domain.as_str())),
+        ("exempt", Exemption::list_node(&exempt)),
+        ("limits", Node::list(limits)),
+    ]);
+    let stays = keep_pause(&mut document, file.paused, domain_pause);
+    still_paused.extend(stays.map(|pause| (file.domain.clone(), pause)));
+    let mut policy = Policy::from_node(&document)?;
+    // The file's limits come first, in its order.
+    for (limit, listed) in policy.limits.iter_mut().zip(file.limits) {
+        limit.overrides = listed.overrides;
+    }
+    sort_overrides(&mut policy);
+    Ok(Merged {
+        policy,
+        kept: kept.into_iter().map(|limit| limit.name.clone()).collect(),
+        still_paused,
+        split_otherwise,
+        overrides_kept: Vec::new(),
+    })
+}
+
+/// Keeps a live pause if the file does not mention one: the next deployment must not undo the kill
+/// switch. Returns the pause that it kept.
+fn keep_pause(node: &mut Node, file: Option<Pause>, live: Option<Pause>) -> Option<Pause> {
+    match file.or(live) {
+        Some(pause) if pause != Pause::OVER => node.set("paused", pause.to_node()),
+        _ => {
+            node.unset("paused");
+        }
+    }
+    live.filter(|_| file.is_none())
+}
+
+// --- `rlctl diff`.
+
+/// Show how a limits file differs from what is in Redis.
+///
+/// The differences are what `apply --prune` would change. Overrides that were set live do not count,
+/// unless the file lists some for that limit.
+#[derive(Debug, Args)]
+#[command(after_help = examples!(
+    "rlctl diff -f limits.yaml"
+    "rlctl diff -f limits/                    # every file of a folder"
+    "rlctl diff -f limits.yaml -o name        # only the limits that differ"
+))]
+pub struct Diff {
+    #[command(flatten)]
+    files: FilesArg,
+}
+
+impl Diff {
+    /// Compares.
+    pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
+        let session = Session::open(global, printer)?;
+        let files = read(&self.files, &session).await?;
+        for file in &files {
+            check_domain(&session, file)?;
+        }
+        let mut reports = OneOrMore::default();
+        for file in files {
+            reports.0.push(report(&session, file).await?);
+        }
+        printer.data(&reports)?;
+        Ok(if reports.0.iter().any(|report| report.differs) {
+            Exit::No
+        } else {
+            Exit::Done
+        })
+    }
+}
+
+async fn report(session: &Session<'_>, file: Policy) -> Result<Report, Error> {
+    let domain = file.domain.clone();
+    let (base, merged, plan) = plan_file(session, file, true).await?;
+    let changes = plan.changes;
+    let domain_changes = changes::of_domain(base.policy(), &merged.policy);
+    let differs = !domain_changes.is_empty() || changes::any(&changes);
+    if base.policy().is_none() {
+        session
+            .printer
+            .note(format_args!("there is no domain {domain} yet"));
+    }
+    Ok(Report {
+        domain: domain.to_string(),
+        differs,
+        domain_changes,
+        changes,
+    })
+}
+
+#[derive(Serialize)]
+struct Report {
+    domain: String,
+    differs: bool,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    domain_changes: Vec<FieldChange>,
+    changes: Vec<LimitChange>,
+}
+
+impl View for Report {
+    fn text(&self, page: Page) -> String {
+        let mut changes = render::domain_changes_text(&self.domain, &self.domain_changes, page);
+        changes.push_str(&render::changes_text(&self.changes, page));
+        if self.differs {
+            let summary = render::changes_summary(&self.domain_changes, &self.changes);
+            format!(
+                "{changes}{}: with `apply --prune`, {summary}\n",
+                self.domain
+            )
+        } else {
+            format!("{changes}{}: no difference\n", self.domain)
+        }
+    }
+
+    fn names(&self) -> Vec<String> {
+        changes::names(&self.changes)
+    }
+}
+
+#[cfg(test)]
+mod tests;

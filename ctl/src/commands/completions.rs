@@ -1,15 +1,16 @@
 //! `rlctl completions`.
 
-mod names;
+use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use clap_complete::{Shell, generate};
+use store::Overrides;
 
 use crate::{
-    args::{Global, examples},
-    error::Error,
-    exit::Exit,
+    cli::{Global, examples},
+    error::{Error, Exit},
     printer::Printer,
+    session::Session,
 };
 
 /// Print the completion script of a shell.
@@ -49,7 +50,7 @@ impl Completions {
         printer: &Printer,
     ) -> Result<Exit, Error> {
         if let Some(kind) = self.names {
-            return names::print(kind, global, &self.words, printer).await;
+            return print(kind, global, &self.words, printer).await;
         }
         let Some(shell) = self.shell else {
             return Ok(Exit::Usage); // One of them is required.
@@ -139,4 +140,110 @@ fn in_zsh(script: &str) -> String {
         }
     }
     text
+}
+
+// --- The names that a shell completes. After an error there are none, and no message.
+
+/// The timeout after Tab.
+const PATIENCE: &str = "500ms";
+
+/// Prints names, one a line.
+async fn print(
+    kind: Kind,
+    global: &Global,
+    words: &[String],
+    printer: &Printer,
+) -> Result<Exit, Error> {
+    let typed = |flag: &str| given(words, flag);
+    let global = Global {
+        redis: typed("--redis").or_else(|| global.redis.clone()),
+        domain: typed("--domain").or_else(|| global.domain.clone()),
+        key_prefix: typed("--key-prefix").or_else(|| global.key_prefix.clone()),
+        timeout: Some(PATIENCE.to_owned()),
+        ..global.clone()
+    };
+    if let Ok(names) = names(kind, &global, printer).await {
+        printer.raw(&(names.join("\n") + "\n"))?;
+    }
+    Ok(Exit::Done)
+}
+
+async fn names(kind: Kind, global: &Global, printer: &Printer) -> Result<Vec<String>, Error> {
+    let session = Session::open(global, printer)?;
+    if kind == Kind::Domains {
+        let domains = session.domains().await?;
+        return Ok(domains.iter().map(ToString::to_string).collect());
+    }
+    let policy = session.policy(Overrides::None).await?;
+    let names = policy.limits.iter().map(|limit| limit.name.to_string());
+    Ok(names.collect())
+}
+
+/// The value of an option on the command line, if given.
+fn given(words: &[String], flag: &str) -> Option<String> {
+    let after = |word: &String| {
+        let rest = word.strip_prefix(flag)?.strip_prefix('=')?;
+        Some(rest.to_owned())
+    };
+    let next = words.windows(2).find_map(|pair| match pair {
+        [word, value] if word == flag => Some(value.clone()),
+        _ => None,
+    });
+    next.or_else(|| words.iter().find_map(after))
+        .filter(|value| !value.is_empty())
+}
+
+// --- `rlctl man`.
+
+/// Print the manual.
+#[derive(Debug, Args)]
+#[command(after_help = examples!(
+    "rlctl man | man -l -"
+    "rlctl man --dir ~/.local/share/man/man1"
+))]
+pub struct Man {
+    /// Write rlctl.1 and a page for every command to this folder.
+    #[arg(long, value_name = "FOLDER")]
+    dir: Option<PathBuf>,
+}
+
+impl Man {
+    /// Writes the page or pages.
+    pub fn run(&self, command: &clap::Command, printer: &Printer) -> Result<Exit, Error> {
+        let failed = |error| Error::new(Exit::Usage, format!("cannot write the manual: {error}"));
+        if let Some(dir) = &self.dir {
+            std::fs::create_dir_all(dir)
+                .and_then(|()| clap_mangen::generate_to(command.clone(), dir))
+                .map_err(failed)?;
+            printer.note(format_args!("wrote the manual to {}", dir.display()));
+        } else {
+            let mut page = Vec::new();
+            clap_mangen::Man::new(command.clone())
+                .render(&mut page)
+                .map_err(failed)?;
+            printer.raw(&String::from_utf8_lossy(&page))?;
+        }
+        Ok(Exit::Done)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_taken_from_the_line() {
+        let words = [
+            "rlctl",
+            "--domain",
+            "shop",
+            "--redis=redis://a",
+            "get-limit",
+            "",
+        ];
+        let words = words.map(str::to_owned);
+        assert_eq!(given(&words, "--domain").as_deref(), Some("shop"));
+        assert_eq!(given(&words, "--redis").as_deref(), Some("redis://a"));
+        assert_eq!(given(&words, "--key-prefix"), None);
+    }
 }

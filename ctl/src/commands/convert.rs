@@ -1,24 +1,23 @@
 //! `rlctl convert`.
 
-mod output;
-mod view;
-
-use std::path::PathBuf;
-
-use clap::{Args, ValueEnum};
-use migration::{Conversion, Domain, File, Options, System, convert};
-use policy::{Name, Problems, Surroundings};
-
-use crate::{
-    args::{Format, Global, examples},
-    error::Error,
-    exit::Exit,
-    input::{Source, read_all},
-    printer::Printer,
-    render::{counted, diagnostics},
+use std::{
+    fs,
+    io::{self, ErrorKind, Write},
+    path::{Path, PathBuf},
 };
 
-use view::Converted;
+use clap::{Args, ValueEnum};
+use migration::{Conversion, Domain, File, FileReport, Options, System, convert, file_name};
+use policy::{Name, Node, Problem, Problems, Surroundings};
+use serde::Serialize;
+
+use crate::{
+    cli::{Format, Global, examples},
+    error::{Error, Exit},
+    input::{Source, read_all},
+    printer::Printer,
+    render::{Page, View, counted, diagnostics},
+};
 
 /// The file name extensions of other systems' files in a folder.
 const EXTENSIONS: [&str; 4] = ["yaml", "yml", "json", "properties"];
@@ -85,7 +84,7 @@ impl Convert {
         if self.shadow {
             conversion.domains.iter_mut().for_each(Domain::shadow);
         }
-        let targets = output::targets(self.out.as_deref(), &conversion.domains)?;
+        let targets = targets(self.out.as_deref(), &conversion.domains)?;
         if targets.is_empty() && conversion.domains.len() > 1 && prints_one(printer) {
             return Err(several(&conversion));
         }
@@ -99,7 +98,7 @@ impl Convert {
                 printer.warn(&problem);
             }
         }
-        output::write(&targets, &conversion.domains, self.overwrite)?;
+        write(&targets, &conversion.domains, self.overwrite)?;
         let lost = conversion.lost();
         printer.data(&Converted::new(&conversion, targets))?;
         if lost > 0 {
@@ -182,4 +181,152 @@ fn key(text: &str) -> Result<(String, Name), String> {
         .ok_or("a key resolver and an entry, like apiKeyResolver=api_key")?;
     let entry: Name = entry.parse().map_err(|error| format!("{entry}: {error}"))?;
     Ok((resolver.to_owned(), entry))
+}
+
+// --- Where the limits files go.
+
+/// A file for each domain; empty if they go to stdout.
+fn targets(out: Option<&Path>, domains: &[Domain]) -> Result<Vec<PathBuf>, Error> {
+    let Some(out) = out else {
+        return Ok(Vec::new());
+    };
+    let folder = out.is_dir() || out.to_string_lossy().ends_with('/');
+    match domains {
+        [_] if !folder => Ok(vec![out.to_owned()]),
+        [_, _, ..] if !folder => {
+            let message = format!(
+                "--out {}: {} domains need a folder",
+                out.display(),
+                domains.len()
+            );
+            Err(Error::usage(message).hint(format!("--out {}/", out.display())))
+        }
+        domains => {
+            let names = domains.iter().map(|domain| file_name(&domain.policy));
+            Ok(names.map(|name| out.join(name)).collect())
+        }
+    }
+}
+
+/// Writes them. If one exists already, it writes none.
+fn write(targets: &[PathBuf], domains: &[Domain], overwrite: bool) -> Result<(), Error> {
+    let taken = targets.iter().find(|path| !overwrite && path.exists());
+    if let Some(taken) = taken {
+        return Err(exists(taken));
+    }
+    for (path, domain) in targets.iter().zip(domains) {
+        let text = domain.document.to_yaml();
+        write_one(path, &text, overwrite).map_err(|error| match error.kind() {
+            ErrorKind::AlreadyExists => exists(path),
+            _ => Error::usage(format!("cannot write {}: {error}", path.display())),
+        })?;
+    }
+    Ok(())
+}
+
+fn write_one(path: &Path, text: &str, overwrite: bool) -> io::Result<()> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    let mut options = fs::File::options();
+    options.write(true);
+    if overwrite {
+        options.create(true).truncate(true);
+    } else {
+        options.create_new(true);
+    }
+    options.open(path)?.write_all(text.as_bytes())
+}
+
+fn exists(path: &Path) -> Error {
+    let message = format!("{} is there already", path.display());
+    Error::new(Exit::Conflict, message).hint("--overwrite replaces it")
+}
+
+// --- What a conversion prints.
+
+#[derive(Serialize)]
+struct Converted<'c> {
+    domains: Vec<Written<'c>>,
+    /// Rules that mean something else after the conversion.
+    changed: Vec<Note<'c>>,
+    /// What a limits file cannot express.
+    lost: Vec<Note<'c>>,
+}
+
+#[derive(Serialize)]
+struct Written<'c> {
+    domain: &'c str,
+    limits: usize,
+    /// The file it was written to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file: Option<PathBuf>,
+    document: &'c Node,
+}
+
+#[derive(Serialize)]
+struct Note<'c> {
+    file: &'c str,
+    line: Option<u32>,
+    column: Option<u32>,
+    field: &'c str,
+    message: &'c str,
+    hint: Option<&'c str>,
+}
+
+impl<'c> Converted<'c> {
+    pub(super) fn new(conversion: &'c Conversion, targets: Vec<PathBuf>) -> Self {
+        let mut targets = targets.into_iter();
+        let written = |domain: &'c Domain| Written {
+            domain: domain.policy.domain.as_str(),
+            limits: domain.policy.limits.len(),
+            file: targets.next(),
+            document: &domain.document,
+        };
+        Self {
+            domains: conversion.domains.iter().map(written).collect(),
+            changed: notes(conversion, FileReport::changed),
+            lost: notes(conversion, FileReport::lost),
+        }
+    }
+}
+
+fn notes<'c>(
+    conversion: &'c Conversion,
+    of: impl Fn(&'c FileReport) -> &'c [Problem],
+) -> Vec<Note<'c>> {
+    let reports = conversion.reports.iter();
+    let notes = reports.flat_map(|report| of(report).iter().map(|problem| note(report, problem)));
+    notes.collect()
+}
+
+fn note<'c>(report: &'c FileReport, problem: &'c Problem) -> Note<'c> {
+    Note {
+        file: &report.file,
+        line: problem.place.map(|place| place.line),
+        column: problem.place.map(|place| place.column),
+        field: &problem.path,
+        message: &problem.message,
+        hint: problem.hint.as_deref(),
+    }
+}
+
+impl View for Converted<'_> {
+    fn text(&self, _page: Page) -> String {
+        let text = self.domains.iter().map(|domain| match &domain.file {
+            Some(file) => {
+                let limits = counted(domain.limits, "limit");
+                format!("{}: {limits} in domain {}\n", file.display(), domain.domain)
+            }
+            None => domain.document.to_yaml(),
+        });
+        text.collect()
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.domains
+            .iter()
+            .map(|domain| domain.domain.to_owned())
+            .collect()
+    }
 }

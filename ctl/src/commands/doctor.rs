@@ -1,31 +1,27 @@
 //! `rlctl doctor`.
 
-mod finding;
-mod ignore;
-mod orphans;
+use std::{collections::BTreeMap, fmt::Write as _, str::FromStr};
 
+use anstyle::{AnsiColor, Style};
 use clap::Args;
 use insight::{
     Finding, Severity,
-    findings::{fleet, limits, server},
+    findings::{self, limits, server},
 };
 use policy::{Name, Policy};
 use serde::Serialize;
-use store::{Fleet, Head, HeadState, Overrides, StoreError, Stored};
-
-use crate::{
-    args::{Format, Global, examples},
-    bucket::parse_whole_number,
-    clock,
-    error::Error,
-    exit::Exit,
-    printer::Printer,
-    render::{Page, View, counted},
-    session::{LiveEntries, Session},
+use store::{
+    Cursor, Fleet, Head, HeadState, LimitKey, LimitKeyKind, Overrides, StoreError, Stored,
 };
 
-use ignore::Ignored;
-use orphans::{Known, Looked};
+use crate::{
+    bucket::parse_whole_number,
+    cli::{Format, Global, examples},
+    error::{self, Error, Exit},
+    printer::Printer,
+    render::{Page, View, counted, wrapped},
+    session::{LiveEntries, Session},
+};
 
 /// Find problems of the server and the limits, and the command that fixes each.
 ///
@@ -63,7 +59,7 @@ impl Doctor {
         let health = session.store.health().await;
         let health = health.map_err(|error| session.failed(&error))?;
         let store = session.store.address();
-        let mut findings = server::clocks(&health, clock::now_ms());
+        let mut findings = server::clocks(&health, crate::now_ms());
         for node in &health {
             findings.extend(server::look(node, &store, session.key_prefix()));
         }
@@ -79,7 +75,7 @@ impl Doctor {
                 .map(|node| server::client(node, &store))
                 .unwrap_or_default(),
         };
-        let looked = orphans::look(&session, &known, self.keys);
+        let looked = look(&session, &known, self.keys);
         let (orphans, looked) = session.with_progress(looked).await?;
         findings.extend(orphans);
         findings.extend(behind(&session, alive.as_ref(), found.has_limits).await?);
@@ -164,10 +160,10 @@ async fn behind(
         let last = store.history(&head.domain, 1).await;
         let last = last.map_err(|error| session.failed(&error))?;
         let age_ms = last.first().map(|edit| now_ms.saturating_sub(edit.at_ms));
-        findings.extend(fleet::behind(fleet, &head.domain, &revision, age_ms));
+        findings.extend(findings::behind(fleet, &head.domain, &revision, age_ms));
     }
     if fleet.limiters.is_empty() {
-        findings.push(fleet::nobody(has_limits));
+        findings.push(findings::nobody(has_limits));
     }
     Ok(findings)
 }
@@ -191,7 +187,7 @@ impl Domains {
             HeadState::Deleted(_) => return Ok(Vec::new()),
             HeadState::Live(_) => match session.store.read(domain, Overrides::None).await {
                 Ok(Stored::Live(record)) => {
-                    let mut findings = limits::look(&record.policy, &self.live, clock::now_ms());
+                    let mut findings = limits::look(&record.policy, &self.live, crate::now_ms());
                     findings.extend(invalid_overrides(session, &record.policy).await?);
                     self.readable.push(record.policy);
                     return Ok(findings);
@@ -219,7 +215,7 @@ struct Report {
 
 impl View for Report {
     fn text(&self, page: Page) -> String {
-        let findings = self.findings.iter().map(|f| finding::text(f, page));
+        let findings = self.findings.iter().map(|f| text(f, page));
         let text: String = findings.collect();
         let wrong = self
             .findings
@@ -252,5 +248,307 @@ impl View for Report {
         wrong
             .map(|finding| format!("{}={}", finding.check, finding.place))
             .collect()
+    }
+}
+
+// --- Orphans: keys of deleted limits, which nothing reads unless a limit of that name is created.
+
+/// Limits whose orphans are listed one by one.
+const LIMITS_MAX: usize = 10;
+/// Orphans of one limit whose TTL is read.
+const ASKED_MAX: usize = 20;
+
+/// How much was scanned.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+struct Looked {
+    /// The number of keys, approximately.
+    at: u64,
+    /// Whether all keys were scanned.
+    all: bool,
+}
+
+/// The orphans of one limit.
+#[derive(Default)]
+struct Left {
+    buckets: usize,
+    /// Some of them.
+    keys: Vec<String>,
+    overrides: Option<String>,
+    /// The limit exists, and its `per` has changed.
+    split_otherwise: bool,
+}
+
+/// The domains there are, and the client command that deletes orphans.
+struct Known<'a> {
+    /// The limits of all domains that can be read.
+    policies: &'a [Policy],
+    /// Domains that cannot be read; their keys are not reported.
+    unreadable: &'a [Name],
+    /// The command line of Redis's own client for this server.
+    client: String,
+}
+
+/// Scans `max` keys (0: all) for keys that belong to no limit.
+async fn look(
+    session: &Session<'_>,
+    known: &Known<'_>,
+    max: u64,
+) -> Result<(Vec<Finding>, Looked), Error> {
+    let mut left: BTreeMap<(Name, Name), Left> = BTreeMap::new();
+    let (mut looked, mut cursor) = (Looked::default(), Some(Cursor::default()));
+    while let Some(from) = cursor
+        && (max == 0 || looked.at < max)
+    {
+        let page = match session.store.scan_keys(from).await {
+            Err(StoreError::Refused(refusal)) if refusal.code == "NOPERM" => {
+                return Ok((vec![not_permitted(session)], looked));
+            }
+            page => page.map_err(|error| session.failed(&error))?,
+        };
+        looked.at += page.scanned;
+        cursor = page.next;
+        for held in page.keys {
+            let (domain, limit) = held.of();
+            if !known.unreadable.contains(domain) {
+                let key = (domain.clone(), limit.clone());
+                note(known.policies, held, || left.entry(key).or_default());
+            }
+        }
+    }
+    looked.all = cursor.is_none();
+    let mut findings = Vec::new();
+    for ((domain, limit), left) in left.into_iter().take(LIMITS_MAX) {
+        findings.extend(
+            left.findings(session, &known.client, (&domain, &limit))
+                .await?,
+        );
+    }
+    Ok((findings, looked))
+}
+
+fn not_permitted(session: &Session<'_>) -> Finding {
+    Finding::new(
+        Severity::Info,
+        "orphans",
+        session.store.address(),
+        "this user may not list keys (SCAN)",
+        "so leftovers of deleted limits were not searched for",
+    )
+}
+
+fn note<'l>(policies: &[Policy], held: LimitKey, left: impl FnOnce() -> &'l mut Left) {
+    let (domain, limit) = held.of();
+    let policy = policies.iter().find(|policy| policy.domain == *domain);
+    let known = policy.and_then(|policy| policy.limit(limit.as_str()));
+    match (held.what, known) {
+        (LimitKeyKind::Overrides { .. }, None) => left().overrides = Some(held.key),
+        (LimitKeyKind::Overrides { .. }, Some(_)) => {}
+        (LimitKeyKind::Bucket(bucket), known) => {
+            let fits = known.map(|limit| bucket.arrange(&limit.per, &limit.partition).is_some());
+            if fits != Some(true) {
+                let left = left();
+                left.split_otherwise = fits.is_some();
+                left.buckets += 1;
+                if left.keys.len() < ASKED_MAX {
+                    left.keys.push(held.key);
+                }
+            }
+        }
+    }
+}
+
+impl Left {
+    async fn findings(
+        self,
+        session: &Session<'_>,
+        client: &str,
+        (domain, limit): (&Name, &Name),
+    ) -> Result<Vec<Finding>, Error> {
+        let place = format!("{domain}/{limit}");
+        let mut findings = Vec::new();
+        if let Some(key) = &self.overrides {
+            let finding = Finding::new(
+                Severity::Warning,
+                "orphans",
+                &place,
+                "there is no such limit, but overrides of it are stored",
+                "a limit created with this name would have them at once",
+            );
+            findings.push(finding.mend(format!("{client} unlink '{key}'")));
+        }
+        if self.buckets > 0 {
+            let keys: Vec<&str> = self.keys.iter().map(String::as_str).collect();
+            let ttls = session.store.ttls_ms(&keys).await;
+            let ttls = ttls.map_err(|error| session.failed(&error))?;
+            let stay = ttls.iter().any(Option::is_none);
+            let glob = session.keys().buckets_of(domain, limit);
+            let unlink = format!("{client} --scan --pattern '{glob}' | xargs {client} unlink");
+            findings.push(self.buckets_of((domain, limit), stay.then_some(unlink)));
+        }
+        Ok(findings)
+    }
+
+    /// `unlink`: the command that deletes them, if they do not expire.
+    fn buckets_of(&self, (domain, limit): (&Name, &Name), unlink: Option<String>) -> Finding {
+        let place = format!("{domain}/{limit}");
+        let buckets = counted(self.buckets, "bucket");
+        let what = if self.split_otherwise {
+            format!("{buckets} of another `per` or `partition`")
+        } else {
+            format!("{buckets} of a limit that does not exist")
+        };
+        let Some(unlink) = unlink else {
+            let why = "nothing reads them; they expire when they would have been unused";
+            return Finding::new(Severity::Info, "orphans", place, what, why);
+        };
+        let why = "nothing reads them, and not all of them expire: another program wrote or persisted them";
+        let finding = Finding::new(Severity::Warning, "orphans", place, what, why);
+        if self.split_otherwise {
+            return finding.mend(format!(
+                "rlctl list-keys --domain {domain} --limit {limit} -o wide    # then unlink them"
+            ));
+        }
+        finding.mend(unlink)
+    }
+}
+
+// --- A finding as text.
+
+const ERROR: Style = AnsiColor::Red.on_default().bold();
+const WARNING: Style = AnsiColor::Yellow.on_default().bold();
+const INFO: Style = AnsiColor::Cyan.on_default();
+
+fn text(finding: &Finding, page: Page) -> String {
+    let (style, word) = match finding.severity {
+        Severity::Error => (ERROR, "error"),
+        Severity::Warning => (WARNING, "warning"),
+        Severity::Info => (INFO, "info"),
+    };
+    let head = format!("{}: {}", finding.place, finding.what);
+    let check = finding.check;
+    let mut text = format!(
+        "{style}{word}{style:#}[{check}]: {}\n",
+        wrapped(&head, 2, word.len() + check.len() + 4, page)
+    );
+    let _ = writeln!(text, "  {}", wrapped(&finding.why, 2, 2, page));
+    if let Some(mend) = &finding.mend {
+        // People copy the command, so it stays on one line.
+        let _ = writeln!(text, "  fix: {mend}");
+    }
+    text
+}
+
+// --- Findings that `--ignore` leaves out.
+
+/// The names of all checks; a test checks that there are no others.
+const CHECKS: [&str; 19] = [
+    "clock",
+    "domains",
+    "eviction",
+    "evicted",
+    "fleet",
+    "info",
+    "memory",
+    "missing",
+    "orphans",
+    "paused",
+    "persistence",
+    "records",
+    "replicas",
+    "rights",
+    "role",
+    "saving",
+    "scripts",
+    "unmeant",
+    "version",
+];
+
+/// The findings of a check, or of a check at one place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Ignored {
+    check: String,
+    place: Option<String>,
+}
+
+impl FromStr for Ignored {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (check, place) = match text.split_once('=') {
+            Some((check, place)) => (check, Some(place.to_owned())),
+            None => (text, None),
+        };
+        // An empty variable counts as unset.
+        if CHECKS.contains(&check) || text.is_empty() {
+            return Ok(Self {
+                check: check.to_owned(),
+                place,
+            });
+        }
+        Err(match error::closest(check, CHECKS) {
+            Some(meant) => format!("there is no check `{check}`; did you mean `{meant}`?"),
+            None => format!(
+                "there is no check `{check}`; there are: {}",
+                CHECKS.join(", ")
+            ),
+        })
+    }
+}
+
+impl Ignored {
+    /// Whether this finding is to be ignored.
+    fn is(&self, finding: &Finding) -> bool {
+        let place = self.place.as_ref();
+        self.check == finding.check && place.is_none_or(|place| *place == finding.place)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use insight::Severity;
+
+    use super::*;
+
+    #[test]
+    fn a_check_is_ignored_everywhere_or_at_one_place() {
+        let finding = |place: &str| Finding::new(Severity::Warning, "paused", place, "", "");
+        let all: Ignored = "paused".parse().unwrap();
+        let one: Ignored = "paused=shop/a".parse().unwrap();
+        assert!(all.is(&finding("shop/a")) && all.is(&finding("shop/b")));
+        assert!(one.is(&finding("shop/a")) && !one.is(&finding("shop/b")));
+        let error = "pused".parse::<Ignored>().unwrap_err();
+        assert!(error.ends_with("did you mean `paused`?"), "{error}");
+    }
+
+    #[test]
+    fn every_check_can_be_ignored_and_no_other() {
+        let own = include_str!("doctor.rs");
+        let sources = [
+            own.split_once("#[cfg(test)]").unwrap().0,
+            include_str!("../../../crates/insight/src/findings.rs"),
+            include_str!("../../../crates/insight/src/findings/limits.rs"),
+            include_str!("../../../crates/insight/src/findings/server.rs"),
+        ];
+        // In the source, a check's name is on the line after its severity.
+        let lines: Vec<&str> = sources.iter().flat_map(|text| text.lines()).collect();
+        let named = lines.windows(2).filter_map(|pair| {
+            let [severity, name] = pair else { return None };
+            let severity = severity.trim();
+            let is_one = severity.starts_with("Severity::") && severity.ends_with(',')
+                || severity == "severity,";
+            let name = name.trim().strip_prefix('"')?.strip_suffix("\",")?;
+            is_one.then_some(name)
+        });
+        let mut named: Vec<&str> = named.collect();
+        let inline = lines.iter().filter_map(|line| {
+            let (_, rest) = line.split_once("(Severity::")?;
+            rest.split('"').nth(1)
+        });
+        named.extend(inline);
+        named.sort_unstable();
+        named.dedup();
+        let mut all = CHECKS;
+        all.sort_unstable();
+        assert_eq!(named, all);
     }
 }

@@ -6,15 +6,12 @@ use store::{Change, Overrides, Record, Stored};
 
 use super::set_limit::matchers;
 use crate::{
-    args::{Global, examples},
     bucket::Pair,
-    edit::{EditArgs, EditReport, Prepared},
-    error::Error,
-    exit::Exit,
+    cli::{Global, examples},
+    edit::{EditArgs, EditReport, Prepared, Yes, confirm},
+    error::{self, Error, Exit},
     printer::Printer,
-    prompt::{Yes, confirm},
     session::Session,
-    suggest,
 };
 
 /// Exempt requests: no limit of the domain applies to them.
@@ -100,7 +97,7 @@ impl DeleteExemption {
             .ok_or_else(|| {
                 let (name, domain) = (&self.name, &policy.domain);
                 let error = Error::not_found(format!("domain {domain} has no exemption {name}"));
-                error.hint(suggest::hint(name, "exemption", known))
+                error.hint(error::hint(name, "exemption", known))
             })?
             .name;
         if !self.edit.dry_run {

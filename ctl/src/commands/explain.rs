@@ -1,27 +1,25 @@
 //! `rlctl explain`.
 
-mod numbers;
-mod penalties;
-mod reasons;
-mod view;
+use std::{collections::BTreeMap, fmt::Write as _};
 
-use std::collections::BTreeMap;
-
+use anstyle::{AnsiColor, Style};
 use clap::Args;
-use policy::{Compiled, DESCRIPTOR, Descriptor, Name, REMOTE_ADDRESS, WHOLE_ADDRESS};
+use insight::Window;
+use policy::{
+    Compiled, DESCRIPTOR, Descriptor, DescriptorLimit, IfMissing, Limit, Match, Matcher, Name,
+    Pricing, REMOTE_ADDRESS, RequestPlace, Resolved, Scope, SentDescriptor, WHOLE_ADDRESS,
+};
+use serde::Serialize;
 
 use crate::{
-    args::{Global, examples},
     bucket::{self, RequestArgs},
-    clock,
-    error::Error,
-    exit::Exit,
-    penalty::BucketPenalty,
+    cli::{Global, examples},
+    commands::inspect::BucketPenalty,
+    error::{self, Error, Exit},
     printer::Printer,
+    render::{Page, View, counted, format_map, pause_state},
     session::Session,
-    suggest,
 };
-use view::{Report, Row};
 
 /// Explain which limits apply to a request, and why the others do not.
 #[derive(Debug, Args)]
@@ -42,7 +40,7 @@ impl Explain {
         let policy = session.policy_for_request(&descriptor).await?;
         session.warn_of_pause(&policy, &[]);
         let compiled = Compiled::new(policy);
-        let penalties = penalties::of_request(&session, &compiled, &descriptor).await?;
+        let penalties = of_request(&session, &compiled, &descriptor).await?;
         let limits = explain(&compiled, &descriptor, penalties);
         let keys = compiled.needed_keys();
         for pair in self.request.pairs() {
@@ -53,7 +51,7 @@ impl Explain {
             if !of_service && !whole && !uses(&pair.key) {
                 printer.note(format_args!("no limit uses `{}`", pair.key));
                 let known = keys.iter().map(Name::as_str);
-                if let Some(meant) = suggest::closest(&pair.key, known) {
+                if let Some(meant) = error::closest(&pair.key, known) {
                     printer.hint(format_args!("did you mean `{meant}`?"));
                 }
             }
@@ -72,7 +70,7 @@ fn explain(
     descriptor: &Descriptor,
     mut penalties: BTreeMap<Name, BucketPenalty>,
 ) -> Vec<Row> {
-    let matches = compiled.matching(descriptor, clock::now_ms());
+    let matches = compiled.matching(descriptor, crate::now_ms());
     let limits = compiled.limits().iter().enumerate();
     let rows = limits.map(|(index, limit)| {
         let found = matches.iter().find(|found| found.index == index);
@@ -81,12 +79,301 @@ fn explain(
             applies: found.is_some(),
             enforced: found.map(|found| found.enforced),
             bucket: found.map(|found| bucket::display(&limit.per, &found.values)),
-            quota: found.and_then(|found| numbers::quota(compiled, found)),
-            window: found.and_then(|found| numbers::window(compiled, found)),
-            cost: found.and_then(|found| numbers::cost(compiled, found, descriptor)),
+            quota: found.and_then(|found| quota(compiled, found)),
+            window: found.and_then(|found| window(compiled, found)),
+            cost: found.and_then(|found| cost(compiled, found, descriptor)),
             penalty: penalties.remove(&limit.name),
-            reasons: reasons::of_limit(compiled, index, descriptor, &matches),
+            reasons: of_limit(compiled, index, descriptor, &matches),
         }
     });
     rows.collect()
+}
+
+// --- The numbers of the bucket that a limit has for a request.
+
+fn in_force(compiled: &Compiled, of: &Match<'_, '_>) -> Option<Resolved> {
+    compiled.quota_for(of.index, &of.values, crate::now_ms())
+}
+
+/// The numbers of the bucket, if they differ from the limit's own.
+fn quota(compiled: &Compiled, of: &Match<'_, '_>) -> Option<String> {
+    let found = compiled.override_for(of.index, &of.values)?;
+    match in_force(compiled, of)? {
+        Resolved::Unlimited => Some("unlimited, by its override".to_owned()),
+        Resolved::Quota(quota) if quota != of.limit.quota => {
+            let mut node = found.to_node(&of.limit.per);
+            node.unset("values");
+            Some(format!("by its override: {}", format_map(&node, " ", ", ")))
+        }
+        Resolved::Quota(_) => None,
+    }
+}
+
+/// The window that the bucket counts in now.
+fn window(compiled: &Compiled, of: &Match<'_, '_>) -> Option<Window> {
+    match in_force(compiled, of)? {
+        Resolved::Quota(quota) => Window::of(&quota, crate::now_ms()),
+        Resolved::Unlimited => None,
+    }
+}
+
+/// The request's cost, if the request or its response says it.
+fn cost(compiled: &Compiled, of: &Match<'_, '_>, descriptor: &Descriptor) -> Option<String> {
+    let pricing = of.limit.pricing.as_deref()?;
+    let capacity = match in_force(compiled, of)? {
+        Resolved::Quota(quota) => quota.algorithm().limit(),
+        Resolved::Unlimited => return None,
+    };
+    let units = counted(of.limit.units_of(descriptor, capacity), "unit");
+    Some(match pricing {
+        Pricing::Response(price) if price.reserve.pointers().next().is_some() => {
+            format!("{units}, or what the request's body says, reserved until the response says it")
+        }
+        Pricing::Response(_) => format!("{units}, reserved until the response says it"),
+        Pricing::Request(price) => match price.from.first().map(|value| &value.place) {
+            Some(RequestPlace::Header(name)) => {
+                format!("{units}, unless the header {name} says it")
+            }
+            Some(RequestPlace::Json(_)) | None => units,
+        },
+    })
+}
+
+// --- The penalties of the buckets of a request.
+
+/// By limit. Limits without a penalty are left out, and cost no call.
+async fn of_request(
+    session: &Session<'_>,
+    compiled: &Compiled,
+    descriptor: &Descriptor,
+) -> Result<BTreeMap<Name, BucketPenalty>, Error> {
+    let mut penalties = BTreeMap::new();
+    for found in compiled.matching(descriptor, crate::now_ms()) {
+        let limit = found.limit;
+        if limit.penalty.is_none() || found.missing.is_some() || limit.scope == Scope::Proxy {
+            continue;
+        }
+        let values = found.values.iter().map(|value| value.map(<[u8]>::to_vec));
+        let values: Vec<_> = values.collect();
+        let bucket = session.store.inspect(compiled, &limit.name, &values, 1);
+        let bucket = bucket.await.map_err(|error| session.check_failed(&error))?;
+        let penalty = BucketPenalty::of(limit, &bucket);
+        penalties.extend(penalty.map(|penalty| (limit.name.clone(), penalty)));
+    }
+    Ok(penalties)
+}
+
+// --- Why a limit applies to a request, or does not.
+
+/// One condition of a limit, and whether it holds.
+#[derive(Serialize)]
+struct Reason {
+    pub(super) holds: bool,
+    pub(super) text: String,
+}
+
+fn reason(holds: bool, text: impl Into<String>) -> Reason {
+    Reason {
+        holds,
+        text: text.into(),
+    }
+}
+
+/// The reasons for one limit, given all limits that match.
+fn of_limit(
+    compiled: &Compiled,
+    index: usize,
+    descriptor: &Descriptor,
+    matches: &[Match<'_, '_>],
+) -> Vec<Reason> {
+    let Some(limit) = compiled.limits().get(index) else {
+        return Vec::new();
+    };
+    let mut reasons = of_conditions(limit, descriptor);
+    let holds = reasons.iter().all(|reason| reason.holds);
+    if let Some(exemption) = compiled.exemption(descriptor) {
+        let name = &exemption.name;
+        reasons.push(reason(false, format!("the request is exempt: {name}")));
+    } else if holds && matches.iter().all(|found| found.index != index) {
+        let paused = pause_state(compiled.pause_of(index, crate::now_ms()));
+        reasons.push(match paused {
+            Some(paused) => reason(false, paused),
+            None if limit.descriptor.is_some() && !compiled.has_replaces() => {
+                reason(false, "another limit fits the descriptor better")
+            }
+            None => of_replacement(limit, compiled, matches),
+        });
+    }
+    reasons
+}
+
+/// The limit's own conditions, checked against the request.
+fn of_conditions(limit: &Limit, descriptor: &Descriptor) -> Vec<Reason> {
+    if let Some(rule) = &limit.descriptor {
+        return vec![of_descriptor(rule, descriptor)];
+    }
+    let matchers = limit.matchers.iter();
+    let mut reasons: Vec<Reason> = matchers
+        .map(|matcher| of_matcher(matcher, descriptor))
+        .collect();
+    if reasons.is_empty() {
+        reasons.push(reason(true, "matches every request"));
+    }
+    if reasons.iter().all(|reason| reason.holds) {
+        reasons.extend(of_missing(limit, descriptor));
+    }
+    reasons
+}
+
+fn of_matcher(matcher: &Matcher, descriptor: &Descriptor) -> Reason {
+    let key = &matcher.key;
+    let value = descriptor.get(matcher.entry.as_str());
+    let patterns: Vec<&str> = matcher
+        .patterns
+        .iter()
+        .map(policy::Pattern::as_str)
+        .collect();
+    let patterns = patterns.join(", ");
+    let holds = matcher.holds(value);
+    let verb = if holds { "matches" } else { "does not match" };
+    match value {
+        Some(value) => reason(
+            holds,
+            format!("{key}={} {verb} {patterns}", bucket::visible(value)),
+        ),
+        None => reason(holds, format!("no {key}, which {verb} {patterns}")),
+    }
+}
+
+/// Whether a limit of the rate limit service would apply if it were the only one.
+fn of_descriptor(rule: &DescriptorLimit, descriptor: &Descriptor) -> Reason {
+    let entries = rule.pattern.to_items().join(", ");
+    let Some(text) = descriptor.get(DESCRIPTOR) else {
+        return reason(
+            false,
+            format!("no descriptor, and the limit is for {entries}"),
+        );
+    };
+    let sent = SentDescriptor::read(text);
+    let holds = sent.is_some_and(|sent| {
+        let patterns = rule.pattern.entries();
+        sent.entries().len() == patterns.len() && { sent.entries().zip(patterns) }.all(
+            |((key, value), pattern)| {
+                key == pattern.key().as_bytes() && pattern.matches_value(value)
+            },
+        )
+    });
+    let verb = if holds { "matches" } else { "does not match" };
+    reason(holds, format!("the descriptor {verb} {entries}"))
+}
+
+fn of_missing(limit: &Limit, descriptor: &Descriptor) -> Vec<Reason> {
+    let missing = limit
+        .per
+        .iter()
+        .filter(|key| descriptor.get(key.as_str()).is_none());
+    let reasons = missing.map(|key| match limit.if_missing {
+        IfMissing::Share => reason(
+            true,
+            format!("no {key}: shares a bucket with others without"),
+        ),
+        IfMissing::Skip => reason(false, format!("no {key}, and `if_missing: skip`")),
+        IfMissing::Deny => reason(
+            true,
+            format!("no {key}, and `if_missing: deny`: denied, 403"),
+        ),
+    });
+    reasons.collect()
+}
+
+fn of_replacement(limit: &Limit, compiled: &Compiled, matches: &[Match<'_, '_>]) -> Reason {
+    let replaces = |found: &&Match<'_, '_>| found.limit.replaces.contains(&limit.name);
+    let by = matches.iter().find(replaces).map(|found| &found.limit.name);
+    let anyone = compiled
+        .limits()
+        .iter()
+        .find(|other| other.replaces.contains(&limit.name));
+    match by.or(anyone.map(|other| &other.name)) {
+        Some(name) => reason(false, format!("replaced by {name}")),
+        None => reason(false, "replaced by another limit"),
+    }
+}
+
+// --- What applies to a request, as JSON and as text.
+
+const YES: Style = AnsiColor::Green.on_default();
+const NO: Style = AnsiColor::Red.on_default();
+const NAME: Style = Style::new().bold();
+
+#[derive(Serialize)]
+struct Report {
+    pub(super) domain: String,
+    pub(super) revision: u64,
+    pub(super) limits: Vec<Row>,
+}
+
+#[derive(Serialize)]
+struct Row {
+    pub(super) limit: String,
+    pub(super) applies: bool,
+    pub(super) enforced: Option<bool>,
+    pub(super) bucket: Option<String>,
+    pub(super) quota: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) window: Option<Window>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) cost: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) penalty: Option<BucketPenalty>,
+    pub(super) reasons: Vec<Reason>,
+}
+
+impl View for Report {
+    fn text(&self, page: Page) -> String {
+        let mut text = String::new();
+        let (tick, cross) = if page.unicode {
+            ("✓", "✗")
+        } else {
+            ("+", "x")
+        };
+        let (yes, no) = (format!("{YES}{tick}{YES:#}"), format!("{NO}{cross}{NO:#}"));
+        let mark = |holds: bool| if holds { &yes } else { &no };
+        for row in &self.limits {
+            let limit = &row.limit;
+            let bucket = row
+                .bucket
+                .as_ref()
+                .map(|bucket| format!("  {bucket}"))
+                .unwrap_or_default();
+            let shadow = if row.enforced == Some(false) {
+                "  (only reported)"
+            } else {
+                ""
+            };
+            let mark_of_row = mark(row.applies);
+            let _ = writeln!(text, "{mark_of_row} {NAME}{limit}{NAME:#}{bucket}{shadow}");
+            for reason in &row.reasons {
+                let _ = writeln!(text, "    {} {}", mark(reason.holds), reason.text);
+            }
+            if let Some(quota) = &row.quota {
+                let _ = writeln!(text, "    quota {quota}");
+            }
+            if let Some(cost) = &row.cost {
+                let _ = writeln!(text, "    costs {cost}");
+            }
+            if let Some(penalty) = &row.penalty {
+                let _ = writeln!(text, "    penalty: {}", penalty.text);
+            }
+            if let Some(window) = &row.window {
+                let _ = writeln!(text, "    counts in {window}");
+            }
+        }
+        text
+    }
+
+    /// The limits that apply.
+    fn names(&self) -> Vec<String> {
+        let applies = self.limits.iter().filter(|row| row.applies);
+        applies.map(|row| row.limit.clone()).collect()
+    }
 }

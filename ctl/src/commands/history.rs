@@ -6,22 +6,21 @@ use std::{
 };
 
 use clap::Args;
-use policy::{Name, Policy, format_timestamp};
+use policy::{Exemption, Limit, Name, Node, Policy, format_timestamp};
 use serde::Serialize;
-use store::{HistoryEntry, Keys, Overrides};
+use store::{Change, HistoryEntry, Keys, Overrides, Stored};
 
 use crate::{
-    args::{Global, examples},
-    bucket::{key, parse_whole_number, visible},
-    changes::{FieldChange, LimitChange},
-    clock::now_ms,
-    error::Error,
-    exit::Exit,
+    bucket::{KeyEntries, key_entries, parse_whole_number, visible},
+    changes::{self, FieldChange, LimitChange},
+    cli::{Global, examples},
+    edit::{EditArgs, Prepared, Yes, confirm, revision_of},
+    error::{self, Error, Exit},
     history::{HistoryChange, summary},
+    now_ms,
     printer::Printer,
-    render::{self, Page, Table, View, age},
-    session::Session,
-    suggest,
+    render::{self, Page, Table, View, age, diagnostics},
+    session::{self, Deltas, Session},
 };
 
 /// More edits than a history keeps.
@@ -96,7 +95,7 @@ fn say_none(printer: &Printer, of: &Of<'_>, limit: &str, names: &BTreeSet<String
     let limits = of.policy.map_or(&[][..], |policy| &policy.limits);
     let known = limits.iter().map(|limit| limit.name.as_str());
     let known = known.chain(names.iter().map(String::as_str));
-    if let Some(meant) = suggest::closest(limit, known) {
+    if let Some(meant) = error::closest(limit, known) {
         printer.hint(format_args!("did you mean `{meant}`?"));
     }
 }
@@ -161,11 +160,11 @@ impl Row {
 
 impl Of<'_> {
     /// The one bucket that an edit concerns.
-    fn bucket(&self, change: &HistoryChange) -> Option<key::Entries> {
+    fn bucket(&self, change: &HistoryChange) -> Option<KeyEntries> {
         let limits = change.limits();
         let limit = limits.first().zip(self.policy);
         let limit = limit.and_then(|(name, policy)| policy.limit(name.as_str()));
-        key::entries(self.keys, limit, change.key()?)
+        key_entries(self.keys, limit, change.key()?)
     }
 }
 
@@ -218,12 +217,295 @@ impl Report {
                 let _ = writeln!(text, "  {}", row.what);
             }
             let mut changes =
-                render::changes::of_domain(row.domain.as_str(), &row.domain_changes, page);
-            changes.push_str(&render::changes::text(&row.changes, page));
+                render::domain_changes_text(row.domain.as_str(), &row.domain_changes, page);
+            changes.push_str(&render::changes_text(&row.changes, page));
             for line in changes.lines() {
                 let _ = writeln!(text, "  {line}");
             }
         }
         text
+    }
+}
+
+// --- `rlctl rollback`.
+
+/// Roll back to an earlier revision.
+///
+/// A rollback is an edit with a revision of its own. It does not change usage.
+#[derive(Debug, Args)]
+#[command(after_help = examples!(
+    "rlctl history                                  # find the revision"
+    "rlctl rollback 17 --dry-run"
+    "rlctl rollback 17 --limit per-user --reason 'too tight'"
+))]
+pub struct Rollback {
+    /// The revision to roll back to.
+    #[arg(value_parser = parse_whole_number, allow_negative_numbers = true)]
+    revision: u64,
+
+    /// Only this limit.
+    #[arg(long, value_name = "NAME")]
+    limit: Option<String>,
+
+    #[command(flatten)]
+    edit: EditArgs,
+
+    #[command(flatten)]
+    yes: Yes,
+}
+
+impl Rollback {
+    /// Reverts the later edits, newest first, and writes the result as one edit.
+    pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
+        let session = Session::open(global, printer)?;
+        let domain = session.domain().await?;
+        let limit = self.limit.as_deref().map(|name| {
+            name.parse::<Name>().map_err(|error| {
+                Error::usage(format!("`{name}` cannot be a limit's name: {error}"))
+            })
+        });
+        let limit = limit.transpose()?;
+        let base = session.read(&domain, Overrides::None).await?;
+        let history = session.store.history(&domain, READ_MAX).await;
+        let history = history.map_err(|error| session.failed(&error))?;
+        if history.is_empty() {
+            return Err(session.no_domain(&domain).await);
+        }
+        let earlier = self.earlier(&domain, &base, &history, limit.as_ref())?;
+        let policy = &earlier.policy;
+        if let Some(name) = &limit {
+            let known = base.policy().and_then(|base| base.limit(name.as_str()));
+            known.map_or_else(|| session::find_limit(policy, name.as_str()), Ok)?;
+        }
+        let plan = session
+            .plan_edit(base.policy(), policy, &earlier.overrides)
+            .await?;
+        if let Some(text) = plan.invalid_overrides_text() {
+            return Err(invalid(&text));
+        }
+        let domain_changes = changes::of_domain(base.policy(), policy);
+        self.ask(printer, &domain, &domain_changes, &plan.changes)
+            .await?;
+        let mut edit = self.edit.clone();
+        if edit.reason.is_empty() {
+            edit.reason = format!("rollback to revision {}", self.revision);
+        }
+        let prepared = Prepared {
+            domain: &domain,
+            base: &base,
+            change: Change::Parts {
+                limits: policy,
+                overrides: &plan.overrides,
+            },
+            changes: plan.changes,
+        };
+        let report = session.edit(prepared, &edit).await;
+        let report = report.map_err(|error| session.edit_failed(&error))?;
+        session.finish(&report, &edit).await
+    }
+
+    async fn ask(
+        &self,
+        printer: &Printer,
+        domain: &Name,
+        domain_changes: &[FieldChange],
+        changes: &[LimitChange],
+    ) -> Result<(), Error> {
+        let any = !domain_changes.is_empty() || changes::any(changes);
+        if self.edit.dry_run || self.yes.yes || !any {
+            return Ok(());
+        }
+        // Shows the changes before the user confirms them.
+        let page = printer.page();
+        let mut shown = render::domain_changes_text(domain.as_str(), domain_changes, page);
+        shown.push_str(&render::changes_text(changes, page));
+        printer.note(shown.trim_end());
+        confirm(
+            format!("roll domain {domain} back to revision {}", self.revision),
+            &self.yes,
+        )
+        .await
+    }
+
+    /// The limits at the earlier revision.
+    fn earlier(
+        &self,
+        domain: &Name,
+        base: &Stored,
+        history: &[HistoryEntry],
+        limit: Option<&Name>,
+    ) -> Result<Reverted, Error> {
+        let newest = history.first().map_or(0, |entry| entry.revision.number);
+        let current = revision_of(base).map_or(newest, |revision| revision.number);
+        let later = |entry: &&HistoryEntry| {
+            (self.revision.saturating_add(1)..=current).contains(&entry.revision.number)
+        };
+        let later: Vec<&HistoryEntry> = history.iter().filter(later).collect();
+        let whole =
+            u64::try_from(later.len()).is_ok_and(|n| n == current - self.revision.min(current));
+        if self.revision == 0 || self.revision > current || !whole {
+            let oldest = history.last().map_or(1, |entry| entry.revision.number);
+            let back_to = oldest.saturating_sub(1).max(1);
+            return Err(Error::not_found(format!(
+                "there is no revision {} to roll back to",
+                self.revision
+            ))
+            .hint(format!(
+                "domain {domain} can be rolled back to any from {back_to} to {current}"
+            )));
+        }
+        let policy = base.policy().cloned();
+        let mut reverted = Reverted::new(policy.unwrap_or_else(|| Policy::empty(domain.clone())));
+        for entry in later {
+            let change = HistoryChange::parse(entry);
+            let reverted = reverted.revert(&change, limit);
+            reverted.ok_or_else(|| cannot_revert(entry, &change))?;
+        }
+        checked(reverted, base.policy())
+    }
+}
+
+fn cannot_revert(entry: &HistoryEntry, change: &HistoryChange) -> Error {
+    let number = entry.revision.number;
+    let error = Error::new(
+        Exit::Refused,
+        format!("revision {number} cannot be rolled back"),
+    );
+    match change {
+        HistoryChange::TooLarge => error
+            .hint("it changed more than the history records; `rlctl apply -f` restores a backup"),
+        _ => error.hint("this version of rlctl cannot read its history entry"),
+    }
+}
+
+/// Checks that the resulting limits are valid together and that overrides fit them. Limits that are
+/// new or have another `per` list their overrides.
+fn checked(mut reverted: Reverted, base: Option<&Policy>) -> Result<Reverted, Error> {
+    let policy = &mut reverted.policy;
+    Policy::from_node(&policy.to_node()).map_err(|problems| invalid(&diagnostics(&problems)))?;
+    for limit in &mut policy.limits {
+        let Some(deltas) = reverted.overrides.get_mut(&limit.name) else {
+            continue;
+        };
+        for found in deltas.values_mut().flatten() {
+            let again = limit.read_override(&found.to_node(&limit.per));
+            *found = again.map_err(|problems| invalid(&diagnostics(&problems)))?;
+        }
+        let old = base.and_then(|base| base.limit(limit.name.as_str()));
+        if old.is_none_or(|old| old.per != limit.per) {
+            limit.overrides = deltas.values().flatten().cloned().collect();
+        }
+    }
+    Ok(reverted)
+}
+
+fn invalid(text: &str) -> Error {
+    Error::usage(format!("the result would be invalid\n{text}"))
+}
+
+// --- Reverting edits.
+
+/// A domain with some of its last edits reverted.
+#[derive(Debug)]
+struct Reverted {
+    /// The limits, without overrides.
+    policy: Policy,
+    /// The overrides that differ from those in the store.
+    overrides: Deltas,
+}
+
+impl Reverted {
+    /// The domain as stored; overrides need not be loaded.
+    fn new(policy: Policy) -> Self {
+        Self {
+            policy,
+            overrides: Deltas::new(),
+        }
+    }
+
+    /// Reverts the latest edit, or with `only` the part of it that concerns that limit. `None` if
+    /// that is impossible.
+    fn revert(&mut self, change: &HistoryChange, only: Option<&Name>) -> Option<()> {
+        let concerned = |name: &Name| only.is_none_or(|only| only == name);
+        match change {
+            HistoryChange::Limits {
+                limits: [before, after],
+                overrides: [was, became],
+                paused,
+                exempt: [exempt, then_exempt],
+            } => {
+                // The limit as the edit left it reads the overrides after the edit; the limit
+                // before it reads those before.
+                for (name, overrides) in became.iter().filter(|(name, _)| concerned(name)) {
+                    self.set(name, overrides, false)?;
+                }
+                if let (Some([before, _]), None) = (paused, only) {
+                    self.policy.paused = *before;
+                }
+                if only.is_none() {
+                    self.revert_exempt(exempt, then_exempt);
+                }
+                self.revert_limits(before, after, concerned);
+                for (name, overrides) in was.iter().filter(|(name, _)| concerned(name)) {
+                    self.set(name, overrides, true)?;
+                }
+                Some(())
+            }
+            HistoryChange::Override {
+                limit,
+                before,
+                after,
+            } if concerned(limit) => {
+                self.set(limit, after.as_slice(), false)?;
+                self.set(limit, before.as_slice(), true)
+            }
+            HistoryChange::Override { .. }
+            | HistoryChange::Reset { .. }
+            | HistoryChange::Credit { .. } => Some(()),
+            HistoryChange::TooLarge | HistoryChange::Unknown => None,
+        }
+    }
+
+    fn revert_exempt(&mut self, before: &[Exemption], after: &[Exemption]) {
+        let exempt = &mut self.policy.exempt;
+        let named = |list: &[Exemption], name: &Name| list.iter().any(|other| other.name == *name);
+        exempt.retain(|now| !named(after, &now.name) || named(before, &now.name));
+        for old in before {
+            match exempt.iter_mut().find(|now| now.name == old.name) {
+                Some(now) => *now = old.clone(),
+                None => exempt.push(old.clone()),
+            }
+        }
+    }
+
+    fn revert_limits(
+        &mut self,
+        before: &[Limit],
+        after: &[Limit],
+        concerned: impl Fn(&Name) -> bool,
+    ) {
+        let created = |limit: &Limit| {
+            let known = |list: &[Limit]| list.iter().any(|other| other.name == limit.name);
+            known(after) && !known(before)
+        };
+        let limits = &mut self.policy.limits;
+        limits.retain(|limit| !(concerned(&limit.name) && created(limit)));
+        for old in before.iter().filter(|limit| concerned(&limit.name)) {
+            match limits.iter_mut().find(|limit| limit.name == old.name) {
+                Some(limit) => *limit = old.clone(),
+                None => limits.push(old.clone()),
+            }
+        }
+    }
+
+    /// Adds these overrides of a limit if `there`, and removes them otherwise.
+    fn set(&mut self, name: &Name, overrides: &[Node], there: bool) -> Option<()> {
+        let limit = self.policy.limit(name.as_str())?;
+        let deltas = self.overrides.entry(name.clone()).or_default();
+        for node in overrides {
+            let found = limit.read_override(node).ok()?;
+            deltas.insert(found.values.clone(), there.then_some(found));
+        }
+        Some(())
     }
 }

@@ -1,24 +1,27 @@
 //! `rlctl inspect`.
 
-mod holders;
-mod view;
+use std::fmt::Write as _;
 
+use algorithms::{DEBT_MAX_CAPACITIES, InFlightSlot, Kind, QueueSlot, SlotId};
+use anstyle::{AnsiColor, Style};
 use clap::Args;
-use policy::{Compiled, Descriptor, Limit, Policy, Scope};
-use store::{Inspection, Overrides};
+use insight::{Window, bucket::penalty_state};
+use policy::{
+    AmountText, Compiled, Descriptor, Limit, Name, Node, Override, Policy, Quota, Scope,
+    format_timestamp,
+};
+use protocol::Mode;
+use serde::{Serialize, Serializer};
+use store::{Fleet, Inspection, Overrides};
 
 use crate::{
-    args::{Global, examples},
-    bucket::{BucketArgs, Pair, Values},
-    clock,
-    error::Error,
-    exit::Exit,
+    bucket::{self, BucketArgs, Pair, Values},
+    cli::{Global, examples},
+    error::{Error, Exit},
     printer::Printer,
-    render::View,
+    render::{self, Page, View, duration},
     session::{self, Session},
 };
-
-use view::{Bucket, Report};
 
 /// Show how much of a bucket is used, and when it is available again.
 #[derive(Debug, Args)]
@@ -98,7 +101,7 @@ async fn of_request(
 ) -> Result<Vec<Bucket>, Error> {
     let printer = session.printer;
     let mut found = Vec::new();
-    for matched in compiled.matching(descriptor, clock::now_ms()) {
+    for matched in compiled.matching(descriptor, crate::now_ms()) {
         let limit = matched.limit;
         if let Some(name) = matched.missing {
             printer.warn(format_args!(
@@ -156,7 +159,7 @@ async fn look(
     let found = index.and_then(|index| compiled.override_for(index, &values).cloned());
     let in_force = found.filter(|found| found.until_ms.is_none_or(|until| now.now_ms < until));
     let holders = if limit.gives_slots() {
-        Some(holders::of(session, &now).await)
+        Some(of(session, &now).await)
     } else {
         None
     };
@@ -169,6 +172,506 @@ async fn look(
         node: now.node.clone().unwrap_or_else(|| session.store.address()),
         inspection: now,
         next_ms,
-        paused: index.is_some_and(|index| compiled.pause_of(index, clock::now_ms()).is_some()),
+        paused: index.is_some_and(|index| compiled.pause_of(index, crate::now_ms()).is_some()),
     })
+}
+
+// --- Who holds the slots of requests in flight, and since when.
+
+/// One slot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+struct HeldSlot {
+    /// The proxy, by its node name or id; `program` or `rate limit service`.
+    holder: String,
+    /// When its request came.
+    since: String,
+    /// When it expires if nobody renews it, in milliseconds.
+    expires_in_ms: u64,
+}
+
+/// The slots in a bucket as stored, the longest first; the store shows a hundred at most.
+async fn of(session: &Session<'_>, inspection: &Inspection) -> Vec<HeldSlot> {
+    let Some(state) = &inspection.state else {
+        return Vec::new();
+    };
+    let mut slots = read(state, inspection.now_ms);
+    slots.sort_by_key(|(slot, _)| slot.id.stamp);
+    let fleet = session.store.fleet().await.ok();
+    let holders = slots.into_iter().map(|(slot, expiry)| HeldSlot {
+        holder: holder(slot.id, fleet.as_ref(), inspection.now_ms),
+        since: format_timestamp(slot.id.at_s().saturating_mul(1000)),
+        expires_in_ms: expiry.saturating_sub(inspection.now_ms),
+    });
+    holders.collect()
+}
+
+/// A proxy is listed within about a second of its first call, and until 10 s after its last.
+const LISTED_WITHIN_MS: u64 = 10_000;
+
+fn holder(slot: SlotId, fleet: Option<&Fleet>, now_ms: u64) -> String {
+    let mark = match slot.mark() {
+        SlotId::SERVICE => return "rate limit service".to_owned(),
+        SlotId::PROGRAM => return "program".to_owned(),
+        mark => mark,
+    };
+    let Some(fleet) = fleet else {
+        return format!("proxy {mark:05x}");
+    };
+    let mut proxies = fleet.proxies.values().flatten();
+    if let Some(proxy) = proxies.find(|proxy| SlotId::mark_of(&proxy.id) == mark) {
+        return proxy.node.clone().unwrap_or_else(|| proxy.id.clone());
+    }
+    let age_ms = now_ms.saturating_sub(slot.at_s().saturating_mul(1000));
+    // The limiter that gave the slot knows the proxy, and may not have reported since.
+    if age_ms < LISTED_WITHIN_MS {
+        format!("new proxy ({mark:05x})")
+    } else {
+        format!("proxy that reports no more ({mark:05x})")
+    }
+}
+
+/// The members of the sorted set and their scores, as the store shows them.
+fn read(state: &str, now_ms: u64) -> Vec<(InFlightSlot, u64)> {
+    let mut words = state.split(' ');
+    let mut slots = Vec::new();
+    while let (Some(member), Some(score)) = (words.next(), words.next()) {
+        let mut numbers = member.split(':').map(|number| number.parse().ok());
+        let name = [numbers.next(), numbers.next(), numbers.next()].map(Option::flatten);
+        if let ([Some(start_ms), Some(parts), Some(since_ms)], Ok(expiry)) =
+            (name, score.parse::<u64>())
+            && expiry > now_ms
+        {
+            let name = QueueSlot {
+                start_ms,
+                parts,
+                since_ms,
+                turn: 0,
+            };
+            slots.push((name.into(), expiry));
+        }
+    }
+    slots
+}
+
+// --- A bucket as text.
+
+const NAME: Style = Style::new().bold();
+const FREE: Style = AnsiColor::Green.on_default();
+const BUSY: Style = AnsiColor::Yellow.on_default();
+const FULL: Style = AnsiColor::Red.on_default();
+
+impl Bucket {
+    fn whole_again(&self) -> String {
+        match self.inspection.answer.reset_after_ms {
+            0 => "it is whole".to_owned(),
+            ms if self.limit.gives_slots() => {
+                format!("as requests end; in {} if none is renewed", duration(ms))
+            }
+            ms => format!("in {}", duration(ms)),
+        }
+    }
+
+    fn expires(&self) -> String {
+        match (&self.inspection.state, self.inspection.ttl_ms) {
+            (None, _) => "nothing is stored: the bucket is unused".to_owned(),
+            (Some(_), Some(ms)) => format!("in {}", duration(ms)),
+            (Some(_), None) => "never".to_owned(),
+        }
+    }
+
+    fn card(&self, page: Page) -> String {
+        let limit = &self.limit.name;
+        let bucket = bucket::display(&self.limit.per, &self.values);
+        let mut text = format!("{NAME}{limit}{NAME:#}  {bucket}\n");
+        let mut line = |name: &str, value: String| {
+            let _ = writeln!(text, "  {name:<13} {value}");
+        };
+        line("quota", self.quota());
+        if let (Some(used), Some(quota)) = (self.used(), self.inspection.answer.limit) {
+            line("used", self.usage(used, quota, page));
+            line("requests", self.requests());
+            if self.inspection.leased > 0 {
+                let leased = self.inspection.leased;
+                line("leased", format!("{leased} of the used, to proxies"));
+            }
+            if self.inspection.reserved > 0 {
+                let reserved = self.inspection.reserved;
+                line(
+                    "reserved",
+                    format!("{reserved}, until responses say their cost"),
+                );
+            }
+            if let Some((owed, most)) = self.owed() {
+                line("owed", format!("{owed} beyond that, of at most {most}"));
+            }
+            if let Some(ms) = self
+                .next_ms
+                .filter(|_| self.inspection.answer.remaining > 0)
+            {
+                line("next unit", format!("in {}", duration(ms)));
+            }
+            line("whole again", self.whole_again());
+        }
+        if let Some(penalty) = BucketPenalty::of(&self.limit, &self.inspection) {
+            line("penalty", penalty.text);
+        }
+        if let Some(window) = self.window() {
+            line("window", format!("{} to {}", window.starts, window.ends));
+        }
+        for holder in self.holders.iter().flatten() {
+            let left = duration(holder.expires_in_ms);
+            let HeldSlot { holder, since, .. } = holder;
+            line(
+                "held",
+                format!("by {holder} since {since}, for {left} unless renewed"),
+            );
+        }
+        line(
+            "key",
+            format!(
+                "{} (slot {}, {})",
+                self.inspection.key, self.inspection.slot, self.node
+            ),
+        );
+        line("expires", self.expires());
+        if let Some(state) = self.inspection.state.as_ref().filter(|_| page.wide) {
+            line("state", bucket::visible(state.as_bytes()));
+            line("generation", self.inspection.answer.generation.to_string());
+        }
+        text
+    }
+
+    /// The numbers, and where they come from.
+    fn quota(&self) -> String {
+        let (quota, source) = match &self.in_force {
+            None => (self.limit.quota, String::new()),
+            Some(found) => {
+                let until = until(found.until_ms);
+                match found.quota.of(&self.limit.quota) {
+                    None => return format!("unlimited by its override{until}"),
+                    Some(quota) => (quota, format!(", by its override{until}")),
+                }
+            }
+        };
+        let shadow = match self.inspection.answer.mode {
+            Mode::Shadow => ", not enforced: only reported",
+            Mode::Enforce | Mode::Degrade => "",
+        };
+        format!("{}{source}{shadow}", numbers(&quota, &self.limit))
+    }
+
+    fn usage(&self, used: u64, quota: u64, page: Page) -> String {
+        let style = match () {
+            () if used >= quota => FULL,
+            () if used > quota / 2 => BUSY,
+            () => FREE,
+        };
+        let bar = render::bar(used, quota, page);
+        let left = self.inspection.answer.remaining;
+        format!("{style}{bar}{style:#} {used} of {quota}, {left} left")
+    }
+
+    /// What the next request would get.
+    fn requests(&self) -> String {
+        let answer = &self.inspection.answer;
+        let over = match answer.mode {
+            Mode::Enforce => "denied",
+            Mode::Degrade => "degraded",
+            Mode::Shadow => "over the limit, but let through,",
+        };
+        match answer.retry_after_ms {
+            _ if self.paused => "pass: the limit is paused".to_owned(),
+            _ if answer.allowed && answer.delay_ms > 0 => {
+                format!("pass after a wait of {}", duration(answer.delay_ms))
+            }
+            _ if answer.allowed => "pass".to_owned(),
+            Some(ms) => format!("{over} for {}", duration(ms)),
+            None => format!("{over} always: one takes more than the whole quota"),
+        }
+    }
+}
+
+fn until(until_ms: Option<u64>) -> String {
+    until_ms.map_or_else(String::new, |ms| format!(" until {}", format_timestamp(ms)))
+}
+
+/// `10/s, burst 20, token_bucket`.
+fn numbers(quota: &Quota, limit: &Limit) -> String {
+    let parameters = quota.parameters();
+    let burst = parameters
+        .burst
+        .map(|burst| format!(", burst {burst}"))
+        .unwrap_or_default();
+    let node = limit.to_node_without_overrides();
+    let algorithm = node
+        .get("algorithm")
+        .and_then(Node::as_text)
+        .unwrap_or_default();
+    format!("{}{burst}, {algorithm}", AmountText(parameters))
+}
+
+// --- Buckets as they are shown: as text, and as JSON.
+
+/// A bucket, its limit and its state.
+#[derive(Debug)]
+struct Bucket {
+    domain: Name,
+    limit: Limit,
+    values: Values,
+    /// The override that gives the bucket its numbers, if one does.
+    in_force: Option<Override>,
+    inspection: Inspection,
+    /// The time until one more unit is available.
+    next_ms: Option<u64>,
+    node: String,
+    /// Whether the limit, or its domain, is paused.
+    paused: bool,
+    /// Of requests in flight, who holds the slots.
+    holders: Option<Vec<HeldSlot>>,
+}
+
+/// One bucket, or those of a request.
+#[derive(Debug)]
+struct Report {
+    buckets: Vec<Bucket>,
+    list: bool,
+}
+
+impl Report {
+    /// One bucket; in JSON an object.
+    fn one(bucket: Bucket) -> Self {
+        Self {
+            buckets: vec![bucket],
+            list: false,
+        }
+    }
+
+    /// Any number of buckets; in JSON a list.
+    fn many(buckets: Vec<Bucket>) -> Self {
+        Self {
+            buckets,
+            list: true,
+        }
+    }
+}
+
+impl Serialize for Report {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.buckets.as_slice() {
+            [only] if !self.list => only.fields().serialize(serializer),
+            many => serializer.collect_seq(many.iter().map(Bucket::fields)),
+        }
+    }
+}
+
+impl View for Report {
+    fn text(&self, page: Page) -> String {
+        let cards: Vec<String> = self
+            .buckets
+            .iter()
+            .map(|bucket| bucket.card(page))
+            .collect();
+        cards.join("\n")
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.buckets
+            .iter()
+            .map(|bucket| bucket.inspection.key.clone())
+            .collect()
+    }
+}
+
+impl Bucket {
+    /// Used units. A bucket whose limit was lowered below them counts as just used up.
+    fn used(&self) -> Option<u64> {
+        let answer = &self.inspection.answer;
+        answer
+            .limit
+            .map(|limit| limit.saturating_sub(answer.remaining))
+    }
+
+    /// The calendar window that the bucket counts in.
+    fn window(&self) -> Option<Window> {
+        Window::of(&self.quota_in_force()?, self.inspection.now_ms)
+    }
+
+    /// The numbers that the bucket follows; `None`: it is unlimited.
+    fn quota_in_force(&self) -> Option<Quota> {
+        match &self.in_force {
+            None => Some(self.limit.quota),
+            Some(found) => found.quota.of(&self.limit.quota),
+        }
+    }
+
+    /// Units that the bucket owes beyond what it holds, by the time that they take to drain, and the most
+    /// that it may owe so; `None`: none, or the time depends on leases or a penalty.
+    fn owed(&self) -> Option<(u64, u64)> {
+        let answer = &self.inspection.answer;
+        let quota = self.quota_in_force()?;
+        let algorithm = quota.algorithm();
+        let drains = matches!(
+            algorithm.kind(),
+            Kind::TokenBucket | Kind::Gcra | Kind::LeakyBucket
+        );
+        let known = self.inspection.leased == 0 && answer.penalty.left_ms < answer.reset_after_ms;
+        if !drains || !known {
+            return None;
+        }
+        let numbers = algorithm.numbers();
+        let drained = answer.reset_after_ms.saturating_mul(numbers.y) / numbers.x.max(1);
+        let owed = drained.saturating_sub(numbers.limit);
+        let most = numbers.limit.saturating_mul(DEBT_MAX_CAPACITIES - 1);
+        (owed > 0).then_some((owed, most))
+    }
+}
+
+// --- A bucket as JSON.
+
+/// The JSON of a bucket.
+#[derive(Serialize)]
+struct Fields<'b> {
+    domain: &'b str,
+    limit: &'b str,
+    bucket: Node,
+    algorithm: Option<Node>,
+    used: Option<u64>,
+    remaining: Option<u64>,
+    limit_units: Option<u64>,
+    reset_after_ms: u64,
+    retry_after_ms: i64,
+    next_unit_ms: Option<u64>,
+    enforced: bool,
+    paused: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    window: Option<Window>,
+    overridden: bool,
+    leased: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reserved: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    owed: Option<u64>,
+    ttl_ms: Option<u64>,
+    redis_key: &'b str,
+    slot: u16,
+    node: &'b str,
+    generation: u64,
+    now_ms: u64,
+    state: Option<&'b str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    penalty: Option<BucketPenalty>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    holders: Option<&'b [HeldSlot]>,
+}
+
+impl Bucket {
+    fn fields(&self) -> Fields<'_> {
+        let answer = &self.inspection.answer;
+        let values = self.limit.per.iter().zip(&self.values);
+        let values = values.map(|(key, v)| (key.as_str(), policy::value_to_node(v.as_deref())));
+        Fields {
+            domain: self.domain.as_str(),
+            limit: self.limit.name.as_str(),
+            bucket: Node::map(values),
+            algorithm: self
+                .limit
+                .to_node_without_overrides()
+                .get("algorithm")
+                .cloned(),
+            used: self.used(),
+            remaining: answer.limit.map(|_| answer.remaining),
+            limit_units: answer.limit,
+            reset_after_ms: answer.reset_after_ms,
+            // -1 is how the interfaces write "never".
+            retry_after_ms: answer
+                .retry_after_ms
+                .map_or(-1, |ms| i64::try_from(ms).unwrap_or(i64::MAX)),
+            next_unit_ms: self.next_ms,
+            enforced: answer.mode != Mode::Shadow,
+            paused: self.paused,
+            window: self.window(),
+            overridden: self.in_force.is_some(),
+            leased: self.inspection.leased,
+            reserved: self.limit.settles().then_some(self.inspection.reserved),
+            owed: self.owed().map(|(owed, _)| owed),
+            ttl_ms: self.inspection.ttl_ms,
+            redis_key: &self.inspection.key,
+            slot: self.inspection.slot,
+            node: &self.node,
+            generation: answer.generation,
+            now_ms: self.inspection.now_ms,
+            state: self.inspection.state.as_deref(),
+            penalty: BucketPenalty::of(&self.limit, &self.inspection),
+            holders: self.holders.as_deref(),
+        }
+    }
+}
+
+// --- The penalty state of a bucket, as `inspect` and `explain` show it.
+
+/// The penalty of a bucket.
+#[derive(Debug, Serialize)]
+pub struct BucketPenalty {
+    left_ms: u64,
+    denials: u64,
+    /// The others are 0 because its slot of a Cluster is moving.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    unread: bool,
+    /// The same as a sentence.
+    #[serde(skip)]
+    pub text: String,
+}
+
+impl BucketPenalty {
+    /// `None`: the limit has no penalty.
+    pub fn of(limit: &Limit, found: &Inspection) -> Option<Self> {
+        let rule = limit.penalty.as_ref()?;
+        let status = &found.answer.penalty;
+        let enforced = found.answer.mode != Mode::Shadow;
+        Some(Self {
+            left_ms: status.left_ms,
+            denials: status.denials,
+            unread: status.unread,
+            text: penalty_state(rule, status, enforced, found.now_ms),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_proxy_that_has_not_reported_yet_is_not_gone() {
+        let slot = SlotId::new(1_763_000_000, SlotId::mark_of("p1"), 7);
+        let fleet = Fleet::default();
+        let came_ms = slot.at_s() * 1000;
+        let at = |now_ms| holder(slot, Some(&fleet), now_ms);
+        assert!(at(came_ms + 500).starts_with("new proxy ("));
+        assert!(at(came_ms + 10_500).starts_with("proxy that reports no more ("));
+        let unread = holder(slot, None, came_ms + 10_500);
+        assert!(unread.starts_with("proxy ") && !unread.contains("no more"));
+        // As soon as a limiter lists it, it has its name.
+        let listed = store::ProxyStatus {
+            id: "p1".to_owned(),
+            node: Some("edge-1".to_owned()),
+            revision: None,
+            ago_ms: 0,
+        };
+        let proxies = [("shop".parse().unwrap(), vec![listed])].into();
+        let fleet = Fleet {
+            proxies,
+            ..Fleet::default()
+        };
+        assert_eq!(holder(slot, Some(&fleet), came_ms), "edge-1");
+    }
+
+    #[test]
+    fn slots_are_read_and_marks_and_what_expired_are_not() {
+        let state = "8000:77:10000 2500 8001:78:10000 900 g -18 t -1001";
+        let slots = read(state, 1000);
+        let (slot, expiry) = slots.first().unwrap();
+        assert_eq!((slots.len(), slot.id.secret, *expiry), (1, 77, 2500));
+        assert_eq!(read("TokenBucket(TokenBucketState { debt: 1 })", 0), []);
+    }
 }

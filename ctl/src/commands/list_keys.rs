@@ -1,24 +1,22 @@
 //! `rlctl list-keys`.
 
-mod glob;
-mod walk;
-
-use std::collections::BTreeMap;
+use std::{
+    collections::{BTreeMap, HashSet},
+    fmt::Write as _,
+    hash::{BuildHasher, RandomState},
+};
 
 use clap::Args;
 use policy::{Limit, Name, Policy};
 use serde::Serialize;
-use store::{KeyValue, ListedBucket, Overrides};
-
-use walk::Walk;
+use store::{Cursor, KeyValue, ListedBucket, Overrides};
 
 use crate::{
-    args::{Global, examples},
-    bucket::{key, parse_whole_number},
-    error::Error,
-    exit::Exit,
+    bucket::{describe_key, key_entry, parse_whole_number},
+    cli::{Format, Global, examples},
+    error::{Error, Exit},
     printer::Printer,
-    render::{Page, Table, View},
+    render::{Page, Table, View, counted},
     session::{self, Session},
 };
 
@@ -90,9 +88,9 @@ impl ListKeys {
         };
         let entry = |(key, value): (&String, &Option<String>)| {
             let value = value.as_deref().unwrap_or_default();
-            glob::matches(pattern, value) || glob::matches(pattern, &format!("{key}={value}"))
+            matches(pattern, value) || matches(pattern, &format!("{key}={value}"))
         };
-        glob::matches(pattern, &row.redis_key) || row.bucket.iter().any(entry)
+        matches(pattern, &row.redis_key) || row.bucket.iter().any(entry)
     }
 }
 
@@ -122,13 +120,13 @@ impl Row {
             names
                 .iter()
                 .zip(values)
-                .map(|(name, value)| key::entry(name, value))
+                .map(|(name, value)| key_entry(name, value))
                 .collect()
         } else {
             Vec::new()
         };
         let shown = match (entries.is_empty(), bucket.values.is_empty()) {
-            (false, _) => key::describe(&entries),
+            (false, _) => describe_key(&entries),
             (true, true) => "(all)".to_owned(),
             (true, false) => "(split otherwise)".to_owned(),
         };
@@ -175,5 +173,229 @@ impl View for Report {
 
     fn names(&self) -> Vec<String> {
         self.keys.iter().map(|row| row.redis_key.clone()).collect()
+    }
+}
+
+// --- Walking over the keys of a server, a page at a time.
+
+/// One scan, and what it looks for.
+struct Walk<'w> {
+    wanted: &'w ListKeys,
+    session: &'w Session<'w>,
+    policy: &'w Policy,
+    limit: Option<&'w Name>,
+}
+
+impl Walk<'_> {
+    /// Passes every page to `each` until that returns false.
+    async fn pages(
+        &self,
+        mut each: impl FnMut(Vec<Row>) -> Result<bool, Error>,
+    ) -> Result<(), Error> {
+        let mut cursor = Some(Cursor::default());
+        while let Some(from) = cursor {
+            let page = self
+                .session
+                .store
+                .list(&self.policy.domain, self.limit, from)
+                .await;
+            let page = page.map_err(|error| self.session.failed(&error))?;
+            let rows = page
+                .buckets
+                .into_iter()
+                .map(|bucket| Row::new(self.policy, bucket));
+            if !each(rows.filter(|row| self.wanted.wanted(row)).collect())? {
+                break;
+            }
+            cursor = page.next;
+        }
+        Ok(())
+    }
+
+    /// Prints every bucket as it is found, so that a million of them need no memory.
+    async fn stream(&self) -> Result<Exit, Error> {
+        let printer = self.session.printer;
+        let format = printer.format();
+        let mut lines = Lines::new(format, self.policy, printer.page());
+        let mut seen = KeyDedup::default();
+        printer.raw(&lines.head())?;
+        let walk = self.pages(|page| {
+            let new: Vec<Row> = page
+                .into_iter()
+                .filter(|row| seen.insert(&row.redis_key))
+                .collect();
+            printer.raw(&lines.page(&new)?)?;
+            Ok(!printer.is_closed())
+        });
+        self.session.with_progress(walk).await?;
+        printer.raw(&lines.end())?;
+        let count = usize::try_from(seen.distinct()).unwrap_or(usize::MAX);
+        printer.note(counted(count, "bucket"));
+        Ok(Exit::Done)
+    }
+}
+
+/// The parts of a long list, as each format writes them.
+struct Lines {
+    format: Format,
+    /// The length of the longest limit name.
+    width: usize,
+    wide: bool,
+    first: bool,
+}
+
+impl Lines {
+    fn new(format: Format, policy: &Policy, page: Page) -> Self {
+        let names = policy.limits.iter().map(|limit| limit.name.as_str().len());
+        Self {
+            format,
+            width: names.max().unwrap_or(0).max("LIMIT".len()),
+            wide: page.wide,
+            first: true,
+        }
+    }
+
+    fn head(&self) -> String {
+        match self.format {
+            Format::Json => "{\n  \"truncated\": false,\n  \"keys\": [".to_owned(),
+            Format::Yaml => "truncated: false\n".to_owned(),
+            Format::Name => String::new(),
+            _ if self.wide => format!("{:1$}  BUCKET  KEY\n", "LIMIT", self.width),
+            _ => format!("{:1$}  BUCKET\n", "LIMIT", self.width),
+        }
+    }
+
+    fn page(&mut self, rows: &[Row]) -> Result<String, Error> {
+        let mut text = String::new();
+        for row in rows {
+            let first = std::mem::replace(&mut self.first, false);
+            match self.format {
+                Format::Json | Format::Yaml => {
+                    let json = serde_json::to_string(row).map_err(|error| {
+                        Error::new(Exit::Refused, format!("cannot write JSON: {error}"))
+                    })?;
+                    let _ = match (self.format, first) {
+                        // JSON is YAML.
+                        (Format::Yaml, true) => writeln!(text, "keys:\n  - {json}"),
+                        (Format::Yaml, false) => writeln!(text, "  - {json}"),
+                        (_, true) => write!(text, "\n    {json}"),
+                        (_, false) => write!(text, ",\n    {json}"),
+                    };
+                }
+                Format::Name => {
+                    let _ = writeln!(text, "{}", row.redis_key);
+                }
+                _ => {
+                    let (limit, shown) = (&row.limit, &row.shown);
+                    let _ = write!(text, "{limit:0$}  {shown}", self.width);
+                    let _ = if self.wide {
+                        writeln!(text, "  {}", row.redis_key)
+                    } else {
+                        writeln!(text)
+                    };
+                }
+            }
+        }
+        Ok(text)
+    }
+
+    fn end(&self) -> String {
+        match (self.format, self.first) {
+            (Format::Json, true) => "]\n}\n".to_owned(),
+            (Format::Yaml, true) => "keys: []\n".to_owned(),
+            (Format::Json, false) => "\n  ]\n}\n".to_owned(),
+            _ => String::new(),
+        }
+    }
+}
+
+// --- `*` and `?`, nothing else.
+
+/// Whether the whole of `text` matches `pattern`. Time grows with the product of their lengths.
+pub fn matches(pattern: &str, text: &str) -> bool {
+    let pattern: Vec<char> = pattern.chars().collect();
+    let text: Vec<char> = text.chars().collect();
+    // reach[i]: the pattern so far can end after i characters of the text.
+    let mut reach = vec![false; text.len() + 1];
+    if let Some(start) = reach.first_mut() {
+        *start = true;
+    }
+    for symbol in pattern {
+        let mut next = Vec::with_capacity(reach.len());
+        let mut before = false;
+        for (at, here) in reach.iter().enumerate() {
+            let ends = match symbol {
+                '*' => *here || next.last() == Some(&true),
+                '?' => before,
+                c => before && at.checked_sub(1).and_then(|at| text.get(at)) == Some(&c),
+            };
+            next.push(ends);
+            before = *here;
+        }
+        reach = next;
+    }
+    reach.last() == Some(&true)
+}
+
+// --- Deduplication of keys: SCAN may return the same key more than once.
+
+/// Hashes of the keys seen so far: eight bytes for each key. Two of a million keys collide with a
+/// probability of one in thirty million; then the second is dropped.
+#[derive(Default)]
+pub struct KeyDedup {
+    hashes: HashSet<u64>,
+    hasher: RandomState,
+}
+
+impl KeyDedup {
+    /// Adds a key; `true` if it is new.
+    pub fn insert(&mut self, key: &str) -> bool {
+        self.hashes.insert(self.hasher.hash_one(key))
+    }
+
+    /// The number of distinct keys.
+    pub fn distinct(&self) -> u64 {
+        u64::try_from(self.hashes.len()).unwrap_or(u64::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::matches;
+
+    #[test]
+    fn stars_and_question_marks() {
+        for (pattern, text, expected) in [
+            ("", "", true),
+            ("*", "", true),
+            ("user=al*", "user=alice", true),
+            ("al*", "user=alice", false),
+            ("*al*ce", "user=alice", true),
+            ("al?ce", "alice", true),
+            ("al?ce", "alce", false),
+            ("é*", "été", true),
+            ("**", "x", true),
+            ("a", "", false),
+            ("a*b", "ac", false),
+        ] {
+            assert_eq!(matches(pattern, text), expected, "{pattern} {text}");
+        }
+    }
+
+    #[test]
+    fn many_stars_do_not_take_for_ever() {
+        assert!(!matches(&"*a".repeat(200), &"b".repeat(2000)));
+    }
+}
+
+#[cfg(test)]
+mod dedup_tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_new_once() {
+        let mut seen = KeyDedup::default();
+        assert!(seen.insert("a") && seen.insert("b") && !seen.insert("a"));
+        assert_eq!(seen.distinct(), 2);
     }
 }

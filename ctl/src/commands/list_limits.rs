@@ -1,17 +1,19 @@
 //! `rlctl list-limits`.
 
+use std::fmt::Write as _;
+
 use clap::Args;
-use policy::{Exemption, Limit, Policy};
+use insight::bucket::{matchers, notes, plain};
+use policy::{AmountText, Exemption, Limit, Policy};
 use serde::{Serialize, Serializer, ser::SerializeStruct};
-use store::Overrides;
+use store::{Head, HeadState, Overrides};
 
 use crate::{
-    args::{Format, Global, examples},
-    error::Error,
-    exit::Exit,
+    cli::{Format, Global, examples},
+    error::{Error, Exit},
     printer::Printer,
-    render::{Page, View, limits},
-    session::Session,
+    render::{Page, Table, View, counted, pause_state},
+    session::{self, Session},
 };
 
 /// List the limits of a domain.
@@ -77,10 +79,10 @@ impl View for Report {
         let Policy { limits, exempt, .. } = &self.policy;
         let mut tables = Vec::new();
         if !limits.is_empty() {
-            tables.push(limits::table(limits, &self.counts, page));
+            tables.push(limits_table(limits, &self.counts, page));
         }
         if !exempt.is_empty() {
-            tables.push(limits::exemptions(exempt, page));
+            tables.push(exemptions_table(exempt, page));
         }
         tables.join("\n")
     }
@@ -88,5 +90,299 @@ impl View for Report {
     fn names(&self) -> Vec<String> {
         let limits = self.policy.limits.iter();
         limits.map(|limit| limit.name.to_string()).collect()
+    }
+}
+
+/// One row for each exemption.
+fn exemptions_table(exempt: &[Exemption], page: Page) -> String {
+    let mut table = Table::new(vec!["EXEMPT", "MATCH"]);
+    for exemption in exempt {
+        table.row(vec![
+            exemption.name.to_string(),
+            matchers(&exemption.to_node()),
+        ]);
+    }
+    table.draw(page)
+}
+
+/// One row for each limit; `overrides` are their counts of overrides.
+fn limits_table(limits: &[Limit], overrides: &[u64], page: Page) -> String {
+    let mut headers = vec![
+        "NAME",
+        "MATCH",
+        "PER",
+        "ALGORITHM",
+        "RATE",
+        "BURST",
+        "OVERRIDES",
+        "NOTES",
+    ];
+    if page.wide {
+        headers.extend(["ON FAILURE", "COST", "GENERATION", "DESCRIPTION"]);
+    }
+    let mut table = Table::new(headers);
+    for (at, limit) in limits.iter().enumerate() {
+        let node = limit.to_node_without_overrides();
+        let field = |name: &str| node.get(name).map(plain).unwrap_or_default();
+        let or = |name: &str, default: &str| node.get(name).map_or(default.to_owned(), plain);
+        let overrides = match overrides.get(at) {
+            None | Some(0) => String::new(),
+            Some(count) => count.to_string(),
+        };
+        let mut row = vec![
+            limit.name.to_string(),
+            matchers(&node),
+            limit
+                .per
+                .iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
+                .join(","),
+            if limit.is_unlimited() {
+                "unlimited".to_owned()
+            } else {
+                or("algorithm", "token_bucket")
+            },
+            if limit.gives_slots() {
+                AmountText(limit.quota.parameters()).to_string()
+            } else {
+                field("rate")
+            },
+            field("burst"),
+            overrides,
+            notes(limit, crate::now_ms()),
+        ];
+        if page.wide {
+            row.extend([
+                or("on_failure", "local"),
+                or("cost", "1"),
+                limit.generation.to_string(),
+                field("description"),
+            ]);
+        }
+        table.row(row);
+    }
+    table.draw(page)
+}
+
+/// All of one limit, a field a line, as in a limits file; `overrides` says how many it has.
+fn card(limit: &Limit, overrides: u64) -> String {
+    let mut text = limit.to_node().to_yaml();
+    let shown = u64::try_from(limit.overrides.len()).unwrap_or(u64::MAX);
+    let more = overrides.saturating_sub(shown);
+    if more > 0 {
+        let more = counted(more, "more override");
+        let _ = writeln!(text, "# and {more}; -o yaml shows all");
+    }
+    text
+}
+
+// --- `rlctl get-limit`.
+
+/// Overrides that are shown to people.
+const OVERRIDES_SHOWN: usize = 20;
+
+/// Show everything about one limit.
+#[derive(Debug, Args)]
+#[command(after_help = examples!(
+    "rlctl get-limit per-user"
+    "rlctl get-limit per-user -o json | jq .rate"
+))]
+pub struct GetLimit {
+    /// The limit.
+    name: String,
+}
+
+impl GetLimit {
+    /// Shows it as a limits file would.
+    pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
+        let session = Session::open(global, printer)?;
+        let policy = session.policy(Overrides::None).await?;
+        let found = session::find_limit(&policy, &self.name)?;
+        let count = session.override_count(&policy.domain, found).await?;
+        let max = match printer.format() {
+            Format::Json | Format::Yaml => usize::MAX,
+            _ => OVERRIDES_SHOWN,
+        };
+        let mut limit = found.clone();
+        limit.overrides = session.some_overrides(&policy.domain, found, max).await?;
+        session.warn_of_pause(&policy, &[self.name.as_str()]);
+        printer.data(&OneLimit { limit, count })?;
+        printer.note(format_args!(
+            "domain {}, last edited at revision {} of {}",
+            policy.domain, found.generation, policy.revision.number
+        ));
+        Ok(Exit::Done)
+    }
+}
+
+struct OneLimit {
+    limit: Limit,
+    /// How many overrides there are.
+    count: u64,
+}
+
+impl Serialize for OneLimit {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.limit.to_node().serialize(serializer)
+    }
+}
+
+impl View for OneLimit {
+    fn text(&self, _page: Page) -> String {
+        card(&self.limit, self.count)
+    }
+
+    fn names(&self) -> Vec<String> {
+        vec![self.limit.name.to_string()]
+    }
+}
+
+// --- `rlctl export`.
+
+/// Print a domain as a limits file.
+#[derive(Debug, Args)]
+#[command(after_help = examples!(
+    "rlctl export > limits.yaml"
+    "rlctl export --domain shop -o json > shop.json"
+    "rlctl export | rlctl --redis redis://staging:6379 apply -f -"
+))]
+pub struct Export {}
+
+impl Export {
+    /// YAML, unless JSON is asked for.
+    pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
+        let session = Session::open(global, printer)?;
+        let policy = session.policy(Overrides::All).await?;
+        printer.data(&File(policy))?;
+        Ok(Exit::Done)
+    }
+}
+
+struct File(Policy);
+
+impl Serialize for File {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.to_node().serialize(serializer)
+    }
+}
+
+impl View for File {
+    fn text(&self, _page: Page) -> String {
+        self.0.to_node().to_yaml()
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.0
+            .limits
+            .iter()
+            .map(|limit| limit.name.to_string())
+            .collect()
+    }
+}
+
+// --- `rlctl list-domains`.
+
+/// List the domains and their revisions.
+#[derive(Debug, Args)]
+#[command(after_help = examples!(
+    "rlctl list-domains"
+    "for domain in $(rlctl list-domains -o name); do rlctl export --domain \"$domain\" > \"$domain.yaml\"; done"
+))]
+pub struct ListDomains {}
+
+impl ListDomains {
+    /// Lists them by name.
+    pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
+        let session = Session::open(global, printer)?;
+        let mut heads = session
+            .store
+            .heads()
+            .await
+            .map_err(|error| session.failed(&error))?;
+        heads.sort_unstable_by(|a, b| a.domain.cmp(&b.domain));
+        let mut rows = Vec::with_capacity(heads.len());
+        for head in heads {
+            rows.push(row(&session, head).await?);
+        }
+        if rows.is_empty() {
+            printer.note("there is no domain yet; `rlctl apply -f limits.yaml` makes one");
+        }
+        printer.data(&Domains(rows))?;
+        Ok(Exit::Done)
+    }
+}
+
+async fn row(session: &Session<'_>, head: Head) -> Result<Row, Error> {
+    let (state, revision) = match &head.state {
+        HeadState::Live(revision) => ("live", Some(revision.number)),
+        HeadState::Deleted(revision) => ("deleted", Some(revision.number)),
+        HeadState::Missing => ("missing", None),
+        HeadState::Unreadable(_) => ("unreadable", None),
+    };
+    let (mut limits, mut paused) = (None, None);
+    if state == "live" {
+        let stored = session.read(&head.domain, Overrides::None).await?;
+        let policy = stored.policy();
+        limits = policy.map(|policy| policy.limits.len());
+        paused = policy.and_then(paused_in);
+    }
+    Ok(Row {
+        domain: head.domain.to_string(),
+        revision,
+        limits,
+        paused,
+        state,
+    })
+}
+
+/// `paused until 2026-12-01T00:00:00Z`, `2 limits paused`.
+fn paused_in(policy: &Policy) -> Option<String> {
+    let limits = policy.limits.iter();
+    let paused = limits.filter(|limit| pause_state(limit.paused).is_some());
+    match (pause_state(policy.paused), paused.count()) {
+        (Some(domain), _) => Some(domain),
+        (None, 0) => None,
+        (None, count) => Some(format!("{} paused", counted(count, "limit"))),
+    }
+}
+
+#[derive(Serialize)]
+#[serde(transparent)]
+struct Domains(Vec<Row>);
+
+#[derive(Serialize)]
+struct Row {
+    domain: String,
+    revision: Option<u64>,
+    limits: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    paused: Option<String>,
+    state: &'static str,
+}
+
+impl View for Domains {
+    fn text(&self, page: Page) -> String {
+        if self.0.is_empty() {
+            return String::new();
+        }
+        let mut table = Table::new(["DOMAIN", "REVISION", "LIMITS", "STATE", "PAUSED"]);
+        for row in &self.0 {
+            let number = |n: Option<String>| n.unwrap_or_default();
+            table.row([
+                row.domain.clone(),
+                number(row.revision.map(|n| n.to_string())),
+                number(row.limits.map(|n| n.to_string())),
+                row.state.to_owned(),
+                row.paused.clone().unwrap_or_default(),
+            ]);
+        }
+        table.draw(page)
+    }
+
+    /// Those with limits.
+    fn names(&self) -> Vec<String> {
+        let live = self.0.iter().filter(|row| row.state == "live");
+        live.map(|row| row.domain.clone()).collect()
     }
 }

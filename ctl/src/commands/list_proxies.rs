@@ -9,10 +9,9 @@ use store::{Fleet, HeadState};
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    args::{Global, examples, millis},
-    error::Error,
-    exit::Exit,
-    fleet::{POLL_INTERVAL, SILENT_AFTER_MS, is_current, limiter_name, proxy_name},
+    cli::{Global, examples, millis},
+    edit::{POLL_INTERVAL, SILENT_AFTER_MS, is_current, limiter_name, proxy_name},
+    error::{Error, Exit},
     printer::Printer,
     render::{Page, Table, View, age, duration, truncated_list},
     session::Session,

@@ -1,24 +1,17 @@
 //! `rlctl pause` and `rlctl resume`.
 
-mod end;
-
 use clap::Args;
-use policy::{Limit, Name, Pause, Policy, format_timestamp};
+use policy::{Limit, Name, Pause, Policy, format_timestamp, parse_duration, parse_timestamp};
 use store::{Change, Overrides, Record, Stored};
 
 use crate::{
-    args::{Global, examples},
     changes::LimitChange,
-    clock,
-    edit::{EditArgs, EditReport, Prepared},
-    error::Error,
-    exit::Exit,
+    cli::{Global, examples},
+    edit::{EditArgs, EditReport, Prepared, Yes, confirm},
+    error::{Error, Exit},
     printer::Printer,
-    prompt::{Yes, confirm},
     session::{self, Session},
 };
-
-use end::PauseEnd;
 
 /// Pause a limit, or every limit of a domain: the kill switch.
 ///
@@ -128,7 +121,7 @@ impl Resume {
             Some(name) => session::find_limit(policy, name)?.paused,
             None => policy.paused,
         };
-        let now_ms = clock::now_ms();
+        let now_ms = crate::now_ms();
         if !paused.is_some_and(|pause| pause.holds(now_ms)) {
             let what = limit.map_or_else(|| format!("domain {}", policy.domain), str::to_owned);
             printer.note(format_args!("{what} was not paused"));
@@ -218,4 +211,58 @@ async fn set(
             attempt,
         )
         .await
+}
+
+// --- When a pause ends.
+
+/// When a pause ends by itself: without either, never.
+#[derive(Debug, Args)]
+struct PauseEnd {
+    /// How long it lasts, as in 30m or 2h.
+    #[arg(long = "for", value_name = "TIME")]
+    lasts: Option<String>,
+
+    /// When it ends, as in 2026-12-01T00:00Z.
+    #[arg(long, value_name = "TIME", conflicts_with = "lasts")]
+    until: Option<String>,
+}
+
+impl PauseEnd {
+    /// The pause. A duration counts from now by the store's clock: limiters are closer to it than
+    /// to the clock of the user's machine.
+    async fn pause(&self, session: &Session<'_>) -> Result<Pause, Error> {
+        if let Some(until) = &self.until {
+            return point(until, session.now_ms().await?);
+        }
+        let Some(lasts) = &self.lasts else {
+            return Ok(Pause { until_ms: None });
+        };
+        let ms = match parse_duration(lasts) {
+            Ok(0) => return Err(Error::usage("--for: expected more than 0")),
+            Ok(ms) => ms,
+            Err(error) => {
+                return Err(Error::usage(format!("--for: {error}"))
+                    .hint("to pause one limit, name it with --limit"));
+            }
+        };
+        let now_ms = session.now_ms().await?;
+        // Whole seconds read better; rounded up, so that the pause is never shorter than requested.
+        let until_ms = now_ms
+            .saturating_add(ms)
+            .div_ceil(1000)
+            .saturating_mul(1000);
+        Ok(Pause {
+            until_ms: Some(until_ms),
+        })
+    }
+}
+
+fn point(until: &str, now_ms: u64) -> Result<Pause, Error> {
+    match parse_timestamp(until) {
+        Some(ms) if ms > now_ms => Ok(Pause { until_ms: Some(ms) }),
+        Some(_) => Err(Error::usage(format!("--until: {until} has passed"))
+            .hint("a pause that is over pauses nothing; `rlctl resume` ends one")),
+        None => Err(Error::usage(format!("--until: `{until}` is not a time"))
+            .hint("a time is like 2026-12-01T00:00Z; --for takes a while, like 30m")),
+    }
 }

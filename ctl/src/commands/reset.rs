@@ -1,20 +1,18 @@
 //! `rlctl reset`.
 
 use clap::Args;
-use policy::{Compiled, Node, Policy};
+use policy::{Compiled, Limit, Name, Node, Policy, Scope};
 use serde::Serialize;
-use store::{Cursor, LimitOf, Overrides, ResetScope};
+use store::{CheckError, CreditReport, Cursor, EditError, LimitOf, Overrides, ResetScope};
 
 use crate::{
-    args::{Global, examples},
-    bucket::{self, BucketArgs},
-    dedup::KeyDedup,
-    edit::EditArgs,
-    error::Error,
-    exit::Exit,
+    bucket::{self, BucketArgs, Values, parse_whole_number},
+    cli::{Global, examples},
+    commands::list_keys::KeyDedup,
+    edit::{EditArgs, Yes, confirm},
+    error::{Error, Exit},
     printer::{Pending, Printer},
-    prompt::{Yes, confirm},
-    render::{Page, View, counted},
+    render::{self, Page, View, counted},
     session::{self, Session},
 };
 
@@ -173,6 +171,167 @@ impl View for Report {
             format!("revision {}", self.revision)
         };
         format!("{}{bucket}: {what}; {how}\n", self.limit)
+    }
+
+    fn names(&self) -> Vec<String> {
+        vec![self.limit.clone()]
+    }
+}
+
+// --- `rlctl credit`.
+
+/// Give units back to one bucket.
+///
+/// The bucket becomes as if its last N units had not been taken; in windows and logs those are the
+/// newest. Proxies drop what they cached of the limit. A credit of more than was used leaves the
+/// bucket unused.
+#[derive(Debug, Args)]
+#[command(after_help = examples!(
+    "rlctl credit per-user user=alice --units 50 --reason 'ticket 4711'"
+    "rlctl credit per-user user=alice --units 50 --dry-run"
+    "rlctl credit exports --units 1                # a limit with one bucket"
+))]
+pub struct Credit {
+    /// The limit.
+    limit: String,
+
+    #[command(flatten)]
+    bucket: BucketArgs,
+
+    /// The number of units; a request takes the limit's `cost`, 1 by default.
+    #[arg(long, value_name = "N", value_parser = parse_whole_number, allow_negative_numbers = true)]
+    units: u64,
+
+    #[command(flatten)]
+    edit: EditArgs,
+}
+
+impl Credit {
+    /// Credits the units, and reports what is left.
+    pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
+        if self.units == 0 {
+            return Err(Error::usage("--units: expected more than 0"));
+        }
+        let session = Session::open(global, printer)?;
+        let (domain, limit, values, done) = self.give(&session).await?;
+        if !done.used {
+            printer.note("the bucket was unused: there was nothing to credit");
+        }
+        let pairs = limit.per.iter().zip(&values);
+        let pairs = pairs.map(|(key, v)| (key, policy::value_to_node(v.as_deref())));
+        printer.data(&Credited {
+            domain: domain.to_string(),
+            limit: limit.name.to_string(),
+            bucket: Node::map(pairs.map(|(key, v)| (key.as_str(), v))),
+            shown: bucket::display(&limit.per, &values),
+            units: self.units,
+            used: done.used,
+            remaining_before: done.left_before,
+            remaining: done.left,
+            reset_after_ms: done.reset_after_ms,
+            revision: done.revision,
+            dry_run: self.edit.dry_run,
+        })?;
+        let revision = Some(done.revision).filter(|_| done.used && !self.edit.dry_run);
+        session.follow_up(&domain, revision, &self.edit).await
+    }
+
+    /// Reads the limits again if the bucket has a newer generation.
+    async fn give(
+        &self,
+        session: &Session<'_>,
+    ) -> Result<(Name, Limit, Values, CreditReport), Error> {
+        let mut force = false;
+        let domain = session.domain().await?;
+        let bucket = session.bucket(&domain, &self.bucket).await?;
+        loop {
+            let policy = session.policy(Overrides::None).await?;
+            let limit = session::find_limit(&policy, &self.limit)?.clone();
+            if limit.scope == Scope::Proxy {
+                return Err(session::buckets_in_proxies(&limit));
+            }
+            let values = bucket.of(&limit)?;
+            let policy = session
+                .policy_for_bucket(policy, &limit.name, &values)
+                .await?;
+            let credit = store::Credit {
+                policy: &Compiled::new(policy),
+                limit: &limit.name,
+                values: &values,
+                units: self.units,
+                peek: true,
+                force,
+            };
+            let by = self.edit.signature();
+            // Only the units left before the credit show later whether one without an answer was made.
+            let before = match session.store.credit(&credit, &by).await {
+                Ok(report) if self.edit.dry_run => return Ok((domain, limit, values, report)),
+                Ok(report) => report.left_before,
+                Err(EditError::Bucket(CheckError::Stale)) if !force => {
+                    force = true;
+                    continue;
+                }
+                Err(EditError::Store(error) | EditError::Bucket(CheckError::Store(error))) => {
+                    return Err(session.failed(&error));
+                }
+                Err(error) => return Err(session.edit_failed(&error)),
+            };
+            session.printer.set_pending(Some(Pending::Bucket));
+            let credit = store::Credit {
+                peek: false,
+                ..credit
+            };
+            let done = session.store.credit(&credit, &by).await;
+            session.printer.set_pending(None);
+            match done {
+                Ok(report) => return Ok((domain, limit, values, report)),
+                Err(EditError::Bucket(CheckError::Stale)) if !force => force = true,
+                Err(error) => {
+                    let name = &limit.name;
+                    let uncertain = format!(
+                        "the bucket may have been credited, though the history does not show it: \
+                         {before} were left before, and `rlctl inspect {name}` with its values shows what is now"
+                    );
+                    return Err(session.bucket_change_failed(&error, uncertain));
+                }
+            }
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Credited {
+    domain: String,
+    limit: String,
+    bucket: Node,
+    #[serde(skip)]
+    shown: String,
+    units: u64,
+    used: bool,
+    remaining_before: u64,
+    remaining: u64,
+    reset_after_ms: u64,
+    revision: u64,
+    dry_run: bool,
+}
+
+impl View for Credited {
+    fn text(&self, page: Page) -> String {
+        let Self {
+            limit,
+            shown,
+            remaining_before,
+            remaining,
+            revision,
+            ..
+        } = self;
+        let how = match (self.dry_run, self.used) {
+            (true, _) => "dry run, nothing was written".to_owned(),
+            (false, false) => format!("still at revision {revision}"),
+            (false, true) => format!("revision {revision}"),
+        };
+        let arrow = render::arrow(page);
+        format!("{limit} {shown}: left {remaining_before} {arrow} {remaining}; {how}\n")
     }
 
     fn names(&self) -> Vec<String> {

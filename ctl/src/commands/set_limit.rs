@@ -1,35 +1,27 @@
 //! `rlctl set-limit`.
 
-mod bucket_override;
-mod choices;
 mod fields;
-mod problems;
 
 use std::cell::{Cell, RefCell};
 
 use clap::Args;
 use insight::Window;
-use policy::{Limit, Name, Node, Policy};
+use policy::{Limit, Name, Node, OVERRIDES_MAX, Override, Policy, Scope};
 use store::{Change, Overrides, Stored};
 
 use crate::{
-    args::{Global, examples},
-    bucket::Pair,
-    changes::{Action, LimitChange},
-    clock,
-    edit::{EditArgs, EditReport, Prepared},
-    error::Error,
-    exit::Exit,
+    bucket::{self, Pair, Values},
+    changes::{self, Action, LimitChange},
+    cli::{Global, examples},
+    edit::{self, EditArgs, EditReport, Prepared, Yes, confirm},
+    error::{self, Error, Exit},
     printer::Printer,
-    prompt::{self, Yes, confirm},
     render::counted,
     session::Session,
-    suggest,
 };
-
-pub(super) use bucket_override::between;
 use fields::LimitFields;
 pub(super) use fields::matchers;
+use fields::{invalid_limit, warn_of_override};
 
 /// Create a limit, change fields of one, or set an override for one bucket.
 #[derive(Debug, Args)]
@@ -131,7 +123,7 @@ impl SetLimit {
                     .await?;
             }
             if let Some(after) = after {
-                problems::warn(session, domain, after).await;
+                fields::warn(session, domain, after).await;
             }
             let change = LimitChange::between(before.as_ref(), after);
             let prepared = Prepared {
@@ -159,7 +151,7 @@ impl SetLimit {
     async fn ask_for_typo(&self, base: &Stored, name: &Name) -> Result<(), Error> {
         let limits = base.policy().map_or(&[][..], |policy| &policy.limits);
         match similar(limits, name) {
-            Some(similar) if prompt::can_ask() => {
+            Some(similar) if edit::can_ask() => {
                 let question = format!("{name} is a new limit beside {similar}: create it");
                 confirm(question, &self.yes).await
             }
@@ -177,7 +169,7 @@ impl SetLimit {
         limit: &Limit,
     ) -> Result<(), Error> {
         let one_bucket = limit.per.is_empty();
-        if !self.is_for_every_request(limit) || !one_bucket && !prompt::can_ask() {
+        if !self.is_for_every_request(limit) || !one_bucket && !edit::can_ask() {
             return Ok(());
         }
         let name = &limit.name;
@@ -243,7 +235,7 @@ impl SetLimit {
         self.fields.apply(&mut limit);
         let edited = Limit::from_node(&limit).and_then(|limit| old.with_limit(limit));
         edited.map_err(|problems| {
-            let error = problems::invalid_limit(name.as_str(), &problems);
+            let error = invalid_limit(name.as_str(), &problems);
             let is_new = old.limit(name.as_str()).is_none();
             let similar = similar(&old.limits, name).filter(|_| is_new);
             error.maybe_hint(
@@ -258,7 +250,7 @@ impl SetLimit {
 /// An existing limit whose name is similar to a new one.
 fn similar<'l>(limits: &'l [Limit], name: &Name) -> Option<&'l str> {
     let others = limits.iter().filter(|limit| limit.name != *name);
-    suggest::closest(name.as_str(), others.map(|limit| limit.name.as_str()))
+    error::closest(name.as_str(), others.map(|limit| limit.name.as_str()))
 }
 
 impl SetLimit {
@@ -276,7 +268,7 @@ impl SetLimit {
             session.warn_of_pause(policy, &[name.as_str()]);
         }
         let limit = policy.and_then(|policy| policy.limit(name.as_str()));
-        let window = limit.and_then(|limit| Window::of(&limit.quota, clock::now_ms()));
+        let window = limit.and_then(|limit| Window::of(&limit.quota, crate::now_ms()));
         if let Some(window) = window.filter(|_| self.bucket.is_empty()) {
             session
                 .printer
@@ -286,7 +278,7 @@ impl SetLimit {
         if !report.changes.iter().any(is_new) {
             return Ok(());
         }
-        if limit.is_some_and(|limit| self.is_for_every_request(limit)) && !prompt::can_ask() {
+        if limit.is_some_and(|limit| self.is_for_every_request(limit)) && !edit::can_ask() {
             session.printer.warn(format_args!(
                 "{name} applies to every request of domain {domain}; --match narrows it, --yes \
                  confirms it"
@@ -318,4 +310,190 @@ async fn warn_of_typo(
             .warn(format_args!("{name} {new} limit beside {similar}"));
     }
     Ok(())
+}
+
+// --- `set-limit --for`: an override for one bucket.
+
+impl SetLimit {
+    pub(super) async fn set_override(
+        &self,
+        session: &Session<'_>,
+        domain: &Name,
+        base: Stored,
+    ) -> Result<EditReport, Error> {
+        if let Some(field) = self
+            .fields
+            .other_than(&["rate", "burst", "limit", "time_zone"])
+        {
+            let flag = field.replace('_', "-");
+            return Err(Error::usage(format!(
+                "--for gives one bucket other numbers, not another --{flag}"
+            ))
+            .hint("it takes --rate, --burst, --limit, --time-zone, --unlimited and --until"));
+        }
+        let bucket = session.as_proxies_have(domain, &self.bucket).await?;
+        let override_in = async |base: &Stored| {
+            let limit = session.limit_in(base, domain, &self.name).await?;
+            let values = bucket::bucket(limit, &bucket, &[])?;
+            session.override_of(domain, limit, &values).await
+        };
+        let attempt = async |base: &Stored, before: &Option<Override>| {
+            let limit = session.limit_in(base, domain, &self.name).await?;
+            let values = bucket::bucket(limit, &bucket, &[])?;
+            let now_ms = session.now_ms().await?;
+            let after = self.override_for(limit, &values, before.as_ref(), now_ms)?;
+            warn_of_override(session, domain, limit, &after).await;
+            if before.is_none() {
+                must_have_room(session, base, limit).await?;
+            }
+            let prepared = Prepared {
+                domain,
+                base,
+                change: Change::Override {
+                    limit: &limit.name,
+                    values: &values,
+                    to: Some(&after),
+                },
+                changes: vec![between(limit, before.as_ref(), Some(&after))],
+            };
+            Ok(session.edit(prepared, &self.edit).await)
+        };
+        session
+            .edit_with_retry(domain, base, override_in, attempt)
+            .await
+    }
+
+    /// The override that the flags make of the existing one.
+    fn override_for(
+        &self,
+        limit: &Limit,
+        values: &Values,
+        before: Option<&Override>,
+        now_ms: u64,
+    ) -> Result<Override, Error> {
+        let mut node =
+            before.map_or_else(|| Node::map::<&str>([]), |entry| entry.to_node(&limit.per));
+        let pairs = limit.per.iter().zip(values);
+        let pairs =
+            pairs.map(|(key, value)| (key.as_str(), policy::value_to_node(value.as_deref())));
+        node.set("values", Node::map(pairs));
+        if self.unlimited {
+            node.unset("rate");
+            node.unset("limit");
+            node.unset("burst");
+            node.unset("time_zone");
+            node.set("unlimited", true.into());
+        } else if self.fields.any() {
+            node.unset("unlimited");
+            self.fields.apply(&mut node);
+        }
+        if let Some(until) = &self.until {
+            node.set("until", Node::text(absolute(until, now_ms)?));
+        }
+        let name = limit.name.as_str();
+        limit
+            .read_override(&node)
+            .map_err(|problems| invalid_limit(name, &problems))
+    }
+}
+
+/// Limiters hold all overrides of a domain, and proxies those of their limits.
+async fn must_have_room(session: &Session<'_>, base: &Stored, limit: &Limit) -> Result<(), Error> {
+    let Some(policy) = base.policy() else {
+        return Ok(());
+    };
+    let counts = session.override_counts(policy).await?;
+    let mut limits = policy.limits.iter().zip(&counts);
+    let own = limits.find(|(other, _)| other.name == limit.name);
+    let (own, all) = (own.map_or(0, |(_, count)| *count), counts.iter().sum());
+    let has_room = |count, max| usize::try_from(count).is_ok_and(|count: usize| count < max);
+    let refused = |message: String| Error::new(Exit::Refused, message);
+    let max = limit.scope.overrides_max();
+    if limit.scope == Scope::Proxy && !has_room(own, max) {
+        let name = &limit.name;
+        let error = refused(format!("limit {name} has {own} overrides already"));
+        return Err(error.hint(format!(
+            "with `scope: proxy` every Envoy holds all of them: {max} at most"
+        )));
+    }
+    if !has_room(all, OVERRIDES_MAX) {
+        let error = refused(format!("the domain has {all} overrides already"));
+        return Err(error.hint(format!("{OVERRIDES_MAX} at most")));
+    }
+    Ok(())
+}
+
+/// A point in time stays as it is; a duration counts from now by the store's clock.
+fn absolute(until: &str, now_ms: u64) -> Result<String, Error> {
+    if let Some(ms) = policy::parse_timestamp(until) {
+        if ms <= now_ms {
+            return Err(Error::usage(format!("--until: {until} has passed"))
+                .hint("`rlctl delete-limit NAME --for …` ends an override now"));
+        }
+        return Ok(until.to_owned());
+    }
+    let Ok(ms) = policy::parse_duration(until) else {
+        return Err(
+            Error::usage(format!("--until: `{until}` is neither a time nor a while"))
+                .hint("a time is like 2026-12-01T00:00Z, a while from now like 30m or 2h"),
+        );
+    };
+    if ms == 0 {
+        return Err(Error::usage(format!("--until: {until} is over at once"))
+            .hint("`rlctl delete-limit NAME --for …` ends an override now"));
+    }
+    // Whole seconds read better, and a duration need not be exact to the millisecond.
+    let until_ms = now_ms
+        .saturating_add(ms)
+        .div_ceil(1000)
+        .saturating_mul(1000);
+    Ok(policy::format_timestamp(until_ms))
+}
+
+/// The change of one bucket's override.
+pub(super) fn between(
+    limit: &Limit,
+    before: Option<&Override>,
+    after: Option<&Override>,
+) -> LimitChange {
+    let before = before.map(|entry| entry.to_node(&limit.per));
+    let after = after.map(|entry| entry.to_node(&limit.per));
+    let overrides = changes::override_change(before.as_ref(), after.as_ref());
+    LimitChange {
+        limit: limit.name.to_string(),
+        action: if overrides.is_empty() {
+            Action::Unchanged
+        } else {
+            Action::Changed
+        },
+        fields: Vec::new(),
+        overrides,
+        overrides_unrecorded: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::absolute;
+
+    #[test]
+    fn an_override_ends_in_the_future() {
+        let now_ms = 1_795_615_896_377;
+        for (until, end) in [
+            ("30m", "2026-11-25T14:41:37Z"),
+            ("1ms", "2026-11-25T14:11:37Z"),
+            ("2099-12-01T00:00Z", "2099-12-01T00:00Z"),
+        ] {
+            assert_eq!(absolute(until, now_ms).unwrap(), end, "{until}");
+        }
+        for (until, why) in [
+            ("0s", "0s is over at once"),
+            ("0ms", "0ms is over at once"),
+            ("2020-12-01T00:00Z", "2020-12-01T00:00Z has passed"),
+            ("soon", "neither a time nor a while"),
+        ] {
+            let error = absolute(until, now_ms).unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+        }
+    }
 }

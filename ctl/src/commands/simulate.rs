@@ -1,28 +1,27 @@
 //! `rlctl simulate`.
 
-mod server;
-pub mod timeline;
-mod view;
+use std::{collections::BTreeSet, fmt::Write as _, ops::Range};
 
-use std::ops::Range;
-
+use algorithms::check::{Options, Verdict};
+use anstyle::{AnsiColor, Style};
 use clap::{Args, ValueEnum};
 use policy::{DESCRIPTOR, Node, Policy, Problems, parse_duration};
-
-use crate::{
-    args::{Global, examples},
-    bucket::{Pair, descriptor, parse_whole_number},
-    error::Error,
-    exit::Exit,
-    input::{FilesArg, Source},
-    printer::Printer,
-    render::{counted, diagnostics},
-    session::Session,
-    simulate::{self, Local, Phase, Scenario},
+use serde::{Serialize, Serializer};
+use store::{
+    CheckError,
+    script::{ScriptCheck, ScriptCosts, ScriptLimit, ScriptPenalty},
 };
 
-use server::Server;
-use view::View;
+use crate::{
+    bucket::{Pair, descriptor, parse_whole_number, visible},
+    cli::{Global, examples},
+    error::{Error, Exit},
+    input::{FilesArg, Source},
+    printer::Printer,
+    render::{self, Page, Table, counted, diagnostics, duration},
+    session::Session,
+    simulate::{self, Answer, Engine, Local, Phase, Report, Run, Scenario, Subject},
+};
 
 /// The start of generated traffic: the midnight before 2023-11-14, so that windows start there too.
 const START_MS: u64 = 1_699_920_000_000;
@@ -220,4 +219,573 @@ fn read(node: &Node, limits_are_enough: bool) -> Result<Vec<Scenario>, Problems>
         policy,
         steps: Vec::new(),
     }])
+}
+
+// --- What a simulation found, as tables and charts.
+
+const SAME: Style = AnsiColor::Green.on_default();
+const DIFFERENT: Style = AnsiColor::Red.on_default().bold();
+/// The most time slots of a chart in text.
+const SLOTS_MAX: u64 = 25;
+/// Differences of one scenario that are listed.
+const DIFFERENCES_SHOWN: usize = 10;
+
+/// A report, and how it is shown.
+#[derive(Debug)]
+struct View {
+    report: Report,
+    /// The span of generated steps, in milliseconds: these are charted, not listed.
+    traffic_ms: Option<Range<u64>>,
+}
+
+impl Serialize for View {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.report.serialize(serializer)
+    }
+}
+
+impl render::View for View {
+    fn text(&self, page: Page) -> String {
+        if let Some(during) = &self.traffic_ms {
+            return self
+                .report
+                .scenarios
+                .iter()
+                .map(|run| chart(run, during, page))
+                .collect();
+        }
+        let tables = page.wide || self.report.scenarios.len() == 1;
+        let mut text = String::new();
+        for run in &self.report.scenarios {
+            text.push_str(&heading(run));
+            if tables {
+                text.push_str(&table(run, page));
+            }
+            text.push_str(&differences(run));
+        }
+        let different = self
+            .report
+            .scenarios
+            .iter()
+            .filter(|run| !run.differences.is_empty())
+            .count();
+        let count = counted(self.report.scenarios.len(), "scenario");
+        let _ = match different {
+            0 => writeln!(text, "{count}: as expected"),
+            n => writeln!(text, "{count}: {n} not as expected"),
+        };
+        text
+    }
+
+    /// The scenarios with differences.
+    fn names(&self) -> Vec<String> {
+        let different = self
+            .report
+            .scenarios
+            .iter()
+            .filter(|run| !run.differences.is_empty());
+        different.map(|run| run.id.clone()).collect()
+    }
+}
+
+fn heading(run: &Run) -> String {
+    let (style, word) = if run.differences.is_empty() {
+        (SAME, "ok")
+    } else {
+        (DIFFERENT, "different")
+    };
+    let steps = counted(run.steps.len(), "step");
+    format!(
+        "{style}{word}{style:#}  {}  ({steps})\n",
+        visible(run.id.as_bytes())
+    )
+}
+
+fn differences(run: &Run) -> String {
+    let mut text = String::new();
+    for found in run.differences.iter().take(DIFFERENCES_SHOWN) {
+        let (step, field) = (found.step, &found.field);
+        let (expected, actual) = (found.expected.to_yaml_line(), found.actual.to_yaml_line());
+        let _ = writeln!(
+            text,
+            "    step {step}: {field}: expected {expected}, got {actual}"
+        );
+    }
+    let more = run.differences.len().saturating_sub(DIFFERENCES_SHOWN);
+    if more > 0 {
+        let _ = writeln!(text, "    and {}", counted(more, "more difference"));
+    }
+    text
+}
+
+fn table(run: &Run, page: Page) -> String {
+    let first = run
+        .requests
+        .iter()
+        .flatten()
+        .map(|(at, _)| *at)
+        .min()
+        .unwrap_or(0);
+    let mut table = Table::new([
+        "STEP", "TIME", "COST", "DECISION", "LEFT", "WAIT", "RETRY IN", "FULL IN",
+    ]);
+    for (n, (answer, request)) in run.steps.iter().zip(&run.requests).enumerate() {
+        let since = request.map(|(at, _)| format!("+{}", duration(at - first)));
+        let Some((answer, (_, cost))) = answer.as_ref().zip(*request) else {
+            let what = since.as_ref().map_or("limits edited", |_| "client left");
+            let since = since.as_deref().unwrap_or_default();
+            let row = [since, "", what, "", "", "", ""].map(ToOwned::to_owned);
+            table.row([n.to_string()].into_iter().chain(row));
+            continue;
+        };
+        let (row, since) = (row(answer), since.unwrap_or_default());
+        table.row(
+            [n.to_string(), since, cost.to_string()]
+                .into_iter()
+                .chain(row),
+        );
+    }
+    table.draw(page)
+}
+
+fn row(answer: &Answer) -> [String; 5] {
+    let decision = if answer.given_back.is_some() {
+        settled(answer)
+    } else if answer.allowed {
+        "allowed".to_owned()
+    } else {
+        format!("denied by {}", answer.denied_by.join(", "))
+    };
+    let again = match (answer.allowed, answer.retry_after_ms) {
+        (true, _) => String::new(),
+        (false, Some(ms)) => duration(ms),
+        (false, None) => "never".to_owned(),
+    };
+    [
+        decision,
+        answer.remaining.map(|n| n.to_string()).unwrap_or_default(),
+        answer
+            .delay_ms
+            .filter(|ms| *ms > 0)
+            .map(duration)
+            .unwrap_or_default(),
+        again,
+        duration(answer.reset_after_ms),
+    ]
+}
+
+/// What a settlement did.
+fn settled(answer: &Answer) -> String {
+    let units = |count: Option<u64>, what: &str| {
+        let count = count.filter(|count| *count > 0)?;
+        Some(format!("{count} {what}"))
+    };
+    let (back, excess) = (
+        units(answer.given_back, "given back"),
+        units(answer.excess, "beyond the reserve"),
+    );
+    let done: Vec<String> = [back, excess].into_iter().flatten().collect();
+    if done.is_empty() {
+        return "settled".to_owned();
+    }
+    format!("settled: {}", done.join(", "))
+}
+
+fn chart(run: &Run, during: &Range<u64>, page: Page) -> String {
+    let timeline = Timeline::of(run, Some(during), SLOTS_MAX);
+    let id = visible(run.id.as_bytes());
+    format!("{id}: {}\n{}", timeline.summary(), timeline.text(page))
+}
+
+// --- What was admitted and denied, over time.
+
+const ADMITTED: Style = AnsiColor::Green.on_default();
+const HELD: Style = AnsiColor::Blue.on_default();
+const DENIED: Style = AnsiColor::Red.on_default();
+/// Cells of the longest bar, on a page that is wide enough.
+const CELLS_MAX: u64 = 48;
+/// Columns beside the bar: the time, the numbers.
+const BESIDE: u64 = 44;
+/// The interval in which the busiest one is searched.
+const BUSY_MS: u64 = 1000;
+
+/// Units of requests in one time slot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Slot {
+    /// Units of requests that passed at once.
+    pub admitted: u64,
+    /// Units of requests that a queue held until now.
+    pub held: u64,
+    /// Units of requests that were denied.
+    pub denied: u64,
+}
+
+impl Slot {
+    /// Units of all of them.
+    pub fn units(&self) -> u64 {
+        self.admitted
+            .saturating_add(self.held)
+            .saturating_add(self.denied)
+    }
+}
+
+/// A request in a timeline.
+struct Event {
+    /// When the request is denied or passes, in milliseconds; a queue holds it until then.
+    at_ms: u64,
+    units: u64,
+    allowed: bool,
+    held: bool,
+}
+
+/// Time slots of equal length, from the first request or the start of the traffic on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Timeline {
+    /// The length of each, in milliseconds.
+    pub slot_ms: u64,
+    /// In order.
+    pub slots: Vec<Slot>,
+    /// The most units that passed in any second, wherever that second starts.
+    pub busiest: u64,
+}
+
+impl Timeline {
+    /// At most `slots_max` time slots of a round length, which cover at least `during`
+    /// (milliseconds); none if there are no requests and nothing to cover.
+    pub fn of(run: &Run, during: Option<&Range<u64>>, slots_max: u64) -> Self {
+        let events = events(run);
+        let times = || events.iter().map(|event| event.at_ms);
+        let first = during.map_or_else(|| times().min().unwrap_or(0), |during| during.start);
+        let end = times().max().map_or(first, |last| last.saturating_add(1));
+        let end = during.map_or(end, |during| during.end.max(end));
+        let length = end.saturating_sub(first);
+        let slot_ms = round_up(length.div_ceil(slots_max));
+        let count = usize::try_from(length.div_ceil(slot_ms)).unwrap_or(0);
+        let mut slots = vec![Slot::default(); count];
+        for event in &events {
+            let index = usize::try_from((event.at_ms - first) / slot_ms).unwrap_or(usize::MAX);
+            if let Some(slot) = slots.get_mut(index) {
+                let units = match (event.allowed, event.held) {
+                    (false, _) => &mut slot.denied,
+                    (true, true) => &mut slot.held,
+                    (true, false) => &mut slot.admitted,
+                };
+                *units = units.saturating_add(event.units);
+            }
+        }
+        Self {
+            slot_ms,
+            slots,
+            busiest: busiest(&events),
+        }
+    }
+
+    /// The most units of any slot, whether admitted or denied.
+    pub fn highest(&self) -> u64 {
+        self.slots.iter().map(Slot::units).max().unwrap_or(0)
+    }
+
+    /// Whether a queue held any.
+    pub fn holds(&self) -> bool {
+        self.slots.iter().any(|slot| slot.held > 0)
+    }
+
+    /// The totals in one line.
+    pub fn summary(&self) -> String {
+        let sum =
+            |units: fn(&Slot) -> u64| self.slots.iter().map(units).fold(0, u64::saturating_add);
+        let (admitted, held) = (sum(|slot| slot.admitted), sum(|slot| slot.held));
+        let denied = sum(|slot| slot.denied);
+        let held = if self.holds() {
+            format!("{held} held, ")
+        } else {
+            String::new()
+        };
+        let busiest = self.busiest;
+        format!("{admitted} admitted, {held}{denied} denied; at most {busiest} in any second")
+    }
+
+    /// A bar for each slot.
+    pub fn text(&self, page: Page) -> String {
+        let (full, half, light) = if page.unicode {
+            ("█", "▒", "░")
+        } else {
+            ("#", "=", ".")
+        };
+        let longest = page.width.map_or(CELLS_MAX, |width| {
+            u64::from(width).saturating_sub(BESIDE).clamp(8, CELLS_MAX)
+        });
+        let highest = self.highest().max(1);
+        let cells = |units: u64| {
+            let cells = u128::from(units) * u128::from(longest) / u128::from(highest);
+            // A count above 0 gets at least one cell.
+            u64::try_from(cells)
+                .unwrap_or(longest)
+                .max(u64::from(units > 0))
+        };
+        let row = |count: u64, cell: &str| (0..count).map(|_| cell).collect::<String>();
+        let mut text = String::new();
+        for (n, slot) in (0_u64..).zip(&self.slots) {
+            let at = duration(n.saturating_mul(self.slot_ms));
+            let Slot {
+                admitted,
+                held,
+                denied,
+            } = *slot;
+            let (on, late, off) = (cells(admitted), cells(held), cells(denied));
+            let queued = if self.holds() {
+                format!(", {held} held")
+            } else {
+                String::new()
+            };
+            let _ = writeln!(
+                text,
+                "{at:>11}  {ADMITTED}{}{ADMITTED:#}{HELD}{}{HELD:#}{DENIED}{}{DENIED:#}{}  \
+                 {admitted} admitted{queued}, {denied} denied",
+                row(on, full),
+                row(late, half),
+                row(off, light),
+                row(longest.saturating_sub(on + late + off), " "),
+            );
+        }
+        text
+    }
+}
+
+fn events(run: &Run) -> Vec<Event> {
+    let requests = run.requests.iter().zip(&run.steps);
+    let event = |(request, answer): (&Option<(u64, u64)>, &Option<Answer>)| {
+        let ((came_ms, units), answer) = request.zip(answer.as_ref())?;
+        if answer.given_back.is_some() {
+            return None; // a settlement is no request
+        }
+        let delay_ms = answer.delay_ms.unwrap_or(0);
+        Some(Event {
+            at_ms: came_ms.saturating_add(delay_ms),
+            units,
+            allowed: answer.allowed,
+            held: delay_ms > 0,
+        })
+    };
+    requests.filter_map(event).collect()
+}
+
+/// The most units that passed within less than [`BUSY_MS`].
+fn busiest(events: &[Event]) -> u64 {
+    let passed = events.iter().filter(|event| event.allowed);
+    let mut passed: Vec<(u64, u64)> = passed.map(|event| (event.at_ms, event.units)).collect();
+    passed.sort_unstable();
+    let mut leaving = passed.iter().peekable();
+    let (mut units, mut most) = (0_u64, 0);
+    for (at_ms, more) in &passed {
+        units = units.saturating_add(*more);
+        while let Some((_, gone)) = leaving.next_if(|(left, _)| at_ms - left >= BUSY_MS) {
+            units = units.saturating_sub(*gone);
+        }
+        most = most.max(units);
+    }
+    most
+}
+
+/// The next 1, 2 or 5 times a power of ten.
+pub fn round_up(ms: u64) -> u64 {
+    let mut power: u64 = 1;
+    loop {
+        for step in [1, 2, 5] {
+            let round = power.saturating_mul(step);
+            if round >= ms {
+                return round;
+            }
+        }
+        power = power.saturating_mul(10);
+    }
+}
+
+// --- A simulation on a real server.
+
+/// The shipped scripts, on the server of a session.
+pub struct Server<'s> {
+    session: &'s Session<'s>,
+    /// Separates this simulation's keys from those of others.
+    run: u64,
+    buckets: BTreeSet<String>,
+}
+
+impl<'s> Server<'s> {
+    /// A simulation of its own.
+    pub fn new(session: &'s Session<'s>) -> Self {
+        // Unique per process and millisecond, and readable in a key.
+        let run = (u64::from(std::process::id()) << 44) ^ crate::now_ms();
+        Self {
+            session,
+            run,
+            buckets: BTreeSet::new(),
+        }
+    }
+
+    /// Removes what the simulation left on the server.
+    pub async fn forget(self) -> Result<(), Error> {
+        let buckets: Vec<&[u8]> = self.buckets.iter().map(String::as_bytes).collect();
+        let forgotten = self.session.store.end_simulation(self.run, &buckets).await;
+        forgotten.map_err(|error| self.session.failed(&error))
+    }
+}
+
+impl Engine for Server<'_> {
+    async fn check(
+        &mut self,
+        subjects: &[Subject],
+        now_ms: u64,
+        options: Options,
+    ) -> Result<Verdict, Error> {
+        if subjects.is_empty() {
+            return Ok(Verdict {
+                allowed: true,
+                limits: Vec::new(),
+            });
+        }
+        // Reservations and denials have keys of their own.
+        let beside = |letter: char| -> Vec<String> {
+            let keys = subjects.iter();
+            keys.map(|subject| format!("{letter}:{}", subject.bucket))
+                .collect()
+        };
+        let (records, denials) = (beside('r'), beside('p'));
+        let limits = subjects.iter().zip(records.iter().zip(&denials)).map(
+            |(subject, (records, denials))| ScriptLimit {
+                cost: subject.cost,
+                free: &subject.free,
+                costs: subject.costs.as_ref().map(|costs| ScriptCosts {
+                    key: records.as_bytes(),
+                    costs: costs.ask(),
+                }),
+                penalty: subject.penalty.map(|penalty| ScriptPenalty {
+                    key: denials.as_bytes(),
+                    penalty,
+                    reported: 0,
+                }),
+                mode: subject.mode,
+                ..ScriptLimit::new(
+                    subject.bucket.as_bytes(),
+                    &subject.algorithm,
+                    subject.generation,
+                )
+            },
+        );
+        let check = ScriptCheck {
+            limits: limits.collect(),
+            options,
+        };
+        let verdict = self.session.store.simulate(self.run, &check, now_ms).await;
+        for (subject, (records, denials)) in subjects.iter().zip(records.into_iter().zip(denials)) {
+            self.buckets.insert(subject.bucket.clone());
+            if subject.costs.is_some() {
+                self.buckets.insert(records);
+            }
+            if subject.penalty.is_some() {
+                self.buckets.insert(denials);
+            }
+        }
+        verdict.map_err(|error| match error {
+            CheckError::Stale => Error::usage("a limit is older than its bucket"),
+            error => self.session.check_failed(&error),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(requests: &[(u64, u64, bool)]) -> Run {
+        let answer = |allowed| Answer {
+            allowed,
+            remaining: None,
+            retry_after_ms: None,
+            reset_after_ms: 0,
+            denied_by: Vec::new(),
+            delay_ms: None,
+            given_back: None,
+            excess: None,
+        };
+        Run {
+            id: "test".to_owned(),
+            steps: requests
+                .iter()
+                .map(|(.., allowed)| Some(answer(*allowed)))
+                .chain([None])
+                .collect(),
+            requests: requests
+                .iter()
+                .map(|(at, cost, _)| Some((*at, *cost)))
+                .chain([None])
+                .collect(),
+            differences: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn stretches_have_a_round_length_and_start_with_the_first_request() {
+        for (ms, round) in [(0, 1), (1, 1), (3, 5), (6, 10), (11, 20), (2500, 5000)] {
+            assert_eq!(round_up(ms), round, "{ms}");
+        }
+        let timeline = Timeline::of(
+            &run(&[(1000, 2, true), (1003, 1, false), (1019, 5, true)]),
+            None,
+            10,
+        );
+        assert_eq!(timeline.slot_ms, 2);
+        let slot = |admitted, denied| Slot {
+            admitted,
+            held: 0,
+            denied,
+        };
+        assert_eq!(timeline.slots.len(), 10);
+        assert_eq!(timeline.slots[0], slot(2, 0));
+        assert_eq!(timeline.slots[1], slot(0, 1));
+        assert_eq!(timeline.slots[9], slot(5, 0));
+        assert_eq!(timeline.highest(), 5);
+    }
+
+    #[test]
+    fn no_requests_make_no_stretches() {
+        assert_eq!(Timeline::of(&run(&[]), None, 10).slots, []);
+    }
+
+    #[test]
+    fn traffic_is_shown_from_its_start_to_its_end() {
+        let timeline = Timeline::of(&run(&[(1500, 1, true)]), Some(&(1000..2000)), 10);
+        assert_eq!((timeline.slot_ms, timeline.slots.len()), (100, 10));
+        assert_eq!(timeline.slots[5].admitted, 1);
+    }
+
+    #[test]
+    fn what_a_queue_holds_is_shown_when_it_goes_on() {
+        let mut run = run(&[(0, 1, true), (0, 1, true)]);
+        run.steps[1].as_mut().unwrap().delay_ms = Some(3000);
+        let timeline = Timeline::of(&run, Some(&(0..2000)), 10);
+        // It lasts longer than the traffic.
+        assert_eq!((timeline.slot_ms, timeline.slots.len()), (500, 7));
+        assert_eq!((timeline.slots[0].admitted, timeline.slots[6].held), (1, 1));
+        assert_eq!(
+            timeline.summary(),
+            "1 admitted, 1 held, 0 denied; at most 1 in any second"
+        );
+    }
+
+    #[test]
+    fn the_busiest_second_starts_anywhere_and_counts_what_passed() {
+        let requests = [
+            (950, 3, true),
+            (1050, 2, true),
+            (1900, 9, false),
+            (1949, 1, true),
+        ];
+        assert_eq!(Timeline::of(&run(&requests), None, 10).busiest, 6);
+        // A whole second later is another second.
+        assert_eq!(
+            Timeline::of(&run(&[(0, 1, true), (1000, 1, true)]), None, 10).busiest,
+            1
+        );
+    }
 }

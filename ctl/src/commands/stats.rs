@@ -1,21 +1,25 @@
 //! `rlctl stats`.
 
-mod view;
+use std::{collections::BTreeMap, time::Duration};
 
-use clap::Args;
+use clap::{Args, ValueEnum};
+pub use insight::{
+    Rate,
+    bucket::{bucket_text, denial_rank, request_text},
+};
 use policy::Name;
-use store::{ActivitySummary, Overrides};
+use protocol::{DecidedBy, Outcome};
+use serde::Serialize;
+use store::{ActivitySummary, LimitActivity, Overrides, Resolution};
+use tokio::time::{Instant, sleep};
 
 use crate::{
-    activity::Span,
-    args::{Global, examples},
-    error::Error,
-    exit::Exit,
+    cli::{Global, examples},
+    error::{Error, Exit},
     printer::Printer,
+    render::{Page, Table, View, duration},
     session::{self, Session},
 };
-
-use view::Report;
 
 /// Show the recent decisions of each limit, per second and in total.
 #[derive(Debug, Args)]
@@ -83,5 +87,279 @@ impl Stats {
             &proxies,
         ))?;
         Ok(Exit::Done)
+    }
+}
+
+// --- Decisions as a table.
+
+#[derive(Serialize)]
+struct Report {
+    domain: String,
+    over: &'static str,
+    /// What rates are divided by, in milliseconds.
+    covered_ms: u64,
+    limits: Vec<Row>,
+    /// Checks that no limit matched.
+    unmatched: u64,
+    /// Checks that got no decision.
+    errors: u64,
+}
+
+#[derive(Serialize)]
+struct Row {
+    limit: String,
+    allowed: Counted,
+    denied: Counted,
+    would_deny: Counted,
+    degraded: Counted,
+    /// Allowed requests that were delayed.
+    delayed: u64,
+    /// The units that responses cost.
+    costs: Sum,
+    /// Slots that requests in flight took.
+    slots: Sum,
+    /// Penalties that began.
+    penalties: u64,
+    /// The number of proxies that share the limit.
+    proxies: u64,
+}
+
+#[derive(Serialize)]
+struct Sum {
+    count: u64,
+    per_second: Rate,
+}
+
+#[derive(Serialize)]
+struct Counted {
+    count: u64,
+    per_second: Rate,
+    by: BTreeMap<&'static str, u64>,
+}
+
+impl Report {
+    pub(super) fn new(
+        domain: &Name,
+        over: Span,
+        limits: &[&Name],
+        observed: &ActivitySummary,
+        proxies: &BTreeMap<Name, u64>,
+    ) -> Self {
+        let nothing = LimitActivity::default();
+        let row = |name: &&Name| {
+            let activity = observed.activity.limits.get(*name).unwrap_or(&nothing);
+            let proxies = proxies.get(*name).copied().unwrap_or(0);
+            Row::new(name, activity, observed.covered_ms, proxies)
+        };
+        Self {
+            domain: domain.to_string(),
+            over: over.word(),
+            covered_ms: observed.covered_ms,
+            limits: limits.iter().map(row).collect(),
+            unmatched: observed.activity.unmatched,
+            errors: observed.activity.errors,
+        }
+    }
+}
+
+impl Row {
+    fn new(limit: &Name, activity: &LimitActivity, covered_ms: u64, proxies: u64) -> Self {
+        let counted = |outcome| {
+            let count = activity.total(outcome);
+            let by = DecidedBy::ALL.into_iter().filter_map(|by| {
+                let count = activity.counts.get(&(outcome, by)).copied()?;
+                (count > 0).then_some((by.word(), count))
+            });
+            Counted {
+                count,
+                per_second: Rate::of(count, covered_ms),
+                by: by.collect(),
+            }
+        };
+        let sum = |count| Sum {
+            count,
+            per_second: Rate::of(count, covered_ms),
+        };
+        Self {
+            limit: limit.to_string(),
+            allowed: counted(Outcome::Allowed),
+            denied: counted(Outcome::Denied),
+            would_deny: counted(Outcome::WouldDeny),
+            degraded: counted(Outcome::Degraded),
+            delayed: activity.delayed,
+            costs: sum(activity.settled_units),
+            slots: sum(activity.slots_taken),
+            penalties: activity.penalties,
+            proxies,
+        }
+    }
+}
+
+/// Empty for 0, so that the table drops a column without counts.
+fn some(count: u64) -> String {
+    match count {
+        0 => String::new(),
+        count => count.to_string(),
+    }
+}
+
+/// `limiter 12, deny_cache 40`, the largest first.
+fn by(counted: &Counted) -> String {
+    let mut by: Vec<(&str, u64)> = counted.by.iter().map(|(by, n)| (*by, *n)).collect();
+    by.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    let one = |(by, count): (&str, u64)| format!("{by} {count}");
+    by.into_iter().map(one).collect::<Vec<_>>().join(", ")
+}
+
+impl View for Report {
+    fn text(&self, page: Page) -> String {
+        let mut headers = vec![
+            "LIMIT",
+            "ALLOWED",
+            "PER S",
+            "DENIED",
+            "PER S",
+            "WOULD DENY",
+            "DEGRADED",
+            "DELAYED",
+            "COST",
+            "PER S",
+            "SLOTS",
+            "PENALTIES",
+            "PROXIES",
+            "DENIED BY",
+        ];
+        if page.wide {
+            headers.push("ALLOWED BY");
+        }
+        let mut table = Table::new(headers);
+        for row in &self.limits {
+            let mut cells = vec![
+                row.limit.clone(),
+                row.allowed.count.to_string(),
+                row.allowed.per_second.text(),
+                row.denied.count.to_string(),
+                row.denied.per_second.text(),
+                some(row.would_deny.count),
+                some(row.degraded.count),
+                some(row.delayed),
+                some(row.costs.count),
+                match row.costs.count {
+                    0 => String::new(),
+                    _ => row.costs.per_second.text(),
+                },
+                some(row.slots.count),
+                some(row.penalties),
+                row.proxies.to_string(),
+                by(&row.denied),
+            ];
+            if page.wide {
+                cells.push(by(&row.allowed));
+            }
+            table.row(cells);
+        }
+        let mut text = table.draw(page);
+        let mut notes = vec![format!("domain {}", self.domain)];
+        if self.covered_ms > 0 {
+            notes.push(format!("over {}", duration(self.covered_ms)));
+        }
+        if self.unmatched > 0 {
+            notes.push(format!("{} matched no limit", self.unmatched));
+        }
+        if self.errors > 0 {
+            notes.push(format!("{} got no decision", self.errors));
+        }
+        text.push_str(&notes.join("; "));
+        text.push('\n');
+        text
+    }
+
+    /// The limits that decided anything.
+    fn names(&self) -> Vec<String> {
+        let decided = |row: &&Row| {
+            let counts = [&row.allowed, &row.denied, &row.would_deny, &row.degraded];
+            counts.iter().any(|counted| counted.count > 0)
+        };
+        let rows = self.limits.iter().filter(decided);
+        rows.map(|row| row.limit.clone()).collect()
+    }
+}
+
+// --- The activity that limiters report: decisions over a span of time.
+
+/// How far back to look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Span {
+    /// Ten seconds.
+    #[value(name = "10s")]
+    TenSeconds,
+    /// A minute.
+    #[default]
+    #[value(name = "1m")]
+    Minute,
+    /// An hour.
+    #[value(name = "1h")]
+    Hour,
+}
+
+impl Span {
+    /// Its spelling on the command line.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::TenSeconds => "10s",
+            Self::Minute => "1m",
+            Self::Hour => "1h",
+        }
+    }
+
+    /// Its spelling in messages.
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::TenSeconds => "10 s",
+            Self::Minute => "minute",
+            Self::Hour => "hour",
+        }
+    }
+
+    fn slots(self) -> (Resolution, u64) {
+        match self {
+            Self::TenSeconds => (Resolution::Fine, 10_000),
+            Self::Minute => (Resolution::Fine, 60_000),
+            Self::Hour => (Resolution::Coarse, 3_600_000),
+        }
+    }
+}
+
+/// Until a decision of this moment is in the store: a proxy reports once a second, and so does the
+/// limiter that receives its report.
+const REPORTED_AFTER: Duration = Duration::from_millis(2500);
+
+/// The time between two reads until then.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
+
+impl Session<'_> {
+    /// The activity of a domain, as all limiters report it.
+    pub async fn activity(&self, domain: &Name, span: Span) -> Result<ActivitySummary, Error> {
+        let (stretch, span_ms) = span.slots();
+        let observed = self.store.activity(domain, stretch, span_ms).await;
+        observed.map_err(|error| self.failed(&error))
+    }
+
+    /// The activity of a domain as soon as it has what was asked for. If it has not, decisions of
+    /// this moment are waited for, since they are reported a little later.
+    pub async fn activity_with(
+        &self,
+        domain: &Name,
+        span: Span,
+        has: impl Fn(&ActivitySummary) -> bool,
+    ) -> Result<ActivitySummary, Error> {
+        let reported = Instant::now() + REPORTED_AFTER;
+        loop {
+            let observed = self.activity(domain, span).await?;
+            if has(&observed) || Instant::now() >= reported {
+                return Ok(observed);
+            }
+            sleep(POLL_INTERVAL).await;
+        }
     }
 }

@@ -3,7 +3,7 @@ use policy::{Limit, Policy};
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::{exit::Exit, printer::Printer};
+use crate::{error::Exit, printer::Printer};
 
 fn policy(limits: &str) -> Policy {
     let file = format!("domain: shop\nlimits: [{limits}]\n");

@@ -1,13 +1,7 @@
 //! Scenarios, and reading them from documents.
 
-mod limits;
-mod steps;
-
 use documents::{Field, Fields, Form, Path, Report, Take};
-use policy::{Descriptor, Node, Policy, Problems, Value};
-
-use limits::read_policy;
-use steps::read_steps;
+use policy::{Descriptor, Limit, Name, Node, Policy, Problems, Value, edit::merge};
 
 const FILE_FIELDS: [&str; 2] = ["note", "scenarios"];
 const SCENARIO_FIELDS: [&str; 5] = ["id", "group", "note", "limits", "steps"];
@@ -165,4 +159,295 @@ fn read_scenario(scenario: Field<'_>, report: &mut Report) -> Option<Scenario> {
         policy,
         steps,
     })
+}
+
+// --- The limits of a scenario, and edits of them.
+
+/// The domain that a scenario's limits are read in.
+const DOMAIN: &str = "simulation";
+
+/// A queue that names no `max_delay` is bounded by its capacity alone, as the worked scenarios
+/// expect; the default of a limits file would cut it.
+const UNBOUNDED_DELAY: &str = "2251799813685248ms";
+
+/// The limits as they are after `{"set": {"name": …, changed fields}}`.
+fn read_set(
+    step: Field<'_>,
+    before: &Policy,
+    limits: &mut [Node],
+    report: &mut Report,
+) -> Option<Policy> {
+    let path = step.path;
+    let mut fields = Fields::of(step, report)?;
+    let set = Take {
+        fields: &mut fields,
+        path: &path,
+        report,
+    }
+    .field("set");
+    fields.finish(&path, &["set"], report);
+    let set = set?;
+    let name = set.node.get("name").and_then(Node::as_text);
+    let named = |limit: &&mut Node| limit.get("name").and_then(Node::as_text) == name;
+    let Some(limit) = limits.iter_mut().find(named) else {
+        set.report(
+            report,
+            "`set` names a limit of the scenario, like {\"name\": …, \"rate\": …}",
+        );
+        return None;
+    };
+    merge(limit, set.node);
+    let mut after = read_policy(&set, limits, report)?;
+    for (limit, old) in after.limits.iter_mut().zip(&before.limits) {
+        let edited = Some(limit.name.as_str()) == name;
+        limit.generation = old.generation + u64::from(edited);
+    }
+    Some(after)
+}
+
+/// Reads limits as a limits file would be read; problems are reported at `from`.
+fn read_policy(from: &Field<'_>, limits: &[Node], report: &mut Report) -> Option<Policy> {
+    let limits = limits.iter().map(|limit| {
+        let mut limit = limit.clone();
+        let queue = limit.get("over_limit").and_then(Node::as_text) == Some("queue");
+        if queue && limit.get("max_delay").is_none() {
+            limit.set("max_delay", Node::text(UNBOUNDED_DELAY));
+        }
+        limit
+    });
+    let document = Node::map([
+        ("domain", Node::text(DOMAIN)),
+        ("limits", Node::list(limits)),
+    ]);
+    match Policy::from_node(&document) {
+        Ok(mut policy) => {
+            policy
+                .limits
+                .iter_mut()
+                .for_each(|limit: &mut Limit| limit.generation = 1);
+            Some(policy)
+        }
+        Err(problems) => {
+            for problem in problems.iter() {
+                let noted = from.report(report, problem.message.clone());
+                noted.path = format!("{} ({})", noted.path, problem.path);
+                noted.limit.clone_from(&problem.limit);
+                noted.hint.clone_from(&problem.hint);
+            }
+            None
+        }
+    }
+}
+
+// --- The steps of a scenario.
+
+const STEP_FIELDS: [&str; 7] = [
+    "t_ms",
+    "cost",
+    "peek",
+    "descriptor",
+    "expect",
+    "note",
+    "set",
+];
+const EXPECT_FIELDS: [&str; 8] = [
+    "allowed",
+    "remaining",
+    "retry_after_ms",
+    "reset_after_ms",
+    "denied_by",
+    "delay_ms",
+    "given_back",
+    "excess",
+];
+
+const LEAVE_FIELDS: [&str; 3] = ["t_ms", "leave", "note"];
+const SETTLE_FIELDS: [&str; 5] = ["t_ms", "settle", "cost", "expect", "note"];
+
+fn read_steps(
+    steps: &Field<'_>,
+    mut policy: Policy,
+    limits: &mut [Node],
+    report: &mut Report,
+) -> Vec<Step> {
+    let mut read = Vec::new();
+    let all = items(steps, "a list of steps", report);
+    let requests: Vec<bool> = all.iter().map(is_request).collect();
+    for (at, step) in all.into_iter().enumerate() {
+        if step.node.get("leave").is_some() {
+            let before = requests.get(..at).unwrap_or_default();
+            read.extend(read_leave(step, before, report));
+        } else if step.node.get("settle").is_some() {
+            let before = requests.get(..at).unwrap_or_default();
+            read.extend(read_settle(step, before, report));
+        } else if step.node.get("set").is_none() {
+            read.extend(read_request(step, report).map(Step::Check));
+        } else if let Some(edited) = read_set(step, &policy, limits, report) {
+            policy = edited;
+            read.push(Step::Edit(policy.clone()));
+        }
+    }
+    read
+}
+
+fn is_request(step: &Field<'_>) -> bool {
+    let other = ["set", "leave", "settle"];
+    other.iter().all(|field| step.node.get(field).is_none())
+}
+
+/// Reads the fields of a step; those that are not `known` are reported.
+fn read_fields<'p, T>(
+    step: Field<'p>,
+    path: &'p Path<'p>,
+    known: &[&str],
+    report: &mut Report,
+    read: impl FnOnce(&mut Take<'_, 'p>) -> T,
+) -> Option<T> {
+    let mut fields = Fields::of(step, report)?;
+    let read = read(&mut Take {
+        fields: &mut fields,
+        path,
+        report,
+    });
+    fields.finish(path, known, report);
+    Some(read)
+}
+
+/// Reads `{"t_ms": …, "leave": step}`; `before` says which of the steps before are requests.
+fn read_leave(step: Field<'_>, before: &[bool], report: &mut Report) -> Option<Step> {
+    let path = step.path;
+    let (t_ms, left) = read_fields(step, &path, &LEAVE_FIELDS, report, |take| {
+        let read = (take.integer("t_ms", 0), take.integer("leave", 0));
+        take.field("note");
+        read
+    })?;
+    if step.node.get("t_ms").is_none() {
+        step.report(report, "a `leave` has `t_ms`");
+    }
+    let left = earlier("leave", left, &step, before, report);
+    Some(Step::Leave {
+        t_ms: t_ms?,
+        step: left?,
+    })
+}
+
+/// Reads `{"t_ms": …, "settle": step, "cost": units}`; `before` as of [`read_leave`].
+fn read_settle(step: Field<'_>, before: &[bool], report: &mut Report) -> Option<Step> {
+    let path = step.path;
+    let (t_ms, settled, cost, expect) = read_fields(step, &path, &SETTLE_FIELDS, report, |take| {
+        take.field("note");
+        (
+            take.integer("t_ms", 0),
+            take.integer("settle", 0),
+            take.integer("cost", 0),
+            take.field("expect"),
+        )
+    })?;
+    for field in ["t_ms", "cost"] {
+        if step.node.get(field).is_none() {
+            step.report(report, format!("a `settle` has `{field}`"));
+        }
+    }
+    let settled = earlier("settle", settled, &step, before, report);
+    let expect = expect.map(|field| read_expect(field, report));
+    Some(Step::Settle(Settle {
+        t_ms: t_ms?,
+        step: settled?,
+        cost: cost?,
+        expect: expect.unwrap_or_default(),
+    }))
+}
+
+/// The step that a field names, if it is an earlier request.
+fn earlier(
+    name: &str,
+    at: Option<u64>,
+    step: &Field<'_>,
+    before: &[bool],
+    report: &mut Report,
+) -> Option<usize> {
+    let at = usize::try_from(at?).ok();
+    let at = at.filter(|at| before.get(*at) == Some(&true));
+    if at.is_none() {
+        let message = format!("`{name}` names the step of an earlier request, counted from 0");
+        step.report(report, message);
+    }
+    at
+}
+
+fn read_request(step: Field<'_>, report: &mut Report) -> Option<Request> {
+    let path = step.path;
+    let mut peek = false;
+    let (t_ms, cost, descriptor, expect) =
+        read_fields(step, &path, &STEP_FIELDS, report, |take| {
+            peek = take.boolean("peek").unwrap_or(false);
+            take.field("note");
+            (
+                take.integer("t_ms", 0),
+                take.integer("cost", 0),
+                take.field("descriptor"),
+                take.field("expect"),
+            )
+        })?;
+    let descriptor = descriptor
+        .map(|field| read_descriptor(field, report))
+        .unwrap_or_default();
+    let expect = expect
+        .map(|field| read_expect(field, report))
+        .unwrap_or_default();
+    if step.node.get("t_ms").is_none() {
+        step.report(report, "a step has `t_ms`, or is a `set`");
+    }
+    let cost = if step.node.get("cost").is_none() {
+        Some(1)
+    } else {
+        cost
+    };
+    Some(Request {
+        t_ms: t_ms?,
+        cost: cost?,
+        peek,
+        descriptor,
+        expect,
+    })
+}
+
+fn read_descriptor(field: Field<'_>, report: &mut Report) -> Descriptor {
+    let entries = field.entries("a map of entries, like {\"user\": \"alice\"}", report);
+    let mut descriptor = Descriptor::new();
+    for entry in entries.unwrap_or_default() {
+        let path = Path::Field(&field.path, &entry.key);
+        let value = Field {
+            node: &entry.value,
+            path,
+        };
+        match entry.key.parse::<Name>() {
+            Ok(name) => {
+                if let Some(text) = value.text("text", report) {
+                    descriptor.insert(name, text.as_bytes());
+                }
+            }
+            Err(error) => {
+                value.report(report, error.to_string());
+            }
+        }
+    }
+    descriptor
+}
+
+fn read_expect(field: Field<'_>, report: &mut Report) -> Vec<Expected> {
+    let entries = field.entries("a map of fields of the answer", report);
+    let mut expected = Vec::new();
+    for entry in entries.unwrap_or_default() {
+        if !EXPECT_FIELDS.contains(&entry.key.as_str()) {
+            let path = Path::Field(&field.path, &entry.key);
+            let problem = report.add(&path, entry.place, "no such field in an answer");
+            problem.push_hint(format!("known fields: {}", EXPECT_FIELDS.join(", ")));
+        }
+        expected.push(Expected {
+            field: entry.key.clone(),
+            value: entry.value.clone(),
+        });
+    }
+    expected
 }

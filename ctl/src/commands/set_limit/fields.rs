@@ -1,12 +1,17 @@
 //! The fields of a limit as flags.
 
-use clap::Args;
-use policy::Node;
-
-use super::choices::{
-    ALGORITHM, ALIGN, IF_MISSING, ON_FAILURE, OVER_LIMIT, SCOPE, UNSETTABLE, WEEK_START, choice,
+use clap::{
+    Args,
+    builder::{PossibleValue, PossibleValuesParser, TypedValueParser},
 };
-use crate::bucket::{Pair, parse_whole_number};
+use policy::{Limit, Name, Node, Override, Policy, Problem, Problems, Surroundings};
+
+use crate::{
+    bucket::{Pair, parse_whole_number},
+    commands::validate::cost_warning,
+    error::{Error, Exit},
+    session::Session,
+};
 
 /// Every flag that sets a field; what is not given stays as it is.
 #[derive(Debug, Default, Args)]
@@ -296,5 +301,225 @@ fn percent(text: &str) -> String {
     }
 }
 
+// --- The words that fields accept. They are repeated here for `--help`, for completion and for "did
+// you mean"; a test compares them with those of limits.
+
+const IF_MISSING: &[&str] = &["share", "skip", "deny"];
+const OVER_LIMIT: &[&str] = &["reject", "queue", "degrade"];
+const ON_FAILURE: &[&str] = &["local", "allow", "deny"];
+const SCOPE: &[&str] = &["global", "proxy"];
+const WEEK_START: &[&str] = &["monday", "sunday"];
+const ALIGN: &[&str] = &["epoch", "first_request"];
+pub const ALGORITHM: &[&str] = &[
+    "token_bucket",
+    "gcra",
+    "leaky_bucket",
+    "fixed_window",
+    "sliding_window",
+    "sliding_window_log",
+    "sliding_window_buckets",
+    "concurrency",
+];
+const UNSETTABLE: &[&str] = &[
+    "description",
+    "match",
+    "per",
+    "if_missing",
+    "algorithm",
+    "limit",
+    "slot_ttl",
+    "burst",
+    "cost",
+    "over_limit",
+    "max_delay",
+    "penalty",
+    "enforce",
+    "on_failure",
+    "scope",
+    "precheck",
+    "lease",
+    "hidden",
+    "replaces",
+    "partition",
+    "fleet_size",
+    "sub_windows",
+    "strict",
+    "align",
+    "time_zone",
+    "week_start",
+];
+
+/// One of these words; `-` may replace `_`.
+pub fn choice(words: &'static [&'static str]) -> impl TypedValueParser<Value = String> {
+    let values = words
+        .iter()
+        .map(|word| PossibleValue::new(*word).alias(word.replace('_', "-")));
+    PossibleValuesParser::new(values).map(|word| word.replace('-', "_"))
+}
+
+// --- Problems of a limit, in terms of the flags that set its fields.
+
+/// The error for flags that make an invalid limit.
+pub fn invalid_limit(limit: &str, problems: &Problems) -> Error {
+    let mut lines: Vec<String> = problems.iter().map(line).collect();
+    lines.dedup();
+    let message = match lines.as_slice() {
+        [only] => format!("limit {limit}: {only}"),
+        many => format!("limit {limit}:\n  {}", many.join("\n  ")),
+    };
+    let mut hints: Vec<&str> = problems
+        .iter()
+        .filter_map(|problem| problem.hint.as_deref())
+        .collect();
+    hints.dedup();
+    let error = Error::new(Exit::Usage, message);
+    hints.into_iter().fold(error, Error::hint)
+}
+
+/// Warnings about a limit that is valid but probably a mistake.
+pub async fn warn(session: &Session<'_>, domain: &Name, limit: &Limit) {
+    for problem in warnings(session, domain, limit).await {
+        let line = line(&problem);
+        show(
+            session,
+            &problem,
+            format_args!("limit {}: {line}", limit.name),
+        );
+    }
+}
+
+/// Warnings about an override that is valid but probably a mistake.
+pub async fn warn_of_override(session: &Session<'_>, domain: &Name, limit: &Limit, one: &Override) {
+    let mut limit = limit.clone();
+    limit.overrides = vec![one.clone()];
+    for problem in warnings(session, domain, &limit).await {
+        if problem.path.contains(".overrides[") {
+            show(session, &problem, format_args!("{}", problem.message));
+        }
+    }
+}
+
+fn show(session: &Session<'_>, problem: &Problem, text: std::fmt::Arguments<'_>) {
+    session.printer.warn(text);
+    if let Some(hint) = &problem.hint {
+        session.printer.hint(hint);
+    }
+}
+
+async fn warnings(session: &Session<'_>, domain: &Name, limit: &Limit) -> Vec<Problem> {
+    // Without it some warnings are missing; the edit reports errors of Redis.
+    let live = session.live_entries().await.unwrap_or_default();
+    let mut policy = Policy::empty(limit.name.clone());
+    policy.limits = vec![limit.clone()];
+    let around = Surroundings {
+        now_ms: Some(crate::now_ms()),
+        supply: live.supply(domain),
+        dear: Some(cost_warning),
+    };
+    policy.warnings(&around)
+}
+
+fn line(problem: &Problem) -> String {
+    let message = &problem.message;
+    match place_of(&problem.path) {
+        Some(place) => format!("{place}: {message}"),
+        None => message.clone(),
+    }
+}
+
+/// `max_delay` is `--max-delay`, `match.path[0]` is `--match path`, `penalty.for` is `--penalty for`; an
+/// override has no flag and keeps its path, `overrides[2].rate`.
+fn place_of(path: &str) -> Option<String> {
+    let field = match path.strip_prefix("limits[") {
+        Some(rest) => rest.split_once("].").map(|(_, field)| field)?,
+        None => path,
+    };
+    let mut parts = field.split(['.', '[']);
+    let first = parts
+        .next()
+        .filter(|first| !first.is_empty() && *first != "name")?;
+    let flag = format!("--{}", first.replace('_', "-"));
+    match (first, parts.next()) {
+        ("match" | "penalty", Some(key)) => Some(format!("{flag} {key}")),
+        ("overrides", _) => Some(field.to_owned()),
+        _ => Some(flag),
+    }
+}
+
 #[cfg(test)]
 mod tests;
+
+#[cfg(test)]
+mod choices_tests {
+    use policy::{Limit, Node};
+
+    use super::*;
+
+    #[test]
+    fn every_word_is_one_that_limits_know() {
+        let lists = [
+            ("if_missing", IF_MISSING),
+            ("over_limit", OVER_LIMIT),
+            ("on_failure", ON_FAILURE),
+            ("scope", SCOPE),
+            ("align", ALIGN),
+            ("week_start", WEEK_START),
+            ("algorithm", ALGORITHM),
+        ];
+        for (field, words) in lists {
+            for word in words {
+                assert!(
+                    !complaints(field, word).contains("expected"),
+                    "{field}: {word}"
+                );
+            }
+            assert!(
+                complaints(field, "nonsense").contains("expected"),
+                "{field}"
+            );
+        }
+    }
+
+    #[test]
+    fn every_field_is_one_that_limits_have() {
+        for field in UNSETTABLE {
+            assert!(!complaints(field, "?").contains("unknown field"), "{field}");
+        }
+        assert!(complaints("nonsense", "?").contains("unknown field"));
+    }
+
+    /// The errors of a limit with this field.
+    fn complaints(field: &str, word: &str) -> String {
+        let mut limit = Node::map([("name", Node::text("a")), ("rate", Node::text("1/s"))]);
+        limit.set(field, Node::text(word));
+        Limit::from_node(&limit)
+            .err()
+            .map(|problems| problems.to_string())
+            .unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod problems_tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_told_as_flags() {
+        assert_eq!(
+            place_of("limits[2].max_delay").as_deref(),
+            Some("--max-delay")
+        );
+        assert_eq!(place_of("rate").as_deref(), Some("--rate"));
+        assert_eq!(place_of("match.path[1]").as_deref(), Some("--match path"));
+        assert_eq!(
+            place_of("limits[0].overrides[2].rate").as_deref(),
+            Some("overrides[2].rate")
+        );
+        assert_eq!(
+            place_of("limits[0].penalty.for").as_deref(),
+            Some("--penalty for")
+        );
+        assert_eq!(place_of("limits[0].name"), None);
+        assert_eq!(place_of(""), None);
+    }
+}

@@ -8,8 +8,8 @@ use ratatui::{
     widgets::{Cell, Clear, Paragraph, Row, Table},
 };
 
-use super::model::{LimitRow, List, Mode, Model, Sort};
-use crate::{activity::Rate, render::counted};
+use super::{LimitRow, List, Mode, Model, Sort};
+use crate::{commands::stats::Rate, render::counted};
 
 /// The limits get at least 1/3 of the lines if there are more buckets than fit: buckets are what
 /// people look at.

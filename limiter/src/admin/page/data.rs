@@ -5,7 +5,7 @@ use std::{cmp::Reverse, collections::BTreeMap, sync::Arc, time::Duration};
 use futures_util::future::join_all;
 use insight::{
     Finding, LiveEntries, Severity,
-    findings::{fleet, limits, server},
+    findings::{self, limits, server},
 };
 use policy::{Limit, Name, Override, Policy, Revision, Scope};
 use store::{
@@ -556,12 +556,12 @@ impl Findings {
                 continue;
             };
             // Reads the history only if a limiter or proxy is stale.
-            if fleet::behind(fleet, &head.domain, revision, None).is_empty() {
+            if findings::behind(fleet, &head.domain, revision, None).is_empty() {
                 continue;
             }
             let last = self.store.history(&head.domain, 1).await?;
             let age_ms = last.first().map(|edit| now_ms.saturating_sub(edit.at_ms));
-            findings.extend(fleet::behind(fleet, &head.domain, revision, age_ms));
+            findings.extend(findings::behind(fleet, &head.domain, revision, age_ms));
         }
         Ok(findings)
     }

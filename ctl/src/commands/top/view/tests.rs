@@ -6,10 +6,11 @@ use store::{Activity, ActivitySummary, BucketActivity, Denial, LimitActivity};
 
 use super::*;
 use crate::{
-    activity::Span,
-    commands::top::model::{Action, Data},
-    error::Error,
-    exit::Exit,
+    commands::{
+        stats::Span,
+        top::{Action, Data},
+    },
+    error::{Error, Exit},
 };
 
 fn name(text: &str) -> Name {

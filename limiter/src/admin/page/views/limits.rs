@@ -3,10 +3,8 @@
 use hyper::StatusCode;
 use insight::{
     Window,
-    bucket::{denial_rank, display},
+    bucket::{denial_rank, display, matchers, notes, penalty_state, plain},
     duration,
-    limit::{matchers, notes, plain},
-    penalty,
 };
 use maud::{Markup, html};
 use policy::{Exemption, Limit, Node, OverrideQuota, Scope, Value, format_timestamp};
@@ -481,7 +479,7 @@ fn rest(bucket: &Bucket, found: &Inspection) -> Markup {
                 }
                 @if let Some(penalty) = &bucket.limit.penalty {
                     @let enforced = found.answer.mode != Mode::Shadow;
-                    dt { "penalty" } dd { (penalty::state(penalty, &found.answer.penalty, enforced, found.now_ms)) }
+                    dt { "penalty" } dd { (penalty_state(penalty, &found.answer.penalty, enforced, found.now_ms)) }
                 }
                 @if let Some(window) = window(bucket, found.now_ms) {
                     dt { "window now" } dd { (window) }

@@ -3,7 +3,7 @@
 use insight::{
     Finding, Severity, age,
     changes::{Action, FieldChange, LimitChange, OverrideChange},
-    findings::fleet::is_current,
+    findings::is_current,
     history::{HistoryChange, summary},
     limiter_name, proxy_name,
 };
