@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use clap::Args;
 pub use insight::bucket::{KeyEntries, describe_key, display, key_entries, key_entry, visible};
-use policy::{Descriptor, Limit, Name, normal_value};
+use policy::{Descriptor, Limit, Name, Node, normal_value, value_to_node};
 
 use crate::error::{self, Error};
 
@@ -91,6 +91,12 @@ pub fn bucket(limit: &Limit, values: &[Pair], without: &[String]) -> Result<Valu
         }
     };
     limit.per.iter().map(one).collect()
+}
+
+/// The values of a bucket as a document has them.
+pub fn to_node(limit: &Limit, values: &Values) -> Node {
+    let pairs = limit.per.iter().zip(values);
+    Node::map(pairs.map(|(key, value)| (key.as_str(), value_to_node(value.as_deref()))))
 }
 
 fn unknown_key(limit: &Limit, key: &str) -> Error {

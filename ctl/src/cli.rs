@@ -283,8 +283,24 @@ pub struct Global {
     pub quiet: bool,
 }
 
+/// How long to wait. Commands that wait for something else replace the help.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct Wait {
+    /// Wait until every live limiter and proxy has the edit, this long at most [default: 5s].
+    #[arg(
+        long = "wait",
+        id = "wait",
+        value_name = "TIME",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "5s",
+        value_parser = millis
+    )]
+    pub ms: Option<u64>,
+}
+
 /// A duration in milliseconds, for flags.
-pub fn millis(text: &str) -> Result<u64, String> {
+fn millis(text: &str) -> Result<u64, String> {
     policy::parse_duration(text).map_err(|error| error.to_string())
 }
 

@@ -1,4 +1,5 @@
-//! What every edit has in common: author, reason, dry run, retries and the report.
+//! The one way to edit: a command confirms, plans what it writes, writes it and reports it. Here are the
+//! steps that all edits share, and the wait until the fleet has an edit.
 
 use std::{
     fmt::Write as _,
@@ -8,115 +9,175 @@ use std::{
 
 use clap::Args;
 pub use insight::{findings::is_current, limiter_name, proxy_name};
-use policy::{Name, Revision};
+use policy::{Name, Override, Policy, Revision};
 use serde::Serialize;
 use store::{
-    Change, Edit, EditError, Fleet, LimiterStatus, Overrides, ProxyStatus, Signature, StoreError,
-    Stored,
+    Change, Edit, EditError, Fleet, LimiterStatus, OverrideEdits, Overrides, ProxyStatus,
+    Signature, StoreError, Stored,
 };
 use tokio::time::sleep;
 
 use crate::{
+    bucket::Values,
     changes::{self, FieldChange, LimitChange},
-    cli::millis,
+    cli::Wait,
     error::{self, Error, Exit},
     printer::Pending,
     render::{self, Page, View, counted, duration},
     session::{Session, conflict},
 };
 
-/// One edit, ready to be shown and made.
+/// What an edit writes, and its effect on each limit.
 #[derive(Debug)]
-pub struct Prepared<'a> {
-    /// The domain.
-    pub domain: &'a Name,
-    /// The record that the edit is based on.
-    pub base: &'a Stored,
-    /// What the edit writes.
-    pub change: Change<'a>,
-    /// The effect on each limit.
+pub struct Planned {
+    /// What is written.
+    pub write: Written,
+    /// The effect.
     pub changes: Vec<LimitChange>,
+}
+
+/// What an edit writes.
+#[derive(Debug)]
+pub enum Written {
+    /// The fields of limits and of the domain; overrides stay.
+    Fields(Policy),
+    /// Limits, and these overrides of them.
+    Parts(Policy, OverrideEdits),
+    /// The override of one bucket; `None` deletes it.
+    Override(Name, Values, Option<Override>),
+    /// A deletion of the domain, with these overrides.
+    Delete(OverrideEdits),
+}
+
+impl Written {
+    fn change(&self) -> Change<'_> {
+        match self {
+            Self::Fields(policy) => Change::Fields(policy),
+            Self::Parts(limits, overrides) => Change::Parts { limits, overrides },
+            Self::Override(limit, values, to) => Change::Override {
+                limit,
+                values,
+                to: to.as_ref(),
+            },
+            Self::Delete(overrides) => Change::Delete(overrides),
+        }
+    }
+
+    /// The limits afterwards, if they are written as a whole.
+    pub fn policy(&self) -> Option<&Policy> {
+        match self {
+            Self::Fields(policy) | Self::Parts(policy, _) => Some(policy),
+            Self::Override(..) | Self::Delete(_) => None,
+        }
+    }
+}
+
+/// An edit that was made, or would be.
+#[derive(Debug)]
+pub struct Edited {
+    /// What it did.
+    pub report: EditReport,
+    /// The record that it was based on.
+    pub base: Stored,
+    /// What it wrote.
+    pub write: Written,
+}
+
+impl Edited {
+    /// The limits stored afterwards.
+    pub fn policy(&self) -> Option<&Policy> {
+        let written = self.write.policy().filter(|_| !self.report.dry_run);
+        written.or(self.base.policy())
+    }
 }
 
 /// Attempts to write an edit on top of concurrent edits of something else.
 const TRIES: usize = 10;
 
 impl Session<'_> {
-    /// Makes an edit, unless it changes nothing or is a dry run.
-    pub async fn edit(&self, edit: Prepared<'_>, args: &EditArgs) -> Result<EditReport, EditError> {
-        let before = revision_of(edit.base).map(|revision| revision.number);
-        let mut after = before;
-        let domain_changes = match edit.change {
-            Change::Limits(after) | Change::Fields(after) | Change::Parts { limits: after, .. } => {
-                changes::of_domain(edit.base.policy(), after)
+    /// Makes an edit of a domain that was read as `base`, without overrides. If another edit was
+    /// written since, reads the domain again, plans again and retries. It is a conflict only if the other
+    /// edit changed what this edit is `about`: that is what was confirmed.
+    pub async fn edit<T: PartialEq>(
+        &self,
+        args: &EditArgs,
+        domain: &Name,
+        mut base: Stored,
+        about: impl AsyncFn(&Stored) -> Result<T, Error>,
+        plan: impl AsyncFn(&Stored, &T) -> Result<Planned, Error>,
+    ) -> Result<Edited, Error> {
+        let mut first = None;
+        for _ in 0..TRIES {
+            let seen = about(&base).await?;
+            if first.as_ref().is_some_and(|first| *first != seen) {
+                break;
             }
-            Change::Override { .. } | Change::Delete(_) => Vec::new(),
-        };
+            let planned = plan(&base, &seen).await?;
+            first.get_or_insert(seen);
+            match self.write(args, domain, base, planned).await {
+                Err(EditError::Conflict { .. }) => {
+                    base = self.read(domain, Overrides::None).await?;
+                }
+                written => return written.map_err(|error| self.edit_failed(&error)),
+            }
+        }
+        Err(conflict())
+    }
+
+    /// Writes an edit, unless it changes nothing or is a dry run. Another edit in the meantime is a conflict.
+    pub async fn write(
+        &self,
+        args: &EditArgs,
+        domain: &Name,
+        base: Stored,
+        planned: Planned,
+    ) -> Result<Edited, EditError> {
+        let Planned { write, changes } = planned;
+        let previous_revision = revision_of(&base).map(|revision| revision.number);
+        let mut revision = previous_revision;
+        let domain_changes = write.policy();
+        let domain_changes = domain_changes.map(|after| changes::of_domain(base.policy(), after));
+        let domain_changes = domain_changes.unwrap_or_default();
         let any = !domain_changes.is_empty()
-            || changes::any(&edit.changes)
-            || matches!(edit.change, Change::Delete(_));
-        self.warn_if_irreversible(&edit.changes);
+            || changes::any(&changes)
+            || matches!(write, Written::Delete(_));
+        self.warn_if_irreversible(&changes);
         if any && !args.dry_run {
-            self.printer.set_pending(Some(Pending::Edit));
             let edit = Edit {
-                domain: edit.domain,
-                base: edit.base,
-                change: edit.change,
+                domain,
+                base: &base,
+                change: write.change(),
                 by: &args.signature(),
             };
-            after = Some(self.store.write(&edit).await?.number);
-            self.printer.set_pending(None);
+            let write = self.store.write(&edit);
+            let written = self.printer.while_pending(Pending::Edit, write).await?;
+            revision = Some(written.number);
         }
-        Ok(EditReport {
-            domain: edit.domain.to_string(),
-            previous_revision: before,
-            revision: after,
+        let report = EditReport {
+            domain: domain.to_string(),
+            previous_revision,
+            revision,
             dry_run: args.dry_run,
             domain_changes,
-            changes: edit.changes,
+            changes,
+        };
+        Ok(Edited {
+            report,
+            base,
+            write,
         })
     }
 
     /// Warns of deletions that the history does not record: rollback cannot restore them.
     fn warn_if_irreversible(&self, changes: &[LimitChange]) {
-        let count: u64 = changes
-            .iter()
-            .map(|change| change.overrides_unrecorded)
-            .sum();
+        let counts = changes.iter().map(|change| change.overrides_unrecorded);
+        let count: u64 = counts.sum();
         if count > 0 {
             self.printer.warn(format_args!(
                 "{count} overrides are deleted, more than the history records: rollback cannot restore \
                  them, a file of `rlctl export` can"
             ));
         }
-    }
-
-    /// Makes an edit of a domain that was read as `base`, without overrides. If another edit was
-    /// written since, reads the domain again and retries. It is a conflict only if the other edit
-    /// changed what this edit is `about`.
-    pub async fn edit_with_retry<T: Clone + PartialEq>(
-        &self,
-        domain: &Name,
-        mut base: Stored,
-        about: impl AsyncFn(&Stored) -> Result<T, Error>,
-        attempt: impl AsyncFn(&Stored, &T) -> Result<Result<EditReport, EditError>, Error>,
-    ) -> Result<EditReport, Error> {
-        let mut first_seen = None;
-        for _ in 0..TRIES {
-            let seen = about(&base).await?;
-            let first = first_seen.get_or_insert_with(|| seen.clone());
-            if *first != seen {
-                break;
-            }
-            match attempt(&base, &seen).await? {
-                Ok(report) => return Ok(report),
-                Err(EditError::Conflict { .. }) => {
-                    base = self.read(domain, Overrides::None).await?;
-                }
-                Err(error) => return Err(self.edit_failed(&error)),
-            }
-        }
-        Err(conflict())
     }
 }
 
@@ -153,19 +214,19 @@ pub struct EditArgs {
     )]
     pub author: Option<String>,
 
-    /// Wait until every live limiter and proxy has the edit, this long at most [default: 5s].
-    #[arg(
-        long,
-        value_name = "TIME",
-        num_args = 0..=1,
-        require_equals = true,
-        default_missing_value = "5s",
-        value_parser = millis
-    )]
-    pub wait: Option<u64>,
+    #[command(flatten)]
+    wait: Wait,
 }
 
 impl EditArgs {
+    /// Goes on if the user agrees; a dry run needs no consent.
+    pub async fn confirm(&self, question: String, yes: &Yes) -> Result<(), Error> {
+        if self.dry_run {
+            return Ok(());
+        }
+        confirm(question, yes).await
+    }
+
     /// Who edits, and why.
     pub fn signature(&self) -> Signature {
         Signature {
@@ -249,7 +310,7 @@ pub struct Yes {
 /// Goes on if the user agrees: `--yes`, or an answer at the terminal.
 ///
 /// `question` names what would be deleted. Without a terminal, `--yes` is required.
-pub async fn confirm(question: String, yes: &Yes) -> Result<(), Error> {
+async fn confirm(question: String, yes: &Yes) -> Result<(), Error> {
     if yes.yes {
         return Ok(());
     }
@@ -348,7 +409,7 @@ impl Session<'_> {
         revision: Option<u64>,
         args: &EditArgs,
     ) -> Result<Exit, Error> {
-        let wait_ms = args.wait;
+        let wait_ms = args.wait.ms;
         let fleet = match self.store.fleet().await {
             Ok(fleet) => fleet,
             // The edit is made; the fleet is needed for warnings only.

@@ -1,9 +1,11 @@
 //! `rlctl`, the control plane: edits limits, inspects and resets buckets.
 //!
-//! The command line ([`cli`]) lists the commands; global options ([`args`]) become settings ([`settings`]), a command
-//! ([`commands`], one file each) fetches and decides, and a view ([`render`])
-//! says how its result looks in each output format. A [`printer::Printer`] is
-//! handed to every command: data goes to stdout, everything else to stderr.
+//! The command line ([`cli`]) lists the commands; global options become settings ([`settings`]), a command
+//! ([`commands`], a file for each or for a family) fetches and decides, and a view ([`render`]) says how its
+//! result looks in each output format. A [`printer::Printer`] is handed to every command: data goes to
+//! stdout, everything else to stderr.
+//!
+//! All commands that write go one way ([`edit`]): they read the record once, confirm, plan, write and report.
 #![expect(
     clippy::doc_markdown,
     reason = "the doc comments of arguments are the help text, where backticks would show"

@@ -94,9 +94,12 @@ impl Printer {
         self.page
     }
 
-    /// Sets the pending request, for the hint after an interruption.
-    pub fn set_pending(&self, pending: Option<Pending>) {
-        self.pending.set(pending);
+    /// Awaits a write; an interruption meanwhile says what may have been done.
+    pub async fn while_pending<T>(&self, pending: Pending, write: impl Future<Output = T>) -> T {
+        self.pending.set(Some(pending));
+        let done = write.await;
+        self.pending.set(None);
+        done
     }
 
     /// The error that ends a command at Ctrl-C.

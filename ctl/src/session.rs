@@ -121,16 +121,16 @@ impl<'p> Session<'p> {
     ) -> Result<BTreeMap<Name, u64>, Error> {
         // Without proxies nothing is recorded.
         let asked = limits.map(|limit| (Some(limit.clone()), Vec::new()));
-        let counts = self.store.count_proxies(domain, &asked.collect()).await;
-        let counts = counts.map_err(|error| self.failed(&error))?;
+        let counts = self
+            .call(self.store.count_proxies(domain, &asked.collect()))
+            .await?;
         let of_limit = |(limit, count): (Option<Name>, u64)| Some((limit?, count));
         Ok(counts.into_iter().filter_map(of_limit).collect())
     }
 
     /// The store's clock, in milliseconds since the epoch.
     pub async fn now_ms(&self) -> Result<u64, Error> {
-        let now_ms = self.store.now_ms().await;
-        now_ms.map_err(|error| self.failed(&error))
+        self.call(self.store.now_ms()).await
     }
 
     /// The domain that was named, if one was.
@@ -140,11 +140,7 @@ impl<'p> Session<'p> {
 
     /// Every domain with limits, including limits that this version cannot read.
     pub async fn domains(&self) -> Result<Vec<Name>, Error> {
-        let heads = self
-            .store
-            .heads()
-            .await
-            .map_err(|error| self.failed(&error))?;
+        let heads = self.call(self.store.heads()).await?;
         let live = heads
             .into_iter()
             .filter(|head| matches!(head.state, HeadState::Live(_) | HeadState::Unreadable(_)));
@@ -174,8 +170,7 @@ impl<'p> Session<'p> {
 
     /// The stored record of a domain.
     pub async fn read(&self, domain: &Name, overrides: Overrides) -> Result<Stored, Error> {
-        let stored = self.store.read(domain, overrides).await;
-        let mut stored = stored.map_err(|error| self.failed(&error))?;
+        let mut stored = self.call(self.store.read(domain, overrides)).await?;
         if let Stored::Live(record) = &mut stored {
             sort_overrides(&mut record.policy);
         }
@@ -270,6 +265,14 @@ pub fn find_limit<'l>(policy: &'l Policy, name: &str) -> Result<&'l Limit, Error
 // --- The store's errors as messages: what happened, and what to check first.
 
 impl Session<'_> {
+    /// The answer of the store, or the message for its error.
+    pub async fn call<T>(
+        &self,
+        answer: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, Error> {
+        answer.await.map_err(|error| self.failed(&error))
+    }
+
     /// The message for an error of the store.
     pub fn failed(&self, error: &StoreError) -> Error {
         failure(error, &self.settings)
@@ -388,8 +391,7 @@ fn whence(settings: &Settings) -> String {
 impl Session<'_> {
     /// The entries that live proxies supply.
     pub async fn live_entries(&self) -> Result<LiveEntries, Error> {
-        let fleet = self.store.fleet().await;
-        let fleet = fleet.map_err(|error| self.failed(&error))?;
+        let fleet = self.call(self.store.fleet()).await?;
         Ok(LiveEntries::of(&fleet))
     }
 

@@ -1,11 +1,30 @@
 //! Editing: a limit as a document, changed field by field, then read again as a whole.
 
-use documents::{Form, Node, Path, Problems, Report, Value, similar};
+use algorithms::{Align, Kind, WeekStart};
+use documents::{Choice, Form, Node, Path, Problems, Report, Value, similar};
 
 use crate::{
-    Exemption, Limit, Names, Policy,
+    Exemption, IfMissing, Limit, Names, OnFailure, OverLimit, Policy, Scope,
+    quota::Written,
     read::{LIMIT_FIELDS, Placed, check_references},
 };
+
+/// The words that a field of a limit takes; empty if it takes something else.
+pub fn words_of(field: &str) -> Vec<&'static str> {
+    fn all<T: Choice>() -> Vec<&'static str> {
+        T::CHOICES.iter().map(|(word, _)| *word).collect()
+    }
+    match field {
+        "algorithm" => all::<Written<Kind>>(),
+        "align" => all::<Written<Align>>(),
+        "if_missing" => all::<IfMissing>(),
+        "on_failure" => all::<OnFailure>(),
+        "over_limit" => all::<OverLimit>(),
+        "scope" => all::<Scope>(),
+        "week_start" => all::<Written<WeekStart>>(),
+        _ => Vec::new(),
+    }
+}
 
 /// Why a field cannot be edited in this way.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -1,4 +1,4 @@
-//! `rlctl apply`.
+//! `rlctl apply` and `rlctl diff`.
 
 mod watch;
 
@@ -10,12 +10,12 @@ use std::{
 use clap::Args;
 use policy::{Exemption, Limit, Name, Node, Pause, Policy, Problems};
 use serde::Serialize;
-use store::{Change, Overrides, Stored};
+use store::{HeadState, Overrides, Stored};
 
 use crate::{
     changes::{self, Action, FieldChange, LimitChange},
     cli::{Global, examples},
-    edit::{EditArgs, EditReport, Prepared, Yes, confirm, revision_of},
+    edit::{EditArgs, EditReport, Planned, Written, Yes, revision_of},
     error::{Error, Exit},
     input::{FilesArg, Source},
     printer::Printer,
@@ -142,22 +142,13 @@ impl Apply {
         let domain = file.domain.clone();
         let (base, merged, plan) = plan_file(session, file, self.prune).await?;
         note_merged(session.printer, &merged, &plan);
-        if !self.edit.dry_run
-            && let Some(question) = question(&merged, &plan)
-        {
-            confirm(question, &self.yes).await?;
+        if let Some(question) = question(&merged, &plan) {
+            self.edit.confirm(question, &self.yes).await?;
         }
-        let prepared = Prepared {
-            domain: &domain,
-            base: &base,
-            change: Change::Parts {
-                limits: &merged.policy,
-                overrides: &plan.overrides,
-            },
-            changes: plan.changes,
-        };
-        let report = session.edit(prepared, &self.edit).await;
-        report.map_err(|error| session.edit_failed(&error))
+        let planned = merged.planned(plan);
+        let edited = session.write(&self.edit, &domain, base, planned).await;
+        let edited = edited.map_err(|error| session.edit_failed(&error))?;
+        Ok(edited.report)
     }
 }
 
@@ -354,10 +345,14 @@ pub async fn plan(
 }
 
 /// Whether the domain is still at the same revision: overrides are read page by page, and all pages
-/// must be of one revision.
+/// must be of one revision. The record itself is not read again.
 async fn unchanged(session: &Session<'_>, base: &Stored, domain: &Name) -> Result<bool, Error> {
-    let now = session.read(domain, Overrides::None).await?;
-    Ok(revision_of(&now) == revision_of(base))
+    let heads = session.call(session.store.heads()).await?;
+    let head = heads.into_iter().find(|head| head.domain == *domain);
+    Ok(match head.map(|head| head.state) {
+        Some(HeadState::Live(revision)) => Some(&revision) == revision_of(base),
+        _ => base.policy().is_none(),
+    })
 }
 
 fn bounded(lines: &[String]) -> String {
@@ -405,6 +400,16 @@ pub struct Merged {
     pub split_otherwise: Vec<Name>,
     /// How many overrides stay although the file does not list them, by limit.
     pub overrides_kept: Vec<(Name, usize)>,
+}
+
+impl Merged {
+    /// The edit that writes them.
+    fn planned(self, plan: EditPlan) -> Planned {
+        Planned {
+            write: Written::Parts(self.policy, plan.overrides),
+            changes: plan.changes,
+        }
+    }
 }
 
 /// Merges `file` into `live`, whose overrides need not be loaded. Limits and exemptions

@@ -1,4 +1,4 @@
-//! `rlctl completions`.
+//! `rlctl completions` and `rlctl man`.
 
 use std::path::PathBuf;
 

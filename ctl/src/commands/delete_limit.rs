@@ -1,15 +1,15 @@
-//! `rlctl delete-limit`.
+//! `rlctl delete-limit` and `rlctl delete-domain`.
 
 use clap::Args;
 use policy::{AmountText, Limit, Name, Override, Policy};
-use store::{Change, LimitOf, Overrides, StoreError, Stored};
+use store::{LimitOf, Overrides, StoreError, Stored};
 
 use super::set_limit::between;
 use crate::{
     bucket::{self, Pair},
     changes::{Action, LimitChange},
     cli::{Global, examples},
-    edit::{EditArgs, EditReport, Prepared, Yes, confirm},
+    edit::{EditArgs, Edited, Planned, Written, Yes},
     error::{Error, Exit},
     printer::Printer,
     render::counted,
@@ -42,118 +42,89 @@ impl DeleteLimit {
     /// Confirms, deletes and shows what was deleted.
     pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
         let session = Session::open(global, printer)?;
-        let report = if self.bucket.is_empty() {
-            self.delete_limit(&session).await?
-        } else {
-            self.delete_override(&session).await?
-        };
-        session.finish(&report, &self.edit).await
-    }
-
-    async fn ask(&self, question: String) -> Result<(), Error> {
-        if self.edit.dry_run {
-            return Ok(());
-        }
-        confirm(question, &self.yes).await
-    }
-
-    async fn delete_limit(&self, session: &Session<'_>) -> Result<EditReport, Error> {
         let record = session.record(Overrides::None).await?;
-        let policy = &record.policy;
-        let (confirmed, domain) = (session::find_limit(policy, &self.name)?, &policy.domain);
-        let overrides = match session.override_count(domain, confirmed).await? {
+        let edited = if self.bucket.is_empty() {
+            self.delete_limit(&session, Stored::Live(record)).await?
+        } else {
+            self.delete_override(&session, Stored::Live(record)).await?
+        };
+        session.finish(&edited.report, &self.edit).await
+    }
+
+    async fn delete_limit(&self, session: &Session<'_>, base: Stored) -> Result<Edited, Error> {
+        let policy = base.policy().ok_or_else(conflict)?;
+        let domain = policy.domain.clone();
+        let confirmed = session::find_limit(policy, &self.name)?;
+        let overrides = match session.override_count(&domain, confirmed).await? {
             0 => String::new(),
             n => format!(", {}", session::deletion_summary(n)),
         };
-        let (name, rate) = (&confirmed.name, AmountText(confirmed.quota.parameters()));
-        self.ask(format!(
-            "delete limit {name} of domain {domain} ({rate}{overrides})"
-        ))
-        .await?;
-        let limit_in = async |base: &Stored| {
-            let limit = base.policy().and_then(|policy| policy.limit(name.as_str()));
-            // Only what was confirmed is deleted. An edit of one of the limit's overrides raises
-            // its generation, too.
-            limit
-                .filter(|limit| *limit == confirmed)
-                .cloned()
-                .ok_or_else(conflict)
+        let rate = AmountText(confirmed.quota.parameters());
+        let name = &self.name;
+        let question = format!("delete limit {name} of domain {domain} ({rate}{overrides})");
+        self.edit.confirm(question, &self.yes).await?;
+        // An edit of one of the limit's overrides raises its generation, too.
+        let about = async |base: &Stored| {
+            let limit = base.policy().and_then(|policy| policy.limit(name));
+            limit.cloned().ok_or_else(conflict)
         };
-        let attempt = async |base: &Stored, limit: &Limit| {
+        let plan = async |base: &Stored, limit: &Limit| {
             let before = base.policy().ok_or_else(conflict)?;
-            let after = without(before, limit.name.as_str())?;
+            let after = without(before, name)?;
             let plan = session
                 .plan_edit(Some(before), &after, &Deltas::new())
                 .await?;
             let mut changes = plan.changes;
             changes.retain(|change| change.limit == limit.name.as_str());
-            let prepared = Prepared {
-                domain,
-                base,
-                change: Change::Parts {
-                    limits: &after,
-                    overrides: &plan.overrides,
-                },
+            Ok(Planned {
+                write: Written::Parts(after, plan.overrides),
                 changes,
-            };
-            Ok(session.edit(prepared, &self.edit).await)
+            })
         };
-        let base = Stored::Live(record.clone());
-        session
-            .edit_with_retry(domain, base, limit_in, attempt)
-            .await
+        session.edit(&self.edit, &domain, base, about, plan).await
     }
 
-    async fn delete_override(&self, session: &Session<'_>) -> Result<EditReport, Error> {
-        let record = session.record(Overrides::None).await?;
-        let policy = &record.policy;
-        let (limit, domain) = (session::find_limit(policy, &self.name)?, &policy.domain);
+    async fn delete_override(&self, session: &Session<'_>, base: Stored) -> Result<Edited, Error> {
+        let policy = base.policy().ok_or_else(conflict)?;
+        let domain = policy.domain.clone();
+        let limit = session::find_limit(policy, &self.name)?.clone();
         // A file may have set one for what is no bucket.
-        let mut values = bucket::bucket(limit, &self.bucket, &[])?;
-        if !session.has_override(domain, limit, &values).await? {
-            let pairs = session.as_proxies_have(domain, &self.bucket).await?;
-            values = bucket::bucket(limit, &pairs, &[])?;
+        let mut values = bucket::bucket(&limit, &self.bucket, &[])?;
+        if !session.has_override(&domain, &limit, &values).await? {
+            let pairs = session.as_proxies_have(&domain, &self.bucket).await?;
+            values = bucket::bucket(&limit, &pairs, &[])?;
         }
         let shown = bucket::display(&limit.per, &values);
         let name = &limit.name;
-        if !session.has_override(domain, limit, &values).await? {
+        if !session.has_override(&domain, &limit, &values).await? {
             return Err(
                 Error::not_found(format!("limit {name} has no override for {shown}"))
                     .hint(format!("`rlctl get-limit {name}` shows those it has")),
             );
         }
-        self.ask(format!(
-            "delete the override of {shown} in limit {name} of domain {domain}"
-        ))
-        .await?;
-        let override_in = async |_: &Stored| {
-            let of = LimitOf { domain, limit };
+        let question = format!("delete the override of {shown} in limit {name} of domain {domain}");
+        self.edit.confirm(question, &self.yes).await?;
+        let about = async |_: &Stored| {
+            let of = LimitOf {
+                domain: &domain,
+                limit: &limit,
+            };
             match session.store.read_override(&of, &values).await {
                 // A corrupt override can still be deleted, which makes the limit readable again.
                 Err(StoreError::Corrupt(_)) => Ok(None),
                 found => found.map_err(|error| session.failed(&error)),
             }
         };
-        let attempt = async |base: &Stored, before: &Option<Override>| {
-            let prepared = Prepared {
-                domain,
-                base,
-                change: Change::Override {
-                    limit: name,
-                    values: &values,
-                    to: None,
-                },
+        let plan = async |_: &Stored, before: &Option<Override>| {
+            Ok(Planned {
+                write: Written::Override(name.clone(), values.clone(), None),
                 changes: vec![LimitChange {
                     action: Action::Changed,
-                    ..between(limit, before.as_ref(), None)
+                    ..between(&limit, before.as_ref(), None)
                 }],
-            };
-            Ok(session.edit(prepared, &self.edit).await)
+            })
         };
-        let base = Stored::Live(record.clone());
-        session
-            .edit_with_retry(domain, base, override_in, attempt)
-            .await
+        session.edit(&self.edit, &domain, base, about, plan).await
     }
 }
 
@@ -211,35 +182,27 @@ impl DeleteDomain {
             )));
         }
         let base = session.read(&domain, Overrides::None).await?;
-        let Stored::Live(record) = &base else {
+        let Some(policy) = base.policy() else {
             return Err(session.no_domain(&domain).await);
         };
-        let policy = &record.policy;
         if !self.edit.dry_run {
             let overrides = session.override_counts(policy).await?.iter().sum::<u64>();
             let limits = counted(policy.limits.len(), "limit");
             let overrides = counted(overrides, "override");
             let question = format!("delete domain {domain} ({limits}, {overrides})");
-            confirm(question, &self.yes).await?;
+            self.edit.confirm(question, &self.yes).await?;
         }
         let nothing = Policy::empty(domain.clone());
         let plan = session
             .plan_edit(Some(policy), &nothing, &Deltas::new())
             .await?;
-        let prepared = Prepared {
-            domain: &domain,
-            base: &base,
-            change: Change::Delete(&plan.overrides),
+        let planned = Planned {
+            write: Written::Delete(plan.overrides),
             changes: plan.changes,
         };
         // Somebody else's edit in the meantime was not confirmed.
-        let report = session
-            .edit(prepared, &self.edit)
-            .await
-            .map_err(|error| match error {
-                store::EditError::Conflict { .. } => conflict(),
-                error => session.edit_failed(&error),
-            })?;
-        session.finish(&report, &self.edit).await
+        let edited = session.write(&self.edit, &domain, base, planned).await;
+        let edited = edited.map_err(|error| session.edit_failed(&error))?;
+        session.finish(&edited.report, &self.edit).await
     }
 }

@@ -56,8 +56,7 @@ impl Doctor {
     /// Runs all checks, whatever each finds.
     pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
         let session = Session::open(global, printer)?;
-        let health = session.store.health().await;
-        let health = health.map_err(|error| session.failed(&error))?;
+        let health = session.call(session.store.health()).await?;
         let store = session.store.address();
         let mut findings = server::clocks(&health, crate::now_ms());
         for node in &health {
@@ -115,8 +114,7 @@ struct Domains {
 
 /// The findings of the named domain, or else of all domains.
 async fn domains(session: &Session<'_>, fleet: Option<&Fleet>) -> Result<Domains, Error> {
-    let heads = session.store.heads().await;
-    let heads = heads.map_err(|error| session.failed(&error))?;
+    let heads = session.call(session.store.heads()).await?;
     let named = session.named_domain();
     let mut found = Domains {
         live: fleet.map(LiveEntries::of).unwrap_or_default(),
@@ -378,8 +376,7 @@ impl Left {
         }
         if self.buckets > 0 {
             let keys: Vec<&str> = self.keys.iter().map(String::as_str).collect();
-            let ttls = session.store.ttls_ms(&keys).await;
-            let ttls = ttls.map_err(|error| session.failed(&error))?;
+            let ttls = session.call(session.store.ttls_ms(&keys)).await?;
             let stay = ttls.iter().any(Option::is_none);
             let glob = session.keys().buckets_of(domain, limit);
             let unlink = format!("{client} --scan --pattern '{glob}' | xargs {client} unlink");

@@ -2,13 +2,13 @@
 
 use clap::Args;
 use policy::{Exemption, Name, Node, Policy, Problems};
-use store::{Change, Overrides, Record, Stored};
+use store::{Overrides, Record, Stored};
 
 use super::set_limit::matchers;
 use crate::{
     bucket::Pair,
     cli::{Global, examples},
-    edit::{EditArgs, EditReport, Prepared, Yes, confirm},
+    edit::{EditArgs, Edited, Planned, Written, Yes},
     error::{self, Error, Exit},
     printer::Printer,
     session::Session,
@@ -69,8 +69,8 @@ impl SetExemption {
             let edited = policy.with_exemption(exemption.clone());
             edited.map_err(|problems| self.invalid(&problems))
         };
-        let report = set(&session, &base, &exemption.name, edit, &self.edit).await?;
-        session.finish(&report, &self.edit).await
+        let edited = set(&session, base, &exemption.name, edit, &self.edit).await?;
+        session.finish(&edited.report, &self.edit).await
     }
 
     fn invalid(&self, problems: &Problems) -> Error {
@@ -93,57 +93,47 @@ impl DeleteExemption {
             .exempt
             .iter()
             .find(|one| one.name.as_str() == self.name);
-        let name = &found
-            .ok_or_else(|| {
-                let (name, domain) = (&self.name, &policy.domain);
-                let error = Error::not_found(format!("domain {domain} has no exemption {name}"));
-                error.hint(error::hint(name, "exemption", known))
-            })?
-            .name;
-        if !self.edit.dry_run {
-            let question = format!("delete exemption {name} of domain {}", policy.domain);
-            confirm(question, &self.yes).await?;
-        }
+        let found = found.ok_or_else(|| {
+            let (name, domain) = (&self.name, &policy.domain);
+            let error = Error::not_found(format!("domain {domain} has no exemption {name}"));
+            error.hint(error::hint(name, "exemption", known))
+        })?;
+        let name = found.name.clone();
+        let question = format!("delete exemption {name} of domain {}", policy.domain);
+        self.edit.confirm(question, &self.yes).await?;
         let edit = |policy: &Policy| {
             let mut edited = policy.clone();
-            edited.exempt.retain(|exemption| exemption.name != *name);
+            edited.exempt.retain(|exemption| exemption.name != name);
             Ok(edited)
         };
-        let report = set(&session, &base, name, edit, &self.edit).await?;
-        session.finish(&report, &self.edit).await
+        let edited = set(&session, base, &name, edit, &self.edit).await?;
+        session.finish(&edited.report, &self.edit).await
     }
 }
 
 /// Writes the new state of one exemption.
 async fn set(
     session: &Session<'_>,
-    base: &Record,
+    base: Box<Record>,
     name: &Name,
     edit: impl Fn(&Policy) -> Result<Policy, Error>,
     args: &EditArgs,
-) -> Result<EditReport, Error> {
-    let domain = &base.policy.domain;
-    let exemption_in = async |base: &Stored| {
-        let mut exempt = base
-            .policy()
-            .map_or(&[][..], |policy| &policy.exempt)
-            .iter();
+) -> Result<Edited, Error> {
+    let domain = base.policy.domain.clone();
+    let about = async |base: &Stored| {
+        let exempt = base.policy().map_or(&[][..], |policy| &policy.exempt);
+        let mut exempt = exempt.iter();
         Ok(exempt.find(|exemption| exemption.name == *name).cloned())
     };
-    let attempt = async |base: &Stored, _: &Option<Exemption>| {
+    let plan = async |base: &Stored, _: &Option<Exemption>| {
         let Some(before) = base.policy() else {
-            return Err(session.no_domain(domain).await);
+            return Err(session.no_domain(&domain).await);
         };
-        let prepared = Prepared {
-            domain,
-            base,
-            change: Change::Fields(&edit(before)?),
+        Ok(Planned {
+            write: Written::Fields(edit(before)?),
             changes: Vec::new(),
-        };
-        Ok(session.edit(prepared, args).await)
+        })
     };
-    let base = Stored::Live(Box::new(base.clone()));
-    session
-        .edit_with_retry(domain, base, exemption_in, attempt)
-        .await
+    let base = Stored::Live(base);
+    session.edit(args, &domain, base, about, plan).await
 }

@@ -1,4 +1,4 @@
-//! `rlctl history`.
+//! `rlctl history` and `rlctl rollback`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -8,13 +8,13 @@ use std::{
 use clap::Args;
 use policy::{Exemption, Limit, Name, Node, Policy, format_timestamp};
 use serde::Serialize;
-use store::{Change, HistoryEntry, Keys, Overrides, Stored};
+use store::{HistoryEntry, Keys, Overrides, Stored};
 
 use crate::{
     bucket::{KeyEntries, key_entries, parse_whole_number, visible},
     changes::{self, FieldChange, LimitChange},
     cli::{Global, examples},
-    edit::{EditArgs, Prepared, Yes, confirm, revision_of},
+    edit::{EditArgs, Planned, Written, Yes, revision_of},
     error::{self, Error, Exit},
     history::{HistoryChange, summary},
     now_ms,
@@ -59,8 +59,7 @@ impl History {
         };
         let limit = self.limit.as_ref().or(self.name.as_ref());
         let read = if limit.is_some() { READ_MAX } else { max };
-        let entries = session.store.history(&domain, read).await;
-        let entries = entries.map_err(|error| session.failed(&error))?;
+        let entries = session.call(session.store.history(&domain, read)).await?;
         if entries.is_empty() {
             return Err(session.no_domain(&domain).await);
         }
@@ -266,8 +265,9 @@ impl Rollback {
         });
         let limit = limit.transpose()?;
         let base = session.read(&domain, Overrides::None).await?;
-        let history = session.store.history(&domain, READ_MAX).await;
-        let history = history.map_err(|error| session.failed(&error))?;
+        let history = session
+            .call(session.store.history(&domain, READ_MAX))
+            .await?;
         if history.is_empty() {
             return Err(session.no_domain(&domain).await);
         }
@@ -290,18 +290,13 @@ impl Rollback {
         if edit.reason.is_empty() {
             edit.reason = format!("rollback to revision {}", self.revision);
         }
-        let prepared = Prepared {
-            domain: &domain,
-            base: &base,
-            change: Change::Parts {
-                limits: policy,
-                overrides: &plan.overrides,
-            },
+        let planned = Planned {
+            write: Written::Parts(earlier.policy, plan.overrides),
             changes: plan.changes,
         };
-        let report = session.edit(prepared, &edit).await;
-        let report = report.map_err(|error| session.edit_failed(&error))?;
-        session.finish(&report, &edit).await
+        let edited = session.write(&edit, &domain, base, planned).await;
+        let edited = edited.map_err(|error| session.edit_failed(&error))?;
+        session.finish(&edited.report, &edit).await
     }
 
     async fn ask(
@@ -320,11 +315,8 @@ impl Rollback {
         let mut shown = render::domain_changes_text(domain.as_str(), domain_changes, page);
         shown.push_str(&render::changes_text(changes, page));
         printer.note(shown.trim_end());
-        confirm(
-            format!("roll domain {domain} back to revision {}", self.revision),
-            &self.yes,
-        )
-        .await
+        let question = format!("roll domain {domain} back to revision {}", self.revision);
+        self.edit.confirm(question, &self.yes).await
     }
 
     /// The limits at the earlier revision.

@@ -567,12 +567,10 @@ struct Fields<'b> {
 impl Bucket {
     fn fields(&self) -> Fields<'_> {
         let answer = &self.inspection.answer;
-        let values = self.limit.per.iter().zip(&self.values);
-        let values = values.map(|(key, v)| (key.as_str(), policy::value_to_node(v.as_deref())));
         Fields {
             domain: self.domain.as_str(),
             limit: self.limit.name.as_str(),
-            bucket: Node::map(values),
+            bucket: bucket::to_node(&self.limit, &self.values),
             algorithm: self
                 .limit
                 .to_node_without_overrides()

@@ -1,4 +1,4 @@
-//! `rlctl list-limits`.
+//! `rlctl list-limits`, `get-limit`, `export` and `list-domains`.
 
 use std::fmt::Write as _;
 
@@ -295,11 +295,7 @@ impl ListDomains {
     /// Lists them by name.
     pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
         let session = Session::open(global, printer)?;
-        let mut heads = session
-            .store
-            .heads()
-            .await
-            .map_err(|error| session.failed(&error))?;
+        let mut heads = session.call(session.store.heads()).await?;
         heads.sort_unstable_by(|a, b| a.domain.cmp(&b.domain));
         let mut rows = Vec::with_capacity(heads.len());
         for head in heads {

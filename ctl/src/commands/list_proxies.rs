@@ -9,7 +9,7 @@ use store::{Fleet, HeadState};
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    cli::{Global, examples, millis},
+    cli::{Global, Wait, examples},
     edit::{POLL_INTERVAL, SILENT_AFTER_MS, is_current, limiter_name, proxy_name},
     error::{Error, Exit},
     printer::Printer,
@@ -33,19 +33,12 @@ const NAMED_MAX: usize = 5;
     "rlctl list-proxies --domain shop -o wide"
     "rlctl list-proxies -o json | jq '.[] | select(.state != \"current\")'"
     "rlctl list-proxies --wait=1m               # until a proxy has the limits"
-))]
+), mut_arg("wait", |arg| arg.help(
+    "Wait until a proxy that is running has the limits, and no limiter or proxy is behind, this long at most [default: 5s]"
+)))]
 pub struct ListProxies {
-    /// Wait until a proxy that is running has the limits, and no limiter or proxy is behind, this
-    /// long at most [default: 5s].
-    #[arg(
-        long,
-        value_name = "TIME",
-        num_args = 0..=1,
-        require_equals = true,
-        default_missing_value = "5s",
-        value_parser = millis
-    )]
-    wait: Option<u64>,
+    #[command(flatten)]
+    wait: Wait,
 }
 
 impl ListProxies {
@@ -56,15 +49,15 @@ impl ListProxies {
         let elapsed_ms = || u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
         loop {
             let (fleet, rows) = read(&session).await?;
-            let in_force = self.wait.is_none() || are_in_force(&rows, elapsed_ms());
-            if !in_force && self.wait.is_some_and(|wait_ms| elapsed_ms() < wait_ms) {
+            let in_force = self.wait.ms.is_none() || are_in_force(&rows, elapsed_ms());
+            if !in_force && self.wait.ms.is_some_and(|wait_ms| elapsed_ms() < wait_ms) {
                 sleep(POLL_INTERVAL).await;
                 continue;
             }
             say_if_none(&session, &fleet, &rows);
             say_silent(&session, &rows);
             printer.data(&Report(rows))?;
-            return match self.wait {
+            return match self.wait.ms {
                 Some(wait_ms) if !in_force => Err(not_in_force(wait_ms)),
                 _ => Ok(Exit::Done),
             };
@@ -74,10 +67,8 @@ impl ListProxies {
 
 /// The fleet, and its rows of the domain that was named, or of all.
 async fn read(session: &Session<'_>) -> Result<(Fleet, Vec<Row>), Error> {
-    let fleet = session.store.fleet().await;
-    let fleet = fleet.map_err(|error| session.failed(&error))?;
-    let heads = session.store.heads().await;
-    let heads = heads.map_err(|error| session.failed(&error))?;
+    let fleet = session.call(session.store.fleet()).await?;
+    let heads = session.call(session.store.heads()).await?;
     let in_force = heads.into_iter().filter_map(|head| match head.state {
         HeadState::Live(revision) => Some((head.domain, revision)),
         _ => None,

@@ -1,13 +1,13 @@
 //! `rlctl pause` and `rlctl resume`.
 
 use clap::Args;
-use policy::{Limit, Name, Pause, Policy, format_timestamp, parse_duration, parse_timestamp};
-use store::{Change, Overrides, Record, Stored};
+use policy::{Name, Pause, Policy, format_timestamp, parse_duration, parse_timestamp};
+use store::{Overrides, Record, Stored};
 
 use crate::{
     changes::LimitChange,
     cli::{Global, examples},
-    edit::{EditArgs, EditReport, Prepared, Yes, confirm},
+    edit::{EditArgs, Edited, Planned, Written, Yes},
     error::{Error, Exit},
     printer::Printer,
     session::{self, Session},
@@ -77,24 +77,18 @@ impl PauseCommand {
         let pause = self.ends.pause(&session).await?;
         if let Some(name) = self.target.limit() {
             session::find_limit(policy, name)?;
-        } else if !self.edit.dry_run {
+        } else {
             let (domain, until) = (&policy.domain, until(pause));
             let question = format!("let every request of domain {domain} pass{until}");
-            confirm(question, &self.yes).await?;
+            self.edit.confirm(question, &self.yes).await?;
         }
-        let report = set(
-            &session,
-            &base,
-            self.target.limit(),
-            Some(pause),
-            &self.edit,
-        )
-        .await?;
-        printer.data(&report)?;
-        if !self.edit.dry_run {
+        let limit = self.target.limit();
+        let edited = set(&session, base, limit, Some(pause), &self.edit).await?;
+        printer.data(&edited.report)?;
+        if let Some(policy) = edited.base.policy().filter(|_| !self.edit.dry_run) {
             self.note_pause(printer, &policy.domain, pause);
         }
-        session.follow_up_edit(&report, &self.edit).await
+        session.follow_up_edit(&edited.report, &self.edit).await
     }
 
     fn note_pause(&self, printer: &Printer, domain: &Name, pause: Pause) {
@@ -126,10 +120,12 @@ impl Resume {
             let what = limit.map_or_else(|| format!("domain {}", policy.domain), str::to_owned);
             printer.note(format_args!("{what} was not paused"));
         }
-        let report = set(&session, &base, limit, None, &self.edit).await?;
-        printer.data(&report)?;
-        self.warn_of_other_pauses(printer, policy, now_ms);
-        session.follow_up_edit(&report, &self.edit).await
+        let edited = set(&session, base, limit, None, &self.edit).await?;
+        printer.data(&edited.report)?;
+        if let Some(policy) = edited.base.policy() {
+            self.warn_of_other_pauses(printer, policy, now_ms);
+        }
+        session.follow_up_edit(&edited.report, &self.edit).await
     }
 
     /// Warns of pauses that still let requests pass after this one has ended.
@@ -164,19 +160,19 @@ fn until(pause: Pause) -> String {
 /// Writes the pause of one limit, or that of the domain.
 async fn set(
     session: &Session<'_>,
-    base: &Record,
+    base: Box<Record>,
     limit: Option<&str>,
     to: Option<Pause>,
     args: &EditArgs,
-) -> Result<EditReport, Error> {
-    let domain = &base.policy.domain;
-    let pause_in = async |base: &Stored| match limit {
-        Some(name) => Ok(session.limit_in(base, domain, name).await?.paused),
+) -> Result<Edited, Error> {
+    let domain = base.policy.domain.clone();
+    let about = async |base: &Stored| match limit {
+        Some(name) => Ok(session.limit_in(base, &domain, name).await?.paused),
         None => Ok(base.policy().and_then(|policy| policy.paused)),
     };
-    let attempt = async |base: &Stored, _: &Option<Pause>| {
+    let plan = async |base: &Stored, _: &Option<Pause>| {
         let Some(before) = base.policy() else {
-            return Err(session.no_domain(domain).await);
+            return Err(session.no_domain(&domain).await);
         };
         let mut after = before.clone();
         let mut changes = Vec::new();
@@ -184,33 +180,20 @@ async fn set(
             None => after.paused = to,
             Some(name) => {
                 let old = session::find_limit(before, name)?;
-                let paused = Limit {
-                    paused: to,
-                    ..old.clone()
-                };
-                changes.extend(LimitChange::between(Some(old), Some(&paused)));
                 let mut limits = after.limits.iter_mut();
-                if let Some(limit) = limits.find(|limit| limit.name == paused.name) {
-                    *limit = paused;
+                if let Some(limit) = limits.find(|limit| limit.name == old.name) {
+                    limit.paused = to;
+                    changes.extend(LimitChange::between(Some(old), Some(limit)));
                 }
             }
         }
-        let prepared = Prepared {
-            domain,
-            base,
-            change: Change::Fields(&after),
+        Ok(Planned {
+            write: Written::Fields(after),
             changes,
-        };
-        Ok(session.edit(prepared, args).await)
+        })
     };
-    session
-        .edit_with_retry(
-            domain,
-            Stored::Live(Box::new(base.clone())),
-            pause_in,
-            attempt,
-        )
-        .await
+    let base = Stored::Live(base);
+    session.edit(args, &domain, base, about, plan).await
 }
 
 // --- When a pause ends.

@@ -1,4 +1,4 @@
-//! `rlctl ping`.
+//! `rlctl ping` and `rlctl load-scripts`.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use store::{PingReply, StoreError};
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    cli::{Global, examples, millis},
+    cli::{Global, Wait, examples},
     error::{Error, Exit},
     printer::Printer,
     render::{Page, Table, View, counted},
@@ -21,18 +21,12 @@ use crate::{
     "rlctl ping"
     "rlctl ping --redis rediss://cache.example.com:6380 --timeout 3s"
     "rlctl ping --wait=1m                          # until Redis has started"
-))]
+), mut_arg("wait", |arg| arg.help(
+    "Wait until Redis answers, this long at most [default: 5s]"
+)))]
 pub struct Ping {
-    /// Wait until Redis answers, this long at most [default: 5s].
-    #[arg(
-        long,
-        value_name = "TIME",
-        num_args = 0..=1,
-        require_equals = true,
-        default_missing_value = "5s",
-        value_parser = millis
-    )]
-    wait: Option<u64>,
+    #[command(flatten)]
+    wait: Wait,
 }
 
 /// The time between two attempts of `--wait`.
@@ -56,7 +50,7 @@ impl Ping {
     }
 
     async fn pong(&self, session: &Session<'_>) -> Result<PingReply, StoreError> {
-        let deadline = Instant::now() + Duration::from_millis(self.wait.unwrap_or(0));
+        let deadline = Instant::now() + Duration::from_millis(self.wait.ms.unwrap_or(0));
         loop {
             match session.store.ping().await {
                 // A server that starts, loads its data or follows a new primary answers later; a
@@ -131,14 +125,9 @@ impl LoadScripts {
     pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
         let session = Session::open(global, printer)?;
         if !self.check {
-            let loaded = session.store.load_scripts().await;
-            loaded.map_err(|error| session.failed(&error))?;
+            session.call(session.store.load_scripts()).await?;
         }
-        let scripts = session
-            .store
-            .scripts()
-            .await
-            .map_err(|error| session.failed(&error))?;
+        let scripts = session.call(session.store.scripts()).await?;
         let rows = scripts.into_iter().map(|script| Script {
             name: script.name,
             sha1: script.sha1,

@@ -1,4 +1,4 @@
-//! `rlctl reset`.
+//! `rlctl reset` and `rlctl credit`: edits of buckets.
 
 use clap::Args;
 use policy::{Compiled, Limit, Name, Node, Policy, Scope};
@@ -9,7 +9,7 @@ use crate::{
     bucket::{self, BucketArgs, Values, parse_whole_number},
     cli::{Global, examples},
     commands::list_keys::KeyDedup,
-    edit::{EditArgs, Yes, confirm},
+    edit::{EditArgs, Yes},
     error::{Error, Exit},
     printer::{Pending, Printer},
     render::{self, Page, View, counted},
@@ -54,9 +54,7 @@ impl Reset {
             session.bucket(domain, &self.bucket).await?.of(limit)?
         };
         let shown = (!all).then(|| bucket::display(&limit.per, &values));
-        let pairs = limit.per.iter().zip(&values);
-        let pairs = pairs.map(|(key, v)| (key.as_str(), policy::value_to_node(v.as_deref())));
-        let bucket = (!all).then(|| Node::map(pairs));
+        let bucket = (!all).then(|| bucket::to_node(limit, &values));
         let which = if all {
             ResetScope::All
         } else {
@@ -70,19 +68,17 @@ impl Reset {
         } else {
             let what = shown.as_deref().unwrap_or("every bucket");
             let question = format!("reset {what} of limit {name}, domain {domain}");
-            confirm(question, &self.yes).await?;
+            self.edit.confirm(question, &self.yes).await?;
             let of = LimitOf { domain, limit };
-            printer.set_pending(Some(match which {
-                ResetScope::All => Pending::Reset,
-                ResetScope::Bucket(_) => Pending::Bucket,
-            }));
             let signature = self.edit.signature();
             let reset = session.store.reset(&of, which, &signature);
             let report = match which {
-                ResetScope::All => session.with_progress(reset).await,
-                ResetScope::Bucket(_) => reset.await,
+                ResetScope::All => {
+                    let reset = session.with_progress(reset);
+                    printer.while_pending(Pending::Reset, reset).await
+                }
+                ResetScope::Bucket(_) => printer.while_pending(Pending::Bucket, reset).await,
             };
-            printer.set_pending(None);
             let report = report.map_err(|error| {
                 let uncertain = "it may be reset already, though the history does not show it; \
                                  the same command may be repeated";
@@ -117,10 +113,8 @@ async fn would_forget(
         let mut cursor = Some(Cursor::default());
         while let Some(from) = cursor {
             let page = session
-                .store
-                .list(&policy.domain, Some(&limit.name), from)
-                .await;
-            let page = page.map_err(|error| session.failed(&error))?;
+                .call(session.store.list(&policy.domain, Some(&limit.name), from))
+                .await?;
             for bucket in page.buckets {
                 seen.insert(&bucket.key);
             }
@@ -217,12 +211,10 @@ impl Credit {
         if !done.used {
             printer.note("the bucket was unused: there was nothing to credit");
         }
-        let pairs = limit.per.iter().zip(&values);
-        let pairs = pairs.map(|(key, v)| (key, policy::value_to_node(v.as_deref())));
         printer.data(&Credited {
             domain: domain.to_string(),
             limit: limit.name.to_string(),
-            bucket: Node::map(pairs.map(|(key, v)| (key.as_str(), v))),
+            bucket: bucket::to_node(&limit, &values),
             shown: bucket::display(&limit.per, &values),
             units: self.units,
             used: done.used,
@@ -276,14 +268,12 @@ impl Credit {
                 }
                 Err(error) => return Err(session.edit_failed(&error)),
             };
-            session.printer.set_pending(Some(Pending::Bucket));
             let credit = store::Credit {
                 peek: false,
                 ..credit
             };
-            let done = session.store.credit(&credit, &by).await;
-            session.printer.set_pending(None);
-            match done {
+            let done = session.store.credit(&credit, &by);
+            match session.printer.while_pending(Pending::Bucket, done).await {
                 Ok(report) => return Ok((domain, limit, values, report)),
                 Err(EditError::Bucket(CheckError::Stale)) if !force => force = true,
                 Err(error) => {

@@ -2,26 +2,24 @@
 
 mod fields;
 
-use std::cell::{Cell, RefCell};
-
 use clap::Args;
 use insight::Window;
 use policy::{Limit, Name, Node, OVERRIDES_MAX, Override, Policy, Scope};
-use store::{Change, Overrides, Stored};
+use store::{Overrides, Stored};
 
 use crate::{
     bucket::{self, Pair, Values},
     changes::{self, Action, LimitChange},
     cli::{Global, examples},
-    edit::{self, EditArgs, EditReport, Prepared, Yes, confirm},
+    edit::{EditArgs, EditReport, Edited, Planned, Written, Yes, can_ask},
     error::{self, Error, Exit},
     printer::Printer,
     render::counted,
     session::Session,
 };
 use fields::LimitFields;
+use fields::invalid_limit;
 pub(super) use fields::matchers;
-use fields::{invalid_limit, warn_of_override};
 
 /// Create a limit, change fields of one, or set an override for one bucket.
 #[derive(Debug, Args)]
@@ -79,45 +77,37 @@ impl SetLimit {
         let session = Session::open(global, printer)?;
         let domain = session.domain().await?;
         let base = session.read(&domain, Overrides::None).await?;
-        let (report, policy) = if self.bucket.is_empty() {
+        let edited = if self.bucket.is_empty() {
             self.set_limit(&session, &domain, &name, base).await?
         } else {
-            let policy = base.policy().cloned();
-            (self.set_override(&session, &domain, base).await?, policy)
+            self.set_override(&session, &domain, base).await?
         };
-        printer.data(&report)?;
-        let warned = self.warn(&session, &name, &report, policy.as_ref()).await;
+        printer.data(&edited.report)?;
+        let warned = self.warn(&session, &name, &edited).await;
         session.note_read_failure(warned);
-        session.follow_up_edit(&report, &self.edit).await
+        session.follow_up_edit(&edited.report, &self.edit).await
     }
 
-    /// Makes the edit; returns the report and the limits stored afterwards.
     async fn set_limit(
         &self,
         session: &Session<'_>,
         domain: &Name,
         name: &Name,
         base: Stored,
-    ) -> Result<(EditReport, Option<Policy>), Error> {
-        let limit_in = async |base: &Stored| {
-            Ok(base
-                .policy()
-                .and_then(|policy| policy.limit(name.as_str()))
-                .cloned())
-        };
-        let sure = Cell::new(self.edit.dry_run);
-        let stored = RefCell::new(None);
-        let attempt = async |base: &Stored, before: &Option<Limit>| {
+    ) -> Result<Edited, Error> {
+        let limit_in = |base: &Stored| base.policy()?.limit(name.as_str()).cloned();
+        if limit_in(&base).is_none() && !self.edit.dry_run {
+            let policy = self.edited(&base, domain, name)?;
+            if let Some(new) = policy.limit(name.as_str()) {
+                self.ask_for_typo(&base, name).await?;
+                self.ask_for_every_request(&base, domain, new).await?;
+            }
+        }
+        let about = async |base: &Stored| Ok(limit_in(base));
+        let plan = async |base: &Stored, before: &Option<Limit>| {
             self.check_presence(name, before.as_ref())?;
             let policy = self.edited(base, domain, name)?;
             let after = policy.limit(name.as_str());
-            if let (None, Some(new)) = (before, after)
-                && !sure.get()
-            {
-                self.ask_for_typo(base, name).await?;
-                self.ask_for_every_request(base, domain, new).await?;
-                sure.set(true);
-            }
             if let (Some(before), Some(after)) = (before, after) {
                 self.overrides_must_fit(session, domain, (before, after))
                     .await?;
@@ -126,24 +116,12 @@ impl SetLimit {
                 fields::warn(session, domain, after).await;
             }
             let change = LimitChange::between(before.as_ref(), after);
-            let prepared = Prepared {
-                domain,
-                base,
-                change: Change::Fields(&policy),
+            Ok(Planned {
                 changes: change.into_iter().collect(),
-            };
-            let edited = session.edit(prepared, &self.edit).await;
-            stored.replace(if self.edit.dry_run {
-                base.policy().cloned()
-            } else {
-                Some(policy)
-            });
-            Ok(edited)
+                write: Written::Fields(policy),
+            })
         };
-        let report = session
-            .edit_with_retry(domain, base, limit_in, attempt)
-            .await?;
-        Ok((report, stored.into_inner()))
+        session.edit(&self.edit, domain, base, about, plan).await
     }
 
     /// A typo in the name would create a new limit, perhaps for all requests, beside the intended
@@ -151,9 +129,9 @@ impl SetLimit {
     async fn ask_for_typo(&self, base: &Stored, name: &Name) -> Result<(), Error> {
         let limits = base.policy().map_or(&[][..], |policy| &policy.limits);
         match similar(limits, name) {
-            Some(similar) if edit::can_ask() => {
+            Some(similar) if can_ask() => {
                 let question = format!("{name} is a new limit beside {similar}: create it");
-                confirm(question, &self.yes).await
+                self.edit.confirm(question, &self.yes).await
             }
             _ => Ok(()),
         }
@@ -169,14 +147,14 @@ impl SetLimit {
         limit: &Limit,
     ) -> Result<(), Error> {
         let one_bucket = limit.per.is_empty();
-        if !self.is_for_every_request(limit) || !one_bucket && !edit::can_ask() {
+        if !self.is_for_every_request(limit) || !one_bucket && !can_ask() {
             return Ok(());
         }
         let name = &limit.name;
         let question = format!("{name} applies to every request of domain {domain}: create it");
         let limits = base.policy().map_or(&[][..], |policy| &policy.limits);
         let meant = similar(limits, name);
-        let confirmed = confirm(question, &self.yes).await;
+        let confirmed = self.edit.confirm(question, &self.yes).await;
         confirmed.map_err(|error| {
             error.maybe_hint(
                 meant.map(|meant| format!("there is no limit {name} yet; did you mean {meant}?")),
@@ -256,13 +234,8 @@ fn similar<'l>(limits: &'l [Limit], name: &Name) -> Option<&'l str> {
 impl SetLimit {
     /// Warns of what the author would not expect: the limit is paused, matches nothing, applies to
     /// every request, or is new because of a typo.
-    async fn warn(
-        &self,
-        session: &Session<'_>,
-        name: &Name,
-        report: &EditReport,
-        policy: Option<&Policy>,
-    ) -> Result<(), Error> {
+    async fn warn(&self, session: &Session<'_>, name: &Name, edited: &Edited) -> Result<(), Error> {
+        let (report, policy) = (&edited.report, edited.policy());
         let domain = &report.domain;
         if let Some(policy) = policy {
             session.warn_of_pause(policy, &[name.as_str()]);
@@ -278,7 +251,7 @@ impl SetLimit {
         if !report.changes.iter().any(is_new) {
             return Ok(());
         }
-        if limit.is_some_and(|limit| self.is_for_every_request(limit)) && !edit::can_ask() {
+        if limit.is_some_and(|limit| self.is_for_every_request(limit)) && !can_ask() {
             session.printer.warn(format_args!(
                 "{name} applies to every request of domain {domain}; --match narrows it, --yes \
                  confirms it"
@@ -320,7 +293,7 @@ impl SetLimit {
         session: &Session<'_>,
         domain: &Name,
         base: Stored,
-    ) -> Result<EditReport, Error> {
+    ) -> Result<Edited, Error> {
         if let Some(field) = self
             .fields
             .other_than(&["rate", "burst", "limit", "time_zone"])
@@ -332,35 +305,26 @@ impl SetLimit {
             .hint("it takes --rate, --burst, --limit, --time-zone, --unlimited and --until"));
         }
         let bucket = session.as_proxies_have(domain, &self.bucket).await?;
-        let override_in = async |base: &Stored| {
+        let about = async |base: &Stored| {
             let limit = session.limit_in(base, domain, &self.name).await?;
             let values = bucket::bucket(limit, &bucket, &[])?;
             session.override_of(domain, limit, &values).await
         };
-        let attempt = async |base: &Stored, before: &Option<Override>| {
+        let plan = async |base: &Stored, before: &Option<Override>| {
             let limit = session.limit_in(base, domain, &self.name).await?;
             let values = bucket::bucket(limit, &bucket, &[])?;
             let now_ms = session.now_ms().await?;
             let after = self.override_for(limit, &values, before.as_ref(), now_ms)?;
-            warn_of_override(session, domain, limit, &after).await;
+            fields::warn_of_override(session, domain, limit, &after).await;
             if before.is_none() {
                 must_have_room(session, base, limit).await?;
             }
-            let prepared = Prepared {
-                domain,
-                base,
-                change: Change::Override {
-                    limit: &limit.name,
-                    values: &values,
-                    to: Some(&after),
-                },
+            Ok(Planned {
                 changes: vec![between(limit, before.as_ref(), Some(&after))],
-            };
-            Ok(session.edit(prepared, &self.edit).await)
+                write: Written::Override(limit.name.clone(), values, Some(after)),
+            })
         };
-        session
-            .edit_with_retry(domain, base, override_in, attempt)
-            .await
+        session.edit(&self.edit, domain, base, about, plan).await
     }
 
     /// The override that the flags make of the existing one.
@@ -373,10 +337,7 @@ impl SetLimit {
     ) -> Result<Override, Error> {
         let mut node =
             before.map_or_else(|| Node::map::<&str>([]), |entry| entry.to_node(&limit.per));
-        let pairs = limit.per.iter().zip(values);
-        let pairs =
-            pairs.map(|(key, value)| (key.as_str(), policy::value_to_node(value.as_deref())));
-        node.set("values", Node::map(pairs));
+        node.set("values", bucket::to_node(limit, values));
         if self.unlimited {
             node.unset("rate");
             node.unset("limit");

@@ -626,8 +626,9 @@ impl<'s> Server<'s> {
     /// Removes what the simulation left on the server.
     pub async fn forget(self) -> Result<(), Error> {
         let buckets: Vec<&[u8]> = self.buckets.iter().map(String::as_bytes).collect();
-        let forgotten = self.session.store.end_simulation(self.run, &buckets).await;
-        forgotten.map_err(|error| self.session.failed(&error))
+        self.session
+            .call(self.session.store.end_simulation(self.run, &buckets))
+            .await
     }
 }
 
@@ -725,7 +726,7 @@ mod tests {
     }
 
     #[test]
-    fn stretches_have_a_round_length_and_start_with_the_first_request() {
+    fn slots_have_a_round_length_and_start_with_the_first_request() {
         for (ms, round) in [(0, 1), (1, 1), (3, 5), (6, 10), (11, 20), (2500, 5000)] {
             assert_eq!(round_up(ms), round, "{ms}");
         }
@@ -748,7 +749,7 @@ mod tests {
     }
 
     #[test]
-    fn no_requests_make_no_stretches() {
+    fn no_requests_make_no_slots() {
         assert_eq!(Timeline::of(&run(&[]), None, 10).slots, []);
     }
 

@@ -340,9 +340,9 @@ const POLL_INTERVAL: Duration = Duration::from_millis(200);
 impl Session<'_> {
     /// The activity of a domain, as all limiters report it.
     pub async fn activity(&self, domain: &Name, span: Span) -> Result<ActivitySummary, Error> {
-        let (stretch, span_ms) = span.slots();
-        let observed = self.store.activity(domain, stretch, span_ms).await;
-        observed.map_err(|error| self.failed(&error))
+        let (resolution, span_ms) = span.slots();
+        self.call(self.store.activity(domain, resolution, span_ms))
+            .await
     }
 
     /// The activity of a domain as soon as it has what was asked for. If it has not, decisions of

@@ -139,7 +139,7 @@ async fn watch(
                 Some(Ok(Event::Key(key))) if key.kind == KeyEventKind::Press => {
                     match model.press(key) {
                         Action::Stay => {}
-                        Action::Look => ticks.reset_immediately(),
+                        Action::Fetch => ticks.reset_immediately(),
                         Action::Open => opening = open(session, model),
                         Action::Quit => return Ok(Exit::Done),
                         Action::Interrupt => return Ok(Exit::Interrupted),
@@ -160,7 +160,7 @@ async fn watch(
             }
             _ = ticks.tick() => {
                 if fetching.is_none() && !model.paused {
-                    fetching = Some(Box::pin(look(session, domain, model.span)));
+                    fetching = Some(Box::pin(fetch(session, domain, model.span)));
                 }
                 if opening.is_none() {
                     opening = open(session, model);
@@ -185,15 +185,13 @@ fn open<'s>(session: &'s Session<'_>, model: &Model) -> Option<Reading<'s>> {
 }
 
 /// Fetches the data to show.
-async fn look(session: &Session<'_>, domain: &Name, span: Span) -> Result<Data, Error> {
-    let pong = session.store.ping().await;
-    let pong = pong.map_err(|error| session.failed(&error))?;
+async fn fetch(session: &Session<'_>, domain: &Name, span: Span) -> Result<Data, Error> {
+    let pong = session.call(session.store.ping()).await?;
     let stored = session.read(domain, Overrides::None).await?;
     let limits = stored.policy().map_or(&[][..], |policy| &policy.limits);
     let limits: Vec<Name> = limits.iter().map(|limit| limit.name.clone()).collect();
     let observed = session.activity(domain, span).await?;
-    let fleet = session.store.fleet().await;
-    let fleet = fleet.map_err(|error| session.failed(&error))?;
+    let fleet = session.call(session.store.fleet()).await?;
     let sharing = session.proxies(domain, limits.iter()).await?;
     Ok(Data {
         limits,
@@ -254,7 +252,7 @@ enum Mode {
 enum Action {
     Stay,
     /// Poll again at once.
-    Look,
+    Fetch,
     /// Look at the selected bucket.
     Open,
     Quit,
@@ -349,8 +347,8 @@ impl Model {
     }
 
     /// Takes over the result of a poll; after a failed one the earlier result stays.
-    pub(super) fn show(&mut self, looked: Result<Data, Error>) {
-        match looked {
+    pub(super) fn show(&mut self, fetched: Result<Data, Error>) {
+        match fetched {
             Ok(data) => {
                 self.error = None;
                 self.data = Some(data);
@@ -388,7 +386,7 @@ impl Model {
             KeyCode::Esc => self.filter.clear(),
             KeyCode::Char('p') => {
                 self.paused = !self.paused;
-                return Action::Look;
+                return Action::Fetch;
             }
             KeyCode::Char('?' | 'h') => self.mode = Mode::Help,
             KeyCode::Char('1') => return self.look_back(Span::TenSeconds),
@@ -433,7 +431,7 @@ impl Model {
 
     fn look_back(&mut self, span: Span) -> Action {
         self.span = span;
-        Action::Look
+        Action::Fetch
     }
 
     fn type_in(&mut self, key: KeyCode) {
@@ -565,8 +563,13 @@ impl Model {
         });
         match self.sort {
             Sort::Denied => {
-                let enforced =
-                    |row: &BucketRow| row.enforced.then_some(row.denied).unwrap_or_default();
+                let enforced = |row: &BucketRow| {
+                    if row.enforced {
+                        row.denied
+                    } else {
+                        Rate::default()
+                    }
+                };
                 rows.sort_by_key(|row| Reverse((enforced(row), row.denied, row.requests)));
             }
             Sort::Requests => rows.sort_by_key(|row| Reverse(row.requests)),

@@ -361,9 +361,12 @@ impl Waits {
 
 const ENVOYS_FLAG: &str = "allow_on_headers_stop_iteration";
 
+/// Configurations of the filter, and whether Envoy holds requests for their bodies.
+type Configs = Vec<(Config, Waits)>;
+
 /// The configurations in a file, which may hold several YAML documents, and the clusters in it that speak
 /// HTTP/1.1 only.
-fn configs(file: &Source) -> Result<(Vec<(Config, Waits)>, Vec<String>), Error> {
+fn configs(file: &Source) -> Result<(Configs, Vec<String>), Error> {
     let text = String::from_utf8_lossy(file.bytes());
     let (mut found, mut http1) = (Vec::new(), Vec::new());
     for document in documents(&text) {
@@ -386,7 +389,7 @@ fn configs(file: &Source) -> Result<(Vec<(Config, Waits)>, Vec<String>), Error> 
             Error::new(Exit::No, message)
         })
     };
-    let configs: Result<_, Error> = found.into_iter().map(read).collect();
+    let configs: Result<Configs, Error> = found.into_iter().map(read).collect();
     Ok((configs?, http1))
 }
 

@@ -15,15 +15,11 @@ fn args() -> EditArgs {
         dry_run: false,
         reason: String::new(),
         author: Some("ada".to_owned()),
-        wait: None,
+        wait: Wait { ms: None },
     }
 }
 
-async fn replace(
-    session: &Session<'_>,
-    base: &Stored,
-    after: &Policy,
-) -> Result<EditReport, EditError> {
+async fn replace(session: &Session<'_>, base: &Stored, after: &Policy) -> EditReport {
     replace_as(session, base, after, &args()).await
 }
 
@@ -32,21 +28,21 @@ async fn replace_as(
     base: &Stored,
     after: &Policy,
     args: &EditArgs,
-) -> Result<EditReport, EditError> {
+) -> EditReport {
+    let planned = planned(session, base, after).await;
+    let edited = session.write(args, &after.domain, base.clone(), planned);
+    edited.await.unwrap().report
+}
+
+async fn planned(session: &Session<'_>, base: &Stored, after: &Policy) -> Planned {
     let plan = session
         .plan_edit(base.policy(), after, &BTreeMap::new())
         .await
         .unwrap();
-    let prepared = Prepared {
-        domain: &after.domain,
-        base,
-        change: Change::Parts {
-            limits: after,
-            overrides: &plan.overrides,
-        },
+    Planned {
+        write: Written::Parts(after.clone(), plan.overrides),
         changes: plan.changes,
-    };
-    session.edit(prepared, args).await
+    }
 }
 
 /// Sets limit `mine` to 2/s. Before the write, another edit sets the domain's limits to `theirs`.
@@ -55,22 +51,21 @@ async fn race(theirs: &str) -> (Result<EditReport, Error>, Policy) {
     let session = Session::in_memory(&printer);
     let first = policy("{name: mine, rate: 1/s}, {name: other, rate: 1/s}");
     let domain = first.domain.clone();
-    replace(&session, &Stored::Absent, &first).await.unwrap();
+    replace(&session, &Stored::Absent, &first).await;
     let theirs = policy(theirs);
     let raced = std::cell::Cell::new(false);
     let mine_in = async |base: &Stored| Ok(base.policy().and_then(|p| p.limit("mine")).cloned());
-    let attempt = async |base: &Stored, _: &Option<Limit>| {
+    let plan = async |base: &Stored, _: &Option<Limit>| {
         if !raced.replace(true) {
-            replace(&session, base, &theirs).await.unwrap();
+            replace(&session, base, &theirs).await;
         }
         let mine = policy("{name: mine, rate: 2/s}").limits.pop().unwrap();
         let after = base.policy().unwrap().with_limit(mine).unwrap();
-        Ok(replace(&session, base, &after).await)
+        Ok(planned(&session, base, &after).await)
     };
     let base = session.read(&domain, Overrides::None).await.unwrap();
-    let result = session
-        .edit_with_retry(&domain, base, mine_in, attempt)
-        .await;
+    let result = session.edit(&args(), &domain, base, mine_in, plan).await;
+    let result = result.map(|edited| edited.report);
     assert!(raced.get());
     let now = session.read(&domain, Overrides::All).await.unwrap();
     (result, now.policy().unwrap().clone())
@@ -100,16 +95,16 @@ async fn what_changes_nothing_and_a_dry_run_write_nothing() {
     let printer = Printer::silent();
     let session = Session::in_memory(&printer);
     let one = policy("{name: mine, rate: 1/s}");
-    replace(&session, &Stored::Absent, &one).await.unwrap();
+    replace(&session, &Stored::Absent, &one).await;
     let base = session.read(&one.domain, Overrides::All).await.unwrap();
-    let same = replace(&session, &base, &one).await.unwrap();
+    let same = replace(&session, &base, &one).await;
     assert_eq!(same.revision, Some(1));
     let changed = policy("{name: mine, rate: 2/s}");
     let dry = EditArgs {
         dry_run: true,
         ..args()
     };
-    let report = replace_as(&session, &base, &changed, &dry).await.unwrap();
+    let report = replace_as(&session, &base, &changed, &dry).await;
     assert_eq!((report.revision, report.dry_run), (Some(1), true));
     let now = session.read(&one.domain, Overrides::All).await.unwrap();
     assert_eq!(rates(now.policy().unwrap()), ["mine 1"]);

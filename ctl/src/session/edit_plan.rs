@@ -119,8 +119,9 @@ impl<'a> OverridePages<'a> {
         let Some(cursor) = self.next else {
             return Ok(None);
         };
-        let page = session.store.scan_overrides(&self.of, cursor).await;
-        let page = page.map_err(|error| session.failed(&error))?;
+        let page = session
+            .call(session.store.scan_overrides(&self.of, cursor))
+            .await?;
         self.next = page.next;
         Ok(Some(page))
     }
@@ -558,8 +559,7 @@ impl Session<'_> {
         values: &Values,
     ) -> Result<Option<Override>, Error> {
         let of = LimitOf { domain, limit };
-        let found = self.store.read_override(&of, values).await;
-        found.map_err(|error| self.failed(&error))
+        self.call(self.store.read_override(&of, values)).await
     }
 
     /// Whether there is an override of one bucket, even one that cannot be read.
@@ -582,16 +582,17 @@ impl Session<'_> {
 
     /// How many overrides a limit has.
     pub async fn override_count(&self, domain: &Name, limit: &Limit) -> Result<u64, Error> {
-        let counts = self.store.override_counts(domain, &[&limit.name]).await;
-        let counts = counts.map_err(|error| self.failed(&error))?;
+        let counts = self
+            .call(self.store.override_counts(domain, &[&limit.name]))
+            .await?;
         Ok(counts.first().copied().unwrap_or(0))
     }
 
     /// How many overrides each limit of a policy has.
     pub async fn override_counts(&self, policy: &Policy) -> Result<Vec<u64>, Error> {
         let names: Vec<&Name> = policy.limits.iter().map(|limit| &limit.name).collect();
-        let counts = self.store.override_counts(&policy.domain, &names).await;
-        counts.map_err(|error| self.failed(&error))
+        self.call(self.store.override_counts(&policy.domain, &names))
+            .await
     }
 
     /// The overrides of a limit in order, `max` at most; if there are more, an arbitrary choice.

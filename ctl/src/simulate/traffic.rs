@@ -37,7 +37,7 @@ pub enum Traffic {
 pub enum TrafficError {
     /// Not one of the three forms.
     Form,
-    /// What follows the comma is not a stretch of time.
+    /// What follows the comma is not a span of time.
     Span,
     /// A rate or duration in it is wrong.
     Unit(UnitError),
@@ -345,7 +345,7 @@ mod phase_tests {
     }
 
     #[test]
-    fn what_is_no_stretch_of_time_says_so() {
+    fn what_is_no_span_of_time_says_so() {
         for text in ["1s", "1s-2s", "..2s", "2s..1s", "1..2", ""] {
             let phase = format!("constant:1/s,{text}").parse::<Phase>();
             assert_eq!(phase, Err(TrafficError::Span), "{text}");

@@ -11,7 +11,7 @@ use std::{
 
 use policy::{Exemption, Limit, Name, Node, Pause, Policy, Revision};
 use serde::{Deserialize, Serialize};
-use store::{Change, EditError, HeadState};
+use store::{EditError, HeadState};
 use tokio::{
     signal::unix::{SignalKind, signal},
     time::{Instant, sleep},
@@ -21,7 +21,7 @@ use super::Apply;
 use crate::{
     changes::{self, Action},
     commands::apply::{self, Pruning, check_domain, note_merged, plan_file, read},
-    edit::{EditArgs, Prepared},
+    edit::revision_of,
     error::{Error, Exit},
     input::FilesArg,
     render::{counted, truncated_list},
@@ -279,8 +279,7 @@ impl Watch<'_> {
         if self.files.is_empty() {
             return Ok(());
         }
-        let heads = self.session.store.heads().await;
-        let heads = heads.map_err(|error| self.session.failed(&error))?;
+        let heads = self.session.call(self.session.store.heads()).await?;
         let mut failed = Ok(());
         for mut file in std::mem::take(&mut self.files) {
             let mut found = heads.iter();
@@ -315,8 +314,9 @@ impl Watch<'_> {
             self.write(file, &last.unwrap_or_default()).await?;
             let domain = &file.policy.domain;
             let record = file.digests.to_record();
-            let recorded = self.session.store.record_applied(domain, &record).await;
-            recorded.map_err(|error| self.session.failed(&error))?;
+            self.session
+                .call(self.session.store.record_applied(domain, &record))
+                .await?;
         }
         self.measure_drift(file, revision).await
     }
@@ -330,8 +330,10 @@ impl Watch<'_> {
         if matches!(state, HeadState::Missing) {
             return Ok(None);
         }
-        let record = self.session.store.applied(domain).await;
-        let record = record.map_err(|error| self.session.failed(&error))?;
+        let record = self
+            .session
+            .call(self.session.store.applied(domain))
+            .await?;
         Ok(record.map(|record| Applied::read(Some(&record))))
     }
 
@@ -363,19 +365,11 @@ impl Watch<'_> {
             }
             self.few_enough(domain, last, &plan)?;
             note_merged(session.printer, &merged, &plan);
-            let prepared = Prepared {
-                domain,
-                base: &base,
-                change: Change::Parts {
-                    limits: &merged.policy,
-                    overrides: &plan.overrides,
-                },
-                changes: plan.changes,
-            };
-            match session.edit(prepared, self.edit_args()).await {
-                Ok(report) => {
+            let planned = merged.planned(plan);
+            match session.write(&self.apply.edit, domain, base, planned).await {
+                Ok(edited) => {
                     self.metrics.edited(domain);
-                    return session.printer.data(&report);
+                    return session.printer.data(&edited.report);
                 }
                 Err(EditError::Conflict { .. }) => {}
                 Err(error) => return Err(session.edit_failed(&error)),
@@ -407,10 +401,6 @@ impl Watch<'_> {
             )))
     }
 
-    fn edit_args(&self) -> &EditArgs {
-        &self.apply.edit
-    }
-
     /// Compares the domain with its file, as `rlctl diff` does.
     async fn measure_drift(&self, file: &mut File, seen: Option<Revision>) -> Result<(), Error> {
         let (base, merged, plan) = plan_file(self.session, file.policy.clone(), true).await?;
@@ -422,7 +412,7 @@ impl Watch<'_> {
             drift.push("the domain itself".to_owned());
         }
         // A deleted domain has a revision, too.
-        let revision = crate::edit::revision_of(&base).cloned().or(seen);
+        let revision = revision_of(&base).cloned().or(seen);
         self.metrics
             .compared(domain, revision.as_ref(), drift.len());
         let known = file.compared.as_ref().map(|known| &known.drift);

@@ -1,10 +1,13 @@
-//! The fields of a limit as flags.
+//! The fields of a limit as flags, and the problems of a limit in terms of these flags.
 
 use clap::{
-    Args,
-    builder::{PossibleValue, PossibleValuesParser, TypedValueParser},
+    Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches,
+    builder::{PossibleValue, PossibleValuesParser, TypedValueParser, ValueParser},
 };
-use policy::{Limit, Name, Node, Override, Policy, Problem, Problems, Surroundings};
+use policy::{
+    Limit, Name, Node, Override, Policy, Problem, Problems, Surroundings,
+    edit::{merge, words_of},
+};
 
 use crate::{
     bucket::{Pair, parse_whole_number},
@@ -13,184 +16,362 @@ use crate::{
     session::Session,
 };
 
-/// Every flag that sets a field; what is not given stays as it is.
-#[derive(Debug, Default, Args)]
+/// A flag, and the field that it sets.
+struct Flag {
+    field: &'static str,
+    takes: Takes,
+    value_name: &'static str,
+    help: &'static str,
+}
+
+/// What a flag takes, and what the field becomes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Takes {
+    Text,
+    /// `5` means `5%`.
+    Percent,
+    Number,
+    Cost,
+    /// Alone it means true.
+    Bool,
+    /// One of the words that the model has for the field.
+    Word,
+    /// Several, also separated by commas.
+    Names,
+    Patterns,
+    PenaltyParts,
+    LeaseTtl,
+}
+
+/// Every flag that sets a field, by heading, in the order of `--help`.
+const FLAGS: &[(&str, &[Flag])] = &[
+    (
+        "When it applies",
+        &[
+            Flag {
+                field: "match",
+                takes: Takes::Patterns,
+                value_name: "KEY=PATTERN",
+                help: "Applies only where this entry matches; may be given several times, and replaces \
+               all that were there. The same key again adds an alternative",
+            },
+            Flag {
+                field: "per",
+                takes: Takes::Names,
+                value_name: "KEY",
+                help: "One bucket per value of this entry; replaces all that were there",
+            },
+            Flag {
+                field: "if_missing",
+                takes: Takes::Word,
+                value_name: "WHAT",
+                help: "What happens to a request without a `per` entry: share, skip or deny",
+            },
+            Flag {
+                field: "replaces",
+                takes: Takes::Names,
+                value_name: "LIMIT",
+                help: "Limits that this one suppresses when it matches",
+            },
+            Flag {
+                field: "description",
+                takes: Takes::Text,
+                value_name: "TEXT",
+                help: "A description for people",
+            },
+        ],
+    ),
+    (
+        "How much",
+        &[
+            Flag {
+                field: "rate",
+                takes: Takes::Text,
+                value_name: "N/PERIOD",
+                help: "Units per period, as in 10/s, 100/1m or 5/1500ms; or per day, week, month or \
+               year of --time-zone, as in 10000/day",
+            },
+            Flag {
+                field: "limit",
+                takes: Takes::Number,
+                value_name: "N",
+                help: "Requests in flight at once (concurrency)",
+            },
+            Flag {
+                field: "slot_ttl",
+                takes: Takes::Text,
+                value_name: "TIME",
+                help: "How long a slot lives that nobody renews or frees, as in 10s (concurrency)",
+            },
+            Flag {
+                field: "burst",
+                takes: Takes::Number,
+                value_name: "N",
+                help: "Units that may be used at once [default: as many as the rate names]",
+            },
+            Flag {
+                field: "algorithm",
+                takes: Takes::Word,
+                value_name: "NAME",
+                help: "token_bucket, gcra, leaky_bucket, fixed_window, sliding_window, \
+               sliding_window_log, sliding_window_buckets or concurrency",
+            },
+            Flag {
+                field: "cost",
+                takes: Takes::Cost,
+                value_name: "N",
+                help: "Units that one request takes; costs that requests or responses say are for \
+               limits files",
+            },
+            Flag {
+                field: "sub_windows",
+                takes: Takes::Number,
+                value_name: "N",
+                help: "Sub-windows of a sliding_window_buckets window",
+            },
+            Flag {
+                field: "strict",
+                takes: Takes::Bool,
+                value_name: "BOOL",
+                help: "Whether the sub-window that slides out still counts in full \
+               (sliding_window_buckets)",
+            },
+            Flag {
+                field: "align",
+                takes: Takes::Word,
+                value_name: "WHERE",
+                help: "Where a fixed window starts: epoch or first_request",
+            },
+            Flag {
+                field: "time_zone",
+                takes: Takes::Text,
+                value_name: "ZONE",
+                help: "The zone whose midnights a rate per day, week, month or year counts from, as in \
+               Europe/Berlin [default: UTC]",
+            },
+            Flag {
+                field: "week_start",
+                takes: Takes::Word,
+                value_name: "DAY",
+                help: "The first day of a rate per week: monday or sunday",
+            },
+        ],
+    ),
+    (
+        "Over the limit",
+        &[
+            Flag {
+                field: "over_limit",
+                takes: Takes::Word,
+                value_name: "WHAT",
+                help: "What happens to a request over the limit: reject, queue (leaky_bucket) or \
+               degrade",
+            },
+            Flag {
+                field: "max_delay",
+                takes: Takes::Text,
+                value_name: "TIME",
+                help: "How long a queue holds a request at most, as in 3s",
+            },
+            Flag {
+                field: "penalty",
+                takes: Takes::PenaltyParts,
+                value_name: "PART=VALUE",
+                help: "Deny a bucket altogether after so many denials, as in \
+               after=10,within=1m,for=15m; parts that are not named stay as they are",
+            },
+            Flag {
+                field: "enforce",
+                takes: Takes::Percent,
+                value_name: "PERCENT",
+                help: "Share of the buckets that is enforced, as in 5%; the rest is only reported",
+            },
+            Flag {
+                field: "hidden",
+                takes: Takes::Bool,
+                value_name: "BOOL",
+                help: "Do not advertise the limit in response headers",
+            },
+        ],
+    ),
+    (
+        "Where it is decided",
+        &[
+            Flag {
+                field: "on_failure",
+                takes: Takes::Word,
+                value_name: "WHAT",
+                help: "What decides while no limiter answers: local, allow or deny",
+            },
+            Flag {
+                field: "scope",
+                takes: Takes::Word,
+                value_name: "WHERE",
+                help: "Where buckets live: global, or proxy for one of each in every Envoy",
+            },
+            Flag {
+                field: "precheck",
+                takes: Takes::Percent,
+                value_name: "PERCENT",
+                help: "Let this share of the limit through each proxy at most, as in 120%",
+            },
+            Flag {
+                field: "lease",
+                takes: Takes::LeaseTtl,
+                value_name: "TIME",
+                help: "Lease units to proxies in advance, for this long, as in 100ms: most requests \
+               need no check",
+            },
+            Flag {
+                field: "partition",
+                takes: Takes::Names,
+                value_name: "KEY",
+                help: "Entries of `per` that decide a bucket's cluster slot",
+            },
+            Flag {
+                field: "fleet_size",
+                takes: Takes::Number,
+                value_name: "N",
+                help: "The number of proxies to assume while no limiter reports it",
+            },
+        ],
+    ),
+];
+
+fn flags() -> impl Iterator<Item = &'static Flag> {
+    FLAGS.iter().flat_map(|(_, flags)| *flags)
+}
+
+impl Flag {
+    fn arg(&self, heading: &'static str) -> Arg {
+        let arg = Arg::new(self.field)
+            .long(self.field.replace('_', "-"))
+            .value_name(self.value_name)
+            .help_heading(heading)
+            .help(self.help);
+        match self.takes {
+            Takes::Text | Takes::Percent | Takes::LeaseTtl => arg,
+            Takes::Number => arg
+                .allow_negative_numbers(true)
+                .value_parser(parse_whole_number),
+            Takes::Cost => arg.allow_negative_numbers(true).value_parser(parse_cost),
+            Takes::Bool => arg
+                .num_args(0..=1)
+                .default_missing_value("true")
+                .value_parser(ValueParser::bool()),
+            Takes::Word => arg
+                .hide_possible_values(true)
+                .value_parser(one_of(words_of(self.field))),
+            Takes::Names => arg.action(ArgAction::Append).value_delimiter(','),
+            Takes::Patterns => arg
+                .action(ArgAction::Append)
+                .value_parser(|text: &str| text.parse::<Pair>()),
+            Takes::PenaltyParts => arg
+                .action(ArgAction::Append)
+                .value_delimiter(',')
+                .value_parser(parse_penalty_part),
+        }
+    }
+
+    /// The value of the field, if the flag is given.
+    fn value(&self, given: &ArgMatches) -> Option<Node> {
+        let text = || given.get_one::<String>(self.field);
+        Some(match self.takes {
+            Takes::Text | Takes::Word => Node::text(text()?),
+            Takes::Percent => Node::text(percent(text()?)),
+            Takes::LeaseTtl => Node::map([("ttl", Node::text(text()?))]),
+            Takes::Number | Takes::Cost => Node::number(*given.get_one(self.field)?),
+            Takes::Bool => Node::from(*given.get_one::<bool>(self.field)?),
+            Takes::Names => Node::list(given.get_many::<String>(self.field)?.map(Node::text)),
+            Takes::Patterns => matchers(given.get_many(self.field)?),
+            Takes::PenaltyParts => {
+                let parts = given.get_many::<Pair>(self.field)?;
+                Node::map(parts.map(|part| (part.key.as_str(), Node::text(&part.value))))
+            }
+        })
+    }
+}
+
+/// One of these words; `-` may replace `_`.
+fn one_of(words: impl IntoIterator<Item = &'static str>) -> impl TypedValueParser<Value = String> {
+    let values = words
+        .into_iter()
+        .map(|word| PossibleValue::new(word).alias(word.replace('_', "-")));
+    PossibleValuesParser::new(values).map(|word| word.replace('-', "_"))
+}
+
+/// The fields that flags name; what is not named stays as it is.
+#[derive(Clone, Debug, Default)]
 pub struct LimitFields {
-    /// Applies only where this entry matches; may be given several times, and replaces all that
-    /// were there. The same key again adds an alternative.
-    #[arg(
-        long = "match",
-        value_name = "KEY=PATTERN",
-        help_heading = "When it applies"
-    )]
-    matches: Vec<Pair>,
-
-    /// One bucket per value of this entry; replaces all that were there.
-    #[arg(
-        long,
-        value_name = "KEY",
-        value_delimiter = ',',
-        help_heading = "When it applies"
-    )]
-    per: Vec<String>,
-
-    /// What happens to a request without a `per` entry: share, skip or deny.
-    #[arg(long, value_name = "WHAT", value_parser = choice(IF_MISSING), hide_possible_values = true,
-        help_heading = "When it applies")]
-    if_missing: Option<String>,
-
-    /// Limits that this one suppresses when it matches.
-    #[arg(
-        long,
-        value_name = "LIMIT",
-        value_delimiter = ',',
-        help_heading = "When it applies"
-    )]
-    replaces: Vec<String>,
-
-    /// A description for people.
-    #[arg(long, value_name = "TEXT", help_heading = "When it applies")]
-    description: Option<String>,
-
-    /// Units per period, as in 10/s, 100/1m or 5/1500ms; or per day, week, month or year of
-    /// --time-zone, as in 10000/day.
-    #[arg(long, value_name = "N/PERIOD", help_heading = "How much")]
-    rate: Option<String>,
-
-    /// Requests in flight at once (concurrency).
-    #[arg(long, value_name = "N", help_heading = "How much", value_parser = parse_whole_number, allow_negative_numbers = true)]
-    limit: Option<u64>,
-
-    /// How long a slot lives that nobody renews or frees, as in 10s (concurrency).
-    #[arg(long, value_name = "TIME", help_heading = "How much")]
-    slot_ttl: Option<String>,
-
-    /// Units that may be used at once [default: as many as the rate names].
-    #[arg(long, value_name = "N", help_heading = "How much", value_parser = parse_whole_number, allow_negative_numbers = true)]
-    burst: Option<u64>,
-
-    /// token_bucket, gcra, leaky_bucket, fixed_window, sliding_window, sliding_window_log,
-    /// sliding_window_buckets or concurrency.
-    #[arg(long, value_name = "NAME", value_parser = choice(ALGORITHM), hide_possible_values = true,
-        help_heading = "How much")]
-    algorithm: Option<String>,
-
-    /// Units that one request takes; costs that requests or responses say are for limits files.
-    #[arg(long, value_name = "N", help_heading = "How much", value_parser = parse_cost, allow_negative_numbers = true)]
-    cost: Option<u64>,
-
-    /// Sub-windows of a sliding_window_buckets window.
-    #[arg(long, value_name = "N", help_heading = "How much", value_parser = parse_whole_number, allow_negative_numbers = true)]
-    sub_windows: Option<u64>,
-
-    /// Whether the sub-window that slides out still counts in full (sliding_window_buckets).
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true",
-        help_heading = "How much")]
-    strict: Option<bool>,
-
-    /// Where a fixed window starts: epoch or first_request.
-    #[arg(long, value_name = "WHERE", value_parser = choice(ALIGN), hide_possible_values = true,
-        help_heading = "How much")]
-    align: Option<String>,
-
-    /// The zone whose midnights a rate per day, week, month or year counts from, as in
-    /// Europe/Berlin [default: UTC].
-    #[arg(long, value_name = "ZONE", help_heading = "How much")]
-    time_zone: Option<String>,
-
-    /// The first day of a rate per week: monday or sunday.
-    #[arg(long, value_name = "DAY", value_parser = choice(WEEK_START), hide_possible_values = true,
-        help_heading = "How much")]
-    week_start: Option<String>,
-
-    /// What happens to a request over the limit: reject, queue (leaky_bucket) or degrade.
-    #[arg(long, value_name = "WHAT", value_parser = choice(OVER_LIMIT), hide_possible_values = true,
-        help_heading = "Over the limit")]
-    over_limit: Option<String>,
-
-    /// How long a queue holds a request at most, as in 3s.
-    #[arg(long, value_name = "TIME", help_heading = "Over the limit")]
-    max_delay: Option<String>,
-
-    /// Deny a bucket altogether after so many denials, as in after=10,within=1m,for=15m; parts that
-    /// are not named stay as they are.
-    #[arg(
-        long,
-        value_name = "PART=VALUE",
-        value_delimiter = ',',
-        value_parser = parse_penalty_part,
-        help_heading = "Over the limit"
-    )]
-    penalty: Vec<Pair>,
-
-    /// Share of the buckets that is enforced, as in 5%; the rest is only reported.
-    #[arg(long, value_name = "PERCENT", help_heading = "Over the limit")]
-    enforce: Option<String>,
-
-    /// Report only: the same as --enforce 0%.
-    #[arg(long, conflicts_with = "enforce", help_heading = "Over the limit")]
-    shadow: bool,
-
-    /// Do not advertise the limit in response headers.
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true",
-        help_heading = "Over the limit")]
-    hidden: Option<bool>,
-
-    /// What decides while no limiter answers: local, allow or deny.
-    #[arg(long, value_name = "WHAT", value_parser = choice(ON_FAILURE), hide_possible_values = true,
-        help_heading = "Where it is decided")]
-    on_failure: Option<String>,
-
-    /// Where buckets live: global, or proxy for one of each in every Envoy.
-    #[arg(long, value_name = "WHERE", value_parser = choice(SCOPE), hide_possible_values = true,
-        help_heading = "Where it is decided")]
-    scope: Option<String>,
-
-    /// Let this share of the limit through each proxy at most, as in 120%.
-    #[arg(long, value_name = "PERCENT", help_heading = "Where it is decided")]
-    precheck: Option<String>,
-
-    /// Lease units to proxies in advance, for this long, as in 100ms: most requests need no check.
-    #[arg(long, value_name = "TIME", help_heading = "Where it is decided")]
-    lease: Option<String>,
-
-    /// Entries of `per` that decide a bucket's cluster slot.
-    #[arg(
-        long,
-        value_name = "KEY",
-        value_delimiter = ',',
-        help_heading = "Where it is decided"
-    )]
-    partition: Vec<String>,
-
-    /// The number of proxies to assume while no limiter reports it.
-    #[arg(long, value_name = "N", help_heading = "Where it is decided", value_parser = parse_whole_number, allow_negative_numbers = true)]
-    fleet_size: Option<u64>,
-
-    /// Reset a field to its default.
-    #[arg(long, value_name = "FIELD", value_delimiter = ',', value_parser = choice(UNSETTABLE),
-        hide_possible_values = true)]
+    set: Vec<(&'static str, Node)>,
     unset: Vec<String>,
+}
+
+impl Args for LimitFields {
+    fn augment_args(mut command: Command) -> Command {
+        for (heading, flags) in FLAGS {
+            for flag in *flags {
+                command = command.arg(flag.arg(heading));
+                if flag.field == "enforce" {
+                    let shadow = Arg::new("shadow").long("shadow").help_heading(*heading);
+                    command = command.arg(
+                        shadow
+                            .action(ArgAction::SetTrue)
+                            .conflicts_with("enforce")
+                            .help("Report only: the same as --enforce 0%"),
+                    );
+                }
+            }
+        }
+        // A limit without a rate is none.
+        let unsettable = flags().map(|flag| flag.field);
+        let unsettable = unsettable.filter(|field| *field != "rate");
+        command.next_help_heading(None::<&str>).arg(
+            Arg::new("unset")
+                .long("unset")
+                .value_name("FIELD")
+                .action(ArgAction::Append)
+                .value_delimiter(',')
+                .value_parser(one_of(unsettable))
+                .hide_possible_values(true)
+                .help("Reset a field to its default"),
+        )
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for LimitFields {
+    fn from_arg_matches(given: &ArgMatches) -> Result<Self, clap::Error> {
+        let set = flags().filter_map(|flag| Some((flag.field, flag.value(given)?)));
+        let shadow = given.get_flag("shadow");
+        let shadow = shadow.then(|| ("enforce", Node::text("0%")));
+        let unset = given.get_many::<String>("unset").into_iter().flatten();
+        Ok(Self {
+            set: set.chain(shadow).collect(),
+            unset: unset.cloned().collect(),
+        })
+    }
+
+    fn update_from_arg_matches(&mut self, given: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(given)?;
+        Ok(())
+    }
 }
 
 impl LimitFields {
     /// Whether any field is named.
     pub fn any(&self) -> bool {
-        let mut probe = Node::map::<&str>([]);
-        self.write(&mut probe);
-        probe != Node::map::<&str>([]) || !self.unset.is_empty()
+        !self.set.is_empty() || !self.unset.is_empty()
     }
 
-    /// The first named field that is not among these, as its flag.
-    pub fn other_than(&self, allowed: &[&str]) -> Option<String> {
-        let mut named = Node::map::<&str>([]);
-        self.write(&mut named);
-        let policy::Value::Map(entries) = named.value else {
-            return None;
-        };
-        let set = entries.into_iter().map(|entry| entry.key);
-        set.chain(self.unset.iter().cloned())
-            .find(|field| !allowed.contains(&field.as_str()))
+    /// The first named field that is not among these.
+    pub fn other_than(&self, allowed: &[&str]) -> Option<&str> {
+        let set = self.set.iter().map(|(field, _)| *field);
+        set.chain(self.unset.iter().map(String::as_str))
+            .find(|field| !allowed.contains(field))
     }
 
     /// Changes the fields that are named.
@@ -198,71 +379,23 @@ impl LimitFields {
         for field in &self.unset {
             limit.unset(field);
         }
-        // A rate by the calendar implies its algorithm.
-        let rate = self.rate.as_deref().map(policy::parse_rate);
-        if rate.is_some_and(|rate| rate.is_ok_and(|rate| rate.calendar.is_some())) {
-            limit.unset("algorithm");
-        }
-        self.write(limit);
-    }
-
-    fn write(&self, limit: &mut Node) {
-        let penalty = self.penalty(limit.get("penalty"));
-        let mut set = |field: &str, value: Option<Node>| {
-            if let Some(value) = value {
-                limit.set(field, value);
+        for (field, value) in &self.set {
+            let mut value = value.clone();
+            if *field == "penalty"
+                && let Some(mut penalty) = limit.get("penalty").cloned()
+            {
+                // Parts that are not named stay.
+                merge(&mut penalty, &value);
+                value = penalty;
             }
-        };
-        let text = |value: &Option<String>| value.as_deref().map(Node::text);
-        let list = |names: &[String]| {
-            (!names.is_empty()).then(|| Node::list(names.iter().map(Node::text)))
-        };
-        let percent =
-            |value: &Option<String>| value.as_deref().map(|text| Node::text(percent(text)));
-        set("description", text(&self.description));
-        set(
-            "match",
-            (!self.matches.is_empty()).then(|| matchers(&self.matches)),
-        );
-        set("per", list(&self.per));
-        set("if_missing", text(&self.if_missing));
-        set("algorithm", text(&self.algorithm));
-        set("rate", text(&self.rate));
-        set("limit", self.limit.map(Node::number));
-        set("slot_ttl", text(&self.slot_ttl));
-        set("burst", self.burst.map(Node::number));
-        set("cost", self.cost.map(Node::number));
-        set("over_limit", text(&self.over_limit));
-        set("max_delay", text(&self.max_delay));
-        set("penalty", penalty);
-        set("enforce", percent(&self.enforce));
-        set("enforce", self.shadow.then(|| Node::text("0%")));
-        set("on_failure", text(&self.on_failure));
-        set("scope", text(&self.scope));
-        set("precheck", percent(&self.precheck));
-        let ttl = |ttl: &String| Node::map([("ttl", Node::text(ttl))]);
-        set("lease", self.lease.as_ref().map(ttl));
-        set("hidden", self.hidden.map(Node::from));
-        set("replaces", list(&self.replaces));
-        set("partition", list(&self.partition));
-        set("fleet_size", self.fleet_size.map(Node::number));
-        set("sub_windows", self.sub_windows.map(Node::number));
-        set("strict", self.strict.map(Node::from));
-        set("align", text(&self.align));
-        set("time_zone", text(&self.time_zone));
-        set("week_start", text(&self.week_start));
-    }
-
-    /// The penalty, its named parts replaced; `None` if no part is named.
-    fn penalty(&self, old: Option<&Node>) -> Option<Node> {
-        if self.penalty.is_empty() {
-            return None;
+            let rate = value.as_text().filter(|_| *field == "rate");
+            let rate = rate.and_then(|rate| policy::parse_rate(rate).ok());
+            // A rate by the calendar implies its algorithm; a flag that names another one comes later.
+            if rate.is_some_and(|rate| rate.calendar.is_some()) {
+                limit.unset("algorithm");
+            }
+            limit.set(field, value);
         }
-        let mut penalty = old.cloned().unwrap_or_else(|| Node::map::<&str>([]));
-        for part in &self.penalty {
-            penalty.set(&part.key, Node::text(&part.value));
-        }
-        Some(penalty)
     }
 }
 
@@ -278,7 +411,7 @@ fn parse_penalty_part(text: &str) -> Result<Pair, String> {
 }
 
 /// A map from each key to its pattern, or to a list of patterns if the key is given more than once.
-pub(in crate::commands) fn matchers(pairs: &[Pair]) -> Node {
+pub(in crate::commands) fn matchers<'p>(pairs: impl IntoIterator<Item = &'p Pair>) -> Node {
     let mut map = Node::map::<&str>([]);
     for pair in pairs {
         let pattern = Node::text(&pair.value);
@@ -299,62 +432,6 @@ fn percent(text: &str) -> String {
     } else {
         text.to_owned()
     }
-}
-
-// --- The words that fields accept. They are repeated here for `--help`, for completion and for "did
-// you mean"; a test compares them with those of limits.
-
-const IF_MISSING: &[&str] = &["share", "skip", "deny"];
-const OVER_LIMIT: &[&str] = &["reject", "queue", "degrade"];
-const ON_FAILURE: &[&str] = &["local", "allow", "deny"];
-const SCOPE: &[&str] = &["global", "proxy"];
-const WEEK_START: &[&str] = &["monday", "sunday"];
-const ALIGN: &[&str] = &["epoch", "first_request"];
-pub const ALGORITHM: &[&str] = &[
-    "token_bucket",
-    "gcra",
-    "leaky_bucket",
-    "fixed_window",
-    "sliding_window",
-    "sliding_window_log",
-    "sliding_window_buckets",
-    "concurrency",
-];
-const UNSETTABLE: &[&str] = &[
-    "description",
-    "match",
-    "per",
-    "if_missing",
-    "algorithm",
-    "limit",
-    "slot_ttl",
-    "burst",
-    "cost",
-    "over_limit",
-    "max_delay",
-    "penalty",
-    "enforce",
-    "on_failure",
-    "scope",
-    "precheck",
-    "lease",
-    "hidden",
-    "replaces",
-    "partition",
-    "fleet_size",
-    "sub_windows",
-    "strict",
-    "align",
-    "time_zone",
-    "week_start",
-];
-
-/// One of these words; `-` may replace `_`.
-pub fn choice(words: &'static [&'static str]) -> impl TypedValueParser<Value = String> {
-    let values = words
-        .iter()
-        .map(|word| PossibleValue::new(*word).alias(word.replace('_', "-")));
-    PossibleValuesParser::new(values).map(|word| word.replace('-', "_"))
 }
 
 // --- Problems of a limit, in terms of the flags that set its fields.
@@ -451,41 +528,24 @@ mod tests;
 
 #[cfg(test)]
 mod choices_tests {
-    use policy::{Limit, Node};
-
     use super::*;
 
     #[test]
-    fn every_word_is_one_that_limits_know() {
-        let lists = [
-            ("if_missing", IF_MISSING),
-            ("over_limit", OVER_LIMIT),
-            ("on_failure", ON_FAILURE),
-            ("scope", SCOPE),
-            ("align", ALIGN),
-            ("week_start", WEEK_START),
-            ("algorithm", ALGORITHM),
-        ];
-        for (field, words) in lists {
+    fn every_field_is_one_that_limits_have_and_every_word_one_that_they_know() {
+        for flag in flags() {
+            let field = flag.field;
+            assert!(!complaints(field, "?").contains("unknown field"), "{field}");
+            let words = words_of(field);
+            assert_eq!(words.is_empty(), flag.takes != Takes::Word, "{field}");
             for word in words {
                 assert!(
                     !complaints(field, word).contains("expected"),
                     "{field}: {word}"
                 );
             }
-            assert!(
-                complaints(field, "nonsense").contains("expected"),
-                "{field}"
-            );
-        }
-    }
-
-    #[test]
-    fn every_field_is_one_that_limits_have() {
-        for field in UNSETTABLE {
-            assert!(!complaints(field, "?").contains("unknown field"), "{field}");
         }
         assert!(complaints("nonsense", "?").contains("unknown field"));
+        assert!(complaints("scope", "nonsense").contains("expected"));
     }
 
     /// The errors of a limit with this field.

@@ -164,7 +164,7 @@ fn keys_sort_and_filter() {
     assert_eq!(first(&model), "per-user");
     press(&mut model, "n");
     assert_eq!(first(&model), "idle");
-    assert_eq!(press(&mut model, "2"), Action::Look);
+    assert_eq!(press(&mut model, "2"), Action::Fetch);
     assert_eq!(model.span, Span::Minute);
     assert_eq!(press(&mut model, "q"), Action::Quit);
     let control_c = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
