@@ -5,15 +5,199 @@
 //! that Envoy answers with statuses the SDK expects. Each call here has a comment that says why the
 //! filter makes it itself. All of the filter's `unsafe` code is here too.
 
-pub mod body;
-pub mod clock;
-pub mod environment;
+#![expect(
+    unsafe_code,
+    reason = "calls the host with pointers to live slices and locals"
+)]
+
 pub mod grpc_stream;
 pub mod headers;
-mod memory;
 pub mod property;
 mod raw;
-mod status;
-pub mod stream;
 
-pub use status::HostError;
+use std::{fmt, ptr};
+
+use filter_core::{CasMismatch, Host, Level, Version, Versioned};
+use proxy_wasm::{
+    hostcalls,
+    types::{BufferType, LogLevel, StreamType},
+};
+
+// --- Statuses of host calls.
+
+/// The status of a host call that failed: a plain number, for a host may send any.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostError(u32);
+
+impl HostError {
+    /// No such header, property or value.
+    pub const NOT_FOUND: Self = Self(1);
+}
+
+/// Converts a status to a result.
+pub fn check(status: u32) -> Result<(), HostError> {
+    match status {
+        0 => Ok(()),
+        status => Err(HostError(status)),
+    }
+}
+
+impl fmt::Display for HostError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "status {}", self.0)
+    }
+}
+
+// --- Values that the host returns: it allocates them with the module's `malloc`, which the SDK exports,
+// and the module frees them.
+
+/// Runs a host call that returns a value.
+pub fn receive(call: impl FnOnce(*mut *mut u8, *mut usize) -> u32) -> Result<Vec<u8>, HostError> {
+    let (mut data, mut len) = (ptr::null_mut(), 0);
+    let status = call(&raw mut data, &raw mut len);
+    let bytes = if data.is_null() {
+        // The host allocates nothing for an empty value.
+        Vec::new()
+    } else {
+        // SAFETY: the host got `data` from `malloc`, for this very length, and filled it; nobody
+        // else holds the pointer.
+        unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(data, len)) }.into_vec()
+    };
+    // Frees what the host allocated, whatever the status.
+    check(status).map(|()| bytes)
+}
+
+// --- Bodies and messages.
+
+/// Up to `len` bytes, from an offset, of the body or message that the running callback is about.
+///
+/// Does not use the SDK, which panics on every status but `NotFound`.
+pub fn body_chunk(of: BufferType, from: usize, len: usize) -> Result<Vec<u8>, HostError> {
+    receive(|data, data_len| {
+        // SAFETY: the out pointers are valid for writes.
+        unsafe { raw::proxy_get_buffer_bytes(of as u32, from, len, data, data_len) }
+    })
+}
+
+// --- The monotonic clock. The SDK has only the wall clock, and `std::time` panics on this target.
+
+/// Nanoseconds on a clock that never steps back, the same for all workers of a process.
+pub fn monotonic_ns() -> Result<u64, HostError> {
+    const MONOTONIC: u32 = 1;
+    let mut ns = 0;
+    // SAFETY: the out pointer is valid for writes.
+    check(unsafe { raw::clock_time_get(MONOTONIC, 0, &raw mut ns) })?;
+    Ok(ns)
+}
+
+// --- Random bytes, and the environment variables that the VM's configuration grants. The SDK has
+// neither.
+
+/// Fills a buffer with random bytes.
+pub fn random<const N: usize>() -> Result<[u8; N], HostError> {
+    let mut bytes = [0; N];
+    // SAFETY: the buffer is valid for writes of its length.
+    check(unsafe { raw::random_get(bytes.as_mut_ptr(), N) })?;
+    Ok(bytes)
+}
+
+/// The value of an environment variable, if the VM was given it.
+pub fn variable(name: &str) -> Option<Vec<u8>> {
+    let (mut count, mut total_len) = (0_usize, 0_usize);
+    // SAFETY: both out pointers are valid for writes.
+    check(unsafe { raw::environ_sizes_get(&raw mut count, &raw mut total_len) }).ok()?;
+    let mut pointers = vec![ptr::null_mut(); count];
+    let mut buffer = vec![0_u8; total_len];
+    // SAFETY: the buffers have the sizes that the host just asked for.
+    check(unsafe { raw::environ_get(pointers.as_mut_ptr(), buffer.as_mut_ptr()) }).ok()?;
+    // The buffer holds `NAME=value` texts, each ended by a zero: no need for the pointers.
+    buffer.split(|byte| *byte == 0).find_map(|pair| {
+        let value = pair.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
+        Some(value.to_vec())
+    })
+}
+
+// --- How a pause ends: the request of the effective context continues, or is answered here.
+
+/// Resumes the request of the effective context.
+///
+/// Does not use the SDK, which panics if Envoy has nothing to resume.
+pub fn resume_request() -> Result<(), HostError> {
+    // SAFETY: no pointers are passed.
+    check(unsafe { raw::proxy_continue_stream(StreamType::HttpRequest as u32) })
+}
+
+/// A response that Envoy sends itself.
+pub struct LocalResponse<'a> {
+    /// HTTP status, 400 to 599.
+    pub status: u16,
+    /// What `%RESPONSE_CODE_DETAILS%` shows.
+    pub details: &'a str,
+    /// For a gRPC request, the status message instead.
+    pub body: &'a [u8],
+    /// Header pairs; a line break in one would split the response, so none may hold client bytes.
+    pub headers: &'a [(&'a str, &'a str)],
+    /// The status of a gRPC call, -1 for none.
+    pub grpc_status: i32,
+}
+
+/// Answers the request of the effective context.
+///
+/// Does not use the SDK, which sets no response code details and panics if the stream no longer exists.
+pub fn send_local_response(response: &LocalResponse<'_>) -> Result<(), HostError> {
+    let pairs = headers::encode(response.headers);
+    // SAFETY: all slices outlive the call.
+    check(unsafe {
+        raw::proxy_send_local_response(
+            u32::from(response.status),
+            response.details.as_ptr(),
+            response.details.len(),
+            response.body.as_ptr(),
+            response.body.len(),
+            pairs.as_ptr(),
+            pairs.len(),
+            response.grpc_status,
+        )
+    })
+}
+
+// --- Envoy's log.
+
+/// Writes to Envoy's log. Escapes what a terminal would interpret.
+pub fn log(level: LogLevel, text: &str) {
+    let _ = hostcalls::log(level, &filter_core::printable(text));
+}
+
+/// The SDK's level of a message.
+pub fn log_level(level: Level) -> LogLevel {
+    match level {
+        Level::Info => LogLevel::Info,
+        Level::Warn => LogLevel::Warn,
+    }
+}
+
+// --- Envoy's shared data as the state machine sees it.
+
+/// The map that all workers of this process share.
+#[derive(Clone, Copy, Debug)]
+pub struct SharedData;
+
+impl Host for SharedData {
+    fn load(&self, key: &[u8]) -> Option<Versioned> {
+        // The SDK takes keys as text; all keys of filter-core are text.
+        let key = str::from_utf8(key).ok()?;
+        let (bytes, cas) = hostcalls::get_shared_data(key).ok()?;
+        // The SDK has no bytes for an empty value, and no CAS for an absent one.
+        Some(Versioned {
+            bytes: bytes.unwrap_or_default(),
+            version: Version(cas?),
+        })
+    }
+
+    fn swap(&self, key: &[u8], value: &[u8], expected: Version) -> Result<(), CasMismatch> {
+        let key = str::from_utf8(key).map_err(|_| CasMismatch)?;
+        let Version(cas) = expected;
+        // Whatever the reason, it was not written.
+        hostcalls::set_shared_data(key, Some(value), Some(cas)).map_err(|_| CasMismatch)
+    }
+}

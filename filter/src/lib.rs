@@ -11,18 +11,13 @@
 
 #[cfg(target_family = "wasm")]
 mod allocator;
-mod answer;
 mod context;
-mod effective_context;
 mod grpc_events;
 mod host;
-mod log;
 mod pause;
 mod plugin;
 mod request;
 mod response;
-mod shared;
-mod start;
 mod stats;
 mod turn;
 

@@ -1,31 +1,28 @@
 //! One configured plugin: connects Envoy's callbacks to the state machine of filter-core.
 
-mod calls;
-mod clock;
-mod steps;
 mod stream;
 
 use std::{
     cell::{Cell, RefCell},
-    time::Duration,
+    time::{Duration, UNIX_EPOCH},
 };
 
-use filter_core::{BodyNeed, CallId, Metering, Step, StreamId, Worker};
+use filter_core::{
+    BodyNeed, Call, CallAnswer, CallId, Callback, Edits, Metering, Now, Step, StreamId, Worker,
+};
 use proxy_wasm::{
     hostcalls,
-    types::{Action, MapType},
+    types::{Action, MapType, Status},
 };
 
 use crate::{
-    host::headers,
+    host::{self, SharedData, headers, log, log_level},
     pause,
     request::{self, HostBody, HostRequest},
-    response::HostResponse,
-    shared::SharedData,
+    response::{self, HostResponse},
     stats::Stats,
     turn::TurnEnd,
 };
-use clock::Clock;
 use stream::Streams;
 
 /// The header that marks a request for its upstream.
@@ -194,5 +191,245 @@ impl Drop for Plugin {
     fn drop(&mut self) {
         let now = self.clock.now();
         self.worker.borrow_mut().leave(&SharedData, now);
+    }
+}
+
+// --- Carries out the steps that the state machine returns.
+
+/// Request headers by which a client may get a part of a body, or the body in a form that the filter does
+/// not read. A service may ignore each of them, so no client depends on it.
+const CHOOSES_BODY: [&str; 7] = [
+    "range",
+    "if-range",
+    "a-im",
+    "accept-charset",
+    "grpc-accept-encoding",
+    "connect-accept-encoding",
+    "sec-websocket-extensions",
+];
+
+impl Plugin {
+    /// Carries out the steps of the state machine until none is left for this callback.
+    ///
+    /// `current` is the request whose callback is running, if any; the result is the action for that
+    /// request.
+    pub(super) fn carry_out(&self, current: Option<(StreamId, &HostRequest)>) -> Action {
+        let (current, request) = current.unzip();
+        let mut callback = current.map_or_else(Callback::of_root, Callback::of_request);
+        let mut action = Action::Pause;
+        let mut context = EffectiveContext::new(current.map_or(self.root_id, |stream| stream.0));
+        if current.is_none() {
+            self.worker.borrow_mut().put_back(self.deferred.take());
+        }
+        while let Some(step) = self.next_step(&mut callback) {
+            match step {
+                Step::Call(_) | Step::Stream(_) if current.is_some() => self.defer(step),
+                Step::Call(call) => {
+                    context.switch_to(self.root_id);
+                    self.call(&call);
+                }
+                Step::Stream(step) => {
+                    context.switch_to(self.root_id);
+                    self.carry_out_on_stream(step);
+                }
+                Step::AtTurnEnd => {
+                    if self.turn_end.request().is_err() {
+                        self.end_turn();
+                    }
+                }
+                Step::DecideWithoutBody(stream) => {
+                    if context.switch_to(stream.0) {
+                        self.decide_read(stream, &HostRequest::read(false));
+                    }
+                }
+                Step::Log(level, text) => log(log_level(level), &text),
+                Step::Continue { stream, edits } if current == Some(stream) => {
+                    context.switch_to(stream.0);
+                    edit(&edits);
+                    action = Action::Continue;
+                }
+                Step::Refuse { stream, refusal } if current == Some(stream) => {
+                    context.switch_to(stream.0);
+                    let grpc = request.is_some_and(HostRequest::is_grpc);
+                    // This fails only for a request that is gone.
+                    let _ = response::refuse(refusal, grpc);
+                }
+                // Requests that no longer exist need neither step.
+                Step::Continue { stream, edits } => {
+                    if context.switch_to(stream.0) {
+                        edit(&edits);
+                        let _ = host::resume_request();
+                    }
+                }
+                Step::Refuse { stream, refusal } => {
+                    if context.switch_to(stream.0) {
+                        let _ = response::refuse(refusal, request::waiting_is_grpc());
+                    }
+                }
+            }
+        }
+        drop(context);
+        self.adjust_ticks();
+        action
+    }
+
+    fn next_step(&self, callback: &mut Callback) -> Option<Step> {
+        self.worker.borrow_mut().poll_step(callback)
+    }
+
+    pub(super) fn end_turn(&self) {
+        let now = self.clock.now();
+        self.worker.borrow_mut().on_turn_end(&SharedData, now);
+    }
+}
+
+fn edit(edits: &Edits) {
+    const REQUEST: MapType = MapType::HttpRequestHeaders;
+    if let Some(limits) = &edits.degraded {
+        let _ = headers::set(REQUEST, DEGRADED, limits.as_bytes());
+    }
+    if edits.needs.body {
+        let _ = headers::set(REQUEST, "accept-encoding", b"identity");
+        for name in CHOOSES_BODY {
+            let _ = headers::remove(REQUEST, name);
+        }
+        // With other methods, these guard against lost updates.
+        let method = headers::get(REQUEST, ":method");
+        if matches!(method.as_deref(), Some(b"GET" | b"HEAD")) {
+            for name in ["if-none-match", "if-modified-since"] {
+                let _ = headers::remove(REQUEST, name);
+            }
+        }
+    }
+    if edits.needs.trailers {
+        let _ = headers::set(REQUEST, "te", b"trailers");
+    }
+}
+
+// --- Calls to the limiter: the root makes them, and the host's token identifies their answers.
+
+impl Plugin {
+    pub fn on_answer(&self, token: u32, answer: Option<&dyn CallAnswer>) {
+        let id = {
+            let mut calls = self.calls.borrow_mut();
+            let at = calls.iter().position(|(known, _)| *known == token);
+            at.map(|at| calls.swap_remove(at).1)
+        };
+        if let Some(id) = id {
+            let now = self.clock.now();
+            self.worker
+                .borrow_mut()
+                .on_call_answer(&SharedData, now, id, answer);
+            self.carry_out(None);
+        }
+    }
+
+    /// Defers a call to the root's callback at the end of the turn, or else to the next tick.
+    ///
+    /// Envoy cancels a call with its context, and the SDK delivers the answer to the context whose
+    /// callback made the call. A call made for a request that ends early would lose the answers of
+    /// other requests.
+    pub(super) fn defer(&self, step: Step) {
+        self.deferred.borrow_mut().push(step);
+        let _ = self.turn_end.request();
+    }
+
+    /// Calls the limiter, in a callback of the root and for the root.
+    pub(super) fn call(&self, call: &Call) {
+        if let Ok(token) = self.dispatch(call) {
+            self.calls.borrow_mut().push((token, call.id));
+        } else {
+            let now = self.clock.now();
+            let mut worker = self.worker.borrow_mut();
+            worker.on_call_refused(&SharedData, now, call.id);
+        }
+    }
+
+    /// Fails with `BadArgument` for an unknown cluster, and with `InternalFailure` for one without
+    /// endpoints.
+    fn dispatch(&self, call: &Call) -> Result<u32, Status> {
+        let worker = self.worker.borrow();
+        let limiter = &worker.config().limiter;
+        let mut pairs = Vec::with_capacity(8);
+        pairs.push((":method", call.method));
+        pairs.push((":path", call.path.as_str()));
+        pairs.push((":authority", limiter.authority.as_str()));
+        pairs.extend(
+            call.headers
+                .iter()
+                .map(|(name, value)| (*name, value.as_str())),
+        );
+        // Envoy treats 0 ms as no timeout.
+        let timeout = Duration::from_millis(call.timeout_ms.max(1));
+        let body = call.body.as_deref();
+        hostcalls::dispatch_http_call(&limiter.cluster, pairs, body, Vec::new(), timeout)
+    }
+}
+
+// --- The time of an event, from the host's two clocks.
+
+/// How far the wall clock is ahead of the monotonic one, in milliseconds, as of the last tick.
+#[derive(Debug)]
+pub struct Clock(Cell<u64>);
+
+impl Clock {
+    pub fn new() -> Self {
+        Self(Cell::new(epoch_ms()))
+    }
+
+    /// Adjusts to a wall clock that was set.
+    pub fn adjust(&self) {
+        self.0.set(epoch_ms());
+    }
+
+    pub fn now(&self) -> Now {
+        let mono_us = host::monotonic_ns().unwrap_or(0) / 1000;
+        Now {
+            mono_us,
+            wall_ms: self.0.get().saturating_add(mono_us / 1000),
+        }
+    }
+}
+
+/// Milliseconds from the start of the monotonic clock back to the epoch.
+fn epoch_ms() -> u64 {
+    let wall = hostcalls::get_current_time().unwrap_or(UNIX_EPOCH);
+    let wall_ms = wall
+        .duration_since(UNIX_EPOCH)
+        .map(|since| since.as_millis());
+    let mono_ms = host::monotonic_ns().unwrap_or(0) / 1_000_000;
+    let wall_ms = u64::try_from(wall_ms.unwrap_or(0)).unwrap_or(0);
+    wall_ms.saturating_sub(mono_ms)
+}
+
+// --- Host calls for other contexts than the one whose callback is running.
+
+/// The context that host calls apply to while the steps of several requests are carried out. Dropping
+/// it restores the context whose callback is running.
+pub struct EffectiveContext {
+    own: u32,
+    current: u32,
+}
+
+impl EffectiveContext {
+    pub fn new(own: u32) -> Self {
+        Self { own, current: own }
+    }
+
+    /// Returns whether the context still exists.
+    pub fn switch_to(&mut self, context_id: u32) -> bool {
+        if self.current != context_id {
+            if hostcalls::set_effective_context(context_id).is_err() {
+                return false;
+            }
+            self.current = context_id;
+        }
+        true
+    }
+}
+
+impl Drop for EffectiveContext {
+    fn drop(&mut self) {
+        self.switch_to(self.own);
     }
 }

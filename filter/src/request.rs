@@ -4,7 +4,7 @@ use filter_core::{Body, Direction, NoProperty, Request};
 use proxy_wasm::types::{BufferType, MapType};
 
 use crate::host::{
-    HostError, body,
+    self, HostError,
     headers::{self, Pairs},
     property,
 };
@@ -69,7 +69,7 @@ pub struct HostBody;
 
 impl Body for HostBody {
     fn bytes(&self, from: usize, len: usize) -> Option<Vec<u8>> {
-        body::chunk(BufferType::HttpRequestBody, from, len).ok()
+        host::body_chunk(BufferType::HttpRequestBody, from, len).ok()
     }
 }
 

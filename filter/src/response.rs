@@ -1,11 +1,15 @@
 //! A response as the state machine sees it, and local responses.
 
-use filter_core::{LocalReply, Refusal, Response, ResponseHeaders};
-use proxy_wasm::types::{BufferType, MapType};
+use filter_core::{CallAnswer, LocalReply, Refusal, Response, ResponseHeaders};
+use proxy_wasm::{
+    hostcalls,
+    types::{BufferType, MapType},
+};
 
 use crate::host::{
-    HostError, body, headers, property,
-    stream::{self, LocalResponse},
+    self, HostError, LocalResponse,
+    headers::{self, Pairs},
+    property,
 };
 
 /// The response headers of the effective context.
@@ -29,7 +33,7 @@ impl ResponseHeaders for HostResponse {
 
 impl Response for HostResponse {
     fn body(&self, from: usize, len: usize) -> Option<Vec<u8>> {
-        body::chunk(BufferType::HttpResponseBody, from, len).ok()
+        host::body_chunk(BufferType::HttpResponseBody, from, len).ok()
     }
 
     fn trailer(&self, name: &str) -> Option<Vec<u8>> {
@@ -53,11 +57,45 @@ pub fn refuse(refusal: Refusal, grpc: bool) -> Result<(), HostError> {
     // For access logs: `%FILTER_STATE(wasm.rl_denied:PLAIN)%`.
     let _ = property::set("rl_denied", details.as_bytes());
     let pairs: Vec<(&str, &str)> = headers.iter().collect();
-    stream::send_local_response(&LocalResponse {
+    host::send_local_response(&LocalResponse {
         status,
         details: &details,
         body: body.as_bytes(),
         headers: &pairs,
         grpc_status: i32::from(grpc_status),
     })
+}
+
+// --- An answer of the limiter as the state machine sees it.
+
+/// The answer to the call whose callback is running.
+#[derive(Debug)]
+pub struct Answer {
+    headers: Pairs,
+    body_len: usize,
+}
+
+impl Answer {
+    /// Reads the answer. One host call reads all headers and costs as much as a call for one header.
+    pub fn read(body_len: usize) -> Self {
+        Self {
+            headers: headers::all(MapType::HttpCallResponseHeaders),
+            body_len,
+        }
+    }
+}
+
+impl CallAnswer for Answer {
+    fn header(&self, name: &str) -> Option<&[u8]> {
+        self.headers.first(name)
+    }
+
+    fn body(&self, max_len: usize) -> Option<Vec<u8>> {
+        if self.body_len > max_len {
+            return None;
+        }
+        let body = hostcalls::get_buffer(BufferType::HttpCallResponseBody, 0, self.body_len);
+        // Envoy has no buffer for an empty body.
+        Some(body.ok().flatten().unwrap_or_default())
+    }
 }

@@ -8,7 +8,7 @@ use std::cell::{Cell, OnceCell, RefCell};
 
 use proxy_wasm::hostcalls;
 
-use crate::host::environment;
+use crate::host;
 
 thread_local! {
     /// Queue names of deleted plugins of this VM. Envoy keeps a queue as long as any VM with this id
@@ -75,7 +75,7 @@ impl TurnEnd {
 }
 
 fn random_name() -> Result<String, NotReported> {
-    let random = environment::random().map_err(|_| NotReported)?;
+    let random = host::random().map_err(|_| NotReported)?;
     Ok(format!("rl1:turn:{:032x}", u128::from_ne_bytes(random)))
 }
 

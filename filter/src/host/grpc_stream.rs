@@ -5,10 +5,7 @@
 
 #![expect(unsafe_code, reason = "calls the host with pointers to live slices")]
 
-use super::{
-    headers, raw,
-    status::{HostError, check},
-};
+use super::{HostError, check, headers, raw};
 
 /// What a stream is opened to.
 pub struct Target<'a> {

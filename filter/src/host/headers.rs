@@ -7,11 +7,7 @@
 
 use proxy_wasm::types::MapType;
 
-use super::{
-    memory::receive,
-    raw,
-    status::{HostError, check},
-};
+use super::{HostError, check, raw, receive};
 
 /// The first value of a header; `None` also where the host has no such map.
 pub fn get(map: MapType, name: &str) -> Option<Vec<u8>> {

@@ -2,11 +2,7 @@
 
 #![expect(unsafe_code, reason = "calls the host with pointers to live slices")]
 
-use super::{
-    memory::receive,
-    raw,
-    status::{HostError, check},
-};
+use super::{HostError, check, raw, receive};
 
 /// The value at a path whose parts are separated by zero bytes (`xds\0route_name`).
 ///

@@ -16,10 +16,9 @@ use super::Plugin;
 use crate::{
     grpc_events::{GrpcEvent, GrpcEventKind},
     host::{
-        body,
+        self, SharedData,
         grpc_stream::{self, Target},
     },
-    shared::SharedData,
 };
 
 /// The largest message that is read, in bytes: many times what the largest batch needs.
@@ -66,7 +65,7 @@ impl Plugin {
 
     fn on_message(&self, size: usize) {
         let fits = u32::try_from(size).is_ok_and(|size| size <= MAX_MESSAGE);
-        let message = fits.then(|| body::chunk(BufferType::GrpcReceiveBuffer, 0, size));
+        let message = fits.then(|| host::body_chunk(BufferType::GrpcReceiveBuffer, 0, size));
         // A message that is too large or unreadable becomes an empty one, which no limiter sends.
         let message = message.and_then(Result::ok).unwrap_or_default();
         let now = self.clock.now();
