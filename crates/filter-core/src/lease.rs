@@ -11,28 +11,420 @@
 //! Lease [`Settlements`] are never retried: the worker that takes them out of the shared lease sends
 //! them once. A lost settlement costs the bucket a little of its rate for two lease times.
 //!
-//! For a request, `acquire` takes units and `spend` settles or cancels them; `apply_grants` stores
-//! grants, and `maintain` returns unused units.
+//! A request's claims ([`Claims`]) have the units that it took until they are spent or released.
 
-mod acquire;
-mod apply_grants;
-mod demand;
-mod entry;
-mod grant;
-mod maintain;
-mod settlements;
 mod shared_lease;
-mod shared_update;
-mod spend;
-mod terms;
 mod worker_lease;
 
-use entry::LeaseEntry;
-use grant::Grant;
-use settlements::Settlements;
+use std::rc::Rc;
+
+use policy::Mode;
+use protocol::{Answer, Lease, LimitAnswer};
+
+use crate::{
+    active_policy::{ActiveLimit, ActivePolicy},
+    cache::{Answered, BucketKey, BucketStatus, write_answer},
+    host::Host,
+    metrics::Event,
+    request::{Claims, Extracted, LeasedUnits, LimitCheck, PendingCheck},
+    response::QuotaStatus,
+    time::Now,
+    worker::Worker,
+};
 pub(crate) use shared_lease::LeaseQuery;
-use shared_lease::{SharedLease, SharedView};
-pub(crate) use spend::LeaseDescriptor;
-use terms::Terms;
+use shared_lease::{Grant, LeaseChange, Settlements, SharedView, Terms, update_shared};
 use worker_lease::{Portion, WorkerLease};
 pub(crate) use worker_lease::{Reservation, WorkerLeases};
+
+// --- Takes leased units for a request.
+
+impl Worker {
+    /// Reserves units of this worker's leases. Touches neither shared data nor the limiter.
+    pub(crate) fn reserve_units(&mut self, now: Now, check: &mut PendingCheck) {
+        for limit_check in check.limit_checks.iter_mut().filter(|of| is_leasable(of)) {
+            let (key, limit) = (limit_check.key, &limit_check.limit);
+            let reservation = self.leases.take(key, limit.generation, limit.cost, now);
+            if let Some(reservation) = reservation {
+                limit_check.claim(reservation, &mut check.claims);
+            }
+        }
+    }
+
+    /// Takes units of the shared leases for the limits that this worker had none for, and queries the
+    /// limiter for more before they run out.
+    pub(crate) fn acquire_units(&mut self, host: &impl Host, now: Now, check: &mut PendingCheck) {
+        let Some(policy) = &check.policy else {
+            return;
+        };
+        let checks_per_call = self.calls.batcher.checks_per_call();
+        for limit_check in check.limit_checks.iter_mut().filter(|of| is_leasable(of)) {
+            let limit = &limit_check.limit;
+            let Some(terms) = self.terms(limit) else {
+                continue;
+            };
+            let Some(worker_lease) = self.leases.open(limit_check.key, limit.generation, now)
+            else {
+                continue;
+            };
+            let left = limit_check.status.map(|status| status.remaining);
+            let needed = worker_lease.record_miss(now, &terms, checks_per_call, left);
+            if needed.is_none() && worker_lease.is_idle() {
+                continue;
+            }
+            if worker_lease.descriptor.is_none() {
+                worker_lease.descriptor = Some(Rc::new(LeaseDescriptor {
+                    policy: Rc::clone(policy),
+                    limit: Rc::clone(limit),
+                    entries: check.entries.clone(),
+                }));
+            }
+            self.acquire_for(host, now, &terms, limit_check, needed, &mut check.claims);
+        }
+    }
+
+    fn acquire_for(
+        &mut self,
+        host: &impl Host,
+        now: Now,
+        terms: &Terms,
+        limit_check: &mut LimitCheck,
+        needed: Option<u64>,
+        claims: &mut Claims,
+    ) {
+        let generation = limit_check.limit.generation;
+        let (Some(shared), Some(worker_lease)) = (
+            self.process.shared(),
+            self.leases.find(limit_check.key, generation),
+        ) else {
+            return;
+        };
+        let portion = worker_lease.next_portion(now, terms);
+        let (key, table) = (limit_check.key, &shared.table);
+        let change = update_shared(
+            host,
+            now,
+            table,
+            (key, generation),
+            None,
+            &mut |shared_lease, status| {
+                shared_lease.deposit(worker_lease.grant, &worker_lease.settlements);
+                let expired = shared_lease.expire(now);
+                let grant = shared_lease.withdraw(now, terms, portion);
+                let most = terms.most(now, status);
+                let lease_query = match (needed, grant) {
+                    (Some(_), Some(_)) => shared_lease.query(now, terms, 0, most),
+                    (Some(needed), None) => {
+                        shared_lease.query(now, terms, terms.first_want(needed), most)
+                    }
+                    // The request is checked, and the check can carry the settlements.
+                    (None, None) => shared_lease.take_query(),
+                    (None, Some(_)) => None,
+                };
+                LeaseChange::new(
+                    shared_lease,
+                    now,
+                    terms,
+                    grant,
+                    lease_query,
+                    expired,
+                    status,
+                )
+            },
+        );
+        // Contended: this request is checked.
+        let Ok(change) = change else {
+            return self.counts.happened(Event::Contended);
+        };
+        worker_lease.clear();
+        worker_lease.set_portion(portion);
+        worker_lease.apply(&change, now);
+        self.ticks.by_maintenance(now, worker_lease.maintain_at_us);
+        if change.grant.is_some()
+            && let Some(reservation) = worker_lease.take(terms.cost, now)
+        {
+            limit_check.claim(reservation, claims);
+        }
+        limit_check.lease_query = change.query.map(Box::new);
+        self.counts.happened_to(Event::LeaseExpired, change.expired);
+    }
+}
+
+impl LimitCheck {
+    /// Leased units decide the limit.
+    fn claim(&mut self, reservation: Reservation, claims: &mut Claims) {
+        self.leased = true;
+        claims.leased.push(LeasedUnits {
+            key: self.key,
+            generation: self.limit.generation,
+            cost: self.limit.cost,
+            reservation,
+        });
+    }
+}
+
+// --- Leased limits: the terms of their leases, and what their clients see.
+
+/// A descriptor of the bucket, for lease queries that are sent without a request.
+#[derive(Debug)]
+pub(crate) struct LeaseDescriptor {
+    pub(super) policy: Rc<ActivePolicy>,
+    pub(super) limit: Rc<ActiveLimit>,
+    pub(super) entries: Extracted,
+}
+
+impl Worker {
+    /// The client's quota at a leased limit: the units that the limiter reported as left, plus the
+    /// leased units that this worker has or last saw.
+    pub(crate) fn leased_status(
+        &mut self,
+        limit_check: &LimitCheck,
+        now: Now,
+    ) -> Option<QuotaStatus> {
+        let limit = &limit_check.limit;
+        let worker_lease = self.leases.find(limit_check.key, limit.generation)?;
+        let status = worker_lease.status.filter(|_| !limit.hidden)?;
+        let known = status.remaining.saturating_add(worker_lease.shared);
+        let quota = status.limit?;
+        let elapsed_ms = now.mono_us.saturating_sub(status.at_us) / 1000;
+        Some(QuotaStatus {
+            limit: limit.name.clone(),
+            quota,
+            window_ms: status.window_ms,
+            remaining: known.saturating_add(worker_lease.grant.units).min(quota),
+            reset_after_ms: Some(status.reset_after_ms.saturating_sub(elapsed_ms)),
+            cost: limit.cost,
+            denies: false,
+        })
+    }
+
+    /// The lease terms of a limit; `None`: it has none.
+    pub(super) fn terms(&self, limit: &ActiveLimit) -> Option<Terms> {
+        let ttl_ms = limit.lease_ttl_ms?;
+        Some(Terms {
+            cost: limit.cost.max(1),
+            ttl_us: ttl_ms.saturating_mul(1000),
+            patience_us: self.config.limiter.timeout_ms.saturating_mul(2000),
+            proxies: limit.proxies(),
+        })
+    }
+}
+
+/// Whether leased units may settle a limit, and have not yet.
+fn is_leasable(of: &LimitCheck) -> bool {
+    of.limit.lease_ttl_ms.is_some() && of.is_global() && of.mode == Mode::Enforce
+}
+
+// --- Stores the grants in an answer.
+
+impl Worker {
+    /// Stores the grants in an answer. Removes the answers about limits that are settled already,
+    /// because those are not decisions.
+    pub(crate) fn apply_grants(
+        &mut self,
+        host: &impl Host,
+        now: Now,
+        sent: Now,
+        check: &mut PendingCheck,
+        answer: &mut Answer,
+    ) {
+        for limit_check in &mut check.limit_checks {
+            let Some(lease_query) = limit_check.lease_query.take() else {
+                continue;
+            };
+            let limit = &limit_check.limit;
+            let Some(at) = answer.limits.iter().position(|of| of.name == limit.name) else {
+                continue;
+            };
+            if let Some(limit_answer) = answer.limits.get_mut(at) {
+                limit_answer.lease = limit_answer.lease.map(|lease| Lease {
+                    units: lease.units.min(lease_query.want),
+                    ttl_ms: lease.ttl_ms.min(limit.lease_ttl_ms.unwrap_or(0)),
+                    ..lease
+                });
+            }
+            // A query that only settles expects no grant.
+            if lease_query.want > 0
+                && let (Some(limit_answer), Some(terms)) =
+                    (answer.limits.get(at), self.terms(limit))
+            {
+                let worker_lease = self.leases.find(limit_check.key, limit.generation);
+                match worker_lease.filter(|_| limit_answer.generation > limit.generation) {
+                    Some(worker_lease) => {
+                        let units = limit_answer.lease.map_or(0, |lease| lease.units);
+                        self.counts.happened_to(Event::LeaseGranted, units);
+                        worker_lease.mark_outdated(limit_answer.lease);
+                        self.ticks.by_maintenance(now, now.mono_us);
+                    }
+                    None => self.share(host, now, sent, &terms, limit_check.key, limit_answer),
+                }
+            }
+            if check.cost == 0 || limit_check.leased {
+                answer.limits.remove(at);
+            }
+        }
+    }
+
+    /// Adds a grant to the shared lease.
+    fn share(
+        &mut self,
+        host: &impl Host,
+        now: Now,
+        sent: Now,
+        terms: &Terms,
+        key: BucketKey,
+        limit_answer: &LimitAnswer,
+    ) {
+        let Some(shared) = self.process.shared() else {
+            return;
+        };
+        let status = BucketStatus::new(now, limit_answer);
+        let failing = self.outage.breaker.failed_lately(now);
+        if self
+            .cache
+            .store_status(key, limit_answer.generation, status, failing)
+        {
+            let answered = Answered {
+                status,
+                denial: None,
+            };
+            let bucket = (key, limit_answer.generation);
+            write_answer(host, now, &shared.table, bucket, &answered);
+        }
+        let units = limit_answer.lease.map_or(0, |lease| lease.units);
+        self.counts.happened_to(Event::LeaseGranted, units);
+        let bucket = (key, limit_answer.generation);
+        let mut worker_lease = self.leases.find(key, limit_answer.generation);
+        // The worker that queried takes the first portion.
+        let empty = worker_lease
+            .as_ref()
+            .filter(|worker_lease| worker_lease.is_empty());
+        let portion = empty.map(|worker_lease| worker_lease.next_portion(now, terms));
+        let table = &shared.table;
+        let landed = update_shared(
+            host,
+            now,
+            table,
+            bucket,
+            Some(status),
+            &mut |shared_lease, status| {
+                shared_lease.answered(now, sent, limit_answer.lease, terms);
+                let expired = shared_lease.expire(now);
+                let grant = portion.and_then(|portion| shared_lease.withdraw(now, terms, portion));
+                LeaseChange::new(shared_lease, now, terms, grant, None, expired, status)
+            },
+        );
+        // Contended: the units are never used.
+        let Ok(change) = landed else {
+            return self.counts.happened_to(Event::LeaseExpired, units);
+        };
+        self.counts.happened_to(Event::LeaseExpired, change.expired);
+        if let Some(worker_lease) = &mut worker_lease {
+            if let Some(portion) = portion {
+                worker_lease.set_portion(portion);
+            }
+            worker_lease.apply(&change, now);
+            self.ticks.by_maintenance(now, worker_lease.maintain_at_us);
+        }
+    }
+
+    // --- Maintenance at ticks: returns units that will not be used, and sends settlements.
+
+    /// Maintains the leases that are due.
+    pub(crate) fn maintain_leases(&mut self, host: &impl Host, now: Now) {
+        for (key, generation) in self.leases.due(now) {
+            let worker_lease = self.leases.find(key, generation);
+            let Some(descriptor) =
+                worker_lease.and_then(|worker_lease| worker_lease.descriptor.clone())
+            else {
+                continue;
+            };
+            if let Some(terms) = self.terms(&descriptor.limit)
+                && let Some(lease_query) = self.maintain(host, now, &terms, key, generation)
+            {
+                self.settle(now, &descriptor, key, lease_query);
+            }
+        }
+    }
+
+    fn maintain(
+        &mut self,
+        host: &impl Host,
+        now: Now,
+        terms: &Terms,
+        key: BucketKey,
+        generation: u64,
+    ) -> Option<LeaseQuery> {
+        let (shared, worker_lease) = (self.process.shared()?, self.leases.find(key, generation)?);
+        let (table, bucket) = (&shared.table, (key, generation));
+        let maintained = update_shared(
+            host,
+            now,
+            table,
+            bucket,
+            None,
+            &mut |shared_lease, status| {
+                shared_lease.deposit(worker_lease.grant, &worker_lease.settlements);
+                let expired = shared_lease.expire(now);
+                let lease_query = shared_lease.maintain(now, terms);
+                LeaseChange::new(shared_lease, now, terms, None, lease_query, expired, status)
+            },
+        );
+        // Contended: retried at the next tick.
+        let change = maintained.ok()?;
+        worker_lease.clear();
+        worker_lease.apply(&change, now);
+        self.counts.happened_to(Event::LeaseExpired, change.expired);
+        change.query
+    }
+
+    /// Sends a lease query without a request.
+    fn settle(
+        &mut self,
+        now: Now,
+        descriptor: &LeaseDescriptor,
+        key: BucketKey,
+        lease_query: LeaseQuery,
+    ) {
+        let policy = &descriptor.policy;
+        let mut limit_checks = self.limit_checks_of(&descriptor.entries, policy, now);
+        if let Some(limit_check) = limit_checks
+            .iter_mut()
+            .find(|limit_check| limit_check.key == key)
+        {
+            limit_check.lease_query = Some(Box::new(lease_query));
+            let policy = Rc::clone(policy);
+            let entries = descriptor.entries.clone();
+            self.push_background(PendingCheck::background(policy, entries, limit_checks));
+        }
+    }
+
+    /// Queues a check that no request waits for any more.
+    pub(crate) fn push_background(&mut self, check: PendingCheck) {
+        let check = PendingCheck {
+            stream: None,
+            cost: 0,
+            ..check
+        };
+        if let Err(check) = self.calls.batcher.push(check) {
+            self.undo_unsent(check);
+        }
+    }
+
+    /// Undoes a check that was not sent because its client left or the queue was full.
+    pub(crate) fn undo_unsent(&mut self, mut check: PendingCheck) {
+        self.undo_left(std::mem::take(&mut check.claims));
+        self.restore_settlements(&check);
+    }
+
+    /// A check was not sent: its settlements go back to the worker's lease, for another query.
+    pub(crate) fn restore_settlements(&mut self, check: &PendingCheck) {
+        for limit_check in &check.limit_checks {
+            let (key, generation) = (limit_check.key, limit_check.limit.generation);
+            if let Some(lease_query) = &limit_check.lease_query
+                && let Some(worker_lease) = self.leases.find(key, generation)
+            {
+                worker_lease.settlements.merge(&lease_query.settle);
+            }
+        }
+    }
+}

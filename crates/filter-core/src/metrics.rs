@@ -1,16 +1,9 @@
 //! Counters, gathered in memory and written to the host in batches.
 
-mod by_name;
-mod costs;
-mod decisions;
-mod event;
-
 use policy::Name;
 use protocol::{DecidedBy, Outcome, compact::Tally};
 
 use crate::cost::Settled;
-use by_name::ByName;
-pub(crate) use event::Event;
 
 /// The destination of metrics.
 pub trait Metrics {
@@ -25,18 +18,18 @@ pub trait Metrics {
 /// Counters since the last flush.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
-    decisions: decisions::Decisions,
-    events: event::Events,
+    decisions: Decisions,
+    events: Events,
     /// Requests that no limit applies to, by exemption.
     exempt: ByName<1>,
-    costs: costs::Costs,
+    costs: Costs,
 }
 
 impl Counts {
     /// Defines the counters that are not of one limit, at 0: of a counter that appears with its first
     /// events, Prometheus sees no increase.
     pub(crate) fn define(metrics: &mut impl Metrics) {
-        event::Events::define(metrics);
+        Events::define(metrics);
     }
 
     /// Counts a decision of one limit.
@@ -86,11 +79,325 @@ impl Counts {
     }
 }
 
+// --- Events that are not about one limit, and their counters.
+
+/// An enum of events, each with the name of its counter.
+macro_rules! events {
+    ($($(#[$doc:meta])* $event:ident = $name:literal,)*) => {
+        /// Events that are not about a limit.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(crate) enum Event {
+            $($(#[$doc])* $event,)*
+        }
+
+        /// In the order of [`Event`].
+        const NAMES: &[&str] = &[$($name,)*];
+    };
+}
+
+events! {
+    /// A check call that was answered.
+    CalloutAnswered = "rl_callouts.answered",
+    /// A check call that failed.
+    CalloutFailed = "rl_callouts.failed",
+    /// A check call that failed without a charge and was retried.
+    CalloutRetried = "rl_callouts.retried",
+    /// A check call on the check stream; the other counters include it.
+    StreamCall = "rl_stream.calls",
+    /// A check stream that a limiter opened.
+    StreamOpened = "rl_stream.opened",
+    /// A check stream that failed.
+    StreamFailed = "rl_stream.failed",
+    /// A check that was answered with an error.
+    CheckFailed = "rl_check_errors",
+    /// A request let through because no policy was loaded and no limiter answered.
+    Unguarded = "rl_unguarded",
+    /// A request that found the queue of checks full.
+    QueueFull = "rl_queue_full",
+    /// A write to shared data that lost against other workers too often.
+    Contended = "rl_shared_data_contended",
+    /// A snapshot that could not be read.
+    PolicyRejected = "rl_policy.rejected",
+    /// A snapshot that came into force.
+    PolicyLoaded = "rl_policy.loaded",
+    /// A poll that failed.
+    PolicyPollFailed = "rl_policy.poll_failed",
+    /// A request that could not be held because `hold.max` others were.
+    HoldFull = "rl_hold_full",
+    /// A request that lacks an entry of its limit.
+    Missing = "rl_missing",
+    /// A unit that was granted.
+    LeaseGranted = "rl_lease.granted",
+    /// A unit that was settled as spent.
+    LeaseSettled = "rl_lease.settled",
+    /// A unit that was returned.
+    LeaseReturned = "rl_lease.returned",
+    /// A unit whose deadline passed.
+    LeaseExpired = "rl_lease.expired",
+    /// A slot that a request got.
+    SlotTaken = "rl_slots.taken",
+    /// A slot that a request freed.
+    SlotFreed = "rl_slots.freed",
+    /// A slot that was missing when it was to be renewed.
+    SlotLapsed = "rl_slots.lapsed",
+    /// A denial by a penalty.
+    Penalized = "rl_penalized",
+}
+
+/// How often each happened since the last flush.
+#[derive(Debug, Default)]
+struct Events([u64; NAMES.len()]);
+
+impl Events {
+    /// Counts an event of several units.
+    pub(super) fn add(&mut self, event: Event, units: u64) {
+        if let Some(count) = self.0.get_mut(event as usize) {
+            *count = count.saturating_add(units);
+        }
+    }
+
+    /// Defines all counters.
+    pub(super) fn define(metrics: &mut impl Metrics) {
+        for name in NAMES {
+            metrics.count(name, 0);
+        }
+    }
+
+    /// Whether there is nothing to flush.
+    pub(super) fn is_flushed(&self) -> bool {
+        self.0.iter().all(|count| *count == 0)
+    }
+
+    /// Writes all counters to the host.
+    pub(super) fn flush(&mut self, metrics: &mut impl Metrics) {
+        for (name, count) in NAMES.iter().zip(&mut self.0) {
+            if *count > 0 {
+                metrics.count(name, std::mem::take(count));
+            }
+        }
+    }
+}
+
+// --- Decisions, counted by limit, outcome and source: for Envoy's metrics, and for reports.
+
+/// Counters of one limit.
+const SLOTS: usize = Outcome::ALL.len() * DecidedBy::ALL.len();
+
+/// Counters since the last flush.
+#[derive(Debug, Default)]
+struct Decisions {
+    limits: ByName<SLOTS>,
+    /// Flushed decisions that this proxy made and has not reported yet, by limit.
+    unreported: Vec<(Name, [u64; SLOTS])>,
+}
+
+/// The decision that a counter counts.
+fn counted(slot: usize) -> Option<(Outcome, DecidedBy)> {
+    let outcome = Outcome::ALL.get(slot / DecidedBy::ALL.len())?;
+    let by = DecidedBy::ALL.get(slot % DecidedBy::ALL.len())?;
+    Some((*outcome, *by))
+}
+
+impl Decisions {
+    /// Counts a decision of one limit.
+    pub(super) fn add(&mut self, limit: &Name, outcome: Outcome, by: DecidedBy) {
+        let slot = outcome as usize * DecidedBy::ALL.len() + by as usize;
+        if let Some(count) = self.limits.of(limit).get_mut(slot) {
+            *count += 1;
+        }
+    }
+
+    /// Takes the decisions to report.
+    pub(super) fn take_unreported(&mut self) -> Vec<Tally> {
+        let mut tallies = Vec::new();
+        for (limit, counts) in self.unreported.drain(..) {
+            for (slot, count) in counts.into_iter().enumerate().filter(|(_, n)| *n > 0) {
+                if let Some((outcome, by)) = counted(slot) {
+                    tallies.push(Tally {
+                        limit: limit.clone(),
+                        outcome,
+                        by,
+                        count,
+                    });
+                }
+            }
+        }
+        tallies
+    }
+
+    /// Whether there is nothing to report.
+    fn is_reported(&self) -> bool {
+        self.unreported.is_empty()
+    }
+
+    /// Keeps the decisions that this proxy made, for the next report.
+    fn keep_unreported(&mut self) {
+        let limiter = DecidedBy::Limiter as usize;
+        for (limit, counts) in self.limits.named() {
+            let own =
+                |(slot, count): (usize, &u64)| *count > 0 && slot % DecidedBy::ALL.len() != limiter;
+            if !counts.iter().enumerate().any(own) {
+                continue;
+            }
+            let known = self.unreported.iter().position(|(name, _)| name == limit);
+            let at = known.unwrap_or_else(|| {
+                self.unreported.push((limit.clone(), [0; SLOTS]));
+                self.unreported.len() - 1
+            });
+            let Some((_, unreported)) = self.unreported.get_mut(at) else {
+                continue;
+            };
+            for (slot, (sum, count)) in unreported.iter_mut().zip(counts).enumerate() {
+                if slot % DecidedBy::ALL.len() != limiter {
+                    *sum = sum.saturating_add(*count);
+                }
+            }
+        }
+    }
+
+    /// Writes all counters to the host.
+    pub(super) fn flush(&mut self, metrics: &mut impl Metrics) {
+        self.keep_unreported();
+        self.limits.take(|limit, slot, count| {
+            if let Some((outcome, by)) = counted(slot) {
+                let name = ["rl_decisions", outcome.word(), by.word(), limit].join(".");
+                metrics.count(&name, count);
+            }
+        });
+    }
+}
+
+// --- Costs of responses, counted by limit.
+
+/// Counters of requests that reserved units and have ended.
+const COUNTS: [&str; 7] = [
+    "rl_costs.settlements",
+    "rl_costs.reserved",
+    "rl_costs.settled",
+    "rl_costs.unused",
+    "rl_costs.excess",
+    "rl_costs.absent",
+    "rl_costs.estimated",
+];
+
+/// Counters since the last flush.
+#[derive(Debug, Default)]
+struct Costs(ByName<{ COUNTS.len() }>);
+
+impl Costs {
+    /// Counts what a request cost in one bucket.
+    pub(super) fn settled(&mut self, settled: &Settled) {
+        let (reserved, units) = (
+            settled.settlement.reservation.units,
+            settled.settlement.units,
+        );
+        let counted = [
+            1,
+            reserved,
+            units,
+            reserved.saturating_sub(units),
+            units.saturating_sub(reserved),
+            u64::from(settled.absent),
+            u64::from(settled.estimated),
+        ];
+        self.add(&settled.settlement.limit, counted);
+    }
+
+    fn add(&mut self, limit: &Name, counted: [u64; COUNTS.len()]) {
+        for (count, by) in self.0.of(limit).iter_mut().zip(counted) {
+            *count = count.saturating_add(by);
+        }
+    }
+
+    /// Whether there is nothing to flush.
+    pub(super) fn is_flushed(&self) -> bool {
+        self.0.is_zero()
+    }
+
+    /// Writes all counters to the host.
+    pub(super) fn flush(&mut self, metrics: &mut impl Metrics) {
+        self.0.take(|limit, at, by| {
+            if let Some(name) = COUNTS.get(at) {
+                metrics.count(&[name, limit].join("."), by);
+            }
+        });
+    }
+}
+
+// --- Counters by limit or exemption, of a bounded number of names.
+
+/// Names that get counters of their own.
+const MAX_NAMES: usize = 256;
+/// The name that the others share.
+const OTHERS: &str = "_others";
+
+/// `N` counters for each name.
+#[derive(Debug)]
+struct ByName<const N: usize> {
+    // Names stay, so that there are never more of them.
+    named: Vec<(Name, [u64; N])>,
+    others: [u64; N],
+}
+
+impl<const N: usize> Default for ByName<N> {
+    fn default() -> Self {
+        Self {
+            named: Vec::new(),
+            others: [0; N],
+        }
+    }
+}
+
+impl<const N: usize> ByName<N> {
+    /// The counters of a name.
+    pub(super) fn of(&mut self, name: &Name) -> &mut [u64; N] {
+        let known = self.named.iter().position(|(known, _)| known == name);
+        let at = match known {
+            // Names that are counted often move to the front.
+            Some(at @ 1..) => {
+                self.named.swap(at, at - 1);
+                at - 1
+            }
+            Some(0) => 0,
+            None if self.named.len() < MAX_NAMES => {
+                self.named.push((name.clone(), [0; N]));
+                self.named.len() - 1
+            }
+            None => return &mut self.others,
+        };
+        match self.named.get_mut(at) {
+            Some((_, counts)) => counts,
+            None => &mut self.others,
+        }
+    }
+
+    /// The names that have counters of their own.
+    pub(super) fn named(&self) -> &[(Name, [u64; N])] {
+        &self.named
+    }
+
+    fn is_zero(&self) -> bool {
+        let mut named = self.named.iter().map(|(_, counts)| counts);
+        named.all(|counts| *counts == [0; N]) && self.others == [0; N]
+    }
+
+    /// Takes the counts: calls `each` with the name, the counter's index, and the count.
+    pub(super) fn take(&mut self, mut each: impl FnMut(&str, usize, u64)) {
+        let named = self.named.iter_mut();
+        let named = named.map(|(name, counts)| (name.as_str(), counts));
+        for (name, counts) in named.chain([(OTHERS, &mut self.others)]) {
+            for (at, count) in counts.iter_mut().enumerate().filter(|(_, n)| **n > 0) {
+                each(name, at, std::mem::take(count));
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
 
-    use super::{by_name::MAX_NAMES, *};
+    use super::{MAX_NAMES, *};
 
     #[derive(Default)]
     pub(super) struct Recorded(pub(super) BTreeMap<String, u64>);
@@ -151,5 +458,29 @@ mod tests {
         counts.flush(&mut metrics);
         assert_eq!(metrics.0.len(), MAX_NAMES + 1);
         assert_eq!(metrics.0["rl_exempt._others"], 300 - 256);
+    }
+}
+
+#[cfg(test)]
+mod costs_tests {
+    use super::*;
+    use crate::metrics::{MAX_NAMES, tests::Recorded};
+
+    #[test]
+    fn any_number_of_limits_makes_a_bounded_number_of_names_over_time() {
+        let (mut costs, mut metrics) = (Costs::default(), Recorded::default());
+        for n in 0..1000 {
+            let limit = format!("limit-{n}").parse().unwrap();
+            costs.add(&limit, [1, 10, 0, 0, 0, 0, 0]);
+            if n % 100 == 0 {
+                assert!(!costs.is_flushed());
+                costs.flush(&mut metrics);
+                assert!(costs.is_flushed());
+            }
+        }
+        costs.flush(&mut metrics);
+        assert_eq!(metrics.0.len(), 2 * (MAX_NAMES + 1));
+        assert_eq!(metrics.0["rl_costs.reserved._others"], 10 * (1000 - 256));
+        assert_eq!(metrics.0.values().sum::<u64>(), 11_000);
     }
 }

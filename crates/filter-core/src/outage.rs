@@ -1,27 +1,25 @@
 //! What happens while the limiter does not answer.
 //!
-//! The `breaker` stops calls, `fallback` decides by each limit's `on_failure`, and `debts` are the
-//! units that were admitted meanwhile and are charged later.
+//! The `breaker` stops calls, and `fallback` decides by each limit's `on_failure`. Units that are admitted
+//! meanwhile are a debt, which later checks charge.
 
 mod breaker;
-mod charge_status;
-mod debts;
 mod fallback;
 
 use filter_config::Config;
-
-pub(crate) use breaker::{ANSWERED_LATELY_US, Breaker, CallResult, Gate};
-pub(crate) use charge_status::ChargeStatus;
+use protocol::ErrorCode;
 
 use crate::{
+    cache::{BucketEntry, Debt, DebtSpan, Table, Update},
     host::Host,
     log_line::log_line,
     metrics::Event,
     random::Random,
-    request::Attempts,
+    request::{Attempts, LimitCheck, PendingCheck},
     time::Now,
     worker::{Level, Step, Worker},
 };
+pub(crate) use breaker::{ANSWERED_LATELY_US, Breaker, CallResult, Gate};
 
 /// The limiter's health, as one worker sees it.
 #[derive(Debug)]
@@ -93,6 +91,116 @@ impl Worker {
                 log_line(why)
             );
             self.steps.push_back(Step::Log(Level::Warn, text));
+        }
+    }
+}
+
+// --- Whether an undecided check may have been charged.
+
+/// Whether an undecided check was charged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ChargeStatus {
+    /// It was not: it was never sent, or the limiter answered that it charged nothing. Units admitted
+    /// now become a debt.
+    NotCharged,
+    /// It may have been: it was sent. It is never charged again.
+    Unknown,
+}
+
+impl ChargeStatus {
+    /// The charge status after an error of the limiter.
+    pub(crate) fn after(code: ErrorCode) -> Self {
+        match code {
+            ErrorCode::Stale
+            | ErrorCode::PolicyUnavailable
+            | ErrorCode::StoreUntouched
+            | ErrorCode::Overloaded
+            | ErrorCode::Unauthorized
+            | ErrorCode::InvalidRequest
+            | ErrorCode::TooLarge => Self::NotCharged,
+            _ => Self::Unknown,
+        }
+    }
+
+    /// The charge status after a response that Envoy made in place of the limiter's. Unless it
+    /// contains one of these reasons, the check may have been sent.
+    pub(crate) fn after_reply(body: &[u8]) -> Self {
+        const NOT_SENT: [&str; 5] = [
+            "no healthy upstream",
+            "reset reason: remote connection failure",
+            "reset reason: local connection failure",
+            "reset reason: connection timeout",
+            "reset reason: overflow",
+        ];
+        let contains = |reason: &str| {
+            let mut parts = body.windows(reason.len());
+            parts.any(|part| part == reason.as_bytes())
+        };
+        if NOT_SENT.into_iter().any(contains) {
+            Self::NotCharged
+        } else {
+            Self::Unknown
+        }
+    }
+}
+
+// --- Moves debts from the shared table into the checks that follow an outage.
+
+impl PendingCheck {
+    /// Moves the debts of the check's buckets into the check, which charges them once. If calls were
+    /// `failing` recently, another worker may have added debts since this worker last read the table.
+    pub(crate) fn take_debts(&mut self, host: &impl Host, now: Now, table: &Table, failing: bool) {
+        // A background check charges only the debts that it was made for.
+        let failing = failing && self.cost > 0;
+        let owing =
+            |limit_check: &LimitCheck| (limit_check.has_debt || failing) && limit_check.is_global();
+        self.change_debts(host, now, table, owing, |debt, limit_check, span| {
+            limit_check.debit = debt.units(span, now.mono_us);
+            limit_check.debit_serial = debt.serial(span);
+            *debt = Debt::default();
+        });
+    }
+
+    /// Puts the debts back: the check was not charged.
+    pub(crate) fn restore_debts(&mut self, host: &impl Host, now: Now, table: &Table) {
+        let carrying = |limit_check: &LimitCheck| limit_check.debit > 0;
+        self.change_debts(host, now, table, carrying, |debt, limit_check, span| {
+            let span = span.labelled(limit_check.debit_serial);
+            debt.add(limit_check.debit, span, now.mono_us);
+        });
+        for limit_check in &mut self.limit_checks {
+            limit_check.debit = 0;
+        }
+    }
+
+    fn change_debts(
+        &mut self,
+        host: &impl Host,
+        now: Now,
+        table: &Table,
+        concerns: impl Fn(&LimitCheck) -> bool,
+        mut change: impl FnMut(&mut Debt, &mut LimitCheck, DebtSpan),
+    ) {
+        for limit_check in self
+            .limit_checks
+            .iter_mut()
+            .filter(|limit_check| concerns(limit_check))
+        {
+            let span = DebtSpan::from_algorithm(limit_check.limit.quota.algorithm(), now);
+            let (key, generation) = (limit_check.key, limit_check.limit.generation);
+            let changed = table.update::<BucketEntry, _>(host, key, generation, now, |found| {
+                let before = found.entry.debt;
+                change(&mut found.entry.debt, limit_check, span);
+                if found.entry.debt == before {
+                    Update::Keep(())
+                } else {
+                    Update::Write(())
+                }
+            });
+            if changed.is_err() {
+                // Contended: the next check of the bucket takes the debt if it is still there.
+                limit_check.debit = 0;
+            }
         }
     }
 }

@@ -2,7 +2,6 @@
 
 mod headers;
 mod reply;
-mod text;
 
 use policy::Name;
 

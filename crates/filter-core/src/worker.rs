@@ -3,28 +3,19 @@
 //! Each feature keeps its own state in a struct and its own steps of a request in an
 //! `impl Worker` beside it: `request`, `lease`, `active_policy`, `call`, `outage`, `cache`, `report`.
 
-mod process;
 mod step;
-mod tick_schedule;
 
 use std::{cell::RefCell, collections::VecDeque, rc::Rc};
 
 use filter_config::Config;
 
-pub(crate) use process::Process;
-use step::Resumptions;
-pub use step::{
-    Call, CallAnswer, Callback, Edits, Level, Refusal, ResponseNeeds, Step, StreamId, StreamStep,
-};
-pub(crate) use tick_schedule::HOLDING_MS;
-use tick_schedule::TickSchedule;
-
 use crate::{
     active_policy::{Policy, PolicyState},
-    cache::WorkerCache,
-    call::{CallId, Calls, InFlight},
+    cache::{Table, WorkerCache},
+    call::{CallId, Calls, InFlight, TIMEOUT_LATE_MS},
+    codec::Reader,
     cost::Metering,
-    host::Host,
+    host::{Contended, Host, MAX_TRIES, Version},
     lease::{LeaseDescriptor, WorkerLeases},
     metrics::{Counts, Metrics},
     outage::{ChargeStatus, Outage},
@@ -33,6 +24,10 @@ use crate::{
     request::{Denials, PendingCheck, Request, Requests, Stream},
     response::{QuotaHeaders, ReplyCache, ResponseHeaders, write_headers},
     time::Now,
+};
+use step::Resumptions;
+pub use step::{
+    Call, CallAnswer, Callback, Edits, Level, Refusal, ResponseNeeds, Step, StreamId, StreamStep,
 };
 
 /// The state of one worker for one configuration.
@@ -150,7 +145,7 @@ impl Worker {
     ) -> Metering {
         let metering = self.requests.metered.begin(stream, headers, ended);
         if metering == Metering::Settled {
-            self.ticks.hurry();
+            self.ticks.tick_sooner();
         }
         if let Some(Stream::Passed(quotas)) = self.requests.streams.remove(stream) {
             write_headers(&quotas, false, self.config.styles, headers);
@@ -181,7 +176,7 @@ impl Worker {
         let ended =
             self.requests.in_flight.end(stream) | self.requests.metered.end(stream, forwarded);
         if ended {
-            self.ticks.hurry();
+            self.ticks.tick_sooner();
         }
         ended
     }
@@ -202,7 +197,7 @@ impl Worker {
             self.on_check_call_failed(host, now, lost, ChargeStatus::Unknown);
         }
         self.maintain_leases(host, now);
-        self.send_orphans(host, now);
+        self.send_leftover_frees(host, now);
         let open = self.outage.breaker.is_open(host, now);
         self.requests.in_flight.look_at_breaker(now, open);
         self.renew_slots(host, now);
@@ -239,7 +234,7 @@ impl Worker {
                 self.calls.add_duration(now, &call);
                 self.on_checks_answered(host, now, call, answer);
             }
-            Some(InFlight::Orphans) => self.on_orphans_answered(host, now, id, answer),
+            Some(InFlight::LeftoverFrees) => self.on_leftover_frees_answered(host, now, id, answer),
             // Reports are neither confirmed nor retried.
             Some(InFlight::Report) | None => {}
         }
@@ -259,7 +254,7 @@ impl Worker {
             Some(InFlight::Checks(call)) => {
                 self.on_check_call_failed(host, now, call, ChargeStatus::NotCharged);
             }
-            Some(InFlight::Orphans) => self.on_orphans_failed(host, now, id),
+            Some(InFlight::LeftoverFrees) => self.on_leftover_frees_failed(host, now, id),
             Some(InFlight::Report) | None => {}
         }
         self.send_soon(host, now);
@@ -294,4 +289,293 @@ fn secret_of(seed: &[u8; 48]) -> [u8; 16] {
         *byte = *part;
     }
     key
+}
+
+// --- The data that a worker shares with the others of its Envoy process.
+
+/// The process of a worker, once it has joined it.
+#[derive(Debug)]
+pub(crate) struct Process {
+    /// Becomes the identity of the process if no worker has stored one.
+    seed: [u8; 32],
+    shared: Option<Shared>,
+}
+
+/// The data that all workers of the process share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    /// The name of the process in calls to limiters.
+    pub(crate) proxy: String,
+    pub(crate) table: Table,
+}
+
+impl Process {
+    pub(crate) fn new(seed: [u8; 32]) -> Self {
+        Self { seed, shared: None }
+    }
+
+    /// `None` until the worker's first event.
+    pub(crate) fn shared(&self) -> Option<&Shared> {
+        self.shared.as_ref()
+    }
+
+    /// The name of the process in calls to limiters; empty until the worker has joined.
+    pub(crate) fn proxy(&self) -> &str {
+        self.shared().map_or("", |shared| &shared.proxy)
+    }
+
+    /// Reads or stores the identity of the process. Returns whether this is the first time.
+    pub(super) fn join(&mut self, host: &impl Host, config: &Config) -> bool {
+        if self.shared.is_some() {
+            return false;
+        }
+        // Contended: the worker uses an identity of its own, and limiters count one proxy more.
+        let identity = Identity::join(host, self.seed);
+        let identity = identity.unwrap_or_else(|_| Identity::from_random(self.seed));
+        self.shared = Some(Shared {
+            proxy: identity.proxy_name(),
+            table: Table::new(config.domain.as_str(), config.buckets, identity.hash_key),
+        });
+        true
+    }
+}
+
+// --- The identity of this Envoy process, shared by its workers.
+
+/// The key in shared data.
+const KEY: &[u8] = b"rl1:identity";
+
+/// Random numbers of one Envoy process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Identity {
+    /// The id of the process in calls to limiters.
+    pub(crate) proxy: u128,
+    /// The key of the hash that places buckets in the table.
+    pub(crate) hash_key: [u8; 16],
+}
+
+impl Identity {
+    /// Reads the identity that another worker stored, or stores one made of `random`.
+    pub(crate) fn join(host: &impl Host, random: [u8; 32]) -> Result<Self, Contended> {
+        for _ in 0..MAX_TRIES {
+            let read = host.load(KEY);
+            if let Some(identity) = read.as_ref().and_then(|read| Self::parse(&read.bytes)) {
+                return Ok(identity);
+            }
+            // Absent, or overwritten by another plugin.
+            let expected = read.map_or(Version::ABSENT, |read| read.version);
+            // Whichever worker wins, the next read returns its value.
+            let _ = host.swap(KEY, &random, expected);
+        }
+        Err(Contended)
+    }
+
+    /// An identity that is not shared.
+    fn from_random(random: [u8; 32]) -> Self {
+        let (proxy, hash_key) = random.split_at(16);
+        Self {
+            proxy: u128::from_le_bytes(proxy.try_into().unwrap_or_default()),
+            hash_key: hash_key.try_into().unwrap_or_default(),
+        }
+    }
+
+    /// The name of the process in calls to limiters.
+    fn proxy_name(&self) -> String {
+        format!("{:032x}", self.proxy)
+    }
+
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        let mut reader = Reader::new(bytes);
+        let identity = Self {
+            proxy: u128::from_le_bytes(reader.array()?),
+            hash_key: reader.array()?,
+        };
+        reader.is_empty().then_some(identity)
+    }
+}
+
+// --- Schedules the ticks.
+//
+// Waking a thread costs Envoy several times as much as the tick itself, so ticks are as few as
+// possible. Held requests and leases schedule the ticks that they need.
+//
+// An Envoy has a worker for each core and one more on its main thread, which never receives a request;
+// most workers of most Envoys are idle. An idle worker ticks only to poll, or to check that another
+// worker does. It catches up when its next request arrives, before it decides that request.
+
+/// The longest time between ticks while requests arrive, in milliseconds.
+const BUSY_MS: u64 = 50;
+/// The time between ticks until a policy is loaded.
+const STARTING_MS: u64 = 10;
+/// The least time between ticks while requests are held: a held request continues at most this late.
+pub(crate) const HOLDING_MS: u64 = 5;
+/// The least time between ticks while there are leases.
+const LEASING_MS: u64 = 10;
+/// The most that lease maintenance may be late: a query for more units may come first and carry the
+/// settlements.
+const LOOK_LATE_US: u64 = 5_000;
+/// The longest time between ticks of an idle worker.
+const RESTING_MS: u64 = 1_000;
+/// After this time without requests a worker is idle. Its caches are stale by then.
+const QUIET_US: u64 = 1_000_000;
+
+/// The next tick that a worker requested.
+#[derive(Debug)]
+pub(crate) struct TickSchedule {
+    every_ms: u64,
+    /// When the next one is due.
+    due_us: u64,
+    /// Whether a request arrived since the last tick.
+    busy: bool,
+    /// When requests stopped; `None`: the worker is idle.
+    quiet_since_us: Option<u64>,
+}
+
+impl Default for TickSchedule {
+    fn default() -> Self {
+        Self {
+            every_ms: STARTING_MS,
+            due_us: 0,
+            busy: false,
+            quiet_since_us: Some(0),
+        }
+    }
+}
+
+impl TickSchedule {
+    /// Sets the next tick, so many milliseconds from now.
+    fn start(&mut self, now: Now, ms: u64) {
+        self.every_ms = ms;
+        self.due_us = now.after_ms(ms);
+    }
+
+    /// Slots or units were released outside of a callback of the root: the next tick comes soon.
+    pub(crate) fn tick_sooner(&mut self) {
+        self.every_ms = self.every_ms.min(BUSY_MS);
+    }
+
+    /// Moves the next tick forward to a moment, at least `least_ms` from now. Never moves it back.
+    #[inline(never)]
+    pub(crate) fn by(&mut self, now: Now, at_us: u64, least_ms: u64) {
+        let ms = now.millis_until(at_us).max(least_ms);
+        if now.after_ms(ms) < self.due_us {
+            self.start(now, ms);
+        }
+    }
+
+    /// Moves the next tick forward to the maintenance of a lease.
+    pub(crate) fn by_maintenance(&mut self, now: Now, at_us: u64) {
+        self.by(now, at_us.saturating_add(LOOK_LATE_US), LEASING_MS);
+    }
+}
+
+impl Worker {
+    /// The period of [`Worker::on_tick`], in milliseconds. When it changes, it starts anew.
+    pub fn tick_ms(&self) -> u32 {
+        u32::try_from(self.ticks.every_ms).unwrap_or(u32::MAX)
+    }
+
+    /// A request arrived: an idle worker catches up.
+    fn resume(&mut self, host: &impl Host, now: Now) {
+        if self.ticks.busy {
+            return;
+        }
+        self.ticks.busy = true;
+        if self.ticks.quiet_since_us.is_none() {
+            self.load_snapshot(host, now);
+            self.outage.breaker.is_open(host, now);
+            self.tick_soon(now);
+        }
+    }
+
+    /// Ticks soon, to retry something.
+    pub(crate) fn tick_soon(&mut self, now: Now) {
+        self.ticks.by(now, 0, BUSY_MS);
+    }
+
+    /// A poll was answered. An idle worker has nothing to do before its next poll, so it needs no
+    /// ticks as long as limiters answer.
+    pub(crate) fn await_poll(&mut self, now: Now) {
+        let rests = self.ticks.quiet_since_us.is_none()
+            && !self.ticks.busy
+            && self.requests.in_flight.is_idle()
+            && self.requests.metered.is_idle();
+        if rests && self.counts.is_flushed() {
+            self.ticks.due_us = u64::MAX;
+        }
+        self.ticks.by(now, self.policy.poller.next_us(), BUSY_MS);
+    }
+
+    /// Sets the next tick, at the end of one.
+    pub(crate) fn schedule(&mut self, host: &impl Host, now: Now) {
+        let look_us = self.leases.next_maintenance_us();
+        let most_ms = if matches!(self.policy.state, PolicyState::Unknown) {
+            STARTING_MS
+        } else if self.may_rest(now) && look_us == u64::MAX {
+            self.rest(host, now)
+        } else {
+            BUSY_MS
+        };
+        self.ticks.start(now, most_ms);
+        if !self.resumptions.is_empty() {
+            // The host does not report the ends of turns, or there is a large crowd.
+            self.ticks.by(now, 0, HOLDING_MS);
+        }
+        (self.ticks).by(now, self.requests.holds.next_us(), HOLDING_MS);
+        (self.ticks).by(now, self.requests.in_flight.next_us(), HOLDING_MS);
+        (self.ticks).by(now, self.requests.bodies.next_us(), HOLDING_MS);
+        (self.ticks).by(now, self.calls.registry.next_deadline_us(), TIMEOUT_LATE_MS);
+        self.ticks.by_maintenance(now, look_us);
+    }
+
+    /// Whether nothing but leases keeps the worker from becoming idle.
+    fn may_rest(&mut self, now: Now) -> bool {
+        if std::mem::take(&mut self.ticks.busy) {
+            self.ticks.quiet_since_us = Some(now.mono_us);
+        }
+        // An idle worker stays idle as long as there is nothing to do.
+        let quiet_since_us = *self.ticks.quiet_since_us.get_or_insert(0);
+        now.mono_us.saturating_sub(quiet_since_us) >= QUIET_US
+            && self.calls.is_idle()
+            && self.reporter.is_idle()
+            && self.denials.is_empty()
+            && self.calls.registry.report_sent().is_none()
+            && self.counts.is_flushed()
+            && self.requests.holds.next_us() == u64::MAX
+            && self.requests.holds.is_settled()
+            && self.requests.in_flight.is_idle()
+            && self.requests.metered.is_idle()
+    }
+
+    /// Becomes idle. Returns the time until the next tick, in milliseconds.
+    fn rest(&mut self, host: &impl Host, now: Now) -> u64 {
+        self.ticks.quiet_since_us = None;
+        // An idle worker would miss the failure after which it writes these.
+        self.cache.queue_all_writes();
+        self.flush_cache(host, now);
+        let until_us = self.policy.poller.next_us();
+        now.millis_until(until_us).clamp(BUSY_MS, RESTING_MS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simulated::SharedData;
+
+    #[test]
+    fn all_workers_of_a_process_are_one_proxy() {
+        let host = SharedData::default();
+        let first = Identity::join(&host, [1; 32]).unwrap();
+        let second = Identity::join(&host, [2; 32]).unwrap();
+        assert_eq!(first, second);
+        assert_eq!(first.proxy_name(), "01".repeat(16));
+    }
+
+    #[test]
+    fn an_invalid_stored_identity_is_replaced() {
+        let host = SharedData::default();
+        host.overwrite(KEY, b"something else");
+        assert_eq!(Identity::join(&host, [3; 32]).unwrap().hash_key, [3; 16]);
+    }
 }

@@ -170,7 +170,7 @@ impl ActiveLimit {
         let span = match edges {
             Some(edges) => {
                 let own = limit.quota.algorithm();
-                let span = DebtSpan::of(&own.with_edges(edges), now);
+                let span = DebtSpan::from_algorithm(&own.with_edges(edges), now);
                 // If only the end of a window was reported, its label is unknown.
                 if own.edges() == Some(&edges) {
                     span
@@ -178,7 +178,7 @@ impl ActiveLimit {
                     span.labelled(None)
                 }
             }
-            None => DebtSpan::of(&algorithm, now),
+            None => DebtSpan::from_algorithm(&algorithm, now),
         };
         FallbackBucket::Bucket(algorithm, span)
     }

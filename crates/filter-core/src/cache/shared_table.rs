@@ -11,25 +11,21 @@
 //! bucket exceeds its limit by being evicted, and none is denied for ever. An overflow records no debt:
 //! a single bucket would have refilled that much meanwhile.
 
-mod debt;
-mod denial;
 mod entry;
-mod set;
 
 use std::hash::Hasher;
 
 use siphasher::sip128::{Hasher128, SipHasher13};
 
-pub(crate) use debt::{Debt, DebtSpan};
-pub(crate) use denial::CachedDenial;
-pub(crate) use entry::{BucketEntry, LocalState};
-use set::Set;
-
 use crate::{
     cache::BucketKey,
+    codec::{Put, Reader},
     host::{self, Change, Contended, Host},
     time::Now,
 };
+pub(crate) use entry::CachedDenial;
+pub(crate) use entry::{BucketEntry, LocalState};
+pub(crate) use entry::{Debt, DebtSpan};
 
 /// Buckets per set.
 const WAYS: usize = 4;
@@ -178,4 +174,295 @@ pub(crate) enum Update<R> {
     Keep(R),
     /// Write the entry if there is room for it, otherwise the overflow.
     Write(R),
+}
+
+// --- A set: the entries in one value of shared data.
+
+/// The first byte of a set; each layout has its own number.
+const FORMAT: u8 = 3;
+
+/// A set whose entries are located but not parsed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Set<'a> {
+    ways: [Option<Way<'a>>; WAYS],
+    overflows: [Option<Way<'a>>; OVERFLOWS],
+}
+
+/// One entry of a set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Way<'a> {
+    tag: u64,
+    generation: u64,
+    touched_us: u64,
+    /// It must not be evicted before this time.
+    in_use_until_us: u64,
+    entry: &'a [u8],
+}
+
+impl<'a> Way<'a> {
+    fn parse(reader: &mut Reader<'a>) -> Option<Self> {
+        let tag = reader.u64()?;
+        let generation = reader.u64()?;
+        let touched_us = reader.u64()?;
+        let in_use_until_us = reader.u64()?;
+        let len = usize::try_from(reader.u32()?).ok()?;
+        Some(Self {
+            tag,
+            generation,
+            touched_us,
+            in_use_until_us,
+            entry: reader.take(len)?,
+        })
+    }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        out.put_u64(self.tag);
+        out.put_u64(self.generation);
+        out.put_u64(self.touched_us);
+        out.put_u64(self.in_use_until_us);
+        out.put_u32(self.entry.len().try_into().unwrap_or(u32::MAX));
+        out.extend_from_slice(self.entry);
+    }
+
+    fn is_in_use(&self, now: Now) -> bool {
+        !now.reached(self.in_use_until_us)
+    }
+}
+
+/// The way for a tag: its own, or a free one, or the least recently written of those not in use.
+fn room_in(ways: &[Option<Way<'_>>], tag: u64, now: Now) -> Option<usize> {
+    let same = |way: &Option<Way<'_>>| way.is_some_and(|way| way.tag == tag);
+    let may_go = |(_, way): &(usize, &Option<Way<'_>>)| way.is_none_or(|way| !way.is_in_use(now));
+    // `None`, a free way, sorts first.
+    let touched = |(_, way): &(usize, &Option<Way<'_>>)| way.map(|way| way.touched_us);
+    ways.iter().position(same).or_else(|| {
+        let oldest = ways.iter().enumerate().filter(may_go).min_by_key(touched);
+        oldest.map(|(at, _)| at)
+    })
+}
+
+impl<'a> Set<'a> {
+    /// Parses a set. Bytes that are not a set count as an empty one; a truncated set keeps its complete
+    /// entries.
+    pub(super) fn parse(bytes: &'a [u8]) -> Self {
+        let mut reader = Reader::new(bytes);
+        let mut set = Self::default();
+        if reader.u8() != Some(FORMAT) {
+            return set;
+        }
+        let ways = usize::from(reader.u8().unwrap_or(0));
+        for way in set.ways.iter_mut().take(ways) {
+            *way = Way::parse(&mut reader);
+        }
+        for way in &mut set.overflows {
+            *way = Way::parse(&mut reader);
+        }
+        set
+    }
+
+    /// The entry of a bucket. One of another generation counts as absent: its limit was edited.
+    pub(super) fn find<E: Record>(&self, key: BucketKey, generation: u64, now: Now) -> Found<E> {
+        let current = |way: &&Way<'_>| way.generation == generation;
+        let own = find_way(&self.ways, key.tag).filter(current);
+        let overflow = find_way(&self.overflows, key.overflow).filter(current);
+        let overflow = overflow.and_then(|way| BucketEntry::read(way.entry));
+        Found {
+            entry: own.and_then(|way| E::read(way.entry)).unwrap_or_default(),
+            room: if room_in(&self.ways, key.tag, now).is_some() {
+                Room::Own
+            } else if room_in(&self.overflows, key.overflow, now).is_some() {
+                Room::Overflow
+            } else {
+                Room::None
+            },
+            overflow: overflow.and_then(|entry| entry.local),
+        }
+    }
+
+    /// The set with an entry in it, or with the overflow of its limit where the entry has no room;
+    /// `None`: there is nothing to write.
+    pub(super) fn with<E: Record>(
+        mut self,
+        key: BucketKey,
+        generation: u64,
+        found: Found<E>,
+        now: Now,
+    ) -> Option<Vec<u8>> {
+        let mut bytes = Vec::with_capacity(192);
+        let (ways, tag, in_use_until_us) = match found.room {
+            Room::Own => {
+                found.entry.write(&mut bytes);
+                let until_us = found.entry.in_use_until_us();
+                (&mut self.ways[..], key.tag, until_us)
+            }
+            Room::Overflow => {
+                let entry = BucketEntry {
+                    local: Some(found.overflow?),
+                    ..BucketEntry::default()
+                };
+                entry.write(&mut bytes);
+                let until_us = entry.in_use_until_us();
+                (&mut self.overflows[..], key.overflow, until_us)
+            }
+            Room::None => return None,
+        };
+        let at = room_in(ways, tag, now)?;
+        let slot = ways.get_mut(at)?;
+        *slot = None;
+        let new = Way {
+            tag,
+            generation,
+            touched_us: now.mono_us,
+            in_use_until_us,
+            entry: &bytes,
+        };
+        let own = (found.room == Room::Own).then_some(&new);
+        let overflow = (found.room == Room::Overflow).then_some(&new);
+        let ways = self.ways.iter().flatten().count() + usize::from(own.is_some());
+        let mut out = Vec::with_capacity(512);
+        out.put_u8(FORMAT);
+        out.put_u8(u8::try_from(ways).unwrap_or(0));
+        for way in own.into_iter().chain(self.ways.iter().flatten()) {
+            way.write(&mut out);
+        }
+        for way in overflow.into_iter().chain(self.overflows.iter().flatten()) {
+            way.write(&mut out);
+        }
+        Some(out)
+    }
+}
+
+fn find_way<'w, 'a>(ways: &'w [Option<Way<'a>>], tag: u64) -> Option<&'w Way<'a>> {
+    ways.iter().flatten().find(|way| way.tag == tag)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use super::{CachedDenial, DebtSpan, LocalState, entry::tests::any_entry};
+    use crate::time::at;
+
+    fn key(tag: u64, overflow: u64) -> BucketKey {
+        BucketKey {
+            set: 0,
+            tag,
+            overflow,
+        }
+    }
+
+    fn state(until_ms: u64) -> LocalState {
+        LocalState {
+            bytes: vec![1],
+            touched_us: 0,
+            unused_at_us: until_ms * 1000,
+        }
+    }
+
+    /// A set whose ways are all in use until then, by buckets of limit 1.
+    fn full(until_ms: u64) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for tag in 0..4 {
+            let set = Set::parse(&bytes);
+            let mut found = set.find::<BucketEntry>(key(tag, 1), 1, at(1));
+            assert_eq!(found.room, Room::Own);
+            found.entry.local = Some(state(until_ms));
+            bytes = set.with(key(tag, 1), 1, found, at(1)).unwrap();
+        }
+        bytes
+    }
+
+    proptest! {
+        #[test]
+        fn entries_of_any_size_are_found_again(entries in proptest::collection::vec(any_entry(), 1..=4)) {
+            let mut bytes = Vec::new();
+            for (tag, entry) in (0..).zip(&entries) {
+                let found = Found { entry: entry.clone(), ..Found::default() };
+                bytes = Set::parse(&bytes).with(key(tag, 9), 1, found, at(1)).unwrap();
+            }
+            for (tag, entry) in (0..).zip(entries) {
+                prop_assert_eq!(Set::parse(&bytes).find::<BucketEntry>(key(tag, 9), 1, at(1)).entry, entry);
+            }
+        }
+
+        #[test]
+        fn parsing_arbitrary_bytes_does_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+            let mut bytes = bytes;
+            bytes.insert(0, FORMAT);
+            let set = Set::parse(&bytes);
+            let found = set.find::<BucketEntry>(key(1, 1), 1, at(1));
+            let _ = set.with(key(1, 1), 1, found, at(1));
+        }
+    }
+
+    #[test]
+    fn an_entry_in_use_is_not_evicted() {
+        let bytes = full(100);
+        let found = Set::parse(&bytes).find::<BucketEntry>(key(7, 1), 1, at(99));
+        assert_eq!(found.room, Room::Overflow);
+        let found = Set::parse(&bytes).find::<BucketEntry>(key(7, 1), 1, at(100));
+        assert_eq!(found.room, Room::Own);
+    }
+
+    #[test]
+    fn a_denial_may_be_evicted_but_a_debt_may_not() {
+        let mut bytes = full(100);
+        let mut entry = BucketEntry {
+            denial: Some(CachedDenial::new(at(1), None, 1000, 1)),
+            ..BucketEntry::default()
+        };
+        assert_eq!(entry.in_use_until_us(), 0);
+        let span = DebtSpan::Rolling(1_000_000);
+        entry.debt.add(1, span, 1_000);
+        let found = Found {
+            entry,
+            ..Found::default()
+        };
+        bytes = Set::parse(&bytes).with(key(2, 1), 1, found, at(1)).unwrap();
+        // The others are out of use.
+        let mut status = 0;
+        for tag in 10..13 {
+            let set = Set::parse(&bytes);
+            let mut found = set.find::<BucketEntry>(key(tag, 1), 1, at(200));
+            found.entry.local = Some(state(1000));
+            status += u32::from(found.room == Room::Own);
+            bytes = set.with(key(tag, 1), 1, found, at(200)).unwrap();
+        }
+        assert_eq!(status, 3);
+        let found = Set::parse(&bytes).find::<BucketEntry>(key(13, 1), 1, at(200));
+        assert_eq!(found.room, Room::Overflow);
+        let debt = Set::parse(&bytes)
+            .find::<BucketEntry>(key(2, 1), 1, at(200))
+            .entry
+            .debt;
+        assert_eq!(debt.units(span, 200_000), 1);
+    }
+
+    #[test]
+    fn limits_do_not_share_an_overflow_bucket() {
+        let mut bytes = full(100);
+        for (limit, room) in [(1, Room::Overflow), (2, Room::Overflow), (3, Room::None)] {
+            let set = Set::parse(&bytes);
+            let mut found = set.find::<BucketEntry>(key(50 + limit, limit), 1, at(2));
+            assert_eq!(
+                (found.room, found.overflow.clone()),
+                (room, None),
+                "limit {limit}"
+            );
+            found.overflow = Some(state(100 + limit));
+            bytes = set
+                .with(key(50 + limit, limit), 1, found, at(2))
+                .unwrap_or(bytes.clone());
+        }
+        let overflow = |limit| {
+            Set::parse(&bytes)
+                .find::<BucketEntry>(key(99, limit), 1, at(2))
+                .overflow
+        };
+        assert_eq!(
+            [overflow(1), overflow(2), overflow(3)],
+            [Some(state(101)), Some(state(102)), None]
+        );
+    }
 }

@@ -31,8 +31,8 @@ impl Worker {
         }
         clamp(&check, &mut answer);
         let mut given = Claims {
-            in_flight: HeldSlots::of(&check, &answer, sent),
-            meter: Meter::of(&check, &answer),
+            in_flight: HeldSlots::from_answer(&check, &answer, sent),
+            meter: Meter::from_answer(&check, &answer),
             ..Claims::default()
         };
         if given.in_flight.is_late(now) {
@@ -40,7 +40,7 @@ impl Worker {
             return self.fall_back(host, now, check, ChargeStatus::Unknown);
         }
         self.apply_grants(host, now, sent, &mut check, &mut answer);
-        given.queued = LimiterSlots::of(&check, &answer, now);
+        given.queued = LimiterSlots::from_answer(&check, &answer, now);
         check.claims.add(given);
         for limit in &answer.limits {
             if check.cost > 0 {

@@ -32,7 +32,7 @@ pub(crate) enum CallError {
 
 impl CallError {
     /// Classifies a limiter's error.
-    fn of(error: &ApiError) -> Self {
+    fn from_api(error: &ApiError) -> Self {
         let why = format!("{}: {}", error.code.word(), error.message);
         match error.code {
             ErrorCode::TooLarge | ErrorCode::InvalidRequest => Self::Refused {
@@ -98,7 +98,7 @@ pub(crate) fn decode(answer: &dyn CallAnswer, checks: usize) -> Result<BatchAnsw
     if status != "200" {
         return match ApiError::from_json(&body) {
             Some(error) if error.code == ErrorCode::UnknownDomain => Err(CallError::UnknownDomain),
-            Some(error) => Err(CallError::of(&error)),
+            Some(error) => Err(CallError::from_api(&error)),
             None => failed(format!("status {status}")),
         };
     }

@@ -14,7 +14,7 @@ pub(crate) enum InFlight<T> {
     /// A report.
     Report,
     /// Frees of slots that a deleted worker left.
-    Orphans,
+    LeftoverFrees,
     /// A batch of checks.
     Checks(CheckCall<T>),
 }
@@ -38,7 +38,7 @@ pub(crate) struct Registry<T> {
     last_id: u32,
     poll: Option<CallId>,
     report: Option<(CallId, Now)>,
-    orphans: Vec<CallId>,
+    leftover_frees: Vec<CallId>,
     checks: Vec<CheckCall<T>>,
 }
 
@@ -48,7 +48,7 @@ impl<T> Default for Registry<T> {
             last_id: 0,
             poll: None,
             report: None,
-            orphans: Vec::new(),
+            leftover_frees: Vec::new(),
             checks: Vec::new(),
         }
     }
@@ -138,9 +138,9 @@ impl<T> Registry<T> {
     }
 
     /// Registers a call that frees slots which a deleted worker left.
-    pub(crate) fn start_orphans(&mut self) -> CallId {
+    pub(crate) fn start_leftover_frees(&mut self) -> CallId {
         let id = self.new_id();
-        self.orphans.push(id);
+        self.leftover_frees.push(id);
         id
     }
 
@@ -168,9 +168,13 @@ impl<T> Registry<T> {
         if self.report.take_if(|(report, _)| *report == id).is_some() {
             return Some(InFlight::Report);
         }
-        if let Some(at) = self.orphans.iter().position(|orphans| *orphans == id) {
-            self.orphans.swap_remove(at);
-            return Some(InFlight::Orphans);
+        if let Some(at) = self
+            .leftover_frees
+            .iter()
+            .position(|leftover_frees| *leftover_frees == id)
+        {
+            self.leftover_frees.swap_remove(at);
+            return Some(InFlight::LeftoverFrees);
         }
         let at = self.checks.iter().position(|call| call.id == id)?;
         Some(InFlight::Checks(self.checks.remove(at)))

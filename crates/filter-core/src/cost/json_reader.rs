@@ -4,17 +4,15 @@
 //! its body. It checks brackets and strings, which is enough to detect a truncated document; it ignores
 //! other mistakes.
 
-mod number;
-mod strings;
 mod targets;
 
+use memchr::memchr2;
 use policy::MAX_TOKENS;
 
-use number::{Number, is_index, is_of_number};
 pub(super) use targets::Targets;
 
 /// Pointers that one reader looks for, at most.
-pub(crate) const MAX_POINTERS: usize = 30;
+const MAX_POINTERS: usize = 30;
 /// Keys whose value is an object that wraps the event: its fields count as the event's own.
 const WRAPPERS: [&str; 2] = ["message", "response"];
 /// The levels of containers whose kind matters, from the outermost: a wrapper or list, a pointer's, and
@@ -156,7 +154,7 @@ impl JsonReader {
         match byte {
             b'"' if self.wants_key => {
                 (self.state, self.key_len) = (State::Key, 0);
-                self.hits = self.leading_here(targets);
+                self.hits = self.leading_targets(targets);
             }
             b'"' => self.state = State::Text,
             b'{' | b'[' => self.open(targets, byte == b'['),
@@ -178,7 +176,7 @@ impl JsonReader {
     }
 
     /// A bit for each pointer that leads to the innermost container, and for the wrappers.
-    fn leading_here(&self, targets: Targets<'_>) -> u32 {
+    fn leading_targets(&self, targets: Targets<'_>) -> u32 {
         let level = self.level();
         let mut hits = 0;
         for (at, of) in self.numbers.iter().enumerate() {
@@ -221,7 +219,7 @@ impl JsonReader {
             return;
         };
         let level = self.level().unwrap_or(0);
-        self.hits = self.leading_here(targets);
+        self.hits = self.leading_targets(targets);
         self.keep_hits(|at| {
             let text = (at < MAX_POINTERS)
                 .then(|| targets.text(at, level))
@@ -289,6 +287,130 @@ impl JsonReader {
             of.matched = of.matched.min(level);
         }
     }
+
+    // --- Reads strings and keys, and skips containers in which nothing is looked for.
+
+    /// Skips a string; returns what follows.
+    fn text<'b>(&mut self, bytes: &'b [u8], end: State, escape: State) -> &'b [u8] {
+        let at = memchr2(b'"', b'\\', bytes);
+        let Some((&byte, rest)) = at.and_then(|at| bytes.get(at..)?.split_first()) else {
+            return &[];
+        };
+        self.state = if byte == b'"' { end } else { escape };
+        rest
+    }
+
+    /// Skips a container in which nothing is looked for; returns what follows.
+    pub(super) fn skip<'b>(&mut self, mut bytes: &'b [u8]) -> &'b [u8] {
+        let structural = |byte: &u8| matches!(byte, b'"' | b'{' | b'[' | b'}' | b']');
+        while let Some(at) = bytes.iter().position(structural) {
+            let Some((&byte, rest)) = bytes.get(at..).and_then(<[u8]>::split_first) else {
+                break;
+            };
+            bytes = rest;
+            match byte {
+                b'"' => {
+                    self.state = State::SkipText;
+                    bytes = self.text(bytes, State::Skip, State::SkipEscape);
+                    if self.state != State::Skip {
+                        return bytes;
+                    }
+                }
+                b'{' | b'[' => self.depth = self.depth.saturating_add(1),
+                _ => {
+                    self.depth = self.depth.saturating_sub(1);
+                    if self.depth < self.shallow {
+                        self.state = State::Between;
+                        self.closed();
+                        return bytes;
+                    }
+                }
+            }
+        }
+        &[]
+    }
+
+    /// Reads a part of a key; returns what follows.
+    pub(super) fn key<'b>(&mut self, targets: Targets<'_>, bytes: &'b [u8]) -> &'b [u8] {
+        let end = memchr2(b'"', b'\\', bytes).unwrap_or(bytes.len());
+        let (part, rest) = bytes.split_at_checked(end).unwrap_or((bytes, &[]));
+        let level = self.level().unwrap_or(0);
+        let (from, to) = (self.key_len, self.key_len.saturating_add(part.len()));
+        self.key_len = to;
+        let quote = rest.first() == Some(&b'"');
+        self.keep_hits(|at| {
+            targets.text(at, level).is_some_and(|text| {
+                text.as_bytes().get(from..to) == Some(part) && (!quote || text.len() == to)
+            })
+        });
+        if let Some((_, rest)) = rest.split_first() {
+            self.state = if quote {
+                State::Between
+            } else {
+                State::KeyEscape
+            };
+            self.wants_key &= !quote;
+            return rest;
+        }
+        rest
+    }
+}
+
+// --- Numbers in JSON, and positions of items.
+
+/// A partly read number, in whole units rounded up.
+#[derive(Clone, Copy, Debug, Default)]
+struct Number {
+    units: u64,
+    fraction: bool,
+    round_up: bool,
+    /// Negative, or with an exponent.
+    pub(super) bad: bool,
+}
+
+impl Number {
+    pub(super) fn add(&mut self, byte: u8) {
+        match byte {
+            b'0'..=b'9' if self.fraction => self.round_up |= byte != b'0',
+            b'0'..=b'9' => {
+                let tens = self.units.saturating_mul(10);
+                self.units = tens.saturating_add(u64::from(byte - b'0'));
+            }
+            b'.' => self.fraction = true,
+            _ => self.bad = true,
+        }
+    }
+
+    pub(super) fn value(self) -> u64 {
+        self.units.saturating_add(u64::from(self.round_up))
+    }
+}
+
+impl JsonReader {
+    /// The number ended: stores it for the pointers that lead to it.
+    fn end_number(&mut self, targets: Targets<'_>) {
+        self.state = State::Between;
+        self.find_item(targets);
+        let Some(parts) = self.level().map(|level| level + 1) else {
+            return;
+        };
+        let hits = std::mem::take(&mut self.hits);
+        for (at, of) in self.numbers.iter_mut().enumerate() {
+            if hits & (1 << at) != 0 && targets.tokens(at).len() == parts && !self.number.bad {
+                of.here = Some(self.number.value());
+            }
+        }
+    }
+}
+
+fn is_of_number(byte: u8) -> bool {
+    matches!(byte, b'0'..=b'9' | b'.' | b'-' | b'+' | b'e' | b'E')
+}
+
+/// Whether a part of a pointer is the position of an item.
+fn is_index(text: &str, index: u32) -> bool {
+    let plain = text == "0" || !text.starts_with('0');
+    plain && text.bytes().all(|b| b.is_ascii_digit()) && text.parse() == Ok(index)
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use algorithms::SlotAct;
 use policy::{IfAbsent, Limit, Pointer, ResponsePrice, ResponseValue, whole_number};
 use protocol::{Answer, CostSettlement, Reservation};
 
@@ -9,9 +10,10 @@ use super::body_reader::{BodyReader, Format, is_encoded};
 use crate::{
     active_policy::ActiveLimit,
     cache::BucketKey,
-    request::{Described, PendingCheck},
+    request::{ByStream, PendingCheck, RequestDescriptor, SlotRelease, grouped},
     response::ResponseHeaders,
-    worker::ResponseNeeds,
+    time::Now,
+    worker::{ResponseNeeds, StreamId, Worker},
 };
 
 /// The property of Envoy with a request's dynamic metadata.
@@ -36,7 +38,7 @@ pub trait Response {
 /// A request that reserved units, until its response ended.
 #[derive(Debug)]
 pub(crate) struct Meter {
-    request: Rc<Described>,
+    request: Rc<RequestDescriptor>,
     reserved: Vec<Reserved>,
     /// 0 before the response has begun.
     status: u16,
@@ -60,7 +62,7 @@ struct Reserved {
 /// What a request cost in one bucket, still to be sent.
 #[derive(Debug)]
 pub(crate) struct Settled {
-    pub(crate) request: Rc<Described>,
+    pub(crate) request: Rc<RequestDescriptor>,
     pub(crate) key: BucketKey,
     pub(crate) settlement: CostSettlement,
     /// Whether the response did not contain its cost.
@@ -71,7 +73,7 @@ pub(crate) struct Settled {
 
 impl Meter {
     /// The reservations in the answer to a check; `None`: there are none.
-    pub(crate) fn of(check: &PendingCheck, answer: &Answer) -> Option<Box<Self>> {
+    pub(crate) fn from_answer(check: &PendingCheck, answer: &Answer) -> Option<Box<Self>> {
         if !answer.allowed {
             return None;
         }
@@ -88,7 +90,7 @@ impl Meter {
         let reserved: Vec<Reserved> = reserved.collect();
         (!reserved.is_empty()).then(|| {
             Box::new(Self {
-                request: Rc::new(Described::of(check)),
+                request: Rc::new(RequestDescriptor::from_check(check)),
                 reserved,
                 status: 0,
                 numbers: Vec::new(),
@@ -150,7 +152,7 @@ impl Meter {
         self.opaque |=
             matches!(self.status, 206 | 226) || codings.any(|coding| is_encoded(&coding));
         let media_type = headers.get("content-type").filter(|_| !self.opaque);
-        let format = Format::of(media_type.as_deref(), None);
+        let format = Format::from_media_type(media_type.as_deref(), None);
         self.body = BodyReader::new(format, &self.pointers());
     }
 
@@ -163,7 +165,7 @@ impl Meter {
     }
 
     /// The response completed: reads trailers and metadata.
-    pub(crate) fn read_last(&mut self, response: &impl Response) {
+    fn read_last(&mut self, response: &impl Response) {
         let number = |place: &ResponseValue| match place {
             ResponseValue::Trailer(name) => whole_number(&response.trailer(name)?),
             ResponseValue::Metadata(keys) => {
@@ -283,6 +285,167 @@ fn whole_of_float(bits: u64) -> Option<u64> {
         Some(less) => (digits >> less) + u64::from(digits & ((1 << less) - 1) != 0),
         None => digits << (power - 52),
     })
+}
+
+// --- Requests that reserved units, and their actual costs. The costs of requests that ended in one turn
+// leave together, in one check for each bucket.
+//
+// A settlement that may not have arrived is sent again: the bucket executes it once.
+
+/// How long a settlement that no limiter has received is sent again.
+const RESEND_MS: u64 = 60_000;
+
+/// The requests of this worker that reserved units.
+#[derive(Debug, Default)]
+pub(crate) struct Metered {
+    meters: ByStream<Box<Meter>>,
+    /// Settlements of requests that ended since the last event.
+    settled: Vec<Settled>,
+}
+
+/// What the host does with the rest of a response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Metering {
+    /// Nothing.
+    None,
+    /// It passes body and trailers to [`Worker::on_response_body`] and
+    /// [`Worker::on_response_trailers`].
+    Reads,
+    /// Nothing any more. It calls [`Worker::on_turn_end`] when this turn ends.
+    Settled,
+}
+
+impl Metered {
+    /// Whether no request has units reserved, and no settlement is pending.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.meters.is_empty() && self.settled.is_empty()
+    }
+
+    /// Follows the response of a request that continues.
+    pub(crate) fn follow(&mut self, stream: StreamId, meter: Option<Box<Meter>>) {
+        if let Some(meter) = meter
+            && let Some(before) = self.meters.insert(stream, meter)
+        {
+            self.settled.extend(before.settle(false));
+        }
+    }
+
+    /// Refunds the reserved units of a request that does not continue.
+    pub(crate) fn cancel(&mut self, meter: Option<&Meter>) {
+        self.settled
+            .extend(meter.into_iter().flat_map(Meter::cancel));
+    }
+
+    /// Settles for a request that is gone; returns whether it had reserved units. `forwarded`:
+    /// its upstream may have worked for it.
+    pub(crate) fn end(&mut self, stream: StreamId, forwarded: bool) -> bool {
+        if self.meters.is_empty() {
+            return false;
+        }
+        let meter = self.meters.remove(stream);
+        let any = meter.is_some();
+        match meter {
+            Some(meter) if forwarded => self.settled.extend(meter.settle(false)),
+            meter => self.cancel(meter.as_deref()),
+        }
+        any
+    }
+
+    /// A response begins; `ended`: it has no body.
+    pub(crate) fn begin(
+        &mut self,
+        stream: StreamId,
+        headers: &impl ResponseHeaders,
+        ended: bool,
+    ) -> Metering {
+        if self.meters.is_empty() {
+            return Metering::None;
+        }
+        let Some(meter) = self.meters.get_mut(stream) else {
+            return Metering::None;
+        };
+        meter.begin(headers);
+        if !ended {
+            return Metering::Reads;
+        }
+        let meter = self.meters.remove(stream);
+        self.settled
+            .extend(meter.iter().flat_map(|meter| meter.settle(true)));
+        Metering::Settled
+    }
+
+    fn finish(&mut self, stream: StreamId, response: &impl Response) -> Metering {
+        let Some(mut meter) = self.meters.remove(stream) else {
+            return Metering::None;
+        };
+        meter.read_last(response);
+        self.settled.extend(meter.settle(true));
+        Metering::Settled
+    }
+}
+
+impl Worker {
+    /// A chunk of `size` bytes of a response's body passes; `ended`: it is the last, and no trailers
+    /// follow.
+    pub fn on_response_body(
+        &mut self,
+        stream: StreamId,
+        size: usize,
+        ended: bool,
+        response: &impl Response,
+    ) -> Metering {
+        let metered = &mut self.requests.metered;
+        let Some(meter) = metered.meters.get_mut(stream) else {
+            return Metering::None;
+        };
+        meter.chunk(size, response);
+        if !ended {
+            return Metering::Reads;
+        }
+        self.ticks.tick_sooner();
+        metered.finish(stream, response)
+    }
+
+    /// The trailers of a response pass, which end it.
+    pub fn on_response_trailers(&mut self, stream: StreamId, response: &impl Response) -> Metering {
+        self.ticks.tick_sooner();
+        self.requests.metered.finish(stream, response)
+    }
+
+    /// Sends the costs of requests that ended, those of one bucket together.
+    pub(crate) fn settle_costs(&mut self, now: Now) {
+        let settled = std::mem::take(&mut self.requests.metered.settled);
+        for of in &settled {
+            self.counts.settled(of);
+        }
+        let same = |one: &Settled, other: &Settled| {
+            one.key == other.key && one.settlement.limit == other.settlement.limit
+        };
+        for settled in grouped(settled, |settled| settled.key.hash(), same) {
+            for together in settled.chunks(protocol::MAX_SETTLED) {
+                self.send_settlements(now, together);
+            }
+        }
+    }
+
+    fn send_settlements(&mut self, now: Now, settled: &[Settled]) {
+        let Some(first) = settled.first() else {
+            return;
+        };
+        let request = Rc::clone(&first.request);
+        let check = PendingCheck::of_slots(SlotRelease {
+            act: SlotAct::Free,
+            slots: Vec::new(),
+            settle: settled.iter().map(|of| of.settlement.clone()).collect(),
+            streams: Vec::new(),
+            skip: Some(request.skip.clone()),
+            entries: request.entries.clone(),
+            until_us: now.after_ms(RESEND_MS),
+        });
+        if let Err(check) = self.calls.batcher.push(check) {
+            self.keep_unsent(check, now);
+        }
+    }
 }
 
 #[cfg(test)]

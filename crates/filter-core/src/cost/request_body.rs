@@ -3,13 +3,13 @@
 
 use std::rc::Rc;
 
-use policy::Pointer;
+use policy::{Pointer, Pricing, RequestPlace, whole_number};
 
 use super::body_reader::{BodyReader, Format};
 use crate::{
     active_policy::ActiveLimit,
     host::Host,
-    request::{ByStream, LimitCheck, Request, Stream},
+    request::{ByStream, Extracted, LimitCheck, Request, Stream},
     time::Now,
     worker::{HOLDING_MS, StreamId, Worker},
 };
@@ -211,7 +211,7 @@ impl Worker {
 fn is_readable(request: &impl Request, max: u64) -> bool {
     let short = request
         .header("content-length")
-        .is_none_or(|length| policy::whole_number(length).is_some_and(|length| length <= max));
+        .is_none_or(|length| whole_number(length).is_some_and(|length| length <= max));
     let (media_type, coding) = (
         request.header("content-type"),
         request.header("content-encoding"),
@@ -225,5 +225,32 @@ fn is_readable(request: &impl Request, max: u64) -> bool {
         && short
         && !waits
         && !connect
-        && Format::of(media_type, coding) == Format::Json
+        && Format::from_media_type(media_type, coding) == Format::Json
+}
+
+// --- The cost of a request when it arrives.
+
+impl LimitCheck {
+    /// Sets the cost of a request if the limit's is not a fixed number: units, or the units that it
+    /// reserves until its response ends. `body`: its body, if it was read.
+    pub(crate) fn price(
+        &mut self,
+        request: &impl Request,
+        entries: &Extracted,
+        body: Option<&RequestBody>,
+    ) {
+        let number = |place: &RequestPlace| match place {
+            RequestPlace::Header(name) => whole_number(request.header(name)?),
+            RequestPlace::Json(pointer) => body?.number(pointer),
+        };
+        let units = match self.limit.pricing.as_deref() {
+            None => return,
+            Some(Pricing::Request(price)) => price.units(number, entries),
+            Some(Pricing::Response(price)) => {
+                let most = self.limit.quota.algorithm().limit();
+                price.reserve.units(most, number)
+            }
+        };
+        self.cost = units;
+    }
 }

@@ -2,28 +2,25 @@
 //!
 //! Requests to which no such limit applies have no entry here.
 
-mod acts;
-mod held;
-mod ids;
-mod orphans;
-mod renew;
 mod share;
 
-use algorithms::{SlotAct, SlotId};
-use protocol::{Free, Slot};
+use std::{hash::Hasher, rc::Rc};
+
+use algorithms::{InFlightSlot, Missing, QueueSlot, SlotAct, SlotId};
+use policy::Name;
+use protocol::{Answer, Free, Slot};
+use siphasher::sip::SipHasher13;
 
 use crate::{
-    host::Host,
+    cache::BucketKey,
+    call::{CHECK_PATH, CallId, encode_checks},
+    codec::{Put, Reader},
+    host::{Change, Host, update},
     metrics::Event,
-    request::{ByStream, LimitCheck, PendingCheck},
+    request::{ByStream, Extracted, LimitCheck, PendingCheck, SlotRelease, grouped},
     time::Now,
-    worker::{HOLDING_MS, StreamId, Worker},
+    worker::{Call, CallAnswer, HOLDING_MS, StreamId, Worker},
 };
-
-pub(crate) use held::{Described, HeldSlots};
-use held::{HeldSlot, possible_slots};
-use ids::Ids;
-pub(crate) use orphans::Orphans;
 pub(crate) use share::Share;
 
 /// A slot is renewed after its ttl divided by this.
@@ -41,7 +38,7 @@ pub(crate) struct InFlight {
     next_us: u64,
     /// Whether the breaker was open at the last tick.
     stopped: bool,
-    pub(crate) orphans: Orphans,
+    pub(crate) leftover_frees: LeftoverFrees,
 }
 
 impl InFlight {
@@ -52,7 +49,7 @@ impl InFlight {
             released: Vec::new(),
             next_us: u64::MAX,
             stopped: false,
-            orphans: Orphans::default(),
+            leftover_frees: LeftoverFrees::default(),
         }
     }
 
@@ -138,14 +135,14 @@ impl Worker {
         }
         let freed = u64::try_from(slots.len()).unwrap_or(0);
         self.counts.happened_to(Event::SlotFreed, freed);
-        self.send_acts(now, SlotAct::Free, slots);
+        self.send_slot_ops(now, SlotAct::Free, slots);
     }
 
     /// Frees the slots that an unanswered check may have taken.
-    pub(crate) fn free_doubtful(&mut self, now: Now, check: &PendingCheck) {
+    pub(crate) fn free_unanswered(&mut self, now: Now, check: &PendingCheck) {
         if let Some(id) = check.slot {
             let slots = possible_slots(check, id).map(|slot| (None, slot)).collect();
-            self.send_acts(now, SlotAct::Free, slots);
+            self.send_slot_ops(now, SlotAct::Free, slots);
         }
     }
 
@@ -170,5 +167,456 @@ impl Worker {
             })
         });
         held.slots = slots.collect();
+    }
+}
+
+// --- Ids of requests, which nobody else can guess.
+
+/// A counter, hashed with a key.
+#[derive(Debug)]
+struct Ids {
+    key: [u8; 16],
+    count: u64,
+}
+
+impl Ids {
+    /// Ids under a random key of this worker's own.
+    pub(super) fn new(key: [u8; 16]) -> Self {
+        Self { key, count: 0 }
+    }
+
+    /// The next id, of a holder with this mark.
+    pub(super) fn next(&mut self, now: Now, mark: u64) -> SlotId {
+        self.count = self.count.wrapping_add(1);
+        let mut hasher = SipHasher13::new_with_key(&self.key);
+        hasher.write_u64(self.count);
+        SlotId::new(now.wall_ms / 1000, mark, hasher.finish())
+    }
+}
+
+// --- The slots of one request, from the answer to its check, and the descriptor of their buckets.
+
+/// The slots of one request.
+#[derive(Debug, Default)]
+pub(crate) struct HeldSlots {
+    slots: Vec<HeldSlot>,
+    /// Places in this proxy's share of a limit, taken while no limiter answered.
+    pub(crate) shares: Vec<Share>,
+}
+
+/// A slot in the store.
+#[derive(Clone, Debug)]
+struct HeldSlot {
+    pub(super) limit: Name,
+    pub(super) slot: Slot,
+    /// Its bucket, if the limit is known here.
+    pub(super) key: Option<BucketKey>,
+    renew_us: u64,
+    /// Whether the store may have it; false if this proxy's share of the limit admitted the request.
+    pub(super) stored: bool,
+    pub(super) request: Rc<RequestDescriptor>,
+}
+
+/// What names the buckets of a request to a limiter.
+#[derive(Debug)]
+pub(crate) struct RequestDescriptor {
+    pub(crate) entries: Extracted,
+    /// The other limits that apply, which a check about slots skips.
+    pub(crate) skip: Vec<Name>,
+}
+
+impl HeldSlots {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.slots.is_empty() && self.shares.is_empty()
+    }
+
+    pub(crate) fn add(&mut self, more: Self) {
+        self.slots.extend(more.slots);
+        self.shares.extend(more.shares);
+    }
+
+    /// The slots in the answer to a check that was sent at `sent`.
+    pub(crate) fn from_answer(check: &PendingCheck, answer: &Answer, sent: Now) -> Self {
+        let given = answer.limits.iter().filter(|limit| limit.charged > 0);
+        let mut request = None;
+        let slots = given.filter_map(|limit| {
+            let slot = limit.slot?;
+            let ttl_ms = slot.ttl_ms()?;
+            let request =
+                request.get_or_insert_with(|| Rc::new(RequestDescriptor::from_check(check)));
+            Some(HeldSlot {
+                key: check.key_of(&limit.name),
+                limit: limit.name.clone(),
+                slot,
+                renew_us: sent.after_ms(ttl_ms / RENEWALS),
+                stored: true,
+                request: Rc::clone(request),
+            })
+        });
+        Self {
+            slots: slots.collect(),
+            shares: Vec::new(),
+        }
+    }
+
+    /// Whether the answer came so late that a slot may expire before it is renewed.
+    pub(crate) fn is_late(&self, now: Now) -> bool {
+        self.slots.iter().any(|held| now.reached(held.renew_us))
+    }
+}
+
+impl RequestDescriptor {
+    pub(crate) fn from_check(check: &PendingCheck) -> Self {
+        let known = check.limit_checks.iter();
+        Self {
+            entries: check.entries.clone(),
+            skip: known.map(|of| of.limit.name.clone()).collect(),
+        }
+    }
+}
+
+impl HeldSlot {
+    pub(super) fn free(&self, act: SlotAct) -> Free {
+        Free {
+            limit: self.limit.clone(),
+            slot: self.slot,
+            units: act as u64,
+        }
+    }
+}
+
+/// The slots that a check's request has if its limits give it slots under this id.
+fn possible_slots(check: &PendingCheck, id: SlotId) -> impl Iterator<Item = HeldSlot> {
+    let request = Rc::new(RequestDescriptor::from_check(check));
+    let giving = check.global().filter(|of| of.limit.gives_slots());
+    giving.map(move |limit_check| {
+        let limit = &limit_check.limit;
+        let ttl_ms = limit.quota.parameters().rate.period_ms;
+        HeldSlot {
+            limit: limit.name.clone(),
+            slot: named(id, ttl_ms, limit.generation),
+            key: Some(limit_check.key),
+            renew_us: 0,
+            stored: true,
+            request: Rc::clone(&request),
+        }
+    })
+}
+
+/// The name of a slot as a limiter gives it.
+fn named(id: SlotId, ttl_ms: u64, generation: u64) -> Slot {
+    let name = QueueSlot::from(InFlightSlot { id, ttl_ms });
+    Slot {
+        start_ms: name.start_ms,
+        parts: name.parts,
+        since_ms: name.since_ms,
+        turn: generation,
+    }
+}
+
+// --- Checks that free, renew or enter slots and charge nothing: one check for the slots of one bucket.
+
+/// Slots of one bucket in one check, at most.
+const MAX_TOGETHER: usize = protocol::MAX_FREE;
+
+/// A slot, and the request that holds it if that still runs.
+type OfStream = (Option<StreamId>, HeldSlot);
+
+impl Worker {
+    /// Makes checks that free, renew or enter slots, those of a bucket together.
+    fn send_slot_ops(&mut self, now: Now, act: SlotAct, slots: Vec<OfStream>) {
+        // A slot whose bucket is not known here gets a check of its own.
+        let hash = |(_, slot): &OfStream| slot.key.map_or(slot.slot.parts, BucketKey::hash);
+        let same = |(_, one): &OfStream, (_, other): &OfStream| {
+            one.key.is_some() && one.key == other.key && one.limit == other.limit
+        };
+        for slots in grouped(slots, hash, same) {
+            for together in slots.chunks(MAX_TOGETHER) {
+                self.send_slot_op(now, act, together);
+            }
+        }
+    }
+
+    fn send_slot_op(&mut self, now: Now, act: SlotAct, slots: &[OfStream]) {
+        let Some((_, first)) = slots.first() else {
+            return;
+        };
+        let ttls = slots.iter().filter_map(|(_, held)| held.slot.ttl_ms());
+        let release = SlotRelease {
+            act,
+            slots: slots.iter().map(|(_, held)| held.free(act)).collect(),
+            settle: Vec::new(),
+            streams: slots.iter().filter_map(|(stream, _)| *stream).collect(),
+            skip: Some(first.request.skip.clone()),
+            entries: first.request.entries.clone(),
+            until_us: now.after_ms(ttls.max().unwrap_or(0)),
+        };
+        let check = PendingCheck::of_slots(release);
+        if let Err(check) = self.calls.batcher.push(check) {
+            self.keep_unsent(check, now);
+        }
+    }
+}
+
+// --- Renews the slots of long requests until they end, and enters missing ones again.
+
+impl InFlight {
+    /// The breaker opened or closed. When it closes, the renewals that it stopped become due.
+    pub(crate) fn look_at_breaker(&mut self, now: Now, open: bool) {
+        if std::mem::replace(&mut self.stopped, open) && !open {
+            self.next_us = self.next_us.min(now.mono_us);
+        }
+    }
+}
+
+impl Worker {
+    /// Renews the slots of long requests.
+    pub(crate) fn renew_slots(&mut self, host: &impl Host, now: Now) {
+        if !now.reached(self.requests.in_flight.next_us) {
+            return;
+        }
+        self.renew_shares(host, now);
+        let (mut due, mut next_us) = (Vec::new(), u64::MAX);
+        for (stream, held) in self.requests.in_flight.held.iter_mut() {
+            for slot in &mut held.slots {
+                let ttl_ms = slot.slot.ttl_ms().unwrap_or(u64::MAX);
+                // Slots that are due a little later are renewed in the same check.
+                if slot.renew_us <= now.after_ms(ttl_ms / RETRIES) {
+                    slot.renew_us = now.after_ms(ttl_ms / RENEWALS);
+                    due.push((Some(*stream), slot.clone()));
+                }
+                next_us = next_us.min(slot.renew_us);
+            }
+        }
+        self.requests.in_flight.next_us = next_us;
+        self.send_slot_ops(now, SlotAct::Renew, due);
+    }
+
+    /// Handles the answer about slots: missing slots whose requests still run are entered again.
+    pub(crate) fn on_slots_answered(
+        &mut self,
+        now: Now,
+        sent: Now,
+        release: &SlotRelease,
+        answer: &Answer,
+    ) {
+        if release.act != SlotAct::Renew {
+            return;
+        }
+        let limit = release.slots.first().map(|free| &free.limit);
+        let limit = answer.limits.iter().find(|of| Some(&of.name) == limit);
+        let bits = limit.and_then(|limit| limit.slot.filter(|_| limit.charged == 0));
+        let missing = bits.map_or_else(Missing::default, |bits| {
+            Missing::of(bits.start_ms, bits.parts)
+        });
+        let (mut gone, mut lapsed) = (Vec::new(), 0);
+        for (position, (free, stream)) in release.slots.iter().zip(&release.streams).enumerate() {
+            let Some(held) = self.requests.in_flight.slot(*stream, free) else {
+                continue;
+            };
+            held.renew_us = sent.after_ms(free.slot.ttl_ms().unwrap_or(0) / RENEWALS);
+            if missing.contains(position) {
+                lapsed += u64::from(std::mem::replace(&mut held.stored, true));
+                gone.push((Some(*stream), held.clone()));
+            }
+        }
+        let entered = u64::try_from(gone.len()).unwrap_or(0) - lapsed;
+        self.counts.happened_to(Event::SlotLapsed, lapsed);
+        self.counts.happened_to(Event::SlotTaken, entered);
+        self.send_slot_ops(now, SlotAct::Enter, gone);
+    }
+
+    /// A check that renewed or entered slots got no answer: they are renewed soon.
+    pub(crate) fn on_slots_unanswered(&mut self, now: Now, release: &SlotRelease) {
+        let mut next_us = u64::MAX;
+        for (free, stream) in release.slots.iter().zip(&release.streams) {
+            if let Some(held) = self.requests.in_flight.slot(*stream, free) {
+                held.renew_us = now.after_ms(free.slot.ttl_ms().unwrap_or(0) / RETRIES);
+                next_us = next_us.min(held.renew_us);
+            }
+        }
+        let in_flight = &mut self.requests.in_flight;
+        in_flight.next_us = in_flight.next_us.min(next_us);
+    }
+}
+
+// --- Slots that a worker could not free before it was deleted: when Envoy receives a new configuration,
+// the worker of the old one is deleted with its last request. It writes the pending frees to shared
+// data, and any worker of the domain sends them.
+
+/// Bytes of the calls in shared data, at most; beyond that, slots expire.
+const MAX_BYTES: usize = 256 * 1024;
+/// How often a worker looks for frees in shared data.
+const EVERY_MS: u64 = 500;
+/// Checks in one call.
+const MAX_CHECKS: usize = 128;
+
+/// The frees that this worker has taken from shared data and is sending.
+#[derive(Debug, Default)]
+pub(crate) struct LeftoverFrees {
+    looked_us: u64,
+    /// Calls that carry frees, until they are answered.
+    in_flight: Vec<(CallId, Frees)>,
+}
+
+/// The frees in one call.
+#[derive(Debug)]
+struct Frees {
+    /// When the last of the slots expires, on the monotonic clock.
+    until_us: u64,
+    body: Vec<u8>,
+}
+
+fn key(domain: &str) -> Vec<u8> {
+    format!("rl1:{domain}:freed").into_bytes()
+}
+
+impl Worker {
+    /// Leaves the slots still to be freed to the other workers. The host must not use the worker
+    /// afterwards.
+    pub fn leave(&mut self, host: &impl Host, now: Now) {
+        let frees = |check: &PendingCheck| {
+            let release = check.free.as_ref();
+            release.is_some_and(|of| of.act == SlotAct::Free)
+        };
+        let mut checks = self.calls.registry.take_checks();
+        for check in &mut checks {
+            self.free_unanswered(now, check);
+            // Their requests are gone, and nobody else will receive the answers.
+            self.undo_left(std::mem::take(&mut check.claims));
+        }
+        self.free_slots(host, now);
+        checks.append(&mut self.calls.batcher.take_waiting());
+        checks.append(&mut self.requests.holds.take_unsent());
+        checks.retain(frees);
+        for check in &mut checks {
+            if let Some(release) = &check.free {
+                check.entries = release.entries.clone();
+            }
+        }
+        for batch in checks.chunks_mut(MAX_CHECKS) {
+            let releases = batch.iter().filter_map(|check| check.free.as_ref());
+            let until_us = releases.map(|release| release.until_us).max().unwrap_or(0);
+            let body = encode_checks(self, batch);
+            self.leave_call(host, now, &Frees { until_us, body });
+        }
+        for (_, frees) in std::mem::take(&mut self.requests.in_flight.leftover_frees.in_flight) {
+            self.leave_call(host, now, &frees);
+        }
+    }
+
+    /// Sends the frees that deleted workers left.
+    pub(crate) fn send_leftover_frees(&mut self, host: &impl Host, now: Now) {
+        let leftover_frees = &mut self.requests.in_flight.leftover_frees;
+        if !now.reached(leftover_frees.looked_us.saturating_add(EVERY_MS * 1000)) {
+            return;
+        }
+        leftover_frees.looked_us = now.mono_us;
+        let key = key(self.config.domain.as_str());
+        if host.load(&key).is_none_or(|left| left.bytes.is_empty()) {
+            return;
+        }
+        let taken = update(host, &key, |bytes| {
+            Change::Write(Vec::new(), bytes.to_vec())
+        });
+        let bytes = taken.unwrap_or_default();
+        let mut reader = Reader::new(&bytes);
+        while let Some(frees) = Frees::read(&mut reader) {
+            let id = self.calls.registry.start_leftover_frees();
+            let body = frees.body.clone();
+            let leftover_frees = &mut self.requests.in_flight.leftover_frees;
+            leftover_frees.in_flight.push((id, frees));
+            self.call(Call {
+                id,
+                method: "POST",
+                path: CHECK_PATH.to_owned(),
+                headers: vec![("content-type", protocol::CHECK_CBOR.to_owned())],
+                body: Some(body),
+                timeout_ms: self.config.limiter.timeout_ms,
+            });
+        }
+    }
+
+    /// A call that carried frees was answered. If a limiter refuses it, the slots expire.
+    pub(crate) fn on_leftover_frees_answered(
+        &mut self,
+        host: &impl Host,
+        now: Now,
+        id: CallId,
+        answer: Option<&dyn CallAnswer>,
+    ) {
+        let status = answer.and_then(|answer| answer.header(":status")?.first());
+        if let Some(b'2' | b'4') = status {
+            let in_flight = &mut self.requests.in_flight.leftover_frees.in_flight;
+            in_flight.retain(|(of, _)| *of != id);
+        } else {
+            self.on_leftover_frees_failed(host, now, id);
+        }
+    }
+
+    /// A call that carried frees failed: they go back to shared data. Freeing a slot twice does
+    /// nothing.
+    pub(crate) fn on_leftover_frees_failed(&mut self, host: &impl Host, now: Now, id: CallId) {
+        let in_flight = &mut self.requests.in_flight.leftover_frees.in_flight;
+        let at = in_flight.iter().position(|(of, _)| *of == id);
+        if let Some((_, frees)) = at.map(|at| in_flight.swap_remove(at)) {
+            self.leave_call(host, now, &frees);
+        }
+    }
+
+    fn leave_call(&self, host: &impl Host, now: Now, frees: &Frees) {
+        if now.reached(frees.until_us) {
+            return;
+        }
+        // Contended: the slots expire.
+        let _ = update(host, &key(self.config.domain.as_str()), |bytes| {
+            let mut all = bytes.to_vec();
+            if all.len() + frees.body.len() > MAX_BYTES {
+                return Change::Keep(());
+            }
+            frees.write(&mut all);
+            Change::Write(all, ())
+        });
+    }
+}
+
+impl Frees {
+    fn read(reader: &mut Reader<'_>) -> Option<Self> {
+        let until_us = reader.u64()?;
+        let len = usize::try_from(reader.u32()?).ok()?;
+        let body = reader.take(len)?.to_vec();
+        Some(Self { until_us, body })
+    }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        out.put_u64(self.until_us);
+        out.put_u32(u32::try_from(self.body.len()).unwrap_or(u32::MAX));
+        out.extend_from_slice(&self.body);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slot_ids_differ_between_requests_and_between_workers() {
+        let now = Now {
+            mono_us: 0,
+            wall_ms: 1_763_000_000_123,
+        };
+        let ids = |key| {
+            let mut ids = Ids::new([key; 16]);
+            (0..100).map(move |_| ids.next(now, 9)).collect::<Vec<_>>()
+        };
+        let mut all = ids(1);
+        all.extend(ids(2));
+        assert!(
+            all.iter()
+                .all(|id| id.mark() == 9 && id.at_s() == 1_763_000_000)
+        );
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), 200);
     }
 }

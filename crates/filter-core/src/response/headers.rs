@@ -4,7 +4,7 @@ use filter_config::Styles;
 
 use super::{
     QuotaStatus,
-    text::{push_item, push_number, push_parameter},
+    reply::{push_item, push_number, push_parameter},
 };
 
 /// The headers of a response that is about to leave for the client.
@@ -141,7 +141,7 @@ fn write_list(
 }
 
 /// Whole seconds, rounded up.
-pub(super) fn seconds(ms: u64) -> u64 {
+fn seconds(ms: u64) -> u64 {
     ms.div_ceil(1000)
 }
 

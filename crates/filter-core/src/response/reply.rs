@@ -1,15 +1,14 @@
 //! The reply to a denied request.
 
-use std::rc::Rc;
+use std::{fmt::Write, rc::Rc};
 
 use filter_config::{DenyBody, DenyConfig, Styles};
 use policy::Name;
 use protocol::DecidedBy;
 
 use super::{
-    QuotaStatus, headers,
-    headers::{QuotaHeaders, ResponseHeaders, write_headers},
-    text::{push_item, push_json, push_number},
+    QuotaStatus,
+    headers::{self, QuotaHeaders, ResponseHeaders, write_headers},
 };
 use crate::random::Random;
 
@@ -93,7 +92,7 @@ impl ReplyCache {
     }
 
     #[cold]
-    fn of(denial: &Denial, config: &DenyConfig, status: u16, grpc: bool) -> Self {
+    fn new(denial: &Denial, config: &DenyConfig, status: u16, grpc: bool) -> Self {
         let first = denial.by.first().map_or("", |(name, _)| name.as_str());
         let details = ["rl_denied:", first, ":", denial.source.word()].concat();
         Self {
@@ -125,7 +124,7 @@ impl Denial {
             _ => (config.status, RESOURCE_EXHAUSTED),
         };
         if !reply_cache.is_of(&self, grpc) {
-            *reply_cache = ReplyCache::of(&self, config, status, grpc);
+            *reply_cache = ReplyCache::new(&self, config, status, grpc);
         }
         let mut reply = LocalReply {
             status,
@@ -217,5 +216,59 @@ impl Denial {
     }
 }
 
+// --- Formats numbers and names for header values. The standard library's formatting would take a tenth of
+// the time of a request, and allocate for each value.
+
+/// Appends a number in decimal.
+pub(super) fn push_number(out: &mut String, number: u64) {
+    out.push_str(itoa::Buffer::new().format(number));
+}
+
+/// Appends a structured field item `"name"`, whose characters need no escaping.
+pub(super) fn push_item(out: &mut String, name: &str) {
+    out.push('"');
+    out.push_str(name);
+    out.push('"');
+}
+
+/// Appends a parameter `;name=number`.
+pub(super) fn push_parameter(out: &mut String, name: char, number: u64) {
+    out.push(';');
+    out.push(name);
+    out.push('=');
+    push_number(out, number);
+}
+
+/// Appends text as the inside of a JSON string.
+fn push_json(out: &mut String, text: &str) {
+    let special = |c: char| matches!(c, '"' | '\\') || c.is_control();
+    let mut rest = text;
+    while let Some((plain, after)) = rest.find(special).and_then(|at| rest.split_at_checked(at)) {
+        out.push_str(plain);
+        let mut chars = after.chars();
+        match chars.next() {
+            Some('"') => out.push_str("\\\""),
+            Some('\\') => out.push_str("\\\\"),
+            // Writing to a string cannot fail.
+            Some(c) => drop(write!(out, "\\u{:04x}", u32::from(c))),
+            None => {}
+        }
+        rest = chars.as_str();
+    }
+    out.push_str(rest);
+}
+
 #[cfg(test)]
 mod tests;
+
+#[cfg(test)]
+mod text_tests {
+    use super::*;
+
+    #[test]
+    fn json_text_is_escaped() {
+        let mut out = String::new();
+        push_json(&mut out, "a\"b\\c\nd\u{7f}é");
+        assert_eq!(out, "a\\\"b\\\\c\\u000ad\\u007fé");
+    }
+}

@@ -1,13 +1,18 @@
 //! The entry of a bucket that this proxy caches or decides.
 
-use super::{CachedDenial, Debt, Record};
+use algorithms::Algorithm;
+use policy::Penalty;
+use protocol::LimitAnswer;
+
+use super::Record;
 use crate::{
     cache::BucketStatus,
     codec::{Put, Reader},
+    time::Now,
 };
 
 /// The longest state of an algorithm that fits an entry, in bytes: a queue's.
-pub(crate) const MAX_STATE_LEN: usize = algorithms::STATE_BYTES_MAX;
+const MAX_STATE_LEN: usize = algorithms::STATE_BYTES_MAX;
 
 /// The entry of a bucket in the roles `Global`, `Proxy` and `Precheck`. Any field may be absent.
 ///
@@ -122,6 +127,234 @@ impl Record for BucketEntry {
     }
 }
 
+// --- Units that were admitted without the limiter and are not charged yet.
+
+/// For how long a debt counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DebtSpan {
+    /// For this many microseconds after the units were admitted.
+    Rolling(u64),
+    /// To the end of the calendar window they were admitted in.
+    Window {
+        /// The label of the window; 0: not known.
+        serial: u64,
+        /// The end, on the monotonic clock.
+        ends_us: u64,
+    },
+}
+
+impl DebtSpan {
+    /// The span of a bucket.
+    pub(crate) fn from_algorithm(algorithm: &Algorithm, now: Now) -> Self {
+        match algorithm.calendar_window(now.wall_ms) {
+            Some(window) => Self::Window {
+                serial: window.serial,
+                ends_us: now.after_ms(window.end_ms.saturating_sub(now.wall_ms)),
+            },
+            None => Self::Rolling(algorithm.window_ms().saturating_mul(1000)),
+        }
+    }
+
+    /// The same window by another label, or none.
+    pub(crate) fn labelled(self, label: Option<u64>) -> Self {
+        match self {
+            Self::Window { ends_us, .. } => Self::Window {
+                serial: label.unwrap_or(0),
+                ends_us,
+            },
+            Self::Rolling(_) => self,
+        }
+    }
+}
+
+/// Units admitted without the limiter, over two spans. A span is the time in which a used-up bucket
+/// becomes unused: by then the bucket itself has forgiven the units. For calendar windows only the
+/// latest counts, as `current`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Debt {
+    /// When the current span began; for a calendar window, its label.
+    pub(crate) since_us: u64,
+    /// Units in the current span.
+    pub(crate) current: u64,
+    /// Units in the span before it.
+    pub(crate) previous: u64,
+    /// When all of it is forgiven.
+    pub(crate) until_us: u64,
+}
+
+impl Debt {
+    /// Adds units admitted now, to a bucket with this span.
+    pub(crate) fn add(&mut self, units: u64, span: DebtSpan, now_us: u64) {
+        let span_us = match span {
+            DebtSpan::Rolling(span_us) => span_us,
+            DebtSpan::Window { serial, ends_us } => {
+                if self.since_us != serial || self.until_us <= now_us {
+                    *self = Self {
+                        since_us: serial,
+                        ..Self::default()
+                    };
+                }
+                self.current = self.current.saturating_add(units);
+                self.until_us = ends_us;
+                return;
+            }
+        };
+        self.roll(span_us, now_us);
+        self.current = self.current.saturating_add(units);
+        self.until_us = now_us.saturating_add(span_us);
+    }
+
+    /// Units admitted in the last span. Units of the previous span count in proportion to the overlap.
+    pub(crate) fn units(mut self, span: DebtSpan, now_us: u64) -> u64 {
+        let span_us = match span {
+            DebtSpan::Rolling(span_us) => span_us,
+            DebtSpan::Window { .. } if now_us < self.until_us => return self.current,
+            DebtSpan::Window { .. } => return 0,
+        };
+        self.roll(span_us, now_us);
+        let left_us = span_us.saturating_sub(now_us.saturating_sub(self.since_us));
+        let weighted = u128::from(self.previous) * u128::from(left_us);
+        let previous = weighted.div_ceil(u128::from(span_us.max(1)));
+        self.current
+            .saturating_add(u64::try_from(previous).unwrap_or(u64::MAX))
+    }
+
+    /// The label of the calendar window in which the units were admitted, if it is known.
+    pub(crate) fn serial(&self, span: DebtSpan) -> Option<u64> {
+        let calendar = matches!(span, DebtSpan::Window { .. });
+        (calendar && self.since_us > 0).then_some(self.since_us)
+    }
+
+    fn roll(&mut self, span_us: u64, now_us: u64) {
+        let elapsed_us = now_us.saturating_sub(self.since_us);
+        if elapsed_us >= span_us.saturating_mul(2) {
+            *self = Self {
+                since_us: now_us,
+                ..Self::default()
+            };
+        } else if elapsed_us >= span_us {
+            self.since_us = self.since_us.saturating_add(span_us);
+            self.previous = std::mem::take(&mut self.current);
+        }
+    }
+
+    pub(super) fn write(&self, out: &mut Vec<u8>) {
+        out.put_u64(self.since_us);
+        out.put_u64(self.current);
+        out.put_u64(self.previous);
+        out.put_u64(self.until_us);
+    }
+
+    pub(super) fn read(reader: &mut Reader<'_>) -> Option<Self> {
+        Some(Self {
+            since_us: reader.u64()?,
+            current: reader.u64()?,
+            previous: reader.u64()?,
+            until_us: reader.u64()?,
+        })
+    }
+}
+
+// --- Denials that still hold.
+
+/// A denial of the limiter that still holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CachedDenial {
+    /// Until when it is cached.
+    pub(crate) until_us: u64,
+    /// The least cost that was denied; a smaller one may pass. A penalty denies them all.
+    pub(crate) least_cost: u64,
+    /// When to retry by the limiter's answer, which may be later than the denial is cached;
+    /// `u64::MAX`: never.
+    pub(crate) retry_at_us: u64,
+    /// When the answer with the penalty arrived; 0: there is none.
+    pub(crate) penalty_us: u64,
+}
+
+impl CachedDenial {
+    /// The longest that a denial is cached, unless by a penalty.
+    pub(crate) const MAX_MS: u64 = 1000;
+    /// The longest that a denial by a queue is cached: a request that leaves frees its slot.
+    pub(crate) const QUEUE_MS: u64 = 100;
+
+    /// A denial with a `retry_after_ms`, counted from the moment its check was sent. The limiter
+    /// read its clock later, but in whole milliseconds, so a millisecond less is never too long.
+    /// `most_ms`, at most [`Self::MAX_MS`], bounds how long it is cached.
+    pub(crate) fn new(sent: Now, retry_after_ms: Option<u64>, most_ms: u64, cost: u64) -> Self {
+        let sure_ms = retry_after_ms.map_or(u64::MAX, |ms| ms.saturating_sub(1));
+        let cached_ms = sure_ms.min(most_ms);
+        Self {
+            until_us: sent.after_ms(cached_ms),
+            least_cost: cost,
+            retry_at_us: retry_after_ms.map_or(u64::MAX, |ms| sent.after_ms(ms)),
+            penalty_us: 0,
+        }
+    }
+
+    /// The denial of a penalized bucket, to the end of its penalty, after `last`. That may name a later
+    /// retry: the answer may be one to a report, which costs nothing and so waits for the penalty alone.
+    pub(crate) fn penalty(
+        now: Now,
+        sent: Now,
+        answer: &LimitAnswer,
+        last: Option<CachedDenial>,
+    ) -> Self {
+        let denial = Self::new(sent, answer.retry_after_ms, answer.penalty.left_ms, 0);
+        let needed_us = last.map(|last| last.retry_at_us);
+        let needed_us = needed_us.filter(|at_us| *at_us != u64::MAX).unwrap_or(0);
+        Self {
+            retry_at_us: denial.retry_at_us.max(needed_us),
+            penalty_us: now.mono_us,
+            ..denial
+        }
+    }
+
+    pub(crate) fn is_penalty(&self) -> bool {
+        self.penalty_us > 0
+    }
+
+    /// Whether it is a penalty that the answer to a check sent at `sent` cannot have ended: the check may
+    /// have been decided before the penalty began.
+    pub(crate) fn outlasts(&self, sent: Now, now: Now) -> bool {
+        self.penalty_us > sent.mono_us && !now.reached(self.until_us)
+    }
+
+    /// Whether the denial still holds for a cost, at a limit with this penalty. A denial that claims to
+    /// hold longer than possible was written by another plugin, and is ignored.
+    pub(crate) fn denies(&self, cost: u64, now: Now, penalty: Option<Penalty>) -> bool {
+        let left_ms = now.millis_until(self.until_us);
+        let most_ms = match penalty {
+            Some(penalty) if self.is_penalty() => penalty.for_ms,
+            _ => Self::MAX_MS,
+        };
+        (1..=most_ms).contains(&left_ms) && cost >= self.least_cost
+    }
+
+    /// When to retry, in milliseconds from now; `None`: never.
+    pub(crate) fn retry_after_ms(&self, now: Now) -> Option<u64> {
+        (self.retry_at_us != u64::MAX).then(|| now.millis_until(self.retry_at_us))
+    }
+
+    pub(super) fn write(&self, out: &mut Vec<u8>) {
+        out.put_u64(self.until_us);
+        out.put_u64(self.least_cost);
+        out.put_u64(self.retry_at_us);
+        if self.is_penalty() {
+            out.put_u64(self.penalty_us);
+        }
+    }
+
+    /// Reads a denial, or one by a penalty.
+    pub(super) fn read(reader: &mut Reader<'_>, penalty: bool) -> Option<Self> {
+        Some(Self {
+            until_us: reader.u64()?,
+            least_cost: reader.u64()?,
+            retry_at_us: reader.u64()?,
+            penalty_us: if penalty { reader.u64()? } else { 0 },
+        })
+    }
+}
+
 #[cfg(test)]
 pub(super) mod tests {
     use proptest::prelude::*;
@@ -160,5 +393,79 @@ pub(super) mod tests {
         fn reading_arbitrary_bytes_does_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = BucketEntry::read(&bytes);
         }
+    }
+}
+
+#[cfg(test)]
+mod debt_tests {
+    use super::*;
+
+    #[test]
+    fn a_debt_fades_within_two_spans() {
+        let mut debt = Debt::default();
+        let span = DebtSpan::Rolling(1000);
+        debt.add(10, span, 50_000);
+        assert_eq!(debt.units(span, 50_000), 10);
+        assert_eq!(debt.units(span, 50_999), 10);
+        assert_eq!(debt.units(span, 51_000), 10);
+        assert_eq!(debt.units(span, 51_500), 5);
+        assert_eq!(debt.units(span, 51_999), 1);
+        assert_eq!(debt.units(span, 52_000), 0);
+        debt.add(3, span, 51_500);
+        assert_eq!(debt.units(span, 51_500), 8);
+        assert_eq!(debt.serial(span), None);
+    }
+
+    #[test]
+    fn a_debt_of_a_calendar_window_ends_with_it() {
+        let window = |serial, ends_us| DebtSpan::Window { serial, ends_us };
+        let (today, tomorrow) = (window(7, 60_000), window(8, 90_000));
+        let mut debt = Debt::default();
+        debt.add(10, today, 50_000);
+        debt.add(5, today, 59_999);
+        assert_eq!(debt.units(today, 59_999), 15);
+        assert_eq!(debt.serial(today), Some(7));
+        assert_eq!(debt.units(tomorrow, 60_000), 0);
+        debt.add(2, tomorrow, 60_000);
+        assert_eq!(debt.units(tomorrow, 60_000), 2);
+        assert_eq!(debt.serial(tomorrow), Some(8));
+    }
+}
+
+#[cfg(test)]
+mod denial_tests {
+    use super::*;
+    use crate::time::at;
+
+    const PENALTY: Option<Penalty> = Some(Penalty {
+        after: 10,
+        within_ms: 60_000,
+        for_ms: 900_000,
+    });
+
+    fn penalty(until_ms: u64) -> CachedDenial {
+        CachedDenial {
+            penalty_us: 2000,
+            ..CachedDenial::new(at(1), Some(until_ms), until_ms, 0)
+        }
+    }
+
+    #[test]
+    fn a_penalty_denies_every_cost_to_its_end() {
+        let denial = penalty(900_000);
+        for cost in [0, 1, u64::MAX] {
+            assert!(denial.denies(cost, at(2), PENALTY));
+            assert!(denial.denies(cost, at(899_999), PENALTY));
+            assert!(!denial.denies(cost, at(900_000), PENALTY));
+        }
+    }
+
+    #[test]
+    fn a_cached_penalty_longer_than_the_limits_own_does_not_deny() {
+        let hour = penalty(3_600_000);
+        assert!(!hour.denies(1, at(2), PENALTY));
+        assert!(!penalty(900_000).denies(1, at(2), None));
+        let denial = CachedDenial::new(at(1), None, 900_000, 1);
+        assert!(!denial.denies(1, at(2), PENALTY), "no penalty");
     }
 }

@@ -126,7 +126,7 @@ fn event_streams_are_parsed_as_the_sse_specification_says() {
 #[test]
 fn headers_determine_the_format_of_a_body() {
     let format = |media_type: &str, coding: Option<&str>| {
-        Format::of(Some(media_type.as_bytes()), coding.map(str::as_bytes))
+        Format::from_media_type(Some(media_type.as_bytes()), coding.map(str::as_bytes))
     };
     assert_eq!(
         format("application/json; charset=utf-8", None),
@@ -143,7 +143,7 @@ fn headers_determine_the_format_of_a_body() {
     );
     assert_eq!(format("application/json", Some("gzip")), Format::Other);
     assert_eq!(format("text/html", None), Format::Other);
-    assert_eq!(Format::of(None, None), Format::Other);
+    assert_eq!(Format::from_media_type(None, None), Format::Other);
 }
 
 #[test]
@@ -268,7 +268,7 @@ fn a_body_that_is_encoded_or_in_another_character_set_is_not_read() {
         ("text/csv", None, Format::Other),
     ] {
         let encoding = encoding.map(str::as_bytes);
-        let of = Format::of(Some(media_type.as_bytes()), encoding);
+        let of = Format::from_media_type(Some(media_type.as_bytes()), encoding);
         assert_eq!(of, format, "{media_type} {encoding:?}");
     }
 }

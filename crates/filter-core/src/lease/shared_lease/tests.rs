@@ -1,9 +1,6 @@
 use std::cell::Cell;
 
-use super::{
-    super::terms::{TERMS, portion},
-    *,
-};
+use super::{TERMS, portion, *};
 use crate::{
     host::{self, CasMismatch, Change, Host, Version, Versioned},
     simulated::SharedData,

@@ -1,8 +1,5 @@
-use super::{
-    super::terms::{TERMS, portion},
-    slots::SLOTS,
-    *,
-};
+use super::{SLOTS, *};
+use crate::lease::shared_lease::{TERMS, portion};
 use crate::{cache::Table, time::at};
 
 fn key(n: u32) -> BucketKey {

@@ -1,4 +1,4 @@
-use super::{state::FAILURES_IN_A_ROW, *};
+use super::{FAILURES_IN_A_ROW, *};
 use crate::simulated::SharedData;
 
 fn at(ms: u64) -> Now {

@@ -138,8 +138,8 @@ proptest! {
     #[test]
     fn parsing_arbitrary_cookies_and_queries_does_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
         let mut found = Found::new(IfSeveral::Share);
-        cookie::read(&bytes, "a", &mut found);
-        query::read(&bytes, "a", &mut found);
+        read_cookie(&bytes, "a", &mut found);
+        read_parameter(&bytes, "a", &mut found);
     }
 }
 

@@ -3,8 +3,8 @@
 use crate::{
     cache::{BucketEntry, BucketKey, LocalState, Role, Room, Table, Update},
     codec::{Put, Reader},
-    grouped::grouped,
     host::{Contended, Host},
+    request::grouped,
     time::Now,
     worker::Worker,
 };
@@ -33,7 +33,7 @@ struct Places {
 
 impl Share {
     /// A place in the bucket with this key, of [`Role::Global`], whose slots have this ttl.
-    pub(crate) fn of(key: BucketKey, ttl_ms: u64) -> Self {
+    pub(crate) fn new(key: BucketKey, ttl_ms: u64) -> Self {
         Self {
             key: key.in_role(Role::InFlight),
             ttl_us: ttl_ms.saturating_mul(1000).max(1),
@@ -207,7 +207,7 @@ mod tests {
     use crate::{simulated::SharedData, time::at};
 
     fn share(table: &Table) -> Share {
-        Share::of(table.key("in-flight", std::iter::empty()), 1_000)
+        Share::new(table.key("in-flight", std::iter::empty()), 1_000)
     }
 
     #[test]
