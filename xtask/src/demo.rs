@@ -1,25 +1,21 @@
 //! `cargo xtask demo`: runs the whole system on this machine and shows what it does. Every claim
 //! it prints is checked, so a demo that completes is a test that passed.
 
-mod in_flight;
-mod ports;
 mod printer;
-mod rate_limit_service;
 mod stage;
-mod steps;
+mod stories;
 
 use anyhow::{Context, Result};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::tools::{Tools, WASM_TARGET};
+use crate::command::Workspace;
+use crate::tools::{Tool, Tools, WASM_TARGET};
 use crate::ui::Ui;
 use crate::wasm;
-use crate::workspace::Workspace;
 use crate::{Interrupted, command};
 
-use ports::DemoPorts;
 use printer::Printer;
-use stage::Stage;
+use stage::{DemoPorts, Stage};
 
 /// Arguments of `cargo xtask demo`.
 #[derive(clap::Args)]
@@ -73,7 +69,7 @@ fn programs(workspace: &Workspace, ui: &Ui) -> Result<harness::Programs> {
     let tools = Tools::new(workspace, ui);
     ui.heading("Tools");
     tools.target(WASM_TARGET)?;
-    let envoy = tools.envoy()?;
+    let envoy = tools.get(Tool::Envoy)?;
     let redis = tools.any_redis()?;
     let filter = wasm::build(workspace, ui)?;
     ui.heading("Limiter and rlctl");
@@ -105,27 +101,26 @@ async fn demo(
     ports: DemoPorts,
 ) -> Result<()> {
     let printer = Printer::detect();
-    if let Some(story) = args.story {
-        match story {
-            Story::RateLimitService => {
-                rate_limit_service::run(&printer, workspace, &programs, ports).await?;
-            }
-            Story::InFlight => in_flight::run(&printer, workspace, &programs, ports).await?,
+    let mut stage = Stage::start(workspace, programs, ports).await?;
+    match args.story {
+        Some(Story::RateLimitService) => {
+            stories::rate_limit_service(&printer, &mut stage).await?;
         }
-        printer.heading("Done");
-        printer.text("Every step was checked. Everything is stopped now.");
-        return Ok(());
+        Some(Story::InFlight) => stories::in_flight(&printer, &mut stage).await?,
+        None => stories::whole_system(&printer, &mut stage).await?,
     }
-    let mut stage = Stage::start(&printer, workspace, programs, ports).await?;
-    steps::run(&printer, &mut stage).await?;
     if args.keep {
-        steps::what_to_try(&printer, &stage);
+        stories::what_to_try(&printer, &stage);
         let mut interrupt = signal(SignalKind::interrupt())?;
         interrupt.recv().await;
+        return Ok(());
     }
     drop(stage);
-    if !args.keep {
-        steps::end(&printer);
-    }
+    printer.heading("Done");
+    let keep = "; `cargo xtask demo --keep` leaves it running";
+    let keep = if args.story.is_none() { keep } else { "" };
+    printer.text(&format!(
+        "Every step was checked. Everything is stopped now{keep}."
+    ));
     Ok(())
 }

@@ -7,22 +7,19 @@ mod bench;
 mod command;
 mod demo;
 mod dist;
-mod help;
-mod rustflags;
 mod soak;
 mod test;
 mod tools;
 mod ui;
 mod wasm;
-mod workspace;
 
 use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
+use crate::command::Workspace;
 use crate::ui::Ui;
-use crate::workspace::Workspace;
 
 /// Project tasks.
 #[derive(Parser)]

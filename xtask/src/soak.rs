@@ -21,9 +21,9 @@ use anyhow::{Context, Result, ensure};
 use harness::{Limiter, LimiterPlan, Redis, free_port};
 
 use crate::bench::{interruptible, release};
-use crate::tools::Tools;
+use crate::command::Workspace;
+use crate::tools::{Tool, Tools};
 use crate::ui::Ui;
-use crate::workspace::Workspace;
 
 use attacks::{Attackers, To};
 use honest::{Honest, IN_TIME, Seen};
@@ -64,7 +64,7 @@ pub struct Args {
 
 /// Runs the soak and prints its results; an error if a bound was exceeded.
 pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
-    let redis = Tools::new(workspace, ui).redis()?;
+    let redis = Tools::new(workspace, ui).get(Tool::Redis)?;
     let limiter = match &args.limiter {
         Some(program) => program.clone(),
         None => release(workspace, &["limiter"])?.join("limiter"),

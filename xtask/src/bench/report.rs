@@ -1,282 +1,318 @@
-//! Figures of all rounds, compared.
+//! Figures of all rounds, compared, and whether they are within the budgets.
 
 use std::fmt::Write as _;
-use std::path::Path;
 
-use anyhow::Result;
 use serde_json::{Value, json};
 
-mod budgets;
-mod lone;
+use super::setups::{Answers, Block, Row, Run};
+use crate::wasm::kilobytes;
 
-use super::h2c::Calls;
-use super::load::Sample;
-use super::start::Starts;
-
-/// One run of a setup.
-pub struct Run {
-    /// The clients' measurements.
-    pub sample: Sample,
-    /// CPU time per request of Envoy, the limiters and Redis, in nanoseconds.
-    pub cpu_ns: [u64; 3],
+/// What the rounds of one run of the benchmark measured.
+#[derive(Default)]
+pub struct Report {
+    pub blocks: Vec<(Block, Vec<Series>)>,
+    figures: Vec<Figure>,
 }
 
-/// The samples of one setup, one per round; of a reference, one beside each other setup.
+/// The runs of one row, one per round; of a reference, one beside each other row.
+#[derive(Default, Clone)]
 pub struct Series {
-    name: &'static str,
-    reference: &'static str,
-    samples: Vec<Run>,
-    /// The reference's requests per second right before or after each sample.
-    beside: Vec<u64>,
+    runs: Vec<Run>,
+    /// Each run with its reference's, directly before or after it.
+    pairs: Vec<[Run; 2]>,
 }
 
-impl Series {
-    /// No round yet.
-    pub fn new(name: &'static str, reference: &'static str) -> Self {
-        Self {
-            name,
-            reference,
-            samples: Vec::new(),
-            beside: Vec::new(),
+/// One number, as every round measured it.
+struct Figure {
+    name: String,
+    unit: Unit,
+    rounds: Vec<u64>,
+    goal: Goal,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub enum Unit {
+    Count,
+    PerSecond,
+    Nanos,
+    Micros,
+    Millis,
+    /// A ratio.
+    Thousandths,
+    Bytes,
+}
+
+/// What the median of a figure is to be.
+#[derive(Debug, Clone, Copy)]
+pub enum Goal {
+    None,
+    AtLeast(u64),
+    AtMost(u64),
+}
+
+impl Unit {
+    fn text(self, value: u64) -> String {
+        match self {
+            Self::Count => value.to_string(),
+            Self::PerSecond => format!("{value}/s"),
+            Self::Nanos => format!("{}.{} us", value / 1000, value % 1000 / 100),
+            Self::Micros => format!("{}.{:02} ms", value / 1000, value % 1000 / 10),
+            Self::Millis => format!("{value} ms"),
+            Self::Thousandths => format!("{}.{:02}", value / 1000, value % 1000 / 10),
+            Self::Bytes => kilobytes(value),
+        }
+    }
+}
+
+impl Goal {
+    fn text(self, unit: Unit) -> String {
+        match self {
+            Self::None => String::new(),
+            Self::AtLeast(value) => format!(">= {}", unit.text(value)),
+            Self::AtMost(value) => format!("<= {}", unit.text(value)),
         }
     }
 
-    /// Adds a sample, with the reference's requests per second right before or after it.
-    fn push_beside(&mut self, reference: u64, run: Run) {
-        self.samples.push(run);
-        self.beside.push(reference);
+    fn verdict(self, value: u64) -> &'static str {
+        match self {
+            Self::None => "",
+            Self::AtLeast(least) if value < least => "missed",
+            Self::AtMost(most) if value > most => "missed",
+            _ => "met",
+        }
     }
-
-    /// Its requests per request of the reference, pair by pair.
-    fn ratio(&self) -> Ratio {
-        let pairs = self.samples.iter().zip(&self.beside);
-        Ratio::of(pairs.map(|(own, reference)| (own.sample.per_second, *reference)))
-    }
-
-    fn each(&self, figure: fn(&Sample) -> u64) -> Vec<u64> {
-        self.samples.iter().map(|run| figure(&run.sample)).collect()
-    }
-
-    /// CPU time per request in nanoseconds, of one process.
-    fn cpu_ns(&self, process: usize) -> Vec<u64> {
-        let used = self.samples.iter();
-        used.filter_map(|run| run.cpu_ns.get(process).copied())
-            .collect()
-    }
-}
-
-/// All of a run.
-pub struct Report {
-    seconds: u64,
-    connections: u64,
-    size: u64,
-    /// Starts of Envoy, by round.
-    pub starts: Vec<Starts>,
-    /// Requests through Envoy, by setup.
-    pub series: Vec<Series>,
-    /// Checks per second by Redis alone and through the limiter, by round.
-    pub limiter: Vec<(u64, u64)>,
-    /// The time of Redis for each check of a script call, in nanoseconds, with how many it has, by round.
-    pub scripts: Vec<(u64, u64)>,
-    /// The duration of a PING of Redis, in microseconds, by round.
-    pub pings_us: Vec<u64>,
-    /// Calls of one check each that a limiter gets over HTTP/2, with how many there are at once, by round.
-    pub calls: Vec<(u64, Calls)>,
-    /// Requests one at a time through Envoy, with their setup, by round.
-    pub lone: Vec<(&'static str, Run)>,
 }
 
 impl Report {
-    /// `seconds` of load per setup and round.
-    pub fn new(seconds: u64, connections: u64, filter: &Path) -> Result<Self> {
-        Ok(Self {
-            seconds,
-            connections,
-            size: std::fs::metadata(filter)?.len(),
-            starts: Vec::new(),
-            series: Vec::new(),
-            limiter: Vec::new(),
-            scripts: Vec::new(),
-            pings_us: Vec::new(),
-            calls: Vec::new(),
-            lone: Vec::new(),
-        })
+    /// A report without a round.
+    pub fn of(blocks: &[Block]) -> Self {
+        let empty = |block: &Block| (*block, vec![Series::default(); block.rows.len()]);
+        Self {
+            blocks: blocks.iter().map(empty).collect(),
+            figures: Vec::new(),
+        }
     }
 
-    /// Adds a round of a setup, and of the one beside it.
-    pub fn push(&mut self, name: &str, own: Run, reference: Run) {
-        let beside = reference.sample.per_second;
-        let mut series = self.series.iter_mut();
-        let Some(of) = series.find(|series| series.name == name) else {
+    /// Adds a round of a row, and of the reference beside it.
+    pub fn push(&mut self, block: usize, row: &Row, own: Run, reference: Run) {
+        let Some((block, all)) = self.blocks.get_mut(block) else {
             return;
         };
-        of.push_beside(beside, own);
-        let against = of.reference;
-        let mut series = self.series.iter_mut();
-        if let Some(reference_of) = series.find(|series| series.name == against) {
-            reference_of.push_beside(beside, reference);
+        for (other, series) in block.rows.iter().zip(all) {
+            if other.name == row.name {
+                series.runs.push(own);
+                series.pairs.push([own, reference]);
+            } else if other.name == row.reference {
+                series.runs.push(reference);
+            }
         }
     }
 
-    /// As text of 80 columns.
-    pub fn table(&self) -> String {
-        let mut table = row([
-            "one Envoy worker",
-            "requests/s",
-            "p50",
-            "p99",
-            "of no-op",
-            "spread",
-        ]);
-        for series in &self.series {
-            let ratio = series.ratio();
-            table += &row([
-                series.name,
-                &median(series.each(|sample| sample.per_second)).to_string(),
-                &millis(median(series.each(|sample| sample.p50_us))),
-                &millis(median(series.each(|sample| sample.p99_us))),
-                &thousandths(ratio.median),
-                &ratio.spread(),
-            ]);
+    /// Adds a round of a figure.
+    pub fn figure(&mut self, name: &str, unit: Unit, goal: Goal, value: u64) {
+        match self.figures.iter_mut().find(|figure| figure.name == name) {
+            Some(figure) => figure.rounds.push(value),
+            None => self.figures.push(Figure {
+                name: name.to_owned(),
+                unit,
+                rounds: vec![value],
+                goal,
+            }),
         }
-        table += &self.cpu_table();
-        let ratio = self.limiter_ratio();
-        let (redis, limiter): (Vec<u64>, Vec<u64>) = self.limiter.iter().copied().unzip();
-        let [redis, limiter] = [redis, limiter].map(|rounds| median(rounds).to_string());
-        let of_redis = (thousandths(ratio.median), ratio.spread());
-        table += "\n";
-        table += &row([
-            "the limiter alone",
-            "checks/s",
-            "",
-            "",
-            "of Redis",
-            "spread",
-        ]);
-        table += &row(["Redis alone", &redis, "", "", "", ""]);
-        table += &row([
-            "limiter, same script",
-            &limiter,
-            "",
-            "",
-            &of_redis.0,
-            &of_redis.1,
-        ]);
-        table += &self.script_table();
-        table += &self.lone_tables();
-        table += &self.budgets();
+    }
+
+    /// As text.
+    pub fn table(&self) -> String {
+        let mut table = String::new();
+        for (block, series) in &self.blocks {
+            rates(&mut table, block, series);
+            cpu(&mut table, block, series);
+        }
+        if !self.figures.is_empty() {
+            table += "\n";
+            write_row(&mut table, ["", "median", "least", "to be", "", "", ""]);
+        }
+        for Figure {
+            name,
+            unit,
+            rounds,
+            goal,
+        } in &self.figures
+        {
+            let median = median(rounds.clone());
+            let least = rounds.iter().copied().min().unwrap_or(0);
+            write_row(
+                &mut table,
+                [
+                    name,
+                    &unit.text(median),
+                    &unit.text(least),
+                    &goal.text(*unit),
+                    goal.verdict(median),
+                    "",
+                    "",
+                ],
+            );
+        }
         let cores = std::thread::available_parallelism().map_or(0, usize::from);
+        table += "\nMedians; ratios are of pairs of runs right after one another. Other load on the machine\n";
+        table += "only adds to CPU time, so the least of it is the best estimate.";
         // Writing to a String cannot fail.
-        let _ = writeln!(
-            table,
-            "\nMedians; ratios are of pairs of runs right after one another. {} connections, {} s a\n\
-             run; {cores} cores, shared with wrk, the limiters and Redis.",
-            self.connections, self.seconds
-        );
+        let _ = writeln!(table, " {cores} cores for all programs.");
         table
     }
 
     /// As JSON.
     pub fn json(&self) -> String {
-        let setup = |series: &Series| {
+        let row = |block: &Block, row: &Row, series: &Series| {
+            let cpu = |n| series.each(|run| run.cpu_ns.get(n).copied().unwrap_or(0));
             json!({
-                "name": series.name,
-                "requests_per_second": series.each(|sample| sample.per_second),
-                "p50_us": series.each(|sample| sample.p50_us),
-                "p99_us": series.each(|sample| sample.p99_us),
-                "of_noop_permille": series.ratio().json(),
-                "reference": series.reference,
-                "cpu_ns_per_request": {
-                    "envoy": series.cpu_ns(0),
-                    "limiters": series.cpu_ns(1),
-                    "redis": series.cpu_ns(2),
-                },
+                "name": row.name,
+                "reference": row.reference,
+                "answers": format!("{:?}", block.answers),
+                "workers": block.workers,
+                "connections": block.connections,
+                "requests_per_second": series.each(|run| run.sample.per_second),
+                "p50_us": series.each(|run| run.sample.p50_us),
+                "p99_us": series.each(|run| run.sample.p99_us),
+                "of_reference_permille": series.ratios(|run| run.sample.per_second),
+                "cpu_ns_per_request": {"envoy": cpu(0), "limiters": cpu(1), "redis": cpu(2)},
+                "script_calls_per_million": series.each(|run| run.calls),
             })
         };
-        let (redis, limiter): (Vec<u64>, Vec<u64>) = self.limiter.iter().copied().unzip();
-        let report = json!({
-            "seconds": self.seconds,
-            "connections": self.connections,
-            "filter_bytes": self.size,
-            "start_ms": {
-                "without": self.started(|starts| starts.without.took_ms),
-                "noop": self.started(|starts| starts.noop.took_ms),
-                "ours": self.started(|starts| starts.ours.took_ms),
-            },
-            "setups": self.series.iter().map(setup).collect::<Vec<_>>(),
-            "limiter": {
-                "redis_checks_per_second": redis,
-                "limiter_checks_per_second": limiter,
-                "of_redis_permille": self.limiter_ratio().json(),
-            },
-            "script_ns_per_check": self.script_times(),
-            "ping_us": self.pings_us,
-            "single_checks": self.single_checks(),
-            "lone_requests": self.lone_requests(),
+        let rows = self.blocks.iter().flat_map(|(block, all)| {
+            { block.rows.iter().zip(all) }.map(move |(name, series)| row(block, name, series))
         });
-        format!("{report:#}\n")
-    }
-
-    fn limiter_ratio(&self) -> Ratio {
-        Ratio::of(
-            self.limiter
-                .iter()
-                .map(|&(redis, limiter)| (limiter, redis)),
-        )
-    }
-}
-
-/// A ratio in thousandths: its median and extremes over the rounds.
-struct Ratio {
-    median: u64,
-    least: u64,
-    most: u64,
-}
-
-impl Ratio {
-    fn of(pairs: impl Iterator<Item = (u64, u64)>) -> Self {
-        let ratios: Vec<u64> = pairs
-            .filter_map(|(own, other)| (own * 1000).checked_div(other))
-            .collect();
-        let least = ratios.iter().copied().min().unwrap_or(0);
-        let most = ratios.iter().copied().max().unwrap_or(0);
-        Self {
-            median: median(ratios),
-            least,
-            most,
-        }
-    }
-
-    fn spread(&self) -> String {
-        format!("{}–{}", thousandths(self.least), thousandths(self.most))
-    }
-
-    fn json(&self) -> Value {
-        json!({"median": self.median, "least": self.least, "most": self.most})
+        let figures = self.figures.iter().map(|figure| {
+            let Figure {
+                name, unit, rounds, ..
+            } = figure;
+            json!({"name": name, "unit": format!("{unit:?}"), "rounds": rounds})
+        });
+        let (rows, figures): (Vec<Value>, Vec<Value>) = (rows.collect(), figures.collect());
+        format!("{:#}\n", json!({"setups": rows, "figures": figures}))
     }
 }
 
-fn row([name, rate, p50, p99, ratio, spread]: [&str; 6]) -> String {
-    let row = format!("{name:<24}{rate:>11}{p50:>11}{p99:>11}{ratio:>10}{spread:>13}");
-    format!("{}\n", row.trim_end())
+impl Series {
+    fn each(&self, figure: impl Fn(&Run) -> u64) -> Vec<u64> {
+        self.runs.iter().map(figure).collect()
+    }
+
+    /// A figure as thousandths of the reference's, pair by pair.
+    fn ratios(&self, figure: impl Fn(&Run) -> u64) -> Vec<u64> {
+        let pairs = self.pairs.iter();
+        pairs
+            .filter_map(|[own, reference]| (figure(own) * 1000).checked_div(figure(reference)))
+            .collect()
+    }
+
+    fn cpu_ns(&self, process: usize) -> Vec<u64> {
+        self.each(|run| run.cpu_ns.get(process).copied().unwrap_or(0))
+    }
 }
 
-pub(super) fn median(mut values: Vec<u64>) -> u64 {
+/// Requests per second and their latencies, and the share of the reference's requests.
+fn rates(table: &mut String, block: &Block, all: &[Series]) {
+    let answers = match block.answers {
+        Answers::Envoy => "Envoy answers itself",
+        Answers::Service => "a service behind Envoy",
+        Answers::Model => "a model behind Envoy",
+    };
+    let Block {
+        workers,
+        connections,
+        ..
+    } = block;
+    let _ = writeln!(
+        table,
+        "\n{answers}; workers: {workers}, connections: {connections}"
+    );
+    let head = ["", "requests", "p50", "p99", "ratio", "spread", "to be"];
+    write_row(table, head);
+    for (row, series) in block.rows.iter().zip(all) {
+        let of = |figure: fn(&Run) -> u64| median(series.each(figure));
+        let ratios = series.ratios(|run| run.sample.per_second);
+        let [least, most] = [ratios.iter().min(), ratios.iter().max()]
+            .map(|value| Unit::Thousandths.text(value.copied().unwrap_or(0)));
+        let [itself, before] = row.goals;
+        let goal = match if block.answers == Answers::Envoy {
+            itself
+        } else {
+            before
+        } {
+            0 => Goal::None,
+            goal => Goal::AtLeast(goal),
+        };
+        let ratio = median(ratios);
+        let is_reference = row.name == row.reference;
+        let cell = |text: String| if is_reference { String::new() } else { text };
+        write_row(
+            table,
+            [
+                row.name,
+                &Unit::PerSecond.text(of(|run| run.sample.per_second)),
+                &Unit::Micros.text(of(|run| run.sample.p50_us)),
+                &Unit::Micros.text(of(|run| run.sample.p99_us)),
+                &cell(Unit::Thousandths.text(ratio)),
+                &cell(format!("{least}–{most}")),
+                &format!("{} {}", goal.text(Unit::Thousandths), goal.verdict(ratio)),
+            ],
+        );
+    }
+}
+
+/// The CPU time of each process per request, and Redis's script calls per thousand requests.
+fn cpu(table: &mut String, block: &Block, all: &[Series]) {
+    let head = [
+        "CPU per request",
+        "Envoy",
+        "limiters",
+        "Redis",
+        "ratio",
+        "Envoy least",
+        "calls/k",
+    ];
+    write_row(table, head);
+    let least = |series: &Series| series.cpu_ns(0).into_iter().min().unwrap_or(0);
+    for (row, series) in block.rows.iter().zip(all) {
+        let [envoy, limiters, redis] =
+            [0, 1, 2].map(|n| Unit::Nanos.text(median(series.cpu_ns(n))));
+        let rows = block.rows.iter().zip(all);
+        let mut reference = rows.filter(|(other, _)| other.name == row.reference);
+        let reference = reference.next().map_or(0, |(_, series)| least(series));
+        let ratio = (least(series) * 1000).checked_div(reference).unwrap_or(0);
+        let calls = median(series.each(|run| run.calls));
+        write_row(
+            table,
+            [
+                row.name,
+                &envoy,
+                &limiters,
+                &redis,
+                &Unit::Thousandths.text(ratio),
+                &Unit::Nanos.text(least(series)),
+                &Unit::Thousandths.text(calls),
+            ],
+        );
+    }
+}
+
+fn write_row(table: &mut String, cells: [&str; 7]) {
+    const WIDTHS: [usize; 7] = [36, 10, 10, 10, 10, 13, 15];
+    let mut row = String::new();
+    for (cell, width) in cells.iter().zip(WIDTHS) {
+        // The first is to the left, the numbers are to the right.
+        let _ = if row.is_empty() {
+            write!(row, "{cell:<width$}")
+        } else {
+            write!(row, "{cell:>width$}")
+        };
+    }
+    let _ = writeln!(table, "{}", row.trim_end());
+}
+
+pub fn median(mut values: Vec<u64>) -> u64 {
     values.sort_unstable();
     values.get(values.len() / 2).copied().unwrap_or(0)
-}
-
-/// Microseconds as `1.2 ms`.
-fn millis(micros: u64) -> String {
-    format!("{}.{} ms", micros / 1000, micros % 1000 / 100)
-}
-
-/// Nanoseconds as `40.3 us`.
-fn micros(nanos: u64) -> String {
-    format!("{}.{} us", nanos / 1000, nanos % 1000 / 100)
-}
-
-/// Thousandths as `0.87`.
-fn thousandths(value: u64) -> String {
-    format!("{}.{:02}", value / 1000, value % 1000 / 10)
 }

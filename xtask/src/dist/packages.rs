@@ -1,19 +1,22 @@
-//! The packages that a program is made of, as cargo resolves them for its target.
+//! The packages that a program is made of, as cargo resolves them for its target; their bill of
+//! materials and their licences.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, Result};
+use serde_json::{Value, json};
 
-use crate::command;
-use crate::rustflags;
-use crate::tools::WASM_TARGET;
-use crate::workspace::Workspace;
+use crate::command::{self, Workspace};
+use crate::tools::{Tool, Tools, WASM_TARGET};
+use crate::ui::Ui;
 
-use super::programs::Arch;
+use super::{Arch, Release};
 
 /// The shipped packages, and the names that users see.
-pub const SHIPPED: [(&str, &str); 3] = [
+const SHIPPED: [(&str, &str); 3] = [
     ("limiter", "limiter"),
     ("ctl", "rlctl"),
     ("filter", "filter.wasm"),
@@ -21,26 +24,24 @@ pub const SHIPPED: [(&str, &str); 3] = [
 
 /// A package of one version.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Package {
-    /// Its name.
-    pub name: String,
-    /// Its version.
-    pub version: String,
+struct Package {
+    name: String,
+    version: String,
     /// Its licence, as an SPDX expression.
-    pub license: String,
+    license: String,
     /// Its repository's address, or nothing.
-    pub repository: String,
+    repository: String,
     /// Whether it belongs to this workspace.
-    pub own: bool,
+    own: bool,
 }
 
 /// The dependencies between packages.
 #[derive(Default)]
 pub struct Graph {
     /// The dependencies of each package.
-    pub uses: BTreeMap<Package, BTreeSet<Package>>,
+    uses: BTreeMap<Package, BTreeSet<Package>>,
     /// Packages whose code is in the programs; the others are only used to build them.
-    pub linked: BTreeSet<Package>,
+    linked: BTreeSet<Package>,
 }
 
 impl Graph {
@@ -115,32 +116,198 @@ fn parse(line: &str) -> Option<(usize, Package)> {
     let mut fields = line.trim_end_matches(" (*)").split('|');
     let depth = fields.next()?.parse().ok()?;
     let mut package = fields.next()?.split(' ');
-    let name = package.next()?.to_owned();
-    let version = package.next()?.strip_prefix('v')?.to_owned();
-    let own = package.any(|word| word.starts_with("(/"));
-    // Old packages separate alternatives by a slash.
-    let license = fields.next()?.replace(" / ", " OR ").replace('/', " OR ");
-    let repository = fields.next()?.to_owned();
-    Some((
-        depth,
-        Package {
-            name,
-            version,
-            license,
-            repository,
-            own,
-        },
-    ))
+    let package = Package {
+        name: package.next()?.to_owned(),
+        version: package.next()?.strip_prefix('v')?.to_owned(),
+        own: package.any(|word| word.starts_with("(/")),
+        // Old packages separate alternatives by a slash.
+        license: fields.next()?.replace(" / ", " OR ").replace('/', " OR "),
+        repository: fields.next()?.to_owned(),
+    };
+    Some((depth, package))
 }
 
-impl Package {
-    /// The folders to which cargo may have unpacked it.
-    pub fn folders(&self) -> Vec<PathBuf> {
-        let sources = rustflags::cargo_home().map(|home| home.join("registry/src"));
-        let registries = sources.and_then(|sources| std::fs::read_dir(sources).ok());
-        let registries = registries.into_iter().flatten().flatten();
-        let name = format!("{}-{}", self.name, self.version);
-        let folders = registries.map(|registry| registry.path().join(&name));
-        folders.filter(|folder| folder.is_dir()).collect()
+/// The software bill of materials: `CycloneDX`, which scanners of vulnerabilities read.
+pub fn bill_of_materials(
+    workspace: &Workspace,
+    release: &Release,
+    graph: &Graph,
+) -> Result<Vec<u8>> {
+    let lock = std::fs::read_to_string(workspace.root.join("Cargo.lock"))?;
+    let sums = checksums(&lock);
+    let components = graph.uses.keys();
+    let components: Vec<Value> = components
+        .map(|package| component(package, graph.linked.contains(package), &sums))
+        .collect();
+    let root = format!("rl@{}", release.version);
+    let shipped = SHIPPED.map(|(package, _)| format!("{package}@{}", release.version));
+    let mut dependencies = vec![json!({"ref": root, "dependsOn": shipped})];
+    for (user, used) in &graph.uses {
+        let used: Vec<String> = used.iter().map(reference).collect();
+        dependencies.push(json!({"ref": reference(user), "dependsOn": used}));
     }
+    let mut rustc = Command::new("rustc");
+    let rustc = command::output(rustc.current_dir(&workspace.root).arg("--version"))?;
+    let document = json!({
+        "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "version": 1,
+        "metadata": {
+            "timestamp": release.time,
+            "component": {
+                "type": "application",
+                "bom-ref": root,
+                "name": "rl",
+                "version": release.version,
+                "licenses": [{"expression": env!("CARGO_PKG_LICENSE")}],
+            },
+            "properties": [{"name": "compiler", "value": rustc.trim()}],
+        },
+        "components": components,
+        "dependencies": dependencies,
+    });
+    let mut text = serde_json::to_vec_pretty(&document)?;
+    text.push(b'\n');
+    Ok(text)
+}
+
+fn component(package: &Package, linked: bool, sums: &BTreeMap<[&str; 2], &str>) -> Value {
+    let shipped = SHIPPED
+        .iter()
+        .find(|(name, _)| package.own && *name == package.name);
+    let mut component = json!({
+        "type": if shipped.is_some() { "application" } else { "library" },
+        "bom-ref": reference(package),
+        "name": shipped.map_or(package.name.as_str(), |(_, name)| name),
+        "version": package.version,
+        // Excluded: it is only used in the build.
+        "scope": if linked { "required" } else { "excluded" },
+        "licenses": [{"expression": package.license}],
+    });
+    let sum = sums.get(&[&*package.name, &*package.version]);
+    let known = [
+        ("purl", (!package.own).then(|| json!(reference(package)))),
+        (
+            "externalReferences",
+            (!package.repository.is_empty())
+                .then(|| json!([{"type": "vcs", "url": package.repository}])),
+        ),
+        (
+            "hashes",
+            sum.map(|sum| json!([{"alg": "SHA-256", "content": sum}])),
+        ),
+    ];
+    if let Some(fields) = component.as_object_mut() {
+        let known = known.into_iter();
+        fields.extend(known.filter_map(|(name, value)| Some((name.to_owned(), value?))));
+    }
+    component
+}
+
+/// The identifier of a package in the document. A crate of this workspace has no package URL: the
+/// registry may have another crate of that name.
+fn reference(package: &Package) -> String {
+    let registry = if package.own { "" } else { "pkg:cargo/" };
+    format!("{registry}{}@{}", package.name, package.version)
+}
+
+/// The checksums of packages in `Cargo.lock`, by name and version.
+fn checksums(lock: &str) -> BTreeMap<[&str; 2], &str> {
+    let packages = lock.split("[[package]]");
+    let sums = packages.filter_map(|package| {
+        let field = |name: &str| {
+            let value = package.lines().find_map(|line| line.strip_prefix(name))?;
+            Some(value.trim_matches([' ', '=', '"']))
+        };
+        Some(([field("name ")?, field("version ")?], field("checksum ")?))
+    });
+    sums.collect()
+}
+
+/// The beginnings of licence files' names.
+const NAMES: [&str; 6] = [
+    "license",
+    "licence",
+    "copying",
+    "copyright",
+    "notice",
+    "unlicense",
+];
+/// The ends of the names of code, which may begin so too.
+const CODE: [&str; 5] = [".rs", ".c", ".h", ".py", ".sh"];
+const RULE: &str =
+    "================================================================================";
+
+/// One text that has the licence of each library once, with the libraries that use it: most of them must
+/// be shipped along. And the licences of Rust's standard library, which every program contains: a page of
+/// its toolchain.
+pub fn licenses(workspace: &Workspace, ui: &Ui, graph: &Graph) -> Result<(Vec<u8>, Vec<u8>)> {
+    let mut texts: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    let mut without = String::new();
+    for package in graph.linked.iter().filter(|package| !package.own) {
+        let title = format!("{} {}", package.name, package.version);
+        let mut found = BTreeSet::new();
+        if let Some(folder) = unpacked(package) {
+            license_files(&folder, &mut found)?;
+        }
+        if found.is_empty() {
+            let _ = writeln!(without, "{title}: {}", package.license);
+        }
+        for text in found {
+            texts.entry(text).or_default().insert(title.clone());
+        }
+    }
+    let zig = Tools::new(workspace, ui).get(Tool::Zig)?;
+    let musl = zig.join("ziglang/lib/libc/musl/COPYRIGHT");
+    let text = std::fs::read_to_string(&musl)
+        .with_context(|| format!("cannot read the licence of musl: {}", musl.display()))?;
+    texts.entry(text).or_default().insert("musl".to_owned());
+    let mut all =
+        "The licences of the libraries that the programs and the filter contain.\n".to_owned();
+    if !without.is_empty() {
+        let _ = write!(all, "\nPackages without a text of their own:\n\n{without}");
+    }
+    for (text, titles) in texts {
+        let titles: Vec<String> = titles.into_iter().collect();
+        let (titles, text) = (titles.join("\n"), text.trim_end());
+        let _ = write!(all, "\n{RULE}\n{titles}\n{RULE}\n\n{text}\n");
+    }
+    let mut rustc = Command::new("rustc");
+    rustc
+        .current_dir(&workspace.root)
+        .args(["--print", "sysroot"]);
+    let sysroot = command::output(&mut rustc)?;
+    let page = Path::new(sysroot.trim()).join("share/doc/rust/COPYRIGHT-library.html");
+    let rust = std::fs::read(&page).with_context(|| format!("cannot read {}", page.display()))?;
+    Ok((all.into_bytes(), rust))
+}
+
+/// The folder to which cargo has unpacked a package.
+fn unpacked(package: &Package) -> Option<PathBuf> {
+    let registries = command::cargo_home()?
+        .join("registry/src")
+        .read_dir()
+        .ok()?;
+    let name = format!("{}-{}", package.name, package.version);
+    let mut folders = registries
+        .flatten()
+        .map(|registry| registry.path().join(&name));
+    folders.find(|folder| folder.is_dir())
+}
+
+/// Reads a package's licences. Packages include C code of others, with its licence, in subfolders.
+fn license_files(folder: &Path, texts: &mut BTreeSet<String>) -> Result<()> {
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        let kind = entry.file_type()?;
+        let name = entry.file_name().to_string_lossy().to_lowercase();
+        let code = CODE.iter().any(|end| name.ends_with(end));
+        if kind.is_dir() {
+            license_files(&entry.path(), texts)?;
+        } else if kind.is_file() && !code && NAMES.iter().any(|start| name.starts_with(start)) {
+            texts.insert(String::from_utf8_lossy(&std::fs::read(entry.path())?).into_owned());
+        }
+    }
+    Ok(())
 }
