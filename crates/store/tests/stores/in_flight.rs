@@ -12,7 +12,7 @@ use store::{Change, CheckError, LimitOf, ResetScope, Store};
 use crate::{
     given::{by, check, current, name, policy, publish, read, request, write},
     on_every_store,
-    servers::Server,
+    servers::{Server, until},
 };
 
 type Shared = Arc<dyn Store>;
@@ -62,16 +62,12 @@ async fn left_after_entering(store: &Shared, policy: &Compiled, slot: Slot) -> R
 
 /// Waits until the slots of one user are gone.
 async fn lapse(store: &Shared, policy: &Compiled) -> Result<()> {
-    let gone = async || {
-        let alice = [Some(b"alice".to_vec())];
-        let seen = store.inspect(policy, &name("in-flight"), &alice, 1).await?;
-        anyhow::Ok(seen.answer.remaining == 2)
-    };
-    let started = std::time::Instant::now();
-    while !gone().await? {
-        anyhow::ensure!(started.elapsed() < Duration::from_secs(10), "it expires");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    let alice = [Some(b"alice".to_vec())];
+    until("they expire", Duration::from_secs(10), async || {
+        let seen = store.inspect(policy, &name("in-flight"), &alice, 1).await;
+        (seen.ok()?.answer.remaining == 2).then_some(())
+    })
+    .await?;
     Ok(())
 }
 
