@@ -109,8 +109,8 @@ fn the_fleet_is_listed() -> Result<()> {
                 proxies: BTreeMap::from([(name("typo"), vec![proxy("44", None, None, 0)])]),
                 ..FleetReport::default()
             };
-            let note = [Report::Fleet(&elsewhere)];
-            store.report("web-3:8090/00cc", &note).await?;
+            let reports = [Report::Fleet(&elsewhere)];
+            store.report("web-3:8090/00cc", &reports).await?;
             anyhow::Ok(())
         })?;
         let cases = cases();
@@ -240,8 +240,8 @@ fn entries_that_no_live_proxy_supplies_are_warned_of() -> Result<()> {
             entries: BTreeMap::from([(name("shop"), BTreeSet::from([name("user")]))]),
             ..FleetReport::default()
         };
-        let note = [Report::Fleet(&fleet_report)];
-        anyhow::Ok(store.report("web-1:8090/00aa", &note).await?)
+        let reports = [Report::Fleet(&fleet_report)];
+        anyhow::Ok(store.report("web-1:8090/00aa", &reports).await?)
     })?;
     let cases = cases();
     cases.env("RLCTL_REDIS", server.url());
@@ -263,8 +263,8 @@ fn one_address_is_named_as_the_proxies_name_its_bucket() -> Result<()> {
                 entries: BTreeMap::from([(name("shop"), listed.map(name).into())]),
                 ..FleetReport::default()
             };
-            let note = [Report::Fleet(&fleet_report)];
-            anyhow::Ok(store.report("web-1:8090/00aa", &note).await?)
+            let reports = [Report::Fleet(&fleet_report)];
+            anyhow::Ok(store.report("web-1:8090/00aa", &reports).await?)
         })?;
         let cases = cases();
         cases.env("RLCTL_REDIS", server.url());
