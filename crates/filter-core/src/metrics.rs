@@ -111,7 +111,7 @@ events! {
     /// A check that was answered with an error.
     CheckFailed = "rl_check_errors",
     /// A request let through because no policy was loaded and no limiter answered.
-    Unguarded = "rl_unguarded",
+    UnlimitedNoPolicy = "rl_unlimited_no_policy",
     /// A request that found the queue of checks full.
     QueueFull = "rl_queue_full",
     /// A write to shared data that lost against other workers too often.
@@ -435,7 +435,11 @@ mod tests {
     fn counters_begin_at_0() {
         let mut metrics = Recorded::default();
         Counts::define(&mut metrics);
-        for name in ["rl_unguarded", "rl_callouts.answered", "rl_callouts.failed"] {
+        for name in [
+            "rl_unlimited_no_policy",
+            "rl_callouts.answered",
+            "rl_callouts.failed",
+        ] {
             assert_eq!(metrics.0.get(name), Some(&0), "{name}");
         }
     }

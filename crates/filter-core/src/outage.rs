@@ -25,7 +25,7 @@ pub(crate) use breaker::{ANSWERED_LATELY_US, Breaker, CallResult, Gate};
 #[derive(Debug)]
 pub(crate) struct Outage {
     pub(crate) breaker: Breaker,
-    pub(crate) warned_unguarded: bool,
+    pub(crate) warned_no_policy: bool,
     warned_failed_us: Option<u64>,
 }
 
@@ -34,7 +34,7 @@ impl Outage {
         let domain = config.domain.as_str();
         Self {
             breaker: Breaker::new(domain, config.limiter.timeout_ms, random),
-            warned_unguarded: false,
+            warned_no_policy: false,
             warned_failed_us: None,
         }
     }

@@ -132,7 +132,7 @@ async fn every_metric_in_use_exists() {
     limiter.extend(declared(&page.send().await.unwrap().text()));
     let wanted: BTreeSet<String> = expressions().iter().flat_map(|e| metrics_in(e)).collect();
     assert!(wanted.len() >= 15, "{wanted:?}");
-    // Calls to a paused limiter fail; an Envoy started without one leaves requests unguarded.
+    // Calls to a paused limiter fail; an Envoy started without one lets requests pass unlimited.
     running.limiter.process().pause().unwrap();
     let stranded = Running::start(unreachable(), GATEWAY, &[]).await;
     statuses(&stranded.get("alice"), 1).await;

@@ -355,7 +355,7 @@ async fn real_faults_fire_the_critical_alerts() {
 
     // This Envoy's configuration names another cluster than that of the limiters.
     assert_eq!(statuses(&stranded.get("alice"), 3).await, [200; 3]);
-    sees("RateLimitUnguarded").await;
+    sees("RateLimitNoPolicy").await;
     // Somebody empties the store, and applies the limits again.
     redis.command(&["FLUSHALL"]).await.unwrap();
     sees("RateLimiterPolicyFault").await;

@@ -205,7 +205,7 @@ async fn counters_begin_at_0() {
     let stage = limits(&[]).start().await;
     let page = stage.envoy().admin("/stats/prometheus").await.unwrap();
     for name in [
-        "rl_unguarded{} 0",
+        "rl_unlimited_no_policy{} 0",
         "rl_callouts_failed{} 0",
         "rl_missing{} 0",
     ] {

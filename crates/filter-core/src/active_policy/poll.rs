@@ -226,7 +226,7 @@ impl Worker {
         };
         self.calls.retry_budget.policy_received(now);
         self.counts.happened(Event::PolicyLoaded);
-        self.outage.warned_unguarded = false;
+        self.outage.warned_no_policy = false;
         self.policy.warned_lost = false;
         self.steps
             .push_back(Step::Log(Level::Info, format!("rate limiter: {text}")));

@@ -188,9 +188,9 @@ impl Worker {
             }
             return;
         }
-        self.counts.happened(Event::Unguarded);
-        if !self.outage.warned_unguarded {
-            self.outage.warned_unguarded = true;
+        self.counts.happened(Event::UnlimitedNoPolicy);
+        if !self.outage.warned_no_policy {
+            self.outage.warned_no_policy = true;
             let text = format!(
                 "rate limiter: no limits of domain {} are known and no limiter answers; \
                  requests pass unlimited",

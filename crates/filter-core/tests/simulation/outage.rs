@@ -60,7 +60,7 @@ fn without_a_policy_the_configured_failure_mode_decides() {
             "{:?}",
             world.logs
         );
-        assert_eq!(world.counted("rl_unguarded"), expected);
+        assert_eq!(world.counted("rl_unlimited_no_policy"), expected);
     }
 }
 
