@@ -5,15 +5,9 @@ mod check;
 mod check_stream;
 mod decide;
 mod grpc;
-mod inflight;
-mod long_poll;
 mod rate_limit;
 mod refusal;
-mod report;
-mod settle;
-mod slots;
 mod snapshot;
-mod wait;
 
 use std::{sync::Arc, time::Duration};
 
@@ -40,8 +34,7 @@ use crate::{
     trace,
 };
 
-use body::Bodies;
-use inflight::Inflight;
+use body::{Bodies, Inflight, InflightPermit};
 
 pub(crate) use rate_limit::{Comparison, Watched};
 
@@ -94,6 +87,11 @@ impl Bounds {
             max_poll_wait: settings.max_poll_wait,
             store_timeout: settings.store_timeout,
         }
+    }
+
+    /// A permit to work on one more request.
+    fn enter(&self) -> Result<InflightPermit, ApiError> {
+        self.inflight.enter().ok_or_else(refusal::overloaded)
     }
 }
 

@@ -5,14 +5,14 @@
 //! together. So a quiet service adds no wait, a busy one makes fewer and larger calls, and a
 //! hanging store never has more than [`LANES`] calls in progress.
 
-mod entry;
-mod group;
-
 use std::{
     collections::VecDeque,
     iter::repeat_n,
     panic::AssertUnwindSafe,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicBool},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -24,10 +24,6 @@ use tokio::{
     task::JoinSet,
     time::{Instant, timeout_at},
 };
-
-pub(crate) use entry::{Decisions, Outcome};
-use entry::{Entry, settle};
-use group::{Group, group};
 
 use crate::{domains::Active, metrics::Metrics, telemetry::Telemetry};
 
@@ -278,4 +274,90 @@ fn freeing(check: &Check, answer: &Answer) -> Option<Check> {
         free,
         ..Check::default()
     })
+}
+
+// --- The checks of one request, from the queue to their results
+
+/// The result of each check, in order.
+pub(crate) type Decisions = Vec<Result<Answer, CheckError>>;
+
+/// The results of a request's checks.
+pub(crate) struct Outcome {
+    /// One for each check.
+    pub(crate) decisions: Decisions,
+    /// The checks to be repeated under a newer policy, each with its index.
+    pub(crate) stale: Vec<(usize, Check)>,
+}
+
+/// The checks of one request.
+struct Entry {
+    policy: Arc<Active>,
+    force: bool,
+    checks: Vec<Check>,
+    /// What the checks cost the store, in checks of one token bucket.
+    weight: usize,
+    deadline: Instant,
+    /// The proxy that sent them, if one did.
+    proxy: Option<Arc<str>>,
+    /// Set by the lane that sends them or the request that gives up, whichever is first.
+    settled: Arc<AtomicBool>,
+    reply: oneshot::Sender<Outcome>,
+}
+
+impl Entry {
+    /// Whether a client still waits. If so, claims the entry, so that the client can no longer give
+    /// up without a charge. Otherwise nothing is sent or charged.
+    fn is_wanted(&self, now: Instant) -> bool {
+        now < self.deadline && !self.reply.is_closed() && settle(&self.settled)
+    }
+}
+
+/// Claims the entry; `true` for the first caller.
+fn settle(settled: &AtomicBool) -> bool {
+    !settled.swap(true, Ordering::AcqRel)
+}
+
+// --- Requests whose checks go to the store in one call
+
+/// Checks that go to the store in one call.
+struct Group {
+    policy: Arc<Active>,
+    force: bool,
+    checks: Vec<Check>,
+    requests: Vec<Request>,
+}
+
+/// A request, and how many of the checks are its own.
+struct Request {
+    checks: usize,
+    proxy: Option<Arc<str>>,
+    reply: oneshot::Sender<Outcome>,
+}
+
+/// One group per policy; nearly always one.
+fn group(entries: Vec<Entry>) -> Vec<Group> {
+    let mut groups: Vec<Group> = Vec::with_capacity(1);
+    for mut entry in entries {
+        let request = Request {
+            checks: entry.checks.len(),
+            proxy: entry.proxy,
+            reply: entry.reply,
+        };
+        let known = groups
+            .iter_mut()
+            .find(|group| group.force == entry.force && Arc::ptr_eq(&group.policy, &entry.policy));
+        match known {
+            Some(group) => {
+                group.checks.append(&mut entry.checks);
+                group.requests.push(request);
+            }
+            None => groups.push(Group {
+                policy: entry.policy,
+                force: entry.force,
+                checks: entry.checks,
+                requests: vec![request],
+            }),
+        }
+    }
+    groups
 }

@@ -218,47 +218,30 @@ pub struct Listeners {
 
 /// Why a port could not be bound.
 #[derive(Debug, thiserror::Error)]
-pub enum ListenError {
-    /// Somebody else has it.
-    #[error(
-        "cannot listen on {address}: the port is in use; stop the other program, or choose another with {flag}"
-    )]
-    InUse {
-        /// The address.
-        address: SocketAddr,
-        /// The flag that gives it.
-        flag: &'static str,
-    },
-    /// A low port, without the right to it.
-    #[error(
-        "cannot listen on {address}: not permitted; ports below 1024 need privileges, choose another with {flag}"
-    )]
-    NotPermitted {
-        /// The address.
-        address: SocketAddr,
-        /// The flag that gives it.
-        flag: &'static str,
-    },
-    /// The address is not one of this machine's.
-    #[error(
-        "cannot listen on {address}: this machine does not have that address; try 0.0.0.0 or 127.0.0.1 with {flag}"
-    )]
-    NotHere {
-        /// The address.
-        address: SocketAddr,
-        /// The flag that gives it.
-        flag: &'static str,
-    },
-    /// Anything else.
-    #[error("cannot listen on {address} ({flag}): {error}")]
-    Other {
-        /// The address.
-        address: SocketAddr,
-        /// The flag that gives it.
-        flag: &'static str,
-        /// What the system says.
-        error: io::Error,
-    },
+#[error("cannot listen on {address}{}", self.reason())]
+pub struct ListenError {
+    address: SocketAddr,
+    /// The flag that gives it.
+    flag: &'static str,
+    error: io::Error,
+}
+
+impl ListenError {
+    fn reason(&self) -> String {
+        let Self { flag, error, .. } = self;
+        match error.kind() {
+            io::ErrorKind::AddrInUse => format!(
+                ": the port is in use; stop the other program, or choose another with {flag}"
+            ),
+            io::ErrorKind::PermissionDenied => format!(
+                ": not permitted; ports below 1024 need privileges, choose another with {flag}"
+            ),
+            io::ErrorKind::AddrNotAvailable => format!(
+                ": this machine does not have that address; try 0.0.0.0 or 127.0.0.1 with {flag}"
+            ),
+            _ => format!(" ({flag}): {error}"),
+        }
+    }
 }
 
 impl Listeners {
@@ -275,7 +258,7 @@ impl Listeners {
 }
 
 fn bind(address: SocketAddr, flag: &'static str) -> Result<TcpListener, ListenError> {
-    let listen = || {
+    let listen = || -> io::Result<TcpListener> {
         let socket = if address.is_ipv4() {
             TcpSocket::new_v4()?
         } else {
@@ -286,15 +269,10 @@ fn bind(address: SocketAddr, flag: &'static str) -> Result<TcpListener, ListenEr
         socket.bind(address)?;
         socket.listen(BACKLOG)
     };
-    listen().map_err(|error: io::Error| match error.kind() {
-        io::ErrorKind::AddrInUse => ListenError::InUse { address, flag },
-        io::ErrorKind::PermissionDenied => ListenError::NotPermitted { address, flag },
-        io::ErrorKind::AddrNotAvailable => ListenError::NotHere { address, flag },
-        _ => ListenError::Other {
-            address,
-            flag,
-            error,
-        },
+    listen().map_err(|error| ListenError {
+        address,
+        flag,
+        error,
     })
 }
 

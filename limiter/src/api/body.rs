@@ -3,7 +3,13 @@
 //! Bytes are counted as they arrive, not as announced: per request, per connection and in all. A
 //! decoded request counts the memory of its checks until they are answered.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
@@ -13,14 +19,13 @@ use prometheus_client::metrics::gauge::Gauge;
 use protocol::{ApiError, Check, ErrorCode};
 use tokio::{sync::Semaphore, task::spawn_blocking, time::timeout};
 
-use super::inflight::{Inflight, Place};
 use crate::serve::Peer;
 
 /// A body that takes longer counts as slow, and only few slow ones may be read at once: proxies
 /// send theirs in one go.
 const AT_ONCE: Duration = Duration::from_millis(100);
 
-/// How long a client may take to send the announced body, during which it holds its place.
+/// How long a client may take to send the announced body, during which it holds its permit.
 const WITHIN: Duration = Duration::from_secs(5);
 
 /// Bodies that may be slow at once.
@@ -69,15 +74,15 @@ pub(super) struct Bodies {
     decoding: Arc<Semaphore>,
 }
 
-/// A body, with the room that it takes.
+/// A body, with the memory that it takes.
 pub(super) struct Received {
     pub(super) bytes: Bytes,
-    pub(super) room: Room,
+    pub(super) memory: MemoryPermit,
 }
 
 /// The memory that one request has reserved.
-pub(super) struct Room {
-    place: Place,
+pub(super) struct MemoryPermit {
+    permit: InflightPermit,
     peer: Arc<Peer>,
     /// The most memory for all requests of its connection.
     share: usize,
@@ -119,10 +124,10 @@ impl Bodies {
         decoded.unwrap_or_else(|error| Err(ApiError::new(ErrorCode::Internal, error.to_string())))
     }
 
-    /// Room for a request, with nothing reserved yet.
-    pub(super) fn room(&self, peer: &Arc<Peer>) -> Option<Room> {
-        Some(Room {
-            place: self.bytes.enter_with(0)?,
+    /// The permit of a request, with nothing reserved yet.
+    pub(super) fn memory_permit(&self, peer: &Arc<Peer>) -> Option<MemoryPermit> {
+        Some(MemoryPermit {
+            permit: self.bytes.enter_with(0)?,
             peer: Arc::clone(peer),
             share: self.bytes.max() / CONNECTION_SHARE,
         })
@@ -149,7 +154,7 @@ impl Bodies {
         let mut gathered = Gathered {
             first: Bytes::new(),
             rest: BytesMut::new(),
-            room: self.room(&peer).ok_or(BodyError::NoRoom)?,
+            memory: self.memory_permit(&peer).ok_or(BodyError::NoRoom)?,
         };
         if let Ok(read) = timeout(AT_ONCE, gathered.fill(body, self.max)).await {
             read?;
@@ -168,7 +173,7 @@ impl Bodies {
 struct Gathered {
     first: Bytes,
     rest: BytesMut,
-    room: Room,
+    memory: MemoryPermit,
 }
 
 /// Discards the rest of a body if it is small and arrives soon: closing a connection with unread
@@ -196,7 +201,7 @@ impl Gathered {
             if self.first.len() + self.rest.len() + data.len() > max {
                 return Err(BodyError::TooLarge);
             }
-            self.room.grow(data.len()).ok_or(BodyError::NoRoom)?;
+            self.memory.grow(data.len()).ok_or(BodyError::NoRoom)?;
             if self.first.is_empty() {
                 self.first = data;
             } else {
@@ -217,18 +222,18 @@ impl Gathered {
         };
         Received {
             bytes,
-            room: self.room,
+            memory: self.memory,
         }
     }
 }
 
-impl Room {
+impl MemoryPermit {
     /// Reserves `bytes` more; `None`, and nothing reserved, if they exceed a bound.
     pub(super) fn grow(&mut self, bytes: usize) -> Option<()> {
         if !self.peer.hold_bytes(bytes, self.share) {
             return None;
         }
-        let grown = self.place.grow(bytes);
+        let grown = self.permit.grow(bytes);
         if grown.is_none() {
             self.peer.release_bytes(bytes);
         }
@@ -237,21 +242,21 @@ impl Room {
 
     /// Reserves the most that decoding can take, until [`Self::hold`].
     pub(super) fn decode(&mut self) -> Option<()> {
-        let most = self.place.size().saturating_mul(DECODED_FACTOR);
+        let most = self.permit.size().saturating_mul(DECODED_FACTOR);
         self.take(most.min(self.share))
     }
 
     /// Reserves the memory of the checks, now that the body is dropped.
     pub(super) fn hold(&mut self, checks: &[Check]) -> Option<()> {
-        let bytes = checks.iter().map(memory).sum::<usize>();
+        let bytes = checks.iter().map(check_bytes).sum::<usize>();
         self.take(bytes.min(self.share))
     }
 
     /// Changes the reservation to `bytes`.
     fn take(&mut self, bytes: usize) -> Option<()> {
-        let now = self.place.size();
+        let now = self.permit.size();
         if let Some(less) = now.checked_sub(bytes) {
-            self.place.shrink(less);
+            self.permit.shrink(less);
             self.peer.release_bytes(less);
             return Some(());
         }
@@ -259,14 +264,14 @@ impl Room {
     }
 }
 
-impl Drop for Room {
+impl Drop for MemoryPermit {
     fn drop(&mut self) {
-        self.peer.release_bytes(self.place.size());
+        self.peer.release_bytes(self.permit.size());
     }
 }
 
 /// The approximate bytes that a check takes.
-fn memory(check: &Check) -> usize {
+fn check_bytes(check: &Check) -> usize {
     const CHECK: usize = 320;
     /// A key, a value and what allocating them costs.
     const ENTRY: usize = 112;
@@ -285,34 +290,95 @@ fn memory(check: &Check) -> usize {
     CHECK + of(&check.descriptor) + parts + limits * LIMIT + settled.sum::<usize>() * SETTLEMENT
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::sync::mpsc;
+// --- Bounds on concurrent work
 
-    #[tokio::test]
-    async fn a_cancelled_decode_keeps_its_permit_until_it_finishes() {
-        let bodies = Arc::new(Bodies::new(256 << 10, Gauge::default()));
-        let large = Bytes::from(vec![0; LARGE + 1]);
-        let (started, has_started) = tokio::sync::oneshot::channel();
-        let (finish, may_finish) = mpsc::channel::<()>();
-        let first = tokio::spawn({
-            let (bodies, large) = (Arc::clone(&bodies), large.clone());
-            async move {
-                let decode = move |_: &[u8]| {
-                    started.send(()).unwrap();
-                    may_finish.recv().unwrap();
-                    Ok(())
-                };
-                bodies.decode(large, decode).await
-            }
-        });
-        has_started.await.unwrap();
-        first.abort();
-        assert!(first.await.unwrap_err().is_cancelled());
-        assert_eq!(bodies.decoding.available_permits(), 0);
-        finish.send(()).unwrap();
-        let length = bodies.decode(large, |bytes| Ok(bytes.len())).await;
-        assert_eq!(length.unwrap(), LARGE + 1);
+/// A bound, with a gauge that shows how much of it is used.
+pub(super) struct Inflight {
+    max: usize,
+    used: AtomicUsize,
+    gauge: Gauge,
+}
+
+/// A part of the bound, released when dropped.
+pub(super) struct InflightPermit {
+    of: Arc<Inflight>,
+    size: usize,
+}
+
+impl Inflight {
+    pub(super) fn new(max: usize, gauge: Gauge) -> Arc<Self> {
+        Arc::new(Self {
+            max,
+            used: AtomicUsize::new(0),
+            gauge,
+        })
+    }
+
+    /// A permit, if one is free.
+    pub(super) fn enter(self: &Arc<Self>) -> Option<InflightPermit> {
+        self.enter_with(1)
+    }
+
+    /// The bound.
+    pub(super) fn max(&self) -> usize {
+        self.max
+    }
+
+    /// How much is used, in the units of the bound.
+    pub(super) fn used(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// A permit of this size, if it fits.
+    fn enter_with(self: &Arc<Self>, size: usize) -> Option<InflightPermit> {
+        let used = self.used.fetch_add(size, Ordering::Relaxed);
+        if used.saturating_add(size) > self.max {
+            self.used.fetch_sub(size, Ordering::Relaxed);
+            return None;
+        }
+        self.gauge.inc_by(signed(size));
+        Some(InflightPermit {
+            of: Arc::clone(self),
+            size,
+        })
     }
 }
+
+impl InflightPermit {
+    /// In the units of the bound.
+    pub(super) fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Makes it larger by so much, if that fits.
+    pub(super) fn grow(&mut self, more: usize) -> Option<()> {
+        // `part` is emptied, so its drop releases nothing.
+        let mut part = self.of.enter_with(more)?;
+        self.size += std::mem::take(&mut part.size);
+        Some(())
+    }
+
+    /// Makes it smaller by so much.
+    pub(super) fn shrink(&mut self, less: usize) {
+        let less = less.min(self.size);
+        self.size -= less;
+        drop(Self {
+            of: Arc::clone(&self.of),
+            size: less,
+        });
+    }
+}
+
+impl Drop for InflightPermit {
+    fn drop(&mut self) {
+        self.of.used.fetch_sub(self.size, Ordering::Relaxed);
+        self.of.gauge.dec_by(signed(self.size));
+    }
+}
+
+fn signed(size: usize) -> i64 {
+    i64::try_from(size).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,4 +1,4 @@
-//! `POST /v1/check`, in both encodings.
+//! `POST /v1/check`, in both encodings, and the calls about what a check took: settle, release, renew, report.
 
 use std::{collections::BTreeSet, net::IpAddr, sync::Arc, time::Duration};
 
@@ -12,16 +12,15 @@ use hyper::{
 use policy::{Descriptor, Name};
 use protocol::{
     Answer, ApiError, CHECK_CBOR, CHECK_JSON, Check, ErrorCode,
-    compact::{Batch, BatchAnswer},
+    compact::{Batch, BatchAnswer, Report},
     json::{self, Reason, Reply},
 };
 use tokio::time::Instant;
 
 use super::{
     Answered, Api, REVISION,
-    body::{Received, Room},
+    body::{InflightPermit, MemoryPermit, Received},
     decide::Decided,
-    inflight::Place,
     refusal,
 };
 use crate::{
@@ -40,23 +39,19 @@ pub(super) enum Encoding {
 
 impl Api {
     pub(super) async fn check(&self, head: &Parts, body: Incoming, peer: Arc<Peer>) -> Answered {
-        let place = self
-            .bounds
-            .inflight
-            .enter()
-            .ok_or_else(refusal::overloaded)?;
+        let permit = self.bounds.enter()?;
         let encoding = encoding(&head.headers, &[Encoding::Json, Encoding::Compact])?;
         let deny_status = deny_status(head)?;
         let address = peer.address;
         let mut body = self.receive(body, peer).await?;
-        body.room.decode().ok_or_else(refusal::no_room)?;
+        body.memory.decode().ok_or_else(refusal::no_room)?;
         match encoding {
-            Encoding::Json => self.check_json(body, deny_status, place).await,
+            Encoding::Json => self.check_json(body, deny_status, permit).await,
             Encoding::Compact => self.check_compact(address, body).await,
         }
     }
 
-    /// Reads a body, if there is room for it.
+    /// Reads a body, if there is memory for it.
     pub(super) async fn receive(
         &self,
         body: Incoming,
@@ -67,33 +62,37 @@ impl Api {
         received.map_err(|error| refusal::of_body(error, bodies.max()))
     }
 
-    /// Reads a request whose checks charge nothing. Also returns its place among the requests in
-    /// flight and its room.
-    pub(super) async fn receive_uncharged(
+    /// Reads a request whose checks charge nothing. Also returns its permit among the requests in
+    /// flight and its memory.
+    async fn receive_uncharged(
         &self,
         body: Incoming,
         peer: Arc<Peer>,
         parse: impl FnOnce(&[u8]) -> Result<json::Request, ApiError> + Send + 'static,
-    ) -> Result<(json::Request, (Place, Room)), ApiError> {
-        let inflight = &self.bounds.inflight;
-        let place = inflight.enter().ok_or_else(refusal::overloaded)?;
-        let Received { bytes, mut room } = self.receive(body, peer).await?;
-        room.decode().ok_or_else(refusal::no_room)?;
+    ) -> Result<(json::Request, (InflightPermit, MemoryPermit)), ApiError> {
+        let permit = self.bounds.enter()?;
+        let Received { bytes, mut memory } = self.receive(body, peer).await?;
+        memory.decode().ok_or_else(refusal::no_room)?;
         let request = self.bounds.bodies.decode(bytes, parse).await?;
-        room.hold(&request.checks).ok_or_else(refusal::no_room)?;
-        Ok((request, (place, room)))
+        memory.hold(&request.checks).ok_or_else(refusal::no_room)?;
+        Ok((request, (permit, memory)))
     }
 
-    async fn check_json(&self, body: Received, deny: StatusCode, place: Place) -> Answered {
-        let Received { bytes, mut room } = body;
+    async fn check_json(
+        &self,
+        body: Received,
+        deny: StatusCode,
+        permit: InflightPermit,
+    ) -> Answered {
+        let Received { bytes, mut memory } = body;
         let bodies = &self.bounds.bodies;
         let request = bodies.decode(bytes, json::parse).await?;
         // The checks hold memory until they are decided, also while they wait for permits.
-        room.hold(&request.checks).ok_or_else(refusal::no_room)?;
+        memory.hold(&request.checks).ok_or_else(refusal::no_room)?;
         let deadline = Instant::now() + self.bounds.store_timeout;
         let mut checks = request.checks;
         trace::set_request(&request.domain, checks.len());
-        let reserving = Reserving::of(&request.domain, &checks);
+        let reserving = Reserving::new(&request.domain, &checks);
         if request.batch {
             if deny != StatusCode::OK {
                 let message = "a batch has no status of its own; it is for single checks";
@@ -106,7 +105,7 @@ impl Api {
         let (decided, reason) = match (request.wait_ms, checks.pop()) {
             (1.., Some(check)) => {
                 let wait = Duration::from_millis(request.wait_ms);
-                self.decide_waiting(&request.domain, check, wait, place)
+                self.decide_waiting(&request.domain, check, wait, permit)
                     .await?
             }
             (_, check) => {
@@ -124,7 +123,7 @@ impl Api {
     }
 
     pub(super) async fn check_compact(&self, address: IpAddr, body: Received) -> Answered {
-        let Received { bytes, mut room } = body;
+        let Received { bytes, mut memory } = body;
         let decode = |bytes: &[u8]| {
             Batch::decode(bytes)
                 .map_err(|error| ApiError::new(ErrorCode::InvalidRequest, error.to_string()))
@@ -151,7 +150,7 @@ impl Api {
             ..check.into_check(&keys)
         });
         let checks: Vec<Check> = checks.collect();
-        room.hold(&checks).ok_or_else(refusal::no_room)?;
+        memory.hold(&checks).ok_or_else(refusal::no_room)?;
         let deadline = Instant::now() + self.bounds.store_timeout;
         let decided = self
             .decide(&domain, checks, deadline, proxy.clone())
@@ -256,7 +255,7 @@ struct Reserving<'d> {
 }
 
 impl<'d> Reserving<'d> {
-    fn of(domain: &'d Name, checks: &[Check]) -> Self {
+    fn new(domain: &'d Name, checks: &[Check]) -> Self {
         let descriptor = |check: &Check| check.reserve.then(|| check.descriptor.clone());
         Self {
             domain,
@@ -286,7 +285,7 @@ fn batch_response(decided: &Decided, reserving: &Reserving<'_>) -> Answered {
     Ok(response)
 }
 
-pub(super) fn single_response(
+fn single_response(
     decided: &Decided,
     reason: Option<Reason>,
     deny: StatusCode,
@@ -322,4 +321,91 @@ fn retry_after_s(answer: &Answer) -> Option<u64> {
 fn name_revision(response: &mut Response<Bytes>, policy: &Active) {
     let revision = policy.revision_header.clone();
     response.headers_mut().insert(REVISION, revision);
+}
+
+// --- `POST /v1/settle`: the true cost of what a program reserved
+
+impl Api {
+    /// Settles reservations; the answer is that of a check which charges nothing. It may be repeated.
+    pub(super) async fn settle(&self, body: Incoming, peer: Arc<Peer>) -> Answered {
+        let received = self.receive_uncharged(body, peer, json::parse_settle);
+        let (request, _held) = received.await?;
+        let deadline = Instant::now() + self.bounds.store_timeout;
+        let decided = self
+            .decide(&request.domain, request.checks, deadline, None)
+            .await?;
+        single_response(&decided, None, StatusCode::OK, None)
+    }
+}
+
+// --- `POST /v1/release` and `POST /v1/renew`: slots of requests in flight that programs hold
+
+impl Api {
+    /// Frees slots or, with `renew`, keeps them. Both may be repeated.
+    pub(super) async fn slots(&self, body: Incoming, peer: Arc<Peer>, renew: bool) -> Answered {
+        let parse = move |bytes: &[u8]| json::parse_slots(bytes, renew);
+        let (request, _held) = self.receive_uncharged(body, peer, parse).await?;
+        if renew {
+            self.are_in_flight(&request)?;
+        }
+        let deadline = Instant::now() + self.bounds.store_timeout;
+        let decided = self
+            .decide(&request.domain, request.checks, deadline, None)
+            .await?;
+        if let Some(error) = decided.all_failed() {
+            return Err(error);
+        }
+        let results = decided
+            .decisions
+            .iter()
+            .map(|decision| decision.as_ref().map_err(refusal::of_check));
+        let reply = json::renewed_reply(request.batch, results)?;
+        Ok(serve::answer(StatusCode::OK, CHECK_JSON, reply))
+    }
+
+    /// Refuses the slot of a queue: it is a start time, and cannot be renewed.
+    fn are_in_flight(&self, request: &json::Request) -> Result<(), ApiError> {
+        let policy = self.active(&request.domain)?;
+        let compiled = &policy.compiled;
+        for slot in request.checks.iter().flat_map(|check| &check.free) {
+            let limit = compiled.position(slot.limit.as_str());
+            let limit = limit.and_then(|at| compiled.limit(at));
+            if limit.is_some_and(|limit| !limit.gives_slots()) {
+                let message = format!("{} is no limit on requests in flight", slot.limit);
+                return Err(refusal::invalid("slots", message));
+            }
+        }
+        Ok(())
+    }
+}
+
+// --- `POST /v1/report`: decisions that proxies made without a call
+
+impl Api {
+    /// Counts a report; the answer is empty.
+    pub(super) async fn report(&self, body: Incoming, peer: Arc<Peer>) -> Answered {
+        let _permit = self.bounds.enter()?;
+        let address = peer.address;
+        let body = self.receive(body, peer).await?;
+        let mut report = Report::decode(&body.bytes)
+            .map_err(|error| ApiError::new(ErrorCode::InvalidRequest, error.to_string()))?;
+        let policy = self.active(&report.domain)?;
+        let known = |limit: &Name| policy.compiled.position(limit.as_str()).is_some();
+        report.tallies.retain(|tally| known(&tally.limit));
+        report.denied.retain(|denied| known(&denied.limit));
+        if let Some(proxy) = self.fleet.admit(address, &report.proxy) {
+            // A proxy that decides by a limit gets a share of it, with or without a call.
+            let limits = report.tallies.iter().map(|tally| &tally.limit);
+            self.fleet.checked(&report.domain, &proxy, limits);
+        } else {
+            report.proxy.clear();
+        }
+        for tally in &report.tallies {
+            policy.counters.reported(tally);
+        }
+        self.telemetry.reported(report);
+        let mut response = Response::new(Bytes::new());
+        *response.status_mut() = StatusCode::NO_CONTENT;
+        Ok(response)
+    }
 }

@@ -3,32 +3,35 @@
 //! The connection's task decides each message like the body of `POST /v1/check`: the stream of
 //! answers reads the calls and polls their decisions.
 
-mod messages;
-
 use std::{
     any::Any,
     net::IpAddr,
     panic::AssertUnwindSafe,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes, BytesMut};
 use futures_util::{
     FutureExt, Stream, StreamExt,
     future::{BoxFuture, select},
     stream::FuturesUnordered,
 };
-use hyper::{HeaderMap, Version, body::Incoming, header::AUTHORIZATION, http::request::Parts};
+use hyper::{
+    HeaderMap, Version,
+    body::{Body, Incoming},
+    header::AUTHORIZATION,
+    http::request::Parts,
+};
 use protocol::{ApiError, ErrorCode, StreamAnswer, StreamCall};
 use tokio::time::{Sleep, sleep};
 use tonic::Code;
 
 use super::{
     Answered, Api,
-    body::Received,
+    body::{Bodies, BodyError, MemoryPermit, Received},
     grpc::{frame, is_grpc, open, trailers},
     refusal,
 };
@@ -36,7 +39,6 @@ use crate::{
     serve::{Following, Peer, Phase},
     trace,
 };
-use messages::{Messages, Read};
 
 /// Streams per connection; each plugin of a worker opens one.
 const STREAMS_OF_ONE: usize = 64;
@@ -65,7 +67,7 @@ impl Api {
         // Refuse while limits are loading or the limiter is shutting down.
         self.health()?;
         let full = || ApiError::new(ErrorCode::TooManyWaiters, "too many check streams are open");
-        let place = self.bounds.streams.enter().ok_or_else(full)?;
+        let permit = self.bounds.streams.enter().ok_or_else(full)?;
         let of_peer = peer.follow(STREAMS_OF_ONE).ok_or_else(full)?;
         let mut response = open(frame(&StreamAnswer::OPEN.encode()));
         let calls = Calls {
@@ -83,7 +85,7 @@ impl Api {
             close_within: None,
             end: None,
             ended: false,
-            _held: Box::new((place, of_peer)),
+            _held: Box::new((permit, of_peer)),
             peer: peer.address,
         };
         response.extensions_mut().insert(Following::new(calls));
@@ -106,9 +108,8 @@ impl Api {
     }
 
     async fn check_message(&self, peer: IpAddr, mut body: Received) -> Answered {
-        let inflight = &self.bounds.inflight;
-        let _place = inflight.enter().ok_or_else(refusal::overloaded)?;
-        body.room.decode().ok_or_else(refusal::no_room)?;
+        let _permit = self.bounds.enter()?;
+        body.memory.decode().ok_or_else(refusal::no_room)?;
         trace::of_check(&HeaderMap::new(), self.check_compact(peer, body)).await
     }
 
@@ -133,7 +134,7 @@ struct Calls {
     /// Set once nothing more is read: the stream ends with this status after the last answer.
     end: Option<Code>,
     ended: bool,
-    /// The places that the stream holds until it ends.
+    /// The permits that the stream holds until it ends.
     _held: Box<dyn Any + Send>,
 }
 
@@ -219,14 +220,14 @@ impl Calls {
     }
 
     fn start(&mut self, received: Received) {
-        let Received { bytes, room } = received;
+        let Received { bytes, memory } = received;
         let Some(StreamCall { id, body }) = StreamCall::decode(&bytes) else {
             self.end = Some(Code::InvalidArgument);
             return;
         };
         let bytes = bytes.slice_ref(body);
         let (api, peer) = (Arc::clone(&self.api), self.peer);
-        let decided = async move { api.answer_call(peer, Received { bytes, room }).await };
+        let decided = async move { api.answer_call(peer, Received { bytes, memory }).await };
         // A panic ends the call, not the others of the connection.
         let decided = AssertUnwindSafe(decided)
             .catch_unwind()
@@ -240,4 +241,190 @@ impl Calls {
 
 fn answer(id: u32, status: u16, body: &[u8]) -> Bytes {
     frame(&StreamAnswer { id, status, body }.encode())
+}
+
+// --- The messages in the body of a stream: each is a prefix of five bytes and as many bytes as it says
+
+/// Before each message: whether it is compressed, and its length.
+const PREFIX: usize = 5;
+/// The prefix and the call's id, which a refusal needs.
+const HEAD: usize = PREFIX + 4;
+
+/// How long a message may take from its first byte to its last.
+const MESSAGE_WITHIN: Duration = Duration::from_secs(5);
+
+/// The most bytes of a refused message that are skipped.
+const SKIPPED_MAX: usize = 1 << 20;
+
+/// What was read.
+enum Read {
+    Message(Received),
+    /// A call that is refused without being read.
+    Refused {
+        id: u32,
+        error: ApiError,
+    },
+    /// There is nothing more to read: the stream ends with this status.
+    End(Code),
+}
+
+/// A body, and how far it is read.
+struct Messages {
+    body: Incoming,
+    peer: Arc<Peer>,
+    /// What arrived and is not read.
+    data: Bytes,
+    /// The start of a message that is not whole, with its prefix.
+    partial: BytesMut,
+    memory: Option<MemoryPermit>,
+    /// Bytes still to be skipped.
+    skip: usize,
+    /// The deadline of the incomplete message.
+    within: Option<Pin<Box<Sleep>>>,
+}
+
+impl Messages {
+    pub(super) fn new(body: Incoming, peer: Arc<Peer>) -> Self {
+        Self {
+            body,
+            peer,
+            data: Bytes::new(),
+            partial: BytesMut::new(),
+            memory: None,
+            skip: 0,
+            within: None,
+        }
+    }
+
+    /// Reads the next message.
+    pub(super) fn poll(&mut self, context: &mut Context<'_>, bodies: &Bodies) -> Poll<Read> {
+        loop {
+            if let Some(read) = self.next(bodies) {
+                self.within = None;
+                return Poll::Ready(read);
+            }
+            let frame = match Pin::new(&mut self.body).poll_frame(context) {
+                Poll::Ready(frame) => frame,
+                Poll::Pending => {
+                    ready!(self.poll_too_slow(context));
+                    return Poll::Ready(Read::End(Code::InvalidArgument));
+                }
+            };
+            match frame {
+                Some(Ok(frame)) => self.data = frame.into_data().unwrap_or_default(),
+                Some(Err(_)) => return Poll::Ready(Read::End(Code::Cancelled)),
+                None if self.is_between() => return Poll::Ready(Read::End(Code::Ok)),
+                None => return Poll::Ready(Read::End(Code::InvalidArgument)),
+            }
+        }
+    }
+
+    /// Whether no message has begun.
+    fn is_between(&self) -> bool {
+        self.partial.is_empty() && self.skip == 0
+    }
+
+    fn poll_too_slow(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if self.is_between() {
+            self.within = None;
+            return Poll::Pending;
+        }
+        let within = self
+            .within
+            .get_or_insert_with(|| Box::pin(sleep(MESSAGE_WITHIN)));
+        within.poll_unpin(context)
+    }
+
+    /// Reads what arrived, up to the end of a message; `None`: more is needed.
+    fn next(&mut self, bodies: &Bodies) -> Option<Read> {
+        let skipped = self.skip.min(self.data.len());
+        self.data.advance(skipped);
+        self.skip -= skipped;
+        let head = self.head()?;
+        let (id, length) = match parse_head(&head) {
+            Ok(parsed) => parsed,
+            Err(status) => return Some(Read::End(status)),
+        };
+        let size = PREFIX + length;
+        let read = if length > bodies.max() + (HEAD - PREFIX) {
+            Err(BodyError::TooLarge)
+        } else {
+            self.whole(size, bodies)
+        };
+        match read {
+            Ok(None) => None,
+            Ok(Some(received)) => Some(Read::Message(received)),
+            Err(error) => Some(self.refuse(id, size, refusal::of_body(error, bodies.max()))),
+        }
+    }
+
+    /// The prefix and call id of the current message.
+    fn head(&mut self) -> Option<[u8; HEAD]> {
+        match self.data.first_chunk() {
+            Some(head) if self.partial.is_empty() => Some(*head),
+            _ => {
+                self.stash(HEAD);
+                self.partial.first_chunk().copied()
+            }
+        }
+    }
+
+    /// Moves received bytes to the incomplete message until it has `size` bytes; returns how many
+    /// it moved.
+    fn stash(&mut self, size: usize) -> usize {
+        let missing = size.saturating_sub(self.partial.len());
+        let part = self.data.split_to(missing.min(self.data.len()));
+        self.partial.extend_from_slice(&part);
+        part.len()
+    }
+
+    /// The message, once all `size` bytes have arrived. Bytes count against the bounds as they
+    /// arrive.
+    fn whole(&mut self, size: usize, bodies: &Bodies) -> Result<Option<Received>, BodyError> {
+        let memory = match &mut self.memory {
+            Some(memory) => memory,
+            none => none.insert(bodies.memory_permit(&self.peer).ok_or(BodyError::NoRoom)?),
+        };
+        let mut bytes = if self.partial.is_empty() && self.data.len() >= size {
+            memory.grow(size).ok_or(BodyError::NoRoom)?;
+            self.data.split_to(size)
+        } else {
+            let arriving = size.saturating_sub(self.partial.len()).min(self.data.len());
+            memory.grow(arriving).ok_or(BodyError::NoRoom)?;
+            self.stash(size);
+            if self.partial.len() < size {
+                return Ok(None);
+            }
+            self.partial.split().freeze()
+        };
+        bytes.advance(PREFIX);
+        let memory = self.memory.take();
+        Ok(memory.map(|memory| Received { bytes, memory }))
+    }
+
+    /// Refuses a message of `size` bytes and skips the rest of it.
+    fn refuse(&mut self, id: u32, size: usize, error: ApiError) -> Read {
+        self.skip = size.saturating_sub(self.partial.len());
+        if self.skip > SKIPPED_MAX {
+            return Read::End(Code::ResourceExhausted);
+        }
+        (self.partial, self.memory) = (BytesMut::new(), None);
+        Read::Refused { id, error }
+    }
+}
+
+/// The number of a call, and the length of its message.
+fn parse_head(head: &[u8; HEAD]) -> Result<(u32, usize), Code> {
+    let [compressed, l0, l1, l2, l3, id @ ..] = *head;
+    match compressed {
+        0 => {}
+        1 => return Err(Code::Unimplemented),
+        _ => return Err(Code::InvalidArgument),
+    }
+    let length = u32::from_be_bytes([l0, l1, l2, l3]);
+    let call = StreamCall::decode(&id).ok_or(Code::InvalidArgument)?;
+    match usize::try_from(length) {
+        Ok(length) if length >= HEAD - PREFIX => Ok((call.id, length)),
+        _ => Err(Code::InvalidArgument),
+    }
 }

@@ -1,16 +1,18 @@
 //! From checks to decisions: through the batcher, and once more if the policy was stale.
 
-use policy::{Compiled, Name, SlotAct, SlotId};
-use protocol::{Answer, ApiError, Check, ErrorCode, LeaseRequest};
-use std::sync::Arc;
-use store::{CheckError, CheckPlanError, StoreError, new_slot_id};
-use tokio::time::{Instant, timeout_at};
+use std::{sync::Arc, time::Duration};
 
-use super::{Api, refusal};
+use policy::{Compiled, Name, SlotAct, SlotId};
+use protocol::{Answer, ApiError, Check, ErrorCode, LeaseRequest, json::Reason};
+use store::{CheckError, CheckPlanError, StoreError, new_slot_id};
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use super::{Api, body::InflightPermit, refusal};
 use crate::{
     batch::{Decisions, Outcome, Undecided},
     domains::Active,
     metrics::DomainCounters,
+    serve::Phase,
     trace,
 };
 
@@ -37,7 +39,7 @@ impl Api {
         }
         let policy = self.active(domain)?;
         let summaries: Vec<CheckSummary> = { checks.iter() }
-            .map(|check| CheckSummary::of(check, &policy.compiled))
+            .map(|check| CheckSummary::new(check, &policy.compiled))
             .collect();
         let outcome = self
             .batcher
@@ -144,7 +146,7 @@ struct CheckSummary {
 }
 
 impl CheckSummary {
-    fn of(check: &Check, policy: &Compiled) -> Self {
+    fn new(check: &Check, policy: &Compiled) -> Self {
         let parts = { check.service.iter() }.flat_map(|service| &service.parts);
         let of_parts = parts.filter_map(|part| policy.exemption(&part.descriptor));
         let of_check = || policy.exemption(&check.descriptor);
@@ -227,4 +229,77 @@ impl Decided {
         let doubt = |error: &ApiError| error.code == ErrorCode::StoreUnavailable;
         errors?.into_iter().rev().max_by_key(doubt)
     }
+}
+
+// --- Checks that wait for permits (`wait_ms`), for programs that call the limiter themselves
+//
+// Waiting is unfair: the limiter checks again once the denial's `retry_after` has passed, and
+// another check may be faster. When the client disconnects, its wait ends at once, and nothing
+// more is charged.
+
+impl Api {
+    /// Decides one check, repeating it for up to `wait`; returns the reason if the wait ended
+    /// early.
+    pub(super) async fn decide_waiting(
+        &self,
+        domain: &Name,
+        mut check: Check,
+        wait: Duration,
+        mut permit: InflightPermit,
+    ) -> Result<(Decided, Option<Reason>), ApiError> {
+        if wait > self.bounds.max_wait {
+            let max = self.bounds.max_wait.as_millis();
+            let message = format!("this limiter lets checks wait {max} ms at most (--max-wait)");
+            return Err(refusal::invalid("wait_ms", message));
+        }
+        if check.peek || check.cost == 0 {
+            let message = "a check that charges nothing cannot wait for permits";
+            return Err(refusal::invalid("wait_ms", message));
+        }
+        let until = Instant::now() + wait;
+        let mut waiting = None;
+        loop {
+            let deadline = Instant::now() + self.bounds.store_timeout;
+            // What counts the denials has to know which of them is final.
+            let left = if self.lifecycle.is_leaving() {
+                Duration::ZERO
+            } else {
+                until.saturating_duration_since(Instant::now())
+            };
+            check.patience_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
+            let decided = self
+                .decide(domain, vec![check.clone()], deadline, None)
+                .await?;
+            let answer = match decided.decisions.first() {
+                Some(Ok(answer)) if !answer.allowed => answer,
+                _ => return Ok((decided, None)),
+            };
+            let Some(retry_after_ms) = answer.summary().retry_after_ms else {
+                return Ok((decided, Some(Reason::ExceedsCapacity)));
+            };
+            if !answer.is_denied_for_up_to(check.patience_ms) {
+                return Ok((decided, Some(Reason::WaitTooShort)));
+            }
+            let again = Instant::now() + Duration::from_millis(retry_after_ms);
+            if waiting.is_none() {
+                waiting = Some(self.bounds.waiting.enter().ok_or_else(too_many)?);
+            }
+            // A waiting check is not a request in flight.
+            drop(permit);
+            tokio::select! {
+                () = sleep_until(again) => {}
+                () = self.lifecycle.reached(Phase::Leave) => {
+                    return Ok((decided, Some(Reason::WaitTooShort)));
+                }
+            }
+            permit = self.bounds.enter()?;
+        }
+    }
+}
+
+fn too_many() -> ApiError {
+    ApiError::new(
+        ErrorCode::TooManyWaiters,
+        "as many checks as this limiter takes are waiting already (--max-waiters)",
+    )
 }

@@ -4,26 +4,29 @@
 //! descriptors without units of their own form one check, charged all or nothing. Each descriptor
 //! with its own units is a separate check, because it reports the usage so far.
 
-mod answer;
 mod compare;
 mod health;
-mod json;
 mod messages;
-mod scalars;
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 use hyper::{StatusCode, body::Incoming, http::request::Parts};
 use policy::{
-    Compiled, DESCRIPTOR, Descriptor, MAX_DESCRIPTOR_KEY, Name, Rate, SEVERAL, push_entry,
+    Compiled, DESCRIPTOR, Descriptor, Limit, MAX_DESCRIPTOR_KEY, Mode, Name, Rate, SEVERAL,
+    push_entry,
 };
-use protocol::{ApiError, Check, ErrorCode, MAX_ENTRIES, OwnUnits, ServiceCheck, ServicePart};
+use protocol::{
+    Answer, ApiError, Check, ErrorCode, LimitAnswer, MAX_ENTRIES, OwnUnits, ServiceCheck,
+    ServicePart,
+};
+use store::CheckError;
 use tokio::time::Instant;
 
 use super::{
     Answered, Api,
-    body::{Received, Room},
+    body::{MemoryPermit, Received},
     check::{Encoding, encoding},
+    decide::Decided,
     grpc, refusal,
 };
 use crate::{
@@ -31,13 +34,13 @@ use crate::{
     serve::{self, Peer},
     trace,
 };
-
-use messages::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
-use scalars::UNITS;
-
 pub(crate) use compare::Comparison;
 pub(crate) use health::Watched;
 pub(super) use health::{CHECK as HEALTH_CHECK, WATCH as HEALTH_WATCH};
+use messages::{
+    Code, CurrentLimit, DescriptorStatus, Duration, Kind, ListValue, RateLimitDescriptor,
+    RateLimitRequest, RateLimitResponse, Struct, UNITS, Unit, Value,
+};
 
 /// The path of the call that decides.
 pub(super) const SHOULD_RATE_LIMIT: &str =
@@ -71,7 +74,7 @@ impl Api {
                 .map_err(|error| ApiError::new(ErrorCode::InvalidRequest, error.to_string()))
         };
         let response = self.rate_limit(body, peer, decode).await?;
-        let status = if answer::is_over(&response) {
+        let status = if is_over(&response) {
             StatusCode::TOO_MANY_REQUESTS
         } else {
             StatusCode::OK
@@ -79,7 +82,7 @@ impl Api {
         Ok(serve::answer(
             status,
             serve::JSON,
-            json::response(&response).to_string(),
+            messages::to_json(&response).to_string(),
         ))
     }
 
@@ -89,19 +92,19 @@ impl Api {
         peer: Arc<Peer>,
         decode: fn(&[u8]) -> Result<RateLimitRequest, ApiError>,
     ) -> Result<RateLimitResponse, ApiError> {
-        let place = self.bounds.inflight.enter();
-        let _place = place.ok_or_else(refusal::overloaded)?;
-        let Received { bytes, mut room } = self.receive(body, peer).await?;
-        room.decode().ok_or_else(refusal::no_room)?;
+        let _permit = self.bounds.enter()?;
+        let Received { bytes, mut memory } = self.receive(body, peer).await?;
+        memory.decode().ok_or_else(refusal::no_room)?;
         let request = self.bounds.bodies.decode(bytes, decode).await?;
         let domain = validate(&request)?;
         let policy = self.service_policy(&domain)?;
         let known = policy.is_some().then(|| domain.clone());
         let response = if let Some(policy) = policy {
-            self.decided(&domain, &request, &policy, &mut room).await?
+            self.decided(&domain, &request, &policy, &mut memory)
+                .await?
         } else {
             self.count_unmatched("domain", request.descriptors.len());
-            answer::of_nothing(&request)
+            unlimited(&request)
         };
         if let Some(comparison) = &self.comparison {
             comparison.send(known, &request, &response);
@@ -114,21 +117,21 @@ impl Api {
         domain: &Name,
         request: &RateLimitRequest,
         policy: &Active,
-        room: &mut Room,
+        memory: &mut MemoryPermit,
     ) -> Result<RateLimitResponse, ApiError> {
         let now_ms = self.telemetry.now_ms();
         let checks = ServiceChecks::new(request, &policy.compiled, now_ms);
-        room.hold(&checks.checks).ok_or_else(refusal::no_room)?;
+        memory.hold(&checks.checks).ok_or_else(refusal::no_room)?;
         trace::set_request(domain, checks.checks.len());
         if checks.checks.is_empty() {
-            return Ok(answer::of_nothing(request));
+            return Ok(unlimited(request));
         }
         checks.bounded(policy, now_ms)?;
         let deadline = Instant::now() + self.bounds.store_timeout;
         let ServiceChecks { checks, places } = checks;
         let decided = self.decide(domain, checks, deadline, None).await?;
         trace::decided(&decided.decisions);
-        let (response, unmatched) = answer::of_decided(request, &places, &decided)?;
+        let (response, unmatched) = from_decided(request, &places, &decided)?;
         self.count_unmatched("limit", unmatched);
         Ok(response)
     }
@@ -337,4 +340,235 @@ fn own_units(descriptor: &RateLimitDescriptor, fitting: impl FnOnce() -> bool) -
         _ if fitting() => OwnUnits::Fitting,
         _ => OwnUnits::Charge(units),
     })
+}
+
+// --- From decisions to the answer of a call
+
+/// Whether a call is over a limit.
+fn is_over(response: &RateLimitResponse) -> bool {
+    response.overall_code == i32::from(Code::OverLimit)
+}
+
+/// The answer where no limit applies.
+fn unlimited(request: &RateLimitRequest) -> RateLimitResponse {
+    RateLimitResponse {
+        overall_code: Code::Ok.into(),
+        statuses: request.descriptors.iter().map(|_| admitted(0)).collect(),
+        ..RateLimitResponse::default()
+    }
+}
+
+/// The status of a descriptor without a limit. In envoyproxy/ratelimit nothing is left where no limit
+/// was found, and everything where one says `unlimited`.
+fn admitted(left: u32) -> DescriptorStatus {
+    DescriptorStatus {
+        code: Code::Ok.into(),
+        limit_remaining: left,
+        ..DescriptorStatus::default()
+    }
+}
+
+/// Limits with `quota_mode`. An exceeded one says so in its descriptor's status, and the call is over
+/// once all of them are, whatever the other limits say.
+struct Quotas<'p> {
+    policy: &'p Compiled,
+    all_over: bool,
+}
+
+impl<'p> Quotas<'p> {
+    fn new(policy: &'p Compiled, answers: &[&Answer]) -> Self {
+        let mut quotas = Self {
+            policy,
+            all_over: false,
+        };
+        let limits = answers.iter().flat_map(|answer| &answer.limits);
+        let mut over = limits.filter_map(|answer| {
+            let enforced = quotas.enforced(answer)?;
+            Some(enforced && !answer.allowed)
+        });
+        let all_over = over
+            .next()
+            .is_some_and(|first| first && over.all(|over| over));
+        quotas.all_over = all_over;
+        quotas
+    }
+
+    /// Whether a limit with `quota_mode` is enforced for this bucket; `None`: it is another limit.
+    fn enforced(&self, answer: &LimitAnswer) -> Option<bool> {
+        let limit = known(self.policy, answer).filter(|limit| limit.has_quota_mode())?;
+        let values: Vec<_> = answer
+            .bucket
+            .iter()
+            .map(|(_, value)| value.as_deref())
+            .collect();
+        Some(limit.enforces(&values))
+    }
+
+    /// Whether an exceeded limit makes its descriptor's code `OVER_LIMIT`.
+    fn counts(&self, answer: &LimitAnswer) -> bool {
+        answer.mode == Mode::Enforce || self.enforced(answer) == Some(true)
+    }
+
+    fn denies(&self, answer: &LimitAnswer) -> bool {
+        let quota = self.all_over && self.enforced(answer) == Some(true);
+        !answer.allowed && (answer.mode == Mode::Enforce || quota)
+    }
+}
+
+fn known<'p>(policy: &'p Compiled, answer: &LimitAnswer) -> Option<&'p Limit> {
+    let at = policy.position(answer.name.as_str())?;
+    policy.limit(at)
+}
+
+/// The answer, and the number of descriptors that no limit matched. `places` has for each
+/// descriptor its check and its index within that check.
+fn from_decided(
+    request: &RateLimitRequest,
+    places: &[(usize, usize)],
+    decided: &Decided,
+) -> Result<(RateLimitResponse, usize), ApiError> {
+    let mut answers: Vec<&Answer> = Vec::with_capacity(decided.decisions.len());
+    for decision in &decided.decisions {
+        answers.push(decision.as_ref().map_err(undecided)?);
+    }
+    let policy = &decided.policy.compiled;
+    let quotas = Quotas::new(policy, &answers);
+    let allowed = answers.iter().all(|answer| answer.allowed) && !quotas.all_over;
+    let mut statuses = Vec::with_capacity(places.len());
+    let mut unmatched = 0;
+    for (check, part) in places {
+        let limits = answers.get(*check).map(|answer| answer.part(*part));
+        let limits = limits.unwrap_or_default();
+        let own = request.descriptors.get(statuses.len());
+        if limits.is_empty() {
+            let exempt = || own.is_some_and(|own| policy.exemption(&entries(own)).is_some());
+            unmatched += usize::from(policy.exemptions().is_empty() || !exempt());
+            statuses.push(admitted(0));
+            continue;
+        }
+        let own = own.and_then(rate);
+        let rate_of = |limit: &LimitAnswer| {
+            if limit.name.as_str() == policy::REQUEST_LIMIT {
+                return own;
+            }
+            // A limit on requests in flight has no unit of time.
+            known(policy, limit)
+                .filter(|limit| !limit.gives_slots())
+                .map(|limit| limit.quota.parameters().rate)
+        };
+        statuses.push(status(limits, &quotas, rate_of));
+    }
+    // Envoy writes the least numbers into its headers. Where a denial has none to show, those of others
+    // would tell the client to go on.
+    let over = i32::from(Code::OverLimit);
+    let shows = |status: &DescriptorStatus| status.code == over && status.current_limit.is_some();
+    if !allowed && !statuses.iter().any(shows) {
+        for status in &mut statuses {
+            status.current_limit = None;
+        }
+    }
+    let response = RateLimitResponse {
+        overall_code: if allowed { Code::Ok } else { Code::OverLimit }.into(),
+        statuses,
+        dynamic_metadata: metadata(&answers, &quotas),
+    };
+    Ok((response, unmatched))
+}
+
+/// The status of a descriptor: that of the tightest limit that applies.
+fn status(
+    limits: &[LimitAnswer],
+    quotas: &Quotas<'_>,
+    rate: impl Fn(&LimitAnswer) -> Option<Rate>,
+) -> DescriptorStatus {
+    let tightness = |limit: &&LimitAnswer| {
+        // A limit that passes and is hidden is shown only if there is no other.
+        (
+            limit.allowed,
+            limit.allowed && is_hidden(limit),
+            limit.remaining,
+        )
+    };
+    let limited = || limits.iter().filter(|limit| limit.limit.is_some());
+    let counting = limited().filter(|limit| quotas.counts(limit));
+    let tightest = counting.min_by_key(tightness);
+    let Some(tightest) = tightest.or_else(|| limited().min_by_key(tightness)) else {
+        return admitted(u32::MAX);
+    };
+    let over = !tightest.allowed && quotas.counts(tightest);
+    let code = if over { Code::OverLimit } else { Code::Ok }.into();
+    if is_hidden(tightest) {
+        return DescriptorStatus {
+            code,
+            ..DescriptorStatus::default()
+        };
+    }
+    let waiting_helps = tightest.allowed || tightest.retry_after_ms.is_some();
+    DescriptorStatus {
+        code,
+        current_limit: rate(tightest).map(|rate| {
+            let mut units = UNITS.iter();
+            let unit = units.find(|(.., ms)| *ms == rate.period_ms);
+            CurrentLimit {
+                requests_per_unit: u32::try_from(rate.units).unwrap_or(u32::MAX),
+                unit: unit.map_or(Unit::Unknown, |(unit, ..)| *unit).into(),
+                name: shown(tightest).to_owned(),
+            }
+        }),
+        limit_remaining: u32::try_from(tightest.remaining).unwrap_or(u32::MAX),
+        duration_until_reset: waiting_helps.then(|| duration(tightest.reset_after_ms)),
+    }
+}
+
+/// Whether clients may not see a limit. The caller knows one that the call itself contained.
+fn is_hidden(limit: &LimitAnswer) -> bool {
+    limit.hidden && limit.name.as_str() != policy::REQUEST_LIMIT
+}
+
+/// The name of a limit; empty for one that the call itself contained.
+fn shown(limit: &LimitAnswer) -> &str {
+    let name = limit.name.as_str();
+    if name == policy::REQUEST_LIMIT {
+        ""
+    } else {
+        name
+    }
+}
+
+fn duration(ms: u64) -> Duration {
+    let nanos = i32::try_from(ms % 1000).unwrap_or(0) * 1_000_000;
+    Duration {
+        seconds: i64::try_from(ms / 1000).unwrap_or(i64::MAX),
+        nanos,
+    }
+}
+
+/// The names of the limits that applied, and of those that were exceeded.
+fn metadata(answers: &[&Answer], quotas: &Quotas<'_>) -> Option<Struct> {
+    let limits = || answers.iter().flat_map(|answer| &answer.limits);
+    let names = |matching: &dyn Fn(&LimitAnswer) -> bool| {
+        let mut names: Vec<&str> = limits().filter(|l| matching(l)).map(shown).collect();
+        names.sort_unstable();
+        names.dedup();
+        names.retain(|name| !name.is_empty());
+        names
+    };
+    let lists = [
+        ("limits", names(&|_| true)),
+        ("denied_by", names(&|l| quotas.denies(l))),
+        ("would_deny", names(&|l| !l.allowed && !quotas.denies(l))),
+    ];
+    let lists = lists.into_iter().filter(|(_, names)| !names.is_empty());
+    let fields: HashMap<String, Value> = lists
+        .map(|(key, names)| {
+            let values = names.into_iter().map(Value::from).collect();
+            let kind = Some(Kind::List(ListValue { values }));
+            (key.to_owned(), Value { kind })
+        })
+        .collect();
+    (!fields.is_empty()).then_some(Struct { fields })
+}
+
+fn undecided(error: &CheckError) -> ApiError {
+    refusal::of_check(error)
 }

@@ -12,12 +12,13 @@ use hyper::{
 };
 use policy::{Name, Revision};
 use protocol::{ApiError, ErrorCode, PROXIES_HEADER, format_proxies};
+use tokio::time::{Instant, sleep, sleep_until};
 
-use super::{Answered, Api, REVISION, refusal};
+use super::{Answered, Api, REVISION, body::Inflight, refusal};
 use crate::{
-    domains::{Active, Snapshot},
+    domains::{Active, Lookup, Snapshot},
     fleet::RequestingProxy,
-    serve,
+    serve::{self, Phase},
 };
 
 const PROXIES: HeaderName = HeaderName::from_static(PROXIES_HEADER);
@@ -64,12 +65,12 @@ impl<'r> Poll<'r> {
     }
 
     /// Whether the proxy has no limits at all.
-    pub(super) fn has_none(&self) -> bool {
+    fn has_none(&self) -> bool {
         !self.headers.contains_key(IF_NONE_MATCH)
     }
 
     /// Whether the proxy has a later revision in force.
-    pub(super) fn is_ahead_of(&self, policy: &Active) -> bool {
+    fn is_ahead_of(&self, policy: &Active) -> bool {
         let ours = policy.compiled.revision();
         let theirs = self.revision.as_ref();
         theirs.is_some_and(|theirs| theirs.number > ours.number)
@@ -158,3 +159,100 @@ fn read_revision(text: &str) -> Option<Revision> {
         digest: u64::from_str_radix(digest, 16).ok()?,
     })
 }
+
+// --- Long polls: the limiter holds a poll until the limits change or its wait ends.
+//
+// Long polls do not count as requests in flight, and only changes wake them. A limiter that cannot
+// see changes answers at once, so that the proxy polls again, perhaps at another limiter.
+
+/// Polls whose waits end within one such interval are answered together: waking a thread for each
+/// costs more than the answers. Their next polls then arrive together too.
+const WAKE_INTERVAL: Duration = Duration::from_millis(20);
+
+/// After an edit, the answers to long polls are spread over this time per poll: thousands at once
+/// would delay checks.
+const SPREAD_US: usize = 20;
+
+/// How a proxy's limits compare with those in force here.
+enum Freshness {
+    /// The same; or the proxy has none, and the domain has none.
+    Current,
+    /// The proxy has a later revision: this limiter is stale, or the store was set back.
+    ProxyAhead,
+    /// They differ, or the limiter cannot decide.
+    Differs,
+}
+
+impl Api {
+    /// Waits until there is a change for a poll, or its wait ends.
+    async fn wait_for_change(&self, poll: &Poll<'_>) {
+        if poll.wait.is_zero() {
+            return;
+        }
+        let Some(_permit) = self.bounds.held.enter() else {
+            return;
+        };
+        let until = wake_instant(
+            self.bounds.since,
+            Instant::now() + poll.wait.min(self.bounds.max_poll_wait),
+        );
+        tokio::select! {
+            () = self.change_for(poll) => {}
+            () = sleep_until(until) => {}
+            () = self.lifecycle.reached(Phase::Leave) => {}
+        }
+    }
+
+    async fn change_for(&self, poll: &Poll<'_>) {
+        let mut changes = self.domains.changes();
+        let mut refreshed = false;
+        let mut woken = false;
+        while self.domains.poll().is_sure() {
+            match self.freshness(poll) {
+                Freshness::Current => {}
+                // Refresh first: a poll must not be answered with limits that were replaced
+                // meanwhile.
+                Freshness::ProxyAhead if !refreshed => {
+                    refreshed = true;
+                    self.domains.refreshed().await;
+                    continue;
+                }
+                Freshness::ProxyAhead | Freshness::Differs => break,
+            }
+            if changes.changed().await.is_err() {
+                return;
+            }
+            woken = true;
+        }
+        if woken {
+            sleep(spread(&self.bounds.held)).await;
+        }
+    }
+
+    fn freshness(&self, poll: &Poll<'_>) -> Freshness {
+        match self.domains.find(poll.domain.as_str()) {
+            Lookup::Active(policy) if poll.has(&policy.snapshot(self.telemetry.now_ms())) => {
+                Freshness::Current
+            }
+            Lookup::Active(policy) if poll.is_ahead_of(&policy) => Freshness::ProxyAhead,
+            Lookup::Unknown if poll.has_none() => Freshness::Current,
+            Lookup::Active(_) | Lookup::Unknown | Lookup::NotLoaded(_) => Freshness::Differs,
+        }
+    }
+}
+
+/// Rounds down to an instant at which long polls end.
+fn wake_instant(since: Instant, moment: Instant) -> Instant {
+    let late_ns = (moment - since).as_nanos() % WAKE_INTERVAL.as_nanos();
+    moment - Duration::from_nanos(u64::try_from(late_ns).unwrap_or(0))
+}
+
+/// A random delay after an edit for one long poll.
+fn spread(held: &Inflight) -> Duration {
+    let most_us = held.used().saturating_mul(SPREAD_US);
+    let most_us = u64::try_from(most_us).unwrap_or(u64::MAX);
+    Duration::from_micros(fastrand::u64(0..=most_us))
+}
+
+#[cfg(test)]
+mod tests;

@@ -5,11 +5,10 @@
 //! `envoy/extensions/common/ratelimit/v3/ratelimit.proto` and `grpc/health/v1/health.proto`;
 //! decoding skips fields not declared here.
 
-use std::collections::HashMap;
+use std::{borrow::Cow, collections::HashMap};
 
-use serde::Deserialize;
-
-use super::scalars::{self, UInt64Value, Unit};
+use serde::{Deserialize, Deserializer, de::Error};
+use serde_json::{Map, Value as Json};
 
 /// `envoy.service.ratelimit.v3.RateLimitRequest`
 #[derive(Clone, PartialEq, prost::Message, Deserialize)]
@@ -20,7 +19,7 @@ pub(super) struct RateLimitRequest {
     #[prost(message, repeated, tag = "2")]
     pub(super) descriptors: Vec<RateLimitDescriptor>,
     #[prost(uint32, tag = "3")]
-    #[serde(alias = "hits_addend", deserialize_with = "scalars::number")]
+    #[serde(alias = "hits_addend", deserialize_with = "number")]
     pub(super) hits_addend: u32,
 }
 
@@ -33,7 +32,7 @@ pub(super) struct RateLimitDescriptor {
     #[prost(message, optional, tag = "2")]
     pub(super) limit: Option<RateLimitOverride>,
     #[prost(message, optional, tag = "3")]
-    #[serde(alias = "hits_addend", deserialize_with = "scalars::wrapped")]
+    #[serde(alias = "hits_addend", deserialize_with = "wrapped")]
     pub(super) hits_addend: Option<UInt64Value>,
     #[prost(bool, tag = "4")]
     #[serde(alias = "is_negative_hits")]
@@ -55,10 +54,10 @@ pub(super) struct Entry {
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct RateLimitOverride {
     #[prost(uint32, tag = "1")]
-    #[serde(alias = "requests_per_unit", deserialize_with = "scalars::number")]
+    #[serde(alias = "requests_per_unit", deserialize_with = "number")]
     pub(super) requests_per_unit: u32,
     #[prost(enumeration = "Unit", tag = "2")]
-    #[serde(deserialize_with = "scalars::unit")]
+    #[serde(deserialize_with = "unit")]
     pub(super) unit: i32,
 }
 
@@ -78,8 +77,6 @@ pub(super) struct RateLimitResponse {
     pub(super) overall_code: i32,
     #[prost(message, repeated, tag = "2")]
     pub(super) statuses: Vec<DescriptorStatus>,
-    #[prost(message, repeated, tag = "3")]
-    pub(super) response_headers_to_add: Vec<HeaderValue>,
     #[prost(message, optional, tag = "6")]
     pub(super) dynamic_metadata: Option<Struct>,
 }
@@ -115,15 +112,6 @@ pub(super) struct Duration {
     pub(super) seconds: i64,
     #[prost(int32, tag = "2")]
     pub(super) nanos: i32,
-}
-
-/// `envoy.config.core.v3.HeaderValue`
-#[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct HeaderValue {
-    #[prost(string, tag = "1")]
-    pub(super) key: String,
-    #[prost(string, tag = "2")]
-    pub(super) value: String,
 }
 
 /// `google.protobuf.Struct`
@@ -185,5 +173,164 @@ impl From<&str> for Value {
         Self {
             kind: Some(Kind::Text(text.to_owned())),
         }
+    }
+}
+
+// --- Numbers and units in these messages, also as proto3's JSON writes them
+
+/// `google.protobuf.UInt64Value`
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct UInt64Value {
+    #[prost(uint64, tag = "1")]
+    pub(super) value: u64,
+}
+
+/// `envoy.type.v3.RateLimitUnit`, and with the same numbers `RateLimitResponse.RateLimit.Unit`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, prost::Enumeration)]
+#[repr(i32)]
+pub(super) enum Unit {
+    Unknown = 0,
+    Second = 1,
+    Minute = 2,
+    Hour = 3,
+    Day = 4,
+    Month = 5,
+    Year = 6,
+    Week = 7,
+}
+
+/// The units with their names in JSON and their lengths in milliseconds.
+pub(super) const UNITS: [(Unit, &str, u64); 7] = [
+    (Unit::Second, "SECOND", 1000),
+    (Unit::Minute, "MINUTE", 60_000),
+    (Unit::Hour, "HOUR", 3_600_000),
+    (Unit::Day, "DAY", 86_400_000),
+    (Unit::Week, "WEEK", 7 * 86_400_000),
+    (Unit::Month, "MONTH", 30 * 86_400_000),
+    (Unit::Year, "YEAR", 365 * 86_400_000),
+];
+
+/// A number, or a number as text.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Number<'t> {
+    Number(u64),
+    #[serde(borrow)]
+    Text(Cow<'t, str>),
+}
+
+impl Number<'_> {
+    fn value(&self) -> Option<u64> {
+        match self {
+            Self::Number(number) => Some(*number),
+            Self::Text(text) => text.parse().ok(),
+        }
+    }
+}
+
+/// A `uint32`.
+pub(super) fn number<'d, D: Deserializer<'d>>(from: D) -> Result<u32, D::Error> {
+    let value = Number::deserialize(from)?.value();
+    let value = value.and_then(|value| u32::try_from(value).ok());
+    value.ok_or_else(|| D::Error::custom("expected a number from 0 to 4294967295"))
+}
+
+/// A `google.protobuf.UInt64Value`; null means absent.
+fn wrapped<'d, D: Deserializer<'d>>(from: D) -> Result<Option<UInt64Value>, D::Error> {
+    let Some(number) = Option::<Number<'_>>::deserialize(from)? else {
+        return Ok(None);
+    };
+    let value = number.value();
+    let value = value.ok_or_else(|| D::Error::custom("expected a number, or a text of one"))?;
+    Ok(Some(UInt64Value { value }))
+}
+
+/// A unit by its name or number.
+pub(super) fn unit<'d, D: Deserializer<'d>>(from: D) -> Result<i32, D::Error> {
+    let number = match Number::deserialize(from)? {
+        Number::Number(number) => i32::try_from(number).ok(),
+        Number::Text(text) => {
+            let mut units = UNITS.iter();
+            let found = units.find(|(_, name, _)| *name == text);
+            found.map(|(unit, ..)| i32::from(*unit))
+        }
+    };
+    number
+        .ok_or_else(|| D::Error::custom("expected SECOND, MINUTE, HOUR, DAY, WEEK, MONTH or YEAR"))
+}
+
+// --- Requests and answers of `POST /json`, as proto3's JSON writes them
+
+fn code_name(code: i32) -> &'static str {
+    match Code::try_from(code) {
+        Ok(Code::Ok) => "OK",
+        Ok(Code::OverLimit) => "OVER_LIMIT",
+        Ok(Code::Unknown) | Err(_) => "UNKNOWN",
+    }
+}
+
+/// The answer as JSON; fields at their defaults are left out.
+pub(super) fn to_json(response: &RateLimitResponse) -> Json {
+    let mut answer = Map::new();
+    answer.insert(
+        "overallCode".to_owned(),
+        code_name(response.overall_code).into(),
+    );
+    let statuses = response.statuses.iter().map(|status| {
+        let mut fields = Map::new();
+        fields.insert("code".to_owned(), code_name(status.code).into());
+        if let Some(limit) = &status.current_limit {
+            let unit = Unit::try_from(limit.unit).unwrap_or(Unit::Unknown);
+            let mut units = UNITS.iter();
+            let name = units
+                .find(|(known, ..)| *known == unit)
+                .map(|(_, name, _)| *name);
+            let mut current = Map::new();
+            current.insert("name".to_owned(), limit.name.as_str().into());
+            current.insert("requestsPerUnit".to_owned(), limit.requests_per_unit.into());
+            if let Some(name) = name {
+                current.insert("unit".to_owned(), name.into());
+            }
+            fields.insert("currentLimit".to_owned(), current.into());
+        }
+        if status.limit_remaining > 0 {
+            fields.insert("limitRemaining".to_owned(), status.limit_remaining.into());
+        }
+        if let Some(reset) = &status.duration_until_reset {
+            let millis = reset.nanos / 1_000_000;
+            let text = match millis {
+                0 => format!("{}s", reset.seconds),
+                _ => format!("{}.{millis:03}s", reset.seconds),
+            };
+            fields.insert("durationUntilReset".to_owned(), text.into());
+        }
+        Json::Object(fields)
+    });
+    let statuses: Vec<Json> = statuses.collect();
+    if !statuses.is_empty() {
+        answer.insert("statuses".to_owned(), statuses.into());
+    }
+    if let Some(metadata) = &response.dynamic_metadata {
+        answer.insert("dynamicMetadata".to_owned(), struct_to_json(metadata));
+    }
+    Json::Object(answer)
+}
+
+fn struct_to_json(fields: &Struct) -> Json {
+    let fields = fields.fields.iter();
+    let fields = fields.map(|(key, value)| (key.clone(), kind_to_json(value.kind.as_ref())));
+    Json::Object(fields.collect())
+}
+
+fn kind_to_json(kind: Option<&Kind>) -> Json {
+    match kind {
+        Some(Kind::Text(text)) => text.as_str().into(),
+        Some(Kind::List(list)) => {
+            let values = list.values.iter();
+            values
+                .map(|value| kind_to_json(value.kind.as_ref()))
+                .collect()
+        }
+        None => Json::Null,
     }
 }
