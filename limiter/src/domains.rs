@@ -5,12 +5,10 @@
 //! whole or not at all. If a newer one is faulty, the last good one stays in force.
 
 mod active;
-mod load;
-mod poll;
-mod state;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashSet},
+    pin::pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -19,17 +17,19 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use policy::{Name, Revision};
-use store::{Store, StoreError};
+use futures_util::future::{Either, select};
+use policy::{Name, Policy, Revision};
+use store::{DOMAINS_MAX, Head, HeadState, Overrides, Store, StoreError, Stored};
 use tokio::{
     sync::{Notify, watch},
     time::{Instant, sleep},
 };
 
-use crate::metrics::Metrics;
-
+use crate::{
+    aside::{alone, compute},
+    metrics::Metrics,
+};
 pub(crate) use active::{Active, Snapshot};
-pub(crate) use state::{Domain, Fault};
 
 /// How long the result of a poll is valid: later, a domain that is not found may exist.
 const POLL_VALIDITY: Duration = Duration::from_secs(10);
@@ -202,3 +202,440 @@ impl Domains {
         self.poll().error.is_none()
     }
 }
+
+// --- The state of one domain, and what is logged when it changes
+
+/// An unusable record is read again after this long: it may have been half written, or the read may
+/// have failed.
+const RECORD_RETRY: Duration = Duration::from_secs(2);
+
+/// A domain as the last poll left it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Domain {
+    /// The policy in force; `None`: never loaded.
+    pub(crate) active: Option<Arc<Active>>,
+    /// Why the policy in force differs from the store's record.
+    pub(crate) fault: Option<Fault>,
+}
+
+/// What is wrong with a domain's record.
+#[derive(Clone, Debug)]
+pub(crate) struct Fault {
+    /// A text for operators.
+    pub(crate) message: String,
+    /// When it was first seen.
+    pub(crate) since: Instant,
+    /// The revision of the unusable record, if there is a record.
+    record: Option<Revision>,
+    /// When it was tried last.
+    tried: Instant,
+    /// Whether operators hear of it. A new domain is listed a moment before its record is written, and
+    /// that is no fault.
+    pub(crate) reported: bool,
+}
+
+impl Domain {
+    /// A domain with this in force, and nothing wrong.
+    fn sound(active: Active) -> Self {
+        Self {
+            active: Some(Arc::new(active)),
+            fault: None,
+        }
+    }
+
+    /// The same domain without its fault.
+    fn mended(self) -> Self {
+        Self {
+            fault: None,
+            ..self
+        }
+    }
+
+    /// The same domain with a fault; `record` is the revision that cannot be used, if there is a
+    /// record at all.
+    fn faulty(self, message: String, record: Option<&Revision>) -> Self {
+        let now = Instant::now();
+        let since = match self.fault {
+            Some(before) if before.message == message => before.since,
+            _ => now,
+        };
+        let is_new = self.active.is_none() && record.is_none();
+        let reported = !is_new || now.duration_since(since) >= RECORD_RETRY;
+        Self {
+            active: self.active,
+            fault: Some(Fault {
+                message,
+                since,
+                record: record.cloned(),
+                tried: now,
+                reported,
+            }),
+        }
+    }
+
+    /// The revision in force.
+    fn revision(&self) -> Option<&Revision> {
+        let active = self.active.as_ref()?;
+        Some(active.compiled.revision())
+    }
+
+    /// Whether the same limits are in force as in this one, not merely equal ones.
+    fn has_the_limits_of(&self, other: &Self) -> bool {
+        let actives = self.active.as_ref().zip(other.active.as_ref());
+        actives.is_some_and(|(ours, theirs)| Arc::ptr_eq(ours, theirs))
+    }
+
+    /// Whether this revision is in force.
+    fn is_at(&self, revision: &Revision) -> bool {
+        self.revision() == Some(revision)
+    }
+
+    /// Whether this revision was read recently and cannot be used.
+    fn was_tried(&self, revision: &Revision) -> bool {
+        self.fault.as_ref().is_some_and(|fault| {
+            fault.record.as_ref() == Some(revision) && fault.tried.elapsed() < RECORD_RETRY
+        })
+    }
+
+    /// Logs what is new since `before`.
+    fn report(&self, name: &Name, before: Option<&Self>) {
+        if self.revision() != before.and_then(Self::revision)
+            && let Some(active) = &self.active
+        {
+            tracing::info!(
+                domain = %name,
+                revision = active.compiled.revision().number,
+                limits = active.compiled.limits().len(),
+                "limits in force"
+            );
+        }
+        let message = |domain: &Self| {
+            let fault = domain.fault.as_ref().filter(|fault| fault.reported);
+            fault.map(|fault| fault.message.clone())
+        };
+        match (message(self), before.and_then(message)) {
+            (Some(now), before) if before.as_ref() != Some(&now) => {
+                tracing::error!(domain = %name, fault = now, "the stored limits cannot be used");
+            }
+            (None, Some(_)) => tracing::info!(domain = %name, "the stored limits are good again"),
+            _ => {}
+        }
+    }
+}
+
+// --- Polling the store
+
+/// The pause between two polls, jittered so that replicas do not poll in step.
+const POLL_MS: std::ops::RangeInclusive<u64> = 150..=240;
+
+/// Hints within this time cause one poll.
+const HINTS_GATHER: Duration = Duration::from_millis(5);
+
+/// After a longer wait for the revisions, this limiter's limits may be outdated.
+const LATE: Duration = Duration::from_millis(250);
+
+impl Domains {
+    /// Polls the store for ever.
+    pub(crate) async fn poll_forever(&self) {
+        let mut hints = self.store.watch_edits();
+        loop {
+            let wanted = self.wanted.load(Ordering::Relaxed);
+            let loading = self.poll_store().await;
+            self.done.send_replace(wanted);
+            // Limits that change without end take at most half of this thread's time.
+            sleep(loading).await;
+            let pause = Duration::from_millis(fastrand::u64(POLL_MS));
+            tokio::select! {
+                () = sleep(pause) => {}
+                () = self.wake.notified() => {}
+                () = hint(&mut hints) => sleep(HINTS_GATHER).await,
+            }
+        }
+    }
+
+    /// Returns how long it took to load what has changed.
+    async fn poll_store(&self) -> Duration {
+        let polling = pin!(self.poll_once());
+        match select(polling, pin!(sleep(LATE))).await {
+            Either::Left((loading, _)) => loading,
+            Either::Right(((), polling)) => {
+                self.lock_poll().late = true;
+                self.notify_changes();
+                polling.await
+            }
+        }
+    }
+
+    async fn poll_once(&self) -> Duration {
+        let heads = match self.store.heads().await {
+            Ok(heads) => heads,
+            Err(error) => {
+                self.failed(error);
+                return Duration::ZERO;
+            }
+        };
+        let began = Instant::now();
+        let known = self.table.load_full();
+        let Loaded {
+            table,
+            deleted,
+            unread,
+            crowded,
+        } = self.load_changed(heads, &known).await;
+        let changed = !same_revisions(&known, &table) || **self.deleted.load() != deleted;
+        self.report_lost_edits(&known, &table);
+        self.swap(&known, table);
+        self.deleted.store(Arc::new(deleted));
+        self.answered(unread, crowded);
+        if changed || unread {
+            self.notify_changes();
+        }
+        if unread {
+            return Duration::ZERO;
+        }
+        began.elapsed()
+    }
+
+    /// Reports edits that the store acknowledged and lost: without a loss, revisions only grow.
+    fn report_lost_edits(&self, known: &Table, next: &Table) {
+        let deleted = self.deleted.load();
+        for (name, domain) in next {
+            let before = known.get(name).and_then(Domain::revision);
+            let before = before.or_else(|| deleted.get(name));
+            let (Some(before), Some(now)) = (before, domain.revision()) else {
+                continue;
+            };
+            if now.number < before.number || (now.number == before.number && now != before) {
+                self.metrics.lost_edits(name);
+                tracing::warn!(
+                    domain = %name, before = before.number, now = now.number,
+                    "the store lost edits: a failover or a restored backup took it back; compare \
+                     `rlctl history` with what was applied"
+                );
+            }
+        }
+    }
+
+    fn notify_changes(&self) {
+        self.changes
+            .send_modify(|changes| *changes = changes.wrapping_add(1));
+    }
+
+    /// Records a successful poll; `unread`: some limits were not returned; `crowded`: the store
+    /// lists more domains than are loaded.
+    fn answered(&self, unread: bool, crowded: bool) {
+        let mut poll = self.lock_poll();
+        if crowded && !poll.crowded {
+            tracing::error!("{}", CROWDED);
+        }
+        if poll.error.is_some() {
+            tracing::info!("the store answers again");
+        }
+        *poll = Poll {
+            answered: Some(Instant::now()),
+            error: None,
+            late: unread,
+            crowded,
+        };
+    }
+
+    fn failed(&self, error: StoreError) {
+        let mut poll = self.lock_poll();
+        if poll.error.as_ref() != Some(&error) {
+            tracing::warn!(%error, "cannot read the limits from the store; the last ones stay in force");
+        }
+        poll.error = Some(error);
+        poll.late = false;
+        drop(poll);
+        self.notify_changes();
+    }
+
+    fn swap(&self, known: &Table, next: Table) {
+        for (name, domain) in &next {
+            let before = known.get(name);
+            domain.report(name, before);
+            let fault = domain.fault.as_ref();
+            let reported = fault.is_some_and(|fault| fault.reported);
+            self.metrics.fault(name, reported);
+        }
+        for (name, before) in known {
+            let after = next.get(name);
+            if after.is_some_and(|after| after.has_the_limits_of(before)) {
+                continue;
+            }
+            let kept: HashSet<&Name> = limits(after).collect();
+            let gone = limits(Some(before)).filter(|limit| !kept.contains(limit));
+            self.metrics.forget_limits(name, gone);
+            let kept: HashSet<&Name> = exemptions(after).collect();
+            let gone = exemptions(Some(before)).filter(|exemption| !kept.contains(exemption));
+            self.metrics.forget_exemptions(name, gone);
+            if after.is_none() {
+                tracing::info!(domain = %name, "the domain was deleted");
+                self.metrics.forget_domain(name);
+            }
+        }
+        self.table.store(Arc::new(next));
+    }
+}
+
+/// Whether lookups return the same revisions from both tables.
+fn same_revisions(known: &Table, next: &Table) -> bool {
+    fn revisions(table: &Table) -> impl Iterator<Item = (&Name, Option<&Revision>)> {
+        table.iter().map(|(name, domain)| (name, domain.revision()))
+    }
+    revisions(known).eq(revisions(next))
+}
+
+/// The limits of a domain that are in force.
+fn limits(domain: Option<&Domain>) -> impl Iterator<Item = &Name> {
+    let active = domain.and_then(|domain| domain.active.as_ref());
+    let limits = active.map_or(&[][..], |active| active.compiled.limits());
+    limits.iter().map(|limit| &limit.name)
+}
+
+/// The exemptions of a domain that are in force.
+fn exemptions(domain: Option<&Domain>) -> impl Iterator<Item = &Name> {
+    let active = domain.and_then(|domain| domain.active.as_ref());
+    let exempt = active.map_or(&[][..], |active| active.compiled.exemptions());
+    exempt.iter().map(|exemption| &exemption.name)
+}
+
+async fn hint(hints: &mut watch::Receiver<u64>) {
+    if hints.changed().await.is_err() {
+        // The store is shutting down; polling continues without hints.
+        std::future::pending::<()>().await;
+    }
+}
+
+// --- Loading the limits that changed in the store
+
+/// The result of one poll.
+#[derive(Default)]
+struct Loaded {
+    table: Table,
+    /// The deleted domains, and the edits that deleted them.
+    deleted: BTreeMap<Name, Revision>,
+    /// Whether the store did not return limits that it lists.
+    unread: bool,
+    /// Whether the store lists more domains than are loaded.
+    crowded: bool,
+}
+
+impl Domains {
+    /// Loads the domains whose revision differs from the one in force.
+    async fn load_changed(&self, mut heads: Vec<Head>, known: &Table) -> Loaded {
+        let mut found = Loaded {
+            crowded: heads.len() > DOMAINS_MAX,
+            ..Loaded::default()
+        };
+        if found.crowded {
+            // Keep those in force; of the others, every limiter loads the same ones.
+            heads.sort_by(|a, b| {
+                let order = |head: &Head| !known.contains_key(&head.domain);
+                (order(a), &a.domain).cmp(&(order(b), &b.domain))
+            });
+        }
+        let mut listed = HashSet::new();
+        for head in heads.into_iter().take(DOMAINS_MAX) {
+            if let HeadState::Deleted(revision) = &head.state {
+                found.deleted.insert(head.domain.clone(), revision.clone());
+            }
+            let before = || known.get(&head.domain).cloned().unwrap_or_default();
+            let domain = match self.next(&head, before()).await {
+                Ok(domain) => domain,
+                // The store failed, not the record: the next poll tries again.
+                Err(error) => {
+                    tracing::warn!(domain = %head.domain, %error, "cannot read the limits");
+                    found.unread = true;
+                    Some(before())
+                }
+            };
+            let domain = domain.map(|domain| (head.domain.clone(), domain));
+            found.table.extend(domain);
+            listed.insert(head.domain);
+        }
+        found.table.extend(vanished_domains(known, &listed));
+        found
+    }
+
+    /// The domain after a poll; `None`: it does not exist. Fails if the store did not return the
+    /// limits.
+    async fn next(&self, head: &Head, before: Domain) -> Result<Option<Domain>, StoreError> {
+        let name = &head.domain;
+        Ok(match &head.state {
+            HeadState::Deleted(_) => None,
+            HeadState::Missing => Some(before.faulty(vanished(), None)),
+            HeadState::Unreadable(message) => Some(before.faulty(message.clone(), None)),
+            HeadState::Live(revision) => {
+                if before.is_at(revision) {
+                    Some(before.mended())
+                } else if before.was_tried(revision) {
+                    Some(before)
+                } else {
+                    self.load(name, revision, before).await?
+                }
+            }
+        })
+    }
+
+    async fn load(
+        &self,
+        name: &Name,
+        revision: &Revision,
+        before: Domain,
+    ) -> Result<Option<Domain>, StoreError> {
+        let _alone = alone().await;
+        if let Some(active) = self.catch_up(name, &before).await {
+            return Ok(Some(Domain::sound(active)));
+        }
+        Ok(match self.store.read(name, Overrides::All).await {
+            Ok(Stored::Live(record)) => match self.compile(record.policy).await {
+                Ok(active) => Some(Domain::sound(active)),
+                Err(message) => Some(before.faulty(message, Some(revision))),
+            },
+            Ok(Stored::Deleted(_)) => None,
+            Ok(Stored::Absent) => Some(before.faulty(vanished(), None)),
+            Err(StoreError::Corrupt(message)) => Some(before.faulty(message, Some(revision))),
+            Err(error) => return Err(error),
+        })
+    }
+
+    /// Applies only the edits since the revision in force, to save reading everything. Returns
+    /// `None` on any problem: reading the limits whole reports it.
+    async fn catch_up(&self, name: &Name, before: &Domain) -> Option<Active> {
+        let known = Arc::clone(before.active.as_ref()?);
+        let since = self
+            .store
+            .changes_since(name, known.compiled.revision())
+            .await;
+        let since = since.ok().flatten()?;
+        let metrics = Arc::clone(&self.metrics);
+        let caught_up = compute(move || known.caught_up(since, &metrics));
+        caught_up.await.flatten()?.ok()
+    }
+
+    /// Compiles on another thread: 100,000 overrides take a while, and checks must not wait.
+    async fn compile(&self, policy: Policy) -> Result<Active, String> {
+        let metrics = Arc::clone(&self.metrics);
+        compute(move || Active::new(policy, &metrics))
+            .await
+            .unwrap_or_else(|| Err("compiling the limits failed; please report this".to_owned()))
+    }
+}
+
+/// Domains that are no longer listed although nobody deleted them: the store lost them.
+fn vanished_domains(known: &Table, listed: &HashSet<Name>) -> Vec<(Name, Domain)> {
+    let gone = |(name, before): (&Name, &Domain)| {
+        let lost = before.active.is_some() && !listed.contains(name);
+        lost.then(|| (name.clone(), before.clone().faulty(vanished(), None)))
+    };
+    known.iter().filter_map(gone).collect()
+}
+
+fn vanished() -> String {
+    "the record is gone from the store, though nobody deleted it; the last limits stay in force"
+        .to_owned()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,8 +1,6 @@
 //! The limits files: they fill a store that has no limits yet, and are the policy if the store is
 //! this process's memory.
 
-mod in_store;
-
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -11,14 +9,15 @@ use std::{
 };
 
 use policy::{Name, Policy, Problems};
-use store::{Change, Edit, EditError, OverrideEdits, Overrides, Signature, Store, Stored};
+use store::{EditError, Store};
 use tokio::time::{Instant, sleep};
 
 use crate::{
     aside::{Pace, alone},
+    domains::Domains,
     log::shortened,
+    publish::{PublishError, Publisher},
     rls_config::RlsConfig,
-    sighup::Sighup,
     watched_files::WatchedFiles,
 };
 
@@ -74,6 +73,8 @@ pub(crate) struct LimitsFiles {
     watched: WatchedFiles,
     rls: Option<(PathBuf, RlsConfig)>,
     store: Arc<dyn Store>,
+    /// Of the limits files.
+    publisher: Publisher,
     error: Mutex<Option<String>>,
 }
 
@@ -87,6 +88,7 @@ impl LimitsFiles {
             watched: WatchedFiles::new(paths.iter().map(PathBuf::as_path)),
             paths,
             rls: rls_config.map(|folder| (folder.clone(), RlsConfig::new(folder))),
+            publisher: Publisher::new(Arc::clone(&store), "limits file"),
             store,
             error: Mutex::default(),
         }
@@ -153,52 +155,7 @@ impl LimitsFiles {
     pub(crate) async fn impose(&self, policies: ReadPolicies) -> Result<(), EditError> {
         let ReadPolicies { mut limits, rls } = policies;
         limits.extend(rls);
-        let policies = limits;
-        for head in self.store.heads().await? {
-            if policies.iter().any(|policy| policy.domain == head.domain) {
-                continue;
-            }
-            let base = self.store.read(&head.domain, Overrides::All).await?;
-            if matches!(base, Stored::Live(_)) {
-                let read = OverrideEdits::new();
-                self.edit(&head.domain, &base, Change::Delete(&read))
-                    .await?;
-            }
-        }
-        for policy in &policies {
-            let base = self.store.read(&policy.domain, Overrides::All).await?;
-            let same = base
-                .policy()
-                .is_some_and(|held| held.to_node() == policy.to_node());
-            if !same {
-                self.write(policy, &base).await?;
-            }
-        }
-        Ok(())
-    }
-
-    async fn write(&self, policy: &Policy, base: &Stored) -> Result<(), EditError> {
-        self.edit(&policy.domain, base, Change::Limits(policy))
-            .await
-    }
-
-    async fn edit(
-        &self,
-        domain: &Name,
-        base: &Stored,
-        change: Change<'_>,
-    ) -> Result<(), EditError> {
-        let by = Signature {
-            author: "limiter".to_owned(),
-            reason: "limits file".to_owned(),
-        };
-        let edit = Edit {
-            domain,
-            base,
-            change,
-            by: &by,
-        };
-        self.store.write(&edit).await.map(|_revision| ())
+        self.publisher.impose(&limits).await
     }
 
     /// Follows the files forever. If they become unusable, the limits stay as they are.
@@ -248,4 +205,168 @@ fn read(path: &Path) -> Result<Policy, LimitsError> {
         error,
     })?;
     Policy::from_yaml(&path.to_string_lossy(), &text).map_err(LimitsError::Invalid)
+}
+
+// --- Writes limits from files into a store that other limiters and operators also write
+
+/// The pause before a failed call of the store is repeated.
+const RETRY: Duration = Duration::from_millis(200);
+
+impl LimitsFiles {
+    /// Fills the domains that have no record once the store answers, then follows `--rls-config`.
+    /// Without `--rls-config`, SIGHUP changes nothing, but must not end the process.
+    pub(crate) async fn fill_and_follow(
+        &self,
+        policies: ReadPolicies,
+        domains: &Domains,
+        mut sighup: Sighup,
+    ) {
+        let was_empty = policies.is_empty();
+        self.fill(policies.limits).await;
+        let mut publisher = Publisher::new(Arc::clone(&self.store), "--rls-config");
+        let error = loop {
+            match self.publish(&mut publisher, &policies.rls).await {
+                Err(error) if error.is_outage() => sleep(RETRY).await,
+                outcome => break outcome.err(),
+            }
+        };
+        if !was_empty {
+            domains.filled().await;
+        }
+        let Some((_, config)) = &self.rls else {
+            loop {
+                sighup.next().await;
+                tracing::info!("SIGHUP changes nothing: the limits are in the store, not in files");
+            }
+        };
+        let unwritten = error.map(|_| policies.rls);
+        self.follow_rls(config, publisher, unwritten, sighup).await;
+    }
+
+    /// `unwritten` are limits that are to be put in force, and could not be yet.
+    async fn follow_rls(
+        &self,
+        config: &RlsConfig,
+        mut publisher: Publisher,
+        mut unwritten: Option<Vec<Policy>>,
+        mut sighup: Sighup,
+    ) {
+        let mut pace = Pace::new();
+        pace.ended(Instant::now());
+        loop {
+            let signalled = tokio::select! {
+                () = sleep(POLL) => false,
+                () = sighup.next() => true,
+            };
+            let changed = config.changed() || signalled;
+            if !changed && unwritten.is_none() {
+                continue;
+            }
+            pace.turn().await;
+            let alone = alone().await;
+            let began = Instant::now();
+            if changed {
+                // The last limits are dropped first. If the files are wrong, those in the store stay
+                // in force, and nothing is written until the files change.
+                unwritten = None;
+                match self.read() {
+                    Ok(policies) => unwritten = Some(policies.rls),
+                    Err(error) => self.report(Some(error.to_string())),
+                }
+            }
+            if let Some(policies) = &unwritten
+                && self.publish(&mut publisher, policies).await.is_ok()
+            {
+                unwritten = None;
+            }
+            drop(alone);
+            pace.ended(began);
+        }
+    }
+
+    /// Publishes the limits of `--rls-config`.
+    async fn publish(
+        &self,
+        publisher: &mut Publisher,
+        policies: &[Policy],
+    ) -> Result<(), PublishError> {
+        let outcome = publisher.publish(policies).await;
+        self.report(outcome.as_ref().err().map(ToString::to_string));
+        outcome
+    }
+
+    /// Records an error, and logs it if it is new.
+    fn report(&self, error: Option<String>) {
+        let error = error.map(shortened);
+        if self.error() == error {
+            return;
+        }
+        if let Some(error) = &error {
+            tracing::error!(%error, "the limits stay as they were");
+        } else {
+            tracing::info!("the limits are in force as the files have them");
+        }
+        self.set_error(error);
+    }
+
+    async fn fill(&self, policies: Vec<Policy>) {
+        for policy in policies {
+            while let Err(error) = self.fill_one(&policy).await {
+                let error = Some(error.to_string());
+                if self.error() != error {
+                    tracing::warn!(domain = %policy.domain, error, "cannot fill the domain yet");
+                    self.set_error(error);
+                }
+                sleep(RETRY).await;
+            }
+        }
+        self.set_error(None);
+    }
+
+    async fn fill_one(&self, policy: &Policy) -> Result<(), EditError> {
+        let domain = &policy.domain;
+        if self.publisher.fill(policy).await? {
+            tracing::info!(%domain, "filled from the limits file");
+        } else {
+            tracing::warn!(
+                %domain,
+                "the limits file is ignored: the store has a record of the domain; \
+                 `rlctl diff -f` shows the difference, `rlctl apply -f` makes the edit"
+            );
+        }
+        Ok(())
+    }
+}
+
+// --- SIGHUP: read the files again
+
+/// The signals received.
+pub(crate) struct Sighup {
+    #[cfg(unix)]
+    signal: Option<tokio::signal::unix::Signal>,
+}
+
+impl Sighup {
+    pub(crate) fn new() -> Self {
+        Self {
+            #[cfg(unix)]
+            signal: {
+                use tokio::signal::unix::{SignalKind, signal};
+                signal(SignalKind::hangup())
+                    .inspect_err(|error| tracing::warn!(%error, "cannot listen for SIGHUP: it will end the process"))
+                    .ok()
+            },
+        }
+    }
+
+    /// Waits for the next signal.
+    pub(crate) async fn next(&mut self) {
+        #[cfg(unix)]
+        if let Some(signal) = &mut self.signal
+            && signal.recv().await.is_some()
+        {
+            return;
+        }
+        std::future::pending::<()>().await;
+    }
 }

@@ -1,7 +1,5 @@
 //! `--rls-config`: a folder of envoyproxy/ratelimit's files as a source of limits.
 
-mod publish;
-
 use std::{
     fmt, fs, io,
     path::{Path, PathBuf},
@@ -19,8 +17,6 @@ use crate::{
     log::shortened,
     watched_files::{Stamp, stamp},
 };
-
-pub(crate) use publish::{PublishError, Publisher};
 
 /// The most files in the folder, and most bytes of all of them.
 const MAX_FILES: usize = 1000;

@@ -40,7 +40,8 @@ use tonic_prost::ProstEncoder;
 use crate::{
     aside::{Pace, alone},
     log::shortened,
-    rls_config::{Publisher, converted},
+    publish::Publisher,
+    rls_config::converted,
 };
 use messages::Content;
 use messages::{DiscoveryRequest, Node, RateLimitConfig, Resources, ResponseHead};
@@ -177,7 +178,7 @@ impl Xds {
 
     async fn connect_again_and_again(&self) {
         let mut wanted = Wanted {
-            publisher: Publisher::of_place(
+            publisher: Publisher::for_place(
                 Arc::clone(&self.store),
                 "--xds-server",
                 &format!("{} {}", self.server.url, self.server.node),

@@ -139,10 +139,14 @@ async fn the_limiter_starts_without_its_store_and_logs_no_password() -> Result<(
         .await?;
     running.process.signal(Signal::HUP)?;
     running.page_with("/healthz", "alive").await?;
+    until("SIGHUP is answered in the log", PATIENCE, async || {
+        let log = running.process.log();
+        log.contains("SIGHUP changes nothing").then_some(())
+    })
+    .await?;
     running.process.signal(Signal::TERM)?;
     assert_eq!(running.process.ended().await?.code(), Some(0));
     let log = running.process.log();
-    assert!(log.contains("SIGHUP changes nothing"), "{log}");
     assert!(!log.contains("s3cret"), "{log}");
     for line in log.lines() {
         serde_json::from_str::<serde_json::Value>(line).with_context(|| line.to_owned())?;

@@ -44,7 +44,7 @@ pub(crate) struct Snapshot {
 }
 
 impl Snapshot {
-    fn of(compiled: &Compiled, now_ms: u64) -> Result<Self, String> {
+    fn new(compiled: &Compiled, now_ms: u64) -> Result<Self, String> {
         let body = serde_json::to_vec(&compiled.to_snapshot(now_ms)).map_err(|e| e.to_string())?;
         let revision = compiled.revision();
         let (number, digest) = (revision.number, revision.digest);
@@ -68,7 +68,7 @@ impl Active {
         if now_ms < made.until_ms {
             return Arc::clone(&made);
         }
-        match Snapshot::of(&self.compiled, now_ms) {
+        match Snapshot::new(&self.compiled, now_ms) {
             Ok(fresh) => {
                 let fresh = Arc::new(fresh);
                 self.snapshot.store(Arc::clone(&fresh));
@@ -80,7 +80,7 @@ impl Active {
 
     /// Compiles a policy and derives the rest; takes a while where there are many overrides.
     pub(crate) fn new(policy: Policy, metrics: &Metrics) -> Result<Self, String> {
-        Self::of(Compiled::new(policy), metrics)
+        Self::from_compiled(Compiled::new(policy), metrics)
     }
 
     /// Applies edits to these limits; `None` if they must be read whole instead.
@@ -92,12 +92,12 @@ impl Active {
         let changed = since.overrides.into_iter();
         let changed = changed.map(|change| (change.limit, change.values, change.to));
         let compiled = self.compiled.caught_up(since.policy, changed)?;
-        Some(Self::of(compiled, metrics))
+        Some(Self::from_compiled(compiled, metrics))
     }
 
-    fn of(compiled: Compiled, metrics: &Metrics) -> Result<Self, String> {
+    fn from_compiled(compiled: Compiled, metrics: &Metrics) -> Result<Self, String> {
         let number = compiled.revision().number;
-        let snapshot = Snapshot::of(&compiled, wall_ms())?;
+        let snapshot = Snapshot::new(&compiled, wall_ms())?;
         let limits = compiled.limits().iter();
         let weights = limits.map(|limit| {
             let leased = limit.lease_ttl_ms.is_some();
@@ -162,40 +162,4 @@ impl Active {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use protocol::LeaseRequest;
-
-    #[test]
-    fn the_weight_of_a_check_follows_the_limits_that_match_it() {
-        let text = "domain: shop\nlimits:\n  \
-            - {name: cheap, match: {what: cheap}, rate: 1/s}\n  \
-            - {name: dear, match: {what: dear}, algorithm: sliding_window_buckets, rate: 100/1m, sub_windows: 1000}\n";
-        let policy = Policy::from_yaml("test", text.as_bytes()).unwrap();
-        let active = Active::new(policy, &Metrics::new()).unwrap();
-        let check = |what: &str| Check {
-            descriptor: [("what".parse().unwrap(), what.into())]
-                .into_iter()
-                .collect(),
-            ..Check::default()
-        };
-        assert_eq!(active.weight(&check("cheap"), 0), 1);
-        assert_eq!(active.weight(&check("nothing"), 0), 1);
-        let dear = active.weight(&check("dear"), 0);
-        assert!(dear > 10, "{dear}");
-        let leased = Check {
-            leases: vec![LeaseRequest {
-                limit: "dear".parse().unwrap(),
-                want: 1,
-                settle: Vec::new(),
-            }],
-            ..check("dear")
-        };
-        assert!(active.weight(&leased, 0) > 5 * dear);
-        let other = Check {
-            only: vec!["cheap".parse().unwrap()],
-            ..check("dear")
-        };
-        assert_eq!(active.weight(&other, 0), 1);
-    }
-}
+mod tests;

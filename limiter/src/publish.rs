@@ -1,9 +1,9 @@
-//! Publishes limits from outside (files, a management server) into a store that operators also
-//! edit.
+//! Puts limits from outside (files, a management server) into the store.
 //!
-//! One rule: a limiter replaces the limits of a domain only if nobody else has edited them since a
-//! limiter wrote them. Bucket overrides, pauses, resets and credits do not count as such edits:
-//! they stay.
+//! There are three rules. A limits file fills a domain that has no record, once. Where the store is this
+//! process's memory, nobody else edits it, and the files are imposed on it. Otherwise operators edit the
+//! same store, and a limiter replaces the limits of a domain only if nobody else has edited them since a
+//! limiter wrote them. Bucket overrides, pauses, resets and credits do not count as such edits: they stay.
 
 use std::{
     collections::HashMap,
@@ -11,7 +11,7 @@ use std::{
     sync::Arc,
 };
 
-use policy::{Name, Policy};
+use policy::{Name, Policy, Revision};
 use store::{
     Change, Edit, EditError, HistoryEntry, OverrideEdits, Overrides, Signature, Store, StoreError,
     Stored,
@@ -80,12 +80,72 @@ impl Publisher {
 
     /// For one of several places of the same kind. Deletes what an earlier process wrote from this
     /// place and the place no longer has.
-    pub(crate) fn of_place(store: Arc<dyn Store>, source: &'static str, place: &str) -> Self {
+    pub(crate) fn for_place(store: Arc<dyn Store>, source: &'static str, place: &str) -> Self {
         Self {
             reason: format!("{source} {place}"),
             inherits: true,
             ..Self::new(store, source)
         }
+    }
+
+    /// Makes the store hold exactly these policies.
+    pub(crate) async fn impose(&self, policies: &[Policy]) -> Result<(), EditError> {
+        for head in self.store.heads().await? {
+            if policies.iter().any(|policy| policy.domain == head.domain) {
+                continue;
+            }
+            let base = self.store.read(&head.domain, Overrides::All).await?;
+            if matches!(base, Stored::Live(_)) {
+                let none = OverrideEdits::new();
+                self.write(&head.domain, &base, Change::Delete(&none))
+                    .await?;
+            }
+        }
+        for policy in policies {
+            let base = self.store.read(&policy.domain, Overrides::All).await?;
+            let same = base
+                .policy()
+                .is_some_and(|held| held.to_node() == policy.to_node());
+            if !same {
+                self.write(&policy.domain, &base, Change::Limits(policy))
+                    .await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Fills a domain that has no record; returns whether it had none.
+    pub(crate) async fn fill(&self, policy: &Policy) -> Result<bool, EditError> {
+        let base = self.store.read(&policy.domain, Overrides::None).await?;
+        if !matches!(base, Stored::Absent) {
+            return Ok(false);
+        }
+        let change = Change::Limits(policy);
+        match self.write(&policy.domain, &base, change).await {
+            Ok(_) => Ok(true),
+            // Another replica was faster.
+            Err(EditError::Conflict { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn write(
+        &self,
+        domain: &Name,
+        base: &Stored,
+        change: Change<'_>,
+    ) -> Result<Revision, EditError> {
+        let by = Signature {
+            author: AUTHOR.to_owned(),
+            reason: self.reason.clone(),
+        };
+        let edit = Edit {
+            domain,
+            base,
+            change,
+            by: &by,
+        };
+        self.store.write(&edit).await
     }
 
     /// Finds the domains that this source last wrote before this process started.
@@ -169,17 +229,7 @@ impl Publisher {
         } else {
             Change::Limits(&merged)
         };
-        let by = Signature {
-            author: AUTHOR.to_owned(),
-            reason: self.reason.clone(),
-        };
-        let edit = Edit {
-            domain,
-            base: &base,
-            change,
-            by: &by,
-        };
-        let revision = self.store.write(&edit).await?;
+        let revision = self.write(domain, &base, change).await?;
         tracing::info!(%domain, revision = revision.number, source = self.source, "limits written");
         Ok(())
     }
