@@ -59,6 +59,7 @@ pub(crate) struct Metrics {
     cost_settled_units: Labelled<2, Counter>,
     cost_given_back_units: Labelled<2, Counter>,
     cost_excess_units: Labelled<2, Counter>,
+    cost_cut: Labelled<2, Counter>,
     penalties: Labelled<2, Counter>,
     exempt: Labelled<2, Counter>,
     unmatched: Labelled<1, Counter>,
@@ -124,6 +125,7 @@ impl Metrics {
             ),
             cost_excess_units: all.by_limit("cost_excess_units", "Units that settlements charged beyond what was reserved: buckets owe them, and deny until they drained",
             ),
+            cost_cut: all.by_limit("cost_cut", "True costs above the limit's max, which cut them; proxies cut theirs before they settle"),
             penalties: all.by_limit("penalties", "Penalties that began, of buckets that were denied too often",
             ),
             exempt: all.labelled("exempt", &["domain", "exemption"], "Checks and descriptors that no limit applies to, by exemption; those that proxies let pass are in Envoy's metrics",
@@ -274,6 +276,7 @@ impl Metrics {
                 settled: self.cost_settled_units.get(labels()),
                 given_back: self.cost_given_back_units.get(labels()),
                 excess: self.cost_excess_units.get(labels()),
+                cut: self.cost_cut.get(labels()),
             }),
             penalties: (limit.penalty.is_some()).then(|| self.penalties.get(labels())),
         }
@@ -310,6 +313,7 @@ impl Metrics {
                 &self.cost_settled_units,
                 &self.cost_given_back_units,
                 &self.cost_excess_units,
+                &self.cost_cut,
                 &self.penalties,
             ] {
                 metric.forget([domain.into(), limit.into()]);
@@ -501,6 +505,7 @@ struct CostCounters {
     settled: Counter,
     given_back: Counter,
     excess: Counter,
+    cut: Counter,
 }
 
 impl LimitDecisions {
@@ -585,12 +590,13 @@ impl DomainCounters {
         }
     }
 
-    /// Counts a true cost of so many units.
-    pub(crate) fn cost_settled(&self, limit: &Name, units: u64) {
+    /// Counts a true cost of so many units; `cut`: by the limit's `max`.
+    pub(crate) fn cost_settled(&self, limit: &Name, units: u64, cut: bool) {
         let counters = self.limits.get(limit);
         if let Some(costs) = counters.and_then(|counters| counters.costs.as_ref()) {
             costs.settlements.inc();
             costs.settled.inc_by(units);
+            costs.cut.inc_by(cut.into());
         }
     }
 

@@ -48,6 +48,11 @@ impl Counts {
         self.costs.settled(settled);
     }
 
+    /// Counts a request whose cost in one bucket nobody settles.
+    pub(crate) fn unsettled(&mut self, limit: &Name) {
+        self.costs.unsettled(limit);
+    }
+
     /// Counts an event.
     pub(crate) fn happened(&mut self, event: Event) {
         self.happened_to(event, 1);
@@ -269,8 +274,8 @@ impl Decisions {
 
 // --- Costs of responses, counted by limit.
 
-/// Counters of requests that reserved units and have ended.
-const COUNTS: [&str; 7] = [
+/// Counters of requests that reserved units and have ended, and of those that nobody settles.
+const COUNTS: [&str; 9] = [
     "rl_costs.settlements",
     "rl_costs.reserved",
     "rl_costs.settled",
@@ -278,6 +283,8 @@ const COUNTS: [&str; 7] = [
     "rl_costs.excess",
     "rl_costs.absent",
     "rl_costs.estimated",
+    "rl_costs.cut",
+    "rl_costs.unsettled",
 ];
 
 /// Counters since the last flush.
@@ -299,8 +306,15 @@ impl Costs {
             units.saturating_sub(reserved),
             u64::from(settled.absent),
             u64::from(settled.estimated),
+            u64::from(settled.cut),
+            0,
         ];
         self.add(&settled.settlement.limit, counted);
+    }
+
+    /// Counts a request that was decided without the limiter: its reserve stays charged where it was.
+    pub(super) fn unsettled(&mut self, limit: &Name) {
+        self.add(limit, [0, 0, 0, 0, 0, 0, 0, 0, 1]);
     }
 
     fn add(&mut self, limit: &Name, counted: [u64; COUNTS.len()]) {
@@ -475,7 +489,7 @@ mod costs_tests {
         let (mut costs, mut metrics) = (Costs::default(), Recorded::default());
         for n in 0..1000 {
             let limit = format!("limit-{n}").parse().unwrap();
-            costs.add(&limit, [1, 10, 0, 0, 0, 0, 0]);
+            costs.add(&limit, [1, 10, 0, 0, 0, 0, 0, 0, 0]);
             if n % 100 == 0 {
                 assert!(!costs.is_flushed());
                 costs.flush(&mut metrics);

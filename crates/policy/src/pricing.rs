@@ -189,16 +189,15 @@ impl Reserve {
 }
 
 impl ResponsePrice {
-    /// The cost of a response that does not state it, in units, from the units reserved, the bytes of
-    /// its body that passed (`None`: they say nothing) and what the bucket holds.
+    /// The cost of a response that does not state it, in units, before `max` cuts it: from the units
+    /// reserved, the bytes of its body that passed (`None`: they say nothing) and what the bucket holds.
     pub fn absent(&self, reserved: u64, bytes: Option<u64>, capacity: u64) -> u64 {
-        let units = match (self.if_absent, bytes) {
+        match (self.if_absent, bytes) {
             (IfAbsent::Estimate, Some(bytes)) => (bytes / 4).max(reserved),
             (IfAbsent::Estimate | IfAbsent::Max, _) => self.most(capacity).max(reserved),
             (IfAbsent::Reserved, _) => reserved,
             (IfAbsent::Units(units), _) => units,
-        };
-        units.min(self.max)
+        }
     }
 
     /// The most that a response costs in a bucket of so many units. Without `max` that is all of them:
@@ -209,6 +208,11 @@ impl ResponsePrice {
             _ if self.has_max() => self.max,
             _ => capacity,
         }
+    }
+
+    /// Units, cut to `max`.
+    pub fn cut(&self, units: u64) -> u64 {
+        units.min(self.max)
     }
 
     /// Whether `max` is set.
@@ -243,7 +247,7 @@ impl ResponsePrice {
         })
     }
 
-    /// The cost by the sources, in units; `None`: none has a value.
+    /// The cost by the sources, in units, before `max` cuts it; `None`: none has a value.
     pub fn said(&self, status: u16, value: impl Fn(&ResponseValue) -> Option<u64>) -> Option<u64> {
         let of_source = |source: &Source| match source {
             Source::Status { of, units } => {
@@ -258,8 +262,7 @@ impl ResponsePrice {
                 found.reduce(u64::saturating_add)
             }
         };
-        let said = self.from.iter().find_map(of_source)?;
-        Some(said.min(self.max))
+        self.from.iter().find_map(of_source)
     }
 }
 

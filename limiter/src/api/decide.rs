@@ -139,8 +139,8 @@ struct CheckSummary {
     leases: Vec<LeaseRequest>,
     /// Slots that it frees, of queues too.
     freed: Vec<Name>,
-    /// True costs of earlier reservations.
-    costs: Vec<(Name, u64)>,
+    /// True costs of earlier reservations, and whether the limit's `max` cut them.
+    costs: Vec<(Name, u64, bool)>,
     /// The exemptions of the check, or of its descriptors.
     exempt: Vec<Name>,
 }
@@ -161,7 +161,8 @@ impl CheckSummary {
                 let settled = check.settle.iter().filter_map(|settled| {
                     let limit = policy.limit(policy.position(settled.limit.as_str())?)?;
                     let price = limit.response_price()?;
-                    Some((settled.limit.clone(), settled.units.min(price.max)))
+                    let units = price.cut(settled.units);
+                    Some((settled.limit.clone(), units, units < settled.units))
                 });
                 settled.collect()
             },
@@ -189,8 +190,8 @@ impl CheckSummary {
         for limit in &self.freed {
             counters.freed(limit);
         }
-        for (limit, units) in &self.costs {
-            counters.cost_settled(limit, *units);
+        for (limit, units, cut) in &self.costs {
+            counters.cost_settled(limit, *units, *cut);
         }
         for lease in &self.leases {
             for settlement in &lease.settle {

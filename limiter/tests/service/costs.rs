@@ -57,6 +57,7 @@ async fn unused_units_are_given_back_once() -> Result<()> {
         ("settled_units", 30 + 30 + 5000),
         ("given_back_units", 70),
         ("excess_units", 4920),
+        ("cut", 1),
     ] {
         let name = format!("rl_cost_{what}_total{{domain=\"shop\",limit=\"tokens\"}}");
         assert_eq!(service.metric(&name).await?, count, "{what}");

@@ -69,6 +69,8 @@ pub(crate) struct Settled {
     pub(crate) absent: bool,
     /// Whether the cost was estimated from the bytes that passed.
     pub(crate) estimated: bool,
+    /// Whether the limit's `max` cut the cost.
+    pub(crate) cut: bool,
 }
 
 impl Meter {
@@ -197,7 +199,8 @@ impl Meter {
             Settled {
                 absent,
                 estimated,
-                ..self.settled(reserved, limit, units)
+                cut: units > price.max,
+                ..self.settled(reserved, limit, price.cut(units))
             }
         });
         settled.collect()
@@ -232,6 +235,7 @@ impl Meter {
             },
             absent: false,
             estimated: false,
+            cut: false,
         }
     }
 

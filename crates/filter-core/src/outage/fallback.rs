@@ -157,6 +157,12 @@ impl Worker {
                 return None;
             }
         }
+        for limit_check in check.global() {
+            // No answer names the reservation, so nobody can settle it.
+            if limit_check.limit.settles() {
+                self.counts.unsettled(&limit_check.limit.name);
+            }
+        }
         self.name_shares(now, check, &mut result.claims.in_flight);
         check.claims.add(result.claims);
         Some(result.admission)

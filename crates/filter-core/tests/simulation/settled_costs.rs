@@ -38,14 +38,14 @@ fn settled(world: &World) -> Vec<(u64, u64)> {
     settled
 }
 
-/// Settlements; units reserved, settled, unused and in excess; responses without a cost, and estimated
-/// ones.
-fn costs_counted(world: &World, limit: &str) -> [u64; 7] {
-    let names = "settlements reserved settled unused excess absent estimated";
+/// Settlements; units reserved, settled, unused and in excess; responses without a cost, estimated
+/// ones and those that `max` cut; requests that nobody settles.
+fn costs_counted(world: &World, limit: &str) -> [u64; 9] {
+    let names = "settlements reserved settled unused excess absent estimated cut unsettled";
     let mut counts = names
         .split(' ')
         .map(|name| world.counted(&format!("rl_costs.{name}.{limit}")));
-    [(); 7].map(|()| counts.next().unwrap())
+    [(); 9].map(|()| counts.next().unwrap())
 }
 
 fn json(tokens: u64) -> String {
@@ -69,7 +69,7 @@ fn a_request_reserves_and_its_response_settles() {
             [(1000, 1), (1000, 700), (1000, 4000), (1000, 5000)]
         );
         assert!(world.limiter.costs.reserved.is_empty());
-        let counted = [4, 4000, 9701, 999 + 300, 3000 + 4000, 0, 0];
+        let counted = [4, 4000, 9701, 999 + 300, 3000 + 4000, 0, 0, 1, 0];
         assert_eq!(costs_counted(&world, "tokens"), counted);
     }
 }
@@ -105,8 +105,27 @@ fn missing_usage_is_estimated_and_a_failed_response_is_free() {
         world.run_for_ms(50);
         let units: Vec<u64> = settled(&world).iter().map(|(_, units)| *units).collect();
         assert_eq!(units, [0, 0, 1000, 1000, 1000, 2002, 4000]);
-        let counted = [7, 7000, 9002, 2000, 1002 + 3000, 5, 5];
+        let counted = [7, 7000, 9002, 2000, 1002 + 3000, 5, 5, 0, 0];
         assert_eq!(costs_counted(&world, "tokens"), counted);
+    }
+}
+
+/// Whether the limiter charged them or not, nobody can settle what such requests reserved.
+#[test]
+fn requests_that_no_limiter_answers_are_counted_as_unsettled() {
+    for faults in [Faults::DOWN, Faults::BLACK_HOLE, Faults::NO_STORE] {
+        let mut world = world(1, TOKENS);
+        world.faults = faults;
+        let numbers: Vec<usize> = (0..3).map(|_| world.request(0, 1, "alice", "/")).collect();
+        world.run_for_ms(500);
+        for number in numbers {
+            assert!(world.passed(number));
+            world.respond(number, &Reply::json(200, &json(700)));
+            world.leave(number);
+        }
+        world.run_for_ms(50);
+        let counted = [0, 0, 0, 0, 0, 0, 0, 0, 3];
+        assert_eq!(costs_counted(&world, "tokens"), counted, "{faults:?}");
     }
 }
 
@@ -153,8 +172,8 @@ fn a_response_that_cannot_be_read_costs_the_most() {
             let last = world.limiter.costs.settled.last().unwrap();
             assert_eq!((last.1, last.2), (1000, *units), "seed {seed}, case {n}");
         }
-        let [.., absent, estimated] = costs_counted(&world, "tokens");
-        assert_eq!([absent, estimated], [9, 3]);
+        let [.., absent, estimated, cut, unsettled] = costs_counted(&world, "tokens");
+        assert_eq!([absent, estimated, cut, unsettled], [9, 3, 0, 0]);
         world.method = "HEAD";
         for (status, units) in [(200, 5000), (404, 0)] {
             let number = passed(&mut world, 1)[0];
@@ -255,7 +274,7 @@ fn concurrent_logins_pass_up_to_the_number_of_allowed_failures() {
         }
         world.run_for_ms(50);
         assert_eq!(settled(&world), [(1, 0), (1, 0), (1, 0), (1, 1), (1, 1)]);
-        assert_eq!(costs_counted(&world, "logins"), [5, 5, 2, 3, 0, 0, 0]);
+        assert_eq!(costs_counted(&world, "logins"), [5, 5, 2, 3, 0, 0, 0, 0, 0]);
     }
 }
 

@@ -184,9 +184,12 @@ fn a_reserve_is_capped_and_an_absent_cost_estimated() {
     );
     assert_eq!(price.absent(1000, Some(100), 100_000), 1000);
     assert_eq!(price.absent(1000, Some(10_000), 100_000), 2500);
-    assert_eq!(price.absent(1000, Some(1 << 40), 100_000), 5000);
+    assert_eq!(price.cut(price.absent(1000, Some(1 << 40), 100_000)), 5000);
     assert_eq!(price.on_error, Some(0));
-    assert_eq!(price.said(200, |_| Some(9000)), Some(5000));
+    assert_eq!(
+        price.said(200, |_| Some(9000)).map(|said| price.cut(said)),
+        Some(5000)
+    );
     assert_eq!(price.said(200, |_| None), None);
 }
 

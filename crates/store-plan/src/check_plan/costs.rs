@@ -76,7 +76,7 @@ impl BucketCosts {
         let id = check.slot.filter(|_| reserves).map(policy::SlotId::bounded);
         let settle = check.settle.iter().filter(|s| s.limit == limit.name);
         let settle = settle.map(|settled| {
-            let units = settled.units.min(price.max);
+            let units = price.cut(settled.units);
             let given = seal.is_some_and(|seal| {
                 seal.of(&key, &settled.reservation) == settled.reservation.seal
             });

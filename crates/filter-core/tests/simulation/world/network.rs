@@ -6,7 +6,7 @@ use protocol::{ErrorCode, compact::BatchAnswer};
 use super::{Envoy, Event, World};
 
 /// Shares of calls with a fault, in percent; the rest is answered.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Faults {
     /// The call is lost and times out.
     pub lost: u64,
