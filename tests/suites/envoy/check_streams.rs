@@ -173,13 +173,11 @@ async fn a_cluster_without_http2_gets_callouts() {
     above(&stage, "rl_stream.failed", 0).await;
     assert_eq!(stat(&stage, "rl_stream.opened").await, 0);
     assert_eq!(stat(&stage, "rl_callouts.failed").await, 0);
-    assert!(
-        stage
-            .envoy()
-            .process()
-            .log()
-            .contains("checks are callouts meanwhile")
-    );
+    let log = stage.envoy().process().log();
+    let about = log.lines().find(|line| line.contains("the stream to"));
+    let said = "the stream to limiter failed, checks are callouts meanwhile: the cluster speaks HTTP/1.1, \
+                and `\"stream\": true` needs HTTP/2: set `explicit_http_config: {http2_protocol_options: {}}`";
+    assert!(about.unwrap().contains(said), "{about:?}");
 }
 
 /// How an impostor reacts to the call of this id.

@@ -24,6 +24,9 @@ use crate::{
 
 /// How long a limiter may take to open a stream, and to end one that this side closed.
 const PATIENCE_US: u64 = 1_000_000;
+/// The gRPC status of a stream that was refused over HTTP/1.1: limiters answer 415, for which gRPC has no
+/// status of its own, and refuse streams over HTTP/2 with others.
+const UNKNOWN: u32 = 2;
 /// After a failure the next stream is opened this much later; each further failure doubles it.
 const RETRY_MIN_US: u64 = 1_000_000;
 const RETRY_MAX_US: u64 = 64_000_000;
@@ -183,6 +186,11 @@ impl Worker {
             State::Closed => {}
             State::Ending if self.calls.registry.streamed_calls() == 0 => {
                 self.calls.stream.ended(now);
+            }
+            State::Opening if grpc_status == UNKNOWN => {
+                let why = "the cluster speaks HTTP/1.1, and `\"stream\": true` needs HTTP/2: set \
+                           `explicit_http_config: {http2_protocol_options: {}}` for the cluster";
+                self.stream_failed(host, now, why);
             }
             _ => self.stream_failed(host, now, &format!("gRPC status {grpc_status}")),
         }
