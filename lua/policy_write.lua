@@ -13,17 +13,20 @@
 --       [9] the limits as JSON; '' leaves them as they are
 --       [10] channel [11] the domain, published there with the new revision
 --       [12] entries and [13] bytes that the history keeps at most
+--       [14] overrides that the domain may have
 --       then: n, and n names of limits whose generation becomes the new revision, or '*' for all of
 --             them; a reset also sets their reset revision to it;
 --             n, and n names of limits that are deleted;
 --             n, and for each of n limits' overrides: keep, clear (deletes the old ones first) or
 --             staged (the staged hash replaces them); m, and m pairs (field, value), value '' removes
--- Reply [1] 1 written, 0 conflict, 2 a record of a later format, 3 a staged hash is gone;
+-- Reply [1] 1 written, 0 conflict, 2 a record of a later format, 3 a staged hash is gone, 4 too many
+--           overrides, [2] of them;
 --       [2] the current revision number, 0 for none; [3] its digest; [4] 1 if it is deleted
 local FORMAT = '1'
 local record, history = KEYS[1], KEYS[2]
 
-local known = redis.call('HMGET', record, 'format', 'revision', 'digest', 'deleted', 'history_bytes')
+local known = redis.call('HMGET', record,
+  'format', 'revision', 'digest', 'deleted', 'history_bytes', 'overrides')
 local format, number, digest, deleted = known[1], known[2], known[3] or '', known[4]
 local history_bytes = tonumber(known[5] or 0)
 if format and format ~= FORMAT then
@@ -43,7 +46,7 @@ if not matches then
   return { 0, tonumber(number or 0), digest, deleted and 1 or 0 }
 end
 
-local at = 14
+local at = 15
 local function take()
   at = at + 1
   return ARGV[at - 1]
@@ -67,6 +70,29 @@ for i = 3, #KEYS do
   if redis.call('HLEN', KEYS[i]) == 0 and i > 2 + limits then
     return { 3, tonumber(number or 0), digest, 0 }
   end
+end
+
+-- The number is kept in the record: to count 10,000 hashes takes longer than a check may.
+local overrides, reread = tonumber(known[6] or 0), at
+for i = 3, 2 + limits do
+  local how, fields = take(), tonumber(take())
+  if how == 'keep' then
+    for _ = 1, fields do
+      local field, value = take(), take()
+      local had = redis.call('HGET', KEYS[i], field)
+      overrides = overrides + (value == '' and 0 or 1) - (had and 1 or 0)
+    end
+  else
+    at = at + 2 * fields
+    overrides = overrides + fields - redis.call('HLEN', KEYS[i])
+  end
+end
+for i = 3 + limits, #KEYS do
+  overrides = overrides + redis.call('HLEN', KEYS[i])
+end
+overrides, at = math.max(overrides, 0), reread
+if overrides > tonumber(ARGV[14]) and overrides > tonumber(known[6] or 0) then
+  return { 4, overrides, digest, 0 }
 end
 
 -- Checked first: a missing permission would stop the script after half of the edit was written.
@@ -96,7 +122,8 @@ local at_ms = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
 digest = string.sub(redis.sha1hex(table.concat(
   { digest, revision, at_ms, ARGV[3], ARGV[4], ARGV[5], ARGV[7], ARGV[8], ARGV[9] }, '\n')), 1, 16)
 
-redis.call('HSET', record, 'format', FORMAT, 'revision', revision, 'digest', digest)
+redis.call('HSET', record,
+  'format', FORMAT, 'revision', revision, 'digest', digest, 'overrides', overrides)
 if ARGV[9] ~= '' then
   redis.call('HSET', record, 'limits', ARGV[9])
 end

@@ -1,6 +1,7 @@
 //! Where log lines go, and how they look.
 
 use std::{
+    fmt::{self, Write as _},
     io::{self, IsTerminal, Write},
     sync::{Mutex, PoisonError},
     time::{Duration, Instant},
@@ -32,6 +33,36 @@ pub(crate) fn shortened(mut text: String) -> String {
         text.push_str(CUT);
     }
     text
+}
+
+/// The start of some texts, a line each. What would be cut off is not written: each problem of a file
+/// quotes a line, and to find it takes as long as the file is.
+pub(crate) fn start_of(texts: &[impl fmt::Display]) -> String {
+    let mut start = Start(String::new());
+    for text in texts {
+        if write!(start, "{text}")
+            .and_then(|()| start.write_char('\n'))
+            .is_err()
+        {
+            break;
+        }
+    }
+    let end = start.0.trim_end().len();
+    start.0.truncate(end);
+    shortened(start.0)
+}
+
+/// Accepts little more than is shown.
+struct Start(String);
+
+impl fmt::Write for Start {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0.push_str(text);
+        if self.0.len() > TEXT_MAX {
+            return Err(fmt::Error);
+        }
+        Ok(())
+    }
 }
 
 /// Sends log lines to standard error; standard output stays empty.

@@ -14,7 +14,7 @@ use policy::{Policy, Problems};
 
 use crate::{
     LimitsError,
-    log::shortened,
+    log::{shortened, start_of},
     watched_files::{Stamp, stamp},
 };
 
@@ -140,8 +140,7 @@ pub(crate) fn converted(files: &[File<'_>]) -> Result<Converted, LimitsError> {
 }
 
 fn joined(wrong: &[Problems]) -> String {
-    let texts: Vec<String> = wrong.iter().map(ToString::to_string).collect();
-    shortened(texts.join("\n"))
+    start_of(wrong)
 }
 
 fn notes(conversion: &Conversion) -> Vec<Note> {

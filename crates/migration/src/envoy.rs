@@ -425,6 +425,8 @@ const MAX_DEPTH: usize = 32;
 
 /// Limits of a domain, as many as a limits file may have, and names in all their `replaces`.
 const MAX_LIMITS: usize = 10_000;
+/// Keys and values of all descriptors of these limits, in bytes. What is stored may take a quarter.
+const MAX_BYTES: usize = 4 << 20;
 const MAX_REPLACED: usize = 100_000;
 
 /// The limits of all domains, in the order in which the domains appear; each configuration comes
@@ -479,6 +481,24 @@ fn domain(
         let message = format!("more than {MAX_LIMITS} limits in the domain");
         reading.errors.add(&Path::Root, rule.last.place, message);
         rules.truncate(MAX_LIMITS);
+    }
+    let bytes = |rule: &Rule<'_>| -> usize {
+        let way = rule.way.iter();
+        way.map(|on| on.key.len() + on.value.len() + 1).sum()
+    };
+    // Counted before any is written out: each limit repeats what is above it.
+    let mut written = 0_usize;
+    let beyond = rules.iter().find(|rule| {
+        written = written.saturating_add(bytes(rule));
+        written > MAX_BYTES
+    });
+    if let Some(rule) = beyond
+        && let Some(reading) = readings.get_mut(rule.file)
+    {
+        let message = format!("the descriptors of the domain's limits take over {MAX_BYTES} bytes");
+        let problem = { &mut reading.errors }.add(&Path::Root, rule.last.place, message);
+        problem.push_hint("each limit has the keys and values above it, too");
+        rules.clear();
     }
     let mut names = Names::of(&rules);
     let mut limits = Vec::with_capacity(rules.len());

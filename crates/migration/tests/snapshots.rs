@@ -133,3 +133,22 @@ fn files_of_one_domain_are_merged_and_may_not_repeat_each_other() {
     assert!(text.contains("b.yaml:2:"), "{text}");
     assert!(text.contains("a second descriptor `a`"), "{text}");
 }
+
+#[test]
+fn a_long_value_is_not_repeated_for_each_descriptor_below_it() {
+    let value = "v".repeat(100_000);
+    let below: String = (0..9000).map(|n| format!("  - {{key: u{n}}}\n")).collect();
+    let text =
+        format!("domain: shop\ndescriptors:\n- key: a\n  value: {value}\n  descriptors:\n{below}");
+    let files = [File {
+        name: "test.yaml",
+        bytes: text.as_bytes(),
+    }];
+    let wrong = convert(System::EnvoyRatelimit, &files, &Options::default()).unwrap_err();
+    let found = wrong[0].iter().next().unwrap();
+    assert!(
+        found.message.ends_with("limits take over 4194304 bytes"),
+        "{}",
+        found.message
+    );
+}

@@ -35,6 +35,14 @@ pub enum EditPlanError {
     /// The domain has no record.
     #[error("the domain has no limits to delete")]
     NothingToDelete,
+    /// The domain would have more overrides than limiters agree to load.
+    #[error("the domain would have {count} overrides, more than the {max} that it may")]
+    TooManyOverrides {
+        /// How many.
+        count: usize,
+        /// The most.
+        max: usize,
+    },
     /// The record would be larger than what limiters agree to load.
     #[error("the limits take {bytes} bytes, more than the {max} that a domain may")]
     TooLarge {

@@ -19,3 +19,23 @@ pub(crate) fn any_node() -> impl Strategy<Value = Node> {
         ]
     })
 }
+
+#[cfg(feature = "yaml")]
+#[test]
+fn neither_anchors_nor_aliases_multiply_a_document() {
+    let list = format!("[{}]", "a,".repeat(50_000));
+    let nested = (0..30).fold(list, |inner, n| format!("&a{n} [{inner}]"));
+    let long = format!("[&x {}, {}]", "t".repeat(10_000), "*x,".repeat(20_000));
+    for (text, message) in [
+        (nested, "anchors name too much"),
+        (long, "aliases unfold into too much"),
+    ] {
+        let problems = Node::from_yaml("test", text.as_bytes()).unwrap_err();
+        let found = problems
+            .iter()
+            .next()
+            .map(|problem| problem.message.clone());
+        assert_eq!(found.as_deref(), Some(message));
+    }
+    assert!(Node::from_yaml("test", b"{a: &x [1, &y two], b: *x, c: *y}").is_ok());
+}

@@ -9,7 +9,8 @@ use crate::{Form, Problem, Problems, Report};
 
 /// The deepest nesting that is accepted: more than any limits file needs.
 const MAX_DEPTH: usize = 32;
-/// Nodes that aliases may add to a document, so that a few lines cannot unfold into gigabytes.
+/// Nodes that aliases may add to a document, so that a few lines cannot unfold into gigabytes; and those
+/// that anchors may keep copies of.
 const MAX_ALIASED_NODES: usize = 100_000;
 
 const QUOTE_PATTERN: &str = "YAML takes an unquoted `!` for a tag; put a pattern that starts with \
@@ -99,6 +100,7 @@ fn load_yaml(text: &str, problems: &mut Vec<Problem>, several: bool) -> Option<V
         open: Vec::new(),
         anchors: HashMap::new(),
         aliased: 0,
+        anchored: 0,
         documents: Vec::new(),
         several,
         gave_up: false,
@@ -182,6 +184,7 @@ struct Builder<'p> {
     open: Vec<Open>,
     anchors: HashMap<usize, Node>,
     aliased: usize,
+    anchored: usize,
     documents: Vec<Node>,
     /// Whether there may be several.
     several: bool,
@@ -260,6 +263,12 @@ impl Builder<'_> {
     /// Adds a complete node to what contains it.
     fn close(&mut self, node: Node, anchor: usize) {
         if anchor != 0 {
+            // An anchor keeps a copy of all below it, where there may be anchors as well.
+            self.anchored = self.anchored.saturating_add(count(&node));
+            if self.anchored > MAX_ALIASED_NODES {
+                self.give_up(node.place.unwrap_or(START), "anchors name too much");
+                return;
+            }
             self.anchors.insert(anchor, node.clone());
         }
         match self.open.last_mut() {
@@ -291,11 +300,15 @@ impl Builder<'_> {
         };
         self.aliased = self.aliased.saturating_add(count(node));
         if self.aliased > MAX_ALIASED_NODES {
-            self.report(place, "aliases unfold into too much");
-            self.gave_up = true;
-            return Value::Null.into();
+            return self.give_up(place, "aliases unfold into too much");
         }
         node.clone()
+    }
+
+    fn give_up(&mut self, place: Place, message: &str) -> Node {
+        self.report(place, message);
+        self.gave_up = true;
+        Value::Null.into()
     }
 
     fn refuse_tag(&mut self, tag: Option<&Tag>, span: &Span, place: Place) -> bool {
@@ -328,10 +341,14 @@ fn scalar(text: String, plain: bool) -> Value {
     }
 }
 
+/// The nodes in a tree; long texts count as several.
 fn count(node: &Node) -> usize {
-    match &node.value {
-        Value::List(items) => items.iter().map(count).sum::<usize>() + 1,
-        Value::Map(entries) => entries.iter().map(|e| count(&e.value)).sum::<usize>() + 1,
-        _ => 1,
-    }
+    let text = |text: &str| text.len() / 64;
+    let entry = |entry: &Entry| count(&entry.value) + text(&entry.key);
+    let below = match &node.value {
+        Value::List(items) => items.iter().map(count).sum(),
+        Value::Map(entries) => entries.iter().map(entry).sum(),
+        _ => node.as_text().map_or(0, text),
+    };
+    below + 1
 }

@@ -1,6 +1,6 @@
 //! An edit as KEYS and ARGV of `lua/policy_write.lua`.
 
-use policy::Name;
+use policy::{Name, OVERRIDES_MAX};
 
 use super::{Expected, HISTORY_BYTES_MAX, HISTORY_MAX, How, OverrideWrites, Plan};
 use crate::{Keys, Signature};
@@ -45,6 +45,7 @@ impl Plan {
             domain.to_string(),
             HISTORY_MAX.to_string(),
             HISTORY_BYTES_MAX.to_string(),
+            OVERRIDES_MAX.to_string(),
         ];
         let raise: &[Name] = if self.raise_all {
             // A field for each of 10,000 limits holds up every check for 10 ms.

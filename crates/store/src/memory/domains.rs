@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 
-use policy::{Limit, Name, Override, Policy, Revision};
+use policy::{Limit, Name, OVERRIDES_MAX, Override, Policy, Revision};
 use store_plan::{
-    Change, Edit, Head, HeadState, HistoryEntry, InvalidOverride, Operation, OverrideEdits,
-    Overrides, Record, Signature, Stored,
+    Change, Edit, EditPlanError, Head, HeadState, HistoryEntry, InvalidOverride, Operation,
+    OverrideEdits, Overrides, Record, Signature, Stored,
     edit::{self, Expected, HISTORY_BYTES_MAX, HISTORY_MAX, Plan},
     record,
 };
@@ -130,6 +130,17 @@ impl Domains {
                 (Some(policy), Some(before))
             }
         };
+        let count = |policy: &Policy| -> usize {
+            let limits = policy.limits.iter();
+            limits.map(|limit| limit.overrides.len()).sum()
+        };
+        let after = policy.as_ref().map_or(0, count);
+        if after > OVERRIDES_MAX && after > current.map_or(0, count) {
+            return Err(EditError::Plan(EditPlanError::TooManyOverrides {
+                count: after,
+                max: OVERRIDES_MAX,
+            }));
+        }
         let plan = Plan {
             before: before.unwrap_or_else(|| plan.before.clone()),
             ..plan

@@ -102,6 +102,16 @@ async fn only_limits_that_change_get_a_new_generation(store: Shared) -> Result<(
         .map(|l| (l.name.as_str(), l.generation))
         .collect();
     assert_eq!(generations, [("c", 2), ("b", 2), ("a", 1)]);
+    // An edit of all limits is stored as one number; the next one may be of one limit again.
+    for (rates, expected) in [([3, 3], [3, 3]), ([3, 4], [3, 4]), ([5, 5], [5, 5])] {
+        let [a, b] = rates;
+        let two = format!("  - {{name: a, rate: {a}/s}}\n  - {{name: b, rate: {b}/s}}\n");
+        let base = read(&store).await?;
+        write(&store, &base, Change::Limits(&policy(&two))).await?;
+        let stored = read(&store).await?;
+        let limits = stored.policy().expect("limits").limits.iter();
+        assert_eq!(limits.map(|l| l.generation).collect::<Vec<_>>(), expected);
+    }
     Ok(())
 }
 

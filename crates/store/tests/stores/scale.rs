@@ -166,6 +166,81 @@ async fn changes_since_a_revision_omit_unchanged_overrides() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs a server"]
+async fn a_domain_has_at_most_as_many_overrides_as_limiters_load() -> Result<()> {
+    const RECORD: &str = "rl:{shop}:policy";
+    let server = Server::start(Engine::Redis).await?;
+    let store = server.store()?;
+    let known = async || -> Result<u64> { server.ask(&["HGET", RECORD, "overrides"]).await };
+    let first = with_overrides(100);
+    let many = u64::try_from(MANY)?;
+    write(&store, &Stored::Absent, Change::Limits(&first)).await?;
+    assert_eq!(known().await?, many, "staged");
+    set_override(&store, "user8", None).await?;
+    set_override(&store, "user8", None).await?;
+    assert_eq!(known().await?, many - 1, "removed, and was not there");
+    let mut few = first.clone();
+    few.limits[0].overrides.truncate(5);
+    write(&store, &read(&store).await?, Change::Limits(&few)).await?;
+    assert_eq!(known().await?, 5);
+    set_override(&store, "user3", Some(&few.limits[0].overrides[3])).await?;
+    assert_eq!(known().await?, 5, "replaced");
+
+    let almost = (policy::OVERRIDES_MAX - 1).to_string();
+    server
+        .command(&["HSET", RECORD, "overrides", &almost])
+        .await?;
+    let other = |user: &str| Override {
+        values: vec![Some(user.as_bytes().to_vec())],
+        ..few.limits[0].overrides[3].clone()
+    };
+    set_override(&store, "new", Some(&other("new"))).await?;
+    let refused = set_override(&store, "newer", Some(&other("newer"))).await;
+    let refused = refused.unwrap_err().to_string();
+    assert!(
+        refused.starts_with("the domain would have 100001 overrides"),
+        "{refused}"
+    );
+    assert_eq!(known().await?, u64::try_from(policy::OVERRIDES_MAX)?);
+    set_override(&store, "new", Some(&other("new"))).await?;
+    set_override(&store, "new", None).await?;
+    set_override(&store, "newer", Some(&other("newer"))).await?;
+    let none = policy("  - {name: other, rate: 10/s}\n");
+    write(&store, &read(&store).await?, Change::Limits(&none)).await?;
+    assert_eq!(known().await?, u64::try_from(policy::OVERRIDES_MAX)? - 6);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
+async fn limits_without_overrides_are_not_searched_for_them() -> Result<()> {
+    let server = Server::start(Engine::Redis).await?;
+    let store = server.store()?;
+    let limits = (0..2500).map(|n| format!("  - {{name: l{n}, rate: 10/s}}\n"));
+    let limits = limits.collect::<String>();
+    write(&store, &Stored::Absent, Change::Limits(&policy(&limits))).await?;
+    let (scans, sets) = (
+        calls(&server, "hscan").await?,
+        calls(&server, "hset").await?,
+    );
+    assert!(
+        sets.len() < "cmdstat_hset:calls=10".len(),
+        "one field says that all changed: {sets}"
+    );
+    let found = read(&store).await?;
+    assert!(
+        found
+            .policy()
+            .context("limits")?
+            .limits
+            .iter()
+            .all(|l| l.generation == 1)
+    );
+    assert_eq!(calls(&server, "hscan").await?, scans);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
 async fn changes_are_unknown_after_another_or_a_truncated_history() -> Result<()> {
     let server = Server::start(Engine::Redis).await?;
     let store = server.store()?;

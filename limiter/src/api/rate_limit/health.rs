@@ -1,7 +1,9 @@
 //! gRPC's health service, for Envoy's and Kubernetes's gRPC health checks.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    cmp::Reverse,
+    collections::{BTreeSet, HashMap},
+    net::IpAddr,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -74,18 +76,39 @@ impl Watched {
     }
 }
 
-/// The open watches by their age.
+/// The open watches.
 struct Places {
-    open: Mutex<BTreeMap<u64, Watcher>>,
+    open: Mutex<Open>,
     opened: AtomicU64,
     gauge: Gauge,
 }
 
+/// Watches by their numbers, which grow. Who has to make room is known without a search: strangers may
+/// open many a second.
+#[derive(Default)]
+struct Open {
+    watchers: HashMap<u64, Watcher>,
+    /// Those of clients that had no token when this was last looked at.
+    strangers: ByAddress,
+    clients: ByAddress,
+}
+
 struct Watcher {
     peer: Arc<Peer>,
+    is_stranger: bool,
     /// The watch ends when this is dropped.
     _end: oneshot::Sender<()>,
 }
+
+/// Watches of each address, and the addresses by how many they have and how old their oldest one is.
+#[derive(Default)]
+struct ByAddress {
+    numbers: HashMap<IpAddr, BTreeSet<u64>>,
+    ranks: BTreeSet<Rank>,
+}
+
+/// The more watches an address has, and among equals the older its oldest one, the larger.
+type Rank = (usize, Reverse<u64>, IpAddr);
 
 /// The place of one watch.
 struct Place {
@@ -93,8 +116,77 @@ struct Place {
     number: u64,
 }
 
+impl ByAddress {
+    fn change(&mut self, address: IpAddr, change: impl FnOnce(&mut BTreeSet<u64>)) {
+        let rank = |numbers: &BTreeSet<u64>| -> Option<Rank> {
+            Some((numbers.len(), Reverse(*numbers.first()?), address))
+        };
+        let numbers = self.numbers.entry(address).or_default();
+        if let Some(before) = rank(numbers) {
+            self.ranks.remove(&before);
+        }
+        change(numbers);
+        match rank(numbers) {
+            Some(after) => {
+                self.ranks.insert(after);
+            }
+            None => {
+                self.numbers.remove(&address);
+            }
+        }
+    }
+
+    /// The oldest watch of the address that has the most.
+    fn least_entitled(&self) -> Option<u64> {
+        let (_, Reverse(number), _) = self.ranks.last()?;
+        Some(*number)
+    }
+}
+
+impl Open {
+    fn add(&mut self, number: u64, watcher: Watcher) {
+        let kind = if watcher.is_stranger {
+            &mut self.strangers
+        } else {
+            &mut self.clients
+        };
+        kind.change(watcher.peer.address, |numbers| {
+            numbers.insert(number);
+        });
+        self.watchers.insert(number, watcher);
+    }
+
+    fn remove(&mut self, number: u64) -> Option<Watcher> {
+        let watcher = self.watchers.remove(&number)?;
+        let kind = if watcher.is_stranger {
+            &mut self.strangers
+        } else {
+            &mut self.clients
+        };
+        kind.change(watcher.peer.address, |numbers| {
+            numbers.remove(&number);
+        });
+        Some(watcher)
+    }
+
+    /// Ends one watch, if a client (with a token, or without one) may take its place.
+    fn make_room(&mut self, for_stranger: bool) -> Option<()> {
+        while let Some(number) = self.strangers.least_entitled() {
+            let mut watcher = self.remove(number)?;
+            if !watcher.peer.is_authenticated() {
+                return Some(());
+            }
+            // It has shown a token since; each does so once.
+            watcher.is_stranger = false;
+            self.add(number, watcher);
+        }
+        let number = self.clients.least_entitled().filter(|_| !for_stranger)?;
+        self.remove(number).map(drop)
+    }
+}
+
 impl Places {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Watcher>> {
+    fn lock(&self) -> MutexGuard<'_, Open> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -102,54 +194,35 @@ impl Places {
     /// tokens, and this one has shown none.
     fn enter(self: &Arc<Self>, peer: &Arc<Peer>) -> Option<(Place, oneshot::Receiver<()>)> {
         let mut open = self.lock();
-        if open.len() >= WATCHES {
-            let lost =
-                least_entitled(&open).filter(|(_, client)| !client || peer.is_authenticated())?;
-            open.remove(&lost.0);
+        let is_stranger = !peer.is_authenticated();
+        if open.watchers.len() >= WATCHES {
+            open.make_room(is_stranger)?;
         }
         let (end, ended) = oneshot::channel();
         let number = self.opened.fetch_add(1, Ordering::Relaxed);
         let watcher = Watcher {
             peer: Arc::clone(peer),
+            is_stranger,
             _end: end,
         };
-        open.insert(number, watcher);
+        open.add(number, watcher);
         self.count(&open);
         let places = Arc::clone(self);
         Some((Place { places, number }, ended))
     }
 
-    fn count(&self, open: &BTreeMap<u64, Watcher>) {
-        self.gauge
-            .set(i64::try_from(open.len()).unwrap_or(i64::MAX));
+    fn count(&self, open: &Open) {
+        let count = open.watchers.len();
+        self.gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
         let mut open = self.places.lock();
-        open.remove(&self.number);
+        open.remove(self.number);
         self.places.count(&open);
     }
-}
-
-/// The oldest watch of the address that has the most, and whether its client has shown a token; those
-/// of clients that have not come first.
-fn least_entitled(open: &BTreeMap<u64, Watcher>) -> Option<(u64, bool)> {
-    let mut held = HashMap::new();
-    for watcher in open.values() {
-        *held.entry(watcher.peer.address).or_insert(0_usize) += 1;
-    }
-    let order = |(number, watcher): &(&u64, &Watcher)| {
-        let of_address = held.get(&watcher.peer.address).copied().unwrap_or(0);
-        (
-            watcher.peer.is_authenticated(),
-            std::cmp::Reverse(of_address),
-            **number,
-        )
-    };
-    let (number, watcher) = open.iter().min_by_key(order)?;
-    Some((*number, watcher.peer.is_authenticated()))
 }
 
 impl Api {
@@ -247,4 +320,47 @@ fn response(health: Health) -> HealthCheckResponse {
 
 fn message(health: Health) -> Bytes {
     grpc::framed(&response(health))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    #[test]
+    fn the_oldest_watch_of_the_address_with_the_most_makes_room() {
+        let address = |nth: u8| IpAddr::V4(Ipv4Addr::new(10, 0, 0, nth));
+        let mut found = ByAddress::default();
+        let mut open: Vec<(u64, IpAddr)> = Vec::new();
+        for number in 0..5000 {
+            let from = address(fastrand::u8(0..40).min(fastrand::u8(0..40)));
+            found.change(from, |numbers| {
+                numbers.insert(number);
+            });
+            open.push((number, from));
+            if open.len() < 100 {
+                continue;
+            }
+            // Either the one that makes room, or one that ends by itself.
+            let held = |from| open.iter().filter(|(_, other)| *other == from).count();
+            let (number, from) = if fastrand::bool() {
+                let expected = { open.iter() }.min_by_key(|(n, from)| (Reverse(held(*from)), *n));
+                assert_eq!(found.least_entitled(), expected.map(|(number, _)| *number));
+                *expected.unwrap()
+            } else {
+                open[fastrand::usize(..open.len())]
+            };
+            open.retain(|(n, _)| *n != number);
+            found.change(from, |numbers| {
+                numbers.remove(&number);
+            });
+        }
+        for (number, from) in open {
+            found.change(from, |numbers| {
+                numbers.remove(&number);
+            });
+        }
+        assert!(found.numbers.is_empty() && found.ranks.is_empty());
+    }
 }

@@ -1,9 +1,9 @@
 //! Writing records of limits.
 
-use policy::{Name, Revision};
+use policy::{Name, OVERRIDES_MAX, Revision};
 use redis_link::{Value, value};
 use store_plan::{
-    Signature,
+    EditPlanError, Signature,
     edit::{Expected, How, Plan},
 };
 
@@ -80,6 +80,11 @@ fn outcome(reply: Value, expected: &Expected) -> Result<Revision, EditError> {
                 _ => Some(found()?),
             },
         }),
+        4 => Err(EditPlanError::TooManyOverrides {
+            count: usize::try_from(number).unwrap_or(usize::MAX),
+            max: OVERRIDES_MAX,
+        }
+        .into()),
         3 => Err(StoreError::Corrupt(
             "the overrides that were being written are gone; try again".to_owned(),
         )
