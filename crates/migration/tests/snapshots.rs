@@ -137,7 +137,8 @@ fn files_of_one_domain_are_merged_and_may_not_repeat_each_other() {
 #[test]
 fn a_long_value_is_not_repeated_for_each_descriptor_below_it() {
     let value = "v".repeat(100_000);
-    let below: String = (0..9000).map(|n| format!("  - {{key: u{n}}}\n")).collect();
+    let below: Vec<_> = (0..9000).map(|n| format!("  - {{key: u{n}}}\n")).collect();
+    let below = below.concat();
     let text =
         format!("domain: shop\ndescriptors:\n- key: a\n  value: {value}\n  descriptors:\n{below}");
     let files = [File {
