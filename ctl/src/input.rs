@@ -183,7 +183,7 @@ fn unreadable(path: &str, error: &std::io::Error) -> Error {
 // lost.
 
 /// The fields that a limiter adds to each limit.
-const ADDED: [&str; 3] = ["generation", "level", "has_overrides"];
+const ADDED: [&str; 4] = ["edges", "generation", "has_overrides", "level"];
 
 /// The limits in a snapshot, as a limits file has them; `None` if the bytes are no snapshot.
 fn limits(bytes: &[u8]) -> Option<Node> {
@@ -220,7 +220,8 @@ mod tests {
         let file = "domain: shop\nlimits:\n  - {name: a, per: [user], rate: 1/s, \
                     overrides: [{values: {user: x}, unlimited: true}]}\n";
         let policy = Policy::from_yaml("test", file.as_bytes()).unwrap();
-        let snapshot = serde_json::to_vec(&Compiled::new(policy.clone()).to_snapshot(0)).unwrap();
+        let snapshot =
+            serde_json::to_vec(&Compiled::new(policy.clone()).to_snapshot_json(0)).unwrap();
         let read = Policy::from_node(&limits(&snapshot).unwrap()).unwrap();
         let mut without = policy;
         without.limits[0].overrides.clear();

@@ -231,10 +231,11 @@ impl<'b> Reader<'b> {
     /// Reads an array of `known` fields; skips further ones, which later versions may add.
     pub fn fields<T>(
         &mut self,
-        known: u64,
+        known: usize,
         read: impl FnOnce(&mut Self) -> Result<T, DecodeError>,
     ) -> Result<T, DecodeError> {
         let length = self.expect(ARRAY)?;
+        let known = u64::try_from(known).unwrap_or(u64::MAX);
         let more = length.checked_sub(known).ok_or(DecodeError::Short)?;
         let value = read(self)?;
         self.skip(more)?;
@@ -254,6 +255,14 @@ impl<'b> Reader<'b> {
         let value = read(self, rest.min(more))?;
         self.skip(rest.saturating_sub(more))?;
         Ok(value)
+    }
+
+    /// The bytes of one item, whatever its type and nesting.
+    pub fn item(&mut self) -> Result<&'b [u8], DecodeError> {
+        let before = self.rest;
+        self.skip(1)?;
+        let length = before.len() - self.rest.len();
+        before.get(..length).ok_or(DecodeError::Short)
     }
 
     /// Skips items, whatever their type and nesting.

@@ -1,7 +1,4 @@
 //! Reads the fields of a map one by one, and collects every problem.
-//!
-//! Functions that are called from everywhere are not inlined: the filter contains all of this, and
-//! runs it once per edit.
 
 use std::{borrow::Cow, collections::HashSet, fmt};
 
@@ -17,8 +14,6 @@ pub enum Form {
     File,
     /// The store, which adds fields of its own.
     Record,
-    /// A limiter, which adds to each limit what only proxies need.
-    Snapshot,
 }
 
 /// The problems found so far, and what is being read.
@@ -59,7 +54,6 @@ impl Report {
         }
     }
 
-    #[inline(never)]
     fn all(self) -> Option<Problems> {
         Problems::found(self.problems)
     }
@@ -74,7 +68,6 @@ impl Report {
         self.add_text(path, place, message.into())
     }
 
-    #[inline(never)]
     fn add_text(
         &mut self,
         path: &Path<'_>,
@@ -92,7 +85,6 @@ impl Report {
     }
 }
 
-#[inline(never)]
 fn nothing_to_read() -> Problems {
     Problems::one(Problem::new("", None, "nothing to read"))
 }
@@ -139,7 +131,6 @@ impl<'n> Field<'n> {
     }
 
     /// Adds the problem that this value is not what it has to be.
-    #[inline(never)]
     pub fn expected<'r>(&self, what: &str, report: &'r mut Report) -> &'r mut Problem {
         let message = match self.node.as_text() {
             Some(text) => format!("expected {what}, found {}", quoted(text)),
@@ -149,7 +140,6 @@ impl<'n> Field<'n> {
     }
 
     /// The entries of a map, without repeated keys.
-    #[inline(never)]
     pub fn entries(&self, what: &str, report: &mut Report) -> Option<Vec<&'n Entry>> {
         let Value::Map(entries) = &self.node.value else {
             self.expected(what, report);
@@ -183,7 +173,6 @@ impl<'n> Fields<'n> {
     }
 
     /// The field, if it was given; `path` is the path to the map.
-    #[inline(never)]
     fn take(
         &mut self,
         name: &'n str,
@@ -207,7 +196,6 @@ impl<'n> Fields<'n> {
     }
 
     /// Reports the fields that were not taken.
-    #[inline(never)]
     pub fn finish(self, path: &Path<'_>, known: &[&str], report: &mut Report) {
         for entry in self.left {
             let path = Path::Field(path, &entry.key);
@@ -233,7 +221,6 @@ impl<'n> Fields<'n> {
 impl Field<'_> {
     /// Reads a map that may have only the `known` fields. `None`, and a problem, if it is not a
     /// map.
-    #[inline(never)]
     pub fn read_map(
         &self,
         known: &[&str],
@@ -276,25 +263,21 @@ impl<'p> Take<'_, 'p> {
     }
 
     /// A whole number.
-    #[inline(never)]
     pub fn integer(&mut self, name: &'p str, least: u64) -> Option<u64> {
         self.field(name)?.integer(least, self.report)
     }
 
     /// A whole percentage.
-    #[inline(never)]
     pub fn percent(&mut self, name: &'p str, least: u32, most: u32) -> Option<u32> {
         self.field(name)?.percent(least, most, self.report)
     }
 
     /// A boolean.
-    #[inline(never)]
     pub fn boolean(&mut self, name: &'p str) -> Option<bool> {
         self.field(name)?.boolean(self.report)
     }
 
     /// A list of different names.
-    #[inline(never)]
     pub fn names(&mut self, name: &'p str, what: &str) -> Vec<Name> {
         self.field(name)
             .and_then(|field| field.names(what, self.report))

@@ -22,7 +22,6 @@ pub use bytes::{from_base64, node_to_value, to_base64, value_to_node};
 pub use fields::{Field, Fields, Form, Path, Report, Take, quoted};
 pub use name::{DomainError, Name, NameError};
 pub use node::{Entry, JsonError, Node, Place, Value};
-#[cfg(feature = "yaml")]
 pub use node::{from_text, load, load_all};
 pub use printable::{is_printable, printable, printable_styled};
 pub use problem::{Problem, Problems, distance, similar};

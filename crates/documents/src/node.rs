@@ -7,11 +7,9 @@
 mod json;
 mod serde_impls;
 mod write_yaml;
-#[cfg(feature = "yaml")]
 mod yaml;
 
 pub use json::JsonError;
-#[cfg(feature = "yaml")]
 pub use yaml::{from_text, load, load_all};
 
 /// Where something stands in a file; counted from 1, in characters.

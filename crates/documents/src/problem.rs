@@ -1,6 +1,5 @@
 //! What is wrong with a document: every problem at once, each with its place.
 
-#[cfg(feature = "yaml")]
 mod excerpt;
 mod render;
 mod similar;
@@ -41,7 +40,6 @@ impl Problem {
         }
     }
 
-    #[cfg(feature = "yaml")]
     pub(crate) fn hint(mut self, hint: impl Into<Cow<'static, str>>) -> Self {
         self.push_hint(hint);
         self
@@ -52,7 +50,6 @@ impl Problem {
         self.set_hint(hint.into());
     }
 
-    #[inline(never)]
     fn set_hint(&mut self, hint: Cow<'static, str>) {
         self.hint = Some(hint.into_owned());
     }

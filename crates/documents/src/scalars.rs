@@ -27,7 +27,6 @@ pub trait Choice: Copy + PartialEq + 'static {
 
 impl<'n> Field<'n> {
     /// Text; an unquoted number or boolean counts as text, too.
-    #[inline(never)]
     pub fn text(&self, what: &str, report: &mut Report) -> Option<&'n str> {
         let text = self.node.as_text();
         if text.is_none() {
@@ -46,7 +45,6 @@ impl<'n> Field<'n> {
     }
 
     /// A whole number of at least `least`.
-    #[inline(never)]
     pub fn integer(&self, least: u64, report: &mut Report) -> Option<u64> {
         let number = self.node.as_text().and_then(|text| text.parse().ok());
         if let Some(number) = number
@@ -65,7 +63,6 @@ impl<'n> Field<'n> {
         T::CHOICES.get(at).map(|(_, choice)| *choice)
     }
 
-    #[inline(never)]
     fn word_of(
         &self,
         word_at: fn(usize) -> Option<&'static str>,
@@ -89,7 +86,6 @@ impl<'n> Field<'n> {
     }
 
     /// A name.
-    #[inline(never)]
     pub fn name(&self, what: &str, report: &mut Report) -> Option<Name> {
         let text = self.text(what, report)?;
         match text.parse() {
@@ -114,7 +110,6 @@ impl<'n> Field<'n> {
     }
 
     /// A list of different names; a single one may stand for a list of one.
-    #[inline(never)]
     pub fn names(&self, what: &str, report: &mut Report) -> Option<Vec<Name>> {
         let Value::List(items) = &self.node.value else {
             return self.name(what, report).map(|name| vec![name]);
@@ -156,13 +151,11 @@ impl<'n> Field<'n> {
     }
 
     /// A duration, in milliseconds.
-    #[inline(never)]
     pub fn duration(&self, report: &mut Report) -> Option<u64> {
         self.parsed("a duration like 250ms or 3s", parse_duration, report)
     }
 
     /// A point in time, in milliseconds since the epoch.
-    #[inline(never)]
     pub fn time(&self, report: &mut Report) -> Option<u64> {
         let time = self.text("a time", report).and_then(parse_timestamp);
         if time.is_none() {
@@ -172,7 +165,6 @@ impl<'n> Field<'n> {
     }
 
     /// A whole percentage.
-    #[inline(never)]
     pub fn percent(&self, least: u32, most: u32, report: &mut Report) -> Option<u32> {
         let what = format!("a whole percentage from {least}% to {most}%");
         let text = self.text(&what, report)?;

@@ -214,7 +214,6 @@ fn read_source(
     })
 }
 
-#[inline(never)]
 fn read_text(field: Field<'_>, what: &str, report: &mut Report) -> Option<String> {
     field.text(what, report).map(str::to_owned)
 }

@@ -16,13 +16,13 @@ mod source;
 mod tests;
 
 use documents::{Choice, Form, Name, Problems, Report};
-use policy::{OnFailure, Policy};
+use policy::{Compiled, OnFailure};
 
 pub use client::{DenyBody, DenyConfig, Styles};
 pub use source::{Format, IfSeveral, Prefixes, Source};
 
 /// A valid configuration.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Config {
     /// The set of limits that applies.
     pub domain: Name,
@@ -47,7 +47,7 @@ pub struct Config {
     /// Buckets in the shared table.
     pub buckets: u32,
     /// Limits until the first snapshot arrives.
-    pub limits: Option<Policy>,
+    pub limits: Option<Compiled>,
 }
 
 /// How the limiter is reached.
@@ -96,8 +96,6 @@ impl Config {
     ///
     /// # Errors
     /// Everything that is wrong with it.
-    // Not inlined: a caller in another crate would build it without this crate's optimization for size.
-    #[inline(never)]
     pub fn from_json(bytes: &[u8]) -> Result<Self, Problems> {
         let mut report = Report::new(Form::File);
         let config = read::read(bytes, &mut report);

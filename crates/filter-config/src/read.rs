@@ -2,8 +2,8 @@
 
 use std::ops::RangeInclusive;
 
-use documents::{Choice, Field, Fields, Name, Node, Path, Report, Take, Value};
-use policy::{OnFailure, Policy};
+use documents::{Choice, Field, Fields, Name, Node, Path, Report, Take, Value, from_base64};
+use policy::{Compiled, OnFailure};
 
 use crate::{Config, DenyBody, DenyConfig, Direction, LimiterConfig, Styles, descriptors};
 
@@ -312,15 +312,29 @@ fn bounded_in(
     found
 }
 
-/// Reads limits as in a limits file; an empty list means no policy, not an empty one.
-fn read_limits(take: &mut Take<'_, '_>, domain: Option<&Name>) -> Option<Policy> {
+/// Reads compiled limits: those of a limits file would need its whole reader in each Envoy.
+fn read_limits(take: &mut Take<'_, '_>, domain: Option<&Name>) -> Option<Compiled> {
+    const HINT: &str = "`rlctl validate --compiled -f limits.yaml` prints them";
     let field = take.field("limits")?;
-    let limits = policy::read::read_limits(field, &[], take.report);
-    if limits.is_empty() {
+    let bytes = field.node.as_text().and_then(from_base64);
+    let Some(bytes) = bytes else {
+        field
+            .expected("compiled limits", take.report)
+            .push_hint(HINT);
         return None;
+    };
+    let compiled = match Compiled::from_snapshot(&bytes) {
+        Ok(compiled) => compiled,
+        Err(error) => {
+            field
+                .report(take.report, format!("not compiled limits: {error}"))
+                .push_hint(HINT);
+            return None;
+        }
+    };
+    if Some(compiled.domain()) != domain {
+        let message = format!("limits of the domain `{}`", compiled.domain());
+        field.report(take.report, message);
     }
-    Some(Policy {
-        limits,
-        ..Policy::empty(domain?.clone())
-    })
+    Some(compiled)
 }

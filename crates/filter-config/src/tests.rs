@@ -34,7 +34,7 @@ fn domain_and_cluster_are_enough() {
         "namespace",
     ];
     assert_eq!(keys, built_in);
-    assert_eq!(config.limits, None);
+    assert!(config.limits.is_none());
 }
 
 const EVERY_FIELD: &str = r#"{
@@ -62,12 +62,23 @@ const EVERY_FIELD: &str = r#"{
         "hold": {"max": 7},
         "request_body": {"max": 65536},
         "memory": {"buckets": 100},
-        "limits": [{"name": "all", "rate": "10/s"}]
+        "limits": "COMPILED"
     }"#;
+
+/// One limit of a domain, compiled.
+fn limits(domain: &str) -> String {
+    let file = format!("domain: {domain}\nlimits: [{{name: all, rate: 10/s}}]\n");
+    let policy = policy::Policy::from_yaml("test", file.as_bytes()).unwrap();
+    Compiled::new(policy).snapshot_text(0)
+}
+
+fn every_field() -> String {
+    EVERY_FIELD.replace("COMPILED", &limits("shop"))
+}
 
 #[test]
 fn every_field_is_read() {
-    let config = Config::from_json(EVERY_FIELD.as_bytes()).unwrap();
+    let config = Config::from_json(every_field().as_bytes()).unwrap();
     assert_eq!(config.direction, Direction::Both);
     assert!(config.limiter.trust_host);
     assert_eq!(config.failure_mode, OnFailure::Deny);
@@ -78,12 +89,12 @@ fn every_field_is_read() {
     );
     assert_eq!(config.request_body_max, Some(65_536));
     assert!(config.styles.spring && !config.styles.ratelimit);
-    assert_eq!(config.limits.unwrap().limits.len(), 1);
+    assert_eq!(config.limits.unwrap().limits().len(), 1);
 }
 
 #[test]
 fn every_source_is_read() {
-    let config = Config::from_json(EVERY_FIELD.as_bytes()).unwrap();
+    let config = Config::from_json(every_field().as_bytes()).unwrap();
     let source = |key: &str| {
         config
             .sources
@@ -166,14 +177,15 @@ fn everything_wrong_is_said_at_once() {
 }
 
 #[test]
-fn limits_in_the_configuration_are_checked_like_those_in_a_file() {
-    insta::assert_snapshot!(problems(r#"{
-        "domain": "shop", "limiter": {"cluster": "limiter"},
-        "limits": [{"name": "all", "rate": "ten"}, {"name": "other", "rate": "1/s", "perr": ["user"]}]
-    }"#), @r#"
-    limit `all`: rate: expected a rate, units per period like 10/s, found `ten` (a rate is units per period, like 10/s, 100/1m, 5/1500ms or 10000/day)
-    limit `other`: perr: unknown field (did you mean `per`?)
-    "#);
+fn limits_in_the_configuration_are_compiled_ones_of_its_domain() {
+    let config = |limits: &str| {
+        problems(&format!(
+            r#"{{"domain": "shop", "limiter": {{"cluster": "limiter"}}, "limits": {limits}}}"#
+        ))
+    };
+    insta::assert_snapshot!(config(r#"[{"name": "all", "rate": "10/s"}]"#), @"limits: expected compiled limits, found a list (`rlctl validate --compiled -f limits.yaml` prints them)");
+    insta::assert_snapshot!(config(r#""AAAA""#), @"limits: not compiled limits: an item of another type (`rlctl validate --compiled -f limits.yaml` prints them)");
+    insta::assert_snapshot!(config(&format!("{:?}", limits("other"))), @"limits: limits of the domain `other`");
 }
 
 #[test]

@@ -36,8 +36,7 @@ impl Policy {
     /// Starts with the limits in the configuration, if it has any.
     pub(crate) fn new(config: &mut Config, random: &mut Random) -> Self {
         let state = match config.limits.take() {
-            Some(policy) => {
-                let compiled = policy::Compiled::new(policy);
+            Some(compiled) => {
                 let active = ActivePolicy::new(compiled, &config.sources);
                 PolicyState::Limits(Rc::new(active))
             }

@@ -8,11 +8,18 @@ use crate::PatternError;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Network {
     /// The first of its addresses.
-    base: Address,
-    length: u8,
+    pub(crate) base: Address,
+    pub(crate) length: u8,
 }
 
 impl Network {
+    /// The network of a first address in its canonical form, and a length.
+    pub(crate) fn new(base: &[u8], length: u64) -> Option<Self> {
+        let base = Address::parse(base)?;
+        let length = u8::try_from(length).ok()?;
+        (length <= base.width()).then_some(Self { base, length })
+    }
+
     pub(crate) fn parse(text: &str) -> Result<Self, PatternError> {
         let (address, length) = parse(text.as_bytes()).ok_or(PatternError::Cidr)?;
         let length = length.ok_or(PatternError::Cidr)?;

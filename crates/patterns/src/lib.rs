@@ -12,6 +12,7 @@ mod regex;
 use std::fmt;
 
 use address::Address;
+use cbor::{DecodeError, Reader, Writer};
 use cidr::Network;
 use glob::Glob;
 use regex::Regex;
@@ -84,6 +85,64 @@ impl Pattern {
             text: text.to_owned(),
             negated,
             test: Test::parse(body)?,
+        })
+    }
+
+    /// Writes what the pattern tests, so that [`Pattern::read`] has nothing to check but a glob.
+    pub fn write(&self, writer: &mut Writer) {
+        writer.array(4);
+        writer.boolean(self.negated);
+        let body = self.text.strip_prefix('!').unwrap_or(&self.text);
+        let lower = || body.strip_prefix("i:").unwrap_or(body).to_ascii_lowercase();
+        let (kind, text, number) = match &self.test {
+            Test::Exact(text) => (0, text.clone(), 0),
+            Test::ExactAnyCase(text) => (1, text.clone(), 0),
+            Test::Glob(glob) if glob.any_case() => (3, lower().into_bytes(), 0),
+            Test::Glob(_) => (2, body.as_bytes().to_vec(), 0),
+            Test::Cidr(network) => (4, network.base.to_text(), network.length.into()),
+            Test::Regex(regex) => (5, regex.expression.clone().into_bytes(), regex.max_input),
+        };
+        writer.unsigned(kind);
+        writer.bytes(&text);
+        writer.unsigned(u64::try_from(number).unwrap_or(u64::MAX));
+    }
+
+    /// Reads what [`Pattern::write`] wrote. Its text is one that means the same as the one written.
+    ///
+    /// # Errors
+    /// It is a pattern of another version.
+    pub fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        reader.fields(4, |reader| {
+            let (negated, kind) = (reader.boolean()?, reader.unsigned()?);
+            let (bytes, number) = (reader.bytes()?, reader.unsigned()?);
+            let text = str::from_utf8(bytes).map_err(|_| DecodeError::Type)?;
+            let glob = || Glob::parse(text).map_err(|_| DecodeError::Type);
+            let (prefix, test) = match kind {
+                0 => ("exact:", Test::Exact(bytes.to_vec())),
+                1 => ("i:", Test::ExactAnyCase(bytes.to_vec())),
+                2 => ("", Test::Glob(glob()?)),
+                3 => ("i:", Test::Glob(glob()?.ignoring_case())),
+                4 => (
+                    "cidr:",
+                    Test::Cidr(Network::new(bytes, number).ok_or(DecodeError::Type)?),
+                ),
+                5 => (
+                    "re:",
+                    Test::Regex(Regex::checked(text, number).ok_or(DecodeError::Type)?),
+                ),
+                _ => return Err(DecodeError::Index),
+            };
+            let mut written = String::with_capacity(text.len() + 8);
+            if negated {
+                written.push('!');
+            }
+            written.push_str(prefix);
+            written.push_str(text);
+            Ok(Self {
+                text: written,
+                negated,
+                test,
+            })
         })
     }
 

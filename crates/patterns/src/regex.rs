@@ -26,6 +26,7 @@ const MAX_INPUT: usize = 8192;
 #[derive(Clone, Debug)]
 pub(crate) struct Regex {
     whole: regex_lite::Regex,
+    pub(crate) expression: String,
     /// The longest value that is searched, in bytes. It follows from the text alone, so that filters,
     /// limiters and `rlctl` decide alike.
     pub(crate) max_input: usize,
@@ -41,10 +42,7 @@ impl Regex {
                 "more than {MAX_GROUPS} capturing groups; write (?:…) for a group"
             ));
         }
-        let whole = compile(&format!(r"\A(?:{expression})\z"), MAX_DEPTH + 1)
-            // With `(?x)`, a comment at the end of the expression would hide what follows on its line.
-            .or_else(|_| compile(&format!("\\A(?:{expression}\n)\\z"), MAX_DEPTH + 1));
-        let whole = whole.map_err(|error| message(&error))?;
+        let whole = compile_whole(expression).map_err(|error| message(&error))?;
         let mut reader = Reader {
             rest: expression.as_bytes(),
             verbose: false,
@@ -53,6 +51,17 @@ impl Regex {
         let max_input = MAX_STEPS / states.max(1);
         Ok(Self {
             whole,
+            expression: expression.to_owned(),
+            max_input: max_input.min(MAX_INPUT),
+        })
+    }
+
+    /// Compiles an expression that was parsed elsewhere, with the longest value that it searches.
+    pub(crate) fn checked(expression: &str, max_input: u64) -> Option<Self> {
+        let max_input = usize::try_from(max_input).ok()?;
+        Some(Self {
+            whole: compile_whole(expression).ok()?,
+            expression: expression.to_owned(),
             max_input: max_input.min(MAX_INPUT),
         })
     }
@@ -311,6 +320,12 @@ impl Reader<'_> {
         }
         Work::new(1, 1)
     }
+}
+
+fn compile_whole(expression: &str) -> Result<regex_lite::Regex, Error> {
+    compile(&format!(r"\A(?:{expression})\z"), MAX_DEPTH + 1)
+        // With `(?x)`, a comment at the end of the expression would hide what follows on its line.
+        .or_else(|_| compile(&format!("\\A(?:{expression}\n)\\z"), MAX_DEPTH + 1))
 }
 
 fn compile(expression: &str, depth: u32) -> Result<regex_lite::Regex, Error> {

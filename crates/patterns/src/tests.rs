@@ -229,3 +229,60 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_pattern_that_was_sent_finds_the_same() {
+    let texts = [
+        "/a",
+        "!/a",
+        "exact:a*b",
+        "i:/A",
+        "!i:/A",
+        r"\*x",
+        r"i:\!X",
+        "/a/**",
+        "!/a/*",
+        "i:/A/**/b",
+        "**",
+        "cidr:10.0.0.0/8",
+        "!cidr:2001:db8::/32",
+        "cidr:::ffff:10.0.0.0/104",
+        "re:/a(/.*)?",
+        "!re:(?i)/A",
+        "re:(?x) /a # comment",
+    ];
+    let values = [
+        "",
+        "/a",
+        "/A",
+        "/a/x",
+        "/A/X/B",
+        "/a/x/y",
+        "a*b",
+        "*x",
+        "!x",
+        "!X",
+        "10.1.2.3",
+        "11.1.2.3",
+        "::ffff:10.0.0.1",
+        "2001:db8::1",
+        "2001:db9::1",
+    ];
+    for text in texts {
+        let pattern = Pattern::parse(text).unwrap();
+        let mut writer = Writer::default();
+        pattern.write(&mut writer);
+        let sent = Pattern::read(&mut Reader::new(&writer.0)).unwrap();
+        for value in values {
+            let value = value.as_bytes();
+            assert_eq!(sent.finds(value), pattern.finds(value), "{text} {value:?}");
+        }
+        assert_eq!(sent.longest_searched(), pattern.longest_searched());
+        assert_eq!(sent.is_negated(), pattern.is_negated());
+        assert_eq!(
+            (sent.head(), sent.exact()),
+            (pattern.head(), pattern.exact())
+        );
+        assert_eq!(sent.any_case(), pattern.any_case());
+    }
+}

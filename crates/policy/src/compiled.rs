@@ -7,7 +7,6 @@ mod index;
 mod matching;
 mod mode;
 mod overrides;
-#[cfg(feature = "service")]
 mod walk;
 
 use documents::Name;
@@ -20,6 +19,7 @@ use index::{Conditions, Index};
 pub use matching::Match;
 pub use mode::Mode;
 use overrides::Overrides;
+use walk::Walk;
 
 /// A compiled policy.
 #[derive(Clone, Debug)]
@@ -43,15 +43,17 @@ struct Shape {
     rules: Vec<Rule>,
     index: Index,
     exempt: Option<Exempt>,
-    /// The limits of the rate limit service.
-    #[cfg(feature = "service")]
-    walk: Option<walk::Walk>,
-    /// The template of a limit that a descriptor brings itself: all but its numbers.
-    #[cfg(feature = "service")]
-    request_limit: Option<Limit>,
+    service: Service,
     /// Whether any limit replaces others.
-    #[cfg(feature = "service")]
     has_replaces: bool,
+}
+
+/// What only limits of the rate limit service need.
+#[derive(Debug, Default)]
+struct Service {
+    walk: Option<Walk>,
+    /// The template of a limit that a descriptor brings itself: all but its numbers.
+    request_limit: Option<Limit>,
 }
 
 /// A limit with its names resolved to positions.
@@ -99,14 +101,25 @@ impl Rule {
 }
 
 /// The position of a key among sorted ones, or where to insert it.
-#[inline(never)]
 fn find(keys: &[Name], key: &Name) -> Result<usize, usize> {
     keys.binary_search(key)
 }
 
 impl Compiled {
     /// Compiles a policy.
-    pub fn new(mut policy: Policy) -> Self {
+    pub fn new(policy: Policy) -> Self {
+        Self::with_service(policy, |limits| Service {
+            walk: Walk::new(limits),
+            request_limit: walk::request_limit(),
+        })
+    }
+
+    /// As [`Compiled::new`], without limits of the rate limit service, of which filters need no code.
+    pub(crate) fn of_filter(policy: Policy) -> Self {
+        Self::with_service(policy, |_| Service::default())
+    }
+
+    fn with_service(mut policy: Policy, service: fn(&[Arc<Limit>]) -> Service) -> Self {
         let overrides = policy
             .limits
             .iter_mut()
@@ -140,11 +153,7 @@ impl Compiled {
             rules,
             index,
             exempt,
-            #[cfg(feature = "service")]
-            walk: walk::Walk::new(&limits),
-            #[cfg(feature = "service")]
-            request_limit: walk::request_limit(),
-            #[cfg(feature = "service")]
+            service: service(&limits),
             has_replaces: limits.iter().any(|limit| !limit.replaces.is_empty()),
         };
         Self {
@@ -231,9 +240,8 @@ impl Compiled {
 
     /// The template of a limit that a descriptor brings itself, without its numbers. Its buckets
     /// are split by the descriptor and the length of the window.
-    #[cfg(feature = "service")]
     pub fn request_limit(&self) -> Option<&Limit> {
-        self.shape.request_limit.as_ref()
+        self.shape.service.request_limit.as_ref()
     }
 
     /// The numbers of one bucket of the limit at a position, at a time in milliseconds since

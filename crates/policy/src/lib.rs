@@ -21,6 +21,7 @@ mod quota;
 mod rate;
 pub mod read;
 mod snapshot;
+mod snapshot_json;
 mod source;
 mod warnings;
 mod write;
@@ -60,7 +61,7 @@ pub use pricing::{
 pub use quota::Quota;
 pub use rate::{AmountText, RateText, parse_rate};
 pub use read::OVERRIDES_MAX;
-pub use snapshot::Opaque;
+pub use snapshot::{Opaque, SnapshotError};
 pub use warnings::{
     Alterations, BUILT_IN, DEFAULT_PREFIXES, Dear, REQUEST_BODY, REQUEST_BODY_PASSES, Supply,
     Surroundings,

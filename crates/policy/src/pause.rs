@@ -52,7 +52,6 @@ impl Pause {
     }
 
     /// Takes `paused`: `true`, `false`, or a map with `until`.
-    #[inline(never)]
     pub(crate) fn take(take: &mut Take<'_, '_>) -> Option<Self> {
         let field = take.field("paused")?;
         match field.node.value {

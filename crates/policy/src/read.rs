@@ -1,8 +1,6 @@
 //! Reads a document into a policy. The walk goes on after a problem, so that it finds all of them
 //! at once.
 
-#[cfg_attr(feature = "service", path = "read/descriptor.rs")]
-#[cfg_attr(not(feature = "service"), path = "read/no_descriptor.rs")]
 mod descriptor;
 mod lease;
 mod limit;
@@ -17,7 +15,7 @@ mod slots;
 mod together;
 
 pub(crate) use limit::{LIMIT_FIELDS, read_limit};
-pub(crate) use matchers::{read_matchers, read_matchers_alone};
+pub(crate) use matchers::read_matchers;
 pub use overrides::OVERRIDES_MAX;
 pub use policy::read_limits;
 pub(crate) use policy::{FORMAT, read_policy};

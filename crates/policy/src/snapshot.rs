@@ -1,26 +1,63 @@
-//! Snapshots: the limits as limiters send them to filters, some of which are older than their limiter.
+//! Snapshots: the limits as limiters send them to filters, some of which are of another version.
 //!
-//! A snapshot is JSON: the domain, its revision, the descriptor entries to extract, and the limits
-//! without their overrides. A filter ignores unknown fields at the top level. A limit with any
-//! field that it cannot read is [`Opaque`]: the filter does not decide it, but sends every request
-//! to which it may apply to the limiter, which can read it.
+//! A snapshot is compact (see `cbor`): the domain, its revision, the descriptor entries to extract,
+//! and the limits without their overrides. Each limit is bytes of its own with a hash of them, so
+//! that it can be read alone, and later be named by its hash instead of sent again.
+//!
+//! Everything is an array. A later version adds fields at the end, which earlier ones skip. If an
+//! earlier version must not decide a limit that has one, the limit gets a higher [`LEVEL`]. A limit
+//! that a filter cannot read is [`Opaque`]: the filter does not decide it, but sends every request to
+//! which it may apply to the limiter, which can read it.
+//!
+//! A word with a fixed set of values is sent as its position in [`Choice::CHOICES`].
 
-use documents::{Choice, Field, Form, Name, Node, Path, Problem, Problems, Report, parse_digits};
+use std::slice;
+
+use algorithms::{CalendarUnit, Edges, Parameters, Penalty, Rate, UTC, WINDOWS_KNOWN};
+use cbor::{DecodeError, Reader, Writer};
+use documents::{Choice, Name};
+use patterns::Pattern;
 
 use crate::{
-    Compiled, Entries, Exemption, Limit, Matcher, OnFailure, Pause, Policy, Quota, Revision, Scope,
-    read::{FORMAT, read_limit, read_matchers_alone},
+    Compiled, Entries, Exemption, IfAbsent, Limit, MAX_COST, Matcher, OnFailure, Override,
+    OverrideQuota, Pause, Pointer, Policy, Pricing, Quota, RequestPlace, RequestPrice,
+    RequestValue, Reserve, ResponsePrice, ResponseValue, Revision, Row, Scope, Source, Term,
+    digest, quota::Written,
 };
 
+/// The version of the snapshot as a whole. A filter refuses any other, and keeps the limits that it has.
+const FORMAT: u64 = 1;
 /// The version of the meaning of a limit's fields. Raise it, for the limits concerned only, when a
-/// known field or value gets another meaning.
+/// known field or value gets another meaning, or when a new field must not be ignored.
 const LEVEL: u64 = 1;
-/// The level of the limits of a domain with exemptions: a filter that reads only [`LEVEL`] sends
-/// the requests to which they may apply to the limiter, which exempts them.
-const LEVEL_WITH_EXEMPTIONS: u64 = 2;
+
+const SNAPSHOT_FIELDS: usize = 6;
+/// The fields that limits and exemptions start with.
+const HEADER_FIELDS: usize = 4;
+const LIMIT_FIELDS: usize = 22;
+
+// Bounds of lists. Those of limits files are lower or equal: a filter relies on none of them but to
+// bound its memory.
+const MAX_KEYS: usize = 4096;
+const MAX_LIMITS: usize = 10_000;
+const MAX_EXEMPTIONS: usize = 1000;
+const MAX_OVERRIDES: usize = 1000;
+const MAX_PATTERNS: usize = 1000;
+const MAX_NAMES: usize = 256;
+
+/// Why bytes are no snapshot that this version can use.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SnapshotError {
+    /// Another version's.
+    #[error("format {0}, and this version reads {FORMAT}")]
+    Format(u64),
+    /// No snapshot at all, or a damaged one.
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+}
 
 /// A limit that this version cannot interpret.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Opaque {
     /// Its name, if it has one that this version can read.
     pub name: Option<Name>,
@@ -28,8 +65,6 @@ pub struct Opaque {
     pub matchers: Vec<Matcher>,
     /// What to do while no limiter answers; `None` if that cannot be read either.
     pub on_failure: Option<OnFailure>,
-    /// What could not be read.
-    pub reason: String,
 }
 
 impl Opaque {
@@ -41,198 +76,727 @@ impl Opaque {
 }
 
 impl Compiled {
-    /// The snapshot of this policy, as JSON, with the edges of calendar windows around a time in
-    /// milliseconds since the epoch.
-    pub fn to_snapshot(&self, now_ms: u64) -> Node {
+    /// The snapshot of this policy. `edges` returns those of calendar windows around the time for
+    /// which it is made.
+    pub fn to_snapshot(&self, edges: &dyn Fn(&Parameters) -> Option<Edges>) -> Vec<u8> {
+        let mut writer = Writer::default();
         let revision = self.revision();
+        writer.array(SNAPSHOT_FIELDS);
+        writer.unsigned(FORMAT);
+        writer.text(self.domain().as_str());
+        writer.array(2);
+        writer.unsigned(revision.number);
+        writer.unsigned(revision.digest);
+        list(&mut writer, self.needed_keys());
         // Only limiters decide limits of the rate limit service.
         let limits = self.limits().iter().enumerate();
         let limits = limits.filter(|(_, limit)| limit.descriptor.is_none());
-        let mut snapshot = Node::map([
-            ("format", Node::number(FORMAT)),
-            ("domain", Node::text(self.domain().as_str())),
-            (
-                "revision",
-                Node::map([
-                    ("number", Node::number(revision.number)),
-                    // As text: JSON readers elsewhere round large numbers.
-                    ("digest", Node::text(format!("{:016x}", revision.digest))),
-                ]),
-            ),
-            (
-                "keys",
-                Node::list(self.needed_keys().iter().map(|k| Node::text(k.as_str()))),
-            ),
-            (
-                "limits",
-                Node::list(limits.map(|(at, limit)| self.limit_snapshot(at, limit, now_ms))),
-            ),
-        ]);
-        if !self.exemptions().is_empty() {
-            snapshot.set("exempt", Exemption::list_node(self.exemptions()));
-        }
-        snapshot
-    }
-
-    /// When the edges in a snapshot of this time no longer cover the current time, in milliseconds
-    /// since the epoch; `None`: it has no edges.
-    #[cfg(feature = "time-zones")]
-    pub fn snapshot_until_ms(&self, now_ms: u64) -> Option<u64> {
-        let own = self.limits().iter().map(|limit| limit.quota);
-        let of_proxies = self.limits().iter().enumerate();
-        let of_proxies = of_proxies.filter(|(_, limit)| limit.scope == Scope::Proxy);
-        let overrides = of_proxies.flat_map(|(at, limit)| {
-            let overrides = self.overrides(at);
-            overrides.filter_map(|found| found.quota.of(&limit.quota))
+        let limits: Vec<_> = limits.collect();
+        writer.list(limits.into_iter(), |writer, (at, limit)| {
+            write_alone(writer, |writer| self.write_limit(at, limit, edges, writer));
         });
-        let quotas = own.chain(overrides);
-        let ends = quotas.filter_map(|quota| {
-            let (window, _) = calendar::window_of(quota.algorithm(), now_ms)?;
-            Some(window.end_ms)
+        writer.list(self.exemptions().iter(), |writer, exemption| {
+            write_alone(writer, |writer| {
+                writer.array(HEADER_FIELDS);
+                let on_failure = OnFailure::default();
+                write_header(writer, &exemption.name, on_failure, &exemption.matchers);
+            });
         });
-        ends.min()
-    }
-
-    fn limit_snapshot(&self, at: usize, limit: &Limit, now_ms: u64) -> Node {
-        let mut node = limit.to_node_without_overrides();
-        node.unset("description");
-        // On each limit, so that a filter too old to read it sends all requests to the limiter.
-        if let Some(paused) = Pause::later(limit.paused, self.paused()) {
-            node.set("paused", paused.to_node());
-        }
-        node.set("generation", Node::number(limit.generation));
-        let level = match self.exemptions() {
-            [] => LEVEL,
-            _ => LEVEL_WITH_EXEMPTIONS,
-        };
-        node.set("level", Node::number(level));
-        set_edges(&mut node, &limit.quota, now_ms);
-        match limit.scope {
-            Scope::Global if self.has_overrides(at) => node.set("has_overrides", true.into()),
-            // Only the proxy decides these limits, so it needs their overrides.
-            Scope::Proxy if self.has_overrides(at) => {
-                let overrides = self.overrides(at).map(|found| {
-                    let mut node = found.to_node(&limit.per);
-                    if let Some(quota) = found.quota.of(&limit.quota) {
-                        set_edges(&mut node, &quota, now_ms);
-                    }
-                    node
-                });
-                node.set("overrides", Node::list(overrides));
-            }
-            Scope::Global | Scope::Proxy => {}
-        }
-        node
+        writer.0
     }
 
     /// Reads and compiles a snapshot.
     ///
     /// # Errors
     /// What is wrong with it as a whole; a limit that cannot be read is [`Opaque`].
-    // As in `filter-config`: inlined into its caller, it would not be optimized for size alone.
-    #[inline(never)]
-    pub fn from_snapshot(json: &[u8]) -> Result<Self, Problems> {
-        let node = Node::from_json(json).map_err(Problems::not_json)?;
-        let wrong = |message: &str| Problems::one(Problem::new("", None, message));
-        let number = |node: Option<&Node>| node.and_then(Node::as_text)?.parse::<u64>().ok();
-        if number(node.get("format")) != Some(FORMAT) {
-            return Err(wrong("a snapshot of another format"));
+    pub fn from_snapshot(bytes: &[u8]) -> Result<Self, SnapshotError> {
+        // Of another format nothing is certain but that its number comes first.
+        let format = Reader::new(bytes).fields(1, Reader::unsigned)?;
+        if format != FORMAT {
+            return Err(SnapshotError::Format(format));
         }
-        let domain = node.get("domain").and_then(Node::as_text);
-        let domain: Name = domain
-            .and_then(|text| text.parse().ok())
-            .ok_or_else(|| wrong("no domain"))?;
-        let revision = node.get("revision").and_then(|revision| {
-            let digest = revision.get("digest").and_then(Node::as_text)?;
-            Some(Revision {
-                number: number(revision.get("number"))?,
-                digest: u64::from_str_radix(digest, 16).ok()?,
-            })
+        Ok(Reader::new(bytes).fields(SNAPSHOT_FIELDS, read_snapshot)?)
+    }
+
+    fn write_limit(
+        &self,
+        at: usize,
+        limit: &Limit,
+        edges: &dyn Fn(&Parameters) -> Option<Edges>,
+        writer: &mut Writer,
+    ) {
+        let parameters = limit.quota.parameters();
+        writer.array(LIMIT_FIELDS);
+        write_header(writer, &limit.name, limit.on_failure, &limit.matchers);
+        list(writer, &limit.per);
+        write_choice(writer, limit.if_missing);
+        write_quota(writer, parameters, edges(parameters));
+        writer.unsigned(limit.cost);
+        optional(writer, limit.pricing.as_deref());
+        write_choice(writer, limit.over_limit);
+        optional(writer, limit.penalty.as_ref());
+        writer.unsigned(limit.enforce_percent.into());
+        write_choice(writer, limit.scope);
+        writer.optional(limit.precheck_percent.map(u64::from), Writer::unsigned);
+        writer.optional(limit.lease_ttl_ms, Writer::unsigned);
+        writer.boolean(limit.hidden);
+        list(writer, &limit.replaces);
+        // On each limit, so that a filter has one place to look.
+        optional(writer, Pause::later(limit.paused, self.paused()).as_ref());
+        writer.optional(limit.fleet_size, Writer::unsigned);
+        writer.unsigned(limit.generation);
+        writer.boolean(limit.scope == Scope::Global && self.has_overrides(at));
+        // Only the proxy decides these limits, so it needs their overrides.
+        let overrides = self.overrides(at).filter(|_| limit.scope == Scope::Proxy);
+        let overrides: Vec<&Override> = overrides.collect();
+        writer.list(overrides.into_iter(), |writer, found| {
+            write_override(writer, found, &limit.quota, edges);
         });
-        let keys = node.get("keys").map(Node::items).unwrap_or_default();
-        let keys = keys.iter().filter_map(|key| key.as_text()?.parse().ok());
-        let mut limits = Vec::new();
-        let mut opaque = Vec::new();
-        let mut remote_overrides = Vec::new();
-        for node in node.get("limits").map(Node::items).unwrap_or_default() {
-            match read_snapshot_limit(node) {
-                Ok((limit, has_overrides)) => {
-                    limits.push(limit);
-                    remote_overrides.push(has_overrides);
-                }
-                Err(limit) => opaque.push(limit),
-            }
-        }
-        let mut exempt = Vec::new();
-        for node in node.get("exempt").map(Node::items).unwrap_or_default() {
-            match Exemption::from_node(node) {
-                Ok(exemption) => exempt.push(exemption),
-                // The limiter decides requests that it may exempt.
-                Err(problems) => opaque.push(self::opaque(node, first(&problems))),
-            }
-        }
-        let policy = Policy {
-            domain,
-            revision: revision.ok_or_else(|| wrong("no revision"))?,
-            paused: None,
-            exempt,
-            limits,
-        };
-        Ok(Self::new(policy).with_snapshot(keys, opaque, &remote_overrides))
     }
 }
 
-/// Adds the edges of calendar windows: the label of the first, their starts, and the end of the last.
-#[cfg(feature = "time-zones")]
-fn set_edges(node: &mut Node, quota: &Quota, now_ms: u64) {
-    if let Some(edges) = calendar::edges_of(quota.parameters(), now_ms) {
-        let serial = u64::from(edges.serial());
-        let numbers = [serial].into_iter().chain(edges.starts_ms());
-        node.set("edges", Node::list(numbers.map(Node::number)));
-    }
-}
-
-/// Without time zones there are no edges, and a reader of the limit leaves it to the limiter.
-#[cfg(not(feature = "time-zones"))]
-fn set_edges(_node: &mut Node, _quota: &Quota, _now_ms: u64) {}
-
-fn read_snapshot_limit(node: &Node) -> Result<(Limit, bool), Opaque> {
-    let level = node.get("level").and_then(Node::as_text);
-    let level = level.and_then(parse_digits);
-    if ![Some(LEVEL), Some(LEVEL_WITH_EXEMPTIONS)].contains(&level) {
-        return Err(opaque(node, "another level".to_owned()));
-    }
-    let has_overrides = node.get("has_overrides") == Some(&true.into());
-    let mut report = Report::new(Form::Snapshot);
-    let field = Field {
-        node,
-        path: Path::Root,
+fn read_snapshot(reader: &mut Reader<'_>) -> Result<Compiled, DecodeError> {
+    let _format = reader.unsigned()?;
+    let domain = Name::read(reader)?;
+    let revision = reader.fields(2, |reader| {
+        Ok(Revision {
+            number: reader.unsigned()?,
+            digest: reader.unsigned()?,
+        })
+    })?;
+    let keys: Vec<Name> = reader.list(MAX_KEYS, "keys", Name::read)?;
+    let mut policy = Policy {
+        revision,
+        ..Policy::empty(domain)
     };
-    let limit = read_limit(field, &mut report);
-    let limit = report.finish(limit);
-    match limit {
-        Ok(limit) => Ok((limit, has_overrides)),
-        Err(problems) => Err(opaque(node, first(&problems))),
+    let (mut opaque, mut remote_overrides) = (Vec::new(), Vec::new());
+    reader.list(MAX_LIMITS, "limits", |reader| {
+        match read_alone(reader, read_limit)? {
+            Ok((limit, has_overrides)) => {
+                policy.limits.push(limit);
+                remote_overrides.push(has_overrides);
+            }
+            Err(limit) => opaque.push(limit),
+        }
+        Ok(())
+    })?;
+    reader.list(MAX_EXEMPTIONS, "exemptions", |reader| {
+        match read_alone(reader, read_exemption)? {
+            Ok(exemption) => policy.exempt.push(exemption),
+            // The limiter decides requests that it may exempt.
+            Err(limit) => opaque.push(limit),
+        }
+        Ok(())
+    })?;
+    Ok(Compiled::of_filter(policy).with_snapshot(keys, opaque, &remote_overrides))
+}
+
+/// Writes what can be read alone: the hash of its bytes, and these.
+fn write_alone(writer: &mut Writer, write: impl FnOnce(&mut Writer)) {
+    let mut alone = Writer::default();
+    write(&mut alone);
+    writer.array(2);
+    writer.unsigned(digest(&alone.0));
+    writer.bytes(&alone.0);
+}
+
+/// Reads what [`write_alone`] wrote; the inner error is what could be read of it nevertheless.
+fn read_alone<T>(
+    reader: &mut Reader<'_>,
+    read: impl FnOnce(&mut Reader<'_>) -> Result<T, DecodeError>,
+) -> Result<Result<T, Opaque>, DecodeError> {
+    let (hash, bytes) = reader.fields(2, |reader| Ok((reader.unsigned()?, reader.bytes()?)))?;
+    if digest(bytes) != hash {
+        // Nothing in it is certain, so it may apply to every request.
+        return Ok(Err(Opaque::default()));
+    }
+    Ok(read(&mut Reader::new(bytes)).map_err(|_| read_opaque(bytes)))
+}
+
+/// What is certain of a limit or an exemption of another version: the fields that each starts with.
+fn read_opaque(bytes: &[u8]) -> Opaque {
+    let mut opaque = Opaque::default();
+    let mut read = |reader: &mut Reader<'_>| {
+        let _level = reader.unsigned()?;
+        opaque.name = Name::read(&mut Reader::new(reader.item()?)).ok();
+        opaque.on_failure = choice(&mut Reader::new(reader.item()?)).ok();
+        // A condition that cannot be read counts as one that holds.
+        reader.list(MAX_NAMES, "matchers", |reader| {
+            opaque
+                .matchers
+                .extend(Matcher::read(&mut Reader::new(reader.item()?)));
+            Ok(())
+        })
+    };
+    // Bytes of no limit at all are a limit of which nothing is known.
+    let _ = Reader::new(bytes).fields(HEADER_FIELDS, &mut read);
+    opaque
+}
+
+fn read_exemption(reader: &mut Reader<'_>) -> Result<Exemption, DecodeError> {
+    reader.fields(HEADER_FIELDS, |reader| {
+        let (name, _, matchers) = read_header(reader)?;
+        if matchers.is_empty() {
+            return Err(DecodeError::Bounds("matchers"));
+        }
+        Ok(Exemption { name, matchers })
+    })
+}
+
+/// What limits and exemptions start with, in every version.
+fn write_header(writer: &mut Writer, name: &Name, on_failure: OnFailure, matchers: &[Matcher]) {
+    writer.unsigned(LEVEL);
+    name.write(writer);
+    write_choice(writer, on_failure);
+    list(writer, matchers);
+}
+
+fn read_header(reader: &mut Reader<'_>) -> Result<(Name, OnFailure, Vec<Matcher>), DecodeError> {
+    if reader.unsigned()? != LEVEL {
+        return Err(DecodeError::Bounds("level"));
+    }
+    let (name, on_failure) = (Name::read(reader)?, choice(reader)?);
+    Ok((
+        name,
+        on_failure,
+        reader.list(MAX_NAMES, "matchers", Matcher::read)?,
+    ))
+}
+
+/// A limit, and whether it has overrides that only limiters have.
+fn read_limit(reader: &mut Reader<'_>) -> Result<(Limit, bool), DecodeError> {
+    reader.fields(LIMIT_FIELDS, |reader| {
+        let (name, on_failure, matchers) = read_header(reader)?;
+        let per = reader.list(MAX_NAMES, "per", Name::read)?;
+        let if_missing = choice(reader)?;
+        let quota = read_quota(reader)?;
+        let cost = within(reader, 1, MAX_COST)?;
+        let pricing = reader.optional(Pricing::read)?.map(Box::new);
+        let over_limit = choice(reader)?;
+        let penalty = reader.optional(Penalty::read)?;
+        let enforce_percent = small(within(reader, 0, 100)?)?;
+        let scope = choice(reader)?;
+        let precheck_percent = reader.optional(|reader| small(within(reader, 100, 10_000)?))?;
+        let longest_ms = quota.algorithm().lease_max_ms().unwrap_or(0);
+        let lease_ttl_ms = reader.optional(|reader| within(reader, 1, longest_ms))?;
+        let hidden = reader.boolean()?;
+        let replaces = reader.list(MAX_NAMES, "replaces", Name::read)?;
+        let paused = reader.optional(Pause::read)?;
+        let fleet_size = reader.optional(|reader| within(reader, 1, u64::MAX))?;
+        let generation = reader.unsigned()?;
+        let has_overrides = reader.boolean()?;
+        let overrides = reader.list(MAX_OVERRIDES, "overrides", |reader| {
+            read_override(reader, per.len(), &quota)
+        })?;
+        let limit = Limit {
+            name,
+            description: None,
+            descriptor: None,
+            matchers,
+            per,
+            if_missing,
+            quota,
+            cost,
+            pricing,
+            over_limit,
+            penalty,
+            enforce_percent,
+            on_failure,
+            scope,
+            precheck_percent,
+            lease_ttl_ms,
+            hidden,
+            overrides,
+            replaces,
+            partition: Vec::new(),
+            paused,
+            fleet_size,
+            generation,
+            reset_generation: 0,
+        };
+        Ok((limit, has_overrides))
+    })
+}
+
+/// A type with one form in a snapshot.
+trait Wire: Sized {
+    fn write(&self, writer: &mut Writer);
+    fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError>;
+}
+
+fn list<T: Wire>(writer: &mut Writer, items: &[T]) {
+    writer.list(items.iter(), |writer, item| item.write(writer));
+}
+
+fn optional<T: Wire>(writer: &mut Writer, item: Option<&T>) {
+    writer.optional(item, |writer, item| item.write(writer));
+}
+
+fn write_choice<T: Choice>(writer: &mut Writer, value: T) {
+    let mut choices = T::CHOICES.iter();
+    let at = choices.position(|(_, choice)| *choice == value);
+    writer.unsigned(at.and_then(|at| u64::try_from(at).ok()).unwrap_or(u64::MAX));
+}
+
+fn choice<T: Choice>(reader: &mut Reader<'_>) -> Result<T, DecodeError> {
+    let at = usize::try_from(reader.unsigned()?).unwrap_or(usize::MAX);
+    let found = T::CHOICES.get(at).map(|(_, choice)| *choice);
+    found.ok_or(DecodeError::Index)
+}
+
+/// A number within bounds that the filter's arithmetic relies on.
+fn within(reader: &mut Reader<'_>, least: u64, most: u64) -> Result<u64, DecodeError> {
+    let number = reader.unsigned()?;
+    if (least..=most).contains(&number) {
+        Ok(number)
+    } else {
+        Err(DecodeError::Bounds("a number"))
     }
 }
 
-fn first(problems: &Problems) -> String {
-    let first = problems.iter().next().map(ToString::to_string);
-    first.unwrap_or_default()
+fn small<T: TryFrom<u64>>(number: u64) -> Result<T, DecodeError> {
+    T::try_from(number).map_err(|_| DecodeError::Bounds("a number"))
 }
 
-fn opaque(node: &Node, reason: String) -> Opaque {
-    let text = |field: &str| node.get(field).and_then(Node::as_text);
-    let word = text("on_failure").unwrap_or(OnFailure::default().word());
-    let mut choices = OnFailure::CHOICES.iter();
-    let on_failure = choices.find(|(known, _)| *known == word);
-    Opaque {
-        name: text("name").and_then(|name| name.parse().ok()),
-        matchers: read_matchers_alone(node),
-        on_failure: on_failure.map(|(_, choice)| *choice),
-        reason,
+impl Wire for Name {
+    fn write(&self, writer: &mut Writer) {
+        writer.text(self.as_str());
     }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let text = reader.text()?;
+        text.parse().map_err(|_| {
+            let beginning = text.get(..text.floor_char_boundary(80)).unwrap_or(text);
+            DecodeError::Name(beginning.to_owned())
+        })
+    }
+}
+
+impl Wire for String {
+    fn write(&self, writer: &mut Writer) {
+        writer.text(self);
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        reader.text().map(str::to_owned)
+    }
+}
+
+impl Wire for Matcher {
+    fn write(&self, writer: &mut Writer) {
+        writer.array(2);
+        self.key.write(writer);
+        writer.list(self.patterns.iter(), |writer, pattern| {
+            pattern.write(writer)
+        });
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        reader.fields(2, |reader| {
+            let key = Name::read(reader)?;
+            let patterns = reader.list(MAX_PATTERNS, "patterns", Pattern::read)?;
+            Ok(Self::new(key, patterns))
+        })
+    }
+}
+
+impl Wire for Pause {
+    fn write(&self, writer: &mut Writer) {
+        writer.array(1);
+        writer.optional(self.until_ms, Writer::unsigned);
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        reader.fields(1, |reader| {
+            Ok(Self {
+                until_ms: reader.optional(Reader::unsigned)?,
+            })
+        })
+    }
+}
+
+impl Wire for Penalty {
+    fn write(&self, writer: &mut Writer) {
+        writer.array(3);
+        writer.unsigned(self.after);
+        writer.unsigned(self.within_ms);
+        writer.unsigned(self.for_ms);
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        reader.fields(3, |reader| {
+            Ok(Self {
+                after: within(reader, 1, u64::MAX)?,
+                within_ms: within(reader, 1, DAY_MS)?,
+                for_ms: within(reader, 1, 7 * DAY_MS)?,
+            })
+        })
+    }
+}
+
+const DAY_MS: u64 = 86_400_000;
+
+// ---- the numbers of a bucket ----
+
+/// Numbers and the edges of their calendar windows.
+fn write_quota(writer: &mut Writer, parameters: &Parameters, edges: Option<Edges>) {
+    writer.array(10);
+    write_choice(writer, Written(parameters.kind));
+    parameters.rate.write(writer);
+    writer.optional(parameters.burst, Writer::unsigned);
+    writer.optional(parameters.max_delay_ms, Writer::unsigned);
+    writer.optional(parameters.align.map(Written), write_choice);
+    writer.optional(parameters.sub_windows, Writer::unsigned);
+    writer.optional(parameters.strict, Writer::boolean);
+    // The edges say what the zone's name would.
+    writer.boolean(parameters.time_zone.is_some());
+    writer.optional(parameters.week_start.map(Written), write_choice);
+    write_edges(writer, edges);
+}
+
+fn read_quota(reader: &mut Reader<'_>) -> Result<Quota, DecodeError> {
+    reader.fields(10, |reader| {
+        let Written(kind) = choice(reader)?;
+        let parameters = Parameters {
+            kind,
+            rate: Rate::read(reader)?,
+            burst: reader.optional(Reader::unsigned)?,
+            max_delay_ms: reader.optional(Reader::unsigned)?,
+            align: reader.optional(choice)?.map(|Written(align)| align),
+            sub_windows: reader.optional(Reader::unsigned)?,
+            strict: reader.optional(Reader::boolean)?,
+            time_zone: reader.boolean()?.then_some(UTC),
+            week_start: reader.optional(choice)?.map(|Written(day)| day),
+        };
+        with_edges(&parameters, reader.optional(read_edges)?)
+    })
+}
+
+/// Valid numbers with their edges. Calendar windows need some: without them, the limiter decides.
+fn with_edges(parameters: &Parameters, edges: Option<Edges>) -> Result<Quota, DecodeError> {
+    let quota = Quota::new(parameters).map_err(|_| DecodeError::Bounds("a quota"))?;
+    match (edges, parameters.rate.calendar) {
+        (Some(edges), Some(_)) => Ok(quota.with_edges(edges)),
+        (None, Some(_)) => Err(DecodeError::Bounds("edges")),
+        (_, None) => Ok(quota),
+    }
+}
+
+/// The label of the first window, their starts, and the end of the last.
+fn write_edges(writer: &mut Writer, edges: Option<Edges>) {
+    writer.optional(edges, |writer, edges| {
+        let numbers = [u64::from(edges.serial())].into_iter();
+        let numbers: Vec<u64> = numbers.chain(edges.starts_ms()).collect();
+        writer.list(numbers.into_iter(), Writer::unsigned);
+    });
+}
+
+fn read_edges(reader: &mut Reader<'_>) -> Result<Edges, DecodeError> {
+    reader.fields(WINDOWS_KNOWN + 2, |reader| {
+        let serial = small(reader.unsigned()?)?;
+        let mut starts_ms = [0; WINDOWS_KNOWN + 1];
+        for start_ms in &mut starts_ms {
+            *start_ms = reader.unsigned()?;
+        }
+        Ok(Edges::new(serial, starts_ms))
+    })
+}
+
+impl Wire for Rate {
+    fn write(&self, writer: &mut Writer) {
+        writer.array(3);
+        writer.unsigned(self.units);
+        writer.unsigned(self.period_ms);
+        let mut all = CalendarUnit::ALL.iter();
+        let unit = self
+            .calendar
+            .and_then(|unit| all.position(|known| *known == unit));
+        writer.optional(unit.and_then(|at| u64::try_from(at).ok()), Writer::unsigned);
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        reader.fields(3, |reader| {
+            let (units, period_ms) = (reader.unsigned()?, reader.unsigned()?);
+            let calendar = reader.optional(|reader| {
+                let at = small::<usize>(reader.unsigned()?)?;
+                CalendarUnit::ALL.get(at).copied().ok_or(DecodeError::Index)
+            })?;
+            Ok(Self {
+                units,
+                period_ms,
+                calendar,
+            })
+        })
+    }
+}
+
+fn write_override(
+    writer: &mut Writer,
+    found: &Override,
+    limit: &Quota,
+    edges: &dyn Fn(&Parameters) -> Option<Edges>,
+) {
+    writer.array(3);
+    writer.list(found.values.iter(), |writer, value| {
+        writer.optional(value.as_deref(), Writer::bytes);
+    });
+    match found.quota {
+        OverrideQuota::Unlimited => writer.null(),
+        OverrideQuota::Quota {
+            rate,
+            burst,
+            time_zone,
+            ..
+        } => {
+            writer.array(4);
+            writer.optional(rate, |writer, rate| rate.write(writer));
+            writer.optional(burst, Writer::unsigned);
+            writer.boolean(time_zone.is_some());
+            let numbers = found.quota.parameters(limit.parameters());
+            write_edges(writer, numbers.and_then(|numbers| edges(&numbers)));
+        }
+    }
+    writer.optional(found.until_ms, Writer::unsigned);
+}
+
+fn read_override(
+    reader: &mut Reader<'_>,
+    per: usize,
+    limit: &Quota,
+) -> Result<Override, DecodeError> {
+    let value =
+        |reader: &mut Reader<'_>| reader.optional(|reader| reader.bytes().map(<[u8]>::to_vec));
+    let kind = limit.parameters().kind;
+    reader.fields(3, |reader| {
+        let values = reader.list(MAX_NAMES, "values", value)?;
+        if values.len() != per {
+            return Err(DecodeError::Index);
+        }
+        let quota = reader.optional(|reader| {
+            reader.fields(4, |reader| {
+                let rate = reader.optional(Rate::read)?;
+                let burst = reader.optional(Reader::unsigned)?;
+                let time_zone = reader.boolean()?.then_some(UTC);
+                let edges = reader.optional(read_edges)?;
+                let quota = OverrideQuota::Quota {
+                    kind,
+                    rate,
+                    burst,
+                    time_zone,
+                    edges: edges.map(Box::new),
+                };
+                let numbers = quota.parameters(limit.parameters());
+                with_edges(&numbers.ok_or(DecodeError::Type)?, edges)?;
+                Ok(quota)
+            })
+        })?;
+        Ok(Override {
+            values,
+            quota: quota.unwrap_or(OverrideQuota::Unlimited),
+            until_ms: reader.optional(Reader::unsigned)?,
+        })
+    })
+}
+
+// ---- costs ----
+
+impl Wire for Pricing {
+    fn write(&self, writer: &mut Writer) {
+        writer.array(2);
+        match self {
+            Self::Request(price) => {
+                writer.unsigned(0);
+                writer.array(3);
+                list(writer, &price.from);
+                list(writer, &price.table);
+                writer.unsigned(price.default);
+            }
+            Self::Response(price) => {
+                writer.unsigned(1);
+                writer.array(8);
+                list(writer, &price.from);
+                list(writer, &price.reserve.from);
+                writer.unsigned(price.reserve.default);
+                writer.unsigned(price.reserve.cap_percent.into());
+                writer.optional(price.on_error, Writer::unsigned);
+                let (kind, units) = match price.if_absent {
+                    IfAbsent::Estimate => (0, 0),
+                    IfAbsent::Max => (1, 0),
+                    IfAbsent::Reserved => (2, 0),
+                    IfAbsent::Units(units) => (3, units),
+                };
+                writer.unsigned(kind);
+                writer.unsigned(units);
+                writer.unsigned(price.max);
+            }
+        }
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        reader.fields(2, |reader| match reader.unsigned()? {
+            0 => reader.fields(3, read_request_price).map(Self::Request),
+            1 => reader.fields(8, read_response_price).map(Self::Response),
+            _ => Err(DecodeError::Index),
+        })
+    }
+}
+
+fn read_request_price(reader: &mut Reader<'_>) -> Result<RequestPrice, DecodeError> {
+    Ok(RequestPrice {
+        from: reader.list(MAX_NAMES, "from", RequestValue::read)?,
+        table: reader.list(MAX_NAMES, "table", Row::read)?,
+        default: within(reader, 0, MAX_COST)?,
+    })
+}
+
+fn read_response_price(reader: &mut Reader<'_>) -> Result<ResponsePrice, DecodeError> {
+    Ok(ResponsePrice {
+        from: reader.list(MAX_NAMES, "from", Source::read)?,
+        reserve: Reserve {
+            from: reader.list(MAX_NAMES, "reserve", RequestValue::read)?,
+            default: within(reader, 1, MAX_COST)?,
+            cap_percent: small(within(reader, 1, 100)?)?,
+        },
+        on_error: reader.optional(|reader| within(reader, 0, MAX_COST))?,
+        if_absent: match (reader.unsigned()?, within(reader, 0, MAX_COST)?) {
+            (0, _) => IfAbsent::Estimate,
+            (1, _) => IfAbsent::Max,
+            (2, _) => IfAbsent::Reserved,
+            (3, units) => IfAbsent::Units(units),
+            _ => return Err(DecodeError::Index),
+        },
+        max: within(reader, 1, MAX_COST)?,
+    })
+}
+
+impl Wire for Row {
+    fn write(&self, writer: &mut Writer) {
+        writer.array(2);
+        list(writer, &self.matchers);
+        writer.unsigned(self.units);
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        reader.fields(2, |reader| {
+            Ok(Self {
+                matchers: reader.list(MAX_NAMES, "matchers", Matcher::read)?,
+                units: within(reader, 0, MAX_COST)?,
+            })
+        })
+    }
+}
+
+impl Wire for RequestValue {
+    fn write(&self, writer: &mut Writer) {
+        let (kind, words) = match &self.place {
+            RequestPlace::Header(name) => (0, slice::from_ref(name)),
+            RequestPlace::Json(pointer) => (1, pointer.tokens()),
+        };
+        writer.array(4);
+        writer.unsigned(kind);
+        list(writer, words);
+        writer.unsigned(self.min);
+        writer.unsigned(self.max);
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        reader.fields(4, |reader| {
+            let (kind, words) = read_place(reader)?;
+            let place = match kind {
+                0 => RequestPlace::Header(only(words)?),
+                1 => RequestPlace::Json(Pointer::new(words).ok_or(DecodeError::Index)?),
+                _ => return Err(DecodeError::Index),
+            };
+            let (min, max) = (within(reader, 0, MAX_COST)?, within(reader, 0, MAX_COST)?);
+            // Otherwise the number cannot be brought between them.
+            if min > max {
+                return Err(DecodeError::Bounds("a number"));
+            }
+            Ok(Self { place, min, max })
+        })
+    }
+}
+
+impl Wire for Source {
+    fn write(&self, writer: &mut Writer) {
+        writer.array(3);
+        match self {
+            Self::Sum(terms) => {
+                writer.unsigned(0);
+                list(writer, terms);
+                writer.unsigned(0);
+            }
+            Self::Status { of, units } => {
+                writer.unsigned(1);
+                writer.list(of.iter(), |writer, (from, to)| {
+                    writer.array(2);
+                    writer.unsigned((*from).into());
+                    writer.unsigned((*to).into());
+                });
+                writer.unsigned(*units);
+            }
+        }
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        reader.fields(3, |reader| match reader.unsigned()? {
+            0 => {
+                let terms = reader.list(MAX_NAMES, "terms", Term::read)?;
+                reader.unsigned()?;
+                Ok(Self::Sum(terms))
+            }
+            1 => Ok(Self::Status {
+                of: reader.list(MAX_NAMES, "statuses", |reader| {
+                    reader.fields(2, |reader| {
+                        Ok((small(reader.unsigned()?)?, small(reader.unsigned()?)?))
+                    })
+                })?,
+                units: within(reader, 0, MAX_COST)?,
+            }),
+            _ => Err(DecodeError::Index),
+        })
+    }
+}
+
+impl Wire for Term {
+    fn write(&self, writer: &mut Writer) {
+        let (kind, words) = match &self.place {
+            ResponseValue::Header(name) => (0, slice::from_ref(name)),
+            ResponseValue::Json(pointer) => (1, pointer.tokens()),
+            ResponseValue::Trailer(name) => (2, slice::from_ref(name)),
+            ResponseValue::Metadata(keys) => (3, keys.as_slice()),
+        };
+        writer.array(3);
+        writer.unsigned(kind);
+        list(writer, words);
+        writer.unsigned(self.weight);
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        reader.fields(3, |reader| {
+            let (kind, words) = read_place(reader)?;
+            let place = match kind {
+                0 => ResponseValue::Header(only(words)?),
+                1 => ResponseValue::Json(Pointer::new(words).ok_or(DecodeError::Index)?),
+                2 => ResponseValue::Trailer(only(words)?),
+                3 => ResponseValue::Metadata(words),
+                _ => return Err(DecodeError::Index),
+            };
+            let weight = within(reader, 1, u64::MAX)?;
+            Ok(Self { place, weight })
+        })
+    }
+}
+
+/// The kind of a place, and the words that name it.
+fn read_place(reader: &mut Reader<'_>) -> Result<(u64, Vec<String>), DecodeError> {
+    let kind = reader.unsigned()?;
+    Ok((kind, reader.list(MAX_NAMES, "words", String::read)?))
+}
+
+fn only(mut words: Vec<String>) -> Result<String, DecodeError> {
+    words.pop().ok_or(DecodeError::Index)
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

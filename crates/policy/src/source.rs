@@ -12,7 +12,6 @@ impl Policy {
     ///
     /// # Errors
     /// Everything that is wrong with it, with its place.
-    #[cfg(feature = "yaml")]
     pub fn from_yaml(file: &str, text: &[u8]) -> Result<Self, Problems> {
         documents::from_text(file, text, |text| {
             let mut report = Report::new(Form::File);
@@ -27,7 +26,6 @@ impl Policy {
     ///
     /// # Errors
     /// Everything that is wrong with it, with its place.
-    #[cfg(feature = "yaml")]
     pub fn from_yaml_with_warnings<'a>(
         file: &str,
         text: &[u8],

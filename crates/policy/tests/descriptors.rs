@@ -202,9 +202,15 @@ fn snapshots_for_filters_omit_descriptor_limits() {
     let limits = compiled(
         "  - {name: a, descriptor: [x], rate: 1/s}\n  - {name: b, per: [user], rate: 1/s}\n",
     );
-    let snapshot = serde_json::to_string(&limits.to_snapshot(0)).unwrap();
+    let snapshot = serde_json::to_string(&limits.to_snapshot_json(0)).unwrap();
     assert!(!snapshot.contains("descriptor"), "{snapshot}");
     assert!(snapshot.contains("\"b\""), "{snapshot}");
+    let file =
+        b"domain: shop\nlimits: [{name: a, descriptor: [x], rate: 1/s}, {name: b, rate: 1/s}]";
+    let policy = Policy::from_yaml("test", file).unwrap();
+    let snapshot = Compiled::from_snapshot(&Compiled::new(policy).snapshot_at(0)).unwrap();
+    assert_eq!(snapshot.limits().len(), 1);
+    assert!(snapshot.opaque().is_empty());
     let keys: Vec<&str> = limits
         .needed_keys()
         .iter()

@@ -20,6 +20,9 @@ pub const CHECK_JSON: &str = "application/json";
 /// The content type of [`crate::compact`].
 pub const CHECK_CBOR: &str = "application/vnd.rl.check+cbor";
 
+/// The content type of a snapshot of limits as filters read it. Without it in `accept`, it is JSON.
+pub const LIMITS_CBOR: &str = "application/vnd.rl.limits+cbor";
+
 /// The content type of a [`crate::compact::Report`].
 pub const REPORT_CBOR: &str = "application/vnd.rl.report+cbor";
 

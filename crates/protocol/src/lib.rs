@@ -25,8 +25,8 @@ pub use check::{
 };
 pub use error::{ApiError, ErrorCode};
 pub use headers::{
-    ALL_LIMITS, API_HEADER, API_VERSION, CHECK_CBOR, CHECK_JSON, PROXIES_HEADER, REPORT_CBOR,
-    REVISION_HEADER, format_proxies, is_proxy_id, parse_proxies,
+    ALL_LIMITS, API_HEADER, API_VERSION, CHECK_CBOR, CHECK_JSON, LIMITS_CBOR, PROXIES_HEADER,
+    REPORT_CBOR, REVISION_HEADER, format_proxies, is_proxy_id, parse_proxies,
 };
 pub use outcome::{DecidedBy, Outcome};
 pub use policy::{Mode, PenaltyStatus};

@@ -7,8 +7,8 @@ use clap::Args;
 use filter_config::{Config, Source as EntrySource};
 use insight::Window;
 use policy::{
-    Alterations, Dear, Limit, Name, Node, Policy, Problem, Problems, REMOTE_ADDRESS, REQUEST_BODY,
-    REQUEST_BODY_PASSES, Supply, Value,
+    Alterations, Compiled, Dear, Limit, Name, Node, Policy, Problem, Problems, REMOTE_ADDRESS,
+    REQUEST_BODY, REQUEST_BODY_PASSES, Supply, Value,
 };
 use serde::Serialize;
 
@@ -52,6 +52,11 @@ pub struct Validate {
     /// Treat warnings as problems.
     #[arg(long)]
     strict: bool,
+
+    /// Print the limits of one valid file as the filter's configuration takes them in `limits`,
+    /// and nothing else.
+    #[arg(long, conflicts_with_all = ["filter", "live", "strict"])]
+    compiled: bool,
 }
 
 impl Validate {
@@ -68,6 +73,9 @@ impl Validate {
             _ => Some(supplied.supply()),
         };
         let sources = self.files.read().await?;
+        if self.compiled {
+            return print_compiled(&sources, printer);
+        }
         let mut files: Vec<Checked> = Vec::with_capacity(sources.len());
         for source in &sources {
             let mut file = check(source, supply);
@@ -95,6 +103,40 @@ impl Validate {
             Exit::Done
         })
     }
+}
+
+/// Limits as the filter's configuration has them.
+#[derive(Serialize)]
+struct CompiledText {
+    #[serde(skip)]
+    domain: Name,
+    limits: String,
+}
+
+impl View for CompiledText {
+    fn text(&self, _page: Page) -> String {
+        format!("{}\n", self.limits)
+    }
+
+    fn names(&self) -> Vec<String> {
+        vec![self.domain.to_string()]
+    }
+}
+
+fn print_compiled(sources: &[Source], printer: &Printer) -> Result<Exit, Error> {
+    let [source] = sources else {
+        let message = "--compiled takes one file: a filter is of one domain".to_owned();
+        return Err(Error::new(Exit::Usage, message));
+    };
+    let (policy, _) = source.policy(|_| None).map_err(|problems| {
+        let text = diagnostics(&problems);
+        Error::new(Exit::No, format!("{} is invalid\n{text}", source.name))
+    })?;
+    printer.data(&CompiledText {
+        domain: policy.domain.clone(),
+        limits: Compiled::new(policy).snapshot_text(crate::now_ms()),
+    })?;
+    Ok(Exit::Done)
 }
 
 fn check<'s>(source: &Source, supply: impl FnOnce(&Name) -> Option<Supply<'s>>) -> Checked {

@@ -23,7 +23,7 @@ use host::status::{
     BAD_ARGUMENT, CAS_MISMATCH, EMPTY, INTERNAL_FAILURE, NOT_FOUND, SERIALIZATION_FAILURE,
 };
 use host::{Call, Pairs, ROOT};
-use policy::Revision;
+use policy::{Compiled, Policy, Revision};
 use protocol::{
     Answer, LimitAnswer, Mode, Reservation,
     compact::{Batch, BatchAnswer},
@@ -54,20 +54,28 @@ const CONFIGURATION: &str = r#"{
     "request_body": {"max": 100},
     "hold": {"max": 5000},
     "memory": {"buckets": 65536},
-    "limits": [
-        {"name": "checked", "match": {"path": "/checked"}, "per": ["user"], "rate": "9/1h"},
-        {"name": "metered", "match": {"path": "/checked"}, "per": ["user"], "rate": "9/1h", "cost": {"reserve": 1,
-         "from": [{"response_json": "/n"}, {"response_trailer": "t"}, {"metadata": ["a", "b"]}]}},
-        {"name": "reserving", "match": {"path": "/reserving"}, "rate": "9/1h", "cost": {"from": {"response_json": "/n"},
-         "reserve": {"from": {"request_json": "/m"}, "default": 1}}},
-        {"name": "strict", "match": {"path": "/strict"}, "rate": "9/1h", "on_failure": "deny"},
-        {"name": "local", "match": {"path": "/local"}, "rate": "1/1h", "scope": "proxy"},
-        {"name": "queue", "match": {"path": "/queue"}, "algorithm": "leaky_bucket", "rate": "500/s", "burst": 3000,
-         "over_limit": "queue", "max_delay": "10s", "scope": "proxy"},
-        {"name": "claims", "match": {"path": "/claim"}, "per": ["claim"], "rate": "1/1h",
-         "scope": "proxy"}
-    ]
+    "limits": "COMPILED"
 }"#;
+
+const LIMITS: &str = r#"{"domain": "shop", "limits": [
+    {"name": "checked", "match": {"path": "/checked"}, "per": ["user"], "rate": "9/1h"},
+    {"name": "metered", "match": {"path": "/checked"}, "per": ["user"], "rate": "9/1h", "cost": {"reserve": 1,
+     "from": [{"response_json": "/n"}, {"response_trailer": "t"}, {"metadata": ["a", "b"]}]}},
+    {"name": "reserving", "match": {"path": "/reserving"}, "rate": "9/1h", "cost": {"from": {"response_json": "/n"},
+     "reserve": {"from": {"request_json": "/m"}, "default": 1}}},
+    {"name": "strict", "match": {"path": "/strict"}, "rate": "9/1h", "on_failure": "deny"},
+    {"name": "local", "match": {"path": "/local"}, "rate": "1/1h", "scope": "proxy"},
+    {"name": "queue", "match": {"path": "/queue"}, "algorithm": "leaky_bucket", "rate": "500/s", "burst": 3000,
+     "over_limit": "queue", "max_delay": "10s", "scope": "proxy"},
+    {"name": "claims", "match": {"path": "/claim"}, "per": ["claim"], "rate": "1/1h",
+     "scope": "proxy"}
+]}"#;
+
+/// The configuration, with the limits compiled as a limiter does it.
+fn configuration() -> String {
+    let policy = Policy::from_record(LIMITS.as_bytes()).unwrap();
+    CONFIGURATION.replace("COMPILED", &Compiled::new(policy).snapshot_text(0))
+}
 
 /// The statuses that each host call can return besides `Ok`. Calls of the SDK return those that Envoy
 /// sends; the filter's own calls may return any.
@@ -165,15 +173,15 @@ fn run(fault: Option<(&'static str, u32)>, from: From) -> Option<Vec<Outcome>> {
 
 /// Loads the filter; returns whether it accepts its configuration.
 fn start() -> bool {
+    let configuration = configuration();
+    let length = configuration.len();
     host::with(|host| {
-        host.configuration = CONFIGURATION.into();
+        host.configuration = configuration.into();
         host.now_ns = 1_000_000_000;
     });
     callback(0, || unsafe { _initialize() });
     callback(0, || unsafe { proxy_on_context_create(ROOT, 0) });
-    callback(ROOT, || unsafe {
-        proxy_on_configure(ROOT, CONFIGURATION.len())
-    })
+    callback(ROOT, || unsafe { proxy_on_configure(ROOT, length) })
 }
 
 /// Enters the filter, as Envoy does.

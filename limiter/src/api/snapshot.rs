@@ -6,12 +6,13 @@ use bytes::Bytes;
 use hyper::{
     Response, StatusCode,
     header::{
-        CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderMap, HeaderName, HeaderValue, IF_NONE_MATCH,
+        ACCEPT, CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderMap, HeaderName, HeaderValue,
+        IF_NONE_MATCH,
     },
     http::request::Parts,
 };
 use policy::{Name, Revision};
-use protocol::{ApiError, ErrorCode, PROXIES_HEADER, format_proxies};
+use protocol::{ApiError, ErrorCode, LIMITS_CBOR, PROXIES_HEADER, format_proxies};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{Answered, Api, REVISION, body::Inflight, refusal};
@@ -64,6 +65,12 @@ impl<'r> Poll<'r> {
         })
     }
 
+    /// Whether it comes from a filter.
+    fn wants_compact(&self) -> bool {
+        let accept = self.headers.get(ACCEPT).map(HeaderValue::as_bytes);
+        accept == Some(LIMITS_CBOR.as_bytes())
+    }
+
     /// Whether the proxy has no limits at all.
     fn has_none(&self) -> bool {
         !self.headers.contains_key(IF_NONE_MATCH)
@@ -101,9 +108,14 @@ impl Api {
         if poll.has(&snapshot) || self.may_be_behind(&poll, &policy) {
             *response.status_mut() = StatusCode::NOT_MODIFIED;
         } else {
-            *response.body_mut() = Bytes::clone(&snapshot.body);
-            let json = HeaderValue::from_static(serve::JSON);
-            response.headers_mut().insert(CONTENT_TYPE, json);
+            let (body, form) = if poll.wants_compact() {
+                (Bytes::clone(&snapshot.compact), LIMITS_CBOR)
+            } else {
+                (snapshot.json(&policy.compiled), serve::JSON)
+            };
+            *response.body_mut() = body;
+            let form = HeaderValue::from_static(form);
+            response.headers_mut().insert(CONTENT_TYPE, form);
         }
         let headers = response.headers_mut();
         headers.insert(ETAG, snapshot.etag.clone());

@@ -1,6 +1,6 @@
 //! A policy in force and what is derived from it.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
@@ -35,7 +35,11 @@ pub(crate) struct Active {
 /// The limits as proxies receive them.
 #[derive(Debug)]
 pub(crate) struct Snapshot {
-    pub(crate) body: Bytes,
+    /// As filters read it.
+    pub(crate) compact: Bytes,
+    json: OnceLock<Bytes>,
+    /// For when it was made.
+    now_ms: u64,
     /// The revision as a strong entity tag, with a digest of the edges if limits use calendar
     /// windows.
     pub(crate) etag: HeaderValue,
@@ -45,19 +49,33 @@ pub(crate) struct Snapshot {
 
 impl Snapshot {
     fn new(compiled: &Compiled, now_ms: u64) -> Result<Self, String> {
-        let body = serde_json::to_vec(&compiled.to_snapshot(now_ms)).map_err(|e| e.to_string())?;
+        let compact = compiled.snapshot_at(now_ms);
         let revision = compiled.revision();
         let (number, digest) = (revision.number, revision.digest);
         let until_ms = compiled.snapshot_until_ms(now_ms);
         let etag = match until_ms {
-            Some(_) => format!("\"{number}-{digest:016x}-{:016x}\"", policy::digest(&body)),
+            Some(_) => format!(
+                "\"{number}-{digest:016x}-{:016x}\"",
+                policy::digest(&compact)
+            ),
             None => format!("\"{number}-{digest:016x}\""),
         };
         Ok(Self {
-            body: body.into(),
+            compact: compact.into(),
+            json: OnceLock::new(),
+            now_ms,
             etag: HeaderValue::from_str(&etag).map_err(|e| e.to_string())?,
             until_ms: until_ms.unwrap_or(u64::MAX),
         })
+    }
+
+    /// As people and programs read it. Filters, which poll all the time, need none.
+    pub(crate) fn json(&self, compiled: &Compiled) -> Bytes {
+        let make = || {
+            let json = serde_json::to_vec(&compiled.to_snapshot_json(self.now_ms));
+            json.unwrap_or_default().into()
+        };
+        Bytes::clone(self.json.get_or_init(make))
     }
 }
 

@@ -5,6 +5,7 @@ use proptest::{
     prelude::*,
     test_runner::{Config, TestRunner},
 };
+use protocol::LIMITS_CBOR;
 use serde_json::json;
 
 use crate::support::{PER_USER, Service, compact};
@@ -255,7 +256,13 @@ async fn a_snapshot_is_sent_once_per_revision() -> Result<()> {
     let first = service.get(path).send().await?;
     let etag = first.header("etag").unwrap_or_default().to_owned();
     assert_eq!(first.header("x-rl-revision"), Some("1"));
-    let read = policy::Compiled::from_snapshot(&first.body).map_err(|e| anyhow::anyhow!("{e}"))?;
+    let json: serde_json::Value = serde_json::from_slice(&first.body)?;
+    assert_eq!(json["limits"][0]["name"], "per-user");
+    let compact = service.get(path).header("accept", LIMITS_CBOR);
+    let compact = compact.send().await?;
+    assert_eq!(compact.header("content-type"), Some(LIMITS_CBOR));
+    assert_eq!(compact.header("etag"), Some(etag.as_str()));
+    let read = policy::Compiled::from_snapshot(&compact.body)?;
     assert_eq!(read.limits().len(), 1);
     for (has, status) in [
         (etag.clone(), 304),

@@ -12,7 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::{
     reconfiguration::Delivered,
-    stage::{PATIENCE, Plan, Stage, limits, statuses},
+    stage::{PATIENCE, Plan, Stage, compiled, limits, statuses},
     untrusted_answers::{batch, in_force},
 };
 
@@ -300,7 +300,10 @@ async fn no_message_of_an_impostor_harms_an_envoy() {
             .without_limiters()
             .may_use(port)
             .filter(|config| {
-                config["limits"] = json!([{"name": "all", "rate": "9/s", "on_failure": "allow"}]);
+                config["limits"] = json!(compiled(
+                    "shop",
+                    &["{name: all, rate: 9/s, on_failure: allow}"]
+                ));
                 config["limiter"]["timeout"] = json!("200ms");
             })
             .config(move |config| config.limiter_at(port).unwrap())

@@ -5,9 +5,9 @@ use std::time::Duration;
 use harness::{FakeLimiter, Misbehaviour, answer, free_port, until};
 use policy::Revision;
 use protocol::{Answer, compact::BatchAnswer};
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::stage::{PATIENCE, Stage, limits, statuses};
+use crate::stage::{PATIENCE, Stage, compiled, limits, statuses};
 
 /// The header of every limiter's response.
 pub const SIGNED: &str = "x-rl-api: 1";
@@ -18,13 +18,10 @@ const CLOSED: &str = "{name: closed, rate: 1000/1h, on_failure: deny}";
 
 /// Envoy with these limits, and this port for its limiter.
 pub async fn before(fake: u16, timeout: &'static str, items: &'static [&'static str]) -> Stage {
-    let items: Vec<Value> = items
-        .iter()
-        .map(|item| serde_saphyr::from_str(item).unwrap())
-        .collect();
+    let compiled = compiled("shop", items);
     limits(&[])
         .filter(move |config| {
-            config["limits"] = json!(items);
+            config["limits"] = json!(compiled);
             config["limiter"]["timeout"] = json!(timeout);
         })
         .config(move |config| config.limiter_at(fake).unwrap())

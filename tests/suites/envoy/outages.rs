@@ -5,7 +5,7 @@ use std::time::Duration;
 use harness::until;
 use serde_json::json;
 
-use crate::stage::{PATIENCE, Stage, limits, statuses};
+use crate::stage::{PATIENCE, Stage, compiled, limits, statuses};
 
 /// The longest that an answer may take during an outage: the callout's 20 ms, and ample time for a
 /// machine that is busy with other tests.
@@ -280,7 +280,7 @@ async fn limits_in_the_configuration_hold_while_no_limiter_was_ever_reached() {
     let stage = limits(&[])
         .filter(|config| {
             config["limiter"]["cluster"] = json!("no-such-cluster");
-            config["limits"] = json!([{"name": "bootstrap", "rate": "3/1h"}]);
+            config["limits"] = json!(compiled("shop", &["{name: bootstrap, rate: 3/1h}"]));
         })
         .start_unlimited()
         .await;

@@ -3,7 +3,7 @@
 use harness::until;
 use serde_json::{Value, json};
 
-use crate::stage::{PATIENCE, alone, at_once, header, limits, statuses};
+use crate::stage::{PATIENCE, alone, at_once, compiled, header, limits, statuses};
 
 #[tokio::test]
 async fn a_bucket_of_the_proxy_is_exact_over_its_workers() {
@@ -71,8 +71,8 @@ fn second_plugin(config: harness::EnvoyConfig, domain: &str, rate: &str) -> harn
         let value = plugin["configuration"]["value"].as_str().unwrap();
         let mut own: Value = serde_json::from_str(value).unwrap();
         own["domain"] = json!(domain);
-        own["limits"] =
-            json!([{"name": "per-user", "per": ["user"], "rate": rate, "scope": "proxy"}]);
+        let limit = format!("{{name: per-user, per: [user], rate: {rate}, scope: proxy}}");
+        own["limits"] = json!(compiled(&domain, &[&limit]));
         plugin["configuration"]["value"] = json!(own.to_string());
         filters.insert(1, second);
     };

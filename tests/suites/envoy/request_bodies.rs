@@ -15,7 +15,7 @@ use tokio::{
 
 use crate::{
     response_costs::{Limiter, wait_for},
-    stage::{PATIENCE, Stage, limits},
+    stage::{PATIENCE, Stage, compiled, limits},
 };
 
 const TOKENS: &str = "{name: tokens, match: {path: \"/llm/**\"}, rate: 1000000/1h, on_failure: deny, \
@@ -26,10 +26,10 @@ const TOKENS: &str = "{name: tokens, match: {path: \"/llm/**\"}, rate: 1000000/1
 /// requests to the filter, and `read`: the filter reads them.
 async fn stage(limiter: &Limiter, passed_on: bool, read: bool) -> Stage {
     let at = limiter.port;
-    let items: Vec<Value> = vec![serde_saphyr::from_str(TOKENS).unwrap()];
+    let compiled = compiled("shop", &[TOKENS]);
     limits(&[])
         .filter(move |config| {
-            config["limits"] = json!(items);
+            config["limits"] = json!(compiled);
             config["limiter"]["timeout"] = json!("5s");
             if read {
                 config["request_body"] = json!({"max": 65536});

@@ -8,7 +8,7 @@ use std::time::Duration;
 use harness::{Client, EnvoyConfig, free_port, until};
 use serde_json::{Value, json};
 
-use crate::stage::{PATIENCE, Stage, limits};
+use crate::stage::{PATIENCE, Stage, compiled, limits};
 pub use peers::{Act, Limiter, Service, chunked, plain, read_until, sent};
 
 const TOKENS: &str = "{name: tokens, match: {path: \"/llm/**\"}, rate: 1000000/1h, on_failure: deny, \
@@ -22,12 +22,10 @@ const LOGINS: &str = "{name: logins, match: {path: /login}, rate: 1000/1h, on_fa
 /// Envoy between this service and a limiter that answers every check.
 async fn stage(service: &Service, limiter: &Limiter, http2: bool) -> Stage {
     let (at, behind) = (limiter.port, service.port);
-    let items: Vec<Value> = [TOKENS, LOGINS]
-        .map(|item| serde_saphyr::from_str(item).unwrap())
-        .into();
+    let compiled = compiled("shop", &[TOKENS, LOGINS]);
     limits(&[])
         .filter(move |config| {
-            config["limits"] = json!(items);
+            config["limits"] = json!(compiled);
             config["limiter"]["timeout"] = json!("5s");
         })
         .config(move |config| {

@@ -11,7 +11,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use plan::Keeps;
-pub use plan::{Plan, alone, limits};
+pub use plan::{Plan, alone, compiled, limits};
 use store::Store;
 
 /// Long enough for a busy machine. Promises with a time limit, such as edits within a second, are

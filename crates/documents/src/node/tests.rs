@@ -20,7 +20,6 @@ pub(crate) fn any_node() -> impl Strategy<Value = Node> {
     })
 }
 
-#[cfg(feature = "yaml")]
 #[test]
 fn neither_anchors_nor_aliases_multiply_a_document() {
     let list = format!("[{}]", "a,".repeat(50_000));

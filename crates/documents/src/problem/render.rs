@@ -47,7 +47,6 @@ impl fmt::Display for Problems {
                 Gravity::Warning => "warning",
             };
             writeln!(f, "{word}: {}", problem.headline())?;
-            #[cfg(feature = "yaml")]
             if let Some(place) = problem.place {
                 self.write_place(f, place)?;
             }

@@ -4,7 +4,8 @@ use std::{fmt::Write, rc::Rc};
 
 use policy::{Compiled, REQUEST_BODY, REQUEST_BODY_PASSES};
 use protocol::{
-    API_HEADER, API_VERSION, ApiError, ErrorCode, PROXIES_HEADER, REVISION_HEADER, parse_proxies,
+    API_HEADER, API_VERSION, ApiError, ErrorCode, LIMITS_CBOR, PROXIES_HEADER, REVISION_HEADER,
+    parse_proxies,
 };
 
 use crate::{
@@ -64,6 +65,7 @@ impl Worker {
         let id = self.calls.registry.start_poll();
         let proxy = self.process.proxy();
         let mut headers = Vec::with_capacity(2);
+        headers.push(("accept", LIMITS_CBOR.to_owned()));
         if let Ok(etag) = std::str::from_utf8(self.policy.poller.etag())
             && !etag.is_empty()
         {
@@ -204,7 +206,7 @@ impl Worker {
                     self.config.domain
                 )
             }
-            SnapshotBody::Limits(json) => match Compiled::from_snapshot(json) {
+            SnapshotBody::Limits(bytes) => match Compiled::from_snapshot(bytes) {
                 Ok(compiled) => {
                     let text = format!(
                         "revision {} of domain {}: {} limits",
@@ -215,9 +217,9 @@ impl Worker {
                     self.put_in_force(compiled);
                     text
                 }
-                Err(problems) => {
+                Err(error) => {
                     self.counts.happened(Event::PolicyRejected);
-                    let text = log_line(&problems.to_string());
+                    let text = log_line(&error.to_string());
                     let text = format!("rate limiter: a snapshot cannot be used: {text}");
                     self.steps.push_back(Step::Log(Level::Warn, text));
                     return false;

@@ -45,7 +45,7 @@ pub(crate) struct Snapshot {
 pub(crate) enum SnapshotBody {
     /// It has no such domain: there are no limits.
     Unknown,
-    /// These are its limits, as JSON.
+    /// These are its limits, as the limiter sent them.
     Limits(Vec<u8>),
 }
 

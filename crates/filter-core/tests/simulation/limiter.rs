@@ -155,7 +155,7 @@ impl Limiter {
     }
 
     pub fn snapshot(&self) -> Vec<u8> {
-        serde_json::to_vec(&self.compiled.to_snapshot(self.now_ms())).unwrap()
+        self.compiled.snapshot_at(self.now_ms())
     }
 
     /// Decides a batch.

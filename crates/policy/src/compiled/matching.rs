@@ -3,7 +3,6 @@
 use documents::Name;
 
 use super::Compiled;
-#[cfg(feature = "service")]
 use super::walk;
 use crate::{Entries, Exemption, IfMissing, Limit};
 
@@ -57,16 +56,13 @@ impl Compiled {
             .iter()
             .map(|key| entries.get(key.as_str()))
             .collect();
-        let Ok(matches) = self.matching_values(&values, now_ms) else {
-            return Vec::new();
-        };
-        #[cfg(feature = "service")]
-        let matches = self.with_descriptor_limit(matches, entries, now_ms);
-        matches
+        match self.matching_values(&values, now_ms) {
+            Ok(matches) => self.with_descriptor_limit(matches, entries, now_ms),
+            Err(_) => Vec::new(),
+        }
     }
 
     /// Adds the limit of the rate limit service that applies.
-    #[cfg(feature = "service")]
     fn with_descriptor_limit<'c, 'e>(
         &'c self,
         mut matches: Vec<Match<'c, 'e>>,
@@ -81,13 +77,12 @@ impl Compiled {
         matches
     }
 
-    #[cfg(feature = "service")]
     fn descriptor_limit<'c, 'e>(
         &'c self,
         entries: &'e (impl Entries + ?Sized),
         now_ms: u64,
     ) -> Option<Match<'c, 'e>> {
-        let walk = self.shape.walk.as_ref()?;
+        let walk = self.shape.service.walk.as_ref()?;
         let text = entries.get(crate::DESCRIPTOR)?;
         let descriptor = crate::SentDescriptor::read(text)?;
         let index = walk.find(&descriptor)?;

@@ -21,9 +21,10 @@ pub(super) struct Overrides {
 /// Overrides by their hashes, in order. Several may share one.
 type Shard = Box<[(u64, Override)]>;
 
-fn shard(mut list: Vec<(u64, Override)>) -> Arc<Shard> {
-    list.sort_by_key(|(hash, _)| *hash);
-    Arc::new(list.into_boxed_slice())
+/// Adds an override where it belongs: a shard is short, and code that sorts is 5 KB of the filter.
+fn insert(shard: &mut Vec<(u64, Override)>, hash: u64, found: Override) {
+    let at = shard.partition_point(|(other, _)| *other <= hash);
+    shard.insert(at, (hash, found));
 }
 
 impl Overrides {
@@ -41,11 +42,14 @@ impl Overrides {
             let hash = hash(&found);
             let at = place(hash, shards.len());
             if let Some(shard) = shards.get_mut(at) {
-                shard.push((hash, found));
+                insert(shard, hash, found);
             }
         }
         Self {
-            shards: shards.into_iter().map(shard).collect(),
+            shards: shards
+                .into_iter()
+                .map(|shard| Arc::new(shard.into()))
+                .collect(),
             elsewhere: false,
         }
     }
@@ -92,9 +96,12 @@ impl Overrides {
             return;
         }
         let others = old.iter().filter(|(_, found)| found.values != values);
-        let next = others.cloned().chain(to.map(|to| (hash, to))).collect();
-        if let Some(of_hash) = self.shards.get_mut(at) {
-            *of_hash = shard(next);
+        let mut next = others.cloned().collect();
+        if let Some(to) = to {
+            insert(&mut next, hash, to);
+        }
+        if let Some(shard) = self.shards.get_mut(at) {
+            *shard = Arc::new(next.into());
         }
     }
 

@@ -51,7 +51,7 @@ impl Compiled {
     /// Whether the limit of the rate limit service that applies to these entries charges only what
     /// fits, at a time in milliseconds since the epoch.
     pub fn is_fitting(&self, entries: &(impl Entries + ?Sized), now_ms: u64) -> bool {
-        let walk = self.shape.walk.as_ref();
+        let walk = self.shape.service.walk.as_ref();
         let matches = || self.matching(entries, now_ms);
         walk.is_some_and(|walk| walk.has_fitting)
             && matches().iter().any(|found| is_fitting(found.limit))
@@ -60,7 +60,7 @@ impl Compiled {
     /// Whether the limit of the rate limit service that applies to these entries denies only together
     /// with others (`quota_mode`), at a time in milliseconds since the epoch.
     pub fn has_quota_mode(&self, entries: &(impl Entries + ?Sized), now_ms: u64) -> bool {
-        let walk = self.shape.walk.as_ref();
+        let walk = self.shape.service.walk.as_ref();
         let matches = || self.matching(entries, now_ms);
         walk.is_some_and(|walk| walk.has_quotas)
             && matches().iter().any(|found| found.limit.has_quota_mode())

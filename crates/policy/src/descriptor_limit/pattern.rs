@@ -169,7 +169,6 @@ impl EntryPattern {
     }
 
     /// The value of a bucket that all values of the wildcard share.
-    #[cfg(feature = "service")]
     pub(crate) fn shared_value(&self) -> Option<Vec<u8>> {
         match &self.value {
             ValuePattern::Wildcard(parts) if self.share_threshold => {

@@ -22,7 +22,6 @@ impl<'n> Names<'n> {
     }
 
     /// Where a name is in the list.
-    #[inline(never)]
     pub fn position(&self, name: &str) -> Option<usize> {
         let mut positions = self.positions.of(digest(name.as_bytes()));
         positions.find(|at| self.list.get(*at).is_some_and(|known| *known == name))

@@ -31,7 +31,6 @@ struct Entry {
 
 impl Positions {
     /// Adds a position under a hash.
-    #[inline(never)]
     pub fn add(&mut self, hash: u64, position: usize) {
         self.entries.push(Entry {
             hash,

@@ -18,8 +18,14 @@ impl Pointer {
     pub fn parse(text: &str) -> Option<Self> {
         let path = text.strip_prefix('/').filter(|_| text.len() <= MAX_LEN)?;
         let tokens = path.split('/').map(unescape);
-        let tokens: Vec<String> = tokens.collect::<Option<_>>()?;
-        (tokens.len() <= MAX_TOKENS).then_some(Self { tokens })
+        Self::new(tokens.collect::<Option<_>>()?)
+    }
+
+    /// The pointer of these keys and indexes; `None`: none, or too many.
+    pub fn new(tokens: Vec<String>) -> Option<Self> {
+        (1..=MAX_TOKENS)
+            .contains(&tokens.len())
+            .then_some(Self { tokens })
     }
 
     /// The keys and indexes on the way; at least one.

@@ -58,9 +58,6 @@ pub(crate) const LIMIT_FIELDS: [&str; 35] = [
 /// The longest description, in characters.
 const MAX_DESCRIPTION: usize = 1000;
 
-/// What limiters add to a limit in a snapshot.
-const SNAPSHOT_FIELDS: [&str; 2] = ["level", "has_overrides"];
-
 const MAX_PRECHECK_PERCENT: u32 = 10_000;
 
 /// Reads a limit; `None`, and problems, if anything about it is wrong.
@@ -152,10 +149,7 @@ fn check_around(
     check_service(limit, service, over_limit, scope, report);
     check_slots(limit, kind, report);
     check_pricing(limit, pricing, around, report);
-    // Filters read what a limiter has checked, so they leave the check and its messages out, to be smaller.
-    if cfg!(feature = "service") {
-        check_penalty(limit, around, report);
-    }
+    check_penalty(limit, around, report);
 }
 
 fn read_name(take: &mut Take<'_, '_>, limit: &Field<'_>) -> Option<Name> {
@@ -211,15 +205,5 @@ fn read_generation(take: &mut Take<'_, '_>) -> u64 {
     if take.report.form == Form::File {
         return 0;
     }
-    pass_over_snapshot_fields(take);
     take.integer("generation", 0).unwrap_or(0)
-}
-
-/// Skips fields that were read before the limit.
-fn pass_over_snapshot_fields(take: &mut Take<'_, '_>) {
-    if take.report.form == Form::Snapshot {
-        for name in SNAPSHOT_FIELDS {
-            take.field(name);
-        }
-    }
 }

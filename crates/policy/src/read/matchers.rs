@@ -1,6 +1,6 @@
 //! `match`: when a limit applies.
 
-use documents::{Field, Fields, Form, Node, Path, Report, Take, Value, name_hint, quoted};
+use documents::{Field, Path, Report, Take, Value, name_hint, quoted};
 use patterns::Pattern;
 
 use crate::Matcher;
@@ -41,33 +41,6 @@ pub(crate) fn read_matchers(take: &mut Take<'_, '_>) -> Vec<Matcher> {
             matchers.push(Matcher::new(key, patterns));
         }
     }
-    matchers
-}
-
-/// The conditions of a limit that can be read, whatever else is wrong with it.
-pub(crate) fn read_matchers_alone(limit: &Node) -> Vec<Matcher> {
-    let mut report = Report::new(Form::Record);
-    let root = Field {
-        node: limit,
-        path: Path::Root,
-    };
-    let Some(mut fields) = Fields::of(root, &mut report) else {
-        return Vec::new();
-    };
-    let mut matchers = read_matchers(&mut Take {
-        fields: &mut fields,
-        path: &Path::Root,
-        report: &mut report,
-    });
-    let has_problem = |matcher: &Matcher| {
-        let path = format!("match.{}", matcher.key);
-        let mut problems = report.problems.iter();
-        problems.any(|problem| {
-            let rest = problem.path.strip_prefix(&path);
-            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('['))
-        })
-    };
-    matchers.retain(|matcher| !has_problem(matcher));
     matchers
 }
 

@@ -1,7 +1,7 @@
 //! The numbers of a limit: `algorithm`, `rate` and what goes with them.
 
-use algorithms::{Edges, Kind, ParameterError, Parameters, Rate, WINDOWS_KNOWN};
-use documents::{Duration, Field, Form, Path, Report, Take, parse_digits};
+use algorithms::{Kind, ParameterError, Parameters, Rate};
+use documents::{Duration, Field, Path, Report, Take, quoted};
 
 use crate::{
     OverLimit, Quota,
@@ -29,9 +29,7 @@ impl Numbers {
         if unlimited {
             return Self::none();
         }
-        let mut numbers = read_numbers(take, limit, over_limit);
-        numbers.quota = read_edges(take, limit, numbers.quota);
-        numbers
+        read_numbers(take, limit, over_limit)
     }
 
     /// The numbers of a limit that limits nothing; they are never used.
@@ -160,66 +158,28 @@ pub(super) fn read_rate(field: &Field<'_>, report: &mut Report) -> Option<Rate> 
     field.parsed("a rate, units per period like 10/s", parse_rate, report)
 }
 
-/// The numbers with the edges of calendar windows, which a snapshot has. `None`, and a problem, if
-/// it lacks them: then the limiter decides.
-pub(super) fn read_edges(
-    take: &mut Take<'_, '_>,
-    owner: &Field<'_>,
-    quota: Option<Quota>,
-) -> Option<Quota> {
-    if take.report.form != Form::Snapshot {
-        return quota;
-    }
-    let field = take.field("edges");
-    let quota = quota?;
-    if quota.parameters().rate.calendar.is_none() {
-        return Some(quota);
-    }
-    let numbers = field.iter().flat_map(|field| field.node.items());
-    let mut numbers = numbers.filter_map(|node| parse_digits(node.as_text()?));
-    let serial = numbers.next().and_then(|serial| u32::try_from(serial).ok());
-    let mut starts_ms = [0; WINDOWS_KNOWN + 1];
-    let given = starts_ms.iter_mut().zip(numbers);
-    let given = given.map(|(start_ms, number)| *start_ms = number).count();
-    let Some(serial) = serial.filter(|_| given > WINDOWS_KNOWN) else {
-        owner.report(take.report, "no edges of the windows");
-        return None;
-    };
-    Some(quota.with_edges(Edges::new(serial, starts_ms)))
-}
-
-/// The zone's name as its database spells it. A filter accepts any: its limiter validated it, and
-/// sends the edges.
-#[inline(never)]
+/// The zone's name as its database spells it.
 pub(super) fn read_time_zone(take: &mut Take<'_, '_>) -> Option<&'static str> {
     let field = take.field("time_zone")?;
     let text = field.text("the name of a time zone, like Europe/Berlin", take.report)?;
-    #[cfg(feature = "time-zones")]
-    {
-        let zone = calendar::zone(text);
-        if zone.is_none() {
-            let message = format!("{} is not a time zone", documents::quoted(text));
-            let problem = field.report(take.report, message);
-            if let Some((name, way)) = calendar::offset(text) {
-                problem.push_hint(format!(
-                    "did you mean `{name}`, which is {way} UTC? the sign in these names is the opposite of the \
-                     usual one; a place, like Europe/Berlin, has summer time"
-                ));
-                return zone;
-            }
-            match calendar::similar(text).as_slice() {
-                [] => problem
-                    .push_hint("a name of the IANA time zone database, like Europe/Berlin or UTC"),
-                meant => problem.push_hint(format!("did you mean `{}`?", meant.join("` or `"))),
-            }
+    let zone = calendar::zone(text);
+    if zone.is_none() {
+        let message = format!("{} is not a time zone", quoted(text));
+        let problem = field.report(take.report, message);
+        if let Some((name, way)) = calendar::offset(text) {
+            problem.push_hint(format!(
+                "did you mean `{name}`, which is {way} UTC? the sign in these names is the opposite of the \
+                 usual one; a place, like Europe/Berlin, has summer time"
+            ));
+            return zone;
         }
-        zone
+        match calendar::similar(text).as_slice() {
+            [] => problem
+                .push_hint("a name of the IANA time zone database, like Europe/Berlin or UTC"),
+            meant => problem.push_hint(format!("did you mean `{}`?", meant.join("` or `"))),
+        }
     }
-    #[cfg(not(feature = "time-zones"))]
-    {
-        _ = text;
-        Some(algorithms::UTC)
-    }
+    zone
 }
 
 fn read_max_delay(take: &mut Take<'_, '_>, over_limit: OverLimit) -> Option<u64> {

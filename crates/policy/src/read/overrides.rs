@@ -9,7 +9,7 @@ use crate::{
     descriptor::normal_value,
     hash::{Positions, values_hash},
     read::{
-        numbers::{read_edges, read_rate, read_time_zone, validate},
+        numbers::{read_rate, read_time_zone, validate},
         slots,
     },
 };
@@ -236,18 +236,15 @@ fn read_quota(
         }
         (_, rate, burst, time_zone) => {
             let limit = *buckets.quota?.parameters();
-            let found = |edges| OverrideQuota::Quota {
+            let found = OverrideQuota::Quota {
                 kind: limit.kind,
                 rate,
                 burst,
                 time_zone,
-                edges,
+                edges: None,
             };
-            let quota = validate(found(None).parameters(&limit)?, item, take.report);
-            let quota = read_edges(take, item, quota)?;
-            let edges = quota.algorithm().edges().copied();
-            let edges = edges.filter(|_| take.report.form == Form::Snapshot);
-            Some(found(edges.map(Box::new)))
+            validate(found.parameters(&limit)?, item, take.report)?;
+            Some(found)
         }
     }
 }

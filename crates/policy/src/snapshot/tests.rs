@@ -26,16 +26,50 @@ limits:
     policy
 }
 
-fn bytes(node: &Node) -> Vec<u8> {
-    serde_json::to_vec(node).unwrap()
+/// A snapshot with the bytes of one limit or exemption edited, as another version might write them.
+pub(crate) fn with_part(bytes: &[u8], name: &[u8], edit: impl Fn(&mut Vec<u8>)) -> Vec<u8> {
+    let item = |reader: &mut Reader<'_>| reader.item().map(<[u8]>::to_vec);
+    let read = |reader: &mut Reader<'_>| {
+        let head = [item(reader)?, item(reader)?, item(reader)?, item(reader)?];
+        let limits = reader.list(MAX_LIMITS, "", item)?;
+        Ok((head, limits, reader.list(MAX_EXEMPTIONS, "", item)?))
+    };
+    let (head, limits, exempt) = Reader::new(bytes).fields(6, read).unwrap();
+    let mut writer = Writer::default();
+    writer.array(6);
+    writer.0.extend(head.concat());
+    for parts in [limits, exempt] {
+        writer.list(parts.iter(), |writer, part| {
+            let read = |reader: &mut Reader<'_>| Ok((reader.unsigned()?, reader.bytes()?.to_vec()));
+            let (_, mut part) = Reader::new(part).fields(2, read).unwrap();
+            // Behind the level, as a text of its length.
+            if part.get(3..3 + name.len()) == Some(name) {
+                edit(&mut part);
+            }
+            write_alone(writer, |writer| writer.0.extend(&part));
+        });
+    }
+    writer.0
+}
+
+fn read(bytes: &[u8]) -> Compiled {
+    Compiled::from_snapshot(bytes).unwrap()
+}
+
+/// Edges that do not depend on the time zone, whose name does not travel.
+fn edges(parameters: &Parameters) -> Option<Edges> {
+    let starts_ms = std::array::from_fn(|at| u64::try_from(at).unwrap() * DAY_MS);
+    parameters.rate.calendar.map(|_| Edges::new(7, starts_ms))
 }
 
 #[cfg_attr(target_arch = "wasm32", ignore = "reads files")]
 #[test]
 fn a_snapshot_carries_what_a_filter_needs() {
-    let snapshot = Compiled::new(policy()).to_snapshot(0);
-    insta::assert_snapshot!(serde_json::to_string_pretty(&snapshot).unwrap());
-    let compiled = Compiled::from_snapshot(&bytes(&snapshot)).unwrap();
+    let compiled = Compiled::new(policy());
+    let json = compiled.to_snapshot_json(0);
+    insta::assert_snapshot!(serde_json::to_string_pretty(&json).unwrap());
+    let snapshot = compiled.snapshot_at(0);
+    let compiled = read(&snapshot);
     assert_eq!(compiled.revision(), &policy().revision);
     assert!(compiled.opaque().is_empty());
     assert_eq!(compiled.limits()[0].generation, 5);
@@ -43,94 +77,142 @@ fn a_snapshot_carries_what_a_filter_needs() {
     let tenant = [Some(b"t")];
     assert!(compiled.override_for(1, &tenant).is_some());
     // Its own snapshot is the same.
-    assert_eq!(compiled.to_snapshot(0), snapshot);
+    assert_eq!(compiled.snapshot_at(0), snapshot);
+}
+
+#[test]
+fn every_field_of_a_limit_travels() {
+    let text = include_bytes!("../../tests/every_field.yaml");
+    let compiled = Compiled::new(Policy::from_yaml("every_field.yaml", text).unwrap());
+    let snapshot = compiled.to_snapshot(&edges);
+    let filters = read(&snapshot);
+    assert!(filters.opaque().is_empty(), "{:?}", filters.opaque());
+    assert_eq!(filters.to_snapshot(&edges), snapshot);
+    assert_eq!(filters.needed_keys(), compiled.needed_keys());
+    let limits = compiled.limits().iter();
+    let limits = limits.filter(|limit| limit.descriptor.is_none());
+    for (ours, theirs) in limits.zip(filters.limits()) {
+        let expected = Limit {
+            description: None,
+            partition: Vec::new(),
+            reset_generation: 0,
+            paused: Pause::later(ours.paused, compiled.paused()),
+            // These are other words for the same.
+            matchers: theirs.matchers.clone(),
+            quota: theirs.quota,
+            pricing: theirs.pricing.clone(),
+            ..Limit::clone(ours)
+        };
+        assert_eq!(**theirs, expected);
+        let zoned = |parameters: &Parameters| Parameters {
+            time_zone: parameters.time_zone.map(|_| UTC),
+            ..*parameters
+        };
+        assert_eq!(*theirs.quota.parameters(), zoned(ours.quota.parameters()));
+    }
+    // Whatever is cut off or changed, it is decided without a panic.
+    for at in 0..snapshot.len() {
+        assert!(
+            Compiled::from_snapshot(&snapshot[..at]).is_err(),
+            "cut at {at}"
+        );
+        for bit in 0..8 {
+            let mut damaged = snapshot.clone();
+            damaged[at] ^= 1 << bit;
+            let _ = Compiled::from_snapshot(&damaged);
+        }
+    }
+}
+
+#[test]
+fn filters_search_values_as_long_as_limiters_do() {
+    let text = "domain: shop\nlimits: [{name: a, match: {path: \"re:(/?[0-9a-z-]{1,64})*\"}, rate: 1/s}]\n";
+    let compiled = Compiled::new(Policy::from_yaml("test", text.as_bytes()).unwrap());
+    let longest = |compiled: &Compiled| {
+        let patterns = &compiled.limits()[0].matchers[0].patterns;
+        patterns[0].longest_searched()
+    };
+    assert_eq!(longest(&compiled), Some(203));
+    assert_eq!(longest(&read(&compiled.snapshot_at(0))), Some(203));
+}
+
+/// The field behind the last.
+fn one_more(array: &mut Vec<u8>) {
+    array[0] += 1;
+    array.extend(b"\x83\x01\x02\xf6");
+}
+
+#[test]
+fn fields_of_a_later_version_are_ignored() {
+    let snapshot = Compiled::new(policy()).snapshot_at(0);
+    let mut later = with_part(&snapshot, b"per-user", one_more);
+    one_more(&mut later);
+    let compiled = read(&later);
+    assert!(compiled.opaque().is_empty());
+    assert_eq!(compiled.snapshot_at(0), snapshot);
 }
 
 #[test]
 fn a_limit_of_a_later_version_is_left_to_the_limiter_alone() {
-    let mut snapshot = Compiled::new(policy()).to_snapshot(0);
-    let mut limits = snapshot.get("limits").unwrap().items().to_vec();
-    let mut add = |text: &str| limits.push(serde_json::from_str(text).unwrap());
-    add(r#"{"name":"later","level":3,"rate":"1/s","match":{"path":"/new/**"}}"#);
-    add(r#"{"name":"field","level":1,"rate":"1/s","wobble":3,"on_failure":"deny"}"#);
-    add(r#"{"name":"value","level":1,"rate":"1/s","match":{"path":"glob:x","a":"b"}}"#);
-    add(r#"{"name":"word","level":1,"rate":"1/s","algorithm":"magic","on_failure":"sing"}"#);
-    add(r#""not even a map""#);
-    snapshot.set("limits", Node::list(limits));
-    snapshot.set("later", true.into());
-    snapshot.set(
-        "keys",
-        Node::list([Node::text("path"), Node::text("new-key")]),
-    );
-    let compiled = Compiled::from_snapshot(&bytes(&snapshot)).unwrap();
-    assert_eq!(compiled.limits().len(), 2);
-    assert!(
-        compiled
-            .needed_keys()
-            .iter()
-            .any(|key| key.as_str() == "new-key")
-    );
-    let opaque: Vec<_> = compiled
-        .opaque()
-        .iter()
-        .map(|limit| (limit.name.as_ref().map(Name::as_str), limit.on_failure))
-        .collect();
-    let local = Some(OnFailure::Local);
-    assert_eq!(
-        opaque,
-        [
-            (Some("later"), local),
-            (Some("field"), Some(OnFailure::Deny)),
-            (Some("value"), local),
-            (Some("word"), None),
-            (None, local),
-        ]
-    );
-    let mut request = Descriptor::new();
-    request.insert("path".parse().unwrap(), "/old");
-    assert!(!compiled.opaque()[0].may_match(&request));
-    assert!(compiled.opaque()[1].may_match(&request));
-    request.insert("path".parse().unwrap(), "/new/x");
-    assert!(compiled.opaque()[0].may_match(&request));
-}
-
-#[test]
-fn older_filters_leave_limits_with_a_penalty_to_the_limiter() {
-    let mut policy = policy();
-    let penalty = algorithms::Penalty {
-        after: 10,
-        within_ms: 60_000,
-        for_ms: 900_000,
+    let file = "domain: shop\nlimits:\n  - {name: a, match: {path: \"/new/**\", user: x}, rate: 1/s, \
+                on_failure: deny}\n  - {name: b, rate: 1/s}\n";
+    let mut policy = Policy::from_yaml("test", file.as_bytes()).unwrap();
+    let opaque = |edit: &dyn Fn(&mut Vec<u8>)| {
+        let snapshot = Compiled::new(policy.clone()).snapshot_at(0);
+        let compiled = read(&with_part(&snapshot, b"a", edit));
+        assert_eq!(compiled.limits().len(), 1);
+        assert_eq!(compiled.limits()[0].name.as_str(), "b");
+        // Its keys are extracted all the same.
+        assert_eq!(compiled.needed_keys().len(), 2);
+        compiled.opaque()[0].clone()
     };
-    policy.limits[0].penalty = Some(penalty);
-    let snapshot = Compiled::new(policy).to_snapshot(0);
-    let compiled = Compiled::from_snapshot(&bytes(&snapshot)).unwrap();
-    assert_eq!(compiled.limits()[0].penalty, Some(penalty));
-    // To older filters it is an unknown field. They then cache no denial of the limit, so the
-    // limiter counts each.
-    let text = String::from_utf8(bytes(&snapshot)).unwrap();
-    let to_older = text.replace("\"penalty\"", "\"later\"");
-    assert_ne!(to_older, text);
-    let older = Compiled::from_snapshot(to_older.as_bytes()).unwrap();
-    assert_eq!(older.limits().len(), 1);
-    assert_eq!(
-        older.opaque()[0].name.as_ref().map(Name::as_str),
-        Some("per-user")
+    let request = |path: &str, user: &str| -> Descriptor {
+        let entries = [("path", path), ("user", user)];
+        let entries = entries.map(|(key, value)| (key.parse().unwrap(), value.into()));
+        entries.into_iter().collect()
+    };
+    let replace = |part: &mut Vec<u8>, from: &[u8], to: u8| {
+        let at = part.windows(from.len()).position(|window| window == from);
+        part[at.unwrap() + from.len()] = to;
+    };
+    let later = opaque(&|part| part[1] = 2);
+    assert_eq!(later.name.as_ref().map(Name::as_str), Some("a"));
+    assert_eq!(later.on_failure, Some(OnFailure::Deny));
+    assert!(later.may_match(&request("/new/x", "x")));
+    assert!(!later.may_match(&request("/old", "x")) && !later.may_match(&request("/new/x", "y")));
+    // Another kind of pattern: that condition counts as one that holds.
+    let pattern = opaque(&|part| replace(part, b"path\x81\x84\xf4", 9));
+    assert!(pattern.may_match(&request("/old", "x")) && !pattern.may_match(&request("/old", "y")));
+    // Another `on_failure`.
+    assert_eq!(opaque(&|part| replace(part, b"\x61a", 9)).on_failure, None);
+    // Another shape altogether.
+    assert_eq!(opaque(&|part| *part = vec![0xf6]), Opaque::default());
+    // Damaged on the way: nothing in it is certain, not even its name.
+    let snapshot = Compiled::new(policy.clone()).snapshot_at(0);
+    let at = snapshot
+        .windows(5)
+        .position(|window| window == b"/new/")
+        .unwrap();
+    let mut damaged = snapshot.clone();
+    damaged[at] = b'!';
+    assert_eq!(read(&damaged).opaque(), [Opaque::default()]);
+    policy.limits.clear();
+    assert!(
+        read(&Compiled::new(policy).snapshot_at(0))
+            .opaque()
+            .is_empty()
     );
 }
 
 #[test]
 fn an_invalid_snapshot_is_refused() {
-    for text in [
-        "",
-        "[]",
-        "{}",
-        r#"{"format":2,"domain":"shop","revision":{"number":1,"digest":"0"},"limits":[]}"#,
-        r#"{"format":1,"revision":{"number":1,"digest":"0"},"limits":[]}"#,
-        r#"{"format":1,"domain":"shop","limits":[]}"#,
-    ] {
-        assert!(Compiled::from_snapshot(text.as_bytes()).is_err(), "{text}");
+    let json = br#"{"format":1,"domain":"shop","revision":{"number":1,"digest":"0"}}"#;
+    for bytes in [&b""[..], b"[]", json, b"\x80", b"\x86\x01"] {
+        assert!(Compiled::from_snapshot(bytes).is_err(), "{bytes:?}");
     }
+    // Another version's may be anything behind its number.
+    let other = Compiled::from_snapshot(b"\x83\x02\xf6\xf6").unwrap_err();
+    assert_eq!(other.to_string(), "format 2, and this version reads 1");
 }
 
 #[test]
@@ -140,8 +222,7 @@ fn a_paused_domain_reaches_filters_on_every_limit() {
         until_ms: Some(5000),
     });
     policy.limits[1].paused = Some(Pause { until_ms: None });
-    let snapshot = Compiled::new(policy).to_snapshot(0);
-    let compiled = Compiled::from_snapshot(&bytes(&snapshot)).unwrap();
+    let compiled = read(&Compiled::new(policy).snapshot_at(0));
     let until = |at: usize| compiled.limits()[at].paused.map(|pause| pause.until_ms);
     assert_eq!(until(0), Some(Some(5000)));
     assert_eq!(until(1), Some(None));

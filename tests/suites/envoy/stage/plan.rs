@@ -3,6 +3,7 @@
 mod start;
 
 use harness::{Engine, EnvoyConfig, Gate, Relay};
+use policy::{Compiled, Policy};
 use serde_json::{Value, json};
 
 /// Workers of every Envoy: two, the least number that can disagree.
@@ -61,15 +62,19 @@ pub fn limits(items: &[&str]) -> Plan {
 /// Only a service and one Envoy. The limits are in the filter's configuration, and only those with
 /// buckets in the proxy are decided.
 pub fn alone(items: &[&str]) -> Plan {
-    let items: Vec<Value> = items
-        .iter()
-        .map(|item| serde_saphyr::from_str(item).unwrap())
-        .collect();
+    let compiled = compiled("shop", items);
     let plan = limits(&[]).filter(move |config| {
         config["limiter"]["cluster"] = json!("no-such-cluster");
-        config["limits"] = json!(items);
+        config["limits"] = json!(compiled);
     });
     plan.without_limiters()
+}
+
+/// Limits as the filter's configuration has them.
+pub fn compiled(domain: &str, items: &[&str]) -> String {
+    let file = format!("domain: {domain}\nlimits: [{}]\n", items.join(", "));
+    let policy = Policy::from_yaml("limits", file.as_bytes()).unwrap();
+    Compiled::new(policy).snapshot_text(0)
 }
 
 impl Plan {
