@@ -8,23 +8,18 @@
 #[macro_use]
 extern crate wasm_test;
 
-mod bytes;
 mod fields;
-mod name;
 mod node;
-mod printable;
 mod problem;
 mod scalars;
-mod timestamp;
-mod units;
 
-pub use bytes::{from_base64, node_to_value, to_base64, value_to_node};
 pub use fields::{Field, Fields, Form, Path, Report, Take, quoted};
-pub use name::{DomainError, Name, NameError};
-pub use node::{Entry, JsonError, Node, Place, Value};
-pub use node::{from_text, load, load_all};
-pub use printable::{is_printable, printable, printable_styled};
-pub use problem::{Problem, Problems, distance, similar};
-pub use scalars::{Choice, name_hint};
-pub use timestamp::{format_timestamp, parse_timestamp};
-pub use units::{Duration, UnitError, parse_digits, parse_duration, unit_ms};
+pub use node::{Entry, JsonError, Node, Place, Value, from_text, load, load_all};
+pub use problem::{
+    Problem, Problems, distance, is_printable, printable, printable_styled, similar,
+};
+pub use scalars::{
+    Choice, DomainError, Duration, Name, NameError, UnitError, format_timestamp, from_base64,
+    name_hint, node_to_value, parse_digits, parse_duration, parse_timestamp, to_base64, unit_ms,
+    value_to_node,
+};
