@@ -1,10 +1,8 @@
-//! The nodes of a Cluster: each request goes to the one that has its slot.
+//! The nodes of a Cluster: each request goes to the one that has its slot, and follows redirects.
 //!
 //! Only a request that certainly did not run is sent again: a node that redirects has done nothing.
 //! (Cluster client libraries also resend after a broken connection, which can run a request twice.)
 
-mod map;
-mod redirect;
 mod topology;
 
 use std::{collections::BTreeMap, future::pending, io, sync::Arc};
@@ -12,11 +10,6 @@ use std::{collections::BTreeMap, future::pending, io, sync::Arc};
 use futures_util::future::{BoxFuture, join_all};
 use tokio::time::timeout_at;
 
-use self::{
-    map::{Map, Place},
-    redirect::{Redirect, calls_for_refresh},
-    topology::Topology,
-};
 use crate::{
     Deadline, Error, Lane, Node, Outcome, Refusal, Request, Settings,
     dial::{Dialer, Dialled},
@@ -24,6 +17,7 @@ use crate::{
     subscription::Publisher,
     url::Host,
 };
+use topology::{Map, Place, Topology, named};
 
 /// How many redirects a request follows: an outdated map leads to a node that may itself be
 /// migrating the slot to a third one.
@@ -72,6 +66,48 @@ struct Hop {
     to: Place,
     node: Arc<Node>,
     asking: bool,
+}
+
+/// MOVED or ASK: the request belongs to another node; the one that replied did nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Redirect {
+    /// The slot is at this node now.
+    Moved { slot: u16, to: Place },
+    /// The slot is migrating to this node, and these keys are no longer or never were here: ask
+    /// there once.
+    Ask { to: Place },
+}
+
+impl Redirect {
+    /// The redirect in an answer; `None` if it is no redirect. `asked` is the host that gave it.
+    fn of(answer: &Outcome, asked: &str) -> Option<Self> {
+        let Err(Error::Refused(Refusal { code, message })) = answer else {
+            return None;
+        };
+        let (slot, address) = message.split_once(' ')?;
+        let (host, port) = address.rsplit_once(':')?;
+        let to = (named(Some(host), asked), port.parse().ok()?);
+        match code.as_str() {
+            "MOVED" => Some(Self::Moved {
+                slot: slot.parse().ok()?,
+                to,
+            }),
+            "ASK" => Some(Self::Ask { to }),
+            _ => None,
+        }
+    }
+}
+
+/// Whether an outcome is a reason to query the map of slots again.
+fn calls_for_refresh(answer: &Outcome) -> bool {
+    match answer {
+        Err(Error::Refused(refusal)) => matches!(
+            refusal.code.as_str(),
+            "MOVED" | "CLUSTERDOWN" | "READONLY" | "NOREPLICAS" | "LOADING" | "MASTERDOWN"
+        ),
+        Err(Error::Unreachable(_) | Error::Broken(_) | Error::Timeout(_)) => true,
+        Ok(_) | Err(_) => false,
+    }
 }
 
 /// Any node will do: a Cluster forwards publications to all nodes.
@@ -258,4 +294,37 @@ fn no_node_for(slot: u16) -> Error {
         code: "CLUSTERDOWN".to_owned(),
         message: format!("no node has slot {slot}"),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(code: &str, message: &str) -> Option<Redirect> {
+        let refusal = Refusal {
+            code: code.to_owned(),
+            message: message.to_owned(),
+        };
+        Redirect::of(&Err(Error::Refused(refusal)), "asked")
+    }
+
+    #[test]
+    fn nodes_are_named_in_every_way_that_servers_do() {
+        let to = |host: &str, port| (host.to_owned(), port);
+        let moved = |slot, to| Some(Redirect::Moved { slot, to });
+        assert_eq!(
+            of("MOVED", "3999 127.0.0.1:6381"),
+            moved(3999, to("127.0.0.1", 6381))
+        );
+        assert_eq!(of("MOVED", "0 ::1:6381"), moved(0, to("::1", 6381)));
+        assert_eq!(of("MOVED", "7 :6381"), moved(7, to("asked", 6381)));
+        let ask = Some(Redirect::Ask {
+            to: to("cache-1.example", 7),
+        });
+        assert_eq!(of("ASK", "7 cache-1.example:7"), ask);
+        for nonsense in ["", "7", "7 host", "7 host:port", "x host:70000"] {
+            assert_eq!(of("MOVED", nonsense), None, "{nonsense}");
+        }
+        assert_eq!(of("ERR", "7 host:1"), None);
+    }
 }

@@ -16,31 +16,51 @@
 //! name may point elsewhere by now. The old connection stays open for the answers to earlier
 //! commands.
 
-mod keeper;
-mod refusals;
-
 use std::{
+    pin::Pin,
     sync::{Arc, OnceLock},
     time::Duration,
 };
 
-use redis::{RedisError, aio::MultiplexedConnection};
+use redis::{AsyncConnectionConfig, RedisError, aio::MultiplexedConnection};
 use tokio::{
     sync::{Notify, watch},
-    time::{Instant, timeout_at},
+    time::{Instant, sleep, sleep_until, timeout, timeout_at},
 };
 
-use self::refusals::Refusing;
 use crate::{
-    Error, Lane, Settings,
-    bounded::Fault,
-    reply::{self, Reply},
-    route::Route,
-    task::AbortOnDrop,
+    Error, Lane, Refusal, Script, Settings,
+    bounded::{self, Bounded, Fault},
+    dial::Route,
+    error::{self, Reply},
+    task::{AbortOnDrop, jittered},
+    url::Host,
+    value,
 };
 
 /// A connection that lived shorter than this does not show that the next one will last.
-pub(crate) const PROVEN: Duration = Duration::from_secs(1);
+const PROVEN: Duration = Duration::from_secs(1);
+/// How often an idle connection is probed.
+const KEEPALIVE: Duration = Duration::from_secs(5);
+const BACKOFF_MIN: Duration = Duration::from_millis(20);
+/// With the time that a probe may take, this keeps recovery of a server's connection below one
+/// second.
+const BACKOFF_MAX: Duration = Duration::from_millis(250);
+/// Commands that the client library may queue, in addition to those that callers hold.
+const BUFFER: usize = 64;
+/// Pause before redialling a server that refuses writes.
+const REDIAL: Duration = Duration::from_millis(500);
+/// How often to probe a server that refused commands.
+const RECHECK: Duration = Duration::from_millis(250);
+/// A refusal is reported for this long after the last one, since a permission may cover one command
+/// and not the next.
+const QUIET: Duration = Duration::from_secs(1);
+/// A script with a shebang line is refused before it runs if writes are: by a replica, a server out
+/// of memory, without its replicas or with a full disk. It has no key, so any node of a Cluster
+/// accepts it.
+const TAKES_WRITES: &str = "#!lua\nreturn 1";
+/// How often an outage is logged again.
+const OUTAGE_LOGGED_AGAIN: Duration = Duration::from_secs(30);
 
 #[derive(Clone)]
 struct Session {
@@ -54,7 +74,7 @@ impl Session {
     fn broken(&self, error: &RedisError) -> Error {
         match self.fault.get() {
             Some(fault) => Error::Broken(fault.clone()),
-            None => reply::transport(error),
+            None => error::broken(error),
         }
     }
 }
@@ -87,6 +107,14 @@ struct Shared {
     refusing: watch::Sender<Option<Refusing>>,
 }
 
+/// A connected server that refuses commands: it became a replica, is out of memory, or the user
+/// lacks a permission.
+struct Refusing {
+    refusal: Refusal,
+    since: Instant,
+    last: Instant,
+}
+
 /// When a reply is too late.
 #[derive(Clone, Copy, Debug)]
 pub struct Deadline {
@@ -113,6 +141,23 @@ impl Deadline {
 pub(crate) struct Connection {
     shared: Arc<Shared>,
     keeper: OnceLock<AbortOnDrop>,
+}
+
+/// Moves bytes for as long as the connection lives.
+type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// A connection that was just made.
+struct Connected {
+    connection: MultiplexedConnection,
+    driver: Driver,
+    fault: Fault,
+}
+
+/// Why a connection is not used any more.
+enum End {
+    Lost(Error),
+    /// A new connection replaces it.
+    Left,
 }
 
 impl Connection {
@@ -151,7 +196,7 @@ impl Connection {
             .send_packed_commands(commands, 0, commands.len());
         match timeout_at(deadline.at, answers).await {
             Ok(Ok(values)) => {
-                let replies: Vec<Reply> = values.into_iter().map(reply::of).collect();
+                let replies: Vec<Reply> = values.into_iter().map(error::reply_of).collect();
                 self.shared.track_refusals(&session, &replies);
                 Ok(replies)
             }
@@ -230,5 +275,412 @@ fn not_sent(last: &Error) -> Error {
         last.clone()
     } else {
         Error::Unreachable(format!("not asked again since {last}"))
+    }
+}
+
+impl Shared {
+    /// The task that owns the connection: dials, probes and redials.
+    async fn keep(&self) {
+        let mut backoff = BACKOFF_MIN;
+        let mut outage = OutageLog::default();
+        // Where the server was last dialled, if sentinels name it.
+        let mut place = None;
+        for number in 0.. {
+            let dialled = Instant::now();
+            let end = match self.connect(&mut place).await {
+                Ok(connected) => {
+                    self.log_connected(&mut outage);
+                    self.serve(number, connected, place.as_ref()).await
+                }
+                Err(error) => End::Lost(error),
+            };
+            let End::Lost(why) = end else {
+                continue;
+            };
+            if let Some(attempts) = outage.failed(&why, Instant::now()) {
+                tracing::warn!(
+                    server = %self.route.server(), error = %why, attempts,
+                    "no connection to the store"
+                );
+            }
+            // The server may have stopped being the primary.
+            self.route.refresh();
+            if dialled.elapsed() >= PROVEN + self.settings.connect_timeout {
+                backoff = BACKOFF_MIN;
+                self.status.send_replace(match self.when_lost {
+                    WhenLost::Wait => Status::Connecting,
+                    WhenLost::Fail => Status::Down(why),
+                });
+            } else {
+                self.status.send_replace(Status::Down(why));
+                tokio::select! {
+                    () = sleep(jittered(backoff)) => {}
+                    () = self.route.moved(place.as_ref()) => {}
+                }
+                backoff = (backoff * 2).min(BACKOFF_MAX);
+            }
+        }
+    }
+
+    fn log_connected(&self, outage: &mut OutageLog) {
+        let server = self.route.server();
+        if let Some((lasted, attempts)) = outage.over(Instant::now()) {
+            tracing::info!(%server, ?lasted, attempts, "connected again");
+        } else {
+            tracing::debug!(%server, "connected");
+        }
+    }
+
+    async fn connect(&self, place: &mut Option<Host>) -> Result<Connected, Error> {
+        let late = |_| {
+            Error::Unreachable(format!(
+                "no answer to a connection attempt within {} ms",
+                self.settings.connect_timeout.as_millis()
+            ))
+        };
+        loop {
+            let found = timeout(self.settings.connect_timeout, self.route.place()).await;
+            *place = found.map_err(late)?.map_err(unreachable)?;
+            tokio::select! {
+                connected = timeout(self.settings.connect_timeout, self.open(place.as_ref())) => {
+                    return connected.map_err(late)?;
+                }
+                () = self.route.moved(place.as_ref()) => {}
+            }
+        }
+    }
+
+    async fn open(&self, place: Option<&Host>) -> Result<Connected, Error> {
+        let stream = self.route.dial(place).await.map_err(unreachable)?;
+        let stream = Bounded::new(
+            stream,
+            match self.lane {
+                Lane::Data => bounded::CHECK_MAX,
+                Lane::Control => bounded::RECORD_MAX,
+            },
+        );
+        let fault = stream.fault();
+        let config = AsyncConnectionConfig::new()
+            .set_response_timeout(None)
+            .set_connection_timeout(None)
+            .set_pipeline_buffer_size(BUFFER);
+        let login = &self.route.server().login;
+        let (mut connection, driver) =
+            MultiplexedConnection::new_with_config(login, stream, config)
+                .await
+                .map_err(|e| error::login_failed(&e))?;
+        let mut driver: Driver = Box::pin(driver);
+        tokio::select! {
+            prepared = self.prepare(&mut connection) => prepared?,
+            () = &mut driver => {
+                return Err(Error::Unreachable("closed at once".to_owned()));
+            }
+        }
+        Ok(Connected {
+            connection,
+            driver,
+            fault,
+        })
+    }
+
+    /// Makes sure that the server replies, and has the scripts: the first call has no time to load
+    /// them.
+    async fn prepare(&self, connection: &mut MultiplexedConnection) -> Result<(), Error> {
+        let scripts: &[&Script] = match self.lane {
+            Lane::Data => &self.settings.scripts,
+            Lane::Control => &[],
+        };
+        // A server that requires a password, or is loading, reports it only in a reply.
+        let mut first = redis::Pipeline::with_capacity(2);
+        first.cmd("PING");
+        if !scripts.is_empty() {
+            first.cmd("SCRIPT").arg("EXISTS");
+            for script in scripts {
+                first.arg(&script.sha1);
+            }
+        }
+        let answers = connection.send_packed_commands(&first, 0, first.len());
+        let mut answers = answers
+            .await
+            .map_err(|e| error::login_failed(&e))?
+            .into_iter();
+        error::check_greeting(answers.next().unwrap_or(redis::Value::Nil))?;
+        // Without permission for this query, the first call loads the script.
+        let found = answers.next().and_then(|found| value::integers(found).ok());
+        let mut load = redis::Pipeline::new();
+        for (script, found) in scripts.iter().zip(found.unwrap_or_default()) {
+            if found == 0 {
+                load.cmd("SCRIPT").arg("LOAD").arg(&script.source);
+            }
+        }
+        if !load.is_empty() {
+            let loaded = connection.send_packed_commands(&load, 0, load.len());
+            loaded.await.map_err(|e| error::login_failed(&e))?;
+        }
+        Ok(())
+    }
+
+    /// Lets callers use a connection until it is lost, or there is a better one.
+    async fn serve(&self, number: u64, connected: Connected, place: Option<&Host>) -> End {
+        let mut driver = AbortOnDrop::new(tokio::spawn(connected.driver));
+        let session = Session {
+            number,
+            connection: connected.connection,
+            fault: connected.fault,
+        };
+        self.status.send_replace(Status::Up(session.clone()));
+        let end = tokio::select! {
+            why = self.monitor(&mut driver, &session.fault) => End::Lost(why),
+            () = self.route.moved(place) => {
+                self.refusing.send_replace(None);
+                End::Left
+            }
+            () = self.redial_due() => End::Left,
+        };
+        if matches!(end, End::Left) {
+            self.status.send_replace(Status::Connecting);
+            self.retire(session, driver);
+        }
+        end
+    }
+
+    /// Returns once the server has refused a write and was dialled some time ago.
+    async fn redial_due(&self) {
+        let dialled = Instant::now();
+        self.refused.notified().await;
+        sleep_until(dialled + jittered(REDIAL)).await;
+    }
+
+    /// Keeps the connection open for the answers to commands already sent.
+    fn retire(&self, session: Session, mut driver: AbortOnDrop) {
+        let limit = PROVEN + 2 * self.settings.connect_timeout;
+        tokio::spawn(async move {
+            let _open = session;
+            // It is closed in either case.
+            let _ = timeout(limit, driver.ended()).await;
+        });
+    }
+
+    /// Returns when the connection is lost, and why.
+    async fn monitor(&self, driver: &mut AbortOnDrop, fault: &Fault) -> Error {
+        let mut status = self.status.subscribe();
+        let mut refusing = self.refusing.subscribe();
+        loop {
+            let refuses = refusing.borrow_and_update().is_some();
+            let pause = if refuses { RECHECK } else { KEEPALIVE };
+            let suspected = status.wait_for(|s| !matches!(s, Status::Up(_)));
+            tokio::select! {
+                () = driver.ended() => {
+                    let why = fault.get().cloned();
+                    return Error::Broken(why.unwrap_or_else(|| "closed by the server".to_owned()));
+                }
+                _ = refusing.changed(), if !refuses => continue,
+                _ = timeout(pause, suspected) => {}
+            }
+            let session = match &*self.status.borrow() {
+                Status::Up(session) | Status::Suspect(session, _) => session.clone(),
+                Status::Down(why) => return why.clone(),
+                Status::Connecting => return Error::Broken("closed".to_owned()),
+            };
+            match self.probe(session.clone(), refuses).await {
+                Ok(answer) if refuses => self.check_writable(&error::reply_of(answer)),
+                // Any answer proves that the server is alive.
+                Ok(_) => {}
+                Err(why) => return why,
+            }
+            self.status.send_if_modified(|status| {
+                let suspect = matches!(status, Status::Suspect(..));
+                if suspect {
+                    *status = Status::Up(session);
+                }
+                suspect
+            });
+        }
+    }
+
+    /// Sends a probe; `writes`: one that also shows whether the server takes writes.
+    async fn probe(&self, mut session: Session, writes: bool) -> Result<redis::Value, Error> {
+        let mut command = redis::cmd(if writes { "EVAL" } else { "PING" });
+        if writes {
+            command.arg(TAKES_WRITES).arg(0);
+        }
+        let limit = self.settings.probe_timeout;
+        match timeout(limit, session.connection.send_packed_command(&command)).await {
+            Ok(answer) => answer.map_err(|error| session.broken(&error)),
+            Err(_) => Err(Error::Timeout(limit)),
+        }
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "what `map_err` gives")]
+fn unreachable(error: std::io::Error) -> Error {
+    Error::Unreachable(error.to_string())
+}
+
+impl Shared {
+    fn track_refusals(&self, session: &Session, replies: &[Reply]) {
+        let refusals = replies.iter().filter_map(|reply| reply.as_ref().err());
+        let Some(refusal) = refusals.into_iter().find(|r| r.is_a_state()) else {
+            return;
+        };
+        // A primary that became a replica, or lost its replicas, stays connected and refuses every
+        // write: there may be a new primary. A node of a Cluster keeps its connection; its callers
+        // refresh the map of slots.
+        if refusal.may_be_a_demotion() && !self.route.refresh() && self.when_lost == WhenLost::Wait
+        {
+            self.refused.notify_one();
+        }
+        // A refusal by a previous primary does not concern its successor.
+        let current = match &*self.status.borrow() {
+            Status::Up(now) | Status::Suspect(now, _) => now.number == session.number,
+            Status::Connecting | Status::Down(_) => false,
+        };
+        if current && self.lane == Lane::Data {
+            self.refuses(refusal);
+        }
+    }
+
+    fn refuses(&self, refusal: &Refusal) {
+        let now = Instant::now();
+        self.refusing.send_if_modified(|refusing| match refusing {
+            Some(known) if known.refusal.code == refusal.code => {
+                known.last = now;
+                false
+            }
+            _ => {
+                let since = refusing.as_ref().map_or(now, |known| known.since);
+                tracing::warn!(server = %self.route.server(), %refusal, "commands are refused");
+                *refusing = Some(Refusing {
+                    refusal: refusal.clone(),
+                    since,
+                    last: now,
+                });
+                true
+            }
+        });
+    }
+
+    /// Updates the refusal by the reply to a probe for writes.
+    fn check_writable(&self, answer: &Reply) {
+        match answer {
+            // A user without permission for the probe gets no information from it.
+            Err(refusal) if refusal.code != "NOPERM" => return self.refuses(refusal),
+            Ok(_) | Err(_) => {}
+        }
+        self.refusing.send_if_modified(|refusing| {
+            let over = refusing.take_if(|known| known.last.elapsed() >= QUIET);
+            if let Some(Refusing { since, .. }) = &over {
+                let (server, lasted) = (self.route.server(), since.elapsed());
+                tracing::info!(%server, ?lasted, "commands are not refused any more");
+            }
+            over.is_some()
+        });
+    }
+}
+
+/// Which connection failures are logged while a server is unreachable. It is dialled several times a
+/// second: one line is logged when it becomes unreachable, one each time the reason changes, and one
+/// every 30 seconds.
+#[derive(Debug, Default)]
+struct OutageLog {
+    current: Option<Current>,
+}
+
+#[derive(Debug)]
+struct Current {
+    began: Instant,
+    attempts: u64,
+    logged: Instant,
+    why: Error,
+    /// When the connection was restored.
+    back: Option<Instant>,
+}
+
+impl OutageLog {
+    /// Counts a connection that was lost or could not be made; returns how many in a row, if this
+    /// one is to be logged.
+    fn failed(&mut self, why: &Error, now: Instant) -> Option<u64> {
+        // A connection that did not last belongs to the previous outage.
+        let is_past = |c: &Current| c.back.is_some_and(|b| now.duration_since(b) >= PROVEN);
+        let Some(current) = self.current.as_mut().filter(|current| !is_past(current)) else {
+            self.current = Some(Current {
+                began: now,
+                attempts: 1,
+                logged: now,
+                why: why.clone(),
+                back: None,
+            });
+            return Some(1);
+        };
+        current.attempts = current.attempts.saturating_add(1);
+        if current.why == *why && now.duration_since(current.logged) < OUTAGE_LOGGED_AGAIN {
+            return None;
+        }
+        current.logged = now;
+        current.why = why.clone();
+        current.back = None;
+        Some(current.attempts)
+    }
+
+    /// The server is back: returns the length of the outage and the number of failed dials, if they
+    /// are to be logged.
+    fn over(&mut self, now: Instant) -> Option<(Duration, u64)> {
+        let current = self.current.as_mut()?;
+        let first = current.back.is_none();
+        current.back = Some(now);
+        first.then(|| (now.duration_since(current.began), current.attempts))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused() -> Error {
+        Error::Unreachable("refused".to_owned())
+    }
+
+    #[test]
+    fn a_failure_reason_is_logged_once_and_then_every_half_minute() {
+        let mut outage = OutageLog::default();
+        let start = Instant::now();
+        let logged: Vec<u64> = (0..600)
+            .filter_map(|n| outage.failed(&refused(), start + Duration::from_millis(n * 100)))
+            .collect();
+        assert_eq!(logged, [1, 301]);
+    }
+
+    #[test]
+    fn a_different_failure_reason_is_logged_at_once() {
+        let mut outage = OutageLog::default();
+        let now = Instant::now();
+        assert_eq!(outage.failed(&refused(), now), Some(1));
+        let loading = Error::Unreachable("loading".to_owned());
+        assert_eq!(outage.failed(&loading, now), Some(2));
+        assert_eq!(outage.failed(&loading, now), None);
+    }
+
+    #[test]
+    fn a_new_outage_is_logged_after_the_previous_one_ended() {
+        let mut outage = OutageLog::default();
+        let lost = Instant::now();
+        assert!(outage.over(lost).is_none());
+        outage.failed(&refused(), lost);
+        let back = lost + Duration::from_millis(700);
+        assert_eq!(outage.over(back), Some((Duration::from_millis(700), 1)));
+        assert_eq!(outage.failed(&refused(), back + PROVEN), Some(1));
+    }
+
+    #[test]
+    fn repeated_hang_ups_are_logged_like_one_outage() {
+        let mut outage = OutageLog::default();
+        let start = Instant::now();
+        let mut lines = 0;
+        for n in 0..100 {
+            let now = start + Duration::from_millis(n * 250);
+            lines += usize::from(outage.failed(&refused(), now).is_some());
+            lines += usize::from(outage.over(now + Duration::from_millis(100)).is_some());
+        }
+        assert_eq!(lines, 2);
     }
 }

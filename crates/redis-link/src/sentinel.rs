@@ -1,14 +1,12 @@
 //! Follows the primary that sentinels name.
 //!
 //! Each sentinel is queried a few times a second over its own connection, and at once when it
-//! publishes a switch or a server refuses writes. Their answers together decide ([`quorum`]): a
+//! publishes a switch or a server refuses writes. Their answers together decide ([`decide`]): a
 //! deposed primary may stay up, accept writes and answer until a sentinel demotes it, so its own
 //! replies prove nothing.
 
-mod query;
-mod quorum;
-
 use std::{
+    collections::BTreeMap,
     future::pending,
     io,
     sync::{Arc, OnceLock},
@@ -16,18 +14,21 @@ use std::{
 };
 
 use futures_util::future::BoxFuture;
+use redis::{AsyncConnectionConfig, Pipeline, Value, aio::MultiplexedConnection};
 use tokio::{
     sync::watch,
     time::{Instant, sleep, timeout},
 };
 
-use self::quorum::Claim;
 use crate::{
-    Subscription,
+    Error, Subscription,
+    bounded::{Bounded, MESSAGE_MAX},
     dial::{Dialer, Dialled},
+    error,
     subscription::Publisher,
     task::{AbortOnDrop, jittered},
     url::{Host, Sentinels},
+    value,
 };
 
 /// Pause between two queries to a sentinel, jittered down to half of it.
@@ -67,6 +68,24 @@ struct State {
     hurried: bool,
     /// When the log last warned that none answers.
     warned_at: Option<Instant>,
+}
+
+/// The reply of one sentinel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Claim {
+    primary: Host,
+    /// The configuration epoch; 0 if the sentinel does not permit the query.
+    epoch: u64,
+}
+
+/// A primary to follow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Choice {
+    claim: Claim,
+    /// How many sentinels name it.
+    votes: usize,
+    /// Whether these are most of all sentinels.
+    majority: bool,
 }
 
 impl Primary {
@@ -185,7 +204,7 @@ impl Shared {
         switches: &mut watch::Receiver<u64>,
     ) -> String {
         let late = || format!("no answer within {} ms", self.limit.as_millis());
-        let mut connection = match timeout(self.limit, query::Connection::open(dialer)).await {
+        let mut connection = match timeout(self.limit, Connection::open(dialer)).await {
             Ok(Ok(connection)) => connection,
             Ok(Err(why)) => return why,
             Err(_) => return late(),
@@ -244,7 +263,7 @@ impl State {
     fn decide(&mut self, service: &str) {
         let answers: Vec<&Claim> = self.reports.iter().flatten().flatten().collect();
         let sentinels = self.reports.len();
-        let Some(choice) = quorum::decide(&answers, sentinels, self.followed.as_ref()) else {
+        let Some(choice) = decide(&answers, sentinels, self.followed.as_ref()) else {
             return;
         };
         let all_heard = self.hurried || self.reports.iter().all(Option::is_some);
@@ -265,5 +284,208 @@ impl State {
             _ => {}
         }
         self.followed = Some(choice.claim);
+    }
+}
+
+/// A connection to a sentinel.
+struct Connection {
+    connection: MultiplexedConnection,
+    /// Moves bytes for as long as the connection is kept.
+    _driver: AbortOnDrop,
+}
+
+impl Connection {
+    async fn open(dialer: &Dialer) -> Result<Self, String> {
+        let dialled = dialer.dial().await.map_err(|e| e.to_string())?;
+        let dialled = Bounded::new(dialled, MESSAGE_MAX);
+        let config = AsyncConnectionConfig::new()
+            .set_response_timeout(None)
+            .set_connection_timeout(None);
+        let login = &dialer.server().login;
+        let opened = MultiplexedConnection::new_with_config(login, dialled, config);
+        let (connection, driver) = opened.await.map_err(|e| e.to_string())?;
+        Ok(Self {
+            connection,
+            _driver: AbortOnDrop::new(tokio::spawn(driver)),
+        })
+    }
+
+    /// The address of the primary, and its configuration epoch.
+    async fn ask(&mut self, service: &str) -> Result<Claim, String> {
+        // The epoch first: if a failover happens between the two, the address is newer than the
+        // epoch, which the next query corrects. An old address never gets a newer epoch.
+        let mut both = Pipeline::with_capacity(2);
+        for question in ["MASTER", "GET-MASTER-ADDR-BY-NAME"] {
+            both.cmd("SENTINEL").arg(question).arg(service);
+        }
+        let answers = self.connection.send_packed_commands(&both, 0, 2).await;
+        let mut answers = answers.map_err(|e| e.to_string())?.into_iter();
+        let about = answers.next().map(error::reply_of);
+        let place = answers.next().map_or(Ok(Value::Nil), error::reply_of);
+        let place = place.map_err(|refusal| Error::from(refusal).to_string())?;
+        if place == Value::Nil {
+            return Err(format!("it has no service {service}"));
+        }
+        Ok(Claim {
+            primary: address(place).map_err(|e| e.to_string())?,
+            // The user may lack permission for the epoch and still be allowed to query the address.
+            epoch: about.and_then(Result::ok).and_then(epoch).unwrap_or(0),
+        })
+    }
+}
+
+fn address(answer: Value) -> Result<Host, Error> {
+    let mut parts = value::texts(answer)?.into_iter();
+    let mut next = || parts.next().ok_or_else(value::short);
+    let (host, port) = (next()?, next()?);
+    Ok((host, port.parse().map_err(|_| value::short())?))
+}
+
+fn epoch(about: Value) -> Option<u64> {
+    let fields = value::pairs(about).ok()?;
+    fields.get("config-epoch")?.parse().ok()
+}
+
+/// Which primary to follow, by the answers received from `sentinels` sentinels; `None`: no change.
+///
+/// A sentinel that was partitioned or hung keeps naming its old primary. The configuration epoch
+/// decides: only a sentinel that wins a vote of most sentinels gets a higher one. But a sentinel
+/// may also have a wrong epoch (of another deployment, or by a mistake in its file), so an epoch
+/// alone decides nothing:
+///
+/// - the candidate is the primary that most answering sentinels name, and at least half of them
+///   must name it; on a tie, the one with the higher epoch;
+/// - it is followed if its epoch is higher than that of the current primary;
+/// - otherwise it is followed only if most of *all* sentinels name it: an operator has reset them
+///   (`SENTINEL REMOVE`, `SENTINEL MONITOR`). So a stale sentinel cannot revert a failover when it
+///   is the only one reachable.
+fn decide(answers: &[&Claim], sentinels: usize, followed: Option<&Claim>) -> Option<Choice> {
+    let mut named: BTreeMap<&Host, (usize, u64)> = BTreeMap::new();
+    for answer in answers {
+        let (votes, epoch) = named.entry(&answer.primary).or_default();
+        *votes += 1;
+        *epoch = answer.epoch.max(*epoch);
+    }
+    let is_followed = |primary: &Host| followed.is_some_and(|f| f.primary == *primary);
+    let (primary, (votes, epoch)) = named
+        .into_iter()
+        .max_by_key(|(primary, (votes, epoch))| (*votes, *epoch, is_followed(primary)))?;
+    let majority = 2 * votes > sentinels;
+    let epoch = match followed {
+        Some(before) if before.primary == *primary && !majority => epoch.max(before.epoch),
+        Some(before) if before.primary != *primary && !majority && epoch <= before.epoch => {
+            return None;
+        }
+        _ => epoch,
+    };
+    (2 * votes >= answers.len()).then(|| Choice {
+        claim: Claim {
+            primary: primary.clone(),
+            epoch,
+        },
+        votes,
+        majority,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim((primary, epoch): (&str, u64)) -> Claim {
+        Claim {
+            primary: (primary.to_owned(), 6379),
+            epoch,
+        }
+    }
+
+    /// The primary followed after these answers of three sentinels.
+    fn after(answers: &[(&str, u64)], followed: Option<(&str, u64)>) -> Option<(String, u64)> {
+        let answers: Vec<Claim> = answers.iter().copied().map(claim).collect();
+        let answers: Vec<&Claim> = answers.iter().collect();
+        let followed = followed.map(claim);
+        let choice = decide(&answers, 3, followed.as_ref()).map(|choice| choice.claim);
+        choice
+            .or(followed)
+            .map(|claim| (claim.primary.0, claim.epoch))
+    }
+
+    fn follows(answers: &[(&str, u64)], followed: (&str, u64), wanted: (&str, u64)) {
+        let found = after(answers, Some(followed));
+        assert_eq!(
+            found,
+            Some((wanted.0.to_owned(), wanted.1)),
+            "{answers:?} after {followed:?}"
+        );
+    }
+
+    #[test]
+    fn a_failover_is_followed_when_most_sentinels_know_it() {
+        let old = ("old", 4);
+        follows(&[("old", 4), ("old", 4), ("old", 4)], old, old);
+        follows(&[("new", 5), ("old", 4), ("old", 4)], old, old);
+        follows(&[("new", 5), ("new", 5), ("old", 4)], old, ("new", 5));
+        follows(&[("new", 5), ("new", 5), ("new", 5)], old, ("new", 5));
+    }
+
+    #[test]
+    fn one_of_two_answering_sentinels_suffices_with_a_higher_epoch() {
+        follows(&[("new", 5), ("old", 4)], ("old", 4), ("new", 5));
+        follows(&[("new", 5)], ("old", 4), ("new", 5));
+    }
+
+    #[test]
+    fn a_sentinel_with_an_older_view_changes_nothing() {
+        let new = ("new", 5);
+        for behind in [
+            &[("old", 4)][..],
+            &[("old", 4), ("new", 5)],
+            &[("old", 5)],
+            &[("new", 0)],
+            &[],
+        ] {
+            follows(behind, new, new);
+        }
+    }
+
+    #[test]
+    fn a_sentinel_with_a_false_epoch_is_outvoted() {
+        let old = ("old", 4);
+        follows(&[("liar", 999), ("old", 4), ("old", 4)], old, old);
+        follows(&[("old", 999), ("new", 5), ("new", 5)], old, ("new", 5));
+        // It was the only one reachable for a while.
+        follows(&[("liar", 999)], old, ("liar", 999));
+        follows(&[("liar", 999), ("old", 4), ("old", 4)], ("liar", 999), old);
+    }
+
+    #[test]
+    fn a_majority_of_sentinels_may_revert_to_an_older_epoch() {
+        follows(
+            &[("other", 0), ("other", 0), ("old", 7)],
+            ("old", 7),
+            ("other", 0),
+        );
+        // Without permission to query epochs, only votes count.
+        follows(&[("new", 0), ("old", 0)], ("old", 0), ("old", 0));
+        follows(
+            &[("new", 0), ("new", 0), ("old", 0)],
+            ("old", 0),
+            ("new", 0),
+        );
+    }
+
+    #[test]
+    fn three_different_sentinel_answers_change_nothing() {
+        follows(&[("a", 6), ("b", 5), ("c", 4)], ("c", 4), ("c", 4));
+        assert_eq!(after(&[], None), None);
+    }
+
+    #[test]
+    fn the_first_choice_is_the_majoritys_or_the_newest_primary() {
+        let found = |answers| after(answers, None).map(|(primary, _)| primary);
+        assert_eq!(found(&[("old", 4)]).as_deref(), Some("old"));
+        assert_eq!(found(&[("old", 4), ("new", 5)]).as_deref(), Some("new"));
+        let all = [("old", 4), ("old", 4), ("new", 5)];
+        assert_eq!(found(&all).as_deref(), Some("old"));
     }
 }

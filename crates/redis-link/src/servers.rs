@@ -6,9 +6,8 @@ use crate::{
     Error, Outcome, Request, Script, Server, Subscription,
     cluster::Cluster,
     connection::{Connection, Deadline, WhenLost},
-    dial::Dialer,
+    dial::{Dialer, Route},
     request::send,
-    route::Route,
     url::Address,
 };
 

@@ -1,13 +1,8 @@
 //! The URL of the store.
 
-mod hosts;
-mod sentinel;
-
 use std::{fmt, str::FromStr};
 
 use redis::{ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo};
-
-pub(crate) use sentinel::Sentinels;
 
 /// A server, or several that are one store, and how to log in. Neither `Display` nor `Debug` shows the
 /// password.
@@ -42,8 +37,24 @@ pub(crate) enum Address {
     Unix(std::path::PathBuf),
 }
 
+/// Sentinels, any of which names the primary.
+#[derive(Clone, Debug)]
+pub(crate) struct Sentinels {
+    /// Host and port of each, at least one.
+    pub(crate) hosts: Vec<Host>,
+    /// The sentinels' name for the primary.
+    pub(crate) service: String,
+    /// How to log in to a sentinel; the URL's user and password are for the primary.
+    pub(crate) login: RedisConnectionInfo,
+}
+
 /// A host and a port.
 pub(crate) type Host = (String, u16);
+
+/// Where sentinels listen by default.
+const SENTINEL_PORT: u16 = 26379;
+/// The port of a Cluster's node if the URL names none.
+const CLUSTER_PORT: u16 = 6379;
 
 /// The schemes of a server's URL, for messages.
 pub const SCHEMES: &str = "redis://, rediss://, valkey://, valkeys://, redis-sentinel://, \
@@ -131,6 +142,70 @@ impl Server {
             login: login.clone().set_skip_set_lib_name(),
         })
     }
+
+    /// Parses what follows the scheme of a Cluster.
+    fn parse_cluster(rest: &str, tls: bool) -> Result<Self, UrlError> {
+        let malformed = |why: &str| UrlError::Malformed(why.to_owned());
+        if rest.contains('#') {
+            return Err(malformed("a `#` must be written %23"));
+        }
+        if rest.contains('?') {
+            return Err(malformed(
+                "a cluster's URL takes no parameters; for TLS write rediss-cluster://",
+            ));
+        }
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        if !matches!(path, "" | "0") {
+            return Err(malformed(
+                "a cluster has one database: redis-cluster://host:port,host:port",
+            ));
+        }
+        let authority = Authority::parse(authority, CLUSTER_PORT)?;
+        Ok(Self {
+            login: login(authority.userinfo, None)?,
+            address: Address::Cluster {
+                seeds: authority.hosts,
+                tls,
+            },
+        })
+    }
+
+    /// Parses what follows the scheme: `user:password@host:port,host:port/service`.
+    fn parse_sentinel(rest: &str, tls: bool) -> Result<Self, UrlError> {
+        let malformed = |why: &str| UrlError::Malformed(why.to_owned());
+        if rest.contains('#') {
+            return Err(malformed("a `#` must be written %23"));
+        }
+        let (before_query, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (authority, path) = before_query.split_once('/').ok_or_else(|| {
+            malformed("the service is missing: redis-sentinel://host:port/service")
+        })?;
+        let authority = Authority::parse(authority, SENTINEL_PORT)?;
+        let names = ["db", "sentinel_user", "sentinel_password"];
+        let query = Query::parse(query, &names, "for TLS write rediss-sentinel://")?;
+        let service = path.to_owned();
+        if service.is_empty() || service.contains('/') {
+            return Err(malformed(
+                "the service is one name: redis-sentinel://host:port/service",
+            ));
+        }
+        let sentinel_userinfo = match (query.get("sentinel_user"), query.get("sentinel_password")) {
+            (user, Some(password)) => Some(format!("{}:{password}", user.unwrap_or_default())),
+            (Some(_), None) => return Err(UrlError::UserWithoutPassword),
+            (None, None) => None,
+        };
+        Ok(Self {
+            address: Address::Sentinel {
+                sentinels: Sentinels {
+                    hosts: authority.hosts,
+                    service,
+                    login: login(sentinel_userinfo.as_deref(), None)?,
+                },
+                tls,
+            },
+            login: login(authority.userinfo, query.get("db"))?,
+        })
+    }
 }
 
 /// The parameters after `?`, still percent-encoded.
@@ -164,6 +239,53 @@ impl<'a> Query<'a> {
     fn get(&self, name: &str) -> Option<&'a str> {
         let mut found = self.0.iter().filter(|(known, _)| *known == name);
         found.next().map(|(_, value)| *value)
+    }
+}
+
+/// `user:password@host:port,host:port`: several hosts and their login.
+struct Authority<'a> {
+    /// Still percent-encoded.
+    userinfo: Option<&'a str>,
+    /// At least one.
+    hosts: Vec<Host>,
+}
+
+impl<'a> Authority<'a> {
+    /// `port` is that of a host that names none.
+    fn parse(text: &'a str, port: u16) -> Result<Self, UrlError> {
+        let (userinfo, hosts) = match text.rsplit_once('@') {
+            Some((userinfo, hosts)) => (Some(userinfo), hosts),
+            None => (None, text),
+        };
+        let hosts = hosts.split(',').map(|text| host(text, port));
+        Ok(Self {
+            userinfo,
+            hosts: hosts.collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+/// Credentials and database, read by the rules of a `redis://` URL.
+fn login(userinfo: Option<&str>, db: Option<&str>) -> Result<RedisConnectionInfo, UrlError> {
+    let userinfo = userinfo.map_or_else(String::new, |userinfo| format!("{userinfo}@"));
+    let url = format!("redis://{userinfo}host/{}", db.unwrap_or_default());
+    Ok(Server::parse(&url, false)?.login)
+}
+
+fn host(text: &str, default_port: u16) -> Result<Host, UrlError> {
+    if text.is_empty() {
+        return Err(UrlError::Malformed("a host is missing".to_owned()));
+    }
+    let parsed = Server::parse(&format!("redis://{text}"), false)?;
+    let has_port = text
+        .rsplit_once(']')
+        .map_or(text, |(_, rest)| rest)
+        .contains(':');
+    match parsed.address {
+        Address::Tcp { host, port, .. } => Ok((host, if has_port { port } else { default_port })),
+        _ => Err(UrlError::Malformed(
+            "hosts are host:port,host:port".to_owned(),
+        )),
     }
 }
 

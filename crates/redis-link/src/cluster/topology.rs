@@ -1,22 +1,91 @@
-//! The map of a Cluster, kept up to date.
+//! Which node of a Cluster has which slots: the map, kept up to date.
 //!
 //! A single task queries it, so that there is never more than one query in progress, however many
 //! callers lose their node. It pauses between queries, however many redirects arrive meanwhile. The
 //! last map stays in force while no node replies.
 
-mod keeper;
-mod majority;
+use std::{
+    collections::{HashMap, hash_map::DefaultHasher},
+    hash::{Hash, Hasher},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
-use std::sync::{Arc, OnceLock, atomic::Ordering};
+use futures_util::{StreamExt, stream::FuturesUnordered};
+use redis::Value;
+use tokio::{
+    sync::{Notify, watch},
+    time::{Instant, sleep, timeout_at},
+};
 
-use super::map::{Map, Place};
-use crate::{Error, Lane, Node, Settings, connection::Connection, dial::Dialer, task::AbortOnDrop};
-use keeper::Shared;
+use crate::{
+    Error, Lane, Node, Request, Settings,
+    connection::{Connection, Deadline, WhenLost},
+    dial::{Dialer, Route},
+    task::{AbortOnDrop, jittered},
+    value,
+};
+
+/// Pause between two queries: how much later a failover may be detected.
+const PACE: Duration = Duration::from_millis(100);
+/// Pause after a query without a reply, and what it grows to.
+const BACKOFF_MIN: Duration = Duration::from_millis(20);
+const BACKOFF_MAX: Duration = Duration::from_millis(250);
+/// Nodes queried at once.
+const AT_ONCE: usize = 3;
+/// How long to wait for the other nodes after the first answer, so that a hanging one costs no
+/// more.
+const OTHERS: Duration = Duration::from_millis(50);
+/// Slots of a Cluster.
+const SLOTS: usize = 16384;
+/// The most nodes to connect to: more than a Cluster supports.
+const NODES_MAX: usize = 1024;
+/// The index of a slot without a node.
+const NO_NODE: u16 = u16::MAX;
 
 /// The map, and the task that updates it.
 pub(super) struct Topology {
     shared: Arc<Shared>,
     keeper: OnceLock<AbortOnDrop>,
+}
+
+/// The host and port of a node.
+pub(super) type Place = (String, u16);
+
+/// A range of slots, first and last, and the place of the master that has them.
+type Range = (u16, u16, Place);
+
+/// The masters, and the slots of each.
+#[derive(Clone, Default)]
+pub(super) struct Map {
+    nodes: Vec<(Place, Arc<Node>)>,
+    /// For each slot an index into `nodes`.
+    owners: Vec<u16>,
+}
+
+/// What the task that queries nodes for the map shares with its callers.
+struct Shared {
+    /// Dials the nodes that the URL names.
+    seeds: Dialer,
+    settings: Settings,
+    known: watch::Sender<Known>,
+    refresh: Notify,
+    /// Whether [`Lane::Data`] is connected before its first use.
+    eager: AtomicBool,
+}
+
+/// The state of the map.
+#[derive(Default)]
+struct Known {
+    map: Option<Arc<Map>>,
+    /// Why the last query was not answered.
+    error: Option<Error>,
+    /// Queries begun and ended.
+    begun: u64,
+    ended: u64,
 }
 
 impl Topology {
@@ -114,6 +183,130 @@ impl Topology {
     }
 }
 
+impl Shared {
+    fn new(seeds: Dialer, settings: Settings) -> Self {
+        Self {
+            seeds,
+            settings,
+            known: watch::Sender::default(),
+            refresh: Notify::new(),
+            eager: AtomicBool::new(false),
+        }
+    }
+
+    /// Changes the map if necessary, and returns the node at `place`.
+    fn change(
+        &self,
+        place: &Place,
+        change: impl FnOnce(&Map, &dyn Fn(&Place) -> Node) -> Option<Map>,
+    ) -> Option<Arc<Node>> {
+        let mut node = None;
+        self.known.send_if_modified(|known| {
+            let Some(map) = &mut known.map else {
+                return false;
+            };
+            let changed = change(map, &|place| self.connect_to(place)).map(Arc::new);
+            let changed = changed.map(|new| *map = new).is_some();
+            node = map.node(place).cloned();
+            changed
+        });
+        node
+    }
+
+    fn connect_to(&self, (host, port): &Place) -> Node {
+        let route = Route::new(self.seeds.to(host, *port), &self.settings);
+        Node::new(route, &self.settings, WhenLost::Fail)
+    }
+
+    async fn keep(&self) {
+        let mut backoff = BACKOFF_MIN;
+        loop {
+            self.known.send_modify(|known| known.begun += 1);
+            let found = self.ask().await;
+            let answered = found.is_ok();
+            self.end(found);
+            if answered {
+                backoff = BACKOFF_MIN;
+                sleep(jittered(PACE)).await;
+                self.refresh.notified().await;
+            } else {
+                sleep(jittered(backoff)).await;
+                backoff = (backoff * 2).min(BACKOFF_MAX);
+            }
+        }
+    }
+
+    /// Applies the result of a query.
+    fn end(&self, found: Result<Vec<Range>, Error>) {
+        self.known.send_modify(|known| {
+            known.ended = known.begun;
+            let ranges = match found {
+                Ok(ranges) => ranges,
+                Err(error) => {
+                    tracing::warn!(servers = %self.seeds.server(), %error, "no map of the cluster");
+                    known.error = Some(error);
+                    return;
+                }
+            };
+            let old = known.map.take().unwrap_or_default();
+            let new = Map::new(&ranges, &old, |place| self.connect_to(place));
+            if new.fingerprint() != old.fingerprint() {
+                tracing::info!(masters = new.nodes().len(), "a new map of the cluster");
+            }
+            if self.eager.load(Ordering::Relaxed) {
+                connect(&new);
+            }
+            known.error = None;
+            known.map = Some(Arc::new(new));
+        });
+    }
+
+    /// Queries known masters first, then the nodes that the URL names, a few at once.
+    async fn ask(&self) -> Result<Vec<Range>, Error> {
+        let known = self.known.borrow().map.clone();
+        let mut masters: Vec<(Place, Arc<Node>)> =
+            known.iter().flat_map(|map| map.nodes().to_vec()).collect();
+        fastrand::shuffle(&mut masters);
+        let mut seeds = self.seeds.server().seeds();
+        fastrand::shuffle(&mut seeds);
+        seeds.retain(|seed| masters.iter().all(|(place, _)| place != seed));
+        let strangers = seeds.into_iter().map(|seed| {
+            let node = Arc::new(self.connect_to(&seed));
+            (seed, node)
+        });
+        let nodes: Vec<_> = masters.into_iter().chain(strangers).collect();
+        let mut last = Error::Unreachable("the URL names no node".to_owned());
+        for some in nodes.chunks(AT_ONCE) {
+            let asked = some.iter().map(|node| self.slots(node)).collect();
+            match majority(asked).await {
+                Ok(ranges) => return Ok(ranges),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    async fn slots(&self, ((host, _), node): &(Place, Arc<Node>)) -> Result<Vec<Range>, Error> {
+        let mut query = redis::cmd("CLUSTER");
+        query.arg("SLOTS");
+        let query = Request::from(query);
+        // Time to connect, and for the answer.
+        let deadline = Deadline::within(2 * self.settings.connect_timeout);
+        let mut answers = node.run(Lane::Control, &[&query], deadline).await;
+        match answers.pop() {
+            Some(Ok(answer)) => ranges(answer, host),
+            Some(Err(Error::Refused(refusal))) if refusal.code == "ERR" => {
+                Err(Error::Unsupported(format!(
+                    "the server is not a node of a cluster ({}): use redis:// for it",
+                    refusal.message
+                )))
+            }
+            Some(Err(error)) => Err(error),
+            None => Err(closed()),
+        }
+    }
+}
+
 fn closed() -> Error {
     Error::Unreachable("the store was closed".to_owned())
 }
@@ -126,3 +319,145 @@ fn links(map: &Map) -> impl Iterator<Item = &Connection> {
 fn connect(map: &Map) {
     links(map).for_each(Connection::start);
 }
+
+/// The map that most nodes agree on; on a tie, the first to arrive. A deposed master behind a
+/// partition may be among the nodes, and may be the nearest.
+async fn majority(
+    mut asked: FuturesUnordered<impl Future<Output = Result<Vec<Range>, Error>>>,
+) -> Result<Vec<Range>, Error> {
+    let mut maps: Vec<(Vec<Range>, usize)> = Vec::new();
+    let (mut until, mut last) = (None, closed());
+    loop {
+        let answer = match until {
+            None => asked.next().await,
+            Some(until) => timeout_at(until, asked.next()).await.unwrap_or_default(),
+        };
+        match answer {
+            Some(Ok(mut map)) => {
+                map.sort_unstable();
+                until.get_or_insert_with(|| Instant::now() + OTHERS);
+                match maps.iter_mut().find(|(known, _)| *known == map) {
+                    Some((_, votes)) => *votes += 1,
+                    None => maps.push((map, 1)),
+                }
+            }
+            Some(Err(error)) => last = error,
+            None => break,
+        }
+    }
+    // `max_by_key` returns the last of equals, hence the reversed order.
+    let most = maps.into_iter().rev().max_by_key(|(_, votes)| *votes);
+    most.map(|(map, _)| map).ok_or(last)
+}
+
+impl Map {
+    /// The map of these ranges. A node that `known` has a connection to keeps it.
+    fn new(ranges: &[Range], known: &Self, connect: impl Fn(&Place) -> Node) -> Self {
+        let mut map = Self {
+            nodes: Vec::new(),
+            owners: vec![NO_NODE; SLOTS],
+        };
+        let kept: HashMap<&Place, &Arc<Node>> = known.nodes.iter().map(|(p, n)| (p, n)).collect();
+        for (first, last, place) in ranges {
+            let node = || match kept.get(place) {
+                Some(node) => Arc::clone(node),
+                None => Arc::new(connect(place)),
+            };
+            let Some(index) = map.index_of(place, node) else {
+                continue;
+            };
+            let slots = usize::from(*first)..=usize::from(*last);
+            if let Some(owners) = map.owners.get_mut(slots) {
+                owners.fill(index);
+            }
+        }
+        map
+    }
+
+    /// The same map with one slot moved, and a new node if necessary.
+    fn with_moved(&self, slot: u16, place: &Place, connect: impl Fn(&Place) -> Node) -> Self {
+        let mut map = self.clone();
+        if let Some(index) = map.index_of(place, || Arc::new(connect(place)))
+            && let Some(owner) = map.owners.get_mut(usize::from(slot))
+        {
+            *owner = index;
+        }
+        map
+    }
+
+    /// The same map with a node that has no slots yet.
+    fn with_node(&self, place: &Place, connect: impl Fn(&Place) -> Node) -> Self {
+        let mut map = self.clone();
+        map.index_of(place, || Arc::new(connect(place)));
+        map
+    }
+
+    fn index_of(&mut self, place: &Place, node: impl FnOnce() -> Arc<Node>) -> Option<u16> {
+        let found = self.nodes.iter().position(|(known, _)| known == place);
+        if found.is_none() && self.nodes.len() < NODES_MAX {
+            self.nodes.push((place.clone(), node()));
+        }
+        let index = found.unwrap_or(self.nodes.len() - 1);
+        let known = self.nodes.get(index).is_some_and(|(p, _)| p == place);
+        known.then(|| u16::try_from(index).ok()).flatten()
+    }
+
+    /// The node that has a slot, and its place.
+    pub(super) fn owner(&self, slot: u16) -> Option<&(Place, Arc<Node>)> {
+        let index = self.owners.get(usize::from(slot))?;
+        self.nodes.get(usize::from(*index))
+    }
+
+    fn node(&self, place: &Place) -> Option<&Arc<Node>> {
+        let found = self.nodes.iter().find(|(known, _)| known == place);
+        found.map(|(_, node)| node)
+    }
+
+    pub(super) fn nodes(&self) -> &[(Place, Arc<Node>)] {
+        &self.nodes
+    }
+
+    /// Almost certainly differs between different maps.
+    pub(super) fn fingerprint(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        for (place, _) in &self.nodes {
+            place.hash(&mut hasher);
+        }
+        self.owners.hash(&mut hasher);
+        hasher.finish()
+    }
+}
+
+/// Reads the answer to CLUSTER SLOTS of the node at `asked`.
+fn ranges(answer: Value, asked: &str) -> Result<Vec<Range>, Error> {
+    let ranges = value::items(answer)?.into_iter();
+    let ranges: Vec<Range> = ranges.map(|r| range(r, asked)).collect::<Result<_, _>>()?;
+    if ranges.is_empty() {
+        return Err(Error::Unreachable(
+            "the cluster's node has no map of slots yet".to_owned(),
+        ));
+    }
+    Ok(ranges)
+}
+
+fn range(answer: Value, asked: &str) -> Result<Range, Error> {
+    let mut parts = value::items(answer)?.into_iter();
+    let mut next = || parts.next().ok_or_else(value::short);
+    let number = |value: Value| u16::try_from(value::integer(value)?).map_err(|_| value::short());
+    let (first, last) = (number(next()?)?, number(next()?)?);
+    let mut master = value::items(next()?)?.into_iter();
+    let mut next = || master.next().ok_or_else(value::short);
+    let (host, port) = (value::optional_text(next()?)?, number(next()?)?);
+    Ok((first, last, (named(host.as_deref(), asked), port)))
+}
+
+/// A node that gives no host for itself is at the host that was queried.
+pub(super) fn named(host: Option<&str>, asked: &str) -> String {
+    match host {
+        None | Some("" | "?") => asked.to_owned(),
+        Some(host) => host.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,75 @@
+use futures_util::future::{BoxFuture, FutureExt, pending, ready};
+
+use super::*;
+
+fn node(host: Option<&str>, port: i64) -> Value {
+    let host = host.map_or(Value::Nil, |h| Value::BulkString(h.as_bytes().to_vec()));
+    Value::Array(vec![
+        host,
+        Value::Int(port),
+        Value::SimpleString("id".into()),
+    ])
+}
+
+#[test]
+fn a_slot_range_without_a_host_name_belongs_to_the_asked_node() {
+    let range = |first, last, node| Value::Array(vec![Value::Int(first), Value::Int(last), node]);
+    let answer = Value::Array(vec![
+        range(0, 1, node(Some("10.0.0.1"), 7000)),
+        range(2, 16383, node(None, 7001)),
+        range(5, 5, node(Some("?"), 7002)),
+    ]);
+    let found = ranges(answer, "asked").unwrap();
+    let place = |host: &str, port| (host.to_owned(), port);
+    assert_eq!(
+        found,
+        [
+            (0, 1, place("10.0.0.1", 7000)),
+            (2, 16383, place("asked", 7001)),
+            (5, 5, place("asked", 7002)),
+        ]
+    );
+}
+
+#[test]
+fn nonsense_is_an_error_never_a_panic() {
+    for answer in [
+        Value::Okay,
+        Value::Array(vec![]),
+        Value::Array(vec![Value::Int(1)]),
+        Value::Array(vec![Value::Array(vec![Value::Int(-1), Value::Int(70_000)])]),
+        Value::Array(vec![Value::Array(vec![
+            Value::Int(0),
+            Value::Int(1),
+            node(Some("a"), 70_000),
+        ])]),
+    ] {
+        assert!(ranges(answer.clone(), "a").is_err(), "{answer:?}");
+    }
+}
+
+type Answer = BoxFuture<'static, Result<Vec<Range>, Error>>;
+
+fn map(host: &str) -> Answer {
+    let map = vec![(0, 16383, (host.to_owned(), 6379))];
+    ready(Ok(map)).boxed()
+}
+
+async fn first_host(answers: Vec<Answer>) -> Option<String> {
+    let map = majority(answers.into_iter().collect()).await.ok()?;
+    map.into_iter().next().map(|(_, _, (host, _))| host)
+}
+
+#[tokio::test]
+async fn the_nearest_node_is_outvoted() {
+    let answers = vec![map("old"), map("new"), map("new")];
+    assert_eq!(first_host(answers).await.as_deref(), Some("new"));
+}
+
+#[tokio::test]
+async fn nodes_that_hang_or_fail_do_not_count() {
+    let failed = || ready(Err(closed())).boxed();
+    let answers = vec![pending().boxed(), failed(), map("new")];
+    assert_eq!(first_host(answers).await.as_deref(), Some("new"));
+    assert_eq!(first_host(vec![failed(), failed()]).await, None);
+}
