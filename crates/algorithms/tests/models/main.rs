@@ -1,0 +1,132 @@
+//! The algorithms against models of them that follow `docs/algorithms.md`, `limits.md` and `leases.md`: each answers a
+//! hundred thousand random checks as the algorithm does, while the clock steps back and forth. What the documents leave
+//! open (when nothing is stored, how an edit rounds) has a comment in the model. `RL_MODEL_STEPS` sets how many steps.
+//! Queues, reservations and leased buckets have models in the folders beside this one.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test that cannot go on should stop with the reason"
+)]
+
+#[cfg(target_arch = "wasm32")]
+#[macro_use]
+extern crate wasm_test;
+
+mod gcra;
+mod slots;
+
+use algorithms::check::{LimitVerdict, Mode, Options, Part, Stored, check};
+use algorithms::{Algorithm, Decision, LeaseAsk, RetryAfter};
+
+const START_MS: u64 = 1_763_000_000_000;
+const STEPS_PER_WALK: u64 = 1000;
+
+/// `SplitMix64`.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % bound
+    }
+
+    fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+
+    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[usize::try_from(self.below(from.len() as u64)).unwrap()]
+    }
+
+    /// The next time at which a bucket of this period is asked: mostly a little later or the same, at times much
+    /// later, and at times earlier, by a little or by more than any clock is off.
+    fn tick(&mut self, now_ms: u64, period_ms: u64) -> u64 {
+        match self.below(40) {
+            0 => now_ms - self.below(period_ms + 2),
+            1 if self.one_in(4) => now_ms - self.below(20 * period_ms),
+            2 if self.one_in(4) => now_ms + self.below(20 * period_ms),
+            3 => now_ms + period_ms + self.below(3) - 1,
+            4..20 => now_ms + self.below(period_ms / 5 + 2),
+            _ => now_ms,
+        }
+    }
+}
+
+/// Runs walks of a thousand steps each; what a walk counts of the rare cases has to be a thousandth of the steps or more.
+fn walks<const N: usize>(walk: impl Fn(Random) -> [u64; N]) {
+    let steps = std::env::var("RL_MODEL_STEPS").ok();
+    let steps: u64 = steps.and_then(|text| text.parse().ok()).unwrap_or(100_000);
+    let mut sum = [0; N];
+    for seed in 0..steps.div_ceil(STEPS_PER_WALK) {
+        let seen = walk(Random(seed));
+        for (sum, seen) in sum.iter_mut().zip(seen) {
+            *sum += seen;
+        }
+    }
+    assert!(
+        sum.iter().all(|seen| *seen >= steps / 1000),
+        "too rare to show anything: {sum:?}"
+    );
+}
+
+/// A check of one limit that takes only its cost.
+fn part<'a>(algorithm: &'a Algorithm, stored: Option<&'a Stored>, cost: u64) -> Part<'a> {
+    Part {
+        algorithm,
+        generation: 1,
+        stored,
+        cost,
+        debit: 0,
+        debit_serial: None,
+        lease: LeaseAsk::default(),
+        free: &[],
+        costs: None,
+        penalty: None,
+        mode: Mode::Enforce,
+    }
+}
+
+/// Decides a check of one limit; returns what is to be stored, too.
+fn ask(part: Part<'_>, now_ms: u64, options: Options) -> (LimitVerdict, Option<Stored>) {
+    let (verdict, mut writes) = check(&[part], now_ms, options).unwrap();
+    (verdict.limits[0], writes.remove(0))
+}
+
+/// Counts the cases that a step showed.
+fn count<const N: usize>(seen: &mut [u64; N], cases: [bool; N]) {
+    for (seen, case) in seen.iter_mut().zip(cases) {
+        *seen += u64::from(case);
+    }
+}
+
+/// A decision allows and has left what the model says, and denies for ever a cost above all that fits. Otherwise the
+/// wait is over after `retry_after` and not a millisecond before, if nothing else comes: `fits` is what the model says
+/// of a later time. So it is with `reset_after_ms` and `unused`.
+fn assert_decides(
+    decision: Decision,
+    now_ms: u64,
+    (allowed, left, never): (bool, u64, bool),
+    fits: impl Fn(u64) -> bool,
+    unused: impl Fn(u64) -> bool,
+) {
+    assert_eq!(
+        (decision.allowed, decision.remaining),
+        (allowed, left),
+        "{decision:?}"
+    );
+    let reset_ms = decision.reset_after_ms;
+    let over = unused(now_ms + reset_ms) && (reset_ms == 0 || !unused(now_ms + reset_ms - 1));
+    assert!(over, "{decision:?}");
+    match decision.retry_after {
+        RetryAfter::Now => assert!(allowed),
+        RetryAfter::Never => assert!(never && !allowed),
+        RetryAfter::Millis(ms) => {
+            let over = fits(now_ms + ms) && (ms == 1 || !fits(now_ms + ms - 1));
+            assert!(over && !never && !allowed, "{decision:?}");
+        }
+    }
+}
