@@ -12,7 +12,8 @@ mod traffic;
 use std::collections::HashMap;
 
 use algorithms::{
-    Algorithm, CostSettlement, Debits, Denials, Freed, LeaseAsk, Penalty, RetryAfter, SlotId,
+    Algorithm, CostSettlement, Debits, Denials, LeaseAsk, Penalty, Reservation, RetryAfter, SlotId,
+    SlotOp,
     check::{Costs, LimitVerdict, Mode, Options, Part, PenaltyAsk, Stored, Verdict, check},
 };
 use policy::{Compiled, Descriptor, Limit, Match, Node, Resolved};
@@ -351,7 +352,7 @@ pub struct Subject {
     /// Units the check takes.
     pub cost: u64,
     /// Slots to free in the bucket of a queue.
-    pub free: Vec<Freed>,
+    pub free: Vec<SlotOp>,
     /// What the check reserves and settles, if responses of the limit say their cost.
     pub costs: Option<Reserving>,
     /// When the bucket is penalized.
@@ -522,9 +523,12 @@ fn reserved(
         let secret = subject.costs.as_ref()?.secret?;
         let number = Some(limit.reserved.number).filter(|number| *number > 0)?;
         let settlement = CostSettlement {
-            number,
-            secret,
-            reserved: limit.charged,
+            reservation: Reservation {
+                secret,
+                number,
+                units: limit.charged,
+                seal: 0,
+            },
             units: 0,
         };
         Some((name.clone(), settlement))
@@ -536,10 +540,7 @@ fn reserved(
 fn slots(subjects: Vec<Subject>, verdict: &Verdict) -> Vec<Subject> {
     let given = subjects.into_iter().zip(&verdict.limits);
     let held = given.filter_map(|(subject, limit)| {
-        let free = Freed {
-            slot: limit.slot?,
-            units: limit.charged,
-        };
+        let free = SlotOp::free(limit.slot?, limit.charged);
         Some(Subject {
             cost: 0,
             free: vec![free],

@@ -17,7 +17,7 @@ use std::{
 };
 
 use futures_util::{FutureExt, future::join_all};
-use protocol::{Answer, Check, Free};
+use protocol::{Answer, Check, LimitRequest, SlotOp};
 use store::{CheckError, Store, StoreError};
 use tokio::{
     sync::{Notify, oneshot},
@@ -261,17 +261,16 @@ impl Shared {
 /// A check that frees the slots given by an answer; `None`: it gave none.
 fn freeing(check: &Check, answer: &Answer) -> Option<Check> {
     let given = answer.limits.iter().filter_map(|limit| {
-        Some(Free {
-            limit: limit.name.clone(),
-            slot: limit.slot?,
-            units: limit.charged,
+        Some(LimitRequest {
+            slots: vec![SlotOp::free(limit.slot?, limit.charged)],
+            ..LimitRequest::new(limit.name.clone())
         })
     });
-    let free: Vec<Free> = given.collect();
-    (!free.is_empty()).then(|| Check {
+    let limits: Vec<LimitRequest> = given.collect();
+    (!limits.is_empty()).then(|| Check {
         descriptor: check.descriptor.clone(),
-        only: free.iter().map(|free| free.limit.clone()).collect(),
-        free,
+        only: limits.iter().map(|freed| freed.limit.clone()).collect(),
+        limits,
         ..Check::default()
     })
 }

@@ -559,8 +559,8 @@ impl DomainCounters {
         if let Some(costs) = &counters.costs {
             let reserved = answer.reservation.map_or(0, |reserved| reserved.units);
             costs.reserved.inc_by(reserved);
-            costs.given_back.inc_by(answer.settled.given_back);
-            costs.excess.inc_by(answer.settled.excess);
+            costs.given_back.inc_by(answer.reserved.given_back);
+            costs.excess.inc_by(answer.reserved.excess);
         }
         if let Some(begun) = counters.penalties.as_ref().filter(|_| answer.penalty.begun) {
             begun.inc();

@@ -5,8 +5,8 @@
 
 use crate::integers::TIME_MAX_MS;
 use crate::{
-    Algorithm, Ask, CostSettlement, Debits, Decision, Denials, Freed, Lease, LeaseAsk, Outcome,
-    Penalty, PenaltyStatus, QueueSlot, Reservations, ReserveAsk, Reserved, RetryAfter, State,
+    Algorithm, Ask, CostSettlement, Debits, Decision, Denials, Lease, LeaseAsk, Outcome, Penalty,
+    PenaltyStatus, Reservations, ReserveAsk, Reserved, RetryAfter, Slot, SlotOp, State,
     penalty::Count,
 };
 
@@ -51,8 +51,8 @@ pub struct Part<'a> {
     pub debit_serial: Option<u64>,
     /// A query for leased units, and settlements of earlier ones.
     pub lease: LeaseAsk<'a>,
-    /// Slots of a queue that requests released.
-    pub free: &'a [Freed],
+    /// Operations on slots.
+    pub free: &'a [SlotOp],
     /// For a limit whose responses state their cost: what is reserved and settled.
     pub costs: Option<Costs<'a>>,
     /// For a limit with a penalty: the bucket's denials.
@@ -122,7 +122,7 @@ pub struct LimitVerdict {
     /// The lease units granted.
     pub lease: Option<Lease>,
     /// The slot that a queue gave.
-    pub slot: Option<QueueSlot>,
+    pub slot: Option<Slot>,
     /// Units leased out that may still be used.
     pub leased: u64,
     /// What was reserved and settled.

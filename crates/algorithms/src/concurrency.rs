@@ -12,10 +12,10 @@ mod held;
 mod id;
 
 use crate::quota::{Loaded, Quota, state_of};
-use crate::{Freed, Numbers, ParameterError, Parameters, QueueSlot, kinds};
+use crate::{Numbers, ParameterError, Parameters, Slot, SlotAct, SlotOp, kinds};
 
 use held::HeldSlots;
-pub use id::{InFlightSlot, Missing, SlotAct, SlotId};
+pub use id::{InFlightSlot, Missing, SlotId};
 
 /// The most slots of a bucket.
 const LIMIT_MAX: u64 = 100_000;
@@ -189,16 +189,16 @@ impl Quota for Concurrency {
         last.map_or(0, |expiry| expiry - usage.now_ms)
     }
 
-    fn take(&self, usage: &mut SlotUsage, _cost: u64) -> Option<QueueSlot> {
+    fn take(&self, usage: &mut SlotUsage, _cost: u64) -> Option<Slot> {
         usage.renew(self.offered());
         usage.held = false;
         Some(self.offered().into())
     }
 
-    fn free(&self, usage: &mut SlotUsage, freed: &[Freed]) -> bool {
+    fn free(&self, usage: &mut SlotUsage, ops: &[SlotOp]) -> bool {
         let mut changed = false;
-        for (position, freed) in freed.iter().enumerate() {
-            let named = InFlightSlot::from(freed.slot);
+        for (position, op) in ops.iter().enumerate() {
+            let named = InFlightSlot::from(op.slot);
             // A name may claim any ttl, so a slot that is entered has the limit's own; its holder goes on
             // to use the name that it has.
             let own = InFlightSlot {
@@ -208,28 +208,26 @@ impl Quota for Concurrency {
             let held = |slot: &InFlightSlot| usage.slots.expiry_of(*slot).is_some();
             let present = [named, own].into_iter().find(held);
             let slot = present.unwrap_or(own);
-            if freed.units == SlotAct::Free as u64 {
-                changed = usage.slots.remove(slot) || changed;
-            } else if freed.units == SlotAct::Renew as u64 && present.is_none() {
-                usage.missing.add(position);
-            } else if freed.units == SlotAct::Renew as u64
-                || freed.units == SlotAct::Enter as u64
-                    && (present.is_some() || usage.used() < HELD_MAX)
-            {
-                usage.renew(slot);
-                changed = true;
+            match op.act {
+                SlotAct::Free(_) => changed = usage.slots.remove(slot) || changed,
+                SlotAct::Renew if present.is_none() => usage.missing.add(position),
+                SlotAct::Enter if present.is_none() && usage.used() >= HELD_MAX => {}
+                SlotAct::Renew | SlotAct::Enter => {
+                    usage.renew(slot);
+                    changed = true;
+                }
             }
         }
         usage.held = usage.slots.expiry_of(self.offered()).is_some();
         changed
     }
 
-    fn missing(&self, usage: &SlotUsage) -> Option<QueueSlot> {
+    fn missing(&self, usage: &SlotUsage) -> Option<Slot> {
         let Missing { low, high } = usage.missing;
-        (usage.missing != Missing::default()).then_some(QueueSlot {
+        (usage.missing != Missing::default()).then_some(Slot {
             start_ms: low,
             parts: high,
-            ..QueueSlot::default()
+            ..Slot::default()
         })
     }
 

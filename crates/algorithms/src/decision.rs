@@ -49,9 +49,10 @@ pub struct Decision {
     pub delay_ms: u64,
 }
 
-/// The name of an admitted request's slot in a queue. Only [`Freed`] reads it.
+/// The name of an admitted request's slot in a queue, or of a request in flight
+/// ([`InFlightSlot`](crate::InFlightSlot)). Only its bucket interprets it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct QueueSlot {
+pub struct Slot {
     /// Its start by the bucket's clock, in whole milliseconds, rounded down.
     pub start_ms: u64,
     /// What was rounded off, in parts.
@@ -62,14 +63,35 @@ pub struct QueueSlot {
     pub turn: u64,
 }
 
-/// A slot that its request does not need, because the request ended before the slot started.
-/// Freeing a slot again changes nothing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Freed {
+/// An operation on a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SlotOp {
     /// Which.
-    pub slot: QueueSlot,
-    /// What its request was charged.
-    pub units: u64,
+    pub slot: Slot,
+    /// What to do with it.
+    pub act: SlotAct,
+}
+
+/// What to do with a slot. Only slots of requests in flight are renewed and entered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SlotAct {
+    /// Its request, which was charged this many units, does not need it. Freeing a slot again changes
+    /// nothing.
+    Free(u64),
+    /// It lives another ttl; if it is gone, it is [missing](crate::Missing).
+    Renew,
+    /// It is missing, and its request still runs: it is held again, above the limit if need be.
+    Enter,
+}
+
+impl SlotOp {
+    /// Frees the slot of a request that was charged this many units.
+    pub const fn free(slot: Slot, units: u64) -> Self {
+        Self {
+            slot,
+            act: SlotAct::Free(units),
+        }
+    }
 }
 
 /// A decision and the state to store.
@@ -82,7 +104,7 @@ pub struct Outcome {
     /// The lease units granted.
     pub lease: Option<Lease>,
     /// The slot of an admitted request, where a queue can name it.
-    pub slot: Option<QueueSlot>,
+    pub slot: Option<Slot>,
     /// Outstanding lease units, this grant included. Windows do not count them separately.
     pub leased: u64,
     /// What was reserved and settled.
@@ -105,5 +127,5 @@ pub struct Charged {
     /// The limit's ttl for leases, in milliseconds; 0 if it has none.
     pub lease_ttl_ms: u64,
     /// The slot, for a queue.
-    pub slot: Option<QueueSlot>,
+    pub slot: Option<Slot>,
 }

@@ -4,7 +4,7 @@
 
 use crate::quota::{Loaded, Quota};
 use crate::reservations::{Reservations, Reserved};
-use crate::{Ask, Debits, Decision, Lease, Outcome, QueueSlot, RetryAfter, State};
+use crate::{Ask, Debits, Decision, Lease, Outcome, RetryAfter, Slot, State};
 
 /// A cost tested against one limit, to be charged or left.
 pub(crate) struct Evaluated<'a, Q: Quota> {
@@ -133,7 +133,7 @@ impl<'a, Q: Quota> Evaluated<'a, Q> {
     }
 
     /// Charges a cost that fits; returns how long its request is held, and its slot.
-    fn take(&mut self) -> (u64, Option<QueueSlot>) {
+    fn take(&mut self) -> (u64, Option<Slot>) {
         let (usage, cost) = (&mut self.loaded.usage, self.ask.cost);
         let delay_ms = self.quota.delay_ms(usage, cost);
         let slot = (cost > 0).then(|| self.quota.take(usage, cost)).flatten();
@@ -168,7 +168,7 @@ impl<'a, Q: Quota> Evaluated<'a, Q> {
         delay_ms: u64,
         charged: u64,
         lease: Option<Lease>,
-        slot: Option<QueueSlot>,
+        slot: Option<Slot>,
     ) -> Outcome {
         let (quota, usage) = (self.quota, self.loaded.usage);
         let retry_after = if self.fits {

@@ -15,7 +15,7 @@ use crate::lease::{Lease, LeaseAsk, Settlement};
 use crate::quota::{Debt, Loaded, Quota};
 use crate::slots::{QueueSlots, Slots};
 use crate::token_bucket::{TokenBucket, TokenBucketState, TokenBucketUsage};
-use crate::{Freed, Numbers, ParameterError, Parameters, QueueSlot, State, kinds};
+use crate::{Numbers, ParameterError, Parameters, Slot, SlotAct, SlotOp, State, kinds};
 
 /// A leaky bucket's numbers. The level is a token bucket's debt, and is stored as one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -253,7 +253,7 @@ impl Quota for LeakyBucket {
         })
     }
 
-    fn take(&self, usage: &mut LeakyUsage, cost: u64) -> Option<QueueSlot> {
+    fn take(&self, usage: &mut LeakyUsage, cost: u64) -> Option<Slot> {
         let (bucket, behind) = (self.bucket(), usage.meter.level.debt);
         let Some((max_ms, slots)) = self.max_delay_ms.zip(usage.slots.as_mut()) else {
             self.charge(usage, cost);
@@ -268,14 +268,19 @@ impl Quota for LeakyBucket {
         slot
     }
 
-    fn free(&self, usage: &mut LeakyUsage, freed: &[Freed]) -> bool {
+    fn free(&self, usage: &mut LeakyUsage, ops: &[SlotOp]) -> bool {
         let level = &mut usage.meter.level;
         let Some(slots) = &mut usage.slots else {
             return false;
         };
         let mut any = false;
-        for freed in freed {
-            if let Some(debt) = slots.free(self.bucket(), level.now_ms, level.debt, freed) {
+        for op in ops {
+            // A start in a queue is neither renewed nor entered again.
+            let SlotAct::Free(units) = op.act else {
+                continue;
+            };
+            let freed = slots.free(self.bucket(), level.now_ms, level.debt, (op.slot, units));
+            if let Some(debt) = freed {
                 level.debt = debt;
                 any = true;
             }
@@ -283,12 +288,12 @@ impl Quota for LeakyBucket {
         any
     }
 
-    fn refund_slot(&self, usage: &mut LeakyUsage, slot: &Freed) -> bool {
+    fn refund_slot(&self, usage: &mut LeakyUsage, slot: Slot, units: u64) -> bool {
         let level = &mut usage.meter.level;
         let Some(slots) = &mut usage.slots else {
             return false;
         };
-        let debt = slots.refund(self.bucket(), level.now_ms, level.debt, slot);
+        let debt = slots.refund(self.bucket(), level.now_ms, level.debt, (slot, units));
         level.debt = debt.unwrap_or(level.debt);
         debt.is_some()
     }

@@ -46,8 +46,8 @@ pub use bucket::DEBT_MAX_CAPACITIES;
 pub use bytes::STATE_BYTES_MAX;
 pub use calendar::{CalendarUnit, CalendarWindow, Edges, UTC, WINDOWS_KNOWN, WeekStart};
 pub use calendar_window::CalendarWindowState;
-pub use concurrency::{ConcurrencyState, InFlightSlot, Missing, SlotAct, SlotId};
-pub use decision::{Charged, Decision, Freed, Outcome, QueueSlot, RetryAfter};
+pub use concurrency::{ConcurrencyState, InFlightSlot, Missing, SlotId};
+pub use decision::{Charged, Decision, Outcome, RetryAfter, Slot, SlotAct, SlotOp};
 pub use error::ParameterError;
 pub use fixed_window::FixedWindowState;
 pub use gcra::GcraState;
@@ -60,7 +60,8 @@ pub use lease::{
 pub use parameters::{Align, Kind, Parameters, Rate};
 pub use penalty::{Denials, Penalty, PenaltyStatus};
 pub use reservations::{
-    CostSettlement, RESERVATIONS_MAX, Reservations, ReserveAsk, Reserved, SETTLE_WITHIN_MS,
+    CostSettlement, RESERVATIONS_MAX, Reservation, Reservations, ReserveAsk, Reserved,
+    SETTLE_WITHIN_MS,
 };
 pub use sliding_window::SlidingWindowState;
 pub use sliding_window_buckets::SlidingWindowBucketsState;

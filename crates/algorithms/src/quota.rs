@@ -1,7 +1,7 @@
 //! The trait that every algorithm implements.
 
 use crate::lease::{Lease, LeaseAsk, Settlement};
-use crate::{Freed, Numbers, QueueSlot, State};
+use crate::{Numbers, Slot, SlotOp, State};
 
 /// One algorithm with its numbers.
 ///
@@ -93,21 +93,21 @@ pub(crate) trait Quota {
         0
     }
     /// Charges a cost that fits; returns the slot of its request, if the algorithm has slots.
-    fn take(&self, usage: &mut Self::Usage<'_>, cost: u64) -> Option<QueueSlot> {
+    fn take(&self, usage: &mut Self::Usage<'_>, cost: u64) -> Option<Slot> {
         self.charge(usage, cost);
         None
     }
     /// Frees slots; returns whether that changed anything.
-    fn free(&self, _usage: &mut Self::Usage<'_>, _freed: &[Freed]) -> bool {
+    fn free(&self, _usage: &mut Self::Usage<'_>, _ops: &[SlotOp]) -> bool {
         false
     }
     /// Undoes a charge that took a slot, for a request that was denied elsewhere; returns whether
     /// that changed anything.
-    fn refund_slot(&self, usage: &mut Self::Usage<'_>, slot: &Freed) -> bool {
-        self.free(usage, std::slice::from_ref(slot))
+    fn refund_slot(&self, usage: &mut Self::Usage<'_>, slot: Slot, units: u64) -> bool {
+        self.free(usage, &[SlotOp::free(slot, units)])
     }
     /// The slots that were to be renewed and are gone, as a reply has them in the place of a slot.
-    fn missing(&self, _usage: &Self::Usage<'_>) -> Option<QueueSlot> {
+    fn missing(&self, _usage: &Self::Usage<'_>) -> Option<Slot> {
         None
     }
     /// Called when another generation of the limit wrote the state.

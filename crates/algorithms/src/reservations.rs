@@ -50,15 +50,26 @@ struct Record {
     settled: bool,
 }
 
-/// The true cost of a request that reserved units.
+/// The name of the units that a check reserved in a bucket. Only the bucket interprets it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reservation {
+    /// A random number, drawn before they were reserved.
+    pub secret: u64,
+    /// The bucket's count of reservations, including this one: [`Reserved::number`].
+    pub number: u64,
+    /// How many units.
+    pub units: u64,
+    /// Proves to a limiter that the store's limiters gave this reservation (`store_plan::Seal`); a
+    /// bucket does not read it.
+    pub seal: u64,
+}
+
+/// The true cost of a request whose check reserved units. Unused units are refunded as far as they
+/// still count; an excess is charged whatever is left. A repetition changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CostSettlement {
-    /// The reservation's [number](Reserved::number).
-    pub number: u64,
-    /// Its secret.
-    pub secret: u64,
-    /// How many units it was.
-    pub reserved: u64,
+    /// What was reserved.
+    pub reservation: Reservation,
     /// What the request cost, in units.
     pub units: u64,
 }
@@ -191,9 +202,9 @@ impl Reservations {
         let (mut reserved, mut changed) = (Reserved::default(), Settled::default());
         for settlement in settle {
             let void = self.void;
-            let known = self.place(settlement.number).filter(|record| {
-                (record.number, record.secret) == (settlement.number, settlement.secret)
-            });
+            let of = &settlement.reservation;
+            let known = { self.place(of.number) }
+                .filter(|record| (record.number, record.secret) == (of.number, of.secret));
             let excess = match known {
                 Some(record) if record.settled => 0,
                 // One that is void or too old gives nothing back, but its excess is charged once.
@@ -211,7 +222,7 @@ impl Reservations {
                     }
                     settlement.units.saturating_sub(units)
                 }
-                None => settlement.units.saturating_sub(settlement.reserved),
+                None => settlement.units.saturating_sub(of.units),
             };
             reserved.excess = reserved.excess.saturating_add(excess);
         }

@@ -6,8 +6,8 @@
 //! A request frees a slot by its name, once: a request that gets the same time later has another
 //! *turn* of it.
 
+use crate::Slot;
 use crate::bucket::Bucket;
-use crate::{Freed, QueueSlot};
 
 /// Intervals of freed time that a queue keeps; of more, the latest are lost.
 const FREE_MAX: usize = 8;
@@ -183,12 +183,12 @@ impl Slots {
     }
 
     /// The name of the slot that starts so many parts after the bucket's time.
-    pub fn name(&self, bucket: &Bucket, now_ms: u64, start: u64, cost: u64) -> Option<QueueSlot> {
+    pub fn name(&self, bucket: &Bucket, now_ms: u64, start: u64, cost: u64) -> Option<Slot> {
         let end = start + cost * bucket.parts_per_unit;
         let span = Span { start, end };
         let before = self.turns.iter().filter(|of| of.span.overlaps(span));
         let turn = before.map(|of| of.turn + 1).max().unwrap_or(0);
-        self.named.then_some(QueueSlot {
+        self.named.then_some(Slot {
             start_ms: now_ms + start / bucket.parts_per_ms,
             parts: start % bucket.parts_per_ms,
             since_ms: self.since_ms,
@@ -209,13 +209,19 @@ impl Slots {
 
     /// Frees a slot of a bucket with this level; returns the level afterwards. `None`: the name
     /// frees nothing, or its start has passed.
-    pub fn free(&mut self, bucket: &Bucket, now_ms: u64, level: u64, freed: &Freed) -> Option<u64> {
-        let span = span_of(bucket, now_ms, &freed.slot, freed.units)?;
+    pub fn free(
+        &mut self,
+        bucket: &Bucket,
+        now_ms: u64,
+        level: u64,
+        (slot, units): (Slot, u64),
+    ) -> Option<u64> {
+        let span = span_of(bucket, now_ms, &slot, units)?;
         if span.start == 0 {
             // Its request has started: another start in its time would be one above the rate.
             return None;
         }
-        self.refund(bucket, now_ms, level, freed)
+        self.refund(bucket, now_ms, level, (slot, units))
     }
 
     /// As [`Self::free`], for a request that was denied elsewhere and never starts: also frees the
@@ -225,9 +231,8 @@ impl Slots {
         bucket: &Bucket,
         now_ms: u64,
         level: u64,
-        freed: &Freed,
+        (slot, units): (Slot, u64),
     ) -> Option<u64> {
-        let Freed { slot, units } = *freed;
         let span = span_of(bucket, now_ms, &slot, units)?;
         let given_again = |of: &Turn| of.turn >= slot.turn && of.span.overlaps(span);
         if !self.named
@@ -285,7 +290,7 @@ impl Slots {
 }
 
 /// The part of a slot that has not passed; `None`: nothing.
-fn span_of(bucket: &Bucket, now_ms: u64, slot: &QueueSlot, units: u64) -> Option<Span> {
+fn span_of(bucket: &Bucket, now_ms: u64, slot: &Slot, units: u64) -> Option<Span> {
     if units > bucket.capacity || slot.parts >= bucket.parts_per_ms {
         return None;
     }

@@ -11,8 +11,8 @@ extern crate wasm_test;
 
 use algorithms::check::{Mode, Options, Part, Stored, check};
 use algorithms::{
-    Algorithm, Freed, InFlightSlot, Kind, LeaseAsk, Missing, Parameters, QueueSlot, SlotAct,
-    SlotId, State,
+    Algorithm, InFlightSlot, Kind, LeaseAsk, Missing, Parameters, Slot, SlotAct, SlotId, SlotOp,
+    State,
 };
 
 const TTL_MS: u64 = 10_000;
@@ -36,12 +36,7 @@ impl Bucket {
     }
 
     /// Whether a check passes, the slot it gets, and which of the slots it names are missing.
-    fn ask(
-        &mut self,
-        id: SlotId,
-        cost: u64,
-        free: &[Freed],
-    ) -> (bool, Option<QueueSlot>, Option<u64>) {
+    fn ask(&mut self, id: SlotId, cost: u64, free: &[SlotOp]) -> (bool, Option<Slot>, Option<u64>) {
         let parameters = Parameters::new(Kind::Concurrency, self.limit, self.ttl_ms);
         let algorithm = Algorithm::new(&parameters).unwrap().for_request(id);
         let part = Part {
@@ -75,11 +70,10 @@ impl Bucket {
 
     /// As [`Self::act`], by a name that claims another ttl.
     fn act_by(&mut self, act: SlotAct, n: u64, ttl_ms: u64) -> bool {
-        let units = act as u64;
         let slot = InFlightSlot { id: id(n), ttl_ms };
-        let named = Freed {
+        let named = SlotOp {
             slot: slot.into(),
-            units,
+            act,
         };
         let (_, missing, _) = self.ask(SlotId::default(), 0, &[named]);
         missing.is_some_and(|bits| Missing::of(bits.start_ms, bits.parts).contains(0))
@@ -107,7 +101,7 @@ fn a_take_that_is_repeated_is_allowed_and_counts_once() {
     assert!(!bucket.take(3));
     assert!(bucket.take(1), "it is in already");
     assert_eq!(bucket.held(), [1, 2]);
-    bucket.act(SlotAct::Free, 2);
+    bucket.act(SlotAct::Free(1), 2);
     assert!(bucket.take(1) && bucket.take(3));
     assert!(!bucket.take(4));
     // Also above a limit that was lowered.
@@ -139,9 +133,9 @@ fn a_lapsed_slot_is_entered_above_the_limit_and_none_is_admitted_until_fewer_are
     bucket.act(SlotAct::Enter, 1);
     bucket.act(SlotAct::Enter, 1);
     assert_eq!(bucket.held(), [1, 2]);
-    bucket.act(SlotAct::Free, 2);
+    bucket.act(SlotAct::Free(1), 2);
     assert!(!bucket.take(3));
-    bucket.act(SlotAct::Free, 1);
+    bucket.act(SlotAct::Free(1), 1);
     assert!(bucket.take(3));
 }
 
@@ -150,8 +144,8 @@ fn freeing_a_slot_repeatedly_frees_no_other_slot() {
     let mut bucket = Bucket::new(2);
     assert!(bucket.take(1) && bucket.take(2));
     for _ in 0..3 {
-        bucket.act(SlotAct::Free, 1);
-        bucket.act(SlotAct::Free, 7);
+        bucket.act(SlotAct::Free(1), 1);
+        bucket.act(SlotAct::Free(1), 7);
         assert_eq!(bucket.held(), [2]);
     }
 }
@@ -195,9 +189,9 @@ fn an_entered_slot_lives_for_the_limits_own_ttl_whatever_its_name_claims() {
     assert_eq!(bucket.held(), [1]);
     bucket.now_ms += TTL_MS - 1;
     assert!(!bucket.take(2));
-    bucket.act_by(SlotAct::Free, 1, DAY_MS);
+    bucket.act_by(SlotAct::Free(1), 1, DAY_MS);
     assert!(bucket.take(2));
-    bucket.act(SlotAct::Free, 2);
+    bucket.act(SlotAct::Free(1), 2);
 
     bucket.act_by(SlotAct::Enter, 3, DAY_MS);
     bucket.now_ms += TTL_MS;

@@ -19,6 +19,9 @@ pub enum DecodeError {
     /// An index beyond its table, or more values than keys.
     #[error("an index beyond its table")]
     Index,
+    /// Two entries for one thing.
+    #[error("something is named twice")]
+    Twice,
     /// A size beyond its bound.
     #[error("too many or too long: {0}")]
     Bounds(&'static str),

@@ -1,7 +1,7 @@
 //! Buckets that this proxy decides: those of `scope: proxy`, the prechecks in front of global
 //! limits, and fallback buckets during an outage.
 
-use algorithms::{Algorithm, Charged, Decision, Edges, Kind, Parameters, QueueSlot, Rate, State};
+use algorithms::{Algorithm, Charged, Decision, Edges, Kind, Parameters, Rate, Slot, State};
 
 use crate::{
     cache::{BucketEntry, BucketKey, DebtSpan, Found, LocalState, Room, Table, Update},
@@ -63,7 +63,7 @@ impl LocalBucket<'_> {
         now: Now,
         cost: u64,
         take: Take,
-    ) -> Result<(Decision, Option<QueueSlot>), Contended> {
+    ) -> Result<(Decision, Option<Slot>), Contended> {
         self.table
             .update(host, self.key, self.generation, now, |found| {
                 let state = self.state(found, now, cost);
@@ -114,7 +114,7 @@ impl LocalBucket<'_> {
         now: Now,
         taken_at_ms: u64,
         cost: u64,
-        slot: Option<QueueSlot>,
+        slot: Option<Slot>,
     ) -> Result<(), Contended> {
         self.table
             .update(host, self.key, self.generation, now, |found| {

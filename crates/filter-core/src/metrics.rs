@@ -309,7 +309,7 @@ impl Costs {
             u64::from(settled.cut),
             0,
         ];
-        self.add(&settled.settlement.limit, counted);
+        self.add(&settled.limit, counted);
     }
 
     /// Counts a request that was decided without the limiter: its reserve stays charged where it was.

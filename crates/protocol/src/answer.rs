@@ -1,8 +1,7 @@
 //! The answer to a check, independent of its encoding.
 
+use algorithms::{Lease, Reservation, Reserved, Slot};
 use policy::{Mode, Name, PenaltyStatus, Revision};
-
-use crate::{Lease, Reservation, Slot};
 
 /// The decision on one check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -63,26 +62,17 @@ pub struct LimitAnswer {
     pub hidden: bool,
     /// The surplus granted; `None`: none was granted or wanted.
     pub lease: Option<Lease>,
-    /// The slot that a queue gave the request, or that it holds in flight; [`Free`](crate::Free) frees
-    /// it. If nothing was charged and slots were renewed: which of them are missing, encoded as
+    /// The slot that a queue gave the request, or that it holds in flight; [`SlotAct`](crate::SlotAct)
+    /// says what may be done with it. If nothing was charged and slots were renewed: which of them are missing, encoded as
     /// `algorithms::Missing`.
     pub slot: Option<Slot>,
     /// Units of this check that are to be settled when the response has ended.
     pub reservation: Option<Reservation>,
-    /// The result of the check's settlements. No encoding has it.
-    pub settled: Settled,
+    /// What the check reserved and settled. No encoding has it.
+    pub reserved: Reserved,
     /// The penalty of the bucket. The compact encoding has only its remaining time, JSON only whether
     /// there is one.
     pub penalty: PenaltyStatus,
-}
-
-/// The result of settlements, in units.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Settled {
-    /// Refunded, out of the reserved units.
-    pub given_back: u64,
-    /// Charged beyond the reserved units.
-    pub excess: u64,
 }
 
 #[cfg(test)]
@@ -108,7 +98,7 @@ pub(crate) mod tests {
             lease: None,
             slot: None,
             reservation: None,
-            settled: Settled::default(),
+            reserved: Reserved::default(),
             penalty: PenaltyStatus::default(),
         }
     }

@@ -1,8 +1,7 @@
 //! A check, independent of its encoding.
 
-use policy::{Descriptor, Name, Rate, SlotId};
-
-use crate::Slot;
+use algorithms::{CostSettlement, Settlement, SlotId, SlotOp};
+use policy::{Descriptor, Name, Rate};
 
 /// One request to be tested against every limit of the domain that matches it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -15,31 +14,13 @@ pub struct Check {
     pub peek: bool,
     /// Test only these limits; empty: all that match.
     pub only: Vec<Name>,
-    /// Limits the caller has settled already (local ones, leased ones).
-    pub skip: Vec<Name>,
     /// Refuse a check that matches no limit.
     pub require_match: bool,
-    /// Units that were admitted without the limiter and are charged now, whatever is left.
-    pub debits: Vec<Debit>,
-    /// Units wanted in advance, and settlements of earlier ones; at most one entry per limit.
-    ///
-    /// A limit that is also in `skip` is tested with a cost of 0. Only the compact encoding has this
-    /// field: clients of the JSON API have no leases.
-    pub leases: Vec<LeaseRequest>,
-    /// Slots of queues to free, and slots of requests in flight to free, renew or enter again. All of
-    /// this is executed before the check is decided, and whatever the decision.
-    pub free: Vec<Free>,
-    /// Units that the check costs at single limits, instead of `cost` times the limit's own. At most
-    /// one entry per limit.
-    pub costs: Vec<LimitCost>,
-    /// Reserve what the check costs at each limit whose cost the response determines and that `costs`
-    /// does not name. The compact encoding has only `costs`.
+    /// What the check says about single limits: at most one entry for each.
+    pub limits: Vec<LimitRequest>,
+    /// Reserve what the check costs at each limit whose cost the response determines and whose entry
+    /// has no cost. The compact encoding has only the costs of entries.
     pub reserve: bool,
-    /// Settlements of reservations: executed before the check is decided, and whatever the decision.
-    pub settle: Vec<CostSettlement>,
-    /// Denials that a proxy decided from its caches and that a penalty counts: counted before the check
-    /// is decided, and whatever the decision.
-    pub denied: Vec<Denied>,
     /// The id of the request at limits on requests in flight; its secret also names its reservations.
     /// `None`: the limiter makes one.
     pub slot: Option<SlotId>,
@@ -54,6 +35,78 @@ pub struct Check {
     /// The descriptors of a call of Envoy's rate limit service, which replace `descriptor` and `cost`.
     /// No encoding has them.
     pub service: Option<Box<ServiceCheck>>,
+}
+
+/// What a check says about one limit, whose bucket is that of the check's descriptor.
+///
+/// Debits, settlements, operations on slots and reported denials are executed before the check is decided,
+/// and whatever the decision.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LimitRequest {
+    /// The limit.
+    pub limit: Name,
+    /// The caller has settled it already (a local or a leased one): it is not tested, or with a cost of
+    /// 0 if the entry has something else to do there.
+    pub skip: bool,
+    /// What the check costs, instead of its `cost` times the limit's own.
+    pub cost: Option<LimitCost>,
+    /// Units that were admitted without the limiter and are charged now, whatever is left.
+    pub debit: Option<Debit>,
+    /// Units wanted in advance, and settlements of earlier ones. Only the compact encoding has this
+    /// field: clients of the JSON API have no leases.
+    pub lease: Option<LeaseRequest>,
+    /// Slots to free, renew or enter.
+    pub slots: Vec<SlotOp>,
+    /// True costs of requests that had reserved units. If the bucket no longer has a record of a
+    /// reservation, nothing is refunded, and the excess counts only if the reservation's seal is right.
+    pub settle: Vec<CostSettlement>,
+    /// Requests that a proxy denied from its caches, because the limiter had denied one before; a penalty
+    /// counts them.
+    pub denied: u64,
+}
+
+impl Check {
+    /// What the check says about a limit.
+    pub fn limit(&self, limit: &Name) -> Option<&LimitRequest> {
+        self.limits.iter().find(|entry| entry.limit == *limit)
+    }
+
+    /// The names of limits that it skips.
+    pub fn skipped(&self) -> impl Iterator<Item = &Name> {
+        let skipped = self.limits.iter().filter(|entry| entry.skip);
+        skipped.map(|entry| &entry.limit)
+    }
+}
+
+impl LimitRequest {
+    /// An entry that says nothing.
+    pub const fn new(limit: Name) -> Self {
+        Self {
+            limit,
+            skip: false,
+            cost: None,
+            debit: None,
+            lease: None,
+            slots: Vec::new(),
+            settle: Vec::new(),
+            denied: 0,
+        }
+    }
+
+    /// Changes the entry of a limit in a list, which gets one if it has none.
+    pub fn change(limits: &mut Vec<Self>, limit: &Name, change: impl FnOnce(&mut Self)) {
+        if let Some(entry) = limits.iter_mut().find(|entry| entry.limit == *limit) {
+            return change(entry);
+        }
+        let mut entry = Self::new(limit.clone());
+        change(&mut entry);
+        limits.push(entry);
+    }
+
+    /// Whether the limit is called even if it is skipped: something happens in its bucket.
+    pub fn acts(&self) -> bool {
+        self.lease.is_some() || !self.slots.is_empty() || !self.settle.is_empty() || self.denied > 0
+    }
 }
 
 /// Descriptors of one call of Envoy's rate limit service that are decided together.
@@ -93,10 +146,8 @@ pub enum OwnUnits {
 }
 
 /// Units that a proxy admitted by its fallback while no limiter answered.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Debit {
-    /// The limit whose bucket (for this check's descriptor) is charged.
-    pub limit: Name,
     /// Units.
     pub units: u64,
     /// For limits with calendar windows: the label of the window in which they were admitted.
@@ -106,98 +157,22 @@ pub struct Debit {
 /// The lease request of a proxy for one limit, besides the check's own cost.
 ///
 /// The surplus is granted only if the check is allowed (a cost of 0 always fits) and is no `peek`.
-/// Settlements are executed whatever the decision, and once: a check that carries one is never retried
-/// if it may have arrived.
+/// Settlements are executed once: a check that carries one is never retried if it may have arrived.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseRequest {
-    /// The limit whose bucket (for this check's descriptor) is leased.
-    pub limit: Name,
     /// Surplus units wanted for future requests; 0: none.
     pub want: u64,
-    /// Settlements of earlier grants; executed before the check is decided, in this order.
+    /// Settlements of earlier grants, in this order. Units that are neither spent nor returned stay
+    /// reserved until the bucket forgets the epoch.
     pub settle: Vec<Settlement>,
 }
 
-/// The settlement of granted units. Units that are neither spent nor returned stay reserved until the
-/// bucket forgets the epoch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settlement {
-    /// The grant's [`Lease::epoch`]; one that the bucket no longer holds is ignored.
-    pub epoch: u64,
-    /// Units that requests used.
-    pub spent: u64,
-    /// Units returned unused. They must not be used afterwards.
-    pub returned: u64,
-}
-
-/// Units taken from a bucket in advance, for one proxy's future requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lease {
-    /// How many units were granted, besides those charged for the check itself.
-    pub units: u64,
-    /// Names the units when they are settled.
-    pub epoch: u64,
-    /// For how long they may be used, in milliseconds from the *sending* of this very attempt.
-    pub ttl_ms: u64,
-}
-
-/// A slot that its request does not need, because the request ended before the slot started. Freeing a
-/// slot twice changes nothing, so a client that got no answer may repeat it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Free {
-    /// The limit whose bucket (for this check's descriptor) gave it.
-    pub limit: Name,
-    /// Its name.
-    pub slot: Slot,
-    /// What its request was charged; for a request in flight, the operation on the slot
-    /// (`algorithms::SlotAct`).
-    pub units: u64,
-}
-
 /// What a check costs at one limit.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitCost {
-    /// The limit.
-    pub limit: Name,
     /// Units.
     pub units: u64,
     /// They are a reservation, which a [`CostSettlement`] replaces by the true cost. Only limits whose
     /// cost the response determines reserve; the others charge.
     pub reserve: bool,
-}
-
-/// The name of the units that a check reserved in a bucket. Only the bucket interprets it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Reservation {
-    /// A random number, drawn before they were reserved.
-    pub secret: u64,
-    /// The bucket's count of reservations, including this one.
-    pub number: u64,
-    /// How many units.
-    pub units: u64,
-    /// Proves that the store's limiters gave this reservation: see `store_plan::Seal`.
-    pub seal: u64,
-}
-
-/// The true cost of a request whose check reserved units. Unused units are refunded as far as they
-/// still count; an excess is charged whatever is left. A repetition changes nothing. If the bucket no
-/// longer has a record of the reservation, nothing is refunded, and the excess counts only if the
-/// reservation's seal is right.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CostSettlement {
-    /// The limit whose bucket (for this check's descriptor) reserved them.
-    pub limit: Name,
-    /// The reservation.
-    pub reservation: Reservation,
-    /// The actual cost in units, capped at the limit's `max`.
-    pub units: u64,
-}
-
-/// Requests that a proxy denied from its caches, because the limiter had denied one before.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Denied {
-    /// The limit whose bucket (for this check's descriptor) denied them.
-    pub limit: Name,
-    /// How many.
-    pub count: u64,
 }

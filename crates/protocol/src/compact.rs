@@ -6,7 +6,7 @@
 //! cause a panic.
 
 mod answer;
-mod check_parts;
+mod limit_request;
 mod report;
 mod request;
 
@@ -31,6 +31,7 @@ trait WriteWords {
 trait ReadWords {
     fn name(&mut self) -> Result<Name, DecodeError>;
     fn revision(&mut self) -> Result<Revision, DecodeError>;
+    fn index(&mut self) -> Result<usize, DecodeError>;
     /// A name by its index in a table.
     fn indexed(&mut self, table: &[Name]) -> Result<Name, DecodeError>;
 }
@@ -63,8 +64,12 @@ impl ReadWords for Reader<'_> {
         })
     }
 
+    fn index(&mut self) -> Result<usize, DecodeError> {
+        usize::try_from(self.unsigned()?).map_err(|_| DecodeError::Index)
+    }
+
     fn indexed(&mut self, table: &[Name]) -> Result<Name, DecodeError> {
-        let index = usize::try_from(self.unsigned()?).map_err(|_| DecodeError::Index)?;
+        let index = self.index()?;
         table.get(index).cloned().ok_or(DecodeError::Index)
     }
 }

@@ -14,14 +14,16 @@ mod error;
 mod headers;
 pub mod json;
 mod outcome;
-mod slot;
 mod stream;
 mod summary;
 
-pub use answer::{Answer, LimitAnswer, Settled};
+// The words of a decision.
+pub use algorithms::{
+    CostSettlement, Lease, Reservation, Reserved, Settlement, Slot, SlotAct, SlotId, SlotOp,
+};
+pub use answer::{Answer, LimitAnswer};
 pub use check::{
-    Check, CostSettlement, Debit, Denied, Free, Lease, LeaseRequest, LimitCost, OwnUnits,
-    Reservation, ServiceCheck, ServicePart, Settlement,
+    Check, Debit, LeaseRequest, LimitCost, LimitRequest, OwnUnits, ServiceCheck, ServicePart,
 };
 pub use error::{ApiError, ErrorCode};
 pub use headers::{
@@ -30,7 +32,6 @@ pub use headers::{
 };
 pub use outcome::{DecidedBy, Outcome};
 pub use policy::{Mode, PenaltyStatus};
-pub use slot::Slot;
 pub use stream::{
     CHECK_STREAM, CHECK_STREAM_METHOD, CHECK_STREAM_SERVICE, StreamAnswer, StreamCall,
 };
@@ -46,5 +47,7 @@ pub const MAX_SETTLED: usize = 64;
 pub const MAX_ENTRIES: usize = 128;
 /// Limits that one check names, at most.
 pub const MAX_LIMITS: usize = 1024;
+/// Entries of limits in all checks of one batch, at most: 5 MB of memory.
+pub const MAX_BATCH_LIMITS: usize = 32_768;
 /// Bytes of one descriptor value, at most: what Envoy accepts for all headers of a request together.
 pub const MAX_VALUE: usize = 65_536;

@@ -10,12 +10,12 @@ mod service;
 
 use algorithms::check::{Options, Verdict};
 use policy::{Compiled, Limit, Match, Mode, Name, Resolved};
-use protocol::{Answer, Check};
+use protocol::{Answer, Check, LimitRequest};
 
 pub use bucket::Bucket;
 pub use costs::{BucketCosts, Seal};
 pub use penalty::BucketPenalty;
-use query::{Query, reports_on};
+use query::Query;
 
 use crate::{
     CheckPlanError, Keys,
@@ -60,7 +60,10 @@ enum Target {
 
 /// Whether the plan of a check needs a [`Seal`].
 pub fn reserves_or_settles(check: &Check) -> bool {
-    check.reserve || !check.settle.is_empty() || check.costs.iter().any(|cost| cost.reserve)
+    let of_limit = |entry: &LimitRequest| {
+        !entry.settle.is_empty() || entry.cost.is_some_and(|cost| cost.reserve)
+    };
+    check.reserve || check.limits.iter().any(of_limit)
 }
 
 impl<'p> CheckPlan<'p> {
@@ -86,16 +89,16 @@ impl<'p> CheckPlan<'p> {
         {
             return Err(CheckPlanError::UnknownLimit(unknown.clone()));
         }
-        let wanted = |name: &Name| {
-            (check.only.is_empty() || check.only.contains(name))
-                && (!check.skip.contains(name) || reports_on(check, name))
+        let planned = |found: Match<'p, '_>| {
+            let name = &found.limit.name;
+            let entry = check.limit(name);
+            let skips = entry.is_some_and(|entry| entry.skip && !entry.acts());
+            let wanted = (check.only.is_empty() || check.only.contains(name)) && !skips;
+            let query = Query::Check(check, entry, seal);
+            wanted.then(|| LimitPlan::new(policy, found, query, keys, now_ms))
         };
-        let parts: Vec<LimitPlan<'p>> = policy
-            .matching(&check.descriptor, now_ms)
-            .into_iter()
-            .filter(|found| wanted(&found.limit.name))
-            .map(|found| LimitPlan::new(policy, found, Query::By(check, seal), keys, now_ms))
-            .collect();
+        let matches = policy.matching(&check.descriptor, now_ms).into_iter();
+        let parts: Vec<LimitPlan<'p>> = matches.filter_map(planned).collect();
         // Paused limits match nothing, and must not cause denials by that; nor must exemptions.
         if parts.is_empty()
             && check.require_match
@@ -152,7 +155,7 @@ impl<'p> CheckPlan<'p> {
             parts: vec![LimitPlan::new(
                 policy,
                 found,
-                Query::Alone(cost),
+                Query::Peek(cost),
                 keys,
                 now_ms,
             )],

@@ -10,7 +10,7 @@ mod support;
 
 use algorithms::check::{Mode, Options};
 use algorithms::{
-    Algorithm, CostSettlement, Debits, Kind, Parameters, RESERVATIONS_MAX, Reserved,
+    Algorithm, CostSettlement, Debits, Kind, Parameters, RESERVATIONS_MAX, Reservation, Reserved,
     SETTLE_WITHIN_MS,
 };
 use mlua::LuaString;
@@ -87,9 +87,12 @@ impl Both {
         let number = self.check(units, Some(secret), Vec::new()).number;
         assert!(number > 0, "{units} units are reserved");
         CostSettlement {
-            number,
-            secret,
-            reserved: units,
+            reservation: Reservation {
+                secret,
+                number,
+                units,
+                seal: 0,
+            },
             units: 0,
         }
     }
@@ -129,7 +132,7 @@ fn a_bucket_gives_back_exactly_however_many_are_open() {
             both.now_ms += 5000;
         }
         let of = open.swap_remove(random.below_len(open.len()));
-        let units = random.below(of.reserved + 3);
+        let units = random.below(of.reservation.units + 3);
         both.check(0, None, vec![CostSettlement { units, ..of }]);
         if secret < 1300 {
             open.push(both.reserve(10 + secret % 3, secret));

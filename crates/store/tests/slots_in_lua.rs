@@ -9,7 +9,7 @@ mod support;
 
 use algorithms::check::Options;
 use algorithms::{
-    Algorithm, Debits, Freed, InFlightSlot, Kind, Missing, Parameters, SlotAct, SlotId,
+    Algorithm, Debits, InFlightSlot, Kind, Missing, Parameters, SlotAct, SlotId, SlotOp,
 };
 use store::script::{Charge, Clock, ScriptCheck, ScriptError, ScriptLimit};
 use support::LuaRedis;
@@ -42,7 +42,7 @@ impl Bucket {
         clock: Clock,
         id: SlotId,
         cost: u64,
-        free: &[Freed],
+        free: &[SlotOp],
         options: Options,
     ) -> Result<Found, ScriptError> {
         let parameters = Parameters::new(Kind::Concurrency, self.limit, TTL_MS);
@@ -74,7 +74,7 @@ impl Bucket {
         found.unwrap().remaining
     }
 
-    fn act(&self, now_ms: u64, acts: &[Freed]) -> Found {
+    fn act(&self, now_ms: u64, acts: &[SlotOp]) -> Found {
         let clock = Clock::Injected(now_ms);
         let none = SlotId::default();
         self.ask(clock, none, 0, acts, Options::default()).unwrap()
@@ -103,14 +103,14 @@ fn id(secret: u64) -> SlotId {
     SlotId::new(1_763_000_000, SlotId::SERVICE, secret)
 }
 
-fn act(act: SlotAct, secret: u64) -> Freed {
+fn act(act: SlotAct, secret: u64) -> SlotOp {
     let slot = InFlightSlot {
         id: id(secret),
         ttl_ms: TTL_MS,
     };
-    Freed {
+    SlotOp {
         slot: slot.into(),
-        units: act as u64,
+        act,
     }
 }
 
@@ -134,7 +134,7 @@ fn a_free_removes_what_expired_too() {
         bucket.take(NOW + nth * TTL_MS / 4, secret);
     }
     let later = NOW + TTL_MS + TTL_MS / 4;
-    bucket.act(later, &[act(SlotAct::Free, 3)]);
+    bucket.act(later, &[act(SlotAct::Free(1), 3)]);
     assert_eq!(bucket.stored(), 0);
 }
 
@@ -154,7 +154,7 @@ fn a_refund_removes_what_expired_too() {
         units: 1,
         at_ms,
         lease_ttl_ms: 0,
-        slot: Some(act(SlotAct::Free, 2).slot),
+        slot: Some(act(SlotAct::Free(1), 2).slot),
     };
     let clock = Clock::Injected(NOW + TTL_MS);
     let refunded = bucket.redis.refund(&[charge], clock);
@@ -168,7 +168,7 @@ fn a_set_lives_a_little_longer_than_its_slots() {
     let taken = bucket.ask(Clock::Server, id(1), 1, &[], Options::default());
     assert_eq!(taken.unwrap().remaining, 4);
     assert_eq!(bucket.redis.ttl(KEY), 11_000);
-    let free = [act(SlotAct::Free, 1)];
+    let free = [act(SlotAct::Free(1), 1)];
     let none = SlotId::default();
     let freed = bucket.ask(Clock::Server, none, 0, &free, Options::default());
     assert_eq!(freed.unwrap().remaining, 5);

@@ -5,7 +5,7 @@
 mod support;
 
 use algorithms::check::{Mode, Options, Verdict};
-use algorithms::{Algorithm, Debits, Kind, Parameters, Penalty, QueueSlot, Settlement};
+use algorithms::{Algorithm, Debits, Kind, Parameters, Penalty, Settlement, Slot};
 use store::script::{Charge, Clock, ScriptError};
 use support::random::{Random, Walk};
 use support::{Engine, Leasing, LuaRedis, Penalized, RustEngine, Server, Subject, script_check};
@@ -62,7 +62,7 @@ twins! {
 }
 
 /// What a check charged: the limit, the units, when, and the slot of a queue.
-type Charges = Vec<(Subject, u64, u64, Option<QueueSlot>)>;
+type Charges = Vec<(Subject, u64, u64, Option<Slot>)>;
 
 /// What a check charged.
 fn charges(subjects: &[Subject], verdict: &Result<Verdict, ScriptError>, now_ms: u64) -> Charges {

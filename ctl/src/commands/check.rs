@@ -63,24 +63,12 @@ impl Check {
         let named: Vec<&str> = self.limits.iter().map(String::as_str).collect();
         session.warn_of_pause(&policy, &named);
         let mut request = Request {
-            costs: Vec::new(),
-            reserve: false,
-            settle: Vec::new(),
-            denied: Vec::new(),
             descriptor,
             cost: self.cost,
             peek: self.peek,
             only: self.only(&policy)?,
-            skip: Vec::new(),
-            require_match: false,
-            debits: Vec::new(),
-            leases: Vec::new(),
-            free: Vec::new(),
-            patience_ms: 0,
-            max_delay_ms: None,
-            proxy: 0,
-            service: None,
             slot: Some(store::new_slot_id(SlotId::PROGRAM)),
+            ..Request::default()
         };
         let mut compiled = Compiled::new(policy);
         let deadline = Instant::now() + Duration::from_millis(wait.unwrap_or(0));

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use algorithms::{DEBT_MAX_CAPACITIES, InFlightSlot, Kind, QueueSlot, SlotId};
+use algorithms::{DEBT_MAX_CAPACITIES, InFlightSlot, Kind, Slot, SlotId};
 use anstyle::{AnsiColor, Style};
 use clap::Args;
 use insight::{Window, bucket::penalty_state};
@@ -241,7 +241,7 @@ fn read(state: &str, now_ms: u64) -> Vec<(InFlightSlot, u64)> {
             (name, score.parse::<u64>())
             && expiry > now_ms
         {
-            let name = QueueSlot {
+            let name = Slot {
                 start_ms,
                 parts,
                 since_ms,

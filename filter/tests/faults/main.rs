@@ -365,7 +365,7 @@ fn checked(allowed: bool) -> LimitAnswer {
         lease: None,
         slot: None,
         reservation: None,
-        settled: protocol::Settled::default(),
+        reserved: protocol::Reserved::default(),
         penalty: protocol::PenaltyStatus::default(),
     }
 }

@@ -16,7 +16,7 @@ use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
 use policy::Descriptor;
 use prometheus_client::metrics::gauge::Gauge;
-use protocol::{ApiError, Check, ErrorCode};
+use protocol::{ApiError, Check, ErrorCode, LimitRequest};
 use tokio::{sync::Semaphore, task::spawn_blocking, time::timeout};
 
 use crate::serve::Peer;
@@ -275,7 +275,8 @@ fn check_bytes(check: &Check) -> usize {
     const CHECK: usize = 320;
     /// A key, a value and what allocating them costs.
     const ENTRY: usize = 112;
-    const LIMIT: usize = 64;
+    const NAME: usize = 16;
+    const LIMIT: usize = size_of::<LimitRequest>();
     const SETTLEMENT: usize = 24;
     let of = |descriptor: &Descriptor| -> usize {
         descriptor
@@ -285,9 +286,13 @@ fn check_bytes(check: &Check) -> usize {
     };
     let parts = check.service.iter().flat_map(|service| &service.parts);
     let parts: usize = parts.map(|part| CHECK + of(&part.descriptor)).sum();
-    let limits = check.only.len() + check.skip.len() + check.debits.len() + check.leases.len();
-    let settled = check.leases.iter().map(|lease| lease.settle.len());
-    CHECK + of(&check.descriptor) + parts + limits * LIMIT + settled.sum::<usize>() * SETTLEMENT
+    let of_limit = |entry: &LimitRequest| {
+        let leased = entry.lease.as_ref().map_or(0, |lease| lease.settle.len());
+        let settled = leased + entry.slots.len() + 2 * entry.settle.len();
+        LIMIT + settled * SETTLEMENT
+    };
+    let limits: usize = check.limits.iter().map(of_limit).sum();
+    CHECK + of(&check.descriptor) + parts + check.only.len() * NAME + limits
 }
 
 // --- Bounds on concurrent work

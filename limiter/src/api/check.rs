@@ -367,11 +367,11 @@ impl Api {
     fn are_in_flight(&self, request: &json::Request) -> Result<(), ApiError> {
         let policy = self.active(&request.domain)?;
         let compiled = &policy.compiled;
-        for slot in request.checks.iter().flat_map(|check| &check.free) {
-            let limit = compiled.position(slot.limit.as_str());
+        for entry in request.checks.iter().flat_map(|check| &check.limits) {
+            let limit = compiled.position(entry.limit.as_str());
             let limit = limit.and_then(|at| compiled.limit(at));
             if limit.is_some_and(|limit| !limit.gives_slots()) {
-                let message = format!("{} is no limit on requests in flight", slot.limit);
+                let message = format!("{} is no limit on requests in flight", entry.limit);
                 return Err(refusal::invalid("slots", message));
             }
         }

@@ -2,8 +2,8 @@
 
 use std::{sync::Arc, time::Duration};
 
-use policy::{Compiled, Name, SlotAct, SlotId};
-use protocol::{Answer, ApiError, Check, ErrorCode, LeaseRequest, json::Reason};
+use policy::{Compiled, Name, SlotId};
+use protocol::{Answer, ApiError, Check, ErrorCode, LimitRequest, SlotAct, json::Reason};
 use store::{CheckError, CheckPlanError, StoreError, new_slot_id};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
@@ -134,13 +134,7 @@ struct CheckSummary {
     charging: bool,
     /// A denial that ends within this time, in milliseconds, is not the request's answer.
     patience_ms: u64,
-    /// Limits that the check only leases from.
-    settled: Vec<Name>,
-    leases: Vec<LeaseRequest>,
-    /// Slots that it frees, of queues too.
-    freed: Vec<Name>,
-    /// True costs of earlier reservations, and whether the limit's `max` cut them.
-    costs: Vec<(Name, u64, bool)>,
+    limits: Vec<LimitRequest>,
     /// The exemptions of the check, or of its descriptors.
     exempt: Vec<Name>,
 }
@@ -157,26 +151,17 @@ impl CheckSummary {
                 .collect(),
             charging: check.cost > 0 && !check.peek,
             patience_ms: check.patience_ms,
-            costs: {
-                let settled = check.settle.iter().filter_map(|settled| {
-                    let limit = policy.limit(policy.position(settled.limit.as_str())?)?;
-                    let price = limit.response_price()?;
-                    let units = price.cut(settled.units);
-                    Some((settled.limit.clone(), units, units < settled.units))
-                });
-                settled.collect()
-            },
-            settled: check.skip.clone(),
-            leases: check.leases.clone(),
-            freed: {
-                let free = check.free.iter();
-                let freed = free.filter(|free| free.units == SlotAct::Free as u64);
-                freed.map(|free| free.limit.clone()).collect()
-            },
+            limits: check.limits.clone(),
         }
     }
 
-    fn count(&self, answer: &Answer, counters: &DomainCounters) {
+    fn count(
+        &self,
+        answer: &Answer,
+        Active {
+            counters, compiled, ..
+        }: &Active,
+    ) {
         let decided = self.charging && !answer.is_denied_for_up_to(self.patience_ms);
         if decided {
             self.exempt.iter().for_each(|name| counters.exempted(name));
@@ -185,29 +170,43 @@ impl CheckSummary {
             }
         }
         for limit in &answer.limits {
-            counters.answered(limit, decided && !self.settled.contains(&limit.name));
+            let skips = |of: &LimitRequest| of.skip && of.limit == limit.name;
+            let skipped = self.limits.iter().any(skips);
+            counters.answered(limit, decided && !skipped);
         }
-        for limit in &self.freed {
-            counters.freed(limit);
+        for request in &self.limits {
+            count_settled(request, counters, compiled);
         }
-        for (limit, units, cut) in &self.costs {
-            counters.cost_settled(limit, *units, *cut);
+    }
+}
+
+/// Counts what a check gave back and settled at one limit.
+fn count_settled(request: &LimitRequest, counters: &DomainCounters, policy: &Compiled) {
+    let limit = &request.limit;
+    let freed = request.slots.iter();
+    for _ in freed.filter(|op| matches!(op.act, SlotAct::Free(_))) {
+        counters.freed(limit);
+    }
+    let known = policy.position(limit.as_str());
+    if let Some(price) = known.and_then(|at| policy.limit(at)?.response_price()) {
+        for settled in &request.settle {
+            let units = price.cut(settled.units);
+            counters.cost_settled(limit, units, units < settled.units);
         }
-        for lease in &self.leases {
-            for settlement in &lease.settle {
-                counters.settled(&lease.limit, settlement);
-            }
-        }
+    }
+    for settlement in request.lease.iter().flat_map(|lease| &lease.settle) {
+        counters.settled(limit, settlement);
     }
 }
 
 impl Decided {
     /// Counts the decisions in the domain's metrics.
     fn count(&self, summaries: &[CheckSummary]) {
-        let counters = &self.policy.counters;
+        let policy = &self.policy;
+        let counters = &policy.counters;
         for (decision, summary) in self.decisions.iter().zip(summaries) {
             match decision {
-                Ok(answer) => summary.count(answer, counters),
+                Ok(answer) => summary.count(answer, policy),
                 Err(CheckError::Plan(CheckPlanError::NoMatch)) => counters.unmatched(),
                 Err(
                     CheckError::Store(_)

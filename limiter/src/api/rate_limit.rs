@@ -16,8 +16,8 @@ use policy::{
     push_entry,
 };
 use protocol::{
-    Answer, ApiError, Check, ErrorCode, LimitAnswer, MAX_ENTRIES, OwnUnits, ServiceCheck,
-    ServicePart,
+    Answer, ApiError, Check, ErrorCode, LimitAnswer, LimitRequest, MAX_ENTRIES, OwnUnits,
+    ServiceCheck, ServicePart,
 };
 use store::CheckError;
 use tokio::time::Instant;
@@ -229,7 +229,7 @@ impl ServiceChecks {
                     built.checks.push(Check {
                         // Any cost but 0 counts as a charge, 0 as a peek.
                         cost: u64::from(own != Some(OwnUnits::Look)),
-                        skip: replaced.clone(),
+                        limits: replaced.clone(),
                         service: Some(Box::new(ServiceCheck {
                             parts: Vec::new(),
                             own,
@@ -317,7 +317,7 @@ fn entries(descriptor: &RateLimitDescriptor) -> Descriptor {
 }
 
 /// The limits that others replace, over all descriptors of the call.
-fn replaced(parts: &[ServicePart], policy: &Compiled, now_ms: u64) -> Vec<Name> {
+fn replaced(parts: &[ServicePart], policy: &Compiled, now_ms: u64) -> Vec<LimitRequest> {
     if parts.len() < 2 || !policy.has_replaces() {
         return Vec::new();
     }
@@ -328,7 +328,12 @@ fn replaced(parts: &[ServicePart], policy: &Compiled, now_ms: u64) -> Vec<Name> 
     replaced.sort_unstable();
     replaced.dedup();
     let names = replaced.into_iter().filter_map(|at| policy.limit(at));
-    names.map(|limit| limit.name.clone()).collect()
+    names
+        .map(|limit| LimitRequest {
+            skip: true,
+            ..LimitRequest::new(limit.name.clone())
+        })
+        .collect()
 }
 
 /// How a descriptor's own units are applied; `None`: it has none.

@@ -148,7 +148,9 @@ impl Active {
             .map(|found| found.limit)
             .filter(|limit| check.only.is_empty() || check.only.contains(&limit.name));
         let weights = asked.map(|limit| {
-            let leased = check.leases.iter().any(|lease| lease.limit == limit.name);
+            let leased = check
+                .limit(&limit.name)
+                .is_some_and(|of| of.lease.is_some());
             store::script::weight(limit.quota.algorithm(), leased)
         });
         weights.sum::<usize>().max(1)
@@ -169,7 +171,7 @@ impl Active {
             let limits = matching.iter().map(|found| found.limit);
             let charged = limits.filter(|limit| {
                 let replaced = part.rate.is_some() && limit.descriptor.is_some();
-                !replaced && !check.skip.contains(&limit.name)
+                !replaced && !check.skipped().any(|name| *name == limit.name)
             });
             let weights =
                 charged.map(|limit| store::script::weight(limit.quota.algorithm(), false));

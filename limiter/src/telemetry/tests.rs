@@ -43,7 +43,7 @@ fn protocol_answer() -> LimitAnswer {
         lease: None,
         slot: None,
         reservation: None,
-        settled: protocol::Settled::default(),
+        reserved: protocol::Reserved::default(),
         penalty: protocol::PenaltyStatus::default(),
     }
 }

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 use protocol::{
-    LeaseRequest, LimitAnswer, Settlement,
+    LeaseRequest, LimitAnswer, LimitRequest, Settlement,
     compact::{Batch, BatchAnswer, BatchCheck},
 };
 
@@ -20,10 +20,9 @@ async fn ask(
 ) -> Result<LimitAnswer> {
     let check = BatchCheck {
         cost,
-        leases: vec![LeaseRequest {
-            limit: name("api"),
-            want,
-            settle,
+        limits: vec![LimitRequest {
+            lease: Some(LeaseRequest { want, settle }),
+            ..LimitRequest::new(name("api"))
         }],
         ..BatchCheck::default()
     };

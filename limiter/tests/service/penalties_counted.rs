@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 use protocol::{
-    Denied, LimitAnswer,
+    LimitAnswer, LimitRequest,
     compact::{Batch, BatchAnswer, BatchCheck},
 };
 
@@ -20,11 +20,20 @@ async fn report(service: &Service, user: &str, count: u64) -> Result<LimitAnswer
     let check = BatchCheck {
         values: vec![Some(user.into())],
         cost: 0,
-        skip: vec![name("watched"), name("other")],
-        denied: vec![Denied {
-            limit: name("per-user"),
-            count,
-        }],
+        limits: vec![
+            LimitRequest {
+                skip: true,
+                ..LimitRequest::new(name("watched"))
+            },
+            LimitRequest {
+                skip: true,
+                ..LimitRequest::new(name("other"))
+            },
+            LimitRequest {
+                denied: count,
+                ..LimitRequest::new(name("per-user"))
+            },
+        ],
         ..BatchCheck::default()
     };
     let batch = Batch {

@@ -47,7 +47,7 @@ pub fn extreme(limit: &str) -> LimitAnswer {
             ttl_ms: u64::MAX,
         }),
         reservation: None,
-        settled: protocol::Settled::default(),
+        reserved: protocol::Reserved::default(),
         penalty: protocol::PenaltyStatus {
             left_ms: u64::MAX,
             ..protocol::PenaltyStatus::default()

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use harness::{Client, Process, Programs, free_port};
 use policy::{Name, SlotId};
 use protocol::compact::BatchCheck;
-use protocol::{CHECK_CBOR, Free, Slot};
+use protocol::{CHECK_CBOR, LimitRequest, Slot, SlotAct, SlotOp};
 use tempfile::TempDir;
 
 use super::direct::{batch_of, batched, check, each, name};
@@ -31,9 +31,6 @@ const TOGETHER: u64 = 50;
 /// Streams that are renewed, and how many of them one check names, as a proxy's does.
 const STREAMS: u64 = 10_000;
 const RENEWED: u64 = 64;
-/// How a slot is named to be freed and to be renewed.
-const FREE: u64 = 1;
-const RENEW: u64 = 2;
 
 /// A limiter and its Redis, to which checks with slots go in batches.
 struct Slots {
@@ -58,7 +55,7 @@ pub async fn in_flight(programs: &Programs, rounds: u64) -> Result<Report> {
                 slot: Some(id(n)),
                 ..check_of("/stream", user(n), 1)
             };
-            let free = |n: u64| slots.naming(n..=n, FREE, user(n));
+            let free = |n: u64| slots.naming(n..=n, SlotAct::Free(1), user(n));
             let plain = slots.measured(CHECKS, plain).await?;
             let take = slots.measured(CHECKS, take).await?;
             let free = slots.measured(CHECKS, free).await?;
@@ -84,7 +81,7 @@ pub async fn in_flight(programs: &Programs, rounds: u64) -> Result<Report> {
         let started = Instant::now();
         let renew = |nth: u64| {
             let last = STREAMS.min((nth + 1) * RENEWED) - 1;
-            slots.naming(nth * RENEWED..=last, RENEW, 0)
+            slots.naming(nth * RENEWED..=last, SlotAct::Renew, 0)
         };
         let redis = slots.measured(checks, renew).await?.saturating_mul(checks);
         let whole = u64::try_from(started.elapsed().as_millis())?;
@@ -121,7 +118,7 @@ impl Slots {
     }
 
     /// A check that names slots as their holder does.
-    fn naming(&self, slots: std::ops::RangeInclusive<u64>, units: u64, user: u64) -> BatchCheck {
+    fn naming(&self, slots: std::ops::RangeInclusive<u64>, act: SlotAct, user: u64) -> BatchCheck {
         let named = |n| {
             let SlotId { stamp, secret } = id(n);
             let slot = Slot {
@@ -130,11 +127,13 @@ impl Slots {
                 since_ms: TTL_MS,
                 turn: 1,
             };
-            let limit = self.limit.clone();
-            Free { limit, slot, units }
+            SlotOp { slot, act }
         };
         BatchCheck {
-            free: slots.map(named).collect(),
+            limits: vec![LimitRequest {
+                slots: slots.map(named).collect(),
+                ..LimitRequest::new(self.limit.clone())
+            }],
             ..check_of("/stream", user, 0)
         }
     }

@@ -24,7 +24,8 @@ use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use protocol::compact::{Batch, BatchCheck, Report, RequestCounts, Tally};
 use protocol::{
-    CHECK_STREAM, CostSettlement, DecidedBy, Outcome, REPORT_CBOR, Reservation, StreamCall,
+    CHECK_STREAM, CostSettlement, DecidedBy, LimitRequest, Outcome, REPORT_CBOR, Reservation,
+    StreamCall,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -502,7 +503,6 @@ async fn forged(port: u16, nth: u64, count: Count) {
 /// A token that no limiter made, and a cost that no limit allows.
 fn settlement(number: u64) -> Option<Vec<u8>> {
     let settled = CostSettlement {
-        limit: "tokens".parse().ok()?,
         reservation: Reservation {
             secret: number,
             number,
@@ -518,7 +518,10 @@ fn settlement(number: u64) -> Option<Vec<u8>> {
         keys: vec!["what".parse().ok()?],
         checks: vec![BatchCheck {
             values: vec![Some(b"tokens".to_vec())],
-            settle: vec![settled],
+            limits: vec![LimitRequest {
+                settle: vec![settled],
+                ..LimitRequest::new("tokens".parse().ok()?)
+            }],
             ..BatchCheck::default()
         }],
     };

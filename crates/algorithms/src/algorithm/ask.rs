@@ -1,7 +1,7 @@
 //! What a check asks of one bucket.
 
 use crate::lease::LeaseAsk;
-use crate::{Freed, ReserveAsk};
+use crate::{ReserveAsk, SlotOp};
 
 /// How [`Ask::debit`] is applied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -31,9 +31,8 @@ pub struct Ask<'a> {
     pub debit_serial: Option<u64>,
     /// A query for leased units, and settlements of earlier ones.
     pub lease: LeaseAsk<'a>,
-    /// Slots of a queue that requests released, and actions on slots of requests in flight
-    /// ([`SlotAct`](crate::SlotAct)). Applied first, whether the evaluation charges or leaves.
-    pub free: &'a [Freed],
+    /// Operations on slots. Applied first, whether the evaluation charges or leaves.
+    pub free: &'a [SlotOp],
     /// For a limit whose responses state their cost: reservations and settlements.
     pub reserve: Option<ReserveAsk<'a>>,
     /// Whether another generation of the limit wrote the state.

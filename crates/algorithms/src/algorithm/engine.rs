@@ -12,7 +12,7 @@ use crate::sliding_window::SlidingWindow;
 use crate::sliding_window_buckets::SlidingWindowBuckets;
 use crate::sliding_window_log::SlidingWindowLog;
 use crate::token_bucket::TokenBucket;
-use crate::{Charged, Freed, Kind, ParameterError, Parameters, Reservations, ReserveAsk};
+use crate::{Charged, Kind, ParameterError, Parameters, Reservations, ReserveAsk};
 
 /// Declares the algorithms once: their numbers, their evaluations, and how to reach either. The
 /// last one has no kind of its own: a fixed window uses it if its rate names a calendar unit.
@@ -114,10 +114,7 @@ pub(super) fn refund<Q: Quota>(
     let Loaded { mut usage, shifted } = quota.load(Some(own), now_ms, charge.lease_ttl_ms);
     let taken = shifted.is_none()
         && match charge.slot {
-            Some(slot) => {
-                let units = charge.units;
-                quota.refund_slot(&mut usage, &Freed { slot, units })
-            }
+            Some(slot) => quota.refund_slot(&mut usage, slot, charge.units),
             None => quota.refund(&mut usage, charge.at_ms, charge.units),
         };
     taken.then(|| Q::wrap(quota.save(usage)))

@@ -1,7 +1,7 @@
 //! Slots and the ids of the requests that hold them.
 
 use super::{TTL_MAX_MS, TTL_MIN_MS};
-use crate::QueueSlot;
+use crate::Slot;
 use crate::integers::TIME_MAX_MS;
 
 /// Bits of a stamp that are the holder's mark; the others are seconds since the epoch.
@@ -27,18 +27,6 @@ pub struct InFlightSlot {
     pub id: SlotId,
     /// How long the slot lives without being renewed, in milliseconds.
     pub ttl_ms: u64,
-}
-
-/// What to do with a slot: the [units](crate::Freed::units) beside its name in
-/// [`Ask::free`](crate::Ask::free).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum SlotAct {
-    /// It is given back. Doing so again changes nothing.
-    Free = 1,
-    /// It lives another ttl; if it is gone, it is [missing](Missing).
-    Renew = 2,
-    /// It is missing, and its request still runs: it is held again, above the limit if need be.
-    Enter = 3,
 }
 
 /// Which of the slots to renew are gone, by their position in the check, from 0. Positions from 100
@@ -96,6 +84,15 @@ impl SlotId {
     }
 }
 
+impl Slot {
+    /// How long the slot of a request in flight lives without being renewed, in milliseconds. The slot
+    /// of a queue has a time in this field, which is later than any such duration.
+    #[must_use]
+    pub fn ttl_ms(self) -> Option<u64> {
+        Some(self.since_ms).filter(|ms| *ms <= TTL_MAX_MS)
+    }
+}
+
 impl InFlightSlot {
     /// Whether a bucket may have such a slot.
     #[must_use]
@@ -114,7 +111,7 @@ impl InFlightSlot {
 }
 
 /// Slots of both kinds are named by four numbers.
-impl From<InFlightSlot> for QueueSlot {
+impl From<InFlightSlot> for Slot {
     fn from(slot: InFlightSlot) -> Self {
         Self {
             start_ms: slot.id.stamp,
@@ -125,8 +122,8 @@ impl From<InFlightSlot> for QueueSlot {
     }
 }
 
-impl From<QueueSlot> for InFlightSlot {
-    fn from(name: QueueSlot) -> Self {
+impl From<Slot> for InFlightSlot {
+    fn from(name: Slot) -> Self {
         Self {
             id: SlotId {
                 stamp: name.start_ms,

@@ -2,7 +2,7 @@
 
 use algorithms::check::{LimitVerdict, Options, Part, Stored};
 use algorithms::{
-    Algorithm, Debits, Freed, InFlightSlot, Kind, Missing, Parameters, SlotAct, SlotId,
+    Algorithm, Debits, InFlightSlot, Kind, Missing, Parameters, SlotAct, SlotId, SlotOp,
 };
 
 use super::{Random, START_MS, STEPS_PER_WALK, ask, assert_decides, count, part, walks};
@@ -56,7 +56,7 @@ impl Model {
     fn act(&mut self, act: SlotAct, slot: InFlightSlot, ttl_ms: u64, now_ms: u64) -> (bool, bool) {
         let held = self.held(slot.id).is_some();
         match act {
-            SlotAct::Free => self.slots.retain(|other| other.id != slot.id),
+            SlotAct::Free(_) => self.slots.retain(|other| other.id != slot.id),
             SlotAct::Renew if !held => return (false, true),
             // One that lapsed is entered under the limit as it is now, above it if need be.
             SlotAct::Renew | SlotAct::Enter => self.hold(slot.id, slot.ttl_ms.min(ttl_ms), now_ms),
@@ -152,7 +152,7 @@ impl Asked {
         for _ in 0..random.below(4) {
             let back = usize::try_from(random.below(3 * limit + 4)).unwrap();
             let act = random.pick(&[
-                SlotAct::Free,
+                SlotAct::Free(1),
                 SlotAct::Renew,
                 SlotAct::Renew,
                 SlotAct::Enter,
@@ -175,11 +175,11 @@ impl Asked {
     fn decide(&self, stored: &mut Option<Stored>, now_ms: u64) -> LimitVerdict {
         let parameters = Parameters::new(Kind::Concurrency, self.limit, self.ttl_ms);
         let algorithm = Algorithm::new(&parameters).unwrap().for_request(self.id);
-        let named = |(act, slot): &(SlotAct, InFlightSlot)| Freed {
+        let named = |(act, slot): &(SlotAct, InFlightSlot)| SlotOp {
             slot: (*slot).into(),
-            units: *act as u64,
+            act: *act,
         };
-        let free: Vec<Freed> = self.acts.iter().map(named).collect();
+        let free: Vec<SlotOp> = self.acts.iter().map(named).collect();
         let options = Options {
             peek: self.peek,
             debits: Debits::GivenBack,

@@ -1,6 +1,6 @@
 //! What the table of algorithms guarantees, counted from the admissions alone.
 
-use algorithms::{Align, Freed, Kind, Parameters};
+use algorithms::{Align, Kind, Parameters, SlotOp};
 
 use crate::choices::Choices;
 use crate::world::{BUCKETS, ClockKind, World};
@@ -158,9 +158,9 @@ pub fn a_queue_never_gives_the_same_time_to_two_requests(choices: &mut Choices) 
     };
     let numbers = world.algorithm.numbers();
     let (x, y) = (u128::from(numbers.x), u128::from(numbers.y));
-    let start_of = |of: &Freed| u128::from(of.slot.start_ms) * y + u128::from(of.slot.parts);
+    let start_of = |of: &SlotOp| u128::from(of.slot.start_ms) * y + u128::from(of.slot.parts);
     // The time of each request that goes on or may, by the name of its slot.
-    let mut taken: Vec<(Freed, u128, u128)> = Vec::new();
+    let mut taken: Vec<(SlotOp, u128, u128)> = Vec::new();
     for _ in 0..80 {
         if choices.one_in(3) {
             world.tick(choices, ClockKind::Monotone);

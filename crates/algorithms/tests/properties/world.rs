@@ -1,7 +1,7 @@
 //! One bucket, its limit, and the history that brought it to its state.
 
 use algorithms::{
-    Algorithm, Align, Ask, Decision, Freed, Kind, Outcome, ParameterError, Parameters, Rate, State,
+    Algorithm, Align, Ask, Decision, Kind, Outcome, ParameterError, Parameters, Rate, SlotOp, State,
 };
 
 use crate::choices::Choices;
@@ -37,7 +37,7 @@ pub struct World {
     pub state: Option<State>,
     pub now_ms: u64,
     /// Slots that a queue gave.
-    pub given: Vec<Freed>,
+    pub given: Vec<SlotOp>,
 }
 
 impl World {
@@ -83,7 +83,7 @@ impl World {
     }
 
     /// A request gives up its slot.
-    pub fn free(&mut self, freed: Freed) -> bool {
+    pub fn free(&mut self, freed: SlotOp) -> bool {
         let ask = Ask {
             free: &[freed],
             ..Ask::default()
@@ -119,7 +119,7 @@ impl World {
     pub fn store(&mut self, outcome: Outcome) -> Decision {
         let units = outcome.charged;
         self.given
-            .extend(outcome.slot.map(|slot| Freed { slot, units }));
+            .extend(outcome.slot.map(|slot| SlotOp::free(slot, units)));
         if let Some(state) = outcome.write {
             self.state = Some(state);
         }

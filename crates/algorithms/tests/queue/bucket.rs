@@ -1,7 +1,7 @@
 //! One bucket with a queue, and its clock.
 
 use algorithms::check::{Options, Part, Stored, check};
-use algorithms::{Algorithm, Decision, Freed, Kind, LeaseAsk, Parameters};
+use algorithms::{Algorithm, Decision, Kind, LeaseAsk, Parameters, SlotOp};
 
 pub const START_MS: u64 = 1_763_000_040_000;
 
@@ -31,7 +31,7 @@ pub fn sevenths() -> Bucket {
 }
 
 /// One request a millisecond, so that many slots can be freed one by one.
-pub fn long_queue() -> (Bucket, Vec<Freed>) {
+pub fn long_queue() -> (Bucket, Vec<SlotOp>) {
     let queue = Parameters {
         burst: Some(2000),
         ..queue_of(1000, 2000)
@@ -64,11 +64,11 @@ impl Bucket {
     }
 
     /// A queue of so many requests, and their slots.
-    pub fn with(requests: u64) -> (Self, Vec<Freed>) {
+    pub fn with(requests: u64) -> (Self, Vec<SlotOp>) {
         Self::new().filled(requests)
     }
 
-    pub fn filled(mut self, requests: u64) -> (Self, Vec<Freed>) {
+    pub fn filled(mut self, requests: u64) -> (Self, Vec<SlotOp>) {
         let slots = (0..requests).map(|_| self.take(1).1).collect();
         (self, slots)
     }
@@ -80,7 +80,7 @@ impl Bucket {
         decision.retry_after.millis()
     }
 
-    pub fn ask(&mut self, cost: u64, free: &[Freed]) -> (Decision, Option<Freed>) {
+    pub fn ask(&mut self, cost: u64, free: &[SlotOp]) -> (Decision, Option<SlotOp>) {
         let part = Part {
             costs: None,
             penalty: None,
@@ -98,11 +98,14 @@ impl Bucket {
         let limit = verdict.limits.first().unwrap();
         self.stored = writes.into_iter().next().unwrap().or(self.stored.take());
         let units = limit.charged;
-        (limit.decision, limit.slot.map(|slot| Freed { slot, units }))
+        (
+            limit.decision,
+            limit.slot.map(|slot| SlotOp::free(slot, units)),
+        )
     }
 
     /// The delay and the slot of a request that is admitted.
-    pub fn take(&mut self, cost: u64) -> (u64, Freed) {
+    pub fn take(&mut self, cost: u64) -> (u64, SlotOp) {
         let (decision, slot) = self.ask(cost, &[]);
         assert!(decision.allowed);
         (decision.delay_ms, slot.unwrap())
@@ -115,7 +118,7 @@ impl Bucket {
     }
 
     /// The delay that the next request would have after slots were freed.
-    pub fn free(&mut self, slots: &[Freed]) -> u64 {
+    pub fn free(&mut self, slots: &[SlotOp]) -> u64 {
         self.ask(0, slots);
         let state = self.stored.as_ref().map(|stored| &stored.state);
         let asked = self.algorithm.evaluate(state, self.now_ms, 1);

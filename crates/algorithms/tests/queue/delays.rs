@@ -1,6 +1,6 @@
 //! Delays and waits with freed time.
 
-use algorithms::{Charged, Freed, Parameters};
+use algorithms::{Charged, Parameters, SlotOp};
 
 use crate::bucket::{Bucket, START_MS, queue_of, sevenths};
 
@@ -70,7 +70,7 @@ fn retry_after_ignores_freed_time_that_passes_during_the_wait() {
 #[test]
 fn slots_of_a_fractional_rate_stay_exact() {
     let mut bucket = sevenths();
-    let taken: Vec<(u64, Freed)> = (0..7).map(|_| bucket.take(1)).collect();
+    let taken: Vec<(u64, SlotOp)> = (0..7).map(|_| bucket.take(1)).collect();
     let delays: Vec<u64> = taken.iter().map(|(delay_ms, _)| *delay_ms).collect();
     assert_eq!(delays, [0, 143, 286, 429, 572, 715, 858]);
     let starts = taken

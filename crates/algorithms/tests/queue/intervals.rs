@@ -1,6 +1,6 @@
 //! Slots that are freed, rule by rule.
 
-use algorithms::Freed;
+use algorithms::SlotOp;
 
 use crate::bucket::Bucket;
 
@@ -28,7 +28,7 @@ fn freeing_the_last_slots_lowers_the_level() {
     bucket.free(&slots[7..9]);
     bucket.free(&slots[9..]);
     assert_eq!(bucket.take(5).0, 350);
-    let all: Vec<Freed> = slots[..7].to_vec();
+    let all: Vec<SlotOp> = slots[..7].to_vec();
     bucket.free(&all);
     assert_eq!(bucket.take(5).0, 50, "the first has started");
 }
@@ -49,7 +49,7 @@ fn freed_time_that_has_passed_is_lost() {
 #[test]
 fn remaining_counts_the_level_or_a_freed_interval() {
     let mut bucket = Bucket::new();
-    let slots: Vec<Freed> = (0..61).map(|_| bucket.take(1).1).collect();
+    let slots: Vec<SlotOp> = (0..61).map(|_| bucket.take(1).1).collect();
     let (denied, _) = bucket.ask(1, &[]);
     assert!(!denied.allowed);
     let (decision, _) = bucket.ask(0, &slots[10..14]);
@@ -64,7 +64,7 @@ fn remaining_counts_the_level_or_a_freed_interval() {
 #[test]
 fn a_queue_keeps_only_the_earliest_freed_intervals() {
     let (mut bucket, slots) = Bucket::with(40);
-    let apart: Vec<Freed> = slots.iter().copied().step_by(3).take(10).skip(1).collect();
+    let apart: Vec<SlotOp> = slots.iter().copied().step_by(3).take(10).skip(1).collect();
     bucket.free(&apart);
     let given: Vec<u64> = (0..9).map(|_| bucket.take(1).0).collect();
     assert_eq!(given, [150, 300, 450, 600, 750, 900, 1050, 1200, 2000]);
@@ -74,7 +74,7 @@ fn a_queue_keeps_only_the_earliest_freed_intervals() {
 fn a_freed_interval_that_is_reused_or_has_passed_makes_room_for_another() {
     let freed = || {
         let (mut bucket, slots) = Bucket::with(40);
-        let eight: Vec<Freed> = slots.iter().copied().step_by(3).skip(1).take(8).collect();
+        let eight: Vec<SlotOp> = slots.iter().copied().step_by(3).skip(1).take(8).collect();
         bucket.free(&eight);
         (bucket, slots)
     };

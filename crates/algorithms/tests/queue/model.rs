@@ -1,7 +1,7 @@
 //! Random requests that wait, start and leave, against a schedule of every request: a model that knows no levels,
 //! intervals and turns. `RL_QUEUE_STEPS` sets how many steps.
 
-use algorithms::{Algorithm, Freed, Kind, Parameters, Rate};
+use algorithms::{Algorithm, Kind, Parameters, Rate, SlotOp};
 
 use crate::bucket::{Bucket, START_MS};
 
@@ -29,7 +29,7 @@ impl Random {
 /// An admitted request.
 #[derive(Clone, Copy)]
 struct Request {
-    name: Freed,
+    name: SlotOp,
     /// When it starts, and how long it has the queue to itself at the rate of its admission, in
     /// microseconds since [`START_MS`].
     start_us: u64,

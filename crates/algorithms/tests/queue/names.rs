@@ -1,7 +1,7 @@
 //! Names of slots that free nothing.
 
 use algorithms::check::Stored;
-use algorithms::{Algorithm, Freed, Rate, State, TokenBucketState};
+use algorithms::{Algorithm, Rate, SlotAct, SlotOp, State, TokenBucketState};
 
 use crate::bucket::{Bucket, START_MS};
 
@@ -61,19 +61,25 @@ fn the_state_of_a_meter_is_continued() {
 fn forged_slot_names_free_nothing() {
     let (mut bucket, slots) = Bucket::with(10);
     let name = slots[5];
-    let malformed = |change: &dyn Fn(&mut Freed)| {
+    let malformed = |change: &dyn Fn(&mut SlotOp)| {
         let mut of = name;
         change(&mut of);
         of
     };
     let names = [
-        ("no units", malformed(&|of| of.units = 0)),
+        ("no units", malformed(&|of| of.act = SlotAct::Free(0))),
         (
             "more units than the capacity",
-            malformed(&|of| of.units = 101),
+            malformed(&|of| of.act = SlotAct::Free(101)),
         ),
-        ("any units", malformed(&|of| of.units = u64::MAX)),
-        ("beyond the level", malformed(&|of| of.units = 6)),
+        (
+            "any units",
+            malformed(&|of| of.act = SlotAct::Free(u64::MAX)),
+        ),
+        (
+            "beyond the level",
+            malformed(&|of| of.act = SlotAct::Free(6)),
+        ),
         (
             "more parts than a millisecond",
             malformed(&|of| of.slot.parts = 1),
@@ -98,8 +104,8 @@ fn forged_slot_names_free_nothing() {
     let last = malformed(&|of| of.slot.turn = (1 << 50) - 1);
     assert_eq!(bucket.free(&[last]), 250);
     let (mut bucket, slots) = Bucket::with(10);
-    let to_the_end = Freed {
-        units: 5,
+    let to_the_end = SlotOp {
+        act: SlotAct::Free(5),
         ..slots[5]
     };
     assert_eq!(bucket.free(&[to_the_end]), 250);
@@ -108,13 +114,13 @@ fn forged_slot_names_free_nothing() {
 #[test]
 fn a_name_that_frees_nothing_takes_no_interval() {
     let (mut bucket, slots) = Bucket::with(40);
-    let no_units = Freed {
-        units: 0,
+    let no_units = SlotOp {
+        act: SlotAct::Free(0),
         ..slots[1]
     };
     bucket.now_ms += 60;
     bucket.free(&[no_units, slots[0]]);
-    let eight: Vec<Freed> = slots.iter().copied().step_by(3).skip(1).take(8).collect();
+    let eight: Vec<SlotOp> = slots.iter().copied().step_by(3).skip(1).take(8).collect();
     bucket.free(&eight);
     let delays: Vec<u64> = (0..9).map(|_| bucket.take(1).0).collect();
     assert_eq!(delays, [90, 240, 390, 540, 690, 840, 990, 1140, 1940]);

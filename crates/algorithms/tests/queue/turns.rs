@@ -1,6 +1,6 @@
 //! Time that was freed and given again, and which names free it.
 
-use algorithms::Freed;
+use algorithms::SlotOp;
 
 use crate::bucket::{Bucket, long_queue};
 
@@ -26,7 +26,7 @@ fn a_slot_within_time_that_was_given_again_divides_its_turns() {
     let (_, wide) = bucket.take(5);
     bucket.take(1);
     bucket.free(&[wide]);
-    let parts: Vec<(u64, Freed)> = (0..3).map(|_| bucket.take(1)).collect();
+    let parts: Vec<(u64, SlotOp)> = (0..3).map(|_| bucket.take(1)).collect();
     assert_eq!(
         parts.iter().map(|(ms, _)| *ms).collect::<Vec<_>>(),
         [50, 100, 150]
@@ -53,7 +53,7 @@ fn a_slot_within_time_that_was_given_again_divides_its_turns() {
 fn beyond_256_turns_the_earliest_are_joined() {
     let freed_odd = |count: usize| {
         let (mut bucket, slots) = long_queue();
-        let odd: Vec<Freed> = slots
+        let odd: Vec<SlotOp> = slots
             .iter()
             .skip(1)
             .step_by(2)
@@ -81,7 +81,7 @@ fn joined_turns_are_the_later_of_both() {
     bucket.free(&slots[1..2]);
     let (_, again) = bucket.take(1);
     bucket.free(&[again]);
-    let odd: Vec<Freed> = slots.iter().skip(3).step_by(2).take(256).copied().collect();
+    let odd: Vec<SlotOp> = slots.iter().skip(3).step_by(2).take(256).copied().collect();
     bucket.free(&odd);
     assert_eq!(bucket.take(1).1.slot.turn, 2);
     assert_eq!(bucket.take(1).1.slot.turn, 2, "joined with the first");
@@ -104,7 +104,7 @@ fn a_slot_freed_twice_is_one_turn() {
     bucket.free(&slots[1..2]);
     let (_, again) = bucket.take(1);
     bucket.free(&[again]);
-    let others: Vec<Freed> = slots.iter().skip(3).step_by(2).take(255).copied().collect();
+    let others: Vec<SlotOp> = slots.iter().skip(3).step_by(2).take(255).copied().collect();
     bucket.free(&others);
     bucket.free(&slots[2..3]);
     assert_eq!(bucket.take(3).0, 1);

@@ -195,7 +195,7 @@ impl History {
         let (back, excess) = self.act(|world| world.settle(of, truth));
         let flight = self.flights.get_mut(nth).unwrap();
         flight.back += back;
-        let twice = flight.back > of.reserved.saturating_sub(truth);
+        let twice = flight.back > of.reservation.units.saturating_sub(truth);
         assert!(!twice, "seed {}: given back twice", self.seed);
         let first = !std::mem::replace(&mut flight.settled, true);
         if first && excess > 0 {

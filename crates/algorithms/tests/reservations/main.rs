@@ -17,7 +17,9 @@ mod model;
 mod windows;
 
 use algorithms::check::{Costs, Mode, Options, Part, Stored, Verdict, check};
-use algorithms::{Algorithm, Align, CostSettlement, Kind, LeaseAsk, Parameters, SETTLE_WITHIN_MS};
+use algorithms::{
+    Algorithm, Align, CostSettlement, Kind, LeaseAsk, Parameters, Reservation, SETTLE_WITHIN_MS,
+};
 
 /// `SplitMix64`.
 struct Random(u64);
@@ -113,9 +115,12 @@ impl World {
         let verdict = self.check(units, Some(secret), &[]);
         let limit = verdict.limits.first().unwrap();
         (limit.charged > 0).then_some(CostSettlement {
-            number: limit.reserved.number,
-            secret,
-            reserved: units,
+            reservation: Reservation {
+                secret,
+                number: limit.reserved.number,
+                units,
+                seal: 0,
+            },
             units: 0,
         })
     }
@@ -198,7 +203,11 @@ fn a_settlement_counts_once() {
     assert_eq!(world.settle(of, 0), (0, 0));
     assert_eq!(world.settle(of, 90), (0, 0));
     assert_eq!(world.left(), 80);
-    let other = CostSettlement { secret: 8, ..of };
+    let other = {
+        let mut other = of;
+        other.reservation.secret = 8;
+        other
+    };
     assert_eq!(world.settle(other, 0), (0, 0));
 }
 
@@ -236,7 +245,7 @@ fn a_failover_gives_back_what_the_older_state_still_owes() {
     assert_eq!(world.settle(first, 0), (50, 0));
     // The same number is another reservation now.
     let next = world.reserve(40, 3).unwrap();
-    assert_eq!(next.number, lost.number);
+    assert_eq!(next.reservation.number, lost.reservation.number);
     assert_eq!(world.settle(lost, 0), (0, 0));
     assert_eq!(world.left(), 60);
 }
@@ -287,7 +296,7 @@ fn the_excess_of_a_void_or_late_reservation_is_charged_once() {
     let void = world.reserve(60, 2).unwrap();
     world.edit(&bucket(1, 60_000, 50));
     for (of, units) in [(late, 13), (void, 65)] {
-        assert_eq!(world.settle(of, units), (0, units - of.reserved));
+        assert_eq!(world.settle(of, units), (0, units - of.reservation.units));
         assert_eq!(world.settle(of, units), (0, 0), "a repeat");
         assert_eq!(world.settle(of, units + 7), (0, 0), "another cost");
     }

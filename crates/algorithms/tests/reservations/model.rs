@@ -50,7 +50,10 @@ impl Model {
 
     fn reserve(&mut self, of: CostSettlement, at_ms: u64) {
         self.read(at_ms);
-        self.write(at_ms, self.debt(at_ms) + of.reserved * self.per_unit);
+        self.write(
+            at_ms,
+            self.debt(at_ms) + of.reservation.units * self.per_unit,
+        );
         self.open.push(Open {
             of,
             at_ms,
@@ -68,9 +71,12 @@ impl Model {
         let at = self
             .open
             .iter()
-            .position(|open| open.of.number == of.number);
+            .position(|open| open.of.reservation.number == of.reservation.number);
         let Some(at) = at else {
-            return (0, self.charge(units.saturating_sub(of.reserved), now_ms));
+            return (
+                0,
+                self.charge(units.saturating_sub(of.reservation.units), now_ms),
+            );
         };
         if self.open[at].settled {
             return (0, 0);
@@ -79,12 +85,15 @@ impl Model {
         let debt = self.debt(now_ms);
         let open = &mut self.open[at];
         open.settled = true;
-        if units >= of.reserved || now_ms >= open.at_ms + SETTLE_WITHIN_MS {
-            return (0, self.charge(units.saturating_sub(of.reserved), now_ms));
+        if units >= of.reservation.units || now_ms >= open.at_ms + SETTLE_WITHIN_MS {
+            return (
+                0,
+                self.charge(units.saturating_sub(of.reservation.units), now_ms),
+            );
         }
         // What has drained since was used: it cannot be given back, to this one or to an older one.
         let least = open.least;
-        let parts = least.min((of.reserved - units) * self.per_unit);
+        let parts = least.min((of.reservation.units - units) * self.per_unit);
         if parts > 0 {
             self.write(now_ms, debt - parts);
         }
@@ -147,8 +156,8 @@ fn walk(seed: u64, steps: u64) -> (u64, usize) {
                 flights.swap_remove(nth)
             };
             let cost = match random.below(5) {
-                0 => of.reserved + random.below(9),
-                _ => random.below(of.reserved + 1),
+                0 => of.reservation.units + random.below(9),
+                _ => random.below(of.reservation.units + 1),
             };
             let expected = model.settle(of, cost, world.now_ms);
             assert_eq!(

@@ -96,16 +96,16 @@ impl Model {
         let known = self
             .open
             .iter_mut()
-            .find(|(open, ..)| open.number == of.number);
+            .find(|(open, ..)| open.reservation.number == of.reservation.number);
         let Some((_, at_ms, settled)) = known else {
-            let excess = units.saturating_sub(of.reserved);
+            let excess = units.saturating_sub(of.reservation.units);
             self.charge(now_ms, excess);
             return (0, excess);
         };
         if std::mem::replace(settled, true) {
             return (0, 0);
         }
-        let (at_ms, excess) = (*at_ms, units.saturating_sub(of.reserved));
+        let (at_ms, excess) = (*at_ms, units.saturating_sub(of.reservation.units));
         let late = now_ms >= at_ms + SETTLE_WITHIN_MS;
         if excess > 0 || late || at_ms > now_ms || self.rule == Rule::Log {
             self.charge(now_ms, excess);
@@ -121,7 +121,7 @@ impl Model {
         };
         let count = self.counts.get_mut(&at).filter(|_| at + held >= index);
         let back = count.map_or(0, |count| {
-            let back = (*count).min(of.reserved - units);
+            let back = (*count).min(of.reservation.units - units);
             *count -= back;
             back
         });
@@ -162,8 +162,8 @@ fn walk(rule: Rule, seed: u64, steps: u64) -> [u64; 2] {
                 flights.swap_remove(nth)
             };
             let cost = match random.below(4) {
-                0 => of.reserved + random.below(9),
-                _ => random.below(of.reserved + 1),
+                0 => of.reservation.units + random.below(9),
+                _ => random.below(of.reservation.units + 1),
             };
             let expected = model.settle(of, cost, world.now_ms);
             assert_eq!(world.settle(of, cost), expected, "{at}");

@@ -101,19 +101,7 @@ fn encode(
     let encoded = checks.iter_mut().map(|check| BatchCheck {
         values: check.entries.lend(&keys),
         cost: check.cost,
-        skip: check.settled(),
-        debits: check.debits(),
-        leases: check.leases(),
-        free: check
-            .free
-            .as_ref()
-            .map_or_else(Vec::new, |free| free.slots.clone()),
-        costs: check.costs(),
-        settle: check
-            .free
-            .as_ref()
-            .map_or_else(Vec::new, |free| free.settle.clone()),
-        denied: check.denied(),
+        limits: check.limit_requests(),
         max_delay_ms: check.hold.barred.then_some(0),
         slot: check.slot,
     });

@@ -90,7 +90,7 @@ mod tests {
             lease: None,
             slot: None,
             reservation: None,
-            settled: protocol::Settled::default(),
+            reserved: protocol::Reserved::default(),
             penalty: protocol::PenaltyStatus {
                 left_ms: u64::MAX,
                 ..protocol::PenaltyStatus::default()

@@ -2,8 +2,7 @@
 
 use std::rc::Rc;
 
-use algorithms::SlotAct;
-use policy::{IfAbsent, Limit, Pointer, ResponsePrice, ResponseValue, whole_number};
+use policy::{IfAbsent, Limit, Name, Pointer, ResponsePrice, ResponseValue, whole_number};
 use protocol::{Answer, CostSettlement, Reservation};
 
 use super::body_reader::{BodyReader, Format, is_encoded};
@@ -63,6 +62,7 @@ struct Reserved {
 #[derive(Debug)]
 pub(crate) struct Settled {
     pub(crate) request: Rc<RequestDescriptor>,
+    pub(crate) limit: Name,
     pub(crate) key: BucketKey,
     pub(crate) settlement: CostSettlement,
     /// Whether the response did not contain its cost.
@@ -227,9 +227,9 @@ impl Meter {
     fn settled(&self, reserved: &Reserved, limit: &Limit, units: u64) -> Settled {
         Settled {
             request: Rc::clone(&self.request),
+            limit: limit.name.clone(),
             key: reserved.key,
             settlement: CostSettlement {
-                limit: limit.name.clone(),
                 reservation: reserved.reservation,
                 units,
             },
@@ -422,9 +422,8 @@ impl Worker {
         for of in &settled {
             self.counts.settled(of);
         }
-        let same = |one: &Settled, other: &Settled| {
-            one.key == other.key && one.settlement.limit == other.settlement.limit
-        };
+        let same =
+            |one: &Settled, other: &Settled| one.key == other.key && one.limit == other.limit;
         for settled in grouped(settled, |settled| settled.key.hash(), same) {
             for together in settled.chunks(protocol::MAX_SETTLED) {
                 self.send_settlements(now, together);
@@ -438,9 +437,11 @@ impl Worker {
         };
         let request = Rc::clone(&first.request);
         let check = PendingCheck::of_slots(SlotRelease {
-            act: SlotAct::Free,
             slots: Vec::new(),
-            settle: settled.iter().map(|of| of.settlement.clone()).collect(),
+            settle: settled
+                .iter()
+                .map(|of| (of.limit.clone(), of.settlement))
+                .collect(),
             streams: Vec::new(),
             skip: Some(request.skip.clone()),
             entries: request.entries.clone(),

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use algorithms::{Algorithm, Decision, QueueSlot};
+use algorithms::{Algorithm, Decision, Slot};
 use policy::{Mode, OnFailure};
 use protocol::{DecidedBy, Outcome};
 
@@ -377,7 +377,7 @@ impl Worker {
         input: &FallbackInput<'_>,
         algorithm: &Algorithm,
         span: DebtSpan,
-    ) -> Option<(Decision, Option<QueueSlot>)> {
+    ) -> Option<(Decision, Option<Slot>)> {
         let FallbackInput {
             limit_check, take, ..
         } = *input;

@@ -6,8 +6,9 @@
 
 use std::rc::Rc;
 
-use algorithms::{Algorithm, QueueSlot, SlotAct};
-use protocol::{Answer, Free};
+use algorithms::{Algorithm, Slot, SlotOp};
+use policy::Name;
+use protocol::Answer;
 
 use crate::{
     active_policy::ActivePolicy,
@@ -54,7 +55,7 @@ pub(crate) struct LocalUnits {
     pub(crate) algorithm: Rc<Algorithm>,
     pub(crate) cost: u64,
     /// The slot, if the bucket is a queue.
-    pub(crate) slot: Option<QueueSlot>,
+    pub(crate) slot: Option<Slot>,
     /// When they were charged, in milliseconds since the epoch.
     pub(crate) at_ms: u64,
 }
@@ -171,7 +172,7 @@ pub(crate) struct Held {
 pub(crate) struct LimiterSlots {
     policy: Rc<ActivePolicy>,
     entries: Extracted,
-    slots: Vec<Free>,
+    slots: Vec<(Name, SlotOp)>,
     /// When all of them have passed, on the monotonic clock.
     until_us: u64,
 }
@@ -261,13 +262,10 @@ impl LimiterSlots {
         let (policy, entries) = (check.policy.clone()?, check.hold.entries.as_deref()?);
         let given = answer.limits.iter().filter(|limit| limit.charged > 0);
         let slots = given.clone().filter_map(|limit| {
-            Some(Free {
-                limit: limit.name.clone(),
-                slot: limit.slot.filter(|slot| slot.ttl_ms().is_none())?,
-                units: limit.charged,
-            })
+            let slot = limit.slot.filter(|slot| slot.ttl_ms().is_none())?;
+            Some((limit.name.clone(), SlotOp::free(slot, limit.charged)))
         });
-        let slots: Vec<Free> = slots.collect();
+        let slots: Vec<_> = slots.collect();
         let reset_ms = given.map(|limit| limit.reset_after_ms).max()?;
         (!slots.is_empty()).then(|| {
             Box::new(Self {
@@ -285,7 +283,7 @@ impl Worker {
     /// due again.
     pub(crate) fn keep_unsent(&mut self, check: PendingCheck, now: Now) {
         match check.free.as_deref() {
-            Some(release) if release.act != SlotAct::Free => {
+            Some(release) if !release.frees() => {
                 self.on_slots_unanswered(now, release);
             }
             _ => self.requests.holds.keep_unsent(check, now),
@@ -321,7 +319,6 @@ impl Worker {
         let limit_checks = self.limit_checks_of(&slots.entries, &policy, now);
         let mut check = PendingCheck::background(policy, slots.entries.clone(), limit_checks);
         check.free = Some(Box::new(SlotRelease {
-            act: SlotAct::Free,
             streams: Vec::new(),
             settle: Vec::new(),
             skip: None,

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use algorithms::{Algorithm, Decision, QueueSlot};
+use algorithms::{Algorithm, Decision, Slot};
 use policy::{Match, Mode, Name};
 use protocol::{DecidedBy, Outcome};
 
@@ -344,7 +344,7 @@ impl Worker {
         limit_check: &LimitCheck,
         start: Start,
         algorithm: &Algorithm,
-    ) -> Result<(Decision, Option<QueueSlot>), Contended> {
+    ) -> Result<(Decision, Option<Slot>), Contended> {
         let shared = self.process.shared().ok_or(Contended)?;
         let bucket = LocalBucket {
             table: &shared.table,

@@ -149,8 +149,8 @@ mod tests {
     }
 
     fn counts(taken: &[PendingCheck]) -> Vec<u64> {
-        let denied = taken.iter().flat_map(PendingCheck::denied);
-        denied.map(|denied| denied.count).collect()
+        let requests = taken.iter().flat_map(PendingCheck::limit_requests);
+        requests.map(|request| request.denied).collect()
     }
 
     #[test]

@@ -6,9 +6,9 @@ mod share;
 
 use std::{hash::Hasher, rc::Rc};
 
-use algorithms::{InFlightSlot, Missing, QueueSlot, SlotAct, SlotId};
+use algorithms::{InFlightSlot, Missing, Slot, SlotAct, SlotId, SlotOp};
 use policy::Name;
-use protocol::{Answer, Free, Slot};
+use protocol::Answer;
 use siphasher::sip::SipHasher13;
 
 use crate::{
@@ -81,12 +81,12 @@ impl InFlight {
         }
     }
 
-    fn slot(&mut self, stream: StreamId, of: &Free) -> Option<&mut HeldSlot> {
+    fn slot(&mut self, stream: StreamId, limit: &Name, of: Slot) -> Option<&mut HeldSlot> {
         let slots = &mut self.held.get_mut(stream)?.slots;
         let name = |slot: Slot| Slot { turn: 0, ..slot };
         slots
             .iter_mut()
-            .find(|held| held.limit == of.limit && name(held.slot) == name(of.slot))
+            .find(|held| held.limit == *limit && name(held.slot) == name(of))
     }
 
     /// The places in shares that requests hold.
@@ -135,14 +135,14 @@ impl Worker {
         }
         let freed = u64::try_from(slots.len()).unwrap_or(0);
         self.counts.happened_to(Event::SlotFreed, freed);
-        self.send_slot_ops(now, SlotAct::Free, slots);
+        self.send_slot_ops(now, SlotAct::Free(1), slots);
     }
 
     /// Frees the slots that an unanswered check may have taken.
     pub(crate) fn free_unanswered(&mut self, now: Now, check: &PendingCheck) {
         if let Some(id) = check.slot {
             let slots = possible_slots(check, id).map(|slot| (None, slot)).collect();
-            self.send_slot_ops(now, SlotAct::Free, slots);
+            self.send_slot_ops(now, SlotAct::Free(1), slots);
         }
     }
 
@@ -276,12 +276,9 @@ impl RequestDescriptor {
 }
 
 impl HeldSlot {
-    pub(super) fn free(&self, act: SlotAct) -> Free {
-        Free {
-            limit: self.limit.clone(),
-            slot: self.slot,
-            units: act as u64,
-        }
+    pub(super) fn op(&self, act: SlotAct) -> (Name, SlotOp) {
+        let slot = self.slot;
+        (self.limit.clone(), SlotOp { slot, act })
     }
 }
 
@@ -305,12 +302,9 @@ fn possible_slots(check: &PendingCheck, id: SlotId) -> impl Iterator<Item = Held
 
 /// The name of a slot as a limiter gives it.
 fn named(id: SlotId, ttl_ms: u64, generation: u64) -> Slot {
-    let name = QueueSlot::from(InFlightSlot { id, ttl_ms });
     Slot {
-        start_ms: name.start_ms,
-        parts: name.parts,
-        since_ms: name.since_ms,
         turn: generation,
+        ..InFlightSlot { id, ttl_ms }.into()
     }
 }
 
@@ -343,8 +337,7 @@ impl Worker {
         };
         let ttls = slots.iter().filter_map(|(_, held)| held.slot.ttl_ms());
         let release = SlotRelease {
-            act,
-            slots: slots.iter().map(|(_, held)| held.free(act)).collect(),
+            slots: slots.iter().map(|(_, held)| held.op(act)).collect(),
             settle: Vec::new(),
             streams: slots.iter().filter_map(|(stream, _)| *stream).collect(),
             skip: Some(first.request.skip.clone()),
@@ -400,21 +393,25 @@ impl Worker {
         release: &SlotRelease,
         answer: &Answer,
     ) {
-        if release.act != SlotAct::Renew {
+        let Some((limit, first)) = release.slots.first() else {
+            return;
+        };
+        if first.act != SlotAct::Renew {
             return;
         }
-        let limit = release.slots.first().map(|free| &free.limit);
-        let limit = answer.limits.iter().find(|of| Some(&of.name) == limit);
+        let limit = answer.limits.iter().find(|of| of.name == *limit);
         let bits = limit.and_then(|limit| limit.slot.filter(|_| limit.charged == 0));
         let missing = bits.map_or_else(Missing::default, |bits| {
             Missing::of(bits.start_ms, bits.parts)
         });
         let (mut gone, mut lapsed) = (Vec::new(), 0);
-        for (position, (free, stream)) in release.slots.iter().zip(&release.streams).enumerate() {
-            let Some(held) = self.requests.in_flight.slot(*stream, free) else {
+        for (position, ((limit, op), stream)) in
+            release.slots.iter().zip(&release.streams).enumerate()
+        {
+            let Some(held) = self.requests.in_flight.slot(*stream, limit, op.slot) else {
                 continue;
             };
-            held.renew_us = sent.after_ms(free.slot.ttl_ms().unwrap_or(0) / RENEWALS);
+            held.renew_us = sent.after_ms(op.slot.ttl_ms().unwrap_or(0) / RENEWALS);
             if missing.contains(position) {
                 lapsed += u64::from(std::mem::replace(&mut held.stored, true));
                 gone.push((Some(*stream), held.clone()));
@@ -429,9 +426,9 @@ impl Worker {
     /// A check that renewed or entered slots got no answer: they are renewed soon.
     pub(crate) fn on_slots_unanswered(&mut self, now: Now, release: &SlotRelease) {
         let mut next_us = u64::MAX;
-        for (free, stream) in release.slots.iter().zip(&release.streams) {
-            if let Some(held) = self.requests.in_flight.slot(*stream, free) {
-                held.renew_us = now.after_ms(free.slot.ttl_ms().unwrap_or(0) / RETRIES);
+        for ((limit, op), stream) in release.slots.iter().zip(&release.streams) {
+            if let Some(held) = self.requests.in_flight.slot(*stream, limit, op.slot) {
+                held.renew_us = now.after_ms(op.slot.ttl_ms().unwrap_or(0) / RETRIES);
                 next_us = next_us.min(held.renew_us);
             }
         }
@@ -477,7 +474,7 @@ impl Worker {
     pub fn leave(&mut self, host: &impl Host, now: Now) {
         let frees = |check: &PendingCheck| {
             let release = check.free.as_ref();
-            release.is_some_and(|of| of.act == SlotAct::Free)
+            release.is_some_and(|of| of.frees())
         };
         let mut checks = self.calls.registry.take_checks();
         for check in &mut checks {

@@ -2,9 +2,9 @@
 
 use std::rc::Rc;
 
-use algorithms::{SlotAct, SlotId};
+use algorithms::{CostSettlement, SlotAct, SlotId, SlotOp};
 use policy::{Mode, Name, OnFailure, OverLimit};
-use protocol::{CostSettlement, Debit, Denied, Free, LeaseRequest, LimitCost};
+use protocol::{Debit, LeaseRequest, LimitCost, LimitRequest};
 
 use crate::{
     active_policy::ActivePolicy,
@@ -43,6 +43,9 @@ pub(crate) struct PendingCheck {
     pub(crate) free: Option<Box<SlotRelease>>,
 }
 
+/// What a limit that the limiter need not check adds to a call, in bytes.
+const BYTES_A_LIMIT: usize = 3;
+
 /// The calls that carried a check.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Attempts {
@@ -80,11 +83,10 @@ pub(crate) struct Hold {
 /// Slots of queues that a request released, or of requests in flight.
 #[derive(Debug)]
 pub(crate) struct SlotRelease {
-    /// The operation on the slots.
-    pub(crate) act: SlotAct,
-    pub(crate) slots: Vec<Free>,
+    /// Operations of one kind.
+    pub(crate) slots: Vec<(Name, SlotOp)>,
     /// The actual costs of requests that had reserved units in the bucket.
-    pub(crate) settle: Vec<CostSettlement>,
+    pub(crate) settle: Vec<(Name, CostSettlement)>,
     /// The requests that hold the slots, unless they are freed.
     pub(crate) streams: Vec<StreamId>,
     /// For requests in flight: the limits that the limiter need not check.
@@ -93,6 +95,14 @@ pub(crate) struct SlotRelease {
     pub(crate) entries: Extracted,
     /// When all of them have passed, on the monotonic clock.
     pub(crate) until_us: u64,
+}
+
+impl SlotRelease {
+    /// Whether it frees slots, or only settles costs.
+    pub(crate) fn frees(&self) -> bool {
+        let mut slots = self.slots.iter();
+        slots.all(|(_, op)| matches!(op.act, SlotAct::Free(_)))
+    }
 }
 
 impl PendingCheck {
@@ -198,75 +208,60 @@ impl PendingCheck {
     /// What the check adds to a call.
     pub(crate) fn load(&self) -> Load {
         Load {
-            bytes: self.entries.len(),
+            bytes: self.entries.len() + BYTES_A_LIMIT * self.limit_checks.len(),
             batch_max: self.attempts.batch_max,
         }
     }
 
-    /// The limits that the limiter need not check: decided here already.
-    pub(crate) fn settled(&self) -> Vec<Name> {
-        if let Some(skip) = self.free.as_ref().and_then(|free| free.skip.clone()) {
-            return skip;
+    /// What the check says about single limits.
+    pub(crate) fn limit_requests(&self) -> Vec<LimitRequest> {
+        let mut requests = Vec::new();
+        let skips = self.free.as_ref().and_then(|free| free.skip.as_deref());
+        for limit in skips.unwrap_or_default() {
+            LimitRequest::change(&mut requests, limit, |request| request.skip = true);
         }
-        let settled = |limit_check: &&LimitCheck| {
-            let nothing = self.cost == 0 && limit_check.debit == 0 && limit_check.denied == 0;
-            nothing || !limit_check.is_global()
-        };
-        let settled = self.limit_checks.iter().filter(settled);
-        settled.map(|of| of.limit.name.clone()).collect()
-    }
-
-    /// What the request costs at limits whose cost is not a fixed number.
-    pub(crate) fn costs(&self) -> Vec<LimitCost> {
-        if self.cost == 0 {
-            return Vec::new();
+        for of in &self.limit_checks {
+            let nothing = self.cost == 0 && of.debit == 0 && of.denied == 0;
+            let priced = self.cost > 0 && of.is_global() && of.limit.pricing.is_some();
+            let lease = of.lease_query.as_deref().map(|query| LeaseRequest {
+                want: query.want,
+                settle: query.settle.by_epoch(),
+            });
+            // Decided here already, or nothing to decide.
+            let skip = skips.is_none() && (nothing || !of.is_global());
+            if !(skip || priced || of.debit > 0 || of.denied > 0 || lease.is_some()) {
+                continue;
+            }
+            requests.push(LimitRequest {
+                skip,
+                // The others cost a fixed number.
+                cost: priced.then(|| LimitCost {
+                    units: of.cost,
+                    reserve: of.limit.settles(),
+                }),
+                debit: (of.debit > 0).then_some(Debit {
+                    units: of.debit,
+                    serial: of.debit_serial,
+                }),
+                lease,
+                denied: of.denied,
+                ..LimitRequest::new(of.limit.name.clone())
+            });
         }
-        let priced = self.global().filter(|of| of.limit.pricing.is_some());
-        let costs = priced.map(|of| LimitCost {
-            limit: of.limit.name.clone(),
-            units: of.cost,
-            reserve: of.limit.settles(),
-        });
-        costs.collect()
+        for (limit, op) in self.free.iter().flat_map(|free| &free.slots) {
+            LimitRequest::change(&mut requests, limit, |request| request.slots.push(*op));
+        }
+        for (limit, settled) in self.free.iter().flat_map(|free| &free.settle) {
+            LimitRequest::change(&mut requests, limit, |request| {
+                request.settle.push(*settled);
+            });
+        }
+        requests
     }
 
     /// Whether the request reserves units until its response ends.
     pub(crate) fn reserves(&self) -> bool {
         self.global().any(|of| of.limit.settles())
-    }
-
-    /// The debts that this check charges.
-    pub(crate) fn debits(&self) -> Vec<Debit> {
-        let owing = self.limit_checks.iter().filter(|of| of.debit > 0);
-        let debits = owing.map(|of| Debit {
-            limit: of.limit.name.clone(),
-            units: of.debit,
-            serial: of.debit_serial,
-        });
-        debits.collect()
-    }
-
-    /// The denials that this check reports.
-    pub(crate) fn denied(&self) -> Vec<Denied> {
-        let denying = self.limit_checks.iter().filter(|of| of.denied > 0);
-        let denied = denying.map(|of| Denied {
-            limit: of.limit.name.clone(),
-            count: of.denied,
-        });
-        denied.collect()
-    }
-
-    /// The lease queries that this check carries.
-    pub(crate) fn leases(&self) -> Vec<LeaseRequest> {
-        let queries = self.limit_checks.iter().filter_map(|of| {
-            let lease_query = of.lease_query.as_deref()?;
-            Some(LeaseRequest {
-                limit: of.limit.name.clone(),
-                want: lease_query.want,
-                settle: lease_query.settle.by_epoch(),
-            })
-        });
-        queries.collect()
     }
 
     /// The units that the request costs at a limit.

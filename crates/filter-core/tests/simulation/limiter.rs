@@ -3,12 +3,12 @@
 use std::collections::{HashMap, HashSet};
 
 use algorithms::{
-    Algorithm, Denials, Freed, InFlightSlot, LeaseAsk, QueueSlot, SlotId, State,
+    Algorithm, Denials, InFlightSlot, LeaseAsk, Slot, SlotAct, SlotId, SlotOp, State,
     check::{self, LimitVerdict, Mode, Options, PenaltyAsk, Stored},
 };
 use policy::{Compiled, Limit, Match, Name, Policy, Revision};
 use protocol::{
-    Answer, Check, ErrorCode, Free, Lease, LimitAnswer, Reservation, Settlement, Slot,
+    Answer, Check, ErrorCode, Lease, LimitAnswer, Reservation, Settlement,
     compact::{Batch, BatchAnswer},
 };
 
@@ -221,12 +221,12 @@ impl Limiter {
             if limit.lease_ttl_ms.is_none() {
                 continue;
             }
-            if check.cost > 0 && check.skip.contains(&limit.name) {
+            if check.cost > 0 && skips(check, &limit.name) {
                 let user = check.descriptor.get("user").unwrap_or_default();
                 let user = String::from_utf8(user.to_vec()).unwrap();
                 self.lease_record.leased_users.insert(user);
             }
-            let ask = check.leases.iter().find(|ask| ask.limit == limit.name);
+            let ask = check.limit(&limit.name).and_then(|of| of.lease.as_ref());
             for settle in ask.iter().flat_map(|ask| &ask.settle) {
                 self.lease_record
                     .settled
@@ -251,12 +251,11 @@ impl Limiter {
     /// Decides one check, or only peeks.
     pub fn decide(&mut self, check: &Check, now_ms: u64, peek: bool) -> Answer {
         let matches = matching(&self.compiled, check, now_ms);
-        let skips = |name: &Name| check.skip.contains(name);
         let buckets: Vec<Bucket> = matches.iter().map(bucket).collect();
         self.costs.settle(check, &buckets);
         let debit = |name: &Name| {
-            let debits = check.debits.iter().filter(|debit| debit.limit == *name);
-            debits.map(|debit| debit.units).sum()
+            let debit = check.limit(name).and_then(|of| of.debit);
+            debit.map_or(0, |debit| debit.units)
         };
         let changes: Vec<Change> = matches
             .iter()
@@ -268,7 +267,7 @@ impl Limiter {
             .zip(&changes)
             .map(|((found, bucket), change)| {
                 let name = &found.limit.name;
-                let cost = if skips(name) { 0 } else { check.cost };
+                let cost = if skips(check, name) { 0 } else { check.cost };
                 check::Part {
                     costs: None,
                     penalty: self.penalties.ask(check, found, bucket),
@@ -323,17 +322,15 @@ pub struct Penalties {
 
 impl Penalties {
     fn ask(&self, check: &Check, found: &Match<'_, '_>, bucket: &Bucket) -> Option<PenaltyAsk<'_>> {
-        let denied = check.denied.iter();
-        let denied = denied.filter(|denied| denied.limit == found.limit.name);
         Some(PenaltyAsk {
             penalty: found.limit.penalty?,
             stored: self.denials.get(bucket),
-            reported: denied.map(|denied| denied.count).sum(),
+            reported: check.limit(&found.limit.name).map_or(0, |of| of.denied),
         })
     }
 
     fn store(&mut self, check: &Check, buckets: &[Bucket], limits: &[LimitVerdict], peek: bool) {
-        self.reported += check.denied.iter().map(|denied| denied.count).sum::<u64>();
+        self.reported += check.limits.iter().map(|of| of.denied).sum::<u64>();
         for (bucket, verdict) in buckets.iter().zip(limits) {
             if let Some(denials) = verdict.denials.filter(|_| !peek) {
                 self.denials.insert(bucket.clone(), denials);
@@ -355,8 +352,10 @@ impl Costs {
     /// Settles the costs of requests that had reserved units in these buckets. A repeat changes
     /// nothing.
     fn settle(&mut self, check: &Check, buckets: &[Bucket]) {
-        for settled in &check.settle {
-            let Some(bucket) = buckets.iter().find(|bucket| bucket.0 == settled.limit) else {
+        let entries = check.limits.iter();
+        let settled = entries.flat_map(|entry| entry.settle.iter().map(move |of| (entry, of)));
+        for (entry, settled) in settled {
+            let Some(bucket) = buckets.iter().find(|bucket| bucket.0 == entry.limit) else {
                 continue;
             };
             let name = (bucket.clone(), settled.reservation.number);
@@ -369,7 +368,7 @@ impl Costs {
     /// Records the charges of a check that are reservations.
     fn reserve(&mut self, check: &Check, buckets: &[Bucket], limits: &mut [LimitAnswer]) {
         for (limit, bucket) in limits.iter_mut().zip(buckets) {
-            let own = { check.costs.iter() }.find(|cost| cost.limit == limit.name);
+            let own = check.limit(&limit.name).and_then(|of| of.cost);
             if limit.charged == 0 || own.is_none_or(|cost| !cost.reserve) {
                 continue;
             }
@@ -391,18 +390,17 @@ impl Costs {
 fn matching<'c>(compiled: &'c Compiled, check: &'c Check, now_ms: u64) -> Vec<Match<'c, 'c>> {
     let mut matches = compiled.matching(&check.descriptor, now_ms);
     matches.retain(|found| {
-        let name = &found.limit.name;
-        let asks = check.leases.iter().any(|ask| ask.limit == *name);
-        let frees = check.free.iter().any(|free| free.limit == *name);
-        let settles = check.settle.iter().any(|settled| settled.limit == *name);
-        !check.skip.contains(name) || asks || frees || settles
+        let entry = check.limit(&found.limit.name);
+        entry.is_none_or(|of| {
+            !of.skip || of.lease.is_some() || !of.slots.is_empty() || !of.settle.is_empty()
+        })
     });
     matches
 }
 
 /// Units that one request costs.
 fn units(check: &Check, limit: &Limit) -> u64 {
-    let own = { check.costs.iter() }.find(|cost| cost.limit == limit.name);
+    let own = check.limit(&limit.name).and_then(|of| of.cost);
     own.map_or(limit.cost, |cost| cost.units)
 }
 
@@ -411,35 +409,27 @@ struct Change {
     algorithm: Algorithm,
     debit_serial: Option<u64>,
     want: u64,
-    settle: Vec<algorithms::Settlement>,
-    free: Vec<Freed>,
+    settle: Vec<Settlement>,
+    free: Vec<SlotOp>,
 }
 
 impl Change {
     fn of(check: &Check, found: &Match<'_, '_>, now_ms: u64) -> Self {
-        let name = &found.limit.name;
-        let leases = || check.leases.iter().filter(|ask| ask.limit == *name);
-        let free = check.free.iter().filter(|free| free.limit == *name);
+        let entry = check.limit(&found.limit.name);
+        let lease = entry.and_then(|of| of.lease.as_ref());
+        let slots = entry.into_iter().flat_map(|of| &of.slots);
         let algorithm = calendar::at(found.limit.quota.algorithm(), now_ms);
         let reset = found.limit.reset_generation;
         // As in a real plan, a slot from before the reset is not entered again.
-        let known = |freed: Freed| match freed.units {
-            3 if freed.slot.turn < reset => Freed { units: 0, ..freed },
-            _ => freed,
-        };
+        let known = |op: &&SlotOp| op.act != SlotAct::Enter || op.slot.turn >= reset;
         Self {
             algorithm: algorithm
                 .within_delay(check.max_delay_ms.unwrap_or(u64::MAX))
                 .for_request(check.slot.unwrap_or_else(|| SlotId::new(0, 1, now_ms))),
-            debit_serial: { check.debits.iter() }
-                .filter(|debit| debit.limit == *name)
-                .find_map(|debit| debit.serial),
-            want: leases().map(|ask| ask.want).sum(),
-            settle: leases()
-                .flat_map(|ask| &ask.settle)
-                .map(settlement)
-                .collect(),
-            free: free.map(freed).map(known).collect(),
+            debit_serial: entry.and_then(|of| of.debit?.serial),
+            want: lease.map_or(0, |ask| ask.want),
+            settle: lease.map_or_else(Vec::new, |ask| ask.settle.clone()),
+            free: slots.filter(known).copied().collect(),
         }
     }
 
@@ -458,31 +448,15 @@ fn bucket(found: &Match<'_, '_>) -> Bucket {
     (found.limit.name.clone(), values.collect())
 }
 
-fn freed(settled: &Free) -> Freed {
-    Freed {
-        slot: QueueSlot {
-            start_ms: settled.slot.start_ms,
-            parts: settled.slot.parts,
-            since_ms: settled.slot.since_ms,
-            turn: settled.slot.turn,
-        },
-        units: settled.units,
-    }
-}
-
-fn settlement(settled: &Settlement) -> algorithms::Settlement {
-    algorithms::Settlement {
-        epoch: settled.epoch,
-        spent: settled.spent,
-        returned: settled.returned,
-    }
+fn skips(check: &Check, limit: &Name) -> bool {
+    check.limit(limit).is_some_and(|of| of.skip)
 }
 
 fn settled(found: &Match<'_, '_>, verdict: &LimitVerdict) -> LimitAnswer {
     let algorithm = found.limit.quota.algorithm();
     LimitAnswer {
         reservation: None,
-        settled: protocol::Settled::default(),
+        reserved: protocol::Reserved::default(),
         penalty: verdict.penalty,
         name: found.limit.name.clone(),
         generation: found.limit.generation,
@@ -497,20 +471,14 @@ fn settled(found: &Match<'_, '_>, verdict: &LimitVerdict) -> LimitAnswer {
         reset_after_ms: verdict.decision.reset_after_ms,
         delay_ms: verdict.decision.delay_ms,
         hidden: found.limit.hidden,
-        lease: verdict.lease.map(|lease| Lease {
-            units: lease.units,
-            epoch: lease.epoch,
-            ttl_ms: lease.ttl_ms,
-        }),
+        lease: verdict.lease,
         slot: verdict.slot.map(|slot| Slot {
-            start_ms: slot.start_ms,
-            parts: slot.parts,
-            since_ms: slot.since_ms,
             turn: if found.limit.gives_slots() && verdict.charged > 0 {
                 found.limit.generation
             } else {
                 slot.turn
             },
+            ..slot
         }),
     }
 }

@@ -2,9 +2,9 @@
 
 use policy::{Name, PenaltyStatus, Revision};
 
-use super::check_parts::{ReadParts as _, WriteParts as _};
+use super::limit_request::{ReadParts as _, WriteParts as _};
 use super::{DecodeError, MAX_NAMES, ReadWords as _, Reader, Table, WriteWords as _, Writer};
-use crate::{Answer, ErrorCode, Lease, LimitAnswer, MAX_CHECKS, Mode, Settled};
+use crate::{Answer, ErrorCode, Lease, LimitAnswer, MAX_CHECKS, Mode, Reserved};
 
 /// The answers to a [`super::Batch`].
 ///
@@ -200,7 +200,7 @@ fn read_limit(reader: &mut Reader<'_>, limits: &[Name]) -> Result<LimitAnswer, D
                 0..3 => None,
                 _ => Some(reader.reservation()?),
             },
-            settled: Settled::default(),
+            reserved: Reserved::default(),
             penalty: PenaltyStatus {
                 left_ms: flags >> PENALTY_FROM,
                 ..PenaltyStatus::default()

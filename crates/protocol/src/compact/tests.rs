@@ -3,8 +3,8 @@ use proptest::{collection::vec, option, prelude::*};
 
 use super::*;
 use crate::{
-    Answer, CostSettlement, Debit, Denied, ErrorCode, Free, Lease, LeaseRequest, LimitAnswer,
-    LimitCost, Mode, PenaltyStatus, Reservation, Settlement, Slot,
+    Answer, CostSettlement, Debit, ErrorCode, Lease, LeaseRequest, LimitAnswer, LimitCost,
+    LimitRequest, Mode, PenaltyStatus, Reservation, Reserved, Settlement, Slot, SlotAct, SlotOp,
 };
 
 fn any_name() -> impl Strategy<Value = Name> {
@@ -15,16 +15,19 @@ fn any_revision() -> impl Strategy<Value = Revision> {
     any::<(u64, u64)>().prop_map(|(number, digest)| Revision { number, digest })
 }
 
-prop_compose! {
-    fn any_lease_request()(
-        limit in any_name(),
-        want in any::<u64>(),
-        settle in vec(any::<(u64, u64, u64)>(), 0..3),
-    ) -> LeaseRequest {
+fn any_lease_request() -> impl Strategy<Value = LeaseRequest> {
+    (any::<u64>(), vec(any::<(u64, u64, u64)>(), 0..3)).prop_map(|(want, settle)| {
         let settle = settle.into_iter();
-        let settle = settle.map(|(epoch, spent, returned)| Settlement { epoch, spent, returned });
-        LeaseRequest { limit, want, settle: settle.collect() }
-    }
+        let settle = settle.map(|(epoch, spent, returned)| Settlement {
+            epoch,
+            spent,
+            returned,
+        });
+        LeaseRequest {
+            want,
+            settle: settle.collect(),
+        }
+    })
 }
 
 fn any_slot() -> impl Strategy<Value = Slot> {
@@ -45,18 +48,38 @@ fn any_reservation() -> impl Strategy<Value = Reservation> {
     })
 }
 
+fn any_slot_op() -> impl Strategy<Value = SlotOp> {
+    let act = prop_oneof![
+        any::<u64>().prop_map(SlotAct::Free),
+        Just(SlotAct::Renew),
+        Just(SlotAct::Enter),
+    ];
+    (any_slot(), act).prop_map(|(slot, act)| SlotOp { slot, act })
+}
+
 prop_compose! {
-    fn any_costs()(
-        costs in vec((any_name(), any::<u64>(), any::<bool>()), 0..3),
-        settle in vec((any_name(), any_reservation(), any::<u64>()), 0..3),
-        denied in vec((any_name(), any::<u64>()), 0..3),
-    ) -> (Vec<LimitCost>, Vec<CostSettlement>, Vec<Denied>) {
-        let costs = costs.into_iter();
-        let costs = costs.map(|(limit, units, reserve)| LimitCost { limit, units, reserve });
+    fn any_limit_request()(
+        limit in any_name(),
+        skip in any::<bool>(),
+        cost in option::of(any::<(u64, bool)>()),
+        debit in option::of(any::<(u64, Option<u64>)>()),
+        lease in option::of(any_lease_request()),
+        slots in vec(any_slot_op(), 0..3),
+        settle in vec((any_reservation(), any::<u64>()), 0..3),
+        denied in any::<u64>(),
+    ) -> LimitRequest {
         let settle = settle.into_iter();
-        let settle = settle.map(|(limit, reservation, units)| CostSettlement { limit, reservation, units });
-        let denied = denied.into_iter().map(|(limit, count)| Denied { limit, count });
-        (costs.collect(), settle.collect(), denied.collect())
+        let settle = settle.map(|(reservation, units)| CostSettlement { reservation, units });
+        LimitRequest {
+            limit,
+            skip,
+            cost: cost.map(|(units, reserve)| LimitCost { units, reserve }),
+            debit: debit.map(|(units, serial)| Debit { units, serial }),
+            lease,
+            slots,
+            settle: settle.collect(),
+            denied,
+        }
     }
 }
 
@@ -64,26 +87,14 @@ prop_compose! {
     fn any_check(keys: usize)(
         values in vec(option::of(vec(any::<u8>(), 0..20)), 0..=keys),
         cost in any::<u64>(),
-        skip in vec(any_name(), 0..3),
-        debits in vec((any_name(), any::<u64>()), 0..3),
-        leases in vec(any_lease_request(), 0..3),
-        free in vec((any_name(), any_slot(), any::<u64>()), 0..3),
-        max_delay_ms in option::of(0..u64::MAX),
+        mut limits in vec(any_limit_request(), 0..4),
+        max_delay_ms in option::of(any::<u64>()),
         slot in option::of((any::<u64>(), any::<u64>())),
-        (costs, settle, denied) in any_costs(),
     ) -> BatchCheck {
-        let free = free.into_iter().map(|(limit, slot, units)| Free { limit, slot, units });
-        let free = free.collect();
-        let debits = debits.into_iter().map(|(limit, units)| Debit {
-            serial: (units % 2 == 1).then_some(units),
-            limit,
-            units,
-        });
+        let mut names = std::collections::HashSet::new();
+        limits.retain(|entry| names.insert(entry.limit.clone()));
         let slot = slot.map(|(stamp, secret)| policy::SlotId { stamp, secret });
-        BatchCheck {
-            values, cost, skip, debits: debits.collect(), leases, free, max_delay_ms, slot, costs, settle,
-            denied,
-        }
+        BatchCheck { values, cost, limits, max_delay_ms, slot }
     }
 }
 
@@ -117,7 +128,7 @@ prop_compose! {
         let lease = lease.map(|(units, epoch, ttl_ms)| Lease { units, epoch, ttl_ms });
         LimitAnswer {
             name, generation, bucket: Vec::new(), mode, allowed, charged, limit, window_ms,
-            remaining, retry_after_ms, reset_after_ms, delay_ms, hidden, lease, slot, reservation, settled: crate::Settled::default(),
+            remaining, retry_after_ms, reset_after_ms, delay_ms, hidden, lease, slot, reservation, reserved: Reserved::default(),
             penalty: PenaltyStatus { left_ms, ..PenaltyStatus::default() },
         }
     }
@@ -191,15 +202,7 @@ fn batch() -> Batch {
         checks: vec![BatchCheck {
             values: vec![None, Some(b"\xff".to_vec())],
             cost: 1,
-            skip: Vec::new(),
-            debits: Vec::new(),
-            leases: Vec::new(),
-            free: Vec::new(),
-            max_delay_ms: None,
-            slot: None,
-            costs: Vec::new(),
-            settle: Vec::new(),
-            denied: Vec::new(),
+            ..BatchCheck::default()
         }],
     }
 }
@@ -213,7 +216,7 @@ fn the_encoding_does_not_change() {
     };
     insta::assert_snapshot!(
         hex(batch().encode()),
-        @"866473686f706430306666f6826470617468647573657280818482f641ff018080"
+        @"866473686f706430306666f6826470617468647573657280818582f641ff0180f6f6"
     );
     let answer = BatchAnswer {
         revision: Revision {
@@ -239,30 +242,6 @@ fn the_encoding_does_not_change() {
         hex(answer.encode()),
         @"8482110181687065722d75736572818200038284f6f51903e8818a00000100141907d014000000840df40080"
     );
-}
-
-#[test]
-fn an_earlier_version_reads_all_but_the_leases() {
-    let mut batch = batch();
-    let without = batch.encode();
-    batch.checks[0].leases = vec![LeaseRequest {
-        limit: "a".parse().unwrap(),
-        want: 2,
-        settle: vec![Settlement {
-            epoch: 3,
-            spent: 4,
-            returned: 5,
-        }],
-    }];
-    let with = batch.encode();
-    // The table of limits gets a name, the check a fifth field at its end.
-    let (head, check) = (&without[..23], &without[26..]);
-    assert_eq!(without[23..26], [0x80, 0x81, 0x84]);
-    assert_eq!(with[..23], *head);
-    assert_eq!(with[23..28], [0x81, 0x61, b'a', 0x81, 0x85]);
-    let (same, leases) = with[28..].split_at(check.len());
-    assert_eq!(same, check);
-    assert_eq!(leases, [0x81, 0x83, 0, 2, 0x81, 0x83, 3, 4, 5]);
 }
 
 #[test]
@@ -306,6 +285,29 @@ fn a_batch_beyond_any_bound_is_refused() {
     assert_eq!(with(&wide), DecodeError::Bounds("values"));
     let proxy = |batch: &mut Batch| batch.proxy = "x".repeat(65);
     assert_eq!(with(&proxy), DecodeError::Bounds("proxy"));
+    let named = |count: usize| {
+        let names = (0..count).map(|n| format!("n{n}").parse().unwrap());
+        names.map(LimitRequest::new).collect::<Vec<_>>()
+    };
+    let limits = |batch: &mut Batch| batch.checks[0].limits = named(crate::MAX_LIMITS + 1);
+    assert_eq!(with(&limits), DecodeError::Bounds("limits of checks"));
+    let together = |batch: &mut Batch| {
+        let checks = crate::MAX_BATCH_LIMITS / 1000 + 1;
+        batch.checks = vec![batch.checks[0].clone(); checks];
+        for check in &mut batch.checks {
+            check.limits = named(1000);
+        }
+    };
+    assert_eq!(with(&together), DecodeError::Bounds("limits of checks"));
+    let slots = |batch: &mut Batch| {
+        batch.checks[0].limits = named(2);
+        for entry in &mut batch.checks[0].limits {
+            entry.slots = vec![SlotOp::free(Slot::default(), 1); crate::MAX_FREE / 2 + 1];
+        }
+    };
+    assert_eq!(with(&slots), DecodeError::Bounds("slots and settlements"));
+    let twice = |batch: &mut Batch| batch.checks[0].limits = [named(2), named(1)].concat();
+    assert_eq!(with(&twice), DecodeError::Twice);
     let keys = |batch: &mut Batch| batch.keys = vec!["k".parse().unwrap(); crate::MAX_ENTRIES + 1];
     assert_eq!(with(&keys), DecodeError::Bounds("keys"));
 }

@@ -3,6 +3,7 @@
 use policy::{Compiled, Name, value_to_node};
 use serde::{Serialize, Serializer, ser::SerializeMap};
 
+use super::slots::format_slot;
 use crate::{Answer, ApiError, LimitAnswer, Mode};
 
 /// Why a check that was willing to wait was answered at once.
@@ -137,7 +138,7 @@ impl<'a> LimitReply<'a> {
             slot: limit
                 .slot
                 .filter(|_| limit.charged > 0)
-                .map(|slot| slot.to_text(limit.charged)),
+                .map(|slot| format_slot(slot, limit.charged)),
             penalty: (limit.penalty.left_ms > 0).then_some(true),
         }
     }

@@ -3,9 +3,10 @@
 use documents::{Entry, Field, Fields, Form, Name, Node, Path, Report, Take, Value, node_to_value};
 use policy::Descriptor;
 
+use super::slots::parse_slot;
 use crate::{
-    ApiError, Check, ErrorCode, Free, LimitCost, MAX_CHECKS, MAX_ENTRIES, MAX_FREE, MAX_LIMITS,
-    MAX_VALUE, Slot,
+    ApiError, Check, ErrorCode, LimitCost, LimitRequest, MAX_CHECKS, MAX_ENTRIES, MAX_FREE,
+    MAX_LIMITS, MAX_VALUE, SlotOp,
 };
 
 const CHECK_FIELDS: [&str; 9] = [
@@ -179,39 +180,29 @@ fn read_check(owner: &Field<'_>, take: &mut Take<'_, '_>) -> Option<Check> {
     }
     let require_match = take.boolean("require_match").unwrap_or(false);
     let max_delay_ms = take.integer("max_delay_ms", 0);
-    let free = match take.field("free") {
-        Some(field) => read_free(&field, take.report),
-        None => Vec::new(),
-    };
     let reserve = take.boolean("reserve").unwrap_or(false);
     let costs = match take.field("costs") {
         Some(field) => read_costs(&field, take.report),
         None => Vec::new(),
     };
-    let costs = costs.into_iter().map(|(limit, units)| LimitCost {
-        limit,
-        units,
-        reserve,
+    let costs = costs.into_iter().map(|(limit, units)| LimitRequest {
+        cost: Some(LimitCost { units, reserve }),
+        ..LimitRequest::new(limit)
     });
+    let mut limits = costs.collect();
+    if let Some(field) = take.field("free") {
+        read_free(&field, &mut limits, take.report);
+    }
     Some(Check {
         descriptor: descriptor?,
-        costs: costs.collect(),
-        reserve,
-        settle: Vec::new(),
-        denied: Vec::new(),
         cost,
         peek,
         only,
-        skip: Vec::new(),
         require_match,
-        debits: Vec::new(),
-        leases: Vec::new(),
-        free,
-        patience_ms: 0,
+        limits,
+        reserve,
         max_delay_ms,
-        proxy: 0,
-        service: None,
-        slot: None,
+        ..Check::default()
     })
 }
 
@@ -226,15 +217,14 @@ fn read_limits(field: &Field<'_>, report: &mut Report) -> Vec<Name> {
     names.unwrap_or_default()
 }
 
-/// Slots to free, by the limits that gave them.
-pub(super) fn read_free(field: &Field<'_>, report: &mut Report) -> Vec<Free> {
+/// Adds slots to free to the entries of the limits that gave them.
+pub(super) fn read_free(field: &Field<'_>, limits: &mut Vec<LimitRequest>, report: &mut Report) {
     let what = "a map of limits to slots, like {\"exports\": \"…\"}";
     let entries = field.entries(what, report).unwrap_or_default();
     if entries.len() > MAX_FREE {
         field.report(report, format!("more than {MAX_FREE} slots"));
-        return Vec::new();
+        return;
     }
-    let mut free = Vec::new();
     for entry in entries {
         let item = Field {
             node: &entry.value,
@@ -244,14 +234,15 @@ pub(super) fn read_free(field: &Field<'_>, report: &mut Report) -> Vec<Free> {
             item.report(report, "not the name of a limit");
             continue;
         };
-        match item.node.as_text().and_then(Slot::from_text) {
-            Some((slot, units)) => free.push(Free { limit, slot, units }),
+        match item.node.as_text().and_then(parse_slot) {
+            Some((slot, units)) => LimitRequest::change(limits, &limit, |entry| {
+                entry.slots.push(SlotOp::free(slot, units));
+            }),
             None => {
                 item.expected("the `slot` of an answer", report);
             }
         }
     }
-    free
 }
 
 /// Units to charge, by limit.

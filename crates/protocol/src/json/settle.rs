@@ -5,7 +5,7 @@ use policy::{Descriptor, Name};
 
 use super::request::{Request, missing, read_body, read_costs};
 use crate::{
-    Answer, ApiError, Check, CostSettlement, LimitAnswer,
+    Answer, ApiError, Check, CostSettlement, LimitAnswer, LimitRequest,
     compact::{Batch, BatchCheck},
 };
 
@@ -14,14 +14,17 @@ const FIELDS: [&str; 3] = ["token", "cost", "costs"];
 /// The token of a check's reservations, which only [`parse_settle`] interprets. `None`: there are none.
 pub fn token(domain: &Name, descriptor: &Descriptor, answer: &Answer) -> Option<String> {
     let reserved = |limit: &LimitAnswer| {
-        Some(CostSettlement {
-            limit: limit.name.clone(),
-            reservation: limit.reservation?,
-            units: 0,
+        let reservation = limit.reservation?;
+        Some(LimitRequest {
+            settle: vec![CostSettlement {
+                reservation,
+                units: 0,
+            }],
+            ..LimitRequest::new(limit.name.clone())
         })
     };
-    let settle: Vec<CostSettlement> = answer.limits.iter().filter_map(reserved).collect();
-    if settle.is_empty() {
+    let limits: Vec<LimitRequest> = answer.limits.iter().filter_map(reserved).collect();
+    if limits.is_empty() {
         return None;
     }
     let (keys, values) = descriptor
@@ -35,7 +38,7 @@ pub fn token(domain: &Name, descriptor: &Descriptor, answer: &Answer) -> Option<
         keys,
         checks: vec![BatchCheck {
             values,
-            settle,
+            limits,
             ..BatchCheck::default()
         }],
     };
@@ -72,13 +75,17 @@ fn read_request(root: Field<'_>, report: &mut Report) -> Option<Request> {
     fields.finish(&Path::Root, &FIELDS, report);
     let (domain, mut check) = token?;
     // A limit without a cost of its own uses the common one; without either it is not settled.
-    check.settle.retain_mut(|settled| {
-        let own = costs.iter().find(|(limit, _)| *limit == settled.limit);
+    check.limits.retain_mut(|entry| {
+        let own = costs.iter().find(|(limit, _)| *limit == entry.limit);
         let units = own.map(|(_, units)| *units).or(cost);
-        settled.units = units.unwrap_or(0);
+        for settled in &mut entry.settle {
+            settled.units = units.unwrap_or(0);
+        }
         units.is_some()
     });
-    check.only = check.settle.iter().map(|s| s.limit.clone()).collect();
+    check.only = { check.limits.iter() }
+        .map(|entry| entry.limit.clone())
+        .collect();
     if check.only.is_empty() {
         let path = Path::Field(&root.path, "costs");
         report.add(&path, None, "the token names none of these limits");
@@ -98,12 +105,21 @@ fn read_token(field: &Field<'_>, report: &mut Report) -> Option<(Name, Check)> {
     let batch = bytes.and_then(|bytes| Batch::decode(&bytes).ok());
     let read = batch.and_then(|mut batch| {
         let check = batch.checks.pop()?.into_check(&batch.keys);
+        let settling = check
+            .limits
+            .into_iter()
+            .filter(|entry| !entry.settle.is_empty());
         let only = Check {
             descriptor: check.descriptor,
-            settle: check.settle,
+            limits: settling
+                .map(|entry| LimitRequest {
+                    settle: entry.settle,
+                    ..LimitRequest::new(entry.limit)
+                })
+                .collect(),
             ..Check::default()
         };
-        (batch.checks.is_empty() && !only.settle.is_empty()).then_some((batch.domain, only))
+        (batch.checks.is_empty() && !only.limits.is_empty()).then_some((batch.domain, only))
     });
     if read.is_none() {
         field.expected("the `token` of an answer", report);
@@ -143,9 +159,11 @@ mod tests {
         assert_eq!(request.domain.as_str(), "shop");
         let check = request.checks.first().unwrap();
         assert_eq!(check.descriptor.get("user"), Some(&b"\xff"[..]));
-        assert_eq!((check.cost, check.only.len()), (0, check.settle.len()));
-        let settle = check.settle.iter();
-        settle.map(|s| (s.limit.to_string(), s.units)).collect()
+        assert_eq!((check.cost, check.only.len()), (0, check.limits.len()));
+        let settle = check.limits.iter();
+        settle
+            .map(|entry| (entry.limit.to_string(), entry.settle.first().unwrap().units))
+            .collect()
     }
 
     #[test]

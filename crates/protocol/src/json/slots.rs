@@ -1,7 +1,7 @@
 //! `POST /v1/release` and `POST /v1/renew`: slots that a program frees or renews.
 
+use algorithms::{Slot, SlotAct};
 use documents::{Field, Fields, Path, Report, Take};
-use policy::SlotAct;
 use serde::Serialize;
 
 use super::request::{Request, missing, read_batch, read_body, read_descriptor, read_free};
@@ -57,10 +57,11 @@ fn read_one(owner: &Field<'_>, take: &mut Take<'_, '_>, renew: bool) -> Option<C
         Some(field) => read_descriptor(&field, take.report),
         None => missing(owner, "descriptor", take.report),
     };
-    let mut free = match take.field("slots") {
-        Some(field) => read_free(&field, take.report),
+    let mut limits = Vec::new();
+    match take.field("slots") {
+        Some(field) => read_free(&field, &mut limits, take.report),
         None => missing(owner, "slots", take.report)?,
-    };
+    }
     let enter = match take.field("enter") {
         Some(field) if !renew => {
             field.report(take.report, "a slot that is freed is not entered again");
@@ -74,16 +75,40 @@ fn read_one(owner: &Field<'_>, take: &mut Take<'_, '_>, renew: bool) -> Option<C
             Some(true) => SlotAct::Enter,
             _ => SlotAct::Renew,
         };
-        for slot in &mut free {
-            slot.units = act as u64;
+        for slot in limits.iter_mut().flat_map(|limit| &mut limit.slots) {
+            slot.act = act;
         }
     }
     Some(Check {
         descriptor: descriptor?,
-        only: free.iter().map(|slot| slot.limit.clone()).collect(),
-        free,
+        only: limits.iter().map(|entry| entry.limit.clone()).collect(),
+        limits,
         ..Check::default()
     })
+}
+
+/// The slot of a request that was charged this many units, as text for programs.
+pub(super) fn format_slot(slot: Slot, units: u64) -> String {
+    let Slot {
+        start_ms,
+        parts,
+        since_ms,
+        turn,
+    } = slot;
+    format!("{start_ms}.{parts}.{since_ms}.{turn}.{units}")
+}
+
+/// Reads what [`format_slot`] wrote.
+pub(super) fn parse_slot(text: &str) -> Option<(Slot, u64)> {
+    let mut numbers = text.split('.').map(|number| number.parse().ok());
+    let slot = Slot {
+        start_ms: numbers.next()??,
+        parts: numbers.next()??,
+        since_ms: numbers.next()??,
+        turn: numbers.next()??,
+    };
+    let units = numbers.next()??;
+    numbers.next().is_none().then_some((slot, units))
 }
 
 /// The limits whose slots were to be renewed but are missing.
@@ -145,11 +170,34 @@ mod tests {
     }
 
     #[test]
+    fn a_slot_round_trips_through_text() {
+        let slot = Slot {
+            start_ms: 1_763_000_040_000,
+            parts: 3,
+            since_ms: 1_763_000_000_000,
+            turn: 2,
+        };
+        let text = format_slot(slot, 5);
+        assert_eq!(text, "1763000040000.3.1763000000000.2.5");
+        assert_eq!(parse_slot(&text), Some((slot, 5)));
+        for wrong in ["", "1.2.3.4", "1.2.3.4.5.6", "1.2.3.4.x", "1.2.3.4.-5"] {
+            assert_eq!(parse_slot(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
     fn a_slot_is_freed_renewed_or_entered() {
-        for (more, renew, act) in [("", false, 1), ("", true, 2), (r#","enter":true"#, true, 3)] {
+        for (more, renew, act) in [
+            ("", false, SlotAct::Free(1)),
+            ("", true, SlotAct::Renew),
+            (r#","enter":true"#, true, SlotAct::Enter),
+        ] {
             let request = parse_slots(body(more).as_bytes(), renew).unwrap();
             let check = request.checks.first().unwrap();
-            assert_eq!(check.free.first().unwrap().units, act);
+            assert_eq!(
+                check.limits.first().unwrap().slots.first().unwrap().act,
+                act
+            );
             assert_eq!((check.cost, check.only.len()), (0, 1));
         }
     }

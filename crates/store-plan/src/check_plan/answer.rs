@@ -2,7 +2,7 @@
 
 use std::ops::RangeFrom;
 
-use algorithms::{Kind, RetryAfter, check::LimitVerdict};
+use algorithms::{Kind, check::LimitVerdict};
 use protocol::LimitAnswer;
 
 use super::{LimitPlan, Target};
@@ -31,7 +31,7 @@ impl LimitPlan<'_> {
             lease: None,
             slot: None,
             reservation: None,
-            settled: protocol::Settled::default(),
+            reserved: protocol::Reserved::default(),
             penalty: protocol::PenaltyStatus::default(),
         };
         match self.what {
@@ -82,27 +82,11 @@ fn fill(answer: &mut LimitAnswer, verdict: &LimitVerdict) {
     answer.allowed = decision.allowed;
     answer.charged = verdict.charged;
     answer.remaining = decision.remaining;
-    answer.retry_after_ms = match decision.retry_after {
-        RetryAfter::Now => Some(0),
-        RetryAfter::Millis(ms) => Some(ms),
-        RetryAfter::Never => None,
-    };
+    answer.retry_after_ms = decision.retry_after.millis();
     answer.reset_after_ms = decision.reset_after_ms;
     answer.delay_ms = decision.delay_ms;
     answer.penalty = verdict.penalty;
-    answer.settled = protocol::Settled {
-        given_back: verdict.reserved.given_back,
-        excess: verdict.reserved.excess,
-    };
-    answer.lease = verdict.lease.map(|lease| protocol::Lease {
-        units: lease.units,
-        epoch: lease.epoch,
-        ttl_ms: lease.ttl_ms,
-    });
-    answer.slot = verdict.slot.map(|slot| protocol::Slot {
-        start_ms: slot.start_ms,
-        parts: slot.parts,
-        since_ms: slot.since_ms,
-        turn: slot.turn,
-    });
+    answer.reserved = verdict.reserved;
+    answer.lease = verdict.lease;
+    answer.slot = verdict.slot;
 }

@@ -1,6 +1,6 @@
 //! A bucket of a check, with its numbers.
 
-use algorithms::{Algorithm, Freed, Kind, LeaseAsk};
+use algorithms::{Algorithm, Kind, LeaseAsk, SlotOp};
 use policy::{Compiled, Limit, Mode};
 
 use super::{costs::BucketCosts, lease::Lease, penalty::BucketPenalty, query::Query};
@@ -26,8 +26,8 @@ pub struct Bucket {
     pub costs: Option<Box<BucketCosts>>,
     /// For a limit with a penalty.
     pub penalty: Option<Box<BucketPenalty>>,
-    /// Slots of a queue that requests gave up, and actions on slots of requests in flight.
-    pub free: Vec<Freed>,
+    /// Operations on slots.
+    pub free: Vec<SlotOp>,
     /// How it takes part.
     pub mode: algorithms::check::Mode,
 }
@@ -49,13 +49,13 @@ impl Bucket {
         let key = keys.bucket_of(policy.domain(), limit, values);
         let costs = limit.response_price().map(|price| {
             let key = keys.reservations_of(&key);
-            Box::new(BucketCosts::new(key, limit, price, asked))
+            Box::new(BucketCosts::new(key, price, asked))
         });
         let penalty = limit.penalty.map(|penalty| {
             Box::new(BucketPenalty {
                 key: keys.denials_of(&key),
                 penalty,
-                reported: asked.denied(limit),
+                reported: asked.denied(),
             })
         });
         Self {
@@ -65,13 +65,13 @@ impl Bucket {
             algorithm: asked.algorithm(algorithm),
             generation: limit.generation,
             cost: match kind {
-                Kind::Concurrency => asked.cost(&limit.name, kind).min(1),
+                Kind::Concurrency => asked.cost(kind).min(1),
                 _ => asked.units(limit, algorithm),
             },
             debit,
             debit_serial,
             lease: asked.lease(limit, algorithm),
-            free: asked.free(limit, kind),
+            free: asked.slots(limit, kind),
             mode: match mode {
                 // `CheckPlan::of_service` changes it where limits deny together.
                 Mode::Enforce => algorithms::check::Mode::Enforce,

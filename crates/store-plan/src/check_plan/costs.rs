@@ -2,9 +2,8 @@
 
 use std::{fmt, sync::Arc};
 
-use algorithms::{CostSettlement, check::Costs};
-use policy::{Limit, ResponsePrice};
-use protocol::Reservation;
+use algorithms::{CostSettlement, Reservation, check::Costs};
+use policy::ResponsePrice;
 use ring::hmac;
 
 use super::query::Query;
@@ -61,36 +60,29 @@ pub struct BucketCosts {
 }
 
 impl BucketCosts {
-    pub(super) fn new(key: String, limit: &Limit, price: &ResponsePrice, asked: Query<'_>) -> Self {
-        let Query::By(check, seal) = asked else {
+    pub(super) fn new(key: String, price: &ResponsePrice, asked: Query<'_>) -> Self {
+        let Query::Check(check, entry, seal) = asked else {
             return Self {
                 key,
                 seal: None,
                 secret: None,
                 settle: Vec::new(),
-                count_open: matches!(asked, Query::Alone(_)),
+                count_open: matches!(asked, Query::Peek(_)),
             };
         };
-        let own = check.costs.iter().find(|cost| cost.limit == limit.name);
+        let own = entry.and_then(|entry| entry.cost);
         let reserves = own.map_or(check.reserve, |cost| cost.reserve);
         let id = check.slot.filter(|_| reserves).map(policy::SlotId::bounded);
-        let settle = check.settle.iter().filter(|s| s.limit == limit.name);
+        let settle = entry.into_iter().flat_map(|entry| &entry.settle);
         let settle = settle.map(|settled| {
-            let units = price.cut(settled.units);
-            let given = seal.is_some_and(|seal| {
-                seal.of(&key, &settled.reservation) == settled.reservation.seal
-            });
-            CostSettlement {
-                number: settled.reservation.number,
-                secret: settled.reservation.secret,
+            let mut settled = *settled;
+            settled.units = price.cut(settled.units);
+            let reservation = &mut settled.reservation;
+            if seal.is_none_or(|seal| seal.of(&key, reservation) != reservation.seal) {
                 // Without its record, a reservation that was made up has no excess.
-                reserved: if given {
-                    settled.reservation.units
-                } else {
-                    units
-                },
-                units,
+                reservation.units = settled.units;
             }
+            settled
         });
         let settle = settle.collect();
         Self {

@@ -2,7 +2,7 @@
 
 use algorithms::{Algorithm, LeaseAsk, Settlement};
 use policy::Limit;
-use protocol::Check;
+use protocol::LeaseRequest;
 
 /// The part of a check that is about leases, for one bucket.
 #[derive(Debug)]
@@ -16,24 +16,19 @@ pub(super) struct Lease {
 impl Lease {
     /// `None` if nothing is wanted and nothing settled: then the bucket's plain form is enough,
     /// because its state shows what is outstanding.
-    pub(super) fn of(check: &Check, limit: &Limit, algorithm: &Algorithm) -> Option<Self> {
+    pub(super) fn of(
+        request: &LeaseRequest,
+        proxy: u8,
+        limit: &Limit,
+        algorithm: &Algorithm,
+    ) -> Option<Self> {
         let ttl_ms = ttl_ms(limit, algorithm);
-        let of_limit = || check.leases.iter().filter(|l| l.limit == limit.name);
-        let settled = of_limit().flat_map(|lease| &lease.settle);
-        let settle: Vec<Settlement> = settled
-            .map(|settlement| Settlement {
-                epoch: settlement.epoch,
-                spent: settlement.spent,
-                returned: settlement.returned,
-            })
-            .collect();
-        let want = of_limit().map(|lease| lease.want).max().unwrap_or(0);
-        let wants = want > 0 && ttl_ms > 0;
-        (wants || !settle.is_empty()).then_some(Self {
+        let wants = request.want > 0 && ttl_ms > 0;
+        (wants || !request.settle.is_empty()).then(|| Self {
             ttl_ms,
-            want,
-            proxy: check.proxy,
-            settle,
+            want: request.want,
+            proxy,
+            settle: request.settle.clone(),
         })
     }
 

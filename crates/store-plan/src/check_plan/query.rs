@@ -1,54 +1,52 @@
 //! What a check asks of one limit.
 
-use algorithms::{Algorithm, Freed, InFlightSlot, Kind, QueueSlot, SlotAct, SlotId};
-use policy::{Limit, Name};
-use protocol::{Check, Free, OwnUnits, ServicePart};
+use algorithms::{Algorithm, InFlightSlot, Kind, SlotAct, SlotId, SlotOp};
+use policy::Limit;
+use protocol::{Check, LimitRequest, OwnUnits, ServicePart};
 
 use super::{costs::Seal, lease::Lease};
 
 /// A query to a limit.
 #[derive(Clone, Copy)]
 pub(super) enum Query<'c> {
-    /// Its part in a check, and what seals its reservations.
-    By(&'c Check, Option<&'c Seal>),
+    /// A check, what it says about this limit, and what seals its reservations.
+    Check(&'c Check, Option<&'c LimitRequest>, Option<&'c Seal>),
     /// Whether so many requests would pass.
-    Alone(u64),
-    /// Its part in a check of one descriptor.
-    Part(&'c ServicePart, Option<OwnUnits>, Option<SlotId>),
+    Peek(u64),
+    /// A check of one descriptor of Envoy's rate limit service.
+    ServiceDescriptor(&'c ServicePart, Option<OwnUnits>, Option<SlotId>),
 }
 
-/// Whether a check settles leases of a limit, wants some, frees its slots, or reports its denials.
-pub(super) fn reports_on(check: &Check, limit: &Name) -> bool {
-    let frees = || check.free.iter().any(|free| free.limit == *limit);
-    let settles = || check.settle.iter().any(|settled| settled.limit == *limit);
-    let denied = || check.denied.iter().any(|denied| denied.limit == *limit);
-    check.leases.iter().any(|lease| lease.limit == *limit) || frees() || settles() || denied()
-}
-
-impl Query<'_> {
-    /// The number of requests; 0 at a limit that the check skips.
-    pub(super) fn cost(self, limit: &Name, kind: Kind) -> u64 {
+impl<'c> Query<'c> {
+    fn entry(self) -> Option<&'c LimitRequest> {
         match self {
-            Self::By(check, _) if check.skip.contains(limit) => 0,
-            Self::By(check, _) => check.cost,
-            Self::Alone(cost) => cost,
-            Self::Part(part, own, _) => units(part, own, kind).0,
+            Self::Check(_, entry, _) => entry,
+            Self::Peek(_) | Self::ServiceDescriptor(..) => None,
+        }
+    }
+
+    /// The number of requests; 0 at a limit that the check skips.
+    pub(super) fn cost(self, kind: Kind) -> u64 {
+        match self {
+            Self::Check(_, Some(LimitRequest { skip: true, .. }), _) => 0,
+            Self::Check(check, ..) => check.cost,
+            Self::Peek(cost) => cost,
+            Self::ServiceDescriptor(part, own, _) => units(part, own, kind).0,
         }
     }
 
     /// The units to charge: those that the check names for this limit, or the limit's cost for each
     /// request. A reservation is at most what its limit gives to one request.
     pub(super) fn units(self, limit: &Limit, algorithm: &Algorithm) -> u64 {
-        let (requests, capacity) = (self.cost(&limit.name, algorithm.kind()), algorithm.limit());
-        let Self::By(check, _) = self else {
+        let (requests, capacity) = (self.cost(algorithm.kind()), algorithm.limit());
+        let Self::Check(check, entry, _) = self else {
             return match limit.response_price() {
                 None => requests.saturating_mul(limit.cost),
                 Some(_) => requests,
             };
         };
-        let own = check.costs.iter().find(|cost| cost.limit == limit.name);
-        let settled = check.skip.contains(&limit.name);
-        match (own.filter(|_| !settled), limit.response_price()) {
+        let own = entry.filter(|entry| !entry.skip).and_then(|e| e.cost);
+        match (own, limit.response_price()) {
             (Some(own), Some(price)) if own.reserve => price.reserve.capped(own.units, capacity),
             (Some(own), _) => own.units,
             (None, _) => requests.saturating_mul(limit.units_of(&check.descriptor, capacity)),
@@ -57,101 +55,64 @@ impl Query<'_> {
 
     /// Units admitted earlier, and the calendar window that they were admitted in.
     pub(super) fn debit(self, limit: &Limit, kind: Kind) -> (u64, Option<u64>) {
-        let check = match self {
+        match self {
             // A slot that was given elsewhere is held elsewhere.
-            Self::By(..) if kind == Kind::Concurrency => return (0, None),
-            Self::By(check, _) => check,
-            Self::Alone(_) => return (0, None),
-            Self::Part(part, own, _) => {
+            Self::Check(..) if kind == Kind::Concurrency => (0, None),
+            Self::Check(..) => { self.entry().and_then(|entry| entry.debit) }
+                .map_or((0, None), |debit| (debit.units, debit.serial)),
+            Self::Peek(_) => (0, None),
+            Self::ServiceDescriptor(part, own, _) => {
                 let (_, units) = units(part, own, kind);
-                return (units.saturating_mul(limit.cost), None);
+                (units.saturating_mul(limit.cost), None)
             }
-        };
-        let debits = { check.debits.iter() }.filter(|debit| debit.limit == limit.name);
-        let serial = debits.clone().filter_map(|debit| debit.serial).max();
-        // Only debits of the last window count: the others are past.
-        let debits = debits.filter(|debit| debit.serial.is_none() || debit.serial == serial);
-        let units = debits.fold(0, |sum: u64, debit| sum.saturating_add(debit.units));
-        (units, serial)
+        }
     }
 
     /// Denials that proxies decided from their caches.
-    pub(super) fn denied(self, limit: &Limit) -> u64 {
-        let Self::By(check, _) = self else {
-            return 0;
-        };
-        let denied = check.denied.iter().filter(|of| of.limit == limit.name);
-        denied.fold(0, |sum: u64, of| sum.saturating_add(of.count))
+    pub(super) fn denied(self) -> u64 {
+        self.entry().map_or(0, |entry| entry.denied)
     }
 
-    pub(super) fn free(self, limit: &Limit, kind: Kind) -> Vec<Freed> {
-        let Self::By(check, _) = self else {
-            return Vec::new();
-        };
-        let free = check.free.iter().filter(|free| free.limit == limit.name);
-        let freed = free.map(|free| Freed {
-            slot: QueueSlot {
-                start_ms: free.slot.start_ms,
-                parts: free.slot.parts,
-                since_ms: free.slot.since_ms,
-                turn: free.slot.turn,
-            },
-            units: match kind {
-                Kind::Concurrency => act(free, limit),
-                _ => free.units,
-            },
+    /// The operations on slots that the limit can have. What cannot be a slot of its kind is left out:
+    /// only a client that makes up names sends such operations.
+    pub(super) fn slots(self, limit: &Limit, kind: Kind) -> Vec<SlotOp> {
+        let ops = self.entry().into_iter().flat_map(|entry| &entry.slots);
+        let known = ops.filter(|op| match kind {
+            Kind::Concurrency => is_known(op, limit),
+            _ => matches!(op.act, SlotAct::Free(_)),
         });
-        freed.collect()
+        known.copied().collect()
     }
 
     /// The limit's algorithm, or one with a shorter maximum delay.
     pub(super) fn algorithm(self, algorithm: &Algorithm) -> Algorithm {
-        let algorithm = match self {
-            Self::By(Check { slot: Some(id), .. }, _) => algorithm.for_request(*id),
-            Self::Part(_, _, Some(id)) => algorithm.for_request(id),
-            _ => *algorithm,
-        };
-        match self {
-            Self::By(
-                Check {
-                    max_delay_ms: Some(ms),
-                    ..
-                },
-                _,
-            ) => algorithm.within_delay(*ms),
+        let (id, max_delay_ms) = match self {
+            Self::Check(check, ..) => (check.slot, check.max_delay_ms),
+            Self::Peek(_) => (None, None),
             // That service cannot hold a request.
-            Self::Part(..) => algorithm.within_delay(0),
-            _ => algorithm,
-        }
+            Self::ServiceDescriptor(_, _, id) => (id, Some(0)),
+        };
+        let algorithm = id.map_or(*algorithm, |id| algorithm.for_request(id));
+        max_delay_ms.map_or(algorithm, |ms| algorithm.within_delay(ms))
     }
 
     pub(super) fn lease(self, limit: &Limit, algorithm: &Algorithm) -> Option<Box<Lease>> {
         let lease = match self {
-            Self::By(check, _) => Lease::of(check, limit, algorithm),
-            Self::Alone(_) => Some(Lease::question(limit, algorithm)),
-            Self::Part(..) => None,
+            Self::Check(check, entry, _) => {
+                Lease::of(entry?.lease.as_ref()?, check.proxy, limit, algorithm)
+            }
+            Self::Peek(_) => Some(Lease::question(limit, algorithm)),
+            Self::ServiceDescriptor(..) => None,
         };
         lease.map(Box::new)
     }
 }
 
-/// The action on a slot of a request in flight. 0 (none) if it cannot be such a slot, or if the
-/// limit was reset since it was given: then it is not entered again. After an edit it is, because
-/// its request still runs.
-fn act(free: &Free, limit: &Limit) -> u64 {
-    let slot = InFlightSlot {
-        id: SlotId {
-            stamp: free.slot.start_ms,
-            secret: free.slot.parts,
-        },
-        ttl_ms: free.slot.since_ms,
-    };
-    let old = free.units == SlotAct::Enter as u64 && free.slot.turn < limit.reset_generation;
-    if slot.is_valid() && !old {
-        free.units
-    } else {
-        0
-    }
+/// Whether a slot can be one of a request in flight at this limit. It is not entered again if the limit was
+/// reset since it was given; after an edit it is, because its request still runs.
+fn is_known(op: &SlotOp, limit: &Limit) -> bool {
+    let old = op.act == SlotAct::Enter && op.slot.turn < limit.reset_generation;
+    InFlightSlot::from(op.slot).is_valid() && !old
 }
 
 /// A descriptor's cost at one limit, and its units that are charged whatever is left.

@@ -27,10 +27,11 @@ impl<'p> CheckPlan<'p> {
             let applying = matches.filter(|found| {
                 let replaced = part.rate.is_some() && found.limit.descriptor.is_some();
                 // What is unlimited stays so, even if another limit replaces it.
-                let skipped = check.skip.contains(&found.limit.name) && !found.limit.is_unlimited();
+                let skipped = check.limit(&found.limit.name).is_some_and(|of| of.skip)
+                    && !found.limit.is_unlimited();
                 !replaced && !skipped
             });
-            let asked = Query::Part(part, service.own, check.slot);
+            let asked = Query::ServiceDescriptor(part, service.own, check.slot);
             limits.extend(applying.map(|found| LimitPlan::new(policy, found, asked, keys, now_ms)));
             let own = part
                 .rate

@@ -1,6 +1,6 @@
 //! One call of a script: KEYS, and ARGV in numbers that Lua holds exactly.
 
-use algorithms::{Algorithm, QueueSlot};
+use algorithms::{Algorithm, Slot};
 
 use super::packed;
 
@@ -56,7 +56,7 @@ pub(super) fn encode_edges(args: &mut Vec<i64>, algorithm: &Algorithm, debit_ser
 }
 
 /// The four numbers that name a slot.
-pub(super) fn named(slot: &QueueSlot) -> [i64; 4] {
+pub(super) fn named(slot: &Slot) -> [i64; 4] {
     [
         time(slot.start_ms),
         exact(slot.parts),

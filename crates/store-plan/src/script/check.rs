@@ -1,7 +1,7 @@
 //! What the check script decides: one request, against limits.
 
 use algorithms::check::{Costs, Mode, Options};
-use algorithms::{Algorithm, Freed, LeaseAsk, Penalty};
+use algorithms::{Algorithm, LeaseAsk, Penalty, SlotOp};
 
 /// One limit's part in a check.
 #[derive(Clone, Copy, Debug)]
@@ -22,7 +22,7 @@ pub struct ScriptLimit<'a> {
     /// and its reply has no lease numbers.
     pub lease: Option<LeaseAsk<'a>>,
     /// Slots of a queue that requests gave up.
-    pub free: &'a [Freed],
+    pub free: &'a [SlotOp],
     /// For a limit whose responses state their cost.
     pub costs: Option<ScriptCosts<'a>>,
     /// For a limit with a penalty.

@@ -1,7 +1,7 @@
 //! The reply's integers as verdicts.
 
 use algorithms::check::{LimitVerdict, Verdict};
-use algorithms::{Decision, Lease, PenaltyStatus, QueueSlot, Reserved, RetryAfter};
+use algorithms::{Decision, Lease, PenaltyStatus, Reserved, RetryAfter, Slot};
 
 use super::{ScriptCheck, packed::unpack};
 
@@ -247,15 +247,15 @@ impl LeaseRow {
 }
 
 /// The name of a slot; all zeros mean that there is none, because `since_ms` of a name is never 0.
-fn slot(numbers: &mut impl Iterator<Item = i64>) -> Result<Option<QueueSlot>, MalformedReply> {
+fn slot(numbers: &mut impl Iterator<Item = i64>) -> Result<Option<Slot>, MalformedReply> {
     let mut next = || unsigned(numbers.next().ok_or(MalformedReply)?);
-    let slot = QueueSlot {
+    let slot = Slot {
         start_ms: next()?,
         parts: next()?,
         since_ms: next()?,
         turn: next()?,
     };
-    Ok((slot != QueueSlot::default()).then_some(slot))
+    Ok((slot != Slot::default()).then_some(slot))
 }
 
 fn unsigned(number: i64) -> Result<u64, MalformedReply> {

@@ -1,6 +1,6 @@
 //! Charges that are refunded, as KEYS and ARGV, and the reply.
 
-use algorithms::{Algorithm, QueueSlot};
+use algorithms::{Algorithm, Slot};
 
 use super::{
     Clock, MalformedReply, ScriptCall,
@@ -23,7 +23,7 @@ pub struct Charge<'a> {
     /// When, by the clock of the bucket's server, in milliseconds since the epoch.
     pub at_ms: u64,
     /// The slot, for a queue.
-    pub slot: Option<QueueSlot>,
+    pub slot: Option<Slot>,
 }
 
 /// The result of refunding one charge.

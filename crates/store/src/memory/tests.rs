@@ -3,9 +3,9 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use algorithms::{SlotAct, SlotId};
+use algorithms::{SlotAct, SlotId, SlotOp};
 use policy::{Compiled, Name, Policy};
-use protocol::{Check, Free};
+use protocol::{Check, LimitRequest};
 
 use super::MemoryStore;
 use crate::{CheckError, Checks, Options, StoreError};
@@ -39,22 +39,7 @@ impl Small {
         let check = Check {
             descriptor: [(key, user.to_string().into_bytes())].into_iter().collect(),
             cost: 1,
-            peek: false,
-            only: Vec::new(),
-            skip: Vec::new(),
-            require_match: false,
-            debits: Vec::new(),
-            leases: Vec::new(),
-            free: Vec::new(),
-            patience_ms: 0,
-            max_delay_ms: None,
-            proxy: 0,
-            service: None,
-            slot: None,
-            costs: Vec::new(),
-            reserve: false,
-            settle: Vec::new(),
-            denied: Vec::new(),
+            ..Check::default()
         };
         let mut results = self.store.check(&self.policy, &[check], false).await;
         results.pop().unwrap().map(|answer| answer.allowed)
@@ -151,10 +136,12 @@ async fn a_slot_is_entered_again_under_later_generations_but_not_after_a_reset()
     // The slot is entered again in a store that has lost it.
     for (generations, remaining) in [((5, 5), 1), ((9, 5), 1), ((6, 6), 2), ((9, 6), 2)] {
         let enter = Check {
-            free: vec![Free {
-                limit: "in-flight".parse().unwrap(),
-                slot,
-                units: SlotAct::Enter as u64,
+            limits: vec![LimitRequest {
+                slots: vec![SlotOp {
+                    slot,
+                    act: SlotAct::Enter,
+                }],
+                ..LimitRequest::new("in-flight".parse().unwrap())
             }],
             ..Check::default()
         };

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::Result;
-use protocol::{Check, Debit};
+use protocol::{Check, Debit, LimitRequest};
 use store::{Credit, LimitOf, ResetScope, Store};
 
 use crate::given::{by, check, name, policy, publish, request};
@@ -73,12 +73,15 @@ async fn a_debit_names_its_window(store: Shared) -> Result<()> {
     let (window, _) = calendar::window_of(quota.algorithm(), now_ms).expect("a window");
     let debited = async |serial: u64| {
         let debit = Debit {
-            limit: name("per-user"),
             units: 1,
             serial: Some(serial),
         };
+        let entry = LimitRequest {
+            debit: Some(debit),
+            ..LimitRequest::new(name("per-user"))
+        };
         let asked = Check {
-            debits: vec![debit],
+            limits: vec![entry],
             cost: 0,
             ..of("alice")
         };

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::Result;
-use protocol::{Check, Debit, Mode};
+use protocol::{Check, Debit, LimitRequest, Mode};
 use store::{CheckError, CheckPlanError, Store};
 
 use crate::{
@@ -150,10 +150,12 @@ async fn costs_peeks_and_debits_charge_the_right_units(store: Shared) -> Result<
     let huge = check(&store, &policy, &of_cost(u64::MAX)).await?;
     assert_eq!(huge.limits[0].retry_after_ms, None);
     let debited = Check {
-        debits: vec![Debit {
-            serial: None,
-            limit: name("per-user"),
-            units: 9,
+        limits: vec![LimitRequest {
+            debit: Some(Debit {
+                serial: None,
+                units: 9,
+            }),
+            ..LimitRequest::new(name("per-user"))
         }],
         ..of_cost(1)
     };
@@ -245,6 +247,13 @@ async fn overrides_change_single_buckets(store: Shared) -> Result<()> {
     Ok(())
 }
 
+fn skipped(limit: &str) -> LimitRequest {
+    LimitRequest {
+        skip: true,
+        ..LimitRequest::new(name(limit))
+    }
+}
+
 async fn only_skip_and_require_match_select_limits(store: Shared) -> Result<()> {
     let policy = publish(&store, &policy(NARROW_AND_WIDE)).await?;
     let alice = request(&[("user", "alice")]);
@@ -253,7 +262,7 @@ async fn only_skip_and_require_match_select_limits(store: Shared) -> Result<()> 
         ..alice.clone()
     };
     let skip = Check {
-        skip: vec![name("everybody")],
+        limits: vec![skipped("everybody")],
         ..alice.clone()
     };
     let names = |answer: protocol::Answer| {
@@ -274,7 +283,7 @@ async fn only_skip_and_require_match_select_limits(store: Shared) -> Result<()> 
         ))))
     );
     let all_skipped = Check {
-        skip: vec![name("everybody"), name("per-user")],
+        limits: vec![skipped("everybody"), skipped("per-user")],
         require_match: true,
         ..alice
     };

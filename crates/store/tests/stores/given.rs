@@ -77,22 +77,7 @@ pub fn request(entries: &[(&str, &str)]) -> Check {
     Check {
         descriptor: entries.collect::<Descriptor>(),
         cost: 1,
-        peek: false,
-        only: Vec::new(),
-        skip: Vec::new(),
-        require_match: false,
-        debits: Vec::new(),
-        leases: Vec::new(),
-        free: Vec::new(),
-        patience_ms: 0,
-        max_delay_ms: None,
-        proxy: 0,
-        service: None,
-        slot: None,
-        costs: Vec::new(),
-        reserve: false,
-        settle: Vec::new(),
-        denied: Vec::new(),
+        ..Check::default()
     }
 }
 

@@ -2,11 +2,11 @@
 
 use std::{sync::Arc, time::Duration};
 
-use algorithms::{Missing, SlotAct};
+use algorithms::{Missing, SlotAct, SlotOp};
 use anyhow::{Context, Result};
 use harness::Engine;
 use policy::{Compiled, SlotId};
-use protocol::{Check, Free, Slot};
+use protocol::{Check, LimitRequest, Slot};
 use store::{Change, CheckError, LimitOf, ResetScope, Store};
 
 use crate::{
@@ -30,14 +30,13 @@ fn taking(secret: u64) -> Check {
 }
 
 fn acting(act: SlotAct, slot: Slot) -> Check {
-    let free = Free {
-        limit: name("in-flight"),
-        slot,
-        units: act as u64,
+    let entry = LimitRequest {
+        slots: vec![SlotOp { slot, act }],
+        ..LimitRequest::new(name("in-flight"))
     };
     Check {
         cost: 0,
-        free: vec![free],
+        limits: vec![entry],
         ..request(&[("user", "alice")])
     }
 }
@@ -159,7 +158,7 @@ async fn no_slot_is_entered_beyond_two_hundred_thousand() -> Result<()> {
     let limits = publish(&store, &policy(&limits)).await?;
     let [first, second] = [1, 2].map(|n| take(&store, &limits, n));
     let (first, second) = (first.await?, second.await?);
-    check(&store, &limits, &acting(SlotAct::Free, second)).await?;
+    check(&store, &limits, &acting(SlotAct::Free(1), second)).await?;
     let (limit, alice) = (name("in-flight"), [Some(b"alice".to_vec())]);
     let seen = store.inspect(&limits, &limit, &alice, 1).await?;
     let expiry = (seen.now_ms + 1_000_000).to_string();
@@ -180,7 +179,7 @@ async fn no_slot_is_entered_beyond_two_hundred_thousand() -> Result<()> {
         assert_eq!(held().await?, HELD_MAX);
     }
     assert!(is_missing(&store, &limits, second).await?);
-    check(&store, &limits, &acting(SlotAct::Free, first)).await?;
+    check(&store, &limits, &acting(SlotAct::Free(1), first)).await?;
     check(&store, &limits, &acting(SlotAct::Enter, second)).await?;
     assert_eq!(held().await?, HELD_MAX);
     Ok(())

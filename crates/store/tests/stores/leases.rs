@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use anyhow::{Context, Result};
 use harness::Engine;
 use policy::Compiled;
-use protocol::{Answer, Check, Lease, LeaseRequest, Settlement};
+use protocol::{Answer, Check, Lease, LeaseRequest, LimitRequest, Settlement};
 use store::{CheckError, Credit, LimitOf, ResetScope, Store};
 
 use crate::{
@@ -36,10 +36,12 @@ const API: &str = "  - {name: api, rate: 100/1d, lease: {ttl: 1m}}\n";
 fn leasing(cost: u64, want: u64, settle: &[Settlement]) -> Check {
     Check {
         cost,
-        leases: vec![LeaseRequest {
-            limit: name("api"),
-            want,
-            settle: settle.to_vec(),
+        limits: vec![LimitRequest {
+            lease: Some(LeaseRequest {
+                want,
+                settle: settle.to_vec(),
+            }),
+            ..LimitRequest::new(name("api"))
         }],
         ..request(&[])
     }
@@ -130,10 +132,8 @@ async fn a_denied_check_and_a_peek_settle_but_grant_nothing(store: Shared) -> Re
 async fn a_skipped_limit_still_grants_a_lease_beside_charged_limits(store: Shared) -> Result<()> {
     let limits = format!("{API}  - {{name: other, rate: 10/1d}}\n");
     let policy = publish(&store, &policy(&limits)).await?;
-    let skipping = Check {
-        skip: vec![name("api")],
-        ..leasing(1, 10, &[])
-    };
+    let mut skipping = leasing(1, 10, &[]);
+    skipping.limits[0].skip = true;
     let answer = check(&store, &policy, &skipping).await?;
     assert_eq!(answer.limits.len(), 2);
     assert_eq!(
@@ -163,7 +163,7 @@ async fn every_leased_algorithm_grants_and_accepts_returns(store: Shared) -> Res
         );
         let policy = publish(&store, &policy(&limits)).await?;
         let named = |mut check: Check| {
-            check.leases[0].limit = name(&limit);
+            check.limits[0].limit = name(&limit);
             check
         };
         let answer = check(&store, &policy, &named(leasing(1, 10, &[]))).await?;

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context, Result};
 use policy::{Compiled, Penalty};
-use protocol::{Check, Denied, LimitAnswer};
+use protocol::{Check, LimitAnswer, LimitRequest};
 use store::{Credit, LimitOf, ResetScope, Store};
 
 use crate::{
@@ -168,10 +168,10 @@ async fn reported_denials_count(store: Shared) -> Result<()> {
     let policy = publish_penalized(&store, LOGINS).await?;
     let report = |count| Check {
         cost: 0,
-        skip: vec![name("logins")],
-        denied: vec![Denied {
-            limit: name("logins"),
-            count,
+        limits: vec![LimitRequest {
+            skip: true,
+            denied: count,
+            ..LimitRequest::new(name("logins"))
         }],
         ..of("alice")
     };

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use anyhow::{Context, Result};
 use harness::Engine;
 use policy::{Compiled, SlotId};
-use protocol::{Check, CostSettlement, Reservation};
+use protocol::{Check, CostSettlement, LimitRequest, Reservation};
 use store::{LimitOf, ResetScope, Store};
 
 use crate::{
@@ -57,14 +57,13 @@ async fn reserve(store: &Shared, policy: &Compiled, id: u64) -> Result<Reservati
 }
 
 fn settling(reservation: Reservation, units: u64) -> Check {
-    let settled = CostSettlement {
-        limit: name("tokens"),
-        reservation,
-        units,
+    let entry = LimitRequest {
+        settle: vec![CostSettlement { reservation, units }],
+        ..LimitRequest::new(name("tokens"))
     };
     Check {
         cost: 0,
-        settle: vec![settled],
+        limits: vec![entry],
         ..request(&[("user", "alice")])
     }
 }

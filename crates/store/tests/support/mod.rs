@@ -17,8 +17,8 @@ use std::rc::Rc;
 
 use algorithms::check::{Costs, Mode, Options, Part, PenaltyAsk, Stored, Verdict, check};
 use algorithms::{
-    Algorithm, Ask, Charged, CostSettlement, Decision, Denials, Freed, LeaseAsk, Penalty,
-    Settlement, State,
+    Algorithm, Ask, Charged, CostSettlement, Decision, Denials, LeaseAsk, Penalty, Settlement,
+    SlotOp, State,
 };
 use store::script::{
     Charge, Clock, Refunded, ScriptCheck, ScriptCosts, ScriptError, ScriptLimit, ScriptPenalty,
@@ -84,7 +84,7 @@ pub struct Leasing {
     pub proxy: u8,
     pub settle: Vec<Settlement>,
     /// Slots of a queue, which cannot be leased.
-    pub free: Vec<Freed>,
+    pub free: Vec<SlotOp>,
 }
 
 impl Leasing {

@@ -2,8 +2,8 @@
 
 use algorithms::check::{Mode, Verdict};
 use algorithms::{
-    Algorithm, Align, CalendarUnit, CostSettlement, Edges, Freed, Kind, Lease, Parameters, Rate,
-    Settlement, SlotId, WeekStart,
+    Algorithm, Align, CalendarUnit, CostSettlement, Edges, Kind, Lease, Parameters, Rate,
+    Reservation, Settlement, SlotAct, SlotId, SlotOp, WeekStart,
 };
 
 use super::{Leasing, Reserving, Subject};
@@ -289,11 +289,11 @@ impl Walk {
                 self.reserved.swap_remove(at);
             }
             let more = random.pick(&[1, 1, 2, 30]);
-            settled.units = random.below(settled.reserved.min(1 << 40) * more + 3);
+            settled.units = random.below(settled.reservation.units.min(1 << 40) * more + 3);
             match random.below(30) {
-                0 => settled.secret += 1,
-                1 => settled.number = random.below(1200),
-                2 => settled.reserved = random.magnitude(52),
+                0 => settled.reservation.secret += 1,
+                1 => settled.reservation.number = random.below(1200),
+                2 => settled.reservation.units = random.magnitude(52),
                 3 => settled.units = random.magnitude(52),
                 _ => {}
             }
@@ -325,9 +325,12 @@ impl Walk {
         let number = limit.reserved.number;
         self.reserved
             .extend(secret.filter(|_| number > 0).map(|secret| CostSettlement {
-                number,
-                secret,
-                reserved: limit.charged,
+                reservation: Reservation {
+                    secret,
+                    number,
+                    units: limit.charged,
+                    seal: 0,
+                },
                 units: 0,
             }));
     }
@@ -415,7 +418,14 @@ impl Walk {
             let secret = self.random.below(300);
             algorithm = algorithm.for_request(SlotId::new(7, secret % 2, secret));
             for freed in &mut lease.free {
-                freed.units = self.random.pick(&[1, 2, 2, 2, 3, freed.units]);
+                freed.act = self.random.pick(&[
+                    SlotAct::Free(1),
+                    SlotAct::Renew,
+                    SlotAct::Renew,
+                    SlotAct::Renew,
+                    SlotAct::Enter,
+                    freed.act,
+                ]);
                 // A check plan passes on no other values.
                 freed.slot.since_ms = freed.slot.since_ms.clamp(100, 86_400_000);
             }
@@ -445,7 +455,7 @@ impl Walk {
             let units = limit.charged;
             leases
                 .slots
-                .extend(limit.slot.map(|slot| Freed { slot, units }));
+                .extend(limit.slot.map(|slot| SlotOp::free(slot, units)));
         }
     }
 
@@ -518,7 +528,7 @@ impl Walk {
 struct WalkLeases {
     ttl_ms: u64,
     granted: Vec<Lease>,
-    slots: Vec<Freed>,
+    slots: Vec<SlotOp>,
 }
 
 impl WalkLeases {
@@ -560,7 +570,7 @@ impl WalkLeases {
     }
 
     /// Slots that are freed, some of them repeatedly, some by an invalid name.
-    fn freed(&mut self, random: &mut Random) -> Vec<Freed> {
+    fn freed(&mut self, random: &mut Random) -> Vec<SlotOp> {
         let mut free = Vec::new();
         while !self.slots.is_empty() && random.one_in(2) {
             let at = random.below_len(self.slots.len());
@@ -569,7 +579,7 @@ impl WalkLeases {
                 self.slots.swap_remove(at);
             }
             match random.below(40) {
-                0 => freed.units = random.magnitude(52),
+                0 => freed.act = SlotAct::Free(random.magnitude(52)),
                 1 => freed.slot.turn += 1,
                 2 => freed.slot.since_ms += 1,
                 3 => freed.slot.start_ms = random.magnitude(52),

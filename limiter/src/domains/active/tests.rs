@@ -1,6 +1,6 @@
 use super::*;
 
-use protocol::LeaseRequest;
+use protocol::{LeaseRequest, LimitRequest};
 
 #[test]
 fn the_weight_of_a_check_follows_the_limits_that_match_it() {
@@ -20,10 +20,12 @@ fn the_weight_of_a_check_follows_the_limits_that_match_it() {
     let dear = active.weight(&check("dear"), 0);
     assert!(dear > 10, "{dear}");
     let leased = Check {
-        leases: vec![LeaseRequest {
-            limit: "dear".parse().unwrap(),
-            want: 1,
-            settle: Vec::new(),
+        limits: vec![LimitRequest {
+            lease: Some(LeaseRequest {
+                want: 1,
+                settle: Vec::new(),
+            }),
+            ..LimitRequest::new("dear".parse().unwrap())
         }],
         ..check("dear")
     };

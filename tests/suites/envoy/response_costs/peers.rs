@@ -245,12 +245,16 @@ async fn decide(mut stream: TcpStream, state: Arc<Mutex<State>>) {
 impl State {
     fn answer(&mut self, batch: &Batch) -> Vec<u8> {
         let results = batch.checks.iter().map(|check| {
-            for settled in &check.settle {
+            for settled in check.limits.iter().flat_map(|of| &of.settle) {
                 let units = self.reserved.remove(&settled.reservation.number).unwrap();
                 assert_eq!(units, settled.reservation.units);
                 self.settled.push(settled.units);
             }
-            let limits = check.costs.iter().map(|cost| {
+            let costs = check
+                .limits
+                .iter()
+                .filter_map(|of| Some((&of.limit, of.cost?)));
+            let limits = costs.map(|(limit, cost)| {
                 assert!(cost.reserve);
                 self.numbers += 1;
                 self.reserved.insert(self.numbers, cost.units);
@@ -264,7 +268,7 @@ impl State {
                         units: cost.units,
                         seal: 0,
                     }),
-                    ..extreme(cost.limit.as_str())
+                    ..extreme(limit.as_str())
                 }
             });
             Ok(Answer {

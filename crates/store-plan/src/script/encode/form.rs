@@ -1,7 +1,7 @@
 //! The numbers of one check, without its keys.
 
 use algorithms::{
-    Debits, Freed, LeaseAsk, PROXY_MARKS,
+    Debits, Kind, LeaseAsk, PROXY_MARKS, SlotAct,
     check::{Costs, Mode},
 };
 
@@ -58,9 +58,9 @@ pub(super) fn encode_form(args: &mut Vec<i64>, check: &ScriptCheck<'_>) {
         }
         if !limit.free.is_empty() {
             args.push(integer(limit.free.len()));
-            for Freed { slot, units } in limit.free {
-                args.extend(named(slot));
-                args.push(exact(*units));
+            for op in limit.free {
+                args.extend(named(&op.slot));
+                args.push(act(op.act, limit.algorithm.kind()));
             }
         }
         if let Some(ScriptCosts { costs, .. }) = &limit.costs {
@@ -78,6 +78,19 @@ pub(super) fn encode_form(args: &mut Vec<i64>, check: &ScriptCheck<'_>) {
             ]);
         }
         encode_edges(args, limit.algorithm, limit.debit_serial);
+    }
+}
+
+/// The number behind the name of a slot: what its request was charged, or for a request in flight one of
+/// the operations of `lua/lib/concurrency.lua`.
+fn act(act: SlotAct, kind: Kind) -> i64 {
+    match (act, kind) {
+        (SlotAct::Free(_), Kind::Concurrency) => 1,
+        (SlotAct::Renew, Kind::Concurrency) => 2,
+        (SlotAct::Enter, Kind::Concurrency) => 3,
+        (SlotAct::Free(units), _) => exact(units),
+        // A slot of no units, which frees nothing.
+        (SlotAct::Renew | SlotAct::Enter, _) => 0,
     }
 }
 
@@ -105,9 +118,9 @@ fn encode_costs(args: &mut Vec<i64>, costs: &Costs<'_>) {
     args.extend([secret, integer(costs.settle.len())]);
     for settlement in costs.settle {
         args.extend([
-            exact(settlement.number),
-            exact(settlement.secret),
-            exact(settlement.reserved),
+            exact(settlement.reservation.number),
+            exact(settlement.reservation.secret),
+            exact(settlement.reservation.units),
             exact(settlement.units),
         ]);
     }

@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context, Result};
 use harness::Engine;
 use policy::{Compiled, SlotId};
-use protocol::{Check, CostSettlement};
+use protocol::{Check, CostSettlement, LimitRequest};
 use store::{Store, slot};
 use tokio::{task::JoinSet, time::sleep};
 
@@ -72,15 +72,18 @@ impl Load {
         };
         let answer = check(&self.store, &self.policy, &reserving).await?;
         let settled = CostSettlement {
-            limit: name("tokens"),
             reservation: answer.limits[0].reservation.context("a reservation")?,
             units: SETTLED_AT,
+        };
+        let entry = LimitRequest {
+            settle: vec![settled],
+            ..LimitRequest::new(name("tokens"))
         };
         let settling = Check {
             cost: 0,
             reserve: false,
             slot: None,
-            settle: vec![settled],
+            limits: vec![entry],
             ..reserving
         };
         check(&self.store, &self.policy, &settling).await?;
