@@ -5,7 +5,7 @@ use documents::{Choice, Form, Node, Path, Problems, Report, Value, similar};
 
 use crate::{
     Exemption, IfMissing, Limit, Names, OnFailure, OverLimit, Policy, Scope,
-    quota::Written,
+    limit::Written,
     read::{LIMIT_FIELDS, Placed, check_references},
 };
 

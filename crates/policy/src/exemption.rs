@@ -1,6 +1,9 @@
-//! Requests that no limit applies to.
+//! What takes limits out of force: exemptions, requests that no limit applies to, and pauses.
 
-use documents::{Field, Fields, Form, Name, Node, Path, Problems, Report, Take, Value};
+use documents::{
+    Field, Fields, Form, Name, Node, Path, Problems, Report, Take, Value, format_timestamp,
+    parse_timestamp,
+};
 
 use crate::{Matcher, Names, read::read_matchers, write::matchers_node};
 
@@ -106,6 +109,88 @@ fn read_exemption(field: Field<'_>, report: &mut Report) -> Option<Exemption> {
     Some(Exemption {
         name: name?,
         matchers,
+    })
+}
+
+/// The kill switch of a limit or of a whole domain: until it ends, the limit counts as absent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Pause {
+    /// When it ends on its own, in milliseconds since the epoch; `None`: never.
+    pub until_ms: Option<u64>,
+}
+
+/// Every field of a pause with an end.
+const PAUSE_FIELDS: [&str; 1] = ["until"];
+
+impl Pause {
+    /// The meaning of `paused: false`: not paused, or no longer.
+    pub const OVER: Self = Self { until_ms: Some(0) };
+
+    /// Whether it holds at a time in milliseconds since the epoch.
+    pub fn holds(self, now_ms: u64) -> bool {
+        self.until_ms.is_none_or(|until_ms| now_ms < until_ms)
+    }
+
+    /// The one that ends later, of a limit's pause and its domain's: both have started already.
+    pub fn later(one: Option<Self>, other: Option<Self>) -> Option<Self> {
+        match (one, other) {
+            (Some(a), Some(b)) => Some(Self {
+                until_ms: a.until_ms.zip(b.until_ms).map(|(a, b)| a.max(b)),
+            }),
+            (one, other) => one.or(other),
+        }
+    }
+
+    /// The value of `paused`.
+    pub fn to_node(self) -> Node {
+        match self.until_ms {
+            None => true.into(),
+            Some(0) => false.into(),
+            Some(ms) => Node::map([("until", Node::text(format_timestamp(ms)))]),
+        }
+    }
+
+    /// Reads the value of `paused` of a document that is already validated.
+    pub fn from_node(node: &Node) -> Option<Self> {
+        match &node.value {
+            Value::Bool(true) => Some(Self { until_ms: None }),
+            Value::Bool(false) => Some(Self::OVER),
+            _ => Some(Self {
+                until_ms: Some(parse_timestamp(node.get("until")?.as_text()?)?),
+            }),
+        }
+    }
+
+    /// Takes `paused`: `true`, `false`, or a map with `until`.
+    pub(crate) fn take(take: &mut Take<'_, '_>) -> Option<Self> {
+        let field = take.field("paused")?;
+        match field.node.value {
+            Value::Bool(true) => Some(Self { until_ms: None }),
+            Value::Bool(false) => Some(Self::OVER),
+            Value::Map(_) => read_until(&field, take.report),
+            _ => {
+                field
+                    .expected("true, false or a map with `until`", take.report)
+                    .push_hint("a pause that ends by itself: {until: 2026-12-01T00:00Z}");
+                None
+            }
+        }
+    }
+}
+
+fn read_until(pause: &Field<'_>, report: &mut Report) -> Option<Pause> {
+    let mut until_ms = None;
+    pause.read_map(&PAUSE_FIELDS, report, &mut |take| {
+        if let Some(field) = take.field("until") {
+            until_ms = field.time(take.report);
+        } else if pause.node.get("until").is_none() {
+            pause
+                .report(take.report, "a pause needs `until`")
+                .push_hint("or write `paused: true` for one without an end");
+        }
+    })?;
+    Some(Pause {
+        until_ms: Some(until_ms?),
     })
 }
 

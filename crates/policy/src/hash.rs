@@ -1,17 +1,12 @@
-//! The one hash that every proxy and limiter, of every version, has to agree on.
+//! The one hash that every proxy and limiter, of every version, has to agree on, and lists that are
+//! searched by it.
 
-mod names;
-mod positions;
-
-use std::hash::Hasher;
+use std::{hash::Hasher, iter, mem};
 
 use documents::Name;
 use siphasher::sip::SipHasher13;
 
 use crate::Limit;
-
-pub use names::Names;
-pub use positions::Positions;
 
 /// The number of a limit's bucket: SipHash-1-3 with a zero key over the limit's name and the
 /// bucket's values, each preceded by its length (and a flag for absence).
@@ -78,18 +73,116 @@ impl Limit {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// The fewest chains.
+const FEWEST: usize = 8;
 
-    #[test]
-    fn the_hash_never_changes() {
-        let name: Name = "per-user".parse().unwrap();
-        let hash = |values: &[Option<&[u8]>]| bucket_hash(&name, values);
-        insta::assert_snapshot!(
-            format!("{:016x} {:016x} {:016x} {:016x}",
-                hash(&[]), hash(&[None]), hash(&[Some(b"")]), hash(&[Some(b"alice"), Some(b"\xff")])),
-            @"34f2109633e4488e 3ad97c15eb8f7dda 12ed2b61bb6a992e 0fd71eb41f765edd"
-        );
+/// The positions in a list where an item with a given hash may be: how limits, buckets and names are
+/// found. Several may share a hash, so callers compare.
+///
+/// One type for every kind of list, and chains rather than the standard library's map, because the
+/// filter contains the code of each kind of map: this one is a fifth of that. Hashes of texts that
+/// clients choose do not belong here: the hashes are not keyed.
+#[derive(Clone, Debug, Default)]
+pub struct Positions {
+    /// The last entry of each chain. There is a power of two of chains, at least as many as entries.
+    chains: Vec<Number>,
+    entries: Vec<Entry>,
+}
+
+/// An entry by its number, counted from 1; 0 is none.
+type Number = usize;
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    hash: u64,
+    position: usize,
+    /// The one before it in its chain.
+    before: Number,
+}
+
+impl Positions {
+    /// Adds a position under a hash.
+    pub fn add(&mut self, hash: u64, position: usize) {
+        self.entries.push(Entry {
+            hash,
+            position,
+            before: 0,
+        });
+        let count = self.entries.len();
+        if count <= self.chains.len() {
+            return self.link(count);
+        }
+        self.chains = vec![0; (2 * self.chains.len()).max(FEWEST)];
+        for number in 1..=count {
+            self.link(number);
+        }
+    }
+
+    /// Every position under a hash, the last that was added first.
+    pub fn of(&self, hash: u64) -> impl Iterator<Item = usize> {
+        let chain = self.chains.get(self.chain_of(hash));
+        let mut next = chain.copied().unwrap_or(0);
+        iter::from_fn(move || {
+            loop {
+                let entry = self.entries.get(next.checked_sub(1)?)?;
+                next = entry.before;
+                if entry.hash == hash {
+                    return Some(entry.position);
+                }
+            }
+        })
+    }
+
+    fn link(&mut self, number: Number) {
+        let Some(entry) = self.entries.get(number - 1) else {
+            return;
+        };
+        let chain = self.chain_of(entry.hash);
+        if let Some(chain) = self.chains.get_mut(chain)
+            && let Some(entry) = self.entries.get_mut(number - 1)
+        {
+            entry.before = mem::replace(chain, number);
+        }
+    }
+
+    fn chain_of(&self, hash: u64) -> usize {
+        // The bits cut off are as random as the rest.
+        let low = u32::try_from(hash & u64::from(u32::MAX)).unwrap_or(0);
+        let low = usize::try_from(low).unwrap_or(0);
+        low & self.chains.len().saturating_sub(1)
     }
 }
+
+/// Distinct names in the order in which they were added, each found by a lookup. They must come from authors of limits, not from clients:
+/// see `Positions`.
+#[derive(Clone, Debug, Default)]
+pub struct Names<'n> {
+    list: Vec<&'n str>,
+    positions: Positions,
+}
+
+impl<'n> Names<'n> {
+    /// Adds a name; returns whether it is new.
+    pub fn add(&mut self, name: &'n str) -> bool {
+        if self.position(name).is_some() {
+            return false;
+        }
+        self.positions.add(digest(name.as_bytes()), self.list.len());
+        self.list.push(name);
+        true
+    }
+
+    /// Where a name is in the list.
+    pub fn position(&self, name: &str) -> Option<usize> {
+        let mut positions = self.positions.of(digest(name.as_bytes()));
+        positions.find(|at| self.list.get(*at).is_some_and(|known| *known == name))
+    }
+
+    /// All of them.
+    pub fn list(&self) -> &[&'n str] {
+        &self.list
+    }
+}
+
+#[cfg(test)]
+mod tests;

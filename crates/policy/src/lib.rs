@@ -15,14 +15,9 @@ pub mod edit;
 mod exemption;
 mod hash;
 mod limit;
-mod pause;
 mod pricing;
-mod quota;
-mod rate;
 pub mod read;
 mod snapshot;
-mod snapshot_json;
-mod source;
 mod warnings;
 mod write;
 
@@ -47,19 +42,16 @@ pub use descriptor_limit::{
     ChargeMode, DESCRIPTOR, DescriptorError, DescriptorLimit, DescriptorPattern, EntryPattern,
     MAX_DESCRIPTOR_KEY, REQUEST_LIMIT, SentDescriptor, push_entry,
 };
-pub use exemption::Exemption;
+pub use exemption::{Exemption, Pause};
 pub use hash::{Names, PROXY_MARKS, Positions, bucket_hash, digest, proxy_mark};
 pub use limit::{
-    IfMissing, Limit, Matcher, OnFailure, OverLimit, Override, OverrideQuota, Policy, Revision,
-    SEVERAL, Scope,
+    AmountText, IfMissing, Limit, Matcher, OnFailure, OverLimit, Override, OverrideQuota, Policy,
+    Quota, RateText, Revision, SEVERAL, Scope, parse_rate,
 };
-pub use pause::Pause;
 pub use pricing::{
     IfAbsent, MAX_COST, MAX_TOKENS, Pointer, Pricing, RequestPlace, RequestPrice, RequestValue,
     Reserve, ResponsePrice, ResponseValue, Row, Source, Term, whole_number,
 };
-pub use quota::Quota;
-pub use rate::{AmountText, RateText, parse_rate};
 pub use read::OVERRIDES_MAX;
 pub use snapshot::{Opaque, SnapshotError};
 pub use warnings::{

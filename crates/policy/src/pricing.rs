@@ -1,12 +1,11 @@
 //! What a request costs at a limit whose `cost` is not one number: units that the request or its
 //! descriptor names, or that are reserved when the request comes and settled when its response ends.
 
-mod pointer;
-mod write;
+use std::fmt;
 
-pub use pointer::{MAX_TOKENS, Pointer};
+use documents::{Name, Node};
 
-use crate::{Entries, Limit, Matcher};
+use crate::{Entries, Limit, Matcher, write::patterns_node};
 
 /// The largest cost of one request, in units.
 pub const MAX_COST: u64 = 1_000_000_000_000;
@@ -318,6 +317,211 @@ impl Limit {
             Some(Pricing::Request(price)) => price.units(|_| None, entries),
             Some(Pricing::Response(price)) => price.reserve.units(capacity, |_| None),
         }
+    }
+}
+
+/// The most parts of a pointer.
+pub const MAX_TOKENS: usize = 8;
+/// The longest pointer, in bytes.
+const MAX_LEN: usize = 200;
+
+/// A JSON pointer (RFC 6901): the path to a value in a document, such as `/usage/total_tokens`; not to the document itself.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Pointer {
+    tokens: Vec<String>,
+}
+
+impl Pointer {
+    /// Reads a pointer; `None`: invalid, or too long.
+    pub fn parse(text: &str) -> Option<Self> {
+        let path = text.strip_prefix('/').filter(|_| text.len() <= MAX_LEN)?;
+        let tokens = path.split('/').map(unescape);
+        Self::new(tokens.collect::<Option<_>>()?)
+    }
+
+    /// The pointer of these keys and indexes; `None`: none, or too many.
+    pub fn new(tokens: Vec<String>) -> Option<Self> {
+        (1..=MAX_TOKENS)
+            .contains(&tokens.len())
+            .then_some(Self { tokens })
+    }
+
+    /// The keys and indexes on the way; at least one.
+    pub fn tokens(&self) -> &[String] {
+        &self.tokens
+    }
+}
+
+fn unescape(token: &str) -> Option<String> {
+    let mut parts = token.split('~');
+    let mut plain = parts.next()?.to_owned();
+    for part in parts {
+        let (character, rest) = match part.as_bytes().first()? {
+            b'0' => ('~', part.strip_prefix('0')?),
+            b'1' => ('/', part.strip_prefix('1')?),
+            _ => return None,
+        };
+        plain.push(character);
+        plain.push_str(rest);
+    }
+    Some(plain)
+}
+
+impl fmt::Display for Pointer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut tokens = self.tokens.iter();
+        tokens.try_for_each(|token| {
+            let escaped = token.replace('~', "~0").replace('/', "~1");
+            write!(f, "/{escaped}")
+        })
+    }
+}
+
+impl Pricing {
+    /// The cost as its author would write it.
+    pub fn to_node(&self) -> Node {
+        match self {
+            Self::Request(price) => price.to_node(),
+            Self::Response(price) => price.to_node(),
+        }
+    }
+}
+
+type Fields = Vec<(&'static str, Node)>;
+
+impl RequestPrice {
+    fn to_node(&self) -> Node {
+        let mut fields = Fields::new();
+        if !self.from.is_empty() {
+            fields.push(("from", one_or_list(&self.from, RequestValue::to_node)));
+        }
+        if !self.table.is_empty() {
+            fields.push(("table", Node::list(self.table.iter().map(Row::to_node))));
+        }
+        fields.push(("default", Node::number(self.default)));
+        Node::map(fields)
+    }
+}
+
+impl Row {
+    fn to_node(&self) -> Node {
+        let entries = self.matchers.iter();
+        let entries = entries.map(|matcher| {
+            let key: &Name = &matcher.key;
+            (key.as_str(), patterns_node(&matcher.patterns))
+        });
+        Node::map([
+            ("match", Node::map(entries)),
+            ("units", Node::number(self.units)),
+        ])
+    }
+}
+
+impl RequestValue {
+    fn to_node(&self) -> Node {
+        let mut fields = vec![match &self.place {
+            RequestPlace::Header(name) => ("request_header", Node::text(name)),
+            RequestPlace::Json(pointer) => ("request_json", Node::text(pointer.to_string())),
+        }];
+        if self.min > 0 {
+            fields.push(("min", Node::number(self.min)));
+        }
+        if self.max < MAX_COST {
+            fields.push(("max", Node::number(self.max)));
+        }
+        Node::map(fields)
+    }
+}
+
+impl ResponsePrice {
+    fn to_node(&self) -> Node {
+        let mut fields = vec![("from", one_or_list(&self.from, Source::to_node))];
+        if let [Source::Status { units, .. }] = self.from.as_slice() {
+            fields.push(("units", Node::number(*units)));
+        }
+        fields.push(("reserve", self.reserve.to_node()));
+        if let Some(units) = self.on_error.filter(|units| *units > 0) {
+            fields.push(("on_error", Node::number(units)));
+        }
+        match self.if_absent {
+            IfAbsent::Estimate if !self.has_status() => {}
+            IfAbsent::Reserved if self.has_status() => {}
+            IfAbsent::Estimate => fields.push(("if_absent", Node::text("estimate"))),
+            IfAbsent::Reserved => fields.push(("if_absent", Node::text("reserved"))),
+            IfAbsent::Max => fields.push(("if_absent", Node::text("max"))),
+            IfAbsent::Units(units) => fields.push(("if_absent", Node::number(units))),
+        }
+        if self.has_max() {
+            fields.push(("max", Node::number(self.max)));
+        }
+        Node::map(fields)
+    }
+
+    /// Whether the status alone decides the cost.
+    pub(crate) fn has_status(&self) -> bool {
+        matches!(self.from.as_slice(), [Source::Status { .. }])
+    }
+}
+
+impl Reserve {
+    fn to_node(&self) -> Node {
+        if self.from.is_empty() && self.cap_percent == 100 {
+            return Node::number(self.default);
+        }
+        let mut fields = Fields::new();
+        if !self.from.is_empty() {
+            fields.push(("from", one_or_list(&self.from, RequestValue::to_node)));
+        }
+        fields.push(("default", Node::number(self.default)));
+        if self.cap_percent != 100 {
+            fields.push(("cap", Node::text(format!("{}%", self.cap_percent))));
+        }
+        Node::map(fields)
+    }
+}
+
+impl Source {
+    fn to_node(&self) -> Node {
+        match self {
+            Self::Status { of, .. } => {
+                let statuses = of.iter().map(|(from, to)| {
+                    if from == to {
+                        Node::number(u64::from(*from))
+                    } else {
+                        Node::text(format!("{}xx", from / 100))
+                    }
+                });
+                Node::map([("status", Node::list(statuses))])
+            }
+            Self::Sum(terms) => match terms.as_slice() {
+                [only] => only.to_node(),
+                many => Node::map([("sum", Node::list(many.iter().map(Term::to_node)))]),
+            },
+        }
+    }
+}
+
+impl Term {
+    fn to_node(&self) -> Node {
+        let texts = |keys: &[String]| Node::list(keys.iter().map(Node::text));
+        let place = match &self.place {
+            ResponseValue::Json(pointer) => ("response_json", Node::text(pointer.to_string())),
+            ResponseValue::Header(name) => ("response_header", Node::text(name)),
+            ResponseValue::Trailer(name) => ("response_trailer", Node::text(name)),
+            ResponseValue::Metadata(keys) => ("metadata", texts(keys)),
+        };
+        let mut fields = vec![place];
+        if self.weight != 1 {
+            fields.push(("weight", Node::number(self.weight)));
+        }
+        Node::map(fields)
+    }
+}
+
+fn one_or_list<T>(items: &[T], to_node: impl Fn(&T) -> Node) -> Node {
+    match items {
+        [only] => to_node(only),
+        many => Node::list(many.iter().map(to_node)),
     }
 }
 

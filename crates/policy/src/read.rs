@@ -1,26 +1,398 @@
 //! Reads a document into a policy. The walk goes on after a problem, so that it finds all of them
 //! at once.
 
-mod descriptor;
-mod lease;
 mod limit;
-mod matchers;
 mod numbers;
-mod overrides;
-mod penalty;
-mod policy;
 mod pricing;
-mod references;
-mod slots;
-mod together;
 
-pub(crate) use limit::{LIMIT_FIELDS, read_limit};
-pub(crate) use matchers::read_matchers;
-pub use overrides::OVERRIDES_MAX;
-pub use policy::read_limits;
-pub(crate) use policy::{FORMAT, read_policy};
-pub(crate) use references::{Placed, check_references};
-pub(crate) use slots::DEFAULT_TTL_MS;
+use documents::{
+    Field, Fields, Form, Name, Node, Path, Place, Problems, Report, Take, Value, similar,
+};
+
+use crate::{
+    Exemption, Limit, Names, Pause, Policy, Revision, digest, exemption::take_exemptions,
+    hash::Positions,
+};
+use limit::read_limit;
+pub(crate) use limit::{LIMIT_FIELDS, read_matchers};
+pub(crate) use numbers::DEFAULT_SLOT_TTL_MS;
+pub use numbers::OVERRIDES_MAX;
+
+/// The version of the record's format. A record of a later one is refused.
+pub(crate) const FORMAT: u64 = 1;
+/// The most limits of one domain.
+const MAX_LIMITS: usize = 10_000;
+/// Every field of a policy.
+const FIELDS: [&str; 5] = ["domain", "limits", "format", "paused", "exempt"];
+
+impl Policy {
+    /// Reads a limits file, YAML or JSON. `file` is what messages call it.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it, with its place.
+    pub fn from_yaml(file: &str, text: &[u8]) -> Result<Self, Problems> {
+        documents::from_text(file, text, |text| {
+            let mut report = Report::new(Form::File);
+            let node = documents::load(text, &mut report);
+            let policy = node.and_then(|node| read_policy(&node, &mut report));
+            report.finish(policy)
+        })
+    }
+
+    /// As [`Policy::from_yaml`], with warnings about what is valid and probably not meant. `around`
+    /// receives the policy, because what its proxies supply depends on its domain.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it, with its place.
+    pub fn from_yaml_with_warnings<'a>(
+        file: &str,
+        text: &[u8],
+        around: impl FnOnce(&Self) -> crate::Surroundings<'a>,
+    ) -> Result<(Self, Option<Problems>), Problems> {
+        documents::from_text(file, text, |text| {
+            let mut report = Report::new(Form::File);
+            let node = documents::load(text, &mut report);
+            let policy = { node.as_ref() }.and_then(|node| read_policy(node, &mut report));
+            let policy = report.finish(policy)?;
+            let around = around(&policy);
+            let warnings = node.and_then(|node| policy.warnings_in(&node, &around));
+            let warnings = warnings.map(|warnings| warnings.in_file(file, text));
+            Ok((policy, warnings))
+        })
+    }
+
+    /// Reads a document that a person wrote.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub fn from_node(node: &Node) -> Result<Self, Problems> {
+        let mut report = Report::new(Form::File);
+        let policy = read_policy(node, &mut report);
+        report.finish(policy)
+    }
+
+    /// Reads a stored record: the limits file as JSON, with the generation of each limit.
+    /// The revision is not in it.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub fn from_record(json: &[u8]) -> Result<Self, Problems> {
+        let node = Node::from_json(json).map_err(Problems::not_json)?;
+        Self::from_record_node(&node)
+    }
+
+    /// As [`Policy::from_record`], from a document put together by the caller.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub fn from_record_node(node: &Node) -> Result<Self, Problems> {
+        let mut report = Report::new(Form::Record);
+        let policy = read_policy(node, &mut report);
+        report.finish(policy)
+    }
+}
+
+impl Limit {
+    /// Reads one limit on its own. What it `replaces` is not looked up.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub fn from_node(node: &Node) -> Result<Self, Problems> {
+        Self::read(node, Form::File)
+    }
+
+    /// As [`Limit::from_node`], for a limit taken from a record.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub fn from_record(node: &Node) -> Result<Self, Problems> {
+        Self::read(node, Form::Record)
+    }
+
+    fn read(node: &Node, form: Form) -> Result<Self, Problems> {
+        let mut report = Report::new(form);
+        let root = Field {
+            node,
+            path: Path::Root,
+        };
+        let limit = read_limit(root, &mut report);
+        report.finish(limit)
+    }
+}
+
+/// Reads a policy; `None`, and problems, if anything about it is wrong.
+fn read_policy(node: &Node, report: &mut Report) -> Option<Policy> {
+    let before = report.problems.len();
+    let root = Field {
+        node,
+        path: Path::Root,
+    };
+    if let Value::Null = node.value {
+        root.report(report, "an empty document")
+            .push_hint("a limits file has a `domain` and `limits`");
+        return None;
+    }
+    let mut fields = Fields::of(root, report)?;
+    let take = &mut Take {
+        fields: &mut fields,
+        path: &Path::Root,
+        report,
+    };
+    let domain = read_domain(take, &root);
+    check_format(take);
+    let paused = Pause::take(take);
+    let exempt = take_exemptions(take);
+    let limits = take.field("limits");
+    if limits.is_none() && node.get("limits").is_none() {
+        root.report(take.report, "`limits` is missing")
+            .push_hint("an empty domain has `limits: []`");
+    }
+    fields.finish(&Path::Root, &FIELDS, report);
+    let limits = limits.map(|field| read_limits(field, &exempt, report));
+    if report.problems.len() > before {
+        return None;
+    }
+    Some(Policy {
+        domain: domain?,
+        revision: Revision::default(),
+        paused,
+        exempt,
+        limits: limits?,
+    })
+}
+
+fn read_domain(take: &mut Take<'_, '_>, root: &Field<'_>) -> Option<Name> {
+    if let Some(field) = take.field("domain") {
+        return field.domain(take.report);
+    }
+    if root.node.get("domain").is_none() {
+        root.report(take.report, "`domain` is missing")
+            .push_hint("the name that proxies ask for, like `domain: shop`");
+    }
+    None
+}
+
+fn check_format(take: &mut Take<'_, '_>) {
+    if let Some(field) = take.field("format")
+        && let Some(format) = field.integer(1, take.report)
+        && format > FORMAT
+    {
+        let message = format!("format {format} is newer than this version, which reads {FORMAT}");
+        field.report(take.report, message);
+    }
+}
+
+/// Reads the limits of one domain. Those returned are valid on their own; the report shows whether
+/// any are missing or conflict.
+pub fn read_limits(field: Field<'_>, exempt: &[Exemption], report: &mut Report) -> Vec<Limit> {
+    let Value::List(items) = &field.node.value else {
+        field.expected("a list of limits", report);
+        return Vec::new();
+    };
+    if items.len() > MAX_LIMITS {
+        field.report(report, format!("more than {MAX_LIMITS} limits"));
+    }
+    let mut limits = Vec::with_capacity(items.len().min(MAX_LIMITS));
+    let mut nodes = Vec::with_capacity(items.len().min(MAX_LIMITS));
+    let mut names = Names::default();
+    for (index, node) in items.iter().take(MAX_LIMITS).enumerate() {
+        let item = Field {
+            node,
+            path: Path::Item(&field.path, index),
+        };
+        let name = node.get("name").and_then(Node::as_text);
+        if let Some(name) = name
+            && !names.add(name)
+        {
+            let place = node.get("name").and_then(|name| name.place);
+            let path = Path::Field(&item.path, "name");
+            report.add(&path, place, format!("a second limit `{name}`"));
+        }
+        if let Some(limit) = read_limit(item, report) {
+            limits.push(limit);
+            nodes.push((index, node));
+        }
+    }
+    let overrides = limits.iter().map(|limit| limit.overrides.len());
+    if overrides.sum::<usize>() > OVERRIDES_MAX {
+        let message = format!("more than {OVERRIDES_MAX} overrides in a domain");
+        field.report(report, message);
+    }
+    let placed = nodes.into_iter().zip(&limits);
+    let placed = placed.map(|((index, node), limit)| Placed {
+        index,
+        node: Some(node),
+        limit,
+    });
+    let placed: Vec<Placed<'_>> = placed.collect();
+    check_references((&placed, exempt), &names, &field.path, report);
+    limits
+}
+
+/// A limit and its place in the document.
+#[derive(Clone, Copy)]
+pub(crate) struct Placed<'n> {
+    pub(crate) index: usize,
+    /// What it was read from, if that is available.
+    pub(crate) node: Option<&'n Node>,
+    pub(crate) limit: &'n Limit,
+}
+
+/// The most descriptor entries that the limits and exemptions of one domain may name. A proxy
+/// extracts them all from every request.
+const MAX_KEYS: usize = 128;
+
+/// After this many problems, none gets a "did you mean": finding one compares with every name.
+const MAX_HINTS: usize = 100;
+
+/// The most circles that are reported, each with all its members.
+const MAX_CIRCLES: usize = 10;
+
+/// Reports repeated names, and `replaces` that lead nowhere or in a circle.
+///
+/// `names` are those of all limits of the document, also of the ones with problems.
+pub(crate) fn check_references(
+    (placed, exempt): (&[Placed<'_>], &[Exemption]),
+    names: &Names<'_>,
+    limits: &Path<'_>,
+    report: &mut Report,
+) {
+    for placed in placed {
+        report.limit = Some(placed.limit.name.to_string());
+        let limit = Path::Item(limits, placed.index);
+        let path = Path::Field(&limit, "replaces");
+        let place = placed.place("replaces");
+        for replaced in &placed.limit.replaces {
+            if names.position(replaced.as_str()).is_none() {
+                let message = format!("there is no limit `{replaced}`");
+                let hinted = report.problems.len() < MAX_HINTS;
+                let problem = report.add(&path, place, message);
+                if hinted && let Some(meant) = similar(replaced.as_str(), names.list()) {
+                    problem.push_hint(format!("did you mean `{meant}`?"));
+                }
+            }
+        }
+    }
+    report.limit = None;
+    for circle in circles(placed) {
+        report_circle(&circle, placed, limits, report);
+    }
+    check_keys(placed, exempt, limits, report);
+}
+
+impl Placed<'_> {
+    fn place(&self, field: &str) -> Option<Place> {
+        let node = self.node?;
+        node.get(field).and_then(|node| node.place).or(node.place)
+    }
+}
+
+fn report_circle(circle: &[usize], placed: &[Placed<'_>], limits: &Path<'_>, report: &mut Report) {
+    let first = circle.first().and_then(|at| placed.get(*at));
+    let Some(first) = first else { return };
+    let mut way = String::new();
+    for member in circle.iter().filter_map(|at| placed.get(*at)) {
+        way.push_str(member.limit.name.as_str());
+        way.push_str(" → ");
+    }
+    way.push_str(first.limit.name.as_str());
+    let limit = Path::Item(limits, first.index);
+    let path = Path::Field(&limit, "replaces");
+    report.limit = Some(first.limit.name.to_string());
+    report
+        .add(&path, first.place("replaces"), format!("a circle: {way}"))
+        .push_hint("each of them would suppress the others");
+    report.limit = None;
+}
+
+/// A limit as the search for circles sees it.
+#[derive(Clone, Copy, PartialEq)]
+enum Visit {
+    Not,
+    /// It is on the current path.
+    Under,
+    Done,
+}
+
+/// The circles of `replaces`, found by one depth-first walk over all limits.
+fn circles(placed: &[Placed<'_>]) -> Vec<Vec<usize>> {
+    let mut index = Positions::default();
+    for (at, placed) in placed.iter().enumerate() {
+        index.add(digest(placed.limit.name.as_str().as_bytes()), at);
+    }
+    let next_of = |at: usize, nth: usize| {
+        let replaced = placed.get(at)?.limit.replaces.get(nth)?;
+        let mut named = index.of(digest(replaced.as_str().as_bytes()));
+        Some(named.find(|at| placed.get(*at).is_some_and(|p| p.limit.name == *replaced)))
+    };
+    let mut visits = vec![Visit::Not; placed.len()];
+    let mut mark = |at: usize, visit: Option<Visit>| -> Visit {
+        let Some(slot) = visits.get_mut(at) else {
+            return Visit::Done;
+        };
+        *slot = visit.unwrap_or(*slot);
+        *slot
+    };
+    let mut circles = Vec::new();
+    for start in 0..placed.len() {
+        if mark(start, None) != Visit::Not {
+            continue;
+        }
+        mark(start, Some(Visit::Under));
+        // The path from `start`, and the next of each limit's `replaces` to follow.
+        let mut way = vec![(start, 0)];
+        while let Some((at, nth)) = way.last_mut() {
+            let Some(next) = next_of(*at, *nth) else {
+                mark(*at, Some(Visit::Done));
+                way.pop();
+                continue;
+            };
+            *nth += 1;
+            let Some(next) = next else { continue };
+            match mark(next, None) {
+                Visit::Done => {}
+                Visit::Not => {
+                    mark(next, Some(Visit::Under));
+                    way.push((next, 0));
+                }
+                Visit::Under => {
+                    let from = way.iter().skip_while(|(at, _)| *at != next);
+                    circles.push(from.map(|(at, _)| *at).collect());
+                    if circles.len() == MAX_CIRCLES {
+                        return circles;
+                    }
+                }
+            }
+        }
+    }
+    circles
+}
+
+fn check_keys(placed: &[Placed<'_>], exempt: &[Exemption], limits: &Path<'_>, report: &mut Report) {
+    let mut keys: Vec<&Name> = Vec::new();
+    for matcher in exempt.iter().flat_map(|exemption| &exemption.matchers) {
+        if !keys.contains(&&matcher.entry) {
+            keys.push(&matcher.entry);
+        }
+    }
+    for placed in placed {
+        for key in placed.limit.keys() {
+            if !keys.contains(&key) {
+                keys.push(key);
+            }
+        }
+        if keys.len() > MAX_KEYS {
+            let path = Path::Item(limits, placed.index);
+            let message = format!(
+                "the domain's limits and exemptions name more than {MAX_KEYS} different entries"
+            );
+            report
+                .add(&path, placed.place("match"), message)
+                .push_hint("a proxy extracts every one of them from every request");
+            return;
+        }
+    }
+}
 
 // They read files, and wasm32 has none.
 #[cfg(test)]

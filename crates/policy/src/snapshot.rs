@@ -22,7 +22,7 @@ use crate::{
     Compiled, Entries, Exemption, IfAbsent, Limit, MAX_COST, Matcher, OnFailure, Override,
     OverrideQuota, Pause, Pointer, Policy, Pricing, Quota, RequestPlace, RequestPrice,
     RequestValue, Reserve, ResponsePrice, ResponseValue, Revision, Row, Scope, Source, Term,
-    digest, quota::Written,
+    digest, limit::Written,
 };
 
 /// The version of the snapshot as a whole. A filter refuses any other, and keeps the limits that it has.
@@ -387,7 +387,7 @@ impl Wire for Matcher {
         writer.array(2);
         self.key.write(writer);
         writer.list(self.patterns.iter(), |writer, pattern| {
-            pattern.write(writer)
+            pattern.write(writer);
         });
     }
 

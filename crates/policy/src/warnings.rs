@@ -3,24 +3,20 @@
 //!
 //! A warning is a [`Problem`]: where it is, what it causes, and what was probably meant.
 
-mod cost;
-mod numbers;
-mod pattern;
-mod penalty;
-mod place;
 mod supply;
 
 use std::collections::BTreeMap;
 
-use documents::{Name, Node, Problem, Problems, format_timestamp, name_hint, similar};
+use algorithms::{DEBT_MAX_CAPACITIES, Kind, Numbers};
+use documents::{
+    Duration, Name, Node, Place, Problem, Problems, Value, format_timestamp, name_hint, similar,
+};
 
-use place::place_of;
-use supply::unsupplied;
+use crate::{IfAbsent, Limit, Matcher, Policy, Pricing, Quota};
 pub use supply::{
     Alterations, BUILT_IN, DEFAULT_PREFIXES, REQUEST_BODY, REQUEST_BODY_PASSES, Supply,
 };
-
-use crate::{Limit, Matcher, Policy};
+use supply::{never, no_bucket, unsupplied};
 
 /// What is known beside the limits.
 #[derive(Clone, Copy, Debug, Default)]
@@ -143,14 +139,14 @@ fn of_limit(limit: &Limit, around: &Surroundings<'_>, found: &mut Found<'_>) {
             found.warn(&format!("per[{n}]"), message, hint);
         }
     }
-    cost::of_cost(limit, found);
-    cost::of_prices(limit, found);
-    cost::of_burst(limit, found);
-    penalty::of_penalty(limit, found);
-    cost::of_reserve(limit, around, found);
-    cost::of_max(limit, found);
-    numbers::of_debt(limit, found);
-    numbers::of_zone(limit, found);
+    of_cost(limit, found);
+    of_prices(limit, found);
+    of_burst(limit, found);
+    of_penalty(limit, found);
+    of_reserve(limit, around, found);
+    of_max(limit, found);
+    of_debt(limit, found);
+    of_zone(limit, found);
     if let Some(dear) = around.dear.and_then(|dear| dear(limit)) {
         found.warn(dear.field, dear.message, Some(dear.hint.to_owned()));
     }
@@ -171,7 +167,7 @@ fn of_overrides(limit: &Limit, around: &Surroundings<'_>, found: &mut Found<'_>)
             let Some(value) = value else {
                 continue;
             };
-            if let Some(never) = pattern::no_bucket(key.as_str(), value, alterations) {
+            if let Some(never) = no_bucket(key.as_str(), value, alterations) {
                 let text = String::from_utf8_lossy(value);
                 let message = format!("`{text}` changes nothing: {}", never.why);
                 let field = format!("overrides[{n}].values.{key}");
@@ -230,7 +226,7 @@ fn of_matcher(matcher: &Matcher, words: &Words, around: &Surroundings<'_>, found
             let field = format!("match.{key}[{n}]");
             found.warn(&field, message, Some(hint.to_owned()));
         }
-        let Some(never) = pattern::never(key.as_str(), pattern) else {
+        let Some(never) = never(key.as_str(), pattern) else {
             continue;
         };
         let effect = if pattern.is_negated() {
@@ -289,6 +285,322 @@ fn of_ends(limit: &Limit, now_ms: u64, found: &mut Found<'_>) {
             let message = format!("the override ended at {until}: it changes nothing");
             found.warn(&format!("overrides[{n}].until"), message, None);
         }
+    }
+}
+
+/// Where a field stands, or the nearest that contains it.
+fn place_of(root: &Node, path: &str) -> Option<Place> {
+    let mut at = root;
+    let mut place = root.place;
+    // `limits[2].match.path[0]`; a name may hold dots, so keys are tried whole.
+    let mut rest = path;
+    while !rest.is_empty() {
+        rest = rest.trim_start_matches('.');
+        let (next, after) = match rest.strip_prefix('[') {
+            Some(item) => {
+                let (index, after) = item.split_once(']')?;
+                let index: usize = index.parse().ok()?;
+                (at.items().get(index), after)
+            }
+            None => match field_of(at, rest) {
+                Some((node, after)) => (Some(node), after),
+                None => (None, ""),
+            },
+        };
+        let Some(next) = next else {
+            // `per: user` is a list of one.
+            return place;
+        };
+        at = next;
+        place = at.place.or(place);
+        rest = after;
+    }
+    place
+}
+
+/// The longest key of a map that the path starts with, and what follows it.
+fn field_of<'n, 'p>(node: &'n Node, path: &'p str) -> Option<(&'n Node, &'p str)> {
+    let Value::Map(entries) = &node.value else {
+        return None;
+    };
+    let fits = entries.iter().filter_map(|entry| {
+        let after = path.strip_prefix(entry.key.as_str())?;
+        let ends = after.is_empty() || after.starts_with(['.', '[']);
+        ends.then_some((&entry.value, after))
+    });
+    fits.min_by_key(|(_, after)| after.len())
+}
+
+/// Warns if the reserve comes from bodies that no proxy reads.
+fn of_reserve(limit: &Limit, around: &Surroundings<'_>, found: &mut Found<'_>) {
+    let price = limit.response_price();
+    let in_body = price.is_some_and(|price| price.reserve.pointers().next().is_some());
+    let Some(supply) = around.supply.filter(|_| in_body) else {
+        return;
+    };
+    let supplies = |entry| supply.entries.iter().any(|name| name.as_str() == entry);
+    let (what, hint) = if supplies(REQUEST_BODY_PASSES) {
+        let file = supply.source.unwrap_or("Envoy's configuration");
+        let what = format!(
+            "a plugin with `{REQUEST_BODY}` in {file} lacks `allow_on_headers_stop_iteration: true`: such \
+             requests wait a second in vain"
+        );
+        (
+            what,
+            "set it beside the plugin's `configuration`; Istio's WasmPlugin cannot",
+        )
+    } else if supplies(REQUEST_BODY) {
+        return;
+    } else {
+        let what = match supply.source {
+            Some(file) => format!("{file} has no `{REQUEST_BODY}`"),
+            None => "no live proxy reads bodies of requests".to_owned(),
+        };
+        let hint = "set it in the filter's configuration, and `allow_on_headers_stop_iteration` in \
+                    Envoy's; Istio's WasmPlugin cannot";
+        (what, hint)
+    };
+    let message = format!("{what}, so `request_json` never says what is reserved");
+    found.warn("cost.reserve.from", message, Some(hint.to_owned()));
+}
+
+/// Warns if nothing bounds what a response costs whose cost cannot be read, or if the bound is below
+/// what is reserved for each.
+fn of_max(limit: &Limit, found: &mut Found<'_>) {
+    let Some(price) = limit.response_price() else {
+        return;
+    };
+    let (max, reserve) = (price.max, price.reserve.default);
+    if max < reserve {
+        let message = format!(
+            "no response costs more than {max}, and {reserve} are reserved for each: some is always given back"
+        );
+        let hint = "raise `max`, or lower `reserve`".to_owned();
+        return found.warn("cost.max", message, Some(hint));
+    }
+    let unbounded = !price.has_max() && !price.has_status();
+    let why = match price.if_absent {
+        IfAbsent::Estimate if unbounded => {
+            "whose body cannot be read (it is compressed, for instance)"
+        }
+        IfAbsent::Max if unbounded => "that does not say its cost",
+        _ => return,
+    };
+    let message = format!("without `max`, a response {why} costs what a whole bucket holds");
+    let hint = "set `max` to the most that a response can cost".to_owned();
+    found.warn("cost", message, Some(hint));
+}
+
+/// A request that costs more than a bucket ever holds never passes. A quota of nothing is meant
+/// to deny everything.
+fn of_cost(limit: &Limit, found: &mut Found<'_>) {
+    let units = limit.cost;
+    let hint = match limit.quota.parameters().burst {
+        Some(_) => "give it a `burst` of at least its `cost`",
+        None => "raise `burst` or the `rate`, or lower the `cost`",
+    };
+    let price = Price {
+        field: "cost",
+        units,
+        hint,
+        of_override: format!("the limit's `cost` is {units}"),
+    };
+    price.check(limit, found, |most| {
+        format!(
+            "a request costs {units} and a bucket holds {most}: every request is over the limit"
+        )
+    });
+}
+
+/// As [`of_cost`], for each price that a request can have at a limit.
+fn of_prices(limit: &Limit, found: &mut Found<'_>) {
+    let Some(Pricing::Request(price)) = limit.pricing.as_deref() else {
+        return;
+    };
+    let from = price.from.iter().map(|value| value.min).enumerate();
+    let from = from.map(|(n, units)| (format!("cost.from[{n}].min"), units));
+    let table = price.table.iter().map(|row| row.units).enumerate();
+    let table = table.map(|(n, units)| (format!("cost.table[{n}].units"), units));
+    let default = [("cost.default".to_owned(), price.default)];
+    for (field, units) in from.chain(table).chain(default) {
+        let price = Price {
+            field: &field,
+            units,
+            hint: "raise `burst` or the `rate`, or lower what it costs",
+            of_override: format!("`{field}` is {units}"),
+        };
+        price.check(limit, found, |most| {
+            format!(
+                "such a request costs {units} and a bucket holds {most}: each is over the limit"
+            )
+        });
+    }
+}
+
+/// A bucket refills up to its burst in each millisecond: what a higher rate would add is lost, and so is what
+/// refills while less than a request's cost is missing.
+fn of_burst(limit: &Limit, found: &mut Found<'_>) {
+    let own = [("burst".to_owned(), limit.quota)];
+    let more = overrides(limit).map(|(n, quota)| (format!("overrides[{n}]"), quota));
+    for (field, quota) in own.into_iter().chain(more) {
+        let Some(reached) = reached_percent(&quota, limit.cost.max(1)) else {
+            continue;
+        };
+        let Numbers {
+            limit: burst, x, y, ..
+        } = quota.algorithm().numbers();
+        let message = format!(
+            "time counts in milliseconds, so requests that come evenly get about {reached} % of the rate from a \
+             bucket that holds {burst}"
+        );
+        let enough = limit.cost.max(1).saturating_add(y.div_ceil(x));
+        let hint = format!("a `burst` of {enough} reaches the rate");
+        found.warn(&field, message, Some(hint));
+    }
+}
+
+/// How much of its rate a used-up bucket admits, if that is less than 90 %.
+fn reached_percent(quota: &Quota, cost: u64) -> Option<u64> {
+    /// A request that refills for longer loses less than a fiftieth to rounding.
+    const LONG_MS: u64 = 50;
+    const STEPS: u64 = 1000;
+    let bucket = matches!(
+        quota.parameters().kind,
+        Kind::TokenBucket | Kind::Gcra | Kind::LeakyBucket
+    );
+    // In parts of a unit.
+    let Numbers { limit, x, y, .. } = quota.algorithm().numbers();
+    let (full, one) = (limit.checked_mul(x)?, cost.checked_mul(x)?);
+    let enough = one.checked_add(y).is_none_or(|enough| full >= enough);
+    if !bucket || one > full || enough || one / y >= LONG_MS {
+        return None;
+    }
+    let (mut debt, mut admitted) = (full, 0_u128);
+    for _ in 0..STEPS {
+        debt = debt.saturating_sub(y);
+        let fit = (full - debt) / one * one;
+        debt += fit;
+        admitted += u128::from(fit);
+    }
+    let percent = admitted * 100 / (u128::from(y) * u128::from(STEPS));
+    u64::try_from(percent).ok().filter(|percent| *percent < 90)
+}
+
+/// What a request costs, and what to report if no bucket can hold that.
+struct Price<'p> {
+    field: &'p str,
+    units: u64,
+    hint: &'p str,
+    /// The hint if only a bucket with an override cannot.
+    of_override: String,
+}
+
+impl Price<'_> {
+    fn check(&self, limit: &Limit, found: &mut Found<'_>, message: impl Fn(u64) -> String) {
+        let too_dear = |quota: &Quota| most(quota) > 0 && self.units > most(quota);
+        if too_dear(&limit.quota) {
+            let message = message(most(&limit.quota));
+            return found.warn(self.field, message, Some(self.hint.to_owned()));
+        }
+        for (n, quota) in overrides(limit).filter(|(_, quota)| too_dear(quota)) {
+            let (field, hint) = (format!("overrides[{n}]"), self.of_override.clone());
+            found.warn(&field, message(most(&quota)), Some(hint));
+        }
+    }
+}
+
+/// The most units that a bucket holds.
+fn most(quota: &Quota) -> u64 {
+    quota.algorithm().limit()
+}
+
+/// The quotas of overrides, by their places.
+fn overrides(limit: &Limit) -> impl Iterator<Item = (usize, Quota)> {
+    let overrides = limit.overrides.iter().enumerate();
+    overrides.filter_map(|(n, one)| Some((n, one.quota.of(&limit.quota)?)))
+}
+
+/// A bucket owes [`DEBT_MAX_CAPACITIES`] at most: what a response costs beyond that is charged to nobody.
+fn of_debt(limit: &Limit, found: &mut Found<'_>) {
+    let Some(price) = limit.response_price().filter(|price| price.has_max()) else {
+        return;
+    };
+    let owes = |quota: &Quota| {
+        let capacity = quota.algorithm().limit();
+        capacity.saturating_mul(DEBT_MAX_CAPACITIES)
+    };
+    let max = price.max;
+    let exceeds = |quota: &Quota| {
+        // A window counts everything, until it ends.
+        let kind = quota.parameters().kind;
+        let is_bounded = matches!(kind, Kind::TokenBucket | Kind::Gcra | Kind::LeakyBucket);
+        // A quota of nothing is meant to deny everything.
+        is_bounded && (1..max).contains(&owes(quota))
+    };
+    if exceeds(&limit.quota) {
+        let most = owes(&limit.quota);
+        let message = format!(
+            "a bucket owes {DEBT_MAX_CAPACITIES} times what it holds at most, {most}: what a response costs \
+             beyond that is not counted"
+        );
+        let hint = format!("lower `max` to {most}, or raise `burst` or the `rate`");
+        return found.warn("cost.max", message, Some(hint));
+    }
+    for (n, quota) in overrides(limit).filter(|(_, quota)| exceeds(quota)) {
+        let most = owes(&quota);
+        let message = format!(
+            "such a bucket owes {most} at most, and a response may cost {max}: the rest is not counted"
+        );
+        let hint = format!("the limit's `max` is {max}");
+        found.warn(&format!("overrides[{n}]"), message, Some(hint));
+    }
+}
+
+/// `Etc/GMT+5` is behind UTC, as POSIX has it, and not ahead as everywhere else.
+fn of_zone(limit: &Limit, found: &mut Found<'_>) {
+    let zone_of = |quota: &Quota| quota.parameters().time_zone;
+    let own = [("time_zone".to_owned(), zone_of(&limit.quota))];
+    // An override without a zone of its own has the limit's.
+    let more =
+        overrides(limit).map(|(n, quota)| (format!("overrides[{n}].time_zone"), zone_of(&quota)));
+    let more = more.filter(|(_, zone)| *zone != zone_of(&limit.quota));
+    for (field, zone) in own.into_iter().chain(more) {
+        let Some(offset) = zone.and_then(|zone| zone.strip_prefix("Etc/GMT")) else {
+            continue;
+        };
+        let (way, opposite, other) = match offset.as_bytes().first() {
+            Some(b'+') => ("behind", '-', "ahead of"),
+            Some(b'-') => ("ahead of", '+', "behind"),
+            _ => continue,
+        };
+        let Some(hours) = offset.get(1..).filter(|hours| *hours != "0") else {
+            continue;
+        };
+        let message = format!(
+            "`Etc/GMT{offset}` is {hours} h {way} UTC: the sign is the opposite of the usual"
+        );
+        let hint = format!(
+            "`Etc/GMT{opposite}{hours}` is {hours} h {other} UTC; a region, like Europe/Berlin, says it without a sign"
+        );
+        found.warn(&field, message, Some(hint));
+    }
+}
+
+/// A full window denies the rest of its time with or without a penalty, unless that ends later.
+fn of_penalty(limit: &Limit, found: &mut Found<'_>) {
+    let parameters = limit.quota.parameters();
+    let (Some(penalty), Kind::FixedWindow) = (limit.penalty, parameters.kind) else {
+        return;
+    };
+    let window_ms = parameters.rate.period_ms;
+    if penalty.for_ms < window_ms {
+        let (lasts, window) = (Duration(penalty.for_ms), Duration(window_ms));
+        let message = format!(
+            "a penalty of {lasts} is shorter than the window of {window}, and a full window denies its \
+             rest anyway"
+        );
+        let hint = "most penalties would end before their window: use a longer `for`, or another algorithm";
+        found.warn("penalty.for", message, Some(hint.to_owned()));
     }
 }
 

@@ -1,15 +1,15 @@
-//! Writes policies as documents: only what differs from the defaults, in the order of the manual.
+//! Writes policies as documents (limits files, stored records, snapshots as JSON): only what differs from
+//! the defaults, in the order of the manual.
 
 use algorithms::{Kind, Penalty};
-use documents::{Choice, Duration, Name, Node, format_timestamp, value_to_node};
+use documents::{Choice, Duration, Name, Node, format_timestamp, to_base64, value_to_node};
 use patterns::Pattern;
 
 use crate::{
-    DescriptorLimit, Exemption, IfMissing, Limit, Matcher, OnFailure, OverLimit, Override,
-    OverrideQuota, Policy, Scope,
-    quota::{DEFAULT_MAX_DELAY_MS, Written},
-    rate::RateText,
-    read::DEFAULT_TTL_MS,
+    Compiled, DescriptorLimit, Exemption, IfMissing, Limit, Matcher, OnFailure, OverLimit,
+    Override, OverrideQuota, Pause, Policy, Quota, Scope,
+    limit::{DEFAULT_MAX_DELAY_MS, RateText, Written},
+    read::{DEFAULT_SLOT_TTL_MS, FORMAT},
 };
 
 /// Fields in the order in which they are set.
@@ -70,6 +70,15 @@ impl Limit {
         Node::map(fields.0)
     }
 
+    /// The limit as a stored record holds it: [`Limit::to_node`] and the generation.
+    pub fn to_record(&self) -> Node {
+        let mut node = self.to_node();
+        if self.generation > 0 {
+            node.set("generation", Node::number(self.generation));
+        }
+        node
+    }
+
     fn write_applies(&self, fields: &mut Writer) {
         if !self.matchers.is_empty() {
             fields.set("match", matchers_node(&self.matchers));
@@ -86,7 +95,7 @@ impl Limit {
         fields.set("algorithm", Node::text(Written(parameters.kind).word()));
         if parameters.kind == Kind::Concurrency {
             fields.number("limit", Some(parameters.rate.units));
-            let ttl_ms = Some(parameters.rate.period_ms).filter(|ms| *ms != DEFAULT_TTL_MS);
+            let ttl_ms = Some(parameters.rate.period_ms).filter(|ms| *ms != DEFAULT_SLOT_TTL_MS);
             if let Some(ms) = ttl_ms {
                 fields.set("slot_ttl", Node::text(Duration(ms).to_string()));
             }
@@ -220,6 +229,15 @@ impl Policy {
         fields.set("limits", Node::list(self.limits.iter().map(Limit::to_node)));
         Node::map(fields.0)
     }
+
+    /// The record as a document: see [`Policy::from_record`].
+    pub fn to_record(&self) -> Node {
+        let mut node = self.to_node();
+        node.set("format", Node::number(FORMAT));
+        let limits = self.limits.iter().map(Limit::to_record);
+        node.set("limits", Node::list(limits));
+        node
+    }
 }
 
 fn penalty_node(penalty: Penalty) -> Node {
@@ -240,5 +258,115 @@ pub(crate) fn patterns_node(patterns: &[Pattern]) -> Node {
     match patterns {
         [only] => Node::text(only.as_str()),
         many => Node::list(many.iter().map(|pattern| Node::text(pattern.as_str()))),
+    }
+}
+
+/// The version of the meaning of a limit's fields, and that of a domain with exemptions: a reader
+/// without a notion of them must not decide its limits.
+const LEVEL: u64 = 1;
+const LEVEL_WITH_EXEMPTIONS: u64 = 2;
+
+impl Compiled {
+    /// The snapshot with the edges of calendar windows around a time in milliseconds since the epoch.
+    pub fn snapshot_at(&self, now_ms: u64) -> Vec<u8> {
+        self.to_snapshot(&|parameters| calendar::edges_of(parameters, now_ms))
+    }
+
+    /// The snapshot as the filter's configuration has it: `limits`.
+    pub fn snapshot_text(&self, now_ms: u64) -> String {
+        to_base64(&self.snapshot_at(now_ms))
+    }
+
+    /// This policy as filters get it, as JSON for people and programs, with the edges of calendar windows
+    /// around a time in milliseconds since the epoch: `GET /v1/policy` answers with it, and `rlctl apply`
+    /// reads it as a limits file.
+    pub fn to_snapshot_json(&self, now_ms: u64) -> Node {
+        let revision = self.revision();
+        // Only limiters decide limits of the rate limit service.
+        let limits = self.limits().iter().enumerate();
+        let limits = limits.filter(|(_, limit)| limit.descriptor.is_none());
+        let mut snapshot = Node::map([
+            ("format", Node::number(FORMAT)),
+            ("domain", Node::text(self.domain().as_str())),
+            (
+                "revision",
+                Node::map([
+                    ("number", Node::number(revision.number)),
+                    // As text: JSON readers elsewhere round large numbers.
+                    ("digest", Node::text(format!("{:016x}", revision.digest))),
+                ]),
+            ),
+            (
+                "keys",
+                Node::list(self.needed_keys().iter().map(|k| Node::text(k.as_str()))),
+            ),
+            (
+                "limits",
+                Node::list(limits.map(|(at, limit)| self.limit_snapshot(at, limit, now_ms))),
+            ),
+        ]);
+        if !self.exemptions().is_empty() {
+            snapshot.set("exempt", Exemption::list_node(self.exemptions()));
+        }
+        snapshot
+    }
+
+    /// When the edges in a snapshot of this time no longer cover the current time, in milliseconds
+    /// since the epoch; `None`: it has no edges.
+    pub fn snapshot_until_ms(&self, now_ms: u64) -> Option<u64> {
+        let own = self.limits().iter().map(|limit| limit.quota);
+        let of_proxies = self.limits().iter().enumerate();
+        let of_proxies = of_proxies.filter(|(_, limit)| limit.scope == Scope::Proxy);
+        let overrides = of_proxies.flat_map(|(at, limit)| {
+            let overrides = self.overrides(at);
+            overrides.filter_map(|found| found.quota.of(&limit.quota))
+        });
+        let quotas = own.chain(overrides);
+        let ends = quotas.filter_map(|quota| {
+            let (window, _) = calendar::window_of(quota.algorithm(), now_ms)?;
+            Some(window.end_ms)
+        });
+        ends.min()
+    }
+
+    fn limit_snapshot(&self, at: usize, limit: &Limit, now_ms: u64) -> Node {
+        let mut node = limit.to_node_without_overrides();
+        node.unset("description");
+        // On each limit, so that a filter too old to read it sends all requests to the limiter.
+        if let Some(paused) = Pause::later(limit.paused, self.paused()) {
+            node.set("paused", paused.to_node());
+        }
+        node.set("generation", Node::number(limit.generation));
+        let level = match self.exemptions() {
+            [] => LEVEL,
+            _ => LEVEL_WITH_EXEMPTIONS,
+        };
+        node.set("level", Node::number(level));
+        set_edges(&mut node, &limit.quota, now_ms);
+        match limit.scope {
+            Scope::Global if self.has_overrides(at) => node.set("has_overrides", true.into()),
+            // Only the proxy decides these limits, so it needs their overrides.
+            Scope::Proxy if self.has_overrides(at) => {
+                let overrides = self.overrides(at).map(|found| {
+                    let mut node = found.to_node(&limit.per);
+                    if let Some(quota) = found.quota.of(&limit.quota) {
+                        set_edges(&mut node, &quota, now_ms);
+                    }
+                    node
+                });
+                node.set("overrides", Node::list(overrides));
+            }
+            Scope::Global | Scope::Proxy => {}
+        }
+        node
+    }
+}
+
+/// Adds the edges of calendar windows: the label of the first, their starts, and the end of the last.
+fn set_edges(node: &mut Node, quota: &Quota, now_ms: u64) {
+    if let Some(edges) = calendar::edges_of(quota.parameters(), now_ms) {
+        let serial = u64::from(edges.serial());
+        let numbers = [serial].into_iter().chain(edges.starts_ms());
+        node.set("edges", Node::list(numbers.map(Node::number)));
     }
 }

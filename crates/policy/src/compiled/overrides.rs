@@ -1,9 +1,11 @@
-//! The overrides of one limit, by bucket.
+//! The overrides of one limit, by bucket, and the edits that change them at the cost of what changed.
 
-use documents::Name;
 use std::sync::Arc;
 
-use crate::{Override, bucket_hash};
+use documents::Name;
+
+use super::{Compiled, shared};
+use crate::{Limit, Override, Policy, bucket_hash};
 
 /// Overrides per shard: adding one copies a shard.
 const SHARD: usize = 64;
@@ -116,59 +118,72 @@ fn place(hash: u64, shards: usize) -> usize {
     bits & shards.saturating_sub(1)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::OverrideQuota;
-
-    #[test]
-    fn buckets_of_the_same_hash_are_told_apart() {
-        let limit: Name = "a".parse().unwrap();
-        let of = |user: &str| Override {
-            values: vec![Some(user.as_bytes().to_vec())],
-            quota: OverrideQuota::Unlimited,
-            until_ms: None,
+impl Compiled {
+    /// The policy after edits, from its limits as they are now, without overrides, and the
+    /// overrides that changed (limit, bucket, and `None` if it is gone). It shares all other
+    /// overrides with this one.
+    ///
+    /// `None` if that is not enough: a limit with overrides has other numbers or other `per`
+    /// entries now, which change the meaning of its overrides.
+    pub fn caught_up(
+        &self,
+        mut policy: Policy,
+        changed: impl IntoIterator<Item = (Name, Vec<Option<Vec<u8>>>, Option<Override>)>,
+    ) -> Option<Self> {
+        let mut next = if self.same_limits(&mut policy) {
+            Self {
+                limits: shared(&mut policy),
+                policy,
+                shape: Arc::clone(&self.shape),
+                overrides: self.overrides.clone(),
+                opaque: Vec::new(),
+            }
+        } else {
+            let mut next = Self::new(policy);
+            next.overrides = self.overrides_of(&next.limits)?;
+            next
         };
-        let hash = bucket_hash(&limit, &[Some("alice")]);
-        let overrides = Overrides::by(|_| hash, vec![of("bob"), of("alice"), of("carol")]);
-        assert_eq!(overrides.iter().count(), 3);
-        assert_eq!(overrides.get(&limit, &[Some("alice")]), Some(&of("alice")));
-        // Another bucket does not find it, not even by the same hash.
-        let overrides = Overrides::by(|_| hash, vec![of("bob")]);
-        assert_eq!(overrides.get(&limit, &[Some("alice")]), None);
+        for (name, values, to) in changed {
+            if let Some(at) = next.position(name.as_str()) {
+                next.overrides.get_mut(at)?.set(&name, &values, to);
+            }
+        }
+        Some(next)
     }
 
-    /// A domain may have 100,000 of them.
-    #[test]
-    fn an_override_takes_little_memory() {
-        assert!(size_of::<Override>() <= 120, "{}", size_of::<Override>());
+    /// Whether the limits and exemptions are the same, apart from their generations.
+    fn same_limits(&self, policy: &mut Policy) -> bool {
+        let same = |(old, new): (&Arc<Limit>, &mut Limit)| {
+            let made = (new.generation, new.reset_generation);
+            (new.generation, new.reset_generation) = (old.generation, old.reset_generation);
+            let same = **old == *new;
+            (new.generation, new.reset_generation) = made;
+            same
+        };
+        let (old, new) = (&self.limits, &mut policy.limits);
+        self.policy.exempt == policy.exempt
+            && old.len() == new.len()
+            && old.iter().zip(new).all(same)
     }
 
-    #[test]
-    fn setting_overrides_one_by_one_equals_setting_all_at_once() {
-        let limit: Name = "a".parse().unwrap();
-        let of = |user: u64, until_ms| Override {
-            values: vec![Some(user.to_string().into_bytes())],
-            quota: OverrideQuota::Unlimited,
-            until_ms,
+    /// The overrides that the limits had before.
+    fn overrides_of(&self, limits: &[Arc<Limit>]) -> Option<Vec<Overrides>> {
+        let of = |limit: &Arc<Limit>| {
+            let Some(at) = self.position(limit.name.as_str()) else {
+                return Some(Overrides::default());
+            };
+            let (old, overrides) = (self.limit(at)?, self.overrides.get(at)?);
+            (!overrides.any() || same_buckets(old, limit)).then(|| overrides.clone())
         };
-        let mut grown = Overrides::default();
-        for user in 0..3000 {
-            let one = of(user, None);
-            grown.set(&limit, &one.values, Some(one.clone()));
-        }
-        let before = grown.clone();
-        for user in 0..3000 {
-            let to = (user % 3 > 0).then(|| of(user, Some(user)));
-            grown.set(&limit, &of(user, None).values, to);
-        }
-        assert_eq!((before.iter().count(), grown.iter().count()), (3000, 2000));
-        assert!(grown.any() && grown.shards.len() > 1);
-        for user in 0..3000 {
-            let values = of(user, None).values;
-            let changed = (user % 3 > 0).then(|| of(user, Some(user)));
-            assert_eq!(grown.get(&limit, &values), changed.as_ref());
-            assert_eq!(before.get(&limit, &values), Some(&of(user, None)));
-        }
+        limits.iter().map(of).collect()
     }
 }
+
+/// Whether an override means the same under both limits.
+fn same_buckets(a: &Limit, b: &Limit) -> bool {
+    let of = |limit: &Limit| (limit.quota, limit.if_missing, limit.scope);
+    a.per == b.per && of(a) == of(b)
+}
+
+#[cfg(test)]
+mod tests;

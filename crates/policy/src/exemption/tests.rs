@@ -1,7 +1,7 @@
+use proptest::{prelude::*, sample::select};
 use std::fmt::Write;
 
-use proptest::{prelude::*, sample::select};
-
+use super::*;
 use crate::{Compiled, Descriptor, Policy, Problems, SEVERAL};
 
 fn read(exempt: &str) -> Result<Policy, Problems> {
@@ -190,4 +190,26 @@ proptest! {
         let found = exempts(&compiled, &[("path", path.as_bytes())]);
         prop_assert_eq!(found, expected.map(|found| found.name.to_string()));
     }
+}
+
+const FOREVER: Pause = Pause { until_ms: None };
+
+fn until(ms: u64) -> Pause {
+    Pause { until_ms: Some(ms) }
+}
+
+#[test]
+fn a_pause_holds_up_to_its_end() {
+    assert!(FOREVER.holds(u64::MAX));
+    assert!(until(5).holds(4));
+    assert!(!until(5).holds(5));
+    assert!(!Pause::OVER.holds(0));
+}
+
+#[test]
+fn the_later_of_two_pauses_holds() {
+    assert_eq!(Pause::later(None, None), None);
+    assert_eq!(Pause::later(Some(until(1)), None), Some(until(1)));
+    assert_eq!(Pause::later(Some(until(1)), Some(until(2))), Some(until(2)));
+    assert_eq!(Pause::later(Some(FOREVER), Some(until(2))), Some(FOREVER));
 }

@@ -1,5 +1,6 @@
 use documents::Node;
 
+use super::*;
 use crate::{IfAbsent, Limit, Pricing, RequestPlace, whole_number};
 
 fn limit(cost: &str) -> Result<Limit, String> {
@@ -240,5 +241,22 @@ fn a_cost_depends_on_the_body_by_a_number_in_it_or_its_length() {
             depends,
             "{cost}"
         );
+    }
+}
+
+#[test]
+fn pointers_are_read_and_written() {
+    for (text, tokens) in [
+        ("/usage/total_tokens", vec!["usage", "total_tokens"]),
+        ("/a~1b/~0", vec!["a/b", "~"]),
+        ("/", vec![""]),
+    ] {
+        let pointer = Pointer::parse(text).unwrap();
+        assert_eq!(pointer.tokens(), tokens);
+        assert_eq!(pointer.to_string(), text);
+    }
+    let deep = "/a".repeat(MAX_TOKENS + 1);
+    for text in ["", "usage", "/a~2", "/a~", deep.as_str()] {
+        assert_eq!(Pointer::parse(text), None, "{text}");
     }
 }

@@ -1,18 +1,20 @@
-//! One limit.
+//! One limit: its fields, and what they cannot be together.
 
-use documents::{Field, Fields, Form, Name, Node, Report, Take};
+use std::borrow::Cow;
+
+use algorithms::{Kind, LEASE_TTL_MAX_MS, LEASE_TTL_MIN_MS, Penalty};
+use documents::{
+    Choice, Duration, Field, Fields, Form, Name, Node, Path, Report, Take, Value, name_hint, quoted,
+};
+use patterns::Pattern;
 
 use crate::{
-    Limit, Pause, Pricing, Scope,
+    ChargeMode, DescriptorLimit, DescriptorPattern, EntryPattern, Limit, Matcher, OverLimit, Pause,
+    Pricing, Quota, Scope,
+    limit::Written,
     read::{
-        descriptor::read_descriptor,
-        lease::{Beside, read_lease},
-        matchers::read_matchers,
-        numbers::Numbers,
-        overrides::{Buckets, read_overrides},
-        penalty::{check_penalty, read_penalty},
+        numbers::{Buckets, Numbers, read_overrides},
         pricing::{Around, check_pricing, read_cost},
-        together::{check_kind, check_per, check_service, check_slots},
     },
 };
 
@@ -55,13 +57,15 @@ pub(crate) const LIMIT_FIELDS: [&str; 35] = [
     "paused",
 ];
 
+/// The most entries of `per`.
+const MAX_PER: usize = 16;
 /// The longest description, in characters.
 const MAX_DESCRIPTION: usize = 1000;
 
 const MAX_PRECHECK_PERCENT: u32 = 10_000;
 
 /// Reads a limit; `None`, and problems, if anything about it is wrong.
-pub(crate) fn read_limit(field: Field<'_>, report: &mut Report) -> Option<Limit> {
+pub(super) fn read_limit(field: Field<'_>, report: &mut Report) -> Option<Limit> {
     let name = field.node.get("name").and_then(Node::as_text);
     report.limit = name.map(str::to_owned);
     let limit = read_fields(field, report);
@@ -206,4 +210,507 @@ fn read_generation(take: &mut Take<'_, '_>) -> u64 {
         return 0;
     }
     take.integer("generation", 0).unwrap_or(0)
+}
+
+/// A problem with a field that is valid on its own, but not together with others.
+pub(super) fn refuse<'r>(
+    limit: &Field<'_>,
+    name: &str,
+    message: impl Into<Cow<'static, str>>,
+    report: &'r mut Report,
+) -> &'r mut crate::Problem {
+    let place = limit.node.get(name).and_then(|node| node.place);
+    let path = Path::Field(&limit.path, name);
+    report.add(&path, place.or(limit.node.place), message)
+}
+
+fn check_per(limit: &Field<'_>, per: &[Name], partition: &[Name], report: &mut Report) {
+    if per.len() > MAX_PER {
+        refuse(limit, "per", format!("more than {MAX_PER} entries"), report);
+        return;
+    }
+    for name in partition {
+        if !per.contains(name) {
+            let message = format!("`{name}` is not in `per`");
+            refuse(limit, "partition", message, report)
+                .push_hint("`partition` names the entries of `per` that share a cluster slot");
+        }
+    }
+}
+
+/// The rate limit service answers at once, and only limiters serve it.
+fn check_service(
+    limit: &Field<'_>,
+    service: bool,
+    over_limit: OverLimit,
+    scope: Scope,
+    report: &mut Report,
+) {
+    if !service {
+        return;
+    }
+    let mut refuse = |name, given: bool, hint: &'static str| {
+        if given {
+            let message = format!("`{name}` on a limit that has a `descriptor`");
+            refuse(limit, name, message, report).push_hint(hint);
+        }
+    };
+    let other = over_limit != OverLimit::Reject;
+    refuse(
+        "over_limit",
+        other,
+        "the service answers yes or no, at once",
+    );
+    refuse(
+        "scope",
+        scope == Scope::Proxy,
+        "only limiters decide about it",
+    );
+}
+
+fn check_kind(
+    limit: &Field<'_>,
+    kind: Option<Kind>,
+    over_limit: OverLimit,
+    scope: Scope,
+    report: &mut Report,
+) {
+    let Some(kind) = kind else { return };
+    if over_limit == OverLimit::Queue && kind != Kind::LeakyBucket {
+        let message = format!("a {} cannot queue", Written(kind).word());
+        refuse(limit, "over_limit", message, report).push_hint("use `algorithm: leaky_bucket`");
+    }
+    let unbounded = matches!(
+        kind,
+        Kind::SlidingWindowLog | Kind::SlidingWindowBuckets | Kind::Concurrency
+    );
+    if scope == Scope::Proxy && unbounded {
+        let message = format!("a {} cannot be kept in a proxy", Written(kind).word());
+        refuse(limit, "scope", message, report)
+            .push_hint("its state has no small fixed size; `sliding_window` has");
+    }
+}
+
+/// A request has one slot, which cannot be divided, nor given by a proxy without the store.
+fn check_slots(limit: &Field<'_>, kind: Option<Kind>, report: &mut Report) {
+    if kind != Some(Kind::Concurrency) {
+        return;
+    }
+    for (name, hint) in [
+        ("cost", "each request has one slot: remove `cost`"),
+        (
+            "precheck",
+            "the store counts what is in flight: remove `precheck`",
+        ),
+    ] {
+        if limit.node.get(name).is_some() {
+            let message = format!("`{name}` on a limit on requests in flight");
+            refuse(limit, name, message, report).push_hint(hint);
+        }
+    }
+}
+
+/// The most conditions of one limit.
+const MAX_MATCHERS: usize = 32;
+/// The most patterns of one condition.
+const MAX_PATTERNS: usize = 1000;
+
+/// `match`: when a limit applies.
+pub(crate) fn read_matchers(take: &mut Take<'_, '_>) -> Vec<Matcher> {
+    let Some(field) = take.field("match") else {
+        return Vec::new();
+    };
+    let report = &mut *take.report;
+    let what = "a map of descriptor entries and their patterns, like {path: \"/api/**\"}";
+    let entries = field.entries(what, report).unwrap_or_default();
+    if entries.len() > MAX_MATCHERS {
+        field.report(report, format!("more than {MAX_MATCHERS} entries"));
+    }
+    let mut matchers = Vec::with_capacity(entries.len());
+    for entry in entries {
+        let key_field = Field {
+            node: &entry.value,
+            path: Path::Field(&field.path, &entry.key),
+        };
+        let key = match entry.key.parse() {
+            Ok(name) => Some(name),
+            Err(error) => {
+                let message = format!("{} is not a name", quoted(&entry.key));
+                report
+                    .add(&key_field.path, entry.place, message)
+                    .push_hint(name_hint(&entry.key, &error));
+                None
+            }
+        };
+        let patterns = read_patterns(&key_field, report);
+        if let Some(key) = key {
+            matchers.push(Matcher::new(key, patterns));
+        }
+    }
+    matchers
+}
+
+fn read_patterns(field: &Field<'_>, report: &mut Report) -> Vec<Pattern> {
+    let Value::List(items) = &field.node.value else {
+        return read_pattern(field, report).into_iter().collect();
+    };
+    if items.is_empty() {
+        field
+            .report(report, "an empty list of patterns")
+            .push_hint("no value would match; remove the entry to match every value");
+    }
+    if items.len() > MAX_PATTERNS {
+        field.report(report, format!("more than {MAX_PATTERNS} patterns"));
+    }
+    let mut patterns = Vec::with_capacity(items.len().min(MAX_PATTERNS));
+    for (index, node) in items.iter().take(MAX_PATTERNS).enumerate() {
+        let path = Path::Item(&field.path, index);
+        patterns.extend(read_pattern(&Field { node, path }, report));
+    }
+    patterns
+}
+
+fn read_pattern(field: &Field<'_>, report: &mut Report) -> Option<Pattern> {
+    field.parsed("a pattern", Pattern::parse, report)
+}
+
+/// Fields that a limit of the rate limit service cannot have: clients of that service send the
+/// descriptor themselves, and get an answer at once.
+const FOREIGN: [(&str, &str); 6] = [
+    ("match", "`descriptor` says when the limit applies"),
+    ("per", "each descriptor has a bucket of its own"),
+    ("if_missing", "a descriptor lacks nothing"),
+    ("partition", "each descriptor has a bucket of its own"),
+    ("precheck", "it is for the filter"),
+    ("lease", "it is for the filter"),
+];
+
+/// Fields that only a limit of the rate limit service has.
+const OWN: [&str; 4] = ["unlimited", "share_threshold", "quota_mode", "charge"];
+
+/// Reads the fields; `None` for other limits.
+fn read_descriptor(take: &mut Take<'_, '_>, limit: &Field<'_>) -> Option<Box<DescriptorLimit>> {
+    let unlimited = take.boolean("unlimited").unwrap_or(false);
+    let share = take.field("share_threshold");
+    let quota_mode = take.boolean("quota_mode").unwrap_or(false);
+    let charge: ChargeMode = take.choice("charge");
+    let Some(field) = take.field("descriptor") else {
+        for name in OWN {
+            if limit.node.get(name).is_some() {
+                let message = format!("`{name}` is for limits of Envoy's rate limit service");
+                refuse(limit, name, message, take.report)
+                    .push_hint("such a limit has a `descriptor`");
+            }
+        }
+        return None;
+    };
+    for (name, why) in FOREIGN {
+        if limit.node.get(name).is_some() {
+            let message = format!("`{name}` on a limit that has a `descriptor`");
+            refuse(limit, name, message, take.report).push_hint(why);
+        }
+    }
+    if unlimited {
+        for name in ["algorithm", "rate", "burst", "penalty", "overrides"] {
+            if limit.node.get(name).is_some() {
+                let message = format!("`{name}` on a limit that is `unlimited`");
+                refuse(limit, name, message, take.report);
+            }
+        }
+    }
+    let mut entries = read_entries(&field, take.report)?;
+    if let Some(share) = share {
+        read_share(&share, &mut entries, take.report);
+    }
+    match DescriptorPattern::new(entries) {
+        Ok(pattern) => Some(Box::new(DescriptorLimit {
+            pattern,
+            unlimited,
+            quota_mode,
+            charge,
+        })),
+        Err(error) => {
+            field.report(take.report, error.to_string());
+            None
+        }
+    }
+}
+
+/// `None`, and a problem, if any entry is invalid.
+fn read_entries(field: &Field<'_>, report: &mut Report) -> Option<Vec<EntryPattern>> {
+    const WHAT: &str = "an entry like user=alice, user or path=/api/*";
+    let entry = |item: &Field<'_>, report: &mut Report| {
+        if let Value::Map(_) = item.node.value {
+            let problem = item.expected(WHAT, report);
+            problem.push_hint("write `key=value`, not `key: value`");
+            return None;
+        }
+        item.parsed(WHAT, EntryPattern::parse, report)
+    };
+    let Value::List(items) = &field.node.value else {
+        return entry(field, report).map(|entry| vec![entry]);
+    };
+    let mut entries = Vec::with_capacity(items.len());
+    for (index, node) in items.iter().enumerate() {
+        let item = Field {
+            node,
+            path: Path::Item(&field.path, index),
+        };
+        entries.push(entry(&item, report));
+    }
+    entries.into_iter().collect()
+}
+
+fn read_share(field: &Field<'_>, entries: &mut [EntryPattern], report: &mut Report) {
+    const WHAT: &str = "true, or the keys of entries with a `*`";
+    let mut share = |key: Option<&str>| {
+        let mut found = false;
+        for entry in entries.iter_mut().filter(|entry| entry.is_wildcard()) {
+            if key.is_none_or(|key| entry.key() == key) {
+                entry.share_threshold = true;
+                found = true;
+            }
+        }
+        found
+    };
+    let items = match &field.node.value {
+        Value::Bool(false) => return,
+        Value::Bool(true) => {
+            if !share(None) {
+                field
+                    .report(report, "no entry of the descriptor has a `*`")
+                    .push_hint("the values of `path=/api/*` can share one bucket");
+            }
+            return;
+        }
+        Value::List(items) => items,
+        _ => {
+            field.expected(WHAT, report);
+            return;
+        }
+    };
+    for (index, node) in items.iter().enumerate() {
+        let item = Field {
+            node,
+            path: Path::Item(&field.path, index),
+        };
+        match item.text(WHAT, report) {
+            Some(key) if !share(Some(key)) => {
+                item.expected("the key of an entry with a `*`", report);
+            }
+            _ => {}
+        }
+    }
+}
+
+pub(super) const PENALTY_FIELDS: [&str; 3] = ["after", "within", "for"];
+
+/// The largest `after` of a penalty.
+const AFTER_MAX: u64 = 1_000_000;
+const SECOND_MS: u64 = 1000;
+const DAY_MS: u64 = 86_400_000;
+const WEEK_MS: u64 = 7 * DAY_MS;
+
+const EXAMPLE: &str = "like `penalty: {after: 10, within: 1m, for: 15m}`";
+
+/// The penalty; `None` without one, or with problems. Messages are constant texts, because the
+/// filter contains them, too.
+fn read_penalty(take: &mut Take<'_, '_>) -> Option<Penalty> {
+    let field = take.field("penalty")?;
+    let report = &mut *take.report;
+    if !matches!(field.node.value, Value::Map(_)) {
+        field.expected("a map of fields", report).push_hint(EXAMPLE);
+        return None;
+    }
+    let (mut after, mut within_ms, mut for_ms) = (None, None, None);
+    field.read_map(&PENALTY_FIELDS, report, &mut |take| {
+        after = read_after(take);
+        within_ms = read_time(take, "within", DAY_MS, "a duration from 1s to 1d");
+        for_ms = read_time(take, "for", WEEK_MS, "a duration from 1s to 7d");
+    })?;
+    let missing = |name: &&str| field.node.get(name).is_none();
+    if PENALTY_FIELDS.iter().any(missing) {
+        field
+            .report(report, "a penalty needs `after`, `within` and `for`")
+            .push_hint(EXAMPLE);
+    }
+    Some(Penalty {
+        after: after?,
+        within_ms: within_ms?,
+        for_ms: for_ms?,
+    })
+}
+
+fn read_after(take: &mut Take<'_, '_>) -> Option<u64> {
+    let field = take.field("after")?;
+    let denials = field.integer(1, take.report)?;
+    if denials > AFTER_MAX {
+        field.expected("at most 1000000 denials", take.report);
+    }
+    Some(denials)
+}
+
+/// A time of at least a second, in milliseconds.
+fn read_time<'p>(take: &mut Take<'_, 'p>, name: &'p str, most_ms: u64, what: &str) -> Option<u64> {
+    let field = take.field(name)?;
+    let ms = field.duration(take.report)?;
+    if !(SECOND_MS..=most_ms).contains(&ms) {
+        field.expected(what, take.report);
+    }
+    Some(ms)
+}
+
+/// Refuses a penalty if the store does not count every denial, or if a denial does not last for a time.
+fn check_penalty(limit: &Field<'_>, around: &Around, report: &mut Report) {
+    if limit.node.get("penalty").is_none() {
+        return;
+    }
+    let mut refuse = |given: bool, message: &'static str, hint: &'static str| {
+        if given {
+            refuse(limit, "penalty", message, report).push_hint(hint);
+        }
+    };
+    refuse(
+        around.over_limit == OverLimit::Degrade,
+        "`penalty` on a limit that denies nothing",
+        "requests over it pass, marked: remove `penalty`, or use `over_limit: reject`",
+    );
+    refuse(
+        around.scope == Scope::Proxy,
+        "`penalty` on a limit that is checked in the proxy",
+        "the store counts the denials of all proxies: remove `penalty`, or use `scope: global`",
+    );
+    refuse(
+        limit.node.get("lease").is_some(),
+        "`penalty` on a limit that is leased",
+        "proxies use leased units until they expire, penalty or not: remove `penalty` or `lease`",
+    );
+    refuse(
+        around.kind == Some(Kind::Concurrency),
+        "`penalty` on a limit on requests in flight",
+        "it denies until a request ends: remove `penalty`, or put it on a limit with a `rate`",
+    );
+}
+
+const LEASE_FIELDS: [&str; 1] = ["ttl"];
+
+/// The other settings of the limit that a lease has to fit.
+struct Beside {
+    kind: Option<Kind>,
+    /// `None` if the limit's own numbers are wrong.
+    quota: Option<Quota>,
+    over_limit: OverLimit,
+    scope: Scope,
+}
+
+impl Beside {
+    fn new(numbers: &Numbers, over_limit: OverLimit, scope: Scope) -> Self {
+        Self {
+            kind: numbers.kind,
+            quota: numbers.quota,
+            over_limit,
+            scope,
+        }
+    }
+}
+
+/// The ttl, in milliseconds; `None` without a lease, or with problems.
+fn read_lease(take: &mut Take<'_, '_>, beside: &Beside) -> Option<u64> {
+    let lease = take.field("lease")?;
+    let report = &mut *take.report;
+    let ttl_ms = read_ttl(lease, report);
+    if !beside.may_lease(&lease, report) {
+        return None;
+    }
+    let ttl = Field {
+        node: lease.node.get("ttl")?,
+        path: Path::Field(&lease.path, "ttl"),
+    };
+    beside.check_ttl(&ttl, ttl_ms?, report)
+}
+
+fn read_ttl(lease: Field<'_>, report: &mut Report) -> Option<u64> {
+    if let Value::Text(_) = &lease.node.value {
+        lease
+            .expected("a map of fields", report)
+            .push_hint("like `lease: {ttl: 100ms}`");
+        return None;
+    }
+    let mut ttl_ms = None;
+    lease.read_map(&LEASE_FIELDS, report, &mut |take| {
+        ttl_ms = take.field("ttl").and_then(|ttl| ttl.duration(take.report));
+    })?;
+    if lease.node.get("ttl").is_none() {
+        lease
+            .report(report, "a lease needs a `ttl`")
+            .push_hint("how long leased units may be used, like `lease: {ttl: 100ms}`");
+    }
+    ttl_ms
+}
+
+impl Beside {
+    /// Whether such a limit can lease units at all, whatever its numbers are.
+    fn may_lease(&self, field: &Field<'_>, report: &mut Report) -> bool {
+        let (what, hint) = match self.kind {
+            _ if self.scope == Scope::Proxy => (
+                "`lease` on a limit that is checked in the proxy anyway".to_owned(),
+                "remove `lease`, or use `scope: global`",
+            ),
+            _ if self.over_limit == OverLimit::Queue => (
+                "`lease` on a queue".to_owned(),
+                "a queue gives each request its turn when it comes: remove `lease`, or use \
+                 `over_limit: reject`",
+            ),
+            Some(kind @ Kind::SlidingWindowLog) => (
+                format!("`lease` on a {}", Written(kind).word()),
+                "it stores when each unit was used: remove `lease`, or use another algorithm, \
+                 such as sliding_window",
+            ),
+            Some(Kind::Concurrency) => (
+                "`lease` on a limit on requests in flight".to_owned(),
+                "a slot is taken when its request comes: remove `lease`",
+            ),
+            _ => return true,
+        };
+        field.report(report, what).push_hint(hint);
+        false
+    }
+
+    /// Whether the bucket's numbers allow the ttl.
+    fn check_ttl(&self, ttl: &Field<'_>, ttl_ms: u64, report: &mut Report) -> Option<u64> {
+        let quota = self.quota.as_ref()?;
+        let (least, counted) = (Duration(LEASE_TTL_MIN_MS), self.counted());
+        let Some(longest_ms) = quota.algorithm().lease_max_ms() else {
+            ttl.report(report, format!("{counted} is too short for leases"))
+                .push_hint(format!(
+                    "a ttl is at most a quarter of it and at least {least}: remove `lease`"
+                ));
+            return None;
+        };
+        let longest = Duration(longest_ms);
+        if ttl_ms < LEASE_TTL_MIN_MS {
+            ttl.report(report, format!("a ttl is at least {least}"))
+                .push_hint(format!("for this limit {least} to {longest} would do"));
+        } else if ttl_ms > longest_ms {
+            let why = if longest_ms == LEASE_TTL_MAX_MS {
+                "what is leased to a proxy that dies is missed until its end".to_owned()
+            } else {
+                format!("that is a quarter of {counted}")
+            };
+            let at_most = format!("a ttl of at most {longest} would do");
+            ttl.report(report, at_most).push_hint(why);
+        }
+        (LEASE_TTL_MIN_MS..=longest_ms)
+            .contains(&ttl_ms)
+            .then_some(ttl_ms)
+    }
+
+    /// The time that bounds a ttl, in words.
+    fn counted(&self) -> &'static str {
+        match self.kind {
+            Some(Kind::SlidingWindowBuckets) => "the length of a sub-window",
+            Some(Kind::FixedWindow | Kind::SlidingWindow) => "the length of the window",
+            _ => "the time in which an empty bucket fills",
+        }
+    }
 }

@@ -7,17 +7,16 @@ use proptest::prelude::*;
 use serde_json::{Value as Json, json};
 
 use super::{
-    limit::LIMIT_FIELDS,
-    overrides::OVERRIDE_FIELDS,
-    penalty::PENALTY_FIELDS,
-    policy::FIELDS as POLICY_FIELDS,
+    FIELDS as POLICY_FIELDS,
+    limit::{LIMIT_FIELDS, PENALTY_FIELDS},
+    numbers::OVERRIDE_FIELDS,
     pricing::{COST_FIELDS, RESERVE_FIELDS, ROW_FIELDS, SOURCE_FIELDS},
 };
 use documents::{Choice, Node};
 
 use crate::{
     ChargeMode, IfMissing, OnFailure, OverLimit, Policy, Scope,
-    exemption::FIELDS as EXEMPTION_FIELDS, quota::Written,
+    exemption::FIELDS as EXEMPTION_FIELDS, limit::Written,
 };
 
 fn file(name: &str) -> String {

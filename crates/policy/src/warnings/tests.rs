@@ -260,7 +260,7 @@ proptest! {
         if let Ok(pattern) = crate::Pattern::parse(&text)
             && pattern.finds(&normalize::path(target.as_bytes()))
         {
-            prop_assert_eq!(pattern::never("path", &pattern), None, "{}", target);
+            prop_assert_eq!(never("path", &pattern), None, "{}", target);
         }
     }
 }
