@@ -115,8 +115,8 @@ impl Pattern {
         reader.fields(4, |reader| {
             let (negated, kind) = (reader.boolean()?, reader.unsigned()?);
             let (bytes, number) = (reader.bytes()?, reader.unsigned()?);
-            let text = str::from_utf8(bytes).map_err(|_| DecodeError::Type)?;
-            let glob = || Glob::parse(text).map_err(|_| DecodeError::Type);
+            let body = str::from_utf8(bytes).map_err(|_| DecodeError::Type)?;
+            let glob = || Glob::parse(body).map_err(|_| DecodeError::Type);
             let (prefix, test) = match kind {
                 0 => ("exact:", Test::Exact(bytes.to_vec())),
                 1 => ("i:", Test::ExactAnyCase(bytes.to_vec())),
@@ -128,16 +128,16 @@ impl Pattern {
                 ),
                 5 => (
                     "re:",
-                    Test::Regex(Regex::checked(text, number).ok_or(DecodeError::Type)?),
+                    Test::Regex(Regex::checked(body, number).ok_or(DecodeError::Type)?),
                 ),
                 _ => return Err(DecodeError::Index),
             };
-            let mut written = String::with_capacity(text.len() + 8);
+            let mut written = String::with_capacity(body.len() + 8);
             if negated {
                 written.push('!');
             }
             written.push_str(prefix);
-            written.push_str(text);
+            written.push_str(body);
             Ok(Self {
                 text: written,
                 negated,
