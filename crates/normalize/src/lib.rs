@@ -12,13 +12,11 @@
 #[macro_use]
 extern crate wasm_test;
 
-mod hashed;
 mod path;
-mod percent;
 
-pub use hashed::{hashed, is_hash};
+use sha2::{Digest, Sha256};
+
 pub use path::path;
-pub use percent::{hex, percent_decode};
 
 /// The host of an authority: in lower case, without user, port or trailing dots.
 pub fn host(authority: &[u8]) -> Vec<u8> {
@@ -38,6 +36,62 @@ pub fn host(authority: &[u8]) -> Vec<u8> {
 /// A method: in upper case.
 pub fn method(method: &[u8]) -> Vec<u8> {
     method.to_ascii_uppercase()
+}
+
+/// Bytes of the hash that are kept: enough that no two values share a bucket.
+const KEPT: usize = 16;
+
+/// The first half of the value's SHA-256 in hex, as `sha256sum | cut -c1-32` prints it. It has no key,
+/// so that every proxy computes the same hash, and an operator can too. It distinguishes buckets without
+/// the value leaving the proxy (`hash: true` in a filter's configuration).
+pub fn hashed(value: &[u8]) -> Vec<u8> {
+    const DIGITS: [u8; 16] = *b"0123456789abcdef";
+    let digest = Sha256::digest(value);
+    let digit = |half: u8| DIGITS.get(usize::from(half)).copied().unwrap_or(b'0');
+    let bytes = digest.iter().take(KEPT);
+    bytes
+        .flat_map(|byte| [digit(byte >> 4), digit(byte & 15)])
+        .collect()
+}
+
+/// Whether a value has the form of a hash.
+pub fn is_hash(value: &[u8]) -> bool {
+    let digit = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    value.len() == 2 * KEPT && value.iter().all(digit)
+}
+
+/// The next byte of percent-encoded text, and what follows it. A `%` without two hexadecimal
+/// digits behind it stands for itself.
+pub(crate) fn next_byte(text: &[u8]) -> Option<(u8, &[u8])> {
+    let (byte, rest) = text.split_first()?;
+    if *byte == b'%'
+        && let [high, low, beyond @ ..] = rest
+        && let (Some(high), Some(low)) = (hex(*high), hex(*low))
+    {
+        return Some((high << 4 | low, beyond));
+    }
+    Some((*byte, rest))
+}
+
+/// Undoes percent-encoding, once.
+pub fn percent_decode(text: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((byte, after)) = next_byte(rest) {
+        out.push(byte);
+        rest = after;
+    }
+    out
+}
+
+/// The value of a hexadecimal digit.
+pub fn hex(digit: u8) -> Option<u8> {
+    match digit {
+        b'0'..=b'9' => Some(digit - b'0'),
+        b'a'..=b'f' => Some(digit - b'a' + 10),
+        b'A'..=b'F' => Some(digit - b'A' + 10),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -73,6 +127,31 @@ mod tests {
         #[test]
         fn any_bytes_have_a_host(bytes in proptest::collection::vec(any::<u8>(), 0..32)) {
             let _ = (host(&bytes), method(&bytes));
+        }
+    }
+
+    #[test]
+    fn the_hash_is_the_first_half_of_what_sha256sum_prints() {
+        assert_eq!(hashed(b"abc"), b"ba7816bf8f01cfea414140de5dae2223");
+        assert_eq!(hashed(b""), b"e3b0c44298fc1c149afbf4c8996fb924");
+        let long = vec![b'x'; 100_000];
+        assert!(is_hash(&hashed(&long)));
+        assert!(!is_hash(b"BA7816BF8F01CFEA414140DE5DAE2223"));
+        assert!(!is_hash(b"ba7816bf"));
+    }
+
+    #[test]
+    fn what_is_no_encoding_stays() {
+        for (text, expected) in [
+            ("a%20b", &b"a b"[..]),
+            ("%41%2b%2B", b"A++"),
+            ("%ff", b"\xff"),
+            ("%", b"%"),
+            ("%4", b"%4"),
+            ("%zz%4g%%41", b"%zz%4g%A"),
+            ("%2541", b"%41"),
+        ] {
+            assert_eq!(percent_decode(text.as_bytes()), expected, "{text}");
         }
     }
 }

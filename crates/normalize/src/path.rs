@@ -8,7 +8,7 @@
 
 use std::borrow::Cow;
 
-use crate::percent::next_byte;
+use crate::next_byte;
 
 /// The normal form of the path of a request target.
 ///
