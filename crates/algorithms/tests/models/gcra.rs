@@ -43,9 +43,11 @@ impl Model {
     /// Times count in what a unit and a millisecond have in common; an edit of the rate rounds them up to that, so that
     /// it forgives nothing.
     fn rounded(&self, time: i128) -> i128 {
-        let both = |d: &u64| self.units.is_multiple_of(*d) && self.period_ms.is_multiple_of(*d);
-        let common = (1..=self.units).rev().find(both);
-        let step = MS / i128::from(self.units / common.unwrap());
+        let (mut common, mut rest) = (self.units, self.period_ms);
+        while rest > 0 {
+            (common, rest) = (rest, common % rest);
+        }
+        let step = MS / i128::from(self.units / common);
         (time + step - 1).div_euclid(step) * step
     }
 

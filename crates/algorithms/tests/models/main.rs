@@ -14,7 +14,9 @@
 extern crate wasm_test;
 
 mod gcra;
+mod penalties;
 mod slots;
+mod windows;
 
 use algorithms::check::{LimitVerdict, Mode, Options, Part, Stored, check};
 use algorithms::{Algorithm, Decision, LeaseAsk, RetryAfter};

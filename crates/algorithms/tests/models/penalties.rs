@@ -1,0 +1,208 @@
+//! Penalties: the times of the denials that count. The buckets decide by the algorithm, which knows no penalties.
+
+use algorithms::check::{Mode, Options, Part, PenaltyAsk, Stored, check};
+use algorithms::{Algorithm, Decision, Denials, Kind, Parameters, Penalty, RetryAfter};
+
+use super::{Random, START_MS, STEPS_PER_WALK, count, part, walks};
+
+#[derive(Clone, Default, Debug)]
+struct Model {
+    denials: Vec<u64>,
+    began_ms: u64,
+    ends_ms: u64,
+    begun: bool,
+}
+
+impl Model {
+    /// As it is now, and whether the clock stepped back: then what was later counts as of now, and no penalty is longer
+    /// than one that begins now.
+    fn read(&self, penalty: Penalty, now_ms: u64) -> (Self, bool) {
+        let since = |of: &Self| *of.denials.first().unwrap_or(&of.began_ms);
+        let mut read = self.clone();
+        read.begun = false;
+        for at in read.denials.iter_mut().chain([&mut read.began_ms]) {
+            *at = now_ms.min(*at);
+        }
+        // A `for` that is shorter by now counts from the beginning, which a bucket forgets for the next denials.
+        read.ends_ms = read.ends_ms.min(since(&read) + penalty.for_ms);
+        if now_ms - since(&read) >= penalty.within_ms {
+            read.denials.clear();
+        }
+        (read, since(self) > now_ms)
+    }
+
+    /// Counts denials, but none during a penalty; returns whether any counted.
+    fn deny(&mut self, denials: u64, penalty: Penalty, now_ms: u64) -> bool {
+        if denials == 0 || self.ends_ms > now_ms {
+            return false;
+        }
+        self.denials.extend((0..denials).map(|_| now_ms));
+        if self.denials.len() as u64 >= penalty.after {
+            self.denials.clear();
+            (self.began_ms, self.ends_ms) = (now_ms, now_ms + penalty.for_ms);
+            self.begun = true;
+        }
+        true
+    }
+
+    fn left_ms(&self, now_ms: u64) -> u64 {
+        self.ends_ms.saturating_sub(now_ms)
+    }
+
+    /// During a penalty nothing is left, until its end or later.
+    fn over(&self, decision: Decision, now_ms: u64) -> Decision {
+        match self.left_ms(now_ms) {
+            0 => decision,
+            left_ms => Decision {
+                allowed: false,
+                remaining: 0,
+                retry_after: decision.retry_after.later(RetryAfter::Millis(left_ms)),
+                reset_after_ms: decision.reset_after_ms.max(left_ms),
+                ..decision
+            },
+        }
+    }
+}
+
+/// A limit with its bucket.
+struct Limit {
+    algorithm: Algorithm,
+    penalty: Penalty,
+    mode: Mode,
+    cost: u64,
+    reported: u64,
+    stored: Option<Stored>,
+    denials: Option<Denials>,
+    model: Model,
+}
+
+impl Limit {
+    fn any(random: &mut Random) -> Self {
+        let parameters = Parameters::new(Kind::TokenBucket, 1 + random.below(4), 1000);
+        Self {
+            algorithm: Algorithm::new(&parameters).unwrap(),
+            penalty: any_penalty(random),
+            mode: random.pick(&[Mode::Enforce, Mode::Enforce, Mode::Observe]),
+            cost: 0,
+            reported: 0,
+            stored: None,
+            denials: None,
+            model: Model::default(),
+        }
+    }
+
+    fn part(&self) -> Part<'_> {
+        let ask = PenaltyAsk {
+            penalty: self.penalty,
+            stored: self.denials.as_ref(),
+            reported: self.reported,
+        };
+        Part {
+            penalty: Some(ask),
+            mode: self.mode,
+            ..part(&self.algorithm, self.stored.as_ref(), self.cost)
+        }
+    }
+}
+
+fn any_penalty(random: &mut Random) -> Penalty {
+    Penalty {
+        after: 1 + random.below(6),
+        within_ms: random.pick(&[1000, 3000, 60_000]),
+        for_ms: random.pick(&[1000, 5000, 20_000]),
+    }
+}
+
+/// Decides a check of two limits by the model, and compares.
+fn step(limits: &mut [Limit], now_ms: u64, options: Options) -> [bool; 4] {
+    let mut reads = Vec::new();
+    for limit in &*limits {
+        let (mut read, mut changed) = limit.model.read(limit.penalty, now_ms);
+        changed |= read.deny(limit.reported, limit.penalty, now_ms);
+        let state = limit.stored.as_ref().map(|stored| &stored.state);
+        let evaluated = limit.algorithm.evaluate(state, now_ms, limit.cost);
+        reads.push((read, changed, evaluated));
+    }
+    let enforced = |at: usize| limits[at].mode == Mode::Enforce;
+    let mut all = reads.iter().enumerate().filter(|(at, _)| enforced(*at));
+    let fits = all.all(|(_, (read, _, evaluated))| evaluated.fits() && read.left_ms(now_ms) == 0);
+    let allowed = fits && !options.denied;
+    let outcomes = reads.into_iter().map(|(read, changed, evaluated)| {
+        let charges = allowed && !options.peek && read.left_ms(now_ms) == 0;
+        let outcome = if charges {
+            evaluated.charge()
+        } else {
+            evaluated.leave()
+        };
+        (read, changed, outcome)
+    });
+    let mut outcomes: Vec<_> = outcomes.collect();
+    // Who waits for a denied check repeats it.
+    let waits = outcomes.iter().enumerate().filter(|(at, _)| enforced(*at));
+    let longest = waits.fold(RetryAfter::Now, |longest, (_, (read, _, outcome))| {
+        longest.later(read.over(outcome.decision, now_ms).retry_after)
+    });
+    let waits = !allowed && longest.millis().is_some_and(|ms| ms <= options.patience_ms);
+    let waits = waits && options.patience_ms > 0;
+
+    let parts: Vec<_> = limits.iter().map(Limit::part).collect();
+    let (verdict, writes) = check(&parts, now_ms, options).unwrap();
+    assert_eq!(verdict.allowed, allowed);
+    let mut cases = [waits, false, false, false];
+    for (at, (read, changed, outcome)) in outcomes.iter_mut().enumerate() {
+        let (limit, decided) = (&mut limits[at], &verdict.limits[at]);
+        let own = outcome.decision;
+        if !options.peek && !waits && own.retry_after != RetryAfter::Never {
+            *changed |= read.deny(u64::from(!own.allowed), limit.penalty, now_ms);
+        }
+        assert_eq!(decided.decision, read.over(own, now_ms));
+        assert_eq!(
+            (decided.charged, decided.penalty.begun),
+            (outcome.charged, read.begun)
+        );
+        let counted = (decided.penalty.left_ms, decided.penalty.denials);
+        assert_eq!(counted, (read.left_ms(now_ms), read.denials.len() as u64));
+        assert_eq!(
+            writes[at].as_ref().map(|stored| &stored.state),
+            outcome.write.as_ref()
+        );
+        cases[1] |= read.begun;
+        cases[2] |= read.left_ms(now_ms) > 0 && own.allowed;
+        cases[3] |= !own.allowed && !allowed && read.left_ms(now_ms) == 0;
+        limit.denials = decided.denials.or(limit.denials);
+        limit.stored = writes[at].clone().or(limit.stored.take());
+        if *changed {
+            limit.model = read.clone();
+        }
+    }
+    cases
+}
+
+fn walk(mut random: Random) -> [u64; 4] {
+    let mut seen = [0; 4];
+    let mut limits = [Limit::any(&mut random), Limit::any(&mut random)];
+    let mut now_ms = START_MS;
+    for _ in 0..STEPS_PER_WALK {
+        now_ms = random.tick(now_ms, 3000);
+        for limit in &mut limits {
+            limit.cost = random.pick(&[0, 1, 1, 2, 3, 5]);
+            limit.reported = random.below(4) * u64::from(random.one_in(20));
+            if random.one_in(60) {
+                limit.penalty = any_penalty(&mut random);
+            }
+        }
+        let options = Options {
+            peek: random.one_in(8),
+            denied: random.one_in(20),
+            patience_ms: random.pick(&[0, 0, 0, 300, 2000]),
+            ..Options::default()
+        };
+        count(&mut seen, step(&mut limits, now_ms, options));
+    }
+    seen
+}
+
+#[test]
+fn penalties_begin_and_end_as_a_model_of_denials_says() {
+    walks(walk);
+}
