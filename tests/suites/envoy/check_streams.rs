@@ -175,8 +175,8 @@ async fn a_cluster_without_http2_gets_callouts() {
     assert_eq!(stat(&stage, "rl_callouts.failed").await, 0);
     let log = stage.envoy().process().log();
     let about = log.lines().find(|line| line.contains("the stream to"));
-    let said = "the stream to limiter failed, checks are callouts meanwhile: the cluster speaks HTTP/1.1, \
-                and `\"stream\": true` needs HTTP/2: set `explicit_http_config: {http2_protocol_options: {}}`";
+    let said = "the stream to limiter failed, checks are callouts meanwhile: `\"stream\": true` \
+                needs a limiter over HTTP/2: set `explicit_http_config: {http2_protocol_options: {}}` for a cluster";
     assert!(about.unwrap().contains(said), "{about:?}");
 }
 

@@ -24,11 +24,13 @@ use crate::{
 
 /// How long a limiter may take to open a stream, and to end one that this side closed.
 const PATIENCE_US: u64 = 1_000_000;
-/// The gRPC status of a stream that was refused over HTTP/1.1: limiters answer 415, for which gRPC has no
-/// status of its own, and refuse streams over HTTP/2 with others.
-const UNKNOWN: u32 = 2;
+/// The gRPC status of a stream that was refused over HTTP/1.1, or by a program without check streams; limiters
+/// refuse streams over HTTP/2 with others.
+const UNIMPLEMENTED: u32 = 12;
 /// After a failure the next stream is opened this much later; each further failure doubles it.
 const RETRY_MIN_US: u64 = 1_000_000;
+/// Bound: microseconds until a check stream is opened again after failures. Beyond it, callouts are
+/// used meanwhile.
 const RETRY_MAX_US: u64 = 64_000_000;
 /// The least time between ticks while calls are on the stream: a timeout is at most this late.
 pub(crate) const TIMEOUT_LATE_MS: u64 = 5;
@@ -187,9 +189,9 @@ impl Worker {
             State::Ending if self.calls.registry.streamed_calls() == 0 => {
                 self.calls.stream.ended(now);
             }
-            State::Opening if grpc_status == UNKNOWN => {
-                let why = "the cluster speaks HTTP/1.1, and `\"stream\": true` needs HTTP/2: set \
-                           `explicit_http_config: {http2_protocol_options: {}}` for the cluster";
+            State::Opening if grpc_status == UNIMPLEMENTED => {
+                let why = "`\"stream\": true` needs a limiter over HTTP/2: set \
+                           `explicit_http_config: {http2_protocol_options: {}}` for a cluster that speaks HTTP/1.1";
                 self.stream_failed(host, now, why);
             }
             _ => self.stream_failed(host, now, &format!("gRPC status {grpc_status}")),
