@@ -27,15 +27,16 @@ use tokio::{
 
 use crate::{domains::Active, metrics::Metrics, telemetry::Telemetry};
 
-/// Concurrent store calls.
+/// Bound: calls to the store that a limiter has in flight. Beyond it, checks wait.
 pub(crate) const LANES: usize = 4;
 
 /// The most that one call may weigh, in checks of one token bucket: about a millisecond of the store's
 /// time, so that other calls do not wait long.
 const CALL_MAX: usize = 256;
 
-/// The most checks that wait for a lane. With more, the store is so slow that they would time out
-/// anyway.
+/// Bound: checks that wait in a limiter. Beyond it, 503.
+///
+/// With more, the store is so slow that they would time out anyway.
 const QUEUE_MAX: usize = 16 * 1024;
 
 /// How far a store may exceed its timeout before its call is abandoned.

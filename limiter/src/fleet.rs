@@ -28,14 +28,17 @@ use crate::domains::Domains;
 /// counts expire as fast.
 const LIFE: Duration = Duration::from_secs(10);
 
-/// Ids alive at once; also the most pairs of domain and proxy that are listed, the most proxies of a domain
-/// between two recordings, and the entries kept of all domains. What a domain with more entries supplies
-/// is not reported.
+/// Bound: proxies that a limiter counts. Beyond it, answered, but not counted.
+///
+/// What a domain with more entries supplies is not reported.
 const PROXIES_MAX: usize = 5000;
+/// Bound: proxies in a limiter's report. Beyond it, further ones are not reported.
 const LISTED_MAX: usize = 5000;
 const ENTRIES_MAX: usize = 5000;
 
-/// The most new ids per second: a large fleet that starts is counted within ten seconds.
+/// Bound: proxies that a limiter begins to count in a second. Beyond it, answered, but not counted.
+///
+/// A large fleet that starts is counted within ten seconds.
 const NEW_MAX: usize = 500;
 
 /// How often expired ids are removed, and how often rejected ids are logged.
@@ -45,13 +48,18 @@ const LOG_EVERY: Duration = Duration::from_mins(1);
 /// How often proxies are recorded in the store.
 const RECORD_EVERY: Duration = Duration::from_secs(1);
 
-/// The most pairs of a limit and a proxy of a domain between two recordings. No domain takes another's. With
-/// more pairs, its limits have the domain's count until the next recording.
+/// Bound: pairs of a limit and a proxy of a domain in a second. Beyond it, all limits have the
+/// domain's count.
+///
+/// No domain takes another's. With more pairs, its limits have the domain's count until the next
+/// recording.
 const PAIRS_MAX: usize = 50_000;
 
-/// Limits of a domain whose proxies are counted individually. The others use the count of the whole
-/// domain, which is never lower, so that a proxy takes too small a share rather than too large a
-/// one.
+/// Bound: limits of a domain whose proxies are counted one by one. Beyond it, further limits have
+/// the domain's count.
+///
+/// The others use the count of the whole domain, which is never lower, so that a proxy takes too
+/// small a share rather than too large a one.
 const LIMITS_MAX: usize = 1000;
 
 /// The longest reported node name, in bytes.

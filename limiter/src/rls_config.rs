@@ -18,8 +18,9 @@ use crate::{
     watched_files::{Stamp, stamp},
 };
 
-/// The most files in the folder, and most bytes of all of them.
+/// Bound: files of `--rls-config`. Beyond it, an error; the last good limits stay.
 const MAX_FILES: usize = 1000;
+/// Bound: bytes of those files. Beyond it, an error; the last good limits stay.
 const MAX_BYTES: u64 = 64 << 20;
 
 /// How often to read again if files are replaced during a read.

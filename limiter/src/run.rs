@@ -26,11 +26,16 @@ use crate::{
     xds::Xds,
 };
 
-/// Connections to the admin port at once: a probe, a scraper and a few people.
+/// Bound: connections to the admin port. Beyond it, the oldest without a request is closed, or the
+/// new one is refused.
+///
+/// A probe, a scraper and a few people.
 const ADMIN_CONNECTIONS: usize = 64;
 
-/// Connections to the data port without an admitted request. Thousands of proxies may connect to a
-/// limiter that starts, but each sends its first request at once.
+/// Bound: connections without an admitted request. Beyond it, the oldest is closed for the next.
+///
+/// Thousands of proxies may connect to a limiter that starts, but each sends its first request at
+/// once.
 const UNAUTHENTICATED: usize = 256;
 
 /// Connections to the data port that only send health checks; every Envoy has one. Further ones serve

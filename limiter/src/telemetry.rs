@@ -31,7 +31,7 @@ use crate::{
 /// How often the reports are written.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// Domains whose decisions are reported.
+/// Bound: domains in a limiter's reports. Beyond it, further ones are not reported.
 const DOMAINS_MAX: usize = 1000;
 
 /// The most activity reports in one call.
@@ -232,7 +232,8 @@ fn descriptor(check: &Check, limit: &LimitAnswer) -> Vec<(Name, Vec<u8>)> {
 
 // --- The activity of one domain until it is written to the store
 
-/// The most limits in a report, chosen by their number of decisions.
+/// Bound: limits of a domain in a limiter's report. Beyond it, those that decided least are left
+/// out.
 const LIMITS_MAX: usize = 2000;
 
 /// The long slot is written once per this many writes of the short one.
@@ -480,7 +481,8 @@ fn bounded(activity: &Activity) -> Activity {
 // --- The top-k buckets by count, in bounded memory (space-saving: Metwally, Agrawal, El Abbadi,
 // 2005). A bucket with more than 1/[`COUNTERS`] of the total count is always among them.
 
-/// Buckets that are counted at once.
+/// Bound: buckets that a limiter watches for the busiest. Beyond it, the least counted one makes
+/// room.
 const COUNTERS: usize = 128;
 
 /// The most buckets in a report.

@@ -57,7 +57,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 /// The pause between two lines of the log.
 const LOG_EVERY: Duration = Duration::from_secs(1);
 
-/// Resources of one response.
+/// Bound: resources in a response of `--xds-server`. Beyond it, an error; the last good limits
+/// stay.
 const MAX_RESOURCES: usize = 4096;
 
 /// The management server, and how this limiter identifies itself to it.
@@ -320,7 +321,9 @@ fn limits(response: &Bytes) -> Result<(Vec<Policy>, String), String> {
 const STREAM: &str =
     "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
 
-/// A larger response ends the connection: what clients of gRPC take by default.
+/// Bound: bytes of a response of `--xds-server`. Beyond it, an error; the last good limits stay.
+///
+/// What clients of gRPC take by default.
 const MAX_RESPONSE: usize = 4 << 20;
 
 /// How long connecting may take, the TLS handshake included.

@@ -26,7 +26,8 @@ const EVERY_US: u64 = 1_000_000;
 const PATIENCE_US: u64 = 5_000_000;
 /// The timeout of a report, in milliseconds. No request waits for it.
 const TIMEOUT_MS: u64 = 500;
-/// Denied buckets in a report, at most.
+/// Bound: denied buckets in a proxy's report. Beyond it, others of that second are counted by limit
+/// only.
 const BUCKETS_MAX: usize = 32;
 
 /// The next report of this worker.

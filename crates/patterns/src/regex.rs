@@ -2,10 +2,10 @@
 
 use regex_lite::{Error, RegexBuilder};
 
-/// The largest compiled expression, in bytes.
+/// Bound: bytes of a compiled `re:` pattern. Beyond it, refused when it is written.
 ///
-/// This bounds the memory and the time of compiling; [`MAX_STEPS`] bounds the time of a match. States are
-/// smaller on wasm32, so the filter compiles whatever `rlctl` and the limiter accepted.
+/// This bounds the memory and the time of compiling; [`MAX_STEPS`] bounds the time of a match.
+/// States are smaller on wasm32, so the filter compiles whatever `rlctl` and the limiter accepted.
 const MAX_COMPILED: usize = 64 * 1024;
 
 /// The deepest nesting of groups.
@@ -15,11 +15,15 @@ const MAX_DEPTH: u32 = 50;
 /// although only matching is needed: with this many, at most 1 MiB for an expression and thread.
 const MAX_GROUPS: usize = 16;
 
-/// The most steps of one search: characters of the value, times the states that the search may be in at
-/// each of them. Everything else that a worker of Envoy has to do waits for them.
+/// Bound: steps of a search by a `re:` pattern. Beyond it, a longer value counts as what makes the
+/// limit apply.
+///
+/// Characters of the value, times the states that the search may be in at each of them. Everything
+/// else that a worker of Envoy has to do waits for them.
 const MAX_STEPS: usize = 40_000;
 
-/// The longest value that is searched, in bytes, where the steps allow it.
+/// Bound: bytes of a value that a `re:` pattern reads. Beyond it, a longer value counts as what
+/// makes the limit apply.
 const MAX_INPUT: usize = 8192;
 
 /// A compiled expression.

@@ -7,7 +7,9 @@ use documents::{
 
 use crate::{Matcher, Names, read::read_matchers, write::matchers_node};
 
-/// The most exemptions of one domain. Each has a counter in every proxy and limiter.
+/// Bound: exemptions of a domain. Beyond it, refused when it is written.
+///
+/// Each has a counter in every proxy and limiter.
 const MAX_EXEMPTIONS: usize = 1000;
 /// Every field of an exemption.
 pub(crate) const FIELDS: [&str; 2] = ["name", "match"];

@@ -20,7 +20,7 @@ pub use numbers::OVERRIDES_MAX;
 
 /// The version of the record's format. A record of a later one is refused.
 pub(crate) const FORMAT: u64 = 1;
-/// The most limits of one domain.
+/// Bound: limits of a domain. Beyond it, refused when it is written.
 const MAX_LIMITS: usize = 10_000;
 /// Every field of a policy.
 const FIELDS: [&str; 5] = ["domain", "limits", "format", "paused", "exempt"];
@@ -238,8 +238,9 @@ pub(crate) struct Placed<'n> {
     pub(crate) limit: &'n Limit,
 }
 
-/// The most descriptor entries that the limits and exemptions of one domain may name. A proxy
-/// extracts them all from every request.
+/// Bound: descriptor entries that a domain's limits use. Beyond it, refused when it is written.
+///
+/// A proxy extracts them all from every request.
 const MAX_KEYS: usize = 128;
 
 /// After this many problems, none gets a "did you mean": finding one compares with every name.

@@ -37,17 +37,22 @@ pub use stream::{
 };
 pub use summary::Summary;
 
-/// Checks in one batch, at most.
+/// Bound: checks of a batch. Beyond it, 400.
 pub const MAX_CHECKS: usize = 1024;
-/// Slots that one check frees, at most.
+/// Bound: slots that one check frees or renews. Beyond it, further ones go in further checks; a
+/// program's request is answered by 400.
 pub const MAX_FREE: usize = 64;
-/// Reservations that one check settles, at most.
+/// Bound: settlements of a bucket in one check. Beyond it, further ones go in further checks.
 pub const MAX_SETTLED: usize = 64;
-/// Entries of one descriptor, at most. (The limits of a domain name no more.)
+/// Bound: entries of a descriptor. Beyond it, 400.
+///
+/// (The limits of a domain name no more.)
 pub const MAX_ENTRIES: usize = 128;
 /// Limits that one check names, at most.
 pub const MAX_LIMITS: usize = 1024;
 /// Entries of limits in all checks of one batch, at most: 5 MB of memory.
 pub const MAX_BATCH_LIMITS: usize = 32_768;
-/// Bytes of one descriptor value, at most: what Envoy accepts for all headers of a request together.
+/// Bound: bytes of a value. Beyond it, the first 64 KiB count at a proxy; a limiter answers 400.
+///
+/// What Envoy accepts for all headers of a request together.
 pub const MAX_VALUE: usize = 65_536;

@@ -14,11 +14,18 @@ use std::{
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// What a reply to a check may take: a thousand times what any takes.
+/// Bound: bytes of a reply of Redis to a check. Beyond it, the connection is closed and opened
+/// again.
+///
+/// A thousand times what any takes.
 pub(crate) const CHECK_MAX: u64 = 4 << 20;
-/// What any other reply may take: a record of the largest policy with its overrides, or a page of the history.
+/// Bound: bytes of a reply of Redis to anything else. Beyond it, the connection is closed and
+/// opened again.
+///
+/// A record of the largest policy with its overrides, or a page of the history.
 pub(crate) const RECORD_MAX: u64 = 64 << 20;
-/// What a message of a sentinel, or of a subscription, may take.
+/// Bound: bytes of a message of a sentinel or a subscription. Beyond it, the connection is closed
+/// and opened again.
 pub(crate) const MESSAGE_MAX: u64 = 1 << 20;
 
 /// What an item of a list takes in memory besides its bytes.

@@ -13,9 +13,9 @@ use limits::{between, parts};
 pub(crate) use recorded::read_overrides;
 pub use recorded::{Operation, RecordedOverrides, RecordedSide, ResetOf};
 
-/// Edits that a domain's history keeps.
+/// Bound: edits in a domain's history. Beyond it, the oldest go.
 pub const HISTORY_MAX: usize = 1000;
-/// The most bytes of these edits' changes that it keeps.
+/// Bound: bytes of a domain's history. Beyond it, the oldest edits go.
 pub const HISTORY_BYTES_MAX: usize = 16 << 20;
 
 /// What the store has to hold for an edit to be made.

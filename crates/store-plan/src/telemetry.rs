@@ -22,7 +22,7 @@ use policy::Name;
 /// How long a proxy counts as active after its last request, in milliseconds.
 pub const PROXY_LIFE_MS: u64 = 10_000;
 
-/// How many limiters' reports are stored per time slot; those of further limiters are dropped.
+/// Bound: limiters whose reports a time slot keeps. Beyond it, the reports of more are not kept.
 pub const REPORTS_MAX: usize = 1024;
 
 /// A report of a limiter.

@@ -38,8 +38,11 @@ pub use store_plan::{
 };
 pub use url::{StoreUrl, UrlError};
 
-/// The most domains of one store: writes refuse to make more, and limiters follow no more.
+/// Bound: domains of a store, deleted ones included. Beyond it, one more is refused when it is
+/// written; limiters keep the domains that they have.
+///
+/// Writes refuse to make more, and limiters follow no more.
 pub const DOMAINS_MAX: usize = 4096;
 
-/// The most proxies of a limit; a count stays there.
+/// Bound: proxies that the store counts for a limit. Beyond it, answered, but not counted.
 pub(crate) const PROXIES_MAX: usize = 10_000;

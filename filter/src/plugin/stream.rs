@@ -21,7 +21,9 @@ use crate::{
     },
 };
 
-/// The largest message that is read, in bytes: many times what the largest batch needs.
+/// Bound: bytes of a message of a check stream. Beyond it, Envoy ends the stream; callouts follow.
+///
+/// Many times what the largest batch needs.
 const MAX_MESSAGE: u32 = 1 << 20;
 
 /// Streams, by the host's tokens.

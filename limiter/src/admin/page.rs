@@ -36,7 +36,7 @@ use crate::{
 };
 pub(crate) use data::Data;
 
-/// Responses made at once; others wait, so that many readers use no more than one core.
+/// Bound: views of the page at once. Beyond it, the next waits 10 s, then 503.
 const AT_ONCE: usize = 1;
 
 /// How long a response waits for its turn.
@@ -200,11 +200,11 @@ fn is_local(next: &str) -> bool {
 
 // --- Wrong tokens, by address
 
-/// Wrong tokens of one address within [`WRONG_PERIOD`]; further attempts are refused until it ends.
+/// Bound: wrong tokens for the page, of an address in a minute. Beyond it, 429.
 const WRONG_MAX: u32 = 10;
 const WRONG_PERIOD: Duration = Duration::from_mins(1);
 
-/// Addresses that are counted at once; one more takes the place of the oldest.
+/// Bound: addresses whose wrong tokens are counted. Beyond it, the oldest makes room.
 const ADDRESSES_MAX: usize = 1024;
 
 /// The addresses that recently sent wrong tokens.

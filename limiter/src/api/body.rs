@@ -25,21 +25,24 @@ use crate::serve::Peer;
 /// send theirs in one go.
 const AT_ONCE: Duration = Duration::from_millis(100);
 
-/// How long a client may take to send the announced body, during which it holds its permit.
+/// Bound: time for a body or a message to arrive. Beyond it, 400, or the stream ends.
 const WITHIN: Duration = Duration::from_secs(5);
 
-/// Bodies that may be slow at once.
+/// Bound: bodies that take longer than a moment to arrive, at once. Beyond it, 400.
 const SLOW_MAX: usize = 64;
 
-/// Bytes of all requests at once, as received and as decoded. A batch of a hundred checks takes some
-/// ten thousand.
+/// Bound: bytes of requests in a limiter until they are answered. Beyond it, 503.
+///
+/// A batch of a hundred checks takes some ten thousand.
 const BYTES_MAX: usize = 32 << 20;
 
-/// A connection's requests may take one part in this many.
+/// Bound: the part of those bytes that one connection may have: one of so many. Beyond it, 503.
 const CONNECTION_SHARE: usize = 4;
 
-/// Larger bodies are decoded off the serving threads, one at a time: decoding takes up to a few
-/// milliseconds, which would delay other checks.
+/// Bound: bytes of a body that is decoded at once with others. Beyond it, a larger one waits until
+/// no other large one is decoded.
+///
+/// Decoding takes up to a few milliseconds, which would delay other checks.
 const LARGE: usize = 16 * 1024;
 
 /// The most memory that decoding takes, in bytes per byte of the body.

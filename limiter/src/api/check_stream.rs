@@ -40,11 +40,13 @@ use crate::{
     trace,
 };
 
-/// Streams per connection; each plugin of a worker opens one.
+/// Bound: check streams of a connection. Beyond it, refused.
 const STREAMS_OF_ONE: usize = 64;
 
-/// Calls of one stream decided at once. At this number the limiter reads no further call, and
-/// HTTP/2 flow control makes the proxy wait.
+/// Bound: calls of a check stream that are worked on at once. Beyond it, HTTP/2's flow control
+/// holds the proxy back.
+///
+/// At this number the limiter reads no further call, and HTTP/2 flow control makes the proxy wait.
 const CALLS_AT_ONCE: usize = 16;
 
 /// How long a proxy may take to close its side of a stream that is ending.

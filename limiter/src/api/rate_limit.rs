@@ -46,12 +46,14 @@ use messages::{
 pub(super) const SHOULD_RATE_LIMIT: &str =
     "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
-/// Descriptors of one call.
+/// Bound: descriptors in a call of the rate limit service. Beyond it, 400; nothing is charged.
 const MAX_DESCRIPTORS: usize = 1024;
 
-/// The most that descriptors may weigh which are charged all or nothing, in checks of one token
-/// bucket. They are one check, which no script call can leave to the next one: while it runs, about
-/// two milliseconds, the store answers nobody else.
+/// Bound: what a call of the rate limit service may cost, in token buckets, where several are
+/// charged all or nothing. Beyond it, 400; nothing is charged.
+///
+/// They are one check, which no script call can leave to the next one: while it runs, about two
+/// milliseconds, the store answers nobody else.
 const TOGETHER_MAX: usize = 256;
 
 impl Api {

@@ -36,9 +36,11 @@ use crate::tls::Tls;
 /// Header bytes of one request; clients send a few hundred.
 const MAX_HEAD: u16 = 16 * 1024;
 
-/// Streams of one HTTP/2 connection at once. Envoy sends all requests that waited for a connection
-/// before it reads this number, up to 1,024 unless configured. Refusing one of those streams would
-/// let its request pass or fail without a decision. [`Peer::bound_streams`] bounds what they hold.
+/// Bound: streams of an HTTP/2 connection. Beyond it, HTTP/2 holds the client back.
+///
+/// Envoy sends all requests that waited for a connection before it reads this number, up to 1,024
+/// unless configured. Refusing one of those streams would let its request pass or fail without a
+/// decision. [`Peer::bound_streams`] bounds what they hold.
 const MAX_STREAMS: u32 = 1024;
 
 /// Dead peers of HTTP/2 connections are found by pings this far apart.

@@ -19,13 +19,14 @@ use tokio::sync::Notify;
 use super::ConnectionBounds;
 use crate::metrics::Metrics;
 
-/// How long a connection may take until its first admitted request, TLS handshake included.
+/// Bound: time until a connection has an admitted request. Beyond it, it is closed.
 const FIRST_REQUEST: Duration = Duration::from_secs(10);
 
 /// A younger unauthenticated connection is not replaced: its request is on the way.
 const GRACE: Duration = Duration::from_millis(50);
 
-/// An answer that was not taken whole within one to two such periods ends its connection.
+/// Bound: time for which a client may read nothing of an answer. Beyond it, its connection is
+/// closed.
 const UNSENT_PERIOD: Duration = Duration::from_secs(5);
 
 /// How long a connection may take to end, after the order to end and the answers to its requests.
@@ -277,7 +278,7 @@ pub(super) enum Order {
     Close = 2,
 }
 
-/// Requests without an answer and answers unsent that any connection may have.
+/// Bound: streams of a connection that has shown no token. Beyond it, HTTP/2 holds the client back.
 const STREAMS_MAX: usize = 64;
 
 /// What the requests of a connection have shown so far; it only rises.
@@ -467,11 +468,14 @@ impl Drop for Running {
 
 // --- Answers that clients have not taken whole, of all connections of a port
 
-/// With more bytes of answers unsent than this, clients have one sweep to take theirs.
+/// Bound: bytes of answers that clients have not read. Beyond it, connections that read nothing for
+/// half a second are closed.
 const UNSENT_MAX: usize = 16 << 20;
 
-/// With more streams than this on all connections, each connection may have only a few. They take
-/// about 60 MB.
+/// Bound: streams beyond which each connection has as few as one without a token. Beyond it, HTTP/2
+/// holds the client back.
+///
+/// They take about 60 MB.
 const STREAMS_CROWDED: usize = 8 * 1024;
 
 #[derive(Default)]

@@ -35,12 +35,16 @@ use super::connections::Peer;
 /// millisecond.
 const PIECE: usize = 16 * 1024;
 
-/// Bytes of one read from an unauthenticated connection: more than the headers of an honest
-/// request, or one step of a TLS handshake.
+/// Bound: bytes of one read from a connection without an admitted client. Beyond it, they wait for
+/// the next read.
+///
+/// More than the headers of an honest request, or one step of a TLS handshake.
 const UNAUTHENTICATED_READ: usize = 1024;
 
-/// Time per byte of such connections: 2 MB/s in all. Refusing requests at that rate takes a fifth
-/// of a core.
+/// Bound: the time that a byte of such a connection takes, over all of them. Beyond it, later reads
+/// wait their turn; the first read of a connection does not.
+///
+/// 2 MB/s in all. Refusing requests at that rate takes a fifth of a core.
 const UNAUTHENTICATED_BYTE: Duration = Duration::from_nanos(500);
 
 /// Schedules the reads of unauthenticated connections. The bytes of a read delay the

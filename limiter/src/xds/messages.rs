@@ -191,8 +191,10 @@ impl RateLimitPolicy {
 // --- What a response contains, found out before any of it is decoded: how much it would become, and
 // which fields of its configurations this limiter does not read.
 
-/// The most resources, descriptors, limits and names in `replaces` of one response. A message of two
-/// bytes becomes a thousand.
+/// Bound: messages in the resources of such a response. Beyond it, an error; the last good limits
+/// stay.
+///
+/// A message of two bytes becomes a thousand.
 const MAX_MESSAGES: usize = 25_000;
 /// The most unknown fields that are named.
 const MAX_FIELDS: usize = 20;

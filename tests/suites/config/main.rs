@@ -2,4 +2,5 @@
 #![expect(clippy::unwrap_used, reason = "a test fails loudly")]
 
 mod envoy_yaml;
+mod generated_docs;
 mod named_files;

@@ -8,7 +8,7 @@ const NOT_OURS: [&str; 3] = [".git", "target", "node_modules"];
 /// A stand-in for any name, in CONTRIBUTING.md.
 const ANY_MODULE: &str = "name/mod.rs";
 
-fn files(dir: &Path, found: &mut Vec<PathBuf>) {
+pub fn files(dir: &Path, found: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
         if !path.is_dir() {

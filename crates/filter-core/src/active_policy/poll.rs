@@ -18,7 +18,7 @@ use crate::{
     worker::{Call, CallAnswer, Level, Step, Worker},
 };
 
-/// The largest snapshot that is read, in bytes.
+/// Bound: bytes of a snapshot. Beyond it, it is refused, and the proxy's limits stay as they are.
 const MAX_SNAPSHOT: usize = 8 << 20;
 
 /// The result of a poll.

@@ -9,8 +9,10 @@ use policy::{BUILT_IN, Name};
 
 use crate::host::{self, Change, Contended, Host};
 
-/// The most names that are reported: the entries that a configuration may have, each hashed, and marks
-/// for the whole filter. A longer list is not reported at all.
+/// Bound: entries that an Envoy reports that it supplies. Beyond it, none are reported, and `rlctl`
+/// warns of none that are missing.
+///
+/// The entries that a configuration may have, each hashed, and marks for the whole filter.
 const ENTRIES_MAX: usize = 2 * 64 + 8;
 
 /// The longest list that is reported, in bytes.

@@ -27,9 +27,12 @@ pub(crate) use entry::CachedDenial;
 pub(crate) use entry::{BucketEntry, LocalState};
 pub(crate) use entry::{Debt, DebtSpan};
 
-/// Buckets per set.
+/// Bound: entries of a set of the shared table, whose size is `memory.buckets` in all. Beyond it,
+/// the least recently written entry that is neither in use nor in debt is evicted; without one,
+/// buckets share their limit's overflow bucket.
 const WAYS: usize = 4;
-/// Overflows per set, each for one limit. Buckets of further limits have no units left.
+/// Bound: limits of a set whose buckets may share an overflow bucket with the quota of one. Beyond
+/// it, buckets of further limits have nothing left.
 const OVERFLOWS: usize = 2;
 
 /// An entry of the table. Each role of a bucket has one type of entry: [`BucketEntry`], or that of

@@ -17,7 +17,8 @@ use crate::{
     time::Now,
 };
 
-/// Buckets in a segment. When the young segment is full, the old one is dropped.
+/// Bound: buckets in each half of a worker's cache. Beyond it, the older half is dropped;
+/// significant changes are in the shared table already.
 const MAX_BUCKETS: usize = 2048;
 /// How long an entry read from the table is used: as long as a denial is cached there.
 const FRESH_US: u64 = CachedDenial::MAX_MS * 1000;

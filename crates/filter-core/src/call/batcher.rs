@@ -9,9 +9,9 @@ use crate::time::Now;
 
 /// With fewer calls in flight than this, a check does not wait.
 const EAGER_CALLS: usize = 1;
-/// Calls in flight at once, at most.
+/// Bound: calls to limiters that a worker has in flight. Beyond it, checks wait.
 const MAX_CALLS: usize = 8;
-/// Checks in one call, at most.
+/// Bound: checks of one call. Beyond it, the others go in the next call.
 const MAX_BATCH: usize = 128;
 /// Bytes of entries in one call, at most, unless a single check has more: large requests of one client
 /// must not make the checks of others fail. `lower_max_bytes` lowers it for a limiter that accepts
@@ -19,7 +19,7 @@ const MAX_BATCH: usize = 128;
 const MAX_BATCH_BYTES: usize = 64 * 1024;
 /// The lower bound of that.
 const MIN_BATCH_BYTES: usize = 512;
-/// Checks waiting, at most. Beyond them a check is decided without the limiter.
+/// Bound: checks that wait at a proxy. Beyond it, requests are decided without the limiter.
 const MAX_WAITING: usize = 4096;
 /// Checks gather behind calls in flight for the timeout divided by this.
 const GATHER_PARTS: u64 = 8;

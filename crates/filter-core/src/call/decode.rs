@@ -4,7 +4,9 @@ use protocol::{API_HEADER, API_VERSION, ApiError, ErrorCode, compact::BatchAnswe
 
 use crate::{outage::ChargeStatus, worker::CallAnswer};
 
-/// The largest answer that is read, in bytes: many times what the largest batch needs.
+/// Bound: bytes of a limiter's answer. Beyond it, the call counts as failed.
+///
+/// Many times what the largest batch needs.
 const MAX_ANSWER: usize = 1 << 20;
 /// The longest response of a server other than a limiter that is read for the log, in bytes.
 const MAX_REASON: usize = 512;

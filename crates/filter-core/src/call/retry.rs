@@ -17,10 +17,10 @@ use crate::{
     worker::{HOLDING_MS, Worker},
 };
 
-/// Calls that carry one check, at most, not counting those that were refused for another check, and
-/// retries at ticks.
+/// Bound: calls for one check. Beyond it, it is decided without the limiter.
 const ATTEMPTS_MAX: u8 = 4;
-/// Tokens in the budget, at most.
+/// Bound: retries before another call was answered. Beyond it, failed checks are decided without
+/// the limiter.
 const RETRY_TOKENS_MAX: u8 = 8;
 /// How recent an answer shows that another limiter answers while calls fail, in microseconds: as long as
 /// the breaker would be open.

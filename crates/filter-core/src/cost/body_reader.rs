@@ -5,7 +5,8 @@ use policy::Pointer;
 
 use super::json_reader::{JsonReader, Targets};
 
-/// Bytes of a body that are copied from the host at once.
+/// Bound: bytes of a response's body that are copied at once. Beyond it, the others are read in
+/// further pieces.
 const PIECE: usize = 64 * 1024;
 
 /// A byte order mark, which a stream of events may begin with.

@@ -11,7 +11,8 @@ use policy::MAX_TOKENS;
 
 pub(super) use targets::Targets;
 
-/// Pointers that one reader looks for, at most.
+/// Bound: JSON pointers that the costs of one request read. Beyond it, a limit with more is refused
+/// when it is written.
 const MAX_POINTERS: usize = 30;
 /// Keys whose value is an object that wraps the event: its fields count as the event's own.
 const WRAPPERS: [&str; 2] = ["message", "response"];

@@ -296,7 +296,8 @@ fn whole_of_float(bits: u64) -> Option<u64> {
 //
 // A settlement that may not have arrived is sent again: the bucket executes it once.
 
-/// How long a settlement that no limiter has received is sent again.
+/// Bound: milliseconds for which a settlement that failed is sent again. Beyond it, the reserve
+/// stands.
 const RESEND_MS: u64 = 60_000;
 
 /// The requests of this worker that reserved units.

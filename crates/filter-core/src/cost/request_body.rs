@@ -14,7 +14,7 @@ use crate::{
     worker::{HOLDING_MS, StreamId, Worker},
 };
 
-/// How long a request waits for its body, in milliseconds.
+/// Bound: milliseconds that a request waits for its body. Beyond it, the default is reserved.
 const PATIENCE_MS: u64 = 1_000;
 
 /// After this many requests waited in vain, the filter reports that Envoy passes no bodies to it; fewer

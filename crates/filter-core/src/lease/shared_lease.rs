@@ -10,7 +10,9 @@ use crate::{
     time::Now,
 };
 
-/// The most grants at once: the current one, and the one before it until its deadline.
+/// Bound: grants of a bucket at a proxy. Beyond it, the one that ends first is returned.
+///
+/// The current one, and the one before it until its deadline.
 const GRANTS_MAX: usize = 2;
 
 /// The shared lease of a bucket. Each method changes a copy, which replaces the shared value unless

@@ -356,7 +356,8 @@ fn part(units: u64, share: u64, whole: u64) -> u64 {
 
 // --- One worker's leases, found by bucket.
 
-/// Buckets with leases in one worker, at most; a power of two.
+/// Bound: buckets with leases in a worker. Beyond it, an idle one makes room, or else each request
+/// is checked.
 const SLOTS: usize = 1024;
 
 /// One worker's leases of all buckets, in a fixed number of slots; each bucket may use two of them. If

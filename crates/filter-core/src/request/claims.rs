@@ -135,7 +135,9 @@ impl Worker {
 
 // --- Requests that a queue holds, and the slots of those that left early.
 
-/// Releases of slots of requests in flight that wait for a limiter, at most: each of up to 64 slots.
+/// Bound: checks that free slots and wait for a limiter. Beyond it, the slots expire.
+///
+/// Each of up to 64 slots.
 const MAX_UNSENT: usize = 4096;
 
 /// Held requests, sorted so that the next one to continue is last.

@@ -11,9 +11,12 @@ use crate::{active_policy::PolicyState, cache::BucketKey, time::Now, worker::Wor
 
 /// Between reports of a bucket, in milliseconds.
 const EVERY_MS: u64 = 1000;
-/// Reports that are gathered, at most. Denials by further buckets are not counted.
+/// Bound: buckets whose denials a worker reports in a second. Beyond it, denials of further buckets
+/// do not count towards a penalty.
+///
+/// Denials by further buckets are not counted.
 const REPORTS_MAX: usize = 1024;
-/// The most reports that one tick sends, so that the checks of requests do not wait behind more.
+/// Bound: reports of denials that a tick sends. Beyond it, the others follow at the next tick.
 const AT_ONCE_MAX: usize = 64;
 
 /// The denials to report.

@@ -441,7 +441,8 @@ impl Worker {
 // the worker of the old one is deleted with its last request. It writes the pending frees to shared
 // data, and any worker of the domain sends them.
 
-/// Bytes of the calls in shared data, at most; beyond that, slots expire.
+/// Bound: bytes of shared data for slots that a deleted plugin left to be freed. Beyond it, the
+/// slots expire.
 const MAX_BYTES: usize = 256 * 1024;
 /// How often a worker looks for frees in shared data.
 const EVERY_MS: u64 = 500;

@@ -55,12 +55,13 @@ impl Step {
     }
 }
 
-/// Requests that one callback resumes or answers, at most, besides its own.
+/// Bound: requests that one callback resumes or answers. Beyond it, the others continue at the end
+/// of the turn or at a tick.
 ///
-/// Envoy continues a request at the end of the callback that resumed it. If its route answers at once,
-/// Envoy calls the filter for the response, and continues the next request at the end of that call: the
-/// stack grows with each of them, by four kilobytes or so, until V8 ends the VM at one megabyte. Other
-/// filters and access loggers make it grow faster, so this is a sixth of what fits.
+/// Envoy continues a request at the end of the callback that resumed it. If its route answers at
+/// once, Envoy calls the filter for the response, and continues the next request at the end of that
+/// call: the stack grows with each of them, by four kilobytes or so, until V8 ends the VM at one
+/// megabyte. Other filters and access loggers make it grow faster, so this is a sixth of what fits.
 const MAX_RESUMED: usize = 32;
 
 /// A callback of the host, while it carries out steps.

@@ -284,7 +284,9 @@ pub(super) const OVERRIDE_FIELDS: [&str; 7] = [
     "until",
 ];
 
-/// The most overrides of a domain: limiters hold them all.
+/// Bound: overrides of a domain. Beyond it, refused when it is written.
+///
+/// Limiters hold them all.
 pub const OVERRIDES_MAX: usize = 100_000;
 /// The most overrides of a limit with `scope: proxy`: each proxy holds them all.
 const MAX_PROXY_OVERRIDES: usize = 1000;

@@ -41,7 +41,10 @@ const AT_ONCE: usize = 3;
 const OTHERS: Duration = Duration::from_millis(50);
 /// Slots of a Cluster.
 const SLOTS: usize = 16384;
-/// The most nodes to connect to: more than a Cluster supports.
+/// Bound: nodes of a Cluster that connections are kept to. Beyond it, requests for the others are
+/// refused.
+///
+/// More than a Cluster supports.
 const NODES_MAX: usize = 1024;
 /// The index of a slot without a node.
 const NO_NODE: u16 = u16::MAX;

@@ -7,7 +7,7 @@ use policy::{Limit, Override, Policy};
 use super::{How, Operation, OverrideWrites, Plan, recorded::Recorded};
 use crate::{EditPlanError, Keys, OverrideEdit, OverrideEdits, record};
 
-/// The largest document that is written, in bytes; overrides are not part of it.
+/// Bound: bytes of a limit as it is stored. Beyond it, refused when it is written.
 const DOCUMENT_MAX: usize = 1 << 20;
 /// Overrides of one limit that one script call writes: about 5 ms of the server's time.
 const STAGE_ABOVE: usize = 1000;

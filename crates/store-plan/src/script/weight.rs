@@ -4,7 +4,10 @@ use algorithms::{Algorithm, Kind};
 
 use super::ScriptCheck;
 
-/// What one script call may weigh: about half a millisecond of the server's time.
+/// Bound: what one script call may cost, in checks of a token bucket. Beyond it, further checks go
+/// in further calls; a check that costs more is called alone.
+///
+/// About half a millisecond of the server's time.
 pub const CALL_MAX: usize = 64;
 
 /// The work of a bucket as a multiple of a token bucket's, as measured on Redis 7.0: twice what a

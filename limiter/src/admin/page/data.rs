@@ -340,7 +340,7 @@ pub(super) fn values(found: &BucketActivity) -> Vec<Option<Vec<u8>>> {
 
 // --- Values read from the store at most once per period, for all readers
 
-/// The most values kept; one more replaces the oldest.
+/// Bound: readings of the store that the page keeps for a second. Beyond it, the oldest makes room.
 const KEPT_MAX: usize = 32;
 
 /// The last good value, and any error since.

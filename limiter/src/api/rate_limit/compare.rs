@@ -29,8 +29,10 @@ use super::{
 };
 use crate::metrics::Metrics;
 
-/// The most calls that wait, and most calls in progress.
+/// Bound: calls that wait to be compared with `--compare-with`. Beyond it, not compared, and
+/// counted.
 const WAITING: usize = 1024;
+/// Bound: calls to `--compare-with` at once. Beyond it, the others wait.
 const UNDER_WAY: usize = 32;
 
 /// Larger calls are not compared: the queue holds at most 1,024 times this.

@@ -34,9 +34,13 @@ pub(in crate::api) const CHECK: &str = "/grpc.health.v1.Health/Check";
 /// The path of a call that returns the health, and again each time it changes.
 pub(in crate::api) const WATCH: &str = "/grpc.health.v1.Health/Watch";
 
-/// The most watches in all, and per connection: a program opens one for each service. No token is needed,
-/// so with more in all, an earlier one ends, and not the one whose client has none yet.
+/// Bound: calls of `Health/Watch`. Beyond it, the oldest of the address with the most ends, first
+/// of clients that have shown no token.
+///
+/// A program opens one for each service. No token is needed, so with more in all, an earlier one
+/// ends, and not the one whose client has none yet.
 const WATCHES: usize = 1024;
+/// Bound: calls of `Health/Watch` of a connection. Beyond it, further ones are refused.
 const WATCHES_OF_ONE: usize = 8;
 
 /// The interval at which the health is checked for watches.

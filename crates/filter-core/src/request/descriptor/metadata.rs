@@ -42,7 +42,7 @@ fn is_text(bytes: &[u8]) -> bool {
 // --- Converts values to text: text stays as it is, whole numbers are decimal, and lists and maps are JSON
 // with sorted keys, so that one value has one text.
 
-/// How deep lists and maps may lie within one another; what lies deeper is left out.
+/// Bound: levels of lists and maps in a claim. Beyond it, what lies deeper is left out.
 const MAX_DEPTH: usize = 64;
 
 /// The text of a value; null is as absent.

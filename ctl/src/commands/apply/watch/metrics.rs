@@ -194,7 +194,7 @@ fn labels(domain: &Name) -> DomainLabels {
 
 // --- `--metrics-listen`: three pages for Prometheus and the kubelet.
 
-/// The most connections at a time; others wait to be accepted.
+/// Bound: connections to `rlctl apply --watch`. Beyond it, further ones wait.
 const CONNECTIONS_MAX: usize = 256;
 /// Time for a request's head.
 const HEAD_TIME: Duration = Duration::from_secs(2);

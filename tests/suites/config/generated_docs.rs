@@ -1,0 +1,186 @@
+//! Parts of the documents that the code itself writes: `UPDATE_DOCS=1 cargo test -p tests --test config`.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use super::named_files::files;
+
+const UPDATE: &str = "UPDATE_DOCS=1 cargo test -p tests --test config updates it";
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// Compares what is between two lines of a document with what the code says, or replaces it.
+fn compare(document: &str, start: &str, end: &str, generated: &str) {
+    let path = root().join(document);
+    let text = std::fs::read_to_string(&path).unwrap();
+    let (before, rest) = text.split_once(start).expect("the first line");
+    let (present, after) = rest.split_once(end).expect("the last line");
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        let text = format!("{before}{start}{generated}{end}{after}");
+        std::fs::write(&path, text).unwrap();
+        return;
+    }
+    assert!(
+        present == generated,
+        "{document} is behind the code: {UPDATE}"
+    );
+}
+
+/// A constant whose comment says what it bounds, and what happens beyond it.
+struct Bound {
+    what: String,
+    value: String,
+    beyond: String,
+    name: String,
+}
+
+/// The bounds in a source file. A comment has one as `Bound: WHAT. Beyond it, WHAT HAPPENS.`
+fn bounds(source: &str, path: &Path) -> Vec<Bound> {
+    let mut found = Vec::new();
+    let mut comment = String::new();
+    let mut lines = source.lines();
+    while let Some(line) = lines.next() {
+        let line = line.trim();
+        if let Some(text) = line.strip_prefix("///") {
+            comment += text.trim();
+            // A paragraph of its own ends the bound.
+            comment.push(if text.is_empty() { '\n' } else { ' ' });
+            continue;
+        }
+        if let Some((_, bound)) = comment.split_once("Bound: ") {
+            let wrong = || format!("{}: {comment}", path.display());
+            let bound = bound.split('\n').next().unwrap_or(bound);
+            let (what, beyond) = bound
+                .split_once(". Beyond it, ")
+                .unwrap_or_else(|| panic!("{}", wrong()));
+            let mut constant = line.to_owned();
+            while !constant.ends_with(';') {
+                constant += lines.next().unwrap_or_else(|| panic!("{}", wrong())).trim();
+            }
+            let (_, constant) = constant
+                .split_once("const ")
+                .unwrap_or_else(|| panic!("{}", wrong()));
+            let (name, value) = constant.split_once(": ").unwrap();
+            let (_, value) = value.split_once(" = ").unwrap();
+            found.push(Bound {
+                what: what.to_owned(),
+                value: value.trim_end_matches(';').to_owned(),
+                beyond: beyond.trim().trim_end_matches('.').to_owned(),
+                name: name.to_owned(),
+            });
+        }
+        comment.clear();
+    }
+    found
+}
+
+/// Where a bound holds, as the headings of the document, with the folders of the code.
+const PLACES: [(&str, &[&str]); 4] = [
+    ("A proxy", &["filter", "crates/filter-core"]),
+    ("A limiter", &["limiter"]),
+    (
+        "The store, and connections to it",
+        &["crates/store", "crates/store-plan", "crates/redis-link"],
+    ),
+    ("Limits, checks and buckets", &["crates", "ctl"]),
+];
+
+#[test]
+fn every_bound_of_the_code_is_in_the_list() {
+    let root = root();
+    let mut sources = Vec::new();
+    for folder in ["filter", "limiter", "ctl", "crates"] {
+        files(&root.join(folder), &mut sources);
+    }
+    sources.sort();
+    let mut text = String::new();
+    let mut listed = BTreeSet::new();
+    for (place, folders) in PLACES {
+        write!(
+            text,
+            "\n## {place}\n\n| what | bound | beyond it | where |\n|---|---|---|---|\n"
+        )
+        .unwrap();
+        for path in &sources {
+            let short = path.strip_prefix(&root).unwrap();
+            let here = folders.iter().any(|folder| short.starts_with(folder));
+            if !here || path.extension().is_none_or(|is| is != "rs") || !listed.insert(short) {
+                continue;
+            }
+            for bound in bounds(&std::fs::read_to_string(path).unwrap(), short) {
+                let Bound {
+                    what,
+                    value,
+                    beyond,
+                    name,
+                } = bound;
+                let short = short.display();
+                writeln!(
+                    text,
+                    "| {what} | `{value}` | {beyond} | `{name}` in `{short}` |"
+                )
+                .unwrap();
+            }
+        }
+    }
+    assert!(text.lines().count() > 80, "most bounds are gone");
+    compare(
+        "docs/bounds.md",
+        "<!-- by the code -->\n",
+        "\n<!-- end -->",
+        &text,
+    );
+}
+
+#[test]
+fn the_picture_of_the_crates_is_cargos() {
+    let cargo = Command::new(env!("CARGO"))
+        .args(["metadata", "--no-deps", "--offline", "--format-version=1"])
+        .current_dir(root())
+        .output()
+        .unwrap();
+    let metadata: serde_json::Value = serde_json::from_slice(&cargo.stdout).unwrap();
+    let packages = metadata["packages"].as_array().unwrap();
+    let is_shipped = |name: &str| {
+        let program = ["filter", "limiter", "ctl"].contains(&name);
+        program || root().join("crates").join(name).exists()
+    };
+    let mut uses: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for package in packages {
+        let name = package["name"].as_str().unwrap();
+        let dependencies = package["dependencies"].as_array().unwrap().iter();
+        let dependencies = dependencies.filter(|of| of["kind"].is_null());
+        let names = dependencies.filter_map(|of| of["name"].as_str());
+        if is_shipped(name) {
+            uses.insert(name, names.filter(|name| is_shipped(name)).collect());
+        }
+    }
+    // An arrow that a longer way implies says nothing more.
+    fn reaches(uses: &BTreeMap<&str, BTreeSet<&str>>, from: &str, to: &str) -> bool {
+        uses[from]
+            .iter()
+            .any(|next| *next == to || reaches(uses, next, to))
+    }
+    let mut picture = String::from("```mermaid\ngraph LR\n");
+    for (name, direct) in &uses {
+        for of in direct {
+            let implied = direct.iter().any(|other| reaches(&uses, other, of));
+            if !implied {
+                writeln!(picture, "  {name} --> {of}").unwrap();
+            }
+        }
+    }
+    picture += "```\n";
+    compare(
+        "ARCHITECTURE.md",
+        "<!-- by Cargo -->\n",
+        "<!-- end -->",
+        &picture,
+    );
+}
