@@ -1,4 +1,4 @@
--- Grants of a window's counts, and their settlements. Twin of crates/algorithms/src/granted.rs.
+-- Grants of a window's counts, and their settlements. Twin of crates/algorithms/src/window.rs.
 -- Included by lease_window.lua and sliding_window_buckets.lua, which define what it needs.
 
 -- include: lib/marks.lua

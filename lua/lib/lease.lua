@@ -1,5 +1,5 @@
 -- Units of a bucket granted in advance to proxies.
--- Twin of crates/algorithms/src/lease.rs and level.rs; docs/leases.md has the argument.
+-- Twin of crates/algorithms/src/lease.rs; docs/leases.md has the argument.
 --
 -- Included after a bucket's functions, which it replaces by ones that keep the bucket from
 -- refilling below what is leased out; added: settle, grant.

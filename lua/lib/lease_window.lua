@@ -1,5 +1,5 @@
 -- Units of a window granted in advance to proxies, to be used before the window that they were
--- charged to ends. Twin of crates/algorithms/src/granted.rs.
+-- charged to ends. Twin of crates/algorithms/src/window.rs.
 --
 -- Included after the functions M of a window whose state is a string. Replaces load and encode;
 -- adds settle, grant and leased. The window defines

@@ -1,5 +1,5 @@
 -- The slots of a queue: the time that each admitted request has to itself, and its release.
--- Twin of crates/algorithms/src/slots.rs.
+-- Twin of crates/algorithms/src/leaky_bucket.rs.
 --
 -- Included after a queue's other functions, some of which it replaces; added: delay_ms, take, free,
 -- forget.

@@ -1,23 +1,24 @@
-//! Any algorithm, chosen by a limit's parameters.
+//! Any algorithm, chosen by a limit's parameters: what a check asks of one, and what it stores.
+//!
+//! `lua/lib/algorithms.lua` is the twin.
 
-mod ask;
-#[macro_use]
-mod engine;
-mod local;
-mod state;
-
-pub use ask::{Ask, Debits};
-use engine::{Engine, Engines};
-pub use state::State;
-
-use crate::calendar_window::CalendarWindow;
-use crate::check::Stored;
-use crate::integers::TIME_MAX_MS;
-use crate::lease::{LEASE_TTL_MAX_MS, LEASE_TTL_MIN_MS};
-use crate::quota::Quota;
-use crate::token_bucket::TokenBucket;
 use crate::{
-    Charged, Edges, Kind, Numbers, Outcome, ParameterError, Parameters, ReserveAsk, SlotId,
+    Charged, Edges, Kind, Numbers, Outcome, ParameterError, Parameters, Reservations, ReserveAsk,
+    SlotId, SlotOp,
+    calendar_window::{CalendarFixedWindow, CalendarWindow, CalendarWindowState},
+    check::Stored,
+    concurrency::{Concurrency, ConcurrencyState},
+    decision::Evaluated,
+    fixed_window::{FixedWindow, FixedWindowState},
+    gcra::{Gcra, GcraState},
+    integers::TIME_MAX_MS,
+    leaky_bucket::{LeakyBucket, QueueState},
+    lease::{LEASE_TTL_MAX_MS, LEASE_TTL_MIN_MS, LeaseAsk},
+    quota::{Loaded, Quota},
+    sliding_window::{SlidingWindow, SlidingWindowState},
+    sliding_window_buckets::{SlidingWindowBuckets, SlidingWindowBucketsState},
+    sliding_window_log::{SlidingWindowLog, SlidingWindowLogState},
+    token_bucket::{TokenBucket, TokenBucketState},
 };
 
 /// An algorithm with validated numbers.
@@ -32,6 +33,168 @@ pub struct Algorithm {
 /// A check charges all of its limits or none, so whether this one is [charged](Self::charge) or
 /// [left](Self::leave) depends on the others.
 pub struct Evaluation<'a>(Engines<'a>);
+
+/// How [`Ask::debit`] is applied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Debits {
+    /// Units admitted without the limiter: added up to the limit, never beyond it.
+    #[default]
+    Admitted,
+    /// Units reported after use: added whole, beyond the limit up to 2^51 parts of a bucket or 2^51
+    /// units (of a log fewer than a million). A queue has nothing left then.
+    Reported,
+    /// Units given back, as by [`Algorithm::credit`](crate::Algorithm::credit). Only for checks
+    /// that charge nothing else.
+    GivenBack,
+}
+
+/// A check of one bucket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ask<'a> {
+    /// Units that the request costs; 0 charges nothing.
+    pub cost: u64,
+    /// Units that were used, or given back, without a decision. They are applied first, and stored
+    /// whether the evaluation charges or leaves.
+    pub debit: u64,
+    /// How the debit is applied.
+    pub debits: Debits,
+    /// The label of the calendar window in which they were admitted; `None`: the current one.
+    pub debit_serial: Option<u64>,
+    /// A query for leased units, and settlements of earlier ones.
+    pub lease: LeaseAsk<'a>,
+    /// Operations on slots. Applied first, whether the evaluation charges or leaves.
+    pub free: &'a [SlotOp],
+    /// For a limit whose responses state their cost: reservations and settlements.
+    pub reserve: Option<ReserveAsk<'a>>,
+    /// Whether another generation of the limit wrote the state.
+    pub edited: bool,
+}
+
+/// What is stored of a bucket. Absent means a completely unused quota, and so does the state of
+/// another algorithm: an edit of `algorithm` starts the bucket afresh.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum State {
+    /// Of a token bucket or a leaky bucket: each continues the other's state.
+    TokenBucket(TokenBucketState),
+    /// Of a leaky bucket that is a queue.
+    Queue(QueueState),
+    /// Of a GCRA.
+    Gcra(GcraState),
+    /// Of a fixed window.
+    FixedWindow(FixedWindowState),
+    /// Of a fixed window of the calendar.
+    CalendarWindow(CalendarWindowState),
+    /// Of a sliding window log.
+    SlidingWindowLog(SlidingWindowLogState),
+    /// Of a sliding window of sub-windows.
+    SlidingWindowBuckets(SlidingWindowBucketsState),
+    /// Of a sliding window of two counts.
+    SlidingWindow(SlidingWindowState),
+    /// Of a limit on requests in flight.
+    Concurrency(ConcurrencyState),
+}
+
+/// Declares the algorithms once: their numbers, their evaluations, and how to reach either. The
+/// last one has no kind of its own: a fixed window uses it if its rate names a calendar unit.
+macro_rules! engines {
+    ($($named:ident),+; $calendar:ident) => {
+        impl Engine {
+            fn new(parameters: &Parameters) -> Result<Self, ParameterError> {
+                if parameters.rate.calendar.is_some() {
+                    return $calendar::new(parameters).map(Self::$calendar);
+                }
+                Ok(match parameters.kind {
+                    $(Kind::$named => Self::$named($named::new(parameters)?)),+
+                })
+            }
+        }
+
+        engines!($($named),+, $calendar);
+    };
+    ($($kind:ident),+) => {
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        enum Engine {
+            $($kind($kind)),+
+        }
+
+        enum Engines<'a> {
+            $($kind(Evaluated<'a, $kind>)),+
+        }
+
+        impl Engine {
+            fn refund(&self, state: &State, now_ms: u64, charge: &Charged) -> Option<State> {
+                match self {
+                    $(Self::$kind(quota) => refund(quota, state, now_ms, charge)),+
+                }
+            }
+
+            /// The state after a credit, and the reservations that belong to it.
+            fn credit(
+                &self,
+                state: &State,
+                reserved: Option<&ReserveAsk<'_>>,
+                (now_ms, ttl_ms): (u64, u64),
+                units: u64,
+            ) -> (State, Option<Reservations>) {
+                match self {
+                    $(Self::$kind(quota) => {
+                        let mut loaded = quota.load($kind::own(state), now_ms, ttl_ms);
+                        let read = reserved.map(|ask| Reservations::read(quota, &loaded, ask));
+                        quota.credit(&mut loaded.usage, units);
+                        ($kind::wrap(quota.save(loaded.usage)), read)
+                    }),+
+                }
+            }
+
+            fn evaluate<'a>(
+                &'a self,
+                state: Option<&'a State>,
+                now_ms: u64,
+                ask: Ask<'a>,
+            ) -> Engines<'a> {
+                match self {
+                    $(Self::$kind(quota) => {
+                        Engines::$kind(Evaluated::new(quota, state, now_ms, ask))
+                    }),+
+                }
+            }
+        }
+
+        /// The same expression for each algorithm.
+        macro_rules! each {
+            ($enum:ident, $value:expr, $inner:pat => $body:expr) => {
+                match $value {
+                    $($enum::$kind($inner) => $body),+
+                }
+            };
+        }
+    };
+}
+
+engines!(
+    TokenBucket,
+    Gcra,
+    LeakyBucket,
+    FixedWindow,
+    SlidingWindowLog,
+    SlidingWindowBuckets,
+    SlidingWindow,
+    Concurrency;
+    CalendarFixedWindow
+);
+
+/// The state without a charge; `None`: unchanged.
+fn refund<Q: Quota>(quota: &Q, state: &State, now_ms: u64, charge: &Charged) -> Option<State> {
+    let own = Q::own(state)?;
+    let Loaded { mut usage, shifted } = quota.load(Some(own), now_ms, charge.lease_ttl_ms);
+    let taken = shifted.is_none()
+        && match charge.slot {
+            Some(slot) => quota.refund_slot(&mut usage, slot, charge.units),
+            None => quota.refund(&mut usage, charge.at_ms, charge.units),
+        };
+    taken.then(|| Q::wrap(quota.save(usage)))
+}
 
 impl Algorithm {
     /// Validates parameters.
@@ -164,7 +327,7 @@ impl Algorithm {
     /// The same algorithm; calendar windows have these edges.
     #[must_use]
     pub const fn with_edges(mut self, edges: Edges) -> Self {
-        if let Engine::CalendarWindow(window) = &mut self.engine {
+        if let Engine::CalendarFixedWindow(window) = &mut self.engine {
             window.edges = edges;
         }
         self
@@ -187,7 +350,7 @@ impl Algorithm {
     /// The edges of calendar windows: their starts, and the end of the last.
     pub const fn edges(&self) -> Option<&Edges> {
         match &self.engine {
-            Engine::CalendarWindow(window) => Some(&window.edges),
+            Engine::CalendarFixedWindow(window) => Some(&window.edges),
             _ => None,
         }
     }
@@ -198,7 +361,7 @@ impl Algorithm {
     }
 
     /// The calendar window of a time.
-    pub fn calendar_window(&self, now_ms: u64) -> Option<crate::CalendarWindow> {
+    pub fn calendar_window(&self, now_ms: u64) -> Option<CalendarWindow> {
         let edges = self.edges()?;
         Some(edges.at(now_ms, self.parameters.rate.period_ms))
     }
@@ -207,7 +370,7 @@ impl Algorithm {
     /// calendar window that ended here may still be the current one.
     pub const fn linger_ms(&self) -> u64 {
         match &self.engine {
-            Engine::CalendarWindow(_) => CalendarWindow::linger_ms(),
+            Engine::CalendarFixedWindow(_) => CalendarFixedWindow::linger_ms(),
             _ => 0,
         }
     }
@@ -269,5 +432,178 @@ impl Evaluation<'_> {
     /// Charges nothing: another limit denied the check, or it was a peek.
     pub fn leave(self) -> Outcome {
         each!(Engines, self.0, evaluated => evaluated.leave())
+    }
+}
+
+impl State {
+    /// What remains of a bucket after a reset: leased units stay outstanding until they expire, in
+    /// a window until it ends, unless they are settled. `None`: nothing.
+    #[must_use]
+    pub fn reset(&self) -> Option<Self> {
+        match self {
+            Self::TokenBucket(state) => {
+                let leases = state.leases?;
+                Some(Self::TokenBucket(TokenBucketState {
+                    debt: 0,
+                    over: 0,
+                    leases: Some(leases),
+                    ..*state
+                }))
+            }
+            Self::Gcra(state) => {
+                let leases = state.leases?;
+                Some(Self::Gcra(GcraState {
+                    tat_ms: state.at_ms,
+                    tat_parts: 0,
+                    over: 0,
+                    leases: Some(leases),
+                    ..*state
+                }))
+            }
+            Self::FixedWindow(state) => {
+                let granted = state.granted?.after_reset()?;
+                Some(Self::FixedWindow(FixedWindowState {
+                    used: granted.current,
+                    granted: Some(granted),
+                    ..*state
+                }))
+            }
+            Self::CalendarWindow(state) => {
+                let granted = state.granted?.after_reset()?;
+                Some(Self::CalendarWindow(CalendarWindowState {
+                    used: granted.current,
+                    granted: Some(granted),
+                    ..*state
+                }))
+            }
+            Self::SlidingWindow(state) => {
+                let granted = state.granted?.after_reset()?;
+                Some(Self::SlidingWindow(SlidingWindowState {
+                    current: granted.current,
+                    previous: 0,
+                    granted: Some(granted),
+                    ..*state
+                }))
+            }
+            Self::SlidingWindowBuckets(state) => state.reset().map(Self::SlidingWindowBuckets),
+            Self::SlidingWindowLog(_) | Self::Queue(_) | Self::Concurrency(_) => None,
+        }
+    }
+}
+
+/// The same expression for whichever algorithm it is; `None` for those whose state has no
+/// [fixed size](State::to_bytes): a proxy does not decide these by itself.
+macro_rules! of_fixed_size {
+    ($algorithm:expr, $quota:ident => $body:expr) => {
+        Some(match &$algorithm.engine {
+            Engine::TokenBucket($quota) => $body,
+            Engine::Gcra($quota) => $body,
+            Engine::LeakyBucket($quota) => $body,
+            Engine::FixedWindow($quota) => $body,
+            Engine::CalendarFixedWindow($quota) => $body,
+            Engine::SlidingWindow($quota) => $body,
+            Engine::SlidingWindowLog(_)
+            | Engine::SlidingWindowBuckets(_)
+            | Engine::Concurrency(_) => return None,
+        })
+    };
+}
+
+/// Buckets that a proxy decides locally: one at a time, with a state of fixed size and without
+/// leases. The decisions are those of [`Algorithm::evaluate`], [`Algorithm::evaluate_with_debit`] and
+/// [`Algorithm::refund`]. A program that makes no other decisions contains no code for logs,
+/// sub-windows and leases.
+impl Algorithm {
+    /// Takes `cost` units at `now_ms` if they fit. `None` where the state has no fixed size.
+    pub fn charge_here(&self, state: Option<&State>, now_ms: u64, cost: u64) -> Option<Outcome> {
+        let now_ms = now_ms.min(TIME_MAX_MS);
+        of_fixed_size!(self, quota => Evaluated::here(quota, state, now_ms, cost, 0).charge_here())
+    }
+
+    /// Tests `cost` units at `now_ms`, after adding `debit` units as far as they fit. `None` where
+    /// the state has no fixed size.
+    pub fn peek_here(
+        &self,
+        state: Option<&State>,
+        now_ms: u64,
+        cost: u64,
+        debit: u64,
+    ) -> Option<Outcome> {
+        let now_ms = now_ms.min(TIME_MAX_MS);
+        of_fixed_size!(self, quota => Evaluated::here(quota, state, now_ms, cost, debit).leave())
+    }
+
+    /// As [`Algorithm::refund`]. `None` where the state has no fixed size.
+    #[must_use]
+    pub fn refund_here(&self, state: &State, now_ms: u64, charge: &Charged) -> Option<State> {
+        let now_ms = now_ms.min(TIME_MAX_MS);
+        if now_ms < charge.at_ms {
+            return Some(state.clone());
+        }
+        let changed = of_fixed_size!(self, quota => refund(quota, state, now_ms, charge))?;
+        Some(changed.unwrap_or_else(|| state.clone()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Kind, Parameters};
+
+    fn algorithm(kind: Kind) -> Algorithm {
+        Algorithm::new(&Parameters {
+            sub_windows: (kind == Kind::SlidingWindowBuckets).then_some(10),
+            max_delay_ms: (kind == Kind::LeakyBucket).then_some(500),
+            ..Parameters::new(kind, 10, 1000)
+        })
+        .unwrap()
+    }
+
+    #[test]
+    fn a_proxy_decides_as_a_limiter_does() {
+        for kind in [
+            Kind::TokenBucket,
+            Kind::Gcra,
+            Kind::LeakyBucket,
+            Kind::FixedWindow,
+            Kind::SlidingWindow,
+        ] {
+            let algorithm = algorithm(kind);
+            let mut state: Option<State> = None;
+            for step in 0..400_u64 {
+                // Times that step back now and then, costs from 0 to more than fits.
+                let now_ms = 5_000 + step * 37 - (step % 7) * 50;
+                let (cost, debit) = (step % 12, step % 5);
+                let old = state.as_ref();
+                let asked = algorithm.evaluate_with_debit(old, now_ms, cost, debit);
+                let here = algorithm.peek_here(old, now_ms, cost, debit);
+                assert_eq!(here, Some(asked.leave()), "{kind:?} {step}");
+                let charged = algorithm.evaluate(old, now_ms, cost).charge();
+                let here = algorithm.charge_here(old, now_ms, cost);
+                assert_eq!(here.as_ref(), Some(&charged), "{kind:?} {step}");
+                let units = charged.charged;
+                state = charged.write.or(state);
+                if let (Some(now), 0) = (&state, step % 3) {
+                    let charge = Charged {
+                        at_ms: now_ms,
+                        units,
+                        lease_ttl_ms: 0,
+                        slot: charged.slot,
+                    };
+                    let back = algorithm.refund(now, now_ms + 20, &charge);
+                    let here = algorithm.refund_here(now, now_ms + 20, &charge);
+                    assert_eq!(here.as_ref(), Some(&back), "{kind:?} {step}");
+                    state = here;
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn states_without_a_fixed_size_are_not_decided_locally() {
+        for kind in [Kind::SlidingWindowLog, Kind::SlidingWindowBuckets] {
+            assert_eq!(algorithm(kind).charge_here(None, 1, 1), None);
+            assert_eq!(algorithm(kind).peek_here(None, 1, 1, 0), None);
+        }
     }
 }

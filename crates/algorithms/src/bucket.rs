@@ -4,6 +4,8 @@
 //! unit has P/g of them and N/g drain per millisecond, so that whole
 //! milliseconds always drain whole parts. The same number read as time is a
 //! GCRA's distance to its theoretical arrival time, in 1/(N/g) milliseconds.
+//!
+//! `lua/lib/bucket.lua` is the twin.
 
 use crate::integers::{PRODUCT_MAX, gcd, scale_up};
 use crate::{Numbers, ParameterError, Parameters};

@@ -1,6 +1,11 @@
-//! The decision of one limit on one check.
+//! The decision of one limit on one check, made from the functions that every algorithm has
+//! ([`Quota`]). `lua/check.lua` makes the same decision from functions of the same names.
 
-use crate::{Lease, Reservations, Reserved, State};
+use crate::{
+    Ask, Debits, Lease, State,
+    quota::{Loaded, Quota},
+    reservations::{Reservations, Reserved},
+};
 
 /// When the same cost would be admitted, if no other request arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -128,4 +133,212 @@ pub struct Charged {
     pub lease_ttl_ms: u64,
     /// The slot, for a queue.
     pub slot: Option<Slot>,
+}
+
+/// A cost tested against one limit, to be charged or left.
+pub(crate) struct Evaluated<'a, Q: Quota> {
+    quota: &'a Q,
+    /// The state as it was, of whichever algorithm.
+    state: Option<&'a State>,
+    loaded: Loaded<'a, Q>,
+    ask: Ask<'a>,
+    now_ms: u64,
+    /// What was reserved and settled, and the reservations to store.
+    reserved: Reserved,
+    reservations: Option<Box<Reservations>>,
+    /// Whether the usage is to be stored even if the cost is not charged.
+    changed: bool,
+    /// Whether the reservations are, even if the usage is not: a settlement that changed nothing else
+    /// leaves the state as it was, so that it opens no window and forgets no entries.
+    settled: bool,
+    fits: bool,
+}
+
+impl<'a, Q: Quota> Evaluated<'a, Q> {
+    pub fn new(quota: &'a Q, state: Option<&'a State>, now_ms: u64, ask: Ask<'a>) -> Self {
+        let mut loaded = quota.load(state.and_then(Q::own), now_ms, ask.lease.ttl_ms);
+        if ask.edited {
+            quota.edited(&mut loaded.usage);
+        }
+        let mut settled = quota.settle(&mut loaded.usage, ask.lease.settle);
+        let freed = quota.free(&mut loaded.usage, ask.free);
+        let (mut reserved, mut reservations) = (Reserved::default(), None);
+        let mut records = false;
+        if let Some(asked) = &ask.reserve {
+            let mut read = Reservations::read(quota, &loaded, asked);
+            let changed;
+            (reserved, changed) = read.settle(quota, &mut loaded.usage, now_ms, asked.settle);
+            settled |= changed.usage;
+            records = changed.records;
+            reservations = Some(Box::new(read));
+        }
+        let debited = ask.debit > 0 && Self::debit(quota, &mut loaded.usage, &ask);
+        let tested = Self::test(quota, loaded, ask, settled || freed || debited);
+        Self {
+            state,
+            now_ms,
+            reserved,
+            reservations,
+            settled: records,
+            ..tested
+        }
+    }
+
+    /// As [`Self::new`], for a bucket without leases.
+    pub fn here(
+        quota: &'a Q,
+        state: Option<&'a State>,
+        now_ms: u64,
+        cost: u64,
+        debit: u64,
+    ) -> Self {
+        let mut loaded = quota.load(state.and_then(Q::own), now_ms, 0);
+        let ask = Ask {
+            cost,
+            debit,
+            ..Ask::default()
+        };
+        let debited = debit > 0 && quota.charge(&mut loaded.usage, debit);
+        Self::test(quota, loaded, ask, debited)
+    }
+
+    /// Adds the debit, or gives it back; returns whether that changed anything.
+    fn debit(quota: &Q, usage: &mut Q::Usage<'_>, ask: &Ask<'_>) -> bool {
+        match ask.debits {
+            Debits::Admitted => quota.admitted(usage, ask.debit, ask.debit_serial),
+            Debits::Reported => quota.overcharge(usage, ask.debit),
+            Debits::GivenBack => {
+                let used = quota.reset_after_ms(usage) > 0;
+                if used {
+                    quota.credit(usage, ask.debit);
+                }
+                used
+            }
+        }
+    }
+
+    fn test(quota: &'a Q, loaded: Loaded<'a, Q>, ask: Ask<'a>, changed: bool) -> Self {
+        let room = quota.room(&loaded.usage);
+        let fits = ask.cost <= quota.limit() && room.is_some_and(|room| ask.cost <= room);
+        Self {
+            quota,
+            state: None,
+            loaded,
+            ask,
+            now_ms: 0,
+            reserved: Reserved::default(),
+            reservations: None,
+            changed,
+            settled: false,
+            fits,
+        }
+    }
+
+    pub const fn fits(&self) -> bool {
+        self.fits
+    }
+
+    /// Charges the cost, if it fits and is not 0, then grants the lease units wanted.
+    pub fn charge(mut self) -> Outcome {
+        if !self.fits {
+            return self.leave();
+        }
+        let (delay_ms, slot) = self.take();
+        self.reserve();
+        let lease = self.quota.grant(&mut self.loaded.usage, &self.ask.lease);
+        self.changed = self.changed || lease.is_some();
+        let cost = self.ask.cost;
+        self.finish(delay_ms, cost, lease, slot)
+    }
+
+    /// As [`Self::charge`], for a bucket without leases.
+    pub fn charge_here(mut self) -> Outcome {
+        if !self.fits {
+            return self.leave();
+        }
+        let (delay_ms, slot) = self.take();
+        let cost = self.ask.cost;
+        self.finish(delay_ms, cost, None, slot)
+    }
+
+    /// Charges a cost that fits; returns how long its request is held, and its slot.
+    fn take(&mut self) -> (u64, Option<Slot>) {
+        let (usage, cost) = (&mut self.loaded.usage, self.ask.cost);
+        let delay_ms = self.quota.delay_ms(usage, cost);
+        let slot = (cost > 0).then(|| self.quota.take(usage, cost)).flatten();
+        (delay_ms, slot)
+    }
+
+    /// Records the cost that was taken as a reservation.
+    fn reserve(&mut self) {
+        let secret = self.ask.reserve.and_then(|ask| ask.secret);
+        let (Some(secret), Some(reservations)) = (secret, &mut self.reservations) else {
+            return;
+        };
+        if self.ask.cost > 0 {
+            let (usage, cost) = (&self.loaded.usage, self.ask.cost);
+            let number = reservations.add(self.quota, usage, self.now_ms, secret, cost);
+            self.reserved.number = number;
+        }
+    }
+
+    /// Charges nothing.
+    pub fn leave(self) -> Outcome {
+        let delay_ms = if self.fits {
+            self.quota.delay_ms(&self.loaded.usage, self.ask.cost)
+        } else {
+            0
+        };
+        self.finish(delay_ms, 0, None, None)
+    }
+
+    fn finish(
+        self,
+        delay_ms: u64,
+        charged: u64,
+        lease: Option<Lease>,
+        slot: Option<Slot>,
+    ) -> Outcome {
+        let (quota, usage) = (self.quota, self.loaded.usage);
+        let retry_after = if self.fits {
+            RetryAfter::Now
+        } else if self.ask.cost > quota.limit() {
+            RetryAfter::Never
+        } else {
+            RetryAfter::Millis(quota.wait_ms(&usage, self.ask.cost).max(1))
+        };
+        let decision = Decision {
+            allowed: self.fits,
+            remaining: quota.room(&usage).unwrap_or(0),
+            retry_after,
+            reset_after_ms: quota.reset_after_ms(&usage),
+            delay_ms,
+        };
+        let leased = quota.leased(&usage);
+        let slot = slot.or_else(|| quota.missing(&usage));
+        let write = if self.changed || charged > 0 {
+            Some(Q::wrap(quota.save(usage)))
+        } else {
+            let shifted = self.loaded.shifted.map(Q::wrap);
+            shifted.or_else(|| self.state.filter(|_| self.settled).cloned())
+        };
+        let writes = write.is_some();
+        let mut reserved = self.reserved;
+        let reservations = self.reservations.filter(|read| read.is_used());
+        if self.ask.reserve.is_some_and(|ask| ask.count_open) {
+            let open = |read: &Reservations| read.open(self.now_ms);
+            reserved.open = reservations.as_deref().map_or(0, open);
+        }
+        Outcome {
+            reserved,
+            reservations: reservations.filter(|_| writes),
+            decision,
+            charged,
+            lease,
+            slot,
+            leased,
+            changed: self.changed,
+            write,
+        }
+    }
 }

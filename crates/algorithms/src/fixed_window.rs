@@ -7,13 +7,14 @@
 //!
 //! Windows start at multiples of W since the epoch, or at the first admission
 //! that finds none open.
+//!
+//! `lua/lib/fixed_window.lua` is the twin.
 
-use crate::granted::{self, Granted};
 use crate::integers::PRODUCT_MAX;
 use crate::lease::{Lease, LeaseAsk, Settlement};
 use crate::quota::{Loaded, Quota, state_of};
-use crate::window::Window;
-use crate::{Align, Numbers, ParameterError, Parameters, kinds};
+use crate::window::{self, Granted, Window};
+use crate::{Align, Numbers, ParameterError, Parameters};
 
 /// A fixed window's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -85,8 +86,8 @@ impl Quota for FixedWindow {
 
     fn numbers(&self) -> Numbers {
         self.window.numbers(match self.align {
-            Align::Epoch => kinds::FIXED_WINDOW_EPOCH,
-            Align::FirstRequest => kinds::FIXED_WINDOW_FIRST_REQUEST,
+            Align::Epoch => Numbers::FIXED_WINDOW_EPOCH,
+            Align::FirstRequest => Numbers::FIXED_WINDOW_FIRST_REQUEST,
         })
     }
 
@@ -139,11 +140,11 @@ impl Quota for FixedWindow {
 
     fn settle(&self, usage: &mut FixedWindowUsage, settlements: &[Settlement]) -> bool {
         let out = &mut usage.granted.current;
-        granted::settle(usage.start_ms, &mut usage.used, out, settlements)
+        window::settle(usage.start_ms, &mut usage.used, out, settlements)
     }
 
     fn grant(&self, usage: &mut FixedWindowUsage, ask: &LeaseAsk<'_>) -> Option<Lease> {
-        let ttl_ms = granted::ttl_ms(ask, self.end_after_ms(usage))?;
+        let ttl_ms = window::grant_ttl_ms(ask, self.end_after_ms(usage))?;
         let (room, epoch) = (self.room(usage), usage.start_ms);
         let lease = usage.granted.grant(ask, room, epoch, ttl_ms)?;
         usage.used += lease.units;
@@ -155,14 +156,14 @@ impl Quota for FixedWindow {
     }
 
     fn credit(&self, usage: &mut FixedWindowUsage, units: u64) {
-        granted::lower(&mut usage.used, usage.granted.current, units);
+        window::lower(&mut usage.used, usage.granted.current, units);
     }
 
     fn uncount(&self, usage: &mut FixedWindowUsage, charged_at_ms: u64, units: u64) -> u64 {
         if charged_at_ms < usage.start_ms {
             return 0;
         }
-        granted::lower(&mut usage.used, usage.granted.current, units)
+        window::lower(&mut usage.used, usage.granted.current, units)
     }
 
     fn wait_ms(&self, usage: &FixedWindowUsage, _cost: u64) -> u64 {

@@ -12,13 +12,14 @@
 //! clamped, so a step back of the clock by d costs d of availability, bounded by the rule that also
 //! serves a lowered burst: a TAT later than now + C/r becomes now + C/r. What was charged beyond
 //! the capacity is therefore stored separately, with its time: neither rule forgives it.
+//!
+//! `lua/lib/gcra.lua` is the twin.
 
 use crate::bucket::{Bucket, OWED_MAX};
 use crate::integers::scale_up;
-use crate::lease::{Lease, LeaseAsk, Leases, Settlement};
-use crate::level::Level;
+use crate::lease::{Lease, LeaseAsk, Leases, Level, Settlement};
 use crate::quota::{Loaded, Quota, state_of};
-use crate::{Numbers, ParameterError, Parameters, kinds};
+use crate::{Numbers, ParameterError, Parameters};
 
 /// A GCRA's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -119,7 +120,7 @@ impl Quota for Gcra {
     }
 
     fn numbers(&self) -> Numbers {
-        self.bucket.numbers(kinds::GCRA)
+        self.bucket.numbers(Numbers::GCRA)
     }
 
     fn lease_max_ms(&self) -> Option<u64> {

@@ -1,6 +1,6 @@
 //! Exact integer arithmetic shared by the algorithms.
 //!
-//! Every number fits a double's 53 bits, because the twin in Lua has nothing else.
+//! Every number fits a double's 53 bits, because the twin, `lua/lib/integers.lua`, has nothing else.
 
 /// The largest product an algorithm may build from its parameters: C·p or N·W.
 pub(crate) const PRODUCT_MAX: u64 = 1 << 51;

@@ -6,16 +6,27 @@
 //! Guarantee of the meter: a token bucket's decisions, always. Of the queue:
 //! admitted requests start at `now + delay`, cost/r apart, in the order of the
 //! checks except that a slot freed by its request goes to the next one that fits
-//! into it (`slots.rs`), and none is held longer than `max_delay`. The capacity
-//! counts the arriving request.
+//! into it, and none is held longer than `max_delay`. The capacity counts the
+//! arriving request.
+//!
+//! `lua/lib/leaky_bucket.lua` and `slots.lua` are the twins.
 
-use crate::bucket::Bucket;
-use crate::integers::PRODUCT_MAX;
-use crate::lease::{Lease, LeaseAsk, Settlement};
-use crate::quota::{Debt, Loaded, Quota};
-use crate::slots::{QueueSlots, Slots};
-use crate::token_bucket::{TokenBucket, TokenBucketState, TokenBucketUsage};
-use crate::{Numbers, ParameterError, Parameters, Slot, SlotAct, SlotOp, State, kinds};
+use crate::{
+    Numbers, ParameterError, Parameters, Slot, SlotAct, SlotOp, State,
+    bucket::Bucket,
+    integers::PRODUCT_MAX,
+    lease::{Lease, LeaseAsk, Settlement},
+    quota::{Debt, Loaded, Quota},
+    token_bucket::{TokenBucket, TokenBucketState, TokenBucketUsage},
+};
+
+/// Intervals of freed time that a queue keeps; of more, the latest are lost.
+const FREE_MAX: usize = 8;
+/// Spans of time whose turns a queue distinguishes. With more, the earliest two are joined, and
+/// some names in them no longer free anything.
+const TURNS_MAX: usize = 256;
+/// No name has a later turn.
+const TURN_MAX: u64 = 1 << 50;
 
 /// A leaky bucket's numbers. The level is a token bucket's debt, and is stored as one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -32,6 +43,61 @@ pub struct QueueState {
     pub level: TokenBucketState,
     /// Its slots.
     pub slots: QueueSlots,
+}
+
+/// A stretch of a queue's time, in parts after the bucket's time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Span {
+    /// Its first part.
+    pub start: u64,
+    /// The part after its last; more than the first.
+    pub end: u64,
+}
+
+/// Time that was freed: names of this turn and of earlier ones free nothing in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Turn {
+    /// The time.
+    pub span: Span,
+    /// The latest turn in which it was freed.
+    pub turn: u64,
+}
+
+/// The state of a queue beside its level.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct QueueSlots {
+    /// The parts that drained each millisecond when this was written; 0: no slot was named since.
+    pub parts_per_ms: u64,
+    /// The epoch of the names that it accepts: those given since then, without an edit, a reset or
+    /// a step back of the clock in between. In milliseconds, never 0 and never the same twice.
+    pub since_ms: u64,
+    /// Freed time that no request has got since, in order, with a gap between any two intervals.
+    pub free: Vec<Span>,
+    /// Time that was freed at least once and has not passed, in order.
+    pub turns: Vec<Turn>,
+}
+
+/// The slots of a queue at one instant: the time that each admitted request has to itself, and its
+/// release.
+///
+/// The level of a queue is the end of its last slot. A slot that is freed before it starts is given
+/// to the next request that fits into it, so that starts stay `cost/r` apart; time that has passed
+/// is lost, and a slot whose start has passed frees nothing, because its request may have started.
+/// A request frees a slot by its name, once: a request that gets the same time later has another
+/// *turn* of it.
+#[derive(Clone, Debug)]
+struct Slots {
+    since_ms: u64,
+    free: Vec<Span>,
+    /// Freed time that counts again once the caller's clock has reached the bucket's, unless
+    /// something is stored before.
+    later: Vec<Span>,
+    turns: Vec<Turn>,
+    /// Whether they continue the stored ones.
+    intact: bool,
+    /// Whether slots can be named: not while the bucket is ahead of the caller's clock, nor while
+    /// units of it are leased.
+    named: bool,
 }
 
 /// A leaky bucket at one instant.
@@ -134,7 +200,7 @@ impl Quota for LeakyBucket {
             None => self.meter.numbers(),
             Some(z) => Numbers {
                 z,
-                ..self.bucket().numbers(kinds::LEAKY_BUCKET_QUEUE)
+                ..self.bucket().numbers(Numbers::LEAKY_BUCKET_QUEUE)
             },
         }
     }
@@ -314,4 +380,264 @@ impl Quota for LeakyBucket {
             _ => TokenBucket::wrap(level),
         }
     }
+}
+
+impl Span {
+    /// The rest of it after so many parts have passed.
+    fn after(self, passed: u64) -> Option<Self> {
+        let (start, end) = (
+            self.start.saturating_sub(passed),
+            self.end.saturating_sub(passed),
+        );
+        (end > start).then_some(Self { start, end })
+    }
+
+    const fn overlaps(self, other: Self) -> bool {
+        self.start < other.end && other.start < self.end
+    }
+}
+
+impl Slots {
+    /// The slots that were stored so many parts ago.
+    pub fn continued(stored: &QueueSlots, passed: u64) -> Self {
+        let free = stored.free.iter().filter_map(|span| span.after(passed));
+        let turns = stored.turns.iter().filter_map(|of| {
+            let span = of.span.after(passed)?;
+            Some(Turn { span, ..*of })
+        });
+        Self {
+            since_ms: stored.since_ms,
+            free: free.collect(),
+            later: Vec::new(),
+            turns: turns.collect(),
+            intact: true,
+            named: true,
+        }
+    }
+
+    /// No freed time, and a new epoch of names.
+    pub fn new_epoch(stored: Option<&QueueSlots>, now_ms: u64, named: bool) -> Self {
+        let accepted = stored.map_or(0, |stored| {
+            stored.since_ms + u64::from(stored.parts_per_ms > 0)
+        });
+        Self {
+            since_ms: accepted.max(now_ms).max(1),
+            free: Vec::new(),
+            later: Vec::new(),
+            turns: Vec::new(),
+            intact: false,
+            named,
+        }
+    }
+
+    /// As [`Slots::new_epoch`], for a bucket that is ahead of the caller's clock.
+    pub fn ahead(stored: &QueueSlots, now_ms: u64) -> Self {
+        Self {
+            later: stored.free.clone(),
+            ..Self::new_epoch(Some(stored), now_ms, false)
+        }
+    }
+
+    /// Called when the level will be stored, and the slots with it.
+    pub fn will_be_stored(&mut self) {
+        self.later.clear();
+    }
+
+    /// The state to store.
+    pub fn stored(self, bucket: &Bucket) -> QueueSlots {
+        QueueSlots {
+            parts_per_ms: if self.named { bucket.parts_per_ms } else { 0 },
+            since_ms: self.since_ms,
+            free: self.free,
+            turns: self.turns,
+        }
+    }
+
+    /// Called when the limit's numbers or its level changed: freed time is lost, and a new epoch of
+    /// names begins.
+    pub fn forget(&mut self, now_ms: u64) {
+        self.later.clear();
+        if self.intact {
+            self.since_ms = (self.since_ms + 1).max(now_ms);
+            self.free.clear();
+            self.turns.clear();
+            self.intact = false;
+        }
+    }
+
+    /// The largest cost that fits into freed time that starts within `max_delay_ms`.
+    pub fn room(&self, bucket: &Bucket, max_delay_ms: u64) -> Option<u64> {
+        let soon = self.free.iter();
+        let soon = soon.filter(|span| bucket.drain_ms(span.start) <= max_delay_ms);
+        soon.map(|span| (span.end - span.start) / bucket.parts_per_unit)
+            .max()
+    }
+
+    /// The earliest freed time that holds a cost whole and starts within `max_delay_ms`.
+    fn holding(&self, bucket: &Bucket, cost: u64, max_delay_ms: u64) -> Option<usize> {
+        let length = cost.checked_mul(bucket.parts_per_unit)?;
+        self.free.iter().position(|span| {
+            span.end - span.start >= length && bucket.drain_ms(span.start) <= max_delay_ms
+        })
+    }
+
+    /// Where a cost that fits would start; `None`: after the last slot.
+    pub fn start(&self, bucket: &Bucket, cost: u64, max_delay_ms: u64) -> Option<u64> {
+        let at = self.holding(bucket, cost, max_delay_ms)?;
+        self.free.get(at).map(|span| span.start)
+    }
+
+    /// Takes freed time for a cost; returns where it starts. `None`: none holds the cost.
+    pub fn take(&mut self, bucket: &Bucket, cost: u64, max_delay_ms: u64) -> Option<u64> {
+        let at = self.holding(bucket, cost, max_delay_ms)?;
+        let span = self.free.get_mut(at)?;
+        let start = span.start;
+        span.start += cost * bucket.parts_per_unit;
+        if span.start >= span.end {
+            self.free.remove(at);
+        }
+        Some(start)
+    }
+
+    /// The name of the slot that starts so many parts after the bucket's time.
+    pub fn name(&self, bucket: &Bucket, now_ms: u64, start: u64, cost: u64) -> Option<Slot> {
+        let end = start + cost * bucket.parts_per_unit;
+        let span = Span { start, end };
+        let before = self.turns.iter().filter(|of| of.span.overlaps(span));
+        let turn = before.map(|of| of.turn + 1).max().unwrap_or(0);
+        self.named.then_some(Slot {
+            start_ms: now_ms + start / bucket.parts_per_ms,
+            parts: start % bucket.parts_per_ms,
+            since_ms: self.since_ms,
+            turn,
+        })
+    }
+
+    /// From the bucket's time until freed time would hold a cost that does not fit now.
+    pub fn wait_ms(&self, bucket: &Bucket, cost: u64, max_delay_ms: u64) -> Option<u64> {
+        let length = cost.checked_mul(bucket.parts_per_unit)?;
+        let waits = self.free.iter().chain(&self.later).filter_map(|span| {
+            let wait_ms = bucket.drain_ms(span.start).saturating_sub(max_delay_ms);
+            let start = span.start.max(wait_ms.saturating_mul(bucket.parts_per_ms));
+            (span.end.saturating_sub(start) >= length).then_some(wait_ms)
+        });
+        waits.min()
+    }
+
+    /// Frees a slot of a bucket with this level; returns the level afterwards. `None`: the name
+    /// frees nothing, or its start has passed.
+    pub fn free(
+        &mut self,
+        bucket: &Bucket,
+        now_ms: u64,
+        level: u64,
+        (slot, units): (Slot, u64),
+    ) -> Option<u64> {
+        let span = span_of(bucket, now_ms, &slot, units)?;
+        if span.start == 0 {
+            // Its request has started: another start in its time would be one above the rate.
+            return None;
+        }
+        self.refund(bucket, now_ms, level, (slot, units))
+    }
+
+    /// As [`Self::free`], for a request that was denied elsewhere and never starts: also frees the
+    /// rest of a slot whose start has passed.
+    pub fn refund(
+        &mut self,
+        bucket: &Bucket,
+        now_ms: u64,
+        level: u64,
+        (slot, units): (Slot, u64),
+    ) -> Option<u64> {
+        let span = span_of(bucket, now_ms, &slot, units)?;
+        let given_again = |of: &Turn| of.turn >= slot.turn && of.span.overlaps(span);
+        if !self.named
+            || slot.since_ms != self.since_ms
+            || slot.turn >= TURN_MAX
+            || span.end > level
+            || self.turns.iter().any(given_again)
+        {
+            return None;
+        }
+        self.record(span, slot.turn);
+        insert(&mut self.free, span);
+        let last = self.free.pop_if(|last| last.end >= level);
+        self.free.truncate(FREE_MAX);
+        Some(last.map_or(level, |last| last.start))
+    }
+
+    /// Records that a name of this turn freed some time.
+    fn record(&mut self, span: Span, turn: u64) {
+        let mut turns = Vec::with_capacity(self.turns.len() + 2);
+        for of in self.turns.drain(..) {
+            let Span { start, end } = of.span;
+            let before = Span {
+                start,
+                end: end.min(span.start),
+            };
+            let after = Span {
+                start: start.max(span.end),
+                end,
+            };
+            let rest = [before, after].into_iter();
+            let rest = rest.filter(|rest| rest.start < rest.end);
+            turns.extend(rest.map(|span| Turn { span, ..of }));
+        }
+        let at = turns.partition_point(|of| of.span.end <= span.start);
+        turns.insert(at, Turn { span, turn });
+        turns.dedup_by(|next, of| {
+            let joins = next.span.start == of.span.end && next.turn == of.turn;
+            if joins {
+                of.span.end = next.span.end;
+            }
+            joins
+        });
+        while let [first, second, ..] = *turns.as_slice()
+            && turns.len() > TURNS_MAX
+        {
+            turns.remove(0);
+            if let Some(joined) = turns.first_mut() {
+                joined.span.start = first.span.start;
+                joined.turn = first.turn.max(second.turn);
+            }
+        }
+        self.turns = turns;
+    }
+}
+
+/// The part of a slot that has not passed; `None`: nothing.
+fn span_of(bucket: &Bucket, now_ms: u64, slot: &Slot, units: u64) -> Option<Span> {
+    if units > bucket.capacity || slot.parts >= bucket.parts_per_ms {
+        return None;
+    }
+    let length = units * bucket.parts_per_unit;
+    let (start, end) = if slot.start_ms >= now_ms {
+        let ahead_ms = slot.start_ms - now_ms;
+        if ahead_ms > bucket.horizon_ms() {
+            return None;
+        }
+        let start = ahead_ms * bucket.parts_per_ms + slot.parts;
+        (start, start + length)
+    } else {
+        (
+            0,
+            bucket.drained(length + slot.parts, now_ms - slot.start_ms),
+        )
+    };
+    (end > start).then_some(Span { start, end })
+}
+
+/// Adds a span to others, joined with those that it touches.
+fn insert(spans: &mut Vec<Span>, mut span: Span) {
+    spans.retain(|other| {
+        let touches = other.start <= span.end && span.start <= other.end;
+        if touches {
+            span.start = span.start.min(other.start);
+            span.end = span.end.max(other.end);
+        }
+        !touches
+    });
+    let at = spans.partition_point(|other| other.start < span.start);
+    spans.insert(at, span);
 }

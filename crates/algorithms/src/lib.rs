@@ -15,21 +15,15 @@ extern crate wasm_test;
 mod algorithm;
 mod bucket;
 mod bytes;
-mod calendar;
 mod calendar_window;
 pub mod check;
 mod concurrency;
 mod decision;
-mod error;
-mod evaluated;
 mod fixed_window;
 mod gcra;
-mod granted;
 mod integers;
-mod kinds;
 mod leaky_bucket;
 mod lease;
-mod level;
 mod parameters;
 mod penalty;
 mod quota;
@@ -37,28 +31,26 @@ mod reservations;
 mod sliding_window;
 mod sliding_window_buckets;
 mod sliding_window_log;
-mod slots;
 mod token_bucket;
 mod window;
 
 pub use algorithm::{Algorithm, Ask, Debits, Evaluation, State};
 pub use bucket::DEBT_MAX_CAPACITIES;
 pub use bytes::STATE_BYTES_MAX;
-pub use calendar::{CalendarUnit, CalendarWindow, Edges, UTC, WINDOWS_KNOWN, WeekStart};
-pub use calendar_window::CalendarWindowState;
+pub use calendar_window::{
+    CalendarUnit, CalendarWindow, CalendarWindowState, Edges, UTC, WINDOWS_KNOWN, WeekStart,
+};
 pub use concurrency::{ConcurrencyState, InFlightSlot, Missing, SlotId};
 pub use decision::{Charged, Decision, Outcome, RetryAfter, Slot, SlotAct, SlotOp};
-pub use error::ParameterError;
 pub use fixed_window::FixedWindowState;
 pub use gcra::GcraState;
-pub use granted::Granted;
-pub use kinds::Numbers;
-pub use leaky_bucket::QueueState;
+pub use leaky_bucket::{QueueSlots, QueueState, Span, Turn};
 pub use lease::{
     LEASE_TTL_MAX_MS, LEASE_TTL_MIN_MS, Lease, LeaseAsk, Leases, PROXY_MARKS, Settlement,
 };
-pub use parameters::{Align, Kind, Parameters, Rate};
+pub use parameters::{Align, Kind, ParameterError, Parameters, Rate};
 pub use penalty::{Denials, Penalty, PenaltyStatus};
+pub use quota::Numbers;
 pub use reservations::{
     CostSettlement, RESERVATIONS_MAX, Reservation, Reservations, ReserveAsk, Reserved,
     SETTLE_WITHIN_MS,
@@ -66,5 +58,5 @@ pub use reservations::{
 pub use sliding_window::SlidingWindowState;
 pub use sliding_window_buckets::SlidingWindowBucketsState;
 pub use sliding_window_log::SlidingWindowLogState;
-pub use slots::{QueueSlots, Span, Turn};
 pub use token_bucket::TokenBucketState;
+pub use window::Granted;

@@ -8,7 +8,6 @@
 //! `lua/lib/reservations.lua` is the twin.
 
 use crate::Numbers;
-use crate::kinds;
 use crate::quota::{Loaded, Quota};
 
 /// Records of one bucket: those of its latest reservations.
@@ -114,7 +113,7 @@ pub(crate) struct Settled {
 /// The unit in which a limit counts.
 const fn unit(numbers: &Numbers) -> [u64; 3] {
     let y = match numbers.kind {
-        kinds::SLIDING_WINDOW_BUCKETS_STRICT | kinds::SLIDING_WINDOW_BUCKETS_LOOSE => numbers.y,
+        Numbers::SLIDING_WINDOW_BUCKETS_STRICT | Numbers::SLIDING_WINDOW_BUCKETS_LOOSE => numbers.y,
         _ => 0,
     };
     [numbers.kind as u64, numbers.x, y]

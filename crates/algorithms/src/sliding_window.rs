@@ -7,13 +7,14 @@
 //! passes N. It is compared exactly, never rounded: prev·(W − e) + (cur + cost)·W <= N·W. As prev
 //! may date from a larger limit, the code avoids that product and compares the quotient, rounded
 //! up.
+//!
+//! `lua/lib/sliding_window.lua` is the twin.
 
-use crate::granted::{self, Granted};
 use crate::integers::{PRODUCT_MAX, scale_up};
 use crate::lease::{Lease, LeaseAsk, Settlement};
 use crate::quota::{Loaded, Quota, state_of};
-use crate::window::Window;
-use crate::{Numbers, ParameterError, Parameters, kinds};
+use crate::window::{self, Granted, Window};
+use crate::{Numbers, ParameterError, Parameters};
 
 /// A sliding window counter's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -104,7 +105,7 @@ impl Quota for SlidingWindow {
     }
 
     fn numbers(&self) -> Numbers {
-        self.window.numbers(kinds::SLIDING_WINDOW)
+        self.window.numbers(Numbers::SLIDING_WINDOW)
     }
 
     fn lease_max_ms(&self) -> Option<u64> {
@@ -166,17 +167,17 @@ impl Quota for SlidingWindow {
     fn settle(&self, usage: &mut SlidingWindowUsage, settlements: &[Settlement]) -> bool {
         let (start_ms, granted) = (usage.start_ms, &mut usage.granted);
         let out = &mut granted.current;
-        let current = granted::settle(start_ms, &mut usage.current, out, settlements);
+        let current = window::settle(start_ms, &mut usage.current, out, settlements);
         let Some(before_ms) = start_ms.checked_sub(self.window.length_ms) else {
             return current;
         };
         let out = &mut granted.previous;
-        granted::settle(before_ms, &mut usage.previous, out, settlements) || current
+        window::settle(before_ms, &mut usage.previous, out, settlements) || current
     }
 
     fn grant(&self, usage: &mut SlidingWindowUsage, ask: &LeaseAsk<'_>) -> Option<Lease> {
         let end_after_ms = usage.start_ms + self.window.length_ms - usage.asked_ms;
-        let ttl_ms = granted::ttl_ms(ask, end_after_ms)?;
+        let ttl_ms = window::grant_ttl_ms(ask, end_after_ms)?;
         let (room, epoch) = (self.room(usage), usage.start_ms);
         let lease = usage.granted.grant(ask, room, epoch, ttl_ms)?;
         usage.current += lease.units;
@@ -191,8 +192,8 @@ impl Quota for SlidingWindow {
         let Granted {
             current, previous, ..
         } = usage.granted;
-        let taken = granted::lower(&mut usage.current, current, units);
-        granted::lower(&mut usage.previous, previous, units - taken);
+        let taken = window::lower(&mut usage.current, current, units);
+        window::lower(&mut usage.previous, previous, units - taken);
     }
 
     fn uncount(&self, usage: &mut SlidingWindowUsage, charged_at_ms: u64, units: u64) -> u64 {
@@ -203,7 +204,7 @@ impl Quota for SlidingWindow {
         } else {
             return 0;
         };
-        granted::lower(count, out, units)
+        window::lower(count, out, units)
     }
 
     fn wait_ms(&self, usage: &SlidingWindowUsage, cost: u64) -> u64 {

@@ -5,18 +5,16 @@
 //!
 //! Guarantee: strict counts sub-windows [cur − n, cur], so at most N in every
 //! W; loose counts [cur − n + 1, cur], so at most N in every W − W/n.
+//!
+//! `lua/lib/sliding_window_buckets.lua` is the twin.
 
-mod state;
-
-pub use state::SlidingWindowBucketsState;
-use state::{GrantedOf, SubWindow};
-
-use crate::granted;
-use crate::integers::{PRODUCT_MAX, TIME_MAX_MS};
-use crate::lease::{Lease, LeaseAsk, Settlement};
-use crate::quota::{Loaded, Quota, state_of};
-use crate::window::Window;
-use crate::{Numbers, ParameterError, Parameters, kinds};
+use crate::{
+    Numbers, ParameterError, Parameters,
+    integers::{PRODUCT_MAX, TIME_MAX_MS},
+    lease::{Lease, LeaseAsk, Settlement},
+    quota::{Loaded, Quota, state_of},
+    window::{self, Granted, Window},
+};
 
 /// The most sub-windows of a window.
 const SUB_WINDOWS_MAX: u64 = 1000;
@@ -27,6 +25,34 @@ pub(crate) struct SlidingWindowBuckets {
     window: Window,
     sub_windows: u64,
     strict: bool,
+}
+
+/// What is stored of sub-windows. It has no small fixed size.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlidingWindowBucketsState {
+    /// The length of a sub-window when this was written, in milliseconds.
+    width_ms: i64,
+    /// The sub-windows with admissions, oldest first.
+    counts: Vec<SubWindow>,
+    /// Units of two of them that are leased out; `None`: none.
+    granted: Option<GrantedOf>,
+}
+
+/// One sub-window, from `index`·width to the next one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct SubWindow {
+    index: i64,
+    used: u64,
+}
+
+/// Units leased out of two sub-windows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct GrantedOf {
+    /// The sub-window of the newest grant.
+    index: i64,
+    /// The one that had the newest grant before.
+    before: i64,
+    units: Granted,
 }
 
 /// Sub-windows at one instant.
@@ -40,6 +66,60 @@ pub(crate) struct SubWindowsUsage {
     /// Whether they were written with the current width, so that an index names the same sub-window.
     as_written: bool,
     granted: GrantedOf,
+}
+
+impl GrantedOf {
+    /// Outstanding units of a sub-window.
+    const fn out(&self, index: i64) -> u64 {
+        if index == self.index {
+            self.units.current
+        } else if index == self.before {
+            self.units.previous
+        } else {
+            0
+        }
+    }
+}
+
+impl SlidingWindowBucketsState {
+    /// The start of the newest sub-window.
+    fn newest_ms(&self) -> Option<i64> {
+        self.counts
+            .last()
+            .map(|newest| newest.index * self.width_ms)
+    }
+
+    /// The same counts with the newest in the sub-window of `now_ms`.
+    fn shifted(&self, now_ms: i64) -> Self {
+        let newest = self.counts.last().map_or(0, |newest| newest.index);
+        let by = newest - now_ms.div_euclid(self.width_ms);
+        let shift = |count: &SubWindow| SubWindow {
+            index: count.index - by,
+            ..*count
+        };
+        let shift_granted = |granted: GrantedOf| GrantedOf {
+            index: granted.index - by,
+            before: granted.before - by,
+            ..granted
+        };
+        Self {
+            width_ms: self.width_ms,
+            counts: self.counts.iter().map(shift).collect(),
+            granted: self.granted.map(shift_granted),
+        }
+    }
+
+    /// What remains after a reset: leased units.
+    pub(crate) fn reset(&self) -> Option<Self> {
+        let granted = self.granted?;
+        let units = granted.units.after_reset()?;
+        let (index, used) = (granted.index, units.current);
+        Some(Self {
+            counts: vec![SubWindow { index, used }],
+            granted: Some(GrantedOf { units, ..granted }),
+            ..*self
+        })
+    }
 }
 
 impl SlidingWindowBuckets {
@@ -124,9 +204,9 @@ impl Quota for SlidingWindowBuckets {
 
     fn numbers(&self) -> Numbers {
         let kind = if self.strict {
-            kinds::SLIDING_WINDOW_BUCKETS_STRICT
+            Numbers::SLIDING_WINDOW_BUCKETS_STRICT
         } else {
-            kinds::SLIDING_WINDOW_BUCKETS_LOOSE
+            Numbers::SLIDING_WINDOW_BUCKETS_LOOSE
         };
         Numbers {
             y: self.sub_windows,
@@ -210,7 +290,7 @@ impl Quota for SlidingWindowBuckets {
             };
             let start_ms = u64::try_from(sub_window.index * self.width_ms());
             let epoch = start_ms.unwrap_or(u64::MAX);
-            changed |= granted::settle(epoch, &mut sub_window.used, out, settlements);
+            changed |= window::settle(epoch, &mut sub_window.used, out, settlements);
         }
         changed
     }
@@ -221,7 +301,7 @@ impl Quota for SlidingWindowBuckets {
         let end_after_ms = u64::try_from(end_ms - usage.asked_ms).unwrap_or(0);
         // Sub-windows before the epoch have no name to settle by.
         let epoch = u64::try_from(start_ms).ok()?;
-        let ttl_ms = granted::ttl_ms(ask, end_after_ms)?;
+        let ttl_ms = window::grant_ttl_ms(ask, end_after_ms)?;
         let (room, granted) = (self.room(usage), &mut usage.granted);
         if granted.index != usage.current {
             *granted = GrantedOf {
@@ -243,7 +323,7 @@ impl Quota for SlidingWindowBuckets {
         let mut left = units;
         for sub_window in usage.live.iter_mut().rev() {
             let out = usage.granted.out(sub_window.index);
-            left -= granted::lower(&mut sub_window.used, out, left);
+            left -= window::lower(&mut sub_window.used, out, left);
         }
     }
 
@@ -259,7 +339,7 @@ impl Quota for SlidingWindowBuckets {
         let Some(charged) = charged.filter(|_| usage.as_written) else {
             return 0;
         };
-        granted::lower(&mut charged.used, usage.granted.out(index), units)
+        window::lower(&mut charged.used, usage.granted.out(index), units)
     }
 
     fn wait_ms(&self, usage: &SubWindowsUsage, cost: u64) -> u64 {

@@ -7,12 +7,13 @@
 //!
 //! What is stored is the debt at the last admission, never "tokens left":
 //! absent means unused, and an edit of the limit needs no migration.
+//!
+//! `lua/lib/token_bucket.lua` is the twin.
 
 use crate::bucket::{Bucket, OWED_MAX};
-use crate::lease::{Lease, LeaseAsk, Leases, Settlement};
-use crate::level::Level;
+use crate::lease::{Lease, LeaseAsk, Leases, Level, Settlement};
 use crate::quota::{Debt, Loaded, Quota};
-use crate::{Numbers, ParameterError, Parameters, State, kinds};
+use crate::{Numbers, ParameterError, Parameters, State};
 
 /// A token bucket's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -133,7 +134,7 @@ impl Quota for TokenBucket {
     }
 
     fn numbers(&self) -> Numbers {
-        self.bucket.numbers(kinds::TOKEN_BUCKET)
+        self.bucket.numbers(Numbers::TOKEN_BUCKET)
     }
 
     fn lease_max_ms(&self) -> Option<u64> {
