@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 /// Folders of files that are not the project's.
 const NOT_OURS: [&str; 3] = [".git", "target", "node_modules"];
 
-/// A stand-in for any name, in CONTRIBUTING.md.
-const ANY_MODULE: &str = "name/mod.rs";
+/// Stand-ins for any name, in CONTRIBUTING.md.
+const ANY_MODULE: [&str; 2] = ["name.rs", "name/mod.rs"];
 
 pub fn files(dir: &Path, found: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(dir).unwrap() {
@@ -43,7 +43,7 @@ fn documents_name_files_that_exist() {
             let plain =
                 |byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-' | b'/' | b'.');
             let named = [".rs", ".lua"].iter().any(|end| name.ends_with(end));
-            named && name.bytes().all(plain) && *name != ANY_MODULE
+            named && name.bytes().all(plain) && !ANY_MODULE.contains(name)
         };
         for source in quoted(&text).filter(is_source) {
             checked += 1;
