@@ -18,7 +18,7 @@ const RATES: [(u64, u64); 7] = [
 ];
 
 /// All times in parts.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct Model {
     units: u64,
     period_ms: u64,
@@ -115,9 +115,7 @@ fn walk(mut random: Random) -> [u64; 4] {
         units,
         period_ms,
         burst,
-        free_at: 0,
-        beyond: 0,
-        beyond_at: 0,
+        ..Model::default()
     };
     for _ in 0..STEPS_PER_WALK {
         if random.one_in(100) {

@@ -1,7 +1,7 @@
 //! The algorithms against models of them that follow `docs/algorithms.md`, `limits.md` and `leases.md`: each answers a
 //! hundred thousand random checks as the algorithm does, while the clock steps back and forth. What the documents leave
 //! open (when nothing is stored, how an edit rounds) has a comment in the model. `RL_MODEL_STEPS` sets how many steps.
-//! Queues, reservations and leased buckets have models in the folders beside this one.
+//! Queues, reservations and fleets of proxies have models in the folders beside this one.
 
 #![expect(
     clippy::unwrap_used,
@@ -14,12 +14,13 @@
 extern crate wasm_test;
 
 mod gcra;
+mod leases;
 mod penalties;
 mod slots;
 mod windows;
 
 use algorithms::check::{LimitVerdict, Mode, Options, Part, Stored, check};
-use algorithms::{Algorithm, Decision, LeaseAsk, RetryAfter};
+use algorithms::{Algorithm, Decision, Lease, LeaseAsk, RetryAfter, Settlement};
 
 const START_MS: u64 = 1_763_000_000_000;
 const STEPS_PER_WALK: u64 = 1000;
@@ -89,6 +90,31 @@ fn part<'a>(algorithm: &'a Algorithm, stored: Option<&'a Stored>, cost: u64) -> 
         costs: None,
         penalty: None,
         mode: Mode::Enforce,
+    }
+}
+
+/// Settlements of some of the latest grants, right or wrong.
+fn settlements(random: &mut Random, leases: &[Lease]) -> Vec<Settlement> {
+    let mut settle = Vec::new();
+    for _ in 0..random.below(3) {
+        let newest = usize::try_from(random.below(4)).unwrap();
+        let (spent, returned) = (random.below(4), random.below(4));
+        settle.extend(leases.iter().rev().nth(newest).map(|of| Settlement {
+            epoch: of.epoch,
+            spent,
+            returned,
+        }));
+    }
+    settle
+}
+
+/// What a proxy asks beside its cost. Of more than ten proxies a bucket estimates how many there are.
+fn lease_ask<'a>(random: &mut Random, ttl_ms: u64, settle: &'a [Settlement]) -> LeaseAsk<'a> {
+    LeaseAsk {
+        ttl_ms,
+        want: random.pick(&[0, 1, 5, 50]),
+        proxy: u8::try_from(random.below(8)).unwrap(),
+        settle,
     }
 }
 

@@ -7,7 +7,10 @@ use algorithms::{
     Settlement,
 };
 
-use super::{Random, START_MS, STEPS_PER_WALK, ask, assert_decides, count, part, walks};
+use super::{
+    Random, START_MS, STEPS_PER_WALK, ask, assert_decides, count, lease_ask, part, settlements,
+    walks,
+};
 
 const HOUR_MS: u64 = 3_600_000;
 const DAY_MS: u64 = 24 * HOUR_MS;
@@ -130,30 +133,17 @@ impl Find for Calendar {
 }
 
 /// A check.
-struct Asked {
+struct Asked<'a> {
     limit: u64,
     cost: u64,
     debit: u64,
     options: Options,
-    want: u64,
-    ttl_ms: u64,
-    proxy: u8,
-    settle: Vec<Settlement>,
+    lease: LeaseAsk<'a>,
 }
 
-impl Asked {
-    fn any(random: &mut Random, limit: u64, leases: &[Lease]) -> Self {
-        let mut settle = Vec::new();
-        for _ in 0..random.below(3) {
-            let newest = usize::try_from(random.below(4)).unwrap();
-            let (spent, returned) = (random.below(4), random.below(4));
-            let of = leases.iter().rev().nth(newest);
-            settle.extend(of.map(|of| Settlement {
-                epoch: of.epoch,
-                spent,
-                returned,
-            }));
-        }
+impl<'s> Asked<'s> {
+    fn any(random: &mut Random, limit: u64, settle: &'s [Settlement]) -> Self {
+        let ttl_ms = random.pick(&[0, 10, 100]);
         let debits = random.pick(&[Debits::Admitted, Debits::Reported, Debits::GivenBack]);
         Self {
             limit,
@@ -164,24 +154,14 @@ impl Asked {
                 debits,
                 ..Options::default()
             },
-            want: random.pick(&[0, 1, 5, 50]),
-            ttl_ms: random.pick(&[0, 10, 100]),
-            // Of more than ten, the bucket estimates how many there are.
-            proxy: u8::try_from(random.below(8)).unwrap(),
-            settle,
+            lease: lease_ask(random, ttl_ms, settle),
         }
     }
 
     fn part<'a>(&'a self, algorithm: &'a Algorithm, stored: Option<&'a Stored>) -> Part<'a> {
-        let lease = LeaseAsk {
-            ttl_ms: self.ttl_ms,
-            want: self.want,
-            proxy: self.proxy,
-            settle: &self.settle,
-        };
         Part {
             debit: self.debit,
-            lease,
+            lease: self.lease,
             ..part(algorithm, stored, self.cost)
         }
     }
@@ -190,7 +170,12 @@ impl Asked {
     fn decide(&self, window: &mut Window, now_ms: u64) -> (bool, bool, Option<Lease>) {
         let before = window.leased;
         // A settlement names the window that its units are of. A return is at most what is outstanding.
-        for of in self.settle.iter().filter(|of| of.epoch == window.label) {
+        for of in self
+            .lease
+            .settle
+            .iter()
+            .filter(|of| of.epoch == window.label)
+        {
             window.leased -= of.spent.min(window.leased);
             let returned = of.returned.min(window.leased);
             (window.leased, window.used) = (window.leased - returned, window.used - returned);
@@ -221,13 +206,14 @@ impl Asked {
     fn take(&self, window: &mut Window, now_ms: u64) -> Option<Lease> {
         window.used += self.cost;
         // A grant ends a millisecond before its window. It is an eighth of what is left, divided by the proxies that lease.
-        let ttl_ms = self.ttl_ms.min(window.ends_ms - now_ms - 1);
-        if ttl_ms == 0 || self.want == 0 {
+        let ttl_ms = self.lease.ttl_ms.min(window.ends_ms - now_ms - 1);
+        if ttl_ms == 0 || self.lease.want == 0 {
             return None;
         }
-        window.proxies |= 1 << self.proxy;
+        window.proxies |= 1 << self.lease.proxy;
         let left = self.limit - window.used;
         let units = self
+            .lease
             .want
             .min(left / (8 * u64::from(window.proxies.count_ones())));
         window.used += units;
@@ -252,7 +238,7 @@ struct Both {
 impl Both {
     fn step(
         &mut self,
-        asked: &Asked,
+        asked: &Asked<'_>,
         algorithm: &Algorithm,
         find: &impl Find,
         now_ms: u64,
@@ -262,7 +248,8 @@ impl Both {
             now_ms,
             asked.options,
         );
-        let (mut window, moved) = find.find(self.model.as_ref(), now_ms);
+        let (found, moved) = find.find(self.model.as_ref(), now_ms);
+        let mut window = found;
         let goes_on = self.model.is_some_and(|model| model.label == window.label);
         let (allowed, changed, lease) = asked.decide(&mut window, now_ms);
         assert_eq!((verdict.lease, verdict.leased), (lease, window.leased));
@@ -274,12 +261,13 @@ impl Both {
         let left = asked.limit.saturating_sub(window.used);
         let expected = (allowed, left, asked.cost > asked.limit);
         assert_decides(verdict.decision, now_ms, expected, fits, unused);
-        // A window begins with what is counted in it.
         assert_eq!(write.is_some(), changed || moved);
-        if changed || moved {
-            // Without units outstanding, it is forgotten who leased.
+        if changed {
+            // Without units outstanding, it is forgotten who asked for some.
             window.proxies *= u64::from(window.leased > 0);
             self.model = Some(window);
+        } else if moved {
+            self.model = Some(found);
         }
         self.stored = write.or(self.stored.take());
         self.leases.extend(lease);
@@ -302,7 +290,8 @@ fn first_request(mut random: Random) -> [u64; 4] {
             ..Parameters::new(Kind::FixedWindow, limit, period_ms)
         };
         let algorithm = Algorithm::new(&parameters).unwrap();
-        let asked = Asked::any(&mut random, limit, &both.leases);
+        let settle = settlements(&mut random, &both.leases);
+        let asked = Asked::any(&mut random, limit, &settle);
         let cases = both.step(&asked, &algorithm, &FirstRequest { period_ms }, now_ms);
         count(&mut seen, cases);
     }
@@ -338,7 +327,8 @@ fn calendar(mut random: Random) -> [u64; 4] {
         };
         let edges = Edges::new(u32::try_from(first).unwrap(), starts_ms);
         let algorithm = Algorithm::new(&parameters).unwrap().with_edges(edges);
-        let asked = Asked::any(&mut random, limit, &both.leases);
+        let settle = settlements(&mut random, &both.leases);
+        let asked = Asked::any(&mut random, limit, &settle);
         count(&mut seen, both.step(&asked, &algorithm, &zone, now_ms));
     }
     seen
