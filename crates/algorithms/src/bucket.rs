@@ -14,8 +14,9 @@ use crate::{Numbers, ParameterError, Parameters};
 /// beside a time and a generation.
 pub(crate) const OWED_MAX: u64 = 1 << 51;
 
-/// The most that a bucket owes after units were charged beyond its capacity, in capacities: one report
-/// must not deny a bucket for longer than it takes to refill so many times.
+/// Bound: debt of a bucket, in capacities. Beyond it, the rest is not charged.
+///
+/// one report must not deny a bucket for longer than it takes to refill so many times.
 pub const DEBT_MAX_CAPACITIES: u64 = 100;
 
 /// Capacity and drain of one bucket, validated.

@@ -80,7 +80,10 @@ pub enum WeekStart {
 /// The time zone of a limit that names none.
 pub const UTC: &str = "UTC";
 
-/// Windows whose edges are known: the one before the current one, the current one, and three after it.
+/// Bound: windows of a calendar limit whose edges are sent. Beyond it, a store answers `stale`; at
+/// a proxy windows of nominal length follow.
+///
+/// the one before the current one, the current one, and three after it.
 pub const WINDOWS_KNOWN: usize = 5;
 
 /// The edges of consecutive windows.

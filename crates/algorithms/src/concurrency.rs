@@ -18,9 +18,10 @@ use crate::{
     quota::{Loaded, Quota, state_of},
 };
 
-/// The most slots of a bucket.
+/// Bound: slots of a bucket. Beyond it, a limit with more is refused when it is written.
 const LIMIT_MAX: u64 = 100_000;
-/// A bucket with this many slots enters none again.
+/// Bound: slots of a bucket with those that are entered again. Beyond it, further ones are not
+/// entered.
 const HELD_MAX: u64 = 2 * LIMIT_MAX;
 /// The shortest and the longest time that a slot lives without being renewed, in milliseconds.
 const TTL_MIN_MS: u64 = 100;

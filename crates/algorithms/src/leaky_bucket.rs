@@ -20,10 +20,12 @@ use crate::{
     token_bucket::{TokenBucket, TokenBucketState, TokenBucketUsage},
 };
 
-/// Intervals of freed time that a queue keeps; of more, the latest are lost.
+/// Bound: intervals of a queue whose freed slots are stored. Beyond it, the latest are lost.
 const FREE_MAX: usize = 8;
-/// Spans of time whose turns a queue distinguishes. With more, the earliest two are joined, and
-/// some names in them no longer free anything.
+/// Bound: freed slots of a queue that were given again. Beyond it, some names free nothing any
+/// more.
+///
+/// With more, the earliest two are joined, and some names in them no longer free anything.
 const TURNS_MAX: usize = 256;
 /// No name has a later turn.
 const TURN_MAX: u64 = 1 << 50;

@@ -17,7 +17,8 @@ use crate::bucket::Bucket;
 pub const LEASE_TTL_MIN_MS: u64 = 10;
 /// The longest, in milliseconds: units of a proxy that died are missing for two of these.
 pub const LEASE_TTL_MAX_MS: u64 = 60_000;
-/// How many proxies a bucket distinguishes; [`LeaseAsk::proxy`] is below it.
+/// Bound: marks by which a bucket counts the proxies that lease from it. Beyond it, further proxies
+/// are estimated.
 pub const PROXY_MARKS: u8 = 64;
 
 /// The lease query of a check.

@@ -10,9 +10,13 @@
 use crate::Numbers;
 use crate::quota::{Loaded, Quota};
 
-/// Records of one bucket: those of its latest reservations.
+/// Bound: reservations of a bucket that have a record. Beyond it, an older one gives nothing back,
+/// and its excess is charged.
+///
+/// those of its latest reservations.
 pub const RESERVATIONS_MAX: u64 = 1000;
-/// For how long a reservation may be settled, in milliseconds.
+/// Bound: milliseconds for which a reservation has a record. Beyond it, it gives nothing back, and
+/// its excess is charged.
 pub const SETTLE_WITHIN_MS: u64 = 600_000;
 
 /// The reservations of one bucket. Absent means none.

@@ -16,7 +16,7 @@ use crate::{
     window::{self, Granted, Window},
 };
 
-/// The most sub-windows of a window.
+/// Bound: sub-windows of a bucket. Beyond it, refused when it is written.
 const SUB_WINDOWS_MAX: u64 = 1000;
 
 /// The numbers of a window of sub-windows.

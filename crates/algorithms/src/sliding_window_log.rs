@@ -19,7 +19,9 @@ use crate::{
     window::Window,
 };
 
-/// The largest N, and so the most entries of a log. The script's running total wraps above it.
+/// Bound: entries of a log. Beyond it, a limit with more is refused when it is written.
+///
+/// The script's running total wraps above it.
 const LIMIT_MAX: u64 = 100_000;
 
 /// The most units that a log counts: its running total wraps above that.

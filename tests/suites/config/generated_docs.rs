@@ -19,8 +19,8 @@ fn root() -> PathBuf {
 fn compare(document: &str, start: &str, end: &str, generated: &str) {
     let path = root().join(document);
     let text = std::fs::read_to_string(&path).unwrap();
-    let (before, rest) = text.split_once(start).expect("the first line");
-    let (present, after) = rest.split_once(end).expect("the last line");
+    let (before, rest) = text.split_once(start).unwrap();
+    let (present, after) = rest.split_once(end).unwrap();
     if std::env::var_os("UPDATE_DOCS").is_some() {
         let text = format!("{before}{start}{generated}{end}{after}");
         std::fs::write(&path, text).unwrap();
@@ -40,7 +40,22 @@ struct Bound {
     name: String,
 }
 
-/// The bounds in a source file. A comment has one as `Bound: WHAT. Beyond it, WHAT HAPPENS.`
+/// The bound that a comment has, as `Bound: WHAT. Beyond it, WHAT HAPPENS.`
+fn bound(comment: &str, constant: &str) -> Option<Bound> {
+    let (_, text) = comment.split_once("Bound: ")?;
+    // A paragraph of its own ends the bound.
+    let (what, beyond) = text.split('\n').next()?.split_once(". Beyond it, ")?;
+    let (name, value) = constant.split_once("const ")?.1.split_once(": ")?;
+    let (_, value) = value.split_once(" = ")?;
+    Some(Bound {
+        what: what.to_owned(),
+        value: value.trim_end_matches(';').to_owned(),
+        beyond: beyond.trim().trim_end_matches('.').to_owned(),
+        name: name.to_owned(),
+    })
+}
+
+/// The bounds in a source file.
 fn bounds(source: &str, path: &Path) -> Vec<Bound> {
     let mut found = Vec::new();
     let mut comment = String::new();
@@ -49,31 +64,17 @@ fn bounds(source: &str, path: &Path) -> Vec<Bound> {
         let line = line.trim();
         if let Some(text) = line.strip_prefix("///") {
             comment += text.trim();
-            // A paragraph of its own ends the bound.
             comment.push(if text.is_empty() { '\n' } else { ' ' });
             continue;
         }
-        if let Some((_, bound)) = comment.split_once("Bound: ") {
-            let wrong = || format!("{}: {comment}", path.display());
-            let bound = bound.split('\n').next().unwrap_or(bound);
-            let (what, beyond) = bound
-                .split_once(". Beyond it, ")
-                .unwrap_or_else(|| panic!("{}", wrong()));
+        if comment.contains("Bound: ") {
             let mut constant = line.to_owned();
             while !constant.ends_with(';') {
-                constant += lines.next().unwrap_or_else(|| panic!("{}", wrong())).trim();
+                constant += lines.next().unwrap().trim();
             }
-            let (_, constant) = constant
-                .split_once("const ")
-                .unwrap_or_else(|| panic!("{}", wrong()));
-            let (name, value) = constant.split_once(": ").unwrap();
-            let (_, value) = value.split_once(" = ").unwrap();
-            found.push(Bound {
-                what: what.to_owned(),
-                value: value.trim_end_matches(';').to_owned(),
-                beyond: beyond.trim().trim_end_matches('.').to_owned(),
-                name: name.to_owned(),
-            });
+            let parsed = bound(&comment, &constant);
+            assert!(parsed.is_some(), "{}: {comment}", path.display());
+            found.extend(parsed);
         }
         comment.clear();
     }
@@ -138,6 +139,13 @@ fn every_bound_of_the_code_is_in_the_list() {
     );
 }
 
+/// Whether a crate uses another, perhaps through others.
+fn reaches(uses: &BTreeMap<&str, BTreeSet<&str>>, from: &str, to: &str) -> bool {
+    uses[from]
+        .iter()
+        .any(|next| *next == to || reaches(uses, next, to))
+}
+
 #[test]
 fn the_picture_of_the_crates_is_cargos() {
     let cargo = Command::new(env!("CARGO"))
@@ -161,15 +169,10 @@ fn the_picture_of_the_crates_is_cargos() {
             uses.insert(name, names.filter(|name| is_shipped(name)).collect());
         }
     }
-    // An arrow that a longer way implies says nothing more.
-    fn reaches(uses: &BTreeMap<&str, BTreeSet<&str>>, from: &str, to: &str) -> bool {
-        uses[from]
-            .iter()
-            .any(|next| *next == to || reaches(uses, next, to))
-    }
     let mut picture = String::from("```mermaid\ngraph LR\n");
     for (name, direct) in &uses {
         for of in direct {
+            // An arrow that a longer way implies says nothing more.
             let implied = direct.iter().any(|other| reaches(&uses, other, of));
             if !implied {
                 writeln!(picture, "  {name} --> {of}").unwrap();
