@@ -189,15 +189,11 @@ fn message(message: &[u8]) -> Vec<u8> {
 }
 
 fn allowed(id: u32) -> Vec<u8> {
-    let body = batch(in_force(), true, Vec::new());
-    message(
-        &StreamAnswer {
-            id,
-            status: 200,
-            body: &body,
-        }
-        .encode(),
-    )
+    answered(id, 200, &batch(in_force(), true, Vec::new()))
+}
+
+fn answered(id: u32, status: u16, body: &[u8]) -> Vec<u8> {
+    message(&StreamAnswer { id, status, body }.encode())
 }
 
 /// An HTTP/2 server whose streams react like this; other calls get 404.
@@ -272,26 +268,8 @@ async fn no_message_of_an_impostor_harms_an_envoy() {
         },
         // Larger than Envoy reads, and without an end.
         |_| [&[0, 0xff, 0xff, 0xff, 0xff][..], &vec![7; 60_000]].concat(),
-        |id| {
-            message(
-                &StreamAnswer {
-                    id,
-                    status: 200,
-                    body: &vec![0xff; 50_000],
-                }
-                .encode(),
-            )
-        },
-        |id| {
-            message(
-                &StreamAnswer {
-                    id,
-                    status: u16::MAX,
-                    body: b"{}",
-                }
-                .encode(),
-            )
-        },
+        |id| answered(id, 200, &vec![0xff; 50_000]),
+        |id| answered(id, u16::MAX, b"{}"),
         |_| vec![9, 0, 0, 0, 1, 0],
     ];
     for (n, reaction) in reactions.into_iter().enumerate() {
