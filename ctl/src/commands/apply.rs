@@ -308,7 +308,7 @@ pub(super) async fn plan_file(
     plan(session, &domain, merged, pruning).await
 }
 
-/// As [`plan_file`], with the limits that `merge` makes of the domain.
+/// As `plan_file`, with the limits that `merge` makes of the domain.
 pub async fn plan(
     session: &Session<'_>,
     domain: &Name,
