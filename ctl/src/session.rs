@@ -392,7 +392,7 @@ impl Session<'_> {
     /// The entries that live proxies supply.
     pub async fn live_entries(&self) -> Result<LiveEntries, Error> {
         let fleet = self.call(self.store.fleet()).await?;
-        Ok(LiveEntries::of(&fleet))
+        Ok(LiveEntries::from_fleet(&fleet))
     }
 
     /// The values of a bucket as the proxies of a domain have them. Notes what they alter.

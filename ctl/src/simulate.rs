@@ -12,9 +12,9 @@ mod traffic;
 use std::collections::HashMap;
 
 use algorithms::{
-    Algorithm, CostSettlement, Debits, Denials, LeaseAsk, Penalty, Reservation, RetryAfter, SlotId,
-    SlotOp,
-    check::{Costs, LimitVerdict, Mode, Options, Part, PenaltyAsk, Stored, Verdict, check},
+    Algorithm, CostSettlement, Debits, Denials, LeaseRequest, Penalty, Reservation, RetryAfter,
+    SlotId, SlotOp,
+    check::{Costs, LimitVerdict, Mode, Options, Part, PenaltyRequest, Stored, Verdict, check},
 };
 use policy::{Compiled, Descriptor, Limit, Match, Node, Resolved};
 use serde::{Serialize, Serializer};
@@ -193,7 +193,7 @@ async fn decide(
         answer.given_back = Some(sum(|limit| limit.reserved.given_back));
         answer.excess = Some(sum(|limit| limit.reserved.excess));
     }
-    let held = Held::of(&names, subjects, &verdict);
+    let held = Held::new(&names, subjects, &verdict);
     Ok((answer, held))
 }
 
@@ -420,9 +420,9 @@ impl Engine for Local {
                 cost: subject.cost,
                 debit: 0,
                 debit_serial: None,
-                lease: LeaseAsk::default(),
+                lease: LeaseRequest::default(),
                 free: &subject.free,
-                penalty: subject.penalty.map(|penalty| PenaltyAsk {
+                penalty: subject.penalty.map(|penalty| PenaltyRequest {
                     penalty,
                     stored: self.denials.get(&subject.bucket),
                     reported: 0,
@@ -463,7 +463,7 @@ struct Held {
 
 impl Held {
     /// The slots and reservations that the limits of these names gave.
-    pub fn of(names: &[String], subjects: Vec<Subject>, verdict: &Verdict) -> Self {
+    pub fn new(names: &[String], subjects: Vec<Subject>, verdict: &Verdict) -> Self {
         Self {
             reserved: reserved(names, &subjects, verdict),
             slots: slots(subjects, verdict),

@@ -177,7 +177,7 @@ fn draw(run: &Run) -> String {
          font-family=\"sans-serif\" font-size=\"12\">\n\
          <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
     );
-    let timeline = Timeline::of(run, Some(&DURING), SLOTS_MAX);
+    let timeline = Timeline::new(run, Some(&DURING), SLOTS_MAX);
     svg.push_str("<g transform=\"translate(0 0)\">\n");
     title(&mut svg, &run.id, &timeline);
     lines(&mut svg, &timeline);

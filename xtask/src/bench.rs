@@ -196,7 +196,7 @@ async fn loads(
     let (rounds, seconds) = (args.rounds, args.seconds);
     ui.heading(&format!("{rounds} rounds of {seconds} s each"));
     let (limits, blocks) = plan(args);
-    let mut report = Report::of(&blocks);
+    let mut report = Report::from_blocks(&blocks);
     let filters = !(args.leases || args.costs || args.rls);
     if filters {
         let size = std::fs::metadata(&programs.filter)?.len();

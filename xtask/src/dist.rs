@@ -50,7 +50,7 @@ pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
     };
     let all = <Arch as clap::ValueEnum>::value_variants();
     let plan = Plan {
-        release: Release::of(workspace, args.source.clone())?,
+        release: Release::new(workspace, args.source.clone())?,
         arch: if args.arch.is_empty() {
             all.to_vec()
         } else {
@@ -72,7 +72,7 @@ pub fn for_tests(workspace: &Workspace, ui: &Ui) -> Result<PathBuf> {
         return Ok(std::path::absolute(named)?);
     }
     let plan = Plan {
-        release: Release::of(workspace, None)?,
+        release: Release::new(workspace, None)?,
         arch: vec![Arch::of_this_machine()?],
         profile: QUICK,
     };
@@ -107,7 +107,7 @@ struct Release {
 
 impl Release {
     /// The time is `SOURCE_DATE_EPOCH`, else the commit's.
-    fn of(workspace: &Workspace, source: Option<String>) -> Result<Self> {
+    fn new(workspace: &Workspace, source: Option<String>) -> Result<Self> {
         let git = |arguments: &[&str]| {
             let mut git = Command::new("git");
             let said = command::output(git.current_dir(&workspace.root).args(arguments))?;

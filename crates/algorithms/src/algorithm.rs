@@ -3,8 +3,8 @@
 //! `lua/lib/algorithms.lua` is the twin.
 
 use crate::{
-    Charged, Edges, Kind, Numbers, Outcome, ParameterError, Parameters, Reservations, ReserveAsk,
-    SlotId, SlotOp,
+    Charged, Edges, Kind, Numbers, Outcome, ParameterError, Parameters, Reservations,
+    ReserveRequest, SlotId, SlotOp,
     calendar_window::{CalendarFixedWindow, CalendarWindow, CalendarWindowState},
     check::Stored,
     concurrency::{Concurrency, ConcurrencyState},
@@ -13,7 +13,7 @@ use crate::{
     gcra::{Gcra, GcraState},
     integers::TIME_MAX_MS,
     leaky_bucket::{LeakyBucket, QueueState},
-    lease::{LEASE_TTL_MAX_MS, LEASE_TTL_MIN_MS, LeaseAsk},
+    lease::{LEASE_TTL_MAX_MS, LEASE_TTL_MIN_MS, LeaseRequest},
     quota::{Loaded, Quota},
     sliding_window::{SlidingWindow, SlidingWindowState},
     sliding_window_buckets::{SlidingWindowBuckets, SlidingWindowBucketsState},
@@ -34,7 +34,7 @@ pub struct Algorithm {
 /// [left](Self::leave) depends on the others.
 pub struct Evaluation<'a>(Engines<'a>);
 
-/// How [`Ask::debit`] is applied.
+/// How [`BucketRequest::debit`] is applied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Debits {
     /// Units admitted without the limiter: added up to the limit, never beyond it.
@@ -43,14 +43,14 @@ pub enum Debits {
     /// Units reported after use: added whole, beyond the limit up to 2^51 parts of a bucket or 2^51
     /// units (of a log fewer than a million). A queue has nothing left then.
     Reported,
-    /// Units given back, as by [`Algorithm::credit`](crate::Algorithm::credit). Only for checks
+    /// Units refunded, as by [`Algorithm::credit`](crate::Algorithm::credit). Only for checks
     /// that charge nothing else.
-    GivenBack,
+    Refunded,
 }
 
 /// A check of one bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ask<'a> {
+pub struct BucketRequest<'a> {
     /// Units that the request costs; 0 charges nothing.
     pub cost: u64,
     /// Units that were used, or given back, without a decision. They are applied first, and stored
@@ -61,11 +61,11 @@ pub struct Ask<'a> {
     /// The label of the calendar window in which they were admitted; `None`: the current one.
     pub debit_serial: Option<u64>,
     /// A query for leased units, and settlements of earlier ones.
-    pub lease: LeaseAsk<'a>,
+    pub lease: LeaseRequest<'a>,
     /// Operations on slots. Applied first, whether the evaluation charges or leaves.
     pub free: &'a [SlotOp],
     /// For a limit whose responses state their cost: reservations and settlements.
-    pub reserve: Option<ReserveAsk<'a>>,
+    pub reserve: Option<ReserveRequest<'a>>,
     /// Whether another generation of the limit wrote the state.
     pub edited: bool,
 }
@@ -133,14 +133,14 @@ macro_rules! engines {
             fn credit(
                 &self,
                 state: &State,
-                reserved: Option<&ReserveAsk<'_>>,
+                reserved: Option<&ReserveRequest<'_>>,
                 (now_ms, ttl_ms): (u64, u64),
                 units: u64,
             ) -> (State, Option<Reservations>) {
                 match self {
                     $(Self::$kind(quota) => {
                         let mut loaded = quota.load($kind::own(state), now_ms, ttl_ms);
-                        let read = reserved.map(|ask| Reservations::read(quota, &loaded, ask));
+                        let read = reserved.map(|request| Reservations::read(quota, &loaded, request));
                         quota.credit(&mut loaded.usage, units);
                         ($kind::wrap(quota.save(loaded.usage)), read)
                     }),+
@@ -151,11 +151,11 @@ macro_rules! engines {
                 &'a self,
                 state: Option<&'a State>,
                 now_ms: u64,
-                ask: Ask<'a>,
+                request: BucketRequest<'a>,
             ) -> Engines<'a> {
                 match self {
                     $(Self::$kind(quota) => {
-                        Engines::$kind(Evaluated::new(quota, state, now_ms, ask))
+                        Engines::$kind(Evaluated::new(quota, state, now_ms, request))
                     }),+
                 }
             }
@@ -264,13 +264,13 @@ impl Algorithm {
         units: u64,
         settles: bool,
     ) -> Stored {
-        let ask = ReserveAsk {
+        let request = ReserveRequest {
             stored: stored.reservations.as_deref(),
             seen: stored.generation,
-            ..ReserveAsk::default()
+            ..ReserveRequest::default()
         };
         let times = (now_ms.min(TIME_MAX_MS), ttl_ms);
-        let reserved = ask.stored.filter(|_| settles).map(|_| &ask);
+        let reserved = request.stored.filter(|_| settles).map(|_| &request);
         let (state, read) = self.engine.credit(&stored.state, reserved, times, units);
         let mut reservations = read.map(Box::new);
         match &mut reservations {
@@ -390,7 +390,7 @@ impl Algorithm {
         self.evaluate_with_debit(state, now_ms, cost, 0)
     }
 
-    /// As [`Algorithm::evaluate`], after adding `debit` units: see [`Ask::debit`].
+    /// As [`Algorithm::evaluate`], after adding `debit` units: see [`BucketRequest::debit`].
     pub fn evaluate_with_debit<'a>(
         &'a self,
         state: Option<&'a State>,
@@ -398,23 +398,23 @@ impl Algorithm {
         cost: u64,
         debit: u64,
     ) -> Evaluation<'a> {
-        let ask = Ask {
+        let request = BucketRequest {
             cost,
             debit,
-            ..Ask::default()
+            ..BucketRequest::default()
         };
-        self.evaluate_ask(state, now_ms, ask)
+        self.evaluate_request(state, now_ms, request)
     }
 
     /// Settles, frees, debits and tests the cost, in this order.
-    pub fn evaluate_ask<'a>(
+    pub fn evaluate_request<'a>(
         &'a self,
         state: Option<&'a State>,
         now_ms: u64,
-        ask: Ask<'a>,
+        request: BucketRequest<'a>,
     ) -> Evaluation<'a> {
         let now_ms = now_ms.min(TIME_MAX_MS);
-        Evaluation(self.engine.evaluate(state, now_ms, ask))
+        Evaluation(self.engine.evaluate(state, now_ms, request))
     }
 }
 
@@ -515,14 +515,14 @@ macro_rules! of_fixed_size {
 /// sub-windows and leases.
 impl Algorithm {
     /// Takes `cost` units at `now_ms` if they fit. `None` where the state has no fixed size.
-    pub fn charge_here(&self, state: Option<&State>, now_ms: u64, cost: u64) -> Option<Outcome> {
+    pub fn charge_local(&self, state: Option<&State>, now_ms: u64, cost: u64) -> Option<Outcome> {
         let now_ms = now_ms.min(TIME_MAX_MS);
-        of_fixed_size!(self, quota => Evaluated::here(quota, state, now_ms, cost, 0).charge_here())
+        of_fixed_size!(self, quota => Evaluated::local(quota, state, now_ms, cost, 0).charge_local())
     }
 
     /// Tests `cost` units at `now_ms`, after adding `debit` units as far as they fit. `None` where
     /// the state has no fixed size.
-    pub fn peek_here(
+    pub fn peek_local(
         &self,
         state: Option<&State>,
         now_ms: u64,
@@ -530,12 +530,12 @@ impl Algorithm {
         debit: u64,
     ) -> Option<Outcome> {
         let now_ms = now_ms.min(TIME_MAX_MS);
-        of_fixed_size!(self, quota => Evaluated::here(quota, state, now_ms, cost, debit).leave())
+        of_fixed_size!(self, quota => Evaluated::local(quota, state, now_ms, cost, debit).leave())
     }
 
     /// As [`Algorithm::refund`]. `None` where the state has no fixed size.
     #[must_use]
-    pub fn refund_here(&self, state: &State, now_ms: u64, charge: &Charged) -> Option<State> {
+    pub fn refund_local(&self, state: &State, now_ms: u64, charge: &Charged) -> Option<State> {
         let now_ms = now_ms.min(TIME_MAX_MS);
         if now_ms < charge.at_ms {
             return Some(state.clone());
@@ -576,11 +576,11 @@ mod tests {
                 let (cost, debit) = (step % 12, step % 5);
                 let old = state.as_ref();
                 let asked = algorithm.evaluate_with_debit(old, now_ms, cost, debit);
-                let here = algorithm.peek_here(old, now_ms, cost, debit);
-                assert_eq!(here, Some(asked.leave()), "{kind:?} {step}");
+                let local = algorithm.peek_local(old, now_ms, cost, debit);
+                assert_eq!(local, Some(asked.leave()), "{kind:?} {step}");
                 let charged = algorithm.evaluate(old, now_ms, cost).charge();
-                let here = algorithm.charge_here(old, now_ms, cost);
-                assert_eq!(here.as_ref(), Some(&charged), "{kind:?} {step}");
+                let local = algorithm.charge_local(old, now_ms, cost);
+                assert_eq!(local.as_ref(), Some(&charged), "{kind:?} {step}");
                 let units = charged.charged;
                 state = charged.write.or(state);
                 if let (Some(now), 0) = (&state, step % 3) {
@@ -591,9 +591,9 @@ mod tests {
                         slot: charged.slot,
                     };
                     let back = algorithm.refund(now, now_ms + 20, &charge);
-                    let here = algorithm.refund_here(now, now_ms + 20, &charge);
-                    assert_eq!(here.as_ref(), Some(&back), "{kind:?} {step}");
-                    state = here;
+                    let local = algorithm.refund_local(now, now_ms + 20, &charge);
+                    assert_eq!(local.as_ref(), Some(&back), "{kind:?} {step}");
+                    state = local;
                 }
             }
         }
@@ -602,8 +602,8 @@ mod tests {
     #[test]
     fn states_without_a_fixed_size_are_not_decided_locally() {
         for kind in [Kind::SlidingWindowLog, Kind::SlidingWindowBuckets] {
-            assert_eq!(algorithm(kind).charge_here(None, 1, 1), None);
-            assert_eq!(algorithm(kind).peek_here(None, 1, 1, 0), None);
+            assert_eq!(algorithm(kind).charge_local(None, 1, 1), None);
+            assert_eq!(algorithm(kind).peek_local(None, 1, 1, 0), None);
         }
     }
 }

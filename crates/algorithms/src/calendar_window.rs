@@ -14,7 +14,7 @@
 use crate::{
     Numbers, ParameterError, Parameters,
     integers::PRODUCT_MAX,
-    lease::{Lease, LeaseAsk, Settlement},
+    lease::{Lease, LeaseRequest, Settlement},
     quota::{Loaded, Quota, state_of},
     window::{self, Granted, Window},
 };
@@ -412,10 +412,10 @@ impl Quota for CalendarFixedWindow {
         window::settle(usage.open.serial, &mut usage.used, out, settlements)
     }
 
-    fn grant(&self, usage: &mut CalendarWindowUsage, ask: &LeaseAsk<'_>) -> Option<Lease> {
-        let ttl_ms = window::grant_ttl_ms(ask, Self::end_after_ms(usage))?;
+    fn grant(&self, usage: &mut CalendarWindowUsage, request: &LeaseRequest<'_>) -> Option<Lease> {
+        let ttl_ms = window::grant_ttl_ms(request, Self::end_after_ms(usage))?;
         let (room, epoch) = (self.room(usage), usage.open.serial);
-        let lease = usage.granted.grant(ask, room, epoch, ttl_ms)?;
+        let lease = usage.granted.grant(request, room, epoch, ttl_ms)?;
         usage.used += lease.units;
         Some(lease)
     }

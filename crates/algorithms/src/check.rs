@@ -5,9 +5,9 @@
 
 use crate::integers::TIME_MAX_MS;
 use crate::{
-    Algorithm, Ask, CostSettlement, Debits, Decision, Denials, Lease, LeaseAsk, Outcome, Penalty,
-    PenaltyStatus, Reservations, ReserveAsk, Reserved, RetryAfter, Slot, SlotOp, State,
-    penalty::Count,
+    Algorithm, BucketRequest, CostSettlement, Debits, Decision, Denials, Lease, LeaseRequest,
+    Outcome, Penalty, PenaltyStatus, Reservations, ReserveRequest, Reserved, RetryAfter, Slot,
+    SlotOp, State, penalty::Count,
 };
 
 /// A bucket's state with the newest generation of its limit that wrote it.
@@ -50,20 +50,20 @@ pub struct Part<'a> {
     /// The label of the calendar window in which they were admitted; `None`: the current one.
     pub debit_serial: Option<u64>,
     /// A query for leased units, and settlements of earlier ones.
-    pub lease: LeaseAsk<'a>,
+    pub lease: LeaseRequest<'a>,
     /// Operations on slots.
     pub free: &'a [SlotOp],
     /// For a limit whose responses state their cost: what is reserved and settled.
     pub costs: Option<Costs<'a>>,
     /// For a limit with a penalty: the bucket's denials.
-    pub penalty: Option<PenaltyAsk<'a>>,
+    pub penalty: Option<PenaltyRequest<'a>>,
     /// What happens over the limit.
     pub mode: Mode,
 }
 
 /// The denials of a bucket whose limit has a penalty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PenaltyAsk<'a> {
+pub struct PenaltyRequest<'a> {
     /// When it is penalized.
     pub penalty: Penalty,
     /// The stored denials.
@@ -173,13 +173,13 @@ pub fn check(
         .iter()
         .map(|part| {
             let state = part.stored.map(|stored| &stored.state);
-            let ask = part.ask(options.debits);
-            part.algorithm.evaluate_ask(state, now_ms, ask)
+            let request = part.request(options.debits);
+            part.algorithm.evaluate_request(state, now_ms, request)
         })
         .collect();
     let mut counts: Vec<_> = parts
         .iter()
-        .map(|part| part.penalty.map(|ask| Count::new(&ask, now_ms)))
+        .map(|part| part.penalty.map(|request| Count::new(&request, now_ms)))
         .collect();
     // Whether the check fits a limit of the mode Together; `None`: it has none.
     let mut fits_one = None;
@@ -268,23 +268,23 @@ fn refuse_stale(parts: &[Part<'_>], now_ms: u64, force: bool) -> Result<(), Stal
 }
 
 impl<'a> Part<'a> {
-    fn ask(&self, debits: Debits) -> Ask<'a> {
-        Ask {
+    fn request(&self, debits: Debits) -> BucketRequest<'a> {
+        BucketRequest {
             cost: self.cost,
             debit: self.debit,
             debits,
             debit_serial: self.debit_serial,
             lease: self.lease,
             free: self.free,
-            reserve: self.costs.map(|costs| self.reserve_ask(&costs)),
+            reserve: self.costs.map(|costs| self.reserve_request(&costs)),
             edited: self
                 .stored
                 .is_some_and(|stored| stored.generation != self.generation),
         }
     }
 
-    fn reserve_ask(&self, costs: &Costs<'a>) -> ReserveAsk<'a> {
-        ReserveAsk {
+    fn reserve_request(&self, costs: &Costs<'a>) -> ReserveRequest<'a> {
+        ReserveRequest {
             secret: costs.secret,
             settle: costs.settle,
             stored: self

@@ -391,7 +391,7 @@ impl From<Slot> for InFlightSlot {
 impl Missing {
     /// From the two numbers that a reply has in the place of a slot's name.
     #[must_use]
-    pub const fn of(low: u64, high: u64) -> Self {
+    pub const fn new(low: u64, high: u64) -> Self {
         Self { low, high }
     }
 

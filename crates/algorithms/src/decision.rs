@@ -2,7 +2,7 @@
 //! ([`Quota`]). `lua/check.lua` makes the same decision from functions of the same names.
 
 use crate::{
-    Ask, Debits, Lease, State,
+    BucketRequest, Debits, Lease, State,
     quota::{Loaded, Quota},
     reservations::{Reservations, Reserved},
 };
@@ -141,7 +141,7 @@ pub(crate) struct Evaluated<'a, Q: Quota> {
     /// The state as it was, of whichever algorithm.
     state: Option<&'a State>,
     loaded: Loaded<'a, Q>,
-    ask: Ask<'a>,
+    request: BucketRequest<'a>,
     now_ms: u64,
     /// What was reserved and settled, and the reservations to store.
     reserved: Reserved,
@@ -155,16 +155,21 @@ pub(crate) struct Evaluated<'a, Q: Quota> {
 }
 
 impl<'a, Q: Quota> Evaluated<'a, Q> {
-    pub fn new(quota: &'a Q, state: Option<&'a State>, now_ms: u64, ask: Ask<'a>) -> Self {
-        let mut loaded = quota.load(state.and_then(Q::own), now_ms, ask.lease.ttl_ms);
-        if ask.edited {
+    pub fn new(
+        quota: &'a Q,
+        state: Option<&'a State>,
+        now_ms: u64,
+        request: BucketRequest<'a>,
+    ) -> Self {
+        let mut loaded = quota.load(state.and_then(Q::own), now_ms, request.lease.ttl_ms);
+        if request.edited {
             quota.edited(&mut loaded.usage);
         }
-        let mut settled = quota.settle(&mut loaded.usage, ask.lease.settle);
-        let freed = quota.free(&mut loaded.usage, ask.free);
+        let mut settled = quota.settle(&mut loaded.usage, request.lease.settle);
+        let freed = quota.free(&mut loaded.usage, request.free);
         let (mut reserved, mut reservations) = (Reserved::default(), None);
         let mut records = false;
-        if let Some(asked) = &ask.reserve {
+        if let Some(asked) = &request.reserve {
             let mut read = Reservations::read(quota, &loaded, asked);
             let changed;
             (reserved, changed) = read.settle(quota, &mut loaded.usage, now_ms, asked.settle);
@@ -172,8 +177,8 @@ impl<'a, Q: Quota> Evaluated<'a, Q> {
             records = changed.records;
             reservations = Some(Box::new(read));
         }
-        let debited = ask.debit > 0 && Self::debit(quota, &mut loaded.usage, &ask);
-        let tested = Self::test(quota, loaded, ask, settled || freed || debited);
+        let debited = request.debit > 0 && Self::debit(quota, &mut loaded.usage, &request);
+        let tested = Self::test(quota, loaded, request, settled || freed || debited);
         Self {
             state,
             now_ms,
@@ -185,7 +190,7 @@ impl<'a, Q: Quota> Evaluated<'a, Q> {
     }
 
     /// As [`Self::new`], for a bucket without leases.
-    pub fn here(
+    pub fn local(
         quota: &'a Q,
         state: Option<&'a State>,
         now_ms: u64,
@@ -193,38 +198,43 @@ impl<'a, Q: Quota> Evaluated<'a, Q> {
         debit: u64,
     ) -> Self {
         let mut loaded = quota.load(state.and_then(Q::own), now_ms, 0);
-        let ask = Ask {
+        let request = BucketRequest {
             cost,
             debit,
-            ..Ask::default()
+            ..BucketRequest::default()
         };
         let debited = debit > 0 && quota.charge(&mut loaded.usage, debit);
-        Self::test(quota, loaded, ask, debited)
+        Self::test(quota, loaded, request, debited)
     }
 
     /// Adds the debit, or gives it back; returns whether that changed anything.
-    fn debit(quota: &Q, usage: &mut Q::Usage<'_>, ask: &Ask<'_>) -> bool {
-        match ask.debits {
-            Debits::Admitted => quota.admitted(usage, ask.debit, ask.debit_serial),
-            Debits::Reported => quota.overcharge(usage, ask.debit),
-            Debits::GivenBack => {
+    fn debit(quota: &Q, usage: &mut Q::Usage<'_>, request: &BucketRequest<'_>) -> bool {
+        match request.debits {
+            Debits::Admitted => quota.admitted(usage, request.debit, request.debit_serial),
+            Debits::Reported => quota.overcharge(usage, request.debit),
+            Debits::Refunded => {
                 let used = quota.reset_after_ms(usage) > 0;
                 if used {
-                    quota.credit(usage, ask.debit);
+                    quota.credit(usage, request.debit);
                 }
                 used
             }
         }
     }
 
-    fn test(quota: &'a Q, loaded: Loaded<'a, Q>, ask: Ask<'a>, changed: bool) -> Self {
+    fn test(
+        quota: &'a Q,
+        loaded: Loaded<'a, Q>,
+        request: BucketRequest<'a>,
+        changed: bool,
+    ) -> Self {
         let room = quota.room(&loaded.usage);
-        let fits = ask.cost <= quota.limit() && room.is_some_and(|room| ask.cost <= room);
+        let fits = request.cost <= quota.limit() && room.is_some_and(|room| request.cost <= room);
         Self {
             quota,
             state: None,
             loaded,
-            ask,
+            request,
             now_ms: 0,
             reserved: Reserved::default(),
             reservations: None,
@@ -245,25 +255,27 @@ impl<'a, Q: Quota> Evaluated<'a, Q> {
         }
         let (delay_ms, slot) = self.take();
         self.reserve();
-        let lease = self.quota.grant(&mut self.loaded.usage, &self.ask.lease);
+        let lease = self
+            .quota
+            .grant(&mut self.loaded.usage, &self.request.lease);
         self.changed = self.changed || lease.is_some();
-        let cost = self.ask.cost;
+        let cost = self.request.cost;
         self.finish(delay_ms, cost, lease, slot)
     }
 
     /// As [`Self::charge`], for a bucket without leases.
-    pub fn charge_here(mut self) -> Outcome {
+    pub fn charge_local(mut self) -> Outcome {
         if !self.fits {
             return self.leave();
         }
         let (delay_ms, slot) = self.take();
-        let cost = self.ask.cost;
+        let cost = self.request.cost;
         self.finish(delay_ms, cost, None, slot)
     }
 
     /// Charges a cost that fits; returns how long its request is held, and its slot.
     fn take(&mut self) -> (u64, Option<Slot>) {
-        let (usage, cost) = (&mut self.loaded.usage, self.ask.cost);
+        let (usage, cost) = (&mut self.loaded.usage, self.request.cost);
         let delay_ms = self.quota.delay_ms(usage, cost);
         let slot = (cost > 0).then(|| self.quota.take(usage, cost)).flatten();
         (delay_ms, slot)
@@ -271,12 +283,12 @@ impl<'a, Q: Quota> Evaluated<'a, Q> {
 
     /// Records the cost that was taken as a reservation.
     fn reserve(&mut self) {
-        let secret = self.ask.reserve.and_then(|ask| ask.secret);
+        let secret = self.request.reserve.and_then(|request| request.secret);
         let (Some(secret), Some(reservations)) = (secret, &mut self.reservations) else {
             return;
         };
-        if self.ask.cost > 0 {
-            let (usage, cost) = (&self.loaded.usage, self.ask.cost);
+        if self.request.cost > 0 {
+            let (usage, cost) = (&self.loaded.usage, self.request.cost);
             let number = reservations.add(self.quota, usage, self.now_ms, secret, cost);
             self.reserved.number = number;
         }
@@ -285,7 +297,7 @@ impl<'a, Q: Quota> Evaluated<'a, Q> {
     /// Charges nothing.
     pub fn leave(self) -> Outcome {
         let delay_ms = if self.fits {
-            self.quota.delay_ms(&self.loaded.usage, self.ask.cost)
+            self.quota.delay_ms(&self.loaded.usage, self.request.cost)
         } else {
             0
         };
@@ -302,10 +314,10 @@ impl<'a, Q: Quota> Evaluated<'a, Q> {
         let (quota, usage) = (self.quota, self.loaded.usage);
         let retry_after = if self.fits {
             RetryAfter::Now
-        } else if self.ask.cost > quota.limit() {
+        } else if self.request.cost > quota.limit() {
             RetryAfter::Never
         } else {
-            RetryAfter::Millis(quota.wait_ms(&usage, self.ask.cost).max(1))
+            RetryAfter::Millis(quota.wait_ms(&usage, self.request.cost).max(1))
         };
         let decision = Decision {
             allowed: self.fits,
@@ -325,7 +337,11 @@ impl<'a, Q: Quota> Evaluated<'a, Q> {
         let writes = write.is_some();
         let mut reserved = self.reserved;
         let reservations = self.reservations.filter(|read| read.is_used());
-        if self.ask.reserve.is_some_and(|ask| ask.count_open) {
+        if self
+            .request
+            .reserve
+            .is_some_and(|request| request.count_open)
+        {
             let open = |read: &Reservations| read.open(self.now_ms);
             reserved.open = reservations.as_deref().map_or(0, open);
         }

@@ -11,7 +11,7 @@
 //! `lua/lib/fixed_window.lua` is the twin.
 
 use crate::integers::PRODUCT_MAX;
-use crate::lease::{Lease, LeaseAsk, Settlement};
+use crate::lease::{Lease, LeaseRequest, Settlement};
 use crate::quota::{Loaded, Quota, state_of};
 use crate::window::{self, Granted, Window};
 use crate::{Align, Numbers, ParameterError, Parameters};
@@ -143,10 +143,10 @@ impl Quota for FixedWindow {
         window::settle(usage.start_ms, &mut usage.used, out, settlements)
     }
 
-    fn grant(&self, usage: &mut FixedWindowUsage, ask: &LeaseAsk<'_>) -> Option<Lease> {
-        let ttl_ms = window::grant_ttl_ms(ask, self.end_after_ms(usage))?;
+    fn grant(&self, usage: &mut FixedWindowUsage, request: &LeaseRequest<'_>) -> Option<Lease> {
+        let ttl_ms = window::grant_ttl_ms(request, self.end_after_ms(usage))?;
         let (room, epoch) = (self.room(usage), usage.start_ms);
-        let lease = usage.granted.grant(ask, room, epoch, ttl_ms)?;
+        let lease = usage.granted.grant(request, room, epoch, ttl_ms)?;
         usage.used += lease.units;
         Some(lease)
     }

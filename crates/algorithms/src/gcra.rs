@@ -17,7 +17,7 @@
 
 use crate::bucket::{Bucket, OWED_MAX};
 use crate::integers::scale_up;
-use crate::lease::{Lease, LeaseAsk, Leases, Level, Settlement};
+use crate::lease::{Lease, LeaseRequest, Leases, Level, Settlement};
 use crate::quota::{Loaded, Quota, state_of};
 use crate::{Numbers, ParameterError, Parameters};
 
@@ -170,8 +170,8 @@ impl Quota for Gcra {
         usage.level.settle(&self.bucket, settlements)
     }
 
-    fn grant(&self, usage: &mut GcraUsage, ask: &LeaseAsk<'_>) -> Option<Lease> {
-        usage.level.grant(&self.bucket, ask)
+    fn grant(&self, usage: &mut GcraUsage, request: &LeaseRequest<'_>) -> Option<Lease> {
+        usage.level.grant(&self.bucket, request)
     }
 
     fn leased(&self, usage: &GcraUsage) -> u64 {

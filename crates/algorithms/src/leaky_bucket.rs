@@ -15,7 +15,7 @@ use crate::{
     Numbers, ParameterError, Parameters, Slot, SlotAct, SlotOp, State,
     bucket::Bucket,
     integers::PRODUCT_MAX,
-    lease::{Lease, LeaseAsk, Settlement},
+    lease::{Lease, LeaseRequest, Settlement},
     quota::{Debt, Loaded, Quota},
     token_bucket::{TokenBucket, TokenBucketState, TokenBucketUsage},
 };
@@ -275,9 +275,9 @@ impl Quota for LeakyBucket {
         self.meter.settle(&mut usage.meter, settlements)
     }
 
-    fn grant(&self, usage: &mut LeakyUsage, ask: &LeaseAsk<'_>) -> Option<Lease> {
+    fn grant(&self, usage: &mut LeakyUsage, request: &LeaseRequest<'_>) -> Option<Lease> {
         match self.max_delay_ms {
-            None => self.meter.grant(&mut usage.meter, ask),
+            None => self.meter.grant(&mut usage.meter, request),
             Some(_) => None,
         }
     }

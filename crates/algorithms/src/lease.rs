@@ -23,7 +23,7 @@ pub const PROXY_MARKS: u8 = 64;
 
 /// The lease query of a check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LeaseAsk<'a> {
+pub struct LeaseRequest<'a> {
     /// The limit's ttl, in milliseconds; 0: it does not lease. (What was leased while it did
     /// still counts.)
     pub ttl_ms: u64,
@@ -275,14 +275,16 @@ impl Level {
     }
 
     /// Grants the units wanted, up to a fair share of what is left.
-    pub fn grant(&mut self, bucket: &Bucket, ask: &LeaseAsk<'_>) -> Option<Lease> {
-        if ask.want == 0 || ask.ttl_ms == 0 {
+    pub fn grant(&mut self, bucket: &Bucket, request: &LeaseRequest<'_>) -> Option<Lease> {
+        if request.want == 0 || request.ttl_ms == 0 {
             return None;
         }
         let known = self.leases;
-        let mut leases = known.unwrap_or(Leases::starting(self.now_ms, ask.ttl_ms));
-        let proxies = leases.see(ask.proxy);
-        let units = ask.want.min(self.room(bucket).unwrap_or(0) / (2 * proxies));
+        let mut leases = known.unwrap_or(Leases::starting(self.now_ms, request.ttl_ms));
+        let proxies = leases.see(request.proxy);
+        let units = request
+            .want
+            .min(self.room(bucket).unwrap_or(0) / (2 * proxies));
         leases.current += units;
         if units > 0 || known.is_some() {
             self.leases = Some(leases);

@@ -34,7 +34,7 @@ mod sliding_window_log;
 mod token_bucket;
 mod window;
 
-pub use algorithm::{Algorithm, Ask, Debits, Evaluation, State};
+pub use algorithm::{Algorithm, BucketRequest, Debits, Evaluation, State};
 pub use bucket::DEBT_MAX_CAPACITIES;
 pub use bytes::STATE_BYTES_MAX;
 pub use calendar_window::{
@@ -46,13 +46,13 @@ pub use fixed_window::FixedWindowState;
 pub use gcra::GcraState;
 pub use leaky_bucket::{QueueSlots, QueueState, Span, Turn};
 pub use lease::{
-    LEASE_TTL_MAX_MS, LEASE_TTL_MIN_MS, Lease, LeaseAsk, Leases, PROXY_MARKS, Settlement,
+    LEASE_TTL_MAX_MS, LEASE_TTL_MIN_MS, Lease, LeaseRequest, Leases, PROXY_MARKS, Settlement,
 };
 pub use parameters::{Align, Kind, ParameterError, Parameters, Rate};
 pub use penalty::{Denials, Penalty, PenaltyStatus};
 pub use quota::Numbers;
 pub use reservations::{
-    CostSettlement, RESERVATIONS_MAX, Reservation, Reservations, ReserveAsk, Reserved,
+    CostSettlement, RESERVATIONS_MAX, Reservation, Reservations, ReserveRequest, Reserved,
     SETTLE_WITHIN_MS,
 };
 pub use sliding_window::SlidingWindowState;

@@ -3,7 +3,7 @@
 //! The twin of `lua/lib/penalty.lua`. A fixed window counts the denials of a bucket; it starts at the first
 //! of them. The denial that completes the count begins the penalty; denials during it do not count.
 
-use crate::{Decision, RetryAfter, check::PenaltyAsk, integers::TIME_MAX_MS};
+use crate::{Decision, RetryAfter, check::PenaltyRequest, integers::TIME_MAX_MS};
 
 /// When a bucket is penalized, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -53,9 +53,9 @@ pub(crate) struct Count {
 
 impl Count {
     /// The denials as they stand now, with those that are reported.
-    pub(crate) fn new(ask: &PenaltyAsk<'_>, now_ms: u64) -> Self {
-        let (penalty, now_ms) = (ask.penalty, now_ms.min(TIME_MAX_MS));
-        let mut denials = ask.stored.copied().unwrap_or_default();
+    pub(crate) fn new(request: &PenaltyRequest<'_>, now_ms: u64) -> Self {
+        let (penalty, now_ms) = (request.penalty, now_ms.min(TIME_MAX_MS));
+        let mut denials = request.stored.copied().unwrap_or_default();
         // The clock stepped back. The times are stored as they are read here: cut again at each reading,
         // they would move along with the clock until it had caught up with them.
         let stepped_back = denials.since_ms > now_ms;
@@ -74,7 +74,7 @@ impl Count {
             begun: false,
             changed: stepped_back,
         };
-        count.add(ask.reported);
+        count.add(request.reported);
         count
     }
 

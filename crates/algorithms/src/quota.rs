@@ -2,7 +2,7 @@
 
 use crate::{
     Slot, SlotOp, State,
-    lease::{Lease, LeaseAsk, Settlement},
+    lease::{Lease, LeaseRequest, Settlement},
 };
 
 /// One algorithm with its numbers.
@@ -61,7 +61,7 @@ pub(crate) trait Quota {
         false
     }
     /// Grants lease units: as many as are wanted and may be granted.
-    fn grant(&self, _usage: &mut Self::Usage<'_>, _ask: &LeaseAsk<'_>) -> Option<Lease> {
+    fn grant(&self, _usage: &mut Self::Usage<'_>, _request: &LeaseRequest<'_>) -> Option<Lease> {
         None
     }
     /// Outstanding lease units, where they are counted separately.

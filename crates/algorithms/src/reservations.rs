@@ -79,7 +79,7 @@ pub struct CostSettlement {
 
 /// What a check asks of a bucket with reservations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ReserveAsk<'a> {
+pub struct ReserveRequest<'a> {
     /// The cost is a reservation with this secret.
     pub secret: Option<u64>,
     /// True costs of earlier ones: applied first, whatever the decision.
@@ -125,11 +125,15 @@ const fn unit(numbers: &Numbers) -> [u64; 3] {
 
 impl Reservations {
     /// The reservations of a bucket, adjusted to the usage that was just read.
-    pub(crate) fn read<Q: Quota>(quota: &Q, loaded: &Loaded<'_, Q>, ask: &ReserveAsk<'_>) -> Self {
+    pub(crate) fn read<Q: Quota>(
+        quota: &Q,
+        loaded: &Loaded<'_, Q>,
+        request: &ReserveRequest<'_>,
+    ) -> Self {
         let unit = unit(&quota.numbers());
-        let mut read = ask.stored.cloned().unwrap_or_default();
+        let mut read = request.stored.cloned().unwrap_or_default();
         let debt = quota.debt(&loaded.usage);
-        let other = ask.seen != 0 && ask.seen != read.generation;
+        let other = request.seen != 0 && request.seen != read.generation;
         let cut = debt.is_some_and(|debt| debt.cut);
         if read.unit != unit || other || cut || loaded.shifted.is_some() {
             (read.void, read.unit) = (read.count, unit);

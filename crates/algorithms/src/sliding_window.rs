@@ -11,7 +11,7 @@
 //! `lua/lib/sliding_window.lua` is the twin.
 
 use crate::integers::{PRODUCT_MAX, scale_up};
-use crate::lease::{Lease, LeaseAsk, Settlement};
+use crate::lease::{Lease, LeaseRequest, Settlement};
 use crate::quota::{Loaded, Quota, state_of};
 use crate::window::{self, Granted, Window};
 use crate::{Numbers, ParameterError, Parameters};
@@ -175,11 +175,11 @@ impl Quota for SlidingWindow {
         window::settle(before_ms, &mut usage.previous, out, settlements) || current
     }
 
-    fn grant(&self, usage: &mut SlidingWindowUsage, ask: &LeaseAsk<'_>) -> Option<Lease> {
+    fn grant(&self, usage: &mut SlidingWindowUsage, request: &LeaseRequest<'_>) -> Option<Lease> {
         let end_after_ms = usage.start_ms + self.window.length_ms - usage.asked_ms;
-        let ttl_ms = window::grant_ttl_ms(ask, end_after_ms)?;
+        let ttl_ms = window::grant_ttl_ms(request, end_after_ms)?;
         let (room, epoch) = (self.room(usage), usage.start_ms);
-        let lease = usage.granted.grant(ask, room, epoch, ttl_ms)?;
+        let lease = usage.granted.grant(request, room, epoch, ttl_ms)?;
         usage.current += lease.units;
         Some(lease)
     }

@@ -11,7 +11,7 @@
 use crate::{
     Numbers, ParameterError, Parameters,
     integers::{PRODUCT_MAX, TIME_MAX_MS},
-    lease::{Lease, LeaseAsk, Settlement},
+    lease::{Lease, LeaseRequest, Settlement},
     quota::{Loaded, Quota, state_of},
     window::{self, Granted, Window},
 };
@@ -295,13 +295,13 @@ impl Quota for SlidingWindowBuckets {
         changed
     }
 
-    fn grant(&self, usage: &mut SubWindowsUsage, ask: &LeaseAsk<'_>) -> Option<Lease> {
+    fn grant(&self, usage: &mut SubWindowsUsage, request: &LeaseRequest<'_>) -> Option<Lease> {
         let start_ms = usage.current * self.width_ms();
         let end_ms = start_ms + self.width_ms();
         let end_after_ms = u64::try_from(end_ms - usage.asked_ms).unwrap_or(0);
         // Sub-windows before the epoch have no name to settle by.
         let epoch = u64::try_from(start_ms).ok()?;
-        let ttl_ms = window::grant_ttl_ms(ask, end_after_ms)?;
+        let ttl_ms = window::grant_ttl_ms(request, end_after_ms)?;
         let (room, granted) = (self.room(usage), &mut usage.granted);
         if granted.index != usage.current {
             *granted = GrantedOf {
@@ -310,7 +310,7 @@ impl Quota for SlidingWindowBuckets {
                 units: granted.units.rolled(),
             };
         }
-        let lease = granted.units.grant(ask, room, epoch, ttl_ms)?;
+        let lease = granted.units.grant(request, room, epoch, ttl_ms)?;
         usage.add(lease.units);
         Some(lease)
     }

@@ -11,7 +11,7 @@
 //! `lua/lib/token_bucket.lua` is the twin.
 
 use crate::bucket::{Bucket, OWED_MAX};
-use crate::lease::{Lease, LeaseAsk, Leases, Level, Settlement};
+use crate::lease::{Lease, LeaseRequest, Leases, Level, Settlement};
 use crate::quota::{Debt, Loaded, Quota};
 use crate::{Numbers, ParameterError, Parameters, State};
 
@@ -196,8 +196,8 @@ impl Quota for TokenBucket {
         usage.level.settle(&self.bucket, settlements)
     }
 
-    fn grant(&self, usage: &mut TokenBucketUsage, ask: &LeaseAsk<'_>) -> Option<Lease> {
-        usage.level.grant(&self.bucket, ask)
+    fn grant(&self, usage: &mut TokenBucketUsage, request: &LeaseRequest<'_>) -> Option<Lease> {
+        usage.level.grant(&self.bucket, request)
     }
 
     fn leased(&self, usage: &TokenBucketUsage) -> u64 {

@@ -5,7 +5,7 @@
 use crate::{
     Numbers, ParameterError, Parameters,
     integers::{COUNT_MAX, PRODUCT_MAX},
-    lease::{Lease, LeaseAsk, Settlement, marks},
+    lease::{Lease, LeaseRequest, Settlement, marks},
 };
 
 /// A grant is at most the room divided by the number of proxies and by this. Nothing refills a
@@ -124,14 +124,14 @@ impl Granted {
     /// `epoch`.
     pub(crate) fn grant(
         &mut self,
-        ask: &LeaseAsk<'_>,
+        request: &LeaseRequest<'_>,
         room: Option<u64>,
         epoch: u64,
         ttl_ms: u64,
     ) -> Option<Lease> {
-        let (seen, proxies) = marks(self.seen, self.seen_before, ask.proxy);
+        let (seen, proxies) = marks(self.seen, self.seen_before, request.proxy);
         self.seen = seen;
-        let units = ask.want.min(room.unwrap_or(0) / (SHARES * proxies));
+        let units = request.want.min(room.unwrap_or(0) / (SHARES * proxies));
         self.current += units;
         (units > 0).then_some(Lease {
             units,
@@ -143,9 +143,9 @@ impl Granted {
 
 /// The ttl of a grant from a count that ends after `end_after_ms`; `None`: nothing is granted. It
 /// ends a millisecond before the count, because the clock is read in whole milliseconds.
-pub(crate) fn grant_ttl_ms(ask: &LeaseAsk<'_>, end_after_ms: u64) -> Option<u64> {
-    let ttl_ms = ask.ttl_ms.min(end_after_ms.saturating_sub(1));
-    (ttl_ms > 0 && ask.want > 0).then_some(ttl_ms)
+pub(crate) fn grant_ttl_ms(request: &LeaseRequest<'_>, end_after_ms: u64) -> Option<u64> {
+    let ttl_ms = request.ttl_ms.min(end_after_ms.saturating_sub(1));
+    (ttl_ms > 0 && request.want > 0).then_some(ttl_ms)
 }
 
 /// Applies settlements of the count that started at `epoch`; `used` are the units of that count,

@@ -6,7 +6,7 @@
 #[macro_use]
 extern crate wasm_test;
 
-use algorithms::{Algorithm, Ask, Debits, Kind, Parameters, Rate, State};
+use algorithms::{Algorithm, BucketRequest, Debits, Kind, Parameters, Rate, State};
 
 const NOW: u64 = 1_763_000_000_000;
 const DAY_MS: u64 = 86_400_000;
@@ -28,13 +28,13 @@ fn algorithm(kind: Kind, rate: Rate, burst: u64) -> Algorithm {
 
 /// A bucket of 1000 units to which 1200 were reported.
 fn owing(kind: Kind) -> State {
-    let report = Ask {
+    let report = BucketRequest {
         debit: 1200,
         debits: Debits::Reported,
-        ..Ask::default()
+        ..BucketRequest::default()
     };
     let bucket = algorithm(kind, RATE, 1000);
-    let evaluation = bucket.evaluate_ask(None, NOW, report);
+    let evaluation = bucket.evaluate_request(None, NOW, report);
     evaluation.leave().write.unwrap()
 }
 
@@ -97,12 +97,12 @@ fn an_arrival_time_keeps_its_debt_through_an_edit_of_the_rate() {
 
 /// The bucket that owed `state` and to which so many units more are reported.
 fn reported(bucket: &Algorithm, state: Option<&State>, units: u64) -> State {
-    let report = Ask {
+    let report = BucketRequest {
         debit: units,
         debits: Debits::Reported,
-        ..Ask::default()
+        ..BucketRequest::default()
     };
-    let outcome = bucket.evaluate_ask(state, NOW, report).leave();
+    let outcome = bucket.evaluate_request(state, NOW, report).leave();
     outcome.write.or_else(|| state.cloned()).unwrap()
 }
 

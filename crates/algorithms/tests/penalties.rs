@@ -9,8 +9,8 @@
 #[macro_use]
 extern crate wasm_test;
 
-use algorithms::check::{LimitVerdict, Mode, Options, Part, PenaltyAsk, Stored, check};
-use algorithms::{Algorithm, Denials, Kind, LeaseAsk, Parameters, Penalty, PenaltyStatus};
+use algorithms::check::{LimitVerdict, Mode, Options, Part, PenaltyRequest, Stored, check};
+use algorithms::{Algorithm, Denials, Kind, LeaseRequest, Parameters, Penalty, PenaltyStatus};
 
 const START_MS: u64 = 1_763_000_000_000;
 
@@ -48,10 +48,10 @@ impl Bucket {
             cost,
             debit: 0,
             debit_serial: None,
-            lease: LeaseAsk::default(),
+            lease: LeaseRequest::default(),
             free: &[],
             costs: None,
-            penalty: Some(PenaltyAsk {
+            penalty: Some(PenaltyRequest {
                 penalty: self.penalty,
                 stored: self.denials.as_ref(),
                 reported,

@@ -11,8 +11,8 @@ extern crate wasm_test;
 
 use algorithms::check::{Mode, Options, Part, Stored, check};
 use algorithms::{
-    Algorithm, InFlightSlot, Kind, LeaseAsk, Missing, Parameters, Slot, SlotAct, SlotId, SlotOp,
-    State,
+    Algorithm, InFlightSlot, Kind, LeaseRequest, Missing, Parameters, Slot, SlotAct, SlotId,
+    SlotOp, State,
 };
 
 const TTL_MS: u64 = 10_000;
@@ -46,7 +46,7 @@ impl Bucket {
             cost,
             debit: 0,
             debit_serial: None,
-            lease: LeaseAsk::default(),
+            lease: LeaseRequest::default(),
             free,
             costs: None,
             penalty: None,
@@ -76,7 +76,7 @@ impl Bucket {
             act,
         };
         let (_, missing, _) = self.ask(SlotId::default(), 0, &[named]);
-        missing.is_some_and(|bits| Missing::of(bits.start_ms, bits.parts).contains(0))
+        missing.is_some_and(|bits| Missing::new(bits.start_ms, bits.parts).contains(0))
     }
 
     /// Ids of the slots that have not expired.

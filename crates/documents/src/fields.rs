@@ -167,7 +167,7 @@ pub struct Fields<'n> {
 
 impl<'n> Fields<'n> {
     /// `None`, and a problem, if the value is not a map.
-    pub fn of(field: Field<'n>, report: &mut Report) -> Option<Self> {
+    pub fn new(field: Field<'n>, report: &mut Report) -> Option<Self> {
         let left = field.entries("a map of fields", report)?;
         Some(Self { left })
     }
@@ -227,7 +227,7 @@ impl Field<'_> {
         report: &mut Report,
         read: &mut dyn FnMut(&mut Take<'_, '_>),
     ) -> Option<()> {
-        let mut fields = Fields::of(*self, report)?;
+        let mut fields = Fields::new(*self, report)?;
         read(&mut Take {
             fields: &mut fields,
             path: &self.path,

@@ -125,7 +125,7 @@ impl Source {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IfSeveral {
     /// None: it is unknown which one the service takes, so all such requests share a bucket
-    /// ([`policy::SEVERAL`]).
+    /// ([`policy::MULTIPLE_VALUES`]).
     #[default]
     Share,
     /// The first, as the service does.

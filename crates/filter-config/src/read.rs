@@ -51,7 +51,7 @@ pub(crate) fn read(bytes: &[u8], report: &mut Report) -> Option<Config> {
         node: &node,
         path: Path::Root,
     };
-    let mut fields = Fields::of(root, report)?;
+    let mut fields = Fields::new(root, report)?;
     let take = &mut Take {
         fields: &mut fields,
         path: &Path::Root,
@@ -466,7 +466,7 @@ fn read_sources(take: &mut Take<'_, '_>, prefixes: Prefixes) -> Vec<(Name, Sourc
 }
 
 fn read_one(item: Field<'_>, report: &mut Report) -> Option<(Name, Source)> {
-    let mut fields = Fields::of(item, report)?;
+    let mut fields = Fields::new(item, report)?;
     let take = &mut Take {
         fields: &mut fields,
         path: &item.path,

@@ -75,9 +75,9 @@ impl LocalBucket<'_> {
                 let (at_ms, state_now) = (now.wall_ms, state.as_ref());
                 let outcome = match take {
                     Take::Charge | Take::ChargeAsDebt => {
-                        self.algorithm.charge_here(state_now, at_ms, cost)
+                        self.algorithm.charge_local(state_now, at_ms, cost)
                     }
-                    Take::Peek => self.algorithm.peek_here(state_now, at_ms, cost, 0),
+                    Take::Peek => self.algorithm.peek_local(state_now, at_ms, cost, 0),
                 };
                 // Policies refuse limits here whose algorithm has no state of a fixed size.
                 let Some(outcome) = outcome else {
@@ -144,8 +144,8 @@ impl LocalBucket<'_> {
     ) -> Option<(State, Decision)> {
         let local = found.entry.local.as_ref()?;
         let state = State::from_bytes(&local.bytes)?;
-        let state = self.algorithm.refund_here(&state, now.wall_ms, charge)?;
-        let asked = self.algorithm.peek_here(Some(&state), now.wall_ms, 0, 0)?;
+        let state = self.algorithm.refund_local(&state, now.wall_ms, charge)?;
+        let asked = self.algorithm.peek_local(Some(&state), now.wall_ms, 0, 0)?;
         Some((state, asked.decision))
     }
 
@@ -207,7 +207,7 @@ impl LocalBucket<'_> {
     /// The state of a bucket with this many units left.
     fn with_left(&self, units: u64, at_ms: u64) -> Option<State> {
         let used = self.algorithm.limit().saturating_sub(units);
-        self.algorithm.peek_here(None, at_ms, 0, used)?.write
+        self.algorithm.peek_local(None, at_ms, 0, used)?.write
     }
 }
 

@@ -55,11 +55,11 @@ pub struct FieldChange {
 impl LimitChange {
     /// How a limit differs between two policies, without its overrides; `None` if neither has it.
     pub fn between(before: Option<&Limit>, after: Option<&Limit>) -> Option<Self> {
-        Self::of(before, after, Vec::new(), 0)
+        Self::new(before, after, Vec::new(), 0)
     }
 
     /// How a limit differs, with the changes of its overrides; `unrecorded` more are deleted.
-    pub fn of(
+    pub fn new(
         before: Option<&Limit>,
         after: Option<&Limit>,
         overrides: Vec<OverrideChange>,

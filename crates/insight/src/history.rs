@@ -138,7 +138,7 @@ fn of_limit(
         .each_ref()
         .map(|side| side.get(name).cloned().unwrap_or_default());
     let overrides = changes::of_overrides(gone, come);
-    let change = LimitChange::of(before.as_ref(), after.as_ref(), overrides.clone(), 0);
+    let change = LimitChange::new(before.as_ref(), after.as_ref(), overrides.clone(), 0);
     change.unwrap_or_else(|| only_overrides(name, overrides))
 }
 

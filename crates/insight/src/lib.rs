@@ -102,7 +102,7 @@ pub struct Rate(u64);
 
 impl Rate {
     /// The rate of `count` in `covered_ms`.
-    pub fn of(count: u64, covered_ms: u64) -> Self {
+    pub fn new(count: u64, covered_ms: u64) -> Self {
         let thousandths = u128::from(count) * 1_000_000 / u128::from(covered_ms.max(1));
         let rate = if covered_ms == 0 { 0 } else { thousandths };
         Self(rate.try_into().unwrap_or(u64::MAX))
@@ -170,7 +170,7 @@ pub struct Window {
 
 impl Window {
     /// The window of a limit's numbers at a time; `None` if it is not a calendar window.
-    pub fn of(quota: &Quota, now_ms: u64) -> Option<Self> {
+    pub fn from_quota(quota: &Quota, now_ms: u64) -> Option<Self> {
         let (window, time_zone) = calendar::window_of(quota.algorithm(), now_ms)?;
         Some(Self {
             unit: quota.parameters().rate.calendar?.name(),
@@ -250,9 +250,12 @@ mod rate_tests {
             ((u64::MAX, 1), "18446744073M"),
         ];
         for ((count, ms), text) in cases {
-            assert_eq!(Rate::of(count, ms).text(), text, "{count} in {ms} ms");
+            assert_eq!(Rate::new(count, ms).text(), text, "{count} in {ms} ms");
         }
-        assert_eq!(serde_json::to_string(&Rate::of(25, 10_000)).unwrap(), "2.5");
+        assert_eq!(
+            serde_json::to_string(&Rate::new(25, 10_000)).unwrap(),
+            "2.5"
+        );
     }
 }
 

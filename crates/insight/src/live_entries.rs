@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use policy::{
-    Address, Alterations, BUILT_IN, Name, REMOTE_ADDRESS, SEVERAL, Supply, hashed, is_hash,
+    Address, Alterations, BUILT_IN, MULTIPLE_VALUES, Name, REMOTE_ADDRESS, Supply, hashed, is_hash,
     normal_value,
 };
 use store::Fleet;
@@ -34,7 +34,7 @@ pub struct Altered {
 
 impl LiveEntries {
     /// The entries that proxies have reported.
-    pub fn of(fleet: &Fleet) -> Self {
+    pub fn from_fleet(fleet: &Fleet) -> Self {
         let domains = fleet.entries.iter().map(|(domain, listed)| {
             let mut supplied = Supplied::default();
             let built_in = BUILT_IN.iter().filter_map(|name| name.parse().ok());
@@ -77,7 +77,7 @@ impl LiveEntries {
             note: None,
         };
         let hashes = { alterations.hashed.iter() }.any(|name| name.as_str() == key);
-        if hashes && altered.value != SEVERAL && !is_hash(&altered.value) {
+        if hashes && altered.value != MULTIPLE_VALUES && !is_hash(&altered.value) {
             altered.value = hashed(&altered.value);
             altered.note = Some(format!(
                 "the proxies hash `{key}`: its value is {}",
@@ -153,7 +153,7 @@ mod tests {
         let names = listed.iter().map(|name| name.parse().unwrap()).collect();
         let mut fleet = Fleet::default();
         fleet.entries.insert(shop.clone(), names);
-        (LiveEntries::of(&fleet), shop)
+        (LiveEntries::from_fleet(&fleet), shop)
     }
 
     fn altered(

@@ -500,7 +500,7 @@ fn domain(
         problem.push_hint("each limit has the keys and values above it, too");
         rules.clear();
     }
-    let mut names = Names::of(&rules);
+    let mut names = Names::from_rules(&rules);
     let mut limits = Vec::with_capacity(rules.len());
     for rule in &rules {
         if let Some(reading) = readings.get_mut(rule.file) {
@@ -623,7 +623,7 @@ struct Names<'c> {
 }
 
 impl<'c> Names<'c> {
-    fn of(rules: &[Rule<'c>]) -> Self {
+    fn from_rules(rules: &[Rule<'c>]) -> Self {
         let mut given: HashMap<&str, usize> = HashMap::new();
         for name in rules.iter().filter_map(Rule::given_name) {
             *given.entry(name).or_default() += 1;

@@ -85,7 +85,7 @@ pub(crate) fn take_exemptions(take: &mut Take<'_, '_>) -> Vec<Exemption> {
 fn read_exemption(field: Field<'_>, report: &mut Report) -> Option<Exemption> {
     let before = report.problems.len();
     let path = field.path;
-    let mut fields = Fields::of(field, report)?;
+    let mut fields = Fields::new(field, report)?;
     let mut take = Take {
         fields: &mut fields,
         path: &path,

@@ -45,8 +45,8 @@ pub use descriptor_limit::{
 pub use exemption::{Exemption, Pause};
 pub use hash::{Names, PROXY_MARKS, Positions, bucket_hash, digest, proxy_mark};
 pub use limit::{
-    AmountText, IfMissing, Limit, Matcher, OnFailure, OverLimit, Override, OverrideQuota, Policy,
-    Quota, RateText, Revision, SEVERAL, Scope, parse_rate,
+    AmountText, IfMissing, Limit, MULTIPLE_VALUES, Matcher, OnFailure, OverLimit, Override,
+    OverrideQuota, Policy, Quota, RateText, Revision, Scope, parse_rate,
 };
 pub use pricing::{
     IfAbsent, MAX_COST, MAX_TOKENS, Pointer, Pricing, RequestPlace, RequestPrice, RequestValue,

@@ -28,7 +28,7 @@ pub struct Revision {
 /// The value of an entry for which a request gives several different values: a service uses one of
 /// them, and the filter cannot know which. So they count as whatever makes a limit apply, and all
 /// such requests share one bucket. A client that sends this text gains nothing by it.
-pub const SEVERAL: &[u8] = b"(several)";
+pub const MULTIPLE_VALUES: &[u8] = b"(several)";
 
 /// The limits of one domain at one revision.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -180,7 +180,7 @@ pub struct Matcher {
     /// prefix its buckets are split by. Otherwise one address could not be named.
     pub entry: Name,
     /// Holds iff no negated pattern matches and, if there are positive ones, one of them does.
-    /// An absent entry satisfies only negated patterns, [several values](SEVERAL) all.
+    /// An absent entry satisfies only negated patterns, [several values](MULTIPLE_VALUES) all.
     pub patterns: Vec<Pattern>,
 }
 
@@ -246,7 +246,7 @@ impl Matcher {
 
     /// Whether the condition holds for the entry's value, `None` if the request has none.
     pub fn holds(&self, value: Option<&[u8]>) -> bool {
-        if value == Some(SEVERAL) {
+        if value == Some(MULTIPLE_VALUES) {
             return true;
         }
         let mut positive = false;
@@ -271,7 +271,9 @@ impl Matcher {
     pub fn holds_surely(&self, value: Option<&[u8]>) -> bool {
         value.is_some_and(|value| {
             let searched = |pattern: &Pattern| pattern.is_searched(value);
-            value != SEVERAL && self.patterns.iter().all(searched) && self.holds(Some(value))
+            value != MULTIPLE_VALUES
+                && self.patterns.iter().all(searched)
+                && self.holds(Some(value))
         })
     }
 }

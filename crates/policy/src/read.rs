@@ -132,7 +132,7 @@ fn read_policy(node: &Node, report: &mut Report) -> Option<Policy> {
             .push_hint("a limits file has a `domain` and `limits`");
         return None;
     }
-    let mut fields = Fields::of(root, report)?;
+    let mut fields = Fields::new(root, report)?;
     let take = &mut Take {
         fields: &mut fields,
         path: &Path::Root,

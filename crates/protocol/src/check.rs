@@ -140,7 +140,7 @@ pub enum OwnUnits {
     /// They were used: charged whatever is left.
     Charge(u64),
     /// They are refunded.
-    GiveBack(u64),
+    Refund(u64),
     /// They are [`ServicePart::cost`], and charged only if they fit.
     Fitting,
 }

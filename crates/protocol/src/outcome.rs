@@ -43,7 +43,7 @@ impl Outcome {
     pub const ALL: [Self; 4] = [Self::Allowed, Self::Denied, Self::WouldDeny, Self::Degraded];
 
     /// The outcome at a limit that allows a request or not: only an enforced limit denies.
-    pub fn of(allowed: bool, mode: Mode) -> Self {
+    pub fn new(allowed: bool, mode: Mode) -> Self {
         match (allowed, mode) {
             (true, _) => Self::Allowed,
             (false, Mode::Enforce) => Self::Denied,
@@ -71,7 +71,7 @@ impl Outcome {
 impl LimitAnswer {
     /// What the limit decided.
     pub fn outcome(&self) -> Outcome {
-        Outcome::of(self.allowed, self.mode)
+        Outcome::new(self.allowed, self.mode)
     }
 }
 

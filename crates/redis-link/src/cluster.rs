@@ -17,7 +17,7 @@ use crate::{
     subscription::Publisher,
     url::Host,
 };
-use topology::{Map, Place, Topology, named};
+use topology::{Map, NodeAddress, Topology, named};
 
 /// How many redirects a request follows: an outdated map leads to a node that may itself be
 /// migrating the slot to a third one.
@@ -63,7 +63,7 @@ impl Masters {
 struct Hop {
     /// Its index among all requests.
     request: usize,
-    to: Place,
+    to: NodeAddress,
     node: Arc<Node>,
     asking: bool,
 }
@@ -72,15 +72,15 @@ struct Hop {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Redirect {
     /// The slot is at this node now.
-    Moved { slot: u16, to: Place },
+    Moved { slot: u16, to: NodeAddress },
     /// The slot is migrating to this node, and these keys are no longer or never were here: ask
     /// there once.
-    Ask { to: Place },
+    Ask { to: NodeAddress },
 }
 
 impl Redirect {
     /// The redirect in an answer; `None` if it is no redirect. `asked` is the host that gave it.
-    fn of(answer: &Outcome, asked: &str) -> Option<Self> {
+    fn from_answer(answer: &Outcome, asked: &str) -> Option<Self> {
         let Err(Error::Refused(Refusal { code, message })) = answer else {
             return None;
         };
@@ -215,7 +215,7 @@ impl Cluster {
         answers: &mut [Option<Outcome>],
         deadline: Deadline,
     ) -> Vec<Hop> {
-        let mut groups: BTreeMap<(Place, bool), Vec<Hop>> = BTreeMap::new();
+        let mut groups: BTreeMap<(NodeAddress, bool), Vec<Hop>> = BTreeMap::new();
         for hop in hops {
             let key = (hop.to.clone(), hop.asking);
             groups.entry(key).or_default().push(hop);
@@ -251,7 +251,7 @@ impl Cluster {
 
     /// The next hop of a request whose reply is a redirect.
     fn redirected(&self, hop: &Hop, answer: &Outcome) -> Option<Hop> {
-        let (to, node, asking) = match Redirect::of(answer, &hop.to.0)? {
+        let (to, node, asking) = match Redirect::from_answer(answer, &hop.to.0)? {
             Redirect::Moved { slot, to } => {
                 let node = self.topology.moved(slot, &to)?;
                 (to, node, false)
@@ -305,7 +305,7 @@ mod tests {
             code: code.to_owned(),
             message: message.to_owned(),
         };
-        Redirect::of(&Err(Error::Refused(refusal)), "asked")
+        Redirect::from_answer(&Err(Error::Refused(refusal)), "asked")
     }
 
     #[test]

@@ -36,7 +36,7 @@ pub struct OverrideChange {
 impl ChangesSince {
     /// The changes that these edits made, the last ones, oldest first; `None` if one of them does
     /// not list its changes. `policy` is what is stored now.
-    pub fn of(policy: Policy, edits: &[HistoryEntry]) -> Option<Self> {
+    pub fn new(policy: Policy, edits: &[HistoryEntry]) -> Option<Self> {
         let overrides = changed(&policy, edits)?;
         Some(Self { policy, overrides })
     }

@@ -185,7 +185,7 @@ impl<'p> CheckPlan<'p> {
             cost: bucket.cost,
             debit: bucket.debit,
             debit_serial: bucket.debit_serial,
-            lease: bucket.lease.as_ref().map(|lease| lease.ask()),
+            lease: bucket.lease.as_ref().map(|lease| lease.request()),
             free: &bucket.free,
             costs: bucket.costs.as_deref().map(BucketCosts::as_script),
             penalty: bucket.penalty.as_deref().map(BucketPenalty::as_script),

@@ -4,7 +4,7 @@
 mod support;
 
 use algorithms::check::{Mode, Options};
-use algorithms::{Algorithm, Ask, Kind, LeaseAsk, Parameters};
+use algorithms::{Algorithm, BucketRequest, Kind, LeaseRequest, Parameters};
 use store::script::{Clock, Credit, Credited};
 use support::random::{Random, Walk};
 use support::{Engine, Leasing, LuaRedis, RustEngine, Server, Subject};
@@ -34,14 +34,17 @@ impl Creditor for RustEngine {
         let key = String::from_utf8_lossy(credit.key);
         let algorithm = credit.algorithm;
         let asked = |state| {
-            let ask = Ask {
-                lease: LeaseAsk {
+            let ask = BucketRequest {
+                lease: LeaseRequest {
                     ttl_ms: credit.lease_ttl_ms,
-                    ..LeaseAsk::default()
+                    ..LeaseRequest::default()
                 },
-                ..Ask::default()
+                ..BucketRequest::default()
             };
-            let decision = algorithm.evaluate_ask(state, now_ms, ask).leave().decision;
+            let decision = algorithm
+                .evaluate_request(state, now_ms, ask)
+                .leave()
+                .decision;
             (decision.remaining, decision.reset_after_ms)
         };
         if !algorithm.covers(now_ms) {

@@ -64,7 +64,7 @@ struct World<'a> {
 struct Running<'a> {
     /// Indices of the buckets of its limits.
     buckets: Vec<usize>,
-    spread: CrossSlotCheck<'a, ScriptError>,
+    cross_slot: CrossSlotCheck<'a, ScriptError>,
     /// When each of its limits was asked, and in which order.
     asked: BTreeMap<usize, (u64, u64)>,
 }
@@ -102,49 +102,49 @@ impl<'a> World<'a> {
         };
         Running {
             buckets,
-            spread: CrossSlotCheck::new(check, slot),
+            cross_slot: CrossSlotCheck::new(check, slot),
             asked: BTreeMap::new(),
         }
     }
 
     /// Does one step of a check; returns false once there is nothing more to do.
     fn step(&mut self, running: &mut Running<'a>, random: &mut Random) -> bool {
-        let asks = running.spread.next();
+        let asks = running.cross_slot.next();
         if !asks.is_empty() {
             self.ask(running, &asks[random.below_len(asks.len())]);
             return true;
         }
-        let charges = running.spread.refund();
+        let charges = running.cross_slot.refund();
         for (limit, _, charge) in &charges {
             let node = self.buckets[running.buckets[*limit]].node;
             let (clock, _) = self.clock(node);
             let charges = std::slice::from_ref(charge);
             let now = self.nodes[node].refund(charges, clock)[0];
-            running.spread.refunded(*limit, now);
+            running.cross_slot.refunded(*limit, now);
         }
         !charges.is_empty()
     }
 
     fn ask(&mut self, running: &mut Running<'a>, ask: &SlotCheck<'a>) {
-        let first = running.spread.limit(ask.part, 0);
+        let first = running.cross_slot.limit(ask.part, 0);
         let node = self.buckets[running.buckets[first]].node;
         let (clock, now_ms) = self.clock(node);
         let batch = std::slice::from_ref(&ask.check);
         let result = self.nodes[node].batch(batch, clock).results.remove(0);
         for i in 0..ask.check.limits.len() {
-            let limit = running.spread.limit(ask.part, i);
+            let limit = running.cross_slot.limit(ask.part, i);
             running.asked.insert(limit, (self.order, now_ms));
         }
         self.order += 1;
         running
-            .spread
+            .cross_slot
             .answer(ask.part, result.map(|verdict| (verdict, now_ms)));
     }
 
     /// Records the charges of a check that passed.
     fn end(&mut self, running: Running<'a>) -> bool {
         let decided = running
-            .spread
+            .cross_slot
             .decided(|| unreachable!("every limit was asked"));
         let (verdict, _) = decided.unwrap();
         if verdict.allowed {
@@ -347,7 +347,7 @@ fn limits_in_several_slots_deny_together_or_not_at_all() {
             let mut running = world.begin(some, 1);
             while world.step(&mut running, &mut random) {}
             let decided = running
-                .spread
+                .cross_slot
                 .decided(|| unreachable!("every limit was asked"));
             decided.unwrap().0
         };
@@ -451,10 +451,10 @@ fn a_check_over_several_slots_reports_whether_it_has_settled() {
         returned: 1,
     }];
     let limit = |key: &'static str, settle| ScriptLimit {
-        lease: Some(algorithms::LeaseAsk {
+        lease: Some(algorithms::LeaseRequest {
             ttl_ms: 100,
             settle,
-            ..algorithms::LeaseAsk::default()
+            ..algorithms::LeaseRequest::default()
         }),
         ..ScriptLimit::new(key.as_bytes(), &algorithm, 1)
     };
@@ -462,21 +462,21 @@ fn a_check_over_several_slots_reports_whether_it_has_settled() {
         limits: vec![limit("a", &settle), limit("b", &[])],
         options: Options::default(),
     };
-    let mut spread: CrossSlotCheck<'_, ScriptError> = CrossSlotCheck::new(check, slot);
-    assert!(!spread.has_settled());
+    let mut cross_slot: CrossSlotCheck<'_, ScriptError> = CrossSlotCheck::new(check, slot);
+    assert!(!cross_slot.has_settled());
     let redis = LuaRedis::new();
-    let first = spread.next().remove(0);
+    let first = cross_slot.next().remove(0);
     let settles = first.check.limits[0].key == b"a";
     let mut reply = redis.batch(&[first.check], Clock::Injected(START_MS));
     let verdict = reply.results.remove(0).unwrap();
-    spread.answer(first.part, Ok((verdict, reply.now_ms)));
+    cross_slot.answer(first.part, Ok((verdict, reply.now_ms)));
     assert!(settles, "the slots are asked in the order of the limits");
-    assert!(spread.has_settled());
-    let second = spread.next().remove(0);
+    assert!(cross_slot.has_settled());
+    let second = cross_slot.next().remove(0);
     let stale = ScriptError::Stale {
         limit: 0,
         generation: 2,
     };
-    spread.answer(second.part, Err(stale));
-    assert!(spread.has_settled());
+    cross_slot.answer(second.part, Err(stale));
+    assert!(cross_slot.has_settled());
 }

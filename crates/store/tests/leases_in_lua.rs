@@ -25,7 +25,7 @@ mod random;
 mod world;
 
 use algorithms::check::Options;
-use algorithms::{Algorithm, Kind, LeaseAsk, Parameters};
+use algorithms::{Algorithm, Kind, LeaseRequest, Parameters};
 use bucket::{Bucket, Question, Real, Reply};
 use edits::Edits;
 use store::script::{Clock, ScriptCheck, ScriptLimit};
@@ -44,7 +44,7 @@ struct Scripted {
 
 impl Bucket for Scripted {
     fn ask(&mut self, now_ms: u64, ttl_ms: u64, question: &Question) -> Reply {
-        let lease = LeaseAsk {
+        let lease = LeaseRequest {
             ttl_ms,
             want: question.want,
             proxy: question.proxy,

@@ -60,7 +60,7 @@ impl Both {
         });
         let subjects = std::slice::from_ref(&self.subject);
         let options = Options {
-            debits: Debits::GivenBack,
+            debits: Debits::Refunded,
             ..Options::default()
         };
         let expected = self.rust.check(subjects, self.now_ms, options);

@@ -47,7 +47,7 @@ impl Bucket {
     ) -> Result<Found, ScriptError> {
         let parameters = Parameters::new(Kind::Concurrency, self.limit, TTL_MS);
         let algorithm = Algorithm::new(&parameters).unwrap().for_request(id);
-        let given_back = u64::from(options.debits == Debits::GivenBack);
+        let given_back = u64::from(options.debits == Debits::Refunded);
         let limit = ScriptLimit {
             cost,
             debit: given_back,
@@ -64,7 +64,7 @@ impl Bucket {
         let bits = limit.slot.filter(|_| limit.charged == 0);
         Ok(Found {
             remaining: limit.decision.remaining,
-            missing: bits.map_or_else(Missing::default, |b| Missing::of(b.start_ms, b.parts)),
+            missing: bits.map_or_else(Missing::default, |b| Missing::new(b.start_ms, b.parts)),
         })
     }
 
@@ -84,7 +84,7 @@ impl Bucket {
     fn give_back(&self, now_ms: u64) -> u64 {
         let options = Options {
             peek: true,
-            debits: Debits::GivenBack,
+            debits: Debits::Refunded,
             ..Options::default()
         };
         let clock = Clock::Injected(now_ms);

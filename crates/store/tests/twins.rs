@@ -80,11 +80,11 @@ fn any_options(chance: &mut Random, subjects: &[Subject]) -> Options {
     let listed = |subject: &Subject| lists.contains(&subject.algorithm.parameters().kind);
     let debits = match chance.below_len(9) {
         0 => Debits::Reported,
-        1 if !subjects.iter().any(listed) => Debits::GivenBack,
+        1 if !subjects.iter().any(listed) => Debits::Refunded,
         _ => Debits::Admitted,
     };
     Options {
-        peek: debits == Debits::GivenBack || chance.one_in(9),
+        peek: debits == Debits::Refunded || chance.one_in(9),
         force: chance.one_in(25),
         denied: false,
         debits,

@@ -113,7 +113,7 @@ impl Denials {
         let buckets = buckets.into_iter();
         let buckets = buckets.filter(|bucket| self.wants(pairs, bucket));
         buckets
-            .filter_map(|bucket| Row::of(bucket, now_ms))
+            .filter_map(|bucket| Row::from_activity(bucket, now_ms))
             .collect()
     }
 
@@ -181,7 +181,7 @@ struct Row {
 
 impl Row {
     /// `None` if no request was denied.
-    pub(super) fn of(found: BucketActivity, now_ms: u64) -> Option<Self> {
+    pub(super) fn from_activity(found: BucketActivity, now_ms: u64) -> Option<Self> {
         let shown = bucket_text(&found);
         let last = found.last?;
         let entry = |name: &Name, value| (name.to_string(), value_to_node(value));

@@ -117,7 +117,7 @@ async fn domains(session: &Session<'_>, fleet: Option<&Fleet>) -> Result<Domains
     let heads = session.call(session.store.heads()).await?;
     let named = session.named_domain();
     let mut found = Domains {
-        live: fleet.map(LiveEntries::of).unwrap_or_default(),
+        live: fleet.map(LiveEntries::from_fleet).unwrap_or_default(),
         ..Domains::default()
     };
     let flushed = fleet.map(|fleet| limits::flushed(fleet, &heads, named));

@@ -112,7 +112,7 @@ fn quota(compiled: &Compiled, of: &Match<'_, '_>) -> Option<String> {
 /// The window that the bucket counts in now.
 fn window(compiled: &Compiled, of: &Match<'_, '_>) -> Option<Window> {
     match in_force(compiled, of)? {
-        Resolved::Quota(quota) => Window::of(&quota, crate::now_ms()),
+        Resolved::Quota(quota) => Window::from_quota(&quota, crate::now_ms()),
         Resolved::Unlimited => None,
     }
 }
@@ -157,7 +157,7 @@ async fn of_request(
         let values: Vec<_> = values.collect();
         let bucket = session.store.inspect(compiled, &limit.name, &values, 1);
         let bucket = bucket.await.map_err(|error| session.check_failed(&error))?;
-        let penalty = BucketPenalty::of(limit, &bucket);
+        let penalty = BucketPenalty::new(limit, &bucket);
         penalties.extend(penalty.map(|penalty| (limit.name.clone(), penalty)));
     }
     Ok(penalties)

@@ -312,7 +312,7 @@ impl Bucket {
             }
             line("whole again", self.whole_again());
         }
-        if let Some(penalty) = BucketPenalty::of(&self.limit, &self.inspection) {
+        if let Some(penalty) = BucketPenalty::new(&self.limit, &self.inspection) {
             line("penalty", penalty.text);
         }
         if let Some(window) = self.window() {
@@ -493,7 +493,7 @@ impl Bucket {
 
     /// The calendar window that the bucket counts in.
     fn window(&self) -> Option<Window> {
-        Window::of(&self.quota_in_force()?, self.inspection.now_ms)
+        Window::from_quota(&self.quota_in_force()?, self.inspection.now_ms)
     }
 
     /// The numbers that the bucket follows; `None`: it is unlimited.
@@ -599,7 +599,7 @@ impl Bucket {
             generation: answer.generation,
             now_ms: self.inspection.now_ms,
             state: self.inspection.state.as_deref(),
-            penalty: BucketPenalty::of(&self.limit, &self.inspection),
+            penalty: BucketPenalty::new(&self.limit, &self.inspection),
             holders: self.holders.as_deref(),
         }
     }
@@ -622,7 +622,7 @@ pub struct BucketPenalty {
 
 impl BucketPenalty {
     /// `None`: the limit has no penalty.
-    pub fn of(limit: &Limit, found: &Inspection) -> Option<Self> {
+    pub fn new(limit: &Limit, found: &Inspection) -> Option<Self> {
         let rule = limit.penalty.as_ref()?;
         let status = &found.answer.penalty;
         let enforced = found.answer.mode != Mode::Shadow;

@@ -147,7 +147,8 @@ fn rows(fleet: &Fleet, in_force: &BTreeMap<Name, Revision>) -> Vec<Row> {
                 name: limiter_name(&limiter.id).to_owned(),
                 id: limiter.id.clone(),
                 heard_ms_ago: limiter.ago_ms,
-                ..Row::of(has, in_force.get(domain)).unless_heard(limiter.ago_ms, SILENT)
+                ..Row::from_revisions(has, in_force.get(domain))
+                    .unless_heard(limiter.ago_ms, SILENT)
             });
         }
     }
@@ -159,7 +160,7 @@ fn rows(fleet: &Fleet, in_force: &BTreeMap<Name, Revision>) -> Vec<Row> {
                 name: proxy_name(proxy),
                 id: proxy.id.clone(),
                 heard_ms_ago: proxy.ago_ms,
-                ..Row::of(proxy.revision.as_ref(), in_force.get(domain))
+                ..Row::from_revisions(proxy.revision.as_ref(), in_force.get(domain))
                     .unless_heard(proxy.ago_ms, CUT_OFF)
             });
         }
@@ -192,7 +193,7 @@ struct Row {
 }
 
 impl Row {
-    fn of(has: Option<&Revision>, in_force: Option<&Revision>) -> Self {
+    fn from_revisions(has: Option<&Revision>, in_force: Option<&Revision>) -> Self {
         Self {
             domain: String::new(),
             kind: Kind::Proxy,

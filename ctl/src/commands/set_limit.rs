@@ -241,7 +241,7 @@ impl SetLimit {
             session.warn_of_pause(policy, &[name.as_str()]);
         }
         let limit = policy.and_then(|policy| policy.limit(name.as_str()));
-        let window = limit.and_then(|limit| Window::of(&limit.quota, crate::now_ms()));
+        let window = limit.and_then(|limit| Window::from_quota(&limit.quota, crate::now_ms()));
         if let Some(window) = window.filter(|_| self.bucket.is_empty()) {
             session
                 .printer

@@ -392,7 +392,7 @@ fn settled(answer: &Answer) -> String {
 }
 
 fn chart(run: &Run, during: &Range<u64>, page: Page) -> String {
-    let timeline = Timeline::of(run, Some(during), SLOTS_MAX);
+    let timeline = Timeline::new(run, Some(during), SLOTS_MAX);
     let id = visible(run.id.as_bytes());
     format!("{id}: {}\n{}", timeline.summary(), timeline.text(page))
 }
@@ -452,7 +452,7 @@ pub struct Timeline {
 impl Timeline {
     /// At most `slots_max` time slots of a round length, which cover at least `during`
     /// (milliseconds); none if there are no requests and nothing to cover.
-    pub fn of(run: &Run, during: Option<&Range<u64>>, slots_max: u64) -> Self {
+    pub fn new(run: &Run, during: Option<&Range<u64>>, slots_max: u64) -> Self {
         let events = events(run);
         let times = || events.iter().map(|event| event.at_ms);
         let first = during.map_or_else(|| times().min().unwrap_or(0), |during| during.start);
@@ -730,7 +730,7 @@ mod tests {
         for (ms, round) in [(0, 1), (1, 1), (3, 5), (6, 10), (11, 20), (2500, 5000)] {
             assert_eq!(round_up(ms), round, "{ms}");
         }
-        let timeline = Timeline::of(
+        let timeline = Timeline::new(
             &run(&[(1000, 2, true), (1003, 1, false), (1019, 5, true)]),
             None,
             10,
@@ -750,12 +750,12 @@ mod tests {
 
     #[test]
     fn no_requests_make_no_slots() {
-        assert_eq!(Timeline::of(&run(&[]), None, 10).slots, []);
+        assert_eq!(Timeline::new(&run(&[]), None, 10).slots, []);
     }
 
     #[test]
     fn traffic_is_shown_from_its_start_to_its_end() {
-        let timeline = Timeline::of(&run(&[(1500, 1, true)]), Some(&(1000..2000)), 10);
+        let timeline = Timeline::new(&run(&[(1500, 1, true)]), Some(&(1000..2000)), 10);
         assert_eq!((timeline.slot_ms, timeline.slots.len()), (100, 10));
         assert_eq!(timeline.slots[5].admitted, 1);
     }
@@ -764,7 +764,7 @@ mod tests {
     fn what_a_queue_holds_is_shown_when_it_goes_on() {
         let mut run = run(&[(0, 1, true), (0, 1, true)]);
         run.steps[1].as_mut().unwrap().delay_ms = Some(3000);
-        let timeline = Timeline::of(&run, Some(&(0..2000)), 10);
+        let timeline = Timeline::new(&run, Some(&(0..2000)), 10);
         // It lasts longer than the traffic.
         assert_eq!((timeline.slot_ms, timeline.slots.len()), (500, 7));
         assert_eq!((timeline.slots[0].admitted, timeline.slots[6].held), (1, 1));
@@ -782,10 +782,10 @@ mod tests {
             (1900, 9, false),
             (1949, 1, true),
         ];
-        assert_eq!(Timeline::of(&run(&requests), None, 10).busiest, 6);
+        assert_eq!(Timeline::new(&run(&requests), None, 10).busiest, 6);
         // A whole second later is another second.
         assert_eq!(
-            Timeline::of(&run(&[(0, 1, true), (1000, 1, true)]), None, 10).busiest,
+            Timeline::new(&run(&[(0, 1, true), (1000, 1, true)]), None, 10).busiest,
             1
         );
     }

@@ -172,13 +172,13 @@ impl Row {
             });
             Counted {
                 count,
-                per_second: Rate::of(count, covered_ms),
+                per_second: Rate::new(count, covered_ms),
                 by: by.collect(),
             }
         };
         let sum = |count| Sum {
             count,
-            per_second: Rate::of(count, covered_ms),
+            per_second: Rate::new(count, covered_ms),
         };
         Self {
             limit: limit.to_string(),

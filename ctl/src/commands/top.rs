@@ -503,15 +503,15 @@ impl Model {
         let covered_ms = data.observed.covered_ms;
         let row = |name: &Name| {
             let activity = data.observed.activity.limits.get(name).unwrap_or(&nothing);
-            let rate = |outcome| Rate::of(activity.total(outcome), covered_ms);
+            let rate = |outcome| Rate::new(activity.total(outcome), covered_ms);
             let over = activity.total(Outcome::WouldDeny) + activity.total(Outcome::Degraded);
             LimitRow {
                 name: name.to_string(),
                 allowed: rate(Outcome::Allowed),
                 denied: rate(Outcome::Denied),
-                over: Rate::of(over, covered_ms),
-                costs: Rate::of(activity.settled_units, covered_ms),
-                slots: Rate::of(activity.slots_taken, covered_ms),
+                over: Rate::new(over, covered_ms),
+                costs: Rate::new(activity.settled_units, covered_ms),
+                slots: Rate::new(activity.slots_taken, covered_ms),
                 penalties: activity.penalties,
                 proxies: data.sharing.get(name).copied().unwrap_or(0),
             }
@@ -544,8 +544,8 @@ impl Model {
             key: (found.limit.clone(), values(found)),
             limit: found.limit.to_string(),
             bucket: bucket_text(found),
-            requests: Rate::of(found.requests, covered_ms),
-            denied: Rate::of(found.denied, covered_ms),
+            requests: Rate::new(found.requests, covered_ms),
+            denied: Rate::new(found.denied, covered_ms),
             enforced: denial_rank(found).0 == found.denied,
             by: found.last.as_ref().map_or("", |last| match last.outcome {
                 Outcome::WouldDeny => "would deny",

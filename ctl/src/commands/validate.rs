@@ -182,7 +182,7 @@ fn windows(policy: &Policy) -> Vec<Window> {
             parameters.time_zone,
             parameters.week_start,
         )) {
-            windows.extend(Window::of(&quota, now_ms));
+            windows.extend(Window::from_quota(&quota, now_ms));
         }
     }
     windows

@@ -141,7 +141,7 @@ impl EditPlan {
             let before = side(old, edit.before.as_deref().unwrap_or_default());
             changes::of_overrides(before, side(new, &edit.after))
         });
-        let change = LimitChange::of(old, new, overrides, override_plan.unrecorded);
+        let change = LimitChange::new(old, new, overrides, override_plan.unrecorded);
         self.changes.extend(change);
         if let Some(edit) = edit {
             self.overrides.insert(limit.name.clone(), edit);

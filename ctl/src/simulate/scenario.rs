@@ -93,7 +93,7 @@ fn read_document(root: Field<'_>, report: &mut Report) -> Vec<Scenario> {
             _ => read_scenario(root, report).into_iter().collect(),
         };
     }
-    let Some(mut fields) = Fields::of(root, report) else {
+    let Some(mut fields) = Fields::new(root, report) else {
         return Vec::new();
     };
     let take = &mut Take {
@@ -130,7 +130,7 @@ fn items<'n>(list: &'n Field<'n>, what: &str, report: &mut Report) -> Vec<Field<
 
 fn read_scenario(scenario: Field<'_>, report: &mut Report) -> Option<Scenario> {
     let path = scenario.path;
-    let mut fields = Fields::of(scenario, report)?;
+    let mut fields = Fields::new(scenario, report)?;
     let take = &mut Take {
         fields: &mut fields,
         path: &path,
@@ -178,7 +178,7 @@ fn read_set(
     report: &mut Report,
 ) -> Option<Policy> {
     let path = step.path;
-    let mut fields = Fields::of(step, report)?;
+    let mut fields = Fields::new(step, report)?;
     let set = Take {
         fields: &mut fields,
         path: &path,
@@ -303,7 +303,7 @@ fn read_fields<'p, T>(
     report: &mut Report,
     read: impl FnOnce(&mut Take<'_, 'p>) -> T,
 ) -> Option<T> {
-    let mut fields = Fields::of(step, report)?;
+    let mut fields = Fields::new(step, report)?;
     let read = read(&mut Take {
         fields: &mut fields,
         path,

@@ -12,7 +12,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use hyper::{StatusCode, body::Incoming, http::request::Parts};
 use policy::{
-    Compiled, DESCRIPTOR, Descriptor, Limit, MAX_DESCRIPTOR_KEY, Mode, Name, Rate, SEVERAL,
+    Compiled, DESCRIPTOR, Descriptor, Limit, MAX_DESCRIPTOR_KEY, MULTIPLE_VALUES, Mode, Name, Rate,
     push_entry,
 };
 use protocol::{
@@ -306,7 +306,7 @@ fn entries(descriptor: &RateLimitDescriptor) -> Descriptor {
         push_entry(&mut text, key, value);
         if let Ok(name) = entry.key.parse::<Name>() {
             let value = match known.get(name.as_str()) {
-                Some(other) if other != value => SEVERAL,
+                Some(other) if other != value => MULTIPLE_VALUES,
                 _ => value,
             };
             known.insert(name, value);
@@ -343,7 +343,7 @@ fn own_units(descriptor: &RateLimitDescriptor, fitting: impl FnOnce() -> bool) -
     let units = descriptor.hits_addend.as_ref()?.value;
     Some(match units {
         0 => OwnUnits::Look,
-        _ if descriptor.is_negative_hits => OwnUnits::GiveBack(units),
+        _ if descriptor.is_negative_hits => OwnUnits::Refund(units),
         _ if fitting() => OwnUnits::Fitting,
         _ => OwnUnits::Charge(units),
     })

@@ -101,7 +101,7 @@ fn about(answer: &StreamAnswer<'_>) -> Answer {
 }
 
 impl Proxy {
-    async fn of(service: &Service) -> Result<Self> {
+    async fn connect(service: &Service) -> Result<Self> {
         let opened = open(connect(service.data).await?, "").await?;
         opened.ok().context("the stream is refused")
     }
@@ -193,7 +193,7 @@ async fn is_left(service: &Service) -> Result<()> {
 #[tokio::test]
 async fn calls_of_a_stream_are_decided_as_those_over_http() -> Result<()> {
     let service = Service::with(PER_USER).await?;
-    let mut proxy = Proxy::of(&service).await?;
+    let mut proxy = Proxy::connect(&service).await?;
     assert_eq!(service.metric("rl_check_streams").await?, 1);
     proxy.call(7, &["a", "b"]).await?;
     assert_eq!(proxy.decisions(7).await?, [true, true]);
@@ -209,7 +209,7 @@ async fn calls_of_a_stream_are_decided_as_those_over_http() -> Result<()> {
 #[tokio::test]
 async fn messages_may_arrive_in_any_parts_and_several_at_once() -> Result<()> {
     let service = Service::with(PER_USER).await?;
-    let mut proxy = Proxy::of(&service).await?;
+    let mut proxy = Proxy::connect(&service).await?;
     let message = framed(&call(1, &["a"]));
     for at in 1..message.len() {
         proxy.send(message[..at].to_vec()).await?;
@@ -237,7 +237,7 @@ async fn messages_may_arrive_in_any_parts_and_several_at_once() -> Result<()> {
 #[tokio::test]
 async fn errors_are_those_of_http() -> Result<()> {
     let service = Service::with(PER_USER).await?;
-    let mut proxy = Proxy::of(&service).await?;
+    let mut proxy = Proxy::connect(&service).await?;
     let elsewhere = Batch {
         domain: "elsewhere".parse::<Name>()?,
         proxy: proxy_id("p"),
@@ -269,7 +269,7 @@ async fn a_call_that_is_too_large_is_refused_and_the_stream_goes_on() -> Result<
         ..quick()
     };
     let service = Service::with_settings(PER_USER, settings).await?;
-    let mut proxy = Proxy::of(&service).await?;
+    let mut proxy = Proxy::connect(&service).await?;
     let large = StreamCall {
         id: 9,
         body: &vec![0; 300_000],
@@ -300,14 +300,14 @@ async fn an_invalid_message_ends_the_stream() -> Result<()> {
         (framed(&call(0, &["a"])), INVALID_ARGUMENT),
         ([framed(b"123"), vec![0; 9]].concat(), INVALID_ARGUMENT),
     ] {
-        let mut proxy = Proxy::of(&service).await?;
+        let mut proxy = Proxy::connect(&service).await?;
         proxy.call(5, &["a"]).await?;
         proxy.send(bytes).await?;
         // Earlier calls are answered.
         proxy.decisions(5).await?;
         assert_eq!(proxy.next().await?, Err(wanted));
     }
-    let mut proxy = Proxy::of(&service).await?;
+    let mut proxy = Proxy::connect(&service).await?;
     proxy.send(framed(&call(1, &["a"]))[..20].to_vec()).await?;
     proxy.calls.send_data(Bytes::new(), true)?;
     assert_eq!(proxy.next().await?, Err(INVALID_ARGUMENT));
@@ -317,7 +317,7 @@ async fn an_invalid_message_ends_the_stream() -> Result<()> {
 #[tokio::test]
 async fn an_incomplete_message_ends_the_stream() -> Result<()> {
     let service = Service::with(PER_USER).await?;
-    let mut proxy = Proxy::of(&service).await?;
+    let mut proxy = Proxy::connect(&service).await?;
     proxy.send(framed(&call(1, &["a"]))[..30].to_vec()).await?;
     assert_eq!(proxy.next().await?, Err(INVALID_ARGUMENT));
     is_left(&service).await
@@ -331,7 +331,7 @@ async fn a_stream_processes_sixteen_calls_at_once_and_the_others_wait() -> Resul
         ..quick()
     };
     let service = Service::ready_on(store.clone(), settings).await?;
-    let mut proxy = Proxy::of(&service).await?;
+    let mut proxy = Proxy::connect(&service).await?;
     let calls: Vec<u8> = (1..=2_000)
         .flat_map(|id| framed(&call(id, &["a"; 20])))
         .collect();
@@ -355,7 +355,7 @@ async fn a_client_that_reads_no_answers_is_throttled_and_then_disconnected() -> 
         ..quick()
     };
     let service = Service::with_settings(PER_USER, settings).await?;
-    let mut proxy = Proxy::of(&service).await?;
+    let mut proxy = Proxy::connect(&service).await?;
     let calls: Bytes = (1..=200)
         .flat_map(|id| framed(&call(id, &["a"; 100])))
         .collect();
@@ -399,7 +399,7 @@ async fn a_stream_without_calls_stays_open() -> Result<()> {
         ..quick()
     };
     let service = Service::with_settings(PER_USER, settings).await?;
-    let mut proxy = Proxy::of(&service).await?;
+    let mut proxy = Proxy::connect(&service).await?;
     for id in 1..5 {
         tokio::time::sleep(Duration::from_millis(600)).await;
         proxy.call(id, &["a"]).await?;
@@ -486,7 +486,7 @@ async fn a_stopping_limiter_answers_the_calls_it_received() -> Result<()> {
         ..quick()
     };
     let service = Service::with_settings(PER_USER, settings).await?;
-    let mut proxy = Proxy::of(&service).await?;
+    let mut proxy = Proxy::connect(&service).await?;
     proxy.call(1, &["a"]).await?;
     proxy.decisions(1).await?;
     let connection = proxy.connection.clone();
@@ -530,7 +530,7 @@ async fn a_proxy_that_does_not_close_its_side_is_not_waited_for() -> Result<()> 
         ..quick()
     };
     let service = Service::with_settings(PER_USER, settings).await?;
-    let mut proxy = Proxy::of(&service).await?;
+    let mut proxy = Proxy::connect(&service).await?;
     assert_eq!(proxy.next().await?, Ok(about(&StreamAnswer::ENDING)));
     // Later calls are answered.
     proxy.call(2, &["a"]).await?;
@@ -543,7 +543,7 @@ async fn a_proxy_that_does_not_close_its_side_is_not_waited_for() -> Result<()> 
 async fn a_reset_stream_leaves_no_resources_behind() -> Result<()> {
     let store = Scripted::with(PER_USER, 0).await?;
     let service = Service::ready_on(store.clone(), quick()).await?;
-    let mut proxy = Proxy::of(&service).await?;
+    let mut proxy = Proxy::connect(&service).await?;
     proxy.call(1, &["a"]).await?;
     proxy.send(framed(&call(2, &["a"]))[..20].to_vec()).await?;
     until("the call waits", PATIENCE, async || {

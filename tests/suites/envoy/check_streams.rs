@@ -108,7 +108,7 @@ async fn a_limiter_that_ends_under_load_fails_no_call() {
 #[tokio::test]
 async fn killing_limiters_fails_their_calls_but_never_crashes_envoy() {
     let plan = streaming(&["{name: all, rate: 1000000/s}"]).shipped_timeouts();
-    let mut delivered = Delivered::of(plan).await;
+    let mut delivered = Delivered::from_plan(plan).await;
     let port = delivered.port;
     let request =
         |n: u64| format!("GET / HTTP/1.1\r\nhost: a\r\nx-user-id: {n}\r\n\r\n").into_bytes();

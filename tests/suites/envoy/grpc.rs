@@ -236,7 +236,7 @@ async fn calls_are_still_checked_together_after_configuration_changes() {
     const CALLS: usize = 40;
     let (echo, gate) = (Echo::start().await, Gate::start().await.unwrap());
     let limit = "{name: per-user, per: [user], rate: 1000/1d}";
-    let delivered = Delivered::of(before(&echo, &[limit]).behind(&gate)).await;
+    let delivered = Delivered::from_plan(before(&echo, &[limit]).behind(&gate)).await;
     for hold_max in 1..=4 {
         delivered
             .change("update_success", |config| {

@@ -67,7 +67,7 @@ struct Crowd {
 }
 
 impl Crowd {
-    fn of(requests: &[Request], most_each: usize) -> Self {
+    fn from_requests(requests: &[Request], most_each: usize) -> Self {
         let mut crowd = Self {
             clients: JoinSet::new(),
             admitted: Arc::default(),
@@ -104,7 +104,7 @@ impl Crowd {
 /// Sends this many requests per client while the store is available; returns how many were
 /// admitted.
 async fn storm(requests: &[Request], each: usize) -> usize {
-    let crowd = Crowd::of(requests, each);
+    let crowd = Crowd::from_requests(requests, each);
     let answers = crowd.clients.join_all().await.concat();
     let known = |status: &u16| [200, 429].contains(status);
     assert!(answers.iter().all(known), "{answers:?}");
@@ -153,7 +153,7 @@ async fn fail_over(stage: &mut Stage, users: &[String; 2], long: &mut usize) -> 
     *long += storm(&long_requests, 10).await;
     let [used, leased] = bucket(stage, "long", long_user);
     assert!(leased > 0, "units are leased");
-    let crowd = Crowd::of(&short_requests, usize::MAX);
+    let crowd = Crowd::from_requests(&short_requests, usize::MAX);
     until("the primary admits some", PATIENCE, async || {
         (crowd.admitted() > 50).then_some(())
     })

@@ -21,11 +21,11 @@ pub struct Delivered {
 
 impl Delivered {
     async fn start(items: &[&str]) -> Self {
-        Self::of(limits(items)).await
+        Self::from_plan(limits(items)).await
     }
 
     /// Starts a plan whose listener comes from a file.
-    pub async fn of(plan: Plan) -> Self {
+    pub async fn from_plan(plan: Plan) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (file, port) = (dir.path().join("listeners.json"), free_port().unwrap());
         let to = file.clone();

@@ -68,7 +68,7 @@ fn titled(title: &str) -> impl FnOnce(&mut Value) + use<> {
 async fn checks_in_flight_are_answered_under_the_configuration_that_sent_them() {
     const REQUESTS: usize = 24;
     let gate = Gate::start().await.unwrap();
-    let delivered = Delivered::of(patient(&gate, "600")).await;
+    let delivered = Delivered::from_plan(patient(&gate, "600")).await;
     let stage = &delivered.stage;
     let before = gate.checks().len();
 
@@ -102,7 +102,7 @@ async fn checks_in_flight_are_answered_under_the_configuration_that_sent_them() 
 async fn tearing_down_a_filter_with_checks_in_flight_leaves_nothing_behind() {
     const REQUESTS: usize = 24;
     let gate = Gate::start().await.unwrap();
-    let delivered = Delivered::of(patient(&gate, "1")).await;
+    let delivered = Delivered::from_plan(patient(&gate, "1")).await;
     let stage = &delivered.stage;
     let before = gate.checks().len();
     gate.hold();
@@ -151,7 +151,7 @@ async fn leased_units_are_used_or_returned() {
         "{name: rate, match: {path: /}, rate: 100000/s, lease: {ttl: 200ms}}",
     ])
     .config(|config| config.arguments(&["--drain-time-s", "1"]));
-    let delivered = Delivered::of(plan).await;
+    let delivered = Delivered::from_plan(plan).await;
     let (stage, port) = (&delivered.stage, delivered.port);
     let load = || tokio::spawn(flood(port, 8, 100, |_| get("any", "alice")));
     let mut passed = 0;
@@ -213,7 +213,7 @@ fn and_other(filters: &mut Vec<Value>) {
 async fn two_domains_in_one_vm_do_not_mix_while_one_is_configured_anew() {
     let plan = limits(&["{name: per-user, match: {path: /}, per: [user], rate: 500/1d}"])
         .config(|config| config.http_filters(and_other).unwrap());
-    let delivered = Delivered::of(plan).await;
+    let delivered = Delivered::from_plan(plan).await;
     let (stage, port) = (&delivered.stage, delivered.port);
     let file = tempfile::Builder::new().suffix(".yaml").tempfile().unwrap();
     std::fs::write(&file, OTHER).unwrap();

@@ -187,7 +187,7 @@ async fn without_limiters_a_proxy_has_its_share_and_its_slots_come_back_with_the
 #[tokio::test]
 async fn a_filter_configured_anew_loses_no_slot_and_leaks_none() {
     let plan = limits(&[MANY]).config(|config| config.arguments(&["--drain-time-s", "1"]));
-    let delivered = Delivered::of(plan).await;
+    let delivered = Delivered::from_plan(plan).await;
     let (stage, port) = (&delivered.stage, delivered.port);
     for round in 0..4 {
         let mut held = Vec::new();

@@ -85,7 +85,7 @@ impl Goal {
 
 impl Report {
     /// A report without a round.
-    pub fn of(blocks: &[Block]) -> Self {
+    pub fn from_blocks(blocks: &[Block]) -> Self {
         let empty = |block: &Block| (*block, vec![Series::default(); block.rows.len()]);
         Self {
             blocks: blocks.iter().map(empty).collect(),

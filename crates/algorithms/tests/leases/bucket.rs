@@ -1,6 +1,6 @@
 //! The bucket that the proxies call, over the algorithms themselves.
 
-use algorithms::{Algorithm, Ask, Lease, LeaseAsk, Settlement, State};
+use algorithms::{Algorithm, BucketRequest, Lease, LeaseRequest, Settlement, State};
 
 /// The content of one message to the bucket.
 #[derive(Clone, Debug, Default)]
@@ -53,20 +53,20 @@ impl Real {
 
 impl Bucket for Real {
     fn ask(&mut self, now_ms: u64, ttl_ms: u64, question: &Question) -> Reply {
-        let ask = Ask {
+        let ask = BucketRequest {
             cost: question.cost,
-            lease: LeaseAsk {
+            lease: LeaseRequest {
                 ttl_ms,
                 want: question.want,
                 proxy: question.proxy,
                 settle: &question.settle,
             },
-            ..Ask::default()
+            ..BucketRequest::default()
         };
         let state = self.state.take();
         let outcome = self
             .algorithm
-            .evaluate_ask(state.as_ref(), now_ms, ask)
+            .evaluate_request(state.as_ref(), now_ms, ask)
             .charge();
         let wrote = outcome.write.is_some();
         self.state = outcome.write.or(state);

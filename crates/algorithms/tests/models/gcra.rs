@@ -76,7 +76,7 @@ impl Model {
             Debits::Admitted => owed.max((owed + units).min(self.full())),
             // At most 100 capacities, but what an edit left stays.
             Debits::Reported => owed.max((owed + units).min(100 * self.full())),
-            Debits::GivenBack => (owed - units).max(0),
+            Debits::Refunded => (owed - units).max(0),
         };
         if kind == Debits::Reported {
             self.beyond += (after - owed.max(self.full())).max(0);
@@ -135,11 +135,11 @@ fn walk(mut random: Random) -> [u64; 4] {
         let debit = debit.unwrap_or(0);
         let options = Options {
             peek: random.one_in(8),
-            debits: random.pick(&[Debits::Admitted, Debits::Reported, Debits::GivenBack]),
+            debits: random.pick(&[Debits::Admitted, Debits::Reported, Debits::Refunded]),
             ..Options::default()
         };
         // A caller that gives back charges nothing in the same check.
-        let gives_back = debit > 0 && options.debits == Debits::GivenBack;
+        let gives_back = debit > 0 && options.debits == Debits::Refunded;
         let cost = random.pick(&[0, 1, 1, 1, 2, 3, 7]) * u64::from(!gives_back);
         let asked = Part {
             debit,

@@ -1,10 +1,10 @@
 //! Leases of a token bucket: its debt and its two counts of outstanding units, from one millisecond to the next.
 
 use algorithms::check::{Options, Part, Stored};
-use algorithms::{Algorithm, Debits, Kind, Lease, LeaseAsk, Parameters, Settlement};
+use algorithms::{Algorithm, Debits, Kind, Lease, LeaseRequest, Parameters, Settlement};
 
 use super::{
-    Random, START_MS, STEPS_PER_WALK, ask, assert_decides, count, lease_ask, part, settlements,
+    Random, START_MS, STEPS_PER_WALK, ask, assert_decides, count, lease_request, part, settlements,
     walks,
 };
 
@@ -85,7 +85,7 @@ impl Model {
         self.debt = debt.max(self.out() * self.limit.1);
     }
 
-    fn grant(&mut self, lease: &LeaseAsk<'_>) -> Option<Lease> {
+    fn grant(&mut self, lease: &LeaseRequest<'_>) -> Option<Lease> {
         if lease.ttl_ms == 0 || lease.want == 0 {
             return None;
         }
@@ -128,10 +128,10 @@ impl Model {
         }
         let (used, debit) = (read.debt > 0, part.debit * read.limit.1);
         match options.debits {
-            Debits::GivenBack => read.lower(part.debit),
+            Debits::Refunded => read.lower(part.debit),
             _ => read.debt = read.full().min(read.debt + debit).max(read.debt),
         }
-        let gives_back = options.debits == Debits::GivenBack && part.debit > 0 && used;
+        let gives_back = options.debits == Debits::Refunded && part.debit > 0 && used;
         let mut changed = gives_back || (read.out(), read.debt) != (before.out(), before.debt);
         let (allowed, mut lease) = (read.fits(part.cost), None);
         if allowed && !options.peek {
@@ -169,8 +169,8 @@ fn walk(mut random: Random) -> [u64; 5] {
         }
         now_ms = random.tick(now_ms, 40);
         let settle = settlements(&mut random, &leases);
-        let lease = lease_ask(&mut random, ttl_ms, &settle);
-        let debits = random.pick(&[Debits::Admitted, Debits::GivenBack]);
+        let lease = lease_request(&mut random, ttl_ms, &settle);
+        let debits = random.pick(&[Debits::Admitted, Debits::Refunded]);
         let options = Options {
             peek: random.one_in(8),
             debits,

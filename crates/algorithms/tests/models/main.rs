@@ -20,7 +20,7 @@ mod slots;
 mod windows;
 
 use algorithms::check::{LimitVerdict, Mode, Options, Part, Stored, check};
-use algorithms::{Algorithm, Decision, Lease, LeaseAsk, RetryAfter, Settlement};
+use algorithms::{Algorithm, Decision, Lease, LeaseRequest, RetryAfter, Settlement};
 
 const START_MS: u64 = 1_763_000_000_000;
 const STEPS_PER_WALK: u64 = 1000;
@@ -85,7 +85,7 @@ fn part<'a>(algorithm: &'a Algorithm, stored: Option<&'a Stored>, cost: u64) -> 
         cost,
         debit: 0,
         debit_serial: None,
-        lease: LeaseAsk::default(),
+        lease: LeaseRequest::default(),
         free: &[],
         costs: None,
         penalty: None,
@@ -109,8 +109,12 @@ fn settlements(random: &mut Random, leases: &[Lease]) -> Vec<Settlement> {
 }
 
 /// What a proxy asks beside its cost. Of more than ten proxies a bucket estimates how many there are.
-fn lease_ask<'a>(random: &mut Random, ttl_ms: u64, settle: &'a [Settlement]) -> LeaseAsk<'a> {
-    LeaseAsk {
+fn lease_request<'a>(
+    random: &mut Random,
+    ttl_ms: u64,
+    settle: &'a [Settlement],
+) -> LeaseRequest<'a> {
+    LeaseRequest {
         ttl_ms,
         want: random.pick(&[0, 1, 5, 50]),
         proxy: u8::try_from(random.below(8)).unwrap(),

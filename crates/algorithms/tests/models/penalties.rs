@@ -1,6 +1,6 @@
 //! Penalties: the times of the denials that count. The buckets decide by the algorithm, which knows no penalties.
 
-use algorithms::check::{Mode, Options, Part, PenaltyAsk, Stored, check};
+use algorithms::check::{Mode, Options, Part, PenaltyRequest, Stored, check};
 use algorithms::{Algorithm, Decision, Denials, Kind, Parameters, Penalty, RetryAfter};
 
 use super::{Random, START_MS, STEPS_PER_WALK, count, part, walks};
@@ -92,7 +92,7 @@ impl Limit {
     }
 
     fn part(&self) -> Part<'_> {
-        let ask = PenaltyAsk {
+        let ask = PenaltyRequest {
             penalty: self.penalty,
             stored: self.denials.as_ref(),
             reported: self.reported,

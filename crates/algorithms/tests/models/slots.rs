@@ -182,7 +182,7 @@ impl Asked {
         let free: Vec<SlotOp> = self.acts.iter().map(named).collect();
         let options = Options {
             peek: self.peek,
-            debits: Debits::GivenBack,
+            debits: Debits::Refunded,
             ..Options::default()
         };
         let asked = Part {
@@ -242,7 +242,7 @@ fn walk(mut random: Random) -> [u64; 5] {
         } else {
             let bits = verdict
                 .slot
-                .map(|slot| Missing::of(slot.start_ms, slot.parts));
+                .map(|slot| Missing::new(slot.start_ms, slot.parts));
             let is_missing =
                 |(nth, gone): (usize, &bool)| bits.unwrap_or_default().contains(nth) == *gone;
             assert!(missing.iter().enumerate().all(is_missing));

@@ -3,12 +3,12 @@
 
 use algorithms::check::{Options, Part, Stored};
 use algorithms::{
-    Algorithm, Align, CalendarUnit, Debits, Edges, Kind, Lease, LeaseAsk, Parameters, Rate,
+    Algorithm, Align, CalendarUnit, Debits, Edges, Kind, Lease, LeaseRequest, Parameters, Rate,
     Settlement,
 };
 
 use super::{
-    Random, START_MS, STEPS_PER_WALK, ask, assert_decides, count, lease_ask, part, settlements,
+    Random, START_MS, STEPS_PER_WALK, ask, assert_decides, count, lease_request, part, settlements,
     walks,
 };
 
@@ -138,13 +138,13 @@ struct Asked<'a> {
     cost: u64,
     debit: u64,
     options: Options,
-    lease: LeaseAsk<'a>,
+    lease: LeaseRequest<'a>,
 }
 
 impl<'s> Asked<'s> {
     fn any(random: &mut Random, limit: u64, settle: &'s [Settlement]) -> Self {
         let ttl_ms = random.pick(&[0, 10, 100]);
-        let debits = random.pick(&[Debits::Admitted, Debits::Reported, Debits::GivenBack]);
+        let debits = random.pick(&[Debits::Admitted, Debits::Reported, Debits::Refunded]);
         Self {
             limit,
             cost: random.pick(&[0, 1, 1, 1, 2, 5, 30]),
@@ -154,7 +154,7 @@ impl<'s> Asked<'s> {
                 debits,
                 ..Options::default()
             },
-            lease: lease_ask(random, ttl_ms, settle),
+            lease: lease_request(random, ttl_ms, settle),
         }
     }
 
@@ -187,11 +187,11 @@ impl<'s> Asked<'s> {
             }
             Debits::Reported => window.used += self.debit,
             // Not what proxies may still use.
-            Debits::GivenBack => {
+            Debits::Refunded => {
                 window.used = window.used.saturating_sub(self.debit).max(window.leased);
             }
         }
-        let gives_back = self.options.debits == Debits::GivenBack && self.debit > 0;
+        let gives_back = self.options.debits == Debits::Refunded && self.debit > 0;
         let mut changed = settled.leased < before || window.used != settled.used;
         // It is stored also where nothing could be given back.
         changed |= gives_back && settled.used > 0;

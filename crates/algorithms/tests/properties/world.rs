@@ -1,7 +1,8 @@
 //! One bucket, its limit, and the history that brought it to its state.
 
 use algorithms::{
-    Algorithm, Align, Ask, Decision, Kind, Outcome, ParameterError, Parameters, Rate, SlotOp, State,
+    Algorithm, Align, BucketRequest, Decision, Kind, Outcome, ParameterError, Parameters, Rate,
+    SlotOp, State,
 };
 
 use crate::choices::Choices;
@@ -84,12 +85,15 @@ impl World {
 
     /// A request gives up its slot.
     pub fn free(&mut self, freed: SlotOp) -> bool {
-        let ask = Ask {
+        let ask = BucketRequest {
             free: &[freed],
-            ..Ask::default()
+            ..BucketRequest::default()
         };
         let state = self.state.as_ref();
-        let outcome = self.algorithm.evaluate_ask(state, self.now_ms, ask).leave();
+        let outcome = self
+            .algorithm
+            .evaluate_request(state, self.now_ms, ask)
+            .leave();
         let changed = outcome.changed;
         self.store(outcome);
         changed

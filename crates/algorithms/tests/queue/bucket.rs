@@ -1,7 +1,7 @@
 //! One bucket with a queue, and its clock.
 
 use algorithms::check::{Options, Part, Stored, check};
-use algorithms::{Algorithm, Decision, Kind, LeaseAsk, Parameters, SlotOp};
+use algorithms::{Algorithm, Decision, Kind, LeaseRequest, Parameters, SlotOp};
 
 pub const START_MS: u64 = 1_763_000_040_000;
 
@@ -24,7 +24,7 @@ pub fn queue() -> Algorithm {
 
 /// Seven a second, so that slots do not start at whole milliseconds.
 pub fn sevenths() -> Bucket {
-    Bucket::of(&Parameters {
+    Bucket::with_parameters(&Parameters {
         burst: Some(20),
         ..queue_of(7, 2000)
     })
@@ -36,7 +36,7 @@ pub fn long_queue() -> (Bucket, Vec<SlotOp>) {
         burst: Some(2000),
         ..queue_of(1000, 2000)
     };
-    Bucket::of(&queue).filled(1000)
+    Bucket::with_parameters(&queue).filled(1000)
 }
 
 pub struct Bucket {
@@ -56,7 +56,7 @@ impl Bucket {
         }
     }
 
-    pub fn of(parameters: &Parameters) -> Self {
+    pub fn with_parameters(parameters: &Parameters) -> Self {
         Self {
             algorithm: Algorithm::new(parameters).unwrap(),
             ..Self::new()
@@ -90,7 +90,7 @@ impl Bucket {
             cost,
             debit: 0,
             debit_serial: None,
-            lease: LeaseAsk::default(),
+            lease: LeaseRequest::default(),
             free,
             mode: algorithms::check::Mode::Enforce,
         };

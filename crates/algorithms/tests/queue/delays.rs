@@ -126,7 +126,7 @@ fn a_slot_whose_start_has_passed_frees_nothing() {
 
 #[test]
 fn a_client_that_frees_what_it_has_used_gets_no_more_than_the_rate() {
-    let mut bucket = Bucket::of(&Parameters {
+    let mut bucket = Bucket::with_parameters(&Parameters {
         burst: Some(10),
         ..queue_of(1, 5000)
     });

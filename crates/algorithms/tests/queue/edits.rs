@@ -15,7 +15,7 @@ fn ten() -> Parameters {
 /// When requests start, in milliseconds since [`START_MS`]: twenty before the edit, then one asked for
 /// in each ten milliseconds.
 fn starts(edited: Parameters, until_ms: u64) -> Vec<u64> {
-    let mut bucket = Bucket::of(&ten());
+    let mut bucket = Bucket::with_parameters(&ten());
     let mut starts: Vec<u64> = (0..20).map(|_| bucket.take(1).0).collect();
     (bucket.algorithm, bucket.generation) = (Algorithm::new(&edited).unwrap(), 2);
     while bucket.now_ms < START_MS + until_ms {
@@ -88,7 +88,7 @@ fn a_rate_that_is_raised_adds_the_new_one_until_the_last_held_request_starts() {
 
 #[test]
 fn the_wait_for_a_place_counts_the_requests_that_a_lowered_burst_no_longer_holds() {
-    let mut bucket = Bucket::of(&ten());
+    let mut bucket = Bucket::with_parameters(&ten());
     for _ in 0..20 {
         bucket.take(1);
     }

@@ -69,7 +69,7 @@ impl Walk {
             ..Parameters::new(Kind::LeakyBucket, Self::any_rate(&mut random), 1000)
         };
         Self {
-            bucket: Bucket::of(&parameters),
+            bucket: Bucket::with_parameters(&parameters),
             random,
             parameters,
             requests: Vec::new(),

@@ -18,7 +18,7 @@ mod windows;
 
 use algorithms::check::{Costs, Mode, Options, Part, Stored, Verdict, check};
 use algorithms::{
-    Algorithm, Align, CostSettlement, Kind, LeaseAsk, Parameters, Reservation, SETTLE_WITHIN_MS,
+    Algorithm, Align, CostSettlement, Kind, LeaseRequest, Parameters, Reservation, SETTLE_WITHIN_MS,
 };
 
 /// `SplitMix64`.
@@ -92,7 +92,7 @@ impl World {
             cost,
             debit: 0,
             debit_serial: None,
-            lease: LeaseAsk::default(),
+            lease: LeaseRequest::default(),
             free: &[],
             costs,
             penalty: None,

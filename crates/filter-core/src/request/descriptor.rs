@@ -12,7 +12,7 @@ use std::rc::Rc;
 use address::Address;
 use filter_config::{Format, IfSeveral, Prefixes, Source};
 use normalize::percent_decode;
-use policy::{Entries, Name, SEVERAL};
+use policy::{Entries, MULTIPLE_VALUES, Name};
 use protocol::MAX_VALUE;
 
 /// A request at the host.
@@ -125,7 +125,7 @@ fn value_of(source: &Source, request: &impl Request) -> Option<Vec<u8>> {
         Source::Constant(value) => Some(value.clone()),
         Source::Hashed(source) => {
             let value = value_of(source, request)?;
-            Some(if value == SEVERAL {
+            Some(if value == MULTIPLE_VALUES {
                 value
             } else {
                 normalize::hashed(&value)
@@ -150,7 +150,7 @@ impl Found {
 
     fn add(&mut self, value: &[u8]) {
         match (&mut self.value, self.several) {
-            (Some(known), IfSeveral::Share) if known != value => *known = SEVERAL.to_vec(),
+            (Some(known), IfSeveral::Share) if known != value => *known = MULTIPLE_VALUES.to_vec(),
             (Some(_), IfSeveral::Share | IfSeveral::First) => {}
             (found, _) => *found = Some(value.to_vec()),
         }

@@ -402,7 +402,7 @@ impl Worker {
         let limit = answer.limits.iter().find(|of| of.name == *limit);
         let bits = limit.and_then(|limit| limit.slot.filter(|_| limit.charged == 0));
         let missing = bits.map_or_else(Missing::default, |bits| {
-            Missing::of(bits.start_ms, bits.parts)
+            Missing::new(bits.start_ms, bits.parts)
         });
         let (mut gone, mut lapsed) = (Vec::new(), 0);
         for (position, ((limit, op), stream)) in

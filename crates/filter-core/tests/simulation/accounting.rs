@@ -18,7 +18,7 @@ pub struct Accounting<'w> {
 }
 
 impl<'w> Accounting<'w> {
-    pub fn of(world: &'w World, cost: u64) -> Self {
+    pub fn new(world: &'w World, cost: u64) -> Self {
         let lease_record = &world.limiter.lease_record;
         let uses = world
             .requests

@@ -41,7 +41,7 @@ fn leased_units_come_back_from_requests_that_are_denied_or_whose_clients_left() 
             let mut world = world(seed, &format!("{LEASED}{other}"));
             traffic(&mut world, 400);
             world.run_for_ms(300);
-            let (granted, spent, returned) = Accounting::of(&world, 1).totals();
+            let (granted, spent, returned) = Accounting::new(&world, 1).totals();
             assert!(granted > 50, "seed {seed}: {granted}");
             assert_eq!(granted, spent + returned, "seed {seed}, {other}");
         }
@@ -70,7 +70,7 @@ fn leased_units_come_back_when_a_check_fails_whose_client_left() {
         world.run_for_ms(100);
         world.faults = Faults::NONE;
         world.run_for_ms(20_000);
-        let (granted, spent, returned) = Accounting::of(&world, 1).totals();
+        let (granted, spent, returned) = Accounting::new(&world, 1).totals();
         assert!(spent > 100, "seed {seed}: {spent}");
         assert_eq!(granted, spent + returned, "seed {seed}");
     }

@@ -100,7 +100,7 @@ impl Random {
     }
 
     fn assert_kept(&self, seed: u64) {
-        let accounting = Accounting::of(&self.world, self.cost);
+        let accounting = Accounting::new(&self.world, self.cost);
         accounting.assert_used_in_time(seed);
         accounting.assert_settled_once(seed);
         if self.window_ms == 0 {
@@ -165,7 +165,7 @@ fn unused_units_are_returned_and_spent_ones_settled() {
             world.run_until(world.now_us + 1500);
         }
         world.run_for_ms(150);
-        let accounting = Accounting::of(&world, 1);
+        let accounting = Accounting::new(&world, 1);
         let (granted, spent, returned) = accounting.totals();
         assert!(granted > 300, "seed {seed}: {granted}");
         assert_eq!(granted, spent + returned, "seed {seed}");
@@ -204,7 +204,7 @@ fn units_are_put_back_into_their_grant_when_another_limit_denies() {
         world.faults = Faults::NONE;
         world.run_for_ms(100);
         world.assert_all_decided(60_000);
-        let accounting = Accounting::of(&world, 1);
+        let accounting = Accounting::new(&world, 1);
         accounting.assert_used_in_time(seed);
         accounting.assert_settled_once(seed);
         accounting.assert_within_bucket(seed, 1000, 1000);
@@ -268,7 +268,7 @@ fn an_edit_drops_units_granted_before_it() {
             world.request(n % 2, 1 + n / 2 % 2, "alice", "/");
             world.run_for_ms(3);
         }
-        let before = Accounting::of(&world, 1).used();
+        let before = Accounting::new(&world, 1).used();
         assert!(before > 0, "seed {seed}");
         world.limiter.edit(limits);
         world.run_for_ms(1000);
@@ -279,7 +279,7 @@ fn an_edit_drops_units_granted_before_it() {
             }
         }
         world.run_for_ms(20);
-        assert_eq!(Accounting::of(&world, 1).used(), before, "seed {seed}");
+        assert_eq!(Accounting::new(&world, 1).used(), before, "seed {seed}");
         assert!(world.checks_executed > executed, "seed {seed}");
     }
 }
@@ -299,7 +299,7 @@ fn units_granted_before_a_worker_loads_an_edit_are_returned() {
             world.run_for_ms(1);
         }
         world.run_for_ms(5000);
-        let (granted, spent, returned) = Accounting::of(&world, 1).totals();
+        let (granted, spent, returned) = Accounting::new(&world, 1).totals();
         all += granted;
         lost += granted - spent - returned;
     }
@@ -330,7 +330,7 @@ fn leased_units_are_used_during_an_outage_until_their_deadline() {
             .enumerate()
             .filter(|(number, sent)| sent.at_us > away_us + 200_000 && world.passed(*number));
         assert_eq!(late.count(), 0, "seed {seed}");
-        Accounting::of(&world, 1).assert_used_in_time(seed);
+        Accounting::new(&world, 1).assert_used_in_time(seed);
     }
 }
 

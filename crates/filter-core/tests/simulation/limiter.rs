@@ -3,8 +3,8 @@
 use std::collections::{HashMap, HashSet};
 
 use algorithms::{
-    Algorithm, Denials, InFlightSlot, LeaseAsk, Slot, SlotAct, SlotId, SlotOp, State,
-    check::{self, LimitVerdict, Mode, Options, PenaltyAsk, Stored},
+    Algorithm, Denials, InFlightSlot, LeaseRequest, Slot, SlotAct, SlotId, SlotOp, State,
+    check::{self, LimitVerdict, Mode, Options, PenaltyRequest, Stored},
 };
 use policy::{Compiled, Limit, Match, Name, Policy, Revision};
 use protocol::{
@@ -259,7 +259,7 @@ impl Limiter {
         };
         let changes: Vec<Change> = matches
             .iter()
-            .map(|found| Change::of(check, found, now_ms))
+            .map(|found| Change::new(check, found, now_ms))
             .collect();
         let parts = matches
             .iter()
@@ -321,8 +321,13 @@ pub struct Penalties {
 }
 
 impl Penalties {
-    fn ask(&self, check: &Check, found: &Match<'_, '_>, bucket: &Bucket) -> Option<PenaltyAsk<'_>> {
-        Some(PenaltyAsk {
+    fn ask(
+        &self,
+        check: &Check,
+        found: &Match<'_, '_>,
+        bucket: &Bucket,
+    ) -> Option<PenaltyRequest<'_>> {
+        Some(PenaltyRequest {
             penalty: found.limit.penalty?,
             stored: self.denials.get(bucket),
             reported: check.limit(&found.limit.name).map_or(0, |of| of.denied),
@@ -414,7 +419,7 @@ struct Change {
 }
 
 impl Change {
-    fn of(check: &Check, found: &Match<'_, '_>, now_ms: u64) -> Self {
+    fn new(check: &Check, found: &Match<'_, '_>, now_ms: u64) -> Self {
         let entry = check.limit(&found.limit.name);
         let lease = entry.and_then(|of| of.lease.as_ref());
         let slots = entry.into_iter().flat_map(|of| &of.slots);
@@ -433,8 +438,8 @@ impl Change {
         }
     }
 
-    fn lease(&self, found: &Match<'_, '_>, proxy: u8) -> LeaseAsk<'_> {
-        LeaseAsk {
+    fn lease(&self, found: &Match<'_, '_>, proxy: u8) -> LeaseRequest<'_> {
+        LeaseRequest {
             ttl_ms: found.limit.lease_ttl_ms.unwrap_or(0),
             want: self.want,
             proxy,

@@ -8,7 +8,7 @@ use std::hash::Hasher;
 
 use siphasher::sip::SipHasher13;
 
-use crate::{Matcher, SEVERAL, hash::Positions};
+use crate::{MULTIPLE_VALUES, Matcher, hash::Positions};
 
 /// What an entry's value has to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,7 +141,7 @@ impl Index {
 
     /// Every limit that may match.
     pub(super) fn candidates(&self, values: &[Option<&[u8]>]) -> Candidates {
-        if self.limits <= FEW || values.contains(&Some(SEVERAL)) {
+        if self.limits <= FEW || values.contains(&Some(MULTIPLE_VALUES)) {
             return Candidates::all(self.limits);
         }
         let mut found = Candidates {

@@ -2,7 +2,7 @@ use proptest::{prelude::*, sample::select};
 use std::fmt::Write;
 
 use super::*;
-use crate::{Compiled, Descriptor, Policy, Problems, SEVERAL};
+use crate::{Compiled, Descriptor, MULTIPLE_VALUES, Policy, Problems};
 
 fn read(exempt: &str) -> Result<Policy, Problems> {
     let limits = "limits: [{name: all, rate: 1/s}, {name: own, match: {path: /own}, rate: 1/s}]";
@@ -75,11 +75,11 @@ fn a_request_is_exempt_only_if_the_match_is_certain() {
     }
     // Several values, of which a service uses one; and none, which only a negation would match.
     for key in ["tier", "key", "plan", "path", "agent"] {
-        assert_eq!(of(key, SEVERAL), None, "{key}");
+        assert_eq!(of(key, MULTIPLE_VALUES), None, "{key}");
     }
     assert_eq!(exempts(&compiled, &[]), None);
     // Another entry with several values changes nothing.
-    let both: &[(&str, &[u8])] = &[("path", SEVERAL), ("tier", b"gold")];
+    let both: &[(&str, &[u8])] = &[("path", MULTIPLE_VALUES), ("tier", b"gold")];
     assert_eq!(exempts(&compiled, both).as_deref(), Some("text"));
 }
 

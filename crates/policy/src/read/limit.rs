@@ -75,7 +75,7 @@ pub(super) fn read_limit(field: Field<'_>, report: &mut Report) -> Option<Limit>
 
 fn read_fields(limit: Field<'_>, report: &mut Report) -> Option<Limit> {
     let before = report.problems.len();
-    let mut fields = Fields::of(limit, report)?;
+    let mut fields = Fields::new(limit, report)?;
     let take = &mut Take {
         fields: &mut fields,
         path: &limit.path,

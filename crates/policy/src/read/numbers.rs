@@ -318,7 +318,7 @@ impl<'l> Buckets<'l> {
         }
     }
 
-    fn of(limit: &'l Limit) -> Self {
+    fn from_limit(limit: &'l Limit) -> Self {
         Self::new(&limit.per, limit.if_missing, limit.scope, Some(limit.quota))
     }
 }
@@ -368,7 +368,7 @@ pub(super) fn read_overrides(take: &mut Take<'_, '_>, buckets: &Buckets<'_>) -> 
 fn read_override(item: Field<'_>, buckets: &Buckets<'_>, report: &mut Report) -> Option<Override> {
     let before = report.problems.len();
     let path = &item.path;
-    let mut fields = Fields::of(item, report)?;
+    let mut fields = Fields::new(item, report)?;
     let take = &mut Take {
         fields: &mut fields,
         path,
@@ -528,7 +528,7 @@ impl Limit {
             node,
             path: Path::Root,
         };
-        let found = read_override(item, &Buckets::of(self), &mut report);
+        let found = read_override(item, &Buckets::from_limit(self), &mut report);
         report.finish(found)
     }
 }

@@ -268,7 +268,7 @@ fn read_table(field: &Field<'_>, report: &mut Report) -> Vec<Row> {
 }
 
 fn read_row(row: &Field<'_>, report: &mut Report) -> Option<Row> {
-    let mut fields = Fields::of(*row, report)?;
+    let mut fields = Fields::new(*row, report)?;
     let take = &mut Take {
         fields: &mut fields,
         path: &row.path,

@@ -9,7 +9,7 @@ use normalize::{hashed, is_hash};
 use patterns::Pattern;
 
 use super::Surroundings;
-use crate::{REMOTE_ADDRESS, SEVERAL, WHOLE_ADDRESS};
+use crate::{MULTIPLE_VALUES, REMOTE_ADDRESS, WHOLE_ADDRESS};
 
 /// The entries that every proxy supplies, whatever its configuration.
 pub const BUILT_IN: [&str; 8] = [
@@ -191,7 +191,7 @@ struct Spelling<'p> {
 
 impl Spelling<'_> {
     /// `None` for patterns that are neither a text nor a glob.
-    fn of(pattern: &str) -> Option<Spelling<'_>> {
+    fn parse(pattern: &str) -> Option<Spelling<'_>> {
         let (negation, body) = match pattern.strip_prefix('!') {
             Some(body) => ("!", body),
             None => ("", pattern),
@@ -250,7 +250,7 @@ impl Spelling<'_> {
 
 /// Why no request has a value of `key` that the pattern finds; `None` if one may.
 pub(super) fn never(key: &str, pattern: &Pattern) -> Option<Never> {
-    let spelling = Spelling::of(pattern.as_str())?;
+    let spelling = Spelling::parse(pattern.as_str())?;
     if let Some(never) = of_expression(&spelling) {
         return Some(never);
     }
@@ -435,7 +435,7 @@ pub(super) fn no_bucket(key: &str, value: &[u8], alterations: &Alterations) -> O
     }
     if alterations.hashed.iter().any(|name| name.as_str() == key)
         && !is_hash(value)
-        && value != SEVERAL
+        && value != MULTIPLE_VALUES
     {
         let hash = String::from_utf8_lossy(&hashed(value)).into_owned();
         return because(

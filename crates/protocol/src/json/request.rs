@@ -77,7 +77,7 @@ pub(super) fn read_body<T>(
 
 fn read_request(root: Field<'_>, report: &mut Report) -> Option<Request> {
     let batch = root.node.get("checks").is_some();
-    let mut fields = Fields::of(root, report)?;
+    let mut fields = Fields::new(root, report)?;
     let take = &mut Take {
         fields: &mut fields,
         path: &Path::Root,
@@ -143,7 +143,7 @@ pub(super) fn read_batch(
             node,
             path: Path::Item(&field.path, index),
         };
-        let mut fields = Fields::of(item, report)?;
+        let mut fields = Fields::new(item, report)?;
         let take = &mut Take {
             fields: &mut fields,
             path: &item.path,

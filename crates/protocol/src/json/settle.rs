@@ -54,7 +54,7 @@ pub fn parse_settle(body: &[u8]) -> Result<Request, ApiError> {
 }
 
 fn read_request(root: Field<'_>, report: &mut Report) -> Option<Request> {
-    let mut fields = Fields::of(root, report)?;
+    let mut fields = Fields::new(root, report)?;
     let take = &mut Take {
         fields: &mut fields,
         path: &Path::Root,

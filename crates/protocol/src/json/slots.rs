@@ -21,7 +21,7 @@ pub fn parse_slots(body: &[u8], renew: bool) -> Result<Request, ApiError> {
 
 fn read_request(root: Field<'_>, renew: bool, report: &mut Report) -> Option<Request> {
     let batch = root.node.get("requests").is_some();
-    let mut fields = Fields::of(root, report)?;
+    let mut fields = Fields::new(root, report)?;
     let take = &mut Take {
         fields: &mut fields,
         path: &Path::Root,

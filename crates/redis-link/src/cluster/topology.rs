@@ -56,15 +56,15 @@ pub(super) struct Topology {
 }
 
 /// The host and port of a node.
-pub(super) type Place = (String, u16);
+pub(super) type NodeAddress = (String, u16);
 
-/// A range of slots, first and last, and the place of the master that has them.
-type Range = (u16, u16, Place);
+/// A range of slots, first and last, and the address of the master that has them.
+type Range = (u16, u16, NodeAddress);
 
 /// The masters, and the slots of each.
 #[derive(Clone, Default)]
 pub(super) struct Map {
-    nodes: Vec<(Place, Arc<Node>)>,
+    nodes: Vec<(NodeAddress, Arc<Node>)>,
     /// For each slot an index into `nodes`.
     owners: Vec<u16>,
 }
@@ -168,20 +168,20 @@ impl Topology {
     }
 
     /// The node that a slot moved to, according to a redirect.
-    pub(super) fn moved(&self, slot: u16, to: &Place) -> Option<Arc<Node>> {
+    pub(super) fn moved(&self, slot: u16, to: &NodeAddress) -> Option<Arc<Node>> {
         self.refresh();
         self.shared.change(to, |map, connect| {
-            let owner = map.owner(slot).map(|(place, _)| place);
+            let owner = map.owner(slot).map(|(address, _)| address);
             (owner != Some(to)).then(|| map.with_moved(slot, to, connect))
         })
     }
 
     /// Adds a node, which may have no slots yet.
-    pub(super) fn add_node(&self, place: &Place) -> Option<Arc<Node>> {
-        self.shared.change(place, |map, connect| {
-            map.node(place)
+    pub(super) fn add_node(&self, address: &NodeAddress) -> Option<Arc<Node>> {
+        self.shared.change(address, |map, connect| {
+            map.node(address)
                 .is_none()
-                .then(|| map.with_node(place, connect))
+                .then(|| map.with_node(address, connect))
         })
     }
 }
@@ -197,26 +197,26 @@ impl Shared {
         }
     }
 
-    /// Changes the map if necessary, and returns the node at `place`.
+    /// Changes the map if necessary, and returns the node at `address`.
     fn change(
         &self,
-        place: &Place,
-        change: impl FnOnce(&Map, &dyn Fn(&Place) -> Node) -> Option<Map>,
+        address: &NodeAddress,
+        change: impl FnOnce(&Map, &dyn Fn(&NodeAddress) -> Node) -> Option<Map>,
     ) -> Option<Arc<Node>> {
         let mut node = None;
         self.known.send_if_modified(|known| {
             let Some(map) = &mut known.map else {
                 return false;
             };
-            let changed = change(map, &|place| self.connect_to(place)).map(Arc::new);
+            let changed = change(map, &|address| self.connect_to(address)).map(Arc::new);
             let changed = changed.map(|new| *map = new).is_some();
-            node = map.node(place).cloned();
+            node = map.node(address).cloned();
             changed
         });
         node
     }
 
-    fn connect_to(&self, (host, port): &Place) -> Node {
+    fn connect_to(&self, (host, port): &NodeAddress) -> Node {
         let route = Route::new(self.seeds.to(host, *port), &self.settings);
         Node::new(route, &self.settings, WhenLost::Fail)
     }
@@ -252,7 +252,7 @@ impl Shared {
                 }
             };
             let old = known.map.take().unwrap_or_default();
-            let new = Map::new(&ranges, &old, |place| self.connect_to(place));
+            let new = Map::new(&ranges, &old, |address| self.connect_to(address));
             if new.fingerprint() != old.fingerprint() {
                 tracing::info!(masters = new.nodes().len(), "a new map of the cluster");
             }
@@ -267,12 +267,12 @@ impl Shared {
     /// Queries known masters first, then the nodes that the URL names, a few at once.
     async fn ask(&self) -> Result<Vec<Range>, Error> {
         let known = self.known.borrow().map.clone();
-        let mut masters: Vec<(Place, Arc<Node>)> =
+        let mut masters: Vec<(NodeAddress, Arc<Node>)> =
             known.iter().flat_map(|map| map.nodes().to_vec()).collect();
         fastrand::shuffle(&mut masters);
         let mut seeds = self.seeds.server().seeds();
         fastrand::shuffle(&mut seeds);
-        seeds.retain(|seed| masters.iter().all(|(place, _)| place != seed));
+        seeds.retain(|seed| masters.iter().all(|(address, _)| address != seed));
         let strangers = seeds.into_iter().map(|seed| {
             let node = Arc::new(self.connect_to(&seed));
             (seed, node)
@@ -289,7 +289,10 @@ impl Shared {
         Err(last)
     }
 
-    async fn slots(&self, ((host, _), node): &(Place, Arc<Node>)) -> Result<Vec<Range>, Error> {
+    async fn slots(
+        &self,
+        ((host, _), node): &(NodeAddress, Arc<Node>),
+    ) -> Result<Vec<Range>, Error> {
         let mut query = redis::cmd("CLUSTER");
         query.arg("SLOTS");
         let query = Request::from(query);
@@ -355,18 +358,19 @@ async fn majority(
 
 impl Map {
     /// The map of these ranges. A node that `known` has a connection to keeps it.
-    fn new(ranges: &[Range], known: &Self, connect: impl Fn(&Place) -> Node) -> Self {
+    fn new(ranges: &[Range], known: &Self, connect: impl Fn(&NodeAddress) -> Node) -> Self {
         let mut map = Self {
             nodes: Vec::new(),
             owners: vec![NO_NODE; SLOTS],
         };
-        let kept: HashMap<&Place, &Arc<Node>> = known.nodes.iter().map(|(p, n)| (p, n)).collect();
-        for (first, last, place) in ranges {
-            let node = || match kept.get(place) {
+        let kept: HashMap<&NodeAddress, &Arc<Node>> =
+            known.nodes.iter().map(|(p, n)| (p, n)).collect();
+        for (first, last, address) in ranges {
+            let node = || match kept.get(address) {
                 Some(node) => Arc::clone(node),
-                None => Arc::new(connect(place)),
+                None => Arc::new(connect(address)),
             };
-            let Some(index) = map.index_of(place, node) else {
+            let Some(index) = map.index_of(address, node) else {
                 continue;
             };
             let slots = usize::from(*first)..=usize::from(*last);
@@ -378,9 +382,14 @@ impl Map {
     }
 
     /// The same map with one slot moved, and a new node if necessary.
-    fn with_moved(&self, slot: u16, place: &Place, connect: impl Fn(&Place) -> Node) -> Self {
+    fn with_moved(
+        &self,
+        slot: u16,
+        address: &NodeAddress,
+        connect: impl Fn(&NodeAddress) -> Node,
+    ) -> Self {
         let mut map = self.clone();
-        if let Some(index) = map.index_of(place, || Arc::new(connect(place)))
+        if let Some(index) = map.index_of(address, || Arc::new(connect(address)))
             && let Some(owner) = map.owners.get_mut(usize::from(slot))
         {
             *owner = index;
@@ -389,42 +398,42 @@ impl Map {
     }
 
     /// The same map with a node that has no slots yet.
-    fn with_node(&self, place: &Place, connect: impl Fn(&Place) -> Node) -> Self {
+    fn with_node(&self, address: &NodeAddress, connect: impl Fn(&NodeAddress) -> Node) -> Self {
         let mut map = self.clone();
-        map.index_of(place, || Arc::new(connect(place)));
+        map.index_of(address, || Arc::new(connect(address)));
         map
     }
 
-    fn index_of(&mut self, place: &Place, node: impl FnOnce() -> Arc<Node>) -> Option<u16> {
-        let found = self.nodes.iter().position(|(known, _)| known == place);
+    fn index_of(&mut self, address: &NodeAddress, node: impl FnOnce() -> Arc<Node>) -> Option<u16> {
+        let found = self.nodes.iter().position(|(known, _)| known == address);
         if found.is_none() && self.nodes.len() < NODES_MAX {
-            self.nodes.push((place.clone(), node()));
+            self.nodes.push((address.clone(), node()));
         }
         let index = found.unwrap_or(self.nodes.len() - 1);
-        let known = self.nodes.get(index).is_some_and(|(p, _)| p == place);
+        let known = self.nodes.get(index).is_some_and(|(p, _)| p == address);
         known.then(|| u16::try_from(index).ok()).flatten()
     }
 
-    /// The node that has a slot, and its place.
-    pub(super) fn owner(&self, slot: u16) -> Option<&(Place, Arc<Node>)> {
+    /// The node that has a slot, and its address.
+    pub(super) fn owner(&self, slot: u16) -> Option<&(NodeAddress, Arc<Node>)> {
         let index = self.owners.get(usize::from(slot))?;
         self.nodes.get(usize::from(*index))
     }
 
-    fn node(&self, place: &Place) -> Option<&Arc<Node>> {
-        let found = self.nodes.iter().find(|(known, _)| known == place);
+    fn node(&self, address: &NodeAddress) -> Option<&Arc<Node>> {
+        let found = self.nodes.iter().find(|(known, _)| known == address);
         found.map(|(_, node)| node)
     }
 
-    pub(super) fn nodes(&self) -> &[(Place, Arc<Node>)] {
+    pub(super) fn nodes(&self) -> &[(NodeAddress, Arc<Node>)] {
         &self.nodes
     }
 
     /// Almost certainly differs between different maps.
     pub(super) fn fingerprint(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
-        for (place, _) in &self.nodes {
-            place.hash(&mut hasher);
+        for (address, _) in &self.nodes {
+            address.hash(&mut hasher);
         }
         self.owners.hash(&mut hasher);
         hasher.finish()

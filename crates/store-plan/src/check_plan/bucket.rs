@@ -1,6 +1,6 @@
 //! A bucket of a check, with its numbers.
 
-use algorithms::{Algorithm, Kind, LeaseAsk, SlotOp};
+use algorithms::{Algorithm, Kind, LeaseRequest, SlotOp};
 use policy::{Compiled, Limit, Mode};
 
 use super::{costs::BucketCosts, lease::Lease, penalty::BucketPenalty, query::Query};
@@ -81,10 +81,10 @@ impl Bucket {
     }
 
     /// The lease query; all zero if there is none.
-    pub fn lease_ask(&self) -> LeaseAsk<'_> {
+    pub fn lease_request(&self) -> LeaseRequest<'_> {
         self.lease
             .as_ref()
-            .map(|lease| lease.ask())
+            .map(|lease| lease.request())
             .unwrap_or_default()
     }
 }

@@ -100,7 +100,7 @@ impl BucketCosts {
     }
 
     /// The arguments for the algorithms.
-    pub fn ask(&self) -> Costs<'_> {
+    pub fn request(&self) -> Costs<'_> {
         Costs {
             secret: self.secret,
             settle: &self.settle,
@@ -111,7 +111,7 @@ impl BucketCosts {
     pub(super) fn as_script(&self) -> ScriptCosts<'_> {
         ScriptCosts {
             key: self.key.as_bytes(),
-            costs: self.ask(),
+            costs: self.request(),
         }
     }
 

@@ -1,8 +1,7 @@
 //! The leases of a check.
 
-use algorithms::{Algorithm, LeaseAsk, Settlement};
+use algorithms::{Algorithm, Settlement};
 use policy::Limit;
-use protocol::LeaseRequest;
 
 /// The part of a check that is about leases, for one bucket.
 #[derive(Debug)]
@@ -16,8 +15,8 @@ pub(super) struct Lease {
 impl Lease {
     /// `None` if nothing is wanted and nothing settled: then the bucket's plain form is enough,
     /// because its state shows what is outstanding.
-    pub(super) fn of(
-        request: &LeaseRequest,
+    pub(super) fn from_request(
+        request: &protocol::LeaseRequest,
         proxy: u8,
         limit: &Limit,
         algorithm: &Algorithm,
@@ -43,8 +42,8 @@ impl Lease {
     }
 
     /// The arguments for the algorithms.
-    pub(super) fn ask(&self) -> LeaseAsk<'_> {
-        LeaseAsk {
+    pub(super) fn request(&self) -> algorithms::LeaseRequest<'_> {
+        algorithms::LeaseRequest {
             ttl_ms: self.ttl_ms,
             want: self.want,
             proxy: self.proxy,

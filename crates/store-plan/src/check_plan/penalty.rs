@@ -1,6 +1,6 @@
 //! The penalty of a bucket of a check.
 
-use algorithms::{Denials, Penalty, check::PenaltyAsk};
+use algorithms::{Denials, Penalty, check::PenaltyRequest};
 
 use crate::script::ScriptPenalty;
 
@@ -17,8 +17,8 @@ pub struct BucketPenalty {
 
 impl BucketPenalty {
     /// The arguments for the algorithms.
-    pub fn ask<'a>(&self, stored: Option<&'a Denials>) -> PenaltyAsk<'a> {
-        PenaltyAsk {
+    pub fn request<'a>(&self, stored: Option<&'a Denials>) -> PenaltyRequest<'a> {
+        PenaltyRequest {
             penalty: self.penalty,
             stored,
             reported: self.reported,

@@ -99,7 +99,7 @@ impl<'c> Query<'c> {
     pub(super) fn lease(self, limit: &Limit, algorithm: &Algorithm) -> Option<Box<Lease>> {
         let lease = match self {
             Self::Check(check, entry, _) => {
-                Lease::of(entry?.lease.as_ref()?, check.proxy, limit, algorithm)
+                Lease::from_request(entry?.lease.as_ref()?, check.proxy, limit, algorithm)
             }
             Self::Peek(_) => Some(Lease::question(limit, algorithm)),
             Self::ServiceDescriptor(..) => None,
@@ -120,7 +120,7 @@ fn units(part: &ServicePart, own: Option<OwnUnits>, kind: Kind) -> (u64, u64) {
     match own {
         // A slot is either given or not: there is no charge beyond the limit.
         Some(OwnUnits::Charge(units)) if kind == Kind::Concurrency => (units, 0),
-        Some(OwnUnits::Charge(units) | OwnUnits::GiveBack(units)) => (0, units),
+        Some(OwnUnits::Charge(units) | OwnUnits::Refund(units)) => (0, units),
         // A fixed window counts beyond its limit, so a cost of 0 shows whether it did; the others
         // have nothing left then, not even 1.
         Some(OwnUnits::Look) => (u64::from(kind != Kind::FixedWindow), 0),

@@ -47,7 +47,7 @@ impl<'p> CheckPlan<'p> {
         let (peek, debits) = match service.own {
             Some(OwnUnits::Look) => (true, Debits::Admitted),
             Some(OwnUnits::Charge(_)) => (false, Debits::Reported),
-            Some(OwnUnits::GiveBack(_)) => (true, Debits::GivenBack),
+            Some(OwnUnits::Refund(_)) => (true, Debits::Refunded),
             Some(OwnUnits::Fitting) | None => (false, Debits::Admitted),
         };
         let refused = limits.iter().any(LimitPlan::refuses);

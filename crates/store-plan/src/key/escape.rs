@@ -34,7 +34,7 @@ pub enum KeyValue {
 
 impl KeyValue {
     /// What a request's value becomes in a key.
-    pub fn of(value: Option<&[u8]>) -> Self {
+    pub fn new(value: Option<&[u8]>) -> Self {
         match value {
             None => Self::Absent,
             Some(value) if value.len() > READABLE_MAX => Self::Digest(sha256(value)),

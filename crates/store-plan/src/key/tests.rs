@@ -129,7 +129,7 @@ proptest! {
         let parsed = Keys::default().parse_bucket(key.as_bytes()).unwrap();
         prop_assert_eq!(&parsed.domain, &name("shop"));
         prop_assert_eq!(&parsed.limit, &name("per-user"));
-        let expected: Vec<_> = values.iter().map(|v| KeyValue::of(v.as_deref())).collect();
+        let expected: Vec<_> = values.iter().map(|v| KeyValue::new(v.as_deref())).collect();
         prop_assert_eq!(parsed.arrange(&per, &partition), Some(expected));
     }
 

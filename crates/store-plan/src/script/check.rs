@@ -1,7 +1,7 @@
 //! What the check script decides: one request, against limits.
 
 use algorithms::check::{Costs, Mode, Options};
-use algorithms::{Algorithm, LeaseAsk, Penalty, SlotOp};
+use algorithms::{Algorithm, LeaseRequest, Penalty, SlotOp};
 
 /// One limit's part in a check.
 #[derive(Clone, Copy, Debug)]
@@ -20,7 +20,7 @@ pub struct ScriptLimit<'a> {
     pub debit_serial: Option<u64>,
     /// A query for lease units, and settlements of earlier ones; `None` costs the script nothing,
     /// and its reply has no lease numbers.
-    pub lease: Option<LeaseAsk<'a>>,
+    pub lease: Option<LeaseRequest<'a>>,
     /// Slots of a queue that requests gave up.
     pub free: &'a [SlotOp],
     /// For a limit whose responses state their cost.

@@ -76,8 +76,8 @@ impl<'a, E: Clone> CrossSlotCheck<'a, E> {
             return Vec::new();
         }
         if self.check.options.peek || self.check.options.denied || self.is_denied() {
-            let asks = open().map(|(i, part)| self.ask(i, part, std::convert::identity));
-            return asks.collect();
+            let requests = open().map(|(i, part)| self.request(i, part, std::convert::identity));
+            return requests.collect();
         }
         if let Some((i, part)) = open().min_by_key(|(_, part)| part.rank) {
             let limit: Change<'a> = if open().nth(1).is_some() {
@@ -85,20 +85,20 @@ impl<'a, E: Clone> CrossSlotCheck<'a, E> {
             } else {
                 std::convert::identity
             };
-            return vec![self.ask(i, part, limit)];
+            return vec![self.request(i, part, limit)];
         }
         let parts = self.parts.iter().enumerate();
         let ungranted = parts.filter(|(_, part)| part.ungranted);
         ungranted
             .map(|(i, part)| {
-                let mut ask = self.ask(i, part, surplus_alone);
-                part.leave_over_limit(&mut ask);
-                ask
+                let mut request = self.request(i, part, surplus_alone);
+                part.leave_over_limit(&mut request);
+                request
             })
             .collect()
     }
 
-    fn ask(&self, index: usize, part: &Part<E>, change: Change<'a>) -> SlotCheck<'a> {
+    fn request(&self, index: usize, part: &Part<E>, change: Change<'a>) -> SlotCheck<'a> {
         let limits = part.limits.iter().filter_map(|i| self.check.limits.get(*i));
         let mut options = self.check.options;
         options.denied |= self.is_denied();

@@ -330,7 +330,10 @@ impl ActivityReport {
 impl ActivitySummary {
     /// Adds up the reports of time slots, from the earliest to the latest, each with the limiter that wrote
     /// it. The limiters count at the same time, so the longest span is the time covered.
-    pub fn of(slots: impl IntoIterator<Item = Vec<(String, ActivityReport)>>, now_ms: u64) -> Self {
+    pub fn from_slots(
+        slots: impl IntoIterator<Item = Vec<(String, ActivityReport)>>,
+        now_ms: u64,
+    ) -> Self {
         let mut summary = Self {
             now_ms,
             ..Self::default()

@@ -129,7 +129,10 @@ impl ProxyStatus {
 
 impl Fleet {
     /// Merges reports: of each limiter the newest, of each proxy its last request.
-    pub fn of(reports: impl IntoIterator<Item = (String, u64, String)>, now_ms: u64) -> Self {
+    pub fn from_reports(
+        reports: impl IntoIterator<Item = (String, u64, String)>,
+        now_ms: u64,
+    ) -> Self {
         let mut newest: BTreeMap<String, (u64, String)> = BTreeMap::new();
         for (limiter, at_ms, json) in reports {
             let known = newest.get(&limiter).map(|(at_ms, _)| *at_ms);

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use algorithms::check::{Part, Stored, Verdict, check};
-use algorithms::{Ask, SETTLE_WITHIN_MS};
+use algorithms::{BucketRequest, SETTLE_WITHIN_MS};
 use store_plan::{Bucket, CheckPlan};
 
 use super::{penalties::Penalties, sweep::Sweep};
@@ -57,11 +57,14 @@ impl Buckets {
                 cost: bucket.cost,
                 debit: bucket.debit,
                 debit_serial: bucket.debit_serial,
-                lease: bucket.lease_ask(),
+                lease: bucket.lease_request(),
                 free: &bucket.free,
-                costs: bucket.costs.as_deref().map(store_plan::BucketCosts::ask),
+                costs: bucket
+                    .costs
+                    .as_deref()
+                    .map(store_plan::BucketCosts::request),
                 penalty: { bucket.penalty.as_deref() }
-                    .map(|of| of.ask(self.penalties.get(&bucket.key))),
+                    .map(|of| of.request(self.penalties.get(&bucket.key))),
                 mode: bucket.mode,
             })
             .collect();
@@ -92,14 +95,17 @@ impl Buckets {
         now_ms: u64,
     ) -> Result<CreditReport, CheckError> {
         let algorithm = &bucket.algorithm;
-        let ttl_ms = bucket.lease_ask().ttl_ms;
+        let ttl_ms = bucket.lease_request().ttl_ms;
         let asked = |stored: Option<&Stored>| {
             let state = stored.map(|stored| &stored.state);
-            let ask = Ask {
-                lease: bucket.lease_ask(),
-                ..Ask::default()
+            let request = BucketRequest {
+                lease: bucket.lease_request(),
+                ..BucketRequest::default()
             };
-            algorithm.evaluate_ask(state, now_ms, ask).leave().decision
+            algorithm
+                .evaluate_request(state, now_ms, request)
+                .leave()
+                .decision
         };
         let penalized = bucket.penalty.is_some() && { self.penalties.get(&bucket.key) }
             .is_some_and(|of| of.until_ms > now_ms);

@@ -18,7 +18,7 @@ struct Small {
 }
 
 impl Small {
-    fn of(max: usize) -> Self {
+    fn new(max: usize) -> Self {
         let clock = Arc::new(AtomicU64::new(1_700_000_000_000));
         let options = Options {
             memory_buckets: max,
@@ -56,7 +56,7 @@ impl Small {
 
 #[tokio::test]
 async fn a_full_store_refuses_new_buckets_and_serves_the_others() {
-    let small = Small::of(3);
+    let small = Small::new(3);
     for user in 0..3 {
         assert_eq!(small.check(user).await, Ok(true));
     }
@@ -80,7 +80,7 @@ async fn a_full_store_refuses_new_buckets_and_serves_the_others() {
 
 #[tokio::test]
 async fn unused_buckets_are_forgotten_under_any_number_of_keys() {
-    let small = Small::of(1_000_000);
+    let small = Small::new(1_000_000);
     for user in 0..20_000 {
         assert_eq!(small.check(user).await, Ok(true));
         // Each bucket is unused after a second, in which 500 others come.
@@ -95,7 +95,7 @@ async fn unused_buckets_are_forgotten_under_any_number_of_keys() {
 
 #[tokio::test]
 async fn a_bucket_in_use_is_never_forgotten() {
-    let small = Small::of(2000);
+    let small = Small::new(2000);
     assert_eq!(small.check(0).await, Ok(true));
     for user in 1..1999 {
         assert_eq!(small.check(user).await, Ok(true));

@@ -282,7 +282,7 @@ impl RedisStore {
                 algorithm: &bucket.algorithm,
                 generation: bucket.generation,
                 units: credit.units,
-                lease_ttl_ms: bucket.lease_ask().ttl_ms,
+                lease_ttl_ms: bucket.lease_request().ttl_ms,
                 peek: credit.peek,
                 force: credit.force,
             },

@@ -31,18 +31,18 @@ const AGAIN: Duration = Duration::from_millis(1);
 type Asked<'a> = (usize, SlotCheck<'a>);
 
 /// A charge to refund: the index of the check, that of the limit, and the charge.
-type Returned<'a> = (usize, usize, Charge<'a>);
+type ToRefund<'a> = (usize, usize, Charge<'a>);
 
 /// One script call.
 enum Job<'a> {
     Check(Vec<Asked<'a>>),
-    TakeBack(Vec<Returned<'a>>),
+    Refund(Vec<ToRefund<'a>>),
 }
 
 /// A batch of checks that is being decided.
 struct ClusterBatch<'a, 'p> {
     asked: &'a [&'a CheckPlan<'p>],
-    spreads: Vec<CrossSlotCheck<'a, CheckError>>,
+    cross_slots: Vec<CrossSlotCheck<'a, CheckError>>,
     /// Slots that are being migrated: they decide only one bucket at a time.
     moving: BTreeSet<u16>,
     /// Migrating slots where the keys of one bucket are on two nodes: it decides without its denials.
@@ -64,7 +64,7 @@ impl RedisStore {
         let half = Instant::now() + self.options.timeout / 2;
         let mut batch = ClusterBatch {
             asked,
-            spreads: checks
+            cross_slots: checks
                 .into_iter()
                 .map(|check| CrossSlotCheck::new(check, slot))
                 .collect(),
@@ -74,14 +74,14 @@ impl RedisStore {
             stale_at_ms: None,
         };
         loop {
-            let returned = batch.returned();
+            let refunds = batch.refunds();
             // Charges of a check that does not pass are refunded even after its deadline.
-            let until = if returned.is_empty() {
+            let until = if refunds.is_empty() {
                 deadline
             } else {
                 Deadline::within(self.options.timeout)
             };
-            let jobs = batch.jobs(returned);
+            let jobs = batch.jobs(refunds);
             if jobs.is_empty() {
                 break;
             }
@@ -94,7 +94,7 @@ impl RedisStore {
                         if is_refused(&answer, "TRYAGAIN")
                             && batch.asks_again(&asks, again < half) => {}
                     Job::Check(asks) => batch.decided(asks, answer),
-                    Job::TakeBack(charges) => batch.refunded(&charges, answer),
+                    Job::Refund(charges) => batch.refunded(&charges, answer),
                 }
             }
             if std::mem::take(&mut batch.pause) {
@@ -125,7 +125,7 @@ impl Job<'_> {
                 let batch: Vec<_> = asks.iter().map(|(_, ask)| ask.check.clone()).collect();
                 call(&batch)
             }
-            Self::TakeBack(charges) => {
+            Self::Refund(charges) => {
                 let charges: Vec<_> = charges.iter().map(|(.., charge)| *charge).collect();
                 let call = encode_refunds(&charges, Clock::Server);
                 Request::call(&REFUND, &call.keys, &call.args)
@@ -138,11 +138,11 @@ impl<'a> ClusterBatch<'a, '_> {
     /// The result of each check.
     fn verdicts(self) -> Vec<Result<TimedVerdict, CheckError>> {
         let unasked = || value::short().into();
-        let spreads = self.spreads.into_iter();
-        spreads
-            .map(|spread| {
-                let (settled, charged) = (spread.has_settled(), spread.has_charged());
-                let decided = spread.decided(unasked);
+        let cross_slots = self.cross_slots.into_iter();
+        cross_slots
+            .map(|cross_slot| {
+                let (settled, charged) = (cross_slot.has_settled(), cross_slot.has_charged());
+                let decided = cross_slot.decided(unasked);
                 decided.map_err(|error| match error {
                     CheckError::Stale if settled => final_error(),
                     CheckError::Store(error) if charged => CheckError::PartiallyCharged(error),
@@ -156,10 +156,10 @@ impl<'a> ClusterBatch<'a, '_> {
     }
 
     /// The charges to refund now, by slot.
-    fn returned(&mut self) -> BTreeMap<u16, Vec<Returned<'a>>> {
-        let mut by_slot: BTreeMap<u16, Vec<Returned<'a>>> = BTreeMap::new();
-        for (check, spread) in self.spreads.iter_mut().enumerate() {
-            for (limit, slot, charge) in spread.refund() {
+    fn refunds(&mut self) -> BTreeMap<u16, Vec<ToRefund<'a>>> {
+        let mut by_slot: BTreeMap<u16, Vec<ToRefund<'a>>> = BTreeMap::new();
+        for (check, cross_slot) in self.cross_slots.iter_mut().enumerate() {
+            for (limit, slot, charge) in cross_slot.refund() {
                 let charges = by_slot.entry(slot).or_default();
                 charges.push((check, limit, charge));
             }
@@ -168,10 +168,10 @@ impl<'a> ClusterBatch<'a, '_> {
     }
 
     /// What to send next: in each slot the checks in their order, then the refunds.
-    fn jobs(&self, returned: BTreeMap<u16, Vec<Returned<'a>>>) -> Vec<Job<'a>> {
+    fn jobs(&self, refunds: BTreeMap<u16, Vec<ToRefund<'a>>>) -> Vec<Job<'a>> {
         let mut by_slot: BTreeMap<u16, Vec<Asked<'a>>> = BTreeMap::new();
-        for (check, spread) in self.spreads.iter().enumerate() {
-            for mut ask in spread.next() {
+        for (check, cross_slot) in self.cross_slots.iter().enumerate() {
+            for mut ask in cross_slot.next() {
                 if self.apart.contains(&ask.slot) {
                     without_penalties(&mut ask.check);
                 }
@@ -183,9 +183,9 @@ impl<'a> ClusterBatch<'a, '_> {
             let most = self.most(slot);
             jobs.extend(in_calls(asks, most).into_iter().map(Job::Check));
         }
-        for (slot, charges) in returned {
+        for (slot, charges) in refunds {
             let calls = charges.chunks(self.most(slot));
-            jobs.extend(calls.map(|charges| Job::TakeBack(charges.to_vec())));
+            jobs.extend(calls.map(|charges| Job::Refund(charges.to_vec())));
         }
         jobs
     }
@@ -231,15 +231,15 @@ impl<'a> ClusterBatch<'a, '_> {
                 limit.penalty.unread = true;
             }
         }
-        if let Some(spread) = self.spreads.get_mut(check) {
-            spread.answer(ask.part, answer);
+        if let Some(cross_slot) = self.cross_slots.get_mut(check) {
+            cross_slot.answer(ask.part, answer);
         }
     }
 
     fn undecided(&self, check: usize, part: usize, error: ScriptError) -> CheckError {
-        match (self.asked.get(check), self.spreads.get(check)) {
-            (Some(planned), Some(spread)) => {
-                undecided(error, planned, |limit| spread.limit(part, limit))
+        match (self.asked.get(check), self.cross_slots.get(check)) {
+            (Some(planned), Some(cross_slot)) => {
+                undecided(error, planned, |limit| cross_slot.limit(part, limit))
             }
             _ => value::short().into(),
         }
@@ -255,8 +255,8 @@ impl<'a> ClusterBatch<'a, '_> {
         let buckets: usize = asks.iter().map(|(_, ask)| ask.check.limits.len()).sum();
         self.moving.insert(first.slot);
         for (check, ask) in asks {
-            if let Some(spread) = self.spreads.get_mut(*check) {
-                spread.split(ask.part);
+            if let Some(cross_slot) = self.cross_slots.get_mut(*check) {
+                cross_slot.split(ask.part);
             }
         }
         if buckets > 1 {
@@ -266,7 +266,7 @@ impl<'a> ClusterBatch<'a, '_> {
         early || self.apart.insert(first.slot)
     }
 
-    fn refunded(&mut self, charges: &[Returned<'a>], answer: Outcome) {
+    fn refunded(&mut self, charges: &[ToRefund<'a>], answer: Outcome) {
         let reply = answer.and_then(value::integers).and_then(|numbers| {
             let read = decode_refunds(&numbers, charges.len());
             read.map_err(|error| StoreError::Corrupt(error.to_string()))
@@ -274,8 +274,8 @@ impl<'a> ClusterBatch<'a, '_> {
         match reply {
             Ok(taken) => {
                 for ((check, limit, _), taken) in charges.iter().zip(taken) {
-                    if let Some(spread) = self.spreads.get_mut(*check) {
-                        spread.refunded(*limit, taken);
+                    if let Some(cross_slot) = self.cross_slots.get_mut(*check) {
+                        cross_slot.refunded(*limit, taken);
                     }
                 }
             }

@@ -96,7 +96,7 @@ impl Policies for RedisStore {
         let Some(edits) = edits_between(&entries, known, &now.revision) else {
             return Ok(None);
         };
-        Ok(ChangesSince::of(now.into_policy(domain)?, edits))
+        Ok(ChangesSince::new(now.into_policy(domain)?, edits))
     }
 
     async fn read_override(

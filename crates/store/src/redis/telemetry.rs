@@ -67,7 +67,7 @@ impl Telemetry for RedisStore {
         let slots = (0..telemetry::FLEET_SLOTS).map(|back| newest.saturating_sub(back));
         let keys = slots.map(|slot| self.keys().fleet(slot));
         let reports = self.reports(keys).await?;
-        Ok(Fleet::of(reports.into_iter().flatten(), now_ms))
+        Ok(Fleet::from_reports(reports.into_iter().flatten(), now_ms))
     }
 
     async fn activity(
@@ -84,7 +84,7 @@ impl Telemetry for RedisStore {
             |(limiter, _, json): (String, u64, String)| (limiter, ActivityReport::read(&json));
         let earliest_first = slots.into_iter().rev();
         let slots = earliest_first.map(|reports| reports.into_iter().map(read).collect());
-        Ok(ActivitySummary::of(slots, now_ms))
+        Ok(ActivitySummary::from_slots(slots, now_ms))
     }
 }
 

@@ -50,7 +50,7 @@ async fn take(store: &Shared, policy: &Compiled, secret: u64) -> Result<Slot> {
 async fn is_missing(store: &Shared, policy: &Compiled, slot: Slot) -> Result<bool> {
     let answer = check(store, policy, &acting(SlotAct::Renew, slot)).await?;
     let bits = answer.limits[0].slot;
-    Ok(bits.is_some_and(|bits| Missing::of(bits.start_ms, bits.parts).contains(0)))
+    Ok(bits.is_some_and(|bits| Missing::new(bits.start_ms, bits.parts).contains(0)))
 }
 
 /// Enters a slot; returns how many of two are left then.

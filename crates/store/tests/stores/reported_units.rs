@@ -62,7 +62,7 @@ async fn units_reported_beyond_a_bucket_are_owed_even_after_an_edit(store: Share
         // Fifteen are owed beyond, and as many as fit within.
         let lowered = publish(&store, &limit(4)).await?;
         assert_eq!(denied_for(&store, &lowered).await?, 16, "{algorithm}");
-        check(&store, &lowered, &reporting(OwnUnits::GiveBack(16))).await?;
+        check(&store, &lowered, &reporting(OwnUnits::Refund(16))).await?;
         let looked = check(&store, &lowered, &reporting(OwnUnits::Look)).await?;
         assert!(looked.allowed, "{algorithm}");
     }

@@ -15,10 +15,10 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use algorithms::check::{Costs, Mode, Options, Part, PenaltyAsk, Stored, Verdict, check};
+use algorithms::check::{Costs, Mode, Options, Part, PenaltyRequest, Stored, Verdict, check};
 use algorithms::{
-    Algorithm, Ask, Charged, CostSettlement, Decision, Denials, LeaseAsk, Penalty, Settlement,
-    SlotOp, State,
+    Algorithm, BucketRequest, Charged, CostSettlement, Decision, Denials, LeaseRequest, Penalty,
+    Settlement, SlotOp, State,
 };
 use store::script::{
     Charge, Clock, Refunded, ScriptCheck, ScriptCosts, ScriptError, ScriptLimit, ScriptPenalty,
@@ -88,8 +88,8 @@ pub struct Leasing {
 }
 
 impl Leasing {
-    pub fn ask(&self) -> LeaseAsk<'_> {
-        LeaseAsk {
+    pub fn ask(&self) -> LeaseRequest<'_> {
+        LeaseRequest {
             ttl_ms: self.ttl_ms,
             want: self.want,
             proxy: self.proxy,
@@ -98,9 +98,9 @@ impl Leasing {
     }
 
     /// `None` if nothing is asked: then the script does not report outstanding units.
-    fn asked(&self) -> Option<LeaseAsk<'_>> {
+    fn asked(&self) -> Option<LeaseRequest<'_>> {
         let asked = self.ask();
-        (asked != LeaseAsk::default()).then_some(asked)
+        (asked != LeaseRequest::default()).then_some(asked)
     }
 }
 
@@ -143,7 +143,7 @@ impl Engine for RustEngine {
                 lease: subject.lease.ask(),
                 free: &subject.lease.free,
                 costs: subject.costs.as_ref().map(Reserving::ask),
-                penalty: subject.penalty.as_ref().map(|of| PenaltyAsk {
+                penalty: subject.penalty.as_ref().map(|of| PenaltyRequest {
                     penalty: of.penalty,
                     stored: self.denials.get(&of.key),
                     reported: of.reported,
@@ -195,17 +195,17 @@ impl Engine for RustEngine {
             taken = state != stored.state;
             stored.state = state;
         }
-        let asked = Ask {
-            lease: LeaseAsk {
+        let asked = BucketRequest {
+            lease: LeaseRequest {
                 ttl_ms: charge.lease_ttl_ms,
-                ..LeaseAsk::default()
+                ..LeaseRequest::default()
             },
             edited: stored.generation != charge.generation,
-            ..Ask::default()
+            ..BucketRequest::default()
         };
         let left = charge
             .algorithm
-            .evaluate_ask(Some(&stored.state), now_ms, asked);
+            .evaluate_request(Some(&stored.state), now_ms, asked);
         let left = left.leave().decision;
         // Lists and hashes cannot be empty: without entries, their keys are gone.
         let fixed_size = !matches!(

@@ -40,7 +40,7 @@ pub(super) async fn run(apply: &Apply, session: &Session<'_>) -> Result<Exit, Er
         return Err(Error::usage("--watch cannot watch stdin").hint("name a file or a folder"));
     }
     // A typo ends the command; it does not wait for the file to appear.
-    let stamps = Stamps::of(&apply.files)?;
+    let stamps = Stamps::read(&apply.files)?;
     for path in apply.files.list()? {
         if let Err(error) = std::fs::metadata(&path) {
             return Err(Error::usage(format!("cannot read {path}: {error}")));
@@ -166,7 +166,7 @@ impl Watch<'_> {
 impl Watch<'_> {
     /// Reads the files if they changed, and have been stable for one turn.
     pub(super) async fn look_at_files(&mut self) {
-        let now = match Stamps::of(&self.apply.files) {
+        let now = match Stamps::read(&self.apply.files) {
             Ok(now) => now,
             // A folder that has no file for a moment is being replaced.
             Err(error) => {
@@ -185,7 +185,7 @@ impl Watch<'_> {
             return;
         }
         let read = self.read_files().await;
-        if Stamps::of(&self.apply.files).ok().as_ref() != Some(&now) {
+        if Stamps::read(&self.apply.files).ok().as_ref() != Some(&now) {
             // The files changed during the read.
             return;
         }
@@ -231,7 +231,7 @@ impl Watch<'_> {
             }
         }
         let file = |policy: Policy| File {
-            digests: Applied::of(&policy),
+            digests: Applied::from_policy(&policy),
             policy,
             compared: None,
         };
@@ -250,7 +250,7 @@ type Stamp = (u64, u64, u64, (i64, i64), (i64, i64));
 
 impl Stamps {
     /// The files as they are now.
-    pub(super) fn of(files: &FilesArg) -> Result<Self, Error> {
+    pub(super) fn read(files: &FilesArg) -> Result<Self, Error> {
         let stamped = |path: String| {
             let stamp = std::fs::metadata(&path).ok().map(|file| stamp(&file));
             (path, stamp)
@@ -459,7 +459,7 @@ struct Applied {
 
 impl Applied {
     /// The digests of a file.
-    pub(super) fn of(file: &Policy) -> Self {
+    pub(super) fn from_policy(file: &Policy) -> Self {
         let mut file = file.clone();
         sort_overrides(&mut file);
         let limit = |limit: &Limit| (limit.name.to_string(), digest(&limit.to_node()));
@@ -571,8 +571,13 @@ mod tests {
 
     fn target(before: &str, after: &str, live: &str, prune: bool) -> Vec<String> {
         let file = policy(after);
-        let applied = Applied::of(&policy(before));
-        let target = applied.target(&file, &Applied::of(&file), Some(&policy(live)), prune);
+        let applied = Applied::from_policy(&policy(before));
+        let target = applied.target(
+            &file,
+            &Applied::from_policy(&file),
+            Some(&policy(live)),
+            prune,
+        );
         let limits = target.limits.iter();
         let text = |limit: &Limit| limit.to_node().to_yaml_line();
         limits
@@ -621,8 +626,12 @@ mod tests {
             "{{name: a, {z}, {{name: b, {z}, {{name: gone, {z}, {{name: own, {z}"
         ));
         let of = |prune| {
-            let target =
-                Applied::of(&before).target(&file, &Applied::of(&file), Some(&live), prune);
+            let target = Applied::from_policy(&before).target(
+                &file,
+                &Applied::from_policy(&file),
+                Some(&live),
+                prune,
+            );
             let lines = target.exempt.iter().map(|one| one.to_node().to_yaml_line());
             lines.collect::<Vec<_>>().join(" ")
         };
@@ -641,19 +650,24 @@ mod tests {
     #[test]
     fn a_pause_counts_as_any_other_edit() {
         let file = policy("paused: false\nlimits: []");
-        let applied = Applied::of(&policy("limits: []"));
+        let applied = Applied::from_policy(&policy("limits: []"));
         let live = policy("paused: true\nlimits: []");
-        let kept = Applied::of(&file).target(&file, &Applied::of(&file), Some(&live), true);
+        let kept = Applied::from_policy(&file).target(
+            &file,
+            &Applied::from_policy(&file),
+            Some(&live),
+            true,
+        );
         assert_eq!(kept.paused, live.paused);
-        let ended = applied.target(&file, &Applied::of(&file), Some(&live), true);
+        let ended = applied.target(&file, &Applied::from_policy(&file), Some(&live), true);
         assert_eq!(ended.paused, Some(Pause::OVER));
     }
 
     #[test]
     fn a_record_that_cannot_be_read_counts_as_none() {
         let file = policy("limits: [{name: a, rate: 1/s}]");
-        let record = Applied::of(&file).to_record();
-        assert_eq!(Applied::read(Some(&record)), Applied::of(&file));
+        let record = Applied::from_policy(&file).to_record();
+        assert_eq!(Applied::read(Some(&record)), Applied::from_policy(&file));
         let later = record.replace("\"format\":1", "\"format\":2");
         for unread in [None, Some(""), Some("null"), Some(later.as_str())] {
             assert_eq!(Applied::read(unread), Applied::default(), "{unread:?}");
@@ -667,7 +681,7 @@ mod tests {
                 "limits: [{{name: a, per: [user], rate: 1/s, overrides: \
                  [{{values: {{user: {a}}}, unlimited: true}}, {{values: {{user: {b}}}, unlimited: true}}]}}]"
             );
-            Applied::of(&policy(&file))
+            Applied::from_policy(&policy(&file))
         };
         assert_eq!(of("x", "y"), of("y", "x"));
         assert_ne!(of("x", "y"), of("x", "z"));

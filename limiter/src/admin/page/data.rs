@@ -272,7 +272,7 @@ impl Data {
                 "The buckets of this limit are in the proxies, not in the store.".to_owned(),
             );
         }
-        let live = fleet.map(LiveEntries::of).unwrap_or_default();
+        let live = fleet.map(LiveEntries::from_fleet).unwrap_or_default();
         let mut notes = Vec::new();
         let mut value = |key: &Name| {
             let given = query
@@ -530,7 +530,7 @@ impl Findings {
         if heads.is_empty() && findings.is_empty() {
             findings.push(limits::no_domain());
         }
-        let live = Arc::new(fleet.map(LiveEntries::of).unwrap_or_default());
+        let live = Arc::new(fleet.map(LiveEntries::from_fleet).unwrap_or_default());
         for head in heads.into_iter().take(DOMAINS_MAX) {
             match head.state {
                 HeadState::Missing => findings.push(limits::lost(&head.domain)),

@@ -63,7 +63,7 @@ pub(crate) struct Watched {
     health: watch::Sender<Bytes>,
     /// The message for an unknown service; it never changes.
     unknown: watch::Sender<Bytes>,
-    places: Arc<Places>,
+    watches: Arc<Watches>,
 }
 
 impl Watched {
@@ -71,7 +71,7 @@ impl Watched {
         Self {
             health: watch::Sender::new(message(Health::NotServing)),
             unknown: watch::Sender::new(message(Health::ServiceUnknown)),
-            places: Arc::new(Places {
+            watches: Arc::new(Watches {
                 open: Mutex::default(),
                 opened: AtomicU64::new(0),
                 gauge: watches,
@@ -81,7 +81,7 @@ impl Watched {
 }
 
 /// The open watches.
-struct Places {
+struct Watches {
     open: Mutex<Open>,
     opened: AtomicU64,
     gauge: Gauge,
@@ -114,9 +114,9 @@ struct ByAddress {
 /// The more watches an address has, and among equals the older its oldest one, the larger.
 type Rank = (usize, Reverse<u64>, IpAddr);
 
-/// The place of one watch.
-struct Place {
-    places: Arc<Places>,
+/// The permit of one watch.
+struct WatchPermit {
+    watches: Arc<Watches>,
     number: u64,
 }
 
@@ -173,7 +173,7 @@ impl Open {
         Some(watcher)
     }
 
-    /// Ends one watch, if a client (with a token, or without one) may take its place.
+    /// Ends one watch, if a client (with a token, or without one) may take its permit.
     fn make_room(&mut self, for_stranger: bool) -> Option<()> {
         while let Some(number) = self.strangers.least_entitled() {
             let mut watcher = self.remove(number)?;
@@ -189,14 +189,14 @@ impl Open {
     }
 }
 
-impl Places {
+impl Watches {
     fn lock(&self) -> MutexGuard<'_, Open> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place, and what resolves when it is lost to another client. `None`: all are of clients with
+    /// A permit, and what resolves when it is lost to another client. `None`: all are of clients with
     /// tokens, and this one has shown none.
-    fn enter(self: &Arc<Self>, peer: &Arc<Peer>) -> Option<(Place, oneshot::Receiver<()>)> {
+    fn enter(self: &Arc<Self>, peer: &Arc<Peer>) -> Option<(WatchPermit, oneshot::Receiver<()>)> {
         let mut open = self.lock();
         let is_stranger = !peer.is_authenticated();
         if open.watchers.len() >= WATCHES {
@@ -211,8 +211,8 @@ impl Places {
         };
         open.add(number, watcher);
         self.count(&open);
-        let places = Arc::clone(self);
-        Some((Place { places, number }, ended))
+        let watches = Arc::clone(self);
+        Some((WatchPermit { watches, number }, ended))
     }
 
     fn count(&self, open: &Open) {
@@ -221,11 +221,11 @@ impl Places {
     }
 }
 
-impl Drop for Place {
+impl Drop for WatchPermit {
     fn drop(&mut self) {
-        let mut open = self.places.lock();
+        let mut open = self.watches.lock();
         open.remove(self.number);
-        self.places.count(&open);
+        self.watches.count(&open);
     }
 }
 
@@ -245,7 +245,7 @@ impl Api {
         let request = receive(body).await?;
         let full = || ApiError::new(ErrorCode::TooManyWaiters, "too many watch the health");
         let of_peer = peer.follow(WATCHES_OF_ONE).ok_or_else(full)?;
-        let (place, ended) = self.watched.places.enter(&peer).ok_or_else(full)?;
+        let (permit, ended) = self.watched.watches.enter(&peer).ok_or_else(full)?;
         let source = if is_known(&request.service) {
             self.look();
             &self.watched.health
@@ -256,7 +256,7 @@ impl Api {
         let first = messages.borrow_and_update().clone();
         let mut response: Response<Bytes> = grpc::open(first);
         // Changes faster than the client reads are merged into one message.
-        let held = (place, of_peer, ended);
+        let held = (permit, of_peer, ended);
         let changes = unfold(
             (messages, peer, held),
             |(mut messages, peer, mut held)| async {

@@ -20,13 +20,13 @@ fn a_slot_range_without_a_host_name_belongs_to_the_asked_node() {
         range(5, 5, node(Some("?"), 7002)),
     ]);
     let found = ranges(answer, "asked").unwrap();
-    let place = |host: &str, port| (host.to_owned(), port);
+    let address = |host: &str, port| (host.to_owned(), port);
     assert_eq!(
         found,
         [
-            (0, 1, place("10.0.0.1", 7000)),
-            (2, 16383, place("asked", 7001)),
-            (5, 5, place("asked", 7002)),
+            (0, 1, address("10.0.0.1", 7000)),
+            (2, 16383, address("asked", 7001)),
+            (5, 5, address("asked", 7002)),
         ]
     );
 }

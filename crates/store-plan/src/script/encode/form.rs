@@ -1,7 +1,7 @@
 //! The numbers of one check, without its keys.
 
 use algorithms::{
-    Debits, Kind, LeaseAsk, PROXY_MARKS, SlotAct,
+    Debits, Kind, LeaseRequest, PROXY_MARKS, SlotAct,
     check::{Costs, Mode},
 };
 
@@ -100,7 +100,7 @@ fn flags(check: &ScriptCheck<'_>) -> i64 {
     let debits = match check.options.debits {
         Debits::Admitted => 0,
         Debits::Reported => REPORTED,
-        Debits::GivenBack => GIVEN_BACK,
+        Debits::Refunded => GIVEN_BACK,
     };
     let denied = if check.options.denied { DENIED } else { 0 };
     // It only matters to penalties, and checks without flags are cheaper.
@@ -126,7 +126,7 @@ fn encode_costs(args: &mut Vec<i64>, costs: &Costs<'_>) {
     }
 }
 
-fn encode_lease(args: &mut Vec<i64>, lease: &LeaseAsk<'_>) {
+fn encode_lease(args: &mut Vec<i64>, lease: &LeaseRequest<'_>) {
     args.extend([
         exact(lease.ttl_ms),
         exact(lease.want),

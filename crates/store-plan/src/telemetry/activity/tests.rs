@@ -95,7 +95,7 @@ fn activities_add_up_and_the_last_denial_stays() {
 fn a_summary_keeps_what_each_slot_had() {
     let from = |limiter: &str| (limiter.to_owned(), report());
     let slots = [vec![from("a"), from("b")], Vec::new(), vec![from("a")]];
-    let summary = ActivitySummary::of(slots, 99);
+    let summary = ActivitySummary::from_slots(slots, 99);
     assert_eq!(summary.covered_ms, 8000, "two slots of `a`");
     assert_eq!(summary.activity.requests.denied, 3 * 41);
     let denied: Vec<u64> = summary

@@ -37,7 +37,7 @@ fn the_last_request_of_a_proxy_to_any_limiter_counts() {
         ("b", 9_900, "{\"format\":2}".to_owned()),
     ];
     let reports = reports.map(|(id, at, json)| (id.to_owned(), at, json));
-    let fleet = Fleet::of(reports.clone(), 10_000);
+    let fleet = Fleet::from_reports(reports.clone(), 10_000);
     let found = |fleet: &Fleet| -> Vec<(String, u64)> {
         let all = fleet.proxies.values().flatten();
         all.map(|p| (p.id.clone(), p.ago_ms)).collect()
@@ -48,7 +48,7 @@ fn the_last_request_of_a_proxy_to_any_limiter_counts() {
         [("p1".to_owned(), 1000), ("p2".to_owned(), 1500)]
     );
     assert_eq!(fleet.limiters.len(), 1);
-    let fleet = Fleet::of(reports.into_iter().take(3), 10_000);
+    let fleet = Fleet::from_reports(reports.into_iter().take(3), 10_000);
     assert_eq!(
         found(&fleet),
         [("p1".to_owned(), 600), ("p2".to_owned(), 1500)],
@@ -77,7 +77,7 @@ fn entries_are_known_once_every_limiter_with_live_proxies_reports_them() {
         (id.to_owned(), 1, json)
     };
     let found = |notes: Vec<_>| {
-        let fleet = Fleet::of(notes, 1);
+        let fleet = Fleet::from_reports(notes, 1);
         let names = fleet.entries.get(&shop)?.iter();
         Some(names.map(Name::to_string).collect::<Vec<_>>())
     };
@@ -101,7 +101,7 @@ fn what_is_no_report_is_left_out() {
         "{\"format\":1,\"proxies\":{\"shop\":[3,{\"id\":[]}]}}",
     ];
     for text in texts {
-        let fleet = Fleet::of([("a".to_owned(), 1, text.to_owned())], 1);
+        let fleet = Fleet::from_reports([("a".to_owned(), 1, text.to_owned())], 1);
         assert!(fleet.proxies.is_empty(), "{text}");
     }
 }

@@ -234,8 +234,8 @@ fn costs_slots_and_penalties_have_columns_where_there_are_any() {
     let text = wide(&mut model);
     let row = text.lines().find(|line| line.contains("trial")).unwrap();
     for (title, value) in [
-        ("COST/S", Rate::of(50_000, covered_s * 1000).text()),
-        ("SLOTS/S", Rate::of(30, covered_s * 1000).text()),
+        ("COST/S", Rate::new(50_000, covered_s * 1000).text()),
+        ("SLOTS/S", Rate::new(30, covered_s * 1000).text()),
         ("PENALTIES", "2".to_owned()),
     ] {
         assert!(

@@ -323,7 +323,7 @@ fn settings(shared: &Shared, limit: &Limit) -> Markup {
                 dt { (entry.key) }
                 dd { (field(&entry.value)) }
             }
-            @if let Some(window) = Window::of(&limit.quota, shared.now_ms) {
+            @if let Some(window) = Window::from_quota(&limit.quota, shared.now_ms) {
                 dt { "window now" } dd { (window) }
             }
             dt { "generation" } dd { (limit.generation) }
@@ -459,7 +459,7 @@ fn window(bucket: &Bucket, now_ms: u64) -> Option<Window> {
         None => bucket.limit.quota,
         Some(found) => found.quota.of(&bucket.limit.quota)?,
     };
-    Window::of(&quota, now_ms)
+    Window::from_quota(&quota, now_ms)
 }
 
 fn rest(bucket: &Bucket, found: &Inspection) -> Markup {

@@ -81,7 +81,7 @@ impl Counts {
 
 /// A rate as people read it.
 pub(super) fn rate(count: u64, activity: &ActivitySummary) -> String {
-    Rate::of(count, activity.covered_ms).text()
+    Rate::new(count, activity.covered_ms).text()
 }
 
 /// Which share of `all` was denied, as a bar and in words for screen readers.
@@ -128,7 +128,7 @@ pub(super) fn trend(slots: &[Counts]) -> Markup {
     });
     let a_second: Vec<String> = slots
         .iter()
-        .map(|slot| Rate::of(slot.all(), SLOT_S * 1000).text())
+        .map(|slot| Rate::new(slot.all(), SLOT_S * 1000).text())
         .collect();
     let width = slots.len() * 10;
     html! {
@@ -141,7 +141,7 @@ pub(super) fn trend(slots: &[Counts]) -> Markup {
                     rect.denied x=(x + 1) y=(HEIGHT - denied) width="8" height=(denied) {}
                 }
             }
-            figcaption.muted { "The last minute, at most " (Rate::of(most, SLOT_S * 1000).text()) " requests a second" }
+            figcaption.muted { "The last minute, at most " (Rate::new(most, SLOT_S * 1000).text()) " requests a second" }
         }
     }
 }
