@@ -1,25 +1,21 @@
 //! A check resolved against a policy: which buckets it touches, and with what numbers.
 
-mod answer;
-mod bucket;
-mod costs;
-mod lease;
-mod penalty;
-mod query;
 mod service;
 
-use algorithms::check::{Options, Verdict};
-use policy::{Compiled, Limit, Match, Mode, Name, Resolved};
-use protocol::{Answer, Check, LimitRequest};
+use std::{fmt, ops::RangeFrom, sync::Arc};
 
-pub use bucket::Bucket;
-pub use costs::{BucketCosts, Seal};
-pub use penalty::BucketPenalty;
-use query::Query;
+use algorithms::{
+    Algorithm, CostSettlement, Denials, InFlightSlot, Kind, LeaseRequest, Penalty, Reservation,
+    Settlement, SlotAct, SlotId, SlotOp,
+    check::{Costs, LimitVerdict, Options, PenaltyRequest, Verdict},
+};
+use policy::{Compiled, Limit, Match, Mode, Name, Resolved, ResponsePrice};
+use protocol::{Answer, Check, LimitAnswer, LimitRequest, OwnUnits, ServicePart};
+use ring::hmac;
 
 use crate::{
-    CheckPlanError, Keys,
-    script::{ScriptCheck, ScriptLimit},
+    Keys,
+    script::{ScriptCheck, ScriptCosts, ScriptLimit, ScriptPenalty},
 };
 
 /// One check, ready to be decided.
@@ -56,6 +52,27 @@ enum Target {
     Missing,
     /// An override lifts the limit.
     Unlimited,
+}
+
+/// Why a check names no buckets. Nothing was sent.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CheckPlanError {
+    /// `only` names a limit that the domain does not have.
+    #[error("the domain has no limit named {0}")]
+    UnknownLimit(Name),
+    /// `require_match` was set and no limit matched.
+    #[error("no limit matches this descriptor")]
+    NoMatch,
+    /// A bucket is named by one value for each of the limit's `per` entries.
+    #[error("a bucket of {limit} has {expected} values, not {given}")]
+    WrongBucket {
+        /// The limit.
+        limit: Name,
+        /// How many there are in its `per`.
+        expected: usize,
+        /// How many were given.
+        given: usize,
+    },
 }
 
 /// Whether the plan of a check needs a [`Seal`].
@@ -301,4 +318,511 @@ impl<'p> LimitPlan<'p> {
     fn refuses(&self) -> bool {
         matches!(self.what, Target::Missing) && self.mode == Mode::Enforce
     }
+}
+
+// ---- What a check asks of one limit.
+
+/// A query to a limit.
+#[derive(Clone, Copy)]
+enum Query<'c> {
+    /// A check, what it says about this limit, and what seals its reservations.
+    Check(&'c Check, Option<&'c LimitRequest>, Option<&'c Seal>),
+    /// Whether so many requests would pass.
+    Peek(u64),
+    /// A check of one descriptor of Envoy's rate limit service.
+    ServiceDescriptor(&'c ServicePart, Option<OwnUnits>, Option<SlotId>),
+}
+
+impl<'c> Query<'c> {
+    fn entry(self) -> Option<&'c LimitRequest> {
+        match self {
+            Self::Check(_, entry, _) => entry,
+            Self::Peek(_) | Self::ServiceDescriptor(..) => None,
+        }
+    }
+
+    /// The number of requests; 0 at a limit that the check skips.
+    fn cost(self, kind: Kind) -> u64 {
+        match self {
+            Self::Check(_, Some(LimitRequest { skip: true, .. }), _) => 0,
+            Self::Check(check, ..) => check.cost,
+            Self::Peek(cost) => cost,
+            Self::ServiceDescriptor(part, own, _) => units(part, own, kind).0,
+        }
+    }
+
+    /// The units to charge: those that the check names for this limit, or the limit's cost for each
+    /// request. A reservation is at most what its limit gives to one request.
+    fn units(self, limit: &Limit, algorithm: &Algorithm) -> u64 {
+        let (requests, capacity) = (self.cost(algorithm.kind()), algorithm.limit());
+        let Self::Check(check, entry, _) = self else {
+            return match limit.response_price() {
+                None => requests.saturating_mul(limit.cost),
+                Some(_) => requests,
+            };
+        };
+        let own = entry.filter(|entry| !entry.skip).and_then(|e| e.cost);
+        match (own, limit.response_price()) {
+            (Some(own), Some(price)) if own.reserve => price.reserve.capped(own.units, capacity),
+            (Some(own), _) => own.units,
+            (None, _) => requests.saturating_mul(limit.units_of(&check.descriptor, capacity)),
+        }
+    }
+
+    /// Units admitted earlier, and the calendar window that they were admitted in.
+    fn debit(self, limit: &Limit, kind: Kind) -> (u64, Option<u64>) {
+        match self {
+            // A slot that was given elsewhere is held elsewhere.
+            Self::Check(..) if kind == Kind::Concurrency => (0, None),
+            Self::Check(..) => { self.entry().and_then(|entry| entry.debit) }
+                .map_or((0, None), |debit| (debit.units, debit.serial)),
+            Self::Peek(_) => (0, None),
+            Self::ServiceDescriptor(part, own, _) => {
+                let (_, units) = units(part, own, kind);
+                (units.saturating_mul(limit.cost), None)
+            }
+        }
+    }
+
+    /// Denials that proxies decided from their caches.
+    fn denied(self) -> u64 {
+        self.entry().map_or(0, |entry| entry.denied)
+    }
+
+    /// The operations on slots that the limit can have. What cannot be a slot of its kind is left out:
+    /// only a client that makes up names sends such operations.
+    fn slots(self, limit: &Limit, kind: Kind) -> Vec<SlotOp> {
+        let ops = self.entry().into_iter().flat_map(|entry| &entry.slots);
+        let known = ops.filter(|op| match kind {
+            Kind::Concurrency => is_known(op, limit),
+            _ => matches!(op.act, SlotAct::Free(_)),
+        });
+        known.copied().collect()
+    }
+
+    /// The limit's algorithm, or one with a shorter maximum delay.
+    fn algorithm(self, algorithm: &Algorithm) -> Algorithm {
+        let (id, max_delay_ms) = match self {
+            Self::Check(check, ..) => (check.slot, check.max_delay_ms),
+            Self::Peek(_) => (None, None),
+            // That service cannot hold a request.
+            Self::ServiceDescriptor(_, _, id) => (id, Some(0)),
+        };
+        let algorithm = id.map_or(*algorithm, |id| algorithm.for_request(id));
+        max_delay_ms.map_or(algorithm, |ms| algorithm.within_delay(ms))
+    }
+
+    fn lease(self, limit: &Limit, algorithm: &Algorithm) -> Option<Box<Lease>> {
+        let lease = match self {
+            Self::Check(check, entry, _) => {
+                Lease::from_request(entry?.lease.as_ref()?, check.proxy, limit, algorithm)
+            }
+            Self::Peek(_) => Some(Lease::question(limit, algorithm)),
+            Self::ServiceDescriptor(..) => None,
+        };
+        lease.map(Box::new)
+    }
+}
+
+/// Whether a slot can be one of a request in flight at this limit. It is not entered again if the limit was
+/// reset since it was given; after an edit it is, because its request still runs.
+fn is_known(op: &SlotOp, limit: &Limit) -> bool {
+    let old = op.act == SlotAct::Enter && op.slot.turn < limit.reset_generation;
+    InFlightSlot::from(op.slot).is_valid() && !old
+}
+
+/// A descriptor's cost at one limit, and its units that are charged whatever is left.
+fn units(part: &ServicePart, own: Option<OwnUnits>, kind: Kind) -> (u64, u64) {
+    match own {
+        // A slot is either given or not: there is no charge beyond the limit.
+        Some(OwnUnits::Charge(units)) if kind == Kind::Concurrency => (units, 0),
+        Some(OwnUnits::Charge(units) | OwnUnits::Refund(units)) => (0, units),
+        // A fixed window counts beyond its limit, so a cost of 0 shows whether it did; the others
+        // have nothing left then, not even 1.
+        Some(OwnUnits::Look) => (u64::from(kind != Kind::FixedWindow), 0),
+        Some(OwnUnits::Fitting) | None => (part.cost, 0),
+    }
+}
+
+// ---- A bucket of a check, with its numbers.
+
+/// A bucket that a check touches.
+#[derive(Debug)]
+pub struct Bucket {
+    /// Its key.
+    pub key: String,
+    /// The limit's numbers, or those of the bucket's override.
+    pub algorithm: Algorithm,
+    /// The generation they belong to.
+    pub generation: u64,
+    /// Units the check takes.
+    pub cost: u64,
+    /// Units admitted earlier without a check.
+    pub debit: u64,
+    /// The label of the calendar window in which they were admitted; `None`: the current one.
+    pub debit_serial: Option<u64>,
+    lease: Option<Box<Lease>>,
+    /// For a limit whose responses state their cost: what is reserved and settled.
+    pub costs: Option<Box<BucketCosts>>,
+    /// For a limit with a penalty.
+    pub penalty: Option<Box<BucketPenalty>>,
+    /// Operations on slots.
+    pub free: Vec<SlotOp>,
+    /// How it takes part.
+    pub mode: algorithms::check::Mode,
+}
+
+impl Bucket {
+    fn new(
+        policy: &Compiled,
+        limit: &Limit,
+        values: &[Option<Vec<u8>>],
+        algorithm: &Algorithm,
+        asked: Query<'_>,
+        mode: Mode,
+        keys: &Keys,
+    ) -> Self {
+        let owing = algorithm.owing_beyond();
+        let algorithm = if limit.settles() { &owing } else { algorithm };
+        let kind = algorithm.kind();
+        let (debit, debit_serial) = asked.debit(limit, kind);
+        let key = keys.bucket_of(policy.domain(), limit, values);
+        let costs = limit.response_price().map(|price| {
+            let key = keys.reservations_of(&key);
+            Box::new(BucketCosts::new(key, price, asked))
+        });
+        let penalty = limit.penalty.map(|penalty| {
+            Box::new(BucketPenalty {
+                key: keys.denials_of(&key),
+                penalty,
+                reported: asked.denied(),
+            })
+        });
+        Self {
+            key,
+            costs,
+            penalty,
+            algorithm: asked.algorithm(algorithm),
+            generation: limit.generation,
+            cost: match kind {
+                Kind::Concurrency => asked.cost(kind).min(1),
+                _ => asked.units(limit, algorithm),
+            },
+            debit,
+            debit_serial,
+            lease: asked.lease(limit, algorithm),
+            free: asked.slots(limit, kind),
+            mode: match mode {
+                // `CheckPlan::of_service` changes it where limits deny together.
+                Mode::Enforce => algorithms::check::Mode::Enforce,
+                Mode::Shadow | Mode::Degrade => algorithms::check::Mode::Observe,
+            },
+        }
+    }
+
+    /// The lease query; all zero if there is none.
+    pub fn lease_request(&self) -> LeaseRequest<'_> {
+        self.lease
+            .as_ref()
+            .map(|lease| lease.request())
+            .unwrap_or_default()
+    }
+}
+
+// ---- The leases of a check.
+
+/// The part of a check that is about leases, for one bucket.
+#[derive(Debug)]
+struct Lease {
+    ttl_ms: u64,
+    want: u64,
+    proxy: u8,
+    settle: Vec<Settlement>,
+}
+
+impl Lease {
+    /// `None` if nothing is wanted and nothing settled: then the bucket's plain form is enough,
+    /// because its state shows what is outstanding.
+    fn from_request(
+        request: &protocol::LeaseRequest,
+        proxy: u8,
+        limit: &Limit,
+        algorithm: &Algorithm,
+    ) -> Option<Self> {
+        let ttl_ms = ttl_ms(limit, algorithm);
+        let wants = request.want > 0 && ttl_ms > 0;
+        (wants || !request.settle.is_empty()).then(|| Self {
+            ttl_ms,
+            want: request.want,
+            proxy,
+            settle: request.settle.clone(),
+        })
+    }
+
+    /// For a peek, whose reply includes outstanding units.
+    fn question(limit: &Limit, algorithm: &Algorithm) -> Self {
+        Self {
+            ttl_ms: ttl_ms(limit, algorithm),
+            want: 0,
+            proxy: 0,
+            settle: Vec::new(),
+        }
+    }
+
+    /// The arguments for the algorithms.
+    fn request(&self) -> LeaseRequest<'_> {
+        LeaseRequest {
+            ttl_ms: self.ttl_ms,
+            want: self.want,
+            proxy: self.proxy,
+            settle: &self.settle,
+        }
+    }
+}
+
+/// 0 if the bucket is not leased: with an override, it may fill too fast for the limit's ttl.
+fn ttl_ms(limit: &Limit, algorithm: &Algorithm) -> u64 {
+    let longest = algorithm.lease_max_ms().unwrap_or(0);
+    limit
+        .lease_ttl_ms
+        .filter(|ttl_ms| *ttl_ms <= longest)
+        .unwrap_or(0)
+}
+
+// ---- What a check reserves and settles at a limit whose responses state their cost.
+
+/// Seals the names of reservations, so that nobody can make one up.
+///
+/// A settlement whose record is gone charges its excess all the same, or whoever makes many reservations
+/// could let the records of expensive ones be replaced. Only a name with a seal proves that there was such a
+/// reservation. All limiters of a store have the same key ([`crate::Keys::seal`]).
+#[derive(Clone)]
+pub struct Seal(Arc<hmac::Key>);
+
+impl Seal {
+    /// Seals by a key that nobody can guess.
+    pub fn new(key: &[u8]) -> Self {
+        Self(Arc::new(hmac::Key::new(hmac::HMAC_SHA256, key)))
+    }
+
+    /// The seal of a reservation in the bucket whose reservations have this key.
+    fn of(&self, key: &str, reservation: &Reservation) -> u64 {
+        let Reservation {
+            secret,
+            number,
+            units,
+            seal: _,
+        } = *reservation;
+        let mut text = key.as_bytes().to_vec();
+        for number in [secret, number, units] {
+            text.extend(number.to_le_bytes());
+        }
+        let tag = hmac::sign(&self.0, &text);
+        let start = tag.as_ref().first_chunk().copied().unwrap_or_default();
+        u64::from_le_bytes(start)
+    }
+}
+
+impl fmt::Debug for Seal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Seal").finish_non_exhaustive()
+    }
+}
+
+/// The reservations and settlements of one bucket.
+#[derive(Debug)]
+pub struct BucketCosts {
+    /// The key of its reservations.
+    key: String,
+    /// `None`: the check neither reserves nor settles.
+    seal: Option<Seal>,
+    secret: Option<u64>,
+    settle: Vec<CostSettlement>,
+    count_open: bool,
+}
+
+impl BucketCosts {
+    fn new(key: String, price: &ResponsePrice, asked: Query<'_>) -> Self {
+        let Query::Check(check, entry, seal) = asked else {
+            return Self {
+                key,
+                seal: None,
+                secret: None,
+                settle: Vec::new(),
+                count_open: matches!(asked, Query::Peek(_)),
+            };
+        };
+        let own = entry.and_then(|entry| entry.cost);
+        let reserves = own.map_or(check.reserve, |cost| cost.reserve);
+        let id = check.slot.filter(|_| reserves).map(SlotId::bounded);
+        let settle = entry.into_iter().flat_map(|entry| &entry.settle);
+        let settle = settle.map(|settled| {
+            let mut settled = *settled;
+            settled.units = price.cut(settled.units);
+            let reservation = &mut settled.reservation;
+            if seal.is_none_or(|seal| seal.of(&key, reservation) != reservation.seal) {
+                // Without its record, a reservation that was made up has no excess.
+                reservation.units = settled.units;
+            }
+            settled
+        });
+        let settle = settle.collect();
+        Self {
+            key,
+            seal: seal.cloned(),
+            secret: id.map(|id| id.secret),
+            settle,
+            count_open: false,
+        }
+    }
+
+    /// The key of the reservations.
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// The arguments for the algorithms.
+    pub fn request(&self) -> Costs<'_> {
+        Costs {
+            secret: self.secret,
+            settle: &self.settle,
+            count_open: self.count_open,
+        }
+    }
+
+    fn as_script(&self) -> ScriptCosts<'_> {
+        ScriptCosts {
+            key: self.key.as_bytes(),
+            costs: self.request(),
+        }
+    }
+
+    /// The name of a reservation that was made.
+    fn reservation(&self, number: u64, units: u64) -> Option<Reservation> {
+        let reservation = Reservation {
+            secret: self.secret.filter(|_| number > 0)?,
+            number,
+            units,
+            seal: 0,
+        };
+        let seal = self.seal.as_ref();
+        Some(Reservation {
+            seal: seal.map_or(0, |seal| seal.of(&self.key, &reservation)),
+            ..reservation
+        })
+    }
+}
+
+// ---- The penalty of a bucket of a check.
+
+/// The penalty of one bucket.
+#[derive(Debug)]
+pub struct BucketPenalty {
+    /// The key of its denials.
+    pub key: String,
+    /// When it is penalized.
+    pub penalty: Penalty,
+    /// Denials that proxies decided from their caches.
+    reported: u64,
+}
+
+impl BucketPenalty {
+    /// The arguments for the algorithms.
+    pub fn request<'a>(&self, stored: Option<&'a Denials>) -> PenaltyRequest<'a> {
+        PenaltyRequest {
+            penalty: self.penalty,
+            stored,
+            reported: self.reported,
+        }
+    }
+
+    fn as_script(&self) -> ScriptPenalty<'_> {
+        ScriptPenalty {
+            key: self.key.as_bytes(),
+            penalty: self.penalty,
+            reported: self.reported,
+        }
+    }
+}
+
+// ---- The verdict on one limit as its part of an answer.
+
+impl LimitPlan<'_> {
+    /// `buckets` counts the buckets of the parts before.
+    fn answer(self, buckets: &mut RangeFrom<usize>, verdicts: &[LimitVerdict]) -> LimitAnswer {
+        let mut answer = LimitAnswer {
+            name: self.limit.name.clone(),
+            generation: self.limit.generation,
+            bucket: self.limit.per.iter().cloned().zip(self.values).collect(),
+            mode: self.mode,
+            allowed: true,
+            charged: 0,
+            limit: None,
+            window_ms: 0,
+            remaining: 0,
+            retry_after_ms: Some(0),
+            reset_after_ms: 0,
+            delay_ms: 0,
+            hidden: self.limit.hidden,
+            lease: None,
+            slot: None,
+            reservation: None,
+            reserved: protocol::Reserved::default(),
+            penalty: protocol::PenaltyStatus::default(),
+        };
+        match self.what {
+            Target::Unlimited => {}
+            Target::Missing => {
+                answer.allowed = false;
+                answer.retry_after_ms = None;
+                answer.limit = Some(0);
+            }
+            Target::Bucket(bucket) => {
+                answer.limit = Some(bucket.algorithm.limit());
+                answer.window_ms = bucket.algorithm.window_ms();
+                if let Some(verdict) = buckets.next().and_then(|at| verdicts.get(at)) {
+                    fill(&mut answer, verdict);
+                    let costs = bucket.costs.as_deref();
+                    let (number, units) = (verdict.reserved.number, verdict.charged);
+                    answer.reservation = costs.and_then(|c| c.reservation(number, units));
+                }
+                if bucket.algorithm.kind() == Kind::Concurrency {
+                    complete(&mut answer);
+                }
+            }
+            Target::Same(at, bucket) => {
+                answer.limit = Some(bucket.algorithm.limit());
+                answer.window_ms = bucket.algorithm.window_ms();
+                if let Some(verdict) = verdicts.get(at) {
+                    fill(&mut answer, verdict);
+                }
+            }
+        }
+        answer
+    }
+}
+
+/// The longest `retry_after` of a limit on requests in flight: a request may end at any moment.
+const RETRY_MAX_MS: u64 = 1000;
+
+/// Adds to the answer of a limit on requests in flight what its bucket cannot supply.
+fn complete(answer: &mut LimitAnswer) {
+    answer.retry_after_ms = answer.retry_after_ms.map(|ms| ms.min(RETRY_MAX_MS));
+    if let Some(slot) = answer.slot.as_mut().filter(|_| answer.charged > 0) {
+        slot.turn = answer.generation;
+    }
+}
+
+fn fill(answer: &mut LimitAnswer, verdict: &LimitVerdict) {
+    let decision = &verdict.decision;
+    answer.allowed = decision.allowed;
+    answer.charged = verdict.charged;
+    answer.remaining = decision.remaining;
+    answer.retry_after_ms = decision.retry_after.millis();
+    answer.reset_after_ms = decision.reset_after_ms;
+    answer.delay_ms = decision.delay_ms;
+    answer.penalty = verdict.penalty;
+    answer.reserved = verdict.reserved;
+    answer.lease = verdict.lease;
+    answer.slot = verdict.slot;
 }

@@ -1,17 +1,15 @@
 //! What an edit changes, worked out before anything is sent.
 
-use policy::{Limit, Name, Override, Policy, Revision};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
-use crate::{Change, Edit, EditPlanError, Keys, OverrideEdits, Overrides, Stored, record};
+use policy::{
+    Entry, Exemption, Limit, Name, Node, OVERRIDES_MAX, Override, Pause, Policy, Revision, Value,
+};
 
-mod limits;
-mod recorded;
-mod script_call;
-
-pub use limits::fits;
-use limits::{between, parts};
-pub(crate) use recorded::read_overrides;
-pub use recorded::{Operation, RecordedOverrides, RecordedSide, ResetOf};
+use crate::{
+    Change, Edit, HistoryEntry, Keys, OverrideEdit, OverrideEdits, Overrides, Signature, Stored,
+    record,
+};
 
 /// Bound: edits in a domain's history. Beyond it, the oldest go.
 pub const HISTORY_MAX: usize = 1000;
@@ -91,6 +89,36 @@ pub enum How {
     Stage,
 }
 
+/// Why an edit cannot be made. Nothing was sent.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EditPlanError {
+    /// The limit to change is not there.
+    #[error("the domain has no limit named {0}")]
+    UnknownLimit(Name),
+    /// The base was read without overrides, so it is not known which of them the edit drops.
+    #[error("this edit has to be based on a record read with its overrides")]
+    PartialBase,
+    /// The domain has no record.
+    #[error("the domain has no limits to delete")]
+    NothingToDelete,
+    /// The domain would have more overrides than limiters agree to load.
+    #[error("the domain would have {count} overrides, more than the {max} that it may")]
+    TooManyOverrides {
+        /// How many.
+        count: usize,
+        /// The most.
+        max: usize,
+    },
+    /// The record would be larger than what limiters agree to load.
+    #[error("the limits take {bytes} bytes, more than the {max} that a domain may")]
+    TooLarge {
+        /// Size of the record without overrides.
+        bytes: usize,
+        /// The largest size.
+        max: usize,
+    },
+}
+
 /// What the edit writes.
 ///
 /// # Errors
@@ -132,7 +160,7 @@ fn any_goes(base: Option<&Policy>, policy: &Policy) -> bool {
 pub fn credit(limit: &Limit, units: u64, key: &str) -> Plan {
     Plan {
         operation: Operation::Credit,
-        after: recorded::credit(units, key),
+        after: credit_words(units, key),
         ..reset(limit, ResetOf::Bucket(key))
     }
 }
@@ -141,7 +169,7 @@ pub fn credit(limit: &Limit, units: u64, key: &str) -> Plan {
 pub fn reset(limit: &Limit, of: ResetOf<'_>) -> Plan {
     Plan {
         operation: Operation::Reset,
-        after: recorded::reset(of),
+        after: reset_words(of),
         limit: Some(limit.name.clone()),
         raise: vec![limit.name.clone()],
         ..Plan::default()
@@ -163,5 +191,475 @@ fn set_override(limit: &Limit, values: &[Option<Vec<u8>>], to: Option<&Override>
             },
         )],
         ..Plan::default()
+    }
+}
+
+// ---- Edits of whole limits: what differs is written, and recorded in the history.
+
+/// Bound: bytes of a limit as it is stored. Beyond it, refused when it is written.
+const DOCUMENT_MAX: usize = 1 << 20;
+/// Overrides of one limit that one script call writes: about 5 ms of the server's time.
+const STAGE_ABOVE: usize = 1000;
+
+/// Whether limiters load limits of this size.
+///
+/// # Errors
+/// How large the document is, and how large it may be.
+pub fn fits(policy: &Policy) -> Result<(), EditPlanError> {
+    document(policy).map(drop)
+}
+
+fn document(policy: &Policy) -> Result<String, EditPlanError> {
+    let document = record::limits_json(policy);
+    if document.len() > DOCUMENT_MAX {
+        return Err(EditPlanError::TooLarge {
+            bytes: document.len(),
+            max: DOCUMENT_MAX,
+        });
+    }
+    Ok(document)
+}
+
+/// Plans an edit to these limits, with the edits of overrides.
+fn parts(
+    base: Option<&Policy>,
+    policy: &Policy,
+    edits: &OverrideEdits,
+) -> Result<Plan, EditPlanError> {
+    let mut plan = Plan {
+        operation: if edits.is_empty() {
+            Operation::Fields
+        } else {
+            Operation::Edit
+        },
+        limits: Some(document(policy)?),
+        ..Plan::default()
+    };
+    let (mut before, mut after) = (Vec::new(), Vec::new());
+    let (known, kept) = (by_name(base), policy.by_name());
+    for limit in &policy.limits {
+        let old = known.get(limit.name.as_str()).copied();
+        let edit = edits.get(&limit.name);
+        let same = old.is_some_and(|old| same_numbers(old, limit));
+        if same && edit.is_none() {
+            continue;
+        }
+        plan.raise.push(limit.name.clone());
+        if !same {
+            before.extend(old);
+            after.push(limit);
+        }
+        if let Some(edit) = edit {
+            let writes = writes(edit, old, limit);
+            plan.overrides.push((limit.name.clone(), writes));
+        }
+    }
+    plan.raise_all = !plan.raise.is_empty() && plan.raise.len() == policy.limits.len();
+    for gone in base.map_or(&[][..], |base| &base.limits) {
+        if !kept.contains_key(gone.name.as_str()) {
+            before.push(gone);
+            plan.forget.push(gone.name.clone());
+            let clear = OverrideWrites {
+                how: How::Clear,
+                fields: Vec::new(),
+            };
+            plan.overrides.push((gone.name.clone(), clear));
+        }
+    }
+    let recorded = Recorded {
+        sides: [(base, &before), (Some(policy), &after)],
+        edits,
+    };
+    if let Some([before, after]) = recorded.as_json() {
+        (plan.before, plan.after) = (before, after);
+    }
+    Ok(plan)
+}
+
+fn by_name(base: Option<&Policy>) -> HashMap<&str, &Limit> {
+    base.map(Policy::by_name).unwrap_or_default()
+}
+
+/// Whether two limits say the same, apart from overrides and whichever edit made them.
+fn same_numbers(a: &Limit, b: &Limit) -> bool {
+    a.to_node_without_overrides() == b.to_node_without_overrides()
+}
+
+/// What turns the overrides of one policy into those of another.
+fn between(base: Option<&Policy>, policy: &Policy) -> OverrideEdits {
+    let (known, kept) = (by_name(base), policy.by_name());
+    let edits = policy.limits.iter().map(|limit| {
+        let old = known.get(limit.name.as_str()).copied();
+        (limit, of_limit(old, limit))
+    });
+    let mut edits: OverrideEdits = edits
+        .filter(|(_, edit)| edit.before != Some(Vec::new()) || !edit.after.is_empty())
+        .map(|(limit, edit)| (limit.name.clone(), edit))
+        .collect();
+    for gone in base.map_or(&[][..], |base| &base.limits) {
+        if !gone.overrides.is_empty() && !kept.contains_key(gone.name.as_str()) {
+            let clear = OverrideEdit::clear(Some(gone.overrides.clone()));
+            edits.insert(gone.name.clone(), clear);
+        }
+    }
+    edits
+}
+
+fn of_limit(old: Option<&Limit>, limit: &Limit) -> OverrideEdit {
+    // Under other `per` entries the old values name nothing.
+    let split_otherwise = old.is_some_and(|old| old.per != limit.per);
+    let before = old.map_or(&[][..], |old| &old.overrides);
+    let known: HashMap<_, _> = before.iter().map(|o| (&o.values, o)).collect();
+    let kept: HashMap<_, _> = limit.overrides.iter().map(|o| (&o.values, o)).collect();
+    let differs = |one: &Override, others: &HashMap<&_, &Override>| {
+        let other = others.get(&one.values);
+        split_otherwise || !other.is_some_and(|other| one.reads_like(other))
+    };
+    OverrideEdit {
+        before: Some(
+            before
+                .iter()
+                .filter(|o| differs(o, &kept))
+                .cloned()
+                .collect(),
+        ),
+        after: limit
+            .overrides
+            .iter()
+            .filter(|o| differs(o, &known))
+            .cloned()
+            .collect(),
+        listed: true,
+    }
+}
+
+/// The writes that an edit of a limit's overrides takes.
+fn writes(edit: &OverrideEdit, old: Option<&Limit>, limit: &Limit) -> OverrideWrites {
+    let field = |found: &Override| {
+        let json = record::override_json(&limit.per, found);
+        (Keys::override_field(&found.values), Some(json))
+    };
+    let changes = edit.before.as_ref().map_or(usize::MAX, Vec::len);
+    let changes = changes.saturating_add(edit.after.len());
+    let anew = old.is_some_and(|old| old.per != limit.per) || changes > STAGE_ABOVE;
+    if edit.listed && anew {
+        let how = match limit.overrides.len() {
+            n if n > STAGE_ABOVE => How::Stage,
+            _ => How::Clear,
+        };
+        return OverrideWrites {
+            how,
+            fields: limit.overrides.iter().map(field).collect(),
+        };
+    }
+    let kept: HashSet<_> = edit.after.iter().map(|o| &o.values).collect();
+    let before = edit.before.as_deref().unwrap_or_default().iter();
+    let gone = before.filter(|old| !kept.contains(&old.values));
+    let gone = gone.map(|o| (Keys::override_field(&o.values), None));
+    OverrideWrites {
+        how: How::Keep,
+        fields: gone.chain(edit.after.iter().map(field)).collect(),
+    }
+}
+
+// ---- What the history records of an edit: edits write it; `rlctl`, and limiters that read only what
+// changed, read it.
+
+/// The largest `before` and `after` together that a history entry keeps, in bytes.
+const ENTRY_MAX: usize = 1 << 20;
+
+/// `after` of a reset of every bucket, when it has ended and when it starts.
+const RESET_ALL: &str = "*";
+const RESET_STARTED: &str = "* begun";
+
+/// What kind of edit a history entry records.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Operation {
+    /// Limits, exemptions or the domain's pause changed, and no override.
+    #[default]
+    Fields,
+    /// Limits and overrides changed.
+    Edit,
+    /// The domain was deleted.
+    Delete,
+    /// One override changed.
+    Override,
+    /// One bucket of a limit, or all of them, became unused.
+    Reset,
+    /// Units were given back to a bucket.
+    Credit,
+}
+
+/// Which buckets a reset concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResetOf<'e> {
+    /// The bucket with this key.
+    Bucket(&'e str),
+    /// Every bucket of the limit; the entry is written at the end.
+    All,
+    /// Every bucket of the limit; the entry is written at the start. An interrupted reset leaves only
+    /// this.
+    AllStarted,
+}
+
+/// Overrides as documents, by limit.
+pub type RecordedOverrides = BTreeMap<Name, Vec<Node>>;
+
+/// `before` or `after` of an edit of limits.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RecordedSide {
+    /// The limits that the edit changed, without their overrides.
+    pub limits: Vec<Limit>,
+    /// The overrides that it changed.
+    pub overrides: RecordedOverrides,
+    /// The domain's pause, if the edit changed it and there is one.
+    pub paused: Option<Pause>,
+    /// The exemptions that the edit changed.
+    pub exempt: Vec<Exemption>,
+}
+
+impl Operation {
+    const ALL: [Self; 6] = [
+        Self::Fields,
+        Self::Edit,
+        Self::Delete,
+        Self::Override,
+        Self::Reset,
+        Self::Credit,
+    ];
+
+    /// The word in the history.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Fields => "fields",
+            Self::Edit => "edit",
+            Self::Delete => "delete",
+            Self::Override => "override",
+            Self::Reset => "reset",
+            Self::Credit => "credit",
+        }
+    }
+}
+
+impl HistoryEntry {
+    /// The kind of edit; `None` if this version writes no such edits.
+    pub fn kind(&self) -> Option<Operation> {
+        { Operation::ALL.into_iter() }.find(|operation| operation.word() == self.operation)
+    }
+
+    /// Which buckets a [`Operation::Reset`] concerned.
+    pub fn reset_of(&self) -> ResetOf<'_> {
+        match self.after.as_str() {
+            RESET_ALL => ResetOf::All,
+            RESET_STARTED => ResetOf::AllStarted,
+            key => ResetOf::Bucket(key),
+        }
+    }
+
+    /// The units of a [`Operation::Credit`], and the bucket's key.
+    pub fn credited(&self) -> Option<(u64, &str)> {
+        let (units, key) = self.after.split_once(' ')?;
+        Some((units.parse().ok()?, key))
+    }
+}
+
+/// `after` of a reset.
+fn reset_words(of: ResetOf<'_>) -> String {
+    let word = match of {
+        ResetOf::Bucket(key) => key,
+        ResetOf::All => RESET_ALL,
+        ResetOf::AllStarted => RESET_STARTED,
+    };
+    word.to_owned()
+}
+
+/// `after` of a credit.
+fn credit_words(units: u64, key: &str) -> String {
+    format!("{units} {key}")
+}
+
+/// What an edit of limits records: the limits, exemptions and overrides that it changes, and the domain's
+/// pause if that changes.
+struct Recorded<'a> {
+    /// Before and after: the policy, and those of its limits that differ.
+    sides: [(Option<&'a Policy>, &'a [&'a Limit]); 2],
+    edits: &'a OverrideEdits,
+}
+
+impl Recorded<'_> {
+    /// `before` and `after`; `None` if they are larger than the history keeps.
+    fn as_json(&self) -> Option<[String; 2]> {
+        if self.edits.values().any(|edit| edit.before.is_none()) {
+            return None;
+        }
+        let [before, after] = self.sides.map(|(policy, _)| policy.and_then(|p| p.paused));
+        let paused = before != after;
+        let json = [
+            self.side(0, (paused, before)),
+            self.side(1, (paused, after)),
+        ];
+        let bytes: usize = json.iter().map(String::len).sum();
+        (bytes <= ENTRY_MAX).then_some(json)
+    }
+
+    /// One side, with the domain's pause, and whether that changed.
+    fn side(&self, side: usize, (changed, pause): (bool, Option<Pause>)) -> String {
+        let Some((policy, limits)) = self.sides.get(side) else {
+            return String::new();
+        };
+        let exempt = self.exempt(side);
+        if self.edits.is_empty() && !changed && exempt.is_empty() {
+            return record::limits_list(limits.iter().copied());
+        }
+        let known = policy.map(Policy::by_name).unwrap_or_default();
+        let limits = Node::list(limits.iter().map(|l| l.to_node_without_overrides()));
+        let overrides = self.edits.iter().filter_map(|(name, edit)| {
+            let limit = known.get(name.as_str())?;
+            let found = match side {
+                0 => edit.before.as_deref().unwrap_or_default(),
+                _ => &edit.after,
+            };
+            let found = found.iter().map(|found| found.to_node(&limit.per));
+            Some((name.as_str(), Node::list(found)))
+        });
+        let mut all = Node::map([("limits", limits)]);
+        if !self.edits.is_empty() {
+            all.set("overrides", Node::map(overrides));
+        }
+        if let Some(pause) = pause.filter(|_| changed) {
+            all.set("paused", pause.to_node());
+        }
+        if !exempt.is_empty() {
+            all.set("exempt", Exemption::list_node(&exempt));
+        }
+        record::json(&all)
+    }
+
+    /// The exemptions of one side that the other lacks or has differently.
+    fn exempt(&self, side: usize) -> Vec<Exemption> {
+        let of = |policy: Option<&Policy>| policy.map_or_else(Vec::new, |p| p.exempt.clone());
+        let [before, after] = self.sides.map(|(policy, _)| of(policy));
+        let (mut own, other) = match side {
+            0 => (before, after),
+            _ => (after, before),
+        };
+        own.retain(|exemption| !other.contains(exemption));
+        own
+    }
+}
+
+impl RecordedSide {
+    /// Reads `before` or `after`: a list of limits, or a map of them, of overrides, exemptions and of the pause.
+    /// `None` if this version cannot read it.
+    pub fn read(json: &str) -> Option<Self> {
+        let node: Node = serde_json::from_str(json).ok()?;
+        let limits = node.get("limits").unwrap_or(&node).items().iter();
+        let limits: Option<_> = limits.map(|node| Limit::from_record(node).ok()).collect();
+        let exempt = node.get("exempt").map(Node::items).unwrap_or_default();
+        let exempt: Option<_> = exempt
+            .iter()
+            .map(|node| Exemption::from_node(node).ok())
+            .collect();
+        Some(Self {
+            limits: limits?,
+            exempt: exempt?,
+            overrides: overrides_of(&node)?,
+            paused: node.get("paused").and_then(Pause::from_node),
+        })
+    }
+}
+
+/// Only the overrides of a [`RecordedSide`].
+pub(crate) fn read_overrides(json: &str) -> Option<RecordedOverrides> {
+    overrides_of(&serde_json::from_str(json).ok()?)
+}
+
+fn overrides_of(node: &Node) -> Option<RecordedOverrides> {
+    let entries = match node.get("overrides").map(|node| &node.value) {
+        None => return Some(RecordedOverrides::new()),
+        Some(Value::Map(entries)) => entries,
+        Some(_) => return None,
+    };
+    let one = |entry: &Entry| Some((entry.key.parse().ok()?, entry.value.items().to_vec()));
+    entries.iter().map(one).collect()
+}
+
+// ---- An edit as KEYS and ARGV of `lua/policy_write.lua`.
+
+impl Expected {
+    /// ARGV 1 and 2.
+    fn as_arguments(&self) -> (String, String) {
+        match self {
+            Self::Nothing => (String::new(), String::new()),
+            Self::Any => ("*".to_owned(), String::new()),
+            Self::At(revision) => (
+                revision.number.to_string(),
+                format!("{:016x}", revision.digest),
+            ),
+        }
+    }
+}
+
+impl Plan {
+    /// KEYS and ARGV. `staged` are the keys of what is written by [`How::Stage`], in order.
+    pub fn script_call(
+        &self,
+        keys: &Keys,
+        domain: &Name,
+        expected: &Expected,
+        staged: Vec<String>,
+        by: &Signature,
+    ) -> (Vec<String>, Vec<String>) {
+        let (number, digest) = expected.as_arguments();
+        let limit = self.limit.as_ref().map(ToString::to_string);
+        let mut args = vec![
+            number,
+            digest,
+            self.operation.word().to_owned(),
+            by.author.clone(),
+            by.reason.clone(),
+            self.before.clone(),
+            self.after.clone(),
+            limit.unwrap_or_default(),
+            self.limits.clone().unwrap_or_default(),
+            keys.edits(),
+            domain.to_string(),
+            HISTORY_MAX.to_string(),
+            HISTORY_BYTES_MAX.to_string(),
+            OVERRIDES_MAX.to_string(),
+        ];
+        let raise: &[Name] = if self.raise_all {
+            // A field for each of 10,000 limits holds up every check for 10 ms.
+            args.push("*".to_owned());
+            &[]
+        } else {
+            args.push(self.raise.len().to_string());
+            &self.raise
+        };
+        args.extend(raise.iter().map(ToString::to_string));
+        args.push(self.forget.len().to_string());
+        args.extend(self.forget.iter().map(ToString::to_string));
+        args.push(self.overrides.len().to_string());
+        let mut touched = vec![keys.policy(domain), keys.history(domain)];
+        for (limit, writes) in &self.overrides {
+            touched.push(keys.overrides(domain, limit));
+            push_writes(&mut args, writes);
+        }
+        touched.extend(staged);
+        (touched, args)
+    }
+}
+
+fn push_writes(args: &mut Vec<String>, writes: &OverrideWrites) {
+    let (how, fields) = match writes.how {
+        How::Keep => ("keep", &writes.fields[..]),
+        How::Clear => ("clear", &writes.fields[..]),
+        How::Stage => ("staged", &[][..]),
+    };
+    args.push(how.to_owned());
+    args.push(fields.len().to_string());
+    for (field, json) in fields {
+        args.push(field.clone());
+        args.push(json.clone().unwrap_or_default());
     }
 }

@@ -6,20 +6,15 @@ pub mod record;
 pub mod script;
 pub mod telemetry;
 
-mod change;
-mod changes_since;
 mod check_plan;
-mod domain;
-mod error;
 mod key;
-mod overrides;
 
-pub use change::{Change, Edit, HistoryEntry, Signature};
-pub use changes_since::{ChangesSince, EDITS_MAX, OverrideChange, edits_between};
-pub use check_plan::{Bucket, BucketCosts, CheckPlan, Seal, reserves_or_settles};
-pub use domain::{Head, HeadState, Overrides, Record, Stored};
-pub use edit::{Operation, RecordedOverrides, RecordedSide, ResetOf, fits};
-pub use error::{CheckPlanError, EditPlanError, InvalidRecord};
+pub use check_plan::{Bucket, BucketCosts, CheckPlan, CheckPlanError, Seal, reserves_or_settles};
+pub use edit::{EditPlanError, Operation, RecordedOverrides, RecordedSide, ResetOf, fits};
 pub use key::{BucketKey, KeyValue, Keys, LimitKey, LimitKeyKind, PrefixError};
-pub use overrides::{InvalidOverride, OverrideEdit, OverrideEdits};
+pub use record::{
+    Change, ChangesSince, EDITS_MAX, Edit, Head, HeadState, HistoryEntry, InvalidOverride,
+    InvalidRecord, OverrideChange, OverrideEdit, OverrideEdits, Overrides, Record, Signature,
+    Stored, edits_between,
+};
 pub use telemetry::PROXY_LIFE_MS;

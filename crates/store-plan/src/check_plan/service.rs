@@ -6,7 +6,7 @@ use algorithms::{Debits, Kind, Parameters, check::Options};
 use policy::{Compiled, DESCRIPTOR, Match, Mode, Quota, Rate};
 use protocol::{Answer, Check, OwnUnits, ServiceCheck, ServicePart};
 
-use super::{Bucket, CheckPlan, LimitPlan, Target, query::Query};
+use super::{Bucket, CheckPlan, LimitPlan, Query, Target};
 use crate::Keys;
 
 impl<'p> CheckPlan<'p> {

@@ -13,15 +13,9 @@
 //!
 //! This is the plan only: what to call next, by the replies so far. The caller does the I/O.
 
-mod limit;
-mod part;
-mod refund;
-
 use algorithms::check::{LimitVerdict, Mode, Verdict};
 
-use super::{ScriptCheck, ScriptLimit};
-use limit::{OBSERVED, add_surplus, apart, rank, surplus_alone, without_surplus};
-use part::{Part, State};
+use super::{Charge, Refunded, ScriptCheck, ScriptLimit};
 
 /// A check that several slots decide, one after the other.
 #[derive(Debug)]
@@ -244,5 +238,174 @@ impl<'a, E: Clone> CrossSlotCheck<'a, E> {
         let limits: Option<Vec<_>> = limits.into_iter().collect();
         let limits = limits.ok_or_else(unasked)?;
         Ok((Verdict { allowed, limits }, latest_ms))
+    }
+}
+
+// ---- One limit of a check that goes through several slots.
+
+/// The same limit, without its query for lease units.
+fn without_surplus(mut limit: ScriptLimit<'_>) -> ScriptLimit<'_> {
+    if let Some(lease) = &mut limit.lease {
+        lease.want = 0;
+    }
+    limit
+}
+
+/// The same limit for a slot that has not all of those that deny together.
+fn apart(mut limit: ScriptLimit<'_>) -> ScriptLimit<'_> {
+    if limit.mode == Mode::Together {
+        limit.mode = Mode::Observe;
+    }
+    limit
+}
+
+/// Only its query for lease units: all else was done.
+fn surplus_alone(mut limit: ScriptLimit<'_>) -> ScriptLimit<'_> {
+    (limit.cost, limit.debit, limit.free) = (0, 0, &[]);
+    (limit.costs, limit.penalty) = (None, None);
+    if let Some(lease) = &mut limit.lease {
+        lease.settle = &[];
+    }
+    limit
+}
+
+fn add_surplus(verdict: &mut Verdict, granted: Verdict) {
+    for (limit, granted) in verdict.limits.iter_mut().zip(granted.limits) {
+        limit.lease = granted.lease;
+        limit.leased = granted.leased;
+        limit.decision.remaining = granted.decision.remaining;
+        limit.decision.reset_after_ms = granted.decision.reset_after_ms;
+    }
+}
+
+/// The rank of limits that never deny: they are charged when no other limit can deny any more.
+const OBSERVED: u8 = 2;
+
+/// The order in which slots are charged. A queue comes late: when its charge is refunded, requests
+/// that were queued after it stay where they are.
+fn rank(limit: &ScriptLimit<'_>) -> u8 {
+    let is_queue = limit.algorithm.parameters().max_delay_ms.is_some();
+    match limit.mode {
+        Mode::Observe | Mode::Together => OBSERVED,
+        Mode::Enforce => u8::from(is_queue),
+    }
+}
+
+// ---- One slot's part of a check, and its progress.
+
+/// The limits of a check whose buckets are in one slot.
+#[derive(Debug)]
+struct Part<E> {
+    slot: u16,
+    /// Their indices.
+    limits: Vec<usize>,
+    /// Lower ones are charged first.
+    rank: u8,
+    state: State<E>,
+    /// Whether it has decided, but was not queried yet for lease units that the check wants.
+    ungranted: bool,
+}
+
+#[derive(Debug)]
+enum State<E> {
+    Open,
+    /// Decided at this time of the slot's server, in milliseconds.
+    Answered(u64, Verdict),
+    Failed(E),
+    /// Replaced by parts of one limit each.
+    Split,
+}
+
+impl<E> Part<E> {
+    /// A part with one limit, not sent yet.
+    fn new(slot: u16, limit: usize, rank: u8) -> Self {
+        Self {
+            slot,
+            limits: vec![limit],
+            rank,
+            state: State::Open,
+            ungranted: false,
+        }
+    }
+
+    /// Adds another limit of the slot. One that may deny makes the part one that may; a queue makes
+    /// it a queue.
+    fn add(&mut self, limit: usize, rank: u8) {
+        self.limits.push(limit);
+        self.rank = match (self.rank, rank) {
+            (OBSERVED, other) | (other, OBSERVED) => other,
+            (a, b) => a.max(b),
+        };
+    }
+
+    /// What its slot decided.
+    fn verdict(&self) -> Option<&Verdict> {
+        match &self.state {
+            State::Answered(_, verdict) => Some(verdict),
+            State::Open | State::Failed(_) | State::Split => None,
+        }
+    }
+
+    /// An observed limit grants no lease units to a check that is over it.
+    fn leave_over_limit(&self, surplus: &mut SlotCheck<'_>) {
+        if let Some(verdict) = self.verdict() {
+            for (limit, verdict) in surplus.check.limits.iter_mut().zip(&verdict.limits) {
+                if !verdict.decision.allowed {
+                    *limit = without_surplus(*limit);
+                }
+            }
+        }
+    }
+}
+
+// ---- The charges of a check that is denied in the end, or failed.
+
+impl<'a, E: Clone> CrossSlotCheck<'a, E> {
+    /// The charges to refund, with their limits' indices and slots. Returned only once: the caller
+    /// must not retry, because the outcome of a failed try is not known.
+    pub fn refund(&mut self) -> Vec<(usize, u16, Charge<'a>)> {
+        if self.refunded || !(self.is_denied() || self.failed().is_some()) {
+            return Vec::new();
+        }
+        self.refunded = true;
+        let limits = &self.check.limits;
+        let charges = self.parts.iter().flat_map(|part| {
+            let (now_ms, verdicts) = match &part.state {
+                State::Answered(now_ms, verdict) => (*now_ms, verdict.limits.as_slice()),
+                _ => (0, &[][..]),
+            };
+            let charged = part.limits.iter().zip(verdicts);
+            charged.filter_map(move |(index, verdict)| {
+                let limit = limits.get(*index)?;
+                let charge = Charge {
+                    key: limit.key,
+                    algorithm: limit.algorithm,
+                    generation: limit.generation,
+                    units: verdict.charged,
+                    lease_ttl_ms: limit.lease.map_or(0, |lease| lease.ttl_ms),
+                    at_ms: now_ms,
+                    slot: verdict.slot,
+                };
+                (charge.units > 0).then_some((*index, part.slot, charge))
+            })
+        });
+        charges.collect()
+    }
+
+    /// Records that a charge was refunded.
+    pub fn refunded(&mut self, limit: usize, now: Refunded) {
+        for part in &mut self.parts {
+            let at = part.limits.iter().position(|index| *index == limit);
+            let (State::Answered(_, verdict), Some(at)) = (&mut part.state, at) else {
+                continue;
+            };
+            if let Some(verdict) = verdict.limits.get_mut(at) {
+                verdict.decision.remaining = now.remaining;
+                verdict.decision.reset_after_ms = now.reset_after_ms;
+                if now.taken {
+                    (verdict.charged, verdict.slot) = (0, None);
+                }
+            }
+        }
     }
 }
