@@ -2,13 +2,9 @@
 
 mod buckets;
 mod domains;
-mod operations;
-mod penalties;
-mod policies;
-mod proxies;
-mod sweep;
 
 use std::{
+    collections::HashMap,
     fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -16,26 +12,30 @@ use std::{
 
 use algorithms::check::Verdict;
 use async_trait::async_trait;
-use policy::{Compiled, Name};
+use policy::{Compiled, Name, Override, Revision};
 use protocol::{Answer, Check};
-use store_plan::{CheckPlan, Keys, Seal, script::ScriptCheck};
+use redis_link::slot;
+use store_plan::{
+    CheckPlan, Edit, Head, HistoryEntry, Keys, Overrides, ResetOf, Seal, Signature, Stored, edit,
+    script::ScriptCheck, telemetry::PROXY_LIFE_MS,
+};
 use tokio::sync::watch;
 
-use buckets::Buckets;
-use domains::Domains;
-use proxies::Proxies;
-
 use crate::{
-    ActiveProxies, CheckError, Checks, Diagnostics, Health, Options, PingReply, ProxyCounts,
-    ScriptStatus, StoreError, Telemetry, clock::wall_ms, slot_id::random_key,
+    ActiveProxies, Buckets, CheckError, Checks, Credit, CreditReport, Cursor, Diagnostics,
+    EditError, Health, Inspection, LimitOf, ListedBucket, Options, OverrideCursor, OverridePage,
+    PROXIES_MAX, Page, PingReply, Policies, ProxyCounts, ResetReport, ResetScope, ScriptStatus,
+    StoreError, Telemetry, random_key, store::held_units, wall_ms,
 };
+use buckets::HeldBuckets;
+use domains::Domains;
 
 /// Limits and buckets in memory.
 pub(crate) struct MemoryStore {
     keys: Keys,
     seal: Seal,
     clock: Clock,
-    buckets: Mutex<Buckets>,
+    buckets: Mutex<HeldBuckets>,
     domains: Mutex<Domains>,
     proxies: Mutex<Proxies>,
     edits: watch::Sender<u64>,
@@ -54,7 +54,7 @@ impl MemoryStore {
             keys: options.keys.clone(),
             seal: Seal::new(random_key().as_bytes()),
             clock,
-            buckets: Mutex::new(Buckets::new(options.memory_buckets)),
+            buckets: Mutex::new(HeldBuckets::new(options.memory_buckets)),
             domains: Mutex::default(),
             proxies: Mutex::default(),
             edits: watch::Sender::new(0),
@@ -165,6 +165,211 @@ impl Diagnostics for MemoryStore {
 impl fmt::Debug for MemoryStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MemoryStore").finish_non_exhaustive()
+    }
+}
+
+// ---- What operators do with buckets in memory.
+
+/// Buckets per page of a listing.
+const PAGE: usize = 1000;
+
+#[async_trait]
+impl Buckets for MemoryStore {
+    async fn inspect(
+        &self,
+        policy: &Compiled,
+        limit: &Name,
+        values: &[Option<Vec<u8>>],
+        cost: u64,
+    ) -> Result<Inspection, CheckError> {
+        let mut buckets = lock(&self.buckets);
+        let now_ms = (self.clock)();
+        let planned = CheckPlan::of_bucket(policy, limit, values, cost, &self.keys, now_ms)?;
+        let key = planned.key_of(policy.domain(), &self.keys);
+        let verdict = buckets.check(&planned, now_ms)?;
+        let (leased, reserved) = held_units(&verdict);
+        let answer = planned.answer(policy, &verdict, now_ms);
+        let limits = answer.limits.into_iter();
+        let missing = || StoreError::Corrupt("no answer for the bucket".to_owned());
+        Ok(Inspection {
+            leased,
+            reserved,
+            now_ms,
+            answer: { limits }.next().ok_or_else(missing)?,
+            slot: slot(key.as_bytes()),
+            node: None,
+            state: buckets.state(&key),
+            ttl_ms: buckets.ttl_ms(&key, now_ms),
+            key,
+        })
+    }
+
+    async fn list(
+        &self,
+        domain: &Name,
+        limit: Option<&Name>,
+        cursor: Cursor,
+    ) -> Result<Page, StoreError> {
+        let keys = lock(&self.buckets).sorted_keys((self.clock)());
+        let wanted = keys.into_iter().filter_map(|key| {
+            let parsed = self.keys.parse_bucket(key.as_bytes())?;
+            let asked = parsed.domain == *domain && limit.is_none_or(|l| parsed.limit == *l);
+            asked.then_some(ListedBucket {
+                key,
+                limit: parsed.limit,
+                partition: parsed.partition,
+                values: parsed.values,
+            })
+        });
+        let skipped = usize::try_from(cursor.scan).unwrap_or(usize::MAX);
+        let mut buckets: Vec<_> = wanted.skip(skipped).take(PAGE + 1).collect();
+        let more = buckets.len() > PAGE;
+        buckets.truncate(PAGE);
+        let next = Cursor {
+            scan: cursor.scan + u64::try_from(PAGE).unwrap_or(u64::MAX),
+            ..cursor
+        };
+        Ok(Page {
+            buckets,
+            next: more.then_some(next),
+        })
+    }
+
+    async fn reset(
+        &self,
+        of: &LimitOf<'_>,
+        which: ResetScope<'_>,
+        by: &Signature,
+    ) -> Result<ResetReport, EditError> {
+        let LimitOf { domain, limit } = *of;
+        let now_ms = (self.clock)();
+        let (buckets, key) = match which {
+            ResetScope::Bucket(values) => {
+                let key = self.keys.bucket_of(domain, limit, values);
+                let removed = lock(&self.buckets).remove(|k| k == key, now_ms);
+                (removed, Some(key))
+            }
+            ResetScope::All => {
+                let begun = edit::reset(limit, ResetOf::AllStarted);
+                lock(&self.domains).reset(domain, begun, by, now_ms)?;
+                let ours = |key: &str| {
+                    let parsed = self.keys.parse_bucket(key.as_bytes());
+                    parsed.is_some_and(|p| p.domain == *domain && p.limit == limit.name)
+                };
+                (lock(&self.buckets).remove(ours, now_ms), None)
+            }
+        };
+        let of = key.as_deref().map_or(ResetOf::All, ResetOf::Bucket);
+        let plan = edit::reset(limit, of);
+        let revision = lock(&self.domains).reset(domain, plan, by, now_ms)?;
+        self.edited();
+        Ok(ResetReport {
+            buckets,
+            revision: revision.number,
+        })
+    }
+
+    async fn credit(&self, credit: &Credit<'_>, by: &Signature) -> Result<CreditReport, EditError> {
+        let policy = credit.policy;
+        let now_ms = (self.clock)();
+        let (limit, values) = (credit.limit, credit.values);
+        let planned = CheckPlan::of_bucket(policy, limit, values, 0, &self.keys, now_ms)?;
+        let (Some(bucket), Some(limit)) = (planned.buckets().next(), planned.limit()) else {
+            return Ok(CreditReport::of_nothing(policy));
+        };
+        let mut report = lock(&self.buckets).credit(credit, bucket, now_ms)?;
+        if report.used && !credit.peek {
+            let plan = edit::credit(limit, credit.units, &bucket.key);
+            let revision = lock(&self.domains).reset(policy.domain(), plan, by, now_ms)?;
+            report.revision = revision.number;
+            self.edited();
+        }
+        Ok(report)
+    }
+}
+
+// ---- The records of domains in memory.
+
+#[async_trait]
+impl Policies for MemoryStore {
+    async fn heads(&self) -> Result<Vec<Head>, StoreError> {
+        Ok(lock(&self.domains).heads())
+    }
+
+    fn watch_edits(&self) -> watch::Receiver<u64> {
+        self.edits.subscribe()
+    }
+
+    async fn read(&self, domain: &Name, overrides: Overrides) -> Result<Stored, StoreError> {
+        Ok(lock(&self.domains).read(domain, overrides))
+    }
+
+    async fn read_override(
+        &self,
+        limit: &LimitOf<'_>,
+        values: &[Option<Vec<u8>>],
+    ) -> Result<Option<Override>, StoreError> {
+        Ok(lock(&self.domains).override_of(limit, values))
+    }
+
+    async fn override_counts(
+        &self,
+        domain: &Name,
+        limits: &[&Name],
+    ) -> Result<Vec<u64>, StoreError> {
+        Ok(lock(&self.domains).override_counts(domain, limits))
+    }
+
+    async fn scan_overrides(
+        &self,
+        limit: &LimitOf<'_>,
+        _cursor: OverrideCursor,
+    ) -> Result<OverridePage, StoreError> {
+        Ok(lock(&self.domains).scan_overrides(limit))
+    }
+
+    async fn write(&self, edit: &Edit<'_>) -> Result<Revision, EditError> {
+        let now_ms = (self.clock)();
+        let revision = lock(&self.domains).write(edit, now_ms)?;
+        self.edited();
+        Ok(revision)
+    }
+
+    async fn history(&self, domain: &Name, max: usize) -> Result<Vec<HistoryEntry>, StoreError> {
+        Ok(lock(&self.domains).history(domain, max))
+    }
+}
+
+// ---- Which proxies are active for which limits.
+
+/// Per domain and limit, the proxies and when they last asked, in milliseconds since the epoch.
+#[derive(Debug, Default)]
+struct Proxies {
+    seen_at: HashMap<(Name, Option<Name>), HashMap<String, u64>>,
+}
+
+impl Proxies {
+    fn count(&mut self, domain: &Name, seen: &ActiveProxies, now_ms: u64) -> ProxyCounts {
+        // Also not for longer after the clock stepped back.
+        let alive = |at: u64| now_ms.abs_diff(at) <= PROXY_LIFE_MS;
+        self.seen_at.retain(|_, proxies| {
+            proxies.retain(|_, at| alive(*at));
+            !proxies.is_empty()
+        });
+        let count = |(limit, new): (&Option<Name>, &Vec<String>)| {
+            let proxies = self
+                .seen_at
+                .entry((domain.clone(), limit.clone()))
+                .or_default();
+            for proxy in new {
+                if proxies.len() < PROXIES_MAX || proxies.contains_key(proxy) {
+                    proxies.insert(proxy.clone(), now_ms);
+                }
+            }
+            let count = u64::try_from(proxies.len()).unwrap_or(u64::MAX);
+            (limit.clone(), count)
+        };
+        seen.iter().map(count).collect()
     }
 }
 

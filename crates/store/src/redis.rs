@@ -16,27 +16,27 @@
 mod buckets;
 mod checks;
 mod cluster_batch;
-mod commands;
 mod diagnostics;
-mod health;
 mod policy;
-mod proxies;
-mod scan;
-mod seal;
 mod telemetry;
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
-use redis_link::{Server, Servers, Settings, Subscription};
-use store_plan::Keys;
-
-use seal::SharedSeal;
-use telemetry::ClockOffset;
+use redis_link::{
+    Cmd, Deadline, Lane, Node, Outcome, Request, Script, Server, Servers, Settings, Subscription,
+    Value, is_refused, value,
+};
+use store_plan::{Keys, Seal};
+use tokio::{
+    sync::Mutex,
+    time::{Instant, sleep_until, timeout},
+};
 
 use crate::{
-    Options, StoreError,
+    Cursor, Options, StoreError, random_key,
     scripts::{CHECK, REFUND},
 };
+use telemetry::ClockOffset;
 
 /// The store on one server or on a Cluster. Connects at the first use, and again whenever it has
 /// to.
@@ -80,5 +80,204 @@ impl fmt::Debug for RedisStore {
         f.debug_struct("RedisStore")
             .field("address", &self.address)
             .finish_non_exhaustive()
+    }
+}
+
+// ---- Commands and scripts that concern limits, listings and the servers themselves.
+
+/// Pause before a call is retried whose keys are being migrated.
+const MIGRATING_PAUSE: Duration = Duration::from_millis(10);
+
+impl RedisStore {
+    /// The deadline of anything but a check.
+    fn control_deadline(&self) -> Deadline {
+        Deadline::within(self.options.control_timeout)
+    }
+
+    /// Runs one command; it has to succeed.
+    async fn control(&self, command: Cmd) -> Result<Value, StoreError> {
+        let mut answers = self.control_each([command]).await;
+        answers.pop().ok_or_else(value::short)?
+    }
+
+    /// Runs commands, in their order where they are of one slot; each has to succeed.
+    async fn control_all(
+        &self,
+        commands: impl IntoIterator<Item = Cmd>,
+    ) -> Result<Vec<Value>, StoreError> {
+        self.control_each(commands).await.into_iter().collect()
+    }
+
+    /// As [`RedisStore::control_all`], for commands each of which may be refused on its own.
+    async fn control_each(&self, commands: impl IntoIterator<Item = Cmd>) -> Vec<Outcome> {
+        let requests: Vec<Request> = commands.into_iter().map(Request::from).collect();
+        let deadline = self.control_deadline();
+        self.servers.run(Lane::Control, &requests, deadline).await
+    }
+
+    /// Calls a script.
+    async fn control_script(
+        &self,
+        script: &'static Script,
+        keys: &[String],
+        args: &[String],
+    ) -> Result<Value, StoreError> {
+        let call = Request::call(script, keys, args);
+        let deadline = self.control_deadline();
+        let calls = std::slice::from_ref(&call);
+        loop {
+            let mut answers = self.servers.run(Lane::Control, calls, deadline).await;
+            let answer = answers.pop().ok_or_else(value::short)?;
+            // The slot is being migrated, and only some of the keys have moved: the call did
+            // nothing, and works as soon as the slot has moved.
+            let again = Instant::now() + MIGRATING_PAUSE;
+            if !is_refused(&answer, "TRYAGAIN") || again >= deadline.at() {
+                return answer;
+            }
+            sleep_until(again).await;
+        }
+    }
+}
+
+// ---- SCAN of every server that holds keys.
+
+/// Keys that one SCAN looks at: about 0.3 ms of the server's time, which every check waits for.
+const SCAN_COUNT: u64 = 250;
+
+/// The reply to one SCAN: the next cursor (0: the end), and keys.
+type Scanned = (u64, Vec<String>);
+
+impl RedisStore {
+    /// Scans one server after the other. If slots moved before the end, starts again: a bucket that
+    /// moved from a server not yet scanned to one already scanned would be missed.
+    async fn scan(
+        &self,
+        glob: &str,
+        cursor: Cursor,
+    ) -> Result<(Option<Cursor>, Vec<String>), StoreError> {
+        let scan = scan_command(glob);
+        let deadline = self.control_deadline();
+        let cluster = match &self.servers {
+            Servers::One(node) => {
+                let (next, keys) = scan_one(node, scan(cursor.scan), deadline).await?;
+                let next = Cursor {
+                    scan: next,
+                    ..cursor
+                };
+                return Ok(((next.scan != 0).then_some(next), keys));
+            }
+            Servers::Cluster(cluster) => cluster,
+        };
+        let starting = cursor == Cursor::default();
+        let masters = cluster.masters(starting, deadline).await?;
+        let mut cursor = cursor;
+        if starting || cursor.map != masters.fingerprint() {
+            cursor = Cursor {
+                map: masters.fingerprint(),
+                ..Cursor::default()
+            };
+        }
+        let node = masters.get(cursor.server).ok_or_else(value::short)?;
+        let (next, keys) = scan_one(node, scan(cursor.scan), deadline).await?;
+        cursor.scan = next;
+        if next != 0 {
+            return Ok((Some(cursor), keys));
+        }
+        cursor.server += 1;
+        if masters.get(cursor.server).is_some() {
+            return Ok((Some(cursor), keys));
+        }
+        let now = cluster.masters(true, deadline).await?.fingerprint();
+        let again = Cursor {
+            map: now,
+            ..Cursor::default()
+        };
+        Ok(((now != cursor.map).then_some(again), keys))
+    }
+}
+
+fn scan_command(glob: &str) -> impl Fn(u64) -> Request {
+    move |from| {
+        let mut scan = redis_link::cmd("SCAN");
+        scan.arg(from).arg("MATCH").arg(glob);
+        scan.arg("COUNT").arg(SCAN_COUNT);
+        Request::from(scan)
+    }
+}
+
+async fn scan_one(node: &Node, scan: Request, deadline: Deadline) -> Result<Scanned, StoreError> {
+    let mut answers = node.run(Lane::Control, &[&scan], deadline).await;
+    let (next, keys) = value::scan(answers.pop().ok_or_else(value::short)??)?;
+    // Our keys are text, so this skips others.
+    let text = |key| value::text(key).ok();
+    let keys = value::items(keys)?.into_iter().filter_map(text);
+    Ok((next, keys.collect()))
+}
+
+// ---- The key of the seals of reservations, which all limiters of the store share.
+
+/// The key is read again after this time, in case the store lost it and another limiter drew a new one.
+/// Until then, an excess counts only while the bucket has the record of its reservation.
+const SEAL_KEPT: Duration = Duration::from_secs(5);
+
+/// The seal, once a check has needed it.
+#[derive(Default)]
+struct SharedSeal(Mutex<Option<Known>>);
+
+struct Known {
+    key: String,
+    seal: Seal,
+    read_at: Instant,
+}
+
+impl RedisStore {
+    /// The seal of reservations. The first store that needs it draws the key.
+    async fn seal(&self) -> Result<Seal, StoreError> {
+        let mut known = self.seal.0.lock().await;
+        let fresh = known.as_ref().filter(|of| of.read_at.elapsed() < SEAL_KEPT);
+        if let Some(Known { seal, .. }) = fresh {
+            return Ok(seal.clone());
+        }
+        // A store that lost the key gets it back.
+        let mut key = known.as_ref().map_or_else(random_key, |of| of.key.clone());
+        let exchange = self.exchange_seal_key(&key);
+        let exchanged = if known.is_some() {
+            // Checks wait for this, and need it only after the store lost the key.
+            let limit = self.options.timeout;
+            let late = |_| Err(StoreError::Timeout(limit));
+            timeout(limit, exchange).await.unwrap_or_else(late)
+        } else {
+            exchange.await
+        };
+        match exchanged {
+            Ok(stored) => key = stored,
+            // The check goes on with the key that it has; if the store does not answer, that fails anyway.
+            Err(_) if known.is_some() => {}
+            Err(error) => return Err(error),
+        }
+        let seal = Seal::new(key.as_bytes());
+        *known = Some(Known {
+            key,
+            seal: seal.clone(),
+            read_at: Instant::now(),
+        });
+        Ok(seal)
+    }
+
+    /// Stores a key if there is none; returns the stored one.
+    async fn exchange_seal_key(&self, drawn: &str) -> Result<String, StoreError> {
+        let name = self.keys().seal();
+        let mut set = redis_link::cmd("SET");
+        set.arg(&name).arg(drawn).arg("NX");
+        let mut get = redis_link::cmd("GET");
+        get.arg(&name);
+        let mut answers = self.control_each([set, get]).await.into_iter();
+        let set = answers.next().ok_or_else(value::short)?;
+        let stored = value::optional_text(answers.next().ok_or_else(value::short)??)?;
+        match stored {
+            Some(key) => Ok(key),
+            // The server accepts no writes.
+            None => set.and_then(|_| Err(value::short())),
+        }
     }
 }

@@ -1,30 +1,20 @@
 //! What every store can do, by purpose.
 
-mod bucket;
-mod fleet;
-mod page;
-mod server;
-
-use std::fmt;
+use std::{collections::BTreeMap, fmt, time::Duration};
 
 use algorithms::check::Verdict;
 use async_trait::async_trait;
-use policy::{Compiled, Name, Override, Revision};
-use protocol::{Answer, Check};
+use policy::{Compiled, Limit, Name, Override, Revision};
+use protocol::{Answer, Check, LimitAnswer};
 use store_plan::{
-    ChangesSince, Edit, Head, HistoryEntry, Overrides, Signature, Stored,
+    ChangesSince, Edit, Head, HistoryEntry, InvalidOverride, KeyValue, LimitKey, Overrides,
+    Signature, Stored,
     script::ScriptCheck,
     telemetry::{ActivitySummary, Fleet, Report, Resolution},
 };
 use tokio::sync::watch;
 
-pub(crate) use bucket::held_units;
-pub use bucket::{Credit, CreditReport, Inspection, LimitOf, ResetReport, ResetScope};
-pub use fleet::{ActiveProxies, ProxyCounts};
-pub use page::{Cursor, KeyScan, ListedBucket, OverrideCursor, OverridePage, Page};
-pub use server::{PingReply, ScriptStatus};
-
-use crate::{CheckError, EditError, Health, StoreError, clock::wall_ms};
+use crate::{CheckError, EditError, StoreError, wall_ms};
 
 /// A store: where limits and buckets are.
 ///
@@ -252,4 +242,232 @@ pub trait Diagnostics: Send + Sync + fmt::Debug {
 
     /// The state of each server; empty for the memory store.
     async fn health(&self) -> Result<Vec<Health>, StoreError>;
+}
+
+// ---- Listings, a page at a time.
+
+/// Where a listing goes on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cursor {
+    /// Which of the servers, from 0.
+    pub(crate) server: usize,
+    /// Where it goes on there.
+    pub(crate) scan: u64,
+    /// Fingerprint of the Cluster's slot map when the listing began.
+    pub(crate) map: u64,
+}
+
+/// A part of a listing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Page {
+    /// The buckets.
+    pub buckets: Vec<ListedBucket>,
+    /// Where it goes on; `None`: that was all.
+    pub next: Option<Cursor>,
+}
+
+/// A bucket in a listing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedBucket {
+    /// Its name in the store.
+    pub key: String,
+    /// The limit.
+    pub limit: Name,
+    /// The values that chose the slot, in the order of the limit's `partition`.
+    pub partition: Vec<KeyValue>,
+    /// The other values, in the order of the limit's `per`.
+    pub values: Vec<KeyValue>,
+}
+
+/// Some of the keys under our prefix.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KeyScan {
+    /// Those that belong to a limit.
+    pub keys: Vec<LimitKey>,
+    /// How many keys the server looked at for that, about; ours and others.
+    pub scanned: u64,
+    /// Where it goes on; `None`: that was all.
+    pub next: Option<Cursor>,
+}
+
+/// Where a walk over overrides goes on; [`OverrideCursor::default`] begins one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OverrideCursor(pub u64);
+
+/// Some of the overrides of one limit, in no order. One may come twice in a walk.
+#[derive(Clone, Debug, Default)]
+pub struct OverridePage {
+    /// Each as read under the limit that was given.
+    pub overrides: Vec<Result<Override, InvalidOverride>>,
+    /// Where the walk goes on; `None`: that was all.
+    pub next: Option<OverrideCursor>,
+}
+
+// ---- Buckets, and what is done to them.
+
+/// A bucket as it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inspection {
+    /// The answer that a check would get.
+    pub answer: LimitAnswer,
+    /// Outstanding lease units, which count as used until they are settled. Windows do not count
+    /// them separately: 0.
+    pub leased: u64,
+    /// Units reserved for requests whose responses state their cost; they count as used.
+    pub reserved: u64,
+    /// The store's clock, in milliseconds since the epoch.
+    pub now_ms: u64,
+    /// Its name in the store.
+    pub key: String,
+    /// The cluster slot of that name.
+    pub slot: u16,
+    /// In a Cluster, the node that has that slot, as `host:port`.
+    pub node: Option<String>,
+    /// The stored value; `None`: the bucket is unused.
+    pub state: Option<String>,
+    /// When the store forgets it, in milliseconds.
+    pub ttl_ms: Option<u64>,
+}
+
+/// Units of a verdict's only limit that are used for requests that have not come, or not ended:
+/// leased, and reserved.
+pub(crate) fn held_units(verdict: &Verdict) -> (u64, u64) {
+    let limit = verdict.limits.first();
+    limit.map_or((0, 0), |limit| (limit.leased, limit.reserved.open))
+}
+
+/// A limit, and the domain it is in.
+#[derive(Clone, Copy, Debug)]
+pub struct LimitOf<'a> {
+    /// The domain.
+    pub domain: &'a Name,
+    /// The limit.
+    pub limit: &'a Limit,
+}
+
+/// Which buckets of a limit.
+#[derive(Clone, Copy, Debug)]
+pub enum ResetScope<'a> {
+    /// Every one.
+    All,
+    /// The one of these values, in the order of `per`.
+    Bucket(&'a [Option<Vec<u8>>]),
+}
+
+/// What a reset did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ResetReport {
+    /// Buckets that held usage and are unused now.
+    pub buckets: u64,
+    /// The revision that the generation was raised to.
+    pub revision: u64,
+}
+
+/// Units to give back to one bucket.
+#[derive(Clone, Copy, Debug)]
+pub struct Credit<'a> {
+    /// The limits, with the override of the bucket if it has one.
+    pub policy: &'a Compiled,
+    /// The limit.
+    pub limit: &'a Name,
+    /// The bucket's values, in the order of `per`.
+    pub values: &'a [Option<Vec<u8>>],
+    /// How many units; more than were used make the bucket unused.
+    pub units: u64,
+    /// Change nothing; report what would happen.
+    pub peek: bool,
+    /// The policy was just read again: a newer generation in the bucket is left over from a backup.
+    pub force: bool,
+}
+
+/// What a credit did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CreditReport {
+    /// Whether the bucket held any usage.
+    pub used: bool,
+    /// Units that were left before.
+    pub left_before: u64,
+    /// Units that are left now.
+    pub left: u64,
+    /// Milliseconds until the bucket is unused.
+    pub reset_after_ms: u64,
+    /// The revision that the generation was raised to; it is not raised if nothing was used.
+    pub revision: u64,
+}
+
+impl CreditReport {
+    /// Of a bucket that is not limited.
+    pub(crate) fn of_nothing(policy: &Compiled) -> Self {
+        Self {
+            used: false,
+            left_before: 0,
+            left: 0,
+            reset_after_ms: 0,
+            revision: policy.revision().number,
+        }
+    }
+}
+
+// ---- The proxies that share limits.
+
+/// Proxies by the limit that they are active for; `None`: for anything in the domain.
+pub type ActiveProxies = BTreeMap<Option<Name>, Vec<String>>;
+
+/// How many proxies are active for each limit; `None`: for anything in the domain.
+pub type ProxyCounts = BTreeMap<Option<Name>, u64>;
+
+// ---- What servers say about themselves.
+
+/// The reply to a ping.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PingReply {
+    /// The round trip on an open connection; if several servers answer, that of the last.
+    pub latency: Duration,
+    /// Servers that hold keys and answered: 1, or the masters of a Cluster.
+    pub nodes: usize,
+    /// `redis`, `valkey` or `memory`.
+    pub server: String,
+    /// Its version, if it is permitted to read it.
+    pub version: Option<String>,
+    /// `master`, `replica`, ..., if it is permitted to read it.
+    pub role: Option<String>,
+}
+
+/// A script that checks and edits need.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScriptStatus {
+    /// The file it comes from, without its extension.
+    pub name: &'static str,
+    /// What EVALSHA calls it.
+    pub sha1: String,
+    /// Whether the server has it.
+    pub loaded: bool,
+}
+
+/// One server's health, as far as the user's rights show it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Health {
+    /// Where it is, without a password.
+    pub address: String,
+    /// The fields of `INFO`; `None` where that is not permitted.
+    pub info: Option<BTreeMap<String, String>>,
+    /// Settings that `INFO` does not show, by name; `None` where `CONFIG GET` is not permitted.
+    pub settings: Option<BTreeMap<String, String>>,
+    /// Its clock, in milliseconds since the epoch.
+    pub now_ms: u64,
+    /// The round trip of reading the clock: `now_ms` was the time at some instant of it.
+    pub round_trip: Duration,
+    /// The scripts, and whether it has them.
+    pub scripts: Vec<ScriptStatus>,
+    /// What the user may do; `None` where even that cannot be asked.
+    pub rights: Option<Rights>,
+}
+
+/// What the user may do.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rights {
+    /// Commands that the limiter or `rlctl` needs and the user may not run.
+    pub lacking: Vec<String>,
+    /// Rights that the user has and does not need.
+    pub spare: Vec<String>,
 }

@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 
-use algorithms::check::{Part, Stored, Verdict, check};
-use algorithms::{BucketRequest, SETTLE_WITHIN_MS};
+use algorithms::{
+    BucketRequest, Denials, Penalty, SETTLE_WITHIN_MS,
+    check::{Part, Stored, Verdict, check},
+};
 use store_plan::{Bucket, CheckPlan};
 
-use super::{penalties::Penalties, sweep::Sweep};
 use crate::{CheckError, Credit, CreditReport, Refusal, StoreError};
 
 #[derive(Debug)]
@@ -26,13 +27,13 @@ fn kept_until_ms(stored: &Stored, now_ms: u64, unused_at_ms: u64) -> u64 {
 
 /// At most `max` buckets. Unused ones are forgotten when room is needed.
 #[derive(Debug)]
-pub(super) struct Buckets {
+pub(super) struct HeldBuckets {
     held: HashMap<String, StoredBucket>,
     sweep: Sweep,
     penalties: Penalties,
 }
 
-impl Buckets {
+impl HeldBuckets {
     pub(super) fn new(max: usize) -> Self {
         Self {
             held: HashMap::new(),
@@ -216,5 +217,123 @@ impl Buckets {
             leased.map(|state| held.stored.state = state).is_some()
         });
         used
+    }
+}
+
+// ---- The denials of buckets in memory, where limits have penalties.
+
+/// Denials of at most `max` buckets; those of further buckets are not counted.
+#[derive(Debug)]
+pub(super) struct Penalties {
+    /// By bucket, with the time at which they expire, in milliseconds since the epoch.
+    held: HashMap<String, (Denials, u64)>,
+    sweep: Sweep,
+}
+
+impl Penalties {
+    pub(super) fn new(max: usize) -> Self {
+        Self {
+            held: HashMap::new(),
+            sweep: Sweep::new(max),
+        }
+    }
+
+    pub(super) fn get(&self, bucket: &str) -> Option<&Denials> {
+        self.held.get(bucket).map(|(denials, _)| denials)
+    }
+
+    pub(super) fn store(&mut self, bucket: &str, penalty: &Penalty, denials: Denials, now_ms: u64) {
+        let new = usize::from(!self.held.contains_key(bucket));
+        if self.sweep.is_due(self.held.len() + new, now_ms) {
+            self.held.retain(|_, (_, until_ms)| *until_ms > now_ms);
+            self.sweep.done(self.held.len(), now_ms);
+        }
+        if self.held.len() + new <= self.sweep.max {
+            let until_ms = penalty.forgotten_at_ms(&denials);
+            self.held.insert(bucket.to_owned(), (denials, until_ms));
+        }
+    }
+
+    /// Ends the penalties of buckets, and forgets their denials.
+    pub(super) fn remove(&mut self, which: impl Fn(&str) -> bool) {
+        self.held.retain(|bucket, _| !which(bucket));
+    }
+}
+
+// ---- When to sweep a bounded map for entries that no longer count.
+
+/// A map with fewer entries is not swept.
+const SWEEP_MIN: usize = 1024;
+/// A full map is swept at most this often, in milliseconds: otherwise every check would pay for a sweep.
+const SWEEP_PAUSE_MS: u64 = 1000;
+
+/// The bound of a map.
+#[derive(Debug)]
+pub(super) struct Sweep {
+    pub(super) max: usize,
+    /// The number of entries above which it is due.
+    at: usize,
+    swept_at_ms: Option<u64>,
+}
+
+impl Sweep {
+    pub(super) fn new(max: usize) -> Self {
+        Self {
+            max,
+            at: SWEEP_MIN.min(max),
+            swept_at_ms: None,
+        }
+    }
+
+    /// Whether to sweep now, before the map has `needed` entries.
+    pub(super) fn is_due(&self, needed: usize, now_ms: u64) -> bool {
+        let rested = |at: u64| now_ms.abs_diff(at) >= SWEEP_PAUSE_MS;
+        needed > self.at && (needed <= self.max || self.swept_at_ms.is_none_or(rested))
+    }
+
+    /// Records a sweep that left so many entries.
+    pub(super) fn done(&mut self, left: usize, now_ms: u64) {
+        self.at = (left * 2).max(SWEEP_MIN).min(self.max);
+        self.swept_at_ms = Some(now_ms);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PENALTY: Penalty = Penalty {
+        after: 3,
+        within_ms: 60_000,
+        for_ms: 900_000,
+    };
+
+    fn count(of: &mut Penalties, bucket: usize, now_ms: u64) {
+        let denials = Denials {
+            since_ms: now_ms,
+            count: 1,
+            until_ms: 0,
+        };
+        of.store(&bucket.to_string(), &PENALTY, denials, now_ms);
+    }
+
+    #[test]
+    fn a_full_store_counts_only_known_buckets_and_sweeps_once_a_second() {
+        let mut penalties = Penalties::new(2000);
+        for bucket in 0..3000 {
+            count(&mut penalties, bucket, 1000);
+        }
+        assert_eq!(penalties.held.len(), 2000);
+        count(&mut penalties, 0, 60_500);
+        assert_eq!(penalties.get("0").unwrap().since_ms, 60_500);
+        // None has expired yet.
+        count(&mut penalties, 2500, 60_500);
+        assert_eq!(penalties.held.len(), 2000);
+        // Nearly all have now, but the last sweep was half a second ago.
+        count(&mut penalties, 2500, 61_000);
+        assert_eq!(penalties.get("2500"), None);
+        count(&mut penalties, 2500, 61_500);
+        assert!(penalties.get("2500").is_some());
+        assert_eq!(penalties.held.len(), 2);
     }
 }

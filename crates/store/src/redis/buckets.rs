@@ -10,7 +10,7 @@ use store_plan::{
     script::{self, Clock, Credited},
 };
 
-use super::{RedisStore, scan::SCAN_COUNT};
+use super::{RedisStore, SCAN_COUNT};
 use crate::{
     Buckets, CheckError, Credit, CreditReport, Cursor, Diagnostics, EditError, Inspection, KeyScan,
     LimitOf, ListedBucket, Page, ResetReport, ResetScope, StoreError,

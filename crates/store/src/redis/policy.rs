@@ -1,25 +1,21 @@
 //! Records of limits in Redis.
 
-mod fields;
-mod lost_write;
-mod overrides;
-mod write;
+use std::{collections::BTreeMap, time::Duration};
 
 use async_trait::async_trait;
-use policy::{Name, Override, Revision};
-use redis_link::{Outcome, value};
+use policy::{Name, OVERRIDES_MAX, Override, Policy, Revision};
+use redis_link::{Cmd, Outcome, Value, value};
 use store_plan::{
-    ChangesSince, EDITS_MAX, Edit, Head, HeadState, HistoryEntry, InvalidOverride, Keys, Overrides,
-    Record, Stored,
-    edit::{self, HISTORY_MAX},
+    ChangesSince, EDITS_MAX, Edit, EditPlanError, Head, HeadState, HistoryEntry, InvalidOverride,
+    Keys, Overrides, Record, Signature, Stored,
+    edit::{self, Expected, HISTORY_MAX, How, Plan},
     edits_between, record,
 };
-use tokio::sync::watch;
+use tokio::{sync::watch, time::sleep};
 
-use self::fields::{Fields, head_state};
 use crate::{
-    EditError, LimitOf, OverrideCursor, OverridePage, Policies, StoreError, error::corrupt,
-    redis::RedisStore,
+    DOMAINS_MAX, EditError, LimitOf, OverrideCursor, OverridePage, Policies, StoreError, corrupt,
+    redis::RedisStore, scripts::POLICY_WRITE,
 };
 
 /// How often to read a record again that was written during the read.
@@ -91,7 +87,7 @@ impl Policies for RedisStore {
         let Some(now) = Fields::parse(record)?.filter(|fields| !fields.deleted) else {
             return Ok(None);
         };
-        let entries = value::items(edits)?.into_iter().map(fields::history_entry);
+        let entries = value::items(edits)?.into_iter().map(history_entry);
         let entries: Vec<HistoryEntry> = entries.collect::<Result<_, _>>()?;
         let Some(edits) = edits_between(&entries, known, &now.revision) else {
             return Ok(None);
@@ -167,7 +163,7 @@ impl Policies for RedisStore {
         let entries = self.control(last).await?;
         value::items(entries)?
             .into_iter()
-            .map(fields::history_entry)
+            .map(history_entry)
             .collect()
     }
 
@@ -194,7 +190,7 @@ impl RedisStore {
         Ok(members.into_iter().filter_map(name).collect())
     }
 
-    pub(super) fn head_of(&self, domain: &Name) -> redis_link::Cmd {
+    pub(super) fn head_of(&self, domain: &Name) -> Cmd {
         let mut head = redis_link::cmd("HMGET");
         head.arg(self.keys().policy(domain));
         head.arg(&["format", "revision", "digest", "deleted"]);
@@ -216,5 +212,449 @@ fn readable(reply: Outcome) -> Result<HeadState, StoreError> {
     match state {
         Err(StoreError::Corrupt(message)) => Ok(HeadState::Unreadable(message)),
         state => state,
+    }
+}
+
+// ---- Writing records of limits.
+
+/// Overrides that one step of staging writes: a millisecond or two of the server's time.
+const STAGE_STEP: usize = 500;
+/// When a staged write without its edit expires, in milliseconds.
+const STAGE_LIFE_MS: u64 = 600_000;
+
+impl RedisStore {
+    /// Two new domains at the same time may both be the last.
+    async fn has_room_for(&self, domain: &Name) -> Result<(), EditError> {
+        let listed = self.listed().await?;
+        if listed.len() < DOMAINS_MAX || listed.contains(domain) {
+            return Ok(());
+        }
+        Err(EditError::TooManyDomains(listed.len()))
+    }
+
+    pub(in crate::redis) async fn write_plan(
+        &self,
+        domain: &Name,
+        expected: &Expected,
+        plan: &Plan,
+        by: &Signature,
+    ) -> Result<Revision, EditError> {
+        let staged = self.stage(domain, plan).await?;
+        let (keys, args) = plan.script_call(self.keys(), domain, expected, staged, by);
+        let reply = self.control_script(&POLICY_WRITE, &keys, &args).await?;
+        outcome(reply, expected)
+    }
+
+    /// Writes overrides that are too many for one script call under keys that no reader uses;
+    /// returns the keys, in order.
+    async fn stage(&self, domain: &Name, plan: &Plan) -> Result<Vec<String>, StoreError> {
+        let mut keys = Vec::new();
+        for (_, writes) in &plan.overrides {
+            if writes.how != How::Stage {
+                continue;
+            }
+            let key = self.keys().staged(domain, fastrand::u64(..));
+            for fields in writes.fields.chunks(STAGE_STEP) {
+                let mut set = redis_link::cmd("HSET");
+                set.arg(&key);
+                for (field, json) in fields {
+                    set.arg(field).arg(json.as_deref().unwrap_or_default());
+                }
+                let mut expire = redis_link::cmd("PEXPIRE");
+                expire.arg(&key).arg(STAGE_LIFE_MS);
+                self.control_all([set, expire]).await?;
+            }
+            keys.push(key);
+        }
+        Ok(keys)
+    }
+}
+
+/// The reply of `lua/policy_write.lua`.
+fn outcome(reply: Value, expected: &Expected) -> Result<Revision, EditError> {
+    let mut fields = value::items(reply)?.into_iter();
+    let mut next = || fields.next().ok_or_else(value::short);
+    let (status, number) = (value::integer(next()?)?, value::integer(next()?)?);
+    let digest = value::text(next()?)?;
+    let deleted = value::integer(next()?)? != 0;
+    let found = || revision(Some(&number.to_string()), Some(&digest));
+    match status {
+        1 => Ok(found()?),
+        0 => Err(EditError::Conflict {
+            expected: expected.revision(),
+            found: match (number, deleted) {
+                (0, _) | (_, true) => None,
+                _ => Some(found()?),
+            },
+        }),
+        4 => Err(EditPlanError::TooManyOverrides {
+            count: usize::try_from(number).unwrap_or(usize::MAX),
+            max: OVERRIDES_MAX,
+        }
+        .into()),
+        3 => Err(StoreError::Corrupt(
+            "the overrides that were being written are gone; try again".to_owned(),
+        )
+        .into()),
+        _ => Err(check_format(Some(&digest))
+            .err()
+            .unwrap_or_else(value::short)
+            .into()),
+    }
+}
+
+// ---- A write whose reply was lost: the history shows whether it was made.
+//
+// The script compares the revision before it writes, so a write that was not made can be sent
+// again: however often it arrives, it is made once.
+
+/// How often the history is read, and the write sent again, before the caller gets an error.
+const TRIES: usize = 3;
+/// Pause before each of them: a connection that broke is dialled again.
+const PAUSE: Duration = Duration::from_millis(50);
+
+impl RedisStore {
+    /// Makes an edit; if the reply is lost, finds out whether it was made.
+    async fn write_settled(&self, edit: &Edit<'_>, plan: &Plan) -> Result<Revision, EditError> {
+        let expected = edit::expected(edit.base);
+        let mut result = self.announce_and_write(edit, plan).await;
+        let mut lost = false;
+        for _ in 0..TRIES {
+            lost |= is_lost(&result);
+            // After a lost reply, a conflict may be with the very write whose reply was lost.
+            let unsettled =
+                is_lost(&result) || lost && matches!(result, Err(EditError::Conflict { .. }));
+            if !unsettled {
+                return result;
+            }
+            sleep(PAUSE).await;
+            match self.made_after(edit.domain, edit.base).await {
+                Ok(Some(entry)) if is_the_same(&entry, edit, plan) => return Ok(entry.revision),
+                Ok(Some(entry)) => {
+                    return Err(EditError::Conflict {
+                        expected: expected.revision(),
+                        found: Some(entry.revision),
+                    });
+                }
+                Ok(None) if is_lost(&result) => {
+                    result = self.announce_and_write(edit, plan).await;
+                }
+                Ok(None) => return result,
+                Err(_) => {}
+            }
+        }
+        result
+    }
+
+    async fn announce_and_write(
+        &self,
+        edit: &Edit<'_>,
+        plan: &Plan,
+    ) -> Result<Revision, EditError> {
+        // A SET of its own, because it lives in another slot. It may list a domain whose write
+        // then fails; readers see that there is no record.
+        let mut announce = redis_link::cmd("SADD");
+        announce
+            .arg(self.keys().domains())
+            .arg(edit.domain.as_str());
+        self.control(announce).await?;
+        self.write_plan(edit.domain, &edit::expected(edit.base), plan, edit.by)
+            .await
+    }
+
+    /// The edit that was made on top of `base`, if one was.
+    async fn made_after(
+        &self,
+        domain: &Name,
+        base: &Stored,
+    ) -> Result<Option<HistoryEntry>, StoreError> {
+        let before = match base {
+            Stored::Absent => 0,
+            Stored::Deleted(revision) => revision.number,
+            Stored::Live(record) => record.policy.revision.number,
+        };
+        let next = format!("{}-0", before.saturating_add(1));
+        let mut entry = redis_link::cmd("XRANGE");
+        entry.arg(self.keys().history(domain)).arg(&next).arg(&next);
+        let replies = self.control_all([self.head_of(domain), entry]).await?;
+        let Ok([head, entries]) = <[_; 2]>::try_from(replies) else {
+            return Err(value::short());
+        };
+        let now = match head_state(head)? {
+            HeadState::Live(revision) | HeadState::Deleted(revision) => revision.number,
+            HeadState::Missing | HeadState::Unreadable(_) => 0,
+        };
+        let entry = value::items(entries)?.pop().filter(|_| now > before);
+        entry.map(history_entry).transpose()
+    }
+}
+
+/// Whether the write may or may not have been made.
+fn is_lost(result: &Result<Revision, EditError>) -> bool {
+    matches!(
+        result,
+        Err(EditError::Store(
+            StoreError::Timeout(_) | StoreError::Broken(_)
+        ))
+    )
+}
+
+fn is_the_same(entry: &HistoryEntry, edit: &Edit<'_>, plan: &Plan) -> bool {
+    entry.by == *edit.by
+        && entry.kind() == Some(plan.operation)
+        && entry.after == plan.after
+        && entry.limit == plan.limit
+}
+
+// ---- The fields of a record and of its history, as Redis answers them.
+
+/// The value of `format` in a record of this version.
+const FORMAT: &str = "1";
+
+/// A record's own fields.
+struct Fields {
+    revision: Revision,
+    deleted: bool,
+    limits: String,
+    /// The last edit that changed all limits.
+    base: u64,
+    generations: BTreeMap<String, u64>,
+    /// The generations of the latest resets.
+    resets: BTreeMap<String, u64>,
+}
+
+impl Fields {
+    /// `None` where there is no record.
+    fn parse(reply: Value) -> Result<Option<Self>, StoreError> {
+        let mut fields = value::pairs(reply)?;
+        if fields.is_empty() {
+            return Ok(None);
+        }
+        check_format(fields.get("format").map(String::as_str))?;
+        let by_limit = |prefix: &str| {
+            let of = fields.iter();
+            of.filter_map(|(name, number)| Some((name.strip_prefix(prefix)?, number)))
+                .map(|(limit, number)| Ok((limit.to_owned(), value::number(number)?)))
+                .collect::<Result<BTreeMap<_, _>, StoreError>>()
+        };
+        let (generations, resets) = (by_limit("g:")?, by_limit("r:")?);
+        let base = fields
+            .get("g")
+            .map(|base| value::number(base))
+            .transpose()?;
+        Ok(Some(Self {
+            revision: revision(fields.get("revision"), fields.get("digest"))?,
+            deleted: fields.contains_key("deleted"),
+            limits: fields.remove("limits").unwrap_or_default(),
+            base: base.unwrap_or(0),
+            generations,
+            resets,
+        }))
+    }
+
+    /// The limits, validated, without overrides.
+    fn into_policy(self, domain: &Name) -> Result<Policy, StoreError> {
+        record::Document::parse(&self.limits)
+            .and_then(|document| {
+                document.into_policy(
+                    domain,
+                    self.revision,
+                    (self.base, &self.generations),
+                    &self.resets,
+                )
+            })
+            .map_err(corrupt)
+    }
+}
+
+/// The answer to HMGET of format, revision, digest, deleted.
+fn head_state(reply: Value) -> Result<HeadState, StoreError> {
+    let mut fields = value::items(reply)?.into_iter().map(value::optional_text);
+    let mut next = || fields.next().unwrap_or(Ok(None));
+    let (format, number, digest, deleted) = (next()?, next()?, next()?, next()?);
+    if number.is_none() {
+        return Ok(HeadState::Missing);
+    }
+    check_format(format.as_deref())?;
+    let revision = revision(number.as_ref(), digest.as_ref())?;
+    Ok(match deleted {
+        Some(_) => HeadState::Deleted(revision),
+        None => HeadState::Live(revision),
+    })
+}
+
+fn check_format(format: Option<&str>) -> Result<(), StoreError> {
+    match format {
+        Some(FORMAT) => Ok(()),
+        Some(other) => Err(StoreError::Corrupt(format!(
+            "a record of format {other}; this version reads format {FORMAT}"
+        ))),
+        None => Err(StoreError::Corrupt("a record without a format".to_owned())),
+    }
+}
+
+fn revision(number: Option<&String>, digest: Option<&String>) -> Result<Revision, StoreError> {
+    let corrupt = || StoreError::Corrupt("a record without a revision".to_owned());
+    let digest = digest.ok_or_else(corrupt)?;
+    Ok(Revision {
+        number: value::number(number.ok_or_else(corrupt)?)?,
+        digest: u64::from_str_radix(digest, 16).map_err(|_| corrupt())?,
+    })
+}
+
+fn history_entry(entry: Value) -> Result<HistoryEntry, StoreError> {
+    let mut parts = value::items(entry)?.into_iter();
+    let mut next = || parts.next().ok_or_else(value::short);
+    let id = value::text(next()?)?;
+    let mut fields = value::pairs(next()?)?;
+    let mut take = |name: &str| fields.remove(name).unwrap_or_default();
+    let number = id.split('-').next().unwrap_or_default().to_owned();
+    Ok(HistoryEntry {
+        revision: revision(Some(&number), Some(&take("digest")))?,
+        at_ms: value::number(&take("at"))?,
+        operation: take("op"),
+        by: Signature {
+            author: take("who"),
+            reason: take("why"),
+        },
+        limit: take("limit").parse().ok(),
+        before: take("before"),
+        after: take("after"),
+    })
+}
+
+// ---- Reading overrides: one, some, or how many there are.
+
+/// Fields that one step of reading overrides asks for: a reply of about 100 KB.
+const SCAN_COUNT: usize = 1000;
+
+/// Limits whose overrides one step counts: checks wait for less than a millisecond.
+const COUNTS_PER_STEP: usize = 1000;
+
+/// Limits whose overrides one step reads: some megabytes at most.
+const LIMITS_PER_STEP: usize = 64;
+
+impl RedisStore {
+    /// Reads the overrides of all limits into them, page by page; false if the record changed
+    /// meanwhile. A page is dropped as soon as it is read: of 100,000 overrides, the texts and their
+    /// syntax trees would take several times as much as what is kept.
+    async fn read_overrides(
+        &self,
+        policy: &mut Policy,
+        revision: &Revision,
+    ) -> Result<bool, StoreError> {
+        // A list that grows by itself takes up to three times as much in the end.
+        let names: Vec<&Name> = policy.limits.iter().map(|limit| &limit.name).collect();
+        let mut counts = Vec::with_capacity(names.len());
+        for names in names.chunks(COUNTS_PER_STEP) {
+            counts.extend(self.override_counts(&policy.domain, names).await?);
+        }
+        // Few limits have overrides: to look into 10,000 empty hashes takes tens of milliseconds of
+        // the server's time.
+        let mut open: Vec<(usize, u64)> = Vec::new();
+        for ((at, limit), count) in policy.limits.iter_mut().enumerate().zip(counts) {
+            let count = usize::try_from(count).unwrap_or(OVERRIDES_MAX);
+            limit.overrides.reserve_exact(count.min(OVERRIDES_MAX));
+            open.extend((count > 0).then_some((at, 0)));
+        }
+        let mut read = 0;
+        // Also without overrides: an edit may have deleted them after the record was read.
+        loop {
+            let rest = open.split_off(open.len().min(LIMITS_PER_STEP));
+            let limits = open.iter().filter_map(|(at, cursor)| {
+                let limit = policy.limits.get(*at)?;
+                Some(self.step(&policy.domain, &limit.name, *cursor))
+            });
+            let step = limits.chain([self.head_of(&policy.domain)]);
+            let mut replies = self.control_all(step).await?;
+            let head = head_state(replies.pop().unwrap_or(Value::Nil))?;
+            if head != HeadState::Live(revision.clone()) {
+                return Ok(false);
+            }
+            let mut still_open = Vec::new();
+            for ((at, _), reply) in open.into_iter().zip(replies) {
+                let (next, pairs) = value::scan(reply)?;
+                let limit = policy.limits.get_mut(at).ok_or_else(value::short)?;
+                for json in value::texts(pairs)?.iter().skip(1).step_by(2) {
+                    let found = record::read_override(limit, json).map_err(corrupt)?;
+                    limit.overrides.push(found);
+                    read += 1;
+                }
+                // Some are returned twice, and an earlier version wrote more.
+                if read > 2 * OVERRIDES_MAX {
+                    let what = "more overrides than a domain may have".to_owned();
+                    return Err(StoreError::Corrupt(what));
+                }
+                if next != 0 {
+                    still_open.push((at, next));
+                }
+            }
+            still_open.extend(rest);
+            open = still_open;
+            if open.is_empty() {
+                break;
+            }
+        }
+        for limit in &mut policy.limits {
+            // HSCAN returns some fields twice if the hash has just shrunk.
+            let overrides = &mut limit.overrides;
+            overrides.sort_unstable_by(|a, b| a.values.cmp(&b.values));
+            overrides.dedup_by(|a, b| a.values == b.values);
+        }
+        Ok(true)
+    }
+
+    fn step(&self, domain: &Name, limit: &Name, cursor: u64) -> Cmd {
+        let mut scan = redis_link::cmd("HSCAN");
+        scan.arg(self.keys().overrides(domain, limit)).arg(cursor);
+        scan.arg("COUNT").arg(SCAN_COUNT);
+        scan
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn array(fields: &[Option<&str>]) -> Value {
+        let bulk = |text: &str| Value::BulkString(text.as_bytes().to_vec());
+        let item = |field: Option<&str>| field.map_or(Value::Nil, bulk);
+        Value::Array(fields.iter().copied().map(item).collect())
+    }
+
+    #[test]
+    fn a_record_of_a_later_format_is_refused_not_guessed_at() {
+        let later = array(&[Some("2"), Some("7"), Some("ab"), None]);
+        let error = head_state(later).unwrap_err();
+        assert!(error.to_string().contains("format 2"), "{error}");
+    }
+
+    #[test]
+    fn a_head_is_live_deleted_or_missing() {
+        let revision = Revision {
+            number: 7,
+            digest: 0xab,
+        };
+        let live = array(&[Some("1"), Some("7"), Some("ab"), None]);
+        assert_eq!(head_state(live), Ok(HeadState::Live(revision.clone())));
+        let deleted = array(&[Some("1"), Some("7"), Some("ab"), Some("1")]);
+        assert_eq!(head_state(deleted), Ok(HeadState::Deleted(revision)));
+        let missing = array(&[None, None, None, None]);
+        assert_eq!(head_state(missing), Ok(HeadState::Missing));
+    }
+
+    #[test]
+    fn nonsense_is_an_error_never_a_panic() {
+        for reply in [
+            Value::Nil,
+            Value::Int(1),
+            array(&[Some("1"), Some("x"), Some("ab"), None]),
+            array(&[Some("1"), Some("7"), Some("no hex"), None]),
+        ] {
+            assert!(
+                !matches!(head_state(reply.clone()), Ok(HeadState::Live(_))),
+                "{reply:?}"
+            );
+        }
     }
 }
