@@ -1,24 +1,25 @@
 //! The domain's limits in this proxy: which are in force, and how edits reach it.
 //!
-//! One worker of the process polls the limiter (`poll`, at the times that `schedule` gives) and stores
-//! the snapshot in shared data (`snapshot`), from which the others load it (`poller`).
+//! One worker of the process polls the limiter (`poll`) and stores the snapshot in shared data, from which
+//! the others load it.
 
-mod active;
 mod poll;
-mod poller;
-mod schedule;
-mod snapshot;
-mod supplied_entries;
 
-use std::rc::Rc;
+use std::{cell::Cell, ops::Deref, rc::Rc, sync::Arc};
 
-use filter_config::Config;
+use algorithms::{Algorithm, Edges, Parameters, Rate};
+use filter_config::{Config, Source};
+use policy::{Compiled, Entries, Limit, Name, OnFailure};
+use poll::PolicyPoller;
+use protocol::ALL_LIMITS;
 
-pub(crate) use active::{ActiveLimit, ActivePolicy, FallbackBucket, PolicyState};
-use poller::PolicyPoller;
-use snapshot::{Snapshot, SnapshotBody};
-
-use crate::random::Random;
+use crate::{
+    cache::{BucketStatus, DebtSpan},
+    call::MAX_PROXIES,
+    host::{Now, Random},
+    local_bucket::{Share, precheck},
+    request::Plan,
+};
 
 /// Characters of an operator's name for a proxy.
 const MAX_NODE: usize = 128;
@@ -59,5 +60,240 @@ impl Policy {
             let plain = matches!(c, 'a'..='z' | 'A'..='Z' | '0'..='9' | '-' | '.' | '_' | '~' | ':' | '/' | '@');
             self.node.push(if plain { c } else { '_' });
         }
+    }
+}
+
+// --- The policy in force, with data derived from it once.
+
+/// The domain's limits in this worker.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum PolicyState {
+    /// No snapshot has been loaded: the limiter decides every request.
+    #[default]
+    Unknown,
+    /// The limiter has no such domain: there are no limits.
+    NoLimits,
+    /// These limits.
+    Limits(Rc<ActivePolicy>),
+}
+
+/// A compiled policy, with the number of proxies that share each limit.
+#[derive(Debug)]
+pub(crate) struct ActivePolicy {
+    pub(crate) compiled: Compiled,
+    pub(crate) plan: Plan,
+    /// In the order of the policy.
+    limits: Vec<Rc<ActiveLimit>>,
+    /// Proxies of the domain, for limits without a report of their own.
+    all_proxies: Rc<Cell<u64>>,
+}
+
+/// A limit, with data derived from it once. A request holds the limits that it matched: a later revision
+/// may have others.
+#[derive(Debug)]
+pub(crate) struct ActiveLimit {
+    limit: Arc<Limit>,
+    /// The precheck of a global limit, if it has one.
+    pub(crate) precheck: Option<Algorithm>,
+    /// Proxies that use it, by the limiters' last answers; 0: never reported.
+    proxies: Cell<u64>,
+    all_proxies: Rc<Cell<u64>>,
+}
+
+impl Deref for ActiveLimit {
+    type Target = Limit;
+
+    fn deref(&self) -> &Limit {
+        &self.limit
+    }
+}
+
+/// The values of a request, in the form that the policy crate looks them up.
+struct Values<'a>(&'a [Name], &'a [Option<&'a [u8]>]);
+
+impl Entries for Values<'_> {
+    fn get(&self, key: &str) -> Option<&[u8]> {
+        let mut pairs = self.0.iter().zip(self.1);
+        pairs.find(|(name, _)| name.as_str() == key)?.1.as_deref()
+    }
+}
+
+impl ActivePolicy {
+    pub(crate) fn new(compiled: Compiled, sources: &[(Name, Source)]) -> Self {
+        let all_proxies = Rc::new(Cell::new(1));
+        let active = |limit: &Arc<Limit>| {
+            let percent = limit.precheck_percent;
+            Rc::new(ActiveLimit {
+                precheck: percent.and_then(|percent| precheck(limit.quota.algorithm(), percent)),
+                limit: Arc::clone(limit),
+                proxies: Cell::new(0),
+                all_proxies: Rc::clone(&all_proxies),
+            })
+        };
+        Self {
+            plan: Plan::new(compiled.needed_keys(), sources),
+            limits: compiled.limits().iter().map(active).collect(),
+            all_proxies,
+            compiled,
+        }
+    }
+
+    /// The limit at a position.
+    pub(crate) fn limit(&self, at: usize) -> Option<&Rc<ActiveLimit>> {
+        self.limits.get(at)
+    }
+
+    /// Stores the number of proxies that use a limit, from a limiter's answer.
+    pub(crate) fn set_proxies(&self, limit: &str, count: u64) {
+        if limit == ALL_LIMITS {
+            return self.all_proxies.set(count);
+        }
+        let at = self.compiled.position(limit);
+        if let Some(limit) = at.and_then(|at| self.limits.get(at)) {
+            limit.proxies.set(count.min(MAX_PROXIES));
+        }
+    }
+
+    /// Copies the numbers of proxies from the previous policy.
+    fn inherit_proxies(&self, before: &Self) {
+        self.all_proxies.set(before.all_proxies.get());
+        for limit in &before.limits {
+            self.set_proxies(limit.name.as_str(), limit.proxies.get());
+        }
+    }
+
+    /// The strictest `on_failure` among the limits that may match and that only the limiter can
+    /// evaluate; `None` if there is none.
+    pub(crate) fn opaque(&self, values: &[Option<&[u8]>]) -> Option<OnFailure> {
+        if self.compiled.opaque().is_empty() {
+            return None;
+        }
+        let values = Values(self.compiled.needed_keys(), values);
+        let mut strictest = None;
+        for limit in self.compiled.opaque() {
+            if limit.may_match(&values) {
+                let closed = limit.on_failure == Some(OnFailure::Deny);
+                if closed || strictest.is_none() {
+                    strictest = limit.on_failure.or(Some(OnFailure::Local));
+                }
+            }
+        }
+        strictest
+    }
+}
+
+impl ActiveLimit {
+    /// The proxies that share the limit during an outage: `fleet_size`, or as reported.
+    pub(crate) fn proxies(&self) -> u64 {
+        let reported = Some(self.proxies.get()).filter(|count| *count > 0);
+        self.fleet_size
+            .or(reported)
+            .unwrap_or_else(|| self.all_proxies.get())
+            .max(1)
+    }
+
+    /// The bucket that replaces a global one while no limiter answers.
+    pub(crate) fn fallback_bucket(
+        &self,
+        status: Option<BucketStatus>,
+        cost: u64,
+        now: Now,
+    ) -> FallbackBucket {
+        let limit = &*self.limit;
+        let parameters = match status {
+            Some(BucketStatus { limit: None, .. }) => return FallbackBucket::Unlimited,
+            Some(BucketStatus { limit: Some(0), .. }) => return FallbackBucket::Impossible,
+            Some(status) => resolved(limit, status),
+            None => *limit.quota.parameters(),
+        };
+        let share = Share {
+            proxies: self.proxies(),
+            cost,
+        };
+        let edges = edges(limit, status, now);
+        // If no algorithm accepts the reported parameters, the limit's own are used.
+        let own = || share.of(limit.quota.parameters(), edges.as_ref());
+        let algorithm = share.of(&parameters, edges.as_ref()).or_else(own);
+        let Some(algorithm) = algorithm else {
+            return FallbackBucket::Impossible;
+        };
+        let span = match edges {
+            Some(edges) => {
+                let own = limit.quota.algorithm();
+                let span = DebtSpan::from_algorithm(&own.with_edges(edges), now);
+                // If only the end of a window was reported, its label is unknown.
+                if own.edges() == Some(&edges) {
+                    span
+                } else {
+                    span.labelled(None)
+                }
+            }
+            None => DebtSpan::from_algorithm(&algorithm, now),
+        };
+        FallbackBucket::Bucket(algorithm, span)
+    }
+}
+
+/// Edges that differ by more than this do not come from two time zones.
+const ZONES_APART_MAX_MS: u64 = 26 * 3_600_000;
+
+/// Edges that differ by less are of the same time zone; clocks and answers differ a little.
+const ZONES_APART_MIN_MS: u64 = 10 * 60_000;
+
+/// The edges of a bucket's calendar windows. An override may have another time zone, which the reported
+/// end of the window reveals: then the edges are the limit's, shifted by the difference.
+fn edges(limit: &Limit, status: Option<BucketStatus>, now: Now) -> Option<Edges> {
+    let algorithm = limit.quota.algorithm();
+    let edges = *algorithm.edges()?;
+    let reported = status.filter(|status| {
+        status.reset_after_ms > 0 && status.is_of_unit(&algorithm.parameters().rate)
+    });
+    let Some(status) = reported else {
+        return Some(edges);
+    };
+    let at_ms = now.wall_of(status.at_us);
+    let ends_ms = at_ms.saturating_add(status.reset_after_ms);
+    let window = algorithm.calendar_window(at_ms)?;
+    let apart = ZONES_APART_MIN_MS..=ZONES_APART_MAX_MS;
+    if !apart.contains(&ends_ms.abs_diff(window.end_ms)) {
+        return Some(edges);
+    }
+    Some(edges.moved(window.end_ms, ends_ms))
+}
+
+/// The parameters of a fallback bucket.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum FallbackBucket {
+    /// A bucket with these parameters; the units it admits are a debt for this span.
+    Bucket(Algorithm, DebtSpan),
+    /// The bucket is not limited.
+    Unlimited,
+    /// The parameters cannot be exact, or the quota is 0: everything is denied.
+    Impossible,
+}
+
+/// The parameters of a bucket by the limiter's last answer, which includes overrides; snapshots do not.
+fn resolved(limit: &Limit, status: BucketStatus) -> Parameters {
+    let algorithm = limit.quota.algorithm();
+    let written = *algorithm.parameters();
+    match status.limit {
+        Some(units) if units > 0 && status.window_ms > 0 && status.differs_from(algorithm) => {
+            let calendar = status.is_of_unit(&written.rate);
+            Parameters {
+                rate: if calendar {
+                    Rate {
+                        units,
+                        ..written.rate
+                    }
+                } else {
+                    Rate::new(units, status.window_ms)
+                },
+                burst: written.burst.map(|_| units),
+                time_zone: written.time_zone.filter(|_| calendar),
+                week_start: written.week_start.filter(|_| calendar),
+                ..written
+            }
+        }
+        _ => written,
     }
 }

@@ -1,26 +1,20 @@
 //! What a proxy caches of single buckets.
 //!
-//! The `shared_table` is in Envoy's shared data, for all workers of the process; the `worker_cache` is
+//! The `shared_table` is in Envoy's shared data, for all workers of the process; [`WorkerCache`] is
 //! one worker's memory in front of it. Both keep denials that still hold (the deny cache) and the last
 //! status of each bucket, from which fallback decisions start.
 
-pub(crate) mod shared_table;
-mod worker_cache;
+mod bucket_entry;
+mod shared_table;
 
-use algorithms::{Algorithm, Rate};
-use protocol::LimitAnswer;
+use policy::Positions;
 
-use crate::{
-    codec::{Put, Reader},
-    host::Host,
-    time::Now,
+use crate::host::{Host, Now};
+
+pub(crate) use bucket_entry::{
+    BucketEntry, BucketStatus, CachedDenial, Debt, DebtSpan, LocalState,
 };
-pub(crate) use shared_table::{
-    BucketEntry, CachedDenial, Debt, DebtSpan, Found, LocalState, Record, Room, Table, Update,
-};
-pub(crate) use worker_cache::WorkerCache;
-
-// --- Keys of buckets, and their last status.
+pub(crate) use shared_table::{Found, Record, Room, Table, Update};
 
 /// The kind of a shared table entry. One bucket has an entry for each role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,70 +59,6 @@ impl BucketKey {
     }
 }
 
-/// The state of a bucket in the limiter's last answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct BucketStatus {
-    /// When the answer arrived, on the monotonic clock.
-    pub(crate) at_us: u64,
-    /// The quota in units, overrides included; `None`: unlimited.
-    pub(crate) limit: Option<u64>,
-    /// The time in which an empty quota refills completely.
-    pub(crate) window_ms: u64,
-    /// Units left at `at_us`.
-    pub(crate) remaining: u64,
-    /// The time from `at_us` until the quota is complete.
-    pub(crate) reset_after_ms: u64,
-}
-
-impl BucketStatus {
-    /// The status in an answer that arrived now.
-    pub(crate) fn new(now: Now, answer: &LimitAnswer) -> Self {
-        Self {
-            at_us: now.mono_us,
-            limit: answer.limit,
-            window_ms: answer.window_ms,
-            remaining: answer.remaining,
-            reset_after_ms: answer.reset_after_ms,
-        }
-    }
-
-    /// Whether an override gives the bucket other parameters than its limit.
-    pub(crate) fn differs_from(&self, algorithm: &Algorithm) -> bool {
-        let rate = &algorithm.parameters().rate;
-        let same_window = self.window_ms == algorithm.window_ms() || self.is_of_unit(rate);
-        self.limit != Some(algorithm.limit()) || !same_window
-    }
-
-    /// Whether the window fits the rate's calendar unit: some days have 23 or 25 hours, some months 28
-    /// days.
-    pub(crate) fn is_of_unit(&self, rate: &Rate) -> bool {
-        let apart_ms = self.window_ms.abs_diff(rate.period_ms);
-        rate.calendar.is_some() && apart_ms <= rate.period_ms / 10
-    }
-
-    pub(crate) fn write(&self, out: &mut Vec<u8>) {
-        out.put_u64(self.at_us);
-        out.put_u8(u8::from(self.limit.is_some()));
-        out.put_u64(self.limit.unwrap_or(0));
-        out.put_u64(self.window_ms);
-        out.put_u64(self.remaining);
-        out.put_u64(self.reset_after_ms);
-    }
-
-    pub(crate) fn read(reader: &mut Reader<'_>) -> Option<Self> {
-        let at_us = reader.u64()?;
-        let is_limited = reader.u8()? != 0;
-        let limit = reader.u64()?;
-        Some(Self {
-            at_us,
-            limit: is_limited.then_some(limit),
-            window_ms: reader.u64()?,
-            remaining: reader.u64()?,
-            reset_after_ms: reader.u64()?,
-        })
-    }
-}
-
 // --- Writes the limiter's answer about a bucket to the shared table.
 
 /// The limiter's answer about a bucket.
@@ -166,3 +96,283 @@ pub(crate) fn write_answer(
         }
     });
 }
+
+// --- One worker's cache of buckets, in front of the shared table.
+//
+// A read of shared data costs as much as the rest of a decision. So a worker caches its reads, and
+// newer answers of the limiter, for one second: a client that is denied in a loop causes no reads.
+// During that time the worker misses the answers that other workers received, which costs a check and
+// never makes a wrong decision.
+//
+// Fallback decisions need the limiter's statuses in the shared table. The worker writes the first
+// status of a bucket at once, and a later one at the next tick and only if it differs significantly;
+// after a call failed, it writes all of them.
+
+/// Bound: buckets in each half of a worker's cache. Beyond it, the older half is dropped;
+/// significant changes are in the shared table already.
+const MAX_BUCKETS: usize = 2048;
+/// How long an entry read from the table is used: as long as a denial is cached there.
+const FRESH_US: u64 = CachedDenial::MAX_MS * 1000;
+/// The table may overstate the units left by the quota divided by this.
+const SIGNIFICANT_PART: u64 = 64;
+
+/// The buckets that this worker used recently.
+#[derive(Debug, Default)]
+pub(crate) struct WorkerCache {
+    young: Segment,
+    old: Segment,
+    /// Buckets to write at the next tick.
+    unwritten: Vec<BucketKey>,
+}
+
+/// Buckets that were added in one period.
+#[derive(Debug, Default)]
+struct Segment {
+    positions: Positions,
+    list: Vec<Bucket>,
+}
+
+#[derive(Debug)]
+struct Bucket {
+    key: BucketKey,
+    /// `None` once it was moved to the young segment.
+    cached: Option<CachedBucket>,
+}
+
+/// The cached state of one bucket.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct CachedBucket {
+    generation: u64,
+    /// When it was read from the table.
+    loaded_us: u64,
+    /// The last denial.
+    pub(crate) denial: Option<CachedDenial>,
+    /// The last status.
+    pub(crate) status: Option<BucketStatus>,
+    /// The status in the table.
+    written: Option<BucketStatus>,
+    /// Whether it is in [`WorkerCache::unwritten`].
+    is_queued: bool,
+}
+
+impl CachedBucket {
+    /// Whether the table lacks the last status, and no write is queued.
+    fn needs_write(&self) -> bool {
+        !self.is_queued && self.status != self.written
+    }
+}
+
+impl WorkerCache {
+    /// The cached state of a bucket, unless it is stale or was read at `since_us` or before.
+    pub(crate) fn get_fresh(
+        &mut self,
+        key: BucketKey,
+        generation: u64,
+        now: Now,
+        since_us: u64,
+    ) -> Option<CachedBucket> {
+        let cached = *self.get(key, generation)?;
+        let age_us = now.mono_us.saturating_sub(cached.loaded_us);
+        (cached.loaded_us > since_us && age_us < FRESH_US).then_some(cached)
+    }
+
+    /// The last cached denial of a bucket, whether or not it still holds.
+    pub(crate) fn denial(&mut self, key: BucketKey, generation: u64) -> Option<CachedDenial> {
+        self.get(key, generation)?.denial
+    }
+
+    /// Makes the next use of a bucket read the table again.
+    pub(crate) fn invalidate(&mut self, key: BucketKey, generation: u64) {
+        if let Some(cached) = self.get(key, generation) {
+            cached.loaded_us = 0;
+        }
+    }
+
+    /// Caches an entry that was read from the table.
+    pub(crate) fn store_entry(
+        &mut self,
+        key: BucketKey,
+        generation: u64,
+        entry: &BucketEntry,
+        now: Now,
+    ) {
+        let Some(cached) = self.get_or_add(key, generation) else {
+            return;
+        };
+        cached.loaded_us = now.mono_us;
+        cached.written = entry.status;
+        let newer =
+            |status: &BucketStatus| cached.status.is_none_or(|last| last.at_us < status.at_us);
+        if let Some(status) = entry.status.filter(newer) {
+            cached.status = Some(status);
+        }
+        // This worker also wrote its own denial, which may have been evicted since.
+        let denials = [entry.denial, cached.denial].into_iter().flatten();
+        cached.denial = denials.max_by_key(|denial| denial.until_us);
+    }
+
+    /// Caches a denial, which the caller writes to the table.
+    pub(crate) fn store_denial(
+        &mut self,
+        key: BucketKey,
+        generation: u64,
+        status: BucketStatus,
+        denial: CachedDenial,
+    ) {
+        let Some(cached) = self.get_or_add(key, generation) else {
+            return;
+        };
+        cached.status = Some(status);
+        cached.written = Some(status);
+        cached.denial = Some(denial);
+    }
+
+    /// Caches a status. Returns whether the caller must write it to the table at once; always, if it is
+    /// `urgent` because calls fail.
+    pub(crate) fn store_status(
+        &mut self,
+        key: BucketKey,
+        generation: u64,
+        status: BucketStatus,
+        urgent: bool,
+    ) -> bool {
+        let Some(cached) = self.get_or_add(key, generation) else {
+            return true;
+        };
+        cached.status = Some(status);
+        cached.denial = None;
+        match cached.written {
+            written if urgent || written.is_none() => {
+                cached.written = Some(status);
+                true
+            }
+            Some(written) if is_significant(written, status) => {
+                if !std::mem::replace(&mut cached.is_queued, true) {
+                    self.unwritten.push(key);
+                }
+                false
+            }
+            _ => false,
+        }
+    }
+
+    /// Queues the last status of a bucket for the next write, however small the difference.
+    pub(crate) fn queue_write(&mut self, key: BucketKey) {
+        let cached = self.young.get(key);
+        if let Some(cached) = cached.or_else(|| self.old.get(key))
+            && cached.needs_write()
+        {
+            cached.is_queued = true;
+            self.unwritten.push(key);
+        }
+    }
+
+    /// Queues the last statuses of all buckets.
+    pub(crate) fn queue_all_writes(&mut self) {
+        for bucket in self.young.list.iter_mut().chain(&mut self.old.list) {
+            if let Some(cached) = &mut bucket.cached
+                && cached.needs_write()
+            {
+                cached.is_queued = true;
+                self.unwritten.push(bucket.key);
+            }
+        }
+    }
+
+    /// Whether the cache is full until the next [`WorkerCache::write`].
+    pub(crate) fn is_full(&self) -> bool {
+        self.young.list.len() >= MAX_BUCKETS
+    }
+
+    /// Writes the queued statuses, and makes room.
+    pub(crate) fn write(&mut self, host: &impl Host, now: Now, table: &Table) {
+        for key in std::mem::take(&mut self.unwritten) {
+            let cached = self.young.get(key);
+            let Some(cached) = cached.or_else(|| self.old.get(key)) else {
+                continue;
+            };
+            cached.is_queued = false;
+            cached.written = cached.status;
+            if let Some(status) = cached.status {
+                let report = Answered {
+                    status,
+                    denial: None,
+                };
+                write_answer(host, now, table, (key, cached.generation), &report);
+            }
+        }
+        if self.is_full() {
+            self.old = std::mem::take(&mut self.young);
+        }
+    }
+
+    fn get(&mut self, key: BucketKey, generation: u64) -> Option<&mut CachedBucket> {
+        if self.young.position(key).is_none() {
+            let cached = self.old.take(key)?;
+            self.young.add(key, cached);
+        }
+        let cached = self.young.get(key)?;
+        (cached.generation == generation).then_some(cached)
+    }
+
+    /// The cached state of a bucket, added if it is missing.
+    fn get_or_add(&mut self, key: BucketKey, generation: u64) -> Option<&mut CachedBucket> {
+        if self.young.position(key).is_none() {
+            let cached = self.old.take(key).unwrap_or_default();
+            self.young.add(key, cached);
+        }
+        let cached = self.young.get(key)?;
+        if cached.generation != generation {
+            *cached = CachedBucket {
+                generation,
+                is_queued: cached.is_queued,
+                ..CachedBucket::default()
+            };
+        }
+        Some(cached)
+    }
+}
+
+impl Segment {
+    fn position(&self, key: BucketKey) -> Option<usize> {
+        let mut positions = self.positions.of(key.hash());
+        let same = |bucket: &Bucket| bucket.key == key && bucket.cached.is_some();
+        positions.find(|at| self.list.get(*at).is_some_and(same))
+    }
+
+    fn get(&mut self, key: BucketKey) -> Option<&mut CachedBucket> {
+        let at = self.position(key)?;
+        self.list.get_mut(at)?.cached.as_mut()
+    }
+
+    fn take(&mut self, key: BucketKey) -> Option<CachedBucket> {
+        let at = self.position(key)?;
+        self.list.get_mut(at)?.cached.take()
+    }
+
+    /// Adds a bucket that the segment does not have.
+    fn add(&mut self, key: BucketKey, cached: CachedBucket) {
+        self.positions.add(key.hash(), self.list.len());
+        let cached = Some(cached);
+        self.list.push(Bucket { key, cached });
+    }
+}
+
+/// Whether the status in the table (`written`) overstates the units left too much, or is too old.
+fn is_significant(written: BucketStatus, status: BucketStatus) -> bool {
+    let (Some(limit), Some(before)) = (status.limit, written.limit) else {
+        return written.limit != status.limit;
+    };
+    let elapsed_us = status.at_us.saturating_sub(written.at_us);
+    // A fallback bucket would start from this: the units left then, plus the units refilled since.
+    let window_us = status.window_ms.saturating_mul(1000).max(1);
+    let back = u128::from(limit) * u128::from(elapsed_us) / u128::from(window_us);
+    let expected = u128::from(written.remaining)
+        .saturating_add(back)
+        .min(limit.into());
+    let tolerated = u128::from(status.remaining) + u128::from(limit / SIGNIFICANT_PART);
+    limit != before || expected > tolerated || elapsed_us > FRESH_US
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,4 +1,8 @@
-//! The host of the state machine: Envoy's shared data.
+//! What the host gives the state machine: Envoy's shared data, the time, and the seed of random numbers.
+
+use filter_config::Config;
+
+use crate::cache::Table;
 
 /// The map that all workers of one Envoy process share.
 ///
@@ -75,4 +79,259 @@ pub(crate) fn update<R>(
         }
     }
     Err(Contended)
+}
+
+// --- The process of a worker: the workers of one Envoy are one proxy, and share one table of buckets.
+
+/// The key of the identity in shared data: random bytes, the first half of them the proxy's name, the second the
+/// key of the hash that places buckets in the table.
+const IDENTITY: &[u8] = b"rl1:identity";
+
+/// What a worker shares with the others of its process.
+#[derive(Debug)]
+pub(crate) struct Process {
+    /// Becomes the identity of the process if no worker has stored one; `None`: the worker has joined.
+    seed: Option<[u8; 32]>,
+    /// The name of the process in calls to limiters.
+    pub(crate) proxy: String,
+    pub(crate) table: Table,
+}
+
+impl Process {
+    /// A process of this worker alone, until it joins the others.
+    pub(crate) fn new(seed: [u8; 32], config: &Config) -> Self {
+        let (name, hash_key) = seed.split_at(16);
+        let name = u128::from_le_bytes(name.try_into().unwrap_or_default());
+        let hash_key = hash_key.try_into().unwrap_or_default();
+        Self {
+            seed: Some(seed),
+            proxy: format!("{name:032x}"),
+            table: Table::new(config.domain.as_str(), config.buckets, hash_key),
+        }
+    }
+
+    /// Reads or stores the identity of the process. Returns whether this is the first time.
+    pub(crate) fn join(&mut self, host: &impl Host, config: &Config) -> bool {
+        let Some(seed) = self.seed.take() else {
+            return false;
+        };
+        *self = Self {
+            seed: None,
+            ..Self::new(identity(host, seed), config)
+        };
+        true
+    }
+}
+
+/// The identity that another worker stored, or `own`, which is stored.
+fn identity(host: &impl Host, own: [u8; 32]) -> [u8; 32] {
+    for _ in 0..MAX_TRIES {
+        let read = host.load(IDENTITY);
+        let stored = read.as_ref().map(|read| read.bytes.as_slice().try_into());
+        if let Some(Ok(identity)) = stored {
+            return identity;
+        }
+        // Absent, or overwritten by another plugin.
+        let expected = read.map_or(Version::ABSENT, |read| read.version);
+        // Whichever worker wins, the next read returns its value.
+        let _ = host.swap(IDENTITY, &own, expected);
+    }
+    // Contended: the worker uses an identity of its own, and limiters count one proxy more.
+    own
+}
+
+// --- Fixed little-endian fields in shared values. A value may have been written by another plugin, so
+// each read may fail.
+
+/// Reads fields off the front of a value.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reader<'a> {
+    left: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> Self {
+        Self { left: bytes }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.left.is_empty()
+    }
+
+    pub(crate) fn rest(&self) -> &'a [u8] {
+        self.left
+    }
+
+    pub(crate) fn take(&mut self, len: usize) -> Option<&'a [u8]> {
+        let (taken, left) = self.left.split_at_checked(len)?;
+        self.left = left;
+        Some(taken)
+    }
+
+    pub(crate) fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (taken, left) = self.left.split_first_chunk()?;
+        self.left = left;
+        Some(*taken)
+    }
+
+    pub(crate) fn u8(&mut self) -> Option<u8> {
+        self.array::<1>().map(|[byte]| byte)
+    }
+
+    pub(crate) fn u32(&mut self) -> Option<u32> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    pub(crate) fn u64(&mut self) -> Option<u64> {
+        self.array().map(u64::from_le_bytes)
+    }
+}
+
+/// Appends fields to a value.
+pub(crate) trait Put {
+    fn put_u8(&mut self, value: u8);
+    fn put_u32(&mut self, value: u32);
+    fn put_u64(&mut self, value: u64);
+}
+
+impl Put for Vec<u8> {
+    fn put_u8(&mut self, value: u8) {
+        self.push(value);
+    }
+
+    fn put_u32(&mut self, value: u32) {
+        self.extend_from_slice(&value.to_le_bytes());
+    }
+
+    // As a function call it saves 20 bytes at each call site.
+    #[inline(never)]
+    fn put_u64(&mut self, value: u64) {
+        self.extend_from_slice(&value.to_le_bytes());
+    }
+}
+
+// --- The time of each input: nothing in this crate reads a clock.
+
+/// The moment of an input, on both clocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Now {
+    /// Microseconds on the process's monotonic clock: deadlines, deny cache, breaker.
+    pub mono_us: u64,
+    /// Milliseconds since the epoch, which may step: buckets decided in the proxy, whose
+    /// windows are aligned to it.
+    pub wall_ms: u64,
+}
+
+impl Now {
+    /// Whether a monotonic deadline has come.
+    pub(crate) fn reached(self, deadline_us: u64) -> bool {
+        self.mono_us >= deadline_us
+    }
+
+    /// Milliseconds until a monotonic deadline, rounded up; 0 if it has come.
+    pub(crate) fn millis_until(self, deadline_us: u64) -> u64 {
+        deadline_us.saturating_sub(self.mono_us).div_ceil(1000)
+    }
+
+    /// Converts a moment of the monotonic clock to the wall clock.
+    pub(crate) fn wall_of(self, mono_us: u64) -> u64 {
+        let ago_ms = self.mono_us.saturating_sub(mono_us) / 1000;
+        self.wall_ms.saturating_sub(ago_ms)
+    }
+
+    /// The monotonic time that is `ms` milliseconds from now.
+    pub(crate) fn after_ms(self, ms: u64) -> u64 {
+        self.mono_us.saturating_add(ms.saturating_mul(1000))
+    }
+}
+
+/// A time on the monotonic clock, for tests that do not use the wall clock.
+#[cfg(test)]
+pub(crate) fn at(ms: u64) -> Now {
+    Now {
+        mono_us: ms * 1000,
+        wall_ms: 0,
+    }
+}
+
+// --- Random numbers for jitter and sampling. Not for secrets.
+
+/// `SplitMix64`: small, and good enough to spread proxies in time.
+#[derive(Clone, Debug)]
+pub struct Random {
+    state: u64,
+}
+
+impl Random {
+    /// A generator whose numbers are determined by `seed`.
+    pub fn new(seed: u64) -> Self {
+        Self { state: seed }
+    }
+
+    /// The next number.
+    pub fn next_u64(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `bound`, or 0 if that is 0.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        let wide = u128::from(self.next_u64()) * u128::from(bound);
+        u64::try_from(wide >> 64).unwrap_or(0)
+    }
+
+    /// `value`, up to a quarter more or less.
+    pub fn jittered(&mut self, value: u64) -> u64 {
+        let spread = value / 4;
+        (value - spread).saturating_add(self.below(spread.saturating_mul(2).saturating_add(1)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simulated::SharedData;
+
+    #[test]
+    fn all_workers_of_a_process_are_one_proxy() {
+        let host = SharedData::default();
+        let first = identity(&host, [1; 32]);
+        assert_eq!(identity(&host, [2; 32]), first);
+        let config =
+            Config::from_json(br#"{"domain": "shop", "limiter": {"cluster": "c"}}"#).unwrap();
+        assert_eq!(Process::new(first, &config).proxy, "01".repeat(16));
+    }
+
+    #[test]
+    fn an_invalid_stored_identity_is_replaced() {
+        let host = SharedData::default();
+        host.overwrite(IDENTITY, b"something else");
+        assert_eq!(identity(&host, [3; 32]), [3; 32]);
+        assert_eq!(host.load(IDENTITY).unwrap().bytes, [3; 32]);
+    }
+
+    #[test]
+    fn jitter_stays_within_a_quarter() {
+        let mut random = Random::new(1);
+        for _ in 0..10_000 {
+            let value = random.jittered(200);
+            assert!((150..=250).contains(&value), "{value}");
+        }
+        assert_eq!(random.jittered(0), 0);
+        random.jittered(u64::MAX);
+    }
+
+    #[test]
+    fn below_yields_every_number_under_its_bound_and_not_the_bound() {
+        let mut random = Random::new(7);
+        let mut seen = [false; 5];
+        for _ in 0..1000 {
+            seen[usize::try_from(random.below(5)).unwrap()] = true;
+        }
+        assert_eq!(seen, [true; 5]);
+        assert_eq!(random.below(0), 0);
+    }
 }

@@ -24,11 +24,10 @@ use protocol::{Answer, Lease, LimitAnswer};
 use crate::{
     active_policy::{ActiveLimit, ActivePolicy},
     cache::{Answered, BucketKey, BucketStatus, write_answer},
-    host::Host,
+    host::{Host, Now},
     metrics::Event,
     request::{Claims, Extracted, LeasedUnits, LimitCheck, PendingCheck},
     response::QuotaStatus,
-    time::Now,
     worker::Worker,
 };
 pub(crate) use shared_lease::LeaseQuery;
@@ -92,14 +91,11 @@ impl Worker {
         claims: &mut Claims,
     ) {
         let generation = limit_check.limit.generation;
-        let (Some(shared), Some(worker_lease)) = (
-            self.process.shared(),
-            self.leases.find(limit_check.key, generation),
-        ) else {
+        let Some(worker_lease) = self.leases.find(limit_check.key, generation) else {
             return;
         };
         let portion = worker_lease.next_portion(now, terms);
-        let (key, table) = (limit_check.key, &shared.table);
+        let (key, table) = (limit_check.key, &self.process.table);
         let change = update_shared(
             host,
             now,
@@ -274,9 +270,6 @@ impl Worker {
         key: BucketKey,
         limit_answer: &LimitAnswer,
     ) {
-        let Some(shared) = self.process.shared() else {
-            return;
-        };
         let status = BucketStatus::new(now, limit_answer);
         let failing = self.outage.breaker.failed_lately(now);
         if self
@@ -288,7 +281,7 @@ impl Worker {
                 denial: None,
             };
             let bucket = (key, limit_answer.generation);
-            write_answer(host, now, &shared.table, bucket, &answered);
+            write_answer(host, now, &self.process.table, bucket, &answered);
         }
         let units = limit_answer.lease.map_or(0, |lease| lease.units);
         self.counts.happened_to(Event::LeaseGranted, units);
@@ -299,7 +292,7 @@ impl Worker {
             .as_ref()
             .filter(|worker_lease| worker_lease.is_empty());
         let portion = empty.map(|worker_lease| worker_lease.next_portion(now, terms));
-        let table = &shared.table;
+        let table = &self.process.table;
         let landed = update_shared(
             host,
             now,
@@ -354,8 +347,8 @@ impl Worker {
         key: BucketKey,
         generation: u64,
     ) -> Option<LeaseQuery> {
-        let (shared, worker_lease) = (self.process.shared()?, self.leases.find(key, generation)?);
-        let (table, bucket) = (&shared.table, (key, generation));
+        let worker_lease = self.leases.find(key, generation)?;
+        let (table, bucket) = (&self.process.table, (key, generation));
         let maintained = update_shared(
             host,
             now,

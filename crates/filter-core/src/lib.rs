@@ -10,8 +10,8 @@
 //! `request::decide` matches the limits (`active_policy`), takes leased units (`lease`), repeats
 //! denials that still hold (`cache`) and charges the buckets of this proxy (`local_bucket`). For the
 //! other limits it queues a check, which `call` sends in a batch at the end of the host's turn, unless
-//! the circuit breaker is open (`outage`). `call::answer` or `outage::fallback` decides,
-//! `request::admit` carries out the decision, and `response` writes it for the client.
+//! the circuit breaker is open (`outage`). `call::answer` or `outage` decides, `Worker::admit` in
+//! `request::decide` carries out the decision, and `response` writes it for the client.
 
 #[cfg(all(test, target_arch = "wasm32"))]
 #[macro_use]
@@ -20,21 +20,17 @@ extern crate wasm_test;
 mod active_policy;
 mod cache;
 mod call;
-mod codec;
 mod cost;
 mod host;
 mod lease;
 mod local_bucket;
-mod log_line;
 mod metrics;
 mod outage;
-mod random;
 mod report;
 mod request;
 mod response;
 #[cfg(any(test, feature = "simulated"))]
 pub mod simulated;
-mod time;
 mod worker;
 
 pub use call::CallId;
@@ -42,12 +38,11 @@ pub use cost::{Body, BodyNeed, Metering, Response};
 pub use filter_config::{
     Config, DenyBody, DenyConfig, Direction, Format, LimiterConfig, Prefixes, Source, Styles,
 };
-pub use host::{CasMismatch, Host, Version, Versioned};
+pub use host::{CasMismatch, Host, Now, Version, Versioned};
 pub use metrics::Metrics;
 pub use policy::printable;
 pub use request::{NoProperty, Request};
 pub use response::{HeaderList, LocalReply, ResponseHeaders};
-pub use time::Now;
 pub use worker::{
     Call, CallAnswer, Callback, Edits, Level, Refusal, ResponseNeeds, Step, StreamId, StreamStep,
     Worker,

@@ -5,8 +5,7 @@ use algorithms::{Algorithm, Charged, Decision, Edges, Kind, Parameters, Rate, Sl
 
 use crate::{
     cache::{BucketEntry, BucketKey, DebtSpan, Found, LocalState, Room, Table, Update},
-    host::{Contended, Host},
-    time::Now,
+    host::{Contended, Host, Now},
 };
 
 /// A bucket in the shared table, with its parameters.

@@ -3,31 +3,22 @@
 //! Each feature keeps its own state in a struct and its own steps of a request in an
 //! `impl Worker` beside it: `request`, `lease`, `active_policy`, `call`, `outage`, `cache`, `report`.
 
-mod step;
-
 use std::{cell::RefCell, collections::VecDeque, rc::Rc};
 
 use filter_config::Config;
 
 use crate::{
     active_policy::{Policy, PolicyState},
-    cache::{Table, WorkerCache},
+    cache::WorkerCache,
     call::{CallId, Calls, InFlight, TIMEOUT_LATE_MS},
-    codec::Reader,
     cost::Metering,
-    host::{Contended, Host, MAX_TRIES, Version},
+    host::{Host, Now, Process, Random},
     lease::{LeaseDescriptor, WorkerLeases},
     metrics::{Counts, Metrics},
     outage::{ChargeStatus, Outage},
-    random::Random,
     report::Reporter,
     request::{Denials, PendingCheck, Request, Requests, Stream},
-    response::{QuotaHeaders, ReplyCache, ResponseHeaders, write_headers},
-    time::Now,
-};
-use step::Resumptions;
-pub use step::{
-    Call, CallAnswer, Callback, Edits, Level, Refusal, ResponseNeeds, Step, StreamId, StreamStep,
+    response::{Denial, LocalReply, QuotaHeaders, ReplyCache, ResponseHeaders, write_headers},
 };
 
 /// The state of one worker for one configuration.
@@ -58,7 +49,7 @@ impl Worker {
         let (low, _) = own.split_at(8);
         let mut random = Random::new(u64::from_le_bytes(low.try_into().unwrap_or_default()));
         Self {
-            process: Process::new(identity.try_into().unwrap_or_default()),
+            process: Process::new(identity.try_into().unwrap_or_default(), &config),
             policy: Policy::new(&mut config, &mut random),
             requests: Requests::new(config.hold_max, secret_of(&seed)),
             calls: Calls::new(token, &config.limiter),
@@ -262,9 +253,7 @@ impl Worker {
 
     /// Writes what changed in the worker cache to the shared table.
     pub(crate) fn flush_cache(&mut self, host: &impl Host, now: Now) {
-        if let Some(shared) = self.process.shared() {
-            self.cache.write(host, now, &shared.table);
-        }
+        self.cache.write(host, now, &self.process.table);
     }
 
     /// Joins the other workers of the process, on the first event.
@@ -289,109 +278,6 @@ fn secret_of(seed: &[u8; 48]) -> [u8; 16] {
         *byte = *part;
     }
     key
-}
-
-// --- The data that a worker shares with the others of its Envoy process.
-
-/// The process of a worker, once it has joined it.
-#[derive(Debug)]
-pub(crate) struct Process {
-    /// Becomes the identity of the process if no worker has stored one.
-    seed: [u8; 32],
-    shared: Option<Shared>,
-}
-
-/// The data that all workers of the process share.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    /// The name of the process in calls to limiters.
-    pub(crate) proxy: String,
-    pub(crate) table: Table,
-}
-
-impl Process {
-    pub(crate) fn new(seed: [u8; 32]) -> Self {
-        Self { seed, shared: None }
-    }
-
-    /// `None` until the worker's first event.
-    pub(crate) fn shared(&self) -> Option<&Shared> {
-        self.shared.as_ref()
-    }
-
-    /// The name of the process in calls to limiters; empty until the worker has joined.
-    pub(crate) fn proxy(&self) -> &str {
-        self.shared().map_or("", |shared| &shared.proxy)
-    }
-
-    /// Reads or stores the identity of the process. Returns whether this is the first time.
-    pub(super) fn join(&mut self, host: &impl Host, config: &Config) -> bool {
-        if self.shared.is_some() {
-            return false;
-        }
-        // Contended: the worker uses an identity of its own, and limiters count one proxy more.
-        let identity = Identity::join(host, self.seed);
-        let identity = identity.unwrap_or_else(|_| Identity::from_random(self.seed));
-        self.shared = Some(Shared {
-            proxy: identity.proxy_name(),
-            table: Table::new(config.domain.as_str(), config.buckets, identity.hash_key),
-        });
-        true
-    }
-}
-
-// --- The identity of this Envoy process, shared by its workers.
-
-/// The key in shared data.
-const KEY: &[u8] = b"rl1:identity";
-
-/// Random numbers of one Envoy process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Identity {
-    /// The id of the process in calls to limiters.
-    pub(crate) proxy: u128,
-    /// The key of the hash that places buckets in the table.
-    pub(crate) hash_key: [u8; 16],
-}
-
-impl Identity {
-    /// Reads the identity that another worker stored, or stores one made of `random`.
-    pub(crate) fn join(host: &impl Host, random: [u8; 32]) -> Result<Self, Contended> {
-        for _ in 0..MAX_TRIES {
-            let read = host.load(KEY);
-            if let Some(identity) = read.as_ref().and_then(|read| Self::parse(&read.bytes)) {
-                return Ok(identity);
-            }
-            // Absent, or overwritten by another plugin.
-            let expected = read.map_or(Version::ABSENT, |read| read.version);
-            // Whichever worker wins, the next read returns its value.
-            let _ = host.swap(KEY, &random, expected);
-        }
-        Err(Contended)
-    }
-
-    /// An identity that is not shared.
-    fn from_random(random: [u8; 32]) -> Self {
-        let (proxy, hash_key) = random.split_at(16);
-        Self {
-            proxy: u128::from_le_bytes(proxy.try_into().unwrap_or_default()),
-            hash_key: hash_key.try_into().unwrap_or_default(),
-        }
-    }
-
-    /// The name of the process in calls to limiters.
-    fn proxy_name(&self) -> String {
-        format!("{:032x}", self.proxy)
-    }
-
-    fn parse(bytes: &[u8]) -> Option<Self> {
-        let mut reader = Reader::new(bytes);
-        let identity = Self {
-            proxy: u128::from_le_bytes(reader.array()?),
-            hash_key: reader.array()?,
-        };
-        reader.is_empty().then_some(identity)
-    }
 }
 
 // --- Schedules the ticks.
@@ -558,24 +444,260 @@ impl Worker {
     }
 }
 
+// --- The steps that the state machine returns to its host.
+
+/// A request, by the host's id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StreamId(pub u32);
+
+/// A step for the host. Steps of requests that ended may be dropped.
+#[derive(Debug)]
+pub enum Step {
+    /// The request continues.
+    Continue {
+        /// The request.
+        stream: StreamId,
+        /// Changes of its headers.
+        edits: Edits,
+    },
+    /// The filter answers the request.
+    Refuse {
+        /// The request.
+        stream: StreamId,
+        /// How.
+        refusal: Refusal,
+    },
+    /// The body that a request waits for did not arrive in time: the host calls
+    /// [`Worker::on_request_read`](Worker::on_request_read).
+    DecideWithoutBody(StreamId),
+    /// A call to the limiter. The host must report the outcome of each call.
+    Call(Call),
+    /// An operation on the check stream.
+    Stream(StreamStep),
+    /// The host calls [`Worker::on_turn_end`](Worker::on_turn_end) when the current turn of
+    /// its event loop ends; at once, if it cannot find out when.
+    AtTurnEnd,
+    /// A message for the log.
+    Log(Level, String),
+}
+
+impl Step {
+    /// The request that continues or is answered by this step.
+    fn ends_pause(&self) -> Option<StreamId> {
+        match self {
+            Self::Continue { stream, .. } | Self::Refuse { stream, .. } => Some(*stream),
+            _ => None,
+        }
+    }
+}
+
+/// Bound: requests that one callback resumes or answers. Beyond it, the others continue at the end
+/// of the turn or at a tick.
+///
+/// Envoy continues a request at the end of the callback that resumed it. If its route answers at
+/// once, Envoy calls the filter for the response, and continues the next request at the end of that
+/// call: the stack grows with each of them, by four kilobytes or so, until V8 ends the VM at one
+/// megabyte. Other filters and access loggers make it grow faster, so this is a sixth of what fits.
+const MAX_RESUMED: usize = 32;
+
+/// A callback of the host, while it carries out steps.
+#[derive(Debug)]
+pub struct Callback {
+    /// The request that it is about.
+    pub(crate) request: Option<StreamId>,
+    /// How many other requests it may still resume.
+    left: usize,
+    /// Whether it leaves some to the next callback, and has requested that.
+    leaves: bool,
+}
+
+impl Callback {
+    /// A callback about no request.
+    pub fn of_root() -> Self {
+        Self {
+            request: None,
+            left: MAX_RESUMED,
+            leaves: false,
+        }
+    }
+
+    /// A callback about a request. Other requests continue in a callback of the root.
+    pub fn of_request(stream: StreamId) -> Self {
+        Self {
+            request: Some(stream),
+            left: 0,
+            leaves: false,
+        }
+    }
+}
+
+/// Requests that are decided and continue in a later callback, the oldest first: at most as many as
+/// waited for a decision.
+#[derive(Debug, Default)]
+pub(crate) struct Resumptions(VecDeque<Step>);
+
+impl Resumptions {
+    fn add(&mut self, step: Step) {
+        self.0.push_back(step);
+    }
+
+    /// The next one that a callback may carry out, or a request for the next callback.
+    fn poll(&mut self, callback: &mut Callback) -> Option<Step> {
+        if callback.left > 0 {
+            let step = self.0.pop_front()?;
+            callback.left -= 1;
+            return Some(step);
+        }
+        let leaves = !self.is_empty() && !std::mem::replace(&mut callback.leaves, true);
+        leaves.then_some(Step::AtTurnEnd)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether a request is decided and still paused.
+    pub(crate) fn contains(&self, stream: StreamId) -> bool {
+        self.position(stream).is_some()
+    }
+
+    /// Removes a request that is gone; returns whether it was still paused.
+    fn remove(&mut self, stream: StreamId) -> bool {
+        let at = self.position(stream);
+        at.is_some_and(|at| self.0.remove(at).is_some())
+    }
+
+    fn position(&self, stream: StreamId) -> Option<usize> {
+        let mut waiting = self.0.iter();
+        waiting.position(|step| step.ends_pause() == Some(stream))
+    }
+}
+
+/// The severity of a log message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// For information.
+    Info,
+    /// Something works less well than it should.
+    Warn,
+}
+
+/// Changes to a request on its way to the upstream.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Edits {
+    /// The value of `x-ratelimit-degraded`: the limits that mark the request.
+    pub degraded: Option<String>,
+    /// What the response must have, whatever the client asked for, so that its cost can be read.
+    pub needs: ResponseNeeds,
+}
+
+/// What a response must have so that its cost can be read. The client pays, so it must not decide that.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ResponseNeeds {
+    /// The body, whole and not compressed: the host replaces or removes the headers of the request that
+    /// ask for something else.
+    pub body: bool,
+    /// The trailers: the request must accept them.
+    pub trailers: bool,
+}
+
+/// A call to the limiter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// The id to report the outcome by.
+    pub id: CallId,
+    /// The HTTP method.
+    pub method: &'static str,
+    /// The path, with its query.
+    pub path: String,
+    /// Further headers. None contains client bytes.
+    pub headers: Vec<(&'static str, String)>,
+    /// The body, if any.
+    pub body: Option<Vec<u8>>,
+    /// The timeout, in milliseconds.
+    pub timeout_ms: u64,
+}
+
+/// An operation on the check stream, of which there is one at a time. The host passes its messages to
+/// [`Worker::on_stream_message`](Worker::on_stream_message) and reports its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StreamStep {
+    /// Opens a stream to `protocol::CHECK_STREAM`, with this value of `authorization`.
+    Open(Option<String>),
+    /// Sends a call. The host reports it as refused if there is no stream.
+    Send(CallId, Vec<u8>),
+    /// Closes this side: it sends nothing more.
+    Close,
+    /// Gives the stream up.
+    Cancel,
+}
+
+/// The answer to a call.
+pub trait CallAnswer {
+    /// The first value of a header.
+    fn header(&self, name: &str) -> Option<&[u8]>;
+    /// The body, or `None` if it is longer than `max_len` bytes.
+    fn body(&self, max_len: usize) -> Option<Vec<u8>>;
+}
+
+/// The answer to a denied request. Whether the request is a gRPC call is looked up only when it is
+/// written.
+#[derive(Clone, Debug)]
+pub struct Refusal {
+    pub(crate) denial: Denial,
+    pub(crate) config: Rc<Config>,
+    pub(crate) random: Random,
+    pub(crate) reply_cache: Rc<RefCell<ReplyCache>>,
+}
+
+impl Refusal {
+    /// The response, for a gRPC call or any other request.
+    pub fn reply(self, grpc: bool) -> LocalReply {
+        let mut random = self.random;
+        let (deny, styles) = (&self.config.deny, self.config.styles);
+        let reply_cache = &mut *self.reply_cache.borrow_mut();
+        self.denial
+            .reply(deny, styles, grpc, &mut random, reply_cache)
+    }
+}
+
+// --- Formats text from other components as one log line.
+
+/// Characters that are kept.
+const MAX_CHARS: usize = 400;
+
+/// The text on one line. Control characters, and those that change the direction of text or have no
+/// width, are written as escapes.
+pub(crate) fn log_line(text: &str) -> String {
+    let mut out = String::with_capacity(text.len().min(MAX_CHARS));
+    for c in text.chars().take(MAX_CHARS) {
+        if is_plain(c) {
+            out.push(c);
+        } else {
+            out.extend(c.escape_unicode());
+        }
+    }
+    out
+}
+
+fn is_plain(c: char) -> bool {
+    let invisible = matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{feff}'
+        | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
+        | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}');
+    !c.is_control() && !invisible
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::simulated::SharedData;
 
     #[test]
-    fn all_workers_of_a_process_are_one_proxy() {
-        let host = SharedData::default();
-        let first = Identity::join(&host, [1; 32]).unwrap();
-        let second = Identity::join(&host, [2; 32]).unwrap();
-        assert_eq!(first, second);
-        assert_eq!(first.proxy_name(), "01".repeat(16));
-    }
-
-    #[test]
-    fn an_invalid_stored_identity_is_replaced() {
-        let host = SharedData::default();
-        host.overwrite(KEY, b"something else");
-        assert_eq!(Identity::join(&host, [3; 32]).unwrap().hash_key, [3; 16]);
+    fn control_and_bidi_characters_are_escaped_and_the_length_bounded() {
+        let text = "store: \u{1b}[31mé\r\n\0\u{85}\u{202e}gnorts\u{2066}\u{2028}\u{200b}!";
+        assert_eq!(
+            log_line(text),
+            "store: \\u{1b}[31mé\\u{d}\\u{a}\\u{0}\\u{85}\\u{202e}gnorts\\u{2066}\\u{2028}\\u{200b}!"
+        );
+        assert!(log_line(&"\n".repeat(1 << 20)).len() <= 10 * MAX_CHARS);
     }
 }

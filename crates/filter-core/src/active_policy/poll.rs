@@ -1,21 +1,20 @@
 //! Polls for the domain's snapshot, and applies the answers.
 
-use std::{fmt::Write, rc::Rc};
+use std::{fmt::Write, hash::Hasher, rc::Rc};
 
-use policy::{Compiled, REQUEST_BODY, REQUEST_BODY_PASSES};
+use policy::{BUILT_IN, Compiled, Name, REQUEST_BODY, REQUEST_BODY_PASSES};
 use protocol::{
     API_HEADER, API_VERSION, ApiError, ErrorCode, LIMITS_CBOR, PROXIES_HEADER, REVISION_HEADER,
     parse_proxies,
 };
+use siphasher::sip::SipHasher13;
 
 use crate::{
-    active_policy::{ActivePolicy, PolicyState, Snapshot, SnapshotBody},
+    active_policy::{ActivePolicy, PolicyState},
     call::POLICY_PATH,
-    host::Host,
-    log_line::log_line,
+    host::{self, Change, Contended, Host, Now, Put, Random, Reader, Version},
     metrics::Event,
-    time::Now,
-    worker::{Call, CallAnswer, Level, Step, Worker},
+    worker::{Call, CallAnswer, Level, Step, Worker, log_line},
 };
 
 /// Bound: bytes of a snapshot. Beyond it, it is refused, and the proxy's limits stay as they are.
@@ -63,7 +62,7 @@ impl Worker {
 
     fn poll(&mut self, host: &impl Host) {
         let id = self.calls.registry.start_poll();
-        let proxy = self.process.proxy();
+        let proxy = &self.process.proxy;
         let mut headers = Vec::with_capacity(2);
         headers.push(("accept", LIMITS_CBOR.to_owned()));
         if let Ok(etag) = std::str::from_utf8(self.policy.poller.etag())
@@ -281,5 +280,605 @@ fn read(answer: &dyn CallAnswer) -> Polled {
             }
         }
         _ => Polled::Failed,
+    }
+}
+
+// --- Elects one poller per process and shares its results.
+//
+// One worker of the process, elected by a lease in shared data, polls the domain's snapshot and stores
+// it there; a short notice announces a newer one to the others. Envoy's main thread runs a copy of the
+// module that never receives a request: it may hold the lease like any other worker.
+
+/// One worker's poller.
+#[derive(Debug)]
+pub(crate) struct PolicyPoller {
+    notice_key: Vec<u8>,
+    snapshot_key: Vec<u8>,
+    poller_key: Vec<u8>,
+    entries_key: Vec<u8>,
+    worker_id: u64,
+    schedule: PollSchedule,
+    /// The bytes of the last notice read: it rarely changes.
+    last_notice: Vec<u8>,
+    /// The version of the snapshot that this worker uses.
+    version: u64,
+    /// When the lease of another worker ends, as last read.
+    others_until_us: u64,
+    /// The entity tag of the last snapshot polled, whether it could be used or not.
+    etag: Vec<u8>,
+}
+
+/// The changes in shared data.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct SharedUpdate {
+    /// A newer snapshot than the one in use.
+    pub(crate) snapshot: Option<Snapshot>,
+    /// The numbers of proxies that limiters report, if they changed.
+    pub(crate) proxies: Option<Vec<u8>>,
+}
+
+impl PolicyPoller {
+    pub(crate) fn new(domain: &str, worker_id: u64, random: Random) -> Self {
+        let key = |what: &str| format!("rl1:{domain}:{what}").into_bytes();
+        Self {
+            notice_key: key("notice"),
+            snapshot_key: key("snapshot"),
+            poller_key: key("poller_lease"),
+            entries_key: key("entries"),
+            worker_id,
+            schedule: PollSchedule::new(random),
+            last_notice: Vec::new(),
+            version: 0,
+            others_until_us: 0,
+            etag: Vec::new(),
+        }
+    }
+
+    /// Reads the notice, and the values that it announces.
+    pub(crate) fn load_update(&mut self, host: &impl Host) -> SharedUpdate {
+        let Some(read) = host.load(&self.notice_key) else {
+            return SharedUpdate::default();
+        };
+        if read.bytes == self.last_notice {
+            return SharedUpdate::default();
+        }
+        let notice = Notice::read(&read.bytes);
+        let before = Notice::read(&self.last_notice);
+        self.last_notice = read.bytes;
+        let is_newer = notice.version != self.version;
+        let snapshot = is_newer.then(|| self.take(host)).flatten();
+        if is_newer && snapshot.is_none() {
+            // The value is not a snapshot, and is read again. The limits in force stay.
+            self.last_notice.clear();
+        }
+        let proxies = (notice.proxies != before.proxies).then_some(notice.proxies);
+        SharedUpdate { snapshot, proxies }
+    }
+
+    fn take(&mut self, host: &impl Host) -> Option<Snapshot> {
+        let read = host.load(&self.snapshot_key)?;
+        let (version, snapshot) = Snapshot::read(&read.bytes)?;
+        self.version = version;
+        self.etag.clone_from(&snapshot.etag);
+        Some(snapshot)
+    }
+
+    /// Whether this worker must poll now. If so, it must report the outcome.
+    pub(crate) fn is_due(&mut self, host: &impl Host, now: Now) -> bool {
+        if !self.schedule.is_due(now) || !self.holds_lease(host, now) {
+            return false;
+        }
+        self.schedule.leaves(now);
+        true
+    }
+
+    /// Whether the poll in flight has taken too long. Then it has failed, and the next is due.
+    pub(crate) fn is_overdue(&mut self, now: Now) -> bool {
+        self.schedule.is_overdue(now)
+    }
+
+    /// When the next poll may be due, or the one in flight has taken too long.
+    pub(crate) fn next_us(&self) -> u64 {
+        self.schedule.next_us(self.others_until_us)
+    }
+
+    /// Polls as soon as allowed, because an answer named another revision.
+    #[inline(never)]
+    pub(crate) fn poll_soon(&mut self) {
+        self.schedule.poll_soon();
+    }
+
+    fn holds_lease(&mut self, host: &impl Host, now: Now) -> bool {
+        let read = host.load(&self.poller_key);
+        let (poller_lease, version) = match &read {
+            Some(read) => (PollerLease::read(&read.bytes), read.version),
+            None => (PollerLease::default(), Version::ABSENT),
+        };
+        let left_us = poller_lease.until_us.saturating_sub(now.mono_us);
+        // A value that claims more than the longest lease was written by another plugin.
+        if poller_lease.worker != self.worker_id && left_us > 0 && left_us <= LEASE_MAX_US {
+            self.others_until_us = poller_lease.until_us;
+            return false;
+        }
+        let renewed = PollerLease {
+            worker: self.worker_id,
+            until_us: now.mono_us.saturating_add(self.schedule.lease_us()),
+        };
+        host.swap(&self.poller_key, &renewed.write(), version)
+            .is_ok()
+    }
+
+    /// Adds the entries of this worker's configuration to those that polls report; returns all of them,
+    /// as `user,tenant`. `None`: the list cannot be reported.
+    pub(crate) fn share_entries<'n>(
+        &self,
+        host: &impl Host,
+        own: &(impl Iterator<Item = &'n str> + Clone),
+    ) -> Option<String> {
+        // Contended: the next poll tries again.
+        let all = share(host, &self.entries_key, own);
+        all.ok().flatten()
+    }
+
+    /// The entity tag to poll with: a limiter without a newer snapshot answers `304`.
+    pub(crate) fn etag(&self) -> &[u8] {
+        &self.etag
+    }
+
+    /// How long the limiter may hold the poll that is due, in milliseconds; 0: it answers at once.
+    pub(crate) fn wait_ms(&self) -> u64 {
+        self.schedule.wait_ms()
+    }
+
+    /// The timeout of the poll that is due, in milliseconds.
+    pub(crate) fn timeout_ms(&self) -> u64 {
+        self.schedule.timeout_ms()
+    }
+
+    /// The poll failed.
+    pub(crate) fn poll_failed(&mut self) {
+        self.schedule.failed();
+    }
+
+    /// The poll returned an unusable snapshot. It is not fetched again.
+    pub(crate) fn poll_rejected(&mut self, etag: Vec<u8>) {
+        self.schedule.answered();
+        self.etag = etag;
+    }
+
+    /// The snapshot in use is the newest.
+    pub(crate) fn poll_unchanged(&mut self, host: &impl Host, proxies: Option<&[u8]>) {
+        self.schedule.answered();
+        self.write_notice(host, self.version, proxies);
+    }
+
+    /// The poll returned a snapshot that this worker uses now: stores it for the others.
+    pub(crate) fn poll_brought(
+        &mut self,
+        host: &impl Host,
+        snapshot: &Snapshot,
+        proxies: Option<&[u8]>,
+    ) {
+        self.schedule.answered();
+        self.etag.clone_from(&snapshot.etag);
+        let left = host::update(host, &self.snapshot_key, |bytes| {
+            let version = Snapshot::read(bytes).map_or(0, |(version, _)| version);
+            let version = version.wrapping_add(1);
+            Change::Write(snapshot.write(version), version)
+        });
+        // Contended: another worker is storing a snapshot. This worker's next poll returns the same
+        // one.
+        if let Ok(version) = left {
+            self.version = version;
+            self.write_notice(host, version, proxies);
+        }
+    }
+
+    fn write_notice(&self, host: &impl Host, version: u64, proxies: Option<&[u8]>) {
+        // Contended: the next poll writes it again.
+        let _ = host::update(host, &self.notice_key, |bytes| {
+            let old = Notice::read(bytes);
+            let new = Notice {
+                version: version.max(old.version),
+                proxies: proxies.map_or_else(|| old.proxies.clone(), <[u8]>::to_vec),
+            };
+            if new == old {
+                Change::Keep(())
+            } else {
+                Change::Write(new.write(), ())
+            }
+        });
+    }
+}
+
+// --- Schedules polls: when to poll, how long the limiter may hold a poll, and when a poll has failed.
+
+/// The time between polls that are answered at once, before jitter.
+const POLL_EVERY_US: u64 = 200_000;
+/// The least time between polls when answers name another revision. A limiter that is stale, or sends
+/// wrong revisions, names another one in each answer, and a poll may return 10,000 limits.
+const POLL_MIN_US: u64 = 50_000;
+/// How long a limiter may hold a long poll, in milliseconds: a random time from this minimum to the
+/// spread above it, so that a fleet does not poll in step.
+///
+/// An edit is in force everywhere within one second, because a limiter answers a long poll as soon as
+/// the edit is published. The hold is short enough to time out and retry within that second if the
+/// limiter hangs: a long poll times out after at most 800 ms ([`HELD_GRACE_MS`]) and is retried at
+/// once, and if the retries are lost too, again 50 and 100 ms later ([`TIMEOUT_RETRY_MS`]). The other
+/// workers load the snapshot with their next tick, 50 ms later, or with their next request if they are
+/// idle. If a poller vanishes, another worker replaces it at most 850 ms after its last poll
+/// ([`LEASE_US`]).
+pub(crate) const HOLD_MIN_MS: u64 = 550;
+pub(crate) const HOLD_SPREAD_MS: u64 = 150;
+/// How much longer than its hold a long poll may take.
+const HELD_GRACE_MS: u64 = 100;
+/// Consecutive polls that must be answered before a long poll: if polls are lost, short ones fetch an
+/// edit sooner.
+pub(crate) const ANSWERED_BEFORE_HOLD: u8 = 8;
+/// The length of the poller's lease, beyond the hold of its poll: how long a poller that vanished
+/// blocks the others.
+const LEASE_US: u64 = 150_000;
+/// The least length of the lease: two polls that are answered at once.
+const LEASE_MIN_US: u64 = 450_000;
+/// The longest lease.
+const LEASE_MAX_US: u64 = LEASE_US + (HOLD_MIN_MS + HOLD_SPREAD_MS) * 1000;
+/// The timeout of a short poll, in milliseconds. No request waits for it, and it may return 10,000
+/// limits.
+const TIMEOUT_MS: u64 = 250;
+/// The timeout after a long poll was lost. Each further failure doubles it, so that a slow limiter can
+/// answer.
+const TIMEOUT_RETRY_MS: u64 = 50;
+const TIMEOUT_MAX_MS: u64 = 4_000;
+/// How long the host waits after the poll has failed. Envoy prefers hosts with fewer active requests,
+/// so the next poll is more likely to reach another limiter.
+const LINGER_MS: u64 = 250;
+
+/// The schedule of one worker's polls.
+#[derive(Debug)]
+struct PollSchedule {
+    random: Random,
+    next_us: u64,
+    /// The earliest time of the next poll, if there is a newer revision.
+    soonest_us: u64,
+    /// When the poll in flight fails; `None`: none is in flight.
+    overdue_us: Option<u64>,
+    /// The hold of the last poll, in milliseconds.
+    wait_ms: u64,
+    /// Consecutive polls that were answered.
+    answered_in_a_row: u8,
+    /// The timeout of the next short poll.
+    short_timeout_ms: u64,
+}
+
+impl PollSchedule {
+    pub(crate) fn new(random: Random) -> Self {
+        Self {
+            random,
+            next_us: 0,
+            soonest_us: 0,
+            overdue_us: None,
+            wait_ms: 0,
+            answered_in_a_row: 0,
+            short_timeout_ms: TIMEOUT_MS,
+        }
+    }
+
+    /// Whether it is time for a poll. If so, sets how long the limiter may hold it.
+    pub(crate) fn is_due(&mut self, now: Now) -> bool {
+        if self.overdue_us.is_some() || !now.reached(self.next_us) {
+            return false;
+        }
+        let hold_ms = HOLD_MIN_MS + self.random.below(HOLD_SPREAD_MS);
+        self.wait_ms = if self.answered_in_a_row < ANSWERED_BEFORE_HOLD {
+            0
+        } else {
+            hold_ms
+        };
+        true
+    }
+
+    /// Records that the poll is sent.
+    pub(crate) fn leaves(&mut self, now: Now) {
+        let pause_us = self.random.jittered(POLL_EVERY_US);
+        self.next_us = now.mono_us.saturating_add(pause_us);
+        self.soonest_us = now.mono_us.saturating_add(POLL_MIN_US);
+        self.overdue_us = Some(now.after_ms(self.timeout_ms() - LINGER_MS));
+    }
+
+    /// The length of the poller's lease, in microseconds.
+    fn lease_us(&self) -> u64 {
+        (self.wait_ms * 1000 + LEASE_US).max(LEASE_MIN_US)
+    }
+
+    /// How long the limiter may hold the poll, in milliseconds.
+    pub(crate) fn wait_ms(&self) -> u64 {
+        self.wait_ms
+    }
+
+    /// The timeout of the call, in milliseconds.
+    pub(crate) fn timeout_ms(&self) -> u64 {
+        LINGER_MS
+            + match self.wait_ms {
+                0 => self.short_timeout_ms,
+                wait_ms => wait_ms + HELD_GRACE_MS,
+            }
+    }
+
+    /// Whether the poll in flight has taken too long. Then it has failed, and the next is due.
+    pub(crate) fn is_overdue(&mut self, now: Now) -> bool {
+        let overdue = self.overdue_us.is_some_and(|at_us| now.reached(at_us));
+        if overdue {
+            self.next_us = 0;
+        }
+        overdue
+    }
+
+    /// When the poll in flight fails, or else when the next one is due.
+    pub(crate) fn next_us(&self, others_until_us: u64) -> u64 {
+        let next_us = self.next_us.max(others_until_us);
+        self.overdue_us.unwrap_or(next_us)
+    }
+
+    /// There is a newer revision, with which a limiter should have answered the long poll.
+    pub(crate) fn poll_soon(&mut self) {
+        self.next_us = self.next_us.min(self.soonest_us);
+        let wait_us = std::mem::take(&mut self.wait_ms) * 1000;
+        self.overdue_us = self.overdue_us.map(|at_us| at_us.saturating_sub(wait_us));
+    }
+
+    pub(crate) fn answered(&mut self) {
+        self.overdue_us = None;
+        self.answered_in_a_row = self.answered_in_a_row.saturating_add(1);
+        self.short_timeout_ms = TIMEOUT_MS;
+    }
+
+    pub(crate) fn failed(&mut self) {
+        self.overdue_us = None;
+        self.short_timeout_ms = if self.answered_in_a_row < ANSWERED_BEFORE_HOLD {
+            (self.short_timeout_ms * 2).min(TIMEOUT_MAX_MS)
+        } else {
+            TIMEOUT_RETRY_MS
+        };
+        self.answered_in_a_row = 0;
+    }
+}
+
+// --- The values that the poller stores in shared data for the other workers.
+
+/// A short value that shows workers whether anything is new.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Notice {
+    /// The version of the snapshot; counts up.
+    pub(crate) version: u64,
+    /// The number of proxies for each limit, by the limiters' last answers.
+    pub(crate) proxies: Vec<u8>,
+}
+
+impl Notice {
+    pub(crate) fn read(bytes: &[u8]) -> Self {
+        match bytes.split_first_chunk() {
+            Some((version, proxies)) => Self {
+                version: u64::from_le_bytes(*version),
+                proxies: proxies.to_vec(),
+            },
+            None => Self::default(),
+        }
+    }
+
+    pub(crate) fn write(&self) -> Vec<u8> {
+        [&self.version.to_le_bytes(), self.proxies.as_slice()].concat()
+    }
+}
+
+/// A domain's limits from a poll.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Snapshot {
+    /// The limiter's entity tag.
+    pub(crate) etag: Vec<u8>,
+    /// The limits.
+    pub(crate) body: SnapshotBody,
+}
+
+/// A limiter's answer about a domain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum SnapshotBody {
+    /// It has no such domain: there are no limits.
+    Unknown,
+    /// These are its limits, as the limiter sent them.
+    Limits(Vec<u8>),
+}
+
+/// The layout's number, after the version; each layout has its own.
+const FORMAT: u8 = 2;
+
+/// A checksum. Without it, other bytes could be read as a snapshot that limits nothing.
+fn digest(version: u64, content: &[u8]) -> u64 {
+    let mut hasher = SipHasher13::new();
+    hasher.write_u64(version);
+    hasher.write(content);
+    hasher.finish()
+}
+
+impl Snapshot {
+    /// Reads a snapshot and its version; `None` if the bytes are not one.
+    pub(crate) fn read(bytes: &[u8]) -> Option<(u64, Self)> {
+        let mut reader = Reader::new(bytes);
+        let version = reader.u64()?;
+        if reader.u8()? != FORMAT || reader.u64()? != digest(version, reader.rest()) {
+            return None;
+        }
+        let known = reader.u8()?;
+        let etag_len = usize::try_from(reader.u32()?).ok()?;
+        let etag = reader.take(etag_len)?.to_vec();
+        let body = match known {
+            0 if reader.is_empty() => SnapshotBody::Unknown,
+            1 => SnapshotBody::Limits(reader.rest().to_vec()),
+            _ => return None,
+        };
+        Some((version, Self { etag, body }))
+    }
+
+    pub(crate) fn write(&self, version: u64) -> Vec<u8> {
+        let (known, body) = match &self.body {
+            SnapshotBody::Unknown => (0, &[][..]),
+            SnapshotBody::Limits(body) => (1, body.as_slice()),
+        };
+        let mut content = Vec::with_capacity(5 + self.etag.len() + body.len());
+        content.put_u8(known);
+        content.put_u32(u32::try_from(self.etag.len()).unwrap_or(u32::MAX));
+        content.extend_from_slice(&self.etag);
+        content.extend_from_slice(body);
+        let mut out = Vec::with_capacity(17 + content.len());
+        out.put_u64(version);
+        out.put_u8(FORMAT);
+        out.put_u64(digest(version, &content));
+        out.extend_from_slice(&content);
+        out
+    }
+}
+
+/// The lease of the worker that polls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PollerLease {
+    pub(crate) worker: u64,
+    pub(crate) until_us: u64,
+}
+
+impl PollerLease {
+    pub(crate) fn read(bytes: &[u8]) -> Self {
+        let mut reader = Reader::new(bytes);
+        match (reader.u64(), reader.u64()) {
+            (Some(worker), Some(until_us)) => Self { worker, until_us },
+            _ => Self::default(),
+        }
+    }
+
+    pub(crate) fn write(self) -> Vec<u8> {
+        [self.worker.to_le_bytes(), self.until_us.to_le_bytes()].concat()
+    }
+}
+
+// --- The descriptor entries that the filters of one Envoy process supply, and what they do to values
+// ([`policy::Alterations`]), as polls report them.
+//
+// One worker polls for all filters of a domain, and their configurations may differ. So each worker
+// adds its own entries to a value in shared data, and the poll reports that value. An entry stays
+// there until the process ends, even if a filter without it replaces the one that had it.
+
+/// Bound: entries that an Envoy reports that it supplies. Beyond it, none are reported, and `rlctl`
+/// warns of none that are missing.
+///
+/// The entries that a configuration may have, each hashed, and marks for the whole filter.
+const ENTRIES_MAX: usize = 2 * 64 + 8;
+
+/// The longest list that is reported, in bytes.
+const BYTES_MAX: usize = 2048;
+
+/// Marks a list that is too long. It is no valid list.
+const TOO_LONG: &str = "*";
+
+/// Adds a configuration's entries to the shared list; returns the list, as `user,tenant`, without
+/// the built-in entries. `None`: it is too long to be reported.
+pub(super) fn share<'n>(
+    host: &impl Host,
+    key: &[u8],
+    own: &(impl Iterator<Item = &'n str> + Clone),
+) -> Result<Option<String>, Contended> {
+    host::update(host, key, |bytes| {
+        let Some(mut text) = read_names(bytes) else {
+            return Change::Keep(None);
+        };
+        for name in own.clone() {
+            let mut listed = text.split(',');
+            if !BUILT_IN.contains(&name) && !listed.any(|listed| listed == name) {
+                if !text.is_empty() {
+                    text.push(',');
+                }
+                text.push_str(name);
+            }
+        }
+        if text.len() == bytes.len() {
+            Change::Keep(Some(text))
+        } else if text.split(',').count() > ENTRIES_MAX || text.len() > BYTES_MAX {
+            Change::Write(TOO_LONG.into(), None)
+        } else {
+            Change::Write(text.clone().into_bytes(), Some(text))
+        }
+    })
+}
+
+/// `None`: too long, or not written by a filter.
+fn read_names(bytes: &[u8]) -> Option<String> {
+    let text = std::str::from_utf8(bytes).ok()?;
+    let is_name = |name: &str| name.parse::<Name>().is_ok();
+    (text.is_empty() || text.split(',').all(is_name)).then(|| text.to_owned())
+}
+
+#[cfg(test)]
+mod tests;
+
+#[cfg(test)]
+mod snapshot_tests {
+    use super::*;
+
+    #[test]
+    fn a_damaged_snapshot_entry_is_rejected() {
+        let snapshot = Snapshot {
+            etag: b"\"7\"".to_vec(),
+            body: SnapshotBody::Limits(b"{}".to_vec()),
+        };
+        let bytes = snapshot.write(3);
+        assert_eq!(Snapshot::read(&bytes), Some((3, snapshot)));
+        let unknown = Snapshot {
+            etag: Vec::new(),
+            body: SnapshotBody::Unknown,
+        };
+        assert_eq!(Snapshot::read(&unknown.write(4)), Some((4, unknown)));
+        for at in 0..bytes.len() {
+            let mut garbage = bytes.clone();
+            garbage[at] ^= 1;
+            assert_eq!(Snapshot::read(&garbage), None, "byte {at}");
+            assert_eq!(Snapshot::read(&bytes[..at]), None, "cut at {at}");
+        }
+        for len in 0..64 {
+            assert_eq!(Snapshot::read(&vec![0; len]), None, "{len} zeros");
+        }
+    }
+}
+
+#[cfg(test)]
+mod supplied_entries_tests {
+    use super::*;
+    use crate::simulated::SharedData;
+
+    fn shared(host: &SharedData, own: &[&str]) -> Option<String> {
+        share(host, b"entries", &own.iter().copied()).unwrap()
+    }
+
+    #[test]
+    fn the_entries_of_all_filters_are_reported_without_the_built_in_ones() {
+        let host = SharedData::default();
+        assert_eq!(shared(&host, &["path", "host"]).as_deref(), Some(""));
+        assert_eq!(shared(&host, &["user", "path"]).as_deref(), Some("user"));
+        assert_eq!(shared(&host, &["tenant"]).as_deref(), Some("user,tenant"));
+        assert_eq!(shared(&host, &["user"]).as_deref(), Some("user,tenant"));
+    }
+
+    #[test]
+    fn an_entry_list_that_is_too_long_or_invalid_is_not_reported() {
+        let many: Vec<String> = (0..=ENTRIES_MAX).map(|n| format!("e{n}")).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        let host = SharedData::default();
+        assert!(shared(&host, &many[1..]).is_some());
+        assert_eq!(shared(&host, &many[..1]), None);
+        assert_eq!(shared(&host, &["user"]), None, "some would be missing");
+
+        let long: Vec<String> = (10..50).map(|n| format!("{}{n}", "e".repeat(60))).collect();
+        let long: Vec<&str> = long.iter().map(String::as_str).collect();
+        assert_eq!(shared(&SharedData::default(), &long), None);
+
+        let host = SharedData::default();
+        host.overwrite(b"entries", b"a, b\xff");
+        assert_eq!(shared(&host, &["user"]), None);
     }
 }

@@ -11,21 +11,14 @@
 //! bucket exceeds its limit by being evicted, and none is denied for ever. An overflow records no debt:
 //! a single bucket would have refilled that much meanwhile.
 
-mod entry;
-
 use std::hash::Hasher;
 
 use siphasher::sip128::{Hasher128, SipHasher13};
 
 use crate::{
-    cache::BucketKey,
-    codec::{Put, Reader},
-    host::{self, Change, Contended, Host},
-    time::Now,
+    cache::{BucketEntry, BucketKey, LocalState},
+    host::{self, Change, Contended, Host, Now, Put, Reader},
 };
-pub(crate) use entry::CachedDenial;
-pub(crate) use entry::{BucketEntry, LocalState};
-pub(crate) use entry::{Debt, DebtSpan};
 
 /// Bound: entries of a set of the shared table, whose size is `memory.buckets` in all. Beyond it,
 /// the least recently written entry that is neither in use nor in debt is evicted; without one,
@@ -344,8 +337,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use super::{CachedDenial, DebtSpan, LocalState, entry::tests::any_entry};
-    use crate::time::at;
+    use crate::cache::{CachedDenial, DebtSpan, bucket_entry::tests::any_entry};
+    use crate::host::at;
 
     fn key(tag: u64, overflow: u64) -> BucketKey {
         BucketKey {

@@ -4,12 +4,8 @@
 //! its body. It checks brackets and strings, which is enough to detect a truncated document; it ignores
 //! other mistakes.
 
-mod targets;
-
 use memchr::memchr2;
-use policy::MAX_TOKENS;
-
-pub(super) use targets::Targets;
+use policy::{MAX_TOKENS, Pointer};
 
 /// Bound: JSON pointers that the costs of one request read. Beyond it, a limit with more is refused
 /// when it is written.
@@ -412,6 +408,51 @@ fn is_of_number(byte: u8) -> bool {
 fn is_index(text: &str, index: u32) -> bool {
     let plain = text == "0" || !text.starts_with('0');
     plain && text.bytes().all(|b| b.is_ascii_digit()) && text.parse() == Ok(index)
+}
+
+// --- The pointers that a JSON reader looks for.
+
+/// The pointers to look for.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::cost) struct Targets<'p> {
+    pointers: &'p [&'p Pointer],
+    events: bool,
+    /// A bit for each pointer that begins with one of [`WRAPPERS`], a part it does not need.
+    unwrapped: u32,
+}
+
+impl<'p> Targets<'p> {
+    /// `events`: whether documents are events, whose [`WRAPPERS`] are transparent.
+    pub(in crate::cost) fn new(pointers: &'p [&'p Pointer], events: bool) -> Self {
+        let mut unwrapped = 0;
+        for (at, pointer) in pointers.iter().enumerate().take(MAX_POINTERS) {
+            if let [first, _, ..] = pointer.tokens()
+                && events
+                && WRAPPERS.contains(&first.as_str())
+            {
+                unwrapped |= 1 << at;
+            }
+        }
+        Self {
+            pointers,
+            events,
+            unwrapped,
+        }
+    }
+
+    fn tokens(&self, at: usize) -> &'p [String] {
+        let tokens = self.pointers.get(at).map_or(&[][..], |of| of.tokens());
+        let skip = usize::from(self.unwrapped >> at & 1 == 1);
+        tokens.get(skip..).unwrap_or_default()
+    }
+
+    /// The text that bit `at` of the hits stands for, in a container at some level of the pointers.
+    fn text(&self, at: usize, level: usize) -> Option<&'p str> {
+        match at.checked_sub(MAX_POINTERS) {
+            Some(wrapper) => WRAPPERS.get(wrapper).copied(),
+            None => self.tokens(at).get(level).map(String::as_str),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -5,9 +5,7 @@ use protocol::{Lease, Settlement};
 use super::{LeaseDescriptor, Portion, WorkerLease};
 use crate::{
     cache::{BucketKey, BucketStatus, Record, Role, Table, Update},
-    codec::{Put, Reader},
-    host::{Contended, Host},
-    time::Now,
+    host::{Contended, Host, Now, Put, Reader},
 };
 
 /// Bound: grants of a bucket at a proxy. Beyond it, the one that ends first is returned.
@@ -647,7 +645,7 @@ mod settlements_tests {
 #[cfg(test)]
 mod terms_tests {
     use super::*;
-    use crate::time::at;
+    use crate::host::at;
 
     #[test]
     fn each_proxy_requests_at_most_a_small_share_of_what_is_left() {
@@ -671,7 +669,7 @@ mod entry_tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::codec::Put;
+    use crate::host::Put;
 
     proptest! {
         #[test]

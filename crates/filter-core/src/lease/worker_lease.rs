@@ -7,7 +7,7 @@ use protocol::Lease;
 use super::{Grant, Settlements, SharedView, Terms};
 use crate::{
     cache::{BucketKey, BucketStatus},
-    time::Now,
+    host::Now,
 };
 
 /// After this time without a request an idle lease is dropped, in microseconds.
@@ -467,7 +467,7 @@ mod tests;
 #[cfg(test)]
 mod demand_tests {
     use super::*;
-    use crate::time::at;
+    use crate::host::at;
 
     const TERMS: Terms = Terms {
         cost: 2,

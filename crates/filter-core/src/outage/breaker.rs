@@ -11,12 +11,7 @@
 //! request for which the debts leave no room. So the checks that wait for a probe are sent after its
 //! answer, with their debts, or fall back if it fails.
 
-use crate::{
-    codec::{Put, Reader},
-    host::{self, Change, Host},
-    random::Random,
-    time::Now,
-};
+use crate::host::{self, Change, Host, Now, Put, Random, Reader};
 
 /// How long an answer proves that a limiter answers, in microseconds. If one of two limiters hangs and
 /// Envoy still routes calls to it, the breaker opens whenever several calls to it fail together. This

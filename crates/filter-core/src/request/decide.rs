@@ -10,16 +10,14 @@ use crate::{
     active_policy::{ActivePolicy, PolicyState},
     cache::{DebtSpan, Role},
     cost::RequestBody,
-    host::{Contended, Host},
+    host::{Contended, Host, Now, Random},
     local_bucket::{LocalBucket, Start, Take},
     metrics::Event,
-    random::Random,
     request::{
         Claims, DenyingLimits, Extracted, Held, LimitCheck, LocalUnits, PendingCheck, Plan,
         Request, Stream, quota_status,
     },
     response::{Denial, QuotaHeaders, QuotaStatus},
-    time::Now,
     worker::{Edits, HOLDING_MS, Refusal, ResponseNeeds, Step, StreamId, Worker},
 };
 
@@ -126,11 +124,9 @@ impl Worker {
             let limit = found.limit;
             let decision = if found.enforced {
                 denying.add(&limit.name, limit.hidden, None);
-                if let Some(shared) = self.process.shared() {
-                    let values = found.values.iter().copied();
-                    let key = shared.table.key(limit.name.as_str(), values);
-                    (self.reporter).add(now, key, limit, DecidedBy::Missing, entries);
-                }
+                let values = found.values.iter().copied();
+                let key = self.process.table.key(limit.name.as_str(), values);
+                (self.reporter).add(now, key, limit, DecidedBy::Missing, entries);
                 Outcome::Denied
             } else {
                 Outcome::WouldDeny
@@ -161,13 +157,10 @@ impl Worker {
         policy: &ActivePolicy,
         now: Now,
     ) -> Vec<LimitCheck> {
-        let Some(shared) = self.process.shared() else {
-            return Vec::new();
-        };
+        let table = &self.process.table;
         let mut limit_checks = Vec::with_capacity(matches.len());
         let matches = matches.iter().filter(|found| found.missing.is_none());
-        limit_checks
-            .extend(matches.filter_map(|found| LimitCheck::new(found, policy, &shared.table, now)));
+        limit_checks.extend(matches.filter_map(|found| LimitCheck::new(found, policy, table, now)));
         limit_checks
     }
 
@@ -179,7 +172,6 @@ impl Worker {
         now: Now,
         check: &mut PendingCheck,
     ) -> Option<Denial> {
-        let shared = self.process.shared()?;
         let last_failure_us = self.outage.breaker.last_failure_us();
         let mut denying = DenyingLimits::default();
         let opaque = check.opaque.is_some();
@@ -192,7 +184,7 @@ impl Worker {
             let (status, denial) = if let Some(known) = known {
                 (known.status, known.denial)
             } else {
-                let entry = shared.table.read(host, key, generation, now).entry;
+                let entry = self.process.table.read(host, key, generation, now).entry;
                 self.cache.store_entry(key, generation, &entry, now);
                 let span = DebtSpan::from_algorithm(limit.quota.algorithm(), now);
                 limit_check.has_debt = entry.debt.units(span, now.mono_us) > 0;
@@ -345,9 +337,8 @@ impl Worker {
         start: Start,
         algorithm: &Algorithm,
     ) -> Result<(Decision, Option<Slot>), Contended> {
-        let shared = self.process.shared().ok_or(Contended)?;
         let bucket = LocalBucket {
-            table: &shared.table,
+            table: &self.process.table,
             key: match start {
                 Start::Precheck => limit_check.key.in_role(Role::Precheck),
                 _ => limit_check.key,

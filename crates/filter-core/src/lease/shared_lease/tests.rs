@@ -1,11 +1,8 @@
 use std::cell::Cell;
 
 use super::{TERMS, portion, *};
-use crate::{
-    host::{self, CasMismatch, Change, Host, Version, Versioned},
-    simulated::SharedData,
-    time::at,
-};
+use crate::host::{self, CasMismatch, Change, Host, Version, Versioned, at};
+use crate::simulated::SharedData;
 
 fn lease(units: u64, epoch: u64) -> Lease {
     let ttl_ms = 100;

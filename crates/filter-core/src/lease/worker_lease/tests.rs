@@ -1,6 +1,6 @@
 use super::{SLOTS, *};
 use crate::lease::shared_lease::{TERMS, portion};
-use crate::{cache::Table, time::at};
+use crate::{cache::Table, host::at};
 
 fn key(n: u32) -> BucketKey {
     let table = Table::new("shop", 16, [7; 16]);

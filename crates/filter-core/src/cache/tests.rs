@@ -1,5 +1,5 @@
 use super::*;
-use crate::{simulated::SharedData, time::at};
+use crate::{host::at, simulated::SharedData};
 
 fn status(ms: u64, remaining: u64) -> BucketStatus {
     BucketStatus {

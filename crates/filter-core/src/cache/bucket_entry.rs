@@ -1,14 +1,12 @@
 //! The entry of a bucket that this proxy caches or decides.
 
-use algorithms::Algorithm;
+use algorithms::{Algorithm, Rate};
 use policy::Penalty;
 use protocol::LimitAnswer;
 
-use super::Record;
 use crate::{
-    cache::BucketStatus,
-    codec::{Put, Reader},
-    time::Now,
+    cache::Record,
+    host::{Now, Put, Reader},
 };
 
 /// The longest state of an algorithm that fits an entry, in bytes: a queue's.
@@ -124,6 +122,72 @@ impl Record for BucketEntry {
     fn in_use_until_us(&self) -> u64 {
         let local_us = self.local.as_ref().map_or(0, |local| local.unused_at_us);
         local_us.max(self.debt.until_us)
+    }
+}
+
+// --- The last status of a bucket.
+
+/// The state of a bucket in the limiter's last answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BucketStatus {
+    /// When the answer arrived, on the monotonic clock.
+    pub(crate) at_us: u64,
+    /// The quota in units, overrides included; `None`: unlimited.
+    pub(crate) limit: Option<u64>,
+    /// The time in which an empty quota refills completely.
+    pub(crate) window_ms: u64,
+    /// Units left at `at_us`.
+    pub(crate) remaining: u64,
+    /// The time from `at_us` until the quota is complete.
+    pub(crate) reset_after_ms: u64,
+}
+
+impl BucketStatus {
+    /// The status in an answer that arrived now.
+    pub(crate) fn new(now: Now, answer: &LimitAnswer) -> Self {
+        Self {
+            at_us: now.mono_us,
+            limit: answer.limit,
+            window_ms: answer.window_ms,
+            remaining: answer.remaining,
+            reset_after_ms: answer.reset_after_ms,
+        }
+    }
+
+    /// Whether an override gives the bucket other parameters than its limit.
+    pub(crate) fn differs_from(&self, algorithm: &Algorithm) -> bool {
+        let rate = &algorithm.parameters().rate;
+        let same_window = self.window_ms == algorithm.window_ms() || self.is_of_unit(rate);
+        self.limit != Some(algorithm.limit()) || !same_window
+    }
+
+    /// Whether the window fits the rate's calendar unit: some days have 23 or 25 hours, some months 28
+    /// days.
+    pub(crate) fn is_of_unit(&self, rate: &Rate) -> bool {
+        let apart_ms = self.window_ms.abs_diff(rate.period_ms);
+        rate.calendar.is_some() && apart_ms <= rate.period_ms / 10
+    }
+
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        out.put_u64(self.at_us);
+        out.put_u8(u8::from(self.limit.is_some()));
+        out.put_u64(self.limit.unwrap_or(0));
+        out.put_u64(self.window_ms);
+        out.put_u64(self.remaining);
+        out.put_u64(self.reset_after_ms);
+    }
+
+    pub(crate) fn read(reader: &mut Reader<'_>) -> Option<Self> {
+        let at_us = reader.u64()?;
+        let is_limited = reader.u8()? != 0;
+        let limit = reader.u64()?;
+        Some(Self {
+            at_us,
+            limit: is_limited.then_some(limit),
+            window_ms: reader.u64()?,
+            remaining: reader.u64()?,
+            reset_after_ms: reader.u64()?,
+        })
     }
 }
 
@@ -435,7 +499,7 @@ mod debt_tests {
 #[cfg(test)]
 mod denial_tests {
     use super::*;
-    use crate::time::at;
+    use crate::host::at;
 
     const PENALTY: Option<Penalty> = Some(Penalty {
         after: 10,

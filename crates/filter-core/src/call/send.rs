@@ -4,8 +4,23 @@
 //! when they fill a call, when a call ends, or when the youngest call has been in flight so long that
 //! waiting for it costs more than another call.
 
-use super::CheckCall;
-use crate::time::Now;
+use std::rc::Rc;
+
+use policy::{Name, Revision};
+use protocol::{
+    CHECK_CBOR,
+    compact::{Batch, BatchCheck},
+};
+
+use super::{CHECK_PATH, CheckCall};
+use crate::{
+    active_policy::PolicyState,
+    host::{Host, Now},
+    metrics::Event,
+    outage::Gate,
+    request::PendingCheck,
+    worker::{Call, Step, Worker},
+};
 
 /// With fewer calls in flight than this, a check does not wait.
 const EAGER_CALLS: usize = 1;
@@ -107,7 +122,7 @@ impl<T> Batcher<T> {
     }
 
     /// Takes the checks of one call, the oldest first: at least one, and as many more as fit.
-    pub(crate) fn take_batch(&mut self, load: impl Fn(&T) -> Load) -> Vec<T> {
+    fn take_batch(&mut self, load: impl Fn(&T) -> Load) -> Vec<T> {
         let (mut bytes, mut checks, mut batch_max) = (0, 0, MAX_BATCH);
         let max_bytes = self.max_bytes;
         let fits = |check: &&T| {
@@ -146,10 +161,181 @@ impl<T> Batcher<T> {
     }
 }
 
+// --- End-of-turn batching: checks that arrive in one turn of the event loop leave together.
+//
+// In one turn, Envoy's event loop delivers all requests that have arrived, and writes to its
+// connections after the last of them. So a call made with the first request leaves no sooner than one
+// made at the end of the turn, which carries the checks of all.
+//
+// The worker sends at once while the breaker is open, because then no check leaves, and after the host
+// missed an end-of-turn callback.
+
+/// The longest duration of a turn, in microseconds. After that, a tick proves that the turn has ended.
+const TURN_MAX_US: u64 = 20_000;
+
+/// The state of end-of-turn batching.
+#[derive(Debug, Default)]
+pub(crate) struct TurnBatching {
+    /// When the worker requested the callback that is due.
+    requested_us: Option<u64>,
+    /// Whether the host missed the last callback.
+    missed: bool,
+    /// Whether the breaker was open at the last attempt to send.
+    barred: bool,
+}
+
+impl Worker {
+    /// The turn ended for which the worker emitted a [`Step::AtTurnEnd`].
+    pub fn on_turn_end(&mut self, host: &impl Host, now: Now) {
+        self.calls.turn.requested_us = None;
+        self.calls.turn.missed = false;
+        self.free_slots(host, now);
+        self.send(host, now);
+    }
+
+    /// Sends the checks that are ready at the end of this turn.
+    pub(crate) fn send_soon(&mut self, host: &impl Host, now: Now) {
+        if !self.calls.is_ready(now) {
+            return;
+        }
+        let turn = &mut self.calls.turn;
+        if turn.missed || turn.barred {
+            self.send(host, now);
+        } else if turn.requested_us.is_none() {
+            turn.requested_us = Some(now.mono_us);
+            self.steps.push_back(Step::AtTurnEnd);
+        }
+    }
+
+    /// At a tick: sends the checks that are ready. The turn that they arrived in is over.
+    pub(crate) fn send_overdue(&mut self, host: &impl Host, now: Now) {
+        let requested_us = self.calls.turn.requested_us;
+        if requested_us.is_some_and(|since_us| now.mono_us.saturating_sub(since_us) > TURN_MAX_US) {
+            self.calls.turn.missed = true;
+        }
+        self.send(host, now);
+    }
+
+    /// Sends as many calls as are ready; with an open breaker, decides the checks without the limiter.
+    fn send(&mut self, host: &impl Host, now: Now) {
+        while self.calls.is_ready(now) {
+            let gate = self.outage.breaker.gate(host, now);
+            self.calls.turn.barred = gate == Gate::Open;
+            if gate == Gate::Open {
+                for check in self.calls.batcher.take_waiting() {
+                    self.decide_unsent(host, now, check);
+                }
+                return;
+            }
+            self.send_checks(host, now, gate);
+        }
+    }
+}
+
+// --- Encodes a batch of checks and sends it as a call.
+
+impl Worker {
+    /// Sends the next batch of checks, or with [`Gate::Probe`] a probe in its place.
+    fn send_checks(&mut self, host: &impl Host, now: Now, gate: Gate) {
+        let mut checks = self.calls.batcher.take_batch(PendingCheck::load);
+        let probe = gate == Gate::Probe;
+        let body = if probe {
+            // A probe charges nothing and carries no debts, so nothing is lost with it.
+            let mut peek: Vec<_> = checks.first().map(PendingCheck::peek).into_iter().collect();
+            self.encode(&mut peek)
+        } else {
+            self.take_debts(host, now, &mut checks);
+            for check in &mut checks {
+                check.attempts.count(now);
+            }
+            self.count_settlements(&checks);
+            self.encode(&mut checks)
+        };
+        if self.calls.stream.is_open() && !probe {
+            return self.send_on_stream(now, checks, &body);
+        }
+        let id = self.calls.registry.start_checks(now, probe, checks);
+        if !probe {
+            self.open_stream(now);
+        }
+        self.call(Call {
+            id,
+            method: "POST",
+            path: CHECK_PATH.to_owned(),
+            headers: vec![("content-type", CHECK_CBOR.to_owned())],
+            body: Some(body),
+            timeout_ms: self.config.limiter.timeout_ms,
+        });
+    }
+
+    /// Moves debts out of the shared table into the checks that charge them.
+    fn take_debts(&self, host: &impl Host, now: Now, checks: &mut [PendingCheck]) {
+        let failing = self.outage.breaker.failed_lately(now);
+        for check in checks {
+            check.take_debts(host, now, &self.process.table, failing);
+        }
+    }
+
+    /// Counts the lease settlements in the checks that are sent for the first time.
+    fn count_settlements(&mut self, checks: &[PendingCheck]) {
+        let first = checks.iter().filter(|check| check.attempts.made == 1);
+        let limit_checks = first.flat_map(|check| &check.limit_checks);
+        for query in limit_checks.filter_map(|of| of.lease_query.as_deref()) {
+            let (spent, returned) = query.settle.totals();
+            self.counts.happened_to(Event::LeaseSettled, spent);
+            self.counts.happened_to(Event::LeaseReturned, returned);
+        }
+    }
+
+    fn encode(&self, checks: &mut [PendingCheck]) -> Vec<u8> {
+        encode_checks(self, checks)
+    }
+}
+
+/// The body of a call with some checks.
+pub(crate) fn encode_checks(worker: &Worker, checks: &mut [PendingCheck]) -> Vec<u8> {
+    let domain = worker.config.domain.clone();
+    let revision = match &worker.policy.state {
+        PolicyState::Limits(policy) => Some(policy.compiled.revision().clone()),
+        PolicyState::NoLimits | PolicyState::Unknown => None,
+    };
+    encode(domain, worker.process.proxy.clone(), revision, checks)
+}
+
+/// Encodes the checks of one call. The batch borrows the values instead of copying them.
+fn encode(
+    domain: Name,
+    proxy: String,
+    revision: Option<Revision>,
+    checks: &mut [PendingCheck],
+) -> Vec<u8> {
+    let first = checks.first();
+    let keys = first.map_or_else(|| Rc::from([]), |check| Rc::clone(check.entries.keys()));
+    let encoded = checks.iter_mut().map(|check| BatchCheck {
+        values: check.entries.lend(&keys),
+        cost: check.cost,
+        limits: check.limit_requests(),
+        max_delay_ms: check.hold.barred.then_some(0),
+        slot: check.slot,
+    });
+    let batch = Batch {
+        domain,
+        proxy,
+        checks: encoded.collect(),
+        revision,
+        keys: keys.to_vec(),
+    };
+    let body = batch.encode();
+    for (check, encoded) in checks.iter_mut().zip(batch.checks) {
+        check.entries.give_back(&keys, encoded.values);
+    }
+    body
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::call::{CallId, InFlight, registry::Registry};
+    use crate::call::{CallId, InFlight, Registry};
 
     fn at(us: u64) -> Now {
         Now {

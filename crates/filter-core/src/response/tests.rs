@@ -1,5 +1,4 @@
-use super::*;
-use crate::response::headers::tests::quota_status;
+use super::{headers_tests::quota_status, *};
 
 fn denial(source: DecidedBy) -> Denial {
     Denial {

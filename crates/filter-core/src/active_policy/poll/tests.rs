@@ -1,13 +1,7 @@
 //! Several workers of an Envoy, and a limiter that answers, holds polls or stops answering.
 
-use super::{
-    super::{
-        schedule::{ANSWERED_BEFORE_HOLD, HOLD_MIN_MS, HOLD_SPREAD_MS},
-        snapshot::SnapshotBody,
-    },
-    *,
-};
-use crate::{simulated::SharedData, time::at};
+use super::{ANSWERED_BEFORE_HOLD, HOLD_MIN_MS, HOLD_SPREAD_MS, SnapshotBody, *};
+use crate::{host::at, simulated::SharedData};
 
 fn new_poller(me: u64) -> PolicyPoller {
     PolicyPoller::new("shop", me, Random::new(me))
