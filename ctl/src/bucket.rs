@@ -167,7 +167,7 @@ mod tests {
             ("rate", Node::text("1/s")),
             ("per", Node::list(per.iter().copied().map(Node::text))),
         ]);
-        Limit::from_node(&node).unwrap()
+        limits_file::limit_from_node(&node).unwrap()
     }
 
     fn values(per: &[&str], pairs: &[&str], without: &[&str]) -> Result<Values, String> {

@@ -3,7 +3,8 @@
 use std::io::Read;
 
 use clap::Args;
-use policy::{Name, Node, Policy, Problems, Supply, Surroundings, Value};
+use limits_file::{Supply, Surroundings};
+use policy::{Name, Node, Policy, Problems, Value};
 
 use crate::{commands::validate::cost_warning, error::Error};
 
@@ -148,8 +149,8 @@ impl Source {
             dear: Some(cost_warning),
         };
         match limits(&self.bytes) {
-            Some(limits) => Ok((Policy::from_node(&limits)?, None)),
-            None => Policy::from_yaml_with_warnings(&self.name, &self.bytes, around),
+            Some(limits) => Ok((limits_file::policy_from_node(&limits)?, None)),
+            None => limits_file::read_with_warnings(&self.name, &self.bytes, around),
         }
     }
 }
@@ -211,7 +212,7 @@ fn limits(bytes: &[u8]) -> Option<Node> {
 
 #[cfg(test)]
 mod tests {
-    use policy::{Compiled, Policy};
+    use policy::Compiled;
 
     use super::*;
 
@@ -219,10 +220,13 @@ mod tests {
     fn a_snapshot_is_read_as_the_limits_it_was_made_of() {
         let file = "domain: shop\nlimits:\n  - {name: a, per: [user], rate: 1/s, \
                     overrides: [{values: {user: x}, unlimited: true}]}\n";
-        let policy = Policy::from_yaml("test", file.as_bytes()).unwrap();
-        let snapshot =
-            serde_json::to_vec(&Compiled::new(policy.clone()).to_snapshot_json(0)).unwrap();
-        let read = Policy::from_node(&limits(&snapshot).unwrap()).unwrap();
+        let policy = limits_file::read("test", file.as_bytes()).unwrap();
+        let snapshot = serde_json::to_vec(&limits_file::snapshot_json(
+            &Compiled::new(policy.clone()),
+            0,
+        ))
+        .unwrap();
+        let read = limits_file::policy_from_node(&limits(&snapshot).unwrap()).unwrap();
         let mut without = policy;
         without.limits[0].overrides.clear();
         assert_eq!(read, without);

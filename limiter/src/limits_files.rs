@@ -204,7 +204,7 @@ fn read(path: &Path) -> Result<Policy, LimitsError> {
         path: path.to_owned(),
         error,
     })?;
-    Policy::from_yaml(&path.to_string_lossy(), &text).map_err(LimitsError::Invalid)
+    limits_file::read(&path.to_string_lossy(), &text).map_err(LimitsError::Invalid)
 }
 
 // --- Writes limits from files into a store that other limiters and operators also write

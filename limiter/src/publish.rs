@@ -11,6 +11,7 @@ use std::{
     sync::Arc,
 };
 
+use limits_file::ToNode as _;
 use policy::{Name, Policy, Revision};
 use store::{
     Change, Edit, EditError, HistoryEntry, OverrideEdits, Overrides, Signature, Store, StoreError,
@@ -279,7 +280,7 @@ fn same(a: &Policy, b: &Policy) -> bool {
 fn digest(policy: &Policy) -> u64 {
     let mut hasher = DefaultHasher::new();
     for limit in &policy.limits {
-        let mut node = limit.to_node_without_overrides();
+        let mut node = limits_file::node_without_overrides(limit);
         node.unset("paused");
         serde_json::to_string(&node).ok().hash(&mut hasher);
     }

@@ -3,7 +3,7 @@
 
 use std::{fmt::Write, hint::black_box};
 
-use policy::{Compiled, Policy};
+use policy::Compiled;
 use protocol::{
     compact::{Batch, BatchCheck, Report},
     json, parse_proxies,
@@ -160,7 +160,7 @@ fn limits(count: usize, fields: impl Fn(usize) -> String) -> String {
 #[test]
 fn parse_time_of_documents_grows_evenly() {
     let read = |text: &String| {
-        let policy = Policy::from_yaml("limits.yaml", text.as_bytes());
+        let policy = limits_file::read("limits.yaml", text.as_bytes());
         drop(black_box(policy.map(Compiled::new)));
     };
     let documents: [(&str, Make); 9] = [

@@ -68,8 +68,8 @@ const EVERY_FIELD: &str = r#"{
 /// One limit of a domain, compiled.
 fn limits(domain: &str) -> String {
     let file = format!("domain: {domain}\nlimits: [{{name: all, rate: 10/s}}]\n");
-    let policy = policy::Policy::from_yaml("test", file.as_bytes()).unwrap();
-    Compiled::new(policy).snapshot_text(0)
+    let policy = limits_file::read("test", file.as_bytes()).unwrap();
+    limits_file::snapshot_text(&Compiled::new(policy), 0)
 }
 
 fn every_field() -> String {

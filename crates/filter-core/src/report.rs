@@ -288,7 +288,7 @@ impl Worker {
 mod tests {
     use std::rc::Rc;
 
-    use policy::{Compiled, Policy};
+    use policy::Compiled;
 
     use super::*;
     use crate::{
@@ -312,7 +312,7 @@ mod tests {
 
     fn denied(denials: &mut Denials, now: Now, user: u64, count: u64) {
         let text = b"domain: shop\nlimits:\n  - {name: per-user, rate: 1/s}\n";
-        let compiled = Compiled::new(Policy::from_yaml("limits.yaml", text).unwrap());
+        let compiled = Compiled::new(limits_file::read("limits.yaml", text).unwrap());
         let policy = Rc::new(ActivePolicy::new(compiled, &[]));
         let entries = policy.plan.extract(&Nothing);
         let table = Table::new("shop", 16, [7; 16]);

@@ -8,7 +8,8 @@ extern crate wasm_test;
 use std::collections::HashSet;
 
 use filter_core::Config;
-use policy::{BUILT_IN, Compiled, Policy, Surroundings};
+use limits_file::Surroundings;
+use policy::{BUILT_IN, Compiled};
 
 const COOKBOOK: &str = include_str!("../../../docs/cookbook.md");
 
@@ -29,7 +30,7 @@ fn each_cookbook_configuration_supplies_what_its_limits_need() {
     for (config, file) in configs.into_iter().zip(files) {
         let config = Config::from_json(config.as_bytes()).unwrap();
         let around = Surroundings::default();
-        let read = Policy::from_yaml_with_warnings("cookbook", file.as_bytes(), |_| around);
+        let read = limits_file::read_with_warnings("cookbook", file.as_bytes(), |_| around);
         let (policy, warnings) = read.unwrap();
         assert!(warnings.is_none(), "{warnings:?}");
         assert_eq!(policy.domain, config.domain);

@@ -124,7 +124,7 @@ pub fn matchers(limit: &Node) -> String {
 
 /// What is unusual about a limit.
 pub fn notes(limit: &Limit, now_ms: u64) -> String {
-    let node = limit.to_node_without_overrides();
+    let node = limits_file::node_without_overrides(limit);
     let mut notes = Vec::from_iter(pause_state(limit.paused, now_ms));
     let text = |name: &str| node.get(name).map(plain);
     match text("enforce").as_deref() {

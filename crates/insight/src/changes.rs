@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use limits_file::ToNode as _;
 use policy::{Exemption, Limit, Name, Node, Pause, Policy, Value};
 use serde::Serialize;
 
@@ -101,8 +102,8 @@ fn differing(changes: &[LimitChange]) -> impl Iterator<Item = &LimitChange> {
 }
 
 fn field_changes(before: Option<&Limit>, after: Option<&Limit>) -> Vec<FieldChange> {
-    let before = before.map(Limit::to_node_without_overrides);
-    let after = after.map(Limit::to_node_without_overrides);
+    let before = before.map(limits_file::node_without_overrides);
+    let after = after.map(limits_file::node_without_overrides);
     // Fields in the order of the manual: those after the edit, then the removed ones.
     let mut names = field_names(after.as_ref());
     for name in field_names(before.as_ref()) {
@@ -148,8 +149,8 @@ pub(crate) fn domain_fields(
 ) -> Vec<FieldChange> {
     let paused = paused.map(|[before, after]| FieldChange {
         field: "paused".to_owned(),
-        before: before.map(Pause::to_node),
-        after: after.map(Pause::to_node),
+        before: before.map(|pause| pause.to_node()),
+        after: after.map(|pause| pause.to_node()),
     });
     let of = |list: &[Exemption], name: &Name| {
         let found = list.iter().find(|exemption| exemption.name == *name);

@@ -3,8 +3,9 @@
 
 use std::collections::BTreeMap;
 
+use limits_file::Supply;
 use policy::{
-    Address, Alterations, BUILT_IN, MULTIPLE_VALUES, Name, REMOTE_ADDRESS, Supply, hashed, is_hash,
+    Address, Alterations, BUILT_IN, MULTIPLE_VALUES, Name, REMOTE_ADDRESS, hashed, is_hash,
     normal_value,
 };
 use store::Fleet;

@@ -4,7 +4,6 @@ use std::collections::{HashMap, HashSet};
 
 use documents::{Name, Node, Place, Problem};
 use patterns::Pattern;
-use policy::Policy;
 
 use crate::{
     Conversion, Domain,
@@ -49,7 +48,7 @@ fn domain(draft: DomainDraft, readings: &mut [Reading]) -> Option<Domain> {
         ("domain", Node::text(draft.name)),
         ("limits", Node::list(limits)),
     ]);
-    match Policy::from_node(&document) {
+    match limits_file::policy_from_node(&document) {
         Ok(policy) => Some(Domain { document, policy }),
         Err(problems) => {
             for problem in problems.iter() {

@@ -10,7 +10,6 @@ use std::{fmt::Write, fs, path::Path};
 
 use documents::Choice;
 use migration::{File, Options, System, convert};
-use policy::Policy;
 
 /// The limits files and the notes, or what is wrong.
 fn converted(system: System, path: &str, options: &Options) -> String {
@@ -26,7 +25,7 @@ fn converted(system: System, path: &str, options: &Options) -> String {
     let mut text = String::new();
     for domain in &conversion.domains {
         let yaml = domain.document.to_yaml();
-        let read = Policy::from_yaml("", yaml.as_bytes()).unwrap_or_else(|wrong| panic!("{wrong}"));
+        let read = limits_file::read("", yaml.as_bytes()).unwrap_or_else(|wrong| panic!("{wrong}"));
         assert_eq!(read, domain.policy);
         text += &yaml;
     }
@@ -98,7 +97,7 @@ fn shadow_limits_are_the_same_in_both_forms() {
     for mut domain in conversion.domains {
         domain.shadow();
         let yaml = domain.document.to_yaml();
-        let read = Policy::from_yaml("", yaml.as_bytes()).unwrap();
+        let read = limits_file::read("", yaml.as_bytes()).unwrap();
         assert_eq!(read, domain.policy);
         let percents: Vec<u8> = read
             .limits

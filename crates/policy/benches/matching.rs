@@ -13,7 +13,7 @@
 
 use std::{hint::black_box, time::Instant};
 
-use policy::{Compiled, Descriptor, Policy};
+use policy::{Compiled, Descriptor};
 
 /// Each has a limit on its paths and one on its service; with the 20, that is 10,000 limits.
 const TENANTS: usize = 4990;
@@ -22,7 +22,7 @@ const OVERRIDES: usize = 100_000;
 fn main() {
     let text = limits_file();
     let started = Instant::now();
-    let policy = Policy::from_yaml("limits.yaml", text.as_bytes());
+    let policy = limits_file::read("limits.yaml", text.as_bytes());
     let policy = policy.unwrap_or_else(|problems| panic!("{problems}"));
     println!(
         "read     {:>8} ms  ({} MB of YAML)",

@@ -578,6 +578,3 @@ impl Compiled {
         &self.policy.exempt
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,8 +1,9 @@
 //! The entries that describe one request.
 
+use std::{borrow::Cow, collections::BTreeSet};
+
 use address::Address;
 use documents::Name;
-use std::borrow::Cow;
 
 /// The client's address, cut to the prefix by which proxies distinguish clients: a bucket is of a
 /// prefix. Patterns test the [`WHOLE_ADDRESS`].
@@ -105,6 +106,84 @@ impl Entries for Descriptor {
         Self::get(self, key)
     }
 }
+
+/// The entries that every proxy supplies, whatever its configuration.
+pub const BUILT_IN: [&str; 8] = [
+    "method",
+    "path",
+    "host",
+    "route",
+    REMOTE_ADDRESS,
+    WHOLE_ADDRESS,
+    "workload",
+    "namespace",
+];
+
+/// Stands among the supplied entries if proxies read bodies of requests.
+pub const REQUEST_BODY: &str = "request_body";
+
+/// Stands there if a filter is configured to read bodies, but Envoy lets requests pass before the
+/// bodies arrive.
+pub const REQUEST_BODY_PASSES: &str = "request_body_passes";
+
+/// Ends the name under which proxies list an entry whose values they hash, beside the entry itself.
+const HASHED: &str = ".hashed";
+
+/// What proxies do to values before they match and count them. They list it among the entries that
+/// they supply, so that tools name the same buckets.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Alterations {
+    /// To how many bits filters cut an IPv4 and an IPv6 address; empty: not known.
+    pub prefixes: BTreeSet<[u8; 2]>,
+    /// The entries whose values are hashed.
+    pub hashed: BTreeSet<Name>,
+}
+
+impl Alterations {
+    /// How a filter lists its prefix lengths.
+    pub fn cut_mark([v4, v6]: [u8; 2]) -> String {
+        format!("{REMOTE_ADDRESS}.{v4}.{v6}")
+    }
+
+    /// How a filter lists that it hashes the values of an entry; `None`: that is no name.
+    pub fn hashed_mark(entry: &Name) -> Option<String> {
+        let mark = format!("{entry}{HASHED}");
+        (mark.len() <= Name::MAX_LEN).then_some(mark)
+    }
+
+    /// Adds what a name in a list stands for; `false`: it is that of an entry.
+    pub fn read_mark(&mut self, name: &Name, listed: impl Fn(&Name) -> bool) -> bool {
+        let name = name.as_str();
+        let lengths = |rest: &str| {
+            let (v4, v6) = rest.strip_prefix('.')?.split_once('.')?;
+            Some([v4.parse().ok()?, v6.parse().ok()?])
+        };
+        if let Some(prefixes) = name.strip_prefix(REMOTE_ADDRESS).and_then(lengths) {
+            self.prefixes.insert(prefixes);
+            return true;
+        }
+        let hashed = name.strip_suffix(HASHED).and_then(|name| name.parse().ok());
+        let hashed = hashed.filter(listed);
+        let is_mark = hashed.is_some();
+        self.hashed.extend(hashed);
+        is_mark
+    }
+
+    /// To how many bits addresses are cut: the most, if filters differ, and by default as a filter
+    /// does without configuration.
+    pub fn longest_prefixes(&self) -> [u8; 2] {
+        let longest = |[a, b]: [u8; 2], [c, d]: &[u8; 2]| [a.max(*c), b.max(*d)];
+        let found = self.prefixes.iter().fold([0, 0], longest);
+        if self.prefixes.is_empty() {
+            DEFAULT_PREFIXES
+        } else {
+            found
+        }
+    }
+}
+
+/// To how many bits a filter cuts an IPv4 and an IPv6 address if nothing is configured.
+pub const DEFAULT_PREFIXES: [u8; 2] = [32, 64];
 
 #[cfg(test)]
 mod tests {

@@ -45,11 +45,6 @@ impl Choice for ChargeMode {
         &[("all", Self::All), ("fitting", Self::Fitting)];
 }
 
-/// The `per` of every limit of the rate limit service.
-pub(crate) fn per() -> Vec<Name> {
-    DESCRIPTOR.parse().into_iter().collect()
-}
-
 /// Whether a key is [`DESCRIPTOR`].
 pub(crate) fn is_descriptor(key: &Name) -> bool {
     key.as_str() == DESCRIPTOR

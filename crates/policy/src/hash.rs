@@ -20,7 +20,7 @@ pub fn bucket_hash<V: AsRef<[u8]>>(limit: &Name, values: &[Option<V>]) -> u64 {
 }
 
 /// A hash of the values of a bucket of one limit, for use within this process.
-pub(crate) fn values_hash(values: &[Option<Vec<u8>>]) -> u64 {
+pub fn values_hash(values: &[Option<Vec<u8>>]) -> u64 {
     let mut hasher = SipHasher13::new();
     write_all(&mut hasher, values);
     hasher.finish()

@@ -1,8 +1,5 @@
-//! What is limited: descriptors and limits.
-//!
-//! A limits file, a stored record or a snapshot is a document ([`Node`]), read as a whole, so that
-//! every problem is reported at once with its place ([`Problems`]). The result is valid by
-//! construction: a [`Policy`] and its [`Limit`]s, which [`Compiled`] tests requests against.
+//! What is limited: the model that filters and limiters share. A [`Policy`] has [`Limit`]s, which [`Compiled`]
+//! tests requests against and sends to filters as a snapshot. `limits-file` reads and writes them.
 
 #[cfg(all(test, target_arch = "wasm32"))]
 #[macro_use]
@@ -11,15 +8,11 @@ extern crate wasm_test;
 mod compiled;
 mod descriptor;
 mod descriptor_limit;
-pub mod edit;
 mod exemption;
 mod hash;
 mod limit;
 mod pricing;
-pub mod read;
 mod snapshot;
-mod warnings;
-mod write;
 
 // The types of a policy's numbers.
 pub use algorithms::{Penalty, PenaltyStatus, Rate, SlotAct, SlotId};
@@ -37,24 +30,23 @@ pub use address::Address;
 pub use normalize::{hashed, is_hash};
 
 pub use compiled::{Compiled, Match, Mode, Resolved};
-pub use descriptor::{Descriptor, Entries, REMOTE_ADDRESS, WHOLE_ADDRESS, normal_value};
+pub use descriptor::{
+    Alterations, BUILT_IN, DEFAULT_PREFIXES, Descriptor, Entries, REMOTE_ADDRESS, REQUEST_BODY,
+    REQUEST_BODY_PASSES, WHOLE_ADDRESS, normal_value,
+};
 pub use descriptor_limit::{
     ChargeMode, DESCRIPTOR, DescriptorError, DescriptorLimit, DescriptorPattern, EntryPattern,
     MAX_DESCRIPTOR_KEY, REQUEST_LIMIT, SentDescriptor, push_entry,
 };
 pub use exemption::{Exemption, Pause};
-pub use hash::{Names, PROXY_MARKS, Positions, bucket_hash, digest, proxy_mark};
+pub use hash::{Names, PROXY_MARKS, Positions, bucket_hash, digest, proxy_mark, values_hash};
 pub use limit::{
-    AmountText, IfMissing, Limit, MULTIPLE_VALUES, Matcher, OnFailure, OverLimit, Override,
-    OverrideQuota, Policy, Quota, RateText, Revision, Scope, parse_rate,
+    AmountText, DEFAULT_MAX_DELAY_MS, IfMissing, Limit, MULTIPLE_VALUES, Matcher, OVERRIDES_MAX,
+    OnFailure, OverLimit, Override, OverrideQuota, Policy, Quota, RateText, Revision, Scope,
+    Written, parse_rate,
 };
 pub use pricing::{
     IfAbsent, MAX_COST, MAX_TOKENS, Pointer, Pricing, RequestPlace, RequestPrice, RequestValue,
     Reserve, ResponsePrice, ResponseValue, Row, Source, Term, whole_number,
 };
-pub use read::OVERRIDES_MAX;
 pub use snapshot::{Opaque, SnapshotError};
-pub use warnings::{
-    Alterations, BUILT_IN, DEFAULT_PREFIXES, Dear, REQUEST_BODY, REQUEST_BODY_PASSES, Supply,
-    Surroundings,
-};

@@ -137,7 +137,7 @@ pub enum OverrideQuota {
 
 impl OverrideQuota {
     /// The numbers that it names, and those of its limit for the rest; `None`: the bucket is not limited.
-    pub(crate) fn parameters(&self, limit: &Parameters) -> Option<Parameters> {
+    pub fn parameters(&self, limit: &Parameters) -> Option<Parameters> {
         let Self::Quota {
             rate,
             burst,
@@ -230,8 +230,25 @@ pub enum Scope {
     Proxy,
 }
 
+/// Bound: overrides of a domain. Beyond it, refused when it is written.
+///
+/// Limiters hold them all.
+pub const OVERRIDES_MAX: usize = 100_000;
+/// The most overrides of a limit with `scope: proxy`: each proxy holds them all.
+const MAX_PROXY_OVERRIDES: usize = 1000;
+impl Scope {
+    /// How many overrides a limit of this scope may have.
+    pub fn overrides_max(self) -> usize {
+        match self {
+            Self::Global => OVERRIDES_MAX,
+            Self::Proxy => MAX_PROXY_OVERRIDES,
+        }
+    }
+}
+
 impl Matcher {
-    pub(crate) fn new(key: Name, mut patterns: Vec<Pattern>) -> Self {
+    /// A condition on the entry of that name.
+    pub fn new(key: Name, mut patterns: Vec<Pattern>) -> Self {
         let whole = (key.as_str() == REMOTE_ADDRESS).then_some(WHOLE_ADDRESS);
         let whole = whole.and_then(|whole| whole.parse().ok());
         if whole.is_some() {
@@ -455,7 +472,7 @@ pub struct Quota {
 }
 
 /// The longest delay of a queue whose limit sets none, in milliseconds.
-pub(crate) const DEFAULT_MAX_DELAY_MS: u64 = 5000;
+pub const DEFAULT_MAX_DELAY_MS: u64 = 5000;
 
 impl Quota {
     /// Validates the numbers.
@@ -488,7 +505,7 @@ impl Quota {
 
 /// A value of the algorithms, as a document writes it.
 #[derive(Clone, Copy, PartialEq)]
-pub(crate) struct Written<T>(pub T);
+pub struct Written<T>(pub T);
 
 impl Choice for Written<Kind> {
     const CHOICES: &'static [(&'static str, Self)] = &[
@@ -515,23 +532,6 @@ impl Choice for Written<WeekStart> {
         ("monday", Self(WeekStart::Monday)),
         ("sunday", Self(WeekStart::Sunday)),
     ];
-}
-
-/// The field of a limit that an error of the algorithm concerns.
-pub(crate) fn field_of(error: &ParameterError) -> &'static str {
-    match error {
-        ParameterError::BurstTooLarge { .. } => "burst",
-        ParameterError::DelayTooLong { .. } => "max_delay",
-        ParameterError::SlotsTooMany { .. } => "limit",
-        ParameterError::SlotTtl { .. } => "slot_ttl",
-        ParameterError::SubWindowsMissing | ParameterError::SubWindows { .. } => "sub_windows",
-        ParameterError::Unused { parameter, .. } | ParameterError::NoCalendar(parameter) => {
-            parameter
-        }
-        ParameterError::CalendarKind { .. } => "algorithm",
-        ParameterError::CalendarAlign { .. } => "align",
-        _ => "rate",
-    }
 }
 
 #[cfg(test)]

@@ -797,6 +797,3 @@ fn read_place(reader: &mut Reader<'_>) -> Result<(u64, Vec<String>), DecodeError
 fn only(mut words: Vec<String>) -> Result<String, DecodeError> {
     words.pop().ok_or(DecodeError::Index)
 }
-
-#[cfg(test)]
-pub(crate) mod tests;

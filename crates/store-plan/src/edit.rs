@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use limits_file::ToNode as _;
 use policy::{
     Entry, Exemption, Limit, Name, Node, OVERRIDES_MAX, Override, Pause, Policy, Revision, Value,
 };
@@ -282,7 +283,7 @@ fn by_name(base: Option<&Policy>) -> HashMap<&str, &Limit> {
 
 /// Whether two limits say the same, apart from overrides and whichever edit made them.
 fn same_numbers(a: &Limit, b: &Limit) -> bool {
-    a.to_node_without_overrides() == b.to_node_without_overrides()
+    limits_file::node_without_overrides(a) == limits_file::node_without_overrides(b)
 }
 
 /// What turns the overrides of one policy into those of another.
@@ -512,14 +513,20 @@ impl Recorded<'_> {
             return record::limits_list(limits.iter().copied());
         }
         let known = policy.map(Policy::by_name).unwrap_or_default();
-        let limits = Node::list(limits.iter().map(|l| l.to_node_without_overrides()));
+        let limits = Node::list(
+            limits
+                .iter()
+                .map(|l| limits_file::node_without_overrides(l)),
+        );
         let overrides = self.edits.iter().filter_map(|(name, edit)| {
             let limit = known.get(name.as_str())?;
             let found = match side {
                 0 => edit.before.as_deref().unwrap_or_default(),
                 _ => &edit.after,
             };
-            let found = found.iter().map(|found| found.to_node(&limit.per));
+            let found = found
+                .iter()
+                .map(|found| limits_file::override_node(found, &limit.per));
             Some((name.as_str(), Node::list(found)))
         });
         let mut all = Node::map([("limits", limits)]);
@@ -530,7 +537,7 @@ impl Recorded<'_> {
             all.set("paused", pause.to_node());
         }
         if !exempt.is_empty() {
-            all.set("exempt", Exemption::list_node(&exempt));
+            all.set("exempt", limits_file::exemptions_node(&exempt));
         }
         record::json(&all)
     }
@@ -554,17 +561,19 @@ impl RecordedSide {
     pub fn read(json: &str) -> Option<Self> {
         let node: Node = serde_json::from_str(json).ok()?;
         let limits = node.get("limits").unwrap_or(&node).items().iter();
-        let limits: Option<_> = limits.map(|node| Limit::from_record(node).ok()).collect();
+        let limits: Option<_> = limits
+            .map(|node| limits_file::limit_from_record(node).ok())
+            .collect();
         let exempt = node.get("exempt").map(Node::items).unwrap_or_default();
         let exempt: Option<_> = exempt
             .iter()
-            .map(|node| Exemption::from_node(node).ok())
+            .map(|node| limits_file::exemption_from_node(node).ok())
             .collect();
         Some(Self {
             limits: limits?,
             exempt: exempt?,
             overrides: overrides_of(&node)?,
-            paused: node.get("paused").and_then(Pause::from_node),
+            paused: node.get("paused").and_then(limits_file::pause_from_node),
         })
     }
 }

@@ -3,7 +3,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use policy::{Exemption, Limit, Name, Node, Override, Policy, Revision, Value, node_to_value};
+use limits_file::ToNode as _;
+use policy::{Limit, Name, Node, Override, Policy, Revision, Value, node_to_value};
 
 use crate::{Operation, edit};
 
@@ -28,7 +29,7 @@ pub fn limits_json(policy: &Policy) -> String {
     }
     if !policy.exempt.is_empty() {
         text.push_str(r#","exempt":"#);
-        text.push_str(&json(&Exemption::list_node(&policy.exempt)));
+        text.push_str(&json(&limits_file::exemptions_node(&policy.exempt)));
     }
     text.push('}');
     text
@@ -42,7 +43,7 @@ pub(crate) fn limits_list<'l>(limits: impl IntoIterator<Item = &'l Limit>) -> St
         if text.len() > 1 {
             text.push(',');
         }
-        text.push_str(&json(&limit.to_node_without_overrides()));
+        text.push_str(&json(&limits_file::node_without_overrides(limit)));
     }
     text.push(']');
     text
@@ -50,7 +51,7 @@ pub(crate) fn limits_list<'l>(limits: impl IntoIterator<Item = &'l Limit>) -> St
 
 /// One override as JSON.
 pub fn override_json(per: &[Name], found: &Override) -> String {
-    json(&found.to_node(per))
+    json(&limits_file::override_node(found, per))
 }
 
 /// An override as it is stored.
@@ -59,7 +60,7 @@ pub fn read_override(limit: &Limit, json: &str) -> Result<Override, InvalidRecor
     let node: Node = serde_json::from_str(json)
         .map_err(|e| InvalidRecord(format!("an override of {name} is not JSON: {e}")))?;
     let invalid = |problems| InvalidRecord(format!("an override of {name}: {problems}"));
-    limit.read_override(&node).map_err(invalid)
+    limits_file::override_from_node(limit, &node).map_err(invalid)
 }
 
 /// The bucket that an override is for, its values in the order of `per`; `None` if it is not an
@@ -147,7 +148,7 @@ impl Document {
             node.set("exempt", exempt);
         }
         let invalid = |problems| InvalidRecord(format!("the limits of {domain}: {problems}"));
-        let mut policy = Policy::from_record_node(&node).map_err(invalid)?;
+        let mut policy = limits_file::policy_from_record_node(&node).map_err(invalid)?;
         if policy.domain != *domain {
             return Err(InvalidRecord(format!(
                 "the record of {domain} holds the limits of {}",
@@ -383,7 +384,7 @@ fn changed(policy: &Policy, edits: &[HistoryEntry]) -> Option<Vec<OverrideChange
     let read = |((name, values), node): ((Name, _), Option<Node>)| {
         let limit = limits.get(name.as_str())?;
         let to = node
-            .map(|node| limit.read_override(&node))
+            .map(|node| limits_file::override_from_node(limit, &node))
             .transpose()
             .ok()?;
         Some(OverrideChange {
@@ -472,7 +473,7 @@ impl InvalidOverride {
                 return Err(Self { json, problems });
             }
         };
-        limit.read_override(&node).map_err(|problems| {
+        limits_file::override_from_node(limit, &node).map_err(|problems| {
             let problems = problems.iter();
             let problems = problems.map(|problem| match problem.path.as_str() {
                 "" => problem.message.clone(),

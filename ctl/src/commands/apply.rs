@@ -8,7 +8,8 @@ use std::{
 };
 
 use clap::Args;
-use policy::{Exemption, Limit, Name, Node, Pause, Policy, Problems};
+use limits_file::ToNode as _;
+use policy::{Limit, Name, Node, Pause, Policy, Problems};
 use serde::Serialize;
 use store::{HeadState, Overrides, Stored};
 
@@ -427,7 +428,7 @@ pub fn merge(file: Policy, live: Option<&Policy>, prune: bool) -> Result<Merged,
     let (mut split_otherwise, mut still_paused) = (Vec::new(), Vec::new());
     let mut limits: Vec<Node> = Vec::with_capacity(file.limits.len());
     for limit in &file.limits {
-        let mut node = limit.to_node_without_overrides();
+        let mut node = limits_file::node_without_overrides(limit);
         let old = by_name.get(&limit.name).copied();
         if limit.overrides.is_empty() && old.is_some_and(|old| old.per != limit.per) {
             split_otherwise.push(limit.name.clone());
@@ -441,15 +442,18 @@ pub fn merge(file: Policy, live: Option<&Policy>, prune: bool) -> Result<Merged,
         .iter()
         .filter(|limit| !prune && !in_file.contains(&limit.name))
         .collect();
-    limits.extend(kept.iter().map(|limit| limit.to_node_without_overrides()));
+    limits.extend(
+        kept.iter()
+            .map(|limit| limits_file::node_without_overrides(limit)),
+    );
     let mut document = Node::map([
         ("domain", Node::text(file.domain.as_str())),
-        ("exempt", Exemption::list_node(&exempt)),
+        ("exempt", limits_file::exemptions_node(&exempt)),
         ("limits", Node::list(limits)),
     ]);
     let stays = keep_pause(&mut document, file.paused, domain_pause);
     still_paused.extend(stays.map(|pause| (file.domain.clone(), pause)));
-    let mut policy = Policy::from_node(&document)?;
+    let mut policy = limits_file::policy_from_node(&document)?;
     // The file's limits come first, in its order.
     for (limit, listed) in policy.limits.iter_mut().zip(file.limits) {
         limit.overrides = listed.overrides;

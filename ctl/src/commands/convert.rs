@@ -7,8 +7,9 @@ use std::{
 };
 
 use clap::{Args, ValueEnum};
+use limits_file::Surroundings;
 use migration::{Conversion, Domain, File, FileReport, Options, System, convert, file_name};
-use policy::{Name, Node, Problem, Problems, Surroundings};
+use policy::{Name, Node, Problem, Problems};
 use serde::Serialize;
 
 use crate::{
@@ -94,7 +95,7 @@ impl Convert {
             }
         }
         for domain in &conversion.domains {
-            for problem in domain.policy.warnings(&Surroundings::default()) {
+            for problem in limits_file::warnings(&domain.policy, &Surroundings::default()) {
                 printer.warn(&problem);
             }
         }

@@ -61,12 +61,12 @@ impl SetExemption {
             ("name", Node::text(&self.name)),
             ("match", matchers(&self.matches)),
         ]);
-        let exemption = Exemption::from_node(&node);
+        let exemption = limits_file::exemption_from_node(&node);
         let exemption = exemption.map_err(|problems| self.invalid(&problems))?;
         let session = Session::open(global, printer)?;
         let base = session.record(Overrides::None).await?;
         let edit = |policy: &Policy| {
-            let edited = policy.with_exemption(exemption.clone());
+            let edited = limits_file::edit::with_exemption(&policy, exemption.clone());
             edited.map_err(|problems| self.invalid(&problems))
         };
         let edited = set(&session, base, &exemption.name, edit, &self.edit).await?;

@@ -101,7 +101,7 @@ fn quota(compiled: &Compiled, of: &Match<'_, '_>) -> Option<String> {
     match in_force(compiled, of)? {
         Resolved::Unlimited => Some("unlimited, by its override".to_owned()),
         Resolved::Quota(quota) if quota != of.limit.quota => {
-            let mut node = found.to_node(&of.limit.per);
+            let mut node = limits_file::override_node(found, &of.limit.per);
             node.unset("values");
             Some(format!("by its override: {}", format_map(&node, " ", ", ")))
         }

@@ -6,6 +6,7 @@ use std::{
 };
 
 use clap::Args;
+use limits_file::ToNode as _;
 use policy::{Exemption, Limit, Name, Node, Policy, format_timestamp};
 use serde::Serialize;
 use store::{HistoryEntry, Keys, Overrides, Stored};
@@ -374,13 +375,17 @@ fn cannot_revert(entry: &HistoryEntry, change: &HistoryChange) -> Error {
 /// new or have another `per` list their overrides.
 fn checked(mut reverted: Reverted, base: Option<&Policy>) -> Result<Reverted, Error> {
     let policy = &mut reverted.policy;
-    Policy::from_node(&policy.to_node()).map_err(|problems| invalid(&diagnostics(&problems)))?;
+    limits_file::policy_from_node(&policy.to_node())
+        .map_err(|problems| invalid(&diagnostics(&problems)))?;
     for limit in &mut policy.limits {
         let Some(deltas) = reverted.overrides.get_mut(&limit.name) else {
             continue;
         };
         for found in deltas.values_mut().flatten() {
-            let again = limit.read_override(&found.to_node(&limit.per));
+            let again = limits_file::override_from_node(
+                limit,
+                &limits_file::override_node(found, &limit.per),
+            );
             *found = again.map_err(|problems| invalid(&diagnostics(&problems)))?;
         }
         let old = base.and_then(|base| base.limit(limit.name.as_str()));
@@ -495,7 +500,7 @@ impl Reverted {
         let limit = self.policy.limit(name.as_str())?;
         let deltas = self.overrides.entry(name.clone()).or_default();
         for node in overrides {
-            let found = limit.read_override(node).ok()?;
+            let found = limits_file::override_from_node(limit, node).ok()?;
             deltas.insert(found.values.clone(), there.then_some(found));
         }
         Some(())

@@ -402,7 +402,7 @@ fn numbers(quota: &Quota, limit: &Limit) -> String {
         .burst
         .map(|burst| format!(", burst {burst}"))
         .unwrap_or_default();
-    let node = limit.to_node_without_overrides();
+    let node = limits_file::node_without_overrides(limit);
     let algorithm = node
         .get("algorithm")
         .and_then(Node::as_text)
@@ -571,9 +571,7 @@ impl Bucket {
             domain: self.domain.as_str(),
             limit: self.limit.name.as_str(),
             bucket: bucket::to_node(&self.limit, &self.values),
-            algorithm: self
-                .limit
-                .to_node_without_overrides()
+            algorithm: limits_file::node_without_overrides(&self.limit)
                 .get("algorithm")
                 .cloned(),
             used: self.used(),

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use clap::Args;
 use insight::bucket::{matchers, notes, plain};
+use limits_file::ToNode;
 use policy::{AmountText, Exemption, Limit, Policy};
 use serde::{Serialize, Serializer, ser::SerializeStruct};
 use store::{Head, HeadState, Overrides};
@@ -59,7 +60,7 @@ struct Report {
 impl Serialize for Report {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let policy = &self.policy;
-        let limits: Vec<_> = policy.limits.iter().map(Limit::to_node).collect();
+        let limits: Vec<_> = policy.limits.iter().map(ToNode::to_node).collect();
         let mut fields = serializer.serialize_struct("Policy", 5)?;
         fields.serialize_field("domain", policy.domain.as_str())?;
         fields.serialize_field("revision", &policy.revision.number)?;
@@ -67,7 +68,7 @@ impl Serialize for Report {
             fields.serialize_field("paused", &paused.to_node())?;
         }
         if !policy.exempt.is_empty() {
-            fields.serialize_field("exempt", &Exemption::list_node(&policy.exempt))?;
+            fields.serialize_field("exempt", &limits_file::exemptions_node(&policy.exempt))?;
         }
         fields.serialize_field("limits", &limits)?;
         fields.end()
@@ -122,7 +123,7 @@ fn limits_table(limits: &[Limit], overrides: &[u64], page: Page) -> String {
     }
     let mut table = Table::new(headers);
     for (at, limit) in limits.iter().enumerate() {
-        let node = limit.to_node_without_overrides();
+        let node = limits_file::node_without_overrides(limit);
         let field = |name: &str| node.get(name).map(plain).unwrap_or_default();
         let or = |name: &str, default: &str| node.get(name).map_or(default.to_owned(), plain);
         let overrides = match overrides.get(at) {

@@ -4,6 +4,7 @@ mod fields;
 
 use clap::Args;
 use insight::Window;
+use limits_file::ToNode as _;
 use policy::{Limit, Name, Node, OVERRIDES_MAX, Override, Policy, Scope};
 use store::{Overrides, Stored};
 
@@ -211,7 +212,8 @@ impl SetLimit {
             None => Node::map([("name", Node::text(name.as_str()))]),
         };
         self.fields.apply(&mut limit);
-        let edited = Limit::from_node(&limit).and_then(|limit| old.with_limit(limit));
+        let edited = limits_file::limit_from_node(&limit)
+            .and_then(|limit| limits_file::edit::with_limit(&old, limit));
         edited.map_err(|problems| {
             let error = invalid_limit(name.as_str(), &problems);
             let is_new = old.limit(name.as_str()).is_none();
@@ -335,8 +337,10 @@ impl SetLimit {
         before: Option<&Override>,
         now_ms: u64,
     ) -> Result<Override, Error> {
-        let mut node =
-            before.map_or_else(|| Node::map::<&str>([]), |entry| entry.to_node(&limit.per));
+        let mut node = before.map_or_else(
+            || Node::map::<&str>([]),
+            |entry| limits_file::override_node(entry, &limit.per),
+        );
         node.set("values", bucket::to_node(limit, values));
         if self.unlimited {
             node.unset("rate");
@@ -352,8 +356,7 @@ impl SetLimit {
             node.set("until", Node::text(absolute(until, now_ms)?));
         }
         let name = limit.name.as_str();
-        limit
-            .read_override(&node)
+        limits_file::override_from_node(limit, &node)
             .map_err(|problems| invalid_limit(name, &problems))
     }
 }
@@ -417,8 +420,8 @@ pub(super) fn between(
     before: Option<&Override>,
     after: Option<&Override>,
 ) -> LimitChange {
-    let before = before.map(|entry| entry.to_node(&limit.per));
-    let after = after.map(|entry| entry.to_node(&limit.per));
+    let before = before.map(|entry| limits_file::override_node(entry, &limit.per));
+    let after = after.map(|entry| limits_file::override_node(entry, &limit.per));
     let overrides = changes::override_change(before.as_ref(), after.as_ref());
     LimitChange {
         limit: limit.name.to_string(),

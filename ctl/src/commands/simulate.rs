@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, fmt::Write as _, ops::Range};
 use algorithms::check::{Options, Verdict};
 use anstyle::{AnsiColor, Style};
 use clap::{Args, ValueEnum};
-use policy::{DESCRIPTOR, Node, Policy, Problems, parse_duration};
+use policy::{DESCRIPTOR, Node, Problems, parse_duration};
 use serde::{Serialize, Serializer};
 use store::{
     CheckError,
@@ -210,7 +210,7 @@ fn read(node: &Node, limits_are_enough: bool) -> Result<Vec<Scenario>, Problems>
     if !(limits_are_enough && node.get("domain").is_some()) {
         return simulate::read(node);
     }
-    let mut policy = Policy::from_node(node)?;
+    let mut policy = limits_file::policy_from_node(node)?;
     for limit in &mut policy.limits {
         limit.generation = 1;
     }

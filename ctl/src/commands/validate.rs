@@ -6,9 +6,10 @@ use algorithms::Kind;
 use clap::Args;
 use filter_config::{Config, Source as EntrySource};
 use insight::Window;
+use limits_file::{Dear, Supply};
 use policy::{
-    Alterations, Compiled, Dear, Limit, Name, Node, Policy, Problem, Problems, REMOTE_ADDRESS,
-    REQUEST_BODY, REQUEST_BODY_PASSES, Supply, Value,
+    Alterations, Compiled, Limit, Name, Node, Policy, Problem, Problems, REMOTE_ADDRESS,
+    REQUEST_BODY, REQUEST_BODY_PASSES, Value,
 };
 use serde::Serialize;
 
@@ -134,7 +135,7 @@ fn print_compiled(sources: &[Source], printer: &Printer) -> Result<Exit, Error> 
     })?;
     printer.data(&CompiledText {
         domain: policy.domain.clone(),
-        limits: Compiled::new(policy).snapshot_text(crate::now_ms()),
+        limits: limits_file::snapshot_text(&Compiled::new(policy), crate::now_ms()),
     })?;
     Ok(Exit::Done)
 }

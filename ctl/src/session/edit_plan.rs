@@ -136,7 +136,10 @@ impl EditPlan {
         let overrides = edit.as_ref().map_or_else(Vec::new, |edit| {
             let side = |limit: Option<&Limit>, found: &[Override]| {
                 let per = limit.map_or(&[][..], |limit| &limit.per);
-                found.iter().map(|found| found.to_node(per)).collect()
+                found
+                    .iter()
+                    .map(|found| limits_file::override_node(found, per))
+                    .collect()
             };
             let before = side(old, edit.before.as_deref().unwrap_or_default());
             changes::of_overrides(before, side(new, &edit.after))
@@ -504,9 +507,11 @@ impl Session<'_> {
             for found in page.overrides {
                 let read = match found {
                     Ok(found) if known.contains(&found.values) => continue,
-                    Ok(found) => limit
-                        .read_override(&found.to_node(&limit.per))
-                        .map_err(|problems| problems.to_string()),
+                    Ok(found) => limits_file::override_from_node(
+                        limit,
+                        &limits_file::override_node(&found, &limit.per),
+                    )
+                    .map_err(|problems| problems.to_string()),
                     Err(invalid) => match invalid.values(&limit.per) {
                         Some(values) if known.contains(&values) => continue,
                         _ => Err(format!("{}: {}", invalid.json, invalid.problems.join("; "))),

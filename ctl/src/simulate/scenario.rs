@@ -1,7 +1,8 @@
 //! Scenarios, and reading them from documents.
 
 use documents::{Field, Fields, Form, Path, Report, Take};
-use policy::{Descriptor, Limit, Name, Node, Policy, Problems, Value, edit::merge};
+use limits_file::edit::merge;
+use policy::{Descriptor, Limit, Name, Node, Policy, Problems, Value};
 
 const FILE_FIELDS: [&str; 2] = ["note", "scenarios"];
 const SCENARIO_FIELDS: [&str; 5] = ["id", "group", "note", "limits", "steps"];
@@ -219,7 +220,7 @@ fn read_policy(from: &Field<'_>, limits: &[Node], report: &mut Report) -> Option
         ("domain", Node::text(DOMAIN)),
         ("limits", Node::list(limits)),
     ]);
-    match Policy::from_node(&document) {
+    match limits_file::policy_from_node(&document) {
         Ok(mut policy) => {
             policy
                 .limits

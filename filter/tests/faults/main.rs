@@ -23,7 +23,7 @@ use host::status::{
     BAD_ARGUMENT, CAS_MISMATCH, EMPTY, INTERNAL_FAILURE, NOT_FOUND, SERIALIZATION_FAILURE,
 };
 use host::{Call, Pairs, ROOT};
-use policy::{Compiled, Policy, Revision};
+use policy::{Compiled, Revision};
 use protocol::{
     Answer, LimitAnswer, Mode, Reservation,
     compact::{Batch, BatchAnswer},
@@ -73,8 +73,11 @@ const LIMITS: &str = r#"{"domain": "shop", "limits": [
 
 /// The configuration, with the limits compiled as a limiter does it.
 fn configuration() -> String {
-    let policy = Policy::from_record(LIMITS.as_bytes()).unwrap();
-    CONFIGURATION.replace("COMPILED", &Compiled::new(policy).snapshot_text(0))
+    let policy = limits_file::policy_from_record(LIMITS.as_bytes()).unwrap();
+    CONFIGURATION.replace(
+        "COMPILED",
+        &limits_file::snapshot_text(&Compiled::new(policy), 0),
+    )
 }
 
 /// The statuses that each host call can return besides `Ok`. Calls of the SDK return those that Envoy

@@ -1,4 +1,3 @@
-use policy::Policy;
 use store::{Change, Edit, Options, Overrides, Signature, StoreUrl, open};
 
 use super::*;
@@ -90,7 +89,7 @@ async fn a_domain_with_many_pairs_takes_nothing_of_anothers_count_nor_of_its_own
         let limits = (0..60).map(|n| format!("{{name: l{n}, rate: 1/s}}"));
         let limits = limits.collect::<Vec<_>>().join(",");
         let text = format!("domain: {domain}\nlimits: [{limits}]\n");
-        let policy = Policy::from_yaml("test", text.as_bytes()).unwrap();
+        let policy = limits_file::read("test", text.as_bytes()).unwrap();
         let base = store.read(&policy.domain, Overrides::All).await.unwrap();
         let edit = Edit {
             domain: &policy.domain,

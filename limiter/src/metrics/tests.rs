@@ -1,4 +1,3 @@
-use policy::Policy;
 use store::CheckPlanError;
 
 use super::*;
@@ -8,7 +7,7 @@ fn counters_begin_at_0() {
     let metrics = Metrics::new();
     let text = b"domain: shop\nlimits:\n  - {name: local, rate: 1/s}\n  \
         - {name: open, rate: 1/s, on_failure: allow}\n  - {name: closed, rate: 1/s, on_failure: deny}\n";
-    metrics.domain(&Compiled::new(Policy::from_yaml("limits", text).unwrap()));
+    metrics.domain(&Compiled::new(limits_file::read("limits", text).unwrap()));
     let page = metrics.page(true);
     let decided = |limit: &str, decision: &str, source: &str| {
         format!(

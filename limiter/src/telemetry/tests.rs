@@ -1,4 +1,4 @@
-use policy::{Compiled, Policy};
+use policy::Compiled;
 use protocol::Mode;
 
 use super::*;
@@ -9,7 +9,7 @@ const START_MS: u64 = 1_763_000_400_000;
 
 fn compiled(limits: &str) -> Compiled {
     let text = format!("domain: shop\nlimits:\n{limits}");
-    Compiled::new(Policy::from_yaml("test", text.as_bytes()).unwrap())
+    Compiled::new(limits_file::read("test", text.as_bytes()).unwrap())
 }
 
 fn counters() -> DomainCounters {

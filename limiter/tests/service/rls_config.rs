@@ -318,7 +318,7 @@ async fn files_give_way_to_edits_in_the_store() -> Result<()> {
         let rate = format!(
             "domain: shop\nlimits: [{{name: user, descriptor: [user], algorithm: fixed_window, rate: {requests}/d}}]"
         );
-        Policy::from_yaml("", rate.as_bytes())
+        limits_file::read("", rate.as_bytes())
     };
     let other = |requests| other(requests).map_err(|problems| anyhow::anyhow!("{problems}"));
     let by_hand = other(99)?;

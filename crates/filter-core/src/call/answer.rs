@@ -808,7 +808,7 @@ mod tests {
     #[test]
     fn a_penalty_in_an_answer_is_clamped_to_its_limits_penalty() {
         let text = b"domain: shop\nlimits:\n  - {name: liar, rate: 1/s}\n";
-        let mut policy = policy::Policy::from_yaml("limits.yaml", text).unwrap();
+        let mut policy = limits_file::read("limits.yaml", text).unwrap();
         let mut limit = policy.limits.remove(0);
         let clamped = |limit: Option<&Limit>, change: fn(&mut LimitAnswer)| {
             let mut limit_answer = liar();

@@ -88,7 +88,7 @@ impl Limiter {
 
     fn write(&mut self, limits: &str, reset: bool) {
         let text = format!("domain: shop\nlimits:\n{limits}");
-        let mut policy = Policy::from_yaml("limits.yaml", text.as_bytes()).unwrap();
+        let mut policy = limits_file::read("limits.yaml", text.as_bytes()).unwrap();
         let number = self.compiled.revision().number + 1;
         policy.revision = Revision {
             number,
@@ -155,7 +155,7 @@ impl Limiter {
     }
 
     pub fn snapshot(&self) -> Vec<u8> {
-        self.compiled.snapshot_at(self.now_ms())
+        limits_file::snapshot_at(&self.compiled, self.now_ms())
     }
 
     /// Decides a batch.

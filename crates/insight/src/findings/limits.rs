@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use policy::{BUILT_IN, IfMissing, Limit, Matcher, Name, Pattern, Policy, Problem, Surroundings};
+use limits_file::Surroundings;
+use policy::{BUILT_IN, IfMissing, Limit, Matcher, Name, Pattern, Policy, Problem};
 use store::{Fleet, Head};
 
 use crate::{Finding, LiveEntries, Severity, pause_state, truncated_list};
@@ -100,7 +101,7 @@ pub fn look(policy: &Policy, live: &LiveEntries, now_ms: u64) -> Vec<Finding> {
         supply: live.supply(&policy.domain),
         ..Surroundings::default()
     };
-    let meant = policy.warnings(&around);
+    let meant = limits_file::warnings(&policy, &around);
     findings.extend(meant.into_iter().map(|problem| unmeant(policy, problem)));
     findings
 }

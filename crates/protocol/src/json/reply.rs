@@ -188,7 +188,6 @@ enum One<'a> {
 
 #[cfg(test)]
 mod tests {
-    use policy::Policy;
 
     use super::*;
     use crate::{ErrorCode, Slot, answer::tests::limit};
@@ -200,7 +199,7 @@ limits:
   - {name: per-user, per: [user], rate: 10/s, burst: 20}
   - {name: exports, algorithm: leaky_bucket, rate: 2/s, burst: 10, over_limit: queue}
 ";
-        Compiled::new(Policy::from_yaml("limits.yaml", text).unwrap())
+        Compiled::new(limits_file::read("limits.yaml", text).unwrap())
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::sync::{
 };
 
 use algorithms::{SlotAct, SlotId, SlotOp};
-use policy::{Compiled, Name, Policy};
+use policy::{Compiled, Name};
 use protocol::{Check, LimitRequest};
 
 use super::MemoryStore;
@@ -30,7 +30,7 @@ impl Small {
         Self {
             store: MemoryStore::with_clock(&options, read),
             clock,
-            policy: Compiled::new(Policy::from_yaml("test", limits).unwrap()),
+            policy: Compiled::new(limits_file::read("test", limits).unwrap()),
         }
     }
 
@@ -109,7 +109,7 @@ async fn a_bucket_in_use_is_never_forgotten() {
 /// A limit of two requests in flight, of some generation, and when it was reset.
 fn two_in_flight((generation, reset_generation): (u64, u64)) -> Compiled {
     let limits = b"domain: shop\nlimits: [{name: in-flight, algorithm: concurrency, limit: 2}]";
-    let mut policy = Policy::from_yaml("test", limits).unwrap();
+    let mut policy = limits_file::read("test", limits).unwrap();
     for limit in &mut policy.limits {
         limit.generation = generation;
         limit.reset_generation = reset_generation;

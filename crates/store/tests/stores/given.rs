@@ -14,7 +14,7 @@ pub fn name(text: &str) -> Name {
 /// The domain `shop` with these limits, as YAML list items.
 pub fn policy(limits: &str) -> Policy {
     let text = format!("domain: shop\nlimits:\n{limits}");
-    Policy::from_yaml("test", text.as_bytes()).unwrap_or_else(|problems| panic!("{problems}"))
+    limits_file::read("test", text.as_bytes()).unwrap_or_else(|problems| panic!("{problems}"))
 }
 
 /// Ten units that do not refill within a test.

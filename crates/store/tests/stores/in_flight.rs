@@ -115,7 +115,7 @@ fn unlimited(policy: &Compiled) -> policy::Override {
     let json = "{\"values\":{\"user\":\"bob\"},\"unlimited\":true}";
     let node = serde_json::from_str(json).expect("JSON");
     let limit = &policy.limits()[0];
-    limit.read_override(&node).expect("an override")
+    limits_file::override_from_node(limit, &node).expect("an override")
 }
 
 /// The bucket is emptied before the limits show the reset. Until a limiter has read them, it enters

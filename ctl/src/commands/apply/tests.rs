@@ -2,7 +2,7 @@ use super::*;
 
 fn policy(limits: &str) -> Policy {
     let file = format!("domain: shop\nlimits: [{limits}]\n");
-    Policy::from_yaml("test", file.as_bytes()).unwrap()
+    limits_file::read("test", file.as_bytes()).unwrap()
 }
 
 fn merged(file: &str, live: &str, prune: bool) -> Merged {

@@ -9,7 +9,8 @@ use std::{
     collections::BTreeMap, fs::Metadata, os::unix::fs::MetadataExt, sync::Arc, time::Duration,
 };
 
-use policy::{Exemption, Limit, Name, Node, Pause, Policy, Revision};
+use limits_file::ToNode as _;
+use policy::{Exemption, Limit, Name, Node, Policy, Revision};
 use serde::{Deserialize, Serialize};
 use store::{EditError, HeadState};
 use tokio::{
@@ -465,7 +466,11 @@ impl Applied {
         let limit = |limit: &Limit| (limit.name.to_string(), digest(&limit.to_node()));
         Self {
             format: FORMAT,
-            domain: digest(&file.paused.map_or_else(|| Node::text(""), Pause::to_node)),
+            domain: digest(
+                &file
+                    .paused
+                    .map_or_else(|| Node::text(""), |pause| pause.to_node()),
+            ),
             limits: file.limits.iter().map(limit).collect(),
             exempt: { file.exempt.iter() }
                 .map(|exemption| (exemption.name.to_string(), digest(&exemption.to_node())))
@@ -562,11 +567,13 @@ fn digest(node: &Node) -> String {
 
 #[cfg(test)]
 mod tests {
+    use policy::Pause;
+
     use super::*;
 
     fn policy(limits: &str) -> Policy {
         let file = format!("domain: shop\n{limits}");
-        Policy::from_yaml("test", file.as_bytes()).unwrap()
+        limits_file::read("test", file.as_bytes()).unwrap()
     }
 
     fn target(before: &str, after: &str, live: &str, prune: bool) -> Vec<String> {

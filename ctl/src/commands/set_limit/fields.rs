@@ -4,10 +4,11 @@ use clap::{
     Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches,
     builder::{PossibleValue, PossibleValuesParser, TypedValueParser, ValueParser},
 };
-use policy::{
-    Limit, Name, Node, Override, Policy, Problem, Problems, Surroundings,
+use limits_file::{
+    Surroundings,
     edit::{merge, words_of},
 };
+use policy::{Limit, Name, Node, Override, Policy, Problem, Problems};
 
 use crate::{
     bucket::{Pair, parse_whole_number},
@@ -493,7 +494,7 @@ async fn warnings(session: &Session<'_>, domain: &Name, limit: &Limit) -> Vec<Pr
         supply: live.supply(domain),
         dear: Some(cost_warning),
     };
-    policy.warnings(&around)
+    limits_file::warnings(&policy, &around)
 }
 
 fn line(problem: &Problem) -> String {
@@ -552,7 +553,7 @@ mod choices_tests {
     fn complaints(field: &str, word: &str) -> String {
         let mut limit = Node::map([("name", Node::text("a")), ("rate", Node::text("1/s"))]);
         limit.set(field, Node::text(word));
-        Limit::from_node(&limit)
+        limits_file::limit_from_node(&limit)
             .err()
             .map(|problems| problems.to_string())
             .unwrap_or_default()

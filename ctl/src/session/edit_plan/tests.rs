@@ -10,7 +10,7 @@ use crate::{
 
 fn policy(limits: &str) -> Policy {
     let file = format!("domain: shop\nlimits: [{limits}]\n");
-    Policy::from_yaml("test", file.as_bytes()).unwrap()
+    limits_file::read("test", file.as_bytes()).unwrap()
 }
 
 /// The plan of an edit that replaces the limits of a domain.

@@ -7,7 +7,7 @@ fn the_weight_of_a_check_follows_the_limits_that_match_it() {
     let text = "domain: shop\nlimits:\n  \
         - {name: cheap, match: {what: cheap}, rate: 1/s}\n  \
         - {name: dear, match: {what: dear}, algorithm: sliding_window_buckets, rate: 100/1m, sub_windows: 1000}\n";
-    let policy = Policy::from_yaml("test", text.as_bytes()).unwrap();
+    let policy = limits_file::read("test", text.as_bytes()).unwrap();
     let active = Active::new(policy, &Metrics::new()).unwrap();
     let check = |what: &str| Check {
         descriptor: [("what".parse().unwrap(), what.into())]

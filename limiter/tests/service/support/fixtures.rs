@@ -17,7 +17,7 @@ pub fn name(text: &str) -> Name {
 /// The domain `shop` with these limits, as YAML list items.
 pub fn policy(limits: &str) -> Policy {
     let text = format!("domain: shop\nlimits:\n{limits}");
-    Policy::from_yaml("test", text.as_bytes()).unwrap_or_else(|problems| panic!("{problems}"))
+    limits_file::read("test", text.as_bytes()).unwrap_or_else(|problems| panic!("{problems}"))
 }
 
 /// Makes these the limits of `shop`, whatever was there.

@@ -73,8 +73,8 @@ pub fn alone(items: &[&str]) -> Plan {
 /// Limits as the filter's configuration has them.
 pub fn compiled(domain: &str, items: &[&str]) -> String {
     let file = format!("domain: {domain}\nlimits: [{}]\n", items.join(", "));
-    let policy = Policy::from_yaml("limits", file.as_bytes()).unwrap();
-    Compiled::new(policy).snapshot_text(0)
+    let policy = limits_file::read("limits", file.as_bytes()).unwrap();
+    limits_file::snapshot_text(&Compiled::new(policy), 0)
 }
 
 impl Plan {

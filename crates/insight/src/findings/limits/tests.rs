@@ -3,7 +3,7 @@ use super::*;
 /// The limits that can be escaped, and the entry that a client leaves out for that.
 fn ways_around(limits: &str) -> Vec<(String, String)> {
     let file = format!("domain: shop\nlimits: [{limits}]\n");
-    let policy = Policy::from_yaml("test", file.as_bytes()).unwrap();
+    let policy = limits_file::read("test", file.as_bytes()).unwrap();
     let found = look(&policy, &LiveEntries::default(), 0).into_iter();
     let found = found.filter(|finding| finding.severity == Severity::Warning);
     found
@@ -56,7 +56,7 @@ fn what_every_request_has_or_another_limit_catches_is_none() {
 fn requests_without_an_entry_share_a_bucket_of_limits_that_match_them() {
     let shares = |limits: &str| {
         let file = format!("domain: shop\nlimits: [{limits}]\n");
-        let policy = Policy::from_yaml("test", file.as_bytes()).unwrap();
+        let policy = limits_file::read("test", file.as_bytes()).unwrap();
         shared(&policy).map(|finding| finding.what)
     };
     assert!(

@@ -1,5 +1,7 @@
-use super::*;
-use crate::{OverrideQuota, Resolved};
+use algorithms::{Kind, Parameters, Rate};
+
+use super::{super::walk::request_limit, *};
+use crate::{OverrideQuota, Quota, Resolved};
 
 #[test]
 fn buckets_of_the_same_hash_are_told_apart() {
@@ -52,13 +54,43 @@ fn setting_overrides_one_by_one_equals_setting_all_at_once() {
     }
 }
 
-fn policy(limits: &str) -> Policy {
-    let file = format!("domain: shop\nlimits: [{limits}]\n");
-    Policy::from_yaml("test", file.as_bytes()).unwrap()
+/// A limit of so many requests a second for each value of an entry.
+fn limit(name: &str, per: &str, units: u64, overrides: Vec<Override>) -> Limit {
+    let parameters = Parameters::new(Kind::TokenBucket, units, 1000);
+    Limit {
+        name: name.parse().unwrap(),
+        per: vec![per.parse().unwrap()],
+        quota: Quota::new(&parameters).unwrap(),
+        overrides,
+        ..request_limit().unwrap()
+    }
 }
 
-const LIVE: &str = "{name: a, per: [user], rate: 1/s, \
-     overrides: [{values: {user: x}, rate: 9/s}, {values: {user: y}, rate: 8/s}]}";
+fn policy(limits: impl IntoIterator<Item = Limit>) -> Policy {
+    Policy {
+        limits: limits.into_iter().collect(),
+        ..Policy::empty("shop".parse().unwrap())
+    }
+}
+
+fn rate_of(user: &str, units: u64) -> Override {
+    Override {
+        values: vec![Some(user.into())],
+        quota: OverrideQuota::Quota {
+            kind: Kind::TokenBucket,
+            rate: Some(Rate::new(units, 1000)),
+            burst: None,
+            time_zone: None,
+            edges: None,
+        },
+        until_ms: None,
+    }
+}
+
+fn live() -> Compiled {
+    let overrides = vec![rate_of("x", 9), rate_of("y", 8)];
+    Compiled::new(policy([limit("a", "user", 1, overrides)]))
+}
 
 fn rate(compiled: &Compiled, user: &str) -> u64 {
     match compiled.quota_for(0, &[Some(user)], 0) {
@@ -68,19 +100,14 @@ fn rate(compiled: &Compiled, user: &str) -> u64 {
 }
 
 fn change(user: &str, to: Option<u64>) -> (Name, Vec<Option<Vec<u8>>>, Option<Override>) {
-    let limit = policy("{name: a, per: [user], rate: 1/s}").limits.remove(0);
-    let json = |rate: u64| format!("{{\"values\":{{\"user\":\"{user}\"}},\"rate\":\"{rate}/s\"}}");
-    let to = to.map(|rate| {
-        let node = serde_json::from_str(&json(rate)).unwrap();
-        limit.read_override(&node).unwrap()
-    });
-    (limit.name, vec![Some(user.as_bytes().to_vec())], to)
+    let to = to.map(|units| rate_of(user, units));
+    ("a".parse().unwrap(), vec![Some(user.into())], to)
 }
 
 #[test]
 fn an_edit_of_overrides_shares_the_rest() {
-    let before = Compiled::new(policy(LIVE));
-    let mut limits = policy("{name: a, per: [user], rate: 1/s}");
+    let before = live();
+    let mut limits = policy([limit("a", "user", 1, Vec::new())]);
     limits.limits[0].generation = 7;
     let changed = [
         change("x", Some(5)),
@@ -97,17 +124,20 @@ fn an_edit_of_overrides_shares_the_rest() {
 
 #[test]
 fn overrides_stay_with_a_limit_that_keeps_its_rate_and_per() {
-    let before = Compiled::new(policy(LIVE));
-    let moved = "{name: new, rate: 2/s}, {name: a, per: [user], rate: 1/s, hidden: true}";
-    let after = before.caught_up(policy(moved), []).unwrap();
+    let before = live();
+    let none = Vec::new;
+    let moved = Limit {
+        hidden: false,
+        ..limit("a", "user", 1, none())
+    };
+    let moved = policy([limit("new", "user", 2, none()), moved]);
+    let after = before.caught_up(moved, []).unwrap();
     assert_eq!(after.overrides(1).count(), 2);
     assert_eq!(after.overrides(0).count(), 0);
-    for other in [
-        "{name: a, per: [user], rate: 2/s}",
-        "{name: a, per: [ip], rate: 1/s}",
-    ] {
-        assert!(before.caught_up(policy(other), []).is_none(), "{other}");
+    for other in [limit("a", "user", 2, none()), limit("a", "ip", 1, none())] {
+        assert!(before.caught_up(policy([other]), []).is_none());
     }
-    let gone = before.caught_up(policy("{name: b, rate: 1/s}"), [change("x", None)]);
+    let gone = policy([limit("b", "user", 1, none())]);
+    let gone = before.caught_up(gone, [change("x", None)]);
     assert_eq!(gone.unwrap().overrides(0).count(), 0);
 }

@@ -6,6 +6,7 @@ use insight::{
     bucket::{denial_rank, display, matchers, notes, penalty_state, plain},
     duration,
 };
+use limits_file::ToNode as _;
 use maud::{Markup, html};
 use policy::{Exemption, Limit, Node, OverrideQuota, Scope, Value, format_timestamp};
 use protocol::{Mode, Outcome};
@@ -184,7 +185,7 @@ fn row(
     limit: &Limit,
     counts: Counts,
 ) -> Markup {
-    let node = limit.to_node_without_overrides();
+    let node = limits_file::node_without_overrides(limit);
     let per: Vec<&str> = limit.per.iter().map(policy::Name::as_str).collect();
     let notes = notes(limit, shared.now_ms);
     let decided = seen.activity.limits.get(&limit.name);
@@ -309,7 +310,7 @@ fn limit_body(
 }
 
 fn settings(shared: &Shared, limit: &Limit) -> Markup {
-    let node = limit.to_node_without_overrides();
+    let node = limits_file::node_without_overrides(limit);
     let fields = match &node.value {
         Value::Map(entries) => entries.as_slice(),
         _ => &[],

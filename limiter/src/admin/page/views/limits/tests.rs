@@ -1,10 +1,8 @@
-use policy::Policy;
-
 use super::*;
 
 fn shown(exempt: &str) -> String {
     let file = format!("domain: shop\nlimits: []\nexempt: [{exempt}]\n");
-    let policy = Policy::from_yaml("test", file.as_bytes()).unwrap();
+    let policy = limits_file::read("test", file.as_bytes()).unwrap();
     exemptions(&policy.exempt).into_string()
 }
 

@@ -3,14 +3,12 @@
 
 use algorithms::{Kind, ParameterError, Parameters, Rate};
 use documents::{
-    Duration, Field, Fields, Form, Name, Node, Path, Report, Take, Value, node_to_value, quoted,
+    Duration, Field, Fields, Form, Name, Node, Path, Problems, Report, Take, Value, node_to_value,
+    quoted,
 };
-
-use crate::{
-    IfMissing, Limit, OverLimit, Override, OverrideQuota, Quota, Scope,
-    descriptor::normal_value,
-    hash::{Positions, values_hash},
-    limit::{DEFAULT_MAX_DELAY_MS, Written, field_of, parse_rate},
+use policy::{
+    DEFAULT_MAX_DELAY_MS, IfMissing, Limit, OverLimit, Override, OverrideQuota, Positions, Quota,
+    Scope, Written, normal_value, parse_rate, values_hash,
 };
 
 /// What could be read of a limit's numbers.
@@ -284,12 +282,6 @@ pub(super) const OVERRIDE_FIELDS: [&str; 7] = [
     "until",
 ];
 
-/// Bound: overrides of a domain. Beyond it, refused when it is written.
-///
-/// Limiters hold them all.
-pub const OVERRIDES_MAX: usize = 100_000;
-/// The most overrides of a limit with `scope: proxy`: each proxy holds them all.
-const MAX_PROXY_OVERRIDES: usize = 1000;
 /// The longest value of a descriptor entry in an override, in bytes.
 const MAX_VALUE: usize = 1024;
 
@@ -506,29 +498,34 @@ fn read_quota(
     }
 }
 
-impl Scope {
-    /// How many overrides a limit of this scope may have.
-    pub fn overrides_max(self) -> usize {
-        match self {
-            Self::Global => OVERRIDES_MAX,
-            Self::Proxy => MAX_PROXY_OVERRIDES,
-        }
-    }
+/// Reads an override of a limit, as a document or a store holds it.
+///
+/// # Errors
+/// Everything that is wrong with it.
+pub fn override_from_node(limit: &Limit, node: &Node) -> Result<Override, Problems> {
+    let mut report = Report::new(Form::Record);
+    report.limit = Some(limit.name.to_string());
+    let item = Field {
+        node,
+        path: Path::Root,
+    };
+    let found = read_override(item, &Buckets::from_limit(limit), &mut report);
+    report.finish(found)
 }
 
-impl Limit {
-    /// Reads an override of this limit, as a document or a store holds it.
-    ///
-    /// # Errors
-    /// Everything that is wrong with it.
-    pub fn read_override(&self, node: &Node) -> Result<Override, crate::Problems> {
-        let mut report = Report::new(Form::Record);
-        report.limit = Some(self.name.to_string());
-        let item = Field {
-            node,
-            path: Path::Root,
-        };
-        let found = read_override(item, &Buckets::from_limit(self), &mut report);
-        report.finish(found)
+/// The field of a limit that an error of the algorithm concerns.
+fn field_of(error: &ParameterError) -> &'static str {
+    match error {
+        ParameterError::BurstTooLarge { .. } => "burst",
+        ParameterError::DelayTooLong { .. } => "max_delay",
+        ParameterError::SlotsTooMany { .. } => "limit",
+        ParameterError::SlotTtl { .. } => "slot_ttl",
+        ParameterError::SubWindowsMissing | ParameterError::SubWindows { .. } => "sub_windows",
+        ParameterError::Unused { parameter, .. } | ParameterError::NoCalendar(parameter) => {
+            parameter
+        }
+        ParameterError::CalendarKind { .. } => "algorithm",
+        ParameterError::CalendarAlign { .. } => "align",
+        _ => "rate",
     }
 }

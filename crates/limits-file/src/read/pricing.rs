@@ -3,14 +3,12 @@
 use algorithms::Kind;
 use documents::{Field, Fields, Path, Report, Take, Value, parse_digits};
 
-use crate::{
-    OverLimit, Pricing, Scope,
-    pricing::{
-        IfAbsent, MAX_COST, Pointer, RequestPlace, RequestPrice, RequestValue, Reserve,
-        ResponsePrice, ResponseValue, Row, Source, Term,
-    },
-    read::limit::{read_matchers, refuse},
+use policy::{
+    IfAbsent, MAX_COST, OverLimit, Pointer, Pricing, RequestPlace, RequestPrice, RequestValue,
+    Reserve, ResponsePrice, ResponseValue, Row, Scope, Source, Term,
 };
+
+use super::limit::{read_matchers, refuse};
 
 /// Every field of a cost.
 pub(super) const COST_FIELDS: [&str; 8] = [

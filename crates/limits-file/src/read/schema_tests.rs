@@ -7,17 +7,16 @@ use proptest::prelude::*;
 use serde_json::{Value as Json, json};
 
 use super::{
-    FIELDS as POLICY_FIELDS,
+    EXEMPTION_FIELDS, FIELDS as POLICY_FIELDS,
     limit::{LIMIT_FIELDS, PENALTY_FIELDS},
     numbers::OVERRIDE_FIELDS,
     pricing::{COST_FIELDS, RESERVE_FIELDS, ROW_FIELDS, SOURCE_FIELDS},
 };
 use documents::{Choice, Node};
 
-use crate::{
-    ChargeMode, IfMissing, OnFailure, OverLimit, Policy, Scope,
-    exemption::FIELDS as EXEMPTION_FIELDS, limit::Written,
-};
+use policy::{ChargeMode, IfMissing, OnFailure, OverLimit, Scope, Written};
+
+use crate::{policy_from_node, read};
 
 fn file(name: &str) -> String {
     let root = FilePath::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -92,9 +91,9 @@ fn schema_and_reader_have_the_same_words_and_defaults() {
 
 #[test]
 fn schema_and_reader_accept_valid_files() {
-    for name in ["limits.yaml", "crates/policy/tests/every_field.yaml"] {
+    for name in ["limits.yaml", "crates/limits-file/tests/every_field.yaml"] {
         let text = file(name);
-        Policy::from_yaml(name, text.as_bytes()).unwrap_or_else(|problems| panic!("{problems}"));
+        read(name, text.as_bytes()).unwrap_or_else(|problems| panic!("{problems}"));
         let node = Node::from_yaml(name, text.as_bytes()).unwrap();
         assert!(schema_accepts(&node), "{name}");
     }
@@ -116,7 +115,7 @@ fn the_schema_rejects_invalid_files_where_it_can() {
         "unknown_field",
         "wrong_types",
     ] {
-        let text = file(&format!("crates/policy/tests/bad/{name}.yaml"));
+        let text = file(&format!("crates/limits-file/tests/bad/{name}.yaml"));
         let node = Node::from_yaml(name, text.as_bytes()).unwrap();
         assert!(!schema_accepts(&node), "{name}");
     }
@@ -219,7 +218,7 @@ proptest! {
             limit.as_object_mut().unwrap().remove("rate");
         }
         let node: Node = serde_json::from_value(json!({"domain": "d", "limits": [limit]})).unwrap();
-        if Policy::from_node(&node).is_ok() {
+        if policy_from_node(&node).is_ok() {
             prop_assert!(schema_accepts(&node), "{}", node.to_yaml());
         }
     }

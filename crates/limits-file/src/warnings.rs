@@ -12,10 +12,11 @@ use documents::{
     Duration, Name, Node, Place, Problem, Problems, Value, format_timestamp, name_hint, similar,
 };
 
-use crate::{IfAbsent, Limit, Matcher, Policy, Pricing, Quota};
-pub use supply::{
-    Alterations, BUILT_IN, DEFAULT_PREFIXES, REQUEST_BODY, REQUEST_BODY_PASSES, Supply,
+use policy::{
+    Alterations, IfAbsent, Limit, Matcher, Pattern, Policy, Pricing, Quota, REQUEST_BODY,
+    REQUEST_BODY_PASSES,
 };
+pub use supply::Supply;
 use supply::{never, no_bucket, unsupplied};
 
 /// What is known beside the limits.
@@ -40,45 +41,47 @@ pub struct Dear {
     pub hint: &'static str,
 }
 
-impl Policy {
-    /// What is probably not meant, in the order of the limits.
-    pub fn warnings(&self, around: &Surroundings<'_>) -> Vec<Problem> {
-        let mut found = Found::default();
-        found.list.extend(other_domain(&self.domain, around));
-        found.list.extend(no_name(self));
-        let mut descriptors = BTreeMap::new();
-        for (index, limit) in self.limits.iter().enumerate() {
-            found.limit = Some(&limit.name);
-            found.place = format!("limits[{index}]");
-            of_limit(limit, around, &mut found);
-            if let Some(rule) = &limit.descriptor {
-                let first = descriptors
-                    .entry(rule.pattern.to_items())
-                    .or_insert(&limit.name);
-                if *first != &limit.name {
-                    let message = format!("`{first}` has the same, so this limit never applies");
-                    found.warn("descriptor", message, None);
-                }
+/// What is probably not meant, in the order of the limits.
+pub fn warnings(policy: &Policy, around: &Surroundings<'_>) -> Vec<Problem> {
+    let mut found = Found::default();
+    found.list.extend(other_domain(&policy.domain, around));
+    found.list.extend(no_name(policy));
+    let mut descriptors = BTreeMap::new();
+    for (index, limit) in policy.limits.iter().enumerate() {
+        found.limit = Some(&limit.name);
+        found.place = format!("limits[{index}]");
+        of_limit(limit, around, &mut found);
+        if let Some(rule) = &limit.descriptor {
+            let first = descriptors
+                .entry(rule.pattern.to_items())
+                .or_insert(&limit.name);
+            if *first != &limit.name {
+                let message = format!("`{first}` has the same, so this limit never applies");
+                found.warn("descriptor", message, None);
             }
         }
-        for (index, exemption) in self.exempt.iter().enumerate() {
-            found.limit = None;
-            found.place = format!("exempt[{index}]");
-            for matcher in &exemption.matchers {
-                of_matcher(matcher, &Words::EXEMPTION, around, &mut found);
-            }
-        }
-        found.list
     }
+    for (index, exemption) in policy.exempt.iter().enumerate() {
+        found.limit = None;
+        found.place = format!("exempt[{index}]");
+        for matcher in &exemption.matchers {
+            of_matcher(matcher, &Words::EXEMPTION, around, &mut found);
+        }
+    }
+    found.list
+}
 
-    /// As [`Policy::warnings`], each with its place in the document that the limits were read from.
-    pub fn warnings_in(&self, node: &Node, around: &Surroundings<'_>) -> Option<Problems> {
-        let mut found = self.warnings(around);
-        for problem in &mut found {
-            problem.place = place_of(node, &problem.path);
-        }
-        Problems::warnings(found)
+/// As [`warnings`], each with its place in the document that the limits were read from.
+pub(crate) fn warnings_in(
+    policy: &Policy,
+    node: &Node,
+    around: &Surroundings<'_>,
+) -> Option<Problems> {
+    let mut found = warnings(policy, around);
+    for problem in &mut found {
+        problem.place = place_of(node, &problem.path);
     }
+    Problems::warnings(found)
 }
 
 /// No filter can request these limits, and none is for the rate limit service.
@@ -247,7 +250,7 @@ fn excluded(matcher: &Matcher, words: &Words, found: &mut Found<'_>) {
             .iter()
             .filter(|pattern| pattern.is_negated())
     };
-    let excluding = |pattern: &crate::Pattern| {
+    let excluding = |pattern: &Pattern| {
         negated().find(|other| {
             let same = other.as_str().strip_prefix('!') == Some(pattern.as_str());
             same || pattern.exact().is_some_and(|value| other.finds(value))

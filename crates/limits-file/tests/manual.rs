@@ -1,10 +1,7 @@
 //! The manual's examples work.
 
-#[cfg(target_arch = "wasm32")]
-#[macro_use]
-extern crate wasm_test;
-
-use policy::{Compiled, Descriptor, Policy, Problems, Surroundings};
+use limits_file::{Surroundings, read_with_warnings};
+use policy::{Compiled, Descriptor, Policy, Problems};
 
 const MANUAL: &str = include_str!("../../../docs/limits.md");
 
@@ -28,7 +25,7 @@ fn blocks(language: &str) -> Vec<(usize, String)> {
 
 fn read(line: usize, text: &str) -> Result<Policy, Problems> {
     let name = format!("docs/limits.md, from line {line}");
-    Policy::from_yaml(&name, text.as_bytes())
+    limits_file::read(&name, text.as_bytes())
 }
 
 #[test]
@@ -47,7 +44,7 @@ fn every_example_is_a_limits_file() {
 #[expect(clippy::panic, reason = "a test may fail loudly")]
 fn assert_no_warning(file: &str, text: &str) {
     let around = Surroundings::default();
-    match Policy::from_yaml_with_warnings(file, text.as_bytes(), |_| around) {
+    match read_with_warnings(file, text.as_bytes(), |_| around) {
         Ok((_, None)) => {}
         Ok((_, Some(found))) | Err(found) => panic!("{found}"),
     }
@@ -56,7 +53,7 @@ fn assert_no_warning(file: &str, text: &str) {
 #[test]
 fn the_manuals_example_error_is_real() {
     let text = "domain: shop\nlimits:\n  - name: per-user\n    per: [user]\n    rate: 10/s\n    brust: 20\n";
-    let problems = Policy::from_yaml("limits.yaml", text.as_bytes()).unwrap_err();
+    let problems = limits_file::read("limits.yaml", text.as_bytes()).unwrap_err();
     assert_eq!(blocks("text")[0].1, problems.to_string());
 }
 

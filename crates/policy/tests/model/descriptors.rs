@@ -1,26 +1,16 @@
 //! Which limit of the rate limit service applies to a descriptor.
 
-#![expect(
-    clippy::panic,
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "a test may fail loudly"
-)]
-
-#[cfg(target_arch = "wasm32")]
-#[macro_use]
-extern crate wasm_test;
-
 use std::fmt::Write as _;
 
-use policy::{Compiled, Descriptor, Policy, push_entry};
+use limits_file::{read, snapshot_at, snapshot_json};
+use policy::{Compiled, Descriptor, push_entry};
 use proptest::prelude::*;
 
 type Entry = (&'static str, &'static str);
 
 fn compiled(limits: &str) -> Compiled {
     let file = format!("domain: ns/gateway/listener\nlimits:\n{limits}");
-    Compiled::new(Policy::from_yaml("test", file.as_bytes()).unwrap_or_else(|e| panic!("{e}")))
+    Compiled::new(read("test", file.as_bytes()).unwrap_or_else(|e| panic!("{e}")))
 }
 
 fn sent(entries: &[Entry]) -> Descriptor {
@@ -202,13 +192,13 @@ fn snapshots_for_filters_omit_descriptor_limits() {
     let limits = compiled(
         "  - {name: a, descriptor: [x], rate: 1/s}\n  - {name: b, per: [user], rate: 1/s}\n",
     );
-    let snapshot = serde_json::to_string(&limits.to_snapshot_json(0)).unwrap();
+    let snapshot = serde_json::to_string(&snapshot_json(&limits, 0)).unwrap();
     assert!(!snapshot.contains("descriptor"), "{snapshot}");
     assert!(snapshot.contains("\"b\""), "{snapshot}");
     let file =
         b"domain: shop\nlimits: [{name: a, descriptor: [x], rate: 1/s}, {name: b, rate: 1/s}]";
-    let policy = Policy::from_yaml("test", file).unwrap();
-    let snapshot = Compiled::from_snapshot(&Compiled::new(policy).snapshot_at(0)).unwrap();
+    let policy = read("test", file).unwrap();
+    let snapshot = Compiled::from_snapshot(&snapshot_at(&Compiled::new(policy), 0)).unwrap();
     assert_eq!(snapshot.limits().len(), 1);
     assert!(snapshot.opaque().is_empty());
     let keys: Vec<&str> = limits

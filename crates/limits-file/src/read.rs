@@ -5,18 +5,17 @@ mod limit;
 mod numbers;
 mod pricing;
 
-use documents::{
-    Field, Fields, Form, Name, Node, Path, Place, Problems, Report, Take, Value, similar,
+use documents::{Field, Fields, Form, Node, Path, Place, Problems, Report, Take, Value, similar};
+use policy::{
+    Exemption, Limit, Name, Names, OVERRIDES_MAX, Pause, Policy, Positions, Revision, digest,
+    parse_timestamp,
 };
 
-use crate::{
-    Exemption, Limit, Names, Pause, Policy, Revision, digest, exemption::take_exemptions,
-    hash::Positions,
-};
-use limit::read_limit;
-pub(crate) use limit::{LIMIT_FIELDS, read_matchers};
+use crate::warnings::{Surroundings, warnings_in};
+pub(crate) use limit::LIMIT_FIELDS;
+use limit::{read_limit, read_matchers};
 pub(crate) use numbers::DEFAULT_SLOT_TTL_MS;
-pub use numbers::OVERRIDES_MAX;
+pub use numbers::override_from_node;
 
 /// The version of the record's format. A record of a later one is refused.
 pub(crate) const FORMAT: u64 = 1;
@@ -25,99 +24,96 @@ const MAX_LIMITS: usize = 10_000;
 /// Every field of a policy.
 const FIELDS: [&str; 5] = ["domain", "limits", "format", "paused", "exempt"];
 
-impl Policy {
-    /// Reads a limits file, YAML or JSON. `file` is what messages call it.
-    ///
-    /// # Errors
-    /// Everything that is wrong with it, with its place.
-    pub fn from_yaml(file: &str, text: &[u8]) -> Result<Self, Problems> {
-        documents::from_text(file, text, |text| {
-            let mut report = Report::new(Form::File);
-            let node = documents::load(text, &mut report);
-            let policy = node.and_then(|node| read_policy(&node, &mut report));
-            report.finish(policy)
-        })
-    }
-
-    /// As [`Policy::from_yaml`], with warnings about what is valid and probably not meant. `around`
-    /// receives the policy, because what its proxies supply depends on its domain.
-    ///
-    /// # Errors
-    /// Everything that is wrong with it, with its place.
-    pub fn from_yaml_with_warnings<'a>(
-        file: &str,
-        text: &[u8],
-        around: impl FnOnce(&Self) -> crate::Surroundings<'a>,
-    ) -> Result<(Self, Option<Problems>), Problems> {
-        documents::from_text(file, text, |text| {
-            let mut report = Report::new(Form::File);
-            let node = documents::load(text, &mut report);
-            let policy = { node.as_ref() }.and_then(|node| read_policy(node, &mut report));
-            let policy = report.finish(policy)?;
-            let around = around(&policy);
-            let warnings = node.and_then(|node| policy.warnings_in(&node, &around));
-            let warnings = warnings.map(|warnings| warnings.in_file(file, text));
-            Ok((policy, warnings))
-        })
-    }
-
-    /// Reads a document that a person wrote.
-    ///
-    /// # Errors
-    /// Everything that is wrong with it.
-    pub fn from_node(node: &Node) -> Result<Self, Problems> {
+/// Reads a limits file, YAML or JSON. `file` is what messages call it.
+///
+/// # Errors
+/// Everything that is wrong with it, with its place.
+pub fn read(file: &str, text: &[u8]) -> Result<Policy, Problems> {
+    documents::from_text(file, text, |text| {
         let mut report = Report::new(Form::File);
-        let policy = read_policy(node, &mut report);
+        let node = documents::load(text, &mut report);
+        let policy = node.and_then(|node| read_policy(&node, &mut report));
         report.finish(policy)
-    }
-
-    /// Reads a stored record: the limits file as JSON, with the generation of each limit.
-    /// The revision is not in it.
-    ///
-    /// # Errors
-    /// Everything that is wrong with it.
-    pub fn from_record(json: &[u8]) -> Result<Self, Problems> {
-        let node = Node::from_json(json).map_err(Problems::not_json)?;
-        Self::from_record_node(&node)
-    }
-
-    /// As [`Policy::from_record`], from a document put together by the caller.
-    ///
-    /// # Errors
-    /// Everything that is wrong with it.
-    pub fn from_record_node(node: &Node) -> Result<Self, Problems> {
-        let mut report = Report::new(Form::Record);
-        let policy = read_policy(node, &mut report);
-        report.finish(policy)
-    }
+    })
 }
 
-impl Limit {
-    /// Reads one limit on its own. What it `replaces` is not looked up.
-    ///
-    /// # Errors
-    /// Everything that is wrong with it.
-    pub fn from_node(node: &Node) -> Result<Self, Problems> {
-        Self::read(node, Form::File)
-    }
+/// As [`read`], with warnings about what is valid and probably not meant. `around` receives the
+/// policy, because what its proxies supply depends on its domain.
+///
+/// # Errors
+/// Everything that is wrong with it, with its place.
+pub fn read_with_warnings<'a>(
+    file: &str,
+    text: &[u8],
+    around: impl FnOnce(&Policy) -> Surroundings<'a>,
+) -> Result<(Policy, Option<Problems>), Problems> {
+    documents::from_text(file, text, |text| {
+        let mut report = Report::new(Form::File);
+        let node = documents::load(text, &mut report);
+        let policy = { node.as_ref() }.and_then(|node| read_policy(node, &mut report));
+        let policy = report.finish(policy)?;
+        let around = around(&policy);
+        let warnings = node.and_then(|node| warnings_in(&policy, &node, &around));
+        let warnings = warnings.map(|warnings| warnings.in_file(file, text));
+        Ok((policy, warnings))
+    })
+}
 
-    /// As [`Limit::from_node`], for a limit taken from a record.
-    ///
-    /// # Errors
-    /// Everything that is wrong with it.
-    pub fn from_record(node: &Node) -> Result<Self, Problems> {
-        Self::read(node, Form::Record)
-    }
+/// Reads a document that a person wrote.
+///
+/// # Errors
+/// Everything that is wrong with it.
+pub fn policy_from_node(node: &Node) -> Result<Policy, Problems> {
+    policy_of(node, Form::File)
+}
 
-    fn read(node: &Node, form: Form) -> Result<Self, Problems> {
-        let mut report = Report::new(form);
-        let root = Field {
-            node,
-            path: Path::Root,
-        };
-        let limit = read_limit(root, &mut report);
-        report.finish(limit)
-    }
+/// Reads a stored record: the limits file as JSON, with the generation of each limit.
+/// The revision is not in it.
+///
+/// # Errors
+/// Everything that is wrong with it.
+pub fn policy_from_record(json: &[u8]) -> Result<Policy, Problems> {
+    policy_from_record_node(&Node::from_json(json).map_err(Problems::not_json)?)
+}
+
+/// As [`policy_from_record`], from a document put together by the caller.
+///
+/// # Errors
+/// Everything that is wrong with it.
+pub fn policy_from_record_node(node: &Node) -> Result<Policy, Problems> {
+    policy_of(node, Form::Record)
+}
+
+fn policy_of(node: &Node, form: Form) -> Result<Policy, Problems> {
+    let mut report = Report::new(form);
+    let policy = read_policy(node, &mut report);
+    report.finish(policy)
+}
+
+/// Reads one limit on its own. What it `replaces` is not looked up.
+///
+/// # Errors
+/// Everything that is wrong with it.
+pub fn limit_from_node(node: &Node) -> Result<Limit, Problems> {
+    limit_of(node, Form::File)
+}
+
+/// As [`limit_from_node`], for a limit taken from a record.
+///
+/// # Errors
+/// Everything that is wrong with it.
+pub fn limit_from_record(node: &Node) -> Result<Limit, Problems> {
+    limit_of(node, Form::Record)
+}
+
+fn limit_of(node: &Node, form: Form) -> Result<Limit, Problems> {
+    let mut report = Report::new(form);
+    let root = Field {
+        node,
+        path: Path::Root,
+    };
+    let limit = read_limit(root, &mut report);
+    report.finish(limit)
 }
 
 /// Reads a policy; `None`, and problems, if anything about it is wrong.
@@ -140,7 +136,7 @@ fn read_policy(node: &Node, report: &mut Report) -> Option<Policy> {
     };
     let domain = read_domain(take, &root);
     check_format(take);
-    let paused = Pause::take(take);
+    let paused = take_pause(take);
     let exempt = take_exemptions(take);
     let limits = take.field("limits");
     if limits.is_none() && node.get("limits").is_none() {
@@ -184,7 +180,7 @@ fn check_format(take: &mut Take<'_, '_>) {
 
 /// Reads the limits of one domain. Those returned are valid on their own; the report shows whether
 /// any are missing or conflict.
-pub fn read_limits(field: Field<'_>, exempt: &[Exemption], report: &mut Report) -> Vec<Limit> {
+fn read_limits(field: Field<'_>, exempt: &[Exemption], report: &mut Report) -> Vec<Limit> {
     let Value::List(items) = &field.node.value else {
         field.expected("a list of limits", report);
         return Vec::new();
@@ -395,7 +391,136 @@ fn check_keys(placed: &[Placed<'_>], exempt: &[Exemption], limits: &Path<'_>, re
     }
 }
 
-// They read files, and wasm32 has none.
+// ---- exemptions and pauses ----
+
+/// Bound: exemptions of a domain. Beyond it, refused when it is written.
+///
+/// Each has a counter in every proxy and limiter.
+const MAX_EXEMPTIONS: usize = 1000;
+/// Every field of an exemption.
+const EXEMPTION_FIELDS: [&str; 2] = ["name", "match"];
+
+/// Reads one exemption that stands in no list.
+///
+/// # Errors
+/// Everything that is wrong with it.
+pub fn exemption_from_node(node: &Node) -> Result<Exemption, Problems> {
+    let mut report = Report::new(Form::Record);
+    let field = Field {
+        node,
+        path: Path::Root,
+    };
+    let exemption = read_exemption(field, &mut report);
+    report.finish(exemption)
+}
+
+/// Takes `exempt`, a list that may be absent.
+fn take_exemptions(take: &mut Take<'_, '_>) -> Vec<Exemption> {
+    let Some(field) = take.field("exempt") else {
+        return Vec::new();
+    };
+    let report = &mut *take.report;
+    let Value::List(items) = &field.node.value else {
+        field.expected("a list of exemptions", report);
+        return Vec::new();
+    };
+    if items.len() > MAX_EXEMPTIONS {
+        field.report(report, format!("more than {MAX_EXEMPTIONS} exemptions"));
+    }
+    let mut exemptions: Vec<Exemption> = Vec::new();
+    let mut names = Names::default();
+    for (index, node) in items.iter().take(MAX_EXEMPTIONS).enumerate() {
+        let path = Path::Item(&field.path, index);
+        let name = node.get("name").and_then(Node::as_text);
+        if let Some(name) = name
+            && !names.add(name)
+        {
+            let place = node.get("name").and_then(|name| name.place);
+            let message = format!("a second exemption `{name}`");
+            report.add(&Path::Field(&path, "name"), place, message);
+        }
+        exemptions.extend(read_exemption(Field { node, path }, report));
+    }
+    exemptions
+}
+
+fn read_exemption(field: Field<'_>, report: &mut Report) -> Option<Exemption> {
+    let before = report.problems.len();
+    let path = field.path;
+    let mut fields = Fields::new(field, report)?;
+    let mut take = Take {
+        fields: &mut fields,
+        path: &path,
+        report,
+    };
+    let name = if let Some(name) = take.field("name") {
+        name.name("a name", take.report)
+    } else {
+        // An empty `name:` has been reported already.
+        if field.node.get("name").is_none() {
+            field.report(take.report, "an exemption needs a `name`");
+        }
+        None
+    };
+    let matchers = read_matchers(&mut take);
+    if matchers.is_empty() && take.report.problems.len() == before {
+        field
+            .report(take.report, "an exemption needs a `match`")
+            .push_hint("`rlctl pause` takes all limits out of force");
+    }
+    fields.finish(&path, &EXEMPTION_FIELDS, report);
+    (report.problems.len() == before).then_some(())?;
+    Some(Exemption {
+        name: name?,
+        matchers,
+    })
+}
+
+/// Every field of a pause with an end.
+const PAUSE_FIELDS: [&str; 1] = ["until"];
+
+/// Reads the value of `paused` of a document that is already validated.
+pub fn pause_from_node(node: &Node) -> Option<Pause> {
+    match &node.value {
+        Value::Bool(true) => Some(Pause { until_ms: None }),
+        Value::Bool(false) => Some(Pause::OVER),
+        _ => Some(Pause {
+            until_ms: Some(parse_timestamp(node.get("until")?.as_text()?)?),
+        }),
+    }
+}
+
+/// Takes `paused`: `true`, `false`, or a map with `until`.
+fn take_pause(take: &mut Take<'_, '_>) -> Option<Pause> {
+    let field = take.field("paused")?;
+    match field.node.value {
+        Value::Bool(true) => Some(Pause { until_ms: None }),
+        Value::Bool(false) => Some(Pause::OVER),
+        Value::Map(_) => read_until(&field, take.report),
+        _ => {
+            field
+                .expected("true, false or a map with `until`", take.report)
+                .push_hint("a pause that ends by itself: {until: 2026-12-01T00:00Z}");
+            None
+        }
+    }
+}
+
+fn read_until(pause: &Field<'_>, report: &mut Report) -> Option<Pause> {
+    let mut until_ms = None;
+    pause.read_map(&PAUSE_FIELDS, report, &mut |take| {
+        if let Some(field) = take.field("until") {
+            until_ms = field.time(take.report);
+        } else if pause.node.get("until").is_none() {
+            pause
+                .report(take.report, "a pause needs `until`")
+                .push_hint("or write `paused: true` for one without an end");
+        }
+    })?;
+    Some(Pause {
+        until_ms: Some(until_ms?),
+    })
+}
+
 #[cfg(test)]
-#[cfg(not(target_arch = "wasm32"))]
 mod schema_tests;

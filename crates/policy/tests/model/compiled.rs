@@ -2,14 +2,13 @@ use std::fmt::Write;
 
 use proptest::{collection::vec, option::of, prelude::*, sample::select};
 
-use super::*;
 use documents::Node;
-
-use crate::Descriptor;
+use limits_file::{edit::set_match, limit_from_node, read};
+use policy::{Compiled, Descriptor, Name, Policy, Resolved};
 
 fn compile(limits: &str) -> Compiled {
     let text = format!("domain: test\nlimits:\n{limits}");
-    let policy = Policy::from_yaml("test.yaml", text.as_bytes());
+    let policy = read("test.yaml", text.as_bytes());
     Compiled::new(policy.unwrap_or_else(|problems| panic!("{problems}")))
 }
 
@@ -123,7 +122,7 @@ domain: test
 paused: {until: 1970-01-01T00:00:05Z}
 limits: [{name: a, rate: 1/s}, {name: b, rate: 1/s, paused: true}]
 ";
-    let policy = Policy::from_yaml("test.yaml", text.as_bytes()).unwrap();
+    let policy = read("test.yaml", text.as_bytes()).unwrap();
     let compiled = Compiled::new(policy);
     let descriptor = request(&[]);
     assert!(compiled.matching(&descriptor, 4999).is_empty());
@@ -328,9 +327,9 @@ proptest! {
             ]);
             for (key, patterns) in conditions {
                 let patterns: Vec<String> = patterns.into_iter().map(str::to_owned).collect();
-                crate::edit::set_match(&mut limit, keys[key], &patterns);
+                set_match(&mut limit, keys[key], &patterns);
             }
-            policy.limits.push(Limit::from_node(&limit).unwrap());
+            policy.limits.push(limit_from_node(&limit).unwrap());
         }
         let entries = keys.iter().zip(values);
         let entries: Vec<_> = entries.filter_map(|(key, value)| Some((*key, value?))).collect();

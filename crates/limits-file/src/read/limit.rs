@@ -4,18 +4,20 @@ use std::borrow::Cow;
 
 use algorithms::{Kind, LEASE_TTL_MAX_MS, LEASE_TTL_MIN_MS, Penalty};
 use documents::{
-    Choice, Duration, Field, Fields, Form, Name, Node, Path, Report, Take, Value, name_hint, quoted,
+    Choice, Duration, Field, Fields, Form, Name, Node, Path, Problem, Report, Take, Value,
+    name_hint, quoted,
 };
 use patterns::Pattern;
 
-use crate::{
-    ChargeMode, DescriptorLimit, DescriptorPattern, EntryPattern, Limit, Matcher, OverLimit, Pause,
-    Pricing, Quota, Scope,
-    limit::Written,
-    read::{
-        numbers::{Buckets, Numbers, read_overrides},
-        pricing::{Around, check_pricing, read_cost},
-    },
+use policy::{
+    ChargeMode, DESCRIPTOR, DescriptorLimit, DescriptorPattern, EntryPattern, Limit, Matcher,
+    OverLimit, Pricing, Quota, Scope, Written,
+};
+
+use super::{
+    numbers::{Buckets, Numbers, read_overrides},
+    pricing::{Around, check_pricing, read_cost},
+    take_pause,
 };
 
 /// Every field of a limit that its author may write.
@@ -100,7 +102,7 @@ fn read_fields(limit: Field<'_>, report: &mut Report) -> Option<Limit> {
     let precheck_percent = read_precheck(take, scope);
     let on_failure = take.choice("on_failure");
     let (hidden, fleet_size) = (take.boolean("hidden"), take.integer("fleet_size", 1));
-    let paused = Pause::take(take);
+    let paused = take_pause(take);
     let generation = read_generation(take);
     let lease_ttl_ms = read_lease(take, &Beside::new(&numbers, over_limit, scope));
     fields.finish(&limit.path, &LIMIT_FIELDS, report);
@@ -170,7 +172,7 @@ fn read_name(take: &mut Take<'_, '_>, limit: &Field<'_>) -> Option<Name> {
 fn read_per(take: &mut Take<'_, '_>, service: bool) -> Vec<Name> {
     let per = take.names("per", "the name of a descriptor entry");
     if service {
-        return crate::descriptor_limit::per();
+        return DESCRIPTOR.parse().into_iter().collect();
     }
     per
 }
@@ -218,7 +220,7 @@ pub(super) fn refuse<'r>(
     name: &str,
     message: impl Into<Cow<'static, str>>,
     report: &'r mut Report,
-) -> &'r mut crate::Problem {
+) -> &'r mut Problem {
     let place = limit.node.get(name).and_then(|node| node.place);
     let path = Path::Field(&limit.path, name);
     report.add(&path, place.or(limit.node.place), message)
@@ -316,7 +318,7 @@ const MAX_MATCHERS: usize = 32;
 const MAX_PATTERNS: usize = 1000;
 
 /// `match`: when a limit applies.
-pub(crate) fn read_matchers(take: &mut Take<'_, '_>) -> Vec<Matcher> {
+pub(super) fn read_matchers(take: &mut Take<'_, '_>) -> Vec<Matcher> {
     let Some(field) = take.field("match") else {
         return Vec::new();
     };

@@ -1,14 +1,15 @@
 use std::collections::BTreeSet;
 
 use algorithms::{Algorithm, Kind, Parameters};
+use policy::BUILT_IN;
 use proptest::prelude::*;
 
 use super::*;
+use crate::{read, read_with_warnings};
 
 fn warned(limits: &str, around: &Surroundings<'_>) -> Vec<String> {
     let file = format!("domain: shop\nlimits:\n{limits}");
-    let (_, warnings) =
-        Policy::from_yaml_with_warnings("test", file.as_bytes(), |_| *around).unwrap();
+    let (_, warnings) = read_with_warnings("test", file.as_bytes(), |_| *around).unwrap();
     let list = warnings
         .as_ref()
         .map_or_else(Vec::new, |found| found.iter().collect());
@@ -159,7 +160,7 @@ fn a_pattern_that_matches_nothing_gets_a_suggestion() {
     ];
     for (key, pattern, meant) in cases {
         if pattern.starts_with("i:")
-            && crate::Pattern::parse("i:A").is_ok_and(|p| p.exact() == Some(b"i:A"))
+            && Pattern::parse("i:A").is_ok_and(|p| p.exact() == Some(b"i:A"))
         {
             continue; // A text like any other.
         }
@@ -257,7 +258,7 @@ proptest! {
         text in "(i:|exact:)?/?([/a.;% *2356F]|\\*\\*|%2[05f]|%3F|\\\\[*\\\\]){0,8}",
         target in "/([/a.;% *2356F]|%2[05f]){0,8}",
     ) {
-        if let Ok(pattern) = crate::Pattern::parse(&text)
+        if let Ok(pattern) = Pattern::parse(&text)
             && pattern.finds(&normalize::path(target.as_bytes()))
         {
             prop_assert_eq!(never("path", &pattern), None, "{}", target);
@@ -270,7 +271,7 @@ fn a_warning_points_at_its_line_and_column() {
     let text = "domain: shop\nlimits:\n  - name: a\n    match:\n      path: [/x, \"api/**\"]\n    rate: 1/s\n";
     let around = Surroundings::default();
     let (policy, warnings) =
-        Policy::from_yaml_with_warnings("limits.yaml", text.as_bytes(), |_| around).unwrap();
+        read_with_warnings("limits.yaml", text.as_bytes(), |_| around).unwrap();
     assert_eq!(policy.limits.len(), 1);
     insta::assert_snapshot!(warnings.unwrap(), @r#"
     warning: limit `a`: match.path[1]: `api/**` matches no request: paths start with a slash
@@ -612,8 +613,7 @@ fn a_second_limit_for_the_same_descriptor_gets_a_warning() {
 fn a_domain_that_no_filter_can_request_gets_a_warning() {
     let warned = |limits: &str| {
         let file = format!("domain: My Shop\nlimits: [{limits}]\n");
-        let read =
-            Policy::from_yaml_with_warnings("test", file.as_bytes(), |_| Surroundings::default());
+        let read = read_with_warnings("test", file.as_bytes(), |_| Surroundings::default());
         let (_, warnings) = read.unwrap();
         warnings.map(|found| found.iter().next().unwrap().to_string())
     };
@@ -670,8 +670,8 @@ fn a_cost_without_a_most_gets_a_warning() {
 fn what_can_never_work_is_warned_about() {
     let of = |limit: &str| {
         let text = format!("domain: shop\nlimits:\n  - {{name: a, rate: 1000/m, {limit}}}\n");
-        let policy = Policy::from_yaml("", text.as_bytes()).unwrap();
-        let warnings = policy.warnings(&Surroundings::default());
+        let policy = read("", text.as_bytes()).unwrap();
+        let warnings = warnings(&policy, &Surroundings::default());
         let shown = warnings
             .into_iter()
             .map(|one| format!("{}: {}", one.path, one.message));

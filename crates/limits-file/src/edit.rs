@@ -3,10 +3,11 @@
 use algorithms::{Align, Kind, WeekStart};
 use documents::{Choice, Form, Node, Path, Problems, Report, Value, similar};
 
+use policy::{Exemption, IfMissing, Limit, Names, OnFailure, OverLimit, Policy, Scope, Written};
+
 use crate::{
-    Exemption, IfMissing, Limit, Names, OnFailure, OverLimit, Policy, Scope,
-    limit::Written,
-    read::{LIMIT_FIELDS, Placed, check_references},
+    read::{LIMIT_FIELDS, Placed, check_references, policy_from_record_node},
+    write::policy_record,
 };
 
 /// The words that a field of a limit takes; empty if it takes something else.
@@ -150,71 +151,70 @@ fn set(limit: &mut Node, outer: &str, inner: Option<&str>, value: Node) {
     }
 }
 
-impl Policy {
-    /// The policy with a limit added, or put in the place of the one of its name.
-    ///
-    /// # Errors
-    /// What is wrong with the resulting policy as a whole, such as a circle of `replaces`.
-    pub fn with_limit(&self, limit: Limit) -> Result<Self, Problems> {
-        let mut changed = self.clone();
-        match changed.limits.iter_mut().find(|l| l.name == limit.name) {
-            Some(old) => *old = limit,
-            None => changed.limits.push(limit),
-        }
-        changed.checked()
+/// The policy with a limit added, or put in the place of the one of its name.
+///
+/// # Errors
+/// What is wrong with the resulting policy as a whole, such as a circle of `replaces`.
+pub fn with_limit(policy: &Policy, limit: Limit) -> Result<Policy, Problems> {
+    let mut changed = policy.clone();
+    match changed.limits.iter_mut().find(|l| l.name == limit.name) {
+        Some(old) => *old = limit,
+        None => changed.limits.push(limit),
     }
+    checked(changed)
+}
 
-    /// The policy without the limit of that name, if there was one.
-    ///
-    /// # Errors
-    /// What is wrong with the resulting policy as a whole: another limit `replaces` it.
-    pub fn without_limit(&self, name: &str) -> Result<Self, Problems> {
-        let mut changed = self.clone();
-        changed.limits.retain(|limit| limit.name.as_str() != name);
-        changed.checked()
-    }
+/// The policy without the limit of that name, if there was one.
+///
+/// # Errors
+/// What is wrong with the resulting policy as a whole: another limit `replaces` it.
+pub fn without_limit(policy: &Policy, name: &str) -> Result<Policy, Problems> {
+    let mut changed = policy.clone();
+    changed.limits.retain(|limit| limit.name.as_str() != name);
+    checked(changed)
+}
 
-    /// The policy with an exemption added, or put in the place of the one of its name.
-    ///
-    /// # Errors
-    /// What is wrong with the resulting policy as a whole, such as too many descriptor entries.
-    pub fn with_exemption(&self, exemption: Exemption) -> Result<Self, Problems> {
-        let mut changed = self.clone();
-        let exempt = &mut changed.exempt;
-        match exempt.iter_mut().find(|old| old.name == exemption.name) {
-            Some(old) => *old = exemption,
-            None => exempt.push(exemption),
-        }
-        // Reads the list again, to check its bounds.
-        Self::from_record_node(&changed.to_record())?;
-        Ok(changed)
+/// The policy with an exemption added, or put in the place of the one of its name.
+///
+/// # Errors
+/// What is wrong with the resulting policy as a whole, such as too many descriptor entries.
+pub fn with_exemption(policy: &Policy, exemption: Exemption) -> Result<Policy, Problems> {
+    let mut changed = policy.clone();
+    let exempt = &mut changed.exempt;
+    match exempt.iter_mut().find(|old| old.name == exemption.name) {
+        Some(old) => *old = exemption,
+        None => exempt.push(exemption),
     }
+    // Reads the list again, to check its bounds.
+    policy_from_record_node(&policy_record(&changed))?;
+    Ok(changed)
+}
 
-    fn checked(self) -> Result<Self, Problems> {
-        let mut report = Report::new(Form::Record);
-        let placed: Vec<Placed<'_>> = self
-            .limits
-            .iter()
-            .enumerate()
-            .map(|(index, limit)| Placed {
-                index,
-                node: None,
-                limit,
-            })
-            .collect();
-        let mut names = Names::default();
-        for limit in &self.limits {
-            names.add(limit.name.as_str());
-        }
-        let limits = Path::Field(&Path::Root, "limits");
-        check_references((&placed, &self.exempt), &names, &limits, &mut report);
-        report.finish(Some(self))
+fn checked(policy: Policy) -> Result<Policy, Problems> {
+    let mut report = Report::new(Form::Record);
+    let placed: Vec<Placed<'_>> = policy
+        .limits
+        .iter()
+        .enumerate()
+        .map(|(index, limit)| Placed {
+            index,
+            node: None,
+            limit,
+        })
+        .collect();
+    let mut names = Names::default();
+    for limit in &policy.limits {
+        names.add(limit.name.as_str());
     }
+    let limits = Path::Field(&Path::Root, "limits");
+    check_references((&placed, &policy.exempt), &names, &limits, &mut report);
+    report.finish(Some(policy))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{ToNode as _, limit_from_node};
 
     fn limit(json: &str) -> Node {
         serde_json::from_str(json).unwrap()
@@ -237,7 +237,7 @@ mod tests {
             set_field(&mut node, field, text).unwrap();
         }
         set_match(&mut node, "method", &["GET".to_owned(), "PUT".to_owned()]);
-        let read = Limit::from_node(&node).unwrap();
+        let read = limit_from_node(&node).unwrap();
         insta::assert_snapshot!(read.to_node().to_yaml(), @r#"
         name: a
         match: {path: "/api/**", method: [GET, PUT]}
@@ -266,7 +266,7 @@ mod tests {
             "unknown field `brust`, did you mean `burst`?"
         );
         set_field(&mut node, "burst", "many").unwrap();
-        let problems = Limit::from_node(&node).unwrap_err();
+        let problems = limit_from_node(&node).unwrap_err();
         insta::assert_snapshot!(problems, @"error: limit `a`: burst: expected a whole number of at least 0, found `many`");
     }
 
@@ -283,16 +283,15 @@ mod tests {
     #[test]
     fn a_policy_is_checked_after_every_edit() {
         let policy = Policy::empty("shop".parse().unwrap());
-        let read = |json| Limit::from_node(&limit(json)).unwrap();
-        let policy = policy
-            .with_limit(read(r#"{"name":"a","rate":"1/s"}"#))
-            .and_then(|p| p.with_limit(read(r#"{"name":"b","rate":"1/s","replaces":["a"]}"#)))
-            .unwrap();
+        let read = |json| limit_from_node(&limit(json)).unwrap();
+        let policy = with_limit(&policy, read(r#"{"name":"a","rate":"1/s"}"#)).unwrap();
+        let b = read(r#"{"name":"b","rate":"1/s","replaces":["a"]}"#);
+        let policy = with_limit(&policy, b).unwrap();
         let circle = read(r#"{"name":"a","rate":"1/s","replaces":["b"]}"#);
-        let problems = policy.with_limit(circle).unwrap_err().to_string();
+        let problems = with_limit(&policy, circle).unwrap_err().to_string();
         assert!(problems.contains("a circle: a → b → a"), "{problems}");
-        let problems = policy.without_limit("a").unwrap_err().to_string();
+        let problems = without_limit(&policy, "a").unwrap_err().to_string();
         assert!(problems.contains("there is no limit `a`"), "{problems}");
-        assert_eq!(policy.without_limit("b").unwrap().limits.len(), 1);
+        assert_eq!(without_limit(&policy, "b").unwrap().limits.len(), 1);
     }
 }

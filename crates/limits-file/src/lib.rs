@@ -1,0 +1,19 @@
+//! Limits files and stored records: what limits are read from, edited as, and written to.
+//!
+//! Each is a document ([`Node`](documents::Node)), read as a whole, so that every problem is reported at once with
+//! its place ([`Problems`](documents::Problems)). The result is valid by construction. What Envoy loads links
+//! nothing of this: filters get compiled limits ([`Compiled::to_snapshot`](policy::Compiled::to_snapshot)).
+
+pub mod edit;
+mod read;
+mod snapshot;
+mod warnings;
+mod write;
+
+pub use read::{
+    exemption_from_node, limit_from_node, limit_from_record, override_from_node, pause_from_node,
+    policy_from_node, policy_from_record, policy_from_record_node, read, read_with_warnings,
+};
+pub use snapshot::{snapshot_at, snapshot_json, snapshot_text, snapshot_until_ms};
+pub use warnings::{Dear, Supply, Surroundings, warnings};
+pub use write::{ToNode, exemptions_node, node_without_overrides, override_node, policy_record};

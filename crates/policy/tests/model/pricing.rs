@@ -1,0 +1,128 @@
+use documents::Node;
+use limits_file::limit_from_node;
+use policy::{
+    Descriptor, IfAbsent, Limit, MAX_TOKENS, Pointer, Pricing, RequestPlace, whole_number,
+};
+
+fn limit(cost: &str) -> Limit {
+    let text = format!("{{name: a, rate: 100/1m, cost: {cost}}}");
+    let node = Node::from_yaml("limit", text.as_bytes()).unwrap();
+    limit_from_node(&node).unwrap()
+}
+
+#[test]
+fn a_request_costs_what_its_header_says_or_its_row_or_the_default() {
+    let read = limit(
+        "{from: {request_header: x-cost, min: 2, max: 9}, table: [{match: {path: /a}, units: 5}], default: 1}",
+    );
+    let Some(Pricing::Request(price)) = read.pricing.as_deref() else {
+        panic!("it is a price of the request");
+    };
+    let units = |header: Option<&'static str>, path: &str| {
+        let entries = Descriptor::from_iter([("path".parse().unwrap(), path.as_bytes().to_vec())]);
+        price.units(|_| whole_number(header?.as_bytes()), &entries)
+    };
+    for (header, path, cost) in [
+        (Some("7"), "/a", 7),
+        (Some("0"), "/a", 2),
+        (Some("99999999999999999999999"), "/a", 9),
+        (Some("-1"), "/a", 5),
+        (Some(""), "/a", 5),
+        (None, "/b", 1),
+    ] {
+        assert_eq!(units(header, path), cost, "{header:?} {path}");
+    }
+    assert!(read.keys().any(|key| key.as_str() == "path"));
+}
+
+#[test]
+fn a_reserve_is_capped_and_an_absent_cost_estimated() {
+    let read = limit(
+        "{from: {response_json: /a}, reserve: {from: {request_header: m}, default: 1000, cap: 10%}, max: 5000}",
+    );
+    let price = read.response_price().unwrap();
+    assert!(read.settles());
+    let units = |header: &str| {
+        let number = |_: &RequestPlace| whole_number(header.as_bytes());
+        price.reserve.units(100_000, number)
+    };
+    assert_eq!(
+        (units("32000"), units("7"), units("x"), units("0")),
+        (10_000, 7, 1000, 1)
+    );
+    assert_eq!(price.absent(1000, Some(100), 100_000), 1000);
+    assert_eq!(price.absent(1000, Some(10_000), 100_000), 2500);
+    assert_eq!(price.cut(price.absent(1000, Some(1 << 40), 100_000)), 5000);
+    assert_eq!(price.on_error, Some(0));
+    assert_eq!(
+        price.said(200, |_| Some(9000)).map(|said| price.cut(said)),
+        Some(5000)
+    );
+    assert_eq!(price.said(200, |_| None), None);
+}
+
+/// A client may choose that a response cannot be read, so this must not make it cheaper.
+#[test]
+fn a_response_that_cannot_be_read_costs_the_most_possible() {
+    for (cost, units) in [
+        ("max: 5000", 5000),
+        ("max: 5000, if_absent: max", 5000),
+        ("max: 5000, if_absent: reserved", 100),
+        ("max: 5000, if_absent: 7", 7),
+        // Without `max`: a whole bucket.
+        ("if_absent: estimate", 100_000),
+        ("if_absent: max", 100_000),
+    ] {
+        let read = limit(&format!(
+            "{{from: {{response_json: /a}}, reserve: 100, {cost}}}"
+        ));
+        let price = read.response_price().unwrap();
+        assert_eq!(price.absent(100, None, 100_000), units, "{cost}");
+        // What was reserved is never given back for it.
+        let absent = price.absent(100, None, 10);
+        assert!(absent >= 100 || cost.ends_with('7'), "{cost}: {absent}");
+        let estimates = price.if_absent == IfAbsent::Estimate;
+        let absent = price.absent(100, Some(2000), 100_000);
+        assert_eq!(absent, if estimates { 500 } else { units }, "{cost}");
+    }
+}
+
+#[test]
+fn a_cost_depends_on_the_body_by_a_number_in_it_or_its_length() {
+    for (cost, depends) in [
+        (
+            "{from: {response_json: /a}, reserve: 1, if_absent: 5}",
+            true,
+        ),
+        ("{from: {response_header: a}, reserve: 1}", true),
+        (
+            "{from: {response_header: a}, reserve: 1, if_absent: max}",
+            false,
+        ),
+        ("{from: {status: [401]}}", false),
+    ] {
+        let read = limit(cost);
+        assert_eq!(
+            read.response_price().unwrap().needs_body(),
+            depends,
+            "{cost}"
+        );
+    }
+}
+
+#[test]
+fn pointers_are_read_and_written() {
+    for (text, tokens) in [
+        ("/usage/total_tokens", vec!["usage", "total_tokens"]),
+        ("/a~1b/~0", vec!["a/b", "~"]),
+        ("/", vec![""]),
+    ] {
+        let pointer = Pointer::parse(text).unwrap();
+        assert_eq!(pointer.tokens(), tokens);
+        assert_eq!(pointer.to_string(), text);
+    }
+    let deep = "/a".repeat(MAX_TOKENS + 1);
+    for text in ["", "usage", "/a~2", "/a~", deep.as_str()] {
+        assert_eq!(Pointer::parse(text), None, "{text}");
+    }
+}
