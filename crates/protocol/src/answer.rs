@@ -75,6 +75,181 @@ pub struct LimitAnswer {
     pub penalty: PenaltyStatus,
 }
 
+// --- How decisions are counted: their outcome, and what made them.
+
+/// The outcome of a check at one limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Outcome {
+    /// It fits.
+    Allowed,
+    /// Over it, and denied.
+    Denied,
+    /// Over a limit that is only reported.
+    WouldDeny,
+    /// Over a limit that marks requests.
+    Degraded,
+}
+
+/// What decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum DecidedBy {
+    /// A limiter.
+    Limiter,
+    /// A proxy, by leased units.
+    Lease,
+    /// A proxy, by a cached denial.
+    DenyCache,
+    /// A proxy, by the precheck of a global bucket.
+    Precheck,
+    /// A proxy, by a bucket of its own.
+    Proxy,
+    /// A proxy without a limiter, by its share of the limit.
+    Local,
+    /// A proxy: the request lacks an entry of the limit's `per`.
+    Missing,
+    /// A proxy without a limiter, by the limit's `on_failure`.
+    Failure,
+}
+
+impl Outcome {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Allowed, Self::Denied, Self::WouldDeny, Self::Degraded];
+
+    /// The outcome at a limit that allows a request or not: only an enforced limit denies.
+    pub fn new(allowed: bool, mode: Mode) -> Self {
+        match (allowed, mode) {
+            (true, _) => Self::Allowed,
+            (false, Mode::Enforce) => Self::Denied,
+            (false, Mode::Shadow) => Self::WouldDeny,
+            (false, Mode::Degrade) => Self::Degraded,
+        }
+    }
+
+    /// The word in metrics and records.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Allowed => "allowed",
+            Self::Denied => "denied",
+            Self::WouldDeny => "would_deny",
+            Self::Degraded => "degraded",
+        }
+    }
+
+    /// The outcome that a word names.
+    pub fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|outcome| outcome.word() == word)
+    }
+}
+
+impl LimitAnswer {
+    /// What the limit decided.
+    pub fn outcome(&self) -> Outcome {
+        Outcome::new(self.allowed, self.mode)
+    }
+}
+
+impl DecidedBy {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::Limiter,
+        Self::Lease,
+        Self::DenyCache,
+        Self::Precheck,
+        Self::Proxy,
+        Self::Local,
+        Self::Missing,
+        Self::Failure,
+    ];
+
+    /// The word in metrics, records and response code details.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Limiter => "limiter",
+            Self::Lease => "lease",
+            Self::DenyCache => "deny_cache",
+            Self::Precheck => "precheck",
+            Self::Proxy => "proxy",
+            Self::Local => "local",
+            Self::Missing => "missing",
+            Self::Failure => "failure",
+        }
+    }
+
+    /// The source that a word names.
+    pub fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|by| by.word() == word)
+    }
+}
+
+// --- Combines the answers of several limits.
+
+/// The decision on a check for its caller. Only enforced limits count, except in `would_deny` and
+/// `degraded_by`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Summary<'a> {
+    /// The least of the limits' remaining units; `None` if nothing is limited.
+    pub remaining: Option<u64>,
+    /// Milliseconds until the same check would pass: 0 if it did, else the longest of the denying
+    /// limits' waits; `None`: never.
+    pub retry_after_ms: Option<u64>,
+    /// Milliseconds until all its buckets are unused.
+    pub reset_after_ms: u64,
+    /// Milliseconds for which to hold the request: the longest of its queues' delays.
+    pub delay_ms: u64,
+    /// The limits that deny it.
+    pub denied_by: Vec<&'a Name>,
+    /// The limits that would deny it if they were enforced.
+    pub would_deny: Vec<&'a Name>,
+    /// The limits that mark it as degraded.
+    pub degraded_by: Vec<&'a Name>,
+}
+
+impl Answer {
+    /// Combines the limits' answers.
+    pub fn summary(&self) -> Summary<'_> {
+        let mut summary = Summary {
+            retry_after_ms: Some(0),
+            ..Summary::default()
+        };
+        for limit in &self.limits {
+            summary.add(limit);
+        }
+        summary
+    }
+
+    /// Whether it is a denial after which the same check would pass within this time, in milliseconds.
+    pub fn is_denied_for_up_to(&self, ms: u64) -> bool {
+        !self.allowed && ms > 0 && { self.summary().retry_after_ms }
+            .is_some_and(|wait_ms| wait_ms <= ms)
+    }
+}
+
+impl<'a> Summary<'a> {
+    fn add(&mut self, limit: &'a LimitAnswer) {
+        let list = match limit.mode {
+            Mode::Enforce => &mut self.denied_by,
+            Mode::Shadow => &mut self.would_deny,
+            Mode::Degrade => &mut self.degraded_by,
+        };
+        if !limit.allowed {
+            list.push(&limit.name);
+        }
+        if limit.mode != Mode::Enforce {
+            return;
+        }
+        if limit.limit.is_some() {
+            let least = self.remaining.unwrap_or(u64::MAX).min(limit.remaining);
+            self.remaining = Some(least);
+        }
+        if !limit.allowed {
+            let longer = |(a, b): (u64, u64)| a.max(b);
+            self.retry_after_ms = self.retry_after_ms.zip(limit.retry_after_ms).map(longer);
+        }
+        self.reset_after_ms = self.reset_after_ms.max(limit.reset_after_ms);
+        self.delay_ms = self.delay_ms.max(limit.delay_ms);
+    }
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
@@ -101,5 +276,122 @@ pub(crate) mod tests {
             reserved: Reserved::default(),
             penalty: PenaltyStatus::default(),
         }
+    }
+}
+
+#[cfg(test)]
+mod outcome_tests {
+    use super::{tests::limit, *};
+
+    #[test]
+    fn only_an_enforced_limit_denies() {
+        for (allowed, mode, outcome) in [
+            (true, Mode::Enforce, Outcome::Allowed),
+            (false, Mode::Enforce, Outcome::Denied),
+            (false, Mode::Shadow, Outcome::WouldDeny),
+            (false, Mode::Degrade, Outcome::Degraded),
+        ] {
+            let answer = LimitAnswer {
+                mode,
+                allowed,
+                ..limit("a")
+            };
+            assert_eq!(answer.outcome(), outcome);
+        }
+    }
+
+    #[test]
+    fn words_round_trip() {
+        for outcome in Outcome::ALL {
+            assert_eq!(Outcome::from_word(outcome.word()), Some(outcome));
+        }
+        for by in DecidedBy::ALL {
+            assert_eq!(DecidedBy::from_word(by.word()), Some(by));
+        }
+        assert_eq!(Outcome::from_word("perhaps"), None);
+    }
+}
+
+#[cfg(test)]
+mod summary_tests {
+    use super::{tests::limit, *};
+
+    #[test]
+    fn the_tightest_enforced_limit_speaks_for_the_check() {
+        let answer = Answer {
+            allowed: false,
+            limits: vec![
+                LimitAnswer {
+                    remaining: 5,
+                    reset_after_ms: 10,
+                    delay_ms: 7,
+                    ..limit("a")
+                },
+                LimitAnswer {
+                    allowed: false,
+                    remaining: 3,
+                    retry_after_ms: Some(40),
+                    ..limit("b")
+                },
+                LimitAnswer {
+                    allowed: false,
+                    remaining: 4,
+                    retry_after_ms: Some(30),
+                    reset_after_ms: 90,
+                    ..limit("c")
+                },
+                LimitAnswer {
+                    limit: None,
+                    remaining: 0,
+                    ..limit("unlimited")
+                },
+                LimitAnswer {
+                    mode: Mode::Shadow,
+                    allowed: false,
+                    remaining: 0,
+                    retry_after_ms: None,
+                    reset_after_ms: 1000,
+                    ..limit("shadow")
+                },
+                LimitAnswer {
+                    mode: Mode::Degrade,
+                    allowed: false,
+                    remaining: 0,
+                    retry_after_ms: None,
+                    ..limit("degrade")
+                },
+            ],
+            ..Answer::default()
+        };
+        let summary = answer.summary();
+        assert_eq!(summary.remaining, Some(3));
+        assert_eq!(summary.retry_after_ms, Some(40));
+        assert_eq!(summary.reset_after_ms, 90);
+        assert_eq!(summary.delay_ms, 7);
+        let names = |list: &[&Name]| list.iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(names(&summary.denied_by), ["b", "c"]);
+        assert_eq!(names(&summary.would_deny), ["shadow"]);
+        assert_eq!(names(&summary.degraded_by), ["degrade"]);
+    }
+
+    #[test]
+    fn one_limit_that_never_passes_removes_the_retry_after() {
+        let denied = |name, retry_after_ms| LimitAnswer {
+            allowed: false,
+            retry_after_ms,
+            ..limit(name)
+        };
+        for limits in [
+            vec![denied("a", None), denied("b", Some(5))],
+            vec![denied("a", Some(5)), denied("b", None)],
+        ] {
+            let answer = Answer {
+                limits,
+                ..Answer::default()
+            };
+            assert_eq!(answer.summary().retry_after_ms, None);
+        }
+        assert_eq!(Answer::default().summary().retry_after_ms, Some(0));
+        assert_eq!(Answer::default().summary().remaining, None);
     }
 }

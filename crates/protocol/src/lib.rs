@@ -11,31 +11,24 @@ mod answer;
 mod check;
 pub mod compact;
 mod error;
-mod headers;
 pub mod json;
-mod outcome;
 mod stream;
-mod summary;
 
 // The words of a decision.
 pub use algorithms::{
     CostSettlement, Lease, Reservation, Reserved, Settlement, Slot, SlotAct, SlotId, SlotOp,
 };
-pub use answer::{Answer, LimitAnswer};
+pub use answer::{Answer, DecidedBy, LimitAnswer, Outcome, Summary};
 pub use check::{
     Check, Debit, LeaseRequest, LimitCost, LimitRequest, OwnUnits, ServiceCheck, ServicePart,
 };
 pub use error::{ApiError, ErrorCode};
-pub use headers::{
-    ALL_LIMITS, API_HEADER, API_VERSION, CHECK_CBOR, CHECK_JSON, LIMITS_CBOR, PROXIES_HEADER,
-    REPORT_CBOR, REVISION_HEADER, format_proxies, is_proxy_id, parse_proxies,
-};
-pub use outcome::{DecidedBy, Outcome};
 pub use policy::{Mode, PenaltyStatus};
 pub use stream::{
-    CHECK_STREAM, CHECK_STREAM_METHOD, CHECK_STREAM_SERVICE, StreamAnswer, StreamCall,
+    ALL_LIMITS, API_HEADER, API_VERSION, CHECK_CBOR, CHECK_JSON, CHECK_STREAM, CHECK_STREAM_METHOD,
+    CHECK_STREAM_SERVICE, LIMITS_CBOR, PROXIES_HEADER, REPORT_CBOR, REVISION_HEADER, StreamAnswer,
+    StreamCall, format_proxies, is_proxy_id, parse_proxies,
 };
-pub use summary::Summary;
 
 /// Bound: checks of a batch. Beyond it, 400.
 pub const MAX_CHECKS: usize = 1024;

@@ -91,9 +91,9 @@ prop_compose! {
         max_delay_ms in option::of(any::<u64>()),
         slot in option::of((any::<u64>(), any::<u64>())),
     ) -> BatchCheck {
-        let mut names = std::collections::HashSet::new();
+        let mut names = HashSet::new();
         limits.retain(|entry| names.insert(entry.limit.clone()));
-        let slot = slot.map(|(stamp, secret)| policy::SlotId { stamp, secret });
+        let slot = slot.map(|(stamp, secret)| SlotId { stamp, secret });
         BatchCheck { values, cost, limits, max_delay_ms, slot }
     }
 }
@@ -276,10 +276,9 @@ fn a_batch_beyond_any_bound_is_refused() {
         change(&mut batch);
         Batch::decode(&batch.encode()).unwrap_err()
     };
-    let long = |batch: &mut Batch| batch.checks[0].values[1] = Some(vec![0; crate::MAX_VALUE + 1]);
+    let long = |batch: &mut Batch| batch.checks[0].values[1] = Some(vec![0; MAX_VALUE + 1]);
     assert_eq!(with(&long), DecodeError::Bounds("value"));
-    let many =
-        |batch: &mut Batch| batch.checks = vec![batch.checks[0].clone(); crate::MAX_CHECKS + 1];
+    let many = |batch: &mut Batch| batch.checks = vec![batch.checks[0].clone(); MAX_CHECKS + 1];
     assert_eq!(with(&many), DecodeError::Bounds("checks"));
     let wide = |batch: &mut Batch| batch.checks[0].values = vec![None; 3];
     assert_eq!(with(&wide), DecodeError::Bounds("values"));
@@ -289,10 +288,10 @@ fn a_batch_beyond_any_bound_is_refused() {
         let names = (0..count).map(|n| format!("n{n}").parse().unwrap());
         names.map(LimitRequest::new).collect::<Vec<_>>()
     };
-    let limits = |batch: &mut Batch| batch.checks[0].limits = named(crate::MAX_LIMITS + 1);
+    let limits = |batch: &mut Batch| batch.checks[0].limits = named(MAX_LIMITS + 1);
     assert_eq!(with(&limits), DecodeError::Bounds("limits of checks"));
     let together = |batch: &mut Batch| {
-        let checks = crate::MAX_BATCH_LIMITS / 1000 + 1;
+        let checks = MAX_BATCH_LIMITS / 1000 + 1;
         batch.checks = vec![batch.checks[0].clone(); checks];
         for check in &mut batch.checks {
             check.limits = named(1000);
@@ -302,13 +301,13 @@ fn a_batch_beyond_any_bound_is_refused() {
     let slots = |batch: &mut Batch| {
         batch.checks[0].limits = named(2);
         for entry in &mut batch.checks[0].limits {
-            entry.slots = vec![SlotOp::free(Slot::default(), 1); crate::MAX_FREE / 2 + 1];
+            entry.slots = vec![SlotOp::free(Slot::default(), 1); MAX_FREE / 2 + 1];
         }
     };
     assert_eq!(with(&slots), DecodeError::Bounds("slots and settlements"));
     let twice = |batch: &mut Batch| batch.checks[0].limits = [named(2), named(1)].concat();
     assert_eq!(with(&twice), DecodeError::Twice);
-    let keys = |batch: &mut Batch| batch.keys = vec!["k".parse().unwrap(); crate::MAX_ENTRIES + 1];
+    let keys = |batch: &mut Batch| batch.keys = vec!["k".parse().unwrap(); MAX_ENTRIES + 1];
     assert_eq!(with(&keys), DecodeError::Bounds("keys"));
 }
 
