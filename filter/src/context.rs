@@ -11,10 +11,9 @@ use proxy_wasm::{
 };
 
 use crate::{
-    grpc_events,
-    host::{self, log, property},
+    host::{self, log},
+    http::Answer,
     plugin::Plugin,
-    response::Answer,
 };
 
 /// One plugin of this VM; it has none before its first valid configuration.
@@ -64,7 +63,7 @@ impl RootContext for Root {
 
     fn on_queue_ready(&mut self, queue_id: u32) {
         if let Some(plugin) = &self.plugin {
-            match grpc_events::take() {
+            match super::exports::take_grpc_event() {
                 Some(event) => plugin.on_stream_event(event),
                 None => plugin.on_queue_ready(queue_id),
             }
@@ -181,7 +180,7 @@ fn plugin(root_id: u32) -> Result<Plugin, String> {
     let random = random.map_err(|error| format!("no random numbers: {error}"))?;
     let token = config.limiter.token_env.as_deref().and_then(token);
     // Envoy versions without `xds` have it as `node`.
-    let node = property::get(b"xds\0node\0id").or_else(|_| property::get(b"node\0id"));
+    let node = host::property(b"xds\0node\0id").or_else(|_| host::property(b"node\0id"));
     let node = node.unwrap_or_default();
     let worker = Worker::new(config, token.as_deref(), random);
     let worker = worker.named(&String::from_utf8_lossy(&node));

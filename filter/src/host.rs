@@ -12,8 +12,6 @@
 
 pub mod grpc_stream;
 pub mod headers;
-pub mod property;
-mod raw;
 
 use std::{fmt, ptr};
 
@@ -75,8 +73,29 @@ pub fn receive(call: impl FnOnce(*mut *mut u8, *mut usize) -> u32) -> Result<Vec
 pub fn body_chunk(of: BufferType, from: usize, len: usize) -> Result<Vec<u8>, HostError> {
     receive(|data, data_len| {
         // SAFETY: the out pointers are valid for writes.
-        unsafe { raw::proxy_get_buffer_bytes(of as u32, from, len, data, data_len) }
+        unsafe { proxy_get_buffer_bytes(of as u32, from, len, data, data_len) }
     })
+}
+
+// --- Envoy's properties of a stream, by path.
+
+/// The value at a path whose parts are separated by zero bytes (`xds\0route_name`).
+///
+/// Does not use the SDK, which returns `None` both for an empty value and for an absent one: a request
+/// with an empty claim would have no bucket, and so no limit.
+pub fn property(path: &[u8]) -> Result<Vec<u8>, HostError> {
+    receive(|value, value_len| {
+        // SAFETY: `path` outlives the call, and the out pointers are valid for writes.
+        unsafe { proxy_get_property(path.as_ptr(), path.len(), value, value_len) }
+    })
+}
+
+/// Sets a value, which access logs find in filter state as `wasm.<name>`.
+///
+/// Does not use the SDK, which panics when the stream no longer exists (`NotFound`).
+pub fn set_property(name: &str, value: &[u8]) -> Result<(), HostError> {
+    // SAFETY: both slices outlive the call.
+    check(unsafe { proxy_set_property(name.as_ptr(), name.len(), value.as_ptr(), value.len()) })
 }
 
 // --- The monotonic clock. The SDK has only the wall clock, and `std::time` panics on this target.
@@ -86,7 +105,7 @@ pub fn monotonic_ns() -> Result<u64, HostError> {
     const MONOTONIC: u32 = 1;
     let mut ns = 0;
     // SAFETY: the out pointer is valid for writes.
-    check(unsafe { raw::clock_time_get(MONOTONIC, 0, &raw mut ns) })?;
+    check(unsafe { clock_time_get(MONOTONIC, 0, &raw mut ns) })?;
     Ok(ns)
 }
 
@@ -97,7 +116,7 @@ pub fn monotonic_ns() -> Result<u64, HostError> {
 pub fn random<const N: usize>() -> Result<[u8; N], HostError> {
     let mut bytes = [0; N];
     // SAFETY: the buffer is valid for writes of its length.
-    check(unsafe { raw::random_get(bytes.as_mut_ptr(), N) })?;
+    check(unsafe { random_get(bytes.as_mut_ptr(), N) })?;
     Ok(bytes)
 }
 
@@ -105,11 +124,11 @@ pub fn random<const N: usize>() -> Result<[u8; N], HostError> {
 pub fn variable(name: &str) -> Option<Vec<u8>> {
     let (mut count, mut total_len) = (0_usize, 0_usize);
     // SAFETY: both out pointers are valid for writes.
-    check(unsafe { raw::environ_sizes_get(&raw mut count, &raw mut total_len) }).ok()?;
+    check(unsafe { environ_sizes_get(&raw mut count, &raw mut total_len) }).ok()?;
     let mut pointers = vec![ptr::null_mut(); count];
     let mut buffer = vec![0_u8; total_len];
     // SAFETY: the buffers have the sizes that the host just asked for.
-    check(unsafe { raw::environ_get(pointers.as_mut_ptr(), buffer.as_mut_ptr()) }).ok()?;
+    check(unsafe { environ_get(pointers.as_mut_ptr(), buffer.as_mut_ptr()) }).ok()?;
     // The buffer holds `NAME=value` texts, each ended by a zero: no need for the pointers.
     buffer.split(|byte| *byte == 0).find_map(|pair| {
         let value = pair.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
@@ -124,7 +143,7 @@ pub fn variable(name: &str) -> Option<Vec<u8>> {
 /// Does not use the SDK, which panics if Envoy has nothing to resume.
 pub fn resume_request() -> Result<(), HostError> {
     // SAFETY: no pointers are passed.
-    check(unsafe { raw::proxy_continue_stream(StreamType::HttpRequest as u32) })
+    check(unsafe { proxy_continue_stream(StreamType::HttpRequest as u32) })
 }
 
 /// A response that Envoy sends itself.
@@ -148,7 +167,7 @@ pub fn send_local_response(response: &LocalResponse<'_>) -> Result<(), HostError
     let pairs = headers::encode(response.headers);
     // SAFETY: all slices outlive the call.
     check(unsafe {
-        raw::proxy_send_local_response(
+        proxy_send_local_response(
             u32::from(response.status),
             response.details.as_ptr(),
             response.details.len(),
@@ -200,4 +219,87 @@ impl Host for SharedData {
         // Whatever the reason, it was not written.
         hostcalls::set_shared_data(key, Some(value), Some(cas)).map_err(|_| CasMismatch)
     }
+}
+
+// --- Declarations of host functions, which only `host` calls.
+//
+// Statuses are plain integers: in an enum, an unlisted one would be undefined behaviour.
+
+#[link(wasm_import_module = "env")]
+unsafe extern "C" {
+    pub fn proxy_get_header_map_pairs(map: u32, pairs: *mut *mut u8, pairs_len: *mut usize) -> u32;
+    pub fn proxy_get_header_map_value(
+        map: u32,
+        key: *const u8,
+        key_len: usize,
+        value: *mut *mut u8,
+        value_len: *mut usize,
+    ) -> u32;
+    pub fn proxy_replace_header_map_value(
+        map: u32,
+        key: *const u8,
+        key_len: usize,
+        value: *const u8,
+        value_len: usize,
+    ) -> u32;
+    pub fn proxy_add_header_map_value(
+        map: u32,
+        key: *const u8,
+        key_len: usize,
+        value: *const u8,
+        value_len: usize,
+    ) -> u32;
+    pub fn proxy_remove_header_map_value(map: u32, key: *const u8, key_len: usize) -> u32;
+    pub fn proxy_get_buffer_bytes(
+        buffer: u32,
+        start: usize,
+        max_len: usize,
+        data: *mut *mut u8,
+        data_len: *mut usize,
+    ) -> u32;
+    pub fn proxy_get_property(
+        path: *const u8,
+        path_len: usize,
+        value: *mut *mut u8,
+        value_len: *mut usize,
+    ) -> u32;
+    pub fn proxy_set_property(
+        path: *const u8,
+        path_len: usize,
+        value: *const u8,
+        value_len: usize,
+    ) -> u32;
+    pub fn proxy_grpc_stream(
+        service: *const u8,
+        service_len: usize,
+        name: *const u8,
+        name_len: usize,
+        method: *const u8,
+        method_len: usize,
+        headers: *const u8,
+        headers_len: usize,
+        token: *mut u32,
+    ) -> u32;
+    pub fn proxy_grpc_send(token: u32, message: *const u8, message_len: usize, end: bool) -> u32;
+    pub fn proxy_grpc_close(token: u32) -> u32;
+    pub fn proxy_grpc_cancel(token: u32) -> u32;
+    pub fn proxy_continue_stream(stream: u32) -> u32;
+    pub fn proxy_send_local_response(
+        status: u32,
+        details: *const u8,
+        details_len: usize,
+        body: *const u8,
+        body_len: usize,
+        headers: *const u8,
+        headers_len: usize,
+        grpc_status: i32,
+    ) -> u32;
+}
+
+#[link(wasm_import_module = "wasi_snapshot_preview1")]
+unsafe extern "C" {
+    pub fn clock_time_get(clock: u32, precision_ns: u64, nanoseconds: *mut u64) -> u32;
+    pub fn random_get(buffer: *mut u8, buffer_len: usize) -> u32;
+    pub fn environ_sizes_get(count: *mut usize, total_len: *mut usize) -> u32;
+    pub fn environ_get(pointers: *mut *mut u8, buffer: *mut u8) -> u32;
 }

@@ -12,14 +12,10 @@
 #[cfg(target_family = "wasm")]
 mod allocator;
 mod context;
-mod grpc_events;
+mod exports;
 mod host;
-mod pause;
+mod http;
 mod plugin;
-mod request;
-mod response;
-mod stats;
-mod turn;
 
 proxy_wasm::main! {{
     proxy_wasm::set_root_context(|root_id| Box::new(context::Root::new(root_id)));

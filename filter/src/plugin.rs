@@ -3,25 +3,23 @@
 mod stream;
 
 use std::{
-    cell::{Cell, RefCell},
+    cell::{Cell, OnceCell, RefCell},
     time::{Duration, UNIX_EPOCH},
 };
 
 use filter_core::{
-    BodyNeed, Call, CallAnswer, CallId, Callback, Edits, Metering, Now, Step, StreamId, Worker,
+    BodyNeed, Call, CallAnswer, CallId, Callback, Edits, Metering, Metrics, Now, Step, StreamId,
+    Worker,
 };
 use proxy_wasm::{
     hostcalls,
-    types::{Action, MapType, Status},
+    types::{Action, MapType, MetricType, Status},
 };
 
 use crate::{
+    exports,
     host::{self, SharedData, headers, log, log_level},
-    pause,
-    request::{self, HostBody, HostRequest},
-    response::{self, HostResponse},
-    stats::Stats,
-    turn::TurnEnd,
+    http::{self, HostBody, HostRequest, HostResponse},
 };
 use stream::Streams;
 
@@ -52,7 +50,7 @@ impl Plugin {
     pub fn new(root_id: u32, worker: Worker) -> Self {
         Self {
             root_id,
-            sidecar: request::is_sidecar(),
+            sidecar: http::is_sidecar(),
             worker: RefCell::new(worker),
             stats: RefCell::default(),
             calls: RefCell::default(),
@@ -79,7 +77,7 @@ impl Plugin {
             let _ = headers::remove(MapType::HttpRequestHeaders, DEGRADED);
         }
         let direction = self.worker.borrow().config().direction;
-        if !request::is_limited(direction, self.sidecar) {
+        if !http::is_limited(direction, self.sidecar) {
             return Action::Continue;
         }
         let now = self.clock.now();
@@ -88,7 +86,7 @@ impl Plugin {
             .on_request(&SharedData, now, id, &request);
         let action = self.carry_out(Some((id, &request)));
         if action == Action::Pause && self.worker.borrow().body_need(id) == BodyNeed::Reads {
-            pause::for_body();
+            exports::pause_for_body();
         }
         action
     }
@@ -252,7 +250,7 @@ impl Plugin {
                     context.switch_to(stream.0);
                     let grpc = request.is_some_and(HostRequest::is_grpc);
                     // This fails only for a request that is gone.
-                    let _ = response::refuse(refusal, grpc);
+                    let _ = http::refuse(refusal, grpc);
                 }
                 // Requests that no longer exist need neither step.
                 Step::Continue { stream, edits } => {
@@ -263,7 +261,7 @@ impl Plugin {
                 }
                 Step::Refuse { stream, refusal } => {
                     if context.switch_to(stream.0) {
-                        let _ = response::refuse(refusal, request::waiting_is_grpc());
+                        let _ = http::refuse(refusal, http::waiting_is_grpc());
                     }
                 }
             }
@@ -431,5 +429,138 @@ impl EffectiveContext {
 impl Drop for EffectiveContext {
     fn drop(&mut self) {
         self.switch_to(self.own);
+    }
+}
+
+// --- Envoy's stats as the state machine sees them: `wasmcustom.<name>`.
+//
+// Failures to write a metric are ignored: they must not affect anything else. Envoy frees no names;
+// the state machine bounds how many there are.
+
+/// The metrics defined so far, sorted by name.
+#[derive(Debug, Default)]
+pub struct Stats {
+    ids: Vec<(Box<str>, u32)>,
+}
+
+impl Stats {
+    fn id(&mut self, kind: MetricType, name: &str) -> Option<u32> {
+        let found = self.ids.binary_search_by(|(known, _)| (**known).cmp(name));
+        match found {
+            Ok(at) => self.ids.get(at).map(|(_, id)| *id),
+            Err(at) => {
+                let id = hostcalls::define_metric(kind, name).ok()?;
+                self.ids.insert(at, (name.into(), id));
+                Some(id)
+            }
+        }
+    }
+
+    fn record(&mut self, kind: MetricType, name: &str, value: u64) {
+        if let Some(id) = self.id(kind, name) {
+            let _ = hostcalls::record_metric(id, value);
+        }
+    }
+}
+
+impl Metrics for Stats {
+    fn count(&mut self, name: &str, by: u64) {
+        // Defined even at 0, which Envoy refuses to add.
+        if let Some(id) = self.id(MetricType::Counter, name)
+            && by > 0
+        {
+            let _ = hostcalls::increment_metric(id, i64::try_from(by).unwrap_or(i64::MAX));
+        }
+    }
+
+    fn gauge(&mut self, name: &str, value: u64) {
+        self.record(MetricType::Gauge, name, value);
+    }
+
+    fn sample(&mut self, name: &str, value: u64) {
+        self.record(MetricType::Histogram, name, value);
+    }
+}
+
+// --- The end of a turn of Envoy's event loop.
+//
+// Envoy delivers a value of a shared queue through the event loop of the worker that registered the
+// queue: in the same turn, after all events that were ready when the turn began. No other callback
+// comes at the end of a turn.
+
+thread_local! {
+    /// Queue names of deleted plugins of this VM. Envoy keeps a queue as long as any VM with this id
+    /// exists, so the next plugin reuses it.
+    static UNUSED: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The shared queue of one plugin.
+#[derive(Debug, Default)]
+pub struct TurnEnd {
+    queue: OnceCell<Queue>,
+    /// Whether the end of this turn was requested. One report serves all requests that end in it.
+    requested: Cell<bool>,
+}
+
+#[derive(Debug)]
+struct Queue {
+    id: u32,
+    /// Random, so that no other worker or plugin registers it.
+    name: String,
+}
+
+/// Envoy will not report the end of the turn.
+#[derive(Clone, Copy, Debug)]
+pub struct NotReported;
+
+impl TurnEnd {
+    /// Has Envoy call the root's `on_queue_ready` when the turn ends.
+    pub fn request(&self) -> Result<(), NotReported> {
+        if self.requested.get() {
+            return Ok(());
+        }
+        let id = match self.queue.get() {
+            Some(queue) => queue.id,
+            // Neither a canary nor the main thread ever gets here.
+            None => self.register()?,
+        };
+        // The SDK reads an empty value as an empty queue.
+        hostcalls::enqueue_shared_queue(id, Some(b"1")).map_err(|_| NotReported)?;
+        self.requested.set(true);
+        Ok(())
+    }
+
+    /// At a tick, which begins another turn: a report that has not come by now was missed.
+    pub fn forget(&self) {
+        self.requested.set(false);
+    }
+
+    fn register(&self) -> Result<u32, NotReported> {
+        let name = UNUSED.with_borrow_mut(Vec::pop);
+        let name = name.map_or_else(random_name, Ok)?;
+        let id = hostcalls::register_shared_queue(&name).map_err(|_| NotReported)?;
+        Ok(self.queue.get_or_init(|| Queue { id, name }).id)
+    }
+
+    /// Whether `on_queue_ready` for this queue reports the end of a turn that was requested here.
+    pub fn is_reported_by(&self, queue_id: u32) -> bool {
+        let own = self.queue.get().is_some_and(|queue| queue.id == queue_id);
+        if own {
+            self.forget();
+        }
+        own && matches!(hostcalls::dequeue_shared_queue(queue_id), Ok(Some(_)))
+    }
+}
+
+fn random_name() -> Result<String, NotReported> {
+    let random = host::random().map_err(|_| NotReported)?;
+    Ok(format!("rl1:turn:{:032x}", u128::from_ne_bytes(random)))
+}
+
+impl Drop for TurnEnd {
+    fn drop(&mut self) {
+        if let Some(queue) = self.queue.take() {
+            UNUSED.with_borrow_mut(|unused| unused.push(queue.name));
+        }
     }
 }

@@ -42,8 +42,7 @@ const UNUSED_EXPORTS: [&str; 9] = [
     "proxy_on_vm_start",
 ];
 
-/// The prefix of an export that replaces the SDK's: see `filter/src/pause.rs` and
-/// `filter/src/grpc_events.rs`.
+/// The prefix of an export that replaces the SDK's: see `filter/src/exports.rs`.
 const OWN_EXPORTS: &str = "rl_";
 
 /// The optimiser's passes. `-Oz` would be 5 KB smaller than `-Os`, but it merges similar functions, and

@@ -5,7 +5,7 @@
 
 #![expect(unsafe_code, reason = "calls the host with pointers to live slices")]
 
-use super::{HostError, check, headers, raw};
+use super::{HostError, check, headers};
 
 /// What a stream is opened to.
 pub struct Target<'a> {
@@ -27,7 +27,7 @@ pub fn open(target: &Target<'_>) -> Result<u32, HostError> {
     let mut token = 0;
     // SAFETY: all slices outlive the call, and `token` is valid for writes.
     check(unsafe {
-        raw::proxy_grpc_stream(
+        super::proxy_grpc_stream(
             target.service.as_ptr(),
             target.service.len(),
             target.name.as_ptr(),
@@ -45,17 +45,17 @@ pub fn open(target: &Target<'_>) -> Result<u32, HostError> {
 /// Sends a message.
 pub fn send(token: u32, message: &[u8]) -> Result<(), HostError> {
     // SAFETY: `message` outlives the call.
-    check(unsafe { raw::proxy_grpc_send(token, message.as_ptr(), message.len(), false) })
+    check(unsafe { super::proxy_grpc_send(token, message.as_ptr(), message.len(), false) })
 }
 
 /// Closes this side.
 pub fn close(token: u32) -> Result<(), HostError> {
     // SAFETY: no pointers are passed.
-    check(unsafe { raw::proxy_grpc_close(token) })
+    check(unsafe { super::proxy_grpc_close(token) })
 }
 
 /// Resets the stream; Envoy deletes its entry.
 pub fn cancel(token: u32) -> Result<(), HostError> {
     // SAFETY: no pointers are passed.
-    check(unsafe { raw::proxy_grpc_cancel(token) })
+    check(unsafe { super::proxy_grpc_cancel(token) })
 }

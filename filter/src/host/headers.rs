@@ -7,14 +7,20 @@
 
 use proxy_wasm::types::MapType;
 
-use super::{HostError, check, raw, receive};
+use super::{HostError, check, receive};
 
 /// The first value of a header; `None` also where the host has no such map.
 pub fn get(map: MapType, name: &str) -> Option<Vec<u8>> {
     receive(|value, value_len| {
         // SAFETY: `name` outlives the call, and the out pointers are valid for writes.
         unsafe {
-            raw::proxy_get_header_map_value(map as u32, name.as_ptr(), name.len(), value, value_len)
+            super::proxy_get_header_map_value(
+                map as u32,
+                name.as_ptr(),
+                name.len(),
+                value,
+                value_len,
+            )
         }
     })
     .ok()
@@ -28,7 +34,7 @@ pub struct Pairs(Vec<u8>);
 pub fn all(map: MapType) -> Pairs {
     let pairs = receive(|pairs, pairs_len| {
         // SAFETY: the out pointers are valid for writes.
-        unsafe { raw::proxy_get_header_map_pairs(map as u32, pairs, pairs_len) }
+        unsafe { super::proxy_get_header_map_pairs(map as u32, pairs, pairs_len) }
     });
     Pairs(pairs.unwrap_or_default())
 }
@@ -78,7 +84,7 @@ fn size(word: [u8; 4]) -> Option<usize> {
 pub fn set(map: MapType, name: &str, value: &[u8]) -> Result<(), HostError> {
     // SAFETY: both slices outlive the call.
     check(unsafe {
-        raw::proxy_replace_header_map_value(
+        super::proxy_replace_header_map_value(
             map as u32,
             name.as_ptr(),
             name.len(),
@@ -92,7 +98,7 @@ pub fn set(map: MapType, name: &str, value: &[u8]) -> Result<(), HostError> {
 pub fn add(map: MapType, name: &str, value: &[u8]) -> Result<(), HostError> {
     // SAFETY: both slices outlive the call.
     check(unsafe {
-        raw::proxy_add_header_map_value(
+        super::proxy_add_header_map_value(
             map as u32,
             name.as_ptr(),
             name.len(),
@@ -105,7 +111,7 @@ pub fn add(map: MapType, name: &str, value: &[u8]) -> Result<(), HostError> {
 /// Removes a header.
 pub fn remove(map: MapType, name: &str) -> Result<(), HostError> {
     // SAFETY: `name` outlives the call.
-    check(unsafe { raw::proxy_remove_header_map_value(map as u32, name.as_ptr(), name.len()) })
+    check(unsafe { super::proxy_remove_header_map_value(map as u32, name.as_ptr(), name.len()) })
 }
 
 /// Header pairs in the host's encoding: see [`Pairs`]. The SDK does not export its own.

@@ -14,7 +14,7 @@ use proxy_wasm::types::BufferType;
 
 use super::Plugin;
 use crate::{
-    grpc_events::{GrpcEvent, GrpcEventKind},
+    exports::{GrpcEvent, GrpcEventKind},
     host::{
         self, SharedData,
         grpc_stream::{self, Target},
