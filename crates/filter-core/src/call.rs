@@ -262,10 +262,9 @@ impl<T> Registry<T> {
         id
     }
 
-    /// Takes the checks of all calls in flight.
-    pub(crate) fn take_checks(&mut self) -> Vec<T> {
-        let calls = std::mem::take(&mut self.checks);
-        calls.into_iter().flat_map(|call| call.checks).collect()
+    /// Takes all check calls in flight.
+    pub(crate) fn take_checks(&mut self) -> Vec<CheckCall<T>> {
+        std::mem::take(&mut self.checks)
     }
 
     /// When the report in flight was sent.

@@ -370,6 +370,29 @@ impl Worker {
         change.query
     }
 
+    /// Leaves this worker's units in the shared leases, for the other workers of the process.
+    pub(crate) fn leave_leases(&mut self, host: &impl Host, now: Now) {
+        for worker_lease in self.leases.take_all() {
+            let descriptor = worker_lease.descriptor.as_ref();
+            let Some(terms) = descriptor.and_then(|of| self.terms(&of.limit)) else {
+                continue;
+            };
+            let (table, bucket) = (&self.process.table, worker_lease.bucket());
+            // Contended: nobody uses the units.
+            let _ = update_shared(
+                host,
+                now,
+                table,
+                bucket,
+                None,
+                &mut |shared_lease, status| {
+                    shared_lease.deposit(worker_lease.grant, &worker_lease.settlements);
+                    LeaseChange::new(shared_lease, now, &terms, None, None, 0, status)
+                },
+            );
+        }
+    }
+
     /// Sends a lease query without a request.
     fn settle(
         &mut self,

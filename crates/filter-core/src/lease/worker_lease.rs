@@ -92,6 +92,11 @@ impl<O> WorkerLease<O> {
         }
     }
 
+    /// Its bucket, and the generation of its limit.
+    pub(crate) fn bucket(&self) -> (BucketKey, u64) {
+        (self.key, self.generation)
+    }
+
     /// Reserves a request's cost, if so many units are left before their deadline.
     pub(crate) fn take(&mut self, cost: u64, now: Now) -> Option<Reservation> {
         if self.grant.is_over(now) {
@@ -432,10 +437,15 @@ impl<O> WorkerLeases<O> {
             }
             let Some(worker_lease) = slot else { continue };
             if now.reached(worker_lease.next_maintenance_us()) && !worker_lease.can_wait(now) {
-                due.push((worker_lease.key, worker_lease.generation));
+                due.push(worker_lease.bucket());
             }
         }
         due
+    }
+
+    /// Takes out all leases.
+    pub(crate) fn take_all(&mut self) -> impl Iterator<Item = Box<WorkerLease<O>>> + use<O> {
+        std::mem::take(&mut self.slots).into_iter().flatten()
     }
 
     /// When maintenance is next due; `u64::MAX`: never.

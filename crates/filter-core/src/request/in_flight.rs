@@ -465,19 +465,34 @@ fn key(domain: &str) -> Vec<u8> {
 }
 
 impl Worker {
-    /// Leaves the slots still to be freed to the other workers. The host must not use the worker
-    /// afterwards.
+    /// Leaves the slots still to be freed, and the leased units, to the other workers. The host must not
+    /// use the worker afterwards.
     pub fn leave(&mut self, host: &impl Host, now: Now) {
         let frees = |check: &PendingCheck| {
             let release = check.free.as_ref();
             release.is_some_and(|of| of.frees())
         };
-        let mut checks = self.calls.registry.take_checks();
+        let (mut checks, mut unsent) = (Vec::new(), std::mem::take(&mut self.calls.later));
+        unsent.append(&mut self.calls.batcher.take_waiting());
+        for call in self.calls.registry.take_checks() {
+            if call.probe {
+                unsent.extend(call.checks);
+                continue;
+            }
+            for check in &call.checks {
+                self.free_unanswered(now, check);
+            }
+            checks.extend(call.checks);
+        }
+        for check in &unsent {
+            self.restore_settlements(check);
+        }
+        checks.append(&mut unsent);
         for check in &mut checks {
-            self.free_unanswered(now, check);
             // Their requests are gone, and nobody else will receive the answers.
             self.undo_left(std::mem::take(&mut check.claims));
         }
+        self.leave_leases(host, now);
         self.free_slots(host, now);
         checks.append(&mut self.calls.batcher.take_waiting());
         checks.append(&mut self.requests.holds.take_unsent());

@@ -48,6 +48,27 @@ fn leased_units_come_back_from_requests_that_are_denied_or_whose_clients_left() 
     }
 }
 
+/// The lease lasts, so that no other reason ends it.
+#[test]
+fn leased_units_come_back_when_their_worker_is_deleted() {
+    let limits =
+        "  - {name: all, rate: 1000/s, burst: 40000, on_failure: allow, lease: {ttl: 10s}}\n";
+    for seed in seeds() {
+        let mut world = World::new(seed, 1, 2, CONFIG, limits);
+        world.run_for_ms(500);
+        for n in 0..400 {
+            world.request(0, 1 + n % 2, "alice", "/");
+            world.run_for_ms(1);
+        }
+        world.run_for_ms(50);
+        world.replace_worker(0, 1, CONFIG);
+        world.run_for_ms(20_000);
+        let (granted, spent, returned) = Accounting::new(&world, 1).totals();
+        assert!(spent > 100, "seed {seed}: {spent}");
+        assert_eq!(granted, spent + returned, "seed {seed}");
+    }
+}
+
 /// The lease lasts, so that no settlement is lost with the failed calls.
 #[test]
 fn leased_units_come_back_when_a_check_fails_whose_client_left() {
@@ -130,6 +151,34 @@ fn a_slot_in_a_queue_of_the_proxy_is_freed_when_the_client_leaves_before_the_ans
     }
 }
 
+/// Such a request is decided without the answer, so nobody can settle what the answer reserved for it.
+#[test]
+fn units_reserved_by_an_answer_that_came_too_late_are_refunded() {
+    let config = CONFIG.replace("20ms", "200ms");
+    let limits = "  - {name: in-flight, algorithm: concurrency, limit: 12, slot_ttl: 300ms}\n  \
+                  - {name: tokens, rate: 100000/1h, \
+                  cost: {from: {response_json: /total}, reserve: 1000, max: 5000}}\n";
+    let mut late = 0;
+    for seed in seeds() {
+        let mut world = World::new(seed, 1, 1, &config, limits);
+        world.run_for_ms(500);
+        world.slowest_us = 190_000;
+        let number = world.request(0, 1, "alice", "/");
+        world.run_for_ms(195);
+        assert!(world.passed(number), "seed {seed}: by its share");
+        if world.requests[number].took_us().unwrap() < 100_000 {
+            continue;
+        }
+        late += 1;
+        world.run_for_ms(500);
+        let settled: Vec<_> = { world.limiter.costs.settled.iter() }
+            .map(|(_, reserved, units)| (*reserved, *units))
+            .collect();
+        assert_eq!(settled, [(1000, 0)], "seed {seed}");
+    }
+    assert!(late > 0);
+}
+
 #[test]
 fn a_slot_in_a_queue_is_freed_when_its_worker_is_deleted() {
     for seed in seeds() {
@@ -172,5 +221,26 @@ fn a_request_refused_for_lack_of_a_hold_permit_refunds_the_proxys_buckets() {
             assert!(world.counted("rl_hold_full") > 50, "seed {seed}");
             assert_eq!(world.admitted("alice"), 60, "seed {seed}: {limits}");
         }
+    }
+}
+
+/// Without a limiter, the queue is this proxy's share of it.
+#[test]
+fn a_request_refused_for_lack_of_a_hold_permit_in_an_outage_refunds_the_proxys_buckets() {
+    let config = CONFIG.replacen('{', "{\"hold\": {\"max\": 2}, ", 1);
+    let queue = QUEUE.replace("2/s", "50/s");
+    let limits = format!("{queue}  - {{name: here, rate: 60/1d, scope: proxy}}\n");
+    for seed in seeds() {
+        let mut world = World::new(seed, 1, 2, &config, &limits);
+        world.run_for_ms(500);
+        world.faults = Faults::DOWN;
+        for n in 0..2_000 {
+            world.request(0, 1 + n % 2, "alice", "/");
+            let pause_us = world.chance.below(4_000);
+            world.run_until(world.now_us + pause_us);
+        }
+        world.run_for_ms(500);
+        assert!(world.counted("rl_hold_full") > 50, "seed {seed}");
+        assert_eq!(world.admitted("alice"), 60, "seed {seed}");
     }
 }
