@@ -8,6 +8,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -15,9 +16,10 @@ use hyper::{Method, Request, Response, StatusCode, body::Incoming, header::Heade
 use policy::Name;
 use serde::Serialize;
 use store::{Store, StoreError};
-use tokio::time::Instant;
+use tokio::{sync::Mutex, time::Instant};
 
 use crate::{
+    aside::{Pace, compute},
     domains::{Domain, Domains, FILLING, Fault, Poll},
     limits_files::LimitsFiles,
     metrics::Metrics,
@@ -38,6 +40,7 @@ pub(crate) struct Admin {
     pub(crate) files: Arc<LimitsFiles>,
     pub(crate) xds: Option<Arc<Xds>>,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) metrics_page: Mutex<MetricsPage>,
     pub(crate) lifecycle: Arc<Lifecycle>,
     /// Whether the store was ever ready for checks.
     pub(crate) warm: AtomicBool,
@@ -70,12 +73,7 @@ impl Handler for Admin {
         }
         match request.uri().path() {
             "/healthz" => serve::text(StatusCode::OK, "alive\n"),
-            "/metrics" => serve::answer(
-                StatusCode::OK,
-                OPEN_METRICS,
-                self.metrics
-                    .page(self.trouble(&self.domains.poll()).is_none()),
-            ),
+            "/metrics" => serve::answer(StatusCode::OK, OPEN_METRICS, self.metrics_page().await),
             // `/readyz`, or `/healthcheck`, the path of envoyproxy/ratelimit.
             _ => {
                 let strict = serve::query(request.uri()).any(|(name, _)| name == "strict");
@@ -132,7 +130,46 @@ struct PolicyError {
     since_ms_ago: u64,
 }
 
+/// The page of metrics that was written last, for all who asked before it was begun.
+pub(crate) struct MetricsPage {
+    begun: Instant,
+    text: Bytes,
+    pace: Pace,
+}
+
+impl MetricsPage {
+    pub(crate) fn new() -> Self {
+        Self {
+            begun: Instant::now(),
+            text: Bytes::new(),
+            pace: Pace::with_least(Duration::ZERO),
+        }
+    }
+}
+
 impl Admin {
+    /// A page of metrics that was begun after this call. Of ten thousand limits it takes tens of
+    /// milliseconds: not on a thread that serves.
+    async fn metrics_page(self: Arc<Self>) -> Bytes {
+        let asked = Instant::now();
+        let write = async move {
+            let mut last = self.metrics_page.lock().await;
+            if last.text.is_empty() || last.begun < asked {
+                last.pace.turn().await;
+                last.begun = Instant::now();
+                let up = self.trouble(&self.domains.poll()).is_none();
+                let metrics = Arc::clone(&self.metrics);
+                let text = compute(move || metrics.page(up)).await;
+                last.text = text.unwrap_or_default().into();
+                let begun = last.begun;
+                last.pace.ended(begun);
+            }
+            last.text.clone()
+        };
+        // A client that leaves does not end it: the next one's would begin without the pause.
+        tokio::spawn(write).await.unwrap_or_default()
+    }
+
     /// Why checks get no decision, if so: the last poll's error, failed connections for checks, or
     /// the last checks.
     fn trouble(&self, poll: &Poll) -> Option<String> {

@@ -24,7 +24,7 @@ const NICE: i32 = 5;
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// The pause is at least this many times as long as the attempt took. So limits that change without
-/// end take a fifth of a CPU, however large they are.
+/// end take a fifth of a CPU, however large they are, and so does a page that is asked for without end.
 const PAUSES: u32 = 4;
 
 /// What holds whole copies of a domain's limits does so one after the other: of 10,000 limits, the
@@ -102,15 +102,22 @@ fn lower_priority() {
     }
 }
 
-/// When the next attempt to put limits in force may begin.
+/// When the next attempt may begin: to put limits in force, or to write what took long.
 pub(crate) struct Pace {
+    least: Duration,
     next: Instant,
 }
 
 impl Pace {
+    /// For limits from outside.
     pub(crate) fn new() -> Self {
+        Self::with_least(PAUSE)
+    }
+
+    /// With this pause at least.
+    pub(crate) fn with_least(least: Duration) -> Self {
         let next = Instant::now();
-        Self { next }
+        Self { least, next }
     }
 
     /// When the next attempt may begin.
@@ -126,7 +133,10 @@ impl Pace {
     /// Records an attempt that began then and ends now.
     pub(crate) fn ended(&mut self, at: Instant) {
         let now = Instant::now();
-        self.next = now + PAUSE.max(now.duration_since(at).saturating_mul(PAUSES));
+        self.next = now
+            + self
+                .least
+                .max(now.duration_since(at).saturating_mul(PAUSES));
     }
 }
 

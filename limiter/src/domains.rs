@@ -22,6 +22,7 @@ use policy::{Name, Policy, Revision};
 use store::{DOMAINS_MAX, Head, HeadState, Overrides, Store, StoreError, Stored};
 use tokio::{
     sync::{Notify, watch},
+    task::spawn_blocking,
     time::{Instant, sleep},
 };
 
@@ -279,10 +280,11 @@ impl Domain {
         Some(active.compiled.revision())
     }
 
-    /// Whether the same limits are in force as in this one, not merely equal ones.
-    fn has_the_limits_of(&self, other: &Self) -> bool {
-        let actives = self.active.as_ref().zip(other.active.as_ref());
-        actives.is_some_and(|(ours, theirs)| Arc::ptr_eq(ours, theirs))
+    /// Whether there are, or may be, so many limits that to load them takes long.
+    fn is_large(&self) -> bool {
+        const MANY: usize = 1000;
+        let active = self.active.as_ref();
+        active.is_none_or(|active| active.compiled.limits().len() > MANY)
     }
 
     /// Whether this revision is in force.
@@ -458,21 +460,9 @@ impl Domains {
             let reported = fault.is_some_and(|fault| fault.reported);
             self.metrics.fault(name, reported);
         }
-        for (name, before) in known {
-            let after = next.get(name);
-            if after.is_some_and(|after| after.has_the_limits_of(before)) {
-                continue;
-            }
-            let kept: HashSet<&Name> = limits(after).collect();
-            let gone = limits(Some(before)).filter(|limit| !kept.contains(limit));
-            self.metrics.forget_limits(name, gone);
-            let kept: HashSet<&Name> = exemptions(after).collect();
-            let gone = exemptions(Some(before)).filter(|exemption| !kept.contains(exemption));
-            self.metrics.forget_exemptions(name, gone);
-            if after.is_none() {
-                tracing::info!(domain = %name, "the domain was deleted");
-                self.metrics.forget_domain(name);
-            }
+        for name in known.keys().filter(|name| !next.contains_key(*name)) {
+            tracing::info!(domain = %name, "the domain was deleted");
+            self.metrics.forget_domain(name);
         }
         self.table.store(Arc::new(next));
     }
@@ -484,20 +474,6 @@ fn same_revisions(known: &Table, next: &Table) -> bool {
         table.iter().map(|(name, domain)| (name, domain.revision()))
     }
     revisions(known).eq(revisions(next))
-}
-
-/// The limits of a domain that are in force.
-fn limits(domain: Option<&Domain>) -> impl Iterator<Item = &Name> {
-    let active = domain.and_then(|domain| domain.active.as_ref());
-    let limits = active.map_or(&[][..], |active| active.compiled.limits());
-    limits.iter().map(|limit| &limit.name)
-}
-
-/// The exemptions of a domain that are in force.
-fn exemptions(domain: Option<&Domain>) -> impl Iterator<Item = &Name> {
-    let active = domain.and_then(|domain| domain.active.as_ref());
-    let exempt = active.map_or(&[][..], |active| active.compiled.exemptions());
-    exempt.iter().map(|exemption| &exemption.name)
 }
 
 async fn hint(hints: &mut watch::Receiver<u64>) {
@@ -535,8 +511,11 @@ impl Domains {
                 (order(a), &a.domain).cmp(&(order(b), &b.domain))
             });
         }
+        heads.truncate(DOMAINS_MAX);
+        // An edit of a few limits does not wait until thousands are loaded.
+        heads.sort_by_key(|head| known.get(&head.domain).is_none_or(Domain::is_large));
         let mut listed = HashSet::new();
-        for head in heads.into_iter().take(DOMAINS_MAX) {
+        for head in heads {
             if let HeadState::Deleted(revision) = &head.state {
                 found.deleted.insert(head.domain.clone(), revision.clone());
             }
@@ -584,12 +563,15 @@ impl Domains {
         revision: &Revision,
         before: Domain,
     ) -> Result<Option<Domain>, StoreError> {
-        let _alone = alone().await;
+        let _alone = match before.is_large() {
+            true => alone().await,
+            false => None,
+        };
         if let Some(active) = self.catch_up(name, &before).await {
             return Ok(Some(Domain::sound(active)));
         }
         Ok(match self.store.read(name, Overrides::All).await {
-            Ok(Stored::Live(record)) => match self.compile(record.policy).await {
+            Ok(Stored::Live(record)) => match self.compile(record.policy, &before).await {
                 Ok(active) => Some(Domain::sound(active)),
                 Err(message) => Some(before.faulty(message, Some(revision))),
             },
@@ -615,10 +597,15 @@ impl Domains {
     }
 
     /// Compiles on another thread: 100,000 overrides take a while, and checks must not wait.
-    async fn compile(&self, policy: Policy) -> Result<Active, String> {
+    /// While there are no limits at all, checks wait for just that.
+    async fn compile(&self, policy: Policy, before: &Domain) -> Result<Active, String> {
         let metrics = Arc::clone(&self.metrics);
-        compute(move || Active::new(policy, &metrics))
-            .await
+        let compiled = move || Active::new(policy, &metrics);
+        let compiled = match before.active {
+            Some(_) => compute(compiled).await,
+            None => spawn_blocking(compiled).await.ok(),
+        };
+        compiled
             .unwrap_or_else(|| Err("compiling the limits failed; please report this".to_owned()))
     }
 }

@@ -1,20 +1,31 @@
 //! The metrics, under the names that dashboards rely on.
 //!
-//! Each is registered where it is declared, in [`Metrics::new`]: search for its name without `rl_` (and
-//! without `_total`), which is also its field. Labels contain names of domains and limits, never values of
-//! descriptors, and are removed with the limit, so their number is bounded by the number of limits.
+//! Each is registered where it is declared, in [`Metrics::new`] or, by limit, in [`BY_LIMIT`]: search for
+//! its name without `rl_` (and without `_total`). Labels contain names of domains and limits, never values
+//! of descriptors, and are removed with the limit, so their number is bounded by the number of limits.
 
 use std::{
-    collections::HashMap,
+    array,
+    collections::{BTreeMap, HashMap},
     fmt,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
 use policy::{Compiled, Limit, Name, OnFailure};
 use prometheus_client::{
-    encoding::{EncodeLabel, EncodeLabelSet, EncodeMetric, LabelSetEncoder, text},
-    metrics::{TypedMetric, counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
+    collector::Collector,
+    encoding::{
+        DescriptorEncoder, EncodeLabel, EncodeLabelSet, EncodeMetric, LabelSetEncoder, NoLabelSet,
+        text,
+    },
+    metrics::{
+        MetricType, TypedMetric, counter::Counter, family::Family, gauge::Gauge,
+        histogram::Histogram,
+    },
     registry::{Metric, Registry},
 };
 use protocol::{Answer, DecidedBy, ErrorCode, LimitAnswer, Outcome, Settlement, compact::Tally};
@@ -45,25 +56,7 @@ const REPORTED_MAX: u64 = 1 << 32;
 #[derive(Debug)]
 pub(crate) struct Metrics {
     registry: Mutex<Registry>,
-    checks: Labelled<3, Counter>,
-    decisions: Labelled<4, Counter>,
-    delayed: Labelled<2, Counter>,
-    lease_granted_units: Labelled<2, Counter>,
-    lease_spent_units: Labelled<2, Counter>,
-    lease_returned_units: Labelled<2, Counter>,
-    slots_taken: Labelled<2, Counter>,
-    slots_freed: Labelled<2, Counter>,
-    slots_lapsed: Labelled<2, Counter>,
-    cost_reserved_units: Labelled<2, Counter>,
-    cost_settlements: Labelled<2, Counter>,
-    cost_settled_units: Labelled<2, Counter>,
-    cost_given_back_units: Labelled<2, Counter>,
-    cost_excess_units: Labelled<2, Counter>,
-    cost_cut: Labelled<2, Counter>,
-    penalties: Labelled<2, Counter>,
-    exempt: Labelled<2, Counter>,
-    unmatched: Labelled<1, Counter>,
-    undecided: Labelled<1, Counter>,
+    domains: Arc<Domains>,
     policy_revision: Labelled<1, Gauge>,
     policy_fault: Labelled<1, Gauge>,
     policy_lost_edits: Labelled<1, Counter>,
@@ -94,51 +87,14 @@ impl Metrics {
     #[expect(clippy::too_many_lines, reason = "a list of all metrics")]
     pub(crate) fn new() -> Self {
         let mut all = Declared(Registry::with_prefix("rl"));
+        let domains = Arc::<Domains>::default();
+        all.0.register_collector(Box::new(Arc::clone(&domains)));
         let metrics = Self {
-            checks: all.labelled("checks", &["domain", "limit", "decision"], "Decisions made by this limiter, by limit",
-            ),
-            decisions: all.labelled("decisions", &["domain", "limit", "decision", "source"], "Decisions of this limiter and those that proxies reported to it, by limit and source",
-            ),
-            lease_granted_units: all.by_limit("lease_granted_units", "Leased units granted to proxies",
-            ),
-            // Units neither reported as spent nor returned were lost with a proxy or a call.
-            lease_spent_units: all.by_limit("lease_spent_units", "Leased units that proxies reported as spent",
-            ),
-            lease_returned_units: all.by_limit("lease_returned_units", "Leased units that proxies returned unused",
-            ),
-            // A slot that was taken and neither freed nor lapsed is in use, or its holder died.
-            slots_taken: all.by_limit("slots_taken", "Slots that requests in flight got",
-            ),
-            slots_freed: all.by_limit("slots_freed", "Slots of requests in flight that their holders gave back",
-            ),
-            slots_lapsed: all.by_limit("slots_lapsed", "Slots of requests in flight that were gone when their holders renewed them",
-            ),
-            cost_reserved_units: all.by_limit("cost_reserved_units", "Units that checks reserved until the response says the cost",
-            ),
-            cost_settlements: all.by_limit("cost_settlements", "True costs of responses that arrived, repeats included; where they fall behind the checks that \
-                 reserved, proxies lose them and what they reserved stays charged",
-            ),
-            cost_settled_units: all.by_limit("cost_settled_units", "Units of these true costs; far below the units reserved, the reserve is too high",
-            ),
-            cost_given_back_units: all.by_limit("cost_given_back_units", "Reserved units that settlements gave back; what is not given back had drained, was settled too late, \
-                 or was reserved before a reset",
-            ),
-            cost_excess_units: all.by_limit("cost_excess_units", "Units that settlements charged beyond what was reserved: buckets owe them, and deny until they drained",
-            ),
-            cost_cut: all.by_limit("cost_cut", "True costs above the limit's max, which cut them; proxies cut theirs before they settle"),
-            penalties: all.by_limit("penalties", "Penalties that began, of buckets that were denied too often",
-            ),
-            exempt: all.labelled("exempt", &["domain", "exemption"], "Checks and descriptors that no limit applies to, by exemption; those that proxies let pass are in Envoy's metrics",
-            ),
-            unmatched: all.by_domain("unmatched", "Checks that no limit applies to, without an exemption",
-            ),
+            domains,
             unmatched_descriptors: all.labelled("unmatched_descriptors", &["reason"], "Descriptors of Envoy's rate limit service that no limit applies to: no such domain, or no such limit",
-            ),
-            undecided: all.by_domain("undecided", "Checks without a decision: the store failed or took too long",
             ),
             compared: all.labelled("compared", &["domain", "outcome"], "Calls of Envoy's rate limit service that --compare-with decided, too, by outcome",
             ),
-            delayed: all.by_limit("delayed", "Allowed checks that a queue delayed"),
             policy_revision: all.by_domain("policy_revision", "Revision of the limits in force",
             ),
             policy_fault: all.by_domain("policy_fault", "1 while the limits in the store cannot be used and the last good ones are in force; /readyz says why",
@@ -213,73 +169,20 @@ impl Metrics {
         page
     }
 
-    /// The counters of a domain that came into force; also sets its gauges.
-    pub(crate) fn domain(&self, policy: &Compiled) -> DomainCounters {
+    /// The counters of a domain that comes into force; also sets its gauges. Limits and exemptions that it
+    /// had before count on.
+    pub(crate) fn domain(&self, policy: &Compiled) -> Arc<DomainCounters> {
         let domain = policy.domain();
         let number = i64::try_from(policy.revision().number).unwrap_or(i64::MAX);
         self.policy_revision.get([domain.into()]).set(number);
         self.policy_lost_edits.get([domain.into()]);
-        let exempt = policy.exemptions().iter().map(|exemption| {
-            let name = &exemption.name;
-            (name.clone(), self.exempt.get([domain.into(), name.into()]))
-        });
-        let limits = policy.limits().iter();
-        DomainCounters {
-            unmatched: self.unmatched.get([domain.into()]),
-            undecided: self.undecided.get([domain.into()]),
-            exempt: exempt.collect(),
-            limits: limits
-                .map(|limit| (limit.name.clone(), self.limit(domain, limit)))
-                .collect(),
-        }
-    }
-
-    fn limit(&self, domain: &Name, limit: &Limit) -> LimitCounters {
-        let labels = || [domain.into(), (&limit.name).into()];
-        let decisions = LimitDecisions {
-            all: self.decisions.clone(),
-            domain: domain.clone(),
-            limit: limit.name.clone(),
-        };
-        // Those of decisions without a limiter begin at 0, too: proxies report them when the outage is over,
-        // all at once.
-        let without_limiter: &[_] = match limit.on_failure {
-            OnFailure::Allow => &[(Outcome::Allowed, DecidedBy::Failure)],
-            OnFailure::Deny => &[(Outcome::Denied, DecidedBy::Failure)],
-            OnFailure::Local => &[
-                (Outcome::Allowed, DecidedBy::Local),
-                (Outcome::Denied, DecidedBy::Local),
-            ],
-        };
-        for (outcome, by) in without_limiter {
-            decisions.counter(*outcome, *by);
-        }
-        LimitCounters {
-            checks: Outcome::ALL.map(|outcome| {
-                let [domain, limit] = labels();
-                self.checks.get([domain, limit, outcome.word().into()])
-            }),
-            own: Outcome::ALL.map(|outcome| decisions.counter(outcome, DecidedBy::Limiter)),
-            decisions,
-            delayed: self.delayed.get(labels()),
-            lease_granted: self.lease_granted_units.get(labels()),
-            lease_spent: self.lease_spent_units.get(labels()),
-            lease_returned: self.lease_returned_units.get(labels()),
-            slots: limit.gives_slots().then(|| SlotCounters {
-                taken: self.slots_taken.get(labels()),
-                freed: self.slots_freed.get(labels()),
-                lapsed: self.slots_lapsed.get(labels()),
-            }),
-            costs: limit.settles().then(|| CostCounters {
-                reserved: self.cost_reserved_units.get(labels()),
-                settlements: self.cost_settlements.get(labels()),
-                settled: self.cost_settled_units.get(labels()),
-                given_back: self.cost_given_back_units.get(labels()),
-                excess: self.cost_excess_units.get(labels()),
-                cut: self.cost_cut.get(labels()),
-            }),
-            penalties: (limit.penalty.is_some()).then(|| self.penalties.get(labels())),
-        }
+        let mut all = self.domains.lock();
+        let counters = Arc::new(DomainCounters::new(
+            policy,
+            all.get(domain).map(Arc::as_ref),
+        ));
+        all.insert(domain.clone(), Arc::clone(&counters));
+        counters
     }
 
     /// Sets whether a domain's stored limits are unusable.
@@ -293,58 +196,10 @@ impl Metrics {
         self.policy_lost_edits.get([domain.into()]).inc();
     }
 
-    /// Removes the labels of deleted limits.
-    pub(crate) fn forget_limits<'n>(
-        &self,
-        domain: &Name,
-        limits: impl IntoIterator<Item = &'n Name>,
-    ) {
-        for limit in limits {
-            for metric in [
-                &self.delayed,
-                &self.lease_granted_units,
-                &self.lease_spent_units,
-                &self.lease_returned_units,
-                &self.slots_taken,
-                &self.slots_freed,
-                &self.slots_lapsed,
-                &self.cost_reserved_units,
-                &self.cost_settlements,
-                &self.cost_settled_units,
-                &self.cost_given_back_units,
-                &self.cost_excess_units,
-                &self.cost_cut,
-                &self.penalties,
-            ] {
-                metric.forget([domain.into(), limit.into()]);
-            }
-            for outcome in Outcome::ALL.map(Outcome::word) {
-                let checks = [domain.into(), limit.into(), outcome.into()];
-                self.checks.forget(checks);
-                for by in DecidedBy::ALL.map(DecidedBy::word) {
-                    let decisions = [domain.into(), limit.into(), outcome.into(), by.into()];
-                    self.decisions.forget(decisions);
-                }
-            }
-        }
-    }
-
-    /// Removes the labels of deleted exemptions.
-    pub(crate) fn forget_exemptions<'n>(
-        &self,
-        domain: &Name,
-        exemptions: impl IntoIterator<Item = &'n Name>,
-    ) {
-        for exemption in exemptions {
-            self.exempt.forget([domain.into(), exemption.into()]);
-        }
-    }
-
-    /// Removes the labels of a deleted domain, except those of its limits and exemptions.
+    /// Removes the labels of a deleted domain.
     pub(crate) fn forget_domain(&self, domain: &Name) {
-        for metric in [&self.unmatched, &self.undecided, &self.policy_lost_edits] {
-            metric.forget([domain.into()]);
-        }
+        self.domains.lock().remove(domain);
+        self.policy_lost_edits.forget([domain.into()]);
         for metric in [&self.policy_revision, &self.policy_fault] {
             metric.forget([domain.into()]);
         }
@@ -379,10 +234,6 @@ impl Declared {
     {
         let family = self.metric(name, help, Family::default());
         Labelled { labels, family }
-    }
-
-    fn by_limit(&mut self, name: &'static str, help: &'static str) -> Labelled<2, Counter> {
-        self.labelled(name, &["domain", "limit"], help)
     }
 
     fn by_domain<M>(&mut self, name: &'static str, help: &'static str) -> Labelled<1, M>
@@ -422,7 +273,7 @@ struct LabelSet<const N: usize> {
     values: [LabelValue; N],
 }
 
-/// The value of a label. Ten thousand limits have fifteen counters each: all share the names.
+/// The value of a label.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum LabelValue {
     Word(&'static str),
@@ -454,7 +305,119 @@ impl<const N: usize> EncodeLabelSet for LabelSet<N> {
     }
 }
 
-// --- The counters of a domain's limits, as checks find them
+// --- The counters of domains and their limits, as checks find them
+
+/// Bound: limits of a domain whose counters all begin at 0. Beyond it, those of a limit appear once it
+/// decided something; only those of decisions without a limiter are there before.
+const FROM_ZERO_MAX: usize = 1000;
+
+/// What is counted of a limit besides its decisions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LimitCount {
+    Delayed,
+    LeaseGranted,
+    LeaseSpent,
+    LeaseReturned,
+    SlotsTaken,
+    SlotsFreed,
+    SlotsLapsed,
+    CostReserved,
+    CostSettlements,
+    CostSettled,
+    CostGivenBack,
+    CostExcess,
+    CostCut,
+    Penalties,
+}
+
+use LimitCount::{
+    CostCut, CostExcess, CostGivenBack, CostReserved, CostSettled, CostSettlements, Delayed,
+    LeaseGranted, LeaseReturned, LeaseSpent, Penalties, SlotsFreed, SlotsLapsed, SlotsTaken,
+};
+
+/// The name and the help text of each.
+const BY_LIMIT: [(LimitCount, &str, &str); 14] = [
+    (Delayed, "delayed", "Allowed checks that a queue delayed"),
+    (
+        LeaseGranted,
+        "lease_granted_units",
+        "Leased units granted to proxies",
+    ),
+    // Units neither reported as spent nor returned were lost with a proxy or a call.
+    (
+        LeaseSpent,
+        "lease_spent_units",
+        "Leased units that proxies reported as spent",
+    ),
+    (
+        LeaseReturned,
+        "lease_returned_units",
+        "Leased units that proxies returned unused",
+    ),
+    // A slot that was taken and neither freed nor lapsed is in use, or its holder died.
+    (
+        SlotsTaken,
+        "slots_taken",
+        "Slots that requests in flight got",
+    ),
+    (
+        SlotsFreed,
+        "slots_freed",
+        "Slots of requests in flight that their holders gave back",
+    ),
+    (
+        SlotsLapsed,
+        "slots_lapsed",
+        "Slots of requests in flight that were gone when their holders renewed them",
+    ),
+    (
+        CostReserved,
+        "cost_reserved_units",
+        "Units that checks reserved until the response says the cost",
+    ),
+    (
+        CostSettlements,
+        "cost_settlements",
+        "True costs of responses that arrived, repeats included; where they fall behind the checks that \
+         reserved, proxies lose them and what they reserved stays charged",
+    ),
+    (
+        CostSettled,
+        "cost_settled_units",
+        "Units of these true costs; far below the units reserved, the reserve is too high",
+    ),
+    (
+        CostGivenBack,
+        "cost_given_back_units",
+        "Reserved units that settlements gave back; what is not given back had drained, was settled too late, \
+         or was reserved before a reset",
+    ),
+    (
+        CostExcess,
+        "cost_excess_units",
+        "Units that settlements charged beyond what was reserved: buckets owe them, and deny until they drained",
+    ),
+    (
+        CostCut,
+        "cost_cut",
+        "True costs above the limit's max, which cut them; proxies cut theirs before they settle",
+    ),
+    (
+        Penalties,
+        "penalties",
+        "Penalties that began, of buckets that were denied too often",
+    ),
+];
+
+/// The domains in force.
+#[derive(Debug, Default)]
+struct Domains(Mutex<BTreeMap<Name, Arc<DomainCounters>>>);
+
+impl Domains {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Name, Arc<DomainCounters>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 /// The counters of one domain at one revision, looked up once rather than for every check.
 #[derive(Debug)]
@@ -462,74 +425,148 @@ pub(crate) struct DomainCounters {
     unmatched: Counter,
     undecided: Counter,
     exempt: HashMap<Name, Counter>,
-    limits: HashMap<Name, LimitCounters>,
+    limits: HashMap<Name, LimitSeries>,
 }
 
+/// The counters of a limit, and which of them it has.
+#[derive(Debug)]
+struct LimitSeries {
+    counters: Arc<LimitCounters>,
+    on_failure: OnFailure,
+    has_slots: bool,
+    has_costs: bool,
+    has_penalty: bool,
+}
+
+/// Plain numbers: ten thousand limits have 46 each.
 #[derive(Debug)]
 struct LimitCounters {
-    /// In the order of `Outcome::ALL`, as those that follow.
-    checks: [Counter; Outcome::ALL.len()],
-    own: [Counter; Outcome::ALL.len()],
-    decisions: LimitDecisions,
-    delayed: Counter,
-    lease_granted: Counter,
-    lease_spent: Counter,
-    lease_returned: Counter,
-    /// Of a limit on requests in flight.
-    slots: Option<SlotCounters>,
-    /// Of a limit whose responses say their cost.
-    costs: Option<CostCounters>,
-    /// Of a limit with `penalty`: those that began.
-    penalties: Option<Counter>,
+    /// In the order of `Outcome::ALL`, and of `DecidedBy::ALL`.
+    decisions: [[AtomicU64; DecidedBy::ALL.len()]; Outcome::ALL.len()],
+    /// In the order of [`BY_LIMIT`].
+    other: [AtomicU64; BY_LIMIT.len()],
 }
 
-/// The decisions of one limit by their source.
-#[derive(Debug)]
-struct LimitDecisions {
-    all: Labelled<4, Counter>,
-    domain: Name,
-    limit: Name,
+impl LimitCounters {
+    fn new() -> Self {
+        Self {
+            decisions: array::from_fn(|_| array::from_fn(|_| AtomicU64::new(0))),
+            other: array::from_fn(|_| AtomicU64::new(0)),
+        }
+    }
+
+    fn add(&self, count: LimitCount, units: u64) {
+        if let Some(counter) = self.other.get(count as usize) {
+            counter.fetch_add(units, Ordering::Relaxed);
+        }
+    }
+
+    fn get(&self, count: LimitCount) -> u64 {
+        let counter = self.other.get(count as usize);
+        counter.map_or(0, |counter| counter.load(Ordering::Relaxed))
+    }
+
+    fn decided(&self, outcome: Outcome, by: DecidedBy, times: u64) {
+        let outcome = Outcome::ALL.iter().position(|one| *one == outcome);
+        let by = DecidedBy::ALL.iter().position(|one| *one == by);
+        let counter =
+            { outcome.zip(by) }.and_then(|(outcome, by)| self.decisions.get(outcome)?.get(by));
+        if let Some(counter) = counter {
+            counter.fetch_add(times, Ordering::Relaxed);
+        }
+    }
+
+    /// Each combination with its number.
+    fn decisions(&self) -> impl Iterator<Item = (Outcome, DecidedBy, u64)> {
+        let outcomes = Outcome::ALL.into_iter().zip(&self.decisions);
+        outcomes.flat_map(|(outcome, by)| {
+            let by = DecidedBy::ALL.into_iter().zip(by);
+            by.map(move |(by, count)| (outcome, by, count.load(Ordering::Relaxed)))
+        })
+    }
+
+    fn any(&self) -> bool {
+        self.decisions().any(|(_, _, count)| count > 0)
+            || self
+                .other
+                .iter()
+                .any(|count| count.load(Ordering::Relaxed) > 0)
+    }
 }
 
-#[derive(Debug)]
-struct SlotCounters {
-    taken: Counter,
-    freed: Counter,
-    lapsed: Counter,
-}
+impl LimitSeries {
+    /// Counters without their limit's feature are not there at all.
+    fn has(&self, count: LimitCount) -> bool {
+        match count {
+            Delayed | LeaseGranted | LeaseSpent | LeaseReturned => true,
+            SlotsTaken | SlotsFreed | SlotsLapsed => self.has_slots,
+            CostReserved | CostSettlements | CostSettled | CostGivenBack | CostExcess | CostCut => {
+                self.has_costs
+            }
+            Penalties => self.has_penalty,
+        }
+    }
 
-#[derive(Debug)]
-struct CostCounters {
-    reserved: Counter,
-    settlements: Counter,
-    settled: Counter,
-    given_back: Counter,
-    excess: Counter,
-    cut: Counter,
-}
-
-impl LimitDecisions {
-    fn counter(&self, outcome: Outcome, by: DecidedBy) -> Counter {
-        let (outcome, by) = (outcome.word().into(), by.word().into());
-        let (domain, limit) = ((&self.domain).into(), (&self.limit).into());
-        self.all.get([domain, limit, outcome, by])
+    /// Whether decisions without a limiter may be of this kind. Proxies report them when an outage is over,
+    /// all at once, and alerts must see that increase.
+    fn without_limiter(&self, outcome: Outcome, by: DecidedBy) -> bool {
+        match self.on_failure {
+            OnFailure::Allow => (outcome, by) == (Outcome::Allowed, DecidedBy::Failure),
+            OnFailure::Deny => (outcome, by) == (Outcome::Denied, DecidedBy::Failure),
+            OnFailure::Local => {
+                matches!(outcome, Outcome::Allowed | Outcome::Denied) && by == DecidedBy::Local
+            }
+        }
     }
 }
 
 impl DomainCounters {
+    fn new(policy: &Compiled, before: Option<&Self>) -> Self {
+        let limit = |limit: &Limit| {
+            let known = before.and_then(|before| before.limits.get(&limit.name));
+            LimitSeries {
+                counters: known.map_or_else(
+                    || Arc::new(LimitCounters::new()),
+                    |known| Arc::clone(&known.counters),
+                ),
+                on_failure: limit.on_failure,
+                has_slots: limit.gives_slots(),
+                has_costs: limit.settles(),
+                has_penalty: limit.penalty.is_some(),
+            }
+        };
+        let exempt = policy.exemptions().iter().map(|exemption| {
+            let known = before.and_then(|before| before.exempt.get(&exemption.name));
+            (exemption.name.clone(), known.cloned().unwrap_or_default())
+        });
+        Self {
+            unmatched: before.map_or_else(Counter::default, |before| before.unmatched.clone()),
+            undecided: before.map_or_else(Counter::default, |before| before.undecided.clone()),
+            exempt: exempt.collect(),
+            limits: { policy.limits().iter() }
+                .map(|one| (one.name.clone(), limit(one)))
+                .collect(),
+        }
+    }
+
     /// What the counters of each limit say.
     pub(crate) fn counts(&self) -> impl Iterator<Item = (&Name, LimitCounts)> {
-        self.limits.iter().map(|(name, counters)| {
-            let (slots, costs) = (counters.slots.as_ref(), counters.costs.as_ref());
-            let counts = LimitCounts {
-                outcomes: counters.checks.each_ref().map(Counter::get),
-                delayed: counters.delayed.get(),
-                settled_units: costs.map_or(0, |costs| costs.settled.get()),
-                penalties: counters.penalties.as_ref().map_or(0, Counter::get),
-                slots_taken: slots.map_or(0, |slots| slots.taken.get()),
-            };
-            (name, counts)
-        })
+        self.limits
+            .iter()
+            .map(|(name, LimitSeries { counters, .. })| {
+                let own = counters
+                    .decisions()
+                    .filter(|(_, by, _)| *by == DecidedBy::Limiter);
+                let mut outcomes = own.map(|(_, _, count)| count);
+                let counts = LimitCounts {
+                    outcomes: array::from_fn(|_| outcomes.next().unwrap_or(0)),
+                    delayed: counters.get(Delayed),
+                    settled_units: counters.get(CostSettled),
+                    penalties: counters.get(Penalties),
+                    slots_taken: counters.get(SlotsTaken),
+                };
+                (name, counts)
+            })
     }
 
     pub(crate) fn unmatched_count(&self) -> u64 {
@@ -540,39 +577,43 @@ impl DomainCounters {
         self.undecided.get()
     }
 
+    fn add(&self, limit: &Name, count: LimitCount, units: u64) {
+        let limit = self.limits.get(limit).filter(|limit| limit.has(count));
+        if let Some(limit) = limit {
+            limit.counters.add(count, units);
+        }
+    }
+
     /// Counts what one limit answered to a check; `decided`: its outcome is the request's answer.
     pub(crate) fn answered(&self, answer: &LimitAnswer, decided: bool) {
-        let Some(counters) = self.limits.get(&answer.name) else {
+        let Some(limit) = self.limits.get(&answer.name) else {
             return;
         };
+        let counters = &limit.counters;
         if let Some(lease) = answer.lease {
-            counters.lease_granted.inc_by(lease.units);
+            counters.add(LeaseGranted, lease.units);
         }
-        if let (Some(slot), Some(slots)) = (answer.slot, &counters.slots) {
+        if let Some(slot) = answer.slot.filter(|_| limit.has_slots) {
             if answer.charged > 0 {
-                slots.taken.inc();
+                counters.add(SlotsTaken, 1);
             } else {
                 let gone = slot.start_ms.count_ones() + slot.parts.count_ones();
-                slots.lapsed.inc_by(gone.into());
+                counters.add(SlotsLapsed, gone.into());
             }
         }
-        if let Some(costs) = &counters.costs {
+        if limit.has_costs {
             let reserved = answer.reservation.map_or(0, |reserved| reserved.units);
-            costs.reserved.inc_by(reserved);
-            costs.given_back.inc_by(answer.reserved.given_back);
-            costs.excess.inc_by(answer.reserved.excess);
+            counters.add(CostReserved, reserved);
+            counters.add(CostGivenBack, answer.reserved.given_back);
+            counters.add(CostExcess, answer.reserved.excess);
         }
-        if let Some(begun) = counters.penalties.as_ref().filter(|_| answer.penalty.begun) {
-            begun.inc();
+        if limit.has_penalty && answer.penalty.begun {
+            counters.add(Penalties, 1);
         }
         if decided {
-            let outcome = answer.outcome();
-            let at = Outcome::ALL.iter().position(|one| *one == outcome);
-            for counters in [&counters.checks, &counters.own] {
-                at.and_then(|at| counters.get(at)).map(Counter::inc);
-            }
+            counters.decided(answer.outcome(), DecidedBy::Limiter, 1);
             if answer.allowed && answer.delay_ms > 0 {
-                counters.delayed.inc();
+                counters.add(Delayed, 1);
             }
         }
     }
@@ -582,38 +623,29 @@ impl DomainCounters {
     pub(crate) fn reported(&self, tally: &Tally) {
         // A limiter that decided has counted it.
         if tally.by != DecidedBy::Limiter
-            && tally.count > 0
-            && let Some(counters) = self.limits.get(&tally.limit)
+            && let Some(limit) = self.limits.get(&tally.limit)
         {
-            let counter = counters.decisions.counter(tally.outcome, tally.by);
-            counter.inc_by(tally.count.min(REPORTED_MAX));
+            let times = tally.count.min(REPORTED_MAX);
+            limit.counters.decided(tally.outcome, tally.by, times);
         }
     }
 
     /// Counts a true cost of so many units; `cut`: by the limit's `max`.
     pub(crate) fn cost_settled(&self, limit: &Name, units: u64, cut: bool) {
-        let counters = self.limits.get(limit);
-        if let Some(costs) = counters.and_then(|counters| counters.costs.as_ref()) {
-            costs.settlements.inc();
-            costs.settled.inc_by(units);
-            costs.cut.inc_by(cut.into());
-        }
+        self.add(limit, CostSettlements, 1);
+        self.add(limit, CostSettled, units);
+        self.add(limit, CostCut, cut.into());
     }
 
     /// Counts a slot that was freed.
     pub(crate) fn freed(&self, limit: &Name) {
-        let counters = self.limits.get(limit);
-        if let Some(slots) = counters.and_then(|counters| counters.slots.as_ref()) {
-            slots.freed.inc();
-        }
+        self.add(limit, SlotsFreed, 1);
     }
 
     /// Counts what a proxy settled of its leases.
     pub(crate) fn settled(&self, limit: &Name, settlement: &Settlement) {
-        if let Some(counters) = self.limits.get(limit) {
-            counters.lease_spent.inc_by(settlement.spent);
-            counters.lease_returned.inc_by(settlement.returned);
-        }
+        self.add(limit, LeaseSpent, settlement.spent);
+        self.add(limit, LeaseReturned, settlement.returned);
     }
 
     /// Counts checks that got no decision.
@@ -631,6 +663,118 @@ impl DomainCounters {
     pub(crate) fn unmatched(&self) {
         self.unmatched.inc();
     }
+}
+
+/// The text labels of a counter.
+type Labels<'a, const N: usize> = [(&'static str, &'a str); N];
+
+impl Collector for Domains {
+    /// Takes the counters out of their lock first: no check waits for the text.
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let domains = self.lock().clone();
+        let decided = "Decisions made by this limiter, by limit";
+        family(&mut encoder, "checks", decided, |line| {
+            for_limits(&domains, |domain, name, limit, all| {
+                for (outcome, by, count) in limit.counters.decisions() {
+                    if by == DecidedBy::Limiter && (all || count > 0) {
+                        let decision = ("decision", outcome.word());
+                        line(&[("domain", domain), ("limit", name), decision], count)?;
+                    }
+                }
+                Ok(())
+            })
+        })?;
+        let decided =
+            "Decisions of this limiter and those that proxies reported to it, by limit and source";
+        family(&mut encoder, "decisions", decided, |line| {
+            for_limits(&domains, |domain, name, limit, all| {
+                for (outcome, by, count) in limit.counters.decisions() {
+                    let begins =
+                        (all && by == DecidedBy::Limiter) || limit.without_limiter(outcome, by);
+                    if begins || count > 0 {
+                        let decision = ("decision", outcome.word());
+                        let source = ("source", by.word());
+                        line(
+                            &[("domain", domain), ("limit", name), decision, source],
+                            count,
+                        )?;
+                    }
+                }
+                Ok(())
+            })
+        })?;
+        for (count, metric, help) in BY_LIMIT {
+            family(&mut encoder, metric, help, |line| {
+                for_limits(&domains, |domain, name, limit, all| {
+                    if all && limit.has(count) {
+                        let count = limit.counters.get(count);
+                        line(&[("domain", domain), ("limit", name)], count)?;
+                    }
+                    Ok(())
+                })
+            })?;
+        }
+        let help = "Checks and descriptors that no limit applies to, by exemption; those that proxies let pass are in Envoy's metrics";
+        family(&mut encoder, "exempt", help, |line| {
+            { domains.iter() }.try_for_each(|(domain, counters)| {
+                { counters.exempt.iter() }.try_for_each(|(name, count)| {
+                    let exemption = ("exemption", name.as_str());
+                    line(&[("domain", domain.as_str()), exemption], count.get())
+                })
+            })
+        })?;
+        let help = "Checks that no limit applies to, without an exemption";
+        by_domain(&mut encoder, "unmatched", help, &domains, |domain| {
+            &domain.unmatched
+        })?;
+        let help = "Checks without a decision: the store failed or took too long";
+        by_domain(&mut encoder, "undecided", help, &domains, |domain| {
+            &domain.undecided
+        })
+    }
+}
+
+/// Calls `each` with every domain's name, limit's name, limit, and whether all of its counters are shown.
+fn for_limits(
+    domains: &BTreeMap<Name, Arc<DomainCounters>>,
+    mut each: impl FnMut(&str, &str, &LimitSeries, bool) -> fmt::Result,
+) -> fmt::Result {
+    for (domain, counters) in domains {
+        let few = counters.limits.len() <= FROM_ZERO_MAX;
+        for (name, limit) in &counters.limits {
+            let all = few || limit.counters.any();
+            each(domain.as_str(), name.as_str(), limit, all)?;
+        }
+    }
+    Ok(())
+}
+
+fn by_domain(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    domains: &BTreeMap<Name, Arc<DomainCounters>>,
+    counter: impl Fn(&DomainCounters) -> &Counter,
+) -> fmt::Result {
+    family(encoder, name, help, |line| {
+        { domains.iter() }.try_for_each(|(domain, counters)| {
+            line(&[("domain", domain.as_str())], counter(counters).get())
+        })
+    })
+}
+
+/// Writes a counter with the lines that `lines` gives.
+fn family<const N: usize>(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    lines: impl FnOnce(&mut dyn FnMut(&Labels<'_, N>, u64) -> fmt::Result) -> fmt::Result,
+) -> fmt::Result {
+    let mut encoder = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+    lines(&mut |labels, count| {
+        let mut line = encoder.encode_family(labels)?;
+        line.encode_counter::<NoLabelSet, _, u64>(&count, None)
+    })
 }
 
 /// The values of one limit's counters.

@@ -11,7 +11,7 @@ use tokio::{
 
 use crate::{
     LimitsError, Listeners, Settings, TlsError, TokenError,
-    admin::{Admin, Data, Page},
+    admin::{Admin, Data, MetricsPage, Page},
     api::{Api, Bounds, Comparison, Watched},
     aside::Aside,
     batch::{Batcher, LANES},
@@ -207,6 +207,7 @@ impl Parts {
             files: Arc::clone(&files),
             xds: xds.clone(),
             metrics: Arc::clone(&metrics),
+            metrics_page: tokio::sync::Mutex::new(MetricsPage::new()),
             lifecycle: Arc::clone(&lifecycle),
             warm: AtomicBool::new(false),
             page,

@@ -27,7 +27,7 @@ pub(crate) struct Active {
     /// Its revision's number, as a header.
     pub(crate) revision_header: HeaderValue,
     /// Its counters.
-    pub(crate) counters: DomainCounters,
+    pub(crate) counters: Arc<DomainCounters>,
     /// Since when it is in force.
     pub(crate) since: Instant,
 }

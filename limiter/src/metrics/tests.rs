@@ -30,6 +30,71 @@ fn counters_begin_at_0() {
     }
 }
 
+fn of_limits(names: impl IntoIterator<Item = String>) -> Compiled {
+    let limits = { names.into_iter() }.map(|name| format!("  - {{name: {name}, rate: 1/s}}\n"));
+    let text = format!("domain: shop\nlimits:\n{}", limits.collect::<String>());
+    Compiled::new(limits_file::read("limits", text.as_bytes()).unwrap())
+}
+
+fn lines_of(page: &str, limit: &str) -> usize {
+    let label = format!("limit=\"{limit}\"");
+    page.lines().filter(|line| line.contains(&label)).count()
+}
+
+#[test]
+fn of_many_limits_those_that_decided_have_all_their_counters() {
+    let metrics = Metrics::new();
+    let names = |many: usize| (0..many).map(|n| format!("n{n}"));
+    let few = metrics.domain(&of_limits(names(FROM_ZERO_MAX)));
+    let from_zero = lines_of(&metrics.page(true), "n0");
+    assert!(from_zero > 10, "{from_zero} lines");
+    drop(few);
+    let many = metrics.domain(&of_limits(names(FROM_ZERO_MAX + 1)));
+    let page = metrics.page(true);
+    assert_eq!(lines_of(&page, "n0"), 2, "decisions without a limiter");
+    let decided = Tally {
+        limit: "n0".parse().unwrap(),
+        outcome: Outcome::Denied,
+        by: DecidedBy::DenyCache,
+        count: 3,
+    };
+    many.reported(&decided);
+    let page = metrics.page(true);
+    assert_eq!(lines_of(&page, "n0"), from_zero + 1);
+    assert_eq!(lines_of(&page, "n1"), 2);
+}
+
+#[test]
+fn counters_stay_through_an_edit_and_go_with_their_limit() {
+    let metrics = Metrics::new();
+    let names = |names: &[&str]| of_limits(names.iter().map(ToString::to_string));
+    let before = metrics.domain(&names(&["kept", "gone"]));
+    before.settled(
+        &"kept".parse().unwrap(),
+        &Settlement {
+            spent: 7,
+            ..Settlement::default()
+        },
+    );
+    let after = metrics.domain(&names(&["kept", "new"]));
+    // A check that began before the edit.
+    before.settled(
+        &"kept".parse().unwrap(),
+        &Settlement {
+            spent: 1,
+            ..Settlement::default()
+        },
+    );
+    let page = metrics.page(true);
+    let line = "rl_lease_spent_units_total{domain=\"shop\",limit=\"kept\"} 8";
+    assert!(page.lines().any(|found| found == line), "{page}");
+    assert_eq!(lines_of(&page, "gone"), 0);
+    assert_eq!(lines_of(&page, "new"), lines_of(&page, "kept"));
+    metrics.forget_domain(&"shop".parse().unwrap());
+    assert_eq!(lines_of(&metrics.page(true), "kept"), 0);
+    after.undecided(1);
+}
+
 fn failed() -> Result<Answer, CheckError> {
     Err(StoreError::Timeout(Duration::from_millis(10)).into())
 }

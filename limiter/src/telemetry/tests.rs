@@ -12,7 +12,7 @@ fn compiled(limits: &str) -> Compiled {
     Compiled::new(limits_file::read("test", text.as_bytes()).unwrap())
 }
 
-fn counters() -> DomainCounters {
+fn counters() -> Arc<DomainCounters> {
     Metrics::new().domain(&compiled("  - {name: per-user, per: [user], rate: 1/s}\n"))
 }
 
