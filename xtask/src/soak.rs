@@ -14,6 +14,7 @@
 mod attacks;
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -55,9 +56,9 @@ pub struct Args {
     /// Honest checks only: what the machine can do
     #[arg(long)]
     peace: bool,
-    /// Only the attacks whose names contain this
-    #[arg(long, value_name = "WORD", default_value = "")]
-    only: String,
+    /// Only the attacks whose names contain one of these
+    #[arg(long, value_name = "WORDS", value_delimiter = ',', default_value = "")]
+    only: Vec<String>,
     /// A limiter that is built already, of an earlier commit perhaps
     #[arg(long, value_name = "PROGRAM")]
     limiter: Option<PathBuf>,
@@ -114,6 +115,9 @@ async fn soak(args: &Args, ui: &Ui, redis: &Path, program: PathBuf) -> Result<()
     }
     ui.heading("In all");
     ui.line(&all.summary());
+    for (why, times) in &all.undecided {
+        ui.line(&format!("not decided, {times} times: {}", why.trim()));
+    }
     ui.line(&format!("a limiter's memory at its peak: {}", mib(memory)));
     let mut limiters_us = 0;
     for limiter in &limiters {
@@ -217,21 +221,25 @@ const PERIOD: Duration = Duration::from_millis(20);
 struct Seen {
     /// The duration of each decided check, in microseconds.
     took_us: Vec<u64>,
-    /// Checks without a decision: another status than 200, or no answer.
-    undecided: u64,
+    /// Checks without a decision, by what came in its place.
+    undecided: BTreeMap<String, u64>,
 }
 
 impl Seen {
     /// All checks.
     fn checks(&self) -> u64 {
-        u64::try_from(self.took_us.len()).unwrap_or(u64::MAX) + self.undecided
+        u64::try_from(self.took_us.len()).unwrap_or(u64::MAX) + self.undecided()
+    }
+
+    fn undecided(&self) -> u64 {
+        self.undecided.values().sum()
     }
 
     /// Checks that were not decided in time.
     fn late(&self) -> u64 {
         let late = |took_us: &&u64| u128::from(**took_us) > IN_TIME.as_micros();
         let late = self.took_us.iter().filter(late).count();
-        u64::try_from(late).unwrap_or(u64::MAX) + self.undecided
+        u64::try_from(late).unwrap_or(u64::MAX) + self.undecided()
     }
 
     /// A summary in one line.
@@ -247,7 +255,7 @@ impl Seen {
             in_time / 1000,
             in_time % 1000,
             IN_TIME.as_millis(),
-            self.undecided,
+            self.undecided(),
         )
     }
 
@@ -261,7 +269,9 @@ impl Seen {
     /// Adds later results.
     fn add(&mut self, mut later: Self) {
         self.took_us.append(&mut later.took_us);
-        self.undecided += later.undecided;
+        for (why, times) in later.undecided {
+            *self.undecided.entry(why).or_default() += times;
+        }
     }
 }
 
@@ -306,7 +316,12 @@ async fn check_on(port: u16, client: u64, seen: Rc<RefCell<Seen>>) {
                 seen.took_us
                     .push(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
             }
-            _ => seen.undecided += 1,
+            Ok(Some(reply)) => {
+                let why = String::from_utf8_lossy(&reply.body).into_owned();
+                *seen.undecided.entry(why).or_default() += 1;
+            }
+            Ok(None) => *seen.undecided.entry("closed".to_owned()).or_default() += 1,
+            Err(error) => *seen.undecided.entry(error.to_string()).or_default() += 1,
         }
     }
 }

@@ -610,6 +610,13 @@ impl Expected {
 }
 
 impl Plan {
+    /// A digest of what is written, in hexadecimal.
+    fn digest(&self) -> String {
+        let limits = self.limits.as_deref().unwrap_or_default();
+        let of = |text: &str| policy::digest(text.as_bytes());
+        format!("{:016x}{:016x}", of(&self.after), of(limits))
+    }
+
     /// KEYS and ARGV. `staged` are the keys of what is written by [`How::Stage`], in order.
     pub fn script_call(
         &self,
@@ -636,6 +643,7 @@ impl Plan {
             HISTORY_MAX.to_string(),
             HISTORY_BYTES_MAX.to_string(),
             OVERRIDES_MAX.to_string(),
+            self.digest(),
         ];
         let raise: &[Name] = if self.raise_all {
             // A field for each of 10,000 limits holds up every check for 10 ms.

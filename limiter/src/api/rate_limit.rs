@@ -52,9 +52,9 @@ const MAX_DESCRIPTORS: usize = 1024;
 /// Bound: what a call of the rate limit service may cost, in token buckets, where several are
 /// charged all or nothing. Beyond it, 400; nothing is charged.
 ///
-/// They are one check, which no script call can leave to the next one: while it runs, about two
-/// milliseconds, the store answers nobody else.
-const TOGETHER_MAX: usize = 256;
+/// They are one check, which no script call can leave to the next one: while it runs, about a
+/// millisecond, the store answers nobody else.
+const TOGETHER_MAX: usize = 128;
 
 impl Api {
     /// `ShouldRateLimit`.

@@ -426,12 +426,12 @@ async fn descriptors_that_weigh_too_much_together_are_refused_and_none_is_charge
         let one = |n: usize| descriptor(&[(key, &n.to_string())]);
         (0..count).map(one).collect()
     };
-    for (key, fitting) in [("light", 256), ("heavy", 15), ("unlimited", 1024)] {
+    for (key, fitting) in [("light", 128), ("heavy", 7), ("unlimited", 1024)] {
         let (status, answer) = call(&service, &of(key, fitting)).await?;
         assert_eq!(status, 200, "{key}: {}", answer["error"]);
     }
     let own = with_units(&[("light", "own")], 3);
-    for (key, too_many) in [("light", 257), ("heavy", 16)] {
+    for (key, too_many) in [("light", 129), ("heavy", 8)] {
         let mut sent = of(key, too_many);
         sent.insert(0, own.clone());
         let (status, answer) = call(&service, &sent).await?;
@@ -439,7 +439,7 @@ async fn descriptors_that_weigh_too_much_together_are_refused_and_none_is_charge
         assert_eq!(answer["error"]["code"], "invalid_request");
         assert_eq!(answer["error"]["field"], "descriptors");
         let message = answer["error"]["message"].as_str().unwrap_or_default();
-        assert!(message.contains("at most 256"), "{message}");
+        assert!(message.contains("at most 128"), "{message}");
     }
     // Only the calls that fitted were charged.
     for (sent, left) in [(of("light", 1), 7), (of("heavy", 1), 7)] {

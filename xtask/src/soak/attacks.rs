@@ -136,9 +136,10 @@ const ATTACKS: [Attack; 17] = [
 pub struct Attackers(Vec<(&'static str, Count)>);
 
 impl Attackers {
-    /// Starts the attacks whose names contain `only`.
-    pub fn start(to: To, only: &str) -> Result<Self> {
-        let attacks = ATTACKS.iter().filter(|attack| attack.name.contains(only));
+    /// Starts the attacks whose names contain one of `only`.
+    pub fn start(to: To, only: &[String]) -> Result<Self> {
+        let chosen = |attack: &&Attack| only.iter().any(|word| attack.name.contains(word));
+        let attacks = ATTACKS.iter().filter(chosen);
         let chosen: Vec<_> = attacks.map(|attack| (attack, Count::default())).collect();
         let counts = { chosen.iter() }.map(|(attack, count)| (attack.name, Arc::clone(count)));
         let attackers = Self(counts.collect());
@@ -427,7 +428,7 @@ async fn many_descriptors(port: u16, nth: u64, count: Count) {
     };
     let entries: Vec<_> = (0..7000).map(entry).collect();
     let calls = [
-        call(&descriptors(256)),
+        call(&descriptors(128)),
         call(&descriptors(1000)),
         call(&[format!(r#"{{"entries":[{}]}}"#, entries.join(","))]),
     ];

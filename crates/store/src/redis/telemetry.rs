@@ -149,7 +149,7 @@ pub(super) fn time(answer: Value) -> Result<u64, StoreError> {
 // ---- Which proxies are active for which limits.
 
 /// Limits and proxies in one script call, which takes the server about a millisecond.
-const PROXIES_PER_CALL: usize = 500;
+const PROXIES_PER_CALL: usize = 150;
 
 /// A limit, and some of the proxies that are active for it.
 pub(super) type Piece<'a> = (&'a Option<Name>, &'a [String]);
