@@ -1,4 +1,4 @@
-//! Runs the fleets of `crates/algorithms/tests/leases` against the script: it keeps the same bound,
+//! Runs the fleets of `crates/algorithms/tests/algorithms/leases` against the script: it keeps the same bound,
 //! and its keys outlive their leases.
 
 #![expect(
@@ -9,19 +9,17 @@
 
 mod support;
 
-#[path = "../../algorithms/tests/leases/acts.rs"]
+#[path = "../../algorithms/tests/algorithms/leases/acts.rs"]
 mod acts;
-#[path = "../../algorithms/tests/leases/audit.rs"]
+#[path = "../../algorithms/tests/algorithms/leases/audit.rs"]
 mod audit;
-#[path = "../../algorithms/tests/leases/bucket.rs"]
+#[path = "../../algorithms/tests/algorithms/leases/bucket.rs"]
 mod bucket;
-#[path = "../../algorithms/tests/leases/edits.rs"]
+#[path = "../../algorithms/tests/algorithms/leases/edits.rs"]
 mod edits;
-#[path = "../../algorithms/tests/leases/proxy.rs"]
+#[path = "../../algorithms/tests/algorithms/leases/proxy.rs"]
 mod proxy;
-#[path = "../../algorithms/tests/leases/random.rs"]
-mod random;
-#[path = "../../algorithms/tests/leases/world.rs"]
+#[path = "../../algorithms/tests/algorithms/leases/world.rs"]
 mod world;
 
 use algorithms::check::Options;
@@ -30,6 +28,7 @@ use bucket::{Bucket, Question, Real, Reply};
 use edits::Edits;
 use store::script::{Clock, ScriptCheck, ScriptLimit};
 use support::LuaRedis;
+use support::random::Random;
 use world::{Lapses, World};
 
 const SEEDS: u64 = 150;

@@ -9,7 +9,7 @@ use algorithms::{
 use super::{Leasing, Reserving, Subject};
 
 /// `SplitMix64`: small, and the same everywhere.
-pub struct Random(u64);
+pub struct Random(pub u64);
 
 impl Random {
     pub fn new(seed: u64) -> Self {

@@ -1,0 +1,25 @@
+//! What the algorithms decide: examples, properties, models of them, and random histories. All are one program,
+//! because each program of tests is linked of its own.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test that cannot go on should stop with the reason"
+)]
+
+#[cfg(target_arch = "wasm32")]
+#[macro_use]
+extern crate wasm_test;
+
+mod calendar_windows;
+mod debts;
+mod leases;
+mod models;
+mod parameters;
+mod penalties;
+mod properties;
+mod queue;
+mod refund;
+mod requests_in_flight;
+mod reservations;
+mod support;
