@@ -1,6 +1,5 @@
 //! The checkout, and running other programs in it.
 
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -18,10 +17,8 @@ pub struct Workspace {
 impl Workspace {
     /// Finds the checkout that this program was built from.
     pub fn find() -> Result<Self> {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .parent()
-            .context("xtask/ has no parent folder")?
-            .to_path_buf();
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent();
+        let root = root.context("xtask/ has no parent folder")?.to_path_buf();
         // Cargo resolves a relative CARGO_TARGET_DIR against the caller's folder.
         let target = match std::env::var_os("CARGO_TARGET_DIR") {
             Some(dir) => std::path::absolute(dir).context("CARGO_TARGET_DIR")?,
@@ -39,106 +36,70 @@ impl Workspace {
     pub fn short<'a>(&self, path: &'a Path) -> &'a Path {
         path.strip_prefix(&self.root).unwrap_or(path)
     }
-}
 
-/// Lines of a failed command's output that its error carries.
-const TAIL_LINES: usize = 15;
+    /// A program with arguments, in the checkout.
+    pub fn program(&self, name: impl AsRef<std::ffi::OsStr>, arguments: &[&str]) -> Command {
+        let mut command = Command::new(name);
+        command.current_dir(&self.root).args(arguments);
+        command
+    }
 
-/// cargo, in the checkout.
-///
-/// The variables that `cargo run` set for this package are removed: build scripts that read them
-/// (ring's does) would otherwise run again whenever a task calls cargo after a developer did.
-pub fn cargo(workspace: &Workspace) -> Command {
-    let mut cargo = Command::new("cargo");
-    cargo.current_dir(&workspace.root);
-    for (name, _) in std::env::vars_os() {
-        let set_by_cargo = [
-            "CARGO_PKG_",
-            "CARGO_MANIFEST_",
-            "CARGO_CRATE_",
-            "CARGO_BIN_",
-            "CARGO_PRIMARY_",
-        ];
-        if name
-            .to_str()
-            .is_some_and(|name| set_by_cargo.iter().any(|prefix| name.starts_with(prefix)))
-        {
-            cargo.env_remove(name);
+    /// cargo, in the checkout.
+    ///
+    /// The variables that `cargo run` set for this package are removed: build scripts that read them
+    /// (ring's does) would otherwise run again whenever a task calls cargo after a developer did.
+    pub fn cargo(&self, arguments: &[&str]) -> Command {
+        const SET: [&str; 5] = ["PKG_", "MANIFEST_", "CRATE_", "BIN_", "PRIMARY_"];
+        let mut cargo = self.program("cargo", arguments);
+        for (name, _) in std::env::vars_os() {
+            let name = name.to_string_lossy();
+            let set = name.strip_prefix("CARGO_");
+            if set.is_some_and(|name| SET.iter().any(|prefix| name.starts_with(prefix))) {
+                cargo.env_remove(&*name);
+            }
         }
+        cargo
     }
-    cargo
-}
 
-/// Runs a command on this terminal.
-pub fn run(command: &mut Command) -> Result<()> {
-    let status = command
-        .stdin(Stdio::null())
-        .status()
-        .with_context(|| format!("cannot start `{}`", shown(command)))?;
-    if !status.success() {
-        bail!("`{}` failed ({status})", shown(command));
+    /// What rustc says.
+    pub fn rustc(&self, arguments: &[&str]) -> Result<String> {
+        let said = output(&mut self.program("rustc", arguments))?;
+        Ok(said.trim().to_owned())
     }
-    Ok(())
-}
 
-/// Runs a command and returns its stdout; an error carries the end of its output.
-pub fn output(command: &mut Command) -> Result<String> {
-    let output = command
-        .stdin(Stdio::null())
-        .output()
-        .with_context(|| format!("cannot start `{}`", shown(command)))?;
-    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
-    if output.status.success() {
-        return Ok(stdout);
-    }
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    let lines: Vec<&str> = stdout.lines().chain(stderr.lines()).collect();
-    let tail = lines
-        .get(lines.len().saturating_sub(TAIL_LINES)..)
-        .unwrap_or_default();
-    bail!(
-        "`{}` failed ({})\n{}",
-        shown(command),
-        output.status,
-        tail.join("\n")
-    );
-}
-
-/// Whether a program can be started.
-pub fn exists(program: &str) -> bool {
-    let started = Command::new(program)
-        .arg("--version")
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status();
-    !matches!(started, Err(error) if error.kind() == ErrorKind::NotFound)
-}
-
-/// For `CARGO_ENCODED_RUSTFLAGS`: the flags that cargo would use anyway, flags that map sources'
-/// paths to names without their folders, and `more`.
-pub fn without_paths(workspace: &Workspace, more: &[&str]) -> Result<String> {
-    let separate = '\u{1f}'.to_string();
-    let mut flags: Vec<String> = match std::env::var("CARGO_ENCODED_RUSTFLAGS") {
-        Ok(encoded) => encoded.split(&separate).map(str::to_owned).collect(),
-        Err(_) => std::env::var("RUSTFLAGS")
-            .unwrap_or_default()
-            .split_whitespace()
+    /// For `CARGO_ENCODED_RUSTFLAGS`: the flags that cargo would use anyway, flags that map sources'
+    /// paths to names without their folders, and `more`.
+    pub fn flags_without_paths(&self, more: &[&str]) -> Result<String> {
+        let separate = '\u{1f}'.to_string();
+        let flags = std::env::var("CARGO_ENCODED_RUSTFLAGS").or_else(|_| {
+            let flags = std::env::var("RUSTFLAGS")?;
+            Ok::<_, std::env::VarError>(
+                flags.split_whitespace().collect::<Vec<_>>().join(&separate),
+            )
+        });
+        let flags = flags.unwrap_or_default();
+        let mut flags: Vec<String> = { flags.split(&separate) }
+            .filter(|flag| !flag.is_empty())
             .map(str::to_owned)
-            .collect(),
-    };
-    flags.retain(|flag| !flag.is_empty());
-    let sources = cargo_home().map(|home| home.join("registry").join("src"));
-    let registries = sources.and_then(|sources| std::fs::read_dir(sources).ok());
-    let registries = registries.into_iter().flatten().flatten();
-    let mut paths: Vec<PathBuf> = registries.map(|registry| registry.path()).collect();
-    // In a fixed order, because other flags would cause a full rebuild.
-    paths.sort();
-    paths.push(workspace.root.clone());
-    let remap = |path: &PathBuf| format!("--remap-path-prefix={}/=", path.display());
-    flags.extend(paths.iter().map(remap));
-    flags.push(standard_library(workspace)?);
-    flags.extend(more.iter().map(|&flag| flag.to_owned()));
-    Ok(flags.join(&separate))
+            .collect();
+        let mut paths = registries();
+        // In a fixed order, because other flags would cause a full rebuild.
+        paths.sort();
+        paths.push(self.root.clone());
+        let remap = |path: &PathBuf| format!("--remap-path-prefix={}/=", path.display());
+        flags.extend(paths.iter().map(remap));
+        // If the standard library's sources are installed, the compiler names their folder instead of
+        // the one in which they were built.
+        let sysroot = self.rustc(&["--print", "sysroot"])?;
+        let version = self.rustc(&["--version", "--verbose"])?;
+        let commit = { version.lines() }.find_map(|line| line.strip_prefix("commit-hash: "));
+        flags.push(format!(
+            "--remap-path-prefix={sysroot}/lib/rustlib/src/rust=/rustc/{}",
+            commit.unwrap_or("unknown")
+        ));
+        flags.extend(more.iter().map(|&flag| flag.to_owned()));
+        Ok(flags.join(&separate))
+    }
 }
 
 /// cargo's folder of downloads.
@@ -147,24 +108,40 @@ pub fn cargo_home() -> Option<PathBuf> {
     home.or_else(|| Some(std::env::home_dir()?.join(".cargo")))
 }
 
-/// If the standard library's sources are installed, the compiler names their folder instead of the
-/// one in which they were built.
-fn standard_library(workspace: &Workspace) -> Result<String> {
-    let rustc = |arguments: &[&str]| {
-        output(
-            Command::new("rustc")
-                .current_dir(&workspace.root)
-                .args(arguments),
-        )
-    };
-    let sysroot = rustc(&["--print", "sysroot"])?;
-    let version = rustc(&["--version", "--verbose"])?;
-    let commit = version
-        .lines()
-        .find_map(|line| line.strip_prefix("commit-hash: "));
-    Ok(format!(
-        "--remap-path-prefix={}/lib/rustlib/src/rust=/rustc/{}",
-        sysroot.trim(),
-        commit.unwrap_or("unknown")
-    ))
+/// The folders to which cargo unpacks the packages of a registry.
+pub fn registries() -> Vec<PathBuf> {
+    let sources = cargo_home().map(|home| home.join("registry/src"));
+    let found = sources.and_then(|sources| std::fs::read_dir(sources).ok());
+    let found = found.into_iter().flatten().flatten();
+    found.map(|registry| registry.path()).collect()
+}
+
+/// Runs a command on this terminal.
+pub fn run(command: &mut Command) -> Result<()> {
+    let status = command.stdin(Stdio::null()).status();
+    let status = status.with_context(|| format!("cannot start `{}`", shown(command)))?;
+    if !status.success() {
+        bail!("`{}` failed ({status})", shown(command));
+    }
+    Ok(())
+}
+
+/// Runs a command and returns its stdout; an error carries the last lines of its output.
+pub fn output(command: &mut Command) -> Result<String> {
+    const TAIL_LINES: usize = 15;
+    let output = command.stdin(Stdio::null()).output();
+    let output = output.with_context(|| format!("cannot start `{}`", shown(command)))?;
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    if output.status.success() {
+        return Ok(stdout);
+    }
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let lines: Vec<&str> = stdout.lines().chain(stderr.lines()).collect();
+    let tail = lines.get(lines.len().saturating_sub(TAIL_LINES)..);
+    bail!(
+        "`{}` failed ({})\n{}",
+        shown(command),
+        output.status,
+        tail.unwrap_or_default().join("\n")
+    );
 }

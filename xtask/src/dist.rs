@@ -7,7 +7,7 @@ mod images;
 mod packages;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::{self, Write as _};
+use std::fmt::Write as _;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,18 +16,21 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::command::{self, Workspace};
 use crate::tools::{Tool, Tools};
-use crate::ui::{Help, Ui};
+use crate::ui::{Ui, help};
 use crate::wasm;
 
 use images::{Archive, Image, gzip};
 use packages::Graph;
 
+/// The processors that programs are built for, by Rust's names and by those of images.
+const PROCESSORS: [(&str, &str); 2] = [("x86_64", "amd64"), ("aarch64", "arm64")];
+
 /// Arguments of `cargo xtask dist`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Processors to build for; all by default
-    #[arg(long, value_enum, value_delimiter = ',')]
-    arch: Vec<Arch>,
+    /// Processors to build for, 64-bit Intel and AMD or 64-bit ARM; all by default
+    #[arg(long, value_delimiter = ',', value_parser = PROCESSORS.map(|(arch, _)| arch))]
+    arch: Vec<String>,
     /// The folder of the artefacts, which is emptied first [default: target/artifacts]
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
@@ -48,19 +51,10 @@ pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
         Some(out) => std::path::absolute(out)?,
         None => workspace.target.join("artifacts"),
     };
-    let all = <Arch as clap::ValueEnum>::value_variants();
-    let plan = Plan {
-        release: Release::new(workspace, args.source.clone())?,
-        arch: if args.arch.is_empty() {
-            all.to_vec()
-        } else {
-            args.arch.clone()
-        },
-        profile: if args.quick { QUICK } else { "dist" },
-    };
-    make(workspace, ui, &plan, &out)?;
+    let release = Release::new(workspace, args)?;
+    make(workspace, ui, &release, &out)?;
     if args.verify {
-        verify(workspace, ui, &plan, &out)?;
+        verify(workspace, ui, &release, &out)?;
     }
     Ok(())
 }
@@ -71,29 +65,42 @@ pub fn for_tests(workspace: &Workspace, ui: &Ui) -> Result<PathBuf> {
     if let Some(named) = std::env::var_os("RL_TEST_ARTIFACTS") {
         return Ok(std::path::absolute(named)?);
     }
-    let plan = Plan {
-        release: Release::new(workspace, None)?,
-        arch: vec![Arch::of_this_machine()?],
-        profile: QUICK,
-    };
     let out = workspace.target.join("artifacts-for-tests");
-    make(workspace, ui, &plan, &out)?;
+    let args = Args {
+        arch: vec![this_machine()?.to_owned()],
+        out: Some(out.clone()),
+        source: None,
+        quick: true,
+        verify: false,
+    };
+    run(&args, workspace, ui)?;
     Ok(out)
 }
 
-/// What to build.
-struct Plan {
-    release: Release,
-    arch: Vec<Arch>,
-    /// The profile of `Cargo.toml`.
-    profile: &'static str,
+/// This machine's processor.
+fn this_machine() -> Result<&'static str> {
+    let own = std::env::consts::ARCH;
+    let known = PROCESSORS.iter().any(|(arch, _)| *arch == own);
+    ensure!(
+        known && cfg!(target_os = "linux"),
+        help(
+            "artefacts are built on Linux, on x86_64 or aarch64",
+            &["run this in a container or virtual machine of one of them"]
+        )
+    );
+    Ok(own)
 }
 
-/// The profile that compiles in a fraction of the time, for tests.
-const QUICK: &str = "dist-quick";
+/// Rust's name for a processor, with musl.
+fn target(arch: &str) -> String {
+    format!("{arch}-unknown-linux-musl")
+}
 
-/// The origin that artefacts name.
+/// What to build, and the origin that artefacts name.
 struct Release {
+    arch: Vec<String>,
+    /// The profile of `Cargo.toml`.
+    profile: &'static str,
     version: &'static str,
     /// The commit, with `-dirty` where files differ from it; absent outside of git.
     revision: Option<String>,
@@ -107,77 +114,46 @@ struct Release {
 
 impl Release {
     /// The time is `SOURCE_DATE_EPOCH`, else the commit's.
-    fn new(workspace: &Workspace, source: Option<String>) -> Result<Self> {
+    fn new(workspace: &Workspace, args: &Args) -> Result<Self> {
         let git = |arguments: &[&str]| {
-            let mut git = Command::new("git");
-            let said = command::output(git.current_dir(&workspace.root).args(arguments))?;
-            Ok::<_, anyhow::Error>(said.trim().to_owned())
+            let said = command::output(&mut workspace.program("git", arguments))?;
+            anyhow::Ok(said.trim().to_owned())
         };
-        let epoch = match std::env::var("SOURCE_DATE_EPOCH") {
-            Ok(epoch) => epoch,
-            Err(_) => git(&["log", "-1", "--format=%ct"]).context(
-                Help::new("the time of the release is unknown: this is not a git checkout")
-                    .remedy("set SOURCE_DATE_EPOCH to the seconds since 1970 of its last change"),
-            )?,
-        };
+        let epoch = std::env::var("SOURCE_DATE_EPOCH");
+        let epoch = epoch.or_else(|_| {
+            git(&["log", "-1", "--format=%ct"]).with_context(|| {
+                let set = "set SOURCE_DATE_EPOCH to the seconds since 1970 of its last change";
+                let problem = "the time of the release is unknown: this is not a git checkout";
+                help(problem, &[set])
+            })
+        })?;
         let epoch = epoch.parse().with_context(|| {
-            Help::new(format!("SOURCE_DATE_EPOCH is not a number: {epoch}"))
-                .remedy("set it to seconds since 1970, or unset it: then the commit's time counts")
+            let set = "set it to seconds since 1970, or unset it: then the commit's time counts";
+            help(
+                format!("SOURCE_DATE_EPOCH is not a number: {epoch}"),
+                &[set],
+            )
         })?;
         let revision = git(&["rev-parse", "HEAD"]).ok().map(|commit| {
             let changes = git(&["status", "--porcelain"]).unwrap_or_default();
             let dirty = if changes.is_empty() { "" } else { "-dirty" };
             format!("{commit}{dirty}")
         });
+        let mut arch = args.arch.clone();
+        if arch.is_empty() {
+            arch = PROCESSORS.map(|(arch, _)| arch.to_owned()).into();
+        }
+        arch.sort();
+        arch.dedup();
         Ok(Self {
+            arch,
+            // The quick one compiles in a fraction of the time.
+            profile: if args.quick { "dist-quick" } else { "dist" },
             version: env!("CARGO_PKG_VERSION"),
             revision,
             epoch,
             time: jiff::Timestamp::from_second(i64::try_from(epoch)?)?.to_string(),
-            source,
-        })
-    }
-}
-
-/// A processor.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
-enum Arch {
-    /// 64-bit Intel and AMD
-    #[value(name = "x86_64")]
-    X86_64,
-    /// 64-bit ARM
-    #[value(name = "aarch64")]
-    Aarch64,
-}
-
-impl Arch {
-    fn of_this_machine() -> Result<Self> {
-        let own = <Self as clap::ValueEnum>::from_str(std::env::consts::ARCH, false);
-        let own = own.ok().filter(|_| cfg!(target_os = "linux"));
-        own.with_context(|| {
-            Help::new("artefacts are built on Linux, on x86_64 or aarch64")
-                .remedy("run this in a container or virtual machine of one of them")
-        })
-    }
-
-    /// Rust's name for it, with musl.
-    fn target(self) -> String {
-        format!("{self}-unknown-linux-musl")
-    }
-
-    fn in_images(self) -> &'static str {
-        match self {
-            Self::X86_64 => "amd64",
-            Self::Aarch64 => "arm64",
-        }
-    }
-}
-
-impl fmt::Display for Arch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::X86_64 => "x86_64",
-            Self::Aarch64 => "aarch64",
+            source: args.source.clone(),
         })
     }
 }
@@ -187,54 +163,41 @@ type Files = BTreeMap<String, Vec<u8>>;
 
 /// The programs of one processor.
 struct Programs {
-    limiter: Vec<u8>,
-    rlctl: Vec<u8>,
+    arch: String,
+    /// Both, by their names.
+    files: [(&'static str, Vec<u8>); 2],
     folder: PathBuf,
 }
 
 impl Programs {
     /// Builds static programs for Linux, on any Linux machine: Rust includes musl and the linker, and
     /// Zig compiles the C code of two libraries for any processor.
-    fn build(workspace: &Workspace, ui: &Ui, arch: Arch, profile: &str) -> Result<Self> {
+    fn build(workspace: &Workspace, ui: &Ui, arch: &str, profile: &str) -> Result<Self> {
         ui.heading(&format!("Static programs for {arch}"));
         let tools = Tools::new(workspace, ui);
-        let target = arch.target();
+        let target = target(arch);
         tools.target(&target)?;
-        let [cc, ar] = tools.c_compiler(&arch.to_string())?;
+        let [cc, ar] = tools.c_compiler(arch)?;
         let lower = target.replace('-', "_");
-        let mut cargo = command::cargo(workspace);
+        let linker = format!("CARGO_TARGET_{}_LINKER", lower.to_uppercase());
+        let packages = ["--package", "limiter", "--package", "ctl", "--bins"];
+        let mut cargo = workspace.cargo(&["build", "--locked", "--profile", profile]);
         cargo
-            .args([
-                "build",
-                "--locked",
-                "--profile",
-                profile,
-                "--target",
-                &target,
-            ])
-            .args(["--package", "limiter", "--package", "ctl", "--bins"])
+            .args(["--target", &target])
+            .args(packages)
             .env("CARGO_TARGET_DIR", &workspace.target)
-            .env(
-                "CARGO_ENCODED_RUSTFLAGS",
-                command::without_paths(workspace, &[])?,
-            )
             .env(format!("CC_{lower}"), cc)
             .env(format!("AR_{lower}"), ar)
-            .env(
-                format!("CARGO_TARGET_{}_LINKER", lower.to_uppercase()),
-                "rust-lld",
-            );
-        command::run(&mut cargo)?;
+            .env(linker, "rust-lld");
+        let flags = workspace.flags_without_paths(&[])?;
+        command::run(cargo.env("CARGO_ENCODED_RUSTFLAGS", flags))?;
         let folder = workspace.target.join(target).join(profile);
-        let read = |name: &str| {
+        let read = |name| {
             let path = folder.join(name);
-            let bytes =
-                std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+            let bytes = read(&path)?;
             let text = String::from_utf8_lossy(&bytes);
-            for home in [Some(workspace.root.clone()), command::cargo_home()]
-                .iter()
-                .flatten()
-            {
+            let homes = [Some(workspace.root.clone()), command::cargo_home()];
+            for home in homes.iter().flatten() {
                 ensure!(
                     !text.contains(&*home.to_string_lossy()),
                     "{} contains {}, a path of this machine",
@@ -242,12 +205,11 @@ impl Programs {
                     home.display()
                 );
             }
-            Ok(bytes)
+            Ok((name, bytes))
         };
-        let (limiter, rlctl) = (read("limiter")?, read("rlctl")?);
         Ok(Self {
-            limiter,
-            rlctl,
+            arch: arch.to_owned(),
+            files: [read("limiter")?, read("rlctl")?],
             folder,
         })
     }
@@ -275,46 +237,48 @@ impl Programs {
     }
 }
 
+/// Reads a whole file.
+fn read(path: &Path) -> Result<Vec<u8>> {
+    std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
 /// Builds all artefacts into `out`.
-fn make(workspace: &Workspace, ui: &Ui, plan: &Plan, out: &Path) -> Result<()> {
+fn make(workspace: &Workspace, ui: &Ui, release: &Release, out: &Path) -> Result<()> {
     check_folder(out)?;
-    let own = Arch::of_this_machine()?;
-    if !plan.arch.contains(&own) {
+    let own = this_machine()?;
+    if !release.arch.iter().any(|arch| arch == own) {
         let problem = "the manual is generated by rlctl, which must be built for this machine too";
-        return Err(Help::new(problem)
-            .remedy(format!("add --arch {own}"))
-            .into());
+        bail!(help(problem, &[&format!("add --arch {own}")]));
     }
-    let release = &plan.release;
-    let filter = std::fs::read(wasm::build(workspace, ui)?)?;
-    let mut built = BTreeMap::new();
-    for &arch in &plan.arch {
-        built.insert(arch, Programs::build(workspace, ui, arch, plan.profile)?);
-    }
+    let filter = read(&wasm::build(workspace, ui)?)?;
+    let arch = release.arch.iter();
+    let built = arch.map(|arch| Programs::build(workspace, ui, arch, release.profile));
+    let built: Vec<Programs> = built.collect::<Result<_>>()?;
     ui.heading(&format!("Artefacts of {}", release.version));
-    let graph = Graph::of_release(workspace, &plan.arch)?;
+    let graph = Graph::of_release(workspace, &release.arch)?;
     // The files that must accompany the programs when they are passed on.
-    let license = std::fs::read(workspace.root.join("LICENSE"))?;
     let (libraries, rust) = packages::licenses(workspace, ui, &graph)?;
     let legal = Files::from([
-        ("LICENSE".to_owned(), license),
+        ("LICENSE".to_owned(), read(&workspace.root.join("LICENSE"))?),
         ("LICENSES-OF-LIBRARIES.txt".to_owned(), libraries),
         ("LICENSES-OF-RUST.html".to_owned(), rust),
     ]);
     let mut beside = for_every_machine(workspace)?;
     beside.insert("filter.wasm".to_owned(), filter.clone());
-    beside.extend(
-        built
-            .get(&own)
-            .context("no program for this machine")?
-            .docs()?,
-    );
+    for programs in built.iter().filter(|programs| programs.arch == own) {
+        beside.extend(programs.docs()?);
+    }
     beside.extend(legal.clone());
     let mut files = Files::new();
-    for (arch, programs) in &built {
+    for Programs {
+        arch,
+        files: programs,
+        ..
+    } in &built
+    {
         let mut archive = Archive::default();
         let folder = format!("rl-{}", release.version);
-        for (name, program) in [("limiter", &programs.limiter), ("rlctl", &programs.rlctl)] {
+        for (name, program) in programs {
             archive.file(&format!("{folder}/{name}"), 0o755, program.clone());
         }
         for (path, bytes) in &beside {
@@ -325,8 +289,8 @@ fn make(workspace: &Workspace, ui: &Ui, plan: &Plan, out: &Path) -> Result<()> {
     }
     let sbom = packages::bill_of_materials(workspace, release, &graph)?;
     files.insert(format!("rl-{}.cdx.json", release.version), sbom);
-    let certificates = std::fs::read(Tools::new(workspace, ui).get(Tool::Certificates)?)?;
-    let limiter = images::limiter(release, &built, &certificates, &legal)?;
+    let certificates = read(&Tools::new(workspace, ui).get(Tool::Certificates)?)?;
+    let limiter = images::limiter(release, &built, certificates, &legal)?;
     let images = [limiter, images::filter(release, &filter)?];
     files.insert("filter.wasm".to_owned(), filter);
     add_images(&mut files, images)?;
@@ -379,18 +343,17 @@ fn for_every_machine(workspace: &Workspace) -> Result<Files> {
         .replace("#   cargo xtask wasm\n", "")
         .replace(built, "filter.wasm");
     let limits = text("limits.yaml")?.replace("$schema=docs/", "$schema=");
-    let mut files: Files = [
+    let unit = |file: &str| text(&format!("deploy/systemd/{file}"));
+    let files = [
         ("envoy.yaml", envoy),
         ("limits.yaml", limits),
         ("limits.schema.json", text("docs/limits.schema.json")?),
-        (
-            "systemd/limiter.service",
-            text("deploy/systemd/limiter.service")?,
-        ),
-        ("systemd/limiter.env", text("deploy/systemd/limiter.env")?),
-    ]
-    .map(|(name, text)| (name.to_owned(), text.into_bytes()))
-    .into();
+        ("systemd/limiter.service", unit("limiter.service")?),
+        ("systemd/limiter.env", unit("limiter.env")?),
+    ];
+    let mut files: Files = files
+        .map(|(name, text)| (name.to_owned(), text.into_bytes()))
+        .into();
     let chart = workspace.root.join("deploy/helm");
     for folder in ["", "files", "templates"] {
         for entry in std::fs::read_dir(chart.join(folder))? {
@@ -408,35 +371,31 @@ fn for_every_machine(workspace: &Workspace) -> Result<Files> {
 /// Only a folder of artefacts may be emptied; any other folder is left alone.
 fn check_folder(out: &Path) -> Result<()> {
     let mut found = match std::fs::read_dir(out) {
-        Ok(found) => found,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        Err(error) => {
-            return Err(error).with_context(|| format!("cannot read {}", out.display()));
-        }
+        found => found.with_context(|| format!("cannot read {}", out.display()))?,
     };
     if found.next().is_some() && !out.join("SHA256SUMS").is_file() {
+        let other = "name a folder that is empty, or not there yet: --out FOLDER";
         let problem = format!("{} has files that are no artefacts", out.display());
-        return Err(Help::new(problem)
-            .remedy("name a folder that is empty, or not there yet: --out FOLDER")
-            .into());
+        bail!(help(problem, &[other]));
     }
     Ok(())
 }
 
 /// Builds a copy of the sources in another folder and compares the artefacts with those in `out`.
-fn verify(workspace: &Workspace, ui: &Ui, plan: &Plan, out: &Path) -> Result<()> {
+fn verify(workspace: &Workspace, ui: &Ui, release: &Release, out: &Path) -> Result<()> {
     ui.heading("The same from another folder");
     let folder = tempfile::tempdir()?;
     let root = folder.path().join("a-copy-of-the-sources");
-    let mut list = Command::new("git");
-    list.current_dir(&workspace.root).args([
+    let list = [
         "ls-files",
         "-z",
         "--cached",
         "--others",
         "--exclude-standard",
-    ]);
-    let tracked = command::output(&mut list).context("only a git checkout can be verified")?;
+    ];
+    let tracked = command::output(&mut workspace.program("git", &list));
+    let tracked = tracked.context("only a git checkout can be verified")?;
     for file in tracked.split('\0').filter(|file| !file.is_empty()) {
         let (from, to) = (workspace.root.join(file), root.join(file));
         if !from.is_file() {
@@ -453,7 +412,7 @@ fn verify(workspace: &Workspace, ui: &Ui, plan: &Plan, out: &Path) -> Result<()>
     std::fs::create_dir_all(workspace.tools())?;
     std::os::unix::fs::symlink(workspace.tools(), copy.tools())?;
     let second = copy.target.join("artifacts");
-    make(&copy, ui, plan, &second)?;
+    make(&copy, ui, release, &second)?;
     // The lines of SHA256SUMS are a checksum and a name each.
     let sums = |folder: &Path| -> Result<BTreeSet<String>> {
         let text = std::fs::read_to_string(folder.join("SHA256SUMS"))?;
@@ -461,16 +420,16 @@ fn verify(workspace: &Workspace, ui: &Ui, plan: &Plan, out: &Path) -> Result<()>
     };
     let (first, second) = (sums(out)?, sums(&second)?);
     let differ = first.symmetric_difference(&second);
-    let differ: BTreeSet<_> = differ
-        .filter_map(|line| Some(line.split_once("  ")?.1))
-        .collect();
-    if !differ.is_empty() {
-        let differ: Vec<&str> = differ.into_iter().collect();
-        bail!(
-            "two builds of the same sources differ in {}",
-            differ.join(", ")
-        );
-    }
+    let differ = differ.filter_map(|line| Some(line.split_once("  ")?.1));
+    let differ = differ
+        .collect::<BTreeSet<_>>()
+        .into_iter()
+        .collect::<Vec<_>>()
+        .join(", ");
+    ensure!(
+        differ.is_empty(),
+        "two builds of the same sources differ in {differ}"
+    );
     ui.line(&format!("{} artefacts have the same bytes", first.len()));
     Ok(())
 }

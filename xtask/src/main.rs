@@ -13,6 +13,7 @@ mod tools;
 mod ui;
 mod wasm;
 
+use std::io::ErrorKind;
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -56,15 +57,20 @@ enum Task {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let ui = Ui::detect();
-    match run(cli, &ui) {
+    match run(cli, &Ui) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) if error.is::<Interrupted>() => ExitCode::from(130),
+        // Ctrl-C: not a failure to report, but not success either.
+        Err(error) if is_interrupted(&error) => ExitCode::from(130),
         Err(error) => {
-            ui.error(&error);
+            Ui.error(&error);
             ExitCode::FAILURE
         }
     }
+}
+
+fn is_interrupted(error: &anyhow::Error) -> bool {
+    let error = error.downcast_ref::<std::io::Error>();
+    error.is_some_and(|error| error.kind() == ErrorKind::Interrupted)
 }
 
 fn run(cli: Cli, ui: &Ui) -> Result<()> {
@@ -80,15 +86,3 @@ fn run(cli: Cli, ui: &Ui) -> Result<()> {
         Task::Tools(args) => tools::run(&args, &workspace, ui),
     }
 }
-
-/// Ctrl-C: not a failure to report, but not success either.
-#[derive(Debug)]
-struct Interrupted;
-
-impl std::fmt::Display for Interrupted {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("interrupted")
-    }
-}
-
-impl std::error::Error for Interrupted {}

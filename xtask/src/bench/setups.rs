@@ -216,7 +216,7 @@ type Place = (Filter, Answers, u32);
 /// Everything that runs.
 pub struct Stage {
     envoys: BTreeMap<Place, Envoy>,
-    services: Vec<Envoy>,
+    _services: BTreeMap<Answers, Envoy>,
     pub servers: Servers,
 }
 
@@ -230,78 +230,60 @@ impl Stage {
     ) -> Result<Self> {
         let ports = Ports::free()?;
         let servers = Servers::start(programs, limits, &ports.limiters).await?;
-        let mut stage = Self {
-            envoys: BTreeMap::new(),
-            services: Vec::new(),
-            servers,
-        };
+        let dir = servers.dir.path();
         let workers = blocks.iter().map(|block| block.workers).max().unwrap_or(1);
-        let mut behind = BTreeMap::new();
-        for answers in [Answers::Service, Answers::Model] {
-            if blocks.iter().any(|block| block.answers == answers) {
+        let (mut envoys, mut services) = (BTreeMap::new(), BTreeMap::new());
+        for block in blocks {
+            if block.answers != Answers::Envoy && !services.contains_key(&block.answers) {
                 // It answers without a filter, so that it is not slower than the Envoy before it.
                 let config = EnvoyConfig::shipped(&programs.root)?;
-                let config = match answers {
-                    Answers::Model => config
-                        .http_filters(|filters| drop(filters.remove(0)))?
-                        .manager_edit(answer_by_path)?,
-                    _ => answered_by_envoy(config)?.http_filters(|f| drop(f.remove(0)))?,
+                let config = match block.answers {
+                    Answers::Model => without_filter(config)?.manager_edit(answer_by_path)?,
+                    _ => without_filter(answered_by_envoy(config)?)?,
                 };
-                let service = stage
-                    .envoy(programs, config, own_ports(ports)?, workers)
-                    .await?;
-                behind.insert(answers, service.port());
-                stage.services.push(service);
+                let own = own_ports(ports)?;
+                let service = Envoy::start(programs, config, own, workers, dir).await?;
+                services.insert(block.answers, service);
             }
-        }
-        for block in blocks {
+            let service = services.get(&block.answers);
+            let upstream = service.map_or(ports.upstream, Envoy::port);
             for row in block.rows {
                 let place = (row.filter, block.answers, block.workers);
-                if stage.envoys.contains_key(&place) {
+                if envoys.contains_key(&place) {
                     continue;
                 }
-                let upstream = behind
-                    .get(&block.answers)
-                    .copied()
-                    .unwrap_or(ports.upstream);
                 let own = own_ports(Ports { upstream, ..ports })?;
                 let config = config(programs, noops, row.filter, block.answers, &own)?;
-                let envoy = stage.envoy(programs, config, own, block.workers).await?;
+                let envoy = Envoy::start(programs, config, own, block.workers, dir).await?;
                 // An Envoy without response headers does not show that it is ready; the warm-up gives it
                 // time.
                 if matches!(row.filter, Ours | Streams) {
                     limits_are_known(&envoy, row.path).await?;
                 }
-                stage.envoys.insert(place, envoy);
+                envoys.insert(place, envoy);
             }
         }
-        Ok(stage)
+        Ok(Self {
+            envoys,
+            _services: services,
+            servers,
+        })
     }
 
-    /// Starts an Envoy whose configuration has its ports already, or the shipped ones.
-    async fn envoy(
-        &self,
-        programs: &Programs,
-        config: EnvoyConfig,
-        ports: Ports,
-        workers: u32,
-    ) -> Result<Envoy> {
-        let dir = self.servers.dir.path();
-        Envoy::start(programs, config, ports, workers, dir).await
+    fn envoy(&self, block: &Block, row: &Row) -> Result<&Envoy> {
+        let place = (row.filter, block.answers, block.workers);
+        self.envoys.get(&place).context("no such Envoy")
     }
 
     /// Loads one row for a while, and checks that requests took the path it is named for.
     pub async fn run(&self, wrk: &Wrk, block: &Block, row: &Row) -> Result<Run> {
-        let place = (row.filter, block.answers, block.workers);
-        let envoy = self.envoys.get(&place).context("no such Envoy")?;
+        let envoy = self.envoy(block, row)?;
         let before = self.used(envoy).await?;
         let url = envoy.url(row.path);
         let loaded = wrk.users(&url, block.connections, wrk.lasts);
         let sample = loaded.await?.sample(row.status >= 400);
         let sample = sample.with_context(|| format!("load `{}`", row.name))?;
-        let after = self.used(envoy).await?;
-        let [envoy, limiters, redis, checks, calls] =
-            std::array::from_fn(|n| after.get(n).zip(before.get(n)).map_or(0, |(a, b)| a - b));
+        let [envoy, limiters, redis, checks, calls] = since(self.used(envoy).await?, before);
         let requests = sample.requests.max(1);
         match row.checked {
             // A few are in flight when the load ends.
@@ -323,13 +305,16 @@ impl Stage {
         })
     }
 
-    /// Loads a row for a second without measuring: pools fill, code is compiled.
-    pub async fn warm_up(&self, wrk: &Wrk, block: &Block, row: &Row) -> Result<()> {
-        let place = (row.filter, block.answers, block.workers);
-        let envoy = self.envoys.get(&place).context("no such Envoy")?;
-        let url = envoy.url(row.path);
-        let loaded = wrk.users(&url, block.connections, Duration::from_secs(1));
-        loaded.await.map(drop)
+    /// Loads each row for a second without measuring: pools fill, code is compiled.
+    pub async fn warm_up(&self, wrk: &Wrk, blocks: &[Block]) -> Result<()> {
+        for block in blocks {
+            for row in block.rows {
+                let url = self.envoy(block, row)?.url(row.path);
+                let lasts = Duration::from_secs(1);
+                wrk.users(&url, block.connections, lasts).await?;
+            }
+        }
+        Ok(())
     }
 
     /// CPU time that an Envoy, the limiters and Redis have used, in microseconds; checks that limiters
@@ -340,28 +325,35 @@ impl Stage {
             limiters += limiter.process().cpu_us()?;
             let url = format!("{}/metrics", limiter.admin_url());
             let page = Client::new().get(&url).send().await?.text();
-            for line in page
-                .lines()
-                .filter(|line| line.starts_with("rl_checks_total{"))
-            {
-                let count = line.rsplit(' ').next().unwrap_or_default();
-                checks += count.parse::<u64>().context("rl_checks_total")?;
+            for line in page.lines() {
+                if let Some(line) = line.strip_prefix("rl_checks_total{") {
+                    let count = line.rsplit(' ').next().unwrap_or_default();
+                    checks += count.parse::<u64>().context("rl_checks_total")?;
+                }
             }
         }
         let redis = self.servers.redis.process().cpu_us()?;
-        let calls = self.servers.of_scripts("calls").await?;
+        let [calls, _] = self.servers.script_calls().await?;
         Ok([envoy.process().cpu_us()?, limiters, redis, checks, calls])
     }
 }
 
+/// What counters have counted between two readings.
+pub fn since<const N: usize>(after: [u64; N], before: [u64; N]) -> [u64; N] {
+    let counts = after.into_iter().zip(before);
+    let mut counts = counts.map(|(after, before)| after.saturating_sub(before));
+    std::array::from_fn(|_| counts.next().unwrap_or(0))
+}
+
 /// Ports for another Envoy.
-fn own_ports(ports: Ports) -> Result<Ports> {
-    let (envoy, envoy_admin) = (free_port()?, free_port()?);
-    Ok(Ports {
-        envoy,
-        envoy_admin,
-        ..ports
-    })
+fn own_ports(mut ports: Ports) -> Result<Ports> {
+    (ports.envoy, ports.envoy_admin) = (free_port()?, free_port()?);
+    Ok(ports)
+}
+
+/// Removes the first filter.
+fn without_filter(config: EnvoyConfig) -> Result<EnvoyConfig> {
+    config.http_filters(|filters| drop(filters.remove(0)))
 }
 
 /// The results of one load of a row.
@@ -411,7 +403,7 @@ fn config(
         config = answered_by_envoy(config)?;
     }
     if matches!(filter, Filter::None | NoRateLimit) {
-        config = config.http_filters(|filters| drop(filters.remove(0)))?;
+        config = without_filter(config)?;
     }
     Ok(config)
 }
@@ -432,15 +424,7 @@ fn answered_by_envoy(config: EnvoyConfig) -> Result<EnvoyConfig> {
 
 /// Has Envoy answer as models do.
 fn answer_by_path(manager: &mut Value) {
-    const WORDS: [&str; 7] = [
-        "Hi",
-        " there",
-        "!",
-        " \\\"quoted\\\"",
-        " What",
-        " next",
-        "?",
-    ];
+    const WORDS: &str = r#"Hi| there|!| \"quoted\"| What| next|?"#;
     let json = r#"{"id":"1","choices":[{"message":{"role":"assistant","content":"Hi"}}],"usage":{"prompt_tokens":19,"completion_tokens":10,"total_tokens":29}}"#;
     let usage = r#"{"prompt_tokens":19,"completion_tokens":10,"total_tokens":29}"#;
     // One event of a chat completion.
@@ -454,7 +438,7 @@ fn answer_by_path(manager: &mut Value) {
     };
     let events = |len: usize, each: &str| {
         let mut body = String::new();
-        for word in WORDS.iter().cycle() {
+        for word in WORDS.split('|').cycle() {
             if body.len() >= len {
                 break;
             }
@@ -530,16 +514,20 @@ impl Servers {
         self.limiters.first().context("no limiter was started")
     }
 
-    /// A count of all script calls of Redis, by its name in `INFO commandstats`.
-    pub async fn of_scripts(&self, count: &str) -> Result<u64> {
+    /// Redis's script calls so far, and the microseconds that they took.
+    pub async fn script_calls(&self) -> Result<[u64; 2]> {
         let stats = self.redis.command(&["INFO", "commandstats"]).await?;
         let line = { stats.lines() }.find_map(|line| line.strip_prefix("cmdstat_evalsha:"));
-        let mut counts = line.context("no script was called")?.split(',');
-        let value = counts.find_map(|part| part.strip_prefix(count)?.strip_prefix('='));
-        value
-            .context("commandstats")?
-            .parse()
-            .context("commandstats")
+        let line = line.context("no script was called")?;
+        let count = |name| {
+            let mut counts = line.split(',');
+            let value = counts.find_map(|count| count.strip_prefix(name)?.strip_prefix('='));
+            value
+                .context("commandstats")?
+                .parse()
+                .context("commandstats")
+        };
+        Ok([count("calls")?, count("usec")?])
     }
 }
 
@@ -560,7 +548,7 @@ async fn limits_are_known(envoy: &Envoy, path: &str) -> Result<()> {
 pub async fn starts(programs: &Programs, noop: &Path) -> Result<[[u64; 2]; 3]> {
     let shipped = || EnvoyConfig::shipped(&programs.root);
     let configs = [
-        shipped()?.http_filters(|filters| drop(filters.remove(0)))?,
+        without_filter(shipped()?)?,
         shipped()?.filter_code(noop)?,
         shipped()?.filter_code(&programs.filter)?,
     ];

@@ -4,11 +4,10 @@
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail, ensure};
-use harness::{EnvoyConfig, HeldRequest, Ports, Reply, Signal, flood, free_port, until};
+use harness::{EnvoyConfig, HeldRequest, Reply, Signal, flood, free_port, until};
 use serde_json::Value;
 
-use super::printer::Printer;
-use super::stage::Stage;
+use super::{Stage, command, exchange, heading, line, ok, text, whole};
 
 /// The path of the demo's requests.
 const PATH: &str = "/api/orders";
@@ -22,96 +21,90 @@ const EDIT_MAX: Duration = Duration::from_secs(3);
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Limits in a file, a burst, an edit, and limiters that stop and start.
-pub async fn whole_system(printer: &Printer, stage: &mut Stage) -> Result<()> {
-    start(printer, stage).await?;
-    load_limits(printer, stage).await?;
-    requests_pass(printer, stage).await?;
-    reach_the_limit(printer, stage).await?;
-    inspect_the_bucket(printer, stage).await?;
-    edit_while_requests_flow(printer, stage).await?;
-    stop_the_limiters(printer, stage).await?;
-    restart_the_limiters(printer, stage).await
+pub async fn whole_system(stage: &mut Stage) -> Result<()> {
+    start(stage).await?;
+    load_limits(stage).await?;
+    requests_pass(stage).await?;
+    reach_the_limit(stage).await?;
+    inspect_the_bucket(stage).await?;
+    edit_while_requests_flow(stage).await?;
+    stop_the_limiters(stage).await?;
+    restart_the_limiters(stage).await
 }
 
-async fn start(printer: &Printer, stage: &mut Stage) -> Result<()> {
-    printer.heading("Everything starts");
-    printer.text("A store keeps the limits and what was used of them:");
-    printer.command(&stage.redis.typed());
-    printer.command(&format!("export RL_STORE={}", stage.redis.url()));
-    printer.text(
+async fn start(stage: &mut Stage) -> Result<()> {
+    heading("Everything starts");
+    text("A store keeps the limits and what was used of them:");
+    command(&stage.redis.typed());
+    command(&format!("export RL_STORE={}", stage.redis.url()));
+    text(
         "Two limiters decide; neither has a state of its own. (They and Envoy have more \
          patience here than by default, so that the story holds on a busy machine.)",
     );
-    stage.limiter(printer, &[]).await?;
-    stage.limiter(printer, &[]).await?;
-    printer.text(
+    stage.limiter(&[]).await?;
+    stage.limiter(&[]).await?;
+    text(
         "Envoy asks them, by the filter; behind it is a service that says hello. The \
          configuration is envoy.yaml with these ports and that patience:",
     );
     let ports = stage.ports.envoy;
-    stage.envoy(printer, stage.config(&ports)?, ports).await?;
-    printer.text(&format!("What they log is in {}.", stage.dir.display()));
+    stage.envoy(stage.config(&ports)?, ports).await?;
+    text(&format!("What they log is in {}.", stage.dir.display()));
     Ok(())
 }
 
-async fn load_limits(printer: &Printer, stage: &Stage) -> Result<()> {
-    printer.heading("Load the limits");
-    printer.run(&mut stage.rlctl(&["load-scripts"])).await?;
-    printer
-        .run(&mut stage.rlctl(&["apply", "-f", "limits.yaml"]))
-        .await?;
+async fn load_limits(stage: &Stage) -> Result<()> {
+    heading("Load the limits");
+    stage.run_rlctl(&["load-scripts"]).await?;
+    stage.run_rlctl(&["apply", "-f", "limits.yaml"]).await?;
     let request = stage.post(PATH, "somebody");
     let took = eventually(EDIT_MAX, "Envoy applies the new limits", async || {
         let reply = request.send().await?;
         Ok(reply.header("ratelimit-policy").is_some())
     })
     .await?;
-    printer.ok(&format!(
+    ok(&format!(
         "Envoy applied them {took} ms later, without a restart."
     ));
     Ok(())
 }
 
-async fn requests_pass(printer: &Printer, stage: &Stage) -> Result<()> {
-    printer.heading("Requests pass");
-    printer.text(
-        "Each response shows the client its remaining quota, in the headers of the IETF draft.",
-    );
-    printer.line("");
+async fn requests_pass(stage: &Stage) -> Result<()> {
+    heading("Requests pass");
+    text("Each response shows the client its remaining quota, in the headers of the IETF draft.");
+    line("");
     for _ in 0..BURST {
-        let reply = order(printer, stage, "alice").await?;
-        ensure!(
-            reply.status == 200,
-            "a request within the burst was answered {}",
-            reply.status
-        );
+        let reply = order(stage, "alice").await?;
+        passes(&reply, "a request within the burst")?;
         ensure!(
             reply.header("ratelimit").is_some(),
             "an answer carries no RateLimit header"
         );
     }
-    printer.ok(&format!("{BURST} of {BURST} passed."));
+    ok(&format!("{BURST} of {BURST} passed."));
     Ok(())
 }
 
-async fn reach_the_limit(printer: &Printer, stage: &Stage) -> Result<()> {
-    printer.heading("The limit is reached");
-    printer.text("The next one is denied, with the time to retry:");
+async fn reach_the_limit(stage: &Stage) -> Result<()> {
+    heading("The limit is reached");
+    text("The next one is denied, with the time to retry:");
     let reply = denial(stage, "alice").await?;
-    printer.whole(&reply);
+    whole(&reply);
     ensure!(
         reply.header("retry-after").is_some(),
         "the denial carries no Retry-After"
     );
-    printer.text("Others are not affected:");
-    printer.line("");
-    let reply = order(printer, stage, "bob").await?;
-    ensure!(
-        reply.status == 200,
-        "another user was answered {}",
-        reply.status
-    );
-    printer.ok("Denied for alice before it reached the service; allowed for bob.");
+    text("Others are not affected:");
+    line("");
+    let reply = order(stage, "bob").await?;
+    passes(&reply, "another user")?;
+    ok("Denied for alice before it reached the service; allowed for bob.");
+    Ok(())
+}
+
+fn passes(reply: &Reply, who: &str) -> Result<()> {
+    let status = reply.status;
+    ensure!(status == 200, "{who} was answered {status}");
     Ok(())
 }
 
@@ -132,46 +125,42 @@ async fn denial(stage: &Stage, user: &str) -> Result<Reply> {
     bail!("requests over the limit pass")
 }
 
-async fn inspect_the_bucket(printer: &Printer, stage: &Stage) -> Result<()> {
-    printer.heading("The bucket in the store");
-    let seen = printer
-        .run(&mut stage.rlctl(&["inspect", LIMIT, "user=alice"]))
-        .await?;
+async fn inspect_the_bucket(stage: &Stage) -> Result<()> {
+    heading("The bucket in the store");
+    let seen = stage.run_rlctl(&["inspect", LIMIT, "user=alice"]).await?;
     ensure!(!seen.trim().is_empty(), "rlctl inspect shows nothing");
     Ok(())
 }
 
-async fn edit_while_requests_flow(printer: &Printer, stage: &Stage) -> Result<()> {
-    printer.heading("Raise the limit while requests flow");
-    printer
-        .run(&mut stage.rlctl(&["set-limit", LIMIT, "--burst", "10"]))
+async fn edit_while_requests_flow(stage: &Stage) -> Result<()> {
+    heading("Raise the limit while requests flow");
+    stage
+        .run_rlctl(&["set-limit", LIMIT, "--burst", "10"])
         .await?;
     let request = stage.post(PATH, "alice");
-    let mut passed = None;
     let took = eventually(EDIT_MAX, "the raised limit lets alice pass", async || {
         let reply = request.send().await?;
-        let allowed = reply.status == 200;
-        passed = Some(reply);
-        Ok(allowed)
+        let passes = reply.status == 200;
+        if passes {
+            line("");
+            exchange(&request_line("alice"), LIMIT, &reply);
+        }
+        Ok(passes)
     })
     .await?;
-    printer.line("");
-    if let Some(reply) = &passed {
-        printer.exchange(&request_line("alice"), LIMIT, reply);
-    }
-    printer.ok(&format!("alice passes again, {took} ms after the edit."));
+    ok(&format!("alice passes again, {took} ms after the edit."));
     Ok(())
 }
 
-async fn stop_the_limiters(printer: &Printer, stage: &mut Stage) -> Result<()> {
-    printer.heading("Both limiters stop");
+async fn stop_the_limiters(stage: &mut Stage) -> Result<()> {
+    heading("Both limiters stop");
     stage.stop_limiters().await?;
-    printer.text("Envoy keeps limiting locally, from the last known state:");
-    printer.line("");
+    text("Envoy keeps limiting locally, from the last known state:");
+    line("");
     let mut passed = 0;
     let mut slowest = Duration::ZERO;
     loop {
-        let reply = order(printer, stage, "alice").await?;
+        let reply = order(stage, "alice").await?;
         slowest = slowest.max(reply.took);
         match reply.status.as_u16() {
             200 => passed += 1,
@@ -182,14 +171,14 @@ async fn stop_the_limiters(printer: &Printer, stage: &mut Stage) -> Result<()> {
     }
     ensure!(passed > 0, "without limiters nothing passes");
     let slowest = slowest.as_millis();
-    printer.ok(&format!(
+    ok(&format!(
         "{passed} passed, then 429; no answer took longer than {slowest} ms."
     ));
     Ok(())
 }
 
-async fn restart_the_limiters(printer: &Printer, stage: &mut Stage) -> Result<()> {
-    printer.heading("The limiters restart");
+async fn restart_the_limiters(stage: &mut Stage) -> Result<()> {
+    heading("The limiters restart");
     stage.start_limiters().await?;
     let mut user = 0_u32;
     // A new user: only an answer of the limiter shows the whole quota.
@@ -202,21 +191,21 @@ async fn restart_the_limiters(printer: &Printer, stage: &mut Stage) -> Result<()
             .is_some_and(|quota| quota.contains(&whole)))
     })
     .await?;
-    printer.line("");
-    order(printer, stage, "alice").await?;
-    printer.ok(&format!(
+    line("");
+    order(stage, "alice").await?;
+    ok(&format!(
         "Envoy called them again, {took} ms after they were up."
     ));
     Ok(())
 }
 
 /// Prints commands to try while everything is running.
-pub fn what_to_try(printer: &Printer, stage: &Stage) {
-    printer.heading("Running until Ctrl-C");
-    printer.text("Try in another terminal, in this directory:");
+pub fn what_to_try(stage: &Stage) {
+    heading("Running until Ctrl-C");
+    text("Try in another terminal, in this directory:");
     let url = stage.url();
     let admin = stage.ports.envoy.envoy_admin;
-    for command in [
+    for typed in [
         format!("export RL_STORE={}", stage.redis.url()),
         format!("curl -i -X POST -H 'x-user-id: carol' {url}{PATH}"),
         "target/debug/rlctl list-limits".to_owned(),
@@ -225,13 +214,13 @@ pub fn what_to_try(printer: &Printer, stage: &Stage) {
         format!("target/debug/rlctl reset {LIMIT} user=alice"),
         format!("curl -s 'http://127.0.0.1:{admin}/stats?filter=rl_'"),
     ] {
-        printer.command(&command);
+        command(&typed);
     }
 }
 
-async fn order(printer: &Printer, stage: &Stage, user: &str) -> Result<Reply> {
+async fn order(stage: &Stage, user: &str) -> Result<Reply> {
     let reply = stage.post(PATH, user).send().await?;
-    printer.exchange(&request_line(user), LIMIT, &reply);
+    exchange(&request_line(user), LIMIT, &reply);
     Ok(reply)
 }
 
@@ -263,49 +252,42 @@ const NEEDED: Duration = Duration::from_secs(15);
 
 /// Envoy's own rate limit filter: an unchanged file of envoyproxy/ratelimit, exact under concurrency, and
 /// edited live.
-pub async fn rate_limit_service(printer: &Printer, stage: &mut Stage) -> Result<()> {
-    printer.heading("A file of envoyproxy/ratelimit, as it is");
-    let folder = stage.dir.join("ratelimit");
-    std::fs::create_dir(&folder)?;
-    std::fs::write(folder.join("shop.yaml"), RATELIMIT)?;
-    for line in RATELIMIT.lines() {
-        printer.line(line);
-    }
-    printer.line("");
-    let folder = folder.display().to_string();
-    stage.limiter(printer, &["--rls-config", &folder]).await?;
-    printer.text("Envoy has its own rate limit filter, and no plugin:");
+pub async fn rate_limit_service(stage: &mut Stage) -> Result<()> {
+    heading("A file of envoyproxy/ratelimit, as it is");
+    let file = stage.file("ratelimit/shop.yaml", RATELIMIT)?;
+    let folder = file.trim_end_matches("/shop.yaml");
+    stage.limiter(&["--rls-config", folder]).await?;
+    text("Envoy has its own rate limit filter, and no plugin:");
     let ports = stage.ports.envoy;
     let config = EnvoyConfig::rate_limit_service(&stage.programs.root, &ports)?;
-    stage.envoy(printer, config, ports).await?;
+    stage.envoy(config, ports).await?;
     // The window is a minute of the clock, so the story waits until enough of one is left.
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
     let left = Duration::from_secs(60 - now.as_secs() % 60);
     if left < NEEDED {
-        printer.text("The window is a minute of the clock, and this one is almost over: waiting.");
+        text("The window is a minute of the clock, and this one is almost over: waiting.");
         tokio::time::sleep(left).await;
     }
-    printer.heading("200 requests at once");
+    heading("200 requests at once");
     let passed = send(stage, REQUESTS).await?;
     ensure!(
         passed == ALLOWED,
         "{passed} of {REQUESTS} passed; the limit is {ALLOWED} a minute"
     );
-    printer.ok(&format!(
+    ok(&format!(
         "{passed} of {REQUESTS} passed: exactly the limit."
     ));
-    raise_the_limit(printer, stage).await
+    raise_the_limit(stage).await
 }
 
-async fn raise_the_limit(printer: &Printer, stage: &Stage) -> Result<()> {
-    printer.heading("Raise the limit");
-    let limits = printer
-        .run(&mut stage.rlctl(&["list-limits", "-o", "name"]))
-        .await?;
+async fn raise_the_limit(stage: &Stage) -> Result<()> {
+    heading("Raise the limit");
+    let limits = stage.run_rlctl(&["list-limits", "-o", "name"]).await?;
     let name = limits.split_whitespace().next();
     let name = name.context("rlctl list-limits shows no limit")?;
-    let edit = ["set-limit", name, "--rate", "120/1m"];
-    printer.run(&mut stage.rlctl(&edit)).await?;
+    stage
+        .run_rlctl(&["set-limit", name, "--rate", "120/1m"])
+        .await?;
     let mut more = 0;
     let took = eventually(EDIT_MAX, "the raised limit lets alice pass", async || {
         more += send(stage, 1).await?;
@@ -314,7 +296,7 @@ async fn raise_the_limit(printer: &Printer, stage: &Stage) -> Result<()> {
     .await?;
     more += send(stage, REQUESTS).await?;
     ensure!(more == 20, "{more} more passed under a limit of 120");
-    printer.ok(&format!(
+    ok(&format!(
         "alice passes again, {took} ms after the edit: {more} more, to the unit."
     ));
     Ok(())
@@ -342,21 +324,14 @@ const ENVOYS: u64 = 3;
 const EACH: u64 = 10;
 
 /// Three Envoys, a limit of ten requests in flight, and one Envoy that is killed.
-pub async fn in_flight(printer: &Printer, stage: &mut Stage) -> Result<()> {
-    printer.heading("Ten in flight, over three Envoys");
-    for line in IN_FLIGHT.lines() {
-        printer.line(line);
-    }
-    printer.line("");
-    stage.limiter(printer, &[]).await?;
-    let file = stage.dir.join("limits.yaml");
-    std::fs::write(&file, IN_FLIGHT)?;
-    let mut apply = stage.rlctl(&["apply", "-f"]);
-    printer.run(apply.arg(&file)).await?;
+pub async fn in_flight(stage: &mut Stage) -> Result<()> {
+    heading("Ten in flight, over three Envoys");
+    let file = stage.file("limits.yaml", IN_FLIGHT)?;
+    stage.limiter(&[]).await?;
+    stage.run_rlctl(&["apply", "-f", &file]).await?;
     let mut ports = stage.ports.envoy;
     for _ in 0..ENVOYS {
-        stage.envoy(printer, stage.config(&ports)?, ports).await?;
-        let envoy = stage.envoys.last().context("an Envoy")?;
+        let envoy = stage.envoy(stage.config(&ports)?, ports).await?;
         let request = envoy.get("/reports/any").header("x-user-id", "nobody");
         // Until Envoy has the limits, requests pass without a slot.
         eventually(PATIENCE, "Envoy has the limits", async || {
@@ -364,15 +339,10 @@ pub async fn in_flight(printer: &Printer, stage: &mut Stage) -> Result<()> {
             Ok(envoy.stat("wasmcustom.rl_slots.taken").await? > 0)
         })
         .await?;
-        let (envoy, envoy_admin) = (free_port()?, free_port()?);
-        ports = Ports {
-            envoy,
-            envoy_admin,
-            ..ports
-        };
+        (ports.envoy, ports.envoy_admin) = (free_port()?, free_port()?);
     }
-    let held = requests_at_once(printer, stage).await?;
-    kill_one(printer, stage, held).await
+    let held = requests_at_once(stage).await?;
+    kill_one(stage, held).await
 }
 
 /// Waits until so many requests are in flight, according to the store.
@@ -388,8 +358,8 @@ async fn becomes(stage: &Stage, count: u64) -> Result<u128> {
 }
 
 /// Each Envoy's requests that are unanswered while the service waits for the rest of their bodies.
-async fn requests_at_once(printer: &Printer, stage: &Stage) -> Result<Vec<Vec<HeldRequest>>> {
-    printer.heading("Thirty uploads at once");
+async fn requests_at_once(stage: &Stage) -> Result<Vec<Vec<HeldRequest>>> {
+    heading("Thirty uploads at once");
     let mut held = Vec::new();
     for envoy in &stage.envoys {
         let mut own = Vec::new();
@@ -415,40 +385,31 @@ async fn requests_at_once(printer: &Printer, stage: &Stage) -> Result<Vec<Vec<He
         denied == EACH * ENVOYS - IN_FLIGHT_MAX && waiting == usize::try_from(IN_FLIGHT_MAX)?,
         "{waiting} are in flight, {denied} were denied"
     );
-    let inspect = ["inspect", "in-flight", "user=alice"];
-    printer.run(&mut stage.rlctl(&inspect)).await?;
-    printer.ok(&format!("{waiting} are in flight, {denied} were denied."));
+    stage
+        .run_rlctl(&["inspect", "in-flight", "user=alice"])
+        .await?;
+    ok(&format!("{waiting} are in flight, {denied} were denied."));
     Ok(held)
 }
 
-async fn kill_one(
-    printer: &Printer,
-    stage: &mut Stage,
-    mut held: Vec<Vec<HeldRequest>>,
-) -> Result<()> {
-    printer.heading("One Envoy is killed");
-    let (at, _) = held
-        .iter()
-        .enumerate()
-        .max_by_key(|(_, own)| own.len())
-        .context("there are Envoys")?;
+async fn kill_one(stage: &mut Stage, mut held: Vec<Vec<HeldRequest>>) -> Result<()> {
+    heading("One Envoy is killed");
+    let most = (0..held.len()).max_by_key(|at| held.get(*at).map(Vec::len));
+    let at = most.context("there are Envoys")?;
     let lost = u64::try_from(held.remove(at).len())?;
     let envoy = stage.envoys.remove(at);
     envoy.process().signal(Signal::KILL)?;
     let took = becomes(stage, IN_FLIGHT_MAX - lost).await?;
-    printer.ok(&format!(
+    ok(&format!(
         "Its {lost} slots were free {took} ms later; slot_ttl is 3 s."
     ));
-    printer.text("The others keep theirs, and end:");
-    printer.line("");
+    text("The others keep theirs, and end:");
+    line("");
     for request in held.into_iter().flatten() {
         let status = request.finish().await?;
-        ensure!(
-            status == 200,
-            "a request that was in flight was answered {status}"
-        );
+        ensure!(status == 200, "a held request was answered {status}");
     }
     let took = becomes(stage, 0).await?;
-    printer.ok(&format!("None is in flight {took} ms later."));
+    ok(&format!("None is in flight {took} ms later."));
     Ok(())
 }

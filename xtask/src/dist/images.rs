@@ -2,7 +2,6 @@
 //! bytes depend only on their content.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::io::Write as _;
 
 use anyhow::{Context, Result};
@@ -11,7 +10,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 use tar::{EntryType, Header};
 
-use super::{Arch, Files, Programs, Release};
+use super::{Files, PROCESSORS, Programs, Release};
 
 /// No shell and no other account. Most clusters require a user by number.
 const PASSWD: &str =
@@ -27,24 +26,23 @@ const LAYER: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
 /// The limiter and `rlctl`, for each processor.
 pub fn limiter<'a>(
     release: &'a Release,
-    built: &BTreeMap<Arch, Programs>,
-    certificates: &[u8],
+    built: &[Programs],
+    certificates: Vec<u8>,
     legal: &Files,
 ) -> Result<Image<'a>> {
     let mut image = Image::new("rl-limiter", "The limiter and rlctl", release);
     let mut base = Archive::default();
     base.file("etc/passwd", 0o644, PASSWD.into());
     base.file("etc/group", 0o644, GROUP.into());
-    let bundle = "etc/ssl/certs/ca-certificates.crt";
-    base.file(bundle, 0o644, certificates.to_vec());
+    base.file("etc/ssl/certs/ca-certificates.crt", 0o644, certificates);
     for (name, text) in legal {
         base.file(&format!("usr/share/doc/rl/{name}"), 0o644, text.clone());
     }
     let base = image.layer(&base)?;
     let mut manifests = Vec::new();
-    for (arch, programs) in built {
+    for Programs { arch, files, .. } in built {
         let mut layer = Archive::default();
-        for (name, program) in [("limiter", &programs.limiter), ("rlctl", &programs.rlctl)] {
+        for (name, program) in files {
             layer.file(&format!("usr/local/bin/{name}"), 0o755, program.clone());
         }
         // The path at which Envoy Gateway starts its rate limit service.
@@ -65,7 +63,7 @@ pub fn limiter<'a>(
             "Labels": image.labels,
         });
         let annotations = image.labels.clone();
-        manifests.push(image.manifest(*arch, &[&base, &layer], &settings, &annotations));
+        manifests.push(image.manifest(arch, &[&base, &layer], &settings, &annotations));
     }
     let index = json!({
         "schemaVersion": 2,
@@ -87,7 +85,7 @@ pub fn filter<'a>(release: &'a Release, module: &[u8]) -> Result<Image<'a>> {
     let mut annotations = image.labels.clone();
     annotations.insert("module.wasm.image/variant".to_owned(), json!("compat"));
     let settings = json!({"Labels": image.labels});
-    image.top = image.manifest(Arch::X86_64, &[&layer], &settings, &annotations);
+    image.top = image.manifest("x86_64", &[&layer], &settings, &annotations);
     Ok(image)
 }
 
@@ -144,16 +142,18 @@ impl<'a> Image<'a> {
     /// Adds one processor's manifest, with layers from the lowest up, and returns its descriptor.
     fn manifest(
         &mut self,
-        arch: Arch,
+        arch: &str,
         layers: &[&Layer],
         settings: &Value,
         annotations: &Map<String, Value>,
     ) -> Value {
         let time = &self.release.time;
+        let processor = PROCESSORS.iter().find(|(name, _)| *name == arch);
+        let processor = processor.map(|(_, name)| name);
         let by = json!({"created": time, "created_by": "cargo xtask dist"});
         let config = json!({
             "created": time,
-            "architecture": arch.in_images(),
+            "architecture": processor,
             "os": "linux",
             "config": settings,
             "rootfs": {"type": "layers", "diff_ids": layers.iter().map(|l| &l.diff).collect::<Vec<_>>()},
@@ -168,7 +168,7 @@ impl<'a> Image<'a> {
             "annotations": annotations,
         });
         let mut descriptor = self.json(MANIFEST, &manifest);
-        let platform = json!({"architecture": arch.in_images(), "os": "linux"});
+        let platform = json!({"architecture": processor, "os": "linux"});
         set(&mut descriptor, "platform", platform);
         descriptor
     }
@@ -275,9 +275,5 @@ pub fn gzip(bytes: &[u8]) -> Result<Vec<u8>> {
 
 /// The SHA-256 of bytes, in hexadecimal.
 pub fn sha256(bytes: &[u8]) -> String {
-    let digest = Sha256::digest(bytes);
-    digest.iter().fold(String::new(), |mut hex, byte| {
-        let _ = write!(hex, "{byte:02x}");
-        hex
-    })
+    format!("{:x}", Sha256::digest(bytes))
 }

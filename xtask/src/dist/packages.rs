@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
@@ -13,7 +12,7 @@ use crate::command::{self, Workspace};
 use crate::tools::{Tool, Tools, WASM_TARGET};
 use crate::ui::Ui;
 
-use super::{Arch, Release};
+use super::{Release, read, target};
 
 /// The shipped packages, and the names that users see.
 const SHIPPED: [(&str, &str); 3] = [
@@ -46,11 +45,11 @@ pub struct Graph {
 
 impl Graph {
     /// The graph of everything that is shipped.
-    pub fn of_release(workspace: &Workspace, arch: &[Arch]) -> Result<Self> {
+    pub fn of_release(workspace: &Workspace, arch: &[String]) -> Result<Self> {
         let mut graph = Self::default();
-        for &arch in arch {
+        for arch in arch {
             for package in ["limiter", "ctl"] {
-                graph.add(workspace, package, &arch.target())?;
+                graph.add(workspace, package, &target(arch))?;
             }
         }
         graph.add(workspace, "filter", WASM_TARGET)?;
@@ -85,25 +84,10 @@ fn tree(
     target: &str,
     edges: &str,
 ) -> Result<Vec<(usize, Package)>> {
-    let mut cargo = command::cargo(workspace);
+    let mut cargo = workspace.cargo(&["tree", "--locked", "--quiet", "--prefix=depth"]);
     cargo
-        .args([
-            "tree",
-            "--locked",
-            "--quiet",
-            "--package",
-            package,
-            "--target",
-            target,
-        ])
-        .args([
-            "--edges",
-            edges,
-            "--prefix",
-            "depth",
-            "--format",
-            "|{p}|{l}|{r}",
-        ]);
+        .args(["--package", package, "--target", target])
+        .args(["--edges", edges, "--format", "|{p}|{l}|{r}"]);
     let text = command::output(&mut cargo)?;
     let lines = text.lines().filter(|line| !line.is_empty());
     lines
@@ -146,8 +130,7 @@ pub fn bill_of_materials(
         let used: Vec<String> = used.iter().map(reference).collect();
         dependencies.push(json!({"ref": reference(user), "dependsOn": used}));
     }
-    let mut rustc = Command::new("rustc");
-    let rustc = command::output(rustc.current_dir(&workspace.root).arg("--version"))?;
+    let rustc = workspace.rustc(&["--version"])?;
     let document = json!({
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
         "bomFormat": "CycloneDX",
@@ -162,7 +145,7 @@ pub fn bill_of_materials(
                 "version": release.version,
                 "licenses": [{"expression": env!("CARGO_PKG_LICENSE")}],
             },
-            "properties": [{"name": "compiler", "value": rustc.trim()}],
+            "properties": [{"name": "compiler", "value": rustc}],
         },
         "components": components,
         "dependencies": dependencies,
@@ -186,12 +169,12 @@ fn component(package: &Package, linked: bool, sums: &BTreeMap<[&str; 2], &str>) 
         "licenses": [{"expression": package.license}],
     });
     let sum = sums.get(&[&*package.name, &*package.version]);
+    let repository = (!package.repository.is_empty()).then_some(&package.repository);
     let known = [
         ("purl", (!package.own).then(|| json!(reference(package)))),
         (
             "externalReferences",
-            (!package.repository.is_empty())
-                .then(|| json!([{"type": "vcs", "url": package.repository}])),
+            repository.map(|url| json!([{"type": "vcs", "url": url}])),
         ),
         (
             "hashes",
@@ -273,26 +256,15 @@ pub fn licenses(workspace: &Workspace, ui: &Ui, graph: &Graph) -> Result<(Vec<u8
         let (titles, text) = (titles.join("\n"), text.trim_end());
         let _ = write!(all, "\n{RULE}\n{titles}\n{RULE}\n\n{text}\n");
     }
-    let mut rustc = Command::new("rustc");
-    rustc
-        .current_dir(&workspace.root)
-        .args(["--print", "sysroot"]);
-    let sysroot = command::output(&mut rustc)?;
-    let page = Path::new(sysroot.trim()).join("share/doc/rust/COPYRIGHT-library.html");
-    let rust = std::fs::read(&page).with_context(|| format!("cannot read {}", page.display()))?;
+    let sysroot = workspace.rustc(&["--print", "sysroot"])?;
+    let rust = read(&Path::new(&sysroot).join("share/doc/rust/COPYRIGHT-library.html"))?;
     Ok((all.into_bytes(), rust))
 }
 
 /// The folder to which cargo has unpacked a package.
 fn unpacked(package: &Package) -> Option<PathBuf> {
-    let registries = command::cargo_home()?
-        .join("registry/src")
-        .read_dir()
-        .ok()?;
     let name = format!("{}-{}", package.name, package.version);
-    let mut folders = registries
-        .flatten()
-        .map(|registry| registry.path().join(&name));
+    let mut folders = { command::registries().into_iter() }.map(|registry| registry.join(&name));
     folders.find(|folder| folder.is_dir())
 }
 
