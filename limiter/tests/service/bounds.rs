@@ -6,7 +6,6 @@ use anyhow::Result;
 use bytes::Bytes;
 use harness::until;
 use hyper::Request;
-use limiter::Settings;
 use serde_json::json;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -14,7 +13,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-use crate::support::{PATIENCE, PER_USER, Scripted, Service, quick};
+use crate::support::{PATIENCE, PER_USER, Scripted, Service, quick, tuned};
 
 fn ask(service: &Arc<Service>) -> JoinHandle<Result<bool>> {
     let service = Arc::clone(service);
@@ -46,10 +45,7 @@ async fn inflight(service: &Service, requests: u64) -> Result<()> {
 
 #[tokio::test]
 async fn a_large_body_is_refused_announced_or_not() -> Result<()> {
-    let small = Settings {
-        max_body: 1000,
-        ..quick()
-    };
+    let small = tuned(|s| s.max_body = 1000);
     let service = Service::with_settings(PER_USER, small).await?;
     let reply = service.post("/v1/check", vec![b' '; 1001]).send().await?;
     assert_eq!(reply.status, 413);
@@ -74,10 +70,7 @@ async fn a_large_body_is_refused_announced_or_not() -> Result<()> {
 #[tokio::test]
 async fn a_request_too_many_is_refused_and_the_others_are_answered() -> Result<()> {
     let store = Scripted::with(PER_USER, 0).await?;
-    let narrow = Settings {
-        max_inflight: 2,
-        ..quick()
-    };
+    let narrow = tuned(|s| s.max_inflight = 2);
     let service = Arc::new(Service::ready_on(store.clone(), narrow).await?);
     let held = hold(&service, &store, 2).await?;
     let reply = service.ask(json!({"descriptor": {"user": "a"}})).await?;
@@ -94,10 +87,7 @@ async fn a_request_too_many_is_refused_and_the_others_are_answered() -> Result<(
 
 #[tokio::test]
 async fn a_connection_over_the_limit_is_refused_with_503() -> Result<()> {
-    let one = Settings {
-        max_connections: 1,
-        ..quick()
-    };
+    let one = tuned(|s| s.max_connections = 1);
     let service = Service::with_settings(PER_USER, one).await?;
     let mut first = TcpStream::connect(service.data).await?;
     let request = b"GET /v1/policy?domain=shop HTTP/1.1\r\nhost: x\r\n\r\n";
@@ -166,10 +156,7 @@ async fn a_client_that_leaves_is_not_charged_and_others_get_their_answers() -> R
 
 #[tokio::test]
 async fn a_connection_that_asks_nothing_is_closed() -> Result<()> {
-    let impatient = Settings {
-        idle_timeout: Duration::from_millis(50),
-        ..quick()
-    };
+    let impatient = tuned(|s| s.idle_timeout = Duration::from_millis(50));
     let service = Service::with_settings(PER_USER, impatient).await?;
     for started in ["", "GET /v1/pol", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"] {
         let mut stream = TcpStream::connect(service.data).await?;
@@ -206,10 +193,7 @@ async fn slow_request_bodies_do_not_block_other_clients() -> Result<()> {
 #[tokio::test]
 async fn the_bytes_held_for_one_connection_are_bounded() -> Result<()> {
     const SHARE: u64 = 8 << 20;
-    let large = Settings {
-        max_body: 3 << 20,
-        ..quick()
-    };
+    let large = tuned(|s| s.max_body = 3 << 20);
     let service = Service::with_settings(PER_USER, large).await?;
     let stream = TcpStream::connect(service.data).await?;
     let (mut client, connection) = h2::client::handshake(stream).await?;

@@ -7,7 +7,6 @@ use bytes::{Bytes, BytesMut};
 use h2::{RecvStream, SendStream, client::SendRequest};
 use harness::until;
 use hyper::{HeaderMap, Request};
-use limiter::Settings;
 use policy::Name;
 use protocol::{
     CHECK_STREAM, StreamAnswer, StreamCall,
@@ -15,7 +14,7 @@ use protocol::{
 };
 use tokio::{net::TcpStream, time::timeout};
 
-use crate::support::{PATIENCE, PER_USER, Scripted, Service, compact, proxy_id, quick};
+use crate::support::{PATIENCE, PER_USER, Scripted, Service, compact, proxy_id, quick, tuned};
 
 const OK: u32 = 0;
 const INVALID_ARGUMENT: u32 = 3;
@@ -264,10 +263,7 @@ async fn errors_are_those_of_http() -> Result<()> {
 
 #[tokio::test]
 async fn a_call_that_is_too_large_is_refused_and_the_stream_goes_on() -> Result<()> {
-    let settings = Settings {
-        max_body: 20_000,
-        ..quick()
-    };
+    let settings = tuned(|s| s.max_body = 20_000);
     let service = Service::with_settings(PER_USER, settings).await?;
     let mut proxy = Proxy::connect(&service).await?;
     let large = StreamCall {
@@ -326,10 +322,7 @@ async fn an_incomplete_message_ends_the_stream() -> Result<()> {
 #[tokio::test]
 async fn a_stream_processes_sixteen_calls_at_once_and_the_others_wait() -> Result<()> {
     let store = Scripted::with(PER_USER, 0).await?;
-    let settings = Settings {
-        max_body: 16 * 1024,
-        ..quick()
-    };
+    let settings = tuned(|s| s.max_body = 16 * 1024);
     let service = Service::ready_on(store.clone(), settings).await?;
     let mut proxy = Proxy::connect(&service).await?;
     let calls: Vec<u8> = (1..=2_000)
@@ -350,10 +343,7 @@ async fn a_stream_processes_sixteen_calls_at_once_and_the_others_wait() -> Resul
 
 #[tokio::test]
 async fn a_client_that_reads_no_answers_is_throttled_and_then_disconnected() -> Result<()> {
-    let settings = Settings {
-        idle_timeout: Duration::from_millis(500),
-        ..quick()
-    };
+    let settings = tuned(|s| s.idle_timeout = Duration::from_millis(500));
     let service = Service::with_settings(PER_USER, settings).await?;
     let mut proxy = Proxy::connect(&service).await?;
     let calls: Bytes = (1..=200)
@@ -372,10 +362,7 @@ async fn a_client_that_reads_no_answers_is_throttled_and_then_disconnected() -> 
 /// A proxy whose window is exactly used up by the first answer.
 #[tokio::test]
 async fn calls_of_a_client_that_reads_no_answers_are_dropped() -> Result<()> {
-    let settings = Settings {
-        idle_timeout: Duration::from_millis(500),
-        ..quick()
-    };
+    let settings = tuned(|s| s.idle_timeout = Duration::from_millis(500));
     let service = Service::with_settings(PER_USER, settings).await?;
     let first = framed(&StreamAnswer::OPEN.encode());
     let mut builder = h2::client::Builder::new();
@@ -394,10 +381,7 @@ async fn calls_of_a_client_that_reads_no_answers_are_dropped() -> Result<()> {
 
 #[tokio::test]
 async fn a_stream_without_calls_stays_open() -> Result<()> {
-    let settings = Settings {
-        idle_timeout: Duration::from_millis(300),
-        ..quick()
-    };
+    let settings = tuned(|s| s.idle_timeout = Duration::from_millis(300));
     let service = Service::with_settings(PER_USER, settings).await?;
     let mut proxy = Proxy::connect(&service).await?;
     for id in 1..5 {
@@ -413,10 +397,7 @@ async fn a_removed_token_ends_the_streams_that_were_opened_with_it() -> Result<(
     const TOKEN: &str = "a-token-of-one-proxy-1f2e3d";
     let file = tempfile::NamedTempFile::new()?;
     fs::write(file.path(), TOKEN)?;
-    let settings = Settings {
-        token_file: Some(file.path().to_owned()),
-        ..quick()
-    };
+    let settings = tuned(|s| s.token_file = Some(file.path().to_owned()));
     let service = Service::with_settings(PER_USER, settings).await?;
     let connection = connect(service.data).await?;
     assert_eq!(
@@ -481,10 +462,7 @@ async fn a_stream_requires_grpc_over_http2() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stopping_limiter_answers_the_calls_it_received() -> Result<()> {
-    let settings = Settings {
-        drain: Duration::from_millis(300),
-        ..quick()
-    };
+    let settings = tuned(|s| s.drain = Duration::from_millis(300));
     let service = Service::with_settings(PER_USER, settings).await?;
     let mut proxy = Proxy::connect(&service).await?;
     proxy.call(1, &["a"]).await?;
@@ -525,10 +503,7 @@ async fn a_stopping_limiter_answers_the_calls_it_received() -> Result<()> {
 
 #[tokio::test]
 async fn a_proxy_that_does_not_close_its_side_is_not_waited_for() -> Result<()> {
-    let settings = Settings {
-        max_connection_age: Some(Duration::from_millis(500)),
-        ..quick()
-    };
+    let settings = tuned(|s| s.max_connection_age = Some(Duration::from_millis(500)));
     let service = Service::with_settings(PER_USER, settings).await?;
     let mut proxy = Proxy::connect(&service).await?;
     assert_eq!(proxy.next().await?, Ok(about(&StreamAnswer::ENDING)));

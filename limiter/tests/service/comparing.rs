@@ -4,21 +4,17 @@ use std::time::Duration;
 
 use anyhow::Result;
 use harness::until;
-use limiter::Settings;
 use serde_json::{Value, json};
 use tokio::{io::AsyncReadExt, net::TcpListener, time::timeout};
 
-use crate::support::{PATIENCE, Service, quick};
+use crate::support::{PATIENCE, Service, tuned};
 
 fn limits(requests: u32) -> String {
     format!("  - {{name: a, descriptor: [a], algorithm: fixed_window, rate: {requests}/365d}}\n")
 }
 
 async fn comparing(requests: u32, with: String) -> Result<Service> {
-    let settings = Settings {
-        compare_with: Some(with),
-        ..quick()
-    };
+    let settings = tuned(|s| s.compare_with = Some(with));
     Service::with_settings(&limits(requests), settings).await
 }
 

@@ -8,7 +8,7 @@ use limiter::{RunError, Settings};
 use serde_json::json;
 use store::{Change, CheckError, Options, OverrideEdits, StoreError, StoreUrl, open};
 
-use crate::support::{PATIENCE, PER_USER, Scripted, Server, Service, publish, quick, write};
+use crate::support::{PATIENCE, PER_USER, Scripted, Server, Service, publish, quick, tuned, write};
 
 const TWENTY: &str = "  - {name: per-user, per: [user], rate: 20/1d}\n";
 const BROKEN: &str = "domain: shop\nlimits:\n  - {name: per-user, rate: 10/fortnight}\n";
@@ -197,10 +197,7 @@ async fn a_limits_file_fills_a_domain_once() -> Result<()> {
     let path = folder.path().join("limits.yaml");
     limits_file(&path, PER_USER)?;
     let server = Server::start(Engine::Valkey).await?;
-    let filling = Settings {
-        limits: vec![path.clone()],
-        ..quick()
-    };
+    let filling = tuned(|s| s.limits = vec![path.clone()]);
     let first = Service::ready_on(server.store()?, filling.clone()).await?;
     assert!(first.allows("a").await?);
     limits_file(&path, TWENTY)?;
@@ -219,10 +216,7 @@ async fn it_is_ready_only_once_the_store_is_filled_from_the_limits_files() -> Re
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("limits.yaml");
     fs::write(&path, format!("domain: other\nlimits:\n{PER_USER}"))?;
-    let settings = Settings {
-        limits: vec![path],
-        ..quick()
-    };
+    let settings = tuned(|s| s.limits = vec![path]);
     let store = Scripted::with(PER_USER, 1000).await?;
     store.fail_writes(Some(StoreError::Unreachable("away".to_owned())));
     let service = Service::start(store.clone(), settings)?;
@@ -262,10 +256,7 @@ async fn two_files_about_one_domain_are_refused() -> Result<()> {
     for path in &paths {
         limits_file(path, PER_USER)?;
     }
-    let settings = Settings {
-        limits: paths.to_vec(),
-        ..quick()
-    };
+    let settings = tuned(|s| s.limits = paths.to_vec());
     let store: Arc<dyn store::Store> = open(&StoreUrl::Memory, Options::default())?;
     let error = Service::start(store, settings)?.end().await?.err();
     let text = error.context("an error")?.to_string();

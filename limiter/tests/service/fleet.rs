@@ -4,10 +4,9 @@ use std::fs;
 
 use anyhow::Result;
 use harness::{Engine, until};
-use limiter::Settings;
 use protocol::compact::BatchAnswer;
 
-use crate::support::{PATIENCE, PER_USER, Server, Service, compact, publish, quick};
+use crate::support::{PATIENCE, PER_USER, Server, Service, compact, publish, quick, tuned};
 
 async fn asks_as(service: &Service, proxy: &str) -> Result<BatchAnswer> {
     let reply = service
@@ -71,10 +70,7 @@ async fn with_too_many_limits_proxies_are_counted_per_domain() -> Result<()> {
 async fn only_clients_with_a_current_token_are_answered() -> Result<()> {
     let tokens = tempfile::NamedTempFile::new()?;
     fs::write(tokens.path(), "first-token-0000\n")?;
-    let settings = Settings {
-        token_file: Some(tokens.path().to_owned()),
-        ..quick()
-    };
+    let settings = tuned(|s| s.token_file = Some(tokens.path().to_owned()));
     let service = Service::with_settings(PER_USER, settings).await?;
     let snapshot = service.get("/v1/policy?domain=shop");
     let with = |token: &str| {

@@ -10,7 +10,7 @@ use limiter::Settings;
 use tempfile::TempDir;
 use tokio::net::TcpStream;
 
-use crate::support::{Service, quick};
+use crate::support::{Service, tuned};
 
 const RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 const HEALTH: &str = "/grpc.health.v1.Health/Check";
@@ -169,10 +169,7 @@ async fn every_call_except_health_requires_a_token() -> Result<()> {
     let dir = TempDir::new()?;
     let tokens = dir.path().join("tokens");
     fs::write(&tokens, "a-token-of-the-rate-limit-service\n")?;
-    let settings = Settings {
-        token_file: Some(tokens),
-        ..quick()
-    };
+    let settings = tuned(|s| s.token_file = Some(tokens));
     let service = Service::with_settings(LIMITS, settings).await?;
     let body = framed(&request(b"a", b"1"));
     for token in [None, Some("wrong")] {

@@ -12,14 +12,13 @@ use hyper::{
     client::conn::http2::{SendRequest, handshake},
 };
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use limiter::Settings;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
     time::{Instant, timeout},
 };
 
-use crate::support::{PATIENCE, PER_USER, Service, quick};
+use crate::support::{PATIENCE, PER_USER, Service, tuned};
 
 const CHECK: &str = "/grpc.health.v1.Health/Check";
 const WATCH: &str = "/grpc.health.v1.Health/Watch";
@@ -174,10 +173,7 @@ async fn strangers_cannot_hold_all_places_of_watches() -> Result<()> {
 
 #[tokio::test]
 async fn a_connection_at_its_maximum_age_ends_with_its_watch() -> Result<()> {
-    let settings = Settings {
-        max_connection_age: Some(Duration::from_millis(50)),
-        ..quick()
-    };
+    let settings = tuned(|s| s.max_connection_age = Some(Duration::from_millis(50)));
     let service = Service::with_settings(PER_USER, settings).await?;
     let mut sender = connect(service.data).await?;
     let mut watch = call(&mut sender, WATCH, about(b"")).await?;

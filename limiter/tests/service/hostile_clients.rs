@@ -15,7 +15,7 @@ use tokio::{
     net::TcpStream,
 };
 
-use crate::support::{PATIENCE, PER_USER, Service, quick};
+use crate::support::{PATIENCE, PER_USER, Service, quick, tuned};
 
 /// Short for a test: unread answers end their connection after twice this.
 const IDLE: Duration = Duration::from_millis(500);
@@ -214,10 +214,7 @@ async fn without_a_token_a_connection_ends_with_its_first_answer() -> Result<()>
 
 #[tokio::test]
 async fn silent_connections_make_room() -> Result<()> {
-    let four = Settings {
-        max_connections: 4,
-        ..quick()
-    };
+    let four = tuned(|s| s.max_connections = 4);
     let (service, _file) = with_token(four).await?;
     let mut silent = Vec::new();
     // More than the limits of the data port and of the admin port.
@@ -236,10 +233,7 @@ async fn silent_connections_make_room() -> Result<()> {
 
 #[tokio::test]
 async fn connections_without_a_token_make_room_for_authorized_ones() -> Result<()> {
-    let two = Settings {
-        max_connections: 2,
-        ..quick()
-    };
+    let two = tuned(|s| s.max_connections = 2);
     let (service, _file) = with_token(two).await?;
     let mut strangers = Vec::new();
     for _ in 0..4 {
@@ -255,10 +249,7 @@ async fn connections_without_a_token_make_room_for_authorized_ones() -> Result<(
 /// Each keeps one connection for all its checks, as long as there are few such connections.
 #[tokio::test]
 async fn health_checkers_keep_their_connection_if_there_are_few() -> Result<()> {
-    let eight = Settings {
-        max_connections: 8,
-        ..quick()
-    };
+    let eight = tuned(|s| s.max_connections = 8);
     let (service, _file) = with_token(eight).await?;
     let mut checkers = Vec::new();
     for nth in 0..4 {

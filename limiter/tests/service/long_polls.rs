@@ -11,7 +11,7 @@ use limiter::Settings;
 use store::{Change, HeadState, OverrideEdits, StoreError};
 use tokio::{io::AsyncWriteExt, net::TcpStream, task::JoinHandle};
 
-use crate::support::{PATIENCE, PER_USER, Scripted, Server, Service, publish, quick, write};
+use crate::support::{PATIENCE, PER_USER, Scripted, Server, Service, publish, quick, tuned, write};
 
 const TWENTY: &str = "  - {name: per-user, per: [user], rate: 20/1d}\n";
 
@@ -91,10 +91,7 @@ async fn a_poll_is_answered_on_an_edit_or_when_its_wait_ends() -> Result<()> {
 
 #[tokio::test]
 async fn no_poll_is_held_longer_than_max_poll_wait() -> Result<()> {
-    let settings = Settings {
-        max_poll_wait: Duration::from_millis(200),
-        ..quick()
-    };
+    let settings = tuned(|s| s.max_poll_wait = Duration::from_millis(200));
     let service = Service::with_settings(PER_USER, settings).await?;
     let has = newest(&service).await?;
     assert_eq!(poll(&service, Some(&has), WAIT).await??.status, 304);

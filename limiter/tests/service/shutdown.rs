@@ -11,7 +11,6 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use harness::until;
-use limiter::Settings;
 use serde_json::json;
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
@@ -19,7 +18,7 @@ use tokio::{
     time::timeout,
 };
 
-use crate::support::{PATIENCE, PER_USER, Scripted, Service, quick};
+use crate::support::{PATIENCE, PER_USER, Scripted, Service, quick, tuned};
 
 const CHECK: &str = r#"{"domain":"shop","descriptor":{"user":"a"}}"#;
 
@@ -63,10 +62,7 @@ async fn ask_on(data: SocketAddr, answered: Arc<AtomicUsize>) -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn under_load_every_request_is_answered() -> Result<()> {
-    let settings = Settings {
-        drain: Duration::from_millis(200),
-        ..quick()
-    };
+    let settings = tuned(|s| s.drain = Duration::from_millis(200));
     let service = Service::with_settings(PER_USER, settings).await?;
     let answered = Arc::new(AtomicUsize::new(0));
     let clients: Vec<_> = (0..8)
@@ -104,10 +100,7 @@ async fn a_request_in_flight_is_answered_before_the_limiter_ends() -> Result<()>
 
 #[tokio::test]
 async fn while_leaving_it_is_not_ready_but_answers() -> Result<()> {
-    let settings = Settings {
-        drain: PATIENCE,
-        ..quick()
-    };
+    let settings = tuned(|s| s.drain = PATIENCE);
     let service = Service::with_settings(PER_USER, settings).await?;
     let (client, data, admin) = (service.client.clone(), service.data, service.admin);
     let ending = service.end();
@@ -134,11 +127,9 @@ async fn while_leaving_it_is_not_ready_but_answers() -> Result<()> {
 
 #[tokio::test]
 async fn shutdown_denies_waiting_checks_and_ignores_idle_connections() -> Result<()> {
-    let patient = Settings {
-        max_wait: Duration::from_hours(2),
-        last_answers: Duration::from_hours(2),
-        ..quick()
-    };
+    let patient = tuned(|s| {
+        (s.max_wait, s.last_answers) = (Duration::from_hours(2), Duration::from_hours(2))
+    });
     let service = Service::with_settings("  - {name: all, rate: 1/1h}\n", patient).await?;
     assert!(service.allows("a").await?);
     let idle = TcpStream::connect(service.data).await?;

@@ -5,22 +5,20 @@ use std::{sync::Arc, time::Duration};
 
 use anyhow::Result;
 use harness::{Engine, Reply, until};
-use limiter::Settings;
 use protocol::{ApiError, CHECK_CBOR, ErrorCode};
 use serde_json::{Value, json};
 use store::StoreError;
 
-use crate::support::{PATIENCE, PER_USER, Scripted, Server, Service, compact, publish, quick};
+use crate::support::{
+    PATIENCE, PER_USER, Scripted, Server, Service, compact, publish, quick, tuned,
+};
 
 /// A hanging store is detected after this.
 const TIMEOUT: Duration = Duration::from_millis(100);
 
 pub async fn on(server: &Server) -> Result<Service> {
     publish(&server.store()?, PER_USER).await?;
-    let settings = Settings {
-        store_timeout: TIMEOUT,
-        ..quick()
-    };
+    let settings = tuned(|s| s.store_timeout = TIMEOUT);
     let service = Service::ready_on(server.store_within(TIMEOUT)?, settings).await?;
     decides(&service).await?;
     Ok(service)
@@ -237,10 +235,7 @@ async fn a_missing_right_leaves_open_whether_a_check_was_charged() -> Result<()>
 #[tokio::test]
 async fn checks_queued_behind_hanging_calls_are_not_charged() -> Result<()> {
     let store = Scripted::with(PER_USER, 0).await?;
-    let settings = Settings {
-        store_timeout: TIMEOUT,
-        ..quick()
-    };
+    let settings = tuned(|s| s.store_timeout = TIMEOUT);
     let service = Arc::new(Service::ready_on(store.clone(), settings).await?);
     let mut clients = tokio::task::JoinSet::new();
     for n in 0..5 {

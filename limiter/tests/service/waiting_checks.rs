@@ -7,7 +7,7 @@ use harness::until;
 use limiter::Settings;
 use serde_json::json;
 
-use crate::support::{PATIENCE, Service, quick};
+use crate::support::{PATIENCE, Service, quick, tuned};
 
 /// One unit; the next comes two seconds later.
 const SLOW: &str = "  - {name: per-user, per: [user], rate: 1/2s}\n";
@@ -68,11 +68,7 @@ async fn an_invalid_wait_is_refused() -> Result<()> {
 
 #[tokio::test]
 async fn waiting_checks_are_bounded_and_do_not_count_as_inflight() -> Result<()> {
-    let one = Settings {
-        max_waiters: 1,
-        max_inflight: 1,
-        ..quick()
-    };
+    let one = tuned(|s| (s.max_waiters, s.max_inflight) = (1, 1));
     let service = Service::with_settings("  - {name: all, rate: 1/3s}\n", one).await?;
     let service = Arc::new(service);
     assert!(service.allows("a").await?);

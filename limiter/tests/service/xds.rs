@@ -16,7 +16,7 @@ use hyper::{
     service::service_fn,
 };
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use limiter::{Settings, XdsServer};
+use limiter::XdsServer;
 use prost::Message;
 use store::{Options, Overrides, StoreUrl, open};
 use tokio::{
@@ -24,7 +24,7 @@ use tokio::{
     sync::{Mutex, mpsc},
 };
 
-use crate::support::{PATIENCE, Service, name, quick};
+use crate::support::{PATIENCE, Service, name, tuned};
 
 const TYPE_URL: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
 
@@ -132,10 +132,7 @@ impl Management {
             ca: None,
             identity: None,
         };
-        let settings = Settings {
-            xds: Some(server),
-            ..quick()
-        };
+        let settings = tuned(|s| s.xds = Some(server));
         Service::ready_on(open(&StoreUrl::Memory, Options::default())?, settings).await
     }
 }

@@ -136,6 +136,13 @@ impl Service {
     }
 }
 
+/// [`quick`] with other settings.
+pub fn tuned(tune: impl FnOnce(&mut Settings)) -> Settings {
+    let mut settings = quick();
+    tune(&mut settings);
+    settings
+}
+
 /// The defaults with a long store timeout, for busy machines, and with almost no drain.
 pub fn quick() -> Settings {
     Settings {
