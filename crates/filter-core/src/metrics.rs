@@ -48,7 +48,7 @@ impl Counts {
         self.costs.settled(settled);
     }
 
-    /// Counts a request whose cost in one bucket nobody settles.
+    /// Counts a request that may have reserved units of one bucket which nobody can settle.
     pub(crate) fn unsettled(&mut self, limit: &Name) {
         self.costs.unsettled(limit);
     }
@@ -274,7 +274,7 @@ impl Decisions {
 
 // --- Costs of responses, counted by limit.
 
-/// Counters of requests that reserved units and have ended, and of those that nobody settles.
+/// Counters of requests that reserved units and have ended, and of those that nobody can settle.
 const COUNTS: [&str; 9] = [
     "rl_costs.settlements",
     "rl_costs.reserved",
@@ -312,7 +312,7 @@ impl Costs {
         self.add(&settled.limit, counted);
     }
 
-    /// Counts a request that was decided without the limiter: its reserve stays charged where it was.
+    /// Counts a request whose reserve may stay charged, because no answer named it.
     pub(super) fn unsettled(&mut self, limit: &Name) {
         self.add(limit, [0, 0, 0, 0, 0, 0, 0, 0, 1]);
     }

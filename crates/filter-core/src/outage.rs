@@ -255,6 +255,24 @@ impl Worker {
         self.apply_fallback(host, now, check, ChargeStatus::NotCharged);
     }
 
+    /// Decides a request that got no answer, or an error. If it was charged, no answer names its
+    /// reservation, so nobody can settle that.
+    pub(crate) fn fall_back_unanswered(
+        &mut self,
+        host: &impl Host,
+        now: Now,
+        check: PendingCheck,
+        charge: ChargeStatus,
+    ) {
+        // Not the checks that settle costs and free slots: they reserve nothing.
+        if charge == ChargeStatus::Unknown && check.stream.is_some() {
+            for limit_check in check.global().filter(|of| of.limit.settles()) {
+                self.counts.unsettled(&limit_check.limit.name);
+            }
+        }
+        self.fall_back(host, now, check, charge);
+    }
+
     /// Decides a request that the limiter did not decide.
     pub(crate) fn fall_back(
         &mut self,
@@ -348,12 +366,6 @@ impl Worker {
                     self.refuse_hold(stream, check, delay_ms, Vec::new());
                 }
                 return None;
-            }
-        }
-        for limit_check in check.global() {
-            // No answer names the reservation, so nobody can settle it.
-            if limit_check.limit.settles() {
-                self.counts.unsettled(&limit_check.limit.name);
             }
         }
         self.name_shares(now, check, &mut result.claims.in_flight);

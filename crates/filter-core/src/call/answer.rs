@@ -144,7 +144,7 @@ impl Worker {
                 // One that has lost its store says so at once, before another one can answer.
                 check.attempts.others_answer = self.others_answer(now, &check.attempts)
                     || (answered && self.calls.retry_budget.is_answered_now(now));
-                self.fall_back(host, now, check, charge);
+                self.fall_back_unanswered(host, now, check, charge);
             }
         }
     }
@@ -166,7 +166,7 @@ impl Worker {
             return self.unlimited(host, now, check);
         }
         self.counts.happened(Event::CheckFailed);
-        self.fall_back(host, now, check, ChargeStatus::after(code));
+        self.fall_back_unanswered(host, now, check, ChargeStatus::after(code));
     }
 
     /// Applies what an answer reports beside the decisions: numbers of proxies, and the revision.
