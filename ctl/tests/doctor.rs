@@ -359,10 +359,27 @@ fn a_store_with_limits_and_no_live_limiter_is_an_error() -> Result<()> {
         };
         followed(&server.url(), "shop", revision).await
     })?;
+    let reported = std::time::Instant::now();
     let output = page()?;
     assert_eq!(
         (output.status.code(), &output.stdout[..]),
         (Some(0), &b""[..])
+    );
+    // A limiter that was killed reports no more.
+    let text = loop {
+        let output = page()?;
+        if output.status.code() == Some(1) {
+            break String::from_utf8(output.stdout)?;
+        }
+        assert!(reported.elapsed().as_secs() < 5, "it is taken for alive");
+    };
+    assert!(
+        text.starts_with("error[fleet]: limiters: none has reported in the last 3 s"),
+        "{text}"
+    );
+    assert!(
+        text.contains("warning[fleet]: limiter web-1:8090: its last report is 3"),
+        "{text}"
     );
     // Without limits there is nothing to enforce.
     let empty = Server::start(Engine::Valkey, &["--appendonly", "yes"])?;

@@ -135,6 +135,12 @@ pub async fn run(
         lifecycle.enter(Phase::Abort);
     }
     while serving.join_next().await.is_some() {}
+    // No regular report may follow the last one.
+    background.shutdown().await;
+    parts
+        .telemetry
+        .write_last(&parts.domains, &parts.fleet)
+        .await;
     tracing::info!("stopped: every request was answered");
     Ok(())
 }

@@ -120,12 +120,21 @@ impl Telemetry {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            self.write_once(domains, fleet).await;
+            self.write_once(domains, fleet, false).await;
         }
     }
 
-    async fn write_once(&self, domains: &Domains, fleet: &Fleet) {
-        let fleet_report = fleet_report(domains, fleet);
+    /// Writes what was decided since the last report, and that this limiter ends: otherwise readers
+    /// take it for one that failed.
+    pub(crate) async fn write_last(&self, domains: &Domains, fleet: &Fleet) {
+        self.write_once(domains, fleet, true).await;
+    }
+
+    async fn write_once(&self, domains: &Domains, fleet: &Fleet, is_last: bool) {
+        let fleet_report = FleetReport {
+            is_last,
+            ..fleet_report(domains, fleet)
+        };
         let fleet = [Report::Fleet(&fleet_report)];
         if let Err(error) = self.store.report(&self.limiter, &fleet).await {
             tracing::debug!(%error, "cannot report which limits proxies have in force");
@@ -214,6 +223,7 @@ fn fleet_report(domains: &Domains, fleet: &Fleet) -> FleetReport {
         revisions: in_force.collect(),
         proxies: alive.proxies,
         entries: alive.entries,
+        is_last: false,
     }
 }
 

@@ -5,9 +5,9 @@ pub mod server;
 
 use policy::{Name, Revision};
 use serde::Serialize;
-use store::Fleet;
+use store::{Fleet, LimiterStatus};
 
-use crate::{limiter_name, proxy_name};
+use crate::{duration, limiter_name, proxy_name};
 
 // --- A finding: a problem, or information.
 
@@ -120,8 +120,21 @@ fn late(fleet: &Fleet, domain: &Name, revision: &Revision) -> Vec<Finding> {
     .collect()
 }
 
-/// No limiter has reported. Where there are limits, proxies then enforce them on their own.
-pub fn nobody(has_limits: bool) -> Finding {
+/// A limiter that reports no more, although it reported no end.
+pub fn silent(limiter: &LimiterStatus) -> Finding {
+    Finding::new(
+        Severity::Warning,
+        "fleet",
+        format!("limiter {}", limiter_name(&limiter.id)),
+        format!("its last report is {} old", duration(limiter.ago_ms)),
+        "it was killed, hangs, or cannot reach this server; after 10 s it is no longer listed",
+    )
+    .mend("curl http://LIMITER:8091/readyz    # shows why, if it runs")
+}
+
+/// No limiter reports; some did in the last 10 s: `silent`. Where there are limits, proxies then
+/// enforce them on their own.
+pub fn nobody(has_limits: bool, silent: bool) -> Finding {
     let (severity, why) = if has_limits {
         let why = "none runs, or none uses this server with this key prefix; proxies follow each \
                    limit's `on_failure`, and no edit reaches them";
@@ -134,7 +147,11 @@ pub fn nobody(has_limits: bool) -> Finding {
         severity,
         "fleet",
         "limiters",
-        "none has reported in the last 10 s",
+        if silent {
+            "none has reported in the last 3 s"
+        } else {
+            "none has reported in the last 10 s"
+        },
         why,
     )
     .mend("rlctl list-proxies")

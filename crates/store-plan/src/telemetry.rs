@@ -126,6 +126,8 @@ pub struct FleetReport {
     /// The entries that these proxies supply beside the built-in ones, by domain; without domains
     /// of which one proxy did not report its entries.
     pub entries: BTreeMap<Name, BTreeSet<Name>>,
+    /// Whether it is the limiter's last, because it was told to end.
+    pub is_last: bool,
 }
 
 /// A proxy at its last request.
@@ -152,7 +154,8 @@ pub struct LimiterStatus {
     pub ago_ms: u64,
 }
 
-/// The limiters and proxies that were alive within the last 10 s.
+/// The limiters and proxies that were alive within the last 10 s, without limiters that reported
+/// their end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fleet {
     /// By name.
@@ -177,11 +180,15 @@ impl FleetReport {
             let names = names.iter().map(|name| Node::text(name.as_str()));
             (domain.as_str(), Node::list(names))
         });
-        record::json(&report_of([
+        let mut report = report_of([
             ("revisions", Node::map(revisions)),
             ("proxies", Node::map(proxies)),
             ("entries", Node::map(entries)),
-        ]))
+        ]);
+        if self.is_last {
+            report.set("last", Node::number(1));
+        }
+        record::json(&report)
     }
 
     fn read(json: &str) -> Option<Self> {
@@ -201,6 +208,7 @@ impl FleetReport {
                 .filter_map(|(domain, node)| Some((domain, read_revision(node)?)))
                 .collect(),
             proxies: proxies.collect(),
+            is_last: count_in(&report, "last") > 0,
         })
     }
 }
@@ -267,7 +275,7 @@ impl Fleet {
                 }
                 add(proxies.entry(domain).or_default(), seen, ago_ms);
             }
-            if ago_ms <= PROXY_LIFE_MS {
+            if ago_ms <= PROXY_LIFE_MS && !fleet_report.is_last {
                 limiters.push(LimiterStatus {
                     id,
                     revisions: fleet_report.revisions,

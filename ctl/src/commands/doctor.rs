@@ -1,6 +1,6 @@
 //! `rlctl doctor`.
 
-use std::{collections::BTreeMap, fmt::Write as _, str::FromStr};
+use std::{collections::BTreeMap, fmt::Write as _, str::FromStr, time::Duration};
 
 use anstyle::{AnsiColor, Style};
 use clap::Args;
@@ -11,15 +11,18 @@ use insight::{
 use policy::{Name, Policy};
 use serde::Serialize;
 use store::{
-    Cursor, Fleet, Head, HeadState, LimitKey, LimitKeyKind, Overrides, StoreError, Stored,
+    Cursor, Fleet, Head, HeadState, LimitKey, LimitKeyKind, LimiterStatus, Overrides, StoreError,
+    Stored,
 };
+use tokio::time::{Instant, sleep};
 
 use crate::{
     bucket::parse_whole_number,
     cli::{Format, Global, examples},
+    edit::{POLL_INTERVAL, SILENT_AFTER_MS, limiter_name},
     error::{self, Error, Exit},
     printer::Printer,
-    render::{Page, View, counted, wrapped},
+    render::{Page, View, counted, duration, truncated_list, wrapped},
     session::{LiveEntries, Session},
 };
 
@@ -62,8 +65,7 @@ impl Doctor {
         for node in &health {
             findings.extend(server::look(node, &store, session.key_prefix()));
         }
-        // Another check reports a missing permission.
-        let alive = session.store.fleet().await.ok();
+        let (alive, silent) = fleet(&session).await;
         let mut found = domains(&session, alive.as_ref()).await?;
         findings.append(&mut found.findings);
         let known = Known {
@@ -77,7 +79,13 @@ impl Doctor {
         let looked = look(&session, &known, self.keys);
         let (orphans, looked) = session.with_progress(looked).await?;
         findings.extend(orphans);
-        findings.extend(behind(&session, alive.as_ref(), found.has_limits).await?);
+        findings.extend(behind(&session, alive.as_ref()).await?);
+        findings.extend(silent.iter().map(findings::silent));
+        if let Some(Fleet { limiters, .. }) = &alive
+            && limiters.is_empty()
+        {
+            findings.push(findings::nobody(found.has_limits, !silent.is_empty()));
+        }
         findings.sort_by_key(|finding| finding.severity);
         let found = findings.len();
         findings.retain(|finding| !self.ignore.iter().any(|known| known.is(finding)));
@@ -89,6 +97,9 @@ impl Doctor {
             ignored,
             healthy: findings.iter().all(|f| f.severity == Severity::Info),
             servers: health.into_iter().map(|node| node.address).collect(),
+            limiters: { alive.iter().flat_map(|fleet| &fleet.limiters) }
+                .map(Alive::of)
+                .collect(),
             findings,
             keys: looked,
         };
@@ -139,12 +150,35 @@ async fn domains(session: &Session<'_>, fleet: Option<&Fleet>) -> Result<Domains
     Ok(found)
 }
 
+/// A limiter reports once a second: one that is later than this may have ended.
+const LATE_MS: u64 = 1500;
+/// The longest wait for reports that are late; without a report, they are silent by then.
+const LATE_WAIT: Duration = Duration::from_secs(2);
+
+/// The fleet, without the limiters that report no more, and those. One whose report is late is
+/// waited for, so that none is taken for alive that ended before.
+async fn fleet(session: &Session<'_>) -> (Option<Fleet>, Vec<LimiterStatus>) {
+    let started = Instant::now();
+    loop {
+        // Another check reports a missing permission.
+        let Ok(mut fleet) = session.store.fleet().await else {
+            return (None, Vec::new());
+        };
+        let late = |limiter: &LimiterStatus| {
+            limiter.ago_ms > LATE_MS && limiter.ago_ms <= SILENT_AFTER_MS
+        };
+        if fleet.limiters.iter().any(late) && started.elapsed() < LATE_WAIT {
+            sleep(POLL_INTERVAL).await;
+            continue;
+        }
+        let silent = |limiter: &mut LimiterStatus| limiter.ago_ms > SILENT_AFTER_MS;
+        let silent = fleet.limiters.extract_if(.., silent).collect();
+        return (Some(fleet), silent);
+    }
+}
+
 /// Live limiters and proxies that lack the current revision.
-async fn behind(
-    session: &Session<'_>,
-    fleet: Option<&Fleet>,
-    has_limits: bool,
-) -> Result<Vec<Finding>, Error> {
+async fn behind(session: &Session<'_>, fleet: Option<&Fleet>) -> Result<Vec<Finding>, Error> {
     let store = &session.store;
     let (Some(fleet), Ok(heads)) = (fleet, store.heads().await) else {
         return Ok(Vec::new()); // Another check reports the missing permission.
@@ -159,9 +193,6 @@ async fn behind(
         let last = last.map_err(|error| session.failed(&error))?;
         let age_ms = last.first().map(|edit| now_ms.saturating_sub(edit.at_ms));
         findings.extend(findings::behind(fleet, &head.domain, &revision, age_ms));
-    }
-    if fleet.limiters.is_empty() {
-        findings.push(findings::nobody(has_limits));
     }
     Ok(findings)
 }
@@ -206,10 +237,33 @@ struct Report {
     /// Findings that were left out.
     ignored: usize,
     servers: Vec<String>,
+    /// Those that report.
+    limiters: Vec<Alive>,
     findings: Vec<Finding>,
     /// How many keys were scanned for orphans.
     keys: Looked,
 }
+
+/// A limiter that reports.
+#[derive(Serialize)]
+struct Alive {
+    name: String,
+    id: String,
+    heard_ms_ago: u64,
+}
+
+impl Alive {
+    fn of(limiter: &LimiterStatus) -> Self {
+        Self {
+            name: limiter_name(&limiter.id).to_owned(),
+            id: limiter.id.clone(),
+            heard_ms_ago: limiter.ago_ms,
+        }
+    }
+}
+
+/// The most limiters that the text names.
+const NAMED_MAX: usize = 5;
 
 impl View for Report {
     fn text(&self, page: Page) -> String {
@@ -234,7 +288,17 @@ impl View for Report {
             let at = self.keys.at;
             format!("(about {at} keys were scanned for leftovers; --keys 0 scans all)")
         };
-        format!("{text}{servers}: {verdict}{more}\n")
+        let limiters = { self.limiters.iter() }
+            .map(|limiter| format!("{} ({} ago)", limiter.name, duration(limiter.heard_ms_ago)))
+            .collect::<Vec<_>>();
+        let limiters = match limiters.as_slice() {
+            [] => String::new(),
+            some => format!(
+                "limiters that report: {}\n",
+                truncated_list(some, NAMED_MAX)
+            ),
+        };
+        format!("{text}{limiters}{servers}: {verdict}{more}\n")
     }
 
     /// The checks that found something wrong, as --ignore takes them.

@@ -88,11 +88,10 @@ impl Stage {
         String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
     }
 
-    /// The findings of `rlctl doctor`. Its exit code only says whether there are any.
+    /// The report of `rlctl doctor`. Its exit code only says whether there are findings.
     pub fn doctor(&self) -> Value {
         let output = run_rlctl(&self.programs, &self.store_url, &["doctor", "-o", "json"]);
-        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-        report["findings"].clone()
+        serde_json::from_slice(&output.stdout).unwrap()
     }
 
     /// `rlctl inspect LIMIT KEY=VALUE... -o json`.

@@ -45,6 +45,55 @@ async fn the_proxies_and_limiters_that_follow_the_limits_are_listed() {
 }
 
 #[tokio::test]
+async fn a_limiter_that_was_killed_is_missed_and_one_that_was_stopped_is_not() {
+    let limit = ["{name: per-user, per: [user], rate: 1000/s}"];
+    // The limiters that report, and those that are missed.
+    let fleet = |stage: &Stage| {
+        let report = stage.doctor();
+        let names = |list: &Value, field: &str| -> Vec<String> {
+            let named = list.as_array().unwrap().iter();
+            let named = named.filter(|one| one["check"].is_null() || one["check"] == "fleet");
+            named
+                .map(|one| one[field].as_str().unwrap().to_owned())
+                .collect()
+        };
+        let missed = names(&report["findings"], "place");
+        (names(&report["limiters"], "name"), missed)
+    };
+    let mut stage = limits(&limit).start().await;
+    let both = async |stage: &Stage| {
+        until("both report", PATIENCE, async || {
+            let (reporting, missed) = fleet(stage);
+            (reporting.len() == 2 && missed.is_empty()).then_some(())
+        })
+        .await
+        .unwrap();
+    };
+    both(&stage).await;
+    stage.stop_one_limiter().await;
+    let (reporting, missed) = fleet(&stage);
+    assert_eq!((reporting.len(), missed.len()), (1, 0), "{missed:?}");
+    stage.start_limiters().await;
+    both(&stage).await;
+    stage.kill_one_limiter().await;
+    let killed = stage.stopped_port();
+    let (reporting, missed) = until("it is missed", PATIENCE, async || {
+        let found = fleet(&stage);
+        (!found.1.is_empty()).then_some(found)
+    })
+    .await
+    .unwrap();
+    assert!(
+        missed.len() == 1 && missed[0].ends_with(&format!(":{killed}")),
+        "{missed:?}"
+    );
+    assert!(
+        reporting.len() == 1 && !missed[0].ends_with(&reporting[0]),
+        "{reporting:?}"
+    );
+}
+
+#[tokio::test]
 async fn doctor_names_entries_that_no_live_proxy_supplies() {
     let stage = limits(&[
         "{name: supplied, per: [user], match: {tenant: acme, session: x}, rate: 1000/s}",
@@ -55,8 +104,8 @@ async fn doctor_names_entries_that_no_live_proxy_supplies() {
     .start()
     .await;
     let unsupplied = until("doctor lists the entries", PATIENCE, async || {
-        let findings = stage.doctor();
-        let findings = findings.as_array().unwrap().iter();
+        let report = stage.doctor();
+        let findings = report["findings"].as_array().unwrap().iter();
         let found: Vec<Value> = findings
             .filter(|finding| finding["check"] == "unmeant")
             .cloned()

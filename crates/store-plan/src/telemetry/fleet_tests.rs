@@ -17,7 +17,7 @@ fn json(proxies: &[ProxyStatus]) -> String {
     let fleet_report = FleetReport {
         revisions: BTreeMap::from([(domain.clone(), Revision::default())]),
         proxies: BTreeMap::from([(domain, proxies.to_vec())]),
-        entries: BTreeMap::new(),
+        ..FleetReport::default()
     };
     let json = fleet_report.to_json();
     assert_eq!(FleetReport::read(&json), Some(fleet_report));
