@@ -365,6 +365,8 @@ pub(crate) struct CheckStream {
     retry_after_us: u64,
     /// Whether a callout was answered since the last stream failed.
     answered: bool,
+    /// Whether one was refused, as a cluster without HTTP/2 does.
+    refused: bool,
 }
 
 impl CheckStream {
@@ -378,7 +380,13 @@ impl CheckStream {
             retry_after_us: RETRY_MIN_US,
             // The policy arrived by a callout.
             answered: true,
+            refused: false,
         }
+    }
+
+    /// Whether one was refused, as a cluster without HTTP/2 does.
+    pub(crate) fn was_refused(&self) -> bool {
+        self.refused
     }
 
     /// Whether calls go by it.
@@ -493,6 +501,8 @@ impl Worker {
                 let why = "`\"stream\": true` needs a limiter over HTTP/2: set \
                            `explicit_http_config: {http2_protocol_options: {}}` for a cluster that speaks HTTP/1.1";
                 self.stream_failed(host, now, why);
+                self.calls.stream.refused = true;
+                self.share_entries(host);
             }
             _ => self.stream_failed(host, now, &format!("gRPC status {grpc_status}")),
         }

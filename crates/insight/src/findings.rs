@@ -3,7 +3,7 @@
 pub mod limits;
 pub mod server;
 
-use policy::{Name, Revision};
+use policy::{CHECK_STREAM_REFUSED, Name, Revision};
 use serde::Serialize;
 use store::{Fleet, LimiterStatus};
 
@@ -118,6 +118,25 @@ fn late(fleet: &Fleet, domain: &Name, revision: &Revision) -> Vec<Finding> {
         })
     })
     .collect()
+}
+
+/// Proxies whose check streams are refused, by domain. They decide as well by callouts, so nobody
+/// would miss the streams that the configuration asks for.
+pub fn refused_streams(fleet: &Fleet, only: Option<&Name>) -> impl Iterator<Item = Finding> {
+    let domains = fleet.entries.iter();
+    let refused = domains.filter(move |(domain, entries)| {
+        only.is_none_or(|only| only == *domain) && entries.contains(CHECK_STREAM_REFUSED)
+    });
+    refused.map(|(domain, _)| {
+        Finding::new(
+            Severity::Warning,
+            "stream",
+            format!("proxies of domain {domain}"),
+            "since an Envoy started, the limiter's cluster refused its check stream",
+            "`\"stream\": true` needs HTTP/2; over HTTP/1.1 each batch is a callout. Set \
+             `explicit_http_config: {http2_protocol_options: {}}` for the cluster and restart Envoy",
+        )
+    })
 }
 
 /// A limiter that reports no more, although it reported no end.

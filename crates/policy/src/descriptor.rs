@@ -126,6 +126,9 @@ pub const REQUEST_BODY: &str = "request_body";
 /// bodies arrive.
 pub const REQUEST_BODY_PASSES: &str = "request_body_passes";
 
+/// Stands there if a check stream was refused since Envoy started, as a cluster without HTTP/2 does.
+pub const CHECK_STREAM_REFUSED: &str = "check_stream_refused";
+
 /// Ends the name under which proxies list an entry whose values they hash, beside the entry itself.
 const HASHED: &str = ".hashed";
 

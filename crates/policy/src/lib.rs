@@ -31,8 +31,8 @@ pub use normalize::{hashed, is_hash};
 
 pub use compiled::{Compiled, Match, Mode, Resolved};
 pub use descriptor::{
-    Alterations, BUILT_IN, DEFAULT_PREFIXES, Descriptor, Entries, REMOTE_ADDRESS, REQUEST_BODY,
-    REQUEST_BODY_PASSES, WHOLE_ADDRESS, normal_value,
+    Alterations, BUILT_IN, CHECK_STREAM_REFUSED, DEFAULT_PREFIXES, Descriptor, Entries,
+    REMOTE_ADDRESS, REQUEST_BODY, REQUEST_BODY_PASSES, WHOLE_ADDRESS, normal_value,
 };
 pub use descriptor_limit::{
     ChargeMode, DESCRIPTOR, DescriptorError, DescriptorLimit, DescriptorPattern, EntryPattern,

@@ -81,10 +81,11 @@ impl Doctor {
         findings.extend(orphans);
         findings.extend(behind(&session, alive.as_ref()).await?);
         findings.extend(silent.iter().map(findings::silent));
-        if let Some(Fleet { limiters, .. }) = &alive
-            && limiters.is_empty()
-        {
-            findings.push(findings::nobody(found.has_limits, !silent.is_empty()));
+        if let Some(fleet) = &alive {
+            findings.extend(findings::refused_streams(fleet, session.named_domain()));
+            if fleet.limiters.is_empty() {
+                findings.push(findings::nobody(found.has_limits, !silent.is_empty()));
+            }
         }
         findings.sort_by_key(|finding| finding.severity);
         let found = findings.len();
@@ -502,7 +503,7 @@ fn text(finding: &Finding, page: Page) -> String {
 // --- Findings that `--ignore` leaves out.
 
 /// The names of all checks; a test checks that there are no others.
-const CHECKS: [&str; 19] = [
+const CHECKS: [&str; 20] = [
     "clock",
     "domains",
     "eviction",
@@ -522,6 +523,7 @@ const CHECKS: [&str; 19] = [
     "scripts",
     "unmeant",
     "version",
+    "stream",
 ];
 
 /// The findings of a check, or of a check at one place.

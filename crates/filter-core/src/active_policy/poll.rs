@@ -2,7 +2,9 @@
 
 use std::{fmt::Write, hash::Hasher, rc::Rc};
 
-use policy::{BUILT_IN, Compiled, Name, REQUEST_BODY, REQUEST_BODY_PASSES};
+use policy::{
+    BUILT_IN, CHECK_STREAM_REFUSED, Compiled, Name, REQUEST_BODY, REQUEST_BODY_PASSES,
+};
 use protocol::{
     API_HEADER, API_VERSION, ApiError, ErrorCode, LIMITS_CBOR, PROXIES_HEADER, REVISION_HEADER,
     parse_proxies,
@@ -112,6 +114,11 @@ impl Worker {
             .bodies
             .are_missed()
             .then_some(REQUEST_BODY_PASSES);
+        let refused = self
+            .calls
+            .stream
+            .was_refused()
+            .then_some(CHECK_STREAM_REFUSED);
         let sources = self.config.sources.iter();
         let marks = sources
             .clone()
@@ -119,7 +126,7 @@ impl Worker {
         let marks: Vec<String> = marks.collect();
         let own = sources.map(|(name, _)| name.as_str());
         let own = own.chain(marks.iter().map(String::as_str));
-        let own = own.chain(body).chain(passes);
+        let own = own.chain(body).chain(passes).chain(refused);
         self.policy.poller.share_entries(host, &own)
     }
 

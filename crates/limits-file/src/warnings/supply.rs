@@ -6,7 +6,8 @@ use documents::{Name, similar};
 use normalize::{hashed, is_hash};
 use patterns::Pattern;
 use policy::{
-    Alterations, BUILT_IN, MULTIPLE_VALUES, REMOTE_ADDRESS, REQUEST_BODY, REQUEST_BODY_PASSES,
+    Alterations, BUILT_IN, CHECK_STREAM_REFUSED, MULTIPLE_VALUES, REMOTE_ADDRESS, REQUEST_BODY,
+    REQUEST_BODY_PASSES,
 };
 
 use super::Surroundings;
@@ -44,8 +45,8 @@ pub(super) fn unsupplied(
     }
     let known: Vec<&str> = supply.entries.iter().map(Name::as_str).collect();
     let hint = meant(&known).or_else(|| {
-        let bodies = [REQUEST_BODY, REQUEST_BODY_PASSES];
-        let listed = |name: &&&str| !BUILT_IN.contains(*name) && !bodies.contains(*name);
+        let marks = [REQUEST_BODY, REQUEST_BODY_PASSES, CHECK_STREAM_REFUSED];
+        let listed = |name: &&&str| !BUILT_IN.contains(*name) && !marks.contains(*name);
         let own = known.iter().filter(listed);
         let own: Vec<&str> = own.copied().collect();
         Some(match own.as_slice() {
