@@ -1,6 +1,11 @@
 //! `rlctl doctor`.
 
-use std::{collections::BTreeMap, fmt::Write as _, str::FromStr, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt::Write as _,
+    str::FromStr,
+    time::Duration,
+};
 
 use anstyle::{AnsiColor, Style};
 use clap::Args;
@@ -8,7 +13,7 @@ use insight::{
     Finding, Severity,
     findings::{self, limits, server},
 };
-use policy::{Name, Policy};
+use policy::{Limit, Name, Policy};
 use serde::Serialize;
 use store::{
     Cursor, Fleet, Head, HeadState, LimitKey, LimitKeyKind, LimiterStatus, Overrides, StoreError,
@@ -68,8 +73,11 @@ impl Doctor {
         let (alive, silent) = fleet(&session).await;
         let mut found = domains(&session, alive.as_ref()).await?;
         findings.append(&mut found.findings);
+        let readable = found.readable.iter();
         let known = Known {
-            policies: &found.readable,
+            policies: readable
+                .map(|policy| (&policy.domain, policy.by_name()))
+                .collect(),
             unreadable: &found.unreadable,
             client: health
                 .first()
@@ -165,9 +173,8 @@ async fn fleet(session: &Session<'_>) -> (Option<Fleet>, Vec<LimiterStatus>) {
         let Ok(mut fleet) = session.store.fleet().await else {
             return (None, Vec::new());
         };
-        let late = |limiter: &LimiterStatus| {
-            limiter.ago_ms > LATE_MS && limiter.ago_ms <= SILENT_AFTER_MS
-        };
+        let late =
+            |limiter: &LimiterStatus| limiter.ago_ms > LATE_MS && limiter.ago_ms <= SILENT_AFTER_MS;
         if fleet.limiters.iter().any(late) && started.elapsed() < LATE_WAIT {
             sleep(POLL_INTERVAL).await;
             continue;
@@ -343,8 +350,8 @@ struct Left {
 
 /// The domains there are, and the client command that deletes orphans.
 struct Known<'a> {
-    /// The limits of all domains that can be read.
-    policies: &'a [Policy],
+    /// The limits of all domains that can be read, by name.
+    policies: HashMap<&'a Name, HashMap<&'a str, &'a Limit>>,
     /// Domains that cannot be read; their keys are not reported.
     unreadable: &'a [Name],
     /// The command line of Redis's own client for this server.
@@ -374,7 +381,9 @@ async fn look(
             let (domain, limit) = held.of();
             if !known.unreadable.contains(domain) {
                 let key = (domain.clone(), limit.clone());
-                note(known.policies, held, || left.entry(key).or_default());
+                let of_limit = { known.policies.get(domain) }
+                    .and_then(|limits| limits.get(limit.as_str()).copied());
+                note(of_limit, held, || left.entry(key).or_default());
             }
         }
     }
@@ -399,10 +408,8 @@ fn not_permitted(session: &Session<'_>) -> Finding {
     )
 }
 
-fn note<'l>(policies: &[Policy], held: LimitKey, left: impl FnOnce() -> &'l mut Left) {
-    let (domain, limit) = held.of();
-    let policy = policies.iter().find(|policy| policy.domain == *domain);
-    let known = policy.and_then(|policy| policy.limit(limit.as_str()));
+/// Notes a key of a limit that does not exist, or that splits its buckets otherwise now.
+fn note<'l>(known: Option<&Limit>, held: LimitKey, left: impl FnOnce() -> &'l mut Left) {
     match (held.what, known) {
         (LimitKeyKind::Overrides { .. }, None) => left().overrides = Some(held.key),
         (LimitKeyKind::Overrides { .. }, Some(_)) => {}

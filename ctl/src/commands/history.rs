@@ -1,7 +1,7 @@
 //! `rlctl history` and `rlctl rollback`.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     fmt::Write as _,
 };
 
@@ -9,7 +9,7 @@ use clap::Args;
 use limits_file::ToNode as _;
 use policy::{Exemption, Limit, Name, Node, Policy, format_timestamp};
 use serde::Serialize;
-use store::{HistoryEntry, Keys, Overrides, Stored};
+use store::{HistoryEntry, Keys, Overrides, RecordedOverrides, Stored};
 
 use crate::{
     bucket::{KeyEntries, key_entries, parse_whole_number, visible},
@@ -377,6 +377,7 @@ fn checked(mut reverted: Reverted, base: Option<&Policy>) -> Result<Reverted, Er
     let policy = &mut reverted.policy;
     limits_file::policy_from_node(&policy.to_node())
         .map_err(|problems| invalid(&diagnostics(&problems)))?;
+    let base = base.map(Policy::by_name).unwrap_or_default();
     for limit in &mut policy.limits {
         let Some(deltas) = reverted.overrides.get_mut(&limit.name) else {
             continue;
@@ -388,7 +389,7 @@ fn checked(mut reverted: Reverted, base: Option<&Policy>) -> Result<Reverted, Er
             );
             *found = again.map_err(|problems| invalid(&diagnostics(&problems)))?;
         }
-        let old = base.and_then(|base| base.limit(limit.name.as_str()));
+        let old = base.get(limit.name.as_str());
         if old.is_none_or(|old| old.per != limit.per) {
             limit.overrides = deltas.values().flatten().cloned().collect();
         }
@@ -433,9 +434,7 @@ impl Reverted {
             } => {
                 // The limit as the edit left it reads the overrides after the edit; the limit
                 // before it reads those before.
-                for (name, overrides) in became.iter().filter(|(name, _)| concerned(name)) {
-                    self.set(name, overrides, false)?;
-                }
+                self.set_all(became, concerned, false)?;
                 if let (Some([before, _]), None) = (paused, only) {
                     self.policy.paused = *before;
                 }
@@ -443,18 +442,16 @@ impl Reverted {
                     self.revert_exempt(exempt, then_exempt);
                 }
                 self.revert_limits(before, after, concerned);
-                for (name, overrides) in was.iter().filter(|(name, _)| concerned(name)) {
-                    self.set(name, overrides, true)?;
-                }
-                Some(())
+                self.set_all(was, concerned, true)
             }
             HistoryChange::Override {
                 limit,
                 before,
                 after,
             } if concerned(limit) => {
-                self.set(limit, after.as_slice(), false)?;
-                self.set(limit, before.as_slice(), true)
+                let limit = self.policy.limit(limit.as_str())?;
+                set(&mut self.overrides, limit, after.as_slice(), false)?;
+                set(&mut self.overrides, limit, before.as_slice(), true)
             }
             HistoryChange::Override { .. }
             | HistoryChange::Reset { .. }
@@ -475,34 +472,54 @@ impl Reverted {
         }
     }
 
-    fn revert_limits(
+    fn revert_limits<'l>(
         &mut self,
-        before: &[Limit],
+        before: &'l [Limit],
         after: &[Limit],
         concerned: impl Fn(&Name) -> bool,
     ) {
-        let created = |limit: &Limit| {
-            let known = |list: &[Limit]| list.iter().any(|other| other.name == limit.name);
-            known(after) && !known(before)
-        };
+        let named = |limit: &'l Limit| (limit.name.as_str(), limit);
+        let mut earlier: HashMap<&str, &Limit> = before.iter().map(named).collect();
+        let touched: HashSet<&str> = after.iter().map(|limit| limit.name.as_str()).collect();
         let limits = &mut self.policy.limits;
-        limits.retain(|limit| !(concerned(&limit.name) && created(limit)));
-        for old in before.iter().filter(|limit| concerned(&limit.name)) {
-            match limits.iter_mut().find(|limit| limit.name == old.name) {
-                Some(limit) => *limit = old.clone(),
-                None => limits.push(old.clone()),
+        limits.retain(|limit| {
+            let name = limit.name.as_str();
+            let created = touched.contains(name) && !earlier.contains_key(name);
+            !(concerned(&limit.name) && created)
+        });
+        for limit in limits.iter_mut().filter(|limit| concerned(&limit.name)) {
+            if let Some(old) = earlier.remove(limit.name.as_str()) {
+                *limit = old.clone();
             }
         }
+        let deleted = before
+            .iter()
+            .filter(|old| concerned(&old.name) && earlier.contains_key(old.name.as_str()));
+        limits.extend(deleted.cloned());
     }
 
-    /// Adds these overrides of a limit if `there`, and removes them otherwise.
-    fn set(&mut self, name: &Name, overrides: &[Node], there: bool) -> Option<()> {
-        let limit = self.policy.limit(name.as_str())?;
-        let deltas = self.overrides.entry(name.clone()).or_default();
-        for node in overrides {
-            let found = limits_file::override_from_node(limit, node).ok()?;
-            deltas.insert(found.values.clone(), there.then_some(found));
+    /// As [`set`], of all limits that are concerned.
+    fn set_all(
+        &mut self,
+        overrides: &RecordedOverrides,
+        concerned: impl Fn(&Name) -> bool,
+        there: bool,
+    ) -> Option<()> {
+        let limits = self.policy.by_name();
+        for (name, overrides) in overrides.iter().filter(|(name, _)| concerned(name)) {
+            let limit = limits.get(name.as_str())?;
+            set(&mut self.overrides, limit, overrides, there)?;
         }
         Some(())
     }
+}
+
+/// Adds these overrides of a limit if `there`, and removes them otherwise.
+fn set(deltas: &mut Deltas, limit: &Limit, overrides: &[Node], there: bool) -> Option<()> {
+    let deltas = deltas.entry(limit.name.clone()).or_default();
+    for node in overrides {
+        let found = limits_file::override_from_node(limit, node).ok()?;
+        deltas.insert(found.values.clone(), there.then_some(found));
+    }
+    Some(())
 }

@@ -88,8 +88,9 @@ impl Session<'_> {
             let message = format!("the domain {domain} would have {total} overrides");
             return Err(Error::new(Exit::Refused, message).hint(format!("{max} at most")));
         }
+        let kept = after.by_name();
         for gone in before.into_iter().flat_map(|before| &before.limits) {
-            if after.limit(gone.name.as_str()).is_none() {
+            if !kept.contains_key(gone.name.as_str()) {
                 let count = old.get(&gone.name).map_or(0, |(_, count)| *count);
                 let override_plan = self.all_go(&after.domain, gone, count).await?;
                 plan.note(Some(gone), None, override_plan);
@@ -475,8 +476,9 @@ impl Session<'_> {
     ) -> Result<KeptOverrides, Error> {
         let mut result = KeptOverrides::default();
         let domain = &after.domain;
+        let before = before.by_name();
         for limit in &mut after.limits {
-            let Some(old) = before.limit(limit.name.as_str()) else {
+            let Some(old) = before.get(limit.name.as_str()) else {
                 continue;
             };
             if limit.overrides.is_empty() || old.per != limit.per {

@@ -2,9 +2,7 @@
 
 use std::{fmt::Write, hash::Hasher, rc::Rc};
 
-use policy::{
-    BUILT_IN, CHECK_STREAM_REFUSED, Compiled, Name, REQUEST_BODY, REQUEST_BODY_PASSES,
-};
+use policy::{BUILT_IN, CHECK_STREAM_REFUSED, Compiled, Name, REQUEST_BODY, REQUEST_BODY_PASSES};
 use protocol::{
     API_HEADER, API_VERSION, ApiError, ErrorCode, LIMITS_CBOR, PROXIES_HEADER, REVISION_HEADER,
     parse_proxies,

@@ -515,9 +515,10 @@ impl Applied {
             digest.is_some() && digest == new.limits.get(limit.as_str())
         };
         let mut target = file.clone();
+        let live_limits = live.map(Policy::by_name).unwrap_or_default();
         let of_file = file.limits.iter().filter_map(|limit| {
             if same(&limit.name) {
-                live?.limit(limit.name.as_str()).cloned()
+                live_limits.get(limit.name.as_str()).copied().cloned()
             } else {
                 Some(limit.clone())
             }
