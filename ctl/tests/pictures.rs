@@ -16,7 +16,7 @@ use ctl::{
     simulate::{self, Local, Phase, Run},
 };
 use insight::duration;
-use policy::{Descriptor, Node};
+use policy::Descriptor;
 
 const RLCTL: &str = env!("CARGO_BIN_EXE_rlctl");
 
@@ -45,7 +45,7 @@ fn runs() -> Result<Vec<Run>> {
         "constant:20/s,3500ms..5s",
     ];
     let file = fs::read(root().join("docs/pictures/algorithms.yaml"))?;
-    let mut scenarios = simulate::read(&Node::from_yaml("algorithms.yaml", &file)?)?;
+    let mut scenarios = simulate::read(&limits_file::yaml::read("algorithms.yaml", &file)?)?;
     let phases: Vec<Phase> = { TRAFFIC.iter() }
         .map(|traffic| traffic.parse())
         .collect::<Result<_, _>>()?;

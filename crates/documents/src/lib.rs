@@ -1,4 +1,4 @@
-//! Documents: YAML and JSON as one tree, and their problems, with places.
+//! Documents as one tree, read from JSON here and from YAML by `limits-file`, and their problems, with places.
 //!
 //! A document is a tree of [`Node`]s, which have a place if they were read from a file. [`Field`]
 //! and [`Take`] read a tree field by field and go on after a problem, so that a [`Report`] has all
@@ -14,7 +14,7 @@ mod problem;
 mod scalars;
 
 pub use fields::{Field, Fields, Form, Path, Report, Take, quoted};
-pub use node::{Entry, JsonError, Node, Place, Value, from_text, load, load_all};
+pub use node::{Entry, JsonError, Node, Place, Value, is_number};
 pub use problem::{
     Problem, Problems, distance, is_printable, printable, printable_styled, similar,
 };

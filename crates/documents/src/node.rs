@@ -13,8 +13,6 @@ use serde::{
     ser::{SerializeMap, SerializeSeq},
 };
 
-pub use yaml::{from_text, load, load_all};
-
 /// Where something stands in a file; counted from 1, in characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
@@ -183,7 +181,7 @@ impl From<bool> for Node {
 }
 
 /// Decimal numbers only: other numbers of YAML (`0x1f`, `.inf`) are text here.
-fn is_number(text: &str) -> bool {
+pub fn is_number(text: &str) -> bool {
     let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
     let (whole, fraction) = digits.split_once('.').unwrap_or((digits, "0"));
     let all_digits = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());

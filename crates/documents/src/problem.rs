@@ -39,11 +39,6 @@ impl Problem {
         }
     }
 
-    pub(crate) fn hint(mut self, hint: impl Into<Cow<'static, str>>) -> Self {
-        self.push_hint(hint);
-        self
-    }
-
     /// Says what would be right.
     pub fn push_hint(&mut self, hint: impl Into<Cow<'static, str>>) {
         self.set_hint(hint.into());

@@ -9,6 +9,7 @@ mod read;
 mod snapshot;
 mod warnings;
 mod write;
+pub mod yaml;
 
 pub use read::{
     exemption_from_node, limit_from_node, limit_from_record, override_from_node, pause_from_node,

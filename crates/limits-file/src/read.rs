@@ -11,7 +11,10 @@ use policy::{
     parse_timestamp,
 };
 
-use crate::warnings::{Surroundings, warnings_in};
+use crate::{
+    warnings::{Surroundings, warnings_in},
+    yaml,
+};
 pub(crate) use limit::LIMIT_FIELDS;
 use limit::{read_limit, read_matchers};
 pub(crate) use numbers::DEFAULT_SLOT_TTL_MS;
@@ -29,9 +32,9 @@ const FIELDS: [&str; 5] = ["domain", "limits", "format", "paused", "exempt"];
 /// # Errors
 /// Everything that is wrong with it, with its place.
 pub fn read(file: &str, text: &[u8]) -> Result<Policy, Problems> {
-    documents::from_text(file, text, |text| {
+    yaml::from_text(file, text, |text| {
         let mut report = Report::new(Form::File);
-        let node = documents::load(text, &mut report);
+        let node = yaml::load(text, &mut report);
         let policy = node.and_then(|node| read_policy(&node, &mut report));
         report.finish(policy)
     })
@@ -47,9 +50,9 @@ pub fn read_with_warnings<'a>(
     text: &[u8],
     around: impl FnOnce(&Policy) -> Surroundings<'a>,
 ) -> Result<(Policy, Option<Problems>), Problems> {
-    documents::from_text(file, text, |text| {
+    yaml::from_text(file, text, |text| {
         let mut report = Report::new(Form::File);
-        let node = documents::load(text, &mut report);
+        let node = yaml::load(text, &mut report);
         let policy = { node.as_ref() }.and_then(|node| read_policy(node, &mut report));
         let policy = report.finish(policy)?;
         let around = around(&policy);

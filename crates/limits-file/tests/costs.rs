@@ -1,13 +1,12 @@
 //! The `cost` of a limit: every form, and every way to get it wrong.
 
-use documents::Node;
 use limits_file::{ToNode as _, limit_from_node};
 use policy::Limit;
 
 #[expect(clippy::unwrap_used, reason = "a test may fail loudly")]
 fn limit(cost: &str) -> Result<Limit, String> {
     let text = format!("{{name: a, rate: 100/1m, cost: {cost}}}");
-    let node = Node::from_yaml("limit", text.as_bytes()).unwrap();
+    let node = limits_file::yaml::read("limit", text.as_bytes()).unwrap();
     limit_from_node(&node).map_err(|problems| problems.to_string())
 }
 

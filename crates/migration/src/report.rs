@@ -2,9 +2,8 @@
 
 use std::{collections::HashSet, sync::Arc};
 
-use documents::{
-    Entry, Form, Node, Place, Problem, Problems, Report, Value, load_all as load_yaml,
-};
+use documents::{Entry, Form, Node, Place, Problem, Problems, Report, Value};
+use limits_file::yaml;
 
 use crate::File;
 
@@ -63,7 +62,7 @@ pub(crate) type Read = fn(&str, &str, &mut Report) -> Vec<Node>;
 
 /// Reads YAML or JSON.
 pub(crate) fn yaml(_: &str, text: &str, report: &mut Report) -> Vec<Node> {
-    load_yaml(text, report)
+    yaml::load_all(text, report)
 }
 
 impl Reading {
@@ -72,7 +71,7 @@ impl Reading {
     /// # Errors
     /// The bytes are not UTF-8.
     fn load(file: &File<'_>, read: Read) -> Result<Self, Problems> {
-        documents::from_text(file.name, file.bytes, |text| {
+        yaml::from_text(file.name, file.bytes, |text| {
             let mut errors = Report::new(Form::File);
             let mut of_config_map = false;
             let mut nodes = Vec::new();
@@ -286,7 +285,7 @@ a: {<<: *base, requests_per_unit: 7}
 b:
 c: [{<<: [*base, {unit: day, name: x}]}]
 ";
-        let node = plain(Node::from_yaml("", text.as_bytes()).unwrap());
+        let node = plain(yaml::read("", text.as_bytes()).unwrap());
         assert!(node.get("b").is_none());
         let a = node.get("a").unwrap();
         assert_eq!(a.get("requests_per_unit").unwrap().as_text(), Some("7"));

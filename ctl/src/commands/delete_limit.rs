@@ -130,7 +130,7 @@ impl DeleteLimit {
 
 /// The other limits; an error if one refers to the deleted limit.
 fn without(policy: &Policy, name: &str) -> Result<Policy, Error> {
-    limits_file::edit::without_limit(&policy, name).map_err(|problems| {
+    limits_file::edit::without_limit(policy, name).map_err(|problems| {
         let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
         Error::usage(format!(
             "limit {name} cannot be deleted: {}",

@@ -66,7 +66,7 @@ impl SetExemption {
         let session = Session::open(global, printer)?;
         let base = session.record(Overrides::None).await?;
         let edit = |policy: &Policy| {
-            let edited = limits_file::edit::with_exemption(&policy, exemption.clone());
+            let edited = limits_file::edit::with_exemption(policy, exemption.clone());
             edited.map_err(|problems| self.invalid(&problems))
         };
         let edited = set(&session, base, &exemption.name, edit, &self.edit).await?;

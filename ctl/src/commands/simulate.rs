@@ -188,7 +188,7 @@ fn scenarios(source: &Source, limits_are_enough: bool) -> Result<Vec<Scenario>, 
         return Ok(found);
     }
     let text = || String::from_utf8_lossy(source.bytes()).into_owned();
-    let located = Node::from_yaml(&source.name, source.bytes())
+    let located = limits_file::yaml::read(&source.name, source.bytes())
         .and_then(|node| read(&node).map_err(|found| found.in_file(source.name.clone(), text())));
     located.map_err(|problems| {
         let count = counted(problems.count(), "problem");

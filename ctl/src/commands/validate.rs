@@ -413,7 +413,7 @@ fn configs(file: &Source) -> Result<(Configs, Vec<String>), Error> {
     let text = String::from_utf8_lossy(file.bytes());
     let (mut found, mut http1) = (Vec::new(), Vec::new());
     for document in documents(&text) {
-        let node = Node::from_yaml(&file.name, document.as_bytes());
+        let node = limits_file::yaml::read(&file.name, document.as_bytes());
         let node = node.map_err(|problems| {
             let text = diagnostics(&problems);
             Error::new(Exit::No, format!("{} cannot be read\n{text}", file.name))
@@ -562,7 +562,7 @@ mod tests {
     #[test]
     fn a_plugin_waits_for_bodies_as_envoys_flag_says() {
         let waits = |plugin: &str| {
-            let node = Node::from_yaml("test", plugin.as_bytes()).unwrap();
+            let node = limits_file::yaml::read("test", plugin.as_bytes()).unwrap();
             let mut found = Vec::new();
             collect(&node, Waits::Unknown, &mut found);
             found.pop().unwrap().1
@@ -585,7 +585,7 @@ mod tests {
         let http1 = |clusters: &str| {
             let file = format!("static_resources: {{clusters: [{clusters}]}}");
             let mut found = Vec::new();
-            let node = Node::from_yaml("test", file.as_bytes()).unwrap();
+            let node = limits_file::yaml::read("test", file.as_bytes()).unwrap();
             http1_clusters(&node, &mut found);
             found
         };

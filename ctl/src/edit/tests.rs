@@ -60,7 +60,7 @@ async fn race(theirs: &str) -> (Result<EditReport, Error>, Policy) {
             replace(&session, base, &theirs).await;
         }
         let mine = policy("{name: mine, rate: 2/s}").limits.pop().unwrap();
-        let after = limits_file::edit::with_limit(&base.policy().unwrap(), mine).unwrap();
+        let after = limits_file::edit::with_limit(base.policy().unwrap(), mine).unwrap();
         Ok(planned(&session, base, &after).await)
     };
     let base = session.read(&domain, Overrides::None).await.unwrap();

@@ -49,10 +49,10 @@ pub(crate) struct Snapshot {
 
 impl Snapshot {
     fn new(compiled: &Compiled, now_ms: u64) -> Result<Self, String> {
-        let compact = limits_file::snapshot_at(&compiled, now_ms);
+        let compact = limits_file::snapshot_at(compiled, now_ms);
         let revision = compiled.revision();
         let (number, digest) = (revision.number, revision.digest);
-        let until_ms = limits_file::snapshot_until_ms(&compiled, now_ms);
+        let until_ms = limits_file::snapshot_until_ms(compiled, now_ms);
         let etag = match until_ms {
             Some(_) => format!(
                 "\"{number}-{digest:016x}-{:016x}\"",
@@ -72,7 +72,7 @@ impl Snapshot {
     /// As people and programs read it. Filters, which poll all the time, need none.
     pub(crate) fn json(&self, compiled: &Compiled) -> Bytes {
         let make = || {
-            let json = serde_json::to_vec(&limits_file::snapshot_json(&compiled, self.now_ms));
+            let json = serde_json::to_vec(&limits_file::snapshot_json(compiled, self.now_ms));
             json.unwrap_or_default().into()
         };
         Bytes::clone(self.json.get_or_init(make))

@@ -101,7 +101,7 @@ pub fn look(policy: &Policy, live: &LiveEntries, now_ms: u64) -> Vec<Finding> {
         supply: live.supply(&policy.domain),
         ..Surroundings::default()
     };
-    let meant = limits_file::warnings(&policy, &around);
+    let meant = limits_file::warnings(policy, &around);
     findings.extend(meant.into_iter().map(|problem| unmeant(policy, problem)));
     findings
 }

@@ -1,4 +1,3 @@
-use documents::Node;
 use limits_file::limit_from_node;
 use policy::{
     Descriptor, IfAbsent, Limit, MAX_TOKENS, Pointer, Pricing, RequestPlace, whole_number,
@@ -6,7 +5,7 @@ use policy::{
 
 fn limit(cost: &str) -> Limit {
     let text = format!("{{name: a, rate: 100/1m, cost: {cost}}}");
-    let node = Node::from_yaml("limit", text.as_bytes()).unwrap();
+    let node = limits_file::yaml::read("limit", text.as_bytes()).unwrap();
     limit_from_node(&node).unwrap()
 }
 
