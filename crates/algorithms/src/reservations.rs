@@ -62,7 +62,7 @@ pub struct Reservation {
     pub number: u64,
     /// How many units.
     pub units: u64,
-    /// Proves to a limiter that the store's limiters gave this reservation (`store_plan::Seal`); a
+    /// Proves to a limiter that the store's limiters gave this reservation (`Seal` of the crate `store`); a
     /// bucket does not read it.
     pub seal: u64,
 }

@@ -1,9 +1,10 @@
-//! The stores of limits and buckets: on Redis, and in memory. `store-plan` computes what they send
-//! and store.
+//! The stores of limits and buckets: on Redis, and in memory. `plan` computes, without I/O,
+//! what they send and store.
 //!
 //! [`open`] makes a [`Store`] from a [`StoreUrl`]; what it can do is in that trait.
 
 mod memory;
+mod plan;
 mod redis;
 pub mod scripts;
 mod store;
@@ -21,9 +22,9 @@ use std::{
 
 use algorithms::SlotId;
 use policy::{Name, Revision};
-use store_plan::InvalidRecord;
 
 use memory::MemoryStore;
+use plan::InvalidRecord;
 use redis::RedisStore;
 
 pub use redis_link::{ClientCertificate, Error as StoreError, Refusal, SCHEMES, Server, slot};
@@ -34,7 +35,7 @@ pub use store::{
 };
 
 // What the methods of the stores take and return.
-pub use store_plan::{
+pub use plan::{
     BucketKey, Change, ChangesSince, CheckPlanError, Edit, EditPlanError, Head, HeadState,
     HistoryEntry, InvalidOverride, KeyValue, Keys, LimitKey, LimitKeyKind, Operation,
     OverrideChange, OverrideEdit, OverrideEdits, Overrides, PrefixError, Record, RecordedOverrides,

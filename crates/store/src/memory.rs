@@ -15,17 +15,17 @@ use async_trait::async_trait;
 use policy::{Compiled, Name, Override, Revision};
 use protocol::{Answer, Check};
 use redis_link::slot;
-use store_plan::{
-    CheckPlan, Edit, Head, HistoryEntry, Keys, Overrides, ResetOf, Seal, Signature, Stored, edit,
-    script::ScriptCheck, telemetry::PROXY_LIFE_MS,
-};
 use tokio::sync::watch;
 
 use crate::{
-    ActiveProxies, Buckets, CheckError, Checks, Credit, CreditReport, Cursor, Diagnostics,
-    EditError, Health, Inspection, LimitOf, ListedBucket, Options, OverrideCursor, OverridePage,
-    PROXIES_MAX, Page, PingReply, Policies, ProxyCounts, ResetReport, ResetScope, ScriptStatus,
-    StoreError, Telemetry, random_key, store::held_units, wall_ms,
+    ActiveProxies, Buckets, CheckError, Checks, Credit, CreditReport, Cursor, Diagnostics, Edit,
+    EditError, Head, Health, HistoryEntry, Inspection, Keys, LimitOf, ListedBucket, Options,
+    OverrideCursor, OverridePage, Overrides, PROXIES_MAX, Page, PingReply, Policies, ProxyCounts,
+    ResetOf, ResetReport, ResetScope, ScriptStatus, Signature, StoreError, Stored, Telemetry,
+    plan::{CheckPlan, Seal, edit, script::ScriptCheck, telemetry::PROXY_LIFE_MS},
+    random_key,
+    store::held_units,
+    wall_ms,
 };
 use buckets::HeldBuckets;
 use domains::Domains;

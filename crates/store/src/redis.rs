@@ -26,14 +26,15 @@ use redis_link::{
     Cmd, Deadline, Lane, Node, Outcome, Request, Script, Server, Servers, Settings, Subscription,
     Value, is_refused, value,
 };
-use store_plan::{Keys, Seal};
 use tokio::{
     sync::Mutex,
     time::{Instant, sleep_until, timeout},
 };
 
 use crate::{
-    Cursor, Options, StoreError, random_key,
+    Cursor, Keys, Options, StoreError,
+    plan::Seal,
+    random_key,
     scripts::{CHECK, REFUND},
 };
 use telemetry::ClockOffset;

@@ -6,15 +6,13 @@ use algorithms::check::Verdict;
 use async_trait::async_trait;
 use policy::{Compiled, Limit, Name, Override, Revision};
 use protocol::{Answer, Check, LimitAnswer};
-use store_plan::{
-    ChangesSince, Edit, Head, HistoryEntry, InvalidOverride, KeyValue, LimitKey, Overrides,
-    Signature, Stored,
-    script::ScriptCheck,
-    telemetry::{ActivitySummary, Fleet, Report, Resolution},
-};
 use tokio::sync::watch;
 
-use crate::{CheckError, EditError, StoreError, wall_ms};
+use crate::{
+    ActivitySummary, ChangesSince, CheckError, Edit, EditError, Fleet, Head, HistoryEntry,
+    InvalidOverride, KeyValue, LimitKey, Overrides, Report, Resolution, Signature, StoreError,
+    Stored, plan::script::ScriptCheck, wall_ms,
+};
 
 /// A store: where limits and buckets are.
 ///

@@ -87,7 +87,7 @@ const PLACES: [(&str, &[&str]); 4] = [
     ("A limiter", &["limiter"]),
     (
         "The store, and connections to it",
-        &["crates/store", "crates/store-plan", "crates/redis-link"],
+        &["crates/store", "crates/redis-link"],
     ),
     ("Limits, checks and buckets", &["crates", "ctl"]),
 ];

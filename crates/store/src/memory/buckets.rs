@@ -6,9 +6,11 @@ use algorithms::{
     BucketRequest, Denials, Penalty, SETTLE_WITHIN_MS,
     check::{Part, Stored, Verdict, check},
 };
-use store_plan::{Bucket, CheckPlan};
 
-use crate::{CheckError, Credit, CreditReport, Refusal, StoreError};
+use crate::{
+    CheckError, Credit, CreditReport, Refusal, StoreError,
+    plan::{Bucket, CheckPlan},
+};
 
 #[derive(Debug)]
 struct StoredBucket {
@@ -63,7 +65,7 @@ impl HeldBuckets {
                 costs: bucket
                     .costs
                     .as_deref()
-                    .map(store_plan::BucketCosts::request),
+                    .map(crate::plan::BucketCosts::request),
                 penalty: { bucket.penalty.as_deref() }
                     .map(|of| of.request(self.penalties.get(&bucket.key))),
                 mode: bucket.mode,

@@ -3,14 +3,16 @@
 use std::collections::{BTreeMap, HashSet, VecDeque};
 
 use policy::{Limit, Name, OVERRIDES_MAX, Override, Policy, Revision};
-use store_plan::{
-    Change, Edit, EditPlanError, Head, HeadState, HistoryEntry, InvalidOverride, Operation,
-    OverrideEdits, Overrides, Record, Signature, Stored,
-    edit::{self, Expected, HISTORY_BYTES_MAX, HISTORY_MAX, Plan},
-    record,
-};
 
-use crate::{DOMAINS_MAX, EditError, LimitOf, OverridePage};
+use crate::{
+    Change, DOMAINS_MAX, Edit, EditError, EditPlanError, Head, HeadState, HistoryEntry,
+    InvalidOverride, LimitOf, Operation, OverrideEdits, OverridePage, Overrides, Record, Signature,
+    Stored,
+    plan::{
+        edit::{self, Expected, HISTORY_BYTES_MAX, HISTORY_MAX, Plan},
+        record,
+    },
+};
 
 #[derive(Debug, Default)]
 pub(super) struct Domains {

@@ -5,15 +5,15 @@ use std::sync::atomic::Ordering;
 use async_trait::async_trait;
 use policy::{Compiled, Limit, Name};
 use redis_link::{Lane, Request, slot, value};
-use store_plan::{
-    Bucket, CheckPlan, ResetOf, Signature, edit,
-    script::{self, Clock, Credited},
-};
 
 use super::{RedisStore, SCAN_COUNT};
 use crate::{
     Buckets, CheckError, Credit, CreditReport, Cursor, Diagnostics, EditError, Inspection, KeyScan,
-    LimitOf, ListedBucket, Page, ResetReport, ResetScope, StoreError,
+    LimitOf, ListedBucket, Page, ResetOf, ResetReport, ResetScope, Signature, StoreError,
+    plan::{
+        Bucket, CheckPlan, edit,
+        script::{self, Clock, Credited},
+    },
     scripts::{BUCKET_RESET, CREDIT},
     store::held_units,
 };

@@ -6,15 +6,19 @@ use async_trait::async_trait;
 use policy::Compiled;
 use protocol::{Answer, Check};
 use redis_link::{Deadline, Lane, Outcome, Request, Servers, value};
-use store_plan::{
-    CheckPlan, reserves_or_settles,
-    script::{
-        self, Clock, ScriptCheck, ScriptCosts, ScriptError, ScriptLimit, ScriptPenalty, ScriptReply,
-    },
-};
 
 use super::RedisStore;
-use crate::{CheckError, Checks, StoreError, scripts::CHECK};
+use crate::{
+    CheckError, Checks, StoreError,
+    plan::{
+        CheckPlan, reserves_or_settles,
+        script::{
+            self, Clock, ScriptCheck, ScriptCosts, ScriptError, ScriptLimit, ScriptPenalty,
+            ScriptReply,
+        },
+    },
+    scripts::CHECK,
+};
 
 #[async_trait]
 impl Checks for RedisStore {

@@ -9,20 +9,23 @@ use std::{
 };
 
 use redis_link::{Deadline, Lane, Outcome, Request, is_refused, slot, value};
-use store_plan::{
-    CheckPlan,
-    script::{
-        CALL_MAX, Charge, Clock, CrossSlotCheck, ScriptCheck, ScriptError, SlotCheck,
-        decode_refunds, encode_refunds,
-    },
-};
 use tokio::time::{Instant, sleep_until};
 
 use super::{
     RedisStore,
     checks::{TimedVerdict, call, decode, stale_at_ms, undecided},
 };
-use crate::{CheckError, Refusal, StoreError, scripts::REFUND};
+use crate::{
+    CheckError, Refusal, StoreError,
+    plan::{
+        CheckPlan,
+        script::{
+            CALL_MAX, Charge, Clock, CrossSlotCheck, ScriptCheck, ScriptError, SlotCheck,
+            decode_refunds, encode_refunds,
+        },
+    },
+    scripts::REFUND,
+};
 
 /// Pause before a retry on a bucket that is being migrated with the keys beside it, of which some have moved.
 const AGAIN: Duration = Duration::from_millis(1);

@@ -5,17 +5,19 @@ use std::{collections::BTreeMap, time::Duration};
 use async_trait::async_trait;
 use policy::{Name, OVERRIDES_MAX, Override, Policy, Revision};
 use redis_link::{Cmd, Outcome, Value, value};
-use store_plan::{
-    ChangesSince, EDITS_MAX, Edit, EditPlanError, Head, HeadState, HistoryEntry, InvalidOverride,
-    Keys, Overrides, Record, Signature, Stored,
-    edit::{self, Expected, HISTORY_MAX, How, Plan},
-    edits_between, record,
-};
 use tokio::{sync::watch, time::sleep};
 
 use crate::{
-    DOMAINS_MAX, EditError, LimitOf, OverrideCursor, OverridePage, Policies, StoreError, corrupt,
-    redis::RedisStore, scripts::POLICY_WRITE,
+    ChangesSince, DOMAINS_MAX, Edit, EditError, EditPlanError, Head, HeadState, HistoryEntry,
+    InvalidOverride, Keys, LimitOf, OverrideCursor, OverridePage, Overrides, Policies, Record,
+    Signature, StoreError, Stored, corrupt,
+    plan::{
+        EDITS_MAX,
+        edit::{self, Expected, HISTORY_MAX, How, Plan},
+        edits_between, record,
+    },
+    redis::RedisStore,
+    scripts::POLICY_WRITE,
 };
 
 /// How often to read a record again that was written during the read.

@@ -5,13 +5,12 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use async_trait::async_trait;
 use policy::Name;
 use redis_link::{Lane, Request, Value, value};
-use store_plan::telemetry::{
-    self, ActivityReport, ActivitySummary, Fleet, PROXY_LIFE_MS, Report, Resolution,
-};
 
 use super::RedisStore;
 use crate::{
-    ActiveProxies, Diagnostics, PROXIES_MAX, ProxyCounts, StoreError, Telemetry,
+    ActiveProxies, ActivityReport, ActivitySummary, Diagnostics, Fleet, PROXIES_MAX, ProxyCounts,
+    Report, Resolution, StoreError, Telemetry,
+    plan::telemetry::{self, PROXY_LIFE_MS},
     scripts::{POLICY_PROXIES, REPORT},
     wall_ms,
 };

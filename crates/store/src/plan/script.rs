@@ -6,7 +6,6 @@
 
 mod cross_slot;
 mod refund;
-pub mod source;
 
 use algorithms::{
     Algorithm, Debits, Decision, Kind, Lease, LeaseRequest, PROXY_MARKS, Penalty, PenaltyStatus,

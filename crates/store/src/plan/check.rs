@@ -13,7 +13,7 @@ use policy::{Compiled, Limit, Match, Mode, Name, Resolved, ResponsePrice};
 use protocol::{Answer, Check, LimitAnswer, LimitRequest, OwnUnits, ServicePart};
 use ring::hmac;
 
-use crate::{
+use crate::plan::{
     Keys,
     script::{ScriptCheck, ScriptCosts, ScriptLimit, ScriptPenalty},
 };
@@ -595,7 +595,7 @@ fn ttl_ms(limit: &Limit, algorithm: &Algorithm) -> u64 {
 ///
 /// A settlement whose record is gone charges its excess all the same, or whoever makes many reservations
 /// could let the records of expensive ones be replaced. Only a name with a seal proves that there was such a
-/// reservation. All limiters of a store have the same key ([`crate::Keys::seal`]).
+/// reservation. All limiters of a store have the same key ([`crate::plan::Keys::seal`]).
 #[derive(Clone)]
 pub struct Seal(Arc<hmac::Key>);
 

@@ -131,7 +131,7 @@ const PEEK: i64 = 1;
 const FORCE: i64 = 2;
 const SETTLES: i64 = 4;
 
-/// Lays out a call of [`super::source::CREDIT`].
+/// Lays out a call of [`crate::scripts::CREDIT`].
 pub fn encode_credit<'a>(credit: &Credit<'a>, clock: Clock) -> ScriptCall<'a> {
     let numbers = credit.algorithm.numbers();
     let flag = |set: bool, flag| if set { flag } else { 0 };

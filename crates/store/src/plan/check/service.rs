@@ -7,7 +7,7 @@ use policy::{Compiled, DESCRIPTOR, Match, Mode, Quota, Rate};
 use protocol::{Answer, Check, OwnUnits, ServiceCheck, ServicePart};
 
 use super::{Bucket, CheckPlan, LimitPlan, Query, Target};
-use crate::Keys;
+use crate::plan::Keys;
 
 impl<'p> CheckPlan<'p> {
     /// Resolves such a check.

@@ -31,7 +31,7 @@ use std::{
 use policy::{Limit, Name};
 use ring::digest;
 
-use crate::telemetry::TimeSlot;
+use crate::plan::telemetry::TimeSlot;
 
 /// Builds and reads keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,7 +92,7 @@ impl Keys {
         format!("{}domains", self.prefix)
     }
 
-    /// The key of [`crate::Seal`], which the first limiter that needs it draws.
+    /// The key of [`crate::plan::Seal`], which the first limiter that needs it draws.
     pub fn seal(&self) -> String {
         format!("{}r:seal", self.prefix)
     }

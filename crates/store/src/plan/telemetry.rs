@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use policy::{Name, Node, Revision, Value, node_to_value, value_to_node};
 use protocol::{DecidedBy, Outcome, compact::RequestCounts};
 
-use crate::record;
+use crate::plan::record;
 
 /// How long a proxy counts as active after its last request, in milliseconds.
 pub const PROXY_LIFE_MS: u64 = 10_000;

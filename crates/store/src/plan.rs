@@ -1,20 +1,20 @@
 //! Everything about the Redis layout that needs no I/O: the names of keys, the calls of scripts and
-//! their replies, the records of limits, edits of them, and reports. The stores do the I/O.
+//! their replies, the records of limits, edits of them, and reports. The stores do the I/O
+//! and read the clocks: here time is an argument.
 
 pub mod edit;
 pub mod record;
 pub mod script;
 pub mod telemetry;
 
-mod check_plan;
-mod key;
+mod check;
+mod keys;
 
-pub use check_plan::{Bucket, BucketCosts, CheckPlan, CheckPlanError, Seal, reserves_or_settles};
+pub use check::{Bucket, BucketCosts, CheckPlan, CheckPlanError, Seal, reserves_or_settles};
 pub use edit::{EditPlanError, Operation, RecordedOverrides, RecordedSide, ResetOf, fits};
-pub use key::{BucketKey, KeyValue, Keys, LimitKey, LimitKeyKind, PrefixError};
+pub use keys::{BucketKey, KeyValue, Keys, LimitKey, LimitKeyKind, PrefixError};
 pub use record::{
     Change, ChangesSince, EDITS_MAX, Edit, Head, HeadState, HistoryEntry, InvalidOverride,
     InvalidRecord, OverrideChange, OverrideEdit, OverrideEdits, Overrides, Record, Signature,
     Stored, edits_between,
 };
-pub use telemetry::PROXY_LIFE_MS;

@@ -7,7 +7,7 @@ use policy::{
     Entry, Exemption, Limit, Name, Node, OVERRIDES_MAX, Override, Pause, Policy, Revision, Value,
 };
 
-use crate::{
+use crate::plan::{
     Change, Edit, HistoryEntry, Keys, OverrideEdit, OverrideEdits, Overrides, Signature, Stored,
     record,
 };
@@ -49,11 +49,11 @@ impl Expected {
 /// One edit, ready to be written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// See [`crate::HistoryEntry::operation`].
+    /// See [`crate::plan::HistoryEntry::operation`].
     pub operation: Operation,
-    /// See [`crate::HistoryEntry::before`].
+    /// See [`crate::plan::HistoryEntry::before`].
     pub before: String,
-    /// See [`crate::HistoryEntry::after`].
+    /// See [`crate::plan::HistoryEntry::after`].
     pub after: String,
     /// The limit concerned, of an edit that concerns one.
     pub limit: Option<Name>,

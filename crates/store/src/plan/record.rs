@@ -6,10 +6,10 @@ use std::collections::{BTreeMap, HashMap};
 use limits_file::ToNode as _;
 use policy::{Limit, Name, Node, Override, Policy, Revision, Value, node_to_value};
 
-use crate::{Operation, edit};
+use crate::plan::{Operation, edit};
 
 #[cfg(doc)]
-use crate::RecordedSide;
+use crate::plan::RecordedSide;
 
 /// Something stored that is not what this version writes, and why.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
