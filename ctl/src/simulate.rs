@@ -12,8 +12,7 @@ mod traffic;
 use std::collections::HashMap;
 
 use algorithms::{
-    Algorithm, CostSettlement, Debits, Denials, LeaseRequest, Penalty, Reservation, RetryAfter,
-    SlotId, SlotOp,
+    Algorithm, CostSettlement, Debits, Denials, Penalty, Reservation, RetryAfter, SlotId, SlotOp,
     check::{Costs, LimitVerdict, Mode, Options, Part, PenaltyRequest, Stored, Verdict, check},
 };
 use policy::{Compiled, Descriptor, Limit, Match, Node, Resolved};
@@ -361,6 +360,29 @@ pub struct Subject {
     pub mode: Mode,
 }
 
+impl Subject {
+    /// Its part in a check, with what is stored.
+    pub fn part<'a>(
+        &'a self,
+        stored: Option<&'a Stored>,
+        denials: Option<&'a Denials>,
+    ) -> Part<'a> {
+        Part {
+            stored,
+            cost: self.cost,
+            free: &self.free,
+            costs: self.costs.as_ref().map(Reserving::ask),
+            penalty: self.penalty.map(|penalty| PenaltyRequest {
+                penalty,
+                stored: denials,
+                reported: 0,
+            }),
+            mode: self.mode,
+            ..Part::new(&self.algorithm, self.generation)
+        }
+    }
+}
+
 /// What a check reserves and settles.
 #[derive(Clone, Debug, Default)]
 pub struct Reserving {
@@ -412,22 +434,9 @@ impl Engine for Local {
     ) -> Result<Verdict, Error> {
         let parts: Vec<Part<'_>> = subjects
             .iter()
-            .map(|subject| Part {
-                costs: subject.costs.as_ref().map(Reserving::ask),
-                algorithm: &subject.algorithm,
-                generation: subject.generation,
-                stored: self.buckets.get(&subject.bucket),
-                cost: subject.cost,
-                debit: 0,
-                debit_serial: None,
-                lease: LeaseRequest::default(),
-                free: &subject.free,
-                penalty: subject.penalty.map(|penalty| PenaltyRequest {
-                    penalty,
-                    stored: self.denials.get(&subject.bucket),
-                    reported: 0,
-                }),
-                mode: subject.mode,
+            .map(|subject| {
+                let bucket = &subject.bucket;
+                subject.part(self.buckets.get(bucket), self.denials.get(bucket))
             })
             .collect();
         let (verdict, writes) = check(&parts, now_ms, options).map_err(|stale| {

@@ -49,8 +49,9 @@ pub struct Part<'a> {
     pub debit: u64,
     /// The label of the calendar window in which they were admitted; `None`: the current one.
     pub debit_serial: Option<u64>,
-    /// A query for leased units, and settlements of earlier ones.
-    pub lease: LeaseRequest<'a>,
+    /// A query for leased units, and settlements of earlier ones. A script's reply to `None` has no
+    /// lease numbers, which costs the script less.
+    pub lease: Option<LeaseRequest<'a>>,
     /// Operations on slots.
     pub free: &'a [SlotOp],
     /// For a limit whose responses state their cost: what is reserved and settled.
@@ -268,13 +269,30 @@ fn refuse_stale(parts: &[Part<'_>], now_ms: u64, force: bool) -> Result<(), Stal
 }
 
 impl<'a> Part<'a> {
+    /// A part that charges one unit, and nothing more; nothing is stored of its bucket.
+    pub fn new(algorithm: &'a Algorithm, generation: u64) -> Self {
+        Self {
+            algorithm,
+            generation,
+            stored: None,
+            cost: 1,
+            debit: 0,
+            debit_serial: None,
+            lease: None,
+            free: &[],
+            costs: None,
+            penalty: None,
+            mode: Mode::Enforce,
+        }
+    }
+
     fn request(&self, debits: Debits) -> BucketRequest<'a> {
         BucketRequest {
             cost: self.cost,
             debit: self.debit,
             debits,
             debit_serial: self.debit_serial,
-            lease: self.lease,
+            lease: self.lease.unwrap_or_default(),
             free: self.free,
             reserve: self.costs.map(|costs| self.reserve_request(&costs)),
             edited: self

@@ -3,9 +3,9 @@
 
 mod support;
 
-use algorithms::check::{Mode, Options};
+use algorithms::check::{Mode, Options, Part};
 use algorithms::{Algorithm, BucketRequest, Kind, LeaseRequest, Parameters};
-use store::script::{Clock, Credit, Credited};
+use store::script::{Clock, Credit, Credited, ScriptLimit};
 use support::random::{Random, Walk};
 use support::{Engine, Leasing, LuaRedis, RustEngine, Server, Subject};
 
@@ -31,12 +31,14 @@ impl Creditor for Server {
 
 impl Creditor for RustEngine {
     fn give_back(&mut self, credit: &Credit<'_>, now_ms: u64) -> Credited {
-        let key = String::from_utf8_lossy(credit.key);
-        let algorithm = credit.algorithm;
+        let key = String::from_utf8_lossy(credit.limit.key);
+        let part = &credit.limit.part;
+        let algorithm = part.algorithm;
+        let ttl_ms = part.lease.unwrap_or_default().ttl_ms;
         let asked = |state| {
             let ask = BucketRequest {
                 lease: LeaseRequest {
-                    ttl_ms: credit.lease_ttl_ms,
+                    ttl_ms,
                     ..LeaseRequest::default()
                 },
                 ..BucketRequest::default()
@@ -54,16 +56,16 @@ impl Creditor for RustEngine {
             let (left, reset_after_ms) = asked(None);
             return done(false, left, left, reset_after_ms);
         };
-        if credit.generation < stored.generation && !credit.force {
+        if part.generation < stored.generation && !credit.force {
             return Credited::Stale;
         }
         let (before, reset_before) = asked(Some(&stored.state));
         let credited = algorithm.credit_stored(
             stored,
-            credit.generation,
-            (now_ms, credit.lease_ttl_ms),
+            part.generation,
+            (now_ms, ttl_ms),
             credit.units,
-            credit.reservations.is_some(),
+            credit.limit.reservations.is_some(),
         );
         let used = credit.units > 0 && reset_before > 0;
         if !used {
@@ -120,12 +122,7 @@ fn compare(twin: &mut dyn Creditor, walks: u64) {
                 }
                 let limit = subject.algorithm.limit();
                 let credit = Credit {
-                    key: subject.key.as_bytes(),
-                    reservations: None,
-                    denials: None,
-                    algorithm: &subject.algorithm,
-                    generation: subject.generation,
-                    lease_ttl_ms: subject.lease.ask().ttl_ms,
+                    limit: subject.script_limit(),
                     units: chance.pick(&[0, 1, 2, limit / 2, limit, 1 << 52]),
                     peek: chance.one_in(5),
                     force: chance.one_in(20),
@@ -175,12 +172,13 @@ fn compare_costs(twin: &mut dyn Creditor, walks: u64) {
                 let key = format!("r:{{{}}}", subject.key);
                 let limit = subject.algorithm.limit();
                 let credit = Credit {
-                    key: subject.key.as_bytes(),
-                    reservations: Some(key.as_bytes()).filter(|_| !chance.one_in(9)),
-                    denials: None,
-                    algorithm: &subject.algorithm,
-                    generation: subject.generation,
-                    lease_ttl_ms: 0,
+                    limit: ScriptLimit {
+                        reservations: Some(key.as_bytes()).filter(|_| !chance.one_in(9)),
+                        ..ScriptLimit::new(
+                            subject.key.as_bytes(),
+                            Part::new(&subject.algorithm, subject.generation),
+                        )
+                    },
                     units: chance.pick(&[1, 2, limit / 9, limit / 2, 1 << 52]),
                     peek: chance.one_in(5),
                     force: chance.one_in(20),
@@ -271,13 +269,8 @@ fn a_credit_raises_what_is_left_up_to_the_quota() {
             assert!(verdict.allowed, "{parameters:?}");
         }
         let credit = |units| Credit {
-            key: b"bucket",
-            reservations: None,
-            denials: None,
-            algorithm: &subject.algorithm,
-            generation: 1,
+            limit: ScriptLimit::new(b"bucket", Part::new(&subject.algorithm, 1)),
             units,
-            lease_ttl_ms: 0,
             peek: false,
             force: false,
         };
@@ -344,13 +337,8 @@ fn a_credit_removes_the_newest_units_of_logs_and_sub_windows_first() {
             );
         }
         let credit = Credit {
-            key: b"bucket",
-            reservations: None,
-            denials: None,
-            algorithm: &subject.algorithm,
-            generation: 1,
+            limit: ScriptLimit::new(b"bucket", Part::new(&subject.algorithm, 1)),
             units: 40,
-            lease_ttl_ms: 0,
             peek: false,
             force: false,
         };

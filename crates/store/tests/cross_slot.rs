@@ -14,7 +14,7 @@ mod support;
 
 use std::collections::BTreeMap;
 
-use algorithms::check::{Mode, Options};
+use algorithms::check::{Mode, Options, Part};
 use algorithms::{Algorithm, Align, Kind, Parameters};
 use store::{
     script::{Clock, CrossSlotCheck, ScriptCheck, ScriptError, ScriptLimit, SlotCheck},
@@ -90,11 +90,14 @@ impl<'a> World<'a> {
     fn begin(&self, buckets: Vec<usize>, cost: u64) -> Running<'a> {
         let limits = buckets.iter().map(|i| {
             let bucket = &self.buckets[*i];
-            ScriptLimit {
-                cost,
-                mode: bucket.mode,
-                ..ScriptLimit::new(bucket.key.as_bytes(), &bucket.algorithm, 1)
-            }
+            ScriptLimit::new(
+                bucket.key.as_bytes(),
+                Part {
+                    cost,
+                    mode: bucket.mode,
+                    ..Part::new(&bucket.algorithm, 1)
+                },
+            )
         });
         let check = ScriptCheck {
             limits: limits.collect(),
@@ -450,13 +453,18 @@ fn a_check_over_several_slots_reports_whether_it_has_settled() {
         spent: 1,
         returned: 1,
     }];
-    let limit = |key: &'static str, settle| ScriptLimit {
-        lease: Some(algorithms::LeaseRequest {
-            ttl_ms: 100,
-            settle,
-            ..algorithms::LeaseRequest::default()
-        }),
-        ..ScriptLimit::new(key.as_bytes(), &algorithm, 1)
+    let limit = |key: &'static str, settle| {
+        ScriptLimit::new(
+            key.as_bytes(),
+            Part {
+                lease: Some(algorithms::LeaseRequest {
+                    ttl_ms: 100,
+                    settle,
+                    ..algorithms::LeaseRequest::default()
+                }),
+                ..Part::new(&algorithm, 1)
+            },
+        )
     };
     let check = ScriptCheck {
         limits: vec![limit("a", &settle), limit("b", &[])],

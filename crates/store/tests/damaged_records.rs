@@ -9,7 +9,7 @@
 
 mod support;
 
-use algorithms::check::Options;
+use algorithms::check::{Options, Part};
 use algorithms::{Algorithm, Kind, Parameters, Penalty};
 use store::script::{Clock, ScriptCheck, ScriptLimit};
 use support::random::{Random, Walk};
@@ -117,7 +117,7 @@ fn walk(mut walk: Walk, seed: u64, step: impl Fn(&mut Walk) -> (u64, Vec<Subject
             }
         }
         let other = ScriptCheck {
-            limits: vec![ScriptLimit::new(b"healthy", &healthy, 1)],
+            limits: vec![ScriptLimit::new(b"healthy", Part::new(&healthy, 1))],
             options: Options::default(),
         };
         let checks = [script_check(&subjects, Options::default()), other];

@@ -22,7 +22,7 @@ mod proxy;
 #[path = "../../algorithms/tests/algorithms/leases/world.rs"]
 mod world;
 
-use algorithms::check::Options;
+use algorithms::check::{Options, Part};
 use algorithms::{Algorithm, Kind, LeaseRequest, Parameters};
 use bucket::{Bucket, Question, Real, Reply};
 use edits::Edits;
@@ -49,11 +49,14 @@ impl Bucket for Scripted {
             proxy: question.proxy,
             settle: &question.settle,
         };
-        let limit = ScriptLimit {
-            cost: question.cost,
-            lease: Some(lease),
-            ..ScriptLimit::new(KEY.as_bytes(), &self.algorithm, 1)
-        };
+        let limit = ScriptLimit::new(
+            KEY.as_bytes(),
+            Part {
+                cost: question.cost,
+                lease: Some(lease),
+                ..Part::new(&self.algorithm, 1)
+            },
+        );
         let check = ScriptCheck {
             limits: vec![limit],
             options: Options::default(),

@@ -14,7 +14,7 @@ use algorithms::{
     SETTLE_WITHIN_MS,
 };
 use mlua::LuaString;
-use store::script::{Clock, ScriptCheck, ScriptCosts, ScriptLimit};
+use store::script::{Clock, ScriptCheck};
 use support::random::Random;
 use support::{Engine, Leasing, LuaRedis, Reserving, RustEngine, Subject};
 
@@ -180,15 +180,8 @@ fn a_record_is_kept_as_long_as_it_may_be_settled() {
     let mut both = Both::new(&bucket(20, 1000, 100));
     both.reserve(20, 1);
     let subject = &both.subject;
-    let costs = ScriptCosts {
-        key: RECORDS.as_bytes(),
-        costs: subject.costs.as_ref().unwrap().ask(),
-    };
-    let limit = ScriptLimit {
-        cost: 20,
-        costs: Some(costs),
-        ..ScriptLimit::new(BUCKET.as_bytes(), &subject.algorithm, 1)
-    };
+    let mut limit = subject.script_limit();
+    limit.part.cost = 20;
     let check = ScriptCheck {
         limits: vec![limit],
         options: Options::default(),

@@ -2,7 +2,7 @@
 
 mod support;
 
-use algorithms::check::{Mode, Options};
+use algorithms::check::{Mode, Options, Part};
 use algorithms::{Algorithm, Kind, Parameters, RetryAfter};
 use store::script::{Clock, ScriptCheck, ScriptError, ScriptLimit};
 use support::LuaRedis;
@@ -15,10 +15,23 @@ fn algorithm(kind: Kind, units: u64, period_ms: u64) -> Algorithm {
 }
 
 fn limit<'a>(key: &'a str, algorithm: &'a Algorithm, cost: u64) -> ScriptLimit<'a> {
-    ScriptLimit {
-        cost,
-        ..ScriptLimit::new(key.as_bytes(), algorithm, 1)
-    }
+    ScriptLimit::new(
+        key.as_bytes(),
+        Part {
+            cost,
+            ..Part::new(algorithm, 1)
+        },
+    )
+}
+
+fn limit_with<'a>(
+    key: &'a str,
+    algorithm: &'a Algorithm,
+    change: impl FnOnce(&mut Part<'a>),
+) -> ScriptLimit<'a> {
+    let mut limit = limit(key, algorithm, 1);
+    change(&mut limit.part);
+    limit
 }
 
 fn one(limit: ScriptLimit<'_>) -> ScriptCheck<'_> {
@@ -126,10 +139,7 @@ fn a_sliding_window_ahead_of_the_clock_is_equal_in_one_call_and_in_many() {
         algorithm(Kind::SlidingWindow, 100, 1500),
         algorithm(Kind::SlidingWindow, 1000, 20_000),
     );
-    let edited = || ScriptLimit {
-        generation: 2,
-        ..limit("w", &after, 1)
-    };
+    let edited = || limit_with("w", &after, |part| part.generation = 2);
     let remaining = |calls: &[usize]| {
         let redis = LuaRedis::new();
         for (cost, ms) in [(40, 10_400), (1, 11_829)] {
@@ -153,10 +163,7 @@ fn an_observed_limit_denies_nothing_and_is_charged_with_the_others() {
     let redis = LuaRedis::new();
     let wide = algorithm(Kind::TokenBucket, 10, 1000);
     let narrow = algorithm(Kind::TokenBucket, 1, 60_000);
-    let observed = ScriptLimit {
-        mode: Mode::Observe,
-        ..limit("narrow", &narrow, 1)
-    };
+    let observed = limit_with("narrow", &narrow, |part| part.mode = Mode::Observe);
     let check = ScriptCheck {
         limits: vec![limit("wide", &wide, 1), observed],
         options: Options::default(),
@@ -172,10 +179,7 @@ fn an_observed_limit_denies_nothing_and_is_charged_with_the_others() {
 fn an_older_generation_is_stale_unless_it_was_just_confirmed() {
     let redis = LuaRedis::new();
     let bucket = algorithm(Kind::TokenBucket, 10, 1000);
-    let newer = ScriptLimit {
-        generation: 7,
-        ..limit("k", &bucket, 1)
-    };
+    let newer = limit_with("k", &bucket, |part| part.generation = 7);
     redis.batch(&[one(newer)], Clock::Injected(NOW));
     let writes = redis.writes();
     let reply = redis.batch(&[one(limit("k", &bucket, 1))], Clock::Injected(0));
@@ -215,10 +219,7 @@ fn an_edit_of_the_algorithm_starts_afresh_and_stays_edited() {
         }
         let redis = LuaRedis::new();
         let (before, after) = (algorithm(old, 10, 1000), algorithm(new, 10, 1000));
-        let edited = ScriptLimit {
-            generation: 2,
-            ..limit("k", &after, 1)
-        };
+        let edited = limit_with("k", &after, |part| part.generation = 2);
         let batch = [
             one(limit("k", &before, 3)),
             one(edited),
@@ -279,10 +280,7 @@ fn a_foreign_key_is_an_error_of_its_check_only() {
 fn a_log_names_its_newest_generation_once() {
     let redis = LuaRedis::new();
     let log = algorithm(Kind::SlidingWindowLog, 10, 1000);
-    let of = |generation| ScriptLimit {
-        generation,
-        ..limit("k", &log, 1)
-    };
+    let of = |generation| limit_with("k", &log, |part| part.generation = generation);
     let entries = || redis.command::<Vec<String>>(&["LRANGE", "k", "0", "-1"]);
     for (at_ms, generation) in [(0, 7), (1, 7), (1, 8), (2, 9)] {
         redis.batch(&[one(of(generation))], Clock::Injected(at_ms));
@@ -345,11 +343,7 @@ fn a_peek_and_a_cost_of_zero_write_nothing() {
 fn a_debit_is_charged_even_on_a_denied_check() {
     let redis = LuaRedis::new();
     let bucket = algorithm(Kind::TokenBucket, 10, 1000);
-    let debit = ScriptLimit {
-        debit: 50,
-        debit_serial: None,
-        ..limit("k", &bucket, 1)
-    };
+    let debit = limit_with("k", &bucket, |part| part.debit = 50);
     let reply = redis.batch(
         &[one(debit), one(limit("k", &bucket, 1))],
         Clock::Injected(NOW),

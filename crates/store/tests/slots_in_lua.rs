@@ -7,7 +7,7 @@
 
 mod support;
 
-use algorithms::check::Options;
+use algorithms::check::{Options, Part};
 use algorithms::{
     Algorithm, Debits, InFlightSlot, Kind, Missing, Parameters, SlotAct, SlotId, SlotOp,
 };
@@ -48,12 +48,15 @@ impl Bucket {
         let parameters = Parameters::new(Kind::Concurrency, self.limit, TTL_MS);
         let algorithm = Algorithm::new(&parameters).unwrap().for_request(id);
         let given_back = u64::from(options.debits == Debits::Refunded);
-        let limit = ScriptLimit {
-            cost,
-            debit: given_back,
-            free,
-            ..ScriptLimit::new(KEY.as_bytes(), &algorithm, 1)
-        };
+        let limit = ScriptLimit::new(
+            KEY.as_bytes(),
+            Part {
+                cost,
+                debit: given_back,
+                free,
+                ..Part::new(&algorithm, 1)
+            },
+        );
         let check = ScriptCheck {
             limits: vec![limit],
             options,

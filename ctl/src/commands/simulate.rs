@@ -9,7 +9,7 @@ use policy::{DESCRIPTOR, Node, Problems, parse_duration};
 use serde::{Serialize, Serializer};
 use store::{
     CheckError,
-    script::{ScriptCheck, ScriptCosts, ScriptLimit, ScriptPenalty},
+    script::{ScriptCheck, ScriptLimit},
 };
 
 use crate::{
@@ -654,23 +654,10 @@ impl Engine for Server<'_> {
         let (records, denials) = (beside('r'), beside('p'));
         let limits = subjects.iter().zip(records.iter().zip(&denials)).map(
             |(subject, (records, denials))| ScriptLimit {
-                cost: subject.cost,
-                free: &subject.free,
-                costs: subject.costs.as_ref().map(|costs| ScriptCosts {
-                    key: records.as_bytes(),
-                    costs: costs.ask(),
-                }),
-                penalty: subject.penalty.map(|penalty| ScriptPenalty {
-                    key: denials.as_bytes(),
-                    penalty,
-                    reported: 0,
-                }),
-                mode: subject.mode,
-                ..ScriptLimit::new(
-                    subject.bucket.as_bytes(),
-                    &subject.algorithm,
-                    subject.generation,
-                )
+                key: subject.bucket.as_bytes(),
+                reservations: Some(records.as_bytes()),
+                denials: Some(denials.as_bytes()),
+                part: subject.part(None, None),
             },
         );
         let check = ScriptCheck {

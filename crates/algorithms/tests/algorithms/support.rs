@@ -1,7 +1,9 @@
 //! What several of these tests use.
 
-use algorithms::check::{Mode, Part, Stored};
-use algorithms::{Algorithm, LeaseRequest};
+use algorithms::{
+    Algorithm,
+    check::{Part, Stored},
+};
 
 /// `SplitMix64`: the numbers follow from the seed.
 pub struct Random(pub u64);
@@ -37,16 +39,8 @@ pub fn number(variable: &str, otherwise: u64) -> u64 {
 /// A check of one limit that takes only its cost.
 pub fn part<'a>(algorithm: &'a Algorithm, stored: Option<&'a Stored>, cost: u64) -> Part<'a> {
     Part {
-        algorithm,
-        generation: 1,
         stored,
         cost,
-        debit: 0,
-        debit_serial: None,
-        lease: LeaseRequest::default(),
-        free: &[],
-        costs: None,
-        penalty: None,
-        mode: Mode::Enforce,
+        ..Part::new(algorithm, 1)
     }
 }

@@ -277,7 +277,7 @@ impl Limiter {
                     cost: units(check, found.limit) * cost,
                     debit: if peek { 0 } else { debit(name) },
                     debit_serial: change.debit_serial,
-                    lease: change.lease(found, check.proxy),
+                    lease: Some(change.lease(found, check.proxy)),
                     free: &change.free,
                     mode: match found.mode() {
                         protocol::Mode::Enforce => Mode::Enforce,

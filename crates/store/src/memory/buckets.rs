@@ -53,30 +53,19 @@ impl HeldBuckets {
         self.make_room(planned, now_ms)?;
         let parts: Vec<Part<'_>> = planned
             .buckets()
-            .map(|bucket| Part {
-                algorithm: &bucket.algorithm,
-                generation: bucket.generation,
-                stored: self.held.get(&bucket.key).map(|held| &held.stored),
-                cost: bucket.cost,
-                debit: bucket.debit,
-                debit_serial: bucket.debit_serial,
-                lease: bucket.lease_request(),
-                free: &bucket.free,
-                costs: bucket
-                    .costs
-                    .as_deref()
-                    .map(crate::plan::BucketCosts::request),
-                penalty: { bucket.penalty.as_deref() }
-                    .map(|of| of.request(self.penalties.get(&bucket.key))),
-                mode: bucket.mode,
+            .map(|bucket| {
+                let held = self.held.get(&bucket.key);
+                let denials = bucket.denials();
+                let denials = denials.and_then(|_| self.penalties.get(&bucket.key));
+                bucket.part(held.map(|held| &held.stored), denials)
             })
             .collect();
         let (verdict, writes) =
             check(&parts, now_ms, planned.options).map_err(|_| CheckError::Stale)?;
         let written = planned.buckets().zip(&verdict.limits).zip(writes);
         for ((bucket, limit), write) in written {
-            if let (Some(of), Some(denials)) = (&bucket.penalty, limit.denials) {
-                (self.penalties).store(&bucket.key, &of.penalty, denials, now_ms);
+            if let (Some(penalty), Some(denials)) = (bucket.penalty(), limit.denials) {
+                (self.penalties).store(&bucket.key, &penalty, denials, now_ms);
             }
             let Some(stored) = write else { continue };
             let unused_at_ms = now_ms.saturating_add(limit.decision.reset_after_ms);
@@ -94,15 +83,15 @@ impl HeldBuckets {
     pub(super) fn credit(
         &mut self,
         credit: &Credit<'_>,
-        bucket: &Bucket,
+        bucket: &Bucket<'_>,
         now_ms: u64,
     ) -> Result<CreditReport, CheckError> {
         let algorithm = &bucket.algorithm;
-        let ttl_ms = bucket.lease_request().ttl_ms;
+        let lease = bucket.lease.unwrap_or_default();
         let asked = |stored: Option<&Stored>| {
             let state = stored.map(|stored| &stored.state);
             let request = BucketRequest {
-                lease: bucket.lease_request(),
+                lease,
                 ..BucketRequest::default()
             };
             algorithm
@@ -110,7 +99,7 @@ impl HeldBuckets {
                 .leave()
                 .decision
         };
-        let penalized = bucket.penalty.is_some() && { self.penalties.get(&bucket.key) }
+        let penalized = bucket.denials().is_some() && { self.penalties.get(&bucket.key) }
             .is_some_and(|of| of.until_ms > now_ms);
         let held = self.held.get_mut(&bucket.key);
         let before = asked(held.as_ref().map(|held| &held.stored));
@@ -135,9 +124,9 @@ impl HeldBuckets {
         let stored = algorithm.credit_stored(
             &held.stored,
             bucket.generation,
-            (now_ms, ttl_ms),
+            (now_ms, lease.ttl_ms),
             credit.units,
-            bucket.costs.is_some(),
+            bucket.reservations().is_some(),
         );
         let after = asked(Some(&stored));
         report.used = true;

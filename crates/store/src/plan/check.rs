@@ -6,8 +6,8 @@ use std::{fmt, ops::RangeFrom, sync::Arc};
 
 use algorithms::{
     Algorithm, CostSettlement, Denials, InFlightSlot, Kind, LeaseRequest, Penalty, Reservation,
-    Settlement, SlotAct, SlotId, SlotOp,
-    check::{Costs, LimitVerdict, Options, PenaltyRequest, Verdict},
+    SlotAct, SlotId, SlotOp,
+    check::{Costs, LimitVerdict, Options, Part, PenaltyRequest, Stored, Verdict},
 };
 use policy::{Compiled, Limit, Match, Mode, Name, Resolved, ResponsePrice};
 use protocol::{Answer, Check, LimitAnswer, LimitRequest, OwnUnits, ServicePart};
@@ -15,7 +15,7 @@ use ring::hmac;
 
 use crate::plan::{
     Keys,
-    script::{ScriptCheck, ScriptCosts, ScriptLimit, ScriptPenalty},
+    script::{ScriptCheck, ScriptLimit},
 };
 
 /// One check, ready to be decided.
@@ -35,7 +35,7 @@ struct LimitPlan<'p> {
     limit: &'p Limit,
     values: Vec<Option<Vec<u8>>>,
     mode: Mode,
-    what: Target,
+    what: Target<'p>,
 }
 
 #[derive(Debug)]
@@ -43,11 +43,11 @@ struct LimitPlan<'p> {
     clippy::large_enum_variant,
     reason = "nearly all are buckets, and a box of each would be an allocation for each check"
 )]
-enum Target {
+enum Target<'p> {
     /// A bucket decides.
-    Bucket(Bucket),
+    Bucket(Bucket<'p>),
     /// The bucket at this index, which other parts of the check charge as well.
-    Same(usize, Box<Bucket>),
+    Same(usize, Box<Bucket<'p>>),
     /// The request lacks an entry without which the limit lets nothing pass.
     Missing,
     /// An override lifts the limit.
@@ -88,9 +88,9 @@ impl<'p> CheckPlan<'p> {
     /// [reserves or settles](reserves_or_settles) needs a `seal`.
     pub fn new(
         policy: &'p Compiled,
-        check: &Check,
+        check: &'p Check,
         keys: &Keys,
-        seal: Option<&Seal>,
+        seal: Option<&'p Seal>,
         now_ms: u64,
         force: bool,
     ) -> Result<Self, CheckPlanError> {
@@ -186,7 +186,7 @@ impl<'p> CheckPlan<'p> {
     }
 
     /// The buckets to check, in the order of the verdict.
-    pub fn buckets(&self) -> impl Iterator<Item = &Bucket> {
+    pub fn buckets(&self) -> impl Iterator<Item = &Bucket<'p>> {
         self.parts.iter().filter_map(|part| match &part.what {
             Target::Bucket(bucket) => Some(bucket),
             Target::Same(..) | Target::Missing | Target::Unlimited => None,
@@ -195,21 +195,8 @@ impl<'p> CheckPlan<'p> {
 
     /// The check as the script takes it.
     pub fn script_check(&self) -> ScriptCheck<'_> {
-        let limits = self.buckets().map(|bucket| ScriptLimit {
-            key: bucket.key.as_bytes(),
-            algorithm: &bucket.algorithm,
-            generation: bucket.generation,
-            cost: bucket.cost,
-            debit: bucket.debit,
-            debit_serial: bucket.debit_serial,
-            lease: bucket.lease.as_ref().map(|lease| lease.request()),
-            free: &bucket.free,
-            costs: bucket.costs.as_deref().map(BucketCosts::as_script),
-            penalty: bucket.penalty.as_deref().map(BucketPenalty::as_script),
-            mode: bucket.mode,
-        });
         ScriptCheck {
-            limits: limits.collect(),
+            limits: self.buckets().map(Bucket::script_limit).collect(),
             options: self.options,
         }
     }
@@ -268,7 +255,7 @@ impl<'p> LimitPlan<'p> {
     fn new(
         policy: &'p Compiled,
         found: Match<'p, '_>,
-        asked: Query<'_>,
+        asked: Query<'p>,
         keys: &Keys,
         now_ms: u64,
     ) -> Self {
@@ -412,15 +399,31 @@ impl<'c> Query<'c> {
         max_delay_ms.map_or(algorithm, |ms| algorithm.within_delay(ms))
     }
 
-    fn lease(self, limit: &Limit, algorithm: &Algorithm) -> Option<Box<Lease>> {
-        let lease = match self {
+    /// What the check wants of leases and settles. `None` if that is nothing: then the bucket's plain
+    /// form is enough, because its state shows what is outstanding.
+    fn lease(self, limit: &Limit, algorithm: &Algorithm) -> Option<LeaseRequest<'c>> {
+        // With an override, a bucket may fill too fast for the limit's ttl: it is not leased.
+        let longest = algorithm.lease_max_ms().unwrap_or(0);
+        let ttl_ms = limit.lease_ttl_ms.filter(|ttl_ms| *ttl_ms <= longest);
+        let ttl_ms = ttl_ms.unwrap_or(0);
+        match self {
             Self::Check(check, entry, _) => {
-                Lease::from_request(entry?.lease.as_ref()?, check.proxy, limit, algorithm)
+                let lease = entry?.lease.as_ref()?;
+                let wants = lease.want > 0 && ttl_ms > 0;
+                (wants || !lease.settle.is_empty()).then_some(LeaseRequest {
+                    ttl_ms,
+                    want: lease.want,
+                    proxy: check.proxy,
+                    settle: &lease.settle,
+                })
             }
-            Self::Peek(_) => Some(Lease::question(limit, algorithm)),
+            // The reply to a peek includes outstanding units.
+            Self::Peek(_) => Some(LeaseRequest {
+                ttl_ms,
+                ..LeaseRequest::default()
+            }),
             Self::ServiceDescriptor(..) => None,
-        };
-        lease.map(Box::new)
+        }
     }
 }
 
@@ -446,39 +449,34 @@ fn units(part: &ServicePart, own: Option<OwnUnits>, kind: Kind) -> (u64, u64) {
 
 // ---- A bucket of a check, with its numbers.
 
-/// A bucket that a check touches.
+/// A bucket that a check touches: what its [`Part`] borrows, and its keys.
 #[derive(Debug)]
-pub struct Bucket {
+pub struct Bucket<'p> {
     /// Its key.
     pub key: String,
     /// The limit's numbers, or those of the bucket's override.
     pub algorithm: Algorithm,
     /// The generation they belong to.
     pub generation: u64,
-    /// Units the check takes.
-    pub cost: u64,
-    /// Units admitted earlier without a check.
-    pub debit: u64,
-    /// The label of the calendar window in which they were admitted; `None`: the current one.
-    pub debit_serial: Option<u64>,
-    lease: Option<Box<Lease>>,
-    /// For a limit whose responses state their cost: what is reserved and settled.
-    pub costs: Option<Box<BucketCosts>>,
-    /// For a limit with a penalty.
-    pub penalty: Option<Box<BucketPenalty>>,
-    /// Operations on slots.
-    pub free: Vec<SlotOp>,
-    /// How it takes part.
-    pub mode: algorithms::check::Mode,
+    cost: u64,
+    debit: u64,
+    debit_serial: Option<u64>,
+    /// What the check wants of leases, and settles.
+    pub lease: Option<LeaseRequest<'p>>,
+    costs: Option<Box<BucketCosts>>,
+    /// The key of its denials, and when it is penalized.
+    penalty: Option<Box<(String, PenaltyRequest<'p>)>>,
+    free: Vec<SlotOp>,
+    mode: algorithms::check::Mode,
 }
 
-impl Bucket {
+impl<'p> Bucket<'p> {
     fn new(
         policy: &Compiled,
         limit: &Limit,
         values: &[Option<Vec<u8>>],
         algorithm: &Algorithm,
-        asked: Query<'_>,
+        asked: Query<'p>,
         mode: Mode,
         keys: &Keys,
     ) -> Self {
@@ -492,11 +490,12 @@ impl Bucket {
             Box::new(BucketCosts::new(key, price, asked))
         });
         let penalty = limit.penalty.map(|penalty| {
-            Box::new(BucketPenalty {
-                key: keys.denials_of(&key),
+            let request = PenaltyRequest {
                 penalty,
+                stored: None,
                 reported: asked.denied(),
-            })
+            };
+            Box::new((keys.denials_of(&key), request))
         });
         Self {
             key,
@@ -520,73 +519,54 @@ impl Bucket {
         }
     }
 
-    /// The lease query; all zero if there is none.
-    pub fn lease_request(&self) -> LeaseRequest<'_> {
-        self.lease
-            .as_ref()
-            .map(|lease| lease.request())
-            .unwrap_or_default()
-    }
-}
-
-// ---- The leases of a check.
-
-/// The part of a check that is about leases, for one bucket.
-#[derive(Debug)]
-struct Lease {
-    ttl_ms: u64,
-    want: u64,
-    proxy: u8,
-    settle: Vec<Settlement>,
-}
-
-impl Lease {
-    /// `None` if nothing is wanted and nothing settled: then the bucket's plain form is enough,
-    /// because its state shows what is outstanding.
-    fn from_request(
-        request: &protocol::LeaseRequest,
-        proxy: u8,
-        limit: &Limit,
-        algorithm: &Algorithm,
-    ) -> Option<Self> {
-        let ttl_ms = ttl_ms(limit, algorithm);
-        let wants = request.want > 0 && ttl_ms > 0;
-        (wants || !request.settle.is_empty()).then(|| Self {
-            ttl_ms,
-            want: request.want,
-            proxy,
-            settle: request.settle.clone(),
-        })
-    }
-
-    /// For a peek, whose reply includes outstanding units.
-    fn question(limit: &Limit, algorithm: &Algorithm) -> Self {
-        Self {
-            ttl_ms: ttl_ms(limit, algorithm),
-            want: 0,
-            proxy: 0,
-            settle: Vec::new(),
+    /// The bucket's part in the check, with what is stored of it.
+    pub fn part<'a>(
+        &'a self,
+        stored: Option<&'a Stored>,
+        denials: Option<&'a Denials>,
+    ) -> Part<'a> {
+        Part {
+            algorithm: &self.algorithm,
+            generation: self.generation,
+            stored,
+            cost: self.cost,
+            debit: self.debit,
+            debit_serial: self.debit_serial,
+            lease: self.lease,
+            free: &self.free,
+            costs: self.costs.as_deref().map(BucketCosts::request),
+            penalty: self.penalty.as_deref().map(|(_, penalty)| PenaltyRequest {
+                stored: denials,
+                ..*penalty
+            }),
+            mode: self.mode,
         }
     }
 
-    /// The arguments for the algorithms.
-    fn request(&self) -> LeaseRequest<'_> {
-        LeaseRequest {
-            ttl_ms: self.ttl_ms,
-            want: self.want,
-            proxy: self.proxy,
-            settle: &self.settle,
+    /// The bucket as a script takes it.
+    pub fn script_limit(&self) -> ScriptLimit<'_> {
+        ScriptLimit {
+            key: self.key.as_bytes(),
+            reservations: self.reservations().map(str::as_bytes),
+            denials: self.denials().map(str::as_bytes),
+            part: self.part(None, None),
         }
     }
-}
 
-/// 0 if the bucket is not leased: with an override, it may fill too fast for the limit's ttl.
-fn ttl_ms(limit: &Limit, algorithm: &Algorithm) -> u64 {
-    let longest = algorithm.lease_max_ms().unwrap_or(0);
-    limit
-        .lease_ttl_ms
-        .filter(|ttl_ms| *ttl_ms <= longest)
-        .unwrap_or(0)
+    /// The key of its reservations, if its limit's responses state their cost.
+    pub fn reservations(&self) -> Option<&str> {
+        self.costs.as_deref().map(|costs| costs.key.as_str())
+    }
+
+    /// When its limit penalizes it.
+    pub fn penalty(&self) -> Option<Penalty> {
+        self.penalty.as_deref().map(|(_, request)| request.penalty)
+    }
+
+    /// The key of its denials, if its limit has a penalty.
+    pub fn denials(&self) -> Option<&str> {
+        self.penalty.as_deref().map(|(key, _)| key.as_str())
+    }
 }
 
 // ---- What a check reserves and settles at a limit whose responses state their cost.
@@ -631,7 +611,7 @@ impl fmt::Debug for Seal {
 
 /// The reservations and settlements of one bucket.
 #[derive(Debug)]
-pub struct BucketCosts {
+struct BucketCosts {
     /// The key of its reservations.
     key: String,
     /// `None`: the check neither reserves nor settles.
@@ -676,24 +656,11 @@ impl BucketCosts {
         }
     }
 
-    /// The key of the reservations.
-    pub fn key(&self) -> &str {
-        &self.key
-    }
-
-    /// The arguments for the algorithms.
-    pub fn request(&self) -> Costs<'_> {
+    fn request(&self) -> Costs<'_> {
         Costs {
             secret: self.secret,
             settle: &self.settle,
             count_open: self.count_open,
-        }
-    }
-
-    fn as_script(&self) -> ScriptCosts<'_> {
-        ScriptCosts {
-            key: self.key.as_bytes(),
-            costs: self.request(),
         }
     }
 
@@ -710,38 +677,6 @@ impl BucketCosts {
             seal: seal.map_or(0, |seal| seal.of(&self.key, &reservation)),
             ..reservation
         })
-    }
-}
-
-// ---- The penalty of a bucket of a check.
-
-/// The penalty of one bucket.
-#[derive(Debug)]
-pub struct BucketPenalty {
-    /// The key of its denials.
-    pub key: String,
-    /// When it is penalized.
-    pub penalty: Penalty,
-    /// Denials that proxies decided from their caches.
-    reported: u64,
-}
-
-impl BucketPenalty {
-    /// The arguments for the algorithms.
-    pub fn request<'a>(&self, stored: Option<&'a Denials>) -> PenaltyRequest<'a> {
-        PenaltyRequest {
-            penalty: self.penalty,
-            stored,
-            reported: self.reported,
-        }
-    }
-
-    fn as_script(&self) -> ScriptPenalty<'_> {
-        ScriptPenalty {
-            key: self.key.as_bytes(),
-            penalty: self.penalty,
-            reported: self.reported,
-        }
     }
 }
 

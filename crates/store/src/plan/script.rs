@@ -8,9 +8,9 @@ mod cross_slot;
 mod refund;
 
 use algorithms::{
-    Algorithm, Debits, Decision, Kind, Lease, LeaseRequest, PROXY_MARKS, Penalty, PenaltyStatus,
-    Reserved, RetryAfter, Slot, SlotAct, SlotOp,
-    check::{Costs, LimitVerdict, Mode, Options, Verdict},
+    Algorithm, Debits, Decision, Kind, Lease, LeaseRequest, PROXY_MARKS, PenaltyStatus, Reserved,
+    RetryAfter, Slot, SlotAct,
+    check::{Costs, LimitVerdict, Mode, Options, Part, PenaltyRequest, Verdict},
 };
 
 pub use cross_slot::{CrossSlotCheck, Decided, SlotCheck};
@@ -21,71 +21,29 @@ pub use refund::{
 
 // ---- What the check script decides: one request, against limits.
 
-/// One limit's part in a check.
+/// One limit of a check: its part, and the keys of its bucket, which are in one slot.
 #[derive(Clone, Copy, Debug)]
 pub struct ScriptLimit<'a> {
     /// The bucket's key.
     pub key: &'a [u8],
-    /// The limit's numbers.
-    pub algorithm: &'a Algorithm,
-    /// The generation they belong to.
-    pub generation: u64,
-    /// Units the check takes; more than `COST_MAX` counts as that.
-    pub cost: u64,
-    /// Units admitted earlier without a check; charged once, whatever is left.
-    pub debit: u64,
-    /// The label of the calendar window in which they were admitted; `None`: the current one.
-    pub debit_serial: Option<u64>,
-    /// A query for lease units, and settlements of earlier ones; `None` costs the script nothing,
-    /// and its reply has no lease numbers.
-    pub lease: Option<LeaseRequest<'a>>,
-    /// Slots of a queue that requests gave up.
-    pub free: &'a [SlotOp],
-    /// For a limit whose responses state their cost.
-    pub costs: Option<ScriptCosts<'a>>,
-    /// For a limit with a penalty.
-    pub penalty: Option<ScriptPenalty<'a>>,
-    /// How it takes part.
-    pub mode: Mode,
+    /// The key of its reservations, where the part has costs.
+    pub reservations: Option<&'a [u8]>,
+    /// The key of its denials, where the part has a penalty.
+    pub denials: Option<&'a [u8]>,
+    /// Its numbers. What is stored is not in it: the script reads that.
+    pub part: Part<'a>,
 }
 
 impl<'a> ScriptLimit<'a> {
-    /// A limit that charges one unit, and nothing more.
-    pub fn new(key: &'a [u8], algorithm: &'a Algorithm, generation: u64) -> Self {
+    /// A limit without costs and penalty.
+    pub fn new(key: &'a [u8], part: Part<'a>) -> Self {
         Self {
             key,
-            algorithm,
-            generation,
-            cost: 1,
-            debit: 0,
-            debit_serial: None,
-            lease: None,
-            free: &[],
-            costs: None,
-            penalty: None,
-            mode: Mode::Enforce,
+            reservations: None,
+            denials: None,
+            part,
         }
     }
-}
-
-/// What a check reserves and settles at one limit.
-#[derive(Clone, Copy, Debug)]
-pub struct ScriptCosts<'a> {
-    /// The key of the bucket's reservations, in its slot.
-    pub key: &'a [u8],
-    /// The reservation and the settlements.
-    pub costs: Costs<'a>,
-}
-
-/// The penalty of one limit.
-#[derive(Clone, Copy, Debug)]
-pub struct ScriptPenalty<'a> {
-    /// The key of the bucket's denials, in its slot.
-    pub key: &'a [u8],
-    /// When the bucket is penalized.
-    pub penalty: Penalty,
-    /// Denials that proxies decided from their caches, counted now.
-    pub reported: u64,
 }
 
 /// One request against several limits, all or nothing. The keys are distinct.
@@ -192,8 +150,8 @@ pub fn encode<'a>(checks: &[ScriptCheck<'a>], clock: Clock) -> ScriptCall<'a> {
     for check in checks {
         keys.extend(check.limits.iter().map(|limit| limit.key));
         for limit in &check.limits {
-            keys.extend(limit.costs.map(|costs| costs.key));
-            keys.extend(limit.penalty.map(|penalty| penalty.key));
+            keys.extend(limit.part.costs.and(limit.reservations));
+            keys.extend(limit.part.penalty.and(limit.denials));
         }
         let start = args.len();
         encode_form(&mut args, check);
@@ -245,43 +203,43 @@ const COUNT_OPEN: i64 = -2;
 /// Appends the form of a check: everything but its keys.
 fn encode_form(args: &mut Vec<i64>, check: &ScriptCheck<'_>) {
     args.extend([flags(check), integer(check.limits.len())]);
-    for limit in &check.limits {
-        let numbers = limit.algorithm.numbers();
-        let observed = match limit.mode {
+    for ScriptLimit { part, .. } in &check.limits {
+        let numbers = part.algorithm.numbers();
+        let observed = match part.mode {
             Mode::Enforce => 0,
             Mode::Observe => OBSERVED,
             Mode::Together => OBSERVED + TOGETHER,
         };
-        let leased = limit.lease.map_or(0, |_| LEASED);
-        let freeing = if limit.free.is_empty() { 0 } else { FREEING };
-        let priced = limit.costs.map_or(0, |_| PRICED);
-        let penalizing = limit.penalty.map_or(0, |_| PENALIZING);
+        let leased = part.lease.map_or(0, |_| LEASED);
+        let freeing = if part.free.is_empty() { 0 } else { FREEING };
+        let priced = part.costs.map_or(0, |_| PRICED);
+        let penalizing = part.penalty.map_or(0, |_| PENALIZING);
         args.extend([
             i64::from(numbers.kind) + observed + leased + freeing + priced + penalizing,
-            exact(limit.generation),
-            exact(limit.cost),
-            exact(limit.debit),
+            exact(part.generation),
+            exact(part.cost),
+            exact(part.debit),
             exact(numbers.limit),
             exact(numbers.x),
             exact(numbers.y),
             exact(numbers.z),
         ]);
-        if let Some(lease) = &limit.lease {
+        if let Some(lease) = &part.lease {
             encode_lease(args, lease);
         }
-        if !limit.free.is_empty() {
-            args.push(integer(limit.free.len()));
-            for op in limit.free {
+        if !part.free.is_empty() {
+            args.push(integer(part.free.len()));
+            for op in part.free {
                 args.extend(named(&op.slot));
-                args.push(act(op.act, limit.algorithm.kind()));
+                args.push(act(op.act, part.algorithm.kind()));
             }
         }
-        if let Some(ScriptCosts { costs, .. }) = &limit.costs {
+        if let Some(costs) = &part.costs {
             encode_costs(args, costs);
         }
-        if let Some(ScriptPenalty {
+        if let Some(PenaltyRequest {
             penalty, reported, ..
-        }) = &limit.penalty
+        }) = &part.penalty
         {
             args.extend([
                 exact(penalty.after),
@@ -290,7 +248,7 @@ fn encode_form(args: &mut Vec<i64>, check: &ScriptCheck<'_>) {
                 exact(*reported),
             ]);
         }
-        encode_edges(args, limit.algorithm, limit.debit_serial);
+        encode_edges(args, part.algorithm, part.debit_serial);
     }
 }
 
@@ -321,7 +279,11 @@ fn flags(check: &ScriptCheck<'_>) -> i64 {
         0
     };
     // It only matters to penalties, and checks without flags are cheaper.
-    let patience = if check.limits.iter().any(|limit| limit.penalty.is_some()) {
+    let patience = if check
+        .limits
+        .iter()
+        .any(|limit| limit.part.penalty.is_some())
+    {
         PATIENCE * exact(check.options.patience_ms.min(PATIENCE_MAX_MS))
     } else {
         0
@@ -469,20 +431,20 @@ fn decode_check(
     let mut culprit = None;
     for (index, limit) in check.limits.iter().enumerate() {
         let row = Row::read(numbers)?;
-        let leases = match limit.lease {
+        let leases = match limit.part.lease {
             Some(_) => LeaseRow::read(numbers)?,
             None => LeaseRow::default(),
         };
-        let slot = if limit.algorithm.gives_slots() {
+        let slot = if limit.part.algorithm.gives_slots() {
             slot(numbers)?
         } else {
             None
         };
-        let reserved = match limit.costs {
+        let reserved = match limit.part.costs {
             Some(_) => reserved(numbers)?,
             None => Reserved::default(),
         };
-        let penalty = match limit.penalty {
+        let penalty = match limit.part.penalty {
             Some(_) => penalty(numbers)?,
             None => PenaltyStatus::default(),
         };
@@ -496,7 +458,7 @@ fn decode_check(
             }
             CORRUPT => culprit = Some(ScriptError::Corrupt { limit: index }),
             _ => limits.push(LimitVerdict {
-                mode: limit.mode,
+                mode: limit.part.mode,
                 decision: row.decision()?,
                 charged: unsigned(row.charged)?,
                 lease: leases.lease()?,
@@ -527,7 +489,7 @@ fn charged(
     let mut limits = Vec::with_capacity(check.limits.len());
     for limit in &check.limits {
         limits.push(LimitVerdict {
-            mode: limit.mode,
+            mode: limit.part.mode,
             decision: Decision {
                 allowed: true,
                 remaining: next()?,
@@ -535,7 +497,7 @@ fn charged(
                 reset_after_ms: next()?,
                 delay_ms: 0,
             },
-            charged: limit.cost,
+            charged: limit.part.cost,
             lease: None,
             slot: None,
             leased: 0,
@@ -689,11 +651,14 @@ impl ScriptCheck<'_> {
         let limits = self.limits.iter();
         limits
             .map(|limit| {
-                let settled = limit.costs.map_or(0, |c| 2 + c.costs.settle.len() / 4);
-                weight(limit.algorithm, limit.lease.is_some())
-                    + limit.free.len() / 4
+                let settled = limit
+                    .part
+                    .costs
+                    .map_or(0, |costs| 2 + costs.settle.len() / 4);
+                weight(limit.part.algorithm, limit.part.lease.is_some())
+                    + limit.part.free.len() / 4
                     + settled
-                    + 2 * usize::from(limit.penalty.is_some())
+                    + 2 * usize::from(limit.part.penalty.is_some())
             })
             .sum()
     }
@@ -729,10 +694,13 @@ mod tests {
 
     fn check<'a>(algorithm: &'a Algorithm, key: &'a [u8], cost: u64) -> ScriptCheck<'a> {
         ScriptCheck {
-            limits: vec![ScriptLimit {
-                cost,
-                ..ScriptLimit::new(key, algorithm, 7)
-            }],
+            limits: vec![ScriptLimit::new(
+                key,
+                Part {
+                    cost,
+                    ..Part::new(algorithm, 7)
+                },
+            )],
             options: Options::default(),
         }
     }
@@ -812,9 +780,9 @@ mod weight_tests {
         let heavy = algorithm(Kind::SlidingWindowBuckets, Some(1000));
         let check = |limits: &[&'static str]| {
             let of = |name: &&str| match *name {
-                "plain" => ScriptLimit::new(b"k", &plain, 1),
-                "log" => ScriptLimit::new(b"k", &log, 1),
-                _ => ScriptLimit::new(b"k", &heavy, 1),
+                "plain" => ScriptLimit::new(b"k", Part::new(&plain, 1)),
+                "log" => ScriptLimit::new(b"k", Part::new(&log, 1)),
+                _ => ScriptLimit::new(b"k", Part::new(&heavy, 1)),
             };
             ScriptCheck {
                 limits: limits.iter().map(of).collect(),

@@ -272,17 +272,12 @@ impl RedisStore {
     async fn credit_bucket(
         &self,
         credit: &Credit<'_>,
-        bucket: &Bucket,
+        bucket: &Bucket<'_>,
     ) -> Result<Credited, EditError> {
         let call = script::encode_credit(
             &script::Credit {
-                key: bucket.key.as_bytes(),
-                reservations: bucket.costs.as_ref().map(|of| of.key().as_bytes()),
-                denials: bucket.penalty.as_ref().map(|of| of.key.as_bytes()),
-                algorithm: &bucket.algorithm,
-                generation: bucket.generation,
+                limit: bucket.script_limit(),
                 units: credit.units,
-                lease_ttl_ms: bucket.lease_request().ttl_ms,
                 peek: credit.peek,
                 force: credit.force,
             },

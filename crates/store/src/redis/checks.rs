@@ -12,10 +12,7 @@ use crate::{
     CheckError, Checks, StoreError,
     plan::{
         CheckPlan, reserves_or_settles,
-        script::{
-            self, Clock, ScriptCheck, ScriptCosts, ScriptError, ScriptLimit, ScriptPenalty,
-            ScriptReply,
-        },
+        script::{self, Clock, ScriptCheck, ScriptError, ScriptLimit, ScriptReply},
     },
     scripts::CHECK,
 };
@@ -66,26 +63,19 @@ impl Checks for RedisStore {
     ) -> Result<Verdict, CheckError> {
         let named = |key: &[u8]| self.keys().simulated(run, key);
         let keys = check.limits.iter().map(|limit| {
-            let records = limit.costs.map(|costs| named(costs.key));
-            let denials = limit.penalty.map(|penalty| named(penalty.key));
-            let beside = (records.unwrap_or_default(), denials.unwrap_or_default());
-            (named(limit.key), beside)
+            let [reservations, denials] =
+                [limit.reservations, limit.denials].map(|key| key.map(named));
+            (named(limit.key), reservations, denials)
         });
         let keys: Vec<_> = keys.collect();
         let limits = check.limits.iter().zip(&keys);
         let check = ScriptCheck {
             limits: limits
-                .map(|(limit, (key, (records, denials)))| ScriptLimit {
+                .map(|(limit, (key, reservations, denials))| ScriptLimit {
                     key,
-                    penalty: limit.penalty.map(|penalty| ScriptPenalty {
-                        key: denials,
-                        ..penalty
-                    }),
-                    costs: limit.costs.map(|costs| ScriptCosts {
-                        key: records,
-                        ..costs
-                    }),
-                    ..*limit
+                    reservations: reservations.as_deref(),
+                    denials: denials.as_deref(),
+                    part: limit.part,
                 })
                 .collect(),
             options: check.options,

@@ -292,7 +292,7 @@ impl<'a> ClusterBatch<'a, '_> {
 /// key until the whole slot has moved.
 fn without_penalties(check: &mut ScriptCheck<'_>) {
     for limit in &mut check.limits {
-        limit.penalty = None;
+        limit.part.penalty = None;
     }
 }
 

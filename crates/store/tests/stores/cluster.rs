@@ -17,7 +17,7 @@ use std::{
     },
 };
 
-use algorithms::{Algorithm, Align, Kind, Parameters};
+use algorithms::{Algorithm, Align, Kind, Parameters, check::Part};
 use anyhow::Result;
 use harness::{CLUSTER_SLOTS as SLOTS, Engine};
 use store::{script::ScriptLimit, slot};
@@ -62,7 +62,7 @@ fn every_algorithm() -> Result<Vec<Algorithm>> {
 }
 
 fn limit<'a>(key: &'a str, algorithm: &'a Algorithm) -> ScriptLimit<'a> {
-    ScriptLimit::new(key.as_bytes(), algorithm, 1)
+    ScriptLimit::new(key.as_bytes(), Part::new(algorithm, 1))
 }
 
 const CLIENTS: usize = 200;
@@ -194,9 +194,9 @@ async fn one_slot_is_all_or_none(engine: Engine) -> Result<()> {
         let mut client = Client::new(owners.clone());
         let key = format!("{{{i}}}:wide");
         let mut rest = limit(&key, &wide);
-        rest.cost = LIMIT - 40 + 1;
+        rest.part.cost = LIMIT - 40 + 1;
         assert!(!client.check(&[rest]).await?, "40 were charged");
-        rest.cost = LIMIT - 40;
+        rest.part.cost = LIMIT - 40;
         assert!(client.check(&[rest]).await?, "and no more");
     }
     Ok(())

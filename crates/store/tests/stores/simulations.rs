@@ -1,6 +1,9 @@
 //! Simulations on a real server: its script, our clock.
 
-use algorithms::{Algorithm, Kind, Parameters, check::Options};
+use algorithms::{
+    Algorithm, Kind, Parameters,
+    check::{Options, Part},
+};
 use anyhow::Result;
 use harness::Engine;
 use redis::Value;
@@ -15,7 +18,10 @@ async fn a_simulation_has_a_clock_and_buckets_of_its_own(engine: Engine) -> Resu
     let store = server.store()?;
     let algorithm = Algorithm::new(&Parameters::new(Kind::FixedWindow, 1, DAY_MS))?;
     let check = ScriptCheck {
-        limits: vec![ScriptLimit::new(b"a bucket: {any} name", &algorithm, 1)],
+        limits: vec![ScriptLimit::new(
+            b"a bucket: {any} name",
+            Part::new(&algorithm, 1),
+        )],
         options: Options::default(),
     };
     let mut allowed = Vec::new();

@@ -20,9 +20,7 @@ use algorithms::{
     Algorithm, BucketRequest, Charged, CostSettlement, Decision, Denials, LeaseRequest, Penalty,
     Settlement, SlotOp, State,
 };
-use store::script::{
-    Charge, Clock, Refunded, ScriptCheck, ScriptCosts, ScriptError, ScriptLimit, ScriptPenalty,
-};
+use store::script::{Charge, Clock, Refunded, ScriptCheck, ScriptError, ScriptLimit};
 
 pub use lua_redis::LuaRedis;
 pub use server::Server;
@@ -42,6 +40,41 @@ pub struct Subject {
     pub mode: Mode,
 }
 
+impl Subject {
+    /// Its part in a check, with what is stored.
+    pub fn part<'a>(
+        &'a self,
+        stored: Option<&'a Stored>,
+        denials: Option<&'a Denials>,
+    ) -> Part<'a> {
+        Part {
+            algorithm: &self.algorithm,
+            generation: self.generation,
+            stored,
+            cost: self.cost,
+            debit: self.debit,
+            debit_serial: self.debit_serial,
+            lease: self.lease.asked(),
+            free: &self.lease.free,
+            costs: self.costs.as_ref().map(Reserving::ask),
+            penalty: self.penalty.as_ref().map(|of| PenaltyRequest {
+                penalty: of.penalty,
+                stored: denials,
+                reported: of.reported,
+            }),
+            mode: self.mode,
+        }
+    }
+
+    pub fn script_limit(&self) -> ScriptLimit<'_> {
+        ScriptLimit {
+            reservations: self.costs.as_ref().map(|of| of.key.as_bytes()),
+            denials: self.penalty.as_ref().map(|of| of.key.as_bytes()),
+            ..ScriptLimit::new(self.key.as_bytes(), self.part(None, None))
+        }
+    }
+}
+
 /// What is reserved and settled.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reserving {
@@ -57,13 +90,6 @@ impl Reserving {
             secret: self.secret,
             settle: &self.settle,
             count_open: self.count_open,
-        }
-    }
-
-    fn script(&self) -> ScriptCosts<'_> {
-        ScriptCosts {
-            key: self.key.as_bytes(),
-            costs: self.ask(),
         }
     }
 }
@@ -133,22 +159,12 @@ impl Engine for RustEngine {
     ) -> Result<Verdict, ScriptError> {
         let parts: Vec<_> = subjects
             .iter()
-            .map(|subject| Part {
-                algorithm: &subject.algorithm,
-                generation: subject.generation,
-                stored: self.buckets.get(&subject.key),
-                cost: subject.cost,
-                debit: subject.debit,
-                debit_serial: subject.debit_serial,
-                lease: subject.lease.ask(),
-                free: &subject.lease.free,
-                costs: subject.costs.as_ref().map(Reserving::ask),
-                penalty: subject.penalty.as_ref().map(|of| PenaltyRequest {
-                    penalty: of.penalty,
-                    stored: self.denials.get(&of.key),
-                    reported: of.reported,
-                }),
-                mode: subject.mode,
+            .map(|subject| {
+                let denials = subject.penalty.as_ref();
+                subject.part(
+                    self.buckets.get(&subject.key),
+                    denials.and_then(|of| self.denials.get(&of.key)),
+                )
             })
             .collect();
         let (mut verdict, writes) =
@@ -228,25 +244,8 @@ fn refunded(taken: bool, left: &Decision) -> Refunded {
 }
 
 pub fn script_check(subjects: &[Subject], options: Options) -> ScriptCheck<'_> {
-    let limits = subjects.iter().map(|subject| ScriptLimit {
-        key: subject.key.as_bytes(),
-        algorithm: &subject.algorithm,
-        generation: subject.generation,
-        cost: subject.cost,
-        debit: subject.debit,
-        debit_serial: subject.debit_serial,
-        lease: subject.lease.asked(),
-        free: &subject.lease.free,
-        costs: subject.costs.as_ref().map(Reserving::script),
-        penalty: subject.penalty.as_ref().map(|of| ScriptPenalty {
-            key: of.key.as_bytes(),
-            penalty: of.penalty,
-            reported: of.reported,
-        }),
-        mode: subject.mode,
-    });
     ScriptCheck {
-        limits: limits.collect(),
+        limits: subjects.iter().map(Subject::script_limit).collect(),
         options,
     }
 }

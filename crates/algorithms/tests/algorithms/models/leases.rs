@@ -121,9 +121,10 @@ impl Model {
         part: &Part<'_>,
         options: Options,
     ) -> (Self, bool, Option<Lease>) {
-        let (mut read, far) = self.read(now_ms, part.lease.ttl_ms);
+        let asked = part.lease.unwrap();
+        let (mut read, far) = self.read(now_ms, asked.ttl_ms);
         let before = read;
-        for of in part.lease.settle {
+        for of in asked.settle {
             read.settle(*of);
         }
         let (used, debit) = (read.debt > 0, part.debit * read.limit.1);
@@ -136,7 +137,7 @@ impl Model {
         let (allowed, mut lease) = (read.fits(part.cost), None);
         if allowed && !options.peek {
             read.debt += part.cost * read.limit.1;
-            lease = read.grant(&part.lease);
+            lease = read.grant(&asked);
             changed |= part.cost > 0 || lease.is_some();
         }
         // A step of the clock is stored at once, and what has drained and who asked only with a change.
@@ -180,7 +181,7 @@ fn walk(mut random: Random) -> [u64; 5] {
         let cost = random.pick(&[0, 1, 1, 2, 5]);
         let asked = Part {
             debit,
-            lease,
+            lease: Some(lease),
             ..part(&algorithm, stored.as_ref(), cost)
         };
         let far = model.read(now_ms, ttl_ms).1 && model.out() > 0;

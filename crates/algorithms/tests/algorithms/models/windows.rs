@@ -161,7 +161,7 @@ impl<'s> Asked<'s> {
     fn part<'a>(&'a self, algorithm: &'a Algorithm, stored: Option<&'a Stored>) -> Part<'a> {
         Part {
             debit: self.debit,
-            lease: self.lease,
+            lease: Some(self.lease),
             ..part(algorithm, stored, self.cost)
         }
     }

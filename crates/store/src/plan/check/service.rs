@@ -13,8 +13,8 @@ impl<'p> CheckPlan<'p> {
     /// Resolves such a check.
     pub(super) fn of_service(
         policy: &'p Compiled,
-        check: &Check,
-        service: &ServiceCheck,
+        check: &'p Check,
+        service: &'p ServiceCheck,
         keys: &Keys,
         now_ms: u64,
         force: bool,
@@ -70,7 +70,7 @@ fn of_request<'p>(
     policy: &'p Compiled,
     part: &ServicePart,
     rate: Rate,
-    asked: Query<'_>,
+    asked: Query<'p>,
     keys: &Keys,
 ) -> Option<LimitPlan<'p>> {
     let parameters = Parameters::new(Kind::FixedWindow, rate.units, rate.period_ms);

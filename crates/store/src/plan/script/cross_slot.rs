@@ -114,7 +114,7 @@ impl<'a, E: Clone> CrossSlotCheck<'a, E> {
         let wants = |i: &usize| {
             let limit = self.check.limits.get(*i);
             limit
-                .and_then(|limit| limit.lease)
+                .and_then(|limit| limit.part.lease)
                 .is_some_and(|lease| lease.want > 0)
         };
         let wanted = !is_last && !self.check.options.peek;
@@ -167,7 +167,7 @@ impl<'a, E: Clone> CrossSlotCheck<'a, E> {
     pub fn has_settled(&self) -> bool {
         let settles = |index: &usize| {
             let limit = self.check.limits.get(*index);
-            let lease = limit.and_then(|limit| limit.lease);
+            let lease = limit.and_then(|limit| limit.part.lease);
             lease.is_some_and(|lease| !lease.settle.is_empty())
         };
         let mut answered = self.parts.iter().filter(|part| part.verdict().is_some());
@@ -194,7 +194,11 @@ impl<'a, E: Clone> CrossSlotCheck<'a, E> {
     /// Whether all limits that deny together have answered that the check does not fit.
     fn fits_none_together(&self) -> bool {
         let limits = &self.check.limits;
-        let together = |at: &usize| limits.get(*at).is_some_and(|l| l.mode == Mode::Together);
+        let together = |at: &usize| {
+            limits
+                .get(*at)
+                .is_some_and(|l| l.part.mode == Mode::Together)
+        };
         let mut over = self.parts.iter().flat_map(|part| {
             let verdicts = part.verdict().map(|verdict| verdict.limits.as_slice());
             let grouped = part
@@ -245,7 +249,7 @@ impl<'a, E: Clone> CrossSlotCheck<'a, E> {
 
 /// The same limit, without its query for lease units.
 fn without_surplus(mut limit: ScriptLimit<'_>) -> ScriptLimit<'_> {
-    if let Some(lease) = &mut limit.lease {
+    if let Some(lease) = &mut limit.part.lease {
         lease.want = 0;
     }
     limit
@@ -253,17 +257,17 @@ fn without_surplus(mut limit: ScriptLimit<'_>) -> ScriptLimit<'_> {
 
 /// The same limit for a slot that has not all of those that deny together.
 fn apart(mut limit: ScriptLimit<'_>) -> ScriptLimit<'_> {
-    if limit.mode == Mode::Together {
-        limit.mode = Mode::Observe;
+    if limit.part.mode == Mode::Together {
+        limit.part.mode = Mode::Observe;
     }
     limit
 }
 
 /// Only its query for lease units: all else was done.
 fn surplus_alone(mut limit: ScriptLimit<'_>) -> ScriptLimit<'_> {
-    (limit.cost, limit.debit, limit.free) = (0, 0, &[]);
-    (limit.costs, limit.penalty) = (None, None);
-    if let Some(lease) = &mut limit.lease {
+    (limit.part.cost, limit.part.debit, limit.part.free) = (0, 0, &[]);
+    (limit.part.costs, limit.part.penalty) = (None, None);
+    if let Some(lease) = &mut limit.part.lease {
         lease.settle = &[];
     }
     limit
@@ -284,8 +288,8 @@ const OBSERVED: u8 = 2;
 /// The order in which slots are charged. A queue comes late: when its charge is refunded, requests
 /// that were queued after it stay where they are.
 fn rank(limit: &ScriptLimit<'_>) -> u8 {
-    let is_queue = limit.algorithm.parameters().max_delay_ms.is_some();
-    match limit.mode {
+    let is_queue = limit.part.algorithm.parameters().max_delay_ms.is_some();
+    match limit.part.mode {
         Mode::Observe | Mode::Together => OBSERVED,
         Mode::Enforce => u8::from(is_queue),
     }
@@ -379,10 +383,10 @@ impl<'a, E: Clone> CrossSlotCheck<'a, E> {
                 let limit = limits.get(*index)?;
                 let charge = Charge {
                     key: limit.key,
-                    algorithm: limit.algorithm,
-                    generation: limit.generation,
+                    algorithm: limit.part.algorithm,
+                    generation: limit.part.generation,
                     units: verdict.charged,
-                    lease_ttl_ms: limit.lease.map_or(0, |lease| lease.ttl_ms),
+                    lease_ttl_ms: limit.part.lease.map_or(0, |lease| lease.ttl_ms),
                     at_ms: now_ms,
                     slot: verdict.slot,
                 };

@@ -2,7 +2,7 @@
 
 use algorithms::{Algorithm, Slot};
 
-use super::{Clock, MalformedReply, ScriptCall, encode_edges, exact, named};
+use super::{Clock, MalformedReply, ScriptCall, ScriptLimit, encode_edges, exact, named};
 
 /// Units that a check took from one bucket before another bucket denied it.
 #[derive(Clone, Copy, Debug)]
@@ -86,20 +86,10 @@ pub fn decode_refunds(reply: &[i64], charges: usize) -> Result<Vec<Refunded>, Ma
 /// Units to give back.
 #[derive(Clone, Copy, Debug)]
 pub struct Credit<'a> {
-    /// The bucket's key.
-    pub key: &'a [u8],
-    /// The key of its reservations, which stay open, if the limit's responses state their cost.
-    pub reservations: Option<&'a [u8]>,
-    /// The key of its denials, which the credit deletes, if the limit has a penalty.
-    pub denials: Option<&'a [u8]>,
-    /// The limit's numbers.
-    pub algorithm: &'a Algorithm,
-    /// The generation they belong to.
-    pub generation: u64,
+    /// The bucket. Its reservations stay open; its denials are deleted.
+    pub limit: ScriptLimit<'a>,
     /// How much.
     pub units: u64,
-    /// The limit's ttl for leases, in milliseconds; 0 if it has none.
-    pub lease_ttl_ms: u64,
     /// Change nothing; the reply says what would happen.
     pub peek: bool,
     /// The limits were just read again: a newer generation in the bucket is left over from a backup.
@@ -133,27 +123,31 @@ const SETTLES: i64 = 4;
 
 /// Lays out a call of [`crate::scripts::CREDIT`].
 pub fn encode_credit<'a>(credit: &Credit<'a>, clock: Clock) -> ScriptCall<'a> {
-    let numbers = credit.algorithm.numbers();
+    let ScriptLimit {
+        key,
+        reservations,
+        denials,
+        part,
+    } = credit.limit;
+    let numbers = part.algorithm.numbers();
     let flag = |set: bool, flag| if set { flag } else { 0 };
     let mut args = vec![
         clock.argument(),
-        flag(credit.peek, PEEK)
-            + flag(credit.force, FORCE)
-            + flag(credit.reservations.is_some(), SETTLES),
+        flag(credit.peek, PEEK) + flag(credit.force, FORCE) + flag(reservations.is_some(), SETTLES),
         i64::from(numbers.kind),
-        exact(credit.generation),
+        exact(part.generation),
         exact(credit.units),
         exact(numbers.limit),
         exact(numbers.x),
         exact(numbers.y),
         exact(numbers.z),
-        exact(credit.lease_ttl_ms),
+        exact(part.lease.unwrap_or_default().ttl_ms),
     ];
-    encode_edges(&mut args, credit.algorithm, None);
+    encode_edges(&mut args, part.algorithm, None);
     ScriptCall {
-        keys: { [credit.key].into_iter() }
-            .chain(credit.reservations)
-            .chain(credit.denials)
+        keys: { [key].into_iter() }
+            .chain(reservations)
+            .chain(denials)
             .collect(),
         args,
     }
