@@ -85,6 +85,15 @@ impl Programs {
     }
 }
 
+/// A path that `cargo xtask test` sets.
+///
+/// # Panics
+/// If it is not set: then a suite cannot run.
+#[expect(clippy::panic, reason = "only suites ask")]
+pub fn variable(name: &str) -> PathBuf {
+    from_env(name).unwrap_or_else(|error| panic!("{error}"))
+}
+
 fn from_env(name: &str) -> Result<PathBuf> {
     let value = env::var_os(name);
     value

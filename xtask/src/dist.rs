@@ -3,23 +3,25 @@
 //! The same sources give the same bytes on any machine and in any folder: paths are mapped away,
 //! archives carry the commit's time, and downloads are pinned by checksum.
 
-mod images;
 mod packages;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
+use flate2::{Compression, GzBuilder};
+use serde_json::{Map, Value, json};
+use sha2::{Digest as _, Sha256};
+use tar::{EntryType, Header};
 
 use crate::command::{self, Workspace};
 use crate::tools::{Tool, Tools};
 use crate::ui::{Ui, help};
 use crate::wasm;
 
-use images::{Archive, Image, gzip};
 use packages::Graph;
 
 /// The processors that programs are built for, by Rust's names and by those of images.
@@ -290,8 +292,8 @@ fn make(workspace: &Workspace, ui: &Ui, release: &Release, out: &Path) -> Result
     let sbom = packages::bill_of_materials(workspace, release, &graph)?;
     files.insert(format!("rl-{}.cdx.json", release.version), sbom);
     let certificates = read(&Tools::new(workspace, ui).get(Tool::Certificates)?)?;
-    let limiter = images::limiter(release, &built, certificates, &legal)?;
-    let images = [limiter, images::filter(release, &filter)?];
+    let limiter = limiter_image(release, &built, certificates, &legal)?;
+    let images = [limiter, filter_image(release, &filter)?];
     files.insert("filter.wasm".to_owned(), filter);
     add_images(&mut files, images)?;
     write(&files, workspace, ui, out)
@@ -299,7 +301,7 @@ fn make(workspace: &Workspace, ui: &Ui, release: &Release, out: &Path) -> Result
 
 /// Adds both images, the digests that pin them and the filter, and all checksums.
 fn add_images(files: &mut Files, images: [Image<'_>; 2]) -> Result<()> {
-    let filter = files.get("filter.wasm").map(|bytes| images::sha256(bytes));
+    let filter = files.get("filter.wasm").map(|bytes| sha256(bytes));
     let mut digests = format!("filter.wasm sha256:{}\n", filter.unwrap_or_default());
     for image in images {
         let (name, version) = (image.name, image.release.version);
@@ -309,7 +311,7 @@ fn add_images(files: &mut Files, images: [Image<'_>; 2]) -> Result<()> {
     files.insert("digests.txt".to_owned(), digests.into_bytes());
     let mut sums = String::new();
     for (name, bytes) in &*files {
-        let _ = writeln!(sums, "{}  {name}", images::sha256(bytes));
+        let _ = writeln!(sums, "{}  {name}", sha256(bytes));
     }
     files.insert("SHA256SUMS".to_owned(), sums.into_bytes());
     Ok(())
@@ -360,8 +362,8 @@ fn for_every_machine(workspace: &Workspace) -> Result<Files> {
             let path = entry?.path();
             // The manifests are links to their only copies, which this follows.
             if path.is_file() {
-                let name = path.strip_prefix(&chart)?;
-                files.insert(format!("helm/{}", name.display()), std::fs::read(&path)?);
+                let name = path.strip_prefix(&chart)?.display();
+                files.insert(format!("helm/{name}"), read(&path)?);
             }
         }
     }
@@ -387,14 +389,9 @@ fn verify(workspace: &Workspace, ui: &Ui, release: &Release, out: &Path) -> Resu
     ui.heading("The same from another folder");
     let folder = tempfile::tempdir()?;
     let root = folder.path().join("a-copy-of-the-sources");
-    let list = [
-        "ls-files",
-        "-z",
-        "--cached",
-        "--others",
-        "--exclude-standard",
-    ];
-    let tracked = command::output(&mut workspace.program("git", &list));
+    let all = ["ls-files", "-z", "--cached", "--others"];
+    let mut list = workspace.program("git", &all);
+    let tracked = command::output(list.arg("--exclude-standard"));
     let tracked = tracked.context("only a git checkout can be verified")?;
     for file in tracked.split('\0').filter(|file| !file.is_empty()) {
         let (from, to) = (workspace.root.join(file), root.join(file));
@@ -413,23 +410,287 @@ fn verify(workspace: &Workspace, ui: &Ui, release: &Release, out: &Path) -> Resu
     std::os::unix::fs::symlink(workspace.tools(), copy.tools())?;
     let second = copy.target.join("artifacts");
     make(&copy, ui, release, &second)?;
-    // The lines of SHA256SUMS are a checksum and a name each.
-    let sums = |folder: &Path| -> Result<BTreeSet<String>> {
-        let text = std::fs::read_to_string(folder.join("SHA256SUMS"))?;
-        Ok(text.lines().map(str::to_owned).collect())
-    };
-    let (first, second) = (sums(out)?, sums(&second)?);
-    let differ = first.symmetric_difference(&second);
-    let differ = differ.filter_map(|line| Some(line.split_once("  ")?.1));
-    let differ = differ
-        .collect::<BTreeSet<_>>()
-        .into_iter()
-        .collect::<Vec<_>>()
-        .join(", ");
+    let [first, second] = [out, &second].map(|folder| folder.join("SHA256SUMS"));
+    let (first, second) = (read(&first)?, read(&second)?);
+    let (first, second) = (str::from_utf8(&first)?, str::from_utf8(&second)?);
+    // The lines are a checksum and a name each.
+    let other = |line: &&str| !second.lines().any(|found| found == *line);
+    let differ: Vec<&str> = first.lines().filter(other).collect();
     ensure!(
-        differ.is_empty(),
-        "two builds of the same sources differ in {differ}"
+        differ.is_empty() && first.len() == second.len(),
+        "two builds of the same sources differ in {}",
+        differ.join(", ")
     );
-    ui.line(&format!("{} artefacts have the same bytes", first.len()));
+    let count = first.lines().count();
+    ui.line(&format!("{count} artefacts have the same bytes"));
     Ok(())
+}
+
+// ---- The two images, as OCI image layouts: blobs by their digest, and an index of them; and archives whose
+// bytes depend only on their content
+
+/// No shell and no other account. Most clusters require a user by number.
+const PASSWD: &str =
+    "root:x:0:0:root:/:/sbin/nologin\nlimiter:x:65532:65532:limiter:/:/sbin/nologin\n";
+const GROUP: &str = "root:x:0:\nlimiter:x:65532:\n";
+const USER: &str = "65532:65532";
+
+const INDEX: &str = "application/vnd.oci.image.index.v1+json";
+const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
+const LAYER: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
+
+/// The limiter and `rlctl`, for each processor.
+fn limiter_image<'a>(
+    release: &'a Release,
+    built: &[Programs],
+    certificates: Vec<u8>,
+    legal: &Files,
+) -> Result<Image<'a>> {
+    let mut image = Image::new("rl-limiter", "The limiter and rlctl", release);
+    let mut base = Archive::default();
+    base.file("etc/passwd", 0o644, PASSWD.into());
+    base.file("etc/group", 0o644, GROUP.into());
+    base.file("etc/ssl/certs/ca-certificates.crt", 0o644, certificates);
+    for (name, text) in legal {
+        base.file(&format!("usr/share/doc/rl/{name}"), 0o644, text.clone());
+    }
+    let base = image.layer(&base)?;
+    let mut manifests = Vec::new();
+    for Programs { arch, files, .. } in built {
+        let mut layer = Archive::default();
+        for (name, program) in files {
+            layer.file(&format!("usr/local/bin/{name}"), 0o755, program.clone());
+        }
+        // The path at which Envoy Gateway starts its rate limit service.
+        layer.link("bin/ratelimit", "/usr/local/bin/limiter");
+        let layer = image.layer(&layer)?;
+        let settings = json!({
+            "User": USER,
+            // In a container, clients cannot reach localhost.
+            "Env": [
+                "PATH=/usr/local/bin",
+                "RL_LISTEN=0.0.0.0:8090",
+                "RL_ADMIN=0.0.0.0:8091",
+                "RL_LOG_FORMAT=json",
+            ],
+            "ExposedPorts": {"8090/tcp": {}, "8091/tcp": {}},
+            "Entrypoint": ["/usr/local/bin/limiter"],
+            "WorkingDir": "/",
+            "Labels": image.labels,
+        });
+        let annotations = image.labels.clone();
+        manifests.push(image.manifest(arch, &[&base, &layer], &settings, &annotations));
+    }
+    let index = json!({
+        "schemaVersion": 2,
+        "mediaType": INDEX,
+        "manifests": manifests,
+        "annotations": image.labels,
+    });
+    image.top = image.json(INDEX, &index);
+    Ok(image)
+}
+
+/// The filter in the form that Istio and Envoy Gateway pull: one compressed layer with one file,
+/// `plugin.wasm`. It runs on every processor, but the standard tools expect one to be named.
+fn filter_image<'a>(release: &'a Release, module: &[u8]) -> Result<Image<'a>> {
+    let mut image = Image::new("rl-filter", "The filter that Envoy loads", release);
+    let mut layer = Archive::default();
+    layer.file("plugin.wasm", 0o644, module.to_vec());
+    let layer = image.layer(&layer)?;
+    let mut annotations = image.labels.clone();
+    annotations.insert("module.wasm.image/variant".to_owned(), json!("compat"));
+    let settings = json!({"Labels": image.labels});
+    image.top = image.manifest("x86_64", &[&layer], &settings, &annotations);
+    Ok(image)
+}
+
+/// An image, or one for each of several processors.
+struct Image<'a> {
+    /// Its name, without registry and tag.
+    name: &'static str,
+    release: &'a Release,
+    /// The standard labels.
+    labels: Map<String, Value>,
+    files: Archive,
+    top: Value,
+}
+
+/// A layer that has been added to the layout.
+struct Layer {
+    descriptor: Value,
+    /// The digest of the archive before its compression.
+    diff: String,
+}
+
+impl<'a> Image<'a> {
+    fn new(name: &'static str, what: &str, release: &'a Release) -> Self {
+        let description = format!("{what} of a distributed rate limiter for Envoy and Istio");
+        let known = [
+            ("title", Some(name)),
+            ("description", Some(&*description)),
+            ("version", Some(release.version)),
+            ("created", Some(&*release.time)),
+            ("licenses", Some(env!("CARGO_PKG_LICENSE"))),
+            ("revision", release.revision.as_deref()),
+            ("source", release.source.as_deref()),
+        ];
+        let labels = known.into_iter().filter_map(|(label, value)| {
+            Some((format!("org.opencontainers.image.{label}"), json!(value?)))
+        });
+        Self {
+            name,
+            release,
+            labels: labels.collect(),
+            files: Archive::default(),
+            top: Value::Null,
+        }
+    }
+
+    fn layer(&mut self, archive: &Archive) -> Result<Layer> {
+        let tar = archive.tar(self.release.epoch)?;
+        Ok(Layer {
+            diff: format!("sha256:{}", sha256(&tar)),
+            descriptor: self.blob(LAYER, gzip(&tar)?),
+        })
+    }
+
+    /// Adds one processor's manifest, with layers from the lowest up, and returns its descriptor.
+    fn manifest(
+        &mut self,
+        arch: &str,
+        layers: &[&Layer],
+        settings: &Value,
+        annotations: &Map<String, Value>,
+    ) -> Value {
+        let time = &self.release.time;
+        let processor = PROCESSORS.iter().find(|(name, _)| *name == arch);
+        let processor = processor.map(|(_, name)| name);
+        let by = json!({"created": time, "created_by": "cargo xtask dist"});
+        let config = json!({
+            "created": time,
+            "architecture": processor,
+            "os": "linux",
+            "config": settings,
+            "rootfs": {"type": "layers", "diff_ids": layers.iter().map(|l| &l.diff).collect::<Vec<_>>()},
+            "history": vec![by; layers.len()],
+        });
+        let config = self.json(CONFIG, &config);
+        let manifest = json!({
+            "schemaVersion": 2,
+            "mediaType": MANIFEST,
+            "config": config,
+            "layers": layers.iter().map(|layer| &layer.descriptor).collect::<Vec<_>>(),
+            "annotations": annotations,
+        });
+        let mut descriptor = self.json(MANIFEST, &manifest);
+        let platform = json!({"architecture": processor, "os": "linux"});
+        set(&mut descriptor, "platform", platform);
+        descriptor
+    }
+
+    /// The digest to pull it by.
+    fn digest(&self) -> &str {
+        let digest = self.top.get("digest").and_then(Value::as_str);
+        digest.unwrap_or_default()
+    }
+
+    /// The whole layout as one archive.
+    fn tar(mut self) -> Result<Vec<u8>> {
+        let tag = self.release.version;
+        let annotations = json!({
+            "org.opencontainers.image.ref.name": tag,
+            // The name that `docker load` gives it.
+            "io.containerd.image.name": format!("docker.io/library/{}:{tag}", self.name),
+        });
+        set(&mut self.top, "annotations", annotations);
+        let index = json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": [self.top]});
+        let version = json!({"imageLayoutVersion": "1.0.0"});
+        for (name, value) in [("index.json", index), ("oci-layout", version)] {
+            self.files.file(name, 0o644, value.to_string().into_bytes());
+        }
+        self.files.tar(self.release.epoch)
+    }
+
+    fn json(&mut self, media_type: &str, value: &Value) -> Value {
+        self.blob(media_type, value.to_string().into_bytes())
+    }
+
+    /// Adds a blob and returns its descriptor.
+    fn blob(&mut self, media_type: &str, bytes: Vec<u8>) -> Value {
+        let (digest, size) = (sha256(&bytes), bytes.len());
+        self.files
+            .file(&format!("blobs/sha256/{digest}"), 0o644, bytes);
+        json!({"mediaType": media_type, "digest": format!("sha256:{digest}"), "size": size})
+    }
+}
+
+fn set(object: &mut Value, field: &str, value: Value) {
+    if let Some(object) = object.as_object_mut() {
+        object.insert(field.to_owned(), value);
+    }
+}
+
+/// Files by path, in the order of their names; parent folders are added.
+#[derive(Default)]
+struct Archive {
+    entries: BTreeMap<String, Entry>,
+}
+
+/// A file, folder or symbolic link, with its mode, and the content or the path that it links to.
+struct Entry(EntryType, u32, Vec<u8>);
+
+impl Archive {
+    /// Adds a file and its parent folders.
+    fn file(&mut self, path: &str, mode: u32, bytes: Vec<u8>) {
+        self.add(path, Entry(EntryType::Regular, mode, bytes));
+    }
+
+    fn link(&mut self, path: &str, target: &str) {
+        self.add(path, Entry(EntryType::Symlink, 0o777, target.into()));
+    }
+
+    fn add(&mut self, path: &str, entry: Entry) {
+        for (at, _) in path.match_indices('/') {
+            let (folder, _) = path.split_at(at);
+            let parent = Entry(EntryType::Directory, 0o755, Vec::new());
+            self.entries.insert(format!("{folder}/"), parent);
+        }
+        self.entries.insert(path.to_owned(), entry);
+    }
+
+    /// The tar archive: every entry is owned by root and has the same time.
+    fn tar(&self, epoch: u64) -> Result<Vec<u8>> {
+        let mut tar = tar::Builder::new(Vec::new());
+        for (path, Entry(kind, mode, bytes)) in &self.entries {
+            let mut header = Header::new_ustar();
+            header.set_mtime(epoch);
+            header.set_uid(0);
+            header.set_gid(0);
+            header.set_entry_type(*kind);
+            header.set_mode(*mode);
+            let mut content = bytes.as_slice();
+            if *kind == EntryType::Symlink {
+                header.set_link_name(str::from_utf8(content)?)?;
+                content = &[];
+            }
+            header.set_size(u64::try_from(content.len())?);
+            tar.append_data(&mut header, path, content)
+                .with_context(|| format!("cannot archive {path}"))?;
+        }
+        Ok(tar.into_inner()?)
+    }
+}
+
+/// Gzip without a name or a time.
+fn gzip(bytes: &[u8]) -> Result<Vec<u8>> {
+    let mut gzip = GzBuilder::new().write(Vec::new(), Compression::best());
+    gzip.write_all(bytes)?;
+    Ok(gzip.finish()?)
+}
+
+/// The SHA-256 of bytes, in hexadecimal.
+fn sha256(bytes: &[u8]) -> String {
+    format!("{:x}", Sha256::digest(bytes))
 }

@@ -1,5 +1,7 @@
 //! A limiter, and the files of `docs`.
 
+pub use harness::variable;
+
 use std::path::{Path, PathBuf};
 
 use harness::{Client, Limiter, LimiterPlan, free_port};
@@ -49,14 +51,6 @@ impl Service {
             _dir: dir,
         }
     }
-}
-
-pub fn variable(name: &str) -> PathBuf {
-    let value = std::env::var_os(name);
-    value.map_or_else(
-        || panic!("{name} is not set: run this suite by `cargo xtask test`"),
-        PathBuf::from,
-    )
 }
 
 /// A file of `docs`.

@@ -1,5 +1,7 @@
 //! Files of the checkout, and the programs that check them.
 
+pub use harness::variable;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -51,15 +53,6 @@ pub fn python(module: &str) -> Command {
         .args(["-m", module])
         .env("PYTHONPATH", variable("RL_TEST_CHECKERS"));
     command
-}
-
-/// A variable that `cargo xtask test` sets.
-pub fn variable(name: &str) -> PathBuf {
-    let value = std::env::var_os(name);
-    value.map_or_else(
-        || panic!("{name} is not set: run this suite by `cargo xtask test`"),
-        PathBuf::from,
-    )
 }
 
 /// Runs a check that must succeed; returns its output.

@@ -1,18 +1,11 @@
 //! The folder of artefacts, and the programs that read them.
 
+pub use harness::variable;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
-
-/// A variable that `cargo xtask test` sets.
-pub fn variable(name: &str) -> PathBuf {
-    let value = std::env::var_os(name);
-    value.map_or_else(
-        || panic!("{name} is not set: run this suite by `cargo xtask test --only dist`"),
-        PathBuf::from,
-    )
-}
 
 /// The folder of artefacts.
 pub fn folder() -> PathBuf {

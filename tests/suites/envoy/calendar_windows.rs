@@ -74,7 +74,7 @@ async fn stage() -> (Stage, [(&'static str, u64); 2]) {
         "{{name: per-user, per: [user], rate: 6/day, time_zone: {zone}, overrides: [\
          {{values: {{user: carol}}, time_zone: {customers}}}]}}"
     );
-    (limits(&[&limit]).start().await, zones)
+    (limits(&[&limit]).await, zones)
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@
 use std::{net::Ipv4Addr, time::Duration};
 
 use h2::server::SendResponse;
-use harness::{flood, free_port, until};
+use harness::{flood, free_port};
 use hyper::{Request, Response, body::Bytes};
 use protocol::{CHECK_STREAM, StreamAnswer, StreamCall};
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::{
     reconfiguration::Delivered,
-    stage::{PATIENCE, Plan, Stage, compiled, limits, statuses},
+    stage::{Plan, Stage, compiled, eventually, limits, statuses},
     untrusted_answers::{batch, in_force},
 };
 
@@ -32,11 +32,10 @@ async fn stat(stage: &Stage, name: &str) -> u64 {
 
 /// Waits until a counter is above a number.
 async fn above(stage: &Stage, name: &str, count: u64) {
-    until(name, PATIENCE, async || {
+    eventually(name, async || {
         (stat(stage, name).await > count).then_some(())
     })
-    .await
-    .unwrap();
+    .await;
 }
 
 /// Sends requests of one user to both workers; returns how many pass.
@@ -52,18 +51,17 @@ async fn send(stage: &Stage, user: &str, requests: u64) -> u64 {
 async fn open(stage: &Stage) {
     let opened = stat(stage, "rl_stream.opened").await;
     let calls = stat(stage, "rl_stream.calls").await;
-    until("calls go by streams", PATIENCE, async || {
+    eventually("calls go by streams", async || {
         send(stage, "another", 40).await;
         let opened = stat(stage, "rl_stream.opened").await >= opened.max(2);
         (opened && stat(stage, "rl_stream.calls").await > calls).then_some(())
     })
-    .await
-    .unwrap();
+    .await;
 }
 
 #[tokio::test]
 async fn checks_on_a_stream_admit_exactly_the_limit() {
-    let stage = streaming(&[PER_USER]).start().await;
+    let stage = streaming(&[PER_USER]).await;
     open(&stage).await;
     let answered = stat(&stage, "rl_callouts.answered").await;
     let streamed = stat(&stage, "rl_stream.calls").await;
@@ -83,7 +81,7 @@ async fn checks_on_a_stream_admit_exactly_the_limit() {
 /// SIGTERM announces the end of a stream: calls on it are answered, and later ones go elsewhere.
 #[tokio::test]
 async fn a_limiter_that_ends_under_load_fails_no_call() {
-    let mut stage = streaming(&["{name: all, rate: 1000000/s}"]).start().await;
+    let mut stage = streaming(&["{name: all, rate: 1000000/s}"]).await;
     open(&stage).await;
     let port = stage.envoy().port();
     let request =
@@ -113,12 +111,11 @@ async fn killing_limiters_fails_their_calls_but_never_crashes_envoy() {
     let request =
         |n: u64| format!("GET / HTTP/1.1\r\nhost: a\r\nx-user-id: {n}\r\n\r\n").into_bytes();
     for round in 0..4 {
-        until("streams are open", PATIENCE, async || {
+        eventually("streams are open", async || {
             flood(port, 4, 100, request).await.ok()?;
             (stat(&delivered.stage, "rl_stream.opened").await > round).then_some(())
         })
-        .await
-        .unwrap();
+        .await;
         let load = tokio::spawn(flood(port, 8, 3_000, request));
         delivered.stage.kill_one_limiter().await;
         assert_eq!(load.await.unwrap().unwrap(), 3_000);
@@ -141,7 +138,6 @@ async fn killing_limiters_fails_their_calls_but_never_crashes_envoy() {
 async fn a_limiter_that_hangs_costs_a_request_no_more_than_its_timeout() {
     let mut stage = streaming(&["{name: all, rate: 1000000/s}"])
         .shipped_timeouts()
-        .start()
         .await;
     open(&stage).await;
     for n in 0..2 {
@@ -154,12 +150,11 @@ async fn a_limiter_that_hangs_costs_a_request_no_more_than_its_timeout() {
         stage.limiter(n).process().resume().unwrap();
     }
     let opened = stat(&stage, "rl_stream.opened").await;
-    until("streams are open again", PATIENCE, async || {
+    eventually("streams are open again", async || {
         send(&stage, "another", 40).await;
         (stat(&stage, "rl_stream.opened").await > opened).then_some(())
     })
-    .await
-    .unwrap();
+    .await;
     stage.stop_limiters().await;
 }
 
@@ -167,7 +162,6 @@ async fn a_limiter_that_hangs_costs_a_request_no_more_than_its_timeout() {
 async fn a_cluster_without_http2_gets_callouts() {
     let stage = limits(&[PER_USER])
         .filter(|config| config["limiter"]["stream"] = json!(true))
-        .start()
         .await;
     assert_eq!(send(&stage, "alice", 400).await, 300);
     above(&stage, "rl_stream.failed", 0).await;
@@ -297,12 +291,11 @@ async fn no_message_of_an_impostor_harms_an_envoy() {
             .start_unlimited()
             .await;
         let server = tokio::spawn(impostor(port, reaction));
-        until("the stream was tried", PATIENCE, async || {
+        eventually("the stream was tried", async || {
             assert_eq!(send(&stage, "any", 60).await, 60, "{n}");
             (stat(&stage, "rl_stream.calls").await > 0).then_some(())
         })
-        .await
-        .unwrap();
+        .await;
         for _ in 0..5 {
             assert_eq!(send(&stage, "any", 60).await, 60, "{n}");
             tokio::time::sleep(Duration::from_millis(300)).await;

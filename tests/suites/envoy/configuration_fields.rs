@@ -11,7 +11,6 @@ async fn a_share_of_requests_can_go_unchecked() {
     for (percent, fewest, most) in [(0, 400, 400), (50, 120, 280), (100, 1, 1)] {
         let stage = alone(&[ONE_AN_HOUR])
             .filter(move |config| config["enabled_percent"] = json!(percent))
-            .start()
             .await;
 
         let answers = statuses(&stage.get("/", "alice"), 400).await;
@@ -23,9 +22,7 @@ async fn a_share_of_requests_can_go_unchecked() {
 
 #[tokio::test]
 async fn a_limit_can_be_enforced_for_a_share_of_its_users() {
-    let stage = limits(&["{name: per-user, per: [user], rate: 1/1h, enforce: 30%}"])
-        .start()
-        .await;
+    let stage = limits(&["{name: per-user, per: [user], rate: 1/1h, enforce: 30%}"]).await;
     let mut enforced = Vec::new();
     for n in 0..200 {
         let user = stage.get("/", &format!("user-{n}"));
@@ -47,7 +44,6 @@ async fn the_answer_over_a_limit_is_as_configured() {
             config["deny"] = json!({"status": 420, "body": "text", "message": "enhance your calm"});
             config["headers"] = json!(["spring"]);
         })
-        .start()
         .await;
     let alice = stage.get("/", "alice");
     assert_eq!(statuses(&alice, 1).await, [200]);
@@ -68,9 +64,7 @@ async fn the_answer_over_a_limit_is_as_configured() {
 
 #[tokio::test]
 async fn tighter_limit_headers_of_the_service_are_kept() {
-    let stage = alone(&["{name: ours, rate: 10/10s, burst: 20, scope: proxy}"])
-        .start()
-        .await;
+    let stage = alone(&["{name: ours, rate: 10/10s, burst: 20, scope: proxy}"]).await;
     stage.upstream.answer_with(&[
         ("ratelimit-policy", "\"theirs\";q=5;w=60"),
         ("ratelimit", "\"theirs\";r=3;t=40"),
@@ -103,7 +97,7 @@ async fn any_number_of_limits_makes_a_bounded_number_of_metrics() {
         .map(|n| format!("{{name: limit-{n}, rate: 1000000/s, scope: proxy}}"))
         .collect();
     let limits: Vec<&str> = limits.iter().map(String::as_str).collect();
-    let stage = alone(&limits).start().await;
+    let stage = alone(&limits).await;
     assert_eq!(statuses(&stage.get("/", "alice"), 20).await, [200; 20]);
 
     let named = harness::until("all are counted", crate::stage::PATIENCE, async || {

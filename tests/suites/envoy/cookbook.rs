@@ -59,7 +59,6 @@ async fn stage_behind(first: Value, domain: &str, service: &Service) -> Stage {
                 .unwrap()
         })
         .may_use(port)
-        .start()
         .await
 }
 

@@ -6,9 +6,7 @@ use crate::stage::{limits, statuses};
 
 #[tokio::test]
 async fn a_denied_client_in_a_loop_costs_the_limiter_nothing() {
-    let stage = limits(&["{name: per-user, per: [user], rate: 1/1h}"])
-        .start()
-        .await;
+    let stage = limits(&["{name: per-user, per: [user], rate: 1/1h}"]).await;
     let alice = stage.get("/", "alice");
     assert_eq!(statuses(&alice, 2).await, [200, 429]);
     let checks = stage.limiter_counter("rl_checks_total").await;
@@ -29,9 +27,7 @@ async fn a_denied_client_in_a_loop_costs_the_limiter_nothing() {
 /// measures how long that takes, and how long the denial stays cached after it.
 #[tokio::test]
 async fn a_denial_is_not_kept_longer_than_it_holds() {
-    let stage = limits(&["{name: per-user, per: [user], rate: 1/300ms}"])
-        .start()
-        .await;
+    let stage = limits(&["{name: per-user, per: [user], rate: 1/300ms}"]).await;
     let alice = stage.get("/", "alice");
     assert_eq!(statuses(&alice, 2).await, [200, 429]);
 

@@ -18,7 +18,6 @@ async fn is_limited(node: &'static str, direction: &'static str, listener: &'sta
                 listeners[0]["traffic_direction"] = json!(listener);
             })
         })
-        .start()
         .await;
     match statuses(&stage.get("/", "alice"), 2).await.as_slice() {
         [200, 200] => false,

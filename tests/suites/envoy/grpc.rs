@@ -2,12 +2,12 @@
 
 pub mod peers;
 
-use harness::{Gate, until};
+use harness::Gate;
 use protocol::compact::Batch;
 use serde_json::json;
 
 use crate::reconfiguration::Delivered;
-use crate::stage::{PATIENCE, Plan, Stage, limits};
+use crate::stage::{Plan, Stage, eventually, limits};
 use peers::{Connection, Echo};
 
 /// Envoy in front of this service.
@@ -36,7 +36,7 @@ pub async fn connection(stage: &Stage) -> Connection {
 async fn a_denied_call_gets_a_trailers_only_response() {
     let echo = Echo::start().await;
     let limit = "{name: per-user, per: [user], rate: 2/1h}";
-    let stage = before(&echo, &[limit]).start().await;
+    let stage = before(&echo, &[limit]).await;
     let calls = echo.calls();
     let client = connection(&stage).await;
     for _ in 0..2 {
@@ -66,7 +66,7 @@ async fn a_denied_call_gets_a_trailers_only_response() {
 async fn a_grpc_stream_is_one_request_however_many_messages_it_has() {
     let echo = Echo::start().await;
     let limit = "{name: per-user, per: [user], rate: 1/1h}";
-    let stage = before(&echo, &[limit]).start().await;
+    let stage = before(&echo, &[limit]).await;
     let client = connection(&stage).await;
 
     let mut call = client.begin("/shop.Orders/Watch", "alice").await;
@@ -95,7 +95,7 @@ const NEVER: &str = "{name: slow, match: {path: /shop.Orders/Export}, algorithm:
 async fn queued_calls_keep_their_messages_until_their_turn() {
     let echo = Echo::start().await;
     let queue = "{name: slow, algorithm: leaky_bucket, rate: 5/s, burst: 10, over_limit: queue}";
-    let stage = before(&echo, &[queue]).start().await;
+    let stage = before(&echo, &[queue]).await;
     let client = connection(&stage).await;
     let mut calls = Vec::new();
     for n in 0..4 {
@@ -113,7 +113,7 @@ async fn queued_calls_keep_their_messages_until_their_turn() {
 #[tokio::test]
 async fn a_held_call_that_is_reset_affects_no_other_call() {
     let echo = Echo::start().await;
-    let stage = before(&echo, &[NEVER]).start().await;
+    let stage = before(&echo, &[NEVER]).await;
     let client = connection(&stage).await;
     let first = client.unary("/shop.Orders/Export", "alice").await;
     assert_eq!(first.grpc_status(), "0", "its turn is at once");
@@ -125,11 +125,10 @@ async fn a_held_call_that_is_reset_affects_no_other_call() {
     leaving.say("never echoed", false);
     used(&stage, 3).await;
     leaving.reset();
-    until("one of two is gone", PATIENCE, async || {
+    eventually("one of two is gone", async || {
         (active(&stage).await == 1).then_some(())
     })
-    .await
-    .unwrap();
+    .await;
     // Other calls on the connection are not affected.
     assert_eq!(client.unary("/other", "alice").await.grpc_status(), "0");
     assert_eq!(echo.calls(), calls + 1, "one is held and one is gone");
@@ -140,11 +139,10 @@ async fn a_held_call_that_is_reset_affects_no_other_call() {
 
 /// Waits until this many units of the queue's limit are used.
 async fn used(stage: &Stage, units: u64) {
-    until("it is charged", PATIENCE, async || {
+    eventually("it is charged", async || {
         (stage.inspect("slow", &[])["used"] == units).then_some(())
     })
-    .await
-    .unwrap();
+    .await;
 }
 
 /// Many calls on one connection, some of which are reset while their checks are pending: each of the
@@ -157,7 +155,6 @@ async fn calls_that_are_reset_while_they_are_checked_disturb_no_other() {
     let stage = before(&echo, &[limit])
         .filter(|config| config["limiter"]["timeout"] = json!("10s"))
         .behind(&gate)
-        .start()
         .await;
     let client = connection(&stage).await;
     let before = (echo.calls(), gate.checks().len());
@@ -168,11 +165,10 @@ async fn calls_that_are_reset_while_they_are_checked_disturb_no_other() {
     let mut calls = Vec::new();
     for n in 0..CALLS {
         if n == 10 {
-            until("the limiter is asked", PATIENCE, async || {
+            eventually("the limiter is asked", async || {
                 (gate.checks().len() > before.1).then_some(())
             })
-            .await
-            .unwrap();
+            .await;
         }
         let user = ["alice", "bob"][n / 2 % 2];
         let mut call = client.begin("/shop.Orders/List", user).await;
@@ -183,11 +179,10 @@ async fn calls_that_are_reset_while_they_are_checked_disturb_no_other() {
     for (.., call) in leaving {
         call.reset();
     }
-    until("they are gone", PATIENCE, async || {
+    eventually("they are gone", async || {
         (active(&stage).await == u64::try_from(staying.len()).unwrap()).then_some(())
     })
-    .await
-    .unwrap();
+    .await;
     gate.open();
 
     // Neither has more than twenty calls, so all that remain pass; each receives its own echo.
@@ -219,7 +214,7 @@ async fn calls_that_come_together_are_checked_together() {
     const CALLS: usize = 40;
     let (echo, gate) = (Echo::start().await, Gate::start().await.unwrap());
     let limit = "{name: per-user, per: [user], rate: 1000/1d}";
-    let stage = before(&echo, &[limit]).behind(&gate).start().await;
+    let stage = before(&echo, &[limit]).behind(&gate).await;
     let client = connection(&stage).await;
     assert_eq!(passing(&client, "alice", 1).await, 1);
     let before = gate.checks().len();

@@ -78,7 +78,7 @@ async fn status(client: &mut RawClient, request: &[u8]) -> Option<u16> {
 
 #[tokio::test]
 async fn every_byte_in_every_place_is_limited_or_refused_by_envoy() {
-    let stage = one_request_for_each_value().start().await;
+    let stage = one_request_for_each_value().await;
     let mut client = stage.raw();
     for place in PLACES {
         let mut limited = 0;
@@ -134,7 +134,7 @@ async fn alive(stage: &crate::stage::Stage) {
 
 #[tokio::test]
 async fn values_of_any_length_are_counted_or_refused() {
-    let stage = one_request_for_each_value().start().await;
+    let stage = one_request_for_each_value().await;
     let mut client = stage.raw();
     for length in [0, 1, 1_000, 10_000, 30_000, 55_000, 59_000, 61_000, 120_000] {
         let value = "v".repeat(length);
@@ -205,7 +205,7 @@ const QUERIES: [&[u8]; 14] = [
 
 #[tokio::test]
 async fn malformed_cookies_and_queries_are_no_way_around() {
-    let stage = one_request_for_each_value().start().await;
+    let stage = one_request_for_each_value().await;
     let mut client = stage.raw();
     for cookie in COOKIES {
         let line = [b"cookie: ", cookie].concat();
@@ -232,7 +232,7 @@ async fn malformed_cookies_and_queries_are_no_way_around() {
 
 #[tokio::test]
 async fn a_header_sent_twice_or_empty_is_counted() {
-    let stage = one_request_for_each_value().start().await;
+    let stage = one_request_for_each_value().await;
     let mut client = stage.raw();
     let twice: &[&[u8]] = &[b"host: header", b"x-user-id: alice", b"x-user-id: bob"];
     let alice: &[&[u8]] = &[b"host: header", b"x-user-id: alice"];

@@ -64,7 +64,6 @@ async fn claims_of_any_kind_are_counted_and_split_no_answer() {
                 .extend(sources);
         })
         .after(claims())
-        .start()
         .await;
     let mut client = stage.raw();
     for (n, subject) in SUBJECTS.iter().enumerate() {
@@ -94,7 +93,6 @@ async fn a_request_with_any_claim_is_not_skipped() {
             all.extend(sources);
         })
         .after(claims())
-        .start()
         .await;
     let mut client = stage.raw();
     for (n, subject) in SUBJECTS.iter().enumerate() {
@@ -156,7 +154,6 @@ async fn claims_of_every_kind_are_the_text_that_the_manual_says() {
             "name": "envoy.filters.http.set_metadata",
             "typed_config": {"@type": set, "metadata": [metadata]},
         }))
-        .start()
         .await;
     let mut client = stage.raw();
     for (n, (claim, _)) in kinds().iter().enumerate() {

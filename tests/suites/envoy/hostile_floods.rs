@@ -20,7 +20,7 @@ fn mallory(path: &str) -> [(&str, &str); 5] {
 
 #[tokio::test]
 async fn streams_that_are_reset_at_once_take_nothing_from_others() {
-    let stage = limits(&[FIVE_AN_HOUR]).start().await;
+    let stage = limits(&[FIVE_AN_HOUR]).await;
     let port = stage.envoy().port();
     let attack = tokio::spawn(async move { rapid_resets(port, &mallory("/"), 5_000).await });
     let alice = stage.get("/", "alice");
@@ -41,7 +41,6 @@ async fn held_requests_that_are_reset_make_room() {
                  rate: 1/s, burst: 100, over_limit: queue, max_delay: 60s}";
     let stage = alone(&[&queue.replace("per:", "scope: proxy, per:")])
         .filter(|config| config["hold"] = json!({"max": 5}))
-        .start()
         .await;
     // Many times as many requests as the queue may hold, all of them reset.
     let port = stage.envoy().port();
@@ -89,7 +88,7 @@ async fn send(envoy: &Envoy, host: &'static str, total: u64) -> u64 {
 
 #[tokio::test]
 async fn memory_is_bounded_whatever_users_come() {
-    let stage = many_keys().start().await;
+    let stage = many_keys().await;
     let envoy = stage.envoy();
     // Until everything has grown to its bound, the heap's slack included.
     for host in ["here", "denied", "there"] {
@@ -112,7 +111,7 @@ async fn memory_is_bounded_whatever_users_come() {
 /// is served once.
 #[tokio::test]
 async fn a_flood_of_users_gives_nobody_more() {
-    let stage = many_keys().start().await;
+    let stage = many_keys().await;
     let total = 40_000;
     for host in ["here", "there"] {
         let allowed = send(stage.envoy(), host, total).await;

@@ -6,7 +6,7 @@ const FIVE_AN_HOUR: &str = "{name: per-user, per: [user], rate: 5/1h}";
 
 #[tokio::test]
 async fn a_header_that_is_not_utf8_is_limited_like_any_other() {
-    let stage = limits(&[FIVE_AN_HOUR]).start().await;
+    let stage = limits(&[FIVE_AN_HOUR]).await;
     let odd = stage.envoy().get("/").header("x-user-id", b"al\xffice");
     let other = stage.envoy().get("/").header("x-user-id", b"al\xfeice");
 
@@ -25,9 +25,7 @@ async fn a_header_that_is_not_utf8_is_limited_like_any_other() {
 
 #[tokio::test]
 async fn all_spellings_of_a_path_share_one_limit() {
-    let stage = limits(&["{name: orders, match: {path: /api/orders}, rate: 2/1h}"])
-        .start()
-        .await;
+    let stage = limits(&["{name: orders, match: {path: /api/orders}, rate: 2/1h}"]).await;
     let mut allowed = 0;
     for path in [
         "/api/orders",
@@ -43,9 +41,7 @@ async fn all_spellings_of_a_path_share_one_limit() {
 
 #[tokio::test]
 async fn values_with_separators_do_not_meet_in_one_bucket() {
-    let stage = limits(&["{name: pair, per: [tenant, user], rate: 1/1h}"])
-        .start()
-        .await;
+    let stage = limits(&["{name: pair, per: [tenant, user], rate: 1/1h}"]).await;
     for (tenant, user) in [
         ("a:b", "c"),
         ("a", "b:c"),
@@ -64,9 +60,8 @@ async fn values_with_separators_do_not_meet_in_one_bucket() {
 
 #[tokio::test]
 async fn a_client_cannot_choose_its_address() {
-    let stage = limits(&["{name: addresses, match: {path: /}, per: [remote_address], rate: 2/1h}"])
-        .start()
-        .await;
+    let stage =
+        limits(&["{name: addresses, match: {path: /}, per: [remote_address], rate: 2/1h}"]).await;
     let mut seen = Vec::new();
     for n in 0..3 {
         let address = format!("10.0.0.{n}");
@@ -78,7 +73,7 @@ async fn a_client_cannot_choose_its_address() {
 
 #[tokio::test]
 async fn very_long_and_very_many_headers_pass_or_are_refused_but_never_hang() {
-    let stage = limits(&[FIVE_AN_HOUR]).start().await;
+    let stage = limits(&[FIVE_AN_HOUR]).await;
     let long = "x".repeat(50_000);
     let reply = stage.get("/", &long).send().await.unwrap();
     assert!(
@@ -95,7 +90,7 @@ async fn very_long_and_very_many_headers_pass_or_are_refused_but_never_hang() {
 
 #[tokio::test]
 async fn an_upload_waits_for_its_decision_and_arrives_whole() {
-    let stage = limits(&[FIVE_AN_HOUR]).start().await;
+    let stage = limits(&[FIVE_AN_HOUR]).await;
     let bytes = 8 * 1024 * 1024;
     let before = stage.upstream.body_bytes();
     let upload = stage

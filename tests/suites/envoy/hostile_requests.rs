@@ -6,9 +6,8 @@ use crate::stage::{alone, limits, statuses};
 
 #[tokio::test]
 async fn a_path_reaches_the_service_only_as_it_was_counted() {
-    let stage = alone(&["{name: orders, match: {path: /api/orders}, rate: 2/1h, scope: proxy}"])
-        .start()
-        .await;
+    let stage =
+        alone(&["{name: orders, match: {path: /api/orders}, rate: 2/1h, scope: proxy}"]).await;
     let mut client = stage.raw();
     for target in [
         "/api/orders",
@@ -55,9 +54,7 @@ async fn a_path_reaches_the_service_only_as_it_was_counted() {
 
 #[tokio::test]
 async fn clients_cannot_impersonate_the_filters_calls() {
-    let stage = alone(&["{name: everything, rate: 1/1h, scope: proxy}"])
-        .start()
-        .await;
+    let stage = alone(&["{name: everything, rate: 1/1h, scope: proxy}"]).await;
     let mut client = stage.raw();
     let mut statuses = Vec::new();
     for target in [
@@ -79,7 +76,6 @@ async fn with_trust_host_only_the_filters_calls_pass() {
             config["limiter"]["authority"] = json!("limiter");
             config["limiter"]["trust_host"] = json!(true);
         })
-        .start()
         .await;
     let mut client = stage.raw();
     let mut statuses = Vec::new();
@@ -121,7 +117,7 @@ const CLAIMS: [&str; 9] = [
 
 #[tokio::test]
 async fn headers_do_not_change_the_clients_address() {
-    let stage = alone(&[PER_ADDRESS]).start().await;
+    let stage = alone(&[PER_ADDRESS]).await;
     let mut client = stage.raw();
     let mut statuses = Vec::new();
     for line in CLAIMS {
@@ -143,7 +139,6 @@ async fn behind_a_trusted_proxy_only_its_header_counts() {
                 .manager_edit(|manager| manager["xff_num_trusted_hops"] = json!(1))
                 .unwrap()
         })
-        .start()
         .await;
     let mut client = stage.raw();
     let mut statuses = Vec::new();
@@ -170,7 +165,6 @@ async fn one_ipv6_address_is_banned_or_exempt_and_its_network_has_one_bucket() {
             .manager_edit(|manager| manager["xff_num_trusted_hops"] = json!(1))
             .unwrap()
     })
-    .start()
     .await;
     let exempt = ["--match", "remote_address=2001:db8::7", "--wait=20s"];
     stage.rlctl(&[&["set-exemption", "monitor"], &exempt[..]].concat());
@@ -195,7 +189,7 @@ async fn one_ipv6_address_is_banned_or_exempt_and_its_network_has_one_bucket() {
 
 #[tokio::test]
 async fn a_client_cannot_mark_its_own_requests() {
-    let stage = alone(&[]).start().await;
+    let stage = alone(&[]).await;
     let mut client = stage.raw();
     let forged: &[&[u8]] = &[b"x-ratelimit-degraded: gold", b"X-RateLimit-Degraded: gold"];
     assert_eq!(client.get(b"/", forged).await.unwrap().unwrap().status, 200);

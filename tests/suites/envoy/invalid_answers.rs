@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use harness::{FakeLimiter, Misbehaviour, answer, free_port, until};
+use harness::{FakeLimiter, Misbehaviour, answer, free_port};
 use policy::Revision;
 use protocol::{Answer, compact::BatchAnswer};
 use serde_json::json;
 
-use crate::stage::{PATIENCE, Stage, compiled, limits, statuses};
+use crate::stage::{Stage, compiled, eventually, limits, statuses};
 
 /// The header of every limiter's response.
 pub const SIGNED: &str = "x-rl-api: 1";
@@ -170,14 +170,13 @@ async fn decide_nothing(answers: Answers) {
         fake.change(does);
         // Waits for the circuit breaker's next probe.
         let asked = fake.checks();
-        until(name, PATIENCE, async || {
+        eventually(name, async || {
             let reply = alice.send().await.unwrap();
             assert_eq!(reply.status, 503, "{name}");
             assert_eq!(reply.header("retry-after"), Some("1"), "{name}");
             (fake.checks() > asked).then_some(())
         })
-        .await
-        .unwrap();
+        .await;
     }
     let answered = stage.envoy().stat("wasmcustom.rl_callouts.answered").await;
     assert_eq!(answered.unwrap(), 0);
@@ -192,12 +191,11 @@ async fn while_the_breaker_is_open_only_one_request_probes() {
     let stage = before(port, "500ms", open).await;
     let gauge = "wasmcustom.rl_breaker_open";
     let alice = stage.get("/", "alice");
-    until("the breaker is open", PATIENCE, async || {
+    eventually("the breaker is open", async || {
         assert_eq!(alice.send().await.unwrap().status, 200);
         (stage.envoy().stat(gauge).await.unwrap() == 1).then_some(())
     })
-    .await
-    .unwrap();
+    .await;
 
     let asked = fake.checks();
     let mut waited = 0;

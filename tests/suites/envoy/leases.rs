@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use harness::{Client, until};
 use tokio::task::JoinSet;
 
-use crate::stage::{PATIENCE, Stage, limits, statuses};
+use crate::stage::{PATIENCE, Stage, eventually, limits, statuses};
 
 /// Sends requests from several clients at once to all Envoys; returns how many were admitted.
 async fn storm(stage: &Stage, envoys: usize, clients: usize, each: usize) -> usize {
@@ -40,18 +40,16 @@ async fn a_leased_window_admits_exactly_its_limit() {
         "{name: all, match: {path: /}, algorithm: fixed_window, rate: 800/1h, lease: {ttl: 100ms}}",
     ])
     .envoys(2)
-    .start()
     .await;
 
     let mut admitted = storm(&stage, 2, 16, 100).await;
 
     // Stranded units are returned, and other requests use them.
-    until("the window is used up", PATIENCE, async || {
+    eventually("the window is used up", async || {
         admitted += storm(&stage, 2, 4, 5).await;
         (admitted >= 800).then_some(())
     })
-    .await
-    .unwrap();
+    .await;
     admitted += storm(&stage, 2, 8, 25).await;
     assert_eq!(admitted, 800);
     let by_lease = until("the workers have counted", PATIENCE, async || {
@@ -66,7 +64,6 @@ async fn a_leased_bucket_admits_its_capacity_and_its_refill() {
     let stage =
         limits(&["{name: all, match: {path: /}, rate: 100/s, burst: 400, lease: {ttl: 100ms}}"])
             .envoys(3)
-            .start()
             .await;
 
     let start = Instant::now();
@@ -89,9 +86,8 @@ async fn a_leased_bucket_admits_its_capacity_and_its_refill() {
 
 #[tokio::test]
 async fn a_busy_bucket_needs_few_calls_and_settles_its_units() {
-    let stage = limits(&["{name: all, match: {path: /}, rate: 1000000/s, lease: {ttl: 200ms}}"])
-        .start()
-        .await;
+    let stage =
+        limits(&["{name: all, match: {path: /}, rate: 1000000/s, lease: {ttl: 200ms}}"]).await;
     storm(&stage, 1, 8, 20).await;
     let checks = || stage.limiter_counter("rl_checks_total");
     let before = checks().await;
@@ -100,13 +96,12 @@ async fn a_busy_bucket_needs_few_calls_and_settles_its_units() {
 
     let calls = checks().await - before;
     assert!(calls < 800, "{calls} checks for 1600 requests");
-    until("all units are settled", PATIENCE, async || {
+    eventually("all units are settled", async || {
         let count = async |name| sum(&stage, 1, &format!("wasmcustom.rl_lease.{name}")).await;
         let (granted, settled) = (count("granted").await, count("settled").await);
         (granted > 0 && granted == settled + count("returned").await).then_some(())
     })
-    .await
-    .unwrap();
+    .await;
 }
 
 #[tokio::test]
@@ -116,19 +111,17 @@ async fn costs_above_one_and_another_limit_beside_are_counted_exactly() {
         "{name: few, match: {path: /}, rate: 100/30d}",
     ])
     .envoys(2)
-    .start()
     .await;
 
     let mut admitted = storm(&stage, 2, 10, 30).await;
     admitted += storm(&stage, 2, 10, 5).await;
 
     assert_eq!(admitted, 100);
-    until("what was not used is back", PATIENCE, async || {
+    eventually("what was not used is back", async || {
         let left = stage.inspect("all", &[])["remaining"].as_u64();
         (left == Some(600)).then_some(())
     })
-    .await
-    .unwrap();
+    .await;
 }
 
 #[tokio::test]
@@ -136,17 +129,15 @@ async fn an_edit_takes_effect_despite_outstanding_units() {
     let stage = limits(&[
         "{name: all, match: {path: /}, rate: 10000/s, burst: 1000000, lease: {ttl: 20s}}",
     ])
-    .start()
     .await;
     assert_eq!(storm(&stage, 1, 8, 30).await, 240);
 
     stage.rlctl(&["set-limit", "all", "--rate", "1/1h", "--burst", "1"]);
 
-    until("the edit is in force", PATIENCE, async || {
+    eventually("the edit is in force", async || {
         (storm(&stage, 1, 4, 3).await == 0).then_some(())
     })
-    .await
-    .unwrap();
+    .await;
 }
 
 #[tokio::test]
@@ -155,7 +146,6 @@ async fn a_reset_window_keeps_the_outstanding_units_of_a_dead_proxy() {
         "{name: per-user, per: [user], match: {path: /}, algorithm: fixed_window, rate: 200/1d, on_failure: deny, lease: {ttl: 2s}}",
     ])
     .envoys(2)
-    .start()
     .await;
     let alice = |n: usize| stage.nth_envoy(n).get("/").header("x-user-id", "alice");
     assert_eq!(statuses(&alice(1), 40).await, [200; 40]);
@@ -183,18 +173,17 @@ async fn a_reset_window_keeps_the_outstanding_units_of_a_dead_proxy() {
         "1000/1s",
     ];
     stage.rlctl(&new);
-    until("all workers follow", PATIENCE, async || {
+    eventually("all workers follow", async || {
         for _ in 0..12 {
             let reply = Client::new().get(&stage.envoy().url("/new")).send().await;
             reply.ok()?.header("ratelimit-policy")?;
         }
         Some(())
     })
-    .await
-    .unwrap();
+    .await;
 
     let mut admitted = 0;
-    until("the window is used up", PATIENCE, async || {
+    eventually("the window is used up", async || {
         let answers = statuses(&survivor, 20).await;
         let more = answers.iter().filter(|&&status| status == 200).count();
         admitted += u64::try_from(more).unwrap();
@@ -205,7 +194,6 @@ async fn a_reset_window_keeps_the_outstanding_units_of_a_dead_proxy() {
         // The worker settles its own units in time.
         (more == 0 && bucket() == [200, leased]).then_some(())
     })
-    .await
-    .unwrap();
+    .await;
     assert_eq!(admitted, 200 - leased);
 }

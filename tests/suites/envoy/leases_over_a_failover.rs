@@ -9,10 +9,10 @@ use std::sync::{
     atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
-use harness::{Client, Request, until};
+use harness::{Client, Request};
 use tokio::task::JoinSet;
 
-use crate::stage::{PATIENCE, Plan, Stage, limits};
+use crate::stage::{Plan, Stage, eventually, limits};
 
 const ENVOYS: usize = 2;
 /// Concurrent requests to each Envoy.
@@ -120,13 +120,12 @@ fn bucket(stage: &Stage, limit: &str, user: &str) -> [usize; 2] {
 /// Sends requests until a bucket is used up; returns how many were admitted in total.
 async fn use_up(requests: &[Request], least: usize, mut admitted: usize) -> usize {
     let mut more = 0;
-    until("the bucket is used up", PATIENCE, async || {
+    eventually("the bucket is used up", async || {
         more = storm(requests, 10).await;
         admitted += more;
         (admitted >= least && more == 0).then_some(())
     })
-    .await
-    .unwrap();
+    .await;
     admitted
 }
 
@@ -154,11 +153,10 @@ async fn fail_over(stage: &mut Stage, users: &[String; 2], long: &mut usize) -> 
     let [used, leased] = bucket(stage, "long", long_user);
     assert!(leased > 0, "units are leased");
     let crowd = Crowd::from_requests(&short_requests, usize::MAX);
-    until("the primary admits some", PATIENCE, async || {
+    eventually("the primary admits some", async || {
         (crowd.admitted() > 50).then_some(())
     })
-    .await
-    .unwrap();
+    .await;
 
     let pair = stage.pair_of(&short_key).await;
     pair.kill_primary().unwrap();
@@ -166,7 +164,7 @@ async fn fail_over(stage: &mut Stage, users: &[String; 2], long: &mut usize) -> 
         short: 0,
         long: used - known,
     };
-    until("the replica is promoted", PATIENCE, async || {
+    eventually("the replica is promoted", async || {
         let so_far = crowd.admitted();
         let promoted = pair.is_promoted().await;
         // The old primary granted all of these: the new one has not written yet.
@@ -175,13 +173,12 @@ async fn fail_over(stage: &mut Stage, users: &[String; 2], long: &mut usize) -> 
         }
         promoted.then_some(())
     })
-    .await
-    .unwrap();
+    .await;
     (lost, crowd)
 }
 
 async fn outlives(plan: Plan) {
-    let mut stage = plan.envoys(ENVOYS).start().await;
+    let mut stage = plan.envoys(ENVOYS).await;
     let users = [
         user_of(&stage, "short").await,
         user_of(&stage, "long").await,
@@ -190,13 +187,12 @@ async fn outlives(plan: Plan) {
     let long_requests = requests(&stage, "/long", &users[1]);
     let mut short = storm(&short_requests, 20).await;
     let mut long = storm(&long_requests, 10).await;
-    until("all short leases are settled", PATIENCE, async || {
+    eventually("all short leases are settled", async || {
         let [used, leased] = bucket(&stage, "short", &users[0]);
         // Units that a busy machine returns after their deadline stay used.
         (leased == 0).then(|| assert!((short..short + 20).contains(&used), "{used} of {short}"))
     })
-    .await
-    .unwrap();
+    .await;
 
     let (lost, crowd) = fail_over(&mut stage, &users, &mut long).await;
 
@@ -216,11 +212,10 @@ async fn outlives(plan: Plan) {
     assert!((most - 20..=most).contains(&short), "{short} of {most}");
     let most = CAPACITY + lost.long;
     assert!((CAPACITY..=most).contains(&long), "{long} of {most}");
-    until("on_failure explains each 503", PATIENCE, async || {
+    eventually("on_failure explains each 503", async || {
         (failures(&stage).await == failed).then_some(())
     })
-    .await
-    .unwrap();
+    .await;
 }
 
 /// How many requests were denied because no limiter decided them.
@@ -238,7 +233,7 @@ async fn failures(stage: &Stage) -> usize {
 async fn decides_everywhere(stage: &Stage) -> usize {
     let mut failed = 0;
     let urls: Vec<String> = (0..ENVOYS).map(|n| stage.nth_envoy(n).url("/")).collect();
-    until("all decide again", PATIENCE, async || {
+    eventually("all decide again", async || {
         for url in urls.iter().flat_map(|url| [url; 12]) {
             let fresh = Client::new().get(url).header("x-user-id", "somebody-else");
             let status = fresh.send().await.unwrap().status;
@@ -249,7 +244,6 @@ async fn decides_everywhere(stage: &Stage) -> usize {
         }
         Some(())
     })
-    .await
-    .unwrap();
+    .await;
     failed
 }

@@ -1,14 +1,12 @@
 //! The basics: a limit holds exactly, and responses show it.
 
-use harness::until;
-
-use crate::stage::{PATIENCE, at_once, header, limits, statuses};
+use crate::stage::{at_once, eventually, header, limits, statuses};
 
 const FIVE_AN_HOUR: &str = "{name: per-user, per: [user], rate: 5/1h}";
 
 #[tokio::test]
 async fn a_burst_passes_and_the_next_request_does_not() {
-    let stage = limits(&[FIVE_AN_HOUR]).start().await;
+    let stage = limits(&[FIVE_AN_HOUR]).await;
     let before = stage.upstream.requests();
     let alice = stage.get("/", "alice");
 
@@ -31,9 +29,7 @@ async fn a_burst_passes_and_the_next_request_does_not() {
 
 #[tokio::test]
 async fn many_requests_at_once_are_counted_exactly() {
-    let stage = limits(&["{name: per-user, per: [user], rate: 20/1h}"])
-        .start()
-        .await;
+    let stage = limits(&["{name: per-user, per: [user], rate: 20/1h}"]).await;
 
     assert_eq!(at_once(&stage.get("/", "alice"), 60).await, (20, 40));
 }
@@ -42,7 +38,6 @@ async fn many_requests_at_once_are_counted_exactly() {
 async fn two_envoys_share_one_bucket() {
     let stage = limits(&["{name: per-user, per: [user], rate: 20/1h}"])
         .envoys(2)
-        .start()
         .await;
     let requests = [0, 1].map(|n| stage.nth_envoy(n).get("/").header("x-user-id", "alice"));
 
@@ -54,9 +49,7 @@ async fn two_envoys_share_one_bucket() {
 
 #[tokio::test]
 async fn an_allowed_answer_says_what_is_left() {
-    let stage = limits(&["{name: per-user, per: [user], rate: 10/10s, burst: 20}"])
-        .start()
-        .await;
+    let stage = limits(&["{name: per-user, per: [user], rate: 10/10s, burst: 20}"]).await;
 
     let reply = stage.get("/", "alice").send().await.unwrap();
 
@@ -75,9 +68,7 @@ async fn an_allowed_answer_says_what_is_left() {
 
 #[tokio::test]
 async fn a_denial_says_why_and_when_to_come_back() {
-    let stage = limits(&["{name: per-user, per: [user], rate: 1/100s}"])
-        .start()
-        .await;
+    let stage = limits(&["{name: per-user, per: [user], rate: 1/100s}"]).await;
     let alice = stage.get("/", "alice");
     assert_eq!(statuses(&alice, 1).await, [200]);
 
@@ -102,9 +93,7 @@ async fn a_denial_says_why_and_when_to_come_back() {
 
 #[tokio::test]
 async fn a_grpc_client_gets_a_grpc_status() {
-    let stage = limits(&["{name: per-user, per: [user], rate: 1/1h}"])
-        .start()
-        .await;
+    let stage = limits(&["{name: per-user, per: [user], rate: 1/1h}"]).await;
     let call = stage
         .get("/shop.Orders/List", "alice")
         .header("content-type", "application/grpc");
@@ -120,7 +109,6 @@ async fn a_grpc_client_gets_a_grpc_status() {
 async fn the_access_log_names_the_limit_and_the_source() {
     let stage = limits(&["{name: per-user, per: [user], rate: 1/1h}"])
         .access_log()
-        .start()
         .await;
     let alice = stage.get("/", "alice");
     assert_eq!(statuses(&alice, 2).await, [200, 429]);
@@ -130,20 +118,17 @@ async fn the_access_log_names_the_limit_and_the_source() {
         "rl_denied:per-user:deny_cache",
     ] {
         let line = format!("access 429 {details} /");
-        until(&format!("the log has `{line}`"), PATIENCE, async || {
+        eventually(&format!("the log has `{line}`"), async || {
             assert_eq!(statuses(&alice, 1).await, [429]);
             stage.envoy().process().log().contains(&line).then_some(())
         })
-        .await
-        .unwrap();
+        .await;
     }
 }
 
 #[tokio::test]
 async fn a_request_that_no_limit_matches_costs_nothing() {
-    let stage = limits(&["{name: api, match: {path: /api/**}, rate: 1/1h}"])
-        .start()
-        .await;
+    let stage = limits(&["{name: api, match: {path: /api/**}, rate: 1/1h}"]).await;
     let checks = stage.limiter_counter("rl_checks_total").await;
 
     assert_eq!(

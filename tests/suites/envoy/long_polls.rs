@@ -3,15 +3,15 @@
 //!
 //! The edited limit has `scope: proxy`, so that no check's answer reveals the edit.
 
-use harness::{Signal, until};
+use harness::Signal;
 
-use crate::stage::{PATIENCE, Stage, limits, statuses};
+use crate::stage::{Stage, eventually, limits, statuses};
 
 const HERE: &str = "{name: here, scope: proxy, match: {path: /here}, rate: 1/1h}";
 
 /// Waits until one of the limiters holds a poll, and returns its index.
 async fn holder(stage: &Stage) -> usize {
-    until("a limiter holds the poll", PATIENCE, async || {
+    eventually("a limiter holds the poll", async || {
         for n in 0..stage.limiters() {
             if stage.metric_of(n, "rl_held_polls").await > 0 {
                 return Some(n);
@@ -20,7 +20,6 @@ async fn holder(stage: &Stage) -> usize {
         None
     })
     .await
-    .unwrap()
 }
 
 /// Raises a used-up limit and waits until the edit is in force.
@@ -32,11 +31,10 @@ async fn edit_to(stage: &Stage, burst: usize, envoys: usize) {
     }
     stage.rlctl(&["set-limit", "here", "--burst", &burst.to_string()]);
     for request in &requests {
-        until("the edit is in force", PATIENCE, async || {
+        eventually("the edit is in force", async || {
             (statuses(request, 1).await == [200]).then_some(())
         })
-        .await
-        .unwrap();
+        .await;
         while statuses(request, 1).await == [200] {}
     }
 }
@@ -51,21 +49,20 @@ async fn used_up(stage: &Stage, envoys: usize) {
 
 #[tokio::test]
 async fn an_edit_answers_every_long_poll() {
-    let stage = limits(&[HERE]).envoys(2).start().await;
+    let stage = limits(&[HERE]).envoys(2).await;
     used_up(&stage, 2).await;
     for burst in 2..5 {
-        until("both polls are held", PATIENCE, async || {
+        eventually("both polls are held", async || {
             (stage.limiter_counter("rl_held_polls").await == 2).then_some(())
         })
-        .await
-        .unwrap();
+        .await;
         edit_to(&stage, burst, 2).await;
     }
 }
 
 #[tokio::test]
 async fn an_edit_is_in_force_while_the_polled_limiter_hangs() {
-    let stage = limits(&[HERE]).start().await;
+    let stage = limits(&[HERE]).await;
     used_up(&stage, 1).await;
     for burst in 2..5 {
         let holder = holder(&stage).await;
@@ -78,7 +75,7 @@ async fn an_edit_is_in_force_while_the_polled_limiter_hangs() {
 #[tokio::test]
 async fn an_edit_is_in_force_after_the_polled_limiter_ends() {
     for signal in [Signal::KILL, Signal::TERM] {
-        let stage = limits(&[HERE]).start().await;
+        let stage = limits(&[HERE]).await;
         used_up(&stage, 1).await;
         let holder = holder(&stage).await;
         stage.limiter(holder).process().signal(signal).unwrap();

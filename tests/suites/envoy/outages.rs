@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use harness::until;
 use serde_json::json;
 
-use crate::stage::{PATIENCE, Stage, compiled, limits, statuses};
+use crate::stage::{Stage, compiled, eventually, limits, statuses};
 
 /// The longest that an answer may take during an outage: the callout's 20 ms, and ample time for a
 /// machine that is busy with other tests.
@@ -13,9 +12,7 @@ const ANSWER_MAX: Duration = Duration::from_millis(500);
 
 #[tokio::test]
 async fn local_limiting_goes_on_with_what_was_left() {
-    let mut stage = limits(&["{name: per-user, per: [user], rate: 10/1h}"])
-        .start()
-        .await;
+    let mut stage = limits(&["{name: per-user, per: [user], rate: 10/1h}"]).await;
     let alice = stage.get("/", "alice");
     assert_eq!(statuses(&alice, 4).await, [200; 4]);
 
@@ -32,9 +29,7 @@ async fn local_limiting_goes_on_with_what_was_left() {
 
 #[tokio::test]
 async fn local_admissions_are_charged_when_the_limiter_is_back() {
-    let mut stage = limits(&["{name: per-user, per: [user], rate: 100/1h}"])
-        .start()
-        .await;
+    let mut stage = limits(&["{name: per-user, per: [user], rate: 100/1h}"]).await;
     let alice = stage.get("/", "alice");
     assert_eq!(statuses(&alice, 3).await, [200; 3]);
 
@@ -43,15 +38,14 @@ async fn local_admissions_are_charged_when_the_limiter_is_back() {
     stage.start_limiters().await;
 
     let mut admitted = 3 + 8;
-    until("all of it is charged", PATIENCE, async || {
+    eventually("all of it is charged", async || {
         assert_eq!(statuses(&alice, 1).await, [200]);
         admitted += 1;
         let used = stage.inspect("per-user", &["user=alice"])["used"].as_u64();
         assert!(used <= Some(admitted), "{used:?} of {admitted}");
         (used == Some(admitted)).then_some(())
     })
-    .await
-    .unwrap();
+    .await;
 }
 
 /// A limiter without its store reports that nothing was charged, so every local admission is charged
@@ -59,9 +53,7 @@ async fn local_admissions_are_charged_when_the_limiter_is_back() {
 #[tokio::test]
 async fn admissions_without_redis_are_charged_when_it_is_back() {
     for away in [Away::Stopped, Away::Full] {
-        let mut stage = limits(&["{name: per-user, per: [user], rate: 40/1d}"])
-            .start()
-            .await;
+        let mut stage = limits(&["{name: per-user, per: [user], rate: 40/1d}"]).await;
         let alice = stage.get("/", "alice");
         assert_eq!(statuses(&alice, 3).await, [200; 3]);
 
@@ -70,15 +62,14 @@ async fn admissions_without_redis_are_charged_when_it_is_back() {
         away.end(&mut stage).await;
 
         let mut admitted = 3 + 20;
-        until("the limiter denies", PATIENCE, async || {
+        eventually("the limiter denies", async || {
             let status = alice.send().await.unwrap().status;
             admitted += u64::from(status == 200);
             let used = stage.inspect("per-user", &["user=alice"])["used"].as_u64();
             assert!(used <= Some(admitted), "{used:?} of {admitted}, {away:?}");
             (status == 429 && used == Some(40)).then_some(())
         })
-        .await
-        .unwrap();
+        .await;
         assert_eq!(admitted, 40, "{away:?}");
     }
 }
@@ -116,20 +107,17 @@ async fn maxmemory(stage: &Stage, bytes: &str) {
 /// Redis loses everything, and restarted limiters have no limits.
 #[tokio::test]
 async fn limits_outlive_a_store_and_limiters_that_lost_them() {
-    let mut stage = limits(&["{name: per-user, per: [user], rate: 30/1d}"])
-        .start()
-        .await;
+    let mut stage = limits(&["{name: per-user, per: [user], rate: 30/1d}"]).await;
     let alice = stage.get("/", "alice");
     assert_eq!(statuses(&alice, 5).await, [200; 5]);
     stage.stop_limiters().await;
     stage.restart_redis_empty().await;
     stage.start_limiters().await;
-    until("Envoy has met them", PATIENCE, async || {
+    eventually("Envoy has met them", async || {
         let log = stage.envoy().process().log();
         log.contains("which nobody deleted").then_some(())
     })
-    .await
-    .unwrap();
+    .await;
 
     let answers = statuses(&alice, 60).await;
     let allowed = answers.iter().filter(|&&status| status == 200).count();
@@ -146,13 +134,12 @@ async fn limits_outlive_a_store_and_limiters_that_lost_them() {
         "--rate",
         "50/1d",
     ]);
-    until("alice has fifty", PATIENCE, async || {
+    eventually("alice has fifty", async || {
         let reply = alice.send().await.unwrap();
         let policy = reply.header("ratelimit-policy")?.to_owned();
         policy.contains("q=50").then_some(())
     })
-    .await
-    .unwrap();
+    .await;
 }
 
 #[tokio::test]
@@ -161,7 +148,6 @@ async fn each_limit_follows_its_on_failure_setting() {
         "{name: open, match: {path: /open}, rate: 1/1h, on_failure: allow}",
         "{name: closed, match: {path: /closed}, rate: 1000/1h, on_failure: deny}",
     ])
-    .start()
     .await;
     assert_eq!(statuses(&stage.get("/open", "alice"), 1).await, [200]);
     assert_eq!(statuses(&stage.get("/closed", "alice"), 1).await, [200]);
@@ -178,33 +164,27 @@ async fn each_limit_follows_its_on_failure_setting() {
 
 #[tokio::test]
 async fn restarted_limiters_are_called_again() {
-    let mut stage = limits(&["{name: closed, rate: 1000/1h, on_failure: deny}"])
-        .start()
-        .await;
+    let mut stage = limits(&["{name: closed, rate: 1000/1h, on_failure: deny}"]).await;
     let alice = stage.get("/", "alice");
     stage.stop_limiters().await;
-    until("requests fail", PATIENCE, async || {
+    eventually("requests fail", async || {
         (alice.send().await.unwrap().status == 503).then_some(())
     })
-    .await
-    .unwrap();
+    .await;
 
     stage.start_limiters().await;
 
-    until("requests pass", PATIENCE, async || {
+    eventually("requests pass", async || {
         (alice.send().await.unwrap().status == 200).then_some(())
     })
-    .await
-    .unwrap();
+    .await;
     // Not just once: the circuit breaker is closed again.
     assert_eq!(statuses(&alice, 20).await, [200; 20]);
 }
 
 #[tokio::test]
 async fn one_replica_is_enough() {
-    let mut stage = limits(&["{name: per-user, per: [user], rate: 20/1h}"])
-        .start()
-        .await;
+    let mut stage = limits(&["{name: per-user, per: [user], rate: 20/1h}"]).await;
     stage.stop_one_limiter().await;
 
     let answers = statuses(&stage.get("/", "alice"), 60).await;
@@ -222,23 +202,17 @@ async fn one_replica_is_enough() {
 async fn a_redis_that_hangs_delays_no_request() {
     let stage = limits(&["{name: per-user, per: [user], rate: 1000/1h}"])
         .shipped_timeouts()
-        .start()
         .await;
     let alice = stage.get("/", "alice");
-    until(
-        "a limiter has said how much alice has left",
-        PATIENCE,
-        async || {
-            let reply = alice.send().await.unwrap();
-            reply
-                .header("x-ratelimit-remaining")?
-                .parse::<u32>()
-                .ok()
-                .filter(|left| *left > 900)
-        },
-    )
-    .await
-    .unwrap();
+    eventually("a limiter has said how much alice has left", async || {
+        let reply = alice.send().await.unwrap();
+        reply
+            .header("x-ratelimit-remaining")?
+            .parse::<u32>()
+            .ok()
+            .filter(|left| *left > 900)
+    })
+    .await;
 
     stage.redis().process().pause().unwrap();
     for _ in 0..30 {
@@ -257,12 +231,11 @@ async fn a_redis_that_hangs_delays_no_request() {
     stage.redis().process().resume().unwrap();
 
     let before = stage.limiter_counter("rl_checks_total").await;
-    until("the limiter decides again", PATIENCE, async || {
+    eventually("the limiter decides again", async || {
         alice.send().await.unwrap();
         (stage.limiter_counter("rl_checks_total").await > before + 3).then_some(())
     })
-    .await
-    .unwrap();
+    .await;
 }
 
 #[tokio::test]

@@ -2,32 +2,26 @@
 
 use std::time::{Duration, Instant};
 
-use harness::until;
 use serde_json::json;
 
-use crate::stage::{PATIENCE, alone, at_once, limits, statuses};
+use crate::stage::{alone, at_once, eventually, limits, statuses};
 
 #[tokio::test]
 async fn a_shadow_limit_reports_and_lets_pass() {
-    let stage = limits(&["{name: trial, match: {path: /}, rate: 2/1h, enforce: 0%}"])
-        .start()
-        .await;
+    let stage = limits(&["{name: trial, match: {path: /}, rate: 2/1h, enforce: 0%}"]).await;
 
     assert_eq!(statuses(&stage.get("/", "alice"), 7).await, [200; 7]);
 
     let name = "wasmcustom.rl_decisions.would_deny.limiter.trial";
-    until("five are reported", PATIENCE, async || {
+    eventually("five are reported", async || {
         (stage.envoy().stat(name).await.unwrap() == 5).then_some(())
     })
-    .await
-    .unwrap();
+    .await;
 }
 
 #[tokio::test]
 async fn the_service_gets_a_header_over_a_degrading_limit() {
-    let stage = limits(&["{name: search, per: [user], rate: 2/1h, over_limit: degrade}"])
-        .start()
-        .await;
+    let stage = limits(&["{name: search, per: [user], rate: 2/1h, over_limit: degrade}"]).await;
     let alice = stage
         .get("/search", "alice")
         .header("x-ratelimit-degraded", "forged");
@@ -47,7 +41,7 @@ const QUEUE: &str = "{name: exports, match: {path: /export}, algorithm: leaky_bu
 
 #[tokio::test]
 async fn requests_in_a_queue_start_one_after_the_other() {
-    let stage = limits(&[QUEUE]).start().await;
+    let stage = limits(&[QUEUE]).await;
     let started = Instant::now();
 
     let (passed, denied) = at_once(&stage.get("/export", "alice"), 12).await;
@@ -63,7 +57,7 @@ async fn requests_in_a_queue_start_one_after_the_other() {
 
 #[tokio::test]
 async fn an_upload_in_a_queue_reaches_the_service_when_its_turn_has_come() {
-    let stage = limits(&[QUEUE]).start().await;
+    let stage = limits(&[QUEUE]).await;
     assert_eq!(statuses(&stage.get("/export", "alice"), 1).await, [200]);
     let bytes = 4 << 20;
     let upload = stage.envoy().post("/export", vec![b'x'; bytes]);
@@ -92,7 +86,6 @@ async fn held_requests_are_bounded_and_one_that_leaves_makes_room() {
     let stage = alone(&[NEVER])
         .workers(1)
         .filter(|config| config["hold"] = json!({"max": 3}))
-        .start()
         .await;
     let alice = stage.get("/slow", "alice");
     assert_eq!(
@@ -106,33 +99,29 @@ async fn held_requests_are_bounded_and_one_that_leaves_makes_room() {
     };
     let held = [send(), send(), send()];
     let full = "wasmcustom.rl_hold_full";
-    until("three are held, and no more", PATIENCE, async || {
+    eventually("three are held, and no more", async || {
         active(&stage).await.ge(&3).then_some(())
     })
-    .await
-    .unwrap();
+    .await;
     assert_eq!(statuses(&alice, 2).await, [429, 429]);
-    until("it is counted", PATIENCE, async || {
+    eventually("it is counted", async || {
         (stage.envoy().stat(full).await.unwrap() == 2).then_some(())
     })
-    .await
-    .unwrap();
+    .await;
 
     for request in held {
         request.abort();
     }
-    until("they have gone", PATIENCE, async || {
+    eventually("they have gone", async || {
         (active(&stage).await == 0).then_some(())
     })
-    .await
-    .unwrap();
+    .await;
 
     let again = send();
-    until("another is held", PATIENCE, async || {
+    eventually("another is held", async || {
         (active(&stage).await == 1).then_some(())
     })
-    .await
-    .unwrap();
+    .await;
     again.abort();
 }
 

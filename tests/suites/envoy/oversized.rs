@@ -34,7 +34,7 @@ async fn assert_nothing_failed(stage: &Stage) {
 
 #[tokio::test]
 async fn a_check_that_is_too_large_is_decided_alone() {
-    let stage = small_bodies(CLOSED).start().await;
+    let stage = small_bodies(CLOSED).await;
 
     // Each of these fails closed alone, and all others pass.
     let passed = flood(stage.envoy().port(), 20, 400, one_of_ten_is_large)
@@ -47,7 +47,7 @@ async fn a_check_that_is_too_large_is_decided_alone() {
 
 #[tokio::test]
 async fn an_oversized_check_opens_no_limit_for_other_requests() {
-    let stage = small_bodies(OPEN).start().await;
+    let stage = small_bodies(OPEN).await;
     let alice = stage.get("/", "alice");
     assert_eq!(statuses(&alice, 5).await, [200; 5]);
 
@@ -62,7 +62,7 @@ async fn an_oversized_check_opens_no_limit_for_other_requests() {
 /// No check is too large alone, but several together are.
 #[tokio::test]
 async fn checks_that_are_too_large_together_are_all_decided() {
-    let stage = small_bodies(CLOSED).start().await;
+    let stage = small_bodies(CLOSED).await;
     let request = |n| {
         let filling = "x".repeat(1_500);
         format!("GET / HTTP/1.1\r\nhost: a\r\nx-user-id: {n}-{filling}\r\n\r\n").into_bytes()

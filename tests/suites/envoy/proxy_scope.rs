@@ -3,7 +3,7 @@
 use harness::until;
 use serde_json::{Value, json};
 
-use crate::stage::{PATIENCE, alone, at_once, compiled, header, limits, statuses};
+use crate::stage::{PATIENCE, alone, at_once, compiled, eventually, header, limits, statuses};
 
 #[tokio::test]
 async fn a_bucket_of_the_proxy_is_exact_over_its_workers() {
@@ -17,7 +17,7 @@ async fn a_bucket_of_the_proxy_is_exact_over_its_workers() {
         let item = format!(
             "{{name: here, per: [user], algorithm: {algorithm}, rate: 40/1h, scope: proxy}}"
         );
-        let stage = alone(&[&item]).workers(4).start().await;
+        let stage = alone(&[&item]).workers(4).await;
 
         let (passed, denied) = at_once(&stage.get("/", "alice"), 120).await;
 
@@ -27,9 +27,7 @@ async fn a_bucket_of_the_proxy_is_exact_over_its_workers() {
 
 #[tokio::test]
 async fn a_bucket_of_the_proxy_makes_no_calls() {
-    let stage = limits(&["{name: here, per: [user], rate: 5/1h, scope: proxy}"])
-        .start()
-        .await;
+    let stage = limits(&["{name: here, per: [user], rate: 5/1h, scope: proxy}"]).await;
     let checks = stage.limiter_counter("rl_checks_total").await;
 
     let answers = statuses(&stage.get("/", "alice"), 7).await;
@@ -42,7 +40,6 @@ async fn a_bucket_of_the_proxy_makes_no_calls() {
 async fn a_precheck_denies_before_the_limiter_is_called() {
     let stage = limits(&["{name: per-user, per: [user], rate: 5/1h, precheck: 100%}"])
         .access_log()
-        .start()
         .await;
     let (one, two) = (stage.get("/", "alice"), stage.get("/", "alice"));
     assert_eq!(statuses(&one, 5).await, [200; 5]);
@@ -51,12 +48,11 @@ async fn a_precheck_denies_before_the_limiter_is_called() {
 
     assert_eq!(reply.status, 429);
     assert_eq!(header(&reply, "ratelimit").split(';').nth(1), Some("r=0"));
-    until("the precheck has denied", PATIENCE, async || {
+    eventually("the precheck has denied", async || {
         let log = stage.envoy().process().log();
         log.contains("rl_denied:per-user:precheck").then_some(())
     })
-    .await
-    .unwrap();
+    .await;
 }
 
 /// A second filter in the same VM, with its own root and configuration.
@@ -84,7 +80,6 @@ async fn two_plugins_in_one_vm_keep_their_buckets_apart() {
     let stage = alone(&["{name: per-user, per: [user], rate: 5/1h, scope: proxy}"])
         .access_log()
         .config(|config| second_plugin(config, "other", "3/1h"))
-        .start()
         .await;
 
     let answers = statuses(&stage.get("/", "alice"), 8).await;
@@ -96,13 +91,12 @@ async fn two_plugins_in_one_vm_keep_their_buckets_apart() {
         "wasmcustom.rl_decisions.allowed.proxy.per-user",
         "wasmcustom.rl_decisions.denied.proxy.per-user",
     ];
-    until("both have counted", PATIENCE, async || {
+    eventually("both have counted", async || {
         let allowed = stage.envoy().stat(names[0]).await.unwrap();
         let denied = stage.envoy().stat(names[1]).await.unwrap();
         ((allowed, denied) == (5 + 3, 2 + 3)).then_some(())
     })
-    .await
-    .unwrap();
+    .await;
 }
 
 /// The canary VM, which only validates the configuration, and the main thread's VM make no calls,

@@ -6,7 +6,7 @@ use harness::until;
 use serde_json::json;
 use tokio::task::JoinHandle;
 
-use crate::stage::{PATIENCE, Stage, limits, statuses};
+use crate::stage::{PATIENCE, Stage, eventually, limits, statuses};
 
 /// One slot an hour, three of them at most.
 const SLOW: &str = "{name: slow, match: {path: /slow}, algorithm: leaky_bucket, rate: 1/1h, \
@@ -14,12 +14,11 @@ const SLOW: &str = "{name: slow, match: {path: /slow}, algorithm: leaky_bucket, 
 const DAILY: &str = "{name: daily, match: {path: /slow}, rate: 1000/1d}";
 
 async fn remaining(stage: &Stage, limit: &str, is: u64) {
-    until("the bucket has so much left", PATIENCE, async || {
+    eventually("the bucket has so much left", async || {
         let left = stage.inspect(limit, &[])["remaining"].as_u64();
         (left == Some(is)).then_some(())
     })
-    .await
-    .unwrap();
+    .await;
 }
 
 fn send(stage: &Stage) -> JoinHandle<()> {
@@ -31,7 +30,7 @@ fn send(stage: &Stage) -> JoinHandle<()> {
 
 #[tokio::test]
 async fn a_client_that_leaves_a_queue_makes_room_for_the_next() {
-    let stage = limits(&[SLOW]).start().await;
+    let stage = limits(&[SLOW]).await;
     assert_eq!(statuses(&stage.get("/slow", "alice"), 1).await, [200]);
     let second = send(&stage);
     remaining(&stage, "slow", 1).await;
@@ -43,14 +42,13 @@ async fn a_client_that_leaves_a_queue_makes_room_for_the_next() {
 
     remaining(&stage, "slow", 1).await;
     let mut others = Vec::new();
-    until("another has the place", PATIENCE, async || {
+    eventually("another has the place", async || {
         // A worker caches for a moment that no slot was free.
         others.push(send(&stage));
         let left = stage.inspect("slow", &[])["remaining"].as_u64();
         (left == Some(0)).then_some(())
     })
-    .await
-    .unwrap();
+    .await;
     third.abort();
     others.iter().for_each(JoinHandle::abort);
     remaining(&stage, "slow", 2).await;
@@ -61,7 +59,6 @@ async fn a_request_refused_for_lack_of_a_place_is_charged_nowhere() {
     let stage = limits(&[SLOW, DAILY])
         .workers(1)
         .filter(|config| config["hold"] = json!({"max": 1}))
-        .start()
         .await;
     assert_eq!(statuses(&stage.get("/slow", "alice"), 1).await, [200]);
     let held = send(&stage);
@@ -82,7 +79,6 @@ async fn a_queue_serves_its_rate_though_clients_give_up() {
         "{name: exports, algorithm: leaky_bucket, rate: 20/s, burst: 100, \
                          over_limit: queue, max_delay: 3s}",
     ])
-    .start()
     .await;
     let request = stage.get("/", "alice");
     let clients = tokio::spawn(async move {

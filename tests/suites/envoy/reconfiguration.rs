@@ -3,10 +3,10 @@
 
 use std::path::{Path, PathBuf};
 
-use harness::{EnvoyConfig, RawClient, flood, free_port, until};
+use harness::{EnvoyConfig, RawClient, flood, free_port};
 use serde_json::{Value, json};
 
-use crate::stage::{PATIENCE, Plan, Stage, limits};
+use crate::stage::{Plan, Stage, eventually, limits};
 
 const FILTER: &str = "/filter_chains/0/filters/0/typed_config/http_filters/0/typed_config/config/configuration/value";
 
@@ -48,7 +48,7 @@ impl Delivered {
 
     /// Waits until every worker has the limits.
     async fn follows(&self) {
-        until("Envoy follows the limits", PATIENCE, async || {
+        eventually("Envoy follows the limits", async || {
             for _ in 0..12 {
                 let mut fresh = RawClient::new(self.port);
                 let reply = fresh.get(b"/probe", &[]).await.ok()??;
@@ -56,8 +56,7 @@ impl Delivered {
             }
             Some(())
         })
-        .await
-        .unwrap();
+        .await;
     }
 
     /// Replaces the listener, with the filter's configuration edited; returns when Envoy has
@@ -71,11 +70,10 @@ impl Delivered {
         edit(&mut config);
         *value = json!(config.to_string());
         write(&self.file, &listener);
-        until(&name, PATIENCE, async || {
+        eventually(&name, async || {
             (self.stage.envoy().stat(&name).await.unwrap() > before).then_some(())
         })
-        .await
-        .unwrap();
+        .await;
     }
 }
 

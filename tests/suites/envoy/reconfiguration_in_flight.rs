@@ -1,13 +1,13 @@
 //! The filter's configuration changes while checks are in flight, units are leased, or two plugins
 //! share a VM.
 
-use harness::{Gate, RawClient, flood, until};
+use harness::{Gate, RawClient, flood};
 use protocol::compact::Batch;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use crate::reconfiguration::Delivered;
-use crate::stage::{PATIENCE, Plan, Stage, limits};
+use crate::stage::{Plan, Stage, eventually, limits};
 
 const PER_USER: &str = "{name: per-user, match: {path: /}, per: [user], rate: 1000/1d}";
 
@@ -39,15 +39,14 @@ fn send(port: u16, connections: usize) -> JoinSet<u16> {
 
 /// Waits until this many requests are in the proxy.
 async fn in_flight(stage: &Stage, count: usize) {
-    until("the requests are in flight", PATIENCE, async || {
+    eventually("the requests are in flight", async || {
         let active = stage
             .envoy()
             .stat("http.ingress.downstream_rq_active")
             .await;
         (active.unwrap() == count as u64).then_some(())
     })
-    .await
-    .unwrap();
+    .await;
 }
 
 /// The number of checks in all calls after the first `calls`.
@@ -110,15 +109,14 @@ async fn tearing_down_a_filter_with_checks_in_flight_leaves_nothing_behind() {
     in_flight(stage, REQUESTS).await;
 
     delivered.change("update_success", titled("new")).await;
-    until("the old ones are closed", PATIENCE, async || {
+    eventually("the old ones are closed", async || {
         let active = stage
             .envoy()
             .stat("http.ingress.downstream_rq_active")
             .await;
         (active.unwrap() == 0).then_some(())
     })
-    .await
-    .unwrap();
+    .await;
     assert_eq!(
         sent.join_all().await,
         [0; REQUESTS],
@@ -166,12 +164,11 @@ async fn leased_units_are_used_or_returned() {
         }
         passed += loaded.await.unwrap().unwrap();
     }
-    until("nothing is leased any more", PATIENCE, async || {
+    eventually("nothing is leased any more", async || {
         let leased = ["all", "rate"].map(|limit| stage.inspect(limit, &[])["leased"].as_u64());
         (leased == [Some(0); 2]).then_some(())
     })
-    .await
-    .unwrap();
+    .await;
     let used = stage.inspect("all", &[])["used"].as_u64().unwrap();
     assert!(
         (passed..=passed + passed / 10).contains(&used),
@@ -218,7 +215,7 @@ async fn two_domains_in_one_vm_do_not_mix_while_one_is_configured_anew() {
     let file = tempfile::Builder::new().suffix(".yaml").tempfile().unwrap();
     std::fs::write(&file, OTHER).unwrap();
     stage.rlctl(&["apply", "-f", file.path().to_str().unwrap()]);
-    until("every worker follows both", PATIENCE, async || {
+    eventually("every worker follows both", async || {
         for _ in 0..12 {
             let reply = RawClient::new(port).get(b"/probe", &[]).await.ok()??;
             let limits = reply.header("ratelimit-policy").concat();
@@ -226,8 +223,7 @@ async fn two_domains_in_one_vm_do_not_mix_while_one_is_configured_anew() {
         }
         Some(())
     })
-    .await
-    .unwrap();
+    .await;
 
     let mut passed = 0;
     for round in 0..4 {

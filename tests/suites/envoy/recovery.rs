@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use harness::{Bytes, Gate, flood, until};
+use harness::{Bytes, Gate, flood};
 use protocol::compact::Batch;
 use serde_json::json;
 use tokio::task::JoinSet;
 
-use crate::stage::{PATIENCE, Stage, limits};
+use crate::stage::{Stage, eventually, limits};
 
 const ENVOYS: usize = 3;
 const WORKERS: u32 = 3;
@@ -33,7 +33,7 @@ async fn send(stage: &Stage) -> u64 {
 /// Sends requests until every Envoy's breaker is open (1) or closed (0); returns their number.
 async fn until_breakers_are(stage: &Stage, open: u64) -> u64 {
     let mut passed = 0;
-    until("the breakers are as wanted", PATIENCE, async || {
+    eventually("the breakers are as wanted", async || {
         passed += send(stage).await;
         for n in 0..ENVOYS {
             let is = stage.nth_envoy(n).stat("wasmcustom.rl_breaker_open").await;
@@ -41,8 +41,7 @@ async fn until_breakers_are(stage: &Stage, open: u64) -> u64 {
         }
         Some(())
     })
-    .await
-    .unwrap();
+    .await;
     passed
 }
 
@@ -85,7 +84,6 @@ async fn each_envoy_probes_once_for_all_its_workers() {
             // A long timeout, so that held calls do not time out.
             .filter(|config| config["limiter"]["timeout"] = json!("10s"))
             .behind(&gate)
-            .start()
             .await;
     let mut passed = send(&stage).await;
 
@@ -100,24 +98,22 @@ async fn each_envoy_probes_once_for_all_its_workers() {
     stage.start_limiters().await;
     gate.listen().await.unwrap();
     let mut waiting = JoinSet::new();
-    until("every Envoy asks", PATIENCE, async || {
+    eventually("every Envoy asks", async || {
         for n in 0..ENVOYS {
             waiting.spawn(flood(stage.nth_envoy(n).port(), 1, 1, request));
         }
         (gate.checks().len() >= asked + ENVOYS).then_some(())
     })
-    .await
-    .unwrap();
+    .await;
     // Only the requests in these calls wait for them. A call that only settles has none.
     passed += send(&stage).await;
-    until("the others went on", PATIENCE, async || {
+    eventually("the others went on", async || {
         while let Some(done) = waiting.try_join_next() {
             passed += done.unwrap().unwrap();
         }
         (waiting.len() <= ENVOYS).then_some(())
     })
-    .await
-    .unwrap();
+    .await;
 
     assert_one_peek_each(&gate.checks().split_off(asked));
     assert_eq!(stage.limiter_counter("rl_checks_total").await, 0);

@@ -19,9 +19,7 @@ fn following(items: &[&str]) -> Plan {
 
 #[tokio::test]
 async fn a_redirect_that_envoy_follows_is_charged_once_more() {
-    let stage = following(&["{name: per-user, per: [user], rate: 4/1d}"])
-        .start()
-        .await;
+    let stage = following(&["{name: per-user, per: [user], rate: 4/1d}"]).await;
     stage.upstream.redirect("/from", "/to");
 
     assert_eq!(statuses(&stage.get("/from", "alice"), 1).await, [200]);
@@ -42,7 +40,6 @@ async fn limits_of_the_path_that_a_redirect_leads_to_hold() {
         "{name: asked, match: {path: /from}, rate: 10/1d}",
         "{name: led-to, match: {path: /to}, rate: 1/1d}",
     ])
-    .start()
     .await;
     stage.upstream.redirect("/from", "/to");
 

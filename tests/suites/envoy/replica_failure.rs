@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use harness::{Client, FakeLimiter, Misbehaviour, Relay, answer, flood, until};
 use serde_json::{Value, json};
 
-use crate::stage::{PATIENCE, Plan, Stage, limits};
+use crate::stage::{PATIENCE, Plan, Stage, eventually, limits};
 
 /// Requests of a user: exactly the user's limit, so that one extra charge causes a denial.
 const EACH: u64 = 3;
@@ -94,12 +94,11 @@ async fn assert_charged_once(stage: &Stage, round: u64) -> u64 {
 /// decides every request.
 async fn assert_decided_by_the_other(stage: &Stage) {
     round(stage, 1).await;
-    until("Envoy leaves it out", PATIENCE, async || {
+    eventually("Envoy leaves it out", async || {
         let healthy = stage.envoy().stat("cluster.limiter.membership_healthy");
         (healthy.await.unwrap() == 1).then_some(())
     })
-    .await
-    .unwrap();
+    .await;
     assert_eq!(round(stage, 2).await, REQUESTS);
 }
 
@@ -114,7 +113,7 @@ async fn refusing_in_place_of_the_stopped(stage: &Stage) -> FakeLimiter {
 
 #[tokio::test]
 async fn a_replica_that_refuses_connections_affects_no_check() {
-    let mut stage = two_limiters().start().await;
+    let mut stage = two_limiters().await;
     stage.stop_one_limiter().await;
     assert_decided_by_the_other(&stage).await;
 }
@@ -129,7 +128,6 @@ async fn retries_alone_lose_no_check_where_connections_are_refused() {
                 .without(&["health_checks", "outlier_detection"])
                 .unwrap()
         })
-        .start()
         .await;
     stage.stop_one_limiter().await;
     assert_eq!(round(&stage, 1).await, REQUESTS);
@@ -137,7 +135,7 @@ async fn retries_alone_lose_no_check_where_connections_are_refused() {
 
 #[tokio::test]
 async fn a_replica_that_hangs_is_ejected() {
-    let stage = two_limiters().start().await;
+    let stage = two_limiters().await;
     stage.limiter(1).process().pause().unwrap();
     assert_decided_by_the_other(&stage).await;
     // The paused limiter decides the calls in its socket when it resumes: late, and not twice.
@@ -150,7 +148,7 @@ async fn a_replica_that_hangs_is_ejected() {
 
 #[tokio::test]
 async fn a_replica_that_restarts_under_load_affects_no_check() {
-    let mut stage = two_limiters().start().await;
+    let mut stage = two_limiters().await;
     let port = stage.envoy().port();
     let load = tokio::spawn(send(port, 1));
     stage.kill_one_limiter().await;
@@ -163,17 +161,16 @@ async fn a_replica_that_restarts_under_load_affects_no_check() {
     }
     // The calls that the kill cut off may have opened the circuit breaker, until a probe is answered.
     let mut rounds = 3..;
-    until("limiters decide nearly all again", PATIENCE, async || {
+    eventually("limiters decide nearly all again", async || {
         let charged = round(&stage, rounds.next()?).await;
         (charged * 10 >= REQUESTS * 9).then_some(())
     })
-    .await
-    .unwrap();
+    .await;
 }
 
 #[tokio::test]
 async fn a_replica_that_answers_503_is_left_out() {
-    let mut stage = two_limiters().start().await;
+    let mut stage = two_limiters().await;
     stage.stop_one_limiter().await;
     let _fake = refusing_in_place_of_the_stopped(&stage).await;
     assert_decided_by_the_other(&stage).await;
@@ -182,14 +179,14 @@ async fn a_replica_that_answers_503_is_left_out() {
 /// Without the cluster's retries, the filter retries calls that were certainly not charged.
 #[tokio::test]
 async fn the_filter_retries_refused_connections() {
-    let mut stage = as_in_istio().start().await;
+    let mut stage = as_in_istio().await;
     stage.stop_one_limiter().await;
     assert_most_are_decided_by_the_other(&stage).await;
 }
 
 #[tokio::test]
 async fn the_filter_retries_uncharged_errors() {
-    let mut stage = as_in_istio().start().await;
+    let mut stage = as_in_istio().await;
     stage.stop_one_limiter().await;
     let _fake = refusing_in_place_of_the_stopped(&stage).await;
     assert_most_are_decided_by_the_other(&stage).await;
@@ -202,12 +199,11 @@ async fn assert_most_are_decided_by_the_other(stage: &Stage) {
         round(stage, 2).await,
         round(stage, 3).await,
     ];
-    until("retries are counted", PATIENCE, async || {
+    eventually("retries are counted", async || {
         let retried = stage.envoy().stat("wasmcustom.rl_callouts.retried").await;
         (retried.unwrap() > 0).then_some(())
     })
-    .await
-    .unwrap();
+    .await;
     let most = decided.iter().max().unwrap();
     assert!(most * 10 >= REQUESTS * 9, "{decided:?} of {REQUESTS}");
 }
@@ -218,7 +214,6 @@ async fn assert_most_are_decided_by_the_other(stage: &Stage) {
 async fn nobody_is_denied_while_a_replica_hangs_without_health_checks() {
     let stage = alone()
         .filter(|config| config["limiter"]["timeout"] = json!("300ms"))
-        .start()
         .await;
     // No check was answered yet: only the policy shows that a limiter answers.
     stage.limiter(1).process().pause().unwrap();
@@ -275,7 +270,7 @@ async fn share_of_limiters(stage: &Stage, lasts: Duration) -> (u64, u64) {
 /// The limiter's store is unreachable for fifteen seconds: it answers that it charged nothing.
 async fn assert_lost_store_is_left_out(plan: Plan) {
     let relay = Relay::new().unwrap();
-    let stage = plan.second_limiter_by(&relay).start().await;
+    let stage = plan.second_limiter_by(&relay).await;
     share_of_limiters(&stage, Duration::from_secs(2)).await;
     relay.cut().await;
     share_of_limiters(&stage, Duration::from_secs(1)).await;
@@ -297,7 +292,7 @@ async fn a_replica_without_its_store_leaves_streams_to_the_other() {
 /// Killed nine times, and started again at once, before Envoy ejects it.
 #[tokio::test]
 async fn a_replica_that_restarts_again_and_again_opens_no_breaker() {
-    let mut stage = limits(&[OPEN]).start().await;
+    let mut stage = limits(&[OPEN]).await;
     share_of_limiters(&stage, Duration::from_secs(1)).await;
     let before = decided(&stage).await;
     for _ in 0..9 {
@@ -319,7 +314,6 @@ async fn a_replica_that_restarts_again_and_again_opens_no_breaker() {
 async fn a_replica_that_hangs_gets_few_refused() {
     let stage = limits(&[OPEN])
         .filter(|config| config["limiter"]["timeout"] = json!("300ms"))
-        .start()
         .await;
     share_of_limiters(&stage, Duration::from_secs(2)).await;
     stage.limiter(1).process().pause().unwrap();

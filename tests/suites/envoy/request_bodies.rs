@@ -247,7 +247,6 @@ async fn bodies_and_trailers_do_not_pass_before_the_decision() {
             });
             config.unwrap()
         })
-        .start()
         .await;
     assert_eq!(
         sent(&stage, &whole(&[JSON], b"{\"max_tokens\":1}"))
@@ -293,7 +292,7 @@ async fn over_http2(stage: &Stage, content_type: &str, with_trailers: bool) -> u
 async fn doctor_sees_that_envoy_passes_no_bodies_on() {
     let item = TOKENS.replace("on_failure: deny, ", "");
     let plan = limits(&[&item]).filter(|config| config["request_body"] = json!({"max": 65536}));
-    let stage = plan.workers(1).start().await;
+    let stage = plan.workers(1).await;
     let in_vain = || {
         stage
             .doctor()

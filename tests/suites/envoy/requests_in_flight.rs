@@ -35,7 +35,7 @@ pub async fn used(stage: &Stage, user: &str, is: u64) -> Duration {
 
 #[tokio::test]
 async fn no_more_than_the_limit_run_at_once_and_each_end_makes_room() {
-    let stage = limits(&[THREE]).start().await;
+    let stage = limits(&[THREE]).await;
     let port = stage.envoy().port();
     let mut held = Vec::new();
     for _ in 0..3 {
@@ -65,7 +65,7 @@ async fn no_more_than_the_limit_run_at_once_and_each_end_makes_room() {
 
 #[tokio::test]
 async fn many_at_once_get_the_limit_and_all_slots_come_back() {
-    let stage = limits(&[THREE]).start().await;
+    let stage = limits(&[THREE]).await;
     let port = stage.envoy().port();
     let mut held = Vec::new();
     for _ in 0..40 {
@@ -84,7 +84,7 @@ async fn many_at_once_get_the_limit_and_all_slots_come_back() {
 
 #[tokio::test]
 async fn a_long_request_keeps_its_slot_and_one_that_lapsed_is_entered_again() {
-    let stage = limits(&[THREE]).start().await;
+    let stage = limits(&[THREE]).await;
     let held = hold(stage.envoy().port()).await;
     used(&stage, "alice", 1).await;
     let until_later = Instant::now() + Duration::from_secs(8);
@@ -110,7 +110,7 @@ async fn a_long_request_keeps_its_slot_and_one_that_lapsed_is_entered_again() {
 
 #[tokio::test]
 async fn two_thousand_streams_that_are_reset_leave_no_slot() {
-    let stage = limits(&[MANY]).start().await;
+    let stage = limits(&[MANY]).await;
     let headers = [
         (":method", "GET"),
         (":scheme", "http"),
@@ -141,7 +141,7 @@ async fn two_thousand_streams_that_are_reset_leave_no_slot() {
 
 #[tokio::test]
 async fn a_killed_envoy_loses_its_slots_within_the_ttl_and_the_other_keeps_its() {
-    let mut stage = limits(&[THREE]).envoys(2).start().await;
+    let mut stage = limits(&[THREE]).envoys(2).await;
     let first = hold(stage.nth_envoy(0).port()).await;
     let _others = [
         hold(stage.nth_envoy(1).port()).await,
@@ -161,7 +161,7 @@ async fn a_killed_envoy_loses_its_slots_within_the_ttl_and_the_other_keeps_its()
 
 #[tokio::test]
 async fn without_limiters_a_proxy_has_its_share_and_its_slots_come_back_with_them() {
-    let mut stage = limits(&[THREE]).start().await;
+    let mut stage = limits(&[THREE]).await;
     let port = stage.envoy().port();
     let before = hold(port).await;
     used(&stage, "alice", 1).await;

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::{
     requests_in_flight::{hold, in_use, used},
-    stage::{PATIENCE, Plan, Stage, limits, statuses},
+    stage::{PATIENCE, Plan, Stage, eventually, limits, statuses},
 };
 
 const FIVE: &str = "{name: in-flight, match: {path: \"/held/**\"}, per: [user], algorithm: concurrency, limit: 5, slot_ttl: 3s}";
@@ -30,7 +30,7 @@ async fn held_in_store(stage: &Stage) -> Option<u64> {
 /// Two slots are replicated, three are lost with the primary. All five are entered again while their
 /// requests run, and freed when those end.
 async fn outlives(plan: Plan) {
-    let mut stage = plan.envoys(2).start().await;
+    let mut stage = plan.envoys(2).await;
     let ports = [0, 1].map(|nth| stage.nth_envoy(nth).port());
     let mut held: Vec<HeldRequest> = Vec::new();
     for port in ports {
@@ -48,11 +48,10 @@ async fn outlives(plan: Plan) {
     let pair = stage.pair_of(KEY).await;
     pair.kill_primary().unwrap();
     let since = Instant::now();
-    until("the replica is promoted", PATIENCE, async || {
+    eventually("the replica is promoted", async || {
         pair.is_promoted().await.then_some(())
     })
-    .await
-    .unwrap();
+    .await;
     eprintln!("promoted after {:?}", since.elapsed());
     until("all five are held again", 3 * PATIENCE, async || {
         (held_in_store(&stage).await? == 5).then_some(())
@@ -67,19 +66,17 @@ async fn outlives(plan: Plan) {
     for request in held.drain(..3) {
         assert_eq!(request.finish().await.unwrap(), 200);
     }
-    until("two are held", PATIENCE, async || {
+    eventually("two are held", async || {
         (held_in_store(&stage).await? == 2).then_some(())
     })
-    .await
-    .unwrap();
+    .await;
     assert_eq!(statuses(&stage.get("/held/y", "alice"), 1).await, [200]);
     drop(held);
     let since = Instant::now();
-    until("none is held", PATIENCE, async || {
+    eventually("none is held", async || {
         (held_in_store(&stage).await? == 0).then_some(())
     })
-    .await
-    .unwrap();
+    .await;
     eprintln!("none is held {:?} after the last left", since.elapsed());
 }
 
@@ -99,7 +96,7 @@ async fn on_a_cluster_a_request_has_the_slots_of_all_its_limits_or_none() {
     let all =
         "{name: all, match: {path: \"/held/**\"}, algorithm: concurrency, limit: 4, slot_ttl: 3s}";
     let two = FIVE.replace("limit: 5", "limit: 2");
-    let stage = limits(&[all, &two]).on_a_cluster().start().await;
+    let stage = limits(&[all, &two]).on_a_cluster().await;
     let port = stage.envoy().port();
     let total = || stage.inspect("all", &[])["used"].as_u64().unwrap();
     let mut held = Vec::new();
@@ -113,18 +110,13 @@ async fn on_a_cluster_a_request_has_the_slots_of_all_its_limits_or_none() {
         }
     }
     // The other limit denied Carol's requests, and her slots were freed.
-    until("carol has none", PATIENCE, async || {
+    eventually("carol has none", async || {
         (in_use(&stage, "carol") == 0 && total() == 4).then_some(())
     })
-    .await
-    .unwrap();
+    .await;
     drop(held);
     for user in ["alice", "bob", "carol"] {
         used(&stage, user, 0).await;
     }
-    until("none is held", PATIENCE, async || {
-        (total() == 0).then_some(())
-    })
-    .await
-    .unwrap();
+    eventually("none is held", async || (total() == 0).then_some(())).await;
 }

@@ -178,7 +178,7 @@ async fn both_are_held_for_long(stage: &Stage) {
 #[tokio::test]
 async fn a_web_socket_holds_its_slot_until_either_side_closes_it() {
     let service = Service::start().await;
-    let stage = before_service(&service).start().await;
+    let stage = before_service(&service).await;
     let mut first = Client::web_socket(&stage, "101").await;
     let mut second = Client::web_socket(&stage, "101").await;
     first.echoed("hello").await;
@@ -202,7 +202,7 @@ async fn a_web_socket_holds_its_slot_until_either_side_closes_it() {
 #[tokio::test]
 async fn events_hold_their_slot_until_either_side_ends_them() {
     let service = Service::start().await;
-    let stage = before_service(&service).start().await;
+    let stage = before_service(&service).await;
     let first = Client::events(&stage, "200").await;
     let second = Client::events(&stage, "200").await;
     both_are_held_for_long(&stage).await;
@@ -219,7 +219,7 @@ async fn events_hold_their_slot_until_either_side_ends_them() {
 async fn a_grpc_stream_holds_its_slot_until_its_trailers_or_its_reset() {
     let echo = Echo::start().await;
     let limit = "{name: in-flight, match: {path: \"/shop.Orders/**\"}, per: [user], algorithm: concurrency, limit: 2, slot_ttl: 1s}";
-    let stage = before(&echo, &[limit]).start().await;
+    let stage = before(&echo, &[limit]).await;
     let client = connection(&stage).await;
     let mut first = client
         .begin("/shop.Orders/Watch", "alice")

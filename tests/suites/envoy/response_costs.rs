@@ -5,10 +5,10 @@ mod peers;
 
 use std::time::Duration;
 
-use harness::{Client, EnvoyConfig, free_port, until};
+use harness::{Client, EnvoyConfig, free_port};
 use serde_json::{Value, json};
 
-use crate::stage::{PATIENCE, Stage, compiled, limits};
+use crate::stage::{Stage, compiled, eventually, limits};
 pub use peers::{Act, Limiter, Service, chunked, plain, read_until, sent};
 
 const TOKENS: &str = "{name: tokens, match: {path: \"/llm/**\"}, rate: 1000000/1h, on_failure: deny, \
@@ -210,5 +210,5 @@ async fn trailers_say_the_cost() {
 
 /// The timeout of settlements in all tests above.
 pub async fn wait_for<T>(what: &str, found: impl AsyncFnMut() -> Option<T>) -> T {
-    until(what, PATIENCE, found).await.unwrap()
+    eventually(what, found).await
 }

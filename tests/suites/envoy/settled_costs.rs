@@ -23,7 +23,6 @@ async fn stage(service: &Service) -> Stage {
     let plan: Plan = limits(&[LOGINS, TOKENS, EXPORTS]);
     plan.config(move |config| serve_from(config, port, false))
         .may_use(port)
-        .start()
         .await
 }
 
@@ -129,7 +128,6 @@ async fn a_reserve_that_a_body_asks_for_is_capped() {
             config.http_filters(passes_bodies).unwrap()
         })
         .may_use(port)
-        .start()
         .await;
     let request = whole(&[JSON], b"{\"max_tokens\":32000}");
     let mut waiting = Vec::new();

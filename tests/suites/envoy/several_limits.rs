@@ -8,7 +8,6 @@ async fn a_request_denied_by_one_limit_is_charged_to_no_other() {
         "{name: everything, rate: 100/1h}",
         "{name: per-user, per: [user], rate: 3/1h}",
     ])
-    .start()
     .await;
     let used = stage.inspect("everything", &[])["used"].as_u64().unwrap();
 
@@ -27,7 +26,6 @@ async fn a_denial_names_only_the_limits_that_deny() {
         "{name: everything, rate: 100/1h}",
         "{name: per-user, per: [user], rate: 1/1h}",
     ])
-    .start()
     .await;
     let alice = stage.get("/", "alice");
     assert_eq!(statuses(&alice, 1).await, [200]);
@@ -48,7 +46,6 @@ async fn a_denial_shows_no_numbers_of_limits_that_pass_or_that_waiting_does_not_
         "{name: secret, match: {path: /secret}, per: [user], rate: 1/1h, hidden: true}",
         "{name: dear, match: {path: /dear}, rate: 2/1h, cost: 3}",
     ])
-    .start()
     .await;
     let secret = stage.get("/secret", "alice");
     assert_eq!(statuses(&secret, 1).await, [200]);

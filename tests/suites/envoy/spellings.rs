@@ -92,7 +92,7 @@ async fn a_used_up_sign_in_is_used_up_in_every_spelling_and_method() {
         alone(&[&shipped("sign-in")]),
         as_written(alone(&[&shipped("sign-in")])),
     ] {
-        let stage = plan.start().await;
+        let stage = plan.await;
         let mut client = stage.raw();
         assert_eq!(status(&mut client, "POST", "/login", &[]).await, 200);
         for method in ["POST", "PUT", "PATCH", "GET", "OPTIONS", "DELETE"] {
@@ -114,7 +114,7 @@ async fn order_and_api_limits_apply_to_every_spelling_of_a_path() {
     let limits = [shipped("per-user"), shipped("orders")];
     let limits: Vec<&str> = limits.iter().map(String::as_str).collect();
     for limit in limits {
-        let stage = as_written(alone(&[limit])).start().await;
+        let stage = as_written(alone(&[limit])).await;
         assert_eq!(
             passed(&stage, "POST", &["/api/orders"]).await,
             ["/api/orders"]
@@ -149,7 +149,6 @@ async fn all_spellings_of_a_path_share_one_bucket() {
             let target = json!({"key": "target", "header": ":path"});
             config["descriptors"].as_array_mut().unwrap().push(target);
         })
-        .start()
         .await;
     let targets = [
         "/a/b", "/a/./b", "/a/b/", "/a/b;x", "/a/%62", "/a/b?x", "/a%2fb",
@@ -169,7 +168,6 @@ async fn all_spellings_of_a_path_share_one_bucket() {
 async fn methods_and_hosts_have_one_spelling() {
     let stage =
         alone(&["{name: all, match: {host: shop.example, method: GET}, rate: 1/1h, scope: proxy}"])
-            .start()
             .await;
     let mut client = stage.raw();
     let mut seen = Vec::new();
@@ -199,7 +197,7 @@ fn per_credential() -> Plan {
 
 #[tokio::test]
 async fn one_session_has_one_bucket_however_its_cookie_is_spelled() {
-    let stage = per_credential().start().await;
+    let stage = per_credential().await;
     let mut client = stage.raw();
     let first = status(&mut client, "GET", "/cookie", &["cookie: sid=abc"]).await;
     assert_eq!(first, 200);
@@ -233,7 +231,7 @@ async fn one_session_has_one_bucket_however_its_cookie_is_spelled() {
 
 #[tokio::test]
 async fn one_key_has_one_bucket_however_it_is_sent() {
-    let stage = per_credential().start().await;
+    let stage = per_credential().await;
     let mut client = stage.raw();
     for (target, expected) in [
         ("/query?key=a+b", 200),

@@ -18,6 +18,11 @@ use store::Store;
 /// tested in the simulation, whose clock no other program delays.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Waits until `probe` returns something.
+pub async fn eventually<T>(what: &str, probe: impl AsyncFnMut() -> Option<T>) -> T {
+    harness::until(what, PATIENCE, probe).await.unwrap()
+}
+
 /// Envoy's log line when a VM ends.
 const TRAP: &str = "failed: Uncaught";
 

@@ -8,7 +8,6 @@ use crate::stage::{at_once, header, limits, statuses};
 async fn valkey_decides_as_redis_does() {
     let stage = limits(&["{name: per-user, per: [user], rate: 20/1h}"])
         .engine(Engine::Valkey)
-        .start()
         .await;
 
     assert_eq!(at_once(&stage.get("/", "alice"), 60).await, (20, 40));
@@ -18,7 +17,6 @@ async fn valkey_decides_as_redis_does() {
 async fn a_limiter_without_redis_decides_from_memory() {
     let stage = limits(&["{name: per-user, per: [user], rate: 5/1h}"])
         .in_memory()
-        .start()
         .await;
     let alice = stage.get("/", "alice");
 

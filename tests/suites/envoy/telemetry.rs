@@ -1,9 +1,8 @@
 //! What the fleet reports to operators: revisions in force, decisions, denials.
 
-use harness::until;
 use serde_json::Value;
 
-use crate::stage::{PATIENCE, Stage, at_once, limits, statuses};
+use crate::stage::{Stage, at_once, eventually, limits, statuses};
 
 /// The output of `rlctl ... -o json`.
 fn asked(stage: &Stage, arguments: &[&str]) -> Value {
@@ -15,14 +14,13 @@ fn asked(stage: &Stage, arguments: &[&str]) -> Value {
 async fn the_proxies_and_limiters_that_follow_the_limits_are_listed() {
     let stage = limits(&["{name: per-user, per: [user], rate: 1/1h}"])
         .envoys(2)
-        .start()
         .await;
     let count = |rows: &Value, kind: &str, state: &str| {
         let rows = rows.as_array().unwrap().iter();
         rows.filter(|row| row["kind"] == kind && row["state"] == state)
             .count()
     };
-    until("all are listed", PATIENCE, async || {
+    eventually("all are listed", async || {
         let rows = asked(&stage, &["list-proxies"]);
         let found = (
             count(&rows, "proxy", "current"),
@@ -30,8 +28,7 @@ async fn the_proxies_and_limiters_that_follow_the_limits_are_listed() {
         );
         (found == (2, 2)).then_some(())
     })
-    .await
-    .unwrap();
+    .await;
 
     // Once this returns, the whole fleet has the edit.
     stage.rlctl(&["set-limit", "per-user", "--rate", "3/1h", "--wait=20s"]);
@@ -60,14 +57,13 @@ async fn a_limiter_that_was_killed_is_missed_and_one_that_was_stopped_is_not() {
         let missed = names(&report["findings"], "place");
         (names(&report["limiters"], "name"), missed)
     };
-    let mut stage = limits(&limit).start().await;
+    let mut stage = limits(&limit).await;
     let both = async |stage: &Stage| {
-        until("both report", PATIENCE, async || {
+        eventually("both report", async || {
             let (reporting, missed) = fleet(stage);
             (reporting.len() == 2 && missed.is_empty()).then_some(())
         })
-        .await
-        .unwrap();
+        .await;
     };
     both(&stage).await;
     stage.stop_one_limiter().await;
@@ -77,12 +73,11 @@ async fn a_limiter_that_was_killed_is_missed_and_one_that_was_stopped_is_not() {
     both(&stage).await;
     stage.kill_one_limiter().await;
     let killed = stage.stopped_port();
-    let (reporting, missed) = until("it is missed", PATIENCE, async || {
+    let (reporting, missed) = eventually("it is missed", async || {
         let found = fleet(&stage);
         (!found.1.is_empty()).then_some(found)
     })
-    .await
-    .unwrap();
+    .await;
     assert!(
         missed.len() == 1 && missed[0].ends_with(&format!(":{killed}")),
         "{missed:?}"
@@ -101,9 +96,8 @@ async fn doctor_names_entries_that_no_live_proxy_supplies() {
     ])
     .with_credentials()
     .envoys(2)
-    .start()
     .await;
-    let unsupplied = until("doctor lists the entries", PATIENCE, async || {
+    let unsupplied = eventually("doctor lists the entries", async || {
         let report = stage.doctor();
         let findings = report["findings"].as_array().unwrap().iter();
         let found: Vec<Value> = findings
@@ -112,8 +106,7 @@ async fn doctor_names_entries_that_no_live_proxy_supplies() {
             .collect();
         (!found.is_empty()).then_some(found)
     })
-    .await
-    .unwrap();
+    .await;
     let [finding] = unsupplied.as_slice() else {
         panic!("{unsupplied:#?}");
     };
@@ -128,18 +121,16 @@ async fn doctor_names_entries_that_no_live_proxy_supplies() {
 async fn denials_that_no_limiter_sees_are_shown_with_the_rest() {
     let stage = limits(&["{name: per-user, per: [user], match: {path: /x}, rate: 2/1h}"])
         .node("edge-1")
-        .start()
         .await;
     let alice = stage.get("/x", "alice");
     assert_eq!(statuses(&alice, 102).await[2..], [429; 100]);
 
-    let limit = until("all denials are reported", PATIENCE, async || {
+    let limit = eventually("all denials are reported", async || {
         let stats = asked(&stage, &["stats", "per-user"]);
         let limit = stats["limits"][0].clone();
         (limit["denied"]["count"] == 100).then_some(limit)
     })
-    .await
-    .unwrap();
+    .await;
     assert_eq!(limit["allowed"]["count"], 2);
     assert_eq!(stage.rlctl(&["list-proxies", "-o", "name"]), "edge-1\n");
     assert_eq!(limit["proxies"], 1);
@@ -164,20 +155,17 @@ async fn denials_that_no_limiter_sees_are_shown_with_the_rest() {
 
 #[tokio::test]
 async fn requests_admitted_by_leases_are_counted_in_the_statistics() {
-    let stage = limits(&["{name: fast, per: [user], rate: 1000/s, lease: {ttl: 100ms}}"])
-        .start()
-        .await;
+    let stage = limits(&["{name: fast, per: [user], rate: 1000/s, lease: {ttl: 100ms}}"]).await;
     let alice = stage.get("/", "alice");
     assert_eq!(statuses(&alice, 400).await, [200; 400]);
 
-    let by = until("all requests are reported", PATIENCE, async || {
+    let by = eventually("all requests are reported", async || {
         let stats = asked(&stage, &["stats", "fast"]);
         let allowed = stats["limits"][0]["allowed"].clone();
         // The requests with which the stage checked that Envoy has the limits are counted too.
         (allowed["count"].as_u64() >= Some(400)).then(|| allowed["by"].clone())
     })
-    .await
-    .unwrap();
+    .await;
     assert!(by["lease"].as_u64() > Some(100), "{by}");
 }
 
@@ -202,7 +190,6 @@ async fn denials_counted_by_limiters_are_those_that_clients_saw() {
         "{name: here, scope: proxy, match: {path: /here}, rate: 3/1h}",
     ])
     .envoys(2)
-    .start()
     .await;
     let mut seen = [0, 0];
     for n in 0..2 {
@@ -225,18 +212,17 @@ async fn denials_counted_by_limiters_are_those_that_clients_saw() {
         };
         [of(r#"decision="allowed""#).await, of(DENIED).await]
     };
-    until("all are counted", PATIENCE, async || {
+    eventually("all are counted", async || {
         (counted().await == seen).then_some(())
     })
-    .await
-    .unwrap();
+    .await;
     let cached = [DENIED, r#"source="deny_cache""#];
     assert!(decisions(&stage, &cached).await > 100);
 
     // None is counted twice: later requests add exactly what clients see.
     let alice = stage.get("/x", "alice");
     assert_eq!(statuses(&alice, 5).await, [429; 5]);
-    until("five more are counted", PATIENCE, async || {
+    eventually("five more are counted", async || {
         let [allowed, denied] = counted().await;
         assert!(
             allowed == seen[0] && denied <= seen[1] + 5,
@@ -244,14 +230,13 @@ async fn denials_counted_by_limiters_are_those_that_clients_saw() {
         );
         (denied == seen[1] + 5).then_some(())
     })
-    .await
-    .unwrap();
+    .await;
 }
 
 /// Prometheus sees no increase of a counter that appears with its first events.
 #[tokio::test]
 async fn counters_begin_at_0() {
-    let stage = limits(&[]).start().await;
+    let stage = limits(&[]).await;
     let page = stage.envoy().admin("/stats/prometheus").await.unwrap();
     for name in [
         "rl_unlimited_no_policy{} 0",

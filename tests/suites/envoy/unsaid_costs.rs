@@ -32,7 +32,6 @@ async fn stage(service: &Service) -> Stage {
     limits(&items)
         .config(move |config| serve_from(config, port, false))
         .may_use(port)
-        .start()
         .await
 }
 
@@ -165,7 +164,6 @@ async fn a_client_pays_the_same_whatever_form_of_the_answer_it_asks_for() {
     let stage = limits(&[LIMIT])
         .config(move |config| serve_from(config, port, false))
         .may_use(port)
-        .start()
         .await;
     let get = |path| stage.get(path, "any");
     for (path, request, units) in [
@@ -242,7 +240,6 @@ async fn as_many_requests_pass_with_accept_encoding_as_without() {
     let stage = limits(&[LIMIT])
         .config(move |config| serve_from(config, port, false))
         .may_use(port)
-        .start()
         .await;
     for (path, coding) in [("/llm/identity", "identity"), ("/llm/gzip", "gzip")] {
         let request = stage.get(path, "any").header("accept-encoding", coding);

@@ -3,14 +3,14 @@
 
 use std::time::Instant;
 
-use harness::{Client, FakeLimiter, Misbehaviour, Request, answer, free_port, until};
+use harness::{Client, FakeLimiter, Misbehaviour, Request, answer, free_port};
 use policy::Revision;
 use protocol::{Answer, Lease, LimitAnswer, Mode, Slot, compact::BatchAnswer};
 use tokio::task::JoinSet;
 
 use crate::{
     invalid_answers::{CBOR, SIGNED, before},
-    stage::{PATIENCE, Stage, statuses},
+    stage::{Stage, eventually, statuses},
 };
 
 pub const JSON: &str = "content-type: application/json";
@@ -248,11 +248,7 @@ async fn limits_of_scope_proxy_hold() {
         vec![extreme("plain"), extreme("here")],
     ))];
     let (stage, fake) = with(&[PLAIN, HERE], sending(checks)).await;
-    until("it was polled", PATIENCE, async || {
-        (fake.polls() > 1).then_some(())
-    })
-    .await
-    .unwrap();
+    eventually("it was polled", async || (fake.polls() > 1).then_some(())).await;
 
     assert_eq!(pass_before(&stage.get("/plain", "alice"), 429).await, 20);
     assert_eq!(pass_before(&stage.get("/other", "bob"), 429).await, 20);

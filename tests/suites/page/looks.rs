@@ -30,21 +30,17 @@ async fn it_fits_and_is_legible_in_every_size_and_color() {
     stage
         .use_up("alice-of-the-northern-branch-office-of-example-corporation")
         .await;
-    stage.browser.shows(&["user=alice"]).await.unwrap();
+    stage.shows(&["user=alice"]).await;
     for view in VIEWS {
         let widths = [400, 1280, 1600].into_iter();
         for (width, dark) in widths.flat_map(|width| [(width, false), (width, true)]) {
             stage.browser.show(width, dark).await.unwrap();
             stage.open(view).await;
             let overflow = "document.documentElement.scrollWidth - innerWidth";
-            assert_eq!(
-                stage.browser.eval(overflow).await.unwrap(),
-                0,
-                "{view} at {width} pixels"
-            );
+            assert_eq!(stage.eval(overflow).await, 0, "{view} at {width} pixels");
             // Nobody scrolls a table sideways to see what is denied.
             assert_eq!(
-                stage.browser.eval(HIDDEN_DENIALS).await.unwrap(),
+                stage.eval(HIDDEN_DENIALS).await,
                 0,
                 "{view} at {width} pixels"
             );
@@ -59,20 +55,13 @@ async fn it_fits_and_is_legible_in_every_size_and_color() {
 async fn a_keyboard_and_a_screen_reader_are_enough() {
     let mut stage = Stage::signed_in(LIMITS).await;
     stage.use_up("alice").await;
-    stage.browser.shows(&["user=alice"]).await.unwrap();
+    stage.shows(&["user=alice"]).await;
     stage.open("/").await;
-    stage.browser.press("Tab").await.unwrap();
+    stage.press("Tab").await;
     let focused = "document.activeElement.innerText";
-    assert_eq!(
-        stage.browser.eval(focused).await.unwrap(),
-        "Skip to the content"
-    );
-    stage.browser.press("Enter").await.unwrap();
-    let at = stage
-        .browser
-        .eval("document.activeElement.id")
-        .await
-        .unwrap();
+    assert_eq!(stage.eval(focused).await, "Skip to the content");
+    stage.press("Enter").await;
+    let at = stage.eval("document.activeElement.id").await;
     assert_eq!(at, "view");
     for view in VIEWS {
         stage.open(view).await;
@@ -99,11 +88,7 @@ async fn a_keyboard_and_a_screen_reader_are_enough() {
                 "{view}: no {role}"
             );
         }
-        let headings = stage
-            .browser
-            .eval("document.querySelectorAll('h1').length")
-            .await
-            .unwrap();
+        let headings = stage.eval("document.querySelectorAll('h1').length").await;
         assert_eq!(headings, 1, "{view}");
     }
 }
@@ -112,16 +97,12 @@ async fn a_keyboard_and_a_screen_reader_are_enough() {
 async fn a_replacement_keeps_the_focus() {
     let mut stage = Stage::signed_in(LIMITS).await;
     stage.use_up("alice").await;
-    stage.browser.shows(&["user=alice"]).await.unwrap();
+    stage.shows(&["user=alice"]).await;
     let focus = "const link = Array.from(document.links).find((at) => at.innerText === 'exports'); link.focus(); link.dataset.old = 1;";
-    stage.browser.eval(focus).await.unwrap();
+    stage.eval(focus).await;
     stage.use_up("bob").await;
-    stage.browser.shows(&["user=bob"]).await.unwrap();
-    let tag = stage
-        .browser
-        .eval("document.activeElement.tagName")
-        .await
-        .unwrap();
+    stage.shows(&["user=bob"]).await;
+    let tag = stage.eval("document.activeElement.tagName").await;
     assert_eq!(tag, "A", "it is not lost to the body");
 }
 
@@ -129,7 +110,7 @@ async fn a_replacement_keeps_the_focus() {
 async fn the_page_is_readable_without_scripts() {
     let mut stage = Stage::signed_in(LIMITS).await;
     stage.use_up("alice").await;
-    stage.browser.shows(&["user=alice"]).await.unwrap();
+    stage.shows(&["user=alice"]).await;
     stage.browser.scripts(false).await.unwrap();
     stage.open("/").await;
     let html = stage

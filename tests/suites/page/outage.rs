@@ -6,7 +6,7 @@ use crate::stage::{LIMITS, Stage};
 async fn limits_stay_readable_and_the_outage_is_named() {
     let mut stage = Stage::signed_in(LIMITS).await;
     stage.use_up("alice").await;
-    stage.browser.shows(&["user=alice"]).await.unwrap();
+    stage.shows(&["user=alice"]).await;
     let stopped = stage.redis.stop().await.unwrap();
     stage
         .browser

@@ -8,38 +8,23 @@ use crate::stage::{LIMITS, Stage};
 async fn traffic_appears_without_a_reload_and_leads_to_a_bucket() {
     let mut stage = Stage::signed_in(LIMITS).await;
     stage
-        .browser
         .shows(&["No bucket was denied in the last 10 s."])
-        .await
-        .unwrap();
-    stage.browser.eval("window.opened = 1").await.unwrap();
+        .await;
+    stage.eval("window.opened = 1").await;
     stage.use_up("alice").await;
-    stage
-        .browser
-        .shows(&["user=alice", "path=/api/orders"])
-        .await
-        .unwrap();
-    assert_eq!(
-        stage.browser.eval("window.opened").await.unwrap(),
-        1,
-        "it was not reloaded"
-    );
+    stage.shows(&["user=alice", "path=/api/orders"]).await;
+    assert_eq!(stage.eval("window.opened").await, 1, "it was not reloaded");
     // Two limits deny alice.
-    stage.browser.click("per-user").await.unwrap();
+    stage.click("per-user").await;
     stage
-        .browser
         .shows(&["One user's request rate", "user=alice"])
-        .await
-        .unwrap();
-    stage.browser.click("user=alice").await.unwrap();
+        .await;
+    stage.click("user=alice").await;
     stage
-        .browser
         .shows(&["of 10 units used", "is denied", "passes in", "rl:b:"])
-        .await
-        .unwrap();
-    stage.browser.click("per-user").await.unwrap();
+        .await;
+    stage.click("per-user").await;
     stage
-        .browser
         .shows(&[
             "One user's request rate",
             "Settings",
@@ -47,8 +32,7 @@ async fn traffic_appears_without_a_reload_and_leads_to_a_bucket() {
             "Last 10 seconds",
             "denied",
         ])
-        .await
-        .unwrap();
+        .await;
     assert_eq!(stage.browser.take_complaints(), [""; 0]);
 }
 
@@ -60,31 +44,19 @@ async fn a_bucket_is_looked_up_by_its_values() {
         .await;
     stage.open("/limit?domain=shop&name=login").await;
     stage
-        .browser
         .eval("document.querySelector('input[name=\"v.user\"]').focus()")
-        .await
-        .unwrap();
+        .await;
     stage.browser.type_text("a&b=c d").await.unwrap();
-    stage.browser.press("Enter").await.unwrap();
+    stage.press("Enter").await;
     stage
-        .browser
         .shows(&["user=a&b=c d", "1 of 3 units used", "passes"])
-        .await
-        .unwrap();
+        .await;
     stage.open("/bucket?domain=shop&limit=login").await;
-    stage.browser.shows(&["Which user?"]).await.unwrap();
+    stage.shows(&["Which user?"]).await;
     stage.open("/bucket?domain=shop&limit=nosuch").await;
-    stage
-        .browser
-        .shows(&["There is no such limit."])
-        .await
-        .unwrap();
+    stage.shows(&["There is no such limit."]).await;
     stage.open("/limit?domain=nosuch&name=login").await;
-    stage
-        .browser
-        .shows(&["There is no domain nosuch"])
-        .await
-        .unwrap();
+    stage.shows(&["There is no domain nosuch"]).await;
 }
 
 /// Proxies cut addresses and hash keys; whoever looks for a client types what the client sends.
@@ -132,7 +104,7 @@ limits:
             }
             assert!(started.elapsed().as_secs() < 30, "{looked_up}");
         }
-        stage.browser.shows(&[shown, used, note]).await.unwrap();
+        stage.shows(&[shown, used, note]).await;
     }
 }
 
@@ -156,7 +128,7 @@ limits:
     let denied = format!("({table}?.innerText ?? '')");
     let both = format!("{denied}.includes('bob') && {denied}.includes('alice')");
     until_true(&mut stage, &both).await;
-    let text = stage.browser.eval(&denied).await.unwrap();
+    let text = stage.eval(&denied).await;
     let text = text.as_str().unwrap();
     assert!(text.find("alice") < text.find("bob"), "{text}");
 }
@@ -181,19 +153,17 @@ async fn the_calendar_window_of_a_limit_and_of_a_bucket_is_shown() {
         "the month from ",
         "-01T00:00:00+09:00[Asia/Tokyo]",
     ];
-    stage.browser.shows(&tokyo).await.unwrap();
+    stage.shows(&tokyo).await;
     stage
         .open("/bucket?domain=shop&limit=monthly&v.user=ann")
         .await;
-    stage.browser.shows(&tokyo).await.unwrap();
+    stage.shows(&tokyo).await;
     stage
         .open("/bucket?domain=shop&limit=monthly&v.user=bob")
         .await;
     stage
-        .browser
         .shows(&["of 9 units used", "window now", "[Europe/Berlin]"])
-        .await
-        .unwrap();
+        .await;
 }
 
 #[tokio::test]
@@ -212,12 +182,10 @@ async fn an_edit_and_who_follows_it_are_shown() {
     ]);
     stage.open("/history").await;
     stage
-        .browser
         .shows(&["mia", "sale", "per-user", "rate", "10/m", "20/m"])
-        .await
-        .unwrap();
+        .await;
     let struck = "document.querySelector('del').innerText";
-    assert_eq!(stage.browser.eval(struck).await.unwrap(), "10/m");
+    assert_eq!(stage.eval(struck).await, "10/m");
     // Once the first edit is no longer in force here, the second one is.
     while stage.revision().await == first {}
     let current = stage.revision().await;
@@ -225,17 +193,13 @@ async fn an_edit_and_who_follows_it_are_shown() {
     stage.poll("edge-2", 2, Some(&first)).await;
     stage.open("/fleet").await;
     stage
-        .browser
         .shows(&["edge-1", "edge-2", "current", "behind"])
-        .await
-        .unwrap();
+        .await;
     let behind = "Array.from(document.querySelectorAll('tr')).find((row) => row.innerText.includes('behind')).innerText";
     assert!(
         stage
-            .browser
             .eval(behind)
             .await
-            .unwrap()
             .as_str()
             .unwrap()
             .starts_with("edge-2")
@@ -248,19 +212,15 @@ async fn problems_come_with_the_command_that_fixes_them() {
     stage.rlctl(&["pause", "--limit", "login", "--yes"]);
     stage.open("/problems").await;
     stage
-        .browser
         .shows(&[
             "shop/login",
             "it is paused",
             "rlctl resume --domain shop --limit login",
         ])
-        .await
-        .unwrap();
+        .await;
     stage
-        .browser
         .shows(&["neither RDB snapshots nor the append-only file are on"])
-        .await
-        .unwrap();
+        .await;
 }
 
 #[tokio::test]
@@ -271,30 +231,16 @@ async fn ten_thousand_limits_are_searched_and_paged() {
     let mut stage = Stage::signed_in(&format!("domain: shop\nlimits:\n{limits}")).await;
     stage.open("/limits").await;
     stage
-        .browser
         .shows(&["10000 limits", "limit-00049", "Page 1"])
-        .await
-        .unwrap();
-    stage.browser.click("Next").await.unwrap();
-    stage
-        .browser
-        .shows(&["limit-00050", "Page 2"])
-        .await
-        .unwrap();
+        .await;
+    stage.click("Next").await;
+    stage.shows(&["limit-00050", "Page 2"]).await;
     stage.open("/limits?q=limit-0777&sort=name").await;
-    stage
-        .browser
-        .shows(&["10 limits found", "limit-07779"])
-        .await
-        .unwrap();
+    stage.shows(&["10 limits found", "limit-07779"]).await;
     stage.open("/limits?page=99999999999999999999").await;
-    stage.browser.shows(&["Page 1"]).await.unwrap();
+    stage.shows(&["Page 1"]).await;
     stage.open("/limits?page=4000000000").await;
-    stage
-        .browser
-        .shows(&["limit-09999", "Page 200"])
-        .await
-        .unwrap();
+    stage.shows(&["limit-09999", "Page 200"]).await;
 }
 
 /// The text of a cell: its row starts with a limit's name.
@@ -307,13 +253,13 @@ async fn cell(stage: &mut Stage, limit: &str, column: &str) -> String {
             return at < 0 || !row ? 'none' : row.cells[at].innerText;
         }})()"
     );
-    let text = stage.browser.eval(&script).await.unwrap();
+    let text = stage.eval(&script).await;
     text.as_str().unwrap().to_owned()
 }
 
 async fn until_true(stage: &mut Stage, script: &str) {
     let started = std::time::Instant::now();
-    while stage.browser.eval(script).await.unwrap() != true {
+    while stage.eval(script).await != true {
         assert!(started.elapsed().as_secs() < 30, "{script}");
     }
 }
@@ -323,13 +269,13 @@ async fn until_true(stage: &mut Stage, script: &str) {
 async fn a_request_counts_once_however_many_limits_match_it() {
     let mut stage = Stage::signed_in(LIMITS).await;
     stage.use_up("alice").await;
-    stage.browser.shows(&["user=alice"]).await.unwrap();
+    stage.shows(&["user=alice"]).await;
     for (tile, column) in [("Allowed", "Allowed/s"), ("Denied", "Denied/s")] {
         let script = format!(
             "Array.from(document.querySelectorAll('.tiles dt')).find((dt) => dt.innerText === '{tile}')
                 .nextElementSibling.querySelector('strong').innerText"
         );
-        let shown = stage.browser.eval(&script).await.unwrap();
+        let shown = stage.eval(&script).await;
         assert_eq!(shown, cell(&mut stage, "per-user", column).await, "{tile}");
         assert_ne!(shown, "0", "{tile}");
     }
@@ -353,12 +299,10 @@ limits:
     }
     stage.open("/limit?domain=shop&name=streams").await;
     stage
-        .browser
         .shows(&["Slots in use", "3 of 4", "2 of 4", "1 of 4"])
-        .await
-        .unwrap();
-    stage.browser.click("user=bob").await.unwrap();
-    stage.browser.shows(&["3 of 4 slots in use"]).await.unwrap();
+        .await;
+    stage.click("user=bob").await;
+    stage.shows(&["3 of 4 slots in use"]).await;
 }
 
 /// What has no request a second: what responses cost, penalties, requests in flight.

@@ -6,25 +6,17 @@ use crate::stage::{LIMITS, Stage, TOKEN};
 async fn a_token_opens_the_view_that_was_asked_for() {
     let mut stage = Stage::start(LIMITS).await;
     stage.open("/limits?q=login").await;
-    stage.browser.shows(&["Token", "Sign in"]).await.unwrap();
+    stage.shows(&["Token", "Sign in"]).await;
     stage.sign_in("not-one-of-the-tokens").await;
-    stage
-        .browser
-        .shows(&["none of the tokens", "Sign in"])
-        .await
-        .unwrap();
+    stage.shows(&["none of the tokens", "Sign in"]).await;
     stage.sign_in(TOKEN).await;
-    stage
-        .browser
-        .shows(&["1 limit found", "login", "3/h"])
-        .await
-        .unwrap();
-    let cookies = stage.browser.eval("document.cookie").await.unwrap();
+    stage.shows(&["1 limit found", "login", "3/h"]).await;
+    let cookies = stage.eval("document.cookie").await;
     assert_eq!(cookies, "", "scripts cannot read the session");
-    stage.browser.click("Sign out").await.unwrap();
-    stage.browser.shows(&["Token", "Sign in"]).await.unwrap();
+    stage.click("Sign out").await;
+    stage.shows(&["Token", "Sign in"]).await;
     stage.open("/history").await;
-    stage.browser.shows(&["Token", "Sign in"]).await.unwrap();
+    stage.shows(&["Token", "Sign in"]).await;
 }
 
 #[tokio::test]

@@ -1,6 +1,8 @@
 //! A limiter with its page, its store, traffic, and a browser.
 
-use std::path::{Path, PathBuf};
+pub use harness::variable;
+
+use std::path::Path;
 use std::process::Command;
 
 use harness::{Chromium, Client, Limiter, LimiterPlan, Redis, free_port};
@@ -71,10 +73,27 @@ impl Stage {
         let mut stage = Self::start(limits).await;
         stage.open("/").await;
         stage.sign_in(TOKEN).await;
-        stage.browser.shows(&["Overview"]).await.unwrap();
+        stage.shows(&["Overview"]).await;
         // The sign-in form has status 401, which the console reports.
         stage.browser.take_complaints();
         stage
+    }
+
+    /// Waits until the page shows these texts.
+    pub async fn shows(&mut self, texts: &[&str]) {
+        self.browser.shows(texts).await.unwrap();
+    }
+
+    pub async fn eval(&mut self, expression: &str) -> Value {
+        self.browser.eval(expression).await.unwrap()
+    }
+
+    pub async fn click(&mut self, text: &str) {
+        self.browser.click(text).await.unwrap();
+    }
+
+    pub async fn press(&mut self, key: &str) {
+        self.browser.press(key).await.unwrap();
     }
 
     pub async fn open(&mut self, path: &str) {
@@ -84,10 +103,8 @@ impl Stage {
 
     /// Types a token and submits the form by keyboard.
     pub async fn sign_in(&mut self, token: &str) {
-        self.browser
-            .eval("document.querySelector('input').focus()")
-            .await
-            .unwrap();
+        let focus = "document.querySelector('input').focus()";
+        self.eval(focus).await;
         self.browser.type_text(token).await.unwrap();
         self.browser.press("Enter").await.unwrap();
         self.browser.loaded().await.unwrap();
@@ -143,14 +160,6 @@ impl Stage {
             String::from_utf8_lossy(&output.stderr)
         );
     }
-}
-
-pub fn variable(name: &str) -> PathBuf {
-    let value = std::env::var_os(name);
-    value.map_or_else(
-        || panic!("{name} is not set: run this suite by `cargo xtask test`"),
-        PathBuf::from,
-    )
 }
 
 fn path(path: &Path) -> &str {

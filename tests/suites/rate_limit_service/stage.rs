@@ -1,6 +1,8 @@
 //! Redis, a limiter, a service, and an Envoy without our filter.
 
-use std::{fs, path::PathBuf, process::Command, time::Duration};
+pub use harness::variable;
+
+use std::{fs, process::Command, time::Duration};
 
 use harness::{
     Client, Engine, Envoy, Limiter, LimiterPlan, Ports, Programs, Redis, Request, Upstream,
@@ -11,15 +13,6 @@ use tempfile::TempDir;
 
 /// The timeout of everything on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(20);
-
-/// A path that `cargo xtask test` provides.
-pub fn variable(name: &str) -> PathBuf {
-    let value = std::env::var_os(name);
-    value.map_or_else(
-        || panic!("{name} is not set: run this suite by `cargo xtask test`"),
-        PathBuf::from,
-    )
-}
 
 /// A Python program of this suite that uses gRPC.
 pub fn python(name: &str) -> Command {

@@ -58,17 +58,15 @@ impl Graph {
 
     fn add(&mut self, workspace: &Workspace, package: &str, target: &str) -> Result<()> {
         let linked = tree(workspace, package, target, "normal,no-proc-macro")?;
-        self.linked
-            .extend(linked.into_iter().map(|(_, package)| package));
+        let linked = linked.into_iter().map(|(_, package)| package);
+        self.linked.extend(linked);
         // The packages above a line.
         let mut path: Vec<Package> = Vec::new();
         for (depth, package) in tree(workspace, package, target, "normal,build")? {
             path.truncate(depth);
             if let Some(user) = path.last() {
-                self.uses
-                    .entry(user.clone())
-                    .or_default()
-                    .insert(package.clone());
+                let used = self.uses.entry(user.clone()).or_default();
+                used.insert(package.clone());
             }
             self.uses.entry(package.clone()).or_default();
             path.push(package);
@@ -159,6 +157,8 @@ fn component(package: &Package, linked: bool, sums: &BTreeMap<[&str; 2], &str>) 
     let shipped = SHIPPED
         .iter()
         .find(|(name, _)| package.own && *name == package.name);
+    let sum = sums.get(&[&*package.name, &*package.version]);
+    let repository = Some(&package.repository).filter(|url| !url.is_empty());
     let mut component = json!({
         "type": if shipped.is_some() { "application" } else { "library" },
         "bom-ref": reference(package),
@@ -167,23 +167,12 @@ fn component(package: &Package, linked: bool, sums: &BTreeMap<[&str; 2], &str>) 
         // Excluded: it is only used in the build.
         "scope": if linked { "required" } else { "excluded" },
         "licenses": [{"expression": package.license}],
+        "purl": (!package.own).then(|| reference(package)),
+        "externalReferences": repository.map(|url| json!([{"type": "vcs", "url": url}])),
+        "hashes": sum.map(|sum| json!([{"alg": "SHA-256", "content": sum}])),
     });
-    let sum = sums.get(&[&*package.name, &*package.version]);
-    let repository = (!package.repository.is_empty()).then_some(&package.repository);
-    let known = [
-        ("purl", (!package.own).then(|| json!(reference(package)))),
-        (
-            "externalReferences",
-            repository.map(|url| json!([{"type": "vcs", "url": url}])),
-        ),
-        (
-            "hashes",
-            sum.map(|sum| json!([{"alg": "SHA-256", "content": sum}])),
-        ),
-    ];
     if let Some(fields) = component.as_object_mut() {
-        let known = known.into_iter();
-        fields.extend(known.filter_map(|(name, value)| Some((name.to_owned(), value?))));
+        fields.retain(|_, value| !value.is_null());
     }
     component
 }
@@ -209,18 +198,9 @@ fn checksums(lock: &str) -> BTreeMap<[&str; 2], &str> {
 }
 
 /// The beginnings of licence files' names.
-const NAMES: [&str; 6] = [
-    "license",
-    "licence",
-    "copying",
-    "copyright",
-    "notice",
-    "unlicense",
-];
+const NAMES: &str = "license licence copying copyright notice unlicense";
 /// The ends of the names of code, which may begin so too.
 const CODE: [&str; 5] = [".rs", ".c", ".h", ".py", ".sh"];
-const RULE: &str =
-    "================================================================================";
 
 /// One text that has the licence of each library once, with the libraries that use it: most of them must
 /// be shipped along. And the licences of Rust's standard library, which every program contains: a page of
@@ -251,10 +231,11 @@ pub fn licenses(workspace: &Workspace, ui: &Ui, graph: &Graph) -> Result<(Vec<u8
     if !without.is_empty() {
         let _ = write!(all, "\nPackages without a text of their own:\n\n{without}");
     }
+    let rule = "=".repeat(80);
     for (text, titles) in texts {
         let titles: Vec<String> = titles.into_iter().collect();
         let (titles, text) = (titles.join("\n"), text.trim_end());
-        let _ = write!(all, "\n{RULE}\n{titles}\n{RULE}\n\n{text}\n");
+        let _ = write!(all, "\n{rule}\n{titles}\n{rule}\n\n{text}\n");
     }
     let sysroot = workspace.rustc(&["--print", "sysroot"])?;
     let rust = read(&Path::new(&sysroot).join("share/doc/rust/COPYRIGHT-library.html"))?;
@@ -277,7 +258,7 @@ fn license_files(folder: &Path, texts: &mut BTreeSet<String>) -> Result<()> {
         let code = CODE.iter().any(|end| name.ends_with(end));
         if kind.is_dir() {
             license_files(&entry.path(), texts)?;
-        } else if kind.is_file() && !code && NAMES.iter().any(|start| name.starts_with(start)) {
+        } else if kind.is_file() && !code && NAMES.split(' ').any(|start| name.starts_with(start)) {
             texts.insert(String::from_utf8_lossy(&std::fs::read(entry.path())?).into_owned());
         }
     }

@@ -3,7 +3,7 @@
 mod start;
 
 use harness::{Engine, EnvoyConfig, Gate, Relay};
-use policy::{Compiled, Policy};
+use policy::Compiled;
 use serde_json::{Value, json};
 
 /// Workers of every Envoy: two, the least number that can disagree.

@@ -1,17 +1,24 @@
 //! Starts a plan, and waits until Envoy has the limits.
 
-use std::path::Path;
+use std::{path::Path, pin::Pin};
 
-use harness::{
-    Client, Envoy, EnvoyConfig, LimiterPlan, Ports, Programs, Upstream, free_port, until,
-};
+use harness::{Client, Envoy, EnvoyConfig, LimiterPlan, Ports, Programs, Upstream, free_port};
 
 use super::{Keeps, PROBE_PATH, Plan};
-use crate::stage::{PATIENCE, Stage, rlctl, store::Store};
+use crate::stage::{Stage, eventually, rlctl, store::Store};
+
+impl IntoFuture for Plan {
+    type Output = Stage;
+    type IntoFuture = Pin<Box<dyn Future<Output = Stage>>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.start())
+    }
+}
 
 impl Plan {
     /// Starts everything; returns once Envoy has the limits.
-    pub async fn start(self) -> Stage {
+    async fn start(self) -> Stage {
         let alone = matches!(self.keeps, Keeps::Nothing);
         let stage = self.start_unlimited().await;
         for envoy in stage.envoys.iter().filter(|_| !alone) {
@@ -125,7 +132,7 @@ impl Plan {
 /// Waits until every worker of an Envoy has the limits: Envoy spreads connections over its workers,
 /// so a dozen new ones reach all of them.
 async fn follows(envoy: &Envoy) {
-    until("Envoy follows the limits", PATIENCE, async || {
+    eventually("Envoy follows the limits", async || {
         for _ in 0..12 {
             let reply = Client::new()
                 .get(&envoy.url(PROBE_PATH))
@@ -136,6 +143,5 @@ async fn follows(envoy: &Envoy) {
         }
         Some(())
     })
-    .await
-    .unwrap();
+    .await;
 }
