@@ -1,13 +1,11 @@
 //! Credits: Rust and Lua leave the same state on every input, and what is left rises by what was
 //! credited. Walks as in `twins.rs`.
 
-mod support;
-
-use algorithms::check::{Mode, Options, Part};
+use crate::support::random::{Random, Walk};
+use crate::support::{Engine, LuaRedis, RustEngine, Server, Subject};
+use algorithms::check::{Options, Part};
 use algorithms::{Algorithm, BucketRequest, Kind, LeaseRequest, Parameters};
 use store::script::{Clock, Credit, Credited, ScriptLimit};
-use support::random::{Random, Walk};
-use support::{Engine, Leasing, LuaRedis, RustEngine, Server, Subject};
 
 const WALKS: u64 = 300;
 const STEPS_PER_WALK: u64 = 60;
@@ -251,16 +249,8 @@ fn a_credit_raises_what_is_left_up_to_the_quota() {
     for parameters in kinds() {
         let mut redis = LuaRedis::new();
         let mut subject = Subject {
-            key: "bucket".to_owned(),
-            algorithm: Algorithm::new(&parameters).unwrap(),
-            generation: 1,
             cost: 20,
-            debit: 0,
-            debit_serial: None,
-            costs: None,
-            penalty: None,
-            lease: Leasing::default(),
-            mode: Mode::Enforce,
+            ..Subject::new("bucket", Algorithm::new(&parameters).unwrap())
         };
         let now_ms = 1_763_000_040_000;
         for at_ms in [now_ms, now_ms, now_ms + 1] {
@@ -315,16 +305,8 @@ fn a_credit_removes_the_newest_units_of_logs_and_sub_windows_first() {
         }
         let mut redis = LuaRedis::new();
         let mut subject = Subject {
-            key: "bucket".to_owned(),
-            algorithm: Algorithm::new(&parameters).unwrap(),
-            generation: 1,
             cost: 40,
-            debit: 0,
-            debit_serial: None,
-            costs: None,
-            penalty: None,
-            lease: Leasing::default(),
-            mode: Mode::Enforce,
+            ..Subject::new("bucket", Algorithm::new(&parameters).unwrap())
         };
         let start_ms = 1_763_000_040_000;
         for at_ms in [start_ms, start_ms + 30_000] {

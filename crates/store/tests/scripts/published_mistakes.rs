@@ -2,18 +2,10 @@
 //!
 //! In Rust and in Lua alike. The tests of the stores have two limiters at once.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "a test that cannot go on should stop with the reason"
-)]
-
-mod support;
-
+use crate::support::{Engine, Leasing, LuaRedis, RustEngine, Subject, script_check};
 use algorithms::check::{LimitVerdict, Mode, Options, Verdict};
 use algorithms::{Algorithm, Kind, Parameters, RetryAfter};
 use store::{script::Clock, scripts::CHECK};
-use support::{Engine, Leasing, LuaRedis, RustEngine, Subject, script_check};
 
 const NOW: u64 = 1_763_000_040_000;
 

@@ -1,34 +1,26 @@
 //! Runs the fleets of `crates/algorithms/tests/algorithms/leases` against the script: it keeps the same bound,
 //! and its keys outlive their leases.
 
-#![expect(
-    clippy::indexing_slicing,
-    clippy::unwrap_used,
-    reason = "a test that cannot go on should stop with the reason"
-)]
-
-mod support;
-
-#[path = "../../algorithms/tests/algorithms/leases/acts.rs"]
+#[path = "../../../algorithms/tests/algorithms/leases/acts.rs"]
 mod acts;
-#[path = "../../algorithms/tests/algorithms/leases/audit.rs"]
+#[path = "../../../algorithms/tests/algorithms/leases/audit.rs"]
 mod audit;
-#[path = "../../algorithms/tests/algorithms/leases/bucket.rs"]
+#[path = "../../../algorithms/tests/algorithms/leases/bucket.rs"]
 mod bucket;
-#[path = "../../algorithms/tests/algorithms/leases/edits.rs"]
+#[path = "../../../algorithms/tests/algorithms/leases/edits.rs"]
 mod edits;
-#[path = "../../algorithms/tests/algorithms/leases/proxy.rs"]
+#[path = "../../../algorithms/tests/algorithms/leases/proxy.rs"]
 mod proxy;
-#[path = "../../algorithms/tests/algorithms/leases/world.rs"]
+#[path = "../../../algorithms/tests/algorithms/leases/world.rs"]
 mod world;
 
+use crate::support::LuaRedis;
+use crate::support::random::Random;
 use algorithms::check::{Options, Part};
 use algorithms::{Algorithm, Kind, LeaseRequest, Parameters};
 use bucket::{Bucket, Question, Real, Reply};
 use edits::Edits;
 use store::script::{Clock, ScriptCheck, ScriptLimit};
-use support::LuaRedis;
-use support::random::Random;
 use world::{Lapses, World};
 
 const SEEDS: u64 = 150;

@@ -1,18 +1,11 @@
 //! Calendar windows admit N under each label, though limiters pass different edges: their time zone data
 //! differ, their clocks are off, somebody edits the zone. A label admits exactly N if there is demand.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "a test that cannot go on should stop with the reason"
-)]
-
-mod support;
-
+use crate::support::random::Random;
+use crate::support::{Engine, Leasing, LuaRedis, RustEngine, Server, Subject, script_check};
 use algorithms::check::{Mode, Options};
 use algorithms::{Algorithm, CalendarUnit, Edges, Kind, Parameters, Rate};
 use store::script::{Clock, ScriptError};
-use support::random::Random;
-use support::{Engine, Leasing, LuaRedis, RustEngine, Server, Subject, script_check};
 
 const N: u64 = 7;
 const HOUR_MS: u64 = 3_600_000;

@@ -1,22 +1,15 @@
 //! Reservations in the script: bounds and histories that random walks seldom reach, and what the
 //! comparison with the algorithm does not cover.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "a test that cannot go on should stop with the reason"
-)]
-
-mod support;
-
-use algorithms::check::{Mode, Options};
+use crate::support::random::Random;
+use crate::support::{Engine, LuaRedis, Reserving, RustEngine, Subject};
+use algorithms::check::Options;
 use algorithms::{
     Algorithm, CostSettlement, Debits, Kind, Parameters, RESERVATIONS_MAX, Reservation, Reserved,
     SETTLE_WITHIN_MS,
 };
 use mlua::LuaString;
 use store::script::{Clock, ScriptCheck};
-use support::random::Random;
-use support::{Engine, Leasing, LuaRedis, Reserving, RustEngine, Subject};
 
 const START_MS: u64 = 1_763_000_040_000;
 const BUCKET: &str = "{b}";
@@ -36,16 +29,8 @@ impl Both {
             rust: RustEngine::default(),
             lua: LuaRedis::new(),
             subject: Subject {
-                key: BUCKET.to_owned(),
-                algorithm: Algorithm::new(parameters).unwrap(),
-                generation: 1,
                 cost: 0,
-                debit: 0,
-                debit_serial: None,
-                costs: None,
-                lease: Leasing::default(),
-                penalty: None,
-                mode: Mode::Enforce,
+                ..Subject::new(BUCKET, Algorithm::new(parameters).unwrap())
             },
             now_ms: START_MS,
         }

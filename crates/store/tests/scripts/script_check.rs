@@ -1,11 +1,9 @@
 //! What `lua/check.lua` guarantees beyond the algorithms: batches, all or nothing, refusals, TTLs.
 
-mod support;
-
+use crate::support::LuaRedis;
 use algorithms::check::{Mode, Options, Part};
 use algorithms::{Algorithm, Kind, Parameters, RetryAfter};
 use store::script::{Clock, ScriptCheck, ScriptError, ScriptLimit};
-use support::LuaRedis;
 
 const NOW: u64 = 1_763_000_040_000;
 

@@ -2,28 +2,22 @@
 //! live, charged at times that step both ways. `RL_TWIN_STEPS` sets how many steps for each of the
 //! interpreter and the servers; a failure names the seed of its walk, for `RL_TWIN_SEED`.
 
-mod support;
-
-use algorithms::check::{Mode, Options, Verdict};
+use crate::support::random::{Random, Walk};
+use crate::support::{
+    Engine, Leasing, LuaRedis, Penalized, RustEngine, Server, Subject, number, script_check,
+};
+use algorithms::check::{Options, Verdict};
 use algorithms::{Algorithm, Debits, Kind, Parameters, Penalty, Settlement, Slot};
 use store::script::{Charge, Clock, ScriptError};
-use support::random::{Random, Walk};
-use support::{Engine, Leasing, LuaRedis, Penalized, RustEngine, Server, Subject, script_check};
 
 const STEPS_PER_WALK: u64 = 60;
 
 fn steps() -> u64 {
-    let steps = std::env::var("RL_TWIN_STEPS")
-        .ok()
-        .and_then(|text| text.parse().ok());
-    steps.unwrap_or(30_000)
+    number("RL_TWIN_STEPS", 30_000)
 }
 
 fn first_seed() -> u64 {
-    std::env::var("RL_TWIN_SEED")
-        .ok()
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(0)
+    number("RL_TWIN_SEED", 0)
 }
 
 /// Tests of comparisons: in an interpreter, and on a server of each engine with a part of the steps.
@@ -388,16 +382,8 @@ fn rust_and_lua_agree_on_many_checks_in_one_call() {
 fn rust_and_lua_agree_when_a_logs_total_wraps() {
     let parameters = Parameters::new(Kind::SlidingWindowLog, 100_000, 1000);
     let mut subject = Subject {
-        key: "log".to_owned(),
-        algorithm: Algorithm::new(&parameters).unwrap(),
-        generation: 1,
         cost: 0,
-        debit: 0,
-        debit_serial: None,
-        costs: None,
-        penalty: None,
-        lease: Leasing::default(),
-        mode: Mode::Enforce,
+        ..Subject::new("log", Algorithm::new(&parameters).unwrap())
     };
     let (mut rust, mut lua, mut charged) = (RustEngine::default(), LuaRedis::new(), 0);
     for step in 0..400 {
@@ -422,19 +408,12 @@ fn a_query_after_a_clock_step_back_keeps_sub_window_grants() {
         ..Parameters::new(Kind::SlidingWindowBuckets, 100, 1000)
     };
     let subject = Subject {
-        key: "sub-windows".to_owned(),
-        algorithm: Algorithm::new(&parameters).unwrap(),
-        generation: 1,
         cost: 0,
-        debit: 0,
-        debit_serial: None,
-        costs: None,
-        penalty: None,
         lease: Leasing {
             ttl_ms: 20,
             ..Leasing::default()
         },
-        mode: Mode::Enforce,
+        ..Subject::new("sub-windows", Algorithm::new(&parameters).unwrap())
     };
     let returned = Settlement {
         epoch: 49_900,

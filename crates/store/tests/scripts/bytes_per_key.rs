@@ -1,19 +1,11 @@
 //! What a bucket costs in a server's memory (the table in lua/README.md).
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test that cannot go on should stop with the reason"
-)]
-
-mod support;
-
-use algorithms::check::{Mode, Options};
+use crate::support::server::Reply;
+use crate::support::{Server, Subject, script_check};
+use algorithms::check::Options;
 use algorithms::{Algorithm, Kind, Parameters};
 use harness::Engine;
 use store::script::Clock;
-use support::server::Reply;
-use support::{Leasing, Server, Subject, script_check};
 
 const NOW: u64 = 1_763_000_040_000;
 
@@ -128,16 +120,8 @@ fn measure(server: &mut Server, column: usize) {
     for row in rows() {
         server.command(&[b"FLUSHALL"]);
         let subject = Subject {
-            key: KEY.to_owned(),
-            algorithm: Algorithm::new(&row.parameters).unwrap(),
             generation: 123_456,
-            cost: 1,
-            debit: 0,
-            debit_serial: None,
-            costs: None,
-            penalty: None,
-            lease: Leasing::default(),
-            mode: Mode::Enforce,
+            ..Subject::new(KEY, Algorithm::new(&row.parameters).unwrap())
         };
         let half = Subject {
             cost: row.parameters.rate.units / 2,

@@ -2,24 +2,15 @@
 //!
 //! They come from an independent reference in exact rationals.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "a test that cannot go on should stop with the reason"
-)]
-
-mod support;
-
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use algorithms::check::{Mode, Options, Verdict};
+use crate::support::{Engine, LuaRedis, RustEngine, Server, Subject};
+use algorithms::check::{Options, Verdict};
 use algorithms::{Algorithm, Align, Kind, Parameters, Rate};
 use serde_json::{Map, Value};
-use support::{Engine, Leasing, LuaRedis, RustEngine, Server, Subject};
 
-const EXAMPLES: &str = include_str!("../../../tests/vectors/examples.json");
+const EXAMPLES: &str = include_str!("../../../../tests/vectors/examples.json");
 
 /// A queue without a longest delay is bounded by its capacity alone.
 const UNBOUNDED_MS: u64 = 1 << 51;
@@ -106,16 +97,12 @@ fn run(scenario: &Value, engine: &mut dyn Engine) -> Vec<String> {
         let subjects: Vec<_> = limits
             .iter()
             .map(|limit| Subject {
-                key: format!("vectors:{id}:{}", limit["name"].as_str().unwrap()),
-                algorithm: algorithm(limit),
                 generation,
                 cost: step["cost"].as_u64().unwrap(),
-                debit: 0,
-                debit_serial: None,
-                costs: None,
-                penalty: None,
-                lease: Leasing::default(),
-                mode: Mode::Enforce,
+                ..Subject::new(
+                    &format!("vectors:{id}:{}", limit["name"].as_str().unwrap()),
+                    algorithm(limit),
+                )
             })
             .collect();
         let now_ms = step["t_ms"].as_u64().unwrap();

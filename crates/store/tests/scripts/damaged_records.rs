@@ -1,19 +1,11 @@
 //! A record that somebody or something damaged: its check gets an answer or is reported as corrupt, and the other
 //! checks of the call are decided all the same.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "a test that cannot go on should stop with the reason"
-)]
-
-mod support;
-
+use crate::support::random::{Random, Walk};
+use crate::support::{LuaRedis, Penalized, Subject, script_check};
 use algorithms::check::{Options, Part};
 use algorithms::{Algorithm, Kind, Parameters, Penalty};
 use store::script::{Clock, ScriptCheck, ScriptLimit};
-use support::random::{Random, Walk};
-use support::{LuaRedis, Penalized, Subject, script_check};
 
 /// What a damaged number may be.
 const NUMBERS: [&str; 8] = [

@@ -1,19 +1,11 @@
 //! A server without free memory refuses a check as a whole, and loses no state.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "a test that cannot go on should stop with the reason"
-)]
-
-mod support;
-
+use crate::support::server::Reply;
+use crate::support::{Leasing, Server, Subject, script_check};
 use algorithms::check::{Mode, Options};
 use algorithms::{Algorithm, Kind, Parameters};
 use harness::Engine;
 use store::script::Clock;
-use support::server::Reply;
-use support::{Leasing, Server, Subject, script_check};
 
 const NOW: u64 = 1_763_000_040_000;
 const HOUR: u64 = 3_600_000;

@@ -1,12 +1,5 @@
 //! The two implementations of a check, behind one trait, to be compared.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "a test that cannot go on should stop with the reason"
-)]
-#![expect(dead_code, reason = "each test binary uses its part of this")]
-
 mod lua_redis;
 pub mod random;
 pub mod server;
@@ -73,6 +66,30 @@ impl Subject {
             ..ScriptLimit::new(self.key.as_bytes(), self.part(None, None))
         }
     }
+}
+
+impl Subject {
+    /// A limit of which one unit is taken, and nothing else is asked.
+    pub fn new(key: &str, algorithm: Algorithm) -> Self {
+        Self {
+            key: key.to_owned(),
+            algorithm,
+            generation: 1,
+            cost: 1,
+            debit: 0,
+            debit_serial: None,
+            lease: Leasing::default(),
+            costs: None,
+            penalty: None,
+            mode: Mode::Enforce,
+        }
+    }
+}
+
+/// A number that a variable sets.
+pub fn number(variable: &str, otherwise: u64) -> u64 {
+    let text = std::env::var(variable).ok();
+    text.and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }
 
 /// What is reserved and settled.

@@ -4,16 +4,10 @@
 //! The shipped scripts run in interpreters, one for each node, with clocks of their own. `RL_SPREAD_RUNS`
 //! sets how many interleavings are tried; a failure names the seed, for `RL_SPREAD_SEED`.
 
-#![expect(
-    clippy::indexing_slicing,
-    clippy::unwrap_used,
-    reason = "a test that cannot go on should stop with the reason"
-)]
-
-mod support;
-
 use std::collections::BTreeMap;
 
+use crate::support::random::Random;
+use crate::support::{Engine, LuaRedis, RustEngine, Subject, number};
 use algorithms::check::{Mode, Options, Part};
 use algorithms::{Algorithm, Align, Kind, Parameters};
 use store::{
@@ -21,15 +15,8 @@ use store::{
     scripts::REFUND,
     slot,
 };
-use support::random::Random;
-use support::{Engine, Leasing, LuaRedis, RustEngine, Subject};
 
 const START_MS: u64 = 1_763_000_040_000;
-
-fn number(variable: &str, default: u64) -> u64 {
-    let text = std::env::var(variable).ok();
-    text.and_then(|text| text.parse().ok()).unwrap_or(default)
-}
 
 /// A limit, its bucket, and the node that has it.
 #[derive(Clone, Debug)]
@@ -182,16 +169,8 @@ impl<'a> World<'a> {
                 continue;
             }
             let subject = Subject {
-                key: bucket.key.clone(),
-                algorithm: bucket.algorithm,
-                generation: 1,
                 cost: admitted.units,
-                debit: 0,
-                debit_serial: None,
-                costs: None,
-                penalty: None,
-                lease: Leasing::default(),
-                mode: Mode::Enforce,
+                ..Subject::new(&bucket.key, bucket.algorithm)
             };
             let asked = never_asked.check(&[subject], admitted.at_ms, Options::default());
             refused += usize::from(!asked.unwrap().allowed);

@@ -1,18 +1,11 @@
 //! Slots of requests in flight in the script: what the comparison with the algorithm does not cover.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "a test that cannot go on should stop with the reason"
-)]
-
-mod support;
-
+use crate::support::LuaRedis;
 use algorithms::check::{Options, Part};
 use algorithms::{
     Algorithm, Debits, InFlightSlot, Kind, Missing, Parameters, SlotAct, SlotId, SlotOp,
 };
 use store::script::{Charge, Clock, ScriptCheck, ScriptError, ScriptLimit};
-use support::LuaRedis;
 
 const NOW: u64 = 1_763_000_040_000;
 const TTL_MS: u64 = 10_000;
