@@ -61,39 +61,28 @@ impl BucketKey {
 
 // --- Writes the limiter's answer about a bucket to the shared table.
 
-/// The limiter's answer about a bucket.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Answered {
-    pub(crate) status: BucketStatus,
-    /// The denial that replaces the one in the table, and when its check was sent; `None`: the one in
-    /// the table may still hold.
-    pub(crate) denial: Option<(Option<CachedDenial>, Now)>,
-}
-
-/// Writes the limiter's answer about a bucket to the table.
+/// Writes the limiter's answer about a bucket to the table. `denial` replaces the one in the table, by a
+/// check that was sent then; `None`: the one in the table may still hold.
 pub(crate) fn write_answer(
     host: &impl Host,
     now: Now,
     table: &Table,
     (key, generation): (BucketKey, u64),
-    answered: &Answered,
+    status: BucketStatus,
+    denial: Option<(Option<CachedDenial>, Now)>,
 ) {
     // Contended: other workers are writing answers that are as recent.
     let _ = table.update::<BucketEntry, _>(host, key, generation, now, |found| {
         let entry = &mut found.entry;
-        let mut changed = entry.update_status(answered.status);
-        if let Some((denial, sent)) = answered.denial
+        let mut changed = entry.update_status(status);
+        if let Some((denial, sent)) = denial
             && (denial.is_some_and(|denial| denial.is_penalty())
                 || !entry.denial.is_some_and(|known| known.outlasts(sent, now)))
         {
             entry.denial = denial;
             changed = true;
         }
-        if changed {
-            Update::Write(())
-        } else {
-            Update::Keep(())
-        }
+        Update::new(changed, ())
     });
 }
 
@@ -294,11 +283,7 @@ impl WorkerCache {
             cached.is_queued = false;
             cached.written = cached.status;
             if let Some(status) = cached.status {
-                let report = Answered {
-                    status,
-                    denial: None,
-                };
-                write_answer(host, now, table, (key, cached.generation), &report);
+                write_answer(host, now, table, (key, cached.generation), status, None);
             }
         }
         if self.is_full() {

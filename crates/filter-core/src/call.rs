@@ -109,6 +109,25 @@ impl<T> Calls<T> {
 }
 
 impl Worker {
+    /// Posts a message to a limiter; the call takes no less than `least_ms`.
+    pub(crate) fn post(
+        &mut self,
+        id: CallId,
+        path: &str,
+        media_type: &str,
+        body: Vec<u8>,
+        least_ms: u64,
+    ) {
+        self.call(Call {
+            id,
+            method: "POST",
+            path: path.to_owned(),
+            headers: vec![("content-type", media_type.to_owned())],
+            body: Some(body),
+            timeout_ms: least_ms.max(self.config.limiter.timeout_ms),
+        });
+    }
+
     /// Makes a call, with the headers that every call carries.
     pub(crate) fn call(&mut self, mut call: Call) {
         if let Some(bearer) = &self.calls.bearer {

@@ -53,7 +53,7 @@ pub(crate) struct Meter {
     reserved: Vec<Reserved>,
     /// 0 before the response has begun.
     status: u16,
-    /// In the order of [`Meter::places`]. The reader has the numbers in the body.
+    /// In the order of [`Meter::values`]. The reader has the numbers in the body.
     numbers: Vec<Option<u64>>,
     body: BodyReader,
     /// The body is compressed, a part, or left out (HEAD), so its length says nothing.
@@ -133,7 +133,7 @@ impl Meter {
     }
 
     /// Where the response may contain numbers, in the order of the limits.
-    fn places(&self) -> impl Iterator<Item = &ResponseValue> {
+    fn values(&self) -> impl Iterator<Item = &ResponseValue> {
         let prices = self.limits().map(|(_, _, price)| price);
         prices
             .flat_map(ResponsePrice::terms)
@@ -141,7 +141,7 @@ impl Meter {
     }
 
     fn pointers(&self) -> Vec<&Pointer> {
-        let pointers = self.places().filter_map(|place| match place {
+        let pointers = self.values().filter_map(|value| match value {
             ResponseValue::Json(pointer) => Some(pointer),
             _ => None,
         });
@@ -154,11 +154,11 @@ impl Meter {
         self.status = status
             .and_then(|number| number.try_into().ok())
             .unwrap_or(0);
-        let number = |place: &ResponseValue| match place {
+        let number = |value: &ResponseValue| match value {
             ResponseValue::Header(name) => headers.get(name).and_then(|text| whole_number(&text)),
             _ => None,
         };
-        self.numbers = self.places().map(number).collect();
+        self.numbers = self.values().map(number).collect();
         if !self.needs().body {
             return;
         }
@@ -180,7 +180,7 @@ impl Meter {
 
     /// The response completed: reads trailers and metadata.
     fn read_last(&mut self, response: &impl Response) {
-        let number = |place: &ResponseValue| match place {
+        let number = |value: &ResponseValue| match value {
             ResponseValue::Trailer(name) => whole_number(&response.trailer(name)?),
             ResponseValue::Metadata(keys) => {
                 let path = format!("{METADATA}\0{}", keys.join("\0"));
@@ -188,7 +188,7 @@ impl Meter {
             }
             ResponseValue::Header(_) | ResponseValue::Json(_) => None,
         };
-        let last: Vec<Option<u64>> = self.places().map(number).collect();
+        let last: Vec<Option<u64>> = self.values().map(number).collect();
         for (known, last) in self.numbers.iter_mut().zip(last) {
             *known = known.or(last);
         }
@@ -259,14 +259,14 @@ impl Meter {
         if let Some(units) = price.on_error.filter(|_| self.status >= 400) {
             return Some(units);
         }
-        price.said(self.status, |place| match place {
+        price.said(self.status, |value| match value {
             ResponseValue::Json(_) if !body => None,
             ResponseValue::Json(pointer) => {
                 let at = self.pointers().iter().position(|of| *of == pointer)?;
                 self.body.found(at)
             }
             _ => {
-                let at = self.places().position(|of| of == place)?;
+                let at = self.values().position(|of| of == value)?;
                 *self.numbers.get(at)?
             }
         })
@@ -448,21 +448,13 @@ impl Worker {
         let Some(first) = settled.first() else {
             return;
         };
-        let request = Rc::clone(&first.request);
-        let check = PendingCheck::of_slots(SlotRelease {
-            slots: Vec::new(),
-            settle: settled
-                .iter()
-                .map(|of| (of.limit.clone(), of.settlement))
-                .collect(),
-            streams: Vec::new(),
-            skip: Some(request.skip.clone()),
-            entries: request.entries.clone(),
+        let settle = settled.iter().map(|of| (of.limit.clone(), of.settlement));
+        let release = SlotRelease {
+            settle: settle.collect(),
             until_us: now.after_ms(RESEND_MS),
-        });
-        if let Err(check) = self.calls.batcher.push(check) {
-            self.keep_unsent(check, now);
-        }
+            ..SlotRelease::default()
+        };
+        self.push_release(now, PendingCheck::of_slots(&first.request, release));
     }
 }
 
@@ -694,7 +686,7 @@ impl LimitCheck {
         entries: &Extracted,
         body: Option<&RequestBody>,
     ) {
-        let number = |place: &RequestPlace| match place {
+        let number = |from: &RequestPlace| match from {
             RequestPlace::Header(name) => whole_number(request.header(name)?),
             RequestPlace::Json(pointer) => body?.number(pointer),
         };

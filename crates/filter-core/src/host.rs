@@ -185,6 +185,14 @@ impl<'a> Reader<'a> {
     pub(crate) fn u64(&mut self) -> Option<u64> {
         self.array().map(u64::from_le_bytes)
     }
+
+    pub(crate) fn u64s<const N: usize>(&mut self) -> Option<[u64; N]> {
+        let mut values = [0; N];
+        for value in &mut values {
+            *value = self.u64()?;
+        }
+        Some(values)
+    }
 }
 
 /// Appends fields to a value.
@@ -192,6 +200,7 @@ pub(crate) trait Put {
     fn put_u8(&mut self, value: u8);
     fn put_u32(&mut self, value: u32);
     fn put_u64(&mut self, value: u64);
+    fn put_u64s(&mut self, values: &[u64]);
 }
 
 impl Put for Vec<u8> {
@@ -207,6 +216,12 @@ impl Put for Vec<u8> {
     #[inline(never)]
     fn put_u64(&mut self, value: u64) {
         self.extend_from_slice(&value.to_le_bytes());
+    }
+
+    fn put_u64s(&mut self, values: &[u64]) {
+        for value in values {
+            self.put_u64(*value);
+        }
     }
 }
 

@@ -23,7 +23,7 @@ use protocol::{Answer, Lease, LimitAnswer};
 
 use crate::{
     active_policy::{ActiveLimit, ActivePolicy},
-    cache::{Answered, BucketKey, BucketStatus, write_answer},
+    cache::{BucketKey, BucketStatus, write_answer},
     host::{Host, Now},
     metrics::Event,
     request::{Claims, Extracted, LeasedUnits, LimitCheck, PendingCheck},
@@ -31,7 +31,7 @@ use crate::{
     worker::Worker,
 };
 pub(crate) use shared_lease::LeaseQuery;
-use shared_lease::{Grant, LeaseChange, Settlements, SharedView, Terms, update_shared};
+use shared_lease::{Grant, LeasedBucket, Settlements, SharedView, Terms};
 use worker_lease::{Portion, WorkerLease};
 pub(crate) use worker_lease::{Reservation, WorkerLeases};
 
@@ -70,78 +70,48 @@ impl Worker {
             if needed.is_none() && worker_lease.is_idle() {
                 continue;
             }
-            if worker_lease.descriptor.is_none() {
-                worker_lease.descriptor = Some(Rc::new(LeaseDescriptor {
-                    policy: Rc::clone(policy),
-                    limit: Rc::clone(limit),
-                    entries: check.entries.clone(),
-                }));
-            }
-            self.acquire_for(host, now, &terms, limit_check, needed, &mut check.claims);
-        }
-    }
-
-    fn acquire_for(
-        &mut self,
-        host: &impl Host,
-        now: Now,
-        terms: &Terms,
-        limit_check: &mut LimitCheck,
-        needed: Option<u64>,
-        claims: &mut Claims,
-    ) {
-        let generation = limit_check.limit.generation;
-        let Some(worker_lease) = self.leases.find(limit_check.key, generation) else {
-            return;
-        };
-        let portion = worker_lease.next_portion(now, terms);
-        let (key, table) = (limit_check.key, &self.process.table);
-        let change = update_shared(
-            host,
-            now,
-            table,
-            (key, generation),
-            None,
-            &mut |shared_lease, status| {
+            let descriptor = || LeaseDescriptor::new(policy, limit, &check.entries);
+            worker_lease.descriptor.get_or_insert_with(descriptor);
+            let portion = worker_lease.next_portion(now, &terms);
+            let bucket = LeasedBucket {
+                table: &self.process.table,
+                key: limit_check.key,
+                generation: limit.generation,
+                terms: &terms,
+            };
+            let change = bucket.update(host, now, None, &mut |shared_lease, status| {
                 shared_lease.deposit(worker_lease.grant, &worker_lease.settlements);
                 let expired = shared_lease.expire(now);
-                let grant = shared_lease.withdraw(now, terms, portion);
+                let grant = shared_lease.withdraw(now, &terms, portion);
                 let most = terms.most(now, status);
                 let lease_query = match (needed, grant) {
-                    (Some(_), Some(_)) => shared_lease.query(now, terms, 0, most),
-                    (Some(needed), None) => {
-                        shared_lease.query(now, terms, terms.first_want(needed), most)
+                    (Some(needed), _) => {
+                        let least = grant.map_or(terms.first_want(needed), |_| 0);
+                        shared_lease.query(now, &terms, least, most)
                     }
                     // The request is checked, and the check can carry the settlements.
                     (None, None) => shared_lease.take_query(),
                     (None, Some(_)) => None,
                 };
-                LeaseChange::new(
-                    shared_lease,
-                    now,
-                    terms,
-                    grant,
-                    lease_query,
-                    expired,
-                    status,
-                )
-            },
-        );
-        // Contended: this request is checked.
-        let Ok(change) = change else {
-            return self.counts.happened(Event::Contended);
-        };
-        worker_lease.clear();
-        worker_lease.set_portion(portion);
-        worker_lease.apply(&change, now);
-        self.ticks.by_maintenance(now, worker_lease.maintain_at_us);
-        if change.grant.is_some()
-            && let Some(reservation) = worker_lease.take(terms.cost, now)
-        {
-            limit_check.claim(reservation, claims);
+                (grant, lease_query, expired)
+            });
+            // Contended: this request is checked.
+            let Ok(change) = change else {
+                self.counts.happened(Event::Contended);
+                continue;
+            };
+            worker_lease.clear();
+            worker_lease.portion = portion.units;
+            worker_lease.apply(&change, now);
+            self.ticks.by_maintenance(now, worker_lease.maintain_at_us);
+            if change.grant.is_some()
+                && let Some(reservation) = worker_lease.take(terms.cost, now)
+            {
+                limit_check.claim(reservation, &mut check.claims);
+            }
+            limit_check.lease_query = change.query.map(Box::new);
+            self.counts.happened_to(Event::LeaseExpired, change.expired);
         }
-        limit_check.lease_query = change.query.map(Box::new);
-        self.counts.happened_to(Event::LeaseExpired, change.expired);
     }
 }
 
@@ -168,6 +138,16 @@ pub(crate) struct LeaseDescriptor {
     pub(super) entries: Extracted,
 }
 
+impl LeaseDescriptor {
+    fn new(policy: &Rc<ActivePolicy>, limit: &Rc<ActiveLimit>, entries: &Extracted) -> Rc<Self> {
+        Rc::new(Self {
+            policy: Rc::clone(policy),
+            limit: Rc::clone(limit),
+            entries: entries.clone(),
+        })
+    }
+}
+
 impl Worker {
     /// The client's quota at a leased limit: the units that the limiter reported as left, plus the
     /// leased units that this worker has or last saw.
@@ -179,18 +159,8 @@ impl Worker {
         let limit = &limit_check.limit;
         let worker_lease = self.leases.find(limit_check.key, limit.generation)?;
         let status = worker_lease.status.filter(|_| !limit.hidden)?;
-        let known = status.remaining.saturating_add(worker_lease.shared);
-        let quota = status.limit?;
-        let elapsed_ms = now.mono_us.saturating_sub(status.at_us) / 1000;
-        Some(QuotaStatus {
-            limit: limit.name.clone(),
-            quota,
-            window_ms: status.window_ms,
-            remaining: known.saturating_add(worker_lease.grant.units).min(quota),
-            reset_after_ms: Some(status.reset_after_ms.saturating_sub(elapsed_ms)),
-            cost: limit.cost,
-            denies: false,
-        })
+        let leased = worker_lease.shared.saturating_add(worker_lease.grant.units);
+        status.quota_status(now, &limit.name, limit.cost, leased)
     }
 
     /// The lease terms of a limit; `None`: it has none.
@@ -276,36 +246,29 @@ impl Worker {
             .cache
             .store_status(key, limit_answer.generation, status, failing)
         {
-            let answered = Answered {
-                status,
-                denial: None,
-            };
             let bucket = (key, limit_answer.generation);
-            write_answer(host, now, &self.process.table, bucket, &answered);
+            write_answer(host, now, &self.process.table, bucket, status, None);
         }
         let units = limit_answer.lease.map_or(0, |lease| lease.units);
         self.counts.happened_to(Event::LeaseGranted, units);
-        let bucket = (key, limit_answer.generation);
         let mut worker_lease = self.leases.find(key, limit_answer.generation);
         // The worker that queried takes the first portion.
         let empty = worker_lease
             .as_ref()
             .filter(|worker_lease| worker_lease.is_empty());
         let portion = empty.map(|worker_lease| worker_lease.next_portion(now, terms));
-        let table = &self.process.table;
-        let landed = update_shared(
-            host,
-            now,
-            table,
-            bucket,
-            Some(status),
-            &mut |shared_lease, status| {
-                shared_lease.answered(now, sent, limit_answer.lease, terms);
-                let expired = shared_lease.expire(now);
-                let grant = portion.and_then(|portion| shared_lease.withdraw(now, terms, portion));
-                LeaseChange::new(shared_lease, now, terms, grant, None, expired, status)
-            },
-        );
+        let leased = LeasedBucket {
+            table: &self.process.table,
+            key,
+            generation: limit_answer.generation,
+            terms,
+        };
+        let landed = leased.update(host, now, Some(status), &mut |shared_lease, _| {
+            shared_lease.answered(now, sent, limit_answer.lease, terms);
+            let expired = shared_lease.expire(now);
+            let grant = portion.and_then(|portion| shared_lease.withdraw(now, terms, portion));
+            (grant, None, expired)
+        });
         // Contended: the units are never used.
         let Ok(change) = landed else {
             return self.counts.happened_to(Event::LeaseExpired, units);
@@ -313,7 +276,7 @@ impl Worker {
         self.counts.happened_to(Event::LeaseExpired, change.expired);
         if let Some(worker_lease) = &mut worker_lease {
             if let Some(portion) = portion {
-                worker_lease.set_portion(portion);
+                worker_lease.portion = portion.units;
             }
             worker_lease.apply(&change, now);
             self.ticks.by_maintenance(now, worker_lease.maintain_at_us);
@@ -348,20 +311,18 @@ impl Worker {
         generation: u64,
     ) -> Option<LeaseQuery> {
         let worker_lease = self.leases.find(key, generation)?;
-        let (table, bucket) = (&self.process.table, (key, generation));
-        let maintained = update_shared(
-            host,
-            now,
-            table,
-            bucket,
-            None,
-            &mut |shared_lease, status| {
-                shared_lease.deposit(worker_lease.grant, &worker_lease.settlements);
-                let expired = shared_lease.expire(now);
-                let lease_query = shared_lease.maintain(now, terms);
-                LeaseChange::new(shared_lease, now, terms, None, lease_query, expired, status)
-            },
-        );
+        let bucket = LeasedBucket {
+            table: &self.process.table,
+            key,
+            generation,
+            terms,
+        };
+        let maintained = bucket.update(host, now, None, &mut |shared_lease, _| {
+            shared_lease.deposit(worker_lease.grant, &worker_lease.settlements);
+            let expired = shared_lease.expire(now);
+            let lease_query = shared_lease.maintain(now, terms);
+            (None, lease_query, expired)
+        });
         // Contended: retried at the next tick.
         let change = maintained.ok()?;
         worker_lease.clear();
@@ -377,19 +338,18 @@ impl Worker {
             let Some(terms) = descriptor.and_then(|of| self.terms(&of.limit)) else {
                 continue;
             };
-            let (table, bucket) = (&self.process.table, worker_lease.bucket());
+            let (key, generation) = worker_lease.bucket();
+            let bucket = LeasedBucket {
+                table: &self.process.table,
+                key,
+                generation,
+                terms: &terms,
+            };
             // Contended: nobody uses the units.
-            let _ = update_shared(
-                host,
-                now,
-                table,
-                bucket,
-                None,
-                &mut |shared_lease, status| {
-                    shared_lease.deposit(worker_lease.grant, &worker_lease.settlements);
-                    LeaseChange::new(shared_lease, now, &terms, None, None, 0, status)
-                },
-            );
+            let _ = bucket.update(host, now, None, &mut |shared_lease, _| {
+                shared_lease.deposit(worker_lease.grant, &worker_lease.settlements);
+                (None, None, 0)
+            });
         }
     }
 

@@ -4,8 +4,10 @@
 use algorithms::{Algorithm, Charged, Decision, Edges, Kind, Parameters, Rate, Slot, State};
 
 use crate::{
-    cache::{BucketEntry, BucketKey, DebtSpan, Found, LocalState, Room, Table, Update},
+    cache::{BucketEntry, BucketKey, DebtSpan, Found, LocalState, Role, Room, Table, Update},
     host::{Contended, Host, Now},
+    request::LimitCheck,
+    worker::Worker,
 };
 
 /// A bucket in the shared table, with its parameters.
@@ -207,6 +209,27 @@ impl LocalBucket<'_> {
     fn with_left(&self, units: u64, at_ms: u64) -> Option<State> {
         let used = self.algorithm.limit().saturating_sub(units);
         self.algorithm.peek_local(None, at_ms, 0, used)?.write
+    }
+}
+
+impl Worker {
+    /// The bucket of a limit at this proxy.
+    pub(crate) fn local_bucket<'a>(
+        &'a self,
+        of: &LimitCheck,
+        algorithm: &'a Algorithm,
+        start: Start,
+    ) -> LocalBucket<'a> {
+        LocalBucket {
+            table: &self.process.table,
+            key: match start {
+                Start::Precheck => of.key.in_role(Role::Precheck),
+                _ => of.key,
+            },
+            generation: of.limit.generation,
+            algorithm,
+            start,
+        }
     }
 }
 

@@ -18,39 +18,22 @@ pub trait Metrics {
 /// Counters since the last flush.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
-    decisions: Decisions,
-    events: Events,
+    decisions: ByName<DECISIONS>,
+    /// Flushed decisions that this proxy made and has not reported yet, by limit.
+    unreported: Vec<(Name, [u64; DECISIONS])>,
+    events: [u64; EVENTS.len()],
     /// Requests that no limit applies to, by exemption.
     exempt: ByName<1>,
-    costs: Costs,
+    costs: ByName<{ COSTS.len() }>,
 }
 
 impl Counts {
     /// Defines the counters that are not of one limit, at 0: of a counter that appears with its first
     /// events, Prometheus sees no increase.
     pub(crate) fn define(metrics: &mut impl Metrics) {
-        Events::define(metrics);
-    }
-
-    /// Counts a decision of one limit.
-    pub(crate) fn decided(&mut self, limit: &Name, outcome: Outcome, source: DecidedBy) {
-        self.decisions.add(limit, outcome, source);
-    }
-
-    /// Counts a request that is exempt.
-    pub(crate) fn exempted(&mut self, exemption: &Name) {
-        let [count] = self.exempt.of(exemption);
-        *count += 1;
-    }
-
-    /// Counts what a request cost in one bucket.
-    pub(crate) fn settled(&mut self, settled: &Settled) {
-        self.costs.settled(settled);
-    }
-
-    /// Counts a request that may have reserved units of one bucket which nobody can settle.
-    pub(crate) fn unsettled(&mut self, limit: &Name) {
-        self.costs.unsettled(limit);
+        for name in EVENTS {
+            metrics.count(name, 0);
+        }
     }
 
     /// Counts an event.
@@ -60,27 +43,44 @@ impl Counts {
 
     /// Counts an event of several units.
     pub(crate) fn happened_to(&mut self, event: Event, units: u64) {
-        self.events.add(event, units);
+        if let Some(count) = self.events.get_mut(event as usize) {
+            *count = count.saturating_add(units);
+        }
     }
 
-    /// Takes the decisions to report.
-    pub(crate) fn take_unreported(&mut self) -> Vec<Tally> {
-        self.decisions.take_unreported()
+    /// Counts a request that is exempt.
+    pub(crate) fn exempted(&mut self, exemption: &Name) {
+        self.exempt.add(exemption, [1]);
     }
 
     /// Whether there is nothing to flush or to report.
     pub(crate) fn is_flushed(&self) -> bool {
-        self.decisions.is_reported() && self.events.is_flushed() && self.costs.is_flushed()
+        let mut events = self.events.iter();
+        self.unreported.is_empty() && events.all(|count| *count == 0) && self.costs.is_zero()
     }
 
     /// Writes all counters to the host.
     pub(crate) fn flush(&mut self, metrics: &mut impl Metrics) {
-        self.decisions.flush(metrics);
+        self.keep_unreported();
+        self.decisions.take(|limit, at, count| {
+            if let Some((outcome, by)) = counted(at) {
+                let name = ["rl_decisions", outcome.word(), by.word(), limit].join(".");
+                metrics.count(&name, count);
+            }
+        });
         self.exempt.take(|exemption, _, count| {
             metrics.count(&["rl_exempt", exemption].join("."), count);
         });
-        self.events.flush(metrics);
-        self.costs.flush(metrics);
+        for (name, count) in EVENTS.iter().zip(&mut self.events) {
+            if *count > 0 {
+                metrics.count(name, std::mem::take(count));
+            }
+        }
+        self.costs.take(|limit, at, by| {
+            if let Some(name) = COSTS.get(at) {
+                metrics.count(&[name, limit].join("."), by);
+            }
+        });
     }
 }
 
@@ -96,7 +96,7 @@ macro_rules! events {
         }
 
         /// In the order of [`Event`].
-        const NAMES: &[&str] = &[$($name,)*];
+        const EVENTS: &[&str] = &[$($name,)*];
     };
 }
 
@@ -149,75 +149,33 @@ events! {
     Penalized = "rl_penalized",
 }
 
-/// How often each happened since the last flush.
-#[derive(Debug, Default)]
-struct Events([u64; NAMES.len()]);
-
-impl Events {
-    /// Counts an event of several units.
-    pub(super) fn add(&mut self, event: Event, units: u64) {
-        if let Some(count) = self.0.get_mut(event as usize) {
-            *count = count.saturating_add(units);
-        }
-    }
-
-    /// Defines all counters.
-    pub(super) fn define(metrics: &mut impl Metrics) {
-        for name in NAMES {
-            metrics.count(name, 0);
-        }
-    }
-
-    /// Whether there is nothing to flush.
-    pub(super) fn is_flushed(&self) -> bool {
-        self.0.iter().all(|count| *count == 0)
-    }
-
-    /// Writes all counters to the host.
-    pub(super) fn flush(&mut self, metrics: &mut impl Metrics) {
-        for (name, count) in NAMES.iter().zip(&mut self.0) {
-            if *count > 0 {
-                metrics.count(name, std::mem::take(count));
-            }
-        }
-    }
-}
-
 // --- Decisions, counted by limit, outcome and source: for Envoy's metrics, and for reports.
 
 /// Counters of one limit.
-const SLOTS: usize = Outcome::ALL.len() * DecidedBy::ALL.len();
-
-/// Counters since the last flush.
-#[derive(Debug, Default)]
-struct Decisions {
-    limits: ByName<SLOTS>,
-    /// Flushed decisions that this proxy made and has not reported yet, by limit.
-    unreported: Vec<(Name, [u64; SLOTS])>,
-}
+const DECISIONS: usize = Outcome::ALL.len() * DecidedBy::ALL.len();
 
 /// The decision that a counter counts.
-fn counted(slot: usize) -> Option<(Outcome, DecidedBy)> {
-    let outcome = Outcome::ALL.get(slot / DecidedBy::ALL.len())?;
-    let by = DecidedBy::ALL.get(slot % DecidedBy::ALL.len())?;
+fn counted(at: usize) -> Option<(Outcome, DecidedBy)> {
+    let outcome = Outcome::ALL.get(at / DecidedBy::ALL.len())?;
+    let by = DecidedBy::ALL.get(at % DecidedBy::ALL.len())?;
     Some((*outcome, *by))
 }
 
-impl Decisions {
+impl Counts {
     /// Counts a decision of one limit.
-    pub(super) fn add(&mut self, limit: &Name, outcome: Outcome, by: DecidedBy) {
-        let slot = outcome as usize * DecidedBy::ALL.len() + by as usize;
-        if let Some(count) = self.limits.of(limit).get_mut(slot) {
+    pub(crate) fn decided(&mut self, limit: &Name, outcome: Outcome, by: DecidedBy) {
+        let at = outcome as usize * DecidedBy::ALL.len() + by as usize;
+        if let Some(count) = self.decisions.of(limit).get_mut(at) {
             *count += 1;
         }
     }
 
     /// Takes the decisions to report.
-    pub(super) fn take_unreported(&mut self) -> Vec<Tally> {
+    pub(crate) fn take_unreported(&mut self) -> Vec<Tally> {
         let mut tallies = Vec::new();
         for (limit, counts) in self.unreported.drain(..) {
-            for (slot, count) in counts.into_iter().enumerate().filter(|(_, n)| *n > 0) {
-                if let Some((outcome, by)) = counted(slot) {
+            for (at, count) in counts.into_iter().enumerate().filter(|(_, n)| *n > 0) {
+                if let Some((outcome, by)) = counted(at) {
                     tallies.push(Tally {
                         limit: limit.clone(),
                         outcome,
@@ -230,52 +188,35 @@ impl Decisions {
         tallies
     }
 
-    /// Whether there is nothing to report.
-    fn is_reported(&self) -> bool {
-        self.unreported.is_empty()
-    }
-
     /// Keeps the decisions that this proxy made, for the next report.
     fn keep_unreported(&mut self) {
-        let limiter = DecidedBy::Limiter as usize;
-        for (limit, counts) in self.limits.named() {
-            let own =
-                |(slot, count): (usize, &u64)| *count > 0 && slot % DecidedBy::ALL.len() != limiter;
-            if !counts.iter().enumerate().any(own) {
+        let is_own = |at: usize| at % DecidedBy::ALL.len() != DecidedBy::Limiter as usize;
+        for (limit, counts) in &self.decisions.named {
+            let mut all = counts.iter().enumerate();
+            if !all.any(|(at, count)| *count > 0 && is_own(at)) {
                 continue;
             }
             let known = self.unreported.iter().position(|(name, _)| name == limit);
-            let at = known.unwrap_or_else(|| {
-                self.unreported.push((limit.clone(), [0; SLOTS]));
+            let index = known.unwrap_or_else(|| {
+                self.unreported.push((limit.clone(), [0; DECISIONS]));
                 self.unreported.len() - 1
             });
-            let Some((_, unreported)) = self.unreported.get_mut(at) else {
+            let Some((_, unreported)) = self.unreported.get_mut(index) else {
                 continue;
             };
-            for (slot, (sum, count)) in unreported.iter_mut().zip(counts).enumerate() {
-                if slot % DecidedBy::ALL.len() != limiter {
+            for (at, (sum, count)) in unreported.iter_mut().zip(counts).enumerate() {
+                if is_own(at) {
                     *sum = sum.saturating_add(*count);
                 }
             }
         }
-    }
-
-    /// Writes all counters to the host.
-    pub(super) fn flush(&mut self, metrics: &mut impl Metrics) {
-        self.keep_unreported();
-        self.limits.take(|limit, slot, count| {
-            if let Some((outcome, by)) = counted(slot) {
-                let name = ["rl_decisions", outcome.word(), by.word(), limit].join(".");
-                metrics.count(&name, count);
-            }
-        });
     }
 }
 
 // --- Costs of responses, counted by limit.
 
 /// Counters of requests that reserved units and have ended, and of those that nobody can settle.
-const COUNTS: [&str; 9] = [
+const COSTS: [&str; 9] = [
     "rl_costs.settlements",
     "rl_costs.reserved",
     "rl_costs.settled",
@@ -287,13 +228,9 @@ const COUNTS: [&str; 9] = [
     "rl_costs.unsettled",
 ];
 
-/// Counters since the last flush.
-#[derive(Debug, Default)]
-struct Costs(ByName<{ COUNTS.len() }>);
-
-impl Costs {
+impl Counts {
     /// Counts what a request cost in one bucket.
-    pub(super) fn settled(&mut self, settled: &Settled) {
+    pub(crate) fn settled(&mut self, settled: &Settled) {
         let (reserved, units) = (
             settled.settlement.reservation.units,
             settled.settlement.units,
@@ -309,32 +246,12 @@ impl Costs {
             u64::from(settled.cut),
             0,
         ];
-        self.add(&settled.limit, counted);
+        self.costs.add(&settled.limit, counted);
     }
 
     /// Counts a request whose reserve may stay charged, because no answer named it.
-    pub(super) fn unsettled(&mut self, limit: &Name) {
-        self.add(limit, [0, 0, 0, 0, 0, 0, 0, 0, 1]);
-    }
-
-    fn add(&mut self, limit: &Name, counted: [u64; COUNTS.len()]) {
-        for (count, by) in self.0.of(limit).iter_mut().zip(counted) {
-            *count = count.saturating_add(by);
-        }
-    }
-
-    /// Whether there is nothing to flush.
-    pub(super) fn is_flushed(&self) -> bool {
-        self.0.is_zero()
-    }
-
-    /// Writes all counters to the host.
-    pub(super) fn flush(&mut self, metrics: &mut impl Metrics) {
-        self.0.take(|limit, at, by| {
-            if let Some(name) = COUNTS.get(at) {
-                metrics.count(&[name, limit].join("."), by);
-            }
-        });
+    pub(crate) fn unsettled(&mut self, limit: &Name) {
+        self.costs.add(limit, [0, 0, 0, 0, 0, 0, 0, 0, 1]);
     }
 }
 
@@ -364,7 +281,7 @@ impl<const N: usize> Default for ByName<N> {
 
 impl<const N: usize> ByName<N> {
     /// The counters of a name.
-    pub(super) fn of(&mut self, name: &Name) -> &mut [u64; N] {
+    fn of(&mut self, name: &Name) -> &mut [u64; N] {
         let known = self.named.iter().position(|(known, _)| known == name);
         let at = match known {
             // Names that are counted often move to the front.
@@ -385,9 +302,10 @@ impl<const N: usize> ByName<N> {
         }
     }
 
-    /// The names that have counters of their own.
-    pub(super) fn named(&self) -> &[(Name, [u64; N])] {
-        &self.named
+    fn add(&mut self, name: &Name, counted: [u64; N]) {
+        for (count, by) in self.of(name).iter_mut().zip(counted) {
+            *count = count.saturating_add(by);
+        }
     }
 
     fn is_zero(&self) -> bool {
@@ -396,7 +314,7 @@ impl<const N: usize> ByName<N> {
     }
 
     /// Takes the counts: calls `each` with the name, the counter's index, and the count.
-    pub(super) fn take(&mut self, mut each: impl FnMut(&str, usize, u64)) {
+    fn take(&mut self, mut each: impl FnMut(&str, usize, u64)) {
         let named = self.named.iter_mut();
         let named = named.map(|(name, counts)| (name.as_str(), counts));
         for (name, counts) in named.chain([(OTHERS, &mut self.others)]) {
@@ -481,22 +399,21 @@ mod tests {
 
 #[cfg(test)]
 mod costs_tests {
-    use super::*;
-    use crate::metrics::{MAX_NAMES, tests::Recorded};
+    use super::{tests::Recorded, *};
 
     #[test]
     fn any_number_of_limits_makes_a_bounded_number_of_names_over_time() {
-        let (mut costs, mut metrics) = (Costs::default(), Recorded::default());
+        let (mut counts, mut metrics) = (Counts::default(), Recorded::default());
         for n in 0..1000 {
             let limit = format!("limit-{n}").parse().unwrap();
-            costs.add(&limit, [1, 10, 0, 0, 0, 0, 0, 0, 0]);
+            counts.costs.add(&limit, [1, 10, 0, 0, 0, 0, 0, 0, 0]);
             if n % 100 == 0 {
-                assert!(!costs.is_flushed());
-                costs.flush(&mut metrics);
-                assert!(costs.is_flushed());
+                assert!(!counts.is_flushed());
+                counts.flush(&mut metrics);
+                assert!(counts.is_flushed());
             }
         }
-        costs.flush(&mut metrics);
+        counts.flush(&mut metrics);
         assert_eq!(metrics.0.len(), 2 * (MAX_NAMES + 1));
         assert_eq!(metrics.0["rl_costs.reserved._others"], 10 * (1000 - 256));
         assert_eq!(metrics.0.values().sum::<u64>(), 11_000);

@@ -7,7 +7,6 @@ mod breaker;
 
 use std::rc::Rc;
 
-use algorithms::{Algorithm, Decision, Slot};
 use filter_config::Config;
 use policy::{Mode, OnFailure};
 use protocol::{DecidedBy, ErrorCode, Outcome};
@@ -16,11 +15,11 @@ use crate::{
     active_policy::{ActivePolicy, FallbackBucket},
     cache::{BucketEntry, Debt, DebtSpan, Table, Update},
     host::{Host, Now, Random},
-    local_bucket::{LocalBucket, Start, Take},
+    local_bucket::{Start, Take},
     metrics::Event,
     request::{
-        Admission, Attempts, Claims, DenyingLimits, LimitCheck, LocalUnits, PendingCheck, Share,
-        quota_status,
+        Admission, Attempts, Claims, DenyingLimits, LimitCheck, LocalUnits, PendingCheck,
+        ShareSlot, quota_status,
     },
     response::Denial,
     worker::{Level, Step, Worker, log_line},
@@ -198,11 +197,7 @@ impl PendingCheck {
             let changed = table.update::<BucketEntry, _>(host, key, generation, now, |found| {
                 let before = found.entry.debt;
                 change(&mut found.entry.debt, limit_check, span);
-                if found.entry.debt == before {
-                    Update::Keep(())
-                } else {
-                    Update::Write(())
-                }
+                Update::new(found.entry.debt != before, ())
             });
             if changed.is_err() {
                 // Contended: the next check of the bucket takes the debt if it is still there.
@@ -489,18 +484,19 @@ impl Worker {
             FallbackBucket::Unlimited => return,
             FallbackBucket::Impossible => None,
             FallbackBucket::Bucket(algorithm, span) => {
-                let decided = self.decide_bucket(host, now, input, &algorithm, span);
+                let start = Start::Fallback {
+                    proxies: limit.proxies(),
+                    answering: self.calls.retry_budget.answered_lately(now),
+                    span,
+                };
+                let bucket = self.local_bucket(limit_check, &algorithm, start);
+                // Contended: it does not fit.
+                let decided = bucket.decide(host, now, cost, input.take).ok();
                 decided.map(|(decision, slot)| {
                     // Of other buckets, the charge is a debt already.
                     if slot.is_some() && limit_check.mode == Mode::Enforce {
-                        result.claims.local.push(LocalUnits {
-                            key: limit_check.key,
-                            generation: limit.generation,
-                            algorithm: Rc::new(algorithm),
-                            cost,
-                            slot,
-                            at_ms: now.wall_ms,
-                        });
+                        let units = LocalUnits::new(limit_check, Rc::new(algorithm), slot, now);
+                        result.claims.local.push(units);
                     }
                     (algorithm, decision)
                 })
@@ -544,9 +540,9 @@ impl Worker {
             },
             None => limit.quota.algorithm().limit(),
         };
-        let size = Share::size(quota, limit.proxies());
+        let size = ShareSlot::size(quota, limit.proxies());
         let ttl_ms = limit.quota.parameters().rate.period_ms;
-        let mut share = Share::new(limit_check.key, ttl_ms);
+        let mut share = ShareSlot::new(limit_check.key, ttl_ms);
         let peek = take == Take::Peek;
         let fits = share.take(&self.process.table, host, now, size, peek) == Ok(true);
         if fits && !peek {
@@ -568,32 +564,5 @@ impl Worker {
             _ => return,
         };
         self.counts.decided(limit, outcome, DecidedBy::Local);
-    }
-
-    /// Decides by the fallback bucket; `None`: contended.
-    fn decide_bucket(
-        &self,
-        host: &impl Host,
-        now: Now,
-        input: &FallbackInput<'_>,
-        algorithm: &Algorithm,
-        span: DebtSpan,
-    ) -> Option<(Decision, Option<Slot>)> {
-        let FallbackInput {
-            limit_check, take, ..
-        } = *input;
-        let limit = &limit_check.limit;
-        let bucket = LocalBucket {
-            table: &self.process.table,
-            key: limit_check.key,
-            generation: limit.generation,
-            algorithm,
-            start: Start::Fallback {
-                proxies: limit.proxies(),
-                answering: self.calls.retry_budget.answered_lately(now),
-                span,
-            },
-        };
-        bucket.decide(host, now, limit_check.cost, take).ok()
     }
 }

@@ -16,7 +16,7 @@ use crate::{
     host::{Host, Now, Random},
     request::{Extracted, LimitCheck, PendingCheck},
     response::Denial,
-    worker::{Call, Worker},
+    worker::Worker,
 };
 
 /// The time between reports, before jitter.
@@ -34,23 +34,12 @@ const BUCKETS_MAX: usize = 32;
 pub(crate) struct Reporter {
     /// Requests that were decided without the limiter.
     requests: RequestCounts,
-    denied: Vec<Denied>,
+    /// Buckets that denied a request without the limiter, with the time of their last denial.
+    denied: Vec<(DeniedBucket, Now)>,
     /// The keys of the denied buckets, in the same order, for a fast search.
     keys: Vec<BucketKey>,
     next_us: u64,
     random: Random,
-}
-
-/// A bucket that denied a request without the limiter.
-#[derive(Debug)]
-struct Denied {
-    limit: Name,
-    by: DecidedBy,
-    bucket: Vec<(Name, Option<Vec<u8>>)>,
-    /// The descriptor of the first denied request.
-    descriptor: Vec<(Name, Vec<u8>)>,
-    count: u64,
-    last_us: u64,
 }
 
 impl Reporter {
@@ -75,11 +64,11 @@ impl Reporter {
     ) {
         let known = self.keys.iter().position(|known| *known == key);
         if let Some(known) = known.and_then(|at| self.denied.get_mut(at)) {
-            known.count += 1;
-            known.last_us = now.mono_us;
+            known.0.count += 1;
+            known.1 = now;
         } else if self.denied.len() < BUCKETS_MAX {
             self.keys.push(key);
-            self.denied.push(Denied::first(now, limit, by, entries));
+            self.denied.push((first_denial(limit, by, entries), now));
         }
     }
 
@@ -110,35 +99,29 @@ impl Reporter {
 
     fn take_denied(&mut self, now: Now) -> Vec<DeniedBucket> {
         self.keys.clear();
-        let denied = self.denied.drain(..).map(|denied| DeniedBucket {
-            limit: denied.limit,
-            by: denied.by,
-            count: denied.count,
-            ago_ms: now.mono_us.saturating_sub(denied.last_us) / 1000,
-            bucket: denied.bucket,
-            descriptor: denied.descriptor,
+        let denied = self.denied.drain(..).map(|(denied, last)| DeniedBucket {
+            ago_ms: now.mono_us.saturating_sub(last.mono_us) / 1000,
+            ..denied
         });
         denied.collect()
     }
 }
 
-impl Denied {
-    #[cold]
-    fn first(now: Now, limit: &Limit, by: DecidedBy, entries: &Extracted) -> Self {
-        let value = |name: &Name| entries.value(name).map(<[u8]>::to_vec);
-        let request = entries.keys().iter().zip(entries.values());
-        Self {
-            limit: limit.name.clone(),
-            by,
-            bucket: (limit.per.iter())
-                .map(|name| (name.clone(), value(name)))
-                .collect(),
-            descriptor: request
-                .filter_map(|(name, value)| Some((name.clone(), value?.to_vec())))
-                .collect(),
-            count: 1,
-            last_us: now.mono_us,
-        }
+#[cold]
+fn first_denial(limit: &Limit, by: DecidedBy, entries: &Extracted) -> DeniedBucket {
+    let value = |name: &Name| entries.value(name).map(<[u8]>::to_vec);
+    let request = entries.keys().iter().zip(entries.values());
+    DeniedBucket {
+        limit: limit.name.clone(),
+        by,
+        count: 1,
+        ago_ms: 0,
+        bucket: (limit.per.iter())
+            .map(|name| (name.clone(), value(name)))
+            .collect(),
+        descriptor: request
+            .filter_map(|(name, value)| Some((name.clone(), value?.to_vec())))
+            .collect(),
     }
 }
 
@@ -172,14 +155,7 @@ impl Worker {
             return;
         }
         let id = self.calls.registry.start_report(now);
-        self.call(Call {
-            id,
-            method: "POST",
-            path: REPORT_PATH.to_owned(),
-            headers: vec![("content-type", REPORT_CBOR.to_owned())],
-            body: Some(report.encode()),
-            timeout_ms: TIMEOUT_MS.max(self.config.limiter.timeout_ms),
-        });
+        self.post(id, REPORT_PATH, REPORT_CBOR, report.encode(), TIMEOUT_MS);
     }
 }
 

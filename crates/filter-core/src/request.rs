@@ -16,22 +16,22 @@ use policy::Name;
 use protocol::{Answer, CHECK_STREAM};
 
 use crate::{
-    active_policy::ActivePolicy,
     cache::BucketKey,
     call::{CHECK_PATH, POLICY_PATH, REPORT_PATH},
     cost::{Meter, Metered, RequestBodies},
     host::{Host, Now},
     lease::Reservation,
     local_bucket::{LocalBucket, Start},
-    response::QuotaHeaders,
+    response::QuotaStatus,
     worker::{Edits, StreamId, Worker},
 };
 
-pub(crate) use check::{Attempts, PendingCheck, SlotRelease};
-pub(crate) use check::{DenyingLimits, LimitCheck, quota_status};
+pub(crate) use check::{
+    Attempts, DenyingLimits, Hold, LimitCheck, PendingCheck, SlotRelease, quota_status,
+};
 pub(crate) use decide::Admission;
 pub(crate) use descriptor::{Extracted, Plan};
-pub(crate) use in_flight::{HeldSlots, RequestDescriptor, Share};
+pub(crate) use in_flight::{HeldSlots, RequestDescriptor, ShareSlot};
 
 pub(crate) use crate::report::Denials;
 
@@ -76,7 +76,7 @@ pub(crate) enum Stream {
     /// A queue holds it.
     Held,
     /// It continued; its response will show these quotas.
-    Passed(QuotaHeaders),
+    Passed(Vec<QuotaStatus>),
 }
 
 /// A map from requests to values, by their ids.
@@ -240,6 +240,24 @@ pub(crate) struct LocalUnits {
     pub(crate) at_ms: u64,
 }
 
+impl LocalUnits {
+    pub(crate) fn new(
+        of: &LimitCheck,
+        algorithm: Rc<Algorithm>,
+        slot: Option<Slot>,
+        now: Now,
+    ) -> Self {
+        Self {
+            key: of.key,
+            generation: of.limit.generation,
+            algorithm,
+            cost: of.cost,
+            slot,
+            at_ms: now.wall_ms,
+        }
+    }
+}
+
 impl Claims {
     pub(crate) fn add(&mut self, more: Self) {
         self.leased.extend(more.leased);
@@ -327,7 +345,7 @@ pub(crate) struct Holds {
     /// Slots of requests that left since the last event: of queues of this proxy, and of the store.
     released_local: Vec<LocalUnits>,
     released: Vec<LimiterSlots>,
-    /// Releases that no limiter has received yet: at most `max`.
+    /// Releases that no limiter has received yet: at most [`MAX_UNSENT`].
     unsent: Vec<PendingCheck>,
 }
 
@@ -341,7 +359,7 @@ pub(crate) struct Held {
     pub(crate) until_us: u64,
     pub(crate) stream: StreamId,
     pub(crate) edits: Edits,
-    pub(crate) quotas: QuotaHeaders,
+    pub(crate) quotas: Vec<QuotaStatus>,
     /// Its slots in queues, freed if it leaves before they start, and its permit.
     pub(crate) claims: Claims,
 }
@@ -349,8 +367,7 @@ pub(crate) struct Held {
 /// Slots in queues in the store.
 #[derive(Debug)]
 pub(crate) struct LimiterSlots {
-    policy: Rc<ActivePolicy>,
-    entries: Extracted,
+    request: RequestDescriptor,
     slots: Vec<(Name, SlotOp)>,
     /// When all of them have passed, on the monotonic clock.
     until_us: u64,
@@ -415,17 +432,10 @@ impl Holds {
     }
 
     /// Keeps a release that could not be sent, unless all its slots have passed.
-    fn keep_unsent(&mut self, mut check: PendingCheck, now: Now) {
-        let Some(release) = &check.free else {
-            return;
-        };
-        let max = match release.skip {
-            Some(_) => MAX_UNSENT,
-            None => self.max,
-        };
-        if release.until_us > now.mono_us && self.unsent.len() < max {
-            // The failed call consumed the entries.
-            check.entries = release.entries.clone();
+    fn keep_unsent(&mut self, check: PendingCheck, now: Now) {
+        let release = check.free.as_ref();
+        let lasts = release.is_some_and(|release| release.until_us > now.mono_us);
+        if lasts && self.unsent.len() < MAX_UNSENT {
             self.unsent.push(check);
         }
     }
@@ -438,7 +448,9 @@ impl LimiterSlots {
         answer: &Answer,
         now: Now,
     ) -> Option<Box<Self>> {
-        let (policy, entries) = (check.policy.clone()?, check.hold.entries.as_deref()?);
+        if check.policy.is_none() || check.hold == Hold::Never {
+            return None;
+        }
         let given = answer.limits.iter().filter(|limit| limit.charged > 0);
         let slots = given.clone().filter_map(|limit| {
             let slot = limit.slot.filter(|slot| slot.ttl_ms().is_none())?;
@@ -448,8 +460,7 @@ impl LimiterSlots {
         let reset_ms = given.map(|limit| limit.reset_after_ms).max()?;
         (!slots.is_empty()).then(|| {
             Box::new(Self {
-                policy,
-                entries: entries.clone(),
+                request: RequestDescriptor::from_check(check),
                 slots,
                 until_us: now.after_ms(reset_ms),
             })
@@ -476,8 +487,13 @@ impl Worker {
         for units in std::mem::take(&mut self.requests.holds.released_local) {
             self.refund(host, now, &units);
         }
-        for slots in std::mem::take(&mut self.requests.holds.released) {
-            self.free_global(now, slots);
+        for queued in std::mem::take(&mut self.requests.holds.released) {
+            let release = SlotRelease {
+                slots: queued.slots,
+                until_us: queued.until_us,
+                ..SlotRelease::default()
+            };
+            self.push_release(now, PendingCheck::of_slots(&queued.request, release));
         }
     }
 
@@ -485,26 +501,14 @@ impl Worker {
     pub(crate) fn retry_unsent(&mut self, now: Now) {
         for check in std::mem::take(&mut self.requests.holds.unsent) {
             let to_come = |release: &SlotRelease| release.until_us > now.mono_us;
-            if check.free.as_deref().is_some_and(to_come)
-                && let Err(check) = self.calls.batcher.push(check)
-            {
-                self.keep_unsent(check, now);
+            if check.free.as_deref().is_some_and(to_come) {
+                self.push_release(now, check);
             }
         }
     }
 
-    fn free_global(&mut self, now: Now, slots: LimiterSlots) {
-        let policy = slots.policy;
-        let limit_checks = self.limit_checks_of(&slots.entries, &policy, now);
-        let mut check = PendingCheck::background(policy, slots.entries.clone(), limit_checks);
-        check.free = Some(Box::new(SlotRelease {
-            streams: Vec::new(),
-            settle: Vec::new(),
-            skip: None,
-            slots: slots.slots,
-            entries: slots.entries,
-            until_us: slots.until_us,
-        }));
+    /// Queues a check about slots, or keeps it for later.
+    pub(crate) fn push_release(&mut self, now: Now, check: PendingCheck) {
         if let Err(check) = self.calls.batcher.push(check) {
             self.keep_unsent(check, now);
         }
@@ -576,7 +580,7 @@ mod claims_tests {
                 until_us,
                 stream: StreamId(stream),
                 edits: Edits::default(),
-                quotas: QuotaHeaders::default(),
+                quotas: Vec::new(),
                 claims: Claims {
                     permit: Some(permit),
                     ..Claims::default()

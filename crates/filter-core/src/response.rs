@@ -39,21 +39,14 @@ pub trait ResponseHeaders {
     fn add(&mut self, name: &'static str, value: &str);
 }
 
-/// The quotas that a response shows: of limits that are neither hidden nor in shadow mode.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct QuotaHeaders {
-    pub(crate) quota_statuses: Vec<QuotaStatus>,
-}
-
-/// Adds the rate limit headers. The upstream's own headers stay if they are tighter. Of a denied request,
+/// Adds the rate limit headers of limits that are neither hidden nor in shadow mode. The upstream's own headers stay if they are tighter. Of a denied request,
 /// only the limits that deny it show their numbers: those of others would tell the client to go on.
 pub(crate) fn write_headers(
-    quotas: &QuotaHeaders,
+    all: &[QuotaStatus],
     denied: bool,
     styles: Styles,
     headers: &mut impl ResponseHeaders,
 ) {
-    let all = &quotas.quota_statuses;
     let shown = || all.iter().filter(|status| status.denies == denied);
     // Of several with the least units left, the one that takes longest to reset.
     let tightness = |status: &&QuotaStatus| {
@@ -329,10 +322,7 @@ impl Denial {
         if let Some(content_type) = content_type.filter(|_| !grpc) {
             reply.headers.set("content-type", content_type);
         }
-        let quotas = QuotaHeaders {
-            quota_statuses: self.quota_statuses,
-        };
-        write_headers(&quotas, true, styles, &mut reply.headers);
+        write_headers(&self.quota_statuses, true, styles, &mut reply.headers);
         reply
     }
 
@@ -494,7 +484,7 @@ mod headers_tests {
             quota_status("per-path", 3, 1701),
         ];
         let mut headers = Recorded::default();
-        write_headers(&QuotaHeaders { quota_statuses }, false, EVERY, &mut headers);
+        write_headers(&quota_statuses, false, EVERY, &mut headers);
         insta::assert_snapshot!(headers.all(), @r#"
         ratelimit: "per-user";r=7;t=2, "per-tenant";r=3;t=1, "per-path";r=3;t=2
         ratelimit-policy: "per-user";q=20;w=2, "per-tenant";q=20;w=2, "per-path";q=20;w=2
@@ -509,9 +499,7 @@ mod headers_tests {
 
     #[test]
     fn an_upstream_that_is_tighter_keeps_its_headers() {
-        let quotas = QuotaHeaders {
-            quota_statuses: vec![quota_status("per-user", 7, 1300)],
-        };
+        let quotas = vec![quota_status("per-user", 7, 1300)];
         for (theirs, kept) in [("5", true), ("7", true), ("8", false), ("many", false)] {
             let mut headers = Recorded::with(&[
                 ("x-ratelimit-limit", "9"),
@@ -530,9 +518,7 @@ mod headers_tests {
 
     #[test]
     fn incomplete_upstream_headers_are_replaced() {
-        let quotas = QuotaHeaders {
-            quota_statuses: vec![quota_status("per-user", 7, 1300)],
-        };
+        let quotas = vec![quota_status("per-user", 7, 1300)];
         let mut headers = Recorded::with(&[("x-ratelimit-limit", "9"), ("x-ratelimit-reset", "1")]);
         write_headers(&quotas, false, Styles::default(), &mut headers);
         assert_eq!(headers.0["x-ratelimit-limit"], ["20"]);
@@ -549,7 +535,7 @@ mod headers_tests {
         };
         let all = |quota_statuses: Vec<QuotaStatus>| {
             let mut headers = Recorded::default();
-            write_headers(&QuotaHeaders { quota_statuses }, true, EVERY, &mut headers);
+            write_headers(&quota_statuses, true, EVERY, &mut headers);
             headers.all()
         };
         // Another limit that has nothing left, either, but is not over.
@@ -583,7 +569,7 @@ mod headers_tests {
     #[test]
     fn no_quotas_add_no_headers() {
         let mut headers = Recorded::default();
-        write_headers(&QuotaHeaders::default(), false, EVERY, &mut headers);
+        write_headers(&[], false, EVERY, &mut headers);
         assert_eq!(headers.all(), "");
     }
 

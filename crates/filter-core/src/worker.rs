@@ -18,7 +18,7 @@ use crate::{
     outage::{ChargeStatus, Outage},
     report::Reporter,
     request::{Denials, PendingCheck, Request, Requests, Stream},
-    response::{Denial, LocalReply, QuotaHeaders, ReplyCache, ResponseHeaders, write_headers},
+    response::{Denial, LocalReply, ReplyCache, ResponseHeaders, write_headers},
 };
 
 /// The state of one worker for one configuration.
@@ -114,7 +114,7 @@ impl Worker {
         request: &impl Request,
     ) {
         if !self.is_sampled() || self.is_limiter_traffic(request) {
-            return self.pass(stream, Edits::default(), QuotaHeaders::default());
+            return self.pass(stream, Edits::default(), Vec::new());
         }
         self.join(host, now);
         self.resume(host, now);
@@ -185,7 +185,7 @@ impl Worker {
         self.free_slots(host, now);
         self.expire_streamed(host, now);
         while let Some(lost) = self.calls.take_lost(now) {
-            self.on_check_call_failed(host, now, lost, ChargeStatus::Unknown);
+            self.fail_check_call(host, now, lost, ChargeStatus::Unknown, false);
         }
         self.maintain_leases(host, now);
         self.send_leftover_frees(host, now);
@@ -243,7 +243,7 @@ impl Worker {
         match self.calls.registry.finish(id) {
             Some(InFlight::Poll) => self.on_poll_failed(now),
             Some(InFlight::Checks(call)) => {
-                self.on_check_call_failed(host, now, call, ChargeStatus::NotCharged);
+                self.fail_check_call(host, now, call, ChargeStatus::NotCharged, false);
             }
             Some(InFlight::LeftoverFrees) => self.on_leftover_frees_failed(host, now, id),
             Some(InFlight::Report) | None => {}

@@ -302,7 +302,6 @@ pub(crate) struct PolicyPoller {
     poller_key: Vec<u8>,
     entries_key: Vec<u8>,
     worker_id: u64,
-    schedule: PollSchedule,
     /// The bytes of the last notice read: it rarely changes.
     last_notice: Vec<u8>,
     /// The version of the snapshot that this worker uses.
@@ -311,6 +310,18 @@ pub(crate) struct PolicyPoller {
     others_until_us: u64,
     /// The entity tag of the last snapshot polled, whether it could be used or not.
     etag: Vec<u8>,
+    random: Random,
+    next_us: u64,
+    /// The earliest time of the next poll, if there is a newer revision.
+    soonest_us: u64,
+    /// When the poll in flight fails; `None`: none is in flight.
+    overdue_us: Option<u64>,
+    /// The hold of the last poll, in milliseconds.
+    wait_ms: u64,
+    /// Consecutive polls that were answered.
+    answered_in_a_row: u8,
+    /// The timeout of the next short poll.
+    short_timeout_ms: u64,
 }
 
 /// The changes in shared data.
@@ -331,11 +342,17 @@ impl PolicyPoller {
             poller_key: key("poller_lease"),
             entries_key: key("entries"),
             worker_id,
-            schedule: PollSchedule::new(random),
             last_notice: Vec::new(),
             version: 0,
             others_until_us: 0,
             etag: Vec::new(),
+            random,
+            next_us: 0,
+            soonest_us: 0,
+            overdue_us: None,
+            wait_ms: 0,
+            answered_in_a_row: 0,
+            short_timeout_ms: TIMEOUT_MS,
         }
     }
 
@@ -370,27 +387,11 @@ impl PolicyPoller {
 
     /// Whether this worker must poll now. If so, it must report the outcome.
     pub(crate) fn is_due(&mut self, host: &impl Host, now: Now) -> bool {
-        if !self.schedule.is_due(now) || !self.holds_lease(host, now) {
+        if !self.is_time(now) || !self.holds_lease(host, now) {
             return false;
         }
-        self.schedule.leaves(now);
+        self.leaves(now);
         true
-    }
-
-    /// Whether the poll in flight has taken too long. Then it has failed, and the next is due.
-    pub(crate) fn is_overdue(&mut self, now: Now) -> bool {
-        self.schedule.is_overdue(now)
-    }
-
-    /// When the next poll may be due, or the one in flight has taken too long.
-    pub(crate) fn next_us(&self) -> u64 {
-        self.schedule.next_us(self.others_until_us)
-    }
-
-    /// Polls as soon as allowed, because an answer named another revision.
-    #[inline(never)]
-    pub(crate) fn poll_soon(&mut self) {
-        self.schedule.poll_soon();
     }
 
     fn holds_lease(&mut self, host: &impl Host, now: Now) -> bool {
@@ -407,7 +408,7 @@ impl PolicyPoller {
         }
         let renewed = PollerLease {
             worker: self.worker_id,
-            until_us: now.mono_us.saturating_add(self.schedule.lease_us()),
+            until_us: now.mono_us.saturating_add(self.lease_us()),
         };
         host.swap(&self.poller_key, &renewed.write(), version)
             .is_ok()
@@ -430,30 +431,15 @@ impl PolicyPoller {
         &self.etag
     }
 
-    /// How long the limiter may hold the poll that is due, in milliseconds; 0: it answers at once.
-    pub(crate) fn wait_ms(&self) -> u64 {
-        self.schedule.wait_ms()
-    }
-
-    /// The timeout of the poll that is due, in milliseconds.
-    pub(crate) fn timeout_ms(&self) -> u64 {
-        self.schedule.timeout_ms()
-    }
-
-    /// The poll failed.
-    pub(crate) fn poll_failed(&mut self) {
-        self.schedule.failed();
-    }
-
     /// The poll returned an unusable snapshot. It is not fetched again.
     pub(crate) fn poll_rejected(&mut self, etag: Vec<u8>) {
-        self.schedule.answered();
+        self.answered();
         self.etag = etag;
     }
 
     /// The snapshot in use is the newest.
     pub(crate) fn poll_unchanged(&mut self, host: &impl Host, proxies: Option<&[u8]>) {
-        self.schedule.answered();
+        self.answered();
         self.write_notice(host, self.version, proxies);
     }
 
@@ -464,7 +450,7 @@ impl PolicyPoller {
         snapshot: &Snapshot,
         proxies: Option<&[u8]>,
     ) {
-        self.schedule.answered();
+        self.answered();
         self.etag.clone_from(&snapshot.etag);
         let left = host::update(host, &self.snapshot_key, |bytes| {
             let version = Snapshot::read(bytes).map_or(0, |(version, _)| version);
@@ -538,38 +524,9 @@ const TIMEOUT_MAX_MS: u64 = 4_000;
 /// so the next poll is more likely to reach another limiter.
 const LINGER_MS: u64 = 250;
 
-/// The schedule of one worker's polls.
-#[derive(Debug)]
-struct PollSchedule {
-    random: Random,
-    next_us: u64,
-    /// The earliest time of the next poll, if there is a newer revision.
-    soonest_us: u64,
-    /// When the poll in flight fails; `None`: none is in flight.
-    overdue_us: Option<u64>,
-    /// The hold of the last poll, in milliseconds.
-    wait_ms: u64,
-    /// Consecutive polls that were answered.
-    answered_in_a_row: u8,
-    /// The timeout of the next short poll.
-    short_timeout_ms: u64,
-}
-
-impl PollSchedule {
-    pub(crate) fn new(random: Random) -> Self {
-        Self {
-            random,
-            next_us: 0,
-            soonest_us: 0,
-            overdue_us: None,
-            wait_ms: 0,
-            answered_in_a_row: 0,
-            short_timeout_ms: TIMEOUT_MS,
-        }
-    }
-
+impl PolicyPoller {
     /// Whether it is time for a poll. If so, sets how long the limiter may hold it.
-    pub(crate) fn is_due(&mut self, now: Now) -> bool {
+    fn is_time(&mut self, now: Now) -> bool {
         if self.overdue_us.is_some() || !now.reached(self.next_us) {
             return false;
         }
@@ -583,7 +540,7 @@ impl PollSchedule {
     }
 
     /// Records that the poll is sent.
-    pub(crate) fn leaves(&mut self, now: Now) {
+    fn leaves(&mut self, now: Now) {
         let pause_us = self.random.jittered(POLL_EVERY_US);
         self.next_us = now.mono_us.saturating_add(pause_us);
         self.soonest_us = now.mono_us.saturating_add(POLL_MIN_US);
@@ -619,25 +576,27 @@ impl PollSchedule {
     }
 
     /// When the poll in flight fails, or else when the next one is due.
-    pub(crate) fn next_us(&self, others_until_us: u64) -> u64 {
-        let next_us = self.next_us.max(others_until_us);
+    pub(crate) fn next_us(&self) -> u64 {
+        let next_us = self.next_us.max(self.others_until_us);
         self.overdue_us.unwrap_or(next_us)
     }
 
     /// There is a newer revision, with which a limiter should have answered the long poll.
+    #[inline(never)]
     pub(crate) fn poll_soon(&mut self) {
         self.next_us = self.next_us.min(self.soonest_us);
         let wait_us = std::mem::take(&mut self.wait_ms) * 1000;
         self.overdue_us = self.overdue_us.map(|at_us| at_us.saturating_sub(wait_us));
     }
 
-    pub(crate) fn answered(&mut self) {
+    fn answered(&mut self) {
         self.overdue_us = None;
         self.answered_in_a_row = self.answered_in_a_row.saturating_add(1);
         self.short_timeout_ms = TIMEOUT_MS;
     }
 
-    pub(crate) fn failed(&mut self) {
+    /// The poll failed.
+    pub(crate) fn poll_failed(&mut self) {
         self.overdue_us = None;
         self.short_timeout_ms = if self.answered_in_a_row < ANSWERED_BEFORE_HOLD {
             (self.short_timeout_ms * 2).min(TIMEOUT_MAX_MS)

@@ -1,12 +1,13 @@
 //! The entry of a bucket that this proxy caches or decides.
 
 use algorithms::{Algorithm, Rate};
-use policy::Penalty;
+use policy::{Name, Penalty};
 use protocol::LimitAnswer;
 
 use crate::{
     cache::Record,
     host::{Now, Put, Reader},
+    response::QuotaStatus,
 };
 
 /// The longest state of an algorithm that fits an entry, in bytes: a queue's.
@@ -80,8 +81,7 @@ impl Record for BucketEntry {
             status.write(out);
         }
         if let Some(local) = &self.local {
-            out.put_u64(local.touched_us);
-            out.put_u64(local.unused_at_us);
+            out.put_u64s(&[local.touched_us, local.unused_at_us]);
             out.put_u8(local.bytes.len().try_into().unwrap_or(u8::MAX));
             out.extend_from_slice(&local.bytes);
         }
@@ -101,8 +101,7 @@ impl Record for BucketEntry {
             entry.status = Some(BucketStatus::read(&mut reader)?);
         }
         if flags & LOCAL != 0 {
-            let touched_us = reader.u64()?;
-            let unused_at_us = reader.u64()?;
+            let [touched_us, unused_at_us] = reader.u64s()?;
             let len = usize::from(reader.u8()?);
             if len > MAX_STATE_LEN {
                 return None;
@@ -154,6 +153,27 @@ impl BucketStatus {
         }
     }
 
+    /// The client's quota, of which `leased` units are not the limiter's any more; `None`: it is unlimited.
+    pub(crate) fn quota_status(
+        &self,
+        now: Now,
+        limit: &Name,
+        cost: u64,
+        leased: u64,
+    ) -> Option<QuotaStatus> {
+        let quota = self.limit?;
+        let elapsed_ms = now.mono_us.saturating_sub(self.at_us) / 1000;
+        Some(QuotaStatus {
+            limit: limit.clone(),
+            quota,
+            window_ms: self.window_ms,
+            remaining: self.remaining.saturating_add(leased).min(quota),
+            reset_after_ms: Some(self.reset_after_ms.saturating_sub(elapsed_ms)),
+            cost,
+            denies: false,
+        })
+    }
+
     /// Whether an override gives the bucket other parameters than its limit.
     pub(crate) fn differs_from(&self, algorithm: &Algorithm) -> bool {
         let rate = &algorithm.parameters().rate;
@@ -171,10 +191,8 @@ impl BucketStatus {
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         out.put_u64(self.at_us);
         out.put_u8(u8::from(self.limit.is_some()));
-        out.put_u64(self.limit.unwrap_or(0));
-        out.put_u64(self.window_ms);
-        out.put_u64(self.remaining);
-        out.put_u64(self.reset_after_ms);
+        out.put_u64s(&[self.limit.unwrap_or(0), self.window_ms]);
+        out.put_u64s(&[self.remaining, self.reset_after_ms]);
     }
 
     pub(crate) fn read(reader: &mut Reader<'_>) -> Option<Self> {
@@ -303,18 +321,16 @@ impl Debt {
     }
 
     pub(super) fn write(&self, out: &mut Vec<u8>) {
-        out.put_u64(self.since_us);
-        out.put_u64(self.current);
-        out.put_u64(self.previous);
-        out.put_u64(self.until_us);
+        out.put_u64s(&[self.since_us, self.current, self.previous, self.until_us]);
     }
 
     pub(super) fn read(reader: &mut Reader<'_>) -> Option<Self> {
+        let [since_us, current, previous, until_us] = reader.u64s()?;
         Some(Self {
-            since_us: reader.u64()?,
-            current: reader.u64()?,
-            previous: reader.u64()?,
-            until_us: reader.u64()?,
+            since_us,
+            current,
+            previous,
+            until_us,
         })
     }
 }
@@ -400,9 +416,7 @@ impl CachedDenial {
     }
 
     pub(super) fn write(&self, out: &mut Vec<u8>) {
-        out.put_u64(self.until_us);
-        out.put_u64(self.least_cost);
-        out.put_u64(self.retry_at_us);
+        out.put_u64s(&[self.until_us, self.least_cost, self.retry_at_us]);
         if self.is_penalty() {
             out.put_u64(self.penalty_us);
         }

@@ -172,6 +172,16 @@ pub(crate) enum Update<R> {
     Write(R),
 }
 
+impl<R> Update<R> {
+    pub(crate) fn new(changed: bool, result: R) -> Self {
+        if changed {
+            Self::Write(result)
+        } else {
+            Self::Keep(result)
+        }
+    }
+}
+
 // --- A set: the entries in one value of shared data.
 
 /// The first byte of a set; each layout has its own number.
@@ -197,10 +207,7 @@ struct Way<'a> {
 
 impl<'a> Way<'a> {
     fn parse(reader: &mut Reader<'a>) -> Option<Self> {
-        let tag = reader.u64()?;
-        let generation = reader.u64()?;
-        let touched_us = reader.u64()?;
-        let in_use_until_us = reader.u64()?;
+        let [tag, generation, touched_us, in_use_until_us] = reader.u64s()?;
         let len = usize::try_from(reader.u32()?).ok()?;
         Some(Self {
             tag,
@@ -212,10 +219,12 @@ impl<'a> Way<'a> {
     }
 
     fn write(&self, out: &mut Vec<u8>) {
-        out.put_u64(self.tag);
-        out.put_u64(self.generation);
-        out.put_u64(self.touched_us);
-        out.put_u64(self.in_use_until_us);
+        out.put_u64s(&[
+            self.tag,
+            self.generation,
+            self.touched_us,
+            self.in_use_until_us,
+        ]);
         out.put_u32(self.entry.len().try_into().unwrap_or(u32::MAX));
         out.extend_from_slice(self.entry);
     }

@@ -50,11 +50,7 @@ fn the_first_status_is_written_at_once_and_then_only_significant_ones() {
         found.entry.status.map(|status| status.remaining)
     };
     assert!(worker_cache.store_status(key, 1, status(1, 600), false));
-    let first = Answered {
-        status: status(1, 600),
-        denial: None,
-    };
-    write_answer(&host, at(1), &table, (key, 1), &first);
+    write_answer(&host, at(1), &table, (key, 1), status(1, 600), None);
     for (ms, remaining, expected) in [
         (2, 590, 600),   // A 64th of the limit less is not significant.
         (3, 589, 589),   // More than that.
@@ -95,11 +91,8 @@ fn a_penalty_stays_unless_a_later_check_says_otherwise() {
         ..CachedDenial::new(at(1), Some(60_000), 60_000, 0)
     };
     let write = |ms: u64, sent_ms: u64, denial: Option<CachedDenial>| {
-        let answered = Answered {
-            status: status(ms, 1),
-            denial: Some((denial, at(sent_ms))),
-        };
-        write_answer(&host, at(ms), &table, (key, 1), &answered);
+        let denial = Some((denial, at(sent_ms)));
+        write_answer(&host, at(ms), &table, (key, 1), status(ms, 1), denial);
         table
             .read::<BucketEntry>(&host, key, 1, at(ms))
             .entry

@@ -9,13 +9,14 @@ use protocol::{
 use super::CheckCall;
 use crate::{
     active_policy::PolicyState,
-    cache::{Answered, BucketStatus, CachedDenial, write_answer},
+    cache::{BucketStatus, CachedDenial, write_answer},
     cost::Meter,
     host::{Host, Now},
     metrics::Event,
     outage::{ANSWERED_LATELY_US, CallResult, ChargeStatus},
     request::{
-        Admission, Attempts, Claims, DenyingLimits, HeldSlots, LimiterSlots, PendingCheck, Stream,
+        Admission, Attempts, Claims, DenyingLimits, HeldSlots, Hold, LimiterSlots, PendingCheck,
+        Stream,
     },
     response::{Denial, QuotaStatus},
     worker::{CallAnswer, HOLDING_MS, Worker},
@@ -31,46 +32,37 @@ impl Worker {
         answer: Option<&dyn CallAnswer>,
     ) {
         let asked = if call.probe { 1 } else { call.checks.len() };
-        let decoded = match answer {
-            Some(answer) => decode(answer, asked),
-            None => Err(CallError::unknown("no answer".to_owned())),
+        let error = match answer.map(|answer| decode(answer, asked)) {
+            Some(Ok(answers)) => return self.on_checks_decided(host, now, call, answers),
+            Some(Err(error)) => error,
+            None => {
+                let unknown = CallErrorKind::Failed(ChargeStatus::Unknown);
+                CallError::unsigned("no answer".to_owned(), unknown)
+            }
         };
-        match decoded {
-            Ok(answers) => self.on_checks_decided(host, now, call, answers),
-            Err(CallError::UnknownDomain) => {
-                self.record_call(
-                    host,
-                    now,
-                    call.probe,
-                    CallResult::Answered { decides: false },
-                );
+        if error.kind != CallErrorKind::UnknownDomain {
+            self.warn_failed(now, &error.why);
+        }
+        match error.kind {
+            CallErrorKind::UnknownDomain => {
+                let answered = CallResult::Answered { decides: false };
+                self.record_call(host, now, call.probe, answered);
                 self.policy.poller.poll_soon();
                 for check in call.checks {
                     self.unlimited(host, now, check);
                 }
             }
-            Err(CallError::Refused {
-                why,
-                too_large,
-                signed,
-            }) if self.may_be_request_fault(too_large) => {
-                self.warn_failed(now, &why);
-                self.on_batch_rejected(host, now, call, too_large, signed);
+            CallErrorKind::Refused { too_large } if self.may_be_request_fault(too_large) => {
+                self.on_batch_rejected(host, now, call, too_large, error.signed);
             }
-            Err(CallError::Refused { why, .. }) => {
-                self.warn_failed(now, &why);
-                self.on_check_call_failed(host, now, call, ChargeStatus::NotCharged);
+            CallErrorKind::Refused { .. } => {
+                self.fail_check_call(host, now, call, ChargeStatus::NotCharged, false);
             }
-            Err(CallError::Failed {
-                why,
-                charge,
-                signed,
-            }) => {
-                self.warn_failed(now, &why);
-                if signed && call.deadline_us.is_some() && self.calls.stream.is_open() {
+            CallErrorKind::Failed(charge) => {
+                if error.signed && call.deadline_us.is_some() && self.calls.stream.is_open() {
                     self.leave_stream(now, "the limiter failed");
                 }
-                self.fail_check_call(host, now, call, charge, signed);
+                self.fail_check_call(host, now, call, charge, error.signed);
             }
         }
     }
@@ -108,20 +100,9 @@ impl Worker {
         }
     }
 
-    /// As [`Worker::fail_check_call`], where no limiter answered that it cannot decide.
-    pub(crate) fn on_check_call_failed(
-        &mut self,
-        host: &impl Host,
-        now: Now,
-        call: CheckCall<PendingCheck>,
-        charge: ChargeStatus,
-    ) {
-        self.fail_check_call(host, now, call, charge, false);
-    }
-
     /// A check call failed as a whole. Checks that were certainly not charged are retried as far as the
     /// retry budget allows; the others fall back. `answered`: a limiter answered with an error.
-    fn fail_check_call(
+    pub(crate) fn fail_check_call(
         &mut self,
         host: &impl Host,
         now: Now,
@@ -194,63 +175,53 @@ const MAX_REASON: usize = 512;
 
 /// Why a whole call decided nothing.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum CallError {
+pub(crate) struct CallError {
+    why: String,
+    /// Whether a limiter said so, and not a proxy in between.
+    signed: bool,
+    kind: CallErrorKind,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum CallErrorKind {
     /// The limiter has no such domain.
     UnknownDomain,
-    /// The limiter refused to read the call, so nothing was charged: it is too large, or malformed.
-    Refused {
-        why: String,
-        too_large: bool,
-        /// Whether a limiter refused it, and not a proxy in between.
-        signed: bool,
-    },
+    /// The call was not read, so nothing was charged: it is too large, or malformed.
+    Refused { too_large: bool },
     /// Any other failure.
-    Failed {
-        why: String,
-        charge: ChargeStatus,
-        /// As above.
-        signed: bool,
-    },
+    Failed(ChargeStatus),
 }
 
 impl CallError {
     /// Classifies a limiter's error.
     fn from_api(error: &ApiError) -> Self {
-        let why = format!("{}: {}", error.code.word(), error.message);
-        match error.code {
-            ErrorCode::TooLarge | ErrorCode::InvalidRequest => Self::Refused {
-                why,
-                too_large: error.code == ErrorCode::TooLarge,
-                signed: true,
-            },
-            code => Self::Failed {
-                why,
-                charge: ChargeStatus::after(code),
-                signed: true,
+        Self {
+            why: format!("{}: {}", error.code.word(), error.message),
+            signed: true,
+            kind: match error.code {
+                ErrorCode::UnknownDomain => CallErrorKind::UnknownDomain,
+                ErrorCode::TooLarge => CallErrorKind::Refused { too_large: true },
+                ErrorCode::InvalidRequest => CallErrorKind::Refused { too_large: false },
+                code => CallErrorKind::Failed(ChargeStatus::after(code)),
             },
         }
     }
 
-    pub(crate) fn unknown(why: String) -> Self {
-        let charge = ChargeStatus::Unknown;
+    fn unsigned(why: String, kind: CallErrorKind) -> Self {
         let signed = false;
-        Self::Failed {
-            why,
-            charge,
-            signed,
-        }
+        Self { why, signed, kind }
     }
 }
 
 /// Reads the answer to a batch. A response decides nothing unless it comes from a limiter of this
 /// API version, is complete, and has one result for each check.
 pub(crate) fn decode(answer: &dyn CallAnswer, checks: usize) -> Result<BatchAnswer, CallError> {
-    let failed = |why: String| Err(CallError::unknown(why));
+    let unknown = CallErrorKind::Failed(ChargeStatus::Unknown);
+    let failed = |why: String| Err(CallError::unsigned(why, unknown));
     let status = answer.header(":status").unwrap_or_default();
     let status = String::from_utf8_lossy(status);
     if answer.header(API_HEADER) != Some(API_VERSION.as_bytes()) {
         let body = answer.body(MAX_REASON).unwrap_or_default();
-        let charge = ChargeStatus::after_reply(&body);
         // The reason becomes part of one log line.
         let plain = |byte: &u8| {
             if matches!(byte, b' '..=b'~') {
@@ -261,26 +232,17 @@ pub(crate) fn decode(answer: &dyn CallAnswer, checks: usize) -> Result<BatchAnsw
         };
         let reason: String = body.iter().map(plain).map(char::from).collect();
         let why = format!("status {status}, not from a limiter: {reason}");
-        return Err(if status == "413" {
-            CallError::Refused {
-                why,
-                too_large: true,
-                signed: false,
-            }
-        } else {
-            CallError::Failed {
-                why,
-                charge,
-                signed: false,
-            }
-        });
+        let kind = match &*status {
+            "413" => CallErrorKind::Refused { too_large: true },
+            _ => CallErrorKind::Failed(ChargeStatus::after_reply(&body)),
+        };
+        return Err(CallError::unsigned(why, kind));
     }
     let Some(body) = answer.body(MAX_ANSWER) else {
         return failed("an answer without end".to_owned());
     };
     if status != "200" {
         return match ApiError::from_json(&body) {
-            Some(error) if error.code == ErrorCode::UnknownDomain => Err(CallError::UnknownDomain),
             Some(error) => Err(CallError::from_api(&error)),
             None => failed(format!("status {status}")),
         };
@@ -341,7 +303,7 @@ impl Worker {
             return self.admit(host, now, &mut check, admission);
         }
         self.undo(host, now, std::mem::take(&mut check.claims));
-        if check.hold.barred {
+        if check.hold == Hold::Barred {
             self.counts.happened(Event::HoldFull);
         }
         if let Some(stream) = check.stream {
@@ -381,7 +343,7 @@ impl Worker {
         };
         let limit = &limit_check.limit;
         // A denial for lack of a hold permit concerns this request only, not the bucket.
-        let barred = check.hold.barred && limit.over_limit == OverLimit::Queue;
+        let barred = check.hold == Hold::Barred && limit.over_limit == OverLimit::Queue;
         let penalized = answer.penalty.left_ms > 0;
         if answer.mode == Mode::Shadow || (barred && !penalized) {
             return;
@@ -406,16 +368,14 @@ impl Worker {
             let urgent = known.is_some() || self.outage.breaker.failed_lately(now);
             if self.cache.store_status(key, generation, status, urgent) {
                 let denial = known.map(|_| (None, sent));
-                let answered = Answered { status, denial };
-                write_answer(host, now, &self.process.table, bucket, &answered);
+                write_answer(host, now, &self.process.table, bucket, status, denial);
             }
             return;
         }
         let denial = cacheable((now, sent), limit, limit_check.cost, answer, last);
         self.cache.store_denial(key, generation, status, denial);
         let denial = Some((Some(denial), sent));
-        let answered = Answered { status, denial };
-        write_answer(host, now, &self.process.table, bucket, &answered);
+        write_answer(host, now, &self.process.table, bucket, status, denial);
     }
 }
 
@@ -473,7 +433,7 @@ fn quota_statuses(check: &PendingCheck, answer: &Answer) -> Vec<QuotaStatus> {
             window_ms: limit.window_ms,
             remaining: limit.remaining,
             reset_after_ms: Some(limit.reset_after_ms),
-            cost: check.cost_of(&limit.name),
+            cost: check.find(&limit.name).map_or(1, |of| of.cost),
             denies: false,
         })
     });

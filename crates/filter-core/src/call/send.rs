@@ -18,8 +18,8 @@ use crate::{
     host::{Host, Now},
     metrics::Event,
     outage::Gate,
-    request::PendingCheck,
-    worker::{Call, Step, Worker},
+    request::{Hold, PendingCheck},
+    worker::{Step, Worker},
 };
 
 /// With fewer calls in flight than this, a check does not wait.
@@ -258,14 +258,7 @@ impl Worker {
         if !probe {
             self.open_stream(now);
         }
-        self.call(Call {
-            id,
-            method: "POST",
-            path: CHECK_PATH.to_owned(),
-            headers: vec![("content-type", CHECK_CBOR.to_owned())],
-            body: Some(body),
-            timeout_ms: self.config.limiter.timeout_ms,
-        });
+        self.post(id, CHECK_PATH, CHECK_CBOR, body, 0);
     }
 
     /// Moves debts out of the shared table into the checks that charge them.
@@ -315,7 +308,7 @@ fn encode(
         values: check.entries.lend(&keys),
         cost: check.cost,
         limits: check.limit_requests(),
-        max_delay_ms: check.hold.barred.then_some(0),
+        max_delay_ms: (check.hold == Hold::Barred).then_some(0),
         slot: check.slot,
     });
     let batch = Batch {

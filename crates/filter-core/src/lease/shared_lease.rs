@@ -235,32 +235,31 @@ impl SharedLease {
 
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         for grant in &self.grants {
-            out.put_u64(grant.epoch);
-            out.put_u64(grant.deadline_us);
-            out.put_u64(grant.units);
+            out.put_u64s(&[grant.epoch, grant.deadline_us, grant.units]);
         }
         self.settlements.write(out);
-        out.put_u64(self.want);
-        out.put_u64(self.query_until_us);
-        out.put_u64(self.sent_us);
-        out.put_u64(self.granted);
+        out.put_u64s(&[self.want, self.query_until_us, self.sent_us, self.granted]);
     }
 
     pub(crate) fn read(reader: &mut Reader<'_>) -> Option<Self> {
         let mut shared_lease = Self::default();
         for grant in &mut shared_lease.grants {
+            let [epoch, deadline_us, units] = reader.u64s()?;
             *grant = Grant {
-                epoch: reader.u64()?,
-                deadline_us: reader.u64()?,
-                units: reader.u64()?,
+                epoch,
+                deadline_us,
+                units,
             };
         }
         shared_lease.settlements = Settlements::read(reader)?;
-        shared_lease.want = reader.u64()?;
-        shared_lease.query_until_us = reader.u64()?;
-        shared_lease.sent_us = reader.u64()?;
-        shared_lease.granted = reader.u64()?;
-        Some(shared_lease)
+        let [want, query_until_us, sent_us, granted] = reader.u64s()?;
+        Some(Self {
+            want,
+            query_until_us,
+            sent_us,
+            granted,
+            ..shared_lease
+        })
     }
 }
 
@@ -381,19 +380,18 @@ impl Settlements {
 
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         for of in &self.0 {
-            out.put_u64(of.epoch);
-            out.put_u64(of.spent);
-            out.put_u64(of.returned);
+            out.put_u64s(&[of.epoch, of.spent, of.returned]);
         }
     }
 
     pub(crate) fn read(reader: &mut Reader<'_>) -> Option<Self> {
         let mut settlements = Self::default();
         for of in &mut settlements.0 {
+            let [epoch, spent, returned] = reader.u64s()?;
             *of = Settlement {
-                epoch: reader.u64()?,
-                spent: reader.u64()?,
-                returned: reader.u64()?,
+                epoch,
+                spent,
+                returned,
             };
         }
         Some(settlements)
@@ -526,6 +524,10 @@ impl Record for LeaseEntry {
 
 // --- Changes of a bucket's shared lease, each one compare-and-swap in the shared table.
 
+/// What an act on a shared lease gives: units for this worker, a query for the limiter, and how many units were
+/// past their deadline.
+type Acted = (Option<Grant>, Option<LeaseQuery>, u64);
+
 /// The result of one change.
 pub(super) struct LeaseChange {
     /// Units that this worker took.
@@ -540,50 +542,44 @@ pub(super) struct LeaseChange {
     status: Option<BucketStatus>,
 }
 
-/// Changes the shared lease of a bucket by `act`, which may run several times, and writes it if it
-/// differs. `status` is a status that has just arrived. (`act` is dynamic because a copy of this
-/// function for each caller would add 2 KB to the module.)
-pub(super) fn update_shared(
-    host: &impl Host,
-    now: Now,
-    table: &Table,
-    (key, generation): (BucketKey, u64),
-    status: Option<BucketStatus>,
-    act: &mut dyn FnMut(&mut SharedLease, Option<BucketStatus>) -> LeaseChange,
-) -> Result<LeaseChange, Contended> {
-    let key = key.in_role(Role::Lease);
-    table.update::<LeaseEntry, _>(host, key, generation, now, |found| {
-        let entry = &mut found.entry;
-        if let Some(status) = status {
-            entry.update_status(status);
-        }
-        let before = entry.lease.clone();
-        let change = act(&mut entry.lease, entry.status);
-        if entry.lease == before {
-            Update::Keep(change)
-        } else {
-            Update::Write(change)
-        }
-    })
+/// The bucket of a leased limit, with the terms of its leases.
+#[derive(Clone, Copy)]
+pub(super) struct LeasedBucket<'a> {
+    pub(super) table: &'a Table,
+    pub(super) key: BucketKey,
+    pub(super) generation: u64,
+    pub(super) terms: &'a Terms,
 }
 
-impl LeaseChange {
-    pub(super) fn new(
-        lease: &SharedLease,
+impl LeasedBucket<'_> {
+    /// Changes the shared lease of a bucket by `act`, which may run several times, and writes it if it
+    /// differs. `status` is a status that has just arrived. (`act` is dynamic because a copy of this
+    /// function for each caller would add 2 KB to the module.)
+    pub(super) fn update(
+        &self,
+        host: &impl Host,
         now: Now,
-        terms: &Terms,
-        grant: Option<Grant>,
-        query: Option<LeaseQuery>,
-        expired: u64,
         status: Option<BucketStatus>,
-    ) -> Self {
-        Self {
-            grant,
-            query,
-            expired,
-            view: lease.view(now, terms),
-            status,
-        }
+        act: &mut dyn FnMut(&mut SharedLease, Option<BucketStatus>) -> Acted,
+    ) -> Result<LeaseChange, Contended> {
+        let (table, generation) = (self.table, self.generation);
+        let key = self.key.in_role(Role::Lease);
+        table.update::<LeaseEntry, _>(host, key, generation, now, |found| {
+            let entry = &mut found.entry;
+            if let Some(status) = status {
+                entry.update_status(status);
+            }
+            let before = entry.lease.clone();
+            let (grant, query, expired) = act(&mut entry.lease, entry.status);
+            let change = LeaseChange {
+                grant,
+                query,
+                expired,
+                view: entry.lease.view(now, self.terms),
+                status: entry.status,
+            };
+            Update::new(entry.lease != before, change)
+        })
     }
 }
 

@@ -50,8 +50,8 @@ pub(crate) struct WorkerLease<O> {
     ttl_us: u64,
     /// A descriptor of the bucket, for queries without a request.
     pub(crate) descriptor: Option<Rc<O>>,
-    /// The size of the last portion.
-    portion: u64,
+    /// The size of the last portion that this worker tried to take.
+    pub(crate) portion: u64,
     /// When the last portion was taken.
     taken_us: u64,
     /// When a request last used it.
@@ -109,11 +109,6 @@ impl<O> WorkerLease<O> {
             epoch: self.grant.epoch,
             deadline_us: self.grant.deadline_us,
         })
-    }
-
-    /// Records the size of a portion that this worker tried to take.
-    pub(crate) fn set_portion(&mut self, portion: Portion) {
-        self.portion = portion.units;
     }
 
     /// Takes a portion.

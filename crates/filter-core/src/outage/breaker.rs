@@ -278,18 +278,22 @@ impl State {
         let mut reader = Reader::new(bytes);
         let kind = reader.u8()?;
         let state = match kind {
-            0 => Self::Closed(Counts {
-                since_us: reader.u64()?,
-                failed_in_a_row: reader.u64()?,
-                failed: reader.u64()?,
-                answered: reader.u64()?,
-                answered_us: reader.u64()?,
-            }),
+            0 => {
+                let [since_us, failed_in_a_row, failed, answered, answered_us] = reader.u64s()?;
+                Self::Closed(Counts {
+                    since_us,
+                    failed_in_a_row,
+                    failed,
+                    answered,
+                    answered_us,
+                })
+            }
             1 | 2 => {
+                let [until_us, interval_us, answered_us] = reader.u64s()?;
                 let waiting = Waiting {
-                    until_us: reader.u64()?,
-                    interval_us: reader.u64()?.clamp(OPEN_MIN_US, OPEN_MAX_US),
-                    answered_us: reader.u64()?,
+                    until_us,
+                    interval_us: interval_us.clamp(OPEN_MIN_US, OPEN_MAX_US),
+                    answered_us,
                 };
                 if kind == 1 {
                     Self::Open(waiting)
@@ -307,20 +311,16 @@ impl State {
         let (kind, waiting) = match self {
             Self::Closed(counts) => {
                 out.put_u8(0);
-                out.put_u64(counts.since_us);
-                out.put_u64(counts.failed_in_a_row);
-                out.put_u64(counts.failed);
-                out.put_u64(counts.answered);
-                out.put_u64(counts.answered_us);
+                let (failed_in_a_row, failed) = (counts.failed_in_a_row, counts.failed);
+                out.put_u64s(&[counts.since_us, failed_in_a_row, failed]);
+                out.put_u64s(&[counts.answered, counts.answered_us]);
                 return out;
             }
             Self::Open(waiting) => (1, waiting),
             Self::Probing(waiting) => (2, waiting),
         };
         out.put_u8(kind);
-        out.put_u64(waiting.until_us);
-        out.put_u64(waiting.interval_us);
-        out.put_u64(waiting.answered_us);
+        out.put_u64s(&[waiting.until_us, waiting.interval_us, waiting.answered_us]);
         out
     }
 }

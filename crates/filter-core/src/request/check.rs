@@ -6,7 +6,7 @@ use algorithms::{Algorithm, CostSettlement, Decision, SlotAct, SlotId, SlotOp};
 use policy::{Limit, Match, Mode, Name, OnFailure, OverLimit, Resolved, Scope};
 use protocol::{Debit, DecidedBy, LeaseRequest, LimitCost, LimitRequest};
 
-use super::{Claims, Extracted};
+use super::{Claims, Extracted, RequestDescriptor};
 use crate::{
     active_policy::{ActiveLimit, ActivePolicy},
     cache::{BucketKey, BucketStatus, Role, Table},
@@ -109,16 +109,7 @@ impl LimitCheck {
     /// The client's quota by the limiter's last answer.
     pub(crate) fn cached_status(&self, now: Now) -> Option<QuotaStatus> {
         let status = self.status.filter(|_| !self.limit.hidden)?;
-        let elapsed_ms = now.mono_us.saturating_sub(status.at_us) / 1000;
-        Some(QuotaStatus {
-            limit: self.limit.name.clone(),
-            quota: status.limit?,
-            window_ms: status.window_ms,
-            remaining: status.remaining,
-            reset_after_ms: Some(status.reset_after_ms.saturating_sub(elapsed_ms)),
-            cost: self.cost,
-            denies: false,
-        })
+        status.quota_status(now, &self.limit.name, self.cost, 0)
     }
 }
 
@@ -189,7 +180,7 @@ impl DenyingLimits {
 // --- A check that waits for the limiter, or for a decision without it.
 
 /// A check, and the decisions about its request so far.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct PendingCheck {
     /// The request that waits for the answer; `None` if none does.
     pub(crate) stream: Option<StreamId>,
@@ -209,11 +200,10 @@ pub(crate) struct PendingCheck {
     /// The calls that carried it so far.
     pub(crate) attempts: Attempts,
     pub(crate) claims: Claims,
-    /// What holding the request needs, if a queue delays it.
     pub(crate) hold: Hold,
     /// The request's id, if a limit may give it a slot.
     pub(crate) slot: Option<SlotId>,
-    /// The slots that it frees, renews or enters. Such a check does nothing else.
+    /// The slots that it frees, renews or enters, and what it settles. Such a check does nothing else.
     pub(crate) free: Option<Box<SlotRelease>>,
 }
 
@@ -245,17 +235,20 @@ impl Default for Attempts {
     }
 }
 
-/// What holding a request needs, if a queue may delay it.
-#[derive(Debug, Default)]
-pub(crate) struct Hold {
+/// Whether a queue may delay the request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Hold {
+    /// None may.
+    #[default]
+    Never,
+    /// It has a permit.
+    Permitted,
     /// No permit was left: the request continues at once or is refused.
-    pub(crate) barred: bool,
-    /// A copy of the descriptor for releasing the slot; the check consumes the original.
-    pub(crate) entries: Option<Box<Extracted>>,
+    Barred,
 }
 
 /// Slots of queues that a request released, or of requests in flight.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct SlotRelease {
     /// Operations of one kind.
     pub(crate) slots: Vec<(Name, SlotOp)>,
@@ -263,10 +256,8 @@ pub(crate) struct SlotRelease {
     pub(crate) settle: Vec<(Name, CostSettlement)>,
     /// The requests that hold the slots, unless they are freed.
     pub(crate) streams: Vec<StreamId>,
-    /// For requests in flight: the limits that the limiter need not check.
-    pub(crate) skip: Option<Vec<Name>>,
-    /// A copy of the descriptor, should the release have to be sent again.
-    pub(crate) entries: Extracted,
+    /// The limits that the limiter need not check.
+    pub(crate) skip: Vec<Name>,
     /// When all of them have passed, on the monotonic clock.
     pub(crate) until_us: u64,
 }
@@ -295,77 +286,44 @@ impl PendingCheck {
             entries,
             limit_checks,
             opaque,
-            head: false,
-            attempts: Attempts::default(),
-            claims: Claims::default(),
-            hold: Hold::default(),
-            slot: None,
-            free: None,
+            ..Self::default()
         }
     }
 
-    /// A check that charges no request and that no request waits for. It carries lease queries, debts,
-    /// denials or freed slots.
+    /// A check that charges no request and that no request waits for. It carries lease queries, debts or
+    /// denials.
     pub(crate) fn background(
         policy: Rc<ActivePolicy>,
         entries: Extracted,
         limit_checks: Vec<LimitCheck>,
     ) -> Self {
         Self {
-            stream: None,
-            cost: 0,
             policy: Some(policy),
             entries,
             limit_checks,
-            opaque: None,
-            head: false,
-            attempts: Attempts::default(),
-            claims: Claims::default(),
-            hold: Hold::default(),
-            slot: None,
-            free: None,
+            ..Self::default()
         }
     }
 
     /// A check of the same buckets that charges nothing and that no request waits for.
     pub(crate) fn peek(&self) -> Self {
         Self {
-            stream: None,
-            cost: 0,
             policy: self.policy.clone(),
             entries: self.entries.clone(),
-            limit_checks: Vec::new(),
-            opaque: None,
-            head: false,
-            attempts: Attempts::default(),
-            claims: Claims::default(),
-            hold: Hold::default(),
-            slot: None,
-            free: None,
+            ..Self::default()
         }
     }
 
-    /// A check that frees, renews or enters slots of requests in flight.
-    pub(crate) fn of_slots(release: SlotRelease) -> Self {
+    /// A check about slots and reservations in the buckets of a request.
+    pub(crate) fn of_slots(request: &RequestDescriptor, release: SlotRelease) -> Self {
         Self {
-            stream: None,
-            cost: 0,
-            policy: None,
-            entries: release.entries.clone(),
-            limit_checks: Vec::new(),
-            opaque: None,
-            head: false,
-            attempts: Attempts::default(),
-            claims: Claims::default(),
-            hold: Hold::default(),
-            slot: None,
-            free: Some(Box::new(release)),
+            entries: request.entries.clone(),
+            free: Some(Box::new(SlotRelease {
+                skip: request.skip.clone(),
+                ..release
+            })),
+            ..Self::default()
         }
-    }
-
-    /// The bucket of a limit that is known here.
-    pub(crate) fn key_of(&self, limit: &Name) -> Option<BucketKey> {
-        self.find(limit).map(|limit_check| limit_check.key)
     }
 
     /// Whether a limit that is known here gives slots to requests in flight.
@@ -390,8 +348,7 @@ impl PendingCheck {
     /// What the check says about single limits.
     pub(crate) fn limit_requests(&self) -> Vec<LimitRequest> {
         let mut requests = Vec::new();
-        let skips = self.free.as_ref().and_then(|free| free.skip.as_deref());
-        for limit in skips.unwrap_or_default() {
+        for limit in self.free.iter().flat_map(|free| &free.skip) {
             LimitRequest::change(&mut requests, limit, |request| request.skip = true);
         }
         for of in &self.limit_checks {
@@ -402,7 +359,7 @@ impl PendingCheck {
                 settle: query.settle.by_epoch(),
             });
             // Decided here already, or nothing to decide.
-            let skip = skips.is_none() && (nothing || !of.is_global());
+            let skip = nothing || !of.is_global();
             if !(skip || priced || of.debit > 0 || of.denied > 0 || lease.is_some()) {
                 continue;
             }
@@ -436,11 +393,6 @@ impl PendingCheck {
     /// Whether the request reserves units until its response ends.
     pub(crate) fn reserves(&self) -> bool {
         self.global().any(|of| of.limit.settles())
-    }
-
-    /// The units that the request costs at a limit.
-    pub(crate) fn cost_of(&self, limit: &Name) -> u64 {
-        self.find(limit).map_or(1, |limit_check| limit_check.cost)
     }
 
     /// The limit of that name, if it is known here.

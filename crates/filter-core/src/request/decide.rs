@@ -2,22 +2,21 @@
 
 use std::rc::Rc;
 
-use algorithms::{Algorithm, Decision, Slot};
 use policy::{Match, Mode, Name};
 use protocol::{DecidedBy, Outcome};
 
 use crate::{
     active_policy::{ActivePolicy, PolicyState},
-    cache::{DebtSpan, Role},
+    cache::DebtSpan,
     cost::RequestBody,
     host::{Contended, Host, Now, Random},
-    local_bucket::{LocalBucket, Start, Take},
+    local_bucket::{Start, Take},
     metrics::Event,
     request::{
-        Claims, DenyingLimits, Extracted, Held, LimitCheck, LocalUnits, PendingCheck, Plan,
+        Claims, DenyingLimits, Extracted, Held, Hold, LimitCheck, LocalUnits, PendingCheck, Plan,
         Request, Stream, quota_status,
     },
-    response::{Denial, QuotaHeaders, QuotaStatus},
+    response::{Denial, QuotaStatus},
     worker::{Edits, HOLDING_MS, Refusal, ResponseNeeds, Step, StreamId, Worker},
 };
 
@@ -32,7 +31,7 @@ impl Worker {
         body: Option<&RequestBody>,
     ) {
         match &self.policy.state {
-            PolicyState::NoLimits => self.pass(stream, Edits::default(), QuotaHeaders::default()),
+            PolicyState::NoLimits => self.pass(stream, Edits::default(), Vec::new()),
             PolicyState::Limits(policy) => {
                 let policy = Rc::clone(policy);
                 self.decide_by(host, (now, stream), policy, request, body);
@@ -66,12 +65,12 @@ impl Worker {
             Ok(matches) => matches,
             Err(exemption) => {
                 self.counts.exempted(&exemption.name);
-                return self.pass(stream, Edits::default(), QuotaHeaders::default());
+                return self.pass(stream, Edits::default(), Vec::new());
             }
         };
         let opaque = policy.opaque(&values);
         if matches.is_empty() && opaque.is_none() {
-            return self.pass(stream, Edits::default(), QuotaHeaders::default());
+            return self.pass(stream, Edits::default(), Vec::new());
         }
         if let Some(denial) = self.missing(now, &matches, &entries) {
             return self.refuse(stream, denial);
@@ -293,21 +292,17 @@ impl Worker {
         let Some(algorithm) = &limit_check.local else {
             return true;
         };
-        let Ok((decision, slot)) = self.take_from(host, now, limit_check, Start::Full, algorithm)
-        else {
+        let bucket = self.local_bucket(limit_check, algorithm, Start::Full);
+        let Ok((decision, slot)) = bucket.decide(host, now, limit_check.cost, Take::Charge) else {
             self.counts.happened(Event::Contended);
             return false;
         };
         // The other modes are charged when nothing can deny the request any more.
         if decision.allowed && limit_check.mode == Mode::Enforce {
-            claims.local.push(LocalUnits {
-                key: limit_check.key,
-                generation: limit_check.limit.generation,
-                algorithm: Rc::clone(algorithm),
-                cost: limit_check.cost,
-                slot,
-                at_ms: now.wall_ms,
-            });
+            let algorithm = Rc::clone(algorithm);
+            claims
+                .local
+                .push(LocalUnits::new(limit_check, algorithm, slot, now));
         }
         limit_check.decided = Some(decision);
         decision.allowed
@@ -319,7 +314,8 @@ impl Worker {
         let Some(algorithm) = &limit_check.limit.precheck else {
             return true;
         };
-        match self.take_from(host, now, limit_check, Start::Precheck, algorithm) {
+        let bucket = self.local_bucket(limit_check, algorithm, Start::Precheck);
+        match bucket.decide(host, now, limit_check.cost, Take::Charge) {
             Ok((decision, _)) => {
                 limit_check.decided = Some(decision);
                 decision.allowed
@@ -327,27 +323,6 @@ impl Worker {
             // The limiter decides instead.
             Err(Contended) => true,
         }
-    }
-
-    fn take_from(
-        &self,
-        host: &impl Host,
-        now: Now,
-        limit_check: &LimitCheck,
-        start: Start,
-        algorithm: &Algorithm,
-    ) -> Result<(Decision, Option<Slot>), Contended> {
-        let bucket = LocalBucket {
-            table: &self.process.table,
-            key: match start {
-                Start::Precheck => limit_check.key.in_role(Role::Precheck),
-                _ => limit_check.key,
-            },
-            generation: limit_check.limit.generation,
-            algorithm,
-            start,
-        };
-        bucket.decide(host, now, limit_check.cost, Take::Charge)
     }
 
     /// The denial by a local bucket.
@@ -416,9 +391,7 @@ impl Worker {
                 .as_ref()
                 .map_or_else(ResponseNeeds::default, |meter| meter.needs()),
         };
-        let quotas = QuotaHeaders {
-            quota_statuses: admission.quota_statuses,
-        };
+        let quotas = admission.quota_statuses;
         self.keep(now, stream, &mut claims);
         if delay_ms == 0 {
             return self.pass(stream, edits, quotas);
@@ -436,8 +409,8 @@ impl Worker {
     }
 
     /// Lets a request continue. Its response will show `quotas`.
-    pub(crate) fn pass(&mut self, stream: StreamId, edits: Edits, quotas: QuotaHeaders) {
-        if quotas.quota_statuses.is_empty() {
+    pub(crate) fn pass(&mut self, stream: StreamId, edits: Edits, quotas: Vec<QuotaStatus>) {
+        if quotas.is_empty() {
             self.requests.streams.remove(stream);
         } else {
             let passed = Stream::Passed(quotas);
@@ -486,15 +459,14 @@ impl Worker {
         if !check.may_be_held() {
             return true;
         }
-        check.hold.barred = !self.may_hold(&mut check.claims);
-        check.hold.entries = Some(Box::new(check.entries.clone()));
-        let delays = check
-            .limit_checks
-            .iter()
-            .filter_map(|limit_check| limit_check.decided);
-        let delay_ms = delays.map(|decision| decision.delay_ms).max();
-        let delay_ms = delay_ms.filter(|ms| *ms > 0 && check.hold.barred);
-        let (Some(delay_ms), Some(stream)) = (delay_ms, check.stream) else {
+        if self.may_hold(&mut check.claims) {
+            check.hold = Hold::Permitted;
+            return true;
+        }
+        check.hold = Hold::Barred;
+        let decisions = check.limit_checks.iter().filter_map(|of| of.decided);
+        let delay_ms = decisions.map(|decision| decision.delay_ms).max();
+        let (Some(delay_ms @ 1..), Some(stream)) = (delay_ms, check.stream) else {
             return true;
         };
         self.undo(host, now, std::mem::take(&mut check.claims));

@@ -49,7 +49,7 @@ pub(crate) struct Plan {
 }
 
 /// The entries of one request.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Extracted {
     keys: Rc<[Name]>,
     /// In the order of the keys.

@@ -15,7 +15,7 @@ use crate::{
     host::{Change, Contended, Host, Now, Put, Reader, update},
     metrics::Event,
     request::{ByStream, Extracted, LimitCheck, PendingCheck, SlotRelease, grouped},
-    worker::{Call, CallAnswer, HOLDING_MS, StreamId, Worker},
+    worker::{CallAnswer, HOLDING_MS, StreamId, Worker},
 };
 
 /// A slot is renewed after its ttl divided by this.
@@ -84,8 +84,8 @@ impl InFlight {
             .find(|held| held.limit == *limit && name(held.slot) == name(of))
     }
 
-    /// The places in shares that requests hold.
-    fn shares(&mut self) -> impl Iterator<Item = &mut Share> {
+    /// The slots of shares that requests hold.
+    fn shares(&mut self) -> impl Iterator<Item = &mut ShareSlot> {
         self.held.iter_mut().flat_map(|(_, held)| &mut held.shares)
     }
 }
@@ -195,8 +195,8 @@ impl Ids {
 #[derive(Debug, Default)]
 pub(crate) struct HeldSlots {
     slots: Vec<HeldSlot>,
-    /// Places in this proxy's share of a limit, taken while no limiter answered.
-    pub(crate) shares: Vec<Share>,
+    /// Slots in this proxy's share of a limit, taken while no limiter answered.
+    pub(crate) shares: Vec<ShareSlot>,
 }
 
 /// A slot in the store.
@@ -240,7 +240,7 @@ impl HeldSlots {
             let request =
                 request.get_or_insert_with(|| Rc::new(RequestDescriptor::from_check(check)));
             Some(HeldSlot {
-                key: check.key_of(&limit.name),
+                key: check.find(&limit.name).map(|of| of.key),
                 limit: limit.name.clone(),
                 slot,
                 renew_us: sent.after_ms(ttl_ms / RENEWALS),
@@ -333,16 +333,11 @@ impl Worker {
         let ttls = slots.iter().filter_map(|(_, held)| held.slot.ttl_ms());
         let release = SlotRelease {
             slots: slots.iter().map(|(_, held)| held.op(act)).collect(),
-            settle: Vec::new(),
             streams: slots.iter().filter_map(|(stream, _)| *stream).collect(),
-            skip: Some(first.request.skip.clone()),
-            entries: first.request.entries.clone(),
             until_us: now.after_ms(ttls.max().unwrap_or(0)),
+            ..SlotRelease::default()
         };
-        let check = PendingCheck::of_slots(release);
-        if let Err(check) = self.calls.batcher.push(check) {
-            self.keep_unsent(check, now);
-        }
+        self.push_release(now, PendingCheck::of_slots(&first.request, release));
     }
 }
 
@@ -497,11 +492,6 @@ impl Worker {
         checks.append(&mut self.calls.batcher.take_waiting());
         checks.append(&mut self.requests.holds.take_unsent());
         checks.retain(frees);
-        for check in &mut checks {
-            if let Some(release) = &check.free {
-                check.entries = release.entries.clone();
-            }
-        }
         for batch in checks.chunks_mut(MAX_CHECKS) {
             let releases = batch.iter().filter_map(|check| check.free.as_ref());
             let until_us = releases.map(|release| release.until_us).max().unwrap_or(0);
@@ -534,14 +524,7 @@ impl Worker {
             let body = frees.body.clone();
             let leftover_frees = &mut self.requests.in_flight.leftover_frees;
             leftover_frees.in_flight.push((id, frees));
-            self.call(Call {
-                id,
-                method: "POST",
-                path: CHECK_PATH.to_owned(),
-                headers: vec![("content-type", protocol::CHECK_CBOR.to_owned())],
-                body: Some(body),
-                timeout_ms: self.config.limiter.timeout_ms,
-            });
+            self.post(id, CHECK_PATH, protocol::CHECK_CBOR, body, 0);
         }
     }
 
@@ -609,26 +592,26 @@ impl Frees {
 /// revision.
 const GENERATION: u64 = 0;
 
-/// A place in the share of one bucket. It is counted in the epoch, one slot ttl long, in which it was
-/// last [renewed](Share::renew), and in the next.
+/// A slot in the share of one bucket. It is counted in the epoch, one slot ttl long, in which it was
+/// last [renewed](ShareSlot::renew), and in the next.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Share {
+pub(crate) struct ShareSlot {
     key: BucketKey,
     ttl_us: u64,
     epoch: u64,
 }
 
-/// The places that are taken, counted by all workers of a proxy.
+/// The slots of a share that are taken, counted by all workers of a proxy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Places {
+struct TakenSlots {
     epoch: u64,
     /// Of this epoch, and of the one before.
     current: u64,
     previous: u64,
 }
 
-impl Share {
-    /// A place in the bucket with this key, of [`Role::Global`], whose slots have this ttl.
+impl ShareSlot {
+    /// A slot in the bucket with this key, of [`Role::Global`], whose slots have this ttl.
     pub(crate) fn new(key: BucketKey, ttl_ms: u64) -> Self {
         Self {
             key: key.in_role(Role::InFlight),
@@ -637,7 +620,7 @@ impl Share {
         }
     }
 
-    /// The size of this proxy's share: an equal part of the limit, but at least one place.
+    /// The size of this proxy's share: an equal part of the limit, but at least one slot.
     pub(crate) fn size(limit: u64, proxies: u64) -> u64 {
         (limit / proxies.max(1)).max(1).min(limit)
     }
@@ -647,7 +630,7 @@ impl Share {
         self.key == key.in_role(Role::InFlight)
     }
 
-    /// Takes a place if fewer than `size` are taken, or with `peek` only looks; returns whether one was
+    /// Takes a slot if fewer than `size` are taken, or with `peek` only looks; returns whether one was
     /// left.
     pub(crate) fn take(
         &mut self,
@@ -658,15 +641,15 @@ impl Share {
         peek: bool,
     ) -> Result<bool, Contended> {
         self.epoch = self.epoch_of(now);
-        self.change(table, host, now, |places| {
-            let fits = places.current + places.previous < size;
-            places.current += u64::from(fits && !peek);
+        self.change(table, host, now, |taken| {
+            let fits = taken.current + taken.previous < size;
+            taken.current += u64::from(fits && !peek);
             fits
         })
     }
 
-    /// Renews `count` places of one bucket and epoch, of which this is one. A module that stops loses
-    /// its places within two ttls.
+    /// Renews `count` slots of one bucket and epoch, of which this is one. A module that stops loses
+    /// its slots within two ttls.
     fn renew(
         &self,
         table: &Table,
@@ -674,27 +657,27 @@ impl Share {
         now: Now,
         count: u64,
     ) -> Result<(), Contended> {
-        self.change(table, host, now, |places| {
-            places.leave(self.epoch, count);
-            places.current += count;
+        self.change(table, host, now, |taken| {
+            taken.leave(self.epoch, count);
+            taken.current += count;
         })
     }
 
     fn free(self, table: &Table, host: &impl Host, now: Now) -> Result<(), Contended> {
-        self.change(table, host, now, |places| places.leave(self.epoch, 1))
+        self.change(table, host, now, |taken| taken.leave(self.epoch, 1))
     }
 
     fn epoch_of(&self, now: Now) -> u64 {
         now.mono_us / self.ttl_us
     }
 
-    /// Changes the counts of taken places, which include those of other workers.
+    /// Changes the counts of taken slots, which include those of other workers.
     fn change<T>(
         &self,
         table: &Table,
         host: &impl Host,
         now: Now,
-        change: impl Fn(&mut Places) -> T,
+        change: impl Fn(&mut TakenSlots) -> T,
     ) -> Result<T, Contended> {
         let epoch = self.epoch_of(now);
         table.update::<BucketEntry, _>(host, self.key, GENERATION, now, |found| {
@@ -702,16 +685,18 @@ impl Share {
                 Room::Own => &mut found.entry.local,
                 Room::Overflow | Room::None => &mut found.overflow,
             };
-            let before = local.as_ref().and_then(|local| Places::read(&local.bytes));
-            let mut places = before.unwrap_or_default().at(epoch);
-            let same = places;
-            let result = change(&mut places);
-            if places == same {
+            let before = local
+                .as_ref()
+                .and_then(|local| TakenSlots::read(&local.bytes));
+            let mut taken = before.unwrap_or_default().at(epoch);
+            let same = taken;
+            let result = change(&mut taken);
+            if taken == same {
                 return Update::Keep(result);
             }
-            let any = places.current + places.previous > 0;
+            let any = taken.current + taken.previous > 0;
             *local = any.then(|| LocalState {
-                bytes: places.write(),
+                bytes: taken.write(),
                 touched_us: now.mono_us,
                 unused_at_us: now.mono_us.saturating_add(2 * self.ttl_us),
             });
@@ -720,7 +705,7 @@ impl Share {
     }
 }
 
-impl Places {
+impl TakenSlots {
     fn read(bytes: &[u8]) -> Option<Self> {
         let mut reader = Reader::new(bytes);
         Some(Self {
@@ -753,7 +738,7 @@ impl Places {
         }
     }
 
-    /// Frees places that were counted in an epoch, if they still are.
+    /// Frees slots that were counted in an epoch, if they still are.
     const fn leave(&mut self, epoch: u64, count: u64) {
         if epoch == self.epoch {
             self.current = self.current.saturating_sub(count);
@@ -764,19 +749,20 @@ impl Places {
 }
 
 impl Worker {
-    /// Frees a place of the share.
-    fn free_share(&self, host: &impl Host, now: Now, share: &Share) {
-        // Contended: the place stays taken for up to two ttls.
+    /// Frees a slot of the share.
+    fn free_share(&self, host: &impl Host, now: Now, share: &ShareSlot) {
+        // Contended: the slot stays taken for up to two ttls.
         let _ = share.free(&self.process.table, host, now);
     }
 
-    /// Renews the places of requests that still run.
+    /// Renews the slots of requests that still run.
     fn renew_shares(&mut self, host: &impl Host, now: Now) {
         let due = { self.requests.in_flight.shares() }
             .filter(|share| share.epoch != share.epoch_of(now))
             .collect();
-        let same =
-            |one: &&mut Share, other: &&mut Share| one.key == other.key && one.epoch == other.epoch;
+        let same = |one: &&mut ShareSlot, other: &&mut ShareSlot| {
+            one.key == other.key && one.epoch == other.epoch
+        };
         for together in grouped(due, |share| share.key.hash(), same) {
             let count = u64::try_from(together.len()).unwrap_or(u64::MAX);
             let Some(share) = together.first() else {
@@ -823,16 +809,16 @@ mod share_tests {
     use super::*;
     use crate::{host::at, simulated::SharedData};
 
-    fn share(table: &Table) -> Share {
-        Share::new(table.key("in-flight", std::iter::empty()), 1_000)
+    fn share(table: &Table) -> ShareSlot {
+        ShareSlot::new(table.key("in-flight", std::iter::empty()), 1_000)
     }
 
     #[test]
     fn a_share_is_a_part_of_the_limit_and_at_least_one() {
-        assert_eq!(Share::size(10, 3), 3);
-        assert_eq!(Share::size(2, 5), 1);
-        assert_eq!(Share::size(0, 5), 0);
-        assert_eq!(Share::size(10, 0), 10);
+        assert_eq!(ShareSlot::size(10, 3), 3);
+        assert_eq!(ShareSlot::size(2, 5), 1);
+        assert_eq!(ShareSlot::size(0, 5), 0);
+        assert_eq!(ShareSlot::size(10, 0), 10);
     }
 
     #[test]
@@ -851,7 +837,7 @@ mod share_tests {
     }
 
     #[test]
-    fn a_place_expires_after_two_ttls_unless_it_is_renewed() {
+    fn a_slot_of_a_share_expires_after_two_ttls_unless_it_is_renewed() {
         let host = SharedData::default();
         let table = Table::new("shop", 16, [7; 16]);
         let (mut lost, mut kept) = (share(&table), share(&table));
@@ -863,7 +849,7 @@ mod share_tests {
             let room = share(&table).take(&table, &host, at(ms), 2, true).unwrap();
             assert_eq!(room, ms >= 2_000, "{ms}");
         }
-        // Freeing what is gone takes nobody else's place.
+        // Freeing what is gone takes nobody else's slot.
         lost.free(&table, &host, at(5_000)).unwrap();
         assert!(
             !share(&table)

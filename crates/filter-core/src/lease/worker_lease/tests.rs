@@ -1,5 +1,5 @@
 use super::{SLOTS, *};
-use crate::lease::shared_lease::{TERMS, portion};
+use crate::lease::shared_lease::TERMS;
 use crate::{cache::Table, host::at};
 
 fn key(n: u32) -> BucketKey {
@@ -118,12 +118,12 @@ fn portions_last_for_about_a_sixteenth_of_the_time() {
     let mut leases = leases();
     let worker_lease = leases.find(key(1), 7).unwrap();
     assert_eq!(worker_lease.next_portion(at(0), &TERMS).units, 8);
-    worker_lease.set_portion(portion(64));
+    worker_lease.portion = 64;
     worker_lease.receive(grant(3, 100), at(10));
     assert_eq!(worker_lease.next_portion(at(13), &TERMS).units, 128);
     assert_eq!(worker_lease.next_portion(at(16), &TERMS).units, 64);
     assert_eq!(worker_lease.next_portion(at(23), &TERMS).units, 32);
-    worker_lease.set_portion(portion(8));
+    worker_lease.portion = 8;
     assert_eq!(
         worker_lease.next_portion(at(23), &TERMS).units,
         8,
