@@ -60,7 +60,16 @@ fn bucket(limit: &str, user: &[u8], denied: u64, outcome: Outcome, at_ms: u64) -
         limit: name(limit),
         bucket: vec![(name("user"), Some(user.to_vec()))],
         requests: denied + 2,
-        denied,
+        denied: if outcome == Outcome::Denied {
+            denied
+        } else {
+            0
+        },
+        over: if outcome == Outcome::Denied {
+            0
+        } else {
+            denied
+        },
         last: (denied > 0).then(|| Denial {
             at_ms,
             outcome,

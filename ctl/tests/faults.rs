@@ -94,6 +94,7 @@ fn a_server_that_is_not_there_is_said_at_once_and_by_name() -> Result<()> {
     for command in [
         &["ping"][..],
         &["list-limits"],
+        &["doctor"],
         &["set-limit", "a", "--rate", "1/s"],
     ] {
         // It does not wait for the timeout.
@@ -110,6 +111,8 @@ fn a_server_that_is_not_there_is_said_at_once_and_by_name() -> Result<()> {
         assert!(said.contains("the address comes from REDIS_URL"), "{said}");
         assert!(!said.contains("s3cret"), "{said}");
         assert_eq!(output.stdout, b"");
+        let consequences = said.contains("proxies decide by each limit's `on_failure`");
+        assert_eq!(consequences, command == ["doctor"], "{said}");
     }
     Ok(())
 }

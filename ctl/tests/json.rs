@@ -70,6 +70,7 @@ list-proxies
 const TOLD: &str = "
 stats
 stats per-user --over 1h
+stats --over 24h --buckets
 denials
 denials --limit trial
 list-proxies

@@ -29,6 +29,7 @@ fn bucket(user: &str, requests: u64, denied: u64) -> BucketActivity {
         bucket: vec![(name("user"), Some(user.as_bytes().to_vec()))],
         requests,
         denied,
+        over: 0,
         last: (denied > 0).then(|| Denial {
             at_ms: 1,
             outcome: Outcome::Denied,

@@ -34,6 +34,10 @@ const EVERY: Duration = Duration::from_secs(1);
 /// Bound: domains in a limiter's reports. Beyond it, further ones are not reported.
 const DOMAINS_MAX: usize = 1000;
 
+/// Bound: domains whose buckets are counted by five minutes and by the hour. Beyond it, only by five
+/// seconds.
+const LONG_DOMAINS_MAX: usize = 100;
+
 /// The most activity reports in one call.
 const REPORTS_MAX: usize = 64;
 
@@ -82,6 +86,7 @@ impl Telemetry {
             let Ok(answer) = decision else {
                 continue;
             };
+            recorder.count_spent(check, answer);
             let is_final = !answer.is_denied_for_up_to(check.patience_ms);
             if check.cost == 0 || check.peek || !is_final {
                 continue;
@@ -140,7 +145,7 @@ impl Telemetry {
             tracing::debug!(%error, "cannot report which limits proxies have in force");
             return;
         }
-        let due = self.collect(domains);
+        let due = self.collect(domains, is_last);
         let reports: Vec<Report<'_>> = due
             .iter()
             .flat_map(|(domain, due)| due.iter().map(move |due| (domain, due)))
@@ -167,7 +172,7 @@ impl Telemetry {
     }
 
     /// The reports that are due, by domain. Domains that are gone are removed.
-    fn collect(&self, domains: &Domains) -> Vec<(Name, Vec<Due>)> {
+    fn collect(&self, domains: &Domains, all_slots: bool) -> Vec<(Name, Vec<Due>)> {
         let all = domains.all();
         let now_ms = self.store.estimated_now_ms();
         let mut recorders = self.recorders();
@@ -185,7 +190,10 @@ impl Telemetry {
             if let Some(active) = &domain.active
                 && let Some(recorder) = self.recorder(&mut recorders, name)
             {
-                due.push((name.clone(), recorder.collect(&active.counters, now_ms)));
+                due.push((
+                    name.clone(),
+                    recorder.collect(&active.counters, now_ms, all_slots),
+                ));
             }
         }
         due
@@ -198,7 +206,10 @@ impl Telemetry {
         domain: &Name,
     ) -> Option<&'l mut ActivityRecorder> {
         if !recorders.contains_key(domain) && recorders.len() < DOMAINS_MAX {
-            let recorder = ActivityRecorder::new(self.store.estimated_now_ms());
+            let recorder = ActivityRecorder {
+                has_long_tops: recorders.len() < LONG_DOMAINS_MAX,
+                ..ActivityRecorder::new(self.store.estimated_now_ms())
+            };
             recorders.insert(domain.clone(), recorder);
         }
         recorders.get_mut(domain)
@@ -246,8 +257,14 @@ fn descriptor(check: &Check, limit: &LimitAnswer) -> Vec<(Name, Vec<u8>)> {
 /// out.
 const LIMITS_MAX: usize = 2000;
 
-/// The long slot is written once per this many writes of the short one.
-const LONG_EVERY: u64 = 10;
+/// A slot is written once per this many writes of the short one.
+fn written_every(resolution: Resolution) -> u64 {
+    match resolution {
+        Resolution::Fine => 1,
+        Resolution::Coarse => 10,
+        Resolution::Hourly => 60,
+    }
+}
 
 /// Decisions between two writes that are counted in their buckets one by one; of further ones, one
 /// in [`SAMPLED`] is counted with that weight.
@@ -266,9 +283,8 @@ struct ActivityRecorder {
     /// Requests that this limiter or a proxy decided since.
     requests: RequestCounts,
     collections: u64,
-    busy: TopK,
-    denied: TopK,
-    open: [Open; 2],
+    has_long_tops: bool,
+    open: [Open; Resolution::ALL.len()],
 }
 
 /// The buckets that one lane of checks decided since the last report.
@@ -276,8 +292,7 @@ struct ActivityRecorder {
 struct Decided {
     requests: RequestCounts,
     sampled: u32,
-    busy: TopK,
-    denied: TopK,
+    tops: Tops,
 }
 
 impl Decided {
@@ -297,11 +312,23 @@ impl Decided {
             _ => return,
         };
         self.sampled = self.sampled.saturating_add(1);
-        self.busy.add(&answer.name, &answer.bucket, by, None);
-        if !answer.allowed {
-            let denial = denial(answer.outcome());
-            self.denied
-                .add(&answer.name, &answer.bucket, by, Some(denial));
+        let last = (!answer.allowed).then(|| denial(answer.outcome()));
+        self.tops.add(&answer.name, &answer.bucket, by, last);
+    }
+
+    /// Counts the leased units that a proxy spent without a check: without them the busiest buckets of
+    /// leased limits would seem idle.
+    fn count_spent(&mut self, check: &Check, answer: &Answer) {
+        for of in &check.limits {
+            let settlements = of.lease.iter().flat_map(|lease| &lease.settle);
+            let spent = settlements.fold(0, |sum: u64, settled| sum.saturating_add(settled.spent));
+            if spent == 0 {
+                continue;
+            }
+            let mut limits = answer.limits.iter();
+            if let Some(limit) = limits.find(|limit| limit.name == of.limit) {
+                self.tops.add(&limit.name, &limit.bucket, spent, None);
+            }
         }
     }
 }
@@ -312,6 +339,7 @@ struct Open {
     slot: TimeSlot,
     since: Instant,
     activity: Activity,
+    tops: Tops,
 }
 
 /// A report that is due.
@@ -333,8 +361,7 @@ impl ActivityRecorder {
             reported: HashMap::new(),
             requests: RequestCounts::default(),
             collections: 0,
-            busy: TopK::default(),
-            denied: TopK::default(),
+            has_long_tops: true,
             open: Resolution::ALL.map(|resolution| Open::new(resolution.slot(now_ms))),
         }
     }
@@ -342,13 +369,21 @@ impl ActivityRecorder {
     /// Adds what a lane of checks decided.
     fn add(&mut self, decided: Decided) {
         self.requests.add(decided.requests);
-        self.busy.merge(decided.busy);
-        self.denied.merge(decided.denied);
+        self.count_buckets(&decided.tops);
+    }
+
+    fn count_buckets(&mut self, tops: &Tops) {
+        for open in &mut self.open {
+            if self.has_long_tops || open.slot.resolution == Resolution::Fine {
+                open.tops.merge(tops, open.slot.resolution);
+            }
+        }
     }
 
     /// Counts decisions that a proxy made without a call, of limits that exist.
     fn report(&mut self, report: compact::Report, now_ms: u64) {
         self.requests.add(report.requests);
+        let mut tops = Tops::default();
         for tally in report.tallies {
             let key = (tally.limit, tally.outcome, tally.by);
             let known = self.reported.entry(key).or_default();
@@ -362,15 +397,14 @@ impl ActivityRecorder {
                 proxy: Some(report.proxy.clone()).filter(|proxy| !proxy.is_empty()),
                 descriptor: denied.descriptor,
             };
-            self.busy
-                .add(&denied.limit, &denied.bucket, denied.count, None);
-            self.denied
-                .add(&denied.limit, &denied.bucket, denied.count, Some(last));
+            tops.add(&denied.limit, &denied.bucket, denied.count, Some(last));
         }
+        self.count_buckets(&tops);
     }
 
     /// Reads what was counted since the last time; returns the reports that are due.
-    fn collect(&mut self, counters: &DomainCounters, now_ms: u64) -> Vec<Due> {
+    /// `all`: of every slot in which something was decided, whether or not it is time.
+    fn collect(&mut self, counters: &DomainCounters, now_ms: u64, all: bool) -> Vec<Due> {
         self.collections = self.collections.wrapping_add(1);
         let new = self.new_activity(counters);
         let mut due = Vec::new();
@@ -380,9 +414,10 @@ impl ActivityRecorder {
             let now = open.slot.resolution.slot(now_ms);
             let is_final = now.number != open.slot.number;
             // A slot is written while it fills, so that readers need not wait for its end.
-            let is_long = open.slot.resolution == Resolution::Coarse;
-            let is_time = if is_long {
-                self.collections.is_multiple_of(LONG_EVERY) && open.activity != Activity::default()
+            let every = written_every(open.slot.resolution);
+            let is_time = if every > 1 {
+                (all || self.collections.is_multiple_of(every))
+                    && open.activity != Activity::default()
             } else {
                 !nothing
             };
@@ -397,13 +432,7 @@ impl ActivityRecorder {
                 open.slot.number
             };
             let mut activity = bounded(&open.activity);
-            if !is_long {
-                activity.buckets = top_buckets(&self.busy, &self.denied);
-                if is_final {
-                    self.busy = TopK::default();
-                    self.denied = TopK::default();
-                }
-            }
+            activity.buckets = open.tops.buckets();
             due.push(Due {
                 slot: TimeSlot { number, ..now },
                 report: ActivityReport {
@@ -465,6 +494,7 @@ impl Open {
             slot,
             since: Instant::now(),
             activity: Activity::default(),
+            tops: Tops::default(),
         }
     }
 }
@@ -495,7 +525,7 @@ fn bounded(activity: &Activity) -> Activity {
 /// room.
 const COUNTERS: usize = 128;
 
-/// The most buckets in a report.
+/// The most buckets of each kind in a report.
 const BUCKETS_REPORTED: usize = 50;
 
 /// The values of a limit's `per`, as answers have them.
@@ -542,11 +572,12 @@ impl TopK {
         self.counted.insert(key, counted);
     }
 
-    /// Adds what was counted elsewhere.
-    fn merge(&mut self, other: Self) {
-        for counted in other.counted.into_values() {
+    /// Adds what was counted elsewhere, at least.
+    fn merge(&mut self, other: &Self, with_last: bool) {
+        for counted in other.counted.values() {
             let count = counted.count.saturating_sub(counted.inherited);
-            self.add(&counted.limit, &counted.bucket, count, counted.last);
+            let last = counted.last.as_ref().filter(|_| with_last).cloned();
+            self.add(&counted.limit, &counted.bucket, count, last);
         }
     }
 
@@ -605,31 +636,77 @@ impl TopK {
     }
 }
 
-/// The top buckets by requests and by denials, merged.
-fn top_buckets(busy: &TopK, denied: &TopK) -> Vec<BucketActivity> {
-    let activity = |(requests, counted): (u64, &Counted)| BucketActivity {
-        limit: counted.limit.clone(),
-        bucket: counted.bucket.clone(),
-        requests,
-        denied: 0,
-        last: None,
-    };
-    let mut all: Vec<BucketActivity> = busy.top().map(activity).collect();
-    for (count, counted) in denied.top() {
-        let same = |b: &&mut BucketActivity| b.limit == counted.limit && b.bucket == counted.bucket;
-        if let Some(known) = all.iter_mut().find(same) {
-            known.denied = count;
-            known.requests = known.requests.max(count);
-            known.last.clone_from(&counted.last);
-        } else {
-            all.push(BucketActivity {
-                denied: count,
-                last: counted.last.clone(),
-                ..activity((count, counted))
-            });
-        }
+/// The top-k buckets by what became of their requests, so that none takes another's place.
+///
+/// What is reported of a bucket is at most what there was, and lacks at most three parts of its limit's
+/// domain: 1/[`COUNTERS`] of the decisions of each lane and second, as much of the slot, and where it was not
+/// among those reported, what the last one reported had.
+#[derive(Debug, Default)]
+struct Tops {
+    busy: TopK,
+    denied: TopK,
+    /// Over limits that deny nothing. They may be most of all, where a limit is tried out.
+    over: TopK,
+}
+
+impl Tops {
+    /// Counts requests of a bucket; `last`: they were over the limit.
+    fn add(&mut self, limit: &Name, bucket: &Values, by: u64, last: Option<Denial>) {
+        self.busy.add(limit, bucket, by, None);
+        let over = match &last {
+            Some(denial) if denial.outcome == Outcome::Denied => &mut self.denied,
+            Some(_) => &mut self.over,
+            None => return,
+        };
+        over.add(limit, bucket, by, last);
     }
-    all
+
+    /// Adds what was counted elsewhere. Long slots keep no last request: it would be most of a report.
+    fn merge(&mut self, other: &Self, resolution: Resolution) {
+        let with_last = resolution == Resolution::Fine;
+        self.busy.merge(&other.busy, with_last);
+        self.denied.merge(&other.denied, with_last);
+        self.over.merge(&other.over, with_last);
+    }
+
+    /// The top buckets of each kind, each bucket once.
+    fn buckets(&self) -> Vec<BucketActivity> {
+        let mut all: Vec<BucketActivity> = Vec::new();
+        let mut note = |counted: &Counted, requests: u64, set: &dyn Fn(&mut BucketActivity)| {
+            let same =
+                |b: &&mut BucketActivity| b.limit == counted.limit && b.bucket == counted.bucket;
+            let at_least = |bucket: &mut BucketActivity| {
+                bucket.requests = bucket.requests.max(requests);
+                if bucket.last.is_none() {
+                    bucket.last.clone_from(&counted.last);
+                }
+                set(bucket);
+            };
+            if let Some(known) = all.iter_mut().find(same) {
+                return at_least(known);
+            }
+            let mut bucket = BucketActivity {
+                limit: counted.limit.clone(),
+                bucket: counted.bucket.clone(),
+                requests: 0,
+                denied: 0,
+                over: 0,
+                last: None,
+            };
+            at_least(&mut bucket);
+            all.push(bucket);
+        };
+        for (count, counted) in self.busy.top() {
+            note(counted, count, &|_| ());
+        }
+        for (count, counted) in self.denied.top() {
+            note(counted, count, &|bucket| bucket.denied = count);
+        }
+        for (count, counted) in self.over.top() {
+            note(counted, count, &|bucket| bucket.over = count);
+        }
+        all
+    }
 }
 
 /// The reported part of a value: enough to recognise it, and too short to fill the store.

@@ -1,7 +1,6 @@
 //! Buckets and requests as text.
 
 use policy::{Duration, Limit, Name, Node, Penalty, PenaltyStatus, format_timestamp};
-use protocol::Outcome;
 use store::{BucketActivity, KeyValue, Keys};
 
 use crate::{ceil_seconds, counted, duration, pause_state};
@@ -47,10 +46,9 @@ pub fn bucket_text(found: &BucketActivity) -> String {
 }
 
 /// How to order buckets by denials: first by those that were enforced, then by those that would have
-/// been. A limit enforces a bucket or does not, so the outcome of the last denial is that of all.
+/// been.
 pub fn denial_rank(found: &BucketActivity) -> (u64, u64) {
-    let is_enforced = { found.last.as_ref() }.is_none_or(|last| last.outcome == Outcome::Denied);
-    (if is_enforced { found.denied } else { 0 }, found.denied)
+    (found.denied, found.over)
 }
 
 /// `path=/api remote_address=192.0.2.7`.

@@ -192,7 +192,7 @@ impl Row {
             bucket: bucket.map(|(name, v)| entry(name, v.as_deref())).collect(),
             outcome: last.outcome.word(),
             by: last.by.word(),
-            denied: found.denied,
+            denied: found.denied.saturating_add(found.over),
             at_ms: last.at_ms,
             request: request.map(|(name, v)| entry(name, Some(v))).collect(),
             proxy: last.proxy,

@@ -64,7 +64,11 @@ impl Doctor {
     /// Runs all checks, whatever each finds.
     pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
         let session = Session::open(global, printer)?;
-        let health = session.call(session.store.health()).await?;
+        let health = session.call(session.store.health()).await;
+        let health = health.map_err(|error| match error.exit() {
+            Exit::Unreachable => error.hint(UNREACHABLE),
+            _ => error,
+        })?;
         let store = session.store.address();
         let mut findings = server::clocks(&health, crate::now_ms());
         for node in &health {
@@ -119,6 +123,10 @@ impl Doctor {
         Ok(if report.healthy { Exit::Done } else { Exit::No })
     }
 }
+
+/// What an unreachable store means for requests.
+const UNREACHABLE: &str = "if limiters cannot reach it either, proxies decide by each limit's \
+                           `on_failure`: `curl http://LIMITER:8091/readyz` shows what a limiter sees";
 
 /// The domains, and their findings.
 #[derive(Default)]

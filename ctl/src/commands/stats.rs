@@ -1,16 +1,19 @@
 //! `rlctl stats`.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use clap::{Args, ValueEnum};
 pub use insight::{
     Rate,
     bucket::{bucket_text, denial_rank, request_text},
 };
-use policy::Name;
+use policy::{Name, Node, value_to_node};
 use protocol::{DecidedBy, Outcome};
 use serde::Serialize;
-use store::{ActivitySummary, LimitActivity, Overrides, Resolution};
+use store::{ActivitySummary, BucketActivity, LimitActivity, Overrides, Resolution};
 use tokio::time::{Instant, sleep};
 
 use crate::{
@@ -21,11 +24,12 @@ use crate::{
     session::{self, Session},
 };
 
-/// Show the recent decisions of each limit, per second and in total.
+/// Show the decisions of each limit, per second and in total, and the buckets that used most.
 #[derive(Debug, Args)]
 #[command(after_help = examples!(
     "rlctl stats"
     "rlctl stats per-user orders --over 1h"
+    "rlctl stats --over 24h --buckets           # who used most today"
     "rlctl stats -o json | jq '.limits[] | select(.denied.count > 0) | .limit'"
     "watch -n1 rlctl stats --over 10s"
 ))]
@@ -43,7 +47,7 @@ pub struct Stats {
     )]
     named: Vec<String>,
 
-    /// How far back to look: 10s, 1m or 1h.
+    /// How far back to look: 10s, 1m, 1h or 24h.
     #[arg(
         long,
         value_name = "TIME",
@@ -51,6 +55,16 @@ pub struct Stats {
         hide_possible_values = true
     )]
     over: Span,
+
+    /// Also show so many of the buckets with the most requests [default: 10].
+    #[arg(
+        long,
+        value_name = "N",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "10"
+    )]
+    buckets: Option<usize>,
 }
 
 impl Stats {
@@ -79,13 +93,9 @@ impl Stats {
             ));
             printer.hint("`rlctl list-proxies` shows which limiters are alive");
         }
-        printer.data(&Report::new(
-            &policy.domain,
-            self.over,
-            &limits,
-            &observed,
-            &proxies,
-        ))?;
+        let mut report = Report::new(&policy.domain, self.over, &limits, &observed, &proxies);
+        report.show_buckets(&observed, &limits, self.buckets.unwrap_or(0));
+        printer.data(&report)?;
         Ok(Exit::Done)
     }
 }
@@ -99,6 +109,8 @@ struct Report {
     /// What rates are divided by, in milliseconds.
     covered_ms: u64,
     limits: Vec<Row>,
+    /// The buckets with the most requests, as far as they were asked for.
+    buckets: Vec<BucketRow>,
     /// Checks that no limit matched.
     unmatched: u64,
     /// Checks that got no decision.
@@ -122,6 +134,19 @@ struct Row {
     penalties: u64,
     /// The number of proxies that share the limit.
     proxies: u64,
+}
+
+/// A bucket, and what was counted of it: at least.
+#[derive(Serialize)]
+struct BucketRow {
+    limit: String,
+    bucket: BTreeMap<String, Node>,
+    requests: Sum,
+    denied: u64,
+    /// Over a limit that denies nothing.
+    over: u64,
+    #[serde(skip)]
+    shown: String,
 }
 
 #[derive(Serialize)]
@@ -156,9 +181,57 @@ impl Report {
             over: over.word(),
             covered_ms: observed.covered_ms,
             limits: limits.iter().map(row).collect(),
+            buckets: Vec::new(),
             unmatched: observed.activity.unmatched,
             errors: observed.activity.errors,
         }
+    }
+
+    /// Adds the buckets of these limits with the most requests.
+    fn show_buckets(&mut self, observed: &ActivitySummary, limits: &[&Name], max: usize) {
+        let limits: BTreeSet<&Name> = limits.iter().copied().collect();
+        let found = observed.activity.buckets.iter();
+        let mut found: Vec<&BucketActivity> = found
+            .filter(|bucket| limits.contains(&bucket.limit))
+            .collect();
+        found.sort_by_key(|bucket| std::cmp::Reverse((bucket.requests, denial_rank(bucket))));
+        found.truncate(max);
+        let row = |found: &&BucketActivity| {
+            let entries = found.bucket.iter();
+            BucketRow {
+                limit: found.limit.to_string(),
+                bucket: entries
+                    .map(|(name, value)| (name.to_string(), value_to_node(value.as_deref())))
+                    .collect(),
+                requests: Sum {
+                    count: found.requests,
+                    per_second: Rate::new(found.requests, observed.covered_ms),
+                },
+                denied: found.denied,
+                over: found.over,
+                shown: bucket_text(found),
+            }
+        };
+        self.buckets = found.iter().map(row).collect();
+    }
+
+    fn buckets_text(&self, page: Page) -> String {
+        if self.buckets.is_empty() {
+            return String::new();
+        }
+        let headers = ["LIMIT", "BUCKET", "REQUESTS", "PER S", "DENIED", "OVER"];
+        let mut table = Table::new(headers.to_vec());
+        for row in &self.buckets {
+            table.row(vec![
+                row.limit.clone(),
+                row.shown.clone(),
+                row.requests.count.to_string(),
+                row.requests.per_second.text(),
+                some(row.denied),
+                some(row.over),
+            ]);
+        }
+        table.draw(page)
     }
 }
 
@@ -259,6 +332,7 @@ impl View for Report {
             table.row(cells);
         }
         let mut text = table.draw(page);
+        text.push_str(&self.buckets_text(page));
         let mut notes = vec![format!("domain {}", self.domain)];
         if self.covered_ms > 0 {
             notes.push(format!("over {}", duration(self.covered_ms)));
@@ -300,6 +374,9 @@ pub enum Span {
     /// An hour.
     #[value(name = "1h")]
     Hour,
+    /// A day.
+    #[value(name = "24h")]
+    Day,
 }
 
 impl Span {
@@ -309,6 +386,7 @@ impl Span {
             Self::TenSeconds => "10s",
             Self::Minute => "1m",
             Self::Hour => "1h",
+            Self::Day => "24h",
         }
     }
 
@@ -318,6 +396,7 @@ impl Span {
             Self::TenSeconds => "10 s",
             Self::Minute => "minute",
             Self::Hour => "hour",
+            Self::Day => "24 h",
         }
     }
 
@@ -326,6 +405,7 @@ impl Span {
             Self::TenSeconds => (Resolution::Fine, 10_000),
             Self::Minute => (Resolution::Fine, 60_000),
             Self::Hour => (Resolution::Coarse, 3_600_000),
+            Self::Day => (Resolution::Hourly, 86_400_000),
         }
     }
 }

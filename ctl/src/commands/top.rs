@@ -38,7 +38,7 @@ use tokio::{
 use crate::{
     bucket::Values,
     cli::{Format, Global, examples},
-    commands::stats::{Rate, Span, bucket_text, denial_rank, request_text},
+    commands::stats::{Rate, Span, bucket_text, request_text},
     error::{Error, Exit},
     printer::Printer,
     session::Session,
@@ -47,14 +47,17 @@ use crate::{
 /// Limiters report once a second.
 const EVERY: Duration = Duration::from_secs(1);
 
+/// Reports of hours and days are written less often, and take longer to read.
+const LONG_EVERY: u32 = 10;
+
 /// Watch the busiest and most denied buckets, and what each limit decides.
 #[derive(Debug, Args)]
 #[command(after_help = examples!(
     "rlctl top"
     "rlctl top --filter alice --over 1m"
     ""
-    "Keys: q quit, d r n sort by denied, requests or name, / filter, Esc clear it, 1 2 last 10 s or"
-    "minute, arrows and PgUp PgDn move, Enter opens the selected bucket, p pause, ? help."
+    "Keys: q quit, d r n sort by denied, requests or name, / filter, Esc clear it, 1 2 3 4 last 10 s,"
+    "minute, hour or 24 h, arrows and PgUp PgDn move, Enter opens the selected bucket, p pause, ? help."
 ))]
 pub struct Top {
     /// Only limits and buckets that have this in them.
@@ -66,10 +69,14 @@ pub struct Top {
     )]
     filter: String,
 
-    /// How far back rates look: 10s or 1m.
-    #[arg(long, value_name = "TIME", default_value = "10s", hide_possible_values = true,
-        value_parser = clap::builder::PossibleValuesParser::new(["10s", "1m"]))]
-    over: String,
+    /// How far back rates look: 10s, 1m, 1h or 24h.
+    #[arg(
+        long,
+        value_name = "TIME",
+        default_value = "10s",
+        hide_possible_values = true
+    )]
+    over: Span,
 }
 
 impl Top {
@@ -88,12 +95,7 @@ impl Top {
         let session = Session::open(global, printer)?;
         // Errors of the address or the domain are printed before the screen is taken.
         let domain = session.policy(Overrides::None).await?.domain;
-        let span = if self.over == "1m" {
-            Span::Minute
-        } else {
-            Span::TenSeconds
-        };
-        let mut model = Model::new(&domain, &session.store.address(), span, &self.filter);
+        let mut model = Model::new(&domain, &session.store.address(), self.over, &self.filter);
         model.color = anstream::AutoStream::choice(&io::stdout()) != ColorChoice::Never;
         model.unicode = printer.page().unicode;
         let terminal = |error: io::Error| {
@@ -119,6 +121,7 @@ async fn watch(
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     // Redis may be slow; keys work meanwhile.
     let mut fetching = None;
+    let mut tick: u32 = 0;
     let mut opening = None;
     loop {
         screen.terminal.draw(|frame| view::draw(frame, model))?;
@@ -139,7 +142,10 @@ async fn watch(
                 Some(Ok(Event::Key(key))) if key.kind == KeyEventKind::Press => {
                     match model.press(key) {
                         Action::Stay => {}
-                        Action::Fetch => ticks.reset_immediately(),
+                        Action::Fetch => {
+                            tick = 0;
+                            ticks.reset_immediately();
+                        }
                         Action::Open => opening = open(session, model),
                         Action::Quit => return Ok(Exit::Done),
                         Action::Interrupt => return Ok(Exit::Interrupted),
@@ -159,7 +165,10 @@ async fn watch(
                 model.show(data);
             }
             _ = ticks.tick() => {
-                if fetching.is_none() && !model.paused {
+                let is_long = matches!(model.span, Span::Hour | Span::Day);
+                let is_time = !is_long || tick.is_multiple_of(LONG_EVERY);
+                tick = tick.wrapping_add(1);
+                if fetching.is_none() && !model.paused && is_time {
                     fetching = Some(Box::pin(fetch(session, domain, model.span)));
                 }
                 if opening.is_none() {
@@ -391,6 +400,8 @@ impl Model {
             KeyCode::Char('?' | 'h') => self.mode = Mode::Help,
             KeyCode::Char('1') => return self.look_back(Span::TenSeconds),
             KeyCode::Char('2') => return self.look_back(Span::Minute),
+            KeyCode::Char('3') => return self.look_back(Span::Hour),
+            KeyCode::Char('4') => return self.look_back(Span::Day),
             KeyCode::Down | KeyCode::Char('j') => self.scroll(1, true),
             KeyCode::Up | KeyCode::Char('k') => self.scroll(1, false),
             KeyCode::PageDown | KeyCode::Char(' ') => self.scroll(self.page(), true),
@@ -540,13 +551,18 @@ impl Model {
             let values = found.bucket.iter().map(|(_, value)| value.clone());
             values.collect()
         };
+        // Of a limit that denies nothing, what it would have denied.
+        let denied = |found: &BucketActivity| match found.denied {
+            0 => found.over,
+            denied => denied,
+        };
         let row = |found: &BucketActivity| BucketRow {
             key: (found.limit.clone(), values(found)),
             limit: found.limit.to_string(),
             bucket: bucket_text(found),
             requests: Rate::new(found.requests, covered_ms),
-            denied: Rate::new(found.denied, covered_ms),
-            enforced: denial_rank(found).0 == found.denied,
+            denied: Rate::new(denied(found), covered_ms),
+            enforced: found.over == 0 || found.denied > 0,
             by: found.last.as_ref().map_or("", |last| match last.outcome {
                 Outcome::WouldDeny => "would deny",
                 _ => last.by.word(),

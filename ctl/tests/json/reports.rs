@@ -68,7 +68,8 @@ fn noted(now_ms: u64) -> Result<ActivityReport> {
             limit: name(limit)?,
             bucket: vec![(name("user")?, user.map(<[u8]>::to_vec))],
             requests: 9,
-            denied: 7,
+            denied: if outcome == Outcome::Denied { 7 } else { 0 },
+            over: if outcome == Outcome::Denied { 0 } else { 7 },
             last: Some(Denial {
                 at_ms: now_ms,
                 outcome,

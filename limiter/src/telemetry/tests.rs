@@ -75,15 +75,19 @@ fn denied(due: &Due) -> u64 {
 fn a_slot_is_reported_while_it_fills_and_once_more_when_it_ends() {
     let (counters, mut recorder) = (counters(), ActivityRecorder::new(START_MS));
     decide(&mut recorder, &counters, &answer("alice", false));
-    let [due] = &recorder.collect(&counters, START_MS + 1000)[..] else {
+    let [due] = &recorder.collect(&counters, START_MS + 1000, false)[..] else {
         panic!("the short slot is due");
     };
     let first = Resolution::Fine.slot(START_MS);
     assert_eq!((due.slot, due.is_final, denied(due)), (first, false, 1));
     // Nothing new, nothing to report.
-    assert!(recorder.collect(&counters, START_MS + 2000).is_empty());
+    assert!(
+        recorder
+            .collect(&counters, START_MS + 2000, false)
+            .is_empty()
+    );
     decide(&mut recorder, &counters, &answer("alice", false));
-    let last = recorder.collect(&counters, START_MS + 5100);
+    let last = recorder.collect(&counters, START_MS + 5100, false);
     assert_eq!(
         (last[0].slot, last[0].is_final, denied(&last[0])),
         (first, true, 2)
@@ -92,7 +96,7 @@ fn a_slot_is_reported_while_it_fills_and_once_more_when_it_ends() {
     assert_eq!((bucket.requests, bucket.denied), (2, 2));
     recorder.written(&last, START_MS + 5100);
     decide(&mut recorder, &counters, &answer("bob", false));
-    let next = recorder.collect(&counters, START_MS + 6000);
+    let next = recorder.collect(&counters, START_MS + 6000, false);
     assert_eq!(next[0].slot.number, first.number + 1);
     assert_eq!(denied(&next[0]), 1);
     assert_eq!(next[0].report.activity.buckets.len(), 1);
@@ -103,9 +107,9 @@ fn unconfirmed_counts_are_reported_again_for_the_last_ended_slot() {
     let (counters, mut recorder) = (counters(), ActivityRecorder::new(START_MS));
     decide(&mut recorder, &counters, &answer("alice", false));
     // The report is not confirmed.
-    recorder.collect(&counters, START_MS + 6000);
+    recorder.collect(&counters, START_MS + 6000, false);
     decide(&mut recorder, &counters, &answer("alice", false));
-    let late = recorder.collect(&counters, START_MS + 62_000);
+    let late = recorder.collect(&counters, START_MS + 62_000, false);
     assert_eq!(denied(&late[0]), 2);
     let now = Resolution::Fine.slot(START_MS + 62_000);
     assert_eq!(late[0].slot.number, now.number - 1);
@@ -117,14 +121,17 @@ fn the_coarse_slot_is_reported_every_ten_seconds() {
     let mut reported = 0;
     for second in 1..=60 {
         decide(&mut recorder, &counters, &answer("alice", true));
-        let due = recorder.collect(&counters, START_MS + second * 1000);
+        let due = recorder.collect(&counters, START_MS + second * 1000, false);
         let long = due
             .iter()
             .filter(|due| due.slot.resolution == Resolution::Coarse);
         for due in long {
             reported += 1;
             assert_eq!(due.report.activity.limits.len(), 1);
-            assert!(due.report.activity.buckets.is_empty());
+            let [alice] = &due.report.activity.buckets[..] else {
+                panic!("{:?}", due.report.activity.buckets);
+            };
+            assert_eq!(alice.requests, second);
         }
         recorder.written(&due, START_MS + second * 1000);
     }
@@ -142,7 +149,7 @@ fn bucket_counts_are_sampled_when_there_are_very_many_decisions() {
         count(&mut decided, &answer);
     }
     recorder.add(decided);
-    let due = recorder.collect(&counters, START_MS + 1000);
+    let due = recorder.collect(&counters, START_MS + 1000, false);
     assert_eq!(denied(&due[0]), 50_000, "counts are exact");
     let buckets = &due[0].report.activity.buckets;
     let alice = buckets.iter().find(|bucket| bucket.denied > 0).unwrap();

@@ -35,9 +35,9 @@ pub enum Report<'a> {
 
 // ---- The time slots of reports.
 //
-// Two resolutions, because `rlctl top` needs the last seconds and `rlctl stats` the last hour. An hour of
-// fine slots would be 720 reports of each limiter and domain to keep and to read; of coarse ones it is
-// 13. The last minute in coarse slots would be an average of five.
+// Three resolutions, because `rlctl top` needs the last seconds, and `rlctl stats` the last hour and day.
+// An hour of fine slots would be 720 reports of each limiter and domain to keep and to read; of coarse ones
+// it is 13, and a day of hours 25. The last minute in coarse slots would be an average of five.
 
 /// The time slot of fleet reports, in milliseconds: an active proxy is in the current one or the last.
 pub const FLEET_SLOT_MS: u64 = 10_000;
@@ -53,6 +53,8 @@ pub enum Resolution {
     Fine,
     /// Five minutes, kept for a little over an hour.
     Coarse,
+    /// An hour, kept for a little over a day.
+    Hourly,
 }
 
 /// A time slot, for which each limiter writes one report for each domain.
@@ -65,14 +67,15 @@ pub struct TimeSlot {
 }
 
 impl Resolution {
-    /// Both.
-    pub const ALL: [Self; 2] = [Self::Fine, Self::Coarse];
+    /// All.
+    pub const ALL: [Self; 3] = [Self::Fine, Self::Coarse, Self::Hourly];
 
     /// The length of a slot, in milliseconds.
     pub fn millis(self) -> u64 {
         match self {
             Self::Fine => 5_000,
             Self::Coarse => 300_000,
+            Self::Hourly => 3_600_000,
         }
     }
 
@@ -89,6 +92,7 @@ impl Resolution {
         match self {
             Self::Fine => 75_000,
             Self::Coarse => 4_200_000,
+            Self::Hourly => 90_000_000,
         }
     }
 
@@ -97,6 +101,7 @@ impl Resolution {
         match self {
             Self::Fine => 's',
             Self::Coarse => 'l',
+            Self::Hourly => 'h',
         }
     }
 
@@ -323,7 +328,8 @@ pub struct Activity {
     pub unmatched: u64,
     /// Checks that got no decision.
     pub errors: u64,
-    /// The buckets with the most requests or denials, in no order. Others are not reported.
+    /// The buckets with the most requests, denials, or requests over limits that deny nothing, in no
+    /// order. Others are not reported.
     pub buckets: Vec<BucketActivity>,
 }
 
@@ -349,11 +355,14 @@ pub struct BucketActivity {
     pub limit: Name,
     /// The values of its `per`, cut where they are very long.
     pub bucket: Vec<(Name, Option<Vec<u8>>)>,
-    /// Requests that limiters saw or proxies denied. On a busy limiter an estimate.
+    /// Requests that limiters saw or proxies denied, and leased units that were spent. Never more than
+    /// there were, except as an estimate of a busy limiter.
     pub requests: u64,
-    /// Of those, the denied ones, and those that would have been.
+    /// Of those, the denied ones.
     pub denied: u64,
-    /// The last one denied.
+    /// Of those, the ones over a limit that denied nothing: in shadow mode, or degraded.
+    pub over: u64,
+    /// The last one over the limit. Only fine slots have it.
     pub last: Option<Denial>,
 }
 
@@ -513,6 +522,7 @@ impl BucketActivity {
     fn merge(&mut self, other: Self) {
         self.requests = self.requests.saturating_add(other.requests);
         self.denied = self.denied.saturating_add(other.denied);
+        self.over = self.over.saturating_add(other.over);
         let at_ms = |last: &Option<Denial>| last.as_ref().map(|last| last.at_ms);
         if at_ms(&other.last) > at_ms(&self.last) {
             self.last = other.last;
@@ -530,6 +540,9 @@ impl BucketActivity {
         if self.denied > 0 {
             node.set("denied", Node::number(self.denied));
         }
+        if self.over > 0 {
+            node.set("over", Node::number(self.over));
+        }
         if let Some(last) = &self.last {
             node.set("last", last.to_node());
         }
@@ -542,6 +555,7 @@ impl BucketActivity {
             bucket: read_values(node, "bucket"),
             requests: count_in(node, "requests"),
             denied: count_in(node, "denied"),
+            over: count_in(node, "over"),
             last: node.get("last").and_then(Denial::read),
         })
     }

@@ -43,6 +43,7 @@ fn noted(requests: u64) -> ActivityReport {
                 bucket: vec![(name("user"), Some(b"al\xffice".to_vec()))],
                 requests,
                 denied: 0,
+                over: 0,
                 last: None,
             }],
             ..Activity::default()

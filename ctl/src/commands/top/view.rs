@@ -18,7 +18,7 @@ const LIMITS_SHARE: u16 = 3;
 const HELP: [&str; 13] = [
     "d r n     sort by denied, requests or name",
     "/         filter limits and buckets; Enter keeps, Esc clears it",
-    "1 2       over the last 10 s, or the last minute",
+    "1 2 3 4   over the last 10 s, minute, hour, or 24 h",
     "arrows    move through the buckets; PgUp, PgDn, Home, End as well",
     "Enter     open the selected bucket, as `rlctl inspect` shows it; Esc closes it",
     "Tab       move through the limits instead, and back",
@@ -322,7 +322,7 @@ fn keys_line(model: &Model) -> Line<'static> {
     let text = if model.mode == Mode::Typing {
         "type to filter; Enter keeps, Esc clears"
     } else {
-        "q quit  ? help  Enter open  d r n sort  / filter  1 2 time  p pause  Tab limits"
+        "q quit  ? help  Enter open  d r n sort  / filter  1-4 time  p pause  Tab limits"
     };
     Line::styled(text, Style::new().add_modifier(Modifier::DIM))
 }

@@ -12,7 +12,7 @@ use store::{
     ActivitySummary, BucketActivity, Fleet, Head, HeadState, HistoryEntry, Inspection, Resolution,
     SlotActivity, Store, StoreError,
 };
-use tokio::{sync::Mutex, task::spawn_blocking, time::Instant};
+use tokio::{runtime::Handle, sync::Mutex, task::spawn_blocking, time::Instant};
 
 use super::Query;
 use crate::domains::{Active, Domains};
@@ -22,6 +22,14 @@ const VALID: Duration = Duration::from_secs(1);
 
 /// The period over which rates are measured, in milliseconds.
 const SPAN_MS: u64 = 10_000;
+
+/// The period over which the buckets that used most are counted, in milliseconds, and how long that
+/// serves readers: limiters report it once a minute.
+const DAY_MS: u64 = 86_400_000;
+const DAY_VALID: Duration = Duration::from_mins(1);
+
+/// The buckets of a day that are shown.
+pub(super) const DAY_BUCKETS: usize = 10;
 
 /// The period that lines of rates over time show, in milliseconds.
 const TREND_MS: u64 = 60_000;
@@ -44,6 +52,7 @@ pub(crate) struct Data {
     limiter: String,
     activity: Cache<Name, ActivitySummary>,
     trend: Cache<Name, Vec<SlotActivity>>,
+    day: Cache<Name, Vec<BucketActivity>>,
     fleet: Cache<(), Fleet>,
     slots: Cache<Name, SlotsInUse>,
     findings: Findings,
@@ -57,7 +66,12 @@ pub(super) struct View {
 
 /// The data of one view.
 pub(super) enum What {
-    Overview(Reading<ActivitySummary>, Trend, Reading<Fleet>),
+    Overview(
+        Reading<ActivitySummary>,
+        Trend,
+        Reading<Fleet>,
+        Reading<Vec<BucketActivity>>,
+    ),
     Limits(Reading<ActivitySummary>),
     Limit(Reading<ActivitySummary>, Trend),
     Bucket(Box<Result<Bucket, String>>),
@@ -115,6 +129,7 @@ impl Data {
             limiter,
             activity: Cache::new(VALID),
             trend: Cache::new(VALID),
+            day: Cache::new(DAY_VALID),
             fleet: Cache::new(VALID),
             slots: Cache::new(VALID),
         }
@@ -150,6 +165,7 @@ impl Data {
                 self.activity(&mut shared).await,
                 self.trend(&shared).await,
                 fleet,
+                self.day(&shared).await,
             ),
         };
         Some(View { shared, what })
@@ -239,6 +255,28 @@ impl Data {
             })
         };
         self.trend.get(domain.clone(), read).await.value
+    }
+
+    /// The buckets with the most requests of the last 24 hours.
+    async fn day(&self, shared: &Shared) -> Reading<Vec<BucketActivity>> {
+        let Some(domain) = &shared.domain else {
+            return Reading::default();
+        };
+        let (store, of) = (Arc::clone(&self.store), domain.clone());
+        let read = async move || {
+            // Reading the reports of a day takes longer than a check may wait.
+            let runtime = Handle::current();
+            let read = move || runtime.block_on(store.activity(&of, Resolution::Hourly, DAY_MS));
+            let seen = spawn_blocking(read)
+                .await
+                .map_err(|error| error.to_string());
+            let mut buckets = seen?.map_err(|error| error.to_string())?.activity.buckets;
+            buckets.sort_by_key(|found| Reverse(found.requests));
+            buckets.truncate(DAY_BUCKETS);
+            buckets.shrink_to_fit();
+            Ok::<_, String>(buckets)
+        };
+        self.day.get(domain.clone(), read).await
     }
 
     async fn history(&self, shared: &Shared, query: &Query) -> Result<Vec<HistoryEntry>, String> {

@@ -23,8 +23,8 @@ impl View {
             _ if shared.domain.is_none() && needs_domain => {
                 found("/", "Overview", no_domain(shared, query))
             }
-            What::Overview(activity, trend, fleet) => {
-                let body = overview::view(shared, activity, trend.as_deref(), fleet);
+            What::Overview(activity, trend, fleet, day) => {
+                let body = overview::view(shared, activity, trend.as_deref(), fleet, day);
                 found("/", "Overview", body)
             }
             What::Limits(activity) => {

@@ -10,6 +10,7 @@ fn bucket(user: &[u8], requests: u64, denied_at_ms: Option<u64>) -> BucketActivi
         bucket: vec![(name("user"), Some(user.to_vec())), (name("tenant"), None)],
         requests,
         denied: u64::from(denied_at_ms.is_some()),
+        over: 2 * u64::from(denied_at_ms.is_some()),
         last: denied_at_ms.map(|at_ms| Denial {
             at_ms,
             outcome: Outcome::Denied,
@@ -49,7 +50,7 @@ fn report() -> ActivityReport {
 #[test]
 fn a_note_goes_there_and_back() {
     let json = report().to_json();
-    insta::assert_snapshot!(json, @r#"{"format":1,"covered_ms":4000,"allowed":6,"denied":41,"unmatched":3,"errors":4,"limits":{"per-user":{"allowed":{"limiter":7},"denied":{"limiter":1,"deny_cache":40},"delayed":2,"settled_units":730,"penalties":1,"slots_taken":9}},"buckets":[{"limit":"per-user","bucket":{"user":"alice","tenant":null},"requests":5,"denied":1,"last":{"at_ms":17,"outcome":"denied","by":"deny_cache","descriptor":{"path":{"base64":"L/8="}},"proxy":"p1"}},{"limit":"per-user","bucket":{"user":{"base64":"Yv9i"},"tenant":null},"requests":2}]}"#);
+    insta::assert_snapshot!(json, @r#"{"format":1,"covered_ms":4000,"allowed":6,"denied":41,"unmatched":3,"errors":4,"limits":{"per-user":{"allowed":{"limiter":7},"denied":{"limiter":1,"deny_cache":40},"delayed":2,"settled_units":730,"penalties":1,"slots_taken":9}},"buckets":[{"limit":"per-user","bucket":{"user":"alice","tenant":null},"requests":5,"denied":1,"over":2,"last":{"at_ms":17,"outcome":"denied","by":"deny_cache","descriptor":{"path":{"base64":"L/8="}},"proxy":"p1"}},{"limit":"per-user","bucket":{"user":{"base64":"Yv9i"},"tenant":null},"requests":2}]}"#);
     assert_eq!(ActivityReport::read(&json), report());
 }
 

@@ -23,6 +23,7 @@ fn bucket(limit: &str, user: &str, requests: u64, denied: u64) -> BucketActivity
         bucket: vec![(name("user"), Some(user.as_bytes().to_vec()))],
         requests,
         denied,
+        over: 0,
         last: (denied > 0).then(|| Denial {
             at_ms: 1,
             outcome: Outcome::Denied,
@@ -176,6 +177,7 @@ fn what_would_be_denied_comes_after_what_is() {
     let mut model = model();
     let mut shadow = bucket("trial", "shadow", 90_000, 80_000);
     shadow.last.as_mut().unwrap().outcome = Outcome::WouldDeny;
+    (shadow.denied, shadow.over) = (0, shadow.denied);
     let real = bucket("per-user", "real", 30, 2);
     model.show(Ok(data(vec![shadow, bucket("trial", "fine", 9, 0), real])));
     assert_eq!(users(&model), ["real", "shadow", "fine"]);

@@ -9,7 +9,7 @@ use insight::{
 };
 use maud::{Markup, html};
 use policy::{Revision, format_timestamp};
-use store::{ActivitySummary, Fleet, HistoryEntry, SlotActivity};
+use store::{ActivitySummary, BucketActivity, Fleet, HistoryEntry, SlotActivity};
 
 use super::{
     limits,
@@ -30,6 +30,7 @@ pub(super) fn view(
     activity: &Reading<ActivitySummary>,
     trend: Option<&Vec<SlotActivity>>,
     fleet: &Reading<Fleet>,
+    day: &Reading<Vec<BucketActivity>>,
 ) -> Markup {
     let none = ActivitySummary::default();
     let seen = activity.value.as_deref().unwrap_or(&none);
@@ -82,6 +83,13 @@ pub(super) fn view(
                 h2 { "Busiest buckets" }
                 @if busiest.is_empty() { p.empty { "No bucket had a request in the last 10 s." } }
                 @else { (parts::buckets(shared, seen, &busiest, "Busiest buckets of the last 10 s")) }
+            }
+        }
+        @if let Some(day) = &day.value {
+            section {
+                h2 { "Most used today" }
+                @if day.is_empty() { p.empty { "No bucket had a request in the last 24 hours." } }
+                @else { (parts::most_used(shared, day, "Buckets with the most requests in the last 24 hours")) }
             }
         }
     }

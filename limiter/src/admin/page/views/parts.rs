@@ -1,10 +1,6 @@
 //! Elements used by several views.
 
-use insight::{
-    Rate,
-    bucket::{denial_rank, visible},
-    duration,
-};
+use insight::{Rate, bucket::visible, duration};
 use maud::{Markup, html};
 use policy::Name;
 use protocol::Outcome;
@@ -237,6 +233,36 @@ pub(super) fn buckets(
     }
 }
 
+/// Buckets with their counts.
+pub(super) fn most_used(shared: &Shared, buckets: &[BucketActivity], caption: &str) -> Markup {
+    html! {
+        div.scroll role="region" aria-label=(caption) tabindex="0" {
+            table {
+                caption { (caption) }
+                thead { tr {
+                    th scope="col" { "Bucket" }
+                    th.num scope="col" { "Requests" }
+                    th.num scope="col" { "Denied" }
+                    th scope="col" { "Limit" }
+                } }
+                tbody {
+                    @for found in buckets {
+                        tr {
+                            td.name { (bucket_name(shared, found)) }
+                            td.num { (found.requests) }
+                            td.num.hot[found.denied > 0] {
+                                (found.denied)
+                                @if found.over > 0 { span.muted { " +" (found.over) " over" } }
+                            }
+                            td.limit title=(found.limit) { a href=(limit_link(shared, &found.limit)) { (found.limit) } }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
 /// The slots in use of a bucket.
 pub(super) fn in_use(slots: Option<(u64, u64)>) -> Markup {
     html! {
@@ -249,12 +275,10 @@ pub(super) fn in_use(slots: Option<(u64, u64)>) -> Markup {
 
 /// A bucket's denials, separate from those it would have made.
 fn denied(found: &BucketActivity, activity: &ActivitySummary) -> Markup {
-    let rate = rate(found.denied, activity);
     html! {
-        @if found.denied == 0 || denial_rank(found).0 > 0 {
-            td.num.hot[found.denied > 0] { (rate) }
-        } @else {
-            td.num { "0 " span.muted { "+" (rate) " over" } }
+        td.num.hot[found.denied > 0] {
+            (rate(found.denied, activity))
+            @if found.over > 0 { span.muted { " +" (rate(found.over, activity)) " over" } }
         }
     }
 }
