@@ -160,14 +160,14 @@ pub fn unreachable() -> EnvoyConfig {
     config.filter_config(wrong).unwrap()
 }
 
-/// The counter of VM restarts is named after the plugin.
+/// The counters of VM restarts are named after the plugin.
 #[tokio::test]
 async fn a_vm_restart_raises_an_alert() {
     let config = EnvoyConfig::read(&file("deploy/envoy/gateway.yaml")).unwrap();
     let running = Running::start(config, GATEWAY, &[]).await;
     let page = running.envoy.admin("/stats/prometheus").await.unwrap();
     assert!(
-        declared(&page).contains("envoy_wasm_ratelimit_vm_reload"),
+        declared(&page).contains("envoy_wasm_ratelimit_vm_reload_success"),
         "{page}"
     );
     let alerts = alerts();
@@ -175,5 +175,5 @@ async fn a_vm_restart_raises_an_alert() {
         .iter()
         .find(|alert| alert["alert"] == "RateLimitFilterReloads");
     let expression = alert.unwrap()["expr"].as_str().unwrap();
-    assert!(expression.contains("envoy_wasm_.+_vm_reload"));
+    assert!(expression.contains("envoy_wasm_.+_vm_reload_success"));
 }

@@ -309,8 +309,8 @@ async fn outage(running: &Running, prometheus: &Prometheus) -> Vec<String> {
     firing
 }
 
-/// The critical alerts, from real faults. One is left out: no fault that can be made from outside
-/// crashes the filter's VM.
+/// The critical alerts, from real faults. No fault that can be made from outside crashes the filter's VM,
+/// so another module does.
 #[tokio::test]
 async fn real_faults_fire_the_critical_alerts() {
     let programs = Programs::from_env().unwrap();
@@ -334,15 +334,16 @@ async fn real_faults_fire_the_critical_alerts() {
     let gateway = EnvoyConfig::read(&file("deploy/envoy/gateway.yaml")).unwrap();
     let running = Running::before(limiter, gateway, GATEWAY, dir).await;
     let stranded = Running::under(LIMITS, unreachable(), GATEWAY, &[]).await;
-    let envoys = [running.envoy.admin_port(), stranded.envoy.admin_port()];
+    let gateway = EnvoyConfig::read(&file("deploy/envoy/gateway.yaml")).unwrap();
+    let crashing = Running::with_module(&trapping_module(), gateway, GATEWAY).await;
+    let envoys = [&running, &stranded, &crashing].map(|running| running.envoy.admin_port());
     let prometheus = Prometheus::start(&[ports[1]], &envoys, &[]).await;
 
     let mut unseen = critical_alerts();
-    assert!(unseen.remove("RateLimitFilterReloads"));
     // Envoys and limiters are scraped, and nothing is wrong.
     denials(&running, "/api/x", "alice", 7).await;
     until("every target is up", PATIENCE, async || {
-        (prometheus.number("sum(up)").await == 3).then_some(())
+        (prometheus.number("sum(up)").await == 4).then_some(())
     })
     .await
     .unwrap();
@@ -356,6 +357,16 @@ async fn real_faults_fire_the_critical_alerts() {
     // This Envoy's configuration names another cluster than that of the limiters.
     assert_eq!(statuses(&stranded.get("alice"), 3).await, [200; 3]);
     sees("RateLimitNoPolicy").await;
+    // Each request crashes the VM, and the next restarts it, if it comes later than Envoy's backoff.
+    let restarted = async || {
+        let _ = statuses(&crashing.get("alice"), 1).await;
+        let firing = prometheus.firing().await;
+        firing.contains("RateLimitFilterReloads").then_some(())
+    };
+    until("the VM is restarted", PATIENCE, restarted)
+        .await
+        .unwrap();
+    sees("RateLimitFilterReloads").await;
     // Somebody empties the store, and applies the limits again.
     redis.command(&["FLUSHALL"]).await.unwrap();
     sees("RateLimiterPolicyFault").await;
@@ -377,4 +388,54 @@ fn critical_alerts() -> BTreeSet<String> {
         .filter(|alert| alert["labels"]["severity"] == "critical");
     let names = critical.map(|alert| alert["alert"].as_str().unwrap().to_owned());
     names.collect()
+}
+
+/// A module that traps at each request.
+fn trapping_module() -> Vec<u8> {
+    // Parameters and results, all of them i32.
+    let types = [(0, 0), (2, 1), (2, 0), (3, 1), (1, 1)];
+    let types = types.map(|(parameters, results)| {
+        let numbers = |count| counted(count, &vec![0x7f; count]);
+        [vec![0x60], numbers(parameters), numbers(results)].concat()
+    });
+    // `i32.const`, `unreachable` and `end`.
+    let functions: [(&str, u8, &[u8]); 7] = [
+        ("_initialize", 0, &[0x0b]),
+        ("proxy_abi_version_0_2_1", 0, &[0x0b]),
+        ("proxy_on_memory_allocate", 4, &[0x41, 0x80, 0x08, 0x0b]),
+        ("proxy_on_vm_start", 1, &[0x41, 1, 0x0b]),
+        ("proxy_on_configure", 1, &[0x41, 1, 0x0b]),
+        ("proxy_on_context_create", 2, &[0x0b]),
+        ("proxy_on_request_headers", 3, &[0x00, 0x0b]),
+    ];
+    let export = |name: &str, kind: u8, index: u8| {
+        [counted(name.len(), name.as_bytes()), vec![kind, index]].concat()
+    };
+    let mut exports = vec![export("memory", 2, 0)];
+    exports.extend(
+        (0..)
+            .zip(functions)
+            .map(|(n, (name, ..))| export(name, 0, n)),
+    );
+    let bodies = functions.map(|(.., body)| counted(body.len() + 1, &[&[0], body].concat()));
+    [
+        b"\0asm\x01\0\0\0".to_vec(),
+        section(1, &types),
+        section(3, &functions.map(|(_, kind, _)| vec![kind])),
+        section(5, &[vec![0, 16]]),
+        section(7, &exports),
+        section(10, &bodies),
+    ]
+    .concat()
+}
+
+fn section(id: u8, items: &[Vec<u8>]) -> Vec<u8> {
+    let body = counted(items.len(), &items.concat());
+    [vec![id], counted(body.len(), &body)].concat()
+}
+
+/// A number below 2^14 as WebAssembly encodes it, and what it counts.
+fn counted(number: usize, bytes: &[u8]) -> Vec<u8> {
+    let byte = |number| u8::try_from(number).unwrap();
+    [&[byte(number % 128) | 0x80, byte(number / 128)], bytes].concat()
 }

@@ -44,9 +44,29 @@ impl Running {
         Self::before(limiter, config, at, dir).await
     }
 
+    /// The same with another module as the filter.
+    pub async fn with_module(module: &[u8], config: EnvoyConfig, at: At<'_>) -> Self {
+        let mut programs = Programs::from_env().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let limiter = limiter_under(LIMITS, &programs, &[], dir.path()).await;
+        programs.filter = dir.path().join("filter.wasm");
+        std::fs::write(&programs.filter, module).unwrap();
+        Self::serve(&programs, limiter, config, at, dir).await
+    }
+
     /// A service, and Envoy, before a limiter that runs in `dir`.
     pub async fn before(limiter: Limiter, config: EnvoyConfig, at: At<'_>, dir: TempDir) -> Self {
         let programs = Programs::from_env().unwrap();
+        Self::serve(&programs, limiter, config, at, dir).await
+    }
+
+    async fn serve(
+        programs: &Programs,
+        limiter: Limiter,
+        config: EnvoyConfig,
+        at: At<'_>,
+        dir: TempDir,
+    ) -> Self {
         let upstream = Upstream::start(0).await.unwrap();
         let limiter_port = port_of(&limiter.url());
         let ports = Ports {
@@ -68,7 +88,7 @@ impl Running {
             });
         let path = dir.path().join("envoy.json");
         config.unwrap().write(&path).unwrap();
-        let envoy = Envoy::serve(&programs, &path, ports, 2, dir.path())
+        let envoy = Envoy::serve(programs, &path, ports, 2, dir.path())
             .await
             .unwrap();
         Self {
