@@ -21,8 +21,9 @@
 --         and where its responses state the cost (kind plus 128): the secret of the reservation of the cost,
 --           or -1 for none, or -2 to add up the open ones; the number of settlements, and for each 4:
 --           number, secret, units reserved, true cost;
---         and where it has a penalty (kind plus 256) 4: denials that begin it, the time within which they
---           count, ms, its length, ms, and reported denials;
+--         and where it has a penalty (kind plus 256) 6: denials that begin it, the time within which they
+--           count, ms, its first length, ms, how many times longer the next is, or 1, its longest length, ms,
+--           and reported denials;
 --         and of a calendar window 6: the label of the window that the debit was admitted in, or 0, and
 --           the ends of five windows, the first of which has the label y and starts at z, in ms
 --       then for each check: the number of its form, from 1
@@ -35,7 +36,8 @@
 --         charged, the first two have a bit for each slot to renew that is gone, 50 in each;
 --       and where the responses state the cost 4: the number of the reservation made, units given back, units
 --         charged beyond what was reserved, and units reserved now, if the check added them up;
---       and where it has a penalty 3: ms until that ends, or 0; denials that count; 1 if this check began it;
+--       and where it has a penalty 4: ms until that ends, or 0; denials that count; 1 if this check began it;
+--         the length of the next, ms;
 --       of a check that was charged (4: every limit in full, none with delays, leases, stated costs or a
 --         penalty) for each limit only 2: remaining, reset_after
 --
@@ -65,8 +67,8 @@ local DENIED, ALLOWED, STALE, BROKEN, CHARGED = 0, 1, 2, 3, 4
 local PEEK, FORCE, REPORTED, GIVEN_BACK, REFUSED, PATIENCE = 1, 2, 4, 8, 16, 32
 local OBSERVED, LEASED, FREEING, PRICED, PENALIZING, TOGETHER = 16, 32, 64, 128, 256, 512
 local COUNT_OPEN = -2
-local PENALTY_ARGUMENTS = 4
-local NUMBERS_PER_LIMIT, LEASE_FIELDS, SLOT_FIELDS, COST_FIELDS, PENALTY_FIELDS = 8, 4, 4, 4, 3
+local PENALTY_ARGUMENTS = 6
+local NUMBERS_PER_LIMIT, LEASE_FIELDS, SLOT_FIELDS, COST_FIELDS, PENALTY_FIELDS = 8, 4, 4, 4, 4
 
 local reply, filled = { now, 0, 0, 0, 0, 0, 0, 0 }, 1 -- with room for one check of one limit
 -- include: lib/integers.lua
@@ -159,8 +161,10 @@ local function parse(at)
   end
   local penalty
   if penalizing then
-    local after, within, length, reported = ARGV[next_at], ARGV[next_at + 1], ARGV[next_at + 2], ARGV[next_at + 3]
-    penalty = { after = after + 0, within = within + 0, length = length + 0, reported = reported + 0 }
+    local after, within, first = ARGV[next_at], ARGV[next_at + 1], ARGV[next_at + 2]
+    local grow, most, reported = ARGV[next_at + 3], ARGV[next_at + 4], ARGV[next_at + 5]
+    penalty = { after = after + 0, within = within + 0, first = first + 0, grow = grow + 0, most = most + 0 }
+    penalty.reported = reported + 0
     next_at = next_at + PENALTY_ARGUMENTS
   end
   local observed = kind >= OBSERVED
@@ -260,7 +264,7 @@ local P
 local function define_penalties()
   if not P then
     -- include: lib/penalty.lua
-    P = { read = read_penalty, count = count_denials, store = store_penalty }
+    P = { read = read_penalty, count = count_denials, next = next_length, store = store_penalty }
   end
 end
 
@@ -389,7 +393,7 @@ local function finish(l, charge)
   end
   if penalty then
     reply[filled + 1], reply[filled + 2] = math.max(0, penalty.till - now), penalty.count
-    reply[filled + 3] = penalty.begun and 1 or 0
+    reply[filled + 3], reply[filled + 4] = penalty.begun and 1 or 0, P.next(penalty)
     filled = filled + PENALTY_FIELDS
   end
 end

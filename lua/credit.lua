@@ -78,7 +78,7 @@ end
 local before = left()
 local penalty_key = KEYS[settles and 3 or 2]
 local denials = penalty_key and held(redis.pcall('GET', penalty_key))
-local till = type(denials) == 'string' and string.match(denials, ':(%d+)$') or 0
+local till = type(denials) == 'string' and string.match(denials, ':(%d+):%d+$') or 0
 local penalized = till + 0 > now
 local credited = credit(l, units)
 if denials and (credited or penalized) and not peek then

@@ -155,11 +155,19 @@ pub fn plain(node: &Node) -> String {
 
 // --- Penalties as text.
 
-/// When a bucket is penalized, and for how long: `penalty of 15m after 10 denials in 1m`.
+/// When a bucket is penalized, and for how long: `penalty of 15m after 10 denials in 1m`, or `penalty of 15m,
+/// then 2 times as long each time up to 1d, after 10 denials in 1m`.
 pub fn penalty_rule(penalty: &Penalty) -> String {
     let (lasts, within) = (Duration(penalty.for_ms), Duration(penalty.within_ms));
     let denials = counted(penalty.after, "denial");
-    format!("penalty of {lasts} after {denials} in {within}")
+    let grows = match penalty.grow {
+        0 | 1 => String::new(),
+        times => {
+            let longest = Duration(penalty.longest_ms());
+            format!(", then {times} times as long each time up to {longest},")
+        }
+    };
+    format!("penalty of {lasts}{grows} after {denials} in {within}")
 }
 
 /// The state of a bucket, at a time in milliseconds since the epoch: `denied until 2026-12-01T12:03:04Z,
@@ -184,7 +192,9 @@ pub fn penalty_state(
         };
         return format!("{denied} until {end}, for {}", duration(status.left_ms));
     }
-    let (lasts, within) = (Duration(penalty.for_ms), Duration(penalty.within_ms));
+    // A bucket that an override lifts has no next one.
+    let lasts = Duration(status.next_ms.max(penalty.for_ms));
+    let within = Duration(penalty.within_ms);
     let denials = counted(penalty.after, "denial");
     let count = status.denials;
     format!("{count} of {denials} in {within}, which would deny it for {lasts}")
@@ -209,11 +219,7 @@ mod tests {
 mod penalty_tests {
     use super::*;
 
-    const PENALTY: Penalty = Penalty {
-        after: 10,
-        within_ms: 60_000,
-        for_ms: 900_000,
-    };
+    const PENALTY: Penalty = Penalty::new(10, 60_000, 900_000);
 
     #[test]
     fn the_rule_is_in_the_words_of_the_file() {
@@ -226,12 +232,22 @@ mod penalty_tests {
             ..PENALTY
         };
         assert_eq!(penalty_rule(&first), "penalty of 15m after 1 denial in 1m");
+        let growing = Penalty {
+            grow: 2,
+            max_ms: 86_400_000,
+            ..PENALTY
+        };
+        assert_eq!(
+            penalty_rule(&growing),
+            "penalty of 15m, then 2 times as long each time up to 1d, after 10 denials in 1m"
+        );
     }
 
     #[test]
     fn the_state_is_the_end_or_the_count() {
         let mut status = PenaltyStatus {
             denials: 7,
+            next_ms: 900_000,
             ..PenaltyStatus::default()
         };
         let counting = penalty_state(&PENALTY, &status, true, 1_763_000_000_000);

@@ -59,7 +59,7 @@ pub fn set_field(limit: &mut Node, field: &str, text: &str) -> Result<(), EditEr
     let value = match (outer, inner) {
         ("match", Some(_))
         | ("lease", Some("ttl"))
-        | ("penalty", Some("after" | "within" | "for")) => Node::text(text),
+        | ("penalty", Some("after" | "within" | "for" | "grow" | "max")) => Node::text(text),
         ("lease", None) => Node::map([("ttl", Node::text(text))]),
         ("per" | "replaces" | "partition", None) => {
             let items = text.split(',').filter(|item| !item.is_empty());

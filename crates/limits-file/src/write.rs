@@ -272,11 +272,16 @@ impl ToNode for Pause {
 
 fn penalty_node(penalty: Penalty) -> Node {
     let time = |ms| Node::text(Duration(ms).to_string());
-    Node::map([
+    let mut node = Node::map([
         ("after", Node::number(penalty.after)),
         ("within", time(penalty.within_ms)),
         ("for", time(penalty.for_ms)),
-    ])
+    ]);
+    if penalty.grow > 1 {
+        node.set("grow", Node::number(penalty.grow));
+        node.set("max", time(penalty.max_ms));
+    }
+    node
 }
 
 fn matchers_node(matchers: &[Matcher]) -> Node {

@@ -417,18 +417,22 @@ impl Wire for Pause {
 
 impl Wire for Penalty {
     fn write(&self, writer: &mut Writer) {
-        writer.array(3);
+        writer.array(5);
         writer.unsigned(self.after);
         writer.unsigned(self.within_ms);
         writer.unsigned(self.for_ms);
+        writer.unsigned(self.grow);
+        writer.unsigned(self.max_ms);
     }
 
     fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        reader.fields(3, |reader| {
+        reader.fields(5, |reader| {
             Ok(Self {
                 after: within(reader, 1, u64::MAX)?,
                 within_ms: within(reader, 1, DAY_MS)?,
                 for_ms: within(reader, 1, 7 * DAY_MS)?,
+                grow: within(reader, 1, u64::MAX)?,
+                max_ms: within(reader, 1, 7 * DAY_MS)?,
             })
         })
     }

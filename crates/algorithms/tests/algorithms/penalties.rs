@@ -20,11 +20,7 @@ impl Bucket {
     fn new() -> Self {
         Self {
             algorithm: Algorithm::new(&Parameters::new(Kind::TokenBucket, 1, 1000)).unwrap(),
-            penalty: Penalty {
-                after: 3,
-                within_ms: 60_000,
-                for_ms: 600_000,
-            },
+            penalty: Penalty::new(3, 60_000, 600_000),
             stored: None,
             denials: None,
             mode: Mode::Enforce,
@@ -88,6 +84,45 @@ fn a_penalty_ends_and_the_next_needs_as_many_denials() {
     assert_eq!((last.penalty.left_ms, last.penalty.denials), (1, 0));
     assert_eq!(bucket.deny(600_000, 2).left_ms, 0);
     assert_eq!(bucket.deny(601_500, 1).left_ms, 600_000);
+}
+
+#[test]
+fn a_penalty_grows_if_it_begins_soon_after_the_last_and_starts_anew_later() {
+    let mut bucket = Bucket::new();
+    (bucket.penalty.grow, bucket.penalty.max_ms) = (2, 3_000_000);
+    // Each begins the moment before twice the last one's length has passed since its end, and names the next.
+    let mut now_ms = 0;
+    for (lasts_ms, next_ms) in [
+        (600_000, 1_200_000),
+        (1_200_000, 2_400_000),
+        (2_400_000, 3_000_000),
+        (3_000_000, 3_000_000),
+    ] {
+        let begun = bucket.deny(now_ms, 3);
+        assert_eq!((begun.left_ms, begun.next_ms), (lasts_ms, next_ms));
+        now_ms += 3 * lasts_ms - 1;
+    }
+    now_ms += 1;
+    assert_eq!(bucket.ask(now_ms, 0, 0).penalty.next_ms, 600_000);
+    assert_eq!(bucket.deny(now_ms, 3).left_ms, 600_000);
+    // The record lives as long as it matters.
+    let denials = bucket.denials.unwrap();
+    let forgotten_ms = bucket.penalty.forgotten_at_ms(&denials) - START_MS;
+    assert_eq!(forgotten_ms, now_ms + 3 * 600_000);
+}
+
+#[test]
+fn an_edit_with_a_shorter_max_shortens_a_penalty_that_has_grown() {
+    let mut bucket = Bucket::new();
+    (bucket.penalty.grow, bucket.penalty.max_ms) = (3, 3_000_000);
+    bucket.deny(0, 3);
+    assert_eq!(bucket.deny(600_000, 3).left_ms, 1_800_000);
+    bucket.penalty.max_ms = 700_000;
+    assert_eq!(bucket.ask(600_000, 1, 0).penalty.left_ms, 700_000);
+    // One that no longer grows lasts as long as the first.
+    bucket.penalty.grow = 1;
+    let status = bucket.ask(600_000, 1, 0).penalty;
+    assert_eq!((status.left_ms, status.next_ms), (600_000, 600_000));
 }
 
 #[test]

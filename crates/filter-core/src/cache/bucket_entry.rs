@@ -404,7 +404,7 @@ impl CachedDenial {
     pub(crate) fn denies(&self, cost: u64, now: Now, penalty: Option<Penalty>) -> bool {
         let left_ms = now.millis_until(self.until_us);
         let most_ms = match penalty {
-            Some(penalty) if self.is_penalty() => penalty.for_ms,
+            Some(penalty) if self.is_penalty() => penalty.longest_ms(),
             _ => Self::MAX_MS,
         };
         (1..=most_ms).contains(&left_ms) && cost >= self.least_cost
@@ -515,11 +515,7 @@ mod denial_tests {
     use super::*;
     use crate::host::at;
 
-    const PENALTY: Option<Penalty> = Some(Penalty {
-        after: 10,
-        within_ms: 60_000,
-        for_ms: 900_000,
-    });
+    const PENALTY: Option<Penalty> = Some(Penalty::new(10, 60_000, 900_000));
 
     fn penalty(until_ms: u64) -> CachedDenial {
         CachedDenial {

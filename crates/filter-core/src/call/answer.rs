@@ -500,7 +500,7 @@ fn clamp_penalty(limit_answer: &mut LimitAnswer, limit: Option<&Limit>) {
     let most_ms = match limit {
         _ if limit_answer.allowed || limit_answer.mode != Mode::Enforce => 0,
         Some(limit) if limit.generation == limit_answer.generation => {
-            limit.penalty.map_or(0, |penalty| penalty.for_ms)
+            { limit.penalty }.map_or(0, |penalty| penalty.longest_ms())
         }
         _ => MAX_PENALTY_MS,
     };
@@ -778,11 +778,7 @@ mod tests {
         };
         limit.generation = u64::MAX;
         assert_eq!(clamped(Some(&limit), |_| ()), 0, "it has none");
-        limit.penalty = Some(policy::Penalty {
-            after: 10,
-            within_ms: 60_000,
-            for_ms: 900_000,
-        });
+        limit.penalty = Some(policy::Penalty::new(10, 60_000, 900_000));
         assert_eq!(clamped(Some(&limit), |_| ()), 900_000);
         assert_eq!(clamped(Some(&limit), |of| of.penalty.left_ms = 7), 7);
         assert_eq!(

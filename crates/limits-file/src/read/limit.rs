@@ -505,10 +505,12 @@ fn read_share(field: &Field<'_>, entries: &mut [EntryPattern], report: &mut Repo
     }
 }
 
-pub(super) const PENALTY_FIELDS: [&str; 3] = ["after", "within", "for"];
+pub(super) const PENALTY_FIELDS: [&str; 5] = ["after", "within", "for", "grow", "max"];
 
 /// The largest `after` of a penalty.
 const AFTER_MAX: u64 = 1_000_000;
+/// The largest `grow`.
+const GROW_MAX: u64 = 10;
 const SECOND_MS: u64 = 1000;
 const DAY_MS: u64 = 86_400_000;
 const WEEK_MS: u64 = 7 * DAY_MS;
@@ -525,22 +527,49 @@ fn read_penalty(take: &mut Take<'_, '_>) -> Option<Penalty> {
         return None;
     }
     let (mut after, mut within_ms, mut for_ms) = (None, None, None);
+    let (mut grow, mut max_ms) = (None, None);
     field.read_map(&PENALTY_FIELDS, report, &mut |take| {
         after = read_after(take);
         within_ms = read_time(take, "within", DAY_MS, "a duration from 1s to 1d");
         for_ms = read_time(take, "for", WEEK_MS, "a duration from 1s to 7d");
+        grow = read_grow(take);
+        max_ms = read_max(take, for_ms);
     })?;
     let missing = |name: &&str| field.node.get(name).is_none();
-    if PENALTY_FIELDS.iter().any(missing) {
+    if missing(&"grow") != missing(&"max") {
+        field
+            .report(report, "a penalty that grows needs `grow` and `max`")
+            .push_hint("like `grow: 2, max: 1d`");
+    }
+    if PENALTY_FIELDS.iter().take(3).any(missing) {
         field
             .report(report, "a penalty needs `after`, `within` and `for`")
             .push_hint(EXAMPLE);
     }
+    let once = Penalty::new(after?, within_ms?, for_ms?);
     Some(Penalty {
-        after: after?,
-        within_ms: within_ms?,
-        for_ms: for_ms?,
+        grow: grow.unwrap_or(once.grow),
+        max_ms: max_ms.unwrap_or(once.max_ms),
+        ..once
     })
+}
+
+fn read_grow(take: &mut Take<'_, '_>) -> Option<u64> {
+    let field = take.field("grow")?;
+    let grow = field.integer(1, take.report)?;
+    if !(2..=GROW_MAX).contains(&grow) {
+        field.expected("a number from 2 to 10", take.report);
+    }
+    Some(grow)
+}
+
+fn read_max(take: &mut Take<'_, '_>, for_ms: Option<u64>) -> Option<u64> {
+    let field = take.field("max")?;
+    let ms = field.duration(take.report)?;
+    if !(for_ms.unwrap_or(SECOND_MS)..=WEEK_MS).contains(&ms) {
+        field.expected("a duration from `for` to 7d", take.report);
+    }
+    Some(ms)
 }
 
 fn read_after(take: &mut Take<'_, '_>) -> Option<u64> {

@@ -166,6 +166,10 @@ fn some_fields() -> impl Strategy<Value = Vec<(&'static str, Json)>> {
             "penalty",
             json!({"after": 1, "within": "1000ms", "for": "7d"}),
         ),
+        (
+            "penalty",
+            json!({"after": 1, "within": "1s", "for": "1m", "grow": 10, "max": "7d"}),
+        ),
         ("enforce", json!("0%")),
         ("enforce", json!("100%")),
         ("precheck", json!("100%")),

@@ -293,17 +293,13 @@ impl Sweep {
 mod tests {
     use super::*;
 
-    const PENALTY: Penalty = Penalty {
-        after: 3,
-        within_ms: 60_000,
-        for_ms: 900_000,
-    };
+    const PENALTY: Penalty = Penalty::new(3, 60_000, 900_000);
 
     fn count(of: &mut Penalties, bucket: usize, now_ms: u64) {
         let denials = Denials {
             since_ms: now_ms,
             count: 1,
-            until_ms: 0,
+            ..Denials::default()
         };
         of.store(&bucket.to_string(), &PENALTY, denials, now_ms);
     }

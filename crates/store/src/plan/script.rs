@@ -245,6 +245,8 @@ fn encode_form(args: &mut Vec<i64>, check: &ScriptCheck<'_>) {
                 exact(penalty.after),
                 exact(penalty.within_ms),
                 exact(penalty.for_ms),
+                exact(penalty.grow),
+                exact(penalty.longest_ms()),
                 exact(*reported),
             ]);
         }
@@ -530,6 +532,7 @@ fn penalty(numbers: &mut impl Iterator<Item = i64>) -> Result<PenaltyStatus, Mal
         left_ms: next()?,
         denials: next()?,
         begun: next()? == 1,
+        next_ms: next()?,
         unread: false,
     })
 }

@@ -99,11 +99,7 @@ fn walk(mut walk: Walk, seed: u64, step: impl Fn(&mut Walk) -> (u64, Vec<Subject
             if subject.penalty.is_none() && subject.costs.is_none() && chance.one_in(3) {
                 subject.penalty = Some(Penalized {
                     key: format!("p:{{{}}}", subject.key),
-                    penalty: Penalty {
-                        after: 3,
-                        within_ms: 60_000,
-                        for_ms: 1000,
-                    },
+                    penalty: Penalty::new(3, 60_000, 1000),
                     reported: 0,
                 });
             }

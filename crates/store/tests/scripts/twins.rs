@@ -248,10 +248,13 @@ fn compare_penalties(twin: &mut dyn Engine, steps: u64) {
 }
 
 fn any_penalty(chance: &mut Random) -> Penalty {
+    let for_ms = 1 + chance.magnitude(14);
     Penalty {
         after: 1 + chance.below(5),
         within_ms: 1 + chance.magnitude(16),
-        for_ms: 1 + chance.magnitude(14),
+        for_ms,
+        grow: 1 + chance.below(4),
+        max_ms: for_ms + chance.magnitude(17),
     }
 }
 

@@ -17,6 +17,7 @@ type Shared = Arc<dyn Store>;
 
 on_every_store!(
     denials_begin_a_penalty_whatever_is_left,
+    a_penalty_that_grows_is_longer_each_time_until_a_reset,
     only_denials_by_the_limit_itself_count,
     each_of_several_limits_counts_its_own_denials,
     reported_denials_count,
@@ -34,11 +35,7 @@ const LOGINS: &str = "  - {name: logins, per: [user], rate: 2/1s}\n";
 async fn penalized(store: &Shared) -> Result<Compiled> {
     let mut policy = read(store).await?.policy().context("limits")?.clone();
     for limit in &mut policy.limits {
-        limit.penalty = Some(Penalty {
-            after: 3,
-            within_ms: 60_000,
-            for_ms: HOUR_MS,
-        });
+        limit.penalty = Some(Penalty::new(3, 60_000, HOUR_MS));
     }
     Ok(Compiled::new(policy))
 }
@@ -118,6 +115,48 @@ async fn denials_begin_a_penalty_whatever_is_left(store: Shared) -> Result<()> {
     let alice = [Some(b"alice".to_vec())];
     let seen = store.inspect(&policy, &name("logins"), &alice, 1).await?;
     assert!(seen.answer.penalty.left_ms > HOUR_MS - 60_000, "{seen:?}");
+    Ok(())
+}
+
+async fn a_penalty_that_grows_is_longer_each_time_until_a_reset(store: Shared) -> Result<()> {
+    let growing = async || -> Result<Compiled> {
+        let mut policy = read(&store).await?.policy().context("limits")?.clone();
+        policy.limits[0].penalty = Some(Penalty {
+            grow: 10,
+            max_ms: HOUR_MS,
+            ..Penalty::new(3, 60_000, 1000)
+        });
+        Ok(Compiled::new(policy))
+    };
+    publish(&store, &policy(LOGINS)).await?;
+    let mut policy = growing().await?;
+    let alice = [Some(b"alice".to_vec())];
+    let seen = async |policy: &Compiled| -> Result<_> {
+        let seen = store.inspect(policy, &name("logins"), &alice, 1).await?;
+        Ok(seen.answer.penalty)
+    };
+    assert_eq!(seen(&policy).await?.next_ms, 1000);
+    exceed(&store, &policy, "alice", 3).await?;
+    assert_eq!(seen(&policy).await?.next_ms, 10_000);
+    until("the penalty ends", Duration::from_secs(10), async || {
+        let left_ms = seen(&policy).await.ok()?.left_ms;
+        (left_ms == 0).then_some(())
+    })
+    .await?;
+    exceed(&store, &policy, "alice", 3).await?;
+    let second = seen(&policy).await?;
+    assert!((1001..=10_000).contains(&second.left_ms), "{second:?}");
+    assert_eq!(second.next_ms, 100_000);
+    let limit = policy.limits()[0].clone();
+    let of_limit = LimitOf {
+        domain: policy.domain(),
+        limit: &limit,
+    };
+    let bucket = ResetScope::Bucket(&alice);
+    store.reset(&of_limit, bucket, &by("ann")).await?;
+    policy = growing().await?;
+    let forgotten = seen(&policy).await?;
+    assert_eq!((forgotten.left_ms, forgotten.next_ms), (0, 1000));
     Ok(())
 }
 

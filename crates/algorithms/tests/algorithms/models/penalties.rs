@@ -10,6 +10,8 @@ struct Model {
     denials: Vec<u64>,
     began_ms: u64,
     ends_ms: u64,
+    /// How long the last one was to last.
+    lasted_ms: u64,
     begun: bool,
 }
 
@@ -24,7 +26,15 @@ impl Model {
             *at = now_ms.min(*at);
         }
         // A `for` that is shorter by now counts from the beginning, which a bucket forgets for the next denials.
-        read.ends_ms = read.ends_ms.min(since(&read) + penalty.for_ms);
+        let longest_ms = if penalty.grow > 1 {
+            penalty.max_ms
+        } else {
+            penalty.for_ms
+        };
+        read.lasted_ms = read.lasted_ms.min(longest_ms);
+        read.ends_ms = read
+            .ends_ms
+            .min(since(&read) + read.lasted_ms.max(penalty.for_ms));
         if now_ms - since(&read) >= penalty.within_ms {
             read.denials.clear();
         }
@@ -39,7 +49,14 @@ impl Model {
         self.denials.extend((0..denials).map(|_| now_ms));
         if self.denials.len() as u64 >= penalty.after {
             self.denials.clear();
-            (self.began_ms, self.ends_ms) = (now_ms, now_ms + penalty.for_ms);
+            let soon = self.lasted_ms > 0 && now_ms < self.ends_ms + 2 * self.lasted_ms;
+            self.lasted_ms = match penalty.grow {
+                grow if soon && grow > 1 => penalty
+                    .max_ms
+                    .min(penalty.for_ms.max(grow * self.lasted_ms)),
+                _ => penalty.for_ms,
+            };
+            (self.began_ms, self.ends_ms) = (now_ms, now_ms + self.lasted_ms);
             self.begun = true;
         }
         true
@@ -110,11 +127,13 @@ fn any_penalty(random: &mut Random) -> Penalty {
         after: 1 + random.below(6),
         within_ms: random.pick(&[1000, 3000, 60_000]),
         for_ms: random.pick(&[1000, 5000, 20_000]),
+        grow: random.pick(&[1, 2, 3]),
+        max_ms: random.pick(&[20_000, 60_000]),
     }
 }
 
 /// Decides a check of two limits by the model, and compares.
-fn step(limits: &mut [Limit], now_ms: u64, options: Options) -> [bool; 4] {
+fn step(limits: &mut [Limit], now_ms: u64, options: Options) -> [bool; 5] {
     let mut reads = Vec::new();
     for limit in &*limits {
         let (mut read, mut changed) = limit.model.read(limit.penalty, now_ms);
@@ -148,7 +167,7 @@ fn step(limits: &mut [Limit], now_ms: u64, options: Options) -> [bool; 4] {
     let parts: Vec<_> = limits.iter().map(Limit::part).collect();
     let (verdict, writes) = check(&parts, now_ms, options).unwrap();
     assert_eq!(verdict.allowed, allowed);
-    let mut cases = [waits, false, false, false];
+    let mut cases = [waits, false, false, false, false];
     for (at, (read, changed, outcome)) in outcomes.iter_mut().enumerate() {
         let (limit, decided) = (&mut limits[at], &verdict.limits[at]);
         let own = outcome.decision;
@@ -169,6 +188,7 @@ fn step(limits: &mut [Limit], now_ms: u64, options: Options) -> [bool; 4] {
         cases[1] |= read.begun;
         cases[2] |= read.left_ms(now_ms) > 0 && own.allowed;
         cases[3] |= !own.allowed && !allowed && read.left_ms(now_ms) == 0;
+        cases[4] |= read.begun && read.lasted_ms > limit.penalty.for_ms;
         limit.denials = decided.denials.or(limit.denials);
         limit.stored = writes[at].clone().or(limit.stored.take());
         if *changed {
@@ -178,8 +198,8 @@ fn step(limits: &mut [Limit], now_ms: u64, options: Options) -> [bool; 4] {
     cases
 }
 
-fn walk(mut random: Random) -> [u64; 4] {
-    let mut seen = [0; 4];
+fn walk(mut random: Random) -> [u64; 5] {
+    let mut seen = [0; 5];
     let mut limits = [Limit::any(&mut random), Limit::any(&mut random)];
     let mut now_ms = START_MS;
     for _ in 0..STEPS_PER_WALK {
