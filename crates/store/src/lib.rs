@@ -265,7 +265,7 @@ pub fn wall_ms() -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use crate::*;
+    use super::*;
 
     #[test]
     fn keys_differ_and_are_long() {

@@ -687,9 +687,9 @@ pub fn in_batches<'a, 'k>(checks: &'a [ScriptCheck<'k>]) -> Vec<&'a [ScriptCheck
 
 #[cfg(test)]
 mod tests {
-    use super::ScriptLimit;
+    use algorithms::Parameters;
+
     use super::*;
-    use algorithms::{Algorithm, Kind, Parameters, check::Options};
 
     fn algorithm() -> Algorithm {
         Algorithm::new(&Parameters::new(Kind::TokenBucket, 10, 1000)).unwrap()

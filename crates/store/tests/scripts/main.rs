@@ -3,6 +3,7 @@
 
 #![expect(
     clippy::indexing_slicing,
+    clippy::panic,
     clippy::unwrap_used,
     reason = "a test that cannot go on should stop with the reason"
 )]

@@ -32,6 +32,10 @@ fn limit_with<'a>(
     limit
 }
 
+#[expect(
+    clippy::large_types_passed_by_value,
+    reason = "it becomes part of the check"
+)]
 fn one(limit: ScriptLimit<'_>) -> ScriptCheck<'_> {
     ScriptCheck {
         limits: vec![limit],
