@@ -200,13 +200,30 @@ impl<'b> Reader<'b> {
         &mut self,
         read: impl FnOnce(&mut Self) -> Result<T, DecodeError>,
     ) -> Result<Option<T>, DecodeError> {
-        match self.rest.split_first() {
-            Some((&NULL, rest)) => {
-                self.rest = rest;
-                Ok(None)
-            }
-            _ => read(self).map(Some),
+        if self.null() {
+            return Ok(None);
         }
+        read(self).map(Some)
+    }
+
+    /// Takes an absent item, if it is next.
+    fn null(&mut self) -> bool {
+        let rest = self.rest.strip_prefix(&[NULL]);
+        self.rest = rest.unwrap_or(self.rest);
+        rest.is_some()
+    }
+
+    /// Reads the head of an array of at most `max` items; returns their number.
+    fn length(&mut self, max: usize, what: &'static str) -> Result<usize, DecodeError> {
+        let length = usize::try_from(self.expect(ARRAY)?).unwrap_or(usize::MAX);
+        // Each item has at least one byte, so this bounds the memory that is reserved.
+        if length > self.rest.len() {
+            return Err(DecodeError::Short);
+        }
+        if length > max {
+            return Err(DecodeError::Bounds(what));
+        }
+        Ok(length)
     }
 
     /// Reads an array of at most `max` items; `read` takes each of them.
@@ -216,19 +233,19 @@ impl<'b> Reader<'b> {
         what: &'static str,
         mut read: impl FnMut(&mut Self) -> Result<T, DecodeError>,
     ) -> Result<Vec<T>, DecodeError> {
-        let length = usize::try_from(self.expect(ARRAY)?).unwrap_or(usize::MAX);
-        // Each item has at least one byte, so this bounds the memory that is reserved.
-        if length > self.rest.len() {
-            return Err(DecodeError::Short);
-        }
-        if length > max {
-            return Err(DecodeError::Bounds(what));
-        }
+        let length = self.length(max, what)?;
         let mut items = Vec::with_capacity(length);
         for _ in 0..length {
             items.push(read(self)?);
         }
         Ok(items)
+    }
+
+    /// Reads the head of an array of `known` fields; returns how many more it has.
+    fn open(&mut self, known: usize) -> Result<u64, DecodeError> {
+        let length = self.expect(ARRAY)?;
+        let known = u64::try_from(known).unwrap_or(u64::MAX);
+        length.checked_sub(known).ok_or(DecodeError::Short)
     }
 
     /// Reads an array of `known` fields; skips further ones, which later versions may add.
@@ -237,9 +254,7 @@ impl<'b> Reader<'b> {
         known: usize,
         read: impl FnOnce(&mut Self) -> Result<T, DecodeError>,
     ) -> Result<T, DecodeError> {
-        let length = self.expect(ARRAY)?;
-        let known = u64::try_from(known).unwrap_or(u64::MAX);
-        let more = length.checked_sub(known).ok_or(DecodeError::Short)?;
+        let more = self.open(known)?;
         let value = read(self)?;
         self.skip(more)?;
         Ok(value)

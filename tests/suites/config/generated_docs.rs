@@ -169,6 +169,9 @@ fn the_picture_of_the_crates_is_cargos() {
             uses.insert(name, names.filter(|name| is_shipped(name)).collect());
         }
     }
+    for reader in ["limits-file", "calendar", "migration"] {
+        assert!(!reaches(&uses, "filter", reader), "Envoy loads {reader}");
+    }
     let mut picture = String::from("```mermaid\ngraph LR\n");
     for (name, direct) in &uses {
         for of in direct {
