@@ -196,10 +196,11 @@ impl Drop for Plugin {
 
 /// Request headers by which a client may get a part of a body, or the body in a form that the filter does
 /// not read. A service may ignore each of them, so no client depends on it.
-const CHOOSES_BODY: [&str; 7] = [
+const CHOOSES_BODY: [&str; 8] = [
     "range",
     "if-range",
     "a-im",
+    "prefer",
     "accept-charset",
     "grpc-accept-encoding",
     "connect-accept-encoding",

@@ -46,6 +46,7 @@ pub fn warnings(policy: &Policy, around: &Surroundings<'_>) -> Vec<Problem> {
     let mut found = Found::default();
     found.list.extend(other_domain(&policy.domain, around));
     found.list.extend(no_name(policy));
+    found.list.extend(many_expressions(policy));
     let mut descriptors = BTreeMap::new();
     for (index, limit) in policy.limits.iter().enumerate() {
         found.limit = Some(&limit.name);
@@ -94,6 +95,34 @@ fn no_name(policy: &Policy) -> Option<Problem> {
     let mut problem = Problem::new("domain", None, message);
     problem.push_hint(name_hint(policy.domain.as_str(), &error));
     Some(problem)
+}
+
+/// More searches of one value than this may take a proxy longer than a check.
+const EXPRESSIONS_MANY: usize = 20;
+
+/// One client's long value is searched by each of them, while its worker serves nobody else.
+fn many_expressions(policy: &Policy) -> Option<Problem> {
+    let of_limits = policy.limits.iter().flat_map(|limit| &limit.matchers);
+    let of_exemptions = policy
+        .exempt
+        .iter()
+        .flat_map(|exemption| &exemption.matchers);
+    let mut searches = BTreeMap::new();
+    for matcher in of_limits.chain(of_exemptions) {
+        let searched = |pattern: &&Pattern| pattern.longest_searched().is_some();
+        *searches.entry(&matcher.key).or_insert(0) +=
+            matcher.patterns.iter().filter(searched).count();
+    }
+    let (key, many) = { searches.into_iter() }.max_by_key(|(_, many)| *many)?;
+    (many > EXPRESSIONS_MANY).then(|| {
+        let message = format!(
+            "{many} regular expressions search the same `{key}`: at a millisecond each, a long one takes \
+             a proxy's worker up to {many} ms"
+        );
+        let mut problem = Problem::new("limits", None, message);
+        problem.push_hint("exact values, `prefix/**` and `*.suffix` are looked up, however many they are");
+        problem
+    })
 }
 
 /// No proxy requests these limits.

@@ -130,6 +130,9 @@ fn in_any_form(head: &str) -> Vec<Act> {
     if asks("if-none-match: \"tag\"") {
         return vec![plain("304 Not Modified", &[], b"")];
     }
+    if asks("prefer: return=minimal") {
+        return vec![plain("204 No Content", &[], b"")];
+    }
     if asks("range: bytes=0-9") {
         let part = said.as_bytes().get(..10).unwrap();
         let headers = [JSON, "content-range: bytes 0-9/40000"];
@@ -171,6 +174,11 @@ async fn a_client_pays_the_same_whatever_form_of_the_answer_it_asks_for() {
         (
             "/llm/gzip",
             get("/llm/gzip").header("accept-encoding", "gzip, br"),
+            TOKENS,
+        ),
+        (
+            "/llm/prefer",
+            get("/llm/prefer").header("prefer", "return=minimal"),
             TOKENS,
         ),
         (

@@ -752,3 +752,22 @@ fn a_zone_whose_sign_is_the_opposite_is_warned_of() {
         "{of_override}"
     );
 }
+
+#[test]
+fn many_regular_expressions_of_one_key_are_warned_of_together() {
+    let limits = |many: usize| {
+        (0..many)
+            .map(|n| format!("  - {{name: n{n}, match: {{path: \"re:/v[0-9]+/{n}\", user: \"u{n}\"}}, rate: 1/s}}\n"))
+            .collect::<String>()
+    };
+    let many = EXPRESSIONS_MANY + 1;
+    assert_eq!(
+        warned(&limits(EXPRESSIONS_MANY), &Surroundings::default()),
+        [""; 0]
+    );
+    let found = warned(&limits(many), &Surroundings::default()).join("\n");
+    assert!(
+        found.contains("21 regular expressions search the same `path`"),
+        "{found}"
+    );
+}
