@@ -9,7 +9,7 @@ use std::{
     collections::{BTreeMap, HashMap},
     fmt,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -431,7 +431,8 @@ pub(crate) struct DomainCounters {
 /// The counters of a limit, and which of them it has.
 #[derive(Debug)]
 struct LimitSeries {
-    counters: Arc<LimitCounters>,
+    /// Made when something is counted: most of ten thousand limits never decide.
+    counters: Arc<OnceLock<Box<LimitCounters>>>,
     on_failure: OnFailure,
     has_slots: bool,
     has_costs: bool,
@@ -447,11 +448,15 @@ struct LimitCounters {
     other: [AtomicU64; BY_LIMIT.len()],
 }
 
+/// Of limits that counted nothing.
+static NOTHING: LimitCounters = LimitCounters::new();
+
 impl LimitCounters {
-    fn new() -> Self {
+    const fn new() -> Self {
         Self {
-            decisions: array::from_fn(|_| array::from_fn(|_| AtomicU64::new(0))),
-            other: array::from_fn(|_| AtomicU64::new(0)),
+            decisions: [const { [const { AtomicU64::new(0) }; DecidedBy::ALL.len()] };
+                Outcome::ALL.len()],
+            other: [const { AtomicU64::new(0) }; BY_LIMIT.len()],
         }
     }
 
@@ -495,6 +500,14 @@ impl LimitCounters {
 }
 
 impl LimitSeries {
+    fn counting(&self) -> &LimitCounters {
+        self.counters.get_or_init(|| Box::new(LimitCounters::new()))
+    }
+
+    fn counted(&self) -> &LimitCounters {
+        self.counters.get().map_or(&NOTHING, Box::as_ref)
+    }
+
     /// Counters without their limit's feature are not there at all.
     fn has(&self, count: LimitCount) -> bool {
         match count {
@@ -525,10 +538,7 @@ impl DomainCounters {
         let limit = |limit: &Limit| {
             let known = before.and_then(|before| before.limits.get(&limit.name));
             LimitSeries {
-                counters: known.map_or_else(
-                    || Arc::new(LimitCounters::new()),
-                    |known| Arc::clone(&known.counters),
-                ),
+                counters: known.map_or_else(Arc::default, |known| Arc::clone(&known.counters)),
                 on_failure: limit.on_failure,
                 has_slots: limit.gives_slots(),
                 has_costs: limit.settles(),
@@ -549,24 +559,21 @@ impl DomainCounters {
         }
     }
 
-    /// What the counters of each limit say.
+    /// What the counters of each limit say that counted anything.
     pub(crate) fn counts(&self) -> impl Iterator<Item = (&Name, LimitCounts)> {
-        self.limits
-            .iter()
-            .map(|(name, LimitSeries { counters, .. })| {
-                let own = counters
-                    .decisions()
-                    .filter(|(_, by, _)| *by == DecidedBy::Limiter);
-                let mut outcomes = own.map(|(_, _, count)| count);
-                let counts = LimitCounts {
-                    outcomes: array::from_fn(|_| outcomes.next().unwrap_or(0)),
-                    delayed: counters.get(Delayed),
-                    settled_units: counters.get(CostSettled),
-                    penalties: counters.get(Penalties),
-                    slots_taken: counters.get(SlotsTaken),
-                };
-                (name, counts)
-            })
+        self.limits.iter().filter_map(|(name, limit)| {
+            let counters = limit.counters.get()?;
+            let own = { counters.decisions() }.filter(|(_, by, _)| *by == DecidedBy::Limiter);
+            let mut outcomes = own.map(|(_, _, count)| count);
+            let counts = LimitCounts {
+                outcomes: array::from_fn(|_| outcomes.next().unwrap_or(0)),
+                delayed: counters.get(Delayed),
+                settled_units: counters.get(CostSettled),
+                penalties: counters.get(Penalties),
+                slots_taken: counters.get(SlotsTaken),
+            };
+            Some((name, counts))
+        })
     }
 
     pub(crate) fn unmatched_count(&self) -> u64 {
@@ -580,7 +587,7 @@ impl DomainCounters {
     fn add(&self, limit: &Name, count: LimitCount, units: u64) {
         let limit = self.limits.get(limit).filter(|limit| limit.has(count));
         if let Some(limit) = limit {
-            limit.counters.add(count, units);
+            limit.counting().add(count, units);
         }
     }
 
@@ -589,7 +596,7 @@ impl DomainCounters {
         let Some(limit) = self.limits.get(&answer.name) else {
             return;
         };
-        let counters = &limit.counters;
+        let counters = limit.counting();
         if let Some(lease) = answer.lease {
             counters.add(LeaseGranted, lease.units);
         }
@@ -626,7 +633,7 @@ impl DomainCounters {
             && let Some(limit) = self.limits.get(&tally.limit)
         {
             let times = tally.count.min(REPORTED_MAX);
-            limit.counters.decided(tally.outcome, tally.by, times);
+            limit.counting().decided(tally.outcome, tally.by, times);
         }
     }
 
@@ -675,7 +682,7 @@ impl Collector for Domains {
         let decided = "Decisions made by this limiter, by limit";
         family(&mut encoder, "checks", decided, |line| {
             for_limits(&domains, |domain, name, limit, all| {
-                for (outcome, by, count) in limit.counters.decisions() {
+                for (outcome, by, count) in limit.counted().decisions() {
                     if by == DecidedBy::Limiter && (all || count > 0) {
                         let decision = ("decision", outcome.word());
                         line(&[("domain", domain), ("limit", name), decision], count)?;
@@ -688,7 +695,7 @@ impl Collector for Domains {
             "Decisions of this limiter and those that proxies reported to it, by limit and source";
         family(&mut encoder, "decisions", decided, |line| {
             for_limits(&domains, |domain, name, limit, all| {
-                for (outcome, by, count) in limit.counters.decisions() {
+                for (outcome, by, count) in limit.counted().decisions() {
                     let begins =
                         (all && by == DecidedBy::Limiter) || limit.without_limiter(outcome, by);
                     if begins || count > 0 {
@@ -707,7 +714,7 @@ impl Collector for Domains {
             family(&mut encoder, metric, help, |line| {
                 for_limits(&domains, |domain, name, limit, all| {
                     if all && limit.has(count) {
-                        let count = limit.counters.get(count);
+                        let count = limit.counted().get(count);
                         line(&[("domain", domain), ("limit", name)], count)?;
                     }
                     Ok(())
@@ -742,7 +749,7 @@ fn for_limits(
     for (domain, counters) in domains {
         let few = counters.limits.len() <= FROM_ZERO_MAX;
         for (name, limit) in &counters.limits {
-            let all = few || limit.counters.any();
+            let all = few || limit.counted().any();
             each(domain.as_str(), name.as_str(), limit, all)?;
         }
     }
