@@ -135,12 +135,7 @@ pub async fn run(
         lifecycle.enter(Phase::Abort);
     }
     while serving.join_next().await.is_some() {}
-    // No regular report may follow the last one.
-    background.shutdown().await;
-    parts
-        .telemetry
-        .write_last(&parts.domains, &parts.fleet)
-        .await;
+    parts.report_end(background).await;
     tracing::info!("stopped: every request was answered");
     Ok(())
 }
@@ -230,6 +225,12 @@ impl Parts {
             api: Arc::new(api),
             admin: Arc::new(admin),
         })
+    }
+
+    /// Reports that this limiter ends, after the background tasks: no regular report may follow.
+    async fn report_end(&self, mut background: JoinSet<()>) {
+        background.shutdown().await;
+        self.telemetry.write_last(&self.domains, &self.fleet).await;
     }
 
     /// Starts the tasks that follow the store and the files.

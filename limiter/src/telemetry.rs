@@ -180,7 +180,7 @@ impl Telemetry {
             let decided = std::mem::take(&mut *lane.lock().unwrap_or_else(PoisonError::into_inner));
             for (domain, decided) in decided {
                 if let Some(recorder) = self.recorder(&mut recorders, &domain) {
-                    recorder.add(decided);
+                    recorder.add(&decided);
                 }
             }
         }
@@ -367,7 +367,7 @@ impl ActivityRecorder {
     }
 
     /// Adds what a lane of checks decided.
-    fn add(&mut self, decided: Decided) {
+    fn add(&mut self, decided: &Decided) {
         self.requests.add(decided.requests);
         self.count_buckets(&decided.tops);
     }

@@ -121,7 +121,6 @@ async fn watch(
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     // Redis may be slow; keys work meanwhile.
     let mut fetching = None;
-    let mut tick: u32 = 0;
     let mut opening = None;
     loop {
         screen.terminal.draw(|frame| view::draw(frame, model))?;
@@ -142,10 +141,7 @@ async fn watch(
                 Some(Ok(Event::Key(key))) if key.kind == KeyEventKind::Press => {
                     match model.press(key) {
                         Action::Stay => {}
-                        Action::Fetch => {
-                            tick = 0;
-                            ticks.reset_immediately();
-                        }
+                        Action::Fetch => ticks.reset_immediately(),
                         Action::Open => opening = open(session, model),
                         Action::Quit => return Ok(Exit::Done),
                         Action::Interrupt => return Ok(Exit::Interrupted),
@@ -165,10 +161,7 @@ async fn watch(
                 model.show(data);
             }
             _ = ticks.tick() => {
-                let is_long = matches!(model.span, Span::Hour | Span::Day);
-                let is_time = !is_long || tick.is_multiple_of(LONG_EVERY);
-                tick = tick.wrapping_add(1);
-                if fetching.is_none() && !model.paused && is_time {
+                if model.is_due() && fetching.is_none() {
                     fetching = Some(Box::pin(fetch(session, domain, model.span)));
                 }
                 if opening.is_none() {
@@ -290,6 +283,8 @@ struct Model {
     /// The same of limits.
     pub(super) limits_offset: usize,
     pub(super) limits_fit: usize,
+    /// Seconds since a key asked for data.
+    ticks: u32,
     pub(super) data: Option<Data>,
     /// Why the last poll failed.
     pub(super) error: Option<String>,
@@ -348,6 +343,7 @@ impl Model {
             fits: 0,
             limits_offset: 0,
             limits_fit: 0,
+            ticks: 0,
             data: None,
             error: None,
             color: true,
@@ -395,7 +391,7 @@ impl Model {
             KeyCode::Esc => self.filter.clear(),
             KeyCode::Char('p') => {
                 self.paused = !self.paused;
-                return Action::Fetch;
+                return self.look_back(self.span);
             }
             KeyCode::Char('?' | 'h') => self.mode = Mode::Help,
             KeyCode::Char('1') => return self.look_back(Span::TenSeconds),
@@ -441,8 +437,16 @@ impl Model {
     }
 
     fn look_back(&mut self, span: Span) -> Action {
-        self.span = span;
+        (self.span, self.ticks) = (span, 0);
         Action::Fetch
+    }
+
+    /// Whether to read data this second.
+    fn is_due(&mut self) -> bool {
+        let is_long = matches!(self.span, Span::Hour | Span::Day);
+        let is_time = !is_long || self.ticks.is_multiple_of(LONG_EVERY);
+        self.ticks = self.ticks.wrapping_add(1);
+        is_time && !self.paused
     }
 
     fn type_in(&mut self, key: KeyCode) {

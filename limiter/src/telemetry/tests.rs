@@ -63,7 +63,7 @@ fn decide(recorder: &mut ActivityRecorder, counters: &DomainCounters, answer: &L
     counters.answered(answer, true);
     let mut decided = Decided::default();
     count(&mut decided, answer);
-    recorder.add(decided);
+    recorder.add(&decided);
 }
 
 fn denied(due: &Due) -> u64 {
@@ -148,7 +148,7 @@ fn bucket_counts_are_sampled_when_there_are_very_many_decisions() {
         counters.answered(&answer, true);
         count(&mut decided, &answer);
     }
-    recorder.add(decided);
+    recorder.add(&decided);
     let due = recorder.collect(&counters, START_MS + 1000, false);
     assert_eq!(denied(&due[0]), 50_000, "counts are exact");
     let buckets = &due[0].report.activity.buckets;

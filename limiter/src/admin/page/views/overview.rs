@@ -85,6 +85,12 @@ pub(super) fn view(
                 @else { (parts::buckets(shared, seen, &busiest, "Busiest buckets of the last 10 s")) }
             }
         }
+        (most_used(shared, day))
+    }
+}
+
+fn most_used(shared: &Shared, day: &Reading<Vec<BucketActivity>>) -> Markup {
+    html! {
         @if let Some(day) = &day.value {
             section {
                 h2 { "Most used today" }
