@@ -257,14 +257,8 @@ fn descriptor(check: &Check, limit: &LimitAnswer) -> Vec<(Name, Vec<u8>)> {
 /// out.
 const LIMITS_MAX: usize = 2000;
 
-/// A slot is written once per this many writes of the short one.
-fn written_every(resolution: Resolution) -> u64 {
-    match resolution {
-        Resolution::Fine => 1,
-        Resolution::Coarse => 10,
-        Resolution::Hourly => 60,
-    }
-}
+/// The long slots are written once per this many writes of the short one.
+const LONG_EVERY: u64 = 10;
 
 /// Decisions between two writes that are counted in their buckets one by one; of further ones, one
 /// in [`SAMPLED`] is counted with that weight.
@@ -414,9 +408,8 @@ impl ActivityRecorder {
             let now = open.slot.resolution.slot(now_ms);
             let is_final = now.number != open.slot.number;
             // A slot is written while it fills, so that readers need not wait for its end.
-            let every = written_every(open.slot.resolution);
-            let is_time = if every > 1 {
-                (all || self.collections.is_multiple_of(every))
+            let is_time = if open.slot.resolution != Resolution::Fine {
+                (all || self.collections.is_multiple_of(LONG_EVERY))
                     && open.activity != Activity::default()
             } else {
                 !nothing

@@ -24,7 +24,7 @@ const VALID: Duration = Duration::from_secs(1);
 const SPAN_MS: u64 = 10_000;
 
 /// The period over which the buckets that used most are counted, in milliseconds, and how long that
-/// serves readers: limiters report it once a minute.
+/// serves readers: it takes longest to read.
 const DAY_MS: u64 = 86_400_000;
 const DAY_VALID: Duration = Duration::from_mins(1);
 
