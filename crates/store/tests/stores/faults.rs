@@ -19,8 +19,18 @@ use tokio::{
 
 use crate::{
     given::{EVERY_ALGORITHM, TEN_A_DAY, check, current, policy, publish, read, request},
+    on_both_servers,
     servers::{Server, patient, until},
 };
+
+on_both_servers!(
+    a_hung_server_costs_one_deadline_and_finds_no_backlog,
+    a_killed_server_is_found_again_with_its_scripts_gone,
+    flushed_scripts_neither_lose_nor_double_a_check,
+    a_full_server_refuses_checks_and_edits_whole,
+    a_reset_without_the_right_to_read_buckets_leaves_them,
+    a_missing_right_is_not_a_bad_bucket
+);
 
 /// As in production, except for the deadline: a test machine may have no idle core.
 fn impatient() -> Options {
@@ -55,28 +65,23 @@ async fn recovered(
     Ok(answer)
 }
 
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs a server"]
-async fn a_hung_server_costs_one_deadline_and_finds_no_backlog() -> Result<()> {
-    for engine in [Engine::Redis, Engine::Valkey] {
-        let server = Server::start(engine).await?;
-        let (store, policy) = serving(&server).await?;
-        let alice = request(&[("user", "alice")]);
-        server.pause()?;
+async fn a_hung_server_costs_one_deadline_and_finds_no_backlog(server: Server) -> Result<()> {
+    let (store, policy) = serving(&server).await?;
+    let alice = request(&[("user", "alice")]);
+    server.pause()?;
+    let error = store_error(check(&store, &policy, &alice).await);
+    assert_eq!(error, StoreError::Timeout(impatient().timeout));
+    // From now on nothing more is sent.
+    for _ in 0..100 {
         let error = store_error(check(&store, &policy, &alice).await);
-        assert_eq!(error, StoreError::Timeout(impatient().timeout));
-        // From now on nothing more is sent.
-        for _ in 0..100 {
-            let error = store_error(check(&store, &policy, &alice).await);
-            assert!(error.is_harmless(), "{error}");
-        }
-        assert!(!store.is_up());
-        server.resume()?;
-        let answer = recovered(&store, &policy, &alice).await?;
-        // The one that was sent may have been charged late; the hundred were not sent.
-        assert!((8..=9).contains(&answer.limits[0].remaining), "{answer:?}");
-        assert!(store.is_up());
+        assert!(error.is_harmless(), "{error}");
     }
+    assert!(!store.is_up());
+    server.resume()?;
+    let answer = recovered(&store, &policy, &alice).await?;
+    // The one that was sent may have been charged late; the hundred were not sent.
+    assert!((8..=9).contains(&answer.limits[0].remaining), "{answer:?}");
+    assert!(store.is_up());
     Ok(())
 }
 
@@ -100,28 +105,23 @@ async fn a_long_hang_and_a_reconnection_charge_no_backlog() -> Result<()> {
     Ok(())
 }
 
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs a server"]
-async fn a_killed_server_is_found_again_with_its_scripts_gone() -> Result<()> {
-    for engine in [Engine::Redis, Engine::Valkey] {
-        let mut server = Server::start(engine).await?;
-        let (store, policy) = serving(&server).await?;
-        let alice = request(&[("user", "alice")]);
-        server.kill();
-        let fails = async || check(&store, &policy, &alice).await.err();
-        let (error, _) = until("an error", Duration::from_secs(5), fails).await?;
-        let down = [
-            matches!(error, CheckError::Store(StoreError::Unreachable(_))),
-            matches!(error, CheckError::Store(StoreError::Broken(_))),
-        ];
-        assert!(down.contains(&true), "{error:?}");
-        server.launch(&[]).await?;
-        let answer = recovered(&store, &policy, &alice).await?;
-        assert_eq!(
-            answer.limits[0].remaining, 9,
-            "an empty server has an unused bucket"
-        );
-    }
+async fn a_killed_server_is_found_again_with_its_scripts_gone(mut server: Server) -> Result<()> {
+    let (store, policy) = serving(&server).await?;
+    let alice = request(&[("user", "alice")]);
+    server.kill();
+    let fails = async || check(&store, &policy, &alice).await.err();
+    let (error, _) = until("an error", Duration::from_secs(5), fails).await?;
+    let down = [
+        matches!(error, CheckError::Store(StoreError::Unreachable(_))),
+        matches!(error, CheckError::Store(StoreError::Broken(_))),
+    ];
+    assert!(down.contains(&true), "{error:?}");
+    server.launch(&[]).await?;
+    let answer = recovered(&store, &policy, &alice).await?;
+    assert_eq!(
+        answer.limits[0].remaining, 9,
+        "an empty server has an unused bucket"
+    );
     Ok(())
 }
 
@@ -138,38 +138,33 @@ async fn a_missing_server_is_reported_as_unreachable() -> Result<()> {
     Ok(())
 }
 
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs a server"]
-async fn flushed_scripts_neither_lose_nor_double_a_check() -> Result<()> {
-    for engine in [Engine::Redis, Engine::Valkey] {
-        let server = Server::start(engine).await?;
-        let store = server.store()?;
-        let limits = "  - {name: per-user, per: [user], rate: 1/1d, burst: 100000}\n";
-        let policy = Arc::new(publish(&store, &policy(limits)).await?);
-        let mut clients = tokio::task::JoinSet::new();
-        for _ in 0..50 {
-            let (store, policy) = (Arc::clone(&store), Arc::clone(&policy));
-            clients.spawn(async move {
-                let alice = request(&[("user", "alice")]);
-                for _ in 0..40 {
-                    assert!(check(&store, &policy, &alice).await?.allowed);
-                }
-                anyhow::Ok(())
-            });
-        }
-        let mut flushes = 0;
-        while !clients.is_empty() {
-            server.command(&["SCRIPT", "FLUSH"]).await?;
-            flushes += 1;
-            while let Some(client) = clients.try_join_next() {
-                client??;
+async fn flushed_scripts_neither_lose_nor_double_a_check(server: Server) -> Result<()> {
+    let store = server.store()?;
+    let limits = "  - {name: per-user, per: [user], rate: 1/1d, burst: 100000}\n";
+    let policy = Arc::new(publish(&store, &policy(limits)).await?);
+    let mut clients = tokio::task::JoinSet::new();
+    for _ in 0..50 {
+        let (store, policy) = (Arc::clone(&store), Arc::clone(&policy));
+        clients.spawn(async move {
+            let alice = request(&[("user", "alice")]);
+            for _ in 0..40 {
+                assert!(check(&store, &policy, &alice).await?.allowed);
             }
-        }
-        assert!(flushes > 3, "the flushes came in the middle: {flushes}");
-        let alice = request(&[("user", "alice")]);
-        let last = check(&store, &policy, &alice).await?;
-        assert_eq!(last.limits[0].remaining, 100_000 - 2001, "each check once");
+            anyhow::Ok(())
+        });
     }
+    let mut flushes = 0;
+    while !clients.is_empty() {
+        server.command(&["SCRIPT", "FLUSH"]).await?;
+        flushes += 1;
+        while let Some(client) = clients.try_join_next() {
+            client??;
+        }
+    }
+    assert!(flushes > 3, "the flushes came in the middle: {flushes}");
+    let alice = request(&[("user", "alice")]);
+    let last = check(&store, &policy, &alice).await?;
+    assert_eq!(last.limits[0].remaining, 100_000 - 2001, "each check once");
     Ok(())
 }
 
@@ -196,31 +191,26 @@ async fn a_replica_refuses_and_says_what_it_is() -> Result<()> {
     Ok(())
 }
 
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs a server"]
-async fn a_full_server_refuses_checks_and_edits_whole() -> Result<()> {
-    for engine in [Engine::Redis, Engine::Valkey] {
-        let server = Server::start(engine).await?;
-        let store = server.store()?;
-        let compiled = publish(&store, &policy(TEN_A_DAY)).await?;
-        let before = read(&store).await?;
-        server.command(&["CONFIG", "SET", "maxmemory", "1"]).await?;
-        let refused = store_error(check(&store, &compiled, &request(&[("user", "a")])).await);
-        let StoreError::Refused(refusal) = refused else {
-            panic!("{refused:?}")
-        };
-        assert_eq!(refusal.code, "OOM");
-        let other = policy("  - {name: other, rate: 1/s}\n");
-        let refused = crate::given::write(&store, &before, store::Change::Limits(&other)).await;
-        assert!(refused.unwrap_err().to_string().contains("OOM"));
-        server.command(&["CONFIG", "SET", "maxmemory", "0"]).await?;
-        assert_eq!(read(&store).await?, before, "half an edit is none");
-        assert!(
-            check(&store, &compiled, &request(&[("user", "a")]))
-                .await?
-                .allowed
-        );
-    }
+async fn a_full_server_refuses_checks_and_edits_whole(server: Server) -> Result<()> {
+    let store = server.store()?;
+    let compiled = publish(&store, &policy(TEN_A_DAY)).await?;
+    let before = read(&store).await?;
+    server.command(&["CONFIG", "SET", "maxmemory", "1"]).await?;
+    let refused = store_error(check(&store, &compiled, &request(&[("user", "a")])).await);
+    let StoreError::Refused(refusal) = refused else {
+        panic!("{refused:?}")
+    };
+    assert_eq!(refusal.code, "OOM");
+    let other = policy("  - {name: other, rate: 1/s}\n");
+    let refused = crate::given::write(&store, &before, store::Change::Limits(&other)).await;
+    assert!(refused.unwrap_err().to_string().contains("OOM"));
+    server.command(&["CONFIG", "SET", "maxmemory", "0"]).await?;
+    assert_eq!(read(&store).await?, before, "half an edit is none");
+    assert!(
+        check(&store, &compiled, &request(&[("user", "a")]))
+            .await?
+            .allowed
+    );
     Ok(())
 }
 
@@ -323,78 +313,68 @@ async fn foreign_data_is_an_error_not_a_decision() -> Result<()> {
 
 /// Without a right that reading a bucket needs, the error is not that the bucket is corrupt. A
 /// bucket that cannot be read is not reset: its leased units would be granted again.
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs a server"]
-async fn a_reset_without_the_right_to_read_buckets_leaves_them() -> Result<()> {
-    for engine in [Engine::Redis, Engine::Valkey] {
-        let server = Server::start(engine).await?;
-        let store = server.store_with(patient())?;
-        let policy = publish(&store, &policy(TEN_A_DAY)).await?;
-        check(&store, &policy, &request(&[("user", "a")])).await?;
-        let domain = policy.domain();
-        let of = LimitOf {
-            domain,
-            limit: &policy.limits()[0],
-        };
-        let buckets = async || -> Result<usize> {
-            let page = store.list(domain, None, Cursor::default()).await?;
-            Ok(page.buckets.len())
-        };
-        server
-            .command(&["ACL", "SETUSER", "default", "-get"])
-            .await?;
-        let reset = store
-            .reset(&of, ResetScope::All, &Signature::default())
-            .await;
-        assert!(reset.unwrap_err().to_string().contains("NOPERM"));
-        assert_eq!(buckets().await?, 1);
-        server
-            .command(&["ACL", "SETUSER", "default", "+get"])
-            .await?;
-        store
-            .reset(&of, ResetScope::All, &Signature::default())
-            .await?;
-        assert_eq!(buckets().await?, 0);
-    }
+async fn a_reset_without_the_right_to_read_buckets_leaves_them(server: Server) -> Result<()> {
+    let store = server.store_with(patient())?;
+    let policy = publish(&store, &policy(TEN_A_DAY)).await?;
+    check(&store, &policy, &request(&[("user", "a")])).await?;
+    let domain = policy.domain();
+    let of = LimitOf {
+        domain,
+        limit: &policy.limits()[0],
+    };
+    let buckets = async || -> Result<usize> {
+        let page = store.list(domain, None, Cursor::default()).await?;
+        Ok(page.buckets.len())
+    };
+    server
+        .command(&["ACL", "SETUSER", "default", "-get"])
+        .await?;
+    let reset = store
+        .reset(&of, ResetScope::All, &Signature::default())
+        .await;
+    assert!(reset.unwrap_err().to_string().contains("NOPERM"));
+    assert_eq!(buckets().await?, 1);
+    server
+        .command(&["ACL", "SETUSER", "default", "+get"])
+        .await?;
+    store
+        .reset(&of, ResetScope::All, &Signature::default())
+        .await?;
+    assert_eq!(buckets().await?, 0);
     Ok(())
 }
 
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs a server"]
-async fn a_missing_right_is_not_a_bad_bucket() -> Result<()> {
-    for engine in [Engine::Redis, Engine::Valkey] {
-        let server = Server::start(engine).await?;
-        let store = server.store_with(patient())?;
-        let policy = publish(&store, &policy(EVERY_ALGORITHM)).await?;
-        let names: Vec<_> = policy.limits().iter().map(|l| l.name.clone()).collect();
-        let ask = request(&[("user", "a")]);
-        check(&store, &policy, &ask).await?;
-        let mut refused = 0;
-        for right in ["get", "lindex", "hget", "hgetall"] {
-            let (without, with) = (format!("-{right}"), format!("+{right}"));
-            let command = ["ACL", "SETUSER", "default", &without];
-            server.command(&command).await?;
-            for name in &names {
-                let one = Check {
-                    only: vec![name.clone()],
-                    ..ask.clone()
-                };
-                match check(&store, &policy, &one).await {
-                    Ok(_) => {}
-                    Err(CheckError::Store(StoreError::Refused(refusal))) => {
-                        assert_eq!(refusal.code, "NOPERM", "{name} {right}: {refusal}");
-                        assert!(refusal.to_string().contains("permission"), "{refusal}");
-                        refused += 1;
-                    }
-                    Err(error) => panic!("{name} without {right}: {error}"),
+async fn a_missing_right_is_not_a_bad_bucket(server: Server) -> Result<()> {
+    let store = server.store_with(patient())?;
+    let policy = publish(&store, &policy(EVERY_ALGORITHM)).await?;
+    let names: Vec<_> = policy.limits().iter().map(|l| l.name.clone()).collect();
+    let ask = request(&[("user", "a")]);
+    check(&store, &policy, &ask).await?;
+    let mut refused = 0;
+    for right in ["get", "lindex", "hget", "hgetall"] {
+        let (without, with) = (format!("-{right}"), format!("+{right}"));
+        let command = ["ACL", "SETUSER", "default", &without];
+        server.command(&command).await?;
+        for name in &names {
+            let one = Check {
+                only: vec![name.clone()],
+                ..ask.clone()
+            };
+            match check(&store, &policy, &one).await {
+                Ok(_) => {}
+                Err(CheckError::Store(StoreError::Refused(refusal))) => {
+                    assert_eq!(refusal.code, "NOPERM", "{name} {right}: {refusal}");
+                    assert!(refusal.to_string().contains("permission"), "{refusal}");
+                    refused += 1;
                 }
+                Err(error) => panic!("{name} without {right}: {error}"),
             }
-            server
-                .command(&["ACL", "SETUSER", "default", &with])
-                .await?;
         }
-        assert!(refused >= names.len(), "each needs one of them: {refused}");
+        server
+            .command(&["ACL", "SETUSER", "default", &with])
+            .await?;
     }
+    assert!(refused >= names.len(), "each needs one of them: {refused}");
     Ok(())
 }
 

@@ -3,16 +3,17 @@
 use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context, Result};
-use harness::Engine;
 use policy::Compiled;
 use protocol::{Answer, Check, Lease, LeaseRequest, LimitRequest, Settlement};
 use store::{CheckError, Credit, LimitOf, ResetScope, Store};
 
 use crate::{
     given::{by, check, name, policy, publish, request},
-    on_every_store,
+    on_both_servers, on_every_store,
     servers::{Server, until},
 };
+
+on_both_servers!(a_flushed_script_settles_once);
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -315,20 +316,15 @@ async fn an_override_too_small_for_the_ttl_is_not_leased(store: Shared) -> Resul
 
 /// NOSCRIPT means that nothing ran, so a call with a settlement may be sent again; after any other
 /// error it may not.
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs a server"]
-async fn a_flushed_script_settles_once() -> Result<()> {
-    for engine in [Engine::Redis, Engine::Valkey] {
-        let server = Server::start(engine).await?;
-        let store = server.store()?;
-        let policy = publish(&store, &policy(API)).await?;
-        let (lease, _) = grant(&store, &policy, 40).await?;
-        for round in 1..=8 {
-            server.command(&["SCRIPT", "FLUSH"]).await?;
-            check(&store, &policy, &leasing(0, 0, &[settled(lease, 2, 3)])).await?;
-            let after = (59 + 3 * round, 40 - 5 * round);
-            assert_eq!(standing(&store, &policy).await?, after, "round {round}");
-        }
+async fn a_flushed_script_settles_once(server: Server) -> Result<()> {
+    let store = server.store()?;
+    let policy = publish(&store, &policy(API)).await?;
+    let (lease, _) = grant(&store, &policy, 40).await?;
+    for round in 1..=8 {
+        server.command(&["SCRIPT", "FLUSH"]).await?;
+        check(&store, &policy, &leasing(0, 0, &[settled(lease, 2, 3)])).await?;
+        let after = (59 + 3 * round, 40 - 5 * round);
+        assert_eq!(standing(&store, &policy).await?, after, "round {round}");
     }
     Ok(())
 }

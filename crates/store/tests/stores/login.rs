@@ -10,8 +10,15 @@ use store::{
 
 use crate::{
     given::{EVERY_ALGORITHM, TEN_A_DAY, by, check, name, policy, publish, read, request, write},
+    on_both_servers,
     servers::Server,
 };
+
+on_both_servers!(
+    a_wrong_password_fails_and_does_not_go_on_as_default,
+    a_user_with_few_rights_is_enough_for_checks_and_edits,
+    an_edit_with_a_missing_right_changes_nothing
+);
 
 /// What the documentation asks operators to allow.
 pub const RIGHTS: &str = "~rl:* &rl:* -@all +eval +evalsha +script|load +script|exists +ping +time \
@@ -43,23 +50,18 @@ fn reserving(user: &str) -> Check {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs a server"]
-async fn a_wrong_password_fails_and_does_not_go_on_as_default() -> Result<()> {
-    for engine in [Engine::Redis, Engine::Valkey] {
-        let server = Server::start(engine).await?;
-        server
-            .command(&["ACL", "SETUSER", "bob", "on", ">right", "+@all", "~*"])
-            .await?;
-        // `default` needs no password here, so a client that ignores the failure would work.
-        let refused = server.store_as("bob:wrong")?.ping().await;
-        assert!(matches!(refused, Err(StoreError::Auth(_))), "{refused:?}");
-        let message = refused.unwrap_err().to_string();
-        assert!(!message.contains("wrong\u{20}password:") && !message.contains(":wrong"));
-        server.store_as("bob:right")?.ping().await?;
-        let refused = server.store_as("nobody:x")?.ping().await;
-        assert!(matches!(refused, Err(StoreError::Auth(_))), "{refused:?}");
-    }
+async fn a_wrong_password_fails_and_does_not_go_on_as_default(server: Server) -> Result<()> {
+    server
+        .command(&["ACL", "SETUSER", "bob", "on", ">right", "+@all", "~*"])
+        .await?;
+    // `default` needs no password here, so a client that ignores the failure would work.
+    let refused = server.store_as("bob:wrong")?.ping().await;
+    assert!(matches!(refused, Err(StoreError::Auth(_))), "{refused:?}");
+    let message = refused.unwrap_err().to_string();
+    assert!(!message.contains("wrong\u{20}password:") && !message.contains(":wrong"));
+    server.store_as("bob:right")?.ping().await?;
+    let refused = server.store_as("nobody:x")?.ping().await;
+    assert!(matches!(refused, Err(StoreError::Auth(_))), "{refused:?}");
     Ok(())
 }
 
@@ -73,47 +75,42 @@ async fn a_missing_password_is_an_authentication_error() -> Result<()> {
     Ok(())
 }
 
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs a server"]
-async fn a_user_with_few_rights_is_enough_for_checks_and_edits() -> Result<()> {
-    for engine in [Engine::Redis, Engine::Valkey] {
-        let server = Server::start(engine).await?;
-        let mut acl = vec!["ACL", "SETUSER", "limiter", "on", ">pw"];
-        acl.extend(RIGHTS.split_whitespace());
-        server.command(&acl).await?;
-        let store = server.store_as("limiter:pw")?;
-        let policy = publish(&store, &policy(EVERY_ALGORITHM)).await?;
-        let alice = request(&[("user", "alice")]);
-        for allowed in [true, true, false] {
-            assert_eq!(check(&store, &policy, &alice).await?.allowed, allowed);
-        }
-        store.ping().await?;
-        // Valkey would crash if asked about a command that lacks arguments.
-        let rights = store.health().await?.remove(0).rights.unwrap();
-        assert!(
-            rights.lacking.is_empty() && rights.spare.is_empty(),
-            "{rights:?}"
-        );
-        store.heads().await?;
-        store.load_scripts().await?;
-        store.scripts().await?;
-        let seen = [(Some(name("gcra")), vec!["p".to_owned()])].into();
-        assert_eq!(
-            store.count_proxies(&name("shop"), &seen).await?,
-            [(Some(name("gcra")), 1)].into()
-        );
-        let bucket = [Some(b"alice".to_vec())];
-        store.inspect(&policy, &name("gcra"), &bucket, 1).await?;
-        let of = LimitOf {
-            domain: &name("shop"),
-            limit: &policy.limits()[0],
-        };
-        assert_eq!(
-            store.reset(&of, ResetScope::All, &by("ann")).await?.buckets,
-            1
-        );
-        assert_eq!(store.history(&name("shop"), 9).await?.len(), 3);
+async fn a_user_with_few_rights_is_enough_for_checks_and_edits(server: Server) -> Result<()> {
+    let mut acl = vec!["ACL", "SETUSER", "limiter", "on", ">pw"];
+    acl.extend(RIGHTS.split_whitespace());
+    server.command(&acl).await?;
+    let store = server.store_as("limiter:pw")?;
+    let policy = publish(&store, &policy(EVERY_ALGORITHM)).await?;
+    let alice = request(&[("user", "alice")]);
+    for allowed in [true, true, false] {
+        assert_eq!(check(&store, &policy, &alice).await?.allowed, allowed);
     }
+    store.ping().await?;
+    // Valkey would crash if asked about a command that lacks arguments.
+    let rights = store.health().await?.remove(0).rights.unwrap();
+    assert!(
+        rights.lacking.is_empty() && rights.spare.is_empty(),
+        "{rights:?}"
+    );
+    store.heads().await?;
+    store.load_scripts().await?;
+    store.scripts().await?;
+    let seen = [(Some(name("gcra")), vec!["p".to_owned()])].into();
+    assert_eq!(
+        store.count_proxies(&name("shop"), &seen).await?,
+        [(Some(name("gcra")), 1)].into()
+    );
+    let bucket = [Some(b"alice".to_vec())];
+    store.inspect(&policy, &name("gcra"), &bucket, 1).await?;
+    let of = LimitOf {
+        domain: &name("shop"),
+        limit: &policy.limits()[0],
+    };
+    assert_eq!(
+        store.reset(&of, ResetScope::All, &by("ann")).await?.buckets,
+        1
+    );
+    assert_eq!(store.history(&name("shop"), 9).await?.len(), 3);
     Ok(())
 }
 
@@ -207,28 +204,23 @@ async fn a_limiter_needs_no_right_to_edit_limits() -> Result<()> {
     Ok(())
 }
 
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs a server"]
-async fn an_edit_with_a_missing_right_changes_nothing() -> Result<()> {
-    for engine in [Engine::Redis, Engine::Valkey] {
-        let server = Server::start(engine).await?;
-        let all = server.store()?;
-        publish(&all, &policy(TEN_A_DAY)).await?;
-        let before = read(&all).await?;
-        let mut acl = vec!["ACL", "SETUSER", "limiter", "on", ">pw"];
-        acl.extend(RIGHTS.split_whitespace());
-        acl.push("-xdel");
-        server.command(&acl).await?;
-        let store = server.store_as("limiter:pw")?;
-        let other = policy("  - {name: other, rate: 1/s}\n");
-        let refused = write(&store, &before, Change::Limits(&other)).await;
-        let refused = refused.unwrap_err().to_string();
-        assert!(
-            refused.contains("NOPERM") && refused.contains("XDEL"),
-            "{refused}"
-        );
-        assert_eq!(read(&all).await?, before);
-    }
+async fn an_edit_with_a_missing_right_changes_nothing(server: Server) -> Result<()> {
+    let all = server.store()?;
+    publish(&all, &policy(TEN_A_DAY)).await?;
+    let before = read(&all).await?;
+    let mut acl = vec!["ACL", "SETUSER", "limiter", "on", ">pw"];
+    acl.extend(RIGHTS.split_whitespace());
+    acl.push("-xdel");
+    server.command(&acl).await?;
+    let store = server.store_as("limiter:pw")?;
+    let other = policy("  - {name: other, rate: 1/s}\n");
+    let refused = write(&store, &before, Change::Limits(&other)).await;
+    let refused = refused.unwrap_err().to_string();
+    assert!(
+        refused.contains("NOPERM") && refused.contains("XDEL"),
+        "{refused}"
+    );
+    assert_eq!(read(&all).await?, before);
     Ok(())
 }
 

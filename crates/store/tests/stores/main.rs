@@ -72,3 +72,24 @@ macro_rules! on_every_store {
     };
 }
 use on_every_store;
+
+/// Makes two tests of each function, which get a server of their own: Redis and Valkey.
+macro_rules! on_both_servers {
+    ($($test:ident),* $(,)?) => {
+        mod on_redis {
+            $(#[tokio::test(flavor = "multi_thread")]
+            #[ignore = "needs a server"]
+            async fn $test() -> anyhow::Result<()> {
+                super::$test(crate::servers::Server::start(harness::Engine::Redis).await?).await
+            })*
+        }
+        mod on_valkey {
+            $(#[tokio::test(flavor = "multi_thread")]
+            #[ignore = "needs a server"]
+            async fn $test() -> anyhow::Result<()> {
+                super::$test(crate::servers::Server::start(harness::Engine::Valkey).await?).await
+            })*
+        }
+    };
+}
+use on_both_servers;

@@ -19,8 +19,15 @@ use tokio::{
 
 use crate::{
     given::{TEN_A_DAY, check, policy, publish, read, request, write},
+    on_both_servers,
     servers::{Server, patient, until},
 };
+
+on_both_servers!(
+    a_server_that_lacks_replicas_charges_nothing,
+    an_evicted_bucket_counts_as_unused,
+    a_slow_server_charges_only_what_was_sent_and_each_once
+);
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -68,40 +75,30 @@ async fn a_server_that_cannot_save_charges_nothing() -> Result<()> {
     Ok(())
 }
 
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs a server"]
-async fn a_server_that_lacks_replicas_charges_nothing() -> Result<()> {
-    for engine in [Engine::Redis, Engine::Valkey] {
-        let server = Server::start(engine).await?;
-        let replicas = |n| ["CONFIG", "SET", "min-replicas-to-write", n];
-        refuses(&server, &[&replicas("1")], "NOREPLICAS", &replicas("0")).await?;
-    }
+async fn a_server_that_lacks_replicas_charges_nothing(server: Server) -> Result<()> {
+    let replicas = |n| ["CONFIG", "SET", "min-replicas-to-write", n];
+    refuses(&server, &[&replicas("1")], "NOREPLICAS", &replicas("0")).await?;
     Ok(())
 }
 
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs a server"]
-async fn an_evicted_bucket_counts_as_unused() -> Result<()> {
-    for engine in [Engine::Redis, Engine::Valkey] {
-        let server = Server::start(engine).await?;
-        let store = server.store()?;
-        let policy = publish(&store, &policy(TEN_A_DAY)).await?;
-        let alice = request(&[("user", "alice")]);
-        for _ in 0..10 {
-            assert!(check(&store, &policy, &alice).await?.allowed);
-        }
-        assert!(!check(&store, &policy, &alice).await?.allowed);
-        let set = |name, to| ["CONFIG", "SET", name, to];
-        let lru = set("maxmemory-policy", "allkeys-lru");
-        server.command(&lru).await?;
-        server.command(&set("maxmemory", "1")).await?;
-        let evicted = async || (server.ask::<u64>(&["DBSIZE"]).await.ok()? == 0).then_some(());
-        until("all is gone", PATIENCE, evicted).await?;
-        server.command(&set("maxmemory", "0")).await?;
-        let answer = check(&store, &policy, &alice).await?;
-        assert_eq!(answer.limits[0].remaining, 9, "{answer:?}");
-        assert!(store.heads().await?.is_empty(), "the limits are gone too");
+async fn an_evicted_bucket_counts_as_unused(server: Server) -> Result<()> {
+    let store = server.store()?;
+    let policy = publish(&store, &policy(TEN_A_DAY)).await?;
+    let alice = request(&[("user", "alice")]);
+    for _ in 0..10 {
+        assert!(check(&store, &policy, &alice).await?.allowed);
     }
+    assert!(!check(&store, &policy, &alice).await?.allowed);
+    let set = |name, to| ["CONFIG", "SET", name, to];
+    let lru = set("maxmemory-policy", "allkeys-lru");
+    server.command(&lru).await?;
+    server.command(&set("maxmemory", "1")).await?;
+    let evicted = async || (server.ask::<u64>(&["DBSIZE"]).await.ok()? == 0).then_some(());
+    until("all is gone", PATIENCE, evicted).await?;
+    server.command(&set("maxmemory", "0")).await?;
+    let answer = check(&store, &policy, &alice).await?;
+    assert_eq!(answer.limits[0].remaining, 9, "{answer:?}");
+    assert!(store.heads().await?.is_empty(), "the limits are gone too");
     Ok(())
 }
 
@@ -136,43 +133,38 @@ async fn slowed(port: u16, slow: Arc<AtomicBool>, by: Duration) -> Result<u16> {
     Ok(own)
 }
 
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs a server"]
-async fn a_slow_server_charges_only_what_was_sent_and_each_once() -> Result<()> {
-    for engine in [Engine::Redis, Engine::Valkey] {
-        let server = Server::start(engine).await?;
-        let limits = "  - {name: per-user, per: [user], rate: 1/1d, burst: 1000000}\n";
-        let policy = publish(&server.store()?, &policy(limits)).await?;
-        let slow = Arc::new(AtomicBool::new(false));
-        let timeout = Duration::from_millis(100);
-        let port = slowed(server.port(), Arc::clone(&slow), 2 * timeout).await?;
-        let options = Options {
-            timeout,
-            ..Options::default()
-        };
-        let store = open(&format!("redis://127.0.0.1:{port}").parse()?, options)?;
-        let alice = request(&[("user", "alice")]);
-        let answers = async || check(&store, &policy, &alice).await.ok();
-        let (answer, _) = until("a first answer", PATIENCE, answers).await?;
-        let before = answer.limits[0].remaining;
-        slow.store(true, Ordering::Relaxed);
-        // Counts checks that time out: those that find the connection usable again after a late
-        // reply to a probe.
-        let mut late = 0;
-        let asked = async || {
-            match check(&store, &policy, &alice).await {
-                Err(CheckError::Store(StoreError::Timeout(_))) => late += 1,
-                Err(_) => {}
-                Ok(answer) => panic!("an answer in time: {answer:?}"),
-            }
-            (late >= 3).then_some(())
-        };
-        until("three late ones", PATIENCE, asked).await?;
-        slow.store(false, Ordering::Relaxed);
-        let (answer, _) = until("recovery", PATIENCE, answers).await?;
-        let charged = before - answer.limits[0].remaining;
-        assert!((1..=late + 1).contains(&charged), "{charged} of {late}");
-    }
+async fn a_slow_server_charges_only_what_was_sent_and_each_once(server: Server) -> Result<()> {
+    let limits = "  - {name: per-user, per: [user], rate: 1/1d, burst: 1000000}\n";
+    let policy = publish(&server.store()?, &policy(limits)).await?;
+    let slow = Arc::new(AtomicBool::new(false));
+    let timeout = Duration::from_millis(100);
+    let port = slowed(server.port(), Arc::clone(&slow), 2 * timeout).await?;
+    let options = Options {
+        timeout,
+        ..Options::default()
+    };
+    let store = open(&format!("redis://127.0.0.1:{port}").parse()?, options)?;
+    let alice = request(&[("user", "alice")]);
+    let answers = async || check(&store, &policy, &alice).await.ok();
+    let (answer, _) = until("a first answer", PATIENCE, answers).await?;
+    let before = answer.limits[0].remaining;
+    slow.store(true, Ordering::Relaxed);
+    // Counts checks that time out: those that find the connection usable again after a late
+    // reply to a probe.
+    let mut late = 0;
+    let asked = async || {
+        match check(&store, &policy, &alice).await {
+            Err(CheckError::Store(StoreError::Timeout(_))) => late += 1,
+            Err(_) => {}
+            Ok(answer) => panic!("an answer in time: {answer:?}"),
+        }
+        (late >= 3).then_some(())
+    };
+    until("three late ones", PATIENCE, asked).await?;
+    slow.store(false, Ordering::Relaxed);
+    let (answer, _) = until("recovery", PATIENCE, answers).await?;
+    let charged = before - answer.limits[0].remaining;
+    assert!((1..=late + 1).contains(&charged), "{charged} of {late}");
     Ok(())
 }
 

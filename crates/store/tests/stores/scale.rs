@@ -9,9 +9,11 @@ use store::{Change, LimitOf, OverrideChange, OverrideEdit, Overrides, ResetScope
 
 use crate::{
     given::{by, name, policy, read, write},
-    on_every_store,
+    on_both_servers, on_every_store,
     servers::Server,
 };
+
+on_both_servers!(many_overrides_are_written_whole_and_leave_nothing_behind);
 
 on_every_store!(the_history_is_bounded_in_bytes);
 
@@ -65,40 +67,35 @@ async fn set_override(
     Ok(write(store, &base, change).await?)
 }
 
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs a server"]
-async fn many_overrides_are_written_whole_and_leave_nothing_behind() -> Result<()> {
-    for engine in [Engine::Redis, Engine::Valkey] {
-        let server = Server::start(engine).await?;
-        let store = server.store()?;
-        let first = with_overrides(100);
-        write(&store, &Stored::Absent, Change::Limits(&first)).await?;
-        let base = read(&store).await?;
-        assert_eq!(sorted(&base)?.limits[0].overrides.len(), MANY);
-        // A conflicting edit changes nothing.
-        let second = with_overrides(200);
-        let stale = write(&store, &Stored::Absent, Change::Limits(&second)).await;
-        assert!(stale.is_err());
-        assert_eq!(sorted(&read(&store).await?)?, sorted(&base)?);
-        write(&store, &base, Change::Limits(&second)).await?;
-        let other = server.store()?;
-        let (found, replaced) = (sorted(&read(&other).await?)?, sorted(&base)?);
-        let pairs = || {
-            let old = &replaced.limits[0].overrides;
-            found.limits[0].overrides.iter().zip(old)
-        };
-        assert!(pairs().all(|(new, old)| new.values == old.values));
-        assert!(pairs().all(|(new, old)| new.quota != old.quota));
-        let none = policy("  - {name: per-user, per: [user], rate: 10/s}\n");
-        write(&store, &read(&store).await?, Change::Limits(&none)).await?;
-        assert!(sorted(&read(&other).await?)?.limits[0].overrides.is_empty());
-        let keys: Vec<String> = server.ask(&["KEYS", "*"]).await?;
-        let permanent: Vec<_> = keys.iter().filter(|key| !key.contains(":s:")).collect();
-        assert_eq!(permanent.len(), 3, "domains, record, history: {keys:?}");
-        for key in keys.iter().filter(|key| key.contains(":s:")) {
-            let ttl: i64 = server.ask(&["PTTL", key]).await?;
-            assert!(ttl > 0, "what the conflicting edit staged goes by itself");
-        }
+async fn many_overrides_are_written_whole_and_leave_nothing_behind(server: Server) -> Result<()> {
+    let store = server.store()?;
+    let first = with_overrides(100);
+    write(&store, &Stored::Absent, Change::Limits(&first)).await?;
+    let base = read(&store).await?;
+    assert_eq!(sorted(&base)?.limits[0].overrides.len(), MANY);
+    // A conflicting edit changes nothing.
+    let second = with_overrides(200);
+    let stale = write(&store, &Stored::Absent, Change::Limits(&second)).await;
+    assert!(stale.is_err());
+    assert_eq!(sorted(&read(&store).await?)?, sorted(&base)?);
+    write(&store, &base, Change::Limits(&second)).await?;
+    let other = server.store()?;
+    let (found, replaced) = (sorted(&read(&other).await?)?, sorted(&base)?);
+    let pairs = || {
+        let old = &replaced.limits[0].overrides;
+        found.limits[0].overrides.iter().zip(old)
+    };
+    assert!(pairs().all(|(new, old)| new.values == old.values));
+    assert!(pairs().all(|(new, old)| new.quota != old.quota));
+    let none = policy("  - {name: per-user, per: [user], rate: 10/s}\n");
+    write(&store, &read(&store).await?, Change::Limits(&none)).await?;
+    assert!(sorted(&read(&other).await?)?.limits[0].overrides.is_empty());
+    let keys: Vec<String> = server.ask(&["KEYS", "*"]).await?;
+    let permanent: Vec<_> = keys.iter().filter(|key| !key.contains(":s:")).collect();
+    assert_eq!(permanent.len(), 3, "domains, record, history: {keys:?}");
+    for key in keys.iter().filter(|key| key.contains(":s:")) {
+        let ttl: i64 = server.ask(&["PTTL", key]).await?;
+        assert!(ttl > 0, "what the conflicting edit staged goes by itself");
     }
     Ok(())
 }
