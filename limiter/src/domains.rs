@@ -563,9 +563,10 @@ impl Domains {
         revision: &Revision,
         before: Domain,
     ) -> Result<Option<Domain>, StoreError> {
-        let _alone = match before.is_large() {
-            true => alone().await,
-            false => None,
+        let _alone = if before.is_large() {
+            alone().await
+        } else {
+            None
         };
         if let Some(active) = self.catch_up(name, &before).await {
             return Ok(Some(Domain::sound(active)));

@@ -408,11 +408,11 @@ impl ActivityRecorder {
             let now = open.slot.resolution.slot(now_ms);
             let is_final = now.number != open.slot.number;
             // A slot is written while it fills, so that readers need not wait for its end.
-            let is_time = if open.slot.resolution != Resolution::Fine {
+            let is_time = if open.slot.resolution == Resolution::Fine {
+                !nothing
+            } else {
                 (all || self.collections.is_multiple_of(LONG_EVERY))
                     && open.activity != Activity::default()
-            } else {
-                !nothing
             };
             if !is_final && !is_time {
                 continue;

@@ -119,16 +119,7 @@ async fn soak(args: &Args, ui: &Ui, redis: &Path, program: PathBuf) -> Result<()
         ui.line(&format!("not decided, {times} times: {}", why.trim()));
     }
     ui.line(&format!("a limiter's memory at its peak: {}", mib(memory)));
-    let mut limiters_us = 0;
-    for limiter in &limiters {
-        limiters_us += limiter.process().cpu_us()?;
-    }
-    ui.line(&format!(
-        "CPU: clients {} s, limiters {} s, Redis {} s",
-        own_cpu_s()?,
-        limiters_us / 1_000_000,
-        redis.process().cpu_us()? / 1_000_000
-    ));
+    ui.line(&cpu_times(&limiters, &redis)?);
     let (late, checks) = (all.late(), all.checks());
     ensure!(
         late * 1000 <= checks,
@@ -137,6 +128,19 @@ async fn soak(args: &Args, ui: &Ui, redis: &Path, program: PathBuf) -> Result<()
     );
     ensure!(memory < MEMORY_MAX, "a limiter took {}", mib(memory));
     Ok(())
+}
+
+fn cpu_times(limiters: &[Limiter], redis: &Redis) -> Result<String> {
+    let mut limiters_us = 0;
+    for limiter in limiters {
+        limiters_us += limiter.process().cpu_us()?;
+    }
+    Ok(format!(
+        "CPU: clients {} s, limiters {} s, Redis {} s",
+        own_cpu_s()?,
+        limiters_us / 1_000_000,
+        redis.process().cpu_us()? / 1_000_000
+    ))
 }
 
 /// The limiter with files, and the one with a management server.

@@ -107,13 +107,13 @@ fn many_expressions(policy: &Policy) -> Option<Problem> {
         .exempt
         .iter()
         .flat_map(|exemption| &exemption.matchers);
-    let mut searches = BTreeMap::new();
+    let mut counts = BTreeMap::new();
     for matcher in of_limits.chain(of_exemptions) {
         let searched = |pattern: &&Pattern| pattern.longest_searched().is_some();
-        *searches.entry(&matcher.key).or_insert(0) +=
+        *counts.entry(&matcher.key).or_insert(0) +=
             matcher.patterns.iter().filter(searched).count();
     }
-    let (key, many) = { searches.into_iter() }.max_by_key(|(_, many)| *many)?;
+    let (key, many) = { counts.into_iter() }.max_by_key(|(_, many)| *many)?;
     (many > EXPRESSIONS_MANY).then(|| {
         let message = format!(
             "{many} regular expressions search the same `{key}`: at a millisecond each, a long one takes \

@@ -128,7 +128,7 @@ async fn while_leaving_it_is_not_ready_but_answers() -> Result<()> {
 #[tokio::test]
 async fn shutdown_denies_waiting_checks_and_ignores_idle_connections() -> Result<()> {
     let patient = tuned(|s| {
-        (s.max_wait, s.last_answers) = (Duration::from_hours(2), Duration::from_hours(2))
+        (s.max_wait, s.last_answers) = (Duration::from_hours(2), Duration::from_hours(2));
     });
     let service = Service::with_settings("  - {name: all, rate: 1/1h}\n", patient).await?;
     assert!(service.allows("a").await?);

@@ -756,9 +756,12 @@ fn a_zone_whose_sign_is_the_opposite_is_warned_of() {
 #[test]
 fn many_regular_expressions_of_one_key_are_warned_of_together() {
     let limits = |many: usize| {
-        (0..many)
-            .map(|n| format!("  - {{name: n{n}, match: {{path: \"re:/v[0-9]+/{n}\", user: \"u{n}\"}}, rate: 1/s}}\n"))
-            .collect::<String>()
+        let one = |n| {
+            format!(
+                "  - {{name: n{n}, match: {{path: \"re:/v[0-9]+/{n}\", user: \"u{n}\"}}, rate: 1/s}}\n"
+            )
+        };
+        (0..many).map(one).collect::<Vec<_>>().concat()
     };
     let many = EXPRESSIONS_MANY + 1;
     assert_eq!(

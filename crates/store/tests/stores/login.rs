@@ -1,6 +1,6 @@
 //! Credentials and permissions.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use harness::Engine;
 use policy::SlotId;
 use protocol::Check;
@@ -56,8 +56,10 @@ async fn a_wrong_password_fails_and_does_not_go_on_as_default(server: Server) ->
         .await?;
     // `default` needs no password here, so a client that ignores the failure would work.
     let refused = server.store_as("bob:wrong")?.ping().await;
-    assert!(matches!(refused, Err(StoreError::Auth(_))), "{refused:?}");
-    let message = refused.unwrap_err().to_string();
+    let Err(error @ StoreError::Auth(_)) = refused else {
+        panic!("{refused:?}")
+    };
+    let message = error.to_string();
     assert!(!message.contains("wrong\u{20}password:") && !message.contains(":wrong"));
     server.store_as("bob:right")?.ping().await?;
     let refused = server.store_as("nobody:x")?.ping().await;
@@ -87,7 +89,8 @@ async fn a_user_with_few_rights_is_enough_for_checks_and_edits(server: Server) -
     }
     store.ping().await?;
     // Valkey would crash if asked about a command that lacks arguments.
-    let rights = store.health().await?.remove(0).rights.unwrap();
+    let rights = store.health().await?.remove(0).rights;
+    let rights = rights.context("an answer about rights")?;
     assert!(
         rights.lacking.is_empty() && rights.spare.is_empty(),
         "{rights:?}"
@@ -215,7 +218,7 @@ async fn an_edit_with_a_missing_right_changes_nothing(server: Server) -> Result<
     let store = server.store_as("limiter:pw")?;
     let other = policy("  - {name: other, rate: 1/s}\n");
     let refused = write(&store, &before, Change::Limits(&other)).await;
-    let refused = refused.unwrap_err().to_string();
+    let refused = refused.err().context("refused")?.to_string();
     assert!(
         refused.contains("NOPERM") && refused.contains("XDEL"),
         "{refused}"

@@ -204,12 +204,12 @@ impl Watches {
         }
         let (end, ended) = oneshot::channel();
         let number = self.opened.fetch_add(1, Ordering::Relaxed);
-        let watcher = Watcher {
+        let newest = Watcher {
             peer: Arc::clone(peer),
             is_stranger,
             _end: end,
         };
-        open.add(number, watcher);
+        open.add(number, newest);
         self.count(&open);
         let watches = Arc::clone(self);
         Some((WatchPermit { watches, number }, ended))
