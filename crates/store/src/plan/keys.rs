@@ -92,7 +92,7 @@ impl Keys {
         format!("{}domains", self.prefix)
     }
 
-    /// The key of [`crate::plan::Seal`], which the first limiter that needs it draws.
+    /// The key of the seal of reservations, which the first limiter that needs it draws.
     pub fn seal(&self) -> String {
         format!("{}r:seal", self.prefix)
     }

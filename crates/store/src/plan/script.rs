@@ -77,7 +77,7 @@ impl Clock {
     }
 }
 
-/// The arguments of one EVALSHA of [`source::CHECK`] or [`source::REFUND`].
+/// The arguments of one EVALSHA of `check.lua` or `refund.lua`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScriptCall<'a> {
     /// KEYS.
