@@ -20,7 +20,7 @@ use store::{
     Activity, ActivityReport, BucketActivity, CheckError, Denial, FleetReport, LimitActivity,
     Report, Resolution, Store, TimeSlot,
 };
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 use crate::{
     domains::Domains,
@@ -119,8 +119,12 @@ impl Telemetry {
         }
     }
 
-    /// Writes the reports, forever.
+    /// Writes the reports, forever. The first one has the limits: without them this limiter would seem
+    /// behind the last edit for a second.
     pub(crate) async fn write_forever(&self, domains: &Domains, fleet: &Fleet) {
+        while domains.poll().answered.is_none() {
+            sleep(EVERY / 50).await;
+        }
         let mut ticks = interval(EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
