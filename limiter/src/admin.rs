@@ -159,7 +159,8 @@ impl Admin {
                 last.begun = Instant::now();
                 let up = self.trouble(&self.domains.poll()).is_none();
                 let metrics = Arc::clone(&self.metrics);
-                let text = compute(move || metrics.page(up)).await;
+                let bytes = last.text.len();
+                let text = compute(move || metrics.page(up, bytes)).await;
                 last.text = text.unwrap_or_default().into();
                 let begun = last.begun;
                 last.pace.ended(begun);

@@ -158,10 +158,11 @@ impl Metrics {
         }
     }
 
-    /// The text that Prometheus scrapes (`OpenMetrics`).
-    pub(crate) fn page(&self, store_up: bool) -> String {
+    /// The text that Prometheus scrapes (`OpenMetrics`). It had so many bytes the last time: growing to
+    /// some megabytes takes three times as many.
+    pub(crate) fn page(&self, store_up: bool, bytes: usize) -> String {
         self.store_up.set(i64::from(store_up));
-        let mut page = String::new();
+        let mut page = String::with_capacity(bytes + bytes / 16);
         if let Ok(registry) = self.registry.lock() {
             // Writing to a String cannot fail.
             let _ = text::encode(&mut page, &registry);

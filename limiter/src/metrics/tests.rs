@@ -8,7 +8,7 @@ fn counters_begin_at_0() {
     let text = b"domain: shop\nlimits:\n  - {name: local, rate: 1/s}\n  \
         - {name: open, rate: 1/s, on_failure: allow}\n  - {name: closed, rate: 1/s, on_failure: deny}\n";
     metrics.domain(&Compiled::new(limits_file::read("limits", text).unwrap()));
-    let page = metrics.page(true);
+    let page = metrics.page(true, 0);
     let decided = |limit: &str, decision: &str, source: &str| {
         format!(
             "rl_decisions_total{{domain=\"shop\",limit=\"{limit}\",decision=\"{decision}\",source=\"{source}\"}}"
@@ -46,11 +46,11 @@ fn of_many_limits_those_that_decided_have_all_their_counters() {
     let metrics = Metrics::new();
     let names = |many: usize| (0..many).map(|n| format!("n{n}"));
     let few = metrics.domain(&of_limits(names(FROM_ZERO_MAX)));
-    let from_zero = lines_of(&metrics.page(true), "n0");
+    let from_zero = lines_of(&metrics.page(true, 0), "n0");
     assert!(from_zero > 10, "{from_zero} lines");
     drop(few);
     let many = metrics.domain(&of_limits(names(FROM_ZERO_MAX + 1)));
-    let page = metrics.page(true);
+    let page = metrics.page(true, 0);
     assert_eq!(lines_of(&page, "n0"), 2, "decisions without a limiter");
     let decided = Tally {
         limit: "n0".parse().unwrap(),
@@ -59,7 +59,7 @@ fn of_many_limits_those_that_decided_have_all_their_counters() {
         count: 3,
     };
     many.reported(&decided);
-    let page = metrics.page(true);
+    let page = metrics.page(true, 0);
     assert_eq!(lines_of(&page, "n0"), from_zero + 1);
     assert_eq!(lines_of(&page, "n1"), 2);
 }
@@ -85,13 +85,13 @@ fn counters_stay_through_an_edit_and_go_with_their_limit() {
             ..Settlement::default()
         },
     );
-    let page = metrics.page(true);
+    let page = metrics.page(true, 0);
     let line = "rl_lease_spent_units_total{domain=\"shop\",limit=\"kept\"} 8";
     assert!(page.lines().any(|found| found == line), "{page}");
     assert_eq!(lines_of(&page, "gone"), 0);
     assert_eq!(lines_of(&page, "new"), lines_of(&page, "kept"));
     metrics.forget_domain(&"shop".parse().unwrap());
-    assert_eq!(lines_of(&metrics.page(true), "kept"), 0);
+    assert_eq!(lines_of(&metrics.page(true, 0), "kept"), 0);
     after.undecided(1);
 }
 
