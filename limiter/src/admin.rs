@@ -40,7 +40,7 @@ pub(crate) struct Admin {
     pub(crate) files: Arc<LimitsFiles>,
     pub(crate) xds: Option<Arc<Xds>>,
     pub(crate) metrics: Arc<Metrics>,
-    pub(crate) metrics_page: Mutex<MetricsPage>,
+    pub(crate) metrics_page: Arc<Mutex<MetricsPage>>,
     pub(crate) lifecycle: Arc<Lifecycle>,
     /// Whether the store was ever ready for checks.
     pub(crate) warm: AtomicBool,
@@ -152,22 +152,24 @@ impl Admin {
     /// milliseconds: not on a thread that serves.
     async fn metrics_page(self: Arc<Self>) -> Bytes {
         let asked = Instant::now();
+        let mut last = Arc::clone(&self.metrics_page).lock_owned().await;
+        if !last.text.is_empty() && last.begun >= asked {
+            return last.text.clone();
+        }
         let write = async move {
-            let mut last = self.metrics_page.lock().await;
-            if last.text.is_empty() || last.begun < asked {
-                last.pace.turn().await;
-                last.begun = Instant::now();
-                let up = self.trouble(&self.domains.poll()).is_none();
-                let metrics = Arc::clone(&self.metrics);
-                let bytes = last.text.len();
-                let text = compute(move || metrics.page(up, bytes)).await;
-                last.text = text.unwrap_or_default().into();
-                let begun = last.begun;
-                last.pace.ended(begun);
-            }
+            last.pace.turn().await;
+            last.begun = Instant::now();
+            let up = self.trouble(&self.domains.poll()).is_none();
+            let metrics = Arc::clone(&self.metrics);
+            let bytes = last.text.len();
+            let text = compute(move || metrics.page(up, bytes)).await;
+            last.text = text.unwrap_or_default().into();
+            let begun = last.begun;
+            last.pace.ended(begun);
             last.text.clone()
         };
-        // A client that leaves does not end it: the next one's would begin without the pause.
+        // A client that leaves while it waits is gone; one that leaves now does not end this: the next
+        // one's would begin without the pause.
         tokio::spawn(write).await.unwrap_or_default()
     }
 

@@ -513,7 +513,7 @@ impl Domains {
         }
         heads.truncate(DOMAINS_MAX);
         // An edit of a few limits does not wait until thousands are loaded.
-        heads.sort_by_key(|head| known.get(&head.domain).is_none_or(Domain::is_large));
+        heads.sort_by_cached_key(|head| known.get(&head.domain).is_none_or(Domain::is_large));
         let mut listed = HashSet::new();
         for head in heads {
             if let HeadState::Deleted(revision) = &head.state {

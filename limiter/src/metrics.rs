@@ -750,7 +750,7 @@ fn for_limits(
     for (domain, counters) in domains {
         let few = counters.limits.len() <= FROM_ZERO_MAX;
         for (name, limit) in &counters.limits {
-            let all = few || limit.counted().any();
+            let all = few || limit.counters.get().is_some_and(|of| of.any());
             each(domain.as_str(), name.as_str(), limit, all)?;
         }
     }

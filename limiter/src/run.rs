@@ -208,7 +208,7 @@ impl Parts {
             files: Arc::clone(&files),
             xds: xds.clone(),
             metrics: Arc::clone(&metrics),
-            metrics_page: tokio::sync::Mutex::new(MetricsPage::new()),
+            metrics_page: Arc::new(tokio::sync::Mutex::new(MetricsPage::new())),
             lifecycle: Arc::clone(&lifecycle),
             warm: AtomicBool::new(false),
             page,
