@@ -9,94 +9,156 @@
 mod scenario;
 mod traffic;
 
-use std::collections::HashMap;
+use std::sync::Arc;
 
-use algorithms::{
-    Algorithm, CostSettlement, Debits, Denials, Penalty, Reservation, RetryAfter, SlotId, SlotOp,
-    check::{Costs, LimitVerdict, Mode, Options, Part, PenaltyRequest, Stored, Verdict, check},
-};
-use policy::{Compiled, Descriptor, Limit, Match, Node, Resolved};
+use clap::ValueEnum;
+use policy::{Node, Policy};
+use protocol::Check;
 use serde::{Serialize, Serializer};
+use store::{CheckError, Engine};
 
-use crate::error::Error;
+use crate::{cli::Global, error::Error, printer::Printer, session::Session};
 pub use scenario::{Expected, Request, Scenario, Settle, Step, read};
 pub use traffic::{Phase, Traffic, TrafficError, steps};
 
-// --- Running scenarios.
+// --- Where scenarios and cases are decided.
 
-/// The options of a check that frees a leaving client's slot. `force`: also after an edit of the
-/// limit, when that frees nothing.
-const LEAVING: Options = Options {
-    peek: true,
-    denied: false,
-    force: true,
-    debits: Debits::Admitted,
-    patience_ms: 0,
-};
+/// Bound: buckets in use of a simulation or of the cases of a test. Beyond it, it ends with an error.
+const BUCKETS_MAX: usize = 10_000_000;
+
+/// What decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum EngineKind {
+    /// The algorithms in this program.
+    Local,
+    /// The scripts on a server.
+    Redis,
+}
+
+/// Makes an engine for each scenario or case: each has buckets of its own.
+#[derive(Debug)]
+pub enum Engines<'p> {
+    /// The algorithms in this program.
+    Local,
+    /// The scripts on a server.
+    Redis {
+        /// The server.
+        session: Box<Session<'p>>,
+        /// The run of the engine that was made last.
+        run: u64,
+    },
+}
+
+impl<'p> Engines<'p> {
+    /// Engines of a kind. On a server, their keys are apart from those of other programs.
+    ///
+    /// # Errors
+    /// There is no such server.
+    pub fn open(kind: EngineKind, global: &Global, printer: &'p Printer) -> Result<Self, Error> {
+        Ok(match kind {
+            EngineKind::Local => Self::Local,
+            EngineKind::Redis => Self::Redis {
+                session: Box::new(Session::open(global, printer)?),
+                // Unique per process and millisecond, and readable in a key.
+                run: (u64::from(std::process::id()) << 44) ^ crate::now_ms(),
+            },
+        })
+    }
+
+    /// An engine whose buckets are unused.
+    pub fn engine(&mut self, policy: Policy) -> Engine {
+        match self {
+            Self::Local => Engine::new(policy, BUCKETS_MAX),
+            Self::Redis { session, run } => {
+                *run = run.wrapping_add(1);
+                Engine::on_server(policy, Arc::clone(&session.store), *run)
+            }
+        }
+    }
+
+    /// Deletes what an engine wrote on a server, whatever it has found, and returns that.
+    ///
+    /// # Errors
+    /// The engine's, or the server's.
+    pub async fn close<T>(&self, engine: Engine, found: Result<T, CheckError>) -> Result<T, Error> {
+        let forgotten = engine.forget().await;
+        let found = found.map_err(|error| self.failed(&error))?;
+        forgotten.map_err(|error| self.failed(&error.into()))?;
+        Ok(found)
+    }
+
+    fn failed(&self, error: &CheckError) -> Error {
+        match (error, self) {
+            (CheckError::Stale, _) => Error::usage("a limit is older than its bucket"),
+            (_, Self::Local) => Error::usage(error.to_string()),
+            (_, Self::Redis { session, .. }) => session.check_failed(error),
+        }
+    }
+}
+
+// --- Running scenarios.
 
 /// Runs every scenario with its own clock and its own buckets.
 ///
 /// # Errors
 /// The engine's error, if it could not decide.
-pub async fn run(scenarios: &[Scenario], engine: &mut impl Engine) -> Result<Report, Error> {
+pub async fn run(scenarios: &[Scenario], engines: &mut Engines<'_>) -> Result<Report, Error> {
     let mut report = Report {
         scenarios: Vec::with_capacity(scenarios.len()),
     };
-    for (index, scenario) in scenarios.iter().enumerate() {
-        report
-            .scenarios
-            .push(run_one(index, scenario, engine).await?);
+    for scenario in scenarios {
+        let mut engine = engines.engine(scenario.policy.clone());
+        let run = run_one(scenario, &mut engine).await;
+        report.scenarios.push(engines.close(engine, run).await?);
     }
     Ok(report)
 }
 
-async fn run_one(
-    index: usize,
-    scenario: &Scenario,
-    engine: &mut impl Engine,
-) -> Result<Run, Error> {
+async fn run_one(scenario: &Scenario, engine: &mut Engine) -> Result<Run, CheckError> {
     let mut run = Run {
         id: scenario.id.clone(),
         steps: Vec::with_capacity(scenario.steps.len()),
         requests: Vec::with_capacity(scenario.steps.len()),
         differences: Vec::new(),
     };
-    let mut policy = Compiled::new(scenario.policy.clone());
-    let mut held: Vec<Held> = Vec::with_capacity(scenario.steps.len());
+    // By step: the request, and its answer.
+    let mut decided: Vec<Option<(Check, protocol::Answer)>> = Vec::new();
     for (at, step) in scenario.steps.iter().enumerate() {
-        let (mut of_step, mut answer, mut expect) = (Held::default(), None, &[][..]);
+        let (mut of_step, mut answer, mut expect) = (None, None, &[][..]);
         let request = match step {
             Step::Edit(edited) => {
-                policy = Compiled::new(edited.clone());
+                engine.edit(edited.clone());
                 None
             }
             Step::Leave { t_ms, step } => {
-                let left = held.get_mut(*step);
-                let slots = left.map(|held| std::mem::take(&mut held.slots));
-                let slots = slots.unwrap_or_default();
-                engine.check(&slots, *t_ms, LEAVING).await?;
+                // Whoever has left has no slot to free.
+                if let Some((request, answer)) = decided.get_mut(*step).and_then(Option::as_mut) {
+                    engine.release(*t_ms, request, answer).await?;
+                    answer.limits.iter_mut().for_each(|limit| limit.slot = None);
+                }
                 Some((*t_ms, 0))
             }
             Step::Settle(settle) => {
-                let reserved = held.get(settle.step).map(|held| &held.reserved[..]);
-                let asked = Asked::Settle(reserved.unwrap_or_default(), settle.cost);
-                let request = settle.look_at(scenario);
-                let (seen, _) = decide(index, &policy, &request, asked, engine).await?;
-                (answer, expect) = (Some(seen), &settle.expect[..]);
+                if let Some((request, given)) = decided.get(settle.step).and_then(Option::as_ref) {
+                    let used = |_: &_| Some(settle.cost);
+                    let seen = engine.settle(settle.t_ms, request, given, used).await?;
+                    (answer, expect) = (Some(Answer::settled(&seen)), &settle.expect[..]);
+                }
                 Some((settle.t_ms, settle.cost))
             }
             Step::Check(request) => {
-                let id = SlotId::new(0, SlotId::PROGRAM, u64::try_from(at).unwrap_or(0) + 1);
-                let asked = Asked::Reserve(id);
-                let (given, holds) = decide(index, &policy, request, asked, engine).await?;
-                (of_step, answer, expect) = (holds, Some(given), &request.expect[..]);
+                let mut check = engine.request(request.descriptor.clone());
+                (check.cost, check.peek) = (request.cost, request.peek);
+                let given = engine.decide(request.t_ms, &check).await?.answer;
+                (answer, expect) = (Some(Answer::new(&given)), &request.expect[..]);
+                of_step = Some((check, given));
                 Some((request.t_ms, request.cost))
             }
         };
         if let Some(answer) = &answer {
             run.differences.extend(differences(at, expect, answer));
         }
-        held.push(of_step);
+        decided.push(of_step);
         run.steps.push(answer);
         run.requests.push(request);
     }
@@ -114,121 +176,6 @@ fn differences(step: usize, expect: &[Expected], answer: &Answer) -> Vec<Differe
         })
     };
     expect.iter().filter_map(compare).collect()
-}
-
-impl Settle {
-    /// A peek of cost 0 with the descriptor of the request that has ended.
-    fn look_at(&self, scenario: &Scenario) -> Request {
-        let descriptor = match scenario.steps.get(self.step) {
-            Some(Step::Check(request)) => request.descriptor.clone(),
-            _ => Descriptor::new(),
-        };
-        Request {
-            t_ms: self.t_ms,
-            cost: 0,
-            peek: true,
-            descriptor,
-            expect: Vec::new(),
-        }
-    }
-}
-
-async fn decide(
-    scenario: usize,
-    policy: &Compiled,
-    request: &Request,
-    asked: Asked<'_>,
-    engine: &mut impl Engine,
-) -> Result<(Answer, Held), Error> {
-    let mut subjects = Vec::new();
-    let mut names = Vec::new();
-    let mut refused = Vec::new();
-    for found in policy.matching(&request.descriptor, request.t_ms) {
-        if found.missing.is_some() {
-            // `if_missing: deny` denies it, whatever is left.
-            refused.extend(found.enforced.then(|| found.limit.name.to_string()));
-            continue;
-        }
-        // Several values of a descriptor may share a bucket.
-        let (limit, mode, index) = (found.limit, mode(&found), found.index);
-        let values = found.into_values();
-        let quota = policy.quota_for(index, &values, request.t_ms);
-        if let Some(Resolved::Quota(quota)) = quota {
-            names.push(limit.name.to_string());
-            let algorithm = calendar::at(quota.algorithm(), request.t_ms).for_request(asked.id());
-            let costs = asked.of(limit);
-            let algorithm = match &costs {
-                Some(_) => algorithm.owing_beyond(),
-                None => algorithm,
-            };
-            subjects.push(Subject {
-                bucket: format!("{scenario}:{}:{values:?}", limit.name),
-                algorithm,
-                generation: limit.generation,
-                cost: if limit.gives_slots() {
-                    request.cost.min(1)
-                } else {
-                    let each = limit.units_of(&request.descriptor, algorithm.limit());
-                    each.saturating_mul(request.cost)
-                },
-                free: Vec::new(),
-                costs,
-                penalty: limit.penalty,
-                mode,
-            });
-        }
-    }
-    let options = Options {
-        peek: request.peek,
-        denied: !refused.is_empty(),
-        force: false,
-        debits: Debits::Admitted,
-        patience_ms: 0,
-    };
-    let verdict = engine.check(&subjects, request.t_ms, options).await?;
-    let mut answer = answer(&verdict, &names, refused);
-    if let Asked::Settle(..) = asked {
-        let sum = |of: fn(&LimitVerdict) -> u64| verdict.limits.iter().map(of).sum();
-        answer.given_back = Some(sum(|limit| limit.reserved.given_back));
-        answer.excess = Some(sum(|limit| limit.reserved.excess));
-    }
-    let held = Held::new(&names, subjects, &verdict);
-    Ok((answer, held))
-}
-
-fn mode(found: &Match<'_, '_>) -> Mode {
-    match found.mode() {
-        policy::Mode::Enforce => Mode::Enforce,
-        policy::Mode::Shadow | policy::Mode::Degrade => Mode::Observe,
-    }
-}
-
-fn answer(verdict: &Verdict, names: &[String], refused: Vec<String>) -> Answer {
-    let summary = verdict.summary();
-    let allowed = verdict.allowed && refused.is_empty();
-    let denied = summary
-        .denied_by
-        .iter()
-        .filter_map(|index| names.get(*index).cloned());
-    Answer {
-        allowed,
-        remaining: if refused.is_empty() {
-            summary.remaining
-        } else {
-            Some(0)
-        },
-        retry_after_ms: match summary.retry_after {
-            _ if !refused.is_empty() => None,
-            RetryAfter::Now => Some(0),
-            RetryAfter::Millis(ms) => Some(ms),
-            RetryAfter::Never => None,
-        },
-        reset_after_ms: summary.reset_after_ms,
-        denied_by: refused.into_iter().chain(denied).collect(),
-        delay_ms: allowed.then_some(summary.delay_ms),
-        given_back: None,
-        excess: None,
-    }
 }
 
 // --- What a simulation found.
@@ -313,6 +260,29 @@ impl Report {
 }
 
 impl Answer {
+    fn new(answer: &protocol::Answer) -> Self {
+        let summary = answer.summary();
+        Self {
+            allowed: answer.allowed,
+            remaining: summary.remaining,
+            retry_after_ms: summary.retry_after_ms,
+            reset_after_ms: summary.reset_after_ms,
+            denied_by: summary.denied_by.iter().map(ToString::to_string).collect(),
+            delay_ms: answer.allowed.then_some(summary.delay_ms),
+            given_back: None,
+            excess: None,
+        }
+    }
+
+    fn settled(answer: &protocol::Answer) -> Self {
+        let reserved = || answer.limits.iter().map(|limit| limit.reserved);
+        Self {
+            given_back: Some(reserved().map(|of| of.given_back).sum()),
+            excess: Some(reserved().map(|of| of.excess).sum()),
+            ..Self::new(answer)
+        }
+    }
+
     /// A field by its name in JSON.
     pub fn field(&self, name: &str) -> Node {
         let number = |n: Option<u64>| n.map_or_else(null, Node::number);
@@ -335,230 +305,6 @@ impl Answer {
 
 fn null() -> Node {
     policy::Value::Null.into()
-}
-
-// --- The engines that decide the checks of a simulation.
-
-/// One limit's part in a check.
-#[derive(Clone, Debug)]
-pub struct Subject {
-    /// The key of the bucket, unique among scenarios.
-    pub bucket: String,
-    /// The numbers of the bucket.
-    pub algorithm: Algorithm,
-    /// Counts the edits of the limit.
-    pub generation: u64,
-    /// Units the check takes.
-    pub cost: u64,
-    /// Slots to free in the bucket of a queue.
-    pub free: Vec<SlotOp>,
-    /// What the check reserves and settles, if responses of the limit say their cost.
-    pub costs: Option<Reserving>,
-    /// When the bucket is penalized.
-    pub penalty: Option<Penalty>,
-    /// Whether it can deny.
-    pub mode: Mode,
-}
-
-impl Subject {
-    /// Its part in a check, with what is stored.
-    pub fn part<'a>(
-        &'a self,
-        stored: Option<&'a Stored>,
-        denials: Option<&'a Denials>,
-    ) -> Part<'a> {
-        Part {
-            stored,
-            cost: self.cost,
-            free: &self.free,
-            costs: self.costs.as_ref().map(Reserving::ask),
-            penalty: self.penalty.map(|penalty| PenaltyRequest {
-                penalty,
-                stored: denials,
-                reported: 0,
-            }),
-            mode: self.mode,
-            ..Part::new(&self.algorithm, self.generation)
-        }
-    }
-}
-
-/// What a check reserves and settles.
-#[derive(Clone, Debug, Default)]
-pub struct Reserving {
-    /// Its cost is a reservation with this secret.
-    pub secret: Option<u64>,
-    /// The actual costs of earlier requests.
-    pub settle: Vec<CostSettlement>,
-}
-
-impl Reserving {
-    /// As the algorithms take it.
-    pub fn ask(&self) -> Costs<'_> {
-        Costs {
-            secret: self.secret,
-            settle: &self.settle,
-            count_open: false,
-        }
-    }
-}
-
-/// Decides checks at given times, and keeps the charged buckets.
-pub trait Engine {
-    /// Decides one check; one verdict per subject, in order.
-    ///
-    /// # Errors
-    /// The engine could not decide, for instance because the numbers are older than the bucket's: a
-    /// scenario edits its limits in order.
-    fn check(
-        &mut self,
-        subjects: &[Subject],
-        now_ms: u64,
-        options: Options,
-    ) -> impl Future<Output = Result<Verdict, Error>>;
-}
-
-/// The Rust algorithms, in this process. Nothing expires.
-#[derive(Debug, Default)]
-pub struct Local {
-    buckets: HashMap<String, Stored>,
-    denials: HashMap<String, Denials>,
-}
-
-impl Engine for Local {
-    async fn check(
-        &mut self,
-        subjects: &[Subject],
-        now_ms: u64,
-        options: Options,
-    ) -> Result<Verdict, Error> {
-        let parts: Vec<Part<'_>> = subjects
-            .iter()
-            .map(|subject| {
-                let bucket = &subject.bucket;
-                subject.part(self.buckets.get(bucket), self.denials.get(bucket))
-            })
-            .collect();
-        let (verdict, writes) = check(&parts, now_ms, options).map_err(|stale| {
-            let (limit, generation) = (stale.limit, stale.generation);
-            Error::usage(format!(
-                "limit {limit} is older than its bucket, at {generation}"
-            ))
-        })?;
-        for (subject, write) in subjects.iter().zip(writes) {
-            if let Some(stored) = write {
-                self.buckets.insert(subject.bucket.clone(), stored);
-            }
-        }
-        for (subject, limit) in subjects.iter().zip(&verdict.limits) {
-            if let Some(denials) = limit.denials {
-                self.denials.insert(subject.bucket.clone(), denials);
-            }
-        }
-        Ok(verdict)
-    }
-}
-
-// --- What requests of a scenario hold until they end.
-
-/// What a request holds once it is admitted.
-#[derive(Default)]
-struct Held {
-    /// What frees the slots that limits gave it.
-    pub slots: Vec<Subject>,
-    /// Units that its response settles, by limit.
-    pub reserved: Vec<(String, CostSettlement)>,
-}
-
-impl Held {
-    /// The slots and reservations that the limits of these names gave.
-    pub fn new(names: &[String], subjects: Vec<Subject>, verdict: &Verdict) -> Self {
-        Self {
-            reserved: reserved(names, &subjects, verdict),
-            slots: slots(subjects, verdict),
-        }
-    }
-}
-
-/// What a check asks of limits whose responses say their cost.
-#[derive(Clone, Copy)]
-enum Asked<'h> {
-    /// The request of this id reserves units.
-    Reserve(SlotId),
-    /// A request that reserved these units has cost this many.
-    Settle(&'h [(String, CostSettlement)], u64),
-}
-
-impl Asked<'_> {
-    pub fn id(self) -> SlotId {
-        match self {
-            Self::Reserve(id) => id,
-            Self::Settle(..) => SlotId::default(),
-        }
-    }
-
-    pub fn of(self, limit: &Limit) -> Option<Reserving> {
-        let price = limit.response_price()?;
-        Some(match self {
-            Self::Reserve(id) => Reserving {
-                secret: Some(id.secret),
-                settle: Vec::new(),
-            },
-            Self::Settle(reserved, cost) => {
-                let own = reserved
-                    .iter()
-                    .filter(|(name, _)| name == limit.name.as_str());
-                let settle = own.map(|(_, settled)| CostSettlement {
-                    units: cost.min(price.max),
-                    ..*settled
-                });
-                Reserving {
-                    secret: None,
-                    settle: settle.collect(),
-                }
-            }
-        })
-    }
-}
-
-/// What a check reserved.
-fn reserved(
-    names: &[String],
-    subjects: &[Subject],
-    verdict: &Verdict,
-) -> Vec<(String, CostSettlement)> {
-    let limits = names.iter().zip(subjects).zip(&verdict.limits);
-    let reserved = limits.filter_map(|((name, subject), limit)| {
-        let secret = subject.costs.as_ref()?.secret?;
-        let number = Some(limit.reserved.number).filter(|number| *number > 0)?;
-        let settlement = CostSettlement {
-            reservation: Reservation {
-                secret,
-                number,
-                units: limit.charged,
-                seal: 0,
-            },
-            units: 0,
-        };
-        Some((name.clone(), settlement))
-    });
-    reserved.collect()
-}
-
-/// What frees the slots that a check was given.
-fn slots(subjects: Vec<Subject>, verdict: &Verdict) -> Vec<Subject> {
-    let given = subjects.into_iter().zip(&verdict.limits);
-    let held = given.filter_map(|(subject, limit)| {
-        let free = SlotOp::free(limit.slot?, limit.charged);
-        Some(Subject {
-            cost: 0,
-            free: vec![free],
-            costs: None,
-            penalty: None,
-            ..subject
-        })
-    });
-    held.collect()
 }
 
 #[cfg(test)]

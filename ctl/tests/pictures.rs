@@ -13,7 +13,7 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use ctl::{
     commands::simulate::{Timeline, round_up},
-    simulate::{self, Local, Phase, Run},
+    simulate::{self, Engines, Phase, Run},
 };
 use insight::duration;
 use policy::Descriptor;
@@ -54,7 +54,7 @@ fn runs() -> Result<Vec<Run>> {
         scenario.steps.clone_from(&steps);
     }
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
-    let report = runtime.block_on(simulate::run(&scenarios, &mut Local::default()))?;
+    let report = runtime.block_on(simulate::run(&scenarios, &mut Engines::Local))?;
     Ok(report.scenarios)
 }
 

@@ -3,6 +3,7 @@
 //!
 //! [`open`] makes a [`Store`] from a [`StoreUrl`]; what it can do is in that trait.
 
+mod engine;
 mod memory;
 mod plan;
 mod redis;
@@ -27,6 +28,7 @@ use memory::MemoryStore;
 use plan::InvalidRecord;
 use redis::RedisStore;
 
+pub use engine::{Decision, Engine};
 pub use redis_link::{ClientCertificate, Error as StoreError, Refusal, SCHEMES, Server, slot};
 pub use store::{
     ActiveProxies, Buckets, Checks, Credit, CreditReport, Cursor, Diagnostics, Health, Inspection,

@@ -27,7 +27,7 @@ use crate::{
     store::held_units,
     wall_ms,
 };
-use buckets::HeldBuckets;
+pub(crate) use buckets::HeldBuckets;
 use domains::Domains;
 
 /// Limits and buckets in memory.

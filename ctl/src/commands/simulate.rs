@@ -1,16 +1,11 @@
 //! `rlctl simulate`.
 
-use std::{collections::BTreeSet, fmt::Write as _, ops::Range};
+use std::{fmt::Write as _, ops::Range};
 
-use algorithms::check::{Options, Verdict};
 use anstyle::{AnsiColor, Style};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use policy::{DESCRIPTOR, Node, Problems, parse_duration};
 use serde::{Serialize, Serializer};
-use store::{
-    CheckError,
-    script::{ScriptCheck, ScriptLimit},
-};
 
 use crate::{
     bucket::{Pair, descriptor, parse_whole_number, visible},
@@ -19,8 +14,7 @@ use crate::{
     input::{FilesArg, Source},
     printer::Printer,
     render::{self, Page, Table, counted, diagnostics, duration},
-    session::Session,
-    simulate::{self, Answer, Engine, Local, Phase, Report, Run, Scenario, Subject},
+    simulate::{self, Answer, EngineKind, Engines, Phase, Report, Run, Scenario},
 };
 
 /// The start of generated traffic: the midnight before 2023-11-14, so that windows start there too.
@@ -93,13 +87,6 @@ pub struct Simulate {
     seed: u64,
 }
 
-/// What decides.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum EngineKind {
-    Local,
-    Redis,
-}
-
 impl Simulate {
     /// The one file.
     async fn source(&self) -> Result<Source, Error> {
@@ -122,16 +109,8 @@ impl Simulate {
         } else {
             Some(self.replace_steps(&mut scenarios)?)
         };
-        let report = match self.engine {
-            EngineKind::Local => simulate::run(&scenarios, &mut Local::default()).await?,
-            EngineKind::Redis => {
-                let session = Session::open(global, printer)?;
-                let mut server = Server::new(&session);
-                let report = simulate::run(&scenarios, &mut server).await;
-                server.forget().await?;
-                report?
-            }
-        };
+        let mut engines = Engines::open(self.engine, global, printer)?;
+        let report = simulate::run(&scenarios, &mut engines).await?;
         let limits = || scenarios.iter().flat_map(|found| &found.policy.limits);
         if let Some(leased) = limits().find(|limit| limit.lease_ttl_ms.is_some()) {
             printer.note(format_args!(
@@ -598,86 +577,6 @@ pub fn round_up(ms: u64) -> u64 {
             }
         }
         power = power.saturating_mul(10);
-    }
-}
-
-// --- A simulation on a real server.
-
-/// The shipped scripts, on the server of a session.
-pub struct Server<'s> {
-    session: &'s Session<'s>,
-    /// Separates this simulation's keys from those of others.
-    run: u64,
-    buckets: BTreeSet<String>,
-}
-
-impl<'s> Server<'s> {
-    /// A simulation of its own.
-    pub fn new(session: &'s Session<'s>) -> Self {
-        // Unique per process and millisecond, and readable in a key.
-        let run = (u64::from(std::process::id()) << 44) ^ crate::now_ms();
-        Self {
-            session,
-            run,
-            buckets: BTreeSet::new(),
-        }
-    }
-
-    /// Removes what the simulation left on the server.
-    pub async fn forget(self) -> Result<(), Error> {
-        let buckets: Vec<&[u8]> = self.buckets.iter().map(String::as_bytes).collect();
-        self.session
-            .call(self.session.store.end_simulation(self.run, &buckets))
-            .await
-    }
-}
-
-impl Engine for Server<'_> {
-    async fn check(
-        &mut self,
-        subjects: &[Subject],
-        now_ms: u64,
-        options: Options,
-    ) -> Result<Verdict, Error> {
-        if subjects.is_empty() {
-            return Ok(Verdict {
-                allowed: true,
-                limits: Vec::new(),
-            });
-        }
-        // Reservations and denials have keys of their own.
-        let beside = |letter: char| -> Vec<String> {
-            let keys = subjects.iter();
-            keys.map(|subject| format!("{letter}:{}", subject.bucket))
-                .collect()
-        };
-        let (records, denials) = (beside('r'), beside('p'));
-        let limits = subjects.iter().zip(records.iter().zip(&denials)).map(
-            |(subject, (records, denials))| ScriptLimit {
-                key: subject.bucket.as_bytes(),
-                reservations: Some(records.as_bytes()),
-                denials: Some(denials.as_bytes()),
-                part: subject.part(None, None),
-            },
-        );
-        let check = ScriptCheck {
-            limits: limits.collect(),
-            options,
-        };
-        let verdict = self.session.store.simulate(self.run, &check, now_ms).await;
-        for (subject, (records, denials)) in subjects.iter().zip(records.into_iter().zip(denials)) {
-            self.buckets.insert(subject.bucket.clone());
-            if subject.costs.is_some() {
-                self.buckets.insert(records);
-            }
-            if subject.penalty.is_some() {
-                self.buckets.insert(denials);
-            }
-        }
-        verdict.map_err(|error| match error {
-            CheckError::Stale => Error::usage("a limit is older than its bucket"),
-            error => self.session.check_failed(&error),
-        })
     }
 }
 

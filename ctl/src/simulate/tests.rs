@@ -1,6 +1,6 @@
 use policy::{Node, Problems};
 
-use super::{Local, Phase, Report, Scenario, Step, read, steps};
+use super::{Engines, Phase, Report, Scenario, Step, read, steps};
 use crate::error::Error;
 
 fn scenarios(json: &str) -> Result<Vec<Scenario>, Problems> {
@@ -12,7 +12,7 @@ fn local(scenarios: &[Scenario]) -> Result<Report, Error> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
         .unwrap();
-    runtime.block_on(super::run(scenarios, &mut Local::default()))
+    runtime.block_on(super::run(scenarios, &mut Engines::Local))
 }
 
 fn simulated(json: &str) -> Report {

@@ -29,14 +29,14 @@ fn kept_until_ms(stored: &Stored, now_ms: u64, unused_at_ms: u64) -> u64 {
 
 /// At most `max` buckets. Unused ones are forgotten when room is needed.
 #[derive(Debug)]
-pub(super) struct HeldBuckets {
+pub(crate) struct HeldBuckets {
     held: HashMap<String, StoredBucket>,
     sweep: Sweep,
     penalties: Penalties,
 }
 
 impl HeldBuckets {
-    pub(super) fn new(max: usize) -> Self {
+    pub(crate) fn new(max: usize) -> Self {
         Self {
             held: HashMap::new(),
             sweep: Sweep::new(max),
@@ -45,7 +45,7 @@ impl HeldBuckets {
     }
 
     /// Decides one check and stores what it charged.
-    pub(super) fn check(
+    pub(crate) fn check(
         &mut self,
         planned: &CheckPlan<'_>,
         now_ms: u64,

@@ -1,0 +1,453 @@
+//! Decides requests at times that the caller chooses, as a limiter with these limits and empty buckets
+//! would: for tests of limits, simulations and logs.
+//!
+//! It is the limiter's own code: the same plan of a check, and the buckets of the memory store or the
+//! scripts on a server. What a proxy decides alone (leases, prechecks, limits of `scope: proxy`) is decided
+//! as if one proxy sent every request.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    sync::Arc,
+};
+
+use algorithms::{
+    CostSettlement, SlotId, SlotOp,
+    check::{LimitVerdict, Verdict},
+};
+use policy::{Compiled, Descriptor, Name, Policy, Pricing, RequestPlace};
+use protocol::{Answer, Check, LimitCost, LimitRequest};
+
+use crate::{
+    CheckError, Keys, Store, StoreError,
+    memory::HeldBuckets,
+    plan::{CheckPlan, Seal, script::ScriptCheck},
+    random_key,
+};
+
+/// Limits, and the buckets that their requests have used so far.
+#[derive(Debug)]
+pub struct Engine {
+    policy: Compiled,
+    keys: Keys,
+    seal: Seal,
+    place: Place,
+    /// Requests so far: each has a number of its own.
+    requests: u64,
+    /// Requests that are still to end, by time and in the order in which they came.
+    open: BTreeMap<(u64, u64), Open>,
+}
+
+/// Where the buckets are.
+#[derive(Debug)]
+enum Place {
+    Memory(Box<HeldBuckets>),
+    Server(OnServer),
+}
+
+/// The buckets of one run, in keys of its own on a server.
+struct OnServer {
+    store: Arc<dyn Store>,
+    run: u64,
+    used: BTreeSet<Vec<u8>>,
+}
+
+/// A request that holds slots or reservations.
+#[derive(Debug)]
+struct Open {
+    request: Check,
+    answer: Answer,
+    used: Vec<(Name, u64)>,
+}
+
+/// The decision on a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// The exemption because of which no limit applies.
+    pub exempt: Option<Name>,
+    /// The answer of a limiter.
+    pub answer: Answer,
+}
+
+impl Decision {
+    /// Whether the request holds anything until it ends: a slot, or a reservation.
+    pub fn holds(&self) -> bool {
+        let holds = |limit: &protocol::LimitAnswer| {
+            (limit.slot.is_some() && limit.charged > 0) || limit.reservation.is_some()
+        };
+        self.answer.limits.iter().any(holds)
+    }
+}
+
+impl Engine {
+    /// Decides in memory. At most `buckets_max` buckets are in use at once: a check that needs another
+    /// one fails. Unused ones are forgotten when room is needed.
+    pub fn new(policy: Policy, buckets_max: usize) -> Self {
+        let held = HeldBuckets::new(buckets_max);
+        Self::at(policy, Place::Memory(Box::new(held)))
+    }
+
+    /// Decides by the scripts on a server, in keys of the simulation `run`, which [`Self::forget`]
+    /// deletes.
+    pub fn on_server(policy: Policy, store: Arc<dyn Store>, run: u64) -> Self {
+        let used = BTreeSet::new();
+        Self::at(policy, Place::Server(OnServer { store, run, used }))
+    }
+
+    fn at(policy: Policy, place: Place) -> Self {
+        Self {
+            policy: Compiled::new(policy),
+            keys: Keys::default(),
+            seal: Seal::new(random_key().as_bytes()),
+            place,
+            requests: 0,
+            open: BTreeMap::new(),
+        }
+    }
+
+    /// The limits.
+    pub fn policy(&self) -> &Compiled {
+        &self.policy
+    }
+
+    /// Replaces the limits. Those that were edited need a higher generation than before.
+    pub fn edit(&mut self, policy: Policy) {
+        self.policy = Compiled::new(policy);
+    }
+
+    /// A request with this descriptor, which has not been decided yet. It costs what limits charge for
+    /// one request; a caller may change that.
+    pub fn request(&mut self, descriptor: Descriptor) -> Check {
+        self.requests = self.requests.wrapping_add(1);
+        Check {
+            descriptor,
+            cost: 1,
+            reserve: true,
+            slot: Some(SlotId::new(0, SlotId::PROGRAM, self.requests)),
+            ..Check::default()
+        }
+    }
+
+    /// Says what the request costs at the limits whose cost is read from it. `number` returns the number
+    /// in a place of the request.
+    pub fn price(&self, request: &mut Check, number: impl Fn(&RequestPlace) -> Option<u64>) {
+        for limit in self.policy.limits() {
+            let cost = match limit.pricing.as_deref() {
+                Some(Pricing::Request(price)) if !price.from.is_empty() => LimitCost {
+                    units: price.units(&number, &request.descriptor),
+                    reserve: false,
+                },
+                // The plan cuts it to what the bucket holds.
+                Some(Pricing::Response(price)) if !price.reserve.from.is_empty() => LimitCost {
+                    units: price.reserve.units(u64::MAX, &number),
+                    reserve: true,
+                },
+                Some(_) | None => continue,
+            };
+            LimitRequest::change(&mut request.limits, &limit.name, |entry| {
+                entry.cost = Some(cost);
+            });
+        }
+    }
+
+    /// Decides a request at a time in milliseconds since the epoch, after the requests that end until
+    /// then. Times may step back, as a server's clock may. In memory this is ready at once.
+    ///
+    /// # Errors
+    /// What a limiter would fail with. [`CheckError::Stale`]: limits were edited backwards.
+    pub async fn decide(&mut self, at_ms: u64, request: &Check) -> Result<Decision, CheckError> {
+        while let Some(due) = self.open.first_entry() {
+            if due.key().0 > at_ms {
+                break;
+            }
+            let ((end_ms, _), open) = due.remove_entry();
+            self.end(end_ms, &open).await?;
+        }
+        let answer = self.check(at_ms, request).await?;
+        let exempt = if answer.limits.is_empty() {
+            self.policy.exemption(&request.descriptor)
+        } else {
+            None
+        };
+        Ok(Decision {
+            exempt: exempt.map(|exemption| exemption.name.clone()),
+            answer,
+        })
+    }
+
+    /// A request that was admitted ends at that time, when it frees its slots and, at the limits of
+    /// `used`, so many units replace what it reserved. Requests that are decided at that time or later
+    /// come after it.
+    pub fn end_at(
+        &mut self,
+        end_ms: u64,
+        request: Check,
+        decision: Decision,
+        used: Vec<(Name, u64)>,
+    ) {
+        if decision.holds() {
+            self.requests = self.requests.wrapping_add(1);
+            let open = Open {
+                request,
+                answer: decision.answer,
+                used,
+            };
+            self.open.insert((end_ms, self.requests), open);
+        }
+    }
+
+    async fn end(&mut self, end_ms: u64, open: &Open) -> Result<(), CheckError> {
+        let Open {
+            request,
+            answer,
+            used,
+        } = open;
+        self.release(end_ms, request, answer).await?;
+        let used_at = |name: &Name| { used.iter().find(|(limit, _)| limit == name) }.map(|of| of.1);
+        let settles = |limit: &protocol::LimitAnswer| {
+            limit.reservation.is_some() && used_at(&limit.name).is_some()
+        };
+        if answer.limits.iter().any(settles) {
+            self.settle(end_ms, request, answer, used_at).await?;
+        }
+        Ok(())
+    }
+
+    /// Frees the slots that the answer gave to a request: it has ended, or its client has left.
+    ///
+    /// # Errors
+    /// As [`Self::decide`].
+    pub async fn release(
+        &mut self,
+        at_ms: u64,
+        request: &Check,
+        answer: &Answer,
+    ) -> Result<(), CheckError> {
+        let mut freeing = Check {
+            descriptor: request.descriptor.clone(),
+            peek: true,
+            ..Check::default()
+        };
+        for limit in answer.limits.iter().filter(|limit| limit.charged > 0) {
+            let Some(slot) = limit.slot else { continue };
+            // A limit that was deleted meanwhile has no slots.
+            if self.policy.position(limit.name.as_str()).is_some() {
+                freeing.only.push(limit.name.clone());
+                freeing.limits.push(LimitRequest {
+                    slots: vec![SlotOp::free(slot, limit.charged)],
+                    ..LimitRequest::new(limit.name.clone())
+                });
+            }
+        }
+        if freeing.only.is_empty() {
+            return Ok(());
+        }
+        self.check(at_ms, &freeing).await.map(drop)
+    }
+
+    /// The response to a request has ended: at each limit for which `used` returns units, these replace
+    /// what the request reserved. The answer is that to a peek of cost 0; its `reserved` says what was given
+    /// back and charged.
+    ///
+    /// # Errors
+    /// As [`Self::decide`].
+    pub async fn settle(
+        &mut self,
+        at_ms: u64,
+        request: &Check,
+        answer: &Answer,
+        used: impl Fn(&Name) -> Option<u64>,
+    ) -> Result<Answer, CheckError> {
+        let settled = answer.limits.iter().filter_map(|limit| {
+            let settlement = CostSettlement {
+                reservation: limit.reservation?,
+                units: used(&limit.name)?,
+            };
+            Some(LimitRequest {
+                settle: vec![settlement],
+                ..LimitRequest::new(limit.name.clone())
+            })
+        });
+        let settling = Check {
+            descriptor: request.descriptor.clone(),
+            peek: true,
+            limits: settled.collect(),
+            ..Check::default()
+        };
+        self.check(at_ms, &settling).await
+    }
+
+    async fn check(&mut self, at_ms: u64, check: &Check) -> Result<Answer, CheckError> {
+        let (policy, seal) = (&self.policy, Some(&self.seal));
+        let planned = CheckPlan::new(policy, check, &self.keys, seal, at_ms, false)?;
+        let verdict = match &mut self.place {
+            Place::Memory(held) => held.check(&planned, at_ms)?,
+            Place::Server(server) => server.check(&planned.script_check(), at_ms).await?,
+        };
+        Ok(planned.answer(policy, &verdict, at_ms))
+    }
+
+    /// Deletes what it wrote on a server.
+    ///
+    /// # Errors
+    /// The server's.
+    pub async fn forget(self) -> Result<(), StoreError> {
+        let Place::Server(OnServer { store, run, used }) = self.place else {
+            return Ok(());
+        };
+        let used: Vec<&[u8]> = used.iter().map(Vec::as_slice).collect();
+        store.end_simulation(run, &used).await
+    }
+}
+
+impl OnServer {
+    async fn check(&mut self, check: &ScriptCheck<'_>, at_ms: u64) -> Result<Verdict, CheckError> {
+        if check.limits.is_empty() {
+            let limits: Vec<LimitVerdict> = Vec::new();
+            let allowed = !check.options.denied;
+            return Ok(Verdict { allowed, limits });
+        }
+        for limit in &check.limits {
+            let keys = [Some(limit.key), limit.reservations, limit.denials];
+            for key in keys.into_iter().flatten() {
+                if !self.used.contains(key) {
+                    self.used.insert(key.to_vec());
+                }
+            }
+        }
+        self.store.simulate(self.run, check, at_ms).await
+    }
+}
+
+impl fmt::Debug for OnServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let used = self.used.len();
+        write!(f, "run {} with {used} keys", self.run)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: &str = "
+domain: shop
+exempt:
+  - {name: health, match: {path: /health}}
+limits:
+  - name: per-user
+    match: {path: /api/**}
+    per: [user]
+    rate: 2/1s
+    overrides: [{values: {user: partner}, rate: 4/1s}]
+  - {name: uploads, match: {path: /upload}, algorithm: concurrency, limit: 1}
+  - name: tokens
+    match: {path: /chat}
+    rate: 100/10s
+    cost: {from: {response_json: /usage/total}, reserve: {default: 30, from: {request_header: x-max}}}
+";
+
+    fn engine() -> Engine {
+        let policy = limits_file::read("test", LIMITS.as_bytes()).unwrap();
+        Engine::new(policy, 100)
+    }
+
+    fn request(engine: &mut Engine, entries: &[(&str, &str)]) -> Check {
+        let entry = |(key, value): &(&str, &str)| (key.parse().unwrap(), value.as_bytes().to_vec());
+        engine.request(entries.iter().map(entry).collect())
+    }
+
+    async fn denied_by(engine: &mut Engine, at_ms: u64, entries: &[(&str, &str)]) -> String {
+        let request = request(engine, entries);
+        let answer = engine.decide(at_ms, &request).await.unwrap().answer;
+        let names = answer
+            .summary()
+            .denied_by
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>();
+        names.join(",")
+    }
+
+    #[tokio::test]
+    async fn requests_meet_the_limits_exemptions_and_overrides_of_a_limiter() {
+        let mut engine = engine();
+        for user in ["alice", "alice", "partner", "partner", "partner", "partner"] {
+            // Spelled as a client may, and as a proxy sends it.
+            let entries = [("path", "/api/%78;v=1"), ("user", user)];
+            assert_eq!(denied_by(&mut engine, 1000, &entries).await, "", "{user}");
+        }
+        let alice = [("path", "/api/x"), ("user", "alice")];
+        assert_eq!(denied_by(&mut engine, 1499, &alice).await, "per-user");
+        assert_eq!(denied_by(&mut engine, 1500, &alice).await, "");
+        let health = request(&mut engine, &[("path", "/health")]);
+        let decision = engine.decide(1500, &health).await.unwrap();
+        assert_eq!(decision.exempt.unwrap().as_str(), "health");
+        let other = request(&mut engine, &[("path", "/other")]);
+        assert_eq!(engine.decide(1500, &other).await.unwrap().exempt, None);
+    }
+
+    #[tokio::test]
+    async fn a_request_holds_its_slot_until_it_ends() {
+        let mut engine = engine();
+        let upload = [("path", "/upload")];
+        let first = request(&mut engine, &upload);
+        let decision = engine.decide(1000, &first).await.unwrap();
+        assert!(decision.holds());
+        engine.end_at(3000, first, decision, Vec::new());
+        assert_eq!(denied_by(&mut engine, 2999, &upload).await, "uploads");
+        assert_eq!(denied_by(&mut engine, 3000, &upload).await, "");
+        assert!(engine.open.is_empty());
+    }
+
+    #[tokio::test]
+    async fn what_a_request_used_replaces_what_it_reserved() {
+        let mut engine = engine();
+        let name: Name = "tokens".parse().unwrap();
+        let left = |decision: &Decision| decision.answer.summary().remaining.unwrap();
+        let mut first = request(&mut engine, &[("path", "/chat")]);
+        engine.price(&mut first, |_| Some(50));
+        let decision = engine.decide(1000, &first).await.unwrap();
+        assert_eq!(left(&decision), 50);
+        engine.end_at(1000, first, decision, vec![(name, 5)]);
+        let second = request(&mut engine, &[("path", "/chat")]);
+        let decision = engine.decide(1000, &second).await.unwrap();
+        assert_eq!(left(&decision), 65, "5 used, 30 reserved");
+    }
+
+    #[tokio::test]
+    async fn a_deleted_limit_has_nothing_to_release() {
+        let mut engine = engine();
+        let upload = request(&mut engine, &[("path", "/upload")]);
+        let decision = engine.decide(1000, &upload).await.unwrap();
+        engine.edit(Policy::empty("shop".parse().unwrap()));
+        engine.end_at(1000, upload.clone(), decision, Vec::new());
+        assert!(
+            engine
+                .decide(2000, &upload)
+                .await
+                .unwrap()
+                .answer
+                .limits
+                .is_empty()
+        );
+    }
+
+    #[tokio::test]
+    async fn buckets_are_bounded() {
+        let mut engine = engine();
+        for user in 0..100 {
+            let user = user.to_string();
+            denied_by(&mut engine, 1000, &[("path", "/api/x"), ("user", &user)]).await;
+        }
+        let more = request(&mut engine, &[("path", "/api/x"), ("user", "x")]);
+        assert!(matches!(
+            engine.decide(1000, &more).await,
+            Err(CheckError::Store(_))
+        ));
+        assert!(
+            engine.decide(3000, &more).await.is_ok(),
+            "unused ones are forgotten"
+        );
+    }
+}
