@@ -19,6 +19,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use protocol::{ApiError, Check, ErrorCode, LimitRequest};
 use tokio::{sync::Semaphore, task::spawn_blocking, time::timeout};
 
+use super::refusal;
 use crate::serve::Peer;
 
 /// A body that takes longer counts as slow, and only few slow ones may be read at once: proxies
@@ -34,7 +35,7 @@ const SLOW_MAX: usize = 64;
 /// Bound: bytes of requests in a limiter until they are answered. Beyond it, 503.
 ///
 /// A batch of a hundred checks takes some ten thousand.
-const BYTES_MAX: usize = 32 << 20;
+const BYTES_MAX: usize = 16 << 20;
 
 /// Bound: the part of those bytes that one connection may have: one of so many. Beyond it, 503.
 const CONNECTION_SHARE: usize = 4;
@@ -110,18 +111,22 @@ impl Bodies {
     /// Decodes a body, a large one off the threads that serve.
     pub(super) async fn decode<T: Send + 'static>(
         &self,
-        bytes: Bytes,
+        body: Received,
         decode: impl FnOnce(&[u8]) -> Result<T, ApiError> + Send + 'static,
-    ) -> Result<T, ApiError> {
+    ) -> Result<(T, MemoryPermit), ApiError> {
+        let Received { bytes, mut memory } = body;
         if bytes.len() <= LARGE {
-            return decode(&bytes);
+            memory.decode().ok_or_else(refusal::no_room)?;
+            return Ok((decode(&bytes)?, memory));
         }
         let turn = Arc::clone(&self.decoding).acquire_owned().await;
-        // The work holds the permit: a client that disconnects meanwhile must not let the next
+        // With those that wait for their turn counted, four clients left nothing for all others.
+        memory.decode().ok_or_else(refusal::no_room)?;
+        // The work holds the permits: a client that disconnects meanwhile must not let the next
         // decode start early.
         let work = move || {
             let _turn = turn;
-            decode(&bytes)
+            Ok((decode(&bytes)?, memory))
         };
         let decoded = spawn_blocking(work).await;
         decoded.unwrap_or_else(|error| Err(ApiError::new(ErrorCode::Internal, error.to_string())))
@@ -244,7 +249,7 @@ impl MemoryPermit {
     }
 
     /// Reserves the most that decoding can take, until [`Self::hold`].
-    pub(super) fn decode(&mut self) -> Option<()> {
+    fn decode(&mut self) -> Option<()> {
         let most = self.permit.size().saturating_mul(DECODED_FACTOR);
         self.take(most.min(self.share))
     }

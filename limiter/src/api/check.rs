@@ -43,8 +43,7 @@ impl Api {
         let encoding = encoding(&head.headers, &[Encoding::Json, Encoding::Compact])?;
         let deny_status = deny_status(head)?;
         let address = peer.address;
-        let mut body = self.receive(body, peer).await?;
-        body.memory.decode().ok_or_else(refusal::no_room)?;
+        let body = self.receive(body, peer).await?;
         match encoding {
             Encoding::Json => self.check_json(body, deny_status, permit).await,
             Encoding::Compact => self.check_compact(address, body).await,
@@ -71,9 +70,8 @@ impl Api {
         parse: impl FnOnce(&[u8]) -> Result<json::Request, ApiError> + Send + 'static,
     ) -> Result<(json::Request, (InflightPermit, MemoryPermit)), ApiError> {
         let permit = self.bounds.enter()?;
-        let Received { bytes, mut memory } = self.receive(body, peer).await?;
-        memory.decode().ok_or_else(refusal::no_room)?;
-        let request = self.bounds.bodies.decode(bytes, parse).await?;
+        let body = self.receive(body, peer).await?;
+        let (request, mut memory) = self.bounds.bodies.decode(body, parse).await?;
         memory.hold(&request.checks).ok_or_else(refusal::no_room)?;
         Ok((request, (permit, memory)))
     }
@@ -84,9 +82,7 @@ impl Api {
         deny: StatusCode,
         permit: InflightPermit,
     ) -> Answered {
-        let Received { bytes, mut memory } = body;
-        let bodies = &self.bounds.bodies;
-        let request = bodies.decode(bytes, json::parse).await?;
+        let (request, mut memory) = self.bounds.bodies.decode(body, json::parse).await?;
         // The checks hold memory until they are decided, also while they wait for permits.
         memory.hold(&request.checks).ok_or_else(refusal::no_room)?;
         let deadline = Instant::now() + self.bounds.store_timeout;
@@ -123,12 +119,11 @@ impl Api {
     }
 
     pub(super) async fn check_compact(&self, address: IpAddr, body: Received) -> Answered {
-        let Received { bytes, mut memory } = body;
         let decode = |bytes: &[u8]| {
             Batch::decode(bytes)
                 .map_err(|error| ApiError::new(ErrorCode::InvalidRequest, error.to_string()))
         };
-        let batch = self.bounds.bodies.decode(bytes, decode).await?;
+        let (batch, mut memory) = self.bounds.bodies.decode(body, decode).await?;
         let mark = batch.proxy_mark();
         let Batch {
             domain,

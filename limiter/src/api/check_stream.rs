@@ -109,9 +109,8 @@ impl Api {
         (response.status().as_u16(), response.into_body())
     }
 
-    async fn check_message(&self, peer: IpAddr, mut body: Received) -> Answered {
+    async fn check_message(&self, peer: IpAddr, body: Received) -> Answered {
         let _permit = self.bounds.enter()?;
-        body.memory.decode().ok_or_else(refusal::no_room)?;
         trace::of_check(&HeaderMap::new(), self.check_compact(peer, body)).await
     }
 

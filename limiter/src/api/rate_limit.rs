@@ -24,7 +24,7 @@ use tokio::time::Instant;
 
 use super::{
     Answered, Api,
-    body::{MemoryPermit, Received},
+    body::MemoryPermit,
     check::{Encoding, encoding},
     decide::Decided,
     grpc, refusal,
@@ -95,9 +95,8 @@ impl Api {
         decode: fn(&[u8]) -> Result<RateLimitRequest, ApiError>,
     ) -> Result<RateLimitResponse, ApiError> {
         let _permit = self.bounds.enter()?;
-        let Received { bytes, mut memory } = self.receive(body, peer).await?;
-        memory.decode().ok_or_else(refusal::no_room)?;
-        let request = self.bounds.bodies.decode(bytes, decode).await?;
+        let body = self.receive(body, peer).await?;
+        let (request, mut memory) = self.bounds.bodies.decode(body, decode).await?;
         let domain = validate(&request)?;
         let policy = self.service_policy(&domain)?;
         let known = policy.is_some().then(|| domain.clone());

@@ -332,6 +332,12 @@ impl Peer {
         })
     }
 
+    /// A connection of no port.
+    #[cfg(test)]
+    pub(crate) fn alone(id: u64) -> Arc<Self> {
+        Self::new(id, std::net::Ipv4Addr::LOCALHOST.into(), Weak::new())
+    }
+
     /// Records what a request has shown: a connection with an admitted request is no longer replaced by
     /// new ones, unless too many of this state are connected.
     pub(crate) fn authenticated_as(&self, state: AuthState) {

@@ -84,7 +84,7 @@ const ATTACKS: [Attack; 17] = [
     attack("streams without a window", 50, |to, _, count| {
         Box::pin(without_window(to.data, count))
     }),
-    attack("bodies of 43,000 names", 2, |to, _, count| {
+    attack("bodies of 43,000 names", 8, |to, _, count| {
         Box::pin(many_names(to.data, count))
     }),
     attack("bodies announced and not sent", 256, |to, _, count| {

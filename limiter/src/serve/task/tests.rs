@@ -1,6 +1,5 @@
 use super::*;
 
-use std::sync::Weak;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 
 #[test]
@@ -23,9 +22,8 @@ async fn bytes_of_unauthenticated_are_throttled_but_all_read() {
     let started = Instant::now();
     let read = (0..8_u8).map(async |id| {
         let (mut client, server) = duplex(64 * 1024);
-        let address = std::net::Ipv4Addr::LOCALHOST.into();
-        let peer = Peer::new(id.into(), address, Weak::new());
-        let mut inbound = Inbound::new(server, peer, Arc::clone(&unauthenticated));
+        let mut inbound =
+            Inbound::new(server, Peer::alone(id.into()), Arc::clone(&unauthenticated));
         client.write_all(&vec![id; 20_000]).await.unwrap();
         drop(client);
         let mut bytes = Vec::new();
