@@ -1,9 +1,7 @@
 //! What several of these tests use.
 
-use algorithms::{
-    Algorithm,
-    check::{Part, Stored},
-};
+use algorithms::check::{Part, Stored};
+use algorithms::{Algorithm, Kind, Parameters};
 
 /// `SplitMix64`: the numbers follow from the seed.
 pub struct Random(pub u64);
@@ -43,4 +41,59 @@ pub fn part<'a>(algorithm: &'a Algorithm, stored: Option<&'a Stored>, cost: u64)
         cost,
         ..Part::new(algorithm, 1)
     }
+}
+
+/// So many units in a period, and a capacity.
+pub fn bursting(kind: Kind, units: u64, period_ms: u64, burst: u64) -> Parameters {
+    let burst = Some(burst);
+    Parameters {
+        burst,
+        ..Parameters::new(kind, units, period_ms)
+    }
+}
+
+/// Something to which a history happens.
+pub trait Subject {
+    /// Carries out a step, and says what it answers.
+    fn step(&mut self, verb: &str, arguments: &[&str]) -> String;
+}
+
+/// Makes a test of each history: what it happens to, and its steps, `;` apart. A step is a verb and its arguments;
+/// behind `=` stands what it has to answer. Behind `|` another history of the same begins.
+macro_rules! histories {
+    ($($(#[$doc:meta])* $test:ident: $of:expr, $histories:literal;)*) => {$(
+        $(#[$doc])*
+        #[test]
+        fn $test() {
+            for history in $histories.split('|') {
+                crate::support::play(&mut $of, history);
+            }
+        }
+    )*};
+}
+pub(crate) use histories;
+
+pub fn play(subject: &mut impl Subject, history: &str) {
+    for step in history.split(';') {
+        let (asked, expected) = step.split_once('=').unwrap_or((step, ""));
+        let words: Vec<_> = asked.split_whitespace().collect();
+        let answer = subject.step(words[0], &words[1..]);
+        let expected = expected.split_whitespace().collect::<Vec<_>>().join(" ");
+        let right = expected.is_empty() || answer == expected.replace('_', "");
+        assert!(right, "{}: it is {answer}, in {history}", step.trim());
+    }
+}
+
+/// A number of a history, such as `60_000`.
+pub fn count(word: &str) -> u64 {
+    word.replace('_', "").parse().unwrap()
+}
+
+/// The time after a step of a history that moves the clock, such as `+250` or `-1_000`.
+pub fn moved(now_ms: u64, by: &str) -> u64 {
+    let by = by
+        .replace('_', "")
+        .parse()
+        .unwrap_or_else(|_| panic!("{by} is no verb"));
+    now_ms.checked_add_signed(by).unwrap()
 }

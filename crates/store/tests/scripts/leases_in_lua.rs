@@ -1,16 +1,6 @@
 //! Runs the fleets of `crates/algorithms/tests/algorithms/leases` against the script: it keeps the same bound,
 //! and its keys outlive their leases.
 
-#[path = "../../../algorithms/tests/algorithms/leases/acts.rs"]
-mod acts;
-#[path = "../../../algorithms/tests/algorithms/leases/audit.rs"]
-mod audit;
-#[path = "../../../algorithms/tests/algorithms/leases/bucket.rs"]
-mod bucket;
-#[path = "../../../algorithms/tests/algorithms/leases/edits.rs"]
-mod edits;
-#[path = "../../../algorithms/tests/algorithms/leases/proxy.rs"]
-mod proxy;
 #[path = "../../../algorithms/tests/algorithms/leases/world.rs"]
 mod world;
 
@@ -18,10 +8,8 @@ use crate::support::LuaRedis;
 use crate::support::random::Random;
 use algorithms::check::{Options, Part};
 use algorithms::{Algorithm, Kind, LeaseRequest, Parameters};
-use bucket::{Bucket, Question, Real, Reply};
-use edits::Edits;
 use store::script::{Clock, ScriptCheck, ScriptLimit};
-use world::{Lapses, World};
+use world::{Bucket, Edits, Lapses, Question, Real, Reply, World};
 
 const SEEDS: u64 = 150;
 const KEY: &str = "bucket";

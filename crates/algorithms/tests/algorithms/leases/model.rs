@@ -3,7 +3,7 @@
 
 use algorithms::{Algorithm, Lease};
 
-use super::bucket::{Bucket, Question, Reply};
+use super::world::{Bucket, Question, Reply};
 
 /// A mistake in the rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,13 +8,11 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use algorithms::{Algorithm, Lease};
+use algorithms::{
+    Algorithm, BucketRequest, Kind, Lease, LeaseRequest, PROXY_MARKS, Parameters, Settlement, State,
+};
 
 use super::Random;
-use super::audit::Audit;
-use super::bucket::{Bucket, Question};
-use super::edits::Edits;
-use super::proxy::{Grant, Proxy};
 
 /// Rules of the proxy, the network and the store that can be left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -263,4 +261,486 @@ impl<'b> World<'b> {
             self.later(left_us - left_us / 1500 - 1, Event::LastMoment(proxy));
         }
     }
+}
+
+// -----------------------------------------------------------------------------
+// What proxies do.
+
+impl World<'_> {
+    /// A proxy does something.
+    pub fn acts(&mut self, proxy: usize) {
+        if !self.proxies[proxy].alive {
+            return;
+        }
+        if self.random.one_in(60) {
+            // It dies with its grants, and another proxy starts.
+            self.proxies[proxy] = Proxy::new(&mut self.random);
+        }
+        self.bury(proxy);
+        let hoards = self.proxies[proxy].hoards;
+        match self.random.below(10) {
+            0..=2 if hoards => {}
+            3..=4 if hoards && !self.random.one_in(8) => {}
+            0..=2 => self.spend(proxy, true),
+            3 => self.spend(proxy, false),
+            4 => self.give_back(proxy),
+            _ => self.lease(proxy),
+        }
+        let ttl_us = self.choices_ms[0] * 1000;
+        let pause = match self.random.below(3) {
+            0 => 0,
+            1 => self.random.below(ttl_us / 10 + 1),
+            _ => self.random.below(2 * ttl_us),
+        };
+        self.later(pause + 1, Event::Acts(proxy));
+    }
+
+    /// Spends the units that are about to expire, and then whatever the bucket has left or gets.
+    pub fn last_moment(&mut self, proxy: usize) {
+        self.bury(proxy);
+        self.spend(proxy, true);
+        if self.random.one_in(4) {
+            self.later(0, Event::Checked { again: false });
+        }
+        let soon = self.random.below(2_000 * self.choices_ms[0] + 1);
+        self.later(soon, Event::Checked { again: false });
+    }
+
+    /// Expired grants are reported as spent or not at all; the rest of them is dropped.
+    fn bury(&mut self, proxy: usize) {
+        let now_us = self.proxies[proxy].clock_us(self.now_us);
+        let grants = std::mem::take(&mut self.proxies[proxy].held);
+        for grant in grants {
+            if grant.dies_us > now_us {
+                self.proxies[proxy].held.push(grant);
+            } else if grant.spent > 0 && self.random.one_in(2) {
+                self.settle(proxy, grant.lease.epoch, grant.spent, 0);
+            }
+        }
+    }
+
+    /// Spends units: all that are left if `all`, otherwise a random part.
+    fn spend(&mut self, proxy: usize, all: bool) {
+        let mut used = 0;
+        for index in 0..self.proxies[proxy].held.len() {
+            let part = self.random.below(4) + 1;
+            let grant = &mut self.proxies[proxy].held[index];
+            let units = if all {
+                grant.left
+            } else {
+                grant.left.min(part)
+            };
+            grant.left -= units;
+            grant.spent += units;
+            used += units;
+        }
+        if used > 0 {
+            self.spent += used;
+            self.admit(used);
+        }
+    }
+
+    fn give_back(&mut self, proxy: usize) {
+        let Some(grant) = self.proxies[proxy].held.pop() else {
+            return;
+        };
+        self.settle(proxy, grant.lease.epoch, grant.spent, grant.left);
+    }
+
+    /// Sends a settlement, at most once: a lost one is not retried.
+    fn settle(&mut self, proxy: usize, epoch: u64, spent: u64, returned: u64) {
+        let question = Question {
+            cost: self.random.below(2),
+            want: 0,
+            proxy: self.proxies[proxy].mark,
+            settle: vec![Settlement {
+                epoch,
+                spent,
+                returned,
+            }],
+        };
+        if self.lapses.settled_twice {
+            self.send(proxy, question.clone());
+        }
+        self.send(proxy, question);
+    }
+
+    /// Checks one request and wants as many lease units as there are; retries without an answer.
+    fn lease(&mut self, proxy: usize) {
+        let question = Question {
+            cost: if self.proxies[proxy].hoards {
+                0
+            } else {
+                self.random.below(2)
+            },
+            want: if self.quiet {
+                self.random.below(4)
+            } else {
+                self.random.pick(&[1, 3, 10, 1 << 40, 1 << 40])
+            },
+            proxy: self.proxies[proxy].mark,
+            settle: Vec::new(),
+        };
+        for _ in 0..=self.random.below(4) {
+            self.send(proxy, question.clone());
+        }
+    }
+
+    fn send(&mut self, proxy: usize, question: Question) {
+        if self.random.one_in(15) {
+            return;
+        }
+        let delay = self.delay_us();
+        let sent_us = self.now_us;
+        self.later(
+            delay,
+            Event::Asked {
+                proxy,
+                sent_us,
+                question,
+            },
+        );
+    }
+}
+
+// -----------------------------------------------------------------------------
+// What operators and others do to the bucket meanwhile.
+
+/// Which edits happen while proxies lease.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each may be switched on by itself"
+)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Edits {
+    pub ttl: bool,
+    pub switched_off: bool,
+    pub resets: bool,
+    /// Rate and capacity.
+    pub numbers: bool,
+    /// The algorithm.
+    pub kind: bool,
+    /// The server's clock is set: forward, back within the horizon, back beyond it.
+    pub clock: bool,
+}
+
+impl World<'_> {
+    pub fn edited(&mut self) {
+        match self.random.below(5) {
+            0 if self.edits.switched_off => self.ttl_ms = 0,
+            1 if self.edits.resets => self.reset(),
+            2 if self.edits.numbers => self.renumber(),
+            3 if self.edits.clock => self.set_clock(),
+            3 if self.edits.kind => self.switch(),
+            _ if self.edits.ttl => self.ttl_ms = self.random.pick(&self.choices_ms),
+            _ => self.ttl_ms = self.choices_ms[0],
+        }
+        let pause = self.random.below(6_000 * self.choices_ms[0]);
+        self.later(pause + 1, Event::Edited);
+    }
+
+    /// Other numbers, none larger than those of the audit.
+    fn renumber(&mut self) {
+        let mut parameters = *self.algorithm.parameters();
+        let (burst, units) = self.numbers;
+        parameters.burst = Some(self.random.pick(&[burst / 2, burst, 2 * burst]));
+        parameters.rate.units = self.random.pick(&[units, 2 * units]);
+        let edited = Algorithm::new(&parameters).unwrap();
+        if edited
+            .lease_max_ms()
+            .is_some_and(|ms| ms >= self.choices_ms[0])
+        {
+            self.edit(edited);
+        }
+    }
+
+    /// Another algorithm, for which the bucket starts unused.
+    fn switch(&mut self) {
+        let kind = match self.algorithm.kind() {
+            Kind::Gcra => Kind::TokenBucket,
+            _ => Kind::Gcra,
+        };
+        let parameters = Parameters {
+            kind,
+            ..*self.algorithm.parameters()
+        };
+        self.edit(Algorithm::new(&parameters).unwrap());
+    }
+
+    /// An edit may forgive debt: what exceeds a new capacity, all of it with another algorithm, and
+    /// in a GCRA, which owes time, what a lower rate makes of that.
+    fn edit(&mut self, edited: Algorithm) {
+        let (limit, edited_limit) = (self.algorithm.limit(), edited.limit());
+        let (leased, owed) = self.owed();
+        self.algorithm = edited;
+        self.bucket.edit(edited);
+        let (still_leased, still_owed) = self.owed();
+        // Outstanding units are used later, if at all: so they count as capacity, not as a credit.
+        let mut later = leased.saturating_sub(still_leased);
+        // Answers have whole units.
+        let now = (owed + 1).saturating_sub(still_owed + later);
+        if still_leased > edited_limit {
+            // Forgiven once they have expired.
+            later += limit.saturating_sub(edited_limit);
+        }
+        self.audit.capacity += i128::from(later * self.unit);
+        self.audit.credit(now * self.unit);
+    }
+
+    /// Units leased out, and owed.
+    fn owed(&mut self) -> (u64, u64) {
+        let (now_ms, ttl_ms) = (self.now_ms(), self.ttl_ms);
+        let reply = self.bucket.ask(now_ms, ttl_ms, &Question::default());
+        (reply.leased, self.algorithm.limit() - reply.remaining)
+    }
+
+    /// Adds to the audit's capacity what a step forward may admit.
+    fn set_clock(&mut self) {
+        let horizon_ms = self.algorithm.horizon_ms();
+        let by_ms = match self.random.below(3) {
+            0 => self.random.below(2 * self.choices_ms[0] + 1),
+            1 => self.random.below(horizon_ms + 1),
+            _ => horizon_ms + self.random.below(50_000),
+        };
+        if self.random.one_in(2) {
+            let by_ms = by_ms.min(2 * self.choices_ms[0]);
+            self.offset_ms += by_ms;
+            self.audit.capacity += self.audit.per_ms * i128::from(by_ms);
+        } else {
+            self.offset_ms = self.offset_ms.saturating_sub(by_ms);
+        }
+    }
+
+    fn reset(&mut self) {
+        let ask = Question::default();
+        let (now_ms, ttl_ms) = (self.now_ms(), self.ttl_ms);
+        let before = self.bucket.ask(now_ms, ttl_ms, &ask).remaining;
+        self.bucket.reset();
+        self.resets.push(self.log.len());
+        let after = self.bucket.ask(now_ms, ttl_ms, &ask).remaining;
+        self.audit
+            .credit((after + 1 - before.min(after)) * self.unit);
+    }
+
+    pub fn check_later(&mut self) {
+        let often = if self.quiet { 20_000 } else { self.checks };
+        let pause = self.random.below(often * self.choices_ms[0]);
+        self.later(pause + 1, Event::Checked { again: true });
+    }
+
+    /// A burst of requests without a lease takes all that is left.
+    pub fn checked(&mut self, again: bool) {
+        let now_ms = self.now_ms();
+        let ask = Question::default();
+        let left = self.bucket.ask(now_ms, self.ttl_ms, &ask).remaining;
+        if left > 0 {
+            self.ask(&Question {
+                cost: left,
+                ..Question::default()
+            });
+        }
+        if again {
+            self.check_later();
+        }
+    }
+}
+
+// -----------------------------------------------------------------------------
+// A proxy's grants, and its clock.
+
+pub struct Grant {
+    pub lease: Lease,
+    pub left: u64,
+    pub spent: u64,
+    /// By the proxy's clock.
+    pub dies_us: u64,
+}
+
+pub struct Proxy {
+    pub mark: u8,
+    pub alive: bool,
+    /// How much too fast its clock runs, in millionths.
+    pub drift: i64,
+    pub held: Vec<Grant>,
+    /// It leases all it can get and spends it at the last moment.
+    pub hoards: bool,
+}
+
+impl Proxy {
+    pub fn new(random: &mut Random) -> Self {
+        Self {
+            mark: u8::try_from(random.below(PROXY_MARKS.into())).unwrap(),
+            alive: true,
+            drift: i64::try_from(random.below(1001)).unwrap() - 500,
+            held: Vec::new(),
+            hoards: random.one_in(2),
+        }
+    }
+
+    pub fn clock_us(&self, now_us: u64) -> u64 {
+        let drift = i64::try_from(now_us).unwrap() * self.drift / 1_000_000;
+        now_us.checked_add_signed(drift).unwrap()
+    }
+}
+
+// -----------------------------------------------------------------------------
+// The bucket that the proxies call, over the algorithms themselves.
+
+/// The content of one message to the bucket.
+#[derive(Clone, Debug, Default)]
+pub struct Question {
+    pub cost: u64,
+    pub want: u64,
+    pub proxy: u8,
+    pub settle: Vec<Settlement>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reply {
+    pub allowed: bool,
+    pub charged: u64,
+    pub lease: Option<Lease>,
+    pub leased: u64,
+    pub remaining: u64,
+    pub reset_after_ms: u64,
+    /// Whether the store writes the key, and with it its TTL.
+    pub wrote: bool,
+}
+
+/// A bucket in some implementation. All get the same input and have to give the same answers.
+pub trait Bucket {
+    fn ask(&mut self, now_ms: u64, ttl_ms: u64, question: &Question) -> Reply;
+    fn edit(&mut self, algorithm: Algorithm);
+    fn reset(&mut self);
+    /// The key has expired.
+    fn expire(&mut self);
+    /// How long its debt alone takes to drain, in milliseconds.
+    fn drain_ms(&self) -> u64 {
+        0
+    }
+}
+
+/// The Rust algorithm and its state.
+pub struct Real {
+    algorithm: Algorithm,
+    state: Option<State>,
+}
+
+impl Real {
+    pub fn new(algorithm: Algorithm) -> Self {
+        Self {
+            algorithm,
+            state: None,
+        }
+    }
+}
+
+impl Bucket for Real {
+    fn ask(&mut self, now_ms: u64, ttl_ms: u64, question: &Question) -> Reply {
+        let ask = BucketRequest {
+            cost: question.cost,
+            lease: LeaseRequest {
+                ttl_ms,
+                want: question.want,
+                proxy: question.proxy,
+                settle: &question.settle,
+            },
+            ..BucketRequest::default()
+        };
+        let state = self.state.take();
+        let outcome = self
+            .algorithm
+            .evaluate_request(state.as_ref(), now_ms, ask)
+            .charge();
+        let wrote = outcome.write.is_some();
+        self.state = outcome.write.or(state);
+        Reply {
+            allowed: outcome.decision.allowed,
+            charged: outcome.charged,
+            lease: outcome.lease,
+            leased: outcome.leased,
+            remaining: outcome.decision.remaining,
+            reset_after_ms: outcome.decision.reset_after_ms,
+            wrote,
+        }
+    }
+
+    fn edit(&mut self, algorithm: Algorithm) {
+        self.algorithm = algorithm;
+    }
+
+    fn reset(&mut self) {
+        self.state = self.state.as_ref().and_then(State::reset);
+    }
+
+    fn expire(&mut self) {
+        self.state = None;
+    }
+
+    fn drain_ms(&self) -> u64 {
+        let numbers = self.algorithm.numbers();
+        match &self.state {
+            Some(State::TokenBucket(state)) => state.debt.div_ceil(numbers.y),
+            _ => 0,
+        }
+    }
+}
+
+// -----------------------------------------------------------------------------
+// Compares what was admitted with what may be.
+
+/// Admissions of a bucket, in the order of their times: at most C + r·Δ in every interval.
+///
+/// With admissions of `u_1, u_2, …` parts at `t_1 ≤ t_2 ≤ …`, those from `i` to `j` are `A_j −
+/// A_(i−1)`, and the promise for every `i ≤ j` is `(A_j − y·t_j) − (A_(i−1) − y·t_i) ≤ C`: one pass
+/// that keeps the least of the second term.
+pub struct Audit {
+    /// C, in parts.
+    pub capacity: i128,
+    /// Parts refilled per millisecond.
+    pub per_ms: i128,
+    admitted: i128,
+    least: i128,
+    last_ms: u64,
+    /// The most by which the promise was broken, in parts.
+    pub worst: i128,
+}
+
+impl Audit {
+    pub fn new(capacity: u64, per_ms: u64) -> Self {
+        Self {
+            capacity: capacity.into(),
+            per_ms: per_ms.into(),
+            admitted: 0,
+            least: i128::MAX,
+            last_ms: 0,
+            worst: i128::MIN,
+        }
+    }
+
+    pub fn admit(&mut self, now_ms: u64, parts: u64) {
+        assert!(now_ms >= self.last_ms, "in the order of time");
+        self.last_ms = now_ms;
+        let refilled = self.per_ms * i128::from(now_ms);
+        self.least = self.least.min(self.admitted - refilled);
+        self.admitted += i128::from(parts);
+        let over = self.admitted - refilled - self.least - self.capacity;
+        self.worst = self.worst.max(over);
+    }
+
+    /// Units that an operator gave back may be admitted once more.
+    pub fn credit(&mut self, parts: u64) {
+        self.admitted -= i128::from(parts);
+    }
+}
+
+#[test]
+fn the_audit_finds_the_one_interval_that_is_too_full() {
+    let mut audit = Audit::new(10, 1);
+    for (now_ms, parts) in [(0, 4), (5, 6), (20, 10), (22, 2)] {
+        audit.admit(now_ms, parts);
+        assert!(audit.worst <= 0);
+    }
+    audit.admit(23, 2);
+    assert_eq!(audit.worst, 1, "14 in 3 ms, where 13 may be");
 }

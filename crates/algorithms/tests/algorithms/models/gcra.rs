@@ -1,7 +1,9 @@
 //! GCRA: one time, when the bucket will be free of debt, as an exact fraction.
 
 use algorithms::check::{Options, Part};
-use algorithms::{Algorithm, Debits, Kind, Parameters};
+use algorithms::{Algorithm, Debits, Kind};
+
+use crate::support::bursting;
 
 use super::{Random, START_MS, STEPS_PER_WALK, ask, assert_decides, count, part, walks};
 
@@ -124,15 +126,9 @@ fn walk(mut random: Random) -> [u64; 4] {
         }
         let drain_ms = u64::try_from(model.full() / MS).unwrap();
         now_ms = random.tick(now_ms, (drain_ms / 3).max(2));
-        let parameters = Parameters {
-            burst: Some(model.burst),
-            ..Parameters::new(Kind::Gcra, model.units, model.period_ms)
-        };
+        let parameters = bursting(Kind::Gcra, model.units, model.period_ms, model.burst);
         let algorithm = Algorithm::new(&parameters).unwrap();
-        let debit = random
-            .one_in(12)
-            .then(|| 1 + random.below(2 * model.burst + 2));
-        let debit = debit.unwrap_or(0);
+        let debit = (1 + random.below(2 * model.burst + 2)) * u64::from(random.one_in(12));
         let options = Options {
             peek: random.one_in(8),
             debits: random.pick(&[Debits::Admitted, Debits::Reported, Debits::Refunded]),
@@ -156,13 +152,8 @@ fn walk(mut random: Random) -> [u64; 4] {
         let left = (0..=bucket.burst).rev().find(|cost| fits(now_ms, *cost));
         let unused = |ms| bucket.free_at <= at(ms);
         let expected = (allowed, left.unwrap_or(0), cost > bucket.burst);
-        assert_decides(
-            verdict.decision,
-            now_ms,
-            expected,
-            |ms| fits(ms, cost),
-            unused,
-        );
+        let fits = |ms| fits(ms, cost);
+        assert_decides(verdict.decision, now_ms, expected, fits, unused);
     }
     seen
 }

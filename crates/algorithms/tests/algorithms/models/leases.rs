@@ -1,7 +1,9 @@
 //! Leases of a token bucket: its debt and its two counts of outstanding units, from one millisecond to the next.
 
 use algorithms::check::{Options, Part, Stored};
-use algorithms::{Algorithm, Debits, Kind, Lease, LeaseRequest, Parameters, Settlement};
+use algorithms::{Algorithm, Debits, Kind, Lease, LeaseRequest, Settlement};
+
+use crate::support::bursting;
 
 use super::{
     Random, START_MS, STEPS_PER_WALK, ask, assert_decides, count, lease_request, part, settlements,
@@ -158,10 +160,7 @@ fn walk(mut random: Random) -> [u64; 5] {
         ..Model::default()
     };
     let kind = random.pick(&[Kind::TokenBucket, Kind::LeakyBucket]);
-    let parameters = Parameters {
-        burst: Some(limit.2),
-        ..Parameters::new(kind, limit.0, limit.1)
-    };
+    let parameters = bursting(kind, limit.0, limit.1, limit.2);
     let algorithm = Algorithm::new(&parameters).unwrap();
     let (mut ttl_ms, mut leases) = (20, Vec::<Lease>::new());
     for _ in 0..STEPS_PER_WALK {
@@ -191,13 +190,8 @@ fn walk(mut random: Random) -> [u64; 5] {
         assert_eq!((verdict.lease, verdict.leased), (granted, read.out()));
         let at = |ms| read.read(ms, ttl_ms).0;
         let expected = (allowed, read.left(), false);
-        assert_decides(
-            verdict.decision,
-            now_ms,
-            expected,
-            |ms| at(ms).fits(cost),
-            |ms| at(ms).debt == 0,
-        );
+        let (fits, unused) = (|ms| at(ms).fits(cost), |ms| at(ms).debt == 0);
+        assert_decides(verdict.decision, now_ms, expected, fits, unused);
         leases.extend(granted);
         let behind = read.at_ms > now_ms;
         let cases = [!allowed, granted.is_some(), far, behind, read.counts[1] > 0];

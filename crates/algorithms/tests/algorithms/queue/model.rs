@@ -3,7 +3,7 @@
 
 use algorithms::{Algorithm, Kind, Parameters, Rate, SlotOp};
 
-use super::bucket::{Bucket, START_MS};
+use super::{Bucket, START_MS};
 use crate::support::{Random, number};
 
 /// An admitted request.
@@ -49,7 +49,7 @@ impl Walk {
             ..Parameters::new(Kind::LeakyBucket, Self::any_rate(&mut random), 1000)
         };
         Self {
-            bucket: Bucket::with_parameters(&parameters),
+            bucket: Bucket::new(&parameters),
             random,
             parameters,
             requests: Vec::new(),
