@@ -1,17 +1,15 @@
 //! What a bucket costs in a server's memory (the table in lua/README.md).
 
 use crate::support::server::Reply;
-use crate::support::{Server, Subject, script_check};
-use algorithms::check::Options;
+use crate::support::{Engine, Server, Subject, on_servers};
 use algorithms::{Algorithm, Kind, Parameters};
-use harness::Engine;
-use store::script::Clock;
 
 const NOW: u64 = 1_763_000_040_000;
 
 /// 35 characters, as a domain, a limit and a user id may have.
 const KEY: &str = "rl:b:shop:per-user:0123456789abcdef";
 
+#[derive(Clone, Copy)]
 struct Row {
     what: &'static str,
     parameters: Parameters,
@@ -39,65 +37,51 @@ fn row(what: &'static str, kind: Kind, units: u64, period_ms: u64, bytes_max: [i
 }
 
 fn rows() -> Vec<Row> {
+    use Kind::{FixedWindow, Gcra, LeakyBucket, SlidingWindow, SlidingWindowBuckets, TokenBucket};
+
     let (small, large) = ([120, 88], [136, 104]);
-    let sixty = row(
-        "60 sub-windows",
-        Kind::SlidingWindowBuckets,
-        60,
-        60_000,
-        [420, 400],
-    );
-    let sub_windows = Parameters {
-        sub_windows: Some(60),
-        ..sixty.parameters
-    };
     let log = row(
         "log of 1000",
         Kind::SlidingWindowLog,
         1000,
         60_000,
-        [26_000, 26_000],
+        [26_000; 2],
     );
+    let log = Row {
+        checks: 1000,
+        apart_ms: 1,
+        ..log
+    };
+    let mut sixty = row(
+        "60 sub-windows",
+        SlidingWindowBuckets,
+        60,
+        60_000,
+        [420, 400],
+    );
+    (sixty.checks, sixty.apart_ms) = (60, 1000);
+    sixty.parameters.sub_windows = Some(60);
     vec![
-        row("token_bucket 20/s", Kind::TokenBucket, 20, 1000, large),
-        row(
-            "token_bucket 1000/1d",
-            Kind::TokenBucket,
-            1000,
-            86_400_000,
-            large,
-        ),
-        row("leaky_bucket 20/s", Kind::LeakyBucket, 20, 1000, large),
-        row("gcra 20/s", Kind::Gcra, 20, 1000, small),
-        row("gcra 7/1m", Kind::Gcra, 7, 60_000, small),
-        row("fixed_window", Kind::FixedWindow, 100, 60_000, small),
-        row("sliding_window", Kind::SlidingWindow, 100, 60_000, large),
-        Row {
-            parameters: sub_windows,
-            checks: 60,
-            apart_ms: 1000,
-            ..sixty
-        },
-        Row {
-            checks: 1000,
-            apart_ms: 1,
-            ..log
-        },
+        row("token_bucket 20/s", TokenBucket, 20, 1000, large),
+        row("token_bucket 1000/1d", TokenBucket, 1000, 86_400_000, large),
+        row("leaky_bucket 20/s", LeakyBucket, 20, 1000, large),
+        row("gcra 20/s", Gcra, 20, 1000, small),
+        row("gcra 7/1m", Gcra, 7, 60_000, small),
+        row("fixed_window", FixedWindow, 100, 60_000, small),
+        row("sliding_window", SlidingWindow, 100, 60_000, large),
+        sixty,
         Row {
             what: "log of 1000, long in use",
             before: 500,
-            checks: 1000,
-            apart_ms: 1,
             ..log
         },
+        log,
     ]
 }
 
 fn charge(server: &mut Server, subject: &Subject, now_ms: u64) {
-    let check = script_check(std::slice::from_ref(subject), Options::default());
-    let reply = server.batch(&[check], Clock::Injected(now_ms));
-    let charged = reply.results.first().unwrap().as_ref().unwrap();
-    assert!(charged.allowed, "at {now_ms}: {subject:?}");
+    let allowed = server.one(subject, now_ms).decision.allowed;
+    assert!(allowed, "at {now_ms}: {subject:?}");
 }
 
 /// The bytes that the key takes: the least of a few copies, because the allocator rounds up some of
@@ -143,14 +127,4 @@ fn measure(server: &mut Server, column: usize) {
     }
 }
 
-#[test]
-#[ignore = "needs a server"]
-fn on_redis() {
-    measure(&mut Server::start(Engine::Redis), 0);
-}
-
-#[test]
-#[ignore = "needs a server"]
-fn on_valkey() {
-    measure(&mut Server::start(Engine::Valkey), 1);
-}
+on_servers!(measure, (0, 1));

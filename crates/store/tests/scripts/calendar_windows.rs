@@ -2,8 +2,8 @@
 //! differ, their clocks are off, somebody edits the zone. A label admits exactly N if there is demand.
 
 use crate::support::random::Random;
-use crate::support::{Engine, Leasing, LuaRedis, RustEngine, Server, Subject, script_check};
-use algorithms::check::{Mode, Options};
+use crate::support::{Engine, LuaRedis, RustEngine, Scripts, Subject, on_twins, script_check};
+use algorithms::check::Options;
 use algorithms::{Algorithm, CalendarUnit, Edges, Kind, Parameters, Rate};
 use store::script::{Clock, ScriptError};
 
@@ -18,6 +18,14 @@ struct Limiter {
     generation: u64,
 }
 
+fn by_a_clock_off(clock_off_ms: i64) -> Limiter {
+    Limiter {
+        ahead_ms: 0,
+        clock_off_ms,
+        generation: 1,
+    }
+}
+
 impl Limiter {
     fn subject(&self, unit: CalendarUnit, now_ms: u64) -> Subject {
         let own_ms = now_ms.saturating_add_signed(self.clock_off_ms);
@@ -30,17 +38,10 @@ impl Limiter {
             rate: Rate::in_each(N, unit),
             ..Parameters::new(Kind::FixedWindow, N, 1)
         };
+        let algorithm = Algorithm::new(&parameters).unwrap().with_edges(edges);
         Subject {
-            key: format!("calendar:{unit:?}"),
-            algorithm: Algorithm::new(&parameters).unwrap().with_edges(edges),
             generation: self.generation,
-            cost: 1,
-            debit: 0,
-            debit_serial: None,
-            costs: None,
-            penalty: None,
-            lease: Leasing::default(),
-            mode: Mode::Enforce,
+            ..Subject::new(&format!("calendar:{unit:?}"), algorithm)
         }
     }
 }
@@ -74,10 +75,7 @@ fn run(engine: &mut dyn Engine, seed: u64, unit: CalendarUnit, windows: u64) -> 
         for limiter in &limiters {
             let subject = limiter.subject(unit, now_ms);
             labels.push(label(&subject, now_ms));
-            let verdict = engine
-                .check(&[subject], now_ms, Options::default())
-                .unwrap();
-            admitted += u64::from(verdict.allowed);
+            admitted += u64::from(engine.one(&subject, now_ms).decision.allowed);
         }
         now_ms = match random.below(5) {
             0 => now_ms - random.below(step_ms / 2),
@@ -104,56 +102,29 @@ fn admits_n_for_each_label(engine: &mut dyn Engine) {
 fn each_window_label_admits_n_in_rust() {
     for seed in 0..40 {
         let (admitted, labels) = run(&mut RustEngine::default(), seed, CalendarUnit::Day, 12);
-        assert!(
-            admitted <= labels * N,
-            "seed {seed}: {admitted} in {labels}"
-        );
+        assert!(admitted <= labels * N, "{seed}: {admitted} in {labels}");
     }
     admits_n_for_each_label(&mut RustEngine::default());
 }
 
-#[test]
-fn each_window_label_admits_n_in_an_interpreter() {
-    admits_n_for_each_label(&mut LuaRedis::new());
-}
-
-#[test]
-#[ignore = "needs a server"]
-fn each_window_label_admits_n_on_redis() {
-    admits_n_for_each_label(&mut Server::start(harness::Engine::Redis));
-}
-
-#[test]
-#[ignore = "needs a server"]
-fn each_window_label_admits_n_on_valkey() {
-    admits_n_for_each_label(&mut Server::start(harness::Engine::Valkey));
+on_twins! {
+    each_window_label_admits_n: admits_n_for_each_label;
 }
 
 /// The key outlives its window: for another limiter, it may be the current one for 26 hours more.
 #[test]
 fn a_used_up_window_is_kept_until_every_zone_has_left_it() {
-    let redis = LuaRedis::new();
+    let mut redis = LuaRedis::new();
     let now_ms = START_MS / 1000 * 1000;
     redis.set_time(now_ms / 1000, 0);
-    let limiter = Limiter {
-        ahead_ms: 0,
-        clock_off_ms: 0,
-        generation: 1,
-    };
-    let subject = limiter.subject(CalendarUnit::Day, now_ms);
-    let subjects = [subject];
+    let subjects = [by_a_clock_off(0).subject(CalendarUnit::Day, now_ms)];
     let check = script_check(&subjects, Options::default());
     let reply = redis.batch(&[check], Clock::Server);
-    let verdict = reply.results.into_iter().next().unwrap().unwrap();
-    let reset_ms = verdict.limits.first().unwrap().decision.reset_after_ms;
-    assert_eq!(
-        now_ms + reset_ms,
-        subjects[0]
-            .algorithm
-            .calendar_window(now_ms)
-            .unwrap()
-            .end_ms
-    );
+    let reset_ms = reply.results[0].as_ref().unwrap().limits[0]
+        .decision
+        .reset_after_ms;
+    let window = subjects[0].algorithm.calendar_window(now_ms).unwrap();
+    assert_eq!(now_ms + reset_ms, window.end_ms);
     let ttl_ms = u64::try_from(redis.ttl(&subjects[0].key)).unwrap();
     assert_eq!(ttl_ms, reset_ms + 26 * HOUR_MS + 1000);
 }
@@ -162,17 +133,12 @@ fn a_used_up_window_is_kept_until_every_zone_has_left_it() {
 #[test]
 fn a_check_outside_its_calendar_edges_is_stale() {
     let mut lua = LuaRedis::new();
-    let limiter = |clock_off_ms| Limiter {
-        ahead_ms: 0,
-        clock_off_ms,
-        generation: 1,
-    };
     let stale = Err(ScriptError::Stale {
         limit: 0,
         generation: 0,
     });
     for days in [-3, 3] {
-        let subject = limiter(days * 86_400_000).subject(CalendarUnit::Day, START_MS);
+        let subject = by_a_clock_off(days * 86_400_000).subject(CalendarUnit::Day, START_MS);
         let force = Options {
             force: true,
             ..Options::default()

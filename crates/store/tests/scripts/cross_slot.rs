@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use crate::support::random::Random;
-use crate::support::{Engine, LuaRedis, RustEngine, Subject, number};
+use crate::support::{Engine, LuaRedis, RustEngine, Scripts, Subject, number};
 use algorithms::check::{Mode, Options, Part};
 use algorithms::{Algorithm, Align, Kind, Parameters};
 use store::{
@@ -109,7 +109,7 @@ impl<'a> World<'a> {
             let node = self.buckets[running.buckets[*limit]].node;
             let (clock, _) = self.clock(node);
             let charges = std::slice::from_ref(charge);
-            let now = self.nodes[node].refund(charges, clock)[0];
+            let now = self.nodes[node].refund_all(charges, clock)[0];
             running.cross_slot.refunded(*limit, now);
         }
         !charges.is_empty()
@@ -445,7 +445,7 @@ fn a_check_over_several_slots_reports_whether_it_has_settled() {
     };
     let mut cross_slot: CrossSlotCheck<'_, ScriptError> = CrossSlotCheck::new(check, slot);
     assert!(!cross_slot.has_settled());
-    let redis = LuaRedis::new();
+    let mut redis = LuaRedis::new();
     let first = cross_slot.next().remove(0);
     let settles = first.check.limits[0].key == b"a";
     let mut reply = redis.batch(&[first.check], Clock::Injected(START_MS));

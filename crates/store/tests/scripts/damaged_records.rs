@@ -2,7 +2,7 @@
 //! checks of the call are decided all the same.
 
 use crate::support::random::{Random, Walk};
-use crate::support::{LuaRedis, Penalized, Subject, script_check};
+use crate::support::{LuaRedis, Penalized, Scripts, Subject, script_check};
 use algorithms::check::{Options, Part};
 use algorithms::{Algorithm, Kind, Parameters, Penalty};
 use store::script::{Clock, ScriptCheck, ScriptLimit};
@@ -90,7 +90,7 @@ fn damage(lua: &LuaRedis, key: &str, chance: &mut Random) -> bool {
 }
 
 fn walk(mut walk: Walk, seed: u64, step: impl Fn(&mut Walk) -> (u64, Vec<Subject>)) -> (u64, u64) {
-    let (lua, mut chance) = (LuaRedis::new(), Random::new(seed ^ 0xda3a));
+    let (mut lua, mut chance) = (LuaRedis::new(), Random::new(seed ^ 0xda3a));
     let healthy = Algorithm::new(&Parameters::new(Kind::TokenBucket, 1_000_000, 1000)).unwrap();
     let (mut harmed, mut corrupt) = (0, 0);
     for number in 0..60 {

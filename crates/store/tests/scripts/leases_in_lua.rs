@@ -4,8 +4,8 @@
 #[path = "../../../algorithms/tests/algorithms/leases/world.rs"]
 mod world;
 
-use crate::support::LuaRedis;
 use crate::support::random::Random;
+use crate::support::{LuaRedis, Scripts};
 use algorithms::check::{Options, Part};
 use algorithms::{Algorithm, Kind, LeaseRequest, Parameters};
 use store::script::{Clock, ScriptCheck, ScriptLimit};

@@ -10,7 +10,6 @@
 
 mod bytes_per_key;
 mod calendar_windows;
-mod credit;
 mod cross_slot;
 mod damaged_records;
 mod leases_in_lua;

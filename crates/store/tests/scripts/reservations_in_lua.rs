@@ -2,14 +2,16 @@
 //! comparison with the algorithm does not cover.
 
 use crate::support::random::Random;
-use crate::support::{Engine, LuaRedis, Reserving, RustEngine, Subject};
+use crate::support::{
+    Engine, LuaRedis, Reserving, RustEngine, Scripts, Subject, algorithm, bursting, script_check,
+};
 use algorithms::check::Options;
 use algorithms::{
-    Algorithm, CostSettlement, Debits, Kind, Parameters, RESERVATIONS_MAX, Reservation, Reserved,
+    Algorithm, CostSettlement, Debits, Kind, RESERVATIONS_MAX, Reservation, Reserved,
     SETTLE_WITHIN_MS,
 };
 use mlua::LuaString;
-use store::script::{Clock, ScriptCheck};
+use store::script::Clock;
 
 const START_MS: u64 = 1_763_000_040_000;
 const BUCKET: &str = "{b}";
@@ -24,48 +26,46 @@ struct Both {
 }
 
 impl Both {
-    fn new(parameters: &Parameters) -> Self {
+    fn new(algorithm: Algorithm) -> Self {
         Self {
             rust: RustEngine::default(),
             lua: LuaRedis::new(),
-            subject: Subject {
-                cost: 0,
-                ..Subject::new(BUCKET, Algorithm::new(parameters).unwrap())
-            },
+            subject: Subject::new(BUCKET, algorithm),
             now_ms: START_MS,
         }
     }
 
     /// Gives units back without naming a reservation.
     fn credit(&mut self, units: u64) {
-        (self.subject.cost, self.subject.debit) = (0, units);
-        self.subject.costs = Some(Reserving {
-            key: RECORDS.to_owned(),
-            ..Reserving::default()
-        });
-        let subjects = std::slice::from_ref(&self.subject);
+        let debits = Debits::Refunded;
         let options = Options {
-            debits: Debits::Refunded,
+            debits,
             ..Options::default()
         };
-        let expected = self.rust.check(subjects, self.now_ms, options);
-        assert_eq!(self.lua.check(subjects, self.now_ms, options), expected);
+        (self.subject.cost, self.subject.debit) = (0, units);
+        self.decide(Reserving::default(), options);
         self.subject.debit = 0;
     }
 
     fn check(&mut self, cost: u64, secret: Option<u64>, settle: Vec<CostSettlement>) -> Reserved {
         self.subject.cost = cost;
-        self.subject.costs = Some(Reserving {
-            key: RECORDS.to_owned(),
-            count_open: secret.is_none(),
+        let count_open = secret.is_none();
+        let costs = Reserving {
             secret,
             settle,
-        });
+            count_open,
+            ..Reserving::default()
+        };
+        self.decide(costs, Options::default())
+    }
+
+    fn decide(&mut self, costs: Reserving, options: Options) -> Reserved {
+        let key = RECORDS.to_owned();
+        self.subject.costs = Some(Reserving { key, ..costs });
         let subjects = std::slice::from_ref(&self.subject);
-        let expected = self.rust.check(subjects, self.now_ms, Options::default());
-        let actual = self.lua.check(subjects, self.now_ms, Options::default());
-        assert_eq!(actual, expected);
-        expected.unwrap().limits.first().unwrap().reserved
+        let expected = self.rust.check(subjects, self.now_ms, options);
+        assert_eq!(self.lua.check(subjects, self.now_ms, options), expected);
+        expected.unwrap().limits[0].reserved
     }
 
     fn reserve(&mut self, units: u64, secret: u64) -> CostSettlement {
@@ -87,20 +87,16 @@ impl Both {
     }
 }
 
-fn bucket(units: u64, period_ms: u64, burst: u64) -> Parameters {
-    Parameters {
-        burst: Some(burst),
-        ..Parameters::new(Kind::TokenBucket, units, period_ms)
-    }
+fn bucket(units: u64, period_ms: u64, burst: u64) -> Both {
+    Both::new(bursting(Kind::TokenBucket, units, period_ms, burst))
 }
 
 #[test]
 fn the_oldest_of_too_many_reservations_is_forgotten() {
-    let mut both = Both::new(&Parameters::new(Kind::FixedWindow, 5000, 60_000));
+    let mut both = Both::new(algorithm(Kind::FixedWindow, 5000, 60_000));
     let flights: Vec<_> = (0..=RESERVATIONS_MAX).map(|n| both.reserve(2, n)).collect();
-    assert_eq!(both.given_back(*flights.first().unwrap()), 0);
-    assert_eq!(both.given_back(*flights.get(1).unwrap()), 2);
-    assert_eq!(both.given_back(*flights.last().unwrap()), 2);
+    let back = [0, 1, flights.len() - 1].map(|nth| both.given_back(flights[nth]));
+    assert_eq!(back, [0, 2, 2]);
     let fields: Vec<String> = both.lua.command(&["HGETALL", RECORDS]);
     assert_eq!(fields.len(), 2 * (1000 + 1), "and the head");
 }
@@ -108,7 +104,7 @@ fn the_oldest_of_too_many_reservations_is_forgotten() {
 /// Nine hundred open reservations, which are settled in another order while more come and the bucket drains.
 #[test]
 fn a_bucket_gives_back_exactly_however_many_are_open() {
-    let mut both = Both::new(&bucket(20, 1000, 20_000));
+    let mut both = bucket(20, 1000, 20_000);
     let mut random = Random::new(5);
     let mut open: Vec<_> = (0..900).map(|n| both.reserve(10 + n % 3, n)).collect();
     for secret in 900..1500 {
@@ -127,18 +123,15 @@ fn a_bucket_gives_back_exactly_however_many_are_open() {
     let (names, texts): (Vec<_>, Vec<_>) = fields.chunks(2).map(|of| (&of[0], &of[1])).unzip();
     let chunks = names
         .iter()
-        .filter(|name| name.as_bytes().starts_with(b"c"))
-        .count();
-    assert_eq!(
-        fields.len(),
-        2 * (1000 + 2 + chunks),
-        "and the head, and the sums"
-    );
+        .filter(|name| name.as_bytes().starts_with(b"c"));
+    let chunks = chunks.count();
+    // And the head, and the sums.
+    assert_eq!(fields.len(), 2 * (1000 + 2 + chunks));
     assert!((15..=21).contains(&chunks), "{chunks}");
     let longest = texts.iter().map(|text| text.as_bytes().len()).max();
     assert_eq!(longest, Some(400));
     // At a rate that hardly drains, all that was not used comes back.
-    let mut both = Both::new(&bucket(1, 3_600_000, 20_000));
+    let mut both = bucket(1, 3_600_000, 20_000);
     let mut open: Vec<_> = (0..900).map(|n| both.reserve(10, n)).collect();
     let mut back = 0;
     while !open.is_empty() {
@@ -150,7 +143,7 @@ fn a_bucket_gives_back_exactly_however_many_are_open() {
 
 #[test]
 fn a_younger_reservation_gets_back_nothing_an_older_one_got() {
-    let mut both = Both::new(&bucket(20, 1000, 100));
+    let mut both = bucket(20, 1000, 100);
     let older = both.reserve(20, 1);
     let younger = both.reserve(80, 2);
     // 50 are owed at the least; then another request is charged 50.
@@ -162,15 +155,10 @@ fn a_younger_reservation_gets_back_nothing_an_older_one_got() {
 
 #[test]
 fn a_record_is_kept_as_long_as_it_may_be_settled() {
-    let mut both = Both::new(&bucket(20, 1000, 100));
+    let mut both = bucket(20, 1000, 100);
     both.reserve(20, 1);
-    let subject = &both.subject;
-    let mut limit = subject.script_limit();
-    limit.part.cost = 20;
-    let check = ScriptCheck {
-        limits: vec![limit],
-        options: Options::default(),
-    };
+    let subjects = [both.subject.clone()];
+    let check = script_check(&subjects, Options::default());
     both.lua.set_time(START_MS / 1000, 0);
     both.lua.batch(&[check], Clock::Server);
     let within_ms = i64::try_from(SETTLE_WITHIN_MS).unwrap();
@@ -180,7 +168,7 @@ fn a_record_is_kept_as_long_as_it_may_be_settled() {
 
 #[test]
 fn records_outlive_a_bucket_that_has_drained() {
-    let mut both = Both::new(&bucket(20, 1000, 100));
+    let mut both = bucket(20, 1000, 100);
     let of = both.reserve(20, 1);
     both.now_ms += 60_000;
     let _: i64 = both.lua.command(&["DEL", BUCKET]);
@@ -193,7 +181,7 @@ fn records_outlive_a_bucket_that_has_drained() {
 
 #[test]
 fn a_key_of_another_type_in_the_place_of_records_is_replaced() {
-    let mut both = Both::new(&bucket(20, 1000, 100));
+    let mut both = bucket(20, 1000, 100);
     let _: i64 = both.lua.command(&["RPUSH", RECORDS, "x"]);
     let of = both.reserve(20, 1);
     assert_eq!(both.given_back(of), 20);
@@ -201,17 +189,16 @@ fn a_key_of_another_type_in_the_place_of_records_is_replaced() {
 
 #[test]
 fn a_window_gives_back_what_it_still_counts() {
-    let of = |kind| Parameters::new(kind, 100, 60_000);
-    let sub_windows = Parameters {
-        sub_windows: Some(6),
-        ..of(Kind::SlidingWindowBuckets)
-    };
-    for parameters in [of(Kind::FixedWindow), of(Kind::SlidingWindow), sub_windows] {
-        let mut both = Both::new(&parameters);
+    for kind in [
+        Kind::FixedWindow,
+        Kind::SlidingWindow,
+        Kind::SlidingWindowBuckets,
+    ] {
+        let mut both = Both::new(algorithm(kind, 100, 60_000));
         let flight = both.reserve(20, 1);
         // The units that an edit gives back void no reservation.
         both.subject.generation = 2;
         both.credit(15);
-        assert_eq!(both.given_back(flight), 5, "{parameters:?}");
+        assert_eq!(both.given_back(flight), 5, "{kind}");
     }
 }

@@ -1,89 +1,96 @@
 //! What `lua/check.lua` guarantees beyond the algorithms: batches, all or nothing, refusals, TTLs.
 
-use crate::support::LuaRedis;
-use algorithms::check::{Mode, Options, Part};
-use algorithms::{Algorithm, Kind, Parameters, RetryAfter};
-use store::script::{Clock, ScriptCheck, ScriptError, ScriptLimit};
+use crate::support::{LuaRedis, Scripts, Subject, algorithm, script_check};
+use algorithms::check::{Mode, Options, Verdict};
+use algorithms::{Algorithm, Kind, RetryAfter};
+use store::script::{Clock, ScriptError};
 
 const NOW: u64 = 1_763_000_040_000;
+const CORRUPT: Result<Verdict, ScriptError> = Err(ScriptError::Corrupt { limit: 0 });
 
-#[expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
-fn algorithm(kind: Kind, units: u64, period_ms: u64) -> Algorithm {
-    Algorithm::new(&Parameters::new(kind, units, period_ms)).unwrap()
+const fn stale(generation: u64) -> Result<Verdict, ScriptError> {
+    let limit = 0;
+    Err(ScriptError::Stale { limit, generation })
 }
 
-fn limit<'a>(key: &'a str, algorithm: &'a Algorithm, cost: u64) -> ScriptLimit<'a> {
-    ScriptLimit::new(
-        key.as_bytes(),
-        Part {
-            cost,
-            ..Part::new(algorithm, 1)
-        },
-    )
+fn tens(kind: Kind) -> Algorithm {
+    algorithm(kind, 10, 1000)
 }
 
-fn limit_with<'a>(
-    key: &'a str,
-    algorithm: &'a Algorithm,
-    change: impl FnOnce(&mut Part<'a>),
-) -> ScriptLimit<'a> {
-    let mut limit = limit(key, algorithm, 1);
-    change(&mut limit.part);
-    limit
-}
-
-#[expect(
-    clippy::large_types_passed_by_value,
-    reason = "it becomes part of the check"
-)]
-fn one(limit: ScriptLimit<'_>) -> ScriptCheck<'_> {
-    ScriptCheck {
-        limits: vec![limit],
-        options: Options::default(),
+fn limit(key: &str, algorithm: Algorithm, cost: u64) -> Subject {
+    Subject {
+        cost,
+        ..Subject::new(key, algorithm)
     }
+}
+
+fn edited(key: &str, algorithm: Algorithm, generation: u64) -> Subject {
+    Subject {
+        generation,
+        ..Subject::new(key, algorithm)
+    }
+}
+
+/// The results of checks in one call, each of several limits.
+fn all_of<const N: usize>(
+    redis: &mut LuaRedis,
+    checks: &[[Subject; N]],
+    now_ms: u64,
+) -> Vec<Result<Verdict, ScriptError>> {
+    let checks: Vec<_> = checks
+        .iter()
+        .map(|subjects| script_check(subjects, Options::default()))
+        .collect();
+    redis.batch(&checks, Clock::Injected(now_ms)).results
+}
+
+/// As [`all_of`], of one limit each.
+fn each(
+    redis: &mut LuaRedis,
+    limits: impl IntoIterator<Item = Subject>,
+    now_ms: u64,
+) -> Vec<Result<Verdict, ScriptError>> {
+    let checks: Vec<_> = limits.into_iter().map(|limit| [limit]).collect();
+    all_of(redis, &checks, now_ms)
+}
+
+fn allowed(results: &[Result<Verdict, ScriptError>]) -> Vec<bool> {
+    let verdicts = results.iter().map(|result| result.as_ref().unwrap());
+    verdicts.map(|verdict| verdict.allowed).collect()
+}
+
+/// What each check leaves of its first limit.
+fn left(results: &[Result<Verdict, ScriptError>]) -> Vec<u64> {
+    let verdicts = results.iter().map(|result| result.as_ref().unwrap());
+    verdicts.map(|of| of.limits[0].decision.remaining).collect()
 }
 
 #[test]
 fn a_denied_check_charges_no_limit() {
-    let redis = LuaRedis::new();
-    let wide = algorithm(Kind::TokenBucket, 10, 1000);
-    let narrow = algorithm(Kind::Gcra, 1, 60_000);
-    let check = ScriptCheck {
-        limits: vec![limit("wide", &wide, 1), limit("narrow", &narrow, 1)],
-        options: Options::default(),
-    };
-    let batch = [check.clone(), check.clone(), check];
-    let reply = redis.batch(&batch, Clock::Injected(NOW));
-    let verdicts: Vec<_> = reply.results.into_iter().map(Result::unwrap).collect();
-    let allowed: Vec<_> = verdicts.iter().map(|verdict| verdict.allowed).collect();
-    assert_eq!(
-        allowed,
-        [true, false, false],
-        "later checks of a batch see earlier ones"
-    );
-    assert_eq!(verdicts[2].limits[0].decision.remaining, 9);
-    assert_eq!(verdicts[2].summary().denied_by, [1]);
-    assert_eq!(
-        verdicts[2].summary().retry_after,
-        RetryAfter::Millis(60_000)
-    );
+    let mut redis = LuaRedis::new();
+    let wide = limit("wide", tens(Kind::TokenBucket), 1);
+    let narrow = limit("narrow", algorithm(Kind::Gcra, 1, 60_000), 1);
+    let checks = [0; 3].map(|_| [wide.clone(), narrow.clone()]);
+    let results = all_of(&mut redis, &checks, NOW);
+    // Later checks of a batch see earlier ones.
+    assert_eq!(allowed(&results), [true, false, false]);
+    assert_eq!(left(&results), [9, 9, 9]);
+    let summary = results[2].as_ref().unwrap().summary();
+    assert_eq!(summary.denied_by, [1]);
+    assert_eq!(summary.retry_after, RetryAfter::Millis(60_000));
     assert_eq!(redis.writes(), 2, "one per charged limit");
 }
 
 #[test]
 fn a_bucket_that_many_checks_ask_for_is_read_once_and_written_once() {
-    let redis = LuaRedis::new();
-    let everybody = algorithm(Kind::TokenBucket, 20, 1000);
+    let mut redis = LuaRedis::new();
+    let everybody = limit("all", algorithm(Kind::TokenBucket, 20, 1000), 1);
     let user = algorithm(Kind::FixedWindow, 3, 60_000);
-    let checks = ["ann", "bob", "ann", "ann", "bob", "ann"].map(|name| ScriptCheck {
-        limits: vec![limit("all", &everybody, 1), limit(name, &user, 1)],
-        options: Options::default(),
-    });
-    let reply = redis.batch(&checks, Clock::Injected(NOW));
-    let verdicts: Vec<_> = reply.results.into_iter().map(Result::unwrap).collect();
-    let allowed: Vec<_> = verdicts.iter().map(|verdict| verdict.allowed).collect();
-    assert_eq!(allowed, [true, true, true, true, true, false]);
-    assert_eq!(verdicts[5].limits[0].decision.remaining, 15);
+    let checks = ["ann", "bob", "ann", "ann", "bob", "ann"]
+        .map(|name| [everybody.clone(), limit(name, user, 1)]);
+    let results = all_of(&mut redis, &checks, NOW);
+    assert_eq!(allowed(&results), [true, true, true, true, true, false]);
+    assert_eq!(left(&results)[5], 15);
     // Users take turns five times, and the last turn ends without a charge.
     let (everybodys, users) = (2, 2 * 5 - 1);
     assert_eq!(redis.calls(), everybodys + users);
@@ -91,121 +98,81 @@ fn a_bucket_that_many_checks_ask_for_is_read_once_and_written_once() {
 
 #[test]
 fn a_check_that_is_refused_leaves_nothing_to_the_next_one() {
-    let redis = LuaRedis::new();
-    let (first, second) = (
-        algorithm(Kind::TokenBucket, 10, 1000),
-        algorithm(Kind::Gcra, 10, 1000),
-    );
+    let mut redis = LuaRedis::new();
     redis.command::<mlua::Value>(&["SET", "corrupt", "b", "PX", "1000"]);
-    let checks = [("a", "b"), ("corrupt", "b"), ("a", "other")].map(|(one, two)| ScriptCheck {
-        limits: vec![limit(one, &first, 1), limit(two, &second, 1)],
-        options: Options::default(),
+    let checks = [("a", "b"), ("corrupt", "b"), ("a", "other")].map(|(one, two)| {
+        let second = limit(two, tens(Kind::Gcra), 1);
+        [limit(one, tens(Kind::TokenBucket), 1), second]
     });
-    let reply = redis.batch(&checks, Clock::Injected(NOW));
-    let remaining = reply.results.iter().map(|result| {
-        let verdict = result.as_ref().map_err(Clone::clone)?;
-        let limits = verdict.limits.iter();
-        Ok(limits.map(|limit| limit.decision.remaining).collect())
-    });
-    let remaining: Vec<Result<Vec<_>, _>> = remaining.collect();
-    let corrupt = Err(ScriptError::Corrupt { limit: 0 });
-    assert_eq!(remaining, [Ok(vec![9, 9]), corrupt, Ok(vec![8, 9])]);
+    let results = all_of(&mut redis, &checks, NOW);
+    assert_eq!(results[1], CORRUPT);
+    let limits = [0, 2].map(|nth: usize| &results[nth].as_ref().unwrap().limits);
+    let remaining = limits.map(|of| [of[0].decision.remaining, of[1].decision.remaining]);
+    assert_eq!(remaining, [[9, 9], [8, 9]]);
     assert_eq!(redis.writes(), 5, "a and b, a and other, and the corrupt");
 }
 
 #[test]
 fn a_later_denial_keeps_charges_made_after_a_clock_step_back() {
-    let redis = LuaRedis::new();
-    let bucket = algorithm(Kind::TokenBucket, 10, 1000);
-    redis.batch(
-        &[one(limit("b", &bucket, 1))],
-        Clock::Injected(NOW + 60_000),
-    );
-    let checks = [4, 4, 4].map(|cost| one(limit("b", &bucket, cost)));
-    let reply = redis.batch(&checks, Clock::Injected(NOW));
-    let remaining = reply.results.iter().map(|result| {
-        let verdict = result.as_ref().unwrap();
-        verdict.limits[0].decision.remaining
-    });
-    assert_eq!(remaining.collect::<Vec<_>>(), [5, 1, 1]);
-    let reply = redis.batch(&[one(limit("b", &bucket, 0))], Clock::Injected(NOW));
-    let verdict = reply.results[0].as_ref().unwrap();
-    assert_eq!(verdict.limits[0].decision.remaining, 1);
+    let mut redis = LuaRedis::new();
+    let of = |cost| limit("b", tens(Kind::TokenBucket), cost);
+    each(&mut redis, [of(1)], NOW + 60_000);
+    let results = each(&mut redis, [4, 4, 4].map(of), NOW);
+    assert_eq!(left(&results), [5, 1, 1]);
+    assert_eq!(left(&each(&mut redis, [of(0)], NOW)), [1]);
 }
 
 /// The older count weighs by how far into the window the check is: of a state from later than now,
 /// that depends on the window's length when it was written.
 #[test]
 fn a_sliding_window_ahead_of_the_clock_is_equal_in_one_call_and_in_many() {
-    let (before, after) = (
-        algorithm(Kind::SlidingWindow, 100, 1500),
-        algorithm(Kind::SlidingWindow, 1000, 20_000),
-    );
-    let edited = || limit_with("w", &after, |part| part.generation = 2);
+    let before = algorithm(Kind::SlidingWindow, 100, 1500);
+    let after = edited("w", algorithm(Kind::SlidingWindow, 1000, 20_000), 2);
     let remaining = |calls: &[usize]| {
-        let redis = LuaRedis::new();
+        let mut redis = LuaRedis::new();
         for (cost, ms) in [(40, 10_400), (1, 11_829)] {
-            redis.batch(&[one(limit("w", &before, cost))], Clock::Injected(ms));
+            each(&mut redis, [limit("w", before, cost)], ms);
         }
-        let mut remaining = Vec::new();
-        for checks in calls {
-            let checks: Vec<_> = (0..*checks).map(|_| one(edited())).collect();
-            let reply = redis.batch(&checks, Clock::Injected(9639));
-            for result in reply.results {
-                remaining.push(result.unwrap().limits[0].decision.remaining);
-            }
-        }
-        remaining
+        let mut call = |checks: &usize| {
+            let same = std::iter::repeat_n(after.clone(), *checks);
+            left(&each(&mut redis, same, 9639))
+        };
+        calls.iter().flat_map(&mut call).collect::<Vec<_>>()
     };
     assert_eq!(remaining(&[3]), remaining(&[1, 1, 1]));
 }
 
 #[test]
 fn an_observed_limit_denies_nothing_and_is_charged_with_the_others() {
-    let redis = LuaRedis::new();
-    let wide = algorithm(Kind::TokenBucket, 10, 1000);
-    let narrow = algorithm(Kind::TokenBucket, 1, 60_000);
-    let observed = limit_with("narrow", &narrow, |part| part.mode = Mode::Observe);
-    let check = ScriptCheck {
-        limits: vec![limit("wide", &wide, 1), observed],
-        options: Options::default(),
+    let wide = limit("wide", tens(Kind::TokenBucket), 1);
+    let narrow = Subject {
+        mode: Mode::Observe,
+        ..limit("narrow", algorithm(Kind::TokenBucket, 1, 60_000), 1)
     };
-    let reply = redis.batch(&[check.clone(), check], Clock::Injected(NOW));
-    let second = reply.results[1].as_ref().unwrap();
-    assert!(second.allowed);
-    assert!(!second.limits[1].decision.allowed);
-    assert_eq!([second.limits[0].charged, second.limits[1].charged], [1, 0]);
+    let checks = [0; 2].map(|_| [wide.clone(), narrow.clone()]);
+    let results = all_of(&mut LuaRedis::new(), &checks, NOW);
+    assert_eq!(allowed(&results), [true, true]);
+    let second = &results[1].as_ref().unwrap().limits;
+    assert!(!second[1].decision.allowed);
+    assert_eq!([second[0].charged, second[1].charged], [1, 0]);
 }
 
 #[test]
 fn an_older_generation_is_stale_unless_it_was_just_confirmed() {
-    let redis = LuaRedis::new();
-    let bucket = algorithm(Kind::TokenBucket, 10, 1000);
-    let newer = limit_with("k", &bucket, |part| part.generation = 7);
-    redis.batch(&[one(newer)], Clock::Injected(NOW));
+    let mut redis = LuaRedis::new();
+    let of = |generation| edited("k", tens(Kind::TokenBucket), generation);
+    each(&mut redis, [of(7)], NOW);
     let writes = redis.writes();
-    let reply = redis.batch(&[one(limit("k", &bucket, 1))], Clock::Injected(0));
-    assert_eq!(
-        reply.results,
-        [Err(ScriptError::Stale {
-            limit: 0,
-            generation: 7
-        })]
-    );
+    assert_eq!(each(&mut redis, [of(1)], 0), [stale(7)]);
     assert_eq!(redis.writes(), writes, "not even the time base moves");
-
-    let mut confirmed = one(limit("k", &bucket, 1));
-    confirmed.options.force = true;
-    let reply = redis.batch(
-        &[confirmed, one(limit("k", &bucket, 1))],
-        Clock::Injected(NOW),
-    );
-    assert_eq!(
-        reply.results[1].as_ref().unwrap().limits[0]
-            .decision
-            .remaining,
-        7
-    );
+    let force = Options {
+        force: true,
+        ..Options::default()
+    };
+    let subjects = [of(1)];
+    let checks = [force, Options::default()].map(|options| script_check(&subjects, options));
+    let reply = redis.batch(&checks, Clock::Injected(NOW));
+    assert_eq!(left(&reply.results), [8, 7]);
 }
 
 #[test]
@@ -215,159 +182,110 @@ fn an_edit_of_the_algorithm_starts_afresh_and_stays_edited() {
         Kind::SlidingWindowLog,
         Kind::SlidingWindow,
     ];
-    for (old, new) in kinds.iter().flat_map(|old| kinds.map(|new| (*old, new))) {
-        if old == new {
-            continue;
-        }
-        let redis = LuaRedis::new();
-        let (before, after) = (algorithm(old, 10, 1000), algorithm(new, 10, 1000));
-        let edited = limit_with("k", &after, |part| part.generation = 2);
-        let batch = [
-            one(limit("k", &before, 3)),
-            one(edited),
-            one(limit("k", &before, 1)),
-            one(edited),
+    let pairs = kinds.iter().flat_map(|old| kinds.map(|new| (*old, new)));
+    for (old, new) in pairs.filter(|(old, new)| old != new) {
+        let (before, after) = (tens(old), edited("k", tens(new), 2));
+        let limits = [
+            limit("k", before, 3),
+            after.clone(),
+            limit("k", before, 1),
+            after,
         ];
-        let reply = redis.batch(&batch, Clock::Injected(NOW));
-        let remaining = |i: usize| {
-            reply.results[i].as_ref().unwrap().limits[0]
-                .decision
-                .remaining
-        };
-        assert_eq!(
-            [remaining(0), remaining(1), remaining(3)],
-            [7, 9, 8],
-            "{old} to {new}"
-        );
-        assert_eq!(
-            reply.results[2],
-            Err(ScriptError::Stale {
-                limit: 0,
-                generation: 2
-            })
-        );
+        let mut results = each(&mut LuaRedis::new(), limits, NOW);
+        assert_eq!(results.remove(2), stale(2));
+        assert_eq!(left(&results), [7, 9, 8], "{old} to {new}");
     }
 }
 
 #[test]
 fn a_foreign_key_is_an_error_of_its_check_only() {
-    let redis = LuaRedis::new();
-    let bucket = algorithm(Kind::TokenBucket, 10, 1000);
+    let mut redis = LuaRedis::new();
     redis.command::<i64>(&["RPUSH", "list", "x"]);
-    for text in [
-        "hello",
-        "",
-        "b",
-        "b1:2:3",
-        "b1:2:3:0",
-        "b1:99999999999999999:3:4",
-        "b1:2:3:-4",
-    ] {
+    let long = "b1:99999999999999999:3:4";
+    for text in ["hello", "", "b", "b1:2:3", "b1:2:3:0", long, "b1:2:3:-4"] {
         redis.command::<mlua::Value>(&["SET", "text", text, "PX", "1000"]);
-        let batch = ["list", "list", "text", "text", "fine"].map(|key| {
+        let limits = ["list", "list", "text", "text", "fine"].map(|key| {
             let cost = u64::from(key != "fine");
-            one(limit(key, &bucket, cost))
+            limit(key, tens(Kind::TokenBucket), cost)
         });
-        let reply = redis.batch(&batch, Clock::Injected(NOW));
-        let [foreign @ .., fine] = reply.results.as_slice() else {
-            panic!("no answer");
-        };
-        let corrupt = Err(ScriptError::Corrupt { limit: 0 });
-        assert_eq!(foreign, vec![corrupt; 4], "{text:?}");
-        assert!(fine.as_ref().unwrap().allowed);
+        let mut results = each(&mut redis, limits, NOW);
+        assert_eq!(allowed(&results.split_off(4)), [true]);
+        assert_eq!(results, vec![CORRUPT; 4], "{text:?}");
     }
 }
 
 #[test]
 fn a_log_names_its_newest_generation_once() {
-    let redis = LuaRedis::new();
-    let log = algorithm(Kind::SlidingWindowLog, 10, 1000);
-    let of = |generation| limit_with("k", &log, |part| part.generation = generation);
-    let entries = || redis.command::<Vec<String>>(&["LRANGE", "k", "0", "-1"]);
+    let mut redis = LuaRedis::new();
+    let of = |generation| edited("k", tens(Kind::SlidingWindowLog), generation);
+    let entries = |redis: &LuaRedis| redis.command::<Vec<String>>(&["LRANGE", "k", "0", "-1"]);
     for (at_ms, generation) in [(0, 7), (1, 7), (1, 8), (2, 9)] {
-        redis.batch(&[one(of(generation))], Clock::Injected(at_ms));
+        each(&mut redis, [of(generation)], at_ms);
     }
-    assert_eq!(entries(), ["0:1:1", "1:2:3", "2:1:4:9"]);
-    let stale = Err(ScriptError::Stale {
-        limit: 0,
-        generation: 9,
-    });
+    assert_eq!(entries(&redis), ["0:1:1", "1:2:3", "2:1:4:9"]);
     // Also once all is forgotten, and after a far step back, which moves the times along.
-    for (at_ms, left) in [(2, 5), (5000, 9), (0, 8)] {
-        let reply = redis.batch(&[one(of(8)), one(of(9))], Clock::Injected(at_ms));
-        assert_eq!(reply.results[0], stale, "at {at_ms}");
-        let decided = reply.results[1].as_ref().unwrap().limits[0].decision;
-        assert_eq!(decided.remaining, left, "at {at_ms}");
+    for (at_ms, remaining) in [(2, 5), (5000, 9), (0, 8)] {
+        let results = each(&mut redis, [of(8), of(9)], at_ms);
+        assert_eq!(results[0], stale(9), "at {at_ms}");
+        assert_eq!(left(&results[1..]), [remaining], "at {at_ms}");
     }
-    assert_eq!(entries(), ["0:2:2:9"]);
+    assert_eq!(entries(&redis), ["0:2:2:9"]);
 }
 
 #[test]
 fn a_log_that_lost_its_end_is_corrupt() {
-    let redis = LuaRedis::new();
-    let log = algorithm(Kind::SlidingWindowLog, 10, 1000);
-    for (i, newest) in [
-        "5:1:2",
-        "5:1:2:",
-        "5:1:2:x",
-        "5:1",
-        "5:-1:2:3",
-        "5:1:2:9999999999999999",
-    ]
-    .iter()
-    .enumerate()
-    {
-        let key = i.to_string();
-        redis.command::<i64>(&["RPUSH", &key, "4:1:1", newest]);
-        let reply = redis.batch(&[one(limit(&key, &log, 1))], Clock::Injected(6));
-        let corrupt = Err(ScriptError::Corrupt { limit: 0 });
-        assert_eq!(reply.results[0], corrupt, "{newest}");
+    let mut redis = LuaRedis::new();
+    let large = "5:1:2:9999999999999999";
+    for newest in ["5:1:2", "5:1:2:", "5:1:2:x", "5:1", "5:-1:2:3", large] {
+        redis.command::<i64>(&["RPUSH", newest, "4:1:1", newest]);
+        let log = limit(newest, tens(Kind::SlidingWindowLog), 1);
+        assert_eq!(each(&mut redis, [log], 6), [CORRUPT], "{newest}");
     }
 }
 
 #[test]
 fn a_peek_and_a_cost_of_zero_write_nothing() {
-    let redis = LuaRedis::new();
-    let bucket = algorithm(Kind::Gcra, 10, 1000);
-    let mut peek = one(limit("k", &bucket, 3));
-    peek.options.peek = true;
-    let reply = redis.batch(&[peek, one(limit("k", &bucket, 0))], Clock::Injected(NOW));
-    for result in &reply.results {
-        let verdict = result.as_ref().unwrap();
-        assert!(verdict.allowed);
-        assert_eq!(verdict.limits[0].charged, 0);
-        assert_eq!(verdict.limits[0].decision.remaining, 10);
-    }
+    let mut redis = LuaRedis::new();
+    let [three, none] = [3, 0].map(|cost| [limit("k", tens(Kind::Gcra), cost)]);
+    let peek = Options {
+        peek: true,
+        ..Options::default()
+    };
+    let checks = [
+        script_check(&three, peek),
+        script_check(&none, Options::default()),
+    ];
+    let results = redis.batch(&checks, Clock::Injected(NOW)).results;
+    assert_eq!(
+        (allowed(&results), left(&results)),
+        (vec![true; 2], vec![10; 2])
+    );
+    assert!(results.iter().flatten().all(|of| of.limits[0].charged == 0));
     assert_eq!(redis.writes(), 0);
 }
 
 #[test]
 fn a_debit_is_charged_even_on_a_denied_check() {
-    let redis = LuaRedis::new();
-    let bucket = algorithm(Kind::TokenBucket, 10, 1000);
-    let debit = limit_with("k", &bucket, |part| part.debit = 50);
-    let reply = redis.batch(
-        &[one(debit), one(limit("k", &bucket, 1))],
-        Clock::Injected(NOW),
-    );
-    for result in &reply.results {
-        let verdict = result.as_ref().unwrap();
-        assert!(!verdict.allowed);
-        assert_eq!(
-            verdict.limits[0].decision.retry_after,
-            RetryAfter::Millis(100)
-        );
-        assert_eq!(verdict.limits[0].decision.reset_after_ms, 1000);
+    let plain = limit("k", tens(Kind::TokenBucket), 1);
+    let mut owing = plain.clone();
+    owing.debit = 50;
+    let results = each(&mut LuaRedis::new(), [owing, plain], NOW);
+    assert_eq!(allowed(&results), [false, false]);
+    for verdict in results.iter().flatten() {
+        let decision = verdict.limits[0].decision;
+        assert_eq!(decision.retry_after, RetryAfter::Millis(100));
+        assert_eq!(decision.reset_after_ms, 1000);
     }
 }
 
 #[test]
 fn keys_live_a_little_longer_than_they_matter() {
-    let redis = LuaRedis::new();
+    let mut redis = LuaRedis::new();
     redis.set_time(1_763_000_040, 999_999);
     for (kind, key) in [(Kind::TokenBucket, "token"), (Kind::Gcra, "gcra")] {
-        let bucket = algorithm(kind, 10, 1000);
-        let reply = redis.batch(&[one(limit(key, &bucket, 5))], Clock::Server);
+        let subjects = [limit(key, tens(kind), 5)];
+        let check = script_check(&subjects, Options::default());
+        let reply = redis.batch(&[check], Clock::Server);
         assert_eq!(reply.now_ms, 1_763_000_040_999);
         assert_eq!(redis.ttl(key), 500 + 1000);
     }
@@ -375,23 +293,17 @@ fn keys_live_a_little_longer_than_they_matter() {
 
 #[test]
 fn a_batch_respects_the_stored_unit_of_each_bucket() {
-    let redis = LuaRedis::new();
-    let bucket = algorithm(Kind::TokenBucket, 10, 1000);
-    redis.batch(&[one(limit("a", &bucket, 1))], Clock::Injected(NOW));
+    let mut redis = LuaRedis::new();
+    let of = |key| limit(key, tens(Kind::TokenBucket), 1);
+    each(&mut redis, [of("a")], NOW);
     // Five of ten units are used, in parts of another size.
     let halves = format!("b1:10:{NOW}:2");
-    let (mine, other) = (
+    redis.command::<mlua::Value>(&["SET", "b", &halves, "PX", "9999"]);
+    let state: String = redis.command(&["GET", "a"]);
+    assert_eq!(
+        state,
         format!("b1:100:{NOW}:100"),
-        ["SET", "b", &halves, "PX", "9999"],
+        "and so the units differ"
     );
-    redis.command::<mlua::Value>(&other);
-    let state = |key| redis.command::<String>(&["GET", key]);
-    assert_eq!(state("a"), mine, "and so the units differ");
-    let checks = ["a", "b"].map(|key| one(limit(key, &bucket, 1)));
-    let reply = redis.batch(&checks, Clock::Injected(NOW));
-    let left = reply
-        .results
-        .iter()
-        .map(|result| result.as_ref().unwrap().limits[0].decision.remaining);
-    assert_eq!(left.collect::<Vec<_>>(), [8, 4]);
+    assert_eq!(left(&each(&mut redis, ["a", "b"].map(of), NOW)), [8, 4]);
 }

@@ -1,11 +1,9 @@
 //! Slots of requests in flight in the script: what the comparison with the algorithm does not cover.
 
-use crate::support::LuaRedis;
-use algorithms::check::{Options, Part};
-use algorithms::{
-    Algorithm, Debits, InFlightSlot, Kind, Missing, Parameters, SlotAct, SlotId, SlotOp,
-};
-use store::script::{Charge, Clock, ScriptCheck, ScriptError, ScriptLimit};
+use crate::support::{LuaRedis, Scripts, Subject, algorithm, script_check};
+use algorithms::check::Options;
+use algorithms::{Debits, InFlightSlot, Kind, Missing, SlotAct, SlotId, SlotOp};
+use store::script::{Charge, Clock, ScriptError};
 
 const NOW: u64 = 1_763_000_040_000;
 const TTL_MS: u64 = 10_000;
@@ -30,33 +28,24 @@ impl Bucket {
         Self { redis, limit }
     }
 
+    fn subject(&self, id: SlotId, cost: u64, acts: &[SlotOp]) -> Subject {
+        let algorithm = algorithm(Kind::Concurrency, self.limit, TTL_MS).for_request(id);
+        let mut subject = Subject::new(KEY, algorithm);
+        subject.cost = cost;
+        subject.lease.free = acts.to_vec();
+        subject
+    }
+
     fn ask(
-        &self,
+        &mut self,
         clock: Clock,
-        id: SlotId,
-        cost: u64,
-        free: &[SlotOp],
+        subject: Subject,
         options: Options,
     ) -> Result<Found, ScriptError> {
-        let parameters = Parameters::new(Kind::Concurrency, self.limit, TTL_MS);
-        let algorithm = Algorithm::new(&parameters).unwrap().for_request(id);
-        let given_back = u64::from(options.debits == Debits::Refunded);
-        let limit = ScriptLimit::new(
-            KEY.as_bytes(),
-            Part {
-                cost,
-                debit: given_back,
-                free,
-                ..Part::new(&algorithm, 1)
-            },
-        );
-        let check = ScriptCheck {
-            limits: vec![limit],
-            options,
-        };
-        let mut reply = self.redis.batch(&[check], clock);
-        let verdict = reply.results.remove(0)?;
-        let limit = verdict.limits.first().unwrap();
+        let subjects = [subject];
+        let check = script_check(&subjects, options);
+        let verdict = self.redis.batch(&[check], clock).results.remove(0)?;
+        let limit = verdict.limits[0];
         let bits = limit.slot.filter(|_| limit.charged == 0);
         Ok(Found {
             remaining: limit.decision.remaining,
@@ -64,28 +53,32 @@ impl Bucket {
         })
     }
 
-    fn take(&self, now_ms: u64, secret: u64) -> u64 {
-        let clock = Clock::Injected(now_ms);
-        let found = self.ask(clock, id(secret), 1, &[], Options::default());
-        found.unwrap().remaining
+    fn take_at(&mut self, clock: Clock, secret: u64) -> Result<u64, ScriptError> {
+        let subject = self.subject(id(secret), 1, &[]);
+        Ok(self.ask(clock, subject, Options::default())?.remaining)
     }
 
-    fn act(&self, now_ms: u64, acts: &[SlotOp]) -> Found {
-        let clock = Clock::Injected(now_ms);
-        let none = SlotId::default();
-        self.ask(clock, none, 0, acts, Options::default()).unwrap()
+    fn take(&mut self, now_ms: u64, secret: u64) -> u64 {
+        self.take_at(Clock::Injected(now_ms), secret).unwrap()
+    }
+
+    fn act(&mut self, clock: Clock, acts: &[SlotOp]) -> Found {
+        let subject = self.subject(SlotId::default(), 0, acts);
+        self.ask(clock, subject, Options::default()).unwrap()
     }
 
     /// Gives back one slot of a holder that names none.
-    fn give_back(&self, now_ms: u64) -> u64 {
+    fn give_back(&mut self, now_ms: u64) -> u64 {
         let options = Options {
             peek: true,
             debits: Debits::Refunded,
             ..Options::default()
         };
-        let clock = Clock::Injected(now_ms);
-        let found = self.ask(clock, SlotId::default(), 0, &[], options);
-        found.unwrap().remaining
+        let mut subject = self.subject(SlotId::default(), 0, &[]);
+        subject.debit = 1;
+        self.ask(Clock::Injected(now_ms), subject, options)
+            .unwrap()
+            .remaining
     }
 
     /// How many members the set has beside its marks.
@@ -112,12 +105,12 @@ fn act(act: SlotAct, secret: u64) -> SlotOp {
 
 #[test]
 fn renewing_a_hundred_slots_names_each_missing_one() {
-    let bucket = Bucket::new(200);
+    let mut bucket = Bucket::new(200);
     for held in [3, 49, 50, 77, 99] {
         bucket.take(NOW, held);
     }
     let renewed: Vec<_> = (0..102).map(|nth| act(SlotAct::Renew, nth)).collect();
-    let found = bucket.act(NOW + 1, &renewed);
+    let found = bucket.act(Clock::Injected(NOW + 1), &renewed);
     let missing: Vec<usize> = (0..102).filter(|n| found.missing.contains(*n)).collect();
     let gone = (0..100).filter(|nth| ![3, 49, 50, 77, 99].contains(nth));
     assert_eq!(missing, gone.collect::<Vec<_>>());
@@ -125,24 +118,23 @@ fn renewing_a_hundred_slots_names_each_missing_one() {
 
 #[test]
 fn a_free_removes_what_expired_too() {
-    let bucket = Bucket::new(5);
+    let mut bucket = Bucket::new(5);
     for (nth, secret) in (0..).zip([1, 2, 3]) {
         bucket.take(NOW + nth * TTL_MS / 4, secret);
     }
     let later = NOW + TTL_MS + TTL_MS / 4;
-    bucket.act(later, &[act(SlotAct::Free(1), 3)]);
+    bucket.act(Clock::Injected(later), &[act(SlotAct::Free(1), 3)]);
     assert_eq!(bucket.stored(), 0);
 }
 
 /// After a step back of the clock it would count again.
 #[test]
 fn a_refund_removes_what_expired_too() {
-    let bucket = Bucket::new(5);
+    let mut bucket = Bucket::new(5);
     bucket.take(NOW, 1);
     let at_ms = NOW + TTL_MS / 2;
     bucket.take(at_ms, 2);
-    let parameters = Parameters::new(Kind::Concurrency, 5, TTL_MS);
-    let algorithm = Algorithm::new(&parameters).unwrap();
+    let algorithm = algorithm(Kind::Concurrency, 5, TTL_MS);
     let charge = Charge {
         key: KEY.as_bytes(),
         algorithm: &algorithm,
@@ -153,55 +145,46 @@ fn a_refund_removes_what_expired_too() {
         slot: Some(act(SlotAct::Free(1), 2).slot),
     };
     let clock = Clock::Injected(NOW + TTL_MS);
-    let refunded = bucket.redis.refund(&[charge], clock);
+    let refunded = bucket.redis.refund_all(&[charge], clock);
     assert!(refunded.iter().all(|refunded| refunded.taken));
     assert_eq!(bucket.stored(), 0);
 }
 
 #[test]
 fn a_set_lives_a_little_longer_than_its_slots() {
-    let bucket = Bucket::new(5);
-    let taken = bucket.ask(Clock::Server, id(1), 1, &[], Options::default());
-    assert_eq!(taken.unwrap().remaining, 4);
+    let mut bucket = Bucket::new(5);
+    assert_eq!(bucket.take_at(Clock::Server, 1), Ok(4));
     assert_eq!(bucket.redis.ttl(KEY), 11_000);
-    let free = [act(SlotAct::Free(1), 1)];
-    let none = SlotId::default();
-    let freed = bucket.ask(Clock::Server, none, 0, &free, Options::default());
-    assert_eq!(freed.unwrap().remaining, 5);
+    let freed = bucket.act(Clock::Server, &[act(SlotAct::Free(1), 1)]);
+    assert_eq!(freed.remaining, 5);
     assert_eq!(bucket.redis.ttl(KEY), 1000, "marks alone");
 }
 
 #[test]
 fn a_foreign_sorted_set_is_corrupt() {
-    let marks = |generation: &str, at: &str| {
-        let bucket = Bucket::new(5);
-        let text = ["ZADD", KEY, generation, "g", at, "t"];
-        bucket.redis.command::<i64>(&text);
-        let clock = Clock::Injected(NOW);
-        bucket.ask(clock, id(1), 1, &[], Options::default())
+    let of = |members: &[&str]| {
+        let mut bucket = Bucket::new(5);
+        let words: Vec<_> = ["ZADD", KEY].iter().chain(members).copied().collect();
+        bucket.redis.command::<i64>(&words);
+        bucket.take_at(Clock::Injected(NOW), 1)
     };
-    assert!(marks("-2", "-1763000040001").is_ok());
+    assert_eq!(of(&["-2", "g", "-1763000040001", "t"]), Ok(4));
     let corrupt = Err(ScriptError::Corrupt { limit: 0 });
-    assert_eq!(marks("-9007199254740992", "-2"), corrupt);
-
-    let bucket = Bucket::new(5);
-    bucket.redis.command::<i64>(&["ZADD", KEY, "7", "slot"]);
-    let clock = Clock::Injected(NOW);
-    let asked = bucket.ask(clock, id(1), 1, &[], Options::default());
-    assert_eq!(asked, corrupt, "without marks");
+    assert_eq!(of(&["-9007199254740992", "g", "-2", "t"]), corrupt);
+    assert_eq!(of(&["7", "slot"]), corrupt, "without marks");
 }
 
 /// The order is the algorithm's, whichever slot was taken first.
 #[test]
 fn a_refund_takes_the_first_slot_by_name_of_those_expiring_together() {
-    let bucket = Bucket::new(5);
+    let mut bucket = Bucket::new(5);
     bucket.take(NOW, 9);
     bucket.take(NOW + 5, 10);
     // Both are cut to one ttl from here.
     let back = NOW - 100 * TTL_MS;
     assert_eq!(bucket.give_back(back), 4);
     let renewed = [act(SlotAct::Renew, 9), act(SlotAct::Renew, 10)];
-    let found = bucket.act(back, &renewed);
+    let found = bucket.act(Clock::Injected(back), &renewed);
     let missing = [0, 1].map(|position| found.missing.contains(position));
     assert_eq!(missing, [false, true]);
 }

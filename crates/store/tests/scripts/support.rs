@@ -4,16 +4,18 @@ mod lua_redis;
 pub mod random;
 pub mod server;
 
-use std::cell::RefCell;
 use std::collections::HashMap;
-use std::rc::Rc;
 
-use algorithms::check::{Costs, Mode, Options, Part, PenaltyRequest, Stored, Verdict, check};
-use algorithms::{
-    Algorithm, BucketRequest, Charged, CostSettlement, Decision, Denials, LeaseRequest, Penalty,
-    Settlement, SlotOp, State,
+use algorithms::check::{
+    Costs, LimitVerdict, Mode, Options, Part, PenaltyRequest, Stored, Verdict, check,
 };
-use store::script::{Charge, Clock, Refunded, ScriptCheck, ScriptError, ScriptLimit};
+use algorithms::{
+    Algorithm, BucketRequest, Charged, CostSettlement, Decision, Denials, Kind, LeaseRequest,
+    Parameters, Penalty, Settlement, SlotOp, State,
+};
+use store::script::{
+    Charge, Clock, Credit, Credited, Refunded, ScriptCheck, ScriptError, ScriptLimit, ScriptReply,
+};
 
 pub use lua_redis::LuaRedis;
 pub use server::Server;
@@ -66,9 +68,7 @@ impl Subject {
             ..ScriptLimit::new(self.key.as_bytes(), self.part(None, None))
         }
     }
-}
 
-impl Subject {
     /// A limit of which one unit is taken, and nothing else is asked.
     pub fn new(key: &str, algorithm: Algorithm) -> Self {
         Self {
@@ -84,6 +84,38 @@ impl Subject {
             mode: Mode::Enforce,
         }
     }
+}
+
+/// Every algorithm, but for slots of requests in flight, by so many units in a period.
+pub const KINDS: [Kind; 7] = [
+    Kind::TokenBucket,
+    Kind::Gcra,
+    Kind::LeakyBucket,
+    Kind::FixedWindow,
+    Kind::SlidingWindowLog,
+    Kind::SlidingWindowBuckets,
+    Kind::SlidingWindow,
+];
+
+/// A limit of a kind, in ten sub-windows if it needs some.
+pub fn algorithm(kind: Kind, units: u64, period_ms: u64) -> Algorithm {
+    let sub_windows = (kind == Kind::SlidingWindowBuckets).then_some(10);
+    let parameters = Parameters::new(kind, units, period_ms);
+    let parameters = Parameters {
+        sub_windows,
+        ..parameters
+    };
+    Algorithm::new(&parameters).unwrap()
+}
+
+pub fn bursting(kind: Kind, units: u64, period_ms: u64, burst: u64) -> Algorithm {
+    let burst = Some(burst);
+    let parameters = Parameters::new(kind, units, period_ms);
+    Algorithm::new(&Parameters {
+        burst,
+        ..parameters
+    })
+    .unwrap()
 }
 
 /// A number that a variable sets.
@@ -158,6 +190,16 @@ pub trait Engine {
 
     /// Refunds one charge.
     fn refund(&mut self, charge: &Charge<'_>, now_ms: u64) -> Refunded;
+
+    /// Gives units back, as an operator does.
+    fn credit(&mut self, credit: &Credit<'_>, now_ms: u64) -> Credited;
+
+    /// A check of one limit that is not stale.
+    fn one(&mut self, subject: &Subject, now_ms: u64) -> LimitVerdict {
+        let subjects = std::slice::from_ref(subject);
+        let verdict = self.check(subjects, now_ms, Options::default());
+        verdict.unwrap().limits[0]
+    }
 }
 
 /// `algorithms::check` over a map.
@@ -229,12 +271,8 @@ impl Engine for RustEngine {
             stored.state = state;
         }
         let asked = BucketRequest {
-            lease: LeaseRequest {
-                ttl_ms: charge.lease_ttl_ms,
-                ..LeaseRequest::default()
-            },
             edited: stored.generation != charge.generation,
-            ..BucketRequest::default()
+            ..asking(charge.lease_ttl_ms)
         };
         let left = charge
             .algorithm
@@ -249,6 +287,71 @@ impl Engine for RustEngine {
             self.buckets.remove(key);
         }
         refunded(taken, &left)
+    }
+
+    fn credit(&mut self, credit: &Credit<'_>, now_ms: u64) -> Credited {
+        let key = String::from_utf8_lossy(credit.limit.key);
+        let part = &credit.limit.part;
+        let algorithm = part.algorithm;
+        let ttl_ms = part.lease.unwrap_or_default().ttl_ms;
+        let asked = |state| {
+            let asked = algorithm.evaluate_request(state, now_ms, asking(ttl_ms));
+            let decision = asked.leave().decision;
+            (decision.remaining, decision.reset_after_ms)
+        };
+        if !algorithm.covers(now_ms) {
+            return Credited::Stale;
+        }
+        let Some(stored) = self.buckets.get_mut(key.as_ref()) else {
+            let (left, reset_after_ms) = asked(None);
+            return done(false, left, left, reset_after_ms);
+        };
+        if part.generation < stored.generation && !credit.force {
+            return Credited::Stale;
+        }
+        let (before, reset_before) = asked(Some(&stored.state));
+        let credited = algorithm.credit_stored(
+            stored,
+            part.generation,
+            (now_ms, ttl_ms),
+            credit.units,
+            credit.limit.reservations.is_some(),
+        );
+        let used = credit.units > 0 && reset_before > 0;
+        if !used {
+            return done(false, before, before, reset_before);
+        }
+        let (after, reset_after_ms) = asked(Some(&credited.state));
+        if !credit.peek {
+            *stored = credited;
+            // Lists and hashes cannot be empty.
+            let lists = [Kind::SlidingWindowLog, Kind::SlidingWindowBuckets];
+            if reset_after_ms == 0 && lists.contains(&algorithm.kind()) {
+                self.buckets.remove(key.as_ref());
+            }
+        }
+        done(true, before, after, reset_after_ms)
+    }
+}
+
+pub fn done(used: bool, left_before: u64, left: u64, reset_after_ms: u64) -> Credited {
+    Credited::Done {
+        used,
+        left_before,
+        left,
+        reset_after_ms,
+    }
+}
+
+/// Takes nothing, of a limit that leases by this ttl.
+fn asking(ttl_ms: u64) -> BucketRequest<'static> {
+    let lease = LeaseRequest {
+        ttl_ms,
+        ..LeaseRequest::default()
+    };
+    BucketRequest {
+        lease,
+        ..BucketRequest::default()
     }
 }
 
@@ -267,7 +370,14 @@ pub fn script_check(subjects: &[Subject], options: Options) -> ScriptCheck<'_> {
     }
 }
 
-impl Engine for LuaRedis {
+/// What runs the scripts.
+pub trait Scripts {
+    fn batch(&mut self, checks: &[ScriptCheck<'_>], clock: Clock) -> ScriptReply;
+    fn refund_all(&mut self, charges: &[Charge<'_>], clock: Clock) -> Vec<Refunded>;
+    fn credit_by(&mut self, credit: &Credit<'_>, clock: Clock) -> Credited;
+}
+
+impl<T: Scripts> Engine for T {
     fn check(
         &mut self,
         subjects: &[Subject],
@@ -275,47 +385,50 @@ impl Engine for LuaRedis {
         options: Options,
     ) -> Result<Verdict, ScriptError> {
         let check = script_check(subjects, options);
-        self.batch(&[check], Clock::Injected(now_ms))
-            .results
-            .remove(0)
+        let mut reply = self.batch(&[check], Clock::Injected(now_ms));
+        reply.results.remove(0)
     }
 
     fn refund(&mut self, charge: &Charge<'_>, now_ms: u64) -> Refunded {
         let charges = std::slice::from_ref(charge);
-        LuaRedis::refund(self, charges, Clock::Injected(now_ms)).remove(0)
+        self.refund_all(charges, Clock::Injected(now_ms)).remove(0)
+    }
+
+    fn credit(&mut self, credit: &Credit<'_>, now_ms: u64) -> Credited {
+        self.credit_by(credit, Clock::Injected(now_ms))
     }
 }
 
-impl Engine for Rc<RefCell<Server>> {
-    fn check(
-        &mut self,
-        subjects: &[Subject],
-        now_ms: u64,
-        options: Options,
-    ) -> Result<Verdict, ScriptError> {
-        self.borrow_mut().check(subjects, now_ms, options)
-    }
+/// Tests of what is compared with the algorithms: in an interpreter and on a server of each engine, each with an argument
+/// if the function wants one.
+macro_rules! on_twins {
+    ($($test:ident: $function:ident $(($here:literal, $there:literal))?;)*) => {$(
+        mod $test {
+            #[test]
+            fn in_an_interpreter() {
+                super::$function(&mut crate::support::LuaRedis::new() $(, $here)?);
+            }
 
-    fn refund(&mut self, charge: &Charge<'_>, now_ms: u64) -> Refunded {
-        Engine::refund(&mut *self.borrow_mut(), charge, now_ms)
-    }
+            crate::support::on_servers!(super::$function $(, ($there, $there))?);
+        }
+    )*};
 }
+pub(crate) use on_twins;
 
-impl Engine for Server {
-    fn check(
-        &mut self,
-        subjects: &[Subject],
-        now_ms: u64,
-        options: Options,
-    ) -> Result<Verdict, ScriptError> {
-        let check = script_check(subjects, options);
-        self.batch(&[check], Clock::Injected(now_ms))
-            .results
-            .remove(0)
-    }
+/// Tests on a server of each engine.
+macro_rules! on_servers {
+    ($function:path $(, ($redis:literal, $valkey:literal))?) => {
+        #[test]
+        #[ignore = "needs a server"]
+        fn on_redis() {
+            $function(&mut crate::support::Server::start(harness::Engine::Redis) $(, $redis)?);
+        }
 
-    fn refund(&mut self, charge: &Charge<'_>, now_ms: u64) -> Refunded {
-        let charges = std::slice::from_ref(charge);
-        Server::refund(self, charges, Clock::Injected(now_ms)).remove(0)
-    }
+        #[test]
+        #[ignore = "needs a server"]
+        fn on_valkey() {
+            $function(&mut crate::support::Server::start(harness::Engine::Valkey) $(, $valkey)?);
+        }
+    };
 }
+pub(crate) use on_servers;

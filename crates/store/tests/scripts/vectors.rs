@@ -2,12 +2,9 @@
 //!
 //! They come from an independent reference in exact rationals.
 
-use std::cell::RefCell;
-use std::rc::Rc;
-
-use crate::support::{Engine, LuaRedis, RustEngine, Server, Subject};
+use crate::support::{Engine, KINDS, RustEngine, Subject, on_twins};
 use algorithms::check::{Options, Verdict};
-use algorithms::{Algorithm, Align, Kind, Parameters, Rate};
+use algorithms::{Algorithm, Align, Parameters, Rate};
 use serde_json::{Map, Value};
 
 const EXAMPLES: &str = include_str!("../../../../tests/vectors/examples.json");
@@ -22,16 +19,8 @@ fn duration_ms(text: &str) -> u64 {
 fn algorithm(limit: &Map<String, Value>) -> Algorithm {
     let text = |field: &str| limit.get(field).and_then(Value::as_str);
     let (units, period) = text("rate").unwrap().split_once('/').unwrap();
-    let kind = match text("algorithm").unwrap() {
-        "token_bucket" => Kind::TokenBucket,
-        "gcra" => Kind::Gcra,
-        "leaky_bucket" => Kind::LeakyBucket,
-        "fixed_window" => Kind::FixedWindow,
-        "sliding_window_log" => Kind::SlidingWindowLog,
-        "sliding_window_buckets" => Kind::SlidingWindowBuckets,
-        "sliding_window" => Kind::SlidingWindow,
-        other => panic!("unknown algorithm {other}"),
-    };
+    let name = text("algorithm").unwrap();
+    let kind = KINDS.into_iter().find(|kind| kind.name() == name).unwrap();
     let max_delay_ms = text("max_delay").map_or(UNBOUNDED_MS, duration_ms);
     Algorithm::new(&Parameters {
         kind,
@@ -59,7 +48,7 @@ fn answer(field: &str, verdict: &Verdict, names: &[Value]) -> Value {
         "retry_after_ms" => summary
             .retry_after
             .millis()
-            .map_or(Value::from(-1), Value::from),
+            .map_or((-1).into(), Value::from),
         "reset_after_ms" => Value::from(summary.reset_after_ms),
         "delay_ms" if verdict.allowed => Value::from(summary.delay_ms),
         "delay_ms" => Value::Null,
@@ -74,87 +63,60 @@ fn answer(field: &str, verdict: &Verdict, names: &[Value]) -> Value {
 
 /// Runs a scenario and returns what differs from what it expects.
 fn run(scenario: &Value, engine: &mut dyn Engine) -> Vec<String> {
-    let mut limits: Vec<_> = scenario["limits"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|l| l.as_object().unwrap().clone())
-        .collect();
+    let limits = scenario["limits"].as_array().unwrap().iter();
+    let mut limits: Vec<_> = limits.map(|l| l.as_object().unwrap().clone()).collect();
     let id = scenario["id"].as_str().unwrap();
     let mut generation = 1;
     let mut differences = Vec::new();
     for (index, step) in scenario["steps"].as_array().unwrap().iter().enumerate() {
         if let Some(set) = step.get("set") {
             let set = set.as_object().unwrap();
-            let limit = limits
-                .iter_mut()
-                .find(|limit| limit["name"] == set["name"])
-                .unwrap();
-            limit.extend(set.clone());
+            let mut named = limits.iter_mut().filter(|of| of["name"] == set["name"]);
+            named.next().unwrap().extend(set.clone());
             generation += 1;
             continue;
         }
-        let subjects: Vec<_> = limits
-            .iter()
-            .map(|limit| Subject {
+        let subject = |limit: &Map<String, Value>| {
+            let key = format!("vectors:{id}:{}", limit["name"].as_str().unwrap());
+            Subject {
                 generation,
                 cost: step["cost"].as_u64().unwrap(),
-                ..Subject::new(
-                    &format!("vectors:{id}:{}", limit["name"].as_str().unwrap()),
-                    algorithm(limit),
-                )
-            })
-            .collect();
+                ..Subject::new(&key, algorithm(limit))
+            }
+        };
+        let subjects: Vec<_> = limits.iter().map(subject).collect();
         let now_ms = step["t_ms"].as_u64().unwrap();
         let verdict = engine.check(&subjects, now_ms, Options::default()).unwrap();
         let names: Vec<_> = limits.iter().map(|limit| limit["name"].clone()).collect();
         for (field, expected) in step["expect"].as_object().unwrap() {
             let actual = answer(field, &verdict, &names);
             if actual != *expected {
-                differences.push(format!(
-                    "{id} step {index} {field}: {actual}, not {expected}"
-                ));
+                let at = format!("{id} step {index} {field}");
+                differences.push(format!("{at}: {actual}, not {expected}"));
             }
         }
     }
     differences
 }
 
-fn run_all(mut engine: impl FnMut() -> Box<dyn Engine>) {
+fn run_all(mut run: impl FnMut(&Value) -> Vec<String>) {
     let file: Value = serde_json::from_str(EXAMPLES).unwrap();
     let scenarios = file["scenarios"].as_array().unwrap();
     assert!(scenarios.len() >= 40);
-    let differences: Vec<_> = scenarios
-        .iter()
-        .flat_map(|scenario| run(scenario, &mut *engine()))
-        .collect();
+    let differences: Vec<_> = scenarios.iter().flat_map(&mut run).collect();
     assert!(differences.is_empty(), "{}", differences.join("\n"));
 }
 
 #[test]
 fn in_rust() {
-    run_all(|| Box::new(RustEngine::default()));
+    run_all(|scenario| run(scenario, &mut RustEngine::default()));
 }
 
-#[test]
-fn in_an_interpreter() {
-    run_all(|| Box::new(LuaRedis::new()));
+/// Each scenario has keys of its own, so one store will do.
+fn compare(twin: &mut dyn Engine) {
+    run_all(|scenario| run(scenario, twin));
 }
 
-#[test]
-#[ignore = "needs a server"]
-fn on_redis() {
-    run_on(Server::start(harness::Engine::Redis));
-}
-
-#[test]
-#[ignore = "needs a server"]
-fn on_valkey() {
-    run_on(Server::start(harness::Engine::Valkey));
-}
-
-/// Each scenario has keys of its own, so one server will do.
-fn run_on(server: Server) {
-    let server = Rc::new(RefCell::new(server));
-    run_all(|| Box::new(Rc::clone(&server)));
+on_twins! {
+    scenarios: compare;
 }

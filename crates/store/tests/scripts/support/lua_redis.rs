@@ -1,10 +1,6 @@
 //! The shipped scripts in a Lua 5.1 interpreter over an in-memory Redis.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "a test that cannot go on should stop with the reason"
-)]
-
+use super::Scripts;
 use mlua::{Function, Lua, LuaString, Table, Variadic};
 use store::{
     script::{
@@ -53,20 +49,6 @@ impl LuaRedis {
         }
     }
 
-    /// Runs a batch as the server would.
-    pub fn batch(&self, checks: &[ScriptCheck<'_>], clock: Clock) -> ScriptReply {
-        let call = encode(checks, clock);
-        let reply: LuaString = self.eval(&self.check, &call.keys, &[call.packed()]);
-        decode(&reply.as_bytes(), checks).unwrap()
-    }
-
-    /// Refunds charges.
-    pub fn refund(&self, charges: &[Charge<'_>], clock: Clock) -> Vec<Refunded> {
-        let call = encode_refunds(charges, clock);
-        let reply: Vec<i64> = self.eval(&self.refund, &call.keys, &digits(&call));
-        decode_refunds(&reply, charges.len()).unwrap()
-    }
-
     fn eval<R: mlua::FromLuaMulti>(
         &self,
         script: &Function,
@@ -78,13 +60,6 @@ impl LuaRedis {
         let args: Vec<_> = args.iter().map(|arg| text(arg)).collect();
         let eval: Function = self.fake.get("eval").unwrap();
         eval.call((script.clone(), keys, args)).unwrap()
-    }
-
-    /// Credits units.
-    pub fn credit(&self, credit: &Credit<'_>, clock: Clock) -> Credited {
-        let call = encode_credit(credit, clock);
-        let reply: Vec<i64> = self.eval(&self.credit, &call.keys, &digits(&call));
-        decode_credited(&reply).unwrap()
     }
 
     /// Runs one command, as another client would.
@@ -148,6 +123,26 @@ impl LuaRedis {
     }
 }
 
+impl Scripts for LuaRedis {
+    fn batch(&mut self, checks: &[ScriptCheck<'_>], clock: Clock) -> ScriptReply {
+        let call = encode(checks, clock);
+        let reply: LuaString = self.eval(&self.check, &call.keys, &[call.packed()]);
+        decode(&reply.as_bytes(), checks).unwrap()
+    }
+
+    fn refund_all(&mut self, charges: &[Charge<'_>], clock: Clock) -> Vec<Refunded> {
+        let call = encode_refunds(charges, clock);
+        let reply: Vec<i64> = self.eval(&self.refund, &call.keys, &digits(&call));
+        decode_refunds(&reply, charges.len()).unwrap()
+    }
+
+    fn credit_by(&mut self, credit: &Credit<'_>, clock: Clock) -> Credited {
+        let call = encode_credit(credit, clock);
+        let reply: Vec<i64> = self.eval(&self.credit, &call.keys, &digits(&call));
+        decode_credited(&reply).unwrap()
+    }
+}
+
 fn digits(call: &ScriptCall<'_>) -> Vec<Vec<u8>> {
     let digits = |number: &i64| number.to_string().into_bytes();
     call.args.iter().map(digits).collect()
@@ -179,14 +174,13 @@ fn packing(lua: &Lua) -> Table {
         Ok(Variadic::from_iter(read))
     };
     let size = |_: &Lua, kind: LuaString| Ok(if kind == "l" { 8 } else { 0 });
-    packing
-        .set("pack", lua.create_function(pack).unwrap())
-        .unwrap();
-    packing
-        .set("unpack", lua.create_function(unpack).unwrap())
-        .unwrap();
-    packing
-        .set("size", lua.create_function(size).unwrap())
-        .unwrap();
+    let functions = [
+        ("pack", lua.create_function(pack)),
+        ("unpack", lua.create_function(unpack)),
+        ("size", lua.create_function(size)),
+    ];
+    for (name, function) in functions {
+        packing.set(name, function.unwrap()).unwrap();
+    }
     packing
 }

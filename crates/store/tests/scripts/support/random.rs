@@ -39,7 +39,7 @@ impl Random {
     }
 
     pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        from[usize::try_from(self.below(from.len() as u64)).unwrap()]
+        from[self.below_len(from.len())]
     }
 
     /// Of any magnitude up to `2^bits`.
@@ -88,17 +88,12 @@ const PERIODS: [u64; 12] = [
 /// Valid parameters of one kind, from everyday numbers to the largest there are.
 pub fn parameters(random: &mut Random, kind: Kind) -> Parameters {
     loop {
-        let period_ms = if random.one_in(4) {
-            random.magnitude(51)
-        } else {
-            random.pick(&PERIODS)
+        let mut any = |everyday: &[u64]| match random.below(4) {
+            0 => random.magnitude(51),
+            _ => random.pick(everyday),
         };
-        let units = random.pick(&[1, 2, 3, 5, 7, 10, 100, 5103, 1_000_000]);
-        let units = if random.one_in(4) {
-            random.magnitude(51)
-        } else {
-            units
-        };
+        let period_ms = any(&PERIODS);
+        let units = any(&[1, 2, 3, 5, 7, 10, 100, 5103, 1_000_000]);
         let mut parameters = Parameters::new(kind, units, period_ms);
         let bucket = matches!(kind, Kind::TokenBucket | Kind::Gcra | Kind::LeakyBucket);
         if bucket && random.one_in(2) {
@@ -175,42 +170,42 @@ impl Walk {
         }
     }
 
-    /// A walk of one queue that is busy, and edited now and then.
-    pub fn of_a_queue(seed: u64) -> Self {
+    /// A walk of one limit.
+    fn of(seed: u64, parameters: impl FnOnce(&mut Random) -> Parameters) -> Self {
         let mut walk = Self::new(seed);
-        let random = &mut walk.random;
-        let (units, period_ms) =
-            random.pick(&[(20, 1000), (1, 1000), (7, 60), (1000, 1000), (3, 1)]);
-        let parameters = Parameters {
-            burst: Some(random.pick(&[5, 20, 100])),
-            max_delay_ms: Some(random.pick(&[0, 40, 500, 3000, 1 << 51])),
-            ..Parameters::new(Kind::LeakyBucket, units, period_ms)
-        };
+        let parameters = parameters(&mut walk.random);
         let algorithm = Algorithm::new(&parameters).unwrap();
         walk.limits = vec![(parameters, algorithm, 1)];
         walk
+    }
+
+    /// A walk of one queue that is busy, and edited now and then.
+    pub fn of_a_queue(seed: u64) -> Self {
+        const RATES: [(u64, u64); 5] = [(20, 1000), (1, 1000), (7, 60), (1000, 1000), (3, 1)];
+        Self::of(seed, |random| {
+            let (units, period_ms) = random.pick(&RATES);
+            Parameters {
+                burst: Some(random.pick(&[5, 20, 100])),
+                max_delay_ms: Some(random.pick(&[0, 40, 500, 3000, 1 << 51])),
+                ..Parameters::new(Kind::LeakyBucket, units, period_ms)
+            }
+        })
     }
 
     /// A walk of many requests in flight; the ttl is edited now and then.
     pub fn of_slots(seed: u64) -> Self {
-        let mut walk = Self::new(seed);
-        let random = &mut walk.random;
-        let (limit, ttl_ms) = random.pick(&[(1, 100), (3, 1000), (20, 300), (120, 5000)]);
-        let parameters = Parameters::new(Kind::Concurrency, limit, ttl_ms);
-        let algorithm = Algorithm::new(&parameters).unwrap();
-        walk.limits = vec![(parameters, algorithm, 1)];
-        walk
+        Self::of(seed, |random| {
+            let (limit, ttl_ms) = random.pick(&[(1, 100), (3, 1000), (20, 300), (120, 5000)]);
+            Parameters::new(Kind::Concurrency, limit, ttl_ms)
+        })
     }
 
     /// A walk of one bucket that is leased now and then, and edited; debits are large and frequent.
     pub fn of_debts(seed: u64) -> Self {
-        let mut walk = Self::new(seed);
-        let random = &mut walk.random;
-        let kind = random.pick(&[Kind::Gcra, Kind::Gcra, Kind::TokenBucket]);
-        let parameters = parameters(random, kind);
-        let algorithm = Algorithm::new(&parameters).unwrap();
-        walk.limits = vec![(parameters, algorithm, 1)];
-        walk
+        Self::of(seed, |random| {
+            let kind = random.pick(&[Kind::Gcra, Kind::Gcra, Kind::TokenBucket]);
+            parameters(random, kind)
+        })
     }
 
     /// As [`Self::step`], with such debits.
@@ -244,23 +239,17 @@ impl Walk {
 
     /// A walk of one limit whose responses state their cost, edited now and then.
     pub fn of_costs(seed: u64) -> Self {
-        let mut walk = Self::new(seed);
-        let random = &mut walk.random;
-        // A log reserves and settles, too, but gives nothing back.
-        let kind = if random.one_in(12) {
-            Kind::SlidingWindowLog
-        } else {
-            random.pick(&COSTED)
-        };
-        let parameters = loop {
-            let parameters = parameters(random, kind);
-            if parameters.max_delay_ms.is_none() {
-                break parameters;
-            }
-        };
-        let algorithm = Algorithm::new(&parameters).unwrap();
-        walk.limits = vec![(parameters, algorithm, 1)];
-        walk
+        Self::of(seed, |random| {
+            // A log reserves and settles, too, but gives nothing back.
+            let log = random.one_in(12);
+            let kind = if log {
+                Kind::SlidingWindowLog
+            } else {
+                random.pick(&COSTED)
+            };
+            let mut any = std::iter::repeat_with(|| parameters(random, kind));
+            any.find(|any| any.max_delay_ms.is_none()).unwrap()
+        })
     }
 
     /// As [`Self::step`], with reservations, and settlements that are late, repeated and made up.
@@ -306,11 +295,7 @@ impl Walk {
             secret,
             settle,
         };
-        let debit = if random.one_in(20) {
-            random.below(9)
-        } else {
-            0
-        };
+        let debit = random.below(9) * u64::from(random.one_in(20));
         let mut subject = self.subject(0, cost);
         subject.lease = Leasing::default();
         subject.debit = debit;
@@ -369,11 +354,8 @@ impl Walk {
         for index in 0..self.limits.len() {
             let own = self.random.one_in(3);
             let cost = if own { self.cost(index) } else { shared_cost };
-            let debit = if self.random.one_in(20) {
-                self.cost(index)
-            } else {
-                0
-            };
+            let debits = self.random.one_in(20);
+            let debit = if debits { self.cost(index) } else { 0 };
             let subject = self.subject(index, cost);
             let window = subject.algorithm.calendar_window(self.now_ms);
             let debit_serial = window.filter(|_| self.random.one_in(2)).map(|window| {
@@ -392,21 +374,17 @@ impl Walk {
         let (parameters, mut algorithm, generation) = self.limits[index];
         if let Some(unit) = parameters.rate.calendar {
             // An edit of the zone, another version of its data, or a clock that is off.
-            let hours = if self.random.one_in(4) {
-                self.random.below(27)
+            let random = &mut self.random;
+            let other = random.one_in(4);
+            let hours = if other {
+                random.below(27)
             } else {
                 generation % 27
             };
-            let off_ms = if self.random.one_in(10) {
-                self.random.below(2 * unit.nominal_ms())
-            } else {
-                0
-            };
-            let near_ms = if self.random.one_in(2) {
-                self.now_ms.saturating_sub(off_ms)
-            } else {
-                self.now_ms + off_ms
-            };
+            let off_ms = random.below(2 * unit.nominal_ms()) * u64::from(random.one_in(10));
+            let behind = random.one_in(2);
+            let (before_ms, after_ms) = (self.now_ms.saturating_sub(off_ms), self.now_ms + off_ms);
+            let near_ms = if behind { before_ms } else { after_ms };
             algorithm = algorithm.with_edges(edges(unit, hours, near_ms));
         }
         let behind = u64::from(self.random.one_in(30));
@@ -430,21 +408,17 @@ impl Walk {
                 freed.slot.since_ms = freed.slot.since_ms.clamp(100, 86_400_000);
             }
         }
+        let mode = match self.random.below(12) {
+            0 | 1 => Mode::Observe,
+            2 | 3 => Mode::Together,
+            _ => Mode::Enforce,
+        };
         Subject {
-            key: format!("{}:{index}", self.prefix),
-            algorithm,
             generation: generation.saturating_sub(behind),
             cost,
-            debit: 0,
-            debit_serial: None,
             lease,
-            costs: None,
-            penalty: None,
-            mode: match self.random.below(12) {
-                0 | 1 => Mode::Observe,
-                2 | 3 => Mode::Together,
-                _ => Mode::Enforce,
-            },
+            mode,
+            ..Subject::new(&format!("{}:{index}", self.prefix), algorithm)
         }
     }
 
@@ -462,7 +436,7 @@ impl Walk {
     /// Changes some numbers of one limit, sometimes its algorithm.
     fn edit(&mut self) {
         let random = &mut self.random;
-        let index = usize::try_from(random.below(self.limits.len() as u64)).unwrap();
+        let index = random.below_len(self.limits.len());
         let (old, algorithm, generation) = &mut self.limits[index];
         let kind = if random.one_in(8) {
             random.pick(&KINDS)
@@ -492,7 +466,7 @@ impl Walk {
     /// Moves the clock: mostly on, by amounts that matter to a limit; sometimes back.
     fn tick(&mut self) {
         let random = &mut self.random;
-        let index = usize::try_from(random.below(self.limits.len() as u64)).unwrap();
+        let index = random.below_len(self.limits.len());
         let algorithm = &self.limits[index].1;
         let ttl_ms = self.leases[index].ttl_ms;
         let scale = random.pick(&[algorithm.window_ms(), algorithm.horizon_ms(), 1000, ttl_ms]);
@@ -548,7 +522,7 @@ impl WalkLeases {
             lease.proxy = u8::try_from(random.below(proxies)).unwrap();
         }
         while !self.granted.is_empty() && random.one_in(3) {
-            let at = usize::try_from(random.below(self.granted.len() as u64)).unwrap();
+            let at = random.below_len(self.granted.len());
             let Lease { units, epoch, .. } = self.granted[at];
             if random.one_in(3) {
                 self.granted.swap_remove(at);

@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
 
+use super::Scripts;
 use harness::{Engine, Redis, free_port};
 use redis_link::Script;
 use store::{
@@ -50,32 +51,15 @@ impl Server {
             _redis: redis,
             _dir: dir,
         };
-        for script in [&CHECK, &REFUND] {
+        for script in [&CHECK, &REFUND, &CREDIT] {
             let loaded = server.command(&[b"SCRIPT", b"LOAD", script.source.as_bytes()]);
             assert_eq!(
                 loaded,
                 Reply::Text(script.sha1.clone()),
-                "the digest names the script"
+                "the digest names it"
             );
         }
         server
-    }
-
-    /// Runs a batch.
-    pub fn batch(&mut self, checks: &[ScriptCheck<'_>], clock: Clock) -> ScriptReply {
-        match self.call(checks, clock) {
-            Reply::Bytes(reply) => decode(&reply, checks).unwrap(),
-            Reply::Text(reply) => decode(reply.as_bytes(), checks).unwrap(),
-            reply => unreachable!("the script failed: {reply:?}"),
-        }
-    }
-
-    /// Refunds charges.
-    pub fn refund(&mut self, charges: &[Charge<'_>], clock: Clock) -> Vec<Refunded> {
-        let call = encode_refunds(charges, clock);
-        let args: Vec<_> = call.args.iter().map(digits).collect();
-        let reply = self.evalsha(&REFUND, &call.keys, args);
-        decode_refunds(&integers(&reply), charges.len()).unwrap()
     }
 
     /// Runs a batch that may fail.
@@ -85,36 +69,12 @@ impl Server {
     }
 
     fn evalsha(&mut self, script: &Script, keys: &[&[u8]], args: Vec<Vec<u8>>) -> Reply {
-        let mut words = vec![
-            b"EVALSHA".to_vec(),
-            script.sha1.clone().into_bytes(),
-            digits(&keys.len()),
-        ];
+        let mut words = vec![b"EVALSHA".to_vec(), script.sha1.clone().into_bytes()];
+        words.push(digits(&keys.len()));
         words.extend(keys.iter().map(|key| key.to_vec()));
         words.extend(args);
         let words: Vec<_> = words.iter().map(Vec::as_slice).collect();
         self.command(&words)
-    }
-
-    /// Credits units.
-    pub fn credit(&mut self, credit: &Credit<'_>, clock: Clock) -> Credited {
-        let call = encode_credit(credit, clock);
-        let mut words = vec![
-            b"EVAL".to_vec(),
-            CREDIT.source.clone().into_bytes(),
-            digits(&call.keys.len()),
-        ];
-        words.extend(call.keys.iter().map(|key| key.to_vec()));
-        words.extend(call.args.iter().map(digits));
-        let words: Vec<_> = words.iter().map(Vec::as_slice).collect();
-        let Reply::List(reply) = self.command(&words) else {
-            unreachable!("the script failed")
-        };
-        let integers = reply.iter().map(|item| match item {
-            Reply::Int(int) => *int,
-            other => unreachable!("not an integer: {other:?}"),
-        });
-        decode_credited(&integers.collect::<Vec<_>>()).unwrap()
     }
 
     /// Runs one command; errors of the server are shown and kept.
@@ -155,6 +115,28 @@ impl Server {
             ),
             _ => unreachable!("not RESP2: {line:?}"),
         }
+    }
+}
+
+impl Scripts for Server {
+    fn batch(&mut self, checks: &[ScriptCheck<'_>], clock: Clock) -> ScriptReply {
+        match self.call(checks, clock) {
+            Reply::Bytes(reply) => decode(&reply, checks).unwrap(),
+            Reply::Text(reply) => decode(reply.as_bytes(), checks).unwrap(),
+            reply => unreachable!("the script failed: {reply:?}"),
+        }
+    }
+
+    fn refund_all(&mut self, charges: &[Charge<'_>], clock: Clock) -> Vec<Refunded> {
+        let call = encode_refunds(charges, clock);
+        let reply = self.evalsha(&REFUND, &call.keys, call.args.iter().map(digits).collect());
+        decode_refunds(&integers(&reply), charges.len()).unwrap()
+    }
+
+    fn credit_by(&mut self, credit: &Credit<'_>, clock: Clock) -> Credited {
+        let call = encode_credit(credit, clock);
+        let reply = self.evalsha(&CREDIT, &call.keys, call.args.iter().map(digits).collect());
+        decode_credited(&integers(&reply)).unwrap()
     }
 }
 
