@@ -10,7 +10,7 @@ use crate::{read, read_with_warnings};
 fn warned(limits: &str, around: &Surroundings<'_>) -> Vec<String> {
     let file = format!("domain: shop\nlimits:\n{limits}");
     let (_, warnings) = read_with_warnings("test", file.as_bytes(), |_| *around).unwrap();
-    let list = warnings.iter().flat_map(documents::Problems::iter);
+    let list = warnings.iter().flat_map(Problems::iter);
     list.map(ToString::to_string).collect()
 }
 
