@@ -12,7 +12,7 @@ use protocol::{
     CHECK_STREAM, StreamAnswer, StreamCall,
     compact::{Batch, BatchAnswer},
 };
-use tokio::{net::TcpStream, time::timeout};
+use tokio::{io::AsyncReadExt, net::TcpStream, time::timeout};
 
 use crate::support::{PATIENCE, PER_USER, Scripted, Service, compact, proxy_id, quick, tuned};
 
@@ -385,7 +385,11 @@ async fn a_stream_without_calls_stays_open() -> Result<()> {
     let service = Service::with_settings(PER_USER, settings).await?;
     let mut proxy = Proxy::connect(&service).await?;
     for id in 1..5 {
-        tokio::time::sleep(Duration::from_millis(600)).await;
+        // Two connections without a stream are closed meanwhile, one after the other.
+        for _ in 0..2 {
+            let mut idle = TcpStream::connect(service.data).await?;
+            idle.read_to_end(&mut Vec::new()).await?;
+        }
         proxy.call(id, &["a"]).await?;
         assert_eq!(proxy.decisions(id).await?, [true]);
     }
