@@ -127,6 +127,11 @@ impl<'b> Reader<'b> {
         Self { rest: bytes }
     }
 
+    /// Whether nothing is left.
+    pub fn is_empty(&self) -> bool {
+        self.rest.is_empty()
+    }
+
     fn take(&mut self, length: u64) -> Result<&'b [u8], DecodeError> {
         let length = usize::try_from(length).map_err(|_| DecodeError::Short)?;
         let (taken, rest) = self

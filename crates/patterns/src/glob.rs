@@ -8,7 +8,7 @@
 use crate::PatternError;
 
 /// A parsed glob.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Glob {
     /// Every match starts with it.
     head: Vec<u8>,
@@ -18,7 +18,7 @@ pub(crate) struct Glob {
     any_case: bool,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Tail {
     /// `**`: anything.
     Anything,
@@ -167,7 +167,7 @@ fn steps(text: &[u8]) -> Result<Vec<Step>, PatternError> {
 
 /// State `i` is reached once `i` of the pattern's bytes were seen. A wildcard is
 /// a state that stays where it is.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Automaton {
     /// Per byte of the pattern: the states that are entered by it.
     entered_by: Vec<(u8, Box<[u64]>)>,

@@ -7,6 +7,7 @@ extern crate wasm_test;
 
 mod cidr;
 mod glob;
+mod program;
 mod regex;
 
 use std::fmt;
@@ -18,7 +19,7 @@ use glob::Glob;
 use regex::Regex;
 
 /// One pattern (`/api/**`, `!cidr:10.0.0.0/8`, `i:/login`), parsed once and ready to test values.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern {
     text: String,
     negated: bool,
@@ -26,7 +27,7 @@ pub struct Pattern {
 }
 
 /// What a pattern tests, without its negation.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Test {
     Exact(Vec<u8>),
     /// As [`Test::Exact`], in lower case, whatever the case of the value's ASCII letters.
@@ -88,7 +89,8 @@ impl Pattern {
         })
     }
 
-    /// Writes what the pattern tests, so that [`Pattern::read`] has nothing to check but a glob.
+    /// Writes what the pattern tests, so that [`Pattern::read`] has little to check, and no
+    /// expression to compile.
     pub fn write(&self, writer: &mut Writer) {
         writer.array(4);
         writer.boolean(self.negated);
@@ -100,14 +102,16 @@ impl Pattern {
             Test::Glob(glob) if glob.any_case() => (3, lower().into_bytes(), 0),
             Test::Glob(_) => (2, body.as_bytes().to_vec(), 0),
             Test::Cidr(network) => (4, network.base.to_text(), network.length.into()),
-            Test::Regex(regex) => (5, regex.expression.clone().into_bytes(), regex.max_input),
+            // 5 was the text of an expression.
+            Test::Regex(regex) => (6, regex.program.packed.clone(), regex.max_input),
         };
         writer.unsigned(kind);
         writer.bytes(&text);
         writer.unsigned(u64::try_from(number).unwrap_or(u64::MAX));
     }
 
-    /// Reads what [`Pattern::write`] wrote. Its text is one that means the same as the one written.
+    /// Reads what [`Pattern::write`] wrote. Its text is one that means the same as the one written, or
+    /// of a regular expression `re:` alone.
     ///
     /// # Errors
     /// It is a pattern of another version.
@@ -115,7 +119,10 @@ impl Pattern {
         reader.fields(4, |reader| {
             let (negated, kind) = (reader.boolean()?, reader.unsigned()?);
             let (bytes, number) = (reader.bytes()?, reader.unsigned()?);
-            let body = str::from_utf8(bytes).map_err(|_| DecodeError::Type)?;
+            let body = match kind {
+                6 => "",
+                _ => str::from_utf8(bytes).map_err(|_| DecodeError::Type)?,
+            };
             let glob = || Glob::parse(body).map_err(|_| DecodeError::Type);
             let (prefix, test) = match kind {
                 0 => ("exact:", Test::Exact(bytes.to_vec())),
@@ -126,10 +133,7 @@ impl Pattern {
                     "cidr:",
                     Test::Cidr(Network::new(bytes, number).ok_or(DecodeError::Type)?),
                 ),
-                5 => (
-                    "re:",
-                    Test::Regex(Regex::checked(body, number).ok_or(DecodeError::Type)?),
-                ),
+                6 => ("re:", Test::Regex(Regex::compiled(bytes, number)?)),
                 _ => return Err(DecodeError::Index),
             };
             let mut written = String::with_capacity(body.len() + 8);
@@ -179,7 +183,7 @@ impl Pattern {
                 if !self.is_searched(value) {
                     return !self.negated;
                 }
-                regex.matches(&String::from_utf8_lossy(value))
+                regex.program.matches(&String::from_utf8_lossy(value))
             }
         }
     }
@@ -268,15 +272,6 @@ impl fmt::Display for Pattern {
         f.write_str(&self.text)
     }
 }
-
-// The text of a pattern determines its meaning.
-impl PartialEq for Pattern {
-    fn eq(&self, other: &Self) -> bool {
-        self.text == other.text
-    }
-}
-
-impl Eq for Pattern {}
 
 #[cfg(test)]
 mod tests;
