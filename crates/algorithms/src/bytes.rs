@@ -16,7 +16,7 @@ pub const STATE_BYTES_MAX: usize = QUEUE_BYTES + 2 * NUMBER * FREE_KEPT;
 const FREE_KEPT: usize = 6;
 
 /// The size of any other encoded state.
-const STATE_BYTES: usize = 32;
+pub const STATE_BYTES: usize = 32;
 /// The size of a queue without freed intervals.
 const QUEUE_BYTES: usize = STATE_BYTES + NUMBER;
 
@@ -38,8 +38,15 @@ impl State {
     /// leased units, which no proxy keeps. A queue is encoded without its turns, because a proxy
     /// frees a slot only once.
     pub fn to_bytes(&self) -> Option<Vec<u8>> {
+        match self {
+            Self::Queue(s) => queue_to_bytes(s),
+            _ => self.to_small_bytes().map(Vec::from),
+        }
+    }
+
+    /// As [`State::to_bytes`], of the states that take the fewest bytes: `None` for a queue, too.
+    pub fn to_small_bytes(&self) -> Option<[u8; STATE_BYTES]> {
         let bytes = match self {
-            Self::Queue(s) => return queue_to_bytes(s),
             Self::TokenBucket(s) if s.leases.is_none() => {
                 encode(TOKEN_BUCKET, [s.debt, s.at_ms, s.parts_per_unit, s.over])
             }
@@ -61,12 +68,13 @@ impl State {
             | Self::Gcra(_)
             | Self::FixedWindow(_)
             | Self::CalendarWindow(_)
+            | Self::Queue(_)
             | Self::SlidingWindow(_)
             | Self::SlidingWindowLog(_)
             | Self::SlidingWindowBuckets(_)
             | Self::Concurrency(_) => return None,
         };
-        Some(bytes.to_vec())
+        Some(bytes)
     }
 
     /// Reads what [`State::to_bytes`] wrote; `None` for anything else.

@@ -36,7 +36,7 @@ mod window;
 
 pub use algorithm::{Algorithm, BucketRequest, Debits, Evaluation, State};
 pub use bucket::DEBT_MAX_CAPACITIES;
-pub use bytes::STATE_BYTES_MAX;
+pub use bytes::{STATE_BYTES, STATE_BYTES_MAX};
 pub use calendar_window::{
     CalendarUnit, CalendarWindow, CalendarWindowState, Edges, UTC, WINDOWS_KNOWN, WeekStart,
 };

@@ -1,36 +1,84 @@
 //! The buckets of the memory store.
 
-use std::collections::HashMap;
+use std::{borrow::Cow, collections::HashMap};
 
 use algorithms::{
-    BucketRequest, Denials, Penalty, SETTLE_WITHIN_MS,
+    BucketRequest, Denials, Penalty, SETTLE_WITHIN_MS, STATE_BYTES, State,
     check::{Part, Stored, Verdict, check},
 };
+use indexmap::IndexMap;
 
 use crate::{
     CheckError, Credit, CreditReport, Refusal, StoreError,
     plan::{Bucket, CheckPlan},
 };
 
+/// A bucket in a third of the memory that its state takes elsewhere: a process may hold millions.
 #[derive(Debug)]
 struct StoredBucket {
-    stored: Stored,
+    generation: u64,
     /// From then on the bucket counts as missing; milliseconds since the epoch.
     unused_at_ms: u64,
-    /// The bucket is kept until then, because reservations may be settled late.
-    kept_until_ms: u64,
+    packed: Packed,
 }
 
-/// Until when to keep a bucket that is unused at `unused_at_ms`.
-fn kept_until_ms(stored: &Stored, now_ms: u64, unused_at_ms: u64) -> u64 {
-    let settled = stored.reservations.as_ref().map_or(0, |_| SETTLE_WITHIN_MS);
-    unused_at_ms.max(now_ms.saturating_add(settled))
+#[derive(Debug)]
+enum Packed {
+    Small([u8; STATE_BYTES]),
+    /// What has no small form. The bucket is kept until the time in milliseconds, because reservations may
+    /// be settled late.
+    Whole(Box<(Stored, u64)>),
+}
+
+impl StoredBucket {
+    fn new(stored: Stored, now_ms: u64, reset_after_ms: u64) -> Self {
+        let unused_at_ms = now_ms.saturating_add(reset_after_ms);
+        let small = match stored.reservations {
+            None => stored.state.to_small_bytes(),
+            Some(_) => None,
+        };
+        // Reading back checks more than an algorithm has to keep to.
+        let reads_back = |bytes: &[u8; STATE_BYTES]| {
+            State::from_bytes(bytes).is_some_and(|state| state == stored.state)
+        };
+        let generation = stored.generation;
+        let packed = if let Some(bytes) = small.filter(reads_back) {
+            Packed::Small(bytes)
+        } else {
+            let settled = stored.reservations.as_ref().map_or(0, |_| SETTLE_WITHIN_MS);
+            let kept_until_ms = unused_at_ms.max(now_ms.saturating_add(settled));
+            Packed::Whole(Box::new((stored, kept_until_ms)))
+        };
+        Self {
+            generation,
+            unused_at_ms,
+            packed,
+        }
+    }
+
+    fn stored(&self) -> Option<Cow<'_, Stored>> {
+        match &self.packed {
+            Packed::Whole(whole) => Some(Cow::Borrowed(&whole.0)),
+            Packed::Small(bytes) => Some(Cow::Owned(Stored {
+                generation: self.generation,
+                state: State::from_bytes(bytes)?,
+                reservations: None,
+            })),
+        }
+    }
+
+    fn kept_until_ms(&self) -> u64 {
+        match &self.packed {
+            Packed::Whole(whole) => whole.1,
+            Packed::Small(_) => self.unused_at_ms,
+        }
+    }
 }
 
 /// At most `max` buckets. Unused ones are forgotten when room is needed.
 #[derive(Debug)]
 pub(crate) struct HeldBuckets {
-    held: HashMap<String, StoredBucket>,
+    held: IndexMap<Box<str>, StoredBucket>,
     sweep: Sweep,
     penalties: Penalties,
 }
@@ -38,7 +86,7 @@ pub(crate) struct HeldBuckets {
 impl HeldBuckets {
     pub(crate) fn new(max: usize) -> Self {
         Self {
-            held: HashMap::new(),
+            held: IndexMap::new(),
             sweep: Sweep::new(max),
             penalties: Penalties::new(max),
         }
@@ -51,32 +99,37 @@ impl HeldBuckets {
         now_ms: u64,
     ) -> Result<Verdict, CheckError> {
         self.make_room(planned, now_ms)?;
-        let parts: Vec<Part<'_>> = planned
-            .buckets()
-            .map(|bucket| {
-                let held = self.held.get(&bucket.key);
-                let denials = bucket.denials();
-                let denials = denials.and_then(|_| self.penalties.get(&bucket.key));
-                bucket.part(held.map(|held| &held.stored), denials)
-            })
-            .collect();
+        let held = planned.buckets().map(|bucket| self.stored(&bucket.key));
+        let held: Vec<Option<Cow<'_, Stored>>> = held.collect();
+        let parts = planned.buckets().zip(&held).map(|(bucket, held)| {
+            let denials = bucket.denials();
+            let denials = denials.and_then(|_| self.penalties.get(&bucket.key));
+            bucket.part(held.as_deref(), denials)
+        });
+        let parts: Vec<Part<'_>> = parts.collect();
         let (verdict, writes) =
             check(&parts, now_ms, planned.options).map_err(|_| CheckError::Stale)?;
+        drop(parts);
+        drop(held);
         let written = planned.buckets().zip(&verdict.limits).zip(writes);
         for ((bucket, limit), write) in written {
             if let (Some(penalty), Some(denials)) = (bucket.penalty(), limit.denials) {
                 (self.penalties).store(&bucket.key, &penalty, denials, now_ms);
             }
             let Some(stored) = write else { continue };
-            let unused_at_ms = now_ms.saturating_add(limit.decision.reset_after_ms);
-            let held = StoredBucket {
-                kept_until_ms: kept_until_ms(&stored, now_ms, unused_at_ms),
-                stored,
-                unused_at_ms,
-            };
-            self.held.insert(bucket.key.clone(), held);
+            let bucket_now = StoredBucket::new(stored, now_ms, limit.decision.reset_after_ms);
+            match self.held.get_mut(bucket.key.as_str()) {
+                Some(held) => *held = bucket_now,
+                None => {
+                    self.held.insert(bucket.key.as_str().into(), bucket_now);
+                }
+            }
         }
         Ok(verdict)
+    }
+
+    fn stored(&self, key: &str) -> Option<Cow<'_, Stored>> {
+        self.held.get(key).and_then(StoredBucket::stored)
     }
 
     /// Gives units back to one bucket.
@@ -101,8 +154,8 @@ impl HeldBuckets {
         };
         let penalized = bucket.denials().is_some() && { self.penalties.get(&bucket.key) }
             .is_some_and(|of| of.until_ms > now_ms);
-        let held = self.held.get_mut(&bucket.key);
-        let before = asked(held.as_ref().map(|held| &held.stored));
+        let held = self.stored(&bucket.key).map(Cow::into_owned);
+        let before = asked(held.as_ref());
         let mut report = CreditReport {
             used: penalized,
             left_before: if penalized { 0 } else { before.remaining },
@@ -110,7 +163,7 @@ impl HeldBuckets {
             reset_after_ms: before.reset_after_ms,
             revision: credit.policy.revision().number,
         };
-        let newest = held.as_ref().map_or(0, |held| held.stored.generation);
+        let newest = held.as_ref().map_or(0, |held| held.generation);
         if bucket.generation < newest && !credit.force {
             return Err(CheckError::Stale);
         }
@@ -122,7 +175,7 @@ impl HeldBuckets {
             return Ok(report);
         };
         let stored = algorithm.credit_stored(
-            &held.stored,
+            &held,
             bucket.generation,
             (now_ms, lease.ttl_ms),
             credit.units,
@@ -133,9 +186,8 @@ impl HeldBuckets {
         report.left = after.remaining;
         report.reset_after_ms = after.reset_after_ms;
         if !credit.peek {
-            held.stored = stored;
-            held.unused_at_ms = now_ms.saturating_add(after.reset_after_ms);
-            held.kept_until_ms = kept_until_ms(&held.stored, now_ms, held.unused_at_ms);
+            let bucket_now = StoredBucket::new(stored, now_ms, after.reset_after_ms);
+            self.held.insert(bucket.key.as_str().into(), bucket_now);
         }
         Ok(report)
     }
@@ -143,9 +195,13 @@ impl HeldBuckets {
     /// Refuses a check that could need more buckets than there is room for, before anything of
     /// it is decided.
     fn make_room(&mut self, planned: &CheckPlan<'_>, now_ms: u64) -> Result<(), StoreError> {
+        // Which of them are new matters only once the map is nearly full.
+        if self.held.len() + planned.buckets().count() <= self.sweep.at {
+            return Ok(());
+        }
         let mut needed = self.needed(planned);
         if self.sweep.is_due(needed, now_ms) {
-            self.held.retain(|_, held| held.kept_until_ms > now_ms);
+            self.held.retain(|_, held| held.kept_until_ms() > now_ms);
             self.sweep.done(self.held.len(), now_ms);
             needed = self.needed(planned);
         }
@@ -165,7 +221,7 @@ impl HeldBuckets {
     fn needed(&self, planned: &CheckPlan<'_>) -> usize {
         let new = planned
             .buckets()
-            .filter(|b| !self.held.contains_key(&b.key));
+            .filter(|b| !self.held.contains_key(b.key.as_str()));
         self.held.len() + new.count()
     }
 
@@ -176,8 +232,7 @@ impl HeldBuckets {
 
     /// A bucket's state as text for operators.
     pub(super) fn state(&self, key: &str) -> Option<String> {
-        let held = self.held.get(key)?;
-        Some(format!("{:?}", held.stored.state))
+        Some(format!("{:?}", self.stored(key)?.state))
     }
 
     /// Milliseconds until the bucket may be forgotten.
@@ -189,7 +244,7 @@ impl HeldBuckets {
     /// The keys of the buckets in use, in their order.
     pub(super) fn sorted_keys(&self, now_ms: u64) -> Vec<String> {
         let used = self.held.iter().filter(|(_, h)| h.unused_at_ms > now_ms);
-        let mut keys: Vec<String> = used.map(|(key, _)| key.clone()).collect();
+        let mut keys: Vec<String> = used.map(|(key, _)| key.to_string()).collect();
         keys.sort_unstable();
         keys
     }
@@ -203,9 +258,14 @@ impl HeldBuckets {
                 return true;
             }
             used += u64::from(held.unused_at_ms > now_ms);
-            let leased = held.stored.state.reset();
-            held.stored.reservations = None;
-            leased.map(|state| held.stored.state = state).is_some()
+            // What is leased has no small form, and no bucket without leases is kept.
+            let Packed::Whole(whole) = &mut held.packed else {
+                return false;
+            };
+            let (stored, _) = &mut **whole;
+            let leased = stored.state.reset();
+            stored.reservations = None;
+            leased.map(|state| stored.state = state).is_some()
         });
         used
     }
