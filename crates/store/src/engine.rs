@@ -12,11 +12,11 @@ use std::{
 };
 
 use algorithms::{
-    CostSettlement, SlotId, SlotOp,
+    CostSettlement, SlotAct, SlotId, SlotOp,
     check::{LimitVerdict, Verdict},
 };
-use policy::{Compiled, Descriptor, Name, Policy, Pricing, RequestPlace};
-use protocol::{Answer, Check, LimitCost, LimitRequest};
+use policy::{Compiled, Descriptor, Limit, Name, Policy, Pricing, RequestPlace};
+use protocol::{Answer, Check, LimitAnswer, LimitCost, LimitRequest};
 
 use crate::{
     CheckError, Keys, Store, StoreError,
@@ -34,7 +34,7 @@ pub struct Engine {
     place: Place,
     /// Requests so far: each has a number of its own.
     requests: u64,
-    /// Requests that are still to end, by time and in the order in which they came.
+    /// Requests that are still to end, by the time of their next act and in the order in which they came.
     open: BTreeMap<(u64, u64), Open>,
 }
 
@@ -55,6 +55,7 @@ struct OnServer {
 /// A request that holds slots or reservations.
 #[derive(Debug)]
 struct Open {
+    end_ms: u64,
     request: Check,
     answer: Answer,
     used: Vec<(Name, u64)>,
@@ -69,10 +70,21 @@ pub struct Decision {
     pub answer: Answer,
 }
 
+/// What happens to the slots of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Act {
+    /// Its client leaves, perhaps while a queue holds it.
+    Leave,
+    /// It still runs.
+    Renew,
+    /// It has ended.
+    End,
+}
+
 impl Decision {
     /// Whether the request holds anything until it ends: a slot, or a reservation.
     pub fn holds(&self) -> bool {
-        let holds = |limit: &protocol::LimitAnswer| {
+        let holds = |limit: &LimitAnswer| {
             (limit.slot.is_some() && limit.charged > 0) || limit.reservation.is_some()
         };
         self.answer.limits.iter().any(holds)
@@ -160,8 +172,15 @@ impl Engine {
             if due.key().0 > at_ms {
                 break;
             }
-            let ((end_ms, _), open) = due.remove_entry();
-            self.end(end_ms, &open).await?;
+            let ((due_ms, number), open) = due.remove_entry();
+            if due_ms < open.end_ms {
+                self.slots(due_ms, &open.request, &open.answer, Act::Renew)
+                    .await?;
+                let next_ms = self.next_act_ms(due_ms, &open);
+                self.open.insert((next_ms, number), open);
+            } else {
+                self.end(&open).await?;
+            }
         }
         let answer = self.check(at_ms, request).await?;
         let exempt = if answer.limits.is_empty() {
@@ -175,12 +194,12 @@ impl Engine {
         })
     }
 
-    /// A request that was admitted ends at that time, when it frees its slots and, at the limits of
-    /// `used`, so many units replace what it reserved. Requests that are decided at that time or later
-    /// come after it.
+    /// A request that was admitted starts and ends at these times. Until then it renews its slot at limits
+    /// on requests in flight, as a proxy does; then it frees it and, at the limits of `used`, so many units
+    /// replace what it reserved. Requests that are decided at that time or later come after it.
     pub fn end_at(
         &mut self,
-        end_ms: u64,
+        (start_ms, end_ms): (u64, u64),
         request: Check,
         decision: Decision,
         used: Vec<(Name, u64)>,
@@ -188,32 +207,52 @@ impl Engine {
         if decision.holds() {
             self.requests = self.requests.wrapping_add(1);
             let open = Open {
+                end_ms,
                 request,
                 answer: decision.answer,
                 used,
             };
-            self.open.insert((end_ms, self.requests), open);
+            let act_ms = self.next_act_ms(start_ms, &open);
+            self.open.insert((act_ms, self.requests), open);
         }
     }
 
-    async fn end(&mut self, end_ms: u64, open: &Open) -> Result<(), CheckError> {
+    /// When a request renews its slots next, or ends: after half of the time that they live.
+    fn next_act_ms(&self, now_ms: u64, open: &Open) -> u64 {
+        let slots = { open.answer.limits.iter() }.filter(|limit| self.is_in_flight(limit));
+        let ttl_ms = slots.filter_map(|limit| limit.slot?.ttl_ms()).min();
+        let renewal_ms = ttl_ms.map_or(u64::MAX, |ttl_ms| now_ms.saturating_add(ttl_ms / 2));
+        renewal_ms.min(open.end_ms)
+    }
+
+    async fn end(&mut self, open: &Open) -> Result<(), CheckError> {
         let Open {
+            end_ms,
             request,
             answer,
             used,
         } = open;
-        self.release(end_ms, request, answer).await?;
+        self.slots(*end_ms, request, answer, Act::End).await?;
         let used_at = |name: &Name| { used.iter().find(|(limit, _)| limit == name) }.map(|of| of.1);
-        let settles = |limit: &protocol::LimitAnswer| {
-            limit.reservation.is_some() && used_at(&limit.name).is_some()
-        };
+        let settles =
+            |limit: &LimitAnswer| limit.reservation.is_some() && used_at(&limit.name).is_some();
         if answer.limits.iter().any(settles) {
-            self.settle(end_ms, request, answer, used_at).await?;
+            self.settle(*end_ms, request, answer, used_at).await?;
         }
         Ok(())
     }
 
-    /// Frees the slots that the answer gave to a request: it has ended, or its client has left.
+    /// Whether a limit, which may have been edited or deleted since, has the request's slot in flight.
+    fn is_in_flight(&self, answer: &LimitAnswer) -> bool {
+        let limit = self
+            .policy
+            .position(answer.name.as_str())
+            .and_then(|at| self.policy.limit(at));
+        answer.charged > 0 && limit.is_some_and(Limit::gives_slots)
+    }
+
+    /// Frees the slots that the answer gave to a request whose client has left: in flight, or in a queue
+    /// that still holds it.
     ///
     /// # Errors
     /// As [`Self::decide`].
@@ -223,26 +262,45 @@ impl Engine {
         request: &Check,
         answer: &Answer,
     ) -> Result<(), CheckError> {
-        let mut freeing = Check {
+        self.slots(at_ms, request, answer, Act::Leave).await
+    }
+
+    async fn slots(
+        &mut self,
+        at_ms: u64,
+        request: &Check,
+        answer: &Answer,
+        act: Act,
+    ) -> Result<(), CheckError> {
+        let mut check = Check {
             descriptor: request.descriptor.clone(),
             peek: true,
             ..Check::default()
         };
         for limit in answer.limits.iter().filter(|limit| limit.charged > 0) {
             let Some(slot) = limit.slot else { continue };
-            // A limit that was deleted meanwhile has no slots.
-            if self.policy.position(limit.name.as_str()).is_some() {
-                freeing.only.push(limit.name.clone());
-                freeing.limits.push(LimitRequest {
-                    slots: vec![SlotOp::free(slot, limit.charged)],
-                    ..LimitRequest::new(limit.name.clone())
-                });
+            // A deleted limit has no slots, and a request that ends has left its queue long ago.
+            let known = self.policy.position(limit.name.as_str()).is_some();
+            if !known || act != Act::Leave && !self.is_in_flight(limit) {
+                continue;
             }
+            let op = match act {
+                Act::Leave | Act::End => SlotOp::free(slot, limit.charged),
+                Act::Renew => SlotOp {
+                    slot,
+                    act: SlotAct::Renew,
+                },
+            };
+            check.only.push(limit.name.clone());
+            check.limits.push(LimitRequest {
+                slots: vec![op],
+                ..LimitRequest::new(limit.name.clone())
+            });
         }
-        if freeing.only.is_empty() {
+        if check.only.is_empty() {
             return Ok(());
         }
-        self.check(at_ms, &freeing).await.map(drop)
+        self.check(at_ms, &check).await.map(drop)
     }
 
     /// The response to a request has ended: at each limit for which `used` returns units, these replace
@@ -394,9 +452,9 @@ limits:
         let first = request(&mut engine, &upload);
         let decision = engine.decide(1000, &first).await.unwrap();
         assert!(decision.holds());
-        engine.end_at(3000, first, decision, Vec::new());
-        assert_eq!(denied_by(&mut engine, 2999, &upload).await, "uploads");
-        assert_eq!(denied_by(&mut engine, 3000, &upload).await, "");
+        engine.end_at((1000, 60_000), first, decision, Vec::new());
+        assert_eq!(denied_by(&mut engine, 59_999, &upload).await, "uploads");
+        assert_eq!(denied_by(&mut engine, 60_000, &upload).await, "");
         assert!(engine.open.is_empty());
     }
 
@@ -409,7 +467,7 @@ limits:
         engine.price(&mut first, |_| Some(50));
         let decision = engine.decide(1000, &first).await.unwrap();
         assert_eq!(left(&decision), 50);
-        engine.end_at(1000, first, decision, vec![(name, 5)]);
+        engine.end_at((1000, 1000), first, decision, vec![(name, 5)]);
         let second = request(&mut engine, &[("path", "/chat")]);
         let decision = engine.decide(1000, &second).await.unwrap();
         assert_eq!(left(&decision), 65, "5 used, 30 reserved");
@@ -421,7 +479,7 @@ limits:
         let upload = request(&mut engine, &[("path", "/upload")]);
         let decision = engine.decide(1000, &upload).await.unwrap();
         engine.edit(Policy::empty("shop".parse().unwrap()));
-        engine.end_at(1000, upload.clone(), decision, Vec::new());
+        engine.end_at((1000, 1000), upload.clone(), decision, Vec::new());
         assert!(
             engine
                 .decide(2000, &upload)
