@@ -3,8 +3,9 @@
 use std::str::FromStr;
 
 use clap::Args;
+use insight::LiveEntries;
 pub use insight::bucket::{KeyEntries, describe_key, display, key_entries, key_entry, visible};
-use policy::{Descriptor, Limit, Name, Node, normal_value, value_to_node};
+use policy::{Descriptor, Limit, Name, Node, WHOLE_ADDRESS, normal_value, value_to_node};
 
 use crate::error::{self, Error};
 
@@ -153,6 +154,26 @@ pub fn descriptor<'p>(pairs: impl IntoIterator<Item = &'p Pair>) -> Result<Descr
         descriptor.insert(key, pair.value.as_bytes());
     }
     Ok(descriptor)
+}
+
+/// Sets an entry as proxies send it that nobody configured otherwise: a client's address is cut to the
+/// prefix that names its bucket, and patterns test all of it.
+///
+/// # Errors
+/// The value is a network, and no bucket is of it.
+pub fn insert_as_proxies(
+    descriptor: &mut Descriptor,
+    key: Name,
+    value: &[u8],
+) -> Result<(), String> {
+    let altered = LiveEntries::default().alter(&key, key.as_str(), value)?;
+    if let Some(whole) = altered.matched
+        && let Ok(name) = WHOLE_ADDRESS.parse()
+    {
+        descriptor.insert(name, whole);
+    }
+    descriptor.insert(key, altered.value);
+    Ok(())
 }
 
 #[cfg(test)]

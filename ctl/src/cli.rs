@@ -12,7 +12,7 @@ use crate::{
     commands::{
         apply, check, completions, convert, delete_limit, denials, doctor, exemption, explain,
         history, inspect, list_keys, list_limits, list_proxies, pause, ping, reset, set_limit,
-        simulate, stats, top, validate,
+        simulate, stats, test, top, validate,
     },
     error::{Error, Exit},
     printer::Printer,
@@ -74,6 +74,7 @@ pub enum Command {
     Rollback(history::Rollback),
     Simulate(simulate::Simulate),
     Stats(stats::Stats),
+    Test(test::Test),
     Top(top::Top),
     Validate(validate::Validate),
 }
@@ -113,6 +114,7 @@ impl Command {
             Self::Rollback(args) => args.run(global, printer).await,
             Self::Simulate(args) => args.run(global, printer).await,
             Self::Stats(args) => args.run(global, printer).await,
+            Self::Test(args) => args.run(global, printer).await,
             Self::Top(args) => args.run(global, printer).await,
             Self::Validate(args) => args.run(global, printer).await,
         }
@@ -182,7 +184,7 @@ const LIVE: &[&str] = &[
     "denials",
     "top",
 ];
-const WHAT_IF: &[&str] = &["check", "explain", "simulate"];
+const WHAT_IF: &[&str] = &["check", "explain", "test", "simulate"];
 const SETUP: &[&str] = &[
     "ping",
     "doctor",

@@ -23,5 +23,6 @@ pub mod reset;
 pub mod set_limit;
 pub mod simulate;
 pub mod stats;
+pub mod test;
 pub mod top;
 pub mod validate;

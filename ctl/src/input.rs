@@ -80,18 +80,17 @@ fn list_all<'p>(
 /// The file at a path, or the files of the folder there, without its subfolders. What has the name of
 /// a limits file and is none (a link to nothing or to itself, a folder) is an error: without it, the
 /// limits would seem to have been removed.
-fn files_at(path: &str, extensions: &[&str]) -> Result<Vec<String>, Error> {
+pub fn files_at(path: &str, extensions: &[&str]) -> Result<Vec<String>, Error> {
     if path == "-" || !std::path::Path::new(path).is_dir() {
         return Ok(vec![path.to_owned()]);
     }
     let mut files = Vec::new();
     for entry in std::fs::read_dir(path).map_err(|error| unreadable(path, &error))? {
         let file = entry.map_err(|error| unreadable(path, &error))?.path();
-        let extension = file.extension().and_then(|extension| extension.to_str());
-        if !extension.is_some_and(|extension| extensions.contains(&extension)) {
+        let name = file.to_string_lossy().into_owned();
+        if !has_extension(&name, extensions) {
             continue;
         }
-        let name = file.to_string_lossy().into_owned();
         let found = std::fs::metadata(&file).map_err(|error| unreadable(&name, &error))?;
         if !found.is_file() {
             return Err(unreadable(&name, &std::io::Error::other("not a file")));
@@ -104,6 +103,22 @@ fn files_at(path: &str, extensions: &[&str]) -> Result<Vec<String>, Error> {
     }
     files.sort_unstable();
     Ok(files)
+}
+
+/// The file name extensions of cases, which stand beside the limits files that they test.
+pub const CASES: [&str; 3] = ["test.yaml", "test.yml", "test.json"];
+
+/// Whether a file has one of these extensions. What ends in `.test.yaml` has that extension only.
+pub fn has_extension(name: &str, extensions: &[&str]) -> bool {
+    let name = name.rsplit('/').next().unwrap_or(name);
+    let ends = |extension: &&str| {
+        let stem = { name.strip_suffix(*extension) }.and_then(|stem| stem.strip_suffix('.'));
+        stem.is_some_and(|stem| !stem.is_empty())
+    };
+    match CASES.iter().find(|extension| ends(extension)) {
+        Some(extension) => extensions.contains(extension),
+        None => extensions.iter().any(ends),
+    }
 }
 
 /// A limits file as bytes, with its name for messages.
@@ -215,6 +230,23 @@ mod tests {
     use policy::Compiled;
 
     use super::*;
+
+    #[test]
+    fn cases_are_no_limits_files() {
+        for (name, limits, cases) in [
+            ("limits.yaml", true, false),
+            ("a/limits.test.yaml", false, true),
+            ("limits.test.json", false, true),
+            ("latest.yml", true, false),
+            ("test.yaml", true, false),
+            (".yaml", false, false),
+            ("a/.test.yaml", true, false),
+            ("limits.yaml.bak", false, false),
+        ] {
+            assert_eq!(has_extension(name, &EXTENSIONS), limits, "{name}");
+            assert_eq!(has_extension(name, &CASES), cases, "{name}");
+        }
+    }
 
     #[test]
     fn a_snapshot_is_read_as_the_limits_it_was_made_of() {

@@ -12,6 +12,7 @@
 )]
 
 pub mod bucket;
+pub mod cases;
 pub mod cli;
 pub mod commands;
 pub mod edit;

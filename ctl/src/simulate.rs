@@ -18,6 +18,7 @@ use serde::{Serialize, Serializer};
 use store::{CheckError, Engine};
 
 use crate::{cli::Global, error::Error, printer::Printer, session::Session};
+pub(crate) use scenario::items;
 pub use scenario::{Expected, Request, Scenario, Settle, Step, read};
 pub use traffic::{Phase, Traffic, TrafficError, steps};
 
@@ -27,12 +28,23 @@ pub use traffic::{Phase, Traffic, TrafficError, steps};
 const BUCKETS_MAX: usize = 10_000_000;
 
 /// What decides.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
 pub enum EngineKind {
     /// The algorithms in this program.
     Local,
     /// The scripts on a server.
     Redis,
+}
+
+impl EngineKind {
+    /// Its word in flags and results.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::Redis => "redis",
+        }
+    }
 }
 
 /// Makes an engine for each scenario or case: each has buckets of its own.

@@ -43,6 +43,8 @@ check -d path=/api/x
 check -d path=/api/x -d user=zoe --limit per-user --cost 99 --peek
 simulate -f <scenarios.json
 simulate -f <scenarios.json --engine redis
+test <limits.test.yaml --coverage
+test <wrong.test.yaml --engine local,redis
 inspect per-user user=alice
 inspect per-user user=zoe
 inspect -d path=/api/x -d user=alice
@@ -86,7 +88,7 @@ delete-domain shop --yes
 list-domains
 ";
 
-const FILES: [(&str, &str); 5] = [
+const FILES: [(&str, &str); 7] = [
     (
         "limits.yaml",
         "domain: shop\nlimits:\n  - {name: per-user, match: {path: '/api/**'}, per: [user], rate: 10/s, burst: 20}\n",
@@ -102,6 +104,14 @@ const FILES: [(&str, &str); 5] = [
     (
         "limitador.yaml",
         "[{namespace: a, max_value: 1, seconds: 1}, {namespace: a, max_value: 1, seconds: 1, variables: ['size(b)']}]\n",
+    ),
+    (
+        "limits.test.yaml",
+        "cases:\n  - {name: a, requests: [{path: /api/x, user: alice, expect: allow}]}\n",
+    ),
+    (
+        "wrong.test.yaml",
+        "limits: edited.yaml\ncases:\n  - {name: a, requests: [{path: /api/x, user: alice, expect: {deny: tokens, delay: 1s}}]}\n  - {name: b, requests: [{path: /x, expect: deny}]}\n",
     ),
     (
         "scenarios.json",

@@ -109,6 +109,33 @@ fn the_worked_scenarios_come_out_as_written_on_a_server() -> Result<()> {
     Ok(())
 }
 
+/// Both engines decide the cases alike, and nothing is left on the server.
+#[test]
+#[ignore = "needs a server"]
+fn the_scripts_decide_cases_as_the_algorithms_do() -> Result<()> {
+    let folder = env!("CARGO_MANIFEST_DIR");
+    let files = [
+        "../limits.test.yaml",
+        "tests/offline/test.in/limits.test.yaml",
+    ];
+    let files = files.map(|file| format!("{folder}/{file}"));
+    let runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = { runtime }.enable_all().build()?;
+    for engine in [Engine::Valkey, Engine::Redis] {
+        let server = Server::start(engine, &[])?;
+        let [shipped, more] = &files;
+        let output = support::rlctl(&["test", shipped, more, "--engine", "local,redis"])
+            .env("RLCTL_REDIS", server.url())
+            .output()?;
+        let printed = String::from_utf8(output.stdout)?;
+        assert_eq!(output.status.code(), Some(0), "{printed}");
+        assert_eq!(printed.matches(", by redis").count(), 12, "{printed}");
+        let keys = runtime.block_on(server.command(&["DBSIZE"]))?;
+        assert_eq!(keys.trim(), ":0");
+    }
+    Ok(())
+}
+
 /// Limits that limiters would not load are refused by both, with the bound.
 #[test]
 #[ignore = "needs a server"]

@@ -189,7 +189,8 @@ fn windows(policy: &Policy) -> Vec<Window> {
     windows
 }
 
-fn rows(problems: Option<&Problems>) -> Vec<Row> {
+/// The rows of problems, if there are any.
+pub fn rows(problems: Option<&Problems>) -> Vec<Row> {
     let problems = problems.into_iter().flat_map(Problems::iter);
     problems.map(Row::from).collect()
 }
@@ -219,8 +220,9 @@ struct Checked {
     diagnostics: Option<Problems>,
 }
 
-#[derive(Serialize)]
-struct Row {
+/// A problem or a warning.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
     line: Option<u32>,
     column: Option<u32>,
     limit: Option<String>,

@@ -117,7 +117,7 @@ fn read_list(list: Field<'_>, report: &mut Report) -> Vec<Scenario> {
 }
 
 /// The items of a list, each with its path.
-fn items<'n>(list: &'n Field<'n>, what: &str, report: &mut Report) -> Vec<Field<'n>> {
+pub(crate) fn items<'n>(list: &'n Field<'n>, what: &str, report: &mut Report) -> Vec<Field<'n>> {
     let Value::List(nodes) = &list.node.value else {
         list.expected(what, report);
         return Vec::new();
