@@ -11,8 +11,8 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use crate::{
     commands::{
         apply, check, completions, convert, delete_limit, denials, doctor, exemption, explain,
-        history, inspect, list_keys, list_limits, list_proxies, pause, ping, reset, set_limit,
-        simulate, stats, test, top, validate,
+        history, inspect, list_keys, list_limits, list_proxies, pause, ping, replay, reset,
+        set_limit, simulate, stats, test, top, validate,
     },
     error::{Error, Exit},
     printer::Printer,
@@ -69,6 +69,7 @@ pub enum Command {
     History(history::History),
     Inspect(inspect::Inspect),
     ListKeys(list_keys::ListKeys),
+    Replay(replay::ReplayCommand),
     Reset(reset::Reset),
     Resume(pause::Resume),
     Rollback(history::Rollback),
@@ -80,6 +81,11 @@ pub enum Command {
 }
 
 impl Command {
+    /// Whether it ends by itself at Ctrl-C, with what it did so far.
+    pub fn handles_interrupt(&self) -> bool {
+        matches!(self, Self::Replay(_))
+    }
+
     /// Runs the command.
     pub async fn run(self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
         match self {
@@ -109,6 +115,7 @@ impl Command {
             Self::History(args) => args.run(global, printer).await,
             Self::Inspect(args) => args.run(global, printer).await,
             Self::ListKeys(args) => args.run(global, printer).await,
+            Self::Replay(args) => args.run(global, printer).await,
             Self::Reset(args) => args.run(global, printer).await,
             Self::Resume(args) => args.run(global, printer).await,
             Self::Rollback(args) => args.run(global, printer).await,
@@ -184,7 +191,7 @@ const LIVE: &[&str] = &[
     "denials",
     "top",
 ];
-const WHAT_IF: &[&str] = &["check", "explain", "test", "simulate"];
+const WHAT_IF: &[&str] = &["check", "explain", "test", "replay", "simulate"];
 const SETUP: &[&str] = &[
     "ping",
     "doctor",

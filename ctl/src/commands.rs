@@ -19,6 +19,7 @@ pub mod list_limits;
 pub mod list_proxies;
 pub mod pause;
 pub mod ping;
+pub mod replay;
 pub mod reset;
 pub mod set_limit;
 pub mod simulate;

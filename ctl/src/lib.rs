@@ -18,8 +18,10 @@ pub mod commands;
 pub mod edit;
 pub mod error;
 pub mod input;
+pub mod log;
 pub mod printer;
 pub mod render;
+pub mod replay;
 pub mod session;
 pub mod settings;
 pub mod simulate;
@@ -74,6 +76,9 @@ fn block_on(cli: Cli, printer: &Printer) -> Result<Exit, Error> {
         .build()
         .map_err(|error| Error::new(Exit::Usage, format!("cannot start: {error}")))?;
     let result = runtime.block_on(async {
+        if cli.command.handles_interrupt() {
+            return cli.command.run(&cli.global, printer).await;
+        }
         tokio::select! {
             biased;
             interrupted = tokio::signal::ctrl_c() => match interrupted {

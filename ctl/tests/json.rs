@@ -45,6 +45,8 @@ simulate -f <scenarios.json
 simulate -f <scenarios.json --engine redis
 test <limits.test.yaml --coverage
 test <wrong.test.yaml --engine local,redis
+replay <access.log -f <limits.yaml
+replay <access.log -f <edited.yaml --against redis
 inspect per-user user=alice
 inspect per-user user=zoe
 inspect -d path=/api/x -d user=alice
@@ -88,7 +90,7 @@ delete-domain shop --yes
 list-domains
 ";
 
-const FILES: [(&str, &str); 7] = [
+const FILES: [(&str, &str); 8] = [
     (
         "limits.yaml",
         "domain: shop\nlimits:\n  - {name: per-user, match: {path: '/api/**'}, per: [user], rate: 10/s, burst: 20}\n",
@@ -96,6 +98,10 @@ const FILES: [(&str, &str); 7] = [
     (
         "edited.yaml",
         "domain: shop\nlimits:\n  - {name: per-user, match: {path: '/api/**'}, per: [user], rate: 20/s}\n  - {name: tokens, match: {path: '/api/**'}, per: [user], rate: 1000/d, cost: {from: {response_json: /n}, reserve: 10, max: 100}}\n",
+    ),
+    (
+        "access.log",
+        "10.0.0.1 - - [25/Nov/2026:23:47:17 +0000] \"GET /api/a HTTP/1.1\" 200 612\nbroken\n",
     ),
     (
         "wrong.yaml",

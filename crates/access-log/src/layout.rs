@@ -1,0 +1,657 @@
+//! Where a line of a log has what, and the request that a line stands for.
+
+use std::{fmt, str::FromStr};
+
+use policy::{
+    Address, DEFAULT_PREFIXES, Descriptor, Name, REMOTE_ADDRESS, WHOLE_ADDRESS, hashed,
+    whole_number,
+};
+use regex::bytes::Regex;
+
+use crate::{
+    Request,
+    json::Tree,
+    text::{self, Named},
+    time::{self, thousandths, time_ms},
+};
+
+/// The form of a log's lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// A JSON object a line.
+    Json,
+    /// Envoy's default text, or Istio's.
+    Envoy,
+    /// NGINX's and Apache's combined format, or the common one.
+    Combined,
+    /// What a regular expression matches.
+    Pattern,
+}
+
+impl Format {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Json => "json",
+            Self::Envoy => "envoy",
+            Self::Combined => "combined",
+            Self::Pattern => "pattern",
+        }
+    }
+}
+
+/// What a line says about a request, beside the entries that limits name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Field {
+    /// When it started.
+    Time,
+    /// When it ended.
+    EndTime,
+    /// Milliseconds that it took.
+    Duration,
+    /// Seconds that it took.
+    DurationS,
+    /// Its method.
+    Method,
+    /// Its path, with the query.
+    Path,
+    /// Its host.
+    Host,
+    /// The client's address.
+    Address,
+    /// `X-Forwarded-For`, as it was sent on.
+    Forwarded,
+    /// The name of its route.
+    Route,
+    /// The status of its response.
+    Status,
+    /// Bytes of its response's body.
+    BytesSent,
+}
+
+const FIELDS: usize = 12;
+
+impl Field {
+    /// Each field, its name on the command line, and the keys under which logs in JSON usually have it, the
+    /// best first: Envoy's own examples, Istio, Envoy Gateway, NGINX.
+    pub(crate) const ALL: [(Self, &'static str, &'static [&'static str]); FIELDS] = [
+        (
+            Self::Time,
+            "time",
+            &["start_time", "time", "timestamp", "@timestamp", "ts"],
+        ),
+        (
+            Self::EndTime,
+            "end_time",
+            &["end_time", "time_iso8601", "time_local", "msec"],
+        ),
+        (Self::Duration, "duration", &["duration", "duration_ms"]),
+        (
+            Self::DurationS,
+            "duration_s",
+            &["request_time", "duration_s"],
+        ),
+        (
+            Self::Method,
+            "method",
+            &["method", ":method", "request_method"],
+        ),
+        (
+            Self::Path,
+            "path",
+            &[
+                "x-envoy-origin-path",
+                "x-envoy-original-path",
+                "path",
+                ":path",
+                "request_uri",
+                "uri",
+            ],
+        ),
+        (
+            Self::Host,
+            "host",
+            &["authority", ":authority", "host", "http_host"],
+        ),
+        (
+            Self::Address,
+            "remote_address",
+            &["downstream_remote_address", "remote_address", "remote_addr"],
+        ),
+        (
+            Self::Forwarded,
+            "forwarded_for",
+            &[
+                "x_forwarded_for",
+                "x-forwarded-for",
+                "forwarded_for",
+                "http_x_forwarded_for",
+            ],
+        ),
+        (Self::Route, "route", &["route_name", "route"]),
+        (
+            Self::Status,
+            "status",
+            &["response_code", "status", "status_code", "code"],
+        ),
+        (
+            Self::BytesSent,
+            "bytes_sent",
+            &["bytes_sent", "body_bytes_sent"],
+        ),
+    ];
+
+    fn named(name: &str) -> Option<Self> {
+        let named = Self::ALL.into_iter().find(|(_, known, _)| *known == name);
+        named.map(|(field, ..)| field)
+    }
+}
+
+impl FromStr for Field {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        Self::named(name).ok_or_else(|| {
+            let known: Vec<&str> = Self::ALL.iter().map(|(_, name, _)| *name).collect();
+            format!("a field is one of {}", known.join(", "))
+        })
+    }
+}
+
+/// Where a line has a value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Where {
+    /// At a JSON pointer.
+    Pointer(String),
+    /// A parameter of the path's query.
+    Query(String),
+    /// What the format calls so: a value of a text format, a group of the regular expression.
+    Named(String),
+}
+
+impl FromStr for Where {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Ok(match text.strip_prefix("query:") {
+            Some("") => return Err("`query:` is followed by a parameter's name".to_owned()),
+            Some(key) => Self::Query(key.to_owned()),
+            None if text.starts_with('/') => Self::Pointer(text.to_owned()),
+            None if text.is_empty() => return Err("it is empty".to_owned()),
+            None => Self::Named(text.to_owned()),
+        })
+    }
+}
+
+impl fmt::Display for Where {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pointer(text) | Self::Named(text) => f.write_str(text),
+            Self::Query(key) => write!(f, "query:{key}"),
+        }
+    }
+}
+
+/// Where the lines of logs have what.
+#[derive(Clone, Debug, Default)]
+pub struct Layout {
+    /// The format; `None`: by the first lines.
+    pub format: Option<Format>,
+    /// The regular expression of [`Format::Pattern`].
+    pub pattern: Option<Regex>,
+    /// The entries of descriptors that are read, sorted. Those of every proxy come from the fields; others are
+    /// under their own name unless `entries` says where.
+    pub needed: Vec<Name>,
+    /// Where entries are.
+    pub entries: Vec<(Name, Where)>,
+    /// Where fields are.
+    pub fields: Vec<(Field, Where)>,
+    /// Where further numbers are.
+    pub costs: Vec<Where>,
+    /// How many proxies that are trusted stand before the one that wrote the log (`xff_num_trusted_hops`).
+    pub trusted_hops: usize,
+    /// To how many bits IPv4 and IPv6 addresses are cut; `None`: as filters do by default.
+    pub prefixes: Option<[u8; 2]>,
+    /// Entries whose values are hashed.
+    pub hashed: Vec<Name>,
+}
+
+/// A layout that contradicts itself.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct LayoutError(String);
+
+/// Why a line is not read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unreadable {
+    /// It is empty, or begins with what no format begins with.
+    #[error("begins like no access log")]
+    Unknown,
+    /// It is no JSON object, or not UTF-8.
+    #[error("is no JSON object")]
+    Json,
+    /// It is no line of Envoy's.
+    #[error("is not in Envoy's default format")]
+    Envoy,
+    /// It is no line of the combined format.
+    #[error("is not in the combined format")]
+    Combined,
+    /// The regular expression does not match.
+    #[error("does not match the pattern")]
+    Pattern,
+    /// It has no time, or one in an unknown form.
+    #[error("has no time that can be read")]
+    Time,
+    /// It is too long.
+    #[error("is longer than 1 MiB")]
+    TooLong,
+}
+
+/// Where an entry's value comes from.
+#[derive(Clone, Debug)]
+enum Source {
+    Field(Field),
+    Address,
+    WholeAddress,
+    Slot(usize),
+    Query(String),
+}
+
+/// Values of one line, by slot: first the fields, then what was named.
+#[derive(Debug, Default)]
+pub(crate) struct Values {
+    text: Vec<u8>,
+    slots: Vec<Slot>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Slot {
+    start: usize,
+    end: usize,
+    /// 0: no value. Else the smaller the better.
+    rank: u8,
+    /// The line has a place for the value, and none there.
+    null: bool,
+}
+
+impl Values {
+    fn clear(&mut self, slots: usize) {
+        self.text.clear();
+        self.slots.clear();
+        self.slots.resize(slots, Slot::default());
+    }
+
+    /// Sets a value, unless there is one of a better rank (from 1). A dash is how logs write that there is none.
+    pub(crate) fn set(&mut self, slot: usize, rank: u8, value: &[u8]) {
+        if value == b"-" {
+            return;
+        }
+        if let Some(found) = self.slots.get_mut(slot)
+            && (found.rank == 0 || rank < found.rank)
+        {
+            let start = self.text.len();
+            self.text.extend_from_slice(value);
+            (found.start, found.end, found.rank) = (start, self.text.len(), rank);
+        }
+    }
+
+    /// The line has a slot's place, and no value there.
+    pub(crate) fn set_null(&mut self, slot: usize) {
+        if let Some(found) = self.slots.get_mut(slot) {
+            found.null = true;
+        }
+    }
+
+    /// Whether the line has places for a request, and none there: it is about a connection.
+    fn is_of_connection(&self) -> bool {
+        let method = self.slots.get(Field::Method as usize);
+        method.is_some_and(|slot| slot.null && slot.rank == 0) && self.of(Field::Path).is_none()
+    }
+
+    pub(crate) fn field(&mut self, field: Field, value: &[u8]) {
+        self.set(field as usize, 1, value);
+    }
+
+    fn get(&self, slot: usize) -> Option<&[u8]> {
+        let found = self.slots.get(slot).filter(|slot| slot.rank > 0)?;
+        self.text.get(found.start..found.end)
+    }
+
+    fn of(&self, field: Field) -> Option<&[u8]> {
+        self.get(field as usize)
+    }
+}
+
+/// Reads the lines of logs in one format.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    pub(crate) format: Format,
+    entries: Vec<(Name, Source, bool)>,
+    costs: Vec<Source>,
+    trusted_hops: usize,
+    prefixes: [u8; 2],
+    slots: usize,
+    tree: Tree,
+    named: Named,
+    pattern: Option<Regex>,
+    values: Values,
+    /// How many requests have each entry, in the order of `entries`.
+    pub(crate) found: Vec<u64>,
+}
+
+impl Layout {
+    /// Checks what can be checked without a log.
+    ///
+    /// # Errors
+    /// The first contradiction.
+    pub fn check(&self) -> Result<(), LayoutError> {
+        if self.format == Some(Format::Pattern) && self.pattern.is_none() {
+            return Err(LayoutError(
+                "the format `pattern` needs a pattern".to_owned(),
+            ));
+        }
+        let formats = match (self.format, &self.pattern) {
+            (_, Some(_)) => vec![Format::Pattern],
+            (Some(format), None) => vec![format],
+            (None, None) => vec![Format::Json, Format::Envoy, Format::Combined],
+        };
+        // What is said must fit one of the formats that the logs may have.
+        let mut first = None;
+        for format in formats {
+            match Reader::new(self, format) {
+                Ok(_) => return Ok(()),
+                Err(error) => first = first.or(Some(error)),
+            }
+        }
+        first.map_or(Ok(()), Err)
+    }
+
+    /// Where an entry's value comes from, for people.
+    pub fn describe(&self, entry: &Name, format: Format) -> String {
+        let mut given = self.entries.iter().filter(|(name, _)| name == entry);
+        if let Some((_, place)) = given.next() {
+            return place.to_string();
+        }
+        let named = |field: Field| {
+            let field = self.fields.iter().find(|(known, _)| *known == field);
+            field.map(|(_, place)| place.to_string())
+        };
+        match entry.as_str() {
+            REMOTE_ADDRESS | WHOLE_ADDRESS => named(Field::Address)
+                .or_else(|| named(Field::Forwarded))
+                .unwrap_or_else(|| "the client's address".to_owned()),
+            name => match (Field::named(name), format) {
+                (Some(field), _) => named(field).unwrap_or_else(|| format!("the {name}")),
+                (None, Format::Json) => format!("/{name}"),
+                (None, _) => name.to_owned(),
+            },
+        }
+    }
+}
+
+/// The field that an entry of every proxy comes from.
+fn built_in(entry: &str) -> Option<Source> {
+    Some(match entry {
+        "method" => Source::Field(Field::Method),
+        "path" => Source::Field(Field::Path),
+        "host" => Source::Field(Field::Host),
+        "route" => Source::Field(Field::Route),
+        REMOTE_ADDRESS => Source::Address,
+        WHOLE_ADDRESS => Source::WholeAddress,
+        _ => return None,
+    })
+}
+
+impl Reader {
+    pub(crate) fn new(layout: &Layout, format: Format) -> Result<Self, LayoutError> {
+        let mut reader = Self {
+            format,
+            entries: Vec::new(),
+            costs: Vec::new(),
+            trusted_hops: layout.trusted_hops,
+            prefixes: layout.prefixes.unwrap_or(DEFAULT_PREFIXES),
+            slots: FIELDS,
+            tree: Tree::default(),
+            named: Named::default(),
+            pattern: layout.pattern.clone(),
+            values: Values::default(),
+            found: vec![0; layout.needed.len()],
+        };
+        for (field, place) in &layout.fields {
+            reader.place(place, *field as usize)?;
+        }
+        for (field, name, keys) in Field::ALL {
+            if layout.fields.iter().any(|(given, _)| *given == field) {
+                continue;
+            }
+            match format {
+                Format::Json => {
+                    for (rank, key) in (1_u8..).zip(keys) {
+                        reader.tree.add([*key], field as usize, rank);
+                    }
+                }
+                Format::Pattern => reader.group(name, field as usize),
+                Format::Envoy | Format::Combined => {}
+            }
+        }
+        for entry in &layout.needed {
+            let given = layout.entries.iter().find(|(name, _)| name == entry);
+            let source = match given {
+                Some((_, place)) => reader.source(place)?,
+                None => match built_in(entry.as_str()) {
+                    Some(source) => source,
+                    None => reader.own_name(entry.as_str()),
+                },
+            };
+            let hashed = layout.hashed.contains(entry);
+            reader.entries.push((entry.clone(), source, hashed));
+        }
+        for place in &layout.costs {
+            let source = reader.source(place)?;
+            reader.costs.push(source);
+        }
+        Ok(reader)
+    }
+
+    fn source(&mut self, place: &Where) -> Result<Source, LayoutError> {
+        if let Where::Query(key) = place {
+            return Ok(Source::Query(key.clone()));
+        }
+        let slot = self.slots;
+        self.slots += 1;
+        self.place(place, slot)?;
+        Ok(Source::Slot(slot))
+    }
+
+    /// Has what is at a place put into a slot.
+    fn place(&mut self, place: &Where, slot: usize) -> Result<(), LayoutError> {
+        let wrong = |what: String| Err(LayoutError(what));
+        let format = self.format.name();
+        match (place, self.format) {
+            (Where::Pointer(pointer), Format::Json) => {
+                let keys: Vec<String> = { pointer.split('/').skip(1) }
+                    .map(|key| key.replace("~1", "/").replace("~0", "~"))
+                    .collect();
+                self.tree.add(keys.iter().map(String::as_str), slot, 1);
+            }
+            (Where::Pointer(pointer), _) => {
+                return wrong(format!(
+                    "`{pointer}` is a place in JSON; the format is {format}"
+                ));
+            }
+            (Where::Named(name), Format::Json) => {
+                return wrong(format!(
+                    "`{name}` is no JSON pointer; it begins with `/`, like /{name}"
+                ));
+            }
+            (Where::Named(name), Format::Pattern) => {
+                let pattern = self.pattern.iter();
+                let groups: Vec<&str> = { pattern }
+                    .flat_map(|p| p.capture_names().flatten())
+                    .collect();
+                if !groups.contains(&name.as_str()) {
+                    return wrong(format!(
+                        "the pattern has no group `{name}`; it has {}",
+                        groups.join(", ")
+                    ));
+                }
+                self.group(name, slot);
+            }
+            (Where::Named(name), Format::Envoy | Format::Combined) => {
+                let known = match self.format {
+                    Format::Envoy => text::ENVOY,
+                    _ => text::COMBINED,
+                };
+                if !known.contains(&name.as_str()) {
+                    return wrong(format!(
+                        "lines in the format {format} have no `{name}`; they have {}",
+                        known.join(", ")
+                    ));
+                }
+                self.named.add(name, slot);
+            }
+            (Where::Query(_), _) => return wrong("a field is in no query".to_owned()),
+        }
+        Ok(())
+    }
+
+    /// An entry that no flag places: it is under its own name, if at all.
+    fn own_name(&mut self, entry: &str) -> Source {
+        let slot = self.slots;
+        self.slots += 1;
+        match self.format {
+            Format::Json => self.tree.add([entry], slot, 1),
+            Format::Pattern => self.group(entry, slot),
+            Format::Envoy | Format::Combined => self.named.add(entry, slot),
+        }
+        Source::Slot(slot)
+    }
+
+    /// Has a group of the pattern put into a slot, if it has one of that name.
+    fn group(&mut self, name: &str, slot: usize) {
+        let groups = self.pattern.iter().flat_map(Regex::capture_names);
+        let groups: Vec<_> = groups.collect();
+        if let Some(group) = groups.iter().position(|group| *group == Some(name)) {
+            self.named.groups.push((group, slot));
+        }
+    }
+
+    /// The request of a line; `None`: the line is about something else.
+    pub(crate) fn read(&mut self, line: &[u8]) -> Result<Option<Request>, Unreadable> {
+        let values = &mut self.values;
+        values.clear(self.slots);
+        let is_request = match self.format {
+            Format::Json => {
+                self.tree.read(line, values)?;
+                !values.is_of_connection()
+            }
+            Format::Envoy => text::envoy(line, &self.named, values)?,
+            Format::Combined => text::combined(line, &self.named, values)?,
+            Format::Pattern => {
+                let pattern = self.pattern.as_ref().ok_or(Unreadable::Pattern)?;
+                text::pattern(line, pattern, &self.named, values)?
+            }
+        };
+        if !is_request {
+            return Ok(None);
+        }
+        let took_ms = (values.of(Field::Duration).and_then(time::whole))
+            .or_else(|| thousandths(values.of(Field::DurationS)?));
+        let start = values.of(Field::Time).and_then(time_ms);
+        let end = || values.of(Field::EndTime).and_then(time_ms);
+        let start = start.or_else(|| Some(end()?.saturating_sub(took_ms.unwrap_or(0))));
+        let mut descriptor = Descriptor::new();
+        for (name, source, hash) in &self.entries {
+            if let Some(value) = self.value(source) {
+                let value = if *hash { hashed(&value) } else { value };
+                descriptor.insert(name.clone(), value);
+            }
+        }
+        for ((name, ..), found) in self.entries.iter().zip(&mut self.found) {
+            *found += u64::from(descriptor.get(name.as_str()).is_some());
+        }
+        let values = &self.values;
+        let cost = |source: &Source| self.value(source).and_then(|text| whole_number(&text));
+        Ok(Some(Request {
+            at_ms: start.ok_or(Unreadable::Time)?,
+            took_ms,
+            descriptor,
+            status: values.of(Field::Status).and_then(status),
+            bytes_sent: values.of(Field::BytesSent).and_then(time::whole),
+            costs: self.costs.iter().map(cost).collect(),
+        }))
+    }
+
+    fn value(&self, source: &Source) -> Option<Vec<u8>> {
+        let values = &self.values;
+        match source {
+            Source::Field(field) => values.of(*field).map(<[u8]>::to_vec),
+            Source::Slot(slot) => values.get(*slot).map(<[u8]>::to_vec),
+            Source::Query(key) => parameter(values.of(Field::Path)?, key.as_bytes()),
+            Source::WholeAddress => self.client().map(|address| address.to_text()),
+            Source::Address => {
+                let address = self.client()?;
+                let [v4, v6] = self.prefixes;
+                let bits = if address.is_v4() { v4 } else { v6 };
+                Some(address.cut(bits).to_text())
+            }
+        }
+    }
+
+    /// The address that Envoy takes for the client's: of `X-Forwarded-For` the last, which the proxy that wrote
+    /// the log has appended itself, or one before it for each proxy that is trusted.
+    fn client(&self) -> Option<Address> {
+        let values = &self.values;
+        let text = values.of(Field::Address).or_else(|| {
+            let mut forwarded = values.of(Field::Forwarded)?.rsplit(|byte| *byte == b',');
+            forwarded.nth(self.trusted_hops)
+        })?;
+        let host = without_port(text.trim_ascii());
+        // The zone of a link-local address does not distinguish clients.
+        let host = host.split(|byte| *byte == b'%').next()?;
+        Address::parse(host).map(Address::canonical)
+    }
+}
+
+fn status(text: &[u8]) -> Option<u16> {
+    let status = u16::try_from(time::whole(text)?).ok()?;
+    (status > 0).then_some(status)
+}
+
+/// An address without its port and brackets.
+fn without_port(address: &[u8]) -> &[u8] {
+    let before = |text: &'_ [u8], end| text.iter().position(|byte| *byte == end);
+    if let Some(v6) = address.strip_prefix(b"[") {
+        return before(v6, b']').and_then(|end| v6.get(..end)).unwrap_or(v6);
+    }
+    let mut colons = address.iter().filter(|byte| **byte == b':');
+    match (colons.next(), colons.next()) {
+        (Some(_), None) => before(address, b':')
+            .and_then(|end| address.get(..end))
+            .unwrap_or(address),
+        _ => address,
+    }
+}
+
+/// The decoded value of a parameter of a path's query, the first of that name.
+fn parameter(target: &[u8], key: &[u8]) -> Option<Vec<u8>> {
+    let start = target.iter().position(|byte| *byte == b'?')?;
+    let query = target.get(start + 1..)?;
+    let query = query.split(|byte| *byte == b'#').next()?;
+    query
+        .split(|byte| matches!(byte, b'&' | b';'))
+        .find_map(|pair| {
+            let equals = pair.iter().position(|byte| *byte == b'=');
+            let (name, value) = pair.split_at_checked(equals.unwrap_or(pair.len()))?;
+            decoded(name)
+                .eq_ignore_ascii_case(key)
+                .then(|| decoded(value.get(1..).unwrap_or_default()))
+        })
+}
+
+fn decoded(text: &[u8]) -> Vec<u8> {
+    let spaced: Vec<u8> = { text.iter() }
+        .map(|byte| if *byte == b'+' { b' ' } else { *byte })
+        .collect();
+    normalize::percent_decode(&spaced)
+}

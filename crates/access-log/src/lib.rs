@@ -1,0 +1,74 @@
+//! Requests read from access logs, in the order in which they started.
+//!
+//! A log is bytes: this crate opens no file and reads no clock. [`Layout`] says where a line has what; [`Logs`]
+//! decompresses several logs, splits them into lines, reads each line, and sorts the requests by their start,
+//! because proxies write a line when a request ends.
+
+mod input;
+mod json;
+mod layout;
+mod order;
+mod text;
+mod time;
+
+use std::io;
+
+use policy::Descriptor;
+
+pub use input::LINE_MAX;
+pub use layout::{Field, Format, Layout, LayoutError, Unreadable, Where};
+pub use order::{Broken, Counts, Log, Logs, REORDER_MAX};
+
+/// A request of a log.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Request {
+    /// When it started, in milliseconds since the epoch.
+    pub at_ms: u64,
+    /// How long it took, in milliseconds; `None`: the line does not say.
+    pub took_ms: Option<u64>,
+    /// The entries that the limits need, in their normal form.
+    pub descriptor: Descriptor,
+    /// The status of its response; `None`: there was none, or the line does not say.
+    pub status: Option<u16>,
+    /// Bytes of its response's body.
+    pub bytes_sent: Option<u64>,
+    /// The numbers at the places of [`Layout::costs`], in their order; empty if there are no such places.
+    pub costs: Vec<Option<u64>>,
+}
+
+/// Why logs cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    /// A log cannot be opened, or its first bytes cannot be read.
+    #[error("cannot read {log}: {error}")]
+    Io {
+        /// The log.
+        log: String,
+        /// Why.
+        error: io::Error,
+    },
+    /// No line among the first has a known format.
+    #[error("{log} has no format that is known: line {line} {why}")]
+    Format {
+        /// The log.
+        log: String,
+        /// The first line.
+        line: u64,
+        /// Why it is not read.
+        why: Unreadable,
+    },
+    /// A log has a format in which it has not what the layout says.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+    /// A line never ends.
+    #[error("{log}: line {line} is longer than {} MiB: this is no log", input::SKIPPED_MAX >> 20)]
+    NoLines {
+        /// The log.
+        log: String,
+        /// The line.
+        line: u64,
+    },
+    /// There are more logs than can be sorted together.
+    #[error("{0} logs are more than the {max} that can be read together", max = order::LOGS_MAX)]
+    TooMany(usize),
+}

@@ -1,0 +1,407 @@
+//! Several logs as one: their requests in the order in which they started.
+
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, VecDeque},
+    io::{self, Read},
+};
+
+use policy::Name;
+
+use crate::{
+    Format, Layout, LayoutError, LogError, Request, Unreadable,
+    input::{Lines, Next},
+    layout::Reader,
+};
+
+/// Bound: requests of logs that wait for others that started earlier and are written later. Beyond it, the earliest
+/// goes on; one that started before it and comes later counts as late.
+pub const REORDER_MAX: usize = 100_000;
+
+/// Bound: logs that are read together. Beyond it, an error.
+pub(crate) const LOGS_MAX: usize = 1000;
+
+/// Broken lines that are shown.
+const BROKEN_SHOWN: usize = 5;
+
+/// Lines by which the format is found.
+const FIRST_LINES: u64 = 20;
+
+/// Opens a log.
+type Open = Box<dyn FnMut() -> io::Result<Box<dyn Read + Send>> + Send>;
+
+/// A log, and how its bytes are had.
+pub struct Log {
+    name: String,
+    open: Open,
+    /// Whether it can be opened again.
+    again: bool,
+}
+
+impl Log {
+    /// A log that can be opened more than once: first to see when it begins.
+    pub fn new(
+        name: impl Into<String>,
+        open: impl FnMut() -> io::Result<Box<dyn Read + Send>> + Send + 'static,
+    ) -> Self {
+        Self {
+            name: name.into(),
+            open: Box::new(open),
+            again: true,
+        }
+    }
+
+    /// A log that can be read once, as a pipe.
+    pub fn once(name: impl Into<String>, bytes: impl Read + Send + 'static) -> Self {
+        let mut bytes: Option<Box<dyn Read + Send>> = Some(Box::new(bytes));
+        Self {
+            name: name.into(),
+            open: Box::new(move || {
+                bytes
+                    .take()
+                    .ok_or_else(|| io::ErrorKind::NotSeekable.into())
+            }),
+            again: false,
+        }
+    }
+}
+
+/// What was read so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Lines that are not empty.
+    pub lines: u64,
+    /// Requests.
+    pub requests: u64,
+    /// Lines about something else: connections that sent no request.
+    pub others: u64,
+    /// Lines that cannot be read.
+    pub broken: u64,
+    /// The first of these.
+    pub first_broken: Vec<Broken>,
+    /// Requests that started before one that went on already: they count as started with it.
+    pub late: u64,
+    /// Logs that could not be read to their end, and why.
+    pub cut: Vec<(String, String)>,
+    /// How many requests have each entry.
+    pub entries: Vec<(Name, u64)>,
+    /// The formats that the logs have, each with one entry.
+    pub formats: Vec<Format>,
+    /// Whether every time was a whole second.
+    pub whole_seconds: bool,
+}
+
+/// A line that cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Broken {
+    /// The log.
+    pub log: String,
+    /// The line's number, from 1.
+    pub line: u64,
+    /// Why.
+    pub why: Unreadable,
+}
+
+impl Counts {
+    fn add_broken(&mut self, log: &str, line: u64, why: Unreadable) {
+        self.broken += 1;
+        if self.first_broken.len() < BROKEN_SHOWN {
+            let log = log.to_owned();
+            self.first_broken.push(Broken { log, line, why });
+        }
+    }
+
+    fn add_format(&mut self, reader: Option<&Reader>) {
+        let format = reader.map(|reader| reader.format);
+        self.formats
+            .extend(format.filter(|format| !self.formats.contains(format)));
+    }
+}
+
+/// A log that is being read.
+struct Source {
+    log: Log,
+    reader: Option<Reader>,
+    lines: Option<Lines>,
+    /// The next request, if it was read already.
+    head: Option<Request>,
+    /// Its lines were counted up to here when it was looked into.
+    counted: u64,
+}
+
+/// The requests of several logs, in the order in which they started.
+///
+/// Lines are in the order in which requests ended, so requests wait in a heap until [`REORDER_MAX`] others
+/// are read.
+pub struct Logs {
+    layout: Layout,
+    sources: Vec<Source>,
+    /// Logs that are not open yet, by their first request, the earliest first.
+    waiting: VecDeque<(u64, usize)>,
+    /// Logs that are open, by their next request.
+    open: BinaryHeap<Reverse<(u64, usize)>>,
+    /// Requests that wait, by start, then in the order read; and their places in `held`.
+    heap: BinaryHeap<Reverse<(u64, u64, usize)>>,
+    held: Vec<Request>,
+    free: Vec<usize>,
+    read: u64,
+    /// The start of the last request that went on.
+    last_ms: u64,
+    counts: Counts,
+}
+
+impl Logs {
+    /// Looks into each log: at its format and its first request.
+    ///
+    /// # Errors
+    /// A log cannot be opened, or has no known format.
+    pub fn new(logs: Vec<Log>, layout: Layout) -> Result<Self, LogError> {
+        if logs.len() > LOGS_MAX {
+            return Err(LogError::TooMany(logs.len()));
+        }
+        let counts = Counts {
+            entries: layout.needed.iter().map(|name| (name.clone(), 0)).collect(),
+            whole_seconds: true,
+            ..Counts::default()
+        };
+        let mut read = Self {
+            layout,
+            sources: Vec::with_capacity(logs.len()),
+            waiting: VecDeque::new(),
+            open: BinaryHeap::new(),
+            heap: BinaryHeap::new(),
+            held: Vec::new(),
+            free: Vec::new(),
+            read: 0,
+            last_ms: 0,
+            counts,
+        };
+        let mut first = Vec::with_capacity(logs.len());
+        for (at, log) in logs.into_iter().enumerate() {
+            read.sources.push(Source {
+                log,
+                reader: None,
+                lines: None,
+                head: None,
+                counted: 0,
+            });
+            read.advance(at)?;
+            let Some(source) = read.sources.get_mut(at) else {
+                continue;
+            };
+            let Some(head) = &source.head else {
+                continue;
+            };
+            first.push((head.at_ms, at));
+            if source.log.again {
+                // Many that are compressed could not all be open.
+                source.counted = source.lines.take().map_or(0, |lines| lines.number);
+                (source.head, source.reader) = (None, None);
+            }
+        }
+        first.sort_unstable();
+        read.waiting = first.into();
+        Ok(read)
+    }
+
+    /// What was read so far.
+    pub fn counts(&self) -> Counts {
+        let mut counts = self.counts.clone();
+        for reader in self
+            .sources
+            .iter()
+            .filter_map(|source| source.reader.as_ref())
+        {
+            for ((_, sum), found) in counts.entries.iter_mut().zip(&reader.found) {
+                *sum += found;
+            }
+        }
+        counts
+    }
+
+    /// The next request.
+    ///
+    /// # Errors
+    /// A log is none, or cannot be opened any more. One whose bytes end early or are damaged is
+    /// [cut](Counts::cut), which is no error.
+    pub fn next_request(&mut self) -> Result<Option<Request>, LogError> {
+        while self.heap.len() < REORDER_MAX {
+            let Some(at) = self.next_log()? else {
+                break;
+            };
+            let Some(source) = self.sources.get_mut(at) else {
+                continue;
+            };
+            if let Some(request) = source.head.take() {
+                self.hold(request);
+            }
+            self.advance(at)?;
+            let next = self.sources.get(at).and_then(|source| source.head.as_ref());
+            if let Some(next) = next {
+                self.open.push(Reverse((next.at_ms, at)));
+            }
+        }
+        Ok(self.release())
+    }
+
+    fn hold(&mut self, request: Request) {
+        self.read += 1;
+        let key = (request.at_ms, self.read);
+        let place = self.free.pop().unwrap_or(self.held.len());
+        match self.held.get_mut(place) {
+            Some(held) => *held = request,
+            None => self.held.push(request),
+        }
+        self.heap.push(Reverse((key.0, key.1, place)));
+    }
+
+    fn release(&mut self) -> Option<Request> {
+        let Reverse((at_ms, _, place)) = self.heap.pop()?;
+        let mut request = std::mem::take(self.held.get_mut(place)?);
+        self.free.push(place);
+        if at_ms < self.last_ms {
+            self.counts.late += 1;
+            request.at_ms = self.last_ms;
+        }
+        self.last_ms = request.at_ms;
+        self.counts.requests += 1;
+        Some(request)
+    }
+
+    /// The log whose next request is the earliest, opened if it was not.
+    fn next_log(&mut self) -> Result<Option<usize>, LogError> {
+        while let Some((first_ms, at)) = self.waiting.front().copied() {
+            let earlier = { self.open.peek() }.is_some_and(|Reverse((next, _))| *next < first_ms);
+            if earlier {
+                break;
+            }
+            self.waiting.pop_front();
+            let head = self
+                .sources
+                .get(at)
+                .is_some_and(|source| source.head.is_some());
+            if !head {
+                self.advance(at)?;
+            }
+            let next = self.sources.get(at).and_then(|source| source.head.as_ref());
+            if let Some(next) = next {
+                self.open.push(Reverse((next.at_ms, at)));
+            }
+        }
+        Ok(self.open.pop().map(|Reverse((_, at))| at))
+    }
+
+    /// Reads the next request of a log into its `head`.
+    fn advance(&mut self, at: usize) -> Result<(), LogError> {
+        let Self {
+            layout,
+            sources,
+            counts,
+            ..
+        } = self;
+        let Some(source) = sources.get_mut(at) else {
+            return Ok(());
+        };
+        match source.next(layout, counts) {
+            Err(LogError::Io { log, error }) if source.reader.is_some() => {
+                counts.cut.push((log, error.to_string()));
+                source.end();
+                Ok(())
+            }
+            done => done,
+        }
+    }
+}
+
+impl Source {
+    fn end(&mut self) {
+        self.lines = None;
+        self.head = None;
+    }
+
+    fn next(&mut self, layout: &Layout, counts: &mut Counts) -> Result<(), LogError> {
+        let io = |error, log: &Log| LogError::Io {
+            log: log.name.clone(),
+            error,
+        };
+        if self.lines.is_none() {
+            let lines = (self.log.open)().and_then(Lines::new);
+            self.lines = Some(lines.map_err(|error| io(error, &self.log))?);
+        }
+        let Some(lines) = &mut self.lines else {
+            return Ok(());
+        };
+        loop {
+            let number = lines.number + 1;
+            let counts_again = number > self.counted;
+            let read = match lines.next().map_err(|error| io(error, &self.log))? {
+                Next::End => {
+                    self.end();
+                    return Ok(());
+                }
+                Next::NoLines => {
+                    return Err(LogError::NoLines {
+                        log: self.log.name.clone(),
+                        line: number,
+                    });
+                }
+                Next::Line(line) if line.trim_ascii().is_empty() => continue,
+                Next::Line(line) => read_line(&mut self.reader, layout, line)?,
+                Next::TooLong => Err(Unreadable::TooLong),
+            };
+            if self.reader.is_none() && number >= FIRST_LINES {
+                return Err(LogError::Format {
+                    log: self.log.name.clone(),
+                    line: number,
+                    why: Unreadable::Unknown,
+                });
+            }
+            counts.lines += u64::from(counts_again);
+            match read {
+                Ok(Some(request)) => {
+                    counts.add_format(self.reader.as_ref());
+                    counts.whole_seconds &= request.at_ms.is_multiple_of(1000);
+                    self.head = Some(request);
+                    return Ok(());
+                }
+                Ok(None) => counts.others += u64::from(counts_again),
+                Err(why) if counts_again => counts.add_broken(&self.log.name, number, why),
+                Err(_) => {}
+            }
+        }
+    }
+}
+
+fn read_line(
+    reader: &mut Option<Reader>,
+    layout: &Layout,
+    line: &[u8],
+) -> Result<Result<Option<Request>, Unreadable>, LayoutError> {
+    if reader.is_none() {
+        *reader = found(layout, line)?;
+    }
+    Ok(match reader {
+        Some(reader) => reader.read(line),
+        None => Err(Unreadable::Unknown),
+    })
+}
+
+/// A reader in the format of a line: the one that is given, or the one that reads it.
+fn found(layout: &Layout, line: &[u8]) -> Result<Option<Reader>, LayoutError> {
+    let given = layout.pattern.as_ref().map(|_| Format::Pattern);
+    if let Some(format) = given.or(layout.format) {
+        return Reader::new(layout, format).map(Some);
+    }
+    let format = match line.trim_ascii_start().first() {
+        Some(b'{') => Format::Json,
+        Some(b'[') => Format::Envoy,
+        _ => Format::Combined,
+    };
+    // Without what was said about places, which may be about another format.
+    let mut plain = Reader::new(&Layout::default(), format)?;
+    match plain.read(line) {
+        // The time of JSON may be anywhere.
+        Ok(_) | Err(Unreadable::Time) => Reader::new(layout, format).map(Some),
+        Err(_) => Ok(None),
+    }
+}

@@ -1,0 +1,420 @@
+//! Logs as programs write them, read through what users of the crate have.
+
+#![expect(clippy::unwrap_used, reason = "a test fails loudly")]
+
+use std::io::{Cursor, Read, Write as _};
+
+use access_log::{
+    Field, Format, LINE_MAX, Layout, Log, LogError, Logs, REORDER_MAX, Request, Unreadable,
+};
+use flate2::{Compression, write::GzEncoder};
+use policy::Name;
+use regex::bytes::Regex;
+
+fn name(text: &str) -> Name {
+    text.parse().unwrap()
+}
+
+fn layout(needed: &[&str]) -> Layout {
+    let mut needed: Vec<Name> = needed.iter().map(|text| name(text)).collect();
+    needed.sort_unstable();
+    Layout {
+        needed,
+        ..Layout::default()
+    }
+}
+
+fn log(text: impl AsRef<[u8]>) -> Log {
+    let bytes = text.as_ref().to_vec();
+    Log::new("test.log", move || Ok(Box::new(Cursor::new(bytes.clone()))))
+}
+
+fn read(logs: Vec<Log>, layout: Layout) -> (Vec<Request>, access_log::Counts) {
+    layout.check().unwrap();
+    let mut logs = Logs::new(logs, layout).unwrap();
+    let mut requests = Vec::new();
+    while let Some(request) = logs.next_request().unwrap() {
+        requests.push(request);
+    }
+    (requests, logs.counts())
+}
+
+/// The only request of a line, its entries as text.
+fn one(line: &str, layout: Layout) -> (Request, String) {
+    let (requests, counts) = read(vec![log(line)], layout);
+    assert_eq!(requests.len(), 1, "{line}: {counts:?}");
+    let request = requests.first().unwrap().clone();
+    let entries = request.descriptor.iter();
+    let entries = entries.map(|(key, value)| format!("{key}={}", String::from_utf8_lossy(value)));
+    let entries: Vec<String> = entries.collect();
+    (request, entries.join(" "))
+}
+
+const AT_MS: u64 = 1_795_650_437_250;
+const ALL: [&str; 6] = [
+    "method",
+    "path",
+    "host",
+    "remote_address",
+    "remote_address.whole",
+    "route",
+];
+
+#[test]
+fn envoys_text_is_read() {
+    let line = r#"[2026-11-25T23:47:17.250Z] "POST /Api/x/?a=1 HTTP/2" 503 UF 5 91 14 - "192.0.2.9, 10.1.2.3" "curl "8"" "6c1a" "Shop.example:8080" "127.0.0.1:8080""#;
+    let (request, entries) = one(line, layout(&ALL));
+    assert_eq!(
+        entries,
+        "host=shop.example method=POST path=/Api/x remote_address=10.1.2.3 \
+         remote_address.whole=10.1.2.3"
+    );
+    let Request {
+        at_ms,
+        took_ms,
+        status,
+        bytes_sent,
+        ..
+    } = request;
+    assert_eq!(at_ms, AT_MS);
+    assert_eq!(
+        (took_ms, status, bytes_sent),
+        (Some(14), Some(503), Some(91))
+    );
+    let hops = Layout {
+        trusted_hops: 1,
+        entries: vec![(name("agent"), "user_agent".parse().unwrap())],
+        ..layout(&["agent", "remote_address"])
+    };
+    assert_eq!(
+        one(line, hops).1,
+        r#"agent=curl "8" remote_address=192.0.2.9"#
+    );
+}
+
+#[test]
+fn istios_text_is_read() {
+    let line = r#"[2026-11-25T23:47:17.250Z] "GET /x HTTP/1.1" 200 - via_upstream - "-" 0 12 7 6 "-" "ua" "id" "shop" "10.0.0.2:80" inbound|80|| 127.0.0.6:1 10.0.0.2:80 [2001:db8:0:1:2::9]:5050 - default"#;
+    let (request, entries) = one(line, layout(&ALL));
+    assert_eq!(
+        entries,
+        "host=shop method=GET path=/x remote_address=2001:db8:0:1:: \
+         remote_address.whole=2001:db8:0:1:2::9 route=default"
+    );
+    assert_eq!((request.took_ms, request.bytes_sent), (Some(7), Some(12)));
+}
+
+#[test]
+fn the_combined_format_is_read() {
+    let line = r#"2001:db8::7 - al\x22ice [26/Nov/2026:00:47:17 +0100] "GET /a\"b?user=bob HTTP/1.1" 200 512 "https://a/\"b" "Mozilla/5.0 (X11)" rt=0.1"#;
+    let entries = vec![
+        (name("user"), "remote_user".parse().unwrap()),
+        (name("agent"), "user_agent".parse().unwrap()),
+        (name("key"), "query:USER".parse().unwrap()),
+    ];
+    let wanted = Layout {
+        entries,
+        prefixes: Some([24, 128]),
+        ..layout(&["agent", "key", "path", "remote_address", "user"])
+    };
+    let (request, entries) = one(line, wanted);
+    assert_eq!(
+        entries,
+        "agent=Mozilla/5.0 (X11) key=bob path=/a\"b remote_address=2001:db8::7 user=al\"ice"
+    );
+    assert_eq!(request.at_ms, AT_MS - 250);
+    assert_eq!((request.status, request.bytes_sent), (Some(200), Some(512)));
+    let common = r#"10.0.0.1 - - [25/Nov/2026:23:47:17 +0000] "GET / HTTP/1.0" 200 -"#;
+    assert_eq!(one(common, layout(&["path", "user"])).1, "path=/");
+}
+
+#[test]
+fn json_is_read_at_usual_keys_and_at_pointers() {
+    let line = r#"{"start_time":"2026-11-25T23:47:17.250Z","method":"GET","path":"/api","x-envoy-origin-path":null,"authority":"shop","response_code":429,"duration":3,"bytes_sent":20,"downstream_remote_address":"10.0.0.9:4000","user":"ann","usage":{"total":"12","parts":[1,{"n":7}]},"headers":{"x-tenant-id":"a\"c\u00e9me"},"nothing":"-"}"#;
+    let wanted = Layout {
+        entries: vec![(name("tenant"), "/headers/x-tenant-id".parse().unwrap())],
+        costs: ["/usage/total", "/usage/parts/1/n", "/usage/parts", "/none"]
+            .map(|place| place.parse().unwrap())
+            .to_vec(),
+        hashed: vec![name("user")],
+        ..layout(&[
+            "host",
+            "method",
+            "nothing",
+            "path",
+            "remote_address",
+            "tenant",
+            "user",
+        ])
+    };
+    let (request, entries) = one(line, wanted);
+    let hash = String::from_utf8(policy::hashed(b"ann")).unwrap();
+    assert_eq!(
+        entries,
+        format!(
+            "host=shop method=GET path=/api remote_address=10.0.0.9 tenant=a\"céme user={hash}"
+        )
+    );
+    assert_eq!(request.costs, [Some(12), Some(7), None, None]);
+    assert_eq!((request.status, request.took_ms), (Some(429), Some(3)));
+}
+
+#[test]
+fn a_time_of_the_end_is_brought_to_the_start() {
+    let line = r#"{"time_iso8601":"2026-11-25T23:47:18+00:00","request_time":"0.750","uri":"/x"}"#;
+    let (request, entries) = one(line, layout(&["path"]));
+    assert_eq!(
+        (request.at_ms, request.took_ms, &*entries),
+        (AT_MS, Some(750), "path=/x")
+    );
+    let own = Layout {
+        fields: vec![
+            (Field::EndTime, "/t".parse().unwrap()),
+            (Field::Duration, "/took".parse().unwrap()),
+        ],
+        ..layout(&[])
+    };
+    assert_eq!(
+        one(r#"{"t":1795650437.35,"took":100.9}"#, own).0.at_ms,
+        AT_MS
+    );
+}
+
+#[test]
+fn a_regular_expression_names_what_it_finds() {
+    let pattern = r"^(?P<time>\S+) (?P<method>\S+) (?P<path>\S+) u=(?P<user>\S*) s=(?P<status>\d+)";
+    let wanted = Layout {
+        pattern: Some(Regex::new(pattern).unwrap()),
+        ..layout(&["method", "path", "user"])
+    };
+    let (request, entries) = one("1795650437250 get /x u=ann s=404", wanted);
+    assert_eq!(
+        (request.at_ms, &*entries),
+        (AT_MS, "method=GET path=/x user=ann")
+    );
+    assert_eq!(request.status, Some(404));
+}
+
+#[test]
+fn a_layout_that_fits_no_format_is_refused() {
+    let with = |place: &str, format, pattern: Option<&str>| {
+        let layout = Layout {
+            format,
+            pattern: pattern.map(|pattern| Regex::new(pattern).unwrap()),
+            entries: vec![(name("user"), place.parse().unwrap())],
+            ..layout(&["user"])
+        };
+        layout.check().map_err(|error| error.to_string())
+    };
+    assert_eq!(with("/user", None, None), Ok(()));
+    assert_eq!(with("remote_user", None, None), Ok(()));
+    assert!(
+        with("/user", Some(Format::Envoy), None)
+            .unwrap_err()
+            .contains("is a place in JSON")
+    );
+    assert!(
+        with("user", Some(Format::Json), None)
+            .unwrap_err()
+            .contains("like /user")
+    );
+    let unknown = with("x-user", Some(Format::Envoy), None).unwrap_err();
+    assert!(unknown.contains("they have authority"), "{unknown}");
+    let group = with("usr", None, Some("(?P<user>.*)")).unwrap_err();
+    assert!(group.contains("no group `usr`; it has user"), "{group}");
+}
+
+/// A request every millisecond from `from_ms` on, each in a line.
+fn lines(from_ms: u64, count: u64) -> String {
+    let line = |n| format!("{{\"time\":{},\"path\":\"/\"}}\n", AT_MS + from_ms + n);
+    (0..count).map(line).collect()
+}
+
+fn zstd(text: &str) -> Vec<u8> {
+    // A frame of raw blocks: magic, no checksum, window of 128 KiB, blocks, the last one marked.
+    let mut out = vec![0x28, 0xb5, 0x2f, 0xfd, 0x00, 0x38];
+    let mut blocks = text.as_bytes().chunks(100_000).peekable();
+    while let Some(block) = blocks.next() {
+        let header = u32::try_from(block.len()).unwrap() << 3 | u32::from(blocks.peek().is_none());
+        out.extend(&header.to_le_bytes()[..3]);
+        out.extend(block);
+    }
+    out
+}
+
+fn gzip(text: &str) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    encoder.write_all(text.as_bytes()).unwrap();
+    encoder.finish().unwrap()
+}
+
+#[test]
+fn rotated_and_compressed_logs_are_one_in_order() {
+    let appended = [gzip(&lines(0, 500)), gzip(&lines(500, 500))].concat();
+    // A frame to skip, then two frames.
+    let skipped = [0x50, 0x2a, 0x4d, 0x18, 3, 0, 0, 0, 1, 2, 3].to_vec();
+    let frames = [skipped, zstd(&lines(1000, 400)), zstd(&lines(1400, 600))].concat();
+    let logs = vec![
+        log(lines(2000, 1000)),
+        log(""),
+        log(frames),
+        log(appended),
+        Log::once("stdin", Cursor::new(lines(3000, 10))),
+    ];
+    let (requests, counts) = read(logs, layout(&["path"]));
+    let times: Vec<u64> = requests
+        .iter()
+        .map(|request| request.at_ms - AT_MS)
+        .collect();
+    assert_eq!(times, (0..3010).collect::<Vec<_>>());
+    assert_eq!(
+        (counts.lines, counts.requests, counts.late),
+        (3010, 3010, 0)
+    );
+    assert_eq!(counts.entries, [(name("path"), 3010)]);
+    assert_eq!(counts.formats, [Format::Json]);
+}
+
+#[test]
+fn logs_of_several_proxies_are_merged() {
+    let even: String = (0..500).map(|n| lines(2 * n, 1)).collect();
+    let odd: String = (0..500).map(|n| lines(2 * n + 1, 1)).collect();
+    let (requests, _) = read(vec![log(odd), log(even)], layout(&[]));
+    let times: Vec<u64> = requests
+        .iter()
+        .map(|request| request.at_ms - AT_MS)
+        .collect();
+    assert_eq!(times, (0..1000).collect::<Vec<_>>());
+}
+
+#[test]
+fn requests_are_sorted_within_the_bound_and_late_beyond_it() {
+    let max = u64::try_from(REORDER_MAX).unwrap();
+    let within = lines(1000, max - 1) + &lines(0, 1) + &lines(1000 + max, 10);
+    let (requests, counts) = read(vec![log(within)], layout(&[]));
+    assert_eq!((requests[0].at_ms, counts.late), (AT_MS, 0));
+    let beyond = lines(1000, max + 5) + &lines(0, 1) + &lines(2000 + max, 10);
+    let (requests, counts) = read(vec![log(beyond)], layout(&[]));
+    assert_eq!((requests[0].at_ms, counts.late), (AT_MS + 1000, 1));
+    assert!(
+        requests.is_sorted_by_key(|request| request.at_ms),
+        "the clock never steps back"
+    );
+    assert_eq!(requests.len(), REORDER_MAX + 16);
+}
+
+#[test]
+fn broken_lines_are_counted_and_the_first_are_shown() {
+    let long = format!("{{\"time\":1,\"path\":\"{}\"}}\n", "x".repeat(LINE_MAX));
+    let text = [
+        "\n{\"time\":1,\n",
+        &lines(0, 1),
+        "{\"path\":\"/\"}\r\n",
+        "Traceback\n\n",
+        &long,
+        "{\"time\":1}\u{fffd}\n",
+        "{\"time\":true}\n",
+        "[]\n",
+        "{\"method\":null,\"path\":null,\"time\":5}\n",
+        "{\"method\":\"-\",\"time\":5}\n",
+        &lines(1, 1),
+    ];
+    let (requests, counts) = read(vec![log(text.concat())], layout(&["method", "path"]));
+    assert_eq!(requests.len(), 2);
+    let places: Vec<_> = counts
+        .first_broken
+        .iter()
+        .map(|b| (b.line, b.why))
+        .collect();
+    let (json, time) = (Unreadable::Json, Unreadable::Time);
+    let first = (2, Unreadable::Unknown);
+    assert_eq!(
+        places,
+        [
+            first,
+            (4, time),
+            (5, json),
+            (7, Unreadable::TooLong),
+            (8, json)
+        ]
+    );
+    assert_eq!((counts.lines, counts.broken, counts.others), (11, 7, 2));
+}
+
+#[test]
+fn a_log_that_is_cut_off_or_damaged_is_read_up_to_there() {
+    let whole = gzip(&lines(0, 5000));
+    let cut = whole[..whole.len() / 2].to_vec();
+    let (requests, counts) = read(vec![log(cut), log(lines(9000, 1))], layout(&[]));
+    assert!((100..5000).contains(&requests.len()), "{}", requests.len());
+    assert_eq!(counts.cut.len(), 1);
+    let mut damaged = zstd(&lines(0, 10_000));
+    damaged.truncate(320_000);
+    let (requests, counts) = read(vec![log(damaged)], layout(&[]));
+    assert!(
+        (100..10_000).contains(&requests.len()),
+        "{}",
+        requests.len()
+    );
+    assert_eq!(counts.cut.len(), 1);
+}
+
+#[test]
+fn what_is_no_log_ends_with_an_error() {
+    let error = |log| match Logs::new(vec![log], layout(&[])) {
+        Err(error) => error.to_string(),
+        Ok(mut logs) => logs.next_request().unwrap_err().to_string(),
+    };
+    let endless = Log::once("zeros", std::io::repeat(0));
+    assert_eq!(
+        error(endless),
+        "zeros: line 1 is longer than 64 MiB: this is no log"
+    );
+    let prose = "To be, or not to be\n".repeat(30);
+    assert_eq!(
+        error(log(prose)),
+        "test.log has no format that is known: line 20 begins like no access log"
+    );
+    let pointer = Layout {
+        entries: vec![(name("user"), "/user".parse().unwrap())],
+        ..layout(&["user"])
+    };
+    let common = log("10.0.0.1 - - [25/Nov/2026:23:47:17 +0000] \"GET / HTTP/1.0\" 200 -");
+    let refused = Logs::new(vec![common], pointer).err().unwrap().to_string();
+    assert_eq!(
+        refused,
+        "`/user` is a place in JSON; the format is combined"
+    );
+    let gone = Log::new("gone", || Err(std::io::ErrorKind::NotFound.into()));
+    assert_eq!(error(gone), "cannot read gone: entity not found");
+    let many = (0..1001).map(|_| log("")).collect();
+    assert!(matches!(
+        Logs::new(many, layout(&[])),
+        Err(LogError::TooMany(1001))
+    ));
+    // A line without an end in the middle of a log.
+    let then = lines(0, 1).into_bytes();
+    let endless = Log::once("then", Cursor::new(then).chain(std::io::repeat(b'x')));
+    assert_eq!(
+        error(endless),
+        "then: line 2 is longer than 64 MiB: this is no log"
+    );
+}
+
+proptest::proptest! {
+    #[test]
+    fn no_bytes_cause_a_panic(
+        bytes: Vec<u8>,
+        start in proptest::sample::select(vec!["[", "{\"time\":", "1.1.1.1 - - [", "\x1f\u{8b}", "(\u{b5}/\u{fd}", "[2026-11-25T23:47:17.250Z] \""]),
+        repeat in 1_usize..4,
+    ) {
+        let start: Vec<u8> = start.chars().map(|c| u8::try_from(u32::from(c)).unwrap_or(0)).collect();
+        let text = [start, bytes].concat().repeat(repeat);
+        for format in [None, Some(Format::Json), Some(Format::Envoy), Some(Format::Combined)] {
+            let layout = Layout { format, ..layout(&ALL) };
+            if let Ok(mut logs) = Logs::new(vec![log(&text)], layout) {
+                while let Ok(Some(_)) = logs.next_request() {}
+            }
+        }
+    }
+}

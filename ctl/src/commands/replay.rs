@@ -1,0 +1,449 @@
+//! `rlctl replay`.
+
+use std::fmt::Write as _;
+
+use access_log::Layout;
+use anstyle::{AnsiColor, Style};
+use clap::Args;
+use policy::{Limit, Name, Policy, format_timestamp};
+use serde::Serialize;
+use store::{CheckError, Overrides};
+
+use crate::{
+    cli::{Global, examples},
+    error::{Error, Exit},
+    input::Source,
+    log::{LogArgs, LogReport, Reading, watched},
+    printer::Printer,
+    render::{Page, Table, View, bar, counted, diagnostics, duration},
+    replay::{
+        BucketLoss, Decided, Replay, Side, SideResult, Timeline, millionths, parse_percent, percent,
+    },
+    session::Session,
+};
+
+/// What --against takes for the limits in Redis.
+const REDIS: &str = "redis";
+
+/// Replay access logs: whom would these limits have denied?
+///
+/// Every request of the log is decided at the time at which it started, as a limiter with empty buckets
+/// would have: with overrides, exemptions, costs and what responses cost. Nothing is charged anywhere. The
+/// limits are those of -f, or those in Redis. --against compares them with others: who is denied that was
+/// not, and who is not any more.
+///
+/// It reads Envoy's and Istio's default text, JSON lines, the combined format of NGINX and Apache, and
+/// with --pattern any lines; also compressed by gzip or zstd, and several files at once, in any order.
+/// Ctrl-C prints what was read so far.
+#[derive(Debug, Args)]
+#[command(after_help = examples!(
+    "rlctl replay access.log -f limits.yaml"
+    "rlctl replay /var/log/envoy/access.log* -f limits.yaml --entry user=/headers/x-user-id"
+    "rlctl replay access.log.gz -f limits.yaml --against redis     # who changes sides"
+    "rlctl replay access.log -f limits.yaml --enforced             # as if no limit only reported"
+    "kubectl logs deploy/gateway | rlctl replay - -f limits.yaml --fail-above 0.1%"
+))]
+pub struct ReplayCommand {
+    /// The log; - is stdin. May be given several times: logs of several proxies, or rotated ones.
+    #[arg(required = true, value_name = "LOG")]
+    logs: Vec<String>,
+
+    /// A limits file; without it, the limits in Redis.
+    #[arg(short, long, value_name = "FILE")]
+    file: Option<String>,
+
+    /// Compare with the limits of another file, or with those in Redis: redis.
+    #[arg(long, value_name = "FILE|redis")]
+    against: Option<String>,
+
+    /// Decide as if every limit were enforced for all buckets, also those that only report.
+    #[arg(long)]
+    enforced: bool,
+
+    #[command(flatten)]
+    gate: Gate,
+
+    #[command(flatten)]
+    log: LogArgs,
+}
+
+/// When a replay says no.
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub struct Gate {
+    /// Fail if more than this share of the requests would be denied, as in 0.1%; where two policies are
+    /// compared, of the requests that only the new one denies.
+    #[arg(long, value_name = "PERCENT", value_parser = parse_percent)]
+    pub fail_above: Option<u64>,
+}
+
+impl ReplayCommand {
+    /// Reads, decides and reports.
+    pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
+        let needs_redis = self.file.is_none() || self.against.as_deref() == Some(REDIS);
+        let session = if needs_redis {
+            Some(Session::open(global, printer)?)
+        } else {
+            None
+        };
+        let (mut policy, label) = match &self.file {
+            Some(file) => (policy_of(file).await?, file.clone()),
+            None => (
+                stored(session.as_ref()).await?,
+                "the limits in Redis".to_owned(),
+            ),
+        };
+        let mut against = match self.against.as_deref() {
+            None => None,
+            Some(REDIS) if self.file.is_none() => {
+                return Err(
+                    Error::usage("--against redis compares with the limits of -f")
+                        .hint("without -f the limits in Redis are the ones that are replayed"),
+                );
+            }
+            Some(REDIS) => Some((
+                stored(session.as_ref()).await?,
+                "the limits in Redis".to_owned(),
+            )),
+            Some(file) => Some((policy_of(file).await?, file.to_owned())),
+        };
+        if self.enforced {
+            let others = against
+                .iter_mut()
+                .flat_map(|(policy, _)| &mut policy.limits);
+            policy.limits.iter_mut().chain(others).for_each(enforce);
+        }
+        let question = Question {
+            logs: &self.logs,
+            log: &self.log,
+            policy,
+            label,
+            against,
+        };
+        let report = question.ask(session.as_ref(), printer).await?;
+        printer.data(&report)?;
+        report
+            .log
+            .warn(printer, report.decided.result.totals.requests);
+        if report.log.interrupted {
+            return Err(printer.interrupted());
+        }
+        match report.above(self.gate) {
+            None => Ok(Exit::Done),
+            Some(why) => {
+                printer.warn(why);
+                Ok(Exit::No)
+            }
+        }
+    }
+}
+
+fn enforce(limit: &mut Limit) {
+    limit.enforce_percent = 100;
+}
+
+async fn policy_of(file: &str) -> Result<Policy, Error> {
+    let source = Source::read(file).await?;
+    let (policy, _) = source.policy(|_| None).map_err(|problems| {
+        let count = counted(problems.count(), "problem");
+        let text = diagnostics(&problems);
+        Error::new(Exit::No, format!("{} has {count}\n{text}", source.name))
+    })?;
+    Ok(policy)
+}
+
+async fn stored(session: Option<&Session<'_>>) -> Result<Policy, Error> {
+    match session {
+        Some(session) => session.policy(Overrides::All).await,
+        None => Err(Error::usage("there is no session with Redis")),
+    }
+}
+
+/// Logs, and the limits that decide their requests.
+pub struct Question<'q> {
+    /// Paths of the logs.
+    pub logs: &'q [String],
+    /// Where lines have what.
+    pub log: &'q LogArgs,
+    /// The limits in question.
+    pub policy: Policy,
+    /// What they are called.
+    pub label: String,
+    /// What they are compared with, and what that is called.
+    pub against: Option<(Policy, String)>,
+}
+
+impl Question<'_> {
+    /// Decides the requests. Values are altered as the live proxies of the domain do, if there is a session.
+    pub async fn ask(
+        self,
+        session: Option<&Session<'_>>,
+        printer: &Printer,
+    ) -> Result<ReplayReport, Error> {
+        let policies: Vec<&Policy> = [
+            Some(&self.policy),
+            self.against.as_ref().map(|(policy, _)| policy),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
+        let (mut layout, priced) = self.log.layout(&policies, &[])?;
+        alter(&mut layout, session, &self.policy.domain).await;
+        if self.policy.limits.is_empty() {
+            printer.warn(format_args!(
+                "{} has no limits: nothing can be denied",
+                self.label
+            ));
+        }
+        let side = Side::new(self.policy, &priced);
+        let (against, against_label) = self.against.unzip();
+        let against = against.map(|policy| Side::new(policy, &priced));
+        let replay = Replay::new(side, against);
+        let reading = Reading::start(self.logs, layout.clone())?;
+        let progress = std::sync::Arc::clone(&reading.progress);
+        let work = tokio::task::spawn_blocking(move || decide(reading, replay));
+        let done = watched(printer, std::sync::Arc::clone(&progress), work).await?;
+        let done =
+            done.map_err(|error| Error::new(Exit::Refused, format!("the replay failed: {error}")))?;
+        let (replay, counts) = done?;
+        let log = LogReport::new(self.logs, &layout, &counts, progress.is_stopped());
+        if counts.requests == 0 && !log.interrupted {
+            log.warn(printer, 0);
+            return Err(Error::usage("there is no request in the log"));
+        }
+        Ok(ReplayReport {
+            limits_from: self.label,
+            compared_with: against_label,
+            log,
+            decided: replay.report(),
+        })
+    }
+}
+
+/// Has values altered as the proxies of a domain do that report to its store.
+pub async fn alter(layout: &mut Layout, session: Option<&Session<'_>>, domain: &Name) {
+    let Some(session) = session else { return };
+    // Without it, addresses are cut as filters do by default.
+    let Ok(live) = session.live_entries().await else {
+        return;
+    };
+    if let Some(supply) = live.supply(domain) {
+        layout.prefixes = Some(supply.alterations.longest_prefixes());
+        layout.hashed = supply.alterations.hashed.iter().cloned().collect();
+    }
+}
+
+fn decide(mut reading: Reading, mut replay: Replay) -> Result<(Replay, access_log::Counts), Error> {
+    // The engine is in memory, and never waits.
+    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    let runtime = runtime.map_err(|error| Error::usage(format!("cannot start: {error}")))?;
+    let decided: Result<(), CheckError> = runtime.block_on(async {
+        while let Some(requests) = reading.batch() {
+            if reading.progress.is_stopped() {
+                break;
+            }
+            for request in &requests {
+                replay.take(request).await?;
+            }
+        }
+        Ok(())
+    });
+    let counts = reading.end()?;
+    decided.map_err(|error| {
+        Error::new(
+            Exit::Refused,
+            format!("a request cannot be decided: {error}"),
+        )
+    })?;
+    Ok((replay, counts))
+}
+
+// --- What is reported.
+
+/// What limits decided about logs.
+#[derive(Debug, Serialize)]
+pub struct ReplayReport {
+    /// Where the limits come from.
+    pub limits_from: String,
+    /// Where those come from that they are compared with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub compared_with: Option<String>,
+    /// What was read.
+    pub log: LogReport,
+    /// What was decided.
+    #[serde(flatten)]
+    pub decided: Decided,
+}
+
+/// Buckets that are listed; `-o wide` and `-o json` list all that are named.
+const BUCKETS_SHOWN: usize = 10;
+
+const DENIED: Style = AnsiColor::Red.on_default();
+const ADMITTED: Style = AnsiColor::Green.on_default();
+
+impl ReplayReport {
+    /// Why a gate refuses; `None`: it does not.
+    pub fn above(&self, gate: Gate) -> Option<String> {
+        let most = gate.fail_above?;
+        let requests = self.decided.result.totals.requests;
+        let (denied, what) = match &self.decided.against {
+            Some(against) => (against.newly_denied, "newly denied"),
+            None => (self.decided.result.totals.denied, "denied"),
+        };
+        let share = millionths(denied, requests);
+        (share > most).then(|| {
+            let (share, most) = (percent(share), percent(most));
+            format!(
+                "{denied} requests are {what}, {share} of all: more than the {most} of --fail-above"
+            )
+        })
+    }
+
+    fn heading(&self) -> String {
+        let Decided {
+            result,
+            first_ms,
+            last_ms,
+            ..
+        } = &self.decided;
+        let requests = counted(result.totals.requests, "request");
+        let files = match self.log.files.as_slice() {
+            [file] => file.clone(),
+            files => counted(files.len(), "file"),
+        };
+        let time = |ms: &Option<u64>| ms.map(format_timestamp).unwrap_or_default();
+        let (from, to) = (time(first_ms), time(last_ms));
+        format!("{files}: {requests} from {from} to {to}\n")
+    }
+
+    fn verdict(&self) -> String {
+        let totals = self.decided.result.totals;
+        let share = percent(millionths(totals.denied, totals.requests));
+        let label = &self.limits_from;
+        let mut text = match totals.denied {
+            0 => format!("{label}: none would have been denied"),
+            denied => {
+                format!("{label}: {denied} would have been {DENIED}denied{DENIED:#}, {share}")
+            }
+        };
+        for (count, what) in [
+            (totals.held, "held by a queue"),
+            (totals.degraded, "degraded"),
+            (totals.reported, "over a limit that only reports"),
+            (totals.exempt, "exempt"),
+        ] {
+            if count > 0 {
+                let _ = write!(text, "; {count} {what}");
+            }
+        }
+        text.push('\n');
+        if let Some((against, label)) = self
+            .decided
+            .against
+            .as_ref()
+            .zip(self.compared_with.as_ref())
+        {
+            let denied = against.result.totals.denied;
+            let share = percent(millionths(denied, totals.requests));
+            let (lost, won) = (against.newly_denied, against.newly_allowed);
+            let _ = writeln!(
+                text,
+                "{label}: {denied}, {share}; so {lost} are newly {DENIED}denied{DENIED:#}, {won} newly \
+                 {ADMITTED}allowed{ADMITTED:#}"
+            );
+        }
+        text
+    }
+}
+
+impl View for ReplayReport {
+    fn text(&self, page: Page) -> String {
+        let decided = &self.decided;
+        let mut text = self.heading();
+        text.push_str(&self.verdict());
+        text.push('\n');
+        text.push_str(&limits_table(&decided.result, page));
+        if let Some(against) = &decided.against {
+            let title = "NEWLY DENIED BY";
+            text.push_str(&buckets_table(title, &against.newly_denied_buckets, page));
+            let title = "NEWLY ALLOWED BY";
+            text.push_str(&buckets_table(title, &against.newly_allowed_buckets, page));
+        } else {
+            text.push_str(&buckets_table("MOST OVER", &decided.result.buckets, page));
+        }
+        text.push_str(&decided.timeline.text(page));
+        text
+    }
+
+    /// The limits that were exceeded.
+    fn names(&self) -> Vec<String> {
+        let limits = self.decided.result.limits.iter();
+        let over = limits.filter(|limit| limit.over > 0);
+        over.map(|limit| limit.name.clone()).collect()
+    }
+}
+
+fn limits_table(result: &SideResult, page: Page) -> String {
+    let mut table = Table::new([
+        "LIMIT", "REQUESTS", "OVER", "SHARE", "BUCKETS", "FIRST", "THEN",
+    ]);
+    for limit in &result.limits {
+        let first = limit.first_ms.map(format_timestamp).unwrap_or_default();
+        table.row([
+            limit.name.clone(),
+            limit.requests.to_string(),
+            limit.over.to_string(),
+            percent(millionths(limit.over, limit.requests)),
+            format!("{} of {}", limit.buckets_over, limit.buckets),
+            first,
+            limit.action.clone(),
+        ]);
+    }
+    table.draw(page)
+}
+
+fn buckets_table(title: &'static str, buckets: &[BucketLoss], page: Page) -> String {
+    if buckets.is_empty() {
+        return String::new();
+    }
+    let max = if page.wide { usize::MAX } else { BUCKETS_SHOWN };
+    let mut table = Table::new([title, "BUCKET", "REQUESTS"]);
+    for bucket in buckets.iter().take(max) {
+        table.row([
+            bucket.limit.clone(),
+            bucket.text.clone(),
+            bucket.requests.to_string(),
+        ]);
+    }
+    format!("\n{}", table.draw(page))
+}
+
+impl Timeline {
+    /// A bar for each slot: what was denied of what came.
+    fn text(&self, page: Page) -> String {
+        let mut text = format!("\nrequests in each {}\n", duration(self.slot_ms));
+        let highest = self
+            .slots
+            .iter()
+            .map(|slot| slot.requests)
+            .max()
+            .unwrap_or(0);
+        for (n, slot) in (0_u64..).zip(&self.slots) {
+            let at = self.start_ms.saturating_add(n.saturating_mul(self.slot_ms));
+            let (came, denied) = (slot.requests, slot.denied);
+            let bar = if highest == 0 {
+                String::new()
+            } else {
+                bar(came, highest, page)
+            };
+            let at = format_timestamp(at);
+            let _ = match denied {
+                0 => writeln!(text, "{at}  {bar}  {came}"),
+                _ => writeln!(
+                    text,
+                    "{at}  {bar}  {came}, {DENIED}{denied} denied{DENIED:#}"
+                ),
+            };
+        }
+        text
+    }
+}

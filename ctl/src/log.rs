@@ -1,0 +1,504 @@
+//! Access logs on the command line: the flags that say where a line has what, the files, and a thread that
+//! reads them while another decides.
+
+use std::{
+    fs::File,
+    io::{self, IsTerminal as _, Read, Write as _},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+        mpsc::{Receiver, SyncSender, sync_channel},
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use access_log::{Counts, Field, Format, Layout, Log, LogError, Logs, REORDER_MAX, Request, Where};
+use clap::{Args, ValueEnum};
+use policy::{Name, Policy};
+use regex::bytes::RegexBuilder;
+use serde::Serialize;
+use tokio::signal::unix::SignalKind;
+
+use crate::{
+    bucket::Pair,
+    error::{self, Error, Exit},
+    printer::Printer,
+    render::{self, counted},
+};
+
+/// Where the lines of a log have what.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Log options")]
+pub struct LogArgs {
+    /// The format of the log's lines: auto, json, envoy or combined.
+    #[arg(
+        long = "log-format",
+        value_name = "FORMAT",
+        default_value = "auto",
+        hide_possible_values = true
+    )]
+    format: FormatArg,
+
+    /// A regular expression whose named groups are fields and entries: (?P<time>\S+) (?P<user>\S+) ...
+    #[arg(long, value_name = "REGEX")]
+    pattern: Option<String>,
+
+    /// Where a line has an entry of the descriptor: user=/headers/x-user-id, a JSON pointer;
+    /// user=remote_user, what the format calls so; key=query:api_key, a parameter of the path's query.
+    /// Without it, an entry is under its own name. May be given several times.
+    #[arg(long, value_name = "NAME=WHERE")]
+    entry: Vec<Pair>,
+
+    /// Where a line has something else: time, end_time, duration (milliseconds), duration_s (seconds),
+    /// method, path, host, remote_address, forwarded_for, route, status or bytes_sent; as time=/ts.
+    /// Without it, under the keys that Envoy and NGINX are usually configured with.
+    #[arg(long, value_name = "FIELD=WHERE")]
+    field: Vec<Pair>,
+
+    /// Where a line has what the request or its response cost at a limit, in units: tokens=/usage/total.
+    #[arg(long, value_name = "LIMIT=WHERE")]
+    cost_from: Vec<Pair>,
+
+    /// How many trusted proxies stand before the one that wrote the log (Envoy's xff_num_trusted_hops),
+    /// where lines have X-Forwarded-For and not the client's address.
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    trusted_hops: usize,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum FormatArg {
+    #[default]
+    Auto,
+    Json,
+    Envoy,
+    Combined,
+}
+
+impl LogArgs {
+    /// The layout for limits that need these entries, and the limits whose cost it has places for.
+    pub fn layout(
+        &self,
+        policies: &[&Policy],
+        more: &[Name],
+    ) -> Result<(Layout, Vec<Name>), Error> {
+        let of_limits = policies.iter().flat_map(|policy| {
+            let exempt = policy.exempt.iter().flat_map(|exempt| &exempt.matchers);
+            let limits = policy.limits.iter().flat_map(policy::Limit::keys);
+            limits.chain(exempt.map(|matcher| &matcher.entry))
+        });
+        let mut needed: Vec<Name> = of_limits.chain(more).cloned().collect();
+        needed.sort_unstable();
+        needed.dedup();
+        let mut layout = Layout {
+            format: match self.format {
+                FormatArg::Auto => None,
+                FormatArg::Json => Some(Format::Json),
+                FormatArg::Envoy => Some(Format::Envoy),
+                FormatArg::Combined => Some(Format::Combined),
+            },
+            needed,
+            trusted_hops: self.trusted_hops,
+            ..Layout::default()
+        };
+        if let Some(pattern) = &self.pattern {
+            let built = RegexBuilder::new(pattern).build();
+            let wrong = |error| Error::usage(format!("--pattern: {error}"));
+            layout.pattern = Some(built.map_err(wrong)?);
+        }
+        for Pair { key, value } in &self.entry {
+            let wrong = |why: String| Error::usage(format!("--entry {key}={value}: {why}"));
+            let name: Name =
+                { key.parse() }.map_err(|e: policy::NameError| wrong(e.to_string()))?;
+            let place = value.parse().map_err(wrong)?;
+            if !layout.needed.contains(&name) {
+                let known = layout.needed.iter().map(Name::as_str);
+                let hint = error::hint(key, "entries that the limits need", known);
+                return Err(wrong("no limit has this entry".to_owned()).hint(hint));
+            }
+            layout.entries.push((name, place));
+        }
+        for Pair { key, value } in &self.field {
+            let wrong = |why: String| Error::usage(format!("--field {key}={value}: {why}"));
+            let field: Field = key.parse().map_err(wrong)?;
+            layout.fields.push((field, value.parse().map_err(wrong)?));
+        }
+        let priced = self.costs(policies, &mut layout)?;
+        { layout.check() }.map_err(|error| Error::usage(error.to_string()))?;
+        Ok((layout, priced))
+    }
+
+    /// Adds the places of costs; returns the limits that they are for.
+    fn costs(&self, policies: &[&Policy], layout: &mut Layout) -> Result<Vec<Name>, Error> {
+        let mut priced = Vec::with_capacity(self.cost_from.len());
+        for Pair { key, value } in &self.cost_from {
+            let wrong = |why: String| Error::usage(format!("--cost-from {key}={value}: {why}"));
+            let place: Where = value.parse().map_err(wrong)?;
+            let limit = policies.iter().find_map(|policy| policy.limit(key));
+            let known = { policies.iter() }.flat_map(|policy| &policy.limits);
+            let limit = limit.ok_or_else(|| {
+                let known = known.map(|limit| limit.name.as_str());
+                wrong("there is no such limit".to_owned()).hint(error::hint(key, "limits", known))
+            })?;
+            if limit.pricing.is_none() {
+                return Err(
+                    wrong("a request costs this limit a fixed number".to_owned())
+                        .hint("costs are read where `cost` has `from`: docs/limits.md"),
+                );
+            }
+            layout.costs.push(place);
+            priced.push(limit.name.clone());
+        }
+        Ok(priced)
+    }
+}
+
+// --- Reading.
+
+/// Requests that go from one thread to the other at once.
+const BATCH: usize = 512;
+
+/// Bound: batches of requests of a log that wait to be decided. Beyond it, reading waits.
+const BATCHES_MAX: usize = 8;
+
+/// How far reading is.
+#[derive(Debug, Default)]
+pub struct Progress {
+    /// Bytes of the files.
+    total: u64,
+    read: AtomicU64,
+    requests: AtomicU64,
+    /// Whether the user wants no more.
+    stopped: AtomicBool,
+}
+
+impl Progress {
+    /// Ends reading after the requests that were read; `true`: it was stopped already.
+    pub fn stop(&self) -> bool {
+        self.stopped.swap(true, Ordering::Relaxed)
+    }
+
+    /// Whether it was stopped.
+    pub fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
+    }
+}
+
+/// Logs that a thread of its own reads.
+#[derive(Debug)]
+pub struct Reading {
+    batches: Receiver<Vec<Request>>,
+    thread: JoinHandle<Result<Counts, LogError>>,
+    /// How far it is.
+    pub progress: Arc<Progress>,
+}
+
+/// A file whose bytes are counted.
+struct Counted<R> {
+    from: R,
+    progress: Arc<Progress>,
+}
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        let read = self.from.read(to)?;
+        let more = u64::try_from(read).unwrap_or(u64::MAX);
+        self.progress.read.fetch_add(more, Ordering::Relaxed);
+        Ok(read)
+    }
+}
+
+impl Reading {
+    /// Reads files; `-` is stdin.
+    pub fn start(paths: &[String], layout: Layout) -> Result<Self, Error> {
+        let mut total = 0_u64;
+        for path in paths.iter().filter(|path| *path != "-") {
+            let unreadable = |error| {
+                Error::usage(format!("cannot read {path}: {error}"))
+                    .hint("the path is relative to the current folder; `-` reads stdin")
+            };
+            let found = std::fs::metadata(path).map_err(unreadable)?;
+            if found.is_dir() {
+                return Err(Error::usage(format!("{path} is a folder"))
+                    .hint(format!("name its files, as in {path}/*")));
+            }
+            total = total.saturating_add(found.len());
+        }
+        if paths.iter().filter(|path| *path == "-").count() > 1 {
+            return Err(Error::usage("stdin can be read once only"));
+        }
+        let progress = Arc::new(Progress {
+            total,
+            ..Progress::default()
+        });
+        let logs = paths.iter().map(|path| log(path, &progress)).collect();
+        let (to, batches) = sync_channel(BATCHES_MAX);
+        let theirs = Arc::clone(&progress);
+        let thread = std::thread::spawn(move || read(logs, layout, &to, &theirs));
+        Ok(Self {
+            batches,
+            thread,
+            progress,
+        })
+    }
+
+    /// The next requests; none at the end.
+    pub fn batch(&mut self) -> Option<Vec<Request>> {
+        self.batches.recv().ok()
+    }
+
+    /// What was read. Reading ends here if it has not.
+    pub fn end(self) -> Result<Counts, Error> {
+        drop(self.batches);
+        let read = self.thread.join();
+        let read = read.map_err(|_| Error::new(Exit::Refused, "reading the log failed"))?;
+        read.map_err(|error| {
+            let hint = match &error {
+                LogError::Format { .. } => Some(
+                    "known are JSON lines, Envoy's and Istio's text and the combined format; --pattern \
+                     reads others, and --log-format json|envoy|combined says why a line is not read",
+                ),
+                _ => None,
+            };
+            Error::usage(error.to_string()).maybe_hint(hint)
+        })
+    }
+}
+
+fn log(path: &str, progress: &Arc<Progress>) -> Log {
+    let progress = Arc::clone(progress);
+    if path == "-" {
+        let from = io::stdin();
+        return Log::once("stdin", Counted { from, progress });
+    }
+    let file = path.to_owned();
+    Log::new(path, move || {
+        let from = File::open(&file)?;
+        let progress = Arc::clone(&progress);
+        Ok(Box::new(Counted { from, progress }))
+    })
+}
+
+fn read(
+    logs: Vec<Log>,
+    layout: Layout,
+    to: &SyncSender<Vec<Request>>,
+    progress: &Progress,
+) -> Result<Counts, LogError> {
+    let mut logs = Logs::new(logs, layout)?;
+    // What was read to see when each file begins is read again.
+    progress.read.store(0, Ordering::Relaxed);
+    let mut batch = Vec::with_capacity(BATCH);
+    loop {
+        let request = logs.next_request()?;
+        let ended = request.is_none() || progress.is_stopped();
+        batch.extend(request);
+        if batch.len() == BATCH || ended {
+            let requests = u64::try_from(batch.len()).unwrap_or(0);
+            let batch = std::mem::replace(&mut batch, Vec::with_capacity(BATCH));
+            let gone = to.send(batch).is_err();
+            progress.requests.fetch_add(requests, Ordering::Relaxed);
+            if gone || ended {
+                return Ok(logs.counts());
+            }
+        }
+    }
+}
+
+// --- A bar on a terminal, and Ctrl-C.
+
+/// The time between two drawings of the bar. What is read faster shows none.
+const DRAWN_EVERY: Duration = Duration::from_millis(200);
+
+/// Awaits what reads a log. Draws how far it is; at Ctrl-C, has it end with what was read so far.
+pub async fn watched<T>(
+    printer: &Printer,
+    progress: Arc<Progress>,
+    work: impl Future<Output = T>,
+) -> Result<T, Error> {
+    let mut work = std::pin::pin!(work);
+    let mut interrupts = tokio::signal::unix::signal(SignalKind::interrupt())
+        .map_err(|error| Error::usage(format!("cannot wait for Ctrl-C: {error}")))?;
+    let mut drawings = tokio::time::interval(DRAWN_EVERY);
+    drawings.tick().await;
+    let draws = !printer.is_quiet() && io::stderr().is_terminal();
+    let mut shown = false;
+    let done = loop {
+        tokio::select! {
+            biased;
+            done = &mut work => break done,
+            // The second time the user wants nothing any more.
+            _ = interrupts.recv() => if progress.stop() {
+                return Err(printer.interrupted());
+            },
+            _ = drawings.tick(), if draws => {
+                shown = true;
+                draw(&progress.text(printer));
+            }
+        }
+    };
+    if shown {
+        draw("");
+    }
+    Ok(done)
+}
+
+impl Progress {
+    fn text(&self, printer: &Printer) -> String {
+        let requests = self.requests.load(Ordering::Relaxed);
+        let read = self.read.load(Ordering::Relaxed).min(self.total);
+        if self.total == 0 {
+            return format!("{requests} requests");
+        }
+        let bar = render::bar(read, self.total, printer.page());
+        let (read, total) = (read >> 20, self.total.div_ceil(1 << 20));
+        format!("{bar} {read} of {total} MiB, {requests} requests")
+    }
+}
+
+/// Replaces the last drawing. Write errors are ignored.
+fn draw(text: &str) {
+    let mut terminal = anstream::stderr().lock();
+    let _ = write!(terminal, "\r\x1b[K{text}");
+    let _ = terminal.flush();
+}
+
+// --- What is said about the log itself.
+
+/// What was read of logs.
+#[derive(Clone, Debug, Serialize)]
+pub struct LogReport {
+    /// The files.
+    pub files: Vec<String>,
+    /// Their formats.
+    pub formats: Vec<&'static str>,
+    /// Lines that are not empty.
+    pub lines: u64,
+    /// Lines about something else than a request.
+    pub others: u64,
+    /// Lines that cannot be read.
+    pub broken: u64,
+    /// The first of them.
+    pub first_broken: Vec<BrokenLine>,
+    /// Requests that came later than the bound of sorting allows.
+    pub late: u64,
+    /// Files that end early or are damaged, and why.
+    pub cut: Vec<CutFile>,
+    /// Where the entries were that the limits need, and how many requests have them.
+    pub entries: Vec<EntryReport>,
+    /// Whether times are whole seconds.
+    pub whole_seconds: bool,
+    /// Whether Ctrl-C ended it.
+    pub interrupted: bool,
+}
+
+/// A line that cannot be read.
+#[derive(Clone, Debug, Serialize)]
+pub struct BrokenLine {
+    /// The file.
+    pub file: String,
+    /// The line, from 1.
+    pub line: u64,
+    /// Why.
+    pub why: String,
+}
+
+/// A file that ends early.
+#[derive(Clone, Debug, Serialize)]
+pub struct CutFile {
+    /// The file.
+    pub file: String,
+    /// Why.
+    pub why: String,
+}
+
+/// An entry of descriptors.
+#[derive(Clone, Debug, Serialize)]
+pub struct EntryReport {
+    /// Its name.
+    pub name: String,
+    /// Where lines have it.
+    pub from: String,
+    /// How many requests have it.
+    pub requests: u64,
+}
+
+impl LogReport {
+    /// What is said about logs.
+    pub fn new(files: &[String], layout: &Layout, counts: &Counts, interrupted: bool) -> Self {
+        let format = counts.formats.first().copied().unwrap_or(Format::Json);
+        let entry = |(name, requests): &(Name, u64)| EntryReport {
+            name: name.to_string(),
+            from: layout.describe(name, format),
+            requests: *requests,
+        };
+        let name = |log: &str| log.to_owned();
+        let broken = counts.first_broken.iter().map(|broken| BrokenLine {
+            file: name(&broken.log),
+            line: broken.line,
+            why: broken.why.to_string(),
+        });
+        let cut = counts.cut.iter().map(|(log, why)| CutFile {
+            file: name(log),
+            why: why.clone(),
+        });
+        Self {
+            files: { files.iter() }
+                .map(|file| if file == "-" { "stdin" } else { file }.to_owned())
+                .collect(),
+            formats: counts.formats.iter().map(|format| format.name()).collect(),
+            lines: counts.lines,
+            others: counts.others,
+            broken: counts.broken,
+            first_broken: broken.collect(),
+            late: counts.late,
+            cut: cut.collect(),
+            entries: counts.entries.iter().map(entry).collect(),
+            whole_seconds: counts.whole_seconds,
+            interrupted,
+        }
+    }
+
+    /// Warns of what makes the result less than exact.
+    pub fn warn(&self, printer: &Printer, requests: u64) {
+        if self.interrupted {
+            printer.warn("interrupted: this is about what was read so far");
+        }
+        for CutFile { file, why } in &self.cut {
+            printer.warn(format_args!(
+                "{file} is damaged or ends early ({why}): the rest is missing"
+            ));
+        }
+        if self.broken > 0 {
+            let lines = counted(self.broken, "line");
+            printer.warn(format_args!("{lines} could not be read, and are left out"));
+            for BrokenLine { file, line, why } in &self.first_broken {
+                printer.hint(format_args!("{file}:{line} {why}"));
+            }
+        }
+        if self.late > 0 {
+            let late = counted(self.late, "request");
+            printer.warn(format_args!(
+                "{late} started before one that is {REORDER_MAX} lines earlier in the log: counted as if they \
+                 started with it"
+            ));
+        }
+        if requests == 0 {
+            return;
+        }
+        for entry in self.entries.iter().filter(|entry| entry.requests == 0) {
+            // Patterns test the whole address, which is there if the address is.
+            if entry.name != policy::WHOLE_ADDRESS {
+                let EntryReport { name, from, .. } = entry;
+                printer.warn(format_args!("no request of the log has `{name}` ({from})"));
+                printer.hint(format_args!("--entry {name}=… says where lines have it"));
+            }
+        }
+        if self.whole_seconds {
+            printer.warn(
+                "the log's times are whole seconds: requests of one second count as simultaneous, so limits \
+                 with a small burst deny more here than they would",
+            );
+        }
+    }
+}
