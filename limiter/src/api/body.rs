@@ -17,7 +17,11 @@ use hyper::body::{Body, Incoming};
 use policy::Descriptor;
 use prometheus_client::metrics::gauge::Gauge;
 use protocol::{ApiError, Check, ErrorCode, LimitRequest};
-use tokio::{sync::Semaphore, task::spawn_blocking, time::timeout};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    task::spawn_blocking,
+    time::timeout,
+};
 
 use super::refusal;
 use crate::serve::Peer;
@@ -90,6 +94,8 @@ pub(super) struct MemoryPermit {
     peer: Arc<Peer>,
     /// The most memory for all requests of its connection.
     share: usize,
+    /// The permit to decode a large body, until what was decoded is counted.
+    turn: Option<OwnedSemaphorePermit>,
 }
 
 impl Bodies {
@@ -119,15 +125,12 @@ impl Bodies {
             memory.decode().ok_or_else(refusal::no_room)?;
             return Ok((decode(&bytes)?, memory));
         }
-        let turn = Arc::clone(&self.decoding).acquire_owned().await;
+        memory.turn = Arc::clone(&self.decoding).acquire_owned().await.ok();
         // With those that wait for their turn counted, four clients left nothing for all others.
         memory.decode().ok_or_else(refusal::no_room)?;
         // The work holds the permits: a client that disconnects meanwhile must not let the next
         // decode start early.
-        let work = move || {
-            let _turn = turn;
-            Ok((decode(&bytes)?, memory))
-        };
+        let work = move || Ok((decode(&bytes)?, memory));
         let decoded = spawn_blocking(work).await;
         decoded.unwrap_or_else(|error| Err(ApiError::new(ErrorCode::Internal, error.to_string())))
     }
@@ -138,6 +141,7 @@ impl Bodies {
             permit: self.bytes.enter_with(0)?,
             peer: Arc::clone(peer),
             share: self.bytes.max() / CONNECTION_SHARE,
+            turn: None,
         })
     }
 
@@ -257,7 +261,9 @@ impl MemoryPermit {
     /// Reserves the memory of the checks, now that the body is dropped.
     pub(super) fn hold(&mut self, checks: &[Check]) -> Option<()> {
         let bytes = checks.iter().map(check_bytes).sum::<usize>();
-        self.take(bytes.min(self.share))
+        let held = self.take(bytes.min(self.share));
+        self.turn = None;
+        held
     }
 
     /// Changes the reservation to `bytes`.
