@@ -4,6 +4,10 @@
 //! once. While all lanes are busy, checks wait, and the first lane that is free sends them
 //! together. So a quiet service adds no wait, a busy one makes fewer and larger calls, and a
 //! hanging store never has more than [`LANES`] calls in progress.
+//!
+//! A request whose checks weigh more than a call may goes in parts, one after the other, and each
+//! part waits its turn behind what others have sent meanwhile: the more a request asks, the longer
+//! it waits, and nobody else does.
 
 use std::{
     collections::VecDeque,
@@ -33,6 +37,10 @@ pub(crate) const LANES: usize = 4;
 /// The most that one call may weigh, in checks of one token bucket: about a millisecond of the store's
 /// time, so that other calls do not wait long.
 const CALL_MAX: usize = 256;
+
+/// The checks of a larger request are weighed one by one, limit by limit; those of others by the
+/// domain's most expensive limit where it is cheap, since weighing takes longer than it saves there.
+const ESTIMATED_MAX: usize = 128;
 
 /// Bound: checks that wait in a limiter. Beyond it, 503.
 ///
@@ -102,7 +110,8 @@ impl Batcher {
         }
     }
 
-    /// Decides the checks of one request against one policy, or gives up at `deadline`.
+    /// Decides the checks of one request against one policy, or gives up at `deadline`: with an error
+    /// if none of them was sent, else with one for each check that was not decided.
     pub(crate) async fn decide(
         &self,
         policy: &Arc<Active>,
@@ -111,14 +120,67 @@ impl Batcher {
         deadline: Instant,
         proxy: Option<Arc<str>>,
     ) -> Result<Outcome, Undecided> {
+        let send =
+            |checks, weight| self.send(policy, checks, weight, force, deadline, proxy.clone());
+        let (fits, weight) = fitting(policy, &checks, checks.len());
+        if fits == checks.len() {
+            return send(checks, weight).await;
+        }
+        let count = checks.len();
+        let mut outcome = Outcome {
+            decisions: Vec::with_capacity(count),
+            stale: Vec::new(),
+        };
+        let mut rest = checks.into_iter();
+        while !rest.as_slice().is_empty() {
+            let at = outcome.decisions.len();
+            let (fits, weight) = fitting(policy, rest.as_slice(), count);
+            match send(rest.by_ref().take(fits).collect(), weight).await {
+                Ok(part) => {
+                    let stale = part.stale.into_iter();
+                    let placed = stale.map(|(within, check)| (at + within, check));
+                    outcome.stale.extend(placed);
+                    outcome.decisions.extend(part.decisions);
+                }
+                Err(undecided) if at == 0 => return Err(undecided),
+                Err(undecided) => {
+                    let error = self.error(undecided);
+                    let part = repeat_n(Err(error), fits);
+                    let unsent = repeat_n(Err(self.error(Undecided::NotSent)), rest.len());
+                    outcome.decisions.extend(part.chain(unsent));
+                    break;
+                }
+            }
+        }
+        Ok(outcome)
+    }
+
+    /// Why one check is not decided.
+    fn error(&self, undecided: Undecided) -> CheckError {
+        let error = match undecided {
+            Undecided::TimedOut => StoreError::Timeout(self.shared.timeout),
+            Undecided::Overloaded | Undecided::NotSent => {
+                StoreError::Unreachable("the checks before it took all the time".to_owned())
+            }
+        };
+        error.into()
+    }
+
+    async fn send(
+        &self,
+        policy: &Arc<Active>,
+        checks: Vec<Check>,
+        weight: usize,
+        force: bool,
+        deadline: Instant,
+        proxy: Option<Arc<str>>,
+    ) -> Result<Outcome, Undecided> {
         let (reply, answer) = oneshot::channel();
         let settled = Arc::new(AtomicBool::new(false));
-        let now_ms = store::wall_ms();
-        let weights = checks.iter().map(|check| policy.weight(check, now_ms));
         let entry = Entry {
             policy: Arc::clone(policy),
             force,
-            weight: weights.sum(),
+            weight,
             checks,
             deadline,
             proxy,
@@ -132,6 +194,22 @@ impl Batcher {
             Ok(Err(_)) | Err(_) => Err(Undecided::TimedOut),
         }
     }
+}
+
+/// How many of the next checks of a request of `count` one call takes, at least one, and what they
+/// weigh.
+fn fitting(policy: &Active, checks: &[Check], count: usize) -> (usize, usize) {
+    let now_ms = store::wall_ms();
+    let (mut fits, mut sum) = (0, 0);
+    for check in checks {
+        let weight = policy.weight(check, now_ms, count > ESTIMATED_MAX);
+        if fits > 0 && sum + weight > CALL_MAX {
+            break;
+        }
+        fits += 1;
+        sum += weight;
+    }
+    (fits, sum)
 }
 
 impl Shared {

@@ -131,16 +131,25 @@ impl Active {
         })
     }
 
-    /// What a check costs the store, in checks of one token bucket: with expensive limits, the sum
-    /// of those that match. `now_ms` decides which of them are paused.
-    pub(crate) fn weight(&self, check: &Check, now_ms: u64) -> usize {
+    /// What a check costs the store, in checks of one token bucket: the sum of the limits that match,
+    /// or with cheap limits the most expensive one, unless it is to be `exact`; and what it settles.
+    /// `now_ms` decides which of them are paused.
+    pub(crate) fn weight(&self, check: &Check, now_ms: u64, exact: bool) -> usize {
+        let settled = check.limits.iter().map(|of| {
+            let costs = match of.settle.len() {
+                0 => 0,
+                count => 2 + count / 4,
+            };
+            costs + of.slots.len() / 4
+        });
+        let settled: usize = settled.sum();
         // The store matches every check anyway; to match here as well costs more than it saves.
         let parts = check
             .service
             .as_ref()
             .map_or(1, |service| service.parts.len());
-        if self.dearest <= LIGHT || check.service.is_some() {
-            return self.dearest.saturating_mul(parts);
+        if self.dearest <= LIGHT && !exact || check.service.is_some() {
+            return settled + self.dearest.saturating_mul(parts);
         }
         let matching = self.compiled.matching(&check.descriptor, now_ms);
         let asked = matching
@@ -153,7 +162,7 @@ impl Active {
                 .is_some_and(|of| of.lease.is_some());
             store::script::weight(limit.quota.algorithm(), leased)
         });
-        weights.sum::<usize>().max(1)
+        settled + weights.sum::<usize>().max(1)
     }
 
     /// What the descriptors of a check of the rate limit service cost the store together, each

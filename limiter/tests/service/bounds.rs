@@ -234,3 +234,54 @@ async fn send(body: &mut h2::SendStream<Bytes>, mut bytes: usize) {
         bytes -= part.min(bytes);
     }
 }
+
+/// A request of 600 checks, each of a user of its own.
+fn crowd(service: &Arc<Service>) -> JoinHandle<Result<Vec<serde_json::Value>>> {
+    let service = Arc::clone(service);
+    let checks = (0..600).map(|n| json!({"descriptor": {"user": format!("u{n}")}}));
+    let batch = json!({"checks": checks.collect::<Vec<_>>()});
+    tokio::spawn(async move {
+        let answer = service.ask(batch).await?.json()?;
+        Ok(answer["results"].as_array().cloned().unwrap_or_default())
+    })
+}
+
+#[tokio::test]
+async fn a_request_of_many_checks_goes_in_parts_and_lets_others_by() -> Result<()> {
+    let store = Scripted::with(PER_USER, 0).await?;
+    let service = Arc::new(Service::ready_on(store.clone(), quick()).await?);
+    let crowd = crowd(&service);
+    store.entered(1).await?;
+    let other = ask(&service);
+    store.entered(2).await?;
+    store.let_through(2);
+    assert!(other.await??, "it does not wait for the rest of the crowd");
+    store.entered(3).await?;
+    store.let_through(2);
+    let results = crowd.await??;
+    assert_eq!(results.len(), 600);
+    assert!(results.iter().all(|result| result["allowed"] == true));
+    let sizes: Vec<_> = store.calls().iter().map(|(checks, _)| *checks).collect();
+    assert_eq!(sizes, [256, 1, 256, 88]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_a_request_of_many_checks_has_no_time_for_is_not_sent() -> Result<()> {
+    let store = Scripted::with(PER_USER, 1).await?;
+    let hasty = tuned(|s| s.store_timeout = Duration::from_millis(500));
+    let service = Arc::new(Service::ready_on(store.clone(), hasty).await?);
+    let results = crowd(&service).await??;
+    let decided = results.iter().filter(|result| result["allowed"] == true);
+    assert_eq!(decided.count(), 256);
+    let untouched = |result: &&serde_json::Value| result["error"]["charged"] == false;
+    assert_eq!(results.iter().filter(untouched).count(), 88);
+    // The store may still charge the second part.
+    let doubtful = |result: &&serde_json::Value| {
+        let error = &result["error"];
+        error["code"] == "store_unavailable" && error["charged"].is_null()
+    };
+    assert_eq!(results.iter().filter(doubtful).count(), 256);
+    store.entered(2).await?;
+    Ok(())
+}

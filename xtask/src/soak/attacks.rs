@@ -105,9 +105,11 @@ const ATTACKS: [Attack; 17] = [
     attack("reports of invented proxies", 1, |to, _, count| {
         Box::pin(invented_proxies(to.data, count))
     }),
-    attack("batches of 64 buckets of sub-windows", 1, |to, _, count| {
-        Box::pin(sub_windows(to.data, count))
-    }),
+    attack(
+        "batches of 1,024 buckets of sub-windows",
+        1,
+        |to, _, count| Box::pin(sub_windows(to.data, count)),
+    ),
     attack("checks from a web page", 1, |to, _, count| {
         Box::pin(web_page(to.data, count))
     }),
@@ -325,7 +327,7 @@ async fn invented_proxies(port: u16, count: Count) {
 /// Sends batches of checks that are expensive in the store.
 async fn sub_windows(port: u16, count: Count) {
     let check = |n| format!(r#"{{"descriptor":{{"what":"windows","user":"u{n}"}}}}"#);
-    let list: Vec<_> = (0..64).map(check).collect();
+    let list: Vec<_> = (0..1024).map(check).collect();
     let body = format!(r#"{{"domain":"soak","checks":[{}]}}"#, list.join(","));
     checks(port, Duration::from_millis(200), count, JSON, &body).await;
 }

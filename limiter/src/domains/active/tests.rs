@@ -1,6 +1,6 @@
 use super::*;
 
-use protocol::{LeaseRequest, LimitRequest};
+use protocol::{CostSettlement, LeaseRequest, LimitRequest, Reservation};
 
 #[test]
 fn the_weight_of_a_check_follows_the_limits_that_match_it() {
@@ -15,9 +15,9 @@ fn the_weight_of_a_check_follows_the_limits_that_match_it() {
             .collect(),
         ..Check::default()
     };
-    assert_eq!(active.weight(&check("cheap"), 0), 1);
-    assert_eq!(active.weight(&check("nothing"), 0), 1);
-    let dear = active.weight(&check("dear"), 0);
+    assert_eq!(active.weight(&check("cheap"), 0, false), 1);
+    assert_eq!(active.weight(&check("nothing"), 0, false), 1);
+    let dear = active.weight(&check("dear"), 0, false);
     assert!(dear > 10, "{dear}");
     let leased = Check {
         limits: vec![LimitRequest {
@@ -29,10 +29,35 @@ fn the_weight_of_a_check_follows_the_limits_that_match_it() {
         }],
         ..check("dear")
     };
-    assert!(active.weight(&leased, 0) > 5 * dear);
+    assert!(active.weight(&leased, 0, false) > 5 * dear);
     let other = Check {
         only: vec!["cheap".parse().unwrap()],
         ..check("dear")
     };
-    assert_eq!(active.weight(&other, 0), 1);
+    assert_eq!(active.weight(&other, 0, false), 1);
+    let settlement = CostSettlement {
+        reservation: Reservation::default(),
+        units: 1,
+    };
+    let settling = Check {
+        limits: vec![LimitRequest {
+            settle: vec![settlement; 100],
+            ..LimitRequest::new("cheap".parse().unwrap())
+        }],
+        ..check("cheap")
+    };
+    assert_eq!(active.weight(&settling, 0, false), 1 + 2 + 25);
+}
+
+#[test]
+fn a_check_of_many_cheap_limits_weighs_as_one_unless_it_is_to_be_exact() {
+    let limits: Vec<_> = (0..50)
+        .map(|n| format!("  - {{name: l{n}, rate: 1/s}}\n"))
+        .collect();
+    let text = format!("domain: shop\nlimits:\n{}", limits.concat());
+    let policy = limits_file::read("test", text.as_bytes()).unwrap();
+    let active = Active::new(policy, &Metrics::new()).unwrap();
+    let check = Check::default();
+    let weights = [false, true].map(|exact| active.weight(&check, 0, exact));
+    assert_eq!(weights, [1, 50]);
 }
