@@ -107,9 +107,12 @@ impl Choice for Outcome {
         ("queue", Self::Queue),
     ];
     const MEANT: &'static [(&'static str, &'static str)] = &[
+        ("allowed", "allow"),
         ("200", "allow"),
         ("ok", "allow"),
         ("pass", "allow"),
+        ("denied", "deny"),
+        ("denies", "deny"),
         ("429", "deny"),
         ("reject", "deny"),
         ("wait", "queue"),
@@ -602,6 +605,8 @@ pub struct Difference {
     pub expected: Node,
     /// The decision, in the same form.
     pub actual: Node,
+    /// What each limit that matches says.
+    pub limits: String,
 }
 
 /// What the requests of cases have touched of a limits file.
@@ -614,6 +619,9 @@ pub struct Touched {
     /// Exemptions.
     pub exemptions: BTreeSet<Name>,
 }
+
+/// After so many requests Ctrl-C is noticed: an engine in memory never waits.
+const YIELD_EVERY: u64 = 1000;
 
 impl Case {
     /// How many requests it has, with all repetitions.
@@ -634,6 +642,9 @@ impl Case {
         for request in &self.requests {
             for repetition in 0..request.repeat {
                 count += 1;
+                if count % YIELD_EVERY == 0 {
+                    tokio::task::yield_now().await;
+                }
                 let at_ms = request.every_ms.saturating_mul(repetition);
                 let at_ms = request.at_ms.saturating_add(at_ms);
                 let mut check = engine.request(request.descriptor.clone());
@@ -652,6 +663,7 @@ impl Case {
                         at_ms,
                         expected: expect.node.clone(),
                         actual,
+                        limits: by_limit(&decision),
                     }));
                 }
                 // A queue lets it start later.
@@ -773,6 +785,34 @@ fn outcome_of(decision: &Decision) -> (Outcome, Vec<Name>) {
     } else {
         (Outcome::Queue, sorted(&queues))
     }
+}
+
+/// What each limit that matches says, in one line.
+fn by_limit(decision: &Decision) -> String {
+    if decision.exempt.is_some() {
+        return "no limit applies to a request that is exempt".to_owned();
+    }
+    let one = |of: &LimitAnswer| {
+        let (names, values): (Vec<_>, Vec<_>) = of.bucket.iter().cloned().unzip();
+        let bucket = bucket::display(&names, &values);
+        let left = match of.limit {
+            None => "unlimited".to_owned(),
+            // No bucket decides it, and none has windows.
+            Some(0) if of.window_ms == 0 => "denies requests without it".to_owned(),
+            Some(all) => format!("{} of {all} left", of.remaining),
+        };
+        let mode = match of.mode {
+            Mode::Enforce => "",
+            Mode::Shadow => ", only reported",
+            Mode::Degrade => ", marks requests",
+        };
+        format!("{} {bucket}: {left}{mode}", of.name)
+    };
+    let limits: Vec<String> = decision.answer.limits.iter().map(one).collect();
+    if limits.is_empty() {
+        return "no limit matches the request".to_owned();
+    }
+    limits.join("; ")
 }
 
 /// A field of the answer that `expect` may have.

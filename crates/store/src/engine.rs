@@ -174,9 +174,13 @@ impl Engine {
             }
             let ((due_ms, number), open) = due.remove_entry();
             if due_ms < open.end_ms {
-                self.slots(due_ms, &open.request, &open.answer, Act::Renew)
+                // Of the renewals since the request before only the last can matter, and there may be millions.
+                let pause_ms = self.renewal_ms(&open).unwrap_or(u64::MAX).max(1);
+                let passed_ms = at_ms.min(open.end_ms.saturating_sub(1)) - due_ms;
+                let renewed_ms = due_ms + passed_ms / pause_ms * pause_ms;
+                self.slots(renewed_ms, &open.request, &open.answer, Act::Renew)
                     .await?;
-                let next_ms = self.next_act_ms(due_ms, &open);
+                let next_ms = renewed_ms.saturating_add(pause_ms).min(open.end_ms);
                 self.open.insert((next_ms, number), open);
             } else {
                 self.end(&open).await?;
@@ -212,17 +216,17 @@ impl Engine {
                 answer: decision.answer,
                 used,
             };
-            let act_ms = self.next_act_ms(start_ms, &open);
-            self.open.insert((act_ms, self.requests), open);
+            let pause_ms = self.renewal_ms(&open).unwrap_or(u64::MAX);
+            let next_ms = start_ms.saturating_add(pause_ms).min(end_ms);
+            self.open.insert((next_ms, self.requests), open);
         }
     }
 
-    /// When a request renews its slots next, or ends: after half of the time that they live.
-    fn next_act_ms(&self, now_ms: u64, open: &Open) -> u64 {
+    /// How often a request renews its slots: after half of the time that they live; `None`: it has none.
+    fn renewal_ms(&self, open: &Open) -> Option<u64> {
         let slots = { open.answer.limits.iter() }.filter(|limit| self.is_in_flight(limit));
-        let ttl_ms = slots.filter_map(|limit| limit.slot?.ttl_ms()).min();
-        let renewal_ms = ttl_ms.map_or(u64::MAX, |ttl_ms| now_ms.saturating_add(ttl_ms / 2));
-        renewal_ms.min(open.end_ms)
+        let ttl_ms = slots.filter_map(|limit| limit.slot?.ttl_ms()).min()?;
+        Some(ttl_ms / 2)
     }
 
     async fn end(&mut self, open: &Open) -> Result<(), CheckError> {
@@ -286,9 +290,10 @@ impl Engine {
             }
             let op = match act {
                 Act::Leave | Act::End => SlotOp::free(slot, limit.charged),
+                // As a proxy does with a slot that is missing: renewals before this one were skipped.
                 Act::Renew => SlotOp {
                     slot,
-                    act: SlotAct::Renew,
+                    act: SlotAct::Enter,
                 },
             };
             check.only.push(limit.name.clone());
@@ -455,6 +460,17 @@ limits:
         engine.end_at((1000, 60_000), first, decision, Vec::new());
         assert_eq!(denied_by(&mut engine, 59_999, &upload).await, "uploads");
         assert_eq!(denied_by(&mut engine, 60_000, &upload).await, "");
+        // Nobody counts the renewals of a year.
+        let year_ms = 31_536_000_000;
+        let long = request(&mut engine, &upload);
+        let decision = engine.decide(70_000, &long).await.unwrap();
+        assert!(decision.holds());
+        engine.end_at((70_000, 70_000 + year_ms), long, decision, Vec::new());
+        let (last_ms, end_ms) = (69_999 + year_ms, 70_000 + year_ms);
+        for at_ms in [last_ms - 20_000, last_ms] {
+            assert_eq!(denied_by(&mut engine, at_ms, &upload).await, "uploads");
+        }
+        assert_eq!(denied_by(&mut engine, end_ms, &upload).await, "");
         assert!(engine.open.is_empty());
     }
 

@@ -442,7 +442,8 @@ impl Failure {
             found.expected.to_yaml_line(),
             found.actual.to_yaml_line()
         );
-        let problem = Problem::new("", place, format!("{case}: {message}"));
+        let mut problem = Problem::new("", place, format!("{case}: {message}"));
+        problem.push_hint(found.limits);
         let text = String::from_utf8_lossy(source.bytes()).into_owned();
         Self {
             line: place.map(|place| place.line),

@@ -351,6 +351,8 @@ impl Sweep {
 
 #[cfg(test)]
 mod tests {
+    use algorithms::check::Options;
+
     use super::*;
 
     const PENALTY: Penalty = Penalty::new(3, 60_000, 900_000);
@@ -362,6 +364,22 @@ mod tests {
             ..Denials::default()
         };
         of.store(&bucket.to_string(), &PENALTY, denials, now_ms);
+    }
+
+    /// What a process needs for millions of buckets is a promise to who replays a log.
+    #[test]
+    fn a_bucket_takes_few_bytes_and_reads_back() {
+        assert_eq!(size_of::<StoredBucket>(), 56);
+        let parameters = algorithms::Parameters::new(algorithms::Kind::TokenBucket, 10, 1000);
+        let algorithm = algorithms::Algorithm::new(&parameters).unwrap();
+        let (_, writes) = check(&[Part::new(&algorithm, 3)], 5000, Options::default()).unwrap();
+        let [Some(stored)] = writes.as_slice() else {
+            panic!("nothing is stored");
+        };
+        let held = StoredBucket::new(stored.clone(), 5000, 100);
+        assert!(matches!(held.packed, Packed::Small(_)));
+        assert_eq!(held.stored().unwrap().as_ref(), stored);
+        assert_eq!((held.unused_at_ms, held.kept_until_ms()), (5100, 5100));
     }
 
     #[test]
