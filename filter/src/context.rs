@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use filter_core::{CallAnswer, Config, StreamId, Worker};
+use filter_core::{CallAnswer, Config, StreamId, Worker, usable_token};
 use proxy_wasm::{
     hostcalls,
     traits::{Context, HttpContext, RootContext},
@@ -189,10 +189,7 @@ fn plugin(root_id: u32) -> Result<Plugin, String> {
 
 /// The limiter's token, from the environment.
 fn token(name: &str) -> Option<String> {
-    let value = host::variable(name).filter(|value| !value.is_empty());
-    let text = value.and_then(|bytes| String::from_utf8(bytes).ok());
-    // It becomes a header, where a line break would be another header.
-    let token = text.filter(|text| text.bytes().all(|byte| byte.is_ascii_graphic()));
+    let token = usable_token(host::variable(name));
     if token.is_none() {
         let text = format!(
             "rate limiter: no usable token in environment variable {name}; is it listed in the \

@@ -1,8 +1,8 @@
 //! A request as the state machine sees it.
 
 use filter_core::{
-    Body, CallAnswer, Direction, LocalReply, NoProperty, Refusal, Request, Response,
-    ResponseHeaders,
+    Body, CallAnswer, Direction, LocalReply, NoProperty, Refusal, Request, RequestHeaders,
+    Response, ResponseHeaders, is_grpc,
 };
 use proxy_wasm::{
     hostcalls,
@@ -83,28 +83,36 @@ pub fn waiting_is_grpc() -> bool {
     is_grpc(headers::get(MapType::HttpRequestHeaders, CONTENT_TYPE).as_deref())
 }
 
-fn is_grpc(content_type: Option<&[u8]>) -> bool {
-    content_type.is_some_and(|value| value.starts_with(b"application/grpc"))
+/// The request headers of the effective context.
+#[derive(Clone, Copy, Debug)]
+pub struct HostHeaders;
+
+impl RequestHeaders for HostHeaders {
+    fn get(&self, name: &str) -> Option<Vec<u8>> {
+        headers::get(MapType::HttpRequestHeaders, name)
+    }
+
+    fn set(&mut self, name: &str, value: &[u8]) {
+        // A request that no longer exists needs no headers.
+        let _ = headers::set(MapType::HttpRequestHeaders, name, value);
+    }
+
+    fn remove(&mut self, name: &str) {
+        let _ = headers::remove(MapType::HttpRequestHeaders, name);
+    }
 }
 
-/// Whether this Envoy is a sidecar: Istio's node names begin with the kind of proxy.
+/// Whether this Envoy is a sidecar.
 pub fn is_sidecar() -> bool {
-    host::property(b"xds\0node\0id").is_ok_and(|id| id.starts_with(b"sidecar~"))
+    host::property(b"xds\0node\0id").is_ok_and(|id| filter_core::is_sidecar(&id))
 }
 
 /// Whether the filter limits requests of the effective context's listener.
 pub fn is_limited(direction: Direction, sidecar: bool) -> bool {
-    const INBOUND: u64 = 1;
-    const OUTBOUND: u64 = 2;
-    let wanted = match direction {
-        Direction::Both => return true,
-        Direction::Auto if !sidecar => return true,
-        Direction::Auto | Direction::Inbound => INBOUND,
-        Direction::Outbound => OUTBOUND,
-    };
-    let bytes = host::property(b"xds\0listener_direction");
-    let direction = bytes.ok().and_then(|bytes| <[u8; 8]>::try_from(bytes).ok());
-    direction.map(u64::from_le_bytes) == Some(wanted)
+    direction.limits(sidecar, || {
+        let bytes = host::property(b"xds\0listener_direction").ok()?;
+        Some(u64::from_le_bytes(bytes.try_into().ok()?))
+    })
 }
 
 // --- A response as the state machine sees it, and local responses.

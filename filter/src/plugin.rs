@@ -8,7 +8,7 @@ use std::{
 };
 
 use filter_core::{
-    BodyNeed, Call, CallAnswer, CallId, Callback, Edits, Metering, Metrics, Now, Step, StreamId,
+    BodyNeed, Call, CallAnswer, CallId, Callback, DEGRADED, Metering, Metrics, Now, Step, StreamId,
     Worker,
 };
 use proxy_wasm::{
@@ -19,12 +19,9 @@ use proxy_wasm::{
 use crate::{
     exports,
     host::{self, SharedData, headers, log, log_level},
-    http::{self, HostBody, HostRequest, HostResponse},
+    http::{self, HostBody, HostHeaders, HostRequest, HostResponse},
 };
 use stream::Streams;
-
-/// The header that marks a request for its upstream.
-const DEGRADED: &str = "x-ratelimit-degraded";
 
 /// One configured plugin of one VM.
 ///
@@ -194,19 +191,6 @@ impl Drop for Plugin {
 
 // --- Carries out the steps that the state machine returns.
 
-/// Request headers by which a client may get a part of a body, or the body in a form that the filter does
-/// not read. A service may ignore each of them, so no client depends on it.
-const CHOOSES_BODY: [&str; 8] = [
-    "range",
-    "if-range",
-    "a-im",
-    "prefer",
-    "accept-charset",
-    "grpc-accept-encoding",
-    "connect-accept-encoding",
-    "sec-websocket-extensions",
-];
-
 impl Plugin {
     /// Carries out the steps of the state machine until none is left for this callback.
     ///
@@ -244,7 +228,7 @@ impl Plugin {
                 Step::Log(level, text) => log(log_level(level), &text),
                 Step::Continue { stream, edits } if current == Some(stream) => {
                     context.switch_to(stream.0);
-                    edit(&edits);
+                    edits.apply(&mut HostHeaders);
                     action = Action::Continue;
                 }
                 Step::Refuse { stream, refusal } if current == Some(stream) => {
@@ -256,7 +240,7 @@ impl Plugin {
                 // Requests that no longer exist need neither step.
                 Step::Continue { stream, edits } => {
                     if context.switch_to(stream.0) {
-                        edit(&edits);
+                        edits.apply(&mut HostHeaders);
                         let _ = host::resume_request();
                     }
                 }
@@ -279,29 +263,6 @@ impl Plugin {
     pub(super) fn end_turn(&self) {
         let now = self.clock.now();
         self.worker.borrow_mut().on_turn_end(&SharedData, now);
-    }
-}
-
-fn edit(edits: &Edits) {
-    const REQUEST: MapType = MapType::HttpRequestHeaders;
-    if let Some(limits) = &edits.degraded {
-        let _ = headers::set(REQUEST, DEGRADED, limits.as_bytes());
-    }
-    if edits.needs.body {
-        let _ = headers::set(REQUEST, "accept-encoding", b"identity");
-        for name in CHOOSES_BODY {
-            let _ = headers::remove(REQUEST, name);
-        }
-        // With other methods, these guard against lost updates.
-        let method = headers::get(REQUEST, ":method");
-        if matches!(method.as_deref(), Some(b"GET" | b"HEAD")) {
-            for name in ["if-none-match", "if-modified-since"] {
-                let _ = headers::remove(REQUEST, name);
-            }
-        }
-    }
-    if edits.needs.trailers {
-        let _ = headers::set(REQUEST, "te", b"trailers");
     }
 }
 
@@ -367,38 +328,34 @@ impl Plugin {
 
 // --- The time of an event, from the host's two clocks.
 
-/// How far the wall clock is ahead of the monotonic one, in milliseconds, as of the last tick.
+/// Both clocks.
 #[derive(Debug)]
-pub struct Clock(Cell<u64>);
+pub struct Clock(filter_core::Clock);
 
 impl Clock {
     pub fn new() -> Self {
-        Self(Cell::new(epoch_ms()))
+        Self(filter_core::Clock::new(wall_ms(), mono_us()))
     }
 
     /// Adjusts to a wall clock that was set.
     pub fn adjust(&self) {
-        self.0.set(epoch_ms());
+        self.0.adjust(wall_ms(), mono_us());
     }
 
     pub fn now(&self) -> Now {
-        let mono_us = host::monotonic_ns().unwrap_or(0) / 1000;
-        Now {
-            mono_us,
-            wall_ms: self.0.get().saturating_add(mono_us / 1000),
-        }
+        self.0.at(mono_us())
     }
 }
 
-/// Milliseconds from the start of the monotonic clock back to the epoch.
-fn epoch_ms() -> u64 {
+fn mono_us() -> u64 {
+    host::monotonic_ns().unwrap_or(0) / 1000
+}
+
+/// Milliseconds since the epoch.
+fn wall_ms() -> u64 {
     let wall = hostcalls::get_current_time().unwrap_or(UNIX_EPOCH);
-    let wall_ms = wall
-        .duration_since(UNIX_EPOCH)
-        .map(|since| since.as_millis());
-    let mono_ms = host::monotonic_ns().unwrap_or(0) / 1_000_000;
-    let wall_ms = u64::try_from(wall_ms.unwrap_or(0)).unwrap_or(0);
-    wall_ms.saturating_sub(mono_ms)
+    let since = wall.duration_since(UNIX_EPOCH);
+    u64::try_from(since.map_or(0, |since| since.as_millis())).unwrap_or(0)
 }
 
 // --- Host calls for other contexts than the one whose callback is running.

@@ -74,6 +74,27 @@ pub enum Direction {
     Both,
 }
 
+impl Direction {
+    /// Whether requests of a listener are checked. `sidecar`: this Envoy is one. `listener`: Envoy's number of
+    /// the listener's direction.
+    pub fn limits(self, sidecar: bool, listener: impl FnOnce() -> Option<u64>) -> bool {
+        const INBOUND: u64 = 1;
+        const OUTBOUND: u64 = 2;
+        let wanted = match self {
+            Self::Both => return true,
+            Self::Auto if !sidecar => return true,
+            Self::Auto | Self::Inbound => INBOUND,
+            Self::Outbound => OUTBOUND,
+        };
+        listener() == Some(wanted)
+    }
+}
+
+/// Whether an Envoy with this node id is a sidecar: Istio's node names begin with the kind of proxy.
+pub fn is_sidecar(node: &[u8]) -> bool {
+    node.starts_with(b"sidecar~")
+}
+
 impl Choice for Direction {
     const CHOICES: &'static [(&'static str, Self)] = &[
         ("auto", Self::Auto),

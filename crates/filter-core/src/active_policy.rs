@@ -5,7 +5,13 @@
 
 mod poll;
 
-use std::{cell::Cell, ops::Deref, rc::Rc, sync::Arc};
+use std::{
+    ops::Deref,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
 
 use algorithms::{Algorithm, Edges, Parameters, Rate};
 use filter_config::{Config, Source};
@@ -39,7 +45,7 @@ impl Policy {
         let state = match config.limits.take() {
             Some(compiled) => {
                 let active = ActivePolicy::new(compiled, &config.sources);
-                PolicyState::Limits(Rc::new(active))
+                PolicyState::Limits(Arc::new(active))
             }
             None => PolicyState::Unknown,
         };
@@ -74,7 +80,7 @@ pub(crate) enum PolicyState {
     /// The limiter has no such domain: there are no limits.
     NoLimits,
     /// These limits.
-    Limits(Rc<ActivePolicy>),
+    Limits(Arc<ActivePolicy>),
 }
 
 /// A compiled policy, with the number of proxies that share each limit.
@@ -83,9 +89,9 @@ pub(crate) struct ActivePolicy {
     pub(crate) compiled: Compiled,
     pub(crate) plan: Plan,
     /// In the order of the policy.
-    limits: Vec<Rc<ActiveLimit>>,
+    limits: Vec<Arc<ActiveLimit>>,
     /// Proxies of the domain, for limits without a report of their own.
-    all_proxies: Rc<Cell<u64>>,
+    all_proxies: Arc<AtomicU64>,
 }
 
 /// A limit, with data derived from it once. A request holds the limits that it matched: a later revision
@@ -96,8 +102,8 @@ pub(crate) struct ActiveLimit {
     /// The precheck of a global limit, if it has one.
     pub(crate) precheck: Option<Algorithm>,
     /// Proxies that use it, by the limiters' last answers; 0: never reported.
-    proxies: Cell<u64>,
-    all_proxies: Rc<Cell<u64>>,
+    proxies: AtomicU64,
+    all_proxies: Arc<AtomicU64>,
 }
 
 impl Deref for ActiveLimit {
@@ -120,14 +126,14 @@ impl Entries for Values<'_> {
 
 impl ActivePolicy {
     pub(crate) fn new(compiled: Compiled, sources: &[(Name, Source)]) -> Self {
-        let all_proxies = Rc::new(Cell::new(1));
+        let all_proxies = Arc::new(AtomicU64::new(1));
         let active = |limit: &Arc<Limit>| {
             let percent = limit.precheck_percent;
-            Rc::new(ActiveLimit {
+            Arc::new(ActiveLimit {
                 precheck: percent.and_then(|percent| precheck(limit.quota.algorithm(), percent)),
                 limit: Arc::clone(limit),
-                proxies: Cell::new(0),
-                all_proxies: Rc::clone(&all_proxies),
+                proxies: AtomicU64::new(0),
+                all_proxies: Arc::clone(&all_proxies),
             })
         };
         Self {
@@ -139,26 +145,27 @@ impl ActivePolicy {
     }
 
     /// The limit at a position.
-    pub(crate) fn limit(&self, at: usize) -> Option<&Rc<ActiveLimit>> {
+    pub(crate) fn limit(&self, at: usize) -> Option<&Arc<ActiveLimit>> {
         self.limits.get(at)
     }
 
     /// Stores the number of proxies that use a limit, from a limiter's answer.
     pub(crate) fn set_proxies(&self, limit: &str, count: u64) {
         if limit == ALL_LIMITS {
-            return self.all_proxies.set(count);
+            return self.all_proxies.store(count, Relaxed);
         }
         let at = self.compiled.position(limit);
         if let Some(limit) = at.and_then(|at| self.limits.get(at)) {
-            limit.proxies.set(count.min(MAX_PROXIES));
+            limit.proxies.store(count.min(MAX_PROXIES), Relaxed);
         }
     }
 
     /// Copies the numbers of proxies from the previous policy.
     fn inherit_proxies(&self, before: &Self) {
-        self.all_proxies.set(before.all_proxies.get());
+        self.all_proxies
+            .store(before.all_proxies.load(Relaxed), Relaxed);
         for limit in &before.limits {
-            self.set_proxies(limit.name.as_str(), limit.proxies.get());
+            self.set_proxies(limit.name.as_str(), limit.proxies.load(Relaxed));
         }
     }
 
@@ -185,10 +192,10 @@ impl ActivePolicy {
 impl ActiveLimit {
     /// The proxies that share the limit during an outage: `fleet_size`, or as reported.
     pub(crate) fn proxies(&self) -> u64 {
-        let reported = Some(self.proxies.get()).filter(|count| *count > 0);
+        let reported = Some(self.proxies.load(Relaxed)).filter(|count| *count > 0);
         self.fleet_size
             .or(reported)
-            .unwrap_or_else(|| self.all_proxies.get())
+            .unwrap_or_else(|| self.all_proxies.load(Relaxed))
             .max(1)
     }
 

@@ -139,6 +139,11 @@ impl Worker {
 
 // --- The calls in flight, by id: what each of them is for.
 
+/// Bound: bytes of a message of a check stream. Beyond it, the stream ends; callouts follow.
+///
+/// Many times what the largest batch needs.
+pub const MAX_MESSAGE: u32 = 1 << 20;
+
 /// One call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallId(u32);

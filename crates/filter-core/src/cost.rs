@@ -4,7 +4,7 @@
 mod body_reader;
 mod json_reader;
 
-use std::rc::Rc;
+use std::sync::Arc;
 
 use body_reader::{BodyReader, Format, is_encoded};
 use policy::{
@@ -49,7 +49,7 @@ pub trait Response {
 /// A request that reserved units, until its response ended.
 #[derive(Debug)]
 pub(crate) struct Meter {
-    request: Rc<RequestDescriptor>,
+    request: Arc<RequestDescriptor>,
     reserved: Vec<Reserved>,
     /// 0 before the response has begun.
     status: u16,
@@ -63,7 +63,7 @@ pub(crate) struct Meter {
 /// Units that a request reserved in one bucket.
 #[derive(Debug)]
 struct Reserved {
-    limit: Rc<ActiveLimit>,
+    limit: Arc<ActiveLimit>,
     key: BucketKey,
     reservation: Reservation,
     /// What the bucket holds, in units.
@@ -73,7 +73,7 @@ struct Reserved {
 /// What a request cost in one bucket, still to be sent.
 #[derive(Debug)]
 pub(crate) struct Settled {
-    pub(crate) request: Rc<RequestDescriptor>,
+    pub(crate) request: Arc<RequestDescriptor>,
     pub(crate) limit: Name,
     pub(crate) key: BucketKey,
     pub(crate) settlement: CostSettlement,
@@ -95,7 +95,7 @@ impl Meter {
             let reservation = answered.reservation?;
             let limit_check = check.find(&answered.name)?;
             Some(Reserved {
-                limit: Rc::clone(&limit_check.limit),
+                limit: Arc::clone(&limit_check.limit),
                 key: limit_check.key,
                 reservation,
                 capacity: answered.limit.unwrap_or(0),
@@ -104,7 +104,7 @@ impl Meter {
         let reserved: Vec<Reserved> = reserved.collect();
         (!reserved.is_empty()).then(|| {
             Box::new(Self {
-                request: Rc::new(RequestDescriptor::from_check(check)),
+                request: Arc::new(RequestDescriptor::from_check(check)),
                 reserved,
                 status: 0,
                 numbers: Vec::new(),
@@ -238,7 +238,7 @@ impl Meter {
 
     fn settled(&self, reserved: &Reserved, limit: &Limit, units: u64) -> Settled {
         Settled {
-            request: Rc::clone(&self.request),
+            request: Arc::clone(&self.request),
             limit: limit.name.clone(),
             key: reserved.key,
             settlement: CostSettlement {
@@ -491,7 +491,7 @@ pub enum BodyNeed {
 #[derive(Debug)]
 pub(crate) struct RequestBody {
     /// The limits that need numbers of the body.
-    limits: Vec<Rc<ActiveLimit>>,
+    limits: Vec<Arc<ActiveLimit>>,
     reader: BodyReader,
     /// Whether the body ended, and all of it was read.
     ended: bool,
@@ -510,7 +510,7 @@ impl RequestBody {
     }
 }
 
-fn pointers(limits: &[Rc<ActiveLimit>]) -> impl Iterator<Item = &Pointer> {
+fn pointers(limits: &[Arc<ActiveLimit>]) -> impl Iterator<Item = &Pointer> {
     let prices = limits.iter().filter_map(|limit| limit.response_price());
     prices.flat_map(|price| price.reserve.pointers())
 }
@@ -628,7 +628,7 @@ impl Worker {
         };
         let limits = limit_checks.iter().map(|check| &check.limit);
         let limits = limits.filter(|limit| pointers(std::slice::from_ref(limit)).next().is_some());
-        let limits: Vec<Rc<ActiveLimit>> = limits.cloned().collect();
+        let limits: Vec<Arc<ActiveLimit>> = limits.cloned().collect();
         if limits.is_empty() || !is_readable(request, max) {
             return false;
         }

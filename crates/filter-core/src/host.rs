@@ -1,5 +1,7 @@
 //! What the host gives the state machine: Envoy's shared data, the time, and the seed of random numbers.
 
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
 use filter_config::Config;
 
 use crate::cache::Table;
@@ -258,6 +260,44 @@ impl Now {
     pub(crate) fn after_ms(self, ms: u64) -> u64 {
         self.mono_us.saturating_add(ms.saturating_mul(1000))
     }
+}
+
+/// Joins the host's two clocks: how far the wall clock is ahead of the monotonic one, as of the last tick.
+#[derive(Debug)]
+pub struct Clock {
+    epoch_ms: AtomicU64,
+}
+
+impl Clock {
+    /// Reads both clocks.
+    pub fn new(wall_ms: u64, mono_us: u64) -> Self {
+        Self {
+            epoch_ms: AtomicU64::new(wall_ms.saturating_sub(mono_us / 1000)),
+        }
+    }
+
+    /// Adjusts to a wall clock that was set.
+    pub fn adjust(&self, wall_ms: u64, mono_us: u64) {
+        let epoch_ms = wall_ms.saturating_sub(mono_us / 1000);
+        self.epoch_ms.store(epoch_ms, Relaxed);
+    }
+
+    /// The moment at which the monotonic clock has this value.
+    pub fn at(&self, mono_us: u64) -> Now {
+        let epoch_ms = self.epoch_ms.load(Relaxed);
+        Now {
+            mono_us,
+            wall_ms: epoch_ms.saturating_add(mono_us / 1000),
+        }
+    }
+}
+
+/// The limiter's token as the environment has it; `None` if it cannot be a header, where a line break
+/// would be another header.
+pub fn usable_token(value: Option<Vec<u8>>) -> Option<String> {
+    let value = value.filter(|value| !value.is_empty());
+    let text = value.and_then(|bytes| String::from_utf8(bytes).ok());
+    text.filter(|text| text.bytes().all(|byte| byte.is_ascii_graphic()))
 }
 
 /// A time on the monotonic clock, for tests that do not use the wall clock.

@@ -16,7 +16,7 @@
 mod shared_lease;
 mod worker_lease;
 
-use std::rc::Rc;
+use std::sync::Arc;
 
 use policy::Mode;
 use protocol::{Answer, Lease, LimitAnswer};
@@ -133,16 +133,16 @@ impl LimitCheck {
 /// A descriptor of the bucket, for lease queries that are sent without a request.
 #[derive(Debug)]
 pub(crate) struct LeaseDescriptor {
-    pub(super) policy: Rc<ActivePolicy>,
-    pub(super) limit: Rc<ActiveLimit>,
+    pub(super) policy: Arc<ActivePolicy>,
+    pub(super) limit: Arc<ActiveLimit>,
     pub(super) entries: Extracted,
 }
 
 impl LeaseDescriptor {
-    fn new(policy: &Rc<ActivePolicy>, limit: &Rc<ActiveLimit>, entries: &Extracted) -> Rc<Self> {
-        Rc::new(Self {
-            policy: Rc::clone(policy),
-            limit: Rc::clone(limit),
+    fn new(policy: &Arc<ActivePolicy>, limit: &Arc<ActiveLimit>, entries: &Extracted) -> Arc<Self> {
+        Arc::new(Self {
+            policy: Arc::clone(policy),
+            limit: Arc::clone(limit),
             entries: entries.clone(),
         })
     }
@@ -368,7 +368,7 @@ impl Worker {
             .find(|limit_check| limit_check.key == key)
         {
             limit_check.lease_query = Some(Box::new(lease_query));
-            let policy = Rc::clone(policy);
+            let policy = Arc::clone(policy);
             let entries = descriptor.entries.clone();
             self.push_background(PendingCheck::background(policy, entries, limit_checks));
         }

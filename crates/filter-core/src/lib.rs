@@ -33,17 +33,18 @@ mod response;
 pub mod simulated;
 mod worker;
 
-pub use call::CallId;
+pub use call::{CallId, MAX_MESSAGE};
 pub use cost::{Body, BodyNeed, Metering, Response};
 pub use filter_config::{
     Config, DenyBody, DenyConfig, Direction, Format, LimiterConfig, Prefixes, Source, Styles,
+    is_sidecar,
 };
-pub use host::{CasMismatch, Host, Now, Version, Versioned};
+pub use host::{CasMismatch, Clock, Host, Now, Version, Versioned, usable_token};
 pub use metrics::Metrics;
-pub use policy::printable;
+pub use policy::{OnFailure, printable};
 pub use request::{NoProperty, Request};
 pub use response::{HeaderList, LocalReply, ResponseHeaders};
 pub use worker::{
-    Call, CallAnswer, Callback, Edits, Level, Refusal, ResponseNeeds, Step, StreamId, StreamStep,
-    Worker,
+    Call, CallAnswer, Callback, DEGRADED, Edits, Level, Refusal, RequestHeaders, ResponseNeeds,
+    Step, StreamId, StreamStep, Worker, is_grpc,
 };

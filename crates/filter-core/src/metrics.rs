@@ -13,7 +13,23 @@ pub trait Metrics {
     fn gauge(&mut self, name: &str, value: u64);
     /// Adds a sample to a histogram.
     fn sample(&mut self, name: &str, value: u64);
+
+    /// Adds to the counter of a family that has these labels. A destination without labels has a counter
+    /// for each, whose name contains them.
+    fn count_of(&mut self, family: &'static str, labels: &[&str], by: u64) {
+        let mut name = vec![family];
+        name.extend_from_slice(labels);
+        self.count(&name.join("."), by);
+    }
+
+    /// Defines a counter, or a family of counters by the names of its labels.
+    fn family(&mut self, _family: &'static str, _labels: &[&'static str]) {}
 }
+
+/// Decisions, by limit.
+const DECIDED: &str = "rl_decisions";
+/// Requests that are exempt.
+const EXEMPT: &str = "rl_exempt";
 
 /// Counters since the last flush.
 #[derive(Debug, Default)]
@@ -32,7 +48,13 @@ impl Counts {
     /// events, Prometheus sees no increase.
     pub(crate) fn define(metrics: &mut impl Metrics) {
         for name in EVENTS {
+            metrics.family(name, &[]);
             metrics.count(name, 0);
+        }
+        metrics.family(DECIDED, &["decision", "source", "limit"]);
+        metrics.family(EXEMPT, &["exemption"]);
+        for name in COSTS {
+            metrics.family(name, &["limit"]);
         }
     }
 
@@ -64,12 +86,11 @@ impl Counts {
         self.keep_unreported();
         self.decisions.take(|limit, at, count| {
             if let Some((outcome, by)) = counted(at) {
-                let name = ["rl_decisions", outcome.word(), by.word(), limit].join(".");
-                metrics.count(&name, count);
+                metrics.count_of(DECIDED, &[outcome.word(), by.word(), limit], count);
             }
         });
         self.exempt.take(|exemption, _, count| {
-            metrics.count(&["rl_exempt", exemption].join("."), count);
+            metrics.count_of(EXEMPT, &[exemption], count);
         });
         for (name, count) in EVENTS.iter().zip(&mut self.events) {
             if *count > 0 {
@@ -78,7 +99,7 @@ impl Counts {
         }
         self.costs.take(|limit, at, by| {
             if let Some(name) = COSTS.get(at) {
-                metrics.count(&[name, limit].join("."), by);
+                metrics.count_of(name, &[limit], by);
             }
         });
     }

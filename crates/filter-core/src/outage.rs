@@ -5,7 +5,7 @@
 
 mod breaker;
 
-use std::rc::Rc;
+use std::sync::Arc;
 
 use filter_config::Config;
 use policy::{Mode, OnFailure};
@@ -22,7 +22,7 @@ use crate::{
         ShareSlot, quota_status,
     },
     response::Denial,
-    worker::{Level, Step, Worker, log_line},
+    worker::{Edits, Level, Step, StreamId, Worker, log_line},
 };
 
 pub(crate) use breaker::{ANSWERED_LATELY_US, Breaker, CallResult, Gate};
@@ -370,24 +370,36 @@ impl Worker {
 
     /// Charges the debts of a request at once if another limiter answers, so that other proxies see
     /// them.
-    fn charge_debts_now(&mut self, now: Now, policy: &Rc<ActivePolicy>, check: &PendingCheck) {
+    fn charge_debts_now(&mut self, now: Now, policy: &Arc<ActivePolicy>, check: &PendingCheck) {
         let mut limit_checks = self.limit_checks_of(&check.entries, policy, now);
         for limit_check in &mut limit_checks {
             limit_check.has_debt = limit_check.is_global() && limit_check.mode != Mode::Shadow;
         }
-        let (policy, entries) = (Rc::clone(policy), check.entries.clone());
+        let (policy, entries) = (Arc::clone(policy), check.entries.clone());
         self.push_background(PendingCheck::background(policy, entries, limit_checks));
+    }
+
+    /// The denial of every request, if `failure_mode` is `deny`.
+    fn denial_of_failure_mode(&self) -> Option<Denial> {
+        (self.config.failure_mode == OnFailure::Deny).then(|| Denial {
+            by: vec![(self.config.domain.clone(), false)],
+            source: DecidedBy::Failure,
+            retry_after_ms: None,
+            quota_statuses: Vec::new(),
+        })
+    }
+
+    /// Decides a request by `failure_mode` alone, for a host that lost the worker which had it.
+    pub fn decide_by_failure_mode(&mut self, stream: StreamId) {
+        match self.denial_of_failure_mode() {
+            Some(denial) => self.refuse(stream, denial),
+            None => self.pass(stream, Edits::default(), Vec::new()),
+        }
     }
 
     /// Decides by the configuration, because no policy is loaded.
     fn without_policy(&mut self, host: &impl Host, now: Now, mut check: PendingCheck) {
-        if self.config.failure_mode == OnFailure::Deny {
-            let denial = Denial {
-                by: vec![(self.config.domain.clone(), false)],
-                source: DecidedBy::Failure,
-                retry_after_ms: None,
-                quota_statuses: Vec::new(),
-            };
+        if let Some(denial) = self.denial_of_failure_mode() {
             self.undo(host, now, check.claims);
             if let Some(stream) = check.stream {
                 self.refuse(stream, denial);
@@ -495,7 +507,7 @@ impl Worker {
                 decided.map(|(decision, slot)| {
                     // Of other buckets, the charge is a debt already.
                     if slot.is_some() && limit_check.mode == Mode::Enforce {
-                        let units = LocalUnits::new(limit_check, Rc::new(algorithm), slot, now);
+                        let units = LocalUnits::new(limit_check, Arc::new(algorithm), slot, now);
                         result.claims.local.push(units);
                     }
                     (algorithm, decision)

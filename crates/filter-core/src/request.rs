@@ -8,7 +8,7 @@ mod decide;
 mod descriptor;
 mod in_flight;
 
-use std::rc::Rc;
+use std::sync::Arc;
 
 use algorithms::{Algorithm, Slot, SlotOp};
 use in_flight::InFlight;
@@ -232,7 +232,7 @@ pub(crate) struct LeasedUnits {
 pub(crate) struct LocalUnits {
     pub(crate) key: BucketKey,
     pub(crate) generation: u64,
-    pub(crate) algorithm: Rc<Algorithm>,
+    pub(crate) algorithm: Arc<Algorithm>,
     pub(crate) cost: u64,
     /// The slot, if the bucket is a queue.
     pub(crate) slot: Option<Slot>,
@@ -243,7 +243,7 @@ pub(crate) struct LocalUnits {
 impl LocalUnits {
     pub(crate) fn new(
         of: &LimitCheck,
-        algorithm: Rc<Algorithm>,
+        algorithm: Arc<Algorithm>,
         slot: Option<Slot>,
         now: Now,
     ) -> Self {
@@ -340,7 +340,7 @@ const MAX_UNSENT: usize = 4096;
 pub(crate) struct Holds {
     waiting: Vec<Held>,
     /// Counts the permits: each request that is held, or may be, has a clone.
-    permits: Rc<()>,
+    permits: Arc<()>,
     max: usize,
     /// Slots of requests that left since the last event: of queues of this proxy, and of the store.
     released_local: Vec<LocalUnits>,
@@ -351,7 +351,7 @@ pub(crate) struct Holds {
 
 /// One of `hold.max` permits to hold a request, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct HoldPermit(#[expect(dead_code, reason = "it is counted")] Rc<()>);
+pub(crate) struct HoldPermit(#[expect(dead_code, reason = "it is counted")] Arc<()>);
 
 /// A request that is held until its slot starts.
 #[derive(Debug)]
@@ -377,7 +377,7 @@ impl Holds {
     pub(crate) fn new(max: usize) -> Self {
         Self {
             waiting: Vec::new(),
-            permits: Rc::default(),
+            permits: Arc::default(),
             max,
             released_local: Vec::new(),
             released: Vec::new(),
@@ -392,8 +392,8 @@ impl Holds {
 
     /// A permit for one more request; `None`: `hold.max` are taken.
     pub(crate) fn permit(&self) -> Option<HoldPermit> {
-        let taken = Rc::strong_count(&self.permits) - 1;
-        (taken < self.max).then(|| HoldPermit(Rc::clone(&self.permits)))
+        let taken = Arc::strong_count(&self.permits) - 1;
+        (taken < self.max).then(|| HoldPermit(Arc::clone(&self.permits)))
     }
 
     /// Holds a request. Requests that continue at the same moment keep their order of arrival.

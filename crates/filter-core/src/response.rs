@@ -1,6 +1,6 @@
 //! What clients see: the headers of a response, and the reply to a denied request.
 
-use std::{fmt::Write, rc::Rc};
+use std::{fmt::Write, sync::Arc};
 
 use filter_config::{DenyBody, DenyConfig, Styles};
 use policy::Name;
@@ -197,11 +197,11 @@ pub struct LocalReply {
     /// The HTTP status.
     pub status: u16,
     /// What `%RESPONSE_CODE_DETAILS%` shows.
-    pub details: Rc<str>,
+    pub details: Arc<str>,
     /// Headers. They contain only names of limits and numbers, and no client bytes.
     pub headers: HeaderList,
     /// The body; for gRPC, the status message.
-    pub body: Rc<str>,
+    pub body: Arc<str>,
     /// The status of a gRPC call.
     pub grpc_status: u8,
 }
@@ -244,8 +244,8 @@ pub(crate) struct ReplyCache {
     by: Vec<(Name, bool)>,
     source: Option<DecidedBy>,
     grpc: bool,
-    details: Rc<str>,
-    body: Rc<str>,
+    details: Arc<str>,
+    body: Arc<str>,
 }
 
 impl ReplyCache {
@@ -291,12 +291,12 @@ impl Denial {
         }
         let mut reply = LocalReply {
             status,
-            details: Rc::clone(&reply_cache.details),
+            details: Arc::clone(&reply_cache.details),
             headers: HeaderList {
                 values: String::with_capacity(160),
                 names: Vec::with_capacity(8),
             },
-            body: Rc::clone(&reply_cache.body),
+            body: Arc::clone(&reply_cache.body),
             grpc_status,
         };
         let quota_exceeded = grpc_status == RESOURCE_EXHAUSTED;

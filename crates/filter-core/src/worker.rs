@@ -3,7 +3,10 @@
 //! Each feature keeps its own state in a struct and its own steps of a request in an
 //! `impl Worker` beside it: `request`, `lease`, `active_policy`, `call`, `outage`, `cache`, `report`.
 
-use std::{cell::RefCell, collections::VecDeque, rc::Rc};
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use filter_config::Config;
 
@@ -24,7 +27,7 @@ use crate::{
 /// The state of one worker for one configuration.
 #[derive(Debug)]
 pub struct Worker {
-    pub(crate) config: Rc<Config>,
+    pub(crate) config: Arc<Config>,
     pub(crate) random: Random,
     pub(crate) process: Process,
     pub(crate) policy: Policy,
@@ -36,7 +39,7 @@ pub struct Worker {
     pub(crate) denials: Denials,
     pub(crate) counts: Counts,
     pub(crate) reporter: Reporter,
-    pub(crate) reply_cache: Rc<RefCell<ReplyCache>>,
+    pub(crate) reply_cache: Arc<Mutex<ReplyCache>>,
     pub(crate) steps: VecDeque<Step>,
     pub(crate) resumptions: Resumptions,
     pub(crate) ticks: TickSchedule,
@@ -59,12 +62,12 @@ impl Worker {
             denials: Denials::default(),
             counts: Counts::default(),
             reporter: Reporter::new(Random::new(random.next_u64())),
-            reply_cache: Rc::default(),
+            reply_cache: Arc::default(),
             steps: VecDeque::new(),
             resumptions: Resumptions::default(),
             ticks: TickSchedule::default(),
             random,
-            config: Rc::new(config),
+            config: Arc::new(config),
         }
     }
 
@@ -601,6 +604,61 @@ pub struct ResponseNeeds {
     pub trailers: bool,
 }
 
+/// The headers of a request at the host.
+pub trait RequestHeaders {
+    /// The first value of a header.
+    fn get(&self, name: &str) -> Option<Vec<u8>>;
+    /// Sets a header, dropping its other values.
+    fn set(&mut self, name: &str, value: &[u8]);
+    /// Removes a header.
+    fn remove(&mut self, name: &str);
+}
+
+/// The header that marks a request for its upstream. Only the filter may set it.
+pub const DEGRADED: &str = "x-ratelimit-degraded";
+
+/// Request headers by which a client may get a part of a body, or the body in a form that the filter does
+/// not read. A service may ignore each of them, so no client depends on it.
+const CHOOSES_BODY: [&str; 8] = [
+    "range",
+    "if-range",
+    "a-im",
+    "prefer",
+    "accept-charset",
+    "grpc-accept-encoding",
+    "connect-accept-encoding",
+    "sec-websocket-extensions",
+];
+
+impl Edits {
+    /// Edits a request.
+    pub fn apply(&self, headers: &mut impl RequestHeaders) {
+        if let Some(limits) = &self.degraded {
+            headers.set(DEGRADED, limits.as_bytes());
+        }
+        if self.needs.body {
+            headers.set("accept-encoding", b"identity");
+            for name in CHOOSES_BODY {
+                headers.remove(name);
+            }
+            // With other methods, these guard against lost updates.
+            if matches!(headers.get(":method").as_deref(), Some(b"GET" | b"HEAD")) {
+                for name in ["if-none-match", "if-modified-since"] {
+                    headers.remove(name);
+                }
+            }
+        }
+        if self.needs.trailers {
+            headers.set("te", b"trailers");
+        }
+    }
+}
+
+/// Whether a request is a gRPC call, by its `content-type`.
+pub fn is_grpc(content_type: Option<&[u8]>) -> bool {
+    content_type.is_some_and(|value| value.starts_with(b"application/grpc"))
+}
+
 /// A call to the limiter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
@@ -645,9 +703,9 @@ pub trait CallAnswer {
 #[derive(Clone, Debug)]
 pub struct Refusal {
     pub(crate) denial: Denial,
-    pub(crate) config: Rc<Config>,
+    pub(crate) config: Arc<Config>,
     pub(crate) random: Random,
-    pub(crate) reply_cache: Rc<RefCell<ReplyCache>>,
+    pub(crate) reply_cache: Arc<Mutex<ReplyCache>>,
 }
 
 impl Refusal {
@@ -655,7 +713,8 @@ impl Refusal {
     pub fn reply(self, grpc: bool) -> LocalReply {
         let mut random = self.random;
         let (deny, styles) = (&self.config.deny, self.config.styles);
-        let reply_cache = &mut *self.reply_cache.borrow_mut();
+        let reply_cache = self.reply_cache.lock();
+        let reply_cache = &mut *reply_cache.unwrap_or_else(PoisonError::into_inner);
         self.denial
             .reply(deny, styles, grpc, &mut random, reply_cache)
     }

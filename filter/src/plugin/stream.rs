@@ -8,7 +8,7 @@
 
 use std::cell::{Cell, RefCell};
 
-use filter_core::{CallId, StreamStep};
+use filter_core::{CallId, MAX_MESSAGE, StreamStep};
 use protocol::{CHECK_STREAM_METHOD, CHECK_STREAM_SERVICE};
 use proxy_wasm::types::BufferType;
 
@@ -20,11 +20,6 @@ use crate::{
         grpc_stream::{self, Target},
     },
 };
-
-/// Bound: bytes of a message of a check stream. Beyond it, Envoy ends the stream; callouts follow.
-///
-/// Many times what the largest batch needs.
-const MAX_MESSAGE: u32 = 1 << 20;
 
 /// Streams, by the host's tokens.
 #[derive(Debug, Default)]

@@ -1,6 +1,6 @@
 //! Polls for the domain's snapshot, and applies the answers.
 
-use std::{fmt::Write, hash::Hasher, rc::Rc};
+use std::{fmt::Write, hash::Hasher, sync::Arc};
 
 use policy::{BUILT_IN, CHECK_STREAM_REFUSED, Compiled, Name, REQUEST_BODY, REQUEST_BODY_PASSES};
 use protocol::{
@@ -244,7 +244,7 @@ impl Worker {
         if let PolicyState::Limits(before) = &self.policy.state {
             active.inherit_proxies(before);
         }
-        self.policy.state = PolicyState::Limits(Rc::new(active));
+        self.policy.state = PolicyState::Limits(Arc::new(active));
     }
 }
 

@@ -4,7 +4,7 @@
 //! when they fill a call, when a call ends, or when the youngest call has been in flight so long that
 //! waiting for it costs more than another call.
 
-use std::rc::Rc;
+use std::sync::Arc;
 
 use policy::{Name, Revision};
 use protocol::{
@@ -303,7 +303,7 @@ fn encode(
     checks: &mut [PendingCheck],
 ) -> Vec<u8> {
     let first = checks.first();
-    let keys = first.map_or_else(|| Rc::from([]), |check| Rc::clone(check.entries.keys()));
+    let keys = first.map_or_else(|| Arc::from([]), |check| Arc::clone(check.entries.keys()));
     let encoded = checks.iter_mut().map(|check| BatchCheck {
         values: check.entries.lend(&keys),
         cost: check.cost,

@@ -1,6 +1,6 @@
 //! The leased units in one worker's memory.
 
-use std::rc::Rc;
+use std::sync::Arc;
 
 use protocol::Lease;
 
@@ -49,7 +49,7 @@ pub(crate) struct WorkerLease<O> {
     /// The lease time.
     ttl_us: u64,
     /// A descriptor of the bucket, for queries without a request.
-    pub(crate) descriptor: Option<Rc<O>>,
+    pub(crate) descriptor: Option<Arc<O>>,
     /// The size of the last portion that this worker tried to take.
     pub(crate) portion: u64,
     /// When the last portion was taken.

@@ -1,6 +1,6 @@
 //! A check: the limits that apply to a request, their decisions so far, and what a limiter is to decide.
 
-use std::rc::Rc;
+use std::sync::Arc;
 
 use algorithms::{Algorithm, CostSettlement, Decision, SlotAct, SlotId, SlotOp};
 use policy::{Limit, Match, Mode, Name, OnFailure, OverLimit, Resolved, Scope};
@@ -20,7 +20,7 @@ use crate::{
 /// One limit that applies to a request.
 #[derive(Debug)]
 pub(crate) struct LimitCheck {
-    pub(crate) limit: Rc<ActiveLimit>,
+    pub(crate) limit: Arc<ActiveLimit>,
     /// What happens over the limit.
     pub(crate) mode: Mode,
     /// Units that the request costs.
@@ -28,7 +28,7 @@ pub(crate) struct LimitCheck {
     /// The bucket's key in the shared table.
     pub(crate) key: BucketKey,
     /// The parameters of a bucket of this proxy; `None`: the bucket is in the store.
-    pub(crate) local: Option<Rc<Algorithm>>,
+    pub(crate) local: Option<Arc<Algorithm>>,
     /// The bucket's state in the limiter's last answer.
     pub(crate) status: Option<BucketStatus>,
     /// Whether the shared table has a debt of the bucket.
@@ -66,11 +66,11 @@ impl LimitCheck {
                 let Resolved::Quota(quota) = resolved? else {
                     return None;
                 };
-                (Role::Proxy, Some(Rc::new(*quota.algorithm())))
+                (Role::Proxy, Some(Arc::new(*quota.algorithm())))
             }
         };
         Some(Self {
-            limit: Rc::clone(policy.limit(found.index)?),
+            limit: Arc::clone(policy.limit(found.index)?),
             mode: found.mode(),
             cost: limit.cost,
             key: table
@@ -188,7 +188,7 @@ pub(crate) struct PendingCheck {
     /// debts or freed slots.
     pub(crate) cost: u64,
     /// The policy that was matched; `None`: none was loaded.
-    pub(crate) policy: Option<Rc<ActivePolicy>>,
+    pub(crate) policy: Option<Arc<ActivePolicy>>,
     /// The request's descriptor.
     pub(crate) entries: Extracted,
     /// The limits that apply, in the order of the policy.
@@ -274,7 +274,7 @@ impl PendingCheck {
     /// The check of a request.
     pub(crate) fn new(
         stream: StreamId,
-        policy: Option<Rc<ActivePolicy>>,
+        policy: Option<Arc<ActivePolicy>>,
         entries: Extracted,
         limit_checks: Vec<LimitCheck>,
         opaque: Option<OnFailure>,
@@ -293,7 +293,7 @@ impl PendingCheck {
     /// A check that charges no request and that no request waits for. It carries lease queries, debts or
     /// denials.
     pub(crate) fn background(
-        policy: Rc<ActivePolicy>,
+        policy: Arc<ActivePolicy>,
         entries: Extracted,
         limit_checks: Vec<LimitCheck>,
     ) -> Self {

@@ -1,6 +1,6 @@
 //! Decides as many limits of a request as this proxy can; a check decides the others.
 
-use std::rc::Rc;
+use std::sync::Arc;
 
 use policy::{Match, Mode, Name};
 use protocol::{DecidedBy, Outcome};
@@ -33,7 +33,7 @@ impl Worker {
         match &self.policy.state {
             PolicyState::NoLimits => self.pass(stream, Edits::default(), Vec::new()),
             PolicyState::Limits(policy) => {
-                let policy = Rc::clone(policy);
+                let policy = Arc::clone(policy);
                 self.decide_by(host, (now, stream), policy, request, body);
             }
             PolicyState::Unknown => {
@@ -55,7 +55,7 @@ impl Worker {
         &mut self,
         host: &impl Host,
         (now, stream): (Now, StreamId),
-        policy: Rc<ActivePolicy>,
+        policy: Arc<ActivePolicy>,
         request: &impl Request,
         body: Option<&RequestBody>,
     ) {
@@ -177,7 +177,7 @@ impl Worker {
         for limit_check in { check.limit_checks.iter_mut() }
             .filter(|limit_check| limit_check.is_global() && limit_check.mode != Mode::Shadow)
         {
-            let limit = Rc::clone(&limit_check.limit);
+            let limit = Arc::clone(&limit_check.limit);
             let (key, generation) = (limit_check.key, limit.generation);
             let known = self.cache.get_fresh(key, generation, now, last_failure_us);
             let (status, denial) = if let Some(known) = known {
@@ -299,7 +299,7 @@ impl Worker {
         };
         // The other modes are charged when nothing can deny the request any more.
         if decision.allowed && limit_check.mode == Mode::Enforce {
-            let algorithm = Rc::clone(algorithm);
+            let algorithm = Arc::clone(algorithm);
             claims
                 .local
                 .push(LocalUnits::new(limit_check, algorithm, slot, now));
@@ -424,9 +424,9 @@ impl Worker {
         self.requests.streams.remove(stream);
         let refusal = Refusal {
             denial,
-            config: Rc::clone(&self.config),
+            config: Arc::clone(&self.config),
             random: Random::new(self.random.next_u64()),
-            reply_cache: Rc::clone(&self.reply_cache),
+            reply_cache: Arc::clone(&self.reply_cache),
         };
         self.steps.push_back(Step::Refuse { stream, refusal });
     }

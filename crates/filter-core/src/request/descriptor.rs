@@ -5,7 +5,7 @@
 //! value that a client can spell in many ways has one normal form, and no spelling makes a value seem
 //! absent.
 
-use std::rc::Rc;
+use std::sync::Arc;
 
 use address::Address;
 use filter_config::{Format, IfSeveral, Prefixes, Source};
@@ -44,14 +44,14 @@ pub enum NoProperty {
 /// this proxy has no source; requests then lack them.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
-    keys: Rc<[Name]>,
+    keys: Arc<[Name]>,
     sources: Vec<Option<Source>>,
 }
 
 /// The entries of one request.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Extracted {
-    keys: Rc<[Name]>,
+    keys: Arc<[Name]>,
     /// In the order of the keys.
     values: Vec<Option<Vec<u8>>>,
 }
@@ -76,7 +76,7 @@ impl Plan {
             Some(value)
         };
         Extracted {
-            keys: Rc::clone(&self.keys),
+            keys: Arc::clone(&self.keys),
             values: self.sources.iter().map(value).collect(),
         }
     }
@@ -164,7 +164,7 @@ impl Entries for Extracted {
 
 impl Extracted {
     /// The keys, including those without a value.
-    pub(crate) fn keys(&self) -> &Rc<[Name]> {
+    pub(crate) fn keys(&self) -> &Arc<[Name]> {
         &self.keys
     }
 
@@ -184,8 +184,8 @@ impl Extracted {
     }
 
     /// The values in the order of `keys`, moved out if possible, until [`Extracted::give_back`].
-    pub(crate) fn lend(&mut self, keys: &Rc<[Name]>) -> Vec<Option<Vec<u8>>> {
-        if Rc::ptr_eq(keys, &self.keys) {
+    pub(crate) fn lend(&mut self, keys: &Arc<[Name]>) -> Vec<Option<Vec<u8>>> {
+        if Arc::ptr_eq(keys, &self.keys) {
             return std::mem::take(&mut self.values);
         }
         // The limits changed while the check waited, so its keys differ from those of the batch.
@@ -194,8 +194,8 @@ impl Extracted {
     }
 
     /// Puts back the values that [`Extracted::lend`] returned for the same keys.
-    pub(crate) fn give_back(&mut self, keys: &Rc<[Name]>, values: Vec<Option<Vec<u8>>>) {
-        if Rc::ptr_eq(keys, &self.keys) {
+    pub(crate) fn give_back(&mut self, keys: &Arc<[Name]>, values: Vec<Option<Vec<u8>>>) {
+        if Arc::ptr_eq(keys, &self.keys) {
             self.values = values;
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! Requests to which no such limit applies have no entry here.
 
-use std::{hash::Hasher, rc::Rc};
+use std::{hash::Hasher, sync::Arc};
 
 use algorithms::{InFlightSlot, Missing, Slot, SlotAct, SlotId, SlotOp};
 use policy::Name;
@@ -209,7 +209,7 @@ struct HeldSlot {
     renew_us: u64,
     /// Whether the store may have it; false if this proxy's share of the limit admitted the request.
     pub(super) stored: bool,
-    pub(super) request: Rc<RequestDescriptor>,
+    pub(super) request: Arc<RequestDescriptor>,
 }
 
 /// What names the buckets of a request to a limiter.
@@ -238,14 +238,14 @@ impl HeldSlots {
             let slot = limit.slot?;
             let ttl_ms = slot.ttl_ms()?;
             let request =
-                request.get_or_insert_with(|| Rc::new(RequestDescriptor::from_check(check)));
+                request.get_or_insert_with(|| Arc::new(RequestDescriptor::from_check(check)));
             Some(HeldSlot {
                 key: check.find(&limit.name).map(|of| of.key),
                 limit: limit.name.clone(),
                 slot,
                 renew_us: sent.after_ms(ttl_ms / RENEWALS),
                 stored: true,
-                request: Rc::clone(request),
+                request: Arc::clone(request),
             })
         });
         Self {
@@ -279,7 +279,7 @@ impl HeldSlot {
 
 /// The slots that a check's request has if its limits give it slots under this id.
 fn possible_slots(check: &PendingCheck, id: SlotId) -> impl Iterator<Item = HeldSlot> {
-    let request = Rc::new(RequestDescriptor::from_check(check));
+    let request = Arc::new(RequestDescriptor::from_check(check));
     let giving = check.global().filter(|of| of.limit.gives_slots());
     giving.map(move |limit_check| {
         let limit = &limit_check.limit;
@@ -290,7 +290,7 @@ fn possible_slots(check: &PendingCheck, id: SlotId) -> impl Iterator<Item = Held
             key: Some(limit_check.key),
             renew_us: 0,
             stored: true,
-            request: Rc::clone(&request),
+            request: Arc::clone(&request),
         }
     })
 }
