@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::{Client, EnvoyConfig, Ports, Process, Programs, Request, shown};
+use crate::{Client, EnvoyConfig, Host, Ports, Process, Programs, Request, shown};
 
 /// A running Envoy.
 #[derive(Debug)]
@@ -110,8 +110,10 @@ impl Envoy {
         self.client.post(&self.url(path), body)
     }
 
-    /// One of its counters or gauges; 0 while it does not exist yet.
+    /// One of its counters or gauges; 0 while it does not exist yet. The filter's have the names that they
+    /// have with the wasm filter.
     pub async fn stat(&self, name: &str) -> Result<u64> {
+        let name = Host::stat(name);
         let url = format!(
             "http://127.0.0.1:{}/stats?filter=^{name}$",
             self.ports.envoy_admin
@@ -143,6 +145,6 @@ fn command(envoy: &Path, config: &Path, workers: u32) -> Command {
         .args(["--concurrency", &workers.to_string()])
         // Several Envoys on one machine must not share memory.
         .args(["--use-dynamic-base-id", "--log-level", "warning"])
-        .args(["--component-log-level", "wasm:info"]);
+        .args(["--component-log-level", "wasm:info,dynamic_modules:info"]);
     command
 }

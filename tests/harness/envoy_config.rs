@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
-use crate::Ports;
+use crate::{Host, Ports};
 
 /// A configuration of Envoy.
 #[derive(Debug, Clone)]
@@ -94,7 +94,13 @@ impl EnvoyConfig {
 
     /// Envoy's arguments besides the file.
     pub(crate) fn more_arguments(&self) -> Vec<String> {
-        self.arguments.clone()
+        let mut arguments = self.arguments.clone();
+        let node = self.tree.pointer("/node/id").and_then(Value::as_str);
+        if let Some(node) = node.filter(|_| Host::is_module()) {
+            // The module cannot read it elsewhere.
+            arguments.extend(["--service-node", node].map(str::to_owned));
+        }
+        arguments
     }
 
     /// Loads the filter from another file.
@@ -203,9 +209,14 @@ impl EnvoyConfig {
         Ok(self)
     }
 
-    /// Writes the configuration for Envoy; the name must end in `.json`.
+    /// Writes the configuration for Envoy; the name must end in `.json`. Where the tests run with the
+    /// dynamic module ([`Host`]), it is in place of every wasm filter.
     pub fn write(&self, path: &Path) -> Result<()> {
-        std::fs::write(path, format!("{:#}\n", self.tree))
+        let mut tree = self.tree.clone();
+        if let Host::Module(module) = Host::from_env()? {
+            replace_filters(&mut tree, &module)?;
+        }
+        std::fs::write(path, format!("{tree:#}\n"))
             .with_context(|| format!("cannot write {}", path.display()))
     }
 
@@ -273,6 +284,30 @@ fn replace_sockets(value: &mut Value, to: &mut impl FnMut(&str) -> Option<u16>) 
         Value::Array(items) => items
             .iter_mut()
             .try_for_each(|value| replace_sockets(value, to)),
+        _ => Ok(()),
+    }
+}
+
+/// The dynamic module in place of each wasm filter, with its configuration.
+fn replace_filters(value: &mut Value, module: &Path) -> Result<()> {
+    const WASM: &str = "type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm";
+    match value {
+        Value::Object(entries) if entries.get("@type").is_some_and(|of| of == WASM) => {
+            let config = entries.get("config").context("a filter without `config`")?;
+            *value = json!({
+                "@type": "type.googleapis.com/envoy.extensions.filters.http.dynamic_modules.v3.DynamicModuleFilter",
+                "dynamic_module_config": {"module": {"local": {"filename": module}}},
+                "filter_name": config["name"],
+                "filter_config": config["configuration"],
+            });
+            Ok(())
+        }
+        Value::Object(entries) => entries
+            .values_mut()
+            .try_for_each(|value| replace_filters(value, module)),
+        Value::Array(items) => items
+            .iter_mut()
+            .try_for_each(|value| replace_filters(value, module)),
         _ => Ok(()),
     }
 }

@@ -38,7 +38,7 @@ pub use hyper::body::Bytes;
 pub use limiter::{Limiter, LimiterPlan};
 pub use ports::{Ports, free_port};
 pub use process::{Process, Signal, shown};
-pub use programs::{Engine, Programs, variable};
+pub use programs::{Engine, Host, Programs, variable};
 pub use raw::{RawClient, RawReply, get};
 pub use redis::{Redis, StoppedRedis, redis_answers};
 pub use relay::Relay;

@@ -3,7 +3,7 @@
 use std::env;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 const REDIS: &str = "RL_TEST_REDIS";
 const VALKEY: &str = "RL_TEST_VALKEY";
@@ -34,6 +34,64 @@ impl Engine {
             .with_context(|| {
                 format!("no {program} on PATH: run `cargo xtask test`, or name one in {variable}")
             })
+    }
+}
+
+/// What runs the filter in Envoy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Host {
+    /// The wasm filter.
+    Wasm,
+    /// The dynamic module, from this file.
+    Module(PathBuf),
+}
+
+impl Host {
+    /// The variable that names the module's file.
+    pub const MODULE: &str = "RL_TEST_MODULE";
+
+    /// Whether `RL_TEST_HOST` is `module`.
+    pub fn is_module_wanted() -> bool {
+        env::var("RL_TEST_HOST").is_ok_and(|host| host == "module")
+    }
+
+    /// `RL_TEST_HOST`: `wasm`, which is the default, or `module`, which `RL_TEST_MODULE` names.
+    pub fn from_env() -> Result<Self> {
+        match env::var("RL_TEST_HOST").as_deref() {
+            Err(_) | Ok("wasm") => Ok(Self::Wasm),
+            Ok("module") => Ok(Self::Module(from_env(Self::MODULE)?)),
+            Ok(other) => bail!("RL_TEST_HOST={other}: there are `wasm` and `module`"),
+        }
+    }
+
+    /// Whether tests run with the dynamic module.
+    pub fn is_module() -> bool {
+        matches!(Self::from_env(), Ok(Self::Module(_)))
+    }
+
+    /// Envoy's name for a metric that has this name with the wasm filter (`wasmcustom.rl_hold_full`). The
+    /// module's have labels instead of further parts, and Envoy writes the label before its value.
+    pub fn stat(name: &str) -> String {
+        let Some(of) = name
+            .strip_prefix("wasmcustom.")
+            .filter(|_| Self::is_module())
+        else {
+            return name.to_owned();
+        };
+        let mut parts = of.split('.');
+        let family = parts.next().unwrap_or_default();
+        let (own, labels): (usize, &[&str]) = match family {
+            "rl_decisions" => (0, &["decision", "source", "limit"]),
+            "rl_exempt" => (0, &["exemption"]),
+            "rl_costs" => (1, &["limit"]),
+            _ => (usize::MAX, &[]),
+        };
+        let mut named = vec!["dynamicmodulescustom", family];
+        named.extend(parts.by_ref().take(own));
+        for (label, value) in labels.iter().zip(parts) {
+            named.extend([*label, value]);
+        }
+        named.join(".")
     }
 }
 

@@ -1,4 +1,4 @@
-//! Project tasks: `cargo xtask demo | test | wasm | dist | bench | soak | pictures | tools`.
+//! Project tasks: `cargo xtask demo | test | wasm | module | dist | bench | soak | pictures | tools`.
 //!
 //! A task gets the tools it needs (see [`tools`]), so that a clone with
 //! nothing but rustup, Python's pip and a C compiler can run all of them.
@@ -7,6 +7,7 @@ mod bench;
 mod command;
 mod demo;
 mod dist;
+mod module;
 mod soak;
 mod test;
 mod tools;
@@ -38,6 +39,8 @@ struct Cli {
 enum Task {
     /// Build the filter that Envoy loads: target/filter.wasm
     Wasm,
+    /// Build the filter as a dynamic module of Envoy, into target/
+    Module,
     /// Everything that must hold, with real Redis, Valkey and Envoy
     #[command(visible_alias = "ci")]
     Test(test::Args),
@@ -77,6 +80,7 @@ fn run(cli: Cli, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
     match cli.task {
         Task::Wasm => wasm::build(&workspace, ui).map(|_| ()),
+        Task::Module => module::build(&workspace, ui).map(|_| ()),
         Task::Test(args) => test::run(&args, &workspace, ui),
         Task::Dist(args) => dist::run(&args, &workspace, ui),
         Task::Demo(args) => demo::run(&args, &workspace, ui),

@@ -8,9 +8,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use clap::ValueEnum;
+use harness::Host;
 
 use crate::command::{self, Workspace};
 use crate::dist;
+use crate::module;
 use crate::tools::{Tool, Tools, WASM_TARGET, on_path};
 use crate::ui::{Ui, help, mark, seconds};
 use crate::wasm;
@@ -288,6 +290,9 @@ impl<'a> Context<'a> {
             command::run(&mut self.native(&["build", "--bins"]))?;
             if tools.contains(&ENVOY) {
                 wasm::build(self.workspace, self.ui)?;
+                if Host::is_module_wanted() {
+                    tests.env(Host::MODULE, module::build(self.workspace, self.ui)?);
+                }
             }
         }
         tests.env("RL_TEST_FILTER", self.workspace.target.join("filter.wasm"));

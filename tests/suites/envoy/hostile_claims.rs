@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use harness::Host;
 use serde_json::{Value, json};
 
 use crate::stage::{alone, limits};
@@ -51,6 +52,9 @@ fn claims() -> Value {
 
 #[tokio::test]
 async fn claims_of_any_kind_are_counted_and_split_no_answer() {
+    if Host::is_module() {
+        return; // Envoy gives a module no nested metadata: such a configuration is refused.
+    }
     let stage = limits(&["{name: per-subject, per: [subject, case], rate: 2/1h}"])
         .in_memory()
         .filter(|config| {
@@ -81,6 +85,9 @@ async fn claims_of_any_kind_are_counted_and_split_no_answer() {
 
 #[tokio::test]
 async fn a_request_with_any_claim_is_not_skipped() {
+    if Host::is_module() {
+        return; // Envoy gives a module no nested metadata: such a configuration is refused.
+    }
     let limit =
         "{name: per-subject, per: [subject, case], if_missing: skip, rate: 1/1h, scope: proxy}";
     let stage = alone(&[limit])
@@ -132,6 +139,9 @@ fn kinds() -> Vec<(Value, &'static str)> {
 
 #[tokio::test]
 async fn claims_of_every_kind_are_the_text_that_the_manual_says() {
+    if Host::is_module() {
+        return; // Envoy gives a module no nested metadata: such a configuration is refused.
+    }
     let mut claims = serde_json::Map::new();
     let (mut limits, mut sources) = (Vec::new(), Vec::new());
     for (n, (claim, text)) in kinds().into_iter().enumerate() {

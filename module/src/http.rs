@@ -1,0 +1,420 @@
+//! Requests, responses and answers of the limiter as the state machine sees them.
+
+use std::{cell::RefCell, collections::HashMap};
+
+use filter_core::{
+    Body, CallAnswer, Config, LocalReply, NoProperty, Refusal, Request, RequestHeaders, Response,
+    ResponseHeaders, Source,
+};
+
+use crate::abi::{self, AnswerHeaders, Chunks, Headers, Metadata, Part};
+
+// --- A request, for the hook that is running.
+
+/// A request; its headers are read one by one, without copies.
+pub struct HostRequest<'r, 'h> {
+    request: &'r abi::Request<'h>,
+    has_body: bool,
+}
+
+impl<'r, 'h> HostRequest<'r, 'h> {
+    /// `has_body`: a body follows.
+    pub fn new(request: &'r abi::Request<'h>, has_body: bool) -> Self {
+        Self { request, has_body }
+    }
+}
+
+impl Request for HostRequest<'_, '_> {
+    fn headers<'r>(&'r self, name: &str) -> impl Iterator<Item = &'r [u8]> {
+        let mut index = 0;
+        std::iter::from_fn(move || {
+            let (value, _) = self.request.header(Headers::Request, name, index);
+            index += 1;
+            value
+        })
+    }
+
+    fn header(&self, name: &str) -> Option<&[u8]> {
+        self.request.header(Headers::Request, name, 0).0
+    }
+
+    fn has_body(&self) -> bool {
+        self.has_body
+    }
+
+    fn property(&self, path: &[u8]) -> Result<Vec<u8>, NoProperty> {
+        property(self.request, path)
+    }
+}
+
+/// The headers of a request that a decision edits.
+pub struct Edited<'r, 'h>(pub &'r mut abi::Request<'h>);
+
+impl RequestHeaders for Edited<'_, '_> {
+    fn get(&self, name: &str) -> Option<Vec<u8>> {
+        let (value, _) = self.0.header(Headers::Request, name, 0);
+        value.map(<[u8]>::to_vec)
+    }
+
+    fn set(&mut self, name: &str, value: &[u8]) {
+        self.0.set_header(Headers::Request, name, value);
+    }
+
+    fn remove(&mut self, name: &str) {
+        self.0.remove_header(Headers::Request, name);
+    }
+}
+
+/// The chunk of a body that the running hook is about.
+pub struct Chunk<'r>(Vec<&'r [u8]>);
+
+impl<'r> Chunk<'r> {
+    /// The chunk that follows `seen` bytes of the body. `chunk` and `buffer` are the parts of the body.
+    ///
+    /// Where the request is paused, Envoy moves the last chunk to the buffer before it calls the hook.
+    pub fn read(request: &'r abi::Request<'_>, [chunk, buffer]: [Part; 2], seen: usize) -> Self {
+        let chunks = request.body(chunk);
+        if chunks.iter().any(|chunk| !chunk.is_empty()) {
+            return Self(chunks);
+        }
+        let mut chunks = request.body(buffer);
+        let mut skipped = 0;
+        chunks.retain_mut(|chunk| {
+            let skip = chunk.len().min(seen - skipped);
+            skipped += skip;
+            *chunk = chunk.get(skip..).unwrap_or_default();
+            !chunk.is_empty()
+        });
+        Self(chunks)
+    }
+
+    /// Its size.
+    pub fn len(&self) -> usize {
+        self.0.iter().map(|chunk| chunk.len()).sum()
+    }
+
+    fn copy(&self, from: usize, len: usize) -> Vec<u8> {
+        let bytes = self.0.iter().flat_map(|chunk| chunk.iter());
+        bytes.skip(from).take(len).copied().collect()
+    }
+}
+
+impl Body for Chunk<'_> {
+    fn bytes(&self, from: usize, len: usize) -> Option<Vec<u8>> {
+        Some(self.copy(from, len))
+    }
+}
+
+// --- Properties, by the paths that the wasm filter's configuration has too.
+//
+// The ABI numbers Envoy's attributes, and reads metadata by namespace and key. What it cannot read is an
+// error of the configuration: were it only absent, limits would silently not apply.
+
+/// How the ABI returns an attribute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Text,
+    Number,
+    Bool,
+}
+use Kind::{Bool, Number, Text};
+
+/// The attributes that Envoy gives a module, with their numbers in the ABI.
+const ATTRIBUTES: [(&[u8], Kind, u32); 33] = [
+    (b"source\0address", Text, 24),
+    (b"source\0port", Number, 25),
+    (b"destination\0address", Text, 26),
+    (b"destination\0port", Number, 27),
+    (b"request\0path", Text, 0),
+    (b"request\0url_path", Text, 1),
+    (b"request\0host", Text, 2),
+    (b"request\0scheme", Text, 3),
+    (b"request\0method", Text, 4),
+    (b"request\0referer", Text, 6),
+    (b"request\0useragent", Text, 7),
+    (b"request\0id", Text, 9),
+    (b"request\0protocol", Text, 10),
+    (b"request\0query", Text, 11),
+    (b"response\0code", Number, 15),
+    (b"response\0code_details", Text, 16),
+    (b"connection\0id", Number, 28),
+    (b"connection\0mtls", Bool, 29),
+    (b"connection\0requested_server_name", Text, 30),
+    (b"connection\0tls_version", Text, 31),
+    (b"connection\0subject_local_certificate", Text, 32),
+    (b"connection\0subject_peer_certificate", Text, 33),
+    (b"connection\0dns_san_local_certificate", Text, 34),
+    (b"connection\0dns_san_peer_certificate", Text, 35),
+    (b"connection\0uri_san_local_certificate", Text, 36),
+    (b"connection\0uri_san_peer_certificate", Text, 37),
+    (b"connection\0sha256_peer_certificate_digest", Text, 38),
+    (b"upstream\0address", Text, 41),
+    (b"upstream\0port", Number, 42),
+    (b"xds\0cluster_name", Text, 57),
+    (b"xds\0route_name", Text, 61),
+    (b"xds\0virtual_host_name", Text, 63),
+    (b"xds\0filter_chain_name", Text, 66),
+];
+
+/// What a path names.
+enum Property<'p> {
+    Attribute(Kind, u32),
+    Header(&'p str),
+    Metadata(Metadata, &'p [u8], &'p [u8]),
+    FilterState(&'p [u8]),
+    /// Of Envoy's node, which Istio's agent makes from its environment.
+    Node(&'p str),
+}
+
+impl<'p> Property<'p> {
+    fn parse(path: &'p [u8]) -> Option<Self> {
+        if let Some((_, kind, number)) = ATTRIBUTES.iter().find(|(known, ..)| *known == path) {
+            return Some(Self::Attribute(*kind, *number));
+        }
+        let mut parts = path.split(|byte| *byte == 0);
+        let parts = std::array::from_fn::<_, 6, _>(|_| parts.next());
+        match parts {
+            [Some(b"request"), Some(b"headers"), Some(name), None, ..] => {
+                str::from_utf8(name).ok().map(Self::Header)
+            }
+            [
+                Some(b"metadata"),
+                Some(b"filter_metadata"),
+                Some(of),
+                Some(key),
+                None,
+                ..,
+            ] => Some(Self::Metadata(Metadata::Dynamic, of, key)),
+            [
+                Some(b"xds"),
+                Some(b"route_metadata"),
+                Some(b"filter_metadata"),
+                Some(of),
+                Some(key),
+                None,
+            ] => Some(Self::Metadata(Metadata::Route, of, key)),
+            [Some(b"node"), Some(b"metadata"), Some(key), None, ..] => {
+                str::from_utf8(key).ok().map(Self::Node)
+            }
+            [Some(b"filter_state"), Some(key), None, ..] => Some(Self::FilterState(key)),
+            _ => None,
+        }
+    }
+}
+
+fn property(request: &abi::Request<'_>, path: &[u8]) -> Result<Vec<u8>, NoProperty> {
+    let value = match Property::parse(path).ok_or(NoProperty::Absent)? {
+        Property::Attribute(Text, number) => {
+            let value = request.text_attribute(number);
+            value.filter(|value| !value.is_empty()).map(<[u8]>::to_vec)
+        }
+        Property::Attribute(Number, number) => {
+            let value = request.number_attribute(number);
+            value.map(|value| value.to_le_bytes().to_vec())
+        }
+        Property::Attribute(Bool, number) => request
+            .bool_attribute(number)
+            .map(|value| vec![value.into()]),
+        Property::Header(name) => {
+            let (value, _) = request.header(Headers::Request, name, 0);
+            value.map(<[u8]>::to_vec)
+        }
+        Property::Metadata(of, namespace, key) => metadata(request, of, namespace, key),
+        Property::FilterState(key) => request.filter_state(key).map(<[u8]>::to_vec),
+        Property::Node(key) => node_metadata(key),
+    };
+    value.ok_or(NoProperty::Absent)
+}
+
+/// Envoy's number of the direction of the request's listener.
+pub fn listener_direction(request: &abi::Request<'_>) -> Option<u64> {
+    const LISTENER_DIRECTION: u32 = 59;
+    request.number_attribute(LISTENER_DIRECTION)
+}
+
+fn node_metadata(key: &str) -> Option<Vec<u8>> {
+    let value = match key {
+        "NAMESPACE" => std::env::var_os("POD_NAMESPACE"),
+        _ => std::env::var_os(format!("ISTIO_META_{key}")),
+    };
+    value.map(std::ffi::OsString::into_encoded_bytes)
+}
+
+/// A value of metadata, as Envoy gives it to a wasm filter.
+fn metadata(
+    request: &abi::Request<'_>,
+    of: Metadata,
+    namespace: &[u8],
+    key: &[u8],
+) -> Option<Vec<u8>> {
+    let read = |kind| match kind {
+        Text => {
+            let text = request.metadata_text(of, namespace, key);
+            text.map(<[u8]>::to_vec)
+        }
+        Number => {
+            let number = request.metadata_number(of, namespace, key);
+            number.map(|number| number.to_le_bytes().to_vec())
+        }
+        Bool => {
+            let value = request.metadata_bool(of, namespace, key);
+            value.map(|value| vec![value.into()])
+        }
+    };
+    // Envoy logs an error each time that a value has another type: most have the same in every request.
+    let path = [namespace, key].join(&0);
+    let known = KINDS.with_borrow(|kinds| kinds.get(&path).copied());
+    if let Some(value) = known.and_then(read) {
+        return Some(value);
+    }
+    for kind in [Text, Number, Bool]
+        .into_iter()
+        .filter(|kind| Some(*kind) != known)
+    {
+        if let Some(value) = read(kind) {
+            KINDS.with_borrow_mut(|kinds| kinds.insert(path, kind));
+            return Some(value);
+        }
+    }
+    None
+}
+
+thread_local! {
+    /// The types that values of metadata had last, by namespace and key: as many as configurations name.
+    static KINDS: RefCell<HashMap<Vec<u8>, Kind>> = RefCell::default();
+}
+
+/// Why Envoy cannot give a module what a configuration reads.
+pub fn unreadable(config: &Config) -> Option<String> {
+    fn path(source: &Source) -> Option<&[u8]> {
+        match source {
+            Source::Property(path, _) => Some(path),
+            Source::Hashed(source) => path(source),
+            _ => None,
+        }
+    }
+    let mut sources = config.sources.iter();
+    let (key, path) = sources.find_map(|(key, source)| {
+        let path = path(source)?;
+        Property::parse(path).is_none().then_some((key, path))
+    })?;
+    let path = String::from_utf8_lossy(path).replace('\0', ".");
+    Some(format!(
+        "descriptors: {key}: Envoy gives a module no property {path}. Let a filter before it put the \
+         value into a header (as jwt_authn's claim_to_headers), or into filter state \
+         (envoy.filters.http.set_filter_state), and read that"
+    ))
+}
+
+// --- A response, and local replies.
+
+/// The headers of a response.
+pub struct HostResponse<'r, 'h>(pub &'r mut abi::Request<'h>);
+
+impl ResponseHeaders for HostResponse<'_, '_> {
+    fn get(&self, name: &str) -> Option<Vec<u8>> {
+        let (value, _) = self.0.header(Headers::Response, name, 0);
+        value.map(<[u8]>::to_vec)
+    }
+
+    fn set(&mut self, name: &'static str, value: &str) {
+        self.0.set_header(Headers::Response, name, value.as_bytes());
+    }
+
+    fn add(&mut self, name: &'static str, value: &str) {
+        self.0.add_header(Headers::Response, name, value.as_bytes());
+    }
+}
+
+/// The rest of a response.
+pub struct ResponsePart<'r, 'h> {
+    request: &'r abi::Request<'h>,
+    chunk: Chunk<'r>,
+}
+
+impl<'r, 'h> ResponsePart<'r, 'h> {
+    /// What the running hook is about.
+    pub fn read(request: &'r abi::Request<'h>) -> Self {
+        let parts = [Part::ResponseChunk, Part::ResponseBuffer];
+        Self {
+            request,
+            chunk: Chunk::read(request, parts, 0),
+        }
+    }
+
+    /// Without a chunk.
+    pub fn trailers(request: &'r abi::Request<'h>) -> Self {
+        Self {
+            request,
+            chunk: Chunk(Vec::new()),
+        }
+    }
+
+    /// The size of the chunk.
+    pub fn len(&self) -> usize {
+        self.chunk.len()
+    }
+}
+
+impl Response for ResponsePart<'_, '_> {
+    fn body(&self, from: usize, len: usize) -> Option<Vec<u8>> {
+        Some(self.chunk.copy(from, len))
+    }
+
+    fn trailer(&self, name: &str) -> Option<Vec<u8>> {
+        let (value, _) = self.request.header(Headers::ResponseTrailers, name, 0);
+        value.map(<[u8]>::to_vec)
+    }
+
+    fn property(&self, path: &[u8]) -> Option<Vec<u8>> {
+        property(self.request, path).ok()
+    }
+}
+
+/// Answers a request.
+pub fn refuse(mut request: abi::Request<'_>, refusal: Refusal) {
+    let (content_type, _) = request.header(Headers::Request, "content-type", 0);
+    let grpc = filter_core::is_grpc(content_type);
+    let LocalReply {
+        status,
+        details,
+        headers,
+        body,
+        grpc_status,
+    } = refusal.reply(grpc);
+    // For access logs: `%FILTER_STATE(wasm.rl_denied:PLAIN)%`, as of the wasm filter.
+    request.set_filter_state("wasm.rl_denied", details.as_bytes());
+    let grpc_status = grpc.then(|| grpc_status.to_string());
+    let grpc_status = grpc_status.iter().map(|status| ("grpc-status", &**status));
+    let mut all: Vec<(&str, &str)> = headers.iter().collect();
+    all.extend(grpc_status);
+    request.respond(status, &all, &body, &details);
+}
+
+// --- An answer of the limiter.
+
+/// The answer to a call.
+pub struct Answer<'h> {
+    /// Its headers.
+    pub headers: AnswerHeaders<'h>,
+    /// Its body.
+    pub body: Chunks<'h>,
+}
+
+impl CallAnswer for Answer<'_> {
+    fn header(&self, name: &str) -> Option<&[u8]> {
+        self.headers.first(name)
+    }
+
+    fn body(&self, max_len: usize) -> Option<Vec<u8>> {
+        let len = self.body.len();
+        if len > max_len {
+            return None;
+        }
+        let mut body = Vec::with_capacity(len);
+        for chunk in self.body.iter() {
+            body.extend_from_slice(chunk);
+        }
+        Some(body)
+    }
+}

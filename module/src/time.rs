@@ -1,0 +1,137 @@
+//! Time: the clocks, and the thread that schedules ticks.
+
+use std::{
+    sync::{
+        Arc, Condvar, LazyLock, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    thread::{Builder, JoinHandle},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use filter_core::{Clock, Now};
+
+use crate::abi::ConfigScheduler;
+
+/// The start of the monotonic clock, which is the same for all workers and configurations: what they
+/// share has deadlines. Not at 0, which is the past of every deadline.
+static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+const START_US: u64 = 1_000_000;
+
+/// Microseconds on the monotonic clock.
+pub fn mono_us() -> u64 {
+    let us = u64::try_from(START.elapsed().as_micros()).unwrap_or(u64::MAX);
+    us.saturating_add(START_US)
+}
+
+/// Milliseconds since the epoch.
+fn wall_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    let ms = since.map_or(0, |since| since.as_millis());
+    u64::try_from(ms).unwrap_or(0)
+}
+
+/// Both clocks.
+#[derive(Debug)]
+pub struct Clocks(Clock);
+
+impl Clocks {
+    /// As of now.
+    pub fn new() -> Self {
+        Self(Clock::new(wall_ms(), mono_us()))
+    }
+
+    /// Adjusts to a wall clock that was set.
+    pub fn adjust(&self) {
+        self.0.adjust(wall_ms(), mono_us());
+    }
+
+    /// The time.
+    pub fn now(&self) -> Now {
+        self.0.at(mono_us())
+    }
+}
+
+// --- Ticks: Envoy has no timers for a module, so a thread sleeps until the next is due.
+
+/// Schedules an event of the configuration when the next tick is due.
+#[derive(Debug)]
+pub struct Ticker {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    /// When the next tick is due; `u64::MAX`: none is.
+    due_us: AtomicU64,
+    ended: Mutex<bool>,
+    sooner: Condvar,
+}
+
+impl Ticker {
+    /// Starts the thread. `None`: the system has no thread left.
+    pub fn start(scheduler: Arc<ConfigScheduler>, event: u64) -> Option<Self> {
+        let shared = Arc::new(Shared {
+            due_us: AtomicU64::new(u64::MAX),
+            ended: Mutex::new(false),
+            sooner: Condvar::new(),
+        });
+        let its = Arc::clone(&shared);
+        // Linux cuts names after 15 bytes.
+        let thread = Builder::new()
+            .name("rl_filter:ticks".to_owned())
+            .stack_size(64 << 10)
+            .spawn(move || its.run(&scheduler, event))
+            .ok()?;
+        Some(Self {
+            shared,
+            thread: Mutex::new(Some(thread)),
+        })
+    }
+
+    /// Schedules a tick at this time, if none is scheduled before.
+    pub fn by(&self, due_us: u64) {
+        if self.shared.due_us.fetch_min(due_us, Relaxed) > due_us {
+            // Under the lock, so that the thread is either asleep, or has yet to read the time.
+            let _ended = self.shared.ended.lock();
+            self.shared.sooner.notify_one();
+        }
+    }
+
+    /// Ends the thread, and waits for it.
+    pub fn end(&self) {
+        let mut ended = self
+            .shared
+            .ended
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        *ended = true;
+        drop(ended);
+        self.shared.sooner.notify_one();
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(thread) = thread.take() {
+            // It does nothing that panics.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn run(&self, scheduler: &ConfigScheduler, event: u64) {
+        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        while !*ended {
+            let due_us = self.due_us.load(Relaxed);
+            let left_us = due_us.saturating_sub(mono_us());
+            if left_us == 0 {
+                // The main thread schedules the next one.
+                self.due_us.store(u64::MAX, Relaxed);
+                scheduler.commit(event);
+                continue;
+            }
+            let left = Duration::from_micros(left_us);
+            let waited = self.sooner.wait_timeout(ended, left);
+            ended = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
