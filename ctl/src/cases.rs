@@ -13,7 +13,10 @@ use policy::{
 use protocol::{Answer, LimitAnswer, Mode};
 use store::{CheckError, Decision, Engine};
 
-use crate::{bucket, simulate::items};
+use crate::{
+    bucket,
+    simulate::{YIELD_EVERY, items},
+};
 
 /// Bound: bytes of a file of cases. Beyond it, it is refused.
 pub const FILE_MAX: usize = 1 << 20;
@@ -598,7 +601,7 @@ pub struct Difference {
     /// Where the expectation stands.
     pub place: Option<Place>,
     /// The request, counted from 1 with all repetitions.
-    pub request: u64,
+    pub request: usize,
     /// Its time, in milliseconds since the epoch.
     pub at_ms: u64,
     /// As written.
@@ -620,9 +623,6 @@ pub struct Touched {
     pub exemptions: BTreeSet<Name>,
 }
 
-/// After so many requests Ctrl-C is noticed: an engine in memory never waits.
-const YIELD_EVERY: u64 = 1000;
-
 impl Case {
     /// How many requests it has, with all repetitions.
     pub fn request_count(&self) -> u64 {
@@ -638,11 +638,11 @@ impl Case {
         engine: &mut Engine,
         touched: &mut Touched,
     ) -> Result<Option<Difference>, CheckError> {
-        let mut count = 0;
+        let mut count: usize = 0;
         for request in &self.requests {
             for repetition in 0..request.repeat {
                 count += 1;
-                if count % YIELD_EVERY == 0 {
+                if count.is_multiple_of(YIELD_EVERY) {
                     tokio::task::yield_now().await;
                 }
                 let at_ms = request.every_ms.saturating_mul(repetition);

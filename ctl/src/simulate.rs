@@ -27,6 +27,9 @@ pub use traffic::{Phase, Traffic, TrafficError, steps};
 /// Bound: buckets in use of a simulation or of the cases of a test. Beyond it, it ends with an error.
 const BUCKETS_MAX: usize = 10_000_000;
 
+/// After so many requests Ctrl-C is noticed: an engine in memory never waits.
+pub(crate) const YIELD_EVERY: usize = 1000;
+
 /// What decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
@@ -136,6 +139,9 @@ async fn run_one(scenario: &Scenario, engine: &mut Engine) -> Result<Run, CheckE
     // By step: the request, and its answer.
     let mut decided: Vec<Option<(Check, protocol::Answer)>> = Vec::new();
     for (at, step) in scenario.steps.iter().enumerate() {
+        if at.is_multiple_of(YIELD_EVERY) {
+            tokio::task::yield_now().await;
+        }
         let (mut of_step, mut answer, mut expect) = (None, None, &[][..]);
         let request = match step {
             Step::Edit(edited) => {

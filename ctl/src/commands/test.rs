@@ -366,7 +366,7 @@ struct CaseResult {
 struct Failure {
     line: Option<u32>,
     column: Option<u32>,
-    request: u64,
+    request: usize,
     at: String,
     expected: Node,
     actual: Node,
