@@ -25,6 +25,9 @@ const REQUESTS_MAX: u64 = 1_000_000;
 /// When a case starts that does not say so: 2024-01-01T00:00Z, a Monday.
 const START_MS: u64 = 1_704_067_200_000;
 
+/// Requests end before 9999-01-01T00:00Z: the calendar knows no later years.
+const END_MS: u64 = 253_370_764_800_000;
+
 const FILE_FIELDS: [&str; 4] = ["limits", "start", "note", "cases"];
 const CASE_FIELDS: [&str; 5] = ["name", "note", "domain", "start", "requests"];
 /// The fields of a request that are not entries of its descriptor.
@@ -76,6 +79,14 @@ struct Request {
     /// Units that its response states as its true cost.
     used: Option<u64>,
     expect: Option<Expect>,
+}
+
+impl Request {
+    /// The time of its last repetition.
+    fn last_ms(&self) -> u64 {
+        let more_ms = self.every_ms.saturating_mul(self.repeat.saturating_sub(1));
+        self.at_ms.saturating_add(more_ms)
+    }
 }
 
 /// What is expected of a decision.
@@ -317,10 +328,7 @@ impl<'r> Reader<'r> {
         let mut read = Vec::with_capacity(list.len());
         for item in &list {
             if let Some(request) = self.request(*item, now_ms, limits) {
-                let more = request
-                    .every_ms
-                    .saturating_mul(request.repeat.saturating_sub(1));
-                now_ms = request.at_ms.saturating_add(more);
+                now_ms = request.last_ms();
                 read.push(request);
             }
         }
@@ -375,16 +383,21 @@ impl<'r> Reader<'r> {
             Some(at_ms) => at_ms,
             None => now_ms.saturating_add(after_ms.unwrap_or(0)),
         };
-        Some(Request {
+        let (every_ms, took_ms) = (every_ms.unwrap_or(0), took_ms.unwrap_or(0));
+        let read = Request {
             at_ms,
             repeat,
-            every_ms: every_ms.unwrap_or(0),
+            every_ms,
             descriptor,
             cost,
-            took_ms: took_ms.unwrap_or(0),
+            took_ms,
             used,
             expect,
-        })
+        };
+        if read.last_ms().saturating_add(took_ms) >= END_MS {
+            request.report(self.report, "it comes or ends after the year 9998");
+        }
+        Some(read)
     }
 
     /// The entries of a request: what is none of its fields.
