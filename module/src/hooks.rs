@@ -227,7 +227,11 @@ impl Filter {
 
     /// A worker's state machine panicked.
     fn lost(&self, hook: &str, index: usize, payload: Box<dyn Any + Send>) {
-        self.count_panic(hook, payload);
+        self.count_panic(
+            hook,
+            "; the worker starts anew, and requests that waited are decided by failure_mode",
+            payload,
+        );
         // Whatever panics here is not counted; then requests wait for the idle timeout of their streams.
         let _ = catch_unwind(AssertUnwindSafe(|| {
             let worker = self.new_worker().ok()?;
@@ -244,11 +248,10 @@ impl Filter {
         self.wake();
     }
 
-    fn count_panic(&self, hook: &str, payload: Box<dyn Any + Send>) {
+    fn count_panic(&self, hook: &str, so: &str, payload: Box<dyn Any + Send>) {
         self.panics.fetch_add(1, Ordering::Relaxed);
         let text = format!(
-            "rate limiter: bug: panic in {hook}: {}; the worker starts anew, and requests that waited \
-             are decided by failure_mode",
+            "rate limiter: bug: panic in {hook}: {}{so}",
             text_of(&*payload)
         );
         log(Severity::Error, &text);
@@ -331,8 +334,9 @@ impl Filter {
             self.work_on_main(envoy);
         }));
         if let Err(payload) = done {
-            self.count_panic("event", payload);
+            self.count_panic("event", "", payload);
             // What was not done is due again.
+            self.scheduled.store(false, Ordering::Release);
             self.wake();
         }
     }

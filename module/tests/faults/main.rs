@@ -1,0 +1,421 @@
+//! The module against a host that does what Envoy may do: requests end while their answers are under way,
+//! configurations end with requests, hooks run within each other, workers run in threads, and each hook
+//! panics once. Every request is decided, and the host finds no use of anything that has ended.
+
+#![expect(
+    unsafe_code,
+    reason = "the host's functions and the hooks are foreign functions"
+)]
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::undocumented_unsafe_blocks,
+    reason = "a test that cannot go on should stop with the reason"
+)]
+
+mod host;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
+    thread::ScopedJoinHandle,
+};
+
+use host::{
+    CONCURRENCY, Call, Config,
+    Outcome::{Answered, Continued, Undecided},
+    PANICS, REFUSES, Request, SCHEDULERS, WORKERS,
+};
+use policy::{Compiled, Revision};
+use protocol::{
+    Answer, LimitAnswer, Mode, Reservation,
+    compact::{Batch, BatchAnswer},
+};
+use rl_filter::fault;
+
+const CONFIGURATION: &str = r#"{
+    "domain": "DOMAIN",
+    "limiter": {"cluster": "limiter", "timeout": "100ms"},
+    "descriptors": [{"key": "user", "header": "x-user-id"}],
+    "request_body": {"max": 100},
+    "failure_mode": "MODE",
+    "limits": "COMPILED"
+}"#;
+
+const LIMITS: &str = r#"{"domain": "DOMAIN", "limits": [
+    {"name": "checked", "match": {"path": "/checked"}, "per": ["user"], "rate": "9/1h",
+     "cost": {"reserve": 1, "from": [{"response_json": "/n"}, {"response_trailer": "t"}]}},
+    {"name": "reserving", "match": {"path": "/reserving"}, "rate": "9/1h", "cost": {"from": {"response_json": "/n"},
+     "reserve": {"from": {"request_json": "/m"}, "default": 1}}},
+    {"name": "strict", "match": {"path": "/strict"}, "rate": "9/1h", "on_failure": "deny"},
+    {"name": "local", "match": {"path": "/local"}, "per": ["user"], "rate": "1/1h", "scope": "proxy"}
+]}"#;
+
+/// A configuration, with the limits compiled as a limiter does it. Each has a domain of its own, for the
+/// workers of a process share what they know of one.
+fn configured(failure_mode: &str) -> Arc<Config> {
+    static DOMAINS: AtomicU64 = AtomicU64::new(0);
+    let domain = format!("shop-{}", DOMAINS.fetch_add(1, SeqCst));
+    let limits = LIMITS.replace("DOMAIN", &domain);
+    let policy = limits_file::policy_from_record(limits.as_bytes()).unwrap();
+    let compiled = limits_file::snapshot_text(&Compiled::new(policy), 0);
+    let json = CONFIGURATION.replace("MODE", failure_mode);
+    let json = json.replace("DOMAIN", &domain);
+    Config::new(&json.replace("COMPILED", &compiled)).unwrap()
+}
+
+/// The answer to a call; `None`: none comes. Users `denied…` are denied, and nobody answers for `lost…`.
+fn answer_to(call: &Call) -> Option<(&'static str, Vec<u8>)> {
+    if call.path != "/v1/check" {
+        return Some(("204", Vec::new()));
+    }
+    let batch = Batch::decode(&call.body).unwrap();
+    let revision = Revision {
+        number: 1,
+        digest: 1,
+    };
+    let mut results = Vec::new();
+    for check in batch.checks {
+        let check = check.into_check(&batch.keys);
+        let allowed = match check.descriptor.get("user") {
+            Some(user) if user.starts_with(b"lost") => return None,
+            user => !user.is_some_and(|user| user.starts_with(b"denied")),
+        };
+        results.push(Ok(Answer {
+            parts: Vec::new(),
+            revision: revision.clone(),
+            now_ms: 1,
+            allowed,
+            limits: vec![checked(allowed)],
+        }));
+    }
+    let answer = BatchAnswer {
+        revision,
+        proxies: Vec::new(),
+        results,
+    };
+    Some(("200", answer.encode()))
+}
+
+fn checked(allowed: bool) -> LimitAnswer {
+    LimitAnswer {
+        name: "checked".parse().unwrap(),
+        generation: 0,
+        bucket: Vec::new(),
+        mode: Mode::Enforce,
+        allowed,
+        charged: u64::from(allowed),
+        limit: Some(9),
+        window_ms: 3_600_000,
+        remaining: 8,
+        retry_after_ms: Some(if allowed { 0 } else { 1000 }),
+        reset_after_ms: 1000,
+        delay_ms: 0,
+        hidden: false,
+        lease: None,
+        slot: None,
+        reservation: allowed.then(Reservation::default),
+        reserved: protocol::Reserved::default(),
+        penalty: protocol::PenaltyStatus::default(),
+    }
+}
+
+/// Delivers what is due on the main thread, and answers the calls.
+fn main_thread(config: &Arc<Config>) {
+    host::deliver_on_main();
+    while let Some(call) = host::next_call() {
+        let answer = answer_to(&call);
+        let answer = answer
+            .as_ref()
+            .map(|(status, body)| (*status, body.as_slice()));
+        config.answer(&call, answer);
+    }
+}
+
+/// Runs until all are decided. The worker is of this thread.
+fn decide(config: &Arc<Config>, requests: &[Arc<Request>]) {
+    let patience = host::patience();
+    while requests
+        .iter()
+        .any(|request| request.outcome() == Undecided)
+    {
+        main_thread(config);
+        host::deliver(0);
+        host::wait();
+        patience();
+    }
+}
+
+fn begin(config: &Arc<Config>, path: &str, user: &str) -> Arc<Request> {
+    Request::begin(config, 0, path, user, false)
+}
+
+fn end(config: Arc<Config>, requests: &[Arc<Request>]) {
+    for request in requests {
+        request.end();
+    }
+    config.end();
+    assert_eq!(SCHEDULERS.load(SeqCst), 0);
+}
+
+#[test]
+fn each_request_gets_its_decision() {
+    let _alone = host::alone();
+    let config = configured("local");
+    let cases = [
+        ("/checked", "allowed", Continued),
+        ("/checked", "denied", Answered(429)),
+        ("/strict", "lost", Answered(503)),
+        ("/local", "any", Continued),
+        ("/local", "any", Answered(429)),
+        ("/unlimited", "any", Continued),
+    ];
+    let mut requests = Vec::new();
+    for (path, user, wanted) in cases {
+        let request = begin(&config, path, user);
+        decide(&config, std::slice::from_ref(&request));
+        assert_eq!(request.outcome(), wanted, "{path} {user}");
+        if wanted == Continued {
+            request.respond();
+        }
+        requests.push(request);
+    }
+    assert_eq!(PANICS.load(SeqCst), 0);
+    end(config, &requests);
+}
+
+#[test]
+fn requests_that_end_while_their_answers_are_under_way_delay_no_other() {
+    let _alone = host::alone();
+    let config = configured("local");
+    let requests: Vec<_> = (0..20)
+        .map(|n| begin(&config, "/checked", &format!("user-{n}")))
+        .collect();
+    // The first carries the event for the end of the turn, and the last that for the answers.
+    requests[0].end();
+    host::deliver(0);
+    host::deliver_on_main();
+    requests[1].end();
+    main_thread(&config);
+    requests[19].end();
+    decide(&config, &requests[2..19]);
+    for request in &requests[2..19] {
+        assert_eq!(request.outcome(), Continued);
+    }
+    for gone in [0, 1, 19] {
+        assert_eq!(requests[gone].outcome(), Undecided);
+    }
+    end(config, &requests);
+}
+
+#[test]
+fn a_request_may_end_within_the_hook_that_decides_it() {
+    let _alone = host::alone();
+    let config = configured("local");
+    let users = ["allowed", "denied", "allowed-2", "denied-2"];
+    let requests = users.map(|user| Request::begin(&config, 0, "/checked", user, true));
+    decide(&config, &requests);
+    let wanted = [Continued, Answered(429), Continued, Answered(429)];
+    assert_eq!(requests.each_ref().map(|request| request.outcome()), wanted);
+    // Within the hook for its headers.
+    let repeated = Request::begin(&config, 0, "/checked", "denied", true);
+    assert_eq!(repeated.outcome(), Answered(429));
+    end(config, &[]);
+}
+
+#[test]
+fn a_configuration_may_end_with_requests_and_calls_and_before_its_events() {
+    let _alone = host::alone();
+    for _ in 0..20 {
+        let config = configured("local");
+        let requests: Vec<_> = (0..5)
+            .map(|n| begin(&config, "/checked", &format!("user-{n}")))
+            .collect();
+        host::deliver(0);
+        host::deliver_on_main();
+        let its = Arc::clone(&config);
+        // Envoy may do so on a worker.
+        std::thread::spawn(move || its.end()).join().unwrap();
+        host::deliver(0);
+        host::deliver_on_main();
+        for request in &requests {
+            assert_eq!(request.outcome(), Undecided);
+            request.end();
+        }
+        drop(config);
+        while host::next_call().is_some() {}
+    }
+    assert_eq!(SCHEDULERS.load(SeqCst), 0);
+}
+
+#[test]
+fn eight_workers_decide_at_once() {
+    let _alone = host::alone();
+    CONCURRENCY.store(u32::try_from(WORKERS).unwrap(), SeqCst);
+    let config = configured("local");
+    let patience = host::patience();
+    std::thread::scope(|scope| {
+        let config = &config;
+        let workers: Vec<_> = (0..WORKERS)
+            .map(|worker| {
+                scope.spawn(move || {
+                    let patience = host::patience();
+                    let mut kept = Vec::new();
+                    for n in 0..50 {
+                        let user = if n % 3 == 0 { "denied" } else { "allowed" };
+                        let user = format!("{user}-{worker}-{n}");
+                        let request = Request::begin(config, worker, "/checked", &user, n % 2 == 0);
+                        if n % 7 == 0 {
+                            // Its client leaves.
+                            request.end();
+                        }
+                        while n % 7 != 0 && request.outcome() == Undecided {
+                            host::deliver(worker);
+                            std::thread::yield_now();
+                            patience();
+                        }
+                        let denied = n % 3 == 0;
+                        match request.outcome() {
+                            Continued => assert!(!denied),
+                            Answered(status) => assert!(denied && status == 429),
+                            Undecided => assert_eq!(n % 7, 0),
+                        }
+                        request.end();
+                        kept.push(request);
+                    }
+                })
+            })
+            .collect();
+        while !workers.iter().all(ScopedJoinHandle::is_finished) {
+            main_thread(config);
+            host::wait();
+            patience();
+        }
+        for worker in workers {
+            worker.join().unwrap();
+        }
+    });
+    assert_eq!(PANICS.load(SeqCst), 0);
+    end(config, &[]);
+}
+
+#[test]
+fn without_calls_requests_are_decided_by_their_limits() {
+    let _alone = host::alone();
+    REFUSES.store(true, SeqCst);
+    let config = configured("local");
+    let requests =
+        [("/checked", "a"), ("/strict", "a")].map(|(path, user)| begin(&config, path, user));
+    decide(&config, &requests);
+    assert_eq!(
+        requests.each_ref().map(|request| request.outcome()),
+        [Continued, Answered(503)]
+    );
+    end(config, &requests);
+}
+
+/// The points where a panic is injected.
+const POINTS: [&str; 12] = [
+    "request",
+    "answer",
+    "event",
+    "tick",
+    "turn_end",
+    "steps",
+    "worker_event",
+    "worker_steps",
+    "response",
+    "response_body",
+    "response_trailers",
+    "gone",
+];
+
+/// Everything that a request passes through.
+fn run_a_request(config: &Arc<Config>, user: &str) -> host::Outcome {
+    let request = begin(config, "/checked", user);
+    decide(config, std::slice::from_ref(&request));
+    let outcome = request.outcome();
+    if outcome == Continued {
+        request.respond();
+    }
+    request.end();
+    outcome
+}
+
+#[test]
+fn a_panic_in_any_hook_costs_one_state_and_leaves_no_request_undecided() {
+    let _alone = host::alone();
+    for mode in ["local", "deny"] {
+        for point in POINTS {
+            PANICS.store(0, SeqCst);
+            let config = configured(mode);
+            assert_eq!(run_a_request(&config, "before"), Continued, "{point}");
+            // One more waits meanwhile, and is decided too.
+            let waiting = begin(&config, "/checked", "waiting");
+            fault::inject(point);
+            let patience = host::patience();
+            let mut outcomes = Vec::new();
+            while fault::is_due() {
+                outcomes.push(run_a_request(&config, "during"));
+                patience();
+            }
+            decide(&config, std::slice::from_ref(&waiting));
+            outcomes.push(waiting.outcome());
+            for outcome in outcomes {
+                let by_mode = mode == "deny" && outcome == Answered(503);
+                assert!(
+                    outcome == Continued || by_mode,
+                    "{point} {mode}: {outcome:?}"
+                );
+            }
+            while PANICS.load(SeqCst) == 0 {
+                main_thread(&config);
+                host::wait();
+                patience();
+            }
+            assert_eq!(PANICS.load(SeqCst), 1, "{point}");
+            assert_eq!(run_a_request(&config, "after"), Continued, "{point}");
+            end(config, &[waiting]);
+        }
+    }
+}
+
+/// A body decides its request, arrives in vain, or never does.
+#[test]
+fn a_request_that_waits_for_its_body_is_decided() {
+    let _alone = host::alone();
+    for point in [
+        None,
+        Some("request_body"),
+        Some("request_read"),
+        Some("body_late"),
+    ] {
+        let config = configured("local");
+        let requests = [0, 1].map(|_| begin(&config, "/reserving", "allowed"));
+        assert!(
+            requests
+                .iter()
+                .all(|request| request.outcome() == Undecided)
+        );
+        if let Some(point) = point {
+            fault::inject(point);
+        }
+        requests[0].send(br#"{"m": 1}"#);
+        decide(&config, &requests);
+        for request in &requests {
+            assert_eq!(request.outcome(), Continued, "{point:?}");
+        }
+        assert!(!fault::is_due(), "{point:?}");
+        end(config, &requests);
+    }
+}
+
+#[test]
+fn a_panic_while_a_configuration_is_made_refuses_it() {
+    let _alone = host::alone();
+    fault::inject("configured");
+    assert!(Config::new(CONFIGURATION).is_none());
+    assert!(!fault::is_due());
+}
