@@ -14,6 +14,8 @@ pub(crate) struct Glob {
     head: Vec<u8>,
     /// What follows the head; `None` if nothing does.
     tail: Option<Tail>,
+    /// Every match is this, or ends with it behind a slash or a dot; empty if there is no such text.
+    end: Vec<u8>,
     /// Whether to ignore the case of a value's ASCII letters; those of the glob are in lower case.
     any_case: bool,
 }
@@ -50,10 +52,7 @@ impl Glob {
             .take_while(|step| matches!(step, Step::Byte(_)))
             .count();
         let (head, rest) = steps.split_at(literal);
-        let head = head.iter().filter_map(|step| match step {
-            Step::Byte(byte) => Some(*byte),
-            _ => None,
-        });
+        let head = head.iter().copied().filter_map(Step::byte);
         let tail = match rest {
             [] => None,
             [Step::Anything] => Some(Tail::Anything),
@@ -61,6 +60,7 @@ impl Glob {
             _ => Some(Tail::Automaton(Automaton::new(rest))),
         };
         Ok(Self {
+            end: end(rest),
             head: head.collect(),
             tail,
             any_case: false,
@@ -97,6 +97,11 @@ impl Glob {
         self.head.get(..end).filter(|head| !head.is_empty())
     }
 
+    /// What every match is, or ends with behind a slash or a dot. `None` where there is no such text.
+    pub(crate) fn end(&self) -> Option<&[u8]> {
+        Some(&*self.end).filter(|end| !end.is_empty())
+    }
+
     pub(crate) fn matches(&self, value: &[u8]) -> bool {
         let Some((head, rest)) = value.split_at_checked(self.head.len()) else {
             return false;
@@ -111,6 +116,29 @@ impl Glob {
             Some(Tail::Automaton(automaton)) => automaton.matches(rest, self.any_case),
         }
     }
+}
+
+impl Step {
+    fn byte(self) -> Option<u8> {
+        match self {
+            Self::Byte(byte) => Some(byte),
+            _ => None,
+        }
+    }
+}
+
+/// The literal end of a glob behind its last wildcard, from where a segment or a label begins.
+fn end(steps: &[Step]) -> Vec<u8> {
+    let Some(last) = steps.iter().rposition(|step| step.byte().is_none()) else {
+        return Vec::new();
+    };
+    let (wild, literal) = steps.split_at(last + 1);
+    let literal: Vec<u8> = literal.iter().copied().filter_map(Step::byte).collect();
+    if wild.last() == Some(&Step::Above) {
+        return literal;
+    }
+    let mut parts = literal.splitn(2, |byte| matches!(byte, b'/' | b'.'));
+    parts.nth(1).unwrap_or_default().to_vec()
 }
 
 fn steps(text: &[u8]) -> Result<Vec<Step>, PatternError> {

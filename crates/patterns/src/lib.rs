@@ -220,10 +220,20 @@ impl Pattern {
         }
     }
 
-    /// The text that every match of a positive glob equals, or starts with before a slash.
+    /// The text that every match of a positive glob or regular expression equals, or starts with before a
+    /// slash; a value that a regular expression [does not search](Self::is_searched) may be another.
     pub fn head(&self) -> Option<&[u8]> {
         match &self.test {
             Test::Glob(glob) if !self.negated => glob.head(),
+            Test::Regex(regex) if !self.negated => regex.head(),
+            _ => None,
+        }
+    }
+
+    /// The text that every match of a positive glob equals, or ends with behind a slash or a dot.
+    pub fn end(&self) -> Option<&[u8]> {
+        match &self.test {
+            Test::Glob(glob) if !self.negated => glob.end(),
             _ => None,
         }
     }

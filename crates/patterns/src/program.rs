@@ -116,6 +116,20 @@ impl Program {
         Ok(())
     }
 
+    /// The characters that every match starts with: those of the states that a search enters one after
+    /// the other.
+    pub(crate) fn prefix(&self) -> String {
+        let states = { self.states.iter() }.skip_while(|state| matches!(state, State::Between(_)));
+        let chars = states.map_while(|state| match state {
+            // What a value has in place of bytes that are no UTF-8.
+            State::Char(char) => {
+                char::from_u32(*char).filter(|char| *char != char::REPLACEMENT_CHARACTER)
+            }
+            _ => None,
+        });
+        chars.collect()
+    }
+
     /// Whether the whole value matches.
     pub(crate) fn matches(&self, value: &str) -> bool {
         let mut chars = value.chars().map(u32::from);

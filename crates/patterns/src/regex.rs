@@ -35,6 +35,8 @@ pub(crate) struct Regex {
     /// The longest value that is searched, in bytes. It follows from the text alone, so that filters,
     /// limiters and `rlctl` decide alike.
     pub(crate) max_input: usize,
+    /// Every match starts with it.
+    prefix: String,
 }
 
 impl Regex {
@@ -49,16 +51,28 @@ impl Regex {
         let states = usize::try_from(part.work.at_once).unwrap_or(MAX_STEPS);
         let max_input = (MAX_STEPS / states.max(1)).min(MAX_INPUT);
         let program = Program::read(&part.code.0).map_err(|_| TOO_LARGE.to_owned())?;
-        Ok(Self { program, max_input })
+        Ok(Self::new(program, max_input))
     }
 
     /// An expression that was compiled elsewhere, with the longest value that it searches.
     pub(crate) fn compiled(program: &[u8], max_input: u64) -> Result<Self, DecodeError> {
         let max_input = usize::try_from(max_input).unwrap_or(MAX_INPUT);
-        Ok(Self {
-            program: Program::read(program)?,
-            max_input: max_input.min(MAX_INPUT),
-        })
+        let program = Program::read(program)?;
+        Ok(Self::new(program, max_input.min(MAX_INPUT)))
+    }
+
+    fn new(program: Program, max_input: usize) -> Self {
+        Self {
+            prefix: program.prefix(),
+            program,
+            max_input,
+        }
+    }
+
+    /// The whole segments that every match starts with, as of a glob.
+    pub(crate) fn head(&self) -> Option<&[u8]> {
+        let (head, _) = self.prefix.rsplit_once('/')?;
+        Some(head.as_bytes()).filter(|head| !head.is_empty())
     }
 }
 

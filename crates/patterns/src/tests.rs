@@ -280,9 +280,42 @@ fn a_pattern_that_was_sent_finds_the_same() {
         assert_eq!(sent.longest_searched(), pattern.longest_searched());
         assert_eq!(sent.is_negated(), pattern.is_negated());
         assert_eq!(
-            (sent.head(), sent.exact()),
-            (pattern.head(), pattern.exact())
+            (sent.head(), sent.end(), sent.exact()),
+            (pattern.head(), pattern.end(), pattern.exact())
         );
         assert_eq!(sent.any_case(), pattern.any_case());
+    }
+}
+
+#[test]
+fn every_match_begins_and_ends_with_the_literals_of_its_pattern() {
+    // The pattern, its head, and its end.
+    let cases = [
+        ("/a/**/b", "/a", "b"),
+        ("/**/a/b.c", "", "a/b.c"),
+        ("**/x", "", "x"),
+        ("*.example.com", "", "example.com"),
+        ("/a/*b/c", "/a", "c"),
+        ("i:/A/**/B", "/a", "b"),
+        ("/a*b", "", ""),
+        ("!/a/**/b", "", ""),
+        ("re:/users/[0-9]+", "/users", ""),
+        ("re:^/a/b/c+$", "/a/b", ""),
+        ("re:/a/b?", "/a", ""),
+        ("re:/a/(b|c)/d", "/a", ""),
+        ("re:(/a/b)+", "/a", ""),
+        ("re:(/a/b)?/c", "", ""),
+        ("re:/a/b|/c", "", ""),
+        ("re:(?i)/a/b", "", ""),
+        ("re:(/a){2}/b", "/a/a", ""),
+        ("re:\\b/a/b", "/a", ""),
+        ("re:[a]/b", "", ""),
+        ("!re:/a/b", "", ""),
+    ];
+    for (text, head, end) in cases {
+        let pattern = Pattern::parse(text).unwrap();
+        let found = [pattern.head(), pattern.end()].map(Option::unwrap_or_default);
+        let found = found.map(|text| str::from_utf8(text).unwrap());
+        assert_eq!(found, [head, end], "{text}");
     }
 }

@@ -1,12 +1,15 @@
 //! Which limits can match a request at all, by a few hash lookups.
 //!
 //! The index holds one condition of each limit: the one that it shares with the fewest other
-//! limits. Limits without a condition that the index can hold (one with a literal) are candidates
-//! for every request.
+//! limits. It is held by a literal of the pattern: the whole of it, the segments that it begins with, or
+//! the segments or labels that it ends with. Limits without such a condition are candidates for every
+//! request.
 
 use std::hash::Hasher;
 
 use siphasher::sip::SipHasher13;
+
+use patterns::Pattern;
 
 use crate::{MULTIPLE_VALUES, Matcher, hash::Positions};
 
@@ -17,6 +20,8 @@ enum Literal {
     Exact = 0,
     /// Equal to it, or starting with it and a slash.
     Head = 1,
+    /// Equal to it, or ending with it behind a slash or a dot.
+    End = 2,
 }
 
 /// An entry, as a position in the compiled keys, and whether its values are in lower case.
@@ -54,6 +59,9 @@ pub(super) struct Index {
     entries: Vec<[Entry; 2]>,
     /// Limits that any request may match.
     rest: Vec<usize>,
+    /// Limits by expressions that do not search values beyond a length, and so apply to them: the
+    /// length, the position of the entry, and the limit. By length.
+    unsearched: Vec<(usize, usize, usize)>,
     limits: usize,
 }
 
@@ -64,6 +72,16 @@ struct Entry {
     /// The most slashes in a head, plus one: deeper parts of a value need no lookup. 0 if there are
     /// no heads.
     depth: usize,
+    /// The most slashes and dots in an end, plus one. 0 if there are no ends.
+    ends: usize,
+}
+
+/// A condition of a limit: its matcher, and slots that together cover every value that satisfies it.
+struct Way<'l> {
+    matcher: &'l Matcher,
+    key: usize,
+    literal: Literal,
+    slots: Vec<Slot>,
 }
 
 /// The limits that may match a request, a bit for each.
@@ -75,16 +93,18 @@ pub(super) struct Candidates {
 
 impl Index {
     pub(super) fn new(limits: &[Conditions<'_>], keys: usize) -> Self {
-        let options: Vec<Vec<Vec<Slot>>> = limits
+        let options: Vec<Vec<Way<'_>>> = limits
             .iter()
             .map(|limit| {
-                let fileable = limit.iter().map(|(matcher, key)| slots(matcher, key));
-                fileable.filter(|slots| !slots.is_empty()).collect()
+                limit
+                    .iter()
+                    .flat_map(|(matcher, key)| ways(matcher, key))
+                    .collect()
             })
             .collect();
         // Counts how many limits each slot could hold.
         let (mut places, mut crowds) = (Positions::default(), Vec::new());
-        for slot in options.iter().flatten().flatten() {
+        for slot in options.iter().flatten().flat_map(|way| &way.slots) {
             let at = places.of(*slot).next();
             if let Some(crowd) = at.and_then(|at| crowds.get_mut(at)) {
                 *crowd += 1;
@@ -97,44 +117,60 @@ impl Index {
             filed: Positions::default(),
             entries: vec![[Entry::default(); 2]; keys],
             rest: Vec::new(),
+            unsearched: Vec::new(),
             limits: limits.len(),
         };
-        let crowd = |slots: &&Vec<Slot>| {
-            let places = slots.iter().filter_map(|slot| places.of(*slot).next());
+        let crowd = |way: &&Way<'_>| {
+            let places = way.slots.iter().filter_map(|slot| places.of(*slot).next());
             let sizes = places.filter_map(|at| crowds.get(at));
-            (sizes.max(), slots.len())
+            (sizes.max(), way.slots.len())
         };
         for (at, options) in options.iter().enumerate() {
             match options.iter().min_by_key(crowd) {
                 None if limits.get(at).is_some_and(|limit| limit.never) => {}
                 None => index.rest.push(at),
-                Some(slots) => {
-                    for slot in slots {
-                        index.filed.add(*slot, at);
-                    }
-                }
+                Some(way) => index.file(at, way),
             }
         }
-        for (matcher, key) in limits.iter().copied().flat_map(Conditions::iter) {
-            index.note_lookups(matcher, key);
-        }
+        index.unsearched.sort_unstable();
         index
     }
 
-    fn note_lookups(&mut self, matcher: &Matcher, key: usize) {
-        let Some([as_is, lower]) = self.entries.get_mut(key) else {
+    fn file(&mut self, limit: usize, way: &Way<'_>) {
+        for slot in &way.slots {
+            self.filed.add(*slot, limit);
+        }
+        let patterns = way.matcher.patterns.iter();
+        for pattern in patterns.filter(|pattern| !pattern.is_negated()) {
+            if let Some(longest) = pattern.longest_searched() {
+                self.unsearched.push((longest, way.key, limit));
+            }
+        }
+        self.note_lookups(way);
+    }
+
+    fn note_lookups(&mut self, way: &Way<'_>) {
+        let Some([as_is, lower]) = self.entries.get_mut(way.key) else {
             return;
         };
-        for pattern in &matcher.patterns {
+        for pattern in &way.matcher.patterns {
             let entry = if pattern.any_case() {
                 &mut *lower
             } else {
                 &mut *as_is
             };
-            entry.exact = entry.exact || pattern.exact().is_some();
-            if let Some(head) = pattern.head() {
-                let segments = head.split(|byte| *byte == b'/').count();
-                entry.depth = entry.depth.max(segments);
+            match literal(pattern, way.literal) {
+                Some((Literal::Exact, _)) => entry.exact = true,
+                Some((Literal::Head, head)) => {
+                    let segments = head.split(|byte| *byte == b'/').count();
+                    entry.depth = entry.depth.max(segments);
+                }
+                Some((Literal::End, end)) => {
+                    entry.ends = entry
+                        .ends
+                        .max(end.split(|byte| is_separator(*byte)).count());
+                }
+                None => {}
             }
         }
     }
@@ -151,10 +187,21 @@ impl Index {
         for limit in &self.rest {
             found.add(*limit);
         }
+        let len = |key: usize| values.get(key).copied().flatten().map_or(0, <[u8]>::len);
+        let most = (0..values.len()).map(len).max().unwrap_or(0);
+        let unsearched = self
+            .unsearched
+            .iter()
+            .take_while(|(longest, ..)| *longest < most);
+        for (longest, key, limit) in unsearched {
+            if len(*key) > *longest {
+                found.add(*limit);
+            }
+        }
         for (key, ([as_is, lower], value)) in self.entries.iter().zip(values).enumerate() {
             let Some(value) = value else { continue };
             self.look_up_value(*as_is, (key, false), value, &mut found);
-            if lower.exact || lower.depth > 0 {
+            if lower.exact || lower.depth > 0 || lower.ends > 0 {
                 let value = value.to_ascii_lowercase();
                 self.look_up_value(*lower, (key, true), &value, &mut found);
             }
@@ -173,6 +220,13 @@ impl Index {
                 let head = value.get(..end).unwrap_or_default();
                 self.look_up(slot(key, Literal::Head, head), found);
             }
+        }
+        let separators = value.iter().enumerate().rev();
+        let separators = separators.filter(|(_, byte)| is_separator(**byte));
+        let starts = separators.map(|(at, _)| at + 1).chain([0]);
+        for start in starts.take(entry.ends) {
+            let end = value.get(start..).unwrap_or_default();
+            self.look_up(slot(key, Literal::End, end), found);
         }
     }
 
@@ -227,20 +281,43 @@ fn slot((key, lower): Key, kind: Literal, literal: &[u8]) -> Slot {
     let mut hasher = SipHasher13::new();
     let place = u64::try_from(key).unwrap_or(u64::MAX);
     hasher.write(&place.to_le_bytes());
-    hasher.write(&[kind as u8 | u8::from(lower) << 1]);
+    hasher.write(&[kind as u8 | u8::from(lower) << 2]);
     hasher.write(literal);
     hasher.finish()
 }
 
-/// Slots that together cover every value that satisfies the condition; empty if there are no such slots.
-fn slots(matcher: &Matcher, key: usize) -> Vec<Slot> {
-    let positive = matcher.patterns.iter().filter(|p| !p.is_negated());
-    let slots: Option<Vec<Slot>> = positive
-        .map(|pattern| {
-            let key = (key, pattern.any_case());
-            let exact = pattern.exact().map(|text| slot(key, Literal::Exact, text));
-            exact.or_else(|| Some(slot(key, Literal::Head, pattern.head()?)))
+fn is_separator(byte: u8) -> bool {
+    matches!(byte, b'/' | b'.')
+}
+
+/// A text by which the index finds a pattern's matches; of a glob with a head and an end, the `preferred` one.
+fn literal(pattern: &Pattern, preferred: Literal) -> Option<(Literal, &[u8])> {
+    let exact = || Some((Literal::Exact, pattern.exact()?));
+    let head = || Some((Literal::Head, pattern.head()?));
+    let end = || Some((Literal::End, pattern.end()?));
+    match preferred {
+        Literal::End => exact().or_else(end).or_else(head),
+        Literal::Exact | Literal::Head => exact().or_else(head).or_else(end),
+    }
+}
+
+/// The ways to file a limit under a condition.
+fn ways(matcher: &Matcher, key: usize) -> impl Iterator<Item = Way<'_>> {
+    let way = move |preferred| {
+        let positive = matcher.patterns.iter().filter(|p| !p.is_negated());
+        let slots = positive.map(|pattern| {
+            let (kind, text) = literal(pattern, preferred)?;
+            Some(slot((key, pattern.any_case()), kind, text))
+        });
+        let slots: Option<Vec<Slot>> = slots.collect();
+        slots.filter(|slots| !slots.is_empty()).map(|slots| Way {
+            matcher,
+            key,
+            literal: preferred,
+            slots,
         })
-        .collect();
-    slots.unwrap_or_default()
+    };
+    let (heads, ends) = (way(Literal::Head), way(Literal::End));
+    let differ = { heads.iter().zip(&ends) }.any(|(heads, ends)| heads.slots != ends.slots);
+    heads.into_iter().chain(ends.filter(|_| differ))
 }

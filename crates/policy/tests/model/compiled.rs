@@ -272,6 +272,15 @@ fn an_entry_with_several_values_matches_every_pattern() {
     assert_eq!(names(&compiled, &[("user", "staff-1")]).len(), 0);
 }
 
+#[test]
+fn a_value_too_long_for_expressions_is_found_by_all_of_them() {
+    let limit = |n| format!("- {{name: l{n}, match: {{path: 're:/l{n}/.*'}}, rate: 1/s}}\n");
+    let compiled = compile(&(0..10).map(limit).collect::<Vec<_>>().concat());
+    assert_eq!(names(&compiled, &[("path", "/l3/x")]), ["l3"]);
+    let long = format!("/{}", "x".repeat(9000));
+    assert_eq!(names(&compiled, &[("path", &long)]).len(), 10);
+}
+
 fn any_limits() -> impl Strategy<Value = Vec<Vec<(usize, Vec<&'static str>)>>> {
     let patterns = [
         "",
@@ -298,6 +307,18 @@ fn any_limits() -> impl Strategy<Value = Vec<Vec<(usize, Vec<&'static str>)>>> {
         "i:/A/*",
         "!i:/B",
         "re:/[ab]",
+        "re:/a/b+",
+        "re:^/a/[bc]/c?",
+        "re:/a/b|/b",
+        "re:(?i)/a/b",
+        "/**/b",
+        "/a/**/c",
+        "**/b/c",
+        "i:**/B",
+        "*.b",
+        "a*.b/c",
+        "/**/a.b",
+        "/*b",
         "cidr:10.0.0.0/8",
     ];
     let list = vec(select(patterns.to_vec()), 1..4);
@@ -313,7 +334,8 @@ proptest! {
         values in vec(
             of(select(vec![
                 "", "/", "/a", "/b", "/a/", "/a/b", "/a/b/c", "/ab", "a", "10.1.1.1", "/A",
-                "/A/b", "/B", "(several)",
+                "/A/b", "/B", "/B/A/B", "b", "x.b", "a.b/c", "/x/a.b", "/a/x.b/c", "/ab.b", "/a/bb", "/x/b/c",
+                "(several)",
             ])),
             3,
         ),
