@@ -12,7 +12,7 @@ use crate::{
     commands::{
         apply, check, completions, convert, delete_limit, denials, doctor, exemption, explain,
         history, inspect, list_keys, list_limits, list_proxies, pause, ping, replay, reset,
-        set_limit, simulate, stats, test, top, validate,
+        set_limit, simulate, stats, suggest, test, top, validate,
     },
     error::{Error, Exit},
     printer::Printer,
@@ -75,6 +75,7 @@ pub enum Command {
     Rollback(history::Rollback),
     Simulate(simulate::Simulate),
     Stats(stats::Stats),
+    Suggest(suggest::Suggest),
     Test(test::Test),
     Top(top::Top),
     Validate(validate::Validate),
@@ -83,7 +84,7 @@ pub enum Command {
 impl Command {
     /// Whether it ends by itself at Ctrl-C, with what it did so far.
     pub fn handles_interrupt(&self) -> bool {
-        matches!(self, Self::Replay(_))
+        matches!(self, Self::Replay(_) | Self::Suggest(_))
     }
 
     /// Runs the command.
@@ -121,6 +122,7 @@ impl Command {
             Self::Rollback(args) => args.run(global, printer).await,
             Self::Simulate(args) => args.run(global, printer).await,
             Self::Stats(args) => args.run(global, printer).await,
+            Self::Suggest(args) => args.run(global, printer).await,
             Self::Test(args) => args.run(global, printer).await,
             Self::Top(args) => args.run(global, printer).await,
             Self::Validate(args) => args.run(global, printer).await,
@@ -191,7 +193,7 @@ const LIVE: &[&str] = &[
     "denials",
     "top",
 ];
-const WHAT_IF: &[&str] = &["check", "explain", "test", "replay", "simulate"];
+const WHAT_IF: &[&str] = &["check", "explain", "test", "replay", "simulate", "suggest"];
 const SETUP: &[&str] = &[
     "ping",
     "doctor",

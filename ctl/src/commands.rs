@@ -24,6 +24,7 @@ pub mod reset;
 pub mod set_limit;
 pub mod simulate;
 pub mod stats;
+pub mod suggest;
 pub mod test;
 pub mod top;
 pub mod validate;

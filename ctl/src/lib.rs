@@ -25,6 +25,7 @@ pub mod replay;
 pub mod session;
 pub mod settings;
 pub mod simulate;
+pub mod suggest;
 
 use std::{
     ffi::OsString,

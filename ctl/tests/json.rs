@@ -47,6 +47,7 @@ test <limits.test.yaml --coverage
 test <wrong.test.yaml --engine local,redis
 replay <access.log -f <limits.yaml
 replay <access.log -f <edited.yaml --against redis
+suggest <access.log --per path --match method=GET
 inspect per-user user=alice
 inspect per-user user=zoe
 inspect -d path=/api/x -d user=alice

@@ -1,0 +1,357 @@
+//! `rlctl suggest`.
+
+use std::{
+    fmt::Write as _,
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    sync::Arc,
+};
+
+use access_log::{Counts, Request};
+use clap::Args;
+use policy::{Compiled, Duration, Name, Node, Policy, format_timestamp};
+use serde::Serialize;
+
+use crate::{
+    bucket::{self, Pair},
+    cli::{Global, examples},
+    commands::set_limit::matchers,
+    error::{Error, Exit},
+    log::{LogArgs, LogReport, Reading, watched},
+    printer::Printer,
+    render::{Page, Table, View, counted, diagnostics, duration, wrapped},
+    replay::{parse_percent, percent},
+    suggest::{Of, Proposed, Suggestion, Target, Usage, suggest},
+};
+
+/// Suggest a first number for a limit, from access logs.
+///
+/// It shows what buckets used, and for each second, minute, hour and day the smallest limit that would
+/// have denied at most a share of the first half of the log, beside what that denies of the rest. REACH is
+/// what a bucket that takes all it can gets, as multiples of what the p99.9 bucket took. It proposes the
+/// limit with the least reach in a minute that keeps the target on the rest, or two together; with
+/// `enforce: 0%`, so that it denies nobody yet. Clients whose every request was answered 401, 403 or
+/// 429 are left out.
+#[derive(Debug, Args)]
+#[command(after_help = examples!(
+    "rlctl suggest access.log --per remote_address"
+    "rlctl suggest access.jsonl* --per user --match 'path=/api/**' --entry user=/headers/x-user-id"
+    "rlctl suggest access.log.gz --per user --deny 1% --of buckets"
+    "rlctl suggest access.log --per user -o name > limit.yaml     # only the limits"
+))]
+pub struct Suggest {
+    /// The log; - is stdin. May be given several times: logs of several proxies, or rotated ones.
+    #[arg(required = true, value_name = "LOG")]
+    logs: Vec<String>,
+
+    /// One bucket per value of this entry; may be given several times.
+    #[arg(long, value_name = "KEY", value_delimiter = ',', required = true)]
+    per: Vec<String>,
+
+    /// Only requests where this entry matches; may be given several times.
+    #[arg(long = "match", value_name = "KEY=PATTERN")]
+    matches: Vec<Pair>,
+
+    /// The share that may be denied.
+    #[arg(long, value_name = "PERCENT", default_value = "0.1%", value_parser = parse_percent)]
+    deny: u64,
+
+    /// What that is a share of: requests, or buckets that are denied at least once.
+    #[arg(
+        long,
+        value_name = "WHAT",
+        default_value = "requests",
+        hide_possible_values = true
+    )]
+    of: Of,
+
+    /// The name of the limit [default: per- and its entries].
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+
+    /// Propose a limit that is enforced.
+    #[arg(long)]
+    enforced: bool,
+
+    #[command(flatten)]
+    log: LogArgs,
+}
+
+impl Suggest {
+    /// Reads, tries and proposes.
+    pub async fn run(&self, _global: &Global, printer: &Printer) -> Result<Exit, Error> {
+        let policy = self.policy()?;
+        let (layout, _) = self.log.layout(&[&policy], &[])?;
+        let compiled = Compiled::new(policy);
+        let reading = Reading::start(&self.logs, layout.clone())?;
+        let progress = Arc::clone(&reading.progress);
+        let work = tokio::task::spawn_blocking(move || collect(reading, &compiled));
+        let done = watched(printer, Arc::clone(&progress), work).await?;
+        let done =
+            done.map_err(|error| Error::new(Exit::Refused, format!("reading failed: {error}")))?;
+        let (usage, counts) = done?;
+        let log = LogReport::new(&self.logs, &layout, &counts, progress.is_stopped());
+        log.warn(printer, counts.requests);
+        let target = Target {
+            deny: self.deny,
+            of: self.of,
+            time_zone: None,
+        };
+        let requests = usage.requests;
+        let found = tokio::task::spawn_blocking(move || suggest(&usage, target)).await;
+        let found = found
+            .map_err(|error| Error::new(Exit::Refused, format!("trying limits failed: {error}")))?;
+        let Some(found) = found else {
+            let error = Error::usage("there is no request in the log to go by");
+            return Err(error.maybe_hint((requests > 0).then_some(
+                "every client was refused: the status of all its requests is 401, 403 or 429",
+            )));
+        };
+        let limits = self.limits(&found)?;
+        let lacking = counts.requests.saturating_sub(requests);
+        printer.data(&Report {
+            per: self.per.clone(),
+            lacking,
+            log,
+            suggestion: found,
+            limits,
+        })?;
+        if progress.is_stopped() {
+            return Err(printer.interrupted());
+        }
+        Ok(Exit::Done)
+    }
+
+    /// A domain whose only limit applies to the requests that are looked at.
+    fn policy(&self) -> Result<Policy, Error> {
+        let mut limit = self.limit("suggested");
+        limit.set("rate", Node::text("1/s"));
+        limit.set("if_missing", Node::text("skip"));
+        let document = Node::map([
+            ("domain", Node::text("log")),
+            ("limits", Node::list([limit])),
+        ]);
+        limits_file::policy_from_node(&document)
+            .map_err(|problems| Error::usage(diagnostics(&problems).trim_end().to_owned()))
+    }
+
+    fn limit(&self, name: &str) -> Node {
+        let mut limit = Node::map([("name", Node::text(name))]);
+        if !self.matches.is_empty() {
+            limit.set("match", matchers(&self.matches));
+        }
+        limit.set("per", Node::list(self.per.iter().map(Node::text)));
+        limit
+    }
+
+    /// The proposed limits, ready to be pasted.
+    fn limits(&self, found: &Suggestion) -> Result<Vec<Node>, Error> {
+        let name = self
+            .name
+            .clone()
+            .unwrap_or_else(|| format!("per-{}", self.per.join("-")));
+        let several = found.proposed.len() > 1;
+        let one = |proposed: &Proposed| {
+            let Proposed { units, period_ms } = *proposed;
+            let period = Duration(period_ms).to_string();
+            let mut limit = self.limit(&if several {
+                format!("{name}-{period}")
+            } else {
+                name.clone()
+            });
+            let by_day = period_ms == 86_400_000;
+            let period = if by_day { "day".to_owned() } else { period };
+            limit.set("rate", Node::text(format!("{units}/{period}")));
+            let algorithm = if found.bursts { "token_bucket" } else { "gcra" };
+            if !by_day {
+                limit.set("algorithm", Node::text(algorithm));
+            }
+            if !self.enforced {
+                limit.set("enforce", Node::text("0%"));
+            }
+            let valid = limits_file::limit_from_node(&limit);
+            valid.map_err(|problems| Error::usage(diagnostics(&problems).trim_end().to_owned()))?;
+            Ok(limit)
+        };
+        found.proposed.iter().map(one).collect()
+    }
+}
+
+fn collect(mut reading: Reading, policy: &Compiled) -> Result<(Usage, Counts), Error> {
+    let mut usage = Usage::default();
+    while let Some(requests) = reading.batch() {
+        if reading.progress.is_stopped() {
+            break;
+        }
+        for request in &requests {
+            add(&mut usage, policy, request);
+        }
+    }
+    Ok((usage, reading.end()?))
+}
+
+fn add(usage: &mut Usage, policy: &Compiled, request: &Request) {
+    let Some(found) = policy
+        .matching(&request.descriptor, request.at_ms)
+        .into_iter()
+        .next()
+    else {
+        return;
+    };
+    let mut hasher = DefaultHasher::new();
+    found.values.hash(&mut hasher);
+    let per: &[Name] = &found.limit.per;
+    let name = || bucket::display(per, &found.values);
+    usage.add(hasher.finish(), name, request.at_ms, request.status);
+}
+
+// --- What is reported.
+
+#[derive(Debug, Serialize)]
+struct Report {
+    per: Vec<String>,
+    /// Requests that lack an entry of `per`, or do not match.
+    lacking: u64,
+    log: LogReport,
+    #[serde(flatten)]
+    suggestion: Suggestion,
+    limits: Vec<Node>,
+}
+
+impl Report {
+    fn heading(&self) -> String {
+        let found = &self.suggestion;
+        let (first, rest) = (found.parts[0], found.parts[1]);
+        let requests = counted(first.requests + rest.requests, "request");
+        let per = self.per.join(" and ");
+        let times = [found.first_ms, found.cut_ms, found.last_ms].map(format_timestamp);
+        let [from, cut, to] = times;
+        let mut text = format!("{requests} by {per}, from {from} to {to}\n");
+        let _ = writeln!(
+            text,
+            "first part: {} of {}; rest from {cut} on: {} of {}",
+            counted(first.requests, "request"),
+            counted(first.buckets, "bucket"),
+            counted(rest.requests, "request"),
+            counted(rest.buckets, "bucket")
+        );
+        if self.lacking > 0 {
+            let _ = writeln!(
+                text,
+                "left out: {} without {per}, or that do not match",
+                counted(self.lacking, "request")
+            );
+        }
+        let refused = found.refused;
+        if refused.buckets > 0 {
+            let _ = writeln!(
+                text,
+                "left out: {} whose every request was answered 401, 403 or 429, {}",
+                counted(refused.buckets, "bucket"),
+                counted(refused.requests, "request")
+            );
+        }
+        text
+    }
+
+    fn usage(&self, page: Page) -> String {
+        let mut table = Table::new(["IN ANY", "P50", "P99", "P99.9", "LARGEST", "BUCKET"]);
+        for spread in &self.suggestion.usage {
+            table.row([
+                spread
+                    .period_ms
+                    .map_or_else(|| "whole log".to_owned(), duration),
+                spread.p50.to_string(),
+                spread.p99.to_string(),
+                spread.p999.to_string(),
+                spread.largest.to_string(),
+                spread.bucket.clone(),
+            ]);
+        }
+        table.draw(page)
+    }
+
+    fn rows(&self, page: Page) -> String {
+        let mut table = Table::new([
+            "RATE",
+            "DENIES",
+            "ON THE REST",
+            "TARGET",
+            "REACH IN A MINUTE",
+            "IN A DAY",
+            "",
+        ]);
+        let times = |percent: u64| format!("{}.{}x", percent / 100, percent / 10 % 10);
+        for row in &self.suggestion.rows {
+            let period = Duration(row.period_ms);
+            let Some(units) = row.units else {
+                table.row(
+                    [format!("?/{period}")]
+                        .into_iter()
+                        .chain([const { String::new() }; 6]),
+                );
+                continue;
+            };
+            let proposed = self.suggestion.proposed.iter();
+            let is_proposed = { proposed }.any(|one| one.period_ms == row.period_ms);
+            table.row([
+                format!("{units}/{period}"),
+                percent(row.denied_first_ppm),
+                percent(row.denied_rest_ppm),
+                if row.holds { "kept" } else { "missed" }.to_owned(),
+                times(row.reach_minute_percent),
+                times(row.reach_day_percent),
+                match (is_proposed, row.is_long_enough) {
+                    (_, false) => "the first part is shorter",
+                    (true, true) => "proposed",
+                    (false, true) => "",
+                }
+                .to_owned(),
+            ]);
+        }
+        table.draw(page)
+    }
+
+    fn yaml(&self) -> String {
+        Node::map([("limits", Node::list(self.limits.iter().cloned()))]).to_yaml()
+    }
+}
+
+impl View for Report {
+    fn text(&self, page: Page) -> String {
+        let found = &self.suggestion;
+        let mut text = self.heading();
+        let _ = writeln!(text, "\nrequests of a bucket\n{}", self.usage(page));
+        let of = match found.of {
+            Of::Requests => "requests",
+            Of::Buckets => "buckets",
+        };
+        let _ = writeln!(
+            text,
+            "the smallest limits that deny at most {} of the {of}",
+            percent(found.deny_ppm)
+        );
+        text.push_str(&self.rows(page));
+        if let Some(denied) = found.proposed_denied_ppm {
+            let what = if found.proposed.len() > 1 {
+                "proposed together"
+            } else {
+                "proposed"
+            };
+            let _ = writeln!(
+                text,
+                "\n{what}: {} of the {of} of the rest denied",
+                percent(denied)
+            );
+            text.push_str(&self.yaml());
+        }
+        for note in &found.notes {
+            let _ = writeln!(text, "\n{}", wrapped(&format!("note: {note}"), 2, 0, page));
+        }
+        text
+    }
+
+    /// The limits, as a limits file has them.
+    fn names(&self) -> Vec<String> {
+        self.yaml().lines().map(ToOwned::to_owned).collect()
+    }
+}
