@@ -30,7 +30,7 @@ macro_rules! transcripts {
     };
 }
 
-transcripts! { domains descriptors exemptions penalties pauses credits setup limits costs overrides files history buckets decisions formats simulations mistakes }
+transcripts! { domains descriptors exemptions penalties pauses credits setup limits costs overrides files history buckets decisions formats simulations replays mistakes }
 
 /// With `-q` stderr has warnings, errors and their hints, and nothing else, in any command.
 #[test]

@@ -16,6 +16,7 @@ use store::{HeadState, Overrides, Stored};
 use crate::{
     changes::{self, Action, FieldChange, LimitChange},
     cli::{Global, examples},
+    commands::replay::{BeforeEdit, with_overrides},
     edit::{EditArgs, EditReport, Planned, Written, Yes, revision_of},
     error::{Error, Exit},
     input::{FilesArg, Source},
@@ -55,6 +56,7 @@ fn percent(text: &str) -> Result<u8, String> {
     "rlctl apply -f shop.yaml -f admin.yaml"
     "rlctl apply -f limits/                 # every file of a folder"
     "rlctl apply -f limits.yaml --prune --yes --reason \"$(git log -1 --format=%s)\""
+    "rlctl apply -f limits.yaml --replay access.log.gz --fail-above 0.1%"
     "rlctl apply -f limits/ --watch --metrics-listen 127.0.0.1:8094"
 ))]
 pub struct Apply {
@@ -92,6 +94,9 @@ pub struct Apply {
     metrics_listen: Option<SocketAddr>,
 
     #[command(flatten)]
+    before: BeforeEdit,
+
+    #[command(flatten)]
     edit: EditArgs,
 
     #[command(flatten)]
@@ -103,6 +108,11 @@ impl Apply {
     pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
         let session = Session::open(global, printer)?;
         if self.watch {
+            if self.before.any() {
+                return Err(Error::usage(
+                    "--watch applies every change, and cannot replay a log first",
+                ));
+            }
             return watch::run(self, &session).await;
         }
         let files = read(&self.files, &session).await?;
@@ -143,6 +153,9 @@ impl Apply {
         let domain = file.domain.clone();
         let (base, merged, plan) = plan_file(session, file, self.prune).await?;
         note_merged(session.printer, &merged, &plan);
+        let as_merged = |before: &Policy| with_overrides(merged.policy.clone(), before);
+        let edit = (&self.edit, &self.yes);
+        self.before.show(session, &domain, edit, as_merged).await?;
         if let Some(question) = question(&merged, &plan) {
             self.edit.confirm(question, &self.yes).await?;
         }

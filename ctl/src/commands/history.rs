@@ -15,6 +15,7 @@ use crate::{
     bucket::{KeyEntries, key_entries, parse_whole_number, visible},
     changes::{self, FieldChange, LimitChange},
     cli::{Global, examples},
+    commands::replay::{BeforeEdit, with_overrides},
     edit::{EditArgs, Planned, Written, Yes, revision_of},
     error::{self, Error, Exit},
     history::{HistoryChange, summary},
@@ -236,6 +237,7 @@ impl Report {
 #[command(after_help = examples!(
     "rlctl history                                  # find the revision"
     "rlctl rollback 17 --dry-run"
+    "rlctl rollback 17 --replay access.log          # whom would it deny?"
     "rlctl rollback 17 --limit per-user --reason 'too tight'"
 ))]
 pub struct Rollback {
@@ -246,6 +248,9 @@ pub struct Rollback {
     /// Only this limit.
     #[arg(long, value_name = "NAME")]
     limit: Option<String>,
+
+    #[command(flatten)]
+    before: BeforeEdit,
 
     #[command(flatten)]
     edit: EditArgs,
@@ -285,6 +290,9 @@ impl Rollback {
             return Err(invalid(&text));
         }
         let domain_changes = changes::of_domain(base.policy(), policy);
+        let edit = (&self.edit, &self.yes);
+        let after = |before: &Policy| earlier.with_overrides(before);
+        self.before.show(&session, &domain, edit, after).await?;
         self.ask(printer, &domain, &domain_changes, &plan.changes)
             .await?;
         let mut edit = self.edit.clone();
@@ -419,6 +427,18 @@ impl Reverted {
             policy,
             overrides: Deltas::new(),
         }
+    }
+
+    /// The limits with all their overrides, those that do not differ as in the store.
+    fn with_overrides(&self, before: &Policy) -> Policy {
+        let mut after = with_overrides(self.policy.clone(), before);
+        for limit in &mut after.limits {
+            for (values, now) in self.overrides.get(&limit.name).into_iter().flatten() {
+                limit.overrides.retain(|old| old.values != *values);
+                limit.overrides.extend(now.clone());
+            }
+        }
+        after
     }
 
     /// Reverts the latest edit, or with `only` the part of it that concerns that limit. `None` if

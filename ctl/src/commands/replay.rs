@@ -11,6 +11,7 @@ use store::{CheckError, Overrides};
 
 use crate::{
     cli::{Global, examples},
+    edit::{EditArgs, Yes, can_ask},
     error::{Error, Exit},
     input::Source,
     log::{LogArgs, LogReport, Reading, watched},
@@ -292,8 +293,9 @@ impl ReplayReport {
         let share = millionths(denied, requests);
         (share > most).then(|| {
             let (share, most) = (percent(share), percent(most));
+            let requests = counted(denied, "request");
             format!(
-                "{denied} requests are {what}, {share} of all: more than the {most} of --fail-above"
+                "{requests} would be {what}, {share} of all: more than the {most} of --fail-above"
             )
         })
     }
@@ -347,7 +349,7 @@ impl ReplayReport {
             let (lost, won) = (against.newly_denied, against.newly_allowed);
             let _ = writeln!(
                 text,
-                "{label}: {denied}, {share}; so {lost} are newly {DENIED}denied{DENIED:#}, {won} newly \
+                "{label}: {denied}, {share}; so {lost} newly {DENIED}denied{DENIED:#}, {won} newly \
                  {ADMITTED}allowed{ADMITTED:#}"
             );
         }
@@ -446,4 +448,101 @@ impl Timeline {
         }
         text
     }
+}
+
+// --- `--replay` of commands that edit: what the edit would do to yesterday's requests, before it is made.
+
+/// What edits of limits take.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Replay options")]
+pub struct BeforeEdit {
+    /// Replay this access log first: whom would the edit deny that is not denied now? May be given
+    /// several times.
+    #[arg(long = "replay", value_name = "LOG")]
+    logs: Vec<String>,
+
+    /// Refuse the edit if more than this share of the requests would be newly denied, as in 0.1%.
+    #[arg(long, value_name = "PERCENT", value_parser = parse_percent, requires = "logs")]
+    fail_above: Option<u64>,
+
+    #[command(flatten)]
+    log: LogArgs,
+}
+
+impl BeforeEdit {
+    /// Whether there is a log to replay.
+    pub fn any(&self) -> bool {
+        !self.logs.is_empty()
+    }
+
+    /// Shows what the limits after an edit would do to the log, compared with those in force; and asks at a
+    /// terminal whether to go on if it denies anyone more. `after` makes the limits of those in force, with
+    /// their overrides.
+    ///
+    /// # Errors
+    /// More is newly denied than --fail-above allows, or the user does not go on.
+    pub async fn show(
+        &self,
+        session: &Session<'_>,
+        domain: &Name,
+        edit: (&EditArgs, &Yes),
+        after: impl FnOnce(&Policy) -> Policy,
+    ) -> Result<(), Error> {
+        if !self.any() {
+            return Ok(());
+        }
+        let stored = session.read(domain, Overrides::All).await?;
+        let before = stored.policy().cloned();
+        let before = before.unwrap_or_else(|| Policy::empty(domain.clone()));
+        let question = Question {
+            logs: &self.logs,
+            log: &self.log,
+            policy: after(&before),
+            label: "after the edit".to_owned(),
+            against: Some((before, "now".to_owned())),
+        };
+        let printer = session.printer;
+        let report = question.ask(Some(session), printer).await?;
+        printer.note(report.text(printer.page()).trim_end());
+        report
+            .log
+            .warn(printer, report.decided.result.totals.requests);
+        if report.log.interrupted {
+            return Err(printer.interrupted());
+        }
+        let gate = Gate {
+            fail_above: self.fail_above,
+        };
+        if let Some(why) = report.above(gate) {
+            return Err(Error::new(Exit::No, why).hint("nothing was written"));
+        }
+        let denies = report
+            .decided
+            .against
+            .map_or(0, |against| against.newly_denied);
+        let (args, yes) = edit;
+        if denies > 0 && can_ask() {
+            let requests = counted(denies, "request");
+            args.confirm(
+                format!("make the edit, which would have denied {requests} more"),
+                yes,
+            )
+            .await?;
+        }
+        Ok(())
+    }
+}
+
+/// Limits as an edit leaves them: one that lists no overrides keeps those that it has, if its `per` stays.
+pub fn with_overrides(mut after: Policy, before: &Policy) -> Policy {
+    let by_name = before.by_name();
+    for limit in &mut after.limits {
+        if let Some(old) = by_name.get(limit.name.as_str())
+            && limit.overrides.is_empty()
+            && old.per == limit.per
+        {
+            limit.overrides.clone_from(&old.overrides);
+        }
+    }
+    after
 }

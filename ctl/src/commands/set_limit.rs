@@ -12,6 +12,7 @@ use crate::{
     bucket::{self, Pair, Values},
     changes::{self, Action, LimitChange},
     cli::{Global, examples},
+    commands::replay::{BeforeEdit, with_overrides},
     edit::{EditArgs, EditReport, Edited, Planned, Written, Yes, can_ask},
     error::{self, Error, Exit},
     printer::Printer,
@@ -32,6 +33,7 @@ pub(super) use fields::matchers;
     "rlctl set-limit sign-in --penalty after=10,within=1m,for=15m"
     "rlctl set-limit new-limit --rate 5/s --shadow        # report only, deny nothing"
     "rlctl set-limit per-user --unset burst --dry-run"
+    "rlctl set-limit per-user --rate 5/s --replay access.log --fail-above 0.1%"
 ))]
 pub struct SetLimit {
     /// The limit.
@@ -61,6 +63,9 @@ pub struct SetLimit {
     /// Fail if the limit exists.
     #[arg(long, conflicts_with = "bucket", help_heading = "Edit options")]
     if_absent: bool,
+
+    #[command(flatten)]
+    before: BeforeEdit,
 
     #[command(flatten)]
     edit: EditArgs,
@@ -97,6 +102,12 @@ impl SetLimit {
         base: Stored,
     ) -> Result<Edited, Error> {
         let limit_in = |base: &Stored| base.policy()?.limit(name.as_str()).cloned();
+        if self.before.any() {
+            let edited = self.edited(&base, domain, name)?;
+            let after = |before: &Policy| with_overrides(edited, before);
+            let edit = (&self.edit, &self.yes);
+            self.before.show(session, domain, edit, after).await?;
+        }
         if limit_in(&base).is_none() && !self.edit.dry_run {
             let policy = self.edited(&base, domain, name)?;
             if let Some(new) = policy.limit(name.as_str()) {
@@ -307,6 +318,16 @@ impl SetLimit {
             .hint("it takes --rate, --burst, --limit, --time-zone, --unlimited and --until"));
         }
         let bucket = session.as_proxies_have(domain, &self.bucket).await?;
+        if self.before.any() {
+            let limit = session.limit_in(&base, domain, &self.name).await?;
+            let values = bucket::bucket(limit, &bucket, &[])?;
+            let old = session.override_of(domain, limit, &values).await?;
+            let now_ms = session.now_ms().await?;
+            let new = self.override_for(limit, &values, old.as_ref(), now_ms)?;
+            let after = |before: &Policy| with_override(before.clone(), &limit.name, new);
+            let edit = (&self.edit, &self.yes);
+            self.before.show(session, domain, edit, after).await?;
+        }
         let about = async |base: &Stored| {
             let limit = session.limit_in(base, domain, &self.name).await?;
             let values = bucket::bucket(limit, &bucket, &[])?;
@@ -359,6 +380,16 @@ impl SetLimit {
         limits_file::override_from_node(limit, &node)
             .map_err(|problems| invalid_limit(name, &problems))
     }
+}
+
+/// A policy with one override changed or added.
+fn with_override(mut policy: Policy, limit: &Name, new: Override) -> Policy {
+    let mut limits = policy.limits.iter_mut();
+    if let Some(limit) = limits.find(|one| one.name == *limit) {
+        limit.overrides.retain(|old| old.values != new.values);
+        limit.overrides.push(new);
+    }
+    policy
 }
 
 /// Limiters hold all overrides of a domain, and proxies those of their limits.
