@@ -213,9 +213,7 @@ impl EnvoyConfig {
     /// dynamic module ([`Host`]), it is in place of every wasm filter.
     pub fn write(&self, path: &Path) -> Result<()> {
         let mut tree = self.tree.clone();
-        if let Host::Module(module) = Host::from_env()? {
-            replace_filters(&mut tree, &module)?;
-        }
+        put_host(&mut tree)?;
         std::fs::write(path, format!("{tree:#}\n"))
             .with_context(|| format!("cannot write {}", path.display()))
     }
@@ -285,6 +283,14 @@ fn replace_sockets(value: &mut Value, to: &mut impl FnMut(&str) -> Option<u16>) 
             .iter_mut()
             .try_for_each(|value| replace_sockets(value, to)),
         _ => Ok(()),
+    }
+}
+
+/// Puts what the tests run with ([`Host`]) in place of the wasm filters in a part of Envoy's configuration.
+pub fn put_host(tree: &mut Value) -> Result<()> {
+    match Host::from_env()? {
+        Host::Wasm => Ok(()),
+        Host::Module(module) => replace_filters(tree, &module),
     }
 }
 

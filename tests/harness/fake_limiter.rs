@@ -84,7 +84,11 @@ impl FakeLimiter {
 
 /// An HTTP answer with these header lines and this body.
 pub fn answer(status: &str, headers: &[&str], body: &[u8]) -> Vec<u8> {
-    let mut text = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n", body.len());
+    // It closes each connection, and says so: Envoy may send the next call before it sees the end.
+    let mut text = format!(
+        "HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: {}\r\n",
+        body.len()
+    );
     for line in headers {
         text.push_str(line);
         text.push_str("\r\n");

@@ -26,7 +26,7 @@ pub use chromium::Chromium;
 pub use client::{Client, Reply, Request};
 pub use cluster::{CLUSTER_SLOTS, Cluster, ReplicatedCluster, cluster_arguments, join_cluster};
 pub use envoy::Envoy;
-pub use envoy_config::EnvoyConfig;
+pub use envoy_config::{EnvoyConfig, put_host};
 pub use failover::{Pair, Sentinel};
 pub use fake_limiter::{FakeLimiter, Misbehaviour, answer};
 pub use flood::{

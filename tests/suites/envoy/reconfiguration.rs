@@ -3,12 +3,21 @@
 
 use std::path::{Path, PathBuf};
 
-use harness::{EnvoyConfig, RawClient, flood, free_port};
+use harness::{EnvoyConfig, Host, RawClient, flood, free_port};
 use serde_json::{Value, json};
 
 use crate::stage::{Plan, Stage, eventually, limits};
 
-const FILTER: &str = "/filter_chains/0/filters/0/typed_config/http_filters/0/typed_config/config/configuration/value";
+/// The filter's configuration in a listener.
+fn filter(listener: &mut Value) -> &mut Value {
+    let host = if Host::is_module() {
+        "filter_config"
+    } else {
+        "config/configuration"
+    };
+    let of = "/filter_chains/0/filters/0/typed_config/http_filters/0/typed_config";
+    listener.pointer_mut(&format!("{of}/{host}/value")).unwrap()
+}
 
 /// A listener in a file, which Envoy reads again when the file is replaced.
 pub struct Delivered {
@@ -65,7 +74,7 @@ impl Delivered {
         let name = format!("listener_manager.lds.{counter}");
         let before = self.stage.envoy().stat(&name).await.unwrap();
         let mut listener = self.listener.clone();
-        let value = listener.pointer_mut(FILTER).unwrap();
+        let value = filter(&mut listener);
         let mut config = serde_json::from_str(value.as_str().unwrap()).unwrap();
         edit(&mut config);
         *value = json!(config.to_string());
@@ -94,6 +103,7 @@ fn deliver(config: EnvoyConfig, file: &Path, port: u16) -> EnvoyConfig {
 fn write(file: &Path, listener: &Value) {
     let mut listener = listener.clone();
     listener["@type"] = json!("type.googleapis.com/envoy.config.listener.v3.Listener");
+    harness::put_host(&mut listener).unwrap();
     let fresh = file.with_extension("fresh");
     std::fs::write(&fresh, json!({"resources": [listener]}).to_string()).unwrap();
     std::fs::rename(fresh, file).unwrap();
