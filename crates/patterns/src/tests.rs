@@ -319,3 +319,13 @@ fn every_match_begins_and_ends_with_the_literals_of_its_pattern() {
         assert_eq!(found, [head, end], "{text}");
     }
 }
+
+/// As an earlier version sent expressions: the limit is left to the limiter.
+#[test]
+fn the_text_of_an_expression_is_no_program() {
+    let mut writer = Writer::default();
+    Pattern::parse("re:a").unwrap().write(&mut writer);
+    let kind = writer.0.iter().position(|byte| *byte == 6).unwrap();
+    writer.0[kind] = 5;
+    Pattern::read(&mut Reader::new(&writer.0)).unwrap_err();
+}
