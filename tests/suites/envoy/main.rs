@@ -56,5 +56,6 @@ mod several_limits;
 mod spellings;
 mod stores;
 mod telemetry;
+mod traffic_logs;
 mod unsaid_costs;
 mod untrusted_answers;
