@@ -119,6 +119,12 @@ impl EnvoyConfig {
         self
     }
 
+    /// Puts the dynamic module in place of the wasm filter, with its configuration.
+    pub fn module(mut self, module: &Path) -> Result<Self> {
+        replace_filters(&mut self.tree, module)?;
+        Ok(self)
+    }
+
     /// Edits the filter's own configuration.
     pub fn filter_config(mut self, edit: impl FnOnce(&mut Value)) -> Result<Self> {
         let filter = self.filter()?;

@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::command::{self, Workspace};
+use crate::module;
 use crate::tools::{Tool, Tools};
 use crate::ui::Ui;
 use crate::wasm::{self, kilobytes};
@@ -99,6 +100,7 @@ pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
         let noops = Noops {
             lean: wasm::module(workspace, ui, "lean-filter")?,
             sdk: wasm::module(workspace, ui, "noop-filter")?,
+            module: module::build(workspace, ui)?,
         };
         let wrk = Wrk::new(tools.get(Tool::Wrk)?, args.seconds)?;
         interruptible(loads(args, ui, &programs, &noops, &wrk))?

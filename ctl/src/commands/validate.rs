@@ -394,6 +394,10 @@ impl Waits {
         if map.get("pluginConfig").is_some() {
             return Self::No;
         }
+        if map.get("filter_config").is_some() {
+            // A dynamic module, which may hold headers in any case.
+            return Self::Yes;
+        }
         if map.get("configuration").is_none() {
             return self;
         }
@@ -579,6 +583,12 @@ mod tests {
         assert_eq!(
             waits(&format!("spec: {{pluginConfig: {config}}}")),
             Waits::No
+        );
+        assert_eq!(
+            waits(&format!(
+                "{{filter_name: r, filter_config: {{value: {config}}}}}"
+            )),
+            Waits::Yes
         );
     }
 

@@ -15,7 +15,10 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::process::Command;
 
-use Filter::{Bodies, Headers, Lean, NoRateLimit, Ours, RateLimit, Sdk, Silent, Streams};
+use Filter::{
+    Bodies, Headers, Lean, Local, Module, ModuleStreams, NoRateLimit, Ours, RateLimit, Sdk, Silent,
+    Streams,
+};
 
 /// What an Envoy does with a request before it is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -34,6 +37,12 @@ enum Filter {
     Streams,
     /// Ours, without response headers.
     Silent,
+    /// Ours, as a dynamic module.
+    Module,
+    /// The same, with check streams.
+    ModuleStreams,
+    /// Envoy's own local rate limit, of one bucket with headers: neither exact across proxies nor by user.
+    Local,
     /// Envoy's own.
     RateLimit,
     /// None, in the configuration of [`Self::RateLimit`].
@@ -116,7 +125,7 @@ const DENIED: Row = row("denied from the cache", Ours, "/denied", NOOP);
 const LEASED: Row = row("leased", Ours, "/leased", NOOP);
 
 /// The filter's cost.
-pub const FILTERS: [Row; 8] = [
+pub const FILTERS: [Row; 14] = [
     row(NOOP, Lean, "/strict", NOOP),
     row("no filter", Filter::None, "/strict", NOOP),
     row("no-op by the SDK", Sdk, "/strict", NOOP),
@@ -125,6 +134,14 @@ pub const FILTERS: [Row; 8] = [
     STREAMED.checked(Some(true), [500, 650]),
     DENIED.checked(Some(false), [0, 1500]).status(429),
     LEASED.checked(Some(false), [800, 900]),
+    row("local rate limit", Local, "/leased", NOOP),
+    row("module, checked", Module, "/strict", NOOP).checked(Some(true), [0, 0]),
+    row("module, by a stream", ModuleStreams, "/strict", NOOP).checked(Some(true), [0, 0]),
+    row("module, denied", Module, "/denied", NOOP)
+        .checked(Some(false), [0, 0])
+        .status(429),
+    row("module, leased", Module, "/leased", NOOP).checked(Some(false), [0, 0]),
+    row("module, no limit applies", Module, "/", NOOP),
 ];
 
 /// Requests that are sent one at a time.
@@ -204,10 +221,11 @@ pub const COSTS: [Row; 13] = [
     row("usages, settled", Ours, "/settled/usages", USAGES),
 ];
 
-/// The modules that decide nothing.
+/// The wasm filters that decide nothing, and ours as a dynamic module.
 pub struct Noops {
     pub lean: PathBuf,
     pub sdk: PathBuf,
+    pub module: PathBuf,
 }
 
 /// An Envoy: its filter, what answers behind it, and its workers.
@@ -257,7 +275,7 @@ impl Stage {
                 let envoy = Envoy::start(programs, config, own, block.workers, dir).await?;
                 // An Envoy without response headers does not show that it is ready; the warm-up gives it
                 // time.
-                if matches!(row.filter, Ours | Streams) {
+                if matches!(row.filter, Ours | Streams | Module | ModuleStreams) {
                     limits_are_known(&envoy, row.path).await?;
                 }
                 envoys.insert(place, envoy);
@@ -391,6 +409,9 @@ fn config(
         Bodies => sdk("bodies")?,
         Ours => ours()?,
         Streams => ours()?.check_streams()?,
+        Module => ours()?.module(&noops.module)?,
+        ModuleStreams => ours()?.check_streams()?.module(&noops.module)?,
+        Local => local_rate_limit(shipped()?)?,
         Silent => ours()?.filter_config(|config| config["headers"] = json!([]))?,
         RateLimit | NoRateLimit => {
             let config = EnvoyConfig::rate_limit_service(&programs.root, ports)?;
@@ -406,6 +427,23 @@ fn config(
         config = without_filter(config)?;
     }
     Ok(config)
+}
+
+/// Puts Envoy's own local rate limit in place of the filter, with the same headers.
+fn local_rate_limit(config: EnvoyConfig) -> Result<EnvoyConfig> {
+    let always = json!({"default_value": {"numerator": 100}, "runtime_key": "bench.local"});
+    config.http_filters(|filters| {
+        if let Some(filter) = filters.first_mut() {
+            filter["typed_config"] = json!({
+                "@type": "type.googleapis.com/envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit",
+                "stat_prefix": "local",
+                "token_bucket": {"max_tokens": 100_000_000, "tokens_per_fill": 100_000_000, "fill_interval": "1s"},
+                "filter_enabled": always,
+                "filter_enforced": always,
+                "enable_x_ratelimit_headers": "DRAFT_VERSION_03",
+            });
+        }
+    })
 }
 
 /// Adds a filter that answers in place of the service, after the first filter.
