@@ -291,11 +291,8 @@ mod outcome_tests {
             (false, Mode::Shadow, Outcome::WouldDeny),
             (false, Mode::Degrade, Outcome::Degraded),
         ] {
-            let answer = LimitAnswer {
-                mode,
-                allowed,
-                ..limit("a")
-            };
+            let mut answer = limit("a");
+            (answer.mode, answer.allowed) = (mode, allowed);
             assert_eq!(answer.outcome(), outcome);
         }
     }
@@ -318,49 +315,26 @@ mod summary_tests {
 
     #[test]
     fn the_tightest_enforced_limit_speaks_for_the_check() {
+        let [mut a, mut b, mut c] = ["a", "b", "c"].map(limit);
+        (a.remaining, a.reset_after_ms, a.delay_ms) = (5, 10, 7);
+        (b.allowed, b.remaining, b.retry_after_ms) = (false, 3, Some(40));
+        (c.allowed, c.remaining, c.retry_after_ms) = (false, 4, Some(30));
+        c.reset_after_ms = 90;
+        let of_mode = |name, mode| LimitAnswer {
+            mode,
+            allowed: false,
+            remaining: 0,
+            retry_after_ms: None,
+            ..limit(name)
+        };
+        let mut shadow = of_mode("shadow", Mode::Shadow);
+        shadow.reset_after_ms = 1000;
+        let degrade = of_mode("degrade", Mode::Degrade);
+        let mut unlimited = limit("unlimited");
+        (unlimited.limit, unlimited.remaining) = (None, 0);
         let answer = Answer {
             allowed: false,
-            limits: vec![
-                LimitAnswer {
-                    remaining: 5,
-                    reset_after_ms: 10,
-                    delay_ms: 7,
-                    ..limit("a")
-                },
-                LimitAnswer {
-                    allowed: false,
-                    remaining: 3,
-                    retry_after_ms: Some(40),
-                    ..limit("b")
-                },
-                LimitAnswer {
-                    allowed: false,
-                    remaining: 4,
-                    retry_after_ms: Some(30),
-                    reset_after_ms: 90,
-                    ..limit("c")
-                },
-                LimitAnswer {
-                    limit: None,
-                    remaining: 0,
-                    ..limit("unlimited")
-                },
-                LimitAnswer {
-                    mode: Mode::Shadow,
-                    allowed: false,
-                    remaining: 0,
-                    retry_after_ms: None,
-                    reset_after_ms: 1000,
-                    ..limit("shadow")
-                },
-                LimitAnswer {
-                    mode: Mode::Degrade,
-                    allowed: false,
-                    remaining: 0,
-                    retry_after_ms: None,
-                    ..limit("degrade")
-                },
-            ],
+            limits: vec![a, b, c, unlimited, shadow, degrade],
             ..Answer::default()
         };
         let summary = answer.summary();

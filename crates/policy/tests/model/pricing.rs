@@ -45,18 +45,13 @@ fn a_reserve_is_capped_and_an_absent_cost_estimated() {
         let number = |_: &RequestPlace| whole_number(header.as_bytes());
         price.reserve.units(100_000, number)
     };
-    assert_eq!(
-        (units("32000"), units("7"), units("x"), units("0")),
-        (10_000, 7, 1000, 1)
-    );
+    assert_eq!(["32000", "7", "x", "0"].map(units), [10_000, 7, 1000, 1]);
     assert_eq!(price.absent(1000, Some(100), 100_000), 1000);
     assert_eq!(price.absent(1000, Some(10_000), 100_000), 2500);
     assert_eq!(price.cut(price.absent(1000, Some(1 << 40), 100_000)), 5000);
     assert_eq!(price.on_error, Some(0));
-    assert_eq!(
-        price.said(200, |_| Some(9000)).map(|said| price.cut(said)),
-        Some(5000)
-    );
+    let said = price.said(200, |_| Some(9000));
+    assert_eq!(said.map(|said| price.cut(said)), Some(5000));
     assert_eq!(price.said(200, |_| None), None);
 }
 
@@ -72,9 +67,8 @@ fn a_response_that_cannot_be_read_costs_the_most_possible() {
         ("if_absent: estimate", 100_000),
         ("if_absent: max", 100_000),
     ] {
-        let read = limit(&format!(
-            "{{from: {{response_json: /a}}, reserve: 100, {cost}}}"
-        ));
+        let cost_of = format!("{{from: {{response_json: /a}}, reserve: 100, {cost}}}");
+        let read = limit(&cost_of);
         let price = read.response_price().unwrap();
         assert_eq!(price.absent(100, None, 100_000), units, "{cost}");
         // What was reserved is never given back for it.
@@ -88,25 +82,17 @@ fn a_response_that_cannot_be_read_costs_the_most_possible() {
 
 #[test]
 fn a_cost_depends_on_the_body_by_a_number_in_it_or_its_length() {
-    for (cost, depends) in [
-        (
-            "{from: {response_json: /a}, reserve: 1, if_absent: 5}",
-            true,
-        ),
-        ("{from: {response_header: a}, reserve: 1}", true),
-        (
-            "{from: {response_header: a}, reserve: 1, if_absent: max}",
-            false,
-        ),
-        ("{from: {status: [401]}}", false),
-    ] {
-        let read = limit(cost);
-        assert_eq!(
-            read.response_price().unwrap().needs_body(),
-            depends,
-            "{cost}"
-        );
-    }
+    let depends = [
+        "{from: {response_json: /a}, reserve: 1, if_absent: 5}",
+        "{from: {response_header: a}, reserve: 1}",
+    ];
+    let other = [
+        "{from: {response_header: a}, reserve: 1, if_absent: max}",
+        "{from: {status: [401]}}",
+    ];
+    let needs_body = |cost| limit(cost).response_price().unwrap().needs_body();
+    assert_eq!(depends.map(needs_body), [true; 2]);
+    assert_eq!(other.map(needs_body), [false; 2]);
 }
 
 #[test]

@@ -4,10 +4,8 @@ use proptest::prelude::*;
 use super::*;
 
 fn read(pointers: &[&str], events: bool, chunks: &[&[u8]]) -> (Vec<Option<u64>>, bool) {
-    let pointers: Vec<Pointer> = pointers
-        .iter()
-        .map(|p| Pointer::parse(p).unwrap())
-        .collect();
+    let pointers = pointers.iter().map(|p| Pointer::parse(p).unwrap());
+    let pointers: Vec<Pointer> = pointers.collect();
     let refs: Vec<&Pointer> = pointers.iter().collect();
     let mut reader = JsonReader::new(refs.len());
     let targets = Targets::new(&refs, events);
@@ -22,71 +20,59 @@ fn one(pointer: &str, text: &str) -> Option<u64> {
     read(&[pointer], false, &[text.as_bytes()]).0[0]
 }
 
-#[test]
-fn numbers_are_found_where_pointers_say() {
-    for (pointer, text, number) in [
-        ("/a", r#"{"a":7}"#, Some(7)),
-        (
-            "/a/b",
-            r#"{"x":{"a":{"b":1}},"a":{"c":[{"b":2}],"b":3}}"#,
-            Some(3),
-        ),
-        ("/a/b", r#"{"a":{"b":{"b":1}},"b":2}"#, None),
-        ("/a/b", r#"{"a":{"x":1},"y":{"b":2}}"#, None),
-        ("/a/1/b", r#"{"a":[{"b":1},{"b":2},{"b":3}]}"#, Some(2)),
-        ("/a/1", r#"{"a":[[9,8],5]}"#, Some(5)),
-        ("/a/01", r#"{"a":[1,2]}"#, None),
-        ("/a", r#"{"a" : 12.0 }"#, Some(12)),
-        ("/a", r#"{"a":12.01}"#, Some(13)),
-        ("/a", r#"{"a":-1}"#, None),
-        ("/a", r#"{"a":1e3}"#, None),
-        ("/a", r#"{"a":"7"}"#, None),
-        ("/a", r#"{"a":null}"#, None),
-        ("/a", r#"{"a":99999999999999999999999}"#, Some(u64::MAX)),
-        ("/a", r#"{"s":"\"a\":1,{[","a":2}"#, Some(2)),
-        ("/a", r#"{"\u0061":1}"#, None),
-        ("/a", r#"{"a\\":1,"ab":2,"":3}"#, None),
-        ("/a", "{\"a\":1}\n{\"a\":2}\n{\"b\":3}", Some(2)),
-        ("/u/t", r#"[{"u":{"t":1}},{"u":{"t":2}}]"#, Some(2)),
-        ("/a", r#"{"a":1"#, None),
-        ("/a", r#"{"a":1]"#, None),
-        ("/a", "<html>a</html>", None),
-        ("/a", r#"{"a":{"b":1},"a":4}"#, Some(4)),
-    ] {
-        assert_eq!(one(pointer, text), number, "{pointer} {text}");
+/// Each line has a pointer, a text, and behind `=>` the number that is found.
+fn assert_found(table: &str, found: impl Fn(&str, &str) -> Option<u64>) {
+    for line in table.trim().lines() {
+        let (asked, expected) = line.rsplit_once(" => ").unwrap();
+        let (pointer, text) = asked.split_once(' ').unwrap();
+        assert_eq!(found(pointer, text), expected.parse().ok(), "{line}");
     }
 }
 
 #[test]
+fn numbers_are_found_where_pointers_say() {
+    let table = r#"
+/a {"a":7} => 7
+/a/b {"x":{"a":{"b":1}},"a":{"c":[{"b":2}],"b":3}} => 3
+/a/b {"a":{"b":{"b":1}},"b":2} => none
+/a/b {"a":{"x":1},"y":{"b":2}} => none
+/a/1/b {"a":[{"b":1},{"b":2},{"b":3}]} => 2
+/a/1 {"a":[[9,8],5]} => 5
+/a/01 {"a":[1,2]} => none
+/a {"a" : 12.0 } => 12
+/a {"a":12.01} => 13
+/a {"a":-1} => none
+/a {"a":1e3} => none
+/a {"a":"7"} => none
+/a {"a":null} => none
+/a {"a":99999999999999999999999} => 18446744073709551615
+/a {"s":"\"a\":1,{[","a":2} => 2
+/a {"\u0061":1} => none
+/a {"a\\":1,"ab":2,"":3} => none
+/u/t [{"u":{"t":1}},{"u":{"t":2}}] => 2
+/a {"a":1 => none
+/a {"a":1] => none
+/a <html>a</html> => none
+/a {"a":{"b":1},"a":4} => 4
+"#;
+    assert_found(table, one);
+    assert_eq!(one("/a", "{\"a\":1}\n{\"a\":2}\n{\"b\":3}"), Some(2));
+}
+
+#[test]
 fn an_event_has_its_numbers_in_a_wrapper_too() {
-    for (pointer, text, number) in [
-        ("/usage/t", r#"{"message":{"usage":{"t":1}}}"#, Some(1)),
-        (
-            "/usage/t",
-            r#"{"type":"x","response":{"a":{},"usage":{"t":2}}}"#,
-            Some(2),
-        ),
-        (
-            "/usage/t",
-            r#"{"message":{"x":1},"usage":{"t":3}}"#,
-            Some(3),
-        ),
-        (
-            "/response/usage/t",
-            r#"{"response":{"usage":{"t":4}}}"#,
-            Some(4),
-        ),
-        ("/usage/t", r#"{"other":{"usage":{"t":5}}}"#, None),
-        (
-            "/usage/t",
-            r#"{"message":{"message":{"usage":{"t":6}}}}"#,
-            None,
-        ),
-        ("/usage/t", r#"{"message":[{"usage":{"t":6}}]}"#, None),
-    ] {
-        let (found, _) = read(&[pointer], true, &[text.as_bytes()]);
-        assert_eq!(found[0], number, "{pointer} {text}");
-    }
+    let table = r#"
+/usage/t {"message":{"usage":{"t":1}}} => 1
+/usage/t {"type":"x","response":{"a":{},"usage":{"t":2}}} => 2
+/usage/t {"message":{"x":1},"usage":{"t":3}} => 3
+/response/usage/t {"response":{"usage":{"t":4}}} => 4
+/usage/t {"other":{"usage":{"t":5}}} => none
+/usage/t {"message":{"message":{"usage":{"t":6}}}} => none
+/usage/t {"message":[{"usage":{"t":6}}]} => none
+"#;
+    assert_found(table, |pointer, text| {
+        read(&[pointer], true, &[text.as_bytes()]).0[0]
+    });
     assert_eq!(one("/usage/t", r#"{"message":{"usage":{"t":1}}}"#), None);
 }
 
@@ -102,11 +88,8 @@ fn a_document_that_is_cut_short_is_not_whole() {
 
 #[test]
 fn deeply_nested_values_are_skipped() {
-    let text = format!(
-        "{}1{},\"a\":5}}",
-        "{\"x\":".repeat(100_000),
-        "}".repeat(99_999)
-    );
+    let (open, close) = ("{\"x\":".repeat(100_000), "}".repeat(99_999));
+    let text = format!("{open}1{close},\"a\":5}}");
     assert_eq!(one("/a", &text), Some(5));
 }
 

@@ -87,16 +87,8 @@ fn text_of_eight_bytes_is_not_read_as_a_number() {
 fn values_of_every_kind_have_a_text() {
     let bits = 100_f64.to_le_bytes();
     assert_eq!(Host::new(Ok(&bits), number(100.0)).claim().unwrap(), "100");
-    let list = field(
-        6,
-        &[
-            field(1, &text(b"a\"b")),
-            field(1, &number(2.0)),
-            field(1, &[1 << 3, 0]),
-            field(1, &[4 << 3, 1]),
-        ]
-        .concat(),
-    );
+    let items = [text(b"a\"b"), number(2.0), vec![1 << 3, 0], vec![4 << 3, 1]];
+    let list = field(6, &items.map(|item| field(1, &item)).concat());
     let host = Host::new(Err(NoProperty::Unreadable), list);
     assert_eq!(host.claim().unwrap(), "[\"a\\\"b\",2,null,true]");
     for (flag, expected) in [(0, "false"), (1, "true")] {
@@ -136,10 +128,11 @@ fn values_nested_too_deep_become_null() {
     for _ in 0..1000 {
         value = field(6, &field(1, &value));
     }
-    let claim = Host::new(Err(NoProperty::Unreadable), value)
-        .claim()
-        .unwrap();
-    assert_eq!(claim, format!("{}null{}", "[".repeat(64), "]".repeat(64)));
+    let claim = Host::new(Err(NoProperty::Unreadable), value).claim();
+    assert_eq!(
+        claim.unwrap(),
+        format!("{}null{}", "[".repeat(64), "]".repeat(64))
+    );
 }
 
 proptest! {

@@ -8,94 +8,53 @@ struct Line {
     fields: LimitFields,
 }
 
-fn fields(flags: &[&str]) -> LimitFields {
-    let words = ["set-limit"].iter().chain(flags);
-    Line::try_parse_from(words).unwrap().fields
-}
-
-fn edited(before: &str, flags: &[&str]) -> String {
-    let mut node: Node = serde_json::from_str(before).unwrap();
-    fields(flags).apply(&mut node);
+/// A limit, with these flags given, as YAML.
+fn edited(before: &str, flags: &str) -> String {
+    let words = ["set-limit"].into_iter().chain(flags.split_whitespace());
+    let mut node = limits_file::yaml::read("limit", before.as_bytes()).unwrap();
+    let fields = Line::try_parse_from(words).unwrap().fields;
+    fields.apply(&mut node);
     node.to_yaml_line()
 }
 
 #[test]
 fn only_the_named_fields_change() {
+    let limit = "{name: a, rate: 1/s, burst: 5}";
     assert_eq!(
-        edited(
-            r#"{"name": "a", "rate": "1/s", "burst": 5}"#,
-            &["--rate", "2/s"]
-        ),
+        edited(limit, "--rate 2/s"),
         "{name: a, rate: 2/s, burst: 5}"
     );
-    assert_eq!(
-        edited(
-            r#"{"name": "a", "rate": "1/s", "burst": 5}"#,
-            &["--unset", "burst"]
-        ),
-        "{name: a, rate: 1/s}"
-    );
+    assert_eq!(edited(limit, "--unset burst"), "{name: a, rate: 1/s}");
 }
 
 #[test]
 fn a_penalty_keeps_the_parts_that_are_not_named() {
-    let limit = r#"{"name": "a", "rate": "1/s"}"#;
-    let whole = ["--penalty", "after=10,within=1m,for=15m"];
-    assert_eq!(
-        edited(limit, &whole),
-        r#"{name: a, rate: 1/s, penalty: {after: "10", within: 1m, for: 15m}}"#
-    );
-    let limit = r#"{"name": "a", "penalty": {"after": 10, "within": "1m", "for": "15m"}}"#;
-    assert_eq!(
-        edited(limit, &["--penalty", "for=1h"]),
-        "{name: a, penalty: {after: 10, within: 1m, for: 1h}}"
-    );
-    assert_eq!(edited(limit, &["--unset", "penalty"]), "{name: a}");
+    let whole = edited("{name: a}", "--penalty after=10,within=1m,for=15m");
+    let penalty = r#"{name: a, penalty: {after: "10", within: 1m, for: 15m}}"#;
+    assert_eq!(whole, penalty);
+    let longer = r#"{name: a, penalty: {after: "10", within: 1m, for: 1h}}"#;
+    assert_eq!(edited(penalty, "--penalty for=1h"), longer);
+    assert_eq!(edited(penalty, "--unset penalty"), "{name: a}");
 }
 
 #[test]
 fn match_replaces_the_whole_and_collects_alternatives() {
-    assert_eq!(
-        edited(
-            r#"{"name": "a", "match": {"path": "/old"}}"#,
-            &[
-                "--match",
-                "method=GET",
-                "--match",
-                "host=a=b",
-                "--match",
-                "method=!POST",
-                "--match",
-                "method="
-            ],
-        ),
-        r#"{name: a, match: {method: [GET, "!POST", ""], host: "a=b"}}"#
-    );
+    let flags = "--match method=GET --match host=a=b --match method=!POST --match method=";
+    let found = edited("{name: a, match: {path: /old}}", flags);
+    let expected = r#"{name: a, match: {method: [GET, "!POST", ""], host: "a=b"}}"#;
+    assert_eq!(found, expected);
 }
 
 #[test]
 fn shorthands_mean_what_they_say() {
-    assert_eq!(
-        edited(r#"{"name": "a"}"#, &["--shadow"]),
-        "{name: a, enforce: 0%}"
-    );
-    assert_eq!(
-        edited(r#"{"name": "a"}"#, &["--enforce", "5"]),
-        "{name: a, enforce: 5%}"
-    );
-    assert_eq!(
-        edited(r#"{"name": "a"}"#, &["--per", "user,tenant"]),
-        "{name: a, per: [user, tenant]}"
-    );
-    assert_eq!(
-        edited(r#"{"name": "a"}"#, &["--hidden"]),
-        "{name: a, hidden: true}"
-    );
-    assert_eq!(
-        edited(
-            r#"{"name": "a"}"#,
-            &["--algorithm", "leaky-bucket", "--over-limit", "queue"]
-        ),
-        "{name: a, algorithm: leaky_bucket, over_limit: queue}"
-    );
+    for (flags, fields) in [
+        ("--shadow", "enforce: 0%"),
+        ("--enforce 5", "enforce: 5%"),
+        ("--per user,tenant", "per: [user, tenant]"),
+        ("--hidden", "hidden: true"),
+        ("--algorithm leaky-bucket", "algorithm: leaky_bucket"),
+        ("--over-limit queue", "over_limit: queue"),
+    ] {
+        assert_eq!(edited("{name: a}", flags), format!("{{name: a, {fields}}}"));
+    }
 }
