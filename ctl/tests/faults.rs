@@ -6,7 +6,7 @@ mod support;
 use std::{
     io::Read,
     net::TcpListener,
-    process::{Child, Command, ExitStatus, Output, Stdio},
+    process::{Child, ExitStatus, Output, Stdio},
     time::Duration,
 };
 
@@ -14,7 +14,7 @@ use anyhow::{Context, Result};
 use harness::{Engine, until};
 use rustix::process::{Pid, Signal, kill_process};
 
-use support::{Server, rlctl};
+use support::{Server, of, rlctl, wait};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -45,19 +45,13 @@ fn until_interruptible(child: &Child) -> Result<()> {
         let mask = u64::from_str_radix(mask.trim(), 16).ok()?;
         (mask & 0b10 != 0).then_some(())
     };
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    runtime.block_on(until("a handler for SIGINT", PATIENCE, handles))
+    wait(until("a handler for SIGINT", PATIENCE, handles))
 }
 
 fn read_all(child: &mut Child) -> Result<(ExitStatus, String)> {
     let mut said = String::new();
-    child
-        .stderr
-        .take()
-        .context("piped")?
-        .read_to_string(&mut said)?;
+    let mut stderr = child.stderr.take().context("piped")?;
+    stderr.read_to_string(&mut said)?;
     Ok((child.wait()?, said))
 }
 
@@ -74,12 +68,8 @@ fn a_server_that_starts_can_be_waited_for() -> Result<()> {
     drop(listener.accept()?);
     drop(listener);
     let dir = tempfile::TempDir::new()?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
     let program = Engine::Valkey.program()?;
-    let server = harness::Redis::start(&program, port, dir.path());
-    let server = runtime.block_on(server)?;
+    let server = wait(harness::Redis::start(&program, port, dir.path()))?;
     let output = waiting.wait_with_output()?;
     drop(server);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
@@ -104,10 +94,8 @@ fn a_server_that_is_not_there_is_said_at_once_and_by_name() -> Result<()> {
             .output()?;
         assert_eq!(output.status.code(), Some(3));
         let said = stderr(&output);
-        assert!(
-            said.contains(&format!("cannot reach redis://127.0.0.1:{port}: ")),
-            "{said}"
-        );
+        let unreachable = format!("cannot reach redis://127.0.0.1:{port}: ");
+        assert!(said.contains(&unreachable), "{said}");
         assert!(said.contains("the address comes from REDIS_URL"), "{said}");
         assert!(!said.contains("s3cret"), "{said}");
         assert_eq!(output.stdout, b"");
@@ -147,18 +135,12 @@ fn wrong_credentials_and_missing_rights_are_told_apart() -> Result<()> {
         ("viewer:pw@", 0, ""),
     ] {
         let output = run(&["ping", "--redis", &at(login)])?;
-        assert_eq!(
-            output.status.code(),
-            Some(code),
-            "{login}: {}",
-            stderr(&output)
-        );
-        assert!(stderr(&output).contains(message), "{}", stderr(&output));
-        assert!(!stderr(&output).contains("s3cret"), "{}", stderr(&output));
+        let said = of(&output).with(code).err;
+        assert!(said.contains(message) && !said.contains("s3cret"), "{said}");
     }
     let output = run(&["list-domains", "--redis", &at("viewer:pw@")])?;
-    assert_eq!(output.status.code(), Some(8));
-    assert!(stderr(&output).contains("NOPERM"), "{}", stderr(&output));
+    let said = of(&output).with(8).err;
+    assert!(said.contains("NOPERM"), "{said}");
     Ok(())
 }
 
@@ -197,21 +179,10 @@ fn ctrl_c_ends_the_wait_for_a_file() -> Result<()> {
 #[ignore = "needs a server"]
 fn ctrl_c_ends_the_wait_for_a_bucket() -> Result<()> {
     let server = Server::start(Engine::Valkey, &[])?;
-    let url = server.url();
-    let made = run(&[
-        "--redis",
-        &url,
-        "--domain",
-        "shop",
-        "set-limit",
-        "a",
-        "--yes",
-        "--rate",
-        "1/h",
-    ])?;
-    assert!(made.status.success(), "{}", stderr(&made));
-    assert!(run(&["--redis", &url, "check"])?.status.success());
-    let mut child = rlctl(&["--redis", &url, "check", "--wait", "2h"])
+    server.run("set-limit a --yes --rate 1/h")?.with(0);
+    server.run("check")?.with(0);
+    let mut child = server
+        .rlctl("check --wait 2h")
         .stderr(Stdio::piped())
         .spawn()?;
     let mut first = [0; 7];
@@ -244,27 +215,11 @@ fn a_reader_that_leaves_is_no_error() -> Result<()> {
 #[ignore = "needs a server"]
 fn data_is_on_stdout_and_talk_on_stderr() -> Result<()> {
     let server = Server::start(Engine::Valkey, &[])?;
-    let url = server.url();
-    let made = run(&[
-        "--redis",
-        &url,
-        "--domain",
-        "shop",
-        "set-limit",
-        "a",
-        "--yes",
-        "--rate",
-        "1/h",
-    ])?;
-    assert!(made.status.success(), "{}", stderr(&made));
-    let output = run(&["--redis", &url, "get-limit", "a", "-o", "json"])?;
-    let limit: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+    server.run("set-limit a --yes --rate 1/h")?.with(0);
+    let got = server.run("get-limit a -o json")?.with(0);
+    let limit: serde_json::Value = serde_json::from_str(&got.out)?;
     assert_eq!(limit["rate"], "1/h");
-    assert!(
-        stderr(&output).contains("revision 1"),
-        "{}",
-        stderr(&output)
-    );
+    assert!(got.err.contains("revision 1"), "{got:?}");
     Ok(())
 }
 
@@ -275,31 +230,17 @@ fn data_is_on_stdout_and_talk_on_stderr() -> Result<()> {
 fn edits_at_the_same_time_are_made_or_refused() -> Result<()> {
     const WRITERS: usize = 8;
     let server = Server::start(Engine::Valkey, &[])?;
-    let url = server.url();
-    let start = |limit: String, rate: String| -> Result<Child> {
-        let mut command: Command = rlctl(&["--redis", &url, "--domain", "shop", "set-limit"]);
-        command.args([
-            limit,
-            "--yes".to_owned(),
-            "--rate".to_owned(),
-            rate,
-            "--timeout".to_owned(),
-            "20s".to_owned(),
-        ]);
-        Ok(command
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()?)
+    let start = |limit: usize, rate: usize| -> Result<Child> {
+        let words = format!("set-limit limit-{limit} --yes --rate {rate}/s --timeout 20s");
+        let mut command = server.rlctl(&words);
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        Ok(command.spawn()?)
     };
-    let others: Result<Vec<Child>> = (0..WRITERS)
-        .map(|n| start(format!("limit-{n}"), "1/s".to_owned()))
-        .collect();
+    let others: Result<Vec<Child>> = (0..WRITERS).map(|n| start(n, 1)).collect();
     for mut child in others? {
         assert_eq!(child.wait()?.code(), Some(0));
     }
-    let same: Result<Vec<Child>> = (0..WRITERS)
-        .map(|n| start("limit-0".to_owned(), format!("{}/s", n + 2)))
-        .collect();
+    let same: Result<Vec<Child>> = (0..WRITERS).map(|n| start(0, n + 2)).collect();
     let mut made = 0;
     for mut child in same? {
         match child.wait()?.code() {
@@ -307,14 +248,11 @@ fn edits_at_the_same_time_are_made_or_refused() -> Result<()> {
             code => assert_eq!(code, Some(6)),
         }
     }
-    let history = run(&["--redis", &url, "history", "-n", "100", "-o", "json"])?;
-    let edits: Vec<serde_json::Value> = serde_json::from_slice(&history.stdout)?;
+    let history = server.run("history -n 100 -o json")?;
+    let edits: Vec<serde_json::Value> = serde_json::from_str(&history.out)?;
     assert_eq!(edits.len(), WRITERS + made);
-    let limits = run(&["--redis", &url, "list-limits", "-o", "name"])?;
-    assert_eq!(
-        String::from_utf8_lossy(&limits.stdout).lines().count(),
-        WRITERS
-    );
+    let limits = server.run("list-limits -o name")?;
+    assert_eq!(limits.out.lines().count(), WRITERS);
     Ok(())
 }
 
@@ -324,25 +262,18 @@ fn edits_at_the_same_time_are_made_or_refused() -> Result<()> {
 fn an_interrupted_reset_leaves_its_trace() -> Result<()> {
     let debug = ["--enable-debug-command", "yes"];
     let server = Server::start(Engine::Valkey, &debug)?;
-    let url = server.url();
-    let shop = ["--redis", &url, "--domain", "shop"];
-    let set = ["set-limit", "per-user", "--per", "user", "--rate", "1/h"];
-    assert!(run(&[&shop[..], &set].concat())?.status.success());
+    let set = server.run("set-limit per-user --per user --rate 1/h")?;
+    set.with(0);
     let mut populate = std::net::TcpStream::connect(("127.0.0.1", server.port()))?;
-    std::io::Write::write_all(
-        &mut populate,
-        b"DEBUG POPULATE 300000 rl:b:shop:per-user\r\n",
-    )?;
+    let keys = b"DEBUG POPULATE 300000 rl:b:shop:per-user\r\n";
+    std::io::Write::write_all(&mut populate, keys)?;
     populate.read_exact(&mut [0; 5])?;
-    let reset = [&shop[..], &["reset", "per-user", "--yes"]].concat();
-    let mut child = rlctl(&reset)
+    let mut child = server
+        .rlctl("reset per-user --yes")
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()?;
-    let history = || -> Result<String> {
-        let output = run(&[&shop[..], &["history"]].concat())?;
-        Ok(String::from_utf8(output.stdout)?)
-    };
+    let history = || -> Result<String> { Ok(server.run("history")?.out) };
     while !history()?.contains("every bucket: started") {
         assert!(child.try_wait()?.is_none(), "it ended before it was seen");
     }

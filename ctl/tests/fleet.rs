@@ -15,7 +15,7 @@ use anyhow::{Context, Result};
 use harness::{Engine, until};
 use policy::{Name, Revision};
 use store::{FleetReport, HeadState, Options, ProxyStatus, Report, Store, open};
-use support::{Server, cases, rlctl};
+use support::{Server, of, wait};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -64,9 +64,16 @@ async fn report(
         .await?)
 }
 
-fn runtime() -> Result<tokio::runtime::Runtime> {
-    let mut builder = tokio::runtime::Builder::new_current_thread();
-    Ok(builder.enable_all().build()?)
+/// Sends a report of a proxy that supplies these entries.
+async fn supplied(store: &Arc<dyn Store>, entries: &[&str]) -> Result<()> {
+    let entries: BTreeSet<_> = entries.iter().copied().map(name).collect();
+    let report = FleetReport {
+        proxies: BTreeMap::from([(name("shop"), vec![proxy("p1", None, None, 0)])]),
+        entries: BTreeMap::from([(name("shop"), entries)]),
+        ..FleetReport::default()
+    };
+    let reports = [Report::Fleet(&report)];
+    Ok(store.report("web-1:8090/00aa", &reports).await?)
 }
 
 #[test]
@@ -75,18 +82,10 @@ fn the_fleet_is_listed() -> Result<()> {
     for engine in [Engine::Valkey, Engine::Redis] {
         let server = Server::start(engine, &[])?;
         for rate in ["1/s", "2/s"] {
-            let edit = [
-                "--redis",
-                &server.url(),
-                "--domain",
-                "shop",
-                "set-limit",
-                "a",
-            ];
-            let edit = rlctl(&edit).args(["--yes", "--rate", rate]).output()?;
-            assert!(edit.status.success());
+            let edit = server.run(&format!("set-limit a --yes --rate {rate}"))?;
+            edit.with(0);
         }
-        runtime()?.block_on(async {
+        wait(async {
             let store = store(&server)?;
             let now = revision(&store).await.context("an edit")?;
             let old = Revision {
@@ -113,10 +112,7 @@ fn the_fleet_is_listed() -> Result<()> {
             store.report("web-3:8090/00cc", &reports).await?;
             anyhow::Ok(())
         })?;
-        let cases = cases();
-        cases.env("RLCTL_REDIS", server.url());
-        cases.case("tests/fleet/list.trycmd");
-        cases.run();
+        server.transcript("tests/fleet/list.trycmd");
     }
     Ok(())
 }
@@ -125,23 +121,16 @@ fn the_fleet_is_listed() -> Result<()> {
 #[ignore = "needs a server"]
 fn who_is_silent_and_who_is_cut_off_is_listed_and_said() -> Result<()> {
     let server = Server::start(Engine::Valkey, &[])?;
-    let url = server.url();
-    let run = |arguments: &[&str]| {
-        rlctl(&["--redis", &url, "--domain", "shop"])
-            .args(arguments)
-            .output()
-    };
-    let edit = run(&["set-limit", "a", "--yes", "--rate", "1/s"])?;
-    assert!(edit.status.success());
+    server.run("set-limit a --yes --rate 1/s")?.with(0);
     let listed = || -> Result<(Vec<(String, String)>, String)> {
-        let output = run(&["list-proxies", "-o", "json"])?;
-        let rows: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+        let list = server.run("list-proxies -o json")?;
+        let rows: serde_json::Value = serde_json::from_str(&list.out)?;
         let text = |row: &serde_json::Value, field: &str| row[field].as_str().unwrap().to_owned();
         let rows = rows.as_array().context("a list")?.iter();
         let states = rows.map(|row| (text(row, "name"), text(row, "state")));
-        Ok((states.collect(), String::from_utf8(output.stderr)?))
+        Ok((states.collect(), list.err))
     };
-    runtime()?.block_on(async {
+    wait(async {
         let store = store(&server)?;
         let now = revision(&store).await;
         let seen = vec![
@@ -157,10 +146,8 @@ fn who_is_silent_and_who_is_cut_off_is_listed_and_said() -> Result<()> {
             row("edge-2", "cut_off"),
         ];
         assert_eq!(states, expected, "{said}");
-        assert!(
-            said.contains("proxies that poll no limiter: edge-2;"),
-            "{said}"
-        );
+        let cut_off = "proxies that poll no limiter: edge-2;";
+        assert!(said.contains(cut_off), "{said}");
         assert!(!said.contains("report no more"), "{said}");
 
         // Its only limiter reports no more; what it said of its proxies is as old.
@@ -170,10 +157,8 @@ fn who_is_silent_and_who_is_cut_off_is_listed_and_said() -> Result<()> {
             is_silent.then_some((states, said))
         };
         let (states, said) = until("the limiter is silent", PATIENCE, silent).await?;
-        assert!(
-            said.contains("limiters that report no more: web-1:8090;"),
-            "{said}"
-        );
+        let gone = "limiters that report no more: web-1:8090;";
+        assert!(said.contains(gone), "{said}");
         assert_eq!(states.get(1), Some(&row("edge-1", "cut_off")), "{said}");
         anyhow::Ok(())
     })
@@ -183,25 +168,13 @@ fn who_is_silent_and_who_is_cut_off_is_listed_and_said() -> Result<()> {
 #[ignore = "needs a server"]
 fn an_edit_can_be_waited_for() -> Result<()> {
     let server = Server::start(Engine::Valkey, &[])?;
-    let url = server.url();
-    let arguments = [
-        "--redis",
-        &url,
-        "--domain",
-        "shop",
-        "set-limit",
-        "a",
-        "--yes",
-        "--rate",
-        "1/s",
-    ];
-    let output = runtime()?.block_on(async {
+    let output = wait(async {
         let store = store(&server)?;
         let asks = || vec![proxy("p1", None, None, 0)];
         // Before the edit, so that `--wait` has somebody to wait for.
         report(&store, "web-1:8090/00aa", None, asks()).await?;
-        let mut waiting = rlctl(&arguments)
-            .arg("--wait=20s")
+        let mut waiting = server
+            .rlctl("set-limit a --yes --rate 1/s --wait=20s")
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()?;
@@ -216,16 +189,13 @@ fn an_edit_can_be_waited_for() -> Result<()> {
         report(&store, "web-1:8090/00aa", Some(&now), seen).await?;
         anyhow::Ok(waiting.wait_with_output()?)
     })?;
-    let said = String::from_utf8(output.stderr)?;
-    assert_eq!(output.status.code(), Some(0), "{said}");
-    assert!(
-        said.contains("1 limiter and 1 proxy have revision 1"),
-        "{said}"
-    );
-    assert!(
-        said.contains("no report in the last 3 s: proxy gone has none"),
-        "{said}"
-    );
+    let said = of(&output).with(0).err;
+    for part in [
+        "1 limiter and 1 proxy have revision 1",
+        "no report in the last 3 s: proxy gone has none",
+    ] {
+        assert!(said.contains(part), "{said}");
+    }
     Ok(())
 }
 
@@ -233,20 +203,11 @@ fn an_edit_can_be_waited_for() -> Result<()> {
 #[ignore = "needs a server"]
 fn entries_that_no_live_proxy_supplies_are_warned_of() -> Result<()> {
     let server = Server::start(Engine::Valkey, &["--appendonly", "yes"])?;
-    runtime()?.block_on(async {
+    wait(async {
         let store = store(&server)?;
-        let fleet_report = FleetReport {
-            proxies: BTreeMap::from([(name("shop"), vec![proxy("p1", None, None, 0)])]),
-            entries: BTreeMap::from([(name("shop"), BTreeSet::from([name("user")]))]),
-            ..FleetReport::default()
-        };
-        let reports = [Report::Fleet(&fleet_report)];
-        anyhow::Ok(store.report("web-1:8090/00aa", &reports).await?)
+        supplied(&store, &["user"]).await
     })?;
-    let cases = cases();
-    cases.env("RLCTL_REDIS", server.url());
-    cases.case("tests/fleet/entries.trycmd");
-    cases.run();
+    server.transcript("tests/fleet/entries.trycmd");
     Ok(())
 }
 
@@ -255,21 +216,12 @@ fn entries_that_no_live_proxy_supplies_are_warned_of() -> Result<()> {
 fn one_address_is_named_as_the_proxies_name_its_bucket() -> Result<()> {
     for engine in [Engine::Valkey, Engine::Redis] {
         let server = Server::start(engine, &[])?;
-        runtime()?.block_on(async {
+        wait(async {
             let store = store(&server)?;
-            let listed = ["api_key", "api_key.hashed", "remote_address.32.56"];
-            let fleet_report = FleetReport {
-                proxies: BTreeMap::from([(name("shop"), vec![proxy("p1", None, None, 0)])]),
-                entries: BTreeMap::from([(name("shop"), listed.map(name).into())]),
-                ..FleetReport::default()
-            };
-            let reports = [Report::Fleet(&fleet_report)];
-            anyhow::Ok(store.report("web-1:8090/00aa", &reports).await?)
+            let entries = ["api_key", "api_key.hashed", "remote_address.32.56"];
+            supplied(&store, &entries).await
         })?;
-        let cases = cases();
-        cases.env("RLCTL_REDIS", server.url());
-        cases.case("tests/fleet/addresses.trycmd");
-        cases.run();
+        server.transcript("tests/fleet/addresses.trycmd");
     }
     Ok(())
 }
@@ -278,15 +230,12 @@ fn one_address_is_named_as_the_proxies_name_its_bucket() -> Result<()> {
 #[ignore = "needs a server"]
 fn who_lacks_an_edit_is_named() -> Result<()> {
     let server = Server::start(Engine::Redis, &[])?;
-    runtime()?.block_on(async {
+    wait(async {
         let store = store(&server)?;
         let seen = vec![proxy("p1", Some("edge-1"), None, 0)];
         report(&store, "web-1:8090/00aa", None, seen).await
     })?;
-    let cases = cases();
-    cases.env("RLCTL_REDIS", server.url());
-    cases.case("tests/fleet/wait.trycmd");
-    cases.run();
+    server.transcript("tests/fleet/wait.trycmd");
     Ok(())
 }
 
@@ -294,33 +243,20 @@ fn who_lacks_an_edit_is_named() -> Result<()> {
 #[ignore = "needs a server"]
 fn a_proxy_that_is_running_can_be_waited_for() -> Result<()> {
     let server = Server::start(Engine::Valkey, &[])?;
-    let url = server.url();
-    let run = |arguments: &[&str]| {
-        rlctl(&["--redis", &url, "--domain", "shop"])
-            .args(arguments)
-            .output()
-    };
-    assert!(
-        run(&["set-limit", "a", "--yes", "--rate", "1/s"])?
-            .status
-            .success()
-    );
-    let nobody = run(&["list-proxies", "--wait=100ms"])?;
-    let said = String::from_utf8(nobody.stderr)?;
-    assert_eq!(nobody.status.code(), Some(9), "{said}");
-    assert!(
-        said.contains("after 100 ms no proxy has the limits"),
-        "{said}"
-    );
+    server.run("set-limit a --yes --rate 1/s")?.with(0);
+    let said = server.run("list-proxies --wait=100ms")?.with(9).err;
+    let nobody = "after 100 ms no proxy has the limits";
+    assert!(said.contains(nobody), "{said}");
 
-    let output = runtime()?.block_on(async {
+    let output = wait(async {
         let store = store(&server)?;
         let now = revision(&store).await;
         // One that has the limits, and has ended.
         let ended = || proxy("ended", None, now.as_ref(), 2000);
         report(&store, "web-1:8090/00aa", now.as_ref(), vec![ended()]).await?;
         let before = server.hashes_read().await.context("reads")?;
-        let mut waiting = rlctl(&["--redis", &url, "list-proxies", "--wait=20s"])
+        let mut waiting = server
+            .rlctl("list-proxies --wait=20s")
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()?;
@@ -331,8 +267,7 @@ fn a_proxy_that_is_running_can_be_waited_for() -> Result<()> {
         report(&store, "web-1:8090/00aa", now.as_ref(), started).await?;
         anyhow::Ok(waiting.wait_with_output()?)
     })?;
-    let said = String::from_utf8(output.stderr)?;
-    assert_eq!(output.status.code(), Some(0), "{said}");
-    assert!(String::from_utf8(output.stdout)?.contains("new"), "{said}");
+    let listed = of(&output).with(0);
+    assert!(listed.out.contains("new"), "{listed:?}");
     Ok(())
 }

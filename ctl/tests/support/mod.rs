@@ -6,7 +6,7 @@ pub mod relay;
 pub mod schema;
 pub mod terminal;
 
-use std::process::Command;
+use std::process::{Command, Output, Stdio};
 
 use anyhow::Result;
 use harness::{Engine, Process, Redis, free_port};
@@ -23,11 +23,8 @@ impl Server {
         let dir = TempDir::new()?;
         let program = engine.program()?;
         let redis = Redis::start_with(&program, free_port()?, dir.path(), arguments);
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
         Ok(Self {
-            redis: runtime.block_on(redis)?,
+            redis: wait(redis)?,
             _dir: dir,
         })
     }
@@ -52,9 +49,65 @@ impl Server {
         calls.split(',').next()?.parse().ok()
     }
 
+    /// rlctl with these words, on the domain `shop` of this server.
+    pub fn rlctl(&self, words: &str) -> Command {
+        let url = self.url();
+        let mut command = rlctl(&["--redis", &url, "--domain", "shop"]);
+        command.args(words.split_whitespace());
+        command
+    }
+
+    /// Runs it, without input.
+    pub fn run(&self, words: &str) -> Result<Ran> {
+        ran(&mut self.rlctl(words))
+    }
+
+    /// Runs a transcript against this server.
+    pub fn transcript(&self, file: &str) {
+        let cases = cases();
+        cases.env("RLCTL_REDIS", self.url());
+        cases.case(file);
+        cases.run();
+    }
+
     pub fn process(&self) -> &Process {
         self.redis.process()
     }
+}
+
+/// What a program that ended has printed, and its exit code.
+#[derive(Debug)]
+pub struct Ran {
+    pub code: Option<i32>,
+    pub out: String,
+    pub err: String,
+}
+
+impl Ran {
+    /// Fails unless it ended with this code.
+    pub fn with(self, code: i32) -> Self {
+        assert_eq!(self.code, Some(code), "{self:?}");
+        self
+    }
+}
+
+pub fn ran(command: &mut Command) -> Result<Ran> {
+    Ok(of(&command.stdin(Stdio::null()).output()?))
+}
+
+pub fn of(output: &Output) -> Ran {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    Ran {
+        code: output.status.code(),
+        out: text(&output.stdout),
+        err: text(&output.stderr),
+    }
+}
+
+/// Runs a future to its end.
+pub fn wait<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    runtime.enable_all().build()?.block_on(future)
 }
 
 /// Hides the environment of the user who runs the tests.
