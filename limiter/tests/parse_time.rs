@@ -42,53 +42,43 @@ fn list(count: usize, item: impl Fn(usize) -> String) -> String {
     (0..count).map(item).collect::<Vec<_>>().join(",")
 }
 
+fn names(count: usize) -> String {
+    list(count, |i| format!(r#""n{i}""#))
+}
+
+fn check(limits: &str) -> String {
+    format!(r#"{{"domain":"d","descriptor":{{}},"limits":{limits}}}"#)
+}
+
+fn entries(entries: &str) -> String {
+    format!(r#"{{"domain":"d","descriptor":{{{entries}}}}}"#)
+}
+
 #[test]
 fn parse_time_of_json_checks_grows_evenly() {
     let read = |body: &String| drop(black_box(json::parse(body.as_bytes())));
     let bodies: [(&str, Make); 8] = [
-        ("names of limits", |n| {
-            format!(
-                r#"{{"domain":"d","descriptor":{{}},"limits":[{}]}}"#,
-                list(n, |i| format!(r#""n{i}""#))
-            )
-        }),
+        ("names of limits", |n| check(&format!("[{}]", names(n)))),
         ("limits of many checks", |n| {
-            let limits = list(100, |i| format!(r#""n{i}""#));
-            let check = format!(r#"{{"descriptor":{{}},"limits":[{limits}]}}"#);
-            format!(
-                r#"{{"domain":"d","checks":[{}]}}"#,
-                list(n / 100, |_| check.clone())
-            )
+            let check = format!(r#"{{"descriptor":{{}},"limits":[{}]}}"#, names(100));
+            let checks = list(n / 100, |_| check.clone());
+            format!(r#"{{"domain":"d","checks":[{checks}]}}"#)
         }),
         ("the same name", |n| {
-            format!(
-                r#"{{"domain":"d","descriptor":{{}},"limits":[{}]}}"#,
-                list(n, |_| r#""n""#.to_owned())
-            )
+            check(&format!("[{}]", list(n, |_| r#""n""#.to_owned())))
         }),
         ("entries", |n| {
-            format!(
-                r#"{{"domain":"d","descriptor":{{{}}}}}"#,
-                list(n, |i| format!(r#""k{i}":"v""#))
-            )
+            entries(&list(n, |i| format!(r#""k{i}":"v""#)))
         }),
         ("the same entry", |n| {
-            format!(
-                r#"{{"domain":"d","descriptor":{{{}}}}}"#,
-                list(n, |_| r#""k":"v""#.to_owned())
-            )
+            entries(&list(n, |_| r#""k":"v""#.to_owned()))
         }),
         ("unknown fields", |n| {
-            format!(
-                r#"{{"domain":"d",{}}}"#,
-                list(n, |i| format!(r#""f{i}":1"#))
-            )
+            let fields = list(n, |i| format!(r#""f{i}":1"#));
+            format!(r#"{{"domain":"d",{fields}}}"#)
         }),
         ("escapes", |n| {
-            format!(
-                r#"{{"domain":"d","descriptor":{{"k":"{}"}}}}"#,
-                r"\u00e9\n".repeat(n)
-            )
+            entries(&format!(r#""k":"{}""#, r"\u00e9\n".repeat(n)))
         }),
         ("lines, and an error at the end", |n| "\n".repeat(n) + "x"),
     ];
@@ -111,41 +101,28 @@ fn decode_time_of_batches_reports_and_headers_grows_evenly() {
         keys: (0..100).map(|n| format!("k{n}").parse().unwrap()).collect(),
         checks: (0..count).map(check).collect(),
     };
-    grows_evenly(
-        "checks",
-        250,
-        |count| batch(count).encode(),
-        |bytes| {
-            let batch = Batch::decode(bytes).unwrap();
-            let checks = batch.checks.into_iter();
-            black_box(
-                checks
-                    .map(|check| check.into_check(&batch.keys))
-                    .collect::<Vec<_>>(),
-            );
-        },
-    );
-    grows_evenly(
-        "a report's names",
-        2500,
-        |count| {
-            let mut bytes = vec![0x84, 0x61, b'd', 0x61, b'p', 0x99];
-            bytes.extend(u16::try_from(count).unwrap().to_be_bytes());
-            for n in 0..count {
-                let name = format!("n{n:06}");
-                bytes.push(0x60 + u8::try_from(name.len()).unwrap());
-                bytes.extend(name.as_bytes());
-            }
-            bytes
-        },
-        |bytes| drop(black_box(Report::decode(bytes))),
-    );
-    grows_evenly(
-        "live proxies",
-        10_000,
-        |count| list(count, |n| format!(" n{n}=3")),
-        |text| _ = black_box(parse_proxies(text).count()),
-    );
+    let encoded = |count| batch(count).encode();
+    grows_evenly("checks", 250, encoded, |bytes| {
+        let batch = Batch::decode(bytes).unwrap();
+        let checks = batch.checks.into_iter();
+        let checks = checks.map(|check| check.into_check(&batch.keys));
+        black_box(checks.collect::<Vec<_>>());
+    });
+    let named = |count: usize| {
+        let mut bytes = vec![0x84, 0x61, b'd', 0x61, b'p', 0x99];
+        bytes.extend(u16::try_from(count).unwrap().to_be_bytes());
+        for n in 0..count {
+            bytes.push(0x60 + 7);
+            bytes.extend(format!("n{n:06}").as_bytes());
+        }
+        bytes
+    };
+    let read = |bytes: &Vec<u8>| drop(black_box(Report::decode(bytes)));
+    grows_evenly("a report's names", 2500, named, read);
+    let proxies = |count| list(count, |n| format!(" n{n}=3"));
+    grows_evenly("live proxies", 10_000, proxies, |text| {
+        _ = black_box(parse_proxies(text).count());
+    });
 }
 
 /// This many limits, each with these fields.

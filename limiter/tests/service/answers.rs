@@ -1,6 +1,6 @@
 //! Answers to valid and invalid requests.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use proptest::{
     prelude::*,
     test_runner::{Config, TestRunner},
@@ -13,56 +13,27 @@ use crate::support::{PER_USER, Service, compact};
 #[tokio::test]
 async fn every_wrong_request_gets_its_error() -> Result<()> {
     let service = Service::with(PER_USER).await?;
-    let user = json!({"user": "a"});
-    let cases = [
-        (
-            json!({"descriptor": {"User": "a"}}),
-            400,
-            "invalid_request",
-            "descriptor.User",
-        ),
-        (
-            json!({"descriptor": user, "cost": -1}),
-            400,
-            "invalid_request",
-            "cost",
-        ),
-        (
-            json!({"descriptor": user, "cots": 1}),
-            400,
-            "invalid_request",
-            "cots",
-        ),
-        (json!({}), 400, "invalid_request", "descriptor"),
-        (
-            json!({"domain": "nowhere", "descriptor": user}),
-            404,
-            "unknown_domain",
-            "domain",
-        ),
-        (
-            json!({"descriptor": user, "limits": ["nope"]}),
-            404,
-            "unknown_limit",
-            "",
-        ),
-    ];
-    for (fields, status, code, field) in cases {
-        let reply = service.ask(fields.clone()).await?;
+    let table = r#"
+        {"descriptor": {"User": "a"}} => 400 invalid_request descriptor.User
+        {"descriptor": {"user": "a"}, "cost": -1} => 400 invalid_request cost
+        {"descriptor": {"user": "a"}, "cots": 1} => 400 invalid_request cots
+        {} => 400 invalid_request descriptor
+        {"domain": "nowhere", "descriptor": {"user": "a"}} => 404 unknown_domain domain
+        {"descriptor": {"user": "a"}, "limits": ["nope"]} => 404 unknown_limit"#;
+    for line in table.trim().lines() {
+        let (fields, expected) = line.split_once(" => ").context("a row")?;
+        let reply = service.ask(serde_json::from_str(fields)?).await?;
         let error = reply.json()?["error"].clone();
-        assert_eq!(reply.status, status, "{fields}: {error}");
-        assert_eq!(error["code"], code, "{fields}: {error}");
-        assert_eq!(
-            error["field"].as_str().unwrap_or_default(),
-            field,
-            "{fields}"
+        let text = |field: &str| error[field].as_str().unwrap_or_default().to_owned();
+        let found = format!(
+            "{} {} {}",
+            reply.status.as_u16(),
+            text("code"),
+            text("field")
         );
-        assert_ne!(
-            error["message"].as_str().unwrap_or_default(),
-            "",
-            "{fields}"
-        );
-        assert_eq!(reply.header("x-rl-api"), Some("1"), "{fields}");
+        assert_eq!(found.trim_end(), expected, "{line}: {error}");
+        assert_ne!(text("message"), "", "{line}");
+        assert_eq!(reply.header("x-rl-api"), Some("1"), "{line}");
     }
     Ok(())
 }
@@ -70,34 +41,20 @@ async fn every_wrong_request_gets_its_error() -> Result<()> {
 #[tokio::test]
 async fn unknown_paths_methods_encodings_and_parameters_are_refused() -> Result<()> {
     let service = Service::with(PER_USER).await?;
+    let get = |path| service.get(path);
+    let post = |path| service.post(path, "{}");
+    let xml = post("/v1/check").header("content-type", "application/xml");
+    let (invalid, not_allowed) = ("invalid_request", "method_not_allowed");
     let cases = [
-        (service.get("/"), 404, "not_found"),
-        (service.get("/v1/check"), 405, "method_not_allowed"),
-        (service.post("/v1/policy", ""), 405, "method_not_allowed"),
-        (service.get("/v1/policy"), 400, "invalid_request"),
-        (service.get("/v1/policy?domain=A"), 400, "invalid_request"),
-        (
-            service.get("/v1/policy?domain=nowhere"),
-            404,
-            "unknown_domain",
-        ),
-        (
-            service.post("/v1/check?deny_status=418", "{}"),
-            400,
-            "invalid_request",
-        ),
-        (
-            service.post("/v1/check?deny=429", "{}"),
-            400,
-            "invalid_request",
-        ),
-        (
-            service
-                .post("/v1/check", "{}")
-                .header("content-type", "application/xml"),
-            415,
-            "unsupported_media_type",
-        ),
+        (get("/"), 404, "not_found"),
+        (get("/v1/check"), 405, not_allowed),
+        (post("/v1/policy"), 405, not_allowed),
+        (get("/v1/policy"), 400, invalid),
+        (get("/v1/policy?domain=A"), 400, invalid),
+        (get("/v1/policy?domain=nowhere"), 404, "unknown_domain"),
+        (post("/v1/check?deny_status=418"), 400, invalid),
+        (post("/v1/check?deny=429"), 400, invalid),
+        (xml, 415, "unsupported_media_type"),
     ];
     for (request, status, code) in cases {
         let reply = request.send().await?;
@@ -111,15 +68,12 @@ async fn unknown_paths_methods_encodings_and_parameters_are_refused() -> Result<
 #[tokio::test]
 async fn another_method_is_answered_with_those_of_the_path() -> Result<()> {
     let service = Service::with(PER_USER).await?;
+    let stream = || service.get(protocol::CHECK_STREAM);
+    let grpc = stream().header("content-type", "application/grpc");
     for (request, allowed) in [
         (service.get("/v1/check"), "POST"),
-        (service.get(protocol::CHECK_STREAM), "POST"),
-        (
-            service
-                .get(protocol::CHECK_STREAM)
-                .header("content-type", "application/grpc"),
-            "POST",
-        ),
+        (stream(), "POST"),
+        (grpc, "POST"),
         (service.post("/v1/policy", ""), "GET, HEAD"),
         (service.post("/v1/health", ""), "GET"),
     ] {
@@ -175,12 +129,8 @@ fn arbitrary_bytes_get_a_decision_or_a_client_error() -> Result<()> {
         let reply = runtime
             .block_on(request.send())
             .map_err(|error| TestCaseError::fail(format!("{error:#}")))?;
-        prop_assert!(
-            matches!(reply.status.as_u16(), 200 | 400 | 404),
-            "{} {}",
-            reply.status,
-            reply.text()
-        );
+        let known = matches!(reply.status.as_u16(), 200 | 400 | 404);
+        prop_assert!(known, "{} {}", reply.status, reply.text());
         Ok(())
     })?;
     Ok(())
@@ -191,26 +141,23 @@ async fn a_denial_is_200_unless_429_is_asked_for() -> Result<()> {
     let service = Service::with("  - {name: per-user, per: [user], rate: 1/2500ms}\n").await?;
     let body = r#"{"domain":"shop","descriptor":{"user":"a"}}"#;
     let (plain, chosen) = ("/v1/check", "/v1/check?deny_status=429");
-    let first = service.post(chosen, body).send().await?;
-    assert_eq!(
-        (first.status.as_u16(), first.header("retry-after")),
-        (200, None)
-    );
-    let denied = service.post(plain, body).send().await?;
-    assert_eq!(denied.status, 200);
-    assert_eq!(denied.json()?["allowed"], false);
-    let denied = service.post(chosen, body).send().await?;
-    assert_eq!(
-        (denied.status.as_u16(), denied.header("retry-after")),
-        (429, Some("3"))
-    );
     let never = r#"{"domain":"shop","descriptor":{"user":"a"},"cost":2}"#;
-    let never = service.post(chosen, never).send().await?;
-    assert_eq!(
-        (never.status.as_u16(), never.header("retry-after")),
-        (429, None)
-    );
-    assert_eq!(never.json()?["retry_after_ms"], -1);
+    let mut replies = Vec::new();
+    for (path, body, status, retry) in [
+        (chosen, body, 200, None),
+        (plain, body, 200, None),
+        (chosen, body, 429, Some("3")),
+        (chosen, never, 429, None),
+    ] {
+        let reply = service.post(path, body).send().await?;
+        assert_eq!(reply.status, status, "{path}");
+        if path == chosen {
+            assert_eq!(reply.header("retry-after"), retry, "{body}");
+        }
+        replies.push(reply.json()?);
+    }
+    assert_eq!(replies[1]["allowed"], false);
+    assert_eq!(replies[3]["retry_after_ms"], -1);
     Ok(())
 }
 
@@ -223,12 +170,8 @@ async fn a_check_that_must_match_is_refused_if_nothing_does() -> Result<()> {
     let reply = service.ask(strict).await?;
     assert_eq!(reply.status, 404);
     assert_eq!(reply.json()?["error"]["code"], "no_match");
-    assert_eq!(
-        service
-            .metric("rl_unmatched_total{domain=\"shop\"}")
-            .await?,
-        2
-    );
+    let unmatched = "rl_unmatched_total{domain=\"shop\"}";
+    assert_eq!(service.metric(unmatched).await?, 2);
     Ok(())
 }
 
@@ -270,11 +213,8 @@ async fn a_snapshot_is_sent_once_per_revision() -> Result<()> {
         ("*".to_owned(), 304),
         ("\"other\"".to_owned(), 200),
     ] {
-        let reply = service
-            .get(path)
-            .header("if-none-match", &has)
-            .send()
-            .await?;
+        let asked = service.get(path).header("if-none-match", &has);
+        let reply = asked.send().await?;
         assert_eq!(reply.status, status, "{has}");
         assert_eq!(reply.header("etag"), Some(&*etag));
         assert_eq!(reply.body.is_empty(), status == 304);

@@ -92,30 +92,26 @@ async fn is_said_to_be(service: &Service, up: u64, strict: u16) -> Result<()> {
     .await
 }
 
+fn words(command: &str) -> Vec<&str> {
+    command.split(' ').collect()
+}
+
 /// Every state in which a server accepts no writes: how to cause it, its error code, and how to end
 /// it.
 #[tokio::test]
 #[ignore = "needs a server"]
 async fn a_server_that_refuses_writes_charges_nothing() -> Result<()> {
-    let set = |name, value| vec!["CONFIG", "SET", name, value];
+    const REPLICAS: &str = "CONFIG SET min-replicas-to-write 1";
     for engine in [Engine::Redis, Engine::Valkey] {
         for (ill, code, mend) in [
-            (set("maxmemory", "1"), "OOM", set("maxmemory", "0")),
+            ("CONFIG SET maxmemory 1", "OOM", "CONFIG SET maxmemory 0"),
+            (REPLICAS, "NOREPLICAS", "CONFIG SET min-replicas-to-write 0"),
             (
-                set("min-replicas-to-write", "1"),
-                "NOREPLICAS",
-                set("min-replicas-to-write", "0"),
-            ),
-            (
-                vec!["BGSAVE"],
+                "BGSAVE",
                 "MISCONF",
-                set("stop-writes-on-bgsave-error", "no"),
+                "CONFIG SET stop-writes-on-bgsave-error no",
             ),
-            (
-                vec!["REPLICAOF", "127.0.0.1", "1"],
-                "READONLY",
-                vec!["REPLICAOF", "NO", "ONE"],
-            ),
+            ("REPLICAOF 127.0.0.1 1", "READONLY", "REPLICAOF NO ONE"),
         ] {
             let server = Server::start(engine).await?;
             let service = on(&server).await?;
@@ -123,10 +119,11 @@ async fn a_server_that_refuses_writes_charges_nothing() -> Result<()> {
             if code == "MISCONF" {
                 // A folder in place of the file.
                 std::fs::create_dir(server.dir().join("dump.rdb"))?;
-                server.command(&set("save", "3600 1")).await?;
+                let save = ["CONFIG", "SET", "save", "3600 1"];
+                server.command(&save).await?;
             }
             let left = decides(&service).await?;
-            server.command(&ill).await?;
+            server.command(&words(ill)).await?;
             let mut charged = 0;
             let error = until(code, PATIENCE, async || {
                 let reply = ask(&service).await.ok()?;
@@ -139,7 +136,7 @@ async fn a_server_that_refuses_writes_charges_nothing() -> Result<()> {
             // The limiter stays ready, and reports the cause.
             service.readiness(200, code).await?;
             is_said_to_be(&service, 0, 503).await?;
-            server.command(&mend).await?;
+            server.command(&words(mend)).await?;
             assert_eq!(decides(&service).await?, left - charged, "{code}");
             is_said_to_be(&service, 1, 200).await?;
         }
