@@ -158,32 +158,25 @@ async fn start(
         Ok(path.to_owned())
     };
     let (tokens, limits) = (file("tokens", TOKEN)?, file("limits.yaml", LIMITS)?);
-    let common = ["--token-file", &tokens, "--log", "error"];
     let rls = to.files.to_str().context("a folder that is not UTF-8")?;
-    let plan = LimiterPlan {
-        name: "limiter".to_owned(),
-        port: to.data,
-        admin_port: to.admin,
+    let management = format!("http://127.0.0.1:{}", to.management);
+    let plan = |name: &str, [port, admin_port]: [u16; 2], own: &[&str]| LimiterPlan {
+        name: name.to_owned(),
+        port,
+        admin_port,
         store: redis.url(),
-        arguments: { common.iter() }
-            .chain(&["--limits", &limits, "--rls-config", rls])
+        arguments: ["--token-file", &tokens, "--log", "error"]
+            .iter()
+            .chain(own)
             .map(ToString::to_string)
             .collect(),
-        program,
+        program: program.clone(),
         dir: dir.to_path_buf(),
     };
-    let management = format!("http://127.0.0.1:{}", to.management);
-    let with_management = LimiterPlan {
-        name: "limiter-xds".to_owned(),
-        port: second[0],
-        admin_port: second[1],
-        arguments: { common.iter() }
-            .chain(&["--xds-server", &management])
-            .map(ToString::to_string)
-            .collect(),
-        ..plan.clone()
-    };
-    Ok([plan.start().await?, with_management.start().await?])
+    let files = ["--limits", &limits, "--rls-config", rls];
+    let first = plan("limiter", [to.data, to.admin], &files);
+    let second = plan("limiter-xds", second, &["--xds-server", &management]);
+    Ok([first.start().await?, second.start().await?])
 }
 
 /// The bytes of a POST with the token.

@@ -229,11 +229,11 @@ pub struct Noops {
 }
 
 /// An Envoy: its filter, what answers behind it, and its workers.
-type Place = (Filter, Answers, u32);
+type Variant = (Filter, Answers, u32);
 
 /// Everything that runs.
 pub struct Stage {
-    envoys: BTreeMap<Place, Envoy>,
+    envoys: BTreeMap<Variant, Envoy>,
     _services: BTreeMap<Answers, Envoy>,
     pub servers: Servers,
 }
@@ -266,8 +266,8 @@ impl Stage {
             let service = services.get(&block.answers);
             let upstream = service.map_or(ports.upstream, Envoy::port);
             for row in block.rows {
-                let place = (row.filter, block.answers, block.workers);
-                if envoys.contains_key(&place) {
+                let variant = (row.filter, block.answers, block.workers);
+                if envoys.contains_key(&variant) {
                     continue;
                 }
                 let own = own_ports(Ports { upstream, ..ports })?;
@@ -278,7 +278,7 @@ impl Stage {
                 if matches!(row.filter, Ours | Streams | Module | ModuleStreams) {
                     limits_are_known(&envoy, row.path).await?;
                 }
-                envoys.insert(place, envoy);
+                envoys.insert(variant, envoy);
             }
         }
         Ok(Self {
@@ -289,8 +289,8 @@ impl Stage {
     }
 
     fn envoy(&self, block: &Block, row: &Row) -> Result<&Envoy> {
-        let place = (row.filter, block.answers, block.workers);
-        self.envoys.get(&place).context("no such Envoy")
+        let variant = (row.filter, block.answers, block.workers);
+        self.envoys.get(&variant).context("no such Envoy")
     }
 
     /// Loads one row for a while, and checks that requests took the path it is named for.

@@ -60,79 +60,36 @@ struct Attack {
     strikes: fn(To, u64, Count) -> Strikes,
 }
 
-const fn attack(
-    name: &'static str,
-    attackers: u64,
-    strikes: fn(To, u64, Count) -> Strikes,
-) -> Attack {
-    Attack {
-        name,
-        attackers,
-        strikes,
-    }
+/// A row an attack: its name, the number of its attackers, and what each does.
+macro_rules! attacks {
+    ($($name:literal, $attackers:literal: |$to:pat_param, $nth:pat_param, $count:ident| $strikes:expr;)*) => {
+        &[$(Attack {
+            name: $name,
+            attackers: $attackers,
+            strikes: |$to, $nth, $count| Box::pin($strikes),
+        }),*]
+    };
 }
 
-const ATTACKS: [Attack; 17] = [
-    attack(
-        "requests without a token, answers unread",
-        4,
-        |to, _, count| Box::pin(unread_responses(to.data, "/v1/health", count)),
-    ),
-    attack("metrics unread on the admin port", 2, |to, _, count| {
-        Box::pin(unread_responses(to.admin, "/metrics", count))
-    }),
-    attack("streams without a window", 50, |to, _, count| {
-        Box::pin(without_window(to.data, count))
-    }),
-    attack("bodies of 43,000 names", 8, |to, _, count| {
-        Box::pin(many_names(to.data, count))
-    }),
-    attack("bodies announced and not sent", 256, |to, _, count| {
-        Box::pin(unsent_bodies(to.data, count))
-    }),
-    attack("checks that wait with 60 KB each", 100, |to, _, count| {
-        Box::pin(large_waits(to.data, count))
-    }),
-    attack("check streams, answers unread", 8, |to, nth, count| {
-        Box::pin(check_streams(to.data, nth, count))
-    }),
-    attack("silent connections", 1, |to, _, count| {
-        Box::pin(silent_connections(to.data, 1500, count))
-    }),
-    attack("silent connections to the admin port", 1, |to, _, count| {
-        Box::pin(silent_connections(to.admin, 150, count))
-    }),
-    attack("reports of invented proxies", 1, |to, _, count| {
-        Box::pin(invented_proxies(to.data, count))
-    }),
-    attack(
-        "batches of 1,024 buckets of sub-windows",
-        1,
-        |to, _, count| Box::pin(sub_windows(to.data, count)),
-    ),
-    attack("checks from a web page", 1, |to, _, count| {
-        Box::pin(web_page(to.data, count))
-    }),
-    attack("calls of many descriptors", 3, |to, nth, count| {
-        Box::pin(many_descriptors(to.data, nth, count))
-    }),
-    attack("a management server that sends much", 1, |to, _, count| {
-        Box::pin(serve_too_much(to.management, count))
-    }),
-    attack("files that are large, wrong or none", 1, |to, _, count| {
-        Box::pin(rls_files(to.files, count))
-    }),
-    attack(
-        "forged settlements, costs and slots",
-        3,
-        |to, nth, count| Box::pin(forged(to.data, nth, count)),
-    ),
-    attack(
-        "streams reset at once, PING and SETTINGS",
-        2,
-        |to, nth, count| Box::pin(frames(to.data, nth, count)),
-    ),
-];
+const ATTACKS: &[Attack] = attacks! {
+    "requests without a token, answers unread", 4: |to, _, count| unread_responses(to.data, "/v1/health", count);
+    "metrics unread on the admin port", 2: |to, _, count| unread_responses(to.admin, "/metrics", count);
+    "streams without a window", 50: |to, _, count| without_window(to.data, count);
+    "bodies of 43,000 names", 8: |to, _, count| many_names(to.data, count);
+    "bodies announced and not sent", 256: |to, _, count| unsent_bodies(to.data, count);
+    "checks that wait with 60 KB each", 100: |to, _, count| large_waits(to.data, count);
+    "check streams, answers unread", 8: |to, nth, count| check_streams(to.data, nth, count);
+    "silent connections", 1: |to, _, count| silent_connections(to.data, 1500, count);
+    "silent connections to the admin port", 1: |to, _, count| silent_connections(to.admin, 150, count);
+    "reports of invented proxies", 1: |to, _, count| invented_proxies(to.data, count);
+    "batches of 1,024 buckets of sub-windows", 1: |to, _, count| sub_windows(to.data, count);
+    "checks from a web page", 1: |to, _, count| web_page(to.data, count);
+    "calls of many descriptors", 3: |to, nth, count| many_descriptors(to.data, nth, count);
+    "a management server that sends much", 1: |to, _, count| serve_too_much(to.management, count);
+    "files that are large, wrong or none", 1: |to, _, count| rls_files(to.files, count);
+    "forged settlements, costs and slots", 3: |to, nth, count| forged(to.data, nth, count);
+    "streams reset at once, PING and SETTINGS", 2: |to, nth, count| frames(to.data, nth, count);
+};
 
 /// Attackers, running on a thread of their own until the program ends.
 pub struct Attackers(Vec<(&'static str, Count)>);
@@ -416,24 +373,22 @@ async fn frames(port: u16, nth: u64, count: Count) {
 /// one of very many entries.
 async fn many_descriptors(port: u16, nth: u64, count: Count) {
     let entry = |n: usize| format!(r#"{{"key":"service","value":"{nth}-{n}"}}"#);
+    let descriptor = |entries: &str| format!(r#"{{"entries":[{entries}]}}"#);
     let call = |descriptors: &[String]| {
-        let body = format!(
-            r#"{{"domain":"soak","descriptors":[{}]}}"#,
-            descriptors.join(",")
-        );
+        let list = descriptors.join(",");
+        let body = format!(r#"{{"domain":"soak","descriptors":[{list}]}}"#);
         post("/json", JSON, body.as_bytes())
     };
-    let descriptors = |many: usize| -> Vec<_> {
-        (0..many)
-            .map(|n| format!(r#"{{"entries":[{}]}}"#, entry(n)))
-            .collect()
+    let many = |count| {
+        call(
+            &(0..count)
+                .map(|n| descriptor(&entry(n)))
+                .collect::<Vec<_>>(),
+        )
     };
     let entries: Vec<_> = (0..7000).map(entry).collect();
-    let calls = [
-        call(&descriptors(128)),
-        call(&descriptors(1000)),
-        call(&[format!(r#"{{"entries":[{}]}}"#, entries.join(","))]),
-    ];
+    let wide = call(&[descriptor(&entries.join(","))]);
+    let calls = [many(128), many(1000), wide];
     let mut calls = calls.iter().cycle();
     let next = || calls.next().cloned().unwrap_or_default();
     requests(port, Duration::from_millis(20), count, next).await;
@@ -470,50 +425,41 @@ async fn rls_files(folder: &Path, count: Count) {
 
 /// Sends a cost of 2^64-1, settlements of reservations that nobody made, and slots that nobody gave.
 async fn forged(port: u16, nth: u64, count: Count) {
-    const PAUSE: Duration = Duration::from_millis(20);
-    match nth {
-        0 => {
-            let body = format!(
-                r#"{{"domain":"soak","descriptors":[{{"entries":[{{"key":"service","value":"debt"}}],"hitsAddend":"{}"}}]}}"#,
-                u64::MAX
-            );
-            let call = post("/json", JSON, body.as_bytes());
-            requests(port, PAUSE, count, || call.clone()).await;
-        }
-        1 => {
-            let mut number: u64 = 0;
-            let next = || {
-                number += 1;
-                settlement(number).unwrap_or_default()
-            };
-            requests(port, PAUSE, count, next).await;
-        }
-        _ => {
-            let mut number: u64 = 0;
-            let next = || {
-                number += 1;
-                let slot = format!("{number}.{number}.86400000.1.1");
-                let body = format!(
-                    r#"{{"domain":"soak","descriptor":{{"what":"slots"}},"slots":{{"slots":"{slot}"}},"enter":true}}"#
-                );
-                post("/v1/renew", JSON, body.as_bytes())
-            };
-            requests(port, PAUSE, count, next).await;
-        }
-    }
+    let mut number: u64 = 0;
+    let next = || {
+        number += 1;
+        let (path, body) = match nth {
+            0 => (
+                "/json",
+                format!(
+                    r#"{{"domain":"soak","descriptors":[{{"entries":[{{"key":"service","value":"debt"}}],"hitsAddend":"{}"}}]}}"#,
+                    u64::MAX
+                ),
+            ),
+            1 => ("/v1/settle", settlement(number).unwrap_or_default()),
+            _ => (
+                "/v1/renew",
+                format!(
+                    r#"{{"domain":"soak","descriptor":{{"what":"slots"}},"slots":{{"slots":"{number}.{number}.86400000.1.1"}},"enter":true}}"#
+                ),
+            ),
+        };
+        post(path, JSON, body.as_bytes())
+    };
+    requests(port, Duration::from_millis(20), count, next).await;
 }
 
 /// A token that no limiter made, and a cost that no limit allows.
-fn settlement(number: u64) -> Option<Vec<u8>> {
-    let settled = CostSettlement {
-        reservation: Reservation {
-            secret: number,
-            number,
-            units: 1,
-            seal: number,
-        },
-        units: 0,
+fn settlement(number: u64) -> Option<String> {
+    let (secret, units, seal) = (number, 1, number);
+    let reservation = Reservation {
+        secret,
+        number,
+        units,
+        seal,
     };
+    let units = 0;
+    let settled = CostSettlement { reservation, units };
     let batch = Batch {
         domain: "soak".parse().ok()?,
         proxy: String::new(),
@@ -529,8 +475,7 @@ fn settlement(number: u64) -> Option<Vec<u8>> {
         }],
     };
     let token = documents::to_base64(&batch.encode());
-    let body = format!(r#"{{"token":"{token}","cost":{}}}"#, u64::MAX);
-    Some(post("/v1/settle", JSON, body.as_bytes()))
+    Some(format!(r#"{{"token":"{token}","cost":{}}}"#, u64::MAX))
 }
 
 // A management server that sends more than a limiter may take
