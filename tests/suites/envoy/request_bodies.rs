@@ -155,6 +155,18 @@ async fn a_client_that_expects_to_be_told_to_continue_sends_its_body() {
     assert_eq!(limiter.settled().await, 321);
 }
 
+/// Waits until Envoy has so many requests.
+async fn active(stage: &Stage, requests: u64) {
+    let active = async || {
+        let active = stage
+            .envoy()
+            .stat("http.ingress.downstream_rq_active")
+            .await;
+        (active.ok()? == requests).then_some(())
+    };
+    wait_for("so many requests", active).await;
+}
+
 #[tokio::test]
 async fn a_body_that_does_not_come_is_not_waited_for_long() {
     let limiter = Limiter::start().await;
@@ -172,9 +184,11 @@ async fn a_body_that_does_not_come_is_not_waited_for_long() {
     gone.write_all(&post(&[JSON, &length], first))
         .await
         .unwrap();
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    active(&stage, 2).await;
     drop(gone);
-    tokio::time::sleep(Duration::from_millis(1200)).await;
+    active(&stage, 1).await;
+    let asked = async || (limiter.asked() > 1).then_some(());
+    wait_for("one is decided without its body", asked).await;
     assert_eq!(limiter.asked(), 2, "one is there, and one is gone");
     slow.write_all(rest).await.unwrap();
     read_until(&mut slow, "hello").await;

@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use harness::{HeldRequest, rapid_resets, until};
+use harness::{Client, HeldRequest, rapid_resets, until};
 use serde_json::{Value, json};
 
 use crate::{
     reconfiguration::Delivered,
-    stage::{PATIENCE, Stage, limits, statuses},
+    stage::{PATIENCE, Stage, eventually, limits, statuses},
 };
 
 const THREE: &str = "{name: in-flight, match: {path: \"/held/**\"}, per: [user], algorithm: concurrency, limit: 3, slot_ttl: 3s}";
@@ -31,6 +31,23 @@ pub async fn used(stage: &Stage, user: &str, is: u64) -> Duration {
     .await
     .unwrap();
     since.elapsed()
+}
+
+/// Waits until a slot that nobody renews has lapsed, as others would have; alice has so many all the while.
+pub async fn for_a_ttl(stage: &Stage, path: &str, alice: u64) {
+    let taking = json!({"domain": "shop", "descriptor": {"path": path, "user": "nobody"}});
+    let url = format!("{}/v1/check", stage.limiter(0).url());
+    let asked = Client::new().post(&url, taking.to_string());
+    let taken = asked
+        .header("content-type", "application/json")
+        .send()
+        .await;
+    assert_eq!(taken.unwrap().status, 200);
+    eventually("a slot lapses", async || {
+        assert_eq!(in_use(stage, "alice"), alice);
+        (in_use(stage, "nobody") == 0).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -87,10 +104,8 @@ async fn a_long_request_keeps_its_slot_and_one_that_lapsed_is_entered_again() {
     let stage = limits(&[THREE]).await;
     let held = hold(stage.envoy().port()).await;
     used(&stage, "alice", 1).await;
-    let until_later = Instant::now() + Duration::from_secs(8);
-    while Instant::now() < until_later {
-        assert_eq!(in_use(&stage, "alice"), 1);
-        tokio::time::sleep(Duration::from_millis(300)).await;
+    for _ in 0..2 {
+        for_a_ttl(&stage, "/held/x", 1).await;
     }
     // The bucket is lost, as after a failover.
     let key = stage.inspect("in-flight", &["user=alice"])["redis_key"].clone();
@@ -103,8 +118,7 @@ async fn a_long_request_keeps_its_slot_and_one_that_lapsed_is_entered_again() {
     eprintln!("entered again after {took:?}");
     // A reset frees the slot for good.
     stage.rlctl(&["reset", "in-flight", "user=alice", "--yes"]);
-    tokio::time::sleep(Duration::from_secs(4)).await;
-    assert_eq!(in_use(&stage, "alice"), 0);
+    for_a_ttl(&stage, "/held/x", 0).await;
     assert_eq!(held.finish().await.unwrap(), 200);
 }
 
@@ -124,11 +138,17 @@ async fn two_thousand_streams_that_are_reset_leave_no_slot() {
     // Those were reset before their checks were sent; these while their checks are answered, or
     // later.
     for round in 0..20 {
+        let taken = stage.limiter_counter("rl_slots_taken_total").await;
         let mut held = Vec::new();
         for _ in 0..100 {
             held.push(hold(stage.envoy().port()).await);
         }
-        tokio::time::sleep(Duration::from_millis(round)).await;
+        let some = taken + 5 * round;
+        eventually("some have their slots", async || {
+            let taken = stage.limiter_counter("rl_slots_taken_total").await;
+            (taken >= some).then_some(())
+        })
+        .await;
         drop(held);
     }
     let took = used(&stage, "alice", 0).await;
@@ -153,8 +173,7 @@ async fn a_killed_envoy_loses_its_slots_within_the_ttl_and_the_other_keeps_its()
     let took = used(&stage, "alice", 1).await;
     eprintln!("gone after {took:?}");
     assert!(took < Duration::from_secs(6), "{took:?}");
-    tokio::time::sleep(Duration::from_secs(4)).await;
-    assert_eq!(in_use(&stage, "alice"), 1);
+    for_a_ttl(&stage, "/held/x", 1).await;
     assert_eq!(first.finish().await.unwrap(), 200);
     used(&stage, "alice", 0).await;
 }
@@ -170,7 +189,8 @@ async fn without_limiters_a_proxy_has_its_share_and_its_slots_come_back_with_the
     for _ in 0..8 {
         held.push(hold(port).await);
     }
-    tokio::time::sleep(Duration::from_secs(4)).await;
+    // The slot of the first lapses.
+    used(&stage, "alice", 0).await;
     let mut statuses = Vec::new();
     for held in held {
         statuses.push(held.finish().await.unwrap());

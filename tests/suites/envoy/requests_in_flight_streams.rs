@@ -13,13 +13,11 @@ use tokio::{
 
 use crate::{
     grpc::{before, connection, peers::Echo},
-    requests_in_flight::{in_use, used},
+    requests_in_flight::{for_a_ttl, used},
     stage::{Plan, Stage, limits, statuses},
 };
 
 const TWO: &str = "{name: in-flight, match: {path: \"/held/**\"}, per: [user], algorithm: concurrency, limit: 2, slot_ttl: 1s}";
-/// Longer than a slot lives without renewal.
-const LONG: Duration = Duration::from_millis(2_500);
 
 /// A service that upgrades to WebSocket or sends events, until it is told to end its connections.
 struct Service {
@@ -169,8 +167,9 @@ impl Client {
 
 async fn both_are_held_for_long(stage: &Stage) {
     used(stage, "alice", 2).await;
-    tokio::time::sleep(LONG).await;
-    assert_eq!(in_use(stage, "alice"), 2, "renewed");
+    for _ in 0..2 {
+        for_a_ttl(stage, "/held/x", 2).await;
+    }
     assert_eq!(statuses(&stage.get("/held/y", "alice"), 2).await, [429; 2]);
     assert_eq!(stage.limiter_counter("rl_slots_lapsed_total").await, 0);
 }
@@ -230,8 +229,9 @@ async fn a_grpc_stream_holds_its_slot_until_its_trailers_or_its_reset() {
     let mut second = client.begin("/shop.Orders/Watch", "alice").await;
     second.say("second", false);
     used(&stage, "alice", 2).await;
-    tokio::time::sleep(LONG).await;
-    assert_eq!(in_use(&stage, "alice"), 2, "renewed");
+    for _ in 0..2 {
+        for_a_ttl(&stage, "/shop.Orders/Watch", 2).await;
+    }
     let denied = client.unary("/shop.Orders/List", "alice").await;
     assert_eq!((denied.grpc_status(), denied.trailers_only), ("8", true));
     first.echoed("it goes on").await;
