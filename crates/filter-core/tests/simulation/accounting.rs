@@ -70,7 +70,7 @@ impl<'w> Accounting<'w> {
     /// Each unit that a proxy used was granted to it before, was not returned, and was within its
     /// deadline by the limiter's clock. (The units with the earliest deadline are used first: if
     /// that is impossible, any order is.)
-    pub fn assert_used_in_time(&self, seed: u64) {
+    pub fn assert_used_in_time(&self) {
         let mut events: Vec<(u64, u8, usize, u64, u64, u64)> = Vec::new();
         for (_, envoy, at_us, lease) in &self.lease_record.granted {
             events.push((
@@ -110,13 +110,13 @@ impl<'w> Accounting<'w> {
             }
             assert!(
                 kind == 2 || units == 0,
-                "seed {seed}: envoy {envoy} used {units} units too many at {at_us} us: {grants:?}"
+                "envoy {envoy} used {units} units too many at {at_us} us: {grants:?}"
             );
         }
     }
 
     /// No unit is settled twice, and none without a grant.
-    pub fn assert_settled_once(&self, seed: u64) {
+    pub fn assert_settled_once(&self) {
         let mut left: HashMap<u64, u64> = HashMap::new();
         for (.., lease) in &self.lease_record.granted {
             *left.entry(lease.epoch).or_default() += lease.units;
@@ -124,7 +124,7 @@ impl<'w> Accounting<'w> {
         for (.., settled) in &self.lease_record.settled {
             let of = left.entry(settled.epoch).or_default();
             let units = settled.spent + settled.returned;
-            assert!(units <= *of, "seed {seed}: {settled:?} where {of} are left");
+            assert!(units <= *of, "{settled:?} where {of} are left");
             *of -= units;
         }
     }
@@ -140,7 +140,7 @@ impl<'w> Accounting<'w> {
 
     /// At most C + rΔ in any interval: a bucket that fills with admitted units and drains at r never
     /// exceeds C. Clocks are read in whole milliseconds.
-    pub fn assert_within_bucket(&self, seed: u64, rate: u64, capacity: u64) {
+    pub fn assert_within_bucket(&self, rate: u64, capacity: u64) {
         let mut level: u64 = 0;
         let mut last_us = 0;
         for (at_us, units) in self.admitted() {
@@ -148,19 +148,19 @@ impl<'w> Accounting<'w> {
             last_us = at_us;
             assert!(
                 level <= (capacity + rate.div_ceil(1000)) * 1_000_000,
-                "seed {seed}: {level} millionths of {capacity} at {at_us} us"
+                "{level} millionths of {capacity} at {at_us} us"
             );
         }
     }
 
     /// Never more than N in a window.
-    pub fn assert_within_windows(&self, seed: u64, most: u64, window_ms: u64) {
+    pub fn assert_within_windows(&self, most: u64, window_ms: u64) {
         let mut windows: HashMap<u64, u64> = HashMap::new();
         for (at_us, units) in self.admitted() {
             let window = (EPOCH_MS + at_us / 1000) / window_ms;
             let used = windows.entry(window).or_default();
             *used += units;
-            assert!(*used <= most, "seed {seed}: {used} of {most} at {at_us} us");
+            assert!(*used <= most, "{used} of {most} at {at_us} us");
         }
     }
 }

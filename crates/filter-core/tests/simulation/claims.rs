@@ -3,7 +3,7 @@
 
 use crate::{
     accounting::Accounting,
-    decisions::seeds,
+    decisions::{seeds, worlds},
     world::{CONFIG, Faults, World},
 };
 
@@ -37,13 +37,12 @@ fn leased_units_come_back_from_requests_that_are_denied_or_whose_clients_left() 
     let global = "  - {name: global, rate: 50/s, burst: 10}\n";
     let precheck = "  - {name: global, rate: 50/s, burst: 10, precheck: 100%}\n";
     for other in [local, global, precheck] {
-        for seed in seeds() {
-            let mut world = world(seed, &format!("{LEASED}{other}"));
+        for mut world in seeds().map(|seed| world(seed, &format!("{LEASED}{other}"))) {
             traffic(&mut world, 400);
             world.run_for_ms(300);
             let (granted, spent, returned) = Accounting::new(&world, 1).totals();
-            assert!(granted > 50, "seed {seed}: {granted}");
-            assert_eq!(granted, spent + returned, "seed {seed}, {other}");
+            assert!(granted > 50, "{granted}");
+            assert_eq!(granted, spent + returned, "{other}");
         }
     }
 }
@@ -53,8 +52,7 @@ fn leased_units_come_back_from_requests_that_are_denied_or_whose_clients_left() 
 fn leased_units_come_back_when_their_worker_is_deleted() {
     let limits =
         "  - {name: all, rate: 1000/s, burst: 40000, on_failure: allow, lease: {ttl: 10s}}\n";
-    for seed in seeds() {
-        let mut world = World::new(seed, 1, 2, CONFIG, limits);
+    for mut world in worlds(1, 2, CONFIG, limits) {
         world.run_for_ms(500);
         for n in 0..400 {
             world.request(0, 1 + n % 2, "alice", "/");
@@ -64,8 +62,8 @@ fn leased_units_come_back_when_their_worker_is_deleted() {
         world.replace_worker(0, 1, CONFIG);
         world.run_for_ms(20_000);
         let (granted, spent, returned) = Accounting::new(&world, 1).totals();
-        assert!(spent > 100, "seed {seed}: {spent}");
-        assert_eq!(granted, spent + returned, "seed {seed}");
+        assert!(spent > 100, "{spent}");
+        assert_eq!(granted, spent + returned);
     }
 }
 
@@ -74,8 +72,7 @@ fn leased_units_come_back_when_their_worker_is_deleted() {
 fn leased_units_come_back_when_a_check_fails_whose_client_left() {
     let limits = "  - {name: all, rate: 1000/s, burst: 40000, on_failure: allow, lease: {ttl: 10s}}\n  \
                   - {name: other, rate: 1000/s}\n";
-    for seed in seeds() {
-        let mut world = World::new(seed, 1, 1, CONFIG, limits);
+    for mut world in worlds(1, 1, CONFIG, limits) {
         world.run_for_ms(500);
         for _ in 0..400 {
             world.request(0, 1, "alice", "/");
@@ -92,8 +89,8 @@ fn leased_units_come_back_when_a_check_fails_whose_client_left() {
         world.faults = Faults::NONE;
         world.run_for_ms(20_000);
         let (granted, spent, returned) = Accounting::new(&world, 1).totals();
-        assert!(spent > 100, "seed {seed}: {spent}");
-        assert_eq!(granted, spent + returned, "seed {seed}");
+        assert!(spent > 100, "{spent}");
+        assert_eq!(granted, spent + returned);
     }
 }
 
@@ -107,8 +104,7 @@ fn each_permit_is_free_again_once_its_request_ends() {
             .replace("1m}", "1m, scope: proxy}")
     });
     for limits in [limits.clone(), limits.replace(", scope: proxy", "")] {
-        for seed in seeds() {
-            let mut world = World::new(seed, 1, 1, &config, &limits);
+        for mut world in worlds(1, 1, &config, &limits) {
             world.run_for_ms(500);
             for round in 0..30 {
                 world.faults = match round % 3 {
@@ -125,7 +121,7 @@ fn each_permit_is_free_again_once_its_request_ends() {
                 }
                 world.run_for_ms(200);
             }
-            assert_eq!(world.counted("rl_hold_full"), 0, "seed {seed}: {limits}");
+            assert_eq!(world.counted("rl_hold_full"), 0, "{limits}");
         }
     }
 }
@@ -134,8 +130,7 @@ fn each_permit_is_free_again_once_its_request_ends() {
 fn a_slot_in_a_queue_of_the_proxy_is_freed_when_the_client_leaves_before_the_answer() {
     let limits = QUEUE.replace("1m}", "1m, scope: proxy}");
     let limits = format!("{limits}  - {{name: other, rate: 1000/s}}\n");
-    for seed in seeds() {
-        let mut world = world(seed, &limits);
+    for mut world in seeds().map(|seed| world(seed, &limits)) {
         for _ in 0..20 {
             let number = world.request(0, 1, "alice", "/");
             world.run_until(world.now_us + 50);
@@ -144,10 +139,7 @@ fn a_slot_in_a_queue_of_the_proxy_is_freed_when_the_client_leaves_before_the_ans
         }
         let number = world.request(0, 1, "alice", "/");
         world.run_for_ms(700);
-        assert!(
-            world.passed(number),
-            "seed {seed}: it waits behind those that left"
-        );
+        assert!(world.passed(number), "it waits behind those that left");
     }
 }
 
@@ -159,13 +151,12 @@ fn units_reserved_by_an_answer_that_came_too_late_are_refunded() {
                   - {name: tokens, rate: 100000/1h, \
                   cost: {from: {response_json: /total}, reserve: 1000, max: 5000}}\n";
     let mut late = 0;
-    for seed in seeds() {
-        let mut world = World::new(seed, 1, 1, &config, limits);
+    for mut world in worlds(1, 1, &config, limits) {
         world.run_for_ms(500);
         world.slowest_us = 190_000;
         let number = world.request(0, 1, "alice", "/");
         world.run_for_ms(195);
-        assert!(world.passed(number), "seed {seed}: by its share");
+        assert!(world.passed(number), "by its share");
         if world.requests[number].took_us().unwrap() < 100_000 {
             continue;
         }
@@ -174,15 +165,14 @@ fn units_reserved_by_an_answer_that_came_too_late_are_refunded() {
         let settled: Vec<_> = { world.limiter.costs.settled.iter() }
             .map(|(_, reserved, units)| (*reserved, *units))
             .collect();
-        assert_eq!(settled, [(1000, 0)], "seed {seed}");
+        assert_eq!(settled, [(1000, 0)]);
     }
     assert!(late > 0);
 }
 
 #[test]
 fn a_slot_in_a_queue_is_freed_when_its_worker_is_deleted() {
-    for seed in seeds() {
-        let mut world = world(seed, QUEUE);
+    for mut world in seeds().map(|seed| world(seed, QUEUE)) {
         let sent: Vec<usize> = (0..20).map(|_| world.request(0, 1, "alice", "/")).collect();
         world.run_for_ms(50);
         for number in sent {
@@ -192,10 +182,7 @@ fn a_slot_in_a_queue_is_freed_when_its_worker_is_deleted() {
         world.run_for_ms(700);
         let number = world.request(0, 2, "alice", "/");
         world.run_for_ms(700);
-        assert!(
-            world.passed(number),
-            "seed {seed}: it waits behind those that left"
-        );
+        assert!(world.passed(number), "it waits behind those that left");
     }
 }
 
@@ -209,8 +196,7 @@ fn a_request_refused_for_lack_of_a_hold_permit_refunds_the_proxys_buckets() {
     let local = format!("{queue}  - {{name: here, rate: 60/1d, scope: proxy}}\n");
     let checked = format!("{local}  - {{name: other, rate: 100000/s}}\n");
     for limits in [local, checked] {
-        for seed in seeds() {
-            let mut world = World::new(seed, 1, 2, &config, &limits);
+        for mut world in worlds(1, 2, &config, &limits) {
             world.run_for_ms(500);
             for n in 0..2_000 {
                 world.request(0, 1 + n % 2, "alice", "/");
@@ -218,8 +204,8 @@ fn a_request_refused_for_lack_of_a_hold_permit_refunds_the_proxys_buckets() {
                 world.run_until(world.now_us + pause_us);
             }
             world.run_for_ms(500);
-            assert!(world.counted("rl_hold_full") > 50, "seed {seed}");
-            assert_eq!(world.admitted("alice"), 60, "seed {seed}: {limits}");
+            assert!(world.counted("rl_hold_full") > 50);
+            assert_eq!(world.admitted("alice"), 60, "{limits}");
         }
     }
 }
@@ -230,8 +216,7 @@ fn a_request_refused_for_lack_of_a_hold_permit_in_an_outage_refunds_the_proxys_b
     let config = CONFIG.replacen('{', "{\"hold\": {\"max\": 2}, ", 1);
     let queue = QUEUE.replace("2/s", "50/s");
     let limits = format!("{queue}  - {{name: here, rate: 60/1d, scope: proxy}}\n");
-    for seed in seeds() {
-        let mut world = World::new(seed, 1, 2, &config, &limits);
+    for mut world in worlds(1, 2, &config, &limits) {
         world.run_for_ms(500);
         world.faults = Faults::DOWN;
         for n in 0..2_000 {
@@ -240,7 +225,7 @@ fn a_request_refused_for_lack_of_a_hold_permit_in_an_outage_refunds_the_proxys_b
             world.run_until(world.now_us + pause_us);
         }
         world.run_for_ms(500);
-        assert!(world.counted("rl_hold_full") > 50, "seed {seed}");
-        assert_eq!(world.admitted("alice"), 60, "seed {seed}");
+        assert!(world.counted("rl_hold_full") > 50);
+        assert_eq!(world.admitted("alice"), 60);
     }
 }

@@ -8,10 +8,22 @@ const PER_USER: &str = "  - {name: per-user, per: [user], rate: 10/s, burst: 20}
 /// `SIMULATION_SEED` names, which a failure prints.
 pub fn seeds() -> impl Iterator<Item = u64> {
     let number = |name| std::env::var(name).ok()?.parse::<u64>().ok();
-    match number("SIMULATION_SEED") {
+    let seeds = match number("SIMULATION_SEED") {
         Some(seed) => seed..=seed,
         None => 1..=number("SIMULATION_SEEDS").unwrap_or(10),
-    }
+    };
+    // A test that fails shows what it printed: the last one is the seed.
+    seeds.inspect(|seed| println!("seed {seed}"))
+}
+
+/// A world for each seed.
+pub fn worlds(
+    envoys: usize,
+    workers: usize,
+    config: &str,
+    limits: &str,
+) -> impl Iterator<Item = World> {
+    seeds().map(move |seed| World::new(seed, envoys, workers, config, limits))
 }
 
 #[test]
@@ -25,8 +37,7 @@ fn the_first_request_needs_no_snapshot() {
 
 #[test]
 fn a_burst_is_admitted_to_the_unit_and_the_rest_denied_from_the_cache() {
-    for seed in seeds() {
-        let mut world = World::new(seed, 3, 2, CONFIG, PER_USER);
+    for mut world in worlds(3, 2, CONFIG, PER_USER) {
         world.run_for_ms(500);
         for n in 0..300 {
             let (envoy, worker) = (n % 3, 1 + n % 2);
@@ -37,23 +48,18 @@ fn a_burst_is_admitted_to_the_unit_and_the_rest_denied_from_the_cache() {
         world.run_for_ms(100);
         world.assert_all_decided(10_000);
         let admitted = world.admitted("alice");
-        assert!((20..=22).contains(&admitted), "seed {seed}: {admitted}");
+        assert!((20..=22).contains(&admitted), "{admitted}");
         let charged: u64 = world.limiter.charged.values().sum();
-        assert_eq!(charged, admitted, "seed {seed}");
+        assert_eq!(charged, admitted);
         let cached = world.counted("rl_decisions.denied.deny_cache.per-user");
-        assert!(cached > 200, "seed {seed}: {cached}");
-        assert!(
-            world.checks_executed < 60,
-            "seed {seed}: {}",
-            world.checks_executed
-        );
+        assert!(cached > 200, "{cached}");
+        assert!(world.checks_executed < 60, "{}", world.checks_executed);
     }
 }
 
 #[test]
 fn the_deny_cache_denies_only_what_the_limiter_would_deny() {
-    for seed in seeds() {
-        let mut world = World::new(seed, 2, 2, CONFIG, PER_USER);
+    for mut world in worlds(2, 2, CONFIG, PER_USER) {
         world.run_for_ms(500);
         for _ in 0..500 {
             let (envoy, worker) = (world.chance.below(2), 1 + world.chance.below(2));
@@ -66,7 +72,7 @@ fn the_deny_cache_denies_only_what_the_limiter_would_deny() {
                 "/",
             );
             if world.details(number) == "rl_denied:per-user:deny_cache" {
-                assert!(denied, "seed {seed}: {number}");
+                assert!(denied, "{number}");
             }
             let pause_us = world.chance.below(20_000);
             world.run_until(world.now_us + pause_us);
@@ -98,8 +104,7 @@ pub fn no_request_passes(world: &mut World, envoy: usize, workers: usize) {
 
 #[test]
 fn an_edit_is_in_force_at_every_worker_within_a_second() {
-    for seed in seeds() {
-        let mut world = World::new(seed, 3, 4, CONFIG, PER_USER);
+    for mut world in worlds(3, 4, CONFIG, PER_USER) {
         world.run_for_ms(500);
         for _ in 0..40 {
             world.request(0, 1, "alice", "/");
@@ -114,11 +119,7 @@ fn an_edit_is_in_force_at_every_worker_within_a_second() {
                 // The cached denial belongs to the limit's generation before the edit.
                 let number = world.request(envoy, worker, "alice", "/");
                 world.run_for_ms(5);
-                assert!(
-                    world.passed(number),
-                    "seed {seed}: {}",
-                    world.details(number)
-                );
+                assert!(world.passed(number), "{}", world.details(number));
             }
         }
         no_request_passes_a_second_later(&mut world, 1, 4);
@@ -132,8 +133,7 @@ fn patterns_see_one_address_and_buckets_are_of_its_prefix() {
 exempt:
   - {name: monitor, match: {remote_address: 2001:db8:1:2::7}}
 ";
-    for seed in seeds() {
-        let mut world = World::new(seed, 1, 1, CONFIG, limits);
+    for mut world in worlds(1, 1, CONFIG, limits) {
         let mut told = Vec::new();
         // The first snapshot arrives after some of them.
         for host in ["7", "1", "bad", "2", "3", "7"] {
@@ -153,8 +153,7 @@ exempt:
                 "2 passed",
                 "3 per-address",
                 "7 passed",
-            ],
-            "seed {seed}"
+            ]
         );
         let charged = world.limiter.charged.iter();
         let charged: Vec<_> = charged.filter(|(_, units)| **units > 0).collect();
@@ -165,8 +164,7 @@ exempt:
 
 #[test]
 fn an_idle_proxy_rarely_wakes_and_misses_no_edit() {
-    for seed in seeds() {
-        let mut world = World::new(seed, 1, 3, CONFIG, PER_USER);
+    for mut world in worlds(1, 3, CONFIG, PER_USER) {
         world.run_for_ms(2000);
         world.ticks = 0;
         world.run_for_ms(10_000);
@@ -183,8 +181,7 @@ fn an_idle_proxy_rarely_wakes_and_misses_no_edit() {
 #[test]
 fn local_limits_are_taken_first_and_put_back_when_the_limiter_denies() {
     let limits = "  - {name: here, rate: 100/1h, scope: proxy}\n  - {name: there, rate: 5/1h}\n";
-    for seed in seeds() {
-        let mut world = World::new(seed, 1, 2, CONFIG, limits);
+    for mut world in worlds(1, 2, CONFIG, limits) {
         world.run_for_ms(500);
         for n in 0..200 {
             world.request(0, 1 + n % 2, "alice", "/");
@@ -192,7 +189,7 @@ fn local_limits_are_taken_first_and_put_back_when_the_limiter_denies() {
             world.run_until(world.now_us + pause_us);
         }
         world.run_for_ms(100);
-        assert_eq!(world.admitted("alice"), 5, "seed {seed}");
+        assert_eq!(world.admitted("alice"), 5);
         world.limiter.edit(
             "  - {name: here, rate: 100/1h, scope: proxy}\n  - {name: there, rate: 500/1h}\n",
         );
@@ -202,7 +199,7 @@ fn local_limits_are_taken_first_and_put_back_when_the_limiter_denies() {
             world.request(0, 1, "alice", "/");
             world.run_for_ms(5);
         }
-        assert_eq!(world.admitted("alice"), 105, "seed {seed}");
+        assert_eq!(world.admitted("alice"), 105);
         assert_eq!(world.details(349), "rl_denied:here:proxy");
     }
 }

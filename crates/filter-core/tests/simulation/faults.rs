@@ -2,7 +2,7 @@
 //! leave.
 
 use crate::{
-    decisions::seeds,
+    decisions::{seeds, worlds},
     world::{CONFIG, Faults, World, has_streams},
 };
 
@@ -35,8 +35,7 @@ pub fn any(world: &mut World) -> Faults {
 
 #[test]
 fn every_request_is_decided_once_under_any_call_faults() {
-    for seed in seeds() {
-        let mut world = World::new(seed, 2, 3, CONFIG, LIMITS);
+    for mut world in worlds(2, 3, CONFIG, LIMITS) {
         for _ in 0..2000 {
             if world.chance.percent(1) {
                 world.faults = any(&mut world);
@@ -109,14 +108,14 @@ fn no_request_is_charged_twice_at_the_limiter() {
         }
         world.run_for_ms(100);
         for user in &users {
-            assert_eq!(world.admitted(user), 2, "seed {seed}: {user}");
+            assert_eq!(world.admitted(user), 2, "{user}");
             let charged = world.limiter.charged_in_all("per-user", user);
             let right = if certain {
                 charged == 2
             } else {
                 charged == 1 || charged == 2
             };
-            assert!(right, "seed {seed}: {user} was charged {charged} for 2");
+            assert!(right, "{user} was charged {charged} for 2");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The invariants of a limit under faults of calls, writes and clocks.
 
 use crate::{
-    decisions::seeds,
+    decisions::{seeds, worlds},
     faults,
     world::{CONFIG, Faults, Outcome, World},
 };
@@ -77,12 +77,11 @@ fn assert_admits_to_the_unit(disturbance: Disturbance) {
         let limits = format!(
             "  - {{name: here, per: [user], algorithm: {algorithm}, rate: 30/1d, scope: proxy}}\n"
         );
-        for seed in seeds() {
-            let mut world = World::new(seed, 1, 3, CONFIG, &limits);
+        for mut world in worlds(1, 3, CONFIG, &limits) {
             world.run_for_ms(500);
             traffic(&mut world, disturbance, 200, 2_000);
             for user in ["alice", "bob"] {
-                assert_eq!(world.admitted(user), 30, "{algorithm}, seed {seed}");
+                assert_eq!(world.admitted(user), 30, "{algorithm}");
             }
         }
     }
@@ -112,7 +111,7 @@ fn a_rate_holds_in_every_interval_whatever_the_clock_does() {
                 // The bucket counts only forward steps as elapsed time. Its clock has a resolution of
                 // one millisecond.
                 let most = allowed_ms * 50 * 1_000;
-                assert!(over <= most, "seed {seed}: {over} of {most} millionths");
+                assert!(over <= most, "{over} of {most} millionths");
             }
         }
     }
@@ -123,8 +122,7 @@ fn a_rate_holds_in_every_interval_whatever_the_clock_does() {
 #[test]
 fn a_denial_by_the_limiter_refunds_the_proxys_bucket() {
     let limits = "  - {name: here, rate: 60/1d, scope: proxy}\n  - {name: there, rate: 1/20ms}\n";
-    for seed in seeds() {
-        let mut world = World::new(seed, 1, 3, CONFIG, limits);
+    for mut world in worlds(1, 3, CONFIG, limits) {
         world.run_for_ms(500);
         for _ in 0..1_000 {
             let worker = usize::try_from(1 + world.chance.below(3)).unwrap();
@@ -134,11 +132,8 @@ fn a_denial_by_the_limiter_refunds_the_proxys_bucket() {
         }
         world.run_for_ms(100);
         let denied = world.counted("rl_decisions.denied.limiter.there");
-        assert!(
-            denied >= 60,
-            "seed {seed}: too few denials to tell, {denied}"
-        );
-        assert_eq!(world.admitted("alice"), 60, "seed {seed}");
+        assert!(denied >= 60, "too few denials to tell, {denied}");
+        assert_eq!(world.admitted("alice"), 60);
     }
 }
 
@@ -147,8 +142,7 @@ fn a_denial_by_the_limiter_refunds_the_proxys_bucket() {
 #[test]
 fn the_limiter_never_admits_more_than_the_limit_under_faults() {
     let limits = "  - {name: all, per: [user], rate: 100/1d, on_failure: deny, fleet_size: 18446744073709551615}\n";
-    for seed in seeds() {
-        let mut world = World::new(seed, 2, 3, CONFIG, limits);
+    for mut world in worlds(2, 3, CONFIG, limits) {
         for n in 0..1_500 {
             if world.chance.percent(2) {
                 world.faults = faults::any(&mut world);
@@ -165,21 +159,20 @@ fn the_limiter_never_admits_more_than_the_limit_under_faults() {
         world.assert_all_decided(45_000);
         let charged: u64 = world.limiter.charged.values().sum();
         let admitted = world.admitted("alice");
-        assert!(charged <= 100, "seed {seed}: {charged} charged");
+        assert!(charged <= 100, "{charged} charged");
         // The limit fails closed, so nothing passes without a charge, except at the start, when no
         // policy is loaded.
         let unlimited = world.counted("rl_unlimited_no_policy");
         assert!(
             admitted <= charged + unlimited,
-            "seed {seed}: {admitted} passed, {charged} were charged, {unlimited} unlimited"
+            "{admitted} passed, {charged} were charged, {unlimited} unlimited"
         );
     }
 }
 
 #[test]
 fn an_edit_is_in_force_at_every_worker_soon_after_any_faults() {
-    for seed in seeds() {
-        let mut world = World::new(seed, 2, 3, CONFIG, "  - {name: before, rate: 1000/s}\n");
+    for mut world in worlds(2, 3, CONFIG, " - {name: before, rate: 1000/s}\n") {
         world.run_for_ms(1_000);
         for edit in 0..5 {
             world.limiter.edit(&format!(
@@ -195,7 +188,7 @@ fn an_edit_is_in_force_at_every_worker_soon_after_any_faults() {
                 world.run_for_ms(60);
                 let details = world.details(number).to_owned();
                 let by = details.split(':').nth(1).unwrap_or("nobody");
-                assert_eq!(by, format!("edit-{edit}"), "seed {seed}");
+                assert_eq!(by, format!("edit-{edit}"));
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::{
     accounting::Accounting,
-    decisions::seeds,
+    decisions::{seeds, worlds},
     faults,
     world::{CONFIG, Chance, Faults, World},
 };
@@ -99,14 +99,14 @@ impl Random {
         world.assert_all_decided(60_000);
     }
 
-    fn assert_kept(&self, seed: u64) {
+    fn assert_kept(&self) {
         let accounting = Accounting::new(&self.world, self.cost);
-        accounting.assert_used_in_time(seed);
-        accounting.assert_settled_once(seed);
+        accounting.assert_used_in_time();
+        accounting.assert_settled_once();
         if self.window_ms == 0 {
-            accounting.assert_within_bucket(seed, self.rate, self.capacity);
+            accounting.assert_within_bucket(self.rate, self.capacity);
         } else {
-            accounting.assert_within_windows(seed, self.capacity, self.window_ms);
+            accounting.assert_within_windows(self.capacity, self.window_ms);
         }
     }
 }
@@ -137,19 +137,17 @@ fn disturbed_request(world: &mut World, envoy: usize, worker: usize) {
 
 #[test]
 fn a_leased_bucket_admits_no_more_than_it_holds_and_refills() {
-    for seed in seeds() {
-        let mut random = Random::bucket(seed);
+    for mut random in seeds().map(Random::bucket) {
         random.traffic(3000);
-        random.assert_kept(seed);
+        random.assert_kept();
     }
 }
 
 #[test]
 fn a_leased_window_admits_no_more_than_it_holds() {
-    for seed in seeds() {
-        let mut random = Random::window(seed);
+    for mut random in seeds().map(Random::window) {
         random.traffic(3000);
-        random.assert_kept(seed);
+        random.assert_kept();
     }
 }
 
@@ -167,16 +165,12 @@ fn unused_units_are_returned_and_spent_ones_settled() {
         world.run_for_ms(150);
         let accounting = Accounting::new(&world, 1);
         let (granted, spent, returned) = accounting.totals();
-        assert!(granted > 300, "seed {seed}: {granted}");
-        assert_eq!(granted, spent + returned, "seed {seed}");
-        assert_eq!(spent, accounting.used(), "seed {seed}");
+        assert!(granted > 300, "{granted}");
+        assert_eq!(granted, spent + returned);
+        assert_eq!(spent, accounting.used());
         assert_eq!(world.admitted("alice"), 400);
         // About five calls in a lease time, for each of two proxies.
-        assert!(
-            world.checks_executed < 90,
-            "seed {seed}: {}",
-            world.checks_executed
-        );
+        assert!(world.checks_executed < 90, "{}", world.checks_executed);
     }
 }
 
@@ -205,9 +199,9 @@ fn units_are_put_back_into_their_grant_when_another_limit_denies() {
         world.run_for_ms(100);
         world.assert_all_decided(60_000);
         let accounting = Accounting::new(&world, 1);
-        accounting.assert_used_in_time(seed);
-        accounting.assert_settled_once(seed);
-        accounting.assert_within_bucket(seed, 1000, 1000);
+        accounting.assert_used_in_time();
+        accounting.assert_settled_once();
+        accounting.assert_within_bucket(1000, 1000);
         let (_, spent, returned) = accounting.totals();
         runs.push((spent, returned));
     }
@@ -260,8 +254,7 @@ fn a_bucket_is_leased_only_while_demand_exceeds_two_requests_per_ttl() {
 #[test]
 fn an_edit_drops_units_granted_before_it() {
     let limits = "  - {name: all, rate: 1000/s, burst: 40000, lease: {ttl: 10s}}\n";
-    for seed in seeds() {
-        let mut world = World::new(seed, 2, 2, CONFIG, limits);
+    for mut world in worlds(2, 2, CONFIG, limits) {
         world.run_for_ms(500);
         // Slow enough that a worker's units last long.
         for n in 0..40 {
@@ -269,7 +262,7 @@ fn an_edit_drops_units_granted_before_it() {
             world.run_for_ms(3);
         }
         let before = Accounting::new(&world, 1).used();
-        assert!(before > 0, "seed {seed}");
+        assert!(before > 0);
         world.limiter.edit(limits);
         world.run_for_ms(1000);
         let executed = world.checks_executed;
@@ -279,8 +272,8 @@ fn an_edit_drops_units_granted_before_it() {
             }
         }
         world.run_for_ms(20);
-        assert_eq!(Accounting::new(&world, 1).used(), before, "seed {seed}");
-        assert!(world.checks_executed > executed, "seed {seed}");
+        assert_eq!(Accounting::new(&world, 1).used(), before);
+        assert!(world.checks_executed > executed);
     }
 }
 
@@ -290,8 +283,7 @@ fn an_edit_drops_units_granted_before_it() {
 fn units_granted_before_a_worker_loads_an_edit_are_returned() {
     let limits = "  - {name: all, algorithm: fixed_window, rate: 100000/1d, lease: {ttl: 2s}}\n";
     let (mut all, mut lost) = (0, 0);
-    for seed in seeds() {
-        let mut world = World::new(seed, 2, 2, CONFIG, limits);
+    for mut world in worlds(2, 2, CONFIG, limits) {
         world.run_for_ms(500);
         world.limiter.edit(limits);
         for n in 0..2000 {
@@ -309,8 +301,7 @@ fn units_granted_before_a_worker_loads_an_edit_are_returned() {
 #[test]
 fn leased_units_are_used_during_an_outage_until_their_deadline() {
     let limits = "  - {name: all, rate: 1000/s, on_failure: deny, fleet_size: 18446744073709551615, lease: {ttl: 200ms}}\n";
-    for seed in seeds() {
-        let mut world = World::new(seed, 1, 1, CONFIG, limits);
+    for mut world in worlds(1, 1, CONFIG, limits) {
         world.run_for_ms(500);
         for _ in 0..300 {
             world.request(0, 1, "alice", "/");
@@ -323,14 +314,14 @@ fn leased_units_are_used_during_an_outage_until_their_deadline() {
             world.run_for_ms(1);
         }
         let after = world.admitted("alice") - before;
-        assert!(after > 20, "seed {seed}: {after}");
+        assert!(after > 20, "{after}");
         let late = world
             .requests
             .iter()
             .enumerate()
             .filter(|(number, sent)| sent.at_us > away_us + 200_000 && world.passed(*number));
-        assert_eq!(late.count(), 0, "seed {seed}");
-        Accounting::new(&world, 1).assert_used_in_time(seed);
+        assert_eq!(late.count(), 0);
+        Accounting::new(&world, 1).assert_used_in_time();
     }
 }
 

@@ -1,7 +1,7 @@
 //! Queues whose clients leave, and proxies that hold no more requests.
 
 use crate::{
-    decisions::seeds,
+    decisions::worlds,
     world::{CONFIG, Faults, Outcome, World},
 };
 
@@ -60,15 +60,12 @@ fn starts(world: &World, from_us: u64) -> Vec<u64> {
 
 /// In any interval, no more requests continue than the rate allows, except for the delay of ticks and
 /// of the network.
-fn assert_spaced(starts: &[u64], per_second: u64, seed: u64) {
+fn assert_spaced(starts: &[u64], per_second: u64) {
     const LATE_US: u64 = 15_000;
     for (n, first) in starts.iter().enumerate() {
         for (more, last) in (0_u64..).zip(&starts[n..]).skip(1).take(50) {
             let least_us = more * 1_000_000 / per_second;
-            assert!(
-                last - first + LATE_US >= least_us,
-                "seed {seed}: {more} after {first}"
-            );
+            assert!(last - first + LATE_US >= least_us, "{more} after {first}");
         }
     }
 }
@@ -76,14 +73,13 @@ fn assert_spaced(starts: &[u64], per_second: u64, seed: u64) {
 #[test]
 fn a_queue_serves_its_rate_though_clients_give_up() {
     let mut served = Vec::new();
-    for seed in seeds() {
-        let mut world = World::new(seed, 2, 2, CONFIG, EXPORTS);
+    for mut world in worlds(2, 2, CONFIG, EXPORTS) {
         world.run_for_ms(1_000);
         let from_us = world.now_us;
         load(&mut world, 29, 1_000, 20_000);
         let starts = starts(&world, from_us);
-        assert!(starts.len() >= 340, "seed {seed}: {} of 400", starts.len());
-        assert_spaced(&starts, 20, seed);
+        assert!(starts.len() >= 340, "{} of 400", starts.len());
+        assert_spaced(&starts, 20);
         served.push(starts.len());
     }
     let mean = served.iter().sum::<usize>() / served.len();
@@ -92,21 +88,19 @@ fn a_queue_serves_its_rate_though_clients_give_up() {
 
 #[test]
 fn a_queue_of_the_proxy_serves_its_rate_though_clients_give_up() {
-    for seed in seeds() {
-        let mut world = World::new(seed, 1, 2, CONFIG, LOCAL);
+    for mut world in worlds(1, 2, CONFIG, LOCAL) {
         world.run_for_ms(1_000);
         let from_us = world.now_us;
         load(&mut world, 29, 1_000, 20_000);
         let starts = starts(&world, from_us);
-        assert!(starts.len() >= 360, "seed {seed}: {} of 400", starts.len());
-        assert_spaced(&starts, 20, seed);
+        assert!(starts.len() >= 360, "{} of 400", starts.len());
+        assert_spaced(&starts, 20);
     }
 }
 
 #[test]
 fn without_a_limiter_a_queue_serves_its_rate_though_clients_give_up() {
-    for seed in seeds() {
-        let mut world = World::new(seed, 1, 2, CONFIG, EXPORTS);
+    for mut world in worlds(1, 2, CONFIG, EXPORTS) {
         world.run_for_ms(1_000);
         load(&mut world, 10, 1_000, 1_000);
         world.faults = Faults::DOWN;
@@ -114,15 +108,14 @@ fn without_a_limiter_a_queue_serves_its_rate_though_clients_give_up() {
         let from_us = world.now_us;
         load(&mut world, 29, 1_000, 20_000);
         let starts = starts(&world, from_us);
-        assert!(starts.len() >= 350, "seed {seed}: {} of 400", starts.len());
-        assert_spaced(&starts, 20, seed);
+        assert!(starts.len() >= 350, "{} of 400", starts.len());
+        assert_spaced(&starts, 20);
     }
 }
 
 #[test]
 fn slots_given_up_while_no_limiter_answers_are_freed_when_one_does() {
-    for seed in seeds() {
-        let mut world = World::new(seed, 1, 1, CONFIG, SLOW);
+    for mut world in worlds(1, 1, CONFIG, SLOW) {
         world.run_for_ms(1_000);
         let clients: Vec<usize> = (0..50).map(|_| world.request(0, 1, "alice", "/")).collect();
         world.run_for_ms(50);
@@ -140,22 +133,18 @@ fn slots_given_up_while_no_limiter_answers_are_freed_when_one_does() {
         world.run_for_ms(200);
         let number = world.request(0, 1, "bob", "/");
         world.run_for_ms(600);
-        assert!(
-            world.passed(number),
-            "seed {seed}: it waits behind those that left"
-        );
+        assert!(world.passed(number), "it waits behind those that left");
     }
 }
 
 #[test]
 fn a_queue_serves_its_rate_while_all_hold_permits_are_taken() {
-    for seed in seeds() {
-        let mut world = World::new(seed, 1, 1, &config(100), BUSY);
+    for mut world in worlds(1, 1, &config(100), BUSY) {
         world.run_for_ms(1_000);
         let from_us = world.now_us;
         load(&mut world, 400, 60_000, 5_000);
         let starts = starts(&world, from_us);
-        assert!(starts.len() >= 900, "seed {seed}: {} of 1000", starts.len());
+        assert!(starts.len() >= 900, "{} of 1000", starts.len());
         assert!(world.counted("rl_hold_full") > 0);
     }
 }
@@ -164,8 +153,7 @@ fn a_queue_serves_its_rate_while_all_hold_permits_are_taken() {
 #[test]
 fn a_request_refused_for_lack_of_a_hold_permit_is_not_charged() {
     let limits = format!("{EXPORTS}  - {{name: daily, rate: 1000/1d}}\n");
-    for seed in seeds() {
-        let mut world = World::new(seed, 1, 2, &config(10), &limits);
+    for mut world in worlds(1, 2, &config(10), &limits) {
         world.run_for_ms(1_000);
         load(&mut world, 100, 60_000, 3_000);
         world.run_for_ms(2_000);
@@ -177,7 +165,7 @@ fn a_request_refused_for_lack_of_a_hold_permit_is_not_charged() {
             .iter()
             .filter(|(bucket, _)| daily(bucket));
         let charged: u64 = of.map(|(_, units)| *units).sum();
-        assert!(world.counted("rl_hold_full") > 50, "seed {seed}");
-        assert_eq!(charged, passed, "seed {seed}");
+        assert!(world.counted("rl_hold_full") > 50);
+        assert_eq!(charged, passed);
     }
 }

@@ -1,7 +1,7 @@
 //! Requests in flight, over Envoys that crash, lossy networks, and a store that loses its data.
 
 use crate::{
-    decisions::seeds,
+    decisions::{seeds, worlds},
     faults::any,
     world::{CONFIG, Faults, Outcome, World},
 };
@@ -88,23 +88,21 @@ impl Run {
 
 #[test]
 fn running_requests_never_exceed_the_limit_and_all_slots_are_freed() {
-    for seed in seeds() {
-        let mut run = Run::new(seed);
+    for mut run in seeds().map(Run::new) {
         run.load(8_000);
-        assert_eq!(run.most, LIMIT, "seed {seed}");
-        assert_eq!(run.world.counted("rl_slots.lapsed"), 0, "seed {seed}");
+        assert_eq!(run.most, LIMIT);
+        assert_eq!(run.world.counted("rl_slots.lapsed"), 0);
         run.world.run_for_ms(50);
-        assert_eq!(run.slots(), run.running().len(), "seed {seed}");
+        assert_eq!(run.slots(), run.running().len());
         run.end_all();
         run.world.run_for_ms(100);
-        assert_eq!(run.slots(), 0, "seed {seed}: freed at once");
+        assert_eq!(run.slots(), 0, "freed at once");
     }
 }
 
 #[test]
 fn call_faults_leak_no_slot_and_free_no_other_requests_slot() {
-    for seed in seeds() {
-        let mut run = Run::new(seed);
+    for mut run in seeds().map(Run::new) {
         // These requests hold slots all the time.
         let kept: Vec<usize> = (0..4)
             .map(|n| run.world.request(n % ENVOYS, 1 + n % 2, "alice", "/"))
@@ -124,48 +122,46 @@ fn call_faults_leak_no_slot_and_free_no_other_requests_slot() {
         }
         run.ends.clear();
         run.world.run_for_ms(2 * TTL_MS);
-        assert_eq!(run.slots(), kept.len(), "seed {seed}, {before} before");
+        assert_eq!(run.slots(), kept.len(), "{before} before");
         for number in kept {
             run.world.leave(number);
         }
         run.world.run_for_ms(500);
-        assert_eq!(run.slots(), 0, "seed {seed}");
+        assert_eq!(run.slots(), 0);
     }
 }
 
 #[test]
 fn only_a_crashed_envoy_loses_its_slots_after_the_ttl() {
-    for seed in seeds() {
-        let mut run = Run::new(seed);
+    for mut run in seeds().map(Run::new) {
         run.load(3_000);
         let dead = run.world.chance.index(ENVOYS);
         run.world.crash(dead, CONFIG);
         run.world.run_for_ms(TTL_MS + 200);
         let running = run.running().len();
-        assert_eq!(run.slots(), running, "seed {seed}");
+        assert_eq!(run.slots(), running);
         run.load(2_000);
-        assert!(run.most <= LIMIT, "seed {seed}: {}", run.most);
+        assert!(run.most <= LIMIT, "{}", run.most);
         run.end_all();
         run.world.run_for_ms(200);
-        assert_eq!(run.slots(), 0, "seed {seed}");
+        assert_eq!(run.slots(), 0);
     }
 }
 
 #[test]
 fn lost_slots_are_entered_again_before_another_request_is_admitted() {
-    for seed in seeds() {
-        let mut run = Run::new(seed);
+    for mut run in seeds().map(Run::new) {
         for n in 0..LIMIT {
             run.world.request(n % ENVOYS, 1 + n % 2, "alice", "/");
         }
         run.world.run_for_ms(100);
-        assert_eq!(run.running().len(), LIMIT, "seed {seed}");
+        assert_eq!(run.running().len(), LIMIT);
         run.world.limiter.lose_buckets();
         run.world.run_for_ms(TTL_MS);
-        assert_eq!(run.slots(), LIMIT, "seed {seed}: entered again");
+        assert_eq!(run.slots(), LIMIT, "entered again");
         let another = run.world.request(0, 1, "alice", "/");
         run.world.run_for_ms(50);
-        assert!(!run.world.passed(another), "seed {seed}");
+        assert!(!run.world.passed(another));
         // An edit changes the limit, but not the running requests.
         run.world
             .limiter
@@ -173,28 +169,27 @@ fn lost_slots_are_entered_again_before_another_request_is_admitted() {
         run.world.run_for_ms(TTL_MS);
         run.world.limiter.lose_buckets();
         run.world.run_for_ms(TTL_MS);
-        assert_eq!(run.slots(), LIMIT, "seed {seed}: entered under the edit");
+        assert_eq!(run.slots(), LIMIT, "entered under the edit");
         // An edit of an override, of which a proxy sees only a newer generation, changes neither.
         let overridden = LIMITS.replace("limit: 12", "limit: 5");
         run.world.limiter.edit(&overridden);
         run.world.limiter.lose_buckets();
         run.world.run_for_ms(TTL_MS);
-        assert_eq!(run.slots(), LIMIT, "seed {seed}: entered under an override");
+        assert_eq!(run.slots(), LIMIT, "entered under an override");
         // A reset drops the slots for good.
         run.world.limiter.reset(&overridden);
         run.world.run_for_ms(2 * TTL_MS);
-        assert_eq!(run.slots(), 0, "seed {seed}: forgotten");
+        assert_eq!(run.slots(), 0, "forgotten");
         // Later edits do not bring them back.
         run.world.limiter.edit(LIMITS);
         run.world.run_for_ms(2 * TTL_MS);
-        assert_eq!(run.slots(), 0, "seed {seed}: forgotten by an edit, too");
+        assert_eq!(run.slots(), 0, "forgotten by an edit, too");
     }
 }
 
 #[test]
 fn without_a_limiter_a_proxy_admits_its_share_and_caches_no_denial() {
-    for seed in seeds() {
-        let mut run = Run::new(seed);
+    for mut run in seeds().map(Run::new) {
         // Answers contain the number of proxies.
         for worker in [1, 2] {
             run.world.request(0, worker, "alice", "/");
@@ -209,7 +204,7 @@ fn without_a_limiter_a_proxy_admits_its_share_and_caches_no_denial() {
             .collect();
         run.world.run_for_ms(200);
         let passed = |run: &Run| sent.iter().filter(|n| run.world.passed(**n)).count();
-        assert_eq!(passed(&run), LIMIT / ENVOYS, "seed {seed}");
+        assert_eq!(passed(&run), LIMIT / ENVOYS);
         // One ends, which frees its place at once.
         let first = sent
             .iter()
@@ -221,11 +216,11 @@ fn without_a_limiter_a_proxy_admits_its_share_and_caches_no_denial() {
         let next = [1, 2].map(|worker| run.world.request(0, worker, "alice", "/"));
         run.world.run_for_ms(100);
         let passed = next.map(|number| run.world.passed(number));
-        assert!(passed[0] != passed[1], "seed {seed}: {passed:?}");
+        assert!(passed[0] != passed[1], "{passed:?}");
         run.world.faults = Faults::NONE;
         run.end_all();
         run.world.run_for_ms(3_000);
-        assert_eq!(run.slots(), 0, "seed {seed}");
+        assert_eq!(run.slots(), 0);
     }
 }
 
@@ -235,13 +230,12 @@ fn an_answer_after_a_third_of_the_ttl_is_ignored_and_its_slot_freed() {
     let config = CONFIG.replace("20ms", "200ms");
     let limits = "  - {name: in-flight, match: {path: \"/**\"}, algorithm: concurrency, limit: 12, slot_ttl: 300ms}\n";
     let mut late = 0;
-    for seed in seeds() {
-        let mut world = World::new(seed, 1, 1, &config, limits);
+    for mut world in worlds(1, 1, &config, limits) {
         world.run_for_ms(500);
         world.slowest_us = 190_000;
         let number = world.request(0, 1, "alice", "/one");
         world.run_for_ms(195);
-        assert!(world.passed(number), "seed {seed}: by its share");
+        assert!(world.passed(number), "by its share");
         if world.requests[number].took_us().unwrap() < 100_000 {
             continue;
         }
@@ -249,24 +243,23 @@ fn an_answer_after_a_third_of_the_ttl_is_ignored_and_its_slot_freed() {
         world.run_for_ms(10);
         let slot = world.limiter.given["/one"];
         let expiry = world.limiter.expiry_of(slot, world.limiter_ms());
-        assert_eq!(expiry, None, "seed {seed}");
+        assert_eq!(expiry, None);
     }
     assert!(late > 0);
 }
 
 #[test]
 fn a_slot_possibly_taken_by_an_unanswered_check_is_freed_at_once() {
-    for seed in seeds() {
-        let mut world = World::new(seed, 1, 1, CONFIG, LIMITS);
+    for mut world in worlds(1, 1, CONFIG, LIMITS) {
         world.run_for_ms(500);
         world.faults.late = 100;
         let number = world.request(0, 1, "alice", "/");
         world.run_for_ms(10);
-        assert_eq!(world.limiter.slots(world.limiter_ms()), 1, "seed {seed}");
+        assert_eq!(world.limiter.slots(world.limiter_ms()), 1);
         world.run_for_ms(190);
-        assert!(world.passed(number), "seed {seed}: by its share");
+        assert!(world.passed(number), "by its share");
         let slots = world.limiter.slots(world.limiter_ms());
-        assert_eq!(slots, 0, "seed {seed}: long before it lapses");
+        assert_eq!(slots, 0, "long before it lapses");
     }
 }
 
@@ -274,8 +267,7 @@ fn a_slot_possibly_taken_by_an_unanswered_check_is_freed_at_once() {
 #[test]
 fn slots_not_renewed_during_an_open_breaker_are_renewed_once_it_closes() {
     let limits = "  - {name: in-flight, match: {path: \"/**\"}, algorithm: concurrency, limit: 12, slot_ttl: 12s}\n";
-    for seed in seeds() {
-        let mut world = World::new(seed, 1, 2, CONFIG, limits);
+    for mut world in worlds(1, 2, CONFIG, limits) {
         let short = |world: &mut World| {
             let worker = 1 + world.chance.index(2);
             let number = world.request(0, worker, "alice", "/short");
@@ -294,6 +286,6 @@ fn slots_not_renewed_during_an_open_breaker_are_renewed_once_it_closes() {
         (0..10).for_each(|_| short(&mut world));
         let (slot, now_ms) = (world.limiter.given["/long"], world.limiter_ms());
         let expiry_ms = world.limiter.expiry_of(slot, now_ms).unwrap();
-        assert!(expiry_ms + 300 > now_ms + 12_000, "seed {seed}");
+        assert!(expiry_ms + 300 > now_ms + 12_000);
     }
 }

@@ -54,8 +54,7 @@ fn json(tokens: u64) -> String {
 
 #[test]
 fn a_request_reserves_and_its_response_settles() {
-    for seed in seeds() {
-        let mut world = world(seed, TOKENS);
+    for mut world in seeds().map(|seed| world(seed, TOKENS)) {
         let numbers = passed(&mut world, 4);
         assert_eq!(world.limiter.charged_in_all("tokens", "alice"), 4000);
         for (number, tokens) in numbers.iter().zip([1, 700, 4000, 9000]) {
@@ -76,8 +75,7 @@ fn a_request_reserves_and_its_response_settles() {
 
 #[test]
 fn missing_usage_is_estimated_and_a_failed_response_is_free() {
-    for seed in seeds() {
-        let mut world = world(seed, TOKENS);
+    for mut world in seeds().map(|seed| world(seed, TOKENS)) {
         let numbers = passed(&mut world, 7);
         let long = format!("{{\"text\":\"{}\"}}", "x".repeat(8000));
         let replies = [
@@ -169,15 +167,14 @@ fn a_response_that_cannot_be_read_costs_the_most() {
         (text("text/html", 302), 1000),
         (Reply::json(200, &lacking), 1000),
     ];
-    for seed in seeds() {
-        let mut world = world(seed, TOKENS);
+    for mut world in seeds().map(|seed| world(seed, TOKENS)) {
         for (n, (reply, units)) in cases.iter().enumerate() {
             let number = passed(&mut world, 1)[0];
             world.respond(number, reply);
             world.leave(number);
             world.run_for_ms(50);
             let last = world.limiter.costs.settled.last().unwrap();
-            assert_eq!((last.1, last.2), (1000, *units), "seed {seed}, case {n}");
+            assert_eq!((last.1, last.2), (1000, *units), "case {n}");
         }
         let [.., absent, estimated, cut, unsettled] = costs_counted(&world, "tokens");
         assert_eq!([absent, estimated, cut, unsettled], [9, 3, 0, 0]);
@@ -247,26 +244,21 @@ fn requests_ask_for_what_their_cost_is_read_from() {
 
 #[test]
 fn a_client_that_leaves_before_the_decision_is_charged_nothing() {
-    for seed in seeds() {
-        let mut world = world(seed, TOKENS);
+    for mut world in seeds().map(|seed| world(seed, TOKENS)) {
         world.faults = Faults::NONE;
         let number = world.request(0, 1, "alice", "/");
         world.run_until(world.now_us + 1);
         world.leave(number);
         world.run_for_ms(100);
         let settled = settled(&world);
-        assert!(
-            settled.is_empty() || settled == [(1000, 0)],
-            "seed {seed}: {settled:?}"
-        );
-        assert!(world.limiter.costs.reserved.is_empty(), "seed {seed}");
+        assert!(settled.is_empty() || settled == [(1000, 0)], "{settled:?}");
+        assert!(world.limiter.costs.reserved.is_empty());
     }
 }
 
 #[test]
 fn concurrent_logins_pass_up_to_the_number_of_allowed_failures() {
-    for seed in seeds() {
-        let mut world = world(seed, LOGINS);
+    for mut world in seeds().map(|seed| world(seed, LOGINS)) {
         let numbers: Vec<usize> = (0..100)
             .map(|n| world.request(0, 1 + n % 2, "alice", "/"))
             .collect();
@@ -274,7 +266,7 @@ fn concurrent_logins_pass_up_to_the_number_of_allowed_failures() {
         let passed: Vec<usize> = { numbers.iter().copied() }
             .filter(|number| world.passed(*number))
             .collect();
-        assert_eq!(passed.len(), 5, "seed {seed}");
+        assert_eq!(passed.len(), 5);
         for (number, status) in passed.iter().zip([401, 200, 302, 401, 500]) {
             world.respond(*number, &Reply::json(status, ""));
             world.leave(*number);
@@ -287,8 +279,7 @@ fn concurrent_logins_pass_up_to_the_number_of_allowed_failures() {
 
 #[test]
 fn call_faults_settle_no_reservation_twice_or_with_wrong_units() {
-    for seed in seeds() {
-        let mut world = world(seed, TOKENS);
+    for mut world in seeds().map(|seed| world(seed, TOKENS)) {
         let mut running = Vec::new();
         for round in 0..40 {
             world.faults = any(&mut world);
@@ -309,16 +300,16 @@ fn call_faults_settle_no_reservation_twice_or_with_wrong_units() {
         world.faults = Faults::NONE;
         world.run_for_ms(10_000);
         let costs = settled(&world);
-        assert!(!costs.is_empty(), "seed {seed}");
+        assert!(!costs.is_empty());
         let possible = world.requests.len() as u64;
         for (reserved, units) in costs {
             assert_eq!(reserved, 1000);
-            assert!(units < possible || units == 1000, "seed {seed}: {units}");
+            assert!(units < possible || units == 1000, "{units}");
         }
         // A reservation stands if the check's answer was lost. All others were settled.
         let open = world.limiter.costs.reserved.len() as u64;
         let failed = world.counted("rl_callouts.failed") + world.counted("rl_check_errors");
-        assert!(open == 0 || failed > 0, "seed {seed}: {open} open");
+        assert!(open == 0 || failed > 0, "{open} open");
     }
 }
 

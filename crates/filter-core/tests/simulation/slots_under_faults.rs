@@ -30,7 +30,6 @@ enum Admission {
 /// A world, and the requests in it that have not ended.
 struct Run {
     world: World,
-    seed: u64,
     waiting: Vec<usize>,
     running: HashMap<usize, Admission>,
     /// When requests end, in microseconds.
@@ -52,7 +51,6 @@ impl Run {
         world.limiter.proxies = ENVOYS as u64;
         let mut run = Self {
             world,
-            seed,
             waiting: Vec::new(),
             running: HashMap::new(),
             ends_us: HashMap::new(),
@@ -159,11 +157,11 @@ impl Run {
             self.ends_us.remove(&number);
             return;
         }
-        let (seed, now_ms) = (self.seed, self.world.limiter_ms());
+        let now_ms = self.world.limiter_ms();
         let admission = if sent.answered {
             assert!(
                 !self.recovered || self.running.len() < LIMIT,
-                "seed {seed}: {number} was admitted beside {}",
+                "{number} was admitted beside {}",
                 self.running.len()
             );
             let limiter = &self.world.limiter;
@@ -174,7 +172,7 @@ impl Run {
                     self.lapsed += 1;
                     Admission::Lapsed
                 }
-                None => panic!("seed {seed}: the slot of {number} was freed before it was used"),
+                None => panic!("the slot of {number} was freed before it was used"),
             }
         } else {
             self.shares += 1;
@@ -193,8 +191,7 @@ impl Run {
             if let Some(expiry_ms) = self.world.limiter.expiry_of(*slot, now_ms) {
                 *until_ms = expiry_ms;
             } else {
-                let seed = self.seed;
-                assert!(*until_ms <= now_ms, "seed {seed}: {number} lost its slot");
+                assert!(*until_ms <= now_ms, "{number} lost its slot");
                 self.lapsed += 1;
                 *admission = Admission::Lapsed;
             }
@@ -208,15 +205,11 @@ impl Run {
 
     fn check_bounds(&self) {
         let held = self.count(|_, by| matches!(by, Admission::Slot(..)));
-        assert!(
-            held <= LIMIT,
-            "seed {}: {held} slots never lapsed",
-            self.seed
-        );
+        assert!(held <= LIMIT, "{held} slots never lapsed");
         for envoy in 0..ENVOYS {
             let of = |number: usize| self.world.requests[number].envoy == envoy;
             let shares = self.count(|number, by| of(number) && matches!(by, Admission::Share));
-            assert!(shares <= SHARE, "seed {}: {shares} of a share", self.seed);
+            assert!(shares <= SHARE, "{shares} of a share");
         }
     }
 
@@ -251,7 +244,7 @@ impl Run {
             *at_us = now_us;
         }
         self.pass(500_000);
-        assert_eq!(self.slots(), 0, "seed {}", self.seed);
+        assert_eq!(self.slots(), 0);
     }
 }
 
@@ -268,8 +261,7 @@ fn mixture(world: &mut World) -> Faults {
 #[test]
 fn requests_beyond_the_limit_are_only_lapsed_or_locally_admitted() {
     let (mut lapsed, mut shares, mut most) = (0, 0, 0);
-    for seed in seeds() {
-        let mut run = Run::new(seed, CONFIG);
+    for mut run in seeds().map(|seed| Run::new(seed, CONFIG)) {
         for _ in 0..12 {
             if run.world.chance.percent(5) {
                 let dead = run.world.chance.index(ENVOYS);
@@ -286,10 +278,10 @@ fn requests_beyond_the_limit_are_only_lapsed_or_locally_admitted() {
             run.load(ms);
         }
         run.recover();
-        assert_eq!(run.slots(), run.running.len(), "seed {seed}: entered again");
+        assert_eq!(run.slots(), run.running.len(), "entered again");
         run.load(TTL_MS);
         run.pass(50_000);
-        assert_eq!(run.slots(), run.running.len(), "seed {seed}");
+        assert_eq!(run.slots(), run.running.len());
         (lapsed, shares) = (lapsed + run.lapsed, shares + run.shares);
         most = most.max(run.most);
         run.end_all();
@@ -303,17 +295,16 @@ fn requests_beyond_the_limit_are_only_lapsed_or_locally_admitted() {
 #[test]
 fn repeated_or_reordered_messages_neither_lapse_nor_leak_slots() {
     let config = CONFIG.replace("20ms", "100ms");
-    for seed in seeds() {
-        let mut run = Run::new(seed, &config);
+    for mut run in seeds().map(|seed| Run::new(seed, &config)) {
         run.world.faults = Faults {
             delayed: 40,
             repeated: 40,
             ..Faults::NONE
         };
         run.load(4 * TTL_MS);
-        assert_eq!(run.lapsed, 0, "seed {seed}");
+        assert_eq!(run.lapsed, 0);
         run.recover();
-        assert_eq!(run.slots(), run.running.len(), "seed {seed}");
+        assert_eq!(run.slots(), run.running.len());
         run.end_all();
     }
 }

@@ -1,7 +1,7 @@
 //! End-of-turn batching.
 
 use crate::{
-    decisions::seeds,
+    decisions::worlds,
     world::{CONFIG, Faults, World},
 };
 
@@ -9,15 +9,14 @@ const LIMITS: &str = "  - {name: per-user, per: [user], rate: 1000/s}\n";
 
 #[test]
 fn requests_that_come_together_share_a_call() {
-    for seed in seeds() {
-        let mut world = World::new(seed, 1, 1, CONFIG, LIMITS);
+    for mut world in worlds(1, 1, CONFIG, LIMITS) {
         world.run_for_ms(500);
         for round in 1..=20 {
             let together: Vec<usize> = (0..=world.chance.index(100))
                 .map(|n| world.request(0, 1, &format!("user-{n}"), "/"))
                 .collect();
             world.run_for_ms(10);
-            assert_eq!(world.checks_executed, round, "seed {seed}");
+            assert_eq!(world.checks_executed, round);
             assert!(together.iter().all(|number| world.passed(*number)));
         }
     }
@@ -39,28 +38,26 @@ fn a_client_that_leaves_before_the_turn_ends_is_not_charged() {
 
 #[test]
 fn a_host_without_end_of_turn_callbacks_delays_only_the_first_check() {
-    for seed in seeds() {
-        let mut world = World::new(seed, 1, 1, CONFIG, LIMITS);
+    for mut world in worlds(1, 1, CONFIG, LIMITS) {
         world.reports_turn_ends = false;
         world.run_for_ms(500);
         let first = world.request(0, 1, "alice", "/");
         world.run_for_ms(100);
         // The wait until the next tick of a busy worker, and a round trip.
         let took_us = world.requests[first].took_us().unwrap();
-        assert!(took_us <= 55_000, "seed {seed}: {took_us} us");
+        assert!(took_us <= 55_000, "{took_us} us");
         for n in 0..100 {
             let later = world.request(0, 1, &format!("user-{n}"), "/");
             world.run_for_ms(4);
             let took_us = world.requests[later].took_us().unwrap();
-            assert!(took_us <= 4_000, "seed {seed}: {took_us} us");
+            assert!(took_us <= 4_000, "{took_us} us");
         }
     }
 }
 
 #[test]
 fn while_the_breaker_is_open_no_request_waits_for_the_end_of_a_turn() {
-    for seed in seeds() {
-        let mut world = World::new(seed, 1, 1, CONFIG, LIMITS);
+    for mut world in worlds(1, 1, CONFIG, LIMITS) {
         world.run_for_ms(500);
         world.faults = Faults::DOWN;
         // Ten failures open the breaker for a quarter of a second at least.
@@ -74,7 +71,7 @@ fn while_the_breaker_is_open_no_request_waits_for_the_end_of_a_turn() {
             at_once += usize::from(world.requests[number].outcome.is_some());
             world.run_for_ms(1);
         }
-        assert!(at_once >= 99, "seed {seed}: {at_once} of 100");
+        assert!(at_once >= 99, "{at_once} of 100");
     }
 }
 
