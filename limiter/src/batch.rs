@@ -127,10 +127,12 @@ impl Batcher {
             return send(checks, weight).await;
         }
         let count = checks.len();
-        let mut outcome = Outcome {
-            decisions: Vec::with_capacity(count),
-            stale: Vec::new(),
+        let mut decided = Partial {
+            shared: Arc::clone(&self.shared),
+            policy: Arc::clone(policy),
+            outcome: Outcome::default(),
         };
+        let outcome = &mut decided.outcome;
         let mut rest = checks.into_iter();
         while !rest.as_slice().is_empty() {
             let at = outcome.decisions.len();
@@ -141,6 +143,7 @@ impl Batcher {
                     let placed = stale.map(|(within, check)| (at + within, check));
                     outcome.stale.extend(placed);
                     outcome.decisions.extend(part.decisions);
+                    outcome.given.extend(part.given);
                 }
                 Err(undecided) if at == 0 => return Err(undecided),
                 Err(undecided) => {
@@ -152,7 +155,7 @@ impl Batcher {
                 }
             }
         }
-        Ok(outcome)
+        Ok(std::mem::take(outcome))
     }
 
     /// Why one check is not decided.
@@ -305,14 +308,13 @@ impl Shared {
         let mut checks = group.checks.into_iter();
         let mut abandoned = Vec::new();
         for request in group.requests {
-            let mut given = Vec::new();
             let mut outcome = Outcome {
                 decisions: Vec::with_capacity(request.checks),
-                stale: Vec::new(),
+                ..Outcome::default()
             };
             for (at, check) in checks.by_ref().take(request.checks).enumerate() {
                 let decision = answers.next().unwrap_or_else(timed_out);
-                given.extend(
+                outcome.given.extend(
                     decision
                         .as_ref()
                         .ok()
@@ -324,14 +326,16 @@ impl Shared {
                 outcome.decisions.push(decision);
             }
             // The client has disconnected: free its slots for others.
-            if request.reply.send(outcome).is_err() {
-                abandoned.append(&mut given);
+            if let Err(unread) = request.reply.send(outcome) {
+                abandoned.extend(unread.given);
             }
         }
-        if !abandoned.is_empty() {
-            let freed = self
-                .store
-                .check(&group.policy.compiled, &abandoned, group.force);
+        self.free(&group.policy, &abandoned).await;
+    }
+
+    async fn free(&self, policy: &Active, given: &[Check]) {
+        if !given.is_empty() {
+            let freed = self.store.check(&policy.compiled, given, true);
             let _ = timeout_at(Instant::now() + self.timeout + GRACE, freed).await;
         }
     }
@@ -360,11 +364,35 @@ fn freeing(check: &Check, answer: &Answer) -> Option<Check> {
 pub(crate) type Decisions = Vec<Result<Answer, CheckError>>;
 
 /// The results of a request's checks.
+#[derive(Default)]
 pub(crate) struct Outcome {
     /// One for each check.
     pub(crate) decisions: Decisions,
     /// The checks to be repeated under a newer policy, each with its index.
     pub(crate) stale: Vec<(usize, Check)>,
+    /// Checks that free the slots which these were given.
+    pub(crate) given: Vec<Check>,
+}
+
+/// The parts of a request that are decided so far. If its client disconnects before the last one, their
+/// slots are freed for others.
+struct Partial {
+    shared: Arc<Shared>,
+    policy: Arc<Active>,
+    outcome: Outcome,
+}
+
+impl Drop for Partial {
+    fn drop(&mut self) {
+        let given = std::mem::take(&mut self.outcome.given);
+        if given.is_empty() {
+            return;
+        }
+        let (shared, policy) = (Arc::clone(&self.shared), Arc::clone(&self.policy));
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move { shared.free(&policy, &given).await });
+        }
+    }
 }
 
 /// The checks of one request.

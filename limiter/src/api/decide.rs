@@ -96,7 +96,7 @@ impl Api {
                 Err(Undecided::Overloaded | Undecided::NotSent) => return,
                 Err(Undecided::TimedOut) => Outcome {
                     decisions: places.iter().map(|_| Err(self.late())).collect(),
-                    stale: Vec::new(),
+                    ..Outcome::default()
                 },
             };
             for (place, decision) in places.iter().zip(outcome.decisions) {

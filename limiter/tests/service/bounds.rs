@@ -285,3 +285,30 @@ async fn what_a_request_of_many_checks_has_no_time_for_is_not_sent() -> Result<(
     store.entered(2).await?;
     Ok(())
 }
+
+#[tokio::test]
+async fn a_client_that_leaves_between_the_parts_of_its_request_keeps_no_slot() -> Result<()> {
+    const LIMITS: &str = "  - {name: slots, algorithm: concurrency, limit: 1000}\n";
+    let store = Scripted::with(LIMITS, 0).await?;
+    let service = Arc::new(Service::ready_on(store.clone(), quick()).await?);
+    let checks = vec![json!({"descriptor": {}}); 600];
+    let body = json!({"domain": "shop", "checks": checks}).to_string();
+    let mut leaver = TcpStream::connect(service.data).await?;
+    let head = format!(
+        "POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    leaver.write_all(head.as_bytes()).await?;
+    store.entered(1).await?;
+    store.let_through(1);
+    store.entered(2).await?;
+    drop(leaver);
+    inflight(&service, 0).await?;
+    store.let_through(100);
+    until("all slots are free again", PATIENCE, async || {
+        let peek = json!({"descriptor": {}, "peek": true});
+        let answer = service.ask(peek).await.ok()?.json().ok()?;
+        (answer["remaining"] == 1000).then_some(())
+    })
+    .await
+}
