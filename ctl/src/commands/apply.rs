@@ -17,7 +17,7 @@ use crate::{
     changes::{self, Action, FieldChange, LimitChange},
     cli::{Global, examples},
     commands::replay::{BeforeEdit, with_overrides},
-    edit::{EditArgs, EditReport, Planned, Written, Yes, revision_of},
+    edit::{EditArgs, Planned, Written, Yes, revision_of},
     error::{Error, Exit},
     input::{FilesArg, Source},
     printer::Printer,
@@ -42,7 +42,8 @@ fn percent(text: &str) -> Result<u8, String> {
 ///
 /// Limits that are not in the file stay, and so do overrides that were set live. With --prune, limits
 /// that are not in the file are deleted, and so are overrides that are not in it, of limits for which
-/// it lists some. Several files are applied one after the other, each as one edit.
+/// it lists some. Several files are applied one after the other, each as one edit, once all are
+/// checked and confirmed.
 ///
 /// With --watch it goes on: it applies each change of the files within two seconds, until SIGTERM or
 /// Ctrl-C. Invalid files change nothing. It writes a limit only when the file changes that limit, so
@@ -104,7 +105,7 @@ pub struct Apply {
 }
 
 impl Apply {
-    /// Reads all files, then writes each as one edit.
+    /// Reads all files, plans and confirms the edit of each, then writes them.
     pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
         let session = Session::open(global, printer)?;
         if self.watch {
@@ -119,11 +120,23 @@ impl Apply {
         for file in &files {
             check_domain(&session, file)?;
         }
+        if self.before.reads_stdin() && (files.len() > 1 || self.files.has_stdin()) {
+            return Err(Error::usage(
+                "--replay - reads stdin, which can be read for one limits file only",
+            )
+            .hint("save the log, and name its file"));
+        }
+        // What refuses one file refuses all: nothing is written before that is known.
+        let mut edits = Vec::with_capacity(files.len());
+        for file in files {
+            edits.push(self.plan(&session, file).await?);
+        }
         let mut reports = OneOrMore::default();
         let mut failed = None;
-        for file in files {
-            match self.apply(&session, file).await {
-                Ok(report) => reports.0.push(report),
+        for (domain, base, planned) in edits {
+            let written = session.write(&self.edit, &domain, base, planned).await;
+            match written.map_err(|error| session.edit_failed(&error)) {
+                Ok(edited) => reports.0.push(edited.report),
                 Err(error) => {
                     failed = Some(error);
                     break;
@@ -149,7 +162,12 @@ impl Apply {
         failed.map_or(Ok(exit), Err)
     }
 
-    async fn apply(&self, session: &Session<'_>, file: Policy) -> Result<EditReport, Error> {
+    /// The edit of a file's domain, shown and confirmed.
+    async fn plan(
+        &self,
+        session: &Session<'_>,
+        file: Policy,
+    ) -> Result<(Name, Stored, Planned), Error> {
         let domain = file.domain.clone();
         let (base, merged, plan) = plan_file(session, file, self.prune).await?;
         note_merged(session.printer, &merged, &plan);
@@ -159,10 +177,7 @@ impl Apply {
         if let Some(question) = question(&merged, &plan) {
             self.edit.confirm(question, &self.yes).await?;
         }
-        let planned = merged.planned(plan);
-        let edited = session.write(&self.edit, &domain, base, planned).await;
-        let edited = edited.map_err(|error| session.edit_failed(&error))?;
-        Ok(edited.report)
+        Ok((domain, base, merged.planned(plan)))
     }
 }
 

@@ -475,6 +475,11 @@ impl BeforeEdit {
         !self.logs.is_empty()
     }
 
+    /// Whether a log comes from stdin, which can be replayed once.
+    pub fn reads_stdin(&self) -> bool {
+        self.logs.iter().any(|log| log == "-")
+    }
+
     /// Shows what the limits after an edit would do to the log, compared with those in force; and asks at a
     /// terminal whether to go on if it denies anyone more. `after` makes the limits of those in force, with
     /// their overrides.
