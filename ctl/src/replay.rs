@@ -87,16 +87,17 @@ impl Losses {
         first
     }
 
-    /// Keeps the names of those with the most only: any other has to pass the least of them first.
+    /// Keeps the names of those with the most only: any other has to pass the least of them first. Among
+    /// equals the hash decides, so that as many are kept as are shown.
     fn forget(&mut self) {
-        let mut counts: Vec<u64> = { self.named.keys() }
-            .filter_map(|hash| self.counts.get(hash).copied())
-            .collect();
-        counts.sort_unstable_by(|a, b| b.cmp(a));
-        self.floor = counts.get(NAMED_MAX).copied().unwrap_or(0);
-        let (all, floor) = (&self.counts, self.floor);
-        self.named
-            .retain(|hash, _| all.get(hash).is_some_and(|count| *count > floor));
+        let all = &self.counts;
+        let rank = |hash: &u64| (all.get(hash).copied().unwrap_or(0), *hash);
+        let mut ranks: Vec<(u64, u64)> = self.named.keys().map(rank).collect();
+        ranks.sort_unstable_by(|a, b| b.cmp(a));
+        if let Some(least) = ranks.get(NAMED_MAX - 1) {
+            self.floor = least.0;
+            self.named.retain(|hash, _| rank(hash) >= *least);
+        }
     }
 
     fn most(&self) -> Vec<(&Bucket, u64)> {

@@ -423,6 +423,14 @@ pub struct Suggestion {
     pub notes: Vec<String>,
 }
 
+impl Suggestion {
+    /// Whether a row is what is proposed. Each of two limits may be larger than the smallest of its period.
+    pub fn proposes(&self, row: &Row) -> bool {
+        let mut proposed = self.proposed.iter();
+        proposed.any(|one| row.units == Some(one.units) && row.period_ms == one.period_ms)
+    }
+}
+
 /// Requests and their buckets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PartSize {
@@ -460,7 +468,7 @@ pub struct Row {
     pub denied_first_ppm: u64,
     /// What it denies of the rest, in millionths.
     pub denied_rest_ppm: u64,
-    /// Whether that is within the target.
+    /// Whether that is within the target. Of a rest without requests nobody knows: then it is not.
     pub holds: bool,
     /// Whether the first part is at least as long as the period: otherwise nobody knows.
     pub is_long_enough: bool,
@@ -702,7 +710,7 @@ impl Trial<'_> {
             units: found.map(|limit| limit.units),
             denied_first_ppm: first,
             denied_rest_ppm: rest,
-            holds: found.is_some() && rest <= self.target.deny,
+            holds: found.is_some() && self.holds(rest),
             is_long_enough: long_ms >= period_ms,
             reach_minute_percent: minute,
             reach_day_percent: day,
@@ -718,6 +726,12 @@ impl Trial<'_> {
             millionths(first.of(of), first_size.of(of)),
             millionths(rest.of(of), rest_size.of(of)),
         ]
+    }
+
+    /// Whether what is denied of the rest keeps the target. On an empty rest nothing does.
+    fn holds(&self, rest_ppm: u64) -> bool {
+        let [_, rest] = self.size.0;
+        rest.requests > 0 && rest_ppm <= self.target.deny
     }
 
     fn tried(&self, row: &Row) -> Option<Try> {
@@ -753,7 +767,7 @@ impl Trial<'_> {
                 .is_none_or(|(least, ..)| [minute, day] < *least);
             if narrows && better {
                 let [_, rest] = self.shares(&pair);
-                if rest <= self.target.deny {
+                if self.holds(rest) {
                     best = Some(([minute, day], pair, rest));
                 }
             }
@@ -799,6 +813,11 @@ fn notes(found: &Suggestion, trial: &Trial<'_>) -> Vec<String> {
 }
 
 fn nothing_holds(trial: &Trial<'_>, found: &Suggestion) -> String {
+    if found.parts[1].requests == 0 {
+        return "the last moment of the log has half of the requests, and none are left to judge a number by: take a \
+                longer log"
+            .to_owned();
+    }
     let usable = found
         .rows
         .iter()

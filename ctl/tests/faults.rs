@@ -4,7 +4,7 @@
 mod support;
 
 use std::{
-    io::Read,
+    io::{Read, Write as _},
     net::TcpListener,
     process::{Child, ExitStatus, Output, Stdio},
     time::Duration,
@@ -172,6 +172,32 @@ fn ctrl_c_ends_the_wait_for_a_file() -> Result<()> {
     let (status, said) = read_all(&mut child)?;
     assert_eq!(status.code(), Some(130));
     assert_eq!(said, "error: interrupted\n");
+    Ok(())
+}
+
+/// What was read counts, however little it is.
+#[test]
+fn ctrl_c_has_a_suggestion_go_by_what_was_read() -> Result<()> {
+    let mut child = rlctl(&["suggest", "-", "--per", "user"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    let mut stdin = child.stdin.take().context("piped")?;
+    let line = b"{\"time\": \"2026-11-25T23:47:17.250Z\", \"user\": \"ann\"}\n";
+    stdin.write_all(&line.repeat(1000))?;
+    until_interruptible(&child)?;
+    interrupt(&child)?;
+    // The log goes on until the program reads no more of it.
+    let more = std::thread::spawn(move || while stdin.write_all(line).is_ok() {});
+    let output = child.wait_with_output()?;
+    assert!(more.join().is_ok());
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(130), "{said}");
+    assert!(said.ends_with("error: interrupted\n"), "{said}");
+    let found = String::from_utf8(output.stdout)?;
+    assert!(found.contains(" by user, from 2026-11-25"), "{found}");
+    assert!(!found.contains("left out"), "{found}");
     Ok(())
 }
 

@@ -80,6 +80,7 @@ impl Suggest {
     /// Reads, tries and proposes.
     pub async fn run(&self, _global: &Global, printer: &Printer) -> Result<Exit, Error> {
         let policy = self.policy()?;
+        let name = self.name()?;
         let (layout, _) = self.log.layout(&[&policy], &[])?;
         let compiled = Compiled::new(policy);
         let reading = Reading::start(&self.logs, layout.clone())?;
@@ -88,7 +89,7 @@ impl Suggest {
         let done = watched(printer, Arc::clone(&progress), work).await?;
         let done =
             done.map_err(|error| Error::new(Exit::Refused, format!("reading failed: {error}")))?;
-        let (usage, counts) = done?;
+        let (usage, lacking, counts) = done?;
         let log = LogReport::new(&self.logs, &layout, &counts, progress.is_stopped());
         log.warn(printer, counts.requests);
         let target = Target {
@@ -97,17 +98,23 @@ impl Suggest {
             time_zone: None,
         };
         let requests = usage.requests;
-        let found = tokio::task::spawn_blocking(move || suggest(&usage, target)).await;
+        let trying = tokio::task::spawn_blocking(move || suggest(&usage, target));
+        let found = tokio::select! {
+            found = trying => found,
+            _ = tokio::signal::ctrl_c() => return Err(printer.interrupted()),
+        };
         let found = found
             .map_err(|error| Error::new(Exit::Refused, format!("trying limits failed: {error}")))?;
         let Some(found) = found else {
+            if progress.is_stopped() {
+                return Err(printer.interrupted());
+            }
             let error = Error::usage("there is no request in the log to go by");
             return Err(error.maybe_hint((requests > 0).then_some(
                 "every client was refused: the status of all its requests is 401, 403 or 429",
             )));
         };
-        let limits = self.limits(&found)?;
-        let lacking = counts.requests.saturating_sub(requests);
+        let limits = self.limits(&name, &found)?;
         printer.data(&Report {
             per: self.per.clone(),
             lacking,
@@ -143,12 +150,21 @@ impl Suggest {
         limit
     }
 
+    /// The name of the limit, to which two of them add their periods. An error comes before a long log is read.
+    fn name(&self) -> Result<String, Error> {
+        let of_entries = || format!("per-{}", self.per.join("-"));
+        let name = self.name.clone().unwrap_or_else(of_entries);
+        for name in [name.clone(), format!("{name}-1d")] {
+            if let Err(error) = name.parse::<Name>() {
+                return Err(Error::usage(format!("a limit cannot be called `{name}`: {error}"))
+                    .hint("--name gives another; where two limits are proposed, each name ends in its period"));
+            }
+        }
+        Ok(name)
+    }
+
     /// The proposed limits, ready to be pasted.
-    fn limits(&self, found: &Suggestion) -> Result<Vec<Node>, Error> {
-        let name = self
-            .name
-            .clone()
-            .unwrap_or_else(|| format!("per-{}", self.per.join("-")));
+    fn limits(&self, name: &str, found: &Suggestion) -> Result<Vec<Node>, Error> {
         let several = found.proposed.len() > 1;
         let one = |proposed: &Proposed| {
             let Proposed { units, period_ms } = *proposed;
@@ -156,7 +172,7 @@ impl Suggest {
             let mut limit = self.limit(&if several {
                 format!("{name}-{period}")
             } else {
-                name.clone()
+                name.to_owned()
             });
             let by_day = period_ms == 86_400_000;
             let period = if by_day { "day".to_owned() } else { period };
@@ -176,32 +192,32 @@ impl Suggest {
     }
 }
 
-fn collect(mut reading: Reading, policy: &Compiled) -> Result<(Usage, Counts), Error> {
-    let mut usage = Usage::default();
+/// What buckets used, how many requests have none, and what was read.
+fn collect(mut reading: Reading, policy: &Compiled) -> Result<(Usage, u64, Counts), Error> {
+    let (mut usage, mut lacking) = (Usage::default(), 0);
     while let Some(requests) = reading.batch() {
-        if reading.progress.is_stopped() {
-            break;
-        }
         for request in &requests {
-            add(&mut usage, policy, request);
+            lacking += u64::from(!add(&mut usage, policy, request));
         }
     }
-    Ok((usage, reading.end()?))
+    Ok((usage, lacking, reading.end()?))
 }
 
-fn add(usage: &mut Usage, policy: &Compiled, request: &Request) {
+/// `false`: the request lacks an entry, or does not match.
+fn add(usage: &mut Usage, policy: &Compiled, request: &Request) -> bool {
     let Some(found) = policy
         .matching(&request.descriptor, request.at_ms)
         .into_iter()
         .next()
     else {
-        return;
+        return false;
     };
     let mut hasher = DefaultHasher::new();
     found.values.hash(&mut hasher);
     let per: &[Name] = &found.limit.per;
     let name = || bucket::display(per, &found.values);
     usage.add(hasher.finish(), name, request.at_ms, request.status);
+    true
 }
 
 // --- What is reported.
@@ -291,16 +307,19 @@ impl Report {
                 );
                 continue;
             };
-            let proposed = self.suggestion.proposed.iter();
-            let is_proposed = { proposed }.any(|one| one.period_ms == row.period_ms);
             table.row([
                 format!("{units}/{period}"),
                 percent(row.denied_first_ppm),
                 percent(row.denied_rest_ppm),
-                if row.holds { "kept" } else { "missed" }.to_owned(),
+                match row.holds {
+                    true => "kept",
+                    false if self.suggestion.parts[1].requests == 0 => "unknown",
+                    false => "missed",
+                }
+                .to_owned(),
                 times(row.reach_minute_percent),
                 times(row.reach_day_percent),
-                match (is_proposed, row.is_long_enough) {
+                match (self.suggestion.proposes(row), row.is_long_enough) {
                     (_, false) => "the first part is shorter",
                     (true, true) => "proposed",
                     (false, true) => "",
@@ -333,7 +352,7 @@ impl View for Report {
         text.push_str(&self.rows(page));
         if let Some(denied) = found.proposed_denied_ppm {
             let what = if found.proposed.len() > 1 {
-                "proposed together"
+                "proposed together, each for half of the share"
             } else {
                 "proposed"
             };

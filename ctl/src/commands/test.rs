@@ -88,15 +88,14 @@ impl Test {
             report.coverage = Some(known.coverage());
         }
         report.passed = report.files.iter().all(|file| file.passed);
+        let unusable = { report.files.iter() }.any(|file| !file.problems.is_empty());
+        printer.data(&report)?;
         if let Some(path) = &self.junit {
             std::fs::write(path, report.junit()).map_err(|error| {
                 Error::usage(format!("cannot write {}: {error}", path.display()))
             })?;
         }
-        let unusable = { report.files.iter() }.any(|file| !file.problems.is_empty());
-        let passed = report.passed;
-        printer.data(&report)?;
-        Ok(match (unusable, passed) {
+        Ok(match (unusable, report.passed) {
             (true, _) => Exit::Usage,
             (false, false) => Exit::No,
             (false, true) => Exit::Done,

@@ -143,6 +143,20 @@ async fn the_names_of_those_that_lose_most_are_kept_whoever_comes_first() {
     assert!(side.over.named.len() <= 2 * NAMED_MAX);
 }
 
+#[tokio::test]
+async fn of_many_that_lose_alike_as_many_are_named_as_are_shown() {
+    let limits = "  - {name: none, per: [user], algorithm: fixed_window, rate: 0/1m}\n";
+    let mut side = Side::new(policy(limits), &[]);
+    for user in 0..5 * NAMED_MAX {
+        side.decide(&at(0, &format!("u{user}"))).await.unwrap();
+    }
+    assert_eq!(side.result().buckets.len(), NAMED_MAX);
+    side.decide(&at(0, "u499")).await.unwrap();
+    let most = side.result().buckets;
+    assert_eq!((&*most[0].text, most[0].requests), ("user=u499", 2));
+    assert_eq!(most.len(), NAMED_MAX);
+}
+
 #[test]
 fn a_timeline_gets_longer_slots_and_loses_nothing() {
     let mut timeline = Timeline::default();

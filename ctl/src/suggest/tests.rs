@@ -266,6 +266,55 @@ fn two_limits_together_reach_less_than_each() {
         short.period_ms < long.period_ms && short.units < long.units,
         "{found:#?}"
     );
+    assert!(found.rows.iter().any(|row| found.proposes(row)));
+}
+
+#[test]
+fn only_rows_are_marked_that_are_proposed_with_their_number() {
+    // Pages of other sizes: half of the share needs more units than the share.
+    let mut numbers = Numbers(3);
+    let mut times = Vec::new();
+    for user in 0..150 {
+        for day in 0..4 {
+            for _ in 0..5 {
+                let at_ms = day * DAY_MS + numbers.below(DAY_MS - 1000);
+                times.extend((0..10 + numbers.below(20)).map(|n| (at_ms + n * 10, user)));
+            }
+        }
+    }
+    let target = Target {
+        deny: 20_000,
+        ..TARGET
+    };
+    let found = suggest(&usage(times), target).unwrap();
+    let of_period = |row: &&Row| {
+        let mut proposed = found.proposed.iter();
+        proposed.any(|one| one.period_ms == row.period_ms)
+    };
+    let rows: Vec<&Row> = found.rows.iter().filter(of_period).collect();
+    assert_eq!((found.proposed.len(), rows.len()), (2, 2), "{found:#?}");
+    for (row, proposed) in rows.into_iter().zip(&found.proposed) {
+        assert!(row.units < Some(proposed.units), "{found:#?}");
+        assert!(!found.proposes(row));
+    }
+}
+
+#[test]
+fn nothing_holds_where_no_request_is_left_to_judge_by() {
+    // Most requests come at the end, so the first part has all.
+    let first = (0..100).map(|user| (user * 1000, user));
+    let last = (0..300).map(|user| (3 * DAY_MS, user));
+    let found = suggest(&usage(first.chain(last).collect()), TARGET).unwrap();
+    assert_eq!((found.parts[0].requests, found.parts[1].requests), (400, 0));
+    assert!(
+        found
+            .rows
+            .iter()
+            .all(|row| row.is_long_enough && !row.holds)
+    );
+    assert_eq!(found.proposed, []);
+    let notes = found.notes.join("\n");
+    assert!(notes.contains("none are left to judge"), "{notes}");
 }
 
 #[test]
