@@ -185,7 +185,8 @@ fn ctrl_c_has_a_suggestion_go_by_what_was_read() -> Result<()> {
         .spawn()?;
     let mut stdin = child.stdin.take().context("piped")?;
     let line = b"{\"time\": \"2026-11-25T23:47:17.250Z\", \"user\": \"ann\"}\n";
-    stdin.write_all(&line.repeat(1000))?;
+    // More than the pipe and the program's buffers hold, so that some requests are read.
+    stdin.write_all(&line.repeat(10_000))?;
     until_interruptible(&child)?;
     interrupt(&child)?;
     // The log goes on until the program reads no more of it.
