@@ -12,18 +12,22 @@ use std::{
 };
 
 use algorithms::{
-    CostSettlement, SlotAct, SlotId, SlotOp,
+    CostSettlement, SETTLE_WITHIN_MS, SlotAct, SlotId, SlotOp,
     check::{LimitVerdict, Verdict},
 };
 use policy::{Compiled, Descriptor, Limit, Name, Policy, Pricing, RequestPlace};
 use protocol::{Answer, Check, LimitAnswer, LimitCost, LimitRequest};
 
 use crate::{
-    CheckError, Keys, Store, StoreError,
+    CheckError, Keys, Refusal, Store, StoreError,
     memory::HeldBuckets,
     plan::{CheckPlan, Seal, script::ScriptCheck},
     random_key,
 };
+
+/// Bound: bytes of requests of a simulation, a test or a log that hold slots or reservations. Beyond it, the next
+/// request cannot be decided.
+const OPEN_BYTES_MAX: usize = 1 << 30;
 
 /// Limits, and the buckets that their requests have used so far.
 #[derive(Debug)]
@@ -36,6 +40,8 @@ pub struct Engine {
     requests: u64,
     /// Requests that are still to end, by the time of their next act and in the order in which they came.
     open: BTreeMap<(u64, u64), Open>,
+    open_bytes: usize,
+    open_bytes_max: usize,
 }
 
 /// Where the buckets are.
@@ -59,6 +65,17 @@ struct Open {
     request: Check,
     answer: Answer,
     used: Vec<(Name, u64)>,
+}
+
+impl Open {
+    /// The memory that it takes, in bytes, about.
+    fn bytes(&self) -> usize {
+        let values = self.request.descriptor.iter().map(|(_, value)| value.len());
+        let limits =
+            self.answer.limits.len() * (size_of::<LimitAnswer>() + size_of::<(Name, u64)>());
+        // The answer names buckets by the same values.
+        size_of::<Self>() + limits + 2 * values.sum::<usize>()
+    }
 }
 
 /// The decision on a request.
@@ -114,6 +131,8 @@ impl Engine {
             place,
             requests: 0,
             open: BTreeMap::new(),
+            open_bytes: 0,
+            open_bytes_max: OPEN_BYTES_MAX,
         }
     }
 
@@ -166,7 +185,8 @@ impl Engine {
     /// then. Times may step back, as a server's clock may. In memory this is ready at once.
     ///
     /// # Errors
-    /// What a limiter would fail with. [`CheckError::Stale`]: limits were edited backwards.
+    /// What a limiter would fail with. [`CheckError::Stale`]: limits were edited backwards. There is also a bound
+    /// on the requests that have not ended.
     pub async fn decide(&mut self, at_ms: u64, request: &Check) -> Result<Decision, CheckError> {
         while let Some(due) = self.open.first_entry() {
             if due.key().0 > at_ms {
@@ -183,8 +203,18 @@ impl Engine {
                 let next_ms = renewed_ms.saturating_add(pause_ms).min(open.end_ms);
                 self.open.insert((next_ms, number), open);
             } else {
+                self.open_bytes -= open.bytes();
                 self.end(&open).await?;
             }
+        }
+        if self.open_bytes > self.open_bytes_max {
+            return Err(CheckError::Store(StoreError::Refused(Refusal {
+                code: "OOM".to_owned(),
+                message: format!(
+                    "{} requests have not ended: do their durations have the right unit?",
+                    self.open.len()
+                ),
+            })));
         }
         let answer = self.check(at_ms, request).await?;
         let exempt = if answer.limits.is_empty() {
@@ -210,6 +240,21 @@ impl Engine {
     ) {
         if decision.holds() {
             self.requests = self.requests.wrapping_add(1);
+            // Later nothing is given back any more: its end matters only if it frees a slot, or cost more than
+            // it reserved.
+            let costs_more = |limit: &LimitAnswer| {
+                let used = used.iter().find(|(name, _)| *name == limit.name);
+                let reserved = limit.reservation.map(|reservation| reservation.units);
+                used.zip(reserved)
+                    .is_some_and(|((_, units), reserved)| *units > reserved)
+            };
+            let mut limits = decision.answer.limits.iter();
+            let matters = limits.any(|limit| self.is_in_flight(limit) || costs_more(limit));
+            let end_ms = if matters {
+                end_ms
+            } else {
+                end_ms.min(start_ms.saturating_add(SETTLE_WITHIN_MS))
+            };
             let open = Open {
                 end_ms,
                 request,
@@ -218,6 +263,7 @@ impl Engine {
             };
             let pause_ms = self.renewal_ms(&open).unwrap_or(u64::MAX);
             let next_ms = start_ms.saturating_add(pause_ms).min(end_ms);
+            self.open_bytes += open.bytes();
             self.open.insert((next_ms, self.requests), open);
         }
     }
@@ -487,6 +533,44 @@ limits:
         let second = request(&mut engine, &[("path", "/chat")]);
         let decision = engine.decide(1000, &second).await.unwrap();
         assert_eq!(left(&decision), 65, "5 used, 30 reserved");
+    }
+
+    #[tokio::test]
+    async fn reservations_go_once_nothing_of_them_can_be_given_back() {
+        let mut engine = engine();
+        let name: Name = "tokens".parse().unwrap();
+        for (units, open) in [(5, 0), (31, 1)] {
+            let chat = request(&mut engine, &[("path", "/chat")]);
+            let decision = engine.decide(1000, &chat).await.unwrap();
+            engine.end_at(
+                (1000, u64::MAX),
+                chat,
+                decision,
+                vec![(name.clone(), units)],
+            );
+            let other = request(&mut engine, &[("path", "/other")]);
+            engine.decide(600_999, &other).await.unwrap();
+            assert_eq!(engine.open.len(), 1);
+            engine.decide(601_000, &other).await.unwrap();
+            assert_eq!(engine.open.len(), open, "{units} of 30");
+            assert_eq!(engine.open_bytes > 0, open > 0);
+        }
+    }
+
+    #[tokio::test]
+    async fn requests_that_never_end_are_bounded() {
+        let mut engine = engine();
+        let long = "x".repeat(10_000);
+        engine.open_bytes_max = 20_000;
+        let upload = request(&mut engine, &[("path", "/upload"), ("user", &long)]);
+        let decision = engine.decide(1000, &upload).await.unwrap();
+        engine.end_at((1000, 5000), upload.clone(), decision, Vec::new());
+        let error = engine.decide(4999, &upload).await.unwrap_err();
+        assert!(
+            error.to_string().contains("1 requests have not ended"),
+            "{error}"
+        );
+        assert!(engine.decide(5000, &upload).await.is_ok());
     }
 
     #[tokio::test]
