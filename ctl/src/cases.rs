@@ -5,6 +5,7 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
+use access_log::END_MS;
 use documents::{Choice, Field, Fields, Form, Path, Report, Take, similar};
 use policy::{
     BUILT_IN, Compiled, DESCRIPTOR, Descriptor, Duration, Name, Node, Place, Problem, Problems,
@@ -24,9 +25,6 @@ pub const FILE_MAX: usize = 1 << 20;
 const REQUESTS_MAX: u64 = 1_000_000;
 /// When a case starts that does not say so: 2024-01-01T00:00Z, a Monday.
 const START_MS: u64 = 1_704_067_200_000;
-
-/// Requests end before 9999-01-01T00:00Z: the calendar knows no later years.
-const END_MS: u64 = 253_370_764_800_000;
 
 const FILE_FIELDS: [&str; 4] = ["limits", "start", "note", "cases"];
 const CASE_FIELDS: [&str; 5] = ["name", "note", "domain", "start", "requests"];

@@ -3,11 +3,11 @@
 
 use std::{
     fs::File,
-    io::{self, IsTerminal as _, Read, Write as _},
+    io::{self, Cursor, IsTerminal as _, Read, Write as _},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
-        mpsc::{Receiver, SyncSender, sync_channel},
+        mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
     },
     thread::JoinHandle,
     time::Duration,
@@ -15,7 +15,7 @@ use std::{
 
 use access_log::{Counts, Field, Format, Layout, Log, LogError, Logs, REORDER_MAX, Request, Where};
 use clap::{Args, ValueEnum};
-use policy::{Name, Policy};
+use policy::{IfAbsent, Limit, Name, Policy, REMOTE_ADDRESS, WHOLE_ADDRESS};
 use regex::bytes::RegexBuilder;
 use serde::Serialize;
 use tokio::signal::unix::SignalKind;
@@ -34,6 +34,8 @@ pub struct LogArgs {
     /// The format of the log's lines: auto, json, envoy or combined.
     #[arg(
         long = "log-format",
+        requires = "logs",
+        conflicts_with = "pattern",
         value_name = "FORMAT",
         default_value = "auto",
         hide_possible_values = true
@@ -41,28 +43,34 @@ pub struct LogArgs {
     format: FormatArg,
 
     /// A regular expression whose named groups are fields and entries: (?P<time>\S+) (?P<user>\S+) ...
-    #[arg(long, value_name = "REGEX")]
+    #[arg(long, value_name = "REGEX", requires = "logs")]
     pattern: Option<String>,
 
     /// Where a line has an entry of the descriptor: user=/headers/x-user-id, a JSON pointer;
     /// user=remote_user, what the format calls so; key=query:api_key, a parameter of the path's query.
     /// Without it, an entry is under its own name. May be given several times.
-    #[arg(long, value_name = "NAME=WHERE")]
+    #[arg(long, value_name = "NAME=WHERE", requires = "logs")]
     entry: Vec<Pair>,
 
     /// Where a line has something else: time, end_time, duration (milliseconds), duration_s (seconds),
     /// method, path, host, remote_address, forwarded_for, route, status or bytes_sent; as time=/ts.
     /// Without it, under the keys that Envoy and NGINX are usually configured with.
-    #[arg(long, value_name = "FIELD=WHERE")]
+    #[arg(long, value_name = "FIELD=WHERE", requires = "logs")]
     field: Vec<Pair>,
 
     /// Where a line has what the request or its response cost at a limit, in units: tokens=/usage/total.
-    #[arg(long, value_name = "LIMIT=WHERE")]
+    #[arg(long, value_name = "LIMIT=WHERE", requires = "logs")]
     cost_from: Vec<Pair>,
 
     /// How many trusted proxies stand before the one that wrote the log (Envoy's xff_num_trusted_hops),
     /// where lines have X-Forwarded-For and not the client's address.
-    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 0,
+        hide_default_value = true,
+        requires = "logs"
+    )]
     trusted_hops: usize,
 }
 
@@ -84,7 +92,7 @@ impl LogArgs {
     ) -> Result<(Layout, Vec<Name>), Error> {
         let of_limits = policies.iter().flat_map(|policy| {
             let exempt = policy.exempt.iter().flat_map(|exempt| &exempt.matchers);
-            let limits = policy.limits.iter().flat_map(policy::Limit::keys);
+            let limits = policy.limits.iter().flat_map(Limit::keys);
             limits.chain(exempt.map(|matcher| &matcher.entry))
         });
         let mut needed: Vec<Name> = of_limits.chain(more).cloned().collect();
@@ -106,11 +114,19 @@ impl LogArgs {
             let wrong = |error| Error::usage(format!("--pattern: {error}"));
             layout.pattern = Some(built.map_err(wrong)?);
         }
+        self.refuse_repeats()?;
         for Pair { key, value } in &self.entry {
             let wrong = |why: String| Error::usage(format!("--entry {key}={value}: {why}"));
             let name: Name =
                 { key.parse() }.map_err(|e: policy::NameError| wrong(e.to_string()))?;
             let place = value.parse().map_err(wrong)?;
+            if [REMOTE_ADDRESS, WHOLE_ADDRESS].contains(&name.as_str()) {
+                let hint =
+                    format!("--field {REMOTE_ADDRESS}={value} does, and cuts it as proxies do");
+                return Err(
+                    wrong("an entry does not say where the address is".to_owned()).hint(hint),
+                );
+            }
             if !layout.needed.contains(&name) {
                 let known = layout.needed.iter().map(Name::as_str);
                 let hint = error::hint(key, "entries that the limits need", known);
@@ -126,6 +142,22 @@ impl LogArgs {
         let priced = self.costs(policies, &mut layout)?;
         { layout.check() }.map_err(|error| Error::usage(error.to_string()))?;
         Ok((layout, priced))
+    }
+
+    /// Refuses two places of one thing, of which only one could count.
+    fn refuse_repeats(&self) -> Result<(), Error> {
+        for (flag, pairs) in [
+            ("--entry", &self.entry),
+            ("--field", &self.field),
+            ("--cost-from", &self.cost_from),
+        ] {
+            let mut keys: Vec<&str> = pairs.iter().map(|pair| pair.key.as_str()).collect();
+            keys.sort_unstable();
+            if let Some([key, _]) = keys.array_windows().find(|[a, b]| a == b) {
+                return Err(Error::usage(format!("{flag} {key}=… is given twice")));
+            }
+        }
+        Ok(())
     }
 
     /// Adds the places of costs; returns the limits that they are for.
@@ -158,6 +190,9 @@ impl LogArgs {
 /// Requests that go from one thread to the other at once.
 const BATCH: usize = 512;
 
+/// Bytes of requests that go from one thread to the other at once, about.
+const BATCH_BYTES: usize = 1 << 20;
+
 /// Bound: batches of requests of a log that wait to be decided. Beyond it, reading waits.
 const BATCHES_MAX: usize = 8;
 
@@ -169,11 +204,11 @@ pub struct Progress {
     read: AtomicU64,
     requests: AtomicU64,
     /// Whether the user wants no more.
-    stopped: AtomicBool,
+    stopped: Arc<AtomicBool>,
 }
 
 impl Progress {
-    /// Ends reading after the requests that were read; `true`: it was stopped already.
+    /// Ends reading: what was read until then still goes on; `true`: it was stopped already.
     pub fn stop(&self) -> bool {
         self.stopped.swap(true, Ordering::Relaxed)
     }
@@ -208,16 +243,66 @@ impl<R: Read> Read for Counted<R> {
     }
 }
 
+/// How often a wait for a pipe looks whether the user still wants it.
+const LOOKED_EVERY: Duration = Duration::from_millis(100);
+
+/// Bound: pieces of a pipe that wait to be read. Beyond it, who writes to the pipe waits.
+const PIECES_MAX: usize = 4;
+
+/// A pipe, read by a thread of its own, which may wait for bytes for ever: at Ctrl-C the pipe ends here.
+struct Pipe {
+    pieces: Receiver<io::Result<Vec<u8>>>,
+    piece: Cursor<Vec<u8>>,
+    progress: Arc<Progress>,
+}
+
+impl Pipe {
+    fn new(mut from: impl Read + Send + 'static, progress: Arc<Progress>) -> Self {
+        let (to, pieces) = sync_channel(PIECES_MAX);
+        std::thread::spawn(move || {
+            let mut piece = vec![0; 64 * 1024];
+            loop {
+                let read = match from.read(&mut piece) {
+                    Ok(0) => return,
+                    Ok(read) => Ok(piece.get(..read).unwrap_or_default().to_vec()),
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                    Err(error) => Err(error),
+                };
+                if to.send(read).is_err() {
+                    return;
+                }
+            }
+        });
+        Self {
+            pieces,
+            piece: Cursor::default(),
+            progress,
+        }
+    }
+}
+
+impl Read for Pipe {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let read = self.piece.read(to)?;
+            if read > 0 || to.is_empty() {
+                return Ok(read);
+            }
+            match self.pieces.recv_timeout(LOOKED_EVERY) {
+                Ok(piece) => self.piece = Cursor::new(piece?),
+                Err(RecvTimeoutError::Timeout) if !self.progress.is_stopped() => {}
+                Err(_) => return Ok(0),
+            }
+        }
+    }
+}
+
 impl Reading {
     /// Reads files; `-` is stdin.
     pub fn start(paths: &[String], layout: Layout) -> Result<Self, Error> {
         let mut total = 0_u64;
         for path in paths.iter().filter(|path| *path != "-") {
-            let unreadable = |error| {
-                Error::usage(format!("cannot read {path}: {error}"))
-                    .hint("the path is relative to the current folder; `-` reads stdin")
-            };
-            let found = std::fs::metadata(path).map_err(unreadable)?;
+            let found = std::fs::metadata(path).map_err(|error| unreadable(path, &error))?;
             if found.is_dir() {
                 return Err(Error::usage(format!("{path} is a folder"))
                     .hint(format!("name its files, as in {path}/*")));
@@ -231,7 +316,8 @@ impl Reading {
             total,
             ..Progress::default()
         });
-        let logs = paths.iter().map(|path| log(path, &progress)).collect();
+        let logs = paths.iter().map(|path| log(path, &progress));
+        let logs = logs.collect::<Result<_, _>>()?;
         let (to, batches) = sync_channel(BATCHES_MAX);
         let theirs = Arc::clone(&progress);
         let thread = std::thread::spawn(move || read(logs, layout, &to, &theirs));
@@ -265,18 +351,27 @@ impl Reading {
     }
 }
 
-fn log(path: &str, progress: &Arc<Progress>) -> Log {
+fn unreadable(path: &str, error: &io::Error) -> Error {
+    Error::usage(format!("cannot read {path}: {error}"))
+        .hint("the path is relative to the current folder; `-` reads stdin")
+}
+
+fn log(path: &str, progress: &Arc<Progress>) -> Result<Log, Error> {
     let progress = Arc::clone(progress);
     if path == "-" {
-        let from = io::stdin();
-        return Log::once("stdin", Counted { from, progress });
+        return Ok(Log::once("stdin", Pipe::new(io::stdin(), progress)));
+    }
+    // A pipe has a path too, as in <(zcat access.log.gz), and gives its bytes once.
+    if !std::fs::metadata(path).is_ok_and(|found| found.is_file()) {
+        let from = File::open(path).map_err(|error| unreadable(path, &error))?;
+        return Ok(Log::once(path, Pipe::new(from, progress)));
     }
     let file = path.to_owned();
-    Log::new(path, move || {
+    Ok(Log::new(path, move || {
         let from = File::open(&file)?;
         let progress = Arc::clone(&progress);
         Ok(Box::new(Counted { from, progress }))
-    })
+    }))
 }
 
 fn read(
@@ -285,15 +380,18 @@ fn read(
     to: &SyncSender<Vec<Request>>,
     progress: &Progress,
 ) -> Result<Counts, LogError> {
-    let mut logs = Logs::new(logs, layout)?;
+    let mut logs = Logs::new(logs, layout, Arc::clone(&progress.stopped))?;
     // What was read to see when each file begins is read again.
     progress.read.store(0, Ordering::Relaxed);
     let mut batch = Vec::with_capacity(BATCH);
+    let mut bytes = 0;
     loop {
         let request = logs.next_request()?;
-        let ended = request.is_none() || progress.is_stopped();
+        let ended = request.is_none();
+        bytes += request.as_ref().map_or(0, Request::bytes);
         batch.extend(request);
-        if batch.len() == BATCH || ended {
+        if batch.len() == BATCH || bytes > BATCH_BYTES || ended {
+            bytes = 0;
             let requests = u64::try_from(batch.len()).unwrap_or(0);
             let batch = std::mem::replace(&mut batch, Vec::with_capacity(BATCH));
             let gone = to.send(batch).is_err();
@@ -390,6 +488,38 @@ pub struct LogReport {
     pub whole_seconds: bool,
     /// Whether Ctrl-C ended it.
     pub interrupted: bool,
+    /// What limits go by and no request has, each with a hint.
+    #[serde(skip)]
+    lacking: Vec<(String, &'static str)>,
+}
+
+/// What limits go by, beside entries.
+#[derive(Clone, Debug)]
+pub struct Needs {
+    duration: bool,
+    bytes: bool,
+    status: bool,
+    /// Each limit whose cost has a place, and the place.
+    costs: Vec<String>,
+}
+
+impl Needs {
+    /// Of limits, of which those that are `priced` have places of their costs in the layout.
+    pub fn new(policies: &[&Policy], priced: &[Name], layout: &Layout) -> Self {
+        let limits: Vec<&Limit> = policies.iter().flat_map(|policy| &policy.limits).collect();
+        let unpriced = limits.iter().filter(|limit| !priced.contains(&limit.name));
+        let mut estimated = unpriced.filter_map(|limit| limit.response_price());
+        let mut by_response = limits.iter().filter_map(|limit| limit.response_price());
+        let costs = priced.iter().zip(&layout.costs);
+        Self {
+            duration: limits.iter().any(|limit| limit.gives_slots()),
+            bytes: estimated.any(|price| price.if_absent == IfAbsent::Estimate),
+            status: by_response.any(|price| price.has_status() || price.on_error.is_some()),
+            costs: costs
+                .map(|(limit, place)| format!("{place} ({limit})"))
+                .collect(),
+        }
+    }
 }
 
 /// A line that cannot be read.
@@ -456,6 +586,44 @@ impl LogReport {
             entries: counts.entries.iter().map(entry).collect(),
             whole_seconds: counts.whole_seconds,
             interrupted,
+            lacking: Vec::new(),
+        }
+    }
+
+    /// Notes which numbers no request has that limits go by.
+    pub fn note_lacking(&mut self, needs: &Needs, counts: &Counts) {
+        let costs = needs.costs.iter().zip(&counts.costs);
+        for (cost, _) in costs.filter(|(_, requests)| **requests == 0) {
+            let why = format!(
+                "no request of the log has a number at {cost}: each costs what it costs without one"
+            );
+            self.lacking.push((why, "it is a whole number of units"));
+        }
+        for (needed, requests, why, hint) in [
+            (
+                needs.duration,
+                counts.took,
+                "no request of the log has a duration: each ends at once, so limits on requests in flight deny \
+                 none",
+                "--field duration=… or duration_s=… says where lines have it, as a number",
+            ),
+            (
+                needs.bytes,
+                counts.bytes_sent,
+                "no request of the log has the bytes of its response, by which its cost is estimated: it costs \
+                 the most that it can",
+                "--field bytes_sent=… says where lines have it",
+            ),
+            (
+                needs.status,
+                counts.status,
+                "no request of the log has a status, by which responses cost",
+                "--field status=… says where lines have it",
+            ),
+        ] {
+            if needed && requests == 0 {
+                self.lacking.push((why.to_owned(), hint));
+            }
         }
     }
 
@@ -488,11 +656,20 @@ impl LogReport {
         }
         for entry in self.entries.iter().filter(|entry| entry.requests == 0) {
             // Patterns test the whole address, which is there if the address is.
-            if entry.name != policy::WHOLE_ADDRESS {
+            if entry.name != WHOLE_ADDRESS {
                 let EntryReport { name, from, .. } = entry;
                 printer.warn(format_args!("no request of the log has `{name}` ({from})"));
-                printer.hint(format_args!("--entry {name}=… says where lines have it"));
+                let flag = if name == REMOTE_ADDRESS {
+                    "field"
+                } else {
+                    "entry"
+                };
+                printer.hint(format_args!("--{flag} {name}=… says where lines have it"));
             }
+        }
+        for (why, hint) in &self.lacking {
+            printer.warn(why);
+            printer.hint(hint);
         }
         if self.whole_seconds {
             printer.warn(

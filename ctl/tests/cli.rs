@@ -4,9 +4,30 @@
 
 mod support;
 
+use std::{io::Write as _, process::Stdio};
+
+use anyhow::Context as _;
+
 #[test]
 fn without_a_server() {
     support::cases().case("tests/offline/*.trycmd");
+}
+
+/// A shell's <(zcat access.log.gz) is a path too.
+#[test]
+fn a_pipe_with_a_path_is_read_from_its_start() -> anyhow::Result<()> {
+    let tests = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/offline/replay.in");
+    let mut command = support::rlctl(&["replay", "/dev/stdin", "-f", "limits.yaml"]);
+    let mut child = { command.current_dir(tests) }
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()?;
+    let log = std::fs::read(format!("{tests}/envoy.log"))?;
+    child.stdin.take().context("piped")?.write_all(&log)?;
+    let printed = String::from_utf8(child.wait_with_output()?.stdout)?;
+    assert!(printed.starts_with("/dev/stdin: 5 requests"), "{printed}");
+    Ok(())
 }
 
 /// Users copy them, and they are an example of cases.

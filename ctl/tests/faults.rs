@@ -203,6 +203,34 @@ fn ctrl_c_has_a_suggestion_go_by_what_was_read() -> Result<()> {
 }
 
 #[test]
+fn ctrl_c_has_a_replay_print_what_was_read() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let limits = dir.path().join("limits.yaml");
+    std::fs::write(&limits, "domain: shop\nlimits: [{name: all, rate: 1/h}]\n")?;
+    let limits = limits.to_str().context("a path")?;
+    let mut child = rlctl(&["replay", "-", "-f", limits])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()?;
+    // stdin stays open until the end. All but what a pipe holds was read when all is written.
+    let mut stdin = child.stdin.take().context("piped")?;
+    stdin.write_all(&b"{\"time\":1795650437}\n".repeat(100_000))?;
+    until_interruptible(&child)?;
+    interrupt(&child)?;
+    let output = child.wait_with_output()?;
+    drop(stdin);
+    assert_eq!(output.status.code(), Some(130));
+    let printed = String::from_utf8(output.stdout)?;
+    let read = printed
+        .strip_prefix("stdin: ")
+        .and_then(|text| text.split(' ').next());
+    let read: u64 = read.context("a count")?.parse()?;
+    assert!((50_000..=100_000).contains(&read), "{printed}");
+    Ok(())
+}
+
+#[test]
 #[ignore = "needs a server"]
 fn ctrl_c_ends_the_wait_for_a_bucket() -> Result<()> {
     let server = Server::start(Engine::Valkey, &[])?;

@@ -97,8 +97,13 @@ impl<'de> DeserializeSeed<'de> for At<'_> {
 }
 
 impl At<'_> {
-    /// Sets the slots of this place to a value: text without quotes, anything else as it is written.
+    /// Sets the slots of this place to a value: text without quotes, numbers and booleans as they are
+    /// written.
     fn set(self, raw: &str) {
+        // An object or a list is no value.
+        if raw.starts_with(['{', '[']) {
+            return;
+        }
         let value = match raw.strip_prefix('"') {
             Some(text) if !text.contains('\\') => Cow::Borrowed(text.trim_end_matches('"')),
             Some(_) => match serde_json::from_str(raw) {

@@ -3,16 +3,17 @@
 use std::{fmt, str::FromStr};
 
 use policy::{
-    Address, DEFAULT_PREFIXES, Descriptor, Name, REMOTE_ADDRESS, WHOLE_ADDRESS, hashed,
-    whole_number,
+    Address, DEFAULT_PREFIXES, Descriptor, MULTIPLE_VALUES, Name, REMOTE_ADDRESS, WHOLE_ADDRESS,
+    hashed, normal_value, whole_number,
 };
+use protocol::MAX_VALUE;
 use regex::bytes::Regex;
 
 use crate::{
     Request,
     json::Tree,
     text::{self, Named},
-    time::{self, thousandths, time_ms},
+    time::{self, END_MS, thousandths, time_ms},
 };
 
 /// The form of a log's lines.
@@ -239,7 +240,7 @@ pub enum Unreadable {
     /// The regular expression does not match.
     #[error("does not match the pattern")]
     Pattern,
-    /// It has no time, or one in an unknown form.
+    /// It has no time, one in an unknown form, or one after the year 9998.
     #[error("has no time that can be read")]
     Time,
     /// It is too long.
@@ -335,6 +336,8 @@ pub(crate) struct Reader {
     named: Named,
     pattern: Option<Regex>,
     values: Values,
+    /// Whether the time of the last request was written as a whole second.
+    pub(crate) whole_second: bool,
     /// How many requests have each entry, in the order of `entries`.
     pub(crate) found: Vec<u64>,
 }
@@ -415,6 +418,7 @@ impl Reader {
             named: Named::default(),
             pattern: layout.pattern.clone(),
             values: Values::default(),
+            whole_second: false,
             found: vec![0; layout.needed.len()],
         };
         for (field, place) in &layout.fields {
@@ -559,12 +563,17 @@ impl Reader {
             .or_else(|| thousandths(values.of(Field::DurationS)?));
         let start = values.of(Field::Time).and_then(time_ms);
         let end = || values.of(Field::EndTime).and_then(time_ms);
-        let start = start.or_else(|| Some(end()?.saturating_sub(took_ms.unwrap_or(0))));
+        let written = start.or_else(end).ok_or(Unreadable::Time)?;
+        self.whole_second = written.is_multiple_of(1000);
+        let before_ms = start.map_or(took_ms, |_| None).unwrap_or(0);
+        let at_ms = written.saturating_sub(before_ms);
+        if at_ms >= END_MS {
+            return Err(Unreadable::Time);
+        }
         let mut descriptor = Descriptor::new();
         for (name, source, hash) in &self.entries {
             if let Some(value) = self.value(source) {
-                let value = if *hash { hashed(&value) } else { value };
-                descriptor.insert(name.clone(), value);
+                descriptor.insert(name.clone(), as_sent(name, value, *hash));
             }
         }
         for ((name, ..), found) in self.entries.iter().zip(&mut self.found) {
@@ -573,7 +582,7 @@ impl Reader {
         let values = &self.values;
         let cost = |source: &Source| self.value(source).and_then(|text| whole_number(&text));
         Ok(Some(Request {
-            at_ms: start.ok_or(Unreadable::Time)?,
+            at_ms,
             took_ms,
             descriptor,
             status: values.of(Field::Status).and_then(status),
@@ -613,6 +622,19 @@ impl Reader {
     }
 }
 
+/// A value as the filter sends it.
+fn as_sent(entry: &Name, value: Vec<u8>, hash: bool) -> Vec<u8> {
+    if hash && value != MULTIPLE_VALUES {
+        return hashed(&value);
+    }
+    if value.len() <= MAX_VALUE {
+        return value;
+    }
+    let mut value = normal_value(entry.as_str(), value);
+    value.truncate(MAX_VALUE);
+    value
+}
+
 fn status(text: &[u8]) -> Option<u16> {
     let status = u16::try_from(time::whole(text)?).ok()?;
     (status > 0).then_some(status)
@@ -633,20 +655,26 @@ fn without_port(address: &[u8]) -> &[u8] {
     }
 }
 
-/// The decoded value of a parameter of a path's query, the first of that name.
+/// The decoded value of a parameter of a path's query, as the filter reads it: [`MULTIPLE_VALUES`] if it is there
+/// several times with different values.
 fn parameter(target: &[u8], key: &[u8]) -> Option<Vec<u8>> {
+    let target = target.split(|byte| *byte == b'#').next()?;
     let start = target.iter().position(|byte| *byte == b'?')?;
     let query = target.get(start + 1..)?;
-    let query = query.split(|byte| *byte == b'#').next()?;
-    query
-        .split(|byte| matches!(byte, b'&' | b';'))
-        .find_map(|pair| {
-            let equals = pair.iter().position(|byte| *byte == b'=');
-            let (name, value) = pair.split_at_checked(equals.unwrap_or(pair.len()))?;
-            decoded(name)
-                .eq_ignore_ascii_case(key)
-                .then(|| decoded(value.get(1..).unwrap_or_default()))
-        })
+    let pairs = query.split(|byte| matches!(byte, b'&' | b';'));
+    let mut values = pairs.filter_map(|pair| {
+        let equals = pair.iter().position(|byte| *byte == b'=');
+        let (name, value) = pair.split_at_checked(equals.unwrap_or(pair.len()))?;
+        (decoded(name).trim_ascii())
+            .eq_ignore_ascii_case(key)
+            .then(|| decoded(value.get(1..).unwrap_or_default()))
+    });
+    let first = values.next()?;
+    Some(if values.all(|value| value == first) {
+        first
+    } else {
+        MULTIPLE_VALUES.to_vec()
+    })
 }
 
 fn decoded(text: &[u8]) -> Vec<u8> {

@@ -13,11 +13,12 @@ mod time;
 
 use std::io;
 
-use policy::Descriptor;
+use policy::{Descriptor, Name};
 
 pub use input::LINE_MAX;
 pub use layout::{Field, Format, Layout, LayoutError, Unreadable, Where};
 pub use order::{Broken, Counts, Log, Logs, REORDER_MAX};
+pub use time::END_MS;
 
 /// A request of a log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,6 +35,15 @@ pub struct Request {
     pub bytes_sent: Option<u64>,
     /// The numbers at the places of [`Layout::costs`], in their order; empty if there are no such places.
     pub costs: Vec<Option<u64>>,
+}
+
+impl Request {
+    /// The memory that it takes, in bytes, about.
+    pub fn bytes(&self) -> usize {
+        let entries = self.descriptor.iter();
+        let entries = entries.map(|(_, value)| size_of::<(Name, Vec<u8>)>() + value.len());
+        size_of::<Self>() + size_of_val(self.costs.as_slice()) + entries.sum::<usize>()
+    }
 }
 
 /// Why logs cannot be read.

@@ -4,6 +4,10 @@ use std::{
     cmp::Reverse,
     collections::{BinaryHeap, VecDeque},
     io::{self, Read},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use policy::Name;
@@ -17,6 +21,9 @@ use crate::{
 /// Bound: requests of logs that wait for others that started earlier and are written later. Beyond it, the earliest
 /// goes on; one that started before it and comes later counts as late.
 pub const REORDER_MAX: usize = 100_000;
+
+/// Bound: bytes of requests of logs that wait for others. Beyond it, the earliest goes on.
+const HELD_BYTES_MAX: usize = 128 << 20;
 
 /// Bound: logs that are read together. Beyond it, an error.
 pub(crate) const LOGS_MAX: usize = 1000;
@@ -85,9 +92,17 @@ pub struct Counts {
     pub cut: Vec<(String, String)>,
     /// How many requests have each entry.
     pub entries: Vec<(Name, u64)>,
+    /// How many requests say how long they took.
+    pub took: u64,
+    /// How many say the bytes of their response's body.
+    pub bytes_sent: u64,
+    /// How many say the status of their response.
+    pub status: u64,
+    /// How many have a number at each of [`Layout::costs`].
+    pub costs: Vec<u64>,
     /// The formats that the logs have, each with one entry.
     pub formats: Vec<Format>,
-    /// Whether every time was a whole second.
+    /// Whether every time was written as a whole second.
     pub whole_seconds: bool,
 }
 
@@ -143,24 +158,29 @@ pub struct Logs {
     /// Requests that wait, by start, then in the order read; and their places in `held`.
     heap: BinaryHeap<Reverse<(u64, u64, usize)>>,
     held: Vec<Request>,
+    held_bytes: usize,
     free: Vec<usize>,
     read: u64,
     /// The start of the last request that went on.
     last_ms: u64,
+    /// Whether no more is read.
+    stopped: Arc<AtomicBool>,
     counts: Counts,
 }
 
 impl Logs {
-    /// Looks into each log: at its format and its first request.
+    /// Looks into each log: at its format and its first request. Once `stopped` is set every log ends where it
+    /// is: what was read until then still goes on.
     ///
     /// # Errors
     /// A log cannot be opened, or has no known format.
-    pub fn new(logs: Vec<Log>, layout: Layout) -> Result<Self, LogError> {
+    pub fn new(logs: Vec<Log>, layout: Layout, stopped: Arc<AtomicBool>) -> Result<Self, LogError> {
         if logs.len() > LOGS_MAX {
             return Err(LogError::TooMany(logs.len()));
         }
         let counts = Counts {
             entries: layout.needed.iter().map(|name| (name.clone(), 0)).collect(),
+            costs: vec![0; layout.costs.len()],
             whole_seconds: true,
             ..Counts::default()
         };
@@ -171,9 +191,11 @@ impl Logs {
             open: BinaryHeap::new(),
             heap: BinaryHeap::new(),
             held: Vec::new(),
+            held_bytes: 0,
             free: Vec::new(),
             read: 0,
             last_ms: 0,
+            stopped,
             counts,
         };
         let mut first = Vec::with_capacity(logs.len());
@@ -225,7 +247,7 @@ impl Logs {
     /// A log is none, or cannot be opened any more. One whose bytes end early or are damaged is
     /// [cut](Counts::cut), which is no error.
     pub fn next_request(&mut self) -> Result<Option<Request>, LogError> {
-        while self.heap.len() < REORDER_MAX {
+        while self.heap.len() < REORDER_MAX && self.held_bytes < HELD_BYTES_MAX {
             let Some(at) = self.next_log()? else {
                 break;
             };
@@ -246,6 +268,7 @@ impl Logs {
 
     fn hold(&mut self, request: Request) {
         self.read += 1;
+        self.held_bytes += request.bytes();
         let key = (request.at_ms, self.read);
         let place = self.free.pop().unwrap_or(self.held.len());
         match self.held.get_mut(place) {
@@ -259,12 +282,20 @@ impl Logs {
         let Reverse((at_ms, _, place)) = self.heap.pop()?;
         let mut request = std::mem::take(self.held.get_mut(place)?);
         self.free.push(place);
+        self.held_bytes -= request.bytes();
         if at_ms < self.last_ms {
             self.counts.late += 1;
             request.at_ms = self.last_ms;
         }
         self.last_ms = request.at_ms;
-        self.counts.requests += 1;
+        let counts = &mut self.counts;
+        counts.requests += 1;
+        counts.took += u64::from(request.took_ms.is_some());
+        counts.bytes_sent += u64::from(request.bytes_sent.is_some());
+        counts.status += u64::from(request.status.is_some());
+        for (sum, cost) in counts.costs.iter_mut().zip(&request.costs) {
+            *sum += u64::from(cost.is_some());
+        }
         Some(request)
     }
 
@@ -296,13 +327,18 @@ impl Logs {
         let Self {
             layout,
             sources,
+            stopped,
             counts,
             ..
         } = self;
         let Some(source) = sources.get_mut(at) else {
             return Ok(());
         };
-        match source.next(layout, counts) {
+        if stopped.load(Ordering::Relaxed) {
+            source.end();
+            return Ok(());
+        }
+        match source.next(layout, stopped, counts) {
             Err(LogError::Io { log, error }) if source.reader.is_some() => {
                 counts.cut.push((log, error.to_string()));
                 source.end();
@@ -319,7 +355,12 @@ impl Source {
         self.head = None;
     }
 
-    fn next(&mut self, layout: &Layout, counts: &mut Counts) -> Result<(), LogError> {
+    fn next(
+        &mut self,
+        layout: &Layout,
+        stopped: &AtomicBool,
+        counts: &mut Counts,
+    ) -> Result<(), LogError> {
         let io = |error, log: &Log| LogError::Io {
             log: log.name.clone(),
             error,
@@ -334,7 +375,13 @@ impl Source {
         loop {
             let number = lines.number + 1;
             let counts_again = number > self.counted;
-            let read = match lines.next().map_err(|error| io(error, &self.log))? {
+            let next = lines.next();
+            // Bytes that end because it was stopped are neither a damaged log nor half a line.
+            if stopped.load(Ordering::Relaxed) {
+                self.end();
+                return Ok(());
+            }
+            let read = match next.map_err(|error| io(error, &self.log))? {
                 Next::End => {
                     self.end();
                     return Ok(());
@@ -360,7 +407,10 @@ impl Source {
             match read {
                 Ok(Some(request)) => {
                     counts.add_format(self.reader.as_ref());
-                    counts.whole_seconds &= request.at_ms.is_multiple_of(1000);
+                    counts.whole_seconds &= self
+                        .reader
+                        .as_ref()
+                        .is_some_and(|reader| reader.whole_second);
                     self.head = Some(request);
                     return Ok(());
                 }

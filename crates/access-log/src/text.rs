@@ -79,6 +79,10 @@ fn envoy_parts(line: &[u8], named: &Named, values: &mut Values) -> Option<bool> 
     let (quoted, authority) = split_last(quoted)?;
     let (quoted, request_id) = split_last(quoted)?;
     let (forwarded, user_agent) = split(quoted, b"\" \"")?;
+    // Either value has the other's quotes: which address the proxy has appended cannot be told.
+    if memchr::memmem::find(user_agent, b"\" \"").is_some() {
+        return None;
+    }
     values.field(Field::Host, authority);
     values.field(Field::Forwarded, forwarded);
     let mut behind = { tail.get(1..)?.split(|byte| *byte == b' ') }.filter(|text| !text.is_empty());
@@ -123,7 +127,9 @@ fn combined_parts(line: &[u8], named: &Named, values: &mut Values) -> Option<boo
     let (request, rest) = split_escaped(rest)?;
     let mut rest = rest.strip_prefix(b" ")?.splitn(3, |byte| *byte == b' ');
     values.field(Field::Status, rest.next()?);
-    values.field(Field::BytesSent, rest.next()?);
+    // Apache writes a dash for no bytes.
+    let sent = rest.next()?;
+    values.field(Field::BytesSent, if sent == b"-" { b"0" } else { sent });
     if let Some((referer, rest)) = rest
         .next()
         .and_then(|rest| split_escaped(rest.strip_prefix(b"\"")?))

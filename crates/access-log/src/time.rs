@@ -1,5 +1,8 @@
 //! Times and durations, as logs write them.
 
+/// Requests start before 9999-01-01T00:00Z: the calendar of limits knows no later years.
+pub const END_MS: u64 = 253_370_764_800_000;
+
 /// A time in milliseconds since the epoch: RFC 3339, `25/Nov/2026:23:47:17 +0000`, or a number of seconds,
 /// milliseconds, microseconds or nanoseconds since 1970, told apart by their size.
 pub(crate) fn time_ms(text: &[u8]) -> Option<u64> {

@@ -2,7 +2,13 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails loudly")]
 
-use std::io::{Cursor, Read, Write as _};
+use std::{
+    io::{Cursor, Read, Write as _},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use access_log::{
     Field, Format, LINE_MAX, Layout, Log, LogError, Logs, REORDER_MAX, Request, Unreadable,
@@ -29,9 +35,13 @@ fn log(text: impl AsRef<[u8]>) -> Log {
     Log::new("test.log", move || Ok(Box::new(Cursor::new(bytes.clone()))))
 }
 
+fn open(logs: Vec<Log>, layout: Layout) -> Result<Logs, LogError> {
+    Logs::new(logs, layout, Arc::default())
+}
+
 fn read(logs: Vec<Log>, layout: Layout) -> (Vec<Request>, access_log::Counts) {
     layout.check().unwrap();
-    let mut logs = Logs::new(logs, layout).unwrap();
+    let mut logs = open(logs, layout).unwrap();
     let mut requests = Vec::new();
     while let Some(request) = logs.next_request().unwrap() {
         requests.push(request);
@@ -125,7 +135,8 @@ fn the_combined_format_is_read() {
     assert_eq!(request.at_ms, AT_MS - 250);
     assert_eq!((request.status, request.bytes_sent), (Some(200), Some(512)));
     let common = r#"10.0.0.1 - - [25/Nov/2026:23:47:17 +0000] "GET / HTTP/1.0" 200 -"#;
-    assert_eq!(one(common, layout(&["path", "user"])).1, "path=/");
+    let (request, entries) = one(common, layout(&["path", "user"]));
+    assert_eq!((&*entries, request.bytes_sent), ("path=/", Some(0)));
 }
 
 #[test]
@@ -178,6 +189,71 @@ fn a_time_of_the_end_is_brought_to_the_start() {
         one(r#"{"t":1795650437.35,"took":100.9}"#, own).0.at_ms,
         AT_MS
     );
+}
+
+#[test]
+fn parameters_are_those_that_the_filter_reads() {
+    let key = |target: &str| {
+        let wanted = Layout {
+            entries: vec![(name("key"), "query:api_key".parse().unwrap())],
+            ..layout(&["key"])
+        };
+        one(&format!("{{\"time\":1,\"path\":\"{target}\"}}"), wanted).1
+    };
+    assert_eq!(key("/x?a=1;API_key=a+b&api_key=a%20b"), "key=a b");
+    assert_eq!(key("/x?api_key=a&api_key=b"), "key=(several)");
+    assert_eq!(key("/x?%20api_key=a"), "key=a");
+    assert_eq!(key("/x#?api_key=a"), "");
+}
+
+#[test]
+fn what_could_be_either_of_two_values_is_none() {
+    let line = |agent: &str| {
+        format!(
+            r#"[2026-11-25T23:47:17.250Z] "GET / HTTP/1.1" 200 - 0 1 1 - {agent} "id" "shop" "127.0.0.1:80""#
+        )
+    };
+    // A client's header, to which the proxy has appended its address.
+    let forged = line(r#""9.9.9.9" "x,10.0.0.1" "curl""#);
+    let text = [line(r#""10.0.0.1" "curl""#), forged].join("\n");
+    let (requests, counts) = read(vec![log(text)], layout(&["remote_address"]));
+    let address = requests
+        .first()
+        .and_then(|of| of.descriptor.get("remote_address"));
+    assert_eq!((address, requests.len()), (Some(&b"10.0.0.1"[..]), 1));
+    assert_eq!(counts.first_broken.first().unwrap().why, Unreadable::Envoy);
+    let json = r#"{"time":1,"user":{"id":1},"tenant":["a"],"beta":true}"#;
+    let (_, entries) = one(json, layout(&["beta", "tenant", "user"]));
+    assert_eq!(entries, "beta=true");
+}
+
+#[test]
+fn counts_say_how_many_requests_have_what() {
+    let text = [
+        r#"{"time":1000,"duration":3,"usage":7}"#,
+        r#"{"time":2000,"duration":"12ms","status":200,"bytes_sent":5}"#,
+    ];
+    let costs = ["/usage", "/usage/totl"].map(|place| place.parse().unwrap());
+    let wanted = Layout {
+        costs: costs.to_vec(),
+        ..layout(&[])
+    };
+    let (_, counts) = read(vec![log(text.join("\n"))], wanted);
+    assert_eq!((counts.took, counts.status, counts.bytes_sent), (1, 1, 1));
+    assert_eq!(counts.costs, [1, 0]);
+    // Of a whole second, whatever the duration is that was subtracted.
+    let ends = r#"{"time_iso8601":"2026-11-25T23:47:18+00:00","request_time":"0.750"}"#;
+    let (_, counts) = read(vec![log(ends)], layout(&[]));
+    assert!(counts.whole_seconds);
+}
+
+#[test]
+fn times_that_no_calendar_knows_are_broken() {
+    let text = |year| format!("{{\"time\":\"{year}-12-31T23:00:00Z\"}}\n");
+    let (requests, counts) = read(vec![log(text(9999) + &text(9998))], layout(&[]));
+    let why = counts.first_broken.first().map(|broken| broken.why);
+    assert_eq!((requests.len(), why), (1, Some(Unreadable::Time)));
+    assert!(requests[0].at_ms < access_log::END_MS);
 }
 
 #[test]
@@ -304,6 +380,50 @@ fn requests_are_sorted_within_the_bound_and_late_beyond_it() {
 }
 
 #[test]
+fn long_values_are_cut_as_the_filter_cuts_them_and_wait_in_bounded_memory() {
+    let line = |at| format!("{{\"time\":{at},\"user\":\"{}\"}}\n", "x".repeat(70_000));
+    // 128 MiB and some of values of 64 KiB, and one that started before them.
+    let held = 2100;
+    let text = [gzip(&line(5000)).repeat(held), gzip(&line(4000))].concat();
+    let mut logs = open(vec![log(text)], layout(&["user"])).unwrap();
+    let first = logs.next_request().unwrap().unwrap();
+    assert_eq!(first.descriptor.get("user").unwrap().len(), 65_536);
+    assert_eq!(first.at_ms, 5_000_000);
+    while logs.next_request().unwrap().is_some() {}
+    assert_eq!((logs.counts().requests, logs.counts().late), (2101, 1));
+}
+
+/// Broken lines, of which the first is read as somebody stops reading.
+struct Stopped(Arc<AtomicBool>, u32);
+
+impl Read for Stopped {
+    fn read(&mut self, to: &mut [u8]) -> std::io::Result<usize> {
+        self.0.store(true, Ordering::Relaxed);
+        self.1 += 1;
+        to.fill(b'\n');
+        if let [first, ..] = to {
+            *first = b'x';
+        }
+        Ok(if self.1 < 100 { to.len() } else { 0 })
+    }
+}
+
+#[test]
+fn who_stops_reading_has_what_was_read() {
+    let stopped = Arc::new(AtomicBool::new(false));
+    let bytes = Cursor::new(lines(0, 50)).chain(Stopped(Arc::clone(&stopped), 0));
+    let stdin = vec![Log::once("stdin", bytes), log(lines(1000, 1))];
+    let mut logs = Logs::new(stdin, layout(&[]), stopped).unwrap();
+    let mut read = 0;
+    while logs.next_request().unwrap().is_some() {
+        read += 1;
+    }
+    let counts = logs.counts();
+    assert_eq!((read, counts.requests, counts.broken), (50, 50, 0));
+    assert_eq!(counts.cut, []);
+}
+
+#[test]
 fn broken_lines_are_counted_and_the_first_are_shown() {
     let long = format!("{{\"time\":1,\"path\":\"{}\"}}\n", "x".repeat(LINE_MAX));
     let text = [
@@ -361,7 +481,7 @@ fn a_log_that_is_cut_off_or_damaged_is_read_up_to_there() {
 
 #[test]
 fn what_is_no_log_ends_with_an_error() {
-    let error = |log| match Logs::new(vec![log], layout(&[])) {
+    let error = |log| match open(vec![log], layout(&[])) {
         Err(error) => error.to_string(),
         Ok(mut logs) => logs.next_request().unwrap_err().to_string(),
     };
@@ -380,7 +500,7 @@ fn what_is_no_log_ends_with_an_error() {
         ..layout(&["user"])
     };
     let common = log("10.0.0.1 - - [25/Nov/2026:23:47:17 +0000] \"GET / HTTP/1.0\" 200 -");
-    let refused = Logs::new(vec![common], pointer).err().unwrap().to_string();
+    let refused = open(vec![common], pointer).err().unwrap().to_string();
     assert_eq!(
         refused,
         "`/user` is a place in JSON; the format is combined"
@@ -389,7 +509,7 @@ fn what_is_no_log_ends_with_an_error() {
     assert_eq!(error(gone), "cannot read gone: entity not found");
     let many = (0..1001).map(|_| log("")).collect();
     assert!(matches!(
-        Logs::new(many, layout(&[])),
+        open(many, layout(&[])),
         Err(LogError::TooMany(1001))
     ));
     // A line without an end in the middle of a log.
@@ -412,7 +532,7 @@ proptest::proptest! {
         let text = [start, bytes].concat().repeat(repeat);
         for format in [None, Some(Format::Json), Some(Format::Envoy), Some(Format::Combined)] {
             let layout = Layout { format, ..layout(&ALL) };
-            if let Ok(mut logs) = Logs::new(vec![log(&text)], layout) {
+            if let Ok(mut logs) = open(vec![log(&text)], layout) {
                 while let Ok(Some(_)) = logs.next_request() {}
             }
         }

@@ -14,7 +14,7 @@ use crate::{
     edit::{EditArgs, Yes, can_ask},
     error::{Error, Exit},
     input::Source,
-    log::{LogArgs, LogReport, Reading, watched},
+    log::{LogArgs, LogReport, Needs, Reading, watched},
     printer::Printer,
     render::{Page, Table, View, bar, counted, diagnostics, duration},
     replay::{
@@ -128,6 +128,9 @@ impl ReplayCommand {
         if report.log.interrupted {
             return Err(printer.interrupted());
         }
+        if let Some(error) = report.failed {
+            return Err(error);
+        }
         match report.above(self.gate) {
             None => Ok(Exit::Done),
             Some(why) => {
@@ -188,6 +191,7 @@ impl Question<'_> {
         .flatten()
         .collect();
         let (mut layout, priced) = self.log.layout(&policies, &[])?;
+        let needs = Needs::new(&policies, &priced, &layout);
         alter(&mut layout, session, &self.policy.domain).await;
         if self.policy.limits.is_empty() {
             printer.warn(format_args!(
@@ -205,8 +209,9 @@ impl Question<'_> {
         let done = watched(printer, std::sync::Arc::clone(&progress), work).await?;
         let done =
             done.map_err(|error| Error::new(Exit::Refused, format!("the replay failed: {error}")))?;
-        let (replay, counts) = done?;
-        let log = LogReport::new(self.logs, &layout, &counts, progress.is_stopped());
+        let (replay, counts, failed) = done?;
+        let mut log = LogReport::new(self.logs, &layout, &counts, progress.is_stopped());
+        log.note_lacking(&needs, &counts);
         if counts.requests == 0 && !log.interrupted {
             log.warn(printer, 0);
             return Err(Error::usage("there is no request in the log"));
@@ -216,6 +221,11 @@ impl Question<'_> {
             compared_with: against_label,
             log,
             decided: replay.report(),
+            failed: failed.map(|error| {
+                let why = format!("a request cannot be decided: {error}");
+                Error::new(Exit::Refused, why)
+                    .hint("what is printed is about the requests before it")
+            }),
         })
     }
 }
@@ -233,29 +243,22 @@ pub async fn alter(layout: &mut Layout, session: Option<&Session<'_>>, domain: &
     }
 }
 
-fn decide(mut reading: Reading, mut replay: Replay) -> Result<(Replay, access_log::Counts), Error> {
+/// What was decided and read, and why a request could not be decided, which ends it.
+type Done = (Replay, access_log::Counts, Option<CheckError>);
+
+fn decide(mut reading: Reading, mut replay: Replay) -> Result<Done, Error> {
     // The engine is in memory, and never waits.
     let runtime = tokio::runtime::Builder::new_current_thread().build();
     let runtime = runtime.map_err(|error| Error::usage(format!("cannot start: {error}")))?;
     let decided: Result<(), CheckError> = runtime.block_on(async {
         while let Some(requests) = reading.batch() {
-            if reading.progress.is_stopped() {
-                break;
-            }
             for request in &requests {
                 replay.take(request).await?;
             }
         }
         Ok(())
     });
-    let counts = reading.end()?;
-    decided.map_err(|error| {
-        Error::new(
-            Exit::Refused,
-            format!("a request cannot be decided: {error}"),
-        )
-    })?;
-    Ok((replay, counts))
+    Ok((replay, reading.end()?, decided.err()))
 }
 
 // --- What is reported.
@@ -273,6 +276,9 @@ pub struct ReplayReport {
     /// What was decided.
     #[serde(flatten)]
     pub decided: Decided,
+    /// Why it ended before the log did.
+    #[serde(skip)]
+    failed: Option<Error>,
 }
 
 /// Buckets that are listed; `-o wide` and `-o json` list all that are named.
@@ -514,6 +520,9 @@ impl BeforeEdit {
             .warn(printer, report.decided.result.totals.requests);
         if report.log.interrupted {
             return Err(printer.interrupted());
+        }
+        if let Some(error) = report.failed {
+            return Err(error);
         }
         let gate = Gate {
             fail_above: self.fail_above,
