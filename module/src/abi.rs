@@ -10,7 +10,9 @@
 //!   may end the request: Envoy then calls the hook that releases the object within the first one.
 //! - Numbers of Envoy's enums are plain integers: in a Rust enum, an unlisted one would be undefined
 //!   behaviour.
-//! - No panic leaves a hook: `hooks` catches it. Were one to get this far, `extern "C"` would abort.
+//! - No panic leaves a hook ([`hooks::caught`]): `extern "C"` would abort.
+//! - What the hooks of a configuration get is never freed ([`Handle`]): Envoy may end one on a worker while
+//!   such a hook runs on the main thread.
 
 #![expect(
     unsafe_code,
@@ -18,11 +20,17 @@
 )]
 
 use std::{
-    cell::RefCell, collections::HashMap, ffi::c_void, marker::PhantomData, ptr, rc::Rc, slice,
-    sync::Arc,
+    cell::{Cell, RefCell},
+    collections::HashMap,
+    ffi::c_void,
+    marker::PhantomData,
+    ptr,
+    rc::Rc,
+    slice,
+    sync::{Arc, PoisonError, RwLock},
 };
 
-use crate::hooks::{self, Filter, Stream};
+use crate::hooks::{self, BodyAction, Filter, HeadersAction, Stream};
 
 // --- Types of the ABI.
 
@@ -98,6 +106,27 @@ pub enum Metadata {
     Dynamic = 0,
     /// The route's.
     Route = 1,
+}
+
+/// Where a value of metadata is.
+#[derive(Clone, Copy, Debug)]
+pub struct MetadataPath<'p> {
+    /// Where it comes from.
+    pub of: Metadata,
+    /// The name of the filter that set it.
+    pub namespace: &'p [u8],
+    /// The key.
+    pub key: &'p [u8],
+}
+
+impl MetadataPath<'_> {
+    fn arguments(&self) -> (u32, ModuleBuffer, ModuleBuffer) {
+        let (namespace, key) = (
+            ModuleBuffer::new(self.namespace),
+            ModuleBuffer::new(self.key),
+        );
+        (self.of as u32, namespace, key)
+    }
 }
 
 /// The severity of a message.
@@ -176,6 +205,37 @@ unsafe extern "C" {
         of: u32,
         namespace: ModuleBuffer,
         key: ModuleBuffer,
+        value: *mut bool,
+    ) -> bool;
+    fn envoy_dynamic_module_callback_http_get_metadata_list_size(
+        filter: Ptr,
+        of: u32,
+        namespace: ModuleBuffer,
+        key: ModuleBuffer,
+        size: *mut usize,
+    ) -> bool;
+    fn envoy_dynamic_module_callback_http_get_metadata_list_string(
+        filter: Ptr,
+        of: u32,
+        namespace: ModuleBuffer,
+        key: ModuleBuffer,
+        index: usize,
+        value: *mut EnvoyBuffer,
+    ) -> bool;
+    fn envoy_dynamic_module_callback_http_get_metadata_list_number(
+        filter: Ptr,
+        of: u32,
+        namespace: ModuleBuffer,
+        key: ModuleBuffer,
+        index: usize,
+        value: *mut f64,
+    ) -> bool;
+    fn envoy_dynamic_module_callback_http_get_metadata_list_bool(
+        filter: Ptr,
+        of: u32,
+        namespace: ModuleBuffer,
+        key: ModuleBuffer,
+        index: usize,
         value: *mut bool,
     ) -> bool;
     fn envoy_dynamic_module_callback_http_set_filter_state_bytes(
@@ -316,12 +376,13 @@ pub struct Request<'h> {
     hook: PhantomData<&'h mut ()>,
 }
 
-/// The key of a kept request: the address of the module's object for it, which no other has meanwhile.
-pub type Key = usize;
+/// The key of a kept request, which no other request of its thread ever has.
+pub type Key = u64;
 
 thread_local! {
     /// The requests of this thread that are kept.
     static KEPT: RefCell<HashMap<Key, Ptr>> = RefCell::default();
+    static LAST_KEY: Cell<Key> = const { Cell::new(0) };
 }
 
 impl Request<'_> {
@@ -333,9 +394,12 @@ impl Request<'_> {
     }
 
     /// Keeps the request, so that [`Request::kept`] finds it until it ends. Returns its key.
-    pub fn keep(&self, stream: &Rc<Stream>) -> Key {
-        let key = Rc::as_ptr(stream).addr();
-        stream.keep();
+    pub fn keep(&self, stream: &Stream) -> Key {
+        let key = stream.key().unwrap_or_else(|| {
+            LAST_KEY.set(LAST_KEY.get() + 1);
+            LAST_KEY.get()
+        });
+        stream.keep(key);
         KEPT.with_borrow_mut(|kept| kept.insert(key, self.filter));
         key
     }
@@ -422,55 +486,96 @@ impl Request<'_> {
         }
     }
 
-    /// A text in metadata.
-    pub fn metadata_text(&self, of: Metadata, namespace: &[u8], key: &[u8]) -> Option<&[u8]> {
-        let (namespace, key) = (ModuleBuffer::new(namespace), ModuleBuffer::new(key));
-        let mut value = EMPTY;
+    /// A text in metadata, or in a list there: the item of this index.
+    pub fn metadata_text(&self, path: &MetadataPath<'_>, item: Option<usize>) -> Option<&[u8]> {
+        let (of, namespace, key) = path.arguments();
         // SAFETY: the arguments outlive the call; the module sets no metadata.
-        unsafe {
-            envoy_dynamic_module_callback_http_get_metadata_string(
-                self.filter,
-                of as u32,
-                namespace,
-                key,
-                &raw mut value,
-            )
-            .then(|| bytes(value))
-        }
+        let text = read(EMPTY, |value| unsafe {
+            match item {
+                None => envoy_dynamic_module_callback_http_get_metadata_string(
+                    self.filter,
+                    of,
+                    namespace,
+                    key,
+                    value,
+                ),
+                Some(item) => envoy_dynamic_module_callback_http_get_metadata_list_string(
+                    self.filter,
+                    of,
+                    namespace,
+                    key,
+                    item,
+                    value,
+                ),
+            }
+        })?;
+        // SAFETY: as above.
+        Some(unsafe { bytes(text) })
     }
 
-    /// A number in metadata.
-    pub fn metadata_number(&self, of: Metadata, namespace: &[u8], key: &[u8]) -> Option<f64> {
-        let (namespace, key) = (ModuleBuffer::new(namespace), ModuleBuffer::new(key));
-        let mut value = 0.0;
-        // SAFETY: the arguments outlive the call.
-        let found = unsafe {
-            envoy_dynamic_module_callback_http_get_metadata_number(
-                self.filter,
-                of as u32,
-                namespace,
-                key,
-                &raw mut value,
-            )
-        };
-        found.then_some(value)
+    /// A number in metadata, as [`Request::metadata_text`].
+    pub fn metadata_number(&self, path: &MetadataPath<'_>, item: Option<usize>) -> Option<f64> {
+        let (of, namespace, key) = path.arguments();
+        // SAFETY: the arguments outlive the call. The same holds for the next two.
+        read(0.0, |value| unsafe {
+            match item {
+                None => envoy_dynamic_module_callback_http_get_metadata_number(
+                    self.filter,
+                    of,
+                    namespace,
+                    key,
+                    value,
+                ),
+                Some(item) => envoy_dynamic_module_callback_http_get_metadata_list_number(
+                    self.filter,
+                    of,
+                    namespace,
+                    key,
+                    item,
+                    value,
+                ),
+            }
+        })
     }
 
-    /// A truth value in metadata.
-    pub fn metadata_bool(&self, of: Metadata, namespace: &[u8], key: &[u8]) -> Option<bool> {
-        let (namespace, key) = (ModuleBuffer::new(namespace), ModuleBuffer::new(key));
-        let mut value = false;
-        // SAFETY: the arguments outlive the call.
-        let found = unsafe {
-            envoy_dynamic_module_callback_http_get_metadata_bool(
+    /// A truth value in metadata, as [`Request::metadata_text`].
+    pub fn metadata_bool(&self, path: &MetadataPath<'_>, item: Option<usize>) -> Option<bool> {
+        let (of, namespace, key) = path.arguments();
+        // SAFETY: see `metadata_number`.
+        read(false, |value| unsafe {
+            match item {
+                None => envoy_dynamic_module_callback_http_get_metadata_bool(
+                    self.filter,
+                    of,
+                    namespace,
+                    key,
+                    value,
+                ),
+                Some(item) => envoy_dynamic_module_callback_http_get_metadata_list_bool(
+                    self.filter,
+                    of,
+                    namespace,
+                    key,
+                    item,
+                    value,
+                ),
+            }
+        })
+    }
+
+    /// How many items a list in metadata has.
+    pub fn metadata_list(&self, path: &MetadataPath<'_>) -> Option<usize> {
+        let (of, namespace, key) = path.arguments();
+        // SAFETY: see `metadata_number`.
+        read(0, |size| unsafe {
+            envoy_dynamic_module_callback_http_get_metadata_list_size(
                 self.filter,
-                of as u32,
+                of,
                 namespace,
                 key,
-                &raw mut value,
+                size,
             )
-        };
-        found.then_some(value)
+        })
     }
 
     /// A value of filter state, as text.
@@ -579,6 +684,12 @@ const EMPTY: EnvoyBuffer = EnvoyBuffer {
     data: ptr::null(),
     len: 0,
 };
+
+/// What a function of Envoy's writes, if it says that it did.
+fn read<T>(empty: T, read: impl FnOnce(*mut T) -> bool) -> Option<T> {
+    let mut value = empty;
+    read(&raw mut value).then_some(value)
+}
 
 /// The bytes of a buffer.
 ///
@@ -865,21 +976,23 @@ unsafe fn array<'h, T>(data: *const T, len: usize) -> &'h [T] {
 
 // --- The hooks that Envoy calls.
 //
-// The pointers of the module's own that Envoy passes are `Arc<Filter>` for a configuration and
-// `Rc<Stream>` for a request; the hooks `_destroy` release them. Envoy calls all hooks of a request on one
-// thread, and those of a configuration but its end on the main thread.
+// The pointers of the module's own that Envoy passes are `&'static Handle` for a configuration and
+// `Rc<Stream>` for a request, which `_destroy` releases. Envoy calls all hooks of a request on one thread,
+// and those of a configuration but its end on the main thread.
 
-/// The module's object for a configuration, for as long as a hook runs.
+/// What Envoy has of a configuration, until it ends. It stays allocated, some 40 bytes for each
+/// configuration that Envoy ever had.
+type Handle = RwLock<Option<Arc<Filter>>>;
+
+/// The module's object for a configuration, for as long as a hook runs; `None`: it has ended.
 ///
 /// # Safety
-/// `filter` must be what `config_new` returned, and not released yet.
-unsafe fn filter_of(filter: *const c_void) -> Arc<Filter> {
-    let filter = filter.cast::<Filter>();
-    // SAFETY: by the caller, it is one of `Arc::into_raw`, which still counts.
-    unsafe {
-        Arc::increment_strong_count(filter);
-        Arc::from_raw(filter)
-    }
+/// `handle` must be what `config_new` returned.
+unsafe fn filter_of(handle: *const c_void) -> Option<Arc<Filter>> {
+    // SAFETY: by the caller, it is of `Box::leak`, or null.
+    let handle = unsafe { handle.cast::<Handle>().as_ref() }?;
+    let filter = handle.read().unwrap_or_else(PoisonError::into_inner);
+    filter.clone()
 }
 
 /// The module's object for a request, for as long as a hook runs.
@@ -892,6 +1005,13 @@ unsafe fn stream_of(stream: *const c_void) -> Rc<Stream> {
     unsafe {
         Rc::increment_strong_count(stream);
         Rc::from_raw(stream)
+    }
+}
+
+/// Runs a hook of a configuration that has not ended.
+fn with(filter: Option<Arc<Filter>>, hook: &str, act: impl FnOnce(&Filter)) {
+    if let Some(filter) = filter {
+        hooks::caught(hook, || act(&filter));
     }
 }
 
@@ -911,18 +1031,22 @@ extern "C" fn envoy_dynamic_module_on_http_filter_config_new(
 ) -> *const c_void {
     // SAFETY: Envoy keeps the text until this returns.
     let json = unsafe { bytes(json) };
-    hooks::configured(&mut Config::of_hook(config), json)
-        .map_or_else(ptr::null, |filter| Arc::into_raw(filter).cast())
+    hooks::configured(&mut Config::of_hook(config), json).map_or_else(ptr::null, |filter| {
+        ptr::from_ref(Box::leak(Box::new(Handle::new(Some(filter))))).cast()
+    })
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn envoy_dynamic_module_on_http_filter_config_destroy(filter: *const c_void) {
-    if filter.is_null() {
-        return;
+extern "C" fn envoy_dynamic_module_on_http_filter_config_destroy(handle: *const c_void) {
+    // SAFETY: `config_new` returned it.
+    let handle = unsafe { handle.cast::<Handle>().as_ref() };
+    let filter = handle.and_then(|handle| {
+        let mut filter = handle.write().unwrap_or_else(PoisonError::into_inner);
+        filter.take()
+    });
+    if let Some(filter) = filter {
+        hooks::caught("config_destroy", || filter.on_end());
     }
-    // SAFETY: `config_new` returned it, and Envoy uses it no more.
-    let filter = unsafe { Arc::from_raw(filter.cast::<Filter>()) };
-    filter.on_end();
 }
 
 #[unsafe(no_mangle)]
@@ -932,8 +1056,9 @@ extern "C" fn envoy_dynamic_module_on_http_filter_config_scheduled(
     event: u64,
 ) {
     // SAFETY: see `filter_of`. The same holds for the hooks below.
-    let filter = unsafe { filter_of(filter) };
-    filter.on_event(&mut Config::of_hook(config), event);
+    if let Some(filter) = unsafe { filter_of(filter) } {
+        filter.on_event(&mut Config::of_hook(config), event);
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -956,7 +1081,9 @@ extern "C" fn envoy_dynamic_module_on_http_filter_config_http_callout_done(
         )
     };
     let answer = (result == SUCCESS).then_some((AnswerHeaders(headers), Chunks(chunks)));
-    filter.on_answer(id, answer);
+    with(filter, "callout_done", |filter| {
+        filter.on_answer(id, answer);
+    });
 }
 
 #[unsafe(no_mangle)]
@@ -970,7 +1097,9 @@ extern "C" fn envoy_dynamic_module_on_http_filter_config_http_stream_headers(
 ) {
     // SAFETY: as above.
     let (filter, headers) = unsafe { (filter_of(filter), array(headers, headers_len)) };
-    filter.on_stream_headers(id, AnswerHeaders(headers), end);
+    with(filter, "stream_headers", |filter| {
+        filter.on_stream_headers(id, AnswerHeaders(headers), end);
+    });
 }
 
 #[unsafe(no_mangle)]
@@ -984,7 +1113,9 @@ extern "C" fn envoy_dynamic_module_on_http_filter_config_http_stream_data(
 ) {
     // SAFETY: as above.
     let (filter, chunks) = unsafe { (filter_of(filter), array(chunks, chunks_len)) };
-    filter.on_stream_data(id, Chunks(chunks), end);
+    with(filter, "stream_data", |filter| {
+        filter.on_stream_data(id, Chunks(chunks), end);
+    });
 }
 
 #[unsafe(no_mangle)]
@@ -997,7 +1128,9 @@ extern "C" fn envoy_dynamic_module_on_http_filter_config_http_stream_trailers(
 ) {
     // SAFETY: as above.
     let (filter, trailers) = unsafe { (filter_of(filter), array(trailers, trailers_len)) };
-    filter.on_stream_trailers(id, AnswerHeaders(trailers));
+    with(filter, "stream_trailers", |filter| {
+        filter.on_stream_trailers(id, AnswerHeaders(trailers));
+    });
 }
 
 #[unsafe(no_mangle)]
@@ -1007,7 +1140,8 @@ extern "C" fn envoy_dynamic_module_on_http_filter_config_http_stream_complete(
     id: u64,
 ) {
     // SAFETY: as above.
-    unsafe { filter_of(filter) }.on_stream_gone(id);
+    let filter = unsafe { filter_of(filter) };
+    with(filter, "stream_gone", |filter| filter.on_stream_gone(id));
 }
 
 #[unsafe(no_mangle)]
@@ -1018,7 +1152,8 @@ extern "C" fn envoy_dynamic_module_on_http_filter_config_http_stream_reset(
     _reason: u32,
 ) {
     // SAFETY: as above.
-    unsafe { filter_of(filter) }.on_stream_gone(id);
+    let filter = unsafe { filter_of(filter) };
+    with(filter, "stream_gone", |filter| filter.on_stream_gone(id));
 }
 
 #[unsafe(no_mangle)]
@@ -1028,8 +1163,10 @@ extern "C" fn envoy_dynamic_module_on_http_filter_new(
 ) -> *const c_void {
     // SAFETY: as above.
     let filter = unsafe { filter_of(filter) };
-    let stream = Stream::new(filter, &Request::of_hook(request));
-    Rc::into_raw(Rc::new(stream)).cast()
+    filter.map_or_else(ptr::null, |filter| {
+        let stream = Stream::new(filter, &Request::of_hook(request));
+        Rc::into_raw(Rc::new(stream)).cast()
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -1039,11 +1176,11 @@ extern "C" fn envoy_dynamic_module_on_http_filter_destroy(stream: *const c_void)
     }
     // SAFETY: `filter_new` returned it, and Envoy uses it no more.
     let stream = unsafe { Rc::from_raw(stream.cast::<Stream>()) };
-    if stream.is_kept() {
+    if let Some(key) = stream.key() {
         // The pointer is invalid once this returns.
-        KEPT.with_borrow_mut(|kept| kept.remove(&Rc::as_ptr(&stream).addr()));
+        KEPT.with_borrow_mut(|kept| kept.remove(&key));
     }
-    stream.on_gone();
+    hooks::caught("destroy", || stream.on_gone());
 }
 
 #[unsafe(no_mangle)]
@@ -1054,7 +1191,15 @@ extern "C" fn envoy_dynamic_module_on_http_filter_request_headers(
 ) -> u32 {
     // SAFETY: see `stream_of`. The same holds for the hooks below.
     let stream = unsafe { stream_of(stream) };
-    Stream::on_request(&stream, Request::of_hook(request), end) as u32
+    let action = hooks::caught("request_headers", || {
+        Stream::on_request(&stream, Request::of_hook(request), end)
+    });
+    let passes = || stream.passes_after_panic(Request::of_hook(request));
+    match action {
+        Some(action) => action as u32,
+        None if passes() => CONTINUE,
+        None => HeadersAction::StopIteration as u32,
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -1065,7 +1210,7 @@ extern "C" fn envoy_dynamic_module_on_http_filter_request_body(
 ) -> u32 {
     // SAFETY: as above.
     let stream = unsafe { stream_of(stream) };
-    Stream::on_request_body(&stream, Request::of_hook(request), end) as u32
+    request_body(&stream, request, end) as u32
 }
 
 #[unsafe(no_mangle)]
@@ -1076,10 +1221,19 @@ extern "C" fn envoy_dynamic_module_on_http_filter_request_trailers(
     // SAFETY: as above.
     let stream = unsafe { stream_of(stream) };
     // They end the body. Both kinds of pauses are 1 here.
-    u32::from(
-        Stream::on_request_body(&stream, Request::of_hook(request), true)
-            != hooks::BodyAction::Continue,
-    )
+    u32::from(request_body(&stream, request, true) != BodyAction::Continue)
+}
+
+fn request_body(stream: &Rc<Stream>, request: Ptr, end: bool) -> BodyAction {
+    let action = hooks::caught("request_body", || {
+        Stream::on_request_body(stream, Request::of_hook(request), end)
+    });
+    let passes = || stream.passes_after_panic(Request::of_hook(request));
+    match action {
+        Some(action) => action,
+        None if passes() => BodyAction::Continue,
+        None => BodyAction::StopAndWatermark,
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -1090,7 +1244,9 @@ extern "C" fn envoy_dynamic_module_on_http_filter_response_headers(
 ) -> u32 {
     // SAFETY: as above.
     let stream = unsafe { stream_of(stream) };
-    stream.on_response(Request::of_hook(request), end);
+    hooks::caught("response_headers", || {
+        stream.on_response(Request::of_hook(request), end);
+    });
     CONTINUE
 }
 
@@ -1102,7 +1258,9 @@ extern "C" fn envoy_dynamic_module_on_http_filter_response_body(
 ) -> u32 {
     // SAFETY: as above.
     let stream = unsafe { stream_of(stream) };
-    stream.on_response_body(&Request::of_hook(request), end);
+    hooks::caught("response_body", || {
+        stream.on_response_body(&Request::of_hook(request), end);
+    });
     CONTINUE
 }
 
@@ -1113,7 +1271,9 @@ extern "C" fn envoy_dynamic_module_on_http_filter_response_trailers(
 ) -> u32 {
     // SAFETY: as above.
     let stream = unsafe { stream_of(stream) };
-    stream.on_response_trailers(&Request::of_hook(request));
+    hooks::caught("response_trailers", || {
+        stream.on_response_trailers(&Request::of_hook(request));
+    });
     CONTINUE
 }
 
@@ -1126,7 +1286,9 @@ extern "C" fn envoy_dynamic_module_on_http_filter_scheduled(
     let _ = request;
     // SAFETY: as above.
     let stream = unsafe { stream_of(stream) };
-    stream.on_event(event);
+    hooks::caught("scheduled", || {
+        stream.on_event(event);
+    });
 }
 
 /// Of headers, a body or trailers: it goes on.

@@ -10,6 +10,7 @@
 use std::{
     any::Any,
     cell::Cell,
+    collections::VecDeque,
     panic::{AssertUnwindSafe, catch_unwind},
     rc::Rc,
     sync::{
@@ -24,7 +25,7 @@ use filter_core::{
 };
 
 use crate::{
-    abi::{self, AnswerHeaders, Chunks, ConfigScheduler, Headers, Part, Request, Severity},
+    abi::{self, AnswerHeaders, Chunks, ConfigScheduler, Headers, Key, Part, Request, Severity},
     fault,
     http::{self, Answer, Chunk, Edited, HostRequest, HostResponse, ResponsePart},
     limiter::{self, Limiter, Of},
@@ -54,13 +55,12 @@ pub struct Filter {
     /// Whether an event of the main thread is on its way.
     scheduled: AtomicBool,
     /// Steps for the main thread.
-    inbox: Mutex<Vec<(Of, Step)>>,
+    inbox: Mutex<VecDeque<(Of, Step)>>,
     limiter: Limiter,
     /// Until when refused polls are made again: see [`Filter::is_early`]. 0: no more.
     starts_until_us: AtomicU64,
-    early_polls: Mutex<Vec<(Of, Step)>>,
+    early_polls: Mutex<VecDeque<(Of, Step)>>,
     metrics: Defined,
-    panics: AtomicU64,
     clocks: Clocks,
     /// None where Envoy only validates its configuration.
     ticker: Option<Ticker>,
@@ -68,6 +68,9 @@ pub struct Filter {
 
 /// How long Envoy may take to know its clusters' hosts.
 const STARTING_US: u64 = 10_000_000;
+
+/// When what panicked on the main thread is tried again.
+const AFTER_PANIC_US: u64 = 1_000_000;
 
 /// The number of the next configuration's events.
 static NEXT_EVENT: AtomicU64 = AtomicU64::new(1);
@@ -115,7 +118,6 @@ impl Filter {
             starts_until_us: AtomicU64::new(time::mono_us() + STARTING_US),
             early_polls: Mutex::default(),
             metrics: Defined::new(envoy),
-            panics: AtomicU64::new(0),
             clocks: Clocks::new(),
             ticker: None,
             config,
@@ -186,6 +188,29 @@ fn node() -> String {
 
 // --- The state of a worker, and what ends it.
 
+/// Panics that were not reported yet.
+static PANICS: AtomicU64 = AtomicU64::new(0);
+
+/// Ends a panic outside of a worker's state machine. Each hook is called by this, for beyond it a panic would
+/// end Envoy.
+pub fn caught<R>(hook: &str, act: impl FnOnce() -> R) -> Option<R> {
+    let done = catch_unwind(AssertUnwindSafe(act));
+    done.map_err(|payload| count_panic(hook, "", payload)).ok()
+}
+
+fn count_panic(hook: &str, so: &str, payload: Box<dyn Any + Send>) {
+    PANICS.fetch_add(1, Ordering::Relaxed);
+    // Nor may what reports it panic.
+    let _ = catch_unwind(AssertUnwindSafe(|| {
+        let what = text_of(&*payload);
+        log(
+            Severity::Error,
+            &format!("rate limiter: bug: panic in {hook}: {what}{so}"),
+        );
+    }));
+    let _ = catch_unwind(AssertUnwindSafe(|| drop(payload)));
+}
+
 /// The text of a panic.
 fn text_of(payload: &(dyn Any + Send)) -> &str {
     let text = payload.downcast_ref::<&str>().copied();
@@ -207,10 +232,11 @@ impl Filter {
         index: usize,
         act: impl FnOnce(&mut State, Now) -> R,
     ) -> Option<R> {
+        let slot = self.slot(index)?;
+        let mut state = slot.lock();
         let acted = catch_unwind(AssertUnwindSafe(|| {
-            let slot = self.slot(index)?;
+            // Not before the lock: what another thread started meanwhile would be later.
             let now = self.clocks.now();
-            let mut state = slot.lock();
             fault::point(hook);
             if state.left {
                 return None;
@@ -220,42 +246,22 @@ impl Filter {
             Some(result)
         }));
         acted.unwrap_or_else(|payload| {
-            self.lost(hook, index, payload);
+            // Under the same lock, so that nobody uses the broken state. Whatever panics here is not counted;
+            // then requests wait for the idle timeout of their streams.
+            let old = catch_unwind(AssertUnwindSafe(|| {
+                let old = state.replace(self.new_worker().ok()?);
+                self.adjust_ticks(slot, &mut state, self.clocks.now());
+                self.limiter.give_up(index);
+                Some(old)
+            }));
+            drop(state);
+            let _ = catch_unwind(AssertUnwindSafe(|| drop(old)));
+            let so =
+                "; the worker starts anew, and requests that waited are decided by failure_mode";
+            count_panic(hook, so, payload);
+            self.wake();
             None
         })
-    }
-
-    /// A worker's state machine panicked.
-    fn lost(&self, hook: &str, index: usize, payload: Box<dyn Any + Send>) {
-        self.count_panic(
-            hook,
-            "; the worker starts anew, and requests that waited are decided by failure_mode",
-            payload,
-        );
-        // Whatever panics here is not counted; then requests wait for the idle timeout of their streams.
-        let _ = catch_unwind(AssertUnwindSafe(|| {
-            let worker = self.new_worker().ok()?;
-            let slot = self.slot(index)?;
-            let old = {
-                let mut state = slot.lock();
-                self.adjust_ticks(slot, &mut state, self.clocks.now());
-                state.replace(worker)
-            };
-            self.limiter.give_up(index);
-            drop(old);
-            Some(())
-        }));
-        self.wake();
-    }
-
-    fn count_panic(&self, hook: &str, so: &str, payload: Box<dyn Any + Send>) {
-        self.panics.fetch_add(1, Ordering::Relaxed);
-        let text = format!(
-            "rate limiter: bug: panic in {hook}: {}{so}",
-            text_of(&*payload)
-        );
-        log(Severity::Error, &text);
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(payload)));
     }
 
     fn adjust_ticks(&self, slot: &Slot, state: &mut State, now: Now) {
@@ -280,11 +286,19 @@ impl Filter {
         }
     }
 
-    /// Leaves steps to the main thread.
-    fn post(&self, of: Of, calls: Vec<Step>) {
+    /// Leaves the steps of a worker to the main thread, in their order: the caller has its lock.
+    fn post(&self, index: usize, state: &State, calls: Vec<Step>) {
         if calls.is_empty() {
             return;
         }
+        if calls.iter().any(is_cancel) {
+            // What has arrived on the stream, and its end, concern nobody from now on.
+            self.limiter.give_up(index);
+        }
+        let of = Of {
+            worker: index,
+            epoch: state.epoch,
+        };
         locked(&self.inbox).extend(calls.into_iter().map(|step| (of, step)));
         self.wake();
     }
@@ -299,8 +313,12 @@ impl Filter {
 }
 
 /// A list, also after a panic under its lock: each change of it is a single call.
-fn locked<T>(list: &Mutex<Vec<T>>) -> MutexGuard<'_, Vec<T>> {
+fn locked<T>(list: &Mutex<VecDeque<T>>) -> MutexGuard<'_, VecDeque<T>> {
     list.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn is_cancel(step: &Step) -> bool {
+    matches!(step, Step::Stream(StreamStep::Cancel))
 }
 
 fn after(now: Now, ms: u32) -> u64 {
@@ -328,32 +346,27 @@ impl Filter {
         if event != self.event {
             return;
         }
-        let done = catch_unwind(AssertUnwindSafe(|| {
+        let done = caught("event", || {
             fault::point("event");
-            self.scheduled.store(false, Ordering::Release);
             self.work_on_main(envoy);
-        }));
-        if let Err(payload) = done {
-            self.count_panic("event", "", payload);
-            // What was not done is due again.
+        });
+        if done.is_none()
+            && let Some(ticker) = &self.ticker
+        {
+            // What was not done is due again, but a panic that recurs must not keep the main thread busy.
             self.scheduled.store(false, Ordering::Release);
-            self.wake();
+            ticker.by(time::mono_us().saturating_add(AFTER_PANIC_US));
         }
     }
 
     fn work_on_main(&self, envoy: &mut abi::Config<'_>) {
         self.clocks.adjust();
-        let panics = self.panics.swap(0, Ordering::Relaxed);
+        let panics = PANICS.swap(0, Ordering::Relaxed);
         if panics > 0 {
             self.metrics.write(envoy, Recorded::panics(panics));
         }
-        self.limiter.reset_given_up(envoy);
-        // Neither lock is held while Envoy is called.
-        let mut steps = std::mem::take(&mut *locked(&self.inbox));
-        steps.append(&mut locked(&self.early_polls));
-        for (of, step) in steps {
-            self.carry_out(envoy, of, step);
-        }
+        // No event is needed for the steps of these ticks.
+        self.scheduled.store(true, Ordering::Release);
         let mut next_us = u64::MAX;
         for (index, slot) in self.slots.iter().enumerate() {
             let ends_turn = slot.main_ends_turn.swap(false, Ordering::AcqRel);
@@ -367,12 +380,32 @@ impl Filter {
                 self.tick(envoy, index, slot);
             }
             if ends_turn || ticks {
-                self.pump(index, Some(envoy));
+                self.pump(index);
             }
             next_us = next_us.min(slot.due_us.load(Ordering::Relaxed));
         }
         if let Some(ticker) = &self.ticker {
             ticker.by(next_us);
+        }
+        self.scheduled.store(false, Ordering::Release);
+        self.limiter.reset_given_up(envoy);
+        // No lock is held while Envoy is called. What a panic leaves in the list is carried out later.
+        let due = {
+            let mut inbox = locked(&self.inbox);
+            inbox.append(&mut locked(&self.early_polls));
+            inbox.len()
+        };
+        for _ in 0..due {
+            let next = locked(&self.inbox).pop_front();
+            if let Some((of, step)) = next {
+                self.carry_out(envoy, of, step);
+            }
+        }
+        // What came meanwhile may have taken the event that was on its way for this one.
+        let turns = |slot: &Slot| slot.main_ends_turn.load(Ordering::Acquire);
+        let more = !locked(&self.inbox).is_empty() || self.slots.iter().any(turns);
+        if more || PANICS.load(Ordering::Relaxed) > 0 {
+            self.wake();
         }
     }
 
@@ -386,54 +419,41 @@ impl Filter {
             slot.due_us.store(due_us, Ordering::Relaxed);
             recorded
         });
-        if let Some(recorded) = recorded {
-            self.metrics.write(envoy, recorded);
-        }
+        let Some(recorded) = recorded else {
+            // It panicked, and might again.
+            let due_us = time::mono_us().saturating_add(AFTER_PANIC_US);
+            return slot.due_us.store(due_us, Ordering::Relaxed);
+        };
+        self.metrics.write(envoy, recorded);
     }
 
-    /// Carries out the steps of a worker that concern the main thread; without `envoy`, at the next event.
-    /// Requests that are decided continue on their own thread.
-    fn pump(&self, index: usize, mut envoy: Option<&mut abi::Config<'_>>) {
-        loop {
-            let steps = self.run("steps", index, |state, now| {
-                let mut steps = state.steps(None);
-                if steps.ends_turn {
-                    state.ends_turn = true;
-                    if state.schedule(None).is_err() {
-                        // Nobody waits: the turn ends here.
-                        state.ends_turn = false;
-                        state.worker.on_turn_end(&SharedMap, now);
-                        let more = state.steps(None);
-                        steps.calls.extend(more.calls);
-                        steps.log.extend(more.log);
-                    }
+    /// Takes the steps of a worker, on the main thread. Requests that are decided continue on their own.
+    fn pump(&self, index: usize) {
+        let log = self.run("steps", index, |state, now| {
+            let mut steps = state.steps(None);
+            if steps.ends_turn {
+                state.ends_turn = true;
+                if state.schedule(None).is_err() {
+                    // Nobody waits: the turn ends here.
+                    state.ends_turn = false;
+                    state.worker.on_turn_end(&SharedMap, now);
+                    let more = state.steps(None);
+                    steps.calls.extend(more.calls);
+                    steps.log.extend(more.log);
                 }
-                (
-                    Of {
-                        worker: index,
-                        epoch: state.epoch,
-                    },
-                    steps,
-                )
-            });
-            let Some((of, steps)) = steps else {
-                return;
-            };
-            write_log(steps.log);
-            let Some(envoy) = envoy.as_deref_mut() else {
-                return self.post(of, steps.calls);
-            };
-            if steps.calls.is_empty() {
-                return;
             }
-            for step in steps.calls {
-                self.carry_out(envoy, of, step);
-            }
-        }
+            self.post(index, state, steps.calls);
+            steps.log
+        });
+        write_log(log.unwrap_or_default());
     }
 
     /// Carries out one step for a worker, and what Envoy's refusal makes of it.
     fn carry_out(&self, envoy: &mut abi::Config<'_>, of: Of, step: Step) {
+        if self.run_of("step", of, |_, _| ()).is_none() {
+            // Of a state machine that a panic ended: nobody waits for it.
+            return;
+        }
         let limiter = &self.config.limiter;
         let refused = match step {
             Step::Call(call) => match self.limiter.call(envoy, limiter, of, &call) {
@@ -442,7 +462,7 @@ impl Filter {
                     None
                 }
                 Err(_) if self.is_early(&call) => {
-                    return locked(&self.early_polls).push((of, Step::Call(call)));
+                    return locked(&self.early_polls).push_back((of, Step::Call(call)));
                 }
                 Err(_) => Some(Some(call.id)),
             },
@@ -477,7 +497,7 @@ impl Filter {
                 state.worker.stream_failed(&SharedMap, now, why);
             }
         });
-        self.pump(of.worker, Some(envoy));
+        self.pump(of.worker);
     }
 
     /// Whether a poll that Envoy refused is made again at the next tick. Ticks begin before Envoy has
@@ -508,7 +528,7 @@ impl Filter {
         self.run_of("answer", of, |state, now| {
             state.worker.on_call_answer(&SharedMap, now, call, answer);
         });
-        self.pump(of.worker, None);
+        self.pump(of.worker);
     }
 
     /// The limiter, or Envoy in its place, accepted or refused a stream.
@@ -529,8 +549,12 @@ impl Filter {
             self.run_of("message", of, |state, now| {
                 state.worker.on_stream_message(&SharedMap, now, &message);
             });
+            self.pump(of.worker);
+            if self.limiter.worker_of(id).is_none() {
+                // The message ended the stream.
+                return;
+            }
         }
-        self.pump(of.worker, None);
         if end {
             // Without trailers, there is no status.
             self.stream_ended(id, limiter::UNAVAILABLE, false);
@@ -554,7 +578,7 @@ impl Filter {
         self.run_of("stream_closed", of, |state, now| {
             state.worker.on_stream_closed(&SharedMap, now, status);
         });
-        self.pump(of.worker, None);
+        self.pump(of.worker);
         // To reset it, for Envoy keeps it until both sides have ended.
         self.wake();
     }
@@ -597,6 +621,7 @@ impl Decision {
         match step {
             Step::Refuse { refusal, .. } => Self::Refuse(refusal),
             Step::Continue { edits, .. } => {
+                fault::point("edits");
                 edits.apply(&mut Edited(request));
                 Self::Continue
             }
@@ -611,12 +636,13 @@ pub struct Stream {
     worker: usize,
     /// Its id, once the state machine knows it.
     id: Cell<Option<StreamId>>,
-    /// Bytes of its body that were read.
+    /// Bytes of its body that were read, and then of that of its response.
     body_read: Cell<usize>,
+    response_read: Cell<usize>,
     /// Whether the rest of the response determines what the request costs.
     metered: Cell<bool>,
-    /// Whether [`Request::kept`] finds it.
-    kept: Cell<bool>,
+    /// By which [`Request::kept`] finds it.
+    key: Cell<Option<Key>>,
 }
 
 impl Stream {
@@ -628,18 +654,30 @@ impl Stream {
             id: Cell::new(None),
             body_read: Cell::new(0),
             metered: Cell::new(false),
-            kept: Cell::new(false),
+            response_read: Cell::new(0),
+            key: Cell::new(None),
         }
     }
 
     /// The request is kept from now on.
-    pub fn keep(&self) {
-        self.kept.set(true);
+    pub fn keep(&self, key: Key) {
+        self.key.set(Some(key));
     }
 
-    /// Whether it is kept.
-    pub fn is_kept(&self) -> bool {
-        self.kept.get()
+    /// Its key, if it is kept.
+    pub fn key(&self) -> Option<Key> {
+        self.key.get()
+    }
+
+    /// After a panic outside of the state machine, `failure_mode` decides: whether the request passes. If
+    /// not, it is answered.
+    pub fn passes_after_panic(&self, request: Request<'_>) -> bool {
+        let decision = self.filter.by_failure_mode();
+        let passes = matches!(decision, Decision::Continue);
+        if !passes {
+            caught("deny", || self.answer(request, decision));
+        }
+        passes
     }
 
     /// The headers of the request. `end`: it has no body.
@@ -695,6 +733,12 @@ impl Stream {
                     state.worker.on_request_read(&SharedMap, now, id, &host);
                 })
             }
+            // A request that passed before the panic needs no further decision.
+            None if { filter.run("request_lost", this.worker, |state, _| state.is_paused(id)) }
+                == Some(false) =>
+            {
+                return BodyAction::Continue;
+            }
             None => this.decide("request_lost", &mut request, |_, _, _, _| {}),
         };
         match decision {
@@ -732,14 +776,10 @@ impl Stream {
                 self.settle(state, id, request)
             })
         });
-        let Some((of, mut steps, need)) = decided else {
-            return match filter.config.failure_mode {
-                OnFailure::Deny => Decision::Deny,
-                OnFailure::Allow | OnFailure::Local => Decision::Continue,
-            };
+        let Some((steps, need)) = decided else {
+            return filter.by_failure_mode();
         };
-        write_log(std::mem::take(&mut steps.log));
-        filter.post(of, steps.calls);
+        write_log(steps.log);
         if steps.ends_turn {
             filter.end_turn_on_main(self.worker);
         }
@@ -755,8 +795,10 @@ impl Stream {
         state: &mut State,
         id: StreamId,
         request: &Request<'_>,
-    ) -> (Of, Steps, BodyNeed) {
+    ) -> (Steps, BodyNeed) {
         let mut steps = state.steps(Some(id));
+        let calls = std::mem::take(&mut steps.calls);
+        self.filter.post(self.worker, state, calls);
         if steps.own.is_some() {
             state.unpause(id);
         } else if !state.is_paused(id) {
@@ -768,11 +810,7 @@ impl Stream {
             let carrier = state.is_paused(id).then_some(id);
             steps.ends_turn = state.schedule(carrier).is_err();
         }
-        let of = Of {
-            worker: self.worker,
-            epoch: state.epoch,
-        };
-        (of, steps, state.worker.body_need(id))
+        (steps, state.worker.body_need(id))
     }
 
     /// Answers a request. Envoy may end it before this returns.
@@ -780,8 +818,7 @@ impl Stream {
         if let Decision::Refuse(refusal) = decision {
             return http::refuse(request, refusal);
         }
-        let status = self.filter.config.deny.status_on_error;
-        request.respond(status, &[], "", "rl_denied:panic");
+        http::refuse_after_panic(request, self.filter.config.deny.status_on_error);
     }
 
     /// The headers of the response.
@@ -803,7 +840,9 @@ impl Stream {
             return;
         };
         let metering = self.filter.run("response_body", self.worker, |state, _| {
-            let part = ResponsePart::read(request);
+            let part = ResponsePart::read(request, self.response_read.get());
+            let read = self.response_read.get().saturating_add(part.len());
+            self.response_read.set(read);
             let metering = state.worker.on_response_body(id, part.len(), end, &part);
             self.settled(state, metering)
         });
@@ -849,13 +888,18 @@ impl Stream {
             return;
         };
         let ends_turn = self.filter.run("gone", self.worker, |state, _| {
-            let freed = state.worker.on_gone(id);
             let lost = state.end(id);
+            let freed = state.worker.on_gone(id);
             if freed {
                 state.ends_turn = true;
                 return state.schedule(None).is_err();
             }
             lost
+        });
+        // After a panic it must end all the same.
+        let ends_turn = ends_turn.or_else(|| {
+            self.filter
+                .run("gone_after_panic", self.worker, |state, _| state.end(id))
         });
         if ends_turn == Some(true) {
             self.filter.end_turn_on_main(self.worker);
@@ -901,28 +945,48 @@ impl Filter {
                     }
                     _ => None,
                 };
-                let of = Of {
-                    worker: index,
-                    epoch: state.epoch,
-                };
-                Some((of, steps, key))
+                let calls = std::mem::take(&mut steps.calls);
+                self.post(index, state, calls);
+                Some((steps, key))
             });
-            let Some(Some((of, steps, key))) = stepped else {
+            let Some(Some((steps, key))) = stepped else {
                 return;
             };
             write_log(steps.log);
-            self.post(of, steps.calls);
             if steps.ends_turn {
                 self.end_turn_on_main(index);
             }
-            // A request that has ended needs neither.
-            let request = key.and_then(Request::kept);
-            if let (Some(step), Some(mut request)) = (steps.own, request) {
-                match Decision::by(step, &mut request) {
-                    Decision::Refuse(refusal) => http::refuse(request, refusal),
-                    _ => request.continue_decoding(),
-                }
+            if let (Some(step), Some(key)) = (steps.own, key) {
+                self.resume(key, step);
             }
+        }
+    }
+
+    /// Continues or answers a paused request. One that has ended needs neither.
+    fn resume(&self, key: Key, step: Step) {
+        let resumed = caught("resume", || {
+            let mut request = Request::kept(key)?;
+            match Decision::by(step, &mut request) {
+                Decision::Refuse(refusal) => http::refuse(request, refusal),
+                _ => request.continue_decoding(),
+            }
+            Some(())
+        });
+        if resumed.is_none()
+            && let Some(request) = Request::kept(key)
+        {
+            match self.by_failure_mode() {
+                Decision::Continue => request.continue_decoding(),
+                _ => http::refuse_after_panic(request, self.config.deny.status_on_error),
+            }
+        }
+    }
+
+    /// What becomes of a request that a panic left without a decision.
+    fn by_failure_mode(&self) -> Decision {
+        match self.config.failure_mode {
+            OnFailure::Deny => Decision::Deny,
+            OnFailure::Allow | OnFailure::Local => Decision::Continue,
         }
     }
 

@@ -7,7 +7,12 @@ use filter_core::{
     ResponseHeaders, Source,
 };
 
-use crate::abi::{self, AnswerHeaders, Chunks, Headers, Metadata, Part};
+use protocol::MAX_VALUE;
+
+use crate::{
+    abi::{self, AnswerHeaders, Chunks, Headers, Metadata, MetadataPath, Part},
+    fault,
+};
 
 // --- A request, for the hook that is running.
 
@@ -44,6 +49,13 @@ impl Request for HostRequest<'_, '_> {
 
     fn property(&self, path: &[u8]) -> Result<Vec<u8>, NoProperty> {
         property(self.request, path)
+    }
+
+    fn metadata(&self, path: &[u8]) -> Option<Vec<u8>> {
+        match Property::parse(path)? {
+            Property::Metadata(path) => Some(message_of(self.request, &path, None)),
+            _ => None,
+        }
     }
 }
 
@@ -160,7 +172,7 @@ const ATTRIBUTES: [(&[u8], Kind, u32); 33] = [
 enum Property<'p> {
     Attribute(Kind, u32),
     Header(&'p str),
-    Metadata(Metadata, &'p [u8], &'p [u8]),
+    Metadata(MetadataPath<'p>),
     FilterState(&'p [u8]),
     /// Of Envoy's node, which Istio's agent makes from its environment.
     Node(&'p str),
@@ -184,7 +196,7 @@ impl<'p> Property<'p> {
                 Some(key),
                 None,
                 ..,
-            ] => Some(Self::Metadata(Metadata::Dynamic, of, key)),
+            ] => Some(Self::metadata(Metadata::Dynamic, of, key)),
             [
                 Some(b"xds"),
                 Some(b"route_metadata"),
@@ -192,13 +204,17 @@ impl<'p> Property<'p> {
                 Some(of),
                 Some(key),
                 None,
-            ] => Some(Self::Metadata(Metadata::Route, of, key)),
+            ] => Some(Self::metadata(Metadata::Route, of, key)),
             [Some(b"node"), Some(b"metadata"), Some(key), None, ..] => {
                 str::from_utf8(key).ok().map(Self::Node)
             }
             [Some(b"filter_state"), Some(key), None, ..] => Some(Self::FilterState(key)),
             _ => None,
         }
+    }
+
+    fn metadata(of: Metadata, namespace: &'p [u8], key: &'p [u8]) -> Self {
+        Self::Metadata(MetadataPath { of, namespace, key })
     }
 }
 
@@ -219,7 +235,9 @@ fn property(request: &abi::Request<'_>, path: &[u8]) -> Result<Vec<u8>, NoProper
             let (value, _) = request.header(Headers::Request, name, 0);
             value.map(<[u8]>::to_vec)
         }
-        Property::Metadata(of, namespace, key) => metadata(request, of, namespace, key),
+        Property::Metadata(path) => {
+            metadata(request, &path, None).and_then(|value| bytes_of(&value))
+        }
         Property::FilterState(key) => request.filter_state(key).map(<[u8]>::to_vec),
         Property::Node(key) => node_metadata(key),
     };
@@ -240,39 +258,49 @@ fn node_metadata(key: &str) -> Option<Vec<u8>> {
     value.map(std::ffi::OsString::into_encoded_bytes)
 }
 
-/// A value of metadata, as Envoy gives it to a wasm filter.
-fn metadata(
-    request: &abi::Request<'_>,
-    of: Metadata,
-    namespace: &[u8],
-    key: &[u8],
-) -> Option<Vec<u8>> {
-    let read = |kind| match kind {
-        Text => {
-            let text = request.metadata_text(of, namespace, key);
-            text.map(<[u8]>::to_vec)
-        }
-        Number => {
-            let number = request.metadata_number(of, namespace, key);
-            number.map(|number| number.to_le_bytes().to_vec())
-        }
-        Bool => {
-            let value = request.metadata_bool(of, namespace, key);
-            value.map(|value| vec![value.into()])
-        }
+/// A value of metadata.
+enum Value<'r> {
+    Text(&'r [u8]),
+    Number(f64),
+    Bool(bool),
+    /// Of so many items.
+    List(usize),
+}
+
+/// The types of values in metadata that the ABI can read. Maps are as absent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Type {
+    Text,
+    Number,
+    Bool,
+    List,
+}
+
+/// Reads a value of metadata, or an item of a list there.
+fn metadata<'r>(
+    request: &'r abi::Request<'_>,
+    path: &MetadataPath<'_>,
+    item: Option<usize>,
+) -> Option<Value<'r>> {
+    let read = |of| match of {
+        Type::Text => request.metadata_text(path, item).map(Value::Text),
+        Type::Number => request.metadata_number(path, item).map(Value::Number),
+        Type::Bool => request.metadata_bool(path, item).map(Value::Bool),
+        Type::List if item.is_none() => request.metadata_list(path).map(Value::List),
+        Type::List => None,
     };
     // Envoy logs an error each time that a value has another type: most have the same in every request.
-    let path = [namespace, key].join(&0);
-    let known = KINDS.with_borrow(|kinds| kinds.get(&path).copied());
+    let name = [path.namespace, path.key].join(&0);
+    let name = (name, item.is_some());
+    let known = TYPES.with_borrow(|types| types.get(&name).copied());
     if let Some(value) = known.and_then(read) {
         return Some(value);
     }
-    for kind in [Text, Number, Bool]
-        .into_iter()
-        .filter(|kind| Some(*kind) != known)
-    {
-        if let Some(value) = read(kind) {
-            KINDS.with_borrow_mut(|kinds| kinds.insert(path, kind));
+    for of in [Type::Text, Type::Number, Type::Bool, Type::List] {
+        if Some(of) != known
+            && let Some(value) = read(of)
+        {
+            TYPES.with_borrow_mut(|types| types.insert(name, of));
             return Some(value);
         }
     }
@@ -280,8 +308,58 @@ fn metadata(
 }
 
 thread_local! {
-    /// The types that values of metadata had last, by namespace and key: as many as configurations name.
-    static KINDS: RefCell<HashMap<Vec<u8>, Kind>> = RefCell::default();
+    /// The types that values of metadata had last, by namespace and key, and whether it is that of an item:
+    /// as many as configurations name.
+    static TYPES: RefCell<HashMap<(Vec<u8>, bool), Type>> = RefCell::default();
+}
+
+/// As Envoy encodes a value for a wasm filter.
+fn bytes_of(value: &Value<'_>) -> Option<Vec<u8>> {
+    match value {
+        Value::Text(text) => Some(text.to_vec()),
+        Value::Number(number) => Some(number.to_le_bytes().to_vec()),
+        Value::Bool(bit) => Some(vec![(*bit).into()]),
+        Value::List(_) => None,
+    }
+}
+
+/// A message `google.protobuf.Value`; empty without a value.
+fn message_of(request: &abi::Request<'_>, path: &MetadataPath<'_>, item: Option<usize>) -> Vec<u8> {
+    const NUMBER: u8 = 2 << 3 | 1;
+    const TEXT: u8 = 3 << 3 | 2;
+    const BOOL: u8 = 4 << 3;
+    const LIST: u8 = 6 << 3 | 2;
+    const ITEM: u8 = 1 << 3 | 2;
+    match metadata(request, path, item) {
+        Some(Value::Text(text)) => field(TEXT, text),
+        Some(Value::Number(number)) => [&[NUMBER], &number.to_le_bytes()[..]].concat(),
+        Some(Value::Bool(bit)) => vec![BOOL, bit.into()],
+        Some(Value::List(len)) => {
+            // Each item is a byte or more of the value, which is cut.
+            let items = (0..len.min(MAX_VALUE)).map(|item| {
+                let item = message_of(request, path, Some(item));
+                field(ITEM, &item)
+            });
+            field(LIST, &items.collect::<Vec<_>>().concat())
+        }
+        None => Vec::new(),
+    }
+}
+
+/// A field of bytes in protobuf encoding.
+fn field(tag: u8, bytes: &[u8]) -> Vec<u8> {
+    let mut out = vec![tag];
+    let mut len = bytes.len();
+    while let Ok(low) = u8::try_from(len & 0x7f) {
+        len >>= 7;
+        if len == 0 {
+            out.push(low);
+            break;
+        }
+        out.push(low | 0x80);
+    }
+    out.extend_from_slice(bytes);
+    out
 }
 
 /// Why Envoy cannot give a module what a configuration reads.
@@ -333,12 +411,12 @@ pub struct ResponsePart<'r, 'h> {
 }
 
 impl<'r, 'h> ResponsePart<'r, 'h> {
-    /// What the running hook is about.
-    pub fn read(request: &'r abi::Request<'h>) -> Self {
+    /// What the running hook is about, after `seen` bytes of the body.
+    pub fn read(request: &'r abi::Request<'h>, seen: usize) -> Self {
         let parts = [Part::ResponseChunk, Part::ResponseBuffer];
         Self {
             request,
-            chunk: Chunk::read(request, parts, 0),
+            chunk: Chunk::read(request, parts, seen),
         }
     }
 
@@ -371,10 +449,22 @@ impl Response for ResponsePart<'_, '_> {
     }
 }
 
+fn is_grpc(request: &abi::Request<'_>) -> bool {
+    let (content_type, _) = request.header(Headers::Request, "content-type", 0);
+    filter_core::is_grpc(content_type)
+}
+
+/// Answers a request that a panic left without a decision.
+pub fn refuse_after_panic(request: abi::Request<'_>, status: u16) {
+    const UNAVAILABLE: (&str, &str) = ("grpc-status", "14");
+    let headers = is_grpc(&request).then_some(UNAVAILABLE);
+    request.respond(status, headers.as_slice(), "", "rl_denied:panic");
+}
+
 /// Answers a request.
 pub fn refuse(mut request: abi::Request<'_>, refusal: Refusal) {
-    let (content_type, _) = request.header(Headers::Request, "content-type", 0);
-    let grpc = filter_core::is_grpc(content_type);
+    fault::point("reply");
+    let grpc = is_grpc(&request);
     let LocalReply {
         status,
         details,

@@ -362,8 +362,8 @@ impl Request {
         self.end();
     }
 
-    /// Its body arrives, which may decide it.
-    pub fn send(self: &Arc<Self>, body: &[u8]) {
+    /// Its body arrives, which may decide it. Returns whether it passes.
+    pub fn send(self: &Arc<Self>, body: &[u8]) -> bool {
         *locked(&self.body) = body.to_vec();
         let (request, stream) = (self.ptr(), self.stream());
         let action =
@@ -371,6 +371,7 @@ impl Request {
         if action == 0 {
             self.paused.store(false, SeqCst);
         }
+        action == 0
     }
 
     /// It ends, for whatever reason.
@@ -407,6 +408,58 @@ fn config_at(pointer: Ptr) -> Arc<Config> {
     );
     assert_eq!(thread::current().id(), config.thread, "on another thread");
     config
+}
+
+// --- Metadata, the same for each request.
+
+enum Claim {
+    Text(&'static str),
+    Number(f64),
+    Bool(bool),
+    List,
+}
+
+/// The items of each list.
+const ITEMS: [Claim; 3] = [
+    Claim::Text(
+        "a text of more than a hundred and twenty-seven bytes, whose length takes two bytes in \
+                 protobuf encoding, and the rest of it is only here to be long",
+    ),
+    Claim::Number(5.0),
+    Claim::Bool(true),
+];
+
+fn claim(key: &str) -> Claim {
+    match key {
+        "text" => Claim::Text("12345678"),
+        "bool" => Claim::Bool(true),
+        "list" => Claim::List,
+        _ => Claim::Number(100.0),
+    }
+}
+
+fn text_of(claims: &[Claim], at: usize, to: *mut Buffer) -> bool {
+    let Some(Claim::Text(text)) = claims.get(at) else {
+        return false;
+    };
+    put(to, Buffer::of(text.as_bytes()));
+    true
+}
+
+fn number_of(claims: &[Claim], at: usize, to: *mut f64) -> bool {
+    let Some(Claim::Number(number)) = claims.get(at) else {
+        return false;
+    };
+    put(to, *number);
+    true
+}
+
+fn bool_of(claims: &[Claim], at: usize, to: *mut bool) -> bool {
+    let Some(Claim::Bool(bit)) = claims.get(at) else {
+        return false;
+    };
+    put(to, *bit);
+    true
 }
 
 // --- The functions of Envoy.
@@ -485,23 +538,50 @@ functions! {
         1
     }
     fn envoy_dynamic_module_callback_http_get_metadata_string(
-        request: Ptr, _of: u32, _namespace: Buffer, _key: Buffer, _value: *mut Buffer,
+        request: Ptr, _of: u32, _namespace: Buffer, key: Buffer, value: *mut Buffer,
     ) -> bool {
         request_at(request);
-        false
+        text_of(&[claim(&key.text())], 0, value)
     }
     fn envoy_dynamic_module_callback_http_get_metadata_number(
-        request: Ptr, _of: u32, _namespace: Buffer, _key: Buffer, value: *mut f64,
+        request: Ptr, _of: u32, _namespace: Buffer, key: Buffer, value: *mut f64,
     ) -> bool {
         request_at(request);
-        put(value, 5.0);
-        true
+        number_of(&[claim(&key.text())], 0, value)
     }
     fn envoy_dynamic_module_callback_http_get_metadata_bool(
-        request: Ptr, _of: u32, _namespace: Buffer, _key: Buffer, _value: *mut bool,
+        request: Ptr, _of: u32, _namespace: Buffer, key: Buffer, value: *mut bool,
     ) -> bool {
         request_at(request);
-        false
+        bool_of(&[claim(&key.text())], 0, value)
+    }
+    fn envoy_dynamic_module_callback_http_get_metadata_list_size(
+        request: Ptr, _of: u32, _namespace: Buffer, key: Buffer, size: *mut usize,
+    ) -> bool {
+        request_at(request);
+        let is_list = matches!(claim(&key.text()), Claim::List);
+        if is_list {
+            put(size, ITEMS.len());
+        }
+        is_list
+    }
+    fn envoy_dynamic_module_callback_http_get_metadata_list_string(
+        request: Ptr, _of: u32, _namespace: Buffer, _key: Buffer, index: usize, value: *mut Buffer,
+    ) -> bool {
+        request_at(request);
+        text_of(&ITEMS, index, value)
+    }
+    fn envoy_dynamic_module_callback_http_get_metadata_list_number(
+        request: Ptr, _of: u32, _namespace: Buffer, _key: Buffer, index: usize, value: *mut f64,
+    ) -> bool {
+        request_at(request);
+        number_of(&ITEMS, index, value)
+    }
+    fn envoy_dynamic_module_callback_http_get_metadata_list_bool(
+        request: Ptr, _of: u32, _namespace: Buffer, _key: Buffer, index: usize, value: *mut bool,
+    ) -> bool {
+        request_at(request);
+        bool_of(&ITEMS, index, value)
     }
     fn envoy_dynamic_module_callback_http_set_filter_state_bytes(request: Ptr, _key: Buffer, _value: Buffer) -> bool {
         request_at(request);

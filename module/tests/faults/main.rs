@@ -38,7 +38,11 @@ use rl_filter::fault;
 const CONFIGURATION: &str = r#"{
     "domain": "DOMAIN",
     "limiter": {"cluster": "limiter", "timeout": "100ms"},
-    "descriptors": [{"key": "user", "header": "x-user-id"}],
+    "descriptors": [
+        {"key": "user", "header": "x-user-id"},
+        {"key": "text", "metadata": ["jwt", "text"]}, {"key": "number", "metadata": ["jwt", "number"]},
+        {"key": "bool", "metadata": ["jwt", "bool"]}, {"key": "list", "metadata": ["jwt", "list"]}
+    ],
     "request_body": {"max": 100},
     "failure_mode": "MODE",
     "limits": "COMPILED"
@@ -49,6 +53,7 @@ const LIMITS: &str = r#"{"domain": "DOMAIN", "limits": [
      "cost": {"reserve": 1, "from": [{"response_json": "/n"}, {"response_trailer": "t"}]}},
     {"name": "reserving", "match": {"path": "/reserving"}, "rate": "9/1h", "cost": {"from": {"response_json": "/n"},
      "reserve": {"from": {"request_json": "/m"}, "default": 1}}},
+    {"name": "claims", "match": {"path": "/claims"}, "per": ["text", "number", "bool", "list"], "rate": "9/1h"},
     {"name": "strict", "match": {"path": "/strict"}, "rate": "9/1h", "on_failure": "deny"},
     {"name": "local", "match": {"path": "/local"}, "per": ["user"], "rate": "1/1h", "scope": "proxy"}
 ]}"#;
@@ -316,8 +321,36 @@ fn without_calls_requests_are_decided_by_their_limits() {
     end(config, &requests);
 }
 
+/// Values of metadata have the texts that they have in wasm, whatever their types.
+#[test]
+fn metadata_of_any_type_is_text() {
+    let _alone = host::alone();
+    let config = configured("local");
+    let request = begin(&config, "/claims", "any");
+    let patience = host::patience();
+    let check = loop {
+        host::deliver(0);
+        host::deliver_on_main();
+        let call = host::next_call();
+        if let Some(call) = call.filter(|call| call.path == "/v1/check") {
+            let mut batch = Batch::decode(&call.body).unwrap();
+            break batch.checks.pop().unwrap().into_check(&batch.keys);
+        }
+        host::wait();
+        patience();
+    };
+    let value = |key| String::from_utf8(check.descriptor.get(key).unwrap().to_vec()).unwrap();
+    assert_eq!(value("text"), "12345678");
+    assert_eq!(value("number"), "100");
+    assert_eq!(value("bool"), "true");
+    let list = value("list");
+    assert!(list.starts_with("[\"a text of more"), "{list}");
+    assert!(list.ends_with(" long\",5,true]"), "{list}");
+    end(config, &[request]);
+}
+
 /// The points where a panic is injected.
-const POINTS: [&str; 12] = [
+const POINTS: [&str; 14] = [
     "request",
     "answer",
     "event",
@@ -326,6 +359,8 @@ const POINTS: [&str; 12] = [
     "steps",
     "worker_event",
     "worker_steps",
+    "edits",
+    "step",
     "response",
     "response_body",
     "response_trailers",
@@ -408,6 +443,58 @@ fn a_request_that_waits_for_its_body_is_decided() {
             assert_eq!(request.outcome(), Continued, "{point:?}");
         }
         assert!(!fault::is_due(), "{point:?}");
+        end(config, &requests);
+    }
+}
+
+/// A request that ends is forgotten, also where the state machine panicked.
+#[test]
+fn a_panic_at_the_end_of_a_request_leaves_nothing_of_it() {
+    let _alone = host::alone();
+    let config = configured("local");
+    let schedulers = SCHEDULERS.load(SeqCst);
+    let request = begin(&config, "/checked", "lost");
+    assert_eq!(request.outcome(), Undecided);
+    fault::inject("gone");
+    request.end();
+    assert!(!fault::is_due());
+    assert_eq!(SCHEDULERS.load(SeqCst), schedulers);
+    let next = begin(&config, "/checked", "allowed");
+    decide(&config, std::slice::from_ref(&next));
+    assert_eq!(next.outcome(), Continued);
+    end(config, &[next]);
+}
+
+#[test]
+fn a_panic_does_not_pause_a_request_that_passed() {
+    let _alone = host::alone();
+    let config = configured("local");
+    let request = begin(&config, "/reserving", "allowed");
+    // Its body is late.
+    decide(&config, std::slice::from_ref(&request));
+    assert_eq!(request.outcome(), Continued);
+    fault::inject("request_body");
+    assert!(request.send(br#"{"m": 1}"#), "it is paused");
+    assert!(!fault::is_due());
+    end(config, &[request]);
+}
+
+/// Outside of the state machine too, a panic ends in a decision.
+#[test]
+fn a_panic_in_an_answer_is_decided_by_failure_mode() {
+    let _alone = host::alone();
+    for (mode, wanted) in [("local", Continued), ("deny", Answered(503))] {
+        let config = configured(mode);
+        let mut requests = Vec::new();
+        // The answer comes from the limiter, and then at once.
+        for _ in 0..2 {
+            fault::inject("reply");
+            let request = begin(&config, "/checked", "denied");
+            decide(&config, std::slice::from_ref(&request));
+            assert!(!fault::is_due());
+            assert_eq!(request.outcome(), wanted);
+            requests.push(request);
+        }
         end(config, &requests);
     }
 }

@@ -20,6 +20,12 @@ pub trait Request {
     /// A property by its path, whose parts are separated by zero bytes.
     fn property(&self, path: &[u8]) -> Result<Vec<u8>, NoProperty>;
 
+    /// A value of dynamic metadata as a message `google.protobuf.Value`, which is empty where there is
+    /// none, from a host that knows its type. `None`: its property, and that of all metadata, tell.
+    fn metadata(&self, _path: &[u8]) -> Option<Vec<u8>> {
+        None
+    }
+
     /// Whether a body follows.
     fn has_body(&self) -> bool {
         false
@@ -352,6 +358,9 @@ const FILTERS: &[u8] = b"metadata\0filter_metadata\0";
 
 /// The value at a path, as text; `None` if it is absent or null.
 fn value(path: &[u8], request: &impl Request) -> Option<Vec<u8>> {
+    if let Some(message) = request.metadata(path) {
+        return text(&Value::read(&message));
+    }
     let bytes = match request.property(path) {
         Ok(bytes) if is_text(&bytes) => return Some(bytes),
         Ok(bytes) => bytes,
