@@ -654,9 +654,10 @@ impl Edits {
     }
 }
 
-/// Whether a request is a gRPC call, by its `content-type`.
+/// Whether a request is a gRPC call, by its `content-type`, as Envoy sees it: gRPC-Web is none.
 pub fn is_grpc(content_type: Option<&[u8]>) -> bool {
-    content_type.is_some_and(|value| value.starts_with(b"application/grpc"))
+    let rest = content_type.and_then(|value| value.strip_prefix(b"application/grpc"));
+    rest.is_some_and(|rest| matches!(rest, [] | [b'+', ..]))
 }
 
 /// A call to the limiter.

@@ -69,6 +69,20 @@ unsafe extern "C" {
         chunks: *const Buffer,
         chunks_len: usize,
     );
+    fn envoy_dynamic_module_on_http_filter_config_http_stream_data(
+        config: Ptr,
+        filter: Ptr,
+        id: u64,
+        chunks: *const Buffer,
+        chunks_len: usize,
+        end: bool,
+    );
+    fn envoy_dynamic_module_on_http_filter_config_http_stream_reset(
+        config: Ptr,
+        filter: Ptr,
+        id: u64,
+        reason: u32,
+    );
     fn envoy_dynamic_module_on_http_filter_new(filter: Ptr, request: Ptr) -> Ptr;
     fn envoy_dynamic_module_on_http_filter_destroy(stream: Ptr);
     fn envoy_dynamic_module_on_http_filter_request_headers(
@@ -105,6 +119,11 @@ type Events = Mutex<VecDeque<(Weak<Request>, u64)>>;
 static EVENTS: [Events; WORKERS] = [const { Mutex::new(VecDeque::new()) }; WORKERS];
 static CALLS: Mutex<VecDeque<Call>> = Mutex::new(VecDeque::new());
 static NEXT_CALL: AtomicU64 = AtomicU64::new(1);
+/// The stream that the module opened last and did not reset; 0: none.
+pub static STREAM: AtomicU64 = AtomicU64::new(0);
+/// Messages in the log that contain this word are counted.
+static COUNTED: &str = "failed";
+pub static FAILURES: AtomicU64 = AtomicU64::new(0);
 /// Schedulers that the module has not deleted.
 pub static SCHEDULERS: AtomicUsize = AtomicUsize::new(0);
 /// Whether Envoy refuses calls.
@@ -131,6 +150,8 @@ pub fn alone() -> MutexGuard<'static, ()> {
         locked(events).clear();
     }
     REFUSES.store(false, SeqCst);
+    STREAM.store(0, SeqCst);
+    FAILURES.store(0, SeqCst);
     PANICS.store(0, SeqCst);
     CONCURRENCY.store(1, SeqCst);
     assert_eq!(SCHEDULERS.load(SeqCst), 0, "schedulers are left");
@@ -183,6 +204,23 @@ impl Config {
     pub fn end(self: Arc<Self>) {
         unsafe { envoy_dynamic_module_on_http_filter_config_destroy(self.filter()) };
         self.alive.store(false, SeqCst);
+    }
+
+    /// The limiter sends on a stream, in one chunk.
+    pub fn receive(self: &Arc<Self>, stream: u64, data: &[u8]) {
+        let chunk = Buffer::of(data);
+        IN_CALL.set(true);
+        unsafe {
+            envoy_dynamic_module_on_http_filter_config_http_stream_data(
+                self.ptr(),
+                self.filter(),
+                stream,
+                &raw const chunk,
+                1,
+                false,
+            );
+        }
+        IN_CALL.set(false);
     }
 
     pub fn answer(self: &Arc<Self>, call: &Call, answer: Option<(&str, &[u8])>) {
@@ -266,6 +304,8 @@ pub struct Request {
     ends_at_once: bool,
     paused: AtomicBool,
     status: AtomicU32,
+    /// Of the answer; empty: none.
+    pub grpc_status: Mutex<String>,
 }
 
 /// The outcome of a request.
@@ -277,7 +317,8 @@ pub enum Outcome {
 }
 
 impl Request {
-    /// Begins a request on a worker of this thread; below `/reserving` it has a body.
+    /// Begins a request on a worker of this thread; below `/reserving` it has a body. That of a user `….grpc`
+    /// is a gRPC call, and that of `….web` one of gRPC-Web.
     pub fn begin(
         config: &Config,
         worker: usize,
@@ -285,12 +326,17 @@ impl Request {
         user: &str,
         ends_at_once: bool,
     ) -> Arc<Self> {
+        let content_type = match user.split_once('.') {
+            Some((_, "grpc")) => "application/grpc",
+            Some((_, "web")) => "application/grpc-web",
+            _ => "application/json",
+        };
         let headers = [
             (":method", "GET"),
             (":path", path),
             (":authority", "shop.example"),
             ("x-user-id", user),
-            ("content-type", "application/json"),
+            ("content-type", content_type),
             ("x-ratelimit-degraded", "a client's own"),
         ];
         let headers = headers.map(|(name, value)| (name.to_owned(), value.into()));
@@ -304,6 +350,7 @@ impl Request {
             ends_at_once,
             paused: AtomicBool::new(true),
             status: AtomicU32::new(0),
+            grpc_status: Mutex::default(),
         });
         let stream =
             unsafe { envoy_dynamic_module_on_http_filter_new(config.filter(), request.ptr()) };
@@ -479,7 +526,11 @@ fn put<T>(to: *mut T, value: T) {
 
 functions! {
     fn envoy_dynamic_module_callback_log(_level: u32, message: Buffer) {
-        println!("{}", message.text());
+        let message = message.text();
+        println!("{message}");
+        if message.contains(COUNTED) {
+            FAILURES.fetch_add(1, SeqCst);
+        }
     }
     fn envoy_dynamic_module_callback_get_concurrency() -> u32 {
         CONCURRENCY.load(SeqCst)
@@ -519,9 +570,14 @@ functions! {
         true
     }
     fn envoy_dynamic_module_callback_http_send_response(
-        request: Ptr, status: u32, _headers: *mut Pair, _len: usize, _body: Buffer, _details: Buffer,
+        request: Ptr, status: u32, headers: *mut Pair, len: usize, _body: Buffer, _details: Buffer,
     ) {
         let request = request_at(request);
+        // SAFETY: the module passes a live slice.
+        let headers = unsafe { slice::from_raw_parts(headers, len) };
+        if let Some(header) = headers.iter().find(|pair| pair.name.text() == "grpc-status") {
+            *locked(&request.grpc_status) = header.value.text();
+        }
         assert_eq!(request.outcome(), Outcome::Undecided, "it is decided already");
         request.status.store(status, SeqCst);
         if request.ends_at_once {
@@ -676,21 +732,29 @@ functions! {
         0
     }
     fn envoy_dynamic_module_callback_http_filter_config_start_http_stream(
-        config: Ptr, _id: *mut u64, _cluster: Buffer, _headers: *mut Pair, _len: usize, _body: Buffer, _end: bool,
+        config: Ptr, id: *mut u64, _cluster: Buffer, _headers: *mut Pair, _len: usize, _body: Buffer, _end: bool,
         _timeout_ms: u64,
     ) -> u32 {
         config_at(config);
         assert!(!IN_CALL.get(), "a stream within the hook of a call");
-        4
+        let stream = NEXT_CALL.fetch_add(1, SeqCst);
+        put(id, stream);
+        STREAM.store(stream, SeqCst);
+        0
     }
     fn envoy_dynamic_module_callback_http_filter_config_stream_send_data(
         config: Ptr, _id: u64, _data: Buffer, _end: bool,
     ) -> bool {
         config_at(config);
-        false
+        true
     }
-    fn envoy_dynamic_module_callback_http_filter_config_reset_http_stream(config: Ptr, _id: u64) {
-        config_at(config);
+    fn envoy_dynamic_module_callback_http_filter_config_reset_http_stream(config: Ptr, id: u64) {
+        let config = config_at(config);
+        assert!(!IN_CALL.get(), "a reset within the hook of a stream");
+        let _ = STREAM.compare_exchange(id, 0, SeqCst, SeqCst);
+        unsafe {
+            envoy_dynamic_module_on_http_filter_config_http_stream_reset(config.ptr(), config.filter(), id, 0);
+        }
     }
     fn envoy_dynamic_module_callback_http_filter_config_define_counter(
         config: Ptr, name: Buffer, _labels: *mut Buffer, _len: usize, id: *mut usize,

@@ -24,9 +24,9 @@ use std::{
 };
 
 use host::{
-    CONCURRENCY, Call, Config,
+    CONCURRENCY, Call, Config, FAILURES,
     Outcome::{Answered, Continued, Undecided},
-    PANICS, REFUSES, Request, SCHEDULERS, WORKERS,
+    PANICS, REFUSES, Request, SCHEDULERS, STREAM, WORKERS,
 };
 use policy::{Compiled, Revision};
 use protocol::{
@@ -37,7 +37,7 @@ use rl_filter::fault;
 
 const CONFIGURATION: &str = r#"{
     "domain": "DOMAIN",
-    "limiter": {"cluster": "limiter", "timeout": "100ms"},
+    "limiter": {"cluster": "limiter", "timeout": "100ms", "stream": STREAM},
     "descriptors": [
         {"key": "user", "header": "x-user-id"},
         {"key": "text", "metadata": ["jwt", "text"]}, {"key": "number", "metadata": ["jwt", "number"]},
@@ -61,12 +61,17 @@ const LIMITS: &str = r#"{"domain": "DOMAIN", "limits": [
 /// A configuration, with the limits compiled as a limiter does it. Each has a domain of its own, for the
 /// workers of a process share what they know of one.
 fn configured(failure_mode: &str) -> Arc<Config> {
+    configured_with(failure_mode, false)
+}
+
+fn configured_with(failure_mode: &str, streams: bool) -> Arc<Config> {
     static DOMAINS: AtomicU64 = AtomicU64::new(0);
     let domain = format!("shop-{}", DOMAINS.fetch_add(1, SeqCst));
     let limits = LIMITS.replace("DOMAIN", &domain);
     let policy = limits_file::policy_from_record(limits.as_bytes()).unwrap();
     let compiled = limits_file::snapshot_text(&Compiled::new(policy), 0);
     let json = CONFIGURATION.replace("MODE", failure_mode);
+    let json = json.replace("STREAM", if streams { "true" } else { "false" });
     let json = json.replace("DOMAIN", &domain);
     Config::new(&json.replace("COMPILED", &compiled)).unwrap()
 }
@@ -306,6 +311,39 @@ fn eight_workers_decide_at_once() {
     end(config, &[]);
 }
 
+/// A stream fails once, whatever follows in the same chunk, and is reset.
+#[test]
+fn what_follows_a_message_that_ends_a_stream_is_not_read() {
+    let _alone = host::alone();
+    let config = configured_with("local", true);
+    // A limiter that has answered gets a stream.
+    let first = begin(&config, "/checked", "allowed");
+    decide(&config, std::slice::from_ref(&first));
+    let second = begin(&config, "/checked", "allowed");
+    let patience = host::patience();
+    while STREAM.load(SeqCst) == 0 {
+        main_thread(&config);
+        host::deliver(0);
+        host::wait();
+        patience();
+    }
+    let stream = STREAM.load(SeqCst);
+    let compressed = [1, 0, 0, 0, 1, 0];
+    config.receive(stream, &compressed.repeat(100));
+    config.receive(stream, &compressed);
+    assert_eq!(FAILURES.load(SeqCst), 1);
+    while STREAM.load(SeqCst) == stream {
+        main_thread(&config);
+        patience();
+    }
+    let requests = [first, second, begin(&config, "/checked", "allowed")];
+    decide(&config, &requests);
+    for request in &requests {
+        assert_eq!(request.outcome(), Continued);
+    }
+    end(config, &requests);
+}
+
 #[test]
 fn without_calls_requests_are_decided_by_their_limits() {
     let _alone = host::alone();
@@ -487,12 +525,21 @@ fn a_panic_in_an_answer_is_decided_by_failure_mode() {
         let config = configured(mode);
         let mut requests = Vec::new();
         // The answer comes from the limiter, and then at once.
-        for _ in 0..2 {
+        let users = [
+            ("denied", ""),
+            ("denied", ""),
+            ("denied.grpc", "14"),
+            ("denied.web", ""),
+        ];
+        for (user, grpc_status) in users {
             fault::inject("reply");
-            let request = begin(&config, "/checked", "denied");
+            let request = begin(&config, "/checked", user);
             decide(&config, std::slice::from_ref(&request));
             assert!(!fault::is_due());
             assert_eq!(request.outcome(), wanted);
+            if wanted != Continued {
+                assert_eq!(*request.grpc_status.lock().unwrap(), grpc_status, "{user}");
+            }
             requests.push(request);
         }
         end(config, &requests);
