@@ -42,8 +42,13 @@ pub struct LogArgs {
     )]
     format: FormatArg,
 
-    /// A regular expression whose named groups are fields and entries: (?P<time>\S+) (?P<user>\S+) ...
-    #[arg(long, value_name = "REGEX", requires = "logs")]
+    // No comment of rustdoc, which takes the groups for HTML.
+    #[arg(
+        long,
+        value_name = "REGEX",
+        requires = "logs",
+        help = r"A regular expression whose named groups are fields and entries: (?P<time>\S+) (?P<user>\S+) ..."
+    )]
     pattern: Option<String>,
 
     /// Where a line has an entry of the descriptor: user=/headers/x-user-id, a JSON pointer;
