@@ -130,6 +130,7 @@ impl Batcher {
         let mut decided = Partial {
             shared: Arc::clone(&self.shared),
             policy: Arc::clone(policy),
+            force,
             outcome: Outcome::default(),
         };
         let outcome = &mut decided.outcome;
@@ -159,7 +160,7 @@ impl Batcher {
     }
 
     /// Why one check is not decided.
-    fn error(&self, undecided: Undecided) -> CheckError {
+    pub(crate) fn error(&self, undecided: Undecided) -> CheckError {
         let error = match undecided {
             Undecided::TimedOut => StoreError::Timeout(self.shared.timeout),
             Undecided::Overloaded | Undecided::NotSent => {
@@ -330,12 +331,12 @@ impl Shared {
                 abandoned.extend(unread.given);
             }
         }
-        self.free(&group.policy, &abandoned).await;
+        self.free(&group.policy, &abandoned, group.force).await;
     }
 
-    async fn free(&self, policy: &Active, given: &[Check]) {
+    async fn free(&self, policy: &Active, given: &[Check], force: bool) {
         if !given.is_empty() {
-            let freed = self.store.check(&policy.compiled, given, true);
+            let freed = self.store.check(&policy.compiled, given, force);
             let _ = timeout_at(Instant::now() + self.timeout + GRACE, freed).await;
         }
     }
@@ -379,6 +380,7 @@ pub(crate) struct Outcome {
 struct Partial {
     shared: Arc<Shared>,
     policy: Arc<Active>,
+    force: bool,
     outcome: Outcome,
 }
 
@@ -389,8 +391,9 @@ impl Drop for Partial {
             return;
         }
         let (shared, policy) = (Arc::clone(&self.shared), Arc::clone(&self.policy));
+        let force = self.force;
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(async move { shared.free(&policy, &given).await });
+            runtime.spawn(async move { shared.free(&policy, &given, force).await });
         }
     }
 }

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use policy::{Compiled, Name, SlotId};
 use protocol::{Answer, ApiError, Check, ErrorCode, LimitRequest, SlotAct, json::Reason};
-use store::{CheckError, CheckPlanError, StoreError, new_slot_id};
+use store::{CheckError, CheckPlanError, new_slot_id};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::{Api, body::InflightPermit, refusal};
@@ -95,7 +95,7 @@ impl Api {
                 // The checks stay stale, which also means that nothing was charged.
                 Err(Undecided::Overloaded | Undecided::NotSent) => return,
                 Err(Undecided::TimedOut) => Outcome {
-                    decisions: places.iter().map(|_| Err(self.late())).collect(),
+                    decisions: vec![Err(self.batcher.error(Undecided::TimedOut)); places.len()],
                     ..Outcome::default()
                 },
             };
@@ -110,10 +110,6 @@ impl Api {
                 .filter_map(|(at, check)| Some((*places.get(at)?, check)))
                 .collect();
         }
-    }
-
-    fn late(&self) -> CheckError {
-        StoreError::Timeout(self.bounds.store_timeout).into()
     }
 }
 

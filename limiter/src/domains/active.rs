@@ -136,11 +136,8 @@ impl Active {
     /// `now_ms` decides which of them are paused.
     pub(crate) fn weight(&self, check: &Check, now_ms: u64, exact: bool) -> usize {
         let settled = check.limits.iter().map(|of| {
-            let costs = match of.settle.len() {
-                0 => 0,
-                count => 2 + count / 4,
-            };
-            costs + of.slots.len() / 4
+            let settlements = Some(of.settle.len()).filter(|count| *count > 0);
+            store::script::settled_weight(of.slots.len(), settlements)
         });
         let settled: usize = settled.sum();
         // The store matches every check anyway; to match here as well costs more than it saves.

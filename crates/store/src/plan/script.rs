@@ -648,19 +648,20 @@ pub fn weight(algorithm: &Algorithm, leased: bool) -> usize {
     }
 }
 
+/// The work of what a check frees and, if it reserves or settles, settles at one limit, in the same unit.
+pub fn settled_weight(slots: usize, settlements: Option<usize>) -> usize {
+    slots / 4 + settlements.map_or(0, |count| 2 + count / 4)
+}
+
 impl ScriptCheck<'_> {
     /// The weight of all its limits, freed slots, settlements and penalties.
     pub fn weight(&self) -> usize {
         let limits = self.limits.iter();
         limits
             .map(|limit| {
-                let settled = limit
-                    .part
-                    .costs
-                    .map_or(0, |costs| 2 + costs.settle.len() / 4);
+                let settlements = limit.part.costs.map(|costs| costs.settle.len());
                 weight(limit.part.algorithm, limit.part.lease.is_some())
-                    + limit.part.free.len() / 4
-                    + settled
+                    + settled_weight(limit.part.free.len(), settlements)
                     + 2 * usize::from(limit.part.penalty.is_some())
             })
             .sum()
