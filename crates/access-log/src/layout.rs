@@ -596,7 +596,7 @@ impl Reader {
         match source {
             Source::Field(field) => values.of(*field).map(<[u8]>::to_vec),
             Source::Slot(slot) => values.get(*slot).map(<[u8]>::to_vec),
-            Source::Query(key) => parameter(values.of(Field::Path)?, key.as_bytes()),
+            Source::Query(key) => parameter(values.of(Field::Path)?, key),
             Source::WholeAddress => self.client().map(|address| address.to_text()),
             Source::Address => {
                 let address = self.client()?;
@@ -655,31 +655,14 @@ fn without_port(address: &[u8]) -> &[u8] {
     }
 }
 
-/// The decoded value of a parameter of a path's query, as the filter reads it: [`MULTIPLE_VALUES`] if it is there
-/// several times with different values.
-fn parameter(target: &[u8], key: &[u8]) -> Option<Vec<u8>> {
-    let target = target.split(|byte| *byte == b'#').next()?;
-    let start = target.iter().position(|byte| *byte == b'?')?;
-    let query = target.get(start + 1..)?;
-    let pairs = query.split(|byte| matches!(byte, b'&' | b';'));
-    let mut values = pairs.filter_map(|pair| {
-        let equals = pair.iter().position(|byte| *byte == b'=');
-        let (name, value) = pair.split_at_checked(equals.unwrap_or(pair.len()))?;
-        (decoded(name).trim_ascii())
-            .eq_ignore_ascii_case(key)
-            .then(|| decoded(value.get(1..).unwrap_or_default()))
-    });
+/// The value of a parameter of a path's query, as the filter reads it: [`MULTIPLE_VALUES`] if it is there several
+/// times with different values.
+fn parameter(target: &[u8], name: &str) -> Option<Vec<u8>> {
+    let mut values = normalize::parameters(target, name);
     let first = values.next()?;
     Some(if values.all(|value| value == first) {
         first
     } else {
         MULTIPLE_VALUES.to_vec()
     })
-}
-
-fn decoded(text: &[u8]) -> Vec<u8> {
-    let spaced: Vec<u8> = { text.iter() }
-        .map(|byte| if *byte == b'+' { b' ' } else { *byte })
-        .collect();
-    normalize::percent_decode(&spaced)
 }

@@ -1,5 +1,5 @@
-//! Normal forms of what a request can spell in many ways: its path, host and method; and the hash that
-//! stands for a value in normal form.
+//! Normal forms of what a request can spell in many ways: its path, host, method and the parameters of its
+//! query; and the hash that stands for a value in normal form.
 //!
 //! Services accept many spellings of one resource; whichever a client chooses must count against
 //! the same limits. So filters and limiters bring values to a normal form before they match them or
@@ -82,6 +82,42 @@ pub fn percent_decode(text: &[u8]) -> Vec<u8> {
         rest = after;
     }
     out
+}
+
+/// The decoded values of a name in the query of a request target, parsed as leniently as any service does.
+///
+/// `&` and `;` separate parameters. Names are decoded, and compared without case and surrounding blanks.
+pub fn parameters<'t>(target: &'t [u8], name: &'t str) -> impl Iterator<Item = Vec<u8>> + 't {
+    let target = target.split(|byte| *byte == b'#').next();
+    let query = target.and_then(|target| {
+        let start = target.iter().position(|byte| *byte == b'?')?;
+        target.get(start + 1..)
+    });
+    let pairs = query
+        .unwrap_or_default()
+        .split(|byte| matches!(byte, b'&' | b';'));
+    pairs.filter_map(move |pair| {
+        let equals = pair.iter().position(|byte| *byte == b'=');
+        let (key, value) = pair.split_at_checked(equals.unwrap_or(pair.len()))?;
+        is_parameter_name(key, name).then(|| decoded_parameter(value.get(1..).unwrap_or_default()))
+    })
+}
+
+fn is_parameter_name(key: &[u8], name: &str) -> bool {
+    key.eq_ignore_ascii_case(name.as_bytes())
+        || key.iter().any(|byte| matches!(byte, b'%' | b'+' | ..=b' '))
+            && (decoded_parameter(key).trim_ascii()).eq_ignore_ascii_case(name.as_bytes())
+}
+
+/// Undoes percent-encoding and `+`. What is not an encoding stays as it is.
+fn decoded_parameter(text: &[u8]) -> Vec<u8> {
+    let mut spaced = text.to_vec();
+    for byte in &mut spaced {
+        if *byte == b'+' {
+            *byte = b' ';
+        }
+    }
+    percent_decode(&spaced)
 }
 
 /// The value of a hexadecimal digit.

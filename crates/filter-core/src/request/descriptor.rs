@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use address::Address;
 use filter_config::{Format, IfSeveral, Prefixes, Source};
-use normalize::percent_decode;
+use normalize::{parameters, percent_decode};
 use policy::{Entries, MULTIPLE_VALUES, Name};
 use protocol::MAX_VALUE;
 
@@ -113,7 +113,9 @@ fn value_of(source: &Source, request: &impl Request) -> Option<Vec<u8>> {
         }
         Source::Query(name, several) => {
             let mut found = Found::new(*several);
-            read_parameter(request.header(":path")?, name, &mut found);
+            for value in parameters(request.header(":path")?, name) {
+                found.add(&value);
+            }
             found.value
         }
         Source::Property(path, Format::Metadata) => value(path, request),
@@ -303,47 +305,6 @@ fn unescaped(quoted: &[u8]) -> Vec<u8> {
             }
         };
     }
-}
-
-// --- Parameters of a query, parsed as leniently as any service does.
-
-/// Finds the decoded values of a name in the query of a request target.
-///
-/// `&` and `;` separate parameters. Names are decoded, and compared without case and surrounding
-/// blanks.
-#[inline(never)]
-fn read_parameter(target: &[u8], name: &str, found: &mut Found) {
-    let end = target.iter().position(|byte| *byte == b'#');
-    let target = end.and_then(|end| target.get(..end)).unwrap_or(target);
-    let Some(start) = target.iter().position(|byte| *byte == b'?') else {
-        return;
-    };
-    let query = target.get(start + 1..).unwrap_or_default();
-    for pair in query.split(|byte| matches!(byte, b'&' | b';')) {
-        let at = pair.iter().position(|byte| *byte == b'=');
-        if let Some((key, value)) = pair.split_at_checked(at.unwrap_or(pair.len()))
-            && is_parameter_name(key, name)
-        {
-            found.add(&decoded_parameter(value.get(1..).unwrap_or_default()));
-        }
-    }
-}
-
-fn is_parameter_name(key: &[u8], name: &str) -> bool {
-    key.eq_ignore_ascii_case(name.as_bytes())
-        || key.iter().any(|byte| matches!(byte, b'%' | b'+' | ..=b' '))
-            && (decoded_parameter(key).trim_ascii()).eq_ignore_ascii_case(name.as_bytes())
-}
-
-/// Undoes percent-encoding and `+`. What is not an encoding stays as it is.
-fn decoded_parameter(text: &[u8]) -> Vec<u8> {
-    let mut spaced = text.to_vec();
-    for byte in &mut spaced {
-        if *byte == b'+' {
-            *byte = b' ';
-        }
-    }
-    percent_decode(&spaced)
 }
 
 // --- Dynamic metadata: values that other filters set for a request, such as the claims of its token.
