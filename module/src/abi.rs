@@ -580,16 +580,14 @@ impl Request<'_> {
 
     /// A value of filter state, as text.
     pub fn filter_state(&self, key: &[u8]) -> Option<&[u8]> {
-        let mut value = EMPTY;
+        let key = ModuleBuffer::new(key);
         // SAFETY: the arguments outlive the call. Envoy keeps the text until the hook returns or filter
         // state is set, which takes `&mut self`.
         unsafe {
-            envoy_dynamic_module_callback_http_get_filter_state_typed(
-                self.filter,
-                ModuleBuffer::new(key),
-                &raw mut value,
-            )
-            .then(|| bytes(value))
+            let value = read(EMPTY, |value| {
+                envoy_dynamic_module_callback_http_get_filter_state_typed(self.filter, key, value)
+            });
+            value.map(|value| bytes(value))
         }
     }
 
@@ -608,44 +606,41 @@ impl Request<'_> {
 
     /// An attribute that is text, by its number in the ABI.
     pub fn text_attribute(&self, attribute: u32) -> Option<&[u8]> {
-        let mut value = EMPTY;
         // SAFETY: the out pointer outlives the call, and what it gets the request.
         unsafe {
-            envoy_dynamic_module_callback_http_filter_get_attribute_string(
-                self.filter,
-                attribute,
-                &raw mut value,
-            )
-            .then(|| bytes(value))
+            let value = read(EMPTY, |value| {
+                envoy_dynamic_module_callback_http_filter_get_attribute_string(
+                    self.filter,
+                    attribute,
+                    value,
+                )
+            });
+            value.map(|value| bytes(value))
         }
     }
 
     /// An attribute that is a number.
     pub fn number_attribute(&self, attribute: u32) -> Option<u64> {
-        let mut value = 0;
         // SAFETY: the out pointer outlives the call.
-        let found = unsafe {
+        read(0, |value| unsafe {
             envoy_dynamic_module_callback_http_filter_get_attribute_int(
                 self.filter,
                 attribute,
-                &raw mut value,
+                value,
             )
-        };
-        found.then_some(value)
+        })
     }
 
     /// An attribute that is a truth value.
     pub fn bool_attribute(&self, attribute: u32) -> Option<bool> {
-        let mut value = false;
         // SAFETY: the out pointer outlives the call.
-        let found = unsafe {
+        read(false, |value| unsafe {
             envoy_dynamic_module_callback_http_filter_get_attribute_bool(
                 self.filter,
                 attribute,
-                &raw mut value,
+                value,
             )
-        };
-        found.then_some(value)
+        })
     }
 
     /// Events of this request, which any thread may schedule.
@@ -778,40 +773,40 @@ impl Config<'_> {
     /// Makes a call; returns its id.
     pub fn call(&mut self, target: &Target<'_>, body: &[u8]) -> Result<u64, Refused> {
         let mut headers = pairs(target.headers);
-        let mut id = 0;
         // SAFETY: Envoy copies everything before it returns.
-        let result = unsafe {
-            envoy_dynamic_module_callback_http_filter_config_http_callout(
+        let id = read(0, |id| unsafe {
+            let result = envoy_dynamic_module_callback_http_filter_config_http_callout(
                 self.config,
-                &raw mut id,
+                id,
                 ModuleBuffer::new(target.cluster.as_bytes()),
                 headers.as_mut_ptr(),
                 headers.len(),
                 ModuleBuffer::new(body),
                 target.timeout_ms,
-            )
-        };
-        (result == SUCCESS).then_some(id).ok_or(Refused)
+            );
+            result == SUCCESS
+        });
+        id.ok_or(Refused)
     }
 
     /// Opens a stream; returns its id.
     pub fn open(&mut self, target: &Target<'_>) -> Result<u64, Refused> {
         let mut headers = pairs(target.headers);
-        let mut id = 0;
         // SAFETY: Envoy copies everything before it returns.
-        let result = unsafe {
-            envoy_dynamic_module_callback_http_filter_config_start_http_stream(
+        let id = read(0, |id| unsafe {
+            let result = envoy_dynamic_module_callback_http_filter_config_start_http_stream(
                 self.config,
-                &raw mut id,
+                id,
                 ModuleBuffer::new(target.cluster.as_bytes()),
                 headers.as_mut_ptr(),
                 headers.len(),
                 ModuleBuffer::new(&[]),
                 false,
                 target.timeout_ms,
-            )
-        };
-        (result == SUCCESS).then_some(id).ok_or(Refused)
+            );
+            result == SUCCESS
+        });
+        id.ok_or(Refused)
     }
 
     /// Sends on a stream. `end`: nothing follows.
@@ -847,18 +842,11 @@ impl Config<'_> {
             }
         };
         let mut labels = buffers(labels);
-        let mut id = 0;
+        let (name, count) = (ModuleBuffer::new(name.as_bytes()), labels.len());
         // SAFETY: Envoy copies the texts.
-        let result = unsafe {
-            define(
-                self.config,
-                ModuleBuffer::new(name.as_bytes()),
-                labels.as_mut_ptr(),
-                labels.len(),
-                &raw mut id,
-            )
-        };
-        (result == SUCCESS).then_some(id)
+        read(0, |id| unsafe {
+            define(self.config, name, labels.as_mut_ptr(), count, id) == SUCCESS
+        })
     }
 
     /// Adds to a counter, sets a gauge, or adds a sample to a histogram. There must be as many labels as

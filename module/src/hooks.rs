@@ -431,16 +431,13 @@ impl Filter {
     fn pump(&self, index: usize) {
         let log = self.run("steps", index, |state, now| {
             let mut steps = state.steps(None);
-            if steps.ends_turn {
-                state.ends_turn = true;
-                if state.schedule(None).is_err() {
-                    // Nobody waits: the turn ends here.
-                    state.ends_turn = false;
-                    state.worker.on_turn_end(&SharedMap, now);
-                    let more = state.steps(None);
-                    steps.calls.extend(more.calls);
-                    steps.log.extend(more.log);
-                }
+            if steps.ends_turn && state.end_turn(None) {
+                // Nobody waits: the turn ends here.
+                state.ends_turn = false;
+                state.worker.on_turn_end(&SharedMap, now);
+                let more = state.steps(None);
+                steps.calls.extend(more.calls);
+                steps.log.extend(more.log);
             }
             self.post(index, state, steps.calls);
             steps.log
@@ -806,9 +803,8 @@ impl Stream {
             state.pause(id, key, request.scheduler());
         }
         if steps.ends_turn {
-            state.ends_turn = true;
             let carrier = state.is_paused(id).then_some(id);
-            steps.ends_turn = state.schedule(carrier).is_err();
+            steps.ends_turn = state.end_turn(carrier);
         }
         (steps, state.worker.body_need(id))
     }
@@ -829,7 +825,7 @@ impl Stream {
         let metering = self.filter.run("response", self.worker, |state, _| {
             let mut headers = HostResponse(&mut request);
             let metering = state.worker.on_response(id, &mut headers, end);
-            self.settled(state, metering)
+            settled(state, metering)
         });
         self.read_on(metering);
     }
@@ -844,7 +840,7 @@ impl Stream {
             let read = self.response_read.get().saturating_add(part.len());
             self.response_read.set(read);
             let metering = state.worker.on_response_body(id, part.len(), end, &part);
-            self.settled(state, metering)
+            settled(state, metering)
         });
         self.read_on(metering);
     }
@@ -859,19 +855,9 @@ impl Stream {
             .run("response_trailers", self.worker, |state, _| {
                 let part = ResponsePart::trailers(request);
                 let metering = state.worker.on_response_trailers(id, &part);
-                self.settled(state, metering)
+                settled(state, metering)
             });
         self.read_on(metering);
-    }
-
-    /// Whether the response is read on, and whether the main thread ends the turn.
-    #[expect(clippy::unused_self, reason = "beside its callers")]
-    fn settled(&self, state: &mut State, metering: Metering) -> (bool, bool) {
-        let ends_turn = metering == Metering::Settled && {
-            state.ends_turn = true;
-            state.schedule(None).is_err()
-        };
-        (metering == Metering::Reads, ends_turn)
     }
 
     fn read_on(&self, metering: Option<(bool, bool)>) {
@@ -890,11 +876,7 @@ impl Stream {
         let ends_turn = self.filter.run("gone", self.worker, |state, _| {
             let lost = state.end(id);
             let freed = state.worker.on_gone(id);
-            if freed {
-                state.ends_turn = true;
-                return state.schedule(None).is_err();
-            }
-            lost
+            if freed { state.end_turn(None) } else { lost }
         });
         // After a panic it must end all the same.
         let ends_turn = ends_turn.or_else(|| {
@@ -912,6 +894,12 @@ impl Stream {
             self.filter.work_on_worker(self.worker);
         }
     }
+}
+
+/// Whether the response is read on, and whether the main thread ends the turn.
+fn settled(state: &mut State, metering: Metering) -> (bool, bool) {
+    let ends_turn = metering == Metering::Settled && state.end_turn(None);
+    (metering == Metering::Reads, ends_turn)
 }
 
 // --- Events of a worker.
@@ -935,10 +923,7 @@ impl Filter {
                 let mut steps = Steps::default();
                 let step = state.worker.poll_step(&mut callback)?;
                 state.sort(step, &mut steps);
-                if steps.ends_turn {
-                    state.ends_turn = true;
-                    steps.ends_turn = state.schedule(None).is_err();
-                }
+                steps.ends_turn = steps.ends_turn && state.end_turn(None);
                 let key = match &steps.own {
                     Some(Step::Continue { stream, .. } | Step::Refuse { stream, .. }) => {
                         state.unpause(*stream)

@@ -202,6 +202,13 @@ impl State {
         Ok(())
     }
 
+    /// Has the state machine told at the next event that the turn ends; `carrier`: as of [`Self::schedule`].
+    /// `true`: none comes, so the main thread has to.
+    pub fn end_turn(&mut self, carrier: Option<StreamId>) -> bool {
+        self.ends_turn = true;
+        self.schedule(carrier).is_err()
+    }
+
     /// The event has come.
     pub fn event_came(&mut self) {
         self.scheduled = None;
