@@ -90,17 +90,13 @@ enum FormatArg {
 
 impl LogArgs {
     /// The layout for limits that need these entries, and the limits whose cost it has places for.
-    pub fn layout(
-        &self,
-        policies: &[&Policy],
-        more: &[Name],
-    ) -> Result<(Layout, Vec<Name>), Error> {
+    pub fn layout(&self, policies: &[&Policy]) -> Result<(Layout, Vec<Name>), Error> {
         let of_limits = policies.iter().flat_map(|policy| {
             let exempt = policy.exempt.iter().flat_map(|exempt| &exempt.matchers);
             let limits = policy.limits.iter().flat_map(Limit::keys);
             limits.chain(exempt.map(|matcher| &matcher.entry))
         });
-        let mut needed: Vec<Name> = of_limits.chain(more).cloned().collect();
+        let mut needed: Vec<Name> = of_limits.cloned().collect();
         needed.sort_unstable();
         needed.dedup();
         let mut layout = Layout {
@@ -234,12 +230,12 @@ pub struct Reading {
 }
 
 /// A file whose bytes are counted.
-struct Counted<R> {
-    from: R,
+struct Counted {
+    from: File,
     progress: Arc<Progress>,
 }
 
-impl<R: Read> Read for Counted<R> {
+impl Read for Counted {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
         let read = self.from.read(to)?;
         let more = u64::try_from(read).unwrap_or(u64::MAX);
@@ -567,14 +563,13 @@ impl LogReport {
             from: layout.describe(name, format),
             requests: *requests,
         };
-        let name = |log: &str| log.to_owned();
         let broken = counts.first_broken.iter().map(|broken| BrokenLine {
-            file: name(&broken.log),
+            file: broken.log.clone(),
             line: broken.line,
             why: broken.why.to_string(),
         });
         let cut = counts.cut.iter().map(|(log, why)| CutFile {
-            file: name(log),
+            file: log.clone(),
             why: why.clone(),
         });
         Self {

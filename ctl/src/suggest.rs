@@ -62,7 +62,7 @@ impl Usage {
         status: Option<u16>,
     ) {
         self.requests += 1;
-        let start_ms = *self.first_ms.get_or_insert(at_ms);
+        self.first_ms.get_or_insert(at_ms);
         self.last_ms = at_ms;
         if !self.is_kept(hash) {
             return;
@@ -77,7 +77,6 @@ impl Usage {
                 ..Times::default()
             }
         });
-        let _ = start_ms;
         if times.requests > 0 {
             let before = times.deltas.capacity();
             write(&mut times.deltas, at_ms.saturating_sub(times.last_ms));
@@ -179,13 +178,16 @@ struct Bucket<'u> {
 #[derive(Clone, Copy, Debug)]
 struct Try {
     units: u64,
+    /// Its position in [`PERIODS_MS`].
+    period: usize,
     period_ms: u64,
     algorithm: Algorithm,
 }
 
 impl Try {
     /// `None`: the algorithm does not take these numbers.
-    fn new(units: u64, period_ms: u64, time_zone: Option<&'static str>) -> Option<Self> {
+    fn new(units: u64, period: usize, time_zone: Option<&'static str>) -> Option<Self> {
+        let period_ms = *PERIODS_MS.get(period)?;
         let parameters = match period_ms {
             DAY_MS => Parameters {
                 rate: Rate::in_each(units, CalendarUnit::Day),
@@ -197,6 +199,7 @@ impl Try {
         let algorithm = Algorithm::new(&parameters).ok()?;
         Some(Self {
             units,
+            period,
             period_ms,
             algorithm,
         })
@@ -237,47 +240,36 @@ impl Denied {
     }
 }
 
-/// The two parts of a log.
-#[derive(Clone, Copy, Debug, Default)]
-struct Parts<T>([T; 2]);
-
 /// Buckets, and where the log is cut in two.
 struct Trial<'u> {
     buckets: Vec<Bucket<'u>>,
     /// The first part ends before it.
     cut_ms: u64,
     /// Requests and buckets of each part.
-    size: Parts<Denied>,
+    size: [Denied; 2],
     target: Target,
 }
 
 impl Trial<'_> {
     /// What one or two limits together deny, in each part. Stops where the first part has more than `enough`
     /// of what is asked for.
-    fn denied(&self, limits: &[Try], enough: Option<u64>) -> Parts<Denied> {
-        let mut sum = Parts::<Denied>::default();
+    fn denied(&self, limits: &[Try], enough: Option<u64>) -> [Denied; 2] {
+        let mut sum = [Denied::default(); 2];
         for bucket in &self.buckets {
             let fits = |limit: &Try| {
-                let period = PERIODS_MS
-                    .iter()
-                    .position(|period| *period == limit.period_ms);
-                period.is_some_and(|at| {
-                    bucket
-                        .peaks
-                        .get(at)
-                        .is_some_and(|peak| *peak <= limit.units)
-                })
+                let peak = bucket.peaks.get(limit.period);
+                peak.is_some_and(|peak| *peak <= limit.units)
             };
             // Never more than N within any period: nothing is denied.
             if limits.iter().all(fits) {
                 continue;
             }
             let denied = self.denied_of(bucket, limits, enough.is_some());
-            for (sum, denied) in sum.0.iter_mut().zip(denied) {
+            for (sum, denied) in sum.iter_mut().zip(denied) {
                 sum.requests += denied;
                 sum.buckets += u64::from(denied > 0);
             }
-            let [first, _] = sum.0;
+            let [first, _] = sum;
             if enough.is_some_and(|enough| first.of(self.target.of) > enough) {
                 break;
             }
@@ -341,7 +333,7 @@ impl Trial<'_> {
 
     /// The most that may be denied in a part for a share of it.
     fn allowance(&self, part: usize, share: u64) -> u64 {
-        let size = self.size.0.get(part).copied().unwrap_or_default();
+        let size = self.size.get(part).copied().unwrap_or_default();
         let most = u128::from(size.of(self.target.of)) * u128::from(share) / 1_000_000;
         u64::try_from(most).unwrap_or(u64::MAX)
     }
@@ -350,7 +342,7 @@ impl Trial<'_> {
     fn smallest(&self, period: usize, share: u64) -> Option<Try> {
         let enough = self.allowance(0, share);
         let keeps = |limit: &Try| {
-            let [first, _] = self.denied(&[*limit], Some(enough)).0;
+            let [first, _] = self.denied(&[*limit], Some(enough));
             first.of(self.target.of) <= enough
         };
         self.search(period, keeps)
@@ -359,7 +351,7 @@ impl Trial<'_> {
     /// The smallest limit of a period that denies at most the share of each part.
     fn smallest_for_both(&self, period: usize) -> Option<Try> {
         let keeps = |limit: &Try| {
-            let denied = self.denied(&[*limit], None).0.into_iter().enumerate();
+            let denied = self.denied(&[*limit], None).into_iter().enumerate();
             let mut within = denied.map(|(part, denied)| {
                 denied.of(self.target.of) <= self.allowance(part, self.target.deny)
             });
@@ -370,7 +362,6 @@ impl Trial<'_> {
 
     /// The smallest limit that keeps something that every larger one keeps.
     fn search(&self, period: usize, keeps: impl Fn(&Try) -> bool) -> Option<Try> {
-        let period_ms = *PERIODS_MS.get(period)?;
         let peaks = self
             .buckets
             .iter()
@@ -379,12 +370,12 @@ impl Trial<'_> {
         let (mut low, mut high) = (1, *peaks.max()?);
         while low < high {
             let middle = low + (high - low) / 2;
-            match Try::new(middle, period_ms, self.target.time_zone) {
+            match Try::new(middle, period, self.target.time_zone) {
                 Some(limit) if keeps(&limit) => high = middle,
                 _ => low = middle + 1,
             }
         }
-        Try::new(low, period_ms, self.target.time_zone)
+        Try::new(low, period, self.target.time_zone)
     }
 }
 
@@ -526,7 +517,7 @@ pub fn suggest(usage: &Usage, target: Target) -> Option<Suggestion> {
         first_ms,
         last_ms,
         cut_ms,
-        parts: trial.size.0.map(|part| PartSize {
+        parts: trial.size.map(|part| PartSize {
             requests: part.requests,
             buckets: part.buckets,
         }),
@@ -544,15 +535,15 @@ pub fn suggest(usage: &Usage, target: Target) -> Option<Suggestion> {
 }
 
 /// Requests and buckets before and after a time.
-fn sizes(buckets: &[Bucket<'_>], cut_ms: u64) -> Parts<Denied> {
-    let mut size = Parts::<Denied>::default();
+fn sizes(buckets: &[Bucket<'_>], cut_ms: u64) -> [Denied; 2] {
+    let mut size = [Denied::default(); 2];
     for bucket in buckets {
         let mut own = [0_u64; 2];
         for at_ms in bucket.times.all() {
             let [first, rest] = &mut own;
             *(if at_ms < cut_ms { first } else { rest }) += 1;
         }
-        for (sum, own) in size.0.iter_mut().zip(own) {
+        for (sum, own) in size.iter_mut().zip(own) {
             sum.requests += own;
             sum.buckets += u64::from(own > 0);
         }
@@ -719,8 +710,8 @@ impl Trial<'_> {
 
     /// What limits deny of each part, in millionths.
     fn shares(&self, limits: &[Try]) -> [u64; 2] {
-        let [first, rest] = self.denied(limits, None).0;
-        let [first_size, rest_size] = self.size.0;
+        let [first, rest] = self.denied(limits, None);
+        let [first_size, rest_size] = self.size;
         let of = self.target.of;
         [
             millionths(first.of(of), first_size.of(of)),
@@ -730,29 +721,20 @@ impl Trial<'_> {
 
     /// Whether what is denied of the rest keeps the target. On an empty rest nothing does.
     fn holds(&self, rest_ppm: u64) -> bool {
-        let [_, rest] = self.size.0;
+        let [_, rest] = self.size;
         rest.requests > 0 && rest_ppm <= self.target.deny
-    }
-
-    fn tried(&self, row: &Row) -> Option<Try> {
-        Try::new(row.units?, row.period_ms, self.target.time_zone)
     }
 
     /// The row that reaches least in a minute, or two limits that together reach less than half of what each
     /// does alone; and what they deny of the rest.
     fn propose(&self, rows: &[Row], reach: &Reach) -> (Vec<Proposed>, Option<u64>) {
-        let usable = || rows.iter().filter(|row| row.is_long_enough);
-        let holding = usable().filter(|row| row.holds);
+        let holding = rows.iter().filter(|row| row.is_long_enough && row.holds);
         let single = holding.min_by_key(|row| (row.reach_minute_percent, row.reach_day_percent));
         let mut best: Option<([u64; 2], [Try; 2], u64)> = None;
         // Each of two denies at most half of the share.
-        let halves: Vec<(&Row, Try)> = { usable() }
-            .filter_map(|row| {
-                let period = PERIODS_MS
-                    .iter()
-                    .position(|period| *period == row.period_ms)?;
-                Some((row, self.smallest(period, self.target.deny / 2)?))
-            })
+        let halves: Vec<(&Row, Try)> = { rows.iter().enumerate() }
+            .filter(|(_, row)| row.is_long_enough)
+            .filter_map(|(period, row)| Some((row, self.smallest(period, self.target.deny / 2)?)))
             .collect();
         let pairs = halves.iter().enumerate();
         for ((short, a), (long, b)) in
@@ -779,10 +761,12 @@ impl Trial<'_> {
         if let Some((_, pair, rest)) = best {
             return (pair.iter().map(proposed).collect(), Some(rest));
         }
-        match single.and_then(|row| Some((self.tried(row)?, row.denied_rest_ppm))) {
-            Some((limit, rest)) => (vec![proposed(&limit)], Some(rest)),
-            None => (Vec::new(), None),
-        }
+        let single = single.and_then(|row| {
+            let (units, period_ms) = (row.units?, row.period_ms);
+            Some((Proposed { units, period_ms }, row.denied_rest_ppm))
+        });
+        let (proposed, rest) = single.unzip();
+        (proposed.into_iter().collect(), rest)
     }
 }
 

@@ -61,20 +61,13 @@ pub struct ReplayCommand {
     #[arg(long)]
     enforced: bool,
 
-    #[command(flatten)]
-    gate: Gate,
-
-    #[command(flatten)]
-    log: LogArgs,
-}
-
-/// When a replay says no.
-#[derive(Clone, Copy, Debug, Default, Args)]
-pub struct Gate {
     /// Fail if more than this share of the requests would be denied, as in 0.1%; where two policies are
     /// compared, of the requests that only the new one denies.
     #[arg(long, value_name = "PERCENT", value_parser = parse_percent)]
-    pub fail_above: Option<u64>,
+    fail_above: Option<u64>,
+
+    #[command(flatten)]
+    log: LogArgs,
 }
 
 impl ReplayCommand {
@@ -120,18 +113,10 @@ impl ReplayCommand {
             label,
             against,
         };
-        let report = question.ask(session.as_ref(), printer).await?;
+        let mut report = question.ask(session.as_ref(), printer).await?;
         printer.data(&report)?;
-        report
-            .log
-            .warn(printer, report.decided.result.totals.requests);
-        if report.log.interrupted {
-            return Err(printer.interrupted());
-        }
-        if let Some(error) = report.failed {
-            return Err(error);
-        }
-        match report.above(self.gate) {
+        report.warn(printer)?;
+        match report.above(self.fail_above) {
             None => Ok(Exit::Done),
             Some(why) => {
                 printer.warn(why);
@@ -183,14 +168,9 @@ impl Question<'_> {
         session: Option<&Session<'_>>,
         printer: &Printer,
     ) -> Result<ReplayReport, Error> {
-        let policies: Vec<&Policy> = [
-            Some(&self.policy),
-            self.against.as_ref().map(|(policy, _)| policy),
-        ]
-        .into_iter()
-        .flatten()
-        .collect();
-        let (mut layout, priced) = self.log.layout(&policies, &[])?;
+        let against = self.against.iter().map(|(policy, _)| policy);
+        let policies: Vec<&Policy> = std::iter::once(&self.policy).chain(against).collect();
+        let (mut layout, priced) = self.log.layout(&policies)?;
         let needs = Needs::new(&policies, &priced, &layout);
         alter(&mut layout, session, &self.policy.domain).await;
         if self.policy.limits.is_empty() {
@@ -288,9 +268,21 @@ const DENIED: Style = AnsiColor::Red.on_default();
 const ADMITTED: Style = AnsiColor::Green.on_default();
 
 impl ReplayReport {
-    /// Why a gate refuses; `None`: it does not.
-    pub fn above(&self, gate: Gate) -> Option<String> {
-        let most = gate.fail_above?;
+    /// Warns of what makes the result less than exact.
+    ///
+    /// # Errors
+    /// It is not about the whole log.
+    fn warn(&mut self, printer: &Printer) -> Result<(), Error> {
+        self.log.warn(printer, self.decided.result.totals.requests);
+        if self.log.interrupted {
+            return Err(printer.interrupted());
+        }
+        self.failed.take().map_or(Ok(()), Err)
+    }
+
+    /// Why --fail-above refuses; `None`: it does not.
+    fn above(&self, fail_above: Option<u64>) -> Option<String> {
+        let most = fail_above?;
         let requests = self.decided.result.totals.requests;
         let (denied, what) = match &self.decided.against {
             Some(against) => (against.newly_denied, "newly denied"),
@@ -513,21 +505,10 @@ impl BeforeEdit {
             against: Some((before, "now".to_owned())),
         };
         let printer = session.printer;
-        let report = question.ask(Some(session), printer).await?;
+        let mut report = question.ask(Some(session), printer).await?;
         printer.note(report.text(printer.page()).trim_end());
-        report
-            .log
-            .warn(printer, report.decided.result.totals.requests);
-        if report.log.interrupted {
-            return Err(printer.interrupted());
-        }
-        if let Some(error) = report.failed {
-            return Err(error);
-        }
-        let gate = Gate {
-            fail_above: self.fail_above,
-        };
-        if let Some(why) = report.above(gate) {
+        report.warn(printer)?;
+        if let Some(why) = report.above(self.fail_above) {
             return Err(Error::new(Exit::No, why).hint("nothing was written"));
         }
         let denies = report

@@ -81,7 +81,7 @@ impl Suggest {
     pub async fn run(&self, _global: &Global, printer: &Printer) -> Result<Exit, Error> {
         let policy = self.policy()?;
         let name = self.name()?;
-        let (layout, _) = self.log.layout(&[&policy], &[])?;
+        let (layout, _) = self.log.layout(&[&policy])?;
         let compiled = Compiled::new(policy);
         let reading = Reading::start(&self.logs, layout.clone())?;
         let progress = Arc::clone(&reading.progress);

@@ -82,7 +82,9 @@ fn denied(times: &[(u64, u64)], limits: &[Proposed]) -> u64 {
         let at_ms = START_MS + at_ms;
         let algorithms: Vec<Algorithm> = { limits.iter() }
             .map(|limit| {
-                let tried = Try::new(limit.units, limit.period_ms, None).unwrap();
+                let mut periods = PERIODS_MS.iter();
+                let period = periods.position(|ms| *ms == limit.period_ms).unwrap();
+                let tried = Try::new(limit.units, period, None).unwrap();
                 calendar::at(&tried.algorithm, at_ms)
             })
             .collect();
