@@ -23,7 +23,9 @@ pub use numbers::override_from_node;
 /// The version of the record's format. A record of a later one is refused.
 pub(crate) const FORMAT: u64 = 1;
 /// Bound: limits of a domain. Beyond it, refused when it is written.
-const MAX_LIMITS: usize = 10_000;
+pub const LIMITS_MAX: usize = 10_000;
+/// Bound: bytes of a domain's limits as they are stored, without their overrides. Beyond it, refused when they are written.
+pub const DOCUMENT_MAX: usize = 1 << 20;
 /// Every field of a policy.
 const FIELDS: [&str; 5] = ["domain", "limits", "format", "paused", "exempt"];
 
@@ -188,13 +190,13 @@ fn read_limits(field: Field<'_>, exempt: &[Exemption], report: &mut Report) -> V
         field.expected("a list of limits", report);
         return Vec::new();
     };
-    if items.len() > MAX_LIMITS {
-        field.report(report, format!("more than {MAX_LIMITS} limits"));
+    if items.len() > LIMITS_MAX {
+        field.report(report, format!("more than {LIMITS_MAX} limits"));
     }
-    let mut limits = Vec::with_capacity(items.len().min(MAX_LIMITS));
-    let mut nodes = Vec::with_capacity(items.len().min(MAX_LIMITS));
+    let mut limits = Vec::with_capacity(items.len().min(LIMITS_MAX));
+    let mut nodes = Vec::with_capacity(items.len().min(LIMITS_MAX));
     let mut names = Names::default();
-    for (index, node) in items.iter().take(MAX_LIMITS).enumerate() {
+    for (index, node) in items.iter().take(LIMITS_MAX).enumerate() {
         let item = Field {
             node,
             path: Path::Item(&field.path, index),
@@ -240,7 +242,7 @@ pub(crate) struct Placed<'n> {
 /// Bound: descriptor entries that a domain's limits use. Beyond it, refused when it is written.
 ///
 /// A proxy extracts them all from every request.
-const MAX_KEYS: usize = 128;
+pub const ENTRIES_MAX: usize = 128;
 
 /// After this many problems, none gets a "did you mean": finding one compares with every name.
 const MAX_HINTS: usize = 100;
@@ -381,10 +383,10 @@ fn check_keys(placed: &[Placed<'_>], exempt: &[Exemption], limits: &Path<'_>, re
                 keys.push(key);
             }
         }
-        if keys.len() > MAX_KEYS {
+        if keys.len() > ENTRIES_MAX {
             let path = Path::Item(limits, placed.index);
             let message = format!(
-                "the domain's limits and exemptions name more than {MAX_KEYS} different entries"
+                "the domain's limits and exemptions name more than {ENTRIES_MAX} different entries"
             );
             report
                 .add(&path, placed.place("match"), message)

@@ -78,7 +78,7 @@ fn one(
 ) -> Result<()> {
     let number = || argument.as_u64().context("a number");
     let holds = match keyword {
-        "$schema" | "$defs" | "title" | "description" | "default" => true,
+        "$schema" | "$defs" | "title" | "description" | "default" | "then" => true,
         "$ref" => {
             let (root, schema) = resolve(root, argument.as_str().context("a reference")?)?;
             return check(root, schema, value);
@@ -89,6 +89,16 @@ fn one(
             let fitting = fitting.count();
             fitting == 1 || keyword == "anyOf" && fitting > 1
         }
+        "allOf" => {
+            let all = argument.as_array().context("a list")?.iter();
+            return { all }.try_for_each(|one| check(root, one, value));
+        }
+        "not" => check(root, argument, value).is_err(),
+        // Whatever does not fulfil the condition fits.
+        "if" => match keywords.get("then") {
+            Some(then) if check(root, argument, value).is_ok() => return check(root, then, value),
+            _ => true,
+        },
         "const" => argument == value,
         "enum" => argument.as_array().context("a list")?.contains(value),
         "type" => match argument {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use limits_file::ToNode as _;
+use limits_file::{DOCUMENT_MAX, ToNode as _};
 use policy::{
     Entry, Exemption, Limit, Name, Node, OVERRIDES_MAX, Override, Pause, Policy, Revision, Value,
 };
@@ -197,8 +197,6 @@ fn set_override(limit: &Limit, values: &[Option<Vec<u8>>], to: Option<&Override>
 
 // ---- Edits of whole limits: what differs is written, and recorded in the history.
 
-/// Bound: bytes of a limit as it is stored. Beyond it, refused when it is written.
-const DOCUMENT_MAX: usize = 1 << 20;
 /// Overrides of one limit that one script call writes: about 5 ms of the server's time.
 const STAGE_ABOVE: usize = 1000;
 

@@ -1,0 +1,944 @@
+//! All objects of a cluster, turned into one limits file for each domain.
+//!
+//! The reader of limits files decides whether limits are valid, for each object alone, so that a mistake in one holds
+//! up no other. An object whose newest version is not accepted keeps its last one, which its status has.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use limits_file::ToNode as _;
+use policy::{Limit, Matcher, Name, Node, OVERRIDES_MAX, Pattern, Policy, Problems};
+
+use crate::{
+    AncestorRef, Gateway, GatewayClass, InForce, Key, Namespace, RateLimit, RateLimitDomain,
+    RateLimitDomainSpec, RateLimitSpec, Route, Service, TargetRef,
+    targets::{Condition, Domain, GATEWAY_API, GATEWAY_ENTRY, Placement, Requests, World},
+};
+
+/// The most targets of an object.
+pub(crate) const TARGETS_MAX: usize = 16;
+/// Bound: limits of one Kubernetes object. Beyond it, the API server refuses the object.
+///
+/// The cost of the rules in its definition grows with it.
+pub(crate) const OBJECT_LIMITS_MAX: usize = 128;
+/// The longest message of a condition, in bytes: a list of 128 wrong limits helps nobody.
+const MESSAGE_MAX: usize = 1024;
+/// What a stored limit may take beside its fields: its generation and a comma.
+const RECORD_EXTRA: usize = 40;
+
+/// The objects of a cluster.
+#[derive(Clone, Debug, Default)]
+pub struct Objects {
+    /// Every [`RateLimit`].
+    pub rate_limits: Vec<RateLimit>,
+    /// Every [`RateLimitDomain`].
+    pub domains: Vec<RateLimitDomain>,
+    /// Every Gateway.
+    pub gateways: Vec<Gateway>,
+    /// Their classes. Without them, limits match the route names of every implementation.
+    pub classes: Vec<GatewayClass>,
+    /// Every route.
+    pub routes: Vec<Route>,
+    /// Every Service.
+    pub services: Vec<Service>,
+    /// Every namespace, for domains that select some.
+    pub namespaces: Vec<Namespace>,
+    /// The entries that the live proxies of a domain supply. A domain without live proxies is absent, and its limits
+    /// are not checked against it.
+    pub supply: BTreeMap<Name, BTreeSet<Name>>,
+    /// The cluster's DNS domain; empty: `cluster.local`.
+    pub cluster_domain: String,
+}
+
+/// What the objects mean.
+#[derive(Clone, Debug, Default)]
+pub struct Translation {
+    /// Every domain that an accepted [`RateLimitDomain`] has, also without limits.
+    pub domains: BTreeMap<Name, DomainResult>,
+    /// Every [`RateLimit`] whose deletion nobody has asked for.
+    pub objects: BTreeMap<Key, ObjectResult>,
+    /// Every [`RateLimitDomain`], by its name.
+    pub domain_objects: BTreeMap<String, DomainObjectResult>,
+    /// The domain of each Gateway.
+    pub gateways: BTreeMap<Key, Name>,
+}
+
+/// The limits of one domain.
+#[derive(Clone, Debug)]
+pub struct DomainResult {
+    /// The limits file.
+    pub policy: Policy,
+    /// The object that each limit is of.
+    pub owners: BTreeMap<Name, Key>,
+    /// The Gateways whose proxies request it.
+    pub gateways: Vec<Key>,
+    /// Whether proxies of a mesh do.
+    pub mesh: bool,
+}
+
+/// What became of a [`RateLimit`].
+#[derive(Clone, Debug, Default)]
+pub struct ObjectResult {
+    /// The version that is in force: the newest, or the last that was accepted.
+    pub in_force: Option<InForce<RateLimitSpec>>,
+    /// One entry for each Gateway, in their order.
+    pub ancestors: Vec<AncestorResult>,
+}
+
+/// What became of it at one Gateway.
+#[derive(Clone, Debug)]
+pub struct AncestorResult {
+    /// The Gateway; the target itself, if it is a Service of a mesh or was not found.
+    pub ancestor: AncestorRef,
+    /// The domain; `None` if the Gateway is in none.
+    pub domain: Option<Name>,
+    /// Whether the newest version is accepted.
+    pub accepted: Finding,
+    /// The names in the store of the limits that the object has in force there.
+    pub limits: Vec<Name>,
+    /// Whether all of these deny nothing.
+    pub shadow: bool,
+}
+
+/// What became of a [`RateLimitDomain`].
+#[derive(Clone, Debug)]
+pub struct DomainObjectResult {
+    /// Whether the newest version is accepted.
+    pub accepted: Finding,
+    /// The version that is in force.
+    pub in_force: Option<InForce<RateLimitDomainSpec>>,
+    /// Its domain; `None` if an older object has that.
+    pub domain: Option<Name>,
+}
+
+/// A condition without its times.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// Whether it is `True`.
+    pub ok: bool,
+    /// Why, in one word.
+    pub reason: &'static str,
+    /// Why, for people.
+    pub message: String,
+}
+
+impl Finding {
+    pub(crate) fn failed(reason: &'static str, message: impl Into<String>) -> Self {
+        let mut message: String = message.into();
+        if message.len() > MESSAGE_MAX {
+            message.truncate(message.floor_char_boundary(MESSAGE_MAX));
+            message.push('…');
+        }
+        Self {
+            ok: false,
+            reason,
+            message,
+        }
+    }
+
+    fn accepted(message: impl Into<String>) -> Self {
+        Self {
+            ok: true,
+            reason: "Accepted",
+            message: message.into(),
+        }
+    }
+}
+
+/// The name in the store of an object's limit: `NAMESPACE.NAME.LIMIT`. The namespace and the limit have no dot, so
+/// that two limits never have the same. A longer one than a name may be is cut, and followed by a hash of the whole
+/// behind a character that none of the three can have.
+pub fn store_name(namespace: &str, object: &str, limit: &str) -> Option<Name> {
+    /// Hexadecimal digits: 80 bits, so that nobody finds two objects with the same.
+    const HASH: usize = 20;
+    let mut whole = format!("{namespace}.{object}.{limit}");
+    if whole.len() > Name::MAX_LEN {
+        let hash = policy::hashed(whole.as_bytes());
+        whole.truncate(whole.floor_char_boundary(Name::MAX_LEN - 1 - HASH));
+        whole.push('_');
+        whole.extend(String::from_utf8_lossy(&hash).chars().take(HASH));
+    }
+    whole.parse().ok()
+}
+
+/// Translates all objects. Their order does not matter.
+pub fn translate(objects: &Objects) -> Translation {
+    let (domains, domain_objects) = domains(&objects.domains);
+    let world = World::new(objects, domains);
+    let mut budgets: BTreeMap<Name, Budget> = world.domains.iter().map(Budget::new).collect();
+    let mut alive: Vec<&RateLimit> = { objects.rate_limits.iter() }
+        .filter(|object| object.metadata.deletion_timestamp.is_none())
+        .collect();
+    alive.sort_by_key(|object| age(&object.metadata));
+    // What replaces others comes first, so that nothing is replaced by limits that are not accepted themselves.
+    let replaces = |object: &&RateLimit| {
+        let in_force = object.status.in_force.as_ref();
+        !object.spec.overriding().is_empty()
+            || in_force.is_some_and(|found| !found.spec.overriding().is_empty())
+    };
+    let (first, second): (Vec<_>, Vec<_>) = alive.into_iter().partition(replaces);
+    let mut placing = Placing {
+        world: &world,
+        overriders: BTreeMap::new(),
+        budgets: &mut budgets,
+    };
+    let mut translated = BTreeMap::new();
+    for object in first.into_iter().chain(second) {
+        translated.insert(object.metadata.key(), placing.object(object));
+    }
+    let gateways = world.domain_of.clone();
+    let domains = { world.domains.iter().zip(budgets.into_values()) }
+        .map(|((name, domain), budget)| (name.clone(), budget.finish(domain, &mut translated)))
+        .collect();
+    Translation {
+        domains,
+        objects: translated,
+        domain_objects,
+        gateways,
+    }
+}
+
+/// Older first, then by namespace and name.
+fn age(metadata: &crate::Metadata) -> (String, Key) {
+    (metadata.creation_timestamp.clone(), metadata.key())
+}
+
+// --- Domains.
+
+fn domains(objects: &[RateLimitDomain]) -> (Vec<Domain>, BTreeMap<String, DomainObjectResult>) {
+    let mut alive: Vec<&RateLimitDomain> = { objects.iter() }
+        .filter(|object| object.metadata.deletion_timestamp.is_none())
+        .collect();
+    alive.sort_by_key(|object| age(&object.metadata));
+    let (mut found, mut results) = (Vec::new(), BTreeMap::new());
+    let mut taken: BTreeMap<Name, &str> = BTreeMap::new();
+    let mut gateways: BTreeMap<Key, &str> = BTreeMap::new();
+    for object in alive {
+        let (name, in_force, mut accepted) = version_of(object);
+        let own = object.metadata.name.as_str();
+        let free = name.clone().filter(|name| !taken.contains_key(name));
+        if let Some((name, other)) = name
+            .as_ref()
+            .and_then(|name| Some((name, taken.get(name)?)))
+        {
+            let message = format!("domain {name} is RateLimitDomain {other}'s, which is older");
+            accepted = Finding::failed("Conflicted", message);
+        }
+        if let Some((name, in_force)) = free.clone().zip(in_force.as_ref()) {
+            taken.insert(name.clone(), own);
+            let mut domain = Domain {
+                name,
+                spec: in_force.spec.clone(),
+                gateways: Vec::new(),
+            };
+            for gateway in &in_force.spec.gateways {
+                let key = Key::new(&gateway.namespace, &gateway.name);
+                match gateways.get(&key) {
+                    Some(other) if *other != own => {
+                        let message =
+                            format!("Gateway {key} is in RateLimitDomain {other}, which is older");
+                        accepted = Finding::failed("Conflicted", message);
+                    }
+                    Some(_) => {}
+                    None => {
+                        gateways.insert(key.clone(), own);
+                        domain.gateways.push(key);
+                    }
+                }
+            }
+            found.push(domain);
+        }
+        results.insert(
+            own.to_owned(),
+            DomainObjectResult {
+                accepted,
+                in_force,
+                domain: free,
+            },
+        );
+    }
+    (found, results)
+}
+
+/// The version of a domain object that is in force, with its domain, and whether that is the newest.
+fn version_of(
+    object: &RateLimitDomain,
+) -> (Option<Name>, Option<InForce<RateLimitDomainSpec>>, Finding) {
+    let newest = InForce {
+        generation: object.metadata.generation,
+        spec: object.spec.clone(),
+    };
+    match domain_name(&newest.spec) {
+        Ok(name) => (Some(name), Some(newest), Finding::accepted("")),
+        Err(wrong) => {
+            let last = object.status.in_force.clone();
+            let last = last.and_then(|last| Some((domain_name(&last.spec).ok()?, last)));
+            let (name, last) = last.unzip();
+            (name, last, Finding::failed("Invalid", wrong))
+        }
+    }
+}
+
+/// The domain of a spec that is valid.
+fn domain_name(spec: &RateLimitDomainSpec) -> Result<Name, String> {
+    let name: Name = { spec.domain.parse() }.map_err(|error| format!("domain: {error}"))?;
+    frame(&name, spec).map_err(|problems| text(&problems))?;
+    Ok(name)
+}
+
+/// The domain without limits.
+fn frame(name: &Name, spec: &RateLimitDomainSpec) -> Result<Policy, Problems> {
+    let mut node = Node::map([
+        ("domain", Node::text(name.as_str())),
+        ("exempt", Node::list(spec.exempt.iter().cloned())),
+        ("limits", Node::list([])),
+    ]);
+    if let Some(paused) = &spec.paused {
+        node.set("paused", paused.clone());
+    }
+    limits_file::policy_from_node(&node)
+}
+
+/// Problems on one line.
+fn text(problems: &Problems) -> String {
+    let list: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    list.join("; ")
+}
+
+// --- What fits into a domain.
+
+/// The limits of a domain so far, and how much of its bounds they take.
+struct Budget {
+    frame: Policy,
+    per_namespace: Option<u32>,
+    limits: Vec<(Key, Limit)>,
+    by_namespace: BTreeMap<String, usize>,
+    entries: BTreeSet<Name>,
+    bytes: usize,
+    overrides: usize,
+}
+
+impl Budget {
+    fn new((name, domain): (&Name, &Domain)) -> (Name, Self) {
+        let frame = frame(name, &domain.spec).unwrap_or_else(|_| Policy::empty(name.clone()));
+        let exempt = frame.exempt.iter().flat_map(|one| &one.matchers);
+        let budget = Self {
+            per_namespace: domain.spec.caps.and_then(|caps| caps.limits_per_namespace),
+            limits: Vec::new(),
+            by_namespace: BTreeMap::new(),
+            entries: exempt.map(|matcher| matcher.entry.clone()).collect(),
+            bytes: bytes(&frame.to_node()) + RECORD_EXTRA,
+            overrides: 0,
+            frame,
+        };
+        (name.clone(), budget)
+    }
+
+    /// Whether these limits of an object fit as well.
+    fn fits(&self, namespace: &str, limits: &[Limit]) -> Result<(), Finding> {
+        let domain = &self.frame.domain;
+        let over = |message: String| Err(Finding::failed("CapExceeded", message));
+        let own = self.by_namespace.get(namespace).copied().unwrap_or(0) + limits.len();
+        if let Some(most) = self.per_namespace
+            && u64::try_from(own).is_ok_and(|own| own > u64::from(most))
+        {
+            return over(format!(
+                "namespace {namespace} would have {own} limits in domain {domain}, which allows it {most}"
+            ));
+        }
+        let most = limits_file::LIMITS_MAX;
+        if self.limits.len() + limits.len() > most {
+            return over(format!("domain {domain} has at most {most} limits"));
+        }
+        let entries = limits.iter().flat_map(Limit::keys);
+        let added: BTreeSet<&Name> = entries.filter(|key| !self.entries.contains(*key)).collect();
+        let most = limits_file::ENTRIES_MAX;
+        if self.entries.len() + added.len() > most {
+            let added: Vec<&str> = added.iter().map(|name| name.as_str()).collect();
+            return over(format!(
+                "the limits of domain {domain} name at most {most} different entries; these add {}",
+                added.join(", ")
+            ));
+        }
+        let most = limits_file::DOCUMENT_MAX;
+        if self.bytes + limits.iter().map(stored_bytes).sum::<usize>() > most {
+            return over(format!(
+                "the limits of domain {domain} take at most {most} bytes"
+            ));
+        }
+        if self.overrides + overrides(limits) > OVERRIDES_MAX {
+            return over(format!(
+                "domain {domain} has at most {OVERRIDES_MAX} overrides"
+            ));
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, owner: &Key, limits: Vec<Limit>) {
+        *self
+            .by_namespace
+            .entry(owner.namespace.clone())
+            .or_insert(0) += limits.len();
+        self.entries
+            .extend(limits.iter().flat_map(Limit::keys).cloned());
+        self.bytes += limits.iter().map(stored_bytes).sum::<usize>();
+        self.overrides += overrides(&limits);
+        self.limits
+            .extend(limits.into_iter().map(|limit| (owner.clone(), limit)));
+    }
+
+    /// The limits file, which the reader has accepted as a whole.
+    fn finish(
+        mut self,
+        domain: &Domain,
+        objects: &mut BTreeMap<Key, ObjectResult>,
+    ) -> DomainResult {
+        self.limits.sort_by(|(a, _), (b, _)| a.cmp(b));
+        let policy = loop {
+            let limits = self.limits.iter().map(|(_, limit)| limit.to_node());
+            let mut node = self.frame.to_node();
+            node.set("limits", Node::list(limits));
+            match limits_file::policy_from_node(&node) {
+                Ok(policy) => break policy,
+                // Each limit is valid, and the bounds hold; should the reader refuse them together all the same, the
+                // others must not wait for the one that it names.
+                Err(problems) => {
+                    match problems.iter().find_map(|problem| limit_at(&problem.path)) {
+                        None => break self.frame.clone(),
+                        Some(at) => {
+                            let Some((owner, _)) = self.limits.get(at).cloned() else {
+                                break self.frame.clone();
+                            };
+                            self.limits.retain(|(of, _)| *of != owner);
+                            drop_from(objects, &owner, &domain.name, &text(&problems));
+                        }
+                    }
+                }
+            }
+        };
+        let owners = self
+            .limits
+            .into_iter()
+            .map(|(owner, limit)| (limit.name, owner));
+        DomainResult {
+            policy,
+            owners: owners.collect(),
+            gateways: domain.gateways.clone(),
+            mesh: domain.spec.mesh,
+        }
+    }
+}
+
+fn drop_from(objects: &mut BTreeMap<Key, ObjectResult>, owner: &Key, domain: &Name, why: &str) {
+    let of = objects.get_mut(owner).into_iter();
+    for ancestor in of.flat_map(|object| &mut object.ancestors) {
+        if ancestor.domain.as_ref() == Some(domain) {
+            ancestor.limits.clear();
+            ancestor.accepted = Finding::failed("Invalid", why);
+        }
+    }
+}
+
+/// The N of `limits[N].rate`.
+fn limit_at(path: &str) -> Option<usize> {
+    path.strip_prefix("limits[")?
+        .split_once(']')?
+        .0
+        .parse()
+        .ok()
+}
+
+fn bytes(node: &Node) -> usize {
+    serde_json::to_string(node).map_or(0, |json| json.len())
+}
+
+fn stored_bytes(limit: &Limit) -> usize {
+    bytes(&limits_file::node_without_overrides(limit)) + RECORD_EXTRA
+}
+
+fn overrides(limits: &[Limit]) -> usize {
+    limits.iter().map(|limit| limit.overrides.len()).sum()
+}
+
+// --- Objects.
+
+/// What is translated so far.
+struct Placing<'t, 'o> {
+    world: &'t World<'o>,
+    /// The object whose override of a name holds at a Gateway.
+    overriders: BTreeMap<(Key, String), Key>,
+    budgets: &'t mut BTreeMap<Name, Budget>,
+}
+
+/// A version of an object, read.
+struct Version {
+    spec: InForce<RateLimitSpec>,
+    limits: Vec<Limit>,
+    /// The names of those that replace others.
+    overriding: BTreeSet<Name>,
+    placements: Vec<Placement>,
+}
+
+/// The limits of a version, by domain.
+type Placed = BTreeMap<Name, Vec<Limit>>;
+
+impl Placing<'_, '_> {
+    fn object(&mut self, object: &RateLimit) -> ObjectResult {
+        let newest = InForce {
+            generation: object.metadata.generation,
+            spec: object.spec.clone(),
+        };
+        let last = object.status.in_force.clone();
+        let accepted_before = last.as_ref().is_some_and(|last| *last == newest);
+        let refused = match self.version(object, newest, accepted_before) {
+            Ok((version, placed)) => return self.commit(object, version, placed, None),
+            Err(refused) => refused,
+        };
+        let last = last.filter(|_| !accepted_before);
+        match last.map(|last| self.version(object, last, true)) {
+            Some(Ok((version, placed))) => self.commit(object, version, placed, Some(&refused.0)),
+            _ => refused.into_result(object),
+        }
+    }
+
+    /// Reads a version, and finds out where its limits go; nothing is added yet.
+    fn version(
+        &self,
+        object: &RateLimit,
+        spec: InForce<RateLimitSpec>,
+        accepted_before: bool,
+    ) -> Result<(Version, Placed), Refused> {
+        let key = object.metadata.key();
+        let invalid = |why: String| Finding::failed("Invalid", why);
+        check_targets(&key, &spec.spec).map_err(|why| Refused(invalid(why), Vec::new()))?;
+        let placements: Vec<Placement> = { spec.spec.target_refs.iter() }
+            .flat_map(|target| self.world.resolve(&key.namespace, target))
+            .collect();
+        let mut version = match read_limits(&spec.spec) {
+            Ok((limits, overriding)) => Version {
+                spec,
+                limits,
+                overriding,
+                placements,
+            },
+            Err(why) => return Err(Refused(invalid(why), placements)),
+        };
+        self.mark_conflicts(&key, &mut version);
+        let placed = self.place(&key, &version, accepted_before);
+        match placed {
+            Ok(placed) => Ok((version, placed)),
+            Err(finding) => Err(Refused(finding, version.placements)),
+        }
+    }
+
+    /// Takes the object away from Gateways where an older one overrides the same.
+    fn mark_conflicts(&self, key: &Key, version: &mut Version) {
+        for placement in &mut version.placements {
+            let Requests::Gateway { key: gateway, .. } = &placement.requests else {
+                continue;
+            };
+            let mut names = version.overriding.iter();
+            let conflict = names.find_map(|name| {
+                let at = (gateway.clone(), name.to_string());
+                let other = { self.overriders.get(&at) }.filter(|other| *other != key)?;
+                Some(format!(
+                    "RateLimit {other}, which is older, overrides `{name}` at Gateway {gateway}"
+                ))
+            });
+            if let Some(message) = conflict {
+                placement.domain = Err(Finding::failed("Conflicted", message));
+            }
+        }
+    }
+
+    fn place(
+        &self,
+        key: &Key,
+        version: &Version,
+        accepted_before: bool,
+    ) -> Result<Placed, Finding> {
+        let invalid = |why: String| Finding::failed("Invalid", why);
+        let mut by_domain: BTreeMap<&Name, Vec<&Placement>> = BTreeMap::new();
+        for placement in &version.placements {
+            if let Ok(domain) = &placement.domain {
+                by_domain.entry(domain).or_default().push(placement);
+            }
+        }
+        let mut placed = BTreeMap::new();
+        for (domain, placements) in by_domain {
+            if !accepted_before {
+                self.check_supply(domain, &version.limits)
+                    .map_err(invalid)?;
+            }
+            let variants = self
+                .world
+                .conditions(domain, &placements)
+                .map_err(invalid)?;
+            let mut limits = Vec::new();
+            for (suffix, conditions) in variants {
+                let in_mesh =
+                    { conditions.iter() }.any(|(entry, _)| *entry == crate::CLUSTER_ENTRY);
+                let variant = Variant {
+                    key,
+                    suffix,
+                    conditions,
+                    overridden: if in_mesh {
+                        BTreeMap::new()
+                    } else {
+                        self.overridden(key, version, &placements)
+                    },
+                    elsewhere: self.world.supplies(domain, GATEWAY_ENTRY) == Some(false),
+                };
+                limits.extend(variant.limits(&version.limits).map_err(invalid)?);
+            }
+            if let Some(budget) = self.budgets.get(domain) {
+                budget.fits(&key.namespace, &limits)?;
+            }
+            placed.insert(domain.clone(), limits);
+        }
+        Ok(placed)
+    }
+
+    /// An entry that no request has makes a limit apply to none, or to all of them together.
+    fn check_supply(&self, domain: &Name, limits: &[Limit]) -> Result<(), String> {
+        for limit in limits {
+            let mut missing = limit
+                .keys()
+                .filter(|entry| self.world.supplies(domain, entry.as_str()) == Some(false));
+            if let Some(entry) = missing.next() {
+                return Err(format!(
+                    "limit `{}`: no live proxy of domain {domain} supplies the entry `{entry}`; add it to \
+                     `descriptors` in the filter's configuration",
+                    limit.name
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// For each limit of an object on routes, the Gateways of the placements that override it; `None`: all of them.
+    fn overridden(
+        &self,
+        key: &Key,
+        version: &Version,
+        placements: &[&Placement],
+    ) -> BTreeMap<Name, Option<BTreeSet<Key>>> {
+        let gateway = |placement: &&&Placement| match &placement.requests {
+            Requests::Route(_) => Some(Key::new(
+                placement.ancestor.namespace.clone()?,
+                &placement.ancestor.name,
+            )),
+            _ => None,
+        };
+        let routes = || {
+            placements
+                .iter()
+                .filter(|found| matches!(found.requests, Requests::Route(_)))
+        };
+        let mut overridden = BTreeMap::new();
+        for limit in &version.limits {
+            let overrides = |gateway: &Key| {
+                let at = (gateway.clone(), limit.name.to_string());
+                self.overriders.get(&at).is_some_and(|other| other != key)
+            };
+            let of = routes().filter(|found| found.ancestor.kind == "Gateway");
+            let at: BTreeSet<Key> = of
+                .filter_map(|found| gateway(&found))
+                .filter(overrides)
+                .collect();
+            let all = routes().all(|found| {
+                found.ancestor.kind == "Gateway"
+                    && gateway(&found).is_some_and(|key| at.contains(&key))
+            });
+            if !at.is_empty() {
+                overridden.insert(limit.name.clone(), (!all).then_some(at));
+            }
+        }
+        overridden
+    }
+
+    /// Adds the limits of a version, and says what became of the object. `refused` is why it is not the newest.
+    fn commit(
+        &mut self,
+        object: &RateLimit,
+        version: Version,
+        placed: Placed,
+        refused: Option<&Finding>,
+    ) -> ObjectResult {
+        let key = object.metadata.key();
+        for placement in &version.placements {
+            if let (Requests::Gateway { key: gateway, .. }, Ok(_)) =
+                (&placement.requests, &placement.domain)
+            {
+                for name in &version.overriding {
+                    let at = (gateway.clone(), name.to_string());
+                    self.overriders.entry(at).or_insert_with(|| key.clone());
+                }
+            }
+        }
+        let mut ancestors: BTreeMap<AncestorRef, AncestorResult> = BTreeMap::new();
+        for placement in &version.placements {
+            let limits = { placement.domain.as_ref().ok() }.and_then(|domain| placed.get(domain));
+            let limits = limits.map_or(&[][..], Vec::as_slice);
+            let accepted = match (refused, &placement.domain) {
+                (Some(refused), _) => Finding {
+                    message: format!(
+                        "{}; generation {} stays in force",
+                        refused.message, version.spec.generation
+                    ),
+                    ..Finding::clone(refused)
+                },
+                (None, Err(finding)) => finding.clone(),
+                (None, Ok(domain)) => self.accepted(domain, placement, &version, limits.len()),
+            };
+            let result = AncestorResult {
+                ancestor: placement.ancestor.clone(),
+                domain: placement.domain.clone().ok(),
+                accepted,
+                limits: limits.iter().map(|limit| limit.name.clone()).collect(),
+                shadow: !limits.is_empty() && limits.iter().all(|limit| limit.enforce_percent == 0),
+            };
+            merge(&mut ancestors, result);
+        }
+        for (domain, limits) in placed {
+            if let Some(budget) = self.budgets.get_mut(&domain) {
+                budget.add(&key, limits);
+            }
+        }
+        ObjectResult {
+            in_force: Some(version.spec),
+            ancestors: ancestors.into_values().collect(),
+        }
+    }
+
+    fn accepted(
+        &self,
+        domain: &Name,
+        placement: &Placement,
+        version: &Version,
+        count: usize,
+    ) -> Finding {
+        if count == 0 {
+            return Finding {
+                ok: true,
+                reason: "Overridden",
+                message: format!(
+                    "overrides of Gateway {}/{} replace every limit of the object there",
+                    placement.ancestor.namespace.as_deref().unwrap_or_default(),
+                    placement.ancestor.name
+                ),
+            };
+        }
+        let limits = if count == 1 { "limit" } else { "limits" };
+        let mut message = format!("{count} {limits} in domain {domain}");
+        let of_domain = |other: &&Placement| other.domain.as_ref() == Ok(domain);
+        let together: Vec<&Placement> = version.placements.iter().filter(of_domain).collect();
+        if let Some(twins) = self.world.twins(&together) {
+            message = format!("{message}; {twins}");
+        }
+        Finding::accepted(message)
+    }
+}
+
+/// One entry for each ancestor. Of two findings the worse one is shown.
+fn merge(ancestors: &mut BTreeMap<AncestorRef, AncestorResult>, result: AncestorResult) {
+    match ancestors.get_mut(&result.ancestor) {
+        None => drop(ancestors.insert(result.ancestor.clone(), result)),
+        Some(known) => {
+            if known.accepted.ok && !result.accepted.ok {
+                known.accepted = result.accepted;
+            }
+            for limit in result.limits {
+                if !known.limits.contains(&limit) {
+                    known.limits.push(limit);
+                }
+            }
+            known.shadow &= result.shadow;
+            known.domain = known.domain.take().or(result.domain);
+        }
+    }
+}
+
+/// Why a version is not accepted, and where it would have been.
+struct Refused(Finding, Vec<Placement>);
+
+impl Refused {
+    /// Nothing of the object is in force.
+    fn into_result(self, object: &RateLimit) -> ObjectResult {
+        let Self(finding, placements) = self;
+        let mut ancestors = BTreeMap::new();
+        let result = |ancestor: AncestorRef, domain: Option<Name>| AncestorResult {
+            ancestor,
+            domain,
+            accepted: finding.clone(),
+            limits: Vec::new(),
+            shadow: false,
+        };
+        for placement in placements {
+            merge(
+                &mut ancestors,
+                result(placement.ancestor, placement.domain.ok()),
+            );
+        }
+        if ancestors.is_empty() {
+            // A status needs an ancestor for its condition; the first target has the closest.
+            let target = object.spec.target_refs.first().cloned().unwrap_or_default();
+            let ancestor = AncestorRef {
+                group: target.group,
+                kind: target.kind,
+                namespace: Some(object.metadata.namespace.clone()),
+                name: target.name,
+                section_name: target.section_name,
+            };
+            merge(&mut ancestors, result(ancestor, None));
+        }
+        ObjectResult {
+            in_force: None,
+            ancestors: ancestors.into_values().collect(),
+        }
+    }
+}
+
+// --- Reading one object.
+
+/// Whether a name is one that the API server admits: nothing in it has a meaning in a pattern.
+fn is_plain(name: &str, dots: bool) -> bool {
+    let fits = |byte: u8| {
+        byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-' || dots && byte == b'.'
+    };
+    !name.is_empty() && name.len() <= 253 && name.bytes().all(fits)
+}
+
+/// Whether a limit's name is a DNS label. A dot in it could make two limits one.
+pub(crate) fn is_label(name: &str) -> bool {
+    name.len() <= 63 && is_plain(name, false) && !name.starts_with('-') && !name.ends_with('-')
+}
+
+fn check_targets(key: &Key, spec: &RateLimitSpec) -> Result<(), String> {
+    if !is_label(&key.namespace) || !is_plain(&key.name, true) {
+        return Err(format!("{key} is not the name of an object"));
+    }
+    let targets = &spec.target_refs;
+    if targets.is_empty() || targets.len() > TARGETS_MAX {
+        return Err(format!("targetRefs: 1 to {TARGETS_MAX} targets"));
+    }
+    let is_gateway = |target: &TargetRef| target.kind == "Gateway";
+    for target in targets {
+        let group = match target.kind.as_str() {
+            "Gateway" | "HTTPRoute" | "GRPCRoute" => GATEWAY_API,
+            "Service" => "",
+            _ => return Err("targetRefs: a Gateway, HTTPRoute, GRPCRoute or Service".to_owned()),
+        };
+        if target.group != group {
+            return Err(format!(
+                "targetRefs: the group of a {} is \"{group}\"",
+                target.kind
+            ));
+        }
+        let section = target.section_name.as_deref();
+        if !is_plain(&target.name, true) || section.is_some_and(|name| !is_plain(name, true)) {
+            return Err(format!("targetRefs: {:?} is not a name", target.name));
+        }
+        if target.kind == "Service" && section.is_some() {
+            return Err("targetRefs: a Service has no sections".to_owned());
+        }
+    }
+    if targets.iter().any(is_gateway) && !targets.iter().all(is_gateway) {
+        return Err("targetRefs: Gateways and others cannot be in one object".to_owned());
+    }
+    if !spec.overriding().is_empty() {
+        let whole = |target: &TargetRef| is_gateway(target) && target.section_name.is_none();
+        if !targets.iter().all(whole) {
+            return Err("overrides: only whole Gateways override".to_owned());
+        }
+    }
+    let count = spec.limits.len() + spec.overriding().len();
+    if count == 0 || count > OBJECT_LIMITS_MAX {
+        return Err(format!("1 to {OBJECT_LIMITS_MAX} limits"));
+    }
+    Ok(())
+}
+
+/// The limits by their own names, and which of them override.
+fn read_limits(spec: &RateLimitSpec) -> Result<(Vec<Limit>, BTreeSet<Name>), String> {
+    let all = spec.limits.iter().chain(spec.overriding());
+    let node = Node::map([
+        ("domain", Node::text("objects")),
+        ("limits", Node::list(all.cloned())),
+    ]);
+    let policy = limits_file::policy_from_node(&node).map_err(|problems| text(&problems))?;
+    for limit in &policy.limits {
+        let name = &limit.name;
+        if !is_label(name.as_str()) {
+            return Err(format!(
+                "limit `{name}`: the name of a limit in an object is a DNS label, without dots"
+            ));
+        }
+        if limit.descriptor.is_some() {
+            return Err(format!(
+                "limit `{name}`: `descriptor` is for Envoy's rate limit service, whose requests have no target"
+            ));
+        }
+    }
+    let overriding = policy.limits.iter().skip(spec.limits.len());
+    let overriding = overriding.map(|limit| limit.name.clone()).collect();
+    Ok((policy.limits, overriding))
+}
+
+/// One form of an object's limits in one domain.
+struct Variant<'v> {
+    key: &'v Key,
+    suffix: &'static str,
+    conditions: Vec<Condition>,
+    overridden: BTreeMap<Name, Option<BTreeSet<Key>>>,
+    /// Whether no proxy says of which Gateway it is.
+    elsewhere: bool,
+}
+
+impl Variant<'_> {
+    fn limits(&self, limits: &[Limit]) -> Result<Vec<Limit>, String> {
+        let kept = |name: &Name| !matches!(self.overridden.get(name), Some(None));
+        let mut found = Vec::with_capacity(limits.len());
+        for limit in limits.iter().filter(|limit| kept(&limit.name)) {
+            let mut conditions = self.conditions.clone();
+            if let Some(Some(gateways)) = self.overridden.get(&limit.name)
+                && !self.elsewhere
+            {
+                let others = gateways.iter().map(|gateway| format!("!{gateway}"));
+                conditions.push((GATEWAY_ENTRY, others.collect()));
+            }
+            let mut limit = limit.clone();
+            for (entry, patterns) in &conditions {
+                if limit
+                    .matchers
+                    .iter()
+                    .any(|matcher| matcher.key.as_str() == *entry)
+                {
+                    let name = &limit.name;
+                    return Err(format!("limit `{name}`: match.{entry}: targetRefs say it"));
+                }
+                limit.matchers.push(matcher(entry, patterns)?);
+            }
+            limit.name = self.name(&limit.name)?;
+            let replaced = limit.replaces.iter().filter(|name| kept(name));
+            limit.replaces = replaced
+                .map(|name| self.name(name))
+                .collect::<Result<_, _>>()?;
+            found.push(limit);
+        }
+        Ok(found)
+    }
+
+    fn name(&self, limit: &Name) -> Result<Name, String> {
+        let Key { namespace, name } = self.key;
+        store_name(namespace, name, &format!("{limit}{}", self.suffix))
+            .ok_or_else(|| format!("limit `{limit}`: no name for the store"))
+    }
+}
+
+fn matcher(entry: &str, patterns: &[String]) -> Result<Matcher, String> {
+    let name: Name = entry.parse().map_err(|error| format!("{entry}: {error}"))?;
+    let parsed = patterns
+        .iter()
+        .map(|pattern| Pattern::parse(pattern).map_err(|error| format!("{pattern}: {error}")));
+    Ok(Matcher::new(name, parsed.collect::<Result<_, _>>()?))
+}
