@@ -17,13 +17,16 @@
 --           and for each of these 3: epoch, spent, returned;
 --         and where slots of it are freed (kind plus 64): their number, and for each 5: start in ms,
 --           parts beyond it, since, turn, units; of requests in flight (kind 12) stamp, secret, ttl, 0, and
---           1 to free, 2 to renew or 3 to enter it again;
+--           1 to free, 2 to renew or 3 to enter it again, 4, 5 or 6 to free it after an answer that was in time,
+--           late or slow, 7 to free it because its request was not let in;
 --         and where its responses state the cost (kind plus 128): the secret of the reservation of the cost,
 --           or -1 for none, or -2 to add up the open ones; the number of settlements, and for each 4:
 --           number, secret, units reserved, true cost;
 --         and where it has a penalty (kind plus 256) 6: denials that begin it, the time within which they
 --           count, ms, its first length, ms, how many times longer the next is, or 1, its longest length, ms,
 --           and reported denials;
+--         and of an adaptive limit (kind plus 1024; its limit is the most slots) 4: the slots that it starts
+--           with, the fewest, the latency, ms, and the share of answers within it, per mille;
 --         and of a calendar window 6: the label of the window that the debit was admitted in, or 0, and
 --           the ends of five windows, the first of which has the label y and starts at z, in ms
 --       then for each check: the number of its form, from 1
@@ -34,6 +37,8 @@
 --       and where it is leased 4: units granted, their epoch, their ttl, all units leased out;
 --       and of a queue or of requests in flight 4: the name of the slot, or four zeros; if nothing was
 --         charged, the first two have a bit for each slot to renew that is gone, 50 in each;
+--       and of an adaptive limit 1: the limit, in thousandths of a slot; in a peek 13 more, the rest of its state
+--         (lib/adaptive.lua), or zeros;
 --       and where the responses state the cost 4: the number of the reservation made, units given back, units
 --         charged beyond what was reserved, and units reserved now, if the check added them up;
 --       and where it has a penalty 4: ms until that ends, or 0; denials that count; 1 if this check began it;
@@ -69,6 +74,7 @@ local OBSERVED, LEASED, FREEING, PRICED, PENALIZING, TOGETHER = 16, 32, 64, 128,
 local COUNT_OPEN = -2
 local PENALTY_ARGUMENTS = 6
 local NUMBERS_PER_LIMIT, LEASE_FIELDS, SLOT_FIELDS, COST_FIELDS, PENALTY_FIELDS = 8, 4, 4, 4, 4
+local ADAPTIVE_FIELDS = 14 -- of a peek; else 1
 
 local reply, filled = { now, 0, 0, 0, 0, 0, 0, 0 }, 1 -- with room for one check of one limit
 -- include: lib/integers.lua
@@ -122,11 +128,15 @@ local function parse_costs(at)
   return { secret = ARGV[at] + 0, settle = settle, given_back = 0, excess = 0 }, last + 1
 end
 
--- include: lib/edges.lua
+-- include: lib/parameters.lua
 
 -- As parse_lease, for all numbers of a limit; it has no bucket yet.
 local function parse(at)
   local kind, next_at, lease, free = ARGV[at] + 0, at + NUMBERS_PER_LIMIT, nil, nil
+  local adaptive = kind >= ADAPTIVE
+  if adaptive then
+    kind = kind - ADAPTIVE
+  end
   local together = kind >= TOGETHER
   if together then
     kind = kind - TOGETHER
@@ -201,7 +211,9 @@ local function parse(at)
   if together then
     limit.together = true
   end
-  if kind == 11 then -- of a calendar window
+  if adaptive then
+    next_at = adaptive_rule(limit, next_at)
+  elseif kind == 11 then -- of a calendar window
     next_at = calendar(limit, next_at)
   end
   return limit, next_at
@@ -386,6 +398,15 @@ local function finish(l, charge)
     reply[filled + 1], reply[filled + 2], reply[filled + 3], reply[filled + 4] = start, parts, since, turn
     filled = filled + SLOT_FIELDS
   end
+  if l.adaptive then
+    filled = filled + 1
+    reply[filled] = l.milli
+    local found = limits.peek and (algorithm.found(l) or {})
+    for i = 2, found and ADAPTIVE_FIELDS or 1 do
+      filled = filled + 1
+      reply[filled] = found[i] or 0
+    end
+  end
   if costs then
     reply[filled + 1], reply[filled + 2], reply[filled + 3] = number, costs.given_back, costs.excess
     reply[filled + 4] = costs.secret == COUNT_OPEN and R.open(l) or 0
@@ -414,6 +435,7 @@ local function refuse(count, culprit, status, generation)
     filled = filled + 6
     local more = (limits[i].asked and LEASE_FIELDS or 0) + (limits[i].algorithm.take and SLOT_FIELDS or 0)
       + (limits[i].costs and COST_FIELDS or 0) + (limits[i].penalty and PENALTY_FIELDS or 0)
+      + (limits[i].adaptive and (limits.peek and ADAPTIVE_FIELDS or 1) or 0)
     for field = 1, more do
       reply[filled + field] = 0
     end

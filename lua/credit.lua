@@ -9,7 +9,7 @@
 --         of reservations
 --       [3] kind [4] generation [5] units [6] limit [7] x [8] y [9] z: as for check.lua
 --       [10] the limit's ttl for leases in ms, 0 if it has none
---       of a calendar window 6: see check.lua
+--       of a calendar window 6, of an adaptive limit (kind plus 1024) 4: see check.lua
 -- Reply integers: [1] 0 nothing was used, 1 given back, 2 stale, 3 corrupt; [2] the time;
 --       (stale also if the edges of a calendar window are not those of now)
 --       [3] left before (or, if stale, the generation found), [4] left after, [5] reset_after (ms)
@@ -25,7 +25,7 @@ local call, injected = redis.call, ARGV[1] ~= '-1'
 
 -- include: lib/algorithms.lua
 -- include: lib/load.lua
--- include: lib/edges.lua
+-- include: lib/parameters.lua
 
 -- include: lib/credit.lua
 
@@ -37,6 +37,8 @@ end
 now = math.min(now, 2 ^ 52 - 1)
 
 local flags, kind, units = ARGV[2] + 0, ARGV[3] + 0, ARGV[5] + 0
+local adaptive = kind >= ADAPTIVE
+kind = adaptive and kind - ADAPTIVE or kind
 local peek, force, settles = flags % 2 == 1, flags % 4 >= 2, flags >= 4
 local leased = ARGV[10] + 0 > 0 and kind <= 3 -- windows count what is leased as used
 local l = {
@@ -49,7 +51,9 @@ local l = {
   z = ARGV[9] + 0,
   lease = leased and { ttl = ARGV[10] + 0, want = 0, proxy = 0, settle = {} } or nil,
 }
-if kind == 11 then
+if adaptive then
+  adaptive_rule(l, 11)
+elseif kind == 11 then
   calendar(l, 11)
 end
 if load(l, KEYS[1]) then

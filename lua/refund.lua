@@ -12,7 +12,7 @@
 --         kind, generation, units, the time of the charge, limit, x, y, z,
 --         the ttl of the limit's leases (0: it does not lease), and of a queue the name of the slot
 --         (start in ms, parts beyond it, since, turn; else four times 0);
---         of a calendar window 6 more: see check.lua
+--         of a calendar window 6 more, of an adaptive limit (kind plus 1024) 4 more: see check.lua
 -- Reply integers: the time; then for each charge 3: whether something was refunded (0/1),
 --       remaining, reset_after (ms)
 
@@ -25,12 +25,14 @@ local NUMBERS_PER_CHARGE = 13
 
 -- include: lib/algorithms.lua
 -- include: lib/load.lua
--- include: lib/edges.lua
+-- include: lib/parameters.lua
 
 -- Loads the limit of KEYS[k], whose numbers start at ARGV[at]; nil if its state is corrupt or the
 -- edges of its calendar windows are not those of now. Also returns the position after its numbers.
 local function read(k, at)
   local kind, ttl = ARGV[at] + 0, ARGV[at + 8] + 0
+  local adaptive = kind >= ADAPTIVE
+  kind = adaptive and kind - ADAPTIVE or kind
   local l = {
     kind = kind,
     algorithm = algorithm_of(kind, ttl > 0),
@@ -43,7 +45,9 @@ local function read(k, at)
     slot = { ARGV[at + 9] + 0, ARGV[at + 10] + 0, ARGV[at + 11] + 0, ARGV[at + 12] + 0, ARGV[at + 2] + 0 },
   }
   local last = at + NUMBERS_PER_CHARGE
-  if kind == 11 then
+  if adaptive then
+    last = adaptive_rule(l, last)
+  elseif kind == 11 then
     last = calendar(l, last)
   end
   if load(l, KEYS[k]) or l.outside then

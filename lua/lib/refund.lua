@@ -147,6 +147,7 @@ local function refund(l, units, charged_at)
   elseif kind <= 8 then
     return from_sub_window(l, units, charged_at)
   elseif kind == 12 then
+    l.slot[5] = 7 -- its request was not let in, so it says nothing of the service
     return l.algorithm.free(l, l.slot)
   end
   return from_sliding_window(l, units, charged_at)

@@ -55,7 +55,7 @@ local function turns_of(b)
     for start, stop, turn in string.gmatch(list or '', '(%d+),(%d+),(%d+)') do
       start, stop = start + 0, stop + 0
       if stop > passed then
-        b.turns[#b.turns + 1] = { math.max(0, start - passed), stop - passed, turn + 0 }
+        b.turns[#b.turns + 1] = { math.max(0, start - passed), stop - passed, math.min(turn, TURN_MAX) }
       end
     end
   end

@@ -5,6 +5,7 @@
 use crate::{
     Charged, Edges, Kind, Numbers, Outcome, ParameterError, Parameters, Reservations,
     ReserveRequest, SlotId, SlotOp,
+    adaptive::ADAPTIVE_LINGER_MS,
     calendar_window::{CalendarFixedWindow, CalendarWindow, CalendarWindowState},
     check::Stored,
     concurrency::{Concurrency, ConcurrencyState},
@@ -219,7 +220,7 @@ impl Algorithm {
         self.parameters.kind
     }
 
-    /// The quota in units: the capacity C, or the N of a window.
+    /// The quota in units: the capacity C, or the N of a window; of an adaptive limit the most slots.
     pub fn limit(&self) -> u64 {
         each!(Engine, &self.engine, quota => quota.limit())
     }
@@ -367,9 +368,10 @@ impl Algorithm {
     }
 
     /// How long a state is kept after it is unused, in milliseconds: by another caller's edges, a
-    /// calendar window that ended here may still be the current one.
+    /// calendar window that ended here may still be the current one; and an adaptive limit is found slowly.
     pub const fn linger_ms(&self) -> u64 {
         match &self.engine {
+            Engine::Concurrency(_) if self.parameters.adaptive.is_some() => ADAPTIVE_LINGER_MS,
             Engine::CalendarFixedWindow(_) => CalendarFixedWindow::linger_ms(),
             _ => 0,
         }

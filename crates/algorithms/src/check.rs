@@ -5,9 +5,9 @@
 
 use crate::integers::TIME_MAX_MS;
 use crate::{
-    Algorithm, BucketRequest, CostSettlement, Debits, Decision, Denials, Lease, LeaseRequest,
-    Outcome, Penalty, PenaltyStatus, Reservations, ReserveRequest, Reserved, RetryAfter, Slot,
-    SlotOp, State, penalty::Count,
+    AdaptiveStatus, Algorithm, BucketRequest, CostSettlement, Debits, Decision, Denials, Lease,
+    LeaseRequest, Outcome, Penalty, PenaltyStatus, Reservations, ReserveRequest, Reserved,
+    RetryAfter, Slot, SlotOp, State, penalty::Count,
 };
 
 /// A bucket's state with the newest generation of its limit that wrote it.
@@ -126,6 +126,8 @@ pub struct LimitVerdict {
     pub slot: Option<Slot>,
     /// Units leased out that may still be used.
     pub leased: u64,
+    /// The limit itself, where it is adaptive; how it was found is only part of a peek.
+    pub adaptive: Option<AdaptiveStatus>,
     /// What was reserved and settled.
     pub reserved: Reserved,
     /// The bucket's penalty.
@@ -195,10 +197,9 @@ pub fn check(
     }
     let allowed = !options.denied && fits_enforced && fits_one != Some(false);
     let charge = allowed && !options.peek;
-    let penalized = |count: &Option<Count>| count.is_some_and(|count| count.holds());
     let outcomes =
         { evaluations.into_iter().zip(&counts) }.map(|(evaluation, count)| match count {
-            count if charge && !penalized(count) => evaluation.charge(),
+            count if charge && !count.is_some_and(|count| count.holds()) => evaluation.charge(),
             _ => evaluation.leave(),
         });
     let outcomes: Vec<Outcome> = outcomes.collect();
@@ -222,6 +223,7 @@ pub fn check(
                 lease: outcome.lease,
                 slot: outcome.slot,
                 leased: outcome.leased,
+                adaptive: outcome.adaptive.map(|of| of.shown(options.peek)),
                 reserved: outcome.reserved,
                 penalty: count.map(|count| count.status()).unwrap_or_default(),
                 denials: count.and_then(|count| count.write()),

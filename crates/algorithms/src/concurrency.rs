@@ -13,13 +13,14 @@
 use std::sync::Arc;
 
 use crate::{
-    Numbers, ParameterError, Parameters, Slot, SlotAct, SlotOp,
+    Adaptive, AdaptiveState, AdaptiveStatus, Numbers, ParameterError, Parameters, Slot, SlotAct,
+    SlotOp,
     integers::TIME_MAX_MS,
     quota::{Loaded, Quota, state_of},
 };
 
 /// Bound: slots of a bucket. Beyond it, a limit with more is refused when it is written.
-const LIMIT_MAX: u64 = 100_000;
+pub(crate) const LIMIT_MAX: u64 = 100_000;
 /// Bound: slots of a bucket with those that are entered again. Beyond it, further ones are not
 /// entered.
 const HELD_MAX: u64 = 2 * LIMIT_MAX;
@@ -64,8 +65,10 @@ pub struct Missing {
 /// The limit's numbers, and the id that the current request offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Concurrency {
+    /// What an adaptive limit starts with.
     limit: u64,
     ttl_ms: u64,
+    adaptive: Option<Adaptive>,
     pub id: SlotId,
 }
 
@@ -73,6 +76,8 @@ pub(crate) struct Concurrency {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConcurrencyState {
     slots: HeldSlots,
+    /// The limit that was found. It stays while the limit is edited to one that is not adaptive.
+    adaptive: Option<Box<AdaptiveState>>,
 }
 
 /// Slots and when each expires, in milliseconds since the epoch, in the order of their names, in
@@ -100,6 +105,9 @@ pub(crate) struct SlotUsage {
     now_ms: u64,
     /// Those that have not expired.
     slots: HeldSlots,
+    /// How many there may be.
+    limit: u64,
+    adaptive: Option<Box<AdaptiveState>>,
     /// Whether the current request has one already.
     held: bool,
     missing: Missing,
@@ -109,6 +117,11 @@ impl ConcurrencyState {
     /// The slots, with the time at which each expires, in milliseconds since the epoch.
     pub fn slots(&self) -> impl Iterator<Item = (InFlightSlot, u64)> {
         self.slots.iter()
+    }
+
+    /// The limit that was found, if answers came while the limit was adaptive.
+    pub fn adaptive(&self) -> Option<&AdaptiveState> {
+        self.adaptive.as_deref()
     }
 }
 
@@ -134,11 +147,43 @@ impl Concurrency {
                 largest_ms: TTL_MAX_MS,
             });
         }
-        let id = SlotId {
-            stamp: 0,
-            secret: 0,
+        if let Some(adaptive) = &parameters.adaptive
+            && let Err(error) = adaptive.validate(limit)
+        {
+            return Err(ParameterError::Adaptive(error));
+        }
+        Ok(Self {
+            limit,
+            ttl_ms,
+            adaptive: parameters.adaptive,
+            id: SlotId {
+                stamp: 0,
+                secret: 0,
+            },
+        })
+    }
+
+    /// The limit of a bucket, in thousandths of a slot.
+    fn limit_milli(&self, state: Option<&AdaptiveState>) -> u64 {
+        let rule = self.adaptive.as_ref();
+        rule.map_or(self.limit * 1000, |rule| {
+            rule.limit_milli(state, self.limit)
+        })
+    }
+
+    /// A slot of those in use is freed.
+    fn hear(&self, usage: &mut SlotUsage, act: SlotAct) {
+        let says = match act {
+            SlotAct::Answered(pace) => Some(pace),
+            _ => None,
         };
-        Ok(Self { limit, ttl_ms, id })
+        if let Some(rule) = &self.adaptive {
+            let event = (usage.now_ms, usage.used(), says);
+            let state = usage.adaptive.as_deref();
+            let next = AdaptiveState::heard(state, rule, self.limit, event);
+            usage.adaptive = Some(Box::new(next));
+            usage.limit = self.limit_milli(usage.adaptive.as_deref()) / 1000;
+        }
     }
 
     const fn offered(&self) -> InFlightSlot {
@@ -165,7 +210,7 @@ impl Quota for Concurrency {
     state_of!(Concurrency, ConcurrencyState);
 
     fn limit(&self) -> u64 {
-        self.limit
+        self.adaptive.map_or(self.limit, |rule| rule.max)
     }
 
     fn window_ms(&self) -> u64 {
@@ -175,7 +220,7 @@ impl Quota for Concurrency {
     fn numbers(&self) -> Numbers {
         Numbers {
             kind: Numbers::CONCURRENCY,
-            limit: self.limit,
+            limit: self.limit(),
             x: self.ttl_ms,
             y: self.id.stamp,
             z: self.id.secret,
@@ -192,11 +237,15 @@ impl Quota for Concurrency {
         let mut slots = state.map_or_else(HeldSlots::default, |state| state.slots.clone());
         slots.drop_expired(now_ms);
         let cut = slots.cut(now_ms);
+        let adaptive = state.and_then(|state| state.adaptive.clone());
         let shifted = cut.then(|| ConcurrencyState {
             slots: slots.clone(),
+            adaptive: adaptive.clone(),
         });
         let usage = SlotUsage {
             now_ms,
+            limit: self.limit_milli(adaptive.as_deref()) / 1000,
+            adaptive,
             held: slots.expiry_of(self.offered()).is_some(),
             slots,
             missing: Missing::default(),
@@ -205,7 +254,7 @@ impl Quota for Concurrency {
     }
 
     fn room(&self, usage: &SlotUsage) -> Option<u64> {
-        match self.limit.checked_sub(usage.used()) {
+        match usage.limit.checked_sub(usage.used()) {
             None | Some(0) if usage.held => Some(1),
             room => room,
         }
@@ -233,7 +282,7 @@ impl Quota for Concurrency {
     }
 
     fn wait_ms(&self, usage: &SlotUsage, cost: u64) -> u64 {
-        let excess = (usage.used() + cost).saturating_sub(self.limit).max(1);
+        let excess = (usage.used() + cost).saturating_sub(usage.limit).max(1);
         let nth = usize::try_from(excess - 1).unwrap_or(usize::MAX);
         let expiry = usage.slots.nth_expiry(nth);
         expiry.map_or(0, |expiry| expiry - usage.now_ms)
@@ -264,7 +313,12 @@ impl Quota for Concurrency {
             let present = [named, own].into_iter().find(held);
             let slot = present.unwrap_or(own);
             match op.act {
-                SlotAct::Free(_) => changed = usage.slots.remove(slot) || changed,
+                // A slot that is gone says nothing: so a repeated free counts once.
+                SlotAct::Free(_) | SlotAct::Answered(_) if present.is_some() => {
+                    self.hear(usage, op.act);
+                    changed |= usage.slots.remove(slot);
+                }
+                SlotAct::Free(_) | SlotAct::Answered(_) => {}
                 SlotAct::Renew if present.is_none() => usage.missing.add(position),
                 SlotAct::Enter if present.is_none() && usage.used() >= HELD_MAX => {}
                 SlotAct::Renew | SlotAct::Enter => {
@@ -277,6 +331,27 @@ impl Quota for Concurrency {
         changed
     }
 
+    /// The request was not let in, so it says nothing.
+    fn refund_slot(&self, usage: &mut SlotUsage, slot: Slot, _units: u64) -> bool {
+        let named = InFlightSlot::from(slot);
+        let own = InFlightSlot {
+            ttl_ms: named.ttl_ms.min(self.ttl_ms),
+            ..named
+        };
+        usage.slots.remove(named) || usage.slots.remove(own)
+    }
+
+    fn adaptive(&self, usage: &SlotUsage) -> Option<AdaptiveStatus> {
+        let limit_milli = self.limit_milli(usage.adaptive.as_deref());
+        self.adaptive.map(|_| AdaptiveStatus {
+            limit_milli,
+            state: usage.adaptive.as_deref().map(|state| AdaptiveState {
+                limit_milli,
+                ..*state
+            }),
+        })
+    }
+
     fn missing(&self, usage: &SlotUsage) -> Option<Slot> {
         let Missing { low, high } = usage.missing;
         (usage.missing != Missing::default()).then_some(Slot {
@@ -287,7 +362,10 @@ impl Quota for Concurrency {
     }
 
     fn save(&self, usage: SlotUsage) -> ConcurrencyState {
-        ConcurrencyState { slots: usage.slots }
+        ConcurrencyState {
+            slots: usage.slots,
+            adaptive: usage.adaptive,
+        }
     }
 }
 

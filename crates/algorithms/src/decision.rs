@@ -2,7 +2,7 @@
 //! ([`Quota`]). `lua/check.lua` makes the same decision from functions of the same names.
 
 use crate::{
-    BucketRequest, Debits, Lease, State,
+    AdaptiveStatus, BucketRequest, Debits, Lease, Pace, State,
     quota::{Loaded, Quota},
     reservations::{Reservations, Reserved},
 };
@@ -83,6 +83,9 @@ pub enum SlotAct {
     /// Its request, which was charged this many units, does not need it. Freeing a slot again changes
     /// nothing.
     Free(u64),
+    /// As [`Self::Free`], for a request in flight whose service answered, or did not: an adaptive limit
+    /// follows it.
+    Answered(Pace),
     /// It lives another ttl; if it is gone, it is [missing](crate::Missing).
     Renew,
     /// It is missing, and its request still runs: it is held again, above the limit if need be.
@@ -99,6 +102,13 @@ impl SlotOp {
     }
 }
 
+impl SlotAct {
+    /// Whether the slot is free afterwards.
+    pub const fn frees(self) -> bool {
+        matches!(self, Self::Free(_) | Self::Answered(_))
+    }
+}
+
 /// A decision and the state to store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
@@ -112,6 +122,8 @@ pub struct Outcome {
     pub slot: Option<Slot>,
     /// Outstanding lease units, this grant included. Windows do not count them separately.
     pub leased: u64,
+    /// The limit itself, where it is adaptive.
+    pub adaptive: Option<AdaptiveStatus>,
     /// What was reserved and settled.
     pub reserved: Reserved,
     /// The reservations to store with the state; `None`: unchanged.
@@ -327,6 +339,7 @@ impl<'a, Q: Quota> Evaluated<'a, Q> {
             delay_ms,
         };
         let leased = quota.leased(&usage);
+        let adaptive = quota.adaptive(&usage);
         let slot = slot.or_else(|| quota.missing(&usage));
         let write = if self.changed || charged > 0 {
             Some(Q::wrap(quota.save(usage)))
@@ -353,6 +366,7 @@ impl<'a, Q: Quota> Evaluated<'a, Q> {
             lease,
             slot,
             leased,
+            adaptive,
             changed: self.changed,
             write,
         }

@@ -12,6 +12,7 @@
 #[macro_use]
 extern crate wasm_test;
 
+mod adaptive;
 mod algorithm;
 mod bucket;
 mod bytes;
@@ -34,6 +35,9 @@ mod sliding_window_log;
 mod token_bucket;
 mod window;
 
+pub use adaptive::{
+    ADAPTIVE_LINGER_MS, Adaptive, AdaptiveError, AdaptiveState, AdaptiveStatus, Pace,
+};
 pub use algorithm::{Algorithm, BucketRequest, Debits, Evaluation, State};
 pub use bucket::DEBT_MAX_CAPACITIES;
 pub use bytes::{STATE_BYTES, STATE_BYTES_MAX};

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{CalendarUnit, WeekStart, integers::PRODUCT_MAX};
+use crate::{Adaptive, AdaptiveError, CalendarUnit, WeekStart, integers::PRODUCT_MAX};
 
 /// "N units per period P".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -109,6 +109,8 @@ pub struct Parameters {
     pub time_zone: Option<&'static str>,
     /// The first day of a week. Calendar weeks only.
     pub week_start: Option<WeekStart>,
+    /// How a limit on requests in flight follows its service. Concurrency only.
+    pub adaptive: Option<Adaptive>,
 }
 
 impl Parameters {
@@ -124,6 +126,7 @@ impl Parameters {
             strict: None,
             time_zone: None,
             week_start: None,
+            adaptive: None,
         }
     }
 
@@ -148,6 +151,11 @@ impl Parameters {
             ),
             ("sub_windows", self.sub_windows.is_some(), slices),
             ("strict", self.strict.is_some(), slices),
+            (
+                "adaptive",
+                self.adaptive.is_some(),
+                self.kind == Kind::Concurrency,
+            ),
         ];
         for (parameter, present, belongs) in written {
             if present && !belongs {
@@ -228,6 +236,8 @@ pub enum ParameterError {
         /// The longest, in milliseconds.
         largest_ms: u64,
     },
+    /// How an adaptive limit follows its service.
+    Adaptive(AdaptiveError),
     /// `sub_windows` is required and absent.
     SubWindowsMissing,
     /// `sub_windows` does not divide the window, or is out of range.
@@ -258,6 +268,7 @@ pub enum ParameterError {
 }
 
 impl fmt::Display for ParameterError {
+    #[expect(clippy::too_many_lines, reason = "a list of all errors")]
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoPeriod => f.write_str("the rate's period must be at least 1ms"),
@@ -292,6 +303,7 @@ impl fmt::Display for ParameterError {
                 least_ms,
                 largest_ms,
             } => write!(f, "slot_ttl must be {least_ms}ms to {largest_ms}ms"),
+            Self::Adaptive(error) => error.fmt(f),
             Self::SubWindowsMissing => {
                 f.write_str("sliding_window_buckets needs sub_windows, such as 10")
             }

@@ -1,7 +1,7 @@
 //! The trait that every algorithm implements.
 
 use crate::{
-    Slot, SlotOp, State,
+    AdaptiveStatus, Slot, SlotOp, State,
     lease::{Lease, LeaseRequest, Settlement},
 };
 
@@ -19,7 +19,7 @@ pub(crate) trait Quota {
     /// Wraps the state as one of any algorithm.
     fn wrap(state: Self::State) -> State;
 
-    /// The largest cost that can ever pass.
+    /// The largest cost that can ever pass; of an adaptive limit the most slots.
     fn limit(&self) -> u64;
     /// The time in which a used-up quota refills completely, rounded up.
     fn window_ms(&self) -> u64;
@@ -110,6 +110,10 @@ pub(crate) trait Quota {
     }
     /// The slots that were to be renewed and are gone, as a reply has them in the place of a slot.
     fn missing(&self, _usage: &Self::Usage<'_>) -> Option<Slot> {
+        None
+    }
+    /// The limit of an adaptive bucket.
+    fn adaptive(&self, _usage: &Self::Usage<'_>) -> Option<AdaptiveStatus> {
         None
     }
     /// Called when another generation of the limit wrote the state.

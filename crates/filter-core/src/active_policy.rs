@@ -270,6 +270,10 @@ fn edges(limit: &Limit, status: Option<BucketStatus>, now: Now) -> Option<Edges>
 
 /// The parameters of a fallback bucket.
 #[derive(Clone, Copy, Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "nearly all are buckets, and a box of each would be an allocation for each request"
+)]
 pub(crate) enum FallbackBucket {
     /// A bucket with these parameters; the units it admits are a debt for this span.
     Bucket(Algorithm, DebtSpan),

@@ -383,6 +383,7 @@ impl Worker {
     fn denial_of_failure_mode(&self) -> Option<Denial> {
         (self.config.failure_mode == OnFailure::Deny).then(|| Denial {
             by: vec![(self.config.domain.clone(), false)],
+            deny_status: None,
             source: DecidedBy::Failure,
             retry_after_ms: None,
             quota_statuses: Vec::new(),
@@ -521,6 +522,7 @@ impl Worker {
         if !fits && limit_check.mode == Mode::Enforce {
             let wait_ms = decided.as_ref().and_then(|(_, d)| d.retry_after.millis());
             result.exhausted.add(&limit.name, limit.hidden, wait_ms);
+            result.exhausted.answer_with(limit.deny_status);
         }
         let Some((algorithm, decision)) = decided.filter(|_| limit_check.mode == Mode::Enforce)
         else {
@@ -550,7 +552,8 @@ impl Worker {
                 Some(quota) => quota,
                 None => return,
             },
-            None => limit.quota.algorithm().limit(),
+            // What an adaptive limit starts with.
+            None => limit.quota.parameters().rate.units,
         };
         let size = ShareSlot::size(quota, limit.proxies());
         let ttl_ms = limit.quota.parameters().rate.period_ms;
@@ -563,6 +566,7 @@ impl Worker {
         self.record_local(input, fits, result);
         if !fits && limit_check.mode == Mode::Enforce {
             result.exhausted.add_without_time(&limit.name, limit.hidden);
+            result.exhausted.answer_with(limit.deny_status);
         }
     }
 

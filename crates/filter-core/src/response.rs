@@ -185,6 +185,8 @@ pub(crate) struct Denial {
     pub(crate) by: Vec<(Name, bool)>,
     /// What decided.
     pub(crate) source: DecidedBy,
+    /// The status of the limits that deny it, if they have their own.
+    pub(crate) deny_status: Option<u16>,
     /// When to retry, in milliseconds; `None`: never.
     pub(crate) retry_after_ms: Option<u64>,
     /// The client's quotas at the limits that clients may see.
@@ -243,6 +245,7 @@ impl ResponseHeaders for HeaderList {
 pub(crate) struct ReplyCache {
     by: Vec<(Name, bool)>,
     source: Option<DecidedBy>,
+    status: u16,
     grpc: bool,
     details: Arc<str>,
     body: Arc<str>,
@@ -250,8 +253,9 @@ pub(crate) struct ReplyCache {
 
 impl ReplyCache {
     /// Whether the cached reply has the same reason as a denial.
-    fn is_of(&self, denial: &Denial, grpc: bool) -> bool {
-        self.source == Some(denial.source) && self.grpc == grpc && self.by == denial.by
+    fn is_of(&self, denial: &Denial, status: u16, grpc: bool) -> bool {
+        (self.source, self.status, self.grpc) == (Some(denial.source), status, grpc)
+            && self.by == denial.by
     }
 
     #[cold]
@@ -261,6 +265,7 @@ impl ReplyCache {
         Self {
             by: denial.by.clone(),
             source: Some(denial.source),
+            status,
             grpc,
             details: details.into(),
             body: denial.body(config, status, grpc).into(),
@@ -284,9 +289,14 @@ impl Denial {
         let (status, grpc_status) = match self.source {
             DecidedBy::Missing => (403, PERMISSION_DENIED),
             DecidedBy::Failure => (config.status_on_error, UNAVAILABLE),
-            _ => (config.status, RESOURCE_EXHAUSTED),
+            // A server error is not the client's fault, and gRPC's word for that is another one.
+            _ => match self.deny_status {
+                Some(status @ 500..) => (status, UNAVAILABLE),
+                Some(status) => (status, RESOURCE_EXHAUSTED),
+                None => (config.status, RESOURCE_EXHAUSTED),
+            },
         };
-        if !reply_cache.is_of(&self, grpc) {
+        if !reply_cache.is_of(&self, status, grpc) {
             *reply_cache = ReplyCache::new(&self, config, status, grpc);
         }
         let mut reply = LocalReply {
@@ -299,7 +309,7 @@ impl Denial {
             body: Arc::clone(&reply_cache.body),
             grpc_status,
         };
-        let quota_exceeded = grpc_status == RESOURCE_EXHAUSTED;
+        let quota_exceeded = !matches!(self.source, DecidedBy::Missing | DecidedBy::Failure);
         if quota_exceeded {
             reply.headers.set("x-envoy-ratelimited", "true");
         }

@@ -1,14 +1,14 @@
 //! Writes policies as documents (limits files and stored records): only what differs from the defaults, in the
 //! order of the manual.
 
-use algorithms::{Kind, Penalty};
+use algorithms::{Adaptive, Kind, Penalty};
 use documents::{Choice, Duration, Name, Node, format_timestamp, value_to_node};
 use patterns::Pattern;
 use policy::{
-    DEFAULT_MAX_DELAY_MS, DescriptorLimit, Exemption, IfAbsent, IfMissing, Limit, MAX_COST,
-    Matcher, OnFailure, OverLimit, Override, OverrideQuota, Pause, Policy, Pricing, RateText,
-    RequestPlace, RequestPrice, RequestValue, Reserve, ResponsePrice, ResponseValue, Row, Scope,
-    Source, Term, Written,
+    DEFAULT_MAX_DELAY_MS, DEFAULT_SHARE, DescriptorLimit, Exemption, IfAbsent, IfMissing, Limit,
+    MAX_COST, Matcher, OnFailure, OverLimit, Override, OverrideQuota, Pause, Policy, Pricing,
+    RateText, RequestPlace, RequestPrice, RequestValue, Reserve, ResponsePrice, ResponseValue, Row,
+    Scope, ShareText, Source, Term, Written,
 };
 
 use crate::read::{DEFAULT_SLOT_TTL_MS, FORMAT};
@@ -107,6 +107,9 @@ fn write_numbers(limit: &Limit, fields: &mut Writer) {
         if let Some(ms) = ttl_ms {
             fields.set("slot_ttl", Node::text(Duration(ms).to_string()));
         }
+        if let Some(rule) = parameters.adaptive {
+            fields.set("adaptive", adaptive_node(rule));
+        }
     } else {
         fields.set("rate", Node::text(RateText(parameters.rate).to_string()));
     }
@@ -135,6 +138,7 @@ fn write_numbers(limit: &Limit, fields: &mut Writer) {
     {
         fields.set("max_delay", Node::text(Duration(ms).to_string()));
     }
+    fields.number("deny_status", limit.deny_status.map(u64::from));
     if let Some(penalty) = limit.penalty {
         fields.set("penalty", penalty_node(penalty));
     }
@@ -268,6 +272,18 @@ impl ToNode for Pause {
             Some(ms) => Node::map([("until", Node::text(format_timestamp(ms)))]),
         }
     }
+}
+
+fn adaptive_node(rule: Adaptive) -> Node {
+    let mut node = Node::map([
+        ("min", Node::number(rule.min)),
+        ("max", Node::number(rule.max)),
+        ("latency", Node::text(Duration(rule.latency_ms).to_string())),
+    ]);
+    if rule.share != DEFAULT_SHARE {
+        node.set("share", Node::text(ShareText(rule.share).to_string()));
+    }
+    node
 }
 
 fn penalty_node(penalty: Penalty) -> Node {

@@ -65,6 +65,10 @@ struct Rule {
 
 /// The numbers of one bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "nearly all are quotas, and a box of each would be an allocation for each bucket"
+)]
 pub enum Resolved {
     /// The bucket has this quota.
     Quota(Quota),

@@ -70,6 +70,8 @@ pub struct Limit {
     pub pricing: Option<Box<Pricing>>,
     /// What happens to a request over the limit.
     pub over_limit: OverLimit,
+    /// The HTTP status of a denial, 400 to 599; `None`: that of the filter's configuration.
+    pub deny_status: Option<u16>,
     /// When a bucket that is denied too often is denied altogether, and for how long.
     pub penalty: Option<Penalty>,
     /// Share of the buckets enforced, in percent (0 to 100); the rest is only reported.
@@ -154,6 +156,8 @@ impl OverrideQuota {
             // The limit's, if this rate is of the calendar.
             time_zone: time_zone.or(limit.time_zone.filter(|_| calendar.is_some())),
             week_start: { limit.week_start }.filter(|_| calendar == Some(CalendarUnit::Week)),
+            // Whoever writes a number for one bucket wants that number.
+            adaptive: limit.adaptive.filter(|_| rate.is_none()),
             ..*limit
         })
     }
@@ -451,19 +455,45 @@ impl fmt::Display for RateText {
     }
 }
 
-/// How much a limit allows, as people write it: a rate, or `10 in flight`.
+/// How much a limit allows, as people write it: a rate, `10 in flight`, or `5 to 200 in flight`.
 #[derive(Clone, Copy, Debug)]
 pub struct AmountText<'q>(pub &'q Parameters);
 
 impl fmt::Display for AmountText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(parameters) = self;
-        match parameters.kind {
-            Kind::Concurrency => write!(f, "{} in flight", parameters.rate.units),
+        match (parameters.kind, parameters.adaptive) {
+            (Kind::Concurrency, Some(rule)) => write!(f, "{} to {} in flight", rule.min, rule.max),
+            (Kind::Concurrency, None) => write!(f, "{} in flight", parameters.rate.units),
             _ => RateText(parameters.rate).fmt(f),
         }
     }
 }
+
+/// A share per mille as people write it: `95%`, `99.9%`.
+#[derive(Clone, Copy, Debug)]
+pub struct ShareText(pub u64);
+
+impl fmt::Display for ShareText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 % 10 {
+            0 => write!(f, "{}%", self.0 / 10),
+            tenth => write!(f, "{}.{tenth}%", self.0 / 10),
+        }
+    }
+}
+
+/// Reads what [`ShareText`] writes, up to `100%`.
+pub fn parse_share(text: &str) -> Option<u64> {
+    let text = text.strip_suffix('%')?;
+    let (whole, tenth) = text.split_once('.').unwrap_or((text, "0"));
+    let tenth = parse_digits(tenth).filter(|_| tenth.len() == 1)?;
+    let share = parse_digits(whole)?.checked_mul(10)?.checked_add(tenth)?;
+    Some(share).filter(|share| *share <= 1000)
+}
+
+/// The share of an adaptive limit that sets none, per mille.
+pub const DEFAULT_SHARE: u64 = 950;
 
 /// The validated numbers of an algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -551,6 +581,20 @@ mod tests {
             let rate = parse_rate(text).unwrap();
             assert_eq!((rate.units, rate.period_ms), (units, period_ms), "{text}");
             assert_eq!(RateText(rate).to_string(), written);
+        }
+    }
+
+    #[test]
+    fn shares_are_read_and_written() {
+        for (text, share) in [("95%", 950), ("99.9%", 999), ("0.5%", 5), ("100%", 1000)] {
+            assert_eq!(parse_share(text), Some(share));
+            assert_eq!(ShareText(share).to_string(), text);
+        }
+        assert_eq!(parse_share("90.0%"), Some(900));
+        for text in [
+            "", "%", "95", "95.%", ".5%", "99.95%", "101%", "-1%", "1e1%", "9 5%",
+        ] {
+            assert_eq!(parse_share(text), None, "{text}");
         }
     }
 

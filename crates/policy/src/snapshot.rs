@@ -13,7 +13,7 @@
 
 use std::slice;
 
-use algorithms::{CalendarUnit, Edges, Parameters, Penalty, Rate, UTC, WINDOWS_KNOWN};
+use algorithms::{Adaptive, CalendarUnit, Edges, Parameters, Penalty, Rate, UTC, WINDOWS_KNOWN};
 use cbor::{DecodeError, Reader, Writer};
 use documents::{Choice, Name};
 use patterns::Pattern;
@@ -34,7 +34,7 @@ const LEVEL: u64 = 1;
 const SNAPSHOT_FIELDS: usize = 6;
 /// The fields that limits and exemptions start with.
 const HEADER_FIELDS: usize = 4;
-const LIMIT_FIELDS: usize = 22;
+const LIMIT_FIELDS: usize = 23;
 
 // Bounds of lists. Those of limits files are lower or equal: a filter relies on none of them but to
 // bound its memory.
@@ -134,6 +134,7 @@ impl Compiled {
         writer.unsigned(limit.cost);
         optional(writer, limit.pricing.as_deref());
         write_choice(writer, limit.over_limit);
+        writer.optional(limit.deny_status.map(u64::from), Writer::unsigned);
         optional(writer, limit.penalty.as_ref());
         writer.unsigned(limit.enforce_percent.into());
         write_choice(writer, limit.scope);
@@ -273,6 +274,7 @@ fn read_limit(reader: &mut Reader<'_>) -> Result<(Limit, bool), DecodeError> {
         let cost = within(reader, 1, MAX_COST)?;
         let pricing = reader.optional(Pricing::read)?.map(Box::new);
         let over_limit = choice(reader)?;
+        let deny_status = reader.optional(|reader| small(within(reader, 400, 599)?))?;
         let penalty = reader.optional(Penalty::read)?;
         let enforce_percent = small(within(reader, 0, 100)?)?;
         let scope = choice(reader)?;
@@ -299,6 +301,7 @@ fn read_limit(reader: &mut Reader<'_>) -> Result<(Limit, bool), DecodeError> {
             cost,
             pricing,
             over_limit,
+            deny_status,
             penalty,
             enforce_percent,
             on_failure,
@@ -444,7 +447,7 @@ const DAY_MS: u64 = 86_400_000;
 
 /// Numbers and the edges of their calendar windows.
 fn write_quota(writer: &mut Writer, parameters: &Parameters, edges: Option<Edges>) {
-    writer.array(10);
+    writer.array(11);
     write_choice(writer, Written(parameters.kind));
     parameters.rate.write(writer);
     writer.optional(parameters.burst, Writer::unsigned);
@@ -456,12 +459,13 @@ fn write_quota(writer: &mut Writer, parameters: &Parameters, edges: Option<Edges
     writer.boolean(parameters.time_zone.is_some());
     writer.optional(parameters.week_start.map(Written), write_choice);
     write_edges(writer, edges);
+    optional(writer, parameters.adaptive.as_ref());
 }
 
 fn read_quota(reader: &mut Reader<'_>) -> Result<Quota, DecodeError> {
-    reader.fields(10, |reader| {
+    reader.fields(11, |reader| {
         let Written(kind) = choice(reader)?;
-        let parameters = Parameters {
+        let mut parameters = Parameters {
             kind,
             rate: Rate::read(reader)?,
             burst: reader.optional(Reader::unsigned)?,
@@ -471,9 +475,34 @@ fn read_quota(reader: &mut Reader<'_>) -> Result<Quota, DecodeError> {
             strict: reader.optional(Reader::boolean)?,
             time_zone: reader.boolean()?.then_some(UTC),
             week_start: reader.optional(choice)?.map(|Written(day)| day),
+            adaptive: None,
         };
-        with_edges(&parameters, reader.optional(read_edges)?)
+        let edges = reader.optional(read_edges)?;
+        parameters.adaptive = reader.optional(Adaptive::read)?;
+        with_edges(&parameters, edges)
     })
+}
+
+impl Wire for Adaptive {
+    fn write(&self, writer: &mut Writer) {
+        writer.array(4);
+        writer.unsigned(self.min);
+        writer.unsigned(self.max);
+        writer.unsigned(self.latency_ms);
+        writer.unsigned(self.share);
+    }
+
+    /// Whether the numbers are valid shows when they become a quota.
+    fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        reader.fields(4, |reader| {
+            Ok(Self {
+                min: reader.unsigned()?,
+                max: reader.unsigned()?,
+                latency_ms: reader.unsigned()?,
+                share: reader.unsigned()?,
+            })
+        })
+    }
 }
 
 /// Valid numbers with their edges. Calendar windows need some: without them, the limiter decides.

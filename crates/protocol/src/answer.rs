@@ -1,6 +1,6 @@
 //! The answer to a check, independent of its encoding.
 
-use algorithms::{Lease, Reservation, Reserved, Slot};
+use algorithms::{AdaptiveStatus, Lease, Reservation, Reserved, Slot};
 use policy::{Mode, Name, PenaltyStatus, Revision};
 
 /// The decision on one check.
@@ -46,7 +46,7 @@ pub struct LimitAnswer {
     pub allowed: bool,
     /// Units taken from the bucket by this check.
     pub charged: u64,
-    /// The quota in units: capacity or N; `None`: unlimited.
+    /// The quota in units: capacity or N, of an adaptive limit what it is now; `None`: unlimited.
     pub limit: Option<u64>,
     /// The time, in milliseconds, in which an empty quota refills completely.
     pub window_ms: u64,
@@ -73,6 +73,8 @@ pub struct LimitAnswer {
     /// The penalty of the bucket. The compact encoding has only its remaining time, JSON only whether
     /// there is one.
     pub penalty: PenaltyStatus,
+    /// An adaptive limit as its bucket has it. No encoding has it.
+    pub adaptive: Option<Box<AdaptiveStatus>>,
 }
 
 // --- How decisions are counted: their outcome, and what made them.
@@ -275,6 +277,7 @@ pub(crate) mod tests {
             reservation: None,
             reserved: Reserved::default(),
             penalty: PenaltyStatus::default(),
+            adaptive: None,
         }
     }
 }

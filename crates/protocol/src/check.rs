@@ -1,6 +1,6 @@
 //! A check, independent of its encoding.
 
-use algorithms::{CostSettlement, Settlement, SlotId, SlotOp};
+use algorithms::{Adaptive, CostSettlement, Pace, Settlement, SlotId, SlotOp};
 use policy::{Descriptor, Name, Rate};
 
 /// One request to be tested against every limit of the domain that matches it.
@@ -24,6 +24,9 @@ pub struct Check {
     /// The id of the request at limits on requests in flight; its secret also names its reservations.
     /// `None`: the limiter makes one.
     pub slot: Option<SlotId>,
+    /// How the service answered the request whose slots are freed. Only JSON has it: proxies say it of each
+    /// slot ([`SlotAct::Answered`](algorithms::SlotAct)).
+    pub took: Option<Took>,
     /// For how long the caller waits for permits, in milliseconds: it repeats the check after a denial that
     /// [ends within that time](crate::Answer::is_denied_for_up_to), which therefore counts nowhere. No encoding
     /// has it.
@@ -35,6 +38,26 @@ pub struct Check {
     /// The descriptors of a call of Envoy's rate limit service, which replace `descriptor` and `cost`.
     /// No encoding has them.
     pub service: Option<Box<ServiceCheck>>,
+}
+
+/// How a service answered a request, as its caller says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Took {
+    /// After so many milliseconds.
+    Ms(u64),
+    /// Slow or not, by the caller's own measure.
+    Slow(bool),
+}
+
+impl Took {
+    /// What it says to an adaptive limit.
+    pub const fn pace(self, rule: &Adaptive) -> Pace {
+        match self {
+            Self::Ms(ms) => rule.pace(ms),
+            Self::Slow(true) => Pace::Slow,
+            Self::Slow(false) => Pace::InTime,
+        }
+    }
 }
 
 /// What a check says about one limit, whose bucket is that of the check's descriptor.

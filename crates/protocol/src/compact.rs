@@ -15,7 +15,7 @@ use policy::{Name, Names, PenaltyStatus, Revision};
 use crate::{
     Answer, Check, CostSettlement, Debit, ErrorCode, Lease, LeaseRequest, LimitAnswer, LimitCost,
     LimitRequest, MAX_BATCH_LIMITS, MAX_CHECKS, MAX_ENTRIES, MAX_FREE, MAX_LIMITS, MAX_SETTLED,
-    MAX_VALUE, Mode, Reservation, Reserved, Settlement, Slot, SlotAct, SlotId, SlotOp,
+    MAX_VALUE, Mode, Pace, Reservation, Reserved, Settlement, Slot, SlotAct, SlotId, SlotOp,
 };
 
 pub use cbor::DecodeError;
@@ -360,6 +360,9 @@ const MAX_SETTLEMENTS: usize = 16;
 const FREE: u64 = 1;
 const RENEW: u64 = 2;
 const ENTER: u64 = 3;
+const IN_TIME: u64 = 4;
+const LATE: u64 = 5;
+const SLOW: u64 = 6;
 
 impl LimitRequest {
     fn write(&self, writer: &mut Writer, limits: &Table<'_>) {
@@ -391,6 +394,9 @@ impl LimitRequest {
                 SlotAct::Free(units) => (FREE, units),
                 SlotAct::Renew => (RENEW, 0),
                 SlotAct::Enter => (ENTER, 0),
+                SlotAct::Answered(Pace::InTime) => (IN_TIME, 0),
+                SlotAct::Answered(Pace::Late) => (LATE, 0),
+                SlotAct::Answered(Pace::Slow) => (SLOW, 0),
             };
             writer.array(3);
             writer.slot(&op.slot);
@@ -474,6 +480,9 @@ fn read_slot_op(reader: &mut Reader<'_>) -> Result<SlotOp, DecodeError> {
             FREE => SlotAct::Free(units),
             RENEW => SlotAct::Renew,
             ENTER => SlotAct::Enter,
+            IN_TIME => SlotAct::Answered(Pace::InTime),
+            LATE => SlotAct::Answered(Pace::Late),
+            SLOW => SlotAct::Answered(Pace::Slow),
             _ => return Err(DecodeError::Type),
         };
         Ok(SlotOp { slot, act })
@@ -681,6 +690,7 @@ fn read_limit(reader: &mut Reader<'_>, limits: &[Name]) -> Result<LimitAnswer, D
                 left_ms: flags >> PENALTY_FROM,
                 ..PenaltyStatus::default()
             },
+            adaptive: None,
         })
     })
 }

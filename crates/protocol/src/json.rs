@@ -10,7 +10,7 @@ use serde::{Serialize, Serializer, ser::SerializeMap};
 
 use crate::{
     Answer, ApiError, Check, CostSettlement, ErrorCode, LimitAnswer, LimitCost, LimitRequest,
-    MAX_CHECKS, MAX_ENTRIES, MAX_FREE, MAX_LIMITS, MAX_VALUE, Mode, SlotOp,
+    MAX_CHECKS, MAX_ENTRIES, MAX_FREE, MAX_LIMITS, MAX_VALUE, Mode, SlotOp, Took,
     compact::{Batch, BatchCheck},
 };
 
@@ -502,8 +502,8 @@ impl<T> One<T> {
 
 // --- `POST /v1/release` and `POST /v1/renew`: slots that a program frees or renews.
 
-const SLOTS_FIELDS: [&str; 3] = ["descriptor", "slots", "enter"];
-const SINGLE_SLOTS_FIELDS: [&str; 4] = ["domain", "descriptor", "slots", "enter"];
+const SLOTS_FIELDS: [&str; 5] = ["descriptor", "slots", "enter", "took", "slow"];
+const SINGLE_SLOTS_FIELDS: [&str; 6] = ["domain", "descriptor", "slots", "enter", "took", "slow"];
 const BATCH_SLOTS_FIELDS: [&str; 2] = ["domain", "requests"];
 
 /// Reads a request that frees slots or, with `renew`, renews them: checks that charge nothing.
@@ -565,6 +565,7 @@ fn read_slots_of_one(owner: &Field<'_>, take: &mut Take<'_, '_>, renew: bool) ->
         Some(field) => field.boolean(take.report),
         None => None,
     };
+    let took = read_took(take, renew);
     if renew {
         let act = match enter {
             Some(true) => SlotAct::Enter,
@@ -578,8 +579,32 @@ fn read_slots_of_one(owner: &Field<'_>, take: &mut Take<'_, '_>, renew: bool) ->
         descriptor: descriptor?,
         only: limits.iter().map(|entry| entry.limit.clone()).collect(),
         limits,
+        took,
         ..Check::default()
     })
+}
+
+/// How the service answered: `took`, in milliseconds, or `slow`.
+fn read_took(take: &mut Take<'_, '_>, renew: bool) -> Option<Took> {
+    let (took, slow) = (take.field("took"), take.field("slow"));
+    for field in took.iter().chain(&slow).filter(|_| renew) {
+        field.report(
+            take.report,
+            "a request that still runs has not been answered",
+        );
+    }
+    match (took, slow) {
+        (Some(_), Some(slow)) => {
+            slow.report(
+                take.report,
+                "`took` and `slow` say the same: send one of them",
+            );
+            None
+        }
+        (Some(took), None) => took.integer(0, take.report).map(Took::Ms),
+        (None, Some(slow)) => slow.boolean(take.report).map(Took::Slow),
+        (None, None) => None,
+    }
 }
 
 /// The slot of a request that was charged this many units, as text for programs.
@@ -911,6 +936,31 @@ mod slots_tests {
             assert_eq!(check.limits[0].slots[0].act, act);
             assert_eq!((check.cost, check.only.len()), (0, 1));
         }
+    }
+
+    #[test]
+    fn a_release_says_how_the_service_answered_or_nothing() {
+        for (more, took) in [
+            ("", None),
+            (r#","took":120"#, Some(Took::Ms(120))),
+            (r#","took":0"#, Some(Took::Ms(0))),
+            (r#","slow":true"#, Some(Took::Slow(true))),
+            (r#","slow":false"#, Some(Took::Slow(false))),
+        ] {
+            let request = parse_slots(body(more).as_bytes(), false).unwrap();
+            assert_eq!(request.checks[0].took, took, "{more}");
+        }
+        for more in [
+            r#","took":-1"#,
+            r#","took":1.5"#,
+            r#","took":"120ms""#,
+            r#","slow":1"#,
+            r#","took":1,"slow":true"#,
+            r#","took":99999999999999999999"#,
+        ] {
+            assert!(parse_slots(body(more).as_bytes(), false).is_err(), "{more}");
+        }
+        assert!(parse_slots(body(r#","took":120"#).as_bytes(), true).is_err());
     }
 
     #[test]

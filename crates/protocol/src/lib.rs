@@ -16,11 +16,12 @@ mod stream;
 
 // The words of a decision.
 pub use algorithms::{
-    CostSettlement, Lease, Reservation, Reserved, Settlement, Slot, SlotAct, SlotId, SlotOp,
+    AdaptiveState, AdaptiveStatus, CostSettlement, Lease, Pace, Reservation, Reserved, Settlement,
+    Slot, SlotAct, SlotId, SlotOp,
 };
 pub use answer::{Answer, DecidedBy, LimitAnswer, Outcome, Summary};
 pub use check::{
-    Check, Debit, LeaseRequest, LimitCost, LimitRequest, OwnUnits, ServiceCheck, ServicePart,
+    Check, Debit, LeaseRequest, LimitCost, LimitRequest, OwnUnits, ServiceCheck, ServicePart, Took,
 };
 pub use error::{ApiError, ErrorCode};
 pub use policy::{Mode, PenaltyStatus};

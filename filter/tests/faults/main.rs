@@ -370,6 +370,7 @@ fn checked(allowed: bool) -> LimitAnswer {
         reservation: None,
         reserved: protocol::Reserved::default(),
         penalty: protocol::PenaltyStatus::default(),
+        adaptive: None,
     }
 }
 

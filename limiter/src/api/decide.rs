@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use policy::{Compiled, Name, SlotId};
-use protocol::{Answer, ApiError, Check, ErrorCode, LimitRequest, SlotAct, json::Reason};
+use protocol::{Answer, ApiError, Check, ErrorCode, LimitRequest, json::Reason};
 use store::{CheckError, CheckPlanError, new_slot_id};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
@@ -180,7 +180,7 @@ impl CheckSummary {
 fn count_settled(request: &LimitRequest, counters: &DomainCounters, policy: &Compiled) {
     let limit = &request.limit;
     let freed = request.slots.iter();
-    for _ in freed.filter(|op| matches!(op.act, SlotAct::Free(_))) {
+    for _ in freed.filter(|op| op.act.frees()) {
         counters.freed(limit);
     }
     let known = policy.position(limit.as_str());

@@ -476,7 +476,7 @@ fn from_decided(
     let response = RateLimitResponse {
         overall_code: if allowed { Code::Ok } else { Code::OverLimit }.into(),
         statuses,
-        dynamic_metadata: metadata(&answers, &quotas),
+        dynamic_metadata: metadata(&answers, &quotas, policy),
     };
     Ok((response, unmatched))
 }
@@ -549,8 +549,8 @@ fn duration(ms: u64) -> Duration {
     }
 }
 
-/// The names of the limits that applied, and of those that were exceeded.
-fn metadata(answers: &[&Answer], quotas: &Quotas<'_>) -> Option<Struct> {
+/// The names of the limits that applied, and of those that were exceeded; and the status that a denying one has.
+fn metadata(answers: &[&Answer], quotas: &Quotas<'_>, policy: &Compiled) -> Option<Struct> {
     let limits = || answers.iter().flat_map(|answer| &answer.limits);
     let names = |matching: &dyn Fn(&LimitAnswer) -> bool| {
         let mut names: Vec<&str> = limits().filter(|l| matching(l)).map(shown).collect();
@@ -565,13 +565,18 @@ fn metadata(answers: &[&Answer], quotas: &Quotas<'_>) -> Option<Struct> {
         ("would_deny", names(&|l| !l.allowed && !quotas.denies(l))),
     ];
     let lists = lists.into_iter().filter(|(_, names)| !names.is_empty());
-    let fields: HashMap<String, Value> = lists
+    let mut fields: HashMap<String, Value> = lists
         .map(|(key, names)| {
             let values = names.into_iter().map(Value::from).collect();
             let kind = Some(Kind::List(ListValue { values }));
             (key.to_owned(), Value { kind })
         })
         .collect();
+    let mut denying = limits().filter(|limit| quotas.denies(limit));
+    if let Some(status) = denying.find_map(|limit| known(policy, limit)?.deny_status) {
+        let kind = Some(Kind::Number(status.into()));
+        fields.insert("deny_status".to_owned(), Value { kind });
+    }
     (!fields.is_empty()).then_some(Struct { fields })
 }
 

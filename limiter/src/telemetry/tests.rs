@@ -45,6 +45,7 @@ fn protocol_answer() -> LimitAnswer {
         reservation: None,
         reserved: protocol::Reserved::default(),
         penalty: protocol::PenaltyStatus::default(),
+        adaptive: None,
     }
 }
 

@@ -214,3 +214,40 @@ async fn the_rate_limit_service_takes_and_frees_slots() -> Result<()> {
     })
     .await
 }
+
+/// What a program says of its service counts by the limit's latency, and only for a slot that it holds.
+#[tokio::test]
+async fn a_release_says_how_long_the_service_took() -> Result<()> {
+    let service = Service::with(
+        "  - {name: in-flight, per: [user], algorithm: concurrency, limit: 2, \
+         adaptive: {min: 1, max: 9, latency: 100ms}}\n",
+    )
+    .await?;
+    let limit = async |user: &str| -> Result<Option<u64>> {
+        let fields = json!({"descriptor": {"user": user}, "peek": true});
+        let answer = service.ask(fields).await?.json()?;
+        Ok(answer["limits"][0]["limit"].as_u64())
+    };
+    for (user, says, expected) in [
+        ("quick", json!({"took": 50}), 3),
+        ("fine", json!({"slow": false}), 3),
+        ("slow", json!({"took": 101}), 1),
+        ("failing", json!({"slow": true}), 1),
+    ] {
+        let _held = take(&service, user).await?;
+        until("a window ends", PATIENCE, async || {
+            let slot = take(&service, user).await.ok()?;
+            for _ in 0..2 {
+                post(&service, "/v1/release", user, &slot, &says)
+                    .await
+                    .ok()?;
+            }
+            (limit(user).await.ok()? == Some(expected)).then_some(())
+        })
+        .await?;
+    }
+    let unread = json!({"took": "1s"});
+    let wrong = post(&service, "/v1/release", "quick", "1.1.1000.1.1", &unread).await?;
+    assert_eq!(wrong["error"]["field"], "took");
+    Ok(())
+}

@@ -129,6 +129,7 @@ fn checked(allowed: bool) -> LimitAnswer {
         reservation: allowed.then(Reservation::default),
         reserved: protocol::Reserved::default(),
         penalty: protocol::PenaltyStatus::default(),
+        adaptive: None,
     }
 }
 

@@ -48,6 +48,7 @@ pub fn extreme(limit: &str) -> LimitAnswer {
         }),
         reservation: None,
         reserved: protocol::Reserved::default(),
+        adaptive: None,
         penalty: protocol::PenaltyStatus {
             left_ms: u64::MAX,
             ..protocol::PenaltyStatus::default()

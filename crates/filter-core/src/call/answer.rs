@@ -415,6 +415,7 @@ fn denial(check: &PendingCheck, answer: &Answer) -> Denial {
         } else {
             denying.add(&limit.name, limit.hidden, limit.retry_after_ms);
         }
+        denying.answer_with(check.find(&limit.name).and_then(|of| of.limit.deny_status));
     }
     denying.denial(DecidedBy::Limiter, quota_statuses(check, answer))
 }
@@ -758,6 +759,7 @@ mod tests {
             slot: None,
             reservation: None,
             reserved: protocol::Reserved::default(),
+            adaptive: None,
             penalty: protocol::PenaltyStatus {
                 left_ms: u64::MAX,
                 ..protocol::PenaltyStatus::default()

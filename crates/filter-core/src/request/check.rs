@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use algorithms::{Algorithm, CostSettlement, Decision, SlotAct, SlotId, SlotOp};
+use algorithms::{Algorithm, CostSettlement, Decision, SlotId, SlotOp};
 use policy::{Limit, Match, Mode, Name, OnFailure, OverLimit, Resolved, Scope};
 use protocol::{Debit, DecidedBy, LeaseRequest, LimitCost, LimitRequest};
 
@@ -141,9 +141,16 @@ pub(crate) struct DenyingLimits {
     never: Vec<Name>,
     /// Whether the wait is known.
     timed: bool,
+    /// The status of the first of them that has its own.
+    deny_status: Option<u16>,
 }
 
 impl DenyingLimits {
+    /// The first of the limits that has a `deny_status` decides that of the reply.
+    pub(crate) fn answer_with(&mut self, deny_status: Option<u16>) {
+        self.deny_status = self.deny_status.or(deny_status);
+    }
+
     pub(crate) fn add(&mut self, limit: &Name, hidden: bool, wait_ms: Option<u64>) {
         self.by.push((limit.clone(), !hidden));
         match wait_ms {
@@ -172,6 +179,7 @@ impl DenyingLimits {
             retry_after_ms: (self.never.is_empty() && self.timed).then_some(self.wait_ms),
             by: self.by,
             source,
+            deny_status: self.deny_status,
             quota_statuses,
         }
     }
@@ -266,7 +274,7 @@ impl SlotRelease {
     /// Whether it frees slots, or only settles costs.
     pub(crate) fn frees(&self) -> bool {
         let mut slots = self.slots.iter();
-        slots.all(|(_, op)| matches!(op.act, SlotAct::Free(_)))
+        slots.all(|(_, op)| op.act.frees())
     }
 }
 
@@ -410,12 +418,9 @@ impl PendingCheck {
         self.policy.is_none() || self.opaque.is_some() || self.limit_checks.iter().any(holds)
     }
 
-    /// The limits that can delay the request; `true` for those that clients may see.
-    pub(crate) fn queues(&self) -> Vec<(Name, bool)> {
-        let limits = self.limit_checks.iter().map(|of| &of.limit);
-        limits
-            .filter(|limit| limit.over_limit == OverLimit::Queue)
-            .map(|limit| (limit.name.clone(), !limit.hidden))
-            .collect()
+    /// The limits that can delay the request.
+    pub(crate) fn queues(&self) -> impl Iterator<Item = &ActiveLimit> {
+        let limits = self.limit_checks.iter().map(|of| &*of.limit);
+        limits.filter(|limit| limit.over_limit == OverLimit::Queue)
     }
 }

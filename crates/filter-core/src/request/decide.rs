@@ -200,6 +200,7 @@ impl Worker {
             });
             if let Some(denial) = denial.filter(|_| limit_check.mode == Mode::Enforce && !opaque) {
                 denying.add(&limit.name, limit.hidden, denial.retry_after_ms(now));
+                denying.answer_with(limit.deny_status);
                 self.counts
                     .decided(&limit.name, Outcome::Denied, DecidedBy::DenyCache);
                 if denial.is_penalty() {
@@ -342,6 +343,7 @@ impl Worker {
             .collect();
         let mut denying = DenyingLimits::default();
         denying.add(&limit.name, limit.hidden, retry_after_ms);
+        denying.answer_with(limit.deny_status);
         Some(denying.denial(source, quota_statuses))
     }
 }
@@ -484,7 +486,11 @@ impl Worker {
     ) {
         self.counts.happened(Event::HoldFull);
         let denial = Denial {
-            by: check.queues(),
+            by: check
+                .queues()
+                .map(|limit| (limit.name.clone(), !limit.hidden))
+                .collect(),
+            deny_status: check.queues().find_map(|limit| limit.deny_status),
             source: DecidedBy::Proxy,
             retry_after_ms: Some(delay_ms),
             quota_statuses,

@@ -2,6 +2,7 @@ use super::{headers_tests::quota_status, *};
 
 fn denial(source: DecidedBy) -> Denial {
     Denial {
+        deny_status: None,
         by: vec![
             ("per-user".parse().unwrap(), true),
             ("secret".parse().unwrap(), false),
@@ -96,6 +97,37 @@ fn a_cached_reply_is_never_used_for_a_different_denial() {
     let cached = reply(denial(DecidedBy::DenyCache), false);
     assert_eq!(&*cached.details, "rl_denied:per-user:deny_cache");
     assert_eq!(cached.body, first.body);
+}
+
+#[test]
+fn a_limit_has_a_status_of_its_own() {
+    let cache = &mut ReplyCache::default();
+    let mut reply = |source, deny_status, grpc| {
+        let denial = Denial {
+            deny_status,
+            ..denial(source)
+        };
+        let (config, random) = (DenyConfig::default(), &mut Random::new(1));
+        let reply = denial.reply(&config, Styles::default(), grpc, random, cache);
+        let limited = reply
+            .headers
+            .iter()
+            .any(|(name, _)| name == "x-envoy-ratelimited");
+        (reply.status, reply.grpc_status, limited, reply.body)
+    };
+    let shed = reply(DecidedBy::Limiter, Some(503), false);
+    assert_eq!((shed.0, shed.1, shed.2), (503, 14, true));
+    assert!(shed.3.contains("\"status\":503"), "{}", shed.3);
+    // The next denial by the same limit has another status after an edit.
+    let edited = reply(DecidedBy::Limiter, Some(499), false);
+    assert_eq!((edited.0, edited.1, edited.2), (499, 8, true));
+    assert!(edited.3.contains("\"status\":499"), "{}", edited.3);
+    assert_eq!(reply(DecidedBy::Local, Some(500), true).1, 14);
+    assert_eq!(reply(DecidedBy::Local, None, false).0, 429);
+    // These deny for another reason than the limit's.
+    assert_eq!(reply(DecidedBy::Missing, Some(503), false).0, 403);
+    let failure = reply(DecidedBy::Failure, Some(444), false);
+    assert_eq!((failure.0, failure.1, failure.2), (503, 14, false));
 }
 
 #[test]

@@ -469,7 +469,11 @@ fn settled(found: &Match<'_, '_>, verdict: &LimitVerdict) -> LimitAnswer {
         mode: found.mode(),
         allowed: verdict.decision.allowed,
         charged: verdict.charged,
-        limit: Some(algorithm.limit()),
+        limit: Some(match verdict.adaptive {
+            Some(found) => found.limit_milli / 1000,
+            None => algorithm.limit(),
+        }),
+        adaptive: None,
         window_ms: algorithm.window_ms(),
         remaining: verdict.decision.remaining,
         retry_after_ms: verdict.decision.retry_after.millis(),

@@ -21,7 +21,7 @@ use super::{
 };
 
 /// Every field of a limit that its author may write.
-pub(crate) const LIMIT_FIELDS: [&str; 35] = [
+pub(crate) const LIMIT_FIELDS: [&str; 37] = [
     "name",
     "description",
     "descriptor",
@@ -36,10 +36,12 @@ pub(crate) const LIMIT_FIELDS: [&str; 35] = [
     "rate",
     "limit",
     "slot_ttl",
+    "adaptive",
     "burst",
     "cost",
     "over_limit",
     "max_delay",
+    "deny_status",
     "penalty",
     "enforce",
     "on_failure",
@@ -99,11 +101,10 @@ fn read_fields(limit: Field<'_>, report: &mut Report) -> Option<Limit> {
     let replaces = take.names("replaces", "the name of a limit");
     let (cost, pricing) = read_cost(take);
     let (enforce_percent, penalty) = (read_enforce(take), read_penalty(take));
-    let precheck_percent = read_precheck(take, scope);
+    let (deny_status, precheck_percent) = (read_deny_status(take), read_precheck(take, scope));
     let on_failure = take.choice("on_failure");
     let (hidden, fleet_size) = (take.boolean("hidden"), take.integer("fleet_size", 1));
-    let paused = take_pause(take);
-    let generation = read_generation(take);
+    let (paused, generation) = (take_pause(take), read_generation(take));
     let lease_ttl_ms = read_lease(take, &Beside::new(&numbers, over_limit, scope));
     fields.finish(&limit.path, &LIMIT_FIELDS, report);
     check_per(&limit, &per, &partition, report);
@@ -121,6 +122,7 @@ fn read_fields(limit: Field<'_>, report: &mut Report) -> Option<Limit> {
         cost,
         pricing,
         over_limit,
+        deny_status,
         penalty,
         enforce_percent,
         on_failure,
@@ -153,6 +155,11 @@ fn check_around(
     } = *around;
     check_kind(limit, kind, over_limit, scope, report);
     check_service(limit, service, over_limit, scope, report);
+    if over_limit == OverLimit::Degrade && limit.node.get("deny_status").is_some() {
+        let message = "`deny_status` on a limit that denies nothing";
+        refuse(limit, "deny_status", message, report)
+            .push_hint("requests over it pass, marked: remove `deny_status`");
+    }
     check_slots(limit, kind, report);
     check_pricing(limit, pricing, around, report);
     check_penalty(limit, around, report);
@@ -180,6 +187,20 @@ fn read_per(take: &mut Take<'_, '_>, service: bool) -> Vec<Name> {
 fn read_enforce(take: &mut Take<'_, '_>) -> u8 {
     let percent = take.percent("enforce", 0, 100);
     percent.map_or(100, |percent| u8::try_from(percent).unwrap_or(100))
+}
+
+/// The least and the greatest `deny_status`.
+const STATUSES: std::ops::RangeInclusive<u64> = 400..=599;
+
+fn read_deny_status(take: &mut Take<'_, '_>) -> Option<u16> {
+    let field = take.field("deny_status")?;
+    let status = field.integer(0, take.report)?;
+    if !STATUSES.contains(&status) {
+        field
+            .expected("an HTTP status from 400 to 599", take.report)
+            .push_hint("429 tells clients to slow down, 503 that the service is overloaded");
+    }
+    u16::try_from(status).ok()
 }
 
 fn read_precheck(take: &mut Take<'_, '_>, scope: Scope) -> Option<u32> {
@@ -378,13 +399,17 @@ fn read_pattern(field: &Field<'_>, report: &mut Report) -> Option<Pattern> {
 
 /// Fields that a limit of the rate limit service cannot have: clients of that service send the
 /// descriptor themselves, and get an answer at once.
-const FOREIGN: [(&str, &str); 6] = [
+const FOREIGN: [(&str, &str); 7] = [
     ("match", "`descriptor` says when the limit applies"),
     ("per", "each descriptor has a bucket of its own"),
     ("if_missing", "a descriptor lacks nothing"),
     ("partition", "each descriptor has a bucket of its own"),
     ("precheck", "it is for the filter"),
     ("lease", "it is for the filter"),
+    (
+        "adaptive",
+        "the service does not learn how long requests took",
+    ),
 ];
 
 /// Fields that only a limit of the rate limit service has.

@@ -1,14 +1,14 @@
 //! The numbers of a limit (`algorithm`, `rate` and what goes with them), and `overrides`: other numbers for
 //! single buckets.
 
-use algorithms::{Kind, ParameterError, Parameters, Rate};
+use algorithms::{Adaptive, AdaptiveError, Kind, ParameterError, Parameters, Rate};
 use documents::{
     Duration, Field, Fields, Form, Name, Node, Path, Problems, Report, Take, Value, node_to_value,
     quoted,
 };
 use policy::{
-    DEFAULT_MAX_DELAY_MS, IfMissing, Limit, OverLimit, Override, OverrideQuota, Positions, Quota,
-    Scope, Written, normal_value, parse_rate, values_hash,
+    DEFAULT_MAX_DELAY_MS, DEFAULT_SHARE, IfMissing, Limit, OverLimit, Override, OverrideQuota,
+    Positions, Quota, Scope, Written, normal_value, parse_rate, parse_share, values_hash,
 };
 
 /// What could be read of a limit's numbers.
@@ -48,8 +48,12 @@ fn read_numbers(take: &mut Take<'_, '_>, limit: &Field<'_>, over_limit: OverLimi
     let written = take
         .field("algorithm")
         .map(|field| field.choice(take.report).map(|Written(kind)| kind));
+    let mut adaptive = None;
     let rate = match written {
-        Some(Some(Kind::Concurrency)) => read_slots(take, limit),
+        Some(Some(Kind::Concurrency)) => {
+            adaptive = read_adaptive(take);
+            read_slots(take, limit)
+        }
         // The fields of an unknown algorithm are unknown, too.
         Some(None) => {
             skip_slot_fields(take);
@@ -93,6 +97,7 @@ fn read_numbers(take: &mut Take<'_, '_>, limit: &Field<'_>, over_limit: OverLimi
         strict,
         time_zone,
         week_start,
+        adaptive,
     });
     let whole = take.report.problems.len() == before;
     let quota = parameters
@@ -123,7 +128,12 @@ fn validate(mut parameters: Parameters, owner: &Field<'_>, report: &mut Report) 
         let name = field_of(&error);
         let node = owner.node.get(name).unwrap_or(owner.node);
         let path = Path::Field(&owner.path, name);
-        let problem = report.add(&path, node.place, error.to_string());
+        let part = adaptive_part_of(&error);
+        let place = part.and_then(|part| node.get(part)?.place).or(node.place);
+        let problem = match part {
+            Some(part) => report.add(&Path::Field(&path, part), place, error.to_string()),
+            None => report.add(&path, place, error.to_string()),
+        };
         if let ParameterError::CalendarKind { unit } = error {
             problem.push_hint(format!(
                 "remove `algorithm`, or give the rate a length of time, such as {}",
@@ -146,6 +156,7 @@ fn validate(mut parameters: Parameters, owner: &Field<'_>, report: &mut Report) 
             "strict" if parameters.strict.take().is_some() => {}
             "time_zone" if parameters.time_zone.take().is_some() => {}
             "week_start" if parameters.week_start.take().is_some() => {}
+            "adaptive" => parameters.adaptive = without(error, parameters.adaptive?),
             _ => return None,
         }
     }
@@ -196,7 +207,86 @@ fn read_max_delay(take: &mut Take<'_, '_>, over_limit: OverLimit) -> Option<u64>
 pub(crate) const DEFAULT_SLOT_TTL_MS: u64 = 10_000;
 
 /// The fields that only a limit on requests in flight has.
-const SLOT_FIELDS: [&str; 2] = ["limit", "slot_ttl"];
+const SLOT_FIELDS: [&str; 3] = ["limit", "slot_ttl", "adaptive"];
+
+pub(super) const ADAPTIVE_FIELDS: [&str; 4] = ["min", "max", "latency", "share"];
+
+const ADAPTIVE_EXAMPLE: &str = "like `adaptive: {min: 5, max: 200, latency: 300ms, share: 95%}`";
+
+/// How a limit follows its service; `None` if it does not, or with problems. The algorithm validates the numbers.
+fn read_adaptive(take: &mut Take<'_, '_>) -> Option<Adaptive> {
+    let field = take.field("adaptive")?;
+    let report = &mut *take.report;
+    if !matches!(field.node.value, Value::Map(_)) {
+        field
+            .expected("a map of fields", report)
+            .push_hint(ADAPTIVE_EXAMPLE);
+        return None;
+    }
+    let (mut min, mut max, mut latency_ms) = (None, None, None);
+    let mut share = Some(DEFAULT_SHARE);
+    field.read_map(&ADAPTIVE_FIELDS, report, &mut |take| {
+        min = take.integer("min", 1);
+        max = take.integer("max", 1);
+        latency_ms = { take.field("latency") }.and_then(|field| field.duration(take.report));
+        if let Some(field) = take.field("share") {
+            share = read_share(&field, take.report);
+        }
+    })?;
+    let required = ADAPTIVE_FIELDS.iter().take(3);
+    if { required }.any(|name| field.node.get(name).is_none()) {
+        field
+            .report(report, "an adaptive limit needs `min`, `max` and `latency`")
+            .push_hint(ADAPTIVE_EXAMPLE);
+    }
+    Some(Adaptive {
+        min: min?,
+        max: max?,
+        latency_ms: latency_ms?,
+        share: share?,
+    })
+}
+
+fn read_share(field: &Field<'_>, report: &mut Report) -> Option<u64> {
+    const WHAT: &str = "a percentage from 50% to 99.9%";
+    let text = field.text(WHAT, report)?;
+    let share = parse_share(text);
+    if share.is_none() {
+        let problem = field.expected(WHAT, report);
+        if parse_share(&format!("{text}%")).is_some() {
+            problem.push_hint(format!("did you mean `{text}%`?"));
+        }
+    }
+    share
+}
+
+/// The rule with the nearest valid number in place of the invalid one; `None` if no number is valid.
+fn without(error: ParameterError, mut rule: Adaptive) -> Option<Adaptive> {
+    let ParameterError::Adaptive(error) = error else {
+        return None;
+    };
+    match error {
+        AdaptiveError::Min { largest: 0 } => return None,
+        AdaptiveError::Min { .. } => rule.min = 1,
+        AdaptiveError::Max { least, .. } => rule.max = least,
+        AdaptiveError::Latency { least_ms, .. } => rule.latency_ms = least_ms,
+        AdaptiveError::Share => rule.share = DEFAULT_SHARE,
+    }
+    Some(rule)
+}
+
+/// The part of `adaptive` that an error of the algorithm concerns.
+fn adaptive_part_of(error: &ParameterError) -> Option<&'static str> {
+    let ParameterError::Adaptive(error) = error else {
+        return None;
+    };
+    Some(match error {
+        AdaptiveError::Min { .. } => "min",
+        AdaptiveError::Max { .. } => "max",
+        AdaptiveError::Latency { .. } => "latency",
+        AdaptiveError::Share => "share",
+    })
+}
 
 /// `limit` and `slot_ttl`, in the place of a rate; `None`, and problems, if one is wrong.
 fn read_slots(take: &mut Take<'_, '_>, limit: &Field<'_>) -> Option<Rate> {
@@ -520,6 +610,7 @@ fn field_of(error: &ParameterError) -> &'static str {
         ParameterError::DelayTooLong { .. } => "max_delay",
         ParameterError::SlotsTooMany { .. } => "limit",
         ParameterError::SlotTtl { .. } => "slot_ttl",
+        ParameterError::Adaptive(_) => "adaptive",
         ParameterError::SubWindowsMissing | ParameterError::SubWindows { .. } => "sub_windows",
         ParameterError::Unused { parameter, .. } | ParameterError::NoCalendar(parameter) => {
             parameter

@@ -9,7 +9,7 @@ use serde_json::{Value as Json, json};
 use super::{
     EXEMPTION_FIELDS, FIELDS as POLICY_FIELDS,
     limit::{LIMIT_FIELDS, PENALTY_FIELDS},
-    numbers::OVERRIDE_FIELDS,
+    numbers::{ADAPTIVE_FIELDS, OVERRIDE_FIELDS},
     pricing::{COST_FIELDS, RESERVE_FIELDS, ROW_FIELDS, SOURCE_FIELDS},
 };
 use documents::{Choice, Node};
@@ -49,6 +49,8 @@ fn schema_and_reader_have_the_same_fields() {
     assert_eq!(fields("/$defs/limit/properties"), sorted(&LIMIT_FIELDS));
     let penalty = "/$defs/limit/properties/penalty/properties";
     assert_eq!(fields(penalty), sorted(&PENALTY_FIELDS));
+    let adaptive = "/$defs/limit/properties/adaptive/properties";
+    assert_eq!(fields(adaptive), sorted(&ADAPTIVE_FIELDS));
     for (of, known) in [
         ("override", OVERRIDE_FIELDS.as_slice()),
         ("exemption", &EXEMPTION_FIELDS),
@@ -95,7 +97,7 @@ fn schema_and_reader_accept_valid_files() {
 
 #[test]
 fn the_schema_rejects_invalid_files_where_it_can() {
-    let names = "bad_names bad_rate bad_words format generation missing no_values not_a_map paused penalty \
+    let names = "adaptive bad_names bad_rate bad_words format generation missing no_values not_a_map paused penalty \
                  unknown_field wrong_types";
     for name in names.split(' ') {
         let text = file(&format!("crates/limits-file/tests/bad/{name}.yaml"));
@@ -148,6 +150,9 @@ sub_windows: 10
 algorithm: "concurrency"
 limit: 10
 slot_ttl: "1s"
+adaptive: {"min": 1, "max": 100000, "latency": "2ms"}
+adaptive: {"min": 10, "max": 10, "latency": "1h", "share": "99.9%"}
+deny_status: 503
 strict: false
 align: "first_request"
 time_zone: "Europe/Berlin"

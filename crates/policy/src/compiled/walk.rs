@@ -182,6 +182,7 @@ pub(super) fn request_limit() -> Option<Limit> {
         cost: 1,
         pricing: None,
         over_limit: OverLimit::default(),
+        deny_status: None,
         penalty: None,
         enforce_percent: 100,
         on_failure: OnFailure::default(),

@@ -4,7 +4,8 @@ use proptest::{collection::vec, option, prelude::*};
 use super::*;
 use crate::{
     Answer, CostSettlement, Debit, ErrorCode, Lease, LeaseRequest, LimitAnswer, LimitCost,
-    LimitRequest, Mode, PenaltyStatus, Reservation, Reserved, Settlement, Slot, SlotAct, SlotOp,
+    LimitRequest, Mode, Pace, PenaltyStatus, Reservation, Reserved, Settlement, Slot, SlotAct,
+    SlotOp,
 };
 
 fn any_name() -> impl Strategy<Value = Name> {
@@ -53,6 +54,9 @@ fn any_slot_op() -> impl Strategy<Value = SlotOp> {
         any::<u64>().prop_map(SlotAct::Free),
         Just(SlotAct::Renew),
         Just(SlotAct::Enter),
+        Just(SlotAct::Answered(Pace::InTime)),
+        Just(SlotAct::Answered(Pace::Late)),
+        Just(SlotAct::Answered(Pace::Slow)),
     ];
     (any_slot(), act).prop_map(|(slot, act)| SlotOp { slot, act })
 }
@@ -129,7 +133,7 @@ prop_compose! {
         LimitAnswer {
             name, generation, bucket: Vec::new(), mode, allowed, charged, limit, window_ms,
             remaining, retry_after_ms, reset_after_ms, delay_ms, hidden, lease, slot, reservation, reserved: Reserved::default(),
-            penalty: PenaltyStatus { left_ms, ..PenaltyStatus::default() },
+            penalty: PenaltyStatus { left_ms, ..PenaltyStatus::default() }, adaptive: None,
         }
     }
 }

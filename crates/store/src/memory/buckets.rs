@@ -3,7 +3,7 @@
 use std::{borrow::Cow, collections::HashMap};
 
 use algorithms::{
-    BucketRequest, Denials, Penalty, SETTLE_WITHIN_MS, STATE_BYTES, State,
+    ADAPTIVE_LINGER_MS, BucketRequest, Denials, Penalty, SETTLE_WITHIN_MS, STATE_BYTES, State,
     check::{Part, Stored, Verdict, check},
 };
 use indexmap::IndexMap;
@@ -26,7 +26,7 @@ struct StoredBucket {
 enum Packed {
     Small([u8; STATE_BYTES]),
     /// What has no small form. The bucket is kept until the time in milliseconds, because reservations may
-    /// be settled late.
+    /// be settled late, and an adaptive limit is found slowly.
     Whole(Box<(Stored, u64)>),
 }
 
@@ -46,7 +46,11 @@ impl StoredBucket {
             Packed::Small(bytes)
         } else {
             let settled = stored.reservations.as_ref().map_or(0, |_| SETTLE_WITHIN_MS);
-            let kept_until_ms = unused_at_ms.max(now_ms.saturating_add(settled));
+            let found = matches!(&stored.state, State::Concurrency(of) if of.adaptive().is_some());
+            let lingers = if found { ADAPTIVE_LINGER_MS } else { 0 };
+            let kept_until_ms = unused_at_ms
+                .saturating_add(lingers)
+                .max(now_ms.saturating_add(settled));
             Packed::Whole(Box::new((stored, kept_until_ms)))
         };
         Self {

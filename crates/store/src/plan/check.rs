@@ -378,13 +378,25 @@ impl<'c> Query<'c> {
 
     /// The operations on slots that the limit can have. What cannot be a slot of its kind is left out:
     /// only a client that makes up names sends such operations.
-    fn slots(self, limit: &Limit, kind: Kind) -> Vec<SlotOp> {
+    fn slots(self, limit: &Limit, algorithm: &Algorithm) -> Vec<SlotOp> {
         let ops = self.entry().into_iter().flat_map(|entry| &entry.slots);
+        let kind = algorithm.kind();
         let known = ops.filter(|op| match kind {
             Kind::Concurrency => is_known(op, limit),
             _ => matches!(op.act, SlotAct::Free(_)),
         });
-        known.copied().collect()
+        let took = match self {
+            Self::Check(check, ..) => check.took,
+            Self::Peek(_) | Self::ServiceDescriptor(..) => None,
+        };
+        let pace = took.zip(algorithm.parameters().adaptive);
+        let pace = pace.map(|(took, rule)| SlotAct::Answered(took.pace(&rule)));
+        known
+            .map(|op| SlotOp {
+                act: pace.filter(|_| op.act.frees()).unwrap_or(op.act),
+                ..*op
+            })
+            .collect()
     }
 
     /// The limit's algorithm, or one with a shorter maximum delay.
@@ -510,7 +522,7 @@ impl<'p> Bucket<'p> {
             debit,
             debit_serial,
             lease: asked.lease(limit, algorithm),
-            free: asked.slots(limit, kind),
+            free: asked.slots(limit, algorithm),
             mode: match mode {
                 // `CheckPlan::of_service` changes it where limits deny together.
                 Mode::Enforce => algorithms::check::Mode::Enforce,
@@ -704,6 +716,7 @@ impl LimitPlan<'_> {
             reservation: None,
             reserved: protocol::Reserved::default(),
             penalty: protocol::PenaltyStatus::default(),
+            adaptive: None,
         };
         match self.what {
             Target::Unlimited => {}
@@ -760,4 +773,8 @@ fn fill(answer: &mut LimitAnswer, verdict: &LimitVerdict) {
     answer.reserved = verdict.reserved;
     answer.lease = verdict.lease;
     answer.slot = verdict.slot;
+    if let Some(found) = verdict.adaptive {
+        answer.limit = Some(found.limit_milli / 1000);
+        answer.adaptive = Some(Box::new(found));
+    }
 }

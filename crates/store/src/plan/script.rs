@@ -8,8 +8,8 @@ mod cross_slot;
 mod refund;
 
 use algorithms::{
-    Algorithm, Debits, Decision, Kind, Lease, LeaseRequest, PROXY_MARKS, PenaltyStatus, Reserved,
-    RetryAfter, Slot, SlotAct,
+    AdaptiveState, AdaptiveStatus, Algorithm, Debits, Decision, Kind, Lease, LeaseRequest,
+    PROXY_MARKS, Pace, PenaltyStatus, Reserved, RetryAfter, Slot, SlotAct,
     check::{Costs, LimitVerdict, Mode, Options, Part, PenaltyRequest, Verdict},
 };
 
@@ -106,6 +106,25 @@ fn encode_edges(args: &mut Vec<i64>, algorithm: &Algorithm, debit_serial: Option
         args.push(exact(debit_serial.unwrap_or(0)));
         args.extend(edges.starts_ms().into_iter().skip(1).map(time));
     }
+}
+
+/// Added to the kind of an adaptive limit.
+const ADAPTIVE: i64 = 1024;
+
+/// The kind of a limit, and whether it is adaptive.
+fn encode_kind(algorithm: &Algorithm) -> i64 {
+    let adaptive = algorithm.parameters().adaptive.map_or(0, |_| ADAPTIVE);
+    i64::from(algorithm.numbers().kind) + adaptive
+}
+
+/// The numbers that only some limits have: see `lua/lib/parameters.lua`.
+fn encode_own(args: &mut Vec<i64>, algorithm: &Algorithm, debit_serial: Option<u64>) {
+    let parameters = algorithm.parameters();
+    if let Some(rule) = &parameters.adaptive {
+        let numbers = [parameters.rate.units, rule.min, rule.latency_ms, rule.share];
+        args.extend(numbers.map(exact));
+    }
+    encode_edges(args, algorithm, debit_serial);
 }
 
 /// The four numbers that name a slot.
@@ -215,7 +234,7 @@ fn encode_form(args: &mut Vec<i64>, check: &ScriptCheck<'_>) {
         let priced = part.costs.map_or(0, |_| PRICED);
         let penalizing = part.penalty.map_or(0, |_| PENALIZING);
         args.extend([
-            i64::from(numbers.kind) + observed + leased + freeing + priced + penalizing,
+            encode_kind(part.algorithm) + observed + leased + freeing + priced + penalizing,
             exact(part.generation),
             exact(part.cost),
             exact(part.debit),
@@ -250,7 +269,7 @@ fn encode_form(args: &mut Vec<i64>, check: &ScriptCheck<'_>) {
                 exact(*reported),
             ]);
         }
-        encode_edges(args, part.algorithm, part.debit_serial);
+        encode_own(args, part.algorithm, part.debit_serial);
     }
 }
 
@@ -261,9 +280,12 @@ fn act(act: SlotAct, kind: Kind) -> i64 {
         (SlotAct::Free(_), Kind::Concurrency) => 1,
         (SlotAct::Renew, Kind::Concurrency) => 2,
         (SlotAct::Enter, Kind::Concurrency) => 3,
+        (SlotAct::Answered(Pace::InTime), Kind::Concurrency) => 4,
+        (SlotAct::Answered(Pace::Late), Kind::Concurrency) => 5,
+        (SlotAct::Answered(Pace::Slow), Kind::Concurrency) => 6,
         (SlotAct::Free(units), _) => exact(units),
         // A slot of no units, which frees nothing.
-        (SlotAct::Renew | SlotAct::Enter, _) => 0,
+        (SlotAct::Renew | SlotAct::Enter | SlotAct::Answered(_), _) => 0,
     }
 }
 
@@ -442,6 +464,10 @@ fn decode_check(
         } else {
             None
         };
+        let adaptive = match limit.part.algorithm.parameters().adaptive {
+            Some(_) => Some(adaptive(numbers, check.options.peek)?),
+            None => None,
+        };
         let reserved = match limit.part.costs {
             Some(_) => reserved(numbers)?,
             None => Reserved::default(),
@@ -466,6 +492,7 @@ fn decode_check(
                 lease: leases.lease()?,
                 slot,
                 leased: unsigned(leases.leased)?,
+                adaptive,
                 reserved,
                 penalty,
                 denials: None,
@@ -503,6 +530,7 @@ fn charged(
             lease: None,
             slot: None,
             leased: 0,
+            adaptive: None,
             reserved: Reserved::default(),
             penalty: PenaltyStatus::default(),
             denials: None,
@@ -511,6 +539,41 @@ fn charged(
     Ok(Verdict {
         allowed: true,
         limits,
+    })
+}
+
+/// An adaptive limit; of a peek, with how it was found.
+fn adaptive(
+    numbers: &mut impl Iterator<Item = i64>,
+    peek: bool,
+) -> Result<AdaptiveStatus, MalformedReply> {
+    let mut next = || unsigned(numbers.next().ok_or(MalformedReply)?);
+    let limit_milli = next()?;
+    if !peek {
+        return Ok(AdaptiveStatus {
+            limit_milli,
+            state: None,
+        });
+    }
+    let state = AdaptiveState {
+        limit_milli,
+        latency_ms: next()?,
+        share: next()?,
+        start_ms: next()?,
+        answers: next()?,
+        late: next()?,
+        slow: next()?,
+        most: next()?,
+        own_late: next()?,
+        own_slow: next()?,
+        moved_ms: next()?,
+        moved_from_milli: next()?,
+        moved_late: next()?,
+        moved_slow: next()?,
+    };
+    Ok(AdaptiveStatus {
+        limit_milli,
+        state: (state.latency_ms > 0).then_some(state),
     })
 }
 

@@ -173,3 +173,8 @@ fn a_damaged_slot_fails_no_other_check() {
 fn a_damaged_reservation_fails_no_other_check() {
     sum(|seed| walk(Walk::of_costs(seed), seed, Walk::costs_step));
 }
+
+#[test]
+fn a_damaged_adaptive_limit_fails_no_other_check() {
+    sum(|seed| walk(Walk::of_an_adaptive_limit(seed), seed, Walk::adaptive_step));
+}

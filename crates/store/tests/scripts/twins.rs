@@ -26,6 +26,7 @@ on_twins! {
     debts: compare_debts(1, 3);
     queues: compare_queues(1, 3);
     slots: compare_slots(1, 3);
+    adaptive: compare_adaptive(1, 3);
     credits: compare_credits(2, 2);
     credits_of_reservations: compare_credits_of_reservations(3, 1);
 }
@@ -325,6 +326,42 @@ fn compare_slots(twin: &mut dyn Engine, part: u64) {
                 seen[1] += u64::from(!limit.decision.allowed);
                 seen[2] += u64::from(limit.charged == 0 && limit.slot.is_some());
             }
+        },
+    );
+}
+
+/// An adaptive limit that grows, falls, is edited and stays.
+fn compare_adaptive(twin: &mut dyn Engine, part: u64) {
+    let steps = 2 * steps() / part;
+    let mut before = None;
+    walks(
+        twin,
+        (steps, 2000),
+        steps / 2000,
+        Walk::of_an_adaptive_limit,
+        |both, seen: &mut [_; 4]| {
+            if both.step == 0 {
+                before = None;
+            }
+            let (now_ms, subjects) = both.walk.adaptive_step();
+            let options = Options {
+                peek: both.chance.one_in(9),
+                force: true,
+                ..Options::default()
+            };
+            let verdict = both.check(&subjects, now_ms, options);
+            let Ok(verdict) = &verdict else { return };
+            both.walk.observe(verdict);
+            let found = verdict.limits[0].adaptive;
+            let limit = found.map(|found| found.limit_milli);
+            if let (Some(limit), Some(before)) = (limit, before) {
+                seen[0] += u64::from(limit > before);
+                seen[1] += u64::from(limit < before);
+            }
+            before = limit;
+            seen[2] += u64::from(limit.is_none());
+            let state = found.and_then(|found| found.state);
+            seen[3] += u64::from(state.is_some_and(|state| state.own_late > 0));
         },
     );
 }

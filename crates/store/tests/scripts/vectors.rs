@@ -4,8 +4,12 @@
 
 use crate::support::{Engine, KINDS, RustEngine, Subject, on_twins};
 use algorithms::check::{Options, Verdict};
-use algorithms::{Algorithm, Align, Parameters, Rate};
+use algorithms::{
+    Adaptive, Algorithm, Align, InFlightSlot, Kind, Pace, Parameters, Rate, SlotAct, SlotId, SlotOp,
+};
 use serde_json::{Map, Value};
+use std::ops::Range;
+use store::script::{Credit, Credited};
 
 const EXAMPLES: &str = include_str!("../../../../tests/vectors/examples.json");
 
@@ -35,6 +39,7 @@ fn algorithm(limit: &Map<String, Value>) -> Algorithm {
         strict: limit.get("strict").and_then(Value::as_bool),
         time_zone: None,
         week_start: None,
+        adaptive: None,
     })
     .unwrap()
 }
@@ -119,4 +124,104 @@ fn compare(twin: &mut dyn Engine) {
 
 on_twins! {
     scenarios: compare;
+    adaptive: compare_adaptive(3, 1);
+}
+
+// ---- Adaptive limits. Each vector lists the slots that are freed, with how many were in use, what the answer
+// was, and the limit after it.
+
+const ADAPTIVE: &str = include_str!("../../../../tests/vectors/adaptive.jsonl");
+
+/// A bucket that a vector's frees go to.
+struct AdaptiveBucket<'e> {
+    engine: &'e mut dyn Engine,
+    subject: Subject,
+    /// The secrets of the slots in use, the oldest first.
+    held: Range<u64>,
+}
+
+impl AdaptiveBucket<'_> {
+    /// Frees the oldest slot of so many in use; returns the limit.
+    fn free(&mut self, now_ms: u64, in_use: u64, act: SlotAct) -> u64 {
+        let op = |secret, act| {
+            let id = SlotId::new(7, SlotId::SERVICE, secret);
+            let ttl_ms = 86_400_000;
+            SlotOp {
+                slot: InFlightSlot { id, ttl_ms }.into(),
+                act,
+            }
+        };
+        // An operator who gives slots back says nothing of the service.
+        let units = (self.held.end - self.held.start).saturating_sub(in_use);
+        if units > 0 {
+            let limit = self.subject.script_limit();
+            let credit = Credit {
+                limit,
+                units,
+                peek: false,
+                force: false,
+            };
+            let credited = self.engine.credit(&credit, now_ms);
+            assert!(matches!(credited, Credited::Done { used: true, .. }));
+            self.held.start += units;
+        }
+        let entered = self.held.end..self.held.start + in_use;
+        self.held.end = self.held.end.max(entered.end);
+        let ops = entered.map(|secret| op(secret, SlotAct::Enter));
+        self.subject.lease.free = ops.chain([op(self.held.start, act)]).collect();
+        self.held.start += 1;
+        let verdict = self.engine.one(&self.subject, now_ms);
+        verdict.adaptive.unwrap().limit_milli
+    }
+}
+
+fn run_adaptive(line: &str, nth: usize, engine: &mut dyn Engine) {
+    let vector: Value = serde_json::from_str(line).unwrap();
+    let number = |field: &str| vector[field].as_u64().unwrap();
+    let rule = Adaptive {
+        min: number("min"),
+        max: number("max"),
+        latency_ms: number("latency"),
+        share: number("share"),
+    };
+    let parameters = Parameters {
+        adaptive: Some(rule),
+        ..Parameters::new(Kind::Concurrency, number("limit"), 86_400_000)
+    };
+    let algorithm = Algorithm::new(&parameters).unwrap();
+    let key = format!("vectors:adaptive:{nth}");
+    let mut subject = Subject::new(&key, algorithm);
+    subject.cost = 0;
+    let mut bucket = AdaptiveBucket {
+        engine,
+        subject,
+        held: 1_000_000..1_000_000,
+    };
+    // The first free starts the first window.
+    bucket.free(number("at"), 1, SlotAct::Free(1));
+    for (step, free) in vector["frees"].as_array().unwrap().iter().enumerate() {
+        let act = match free[2].as_str() {
+            Some("in_time") => SlotAct::Answered(Pace::InTime),
+            Some("late") => SlotAct::Answered(Pace::Late),
+            Some("slow") => SlotAct::Answered(Pace::Slow),
+            _ => SlotAct::Free(1),
+        };
+        let [at_ms, in_use, limit] = [0, 1, 3].map(|field| free[field].as_u64().unwrap());
+        let found = bucket.free(at_ms, in_use, act);
+        assert_eq!(found, limit, "vector {nth}, free {step}: {free}");
+    }
+}
+
+#[test]
+fn adaptive_in_rust() {
+    for (nth, line) in ADAPTIVE.lines().enumerate() {
+        run_adaptive(line, nth, &mut RustEngine::default());
+    }
+}
+
+/// Every `part`th vector: the interpreter is slow.
+fn compare_adaptive(twin: &mut dyn Engine, part: usize) {
+    for (nth, line) in ADAPTIVE.lines().enumerate().step_by(part) {
+        run_adaptive(line, nth, twin);
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use algorithms::{Missing, SlotAct, SlotOp};
+use algorithms::{Missing, Pace, SlotAct, SlotOp};
 use anyhow::{Context, Result};
 use harness::Engine;
 use policy::{Compiled, SlotId};
@@ -17,7 +17,10 @@ use crate::{
 
 type Shared = Arc<dyn Store>;
 
-on_every_store!(a_lost_slot_is_entered_again_after_edits_but_not_after_a_reset,);
+on_every_store!(
+    a_lost_slot_is_entered_again_after_edits_but_not_after_a_reset,
+    an_adaptive_limit_grows_is_cut_by_an_edit_and_starts_anew_after_a_reset,
+);
 
 const TWO_AT_ONCE: &str =
     "  - {name: in-flight, per: [user], algorithm: concurrency, limit: 2, slot_ttl: 100ms}\n";
@@ -67,6 +70,55 @@ async fn lapse(store: &Shared, policy: &Compiled) -> Result<()> {
         (seen.ok()?.answer.remaining == 2).then_some(())
     })
     .await?;
+    Ok(())
+}
+
+const ADAPTIVE: &str = "  - {name: in-flight, per: [user], algorithm: concurrency, limit: 2, \
+                        adaptive: {min: 1, max: 9, latency: 2ms}}\n";
+
+async fn an_adaptive_limit_grows_is_cut_by_an_edit_and_starts_anew_after_a_reset(
+    store: Shared,
+) -> Result<()> {
+    let first = publish(&store, &policy(ADAPTIVE)).await?;
+    let held = take(&store, &first, 0).await?;
+    let mut secret = 0;
+    until("a window ends", Duration::from_secs(20), async || {
+        secret += 1;
+        let slot = take(&store, &first, secret).await.ok()?;
+        let freed = acting(SlotAct::Answered(Pace::InTime), slot);
+        let answer = check(&store, &first, &freed).await.ok()?;
+        (answer.limits[0].limit == Some(3)).then_some(())
+    })
+    .await?;
+    let alice = [Some(b"alice".to_vec())];
+    let inspected = store.inspect(&first, &name("in-flight"), &alice, 1).await?;
+    let found = inspected.answer.adaptive.as_deref().copied();
+    let state = found.and_then(|found| found.state).context("a state")?;
+    assert_eq!((state.limit_milli, state.moved_from_milli), (3000, 2000));
+    assert_eq!(inspected.answer.remaining, 2);
+
+    let narrow = publish(&store, &policy(&ADAPTIVE.replace("max: 9", "max: 2"))).await?;
+    let renewed = check(&store, &narrow, &acting(SlotAct::Renew, held)).await?;
+    assert_eq!(renewed.limits[0].limit, Some(2));
+
+    let wide = publish(&store, &policy(ADAPTIVE)).await?;
+    let renewed = check(&store, &wide, &acting(SlotAct::Renew, held)).await?;
+    assert_eq!(
+        renewed.limits[0].limit,
+        Some(3),
+        "nothing was heard meanwhile"
+    );
+    let of = LimitOf {
+        domain: wide.domain(),
+        limit: &wide.limits()[0],
+    };
+    store.reset(&of, ResetScope::All, &by("ann")).await?;
+    let reset = current(&store).await?;
+    let again = check(&store, &reset, &taking(0)).await?;
+    assert_eq!(
+        (again.limits[0].limit, again.limits[0].remaining),
+        (Some(2), 1)
+    );
     Ok(())
 }
 

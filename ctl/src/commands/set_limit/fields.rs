@@ -40,9 +40,13 @@ enum Takes {
     /// Several, also separated by commas.
     Names,
     Patterns,
-    PenaltyParts,
+    /// Several of a map, as in this example.
+    Parts(&'static str),
     LeaseTtl,
 }
+
+const PENALTY_PARTS: &str = "after=10,within=1m,for=15m";
+const ADAPTIVE_PARTS: &str = "min=5,max=200,latency=300ms";
 
 /// Every flag that sets a field, by heading, in the order of `--help`.
 const FLAGS: &[(&str, &[Flag])] = &[
@@ -103,6 +107,13 @@ const FLAGS: &[(&str, &[Flag])] = &[
                 takes: Takes::Text,
                 value_name: "TIME",
                 help: "How long a slot lives that nobody renews or frees, as in 10s (concurrency)",
+            },
+            Flag {
+                field: "adaptive",
+                takes: Takes::Parts(ADAPTIVE_PARTS),
+                value_name: "PART=VALUE",
+                help: "Let the limit follow how the service answers, as in \
+               min=5,max=200,latency=300ms,share=95%; parts that are not named stay as they are (concurrency)",
             },
             Flag {
                 field: "burst",
@@ -175,8 +186,14 @@ const FLAGS: &[(&str, &[Flag])] = &[
                 help: "How long a queue holds a request at most, as in 3s",
             },
             Flag {
+                field: "deny_status",
+                takes: Takes::Number,
+                value_name: "STATUS",
+                help: "The HTTP status of a denial, 400 to 599, as in 503 [default: the filter's, 429]",
+            },
+            Flag {
                 field: "penalty",
-                takes: Takes::PenaltyParts,
+                takes: Takes::Parts(PENALTY_PARTS),
                 value_name: "PART=VALUE",
                 help: "Deny a bucket altogether after so many denials, as in \
                after=10,within=1m,for=15m; parts that are not named stay as they are",
@@ -267,10 +284,10 @@ impl Flag {
             Takes::Patterns => arg
                 .action(ArgAction::Append)
                 .value_parser(|text: &str| text.parse::<Pair>()),
-            Takes::PenaltyParts => arg
+            Takes::Parts(example) => arg
                 .action(ArgAction::Append)
                 .value_delimiter(',')
-                .value_parser(parse_penalty_part),
+                .value_parser(move |text: &str| parse_part(text, example)),
         }
     }
 
@@ -285,7 +302,7 @@ impl Flag {
             Takes::Bool => Node::from(*given.get_one::<bool>(self.field)?),
             Takes::Names => Node::list(given.get_many::<String>(self.field)?.map(Node::text)),
             Takes::Patterns => matchers(given.get_many(self.field)?),
-            Takes::PenaltyParts => {
+            Takes::Parts(_) => {
                 let parts = given.get_many::<Pair>(self.field)?;
                 Node::map(parts.map(|part| (part.key.as_str(), Node::text(&part.value))))
             }
@@ -382,12 +399,12 @@ impl LimitFields {
         }
         for (field, value) in &self.set {
             let mut value = value.clone();
-            if *field == "penalty"
-                && let Some(mut penalty) = limit.get("penalty").cloned()
+            if matches!(*field, "penalty" | "adaptive")
+                && let Some(mut parts) = limit.get(field).cloned()
             {
                 // Parts that are not named stay.
-                merge(&mut penalty, &value);
-                value = penalty;
+                merge(&mut parts, &value);
+                value = parts;
             }
             let rate = value.as_text().filter(|_| *field == "rate");
             let rate = rate.and_then(|rate| policy::parse_rate(rate).ok());
@@ -406,8 +423,8 @@ fn parse_cost(text: &str) -> Result<u64, String> {
     })
 }
 
-fn parse_penalty_part(text: &str) -> Result<Pair, String> {
-    let expected = |_| "expected parts such as after=10,within=1m,for=15m".to_owned();
+fn parse_part(text: &str, example: &str) -> Result<Pair, String> {
+    let expected = |_| format!("expected parts such as {example}");
     text.parse().map_err(expected)
 }
 
@@ -518,7 +535,7 @@ fn place_of(path: &str) -> Option<String> {
         .filter(|first| !first.is_empty() && *first != "name")?;
     let flag = format!("--{}", first.replace('_', "-"));
     match (first, parts.next()) {
-        ("match" | "penalty", Some(key)) => Some(format!("{flag} {key}")),
+        ("match" | "penalty" | "adaptive", Some(key)) => Some(format!("{flag} {key}")),
         ("overrides", _) => Some(field.to_owned()),
         _ => Some(flag),
     }

@@ -124,13 +124,15 @@ pub(super) struct Struct {
 /// `google.protobuf.Value`, only the kinds used here.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Value {
-    #[prost(oneof = "Kind", tags = "3, 6")]
+    #[prost(oneof = "Kind", tags = "2, 3, 6")]
     pub(super) kind: Option<Kind>,
 }
 
 /// The kind of a [`Value`].
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub(super) enum Kind {
+    #[prost(double, tag = "2")]
+    Number(f64),
     #[prost(string, tag = "3")]
     Text(String),
     #[prost(message, tag = "6")]
@@ -324,6 +326,7 @@ fn struct_to_json(fields: &Struct) -> Json {
 
 fn kind_to_json(kind: Option<&Kind>) -> Json {
     match kind {
+        Some(Kind::Number(number)) => (*number).into(),
         Some(Kind::Text(text)) => text.as_str().into(),
         Some(Kind::List(list)) => {
             let values = list.values.iter();

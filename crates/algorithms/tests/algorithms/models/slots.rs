@@ -56,7 +56,9 @@ impl Model {
     fn act(&mut self, act: SlotAct, slot: InFlightSlot, ttl_ms: u64, now_ms: u64) -> (bool, bool) {
         let held = self.held(slot.id).is_some();
         match act {
-            SlotAct::Free(_) => self.slots.retain(|other| other.id != slot.id),
+            SlotAct::Free(_) | SlotAct::Answered(_) => {
+                self.slots.retain(|other| other.id != slot.id);
+            }
             SlotAct::Renew if !held => return (false, true),
             // One that lapsed is entered under the limit as it is now, above it if need be.
             SlotAct::Renew | SlotAct::Enter => self.hold(slot.id, slot.ttl_ms.min(ttl_ms), now_ms),

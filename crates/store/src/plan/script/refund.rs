@@ -2,7 +2,9 @@
 
 use algorithms::{Algorithm, Slot};
 
-use super::{Clock, MalformedReply, ScriptCall, ScriptLimit, encode_edges, exact, named};
+use super::{
+    Clock, MalformedReply, ScriptCall, ScriptLimit, encode_kind, encode_own, exact, named,
+};
 
 /// Units that a check took from one bucket before another bucket denied it.
 #[derive(Clone, Copy, Debug)]
@@ -41,7 +43,7 @@ pub fn encode_refunds<'a>(charges: &[Charge<'a>], clock: Clock) -> ScriptCall<'a
     for charge in charges {
         let numbers = charge.algorithm.numbers();
         args.extend([
-            i64::from(numbers.kind),
+            encode_kind(charge.algorithm),
             exact(charge.generation),
             exact(charge.units),
             exact(charge.at_ms),
@@ -52,7 +54,7 @@ pub fn encode_refunds<'a>(charges: &[Charge<'a>], clock: Clock) -> ScriptCall<'a
             exact(charge.lease_ttl_ms),
         ]);
         args.extend(named(&charge.slot.unwrap_or_default()));
-        encode_edges(&mut args, charge.algorithm, None);
+        encode_own(&mut args, charge.algorithm, None);
     }
     ScriptCall {
         keys: charges.iter().map(|charge| charge.key).collect(),
@@ -134,7 +136,7 @@ pub fn encode_credit<'a>(credit: &Credit<'a>, clock: Clock) -> ScriptCall<'a> {
     let mut args = vec![
         clock.argument(),
         flag(credit.peek, PEEK) + flag(credit.force, FORCE) + flag(reservations.is_some(), SETTLES),
-        i64::from(numbers.kind),
+        encode_kind(part.algorithm),
         exact(part.generation),
         exact(credit.units),
         exact(numbers.limit),
@@ -143,7 +145,7 @@ pub fn encode_credit<'a>(credit: &Credit<'a>, clock: Clock) -> ScriptCall<'a> {
         exact(numbers.z),
         exact(part.lease.unwrap_or_default().ttl_ms),
     ];
-    encode_edges(&mut args, part.algorithm, None);
+    encode_own(&mut args, part.algorithm, None);
     ScriptCall {
         keys: { [key].into_iter() }
             .chain(reservations)

@@ -148,29 +148,57 @@ fn digits(call: &ScriptCall<'_>) -> Vec<Vec<u8>> {
     call.args.iter().map(digits).collect()
 }
 
-/// What the scripts use of the servers' `struct`: doubles, little-endian.
+/// What the scripts use of the servers' `struct`: doubles and whole numbers, little-endian.
 fn packing(lua: &Lua) -> Table {
     let packing = lua.create_table().unwrap();
-    let doubles = |format: &LuaString| {
+    // The sizes of a format's numbers; `None` is a double.
+    let sizes = |format: &LuaString| {
         let format = format.to_str().unwrap();
-        let doubles = format.strip_prefix('<').unwrap();
-        assert!(doubles.bytes().all(|kind| kind == b'd'), "{doubles}");
-        doubles.len()
+        let mut kinds = format.strip_prefix('<').unwrap().chars();
+        let mut sizes = Vec::new();
+        while let Some(kind) = kinds.next() {
+            sizes.push(match kind {
+                'd' => None,
+                'I' => kinds
+                    .next()
+                    .and_then(|size| usize::try_from(size.to_digit(10)?).ok()),
+                other => panic!("{other}"),
+            });
+        }
+        sizes
     };
     let pack = move |lua: &Lua, (format, numbers): (LuaString, Variadic<f64>)| {
-        assert_eq!(doubles(&format), numbers.len());
-        let bytes: Vec<_> = numbers.iter().flat_map(|n| n.to_le_bytes()).collect();
+        let (sizes, mut bytes) = (sizes(&format), Vec::new());
+        assert_eq!(sizes.len(), numbers.len());
+        for (size, number) in sizes.iter().zip(numbers) {
+            match size {
+                None => bytes.extend(number.to_le_bytes()),
+                Some(size) => {
+                    let whole: u32 = number.to_string().parse().unwrap();
+                    let all = whole.to_le_bytes();
+                    let (kept, cut) = all.split_at(*size);
+                    assert!(cut.iter().all(|byte| *byte == 0), "{number}");
+                    bytes.extend(kept);
+                }
+            }
+        }
         lua.create_string(bytes)
     };
     let unpack = move |_: &Lua, (format, text, from): (LuaString, LuaString, Option<usize>)| {
-        let (count, from) = (doubles(&format), from.unwrap_or(1));
+        let mut at = from.unwrap_or(1) - 1;
         let bytes = text.as_bytes();
-        let (numbers, _) = bytes[from - 1..].as_chunks();
-        let mut read: Vec<_> = numbers[..count]
-            .iter()
-            .map(|n| f64::from_le_bytes(*n))
-            .collect();
-        read.push(f64::from(u32::try_from(from + 8 * count).unwrap()));
+        let mut read = Vec::new();
+        for size in sizes(&format) {
+            let length = size.unwrap_or(8);
+            let mut wide = [0; 8];
+            wide[..length].copy_from_slice(&bytes[at..at + length]);
+            at += length;
+            read.push(match size {
+                None => f64::from_le_bytes(wide),
+                Some(_) => f64::from(u32::try_from(u64::from_le_bytes(wide)).unwrap()),
+            });
+        }
+        read.push(f64::from(u32::try_from(at + 1).unwrap()));
         Ok(Variadic::from_iter(read))
     };
     let size = |_: &Lua, kind: LuaString| Ok(if kind == "l" { 8 } else { 0 });

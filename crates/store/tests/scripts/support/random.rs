@@ -2,8 +2,8 @@
 
 use algorithms::check::{Mode, Verdict};
 use algorithms::{
-    Algorithm, Align, CalendarUnit, CostSettlement, Edges, Kind, Lease, Parameters, Rate,
-    Reservation, Settlement, SlotAct, SlotId, SlotOp, WeekStart,
+    Adaptive, Algorithm, Align, CalendarUnit, CostSettlement, Edges, Kind, Lease, Pace, Parameters,
+    Rate, Reservation, Settlement, SlotAct, SlotId, SlotOp, WeekStart,
 };
 
 use super::{Leasing, Reserving, Subject};
@@ -117,9 +117,22 @@ pub fn parameters(random: &mut Random, kind: Kind) -> Parameters {
             parameters.sub_windows = Some(random.pick(&[1, 2, 3, 5, 7, 10, 60, 128]));
             parameters.strict = Some(random.one_in(2));
         }
+        if kind == Kind::Concurrency && random.one_in(2) {
+            parameters.adaptive = Some(rule(random, units));
+        }
         if Algorithm::new(&parameters).is_ok() {
             return parameters;
         }
+    }
+}
+
+/// A rule for a limit that starts with so many slots; not always a valid one.
+pub fn rule(random: &mut Random, start: u64) -> Adaptive {
+    Adaptive {
+        min: random.pick(&[1, 2, start / 2, start]),
+        max: random.pick(&[start, start + 1, 2 * start, 20 * start]),
+        latency_ms: random.pick(&[2, 50, 300, 300, 1000, 3_600_000]),
+        share: random.pick(&[500, 900, 950, 950, 990, 999]),
     }
 }
 
@@ -198,6 +211,59 @@ impl Walk {
             let (limit, ttl_ms) = random.pick(&[(1, 100), (3, 1000), (20, 300), (120, 5000)]);
             Parameters::new(Kind::Concurrency, limit, ttl_ms)
         })
+    }
+
+    /// A walk of a service whose speed changes, behind an adaptive limit; its rule is edited now and then.
+    pub fn of_an_adaptive_limit(seed: u64) -> Self {
+        Self::of(seed, |random| {
+            let start = random.pick(&[1, 3, 20, 60]);
+            loop {
+                let parameters = Parameters {
+                    adaptive: Some(rule(random, start)),
+                    ..Parameters::new(Kind::Concurrency, start, 60_000)
+                };
+                if Algorithm::new(&parameters).is_ok() {
+                    return parameters;
+                }
+            }
+        })
+    }
+
+    /// As [`Self::step`], by the steps of requests that come, and end at the service's pace.
+    pub fn adaptive_step(&mut self) -> (u64, Vec<Subject>) {
+        if self.random.one_in(400) {
+            let start = self.limits[0].0.rate.units;
+            let (old, algorithm, generation) = &mut self.limits[0];
+            let edited = Parameters {
+                adaptive: (!self.random.one_in(4)).then(|| rule(&mut self.random, start)),
+                ..*old
+            };
+            if let Ok(valid) = Algorithm::new(&edited) {
+                (*old, *algorithm) = (edited, valid);
+                *generation += 1;
+            }
+        }
+        match self.random.below(400) {
+            0 => self.now_ms = self.now_ms.saturating_sub(self.random.below(5000)),
+            1 => self.now_ms += self.random.below(100_000),
+            _ => self.now_ms += self.random.below(60),
+        }
+        self.now_ms = self.now_ms.min((1 << 52) - 1);
+        // How the service does changes every few seconds.
+        let slow = self.now_ms / 8000 * 7919 % 5;
+        let mut subject = self.subject(0, 1);
+        for op in &mut subject.lease.free {
+            if self.random.one_in(8) || op.act == SlotAct::Enter {
+                continue;
+            }
+            op.act = match self.random.below(10) {
+                0 => SlotAct::Free(1),
+                roll if roll < 2 * slow => SlotAct::Answered(Pace::Slow),
+                roll if roll < 2 * slow + 1 => SlotAct::Answered(Pace::Late),
+                _ => SlotAct::Answered(Pace::InTime),
+            };
+        }
+        (self.now_ms, vec![subject])
     }
 
     /// A walk of one bucket that is leased now and then, and edited; debits are large and frequent.
@@ -402,6 +468,9 @@ impl Walk {
                     SlotAct::Renew,
                     SlotAct::Renew,
                     SlotAct::Enter,
+                    SlotAct::Answered(Pace::InTime),
+                    SlotAct::Answered(Pace::Late),
+                    SlotAct::Answered(Pace::Slow),
                     freed.act,
                 ]);
                 // A check plan passes on no other values.

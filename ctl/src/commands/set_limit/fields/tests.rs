@@ -28,6 +28,16 @@ fn only_the_named_fields_change() {
 }
 
 #[test]
+fn an_adaptive_limit_keeps_the_parts_that_are_not_named() {
+    let whole = edited("{name: a}", "--adaptive min=5,max=200,latency=300ms");
+    let adaptive = r#"{name: a, adaptive: {min: "5", max: "200", latency: 300ms}}"#;
+    assert_eq!(whole, adaptive);
+    let higher = r#"{name: a, adaptive: {min: "5", max: "400", latency: 300ms}}"#;
+    assert_eq!(edited(adaptive, "--adaptive max=400"), higher);
+    assert_eq!(edited(adaptive, "--unset adaptive"), "{name: a}");
+}
+
+#[test]
 fn a_penalty_keeps_the_parts_that_are_not_named() {
     let whole = edited("{name: a}", "--penalty after=10,within=1m,for=15m");
     let penalty = r#"{name: a, penalty: {after: "10", within: 1m, for: 15m}}"#;

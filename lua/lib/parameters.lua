@@ -1,0 +1,25 @@
+-- Reads numbers that only some limits have from the arguments.
+
+-- Sets the edges of calendar window l from ARGV[at] on; returns the position after.
+local function calendar(l, at)
+  l.debit_serial, l.edges = ARGV[at] + 0, {}
+  for i = 1, 5 do
+    l.edges[i] = ARGV[at + i] + 0
+  end
+  return at + 6
+end
+
+-- Added to the kind of an adaptive limit on requests in flight.
+local ADAPTIVE = 1024
+
+-- As calendar, the rule of an adaptive limit, whose l.limit is the most slots.
+local function adaptive_rule(l, at)
+  l.adaptive = {
+    start = ARGV[at] * 1000, -- thousandths of a slot, as all limits here
+    min = ARGV[at + 1] * 1000,
+    max = l.limit * 1000,
+    latency = ARGV[at + 2] + 0,
+    share = ARGV[at + 3] + 0,
+  }
+  return at + 4
+end
