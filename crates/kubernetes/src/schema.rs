@@ -467,6 +467,12 @@ impl Limits<'_> {
                 }),
             );
         }
+        let fields = limit.get("properties").and_then(Value::as_object);
+        let untyped = fields
+            .into_iter()
+            .flatten()
+            .filter(|(_, field)| field.get("type").is_none());
+        let untyped: Vec<String> = untyped.map(|(name, _)| name.clone()).collect();
         let mut rules = vec![rule(
             "has(self.rate) || has(self.limit)",
             "a limit needs a rate, or a limit of requests in flight",
@@ -477,7 +483,11 @@ impl Limits<'_> {
             .into_iter()
             .flatten()
         {
-            let part = |name| one.get(name).map(cel).unwrap_or_default();
+            let part = |name| {
+                one.get(name)
+                    .map(|part| cel(part, &untyped))
+                    .unwrap_or_default()
+            };
             let message = one.get("description").and_then(Value::as_str);
             let text = format!("!({}) || ({})", part("if"), part("then"));
             rules.push(rule(&text, message.unwrap_or_default()));
@@ -510,6 +520,30 @@ impl Limits<'_> {
         whole
     }
 
+    /// Of several forms the long one, a list where there is one; `made` has the description.
+    fn one_form(&self, options: &[Value], mut made: Map<String, Value>) -> Value {
+        let options: Vec<_> = options.iter().map(|option| self.resolved(option)).collect();
+        let is_list = |option: &&Map<String, Value>| option.get("type") == Some(&json!("array"));
+        let Some(list) = options.iter().find(is_list) else {
+            made.insert(
+                "x-kubernetes-preserve-unknown-fields".to_owned(),
+                true.into(),
+            );
+            if options
+                .iter()
+                .any(|option| option.get("type").is_some_and(may_be_null))
+            {
+                made.insert("nullable".to_owned(), true.into());
+            }
+            return Value::Object(made);
+        };
+        let mut list = self.structural(&Value::Object(list.clone()));
+        if let Some(list) = list.as_object_mut() {
+            list.append(&mut made);
+        }
+        list
+    }
+
     fn structural(&self, schema: &Value) -> Value {
         let schema = self.resolved(schema);
         let mut made = Map::new();
@@ -521,29 +555,7 @@ impl Limits<'_> {
             .and_then(Value::as_array)
             .filter(|_| !schema.contains_key("properties"));
         if let Some(options) = choice {
-            let options: Vec<_> = options.iter().map(|option| self.resolved(option)).collect();
-            let list = options
-                .iter()
-                .find(|option| option.get("type") == Some(&json!("array")));
-            let Some(list) = list else {
-                made.insert(
-                    "x-kubernetes-preserve-unknown-fields".to_owned(),
-                    true.into(),
-                );
-                if options
-                    .iter()
-                    .any(|option| option.get("type").is_some_and(may_be_null))
-                {
-                    made.insert("nullable".to_owned(), true.into());
-                }
-                return Value::Object(made);
-            };
-            // The long form of a list that may be written as its only item.
-            let Value::Object(mut list) = self.structural(&Value::Object(list.clone())) else {
-                return Value::Object(made);
-            };
-            list.append(&mut made);
-            return Value::Object(list);
+            return self.one_form(options, made);
         }
         for (keyword, argument) in &schema {
             let made_of = match keyword.as_str() {
@@ -552,6 +564,15 @@ impl Limits<'_> {
                     let fields = argument.as_object().into_iter().flatten();
                     let fields = fields.map(|(name, field)| (name.clone(), self.structural(field)));
                     Value::Object(fields.collect())
+                }
+                // The API server bounds what a rule may cost, so the keys need a bound.
+                "propertyNames" if schema.contains_key("maxProperties") => {
+                    let pattern = self.resolved(argument).remove("pattern");
+                    let pattern = pattern.as_ref().and_then(Value::as_str).unwrap_or_default();
+                    let keys = format!("self.all(key, key.matches('{pattern}'))");
+                    let rules = json!([rule(&keys, "a name is 1 to 63 of a-z 0-9 . _ -")]);
+                    made.insert("x-kubernetes-validations".to_owned(), rules);
+                    continue;
                 }
                 // The API server drops unknown fields, and kubectl reports them.
                 "additionalProperties" if argument.is_boolean() => continue,
@@ -609,8 +630,9 @@ fn description(schema: &Map<String, Value>) -> Option<String> {
     }
 }
 
-/// A condition on the fields of an object, as CEL.
-fn cel(schema: &Value) -> String {
+/// A condition on the fields of an object, as CEL, which does not know fields without a type: of several conditions
+/// those on such a field are left out.
+fn cel(schema: &Value, untyped: &[String]) -> String {
     let Some(schema) = schema.as_object() else {
         return "true".to_owned();
     };
@@ -647,10 +669,16 @@ fn cel(schema: &Value) -> String {
         parts.push(format!("({})", any.join(" || ")));
     }
     if let Some(not) = schema.get("not") {
-        parts.push(format!("!({})", cel(not)));
+        parts.push(format!("!({})", cel(not, untyped)));
     }
     if let Some(options) = schema.get("anyOf").and_then(Value::as_array) {
-        let options: Vec<String> = options.iter().map(cel).collect();
+        let options: Vec<String> = { options.iter() }
+            .filter(|option| {
+                let required = option.get("required").map(names).unwrap_or_default();
+                !required.iter().any(|name| untyped.contains(name))
+            })
+            .map(|option| cel(option, untyped))
+            .collect();
         parts.push(format!("({})", options.join(" || ")));
     }
     parts.join(" && ")

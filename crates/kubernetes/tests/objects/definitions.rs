@@ -212,4 +212,13 @@ fn the_rules_are_those_of_the_schema() {
         "!(has(self.scope) && (self.scope == 'proxy')) || (!((has(self.precheck) || has(self.lease))))"
     );
     assert_eq!(rules.len(), 10);
+    // The API server refuses a definition with a rule about a field that has no type.
+    for rule in rules {
+        let rule = rule["rule"].as_str().unwrap();
+        for part in rule.split("self.").skip(1) {
+            let end = part.find(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+            let field = &part[..end.unwrap_or(part.len())];
+            assert!(limits["properties"][field]["type"].is_string(), "{rule}");
+        }
+    }
 }
