@@ -78,7 +78,8 @@ fn the_pages_about_migrating_are_true() -> Result<()> {
 }
 
 /// Each of these pages is checked on its own.
-const MIGRATING: [&str; 4] = [
+const MIGRATING: [&str; 5] = [
+    "../kubernetes.md",
     "envoy-ratelimit.md",
     "limitador.md",
     "redisson.md",

@@ -18,6 +18,7 @@ const FIRST: &str = "
 list-domains
 validate -f <limits.yaml -f <wrong.yaml
 convert --from limitador <limitador.yaml
+convert --to kubernetes --gateway infra/public <limits.yaml
 diff -f <limits.yaml
 apply -f <limits.yaml --dry-run
 apply -f <limits.yaml --reason first

@@ -1,4 +1,4 @@
-//! Other rate limiters' configurations, turned into limits files.
+//! Other rate limiters' configurations, turned into limits files; and limits files as Kubernetes objects.
 //!
 //! [`convert`] reads the files of one [`System`] and returns a limits file for each domain, together
 //! with a [`FileReport`] for each file: rules whose meaning changes, and what a limits file cannot
@@ -6,6 +6,7 @@
 
 mod assemble;
 mod envoy;
+mod kubernetes;
 mod limitador;
 mod report;
 mod spring;
@@ -13,6 +14,8 @@ mod spring;
 use documents::{Choice, Name, Node, Problems, Value};
 use policy::Policy;
 
+pub use ::kubernetes::{Key, ToObjects};
+pub use kubernetes::to_objects;
 pub use report::FileReport;
 
 /// The system that the configuration is for.
@@ -24,6 +27,8 @@ pub enum System {
     Limitador,
     /// Spring Cloud Gateway's `RequestRateLimiter` over Redis.
     Spring,
+    /// The project's own objects in Kubernetes.
+    Kubernetes,
 }
 
 impl Choice for System {
@@ -31,6 +36,7 @@ impl Choice for System {
         ("envoy-ratelimit", Self::EnvoyRatelimit),
         ("limitador", Self::Limitador),
         ("spring", Self::Spring),
+        ("kubernetes", Self::Kubernetes),
     ];
 }
 
@@ -115,6 +121,7 @@ pub fn convert(
         System::EnvoyRatelimit => envoy::convert(files),
         System::Limitador => limitador::convert(files),
         System::Spring => spring::convert(files, options),
+        System::Kubernetes => kubernetes::convert(files),
     }
 }
 

@@ -18,6 +18,15 @@ pub struct FileReport {
 }
 
 impl FileReport {
+    pub(crate) fn new(file: &File<'_>, changed: Vec<Problem>, lost: Vec<Problem>) -> Self {
+        Self {
+            file: file.name.to_owned(),
+            source: String::from_utf8_lossy(file.bytes).into(),
+            changed,
+            lost,
+        }
+    }
+
     /// Rules that are converted and mean something else than before.
     pub fn changed(&self) -> &[Problem] {
         &self.changed
@@ -87,7 +96,7 @@ impl Reading {
             Ok(Self {
                 file: file.name.to_owned(),
                 source: text.into(),
-                nodes: nodes.into_iter().map(plain).collect(),
+                nodes,
                 of_config_map,
                 errors,
                 changed: Report::new(Form::File),
@@ -189,6 +198,22 @@ impl Shift {
 /// # Errors
 /// The problems of files that cannot be read.
 pub(crate) fn load_all(files: &[File<'_>], read: Read) -> Result<Vec<Reading>, Vec<Problems>> {
+    let mut readings = load_as_written(files, read)?;
+    for reading in &mut readings {
+        let nodes = std::mem::take(&mut reading.nodes).into_iter();
+        reading.nodes = nodes.map(plain).collect();
+    }
+    Ok(readings)
+}
+
+/// As [`load_all`], with fields that have no value: in an override, that is one.
+///
+/// # Errors
+/// The problems of files that cannot be read.
+pub(crate) fn load_as_written(
+    files: &[File<'_>],
+    read: Read,
+) -> Result<Vec<Reading>, Vec<Problems>> {
     let (mut readings, mut wrong) = (Vec::new(), Vec::new());
     for file in files {
         match Reading::load(file, read) {

@@ -66,6 +66,11 @@ fn spring() {
 }
 
 #[test]
+fn kubernetes() {
+    folder(System::Kubernetes);
+}
+
+#[test]
 fn every_problem_has_its_place() {
     for (word, system) in System::CHOICES {
         let path = format!("broken/{word}.yaml");

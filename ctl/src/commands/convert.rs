@@ -8,7 +8,10 @@ use std::{
 
 use clap::{Args, ValueEnum};
 use limits_file::Surroundings;
-use migration::{Conversion, Domain, File, FileReport, Options, System, convert, file_name};
+use migration::{
+    Conversion, Domain, File, FileReport, Key, Options, System, ToObjects, convert, file_name,
+    to_objects,
+};
 use policy::{Name, Node, Problem, Problems};
 use serde::Serialize;
 
@@ -23,7 +26,7 @@ use crate::{
 /// The file name extensions of other systems' files in a folder.
 const EXTENSIONS: [&str; 4] = ["yaml", "yml", "json", "properties"];
 
-/// Turn another rate limiter's configuration into limits files; needs no Redis.
+/// Turn another rate limiter's configuration into limits files, or these into Kubernetes objects; needs no Redis.
 ///
 /// Limits go to stdout, or to a file for each domain with --out. What means something else than
 /// before is a warning on stderr. What a limits file cannot express is an error there; the rest is
@@ -37,12 +40,24 @@ const EXTENSIONS: [&str; 4] = ["yaml", "yml", "json", "properties"];
     "rlctl convert --from spring application.yml --domain shop"
     "rlctl convert --from spring application.yml --domain shop --key apiKeyResolver=api_key"
     "rlctl convert --from envoy-ratelimit config/ -o json | jq '.changed, .lost'"
+    "rlctl convert --to kubernetes --gateway infra/public limits.yaml | kubectl apply -f -"
+    "rlctl convert --from kubernetes manifests/"
 ))]
 pub struct Convert {
-    /// Whose configuration it is: `envoy-ratelimit` (envoyproxy/ratelimit), `limitador`, or
-    /// `spring` (Spring Cloud Gateway's RequestRateLimiter).
-    #[arg(long, value_name = "SYSTEM")]
-    from: From,
+    /// Whose configuration it is: `envoy-ratelimit` (envoyproxy/ratelimit), `limitador`, `spring`
+    /// (Spring Cloud Gateway's RequestRateLimiter), or `kubernetes` (RateLimit objects, with the
+    /// routes that they name).
+    #[arg(long, value_name = "SYSTEM", required_unless_present = "to")]
+    from: Option<From>,
+
+    /// Turn limits files into objects instead: `kubernetes`. Each file becomes a RateLimitDomain and
+    /// a RateLimit on the Gateway.
+    #[arg(long, value_name = "SYSTEM", requires = "gateway", conflicts_with_all = ["from", "shadow", "key"])]
+    to: Option<To>,
+
+    /// With --to: the Gateway whose proxies request the domain.
+    #[arg(long, value_name = "NAMESPACE/NAME", value_parser = gateway, requires = "to")]
+    gateway: Option<Key>,
 
     /// A file, or a folder of them; `-` is stdin. May be given several times.
     #[arg(required = true, value_name = "FILE")]
@@ -72,6 +87,12 @@ enum From {
     EnvoyRatelimit,
     Limitador,
     Spring,
+    Kubernetes,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum To {
+    Kubernetes,
 }
 
 impl Convert {
@@ -80,13 +101,20 @@ impl Convert {
         let options = self.options(global)?;
         let sources = read_all(self.files.iter(), &EXTENSIONS).await?;
         let files: Vec<File<'_>> = sources.iter().map(file).collect();
-        let conversion = convert(self.system(), &files, &options);
+        let conversion = match &self.gateway {
+            Some(gateway) => {
+                let gateway = gateway.clone();
+                to_objects(&files, &ToObjects { gateway })
+            }
+            None => convert(self.system(), &files, &options),
+        };
         let mut conversion = conversion.map_err(|problems| unusable(&problems))?;
         if self.shadow {
             conversion.domains.iter_mut().for_each(Domain::shadow);
         }
         let targets = targets(self.out.as_deref(), &conversion.domains)?;
-        if targets.is_empty() && conversion.domains.len() > 1 && prints_one(printer) {
+        let one = self.to.is_none() && prints_one(printer);
+        if targets.is_empty() && conversion.domains.len() > 1 && one {
             return Err(several(&conversion));
         }
         for report in &conversion.reports {
@@ -104,7 +132,11 @@ impl Convert {
         printer.data(&Converted::new(&conversion, targets))?;
         if lost > 0 {
             let message = format!("{} could not be converted", counted(lost, "thing"));
-            let hint = "the rest is written; the pages of docs/migrating say what to do instead";
+            let hint = if matches!(self.system(), System::Kubernetes) {
+                "the rest is written; docs/kubernetes.md says what cannot be expressed"
+            } else {
+                "the rest is written; the pages of docs/migrating say what to do instead"
+            };
             return Err(Error::new(Exit::No, message).hint(hint));
         }
         Ok(Exit::Done)
@@ -112,14 +144,15 @@ impl Convert {
 
     fn system(&self) -> System {
         match self.from {
-            From::EnvoyRatelimit => System::EnvoyRatelimit,
-            From::Limitador => System::Limitador,
-            From::Spring => System::Spring,
+            Some(From::EnvoyRatelimit) => System::EnvoyRatelimit,
+            Some(From::Limitador) => System::Limitador,
+            Some(From::Spring) => System::Spring,
+            Some(From::Kubernetes) | None => System::Kubernetes,
         }
     }
 
     fn options(&self, global: &Global) -> Result<Options, Error> {
-        let spring = matches!(self.from, From::Spring);
+        let spring = matches!(self.from, Some(From::Spring));
         if !self.key.is_empty() && !spring {
             return Err(Error::usage("--key is for `--from spring`"));
         }
@@ -176,6 +209,13 @@ fn unusable(problems: &[Problems]) -> Error {
     Error::new(Exit::No, message)
 }
 
+fn gateway(text: &str) -> Result<Key, String> {
+    let parts = text.split_once('/');
+    let parts = parts.filter(|(namespace, name)| !namespace.is_empty() && !name.is_empty());
+    let (namespace, name) = parts.ok_or("a namespace and a name, like infra/public")?;
+    Ok(Key::new(namespace, name))
+}
+
 fn key(text: &str) -> Result<(String, Name), String> {
     let (resolver, entry) = text
         .split_once('=')
@@ -216,7 +256,7 @@ fn write(targets: &[PathBuf], domains: &[Domain], overwrite: bool) -> Result<(),
         return Err(exists(taken));
     }
     for (path, domain) in targets.iter().zip(domains) {
-        let text = domain.document.to_yaml();
+        let text = text_of(&domain.document);
         write_one(path, &text, overwrite).map_err(|error| match error.kind() {
             ErrorKind::AlreadyExists => exists(path),
             _ => Error::usage(format!("cannot write {}: {error}", path.display())),
@@ -245,6 +285,18 @@ fn exists(path: &Path) -> Error {
 }
 
 // --- What a conversion prints.
+
+/// A limits file; of a list of objects a YAML stream.
+fn text_of(document: &Node) -> String {
+    let objects = document.get("items").map(Node::items).unwrap_or_default();
+    if objects.is_empty() {
+        return document.to_yaml();
+    }
+    let objects = objects
+        .iter()
+        .map(|object| format!("---\n{}", object.to_yaml()));
+    objects.collect()
+}
 
 #[derive(Serialize)]
 struct Converted<'c> {
@@ -319,7 +371,7 @@ impl View for Converted<'_> {
                 let limits = counted(domain.limits, "limit");
                 format!("{}: {limits} in domain {}\n", file.display(), domain.domain)
             }
-            None => domain.document.to_yaml(),
+            None => text_of(domain.document),
         });
         text.collect()
     }

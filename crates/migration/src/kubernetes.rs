@@ -1,0 +1,110 @@
+//! `RateLimit` objects in manifests: the limits files that they become in the store.
+
+use std::collections::BTreeMap;
+
+use ::kubernetes::{AncestorResult, Key, Objects, ToObjects, from_limits_file, translate};
+use documents::{Node, Place, Problem, Problems};
+use limits_file::ToNode as _;
+
+use crate::{
+    Conversion, Domain, File, FileReport,
+    report::{finish_all, load_as_written, yaml},
+};
+
+/// Where an object stands: its file, and its name there.
+type Places = BTreeMap<(String, Key), (usize, Option<Place>)>;
+
+pub(crate) fn convert(files: &[File<'_>]) -> Result<Conversion, Vec<Problems>> {
+    let mut readings = load_as_written(files, yaml)?;
+    let mut objects = Objects::default();
+    let mut places = Places::new();
+    for (file, reading) in readings.iter_mut().enumerate() {
+        for node in std::mem::take(&mut reading.nodes) {
+            if let Err(problem) = objects.read(&node) {
+                reading.errors.problems.push(problem);
+            }
+            note_places(&node, file, &mut places);
+        }
+    }
+    objects.add_implied();
+    let found = translate(&objects);
+    let mut lose = |kind: &str, key: &Key, message: String| {
+        let (file, place) =
+            { places.get(&(kind.to_owned(), key.clone())).copied() }.unwrap_or_default();
+        if let Some(reading) = readings.get_mut(file) {
+            reading.lost.problems.push(Problem::new("", place, message));
+        }
+    };
+    for (name, domain) in &found.domain_objects {
+        if !domain.accepted.ok {
+            let message = format!("RateLimitDomain {name}: {}", domain.accepted.message);
+            lose("RateLimitDomain", &Key::new("", name), message);
+        }
+    }
+    for (key, object) in &found.objects {
+        for refused in object.ancestors.iter().filter(|found| !found.accepted.ok) {
+            lose("RateLimit", key, refusal(key, refused));
+        }
+    }
+    let domains = found.domains.into_values().map(|domain| Domain {
+        document: domain.policy.to_node(),
+        policy: domain.policy,
+    });
+    let domains = domains.collect();
+    let reports = finish_all(readings)?;
+    Ok(Conversion { domains, reports })
+}
+
+fn refusal(key: &Key, found: &AncestorResult) -> String {
+    format!("RateLimit {key}: {}", found.accepted.message)
+}
+
+fn note_places(node: &Node, file: usize, places: &mut Places) {
+    let text = |node: Option<&Node>| node.and_then(Node::as_text).unwrap_or_default().to_owned();
+    let kind = text(node.get("kind"));
+    if kind.ends_with("List") {
+        for item in node.get("items").map(Node::items).unwrap_or_default() {
+            note_places(item, file, places);
+        }
+    }
+    if let Some(metadata) = node.get("metadata") {
+        let key = Key::new(text(metadata.get("namespace")), text(metadata.get("name")));
+        let place = metadata.get("name").and_then(|name| name.place);
+        places.insert((kind, key), (file, place));
+    }
+}
+
+// --- The way back.
+
+/// Limits files as objects: the document of each domain is a `List`.
+///
+/// # Errors
+/// The problems of each file that is not valid.
+pub fn to_objects(files: &[File<'_>], options: &ToObjects) -> Result<Conversion, Vec<Problems>> {
+    let mut conversion = Conversion {
+        domains: Vec::new(),
+        reports: Vec::new(),
+    };
+    let mut wrong = Vec::new();
+    for file in files {
+        match limits_file::read(file.name, file.bytes) {
+            Err(problems) => wrong.push(problems),
+            Ok(policy) => {
+                let made = from_limits_file(&policy, options);
+                let report = FileReport::new(file, made.changed, made.lost);
+                conversion.reports.push(report);
+                let document = Node::map([
+                    ("apiVersion", Node::text("v1")),
+                    ("kind", Node::text("List")),
+                    ("items", Node::list(made.documents)),
+                ]);
+                conversion.domains.push(Domain { document, policy });
+            }
+        }
+    }
+    if wrong.is_empty() {
+        Ok(conversion)
+    } else {
+        Err(wrong)
+    }
+}
