@@ -25,6 +25,8 @@
 -- A call defines only those that it needs: mostly one.
 local algorithm_of
 local function define(kind, leased)
+  local passes_bursts = kind == 10 -- a queue that is a token bucket or a GCRA
+  kind = passes_bursts and 3 or kind
   -- Loads a state that is not the plain one of the algorithm `tag`: with slots or leases, or foreign.
   local function unplain(l, text, tag)
     local queue = tag == 'b' and string.match(text, '^(b%d+:%d+:%d+:%d+):q')
@@ -34,7 +36,7 @@ local function define(kind, leased)
     if leased or not string.find(text, '^' .. tag .. '%d+:%d+:%d+:%d+:o?%d+:') then
       return foreign(l, tag)
     end
-    l.algorithm = algorithm_of(kind, true)
+    l.algorithm = algorithm_of(l.kind, true)
     l.lease = { ttl = 0, want = 0, proxy = 0, settle = {} }
     return l.algorithm.load(l, text)
   end
@@ -44,15 +46,12 @@ local function define(kind, leased)
       -- include: lib/gcra.lua
     else -- 1: a token bucket, or a leaky bucket as a meter
       -- include: lib/token_bucket.lua
-      if kind == 3 then
-        -- include: lib/leaky_bucket.lua
-      end
     end
     if leased then
       -- include: lib/lease.lua
     end
     if kind == 3 then
-      -- include: lib/slots.lua
+      -- include: lib/leaky_bucket.lua
     end
     return M
   elseif kind <= 5 then -- 4: aligned to the epoch, 5: to the first request

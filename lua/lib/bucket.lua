@@ -33,11 +33,6 @@ local function overcharge(b, units)
   return debt > before
 end
 
-local function wait_ms(b, cost)
-  local excess = b.debt + (cost - b.limit) * b.x
-  return b.at - now + (excess > 0 and math.ceil(excess / b.y) or 0)
-end
-
 local function reset_after_ms(b)
   return b.debt == 0 and 0 or b.at - now + math.ceil(b.debt / b.y)
 end
@@ -47,6 +42,15 @@ local M = {
   encode = false,
   room = room,
   charge = charge,
-  wait_ms = wait_ms,
   reset_after_ms = reset_after_ms,
 }
+
+-- The largest debt at which a cost within the capacity fits.
+function M.target(b, cost)
+  return (b.limit - cost) * b.x
+end
+
+function M.wait_ms(b, cost)
+  local excess = b.debt - M.target(b, cost)
+  return b.at - now + (excess > 0 and math.ceil(excess / b.y) or 0)
+end

@@ -90,7 +90,7 @@ end
 local function credit(l, units)
   if units == 0 then
     return false
-  elseif l.kind <= 3 then
+  elseif l.kind <= 3 or l.kind == 10 then
     return from_bucket(l, units)
   elseif l.kind <= 5 or l.kind == 11 then
     return from_fixed_window(l, units)

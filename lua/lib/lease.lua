@@ -194,8 +194,7 @@ local function wait_until(b, parts)
 end
 
 function M.wait_ms(b, cost)
-  local parts = (b.limit - cost) * b.x
-  return wait_until(b, kind == 3 and math.min(parts, b.z * b.y) or parts)
+  return wait_until(b, M.target(b, cost))
 end
 
 function M.reset_after_ms(b)

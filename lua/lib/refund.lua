@@ -138,7 +138,7 @@ local function refund(l, units, charged_at)
   local kind = l.kind
   if kind <= 2 then
     return from_bucket(l, units, charged_at)
-  elseif kind == 3 then
+  elseif kind == 3 or kind == 10 then
     return l.algorithm.free(l, l.slot, true) and keep(l)
   elseif kind <= 5 or kind == 11 then
     return from_fixed_window(l, units, charged_at)

@@ -78,7 +78,7 @@ pub struct BucketRequest<'a> {
 pub enum State {
     /// Of a token bucket or a leaky bucket: each continues the other's state.
     TokenBucket(TokenBucketState),
-    /// Of a leaky bucket that is a queue.
+    /// Of a queue.
     Queue(QueueState),
     /// Of a GCRA.
     Gcra(GcraState),
@@ -104,6 +104,9 @@ macro_rules! engines {
             fn new(parameters: &Parameters) -> Result<Self, ParameterError> {
                 if parameters.rate.calendar.is_some() {
                     return $calendar::new(parameters).map(Self::$calendar);
+                }
+                if parameters.max_delay_ms.is_some() {
+                    return LeakyBucket::new(parameters).map(Self::LeakyBucket);
                 }
                 Ok(match parameters.kind {
                     $(Kind::$named => Self::$named($named::new(parameters)?)),+

@@ -1,4 +1,4 @@
-//! Leaky bucket, as a meter or as a queue.
+//! Leaky bucket, as a meter or as a queue; token bucket and GCRA as a queue.
 //!
 //! Source: J. Turner, "New directions in communications", 1986 (meter);
 //! A. Tanenbaum, "Computer Networks", traffic shaping (queue).
@@ -9,10 +9,16 @@
 //! into it, and none is held longer than `max_delay`. The capacity counts the
 //! arriving request.
 //!
-//! `lua/lib/leaky_bucket.lua` and `slots.lua` are the twins.
+//! Of a token bucket or a GCRA the capacity C passes at once, and only what comes
+//! beyond it is held: until the bucket would admit it, so that at most C + r·Δ
+//! units start in any interval Δ. A request of one unit starts at
+//! max(now, T − (C − 1)/r) with T the end of the last slot, as in nginx's
+//! `limit_req` with `delay=C−1`.
+//!
+//! `lua/lib/leaky_bucket.lua` is the twin.
 
 use crate::{
-    Numbers, ParameterError, Parameters, Slot, SlotAct, SlotOp, State,
+    Kind, Numbers, ParameterError, Parameters, Slot, SlotAct, SlotOp, State,
     bucket::Bucket,
     integers::PRODUCT_MAX,
     lease::{Lease, LeaseRequest, Settlement},
@@ -36,6 +42,16 @@ pub(crate) struct LeakyBucket {
     meter: TokenBucket,
     /// The longest delay of a queue; a meter has none.
     pub max_delay_ms: Option<u64>,
+    /// Whether the capacity of a queue passes at once, and only its longest delay bounds what it holds.
+    passes_bursts: bool,
+}
+
+/// How the slots of a queue become delays.
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    bucket: Bucket,
+    max_delay_ms: u64,
+    passes_bursts: bool,
 }
 
 /// The state of a queue. A meter's state is a token bucket's, and each continues the other's.
@@ -82,7 +98,8 @@ pub struct QueueSlots {
 /// The slots of a queue at one instant: the time that each admitted request has to itself, and its
 /// release.
 ///
-/// The level of a queue is the end of its last slot. A slot that is freed before it starts is given
+/// The level of a queue is the end of its last slot, and a request starts where its slot does, or its
+/// lead before that ([`Pace::lead`]). A slot that is freed before it starts is given
 /// to the next request that fits into it, so that starts stay `cost/r` apart; time that has passed
 /// is lost, and a slot whose start has passed frees nothing, because its request may have started.
 /// A request frees a slot by its name, once: a request that gets the same time later has another
@@ -110,20 +127,67 @@ pub(crate) struct LeakyUsage {
     slots: Option<Slots>,
 }
 
+impl Pace {
+    /// How long before its slot a request starts, in parts: the sooner, the more of the capacity it leaves.
+    const fn lead(&self, cost: u64) -> u64 {
+        if self.passes_bursts {
+            self.bucket.capacity.saturating_sub(cost) * self.bucket.parts_per_unit
+        } else {
+            0
+        }
+    }
+
+    /// How long a request of this cost is held, whose slot begins so many parts after the bucket's time.
+    const fn delay_ms(&self, start: u64, cost: u64) -> u64 {
+        self.bucket.drain_ms(start.saturating_sub(self.lead(cost)))
+    }
+
+    /// What drains within the longest delay, in parts.
+    const fn held_max(&self) -> u64 {
+        self.max_delay_ms.saturating_mul(self.bucket.parts_per_ms)
+    }
+
+    /// The largest cost whose slot may begin there; `None`: not even 0.
+    fn room(&self, start: u64) -> Option<u64> {
+        let (bucket, held_max) = (&self.bucket, self.held_max());
+        let end = if self.passes_bursts {
+            bucket.full().saturating_add(held_max)
+        } else {
+            (start <= held_max).then_some(bucket.full())?
+        };
+        let units = end.checked_sub(start)? / bucket.parts_per_unit;
+        Some(units.min(bucket.capacity))
+    }
+
+    /// The largest level at which a cost within the capacity fits.
+    fn target(&self, cost: u64) -> u64 {
+        let (fits, held_max) = (self.bucket.target(cost), self.held_max());
+        if self.passes_bursts {
+            fits.saturating_add(held_max)
+        } else {
+            fits.min(held_max)
+        }
+    }
+}
+
 impl LeakyBucket {
     pub fn new(parameters: &Parameters) -> Result<Self, ParameterError> {
-        if parameters
-            .max_delay_ms
-            .is_some_and(|delay| delay > PRODUCT_MAX)
-        {
-            return Err(ParameterError::DelayTooLong {
-                largest_ms: PRODUCT_MAX,
-            });
-        }
         let meter = TokenBucket::new(parameters)?;
+        let passes_bursts = parameters.kind != Kind::LeakyBucket;
+        let bucket = &meter.bucket;
+        // The level of a queue that passes bursts grows by what drains within the longest delay.
+        let largest_ms = if passes_bursts {
+            (PRODUCT_MAX - bucket.full()) / bucket.parts_per_ms
+        } else {
+            PRODUCT_MAX
+        };
+        if parameters.max_delay_ms.is_some_and(|ms| ms > largest_ms) {
+            return Err(ParameterError::DelayTooLong { largest_ms });
+        }
         Ok(Self {
             meter,
             max_delay_ms: parameters.max_delay_ms,
+            passes_bursts,
         })
     }
 
@@ -131,16 +195,18 @@ impl LeakyBucket {
         &self.meter.bucket
     }
 
-    /// A queue's longest delay, and its slots; `None` for a meter.
-    fn queue<'u>(&self, usage: &'u LeakyUsage) -> Option<(u64, &'u Slots)> {
-        Some((self.max_delay_ms?, usage.slots.as_ref()?))
+    /// How a queue's slots become delays; `None` for a meter.
+    fn pace(&self) -> Option<Pace> {
+        Some(Pace {
+            bucket: self.meter.bucket,
+            max_delay_ms: self.max_delay_ms?,
+            passes_bursts: self.passes_bursts,
+        })
     }
 
-    /// How long the level takes to drain beyond the longest delay.
-    fn overdue_ms(&self, usage: &LeakyUsage) -> u64 {
-        let level_ms = self.bucket().drain_ms(usage.meter.level.debt);
-        self.max_delay_ms
-            .map_or(0, |max_ms| level_ms.saturating_sub(max_ms))
+    /// That, and a queue's slots; `None` for a meter.
+    fn queue<'u>(&self, usage: &'u LeakyUsage) -> Option<(Pace, &'u Slots)> {
+        Some((self.pace()?, usage.slots.as_ref()?))
     }
 
     /// The slots of a queue whose level was read as `meter`.
@@ -156,7 +222,7 @@ impl LeakyBucket {
             && meter.shifted.is_none()
             && slots.parts_per_ms == bucket.parts_per_ms
             && level.parts_per_unit == bucket.parts_per_unit
-            && level.debt <= bucket.full()
+            && (self.passes_bursts || level.debt <= bucket.full())
         {
             if usage.ahead_ms > 0 {
                 return Slots::ahead(slots, usage.level.now_ms);
@@ -194,7 +260,8 @@ impl Quota for LeakyBucket {
     }
 
     fn horizon_ms(&self) -> u64 {
-        self.meter.horizon_ms()
+        let held_ms = self.max_delay_ms.filter(|_| self.passes_bursts);
+        self.meter.horizon_ms() + held_ms.unwrap_or(0)
     }
 
     fn numbers(&self) -> Numbers {
@@ -202,7 +269,11 @@ impl Quota for LeakyBucket {
             None => self.meter.numbers(),
             Some(z) => Numbers {
                 z,
-                ..self.bucket().numbers(Numbers::LEAKY_BUCKET_QUEUE)
+                ..self.bucket().numbers(if self.passes_bursts {
+                    Numbers::TOKEN_BUCKET_QUEUE
+                } else {
+                    Numbers::LEAKY_BUCKET_QUEUE
+                })
             },
         }
     }
@@ -240,13 +311,10 @@ impl Quota for LeakyBucket {
     /// In a queue, the larger of what fits behind the last slot and into freed time. Nothing fits
     /// behind it while the next request would be held too long.
     fn room(&self, usage: &LeakyUsage) -> Option<u64> {
-        let queue = self.queue(usage);
-        let freed = queue.and_then(|(max_ms, slots)| slots.room(self.bucket(), max_ms));
-        let behind = self
-            .meter
-            .room(&usage.meter)
-            .filter(|_| self.overdue_ms(usage) == 0);
-        behind.max(freed)
+        let Some((pace, slots)) = self.queue(usage) else {
+            return self.meter.room(&usage.meter);
+        };
+        pace.room(usage.meter.level.debt).max(slots.room(&pace))
     }
 
     fn charge(&self, usage: &mut LeakyUsage, units: u64) -> bool {
@@ -298,13 +366,12 @@ impl Quota for LeakyBucket {
     }
 
     fn wait_ms(&self, usage: &LeakyUsage, cost: u64) -> u64 {
-        let (bucket, fits) = (self.bucket(), self.bucket().target(cost));
-        let in_time = self.max_delay_ms.map_or(fits, |max_ms| {
-            fits.min(max_ms.saturating_mul(bucket.parts_per_ms))
-        });
-        let behind_ms = usage.meter.level.wait_ms(bucket, in_time);
-        let queue = self.queue(usage);
-        let freed_ms = queue.and_then(|(max_ms, slots)| slots.wait_ms(bucket, cost, max_ms));
+        let Some((pace, slots)) = self.queue(usage) else {
+            return self.meter.wait_ms(&usage.meter, cost);
+        };
+        let level = &usage.meter.level;
+        let behind_ms = level.wait_ms(self.bucket(), pace.target(cost));
+        let freed_ms = slots.wait_ms(&pace, cost);
         usage.meter.ahead_ms + freed_ms.map_or(behind_ms, |freed_ms| freed_ms.min(behind_ms))
     }
 
@@ -314,31 +381,32 @@ impl Quota for LeakyBucket {
 
     /// Counts by the bucket's clock, so that spacing holds after a small step back of the caller's.
     fn delay_ms(&self, usage: &LeakyUsage, cost: u64) -> u64 {
-        let bucket = self.bucket();
-        self.queue(usage).map_or(0, |(max_ms, slots)| {
-            let start = slots.start(bucket, cost, max_ms);
-            bucket.drain_ms(start.unwrap_or(usage.meter.level.debt))
+        self.queue(usage).map_or(0, |(pace, slots)| {
+            let start = slots.start(&pace, cost);
+            pace.delay_ms(start.unwrap_or(usage.meter.level.debt), cost)
         })
     }
 
     fn take(&self, usage: &mut LeakyUsage, cost: u64) -> Option<Slot> {
-        let (bucket, behind) = (self.bucket(), usage.meter.level.debt);
-        let Some((max_ms, slots)) = self.max_delay_ms.zip(usage.slots.as_mut()) else {
+        let bucket = self.bucket();
+        let Some((pace, slots)) = self.pace().zip(usage.slots.as_mut()) else {
             self.charge(usage, cost);
             return None;
         };
-        let freed = slots.take(bucket, cost, max_ms);
-        let now_ms = usage.meter.level.now_ms;
-        let slot = slots.name(bucket, now_ms, freed.unwrap_or(behind), cost);
+        let level = &mut usage.meter.level;
+        let freed = slots.take(&pace, cost);
+        let slot = slots.name(bucket, level.now_ms, freed.unwrap_or(level.debt), cost);
         if freed.is_none() {
-            self.charge(usage, cost);
+            slots.will_be_stored();
+            // Not `charge`, which stops at the capacity: it fits behind the last slot.
+            level.debt += cost * bucket.parts_per_unit;
         }
         slot
     }
 
     fn free(&self, usage: &mut LeakyUsage, ops: &[SlotOp]) -> bool {
         let level = &mut usage.meter.level;
-        let Some(slots) = &mut usage.slots else {
+        let Some((pace, slots)) = self.pace().zip(usage.slots.as_mut()) else {
             return false;
         };
         let mut any = false;
@@ -347,7 +415,7 @@ impl Quota for LeakyBucket {
             let SlotAct::Free(units) = op.act else {
                 continue;
             };
-            let freed = slots.free(self.bucket(), level.now_ms, level.debt, (op.slot, units));
+            let freed = slots.free(&pace, level.now_ms, level.debt, (op.slot, units));
             if let Some(debt) = freed {
                 level.debt = debt;
                 any = true;
@@ -467,34 +535,36 @@ impl Slots {
         }
     }
 
-    /// The largest cost that fits into freed time that starts within `max_delay_ms`.
-    pub fn room(&self, bucket: &Bucket, max_delay_ms: u64) -> Option<u64> {
-        let soon = self.free.iter();
-        let soon = soon.filter(|span| bucket.drain_ms(span.start) <= max_delay_ms);
-        soon.map(|span| (span.end - span.start) / bucket.parts_per_unit)
-            .max()
+    /// The largest cost that fits into freed time and is not held too long there.
+    pub fn room(&self, pace: &Pace) -> Option<u64> {
+        let fitting = self.free.iter().filter_map(|span| {
+            let whole = (span.end - span.start) / pace.bucket.parts_per_unit;
+            Some(pace.room(span.start)?.min(whole))
+        });
+        fitting.max()
     }
 
-    /// The earliest freed time that holds a cost whole and starts within `max_delay_ms`.
-    fn holding(&self, bucket: &Bucket, cost: u64, max_delay_ms: u64) -> Option<usize> {
-        let length = cost.checked_mul(bucket.parts_per_unit)?;
+    /// The earliest freed time that holds a cost whole and not too long.
+    fn holding(&self, pace: &Pace, cost: u64) -> Option<usize> {
+        let length = cost.checked_mul(pace.bucket.parts_per_unit)?;
         self.free.iter().position(|span| {
-            span.end - span.start >= length && bucket.drain_ms(span.start) <= max_delay_ms
+            let holds = span.end - span.start >= length;
+            holds && pace.delay_ms(span.start, cost) <= pace.max_delay_ms
         })
     }
 
-    /// Where a cost that fits would start; `None`: after the last slot.
-    pub fn start(&self, bucket: &Bucket, cost: u64, max_delay_ms: u64) -> Option<u64> {
-        let at = self.holding(bucket, cost, max_delay_ms)?;
+    /// Where the slot of a cost that fits would begin; `None`: after the last one.
+    pub fn start(&self, pace: &Pace, cost: u64) -> Option<u64> {
+        let at = self.holding(pace, cost)?;
         self.free.get(at).map(|span| span.start)
     }
 
     /// Takes freed time for a cost; returns where it starts. `None`: none holds the cost.
-    pub fn take(&mut self, bucket: &Bucket, cost: u64, max_delay_ms: u64) -> Option<u64> {
-        let at = self.holding(bucket, cost, max_delay_ms)?;
+    pub fn take(&mut self, pace: &Pace, cost: u64) -> Option<u64> {
+        let at = self.holding(pace, cost)?;
         let span = self.free.get_mut(at)?;
         let start = span.start;
-        span.start += cost * bucket.parts_per_unit;
+        span.start += cost * pace.bucket.parts_per_unit;
         if span.start >= span.end {
             self.free.remove(at);
         }
@@ -516,11 +586,13 @@ impl Slots {
     }
 
     /// From the bucket's time until freed time would hold a cost that does not fit now.
-    pub fn wait_ms(&self, bucket: &Bucket, cost: u64, max_delay_ms: u64) -> Option<u64> {
-        let length = cost.checked_mul(bucket.parts_per_unit)?;
+    pub fn wait_ms(&self, pace: &Pace, cost: u64) -> Option<u64> {
+        let length = cost.checked_mul(pace.bucket.parts_per_unit)?;
         let waits = self.free.iter().chain(&self.later).filter_map(|span| {
-            let wait_ms = bucket.drain_ms(span.start).saturating_sub(max_delay_ms);
-            let start = span.start.max(wait_ms.saturating_mul(bucket.parts_per_ms));
+            let delay_ms = pace.delay_ms(span.start, cost);
+            let wait_ms = delay_ms.saturating_sub(pace.max_delay_ms);
+            let passed = wait_ms.saturating_mul(pace.bucket.parts_per_ms);
+            let start = span.start.max(passed);
             (span.end.saturating_sub(start) >= length).then_some(wait_ms)
         });
         waits.min()
@@ -530,13 +602,14 @@ impl Slots {
     /// frees nothing, or its start has passed.
     pub fn free(
         &mut self,
-        bucket: &Bucket,
+        pace: &Pace,
         now_ms: u64,
         level: u64,
         (slot, units): (Slot, u64),
     ) -> Option<u64> {
-        let span = span_of(bucket, now_ms, &slot, units)?;
-        if span.start == 0 {
+        let bucket = &pace.bucket;
+        let span = span_of(bucket, now_ms, level, (&slot, units))?;
+        if span.start <= pace.lead(units) {
             // Its request has started: another start in its time would be one above the rate.
             return None;
         }
@@ -552,7 +625,7 @@ impl Slots {
         level: u64,
         (slot, units): (Slot, u64),
     ) -> Option<u64> {
-        let span = span_of(bucket, now_ms, &slot, units)?;
+        let span = span_of(bucket, now_ms, level, (&slot, units))?;
         let given_again = |of: &Turn| of.turn >= slot.turn && of.span.overlaps(span);
         if !self.named
             || slot.since_ms != self.since_ms
@@ -609,14 +682,14 @@ impl Slots {
 }
 
 /// The part of a slot that has not passed; `None`: nothing.
-fn span_of(bucket: &Bucket, now_ms: u64, slot: &Slot, units: u64) -> Option<Span> {
+fn span_of(bucket: &Bucket, now_ms: u64, level: u64, (slot, units): (&Slot, u64)) -> Option<Span> {
     if units > bucket.capacity || slot.parts >= bucket.parts_per_ms {
         return None;
     }
     let length = units * bucket.parts_per_unit;
     let (start, end) = if slot.start_ms >= now_ms {
         let ahead_ms = slot.start_ms - now_ms;
-        if ahead_ms > bucket.horizon_ms() {
+        if ahead_ms > bucket.full().max(level) / bucket.parts_per_ms {
             return None;
         }
         let start = ahead_ms * bucket.parts_per_ms + slot.parts;

@@ -38,7 +38,8 @@ impl Rate {
 /// The algorithms a limit can name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// Tokens drip in at the rate up to `burst`; a request takes `cost` of them.
+    /// Tokens drip in at the rate up to `burst`; a request takes `cost` of them, and with
+    /// `max_delay_ms` waits for them.
     TokenBucket,
     /// Generic cell rate algorithm: a token bucket kept as one arrival time.
     Gcra,
@@ -70,6 +71,11 @@ impl Kind {
             Self::Concurrency => "concurrency",
         }
     }
+
+    /// Whether it has a capacity that refills: `burst`, and a queue.
+    pub const fn is_bucket(self) -> bool {
+        matches!(self, Self::TokenBucket | Self::Gcra | Self::LeakyBucket)
+    }
 }
 
 impl fmt::Display for Kind {
@@ -97,7 +103,8 @@ pub struct Parameters {
     pub rate: Rate,
     /// Bucket capacity in units; `None` means N. Buckets only.
     pub burst: Option<u64>,
-    /// The longest a queued request may be held, in milliseconds; makes a leaky bucket a queue.
+    /// The longest a queued request may be held, in milliseconds; makes a bucket a queue. Of a leaky
+    /// bucket, `burst` is what the queue holds; of the others, what passes at once.
     pub max_delay_ms: Option<u64>,
     /// Fixed windows only.
     pub align: Option<Align>,
@@ -132,18 +139,11 @@ impl Parameters {
 
     /// Checks what holds for every algorithm: a period, and no parameter of another one.
     pub(crate) fn belong_together(&self) -> Result<(), ParameterError> {
-        let bucket = matches!(
-            self.kind,
-            Kind::TokenBucket | Kind::Gcra | Kind::LeakyBucket
-        );
+        let bucket = self.kind.is_bucket();
         let slices = self.kind == Kind::SlidingWindowBuckets;
         let written = [
             ("burst", self.burst.is_some(), bucket),
-            (
-                "max_delay",
-                self.max_delay_ms.is_some(),
-                self.kind == Kind::LeakyBucket,
-            ),
+            ("max_delay", self.max_delay_ms.is_some(), bucket),
             (
                 "align",
                 self.align.is_some(),

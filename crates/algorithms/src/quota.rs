@@ -184,6 +184,8 @@ impl Numbers {
     pub(crate) const TOKEN_BUCKET: u8 = 1;
     pub(crate) const GCRA: u8 = 2;
     pub(crate) const LEAKY_BUCKET_QUEUE: u8 = 3;
+    /// Also of a GCRA.
+    pub(crate) const TOKEN_BUCKET_QUEUE: u8 = 10;
     pub(crate) const FIXED_WINDOW_EPOCH: u8 = 4;
     pub(crate) const FIXED_WINDOW_FIRST_REQUEST: u8 = 5;
     pub(crate) const SLIDING_WINDOW_LOG: u8 = 6;

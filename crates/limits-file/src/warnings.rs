@@ -496,10 +496,10 @@ fn reached_percent(quota: &Quota, cost: u64) -> Option<u64> {
     /// A request that refills for longer loses less than a fiftieth to rounding.
     const LONG_MS: u64 = 50;
     const STEPS: u64 = 1000;
-    let bucket = matches!(
-        quota.parameters().kind,
-        Kind::TokenBucket | Kind::Gcra | Kind::LeakyBucket
-    );
+    let parameters = quota.parameters();
+    // A queue behind a burst admits by what it holds, not by the burst.
+    let bucket = parameters.kind.is_bucket()
+        && (parameters.kind == Kind::LeakyBucket || parameters.max_delay_ms.is_none());
     // In parts of a unit.
     let Numbers { limit, x, y, .. } = quota.algorithm().numbers();
     let (full, one) = (limit.checked_mul(x)?, cost.checked_mul(x)?);
@@ -564,8 +564,7 @@ fn of_debt(limit: &Limit, found: &mut Found<'_>) {
     let max = price.max;
     let exceeds = |quota: &Quota| {
         // A window counts everything, until it ends.
-        let kind = quota.parameters().kind;
-        let is_bounded = matches!(kind, Kind::TokenBucket | Kind::Gcra | Kind::LeakyBucket);
+        let is_bounded = quota.parameters().kind.is_bucket();
         // A quota of nothing is meant to deny everything.
         is_bounded && (1..max).contains(&owes(quota))
     };

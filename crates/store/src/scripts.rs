@@ -70,7 +70,6 @@ const LIBRARY: &[(&str, &str)] = library![
     "kept.lua",
     "gcra.lua",
     "leaky_bucket.lua",
-    "slots.lua",
     "algorithms.lua",
     "lease.lua",
     "lease_window.lua",

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use algorithms::{DEBT_MAX_CAPACITIES, InFlightSlot, Kind, Slot, SlotId};
+use algorithms::{DEBT_MAX_CAPACITIES, InFlightSlot, Slot, SlotId};
 use anstyle::{AnsiColor, Style};
 use clap::Args;
 use insight::{Window, bucket::penalty_state};
@@ -510,10 +510,8 @@ impl Bucket {
         let answer = &self.inspection.answer;
         let quota = self.quota_in_force()?;
         let algorithm = quota.algorithm();
-        let drains = matches!(
-            algorithm.kind(),
-            Kind::TokenBucket | Kind::Gcra | Kind::LeakyBucket
-        );
+        // What a queue holds is not owed.
+        let drains = algorithm.kind().is_bucket() && algorithm.parameters().max_delay_ms.is_none();
         let known = self.inspection.leased == 0 && answer.penalty.left_ms < answer.reset_after_ms;
         if !drains || !known {
             return None;

@@ -167,7 +167,7 @@ fn read_scenario(scenario: Field<'_>, report: &mut Report) -> Option<Scenario> {
 /// The domain that a scenario's limits are read in.
 const DOMAIN: &str = "simulation";
 
-/// A queue that names no `max_delay` is bounded by its capacity alone, as the worked scenarios
+/// A leaky bucket's queue that names no `max_delay` is bounded by its capacity alone, as the worked scenarios
 /// expect; the default of a limits file would cut it.
 const UNBOUNDED_DELAY: &str = "2251799813685248ms";
 
@@ -211,7 +211,8 @@ fn read_policy(from: &Field<'_>, limits: &[Node], report: &mut Report) -> Option
     let limits = limits.iter().map(|limit| {
         let mut limit = limit.clone();
         let queue = limit.get("over_limit").and_then(Node::as_text) == Some("queue");
-        if queue && limit.get("max_delay").is_none() {
+        let holds_capacity = limit.get("algorithm").and_then(Node::as_text) == Some("leaky_bucket");
+        if queue && holds_capacity && limit.get("max_delay").is_none() {
             limit.set("max_delay", Node::text(UNBOUNDED_DELAY));
         }
         limit

@@ -100,12 +100,15 @@ fn sub_windows_divide_the_window() {
 
 #[test]
 fn a_queue_has_a_bounded_delay() {
-    let queue = Parameters::new(Kind::LeakyBucket, 1, 1000);
-    let error = refusal(with(queue, |of| of.max_delay_ms = Some(u64::MAX)));
-    let ParameterError::DelayTooLong { largest_ms } = error else {
-        panic!("{error}")
-    };
-    accepted(with(queue, |of| of.max_delay_ms = Some(largest_ms)));
+    for kind in BUCKETS {
+        let queue = bursting(kind, 3000, 1000, 500);
+        let error = refusal(with(queue, |of| of.max_delay_ms = Some(u64::MAX)));
+        let ParameterError::DelayTooLong { largest_ms } = error else {
+            panic!("{error}")
+        };
+        accepted(with(queue, |of| of.max_delay_ms = Some(largest_ms)));
+        refusal(with(queue, |of| of.max_delay_ms = Some(largest_ms + 1)));
+    }
 }
 
 #[test]
@@ -114,7 +117,7 @@ fn a_parameter_of_another_algorithm_is_refused_by_name() {
     let (bucket, window) = (Kind::TokenBucket, Kind::SlidingWindow);
     let refused: [Row; 5] = [
         (window, "burst", |of| of.burst = Some(5)),
-        (bucket, "max_delay", |of| of.max_delay_ms = Some(5)),
+        (window, "max_delay", |of| of.max_delay_ms = Some(5)),
         (bucket, "align", |of| of.align = Some(Align::Epoch)),
         (window, "sub_windows", |of| of.sub_windows = Some(5)),
         (bucket, "strict", |of| of.strict = Some(true)),

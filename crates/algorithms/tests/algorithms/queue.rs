@@ -4,7 +4,8 @@ mod model;
 
 use algorithms::check::{Options, Part, Stored, check};
 use algorithms::{
-    Algorithm, Charged, Decision, Kind, Parameters, Rate, SlotAct, SlotOp, State, TokenBucketState,
+    Algorithm, Charged, Decision, Kind, Parameters, Rate, RetryAfter, SlotAct, SlotOp, State,
+    TokenBucketState,
 };
 
 use crate::support::{Subject, count, histories, moved, part};
@@ -33,6 +34,14 @@ fn sevenths() -> Bucket {
 /// A request a millisecond, so that many slots can be freed one by one.
 fn thousandths() -> Bucket {
     Bucket::new(&queue_of(1000, 2000, 2000))
+}
+
+/// As [`twentieths`], of which five pass at once.
+fn after_five(kind: Kind) -> Bucket {
+    Bucket::new(&Parameters {
+        kind,
+        ..queue_of(20, 5, 3000)
+    })
 }
 
 /// One bucket with a queue, and its clock.
@@ -143,6 +152,10 @@ impl Subject for Bucket {
             "within" => self.algorithm = self.algorithm.within_delay(first),
             // An edit that leaves the numbers as they are, and other numbers without one: an override has run out.
             "edit" => self.generation += 1,
+            "burst" => self.edit(&Parameters {
+                burst: Some(first),
+                ..*self.algorithm.parameters()
+            }),
             "rate" => {
                 let rate = Rate::new(first, 1000);
                 let other = Parameters {
@@ -198,6 +211,36 @@ histories! {
 }
 
 // ---------------------------------------------------------------------------
+// A burst that passes at once
+
+histories! {
+    a_burst_passes_and_what_comes_beyond_it_is_spaced: after_five(Kind::TokenBucket),
+        "takes 7 = 0 0 0 0 0 50 100; +100; takes 2 = 50 100; +10_000; takes 6 = 0 0 0 0 0 50";
+    a_gcra_passes_the_same_burst: after_five(Kind::Gcra),
+        "takes 7 = 0 0 0 0 0 50 100; +100; takes 2 = 50 100";
+    /// Each waits until the bucket would admit it.
+    a_cost_waits_for_all_of_its_units: after_five(Kind::TokenBucket),
+        "take 5 = 0; take 5 = 250; take 1 = 300; take 3 = 450; +10_000; take 3 = 0; take 3 = 50";
+    /// 65 units: five at once, and sixty in three seconds.
+    only_the_longest_delay_bounds_what_is_held: after_five(Kind::TokenBucket),
+        "fill 61; left = 4; denied 5 = 50; fill 4; left = 0; denied 1 = 50; +50; left = 1; take 1 = 3000";
+    a_slot_behind_a_burst_goes_to_the_next_request: after_five(Kind::Gcra),
+        "fill 10; free 7 = 150; take 1 = 150; take 1 = 300 | fill 10; free 9 = 250; free 8 = 200";
+    /// The first five have started at once, and the sixth after 50 ms.
+    a_request_of_a_burst_has_started_and_frees_nothing: after_five(Kind::TokenBucket),
+        "fill 10; free 0..5 = 300 | fill 10; +50; free 5 = 250 | fill 10; +49; free 5 = 1";
+    freed_time_within_the_burst_is_used_at_once: after_five(Kind::TokenBucket),
+        "fill 10; free 7..9; +150; takes 3 = 0 50 150";
+    a_shorter_delay_of_one_check_keeps_freed_time: after_five(Kind::TokenBucket),
+        "fill 20; within 0; free 10; denied 1 = 300; +300; take 1 = 0";
+    a_check_that_may_not_wait_gets_what_is_left_of_a_burst: after_five(Kind::TokenBucket),
+        "within 0; fill 5; denied 1 = 50; +50; take 1 = 0; denied 2 = 100";
+    /// 13 slots of 50 ms are left of a burst that is no longer passed, and 12 of one that is smaller.
+    an_edit_of_the_burst_keeps_what_is_held: after_five(Kind::TokenBucket),
+        "fill 13; burst 1; take 1 = 650; free 9 = 700 | fill 13; burst 10; take 1 = 200; free 9 = 250";
+}
+
+// ---------------------------------------------------------------------------
 // Delays and waits with freed time
 
 histories! {
@@ -236,6 +279,13 @@ histories! {
          denied 2 = 100; +100; take 4 = 400; denied 2 = 500; denied 3 = 1500";
     a_slot_that_starts_within_this_millisecond_is_freed_whole: sevenths(),
         "fill 7; +428; free 3; take 1 = 1";
+}
+
+#[test]
+fn a_cost_above_a_burst_that_passes_is_denied_for_good() {
+    let mut bucket = after_five(Kind::TokenBucket);
+    let (denied, _) = bucket.ask(6, &[]);
+    assert_eq!(denied.retry_after, RetryAfter::Never);
 }
 
 #[test]

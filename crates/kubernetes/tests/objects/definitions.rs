@@ -199,8 +199,12 @@ fn the_rules_are_those_of_the_schema() {
     };
     assert_eq!(
         of("over_limit: queue"),
-        "!(has(self.over_limit) && (self.over_limit == 'queue')) || (has(self.algorithm) && \
-         (self.algorithm == 'leaky_bucket'))"
+        "!(has(self.over_limit) && (self.over_limit == 'queue')) || ((!has(self.algorithm) || self.algorithm == \
+         'token_bucket' || self.algorithm == 'gcra' || self.algorithm == 'leaky_bucket'))"
+    );
+    assert_eq!(
+        of("max_delay is"),
+        "!(has(self.max_delay)) || (has(self.over_limit) && (self.over_limit == 'queue'))"
     );
     assert_eq!(
         of("burst is"),

@@ -299,9 +299,11 @@ fn check_kind(
     report: &mut Report,
 ) {
     let Some(kind) = kind else { return };
-    if over_limit == OverLimit::Queue && kind != Kind::LeakyBucket {
+    if over_limit == OverLimit::Queue && !kind.is_bucket() {
         let message = format!("a {} cannot queue", Written(kind).word());
-        refuse(limit, "over_limit", message, report).push_hint("use `algorithm: leaky_bucket`");
+        refuse(limit, "over_limit", message, report).push_hint(
+            "use `algorithm: token_bucket` or `gcra`, whose `burst` passes at once, or `leaky_bucket`",
+        );
     }
     let unbounded = matches!(
         kind,

@@ -91,7 +91,7 @@ fn read_numbers(take: &mut Take<'_, '_>, limit: &Field<'_>, over_limit: OverLimi
         rate,
         burst,
         // A queue on another algorithm gets a message of its own.
-        max_delay_ms: max_delay_ms.filter(|_| kind == Kind::LeakyBucket),
+        max_delay_ms: max_delay_ms.filter(|_| kind.is_bucket()),
         align,
         sub_windows,
         strict,

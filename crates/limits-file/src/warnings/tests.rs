@@ -64,6 +64,7 @@ fn a_burst_that_the_rate_outruns_gets_a_larger_one() {
         rate: 2000/s
         rate: 1000000/s
         rate: 2000/s, burst: 0
+        rate: 2000/s, burst: 1, over_limit: queue
         algorithm: fixed_window, rate: 2000/s";
     assert_warned(table, of);
 }

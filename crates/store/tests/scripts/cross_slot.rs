@@ -207,7 +207,12 @@ fn algorithm(random: &mut Random) -> Algorithm {
     let period_ms = random.pick(&[60, 100, 1200]);
     let mut parameters = Parameters::new(kind, 1 + random.below(6), period_ms);
     match kind {
-        Kind::LeakyBucket if random.one_in(2) => parameters.max_delay_ms = Some(random.below(900)),
+        Kind::LeakyBucket if random.one_in(2) => {
+            let max_delay_ms = random.below(900);
+            let kinds = [Kind::LeakyBucket, Kind::TokenBucket, Kind::Gcra];
+            parameters.kind = kinds[(max_delay_ms % 3) as usize];
+            parameters.max_delay_ms = Some(max_delay_ms);
+        }
         Kind::FixedWindow => {
             parameters.align = Some(random.pick(&[Align::Epoch, Align::FirstRequest]));
         }

@@ -117,7 +117,7 @@ fn a_raised_limit_helps_at_once() {
             let low = subject(kind, 5, 60_000, 1);
             assert_eq!(admitted(engine, &low, NOW, 100), 5);
             let mut raised = *low.algorithm.parameters();
-            if matches!(kind, Kind::TokenBucket | Kind::Gcra | Kind::LeakyBucket) {
+            if kind.is_bucket() {
                 raised.burst = Some(8);
             } else {
                 raised.rate.units = 8;

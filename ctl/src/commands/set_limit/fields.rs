@@ -176,7 +176,7 @@ const FLAGS: &[(&str, &[Flag])] = &[
                 field: "over_limit",
                 takes: Takes::Word,
                 value_name: "WHAT",
-                help: "What happens to a request over the limit: reject, queue (leaky_bucket) or \
+                help: "What happens to a request over the limit: reject, queue (buckets) or \
                degrade",
             },
             Flag {

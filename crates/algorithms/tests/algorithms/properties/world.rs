@@ -67,6 +67,14 @@ impl World {
         }
     }
 
+    /// The parts of its time that a request of this cost starts before its slot begins.
+    pub fn lead(&self, cost: u64) -> u64 {
+        let (kind, numbers) = (self.algorithm.kind(), self.algorithm.numbers());
+        let queue = self.algorithm.parameters().max_delay_ms.is_some();
+        let units = (numbers.limit - cost) * u64::from(queue && kind != Kind::LeakyBucket);
+        units * numbers.x
+    }
+
     /// As [`Self::with_history`], where some requests gave up their slots.
     pub fn with_leavers(choices: &mut Choices, kinds: &[Kind], clock: ClockKind) -> Self {
         let mut world = Self::fresh(choices, kinds);
@@ -195,7 +203,7 @@ fn everyday(choices: &mut Choices, kind: Kind) -> Parameters {
     let period_ms = choices.pick(&[1000, 1, 7, 60, 1500, 10_000, 60_000, 86_400_000]);
     let mut parameters = Parameters::new(kind, units, period_ms);
     match kind {
-        Kind::LeakyBucket if choices.one_in(2) => {
+        _ if BUCKETS.contains(&kind) && choices.one_in(2) => {
             parameters.max_delay_ms = Some(choices.below(period_ms * 2));
         }
         Kind::FixedWindow => {

@@ -10,10 +10,12 @@ use crate::support::{Random, number};
 #[derive(Clone, Copy)]
 struct Request {
     name: SlotOp,
-    /// When it starts, and how long it has the queue to itself at the rate of its admission, in
-    /// microseconds since [`START_MS`].
+    /// When its slot begins, and how long that is at the rate of its admission, in microseconds since
+    /// [`START_MS`].
     start_us: u64,
     length_us: u64,
+    /// How long before that it starts.
+    lead_us: u64,
     /// How often the rate had been raised.
     raised: u64,
     /// Whether its client left before it started.
@@ -46,7 +48,11 @@ impl Walk {
         let parameters = Parameters {
             burst: Some(1 + random.below(40)),
             max_delay_ms: Some(random.pick(&[0, 300, 5000, 100_000])),
-            ..Parameters::new(Kind::LeakyBucket, Self::any_rate(&mut random), 1000)
+            ..Parameters::new(
+                random.pick(&[Kind::LeakyBucket, Kind::TokenBucket, Kind::Gcra]),
+                Self::any_rate(&mut random),
+                1000,
+            )
         };
         Self {
             bucket: Bucket::new(&parameters),
@@ -77,19 +83,30 @@ impl Walk {
         let parts = self.parts_per_ms();
         let start_us = (name.slot.start_ms - START_MS) * 1000 + name.slot.parts * 1000 / parts;
         let length_us = cost * 1_000_000 / self.parameters.rate.units;
-        let held_us = start_us.div_ceil(1000) * 1000 - self.now_us();
-        assert_eq!(decision.delay_ms, held_us / 1000);
+        let lead_us = self.lead_us(cost);
+        let held_us = (start_us - self.now_us()).saturating_sub(lead_us);
+        assert_eq!(decision.delay_ms, held_us.div_ceil(1000));
         assert!(decision.delay_ms <= self.parameters.max_delay_ms.unwrap());
         self.total.given_again += u64::from(name.slot.turn > 0);
         let request = Request {
             name,
             start_us,
             length_us,
+            lead_us,
             raised: self.raised,
             left: false,
         };
         self.assert_alone(&request);
         self.requests.push(request);
+    }
+
+    /// What is left of a burst that passes at once, as time.
+    fn lead_us(&self, cost: u64) -> u64 {
+        let burst = match self.parameters.kind {
+            Kind::LeakyBucket => 0,
+            _ => self.parameters.burst.unwrap(),
+        };
+        burst.saturating_sub(cost) * 1_000_000 / self.parameters.rate.units
     }
 
     fn parts_per_ms(&self) -> u64 {
@@ -130,7 +147,7 @@ impl Walk {
             return;
         };
         self.bucket.ask(0, &[request.name]);
-        if request.start_us > now_us && !request.left {
+        if request.start_us > now_us + request.lead_us && !request.left {
             request.left = true;
             self.total.left += 1;
         }

@@ -95,12 +95,12 @@ pub fn parameters(random: &mut Random, kind: Kind) -> Parameters {
         let period_ms = any(&PERIODS);
         let units = any(&[1, 2, 3, 5, 7, 10, 100, 5103, 1_000_000]);
         let mut parameters = Parameters::new(kind, units, period_ms);
-        let bucket = matches!(kind, Kind::TokenBucket | Kind::Gcra | Kind::LeakyBucket);
+        let bucket = kind.is_bucket();
         if bucket && random.one_in(2) {
             let bits = random.pick(&[3, 3, 10, 51]);
             parameters.burst = Some(random.magnitude(bits));
         }
-        if kind == Kind::LeakyBucket && random.one_in(2) {
+        if bucket && random.one_in(if kind == Kind::LeakyBucket { 2 } else { 4 }) {
             let horizon = parameters.rate.period_ms.saturating_mul(2);
             parameters.max_delay_ms = Some(random.below(horizon));
         }
@@ -197,10 +197,16 @@ impl Walk {
         const RATES: [(u64, u64); 5] = [(20, 1000), (1, 1000), (7, 60), (1000, 1000), (3, 1)];
         Self::of(seed, |random| {
             let (units, period_ms) = random.pick(&RATES);
+            let kind = random.pick(&[Kind::LeakyBucket, Kind::TokenBucket, Kind::Gcra]);
+            let forever_ms = if kind == Kind::LeakyBucket {
+                1 << 51
+            } else {
+                1 << 40
+            };
             Parameters {
                 burst: Some(random.pick(&[5, 20, 100])),
-                max_delay_ms: Some(random.pick(&[0, 40, 500, 3000, 1 << 51])),
-                ..Parameters::new(Kind::LeakyBucket, units, period_ms)
+                max_delay_ms: Some(random.pick(&[0, 40, 500, 3000, forever_ms])),
+                ..Parameters::new(kind, units, period_ms)
             }
         })
     }
@@ -270,7 +276,10 @@ impl Walk {
     pub fn of_debts(seed: u64) -> Self {
         Self::of(seed, |random| {
             let kind = random.pick(&[Kind::Gcra, Kind::Gcra, Kind::TokenBucket]);
-            parameters(random, kind)
+            Parameters {
+                max_delay_ms: None,
+                ..parameters(random, kind)
+            }
         })
     }
 
