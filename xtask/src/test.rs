@@ -156,7 +156,11 @@ impl Step {
             ),
             Self::Page => (&["page"], &[("RL_TEST_CHROMIUM", Tool::Chromium)]),
             Self::E2e => {
-                let tools = &[ENVOY, ("RL_TEST_GRPC", Tool::Grpc)];
+                let tools = &[
+                    ENVOY,
+                    ("RL_TEST_GRPC", Tool::Grpc),
+                    ("RL_TEST_NGINX", Tool::Nginx),
+                ];
                 (&["envoy", "rate_limit_service"], tools)
             }
             _ => (&[], &[]),

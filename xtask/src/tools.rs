@@ -46,6 +46,7 @@ pub enum Tool {
     Grpc,
     Tzdata,
     Go,
+    Nginx,
 }
 
 /// A tool as a registry has it: `tools.yaml` says what the fields mean. It has one source.
@@ -462,11 +463,15 @@ fn unpack(packages: &[String], dir: &Path) -> Result<()> {
         std::fs::write(dir.join("fonts.conf"), FONTS)?;
     }
     let search = search_path(&root)?;
-    for program in std::fs::read_dir(root.join("usr/bin"))? {
-        let name = program?.file_name();
+    let programs = ["bin", "sbin"].into_iter().flat_map(|folder| {
+        let programs = std::fs::read_dir(root.join("usr").join(folder));
+        let named = programs.into_iter().flatten().flatten();
+        named.map(move |program| (folder, program.file_name()))
+    });
+    for (folder, name) in programs {
         let name = name.to_string_lossy();
         let own = root.join("usr/lib/chromium").join(&*name).is_file();
-        let folder = if own { "lib/chromium" } else { "bin" };
+        let folder = if own { "lib/chromium" } else { folder };
         // A script that runs the program with the libraries unpacked beside it. It finds both relative to
         // its own path, because its folder is renamed afterwards.
         let script = format!(

@@ -35,6 +35,7 @@ mod leases_over_a_failover;
 mod limiting;
 mod log_injection;
 mod long_polls;
+mod nginx_delays;
 mod outages;
 mod over_limit;
 mod oversized;
