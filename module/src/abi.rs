@@ -166,6 +166,7 @@ unsafe extern "C" {
         name: ModuleBuffer,
         value: ModuleBuffer,
     ) -> bool;
+    fn envoy_dynamic_module_callback_http_clear_route_cache(filter: Ptr);
     fn envoy_dynamic_module_callback_http_add_header(
         filter: Ptr,
         of: u32,
@@ -452,6 +453,10 @@ impl Request<'_> {
         // SAFETY: Envoy copies both.
         unsafe {
             envoy_dynamic_module_callback_http_set_header(self.filter, of as u32, name, value);
+            if matches!(of, Headers::Request) {
+                // A route may match it. Envoy does the same when a wasm module edits a request's headers.
+                envoy_dynamic_module_callback_http_clear_route_cache(self.filter);
+            }
         }
     }
 

@@ -565,6 +565,9 @@ functions! {
         }
         true
     }
+    fn envoy_dynamic_module_callback_http_clear_route_cache(request: Ptr) -> () {
+        request_at(request);
+    }
     fn envoy_dynamic_module_callback_http_add_header(request: Ptr, _of: u32, _name: Buffer, _value: Buffer) -> bool {
         request_at(request);
         true

@@ -354,6 +354,11 @@ async fn requests_of_the_recipe_lockouts() {
 }
 
 #[tokio::test]
+async fn requests_of_the_recipe_recommendations() {
+    answers_as_the_page_says("recommendations").await;
+}
+
+#[tokio::test]
 async fn requests_of_the_recipe_budget() {
     answers_as_the_page_says("budget").await;
 }

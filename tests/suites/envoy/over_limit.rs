@@ -36,6 +36,31 @@ async fn the_service_gets_a_header_over_a_degrading_limit() {
     assert_eq!(degraded_by, ["", "", "search", "search"]);
 }
 
+/// By exactly the routes of envoy.yaml.
+#[tokio::test]
+async fn a_request_over_a_degrading_limit_gets_the_degraded_route() {
+    let stage =
+        limits(&["{name: recommended, per: [user], rate: 2/1h, over_limit: degrade}"]).await;
+    let answers = async |path: &str, user: &str| {
+        let request = stage
+            .get(path, user)
+            .header("x-ratelimit-degraded", "forged");
+        let mut answers = Vec::new();
+        for _ in 0..4 {
+            let reply = request.send().await.unwrap();
+            assert_eq!(reply.status, 200);
+            let text = String::from_utf8(reply.body.to_vec()).unwrap();
+            answers.push(text == r#"{"items":[]}"#);
+        }
+        answers
+    };
+    // Also a client that marks its request itself gets the service's answer.
+    let marked = answers("/recommendations/42?page=1", "alice").await;
+    assert_eq!(marked, [false, false, true, true]);
+    assert_eq!(stage.upstream.requests_for("/recommendations/42?page=1"), 2);
+    assert_eq!(answers("/recommendations-of-bob", "bob").await, [false; 4]);
+}
+
 const QUEUE: &str = "{name: exports, match: {path: /export}, algorithm: leaky_bucket, rate: 5/s, \
                      burst: 10, over_limit: queue, max_delay: 5s}";
 

@@ -9,7 +9,7 @@ use crate::stage::{Plan, limits, statuses};
 fn following(items: &[&str]) -> Plan {
     limits(items).config(|config| {
         let route = |manager: &mut Value| {
-            let path = "/route_config/virtual_hosts/0/routes/0/route";
+            let path = "/route_config/virtual_hosts/0/routes/1/route";
             let route = manager.pointer_mut(path).unwrap();
             route["internal_redirect_policy"] = json!({});
         };
