@@ -41,8 +41,8 @@
 --         (lib/adaptive.lua), or zeros;
 --       and where the responses state the cost 4: the number of the reservation made, units given back, units
 --         charged beyond what was reserved, and units reserved now, if the check added them up;
---       and where it has a penalty 4: ms until that ends, or 0; denials that count; 1 if this check began it;
---         the length of the next, ms;
+--       and where it has a penalty 5: ms until that ends, or 0; denials that count; 1 if this check began it;
+--         the length of the next, ms; and where they grow, ms until one is as short as the first again, or 0;
 --       of a check that was charged (4: every limit in full, none with delays, leases, stated costs or a
 --         penalty) for each limit only 2: remaining, reset_after
 --
@@ -73,7 +73,7 @@ local PEEK, FORCE, REPORTED, GIVEN_BACK, REFUSED, PATIENCE = 1, 2, 4, 8, 16, 32
 local OBSERVED, LEASED, FREEING, PRICED, PENALIZING, TOGETHER = 16, 32, 64, 128, 256, 512
 local COUNT_OPEN = -2
 local PENALTY_ARGUMENTS = 6
-local NUMBERS_PER_LIMIT, LEASE_FIELDS, SLOT_FIELDS, COST_FIELDS, PENALTY_FIELDS = 8, 4, 4, 4, 4
+local NUMBERS_PER_LIMIT, LEASE_FIELDS, SLOT_FIELDS, COST_FIELDS, PENALTY_FIELDS = 8, 4, 4, 4, 5
 local ADAPTIVE_FIELDS = 14 -- of a peek; else 1
 
 local reply, filled = { now, 0, 0, 0, 0, 0, 0, 0 }, 1 -- with room for one check of one limit
@@ -276,7 +276,7 @@ local P
 local function define_penalties()
   if not P then
     -- include: lib/penalty.lua
-    P = { read = read_penalty, count = count_denials, next = next_length, store = store_penalty }
+    P = { read = read_penalty, count = count_denials, next = next_length, anew = anew_in, store = store_penalty }
   end
 end
 
@@ -414,7 +414,8 @@ local function finish(l, charge)
   end
   if penalty then
     reply[filled + 1], reply[filled + 2] = math.max(0, penalty.till - now), penalty.count
-    reply[filled + 3], reply[filled + 4] = penalty.begun and 1 or 0, P.next(penalty)
+    reply[filled + 3] = penalty.begun and 1 or 0
+    reply[filled + 4], reply[filled + 5] = P.next(penalty), P.anew(penalty)
     filled = filled + PENALTY_FIELDS
   end
 end

@@ -18,6 +18,11 @@ local function next_length(p)
   return math.min(math.max(grown, p.first), p.most)
 end
 
+-- How long until one that begins lasts only as long as the first, ms.
+local function anew_in(p)
+  return p.grow > 1 and math.max(0, remembered_till(p) - now) or 0
+end
+
 -- Counts denials, unless there is a penalty already.
 local function count_denials(p, denials)
   if denials == 0 or p.till > now then

@@ -46,6 +46,9 @@ pub struct PenaltyStatus {
     pub denials: u64,
     /// How long the next one lasts if it begins now, in milliseconds.
     pub next_ms: u64,
+    /// Milliseconds until one that begins lasts only as long as the first, where penalties grow; 0: it does now.
+    /// During a penalty that is what is left of it and twice its length.
+    pub anew_ms: u64,
     /// Whether this check began it.
     pub begun: bool,
     /// Whether its state could not be read, so that the check was decided without it.
@@ -145,6 +148,10 @@ impl Count {
             left_ms: self.denials.until_ms.saturating_sub(self.now_ms),
             denials: self.denials.count,
             next_ms: self.next_ms(),
+            anew_ms: match self.penalty.grow {
+                0 | 1 => 0,
+                _ => { self.denials.remembered_until_ms() }.saturating_sub(self.now_ms),
+            },
             begun: self.begun,
             unread: false,
         }

@@ -171,8 +171,9 @@ pub fn penalty_rule(penalty: &Penalty) -> String {
 }
 
 /// The state of a bucket, at a time in milliseconds since the epoch: `denied until 2026-12-01T12:03:04Z,
-/// for 14 min 20 s`, `7 of 10 denials in 1m, which would deny it for 15m`, or that it was not read. Not `enforced`: the limit
-/// only reports.
+/// for 14 min 20 s`, `7 of 10 denials in 1m, which would deny it for 15m`, or that it was not read. Where penalties
+/// grow, also how long this one and the next last, and from when on that is `for` again. Not `enforced`: the
+/// limit only reports.
 pub fn penalty_state(
     penalty: &Penalty,
     status: &PenaltyStatus,
@@ -182,22 +183,40 @@ pub fn penalty_state(
     if status.unread {
         return "not read: its slot of the Cluster is moving, and one node has the bucket, the other its denials".to_owned();
     }
+    let at = |in_ms: u64| {
+        let seconds = ceil_seconds(now_ms.saturating_add(in_ms));
+        format_timestamp(seconds.saturating_mul(1000))
+    };
+    let anew = at(status.anew_ms);
     if status.left_ms > 0 {
-        let end_ms = now_ms.saturating_add(status.left_ms);
-        let end = format_timestamp(ceil_seconds(end_ms).saturating_mul(1000));
+        let end = at(status.left_ms);
         let denied = if enforced {
             "denied"
         } else {
             "would be denied"
         };
-        return format!("{denied} until {end}, for {}", duration(status.left_ms));
+        let grows = match status.anew_ms.saturating_sub(status.left_ms) / 2 {
+            0 => String::new(),
+            lasts => {
+                let [lasts, next] = [lasts, status.next_ms].map(Duration);
+                format!(" of {lasts}; one that begins before {anew} lasts {next}")
+            }
+        };
+        return format!(
+            "{denied} until {end}, for {}{grows}",
+            duration(status.left_ms)
+        );
     }
     // A bucket that an override lifts has no next one.
     let lasts = Duration(status.next_ms.max(penalty.for_ms));
     let within = Duration(penalty.within_ms);
     let denials = counted(penalty.after, "denial");
     let count = status.denials;
-    format!("{count} of {denials} in {within}, which would deny it for {lasts}")
+    let again = match status.anew_ms {
+        0 => String::new(),
+        _ => format!(", from {anew} on for {}", Duration(penalty.for_ms)),
+    };
+    format!("{count} of {denials} in {within}, which would deny it for {lasts}{again}")
 }
 
 #[cfg(test)]
@@ -259,6 +278,31 @@ mod penalty_tests {
         status.left_ms = 860_001;
         let denied = penalty_state(&PENALTY, &status, true, 1_763_000_000_000);
         assert_eq!(denied, "denied until 2025-11-13T02:27:41Z, for 14 min 21 s");
+        let growing = Penalty {
+            grow: 2,
+            max_ms: 86_400_000,
+            ..PENALTY
+        };
+        status = PenaltyStatus {
+            next_ms: 3_600_000,
+            anew_ms: 860_001 + 2 * 1_800_000,
+            ..status
+        };
+        let denied = penalty_state(&growing, &status, true, 1_763_000_000_000);
+        assert_eq!(
+            denied,
+            "denied until 2025-11-13T02:27:41Z, for 14 min 21 s of 30m; one that begins before \
+             2025-11-13T03:27:41Z lasts 1h"
+        );
+        let ended = PenaltyStatus {
+            left_ms: 0,
+            denials: 0,
+            ..status
+        };
+        assert_eq!(
+            penalty_state(&growing, &ended, true, 1_763_000_000_000),
+            "0 of 10 denials in 1m, which would deny it for 1h, from 2025-11-13T03:27:41Z on for 15m"
+        );
         let shadow = penalty_state(&PENALTY, &status, false, 1_763_000_000_000);
         assert!(shadow.starts_with("would be denied until "), "{shadow}");
     }

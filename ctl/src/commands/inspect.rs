@@ -608,6 +608,10 @@ impl Bucket {
 pub struct BucketPenalty {
     left_ms: u64,
     denials: u64,
+    next_ms: u64,
+    /// Where penalties grow.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    anew_in_ms: Option<u64>,
     /// The others are 0 because its slot of a Cluster is moving.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     unread: bool,
@@ -625,6 +629,8 @@ impl BucketPenalty {
         Some(Self {
             left_ms: status.left_ms,
             denials: status.denials,
+            next_ms: status.next_ms,
+            anew_in_ms: (rule.grow > 1).then_some(status.anew_ms),
             unread: status.unread,
             text: penalty_state(rule, status, enforced, found.now_ms),
         })

@@ -94,6 +94,7 @@ impl Subject for Bucket {
             "counted" => return self.found().penalty.denials.to_string(),
             "left" => return self.found().penalty.left_ms.to_string(),
             "next" => return self.found().penalty.next_ms.to_string(),
+            "anew" => return self.found().penalty.anew_ms.to_string(),
             "begun" => return self.found().penalty.begun.to_string(),
             "forgotten" => {
                 let at_ms = self.penalty.forgotten_at_ms(&self.denials.unwrap());
@@ -116,11 +117,13 @@ histories! {
     /// Each begins the moment before twice the last one's length has passed since its end, and names the next; the
     /// last begins later. The record lives as long as it matters.
     a_penalty_grows_if_it_begins_soon_after_the_last_and_starts_anew_later: bucket(),
-        "set grow 2; set max 3_000_000; deny 0 3; left = 600_000; next = 1_200_000;
+        "set grow 2; set max 3_000_000; deny 0 2; anew = 0; ask 0 1; left = 600_000; next = 1_200_000;
+         anew = 1_800_000; ask 600_000 0; left = 0; anew = 1_200_000;
          deny 1_799_999 3; left = 1_200_000; next = 2_400_000;
          deny 5_399_998 3; left = 2_400_000; next = 3_000_000;
          deny 12_599_997 3; left = 3_000_000; next = 3_000_000;
-         ask 21_599_997 0; next = 600_000; deny 21_599_997 3; left = 600_000; forgotten = 23_399_997";
+         ask 21_599_997 0; next = 600_000; deny 21_599_997 3; left = 600_000; forgotten = 23_399_997;
+         set grow 1; ask 21_600_000 0; anew = 0";
     /// One that no longer grows lasts as long as the first.
     an_edit_with_a_shorter_max_shortens_a_penalty_that_has_grown: bucket(),
         "set grow 3; set max 3_000_000; deny 0 3; deny 600_000 3; left = 1_800_000;

@@ -596,6 +596,7 @@ fn penalty(numbers: &mut impl Iterator<Item = i64>) -> Result<PenaltyStatus, Mal
         denials: next()?,
         begun: next()? == 1,
         next_ms: next()?,
+        anew_ms: next()?,
         unread: false,
     })
 }

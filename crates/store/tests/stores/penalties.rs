@@ -137,7 +137,9 @@ async fn a_penalty_that_grows_is_longer_each_time_until_a_reset(store: Shared) -
     };
     assert_eq!(seen(&policy).await?.next_ms, 1000);
     exceed(&store, &policy, "alice", 3).await?;
-    assert_eq!(seen(&policy).await?.next_ms, 10_000);
+    let first = seen(&policy).await?;
+    assert_eq!(first.next_ms, 10_000);
+    assert_eq!(first.anew_ms, first.left_ms + 2 * 1000);
     until("the penalty ends", Duration::from_secs(10), async || {
         let left_ms = seen(&policy).await.ok()?.left_ms;
         (left_ms == 0).then_some(())
