@@ -8,7 +8,7 @@ use harness::{EnvoyConfig, until};
 use serde_json::{Value, json};
 
 use crate::checks::{documents, file, named, passes, python};
-use crate::kustomize::resource;
+use crate::kustomize::{all_fit, resource};
 use crate::running::{At, Running, statuses};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -53,6 +53,19 @@ fn the_plugins_configuration_is_one_of_the_filters() {
         gateway["metadata"]["namespace"],
         proxy["metadata"]["namespace"]
     );
+}
+
+/// The route for degraded requests belongs to the Gateway, and matches the filter's mark.
+#[test]
+fn the_degraded_route_is_one_of_the_gateway() {
+    let route = documents("deploy/kubernetes/components/envoy-gateway/degraded-route.yaml");
+    all_fit(&route);
+    let gateway = resource("Gateway", "edge");
+    let [parent, of] = [&route[0]["spec"]["parentRefs"][0], &gateway["metadata"]];
+    assert_eq!(parent["name"], of["name"]);
+    assert_eq!(route[0]["metadata"]["namespace"], of["namespace"]);
+    let matched = &route[0]["spec"]["rules"][0]["matches"][0]["headers"][0]["name"];
+    assert_eq!(*matched, filter_core::DEGRADED);
 }
 
 /// A merged list has the entries of both.
