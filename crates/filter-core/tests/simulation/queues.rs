@@ -58,13 +58,13 @@ fn starts(world: &World, from_us: u64) -> Vec<u64> {
     starts
 }
 
-/// In any interval, no more requests continue than the rate allows, except for the delay of ticks and
-/// of the network.
-fn assert_spaced(starts: &[u64], per_second: u64) {
+/// In any interval, no more requests continue than the rate allows and so many at once, except for the
+/// delay of ticks and of the network.
+fn assert_spaced(starts: &[u64], per_second: u64, at_once: u64) {
     const LATE_US: u64 = 15_000;
     for (n, first) in starts.iter().enumerate() {
         for (more, last) in (0_u64..).zip(&starts[n..]).skip(1).take(50) {
-            let least_us = more * 1_000_000 / per_second;
+            let least_us = (more + 1).saturating_sub(at_once) * 1_000_000 / per_second;
             assert!(last - first + LATE_US >= least_us, "{more} after {first}");
         }
     }
@@ -79,7 +79,7 @@ fn a_queue_serves_its_rate_though_clients_give_up() {
         load(&mut world, 29, 1_000, 20_000);
         let starts = starts(&world, from_us);
         assert!(starts.len() >= 340, "{} of 400", starts.len());
-        assert_spaced(&starts, 20);
+        assert_spaced(&starts, 20, 1);
         served.push(starts.len());
     }
     let mean = served.iter().sum::<usize>() / served.len();
@@ -94,7 +94,29 @@ fn a_queue_of_the_proxy_serves_its_rate_though_clients_give_up() {
         load(&mut world, 29, 1_000, 20_000);
         let starts = starts(&world, from_us);
         assert!(starts.len() >= 360, "{} of 400", starts.len());
-        assert_spaced(&starts, 20);
+        assert_spaced(&starts, 20, 1);
+    }
+}
+
+#[test]
+fn a_queue_behind_a_burst_passes_it_and_then_serves_its_rate() {
+    for scope in ["global", "proxy"] {
+        let limits = format!(
+            "  - {{name: pages, algorithm: token_bucket, rate: 20/s, burst: 10, over_limit: queue, \
+             max_delay: 3s, scope: {scope}}}\n"
+        );
+        for mut world in worlds(1, 2, CONFIG, &limits) {
+            world.run_for_ms(1_000);
+            let from_us = world.now_us;
+            let page: Vec<usize> = (0..12).map(|_| world.request(0, 1, "alice", "/")).collect();
+            world.run_for_ms(40);
+            let passed = page.iter().filter(|number| world.passed(**number)).count();
+            assert_eq!(passed, 10);
+            load(&mut world, 29, 1_000, 20_000);
+            let starts = starts(&world, from_us);
+            assert!(starts.len() >= 370, "{} of 410", starts.len());
+            assert_spaced(&starts, 20, 10);
+        }
     }
 }
 
@@ -109,7 +131,7 @@ fn without_a_limiter_a_queue_serves_its_rate_though_clients_give_up() {
         load(&mut world, 29, 1_000, 20_000);
         let starts = starts(&world, from_us);
         assert!(starts.len() >= 350, "{} of 400", starts.len());
-        assert_spaced(&starts, 20);
+        assert_spaced(&starts, 20, 1);
     }
 }
 
