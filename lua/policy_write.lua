@@ -1,53 +1,67 @@
 -- Makes one edit of a domain's record, all of it or nothing: compares the revision, writes, appends
 -- to the history, publishes.
 --
--- KEYS  [1] the record (HASH), [2] the history (STREAM),
---       then the overrides (HASH) of each limit in ARGV's last part,
---       then a staged HASH for each of those marked `staged`, in their order
+-- KEYS  [1] the record (HASH), [2] the history (STREAM), [3] the limits (HASH), [4] what changed
+--       (ZSET), then the overrides (HASH) of each limit in ARGV's last part, then staged HASHes: of the
+--       limits if those are `staged`, and of each of the overrides that are, in their order
 -- ARGV  [1] the revision number that the edit is based on; '' where there was no record or a
 --           deleted one; '*' for any, if there is a record that is not deleted (a reset)
 --       [2] its digest, in hex ('' with '' and '*')
 --       [3] operation: fields, edit, delete, override, reset or credit
 --       [4] who [5] why [6] before [7] after [8] the limit concerned, if one: for the history;
 --           an override's `before` is what is stored of it
---       [9] the limits as JSON; '' leaves them as they are
+--       [9] the domain's own fields as JSON; '' leaves them, and a record of format 1 in that format
 --       [10] channel [11] the domain, published there with the new revision
 --       [12] entries and [13] bytes that the history keeps at most
---       [14] overrides that the domain may have
---       [15] a digest of [7] and [9]
+--       [14] overrides that the domain may have [15] bytes of limits that it may have
+--       [16] how many changes are kept
+--       [17] a digest of [7] and of the limits that are written
 --       then: n, and n names of limits whose generation becomes the new revision, or '*' for all of
 --             them; a reset also sets their reset revision to it;
 --             n, and n names of limits that are deleted;
+--             keep, or staged (the staged hash replaces them) and its bytes; n, and n pairs (name,
+--             text) of limits as they are stored: a place of 16 digits, then JSON;
 --             n, and for each of n limits' overrides: keep, clear (deletes the old ones first) or
 --             staged (the staged hash replaces them); m, and m pairs (field, value), value '' removes
 -- Reply [1] 1 written, 0 conflict, 2 a record of a later format, 3 a staged hash is gone, 4 too many
---           overrides, [2] of them;
+--           overrides, [2] of them, 5 limits of too many bytes, [2] of them;
 --       [2] the current revision number, 0 for none; [3] its digest; [4] 1 if it is deleted
-local FORMAT = '1'
-local record, history = KEYS[1], KEYS[2]
+--
+-- What changed is a set of members scored by revision: the name of a limit that was written, raised
+-- or deleted; `NAME:FIELD`, an override; `NAME!`, all overrides of a limit went before those; and
+-- `=DIGEST`, an edit. A reader that finds the edit that it has knows all that changed since.
+local FORMAT, BEFORE = '2', '1'
+local PLACE = 16
+-- An edit that changes more is read whole.
+local NAMED_MAX = 1000
+local record, history, limits, changes = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local FIXED = 4
 
 local known = redis.call('HMGET', record,
-  'format', 'revision', 'digest', 'deleted', 'history_bytes', 'overrides')
+  'format', 'revision', 'digest', 'deleted', 'history_bytes', 'overrides', 'count', 'bytes')
 local format, number, digest, deleted = known[1], known[2], known[3] or '', known[4]
 local history_bytes = tonumber(known[5] or 0)
-if format and format ~= FORMAT then
+if format and format ~= FORMAT and format ~= BEFORE then
   return { 2, 0, format, 0 }
 end
+local count, bytes = tonumber(known[7] or 0), tonumber(known[8] or 0)
+-- A record whose limits were evicted is lost, not empty.
+local lost = count > 0 and redis.call('HLEN', limits) == 0
 
 local expected = ARGV[1]
 local matches
 if expected == '*' then
   matches = number and not deleted
 elseif expected == '' then
-  matches = not number or deleted
+  matches = not number or deleted or lost
 else
-  matches = number == expected and digest == ARGV[2] and not deleted
+  matches = number == expected and digest == ARGV[2] and not deleted and not lost
 end
 if not matches then
   return { 0, tonumber(number or 0), digest, deleted and 1 or 0 }
 end
 
-local at = 16
+local at = 18
 local function take()
   at = at + 1
   return ARGV[at - 1]
@@ -63,19 +77,55 @@ end
 local all = ARGV[at] == '*'
 local raise = all and take() and {} or take_list()
 local delete = take_list()
-local limits = tonumber(take())
+local stage_limits = take() == 'staged'
+local staged_bytes = stage_limits and tonumber(take()) or 0
+local writes = {}
+for i = 1, 2 * tonumber(take()) do
+  writes[i] = take()
+end
+local overridden = tonumber(take())
+local first_staged = FIXED + overridden + 1
+local next_staged = first_staged
 
 -- Before the first write: a key of another type is an error, and an error must change nothing.
 local last = redis.call('XREVRANGE', history, '+', '-', 'COUNT', 1)[1]
-for i = 3, #KEYS do
-  if redis.call('HLEN', KEYS[i]) == 0 and i > 2 + limits then
+local edits_known = redis.call('ZCARD', changes)
+for i = FIXED + 1, #KEYS do
+  if redis.call('HLEN', KEYS[i]) == 0 and i >= first_staged then
     return { 3, tonumber(number or 0), digest, 0 }
   end
 end
 
+-- Limits that a lost record left behind are none of those that are written now.
+local empty = expected == '' or ARGV[3] == 'delete'
+local bytes_before = bytes
+if empty then
+  count, bytes = 0, 0
+end
+if stage_limits then
+  count, bytes = redis.call('HLEN', KEYS[next_staged]), staged_bytes
+  next_staged = next_staged + 1
+else
+  local function size(name)
+    local had = not empty and redis.call('HGET', limits, name)
+    return had and 1 or 0, had and #had - PLACE or 0
+  end
+  for i = 1, #writes, 2 do
+    local had, length = size(writes[i])
+    count, bytes = count + 1 - had, bytes + #writes[i + 1] - PLACE - length
+  end
+  for _, name in ipairs(delete) do
+    local had, length = size(name)
+    count, bytes = count - had, bytes - length
+  end
+end
+if bytes > tonumber(ARGV[15]) and bytes > bytes_before then
+  return { 5, bytes, digest, 0 }
+end
+
 -- The number is kept in the record: to count 10,000 hashes takes longer than a check may.
 local overrides, reread = tonumber(known[6] or 0), at
-for i = 3, 2 + limits do
+for i = FIXED + 1, FIXED + overridden do
   local how, fields = take(), tonumber(take())
   if how == 'keep' then
     for _ = 1, fields do
@@ -88,7 +138,7 @@ for i = 3, 2 + limits do
     overrides = overrides + fields - redis.call('HLEN', KEYS[i])
   end
 end
-for i = 3 + limits, #KEYS do
+for i = next_staged, #KEYS do
   overrides = overrides + redis.call('HLEN', KEYS[i])
 end
 overrides, at = math.max(overrides, 0), reread
@@ -102,6 +152,8 @@ local permitted = redis.acl_check_cmd or function()
 end
 for _, command in ipairs({
   { 'HSET', record, 'f', 'v' }, { 'HDEL', record, 'f' }, { 'HGET', record, 'f' },
+  { 'HSET', limits, 'f', 'v' }, { 'ZADD', changes, '1', 'm' }, { 'ZSCORE', changes, 'm' },
+  { 'ZRANGE', changes, '0', '0' }, { 'ZREMRANGEBYSCORE', changes, '0', '1' },
   { 'UNLINK', record }, { 'RENAME', record, history }, { 'PERSIST', record }, { 'TIME' },
   { 'XADD', history, '*', 'f', 'v' }, { 'XLEN', history }, { 'XRANGE', history, '-', '+' },
   { 'XDEL', history, '0-1' }, { 'PUBLISH', ARGV[10], '' },
@@ -118,16 +170,23 @@ if last then
 end
 local revision = string.format('%.0f', newest + 1)
 local time = redis.call('TIME')
+-- Edits by something else, or a lost set: what changed since older revisions is not known any more.
+local chained = edits_known > 0
+  and tonumber(redis.call('ZSCORE', changes, '=' .. digest) or -1) == tonumber(number or 0)
 local at_ms = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
 -- Chained, so that histories that diverged (a backup was restored) never share a digest again.
--- Of limits only their digest: to hash a megabyte here takes longer than the rest of the edit.
+-- Of limits only their digest: to hash megabytes here takes longer than the rest of the edit.
 digest = string.sub(redis.sha1hex(table.concat(
-  { digest, revision, at_ms, ARGV[3], ARGV[4], ARGV[5], ARGV[8], ARGV[15] }, '\n')), 1, 16)
+  { digest, revision, at_ms, ARGV[3], ARGV[4], ARGV[5], ARGV[8], ARGV[17] }, '\n')), 1, 16)
 
+-- The record of an older version stays one until its limits are written, which are then all of them.
+local rewritten = ARGV[9] ~= ''
 redis.call('HSET', record,
-  'format', FORMAT, 'revision', revision, 'digest', digest, 'overrides', overrides)
-if ARGV[9] ~= '' then
-  redis.call('HSET', record, 'limits', ARGV[9])
+  'format', format == BEFORE and not rewritten and BEFORE or FORMAT, 'revision', revision,
+  'digest', digest, 'overrides', overrides, 'count', count, 'bytes', string.format('%.0f', bytes))
+if rewritten then
+  redis.call('HSET', record, 'domain', ARGV[9])
+  redis.call('HDEL', record, 'limits')
 end
 if ARGV[3] == 'delete' then
   redis.call('HSET', record, 'deleted', '1')
@@ -157,19 +216,58 @@ each_thousand(gone, function(...)
   redis.call('HDEL', record, ...)
 end)
 
-local before, staged = ARGV[6], 2 + limits
-for i = 3, 2 + limits do
+local staged = first_staged
+local function replace(key)
+  redis.call('RENAME', KEYS[staged], key)
+  redis.call('PERSIST', key)
+  staged = staged + 1
+end
+if empty or stage_limits then
+  redis.call('UNLINK', limits)
+end
+if stage_limits then
+  replace(limits)
+else
+  each_thousand(writes, function(...)
+    redis.call('HSET', limits, ...)
+  end)
+  each_thousand(delete, function(...)
+    redis.call('HDEL', limits, ...)
+  end)
+end
+
+local marks, marked = {}, {}
+local function mark(member)
+  if not marked[member] then
+    marked[member] = true
+    marks[#marks + 1], marks[#marks + 2] = revision, member
+  end
+end
+for _, name in ipairs(raise) do
+  mark(name)
+end
+for _, name in ipairs(delete) do
+  mark(name)
+end
+for i = 1, #writes, 2 do
+  mark(writes[i])
+end
+
+local before, whole = ARGV[6], all or stage_limits or not chained
+for i = FIXED + 1, FIXED + overridden do
   local how = take()
-  if how ~= 'keep' then
-    redis.call('UNLINK', KEYS[i])
+  -- Names of limits have no colon.
+  local name = string.match(KEYS[i], '[^:]*$')
+  if how ~= 'keep' and redis.call('UNLINK', KEYS[i]) > 0 then
+    mark(name .. '!')
   end
   if how == 'staged' then
-    staged = staged + 1
-    redis.call('RENAME', KEYS[staged], KEYS[i])
-    redis.call('PERSIST', KEYS[i])
+    replace(KEYS[i])
+    whole = true
   end
   for _ = 1, tonumber(take()) do
     local field, value = take(), take()
+    mark(name .. ':' .. field)
     if ARGV[3] == 'override' then
       before = redis.call('HGET', KEYS[i], field) or ''
     end
@@ -179,6 +277,20 @@ for i = 3, 2 + limits do
       redis.call('HSET', KEYS[i], field, value)
     end
   end
+end
+
+if whole or #marks > 2 * NAMED_MAX then
+  redis.call('UNLINK', changes)
+  marks = {}
+end
+marks[#marks + 1], marks[#marks + 2] = revision, '=' .. digest
+each_thousand(marks, function(...)
+  redis.call('ZADD', changes, ...)
+end)
+local over = redis.call('ZCARD', changes) - ARGV[16]
+if over > 0 then
+  local last = redis.call('ZRANGE', changes, over - 1, over - 1, 'WITHSCORES')
+  redis.call('ZREMRANGEBYSCORE', changes, '-inf', last[2])
 end
 
 redis.call('XADD', history, revision .. '-0',

@@ -201,7 +201,7 @@ async fn limits_of_a_later_version_are_guessed_at_by_no_command() -> Result<()> 
             assert!(output.stdout.is_empty(), "{command}");
         }
     }
-    format(1).await?;
+    format(2).await?;
     let report = rl(&cluster, &["check", "-d", "user=u1"])?;
     assert_eq!(report["revision"], 1, "{report}");
     assert_eq!(report["remaining"], 9, "{report}");

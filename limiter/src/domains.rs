@@ -563,14 +563,14 @@ impl Domains {
         revision: &Revision,
         before: Domain,
     ) -> Result<Option<Domain>, StoreError> {
+        if let Some(active) = self.catch_up(name, &before).await {
+            return Ok(Some(Domain::sound(active)));
+        }
         let _alone = if before.is_large() {
             alone().await
         } else {
             None
         };
-        if let Some(active) = self.catch_up(name, &before).await {
-            return Ok(Some(Domain::sound(active)));
-        }
         Ok(match self.store.read(name, Overrides::All).await {
             Ok(Stored::Live(record)) => match self.compile(record.policy, &before).await {
                 Ok(active) => Some(Domain::sound(active)),

@@ -4,6 +4,7 @@
 //! few seconds, directly before or after its reference, and only such pairs are compared.
 
 mod direct;
+mod scale;
 mod setups;
 
 use std::fmt::Write as _;
@@ -70,6 +71,9 @@ pub struct Args {
     /// Compare requests whose responses say what they cost with others instead
     #[arg(long, group = "instead", conflicts_with = "connections")]
     costs: bool,
+    /// Measure edits of domains with as many limits and overrides as they may have instead
+    #[arg(long, group = "instead", conflicts_with_all = ["connections", "seconds"])]
+    scale: bool,
     /// Run the filter's module alone instead, in Node, without Envoy
     #[arg(long, group = "instead", conflicts_with_all = ["json", "connections", "rounds", "seconds"])]
     module: bool,
@@ -94,6 +98,8 @@ pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
     }
     let report = if args.in_flight {
         interruptible(direct::in_flight(&programs, args.rounds))?
+    } else if args.scale {
+        interruptible(scale::scale(&programs, args.rounds))?
     } else if args.instructions {
         interruptible(direct::instructions(&programs))?
     } else {

@@ -6,7 +6,7 @@ use documents::{Choice, Form, Node, Path, Problems, Report, Value, similar};
 use policy::{Exemption, IfMissing, Limit, Names, OnFailure, OverLimit, Policy, Scope, Written};
 
 use crate::{
-    read::{LIMIT_FIELDS, Placed, check_references, policy_from_record_node},
+    read::{LIMIT_FIELDS, LIMITS_MAX, Placed, check_references, policy_from_record_node},
     write::policy_record,
 };
 
@@ -190,8 +190,16 @@ pub fn with_exemption(policy: &Policy, exemption: Exemption) -> Result<Policy, P
     Ok(changed)
 }
 
-fn checked(policy: Policy) -> Result<Policy, Problems> {
+/// The policy, if its limits, each valid on its own, are so together.
+///
+/// # Errors
+/// Too many of them, and what is wrong with what they say about each other.
+pub fn checked(policy: Policy) -> Result<Policy, Problems> {
     let mut report = Report::new(Form::Record);
+    let limits = Path::Field(&Path::Root, "limits");
+    if policy.limits.len() > LIMITS_MAX {
+        report.add(&limits, None, format!("more than {LIMITS_MAX} limits"));
+    }
     let placed: Vec<Placed<'_>> = policy
         .limits
         .iter()
@@ -206,7 +214,6 @@ fn checked(policy: Policy) -> Result<Policy, Problems> {
     for limit in &policy.limits {
         names.add(limit.name.as_str());
     }
-    let limits = Path::Field(&Path::Root, "limits");
     check_references((&placed, &policy.exempt), &names, &limits, &mut report);
     report.finish(Some(policy))
 }

@@ -24,8 +24,14 @@ pub use numbers::override_from_node;
 pub(crate) const FORMAT: u64 = 1;
 /// Bound: limits of a domain. Beyond it, refused when it is written.
 pub const LIMITS_MAX: usize = 10_000;
-/// Bound: bytes of a domain's limits as they are stored, without their overrides. Beyond it, refused when they are written.
-pub const DOCUMENT_MAX: usize = 1 << 20;
+/// Bound: bytes of one limit as it is stored, without its overrides. Beyond it, refused when it is
+/// written.
+pub const LIMIT_BYTES_MAX: usize = 1 << 20;
+/// Bound: bytes of a domain's limits as they are stored, without their overrides. Beyond it, refused when
+/// they are written.
+///
+/// 10,000 limits of 4 KiB each.
+pub const DOCUMENT_MAX: usize = 40 << 20;
 /// Every field of a policy.
 const FIELDS: [&str; 5] = ["domain", "limits", "format", "paused", "exempt"];
 

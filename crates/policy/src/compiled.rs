@@ -1,6 +1,7 @@
 //! A policy compiled for matching: one pass over its limits per revision, and microseconds per
 //! request.
 
+mod edits;
 mod index;
 mod overrides;
 mod walk;
@@ -13,6 +14,7 @@ use crate::{
     Entries, Exemption, IfMissing, Limit, Matcher, Opaque, OverLimit, Override, Pause, Policy,
     Quota, Revision, digest, hash::Positions,
 };
+pub use edits::{Edits, OverrideChange};
 use index::{Conditions, Index};
 use overrides::Overrides;
 use walk::Walk;
@@ -138,6 +140,15 @@ impl Match<'_, '_> {
     }
 }
 
+impl Service {
+    fn new(limits: &[Arc<Limit>]) -> Self {
+        Self {
+            walk: Walk::new(limits),
+            request_limit: walk::request_limit(),
+        }
+    }
+}
+
 impl Rule {
     fn new(limit: &Limit, keys: &[Name], limit_named: impl Fn(&str) -> Option<usize>) -> Self {
         let mut rule = Self::default();
@@ -170,10 +181,7 @@ fn find(keys: &[Name], key: &Name) -> Result<usize, usize> {
 impl Compiled {
     /// Compiles a policy.
     pub fn new(policy: Policy) -> Self {
-        Self::with_service(policy, |limits| Service {
-            walk: Walk::new(limits),
-            request_limit: walk::request_limit(),
-        })
+        Self::with_service(policy, Service::new)
     }
 
     /// As [`Compiled::new`], without limits of the rate limit service, of which filters need no code.
@@ -188,6 +196,16 @@ impl Compiled {
             .map(|limit| Overrides::new(&limit.name, std::mem::take(&mut limit.overrides)))
             .collect();
         let limits = shared(&mut policy);
+        Self::of_limits(policy, limits, overrides, service)
+    }
+
+    /// `policy` has no limits of its own.
+    fn of_limits(
+        policy: Policy,
+        limits: Vec<Arc<Limit>>,
+        overrides: Vec<Overrides>,
+        service: fn(&[Arc<Limit>]) -> Service,
+    ) -> Self {
         let mut keys: Vec<Name> = Vec::new();
         let of_limits = limits.iter().flat_map(|limit| limit.keys());
         let exempting = policy.exempt.iter().flat_map(|found| &found.matchers);

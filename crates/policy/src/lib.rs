@@ -29,7 +29,7 @@ pub use patterns::{Pattern, PatternError};
 pub use address::Address;
 pub use normalize::{hashed, is_hash};
 
-pub use compiled::{Compiled, Match, Mode, Resolved};
+pub use compiled::{Compiled, Edits, Match, Mode, OverrideChange, Resolved};
 pub use descriptor::{
     Alterations, BUILT_IN, CHECK_STREAM_REFUSED, DEFAULT_PREFIXES, Descriptor, Entries,
     REMOTE_ADDRESS, REQUEST_BODY, REQUEST_BODY_PASSES, WHOLE_ADDRESS, normal_value,

@@ -103,6 +103,8 @@ pub struct Limit {
     /// The generation that the latest reset made; 0: none. Slots of requests in flight that are
     /// older are not entered again.
     pub reset_generation: u64,
+    /// Where the store has it among the domain's limits; 0: nowhere yet.
+    pub place: u64,
 }
 
 /// Other numbers for one bucket.

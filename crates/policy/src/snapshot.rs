@@ -316,6 +316,7 @@ fn read_limit(reader: &mut Reader<'_>) -> Result<(Limit, bool), DecodeError> {
             fleet_size,
             generation,
             reset_generation: 0,
+            place: 0,
         };
         Ok((limit, has_overrides))
     })

@@ -38,10 +38,10 @@ pub use store::{
 
 // What the methods of the stores take and return.
 pub use plan::{
-    BucketKey, Change, ChangesSince, CheckPlanError, Edit, EditPlanError, Head, HeadState,
-    HistoryEntry, InvalidOverride, KeyValue, Keys, LimitKey, LimitKeyKind, Operation,
-    OverrideChange, OverrideEdit, OverrideEdits, Overrides, PrefixError, Record, RecordedOverrides,
-    RecordedSide, ResetOf, Signature, Stored, fits, script,
+    BucketKey, Change, CheckPlanError, Edit, EditPlanError, Head, HeadState, HistoryEntry,
+    InvalidOverride, KeyValue, Keys, LimitKey, LimitKeyKind, Operation, OverrideEdit,
+    OverrideEdits, Overrides, PrefixError, Record, RecordedOverrides, RecordedSide, ResetOf,
+    Signature, Stored, fits, script,
     telemetry::{
         Activity, ActivityReport, ActivitySummary, BucketActivity, Denial, Fleet, FleetReport,
         LimitActivity, LimiterStatus, ProxyStatus, Report, Resolution, SlotActivity, TimeSlot,

@@ -14,7 +14,6 @@ pub use check::{Bucket, CheckPlan, CheckPlanError, Seal, reserves_or_settles};
 pub use edit::{EditPlanError, Operation, RecordedOverrides, RecordedSide, ResetOf, fits};
 pub use keys::{BucketKey, KeyValue, Keys, LimitKey, LimitKeyKind, PrefixError};
 pub use record::{
-    Change, ChangesSince, EDITS_MAX, Edit, Head, HeadState, HistoryEntry, InvalidOverride,
-    InvalidRecord, OverrideChange, OverrideEdit, OverrideEdits, Overrides, Record, Signature,
-    Stored, edits_between,
+    Change, Edit, Head, HeadState, HistoryEntry, InvalidOverride, InvalidRecord, OverrideEdit,
+    OverrideEdits, Overrides, Record, Signature, Stored,
 };

@@ -4,14 +4,14 @@ use std::{collections::BTreeMap, fmt, time::Duration};
 
 use algorithms::check::Verdict;
 use async_trait::async_trait;
-use policy::{Compiled, Limit, Name, Override, Revision};
+use policy::{Compiled, Edits, Limit, Name, Override, Revision};
 use protocol::{Answer, Check, LimitAnswer};
 use tokio::sync::watch;
 
 use crate::{
-    ActivitySummary, ChangesSince, CheckError, Edit, EditError, Fleet, Head, HistoryEntry,
-    InvalidOverride, KeyValue, LimitKey, Overrides, Report, Resolution, Signature, StoreError,
-    Stored, plan::script::ScriptCheck, wall_ms,
+    ActivitySummary, CheckError, Edit, EditError, Fleet, Head, HistoryEntry, InvalidOverride,
+    KeyValue, LimitKey, Overrides, Report, Resolution, Signature, StoreError, Stored,
+    plan::script::ScriptCheck, wall_ms,
 };
 
 /// A store: where limits and buckets are.
@@ -70,7 +70,7 @@ pub trait Policies: Send + Sync + fmt::Debug {
         &self,
         _domain: &Name,
         _known: &Revision,
-    ) -> Result<Option<ChangesSince>, StoreError> {
+    ) -> Result<Option<Edits>, StoreError> {
         Ok(None)
     }
 

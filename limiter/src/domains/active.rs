@@ -5,9 +5,9 @@ use std::sync::{Arc, OnceLock};
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use hyper::header::HeaderValue;
-use policy::{Compiled, Policy};
+use policy::{Compiled, Edits, Policy};
 use protocol::{Check, ServicePart};
-use store::{ChangesSince, wall_ms};
+use store::wall_ms;
 use tokio::time::Instant;
 
 use crate::metrics::{DomainCounters, Metrics};
@@ -104,12 +104,10 @@ impl Active {
     /// Applies edits to these limits; `None` if they must be read whole instead.
     pub(crate) fn caught_up(
         &self,
-        since: ChangesSince,
+        edits: Edits,
         metrics: &Metrics,
     ) -> Option<Result<Self, String>> {
-        let changed = since.overrides.into_iter();
-        let changed = changed.map(|change| (change.limit, change.values, change.to));
-        let compiled = self.compiled.caught_up(since.policy, changed)?;
+        let compiled = self.compiled.caught_up(edits)?;
         Some(Self::from_compiled(compiled, metrics))
     }
 

@@ -137,6 +137,7 @@ fn read_fields(limit: Field<'_>, report: &mut Report) -> Option<Limit> {
         fleet_size,
         generation,
         reset_generation: 0,
+        place: 0,
     })
 }
 

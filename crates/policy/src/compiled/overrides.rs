@@ -1,11 +1,10 @@
-//! The overrides of one limit, by bucket, and the edits that change them at the cost of what changed.
+//! The overrides of one limit, by bucket.
 
 use std::sync::Arc;
 
 use documents::Name;
 
-use super::{Compiled, shared};
-use crate::{Limit, Override, Policy, bucket_hash};
+use crate::{Override, bucket_hash};
 
 /// Overrides per shard: adding one copies a shard.
 const SHARD: usize = 64;
@@ -116,73 +115,6 @@ impl Overrides {
 fn place(hash: u64, shards: usize) -> usize {
     let bits = usize::try_from(hash >> 32 & 0xff_ffff).unwrap_or(0);
     bits & shards.saturating_sub(1)
-}
-
-impl Compiled {
-    /// The policy after edits, from its limits as they are now, without overrides, and the
-    /// overrides that changed (limit, bucket, and `None` if it is gone). It shares all other
-    /// overrides with this one.
-    ///
-    /// `None` if that is not enough: a limit with overrides has other numbers or other `per`
-    /// entries now, which change the meaning of its overrides.
-    pub fn caught_up(
-        &self,
-        mut policy: Policy,
-        changed: impl IntoIterator<Item = (Name, Vec<Option<Vec<u8>>>, Option<Override>)>,
-    ) -> Option<Self> {
-        let mut next = if self.same_limits(&mut policy) {
-            Self {
-                limits: shared(&mut policy),
-                policy,
-                shape: Arc::clone(&self.shape),
-                overrides: self.overrides.clone(),
-                opaque: Vec::new(),
-            }
-        } else {
-            let mut next = Self::new(policy);
-            next.overrides = self.overrides_of(&next.limits)?;
-            next
-        };
-        for (name, values, to) in changed {
-            if let Some(at) = next.position(name.as_str()) {
-                next.overrides.get_mut(at)?.set(&name, &values, to);
-            }
-        }
-        Some(next)
-    }
-
-    /// Whether the limits and exemptions are the same, apart from their generations.
-    fn same_limits(&self, policy: &mut Policy) -> bool {
-        let same = |(old, new): (&Arc<Limit>, &mut Limit)| {
-            let made = (new.generation, new.reset_generation);
-            (new.generation, new.reset_generation) = (old.generation, old.reset_generation);
-            let same = **old == *new;
-            (new.generation, new.reset_generation) = made;
-            same
-        };
-        let (old, new) = (&self.limits, &mut policy.limits);
-        self.policy.exempt == policy.exempt
-            && old.len() == new.len()
-            && old.iter().zip(new).all(same)
-    }
-
-    /// The overrides that the limits had before.
-    fn overrides_of(&self, limits: &[Arc<Limit>]) -> Option<Vec<Overrides>> {
-        let of = |limit: &Arc<Limit>| {
-            let Some(at) = self.position(limit.name.as_str()) else {
-                return Some(Overrides::default());
-            };
-            let (old, overrides) = (self.limit(at)?, self.overrides.get(at)?);
-            (!overrides.any() || same_buckets(old, limit)).then(|| overrides.clone())
-        };
-        limits.iter().map(of).collect()
-    }
-}
-
-/// Whether an override means the same under both limits.
-fn same_buckets(a: &Limit, b: &Limit) -> bool {
-    let of = |limit: &Limit| (limit.quota, limit.if_missing, limit.scope);
-    a.per == b.per && of(a) == of(b)
 }
 
 #[cfg(test)]

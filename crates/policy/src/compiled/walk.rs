@@ -197,5 +197,6 @@ pub(super) fn request_limit() -> Option<Limit> {
         fleet_size: None,
         generation: 0,
         reset_generation: 0,
+        place: 0,
     })
 }

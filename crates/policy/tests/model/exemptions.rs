@@ -2,7 +2,7 @@ use proptest::{prelude::*, sample::select};
 use std::fmt::Write;
 
 use limits_file::snapshot_at;
-use policy::{Compiled, Descriptor, Entries, MULTIPLE_VALUES, Pause, Policy};
+use policy::{Compiled, Descriptor, Edits, Entries, MULTIPLE_VALUES, Pause, Policy};
 
 fn read(exempt: &str) -> Policy {
     let limits = "limits: [{name: all, rate: 1/s}, {name: own, match: {path: /own}, rate: 1/s}]";
@@ -87,8 +87,14 @@ fn a_request_is_exempt_only_if_the_match_is_certain() {
 #[test]
 fn an_edit_of_only_exemptions_replaces_the_old_ones() {
     let before = compiled("[{name: a, match: {path: /x}}]");
-    let after = read("[{name: a, match: {path: /y}}]");
-    let after = before.caught_up(after, []).unwrap();
+    let after = before.caught_up(Edits {
+        domain: read("[{name: a, match: {path: /y}}]"),
+        base: 0,
+        limits: Vec::new(),
+        cleared: Vec::new(),
+        overrides: Vec::new(),
+    });
+    let after = after.unwrap();
     assert_eq!(exempts(&after, &[("path", b"/x")]), None);
     assert_eq!(exempts(&after, &[("path", b"/y")]).as_deref(), Some("a"));
 }

@@ -103,6 +103,7 @@ fn every_field_of_a_limit_travels() {
             description: None,
             partition: Vec::new(),
             reset_generation: 0,
+            place: 0,
             paused: Pause::later(ours.paused, compiled.paused()),
             // These are other words for the same.
             matchers: theirs.matchers.clone(),

@@ -132,6 +132,9 @@ impl Domains {
                 (Some(policy), Some(before))
             }
         };
+        if let Some(policy) = &policy {
+            edit::fits(policy)?;
+        }
         let count = |policy: &Policy| -> usize {
             let limits = policy.limits.iter();
             limits.map(|limit| limit.overrides.len()).sum()

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use limits_file::{DOCUMENT_MAX, ToNode as _};
+use limits_file::{DOCUMENT_MAX, LIMIT_BYTES_MAX, ToNode as _};
 use policy::{
     Entry, Exemption, Limit, Name, Node, OVERRIDES_MAX, Override, Pause, Policy, Revision, Value,
 };
@@ -16,6 +16,9 @@ use crate::plan::{
 pub const HISTORY_MAX: usize = 1000;
 /// Bound: bytes of a domain's history. Beyond it, the oldest edits go.
 pub const HISTORY_BYTES_MAX: usize = 16 << 20;
+/// Bound: changes of limits and overrides that the store can list in a domain. Beyond it, the oldest
+/// go; a limiter that lacks one of those reads the whole domain.
+const CHANGES_MAX: usize = 10_000;
 
 /// What the store has to hold for an edit to be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,16 +60,28 @@ pub struct Plan {
     pub after: String,
     /// The limit concerned, of an edit that concerns one.
     pub limit: Option<Name>,
-    /// The new document, if it changes.
-    pub limits: Option<String>,
+    /// The domain's own fields as JSON, where the edit may change them.
+    pub domain: Option<String>,
+    /// Limits that are written.
+    pub limits: LimitWrites,
     /// Limits whose generation rises.
     pub raise: Vec<Name>,
-    /// Whether these are all limits that there are then.
+    /// Whether these are all limits that there are then, and many.
     pub raise_all: bool,
     /// Limits that are removed.
     pub forget: Vec<Name>,
     /// Writes to overrides, by limit.
     pub overrides: Vec<(Name, OverrideWrites)>,
+}
+
+/// Writes to limits.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LimitWrites {
+    /// Whether these are all limits, and too many for one script call: they are first written elsewhere,
+    /// in steps.
+    pub stage: bool,
+    /// Each limit as it is stored.
+    pub texts: Vec<(Name, String)>,
 }
 
 /// Writes to the overrides of one limit.
@@ -110,10 +125,20 @@ pub enum EditPlanError {
         /// The most.
         max: usize,
     },
-    /// The record would be larger than what limiters agree to load.
+    /// A limit is larger than what limiters agree to load.
+    #[error("limit {limit} takes {bytes} bytes, more than the {max} that one may")]
+    LimitTooLarge {
+        /// The limit.
+        limit: Name,
+        /// Its size without overrides.
+        bytes: usize,
+        /// The largest size.
+        max: usize,
+    },
+    /// The limits together are larger than what limiters agree to load.
     #[error("the limits take {bytes} bytes, more than the {max} that a domain may")]
     TooLarge {
-        /// Size of the record without overrides.
+        /// Their size without overrides.
         bytes: usize,
         /// The largest size.
         max: usize,
@@ -132,7 +157,14 @@ pub fn plan(edit: &Edit<'_>) -> Result<Plan, EditPlanError> {
             let limit = base
                 .and_then(|policy| policy.limit(limit.as_str()))
                 .ok_or_else(|| EditPlanError::UnknownLimit(limit.clone()))?;
-            Ok(set_override(limit, values, to))
+            let mut plan = set_override(limit, values, to);
+            if let Some(base) = base.filter(|base| base.limits.iter().any(|limit| limit.place == 0))
+            {
+                // A record of the format before: every edit writes it anew.
+                plan.domain = Some(record::domain_json(base));
+                plan.limits = limit_writes(&base.limits, &HashMap::new(), &[])?;
+            }
+            Ok(plan)
         }
         Change::Fields(policy) if any_goes(base, policy) => Err(EditPlanError::PartialBase),
         Change::Fields(policy) => parts(base, policy, &OverrideEdits::new()),
@@ -197,26 +229,89 @@ fn set_override(limit: &Limit, values: &[Option<Vec<u8>>], to: Option<&Override>
 
 // ---- Edits of whole limits: what differs is written, and recorded in the history.
 
-/// Overrides of one limit that one script call writes: about 5 ms of the server's time.
+/// Fields of one hash that one script call writes: about 5 ms of the server's time.
 const STAGE_ABOVE: usize = 1000;
+/// Bytes of limits that one script call writes: some milliseconds, too.
+const STAGE_ABOVE_BYTES: usize = 1 << 20;
+
+/// Generations that an edit of all limits writes one by one. A field for each of 10,000 limits holds up
+/// every check for 10 ms; but only of what is written one by one limiters know what changed.
+const RAISE_ALL_ABOVE: usize = 100;
 
 /// Whether limiters load limits of this size.
 ///
 /// # Errors
-/// How large the document is, and how large it may be.
+/// How large they are, and how large they may be.
 pub fn fits(policy: &Policy) -> Result<(), EditPlanError> {
-    document(policy).map(drop)
+    let mut bytes = 0;
+    for limit in &policy.limits {
+        bytes += limit_text(limit, 0)?.len() - record::PLACE;
+    }
+    if bytes > DOCUMENT_MAX {
+        let max = DOCUMENT_MAX;
+        return Err(EditPlanError::TooLarge { bytes, max });
+    }
+    Ok(())
 }
 
-fn document(policy: &Policy) -> Result<String, EditPlanError> {
-    let document = record::limits_json(policy);
-    if document.len() > DOCUMENT_MAX {
-        return Err(EditPlanError::TooLarge {
-            bytes: document.len(),
-            max: DOCUMENT_MAX,
+fn limit_text(limit: &Limit, place: u64) -> Result<String, EditPlanError> {
+    let text = record::limit_text(limit, place);
+    let bytes = text.len() - record::PLACE;
+    if bytes > LIMIT_BYTES_MAX {
+        return Err(EditPlanError::LimitTooLarge {
+            limit: limit.name.clone(),
+            bytes,
+            max: LIMIT_BYTES_MAX,
         });
     }
-    Ok(document)
+    Ok(text)
+}
+
+/// Writes those of these limits, which are all that there will be, that are not stored like this: `same`
+/// says which of them are, except perhaps for their places.
+fn limit_writes(
+    limits: &[Limit],
+    known: &HashMap<&str, &Limit>,
+    same: &[bool],
+) -> Result<LimitWrites, EditPlanError> {
+    let mut writes = LimitWrites::default();
+    let mut bytes = 0;
+    let places = places(limits, known);
+    let same = same.iter().copied().chain(std::iter::repeat(false));
+    for ((limit, place), same) in limits.iter().zip(&places).zip(same) {
+        let old = known.get(limit.name.as_str());
+        if !same || old.is_none_or(|old| old.place != *place) {
+            let text = limit_text(limit, *place)?;
+            bytes += text.len();
+            writes.texts.push((limit.name.clone(), text));
+        }
+    }
+    writes.stage = writes.texts.len() > STAGE_ABOVE || bytes > STAGE_ABOVE_BYTES;
+    if writes.stage && writes.texts.len() < limits.len() {
+        let all = limits.iter().zip(places);
+        let all = all.map(|(limit, place)| Ok((limit.name.clone(), limit_text(limit, place)?)));
+        writes.texts = all.collect::<Result<_, EditPlanError>>()?;
+    }
+    Ok(writes)
+}
+
+/// Between two limits that were written together, so that one that comes between them moves neither.
+const APART: u64 = 1 << 10;
+
+/// Where the store will have each of these limits: where it has it, if that is their order.
+fn places(limits: &[Limit], known: &HashMap<&str, &Limit>) -> Vec<u64> {
+    let stored = |limit: &Limit| known.get(limit.name.as_str()).map_or(0, |old| old.place);
+    let stay = limits.iter().rposition(|limit| stored(limit) > 0);
+    let mut last = 0_u64;
+    let place = |(at, limit)| {
+        last = match stored(limit) {
+            place if place > last => place,
+            _ if stay.is_some_and(|stay| at < stay) => last + 1,
+            _ => last + APART,
+        };
+        last
+    };
+    limits.iter().enumerate().map(place).collect()
 }
 
 /// Plans an edit to these limits, with the edits of overrides.
@@ -231,15 +326,18 @@ fn parts(
         } else {
             Operation::Edit
         },
-        limits: Some(document(policy)?),
+        domain: Some(record::domain_json(policy)),
         ..Plan::default()
     };
     let (mut before, mut after) = (Vec::new(), Vec::new());
     let (known, kept) = (by_name(base), policy.by_name());
-    for limit in &policy.limits {
-        let old = known.get(limit.name.as_str()).copied();
+    let old = |limit: &Limit| known.get(limit.name.as_str()).copied();
+    let is_same = |limit| old(limit).is_some_and(|old| same_numbers(old, limit));
+    let same: Vec<bool> = policy.limits.iter().map(is_same).collect();
+    plan.limits = limit_writes(&policy.limits, &known, &same)?;
+    for (limit, same) in policy.limits.iter().zip(same) {
+        let old = old(limit);
         let edit = edits.get(&limit.name);
-        let same = old.is_some_and(|old| same_numbers(old, limit));
         if same && edit.is_none() {
             continue;
         }
@@ -253,7 +351,7 @@ fn parts(
             plan.overrides.push((limit.name.clone(), writes));
         }
     }
-    plan.raise_all = !plan.raise.is_empty() && plan.raise.len() == policy.limits.len();
+    plan.raise_all = plan.raise.len() > RAISE_ALL_ABOVE && plan.raise.len() == policy.limits.len();
     for gone in base.map_or(&[][..], |base| &base.limits) {
         if !kept.contains_key(gone.name.as_str()) {
             before.push(gone);
@@ -361,8 +459,7 @@ fn writes(edit: &OverrideEdit, old: Option<&Limit>, limit: &Limit) -> OverrideWr
     }
 }
 
-// ---- What the history records of an edit: edits write it; `rlctl`, and limiters that read only what
-// changed, read it.
+// ---- What the history records of an edit: edits write it, `rlctl` reads it.
 
 /// The largest `before` and `after` together that a history entry keeps, in bytes.
 const ENTRY_MAX: usize = 1 << 20;
@@ -576,11 +673,6 @@ impl RecordedSide {
     }
 }
 
-/// Only the overrides of a [`RecordedSide`].
-pub(crate) fn read_overrides(json: &str) -> Option<RecordedOverrides> {
-    overrides_of(&serde_json::from_str(json).ok()?)
-}
-
 fn overrides_of(node: &Node) -> Option<RecordedOverrides> {
     let entries = match node.get("overrides").map(|node| &node.value) {
         None => return Some(RecordedOverrides::new()),
@@ -610,12 +702,16 @@ impl Expected {
 impl Plan {
     /// A digest of what is written, in hexadecimal.
     fn digest(&self) -> String {
-        let limits = self.limits.as_deref().unwrap_or_default();
-        let of = |text: &str| policy::digest(text.as_bytes());
-        format!("{:016x}{:016x}", of(&self.after), of(limits))
+        let mut written = self.domain.clone().unwrap_or_default().into_bytes();
+        for (_, text) in &self.limits.texts {
+            written.extend(policy::digest(text.as_bytes()).to_le_bytes());
+        }
+        let of = policy::digest;
+        format!("{:016x}{:016x}", of(self.after.as_bytes()), of(&written))
     }
 
-    /// KEYS and ARGV. `staged` are the keys of what is written by [`How::Stage`], in order.
+    /// KEYS and ARGV. `staged` are the keys of what is written elsewhere first: limits, and overrides by
+    /// [`How::Stage`], in order.
     pub fn script_call(
         &self,
         keys: &Keys,
@@ -635,16 +731,17 @@ impl Plan {
             self.before.clone(),
             self.after.clone(),
             limit.unwrap_or_default(),
-            self.limits.clone().unwrap_or_default(),
+            self.domain.clone().unwrap_or_default(),
             keys.edits(),
             domain.to_string(),
             HISTORY_MAX.to_string(),
             HISTORY_BYTES_MAX.to_string(),
             OVERRIDES_MAX.to_string(),
+            DOCUMENT_MAX.to_string(),
+            CHANGES_MAX.to_string(),
             self.digest(),
         ];
         let raise: &[Name] = if self.raise_all {
-            // A field for each of 10,000 limits holds up every check for 10 ms.
             args.push("*".to_owned());
             &[]
         } else {
@@ -654,14 +751,40 @@ impl Plan {
         args.extend(raise.iter().map(ToString::to_string));
         args.push(self.forget.len().to_string());
         args.extend(self.forget.iter().map(ToString::to_string));
+        self.limits.push_to(&mut args);
         args.push(self.overrides.len().to_string());
-        let mut touched = vec![keys.policy(domain), keys.history(domain)];
+        let mut touched = vec![
+            keys.policy(domain),
+            keys.history(domain),
+            keys.limits(domain),
+            keys.changes(domain),
+        ];
         for (limit, writes) in &self.overrides {
             touched.push(keys.overrides(domain, limit));
             push_writes(&mut args, writes);
         }
         touched.extend(staged);
         (touched, args)
+    }
+}
+
+impl LimitWrites {
+    fn push_to(&self, args: &mut Vec<String>) {
+        let texts = if self.stage {
+            let bytes = self
+                .texts
+                .iter()
+                .map(|(_, text)| text.len() - record::PLACE);
+            args.extend(["staged".to_owned(), bytes.sum::<usize>().to_string()]);
+            &[][..]
+        } else {
+            args.push("keep".to_owned());
+            &self.texts
+        };
+        args.push(texts.len().to_string());
+        for (name, text) in texts {
+            args.extend([name.to_string(), text.clone()]);
+        }
     }
 }
 

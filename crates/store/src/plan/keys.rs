@@ -3,7 +3,9 @@
 //! | key | what |
 //! |---|---|
 //! | `rl:domains` | SET of the domains that were ever written |
-//! | `rl:{D}:policy` | HASH, the record of domain D: revision, limits, generations |
+//! | `rl:{D}:policy` | HASH, the record of domain D: revision, the domain's own fields, generations |
+//! | `rl:{D}:limits` | HASH, the limits of domain D, a field each |
+//! | `rl:{D}:changes` | ZSET, the revision at which each limit and override changed last |
 //! | `rl:{D}:o:LIMIT` | HASH, the overrides of one limit, a field each |
 //! | `rl:{D}:s:RANDOM` | HASH, staged overrides of an edit; expires |
 //! | `rl:{D}:applied` | STRING, what `rlctl apply --watch` applied last of the files of domain D |
@@ -107,6 +109,16 @@ impl Keys {
         format!("{}{{{}}}:policy", self.prefix, InKey(domain))
     }
 
+    /// The limits of a domain.
+    pub fn limits(&self, domain: &Name) -> String {
+        format!("{}{{{}}}:limits", self.prefix, InKey(domain))
+    }
+
+    /// What changed in a domain, by revision.
+    pub fn changes(&self, domain: &Name) -> String {
+        format!("{}{{{}}}:changes", self.prefix, InKey(domain))
+    }
+
     /// The edits of a domain.
     pub fn history(&self, domain: &Name) -> String {
         format!("{}{{{}}}:history", self.prefix, InKey(domain))
@@ -161,6 +173,16 @@ impl Keys {
             push_value(&mut field, value.as_deref());
         }
         field
+    }
+
+    /// The values of an override's field; `None` if one of them is only known by its digest.
+    pub fn override_values(field: &str) -> Option<Vec<Option<Vec<u8>>>> {
+        let values = field.split(':').map(|text| match KeyValue::parse(text)? {
+            KeyValue::Absent => Some(None),
+            KeyValue::Plain(value) => Some(Some(value)),
+            KeyValue::Digest(_) => None,
+        });
+        values.collect()
     }
 
     /// The key of a limit's bucket; `values` in the order of its `per`.

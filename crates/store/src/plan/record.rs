@@ -1,12 +1,10 @@
-//! A domain's limits as they are stored: one JSON document. Overrides and generations are stored
-//! separately, so that changing them does not rewrite the document.
+//! A domain's limits as they are stored: each as JSON, in one hash. The domain's own fields, overrides and
+//! generations are stored separately, so that an edit writes what it changes and limiters read that alone.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use limits_file::ToNode as _;
 use policy::{Limit, Name, Node, Override, Policy, Revision, Value, node_to_value};
-
-use crate::plan::{Operation, edit};
 
 #[cfg(doc)]
 use crate::plan::RecordedSide;
@@ -16,23 +14,91 @@ use crate::plan::RecordedSide;
 #[error("{0}")]
 pub struct InvalidRecord(pub String);
 
-/// The document of a policy: what its author wrote, without overrides.
-pub fn limits_json(policy: &Policy) -> String {
-    let domain = json(&Node::text(policy.domain.as_str()));
-    let mut text = format!(
-        r#"{{"domain":{domain},"limits":{}"#,
-        limits_list(&policy.limits)
-    );
+/// Bytes of a limit's place, which is in front of its JSON.
+pub const PLACE: usize = 16;
+
+/// A limit as it is stored: its place among the limits, and what its author wrote without overrides.
+pub fn limit_text(limit: &Limit, place: u64) -> String {
+    let json = json(&limits_file::node_without_overrides(limit));
+    format!("{place:0PLACE$}{json}")
+}
+
+/// Reads a limit as [`limit_text`] wrote it.
+pub fn read_limit(text: &str) -> Result<Limit, InvalidRecord> {
+    let (place, json) = text.split_at_checked(PLACE).unwrap_or_default();
+    let place = place.parse();
+    let place = place.map_err(|_| InvalidRecord("a limit without a place".to_owned()))?;
+    let node: Node = serde_json::from_str(json)
+        .map_err(|e| InvalidRecord(format!("a limit that is not JSON: {e}")))?;
+    let limit = limits_file::limit_from_record(&node);
+    let limit = limit.map_err(|problems| InvalidRecord(problems.to_string()))?;
+    Ok(Limit { place, ..limit })
+}
+
+/// The domain's own fields: what its author wrote, without limits.
+pub fn domain_json(policy: &Policy) -> String {
+    let mut node = Node::map([("domain", Node::text(policy.domain.as_str()))]);
     if let Some(paused) = policy.paused {
-        text.push_str(r#","paused":"#);
-        text.push_str(&json(&paused.to_node()));
+        node.set("paused", paused.to_node());
     }
     if !policy.exempt.is_empty() {
-        text.push_str(r#","exempt":"#);
-        text.push_str(&json(&limits_file::exemptions_node(&policy.exempt)));
+        node.set("exempt", limits_file::exemptions_node(&policy.exempt));
     }
-    text.push('}');
-    text
+    json(&node)
+}
+
+/// Reads the domain's own fields.
+pub fn read_domain(domain: &Name, json: &str) -> Result<Policy, InvalidRecord> {
+    let mut node: Node = serde_json::from_str(json)
+        .map_err(|e| InvalidRecord(format!("a domain that is not JSON: {e}")))?;
+    node.set("limits", Node::list([]));
+    let invalid = |problems| InvalidRecord(format!("the limits of {domain}: {problems}"));
+    let policy = limits_file::policy_from_record_node(&node).map_err(invalid)?;
+    if policy.domain == *domain {
+        return Ok(policy);
+    }
+    Err(InvalidRecord(format!(
+        "the record of {domain} holds the limits of {}",
+        policy.domain
+    )))
+}
+
+/// Checks limits that were read one by one, and sorts them.
+pub fn with_limits(mut policy: Policy, mut limits: Vec<Limit>) -> Result<Policy, InvalidRecord> {
+    limits.sort_by_key(|limit| limit.place);
+    policy.limits = limits;
+    let domain = policy.domain.clone();
+    let invalid = |problems| InvalidRecord(format!("the limits of {domain}: {problems}"));
+    limits_file::edit::checked(policy).map_err(invalid)
+}
+
+/// The domain's own fields and the limits of a record of format 1, which had all in one document. The
+/// limits have no places.
+pub fn read_document(text: &str) -> Result<(String, Vec<Limit>), InvalidRecord> {
+    let mut node: Node = serde_json::from_str(text)
+        .map_err(|e| InvalidRecord(format!("limits that are not JSON: {e}")))?;
+    let limits = node.get("limits").map(Node::items).unwrap_or_default();
+    let limits: Result<_, _> = limits.iter().map(limits_file::limit_from_record).collect();
+    let limits = limits.map_err(|problems| InvalidRecord(problems.to_string()))?;
+    node.unset("limits");
+    Ok((json(&node), limits))
+}
+
+/// Sets what the store keeps beside a limit: the last edit that changed all limits, 0 if none is known, that
+/// of this one, and its latest reset. A limit without a generation gets the record's revision, the newest edit
+/// that can have made it; one without a reset was never reset.
+pub fn set_generation(
+    limit: &mut Limit,
+    (base, own): (u64, Option<u64>),
+    reset: Option<u64>,
+    revision: &Revision,
+) {
+    limit.generation = match own {
+        Some(own) => base.max(own),
+        None if base > 0 => base,
+        None => revision.number,
+    };
+    limit.reset_generation = reset.unwrap_or(0);
 }
 
 /// Limits without overrides as a list, written one by one: the trees of 10,000 limits take some ten
@@ -82,86 +148,6 @@ pub fn override_values(node: &Node, per: &[Name]) -> Option<Vec<Option<Vec<u8>>>
 /// A document as JSON, which cannot fail: its keys are texts.
 pub fn json(node: &Node) -> String {
     serde_json::to_string(node).unwrap_or_default()
-}
-
-/// A stored document that has not been validated yet.
-#[derive(Default)]
-pub struct Document {
-    domain: Option<Node>,
-    paused: Option<Node>,
-    exempt: Option<Node>,
-    limits: Vec<Node>,
-}
-
-impl Document {
-    /// Reads a stored document.
-    pub fn parse(text: &str) -> Result<Self, InvalidRecord> {
-        let node: Node = serde_json::from_str(text)
-            .map_err(|e| InvalidRecord(format!("limits that are not JSON: {e}")))?;
-        let mut document = Self::default();
-        let Value::Map(entries) = node.value else {
-            return Ok(document);
-        };
-        for entry in entries {
-            match (entry.key.as_str(), entry.value.value) {
-                // Moved: the trees of 10,000 limits take some ten megabytes.
-                ("limits", Value::List(limits)) => document.limits = limits,
-                ("domain", value) => document.domain = Some(value.into()),
-                ("paused", value) => document.paused = Some(value.into()),
-                ("exempt", value) => document.exempt = Some(value.into()),
-                _ => {}
-            }
-        }
-        Ok(document)
-    }
-
-    /// Validates the whole. `generations` are the last edit that changed all limits, 0 if none is known,
-    /// and those of single ones. A limit without a generation gets the record's revision, the newest
-    /// edit that can have made it; one without a reset was never reset.
-    pub fn into_policy(
-        mut self,
-        domain: &Name,
-        revision: Revision,
-        (base, generations): (u64, &BTreeMap<String, u64>),
-        resets: &BTreeMap<String, u64>,
-    ) -> Result<Policy, InvalidRecord> {
-        for limit in &mut self.limits {
-            let name = limit
-                .get("name")
-                .and_then(Node::as_text)
-                .unwrap_or_default();
-            let generation = match generations.get(name) {
-                Some(own) => base.max(*own),
-                None if base > 0 => base,
-                None => revision.number,
-            };
-            limit.set("generation", Node::number(generation));
-        }
-        let mut node = Node::map([
-            ("domain", self.domain.unwrap_or_else(|| Node::text(""))),
-            ("limits", Node::list(self.limits)),
-        ]);
-        if let Some(paused) = self.paused {
-            node.set("paused", paused);
-        }
-        if let Some(exempt) = self.exempt {
-            node.set("exempt", exempt);
-        }
-        let invalid = |problems| InvalidRecord(format!("the limits of {domain}: {problems}"));
-        let mut policy = limits_file::policy_from_record_node(&node).map_err(invalid)?;
-        if policy.domain != *domain {
-            return Err(InvalidRecord(format!(
-                "the record of {domain} holds the limits of {}",
-                policy.domain
-            )));
-        }
-        for limit in &mut policy.limits {
-            let reset = resets.get(limit.name.as_str());
-            limit.reset_generation = reset.copied().unwrap_or(0);
-        }
-        policy.revision = revision;
-        Ok(policy)
-    }
 }
 
 // ---- What is stored of a domain.
@@ -307,141 +293,53 @@ pub struct HistoryEntry {
     pub after: String,
 }
 
-// ---- Reading only what changed, where there are very many overrides.
-//
-// Reading 100,000 overrides takes the better part of a second of a limiter's time, and every edit
-// of one of them makes every limiter read. The history lists which overrides changed.
+// ---- Reading only what changed.
 
-/// The most edits to catch up with; after more, limiters read the whole record.
-pub const EDITS_MAX: u64 = 200;
+/// The most changes to catch up with; after more, limiters read the whole record.
+pub const CATCH_UP_MAX: usize = 1000;
 
-/// What changed in a domain since a revision.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ChangesSince {
-    /// The limits as they are, without overrides.
-    pub policy: Policy,
-    /// The overrides that came, changed or went. Where a limit's `per` or numbers changed as well,
-    /// its other overrides mean something else now, too.
-    pub overrides: Vec<OverrideChange>,
+/// What the store lists as changed since a revision.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Changed {
+    /// Limits.
+    pub limits: Vec<Name>,
+    /// Limits all of whose overrides went, before those below.
+    pub cleared: Vec<Name>,
+    /// The fields of overrides that changed, by limit.
+    pub overrides: BTreeMap<Name, Vec<String>>,
 }
 
-/// A change of one override.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OverrideChange {
-    /// The limit.
-    pub limit: Name,
-    /// The bucket.
-    pub values: Vec<Option<Vec<u8>>>,
-    /// `None`: it is gone.
-    pub to: Option<Override>,
-}
-
-impl ChangesSince {
-    /// The changes that these edits made, the last ones, oldest first; `None` if one of them does
-    /// not list its changes. `policy` is what is stored now.
-    pub fn new(policy: Policy, edits: &[HistoryEntry]) -> Option<Self> {
-        let overrides = changed(&policy, edits)?;
-        Some(Self { policy, overrides })
-    }
-}
-
-/// Overrides by limit and bucket, `None` where they are gone.
-type Changed = BTreeMap<(Name, Vec<Option<Vec<u8>>>), Option<Node>>;
-
-/// The limits as they are now, by name.
-type Limits<'p> = HashMap<&'p str, &'p Limit>;
-
-/// The edits after `known`, up to `now` and without a gap. The digest of the first entry shows
-/// that this is the same history, not a restored one.
-pub fn edits_between<'h>(
-    entries: &'h [HistoryEntry],
-    known: &Revision,
-    now: &Revision,
-) -> Option<&'h [HistoryEntry]> {
-    // One more may have been written after the record was read.
-    let end = entries.iter().position(|entry| entry.revision == *now)?;
-    let (first, edits) = entries.get(..=end)?.split_first()?;
-    let whole = known.number.checked_add(u64::try_from(edits.len()).ok()?) == Some(now.number);
-    (whole && first.revision == *known).then_some(edits)
-}
-
-/// The overrides that edits changed, as the last of them left each; `None` if one of the edits
-/// does not list them.
-fn changed(policy: &Policy, edits: &[HistoryEntry]) -> Option<Vec<OverrideChange>> {
-    let limits = &policy.by_name();
-    let mut changed = Changed::new();
-    for edit in edits {
-        match edit.kind()? {
-            // What edits of fields made is in the document, which is read again in any case.
-            Operation::Reset | Operation::Credit | Operation::Fields => {}
-            Operation::Override => {
-                apply_override(limits, &mut changed, edit.limit.as_ref()?, edit)?;
+impl Changed {
+    /// Reads members of a domain's changes, with the revision of each: those from `known` on. `None` if
+    /// they are not what changed from that revision to `now`, or too many.
+    pub fn read<'m>(
+        members: impl IntoIterator<Item = (&'m str, u64)>,
+        known: &Revision,
+        now: &Revision,
+    ) -> Option<Self> {
+        let mut changed = Self::default();
+        // An edit's digest shows that this is the same history, not a restored one.
+        let edit = |of: &Revision| (format!("={:016x}", of.digest), of.number);
+        let (known, now) = (edit(known), edit(now));
+        let (mut from, mut to, mut count) = (false, false, 0);
+        for (member, revision) in members {
+            count += 1;
+            from |= (member, revision) == (&*known.0, known.1);
+            to |= (member, revision) == (&*now.0, now.1);
+            if member.starts_with('=') || revision <= known.1 {
+                continue;
             }
-            Operation::Edit => apply_edit(limits, &mut changed, edit)?,
-            Operation::Delete => return None,
-        }
-    }
-    let read = |((name, values), node): ((Name, _), Option<Node>)| {
-        let limit = limits.get(name.as_str())?;
-        let to = node
-            .map(|node| limits_file::override_from_node(limit, &node))
-            .transpose()
-            .ok()?;
-        Some(OverrideChange {
-            limit: name,
-            values,
-            to,
-        })
-    };
-    changed.into_iter().map(read).collect()
-}
-
-/// An edit of one override.
-fn apply_override(
-    limits: &Limits<'_>,
-    changed: &mut Changed,
-    name: &Name,
-    edit: &HistoryEntry,
-) -> Option<()> {
-    for (json, stays) in [(&edit.before, false), (&edit.after, true)] {
-        if !json.is_empty() {
-            apply_one(
-                limits,
-                changed,
-                name,
-                (serde_json::from_str(json).ok()?, stays),
-            )?;
-        }
-    }
-    Some(())
-}
-
-/// An edit of limits and overrides.
-fn apply_edit(limits: &Limits<'_>, changed: &mut Changed, entry: &HistoryEntry) -> Option<()> {
-    for (json, stays) in [(&entry.before, false), (&entry.after, true)] {
-        for (name, overrides) in edit::read_overrides(json)? {
-            for found in overrides {
-                apply_one(limits, changed, &name, (found, stays))?;
+            if let Some(name) = member.strip_suffix('!') {
+                changed.cleared.push(name.parse().ok()?);
+            } else if let Some((name, field)) = member.split_once(':') {
+                let fields = changed.overrides.entry(name.parse().ok()?);
+                fields.or_default().push(field.to_owned());
+            } else {
+                changed.limits.push(member.parse().ok()?);
             }
         }
+        (from && to && count <= CATCH_UP_MAX).then_some(changed)
     }
-    Some(())
-}
-
-/// Applies an override as an edit found it, or as it left it. `None` if it does not fit the limit's
-/// current `per`: the limit was another one in between.
-fn apply_one(
-    limits: &Limits<'_>,
-    changed: &mut Changed,
-    name: &Name,
-    (node, stays): (Node, bool),
-) -> Option<()> {
-    // The overrides of a removed limit are gone with it.
-    if let Some(limit) = limits.get(name.as_str()) {
-        let values = override_values(&node, &limit.per)?;
-        changed.insert((name.clone(), values), stays.then_some(node));
-    }
-    Some(())
 }
 
 // ---- Overrides apart from the limits they belong to: there may be a hundred thousand.

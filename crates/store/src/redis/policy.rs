@@ -1,20 +1,22 @@
 //! Records of limits in Redis.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, HashSet},
+    time::Duration,
+};
 
 use async_trait::async_trait;
-use policy::{Name, OVERRIDES_MAX, Override, Policy, Revision};
+use policy::{Edits, Limit, Name, OVERRIDES_MAX, Override, OverrideChange, Policy, Revision};
 use redis_link::{Cmd, Outcome, Value, value};
 use tokio::{sync::watch, time::sleep};
 
 use crate::{
-    ChangesSince, DOMAINS_MAX, Edit, EditError, EditPlanError, Head, HeadState, HistoryEntry,
-    InvalidOverride, Keys, LimitOf, OverrideCursor, OverridePage, Overrides, Policies, Record,
-    Signature, StoreError, Stored, corrupt,
+    DOMAINS_MAX, Edit, EditError, EditPlanError, Head, HeadState, HistoryEntry, InvalidOverride,
+    Keys, LimitOf, OverrideCursor, OverridePage, Overrides, Policies, Record, Signature,
+    StoreError, Stored, corrupt,
     plan::{
-        EDITS_MAX,
         edit::{self, Expected, HISTORY_MAX, How, Plan},
-        edits_between, record,
+        record::{self, CATCH_UP_MAX, Changed},
     },
     redis::RedisStore,
     scripts::POLICY_WRITE,
@@ -52,15 +54,36 @@ impl Policies for RedisStore {
         for _ in 0..READ_TRIES {
             let mut all = redis_link::cmd("HGETALL");
             all.arg(self.keys().policy(domain));
-            let reply = self.control(all).await?;
-            let Some(fields) = Fields::parse(reply)? else {
+            let first = [all, self.limits_step(domain, 0), self.head_of(domain)];
+            let replies = self.control_all(first).await?;
+            let Ok([record, page, head]) = <[_; 3]>::try_from(replies) else {
+                return Err(value::short());
+            };
+            let Some(fields) = Fields::parse(record)? else {
                 return Ok(Stored::Absent);
             };
             if fields.deleted {
                 return Ok(Stored::Deleted(fields.revision));
             }
             let revision = fields.revision.clone();
-            let mut policy = fields.into_policy(domain)?;
+            let limits = match &fields.contents {
+                Contents::Document(text) => {
+                    let (domain, limits) = record::read_document(text).map_err(corrupt)?;
+                    Some((domain, limits))
+                }
+                Contents::Fields { domain: own, .. } => {
+                    let limits = self.read_limits(domain, &revision, (page, head)).await?;
+                    limits.map(|limits| (own.clone(), limits))
+                }
+            };
+            let Some((own, limits)) = limits else {
+                continue;
+            };
+            if limits.is_empty() && fields.count() > 0 {
+                // They were evicted: the rest of the record is none.
+                return Ok(Stored::Absent);
+            }
+            let mut policy = fields.into_policy(domain, (&own, limits))?;
             if overrides == Overrides::All && !self.read_overrides(&mut policy, &revision).await? {
                 continue;
             }
@@ -75,26 +98,43 @@ impl Policies for RedisStore {
         &self,
         domain: &Name,
         known: &Revision,
-    ) -> Result<Option<ChangesSince>, StoreError> {
-        let mut all = redis_link::cmd("HGETALL");
-        all.arg(self.keys().policy(domain));
-        let mut range = redis_link::cmd("XRANGE");
-        range.arg(self.keys().history(domain));
-        range.arg(format!("{}-0", known.number)).arg("+");
-        range.arg("COUNT").arg(EDITS_MAX + 2);
-        let replies = self.control_all([all, range]).await?;
-        let Ok([record, edits]) = <[_; 2]>::try_from(replies) else {
+    ) -> Result<Option<Edits>, StoreError> {
+        let mut head = redis_link::cmd("HMGET");
+        head.arg(self.keys().policy(domain));
+        head.arg(&HEAD).arg("domain").arg("g");
+        let mut range = redis_link::cmd("ZRANGEBYSCORE");
+        range.arg(self.keys().changes(domain));
+        range.arg(known.number).arg("+inf").arg("WITHSCORES");
+        range.arg("LIMIT").arg(0).arg(CATCH_UP_MAX + 1);
+        let replies = self.control_all([head, range]).await?;
+        let Ok([head, members]) = <[_; 2]>::try_from(replies) else {
             return Err(value::short());
         };
-        let Some(now) = Fields::parse(record)?.filter(|fields| !fields.deleted) else {
+        let mut head = value::items(head)?;
+        let mut rest = head.split_off(HEAD.len().min(head.len())).into_iter();
+        let mut next = || value::optional_text(rest.next().ok_or_else(value::short)?);
+        let (own, base) = (next()?, next()?);
+        let is_current =
+            matches!(head.first(), Some(Value::BulkString(f)) if f == FORMAT.as_bytes());
+        let (HeadState::Live(now), Some(own)) = (head_state(Value::Array(head))?, own) else {
             return Ok(None);
         };
-        let entries = value::items(edits)?.into_iter().map(history_entry);
-        let entries: Vec<HistoryEntry> = entries.collect::<Result<_, _>>()?;
-        let Some(edits) = edits_between(&entries, known, &now.revision) else {
+        let members = scored(members)?;
+        let members = members.iter().map(|(member, at)| (member.as_str(), *at));
+        let Some(changed) = Changed::read(members, known, &now).filter(|_| is_current) else {
             return Ok(None);
         };
-        Ok(ChangesSince::new(now.into_policy(domain)?, edits))
+        let base = base.map_or(Ok(0), |base| value::number(&base))?;
+        let own = record::read_domain(domain, &own).map_err(corrupt)?;
+        self.read_changed(
+            Policy {
+                revision: now,
+                ..own
+            },
+            base,
+            changed,
+        )
+        .await
     }
 
     async fn read_override(
@@ -182,6 +222,9 @@ impl Policies for RedisStore {
     }
 }
 
+/// The fields that every poll reads.
+const HEAD: [&str; 4] = ["format", "revision", "digest", "deleted"];
+
 impl RedisStore {
     /// The domains that were ever written. Skips members that are no domain names.
     pub(super) async fn listed(&self) -> Result<Vec<Name>, StoreError> {
@@ -195,7 +238,7 @@ impl RedisStore {
     pub(super) fn head_of(&self, domain: &Name) -> Cmd {
         let mut head = redis_link::cmd("HMGET");
         head.arg(self.keys().policy(domain));
-        head.arg(&["format", "revision", "digest", "deleted"]);
+        head.arg(&HEAD);
         head
     }
 }
@@ -219,8 +262,10 @@ fn readable(reply: Outcome) -> Result<HeadState, StoreError> {
 
 // ---- Writing records of limits.
 
-/// Overrides that one step of staging writes: a millisecond or two of the server's time.
+/// Fields that one step of staging writes: a millisecond or two of the server's time.
 const STAGE_STEP: usize = 500;
+/// Bytes after which a step ends.
+const STAGE_STEP_BYTES: usize = 1 << 20;
 /// When a staged write without its edit expires, in milliseconds.
 const STAGE_LIFE_MS: u64 = 600_000;
 
@@ -247,28 +292,53 @@ impl RedisStore {
         outcome(reply, expected)
     }
 
-    /// Writes overrides that are too many for one script call under keys that no reader uses;
+    /// Writes limits and overrides that are too many for one script call under keys that no reader uses;
     /// returns the keys, in order.
     async fn stage(&self, domain: &Name, plan: &Plan) -> Result<Vec<String>, StoreError> {
         let mut keys = Vec::new();
+        if plan.limits.stage {
+            let texts = plan.limits.texts.iter();
+            let texts = texts.map(|(name, text)| (name.as_str(), text.as_str()));
+            let texts: Vec<_> = texts.collect();
+            keys.push(self.stage_hash(domain, &texts).await?);
+        }
         for (_, writes) in &plan.overrides {
-            if writes.how != How::Stage {
-                continue;
+            if writes.how == How::Stage {
+                let fields = writes.fields.iter();
+                let fields = fields
+                    .map(|(field, json)| (field.as_str(), json.as_deref().unwrap_or_default()));
+                let fields: Vec<_> = fields.collect();
+                keys.push(self.stage_hash(domain, &fields).await?);
             }
-            let key = self.keys().staged(domain, fastrand::u64(..));
-            for fields in writes.fields.chunks(STAGE_STEP) {
-                let mut set = redis_link::cmd("HSET");
-                set.arg(&key);
-                for (field, json) in fields {
-                    set.arg(field).arg(json.as_deref().unwrap_or_default());
-                }
-                let mut expire = redis_link::cmd("PEXPIRE");
-                expire.arg(&key).arg(STAGE_LIFE_MS);
-                self.control_all([set, expire]).await?;
-            }
-            keys.push(key);
         }
         Ok(keys)
+    }
+
+    /// Writes a hash that expires, in steps that hold up no check for long; returns its key.
+    async fn stage_hash(
+        &self,
+        domain: &Name,
+        mut fields: &[(&str, &str)],
+    ) -> Result<String, StoreError> {
+        let key = self.keys().staged(domain, fastrand::u64(..));
+        while !fields.is_empty() {
+            let mut set = redis_link::cmd("HSET");
+            set.arg(&key);
+            let (mut count, mut bytes) = (0, 0);
+            for (field, value) in fields.iter().take(STAGE_STEP) {
+                set.arg(field).arg(value);
+                count += 1;
+                bytes += value.len();
+                if bytes > STAGE_STEP_BYTES {
+                    break;
+                }
+            }
+            let mut expire = redis_link::cmd("PEXPIRE");
+            expire.arg(&key).arg(STAGE_LIFE_MS);
+            self.control_all([set, expire]).await?;
+            fields = fields.split_at(count).1;
+        }
+        Ok(key)
     }
 }
 
@@ -294,8 +364,13 @@ fn outcome(reply: Value, expected: &Expected) -> Result<Revision, EditError> {
             max: OVERRIDES_MAX,
         }
         .into()),
+        5 => Err(EditPlanError::TooLarge {
+            bytes: usize::try_from(number).unwrap_or(usize::MAX),
+            max: limits_file::DOCUMENT_MAX,
+        }
+        .into()),
         3 => Err(StoreError::Corrupt(
-            "the overrides that were being written are gone; try again".to_owned(),
+            "the limits that were being written are gone; try again".to_owned(),
         )
         .into()),
         _ => Err(check_format(Some(&digest))
@@ -410,19 +485,34 @@ fn is_the_same(entry: &HistoryEntry, edit: &Edit<'_>, plan: &Plan) -> bool {
 
 // ---- The fields of a record and of its history, as Redis answers them.
 
-/// The value of `format` in a record of this version.
-const FORMAT: &str = "1";
+/// The value of `format` in a record of this version, and in one of the version before: that had all limits
+/// in one document, which the next edit of limits replaces.
+const FORMAT: &str = "2";
+const FORMAT_BEFORE: &str = "1";
 
 /// A record's own fields.
 struct Fields {
     revision: Revision,
     deleted: bool,
-    limits: String,
-    /// The last edit that changed all limits.
+    contents: Contents,
+    /// The last edit that changed all limits, 0 if none is known.
     base: u64,
     generations: BTreeMap<String, u64>,
     /// The generations of the latest resets.
     resets: BTreeMap<String, u64>,
+}
+
+/// Where the limits are.
+enum Contents {
+    /// In this document.
+    Document(String),
+    /// In a hash of their own.
+    Fields {
+        /// The domain's own fields, as JSON.
+        domain: String,
+        /// How many limits there are.
+        count: usize,
+    },
 }
 
 impl Fields {
@@ -432,40 +522,65 @@ impl Fields {
         if fields.is_empty() {
             return Ok(None);
         }
-        check_format(fields.get("format").map(String::as_str))?;
+        let format = fields.get("format").map(String::as_str);
+        check_format(format)?;
+        let is_document = format == Some(FORMAT_BEFORE);
         let by_limit = |prefix: &str| {
             let of = fields.iter();
             of.filter_map(|(name, number)| Some((name.strip_prefix(prefix)?, number)))
                 .map(|(limit, number)| Ok((limit.to_owned(), value::number(number)?)))
                 .collect::<Result<BTreeMap<_, _>, StoreError>>()
         };
-        let (generations, resets) = (by_limit("g:")?, by_limit("r:")?);
-        let base = fields
-            .get("g")
-            .map(|base| value::number(base))
-            .transpose()?;
+        let number = |field: &str| fields.get(field).map_or(Ok(0), |n| value::number(n));
+        let (base, generations, resets) = (number("g")?, by_limit("g:")?, by_limit("r:")?);
+        let count = usize::try_from(number("count")?).unwrap_or(usize::MAX);
+        let revision = revision(fields.get("revision"), fields.get("digest"))?;
+        let deleted = fields.contains_key("deleted");
+        let mut take = |field: &str| fields.remove(field).unwrap_or_default();
+        let contents = if is_document {
+            Contents::Document(take("limits"))
+        } else {
+            let domain = take("domain");
+            Contents::Fields { domain, count }
+        };
         Ok(Some(Self {
-            revision: revision(fields.get("revision"), fields.get("digest"))?,
-            deleted: fields.contains_key("deleted"),
-            limits: fields.remove("limits").unwrap_or_default(),
-            base: base.unwrap_or(0),
+            revision,
+            deleted,
+            contents,
+            base,
             generations,
             resets,
         }))
     }
 
+    /// How many limits there have to be in their hash.
+    fn count(&self) -> usize {
+        match self.contents {
+            Contents::Document(_) => 0,
+            Contents::Fields { count, .. } => count,
+        }
+    }
+
     /// The limits, validated, without overrides.
-    fn into_policy(self, domain: &Name) -> Result<Policy, StoreError> {
-        record::Document::parse(&self.limits)
-            .and_then(|document| {
-                document.into_policy(
-                    domain,
-                    self.revision,
-                    (self.base, &self.generations),
-                    &self.resets,
-                )
-            })
-            .map_err(corrupt)
+    fn into_policy(
+        self,
+        domain: &Name,
+        (own, mut limits): (&str, Vec<Limit>),
+    ) -> Result<Policy, StoreError> {
+        let mut policy = record::read_domain(domain, own).map_err(corrupt)?;
+        if self.count() > 0 && limits.len() != self.count() {
+            let (found, count) = (limits.len(), self.count());
+            return Err(StoreError::Corrupt(format!(
+                "the store has {found} of the {count} limits of {domain}"
+            )));
+        }
+        for limit in &mut limits {
+            let of = |numbers: &BTreeMap<String, u64>| numbers.get(limit.name.as_str()).copied();
+            let (own, reset) = (of(&self.generations), of(&self.resets));
+            record::set_generation(limit, (self.base, own), reset, &self.revision);
+        }
+        policy.revision = self.revision;
+        record::with_limits(policy, limits).map_err(corrupt)
     }
 }
 
@@ -487,7 +602,7 @@ fn head_state(reply: Value) -> Result<HeadState, StoreError> {
 
 fn check_format(format: Option<&str>) -> Result<(), StoreError> {
     match format {
-        Some(FORMAT) => Ok(()),
+        Some(FORMAT | FORMAT_BEFORE) => Ok(()),
         Some(other) => Err(StoreError::Corrupt(format!(
             "a record of format {other}; this version reads format {FORMAT}"
         ))),
@@ -523,6 +638,181 @@ fn history_entry(entry: Value) -> Result<HistoryEntry, StoreError> {
         before: take("before"),
         after: take("after"),
     })
+}
+
+// ---- Reading limits page by page, and what changed.
+
+/// Members with their scores, as ZRANGEBYSCORE returns them.
+fn scored(reply: Value) -> Result<Vec<(String, u64)>, StoreError> {
+    let mut texts = value::texts(reply)?.into_iter();
+    let mut members = Vec::with_capacity(texts.len() / 2);
+    while let Some(member) = texts.next() {
+        let score = texts.next().ok_or_else(value::short)?;
+        members.push((member, value::number(&score)?));
+    }
+    Ok(members)
+}
+
+impl RedisStore {
+    /// Reads the limits from their first page on, which was read before the head; `None` if the record
+    /// changed meanwhile. A page is dropped as soon as it is read.
+    async fn read_limits(
+        &self,
+        domain: &Name,
+        revision: &Revision,
+        first: (Value, Value),
+    ) -> Result<Option<Vec<Limit>>, StoreError> {
+        let (mut limits, mut seen) = (Vec::new(), HashSet::new());
+        let (mut page, mut head) = first;
+        loop {
+            if head_state(head)? != HeadState::Live(revision.clone()) {
+                return Ok(None);
+            }
+            let (next, pairs) = value::scan(page)?;
+            for text in value::texts(pairs)?.iter().skip(1).step_by(2) {
+                let limit = record::read_limit(text).map_err(corrupt)?;
+                // HSCAN returns some fields twice if the hash has just shrunk.
+                if seen.insert(limit.name.clone()) {
+                    limits.push(limit);
+                }
+            }
+            if next == 0 {
+                return Ok(Some(limits));
+            }
+            let step = [self.limits_step(domain, next), self.head_of(domain)];
+            let replies = self.control_all(step).await?;
+            let Ok(replies) = <[_; 2]>::try_from(replies) else {
+                return Err(value::short());
+            };
+            [page, head] = replies;
+        }
+    }
+
+    fn limits_step(&self, domain: &Name, cursor: u64) -> Cmd {
+        let mut scan = redis_link::cmd("HSCAN");
+        scan.arg(self.keys().limits(domain)).arg(cursor);
+        scan.arg("COUNT").arg(SCAN_COUNT);
+        scan
+    }
+
+    /// Reads what changed; `None` if the record changed once more meanwhile. `policy` has the domain's own
+    /// fields.
+    async fn read_changed(
+        &self,
+        policy: Policy,
+        base: u64,
+        changed: Changed,
+    ) -> Result<Option<Edits>, StoreError> {
+        let revision = policy.revision.clone();
+        let commands = self.commands_for(&policy.domain, &changed);
+        let head = [self.head_of(&policy.domain)];
+        let replies = self.control_all(commands.into_iter().chain(head)).await?;
+        let mut replies = replies.into_iter();
+        let mut next = || value::items(replies.next().ok_or_else(value::short)?);
+        let limits = match changed.limits.as_slice() {
+            [] => Vec::new(),
+            _ => changed_limits(changed.limits, next()?, next()?, (base, &revision))?,
+        };
+        let mut overrides = Vec::new();
+        for (name, fields) in changed.overrides {
+            let texts = next()?;
+            let limit = limits.iter().find(|(other, _)| *other == name);
+            // The overrides of a limit that went are gone with it.
+            if let Some((_, Some(limit))) = limit {
+                let Some(found) = changed_overrides(limit, fields, texts)? else {
+                    return Ok(None);
+                };
+                overrides.extend(found);
+            }
+        }
+        if head_state(Value::Array(next()?))? != HeadState::Live(revision) {
+            return Ok(None);
+        }
+        Ok(Some(Edits {
+            domain: policy,
+            base,
+            limits,
+            cleared: changed.cleared,
+            overrides,
+        }))
+    }
+
+    /// What reads limits, their generations, and overrides of each limit.
+    fn commands_for(&self, domain: &Name, changed: &Changed) -> Vec<Cmd> {
+        fn get(key: String, fields: impl Iterator<Item = String>) -> Cmd {
+            let mut get = redis_link::cmd("HMGET");
+            get.arg(key);
+            for field in fields {
+                get.arg(field);
+            }
+            get
+        }
+        let names = || changed.limits.iter();
+        let mut commands = Vec::new();
+        if !changed.limits.is_empty() {
+            let texts = get(self.keys().limits(domain), names().map(Name::to_string));
+            let numbers = names().flat_map(|name| [format!("g:{name}"), format!("r:{name}")]);
+            commands.extend([texts, get(self.keys().policy(domain), numbers)]);
+        }
+        let overrides = changed.overrides.iter();
+        let overrides = overrides.map(|(limit, fields)| {
+            let key = self.keys().overrides(domain, limit);
+            get(key, fields.iter().cloned())
+        });
+        commands.extend(overrides);
+        commands
+    }
+}
+
+/// Limits by their texts, and by two numbers for each: of its own last edit, and of its latest reset.
+fn changed_limits(
+    names: Vec<Name>,
+    texts: Vec<Value>,
+    numbers: Vec<Value>,
+    (base, revision): (u64, &Revision),
+) -> Result<Vec<(Name, Option<Limit>)>, StoreError> {
+    let mut numbers = numbers.into_iter().map(value::optional_text);
+    let mut number = || -> Result<Option<u64>, StoreError> {
+        let text = numbers.next().ok_or_else(value::short)??;
+        text.map(|text| value::number(&text)).transpose()
+    };
+    let mut limits = Vec::with_capacity(names.len());
+    for (name, text) in names.into_iter().zip(texts) {
+        let (own, reset) = (number()?, number()?);
+        let limit = value::optional_text(text)?;
+        let limit = limit.map(|text| record::read_limit(&text)).transpose();
+        let mut limit = limit.map_err(corrupt)?;
+        if let Some(limit) = &mut limit {
+            record::set_generation(limit, (base, own), reset, revision);
+        }
+        limits.push((name, limit));
+    }
+    Ok(limits)
+}
+
+/// Overrides of a limit by their fields; `None` if it is not certain which bucket one was for.
+fn changed_overrides(
+    limit: &Limit,
+    fields: Vec<String>,
+    texts: Vec<Value>,
+) -> Result<Option<Vec<OverrideChange>>, StoreError> {
+    let mut changes = Vec::with_capacity(fields.len());
+    for (field, text) in fields.into_iter().zip(texts) {
+        let to = value::optional_text(text)?;
+        let to = to.map(|json| record::read_override(limit, &json));
+        let to = to.transpose().map_err(corrupt)?;
+        let values = match &to {
+            Some(to) => Some(to.values.clone()),
+            // Nothing says what a digest stands for.
+            None => Keys::override_values(&field),
+        };
+        let Some(values) = values.filter(|values| values.len() == limit.per.len()) else {
+            return Ok(None);
+        };
+        let limit = limit.name.clone();
+        changes.push(OverrideChange { limit, values, to });
+    }
+    Ok(Some(changes))
 }
 
 // ---- Reading overrides: one, some, or how many there are.
@@ -626,9 +916,9 @@ mod tests {
 
     #[test]
     fn a_record_of_a_later_format_is_refused_not_guessed_at() {
-        let later = array(&[Some("2"), Some("7"), Some("ab"), None]);
+        let later = array(&[Some("3"), Some("7"), Some("ab"), None]);
         let error = head_state(later).unwrap_err();
-        assert!(error.to_string().contains("format 2"), "{error}");
+        assert!(error.to_string().contains("format 3"), "{error}");
     }
 
     #[test]

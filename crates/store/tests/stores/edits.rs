@@ -58,7 +58,7 @@ fn as_written(policy: &Policy) -> Policy {
     let mut policy = policy.clone();
     policy.revision = policy::Revision::default();
     for limit in &mut policy.limits {
-        limit.generation = 0;
+        (limit.generation, limit.place) = (0, 0);
         limit.overrides.sort_by(|a, b| a.values.cmp(&b.values));
     }
     policy

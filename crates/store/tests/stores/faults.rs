@@ -7,7 +7,8 @@ use harness::Engine;
 use policy::Compiled;
 use protocol::Check;
 use store::{
-    CheckError, Cursor, HeadState, LimitOf, Options, ResetScope, Signature, Store, StoreError,
+    Change, CheckError, Cursor, EditError, HeadState, LimitOf, Options, ResetScope, Signature,
+    Store, StoreError, Stored,
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -18,7 +19,9 @@ use tokio::{
 };
 
 use crate::{
-    given::{EVERY_ALGORITHM, TEN_A_DAY, check, current, policy, publish, read, request},
+    given::{
+        EVERY_ALGORITHM, TEN_A_DAY, check, current, name, policy, publish, read, request, write,
+    },
     on_both_servers,
     servers::{Server, patient, until},
 };
@@ -202,7 +205,7 @@ async fn a_full_server_refuses_checks_and_edits_whole(server: Server) -> Result<
     };
     assert_eq!(refusal.code, "OOM");
     let other = policy("  - {name: other, rate: 1/s}\n");
-    let refused = crate::given::write(&store, &before, store::Change::Limits(&other)).await;
+    let refused = write(&store, &before, Change::Limits(&other)).await;
     assert!(refused.is_err_and(|error| error.to_string().contains("OOM")));
     server.command(&["CONFIG", "SET", "maxmemory", "0"]).await?;
     assert_eq!(read(&store).await?, before, "half an edit is none");
@@ -289,7 +292,7 @@ async fn foreign_data_is_an_error_not_a_decision() -> Result<()> {
         .await?;
     for user in ["a", "b"] {
         let error = check(&store, &policy, &request(&[("user", user)])).await;
-        let limit = crate::given::name("per-user");
+        let limit = name("per-user");
         assert_eq!(error, Err(CheckError::CorruptBucket(limit)));
     }
     // One bad bucket does not spoil the others of its batch.
@@ -298,15 +301,20 @@ async fn foreign_data_is_an_error_not_a_decision() -> Result<()> {
     assert!(results[0].is_err() && results[1].is_ok(), "{results:?}");
 
     server
-        .command(&["HSET", "rl:{shop}:policy", "limits", "{"])
+        .command(&["HSET", "rl:{shop}:limits", "per-user", "0000000000001024{"])
         .await?;
     let broken = read(&store).await.unwrap_err().to_string();
     assert!(broken.contains("JSON"), "{broken}");
     server
-        .command(&["HSET", "rl:{shop}:policy", "format", "2"])
+        .command(&["HSET", "rl:{shop}:limits", "per-user", "?"])
+        .await?;
+    let broken = read(&store).await.unwrap_err().to_string();
+    assert!(broken.contains("without a place"), "{broken}");
+    server
+        .command(&["HSET", "rl:{shop}:policy", "format", "3"])
         .await?;
     let later = read(&store).await.unwrap_err().to_string();
-    assert!(later.contains("format 2"), "{later}");
+    assert!(later.contains("format 3"), "{later}");
     assert!(current(&store).await.is_err());
     Ok(())
 }
@@ -447,6 +455,105 @@ async fn a_lost_record_is_missing_not_deleted_and_goes_on_from_its_history() -> 
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs a server"]
+async fn evicted_limits_are_a_lost_record_not_an_empty_one() -> Result<()> {
+    let server = Server::start(Engine::Redis).await?;
+    let store = server.store()?;
+    let both = policy("  - {name: a, rate: 1/s}\n  - {name: b, rate: 1/s}\n");
+    publish(&store, &both).await?;
+    let base = read(&store).await?;
+    server.command(&["HDEL", "rl:{shop}:limits", "a"]).await?;
+    let damaged = read(&store).await.unwrap_err().to_string();
+    assert!(damaged.contains("1 of the 2 limits"), "{damaged}");
+    server.command(&["DEL", "rl:{shop}:limits"]).await?;
+    assert_eq!(read(&store).await?, Stored::Absent);
+    let late = write(&store, &base, Change::Limits(&both)).await;
+    assert!(matches!(late, Err(EditError::Conflict { .. })), "{late:?}");
+    let again = publish(&store, &policy(TEN_A_DAY)).await?;
+    assert_eq!((again.revision().number, again.limits().len()), (2, 1));
+
+    // The record alone is lost: what it left behind is not among what is written next.
+    server.command(&["DEL", "rl:{shop}:policy"]).await?;
+    let again = publish(&store, &both).await?;
+    assert_eq!((again.revision().number, again.limits().len()), (3, 2));
+    Ok(())
+}
+
+const RECORD: &str = "rl:{shop}:policy";
+
+/// Stores a record of the version before, with all limits in one document.
+async fn store_before(server: &Server) -> Result<()> {
+    let document = r#"{"domain":"shop","limits":[{"name":"b","per":["user"],"rate":"1/s"},
+        {"name":"a","rate":"1/s"}],"paused":true}"#;
+    let head = "format 1 revision 4 digest 00000000000000ab g 2 g:a 3 r:a 3 overrides 1";
+    let head: Vec<&str> = ["HSET", RECORD]
+        .into_iter()
+        .chain(head.split(' '))
+        .collect();
+    let ann = r#"{"values":{"user":"ann"},"unlimited":true}"#;
+    server.command(&["SADD", "rl:domains", "shop"]).await?;
+    server.command(&head).await?;
+    server
+        .command(&["HSET", RECORD, "limits", document])
+        .await?;
+    server
+        .command(&["HSET", "rl:{shop}:o:b", "ann", ann])
+        .await?;
+    Ok(())
+}
+
+/// Each limit, its generation, that of its latest reset, and how many overrides it has.
+fn kept(stored: &Stored) -> Vec<(&str, u64, u64, usize)> {
+    let limits = stored.policy().expect("limits").limits.iter();
+    let kept = limits.map(|limit| {
+        let made = (limit.generation, limit.reset_generation);
+        (limit.name.as_str(), made.0, made.1, limit.overrides.len())
+    });
+    kept.collect()
+}
+
+/// Limiters of the version before refuse the record that takes its place: they compare its format.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
+async fn a_record_of_the_format_before_is_read_and_replaced_by_the_next_edit() -> Result<()> {
+    let server = Server::start(Engine::Redis).await?;
+    let store = server.store()?;
+    store_before(&server).await?;
+    let field =
+        async |name: &str| -> Result<Option<String>> { server.ask(&["HGET", RECORD, name]).await };
+    let base = read(&store).await?;
+    assert_eq!(kept(&base), [("b", 2, 0, 1), ("a", 3, 3, 0)]);
+    let found = base.policy().expect("limits");
+    assert!(found.paused.is_some() && found.revision.number == 4);
+    let since = store.changes_since(&found.domain, &found.revision).await?;
+    assert_eq!(since, None);
+
+    // What writes no limits leaves them to the limiters of that version.
+    let limit = LimitOf {
+        domain: &found.domain,
+        limit: &found.limits[1],
+    };
+    let by_ann = crate::given::by("ann");
+    store.reset(&limit, ResetScope::All, &by_ann).await?;
+    assert_eq!(field("format").await?.as_deref(), Some("1"));
+    let base = read(&store).await?;
+    assert_eq!(kept(&base), [("b", 2, 0, 1), ("a", 6, 6, 0)]);
+
+    let change = Change::Override {
+        limit: &name("b"),
+        values: &[Some(b"ann".to_vec())],
+        to: None,
+    };
+    write(&store, &base, change).await?;
+    assert_eq!(field("format").await?.as_deref(), Some("2"));
+    assert_eq!(field("limits").await?, None);
+    let anew = read(&store).await?;
+    assert_eq!(kept(&anew), [("b", 7, 0, 0), ("a", 6, 6, 0)]);
+    assert!(anew.policy().expect("limits").paused.is_some());
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
 async fn an_unreadable_record_does_not_hide_other_domains() -> Result<()> {
     let server = Server::start(Engine::Redis).await?;
     let store = server.store()?;
@@ -454,7 +561,7 @@ async fn an_unreadable_record_does_not_hide_other_domains() -> Result<()> {
     for domain in ["later", "foreign"] {
         server.command(&["SADD", "rl:domains", domain]).await?;
     }
-    let later = ["HSET", "rl:{later}:policy", "format", "2", "revision", "7"];
+    let later = ["HSET", "rl:{later}:policy", "format", "3", "revision", "7"];
     server.command(&later).await?;
     server
         .command(&["SET", "rl:{foreign}:policy", "not ours"])
@@ -469,7 +576,7 @@ async fn an_unreadable_record_does_not_hide_other_domains() -> Result<()> {
                 HeadState::Unreadable(foreign),
                 HeadState::Unreadable(later),
                 HeadState::Live(_),
-            ] if foreign.contains("something else") && later.contains("format 2")
+            ] if foreign.contains("something else") && later.contains("format 3")
         ),
         "{states:?}"
     );
@@ -506,14 +613,10 @@ async fn one_domain_more_than_limiters_follow_is_refused() -> Result<()> {
     let store = server.store()?;
     let add = "for i = 1, 4096 do redis.call('SADD', KEYS[1], 'domain-' .. i) end";
     server.command(&["EVAL", add, "1", "rl:domains"]).await?;
-    let error = crate::given::write(
-        &store,
-        &store::Stored::Absent,
-        store::Change::Limits(&policy(TEN_A_DAY)),
-    )
-    .await
-    .unwrap_err();
-    assert_eq!(error, store::EditError::TooManyDomains(4096));
+    let error = write(&store, &Stored::Absent, Change::Limits(&policy(TEN_A_DAY)))
+        .await
+        .unwrap_err();
+    assert_eq!(error, EditError::TooManyDomains(4096));
     assert_eq!(store.heads().await?.len(), 4096, "nothing was written");
     server.command(&["SREM", "rl:domains", "domain-1"]).await?;
     publish(&store, &policy(TEN_A_DAY)).await?;

@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use harness::Engine;
-use policy::{Override, Policy};
-use store::{Change, LimitOf, OverrideChange, OverrideEdit, Overrides, ResetScope, Store, Stored};
+use policy::{Compiled, Limit, Name, Override, OverrideChange, Policy};
+use store::{
+    Change, EditError, EditPlanError, LimitOf, OverrideEdit, Overrides, ResetScope, Store, Stored,
+};
 
 use crate::{
     given::{by, name, policy, read, write},
@@ -13,7 +15,10 @@ use crate::{
     servers::Server,
 };
 
-on_both_servers!(many_overrides_are_written_whole_and_leave_nothing_behind);
+on_both_servers!(
+    many_overrides_are_written_whole_and_leave_nothing_behind,
+    who_reads_changes_has_what_who_reads_all_has,
+);
 
 on_every_store!(the_history_is_bounded_in_bytes);
 
@@ -92,7 +97,11 @@ async fn many_overrides_are_written_whole_and_leave_nothing_behind(server: Serve
     assert!(sorted(&read(&other).await?)?.limits[0].overrides.is_empty());
     let keys: Vec<String> = server.ask(&["KEYS", "*"]).await?;
     let permanent: Vec<_> = keys.iter().filter(|key| !key.contains(":s:")).collect();
-    assert_eq!(permanent.len(), 3, "domains, record, history: {keys:?}");
+    assert_eq!(
+        permanent.len(),
+        5,
+        "domains, and of this one the record, limits, changes, history: {keys:?}"
+    );
     for key in keys.iter().filter(|key| key.contains(":s:")) {
         let ttl: i64 = server.ask(&["PTTL", key]).await?;
         assert!(ttl > 0, "what the conflicting edit staged goes by itself");
@@ -108,7 +117,6 @@ async fn changes_since_a_revision_omit_unchanged_overrides() -> Result<()> {
     let first = with_overrides(100);
     write(&store, &Stored::Absent, Change::Limits(&first)).await?;
     let known = revision(&store).await?;
-    let scans = calls(&server, "hscan").await?;
 
     let mut faster = first.limits[0].overrides[7].clone();
     faster.until_ms = Some(4_000_000_000_000);
@@ -135,8 +143,9 @@ async fn changes_since_a_revision_omit_unchanged_overrides() -> Result<()> {
         overrides: &[(name("per-user"), edit)].into(),
     };
     write(&store, &base, edit).await?;
+    let scans = calls(&server, "hscan").await?;
     let since = store.changes_since(&domain, &known).await?;
-    let since = since.expect("the history lists them");
+    let since = since.expect("the store lists them");
     assert_eq!(
         calls(&server, "hscan").await?,
         scans,
@@ -144,7 +153,8 @@ async fn changes_since_a_revision_omit_unchanged_overrides() -> Result<()> {
     );
     let after = read(&store).await?;
     let after = after.policy().expect("limits");
-    assert_eq!(since.policy.revision, after.revision);
+    assert_eq!(since.domain.revision, after.revision);
+    assert_eq!(since.limits.len(), 1);
     let of_user = |user: u8| Some(format!("user{user}").into_bytes());
     let change = |user, to| OverrideChange {
         limit: name("per-user"),
@@ -157,7 +167,9 @@ async fn changes_since_a_revision_omit_unchanged_overrides() -> Result<()> {
         change(8, None),
         change(9, Some(first.limits[0].overrides[9].clone())),
     ];
-    assert_eq!(since.overrides, expected);
+    let mut found = since.overrides;
+    found.sort_by(|a, b| a.values.cmp(&b.values));
+    assert_eq!(found, expected);
     Ok(())
 }
 
@@ -215,10 +227,15 @@ async fn limits_without_overrides_are_not_searched_for_them() -> Result<()> {
     let limits = (0..2500).map(|n| format!("  - {{name: l{n}, rate: 10/s}}\n"));
     let limits = limits.collect::<String>();
     write(&store, &Stored::Absent, Change::Limits(&policy(&limits))).await?;
-    let (scans, sets) = (
-        calls(&server, "hscan").await?,
-        calls(&server, "hset").await?,
-    );
+    let scans = async || -> Result<u32> {
+        let calls = calls(&server, "hscan").await?;
+        Ok(calls
+            .rsplit('=')
+            .next()
+            .map_or(0, |n| n.parse().unwrap_or(0)))
+    };
+    let sets = calls(&server, "hset").await?;
+    let before = scans().await?;
     assert!(
         sets.len() < "cmdstat_hset:calls=10".len(),
         "one field says that all changed: {sets}"
@@ -232,13 +249,17 @@ async fn limits_without_overrides_are_not_searched_for_them() -> Result<()> {
             .iter()
             .all(|l| l.generation == 1)
     );
-    assert_eq!(calls(&server, "hscan").await?, scans);
+    let read = scans().await? - before;
+    assert!(
+        (3..=6).contains(&read),
+        "{read} pages of limits, and none of overrides"
+    );
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs a server"]
-async fn changes_are_unknown_after_another_or_a_truncated_history() -> Result<()> {
+async fn changes_are_unknown_after_another_history_or_a_lost_list() -> Result<()> {
     let server = Server::start(Engine::Redis).await?;
     let store = server.store()?;
     write(
@@ -255,8 +276,14 @@ async fn changes_are_unknown_after_another_or_a_truncated_history() -> Result<()
     let mut other = known.clone();
     other.digest ^= 1;
     assert_eq!(store.changes_since(&domain, &other).await?, None);
-    server.command(&["DEL", "rl:{shop}:history"]).await?;
+    server.command(&["DEL", "rl:{shop}:changes"]).await?;
     assert_eq!(store.changes_since(&domain, &known).await?, None);
+    // Nor after later edits.
+    let later = set_override(&store, "user9", None).await?;
+    assert_eq!(store.changes_since(&domain, &known).await?, None);
+    set_override(&store, "user10", None).await?;
+    let since = store.changes_since(&domain, &later).await?;
+    assert_eq!(since.map(|since| since.overrides.len()), Some(1));
     Ok(())
 }
 
@@ -284,5 +311,210 @@ async fn the_history_is_bounded_in_bytes(store: Arc<dyn Store>) -> Result<()> {
     let bytes: usize = history.iter().map(|e| e.before.len() + e.after.len()).sum();
     assert!(bytes > 8 << 20 && bytes <= 16 << 20, "{bytes}");
     assert!(history.len() < 20);
+    Ok(())
+}
+
+/// What a limiter has in force: limits in their order with what the store keeps beside them, and overrides.
+fn in_force(compiled: &Compiled) -> Vec<(Limit, Vec<Override>)> {
+    let limits = compiled.limits().iter().enumerate();
+    let limits = limits.map(|(at, limit)| {
+        let mut overrides: Vec<Override> = compiled.overrides(at).cloned().collect();
+        overrides.sort_by(|a, b| a.values.cmp(&b.values));
+        (Limit::clone(limit), overrides)
+    });
+    limits.collect()
+}
+
+/// A policy after a random edit: limits that come, change, move and go, and their overrides.
+fn edited(policy: &Policy, dice: &mut fastrand::Rng) -> Policy {
+    let mut policy = policy.clone();
+    let limits = &mut policy.limits;
+    for _ in 0..dice.usize(1..4) {
+        let at = dice.usize(0..=limits.len());
+        match (dice.u8(0..7), limits.get_mut(at)) {
+            (0 | 1, _) => {
+                let free = (0..).map(|n| format!("l{n}"));
+                let mut free = free.filter(|name| limits.iter().all(|l| l.name.as_str() != name));
+                let free_name = free.next().expect("endless");
+                let new = format!("  - {{name: {free_name}, per: [user], rate: 10/s}}\n");
+                limits.insert(at, crate::given::policy(&new).limits.remove(0));
+            }
+            (2, Some(_)) => drop(limits.remove(at)),
+            (3, Some(_)) => {
+                let moved = limits.remove(at);
+                limits.insert(dice.usize(0..=limits.len()), moved);
+            }
+            (4, Some(limit)) => {
+                let rate = dice.u32(1..50);
+                let other = format!("  - {{name: a, per: [user], rate: {rate}/s}}\n");
+                limit.quota = crate::given::policy(&other).limits[0].quota;
+            }
+            (5, Some(limit)) => limit.overrides.clear(),
+            (_, Some(limit)) => {
+                let user = format!("u{}", dice.u8(0..4));
+                let values = vec![Some(user.into_bytes())];
+                limit.overrides.retain(|found| found.values != values);
+                let until = Some(4_000_000_000_000 + dice.u64(0..1000));
+                let quota = policy::OverrideQuota::Unlimited;
+                limit.overrides.push(Override {
+                    values,
+                    quota,
+                    until_ms: until,
+                });
+            }
+            (_, None) => {}
+        }
+    }
+    policy
+}
+
+/// Makes a random edit of the domain.
+async fn make_an_edit(
+    store: &Arc<dyn Store>,
+    base: &Stored,
+    dice: &mut fastrand::Rng,
+) -> Result<()> {
+    let limits = base.policy().context("limits")?;
+    let a_limit: Option<Name> = dice.choice(&limits.limits).map(|limit| limit.name.clone());
+    match (dice.u8(0..8), a_limit) {
+        (0, Some(limit)) => {
+            let of = LimitOf {
+                domain: &limits.domain,
+                limit: limits.limit(limit.as_str()).context("it")?,
+            };
+            store.reset(&of, ResetScope::All, &by("ann")).await?;
+        }
+        (1, Some(limit)) => {
+            let change = Change::Override {
+                limit: &limit,
+                values: &[Some(b"u1".to_vec())],
+                to: None,
+            };
+            write(store, base, change).await?;
+        }
+        (2, _) => {
+            let all = Change::Delete(&std::collections::BTreeMap::new());
+            write(store, base, all).await?;
+            let again = edited(limits, dice);
+            write(store, &read(store).await?, Change::Limits(&again)).await?;
+        }
+        _ => {
+            let after = edited(limits, dice);
+            write(store, base, Change::Limits(&after)).await?;
+        }
+    }
+    Ok(())
+}
+
+/// After edits of all kinds, one or several, limits that were caught up with equal those that were read whole.
+async fn who_reads_changes_has_what_who_reads_all_has(server: Server) -> Result<()> {
+    let store = server.store()?;
+    let mut dice = fastrand::Rng::with_seed(7);
+    let first = edited(&policy("  []\n"), &mut dice);
+    write(&store, &Stored::Absent, Change::Limits(&first)).await?;
+    let mut follower = crate::given::current(&store).await?;
+    let (mut caught_up, mut refused) = (0, 0);
+    for _ in 0..150 {
+        let base = read(&store).await?;
+        make_an_edit(&store, &base, &mut dice).await?;
+        if dice.u8(0..3) == 0 {
+            continue;
+        }
+        let whole = crate::given::current(&store).await?;
+        let edits = store
+            .changes_since(&name("shop"), follower.revision())
+            .await?;
+        let Some(next) = edits.and_then(|edits| follower.caught_up(edits)) else {
+            refused += 1;
+            follower = whole;
+            continue;
+        };
+        caught_up += 1;
+        assert_eq!(in_force(&next), in_force(&whole));
+        assert_eq!(next.revision(), whole.revision());
+        for (at, limit) in whole.limits().iter().enumerate() {
+            assert_eq!(next.position(limit.name.as_str()), Some(at));
+        }
+        follower = next;
+    }
+    assert!(caught_up > 60 && refused < 40, "{caught_up} and {refused}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
+async fn an_edit_of_one_limit_writes_and_reads_that_limit() -> Result<()> {
+    let server = Server::start(Engine::Redis).await?;
+    let store = server.store()?;
+    let limit = |n: u32, rate: u32| {
+        let values = format!("{{user: u{n}}}");
+        format!(
+            "  - {{name: l{n}, per: [user], rate: {rate}/s, overrides: [{{values: {values}, \
+             unlimited: true}}]}}\n"
+        )
+    };
+    let limits: String = (0..300).map(|n| limit(n, 10)).collect();
+    write(&store, &Stored::Absent, Change::Limits(&policy(&limits))).await?;
+    let base = read(&store).await?;
+    let follower = Compiled::new(base.policy().context("limits")?.clone());
+    let mut faster = base.policy().context("limits")?.clone();
+    faster.limits[7].quota = policy(&limit(7, 20)).limits[0].quota;
+    let counted = async |command| calls(&server, command).await;
+    let scans = counted("hscan").await?;
+    write(&store, &base, Change::Fields(&faster)).await?;
+    let edits = store
+        .changes_since(&name("shop"), follower.revision())
+        .await?;
+    let edits = edits.context("they are listed")?;
+    assert_eq!(edits.limits.len(), 1);
+    let next = follower.caught_up(edits).context("its override stays")?;
+    assert_eq!(next.limits()[7].quota, faster.limits[7].quota);
+    assert_eq!(next.overrides(7).count(), 1);
+    assert_eq!(counted("hscan").await?, scans);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
+async fn limits_have_a_size_together_and_each() -> Result<()> {
+    const RECORD: &str = "rl:{shop}:policy";
+    let server = Server::start(Engine::Redis).await?;
+    let store = server.store()?;
+    let bytes = async || -> Result<usize> { server.ask(&["HGET", RECORD, "bytes"]).await };
+    let described = |length: usize| {
+        let text = "x".repeat(length);
+        policy(&format!(
+            "  - {{name: a, rate: 1/s, description: {text}}}\n  - {{name: b, rate: 1/s}}\n"
+        ))
+    };
+    write(&store, &Stored::Absent, Change::Limits(&described(100))).await?;
+    let first = bytes().await?;
+    let longer = described(600);
+    write(&store, &read(&store).await?, Change::Limits(&longer)).await?;
+    assert_eq!(bytes().await?, first + 500);
+    let almost = ((40 << 20) - 399).to_string();
+    server.command(&["HSET", RECORD, "bytes", &almost]).await?;
+    let refused = write(
+        &store,
+        &read(&store).await?,
+        Change::Limits(&described(999)),
+    )
+    .await;
+    assert!(refused.is_ok(), "{refused:?}");
+    let base = read(&store).await?;
+    let mut new = described(999);
+    new.limits
+        .extend(policy("  - {name: c, rate: 1/s}\n").limits);
+    let refused = write(&store, &base, Change::Limits(&new)).await;
+    let Err(EditError::Plan(EditPlanError::TooLarge { bytes: found, max })) = refused else {
+        panic!("{refused:?}")
+    };
+    assert!(found > max && max == 40 << 20);
+    // What makes them smaller is written.
+    write(&store, &base, Change::Limits(&described(10))).await?;
+    assert_eq!(
+        read(&store).await?.policy().context("limits")?.limits.len(),
+        2
+    );
     Ok(())
 }
