@@ -8,7 +8,9 @@ local unwritten = false -- whether a limit of the current form keeps an unwritte
 -- Stores the usage, if it changed (`used`), or else a shift of the time base.
 local function store(l, used, reset)
   local algorithm = l.algorithm
-  local ttl = injected and TTL_INJECTED_MS or reset + TTL_MARGIN_MS + (algorithm.linger_ms or 0)
+  local counts = reset + (algorithm.linger_ms or 0)
+  local ttl = injected and TTL_INJECTED_MS
+    or counts + TTL_MARGIN_MS + math.floor(math.min(counts, SPREAD_MAX_MS) * spread)
   if not algorithm.encode then
     if used then
       algorithm.save(l, ttl)

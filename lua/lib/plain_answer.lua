@@ -28,7 +28,9 @@ else
 end
 keep = again and KEYS[k + size + i - 1] == key
 if allowed then
-  ttl = injected and TTL_INJECTED_MS or reset + TTL_MARGIN_MS
+  ttl = injected and TTL_INJECTED_MS
+    or reset + TTL_MARGIN_MS + (reset < SPREAD_MAX_MS and reset or SPREAD_MAX_MS) * spread
+  ttl = ttl - ttl % 1
   reply[filled + 1], reply[filled + 2] = room, reset
   filled = filled + 2
 else
