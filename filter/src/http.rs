@@ -134,6 +134,10 @@ impl ResponseHeaders for HostResponse {
     fn add(&mut self, name: &'static str, value: &str) {
         let _ = headers::add(MapType::HttpResponseHeaders, name, value.as_bytes());
     }
+
+    fn property(&self, path: &[u8]) -> Option<Vec<u8>> {
+        host::property(path).ok()
+    }
 }
 
 impl Response for HostResponse {

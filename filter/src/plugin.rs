@@ -91,6 +91,9 @@ impl Plugin {
     /// A chunk of a request's body, or its trailers: it passes, or it waits for the decision.
     pub fn on_request_body(&self, id: StreamId, size: usize, end: bool) -> Action {
         let mut worker = self.worker.borrow_mut();
+        if end {
+            worker.on_request_end(|| self.clock.now(), id);
+        }
         let need = worker.on_request_body(id, size, end, &HostBody);
         drop(worker);
         match need {
@@ -112,10 +115,10 @@ impl Plugin {
 
     /// A response begins. Returns whether its body or trailers determine the cost of its request.
     pub fn on_response(&self, id: StreamId, end: bool) -> bool {
-        let metering = self
-            .worker
-            .borrow_mut()
-            .on_response(id, &mut HostResponse, end);
+        let metering =
+            self.worker
+                .borrow_mut()
+                .on_response(|| self.clock.now(), id, &mut HostResponse, end);
         self.is_read_on(metering)
     }
 
@@ -142,7 +145,8 @@ impl Plugin {
     }
 
     pub fn on_gone(&self, id: StreamId) {
-        let freed = self.worker.borrow_mut().on_gone(id);
+        let now = || self.clock.now();
+        let freed = self.worker.borrow_mut().on_gone(now, id);
         if freed {
             self.send_at_turn_end();
         }

@@ -710,7 +710,10 @@ impl Stream {
             return BodyAction::Continue;
         };
         let filter = &this.filter;
-        let need = filter.run("request_body", this.worker, |state, _| {
+        let need = filter.run("request_body", this.worker, |state, now| {
+            if end {
+                state.worker.on_request_end(|| now, id);
+            }
             if state.worker.body_need(id) != BodyNeed::Reads {
                 return state.worker.body_need(id);
             }
@@ -822,9 +825,9 @@ impl Stream {
         let Some(id) = self.id.get() else {
             return;
         };
-        let metering = self.filter.run("response", self.worker, |state, _| {
+        let metering = self.filter.run("response", self.worker, |state, now| {
             let mut headers = HostResponse(&mut request);
-            let metering = state.worker.on_response(id, &mut headers, end);
+            let metering = state.worker.on_response(|| now, id, &mut headers, end);
             settled(state, metering)
         });
         self.read_on(metering);
@@ -873,9 +876,9 @@ impl Stream {
         let Some(id) = self.id.get() else {
             return;
         };
-        let ends_turn = self.filter.run("gone", self.worker, |state, _| {
+        let ends_turn = self.filter.run("gone", self.worker, |state, now| {
             let lost = state.end(id);
-            let freed = state.worker.on_gone(id);
+            let freed = state.worker.on_gone(|| now, id);
             if freed { state.end_turn(None) } else { lost }
         });
         // After a panic it must end all the same.

@@ -402,6 +402,10 @@ impl ResponseHeaders for HostResponse<'_, '_> {
     fn add(&mut self, name: &'static str, value: &str) {
         self.0.add_header(Headers::Response, name, value.as_bytes());
     }
+
+    fn property(&self, path: &[u8]) -> Option<Vec<u8>> {
+        property(self.0, path).ok()
+    }
 }
 
 /// The rest of a response.

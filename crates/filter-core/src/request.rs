@@ -31,7 +31,7 @@ pub(crate) use check::{
 };
 pub(crate) use decide::Admission;
 pub(crate) use descriptor::{Extracted, Plan};
-pub(crate) use in_flight::{HeldSlots, RequestDescriptor, ShareSlot};
+pub(crate) use in_flight::{HeldSlots, Measured, RequestDescriptor, ShareSlot};
 
 pub(crate) use crate::report::Denials;
 

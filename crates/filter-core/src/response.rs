@@ -37,6 +37,10 @@ pub trait ResponseHeaders {
     fn set(&mut self, name: &'static str, value: &str);
     /// Adds a value to a header and keeps its other values.
     fn add(&mut self, name: &'static str, value: &str);
+    /// A property of Envoy by its path, whose parts are separated by zero bytes.
+    fn property(&self, _path: &[u8]) -> Option<Vec<u8>> {
+        None
+    }
 }
 
 /// Adds the rate limit headers of limits that are neither hidden nor in shadow mode. The upstream's own headers stay if they are tighter. Of a denied request,

@@ -129,14 +129,21 @@ impl Worker {
         self.send_soon(host, now);
     }
 
+    /// The last of a request has arrived: its body or its trailers.
+    pub fn on_request_end(&mut self, now: impl FnOnce() -> Now, stream: StreamId) {
+        self.requests.in_flight.arrived(stream, now);
+    }
+
     /// The response to a request is about to leave for the client.
-    /// `ended`: it has no body.
+    /// `ended`: it has no body. The time is read only if it is measured.
     pub fn on_response(
         &mut self,
+        now: impl FnOnce() -> Now,
         stream: StreamId,
         headers: &mut impl ResponseHeaders,
         ended: bool,
     ) -> Metering {
+        self.requests.in_flight.answered(stream, headers, now);
         let metering = self.requests.metered.begin(stream, headers, ended);
         if metering == Metering::Settled {
             self.ticks.tick_sooner();
@@ -149,7 +156,7 @@ impl Worker {
 
     /// A request ended: answered, reset by its client, or failed. Returns whether it held slots or
     /// had reserved units, so that the host should call [`Worker::on_turn_end`] when this turn ends.
-    pub fn on_gone(&mut self, stream: StreamId) -> bool {
+    pub fn on_gone(&mut self, now: impl FnOnce() -> Now, stream: StreamId) -> bool {
         let mut forwarded = !self.resumptions.remove(stream);
         match self.requests.streams.remove(stream) {
             Some(Stream::Waiting) => {
@@ -168,7 +175,7 @@ impl Worker {
             Some(Stream::Passed(_)) | None => {}
         }
         let ended =
-            self.requests.in_flight.end(stream) | self.requests.metered.end(stream, forwarded);
+            self.requests.in_flight.end(stream, now) | self.requests.metered.end(stream, forwarded);
         if ended {
             self.ticks.tick_sooner();
         }
@@ -181,6 +188,7 @@ impl Worker {
         self.poll_policy(host, now);
         while let Some(held) = self.requests.holds.next_due(now) {
             // Its slots in queues are used, and its permit is free.
+            self.requests.in_flight.resumed(held.stream, now);
             self.pass(held.stream, held.edits, held.quotas);
         }
         let late = self.requests.bodies.late(now);

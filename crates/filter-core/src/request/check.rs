@@ -6,7 +6,7 @@ use algorithms::{Algorithm, CostSettlement, Decision, SlotId, SlotOp};
 use policy::{Limit, Match, Mode, Name, OnFailure, OverLimit, Resolved, Scope};
 use protocol::{Debit, DecidedBy, LeaseRequest, LimitCost, LimitRequest};
 
-use super::{Claims, Extracted, RequestDescriptor};
+use super::{Claims, Extracted, Measured, RequestDescriptor};
 use crate::{
     active_policy::{ActiveLimit, ActivePolicy},
     cache::{BucketKey, BucketStatus, Role, Table},
@@ -205,6 +205,8 @@ pub(crate) struct PendingCheck {
     pub(crate) opaque: Option<OnFailure>,
     /// Whether the request is a HEAD, so that its response has no body.
     pub(crate) head: bool,
+    /// What the request says to adaptive limits when it ends.
+    pub(crate) measured: Measured,
     /// The calls that carried it so far.
     pub(crate) attempts: Attempts,
     pub(crate) claims: Claims,

@@ -13,8 +13,8 @@ use crate::{
     local_bucket::{Start, Take},
     metrics::Event,
     request::{
-        Claims, DenyingLimits, Extracted, Held, Hold, LimitCheck, LocalUnits, PendingCheck, Plan,
-        Request, Stream, quota_status,
+        Claims, DenyingLimits, Extracted, Held, Hold, LimitCheck, LocalUnits, Measured,
+        PendingCheck, Plan, Request, Stream, quota_status,
     },
     response::{Denial, QuotaStatus},
     worker::{Edits, HOLDING_MS, Refusal, ResponseNeeds, Step, StreamId, Worker},
@@ -94,6 +94,10 @@ impl Worker {
         }
         self.acquire_units(host, now, &mut check);
         check.head = request.header(":method") == Some(b"HEAD");
+        let adaptive = |of: &LimitCheck| of.limit.quota.parameters().adaptive.is_some();
+        if check.limit_checks.iter().any(adaptive) {
+            check.measured = Measured::new(request);
+        }
         if check.opaque.is_none() && !check.limit_checks.iter().any(LimitCheck::is_global) {
             if !check.limit_checks.is_empty() {
                 self.reporter.admitted();

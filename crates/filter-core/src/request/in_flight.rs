@@ -4,8 +4,8 @@
 
 use std::{hash::Hasher, sync::Arc};
 
-use algorithms::{InFlightSlot, Missing, Slot, SlotAct, SlotId, SlotOp};
-use policy::Name;
+use algorithms::{Adaptive, InFlightSlot, Missing, Pace, Slot, SlotAct, SlotId, SlotOp};
+use policy::{Name, whole_number};
 use protocol::Answer;
 use siphasher::sip::SipHasher13;
 
@@ -14,7 +14,8 @@ use crate::{
     call::{CHECK_PATH, CallId, encode_checks},
     host::{Change, Contended, Host, Now, Put, Reader, update},
     metrics::Event,
-    request::{ByStream, Extracted, LimitCheck, PendingCheck, SlotRelease, grouped},
+    request::{ByStream, Extracted, LimitCheck, PendingCheck, Request, SlotRelease, grouped},
+    response::ResponseHeaders,
     worker::{CallAnswer, HOLDING_MS, StreamId, Worker},
 };
 
@@ -58,12 +59,52 @@ impl InFlight {
         self.next_us
     }
 
+    /// What a request holds whose answer says something to a limit.
+    fn measured(&mut self, stream: StreamId) -> Option<&mut Measured> {
+        if self.held.is_empty() {
+            return None;
+        }
+        let measured = &mut self.held.get_mut(stream)?.measured;
+        Some(measured).filter(|measured| **measured != Measured::Nothing)
+    }
+
+    /// The last of a request has arrived.
+    pub(crate) fn arrived(&mut self, stream: StreamId, now: impl FnOnce() -> Now) {
+        if let Some(measured) = self.measured(stream)
+            && *measured == Measured::Arriving
+        {
+            *measured = Measured::Since(now().mono_us);
+        }
+    }
+
+    /// A request continues that was held until now.
+    pub(crate) fn resumed(&mut self, stream: StreamId, now: Now) {
+        if let Some(Measured::Since(since_us)) = self.measured(stream) {
+            *since_us = now.mono_us;
+        }
+    }
+
+    /// The answer to a request begins.
+    pub(crate) fn answered(
+        &mut self,
+        stream: StreamId,
+        headers: &impl ResponseHeaders,
+        now: impl FnOnce() -> Now,
+    ) {
+        if let Some(measured) = self.measured(stream) {
+            *measured = measured.answered(headers, now);
+        }
+    }
+
     /// Releases the slots of a request that ended; returns whether it had any.
-    pub(crate) fn end(&mut self, stream: StreamId) -> bool {
+    pub(crate) fn end(&mut self, stream: StreamId, now: impl FnOnce() -> Now) -> bool {
         if self.held.is_empty() {
             return false;
         }
-        let held = self.held.remove(stream);
+        let mut held = self.held.remove(stream);
+        if let Some(held) = &mut held {
+            held.measured = held.measured.ended(now);
+        }
         let any = held.is_some();
         self.released.extend(held);
         any
@@ -101,9 +142,12 @@ impl Worker {
     }
 
     /// Records the slots of a request that continues.
-    pub(crate) fn hold_slots(&mut self, now: Now, stream: StreamId, held: HeldSlots) {
+    pub(crate) fn hold_slots(&mut self, now: Now, stream: StreamId, mut held: HeldSlots) {
         if held.is_empty() {
             return;
+        }
+        if let Measured::Since(since_us) = &mut held.measured {
+            *since_us = now.mono_us;
         }
         let taken = held.slots.iter().filter(|slot| slot.stored).count();
         let taken = u64::try_from(taken).unwrap_or(0);
@@ -126,7 +170,10 @@ impl Worker {
                 self.free_share(host, now, &share);
             }
             let stored = held.slots.into_iter().filter(|slot| slot.stored);
-            slots.extend(stored.map(|slot| (None, slot)));
+            slots.extend(stored.map(|slot| {
+                let pace = slot.rule.and_then(|rule| held.measured.pace(&rule));
+                (None, HeldSlot { pace, ..slot })
+            }));
         }
         let freed = u64::try_from(slots.len()).unwrap_or(0);
         self.counts.happened_to(Event::SlotFreed, freed);
@@ -162,6 +209,106 @@ impl Worker {
             })
         });
         held.slots = slots.collect();
+        held.measured = check.measured;
+    }
+}
+
+// --- What a request that ends says to adaptive limits: how its service answered, or nothing. The time runs from
+// the end of the request to the headers of the response, so that neither a slow upload nor a client that reads
+// slowly counts.
+
+/// How the service answers a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Measured {
+    /// It says nothing: no limit is adaptive, it is an upgrade, or Envoy answered by itself.
+    #[default]
+    Nothing,
+    /// The client still sends the request.
+    Arriving,
+    /// The service has had all of it since then, on the monotonic clock.
+    Since(u64),
+    /// The service answered after so many milliseconds.
+    Took {
+        ms: u64,
+        /// With an error. A client may have provoked it, and a service that fails fast is not quick.
+        failed: bool,
+    },
+    /// The service is overloaded, or was not reached in time.
+    Slow,
+    /// The client left after so many milliseconds without an answer.
+    Left(u64),
+}
+
+/// Envoy's router writes it: milliseconds from the end of the request.
+const SERVICE_TIME: &str = "x-envoy-upstream-service-time";
+/// Why Envoy answers as it does.
+const CODE_DETAILS: &[u8] = b"response\0code_details";
+
+impl Measured {
+    /// Of a request that arrives.
+    pub(crate) fn new(request: &impl Request) -> Self {
+        let connect = request.header(":method") == Some(b"CONNECT");
+        if connect || request.header("upgrade").is_some() {
+            Self::Nothing
+        } else if request.has_body() {
+            Self::Arriving
+        } else {
+            Self::Since(0)
+        }
+    }
+
+    fn elapsed_ms(self, now: impl FnOnce() -> Now) -> Option<u64> {
+        match self {
+            Self::Since(since_us) => Some(now().mono_us.saturating_sub(since_us) / 1000),
+            _ => None,
+        }
+    }
+
+    fn answered(self, headers: &impl ResponseHeaders, now: impl FnOnce() -> Now) -> Self {
+        let number = |name| headers.get(name).and_then(|text| whole_number(&text));
+        let (status, service_ms) = (number(":status").unwrap_or(0), number(SERVICE_TIME));
+        if status == 101 {
+            return Self::Nothing;
+        }
+        if service_ms.is_none() {
+            // The router may not write it; but then, the answer may not be the service's.
+            let details = headers.property(CODE_DETAILS).unwrap_or_default();
+            let unreached = [&b"upstream_"[..], b"no_healthy_upstream"];
+            if unreached.iter().any(|of| details.starts_with(of)) {
+                return Self::Slow;
+            }
+            if details != b"via_upstream" {
+                return Self::Nothing;
+            }
+        }
+        if matches!(status, 503 | 504) {
+            return Self::Slow;
+        }
+        // Answered before the request ended, it took no time.
+        let ms = service_ms.unwrap_or_else(|| self.elapsed_ms(now).unwrap_or(0));
+        let failed = status >= 500;
+        Self::Took { ms, failed }
+    }
+
+    fn ended(self, now: impl FnOnce() -> Now) -> Self {
+        match self {
+            Self::Since(_) => self.elapsed_ms(now).map_or(Self::Nothing, Self::Left),
+            Self::Arriving => Self::Nothing,
+            known => known,
+        }
+    }
+
+    /// What it says to a limit.
+    fn pace(self, rule: &Adaptive) -> Option<Pace> {
+        let quick = |ms| rule.pace(ms) == Pace::InTime;
+        match self {
+            Self::Took { ms, failed: true } if quick(ms) => None,
+            Self::Took { ms, .. } => Some(rule.pace(ms)),
+            Self::Slow => Some(Pace::Slow),
+            // Where everybody gives up before the latency, an overload shows all the same.
+            Self::Left(ms) if !quick(ms) => Some(Pace::Slow),
+            Self::Left(_) | Self::Nothing | Self::Arriving | Self::Since(_) => None,
+        }
     }
 }
 
@@ -197,6 +344,8 @@ pub(crate) struct HeldSlots {
     slots: Vec<HeldSlot>,
     /// Slots in this proxy's share of a limit, taken while no limiter answered.
     pub(crate) shares: Vec<ShareSlot>,
+    /// What the request says to those of the limits that are adaptive.
+    measured: Measured,
 }
 
 /// A slot in the store.
@@ -209,6 +358,10 @@ struct HeldSlot {
     renew_us: u64,
     /// Whether the store may have it; false if this proxy's share of the limit admitted the request.
     pub(super) stored: bool,
+    /// What an adaptive limit follows its service by.
+    rule: Option<Adaptive>,
+    /// What a request that ended says to it.
+    pace: Option<Pace>,
     pub(super) request: Arc<RequestDescriptor>,
 }
 
@@ -228,6 +381,9 @@ impl HeldSlots {
     pub(crate) fn add(&mut self, more: Self) {
         self.slots.extend(more.slots);
         self.shares.extend(more.shares);
+        if more.measured != Measured::Nothing {
+            self.measured = more.measured;
+        }
     }
 
     /// The slots in the answer to a check that was sent at `sent`.
@@ -239,18 +395,22 @@ impl HeldSlots {
             let ttl_ms = slot.ttl_ms()?;
             let request =
                 request.get_or_insert_with(|| Arc::new(RequestDescriptor::from_check(check)));
+            let known = check.find(&limit.name);
             Some(HeldSlot {
-                key: check.find(&limit.name).map(|of| of.key),
+                key: known.map(|of| of.key),
                 limit: limit.name.clone(),
                 slot,
                 renew_us: sent.after_ms(ttl_ms / RENEWALS),
                 stored: true,
+                rule: known.and_then(|of| of.limit.quota.parameters().adaptive),
+                pace: None,
                 request: Arc::clone(request),
             })
         });
         Self {
             slots: slots.collect(),
             shares: Vec::new(),
+            measured: check.measured,
         }
     }
 
@@ -273,6 +433,10 @@ impl RequestDescriptor {
 impl HeldSlot {
     pub(super) fn op(&self, act: SlotAct) -> (Name, SlotOp) {
         let slot = self.slot;
+        let act = match (act, self.pace) {
+            (SlotAct::Free(_), Some(pace)) => SlotAct::Answered(pace),
+            (act, _) => act,
+        };
         (self.limit.clone(), SlotOp { slot, act })
     }
 }
@@ -290,6 +454,8 @@ fn possible_slots(check: &PendingCheck, id: SlotId) -> impl Iterator<Item = Held
             key: Some(limit_check.key),
             renew_us: 0,
             stored: true,
+            rule: limit.quota.parameters().adaptive,
+            pace: None,
             request: Arc::clone(&request),
         }
     })
@@ -801,6 +967,122 @@ mod tests {
         all.sort_unstable();
         all.dedup();
         assert_eq!(all.len(), 200);
+    }
+}
+
+#[cfg(test)]
+mod measured_tests {
+    use super::*;
+    use crate::host::at;
+
+    const RULE: Adaptive = Adaptive {
+        min: 1,
+        max: 9,
+        latency_ms: 300,
+        share: 950,
+    };
+
+    /// A status, the router's time, and why Envoy answered so.
+    struct Answer(&'static str, Option<&'static str>, &'static str);
+
+    impl ResponseHeaders for Answer {
+        fn get(&self, name: &str) -> Option<Vec<u8>> {
+            match name {
+                ":status" => Some(self.0.into()),
+                SERVICE_TIME => self.1.map(Into::into),
+                _ => None,
+            }
+        }
+        fn set(&mut self, _: &'static str, _: &str) {}
+        fn add(&mut self, _: &'static str, _: &str) {}
+        fn property(&self, path: &[u8]) -> Option<Vec<u8>> {
+            (path == CODE_DETAILS && !self.2.is_empty()).then(|| self.2.into())
+        }
+    }
+
+    #[test]
+    #[expect(clippy::too_many_lines, reason = "a table")]
+    fn each_end_of_a_request_says_what_the_manual_lists() {
+        const SERVICE: &str = "via_upstream";
+        let since = Measured::Since(at(1000).mono_us);
+        let says = |answer: Answer, ms: u64| {
+            since
+                .answered(&answer, || at(1000 + ms))
+                .ended(|| at(9000))
+                .pace(&RULE)
+        };
+        // By Envoy's time, whatever ours is.
+        for (time, pace) in [
+            ("150", Pace::InTime),
+            ("151", Pace::Late),
+            ("300", Pace::Late),
+            ("301", Pace::Slow),
+            ("18446744073709551615", Pace::Slow),
+        ] {
+            assert_eq!(
+                says(Answer("200", Some(time), SERVICE), 5),
+                Some(pace),
+                "{time}"
+            );
+            assert_eq!(
+                says(Answer("429", Some(time), SERVICE), 5),
+                Some(pace),
+                "{time}"
+            );
+        }
+        // By ours, where Envoy writes none that can be read.
+        for (ms, pace) in [(150, Pace::InTime), (300, Pace::Late), (301, Pace::Slow)] {
+            assert_eq!(says(Answer("200", None, SERVICE), ms), Some(pace));
+            assert_eq!(says(Answer("200", Some("-1"), SERVICE), ms), Some(pace));
+        }
+        for status in ["503", "504"] {
+            assert_eq!(
+                says(Answer(status, Some("1"), SERVICE), 1),
+                Some(Pace::Slow)
+            );
+        }
+        for (time, pace) in [
+            ("1", None),
+            ("200", Some(Pace::Late)),
+            ("400", Some(Pace::Slow)),
+        ] {
+            assert_eq!(says(Answer("500", Some(time), SERVICE), 1), pace);
+            assert_eq!(says(Answer("502", Some(time), SERVICE), 1), pace);
+        }
+        for details in [
+            "upstream_reset_before_response_started{connection_failure}",
+            "upstream_response_timeout",
+            "no_healthy_upstream",
+        ] {
+            assert_eq!(
+                says(Answer("503", None, details), 1),
+                Some(Pace::Slow),
+                "{details}"
+            );
+        }
+        for (status, details) in [
+            ("200", "direct_response"),
+            ("503", "fault_filter_abort"),
+            ("401", "jwt_authn_access_denied"),
+            ("200", ""),
+            ("101", SERVICE),
+        ] {
+            assert_eq!(says(Answer(status, None, details), 400), None, "{details}");
+        }
+    }
+
+    #[test]
+    fn a_client_that_leaves_says_something_only_after_half_of_the_latency() {
+        let left = |measured: Measured, ms: u64| measured.ended(|| at(1000 + ms)).pace(&RULE);
+        let since = Measured::Since(at(1000).mono_us);
+        assert_eq!(left(since, 150), None);
+        assert_eq!(left(since, 151), Some(Pace::Slow));
+        // A slow upload is not the service's fault.
+        assert_eq!(left(Measured::Arriving, 60_000), None);
+        assert_eq!(left(Measured::Nothing, 60_000), None);
+        // After the headers it may take as long as it likes.
+        let took = since.answered(&Answer("200", Some("20"), "via_upstream"), || at(1020));
+        assert_eq!(left(took, 60_000), Some(Pace::InTime));
     }
 }
 

@@ -339,8 +339,9 @@ impl World {
     pub fn leave(&mut self, number: usize) {
         let Sent { envoy, worker, .. } = self.requests[number];
         self.requests[number].gone = true;
-        let stream = StreamId(u32::try_from(number).unwrap());
-        if self.envoys[envoy].workers[worker].on_gone(stream) && self.reports_turn_ends {
+        let (now, stream) = (self.now(), StreamId(u32::try_from(number).unwrap()));
+        let freed = self.envoys[envoy].workers[worker].on_gone(|| now, stream);
+        if freed && self.reports_turn_ends {
             self.schedule(0, Event::TurnEnd { envoy, worker });
         }
         self.carry_out(envoy, worker, Callback::of_request(stream));

@@ -60,9 +60,10 @@ impl World {
     pub fn respond(&mut self, number: usize, reply: &Reply) -> Metering {
         let (envoy, of) = (self.requests[number].envoy, self.requests[number].worker);
         let stream = StreamId(u32::try_from(number).unwrap());
+        let now = self.now();
         let worker = &mut self.envoys[envoy].workers[of];
-        let mut metering =
-            worker.on_response(stream, &mut Passing(reply, b""), reply.body.is_empty());
+        let headers = &mut Passing(reply, b"");
+        let mut metering = worker.on_response(|| now, stream, headers, reply.body.is_empty());
         let mut chunks = reply.body.chunks(1 + number % 7 * 1000).peekable();
         while let (Metering::Reads, Some(chunk)) = (metering, chunks.next()) {
             let last = chunks.peek().is_none() && reply.ended;
