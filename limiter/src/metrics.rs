@@ -322,6 +322,7 @@ enum LimitCount {
     SlotsTaken,
     SlotsFreed,
     SlotsLapsed,
+    AdaptiveSlow,
     CostReserved,
     CostSettlements,
     CostSettled,
@@ -332,12 +333,13 @@ enum LimitCount {
 }
 
 use LimitCount::{
-    CostCut, CostExcess, CostGivenBack, CostReserved, CostSettled, CostSettlements, Delayed,
-    LeaseGranted, LeaseReturned, LeaseSpent, Penalties, SlotsFreed, SlotsLapsed, SlotsTaken,
+    AdaptiveSlow, CostCut, CostExcess, CostGivenBack, CostReserved, CostSettled, CostSettlements,
+    Delayed, LeaseGranted, LeaseReturned, LeaseSpent, Penalties, SlotsFreed, SlotsLapsed,
+    SlotsTaken,
 };
 
 /// The name and the help text of each.
-const BY_LIMIT: [(LimitCount, &str, &str); 14] = [
+const BY_LIMIT: [(LimitCount, &str, &str); 15] = [
     (Delayed, "delayed", "Allowed checks that a queue delayed"),
     (
         LeaseGranted,
@@ -370,6 +372,11 @@ const BY_LIMIT: [(LimitCount, &str, &str); 14] = [
         SlotsLapsed,
         "slots_lapsed",
         "Slots of requests in flight that were gone when their holders renewed them",
+    ),
+    (
+        AdaptiveSlow,
+        "adaptive_slow",
+        "Requests whose service was too slow for their adaptive limit, repeats included",
     ),
     (
         CostReserved,
@@ -431,22 +438,29 @@ pub(crate) struct DomainCounters {
 
 /// The counters of a limit, and which of them it has.
 #[derive(Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a feature of its own"
+)]
 struct LimitSeries {
     /// Made when something is counted: most of ten thousand limits never decide.
     counters: Arc<OnceLock<Box<LimitCounters>>>,
     on_failure: OnFailure,
     has_slots: bool,
+    is_adaptive: bool,
     has_costs: bool,
     has_penalty: bool,
 }
 
-/// Plain numbers: ten thousand limits have 46 each.
+/// Plain numbers: ten thousand limits have 48 each.
 #[derive(Debug)]
 struct LimitCounters {
     /// In the order of `Outcome::ALL`, and of `DecidedBy::ALL`.
     decisions: [[AtomicU64; DecidedBy::ALL.len()]; Outcome::ALL.len()],
     /// In the order of [`BY_LIMIT`].
     other: [AtomicU64; BY_LIMIT.len()],
+    /// An adaptive limit as the latest answer had it; 0: there was none.
+    adaptive: AtomicU64,
 }
 
 /// Of limits that counted nothing.
@@ -458,6 +472,7 @@ impl LimitCounters {
             decisions: [const { [const { AtomicU64::new(0) }; DecidedBy::ALL.len()] };
                 Outcome::ALL.len()],
             other: [const { AtomicU64::new(0) }; BY_LIMIT.len()],
+            adaptive: AtomicU64::new(0),
         }
     }
 
@@ -514,6 +529,7 @@ impl LimitSeries {
         match count {
             Delayed | LeaseGranted | LeaseSpent | LeaseReturned => true,
             SlotsTaken | SlotsFreed | SlotsLapsed => self.has_slots,
+            AdaptiveSlow => self.is_adaptive,
             CostReserved | CostSettlements | CostSettled | CostGivenBack | CostExcess | CostCut => {
                 self.has_costs
             }
@@ -542,6 +558,7 @@ impl DomainCounters {
                 counters: known.map_or_else(Arc::default, |known| Arc::clone(&known.counters)),
                 on_failure: limit.on_failure,
                 has_slots: limit.gives_slots(),
+                is_adaptive: limit.quota.parameters().adaptive.is_some(),
                 has_costs: limit.settles(),
                 has_penalty: limit.penalty.is_some(),
             }
@@ -601,6 +618,9 @@ impl DomainCounters {
         if let Some(lease) = answer.lease {
             counters.add(LeaseGranted, lease.units);
         }
+        if let Some(now) = answer.adaptive.as_ref().and(answer.limit) {
+            counters.adaptive.store(now, Ordering::Relaxed);
+        }
         if let Some(slot) = answer.slot.filter(|_| limit.has_slots) {
             if answer.charged > 0 {
                 counters.add(SlotsTaken, 1);
@@ -650,6 +670,11 @@ impl DomainCounters {
         self.add(limit, SlotsFreed, 1);
     }
 
+    /// Counts a request whose service was too slow for its adaptive limit.
+    pub(crate) fn slow(&self, limit: &Name) {
+        self.add(limit, AdaptiveSlow, 1);
+    }
+
     /// Counts what a proxy settled of its leases.
     pub(crate) fn settled(&self, limit: &Name, settlement: &Settlement) {
         self.add(limit, LeaseSpent, settlement.spent);
@@ -678,6 +703,7 @@ type Labels<'a, const N: usize> = [(&'static str, &'a str); N];
 
 impl Collector for Domains {
     /// Takes the counters out of their lock first: no check waits for the text.
+    #[expect(clippy::too_many_lines, reason = "a list of all metrics by limit")]
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let domains = self.lock().clone();
         let decided = "Decisions made by this limiter, by limit";
@@ -722,6 +748,19 @@ impl Collector for Domains {
                 })
             })?;
         }
+        let help =
+            "Adaptive limits as this limiter's latest answers had them, in requests in flight";
+        let mut limits =
+            encoder.encode_descriptor("adaptive_limit", help, None, MetricType::Gauge)?;
+        for_limits(&domains, |domain, name, limit, _| {
+            let now = limit.counted().adaptive.load(Ordering::Relaxed);
+            if limit.is_adaptive && now > 0 {
+                let now = i64::try_from(now).unwrap_or(i64::MAX);
+                let labels = [("domain", domain), ("limit", name)];
+                limits.encode_family(&labels)?.encode_gauge(&now)?;
+            }
+            Ok(())
+        })?;
         let help = "Checks and descriptors that no limit applies to, by exemption; those that proxies let pass are in Envoy's metrics";
         family(&mut encoder, "exempt", help, |line| {
             { domains.iter() }.try_for_each(|(domain, counters)| {

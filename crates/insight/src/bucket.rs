@@ -1,6 +1,7 @@
 //! Buckets and requests as text.
 
-use policy::{Duration, Limit, Name, Node, Penalty, PenaltyStatus, format_timestamp};
+use algorithms::{Adaptive, AdaptiveState};
+use policy::{Duration, Limit, Name, Node, Penalty, PenaltyStatus, ShareText, format_timestamp};
 use store::{BucketActivity, KeyValue, Keys};
 
 use crate::{ceil_seconds, counted, duration, pause_state};
@@ -219,6 +220,68 @@ pub fn penalty_state(
     format!("{count} of {denials} in {within}, which would deny it for {lasts}{again}")
 }
 
+// --- How an adaptive limit was found, in words.
+
+/// The answers of a window that say enough to be judged where the window has not ended.
+const ANSWERS_MIN: u64 = 5;
+
+/// The share of slow answers, per mille, of an adaptive limit that is at its minimum, if it is larger than its
+/// `share` allows.
+pub fn slow_at_minimum(rule: &Adaptive, state: &AdaptiveState) -> Option<u64> {
+    let judged = (state.answers >= ANSWERS_MIN).then(|| state.slow * 1000 / state.answers);
+    // At the minimum, what the service does counts as its own.
+    let slow = judged.unwrap_or(0).max(state.own_slow);
+    (state.limit_milli <= rule.min * 1000 && slow > 1000 - rule.share).then_some(slow)
+}
+
+/// What the limit is now and why, and what its window has seen.
+pub fn adaptive_state(rule: &Adaptive, state: &AdaptiveState) -> [String; 2] {
+    let slots = |milli: u64| milli / 1000;
+    let (now, before) = (slots(state.limit_milli), slots(state.moved_from_milli));
+    let of = |late, slow| {
+        format!(
+            "{} of the answers late, {} slow",
+            ShareText(late),
+            ShareText(slow)
+        )
+    };
+    let moved = if state.moved_ms == 0 {
+        "it has not moved".to_owned()
+    } else {
+        let grew = state.limit_milli >= state.moved_from_milli;
+        let how = if grew { "grew" } else { "fell" };
+        let at = format_timestamp(state.moved_ms);
+        let (late, slow) = (state.moved_late, state.moved_slow);
+        format!("{how} from {before} at {at}: {}", of(late, slow))
+    };
+    let stuck = match slow_at_minimum(rule, state) {
+        Some(slow) => format!(
+            "; at its minimum, and {} of the answers are slow",
+            ShareText(slow)
+        ),
+        None => String::new(),
+    };
+    let AdaptiveState {
+        answers,
+        late,
+        slow,
+        most,
+        ..
+    } = state;
+    let since = format_timestamp(state.start_ms);
+    let mut window = format!(
+        "{answers} answers since {since}: {late} late, {slow} of them slow; {most} in flight at most"
+    );
+    if state.own_late > 0 {
+        window.push_str("; by nature ");
+        window.push_str(&of(state.own_late, state.own_slow));
+    }
+    [
+        format!("{now} of {} to {}; {moved}{stuck}", rule.min, rule.max),
+        window,
+    ]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -305,5 +368,75 @@ mod penalty_tests {
         );
         let shadow = penalty_state(&PENALTY, &status, false, 1_763_000_000_000);
         assert!(shadow.starts_with("would be denied until "), "{shadow}");
+    }
+}
+
+#[cfg(test)]
+mod adaptive_tests {
+    use super::*;
+
+    const RULE: Adaptive = Adaptive {
+        min: 5,
+        max: 200,
+        latency_ms: 300,
+        share: 950,
+    };
+
+    #[test]
+    fn a_limit_at_its_minimum_is_too_slow_by_its_window_or_by_nature() {
+        let state = AdaptiveState {
+            limit_milli: 5000,
+            answers: 20,
+            slow: 2,
+            ..AdaptiveState::default()
+        };
+        assert_eq!(slow_at_minimum(&RULE, &state), Some(100));
+        let quick = AdaptiveState { slow: 1, ..state };
+        assert_eq!(slow_at_minimum(&RULE, &quick), None);
+        let few = AdaptiveState {
+            answers: 4,
+            own_slow: 60,
+            ..state
+        };
+        assert_eq!(slow_at_minimum(&RULE, &few), Some(60));
+        let above = AdaptiveState {
+            limit_milli: 5001,
+            ..state
+        };
+        assert_eq!(slow_at_minimum(&RULE, &above), None);
+    }
+
+    #[test]
+    fn a_state_says_why_the_limit_moved() {
+        let state = AdaptiveState {
+            limit_milli: 5000,
+            start_ms: 1_763_000_001_300,
+            answers: 20,
+            late: 6,
+            slow: 2,
+            most: 5,
+            own_late: 40,
+            own_slow: 5,
+            moved_ms: 1_763_000_001_000,
+            moved_from_milli: 7_999,
+            moved_late: 800,
+            moved_slow: 755,
+            ..AdaptiveState::default()
+        };
+        assert_eq!(
+            adaptive_state(&RULE, &state),
+            [
+                "5 of 5 to 200; fell from 7 at 2025-11-13T02:13:21Z: 80% of the answers late, 75.5% slow; \
+                 at its minimum, and 10% of the answers are slow",
+                "20 answers since 2025-11-13T02:13:21.300Z: 6 late, 2 of them slow; 5 in flight at most; \
+                 by nature 4% of the answers late, 0.5% slow",
+            ]
+        );
+        let fresh = AdaptiveState {
+            limit_milli: 20_000,
+            ..AdaptiveState::default()
+        };
+        let [now, _] = adaptive_state(&RULE, &fresh);
+        assert_eq!(now, "20 of 5 to 200; it has not moved");
     }
 }

@@ -13,7 +13,7 @@ use insight::{
     Finding, Severity,
     findings::{self, limits, server},
 };
-use policy::{Limit, Name, Policy};
+use policy::{Compiled, Limit, Name, Policy};
 use serde::Serialize;
 use store::{
     Cursor, Fleet, Head, HeadState, LimitKey, LimitKeyKind, LimiterStatus, Overrides, StoreError,
@@ -223,6 +223,21 @@ async fn invalid_overrides(session: &Session<'_>, policy: &Policy) -> Result<Vec
     Ok(findings)
 }
 
+/// Adaptive limits with one bucket that are at their minimum and still too slow. What cannot be read is another
+/// check's finding.
+async fn too_slow(session: &Session<'_>, policy: &Policy) -> Vec<Finding> {
+    let adaptive =
+        |limit: &&Limit| limit.per.is_empty() && limit.quota.parameters().adaptive.is_some();
+    let compiled = Compiled::new(policy.clone());
+    let mut findings = Vec::new();
+    for limit in policy.limits.iter().filter(adaptive) {
+        let found = session.store.inspect(&compiled, &limit.name, &[], 1).await;
+        let state = found.ok().and_then(|found| found.answer.adaptive?.state);
+        findings.extend(state.and_then(|state| limits::too_slow(&policy.domain, limit, &state)));
+    }
+    findings
+}
+
 impl Domains {
     async fn look(&mut self, session: &Session<'_>, head: &Head) -> Result<Vec<Finding>, Error> {
         let domain = &head.domain;
@@ -234,6 +249,7 @@ impl Domains {
                 Ok(Stored::Live(record)) => {
                     let mut findings = limits::look(&record.policy, &self.live, crate::now_ms());
                     findings.extend(invalid_overrides(session, &record.policy).await?);
+                    findings.extend(too_slow(session, &record.policy).await);
                     self.readable.push(record.policy);
                     return Ok(findings);
                 }

@@ -2,10 +2,13 @@
 
 use std::fmt::Write as _;
 
-use algorithms::{DEBT_MAX_CAPACITIES, InFlightSlot, Slot, SlotId};
+use algorithms::{Adaptive, AdaptiveState, DEBT_MAX_CAPACITIES, InFlightSlot, Slot, SlotId};
 use anstyle::{AnsiColor, Style};
 use clap::Args;
-use insight::{Window, bucket::penalty_state};
+use insight::{
+    Window,
+    bucket::{adaptive_state, penalty_state, slow_at_minimum},
+};
 use policy::{
     AmountText, Compiled, Descriptor, Limit, Name, Node, Override, Policy, Quota, Scope,
     format_timestamp,
@@ -232,9 +235,11 @@ fn holder(slot: SlotId, fleet: Option<&Fleet>, now_ms: u64) -> String {
 
 /// The members of the sorted set and their scores, as the store shows them.
 fn read(state: &str, now_ms: u64) -> Vec<(InFlightSlot, u64)> {
-    let mut words = state.split(' ');
+    // The mark of an adaptive limit may contain spaces.
+    let words: Vec<&str> = state.split(' ').collect();
     let mut slots = Vec::new();
-    while let (Some(member), Some(score)) = (words.next(), words.next()) {
+    for pair in words.windows(2) {
+        let [member, score] = pair else { continue };
         let mut numbers = member.split(':').map(|number| number.parse().ok());
         let name = [numbers.next(), numbers.next(), numbers.next()].map(Option::flatten);
         if let ([Some(start_ms), Some(parts), Some(since_ms)], Ok(expiry)) =
@@ -279,6 +284,7 @@ impl Bucket {
         }
     }
 
+    #[expect(clippy::too_many_lines, reason = "a list of all lines")]
     fn card(&self, page: Page) -> String {
         let limit = &self.limit.name;
         let bucket = bucket::display(&self.limit.per, &self.values);
@@ -317,6 +323,11 @@ impl Bucket {
         }
         if let Some(window) = self.window() {
             line("window", format!("{} to {}", window.starts, window.ends));
+        }
+        if let Some((rule, state)) = self.adaptive() {
+            let [now, window] = adaptive_state(rule, state);
+            line("adaptive", now);
+            line("answers", window);
         }
         for holder in self.holders.iter().flatten() {
             let left = duration(holder.expires_in_ms);
@@ -491,6 +502,13 @@ impl Bucket {
             .map(|limit| limit.saturating_sub(answer.remaining))
     }
 
+    /// The rule of an adaptive limit, and its state once an answer came.
+    fn adaptive(&self) -> Option<(&Adaptive, &AdaptiveState)> {
+        let rule = self.limit.quota.parameters().adaptive.as_ref()?;
+        let found = self.inspection.answer.adaptive.as_deref()?;
+        Some((rule, found.state.as_ref()?))
+    }
+
     /// The calendar window that the bucket counts in.
     fn window(&self) -> Option<Window> {
         Window::from_quota(&self.quota_in_force()?, self.inspection.now_ms)
@@ -560,6 +578,44 @@ struct Fields<'b> {
     penalty: Option<BucketPenalty>,
     #[serde(skip_serializing_if = "Option::is_none")]
     holders: Option<&'b [HeldSlot]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    adaptive: Option<AdaptiveFields>,
+}
+
+/// How an adaptive limit was found. Shares are per mille.
+#[derive(Serialize)]
+struct AdaptiveFields {
+    window_starts: String,
+    answers: u64,
+    late: u64,
+    slow: u64,
+    most_in_flight: u64,
+    own_late: u64,
+    own_slow: u64,
+    moved_at: Option<String>,
+    moved_from: u64,
+    moved_late: u64,
+    moved_slow: u64,
+    too_slow_at_min: bool,
+}
+
+impl AdaptiveFields {
+    fn new((rule, state): (&Adaptive, &AdaptiveState)) -> Self {
+        Self {
+            window_starts: format_timestamp(state.start_ms),
+            answers: state.answers,
+            late: state.late,
+            slow: state.slow,
+            most_in_flight: state.most,
+            own_late: state.own_late,
+            own_slow: state.own_slow,
+            moved_at: (state.moved_ms > 0).then(|| format_timestamp(state.moved_ms)),
+            moved_from: state.moved_from_milli / 1000,
+            moved_late: state.moved_late,
+            moved_slow: state.moved_slow,
+            too_slow_at_min: slow_at_minimum(rule, state).is_some(),
+        }
+    }
 }
 
 impl Bucket {
@@ -597,6 +653,7 @@ impl Bucket {
             state: self.inspection.state.as_deref(),
             penalty: BucketPenalty::new(&self.limit, &self.inspection),
             holders: self.holders.as_deref(),
+            adaptive: self.adaptive().map(AdaptiveFields::new),
         }
     }
 }
@@ -670,6 +727,8 @@ mod tests {
     fn slots_are_read_and_marks_and_what_expired_are_not() {
         let state = "8000:77:10000 2500 8001:78:10000 900 g -18 t -1001";
         let slots = read(state, 1000);
+        let marked = "g -18 t -1001 a\u{1} \u{fffd}\0 -0.5 8000:77:10000 2500";
+        assert_eq!(read(marked, 1000), slots);
         let (slot, expiry) = slots.first().unwrap();
         assert_eq!((slots.len(), slot.id.secret, *expiry), (1, 77, 2500));
         assert_eq!(read("TokenBucket(TokenBucketState { debt: 1 })", 0), []);

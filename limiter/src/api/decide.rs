@@ -2,8 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use policy::{Compiled, Name, SlotId};
-use protocol::{Answer, ApiError, Check, ErrorCode, LimitRequest, json::Reason};
+use policy::{Compiled, Limit, Name, SlotId};
+use protocol::{
+    Answer, ApiError, Check, ErrorCode, LimitRequest, Pace, SlotAct, Took, json::Reason,
+};
 use store::{CheckError, CheckPlanError, new_slot_id};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
@@ -131,6 +133,8 @@ struct CheckSummary {
     /// A denial that ends within this time, in milliseconds, is not the request's answer.
     patience_ms: u64,
     limits: Vec<LimitRequest>,
+    /// How a program says that its service answered.
+    took: Option<Took>,
     /// The exemptions of the check, or of its descriptors.
     exempt: Vec<Name>,
 }
@@ -148,6 +152,7 @@ impl CheckSummary {
             charging: check.cost > 0 && !check.peek,
             patience_ms: check.patience_ms,
             limits: check.limits.clone(),
+            took: check.took,
         }
     }
 
@@ -171,20 +176,30 @@ impl CheckSummary {
             counters.answered(limit, decided && !skipped);
         }
         for request in &self.limits {
-            count_settled(request, counters, compiled);
+            count_settled(request, self.took, counters, compiled);
         }
     }
 }
 
 /// Counts what a check gave back and settled at one limit.
-fn count_settled(request: &LimitRequest, counters: &DomainCounters, policy: &Compiled) {
+fn count_settled(
+    request: &LimitRequest,
+    took: Option<Took>,
+    counters: &DomainCounters,
+    policy: &Compiled,
+) {
     let limit = &request.limit;
-    let freed = request.slots.iter();
-    for _ in freed.filter(|op| op.act.frees()) {
-        counters.freed(limit);
-    }
     let known = policy.position(limit.as_str());
-    if let Some(price) = known.and_then(|at| policy.limit(at)?.response_price()) {
+    let known = known.and_then(|at| policy.limit(at));
+    let rule = known.and_then(|limit| limit.quota.parameters().adaptive);
+    let said = took.zip(rule).map(|(took, rule)| took.pace(&rule));
+    for op in request.slots.iter().filter(|op| op.act.frees()) {
+        counters.freed(limit);
+        if op.act == SlotAct::Answered(Pace::Slow) || said == Some(Pace::Slow) {
+            counters.slow(limit);
+        }
+    }
+    if let Some(price) = known.and_then(Limit::response_price) {
         for settled in &request.settle {
             let units = price.cut(settled.units);
             counters.cost_settled(limit, units, units < settled.units);

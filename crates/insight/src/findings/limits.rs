@@ -2,11 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use algorithms::AdaptiveState;
 use limits_file::Surroundings;
-use policy::{BUILT_IN, IfMissing, Limit, Matcher, Name, Pattern, Policy, Problem};
+use policy::{
+    BUILT_IN, Duration, IfMissing, Limit, Matcher, Name, Pattern, Policy, Problem, ShareText,
+};
 use store::{Fleet, Head};
 
-use crate::{Finding, LiveEntries, Severity, pause_state, truncated_list};
+use crate::{Finding, LiveEntries, Severity, bucket::slow_at_minimum, pause_state, truncated_list};
 
 /// The most limits that one finding names.
 const NAMED_MAX: usize = 10;
@@ -123,6 +126,30 @@ fn unmeant(policy: &Policy, problem: Problem) -> Finding {
     .mend(format!(
         "rlctl get-limit {limit} --domain {domain}    # then `set-limit`"
     ))
+}
+
+/// An adaptive limit that cannot fall any more while its service is too slow. `limit` has one bucket.
+pub fn too_slow(domain: &Name, limit: &Limit, state: &AdaptiveState) -> Option<Finding> {
+    let rule = limit.quota.parameters().adaptive?;
+    let slow = slow_at_minimum(&rule, state)?;
+    let (name, min, share) = (&limit.name, rule.min, ShareText(rule.share));
+    Some(
+        Finding::new(
+            Severity::Warning,
+            "adaptive",
+            format!("{domain}/{name}"),
+            format!(
+                "the limit is at its minimum, {min}, and {} of the answers take longer than {}",
+                ShareText(slow),
+                Duration(rule.latency_ms)
+            ),
+            format!(
+                "{share} are to be quicker; so few requests at once cannot overload it, so it is slow for \
+                 another reason, or `latency` is too short for it"
+            ),
+        )
+        .mend(format!("rlctl inspect {name} --domain {domain}")),
+    )
 }
 
 /// Invalid overrides: with one of them, no limiter reads the domain.
