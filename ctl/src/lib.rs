@@ -22,6 +22,7 @@ pub mod log;
 pub mod printer;
 pub mod render;
 pub mod replay;
+pub mod serve;
 pub mod session;
 pub mod settings;
 pub mod simulate;

@@ -62,8 +62,8 @@ const PAIRS_MAX: usize = 50_000;
 /// small a share rather than too large a one.
 const LIMITS_MAX: usize = 1000;
 
-/// The longest reported node name, in bytes.
-const NODE_MAX: usize = 128;
+/// The longest reported node name, in bytes. The longest that Istio makes of a Pod fits.
+const NODE_MAX: usize = 384;
 
 /// The random id of one Envoy process, shared by all tables.
 pub(crate) type ProxyId = Arc<str>;

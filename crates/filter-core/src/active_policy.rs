@@ -27,8 +27,8 @@ use crate::{
     request::Plan,
 };
 
-/// Characters of an operator's name for a proxy.
-const MAX_NODE: usize = 128;
+/// Characters of an operator's name for a proxy. In Istio it has the Pod's name and namespace, after an address.
+const MAX_NODE: usize = 384;
 
 /// One worker's copy of the domain's limits.
 #[derive(Debug)]

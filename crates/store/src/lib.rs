@@ -39,7 +39,7 @@ pub use store::{
 // What the methods of the stores take and return.
 pub use plan::{
     BucketKey, Change, CheckPlanError, Edit, EditPlanError, Head, HeadState, HistoryEntry,
-    InvalidOverride, KeyValue, Keys, LimitKey, LimitKeyKind, Operation, OverrideEdit,
+    InvalidOverride, KeyValue, Keys, LimitKey, LimitKeyKind, Operation, Origin, OverrideEdit,
     OverrideEdits, Overrides, PrefixError, Record, RecordedOverrides, RecordedSide, ResetOf,
     Signature, Stored, fits, script,
     telemetry::{

@@ -12,7 +12,7 @@ mod keys;
 
 pub use check::{Bucket, CheckPlan, CheckPlanError, Seal, reserves_or_settles};
 pub use edit::{EditPlanError, Operation, RecordedOverrides, RecordedSide, ResetOf, fits};
-pub use keys::{BucketKey, KeyValue, Keys, LimitKey, LimitKeyKind, PrefixError};
+pub use keys::{BucketKey, KeyValue, Keys, LimitKey, LimitKeyKind, Origin, PrefixError};
 pub use record::{
     Change, Edit, Head, HeadState, HistoryEntry, InvalidOverride, InvalidRecord, OverrideEdit,
     OverrideEdits, Overrides, Record, Signature, Stored,

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 use crate::{
     ActivitySummary, CheckError, Edit, EditError, Fleet, Head, HistoryEntry, InvalidOverride,
-    KeyValue, LimitKey, Overrides, Report, Resolution, Signature, StoreError, Stored,
+    KeyValue, LimitKey, Origin, Overrides, Report, Resolution, Signature, StoreError, Stored,
     plan::script::ScriptCheck, wall_ms,
 };
 
@@ -104,13 +104,18 @@ pub trait Policies: Send + Sync + fmt::Debug {
 
     /// The record that [`Policies::record_applied`] left. The memory store keeps none: no other
     /// process could read it.
-    async fn applied(&self, _domain: &Name) -> Result<Option<String>, StoreError> {
+    async fn applied(&self, _domain: &Name, _origin: Origin) -> Result<Option<String>, StoreError> {
         Ok(None)
     }
 
-    /// Stores, in the caller's own format, what was applied of a domain's files; replaces the last
-    /// such record. No decision depends on it.
-    async fn record_applied(&self, _domain: &Name, _record: &str) -> Result<(), StoreError> {
+    /// Stores, in the caller's own format, what was applied of a domain's files or objects; replaces the
+    /// last such record. No decision depends on it.
+    async fn record_applied(
+        &self,
+        _domain: &Name,
+        _origin: Origin,
+        _record: &str,
+    ) -> Result<(), StoreError> {
         Ok(())
     }
 }

@@ -1,6 +1,7 @@
 //! `rlctl apply` and `rlctl diff`.
 
 mod watch;
+pub mod writer;
 
 use std::{
     collections::{BTreeMap, BTreeSet},

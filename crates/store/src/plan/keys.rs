@@ -9,6 +9,7 @@
 //! | `rl:{D}:o:LIMIT` | HASH, the overrides of one limit, a field each |
 //! | `rl:{D}:s:RANDOM` | HASH, staged overrides of an edit; expires |
 //! | `rl:{D}:applied` | STRING, what `rlctl apply --watch` applied last of the files of domain D |
+//! | `rl:{D}:objects` | STRING, the same of `rlctl controller` and its objects |
 //! | `rl:{D}:history` | STREAM of the last edits, newest last |
 //! | `rl:{D}:p:LIMIT` | ZSET of the proxies that are active for a limit (`*`: for any), by time |
 //! | `rl:fleet:SLOT` | HASH, each limiter's fleet report of a time slot |
@@ -57,6 +58,15 @@ pub struct BucketKey {
     pub partition: Vec<KeyValue>,
     /// The other values, in the order of `per`.
     pub values: Vec<KeyValue>,
+}
+
+/// Where limits are kept that are applied to a domain again and again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// Limits files, by `rlctl apply --watch`.
+    Files,
+    /// Objects in Kubernetes, by `rlctl controller`.
+    Objects,
 }
 
 impl Default for Keys {
@@ -124,9 +134,13 @@ impl Keys {
         format!("{}{{{}}}:history", self.prefix, InKey(domain))
     }
 
-    /// What `rlctl apply --watch` applied last of a domain's files.
-    pub fn applied(&self, domain: &Name) -> String {
-        format!("{}{{{domain}}}:applied", self.prefix)
+    /// What was applied last of a domain's limits that are kept elsewhere.
+    pub fn applied(&self, domain: &Name, origin: Origin) -> String {
+        let of = match origin {
+            Origin::Files => "applied",
+            Origin::Objects => "objects",
+        };
+        format!("{}{{{}}}:{of}", self.prefix, InKey(domain))
     }
 
     /// The overrides of one limit.

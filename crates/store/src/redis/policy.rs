@@ -12,7 +12,7 @@ use tokio::{sync::watch, time::sleep};
 
 use crate::{
     DOMAINS_MAX, Edit, EditError, EditPlanError, Head, HeadState, HistoryEntry, InvalidOverride,
-    Keys, LimitOf, OverrideCursor, OverridePage, Overrides, Policies, Record, Signature,
+    Keys, LimitOf, Origin, OverrideCursor, OverridePage, Overrides, Policies, Record, Signature,
     StoreError, Stored, corrupt,
     plan::{
         edit::{self, Expected, HISTORY_MAX, How, Plan},
@@ -209,15 +209,20 @@ impl Policies for RedisStore {
             .collect()
     }
 
-    async fn applied(&self, domain: &Name) -> Result<Option<String>, StoreError> {
+    async fn applied(&self, domain: &Name, origin: Origin) -> Result<Option<String>, StoreError> {
         let mut get = redis_link::cmd("GET");
-        get.arg(self.keys().applied(domain));
+        get.arg(self.keys().applied(domain, origin));
         value::optional_text(self.control(get).await?)
     }
 
-    async fn record_applied(&self, domain: &Name, record: &str) -> Result<(), StoreError> {
+    async fn record_applied(
+        &self,
+        domain: &Name,
+        origin: Origin,
+        record: &str,
+    ) -> Result<(), StoreError> {
         let mut set = redis_link::cmd("SET");
-        set.arg(self.keys().applied(domain)).arg(record);
+        set.arg(self.keys().applied(domain, origin)).arg(record);
         self.control(set).await.map(drop)
     }
 }

@@ -1,0 +1,561 @@
+//! Brings a domain to what its limits files, or its objects in Kubernetes, say: the edits of
+//! `rlctl apply --watch` and of `rlctl controller`.
+//!
+//! A limit is written only when its origin changes that limit: live edits stay, and are reported as
+//! drift. A domain that the store lost is written whole.
+
+use std::collections::BTreeMap;
+
+use limits_file::ToNode as _;
+use policy::{Exemption, Limit, Name, Node, Policy, Revision};
+use serde::{Deserialize, Serialize};
+use store::{EditError, HeadState, Origin};
+
+use super::{Pruning, merge, note_merged, plan, plan_file};
+use crate::{
+    changes::{self, Action},
+    edit::{EditArgs, revision_of},
+    error::{Error, Exit},
+    render::{counted, truncated_list},
+    session::{EditPlan, Session, conflict, sort_overrides},
+};
+
+/// Attempts to write on top of concurrent edits.
+const TRIES: usize = 10;
+/// Limits that one message names.
+const NAMED_MAX: usize = 10;
+
+/// Writes domains, each by one edit.
+#[derive(Clone, Debug)]
+pub struct Writer<'w> {
+    /// The store, and where messages go.
+    pub session: &'w Session<'w>,
+    /// Who edits.
+    pub edit: &'w EditArgs,
+    /// Where the limits are kept.
+    pub origin: Origin,
+    /// Whether a limit that left the origin is deleted.
+    pub prune: bool,
+    /// How many of a domain's limits one edit may delete, in percent; `None`: all.
+    pub prune_max: Option<u8>,
+}
+
+/// What a domain should have.
+#[derive(Debug)]
+pub struct Wanted {
+    /// The limits.
+    pub policy: Policy,
+    digests: Applied,
+    /// The record at the last comparison; `None` before the first.
+    pub compared: Option<Compared>,
+}
+
+impl Wanted {
+    /// Not compared yet.
+    pub fn new(policy: Policy) -> Self {
+        Self {
+            digests: Applied::from_policy(&policy),
+            policy,
+            compared: None,
+        }
+    }
+}
+
+/// What a comparison found.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Compared {
+    /// The revision of the domain.
+    pub revision: Option<Revision>,
+    /// The limits that differ, and other differences.
+    pub drift: Vec<String>,
+}
+
+/// What became of a domain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// Nothing changed since the last comparison.
+    Same,
+    /// It was compared, and had all.
+    Compared,
+    /// It was written.
+    Edited,
+}
+
+impl Writer<'_> {
+    fn kept_in(&self) -> &'static str {
+        match self.origin {
+            Origin::Files => "the files",
+            Origin::Objects => "the objects",
+        }
+    }
+
+    /// Compares a domain, whose head was just read, with what it should have, if either changed; writes
+    /// what the origin changed.
+    pub async fn bring(&self, wanted: &mut Wanted, state: &HeadState) -> Result<Turn, Error> {
+        let revision = match state {
+            HeadState::Live(revision) | HeadState::Deleted(revision) => Some(revision.clone()),
+            // The edit reports the record's error.
+            HeadState::Missing | HeadState::Unreadable(_) => None,
+        };
+        let known = wanted.compared.as_ref();
+        if known.is_some_and(|known| known.revision == revision) {
+            return Ok(Turn::Same);
+        }
+        if known.is_some_and(|known| known.revision.is_some()) && revision.is_none() {
+            self.session.printer.warn(format_args!(
+                "the store has lost domain {}; it is written again",
+                wanted.policy.domain
+            ));
+        }
+        let mut turn = Turn::Compared;
+        let last = self.last_applied(&wanted.policy.domain, state).await?;
+        if last.as_ref() != Some(&wanted.digests) {
+            let last = last.unwrap_or_default();
+            let to_be = last.with_new(&wanted.digests);
+            if to_be != last {
+                // Before the edit: what it creates must be known as this origin's even if this program
+                // ends before it can record the edit.
+                self.record(&wanted.policy.domain, &to_be).await?;
+            }
+            if self.write(wanted, &last).await? {
+                turn = Turn::Edited;
+            }
+            self.record(&wanted.policy.domain, &wanted.digests).await?;
+        }
+        self.measure_drift(wanted, revision).await?;
+        Ok(turn)
+    }
+
+    async fn record(&self, domain: &Name, applied: &Applied) -> Result<(), Error> {
+        let record = applied.to_record();
+        let store = &self.session.store;
+        let recorded = store.record_applied(domain, self.origin, &record);
+        self.session.call(recorded).await
+    }
+
+    /// What was last applied to a domain; `None` if the domain is missing.
+    async fn last_applied(
+        &self,
+        domain: &Name,
+        state: &HeadState,
+    ) -> Result<Option<Applied>, Error> {
+        if matches!(state, HeadState::Missing) {
+            return Ok(None);
+        }
+        let record = self.session.store.applied(domain, self.origin);
+        let record = self.session.call(record).await?;
+        Ok(record.map(|record| Applied::read(Some(&record))))
+    }
+
+    /// Whether the store remembers limits of this origin in a domain.
+    pub async fn has_applied(&self, domain: &Name) -> Result<bool, Error> {
+        let record = self.session.store.applied(domain, self.origin);
+        let record = self.session.call(record).await?;
+        Ok(record.is_some_and(|record| Applied::read(Some(&record)).format > 0))
+    }
+
+    /// Forgets what was applied: the limits stay, and are nobody's.
+    pub async fn forget(&self, domain: &Name) -> Result<(), Error> {
+        let record = self
+            .session
+            .store
+            .record_applied(domain, self.origin, "null");
+        self.session.call(record).await
+    }
+
+    /// Writes what the origin changed since `last` was applied; returns whether anything did.
+    async fn write(&self, wanted: &Wanted, last: &Applied) -> Result<bool, Error> {
+        let session = self.session;
+        let domain = &wanted.policy.domain;
+        let nothing = Applied::default();
+        for _ in 0..TRIES {
+            let merged = |base: &store::Stored| {
+                let live = base.policy();
+                // A deleted domain has nothing to keep.
+                let last = if live.is_some() { last } else { &nothing };
+                let target = last.target(&wanted.policy, &wanted.digests, live, self.prune);
+                merge(target, live, true)
+            };
+            let pruning = Pruning {
+                unlisted_overrides: false,
+                split_otherwise: self.prune,
+            };
+            let (base, merged, plan) = plan(session, domain, merged, pruning).await?;
+            let any = changes::any(&plan.changes)
+                || !changes::of_domain(base.policy(), &merged.policy).is_empty();
+            if !any {
+                let origin = self.kept_in();
+                session
+                    .printer
+                    .note(format_args!("{domain}: as in {origin}"));
+                return Ok(false);
+            }
+            self.few_enough(domain, last, &plan)?;
+            note_merged(session.printer, &merged, &plan);
+            let planned = merged.planned(plan);
+            match session.write(self.edit, domain, base, planned).await {
+                Ok(edited) => {
+                    session.printer.data(&edited.report)?;
+                    return Ok(true);
+                }
+                Err(EditError::Conflict { .. }) => {}
+                Err(error) => return Err(session.edit_failed(&error)),
+            }
+        }
+        Err(conflict())
+    }
+
+    /// Files that lost most of their limits are more often wrong than meant: a template without values,
+    /// a folder that is half mounted. Nobody can confirm it.
+    fn few_enough(&self, domain: &Name, last: &Applied, plan: &EditPlan) -> Result<(), Error> {
+        let changes = plan.changes.iter();
+        let deleted = changes
+            .filter(|change| change.action == Action::Deleted)
+            .count();
+        let were = last.count();
+        let most = self
+            .prune_max
+            .filter(|most| deleted.saturating_mul(100) > were.saturating_mul(usize::from(*most)));
+        let Some(most) = most else {
+            return Ok(());
+        };
+        let message = format!(
+            "the files would delete {deleted} of the {} of domain {domain} that were in them, more \
+             than {most} %; nothing of it was changed",
+            counted(were, "limit")
+        );
+        Err(Error::new(Exit::No, message)
+            .hint("if that is meant, start with --prune-max 100%")
+            .hint(format!(
+                "`rlctl delete-domain {domain}` deletes a whole domain"
+            )))
+    }
+
+    /// Compares the domain with what it should have, as `rlctl diff` does.
+    async fn measure_drift(
+        &self,
+        wanted: &mut Wanted,
+        seen: Option<Revision>,
+    ) -> Result<(), Error> {
+        let (base, merged, plan) = plan_file(self.session, wanted.policy.clone(), true).await?;
+        let domain = &wanted.policy.domain;
+        let mut drift = changes::names(&plan.changes);
+        let paused = merged.still_paused.iter().map(|(name, _)| name.to_string());
+        drift.extend(paused.map(|name| format!("{name} (paused)")));
+        match self.origin {
+            Origin::Files if !changes::of_domain(base.policy(), &merged.policy).is_empty() => {
+                drift.push("the domain itself".to_owned());
+            }
+            Origin::Files => {}
+            // Beside them a domain may have limits of files and of people.
+            Origin::Objects => drift.retain(|name| {
+                let name = name.strip_suffix(" (paused)").unwrap_or(name);
+                wanted.digests.limits.contains_key(name)
+            }),
+        }
+        // A deleted domain has a revision, too.
+        let revision = revision_of(&base).cloned().or(seen);
+        let known = wanted.compared.as_ref().map(|known| &known.drift);
+        if known.map_or(!drift.is_empty(), |known| *known != drift) {
+            self.report_drift(domain, &drift);
+        }
+        wanted.compared = Some(Compared { revision, drift });
+        Ok(())
+    }
+
+    fn report_drift(&self, domain: &Name, drift: &[String]) {
+        let printer = self.session.printer;
+        if drift.is_empty() {
+            printer.note(format_args!("{domain}: no drift any more"));
+            return;
+        }
+        let origin = self.kept_in();
+        printer.warn(format_args!(
+            "{domain}: {} from {origin}, until {origin} change there: {}",
+            counted(drift.len(), "difference"),
+            truncated_list(drift, NAMED_MAX)
+        ));
+        if self.origin == Origin::Files {
+            printer.hint(
+                "`rlctl diff` shows the differences, `rlctl export` prints a file that has them",
+            );
+        }
+    }
+}
+
+// --- What was last applied from a file, and what a new version of the file changes.
+//
+// The store holds the record, so that a restart does not undo live edits.
+
+/// The format of the record; a record of another format is ignored.
+const FORMAT: u32 = 1;
+
+/// Digests of a file: of each limit with its overrides, of each exemption, and of the domain's own fields.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Applied {
+    format: u32,
+    domain: String,
+    limits: BTreeMap<String, String>,
+    /// By exemption. Records of earlier versions have none.
+    #[serde(default)]
+    exempt: BTreeMap<String, String>,
+}
+
+impl Applied {
+    /// The digests of a file.
+    fn from_policy(file: &Policy) -> Self {
+        let mut file = file.clone();
+        sort_overrides(&mut file);
+        let limit = |limit: &Limit| (limit.name.to_string(), digest(&limit.to_node()));
+        Self {
+            format: FORMAT,
+            domain: digest(
+                &file
+                    .paused
+                    .map_or_else(|| Node::text(""), |pause| pause.to_node()),
+            ),
+            limits: file.limits.iter().map(limit).collect(),
+            exempt: { file.exempt.iter() }
+                .map(|exemption| (exemption.name.to_string(), digest(&exemption.to_node())))
+                .collect(),
+        }
+    }
+
+    /// The stored record; empty if it cannot be read, so that the whole file counts as changed.
+    fn read(record: Option<&str>) -> Self {
+        let read: Option<Self> = record.and_then(|record| serde_json::from_str(record).ok());
+        read.filter(|read| read.format == FORMAT)
+            .unwrap_or_default()
+    }
+
+    /// The record to store.
+    fn to_record(&self) -> String {
+        // Text and numbers alone always become JSON.
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    /// How many limits there are.
+    fn count(&self) -> usize {
+        self.limits.len()
+    }
+
+    /// These, and what only `new` has, with a digest that nothing has.
+    fn with_new(&self, new: &Self) -> Self {
+        let mut both = self.clone();
+        both.format = FORMAT;
+        for name in new.limits.keys() {
+            both.limits.entry(name.clone()).or_default();
+        }
+        for name in new.exempt.keys() {
+            both.exempt.entry(name.clone()).or_default();
+        }
+        both
+    }
+
+    fn has(&self, limit: &Name) -> bool {
+        self.limits.contains_key(limit.as_str())
+    }
+
+    /// The domain's limits if `self` was applied last and the file is `new` now. Limits that the
+    /// file does not change, or never had, stay as they are live. Without `prune`, limits that left
+    /// the file stay as well.
+    fn target(&self, file: &Policy, new: &Self, live: Option<&Policy>, prune: bool) -> Policy {
+        let same = |limit: &Name| {
+            let digest = self.limits.get(limit.as_str());
+            digest.is_some() && digest == new.limits.get(limit.as_str())
+        };
+        let mut target = file.clone();
+        let live_limits = live.map(Policy::by_name).unwrap_or_default();
+        let of_file = file.limits.iter().filter_map(|limit| {
+            if same(&limit.name) {
+                live_limits.get(limit.name.as_str()).copied().cloned()
+            } else {
+                Some(limit.clone())
+            }
+        });
+        let others = live.map_or(&[][..], |live| &live.limits).iter();
+        let others =
+            others.filter(|limit| !(new.has(&limit.name) || prune && self.has(&limit.name)));
+        target.limits = of_file.chain(others.cloned()).collect();
+        target.exempt = self.exempt_target(file, new, live.map_or(&[], |live| &live.exempt), prune);
+        if self.domain == new.domain {
+            target.paused = live.and_then(|live| live.paused);
+        }
+        target
+    }
+
+    /// As [`Self::target`], for exemptions.
+    fn exempt_target(
+        &self,
+        file: &Policy,
+        new: &Self,
+        live: &[Exemption],
+        prune: bool,
+    ) -> Vec<Exemption> {
+        let of_file = file.exempt.iter().filter_map(|wanted| {
+            let name = wanted.name.as_str();
+            let applied = self.exempt.get(name);
+            if applied.is_some() && applied == new.exempt.get(name) {
+                live.iter().find(|live| live.name == wanted.name).cloned()
+            } else {
+                Some(wanted.clone())
+            }
+        });
+        let goes =
+            |name: &str| new.exempt.contains_key(name) || prune && self.exempt.contains_key(name);
+        let others = live.iter().filter(|live| !goes(live.name.as_str()));
+        of_file.chain(others.cloned()).collect()
+    }
+}
+
+fn digest(node: &Node) -> String {
+    // A document of text and numbers always becomes JSON.
+    let json = serde_json::to_string(node).unwrap_or_default();
+    let mut hex = sha1_smol::Sha1::from(json).digest().to_string();
+    hex.truncate(16);
+    hex
+}
+
+#[cfg(test)]
+mod tests {
+    use policy::Pause;
+
+    use super::*;
+
+    fn policy(limits: &str) -> Policy {
+        let file = format!("domain: shop\n{limits}");
+        limits_file::read("test", file.as_bytes()).unwrap()
+    }
+
+    fn target(before: &str, after: &str, live: &str, prune: bool) -> Vec<String> {
+        let file = policy(after);
+        let applied = Applied::from_policy(&policy(before));
+        let target = applied.target(
+            &file,
+            &Applied::from_policy(&file),
+            Some(&policy(live)),
+            prune,
+        );
+        let limits = target.limits.iter();
+        let text = |limit: &Limit| limit.to_node().to_yaml_line();
+        limits
+            .map(|limit| text(limit).replace("algorithm: token_bucket, ", ""))
+            .collect()
+    }
+
+    #[test]
+    fn only_what_the_file_changes_is_taken_from_it() {
+        let before = "limits: [{name: a, rate: 1/s}, {name: b, rate: 1/s}]";
+        let after = "limits: [{name: a, rate: 1/s}, {name: b, rate: 2/s}]";
+        // Live edits: two limits changed, and one created.
+        let live = "limits: [{name: a, rate: 7/s}, {name: b, rate: 7/s}, {name: c, rate: 7/s}]";
+        let expected = [
+            "{name: a, rate: 7/s}",
+            "{name: b, rate: 2/s}",
+            "{name: c, rate: 7/s}",
+        ];
+        assert_eq!(target(before, after, live, true), expected);
+        assert_eq!(
+            target(before, before, live, true)[1],
+            "{name: b, rate: 7/s}"
+        );
+    }
+
+    #[test]
+    fn what_leaves_the_file_goes_only_with_prune_and_what_was_deleted_live_stays_deleted() {
+        let before = "limits: [{name: a, rate: 1/s}, {name: b, rate: 1/s}]";
+        let after = "limits: [{name: a, rate: 1/s}]";
+        let live = "limits: [{name: b, rate: 1/s}, {name: own, rate: 1/s}]";
+        let own = "{name: own, rate: 1/s}";
+        assert_eq!(target(before, after, live, true), [own]);
+        let b = "{name: b, rate: 1/s}";
+        assert_eq!(target(before, after, live, false), [b, own]);
+    }
+
+    #[test]
+    fn exemptions_are_taken_from_the_file_as_limits_are() {
+        let policy = |exempt: &str| policy(&format!("exempt: [{exempt}]\nlimits: []"));
+        let [x, y, z] = ["x", "y", "z"].map(|path| format!("match: {{path: /{path}}}}}"));
+        let before = policy(&format!(
+            "{{name: a, {x}, {{name: b, {x}, {{name: gone, {x}"
+        ));
+        let file = policy(&format!("{{name: a, {x}, {{name: b, {y}"));
+        let live = policy(&format!(
+            "{{name: a, {z}, {{name: b, {z}, {{name: gone, {z}, {{name: own, {z}"
+        ));
+        let of = |prune| {
+            let target = Applied::from_policy(&before).target(
+                &file,
+                &Applied::from_policy(&file),
+                Some(&live),
+                prune,
+            );
+            let lines = target.exempt.iter().map(|one| one.to_node().to_yaml_line());
+            lines.collect::<Vec<_>>().join(" ")
+        };
+        let one = |name: &str, path: &str| format!("{{name: {name}, match: {{path: /{path}}}}}");
+        let pruned = [one("a", "z"), one("b", "y"), one("own", "z")];
+        assert_eq!(of(true), pruned.join(" "));
+        let kept = [
+            one("a", "z"),
+            one("b", "y"),
+            one("gone", "z"),
+            one("own", "z"),
+        ];
+        assert_eq!(of(false), kept.join(" "));
+    }
+
+    #[test]
+    fn a_pause_counts_as_any_other_edit() {
+        let file = policy("paused: false\nlimits: []");
+        let applied = Applied::from_policy(&policy("limits: []"));
+        let live = policy("paused: true\nlimits: []");
+        let kept = Applied::from_policy(&file).target(
+            &file,
+            &Applied::from_policy(&file),
+            Some(&live),
+            true,
+        );
+        assert_eq!(kept.paused, live.paused);
+        let ended = applied.target(&file, &Applied::from_policy(&file), Some(&live), true);
+        assert_eq!(ended.paused, Some(Pause::OVER));
+    }
+
+    #[test]
+    fn a_record_that_cannot_be_read_counts_as_none() {
+        let file = policy("limits: [{name: a, rate: 1/s}]");
+        let record = Applied::from_policy(&file).to_record();
+        assert_eq!(Applied::read(Some(&record)), Applied::from_policy(&file));
+        let later = record.replace("\"format\":1", "\"format\":2");
+        for unread in [None, Some(""), Some("null"), Some(later.as_str())] {
+            assert_eq!(Applied::read(unread), Applied::default(), "{unread:?}");
+        }
+    }
+
+    /// A program that ends between its edit and the record of it must find what it created.
+    #[test]
+    fn what_an_edit_is_about_to_create_is_deleted_if_it_leaves_before_the_edit_was_recorded() {
+        let applied = |limits: &str| Applied::from_policy(&policy(limits));
+        let before = applied("limits: [{name: a, rate: 1/s}]");
+        let during = applied("limits: [{name: a, rate: 2/s}, {name: b, rate: 1/s}]");
+        let recorded = before.with_new(&during);
+        let file = policy("limits: [{name: a, rate: 1/s}]");
+        let live = policy("limits: [{name: a, rate: 2/s}, {name: b, rate: 1/s}]");
+        let target = recorded.target(&file, &Applied::from_policy(&file), Some(&live), true);
+        assert_eq!(target.limits.len(), 1);
+        assert_ne!(recorded, during);
+    }
+
+    #[test]
+    fn the_order_of_overrides_is_no_change() {
+        let of = |a: &str, b: &str| {
+            let file = format!(
+                "limits: [{{name: a, per: [user], rate: 1/s, overrides: \
+                 [{{values: {{user: {a}}}, unlimited: true}}, {{values: {{user: {b}}}, unlimited: true}}]}}]"
+            );
+            Applied::from_policy(&policy(&file))
+        };
+        assert_eq!(of("x", "y"), of("y", "x"));
+        assert_ne!(of("x", "y"), of("x", "z"));
+    }
+}
