@@ -8,6 +8,8 @@ use std::{
 use anstream::ColorChoice;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
+#[cfg(feature = "controller")]
+use crate::commands::controller;
 use crate::{
     commands::{
         apply, check, completions, convert, delete_limit, denials, doctor, exemption, explain,
@@ -45,6 +47,8 @@ pub struct Cli {
 pub enum Command {
     Apply(apply::Apply),
     Completions(completions::Completions),
+    #[cfg(feature = "controller")]
+    Controller(controller::Controller),
     Convert(convert::Convert),
     Credit(reset::Credit),
     DeleteDomain(delete_limit::DeleteDomain),
@@ -92,6 +96,8 @@ impl Command {
         match self {
             Self::Apply(args) => args.run(global, printer).await,
             Self::Completions(args) => args.run(&command(), global, printer).await,
+            #[cfg(feature = "controller")]
+            Self::Controller(args) => args.run(global, printer).await,
             Self::Convert(args) => args.run(global, printer).await,
             Self::DeleteDomain(args) => args.run(global, printer).await,
             Self::DeleteExemption(args) => args.run(global, printer).await,
@@ -200,6 +206,8 @@ const SETUP: &[&str] = &[
     "load-scripts",
     "list-domains",
     "list-proxies",
+    #[cfg(feature = "controller")]
+    "controller",
     "completions",
     "man",
 ];

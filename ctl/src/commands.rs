@@ -6,6 +6,8 @@
 pub mod apply;
 pub mod check;
 pub mod completions;
+#[cfg(feature = "controller")]
+pub mod controller;
 pub mod convert;
 pub mod delete_limit;
 pub mod denials;

@@ -48,6 +48,18 @@ impl Client {
         request
     }
 
+    /// A PATCH of a whole URL.
+    pub fn patch(&self, url: &str, body: impl Into<Bytes>) -> Request {
+        let mut request = self.request(Method::PATCH, url);
+        request.body = body.into();
+        request
+    }
+
+    /// A DELETE of a whole URL.
+    pub fn delete(&self, url: &str) -> Request {
+        self.request(Method::DELETE, url)
+    }
+
     fn request(&self, method: Method, url: &str) -> Request {
         let (client, url) = (self.clone(), url.to_owned());
         Request {

@@ -1,6 +1,7 @@
 //! Starts and stops the real programs (Redis, Valkey, limiter, Envoy) on free ports of 127.0.0.1,
 //! each in a folder of its own, for the end-to-end suites, `cargo xtask demo`, `bench` and `soak`.
 
+mod api_server;
 mod chromium;
 mod client;
 mod cluster;
@@ -22,6 +23,7 @@ mod serve;
 mod upstream;
 mod wait;
 
+pub use api_server::ApiServer;
 pub use chromium::Chromium;
 pub use client::{Client, Reply, Request};
 pub use cluster::{CLUSTER_SLOTS, Cluster, ReplicatedCluster, cluster_arguments, join_cluster};

@@ -152,7 +152,7 @@ pub fn variable(name: &str) -> PathBuf {
     from_env(name).unwrap_or_else(|error| panic!("{error}"))
 }
 
-fn from_env(name: &str) -> Result<PathBuf> {
+pub(crate) fn from_env(name: &str) -> Result<PathBuf> {
     let value = env::var_os(name);
     value
         .map(PathBuf::from)

@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::{Process, shown};
+use crate::{Process, Signal, shown};
 
 /// A running server.
 #[derive(Debug)]
@@ -63,6 +63,17 @@ impl Redis {
     /// Stops it; its keys are lost.
     pub async fn stop(self) -> Result<StoppedRedis> {
         self.process.stop().await?;
+        Ok(StoppedRedis {
+            server: self.server,
+            port: self.port,
+            dir: self.dir,
+        })
+    }
+
+    /// Kills it; its keys are lost.
+    pub async fn kill(mut self) -> Result<StoppedRedis> {
+        self.process.signal(Signal::KILL)?;
+        self.process.ended().await?;
         Ok(StoppedRedis {
             server: self.server,
             port: self.port,

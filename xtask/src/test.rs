@@ -6,7 +6,7 @@ use std::fmt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow};
 use clap::ValueEnum;
 use harness::Host;
 
@@ -41,6 +41,9 @@ const SERVERS: [(&str, Tool); 2] = [
     ("RL_TEST_REDIS", Tool::Redis),
     ("RL_TEST_VALKEY", Tool::Valkey),
 ];
+
+/// Skips the suite of the controller.
+const NO_KUBERNETES: &str = "RL_NO_KUBERNETES";
 
 /// The path of a server that does not exist.
 const NO_SERVER: &str = "/nonexistent/server";
@@ -85,6 +88,8 @@ enum Step {
     Api,
     /// The limiter's page in headless Chromium
     Page,
+    /// The controller against a real Kubernetes API server, with real Envoys; skipped where that cannot be built
+    Kubernetes,
     /// End to end through real Envoy
     E2e,
 }
@@ -112,6 +117,7 @@ impl Step {
             Self::Unit => unit(context),
             Self::Simulate => simulate(context),
             Self::Wasm => on_wasm(context),
+            Self::Kubernetes => kubernetes(context),
             Self::Deploy | Self::Dist | Self::Api | Self::Page | Self::E2e => {
                 context.run_tests(&mut context.suites(self)?)
             }
@@ -155,6 +161,15 @@ impl Step {
                 ],
             ),
             Self::Page => (&["page"], &[("RL_TEST_CHROMIUM", Tool::Chromium)]),
+            Self::Kubernetes => (
+                &["kubernetes"],
+                &[
+                    ENVOY,
+                    ("RL_TEST_API_SERVER", Tool::ApiServer),
+                    ("RL_TEST_ETCD", Tool::Etcd),
+                    ("RL_TEST_KUBECTL", Tool::Kubectl),
+                ],
+            ),
             Self::E2e => {
                 let tools = &[
                     ENVOY,
@@ -390,6 +405,23 @@ fn deny(context: &Context<'_>) -> Result<()> {
         return Ok(());
     }
     command::run(&mut deny(&["check", "advisories"]))
+}
+
+/// The server is compiled from packages of Debian's rolling suite, which need not fit forever, and not every
+/// machine has them.
+fn kubernetes(context: &Context<'_>) -> Result<()> {
+    let built = if std::env::var_os(NO_KUBERNETES).is_some() {
+        Err(anyhow!("{NO_KUBERNETES} is set"))
+    } else {
+        context.tools.get(Tool::ApiServer)
+    };
+    let built = built.and_then(|_| context.tools.get(Tool::Etcd));
+    if let Err(why) = built {
+        let skipped = format!("kubernetes: skipped: {why:#}");
+        context.ui.line(&skipped);
+        return Ok(());
+    }
+    context.run_tests(&mut context.suites(Step::Kubernetes)?)
 }
 
 /// Runs each test once, in two parts: first a plain `cargo test` without any server, which finds

@@ -86,7 +86,7 @@ impl Fetched {
             row.home = format!("{}-{version}", row.home);
             row.title = format!("{} {version}", row.title);
         } else if let Some(suite) = &row.suite {
-            row.title += &format!(" from Debian {suite}");
+            write!(row.title, " from Debian {suite}")?;
         } else if !row.debian.is_empty() {
             row.title += " from the system's packages";
         }
@@ -708,11 +708,11 @@ fn digest_of(folder: &Path) -> Result<String> {
         digest.update(std::fs::read(file)?);
     }
     let bytes = digest.finalize();
-    Ok(bytes
-        .iter()
-        .take(4)
-        .map(|byte| format!("{byte:02x}"))
-        .collect())
+    let mut start = String::new();
+    for byte in bytes.iter().take(4) {
+        write!(start, "{byte:02x}")?;
+    }
+    Ok(start)
 }
 
 /// Creates a file under another name and renames it, because another task may be using the old one.

@@ -39,9 +39,24 @@ fn objects(values: &Value) -> Option<Vec<Value>> {
     Some(all.into_iter().filter(|object| !object.is_null()).collect())
 }
 
-/// In one order, without the namespace, which `helm install --create-namespace` makes.
+/// In one order, without the namespace, which `helm install --create-namespace` makes, and without what keeps
+/// definitions when a release goes.
 fn comparable(mut objects: Vec<Value>) -> Vec<Value> {
     objects.retain(|object| object["kind"] != "Namespace");
+    for object in &mut objects {
+        if object["kind"] == "CustomResourceDefinition" {
+            let annotations = object["metadata"]["annotations"].as_object_mut();
+            drop(annotations.and_then(|all| all.remove("helm.sh/resource-policy")));
+            if object["metadata"]["annotations"] == json!({}) {
+                drop(
+                    object["metadata"]
+                        .as_object_mut()
+                        .unwrap()
+                        .remove("annotations"),
+                );
+            }
+        }
+    }
     objects.sort_by_key(|object| format!("{} {}", object["kind"], object["metadata"]["name"]));
     objects
 }
@@ -52,6 +67,7 @@ fn everything() -> Value {
     json!({
         "valkey": {"enabled": true},
         "limits": {"enabled": true, "files": {"limits.yaml": limits}},
+        "controller": {"enabled": true},
         "monitoring": {
             "podMonitors": {"enabled": true},
             "rules": {"enabled": true},
@@ -64,7 +80,10 @@ fn everything() -> Value {
 fn the_chart_renders_what_kustomize_renders() {
     for (values, components) in [
         (json!({}), &[][..]),
-        (everything(), &["redis", "gitops", "monitoring"]),
+        (
+            everything(),
+            &["redis", "gitops", "controller", "monitoring"],
+        ),
     ] {
         let Some(chart) = objects(&values) else {
             return;

@@ -13,9 +13,10 @@ use crate::checks::{documents, fails, file, passes, python, text, variable};
 const KUBERNETES: &str = "1.37";
 
 /// Every component, as a kustomization names it.
-pub const COMPONENTS: [&str; 6] = [
+pub const COMPONENTS: [&str; 7] = [
     "redis",
     "gitops",
+    "controller",
     "istio",
     "istio-mtls",
     "envoy-gateway",

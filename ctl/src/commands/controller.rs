@@ -1,0 +1,671 @@
+//! `rlctl controller`: limits as Kubernetes objects, brought to the store, with a status that says where they are in
+//! force.
+//!
+//! One task does it all: it takes what the watches say, translates all objects ([`kubernetes::translate`]), brings
+//! each domain to the result by the edits of `apply --watch`, looks at the fleet, and writes the statuses that
+//! changed. Nothing is remembered beside the objects and the store, so that it may end at any time.
+
+mod cluster;
+mod domains;
+mod enforced;
+mod metrics;
+mod status;
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    fmt::Write as _,
+    net::SocketAddr,
+    sync::Arc,
+    time::Duration,
+};
+
+use clap::{Args, ValueEnum};
+use futures_util::{StreamExt as _, stream};
+use insight::LiveEntries;
+use k8s_openapi::jiff::Timestamp;
+use kube::Client;
+use kubernetes::{
+    AncestorRef, AncestorResult, Condition, Key, RateLimitDomainStatus, RateLimitStatus,
+    Translation, translate,
+};
+use policy::Name;
+use store::{Fleet, Origin};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    time::{Instant, sleep_until},
+};
+
+use crate::{
+    cli::{Global, examples},
+    commands::apply::writer::Writer,
+    edit::EditArgs,
+    error::{Error, Exit},
+    printer::Printer,
+    serve::serve,
+    session::Session,
+};
+use cluster::{Changed, Cluster, Election, Watches, Wrote};
+use domains::{Domains, plain};
+use enforced::{Pod, Reports, Verdict};
+use metrics::Metrics;
+use status::{Claim, Held, Judged};
+
+/// Further events are waited for this long after one, so that what is applied together becomes one edit; and so long
+/// at most.
+const DEBOUNCE: Duration = Duration::from_millis(50);
+const DEBOUNCE_MAX: Duration = Duration::from_millis(300);
+/// The time between two looks at the fleet while something is not in force yet, and else.
+const LOOK: Duration = Duration::from_millis(200);
+const IDLE: Duration = Duration::from_secs(1);
+/// Of something that stays so, the fleet is looked at as often as when idle.
+const URGENT_FOR: Duration = Duration::from_secs(10);
+/// How long the Pods behind Services may be out of date.
+const SERVICE_PODS_EVERY: Duration = Duration::from_secs(2);
+/// Statuses that are written at once.
+const WRITES_AT_ONCE: usize = 8;
+
+/// Apply limits that are Kubernetes objects, and write their status.
+///
+/// It watches RateLimit and RateLimitDomain objects and the Gateways, routes and Services that they name, applies
+/// them as `apply --watch` applies files, and writes their status. `Enforced` is True once every live limiter and
+/// every Ready proxy Pod of a Gateway has the limits. What rlctl edits meanwhile stays, and counts as drift, until the
+/// object changes. A limit whose object is gone is deleted, also if that happened while no controller ran.
+///
+/// Several replicas agree by a Lease on one that acts. Without a cluster's service account, KUBECONFIG names the cluster.
+#[derive(Debug, Args)]
+#[command(after_help = examples!(
+    "rlctl controller --metrics-listen 0.0.0.0:8095"
+    "rlctl controller --release keep     # its limits are nobody's then, for files to take over"
+    "rlctl controller --release delete"
+))]
+pub struct Controller {
+    /// Where /metrics, /healthz and /readyz are served.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    metrics_listen: Option<SocketAddr>,
+
+    /// The namespace of the Lease [default: that of the service account].
+    #[arg(long, value_name = "NAME")]
+    lease_namespace: Option<String>,
+
+    /// The cluster's DNS domain, by which meshes name Services.
+    #[arg(long, value_name = "DOMAIN", default_value = "cluster.local")]
+    cluster_domain: String,
+
+    /// Do not run: delete all limits of objects from the store, or keep them there as if made by hand. Stop every
+    /// controller first; one that runs applies the objects again.
+    #[arg(long, value_name = "WHAT", value_enum)]
+    release: Option<Release>,
+
+    #[command(flatten)]
+    edit: EditArgs,
+}
+
+/// What becomes of the limits of objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Release {
+    /// They are deleted.
+    Delete,
+    /// They stay.
+    Keep,
+}
+
+/// The Lease's name.
+const LEASE_NAME: &str = "rl-controller";
+
+impl Controller {
+    /// Runs until SIGTERM.
+    pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
+        let session = Session::open(global, printer)?;
+        let writer = Writer {
+            session: &session,
+            edit: &self.edit,
+            origin: Origin::Objects,
+            prune: true,
+            // Whoever deletes an object means it.
+            prune_max: None,
+        };
+        if let Some(release) = self.release {
+            return end(&writer, release).await;
+        }
+        let cannot = |error| Error::new(Exit::Usage, format!("cannot wait for signals: {error}"));
+        let mut terminate = signal(SignalKind::terminate()).map_err(cannot)?;
+        let client = cluster::connect().await?;
+        let metrics = Arc::new(Metrics::new());
+        if let Some(at) = self.metrics_listen {
+            let at = serve(at, Arc::clone(&metrics)).await?;
+            printer.note(format_args!("metrics at http://{at}/metrics"));
+        }
+        let namespace = self.lease_namespace.as_deref();
+        let namespace = namespace.unwrap_or(client.default_namespace()).to_owned();
+        let host = gethostname::gethostname();
+        let (process, now_ms) = (std::process::id(), crate::now_ms());
+        let identity = format!("{}-{process}-{now_ms}", host.to_string_lossy());
+        let election = Election::new(client.clone(), &namespace, LEASE_NAME, identity.clone());
+        let acts = election.acts();
+        let elected = tokio::spawn(election.run());
+        let mut control = Control {
+            arguments: self,
+            session: &session,
+            watches: cluster::watch_all(&client),
+            client: client.clone(),
+            metrics,
+            cluster: Cluster::default(),
+            domains: Domains::new(writer.clone()),
+            translation: Translation::default(),
+            entries: BTreeMap::new(),
+            held: BTreeMap::new(),
+            services: HashMap::new(),
+            urgent_until: Instant::now(),
+            failure: None,
+        };
+        tokio::select! {
+            biased;
+            _ = terminate.recv() => {}
+            () = control.turns(&writer, acts.subscribe()) => {}
+        }
+        elected.abort();
+        cluster::resign(&client, &namespace, LEASE_NAME, &identity).await;
+        printer.note("stopped");
+        Ok(Exit::Done)
+    }
+}
+
+/// Carries out `--release`.
+async fn end(writer: &Writer<'_>, release: Release) -> Result<Exit, Error> {
+    let printer = writer.session.printer;
+    let released = domains::release_all(writer, release == Release::Delete).await?;
+    let what = match release {
+        Release::Delete => "has no limits of objects any more",
+        Release::Keep => "keeps its limits, which are no objects' any more",
+    };
+    for domain in &released {
+        printer.note(format_args!("{domain} {what}"));
+    }
+    if released.is_empty() {
+        printer.note("no domain has limits of objects");
+    }
+    Ok(Exit::Done)
+}
+
+/// All state of the running controller.
+struct Control<'c> {
+    arguments: &'c Controller,
+    session: &'c Session<'c>,
+    client: Client,
+    watches: Watches,
+    metrics: Arc<Metrics>,
+    cluster: Cluster,
+    domains: Domains<'c>,
+    translation: Translation,
+    /// The entries that proxies supply, as of the last translation.
+    entries: BTreeMap<Name, BTreeSet<Name>>,
+    /// What was said last, by object and Gateway.
+    held: BTreeMap<(Key, AncestorRef), Held>,
+    /// The Pods behind Services, and when they were listed.
+    services: HashMap<Key, (Instant, Vec<Pod>)>,
+    /// Until when the fleet is looked at often.
+    urgent_until: Instant,
+    /// The last failure, which is printed once.
+    failure: Option<String>,
+}
+
+/// What the next turn has to do beside its usual look.
+#[derive(Clone, Copy, Debug, Default)]
+struct Due {
+    objects: bool,
+    pods: bool,
+    first: Option<Instant>,
+    last: Option<Instant>,
+}
+
+impl Due {
+    fn add(&mut self, changed: Changed) {
+        if changed == Changed::default() {
+            return;
+        }
+        let now = Instant::now();
+        self.objects |= changed.objects;
+        self.pods |= changed.pods;
+        self.first.get_or_insert(now);
+        self.last = Some(now);
+    }
+
+    /// When the turn begins, if the usual look is at `next`.
+    fn at(&self, next: Instant) -> Instant {
+        match (self.first, self.last) {
+            (Some(first), Some(last)) => (last + DEBOUNCE).min(first + DEBOUNCE_MAX).min(next),
+            _ => next,
+        }
+    }
+}
+
+impl<'c> Control<'c> {
+    async fn turns(&mut self, writer: &Writer<'c>, acts: tokio::sync::watch::Receiver<bool>) {
+        let printer = self.session.printer;
+        let mut due = Due::default();
+        let mut next = Instant::now();
+        let (mut acted, mut has_said) = (false, String::new());
+        loop {
+            tokio::select! {
+                biased;
+                Some(said) = self.watches.next() => {
+                    due.add(self.cluster.take(said));
+                    continue;
+                }
+                () = sleep_until(due.at(next)) => {}
+            }
+            let unsynced = self.cluster.unsynced();
+            let now_acts = *acts.borrow();
+            if now_acts != acted {
+                printer.note(if now_acts {
+                    "this replica acts"
+                } else {
+                    "another replica acts; this one stands by"
+                });
+                acted = now_acts;
+                self.metrics.acts.set(i64::from(acted));
+                // What another replica did since is in the store and in the statuses.
+                self.cluster.defer_to_others();
+                self.domains = Domains::new(writer.clone());
+                self.held.clear();
+                due.objects = true;
+            }
+            // What a watch has listed in part would delete the rest.
+            let why = if unsynced.is_empty() {
+                if acted { self.turn(&due).await } else { None }
+            } else {
+                let mut text = format!("not listed yet: {}", unsynced.join(", "));
+                for (kind, error) in &self.cluster.errors {
+                    // Writing to a string does not fail.
+                    let _ = write!(text, "; {kind}: {error}");
+                }
+                Some(text)
+            };
+            let text = why.clone().unwrap_or_default();
+            if !unsynced.is_empty() && text != has_said && !self.cluster.errors.is_empty() {
+                printer.warn(&text);
+            }
+            has_said = text;
+            self.metrics.turned(why);
+            due = Due::default();
+            let pause = if Instant::now() < self.urgent_until {
+                LOOK
+            } else {
+                IDLE
+            };
+            next = Instant::now() + pause;
+        }
+    }
+
+    /// Does what there is to do; returns why not all of it was possible.
+    async fn turn(&mut self, due: &Due) -> Option<String> {
+        let fleet = self.session.call(self.session.store.fleet()).await;
+        let supply = fleet.as_ref().map(|fleet| fleet.entries.clone());
+        // While the store is away, limits are checked against what was known last.
+        let supply = supply.unwrap_or_else(|_| self.entries.clone());
+        if due.objects || supply != self.entries {
+            self.entries = supply;
+            self.translate(fleet.as_ref().ok());
+        }
+        let (edited, mut result) = self.domains.bring_all().await;
+        for domain in &edited {
+            self.metrics.edits.get_or_create(&metrics::of(domain)).inc();
+        }
+        for (name, domain) in self.domains.iter() {
+            let drift = i64::try_from(domain.drift().len()).unwrap_or(i64::MAX);
+            self.metrics
+                .drift
+                .get_or_create(&metrics::of(name))
+                .set(drift);
+        }
+        if let (Ok(()), Err(error)) = (&result, &fleet) {
+            result = Err(Error::new(error.exit(), plain(error)));
+        }
+        if !edited.is_empty() || due.objects || due.pods {
+            self.urgent_until = Instant::now() + URGENT_FOR;
+        }
+        self.list_service_pods().await;
+        let unwritten = self.write_statuses(fleet.ok().as_ref()).await;
+        let failed = result.err().map(|error| {
+            self.metrics.failed(metrics::STORE);
+            plain(&error)
+        });
+        let failed = failed.or(unwritten);
+        if let Some(message) = &failed
+            && self.failure.as_ref() != Some(message)
+        {
+            self.session
+                .printer
+                .warn(format_args!("{message}; trying again"));
+        }
+        if failed.is_none() && self.failure.is_some() {
+            self.session.printer.note("all is well again");
+        }
+        self.failure.clone_from(&failed);
+        failed
+    }
+
+    fn translate(&mut self, fleet: Option<&Fleet>) {
+        let mut objects = self.cluster.objects(&self.arguments.cluster_domain);
+        let live = fleet.map(LiveEntries::from_fleet).unwrap_or_default();
+        for domain in self.entries.keys() {
+            if let Some(supply) = live.supply(domain) {
+                let names = supply.entries.iter().cloned().collect();
+                objects.supply.insert(domain.clone(), names);
+            }
+        }
+        self.translation = translate(&objects);
+        self.domains.want(&self.translation);
+        let translation = &self.translation;
+        self.held
+            .retain(|(key, _), _| translation.objects.contains_key(key));
+    }
+
+    /// Lists the Pods behind the Services that objects name.
+    async fn list_service_pods(&mut self) {
+        let results = self.translation.objects.values();
+        let ancestors = results.flat_map(|object| &object.ancestors);
+        let named = ancestors.filter(|one| !one.limits.is_empty());
+        let named: BTreeSet<Key> = named.filter_map(|one| service_of(&one.ancestor)).collect();
+        self.services.retain(|service, _| named.contains(service));
+        for service in named {
+            let known = self.services.get(&service);
+            if known.is_some_and(|(at, _)| at.elapsed() < SERVICE_PODS_EVERY) {
+                continue;
+            }
+            let selector = self.cluster.selector(&service);
+            let pods = if selector.is_empty() {
+                Ok(Vec::new())
+            } else {
+                cluster::pods_of(&self.client, &service.namespace, &selector).await
+            };
+            match pods {
+                Ok(pods) => {
+                    self.services.insert(service, (Instant::now(), pods));
+                }
+                Err(_) => self.metrics.failed(metrics::API_SERVER),
+            }
+        }
+    }
+
+    /// Writes the statuses that changed; returns what failed.
+    async fn write_statuses(&mut self, fleet: Option<&Fleet>) -> Option<String> {
+        // Whole seconds, as Kubernetes has them.
+        let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        let limits = self.rate_limits_to_write(fleet, &now);
+        let all = self.domains_to_write(&now);
+        let (client, metrics) = (&self.client, &self.metrics);
+        let limits = write_all(client, metrics, limits).await;
+        let all = write_all(client, metrics, all).await;
+        let mut failed = None;
+        // Of an object that is gone the watch brings what is there instead.
+        for (key, uid, written, outcome) in limits {
+            match outcome {
+                Wrote::Done => self.cluster.wrote_rate_limit(&key, &uid, written),
+                Wrote::Gone => {}
+                Wrote::Failed(why) => {
+                    failed = Some(format!("the status of RateLimit {key}: {why}"));
+                }
+            }
+        }
+        for (key, uid, written, outcome) in all {
+            match outcome {
+                Wrote::Done => self.cluster.wrote_domain(&key, &uid, written),
+                Wrote::Gone => {}
+                Wrote::Failed(why) => {
+                    failed = Some(format!("the status of RateLimitDomain {}: {why}", key.name));
+                }
+            }
+        }
+        failed
+    }
+
+    /// The statuses of `RateLimits` that changed.
+    fn rate_limits_to_write(
+        &mut self,
+        fleet: Option<&Fleet>,
+        now: &str,
+    ) -> Vec<(Key, String, RateLimitStatus)> {
+        let reports = fleet.map(Reports::new);
+        let pods = self.cluster.pods();
+        let mut names: HashMap<&str, usize> = HashMap::new();
+        for key in pods.keys() {
+            *names.entry(key.name.as_str()).or_default() += 1;
+        }
+        let mut look = Look {
+            reports: reports.as_ref(),
+            domains: &self.domains,
+            pods: pods.values().copied().collect(),
+            names,
+            services: &self.services,
+            held: &mut self.held,
+            now: Instant::now(),
+            starting: 0,
+        };
+        let mut changed = Vec::new();
+        let mut counts: BTreeMap<String, i64> = BTreeMap::new();
+        for (object, uid) in self.cluster.all_rate_limits() {
+            let key = object.metadata.key();
+            let Some(result) = self.translation.objects.get(&key) else {
+                continue;
+            };
+            let in_force = result.in_force.as_ref().map_or(0, |one| one.generation);
+            let judge = |found: &AncestorResult, before: Option<&Condition>| {
+                look.judge(&key, found, in_force, before)
+            };
+            let generation = object.metadata.generation;
+            let made = status::of_rate_limit(&object.status, result, generation, now, judge);
+            *counts.entry(made.enforced.clone()).or_default() += 1;
+            if made != object.status {
+                changed.push((key, uid.to_owned(), made));
+            }
+        }
+        self.metrics.starting.set(look.starting);
+        self.metrics.policies.clear();
+        for (enforced, count) in counts {
+            let labels = metrics::StateLabels { enforced };
+            self.metrics.policies.get_or_create(&labels).set(count);
+        }
+        changed
+    }
+
+    /// The statuses of `RateLimitDomains` that changed.
+    fn domains_to_write(&self, now: &str) -> Vec<(Key, String, RateLimitDomainStatus)> {
+        let mut changed = Vec::new();
+        for (object, uid) in self.cluster.all_domains() {
+            let key = object.metadata.key();
+            let Some(result) = self.translation.domain_objects.get(&key.name) else {
+                continue;
+            };
+            let domain = result.domain.as_ref();
+            let domain = domain.and_then(|name| self.domains.get(name));
+            let own = object.metadata.generation;
+            let generation = result.in_force.as_ref().map_or(own, |one| one.generation);
+            let programmed = domain.map(|domain| match &domain.error {
+                Some(error) => Claim::new("False", "NotWritten", error.clone(), generation),
+                None => Claim::new("True", "Programmed", "", generation),
+            });
+            let revision = domain.and_then(|domain| domain.revision);
+            let made = status::of_domain(&object.status, result, own, now, programmed, revision);
+            if made != object.status {
+                changed.push((key, uid.to_owned(), made));
+            }
+        }
+        changed
+    }
+}
+
+type Written<T> = (Key, String, T, Wrote);
+
+async fn write_all<T: serde::Serialize>(
+    client: &Client,
+    metrics: &Metrics,
+    all: Vec<(Key, String, T)>,
+) -> Vec<Written<T>> {
+    let written = stream::iter(all).map(|(key, uid, status)| async move {
+        let outcome = cluster::write_status(client, &key, &uid, &status).await;
+        match outcome {
+            Wrote::Done => drop(metrics.statuses.inc()),
+            Wrote::Gone => {}
+            Wrote::Failed(_) => metrics.failed(metrics::API_SERVER),
+        }
+        (key, uid, status, outcome)
+    });
+    written.buffer_unordered(WRITES_AT_ONCE).collect().await
+}
+
+/// The Service that an ancestor is.
+fn service_of(ancestor: &AncestorRef) -> Option<Key> {
+    let namespace = ancestor.namespace.clone().unwrap_or_default();
+    (ancestor.kind == "Service").then(|| Key::new(namespace, &ancestor.name))
+}
+
+/// One look at the fleet, for all objects.
+struct Look<'l> {
+    /// `None`: the store cannot be read.
+    reports: Option<&'l Reports<'l>>,
+    domains: &'l Domains<'l>,
+    pods: Vec<&'l Pod>,
+    /// How many Pods have a name.
+    names: HashMap<&'l str, usize>,
+    services: &'l HashMap<Key, (Instant, Vec<Pod>)>,
+    held: &'l mut BTreeMap<(Key, AncestorRef), Held>,
+    now: Instant,
+    starting: i64,
+}
+
+impl Look<'_> {
+    fn judge(
+        &mut self,
+        object: &Key,
+        found: &AncestorResult,
+        generation: i64,
+        before: Option<&Condition>,
+    ) -> Judged {
+        let domain = found
+            .domain
+            .as_ref()
+            .and_then(|name| Some((name, self.domains.get(name)?)));
+        let Some((name, domain)) = domain else {
+            return Judged::waiting("Pending", "the domain is not written yet", generation);
+        };
+        let Some(revision) = domain.programmed(object, generation) else {
+            let why = domain.error.as_deref().unwrap_or("it is not written yet");
+            return Judged::waiting("NotWritten", why, generation);
+        };
+        let mine = |drift: &str| found.limits.iter().any(|limit| limit.as_str() == drift);
+        let is_paused = |drift: &str| {
+            drift
+                .strip_suffix(" (paused)")
+                .is_some_and(|of| of == name.as_str() || mine(of))
+        };
+        let edited: Vec<&str> = domain
+            .drift()
+            .iter()
+            .map(String::as_str)
+            .filter(|one| mine(one))
+            .collect();
+        let paused = domain.drift().iter().any(|one| is_paused(one));
+        if !edited.is_empty() {
+            let names = edited.join(", ");
+            let text = format!(
+                "edited in the store since, until this object changes: {names}; rlctl history says by whom"
+            );
+            let claim = Claim::new("False", "Drift", text, generation);
+            return Judged {
+                programmed: claim.clone(),
+                enforced: Some(claim),
+                revision: Some(revision),
+            };
+        }
+        let programmed = Claim::new(
+            "True",
+            "Programmed",
+            format!("since revision {revision} of domain {name}"),
+            generation,
+        );
+        if paused {
+            let text = "paused by rlctl pause; rlctl resume ends it";
+            let enforced = Some(Claim::new("False", "Paused", text, generation));
+            return Judged {
+                programmed,
+                enforced,
+                revision: Some(revision),
+            };
+        }
+        let enforced = self.enforced(object, found, (generation, revision), before);
+        Judged {
+            programmed,
+            enforced,
+            revision: Some(revision),
+        }
+    }
+
+    fn enforced(
+        &mut self,
+        object: &Key,
+        found: &AncestorResult,
+        about: (i64, u64),
+        before: Option<&Condition>,
+    ) -> Option<Claim> {
+        let (name, reports) = (found.domain.as_ref()?, self.reports?);
+        let domain = self.domains.get(name)?;
+        let verdict = if let Some(service) = service_of(&found.ancestor) {
+            let pods = self
+                .services
+                .get(&service)
+                .map_or(&[][..], |(_, pods)| pods);
+            let namesake = |name: &str| pods.iter().filter(|pod| pod.key.name == name).count() > 1;
+            reports.judge(name, &domain.revisions, about.1, pods.iter(), namesake)
+        } else {
+            let namespace = found.ancestor.namespace.clone().unwrap_or_default();
+            let gateway = Key::new(namespace, &found.ancestor.name);
+            let pods = self
+                .pods
+                .iter()
+                .copied()
+                .filter(|pod| pod.gateway.as_ref() == Some(&gateway));
+            let names = &self.names;
+            let namesake = |name: &str| names.get(name).is_some_and(|count| *count > 1);
+            reports.judge(name, &domain.revisions, about.1, pods, namesake)
+        };
+        let held = self
+            .held
+            .entry((object.clone(), found.ancestor.clone()))
+            .or_default();
+        let said = held.hold(about, before, verdict, self.now);
+        let Some(said) = said else {
+            // Of another generation it says nothing.
+            let before = before.filter(|one| one.observed_generation == about.0)?;
+            if before.status == "True" {
+                self.starting += 1;
+            }
+            return None;
+        };
+        let (status, reason, message) = said.describe();
+        Some(match (&said, found.shadow) {
+            (Verdict::All(_), true) => Claim::new(
+                status,
+                "Shadow",
+                format!("{message}, and its limits deny nothing"),
+                about.0,
+            ),
+            _ => Claim::new(status, reason, message, about.0),
+        })
+    }
+}
+
+impl Judged {
+    fn waiting(reason: &str, why: &str, generation: i64) -> Self {
+        Self {
+            programmed: Claim::new("False", reason, why, generation),
+            enforced: Some(Claim::new(
+                "Unknown",
+                "NotProgrammed",
+                "the limits are not in the store yet",
+                generation,
+            )),
+            revision: None,
+        }
+    }
+}

@@ -1,0 +1,739 @@
+//! The cluster: what its objects are, by watches; which replica acts, by a Lease; and the writing of statuses.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use futures_util::{
+    StreamExt as _,
+    stream::{BoxStream, SelectAll, select_all},
+};
+use k8s_openapi::{
+    api::coordination::v1::{Lease, LeaseSpec},
+    apimachinery::pkg::apis::meta::v1::MicroTime,
+    jiff::Timestamp,
+};
+use kube::{
+    Api, Client, Config,
+    api::{ApiResource, DynamicObject, ListParams, ObjectMeta, Patch, PatchParams, PostParams},
+    runtime::watcher::{self, Event, watcher},
+};
+use kubernetes::{
+    GROUP, Gateway, GatewayClass, Key, Namespace, Object, Objects, RateLimit, RateLimitDomain,
+    RateLimitDomainStatus, RateLimitStatus, Route, RouteKind, RouteSpec, RouteStatus, Service,
+    VERSION, api_version, controller_name,
+};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep, timeout},
+};
+
+use super::enforced::{GATEWAY_LABEL, OWNING_GATEWAY_LABEL, Pod, gateway_of};
+use crate::error::{Error, Exit};
+
+/// How long the API server may take for one request.
+const REQUEST_TIME: Duration = Duration::from_secs(10);
+/// How long a watch may be silent. The API server sends a bookmark once a minute.
+const SILENCE: Duration = Duration::from_secs(90);
+/// Before a watch that failed begins again, and before the same for a kind that the cluster does not have.
+const RETRY: Duration = Duration::from_millis(500);
+const RETRY_MISSING: Duration = Duration::from_secs(5);
+/// How often in a row the API server must say that it has no such kind: one that starts says so of every kind.
+const MISSING_TIMES: u8 = 2;
+
+/// A client by the service account of the Pod, or by KUBECONFIG or ~/.kube/config.
+pub(super) async fn connect() -> Result<Client, Error> {
+    let failed = |error: &dyn std::fmt::Display| {
+        Error::new(
+            Exit::Usage,
+            format!("cannot find a Kubernetes cluster: {error}"),
+        )
+        .hint("outside a cluster, KUBECONFIG names a file with its address")
+    };
+    let mut config = Config::infer().await.map_err(|error| failed(&error))?;
+    config.connect_timeout = Some(REQUEST_TIME);
+    config.read_timeout = Some(SILENCE);
+    Client::try_from(config).map_err(|error| failed(&error))
+}
+
+/// What is watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    RateLimit,
+    RateLimitDomain,
+    Gateway,
+    GatewayClass,
+    HttpRoute,
+    GrpcRoute,
+    Service,
+    Namespace,
+    /// Pods by the label that Istio and others set.
+    Pod,
+    /// Pods by Envoy Gateway's label.
+    EnvoyGatewayPod,
+}
+
+const KINDS: [Kind; 10] = [
+    Kind::RateLimit,
+    Kind::RateLimitDomain,
+    Kind::Gateway,
+    Kind::GatewayClass,
+    Kind::HttpRoute,
+    Kind::GrpcRoute,
+    Kind::Service,
+    Kind::Namespace,
+    Kind::Pod,
+    Kind::EnvoyGatewayPod,
+];
+
+impl Kind {
+    fn resource(self) -> ApiResource {
+        const GATEWAY_API: &str = "gateway.networking.k8s.io";
+        let (group, version, kind, plural) = match self {
+            Self::RateLimit => (GROUP, VERSION, "RateLimit", "ratelimits"),
+            Self::RateLimitDomain => (GROUP, VERSION, "RateLimitDomain", "ratelimitdomains"),
+            Self::Gateway => (GATEWAY_API, "v1", "Gateway", "gateways"),
+            Self::GatewayClass => (GATEWAY_API, "v1", "GatewayClass", "gatewayclasses"),
+            Self::HttpRoute => (GATEWAY_API, "v1", "HTTPRoute", "httproutes"),
+            Self::GrpcRoute => (GATEWAY_API, "v1", "GRPCRoute", "grpcroutes"),
+            Self::Service => ("", "v1", "Service", "services"),
+            Self::Namespace => ("", "v1", "Namespace", "namespaces"),
+            Self::Pod | Self::EnvoyGatewayPod => ("", "v1", "Pod", "pods"),
+        };
+        let api_version = match group {
+            "" => version.to_owned(),
+            _ => format!("{group}/{version}"),
+        };
+        ApiResource {
+            group: group.to_owned(),
+            version: version.to_owned(),
+            api_version,
+            kind: kind.to_owned(),
+            plural: plural.to_owned(),
+        }
+    }
+
+    fn config(self) -> watcher::Config {
+        let config = watcher::Config::default();
+        match self {
+            Self::Pod => config.labels(GATEWAY_LABEL),
+            Self::EnvoyGatewayPod => config.labels(OWNING_GATEWAY_LABEL),
+            _ => config,
+        }
+    }
+
+    /// Whether a cluster need not have it.
+    fn is_optional(self) -> bool {
+        matches!(
+            self,
+            Self::Gateway | Self::GatewayClass | Self::HttpRoute | Self::GrpcRoute
+        )
+    }
+}
+
+/// What a watch says.
+pub(super) struct Said(Kind, Result<Event<DynamicObject>, watcher::Error>);
+
+/// All watches.
+pub(super) type Watches = SelectAll<BoxStream<'static, Said>>;
+
+/// Watches everything that a translation, and the status, needs.
+pub(super) fn watch_all(client: &Client) -> Watches {
+    let one = |kind: Kind| {
+        let api = Api::<DynamicObject>::all_with(client.clone(), &kind.resource());
+        let events = watcher(api, kind.config());
+        events
+            .then(move |event| async move {
+                if let Err(error) = &event {
+                    sleep(if is_missing(error) {
+                        RETRY_MISSING
+                    } else {
+                        RETRY
+                    })
+                    .await;
+                }
+                Said(kind, event)
+            })
+            .boxed()
+    };
+    select_all(KINDS.map(one))
+}
+
+fn is_missing(error: &watcher::Error) -> bool {
+    matches!(error, watcher::Error::InitialListFailed(kube::Error::Api(status)) if status.code == 404)
+}
+
+/// The objects of one kind.
+#[derive(Debug)]
+struct Kept<T> {
+    objects: BTreeMap<Key, T>,
+    /// What a watch that begins again has listed so far: it counts when it is whole.
+    fresh: Option<BTreeMap<Key, T>>,
+    is_synced: bool,
+    missing: u8,
+}
+
+impl<T> Default for Kept<T> {
+    fn default() -> Self {
+        Self {
+            objects: BTreeMap::new(),
+            fresh: None,
+            is_synced: false,
+            missing: 0,
+        }
+    }
+}
+
+impl<T: PartialEq> Kept<T> {
+    /// Takes an event; returns whether anything differs then.
+    fn take(
+        &mut self,
+        event: Event<DynamicObject>,
+        read: impl Fn(&DynamicObject) -> Option<T>,
+    ) -> bool {
+        match event {
+            Event::Init => {
+                self.fresh = Some(BTreeMap::new());
+                false
+            }
+            Event::InitApply(object) => {
+                if let Some(read) = read(&object) {
+                    let fresh = self.fresh.get_or_insert_default();
+                    fresh.insert(key_of(&object), read);
+                }
+                false
+            }
+            Event::InitDone => {
+                let fresh = self.fresh.take().unwrap_or_default();
+                let changed = !self.is_synced || fresh != self.objects;
+                (self.objects, self.is_synced, self.missing) = (fresh, true, 0);
+                changed
+            }
+            Event::Apply(object) => match read(&object) {
+                Some(read) => {
+                    let old = self.objects.get(&key_of(&object));
+                    let changed = old != Some(&read);
+                    self.objects.insert(key_of(&object), read);
+                    changed
+                }
+                None => self.objects.remove(&key_of(&object)).is_some(),
+            },
+            Event::Delete(object) => self.objects.remove(&key_of(&object)).is_some(),
+        }
+    }
+
+    fn all(&self) -> impl Iterator<Item = &T> {
+        self.objects.values()
+    }
+}
+
+fn key_of(object: &DynamicObject) -> Key {
+    let metadata = &object.metadata;
+    Key::new(
+        metadata.namespace.clone().unwrap_or_default(),
+        metadata.name.clone().unwrap_or_default(),
+    )
+}
+
+/// An object as the translation reads it. One that cannot be read counts as absent; the definition of its kind keeps it
+/// from being stored.
+fn read<T: DeserializeOwned>(object: &DynamicObject) -> Option<T> {
+    serde_json::from_value(serde_json::to_value(object).ok()?).ok()
+}
+
+/// An object of the project's own kinds.
+#[derive(Clone, Debug)]
+struct Own<S, T> {
+    /// Its status is the one that this replica wrote last, if it wrote one: the watch lags behind.
+    object: Object<S, T>,
+    /// Which object of that name.
+    uid: String,
+    is_written: bool,
+}
+
+// What this replica writes is no change.
+impl<S: PartialEq, T> PartialEq for Own<S, T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.uid == other.uid
+            && self.object.metadata == other.object.metadata
+            && self.object.spec == other.object.spec
+    }
+}
+
+type Owns<S, T> = Kept<Own<S, T>>;
+
+impl<S, T> Owns<S, T>
+where
+    S: PartialEq + Clone + Default + DeserializeOwned,
+    T: Clone + Default + DeserializeOwned,
+{
+    fn take_own(&mut self, event: Event<DynamicObject>) -> bool {
+        let known: BTreeMap<Key, (String, T)> = match &event {
+            Event::Init | Event::InitDone => BTreeMap::new(),
+            Event::Apply(object) | Event::InitApply(object) | Event::Delete(object) => {
+                let key = key_of(object);
+                let own = self.objects.get(&key).filter(|own| own.is_written);
+                let own = own.map(|own| (own.uid.clone(), own.object.status.clone()));
+                own.map(|own| (key, own)).into_iter().collect()
+            }
+        };
+        self.take(event, |object| {
+            let uid = object.metadata.uid.clone().unwrap_or_default();
+            let mut own = Own {
+                object: read(object)?,
+                uid,
+                is_written: false,
+            };
+            if let Some((_, status)) = known
+                .get(&key_of(object))
+                .filter(|(uid, _)| *uid == own.uid)
+            {
+                own.object.status = status.clone();
+                own.is_written = true;
+            }
+            Some(own)
+        })
+    }
+
+    fn wrote(&mut self, key: &Key, uid: &str, status: T) {
+        if let Some(own) = self.objects.get_mut(key).filter(|own| own.uid == uid) {
+            own.object.status = status;
+            own.is_written = true;
+        }
+    }
+}
+
+/// What the watches have seen.
+#[derive(Debug, Default)]
+pub(super) struct Cluster {
+    rate_limits: Owns<kubernetes::RateLimitSpec, RateLimitStatus>,
+    domains: Owns<kubernetes::RateLimitDomainSpec, RateLimitDomainStatus>,
+    gateways: Kept<Gateway>,
+    classes: Kept<GatewayClass>,
+    routes: [Kept<Route>; 2],
+    services: Kept<(Service, BTreeMap<String, String>)>,
+    namespaces: Kept<Namespace>,
+    pods: [Kept<Pod>; 2],
+    /// The last error of a watch that has not been followed by success.
+    pub(super) errors: BTreeMap<&'static str, String>,
+}
+
+/// What changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Changed {
+    /// Something that the translation reads.
+    pub(super) objects: bool,
+    /// The Pods.
+    pub(super) pods: bool,
+}
+
+impl Cluster {
+    /// Takes what a watch said.
+    pub(super) fn take(&mut self, Said(kind, event): Said) -> Changed {
+        let name = name_of(kind);
+        let event = match event {
+            Ok(event) => event,
+            Err(error) => {
+                let believed = self.note_missing(kind, &error);
+                self.errors.insert(name, error.to_string());
+                if believed {
+                    self.errors.remove(name);
+                }
+                return Changed {
+                    objects: believed,
+                    pods: false,
+                };
+            }
+        };
+        if !matches!(event, Event::Init) {
+            self.errors.remove(name);
+        }
+        let [http, grpc] = &mut self.routes;
+        let [pods, envoy_gateway_pods] = &mut self.pods;
+        let objects = match kind {
+            Kind::RateLimit => self.rate_limits.take_own(event),
+            Kind::RateLimitDomain => self.domains.take_own(event),
+            Kind::Gateway => self.gateways.take(event, read),
+            Kind::GatewayClass => self.classes.take(event, read),
+            Kind::HttpRoute => http.take(event, |object| read_route(object, RouteKind::Http)),
+            Kind::GrpcRoute => grpc.take(event, |object| read_route(object, RouteKind::Grpc)),
+            Kind::Service => self.services.take(event, read_service),
+            Kind::Namespace => self.namespaces.take(event, read),
+            Kind::Pod => {
+                let pods = pods.take(event, |object| Some(read_pod(object)));
+                return Changed {
+                    objects: false,
+                    pods,
+                };
+            }
+            Kind::EnvoyGatewayPod => {
+                let pods = envoy_gateway_pods.take(event, |object| Some(read_pod(object)));
+                return Changed {
+                    objects: false,
+                    pods,
+                };
+            }
+        };
+        Changed {
+            objects,
+            pods: false,
+        }
+    }
+
+    /// Counts how often the cluster said that it has no such kind. Returns whether that is believed now: of a
+    /// kind that need not exist, and never of one that had objects, which an API server that starts may not know yet.
+    fn note_missing(&mut self, kind: Kind, error: &watcher::Error) -> bool {
+        if !kind.is_optional() || !is_missing(error) {
+            return false;
+        }
+        let [http, grpc] = &mut self.routes;
+        let (missing, is_synced) = match kind {
+            Kind::Gateway => (&mut self.gateways.missing, &mut self.gateways.is_synced),
+            Kind::GatewayClass => (&mut self.classes.missing, &mut self.classes.is_synced),
+            Kind::HttpRoute => (&mut http.missing, &mut http.is_synced),
+            _ => (&mut grpc.missing, &mut grpc.is_synced),
+        };
+        *missing = missing.saturating_add(1);
+        let believed = *missing >= MISSING_TIMES && !*is_synced;
+        *is_synced |= believed;
+        believed
+    }
+
+    /// The kinds that are not listed yet.
+    pub(super) fn unsynced(&self) -> Vec<&'static str> {
+        let [http, grpc] = &self.routes;
+        let [pods, envoy_gateway_pods] = &self.pods;
+        let synced = [
+            (Kind::RateLimit, self.rate_limits.is_synced),
+            (Kind::RateLimitDomain, self.domains.is_synced),
+            (Kind::Gateway, self.gateways.is_synced),
+            (Kind::GatewayClass, self.classes.is_synced),
+            (Kind::HttpRoute, http.is_synced),
+            (Kind::GrpcRoute, grpc.is_synced),
+            (Kind::Service, self.services.is_synced),
+            (Kind::Namespace, self.namespaces.is_synced),
+            (Kind::Pod, pods.is_synced && envoy_gateway_pods.is_synced),
+        ];
+        let unsynced = synced.into_iter().filter(|(_, synced)| !synced);
+        unsynced.map(|(kind, _)| name_of(kind)).collect()
+    }
+
+    /// What a translation reads, but for what proxies supply.
+    pub(super) fn objects(&self, cluster_domain: &str) -> Objects {
+        let own = |own: &Own<_, _>| own.object.clone();
+        let [http, grpc] = &self.routes;
+        Objects {
+            rate_limits: self.rate_limits.all().map(own).collect(),
+            domains: self.domains.all().map(|own| own.object.clone()).collect(),
+            gateways: self.gateways.all().cloned().collect(),
+            classes: self.classes.all().cloned().collect(),
+            routes: http.all().chain(grpc.all()).cloned().collect(),
+            services: self
+                .services
+                .all()
+                .map(|(service, _)| service.clone())
+                .collect(),
+            namespaces: self.namespaces.all().cloned().collect(),
+            supply: BTreeMap::new(),
+            cluster_domain: cluster_domain.to_owned(),
+        }
+    }
+
+    /// Every `RateLimit`.
+    pub(super) fn all_rate_limits(&self) -> impl Iterator<Item = (&RateLimit, &str)> {
+        self.rate_limits
+            .all()
+            .map(|own| (&own.object, own.uid.as_str()))
+    }
+
+    /// Every `RateLimitDomain`.
+    pub(super) fn all_domains(&self) -> impl Iterator<Item = (&RateLimitDomain, &str)> {
+        self.domains
+            .all()
+            .map(|own| (&own.object, own.uid.as_str()))
+    }
+
+    /// The Pods that are proxies of Gateways.
+    pub(super) fn pods(&self) -> BTreeMap<&Key, &Pod> {
+        let pods = self.pods.iter().flat_map(Kept::all);
+        pods.map(|pod| (&pod.key, pod)).collect()
+    }
+
+    /// The selector of a Service's Pods; empty if it has none.
+    pub(super) fn selector(&self, service: &Key) -> BTreeMap<String, String> {
+        let service = self.services.objects.get(service);
+        service
+            .map(|(_, selector)| selector.clone())
+            .unwrap_or_default()
+    }
+
+    /// Keeps the status that was written of a `RateLimit`.
+    pub(super) fn wrote_rate_limit(&mut self, key: &Key, uid: &str, status: RateLimitStatus) {
+        self.rate_limits.wrote(key, uid, status);
+    }
+
+    /// Keeps the status that was written of a `RateLimitDomain`.
+    pub(super) fn wrote_domain(&mut self, key: &Key, uid: &str, status: RateLimitDomainStatus) {
+        self.domains.wrote(key, uid, status);
+    }
+
+    /// Forgets what this replica wrote: another one writes from now on.
+    pub(super) fn defer_to_others(&mut self) {
+        for own in self.rate_limits.objects.values_mut() {
+            own.is_written = false;
+        }
+        for own in self.domains.objects.values_mut() {
+            own.is_written = false;
+        }
+    }
+}
+
+fn name_of(kind: Kind) -> &'static str {
+    match kind {
+        Kind::RateLimit => "ratelimits",
+        Kind::RateLimitDomain => "ratelimitdomains",
+        Kind::Gateway => "gateways",
+        Kind::GatewayClass => "gatewayclasses",
+        Kind::HttpRoute => "httproutes",
+        Kind::GrpcRoute => "grpcroutes",
+        Kind::Service => "services",
+        Kind::Namespace => "namespaces",
+        Kind::Pod | Kind::EnvoyGatewayPod => "pods",
+    }
+}
+
+fn read_route(object: &DynamicObject, kind: RouteKind) -> Option<Route> {
+    let object = read::<Object<RouteSpec, RouteStatus>>(object)?;
+    Some(Route { kind, object })
+}
+
+fn read_service(object: &DynamicObject) -> Option<(Service, BTreeMap<String, String>)> {
+    let selector = object.data.pointer("/spec/selector").cloned();
+    let selector = selector.and_then(|selector| serde_json::from_value(selector).ok());
+    Some((read(object)?, selector.unwrap_or_default()))
+}
+
+fn read_pod(object: &DynamicObject) -> Pod {
+    let conditions = object.data.pointer("/status/conditions");
+    let conditions = conditions.and_then(Value::as_array).into_iter().flatten();
+    let is_ready = conditions.into_iter().any(|one| {
+        one.get("type").and_then(Value::as_str) == Some("Ready")
+            && one.get("status").and_then(Value::as_str) == Some("True")
+    });
+    let key = key_of(object);
+    let labels = object.metadata.labels.clone().unwrap_or_default();
+    Pod {
+        is_ready,
+        is_ending: object.metadata.deletion_timestamp.is_some(),
+        gateway: gateway_of(&key.namespace, &labels),
+        key,
+    }
+}
+
+// --- Requests.
+
+/// Within the time that a request may take; the message of what failed.
+async fn ask<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, kube::Error> {
+    match timeout(REQUEST_TIME, request).await {
+        Ok(answer) => answer,
+        Err(late) => Err(kube::Error::Service(late.into())),
+    }
+}
+
+/// The Pods behind a Service.
+pub(super) async fn pods_of(
+    client: &Client,
+    namespace: &str,
+    selector: &BTreeMap<String, String>,
+) -> Result<Vec<Pod>, String> {
+    let api =
+        Api::<DynamicObject>::namespaced_with(client.clone(), namespace, &Kind::Pod.resource());
+    let labels = selector.iter().map(|(key, value)| format!("{key}={value}"));
+    let labels = labels.collect::<Vec<_>>().join(",");
+    let list = ListParams::default().labels(&labels);
+    let pods = ask(api.list(&list))
+        .await
+        .map_err(|error| error.to_string())?;
+    Ok(pods.items.iter().map(read_pod).collect())
+}
+
+/// What became of writing a status.
+pub(super) enum Wrote {
+    Done,
+    /// The object is another one by now, or gone.
+    Gone,
+    Failed(String),
+}
+
+/// Writes the status of a `RateLimit`, or without a namespace of a `RateLimitDomain`.
+pub(super) async fn write_status(
+    client: &Client,
+    key: &Key,
+    uid: &str,
+    status: &impl Serialize,
+) -> Wrote {
+    let (kind, api);
+    if key.namespace.is_empty() {
+        kind = Kind::RateLimitDomain.resource();
+        api = Api::<DynamicObject>::all_with(client.clone(), &kind);
+    } else {
+        kind = Kind::RateLimit.resource();
+        api = Api::namespaced_with(client.clone(), &key.namespace, &kind);
+    }
+    let patch = json!({
+        "apiVersion": api_version(),
+        "kind": kind.kind,
+        // Not onto another object of that name.
+        "metadata": {"name": key.name, "uid": uid},
+        "status": status,
+    });
+    let parameters = PatchParams::apply(&controller_name()).force();
+    match ask(api.patch_status(&key.name, &parameters, &Patch::Apply(patch))).await {
+        Ok(_) => Wrote::Done,
+        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Wrote::Gone,
+        Err(error) => Wrote::Failed(error.to_string()),
+    }
+}
+
+// --- Which of several replicas acts.
+
+/// How long a replica that says nothing more is waited for, and how often one says something.
+const LEASE: Duration = Duration::from_secs(15);
+const RENEW: Duration = Duration::from_secs(2);
+
+/// The Lease by which replicas agree on one that acts. It spares work: two that act at once would do no harm, because each
+/// edit is based on a revision.
+pub(super) struct Election {
+    api: Api<Lease>,
+    name: String,
+    identity: String,
+    /// The version of the Lease that another replica holds, and since when.
+    seen: Option<(String, Instant)>,
+    acts: Arc<watch::Sender<bool>>,
+}
+
+impl Election {
+    pub(super) fn new(client: Client, namespace: &str, name: &str, identity: String) -> Self {
+        Self {
+            api: Api::namespaced(client, namespace),
+            name: name.to_owned(),
+            identity,
+            seen: None,
+            acts: Arc::new(watch::Sender::new(false)),
+        }
+    }
+
+    /// Whether this replica acts.
+    pub(super) fn acts(&self) -> Arc<watch::Sender<bool>> {
+        Arc::clone(&self.acts)
+    }
+
+    /// Takes part until the end.
+    pub(super) async fn run(mut self) {
+        let mut until = Instant::now();
+        loop {
+            match ask(self.renew()).await {
+                Ok(true) => {
+                    until = Instant::now() + LEASE - RENEW;
+                    self.acts
+                        .send_if_modified(|acts| !std::mem::replace(acts, true));
+                }
+                Ok(false) => {
+                    self.acts
+                        .send_if_modified(|acts| std::mem::replace(acts, false));
+                }
+                Err(_) if Instant::now() >= until => {
+                    self.acts
+                        .send_if_modified(|acts| std::mem::replace(acts, false));
+                }
+                Err(_) => {}
+            }
+            sleep(RENEW).await;
+        }
+    }
+
+    /// Takes the Lease, or keeps it; returns whether this replica has it.
+    async fn renew(&mut self) -> kube::Result<bool> {
+        let Some(mut lease) = self.api.get_opt(&self.name).await? else {
+            let lease = Lease {
+                metadata: ObjectMeta {
+                    name: Some(self.name.clone()),
+                    ..ObjectMeta::default()
+                },
+                spec: Some(self.held(None)),
+            };
+            return match self.api.create(&PostParams::default(), &lease).await {
+                Ok(_) => Ok(true),
+                Err(error) if is_conflict(&error) => Ok(false),
+                Err(error) => Err(error),
+            };
+        };
+        let spec = lease.spec.clone().unwrap_or_default();
+        let holder = spec.holder_identity.clone().unwrap_or_default();
+        if holder != self.identity && !holder.is_empty() {
+            // By this machine's clock alone: those of others may be wrong.
+            let version = lease.metadata.resource_version.clone().unwrap_or_default();
+            match &self.seen {
+                Some((seen, since)) if *seen == version => {
+                    if since.elapsed() < LEASE {
+                        return Ok(false);
+                    }
+                }
+                _ => {
+                    self.seen = Some((version, Instant::now()));
+                    return Ok(false);
+                }
+            }
+        }
+        lease.spec = Some(self.held(Some(&spec)));
+        match self
+            .api
+            .replace(&self.name, &PostParams::default(), &lease)
+            .await
+        {
+            Ok(_) => Ok(true),
+            Err(error) if is_conflict(&error) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn held(&self, before: Option<&LeaseSpec>) -> LeaseSpec {
+        let now = MicroTime(Timestamp::now());
+        let same = before.filter(|before| before.holder_identity.as_ref() == Some(&self.identity));
+        let transitions = before
+            .and_then(|before| before.lease_transitions)
+            .unwrap_or(0);
+        LeaseSpec {
+            holder_identity: Some(self.identity.clone()),
+            lease_duration_seconds: i32::try_from(LEASE.as_secs()).ok(),
+            acquire_time: same.map_or(Some(now.clone()), |same| same.acquire_time.clone()),
+            renew_time: Some(now),
+            lease_transitions: Some(match same {
+                None if before.is_some() => transitions.saturating_add(1),
+                _ => transitions,
+            }),
+            ..LeaseSpec::default()
+        }
+    }
+}
+
+/// Gives the Lease up, so that another replica need not wait.
+pub(super) async fn resign(client: &Client, namespace: &str, name: &str, identity: &str) {
+    let api = Api::<Lease>::namespaced(client.clone(), namespace);
+    let Ok(Some(mut lease)) = ask(api.get_opt(name)).await else {
+        return;
+    };
+    let holder = lease
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.holder_identity.as_deref());
+    if holder == Some(identity) {
+        lease.spec.get_or_insert_default().holder_identity = None;
+        // Otherwise it ends by itself.
+        let _ = ask(api.replace(name, &PostParams::default(), &lease)).await;
+    }
+}
+
+fn is_conflict(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 409)
+}

@@ -1,0 +1,428 @@
+//! Whether the proxies of a Gateway enforce a revision.
+//!
+//! The cluster says which proxies there are: the Ready Pods of the Gateway. The fleet's reports say what each has. A Pod
+//! that reports nothing counts against the Gateway, because its proxy may never have loaded the filter; the
+//! reports alone would not show it.
+
+use std::collections::{BTreeMap, HashMap};
+
+use insight::{findings::is_current, limiter_name};
+use kubernetes::Key;
+use policy::{Name, Revision};
+use store::{Fleet, ProxyStatus};
+
+/// The label of the Pods of a Gateway, which is in their namespace. Istio sets it, and others.
+pub(super) const GATEWAY_LABEL: &str = "gateway.networking.k8s.io/gateway-name";
+/// The labels of Envoy Gateway's Pods, whose namespace is another than that of the Gateway.
+pub(super) const OWNING_GATEWAY_LABEL: &str = "gateway.envoyproxy.io/owning-gateway-name";
+const OWNING_NAMESPACE_LABEL: &str = "gateway.envoyproxy.io/owning-gateway-namespace";
+
+/// A process that was replaced stays listed for a while. If it was heard this recently, it may still run.
+const STILL_RUNS_MS: u64 = 3000;
+
+/// The most names in a message.
+const NAMED_MAX: usize = 5;
+
+/// A Pod that may be a proxy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Pod {
+    pub(super) key: Key,
+    pub(super) is_ready: bool,
+    /// Whether its deletion was asked for.
+    pub(super) is_ending: bool,
+    /// The Gateway whose proxy it is, by its labels.
+    pub(super) gateway: Option<Key>,
+}
+
+/// The Gateway that a Pod's labels name.
+pub(super) fn gateway_of(namespace: &str, labels: &BTreeMap<String, String>) -> Option<Key> {
+    // Envoy Gateway sets both, and its Pods are elsewhere than the Gateway.
+    if let Some(name) = labels.get(OWNING_GATEWAY_LABEL) {
+        return Some(Key::new(labels.get(OWNING_NAMESPACE_LABEL)?, name));
+    }
+    Some(Key::new(namespace, labels.get(GATEWAY_LABEL)?))
+}
+
+/// The revisions of a domain, as far as this controller saw them. Numbers start again in a store that lost
+/// its data, so a number alone proves nothing.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Revisions(BTreeMap<u64, u64>);
+
+/// Bound: revisions of a domain that the controller remembers. Beyond it, the oldest go.
+///
+/// A proxy that has one that is forgotten counts as behind.
+const REVISIONS_MAX: usize = 4096;
+
+impl Revisions {
+    /// Adds the newest one.
+    pub(super) fn add(&mut self, revision: &Revision) {
+        // Those of a store that is gone.
+        self.0.split_off(&revision.number);
+        self.0.insert(revision.number, revision.digest);
+        while self.0.len() > REVISIONS_MAX {
+            self.0.pop_first();
+        }
+    }
+
+    /// Whether a revision is `since` or a later one.
+    fn include(&self, has: &Revision, since: u64) -> bool {
+        let digest = self.0.get(&has.number).copied();
+        let known = digest.map(|digest| Revision {
+            number: has.number,
+            digest,
+        });
+        has.number >= since && is_current(Some(has), known.as_ref())
+    }
+}
+
+/// What is known of the proxies of one Gateway.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// Every limiter and every proxy has it; how many proxies.
+    All(usize),
+    /// No Ready Pod is known to be of this Gateway.
+    NoPods,
+    /// None of its Pods, of which there are so many, reports for the domain.
+    NoProxies(usize),
+    /// No limiter reports.
+    NoLimiters,
+    /// Some lack it.
+    Lacking(Lacking),
+}
+
+/// Who lacks a revision.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Lacking {
+    /// Proxies that have it.
+    have: usize,
+    /// Proxies.
+    of: usize,
+    /// The limiters and proxies that do not, and what they have.
+    who: Vec<(String, Has)>,
+}
+
+/// What one has that lacks a revision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Has {
+    /// An older one, or one of another store.
+    Older(u64),
+    /// Nothing yet: it is starting.
+    Nothing,
+    /// It does not report.
+    Unknown,
+}
+
+impl Lacking {
+    /// Whether all that lack it may just be starting again.
+    pub(super) fn may_be_starting(&self) -> bool {
+        !self.who.iter().any(|(_, has)| matches!(has, Has::Older(_)))
+    }
+}
+
+/// The reports of proxies, by what their node ids say of the Pod.
+pub(super) struct Reports<'f> {
+    fleet: &'f Fleet,
+    by_node: HashMap<(&'f Name, &'f str), Vec<&'f ProxyStatus>>,
+}
+
+impl<'f> Reports<'f> {
+    pub(super) fn new(fleet: &'f Fleet) -> Self {
+        let mut by_node: HashMap<_, Vec<_>> = HashMap::new();
+        for (domain, proxies) in &fleet.proxies {
+            for proxy in proxies {
+                if let Some(node) = &proxy.node {
+                    let pod = pod_of(node);
+                    by_node.entry((domain, pod)).or_default().push(proxy);
+                }
+            }
+        }
+        Self { fleet, by_node }
+    }
+
+    /// The reports of a Pod. A node id that is only a Pod's name counts if no other Pod that may be a proxy has that
+    /// name.
+    fn of(&self, domain: &Name, pod: &Pod, is_name_unique: bool) -> Vec<&'f ProxyStatus> {
+        let Key { namespace, name } = &pod.key;
+        let qualified = format!("{name}.{namespace}");
+        let own = self.by_node.get(&(domain, qualified.as_str()));
+        let plain = self.by_node.get(&(domain, name.as_str()));
+        let plain = plain.filter(|_| is_name_unique);
+        own.into_iter().chain(plain).flatten().copied().collect()
+    }
+
+    /// Who of a Gateway's Pods has revision `since` of a domain, or a later one. `namesakes` says whether another Pod
+    /// has the same name.
+    pub(super) fn judge<'p>(
+        &self,
+        domain: &Name,
+        revisions: &Revisions,
+        since: u64,
+        pods: impl Iterator<Item = &'p Pod>,
+        has_namesake: impl Fn(&str) -> bool,
+    ) -> Verdict {
+        if self.fleet.limiters.is_empty() {
+            return Verdict::NoLimiters;
+        }
+        let mut who = Vec::new();
+        for limiter in &self.fleet.limiters {
+            if let Some(has) = lacks(limiter.revisions.get(domain), revisions, since) {
+                who.push((format!("limiter {}", limiter_name(&limiter.id)), has));
+            }
+        }
+        let (mut of, mut have, mut silent) = (0, 0, 0);
+        for pod in pods.filter(|pod| pod.is_ready) {
+            let reports = self.of(domain, pod, !has_namesake(&pod.key.name));
+            // One that is being deleted may have stopped its proxy already.
+            if reports.is_empty() && pod.is_ending {
+                continue;
+            }
+            of += 1;
+            let newest = reports.iter().map(|proxy| proxy.ago_ms).min();
+            // The process that was heard last, and each other that may still run.
+            let running = reports
+                .iter()
+                .filter(|proxy| proxy.ago_ms <= STILL_RUNS_MS || Some(proxy.ago_ms) == newest);
+            let mut lack = running
+                .filter_map(|proxy| lacks(proxy.revision.as_ref(), revisions, since))
+                .collect::<Vec<_>>();
+            if reports.is_empty() {
+                silent += 1;
+                lack.push(Has::Unknown);
+            }
+            match lack.first() {
+                None => have += 1,
+                Some(has) => who.push((pod.key.to_string(), *has)),
+            }
+        }
+        match () {
+            () if of == 0 => Verdict::NoPods,
+            () if silent == of => Verdict::NoProxies(of),
+            () if who.is_empty() => Verdict::All(have),
+            () => Verdict::Lacking(Lacking { have, of, who }),
+        }
+    }
+}
+
+fn lacks(has: Option<&Revision>, revisions: &Revisions, since: u64) -> Option<Has> {
+    match has {
+        None => Some(Has::Nothing),
+        Some(has) if revisions.include(has, since) => None,
+        Some(has) => Some(Has::Older(has.number)),
+    }
+}
+
+/// The part of a node id that names the Pod: the third of Istio's four (`router~IP~POD.NAMESPACE~DOMAIN`), or all of
+/// it (Envoy Gateway).
+fn pod_of(node: &str) -> &str {
+    let mut parts = node.split('~');
+    match (parts.next(), parts.next(), parts.next(), parts.next()) {
+        (Some(_), Some(_), Some(pod), Some(_)) => pod,
+        _ => node,
+    }
+}
+
+impl Verdict {
+    /// The status, the reason and the message of a condition.
+    pub(super) fn describe(&self) -> (&'static str, &'static str, String) {
+        match self {
+            Self::All(1) => ("True", "Enforced", "1 of 1 proxy has it".to_owned()),
+            Self::All(all) => (
+                "True",
+                "Enforced",
+                format!("{all} of {all} proxies have it"),
+            ),
+            Self::NoPods => (
+                "Unknown",
+                "ProxiesUnknown",
+                format!(
+                    "no Ready Pod is known to be a proxy of it: Pods are found by the label {GATEWAY_LABEL} or \
+                     {OWNING_GATEWAY_LABEL}, and those of a Service by its selector"
+                ),
+            ),
+            Self::NoProxies(pods) => (
+                "False",
+                "NoProxies",
+                format!(
+                    "0 of {pods} proxies report to a limiter for this domain: either their Envoy has no rate limit \
+                     filter, or the filter reaches no limiter, or it is configured for another domain"
+                ),
+            ),
+            Self::NoLimiters => (
+                "Unknown",
+                "ProxiesUnknown",
+                "no limiter has reported in the last 10 s, and proxies are known by limiters alone"
+                    .to_owned(),
+            ),
+            Self::Lacking(Lacking { have, of, who }) => {
+                let one = |(name, has): &(String, Has)| match has {
+                    Has::Older(number) => format!("{name} has revision {number}"),
+                    Has::Nothing => format!("{name} has none"),
+                    Has::Unknown => format!("{name} does not report"),
+                };
+                let mut names: Vec<String> = who.iter().take(NAMED_MAX).map(one).collect();
+                if who.len() > NAMED_MAX {
+                    names.push(format!("{} more", who.len() - NAMED_MAX));
+                }
+                let text = format!("{have} of {of} proxies have it; {}", names.join(", "));
+                ("False", "Reconciling", text)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use store::LimiterStatus;
+
+    use super::*;
+
+    fn revision(number: u64) -> Revision {
+        Revision {
+            number,
+            digest: number * 7,
+        }
+    }
+
+    fn shop() -> Name {
+        "shop".parse().unwrap()
+    }
+
+    fn proxy(node: &str, has: Option<u64>, ago_ms: u64) -> ProxyStatus {
+        ProxyStatus {
+            id: format!("{node}-{ago_ms}"),
+            node: Some(node.to_owned()),
+            revision: has.map(revision),
+            ago_ms,
+        }
+    }
+
+    fn pod(namespace: &str, name: &str) -> Pod {
+        Pod {
+            key: Key::new(namespace, name),
+            is_ready: true,
+            is_ending: false,
+            gateway: None,
+        }
+    }
+
+    /// What the proxies that report are said to have, of revisions 1 to 3, if 2 is the one.
+    fn judge(proxies: Vec<ProxyStatus>, limiter: Option<u64>, pods: &[Pod]) -> Verdict {
+        let mut fleet = Fleet::default();
+        fleet.limiters.push(LimiterStatus {
+            id: "limiter-0:8090/1".to_owned(),
+            revisions: limiter.map(|n| (shop(), revision(n))).into_iter().collect(),
+            ago_ms: 100,
+        });
+        fleet.proxies.insert(shop(), proxies);
+        let mut revisions = Revisions::default();
+        (1..=3).for_each(|number| revisions.add(&revision(number)));
+        let namesake = |name: &str| pods.iter().filter(|pod| pod.key.name == name).count() > 1;
+        Reports::new(&fleet).judge(&shop(), &revisions, 2, pods.iter(), namesake)
+    }
+
+    #[test]
+    fn node_ids_of_both_forms_are_found_and_a_later_revision_counts() {
+        let pods = [
+            pod("infra", "public-a"),
+            pod("envoy-gateway-system", "eg-b"),
+        ];
+        let proxies = vec![
+            proxy(
+                "router~10.0.0.1~public-a.infra~infra.svc.cluster.local",
+                Some(3),
+                10,
+            ),
+            proxy("eg-b", Some(2), 10),
+        ];
+        assert_eq!(judge(proxies, Some(3), &pods), Verdict::All(2));
+    }
+
+    #[test]
+    fn whoever_lacks_it_is_named() {
+        let pods = [pod("infra", "a"), pod("infra", "b"), pod("infra", "c")];
+        let reported = vec![proxy("a", Some(2), 10), proxy("b", Some(1), 10)];
+        let (status, reason, message) = judge(reported.clone(), Some(2), &pods).describe();
+        assert_eq!((status, reason), ("False", "Reconciling"));
+        assert_eq!(
+            message,
+            "1 of 3 proxies have it; infra/b has revision 1, infra/c does not report"
+        );
+        let (_, reason, message) = judge(reported, Some(1), &pods[..1]).describe();
+        assert_eq!(reason, "Reconciling");
+        assert_eq!(
+            message,
+            "1 of 1 proxies have it; limiter limiter-0:8090 has revision 1"
+        );
+    }
+
+    #[test]
+    fn proxies_of_other_gateways_do_not_make_up_for_those_without_the_filter() {
+        let elsewhere = vec![proxy("other", Some(3), 10)];
+        let pods = [pod("infra", "a"), pod("infra", "b")];
+        assert_eq!(judge(elsewhere, Some(3), &pods), Verdict::NoProxies(2));
+        assert_eq!(judge(Vec::new(), Some(3), &[]), Verdict::NoPods);
+    }
+
+    #[test]
+    fn a_pod_is_current_only_if_each_of_its_processes_that_may_run_is() {
+        let pods = [pod("infra", "a")];
+        let replaced = vec![proxy("a", Some(2), 10), proxy("a", Some(1), 5000)];
+        assert_eq!(judge(replaced, Some(2), &pods), Verdict::All(1));
+        let both = vec![proxy("a", Some(2), 10), proxy("a", Some(1), 900)];
+        assert_ne!(judge(both, Some(2), &pods), Verdict::All(1));
+        let last = vec![proxy("a", Some(1), 5000)];
+        assert_ne!(judge(last, Some(2), &pods), Verdict::All(1));
+    }
+
+    #[test]
+    fn a_name_that_two_pods_have_proves_nothing() {
+        let pods = [pod("infra", "a"), pod("infra2", "a")];
+        let reported = vec![proxy("a", Some(2), 10)];
+        assert_eq!(judge(reported, Some(2), &pods), Verdict::NoProxies(2));
+    }
+
+    #[test]
+    fn a_number_of_a_store_that_lost_its_data_is_not_current() {
+        let mut revisions = Revisions::default();
+        (1..=9).for_each(|number| revisions.add(&revision(number)));
+        let again = Revision {
+            number: 2,
+            digest: 1,
+        };
+        revisions.add(&again);
+        assert!(revisions.include(&again, 2));
+        assert!(!revisions.include(&revision(2), 2));
+        assert!(!revisions.include(&revision(9), 2));
+    }
+
+    #[test]
+    fn pods_that_are_not_ready_or_already_gone_do_not_count() {
+        let mut pods = [pod("infra", "a"), pod("infra", "b"), pod("infra", "c")];
+        pods[1].is_ready = false;
+        pods[2].is_ending = true;
+        assert_eq!(
+            judge(vec![proxy("a", Some(2), 10)], Some(2), &pods),
+            Verdict::All(1)
+        );
+        let draining = vec![proxy("a", Some(2), 10), proxy("c", Some(1), 10)];
+        assert_ne!(judge(draining, Some(2), &pods), Verdict::All(2));
+    }
+
+    #[test]
+    fn the_gateway_of_a_pod() {
+        let of = |labels: &[(&str, &str)]| {
+            let labels = labels
+                .iter()
+                .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
+            gateway_of("pods", &labels.collect())
+        };
+        assert_eq!(of(&[(GATEWAY_LABEL, "g")]), Some(Key::new("pods", "g")));
+        let both = [
+            (GATEWAY_LABEL, "g"),
+            (OWNING_GATEWAY_LABEL, "g"),
+            (OWNING_NAMESPACE_LABEL, "infra"),
+        ];
+        assert_eq!(of(&both), Some(Key::new("infra", "g")));
+        assert_eq!(of(&[("app", "g")]), None);
+    }
+}

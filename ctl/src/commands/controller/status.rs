@@ -1,0 +1,334 @@
+//! What a status says: the conditions, made of findings, of what the store has and of what the proxies have.
+
+use std::time::Duration;
+
+use kubernetes::{
+    ANCESTORS_MAX, Ancestor, AncestorResult, Condition, DomainObjectResult, Finding, ObjectResult,
+    RateLimitDomainStatus, RateLimitStatus, controller_name,
+};
+use tokio::time::Instant;
+
+use super::enforced::Verdict;
+
+const ACCEPTED: &str = "Accepted";
+const PROGRAMMED: &str = "Programmed";
+const ENFORCED: &str = "Enforced";
+
+/// A proxy's workers take over what one of them polled within 50 ms. What a report says must have been so for longer.
+const SETTLES_AFTER: Duration = Duration::from_millis(150);
+/// How long a proxy or a limiter may take to start again before a status changes that was true.
+const STARTS_WITHIN: Duration = Duration::from_secs(10);
+/// How often the message of one that is not true yet changes.
+const PROGRESS_EVERY: Duration = Duration::from_secs(1);
+
+/// What a condition says, and of which generation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Claim {
+    pub(super) status: &'static str,
+    pub(super) reason: String,
+    pub(super) message: String,
+    pub(super) generation: i64,
+}
+
+impl Claim {
+    pub(super) fn new(
+        status: &'static str,
+        reason: &str,
+        message: impl Into<String>,
+        generation: i64,
+    ) -> Self {
+        Self {
+            status,
+            reason: reason.to_owned(),
+            message: message.into(),
+            generation,
+        }
+    }
+
+    fn of(finding: &Finding, generation: i64) -> Self {
+        let status = if finding.ok { "True" } else { "False" };
+        Self::new(status, finding.reason, finding.message.clone(), generation)
+    }
+
+    fn condition(self, kind: &str, before: &[Condition], now: &str) -> Condition {
+        let before = before
+            .iter()
+            .find(|one| one.kind == kind && one.status == self.status);
+        Condition {
+            kind: kind.to_owned(),
+            status: self.status.to_owned(),
+            reason: self.reason,
+            message: self.message,
+            observed_generation: self.generation,
+            last_transition_time: before
+                .map_or_else(|| now.to_owned(), |one| one.last_transition_time.clone()),
+        }
+    }
+}
+
+/// What became of an object's limits at one Gateway.
+#[derive(Clone, Debug)]
+pub(super) struct Judged {
+    pub(super) programmed: Claim,
+    /// `None`: as it was.
+    pub(super) enforced: Option<Claim>,
+    pub(super) revision: Option<u64>,
+}
+
+/// The status of a `RateLimit` of this generation. `judge` is asked about each Gateway at which it has limits.
+pub(super) fn of_rate_limit(
+    before: &RateLimitStatus,
+    result: &ObjectResult,
+    generation: i64,
+    now: &str,
+    mut judge: impl FnMut(&AncestorResult, Option<&Condition>) -> Judged,
+) -> RateLimitStatus {
+    let mut ancestors = Vec::new();
+    for found in result.ancestors.iter().take(ANCESTORS_MAX) {
+        let mut known = before.ancestors.iter();
+        let known = known.find(|one| one.ancestor_ref == found.ancestor);
+        let old = known.map_or(&[][..], |known| &known.conditions);
+        let accepted = Claim::of(&found.accepted, generation);
+        let mut conditions = vec![accepted.condition(ACCEPTED, old, now)];
+        let mut revision = None;
+        if found.limits.is_empty() {
+            // Accepted and without limits: replaced by those of another object.
+            let Finding {
+                reason, message, ..
+            } = &found.accepted;
+            for kind in [PROGRAMMED, ENFORCED] {
+                let nothing = Claim::new("False", reason, message.clone(), generation);
+                conditions.push(nothing.condition(kind, old, now));
+            }
+        } else {
+            let enforced = old.iter().find(|one| one.kind == ENFORCED);
+            let judged = judge(found, enforced);
+            conditions.push(judged.programmed.condition(PROGRAMMED, old, now));
+            match judged.enforced {
+                Some(claim) => conditions.push(claim.condition(ENFORCED, old, now)),
+                None => conditions.extend(enforced.cloned()),
+            }
+            revision = judged.revision;
+        }
+        ancestors.push(Ancestor {
+            ancestor_ref: found.ancestor.clone(),
+            controller_name: controller_name(),
+            domain: found.domain.as_ref().map(ToString::to_string),
+            revision,
+            conditions,
+        });
+    }
+    RateLimitStatus {
+        accepted: in_short(&ancestors, ACCEPTED, generation),
+        enforced: in_short(&ancestors, ENFORCED, generation),
+        in_force: result.in_force.clone(),
+        ancestors,
+    }
+}
+
+/// `True`, or the reason of the first condition of this kind that is not. One about an earlier generation is not.
+fn in_short(ancestors: &[Ancestor], kind: &str, generation: i64) -> String {
+    let of = |one: &Ancestor| {
+        let mut conditions = one.conditions.iter();
+        match conditions.find(|one| one.kind == kind) {
+            Some(one) if one.status != "True" => Some(one.reason.clone()),
+            Some(one) if one.observed_generation == generation => None,
+            _ => Some("Reconciling".to_owned()),
+        }
+    };
+    match ancestors.iter().find_map(of) {
+        Some(reason) => reason,
+        None if ancestors.is_empty() => String::new(),
+        None => "True".to_owned(),
+    }
+}
+
+/// The status of a `RateLimitDomain`.
+pub(super) fn of_domain(
+    before: &RateLimitDomainStatus,
+    result: &DomainObjectResult,
+    generation: i64,
+    now: &str,
+    programmed: Option<Claim>,
+    revision: Option<u64>,
+) -> RateLimitDomainStatus {
+    let old = &before.conditions;
+    let accepted = Claim::of(&result.accepted, generation);
+    let mut conditions = vec![accepted.condition(ACCEPTED, old, now)];
+    conditions.extend(programmed.map(|claim| claim.condition(PROGRAMMED, old, now)));
+    RateLimitDomainStatus {
+        revision,
+        in_force: result.in_force.clone(),
+        conditions,
+    }
+}
+
+// --- What is said of the proxies, over time.
+
+/// What was said last of one object at one Gateway.
+#[derive(Debug, Default)]
+pub(super) struct Held {
+    /// The generation, and the revision that has it.
+    about: (i64, u64),
+    was_true: bool,
+    all_since: Option<Instant>,
+    lacking_since: Option<Instant>,
+    said_at: Option<Instant>,
+}
+
+impl Held {
+    /// What to say of a verdict; `None`: what was said before.
+    ///
+    /// It becomes true when all proxies have had the revision for a moment. One that is true stays so while what is missing
+    /// may just be starting again: nobody wants to be woken by each proxy that is replaced.
+    pub(super) fn hold(
+        &mut self,
+        about: (i64, u64),
+        before: Option<&Condition>,
+        verdict: Verdict,
+        now: Instant,
+    ) -> Option<Verdict> {
+        if self.about != about {
+            // After a restart of the controller the status is what is known.
+            let is_first = self.about == (0, 0);
+            let is_true =
+                |one: &Condition| one.status == "True" && one.observed_generation == about.0;
+            *self = Self {
+                about,
+                was_true: is_first && before.is_some_and(is_true),
+                ..Self::default()
+            };
+        }
+        let may_be_starting = match &verdict {
+            Verdict::All(_) => {
+                self.lacking_since = None;
+                let since = *self.all_since.get_or_insert(now);
+                if self.was_true || now.duration_since(since) >= SETTLES_AFTER {
+                    self.was_true = true;
+                    self.said_at = None;
+                    return Some(verdict);
+                }
+                // Said at the next look.
+                return None;
+            }
+            Verdict::NoPods => false,
+            Verdict::NoProxies(_) | Verdict::NoLimiters => true,
+            Verdict::Lacking(lacking) => lacking.may_be_starting(),
+        };
+        self.all_since = None;
+        if self.was_true && may_be_starting {
+            let since = *self.lacking_since.get_or_insert(now);
+            if now.duration_since(since) < STARTS_WITHIN {
+                return None;
+            }
+        }
+        self.was_true = false;
+        if self
+            .said_at
+            .is_some_and(|at| now.duration_since(at) < PROGRESS_EVERY)
+        {
+            return None;
+        }
+        self.said_at = Some(now);
+        Some(verdict)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const START: (i64, u64) = (2, 7);
+
+    fn after(start: Instant, ms: u64) -> Instant {
+        start + Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn it_is_true_once_all_have_had_it_for_a_moment() {
+        let (mut held, now) = (Held::default(), Instant::now());
+        assert_eq!(held.hold(START, None, Verdict::All(3), now), None);
+        let settled = held.hold(START, None, Verdict::All(3), after(now, 200));
+        assert_eq!(settled, Some(Verdict::All(3)));
+        // A new generation begins anew.
+        assert_eq!(
+            held.hold((3, 8), None, Verdict::All(3), after(now, 300)),
+            None
+        );
+    }
+
+    #[test]
+    fn proxies_that_start_again_do_not_change_it_for_ten_seconds() {
+        let (mut held, now) = (Held::default(), Instant::now());
+        let _ = held.hold(START, None, Verdict::All(3), now);
+        let _ = held.hold(START, None, Verdict::All(3), after(now, 200));
+        let gone = || Verdict::NoProxies(3);
+        assert_eq!(held.hold(START, None, gone(), after(now, 300)), None);
+        assert_eq!(held.hold(START, None, gone(), after(now, 10_200)), None);
+        assert_eq!(
+            held.hold(START, None, gone(), after(now, 10_400)),
+            Some(gone())
+        );
+        // And then it has to settle again.
+        assert_eq!(
+            held.hold(START, None, Verdict::All(3), after(now, 10_500)),
+            None
+        );
+    }
+
+    #[test]
+    fn what_never_was_true_is_not_waited_for() {
+        let (mut held, now) = (Held::default(), Instant::now());
+        let gone = Verdict::NoProxies(3);
+        assert_eq!(held.hold(START, None, gone.clone(), now), Some(gone));
+    }
+
+    fn condition(kind: &str, status: &str, generation: i64) -> Condition {
+        Condition {
+            kind: kind.to_owned(),
+            status: status.to_owned(),
+            reason: "Because".to_owned(),
+            observed_generation: generation,
+            ..Condition::default()
+        }
+    }
+
+    #[test]
+    fn in_short_it_is_true_of_this_generation_only() {
+        let of = |conditions: Vec<Condition>| {
+            let one = |condition| Ancestor {
+                conditions: vec![condition],
+                ..Ancestor::default()
+            };
+            let ancestors: Vec<_> = conditions.into_iter().map(one).collect();
+            in_short(&ancestors, ENFORCED, 2)
+        };
+        assert_eq!(of(vec![condition(ENFORCED, "True", 2)]), "True");
+        let old = vec![
+            condition(ENFORCED, "True", 2),
+            condition(ENFORCED, "True", 1),
+        ];
+        assert_eq!(of(old), "Reconciling");
+        let one = vec![
+            condition(ENFORCED, "True", 2),
+            condition(ENFORCED, "False", 2),
+        ];
+        assert_eq!(of(one), "Because");
+        assert_eq!(of(Vec::new()), "");
+        assert_eq!(of(vec![condition(ACCEPTED, "True", 2)]), "Reconciling");
+    }
+
+    #[test]
+    fn the_time_is_that_of_the_last_change_of_the_status() {
+        let mut before = condition(PROGRAMMED, "True", 1);
+        before.last_transition_time = "then".to_owned();
+        let claim = |status| Claim::new(status, "Now", "", 2);
+        let same = claim("True").condition(PROGRAMMED, std::slice::from_ref(&before), "now");
+        assert_eq!(
+            (same.last_transition_time.as_str(), same.reason.as_str()),
+            ("then", "Now")
+        );
+        let other = claim("False").condition(PROGRAMMED, &[before], "now");
+        assert_eq!(other.last_transition_time, "now");
+    }
+}

@@ -1,0 +1,237 @@
+//! `Enforced`: true only when every Ready proxy Pod of a Gateway answers by the limits.
+
+use serde_json::json;
+
+use crate::stage::{Gateway, Stage, condition, condition_at, eventually, rate_limit, with_limits};
+
+/// Three real Envoys of two Gateways, with node ids of both forms. Whenever the status says so, each answers by that
+/// version.
+#[tokio::test]
+async fn when_it_is_true_each_proxy_of_the_gateway_answers_by_that_generation() {
+    let mut stage = Stage::start().await;
+    stage.add_envoy(Gateway::Public, "public-a").await;
+    stage.add_envoy(Gateway::Public, "public-b").await;
+    stage.add_envoy(Gateway::Internal, "internal-c").await;
+    for number in [100, 90, 80] {
+        let mut generations = Vec::new();
+        for gateway in ["public", "internal"] {
+            let object = rate_limit("infra", gateway, "Gateway", gateway, number);
+            generations.push(stage.write(&object).await.unwrap());
+        }
+        for (gateway, generation) in [Gateway::Public, Gateway::Internal]
+            .into_iter()
+            .zip(generations)
+        {
+            let status = stage.enforced("infra", gateway.name(), generation).await;
+            assert_eq!(status["enforced"], "True");
+            assert_eq!(condition(&status, "Accepted")["status"], "True");
+            assert_eq!(condition(&status, "Programmed")["status"], "True");
+            for (_, pod, envoy) in stage.envoys.iter().filter(|(of, ..)| *of == gateway) {
+                let answered = stage.answered_by(envoy, "/").await;
+                assert_eq!(answered, Some(number.to_string()), "{pod}");
+            }
+        }
+    }
+}
+
+/// A proxy that hangs keeps the old limits. It is named, with how many have the new ones.
+#[tokio::test]
+async fn a_proxy_that_is_stopped_is_named_until_it_goes_on() {
+    let mut stage = Stage::start().await;
+    for pod in ["public-a", "public-b", "public-c"] {
+        stage.add_envoy(Gateway::Public, pod).await;
+    }
+    let first = stage
+        .write(&rate_limit("infra", "all", "Gateway", "public", 100))
+        .await
+        .unwrap();
+    stage.enforced("infra", "all", first).await;
+    stage.envoys[2].2.process().pause().unwrap();
+    let second = stage
+        .write(&rate_limit("infra", "all", "Gateway", "public", 90))
+        .await
+        .unwrap();
+    let is_named = |status: &serde_json::Value| {
+        let condition = condition(status, "Enforced");
+        let message = condition["message"].as_str().unwrap_or_default();
+        condition["observedGeneration"] == second
+            && condition["reason"] == "Reconciling"
+            && message.contains("2 of 3")
+            && message.contains("infra/public-c")
+    };
+    let status = stage
+        .status("infra", "all", "2 of 3 have it", is_named)
+        .await;
+    assert_eq!(status["enforced"], "Reconciling");
+    stage.envoys[2].2.process().resume().unwrap();
+    stage.enforced("infra", "all", second).await;
+}
+
+/// What kuadrant-operator#653 was about: enforced, although no proxy had loaded the filter. Proxies of another Gateway of
+/// the domain are no substitute.
+#[tokio::test]
+async fn a_gateway_whose_proxies_have_no_filter_is_never_enforced() {
+    let mut stage = Stage::start().await;
+    stage.add_envoy(Gateway::Public, "public-a").await;
+    stage
+        .add_envoy_with(Gateway::Internal, "internal-c", false)
+        .await;
+    stage
+        .write(&rate_limit("infra", "without", "Gateway", "internal", 100))
+        .await
+        .unwrap();
+    let generation = stage
+        .write(&rate_limit("infra", "with", "Gateway", "public", 100))
+        .await
+        .unwrap();
+    stage.enforced("infra", "with", generation).await;
+    let is_none =
+        |status: &serde_json::Value| condition(status, "Enforced")["reason"] == "NoProxies";
+    let status = stage
+        .status("infra", "without", "it has no proxies", is_none)
+        .await;
+    assert_eq!(condition(&status, "Enforced")["status"], "False");
+    assert_eq!(condition(&status, "Programmed")["status"], "True");
+    let message = condition(&status, "Enforced")["message"].as_str().unwrap();
+    assert!(message.contains("0 of 1"), "{message}");
+    // A Pod without a proxy that is not Ready does not count, and without any Pod nothing is known.
+    let labels = json!({
+        "gateway.envoyproxy.io/owning-gateway-name": "internal",
+        "gateway.envoyproxy.io/owning-gateway-namespace": "infra",
+    });
+    stage.put_pod("envoy-gateway-system", "internal-c", &labels, false);
+    let is_unknown = |status: &serde_json::Value| {
+        let enforced = condition(status, "Enforced");
+        enforced["status"] == "Unknown" && enforced["reason"] == "ProxiesUnknown"
+    };
+    stage
+        .status("infra", "without", "nothing is known", is_unknown)
+        .await;
+}
+
+/// One of two Pods has no filter: that is one that does not report.
+#[tokio::test]
+async fn a_ready_pod_that_does_not_report_is_named() {
+    let mut stage = Stage::start().await;
+    stage.add_envoy(Gateway::Public, "public-a").await;
+    stage
+        .add_envoy_with(Gateway::Public, "public-b", false)
+        .await;
+    stage
+        .write(&rate_limit("infra", "all", "Gateway", "public", 100))
+        .await
+        .unwrap();
+    let is_named = |status: &serde_json::Value| {
+        let message = condition(status, "Enforced")["message"]
+            .as_str()
+            .unwrap_or_default();
+        message == "1 of 2 proxies have it; infra/public-b does not report"
+    };
+    stage
+        .status("infra", "all", "the other is named", is_named)
+        .await;
+}
+
+/// A proxy that is replaced is a metric, and changes no status. One that stays away is named.
+#[tokio::test]
+async fn a_proxy_that_starts_again_changes_no_status_unless_it_stays_away() {
+    let mut stage = Stage::start().await;
+    stage.add_envoy(Gateway::Public, "public-a").await;
+    stage.add_envoy(Gateway::Public, "public-b").await;
+    let generation = stage
+        .write(&rate_limit("infra", "all", "Gateway", "public", 100))
+        .await
+        .unwrap();
+    let before = stage.enforced("infra", "all", generation).await;
+    drop(stage.envoys.pop());
+    eventually("its absence is a metric", async || {
+        (stage.metric("rl_controller_starting ").await? == "1").then_some(())
+    })
+    .await;
+    assert_eq!(stage.read("infra", "all").await["status"], before);
+    let is_named = |status: &serde_json::Value| {
+        let message = condition(status, "Enforced")["message"]
+            .as_str()
+            .unwrap_or_default();
+        message.contains("infra/public-b does not report")
+    };
+    stage.status("infra", "all", "it is named", is_named).await;
+}
+
+#[tokio::test]
+async fn limits_that_deny_nothing_are_enforced_as_a_shadow() {
+    let mut stage = Stage::start().await;
+    stage.add_envoy(Gateway::Public, "public-a").await;
+    let limits = json!([{"name": "all", "rate": "1/1h", "enforce": "0%"}]);
+    stage
+        .write(&with_limits("infra", "all", "Gateway", "public", &limits))
+        .await
+        .unwrap();
+    let is_shadow =
+        |status: &serde_json::Value| condition(status, "Enforced")["reason"] == "Shadow";
+    stage
+        .status("infra", "all", "it is a shadow", is_shadow)
+        .await;
+}
+
+/// A route of both Gateways has an entry for each, and each has its own answer.
+#[tokio::test]
+async fn a_route_of_two_gateways_has_a_condition_for_each() {
+    let mut stage = Stage::start().await;
+    stage.add_envoy(Gateway::Public, "public-a").await;
+    let parents = json!([{"name": "public", "namespace": "infra"}, {"name": "internal", "namespace": "infra"}]);
+    stage.apply(&json!({
+        "apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute",
+        "metadata": {"name": "checkout", "namespace": "shop"},
+        "spec": {"parentRefs": parents, "rules": [{"name": "pay", "matches": [{"path": {"type": "PathPrefix", "value": "/checkout"}}]}]},
+    }));
+    stage
+        .write(&rate_limit("shop", "pay", "HTTPRoute", "checkout", 100))
+        .await
+        .unwrap();
+    let both = |status: &serde_json::Value| {
+        let of = |n: usize| condition_at(status, n, "Enforced")["reason"].clone();
+        // In the order of their names: internal, public.
+        (of(0), of(1)) == ("ProxiesUnknown".into(), "Enforced".into())
+    };
+    let status = stage
+        .status("shop", "pay", "one of them enforces it", both)
+        .await;
+    assert_eq!(status["enforced"], "ProxiesUnknown");
+    let (_, _, envoy) = &stage.envoys[0];
+    assert_eq!(
+        stage.answered_by(envoy, "/checkout").await.as_deref(),
+        Some("100")
+    );
+    assert_eq!(stage.answered_by(envoy, "/elsewhere").await, None);
+}
+
+/// The Pods behind a Service, in a mesh: by its selector.
+#[tokio::test]
+async fn the_proxies_of_a_service_are_the_sidecars_of_its_pods() {
+    let stage = Stage::start().await;
+    stage.apply(&json!({
+        "apiVersion": "rl.example.com/v1alpha1", "kind": "RateLimitDomain", "metadata": {"name": "mesh"},
+        "spec": {"domain": "mesh", "mesh": true},
+    }));
+    stage.apply(&json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": "orders", "namespace": "shop"},
+        "spec": {"selector": {"app": "orders"}, "ports": [{"port": 80}]},
+    }));
+    stage.put_pod("shop", "orders-1", &json!({"app": "orders"}), true);
+    stage.put_pod("shop", "others-1", &json!({"app": "others"}), true);
+    stage
+        .write(&rate_limit("shop", "orders", "Service", "orders", 100))
+        .await
+        .unwrap();
+    let is_none = |status: &serde_json::Value| {
+        let message = condition(status, "Enforced")["message"]
+            .as_str()
+            .unwrap_or_default();
+        message.starts_with("0 of 1 proxies report")
+    };
+    let status = stage
+        .status("shop", "orders", "its one Pod has no filter", is_none)
+        .await;
+    assert_eq!(status["ancestors"][0]["ancestorRef"]["kind"], "Service");
+}

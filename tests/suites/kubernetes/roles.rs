@@ -1,0 +1,77 @@
+//! Who may do what: the controller's role, which every test of this suite runs with, and a namespace's own users.
+
+use serde_json::json;
+
+use crate::stage::{CONTROLLER, Stage, TENANT, condition, rate_limit};
+
+#[tokio::test]
+async fn the_controller_may_neither_read_secrets_nor_change_what_is_not_its_own() {
+    let stage = Stage::start().await;
+    let denied = [
+        &["get", "secrets", "-A"][..],
+        &["get", "configmaps", "-A"],
+        &["delete", "ratelimits", "-n", "infra", "one"],
+        &["delete", "pods", "-n", "infra", "one"],
+        &["annotate", "gateways", "-n", "infra", "public", "a=b"],
+        &["get", "leases", "-n", "infra"],
+    ];
+    for arguments in denied {
+        let output = stage.api.kubectl_as(CONTROLLER, arguments, "").unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            !output.status.success() && said.contains("orbidden"),
+            "{arguments:?}: {said}"
+        );
+    }
+    let output = stage
+        .api
+        .kubectl_as(CONTROLLER, &["get", "ratelimits", "-A"], "");
+    assert!(output.unwrap().status.success());
+}
+
+/// A user of one namespace limits its own routes, and neither those of another nor a Gateway's.
+#[tokio::test]
+async fn a_namespaces_user_limits_no_route_of_another() {
+    let stage = Stage::start().await;
+    for object in [
+        json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
+            "metadata": {"name": "limits", "namespace": "shop"},
+            "rules": [{"apiGroups": ["rl.example.com"], "resources": ["ratelimits"], "verbs": ["*"]}],
+        }),
+        json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
+            "metadata": {"name": "limits", "namespace": "shop"},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "limits"},
+            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": TENANT}],
+        }),
+    ] {
+        stage.apply(&object);
+    }
+    let elsewhere = rate_limit("infra", "mine", "Gateway", "public", 10).to_string();
+    let output = stage
+        .api
+        .kubectl_as(TENANT, &["apply", "-f", "-"], &elsewhere)
+        .unwrap();
+    assert!(!output.status.success(), "{output:?}");
+    // In its own namespace there is no such Gateway.
+    let foreign = rate_limit("shop", "foreign", "Gateway", "public", 10).to_string();
+    let own = rate_limit("shop", "own", "HTTPRoute", "checkout", 10).to_string();
+    for manifest in [&foreign, &own] {
+        let output = stage
+            .api
+            .kubectl_as(TENANT, &["apply", "-f", "-"], manifest)
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+    }
+    let refused =
+        |status: &serde_json::Value| condition(status, "Accepted")["reason"] == "TargetNotFound";
+    stage
+        .status("shop", "foreign", "it names no Gateway of its own", refused)
+        .await;
+    let taken = |status: &serde_json::Value| condition(status, "Programmed")["status"] == "True";
+    stage
+        .status("shop", "own", "its own is programmed", taken)
+        .await;
+    assert_eq!(stage.limits(), ["shop.own.all"]);
+}

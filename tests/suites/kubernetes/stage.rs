@@ -1,0 +1,402 @@
+//! What tests run: an API server, a store, a limiter, Envoys as Pods of Gateways, and the controller.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use harness::{
+    ApiServer, Client, Envoy, EnvoyConfig, Limiter, LimiterPlan, Ports, Process, Programs, Redis,
+    Signal, Upstream, free_port, until,
+};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// Long enough for a busy machine, and for a proxy that is missing for ten seconds.
+pub const PATIENCE: Duration = Duration::from_secs(40);
+
+/// The service account of deploy/kubernetes/components/controller.
+pub const CONTROLLER: &str = "system:serviceaccount:ratelimit:controller";
+/// A user who may write RateLimits of namespace `shop`, by a role of [`tenant`].
+pub const TENANT: &str = "shop-team";
+
+/// Waits until `probe` returns something.
+pub async fn eventually<T>(what: &str, probe: impl AsyncFnMut() -> Option<T>) -> T {
+    until(what, PATIENCE, probe).await.unwrap()
+}
+
+/// A Gateway of cluster.yaml.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gateway {
+    /// Istio's: its Pods are in its namespace.
+    Public,
+    /// Envoy Gateway's: its Pods are elsewhere.
+    Internal,
+}
+
+impl Gateway {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Public => "public",
+            Self::Internal => "internal",
+        }
+    }
+
+    /// The namespace of its Pods, their labels and the node id of one.
+    fn pod(self, name: &str) -> (&'static str, Value, String) {
+        match self {
+            Self::Public => (
+                "infra",
+                json!({"gateway.networking.k8s.io/gateway-name": "public"}),
+                format!("router~127.0.0.1~{name}.infra~infra.svc.cluster.local"),
+            ),
+            Self::Internal => (
+                "envoy-gateway-system",
+                json!({
+                    "gateway.envoyproxy.io/owning-gateway-name": "internal",
+                    "gateway.envoyproxy.io/owning-gateway-namespace": "infra",
+                }),
+                name.to_owned(),
+            ),
+        }
+    }
+}
+
+/// All of it.
+pub struct Stage {
+    pub api: ApiServer,
+    pub http: Client,
+    pub programs: Programs,
+    pub redis: Option<Redis>,
+    pub limiter: Option<Limiter>,
+    pub limiter_plan: LimiterPlan,
+    pub controller: Option<Process>,
+    /// Each with its Pod's name.
+    pub envoys: Vec<(Gateway, String, Envoy)>,
+    pub controller_port: u16,
+    store: String,
+    upstream: Upstream,
+    dir: TempDir,
+}
+
+impl Stage {
+    /// Everything but Envoys.
+    pub async fn start() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let programs = Programs::from_env().unwrap();
+        let redis = Redis::start(&programs.redis, free_port().unwrap(), dir.path())
+            .await
+            .unwrap();
+        let store = redis.url();
+        let api = ApiServer::start(dir.path(), &[CONTROLLER, TENANT])
+            .await
+            .unwrap();
+        let own = kubernetes::crds_yaml();
+        let theirs = match std::env::var_os("RL_TEST_CRDS") {
+            Some(folder) => {
+                std::fs::read_to_string(Path::new(&folder).join("gateway-api-standard.yaml"))
+                    .unwrap()
+            }
+            None => include_str!("crds.yaml").to_owned(),
+        };
+        for definitions in [own, theirs] {
+            // What is applied with --server-side needs no annotation, which the real ones are too large for.
+            api.kubectl(&["apply", "--server-side", "-f", "-"], &definitions)
+                .unwrap();
+        }
+        let established = ["wait", "--for=condition=Established", "crd", "--all"];
+        api.kubectl(&established, "").unwrap();
+        eventually("the kinds are served", async || {
+            api.kubectl(&["apply", "-f", "-"], include_str!("cluster.yaml"))
+                .ok()
+        })
+        .await;
+        let role = std::fs::read_to_string(
+            programs
+                .root
+                .join("deploy/kubernetes/components/controller/rbac.yaml"),
+        );
+        api.kubectl(&["apply", "-f", "-"], &role.unwrap()).unwrap();
+        let limiter_ports = [free_port().unwrap(), free_port().unwrap()];
+        let limiter_plan = LimiterPlan::new(&programs, &store, limiter_ports, dir.path());
+        let limiter = limiter_plan.clone().start().await.unwrap();
+        let mut stage = Self {
+            api,
+            http: Client::new(),
+            upstream: Upstream::start(0).await.unwrap(),
+            programs,
+            redis: Some(redis),
+            limiter: Some(limiter),
+            limiter_plan,
+            controller: None,
+            envoys: Vec::new(),
+            controller_port: free_port().unwrap(),
+            store,
+            dir,
+        };
+        stage.start_controller().await;
+        stage
+    }
+
+    /// Starts the controller, as the service account that its manifests have, and waits until it has read everything.
+    pub async fn start_controller(&mut self) {
+        let port = self.controller_port;
+        let mut process = self.another_controller(port);
+        let url = format!("http://127.0.0.1:{port}/readyz");
+        let http = self.http.clone();
+        let ready = async || {
+            let reply = http.get(&url).send().await.ok()?;
+            (reply.status == 200).then_some(())
+        };
+        process.ready(ready).await.unwrap();
+        self.controller = Some(process);
+    }
+
+    /// One more controller.
+    pub fn another_controller(&self, port: u16) -> Process {
+        let mut command = Command::new(&self.programs.rlctl);
+        command
+            .args(["controller", "--lease-namespace", "ratelimit"])
+            .args(["--metrics-listen", &format!("127.0.0.1:{port}")])
+            .env("KUBECONFIG", self.api.kubeconfig(CONTROLLER))
+            .env("RLCTL_REDIS", &self.store)
+            .env("RLCTL_AUTHOR", "controller");
+        Process::start(&format!("controller-{port}"), &mut command, self.dir.path()).unwrap()
+    }
+
+    /// Kills the controller.
+    pub async fn kill_controller(&mut self) {
+        let mut process = self.controller.take().unwrap();
+        process.signal(Signal::KILL).unwrap();
+        process.ended().await.unwrap();
+    }
+
+    /// Starts an Envoy, and makes its Pod, which is Ready.
+    pub async fn add_envoy(&mut self, gateway: Gateway, name: &str) {
+        self.add_envoy_with(gateway, name, true).await;
+    }
+
+    /// The same, with or without the filter.
+    pub async fn add_envoy_with(&mut self, gateway: Gateway, name: &str, has_filter: bool) {
+        self.add_pod(gateway, name);
+        let (_, _, node) = gateway.pod(name);
+        let mut ports = Ports::free().unwrap();
+        ports.limiters = [self.limiter_plan.port; 2];
+        ports.upstream = self.upstream.port();
+        let config = EnvoyConfig::shipped(&self.programs.root).unwrap();
+        let config = config.filter_code(&self.programs.filter).unwrap();
+        let config = config.limiter_timeout("1s").unwrap();
+        let gateway_of_filter = kubernetes::Key::new("infra", gateway.name());
+        let own = kubernetes::filter_descriptors(&gateway_of_filter, gateway == Gateway::Internal);
+        let config = config.filter_config(|filter| {
+            let descriptors = filter["descriptors"].as_array_mut().unwrap();
+            descriptors.extend(own.as_array().unwrap().iter().cloned());
+        });
+        let config = config.unwrap().edit(|tree| {
+            tree["node"] = json!({"id": node, "cluster": gateway.name()});
+            let route = "/static_resources/listeners/0/filter_chains/0/filters/0/typed_config/route_config/virtual_hosts/0/routes";
+            let cluster = json!({"cluster": "upstream", "timeout": "15s"});
+            // As the two implementations name routes.
+            let name = match gateway {
+                Gateway::Public => "shop.checkout.0",
+                Gateway::Internal => "httproute/shop/checkout/rule/0/match/0/*",
+            };
+            *tree.pointer_mut(route).unwrap() = json!([
+                {"name": name, "match": {"prefix": "/checkout"}, "route": cluster},
+                {"name": "other", "match": {"prefix": "/"}, "route": cluster},
+            ]);
+        });
+        let config = config.http_filters(|filters| {
+            if !has_filter {
+                filters.remove(0);
+            }
+        });
+        let envoy = Envoy::start(&self.programs, config.unwrap(), ports, 2, self.dir.path());
+        self.envoys
+            .push((gateway, name.to_owned(), envoy.await.unwrap()));
+    }
+
+    /// Makes a Ready Pod of a Gateway.
+    pub fn add_pod(&self, gateway: Gateway, name: &str) {
+        let (namespace, labels, _) = gateway.pod(name);
+        self.put_pod(namespace, name, &labels, true);
+    }
+
+    /// Makes or changes a Pod.
+    pub fn put_pod(&self, namespace: &str, name: &str, labels: &Value, ready: bool) {
+        let ready = if ready { "True" } else { "False" };
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": name, "namespace": namespace, "labels": labels},
+            "spec": {"containers": [{"name": "proxy", "image": "proxy"}]},
+            "status": {"conditions": [{"type": "Ready", "status": ready}]},
+        });
+        self.apply(&pod);
+    }
+
+    /// `kubectl apply`.
+    pub fn apply(&self, object: &Value) {
+        self.api
+            .kubectl(&["apply", "-f", "-"], &object.to_string())
+            .unwrap();
+    }
+
+    /// Writes an object as `kubectl apply --server-side` does; returns its generation.
+    pub async fn write(&self, object: &Value) -> anyhow::Result<i64> {
+        let (namespace, name) = (
+            &object["metadata"]["namespace"],
+            &object["metadata"]["name"],
+        );
+        let path = path_of(namespace.as_str().unwrap(), name.as_str().unwrap());
+        let url = self
+            .api
+            .url(&format!("{path}?fieldManager=test&force=true"));
+        let patch = self.http.patch(&url, object.to_string());
+        let reply = patch
+            .header("content-type", "application/apply-patch+yaml")
+            .send()
+            .await?;
+        anyhow::ensure!(
+            reply.status.is_success(),
+            "{}: {}",
+            reply.status,
+            reply.text()
+        );
+        Ok(reply.json()?["metadata"]["generation"]
+            .as_i64()
+            .unwrap_or_default())
+    }
+
+    /// A `RateLimit`; `Null` if there is none.
+    pub async fn read(&self, namespace: &str, name: &str) -> Value {
+        let reply = self
+            .http
+            .get(&self.api.url(&path_of(namespace, name)))
+            .send()
+            .await;
+        let reply = reply.ok().filter(|reply| reply.status == 200);
+        reply
+            .and_then(|reply| reply.json().ok())
+            .unwrap_or(Value::Null)
+    }
+
+    /// Deletes a `RateLimit`.
+    pub async fn delete(&self, namespace: &str, name: &str) {
+        let url = self.api.url(&path_of(namespace, name));
+        let reply = self.http.delete(&url).send().await.unwrap();
+        assert!(reply.status.is_success(), "{}", reply.text());
+    }
+
+    /// Waits until the status of a `RateLimit`, of its newest generation, is as `wanted`.
+    pub async fn status(
+        &self,
+        namespace: &str,
+        name: &str,
+        what: &str,
+        wanted: impl Fn(&Value) -> bool,
+    ) -> Value {
+        let mut last = Value::Null;
+        let found = until(what, PATIENCE, async || {
+            last = self.read(namespace, name).await;
+            wanted(&last["status"]).then(|| last["status"].clone())
+        });
+        let found = found.await;
+        let log = self
+            .controller
+            .as_ref()
+            .map(Process::log)
+            .unwrap_or_default();
+        found.unwrap_or_else(|error| panic!("{error}: {:#}\n{log}", last["status"]))
+    }
+
+    /// Waits until it is enforced; returns the status.
+    pub async fn enforced(&self, namespace: &str, name: &str, generation: i64) -> Value {
+        let what = format!("{namespace}/{name} is enforced");
+        let is_true = |status: &Value| {
+            let condition = condition(status, "Enforced");
+            condition["status"] == "True" && condition["observedGeneration"] == generation
+        };
+        self.status(namespace, name, &what, is_true).await
+    }
+
+    /// The number of the limit that answers a request through an Envoy.
+    pub async fn answered_by(&self, envoy: &Envoy, path: &str) -> Option<String> {
+        let reply = envoy.get(path).send().await.unwrap();
+        reply.header("x-ratelimit-limit").map(str::to_owned)
+    }
+
+    /// Runs rlctl on the store.
+    pub fn rlctl(&self, arguments: &[&str]) -> String {
+        let mut command = Command::new(&self.programs.rlctl);
+        let output = command
+            .args(arguments)
+            .env("RLCTL_REDIS", &self.store)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "rlctl {arguments:?}: {said}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// The names of the limits in the store; none without a domain.
+    pub fn limits(&self) -> Vec<String> {
+        let domains = self.rlctl(&["list-domains", "-o", "name"]);
+        if !domains.lines().any(|domain| domain == "shop") {
+            return Vec::new();
+        }
+        let names = self.rlctl(&["list-limits", "--domain", "shop", "-o", "name"]);
+        names.lines().map(str::to_owned).collect()
+    }
+
+    /// Whether a limit in the store has this rate.
+    pub fn has_rate(&self, limit: &str, rate: &str) -> bool {
+        let limit = self.rlctl(&["get-limit", limit, "--domain", "shop", "-o", "yaml"]);
+        limit.contains(&format!("rate: {rate}\n"))
+    }
+
+    /// A metric of the controller.
+    pub async fn metric(&self, line: &str) -> Option<String> {
+        let url = format!("http://127.0.0.1:{}/metrics", self.controller_port);
+        let page = self.http.get(&url).send().await.ok()?.text();
+        let value = page.lines().find_map(|one| one.strip_prefix(line));
+        value.map(|value| value.trim().to_owned())
+    }
+}
+
+fn path_of(namespace: &str, name: &str) -> String {
+    format!("/apis/rl.example.com/v1alpha1/namespaces/{namespace}/ratelimits/{name}")
+}
+
+/// A condition of the first ancestor.
+pub fn condition<'s>(status: &'s Value, kind: &str) -> &'s Value {
+    condition_at(status, 0, kind)
+}
+
+/// A condition of an ancestor.
+pub fn condition_at<'s>(status: &'s Value, ancestor: usize, kind: &str) -> &'s Value {
+    let conditions = status["ancestors"][ancestor]["conditions"].as_array();
+    let mut conditions = conditions.into_iter().flatten();
+    conditions
+        .find(|one| one["type"] == kind)
+        .unwrap_or(&Value::Null)
+}
+
+/// A `RateLimit` in a namespace on a target of it, whose only limit is decided in each proxy, so that an answer shows
+/// which version of it that proxy has: its number.
+pub fn rate_limit(namespace: &str, name: &str, kind: &str, target: &str, number: u64) -> Value {
+    let limit = json!({"name": "all", "scope": "proxy", "rate": format!("{number}/1h")});
+    with_limits(namespace, name, kind, target, &json!([limit]))
+}
+
+/// A `RateLimit` with these limits.
+pub fn with_limits(namespace: &str, name: &str, kind: &str, target: &str, limits: &Value) -> Value {
+    let group = if kind == "Service" {
+        ""
+    } else {
+        "gateway.networking.k8s.io"
+    };
+    json!({
+        "apiVersion": "rl.example.com/v1alpha1", "kind": "RateLimit",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"targetRefs": [{"group": group, "kind": kind, "name": target}], "limits": limits},
+    })
+}
