@@ -601,7 +601,8 @@ impl Domains {
     /// While there are no limits at all, checks wait for just that.
     async fn compile(&self, policy: Policy, before: &Domain) -> Result<Active, String> {
         let metrics = Arc::clone(&self.metrics);
-        let compiled = move || Active::new(policy, &metrics);
+        let known = before.active.clone();
+        let compiled = move || Active::new(policy, &metrics, known.as_deref());
         let compiled = match before.active {
             Some(_) => compute(compiled).await,
             None => spawn_blocking(compiled).await.ok(),

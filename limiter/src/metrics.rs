@@ -309,7 +309,7 @@ impl<const N: usize> EncodeLabelSet for LabelSet<N> {
 // --- The counters of domains and their limits, as checks find them
 
 /// Bound: limits of a domain whose counters all begin at 0. Beyond it, those of a limit appear once it
-/// decided something; only those of decisions without a limiter are there before.
+/// decided something.
 const FROM_ZERO_MAX: usize = 1000;
 
 /// What is counted of a limit besides its decisions.
@@ -432,6 +432,9 @@ impl Domains {
 pub(crate) struct DomainCounters {
     unmatched: Counter,
     undecided: Counter,
+    /// Decisions without a limiter. Proxies report them when an outage is over, all at once, also of limits
+    /// that decided nothing before, and alerts must see that increase.
+    fallback: Counter,
     exempt: HashMap<Name, Counter>,
     limits: HashMap<Name, LimitSeries>,
 }
@@ -537,8 +540,7 @@ impl LimitSeries {
         }
     }
 
-    /// Whether decisions without a limiter may be of this kind. Proxies report them when an outage is over,
-    /// all at once, and alerts must see that increase.
+    /// Whether decisions without a limiter may be of this kind.
     fn without_limiter(&self, outcome: Outcome, by: DecidedBy) -> bool {
         match self.on_failure {
             OnFailure::Allow => (outcome, by) == (Outcome::Allowed, DecidedBy::Failure),
@@ -570,6 +572,7 @@ impl DomainCounters {
         Self {
             unmatched: before.map_or_else(Counter::default, |before| before.unmatched.clone()),
             undecided: before.map_or_else(Counter::default, |before| before.undecided.clone()),
+            fallback: before.map_or_else(Counter::default, |before| before.fallback.clone()),
             exempt: exempt.collect(),
             limits: { policy.limits().iter() }
                 .map(|one| (one.name.clone(), limit(one)))
@@ -654,6 +657,9 @@ impl DomainCounters {
             && let Some(limit) = self.limits.get(&tally.limit)
         {
             let times = tally.count.min(REPORTED_MAX);
+            if matches!(tally.by, DecidedBy::Local | DecidedBy::Failure) {
+                self.fallback.inc_by(times);
+            }
             limit.counting().decided(tally.outcome, tally.by, times);
         }
     }
@@ -698,6 +704,27 @@ impl DomainCounters {
     }
 }
 
+/// A counter of a domain: its name, its help text, and where it is.
+type ByDomain = (&'static str, &'static str, fn(&DomainCounters) -> &Counter);
+
+const BY_DOMAIN: [ByDomain; 3] = [
+    (
+        "unmatched",
+        "Checks that no limit applies to, without an exemption",
+        |domain| &domain.unmatched,
+    ),
+    (
+        "fallback_decisions",
+        "Decisions that proxies made without a limiter, by on_failure",
+        |domain| &domain.fallback,
+    ),
+    (
+        "undecided",
+        "Checks without a decision: the store failed or took too long",
+        |domain| &domain.undecided,
+    ),
+];
+
 /// The text labels of a counter.
 type Labels<'a, const N: usize> = [(&'static str, &'a str); N];
 
@@ -723,9 +750,8 @@ impl Collector for Domains {
         family(&mut encoder, "decisions", decided, |line| {
             for_limits(&domains, |domain, name, limit, all| {
                 for (outcome, by, count) in limit.counted().decisions() {
-                    let begins =
-                        (all && by == DecidedBy::Limiter) || limit.without_limiter(outcome, by);
-                    if begins || count > 0 {
+                    let begins = by == DecidedBy::Limiter || limit.without_limiter(outcome, by);
+                    if all && begins || count > 0 {
                         let decision = ("decision", outcome.word());
                         let source = ("source", by.word());
                         line(
@@ -770,13 +796,8 @@ impl Collector for Domains {
                 })
             })
         })?;
-        let help = "Checks that no limit applies to, without an exemption";
-        by_domain(&mut encoder, "unmatched", help, &domains, |domain| {
-            &domain.unmatched
-        })?;
-        let help = "Checks without a decision: the store failed or took too long";
-        by_domain(&mut encoder, "undecided", help, &domains, |domain| {
-            &domain.undecided
+        BY_DOMAIN.into_iter().try_for_each(|(name, help, counter)| {
+            by_domain(&mut encoder, name, help, &domains, counter)
         })
     }
 }

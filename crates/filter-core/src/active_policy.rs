@@ -44,7 +44,7 @@ impl Policy {
     pub(crate) fn new(config: &mut Config, random: &mut Random) -> Self {
         let state = match config.limits.take() {
             Some(compiled) => {
-                let active = ActivePolicy::new(compiled, &config.sources);
+                let active = ActivePolicy::new(compiled, &config.sources, None);
                 PolicyState::Limits(Arc::new(active))
             }
             None => PolicyState::Unknown,
@@ -87,7 +87,7 @@ pub(crate) enum PolicyState {
 #[derive(Debug)]
 pub(crate) struct ActivePolicy {
     pub(crate) compiled: Compiled,
-    pub(crate) plan: Plan,
+    pub(crate) plan: Arc<Plan>,
     /// In the order of the policy.
     limits: Vec<Arc<ActiveLimit>>,
     /// Proxies of the domain, for limits without a report of their own.
@@ -125,23 +125,46 @@ impl Entries for Values<'_> {
 }
 
 impl ActivePolicy {
-    pub(crate) fn new(compiled: Compiled, sources: &[(Name, Source)]) -> Self {
-        let all_proxies = Arc::new(AtomicU64::new(1));
-        let active = |limit: &Arc<Limit>| {
+    /// Takes from the policy `before` what stays, and the numbers of proxies.
+    pub(crate) fn new(
+        compiled: Compiled,
+        sources: &[(Name, Source)],
+        before: Option<&Self>,
+    ) -> Self {
+        let all_proxies = before.map_or_else(
+            || Arc::new(AtomicU64::new(1)),
+            |before| Arc::clone(&before.all_proxies),
+        );
+        let active = |(at, limit): (usize, &Arc<Limit>)| {
+            let there = before.and_then(|before| before.limit(at));
+            if let Some(same) = there.filter(|there| Arc::ptr_eq(&there.limit, limit)) {
+                return Arc::clone(same);
+            }
+            let known = before.and_then(|before| before.named(&limit.name));
+            let proxies = known.map_or(0, |known| known.proxies.load(Relaxed));
             let percent = limit.precheck_percent;
             Arc::new(ActiveLimit {
                 precheck: percent.and_then(|percent| precheck(limit.quota.algorithm(), percent)),
                 limit: Arc::clone(limit),
-                proxies: AtomicU64::new(0),
+                proxies: AtomicU64::new(proxies),
                 all_proxies: Arc::clone(&all_proxies),
             })
         };
+        let keys = compiled.needed_keys();
+        let plan = before.map(|before| &before.plan);
         Self {
-            plan: Plan::new(compiled.needed_keys(), sources),
-            limits: compiled.limits().iter().map(active).collect(),
+            plan: match plan.filter(|plan| plan.is_for(keys)) {
+                Some(plan) => Arc::clone(plan),
+                None => Arc::new(Plan::new(keys, sources)),
+            },
+            limits: compiled.limits().iter().enumerate().map(active).collect(),
             all_proxies,
             compiled,
         }
+    }
+
+    fn named(&self, name: &Name) -> Option<&Arc<ActiveLimit>> {
+        self.limit(self.compiled.position(name.as_str())?)
     }
 
     /// The limit at a position.
@@ -157,15 +180,6 @@ impl ActivePolicy {
         let at = self.compiled.position(limit);
         if let Some(limit) = at.and_then(|at| self.limits.get(at)) {
             limit.proxies.store(count.min(MAX_PROXIES), Relaxed);
-        }
-    }
-
-    /// Copies the numbers of proxies from the previous policy.
-    fn inherit_proxies(&self, before: &Self) {
-        self.all_proxies
-            .store(before.all_proxies.load(Relaxed), Relaxed);
-        for limit in &before.limits {
-            self.set_proxies(limit.name.as_str(), limit.proxies.load(Relaxed));
         }
     }
 

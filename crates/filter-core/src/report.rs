@@ -289,7 +289,7 @@ mod tests {
     fn denied(denials: &mut Denials, now: Now, user: u64, count: u64) {
         let text = b"domain: shop\nlimits:\n  - {name: per-user, rate: 1/s}\n";
         let compiled = Compiled::new(limits_file::read("limits.yaml", text).unwrap());
-        let policy = Arc::new(ActivePolicy::new(compiled, &[]));
+        let policy = Arc::new(ActivePolicy::new(compiled, &[], None));
         let entries = policy.plan.extract(&Nothing);
         let table = Table::new("shop", 16, [7; 16]);
         let values = entries.values();

@@ -5,7 +5,23 @@ use std::{
     collections::HashMap,
 };
 
-use crate::host::{CasMismatch, Host, Version, Versioned};
+use policy::Compiled;
+
+use crate::{
+    Worker,
+    active_policy::PolicyState,
+    host::{CasMismatch, Host, Version, Versioned},
+};
+
+impl Worker {
+    /// The limits in force.
+    pub fn in_force(&self) -> Option<&Compiled> {
+        match &self.policy.state {
+            PolicyState::Limits(policy) => Some(&policy.compiled),
+            PolicyState::NoLimits | PolicyState::Unknown => None,
+        }
+    }
+}
 
 /// The map of one Envoy process. Versions count up over all keys; an absent key accepts any
 /// version, and version 0 matches any value.

@@ -1,8 +1,9 @@
 //! What a limiter makes of its compiled limits for others: the snapshot for filters, with the edges of calendar
 //! windows, and the same as JSON for people and programs.
 
+use algorithms::Parameters;
 use documents::{Node, to_base64};
-use policy::{Compiled, Limit, Pause, Quota, Scope};
+use policy::{Compiled, Limit, Pause, Quota, Scope, Snapshot};
 
 use crate::{
     read::FORMAT,
@@ -17,6 +18,13 @@ const LEVEL_WITH_EXEMPTIONS: u64 = 2;
 /// The snapshot with the edges of calendar windows around a time in milliseconds since the epoch.
 pub fn snapshot_at(compiled: &Compiled, now_ms: u64) -> Vec<u8> {
     compiled.to_snapshot(&|parameters| calendar::edges_of(parameters, now_ms))
+}
+
+/// As [`snapshot_at`], after the snapshots that this process made before.
+pub fn snapshot_after(compiled: &Compiled, now_ms: u64, before: Option<&Snapshot>) -> Snapshot {
+    let edges = |parameters: &Parameters| calendar::edges_of(parameters, now_ms);
+    let timed = snapshot_until_ms(compiled, now_ms).is_some();
+    Snapshot::new(compiled, &edges, timed, before)
 }
 
 /// The snapshot as the filter's configuration has it: `limits`.

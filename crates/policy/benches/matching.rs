@@ -2,7 +2,8 @@
 //!
 //! 10,000 limits of a kind that differ in one literal (a path of
 //! each tenant, a header of each service), 20 that apply to everybody, and
-//! 100,000 overrides of one of them.
+//! 100,000 overrides of one of them. Then requests that no limit applies to, by kinds of patterns, and an
+//! edit of one limit as a proxy applies it.
 
 #![expect(
     clippy::panic,
@@ -44,6 +45,79 @@ fn main() {
     per_call("override", 1000, |n| {
         black_box(compiled.quota_for(shared, &[Some(&values[n])], 0));
     });
+    for limits in [100, 5000] {
+        for (kind, pattern) in PATTERNS {
+            against(limits, kind, pattern);
+        }
+    }
+    println!();
+    for limits in [100, 5000] {
+        changes(limits);
+    }
+}
+
+/// Kinds of patterns that tell limits apart; `#` is a limit's number.
+const PATTERNS: [(&str, &str); 5] = [
+    ("/api/#", "/api/#"),
+    ("/api/#/**", "/api/#/**"),
+    ("/**/x#", "/**/x#"),
+    ("/*/x#", "/*/x#"),
+    ("re:", "re:^/api/#/[a-z]+$"),
+];
+
+/// Limits of one kind of pattern, with this rate of one of them.
+fn limits_of(limits: usize, pattern: &str, rate: u64) -> Compiled {
+    let limit = |n: usize| {
+        let (pattern, rate) = (
+            pattern.replace('#', &n.to_string()),
+            if n == 7 { rate } else { 10 },
+        );
+        format!(
+            "  - {{name: limit-{n}, match: {{path: '{pattern}'}}, per: [user], rate: {rate}/s}}\n"
+        )
+    };
+    let text: String = (0..limits).map(limit).collect();
+    let text = format!("domain: shop\nlimits:\n{text}");
+    let mut policy = limits_file::read("limits.yaml", text.as_bytes())
+        .unwrap_or_else(|problems| panic!("{problems}"));
+    policy.revision.number = rate;
+    Compiled::new(policy)
+}
+
+/// A request that none of the limits applies to.
+fn against(limits: usize, kind: &str, pattern: &str) {
+    let compiled = limits_of(limits, pattern, 1);
+    let entries = [("path", "/other/path/of/this"), ("user", "alice")];
+    let request: Descriptor = entries
+        .into_iter()
+        .map(|(key, value)| (key.parse().expect("a name"), value.as_bytes().to_vec()))
+        .collect();
+    per_call(&format!("{kind} of {limits}, none"), 1000, |_| {
+        black_box(compiled.matching(&request, 0));
+    });
+}
+
+/// What a proxy gets of an edit of one limit, and what a worker of it spends on that.
+fn changes(limits: usize) {
+    let (before, after) = (
+        limits_of(limits, "/api/#/**", 1),
+        limits_of(limits, "/api/#/**", 2),
+    );
+    let made = limits_file::snapshot_after(&before, 0, None);
+    let next = limits_file::snapshot_after(&after, 0, Some(&made));
+    let bytes = next.since(made.tag()).expect("changes");
+    println!(
+        "{limits} limits: whole {} bytes, changes of one {} bytes",
+        next.bytes().len(),
+        bytes.len()
+    );
+    let started = Instant::now();
+    let proxy = Compiled::from_snapshot(next.bytes()).expect("a snapshot");
+    println!("whole    {:>8} us", started.elapsed().as_micros());
+    let proxy = Compiled::from_snapshot(made.bytes()).unwrap_or(proxy);
+    per_call("changes", 1, |_| {
+        black_box(proxy.with_changes(&bytes).expect("they fit"));
+    });
 }
 
 fn per_call(what: &str, calls: usize, mut call: impl FnMut(usize)) {
@@ -55,7 +129,7 @@ fn per_call(what: &str, calls: usize, mut call: impl FnMut(usize)) {
         }
     }
     let ns = started.elapsed().as_nanos() / (ROUNDS * calls) as u128;
-    println!("{what:<8} {ns:>8} ns");
+    println!("{what:<24} {ns:>8} ns");
 }
 
 fn user(n: usize) -> Vec<u8> {

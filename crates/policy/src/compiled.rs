@@ -1,6 +1,7 @@
 //! A policy compiled for matching: one pass over its limits per revision, and microseconds per
 //! request.
 
+mod change;
 mod edits;
 mod index;
 mod overrides;
@@ -14,6 +15,7 @@ use crate::{
     Entries, Exemption, IfMissing, Limit, Matcher, Opaque, OverLimit, Override, Pause, Policy,
     Quota, Revision, digest, hash::Positions,
 };
+pub(crate) use change::{Change, Changed, check_of};
 pub use edits::{Edits, OverrideChange};
 use index::{Conditions, Index};
 use overrides::Overrides;
@@ -22,26 +24,33 @@ use walk::Walk;
 /// A compiled policy.
 #[derive(Clone, Debug)]
 pub struct Compiled {
-    /// Its limits are in `limits`.
-    policy: Policy,
+    domain: Name,
+    revision: Revision,
+    paused: Option<Pause>,
     /// Shared with what outlasts a revision: a proxy's requests keep the limits that they matched.
     limits: Vec<Arc<Limit>>,
     shape: Arc<Shape>,
     overrides: Vec<Overrides>,
     opaque: Vec<Opaque>,
+    /// The hashes of the limits' bytes in a snapshot, where they come from one.
+    hashes: Vec<u64>,
+    /// A digest of the exemptions there.
+    exemptions_digest: u64,
 }
 
-/// What does not depend on numbers, overrides or generations.
-#[derive(Debug)]
+/// What does not depend on numbers, overrides or generations. A clone shares all that is large.
+#[derive(Clone, Debug)]
 struct Shape {
     /// The limits' positions, by the digest of their names.
     by_name: Positions,
     /// Every descriptor entry that some limit names.
     keys: Vec<Name>,
-    rules: Vec<Rule>,
+    rules: Vec<Arc<Rule>>,
+    /// Where each limit is in the order of the policy. Empty: where it is in `limits`.
+    ranks: Vec<usize>,
     index: Index,
-    exempt: Option<Exempt>,
-    service: Service,
+    exempt: Option<Arc<Exempt>>,
+    service: Arc<Service>,
     /// Whether any limit replaces others.
     has_replaces: bool,
 }
@@ -61,8 +70,6 @@ struct Rule {
     matchers: Vec<usize>,
     /// Positions in `keys`, in the order of the limit's `per`.
     per: Vec<usize>,
-    /// Positions of the limits that this one replaces.
-    replaces: Vec<usize>,
 }
 
 /// The numbers of one bucket.
@@ -112,6 +119,7 @@ pub enum Mode {
 /// The exemptions of a domain that has any, found by the same lookups as limits.
 #[derive(Debug)]
 struct Exempt {
+    list: Vec<Exemption>,
     /// For each matcher of each exemption, the position of its entry in the compiled keys.
     keys: Vec<Vec<usize>>,
     index: Index,
@@ -150,18 +158,12 @@ impl Service {
 }
 
 impl Rule {
-    fn new(limit: &Limit, keys: &[Name], limit_named: impl Fn(&str) -> Option<usize>) -> Self {
-        let mut rule = Self::default();
-        for matcher in &limit.matchers {
-            rule.matchers.extend(find(keys, &matcher.entry));
+    fn new(limit: &Limit, position: impl Fn(&Name) -> Option<usize>) -> Self {
+        let matchers = limit.matchers.iter();
+        Self {
+            matchers: matchers.filter_map(|of| position(&of.entry)).collect(),
+            per: limit.per.iter().filter_map(position).collect(),
         }
-        for key in &limit.per {
-            rule.per.extend(find(keys, key));
-        }
-        for name in &limit.replaces {
-            rule.replaces.extend(limit_named(name.as_str()));
-        }
-        rule
     }
 
     fn conditions<'l>(&'l self, limit: &'l Limit) -> Conditions<'l> {
@@ -180,32 +182,18 @@ fn find(keys: &[Name], key: &Name) -> Result<usize, usize> {
 
 impl Compiled {
     /// Compiles a policy.
-    pub fn new(policy: Policy) -> Self {
-        Self::with_service(policy, Service::new)
-    }
-
-    /// As [`Compiled::new`], without limits of the rate limit service, of which filters need no code.
-    pub(crate) fn of_filter(policy: Policy) -> Self {
-        Self::with_service(policy, |_| Service::default())
-    }
-
-    fn with_service(mut policy: Policy, service: fn(&[Arc<Limit>]) -> Service) -> Self {
+    pub fn new(mut policy: Policy) -> Self {
         let overrides = policy
             .limits
             .iter_mut()
             .map(|limit| Overrides::new(&limit.name, std::mem::take(&mut limit.overrides)))
             .collect();
         let limits = shared(&mut policy);
-        Self::of_limits(policy, limits, overrides, service)
+        Self::of_limits(policy, limits, overrides)
     }
 
     /// `policy` has no limits of its own.
-    fn of_limits(
-        policy: Policy,
-        limits: Vec<Arc<Limit>>,
-        overrides: Vec<Overrides>,
-        service: fn(&[Arc<Limit>]) -> Service,
-    ) -> Self {
+    fn of_limits(policy: Policy, limits: Vec<Arc<Limit>>, overrides: Vec<Overrides>) -> Self {
         let mut keys: Vec<Name> = Vec::new();
         let of_limits = limits.iter().flat_map(|limit| limit.keys());
         let exempting = policy.exempt.iter().flat_map(|found| &found.matchers);
@@ -218,82 +206,63 @@ impl Compiled {
         for (at, limit) in limits.iter().enumerate() {
             by_name.add(digest(limit.name.as_str().as_bytes()), at);
         }
-        let rule =
-            |limit: &Arc<Limit>| Rule::new(limit, &keys, |name| named(&limits, &by_name, name));
-        let rules: Vec<Rule> = limits.iter().map(rule).collect();
+        let rule = |limit: &Arc<Limit>| Arc::new(Rule::new(limit, |key| find(&keys, key).ok()));
+        let rules: Vec<Arc<Rule>> = limits.iter().map(rule).collect();
         let conditions = limits.iter().zip(&rules);
         let conditions: Vec<_> = conditions
             .map(|(limit, rule)| rule.conditions(limit))
             .collect();
         let index = Index::new(&conditions, keys.len());
-        let exempt = Exempt::new(&policy.exempt, &keys);
+        let exempt = Exempt::new(policy.exempt, &keys);
         let shape = Shape {
             by_name,
             keys,
             rules,
+            ranks: Vec::new(),
             index,
             exempt,
-            service: service(&limits),
+            service: Arc::new(Service::new(&limits)),
             has_replaces: limits.iter().any(|limit| !limit.replaces.is_empty()),
         };
         Self {
-            policy,
+            domain: policy.domain,
+            revision: policy.revision,
+            paused: policy.paused,
             limits,
             shape: Arc::new(shape),
             overrides,
             opaque: Vec::new(),
+            hashes: Vec::new(),
+            exemptions_digest: 0,
         }
-    }
-
-    /// Adds what only snapshots have: entries that other limits need, limits that cannot be read,
-    /// and which limits have overrides at the limiter.
-    pub(crate) fn with_snapshot(
-        mut self,
-        keys: impl IntoIterator<Item = Name>,
-        opaque: Vec<Opaque>,
-        elsewhere: &[bool],
-    ) -> Self {
-        // The shape is not shared yet.
-        if let Some(shape) = Arc::get_mut(&mut self.shape) {
-            for key in keys {
-                if !shape.keys.contains(&key) {
-                    shape.keys.push(key);
-                }
-            }
-        }
-        self.opaque = opaque;
-        for (overrides, elsewhere) in self.overrides.iter_mut().zip(elsewhere) {
-            overrides.set_elsewhere(*elsewhere);
-        }
-        self
     }
 
     /// The domain.
     pub fn domain(&self) -> &Name {
-        &self.policy.domain
+        &self.domain
     }
 
     /// The revision of the domain's limits.
     pub fn revision(&self) -> &Revision {
-        &self.policy.revision
+        &self.revision
     }
 
     /// The kill switch of the whole domain.
     pub fn paused(&self) -> Option<Pause> {
-        self.policy.paused
+        self.paused
     }
 
     /// The pause of the limit at a position, its own or its domain's, if it holds at a time in
     /// milliseconds since the epoch.
     pub fn pause_of(&self, index: usize, now_ms: u64) -> Option<Pause> {
         let own = self.limits.get(index)?.paused;
-        Pause::later(own, self.policy.paused).filter(|pause| pause.holds(now_ms))
+        Pause::later(own, self.paused).filter(|pause| pause.holds(now_ms))
     }
 
     /// Whether any limit is paused at a time in milliseconds since the epoch.
     pub fn any_paused(&self, now_ms: u64) -> bool {
         let own = self.limits.iter().map(|limit| limit.paused);
-        own.chain([self.policy.paused])
+        own.chain([self.paused])
             .flatten()
             .any(|pause| pause.holds(now_ms))
     }
@@ -310,7 +279,15 @@ impl Compiled {
 
     /// The position of the limit of that name.
     pub fn position(&self, name: &str) -> Option<usize> {
-        named(&self.limits, &self.shape.by_name, name)
+        self.position_in(&self.shape, name)
+    }
+
+    fn position_in(&self, shape: &Shape, name: &str) -> Option<usize> {
+        let mut positions = shape.by_name.of(digest(name.as_bytes()));
+        positions.find(|at| {
+            let limit = self.limits.get(*at);
+            limit.is_some_and(|limit| limit.name.as_str() == name)
+        })
     }
 
     /// Every descriptor entry that decides anything: what a proxy has to extract.
@@ -373,15 +350,6 @@ impl Compiled {
     pub fn opaque(&self) -> &[Opaque] {
         &self.opaque
     }
-}
-
-fn named(limits: &[Arc<Limit>], by_name: &Positions, name: &str) -> Option<usize> {
-    let mut positions = by_name.of(digest(name.as_bytes()));
-    positions.find(|at| {
-        limits
-            .get(*at)
-            .is_some_and(|limit| limit.name.as_str() == name)
-    })
 }
 
 /// Takes the limits out of a policy.
@@ -473,15 +441,24 @@ impl Compiled {
     }
 
     fn limits_matching<'e>(&self, values: &[Option<&'e [u8]>], now_ms: u64) -> Vec<Match<'_, 'e>> {
-        if self.policy.paused.is_some_and(|pause| pause.holds(now_ms)) {
+        if self.paused.is_some_and(|pause| pause.holds(now_ms)) {
             return Vec::new();
         }
         let mut matches: Vec<Match<'_, 'e>> = Vec::new();
         for at in self.shape.index.candidates(values).iter() {
-            matches.extend(self.test(at, values, now_ms));
+            if let Some(found) = self.test(at, values, now_ms) {
+                let rank = self.rank(at);
+                let before = matches.partition_point(|other| self.rank(other.index) < rank);
+                matches.insert(before, found);
+            }
         }
         self.suppress_replaced(&mut matches);
         matches
+    }
+
+    /// Where the limit at a position is in the order of the policy.
+    fn rank(&self, at: usize) -> usize {
+        self.shape.ranks.get(at).copied().unwrap_or(at)
     }
 
     fn test<'e>(
@@ -528,26 +505,23 @@ impl Compiled {
 
     /// The positions of the limits that these suppress.
     pub fn replaced_by(&self, matches: &[Match<'_, '_>]) -> Vec<usize> {
-        let mut replaced: Vec<usize> = Vec::new();
         let service = |found: &Match<'_, '_>| found.limit.descriptor.is_some();
-        for found in matches
-            .iter()
-            .filter(|found| found.enforced || service(found))
-        {
-            if let Some(rule) = self.shape.rules.get(found.index) {
-                replaced.extend_from_slice(&rule.replaces);
-            }
-        }
-        replaced
+        let suppress = matches.iter();
+        let suppress = suppress.filter(|found| found.enforced || service(found));
+        // By name, because the others come and go while this one stays.
+        let names = suppress.flat_map(|found| &found.limit.replaces);
+        names
+            .filter_map(|name| self.position(name.as_str()))
+            .collect()
     }
 }
 
 impl Exempt {
-    fn new(exemptions: &[Exemption], keys: &[Name]) -> Option<Self> {
+    fn new(exemptions: Vec<Exemption>, keys: &[Name]) -> Option<Arc<Self>> {
         if exemptions.is_empty() {
             return None;
         }
-        let position = |matcher: &Matcher| find(keys, &matcher.entry).ok();
+        let position = |matcher: &Matcher| keys.iter().position(|key| *key == matcher.entry);
         let matchers = exemptions.iter().map(|found| found.matchers.iter());
         let positions: Vec<Vec<usize>> = matchers
             .map(|matchers| matchers.filter_map(position).collect())
@@ -560,21 +534,18 @@ impl Exempt {
                 never: false,
             })
             .collect();
-        Some(Self {
+        Some(Arc::new(Self {
             index: Index::new(&conditions, keys.len()),
             keys: positions,
-        })
+            list: exemptions,
+        }))
     }
 
     /// The first exemption that certainly holds.
-    fn find<'x>(
-        &self,
-        exemptions: &'x [Exemption],
-        values: &[Option<&[u8]>],
-    ) -> Option<&'x Exemption> {
+    fn find(&self, values: &[Option<&[u8]>]) -> Option<&Exemption> {
         let candidates = self.index.candidates(values);
         candidates.iter().find_map(|at| {
-            let exemption = exemptions.get(at)?;
+            let exemption = self.list.get(at)?;
             let mut matchers = exemption.matchers.iter().zip(self.keys.get(at)?);
             let holds = matchers
                 .all(|(matcher, key)| matcher.holds_surely(values.get(*key).copied().flatten()));
@@ -594,12 +565,12 @@ impl Compiled {
 
     /// As [`Compiled::exemption`], for values in the order of [`Compiled::needed_keys`].
     fn exemption_of_values(&self, values: &[Option<&[u8]>]) -> Option<&Exemption> {
-        let exempt = self.shape.exempt.as_ref()?;
-        exempt.find(&self.policy.exempt, values)
+        self.shape.exempt.as_ref()?.find(values)
     }
 
     /// The exemptions, in the order of the policy.
     pub fn exemptions(&self) -> &[Exemption] {
-        &self.policy.exempt
+        let exempt = self.shape.exempt.as_ref();
+        exempt.map_or(&[], |exempt| &exempt.list)
     }
 }

@@ -118,19 +118,61 @@ impl Positions {
         }
     }
 
-    /// Every position under a hash, the last that was added first.
+    /// Every position under a hash. Without removals, the last that was added comes first.
     pub fn of(&self, hash: u64) -> impl Iterator<Item = usize> {
+        self.entries_of(hash).map(|(_, entry)| entry.position)
+    }
+
+    fn entries_of(&self, hash: u64) -> impl Iterator<Item = (Number, &Entry)> {
         let chain = self.chains.get(self.chain_of(hash));
         let mut next = chain.copied().unwrap_or(0);
         iter::from_fn(move || {
             loop {
-                let entry = self.entries.get(next.checked_sub(1)?)?;
+                let number = next;
+                let entry = self.entries.get(number.checked_sub(1)?)?;
                 next = entry.before;
                 if entry.hash == hash {
-                    return Some(entry.position);
+                    return Some((number, entry));
                 }
             }
         })
+    }
+
+    /// Removes a position under a hash, if it is there.
+    pub fn remove(&mut self, hash: u64, position: usize) {
+        let mut of = self.entries_of(hash);
+        let Some((number, _)) = of.find(|(_, entry)| entry.position == position) else {
+            return;
+        };
+        drop(of);
+        let last = self.entries.len();
+        self.unlink(number);
+        self.unlink(last);
+        self.entries.swap_remove(number - 1);
+        if number < last {
+            self.link(number);
+        }
+    }
+
+    fn unlink(&mut self, number: Number) {
+        let Some(entry) = self.entries.get(number - 1).copied() else {
+            return;
+        };
+        let chain = self.chain_of(entry.hash);
+        let Some(mut at) = self.chains.get_mut(chain) else {
+            return;
+        };
+        while *at != number {
+            let before = *at;
+            let Some(entry) = before
+                .checked_sub(1)
+                .and_then(|at| self.entries.get_mut(at))
+            else {
+                return;
+            };
+            at = &mut entry.before;
+        }
+        *at = entry.before;
     }
 
     fn link(&mut self, number: Number) {

@@ -49,4 +49,4 @@ pub use pricing::{
     IfAbsent, MAX_COST, MAX_TOKENS, Pointer, Pricing, RequestPlace, RequestPrice, RequestValue,
     Reserve, ResponsePrice, ResponseValue, Row, Source, Term, whole_number,
 };
-pub use snapshot::{Opaque, SnapshotError};
+pub use snapshot::{Opaque, Snapshot, SnapshotError};

@@ -10,8 +10,13 @@
 //! which it may apply to the limiter, which can read it.
 //!
 //! A word with a fixed set of values is sent as its position in [`Choice::CHOICES`].
+//!
+//! A filter that has a snapshot gets *changes* instead where they are short: the limits that are new, other
+//! or elsewhere in the order, the names of those that went, and a sum over all limits, by which the filter
+//! is sure that it has the limits of that revision and no mixture. So changes may also be sent to a filter
+//! whose revision the limiter never had: if they do not fit, it asks for the whole.
 
-use std::slice;
+use std::{collections::HashMap, ops::Range, slice, sync::Arc};
 
 use algorithms::{Adaptive, CalendarUnit, Edges, Parameters, Penalty, Rate, UTC, WINDOWS_KNOWN};
 use cbor::{DecodeError, Reader, Writer};
@@ -20,18 +25,23 @@ use patterns::Pattern;
 
 use crate::{
     Compiled, Entries, Exemption, IfAbsent, Limit, MAX_COST, Matcher, OnFailure, Override,
-    OverrideQuota, Pause, Pointer, Policy, Pricing, Quota, RequestPlace, RequestPrice,
-    RequestValue, Reserve, ResponsePrice, ResponseValue, Revision, Row, Scope, Source, Term,
-    digest, limit::Written,
+    OverrideQuota, Pause, Pointer, Pricing, Quota, RequestPlace, RequestPrice, RequestValue,
+    Reserve, ResponsePrice, ResponseValue, Revision, Row, Scope, Source, Term,
+    compiled::{Change, Changed, check_of},
+    digest,
+    limit::Written,
 };
 
 /// The version of the snapshot as a whole. A filter refuses any other, and keeps the limits that it has.
 const FORMAT: u64 = 1;
+/// In the place of [`FORMAT`], for changes.
+const CHANGES: u64 = 2;
 /// The version of the meaning of a limit's fields. Raise it, for the limits concerned only, when a
 /// known field or value gets another meaning, or when a new field must not be ignored.
 const LEVEL: u64 = 1;
 
 const SNAPSHOT_FIELDS: usize = 6;
+const CHANGES_FIELDS: usize = 7;
 /// The fields that limits and exemptions start with.
 const HEADER_FIELDS: usize = 4;
 const LIMIT_FIELDS: usize = 23;
@@ -79,30 +89,41 @@ impl Compiled {
     /// The snapshot of this policy. `edges` returns those of calendar windows around the time for
     /// which it is made.
     pub fn to_snapshot(&self, edges: &dyn Fn(&Parameters) -> Option<Edges>) -> Vec<u8> {
-        let mut writer = Writer::default();
+        self.encoded(edges).bytes
+    }
+
+    fn encoded(&self, edges: &dyn Fn(&Parameters) -> Option<Edges>) -> Encoded {
+        let (mut writer, mut parts) = (Writer::default(), Vec::new());
         let revision = self.revision();
         writer.array(SNAPSHOT_FIELDS);
         writer.unsigned(FORMAT);
         writer.text(self.domain().as_str());
-        writer.array(2);
-        writer.unsigned(revision.number);
-        writer.unsigned(revision.digest);
+        write_revision(&mut writer, revision);
         list(&mut writer, self.needed_keys());
         // Only limiters decide limits of the rate limit service.
         let limits = self.limits().iter().enumerate();
         let limits = limits.filter(|(_, limit)| limit.descriptor.is_none());
         let limits: Vec<_> = limits.collect();
         writer.list(limits.into_iter(), |writer, (at, limit)| {
-            write_alone(writer, |writer| self.write_limit(at, limit, edges, writer));
+            let write = |writer: &mut Writer| self.write_limit(at, limit, edges, writer);
+            let (hash, bytes) = write_alone(writer, write);
+            let name = limit.name.clone();
+            parts.push((name, hash, bytes));
         });
+        let mut exemptions = Vec::new();
         writer.list(self.exemptions().iter(), |writer, exemption| {
-            write_alone(writer, |writer| {
+            let (hash, _) = write_alone(writer, |writer| {
                 writer.array(HEADER_FIELDS);
                 let on_failure = OnFailure::default();
                 write_header(writer, &exemption.name, on_failure, &exemption.matchers);
             });
+            exemptions.push(hash);
         });
-        writer.0
+        Encoded {
+            exemptions: check_of(exemptions, 0),
+            bytes: writer.0,
+            parts,
+        }
     }
 
     /// Reads and compiles a snapshot.
@@ -116,6 +137,33 @@ impl Compiled {
             return Err(SnapshotError::Format(format));
         }
         Ok(Reader::new(bytes).fields(SNAPSHOT_FIELDS, read_snapshot)?)
+    }
+
+    /// These limits after the changes that [`Snapshot::since`] wrote; `None` if that are no changes of these
+    /// limits, or one of them cannot be read: only the whole says what to do with such a limit.
+    pub fn with_changes(&self, bytes: &[u8]) -> Option<Self> {
+        let change = Reader::new(bytes).fields(CHANGES_FIELDS, |reader| self.read_change(reader));
+        self.changed(change.ok()?).filter(|next| {
+            next.limits().len() <= MAX_LIMITS && next.needed_keys().len() <= MAX_KEYS
+        })
+    }
+
+    fn read_change(&self, reader: &mut Reader<'_>) -> Result<Change, DecodeError> {
+        if reader.unsigned()? != CHANGES || Name::read(reader)? != *self.domain() {
+            return Err(DecodeError::Type);
+        }
+        Ok(Change {
+            revision: read_revision(reader)?,
+            check: reader.unsigned()?,
+            keys: reader.list(MAX_KEYS, "keys", Name::read)?,
+            gone: reader.list(MAX_LIMITS, "names", Name::read)?,
+            limits: reader.list(MAX_LIMITS, "limits", |reader| {
+                reader.fields(2, |reader| {
+                    let rank = small(reader.unsigned()?)?;
+                    read_changed(reader, rank)?.map_err(|_| DecodeError::Type)
+                })
+            })?,
+        })
     }
 
     fn write_limit(
@@ -159,59 +207,93 @@ impl Compiled {
 fn read_snapshot(reader: &mut Reader<'_>) -> Result<Compiled, DecodeError> {
     let _format = reader.unsigned()?;
     let domain = Name::read(reader)?;
-    let revision = reader.fields(2, |reader| {
-        Ok(Revision {
-            number: reader.unsigned()?,
-            digest: reader.unsigned()?,
-        })
-    })?;
+    let revision = read_revision(reader)?;
     let keys: Vec<Name> = reader.list(MAX_KEYS, "keys", Name::read)?;
-    let mut policy = Policy {
-        revision,
-        ..Policy::empty(domain)
-    };
-    let (mut opaque, mut remote_overrides) = (Vec::new(), Vec::new());
+    let (mut limits, mut opaque) = (Vec::new(), Vec::new());
+    let mut rank = 0;
     reader.list(MAX_LIMITS, "limits", |reader| {
-        match read_alone(reader, read_limit)? {
-            Ok((limit, has_overrides)) => {
-                policy.limits.push(limit);
-                remote_overrides.push(has_overrides);
-            }
+        match read_changed(reader, rank)? {
+            Ok(limit) => limits.push(limit),
             Err(limit) => opaque.push(limit),
         }
+        rank += 1;
         Ok(())
     })?;
+    let mut exemptions = Vec::new();
+    let mut hashes = Vec::new();
     reader.list(MAX_EXEMPTIONS, "exemptions", |reader| {
-        match read_alone(reader, read_exemption)? {
-            Ok(exemption) => policy.exempt.push(exemption),
+        let (hash, read) = read_alone(reader, read_exemption)?;
+        hashes.push(hash);
+        match read {
+            Ok(exemption) => exemptions.push(exemption),
             // The limiter decides requests that it may exempt.
             Err(limit) => opaque.push(limit),
         }
         Ok(())
     })?;
-    Ok(Compiled::of_filter(policy).with_snapshot(keys, opaque, &remote_overrides))
+    let change = Change {
+        revision,
+        keys,
+        gone: Vec::new(),
+        limits,
+        check: check_of(hashes, 0),
+    };
+    Compiled::of_snapshot(domain, change, exemptions, opaque).ok_or(DecodeError::Index)
 }
 
-/// Writes what can be read alone: the hash of its bytes, and these.
-fn write_alone(writer: &mut Writer, write: impl FnOnce(&mut Writer)) {
+/// Reads a limit with its hash.
+#[inline(never)]
+fn read_changed(
+    reader: &mut Reader<'_>,
+    rank: usize,
+) -> Result<Result<Changed, Opaque>, DecodeError> {
+    let (hash, read) = read_alone(reader, read_limit)?;
+    Ok(read.map(|(limit, elsewhere)| Changed {
+        rank,
+        hash,
+        limit,
+        elsewhere,
+    }))
+}
+
+fn write_revision(writer: &mut Writer, revision: &Revision) {
+    writer.array(2);
+    writer.unsigned(revision.number);
+    writer.unsigned(revision.digest);
+}
+
+fn read_revision(reader: &mut Reader<'_>) -> Result<Revision, DecodeError> {
+    reader.fields(2, |reader| {
+        Ok(Revision {
+            number: reader.unsigned()?,
+            digest: reader.unsigned()?,
+        })
+    })
+}
+
+/// Writes what can be read alone: the hash of its bytes, and these. Returns the hash, and where both are.
+fn write_alone(writer: &mut Writer, write: impl FnOnce(&mut Writer)) -> (u64, Range<usize>) {
     let mut alone = Writer::default();
     write(&mut alone);
+    let (hash, start) = (digest(&alone.0), writer.0.len());
     writer.array(2);
-    writer.unsigned(digest(&alone.0));
+    writer.unsigned(hash);
     writer.bytes(&alone.0);
+    (hash, start..writer.0.len())
 }
 
 /// Reads what [`write_alone`] wrote; the inner error is what could be read of it nevertheless.
 fn read_alone<T>(
     reader: &mut Reader<'_>,
     read: impl FnOnce(&mut Reader<'_>) -> Result<T, DecodeError>,
-) -> Result<Result<T, Opaque>, DecodeError> {
+) -> Result<(u64, Result<T, Opaque>), DecodeError> {
     let (hash, bytes) = reader.fields(2, |reader| Ok((reader.unsigned()?, reader.bytes()?)))?;
     if digest(bytes) != hash {
         // Nothing in it is certain, so it may apply to every request.
-        return Ok(Err(Opaque::default()));
+        return Ok((hash, Err(Opaque::default())));
     }
-    Ok(read(&mut Reader::new(bytes)).map_err(|_| read_opaque(bytes)))
+    let read = read(&mut Reader::new(bytes));
+    Ok((hash, read.map_err(|_| read_opaque(bytes))))
 }
 
 /// What is certain of a limit or an exemption of another version: the fields that each starts with.
@@ -320,6 +402,247 @@ fn read_limit(reader: &mut Reader<'_>) -> Result<(Limit, bool), DecodeError> {
         };
         Ok((limit, has_overrides))
     })
+}
+
+// ---- What limiters know of the snapshots that they sent, to send changes instead.
+
+/// A snapshot as it is written.
+struct Encoded {
+    bytes: Vec<u8>,
+    /// The limits in their order: name, hash, and where both are in `bytes`.
+    parts: Vec<(Name, u64, Range<usize>)>,
+    /// A digest of the exemptions.
+    exemptions: u64,
+}
+
+/// Bound: earlier snapshots of a domain that a limiter sends changes of. Beyond it, a proxy gets the whole.
+const SNAPSHOTS_KNOWN: usize = 256;
+
+/// Bound: limits that went, of which a limiter tells proxies by their names. Beyond it, a proxy that had
+/// them gets the whole.
+const GONE_MAX: usize = 1000;
+
+/// Changes that take more than this part of the whole are not sent: the whole is as fast to apply.
+const CHANGES_PART: usize = 4;
+
+/// Bound: bytes of changes in one answer. Beyond it, the whole is sent.
+const CHANGES_MAX: usize = 64 << 10;
+
+/// A snapshot for proxies, and what changed on the way to it.
+#[derive(Debug)]
+pub struct Snapshot {
+    domain: Name,
+    revision: Revision,
+    bytes: Arc<[u8]>,
+    tag: String,
+    /// Counts the snapshots of this process.
+    step: u64,
+    parts: Vec<Part>,
+    check: u64,
+    keys: Vec<Name>,
+    /// The step that last changed the keys.
+    keys_step: u64,
+    exemptions: u64,
+    /// The first step of which changes can be sent.
+    first_step: u64,
+    gone: Vec<(Name, u64)>,
+    /// This one and the ones before, the newest last.
+    known: Vec<Known>,
+}
+
+#[derive(Debug)]
+struct Part {
+    name: Name,
+    hash: u64,
+    bytes: Range<usize>,
+    /// The step that last changed it, or its place in the order.
+    step: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Known {
+    tag: String,
+    /// The revision's number.
+    number: u64,
+    step: u64,
+}
+
+impl Snapshot {
+    /// A snapshot, after those that this process made `before`. `timed`: others of the same revision may
+    /// have other edges.
+    pub fn new(
+        compiled: &Compiled,
+        edges: &dyn Fn(&Parameters) -> Option<Edges>,
+        timed: bool,
+        before: Option<&Self>,
+    ) -> Self {
+        let Encoded {
+            bytes,
+            parts,
+            exemptions,
+        } = compiled.encoded(edges);
+        let revision = compiled.revision().clone();
+        let (number, of) = (revision.number, revision.digest);
+        let tag = if timed {
+            format!("{number}-{of:016x}-{:016x}", digest(&bytes))
+        } else {
+            format!("{number}-{of:016x}")
+        };
+        let step = before.map_or(0, |before| before.step + 1);
+        let hashes = parts.iter().map(|(_, hash, _)| *hash);
+        let part = |(name, hash, bytes)| Part {
+            name,
+            hash,
+            bytes,
+            step,
+        };
+        let mut snapshot = Self {
+            domain: compiled.domain().clone(),
+            revision,
+            bytes: bytes.into(),
+            tag,
+            step,
+            check: check_of(hashes, exemptions),
+            parts: parts.into_iter().map(part).collect(),
+            keys: compiled.needed_keys().to_vec(),
+            keys_step: step,
+            exemptions,
+            first_step: step,
+            gone: Vec::new(),
+            known: Vec::new(),
+        };
+        if let Some(before) = before {
+            snapshot.follow(before);
+        }
+        snapshot.known.push(Known {
+            tag: snapshot.tag.clone(),
+            number,
+            step,
+        });
+        snapshot
+    }
+
+    /// The whole, as [`Compiled::from_snapshot`] reads it.
+    pub fn bytes(&self) -> &Arc<[u8]> {
+        &self.bytes
+    }
+
+    /// Its name among the snapshots of the domain: the number and the digest of its revision, and with
+    /// edges a digest of the whole.
+    pub fn tag(&self) -> &str {
+        &self.tag
+    }
+
+    fn follow(&mut self, before: &Self) {
+        if before.exemptions == self.exemptions {
+            self.first_step = before.first_step;
+        }
+        if before.keys == self.keys {
+            self.keys_step = before.keys_step;
+        }
+        let old = before.parts.iter().enumerate();
+        let mut old: HashMap<&Name, (usize, &Part)> =
+            old.map(|(at, part)| (&part.name, (at, part))).collect();
+        let mut same = Vec::new();
+        for part in &mut self.parts {
+            if let Some((at, was)) = old.remove(&part.name)
+                && was.hash == part.hash
+            {
+                same.push((at, was.step, part));
+            }
+        }
+        let places: Vec<usize> = same.iter().map(|(at, ..)| *at).collect();
+        let stay = longest_rise(&places);
+        for ((_, step, part), stays) in same.into_iter().zip(stay) {
+            if stays {
+                part.step = step;
+            }
+        }
+        self.gone.clone_from(&before.gone);
+        let gone = old.into_keys().map(|name| (name.clone(), self.step));
+        self.gone.extend(gone);
+        let more = self.gone.len().saturating_sub(GONE_MAX);
+        for (_, step) in self.gone.drain(..more) {
+            self.first_step = self.first_step.max(step);
+        }
+        let more = (before.known.len() + 1).saturating_sub(SNAPSHOTS_KNOWN);
+        self.known.extend(before.known.iter().skip(more).cloned());
+    }
+
+    /// The changes that turn the snapshot of this tag into this one, as [`Compiled::with_changes`] reads
+    /// them. `None`: it is unknown, or the whole is better.
+    pub fn since(&self, tag: &str) -> Option<Vec<u8>> {
+        let since = self.step_of(tag).filter(|step| *step >= self.first_step)?;
+        let changed = || {
+            let ranked = (0..).zip(&self.parts);
+            ranked.filter(|(_, part)| part.step > since)
+        };
+        let gone: Vec<&Name> = { self.gone.iter() }
+            .filter(|(_, step)| *step > since)
+            .map(|(name, _)| name)
+            .collect();
+        let bytes = changed().map(|(_, part)| part.bytes.len()).sum::<usize>()
+            + gone.iter().map(|name| name.as_str().len()).sum::<usize>();
+        if bytes > CHANGES_MAX || bytes > self.bytes.len() / CHANGES_PART {
+            return None;
+        }
+        let mut writer = Writer::default();
+        writer.array(CHANGES_FIELDS);
+        writer.unsigned(CHANGES);
+        writer.text(self.domain.as_str());
+        write_revision(&mut writer, &self.revision);
+        writer.unsigned(self.check);
+        let keys = Some(self.keys.as_slice()).filter(|_| self.keys_step > since);
+        list(&mut writer, keys.unwrap_or_default());
+        writer.list(gone.into_iter(), |writer, name| name.write(writer));
+        let changed: Vec<_> = changed().collect();
+        writer.list(changed.into_iter(), |writer, (rank, part)| {
+            writer.array(2);
+            writer.unsigned(rank);
+            let bytes = self.bytes.get(part.bytes.clone());
+            writer.0.extend_from_slice(bytes.unwrap_or_default());
+        });
+        Some(writer.0)
+    }
+
+    /// The step of a snapshot, or of one that is certainly not newer: a proxy may have a revision from
+    /// another limiter that this one skipped.
+    fn step_of(&self, tag: &str) -> Option<u64> {
+        let known = || self.known.iter().rev();
+        if let Some(known) = known().find(|known| known.tag == tag) {
+            return Some(known.step);
+        }
+        let number: u64 = tag.split_once('-')?.0.parse().ok()?;
+        let older = known().find(|known| known.number <= number)?;
+        (number <= self.revision.number).then_some(older.step)
+    }
+}
+
+/// Which of distinct numbers are in the longest list of them that rises: all but those that moved.
+fn longest_rise(numbers: &[usize]) -> Vec<bool> {
+    // The least number that a rising list of each length ends with, and for each number the one before it.
+    let (mut ends, mut before): (Vec<usize>, Vec<Option<usize>>) = (Vec::new(), Vec::new());
+    for (at, number) in numbers.iter().enumerate() {
+        let length = ends.partition_point(|end| numbers.get(*end) < Some(number));
+        before.push(
+            length
+                .checked_sub(1)
+                .and_then(|last| ends.get(last).copied()),
+        );
+        match ends.get_mut(length) {
+            Some(end) => *end = at,
+            None => ends.push(at),
+        }
+    }
+    let mut rise = vec![false; numbers.len()];
+    let mut next = ends.last().copied();
+    while let Some(at) = next {
+        if let Some(is_in) = rise.get_mut(at) {
+            *is_in = true;
+        }
+        next = before.get(at).copied().flatten();
+    }
+    rise
 }
 
 /// A type with one form in a snapshot.

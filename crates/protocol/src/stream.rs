@@ -114,6 +114,10 @@ pub const CHECK_CBOR: &str = "application/vnd.rl.check+cbor";
 
 /// The content type of a snapshot of limits as filters read it. Without it in `accept`, it is JSON.
 pub const LIMITS_CBOR: &str = "application/vnd.rl.limits+cbor";
+/// What changed in them since the snapshot that a proxy has.
+pub const CHANGES_CBOR: &str = "application/vnd.rl.limits-changes+cbor";
+/// The query parameter of a poll by which a proxy says that it can apply changes.
+pub const CHANGES_PARAMETER: &str = "changes";
 
 /// The content type of a [`crate::compact::Report`].
 pub const REPORT_CBOR: &str = "application/vnd.rl.report+cbor";

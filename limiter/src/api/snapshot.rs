@@ -12,7 +12,10 @@ use hyper::{
     http::request::Parts,
 };
 use policy::{Name, Revision};
-use protocol::{ApiError, ErrorCode, LIMITS_CBOR, PROXIES_HEADER, format_proxies};
+use protocol::{
+    ApiError, CHANGES_CBOR, CHANGES_PARAMETER, ErrorCode, LIMITS_CBOR, PROXIES_HEADER,
+    format_proxies,
+};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{Answered, Api, REVISION, body::Inflight, refusal};
@@ -31,6 +34,7 @@ pub(super) struct Poll<'r> {
     pub(super) wait: Duration,
     /// The revision that the proxy has in force.
     revision: Option<Revision>,
+    takes_changes: bool,
     headers: &'r HeaderMap,
 }
 
@@ -50,6 +54,7 @@ impl<'r> Poll<'r> {
             domain,
             wait: Duration::from_millis(wait_ms),
             revision: reported.or_else(|| tagged(&head.headers)),
+            takes_changes: parameter(head, CHANGES_PARAMETER).is_some(),
             headers: &head.headers,
         })
     }
@@ -63,6 +68,13 @@ impl<'r> Poll<'r> {
                 tag.strip_prefix(b"W/").unwrap_or(tag) == ours || tag == b"*"
             })
         })
+    }
+
+    /// The changes since the snapshot that the proxy has, if it can apply changes. A parameter and not
+    /// another `accept`: limiters that know of no changes send the whole.
+    fn changes(&self, snapshot: &Snapshot) -> Option<Bytes> {
+        let tag = self.headers.get(IF_NONE_MATCH)?.to_str().ok()?;
+        snapshot.since(tag).filter(|_| self.takes_changes)
     }
 
     /// Whether it comes from a filter.
@@ -108,10 +120,12 @@ impl Api {
         if poll.has(&snapshot) || self.may_be_behind(&poll, &policy) {
             *response.status_mut() = StatusCode::NOT_MODIFIED;
         } else {
-            let (body, form) = if poll.wants_compact() {
-                (Bytes::clone(&snapshot.compact), LIMITS_CBOR)
-            } else {
+            let (body, form) = if !poll.wants_compact() {
                 (snapshot.json(&policy.compiled), serve::JSON)
+            } else if let Some(changes) = poll.changes(&snapshot) {
+                (changes, CHANGES_CBOR)
+            } else {
+                (snapshot.compact(), LIMITS_CBOR)
             };
             *response.body_mut() = body;
             let form = HeaderValue::from_static(form);

@@ -35,38 +35,40 @@ pub(crate) struct Active {
 /// The limits as proxies receive them.
 #[derive(Debug)]
 pub(crate) struct Snapshot {
-    /// As filters read it.
-    pub(crate) compact: Bytes,
+    /// As filters read it, with what changed since earlier ones.
+    made: policy::Snapshot,
     json: OnceLock<Bytes>,
     /// For when it was made.
     now_ms: u64,
-    /// The revision as a strong entity tag, with a digest of the edges if limits use calendar
-    /// windows.
+    /// Its tag as a strong entity tag.
     pub(crate) etag: HeaderValue,
     /// When its edges become outdated, in milliseconds since the epoch.
     until_ms: u64,
 }
 
 impl Snapshot {
-    fn new(compiled: &Compiled, now_ms: u64) -> Result<Self, String> {
-        let compact = limits_file::snapshot_at(compiled, now_ms);
-        let revision = compiled.revision();
-        let (number, digest) = (revision.number, revision.digest);
+    fn new(compiled: &Compiled, now_ms: u64, before: Option<&Self>) -> Result<Self, String> {
+        let made = limits_file::snapshot_after(compiled, now_ms, before.map(|before| &before.made));
+        let etag = HeaderValue::try_from(format!("\"{}\"", made.tag()));
         let until_ms = limits_file::snapshot_until_ms(compiled, now_ms);
-        let etag = match until_ms {
-            Some(_) => format!(
-                "\"{number}-{digest:016x}-{:016x}\"",
-                policy::digest(&compact)
-            ),
-            None => format!("\"{number}-{digest:016x}\""),
-        };
         Ok(Self {
-            compact: compact.into(),
+            made,
             json: OnceLock::new(),
             now_ms,
-            etag: HeaderValue::from_str(&etag).map_err(|e| e.to_string())?,
+            etag: etag.map_err(|e| e.to_string())?,
             until_ms: until_ms.unwrap_or(u64::MAX),
         })
+    }
+
+    /// As filters read it: whole.
+    pub(crate) fn compact(&self) -> Bytes {
+        Bytes::from_owner(Arc::clone(self.made.bytes()))
+    }
+
+    /// As filters read it: what changed since the snapshot with this entity tag, if that is known and short.
+    pub(crate) fn since(&self, etag: &str) -> Option<Bytes> {
+        let tag = etag.strip_prefix('"')?.strip_suffix('"')?;
+        self.made.since(tag).map(Bytes::from)
     }
 
     /// As people and programs read it. Filters, which poll all the time, need none.
@@ -86,7 +88,7 @@ impl Active {
         if now_ms < made.until_ms {
             return Arc::clone(&made);
         }
-        match Snapshot::new(&self.compiled, now_ms) {
+        match Snapshot::new(&self.compiled, now_ms, Some(&made)) {
             Ok(fresh) => {
                 let fresh = Arc::new(fresh);
                 self.snapshot.store(Arc::clone(&fresh));
@@ -96,9 +98,14 @@ impl Active {
         }
     }
 
-    /// Compiles a policy and derives the rest; takes a while where there are many overrides.
-    pub(crate) fn new(policy: Policy, metrics: &Metrics) -> Result<Self, String> {
-        Self::from_compiled(Compiled::new(policy), metrics)
+    /// Compiles a policy, after the one in force, and derives the rest; takes a while where there are many
+    /// overrides.
+    pub(crate) fn new(
+        policy: Policy,
+        metrics: &Metrics,
+        before: Option<&Self>,
+    ) -> Result<Self, String> {
+        Self::from_compiled(Compiled::new(policy), metrics, before)
     }
 
     /// Applies edits to these limits; `None` if they must be read whole instead.
@@ -108,12 +115,17 @@ impl Active {
         metrics: &Metrics,
     ) -> Option<Result<Self, String>> {
         let compiled = self.compiled.caught_up(edits)?;
-        Some(Self::from_compiled(compiled, metrics))
+        Some(Self::from_compiled(compiled, metrics, Some(self)))
     }
 
-    fn from_compiled(compiled: Compiled, metrics: &Metrics) -> Result<Self, String> {
+    fn from_compiled(
+        compiled: Compiled,
+        metrics: &Metrics,
+        before: Option<&Self>,
+    ) -> Result<Self, String> {
         let number = compiled.revision().number;
-        let snapshot = Snapshot::new(&compiled, wall_ms())?;
+        let before = before.map(|before| before.snapshot.load());
+        let snapshot = Snapshot::new(&compiled, wall_ms(), before.as_deref().map(Arc::as_ref))?;
         let limits = compiled.limits().iter();
         let weights = limits.map(|limit| {
             let leased = limit.lease_ttl_ms.is_some();

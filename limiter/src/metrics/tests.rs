@@ -20,6 +20,7 @@ fn counters_begin_at_0() {
         "rl_connections_cut_total{reason=\"silent\"}".to_owned(),
         "rl_unmatched_descriptors_total{reason=\"domain\"}".to_owned(),
         "rl_policy_lost_edits_total{domain=\"shop\"}".to_owned(),
+        "rl_fallback_decisions_total{domain=\"shop\"}".to_owned(),
         decided("local", "allowed", "local"),
         decided("local", "denied", "local"),
         decided("open", "allowed", "failure"),
@@ -51,17 +52,45 @@ fn of_many_limits_those_that_decided_have_all_their_counters() {
     drop(few);
     let many = metrics.domain(&of_limits(names(FROM_ZERO_MAX + 1)));
     let page = metrics.page(true, 0);
-    assert_eq!(lines_of(&page, "n0"), 2, "decisions without a limiter");
-    let decided = Tally {
+    assert_eq!(lines_of(&page, "n0"), 0);
+    let fallback = |page: &str, count: u64| {
+        let line = format!("rl_fallback_decisions_total{{domain=\"shop\"}} {count}");
+        page.lines().any(|found| found == line)
+    };
+    assert!(fallback(&page, 0), "an alert needs it before there are any");
+    let reported = |by| Tally {
         limit: "n0".parse().unwrap(),
         outcome: Outcome::Denied,
-        by: DecidedBy::DenyCache,
+        by,
         count: 3,
     };
-    many.reported(&decided);
+    many.reported(&reported(DecidedBy::DenyCache));
     let page = metrics.page(true, 0);
     assert_eq!(lines_of(&page, "n0"), from_zero + 1);
-    assert_eq!(lines_of(&page, "n1"), 2);
+    assert_eq!(lines_of(&page, "n1"), 0);
+    assert!(fallback(&page, 0));
+    many.reported(&reported(DecidedBy::Local));
+    many.reported(&reported(DecidedBy::Failure));
+    assert!(fallback(&metrics.page(true, 0), 6));
+}
+
+#[test]
+fn the_page_of_many_limits_of_which_few_decide_is_short() {
+    let metrics = Metrics::new();
+    let names = (0..5000).map(|n| format!("a-limit-of-a-tenant-and-a-route-{n}"));
+    let counters = metrics.domain(&of_limits(names));
+    for n in 0..100 {
+        counters.reported(&Tally {
+            limit: format!("a-limit-of-a-tenant-and-a-route-{n}")
+                .parse()
+                .unwrap(),
+            outcome: Outcome::Allowed,
+            by: DecidedBy::Lease,
+            count: 1,
+        });
+    }
+    let bytes = metrics.page(true, 0).len();
+    assert!(bytes < 300_000, "{bytes} bytes");
 }
 
 #[test]

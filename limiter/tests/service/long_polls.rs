@@ -8,6 +8,8 @@ use http_body_util::Empty;
 use hyper::{Request, body::Bytes, client::conn};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use limiter::Settings;
+use policy::Compiled;
+use protocol::{CHANGES_CBOR, LIMITS_CBOR};
 use store::{Change, HeadState, OverrideEdits, StoreError};
 use tokio::{io::AsyncWriteExt, net::TcpStream, task::JoinHandle};
 
@@ -86,6 +88,54 @@ async fn a_poll_is_answered_on_an_edit_or_when_its_wait_ends() -> Result<()> {
     let has = newest(&service).await?;
     let short = poll(&service, Some(&has), Duration::from_millis(200)).await??;
     assert_eq!(short.status, 304);
+    Ok(())
+}
+
+/// A hundred limits, of which one has this rate.
+fn hundred(rate: u64) -> String {
+    let limit = |n| {
+        let rate = if n == 50 { rate } else { 10 };
+        format!("  - {{name: limit-{n}, match: {{path: /p{n}}}, rate: {rate}/1d}}\n")
+    };
+    (0..100).map(limit).collect()
+}
+
+#[tokio::test]
+async fn a_filter_that_applies_changes_gets_those_since_its_snapshot() -> Result<()> {
+    let service = with(&hundred(10)).await?;
+    let polled = async |has: Option<&str>, changes: &str| {
+        let path = format!("/v1/policy?domain=shop{changes}");
+        let request = service.get(&path).header("accept", LIMITS_CBOR);
+        let request = match has {
+            Some(tag) => request.header("if-none-match", tag),
+            None => request,
+        };
+        request.send().await
+    };
+    let first = polled(None, "&changes=1").await?;
+    assert_eq!(first.header("content-type"), Some(LIMITS_CBOR));
+    let has = first.header("etag").context("a tag")?.to_owned();
+    let filter = Compiled::from_snapshot(&first.body)?;
+    publish(&service.store, &hundred(20)).await?;
+    publish(&service.store, &hundred(30)).await?;
+    until("the edit is in force", PATIENCE, async || {
+        let now = service.metric("rl_policy_revision{domain=\"shop\"}").await;
+        (now.ok()? == 3).then_some(())
+    })
+    .await?;
+    let changes = polled(Some(&has), "&changes=1").await?;
+    assert_eq!(changes.header("content-type"), Some(CHANGES_CBOR));
+    assert!(changes.body.len() < 200, "{} bytes", changes.body.len());
+    let filter = filter.with_changes(&changes.body).context("they fit")?;
+    // One of a version without changes, and one with a snapshot that nobody sent.
+    for (has, parameter) in [(has.as_str(), ""), ("\"9-00ff\"", "&changes=1")] {
+        let whole = polled(Some(has), parameter).await?;
+        assert_eq!(whole.header("content-type"), Some(LIMITS_CBOR));
+        assert_eq!(whole.header("etag"), changes.header("etag"));
+        let whole = Compiled::from_snapshot(&whole.body)?;
+        assert_eq!(whole.limits(), filter.limits());
+        assert_eq!(whole.revision(), filter.revision());
+    }
     Ok(())
 }
 

@@ -2,10 +2,13 @@
 
 use std::{fmt::Write, hash::Hasher, sync::Arc};
 
-use policy::{BUILT_IN, CHECK_STREAM_REFUSED, Compiled, Name, REQUEST_BODY, REQUEST_BODY_PASSES};
+use policy::{
+    BUILT_IN, CHECK_STREAM_REFUSED, Compiled, Name, REQUEST_BODY, REQUEST_BODY_PASSES,
+    SnapshotError,
+};
 use protocol::{
-    API_HEADER, API_VERSION, ApiError, ErrorCode, LIMITS_CBOR, PROXIES_HEADER, REVISION_HEADER,
-    parse_proxies,
+    API_HEADER, API_VERSION, ApiError, CHANGES_CBOR, CHANGES_PARAMETER, ErrorCode, LIMITS_CBOR,
+    PROXIES_HEADER, REVISION_HEADER, parse_proxies,
 };
 use siphasher::sip::SipHasher13;
 
@@ -49,8 +52,12 @@ impl Worker {
     /// Loads what another worker stored in shared data.
     pub(crate) fn load_snapshot(&mut self, host: &impl Host, now: Now) {
         let update = self.policy.poller.load_update(host);
-        if let Some(snapshot) = update.snapshot {
-            self.adopt(now, &snapshot);
+        for snapshot in update.snapshots {
+            match self.next_policy(&snapshot.body) {
+                Ok(next) => self.put_in_force(now, next),
+                Err(Unusable::Unfit) => return self.policy.poller.changes_unfit(),
+                Err(Unusable::Rejected(error)) => self.warn_rejected(&error),
+            }
         }
         if let (Some(text), PolicyState::Limits(policy)) = (update.proxies, &self.policy.state) {
             let text = String::from_utf8_lossy(&text);
@@ -94,6 +101,9 @@ impl Worker {
             let revision = policy.compiled.revision();
             let (number, digest) = (revision.number, revision.digest);
             write!(about, "&revision={number}-{digest:016x}").unwrap_or_default();
+            if policy.compiled.takes_changes() {
+                write!(about, "&{CHANGES_PARAMETER}=1").unwrap_or_default();
+            }
         }
         if !self.policy.node.is_empty() {
             write!(about, "&node={}", self.policy.node).unwrap_or_default();
@@ -149,19 +159,28 @@ impl Worker {
             Polled::Brought {
                 snapshot, proxies, ..
             } if self.has(&snapshot) => {
-                self.policy.poller.poll_unchanged(host, Some(&proxies));
+                let poller = &mut self.policy.poller;
+                if poller.wants_whole && !matches!(snapshot.body, SnapshotBody::Changes(_)) {
+                    poller.poll_brought(host, &snapshot, Some(&proxies));
+                } else {
+                    poller.poll_unchanged(host, Some(&proxies));
+                }
             }
             Polled::Brought {
                 snapshot, proxies, ..
-            } => {
-                if self.adopt(now, &snapshot) {
-                    self.policy
-                        .poller
-                        .poll_brought(host, &snapshot, Some(&proxies));
-                } else {
+            } => match self.next_policy(&snapshot.body) {
+                Ok(next) => {
+                    let poller = &mut self.policy.poller;
+                    if poller.poll_brought(host, &snapshot, Some(&proxies)) {
+                        self.put_in_force(now, next);
+                    }
+                }
+                Err(Unusable::Unfit) => self.policy.poller.poll_unfit(),
+                Err(Unusable::Rejected(error)) => {
+                    self.warn_rejected(&error);
                     self.policy.poller.poll_rejected(snapshot.etag);
                 }
-            }
+            },
             Polled::Failed => self.on_poll_failed(now),
         }
         // After a long poll the next is due at once.
@@ -193,42 +212,54 @@ impl Worker {
     fn has(&self, snapshot: &Snapshot) -> bool {
         match snapshot.body {
             SnapshotBody::Unknown => matches!(self.policy.state, PolicyState::NoLimits),
-            SnapshotBody::Limits(_) => {
-                !snapshot.etag.is_empty() && snapshot.etag == self.policy.poller.etag()
+            SnapshotBody::Limits(_) | SnapshotBody::Changes(_) => {
+                !snapshot.etag.is_empty() && snapshot.etag == self.policy.poller.etag
             }
         }
     }
 
-    /// Puts a snapshot into force; returns whether it was readable. An unreadable snapshot never
-    /// replaces a readable one.
-    fn adopt(&mut self, now: Now, snapshot: &Snapshot) -> bool {
-        let text = match &snapshot.body {
-            SnapshotBody::Unknown => {
-                self.policy.state = PolicyState::NoLimits;
-                format!(
-                    "the limiter has no domain {}: nothing is limited",
-                    self.config.domain
-                )
+    /// The limits of a snapshot, or of these limits with changes; `None`: there are none.
+    fn next_policy(&self, body: &SnapshotBody) -> Result<Option<Compiled>, Unusable> {
+        Ok(Some(match (body, &self.policy.state) {
+            (SnapshotBody::Unknown, _) => return Ok(None),
+            (SnapshotBody::Limits(bytes), _) => {
+                Compiled::from_snapshot(bytes).map_err(Unusable::Rejected)?
             }
-            SnapshotBody::Limits(bytes) => match Compiled::from_snapshot(bytes) {
-                Ok(compiled) => {
-                    let text = format!(
-                        "revision {} of domain {}: {} limits",
-                        compiled.revision().number,
-                        self.config.domain,
-                        compiled.limits().len(),
-                    );
-                    self.put_in_force(compiled);
-                    text
-                }
-                Err(error) => {
-                    self.counts.happened(Event::PolicyRejected);
-                    let text = log_line(&error.to_string());
-                    let text = format!("rate limiter: a snapshot cannot be used: {text}");
-                    self.steps.push_back(Step::Log(Level::Warn, text));
-                    return false;
-                }
-            },
+            (SnapshotBody::Changes(bytes), PolicyState::Limits(policy)) => {
+                let next = policy.compiled.with_changes(bytes);
+                next.ok_or(Unusable::Unfit)?
+            }
+            (SnapshotBody::Changes(_), _) => return Err(Unusable::Unfit),
+        }))
+    }
+
+    /// An unreadable snapshot never replaces a readable one.
+    fn warn_rejected(&mut self, error: &SnapshotError) {
+        self.counts.happened(Event::PolicyRejected);
+        let text = log_line(&error.to_string());
+        let text = format!("rate limiter: a snapshot cannot be used: {text}");
+        self.steps.push_back(Step::Log(Level::Warn, text));
+    }
+
+    fn put_in_force(&mut self, now: Now, next: Option<Compiled>) {
+        let domain = &self.config.domain;
+        let text = match next {
+            None => {
+                let text = format!("the limiter has no domain {domain}: nothing is limited");
+                self.policy.state = PolicyState::NoLimits;
+                text
+            }
+            Some(compiled) => {
+                let (number, limits) = (compiled.revision().number, compiled.limits().len());
+                let text = format!("revision {number} of domain {domain}: {limits} limits");
+                let before = match &self.policy.state {
+                    PolicyState::Limits(before) => Some(&**before),
+                    PolicyState::NoLimits | PolicyState::Unknown => None,
+                };
+                let active = ActivePolicy::new(compiled, &self.config.sources, before);
+                self.policy.state = PolicyState::Limits(Arc::new(active));
+                text
+            }
         };
         self.calls.retry_budget.policy_received(now);
         self.counts.happened(Event::PolicyLoaded);
@@ -236,16 +267,15 @@ impl Worker {
         self.policy.warned_lost = false;
         self.steps
             .push_back(Step::Log(Level::Info, format!("rate limiter: {text}")));
-        true
     }
+}
 
-    fn put_in_force(&mut self, compiled: Compiled) {
-        let active = ActivePolicy::new(compiled, &self.config.sources);
-        if let PolicyState::Limits(before) = &self.policy.state {
-            active.inherit_proxies(before);
-        }
-        self.policy.state = PolicyState::Limits(Arc::new(active));
-    }
+/// Why a snapshot cannot be put in force.
+enum Unusable {
+    /// Changes of other limits than those in force, or with a limit that cannot be read.
+    Unfit,
+    /// No snapshot that this version can read.
+    Rejected(SnapshotError),
 }
 
 fn read(answer: &dyn CallAnswer) -> Polled {
@@ -258,7 +288,11 @@ fn read(answer: &dyn CallAnswer) -> Polled {
         Some(b"304") => Polled::Unchanged { proxies },
         Some(b"200") => match answer.body(MAX_SNAPSHOT) {
             Some(body) => {
-                let body = SnapshotBody::Limits(body);
+                let body = if answer.header("content-type") == Some(CHANGES_CBOR.as_bytes()) {
+                    SnapshotBody::Changes(body)
+                } else {
+                    SnapshotBody::Limits(body)
+                };
                 Polled::Brought {
                     snapshot: Snapshot { etag, body },
                     proxies,
@@ -291,7 +325,11 @@ fn read(answer: &dyn CallAnswer) -> Polled {
 // --- Elects one poller per process and shares its results.
 //
 // One worker of the process, elected by a lease in shared data, polls the domain's snapshot and stores
-// it there; a short notice announces a newer one to the others. Envoy's main thread runs a copy of the
+// it there, and then the changes that it gets instead of further ones, in a log. A short notice announces
+// both to the others: those that have the limits apply the changes that they lack; a worker that starts
+// later reads the snapshot and all changes since. A log that grew long is replaced by a snapshot, which
+// those that have its limits do not read. Each write of the log is a compare-and-swap and has a version of
+// its own, so that pollers that overlap do not mix their limits up. Envoy's main thread runs a copy of the
 // module that never receives a request: it may hold the lease like any other worker.
 
 /// One worker's poller.
@@ -299,13 +337,18 @@ fn read(answer: &dyn CallAnswer) -> Polled {
 pub(crate) struct PolicyPoller {
     notice_key: Vec<u8>,
     snapshot_key: Vec<u8>,
+    changes_key: Vec<u8>,
     poller_key: Vec<u8>,
     entries_key: Vec<u8>,
     worker_id: u64,
     /// The bytes of the last notice read: it rarely changes.
     last_notice: Vec<u8>,
-    /// The version of the snapshot that this worker uses.
+    /// The version of the limits that this worker uses.
     version: u64,
+    /// Whether the next poll is for the whole, because changes did not fit or their log is long.
+    pub(crate) wants_whole: bool,
+    /// The version in the notice when changes in the log last did not fit.
+    unfit_at: u64,
     /// When the lease of another worker ends, as last read.
     others_until_us: u64,
     /// The entity tag of the last snapshot polled, whether it could be used or not.
@@ -327,8 +370,8 @@ pub(crate) struct PolicyPoller {
 /// The changes in shared data.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct SharedUpdate {
-    /// A newer snapshot than the one in use.
-    pub(crate) snapshot: Option<Snapshot>,
+    /// What leads from the limits in use to the newest, in this order.
+    pub(crate) snapshots: Vec<Snapshot>,
     /// The numbers of proxies that limiters report, if they changed.
     pub(crate) proxies: Option<Vec<u8>>,
 }
@@ -336,14 +379,19 @@ pub(crate) struct SharedUpdate {
 impl PolicyPoller {
     pub(crate) fn new(domain: &str, worker_id: u64, random: Random) -> Self {
         let key = |what: &str| format!("rl1:{domain}:{what}").into_bytes();
+        // Names of their own: a filter of a version without changes, which another one replaces while both
+        // run, would overwrite the snapshot under the log.
         Self {
-            notice_key: key("notice"),
-            snapshot_key: key("snapshot"),
-            poller_key: key("poller_lease"),
+            notice_key: key("limits_notice"),
+            snapshot_key: key("limits"),
+            changes_key: key("limits_changes"),
+            poller_key: key("limits_poller"),
             entries_key: key("entries"),
             worker_id,
             last_notice: Vec::new(),
             version: 0,
+            wants_whole: false,
+            unfit_at: 0,
             others_until_us: 0,
             etag: Vec::new(),
             random,
@@ -367,22 +415,56 @@ impl PolicyPoller {
         let notice = Notice::read(&read.bytes);
         let before = Notice::read(&self.last_notice);
         self.last_notice = read.bytes;
-        let is_newer = notice.version != self.version;
-        let snapshot = is_newer.then(|| self.take(host)).flatten();
-        if is_newer && snapshot.is_none() {
-            // The value is not a snapshot, and is read again. The limits in force stay.
+        let snapshots = if notice.version == self.version {
+            Vec::new()
+        } else {
+            self.take(host)
+        };
+        if notice.version != self.version {
+            // Something was overwritten, or is being written, and is read again. The limits in force stay.
             self.last_notice.clear();
         }
         let proxies = (notice.proxies != before.proxies).then_some(notice.proxies);
-        SharedUpdate { snapshot, proxies }
+        SharedUpdate { snapshots, proxies }
     }
 
-    fn take(&mut self, host: &impl Host) -> Option<Snapshot> {
-        let read = host.load(&self.snapshot_key)?;
-        let (version, snapshot) = Snapshot::read(&read.bytes)?;
-        self.version = version;
-        self.etag.clone_from(&snapshot.etag);
-        Some(snapshot)
+    fn take(&mut self, host: &impl Host) -> Vec<Snapshot> {
+        let mut found = Vec::new();
+        let log = host.load(&self.changes_key);
+        let log = log.as_ref().and_then(|read| Log::read(&read.bytes));
+        let log = log.unwrap_or_default();
+        if !(log.base..log.tip()).contains(&self.version) {
+            let read = host.load(&self.snapshot_key);
+            let whole = read.and_then(|read| Snapshot::read(&read.bytes));
+            // An older one than the log continues is about to be replaced.
+            let whole = whole.filter(|(version, _)| *version >= log.base);
+            if let Some((version, whole)) = whole.filter(|whole| whole.0 != self.version) {
+                self.version = version;
+                if self.etag.is_empty() || self.etag != whole.etag {
+                    self.etag.clone_from(&whole.etag);
+                    found.push(whole);
+                }
+            }
+        }
+        while let Some(changes) = log.to(self.version + 1) {
+            self.version += 1;
+            self.etag.clone_from(&changes.etag);
+            found.push(changes);
+        }
+        found
+    }
+
+    /// Changes in the log did not fit. The worker starts again from the snapshot, once; then it asks for a
+    /// new one when it polls.
+    pub(crate) fn changes_unfit(&mut self) {
+        let notice = Notice::read(&self.last_notice).version;
+        if std::mem::replace(&mut self.unfit_at, notice) == notice {
+            self.wants_whole = true;
+            return;
+        }
+        self.version = 0;
+        self.etag.clear();
+        self.last_notice.clear();
     }
 
     /// Whether this worker must poll now. If so, it must report the outcome.
@@ -426,15 +508,23 @@ impl PolicyPoller {
         all.ok().flatten()
     }
 
-    /// The entity tag to poll with: a limiter without a newer snapshot answers `304`.
+    /// The entity tag to poll with: a limiter without a newer snapshot answers `304`. Empty: for the whole.
     pub(crate) fn etag(&self) -> &[u8] {
-        &self.etag
+        if self.wants_whole { &[] } else { &self.etag }
     }
 
     /// The poll returned an unusable snapshot. It is not fetched again.
     pub(crate) fn poll_rejected(&mut self, etag: Vec<u8>) {
         self.answered();
+        self.wants_whole = false;
         self.etag = etag;
+    }
+
+    /// The poll returned changes of other limits: the next one is for the whole.
+    pub(crate) fn poll_unfit(&mut self) {
+        self.answered();
+        self.wants_whole = true;
+        self.next_us = self.next_us.min(self.soonest_us);
     }
 
     /// The snapshot in use is the newest.
@@ -443,26 +533,70 @@ impl PolicyPoller {
         self.write_notice(host, self.version, proxies);
     }
 
-    /// The poll returned a snapshot that this worker uses now: stores it for the others.
+    /// The poll returned a snapshot or changes that this worker can use: stores them for the others. Returns
+    /// whether to use them: not changes that another worker was faster to store.
     pub(crate) fn poll_brought(
         &mut self,
         host: &impl Host,
         snapshot: &Snapshot,
         proxies: Option<&[u8]>,
-    ) {
+    ) -> bool {
         self.answered();
-        self.etag.clone_from(&snapshot.etag);
-        let left = host::update(host, &self.snapshot_key, |bytes| {
-            let version = Snapshot::read(bytes).map_or(0, |(version, _)| version);
-            let version = version.wrapping_add(1);
-            Change::Write(snapshot.write(version), version)
-        });
-        // Contended: another worker is storing a snapshot. This worker's next poll returns the same
-        // one.
-        if let Ok(version) = left {
-            self.version = version;
-            self.write_notice(host, version, proxies);
+        let known = self.version;
+        let stored = match snapshot.body {
+            SnapshotBody::Changes(_) => {
+                let entry = snapshot.write(known + 1);
+                host::update(host, &self.changes_key, |bytes| {
+                    match Log::read(bytes).map_or(0, |log| log.tip()) {
+                        tip if tip > known => Change::Keep(None),
+                        tip if tip < known => Change::Keep(Some(0)),
+                        _ => {
+                            self.wants_whole = bytes.len() + entry.len() > LOG_MAX;
+                            Change::Write(Log::with(bytes, &entry), Some(known + 1))
+                        }
+                    }
+                })
+            }
+            SnapshotBody::Unknown | SnapshotBody::Limits(_) => {
+                self.wants_whole = false;
+                self.store_whole(host, snapshot).map(Some)
+            }
+        };
+        match stored {
+            // Another worker is ahead, and this one loads what it stored.
+            Ok(None) => return false,
+            Ok(Some(version @ 1..)) => {
+                self.version = version;
+                self.write_notice(host, version, proxies);
+            }
+            // The log was overwritten or cannot be written: the others need a new snapshot.
+            Ok(Some(0)) | Err(Contended) => self.wants_whole = true,
         }
+        self.etag.clone_from(&snapshot.etag);
+        true
+    }
+
+    /// Stores a snapshot under a new version, or under that of this worker if it has the same limits;
+    /// returns the version.
+    fn store_whole(&self, host: &impl Host, snapshot: &Snapshot) -> Result<u64, Contended> {
+        let same = !self.etag.is_empty() && self.etag == snapshot.etag;
+        // First the log, which orders versions.
+        let version = host::update(host, &self.changes_key, |bytes| {
+            let tip = Log::read(bytes).map_or(0, |log| log.tip());
+            let version = if same && tip == self.version {
+                tip
+            } else {
+                tip.max(self.version) + 1
+            };
+            Change::Write(Log::after(version), version)
+        })?;
+        host::update(host, &self.snapshot_key, |bytes| {
+            match Snapshot::read(bytes) {
+                // Another worker was faster.
+                Some((stored, _)) if stored > version => Change::Keep(version),
+                _ => Change::Write(snapshot.write(version), version),
+            }
+        })
     }
 
     fn write_notice(&self, host: &impl Host, version: u64, proxies: Option<&[u8]>) {
@@ -612,7 +746,7 @@ impl PolicyPoller {
 /// A short value that shows workers whether anything is new.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Notice {
-    /// The version of the snapshot; counts up.
+    /// The version of the limits; counts up.
     pub(crate) version: u64,
     /// The number of proxies for each limit, by the limiters' last answers.
     pub(crate) proxies: Vec<u8>,
@@ -650,10 +784,12 @@ pub(crate) enum SnapshotBody {
     Unknown,
     /// These are its limits, as the limiter sent them.
     Limits(Vec<u8>),
+    /// These are the changes that lead from earlier limits to its limits.
+    Changes(Vec<u8>),
 }
 
 /// The layout's number, after the version; each layout has its own.
-const FORMAT: u8 = 2;
+const FORMAT: u8 = 3;
 
 /// A checksum. Without it, other bytes could be read as a snapshot that limits nothing.
 fn digest(version: u64, content: &[u8]) -> u64 {
@@ -677,6 +813,7 @@ impl Snapshot {
         let body = match known {
             0 if reader.is_empty() => SnapshotBody::Unknown,
             1 => SnapshotBody::Limits(reader.rest().to_vec()),
+            2 => SnapshotBody::Changes(reader.rest().to_vec()),
             _ => return None,
         };
         Some((version, Self { etag, body }))
@@ -686,6 +823,7 @@ impl Snapshot {
         let (known, body) = match &self.body {
             SnapshotBody::Unknown => (0, &[][..]),
             SnapshotBody::Limits(body) => (1, body.as_slice()),
+            SnapshotBody::Changes(body) => (2, body.as_slice()),
         };
         let mut content = Vec::with_capacity(5 + self.etag.len() + body.len());
         content.put_u8(known);
@@ -698,6 +836,66 @@ impl Snapshot {
         out.put_u64(digest(version, &content));
         out.extend_from_slice(&content);
         out
+    }
+}
+
+/// Bound: bytes of changes after a snapshot in shared data, besides those of one answer. Beyond it, the worker
+/// that polls fetches a snapshot.
+///
+/// Every worker copies them at each edit. A snapshot of 5,000 limits takes some 700 KB, changes of one limit 200
+/// bytes: so a proxy fetches one in some 600 edits.
+const LOG_MAX: usize = 128 << 10;
+
+/// The changes since the snapshot in shared data, each in the layout of a snapshot behind its length.
+#[derive(Debug, Default)]
+struct Log<'b> {
+    /// The version of the snapshot.
+    base: u64,
+    entries: Vec<&'b [u8]>,
+}
+
+impl<'b> Log<'b> {
+    /// `None` if the bytes are not one.
+    fn read(bytes: &'b [u8]) -> Option<Self> {
+        let mut reader = Reader::new(bytes);
+        let base = reader.u64()?;
+        if reader.u64()? != digest(base, &[]) {
+            return None;
+        }
+        let mut entries = Vec::new();
+        while !reader.is_empty() {
+            let length = usize::try_from(reader.u32()?).ok()?;
+            entries.push(reader.take(length)?);
+        }
+        Some(Self { base, entries })
+    }
+
+    /// The newest version.
+    fn tip(&self) -> u64 {
+        let changes = u64::try_from(self.entries.len()).unwrap_or(u64::MAX);
+        self.base.saturating_add(changes)
+    }
+
+    /// The changes that lead to a version from the one before.
+    fn to(&self, version: u64) -> Option<Snapshot> {
+        let at = version.checked_sub(self.base)?.checked_sub(1)?;
+        let (of, changes) = Snapshot::read(self.entries.get(usize::try_from(at).ok()?)?)?;
+        (of == version).then_some(changes)
+    }
+
+    /// A log without changes.
+    fn after(base: u64) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        bytes.put_u64s(&[base, digest(base, &[])]);
+        bytes
+    }
+
+    fn with(bytes: &[u8], entry: &[u8]) -> Vec<u8> {
+        let mut next = Vec::with_capacity(bytes.len() + 4 + entry.len());
+        next.extend_from_slice(bytes);
+        next.put_u32(u32::try_from(entry.len()).unwrap_or(u32::MAX));
+        next.extend_from_slice(entry);
+        next
     }
 }
 

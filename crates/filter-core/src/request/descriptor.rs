@@ -73,6 +73,11 @@ impl Plan {
         }
     }
 
+    /// Whether it is for these keys.
+    pub(crate) fn is_for(&self, keys: &[Name]) -> bool {
+        *self.keys == *keys
+    }
+
     /// Reads the entries from the host.
     pub(crate) fn extract(&self, request: &impl Request) -> Extracted {
         let value = |source: &Option<Source>| {

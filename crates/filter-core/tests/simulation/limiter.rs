@@ -6,9 +6,10 @@ use algorithms::{
     Algorithm, Denials, InFlightSlot, LeaseRequest, Slot, SlotAct, SlotId, SlotOp, State,
     check::{self, LimitVerdict, Mode, Options, PenaltyRequest, Stored},
 };
-use policy::{Compiled, Limit, Match, Name, Policy, Revision};
+use policy::{Compiled, Limit, Match, Name, Policy, Revision, Snapshot};
 use protocol::{
-    Answer, Check, ErrorCode, Lease, LimitAnswer, Reservation, Settlement,
+    Answer, CHANGES_CBOR, Check, ErrorCode, LIMITS_CBOR, Lease, LimitAnswer, Reservation,
+    Settlement,
     compact::{Batch, BatchAnswer},
 };
 
@@ -30,7 +31,16 @@ pub struct LeaseRecord {
 
 /// The limiter with its store.
 pub struct Limiter {
-    compiled: Compiled,
+    pub compiled: Compiled,
+    /// What each replica made of the limits when it was last polled.
+    replicas: Vec<Snapshot>,
+    /// The tag of the newest snapshot, and when its edges become outdated.
+    newest: (String, u64),
+    /// Whether all replicas send changes. The first of two does not: it is of an older version.
+    pub all_send_changes: bool,
+    /// Polls answered with changes, and with the whole.
+    pub sent_changes: u64,
+    pub sent_whole: u64,
     buckets: HashMap<Bucket, Stored>,
     /// Denials of buckets.
     pub penalties: Penalties,
@@ -58,6 +68,11 @@ impl Limiter {
     pub fn new(limits: &str) -> Self {
         let mut limiter = Self {
             compiled: Compiled::new(Policy::empty("shop".parse().unwrap())),
+            replicas: Vec::new(),
+            newest: (String::new(), 0),
+            all_send_changes: true,
+            sent_changes: 0,
+            sent_whole: 0,
             buckets: HashMap::new(),
             penalties: Penalties::default(),
             charged: HashMap::new(),
@@ -72,38 +87,77 @@ impl Limiter {
             given: HashMap::new(),
         };
         limiter.edit(limits);
+        limiter.replicas.push(limiter.made(None));
         limiter
     }
 
     /// Replaces the limits; all have a new generation.
     pub fn edit(&mut self, limits: &str) {
-        self.write(limits, false);
+        self.write(limits, |_, _| true, false);
+    }
+
+    /// Replaces the limits; those that differ have a new generation.
+    pub fn apply(&mut self, limits: &str) {
+        let differs = |old: &Limit, new: &Limit| {
+            let same = Limit {
+                generation: old.generation,
+                ..new.clone()
+            };
+            same != *old
+        };
+        self.write(limits, differs, false);
+    }
+
+    /// The store is another one, whose revisions begin anew.
+    pub fn begin_anew(&mut self, limits: &str) {
+        self.compiled = Compiled::new(Policy::empty("shop".parse().unwrap()));
+        self.edit(limits);
+        self.restart();
+    }
+
+    /// Every replica restarts and forgets what it sent.
+    pub fn restart(&mut self) {
+        let replicas = 0..self.replicas.len();
+        self.replicas = replicas.map(|_| self.made(None)).collect();
+    }
+
+    pub fn replicas(&self) -> usize {
+        self.replicas.len()
+    }
+
+    /// There is one replica more.
+    pub fn add_replica(&mut self) {
+        self.replicas.push(self.made(None));
     }
 
     /// Drops the buckets for good; the limits stay the same in a new generation.
     pub fn reset(&mut self, limits: &str) {
-        self.write(limits, true);
+        self.write(limits, |_, _| true, true);
         self.lose_buckets();
     }
 
-    fn write(&mut self, limits: &str, reset: bool) {
+    fn write(&mut self, limits: &str, differs: fn(&Limit, &Limit) -> bool, reset: bool) {
         let text = format!("domain: shop\nlimits:\n{limits}");
         let mut policy = limits_file::read("limits.yaml", text.as_bytes()).unwrap();
         let number = self.compiled.revision().number + 1;
         policy.revision = Revision {
             number,
-            digest: number,
+            digest: policy::digest(format!("{number} {text}").as_bytes()),
         };
         for limit in &mut policy.limits {
             let before = self.compiled.position(limit.name.as_str());
             let before = before.and_then(|at| self.compiled.limit(at));
-            limit.generation = number;
+            limit.generation = match before {
+                Some(before) if !differs(before, limit) => before.generation,
+                _ => number,
+            };
             limit.reset_generation = match before {
                 Some(_) if reset => number,
                 before => before.map_or(0, |limit| limit.reset_generation),
             };
         }
         self.compiled = Compiled::new(policy);
+        self.newest.1 = 0;
     }
 
     /// The units charged to a user's bucket, by checks and by debits.
@@ -142,20 +196,57 @@ impl Limiter {
         self.penalties.denials.clear();
     }
 
-    pub fn revision(&self) -> u64 {
-        self.compiled.revision().number
-    }
-
-    pub fn etag(&self) -> String {
-        format!("\"{}\"", self.revision())
+    /// Whether this is the tag of the newest snapshot.
+    pub fn is_current(&self, etag: &str) -> bool {
+        if self.now_ms() < self.newest.1 {
+            return self.newest.0 == etag;
+        }
+        format!("\"{}\"", self.made(None).tag()) == etag
     }
 
     fn now_ms(&self) -> u64 {
         crate::world::EPOCH_MS + self.now_us / 1000
     }
 
-    pub fn snapshot(&self) -> Vec<u8> {
-        limits_file::snapshot_at(&self.compiled, self.now_ms())
+    fn made(&self, before: Option<&Snapshot>) -> Snapshot {
+        limits_file::snapshot_after(&self.compiled, self.now_ms(), before)
+    }
+
+    /// The answer of a replica to a poll of a proxy that has the snapshot of this tag: its tag and, if the
+    /// proxy has another one, its media type and its body. It may have skipped revisions that others sent.
+    pub fn poll(
+        &mut self,
+        replica: usize,
+        has: Option<&str>,
+        takes_changes: bool,
+    ) -> (String, Option<(&'static str, Vec<u8>)>) {
+        let at = replica % self.replicas.len();
+        let of = |made: &Snapshot| format!("\"{}\"", made.tag());
+        if !self.is_current(&of(&self.replicas[at])) || self.now_ms() >= self.newest.1 {
+            let made = self.made(Some(&self.replicas[at]));
+            let until_ms = limits_file::snapshot_until_ms(&self.compiled, self.now_ms());
+            self.newest = (of(&made), until_ms.unwrap_or(u64::MAX));
+            if made.tag() != self.replicas[at].tag() {
+                self.replicas[at] = made;
+            }
+        }
+        let made = &self.replicas[at];
+        let etag = of(made);
+        if has == Some(&etag) {
+            return (etag, None);
+        }
+        let sends_changes = takes_changes && (self.all_send_changes || at > 0);
+        let has = has
+            .filter(|_| sends_changes)
+            .map(|has| has.trim_matches('"'));
+        let body = if let Some(changes) = has.and_then(|has| made.since(has)) {
+            self.sent_changes += 1;
+            (CHANGES_CBOR, changes)
+        } else {
+            self.sent_whole += 1;
+            (LIMITS_CBOR, made.bytes().to_vec())
+        };
+        (etag, Some(body))
     }
 
     /// Decides a batch.

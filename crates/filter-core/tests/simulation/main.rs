@@ -18,6 +18,7 @@ mod claims;
 mod debts;
 mod decisions;
 mod demand;
+mod edits;
 mod faults;
 mod invariants;
 mod leases;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use algorithms::Kind;
 use documents::Name;
 
-use super::{Compiled, Overrides, Service};
+use super::{Compiled, Overrides};
 use crate::{Limit, Override, OverrideQuota, Policy, Quota};
 
 /// What changed in a domain since a revision.
@@ -41,7 +41,7 @@ impl Compiled {
     /// `None` if these are not enough: overrides of a limit mean something else now.
     pub fn caught_up(&self, edits: Edits) -> Option<Self> {
         let (mut limits, mut overrides) = (self.limits.clone(), self.overrides.clone());
-        let mut same_shape = self.policy.exempt == edits.domain.exempt;
+        let mut same_shape = *self.exemptions() == *edits.domain.exempt;
         let mut same_order = true;
         for limit in &mut limits {
             if limit.generation < edits.base {
@@ -81,14 +81,18 @@ impl Compiled {
         }
         let mut next = if same_shape {
             Self {
-                policy: edits.domain,
+                domain: edits.domain.domain,
+                revision: edits.domain.revision,
+                paused: edits.domain.paused,
                 limits,
                 shape: Arc::clone(&self.shape),
                 overrides,
                 opaque: Vec::new(),
+                hashes: Vec::new(),
+                exemptions_digest: 0,
             }
         } else {
-            Self::of_limits(edits.domain, limits, overrides, Service::new)
+            Self::of_limits(edits.domain, limits, overrides)
         };
         for change in edits.overrides {
             if let Some(at) = next.position(change.limit.as_str()) {

@@ -1,7 +1,7 @@
 //! Which limits can match a request at all, by a few hash lookups.
 //!
-//! The index holds one condition of each limit: the one that it shares with the fewest other
-//! limits. It is held by a literal of the pattern: the whole of it, the segments that it begins with, or
+//! The index holds one condition of each limit: the one that it shared with the fewest other
+//! limits when it was added. It is held by a literal of the pattern: the whole of it, the segments that it begins with, or
 //! the segments or labels that it ends with. Limits without such a condition are candidates for every
 //! request.
 
@@ -45,8 +45,13 @@ pub(super) struct Conditions<'l> {
 }
 
 impl<'l> Conditions<'l> {
-    fn iter(self) -> impl Iterator<Item = (&'l Matcher, usize)> {
-        self.matchers.iter().zip(self.keys.iter().copied())
+    /// The ways to file it.
+    #[inline(never)]
+    fn ways(self) -> Vec<Way<'l>> {
+        let matchers = self.matchers.iter().zip(self.keys.iter().copied());
+        matchers
+            .flat_map(|(matcher, key)| ways(matcher, key))
+            .collect()
     }
 }
 
@@ -91,49 +96,57 @@ pub(super) struct Candidates {
     more: Vec<u64>,
 }
 
+/// Limits that are counted in a slot: beyond, one slot is as crowded as another.
+const CROWD: usize = 1000;
+
 impl Index {
     pub(super) fn new(limits: &[Conditions<'_>], keys: usize) -> Self {
-        let options: Vec<Vec<Way<'_>>> = limits
-            .iter()
-            .map(|limit| {
-                limit
-                    .iter()
-                    .flat_map(|(matcher, key)| ways(matcher, key))
-                    .collect()
-            })
-            .collect();
-        // Counts how many limits each slot could hold.
-        let (mut places, mut crowds) = (Positions::default(), Vec::new());
-        for slot in options.iter().flatten().flat_map(|way| &way.slots) {
-            let at = places.of(*slot).next();
-            if let Some(crowd) = at.and_then(|at| crowds.get_mut(at)) {
-                *crowd += 1;
-            } else {
-                places.add(*slot, crowds.len());
-                crowds.push(1_usize);
-            }
-        }
         let mut index = Self {
             filed: Positions::default(),
-            entries: vec![[Entry::default(); 2]; keys],
+            entries: Vec::new(),
             rest: Vec::new(),
             unsearched: Vec::new(),
-            limits: limits.len(),
+            limits: 0,
         };
-        let crowd = |way: &&Way<'_>| {
-            let places = way.slots.iter().filter_map(|slot| places.of(*slot).next());
-            let sizes = places.filter_map(|at| crowds.get(at));
-            (sizes.max(), way.slots.len())
-        };
-        for (at, options) in options.iter().enumerate() {
-            match options.iter().min_by_key(crowd) {
-                None if limits.get(at).is_some_and(|limit| limit.never) => {}
-                None => index.rest.push(at),
-                Some(way) => index.file(at, way),
-            }
+        index.widen(keys);
+        for (at, limit) in limits.iter().enumerate() {
+            index.add(at, *limit);
         }
-        index.unsearched.sort_unstable();
         index
+    }
+
+    /// Makes room for so many keys.
+    pub(super) fn widen(&mut self, keys: usize) {
+        self.entries.resize(keys, [Entry::default(); 2]);
+    }
+
+    /// Adds a limit, by the condition that it shares with the fewest others so far.
+    pub(super) fn add(&mut self, at: usize, limit: Conditions<'_>) {
+        self.limits = self.limits.max(at + 1);
+        let crowd = |way: &&Way<'_>| {
+            let crowds = way.slots.iter();
+            let crowds = crowds.map(|slot| self.filed.of(*slot).take(CROWD).count());
+            (crowds.max(), way.slots.len())
+        };
+        match limit.ways().iter().min_by_key(crowd) {
+            None if limit.never => {}
+            None => self.rest.push(at),
+            Some(way) => self.file(at, way),
+        }
+    }
+
+    /// Removes a limit; its position is for another one. What lookups the others need stays as it is.
+    pub(super) fn remove(&mut self, at: usize, limit: Conditions<'_>) {
+        for slot in limit.ways().iter().flat_map(|way| &way.slots) {
+            self.filed.remove(*slot, at);
+        }
+        self.rest.retain(|other| *other != at);
+        self.unsearched.retain(|(.., other)| *other != at);
+    }
+
+    /// The last position is no limit's any more.
+    pub(super) fn shorten(&mut self, limits: usize) {
+        self.limits = limits;
     }
 
     fn file(&mut self, limit: usize, way: &Way<'_>) {
@@ -143,7 +156,9 @@ impl Index {
         let patterns = way.matcher.patterns.iter();
         for pattern in patterns.filter(|pattern| !pattern.is_negated()) {
             if let Some(longest) = pattern.longest_searched() {
-                self.unsearched.push((longest, way.key, limit));
+                let found = (longest, way.key, limit);
+                let at = self.unsearched.partition_point(|other| *other < found);
+                self.unsearched.insert(at, found);
             }
         }
         self.note_lookups(way);

@@ -11,6 +11,7 @@
 #[macro_use]
 extern crate wasm_test;
 
+mod changes;
 mod compiled;
 mod descriptors;
 mod exemptions;

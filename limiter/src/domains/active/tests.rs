@@ -8,7 +8,7 @@ fn the_weight_of_a_check_follows_the_limits_that_match_it() {
         - {name: cheap, match: {what: cheap}, rate: 1/s}\n  \
         - {name: dear, match: {what: dear}, algorithm: sliding_window_buckets, rate: 100/1m, sub_windows: 1000}\n";
     let policy = limits_file::read("test", text.as_bytes()).unwrap();
-    let active = Active::new(policy, &Metrics::new()).unwrap();
+    let active = Active::new(policy, &Metrics::new(), None).unwrap();
     let check = |what: &str| Check {
         descriptor: [("what".parse().unwrap(), what.into())]
             .into_iter()
@@ -56,7 +56,7 @@ fn a_check_of_many_cheap_limits_weighs_as_one_unless_it_is_to_be_exact() {
         .collect();
     let text = format!("domain: shop\nlimits:\n{}", limits.concat());
     let policy = limits_file::read("test", text.as_bytes()).unwrap();
-    let active = Active::new(policy, &Metrics::new()).unwrap();
+    let active = Active::new(policy, &Metrics::new(), None).unwrap();
     let check = Check::default();
     let weights = [false, true].map(|exact| active.weight(&check, 0, exact));
     assert_eq!(weights, [1, 50]);

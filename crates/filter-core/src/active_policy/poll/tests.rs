@@ -54,18 +54,21 @@ fn each_worker_loads_a_snapshot_from_shared_data_once() {
     assert!(poller.is_due(&host, at(0)));
     poller.poll_brought(&host, &snapshot("first"), Some(b"per-user=2"));
     let update = other.load_update(&host);
-    assert_eq!(update.snapshot, Some(snapshot("first")));
+    assert_eq!(update.snapshots, [snapshot("first")]);
     assert_eq!(update.proxies.as_deref(), Some(&b"per-user=2"[..]));
     assert_eq!(other.load_update(&host), SharedUpdate::default());
     assert_eq!(other.etag(), b"\"first\"");
     // The poller itself has the snapshot already, but not the number of proxies.
     let update = poller.load_update(&host);
-    assert_eq!((update.snapshot, update.proxies.is_some()), (None, true));
+    assert_eq!(
+        (update.snapshots, update.proxies.is_some()),
+        (Vec::new(), true)
+    );
     poller.poll_unchanged(&host, Some(b"per-user=3"));
     let update = other.load_update(&host);
     assert_eq!(
-        (update.snapshot, update.proxies.unwrap()),
-        (None, b"per-user=3".to_vec())
+        (update.snapshots, update.proxies.unwrap()),
+        (Vec::new(), b"per-user=3".to_vec())
     );
 }
 
@@ -83,7 +86,107 @@ fn a_worker_that_starts_later_loads_the_current_snapshot() {
         None,
     );
     let update = new_poller(2).load_update(&host);
-    assert_eq!(update.snapshot.unwrap().body, SnapshotBody::Unknown);
+    let bodies = update.snapshots.into_iter().map(|snapshot| snapshot.body);
+    assert_eq!(bodies.collect::<Vec<_>>(), [SnapshotBody::Unknown]);
+}
+
+fn changes(text: &str) -> Snapshot {
+    Snapshot {
+        body: SnapshotBody::Changes(text.as_bytes().to_vec()),
+        ..snapshot(text)
+    }
+}
+
+#[test]
+fn changes_go_to_those_that_lack_them_and_a_late_worker_gets_the_whole_first() {
+    let host = SharedData::default();
+    let (mut poller, mut other) = (new_poller(1), new_poller(2));
+    poller.poll_brought(&host, &snapshot("first"), None);
+    other.load_update(&host);
+    for text in ["second", "third"] {
+        assert!(poller.poll_brought(&host, &changes(text), None));
+    }
+    assert_eq!(
+        other.load_update(&host).snapshots,
+        [changes("second"), changes("third")]
+    );
+    assert_eq!(other.etag(), b"\"third\"");
+    let mut late = new_poller(3);
+    assert_eq!(
+        late.load_update(&host).snapshots,
+        [snapshot("first"), changes("second"), changes("third")]
+    );
+    // It may poll itself then.
+    assert!(late.poll_brought(&host, &changes("fourth"), None));
+    assert_eq!(other.load_update(&host).snapshots, [changes("fourth")]);
+    // The first poller was away meanwhile: what it got is no change of the newest.
+    assert!(!poller.poll_brought(&host, &changes("lost"), None));
+    assert_eq!(poller.load_update(&host).snapshots, [changes("fourth")]);
+}
+
+#[test]
+fn a_long_log_is_replaced_by_a_snapshot_that_only_late_workers_read() {
+    let host = SharedData::default();
+    let (mut poller, mut other) = (new_poller(1), new_poller(2));
+    poller.poll_brought(&host, &snapshot("first"), None);
+    let long = "x".repeat(LOG_MAX / 6);
+    for text in ["a", "b", "c"] {
+        assert!(!poller.wants_whole);
+        assert_ne!(poller.etag(), b"");
+        poller.poll_brought(&host, &changes(&format!("{long}{text}")), None);
+    }
+    assert!(poller.wants_whole);
+    assert_eq!(poller.etag(), b"", "the next poll is for the whole");
+    assert_eq!(other.load_update(&host).snapshots.len(), 4);
+    let whole = snapshot(&format!("{long}c"));
+    assert!(poller.poll_brought(&host, &whole, None));
+    assert!(!poller.wants_whole);
+    assert_eq!(host.load(&poller.changes_key).unwrap().bytes.len(), 16);
+    assert_eq!(other.load_update(&host), SharedUpdate::default());
+    poller.poll_brought(&host, &changes("d"), None);
+    assert_eq!(other.load_update(&host).snapshots, [changes("d")]);
+    assert_eq!(
+        new_poller(3).load_update(&host).snapshots,
+        [whole, changes("d")]
+    );
+}
+
+#[test]
+fn a_log_that_another_plugin_overwrote_is_replaced_by_a_snapshot() {
+    let host = SharedData::default();
+    let (mut poller, mut other) = (new_poller(1), new_poller(2));
+    poller.poll_brought(&host, &snapshot("first"), None);
+    other.load_update(&host);
+    for forged in [&b"garbage"[..], &[0; 64], &Log::after(7), b""] {
+        host.overwrite(&poller.changes_key, forged);
+        let ahead = forged == Log::after(7);
+        assert_eq!(poller.poll_brought(&host, &changes("lost"), None), !ahead);
+        if ahead {
+            // What is there does not lead anywhere, but is no reason to stay behind for ever.
+            assert_eq!(poller.load_update(&host).snapshots, []);
+        } else {
+            assert!(poller.wants_whole, "{forged:?}");
+        }
+        let whole = snapshot(&format!("after {forged:?}"));
+        assert!(poller.poll_brought(&host, &whole, None));
+        assert_eq!(other.load_update(&host).snapshots, [whole]);
+    }
+}
+
+#[test]
+fn changes_that_do_not_fit_make_a_worker_start_again_once() {
+    let host = SharedData::default();
+    let (mut poller, mut other) = (new_poller(1), new_poller(2));
+    poller.poll_brought(&host, &snapshot("first"), None);
+    other.load_update(&host);
+    poller.poll_brought(&host, &changes("second"), None);
+    let both = [snapshot("first"), changes("second")];
+    assert_eq!(other.load_update(&host).snapshots, [changes("second")]);
+    other.changes_unfit();
+    assert_eq!(other.load_update(&host).snapshots, both);
+    other.changes_unfit();
+    assert_eq!(other.load_update(&host), SharedUpdate::default());
+    assert!(other.wants_whole);
 }
 
 /// When a poll that is sent now fails, in milliseconds.

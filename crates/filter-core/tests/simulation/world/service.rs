@@ -8,12 +8,18 @@ use protocol::{
 
 use super::{Gone, World, network::Answer};
 
+/// The tag of the snapshot that a poll names.
+fn tag_of(call: &Call) -> Option<String> {
+    let mut headers = call.headers.iter();
+    let (_, tag) = headers.find(|(name, _)| *name == "if-none-match")?;
+    Some(tag.clone())
+}
+
 impl World {
     /// Whether a poll already has the newest snapshot.
     pub(super) fn is_current(&self, call: &Call) -> bool {
-        let tag = |(name, tag): &(&str, String)| (*name == "if-none-match").then(|| tag.clone());
-        match call.headers.iter().find_map(tag) {
-            Some(tag) => self.gone.is_none() && tag == self.limiter.etag(),
+        match tag_of(call) {
+            Some(tag) => self.gone.is_none() && self.limiter.is_current(&tag),
             None => self.gone.is_some(),
         }
     }
@@ -57,26 +63,45 @@ impl World {
                 body: None,
             };
         }
+        self.poll(call)
+    }
+
+    fn poll(&mut self, call: &Call) -> Answer {
+        let (ok, api) = ((":status", "200".to_owned()), ("x-rl-api", "1".to_owned()));
         self.limiter.polled.clone_from(&call.path);
         assert!(
             call.path.starts_with("/v1/policy?domain=shop&proxy="),
             "{}",
             call.path
         );
-        let etag = self.limiter.etag();
-        if call.headers.contains(&("if-none-match", etag.clone())) {
-            let headers = vec![(":status", "304".to_owned()), api, ("etag", etag)];
-            return Answer {
-                genuine: false,
-                headers,
-                body: Some(Vec::new()),
-            };
-        }
-        let body = self.limiter.snapshot();
+        self.limiter.now_us = self.now_us;
+        let replica = self.replica();
+        let has = tag_of(call);
+        let takes_changes = call.path.contains("&changes=1");
+        let (etag, body) = self.limiter.poll(replica, has.as_deref(), takes_changes);
+        let etag = ("etag", etag);
+        let (headers, body) = match body {
+            None => (
+                vec![(":status", "304".to_owned()), api, etag],
+                Some(Vec::new()),
+            ),
+            Some((form, body)) => (
+                vec![ok, api, etag, ("content-type", form.to_owned())],
+                Some(body),
+            ),
+        };
         Answer {
             genuine: false,
-            headers: vec![ok, api, ("etag", etag)],
-            body: Some(body),
+            headers,
+            body,
+        }
+    }
+
+    /// The replica that a poll reaches.
+    fn replica(&mut self) -> usize {
+        match self.limiter.replicas() {
+            1 => 0,
+            replicas => self.chance.index(replicas),
         }
     }
 
