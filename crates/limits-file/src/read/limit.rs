@@ -95,8 +95,7 @@ fn read_fields(limit: Field<'_>, report: &mut Report) -> Option<Limit> {
     let unlimited = descriptor.as_ref().is_some_and(|rule| rule.unlimited);
     let numbers = Numbers::read(take, &limit, over_limit, unlimited);
     let scope = take.choice("scope");
-    let buckets = Buckets::new(&per, if_missing, scope, numbers.quota);
-    let overrides = read_overrides(take, &buckets);
+    let overrides = read_overrides(take, &Buckets::new(&per, if_missing, scope, numbers.quota));
     let partition = take.names("partition", "an entry of `per`");
     let replaces = take.names("replaces", "the name of a limit");
     let (cost, pricing) = read_cost(take);
