@@ -17,13 +17,11 @@ local NAME = WHOLE .. ':' .. WHOLE .. ':' .. WHOLE
 local FREE, RENEW, ENTER, IN_TIME, UNDO = 1, 2, 3, 4, 7 -- after IN_TIME: late, slow
 local LINGER = 3600000 -- for how long an adaptive limit is kept without a slot in use, ms
 
-local A -- functions of adaptive limits, defined when first needed
-local function define_adaptive()
-  if not A then
-    -- include: lib/adaptive.lua
-    A = { hear = hear, read = read_found, pack = pack_found }
-  end
-end
+-- The mark of an adaptive limit: 'a'; the limit (thousandths of a slot); the latency (ms) and the share (per mille)
+-- that the counts belong to; the start of the window (ms), its answers, the late and slow ones of them, the
+-- slow ones, the most slots in use; the service's own late and own slow (per mille); and of the latest change the
+-- time (ms), the limit before it, and the late and slow of the window that it ended (per mille).
+local PACKED, PACKED_SIZE = '<I1I4I4I2dI4I4I4I4I2I2dI4I2I2', 55
 
 local function above_now()
   return string.format('(' .. WHOLE, now)
@@ -77,7 +75,7 @@ local function load(s)
   s.open, s.found = s.limit, nil
   local rule = s.adaptive
   if rule then
-    s.milli = rule.start
+    s.milli = rule[1]
     s.open = s.milli / 1000
   end
   local marks = held(redis.pcall('ZRANGEBYSCORE', s.key, '-inf', '(0', 'WITHSCORES'))
@@ -100,8 +98,9 @@ local function load(s)
   end
   s.seen = generation
   if rule and s.found and #s.found >= 5 then
-    s.milli = math.max(rule.min, math.min(struct.unpack('<I4', s.found, 2), rule.max))
-    s.open = math.floor(s.milli / 1000)
+    local found = struct.unpack('<I4', s.found, 2)
+    found = found < rule[2] and rule[2] or found > rule[3] and rule[3] or found
+    s.milli, s.open = found, (found - found % 1000) / 1000
   end
   if at > now then
     find_cut(s)
@@ -187,7 +186,7 @@ end
 -- anything changed.
 local function free(s, slots)
   local changed, became = false, {} -- the new expiry of each changed slot, false if freed
-  local heard -- the state of an adaptive limit
+  local heard, hear_it -- the mark of an adaptive limit, and what makes the next
   local function holds(name)
     local present = became[name]
     if present == nil then
@@ -208,8 +207,11 @@ local function free(s, slots)
     end
     if (act == FREE or act >= IN_TIME) and present then
       if s.adaptive and act < UNDO then
-        define_adaptive()
-        heard = A.hear(s, heard or A.read(s), math.max(0, act - RENEW - 1))
+        if not hear_it then
+          -- include: lib/adaptive.lua
+          hear_it = hear
+        end
+        heard = hear_it(s, heard or s.found, act - ENTER)
       end
       became[name], s.used, changed = false, s.used - 1, true
     elseif act == RENEW and not present then
@@ -224,10 +226,9 @@ local function free(s, slots)
   end
   if changed then
     if heard then
-      s.milli = math.max(s.adaptive.min, math.min(heard[1], s.adaptive.max))
       s.open = math.floor(s.milli / 1000)
     end
-    write(s, became, heard and A.pack(heard))
+    write(s, became, heard)
     redis.call('ZREMRANGEBYSCORE', s.key, 0, now)
   end
   s.held = s.used > 0 and expiry_of(s, string.format(NAME, s.y, s.z, s.x)) ~= nil
@@ -293,8 +294,14 @@ return {
     return s.low, s.high
   end,
   found = function(s)
-    define_adaptive()
-    return A.read(s)
+    local text = s.found
+    if not text or #text ~= PACKED_SIZE then
+      return
+    end
+    local numbers = { struct.unpack('<I4I4I2dI4I4I4I4I2I2dI4I2I2', text, 2) }
+    local start, moved = numbers[4], numbers[11]
+    local read = start >= 0 and start < 2 ^ 53 and start % 1 == 0 and moved >= 0 and moved < 2 ^ 53
+    return read and moved % 1 == 0 and numbers or nil
   end,
   save = save,
   save_shifted = save_shifted,

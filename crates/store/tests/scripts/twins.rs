@@ -337,7 +337,7 @@ fn compare_adaptive(twin: &mut dyn Engine, part: u64) {
     walks(
         twin,
         (steps, 2000),
-        steps / 2000,
+        steps / 8000,
         Walk::of_an_adaptive_limit,
         |both, seen: &mut [_; 4]| {
             if both.step == 0 {
