@@ -377,8 +377,9 @@ async fn nothing_is_written_while_nothing_changes() {
         (stage
             .metric("rl_controller_edits_total{domain=\"shop\"} ")
             .await?
-            >= "2".to_owned())
-        .then_some(())
+            .as_str()
+            >= "2")
+            .then_some(())
     })
     .await
     .unwrap();

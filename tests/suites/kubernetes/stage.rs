@@ -16,7 +16,7 @@ pub const PATIENCE: Duration = Duration::from_secs(40);
 
 /// The service account of deploy/kubernetes/components/controller.
 pub const CONTROLLER: &str = "system:serviceaccount:ratelimit:controller";
-/// A user who may write RateLimits of namespace `shop`, by a role of [`tenant`].
+/// A user who may write `RateLimit` objects of namespace `shop`, where a test gives it the role.
 pub const TENANT: &str = "shop-team";
 
 /// Waits until `probe` returns something.
@@ -250,8 +250,8 @@ impl Stage {
         let url = self
             .api
             .url(&format!("{path}?fieldManager=test&force=true"));
-        let patch = self.http.patch(&url, object.to_string());
-        let reply = patch
+        let request = self.http.patch(&url, object.to_string());
+        let reply = request
             .header("content-type", "application/apply-patch+yaml")
             .send()
             .await?;
