@@ -44,6 +44,6 @@ pub use programs::{Engine, Host, Programs, variable};
 pub use raw::{RawClient, RawReply, get};
 pub use redis::{Redis, StoppedRedis, redis_answers};
 pub use relay::Relay;
-pub use serve::serve_each;
+pub use serve::{serve, serve_each};
 pub use upstream::Upstream;
 pub use wait::until;

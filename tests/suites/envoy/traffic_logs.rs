@@ -1,8 +1,23 @@
-//! Logs that a real Envoy wrote under load, replayed.
+//! Logs that real services wrote under load, replayed: Envoy, NGINX, and a service that writes JSON lines.
 
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use harness::{Bytes, Client, Process, free_port, serve, variable};
+use http_body_util::Full;
 use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
 
-use crate::stage::{at_once, eventually, limits, statuses};
+use crate::stage::{Stage, at_once, eventually, limits, statuses};
+
+// --- Services that write logs.
 
 /// Envoy's default text, and the same as JSON with the user.
 fn logs(manager: &mut Value) {
@@ -21,6 +36,166 @@ fn logs(manager: &mut Value) {
         "headers": {"x-user-id": "%REQ(X-USER-ID)%"},
     });
     manager["access_log"] = json!([stdout(None), stdout(Some(fields))]);
+}
+
+/// The lines that Envoy wrote about requests for `/api/` and `/static`, as text and as JSON. Others are about
+/// those by which the harness sees that Envoy is there.
+async fn written_by_envoy(stage: &Stage, requests: usize) -> [Vec<String>; 2] {
+    eventually("Envoy has written all lines", async || {
+        let log = stage.envoy().process().log();
+        let of = |paths: [&str; 2]| -> Vec<String> {
+            let ours = |line: &&str| paths.iter().any(|path| line.contains(path));
+            log.lines().filter(ours).map(ToOwned::to_owned).collect()
+        };
+        let text = of(["\"GET /api/", "\"GET /static"]);
+        let json = of(["\"path\":\"/api/", "\"path\":\"/static"]);
+        (text.len() == requests && json.len() == requests).then_some([text, json])
+    })
+    .await
+}
+
+/// An NGINX that answers everything itself, and writes the combined format and JSON.
+struct Nginx {
+    _process: Process,
+    port: u16,
+    dir: TempDir,
+}
+
+impl Nginx {
+    async fn start() -> Self {
+        let (dir, port) = (tempfile::tempdir().unwrap(), free_port().unwrap());
+        let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
+        let temporary = temporary.map(|of| format!("{of}_temp_path tmp;")).concat();
+        let config = format!(
+            "worker_processes 1; pid nginx.pid; error_log stderr; daemon off; master_process off;
+            events {{}}
+            http {{
+                {temporary}
+                log_format lines escape=json '{{\"msec\":\"$msec\",\"request_time\":\"$request_time\",'
+                    '\"request_method\":\"$request_method\",\"request_uri\":\"$request_uri\",'
+                    '\"host\":\"$host\",\"remote_addr\":\"$remote_addr\",\"status\":\"$status\",'
+                    '\"body_bytes_sent\":\"$body_bytes_sent\",\"user\":\"$remote_user\"}}';
+                access_log combined.log combined;
+                access_log lines.log lines;
+                server {{ listen 127.0.0.1:{port}; location / {{ return 200 \"ok\"; }} }}
+            }}"
+        );
+        std::fs::write(dir.path().join("nginx.conf"), config).unwrap();
+        let folder = format!("{}/", dir.path().display());
+        let mut command = Command::new(variable("RL_TEST_NGINX"));
+        command.args(["-e", "stderr", "-p", &folder, "-c", "nginx.conf"]);
+        let mut process = Process::start("nginx", &mut command, dir.path()).unwrap();
+        let (client, url) = (Client::new(), format!("http://127.0.0.1:{port}/ready"));
+        let ready = process.ready(async || client.get(&url).send().await.ok());
+        ready.await.unwrap();
+        Self {
+            _process: process,
+            port,
+            dir,
+        }
+    }
+
+    /// The lines about requests for `/api/`, in one of its formats.
+    fn written(&self, log: &str) -> Vec<String> {
+        let log = std::fs::read_to_string(self.dir.path().join(log)).unwrap();
+        let ours = |line: &&str| line.contains("/api/");
+        log.lines().filter(ours).map(ToOwned::to_owned).collect()
+    }
+}
+
+/// A service that writes a JSON line about each request, with names of its own.
+struct Service {
+    _tasks: JoinSet<()>,
+    port: u16,
+    lines: Arc<Mutex<Vec<String>>>,
+}
+
+impl Service {
+    async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let theirs = Arc::clone(&lines);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(serve(listener, move |request| {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+            let user = request.headers().get("x-user-id").unwrap();
+            let line = json!({
+                "ts": now.as_secs_f64(), "verb": request.method().as_str(), "url": request.uri().to_string(),
+                "claims": {"user": user.to_str().unwrap()}, "took": 0, "code": 200,
+            });
+            theirs.lock().unwrap().push(line.to_string());
+            async { hyper::Response::new(Full::new(Bytes::from_static(b"ok"))) }
+        }));
+        Self {
+            _tasks: tasks,
+            port,
+            lines,
+        }
+    }
+
+    fn written(&self) -> Vec<String> {
+        self.lines.lock().unwrap().clone()
+    }
+}
+
+/// Where the service's lines have what.
+const OF_SERVICE: [&str; 6] = [
+    "--field",
+    "method=/verb",
+    "--field",
+    "path=/url",
+    "--entry",
+    "user=/claims/user",
+];
+
+// --- Loads.
+
+/// A client for each user, which waits for each of its answers, so that its lines are in the order of its requests.
+/// Each request is due at a time in milliseconds; those of one user are in order.
+async fn load(port: u16, due: Vec<(u64, u64)>) {
+    let mut by_user: Vec<Vec<u64>> = Vec::new();
+    for (at_ms, user) in due {
+        let user = usize::try_from(user).unwrap();
+        by_user.resize(by_user.len().max(user + 1), Vec::new());
+        by_user[user].push(at_ms);
+    }
+    let start = tokio::time::Instant::now();
+    let mut users = JoinSet::new();
+    for (user, due) in by_user.into_iter().enumerate() {
+        users.spawn(async move {
+            let client = Client::new();
+            // NGINX takes the user from the credentials, whether it asks for them or not.
+            // With a password that is no text, because such values are written in base64.
+            let secret = format!("u{user}:").into_bytes();
+            let secret = policy::value_to_node(Some(&[secret.as_slice(), b"\xff"].concat()));
+            let credentials = format!("Basic {}", secret.get("base64").unwrap().as_text().unwrap());
+            for (n, at_ms) in due.into_iter().enumerate() {
+                tokio::time::sleep_until(start + Duration::from_millis(at_ms)).await;
+                let path = ["a", "b?x=1", "c"][n % 3];
+                let get = client.get(&format!("http://127.0.0.1:{port}/api/{path}"));
+                let get = get.header("x-user-id", format!("u{user}"));
+                let reply = get.header("authorization", &credentials).send().await;
+                assert!([200, 429].contains(&reply.unwrap().status.as_u16()));
+            }
+        });
+    }
+    while let Some(done) = users.join_next().await {
+        done.unwrap();
+    }
+}
+
+/// Writes lines into a folder; returns the path.
+fn kept(folder: &Path, name: &str, lines: &[String]) -> PathBuf {
+    let path = folder.join(name);
+    std::fs::write(&path, lines.join("\n")).unwrap();
+    path
+}
+
+fn replayed(stage: &Stage, log: &Path, more: &[&str]) -> Value {
+    let log = log.display().to_string();
+    let words = [&["replay", &log, "-o", "json"], more].concat();
+    serde_json::from_str(&stage.rlctl(&words)).unwrap()
 }
 
 #[tokio::test]
@@ -44,34 +219,17 @@ async fn a_replay_denies_what_envoy_denied() {
         }
     }
     assert!(denied > 20, "{denied}");
-    // Not those by which the harness sees that Envoy is there.
-    let written = |paths: [&str; 2]| -> Vec<String> {
-        let log = stage.envoy().process().log();
-        let ours = |line: &&str| paths.iter().any(|path| line.contains(path));
-        log.lines().filter(ours).map(ToOwned::to_owned).collect()
-    };
-    let (text, json) = eventually("Envoy has written all lines", async || {
-        let text = written(["\"GET /api/", "\"GET /static"]);
-        let json = written(["\"path\":\"/api/", "\"path\":\"/static"]);
-        (text.len() == sent && json.len() == sent).then_some((text, json))
-    })
-    .await;
+    let [text, json] = written_by_envoy(&stage, sent).await;
     let folder = tempfile::tempdir().unwrap();
-    let replayed = |name: &str, lines: &[String], more: &[&str]| -> Value {
-        let path = folder.path().join(name);
-        std::fs::write(&path, lines.join("\n")).unwrap();
-        let path = path.display().to_string();
-        let words = [&["replay", &path, "-o", "json"], more].concat();
-        serde_json::from_str(&stage.rlctl(&words)).unwrap()
-    };
-    let by_json = replayed("json.log", &json, &["--entry", "user=/headers/x-user-id"]);
+    let json = kept(folder.path(), "json.log", &json);
+    let by_json = replayed(&stage, &json, &["--entry", "user=/headers/x-user-id"]);
     assert_eq!(by_json["log"]["formats"], json!(["json"]));
     assert_eq!(by_json["requests"], sent);
     assert_eq!(by_json["denied_in_log"], denied);
     assert_eq!(by_json["denied"], denied);
     // The text has no user, so that limit applies to none of its requests: by path alone as many are over
     // as beyond 40 of each.
-    let by_text = replayed("text.log", &text, &[]);
+    let by_text = replayed(&stage, &kept(folder.path(), "text.log", &text), &[]);
     assert_eq!(by_text["log"]["formats"], json!(["envoy"]));
     assert_eq!(
         (&by_text["requests"], &by_text["denied_in_log"]),
@@ -81,4 +239,149 @@ async fn a_replay_denies_what_envoy_denied() {
     let per_user = limits.iter().find(|limit| limit["name"] == "per-user");
     assert_eq!(per_user.unwrap()["requests"], 0);
     assert_eq!(by_text["denied"], 2 * (45 - 40));
+}
+
+#[tokio::test]
+async fn logs_of_nginx_and_of_a_service_are_replayed() {
+    // They do not ask a limiter: the limits come afterwards.
+    let stage = limits(&["{name: per-user, per: [user], rate: 25/day}"]).await;
+    let (nginx, service) = (Nginx::start().await, Service::start().await);
+    // Twelve users at once: the first sends forty requests, the next one less, and so on.
+    let due: Vec<(u64, u64)> = { 0..12 }
+        .flat_map(|user| (0..40 - user).map(move |_| (0, user)))
+        .collect();
+    let denied: u64 = (0..12).map(|user| 40 - user - 25).sum();
+    let sent = due.len();
+    tokio::join!(load(nginx.port, due.clone()), load(service.port, due));
+    let folder = tempfile::tempdir().unwrap();
+    let logs = [
+        (
+            "combined",
+            nginx.written("combined.log"),
+            &["--entry", "user=remote_user"][..],
+        ),
+        ("json", nginx.written("lines.log"), &[]),
+        ("json", service.written(), &OF_SERVICE),
+    ];
+    for (format, lines, flags) in logs {
+        let log = kept(folder.path(), "access.log", &lines);
+        let decided = replayed(&stage, &log, flags);
+        assert_eq!(decided["log"]["formats"], json!([format]));
+        assert_eq!(decided["log"]["broken"], 0);
+        assert_eq!(
+            (&decided["requests"], &decided["denied"]),
+            (&json!(sent), &json!(denied))
+        );
+        let losses = decided["buckets"].as_array().unwrap();
+        for (user, loss) in losses.iter().enumerate() {
+            assert_eq!(loss["bucket"], json!({"user": format!("u{user}")}));
+            assert_eq!(loss["requests"], 15 - user);
+        }
+    }
+}
+
+// --- Recordings for tests without these services.
+
+/// The same numbers in every run.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = { self.0 }
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (self.0 >> 33) % bound
+    }
+}
+
+const LENGTH_MS: u64 = 300_000;
+
+/// A hundred users that ask evenly, and one ten times as often.
+fn steady() -> Vec<(u64, u64)> {
+    let mut numbers = Numbers(1);
+    let mut due = Vec::new();
+    for user in 0..101 {
+        let every_ms = if user == 100 { 1000 } else { 10_000 };
+        let mut at_ms = numbers.below(every_ms);
+        while at_ms < LENGTH_MS {
+            due.push((at_ms, user));
+            at_ms += every_ms * 3 / 4 + numbers.below(every_ms / 2);
+        }
+    }
+    due
+}
+
+/// Users that come now and then, with a page of requests at once.
+fn bursts() -> Vec<(u64, u64)> {
+    let mut numbers = Numbers(2);
+    let mut due = Vec::new();
+    for user in 0..150 {
+        let mut pages: Vec<u64> = (0..5).map(|_| numbers.below(LENGTH_MS)).collect();
+        pages.sort_unstable();
+        for at_ms in pages {
+            let size = 3 + numbers.below(7) + 30 * u64::from(numbers.below(100) == 0);
+            due.extend((0..size).map(|n| (at_ms + n * 5, user)));
+        }
+    }
+    due
+}
+
+/// Few use much: a user's part falls with its number.
+fn skewed() -> Vec<(u64, u64)> {
+    let mut numbers = Numbers(3);
+    let mut due = Vec::new();
+    for user in 0..200 {
+        let requests = (0..1200 / (user + 10)).map(|_| numbers.below(LENGTH_MS));
+        let mut times: Vec<u64> = requests.collect();
+        times.sort_unstable();
+        due.extend(times.into_iter().map(|at_ms| (at_ms, user)));
+    }
+    due
+}
+
+/// Writes the logs of `tests/vectors/logs` anew; its README says what they are.
+#[tokio::test]
+#[ignore = "takes five minutes: cargo xtask test --only e2e -- logs_are_recorded --run-ignored all"]
+async fn logs_are_recorded() {
+    let stage = limits(&[
+        "{name: per-user, match: {path: /api/**}, per: [user], if_missing: skip, rate: 12/1m, burst: 20}",
+        "{name: per-path, per: [path, user], if_missing: skip, rate: 60/day}",
+    ])
+    .config(|config| config.manager_edit(logs).unwrap())
+    .await;
+    let (nginx, service) = (Nginx::start().await, Service::start().await);
+    let of_envoy = steady();
+    let requests = of_envoy.len();
+    tokio::join!(
+        load(stage.envoy().port(), of_envoy),
+        load(nginx.port, bursts()),
+        load(service.port, skewed()),
+    );
+    let [text, json] = written_by_envoy(&stage, requests).await;
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("vectors/logs");
+    for (name, lines) in [
+        ("envoy.log", text),
+        ("envoy.jsonl", json),
+        ("nginx.log", nginx.written("combined.log")),
+        ("nginx.jsonl", nginx.written("lines.log")),
+        ("service.jsonl", service.written()),
+    ] {
+        let mut text = String::new();
+        for line in &lines {
+            writeln!(text, "{line}").unwrap();
+        }
+        let file = File::create(folder.join(format!("{name}.gz"))).unwrap();
+        let mut gzip = Command::new("gzip");
+        gzip.args(["-9", "-n"])
+            .stdin(std::process::Stdio::piped())
+            .stdout(file);
+        let mut gzip = gzip.spawn().unwrap();
+        gzip.stdin
+            .take()
+            .unwrap()
+            .write_all(text.as_bytes())
+            .unwrap();
+        assert!(gzip.wait().unwrap().success());
+        assert!(lines.len() > 3000, "{name}: {}", lines.len());
+    }
 }
