@@ -7,7 +7,7 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
-        mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
+        mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel},
     },
     thread::JoinHandle,
     time::Duration,
@@ -224,6 +224,8 @@ impl Progress {
 #[derive(Debug)]
 pub struct Reading {
     batches: Receiver<Vec<Request>>,
+    /// Requests that were decided. Memory is given back fastest by the thread that took it.
+    done: Sender<Vec<Request>>,
     thread: JoinHandle<Result<Counts, LogError>>,
     /// How far it is.
     pub progress: Arc<Progress>,
@@ -320,10 +322,12 @@ impl Reading {
         let logs = paths.iter().map(|path| log(path, &progress));
         let logs = logs.collect::<Result<_, _>>()?;
         let (to, batches) = sync_channel(BATCHES_MAX);
+        let (done, decided) = channel();
         let theirs = Arc::clone(&progress);
-        let thread = std::thread::spawn(move || read(logs, layout, &to, &theirs));
+        let thread = std::thread::spawn(move || read(logs, layout, (&to, &decided), &theirs));
         Ok(Self {
             batches,
+            done,
             thread,
             progress,
         })
@@ -332,6 +336,12 @@ impl Reading {
     /// The next requests; none at the end.
     pub fn batch(&mut self) -> Option<Vec<Request>> {
         self.batches.recv().ok()
+    }
+
+    /// Gives requests back that are decided.
+    pub fn give_back(&self, requests: Vec<Request>) {
+        // A thread that has ended has no use for them.
+        let _ = self.done.send(requests);
     }
 
     /// What was read. Reading ends here if it has not.
@@ -378,7 +388,7 @@ fn log(path: &str, progress: &Arc<Progress>) -> Result<Log, Error> {
 fn read(
     logs: Vec<Log>,
     layout: Layout,
-    to: &SyncSender<Vec<Request>>,
+    (to, decided): (&SyncSender<Vec<Request>>, &Receiver<Vec<Request>>),
     progress: &Progress,
 ) -> Result<Counts, LogError> {
     let mut logs = Logs::new(logs, layout, Arc::clone(&progress.stopped))?;
@@ -395,6 +405,7 @@ fn read(
             bytes = 0;
             let requests = u64::try_from(batch.len()).unwrap_or(0);
             let batch = std::mem::replace(&mut batch, Vec::with_capacity(BATCH));
+            decided.try_iter().for_each(drop);
             let gone = to.send(batch).is_err();
             progress.requests.fetch_add(requests, Ordering::Relaxed);
             if gone || ended {

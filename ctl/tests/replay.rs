@@ -1,15 +1,24 @@
-//! The decisions of a replay are those of the scripts that limiters run, line by line.
+//! The decisions of a replay are those of the scripts that limiters run, line by line; and what recorded logs of
+//! real services show: `tests/vectors/logs/README.md` says how they were made.
 
 mod support;
 
-use access_log::Request;
+use std::{
+    collections::BTreeSet,
+    fs::File,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use access_log::{Counts, Field, Format, Layout, Log, Logs, Request};
 use anyhow::{Context, Result, ensure};
-use ctl::replay::Side;
+use ctl::replay::{Side, millionths};
 use harness::Engine;
 use policy::{Name, Policy};
-use protocol::Answer;
+use protocol::{Answer, Check};
+use serde_json::Value;
 use store::{Engine as Reference, Options};
-use support::Server;
+use support::{Server, rlctl};
 
 const LIMITS: &str = "
 domain: shop
@@ -90,6 +99,35 @@ fn said(answer: &Answer) -> Vec<String> {
         .collect()
 }
 
+/// Decides requests by the engine of a replay and, at the same times, by the scripts on a server; returns how many
+/// are denied and how many delayed.
+async fn compare(server: &Server, policy: &Policy, requests: &[Request]) -> Result<(u64, u64)> {
+    let store = store::open(&server.url().parse()?, Options::default())?;
+    let mut scripts = Reference::on_server(policy.clone(), store, 1);
+    let mut side = Side::new(policy.clone(), &[]);
+    let (mut denied, mut delayed) = (0, 0);
+    for (n, request) in requests.iter().enumerate() {
+        let check = scripts.request(request.descriptor.clone());
+        let expected = scripts.decide(request.at_ms, &check).await?;
+        let delays = expected.answer.limits.iter().map(|limit| limit.delay_ms);
+        let delay = delays.max().unwrap_or(0);
+        denied += u64::from(!expected.answer.allowed);
+        delayed += u64::from(delay > 0);
+        let decided = side.decide(&mut request.clone()).await?;
+        assert_eq!(said(&decided.answer), said(&expected.answer), "request {n}");
+        let start_ms = request.at_ms + delay;
+        let end_ms = start_ms + request.took_ms.unwrap_or(0);
+        scripts.end_at((start_ms, end_ms), check, expected, Vec::new());
+    }
+    scripts.forget().await?;
+    Ok((denied, delayed))
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime> {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    Ok(builder.enable_all().build()?)
+}
+
 #[test]
 #[ignore = "needs a server"]
 fn a_replay_decides_as_the_scripts_do_line_by_line() -> Result<()> {
@@ -97,39 +135,241 @@ fn a_replay_decides_as_the_scripts_do_line_by_line() -> Result<()> {
     let requests = requests(4000)?;
     for engine in [Engine::Valkey, Engine::Redis] {
         let server = Server::start(engine, &[])?;
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
-        runtime.block_on(async {
-            let store = store::open(&server.url().parse()?, Options::default())?;
-            let mut scripts = Reference::on_server(policy.clone(), store, 1);
-            let mut side = Side::new(policy.clone(), &[]);
-            let (mut denied, mut delayed) = (0, 0);
-            for (n, request) in requests.iter().enumerate() {
-                let check = scripts.request(request.descriptor.clone());
-                let expected = scripts.decide(request.at_ms, &check).await?;
-                let delay = expected
-                    .answer
-                    .limits
-                    .iter()
-                    .map(|limit| limit.delay_ms)
-                    .max();
-                let delay = delay.unwrap_or(0);
-                denied += u64::from(!expected.answer.allowed);
-                delayed += u64::from(delay > 0);
-                let decided = side.decide(request).await?;
-                assert_eq!(said(&decided.answer), said(&expected.answer), "request {n}");
-                let start_ms = request.at_ms + delay;
-                let end_ms = start_ms + request.took_ms.unwrap_or(0);
-                scripts.end_at((start_ms, end_ms), check, expected, Vec::new());
+        let (denied, delayed) = runtime()?.block_on(compare(&server, &policy, &requests))?;
+        ensure!(
+            (500..3500).contains(&denied) && delayed > 20,
+            "{denied} {delayed}"
+        );
+    }
+    Ok(())
+}
+
+// --- Recorded logs.
+
+/// A log of `tests/vectors/logs`.
+struct Recording {
+    name: &'static str,
+    format: Format,
+    /// Where its lines have what, as rlctl takes it.
+    flags: &'static [&'static str],
+}
+
+const ENVOY: Recording = Recording {
+    name: "envoy.jsonl.gz",
+    format: Format::Json,
+    flags: &["--entry", "user=/headers/x-user-id"],
+};
+const NGINX: Recording = Recording {
+    name: "nginx.log.gz",
+    format: Format::Combined,
+    flags: &["--entry", "user=remote_user"],
+};
+const SERVICE: Recording = Recording {
+    name: "service.jsonl.gz",
+    format: Format::Json,
+    flags: &[
+        "--field",
+        "method=/verb",
+        "--field",
+        "path=/url",
+        "--entry",
+        "user=/claims/user",
+    ],
+};
+/// The same requests as those of `ENVOY` and `NGINX`; the first without users.
+const ENVOY_TEXT: Recording = Recording {
+    name: "envoy.log.gz",
+    format: Format::Envoy,
+    flags: &[],
+};
+const NGINX_JSON: Recording = Recording {
+    name: "nginx.jsonl.gz",
+    format: Format::Json,
+    flags: &[],
+};
+
+impl Recording {
+    fn path(&self) -> PathBuf {
+        let vectors = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/vectors");
+        vectors.join("logs").join(self.name)
+    }
+
+    /// The requests, in the order of their starts.
+    fn read(&self) -> Result<(Vec<Request>, Counts)> {
+        let mut layout = Layout {
+            needed: vec!["path".parse()?, "user".parse()?],
+            ..Layout::default()
+        };
+        for pair in self.flags.chunks(2) {
+            let (key, place) = { pair.get(1) }
+                .and_then(|pair| pair.split_once('='))
+                .context("a pair")?;
+            let place = place.parse().map_err(anyhow::Error::msg)?;
+            if pair.first() == Some(&"--entry") {
+                layout.entries.push((key.parse()?, place));
+            } else {
+                let field: Field = key.parse().map_err(anyhow::Error::msg)?;
+                layout.fields.push((field, place));
             }
-            scripts.forget().await?;
-            ensure!(
-                (500..3500).contains(&denied) && delayed > 20,
-                "{denied} {delayed}"
-            );
-            anyhow::Ok(())
-        })?;
+        }
+        let path = self.path();
+        let log = Log::new(self.name, move || Ok(Box::new(File::open(&path)?)));
+        let mut logs = Logs::new(vec![log], layout, Arc::default())?;
+        let mut requests = Vec::new();
+        while let Some(request) = logs.next_request()? {
+            requests.push(request);
+        }
+        Ok((requests, logs.counts()))
+    }
+}
+
+/// What the limiters behind the recorded Envoy had in force.
+const OF_ENVOY: &str = "
+domain: shop
+limits:
+  - {name: per-user, match: {path: /api/**}, per: [user], if_missing: skip, rate: 12/1m, burst: 20}
+  - {name: per-path, per: [path, user], if_missing: skip, rate: 60/day}
+";
+
+/// Envoy's own answers were those of a real limiter, which decided each request some time between its start and its
+/// end. Where a bucket refills meanwhile, the other of these times may be the limiter's.
+#[test]
+fn each_line_of_a_recorded_envoy_is_decided_as_its_limiter_decided_it() -> Result<()> {
+    let policy: Policy = limits_file::read("limits", OF_ENVOY.as_bytes())?;
+    let (requests, _) = ENVOY.read()?;
+    let mut engine = Reference::new(policy, 1000);
+    let (mut denied, mut at_end) = (0, 0);
+    runtime()?.block_on(async {
+        for (n, request) in requests.iter().enumerate() {
+            let passed = request.status != Some(429);
+            let check = engine.request(request.descriptor.clone());
+            let peek = Check {
+                peek: true,
+                ..check.clone()
+            };
+            let at_start = engine.decide(request.at_ms, &peek).await?.answer.allowed;
+            let mut at_ms = request.at_ms;
+            if at_start != passed {
+                at_ms += request.took_ms.context("a duration")?;
+                at_end += 1;
+            }
+            let decided = engine.decide(at_ms, &check).await?.answer.allowed;
+            assert_eq!(decided, passed, "request {n}: {request:?}");
+            denied += u32::from(!passed);
+        }
+        anyhow::Ok(())
+    })?;
+    ensure!(denied > 100 && at_end < 5, "{denied} {at_end}");
+    Ok(())
+}
+
+#[test]
+#[ignore = "needs a server"]
+fn recorded_logs_are_decided_as_the_scripts_do_line_by_line() -> Result<()> {
+    let policy: Policy = limits_file::read("limits", LIMITS.as_bytes())?;
+    let server = Server::start(Engine::Valkey, &[])?;
+    for recording in [ENVOY, ENVOY_TEXT, NGINX, NGINX_JSON, SERVICE] {
+        let (requests, counts) = recording.read()?;
+        let decided = runtime()?.block_on(compare(&server, &policy, &requests));
+        let (denied, _) = decided.context(recording.name)?;
+        ensure!(denied > 50, "{}: {denied}", recording.name);
+        assert_eq!(counts.formats, [recording.format], "{}", recording.name);
+        assert_eq!((counts.broken, counts.late), (0, 0), "{}", recording.name);
+    }
+    Ok(())
+}
+
+#[test]
+fn formats_of_the_same_log_have_the_same_requests() -> Result<()> {
+    let (json, _) = ENVOY.read()?;
+    let (text, _) = ENVOY_TEXT.read()?;
+    let of = |request: &Request| {
+        let path = request.descriptor.get("path").map(<[u8]>::to_vec);
+        (request.at_ms, request.took_ms, request.status, path)
+    };
+    let sorted = |requests: &[Request]| {
+        let mut all: Vec<_> = requests.iter().map(of).collect();
+        all.sort_unstable();
+        all
+    };
+    ensure!(json.len() > 3000);
+    assert_eq!(sorted(&json), sorted(&text));
+    let (combined, _) = NGINX.read()?;
+    let (json, _) = NGINX_JSON.read()?;
+    assert_eq!(combined.len(), json.len());
+    // One has whole seconds, in which a request ended; the other its start.
+    let ends = |requests: &[Request]| -> Vec<u64> {
+        let end = |request: &Request| (request.at_ms + request.took_ms.unwrap_or(0)) / 1000;
+        let mut ends: Vec<u64> = requests.iter().map(end).collect();
+        ends.sort_unstable();
+        ends
+    };
+    assert_eq!(ends(&combined), ends(&json));
+    Ok(())
+}
+
+/// What a limit did in half of a log.
+#[derive(Default)]
+struct Half {
+    requests: u64,
+    denied: u64,
+    users: BTreeSet<Vec<u8>>,
+    /// Those that were denied anything.
+    denied_users: BTreeSet<Vec<u8>>,
+}
+
+/// A limit is found on the first half of a log. The second half, which had no part in that, is decided by the limit
+/// itself.
+#[test]
+fn a_suggested_limit_keeps_its_target_on_the_other_half_of_recorded_logs() -> Result<()> {
+    let runtime = runtime()?;
+    for (recording, of, target, target_ppm) in [
+        (ENVOY, "requests", "1%", 10_000),
+        (NGINX, "buckets", "5%", 50_000),
+        (SERVICE, "requests", "1%", 10_000),
+    ] {
+        let path = recording.path();
+        let path = path.to_str().context("a path")?;
+        let words = [
+            "suggest", path, "--per", "user", "--deny", target, "--of", of,
+        ];
+        let words = [&words[..], &["--enforced", "-o", "json"], recording.flags].concat();
+        let output = rlctl(&words).output()?;
+        let said = String::from_utf8(output.stderr)?;
+        let found: Value = serde_json::from_slice(&output.stdout).context(said)?;
+        let limits = serde_json::json!({"domain": "shop", "limits": found["limits"]}).to_string();
+        let policy: Policy = limits_file::read("limits", limits.as_bytes())?;
+        ensure!(!policy.limits.is_empty(), "{}: {found}", recording.name);
+        let cut_ms = found["cut_ms"].as_u64().context("a time")?;
+        let (requests, _) = recording.read()?;
+        let mut side = Side::new(policy, &[]);
+        let mut halves: [Half; 2] = Default::default();
+        for request in &requests {
+            let decision = runtime.block_on(side.decide(&mut request.clone()))?;
+            let user = request.descriptor.get("user").context("a user")?.to_vec();
+            let half = &mut halves[usize::from(request.at_ms >= cut_ms)];
+            half.requests += 1;
+            half.users.insert(user.clone());
+            if !decision.answer.allowed {
+                half.denied += 1;
+                half.denied_users.insert(user);
+            }
+        }
+        let shares = halves.map(|half| match of {
+            "requests" => millionths(half.denied, half.requests),
+            _ => millionths(half.denied_users.len() as u64, half.users.len() as u64),
+        });
+        ensure!(
+            shares.iter().all(|share| *share <= target_ppm),
+            "{}: {shares:?}",
+            recording.name
+        );
+        // What it says of the rest is what the limit does.
+        assert_eq!(
+            found["proposed_denied_ppm"], shares[1],
+            "{}",
+            recording.name
+        );
     }
     Ok(())
 }

@@ -571,13 +571,13 @@ impl Reader {
             return Err(Unreadable::Time);
         }
         let mut descriptor = Descriptor::new();
-        for (name, source, hash) in &self.entries {
+        for (at, (name, source, hash)) in self.entries.iter().enumerate() {
             if let Some(value) = self.value(source) {
                 descriptor.insert(name.clone(), as_sent(name, value, *hash));
+                if let Some(found) = self.found.get_mut(at) {
+                    *found += 1;
+                }
             }
-        }
-        for ((name, ..), found) in self.entries.iter().zip(&mut self.found) {
-            *found += u64::from(descriptor.get(name.as_str()).is_some());
         }
         let values = &self.values;
         let cost = |source: &Source| self.value(source).and_then(|text| whole_number(&text));

@@ -231,10 +231,11 @@ fn decide(mut reading: Reading, mut replay: Replay) -> Result<Done, Error> {
     let runtime = tokio::runtime::Builder::new_current_thread().build();
     let runtime = runtime.map_err(|error| Error::usage(format!("cannot start: {error}")))?;
     let decided: Result<(), CheckError> = runtime.block_on(async {
-        while let Some(requests) = reading.batch() {
-            for request in &requests {
+        while let Some(mut requests) = reading.batch() {
+            for request in &mut requests {
                 replay.take(request).await?;
             }
+            reading.give_back(requests);
         }
         Ok(())
     });

@@ -20,7 +20,7 @@ async fn report(sides: [Option<Side>; 2], requests: &[Request]) -> Decided {
     let [side, against] = sides;
     let mut replay = Replay::new(side.unwrap(), against);
     for request in requests {
-        replay.take(request).await.unwrap();
+        replay.take(&mut request.clone()).await.unwrap();
     }
     replay.report()
 }
@@ -127,11 +127,11 @@ async fn the_names_of_those_that_lose_most_are_kept_whoever_comes_first() {
     // Each of 1000 users loses as many requests as its number modulo 7, in turns; one loses 20, late.
     for turn in 0..7 {
         for user in (0..1000).filter(|user| user % 7 > turn) {
-            side.decide(&at(0, &format!("u{user}"))).await.unwrap();
+            side.decide(&mut at(0, &format!("u{user}"))).await.unwrap();
         }
     }
     for _ in 0..20 {
-        side.decide(&at(0, "u0")).await.unwrap();
+        side.decide(&mut at(0, "u0")).await.unwrap();
     }
     let most = side.result().buckets;
     assert_eq!(most.len(), NAMED_MAX);
@@ -148,10 +148,10 @@ async fn of_many_that_lose_alike_as_many_are_named_as_are_shown() {
     let limits = "  - {name: none, per: [user], algorithm: fixed_window, rate: 0/1m}\n";
     let mut side = Side::new(policy(limits), &[]);
     for user in 0..5 * NAMED_MAX {
-        side.decide(&at(0, &format!("u{user}"))).await.unwrap();
+        side.decide(&mut at(0, &format!("u{user}"))).await.unwrap();
     }
     assert_eq!(side.result().buckets.len(), NAMED_MAX);
-    side.decide(&at(0, "u499")).await.unwrap();
+    side.decide(&mut at(0, "u499")).await.unwrap();
     let most = side.result().buckets;
     assert_eq!((&*most[0].text, most[0].requests), ("user=u499", 2));
     assert_eq!(most.len(), NAMED_MAX);

@@ -252,7 +252,17 @@ impl Keys {
         partition: &[Name],
         values: &[Option<impl AsRef<[u8]>>],
     ) -> String {
-        let mut key = format!("{}b:{}:{limit}", self.prefix, InKey(domain));
+        let texts = [self.prefix.as_str(), domain.as_str(), limit.as_str()];
+        let values_bytes = { values.iter().flatten() }.map(|value| value.as_ref().len() + 1);
+        let bytes =
+            texts.iter().map(|text| text.len()).sum::<usize>() + values_bytes.sum::<usize>();
+        // Room for what is escaped, a tag and values that are absent: to grow costs more than to write.
+        let mut key = String::with_capacity(bytes + 24);
+        key.push_str(&self.prefix);
+        key.push_str("b:");
+        let _ = write!(key, "{}", InKey(domain));
+        key.push(':');
+        key.push_str(limit.as_str());
         let value_of = |name: &Name| {
             let at = per.iter().position(|p| p == name)?;
             values.get(at).map(|v| v.as_ref().map(AsRef::as_ref))
@@ -408,7 +418,10 @@ fn push_value(key: &mut String, value: Option<&[u8]>) {
             key.push_str(DIGEST);
             key.push_str(&sha256(value));
         }
-        Some(value) => value.iter().for_each(|byte| push_byte(key, *byte)),
+        Some(value) => match std::str::from_utf8(value) {
+            Ok(text) if value.iter().all(|byte| is_plain(*byte)) => key.push_str(text),
+            _ => value.iter().for_each(|byte| push_byte(key, *byte)),
+        },
     }
 }
 
@@ -440,12 +453,17 @@ fn domain_in_key(text: &str) -> Option<Name> {
     (InKey(&domain).to_string() == text).then_some(domain)
 }
 
+/// Whether a byte of a value stands for itself in a key.
+fn is_plain(byte: u8) -> bool {
+    matches!(byte, b' '..=b'~') && !matches!(byte, b':' | b'{' | b'}' | b'%')
+}
+
 fn push_byte(key: &mut String, byte: u8) {
     const HEX: [char; 16] = [
         '0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'A', 'B', 'C', 'D', 'E', 'F',
     ];
     let nibble = |n: u8| HEX.get(usize::from(n)).copied().unwrap_or_default();
-    if matches!(byte, b' '..=b'~') && !matches!(byte, b':' | b'{' | b'}' | b'%') {
+    if is_plain(byte) {
         key.push(char::from(byte));
     } else {
         key.push('%');
