@@ -88,7 +88,11 @@ pub enum Command {
 impl Command {
     /// Whether it ends by itself at Ctrl-C, with what it did so far.
     pub fn handles_interrupt(&self) -> bool {
-        matches!(self, Self::Replay(_) | Self::Suggest(_))
+        match self {
+            Self::Replay(_) => true,
+            Self::Suggest(suggest) => suggest.reads_logs(),
+            _ => false,
+        }
     }
 
     /// Runs the command.

@@ -4,6 +4,8 @@
 //! [`Usage`] keeps when each bucket had its requests; [`suggest`] tries limits on that. A limit is found on the
 //! first part of the log and judged by the rest. Decisions are those of the algorithms themselves.
 
+pub(crate) mod counted;
+
 use std::collections::HashMap;
 
 use algorithms::{

@@ -17,7 +17,7 @@ use policy::Name;
 use protocol::{DecidedBy, Outcome};
 use store::{
     Activity, ActivityReport, BucketActivity, Denial, FleetReport, LimitActivity, Options, Report,
-    Resolution, Store, open,
+    Resolution, Store, TimeSlot, open,
 };
 use support::{Server, cases, rlctl, schema};
 
@@ -147,6 +147,46 @@ fn decisions_and_denials_are_shown() -> Result<()> {
         cases.case("tests/activity/*.trycmd");
         cases.run();
     }
+    Ok(())
+}
+
+/// A limiter's counts of some hours: one busy user, and twelve of ten requests each.
+#[test]
+#[ignore = "needs a server"]
+fn a_number_is_suggested_from_what_limiters_counted() -> Result<()> {
+    let server = server(Engine::Valkey)?;
+    runtime()?.block_on(async {
+        let store = store(&server).await?;
+        let now = Resolution::Hourly.slot(store.estimated_now_ms());
+        for (back, busiest) in [(3, 200), (2, 220), (1, 190)] {
+            let others = (1..=12).map(|n| (format!("u{n}"), 10));
+            let users = std::iter::once(("alice".to_owned(), busiest)).chain(others);
+            let of = |(user, requests): (String, u64)| BucketActivity {
+                requests,
+                ..bucket("exports", user.as_bytes(), 0, Outcome::Denied, 0)
+            };
+            let mut noted = noted(users.map(of).collect());
+            let mut exports = LimitActivity::default();
+            exports.add(Outcome::Allowed, DecidedBy::Limiter, 120 + busiest - 50);
+            exports.add(Outcome::WouldDeny, DecidedBy::Limiter, 50);
+            noted.activity.limits.insert(name("exports"), exports);
+            let slot = TimeSlot {
+                number: now.number - back,
+                ..now
+            };
+            let note = Report::Activity {
+                domain: &name("shop"),
+                slot,
+                report: &noted,
+            };
+            store.report("web-1:8090/00aa", &[note]).await?;
+        }
+        anyhow::Ok(())
+    })?;
+    let cases = cases();
+    cases.env("RLCTL_REDIS", server.url());
+    cases.case("tests/activity/suggest/*.trycmd");
+    cases.run();
     Ok(())
 }
 

@@ -79,6 +79,7 @@ stats per-user --over 1h
 stats --over 24h --buckets
 denials
 denials --limit trial
+suggest --limit per-user --deny 1%
 list-proxies
 doctor
 ";

@@ -17,8 +17,8 @@ use protocol::{
     compact::{self, RequestCounts},
 };
 use store::{
-    Activity, ActivityReport, BucketActivity, CheckError, Denial, FleetReport, LimitActivity,
-    Report, Resolution, Store, TimeSlot,
+    Activity, ActivityReport, BUCKETS_REPORTED, BucketActivity, CheckError, Denial, FleetReport,
+    LimitActivity, Report, Resolution, Store, TimeSlot,
 };
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
@@ -521,9 +521,6 @@ fn bounded(activity: &Activity) -> Activity {
 /// Bound: buckets that a limiter watches for the busiest. Beyond it, the least counted one makes
 /// room.
 const COUNTERS: usize = 128;
-
-/// The most buckets of each kind in a report.
-const BUCKETS_REPORTED: usize = 50;
 
 /// The values of a limit's `per`, as answers have them.
 type Values = [(Name, Option<Vec<u8>>)];

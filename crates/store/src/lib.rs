@@ -43,8 +43,9 @@ pub use plan::{
     OverrideEdits, Overrides, PrefixError, Record, RecordedOverrides, RecordedSide, ResetOf,
     Signature, Stored, fits, script,
     telemetry::{
-        Activity, ActivityReport, ActivitySummary, BucketActivity, Denial, Fleet, FleetReport,
-        LimitActivity, LimiterStatus, ProxyStatus, Report, Resolution, SlotActivity, TimeSlot,
+        Activity, ActivityReport, ActivitySummary, BUCKETS_REPORTED, BucketActivity, Denial, Fleet,
+        FleetReport, LimitActivity, LimiterStatus, ProxyStatus, Report, Resolution, SlotActivity,
+        TimeSlot,
     },
 };
 

@@ -8,22 +8,28 @@ use std::{
 
 use access_log::{Counts, Request};
 use clap::Args;
-use policy::{Compiled, Duration, Name, Node, Policy, format_timestamp};
+use policy::{Compiled, Duration, Limit, Name, Node, Policy, Scope, format_timestamp};
 use serde::Serialize;
+use store::{ActivitySummary, Overrides, Resolution};
 
 use crate::{
     bucket::{self, Pair},
     cli::{Global, examples},
-    commands::set_limit::matchers,
+    commands::{set_limit::matchers, stats::Span},
     error::{Error, Exit},
     log::{LogArgs, LogReport, Reading, watched},
     printer::Printer,
     render::{Page, Table, View, counted, diagnostics, duration, wrapped},
     replay::{parse_percent, percent},
-    suggest::{Of, Proposed, Suggestion, Target, Usage, suggest},
+    session::{self, Session},
+    suggest::{
+        Of, Proposed, Suggestion, Target, Usage,
+        counted::{Counted, FromCounts, suggest_from_counts},
+        suggest,
+    },
 };
 
-/// Suggest a first number for a limit, from access logs.
+/// Suggest a first number for a limit, from access logs or from what limiters count.
 ///
 /// It shows what buckets used, and for each second, minute, hour and day the smallest limit that would
 /// have denied at most a share of the first half of the log, beside what that denies of the rest. REACH is
@@ -31,20 +37,40 @@ use crate::{
 /// limit with the least reach in a minute that keeps the target on the rest, or two together; with
 /// `enforce: 0%`, so that it denies nobody yet. Clients whose every request was answered 401, 403 or
 /// 429 are left out.
+///
+/// With --limit it goes by the counts of limiters in the last day, also of a limit in shadow mode: requests, and
+/// the busiest buckets of each 5 seconds, 5 minutes and hour. It needs no log, and says less than one.
 #[derive(Debug, Args)]
+#[command(
+    override_usage = "rlctl suggest [OPTIONS] --per <KEY> <LOG>...\n       rlctl suggest [OPTIONS] --limit <NAME>"
+)]
 #[command(after_help = examples!(
     "rlctl suggest access.log --per remote_address"
     "rlctl suggest access.jsonl* --per user --match 'path=/api/**' --entry user=/headers/x-user-id"
     "rlctl suggest access.log.gz --per user --deny 1% --of buckets"
     "rlctl suggest access.log --per user -o name > limit.yaml     # only the limits"
+    "rlctl suggest --limit per-user                               # from what limiters counted today"
 ))]
 pub struct Suggest {
     /// The log; - is stdin. May be given several times: logs of several proxies, or rotated ones.
-    #[arg(required = true, value_name = "LOG")]
+    #[arg(required_unless_present = "limit", value_name = "LOG")]
     logs: Vec<String>,
 
+    /// Go by what limiters counted of this limit in the last day, in place of a log.
+    #[arg(
+        long,
+        value_name = "NAME",
+        conflicts_with_all = ["logs", "per", "matches", "of", "name"]
+    )]
+    limit: Option<String>,
+
     /// One bucket per value of this entry; may be given several times.
-    #[arg(long, value_name = "KEY", value_delimiter = ',', required = true)]
+    #[arg(
+        long,
+        value_name = "KEY",
+        value_delimiter = ',',
+        required_unless_present = "limit"
+    )]
     per: Vec<String>,
 
     /// Only requests where this entry matches; may be given several times.
@@ -77,8 +103,16 @@ pub struct Suggest {
 }
 
 impl Suggest {
+    /// Whether it goes by logs, which Ctrl-C ends where they are.
+    pub fn reads_logs(&self) -> bool {
+        self.limit.is_none()
+    }
+
     /// Reads, tries and proposes.
-    pub async fn run(&self, _global: &Global, printer: &Printer) -> Result<Exit, Error> {
+    pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
+        if let Some(limit) = &self.limit {
+            return self.by_counts(limit, global, printer).await;
+        }
         let policy = self.policy()?;
         let name = self.name()?;
         let (layout, _) = self.log.layout(&[&policy])?;
@@ -128,11 +162,80 @@ impl Suggest {
         Ok(Exit::Done)
     }
 
+    /// Proposes by what limiters counted of a limit, a request each, whatever it costs.
+    async fn by_counts(
+        &self,
+        limit: &str,
+        global: &Global,
+        printer: &Printer,
+    ) -> Result<Exit, Error> {
+        let session = Session::open(global, printer)?;
+        let policy = session.policy(Overrides::None).await?;
+        let limit = session::find_limit(&policy, limit)?;
+        if limit.scope == Scope::Proxy {
+            return Err(session::buckets_in_proxies(limit));
+        }
+        if limit.gives_slots() {
+            return Err(Error::usage(format!(
+                "limit {} counts requests in flight: a rate says nothing about them",
+                limit.name
+            )));
+        }
+        let counted = async |resolution, span| {
+            let seen: ActivitySummary = session.activity(&policy.domain, span).await?;
+            Ok::<_, Error>(Counted::new(&limit.name, resolution, seen))
+        };
+        let counted = [
+            counted(Resolution::Fine, Span::Minute).await?,
+            counted(Resolution::Coarse, Span::Hour).await?,
+            counted(Resolution::Hourly, Span::Day).await?,
+        ];
+        let Some(found) = suggest_from_counts(counted, self.deny) else {
+            let nothing = format!("no limiter counted a request of limit {}", limit.name);
+            return Err(Error::usage(format!("{nothing} in the last 24 h"))
+                .hint("`rlctl list-proxies` shows which limiters are alive; `rlctl suggest LOG` goes by a log"));
+        };
+        let limits = self.limit_by_counts(limit, &found)?;
+        printer.data(&CountsReport {
+            limit: limit.name.to_string(),
+            counts: found,
+            limits,
+        })?;
+        Ok(Exit::Done)
+    }
+
+    /// The proposed limit with its own conditions, ready to be pasted; none if none is proposed.
+    fn limit_by_counts(&self, limit: &Limit, found: &FromCounts) -> Result<Vec<Node>, Error> {
+        let whole = limits_file::node_without_overrides(limit);
+        let kept = ["name", "descriptor", "match", "per", "if_missing"].into_iter();
+        let kept = kept.filter_map(|key| Some((key, whole.get(key)?.clone())));
+        let node = Node::map(kept);
+        let proposed = found
+            .proposed
+            .iter()
+            .map(|row| self.with_rate(node.clone(), (row.units, row.period_ms), found.bursts));
+        proposed.collect()
+    }
+
     /// A domain whose only limit applies to the requests that are looked at.
     fn policy(&self) -> Result<Policy, Error> {
         let mut limit = self.limit("suggested");
         limit.set("rate", Node::text("1/s"));
         limit.set("if_missing", Node::text("skip"));
+        for (flag, entries) in [
+            ("--per", self.per.iter().map(String::as_str).collect()),
+            (
+                "--match",
+                { self.matches.iter() }
+                    .map(|pair| pair.key.as_str())
+                    .collect::<Vec<_>>(),
+            ),
+        ] {
+            for entry in entries {
+                let wrong = |error| Error::usage(format!("{flag} {entry}: {error}"));
+                entry.parse::<Name>().map(drop).map_err(wrong)?;
+            }
+        }
         let document = Node::map([
             ("domain", Node::text("log")),
             ("limits", Node::list([limit])),
@@ -168,27 +271,40 @@ impl Suggest {
         let several = found.proposed.len() > 1;
         let one = |proposed: &Proposed| {
             let Proposed { units, period_ms } = *proposed;
-            let period = Duration(period_ms).to_string();
-            let mut limit = self.limit(&if several {
-                format!("{name}-{period}")
+            let limit = self.limit(&if several {
+                format!("{name}-{}", Duration(period_ms))
             } else {
                 name.to_owned()
             });
-            let by_day = period_ms == 86_400_000;
-            let period = if by_day { "day".to_owned() } else { period };
-            limit.set("rate", Node::text(format!("{units}/{period}")));
-            let algorithm = if found.bursts { "token_bucket" } else { "gcra" };
-            if !by_day {
-                limit.set("algorithm", Node::text(algorithm));
-            }
-            if !self.enforced {
-                limit.set("enforce", Node::text("0%"));
-            }
-            let valid = limits_file::limit_from_node(&limit);
-            valid.map_err(|problems| Error::usage(diagnostics(&problems).trim_end().to_owned()))?;
-            Ok(limit)
+            self.with_rate(limit, (units, period_ms), found.bursts)
         };
         found.proposed.iter().map(one).collect()
+    }
+
+    /// A limit of so many units in so many milliseconds.
+    fn with_rate(
+        &self,
+        mut limit: Node,
+        (units, period_ms): (u64, u64),
+        bursts: bool,
+    ) -> Result<Node, Error> {
+        let by_day = period_ms == 86_400_000;
+        let period = if by_day {
+            "day".to_owned()
+        } else {
+            Duration(period_ms).to_string()
+        };
+        limit.set("rate", Node::text(format!("{units}/{period}")));
+        if !by_day {
+            let algorithm = if bursts { "token_bucket" } else { "gcra" };
+            limit.set("algorithm", Node::text(algorithm));
+        }
+        if !self.enforced {
+            limit.set("enforce", Node::text("0%"));
+        }
+        let valid = limits_file::limit_from_node(&limit);
+        valid.map_err(|problems| Error::usage(diagnostics(&problems).trim_end().to_owned()))?;
+        Ok(limit)
     }
 }
 
@@ -199,6 +315,7 @@ fn collect(mut reading: Reading, policy: &Compiled) -> Result<(Usage, u64, Count
         for request in &requests {
             lacking += u64::from(!add(&mut usage, policy, request));
         }
+        reading.give_back(requests);
     }
     Ok((usage, lacking, reading.end()?))
 }
@@ -329,9 +446,45 @@ impl Report {
         }
         table.draw(page)
     }
+}
 
-    fn yaml(&self) -> String {
-        Node::map([("limits", Node::list(self.limits.iter().cloned()))]).to_yaml()
+/// Limits as a limits file has them.
+fn yaml(limits: &[Node]) -> String {
+    Node::map([("limits", Node::list(limits.iter().cloned()))]).to_yaml()
+}
+
+fn notes_text(notes: &[String], page: Page) -> String {
+    let one = |note: &String| format!("\n{}\n", wrapped(&format!("note: {note}"), 2, 0, page));
+    notes.iter().map(one).collect()
+}
+
+/// What counts of limiters suggest.
+#[derive(Debug, Serialize)]
+struct CountsReport {
+    limit: String,
+    #[serde(flatten)]
+    counts: FromCounts,
+    limits: Vec<Node>,
+}
+
+impl View for CountsReport {
+    fn text(&self, page: Page) -> String {
+        let mut text = self.counts.text(&self.limit, page);
+        if !self.limits.is_empty() {
+            let _ = write!(text, "\nproposed:\n{}", yaml(&self.limits));
+        }
+        text.push_str(&notes_text(self.counts.notes(), page));
+        text
+    }
+
+    /// The limit, as a limits file has it; none if none is proposed.
+    fn names(&self) -> Vec<String> {
+        let shown = (!self.limits.is_empty()).then(|| yaml(&self.limits));
+        shown
+            .iter()
+            .flat_map(|yaml| yaml.lines())
+            .map(ToOwned::to_owned)
+            .collect()
     }
 }
 
@@ -361,16 +514,14 @@ impl View for Report {
                 "\n{what}: {} of the {of} of the rest denied",
                 percent(denied)
             );
-            text.push_str(&self.yaml());
+            text.push_str(&yaml(&self.limits));
         }
-        for note in &found.notes {
-            let _ = writeln!(text, "\n{}", wrapped(&format!("note: {note}"), 2, 0, page));
-        }
+        text.push_str(&notes_text(&found.notes, page));
         text
     }
 
     /// The limits, as a limits file has them.
     fn names(&self) -> Vec<String> {
-        self.yaml().lines().map(ToOwned::to_owned).collect()
+        yaml(&self.limits).lines().map(ToOwned::to_owned).collect()
     }
 }

@@ -17,6 +17,10 @@ pub const PROXY_LIFE_MS: u64 = 10_000;
 /// Bound: limiters whose reports a time slot keeps. Beyond it, the reports of more are not kept.
 pub const REPORTS_MAX: usize = 1024;
 
+/// Buckets of each kind that a limiter lists in a report: those with the most requests, the most denied, and
+/// those most often over a limit that denies nothing.
+pub const BUCKETS_REPORTED: usize = 50;
+
 /// A report of a limiter.
 #[derive(Clone, Copy, Debug)]
 pub enum Report<'a> {
@@ -410,6 +414,10 @@ pub struct SlotActivity {
     pub requests: RequestCounts,
     /// By limit.
     pub limits: BTreeMap<Name, LimitActivity>,
+    /// The buckets that limiters listed, each once.
+    pub buckets: Vec<BucketActivity>,
+    /// A bucket that no limiter listed had at most so many requests.
+    pub unlisted_max: u64,
 }
 
 impl LimitActivity {
@@ -499,6 +507,14 @@ impl Activity {
         self.unmatched = self.unmatched.saturating_add(other.unmatched);
         self.errors = self.errors.saturating_add(other.errors);
         self.buckets.extend(other.buckets);
+    }
+
+    /// The most requests that a bucket can have had which one limiter's report does not list.
+    fn unlisted_max(&self) -> u64 {
+        let mut requests: Vec<u64> = self.buckets.iter().map(|bucket| bucket.requests).collect();
+        requests.sort_unstable_by(|a, b| b.cmp(a));
+        // A shorter list has all.
+        requests.get(BUCKETS_REPORTED - 1).copied().unwrap_or(0)
     }
 
     /// Merges the entries of each bucket.
@@ -658,14 +674,19 @@ impl ActivitySummary {
         let mut covered: BTreeMap<String, u64> = BTreeMap::new();
         for reports in slots {
             let mut in_slot = Activity::default();
+            let mut unlisted_max = 0_u64;
             for (limiter, report) in reports {
                 let own = covered.entry(limiter).or_default();
                 *own = own.saturating_add(report.covered_ms);
+                unlisted_max = unlisted_max.saturating_add(report.activity.unlisted_max());
                 in_slot.merge(report.activity);
             }
+            in_slot.join_buckets();
             summary.slots.push(SlotActivity {
                 requests: in_slot.requests,
                 limits: in_slot.limits.clone(),
+                buckets: in_slot.buckets.clone(),
+                unlisted_max,
             });
             summary.activity.merge(in_slot);
         }

@@ -108,3 +108,27 @@ fn a_summary_keeps_what_each_slot_had() {
     let of_limit = &summary.slots[0].limits[&name("per-user")];
     assert_eq!(of_limit.total(Outcome::Denied), 82);
 }
+
+#[test]
+fn a_slot_lists_its_buckets_and_bounds_what_is_not_listed() {
+    let users = |users: std::ops::Range<u64>| {
+        let of = |user: u64| bucket(format!("u{user}").as_bytes(), 1000 - user, None);
+        let mut report = report();
+        report.activity.buckets = users.map(of).collect();
+        report
+    };
+    let full = ("a".to_owned(), users(0..60));
+    let short = ("b".to_owned(), users(30..79));
+    let slots = [vec![full.clone(), short], vec![full.clone(), full]];
+    let summary = ActivitySummary::from_slots(slots, 99);
+    let [first, second] = summary.slots.as_slice() else {
+        panic!("{summary:?}");
+    };
+    // Only the first list may lack some: those have at most what its fiftieth has.
+    assert_eq!((first.buckets.len(), first.unlisted_max), (79, 951));
+    assert_eq!((second.buckets.len(), second.unlisted_max), (60, 2 * 951));
+    let both =
+        { first.buckets.iter() }.find(|found| found.bucket == bucket(b"u40", 0, None).bucket);
+    assert_eq!(both.map(|found| found.requests), Some(2 * 960));
+    assert_eq!(summary.activity.buckets.len(), 79);
+}
