@@ -270,9 +270,9 @@ impl Test {
     fn parse_any_case(body: &str) -> Result<Self, PatternError> {
         match Self::parse(body)? {
             Self::Exact(text) => Ok(Self::ExactAnyCase(text)),
-            Self::Glob(glob) => Ok(Self::Glob(glob.ignoring_case())),
-            // `i:i:x`, too.
-            Self::Cidr(_) | Self::Regex(_) | Self::ExactAnyCase(_) => Err(PatternError::AnyCase),
+            Self::Glob(glob) if !glob.any_case() => Ok(Self::Glob(glob.ignoring_case())),
+            // `i:i:x` and `i:i:x*`, too.
+            _ => Err(PatternError::AnyCase),
         }
     }
 }

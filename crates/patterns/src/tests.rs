@@ -92,7 +92,7 @@ fn case_makes_no_difference_after_i() {
     assert!(Pattern::parse("!i:/a").unwrap().is_negated());
     assert!(finds("!i:/a", "/A"));
     assert!(!finds("i:\u{e9}", "\u{c9}"), "letters are ASCII's");
-    for pattern in ["i:re:a", "i:cidr:10.0.0.0/8", "i:i:a"] {
+    for pattern in ["i:re:a", "i:cidr:10.0.0.0/8", "i:i:a", "i:i:a*"] {
         assert_eq!(Pattern::parse(pattern).unwrap_err(), PatternError::AnyCase);
     }
 }
