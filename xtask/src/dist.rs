@@ -20,7 +20,7 @@ use tar::{EntryType, Header};
 use crate::command::{self, Workspace};
 use crate::tools::{Tool, Tools};
 use crate::ui::{Ui, help};
-use crate::wasm;
+use crate::{module, wasm};
 
 use packages::Graph;
 
@@ -163,11 +163,12 @@ impl Release {
 /// Files by name.
 type Files = BTreeMap<String, Vec<u8>>;
 
-/// The programs of one processor.
+/// The programs of one processor, and the module.
 struct Programs {
     arch: String,
     /// Both, by their names.
     files: [(&'static str, Vec<u8>); 2],
+    module: Vec<u8>,
     folder: PathBuf,
 }
 
@@ -175,11 +176,12 @@ impl Programs {
     /// Builds static programs for Linux, on any Linux machine: Rust includes musl and the linker, and
     /// Zig compiles the C code of two libraries for any processor.
     fn build(workspace: &Workspace, ui: &Ui, arch: &str, profile: &str) -> Result<Self> {
+        let module = module::build_portable(workspace, ui, arch, profile)?;
         ui.heading(&format!("Static programs for {arch}"));
         let tools = Tools::new(workspace, ui);
         let target = target(arch);
         tools.target(&target)?;
-        let [cc, ar] = tools.c_compiler(arch)?;
+        let [cc, ar] = tools.c_compiler(&format!("{arch}-linux-musl"))?;
         let lower = target.replace('-', "_");
         let linker = format!("CARGO_TARGET_{}_LINKER", lower.to_uppercase());
         let packages = ["--package", "limiter", "--package", "ctl", "--bins"];
@@ -194,24 +196,11 @@ impl Programs {
         let flags = workspace.flags_without_paths(&[])?;
         command::run(cargo.env("CARGO_ENCODED_RUSTFLAGS", flags))?;
         let folder = workspace.target.join(target).join(profile);
-        let read = |name| {
-            let path = folder.join(name);
-            let bytes = read(&path)?;
-            let text = String::from_utf8_lossy(&bytes);
-            let homes = [Some(workspace.root.clone()), command::cargo_home()];
-            for home in homes.iter().flatten() {
-                ensure!(
-                    !text.contains(&*home.to_string_lossy()),
-                    "{} contains {}, a path of this machine",
-                    workspace.short(&path).display(),
-                    home.display()
-                );
-            }
-            Ok((name, bytes))
-        };
+        let program = |name| anyhow::Ok((name, without_paths(workspace, &folder.join(name))?));
         Ok(Self {
             arch: arch.to_owned(),
-            files: [read("limiter")?, read("rlctl")?],
+            files: [program("limiter")?, program("rlctl")?],
+            module: without_paths(workspace, &module)?,
             folder,
         })
     }
@@ -237,6 +226,24 @@ impl Programs {
         docs.insert("man/man1/limiter.1".to_owned(), manual.into_bytes());
         Ok(docs)
     }
+}
+
+/// Reads what was compiled, which must contain no path of this machine.
+fn without_paths(workspace: &Workspace, path: &Path) -> Result<Vec<u8>> {
+    let bytes = read(path)?;
+    let text = String::from_utf8_lossy(&bytes);
+    for home in [Some(workspace.root.clone()), command::cargo_home()]
+        .iter()
+        .flatten()
+    {
+        ensure!(
+            !text.contains(&*home.to_string_lossy()),
+            "{} contains {}, a path of this machine",
+            workspace.short(path).display(),
+            home.display()
+        );
+    }
+    Ok(bytes)
 }
 
 /// Reads a whole file.
@@ -275,6 +282,7 @@ fn make(workspace: &Workspace, ui: &Ui, release: &Release, out: &Path) -> Result
     for Programs {
         arch,
         files: programs,
+        module,
         ..
     } in &built
     {
@@ -283,26 +291,36 @@ fn make(workspace: &Workspace, ui: &Ui, release: &Release, out: &Path) -> Result
         for (name, program) in programs {
             archive.file(&format!("{folder}/{name}"), 0o755, program.clone());
         }
+        let path = format!("{folder}/librl_filter.so");
+        archive.file(&path, 0o755, module.clone());
         for (path, bytes) in &beside {
             archive.file(&format!("{folder}/{path}"), 0o644, bytes.clone());
         }
         let name = format!("rl-{}-{arch}-linux.tar.gz", release.version);
         files.insert(name, gzip(&archive.tar(release.epoch)?)?);
+        // Envoy does not load a path again, so the name has the version.
+        let name = format!("librl_filter-{}-{arch}.so", release.version);
+        files.insert(name, module.clone());
     }
     let sbom = packages::bill_of_materials(workspace, release, &graph)?;
     files.insert(format!("rl-{}.cdx.json", release.version), sbom);
     let certificates = read(&Tools::new(workspace, ui).get(Tool::Certificates)?)?;
     let limiter = limiter_image(release, &built, certificates, &legal)?;
-    let images = [limiter, filter_image(release, &filter)?];
+    let module = module_image(release, &built, &legal)?;
+    let images = [limiter, filter_image(release, &filter)?, module];
     files.insert("filter.wasm".to_owned(), filter);
     add_images(&mut files, images)?;
     write(&files, workspace, ui, out)
 }
 
-/// Adds both images, the digests that pin them and the filter, and all checksums.
-fn add_images(files: &mut Files, images: [Image<'_>; 2]) -> Result<()> {
-    let filter = files.get("filter.wasm").map(|bytes| sha256(bytes));
-    let mut digests = format!("filter.wasm sha256:{}\n", filter.unwrap_or_default());
+/// Adds the images, the digests that pin them, the filter and the modules, and all checksums.
+fn add_images(files: &mut Files, images: [Image<'_>; 3]) -> Result<()> {
+    let mut digests = String::new();
+    for (name, bytes) in &*files {
+        if name.ends_with(".wasm") || name.ends_with(".so") {
+            let _ = writeln!(digests, "{name} sha256:{}", sha256(bytes));
+        }
+    }
     for image in images {
         let (name, version) = (image.name, image.release.version);
         let _ = writeln!(digests, "{name}:{version} {}", image.digest());
@@ -482,13 +500,27 @@ fn limiter_image<'a>(
         let annotations = image.labels.clone();
         manifests.push(image.manifest(arch, &[&base, &layer], &settings, &annotations));
     }
-    let index = json!({
-        "schemaVersion": 2,
-        "mediaType": INDEX,
-        "manifests": manifests,
-        "annotations": image.labels,
-    });
-    image.top = image.json(INDEX, &index);
+    image.index(&manifests);
+    Ok(image)
+}
+
+/// The module for each processor: a folder to mount beside Envoy, by an image volume or an init container's
+/// copy. It has no program to run.
+fn module_image<'a>(release: &'a Release, built: &[Programs], legal: &Files) -> Result<Image<'a>> {
+    let mut image = Image::new("rl-module", "The filter as a dynamic module", release);
+    let mut manifests = Vec::new();
+    for Programs { arch, module, .. } in built {
+        let mut layer = Archive::default();
+        layer.file("librl_filter.so", 0o755, module.clone());
+        for (name, text) in legal {
+            layer.file(name, 0o644, text.clone());
+        }
+        let layer = image.layer(&layer)?;
+        let settings = json!({"Labels": image.labels});
+        let annotations = image.labels.clone();
+        manifests.push(image.manifest(arch, &[&layer], &settings, &annotations));
+    }
+    image.index(&manifests);
     Ok(image)
 }
 
@@ -588,6 +620,17 @@ impl<'a> Image<'a> {
         let platform = json!({"architecture": processor, "os": "linux"});
         set(&mut descriptor, "platform", platform);
         descriptor
+    }
+
+    /// Adds the index of the processors' manifests, which is what to pull.
+    fn index(&mut self, manifests: &[Value]) {
+        let index = json!({
+            "schemaVersion": 2,
+            "mediaType": INDEX,
+            "manifests": manifests,
+            "annotations": self.labels,
+        });
+        self.top = self.json(INDEX, &index);
     }
 
     /// The digest to pull it by.

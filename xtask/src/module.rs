@@ -1,10 +1,12 @@
-//! `cargo xtask module`: the dynamic module as Envoy loads it.
+//! The dynamic module as Envoy loads it: for this machine, and for releases.
 
 use std::path::PathBuf;
+use std::process::Command;
 
 use anyhow::{Result, ensure};
 
 use crate::command::{self, Workspace};
+use crate::tools::Tools;
 use crate::ui::Ui;
 use crate::wasm::kilobytes;
 
@@ -12,20 +14,23 @@ use crate::wasm::kilobytes;
 /// that may still be ending, must stay.
 const NEVER_UNLOADED: &str = "-Clink-arg=-Wl,-z,nodelete";
 
-/// Builds the module for this machine's processor and glibc; returns its path, `target/librl_filter.so`.
+/// The oldest glibc that modules of a release run with: that of Debian 10 and RHEL 8. Envoy's own needs 2.31.
+const OLDEST_GLIBC: &str = "2.28";
+
+/// Rust's name of the system for which a release has a module.
+pub fn target(arch: &str) -> String {
+    format!("{arch}-unknown-linux-gnu")
+}
+
+/// `cargo xtask module`: builds the module for this machine's processor and glibc; returns its path,
+/// `target/librl_filter.so`.
 pub fn build(workspace: &Workspace, ui: &Ui) -> Result<PathBuf> {
     ui.heading("Module");
     ensure!(
         cfg!(target_os = "linux"),
         "Envoy's functions are undefined symbols of the module, which only Linux links"
     );
-    // Cargo does not optimise across crates for a library that is also a Rust library.
-    let mut cargo = workspace.cargo(&["rustc", "--package", "module", "--lib"]);
-    cargo
-        .args(["--crate-type=cdylib", "--profile=dist"])
-        .env("CARGO_TARGET_DIR", &workspace.target);
-    let flags = workspace.flags_without_paths(&[NEVER_UNLOADED])?;
-    command::run(cargo.env("CARGO_ENCODED_RUSTFLAGS", flags))?;
+    command::run(&mut rustc(workspace, "dist")?)?;
     let path = workspace.target.join("librl_filter.so");
     let built = workspace.target.join("dist/librl_filter.so");
     // Renamed, not overwritten: an Envoy may run it.
@@ -35,4 +40,39 @@ pub fn build(workspace: &Workspace, ui: &Ui) -> Result<PathBuf> {
     let shown = workspace.short(&path).display();
     ui.line(&format!("{shown}: {}", kilobytes(bytes)));
     Ok(path)
+}
+
+/// Builds the module for a processor and any glibc since [`OLDEST_GLIBC`], on any Linux machine; returns its
+/// path. Zig links it with the symbols of that glibc, and with an unwinder of its own: images of Envoy
+/// without a distribution have no libgcc.
+pub fn build_portable(
+    workspace: &Workspace,
+    ui: &Ui,
+    arch: &str,
+    profile: &str,
+) -> Result<PathBuf> {
+    ui.heading(&format!("Module for {arch}"));
+    let tools = Tools::new(workspace, ui);
+    let target = target(arch);
+    tools.target(&target)?;
+    let [linker, _] = tools.c_compiler(&format!("{arch}-linux-gnu.{OLDEST_GLIBC}"))?;
+    let variable = target.replace('-', "_").to_uppercase();
+    let mut cargo = rustc(workspace, profile)?;
+    cargo
+        .args(["--locked", "--target", &target])
+        .env(format!("CARGO_TARGET_{variable}_LINKER"), linker);
+    command::run(&mut cargo)?;
+    let folder = workspace.target.join(target).join(profile);
+    Ok(folder.join("librl_filter.so"))
+}
+
+/// Cargo does not optimise across crates for a library that is also a Rust library.
+fn rustc(workspace: &Workspace, profile: &str) -> Result<Command> {
+    let mut cargo = workspace.cargo(&["rustc", "--package", "module", "--lib"]);
+    let flags = workspace.flags_without_paths(&[NEVER_UNLOADED])?;
+    cargo
+        .args(["--crate-type=cdylib", "--profile", profile])
+        .env("CARGO_TARGET_DIR", &workspace.target)
+        .env("CARGO_ENCODED_RUSTFLAGS", flags);
+    Ok(cargo)
 }

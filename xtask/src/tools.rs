@@ -191,12 +191,12 @@ impl<'a> Tools<'a> {
         on_path("redis-server").map_or_else(|| self.get(Tool::Valkey), Ok)
     }
 
-    /// A C compiler and an archiver for Linux with musl on `arch`, as build scripts call them. Always of
-    /// the same version, because their output is shipped.
-    pub fn c_compiler(&self, arch: &str) -> Result<[PathBuf; 2]> {
+    /// A C compiler and an archiver for a system as Zig names it (`x86_64-linux-musl`), as build scripts
+    /// and rustc call them. Always of the same version, because their output is shipped.
+    pub fn c_compiler(&self, system: &str) -> Result<[PathBuf; 2]> {
         let home = self.get(Tool::Zig)?;
-        let [cc, ar] = [home.join(format!("cc-{arch}")), home.join("ar")];
-        let compile = format!("cc -target {arch}-linux-musl");
+        let [cc, ar] = [home.join(format!("cc-{system}")), home.join("ar")];
+        let compile = format!("cc -target {system}");
         for (path, arguments) in [(&cc, &*compile), (&ar, "ar")] {
             // Build scripts pass Rust's name of the target, which has one more part than Zig's.
             let script = format!(

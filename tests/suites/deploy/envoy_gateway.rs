@@ -8,7 +8,7 @@ use harness::{EnvoyConfig, until};
 use serde_json::{Value, json};
 
 use crate::checks::{documents, file, named, passes, python};
-use crate::kustomize::{all_fit, resource};
+use crate::kustomize::{all_fit, find, rendered, resource};
 use crate::running::{At, Running, statuses};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -66,6 +66,31 @@ fn the_degraded_route_is_one_of_the_gateway() {
     assert_eq!(route[0]["metadata"]["namespace"], of["namespace"]);
     let matched = &route[0]["spec"]["rules"][0]["matches"][0]["headers"][0]["name"];
     assert_eq!(*matched, filter_core::DEGRADED);
+}
+
+/// The component that loads the module in place of wasm changes nothing else.
+#[test]
+fn the_module_is_configured_as_the_plugin_is() {
+    let all = rendered(&["envoy-gateway", "envoy-gateway/module"]);
+    all_fit(&all);
+    let policy = find(&all, "EnvoyExtensionPolicy", "ratelimit");
+    assert_eq!(policy["spec"].get("wasm"), None);
+    let module = &policy["spec"]["dynamicModule"][0];
+    assert_eq!(module["config"], plugin()["config"]);
+    let proxy = find(&all, "EnvoyProxy", "ratelimit");
+    assert_eq!(proxy["spec"]["dynamicModules"][0]["name"], module["name"]);
+    // Envoy looks for lib{libraryName}.so there, which is the only file of the image.
+    let deployment = &proxy["spec"]["provider"]["kubernetes"]["envoyDeployment"];
+    let container = &deployment["container"];
+    let variables = container["env"].as_array().unwrap();
+    let named = |name: &str| variables.iter().find(|one| one["name"] == name).unwrap();
+    assert!(named("RL_TOKEN")["valueFrom"].is_object());
+    let mount = &container["volumeMounts"][0];
+    assert_eq!(
+        named("ENVOY_DYNAMIC_MODULES_SEARCH_PATH")["value"],
+        mount["mountPath"]
+    );
+    assert_eq!(deployment["pod"]["volumes"][0]["name"], mount["name"]);
 }
 
 /// A merged list has the entries of both.

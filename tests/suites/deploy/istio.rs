@@ -260,6 +260,23 @@ fn the_sidecars_plugin_sets_its_direction_itself() {
     assert!(plugin["spec"]["match"].is_null());
 }
 
+/// `dist` runs it in Envoy, with the module of a release.
+#[test]
+fn the_modules_configuration_is_the_plugins_but_for_claims() {
+    let filter = named(&manifests(), "EnvoyFilter", "ratelimit-module");
+    let module = &filter["spec"]["configPatches"][0]["patch"]["value"]["typed_config"];
+    let mut own = module["filter_config"]["value"].clone();
+    Config::from_json(own.to_string().as_bytes()).unwrap_or_else(|problems| panic!("{problems}"));
+    let gateway = documents(&format!("{FOLDER}/gateway.yaml")).remove(0);
+    let mut plugin = gateway["spec"]["pluginConfig"].clone();
+    for config in [&mut own, &mut plugin] {
+        for descriptor in config["descriptors"].as_array_mut().unwrap() {
+            *descriptor = descriptor["key"].take();
+        }
+    }
+    assert_eq!(own, plugin);
+}
+
 /// The gateway with Envoy's own rate limit filter, as Istio patches it, and with other limits.
 #[tokio::test]
 async fn the_gateways_own_rate_limit_filter_limits() {

@@ -30,6 +30,7 @@ fn the_archive_has_programs_manual_completions_and_licences() {
     let home = programs(dir.path());
     for path in [
         "filter.wasm",
+        "librl_filter.so",
         "envoy.yaml",
         "limits.yaml",
         "limits.schema.json",
@@ -51,7 +52,13 @@ fn the_archive_has_programs_manual_completions_and_licences() {
         assert!(size.is_ok_and(|size| size > 100), "{path}");
     }
     let licences = std::fs::read_to_string(home.join("LICENSES-OF-LIBRARIES.txt")).unwrap();
-    for library in ["tokio 1", "ring 0", "libmimalloc-sys 0", "\nmusl\n"] {
+    for library in [
+        "tokio 1",
+        "ring 0",
+        "libmimalloc-sys 0",
+        "\nLLVM libunwind\n",
+        "\nmusl\n",
+    ] {
         assert!(licences.contains(library), "{library}");
     }
     let page = Command::new("man").arg("--version").output().is_ok();
@@ -78,6 +85,25 @@ fn the_programs_are_static_and_of_this_version() {
     }
 }
 
+/// Images of Envoy are of several distributions, or of none.
+#[test]
+fn the_module_needs_an_old_glibc_and_no_library_besides() {
+    let dir = tempfile::tempdir().unwrap();
+    let module = std::fs::read(programs(dir.path()).join("librl_filter.so")).unwrap();
+    let text = String::from_utf8_lossy(&module);
+    let versions = text.split("GLIBC_2.").skip(1).map(|rest| {
+        let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+        digits.parse::<u32>().unwrap()
+    });
+    let newest = versions.max().unwrap();
+    assert!(newest <= 28, "glibc 2.{newest}");
+    for library in ["libgcc_s.so", "libstdc++.so", "libunwind.so"] {
+        assert!(!text.contains(library), "{library}");
+    }
+    let alone = artifact("librl_filter-", &format!("-{}.so", std::env::consts::ARCH));
+    assert!(std::fs::read(alone).unwrap() == module);
+}
+
 /// Otherwise two builds could not give the same bytes.
 #[test]
 fn archives_carry_one_time_and_no_owner() {
@@ -85,6 +111,7 @@ fn archives_carry_one_time_and_no_owner() {
         artifact("rl-", &format!("-{}-linux.tar.gz", std::env::consts::ARCH)),
         artifact("rl-limiter-", ".oci.tar"),
         artifact("rl-filter-", ".oci.tar"),
+        artifact("rl-module-", ".oci.tar"),
     ] {
         let mut tar = Command::new("tar");
         tar.args(["-tvf", archive.to_str().unwrap(), "--numeric-owner"]);
@@ -128,5 +155,8 @@ sys.exit(str(error) if error else 0)";
     assert!(named("rlctl")["purl"].is_null(), "no package of a registry");
     let root = &bill["dependencies"][0]["dependsOn"];
     let own = |name: &str| format!("{name}@{}", version());
-    assert_eq!(*root, json!([own("limiter"), own("ctl"), own("filter")]));
+    assert_eq!(
+        *root,
+        json!(["limiter", "ctl", "filter", "module"].map(own))
+    );
 }

@@ -68,7 +68,7 @@ fn skopeo_reads_the_limiters_image() {
 #[test]
 fn copies_have_the_same_digest() {
     let dir = tempfile::tempdir().unwrap();
-    for name in ["rl-limiter", "rl-filter"] {
+    for name in ["rl-limiter", "rl-filter", "rl-module"] {
         let from = artifact(&format!("{name}-"), ".oci.tar");
         let from = format!("oci-archive:{}", from.display());
         let to = dir.path().join(format!("copy-of-{name}"));

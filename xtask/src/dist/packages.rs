@@ -13,12 +13,14 @@ use crate::tools::{Tool, Tools, WASM_TARGET};
 use crate::ui::Ui;
 
 use super::{Release, read, target};
+use crate::module;
 
 /// The shipped packages, and the names that users see.
-const SHIPPED: [(&str, &str); 3] = [
+const SHIPPED: [(&str, &str); 4] = [
     ("limiter", "limiter"),
     ("ctl", "rlctl"),
     ("filter", "filter.wasm"),
+    ("module", "librl_filter.so"),
 ];
 
 /// A package of one version.
@@ -51,6 +53,7 @@ impl Graph {
             for package in ["limiter", "ctl"] {
                 graph.add(workspace, package, &target(arch))?;
             }
+            graph.add(workspace, "module", &module::target(arch))?;
         }
         graph.add(workspace, "filter", WASM_TARGET)?;
         Ok(graph)
@@ -222,10 +225,16 @@ pub fn licenses(workspace: &Workspace, ui: &Ui, graph: &Graph) -> Result<(Vec<u8
         }
     }
     let zig = Tools::new(workspace, ui).get(Tool::Zig)?;
-    let musl = zig.join("ziglang/lib/libc/musl/COPYRIGHT");
-    let text = std::fs::read_to_string(&musl)
-        .with_context(|| format!("cannot read the licence of musl: {}", musl.display()))?;
-    texts.entry(text).or_default().insert("musl".to_owned());
+    // What the linker adds: the programs' C library, the module's unwinder.
+    for (name, path) in [
+        ("musl", "libc/musl/COPYRIGHT"),
+        ("LLVM libunwind", "libunwind/LICENSE.TXT"),
+    ] {
+        let path = zig.join("ziglang/lib").join(path);
+        let text = std::fs::read_to_string(&path)
+            .with_context(|| format!("cannot read the licence of {name}: {}", path.display()))?;
+        texts.entry(text).or_default().insert(name.to_owned());
+    }
     let mut all =
         "The licences of the libraries that the programs and the filter contain.\n".to_owned();
     if !without.is_empty() {
