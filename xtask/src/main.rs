@@ -1,4 +1,4 @@
-//! Project tasks: `cargo xtask demo | test | wasm | module | dist | bench | soak | pictures | tools`.
+//! Project tasks: `cargo xtask demo | test | wasm | module | dist | bench | soak | fuzz | pictures | tools`.
 //!
 //! A task gets the tools it needs (see [`tools`]), so that a clone with
 //! nothing but rustup, Python's pip and a C compiler can run all of them.
@@ -7,6 +7,7 @@ mod bench;
 mod command;
 mod demo;
 mod dist;
+mod fuzz;
 mod module;
 mod soak;
 mod test;
@@ -52,6 +53,8 @@ enum Task {
     Bench(bench::Args),
     /// A limiter under every attack at once, beside honest checks that must be answered in time
     Soak(soak::Args),
+    /// Every reader of strangers' bytes under a fuzzer
+    Fuzz(fuzz::Args),
     /// Make the pictures of the limiter's page in docs/pictures
     Pictures,
     /// Fetch the programs that the other tasks run, and say where they are
@@ -86,6 +89,7 @@ fn run(cli: Cli, ui: &Ui) -> Result<()> {
         Task::Demo(args) => demo::run(&args, &workspace, ui),
         Task::Bench(args) => bench::run(&args, &workspace, ui),
         Task::Soak(args) => soak::run(&args, &workspace, ui),
+        Task::Fuzz(args) => fuzz::run(&args, &workspace, ui),
         Task::Pictures => test::pictures(&workspace, ui),
         Task::Tools(args) => tools::run(&args, &workspace, ui),
     }
