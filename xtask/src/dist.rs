@@ -317,7 +317,7 @@ fn make(workspace: &Workspace, ui: &Ui, release: &Release, out: &Path) -> Result
 fn add_images(files: &mut Files, images: [Image<'_>; 3]) -> Result<()> {
     let mut digests = String::new();
     for (name, bytes) in &*files {
-        if name.ends_with(".wasm") || name.ends_with(".so") {
+        if [".wasm", ".so"].iter().any(|end| name.ends_with(end)) {
             let _ = writeln!(digests, "{name} sha256:{}", sha256(bytes));
         }
     }

@@ -74,9 +74,12 @@ struct Rule {
 
 /// The numbers of one bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "nearly all are quotas, and a box of each would be an allocation for each bucket"
+#[cfg_attr(
+    not(target_arch = "wasm32"),
+    expect(
+        clippy::large_enum_variant,
+        reason = "nearly all are quotas, and a box of each would be an allocation for each bucket"
+    )
 )]
 pub enum Resolved {
     /// The bucket has this quota.

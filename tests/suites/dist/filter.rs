@@ -97,7 +97,7 @@ async fn the_module_denies_a_request_as_istio_configures_it() {
 /// sends requests of a user whom a header names.
 async fn denies_in_envoy(
     dir: &Path,
-    user: &str,
+    user: &'static str,
     load: impl FnOnce(EnvoyConfig) -> anyhow::Result<EnvoyConfig>,
 ) {
     let home = programs(&dir.join("programs"));

@@ -48,10 +48,8 @@ impl Compiled {
                 Arc::make_mut(limit).generation = edits.base;
             }
         }
-        for name in &edits.cleared {
-            if let Some(at) = self.position(name.as_str()) {
-                *overrides.get_mut(at)? = Overrides::default();
-            }
+        for at in { edits.cleared.iter() }.filter_map(|name| self.position(name.as_str())) {
+            *overrides.get_mut(at)? = Overrides::default();
         }
         let mut gone = Vec::new();
         for (name, to) in edits.limits {
@@ -95,10 +93,11 @@ impl Compiled {
             Self::of_limits(edits.domain, limits, overrides)
         };
         for change in edits.overrides {
-            if let Some(at) = next.position(change.limit.as_str()) {
-                let overrides = next.overrides.get_mut(at)?;
-                overrides.set(&change.limit, &change.values, change.to);
-            }
+            let Some(at) = next.position(change.limit.as_str()) else {
+                continue;
+            };
+            let overrides = next.overrides.get_mut(at)?;
+            overrides.set(&change.limit, &change.values, change.to);
         }
         Some(next)
     }

@@ -278,7 +278,7 @@ pub struct HistoryEntry {
     pub revision: Revision,
     /// When, in milliseconds since the epoch, by the store's clock.
     pub at_ms: u64,
-    /// The word of an [`Operation`].
+    /// The word of an [`Operation`](super::Operation).
     pub operation: String,
     /// Who and why.
     pub by: Signature,
