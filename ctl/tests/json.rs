@@ -10,8 +10,8 @@ use anyhow::{Context, Result, ensure};
 use harness::Engine;
 use support::{Server, rlctl, schema};
 
-/// Commands that print text only, or draw.
-const WITHOUT: [&str; 3] = ["completions", "man", "top"];
+/// Commands that print text only, or draw; and one that runs until it is stopped, and prints what `apply` does.
+const WITHOUT: [&str; 4] = ["completions", "controller", "man", "top"];
 
 /// Run in this order, on an empty server. `<NAME` stands for the path of the file NAME.
 const FIRST: &str = "
