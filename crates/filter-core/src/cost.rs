@@ -494,7 +494,7 @@ pub(crate) struct RequestBody {
     limits: Vec<Arc<ActiveLimit>>,
     reader: BodyReader,
     /// Whether the body ended, and all of it was read.
-    ended: bool,
+    pub(crate) ended: bool,
 }
 
 impl RequestBody {
@@ -705,6 +705,32 @@ impl LimitCheck {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::request::{Measured, NoProperty};
+
+    struct Bodiless;
+
+    impl Request for Bodiless {
+        fn headers<'r>(&'r self, _: &str) -> impl Iterator<Item = &'r [u8]> {
+            std::iter::empty()
+        }
+        fn property(&self, _: &[u8]) -> Result<Vec<u8>, NoProperty> {
+            Err(NoProperty::Absent)
+        }
+    }
+
+    #[test]
+    fn a_body_that_was_read_in_part_still_arrives() {
+        // After a body, the host does not say again that one followed.
+        for (ended, measured) in [(false, Measured::Arriving), (true, Measured::Since(0))] {
+            let reader = BodyReader::new(Format::Json, &[]);
+            let body = RequestBody {
+                limits: Vec::new(),
+                reader,
+                ended,
+            };
+            assert_eq!(Measured::new(&Bodiless, Some(&body)), measured);
+        }
+    }
 
     #[test]
     fn numbers_of_metadata_are_floats_or_text() {

@@ -174,8 +174,8 @@ impl Worker {
             Some(Stream::Body) => drop(self.requests.bodies.take(stream)),
             Some(Stream::Passed(_)) | None => {}
         }
-        let ended =
-            self.requests.in_flight.end(stream, now) | self.requests.metered.end(stream, forwarded);
+        let ended = self.requests.in_flight.end(stream, now, forwarded)
+            | self.requests.metered.end(stream, forwarded);
         if ended {
             self.ticks.tick_sooner();
         }

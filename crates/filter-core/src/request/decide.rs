@@ -96,7 +96,7 @@ impl Worker {
         check.head = request.header(":method") == Some(b"HEAD");
         let adaptive = |of: &LimitCheck| of.limit.quota.parameters().adaptive.is_some();
         if check.limit_checks.iter().any(adaptive) {
-            check.measured = Measured::new(request);
+            check.measured = Measured::new(request, body);
         }
         if check.opaque.is_none() && !check.limit_checks.iter().any(LimitCheck::is_global) {
             if !check.limit_checks.is_empty() {

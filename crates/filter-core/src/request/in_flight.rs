@@ -12,6 +12,7 @@ use siphasher::sip::SipHasher13;
 use crate::{
     cache::{BucketEntry, BucketKey, LocalState, Role, Room, Table, Update},
     call::{CHECK_PATH, CallId, encode_checks},
+    cost::RequestBody,
     host::{Change, Contended, Host, Now, Put, Reader, update},
     metrics::Event,
     request::{ByStream, Extracted, LimitCheck, PendingCheck, Request, SlotRelease, grouped},
@@ -96,14 +97,25 @@ impl InFlight {
         }
     }
 
-    /// Releases the slots of a request that ended; returns whether it had any.
-    pub(crate) fn end(&mut self, stream: StreamId, now: impl FnOnce() -> Now) -> bool {
+    /// Releases the slots of a request that ended; returns whether it had any. `forwarded`: its
+    /// service may have got it.
+    pub(crate) fn end(
+        &mut self,
+        stream: StreamId,
+        now: impl FnOnce() -> Now,
+        forwarded: bool,
+    ) -> bool {
         if self.held.is_empty() {
             return false;
         }
         let mut held = self.held.remove(stream);
         if let Some(held) = &mut held {
-            held.measured = held.measured.ended(now);
+            held.measured = if forwarded {
+                held.measured.ended(now)
+            } else {
+                // What it waited for was this filter.
+                Measured::Nothing
+            };
         }
         let any = held.is_some();
         self.released.extend(held);
@@ -241,16 +253,23 @@ pub(crate) enum Measured {
 
 /// Envoy's router writes it: milliseconds from the end of the request.
 const SERVICE_TIME: &str = "x-envoy-upstream-service-time";
+/// Among the headers of a gRPC answer without messages, as most errors are. Later it is a trailer, and trailers are
+/// read for costs only.
+const GRPC_STATUS: &str = "grpc-status";
+const GRPC_DEADLINE_EXCEEDED: u64 = 4;
+const GRPC_UNAVAILABLE: u64 = 14;
+/// `UNKNOWN`, `RESOURCE_EXHAUSTED`, `INTERNAL` and `DATA_LOSS`.
+const GRPC_FAILED: [u64; 4] = [2, 8, 13, 15];
 /// Why Envoy answers as it does.
 const CODE_DETAILS: &[u8] = b"response\0code_details";
 
 impl Measured {
-    /// Of a request that arrives.
-    pub(crate) fn new(request: &impl Request) -> Self {
+    /// Of a request that arrives. `body`: what was read of it before the decision.
+    pub(crate) fn new(request: &impl Request, body: Option<&RequestBody>) -> Self {
         let connect = request.header(":method") == Some(b"CONNECT");
         if connect || request.header("upgrade").is_some() {
             Self::Nothing
-        } else if request.has_body() {
+        } else if body.map_or_else(|| request.has_body(), |body| !body.ended) {
             Self::Arriving
         } else {
             Self::Since(0)
@@ -284,10 +303,14 @@ impl Measured {
         if matches!(status, 503 | 504) {
             return Self::Slow;
         }
-        // Answered before the request ended, it took no time.
-        let ms = service_ms.unwrap_or_else(|| self.elapsed_ms(now).unwrap_or(0));
-        let failed = status >= 500;
-        Self::Took { ms, failed }
+        let grpc = number(GRPC_STATUS).filter(|_| status == 200);
+        if matches!(grpc, Some(GRPC_DEADLINE_EXCEEDED | GRPC_UNAVAILABLE)) {
+            return Self::Slow;
+        }
+        let failed = status >= 500 || grpc.is_some_and(|status| GRPC_FAILED.contains(&status));
+        // An answer that begins before its request ends took no time that can be told.
+        let ms = service_ms.or_else(|| self.elapsed_ms(now));
+        ms.map_or(Self::Nothing, |ms| Self::Took { ms, failed })
     }
 
     fn ended(self, now: impl FnOnce() -> Now) -> Self {
@@ -973,7 +996,7 @@ mod tests {
 #[cfg(test)]
 mod measured_tests {
     use super::*;
-    use crate::host::at;
+    use crate::{host::at, worker::StreamId};
 
     const RULE: Adaptive = Adaptive {
         min: 1,
@@ -982,13 +1005,15 @@ mod measured_tests {
         share: 950,
     };
 
-    /// A status, the router's time, and why Envoy answered so.
+    /// A status (`grpc:14`: one of gRPC), the router's time, and why Envoy answered so.
     struct Answer(&'static str, Option<&'static str>, &'static str);
 
     impl ResponseHeaders for Answer {
         fn get(&self, name: &str) -> Option<Vec<u8>> {
             match name {
+                ":status" if self.0.starts_with("grpc:") => Some("200".into()),
                 ":status" => Some(self.0.into()),
+                GRPC_STATUS => self.0.strip_prefix("grpc:").map(Into::into),
                 SERVICE_TIME => self.1.map(Into::into),
                 _ => None,
             }
@@ -1035,7 +1060,7 @@ mod measured_tests {
             assert_eq!(says(Answer("200", None, SERVICE), ms), Some(pace));
             assert_eq!(says(Answer("200", Some("-1"), SERVICE), ms), Some(pace));
         }
-        for status in ["503", "504"] {
+        for status in ["503", "504", "grpc:14", "grpc:4"] {
             assert_eq!(
                 says(Answer(status, Some("1"), SERVICE), 1),
                 Some(Pace::Slow)
@@ -1048,6 +1073,13 @@ mod measured_tests {
         ] {
             assert_eq!(says(Answer("500", Some(time), SERVICE), 1), pace);
             assert_eq!(says(Answer("502", Some(time), SERVICE), 1), pace);
+            for status in ["grpc:2", "grpc:8", "grpc:13", "grpc:15"] {
+                assert_eq!(says(Answer(status, Some(time), SERVICE), 1), pace);
+            }
+        }
+        for status in ["grpc:0", "grpc:5", "grpc:16"] {
+            let pace = Some(Pace::InTime);
+            assert_eq!(says(Answer(status, Some("1"), SERVICE), 1), pace);
         }
         for details in [
             "upstream_reset_before_response_started{connection_failure}",
@@ -1060,7 +1092,13 @@ mod measured_tests {
                 "{details}"
             );
         }
+        // Before the end of the request only Envoy's time says anything.
+        for (time, pace) in [(None, None), (Some("20"), Some(Pace::InTime))] {
+            let early = Measured::Arriving.answered(&Answer("200", time, SERVICE), || at(9000));
+            assert_eq!(early.ended(|| at(9000)).pace(&RULE), pace);
+        }
         for (status, details) in [
+            ("grpc:14", "direct_response"),
             ("200", "direct_response"),
             ("503", "fault_filter_abort"),
             ("401", "jwt_authn_access_denied"),
@@ -1077,6 +1115,18 @@ mod measured_tests {
         let since = Measured::Since(at(1000).mono_us);
         assert_eq!(left(since, 150), None);
         assert_eq!(left(since, 151), Some(Pace::Slow));
+        // Nor is this filter's queue.
+        for (forwarded, pace) in [(true, Some(Pace::Slow)), (false, None)] {
+            let mut in_flight = InFlight::new([0; 16]);
+            let held = HeldSlots {
+                measured: since,
+                ..HeldSlots::default()
+            };
+            in_flight.held.insert(StreamId(1), held);
+            in_flight.end(StreamId(1), || at(2000), forwarded);
+            let said = in_flight.released.pop();
+            assert_eq!(said.unwrap().measured.pace(&RULE), pace);
+        }
         // A slow upload is not the service's fault.
         assert_eq!(left(Measured::Arriving, 60_000), None);
         assert_eq!(left(Measured::Nothing, 60_000), None);
