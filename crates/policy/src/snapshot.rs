@@ -44,7 +44,6 @@ const SNAPSHOT_FIELDS: usize = 6;
 const CHANGES_FIELDS: usize = 7;
 /// The fields that limits and exemptions start with.
 const HEADER_FIELDS: usize = 4;
-const LIMIT_FIELDS: usize = 23;
 
 // Bounds of lists. Those of limits files are lower or equal: a filter relies on none of them but to
 // bound its memory.
@@ -174,7 +173,7 @@ impl Compiled {
         writer: &mut Writer,
     ) {
         let parameters = limit.quota.parameters();
-        writer.array(LIMIT_FIELDS);
+        writer.array(23);
         write_header(writer, &limit.name, limit.on_failure, &limit.matchers);
         list(writer, &limit.per);
         write_choice(writer, limit.if_missing);
@@ -182,7 +181,6 @@ impl Compiled {
         writer.unsigned(limit.cost);
         optional(writer, limit.pricing.as_deref());
         write_choice(writer, limit.over_limit);
-        writer.optional(limit.deny_status.map(u64::from), Writer::unsigned);
         optional(writer, limit.penalty.as_ref());
         writer.unsigned(limit.enforce_percent.into());
         write_choice(writer, limit.scope);
@@ -201,6 +199,7 @@ impl Compiled {
         writer.list(overrides.into_iter(), |writer, found| {
             write_override(writer, found, &limit.quota, edges);
         });
+        writer.optional(limit.deny_status.map(u64::from), Writer::unsigned);
     }
 }
 
@@ -348,7 +347,7 @@ fn read_header(reader: &mut Reader<'_>) -> Result<(Name, OnFailure, Vec<Matcher>
 
 /// A limit, and whether it has overrides that only limiters have.
 fn read_limit(reader: &mut Reader<'_>) -> Result<(Limit, bool), DecodeError> {
-    reader.fields(LIMIT_FIELDS, |reader| {
+    reader.fields_and(22, 1, |reader, more| {
         let (name, on_failure, matchers) = read_header(reader)?;
         let per = reader.list(MAX_NAMES, "per", Name::read)?;
         let if_missing = choice(reader)?;
@@ -356,7 +355,6 @@ fn read_limit(reader: &mut Reader<'_>) -> Result<(Limit, bool), DecodeError> {
         let cost = within(reader, 1, MAX_COST)?;
         let pricing = reader.optional(Pricing::read)?.map(Box::new);
         let over_limit = choice(reader)?;
-        let deny_status = reader.optional(|reader| small(within(reader, 400, 599)?))?;
         let penalty = reader.optional(Penalty::read)?;
         let enforce_percent = small(within(reader, 0, 100)?)?;
         let scope = choice(reader)?;
@@ -372,6 +370,10 @@ fn read_limit(reader: &mut Reader<'_>) -> Result<(Limit, bool), DecodeError> {
         let overrides = reader.list(MAX_OVERRIDES, "overrides", |reader| {
             read_override(reader, per.len(), &quota)
         })?;
+        let deny_status = match more {
+            0 => None,
+            _ => reader.optional(|reader| small(within(reader, 400, 599)?))?,
+        };
         let limit = Limit {
             name,
             description: None,
@@ -787,7 +789,7 @@ fn write_quota(writer: &mut Writer, parameters: &Parameters, edges: Option<Edges
 }
 
 fn read_quota(reader: &mut Reader<'_>) -> Result<Quota, DecodeError> {
-    reader.fields(11, |reader| {
+    reader.fields_and(10, 1, |reader, more| {
         let Written(kind) = choice(reader)?;
         let mut parameters = Parameters {
             kind,
@@ -802,7 +804,9 @@ fn read_quota(reader: &mut Reader<'_>) -> Result<Quota, DecodeError> {
             adaptive: None,
         };
         let edges = reader.optional(read_edges)?;
-        parameters.adaptive = reader.optional(Adaptive::read)?;
+        if more > 0 {
+            parameters.adaptive = reader.optional(Adaptive::read)?;
+        }
         with_edges(&parameters, edges)
     })
 }

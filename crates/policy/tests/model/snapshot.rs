@@ -69,6 +69,40 @@ fn edges(parameters: &Parameters) -> Option<Edges> {
     parameters.rate.calendar.map(|_| Edges::new(7, starts_ms))
 }
 
+#[test]
+fn limits_of_the_version_before_have_fewer_fields_at_their_ends() {
+    let text = b"{domain: shop, limits: [{name: checkout, algorithm: concurrency, limit: 9, deny_status: 503, \
+                 adaptive: {min: 1, max: 20, latency: 300ms}}]}";
+    let mut policy = limits_file::read("limits.yaml", text).unwrap();
+    let now = snapshot_at(&Compiled::new(policy.clone()), 0);
+    let items = |bytes: &[u8]| {
+        let item = |reader: &mut Reader<'_>| reader.item().map(<[u8]>::to_vec);
+        Reader::new(bytes).list(usize::MAX, "", item).unwrap()
+    };
+    let array = |items: &[Vec<u8>]| {
+        let mut writer = Writer::default();
+        writer.array(items.len());
+        [writer.0, items.concat()].concat()
+    };
+    let before = with_part(&now, b"checkout", |part| {
+        let mut fields = items(part);
+        // `deny_status`, and `adaptive` in the quota behind the header, `per` and `if_missing`.
+        fields.pop();
+        let mut quota = items(&fields[6]);
+        quota.pop();
+        fields[6] = array(&quota);
+        *part = array(&fields);
+    });
+    let limit = &mut policy.limits[0];
+    assert_eq!(limit.deny_status.take(), Some(503));
+    let mut numbers = *limit.quota.parameters();
+    assert!(numbers.adaptive.take().is_some());
+    let read = read(&before);
+    assert!(read.opaque().is_empty(), "{:?}", read.opaque());
+    assert_eq!(read.limits()[0].deny_status, None);
+    assert_eq!(*read.limits()[0].quota.parameters(), numbers);
+}
+
 #[cfg_attr(target_arch = "wasm32", ignore = "reads files")]
 #[test]
 fn a_snapshot_carries_what_a_filter_needs() {
