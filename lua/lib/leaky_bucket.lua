@@ -180,7 +180,13 @@ function M.charge(b, units)
   if units > 0 then
     b.later = {}
   end
-  return charge_behind(b, units)
+  if not passes_bursts then
+    return charge_behind(b, units)
+  end
+  -- Not at most the capacity, or debits would vanish while anything is held.
+  local before = b.debt
+  b.debt = math.max(before, math.min(before + math.min(units * b.x, 2 ^ 51), b.limit * b.x + b.z * b.y))
+  return b.debt > before
 end
 
 function M.wait_ms(b, cost)

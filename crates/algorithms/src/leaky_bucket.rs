@@ -147,13 +147,18 @@ impl Pace {
         self.max_delay_ms.saturating_mul(self.bucket.parts_per_ms)
     }
 
+    /// The largest level of a queue that passes bursts.
+    const fn level_max(&self) -> u64 {
+        self.bucket.full().saturating_add(self.held_max())
+    }
+
     /// The largest cost whose slot may begin there; `None`: not even 0.
     fn room(&self, start: u64) -> Option<u64> {
-        let (bucket, held_max) = (&self.bucket, self.held_max());
+        let bucket = &self.bucket;
         let end = if self.passes_bursts {
-            bucket.full().saturating_add(held_max)
+            self.level_max()
         } else {
-            (start <= held_max).then_some(bucket.full())?
+            (start <= self.held_max()).then_some(bucket.full())?
         };
         let units = end.checked_sub(start)? / bucket.parts_per_unit;
         Some(units.min(bucket.capacity))
@@ -321,7 +326,17 @@ impl Quota for LeakyBucket {
         if let Some(slots) = usage.slots.as_mut().filter(|_| units > 0) {
             slots.will_be_stored();
         }
-        self.meter.charge(&mut usage.meter, units)
+        match self.pace().filter(|pace| pace.passes_bursts) {
+            None => self.meter.charge(&mut usage.meter, units),
+            Some(pace) => {
+                let level = &mut usage.meter.level;
+                let owing = level.debt.saturating_add(pace.bucket.owed(units));
+                let before = level.debt;
+                // Not at most the capacity, or debits would vanish while anything is held.
+                level.debt = before.max(owing.min(pace.level_max()));
+                level.debt > before
+            }
+        }
     }
 
     fn overcharge(&self, usage: &mut LeakyUsage, units: u64) -> bool {

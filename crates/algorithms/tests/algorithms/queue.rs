@@ -282,6 +282,26 @@ histories! {
 }
 
 #[test]
+fn debits_count_behind_held_requests_as_far_as_any_may_be_held() {
+    let algorithm = after_five(Kind::TokenBucket).algorithm;
+    let mut state = None;
+    for _ in 0..8 {
+        let charged = algorithm.charge_local(state.as_ref(), START_MS, 1).unwrap();
+        state = charged.write.or(state);
+    }
+    let after = |debit| {
+        let asked = algorithm.peek_local(state.as_ref(), START_MS, 1, debit);
+        asked.unwrap().decision
+    };
+    assert_eq!([after(0), after(10)].map(|of| of.delay_ms), [200, 700]);
+    let denied = after(1000);
+    assert_eq!(
+        (denied.allowed, denied.retry_after.millis()),
+        (false, Some(50))
+    );
+}
+
+#[test]
 fn a_cost_above_a_burst_that_passes_is_denied_for_good() {
     let mut bucket = after_five(Kind::TokenBucket);
     let (denied, _) = bucket.ask(6, &[]);

@@ -410,7 +410,11 @@ impl Walk {
         }
         self.now_ms = self.now_ms.min((1 << 52) - 1);
         let cost = self.random.pick(&[1, 1, 1, 1, 2, 3, 5, 0]);
-        (self.now_ms, vec![self.subject(0, cost)])
+        let mut subject = self.subject(0, cost);
+        if self.random.one_in(30) {
+            subject.debit = self.random.below(2 * subject.algorithm.limit());
+        }
+        (self.now_ms, vec![subject])
     }
 
     /// The time, and what a check asks of each limit.
