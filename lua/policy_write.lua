@@ -19,13 +19,14 @@
 --       then: n, and n names of limits whose generation becomes the new revision, or '*' for all of
 --             them; a reset also sets their reset revision to it;
 --             n, and n names of limits that are deleted;
---             keep, or staged (the staged hash replaces them) and its bytes; n, and n pairs (name,
---             text) of limits as they are stored: a place of 16 digits, then JSON;
+--             keep, or staged (the staged hash replaces them), its bytes and its fields; n, and n pairs
+--             (name, text) of limits as they are stored: a place of 16 digits, then JSON;
 --             n, and for each of n limits' overrides: keep, clear (deletes the old ones first) or
---             staged (the staged hash replaces them); m, and m pairs (field, value), value '' removes
--- Reply [1] 1 written, 0 conflict, 2 a record of a later format, 3 a staged hash is gone, 4 too many
---           overrides, [2] of them, 5 limits of too many bytes, [2] of them;
---       [2] the current revision number, 0 for none; [3] its digest; [4] 1 if it is deleted
+--             staged (the staged hash replaces them); m, and m pairs (field, value), value '' removes,
+--             or the m fields of the staged hash without them
+-- Reply [1] 1 written, 0 conflict, 2 a record of a later format, 3 a staged hash is gone or not whole,
+--           4 too many overrides, [2] of them, 5 limits of too many bytes, [2] of them;
+--       [2] the current revision number, 0 for none or a lost one; [3] its digest; [4] 1 if it is deleted
 --
 -- What changed is a set of members scored by revision: the name of a limit that was written, raised
 -- or deleted; `NAME:FIELD`, an override; `NAME!`, all overrides of a limit went before those; and
@@ -51,14 +52,14 @@ local lost = count > 0 and redis.call('HLEN', limits) == 0
 local expected = ARGV[1]
 local matches
 if expected == '*' then
-  matches = number and not deleted
+  matches = number and not deleted and not lost
 elseif expected == '' then
   matches = not number or deleted or lost
 else
   matches = number == expected and digest == ARGV[2] and not deleted and not lost
 end
 if not matches then
-  return { 0, tonumber(number or 0), digest, deleted and 1 or 0 }
+  return { 0, tonumber(not lost and number or 0), digest, deleted and 1 or 0 }
 end
 
 local at = 18
@@ -79,32 +80,32 @@ local raise = all and take() and {} or take_list()
 local delete = take_list()
 local stage_limits = take() == 'staged'
 local staged_bytes = stage_limits and tonumber(take()) or 0
+-- How many fields each staged hash has, in the order of their keys.
+local whole_with = stage_limits and { tonumber(take()) } or {}
 local writes = {}
 for i = 1, 2 * tonumber(take()) do
   writes[i] = take()
 end
 local overridden = tonumber(take())
 local first_staged = FIXED + overridden + 1
-local next_staged = first_staged
 
 -- Before the first write: a key of another type is an error, and an error must change nothing.
 local last = redis.call('XREVRANGE', history, '+', '-', 'COUNT', 1)[1]
 local edits_known = redis.call('ZCARD', changes)
 for i = FIXED + 1, #KEYS do
-  if redis.call('HLEN', KEYS[i]) == 0 and i >= first_staged then
-    return { 3, tonumber(number or 0), digest, 0 }
-  end
+  redis.call('HLEN', KEYS[i])
 end
 
--- Limits that a lost record left behind are none of those that are written now.
-local empty = expected == '' or ARGV[3] == 'delete'
+-- The record of an older version stays one until its limits are written, which are then all of them.
+local rewritten = ARGV[9] ~= ''
+-- Limits that another record left behind are none of those that are written now.
+local empty = expected == '' or ARGV[3] == 'delete' or format == BEFORE and rewritten
 local bytes_before = bytes
 if empty then
   count, bytes = 0, 0
 end
 if stage_limits then
-  count, bytes = redis.call('HLEN', KEYS[next_staged]), staged_bytes
-  next_staged = next_staged + 1
+  count, bytes = whole_with[1], staged_bytes
 else
   local function size(name)
     local had = not empty and redis.call('HGET', limits, name)
@@ -134,12 +135,19 @@ for i = FIXED + 1, FIXED + overridden do
       overrides = overrides + (value == '' and 0 or 1) - (had and 1 or 0)
     end
   else
-    at = at + 2 * fields
+    if how == 'staged' then
+      whole_with[#whole_with + 1] = fields
+    else
+      at = at + 2 * fields
+    end
     overrides = overrides + fields - redis.call('HLEN', KEYS[i])
   end
 end
-for i = next_staged, #KEYS do
-  overrides = overrides + redis.call('HLEN', KEYS[i])
+-- Steps of one that were written before a failover may be gone.
+for i, fields in ipairs(whole_with) do
+  if redis.call('HLEN', KEYS[first_staged + i - 1]) ~= fields then
+    return { 3, tonumber(number or 0), digest, 0 }
+  end
 end
 overrides, at = math.max(overrides, 0), reread
 if overrides > tonumber(ARGV[14]) and overrides > tonumber(known[6] or 0) then
@@ -179,8 +187,6 @@ local at_ms = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
 digest = string.sub(redis.sha1hex(table.concat(
   { digest, revision, at_ms, ARGV[3], ARGV[4], ARGV[5], ARGV[8], ARGV[17] }, '\n')), 1, 16)
 
--- The record of an older version stays one until its limits are written, which are then all of them.
-local rewritten = ARGV[9] ~= ''
 redis.call('HSET', record,
   'format', format == BEFORE and not rewritten and BEFORE or FORMAT, 'revision', revision,
   'digest', digest, 'overrides', overrides, 'count', count, 'bytes', string.format('%.0f', bytes))
@@ -253,7 +259,8 @@ for i = 1, #writes, 2 do
   mark(writes[i])
 end
 
-local before, whole = ARGV[6], all or stage_limits or not chained
+-- Of a lost record nobody knows any more which limits went.
+local before, whole = ARGV[6], all or stage_limits or lost or not chained
 for i = FIXED + 1, FIXED + overridden do
   local how = take()
   -- Names of limits have no colon.
@@ -265,7 +272,8 @@ for i = FIXED + 1, FIXED + overridden do
     replace(KEYS[i])
     whole = true
   end
-  for _ = 1, tonumber(take()) do
+  local fields = tonumber(take())
+  for _ = 1, how == 'staged' and 0 or fields do
     local field, value = take(), take()
     mark(name .. ':' .. field)
     if ARGV[3] == 'override' then

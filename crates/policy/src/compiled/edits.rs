@@ -15,6 +15,8 @@ pub struct Edits {
     pub domain: Policy,
     /// The last edit that changed all limits; 0: none.
     pub base: u64,
+    /// How many limits there are after the edits.
+    pub limit_count: usize,
     /// The limits that came, changed or went (`None`), without overrides.
     pub limits: Vec<(Name, Option<Limit>)>,
     /// Limits all of whose overrides went, before those below.
@@ -38,7 +40,8 @@ impl Compiled {
     /// The policy after edits. It shares with this one every limit and every override that they leave, and
     /// if they change only numbers, what requests are matched by.
     ///
-    /// `None` if these are not enough: overrides of a limit mean something else now.
+    /// `None` if these are not enough: overrides of a limit mean something else now, or limits came or went
+    /// that the edits do not tell of.
     pub fn caught_up(&self, edits: Edits) -> Option<Self> {
         let (mut limits, mut overrides) = (self.limits.clone(), self.overrides.clone());
         let mut same_shape = *self.exemptions() == *edits.domain.exempt;
@@ -77,6 +80,7 @@ impl Compiled {
             (limits, overrides) = in_order((limits, overrides), &gone);
             same_shape = false;
         }
+        (limits.len() == edits.limit_count).then_some(())?;
         let mut next = if same_shape {
             Self {
                 domain: edits.domain.domain,
@@ -93,11 +97,10 @@ impl Compiled {
             Self::of_limits(edits.domain, limits, overrides)
         };
         for change in edits.overrides {
-            let Some(at) = next.position(change.limit.as_str()) else {
-                continue;
-            };
-            let overrides = next.overrides.get_mut(at)?;
-            overrides.set(&change.limit, &change.values, change.to);
+            if let Some(at) = next.position(change.limit.as_str()) {
+                let overrides = next.overrides.get_mut(at)?;
+                overrides.set(&change.limit, &change.values, change.to);
+            }
         }
         Some(next)
     }

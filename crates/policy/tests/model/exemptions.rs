@@ -90,6 +90,7 @@ fn an_edit_of_only_exemptions_replaces_the_old_ones() {
     let after = before.caught_up(Edits {
         domain: read("[{name: a, match: {path: /y}}]"),
         base: 0,
+        limit_count: 2,
         limits: Vec::new(),
         cleared: Vec::new(),
         overrides: Vec::new(),

@@ -775,7 +775,9 @@ impl LimitWrites {
                 .texts
                 .iter()
                 .map(|(_, text)| text.len() - record::PLACE);
-            args.extend(["staged".to_owned(), bytes.sum::<usize>().to_string()]);
+            let bytes: usize = bytes.sum();
+            let fields = self.texts.len();
+            args.extend(["staged".to_owned(), bytes.to_string(), fields.to_string()]);
             &[][..]
         } else {
             args.push("keep".to_owned());
@@ -795,7 +797,7 @@ fn push_writes(args: &mut Vec<String>, writes: &OverrideWrites) {
         How::Stage => ("staged", &[][..]),
     };
     args.push(how.to_owned());
-    args.push(fields.len().to_string());
+    args.push(writes.fields.len().to_string());
     for (field, json) in fields {
         args.push(field.clone());
         args.push(json.clone().unwrap_or_default());

@@ -32,16 +32,35 @@ impl Policies for RedisStore {
         if domains.is_empty() {
             return Ok(Vec::new());
         }
-        let heads = domains.iter().map(|domain| self.head_of(domain));
-        let states = self.control_each(heads).await;
-        domains
-            .into_iter()
-            .zip(states)
-            .map(|(domain, state)| {
-                let state = readable(state)?;
-                Ok(Head { domain, state })
-            })
-            .collect()
+        let heads = domains.iter().flat_map(|domain| {
+            let mut length = redis_link::cmd("HLEN");
+            length.arg(self.keys().limits(domain));
+            [self.head_of(domain), length]
+        });
+        let mut replies = self.control_each(heads).await.into_iter();
+        let mut heads = Vec::with_capacity(domains.len());
+        for domain in domains {
+            let (head, length) = (replies.next(), replies.next());
+            let head = head.ok_or_else(value::short)?;
+            let count = match &head {
+                Ok(Value::Array(fields)) => count_of(fields),
+                _ => 0,
+            };
+            let mut state = readable(head)?;
+            // Unless an edit came between: to read them tells.
+            if count > 0
+                && matches!(length, Some(Ok(Value::Int(0))))
+                && matches!(state, HeadState::Live(_))
+                && matches!(
+                    self.read(&domain, Overrides::None).await,
+                    Ok(Stored::Absent)
+                )
+            {
+                state = HeadState::Missing;
+            }
+            heads.push(Head { domain, state });
+        }
+        Ok(heads)
     }
 
     fn watch_edits(&self) -> watch::Receiver<u64> {
@@ -114,6 +133,7 @@ impl Policies for RedisStore {
         let mut rest = head.split_off(HEAD.len().min(head.len())).into_iter();
         let mut next = || value::optional_text(rest.next().ok_or_else(value::short)?);
         let (own, base) = (next()?, next()?);
+        let limit_count = count_of(&head);
         let is_current =
             matches!(head.first(), Some(Value::BulkString(f)) if f == FORMAT.as_bytes());
         let (HeadState::Live(now), Some(own)) = (head_state(Value::Array(head))?, own) else {
@@ -131,7 +151,7 @@ impl Policies for RedisStore {
                 revision: now,
                 ..own
             },
-            base,
+            (base, limit_count),
             changed,
         )
         .await
@@ -228,7 +248,7 @@ impl Policies for RedisStore {
 }
 
 /// The fields that every poll reads.
-const HEAD: [&str; 4] = ["format", "revision", "digest", "deleted"];
+const HEAD: [&str; 5] = ["format", "revision", "digest", "deleted", "count"];
 
 impl RedisStore {
     /// The domains that were ever written. Skips members that are no domain names.
@@ -375,7 +395,8 @@ fn outcome(reply: Value, expected: &Expected) -> Result<Revision, EditError> {
         }
         .into()),
         3 => Err(StoreError::Corrupt(
-            "the limits that were being written are gone; try again".to_owned(),
+            "of what was being written, some is gone, perhaps after a failover; try again"
+                .to_owned(),
         )
         .into()),
         _ => Err(check_format(Some(&digest))
@@ -589,7 +610,15 @@ impl Fields {
     }
 }
 
-/// The answer to HMGET of format, revision, digest, deleted.
+/// How many limits there have to be, by the answer to HMGET of [`HEAD`]; 0 if it does not say.
+fn count_of(fields: &[Value]) -> usize {
+    let count = fields.last().cloned().map(value::optional_text);
+    let count = count.and_then(|text| text.ok().flatten());
+    let count: Option<u64> = count.and_then(|text| value::number(&text).ok());
+    count.map_or(0, |count| usize::try_from(count).unwrap_or(usize::MAX))
+}
+
+/// The answer to HMGET of [`HEAD`].
 fn head_state(reply: Value) -> Result<HeadState, StoreError> {
     let mut fields = value::items(reply)?.into_iter().map(value::optional_text);
     let mut next = || fields.next().unwrap_or(Ok(None));
@@ -705,7 +734,7 @@ impl RedisStore {
     async fn read_changed(
         &self,
         policy: Policy,
-        base: u64,
+        (base, limit_count): (u64, usize),
         changed: Changed,
     ) -> Result<Option<Edits>, StoreError> {
         let revision = policy.revision.clone();
@@ -736,6 +765,7 @@ impl RedisStore {
         Ok(Some(Edits {
             domain: policy,
             base,
+            limit_count,
             limits,
             cleared: changed.cleared,
             overrides,

@@ -466,15 +466,63 @@ async fn evicted_limits_are_a_lost_record_not_an_empty_one() -> Result<()> {
     assert!(damaged.contains("1 of the 2 limits"), "{damaged}");
     server.command(&["DEL", "rl:{shop}:limits"]).await?;
     assert_eq!(read(&store).await?, Stored::Absent);
+    assert_eq!(store.heads().await?[0].state, HeadState::Missing);
     let late = write(&store, &base, Change::Limits(&both)).await;
     assert!(matches!(late, Err(EditError::Conflict { .. })), "{late:?}");
+    let found = base.policy().expect("limits");
+    let limit = LimitOf {
+        domain: &found.domain,
+        limit: &found.limits[0],
+    };
+    let by_ann = crate::given::by("ann");
+    let reset = store.reset(&limit, ResetScope::All, &by_ann).await;
+    assert!(
+        matches!(reset, Err(EditError::Conflict { found: None, .. })),
+        "{reset:?}"
+    );
     let again = publish(&store, &policy(TEN_A_DAY)).await?;
     assert_eq!((again.revision().number, again.limits().len()), (2, 1));
+    // Who has the lost limits learns that they are gone.
+    let since = store.changes_since(&found.domain, &found.revision).await?;
+    assert_eq!(since, None);
 
     // The record alone is lost: what it left behind is not among what is written next.
     server.command(&["DEL", "rl:{shop}:policy"]).await?;
     let again = publish(&store, &both).await?;
     assert_eq!((again.revision().number, again.limits().len()), (3, 2));
+    Ok(())
+}
+
+/// A failover to a replica that lacks the last steps loses part of what was staged.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
+async fn limits_of_which_some_are_lost_on_the_way_are_not_written() -> Result<()> {
+    let server = Server::start(Engine::Redis).await?;
+    let store = server.store()?;
+    let both = policy("  - {name: a, rate: 1/s}\n  - {name: b, rate: 1/s}\n");
+    publish(&store, &both).await?;
+    let script = include_str!("../../../../lua/policy_write.lua");
+    let write = async |fields: &str| -> Result<u64> {
+        let keys = ["policy", "history", "limits", "changes", "staged"];
+        let keys = keys.map(|key| format!("rl:{{shop}}:{key}"));
+        let staged = ["HSET", &keys[4], "a", "0000000000001024{}"];
+        server.command(&staged).await?;
+        let mut words = vec!["EVAL", script, "5"];
+        words.extend(keys.iter().map(String::as_str));
+        let digest = format!("{:016x}", current(&store).await?.revision().digest);
+        words.extend([
+            "1", &digest, "edit", "ann", "", "", "", "", "{}", "c", "shop",
+        ]);
+        words.extend([
+            "9", "99", "9", "99", "9", "d", "0", "0", "staged", "2", fields, "0", "0",
+        ]);
+        let (status, ..): (u64, u64, String, u64) = server.ask(&words).await?;
+        Ok(status)
+    };
+    let before = read(&store).await?;
+    assert_eq!(write("2").await?, 3);
+    assert_eq!(read(&store).await?, before);
+    assert_eq!(write("1").await?, 1);
     Ok(())
 }
 
@@ -526,6 +574,10 @@ async fn a_record_of_the_format_before_is_read_and_replaced_by_the_next_edit() -
     assert!(found.paused.is_some() && found.revision.number == 4);
     let since = store.changes_since(&found.domain, &found.revision).await?;
     assert_eq!(since, None);
+    // A later record, that a backup of this one replaced, left its limits.
+    server
+        .command(&["HSET", "rl:{shop}:limits", "old", "0000000000001024{}"])
+        .await?;
 
     // What writes no limits leaves them to the limiters of that version.
     let limit = LimitOf {

@@ -63,6 +63,7 @@ fn edits(limits: impl IntoIterator<Item = (&'static str, Option<Limit>)>) -> Edi
             ..policy([])
         },
         base: 0,
+        limit_count: 2,
         limits: limits
             .map(|(name, to)| (name.parse().unwrap(), to))
             .collect(),
@@ -152,12 +153,19 @@ fn overrides_stay_where_they_mean_the_same_under_other_numbers() {
 fn limits_come_move_and_go_with_their_overrides() {
     let before = live();
     let new = || placed(3, limit("new", "user", 2, Vec::new()));
-    let after = before.caught_up(edits([("new", Some(new()))])).unwrap();
+    let one_more = || Edits {
+        limit_count: 3,
+        ..edits([("new", Some(new()))])
+    };
+    let after = before.caught_up(one_more()).unwrap();
     assert_eq!(names(&after), ["a", "b", "new"]);
     assert_eq!(after.position("new"), Some(2));
     let first = Limit { place: 1, ..new() };
     let moved = Limit { place: 4, ..a(1) };
-    let after = after.caught_up(edits([("new", Some(first)), ("a", Some(moved))]));
+    let after = after.caught_up(Edits {
+        limit_count: 3,
+        ..edits([("new", Some(first)), ("a", Some(moved))])
+    });
     let after = after.unwrap();
     assert_eq!(names(&after), ["new", "b", "a"]);
     assert_eq!([0, 1, 2].map(|at| after.overrides(at).count()), [0, 1, 2]);
@@ -179,6 +187,18 @@ fn overrides_that_went_do_not_come_back() {
     };
     let after = live().caught_up(again).unwrap();
     assert_eq!(["x", "y", "z"].map(|user| rate(&after, user)), [1, 1, 3]);
+}
+
+/// Otherwise those that a lost record had would stay in force.
+#[test]
+fn limits_that_went_unsaid_are_noticed() {
+    for limit_count in [0, 1, 3] {
+        let few = Edits {
+            limit_count,
+            ..edits([("a", Some(a(2)))])
+        };
+        assert!(live().caught_up(few).is_none(), "{limit_count}");
+    }
 }
 
 #[test]
