@@ -60,6 +60,9 @@ pub enum SnapshotError {
     /// Another version's.
     #[error("format {0}, and this version reads {FORMAT}")]
     Format(u64),
+    /// More than so many bytes. The limiter should not have such limits.
+    #[error("it has more than {0} bytes; split its limits over several domains")]
+    TooLarge(usize),
     /// No snapshot at all, or a damaged one.
     #[error(transparent)]
     Decode(#[from] DecodeError),

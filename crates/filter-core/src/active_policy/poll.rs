@@ -8,7 +8,7 @@ use policy::{
 };
 use protocol::{
     API_HEADER, API_VERSION, ApiError, CHANGES_CBOR, CHANGES_PARAMETER, ErrorCode, LIMITS_CBOR,
-    PROXIES_HEADER, REVISION_HEADER, parse_proxies,
+    PROXIES_HEADER, REVISION_HEADER, SNAPSHOT_MAX, parse_proxies,
 };
 use siphasher::sip::SipHasher13;
 
@@ -20,9 +20,6 @@ use crate::{
     worker::{Call, CallAnswer, Level, Step, Worker, log_line},
 };
 
-/// Bound: bytes of a snapshot. Beyond it, it is refused, and the proxy's limits stay as they are.
-const MAX_SNAPSHOT: usize = 8 << 20;
-
 /// The result of a poll.
 enum Polled {
     Unchanged {
@@ -33,6 +30,10 @@ enum Polled {
         proxies: Vec<u8>,
         /// Whether the limiter lacks the domain without confirming that it was deleted.
         unconfirmed: bool,
+    },
+    /// A snapshot of more than [`SNAPSHOT_MAX`] bytes.
+    TooLarge {
+        etag: Vec<u8>,
     },
     Failed,
 }
@@ -52,12 +53,23 @@ impl Worker {
     /// Loads what another worker stored in shared data.
     pub(crate) fn load_snapshot(&mut self, host: &impl Host, now: Now) {
         let update = self.policy.poller.load_update(host);
+        // In force once, at the end: requests wait meanwhile.
+        let (mut newest, mut unfit) = (None, false);
         for snapshot in update.snapshots {
-            match self.next_policy(&snapshot.body) {
-                Ok(next) => self.put_in_force(now, next),
-                Err(Unusable::Unfit) => return self.policy.poller.changes_unfit(),
+            match self.next_policy(newest.as_ref(), &snapshot.body) {
+                Ok(next) => newest = Some(next),
+                Err(Unusable::Unfit) => {
+                    unfit = true;
+                    break;
+                }
                 Err(Unusable::Rejected(error)) => self.warn_rejected(&error),
             }
+        }
+        if let Some(next) = newest {
+            self.put_in_force(now, next);
+        }
+        if unfit {
+            return self.policy.poller.changes_unfit();
         }
         if let (Some(text), PolicyState::Limits(policy)) = (update.proxies, &self.policy.state) {
             let text = String::from_utf8_lossy(&text);
@@ -98,9 +110,7 @@ impl Worker {
         let mut about = String::new();
         // Writing to a string cannot fail.
         if let PolicyState::Limits(policy) = &self.policy.state {
-            let revision = policy.compiled.revision();
-            let (number, digest) = (revision.number, revision.digest);
-            write!(about, "&revision={number}-{digest:016x}").unwrap_or_default();
+            write!(about, "&revision={}", tag_of(&policy.compiled)).unwrap_or_default();
             if policy.compiled.takes_changes() {
                 write!(about, "&{CHANGES_PARAMETER}=1").unwrap_or_default();
             }
@@ -168,7 +178,7 @@ impl Worker {
             }
             Polled::Brought {
                 snapshot, proxies, ..
-            } => match self.next_policy(&snapshot.body) {
+            } => match self.next_policy(None, &snapshot.body) {
                 Ok(next) => {
                     let poller = &mut self.policy.poller;
                     if poller.poll_brought(host, &snapshot, Some(&proxies)) {
@@ -181,6 +191,10 @@ impl Worker {
                     self.policy.poller.poll_rejected(snapshot.etag);
                 }
             },
+            Polled::TooLarge { etag } => {
+                self.warn_rejected(&SnapshotError::TooLarge(SNAPSHOT_MAX));
+                self.policy.poller.poll_rejected(etag);
+            }
             Polled::Failed => self.on_poll_failed(now),
         }
         // After a long poll the next is due at once.
@@ -213,23 +227,44 @@ impl Worker {
         match snapshot.body {
             SnapshotBody::Unknown => matches!(self.policy.state, PolicyState::NoLimits),
             SnapshotBody::Limits(_) | SnapshotBody::Changes(_) => {
-                !snapshot.etag.is_empty() && snapshot.etag == self.policy.poller.etag
+                let poller = &self.policy.poller;
+                // Who asks for the whole may have the tag of changes that did not fit.
+                !snapshot.etag.is_empty()
+                    && snapshot.etag == poller.etag
+                    && (!poller.wants_whole || self.is_in_force(&snapshot.etag))
             }
         }
     }
 
-    /// The limits of a snapshot, or of these limits with changes; `None`: there are none.
-    fn next_policy(&self, body: &SnapshotBody) -> Result<Option<Compiled>, Unusable> {
-        Ok(Some(match (body, &self.policy.state) {
-            (SnapshotBody::Unknown, _) => return Ok(None),
-            (SnapshotBody::Limits(bytes), _) => {
+    fn is_in_force(&self, etag: &[u8]) -> bool {
+        let PolicyState::Limits(policy) = &self.policy.state else {
+            return false;
+        };
+        let tag = etag.strip_prefix(b"\"").unwrap_or(etag);
+        tag.starts_with(tag_of(&policy.compiled).as_bytes())
+    }
+
+    /// The limits of a snapshot, or with changes of the `newest` ones, which are those in force if there are
+    /// no newer ones; `None`: there are none.
+    fn next_policy(
+        &self,
+        newest: Option<&Option<Compiled>>,
+        body: &SnapshotBody,
+    ) -> Result<Option<Compiled>, Unusable> {
+        let base = match (newest, &self.policy.state) {
+            (Some(newest), _) => newest.as_ref(),
+            (None, PolicyState::Limits(policy)) => Some(&policy.compiled),
+            (None, _) => None,
+        };
+        Ok(Some(match body {
+            SnapshotBody::Unknown => return Ok(None),
+            SnapshotBody::Limits(bytes) => {
                 Compiled::from_snapshot(bytes).map_err(Unusable::Rejected)?
             }
-            (SnapshotBody::Changes(bytes), PolicyState::Limits(policy)) => {
-                let next = policy.compiled.with_changes(bytes);
+            SnapshotBody::Changes(bytes) => {
+                let next = base.and_then(|base| base.with_changes(bytes));
                 next.ok_or(Unusable::Unfit)?
             }
-            (SnapshotBody::Changes(_), _) => return Err(Unusable::Unfit),
         }))
     }
 
@@ -278,6 +313,12 @@ enum Unusable {
     Rejected(SnapshotError),
 }
 
+/// What a limiter's tag of these limits starts with.
+fn tag_of(compiled: &Compiled) -> String {
+    let revision = compiled.revision();
+    format!("{}-{:016x}", revision.number, revision.digest)
+}
+
 fn read(answer: &dyn CallAnswer) -> Polled {
     if answer.header(API_HEADER) != Some(API_VERSION.as_bytes()) {
         return Polled::Failed;
@@ -286,7 +327,7 @@ fn read(answer: &dyn CallAnswer) -> Polled {
     let etag = answer.header("etag").unwrap_or_default().to_vec();
     match answer.header(":status") {
         Some(b"304") => Polled::Unchanged { proxies },
-        Some(b"200") => match answer.body(MAX_SNAPSHOT) {
+        Some(b"200") => match answer.body(SNAPSHOT_MAX) {
             Some(body) => {
                 let body = if answer.header("content-type") == Some(CHANGES_CBOR.as_bytes()) {
                     SnapshotBody::Changes(body)
@@ -299,11 +340,11 @@ fn read(answer: &dyn CallAnswer) -> Polled {
                     unconfirmed: false,
                 }
             }
-            None => Polled::Failed,
+            None => Polled::TooLarge { etag },
         },
         Some(b"404") => {
             let error = answer
-                .body(MAX_SNAPSHOT)
+                .body(SNAPSHOT_MAX)
                 .as_deref()
                 .and_then(ApiError::from_json);
             match error {
@@ -433,7 +474,8 @@ impl PolicyPoller {
         let log = host.load(&self.changes_key);
         let log = log.as_ref().and_then(|read| Log::read(&read.bytes));
         let log = log.unwrap_or_default();
-        if !(log.base..log.tip()).contains(&self.version) {
+        // Where the newest is in use, nothing is read again, whatever the notice says.
+        if self.version == 0 || !(log.base..=log.tip()).contains(&self.version) {
             let read = host.load(&self.snapshot_key);
             let whole = read.and_then(|read| Snapshot::read(&read.bytes));
             // An older one than the log continues is about to be replaced.
@@ -446,25 +488,27 @@ impl PolicyPoller {
                 }
             }
         }
-        while let Some(changes) = log.to(self.version + 1) {
-            self.version += 1;
+        while let Some(next) = self.version.checked_add(1)
+            && let Some(changes) = log.to(next)
+        {
+            self.version = next;
             self.etag.clone_from(&changes.etag);
             found.push(changes);
         }
         found
     }
 
-    /// Changes in the log did not fit. The worker starts again from the snapshot, once; then it asks for a
-    /// new one when it polls.
+    /// Changes in the log did not fit. The worker starts again from the snapshot, once; then only at the
+    /// next notice, and it asks for a new one when it polls. What it loaded last is not in force.
     pub(crate) fn changes_unfit(&mut self) {
+        self.version = 0;
+        self.etag.clear();
         let notice = Notice::read(&self.last_notice).version;
         if std::mem::replace(&mut self.unfit_at, notice) == notice {
             self.wants_whole = true;
-            return;
+        } else {
+            self.last_notice.clear();
         }
-        self.version = 0;
-        self.etag.clear();
-        self.last_notice.clear();
     }
 
     /// Whether this worker must poll now. If so, it must report the outcome.
@@ -545,14 +589,18 @@ impl PolicyPoller {
         let known = self.version;
         let stored = match snapshot.body {
             SnapshotBody::Changes(_) => {
-                let entry = snapshot.write(known + 1);
+                let next = known.saturating_add(1);
+                let entry = snapshot.write(next);
                 host::update(host, &self.changes_key, |bytes| {
-                    match Log::read(bytes).map_or(0, |log| log.tip()) {
+                    let log = Log::read(bytes);
+                    let (base, tip) = log.map_or((0, 0), |log| (log.base, log.tip()));
+                    match tip {
                         tip if tip > known => Change::Keep(None),
                         tip if tip < known => Change::Keep(Some(0)),
-                        _ => {
-                            self.wants_whole = bytes.len() + entry.len() > LOG_MAX;
-                            Change::Write(Log::with(bytes, &entry), Some(known + 1))
+                        tip => {
+                            self.wants_whole = bytes.len() + entry.len() > LOG_MAX
+                                || tip.saturating_sub(base) + 1 >= LOG_ENTRIES_MAX;
+                            Change::Write(Log::with(bytes, &entry), Some(next))
                         }
                     }
                 })
@@ -563,8 +611,11 @@ impl PolicyPoller {
             }
         };
         match stored {
-            // Another worker is ahead, and this one loads what it stored.
-            Ok(None) => return false,
+            // Another worker is ahead, and this one loads what it stored; unless no notice announces it.
+            Ok(None) => {
+                self.wants_whole = true;
+                return false;
+            }
             Ok(Some(version @ 1..)) => {
                 self.version = version;
                 self.write_notice(host, version, proxies);
@@ -586,7 +637,7 @@ impl PolicyPoller {
             let version = if same && tip == self.version {
                 tip
             } else {
-                tip.max(self.version) + 1
+                tip.max(self.version).saturating_add(1)
             };
             Change::Write(Log::after(version), version)
         })?;
@@ -842,9 +893,14 @@ impl Snapshot {
 /// Bound: bytes of changes after a snapshot in shared data, besides those of one answer. Beyond it, the worker
 /// that polls fetches a snapshot.
 ///
-/// Every worker copies them at each edit. A snapshot of 5,000 limits takes some 700 KB, changes of one limit 200
-/// bytes: so a proxy fetches one in some 600 edits.
+/// Every worker copies them at each edit.
 const LOG_MAX: usize = 128 << 10;
+
+/// Bound: changes after a snapshot in shared data. Beyond it, the worker that polls fetches a snapshot.
+///
+/// A worker that was idle applies all of them in one callback, while its requests wait. A snapshot of 5,000
+/// limits takes some 700 KB, changes of one limit 200 bytes.
+const LOG_ENTRIES_MAX: u64 = 64;
 
 /// The changes since the snapshot in shared data, each in the layout of a snapshot behind its length.
 #[derive(Debug, Default)]

@@ -121,6 +121,7 @@ fn changes_go_to_those_that_lack_them_and_a_late_worker_gets_the_whole_first() {
     assert_eq!(other.load_update(&host).snapshots, [changes("fourth")]);
     // The first poller was away meanwhile: what it got is no change of the newest.
     assert!(!poller.poll_brought(&host, &changes("lost"), None));
+    assert!(poller.wants_whole, "in case no notice announces the newest");
     assert_eq!(poller.load_update(&host).snapshots, [changes("fourth")]);
 }
 
@@ -187,6 +188,71 @@ fn changes_that_do_not_fit_make_a_worker_start_again_once() {
     other.changes_unfit();
     assert_eq!(other.load_update(&host), SharedUpdate::default());
     assert!(other.wants_whole);
+    assert_eq!(other.etag, b"", "it did not apply what it loaded");
+    let whole = snapshot("second");
+    poller.poll_brought(&host, &whole, None);
+    poller.poll_brought(&host, &changes("third"), None);
+    assert_eq!(
+        other.load_update(&host).snapshots,
+        [whole, changes("third")]
+    );
+}
+
+#[test]
+fn a_log_of_many_changes_is_replaced_by_a_snapshot() {
+    let host = SharedData::default();
+    let mut poller = new_poller(1);
+    poller.poll_brought(&host, &snapshot("first"), None);
+    for n in 0..LOG_ENTRIES_MAX {
+        assert!(!poller.wants_whole, "{n}");
+        poller.poll_brought(&host, &changes(&n.to_string()), None);
+    }
+    assert!(poller.wants_whole);
+}
+
+#[test]
+fn a_forged_notice_does_not_make_workers_read_limits_again() {
+    let host = SharedData::default();
+    let (mut poller, mut other) = (new_poller(1), new_poller(2));
+    poller.poll_brought(&host, &snapshot("first"), None);
+    poller.poll_brought(&host, &changes("second"), None);
+    assert_eq!(other.load_update(&host).snapshots.len(), 2);
+    let forged = Notice {
+        version: u64::MAX,
+        proxies: Vec::new(),
+    };
+    host.overwrite(&poller.notice_key, &forged.write());
+    for _ in 0..2 {
+        assert_eq!(other.load_update(&host).snapshots, []);
+    }
+    poller.poll_brought(&host, &changes("third"), None);
+    assert_eq!(other.load_update(&host).snapshots, [changes("third")]);
+}
+
+/// An answer whose body is too large to be read.
+struct Large;
+
+impl CallAnswer for Large {
+    fn header(&self, name: &str) -> Option<&[u8]> {
+        match name {
+            ":status" => Some(b"200"),
+            "etag" => Some(b"\"7-ab\""),
+            API_HEADER => Some(API_VERSION.as_bytes()),
+            _ => None,
+        }
+    }
+
+    fn body(&self, _: usize) -> Option<Vec<u8>> {
+        None
+    }
+}
+
+#[test]
+fn a_snapshot_that_is_too_large_is_not_a_failed_poll() {
+    let Polled::TooLarge { etag } = read(&Large) else {
+        panic!("it would be fetched again and again");
+    };
+    assert_eq!(etag, b"\"7-ab\"");
 }
 
 /// When a poll that is sent now fails, in milliseconds.
