@@ -181,7 +181,8 @@ impl LocalBucket<'_> {
                     // The limiter's last status does not include debts.
                     let debt = found.entry.debt.units(span, now.mono_us);
                     let parts = if answering { 1 } else { proxies.max(1) };
-                    let left = (status.remaining / parts).saturating_sub(debt);
+                    let left =
+                        (status.passing(self.algorithm.parameters()) / parts).saturating_sub(debt);
                     self.with_left(left.min(limit), at_ms)
                 }
             },

@@ -1,6 +1,6 @@
 //! The entry of a bucket that this proxy caches or decides.
 
-use algorithms::{Algorithm, Rate};
+use algorithms::{Algorithm, Kind, Parameters, Rate};
 use policy::{Name, Penalty};
 use protocol::LimitAnswer;
 
@@ -44,7 +44,9 @@ impl BucketEntry {
     /// Stores a status unless a newer one is stored; returns whether it did. A fallback bucket that was
     /// not used since is dropped: the next outage starts from this status.
     pub(crate) fn update_status(&mut self, status: BucketStatus) -> bool {
-        if self.status.is_some_and(|known| known.at_us >= status.at_us) {
+        // Of those that arrived in one answer, the last counts what the others took.
+        let is_newer = |known: BucketStatus| known.at_us > status.at_us || known == status;
+        if self.status.is_some_and(is_newer) {
             return false;
         }
         self.status = Some(status);
@@ -172,6 +174,17 @@ impl BucketStatus {
             cost,
             denies: false,
         })
+    }
+
+    /// The units that would pass at once. Of a queue behind a burst, those left count what would be held, too.
+    pub(crate) fn passing(&self, parameters: &Parameters) -> u64 {
+        if parameters.max_delay_ms.is_none() || parameters.kind == Kind::LeakyBucket {
+            return self.remaining;
+        }
+        let limit = self.limit.unwrap_or(0);
+        let owed = limit.saturating_mul(self.reset_after_ms);
+        let used = owed.div_ceil(self.window_ms.max(1));
+        self.remaining.min(limit.saturating_sub(used))
     }
 
     /// Whether an override gives the bucket other parameters than its limit.

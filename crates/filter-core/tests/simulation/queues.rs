@@ -121,6 +121,27 @@ fn a_queue_behind_a_burst_passes_it_and_then_serves_its_rate() {
 }
 
 #[test]
+fn without_a_limiter_a_used_burst_does_not_pass_again() {
+    let limits = "  - {name: pages, algorithm: token_bucket, rate: 20/s, burst: 10, over_limit: queue, \
+                  max_delay: 3s}\n";
+    for mut world in worlds(1, 2, CONFIG, limits) {
+        world.run_for_ms(1_000);
+        let from_us = world.now_us;
+        for _ in 0..12 {
+            world.request(0, 1, "alice", "/");
+        }
+        world.run_for_ms(40);
+        world.faults = Faults::DOWN;
+        for _ in 0..20 {
+            world.request(0, 1, "alice", "/");
+        }
+        world.run_for_ms(1_000);
+        // Two of the twelve are held, by the limiter's answer.
+        assert_spaced(&starts(&world, from_us), 20, 12);
+    }
+}
+
+#[test]
 fn without_a_limiter_a_queue_serves_its_rate_though_clients_give_up() {
     for mut world in worlds(1, 2, CONFIG, EXPORTS) {
         world.run_for_ms(1_000);
