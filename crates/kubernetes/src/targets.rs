@@ -388,7 +388,8 @@ impl<'o> World<'o> {
 
     // --- What the targets of one object in one domain add to its limits.
 
-    /// The conditions of each variant of the limits, by the suffix of its names.
+    /// The conditions of each variant of the limits, by the suffix of its names. `strict`: live proxies must supply
+    /// the entries of conditions.
     ///
     /// # Errors
     /// Why no condition says it.
@@ -396,6 +397,7 @@ impl<'o> World<'o> {
         &self,
         domain: &Name,
         placements: &[&Placement],
+        strict: bool,
     ) -> Result<Vec<(&'static str, Vec<Condition>)>, String> {
         let (mut gateways, mut parts, mut clusters) = (Vec::new(), Vec::new(), BTreeSet::new());
         for placement in placements {
@@ -408,14 +410,16 @@ impl<'o> World<'o> {
         }
         let mut variants = Vec::new();
         if !gateways.is_empty() {
-            variants.push(("", self.of_gateways(domain, &gateways)?));
+            variants.push(("", self.of_gateways(domain, &gateways, strict)?));
         }
         if !parts.is_empty() {
             variants.push(("", self.of_routes(domain, &parts)));
         }
         if !clusters.is_empty() {
             let suffix = if variants.is_empty() { "" } else { MESH_SUFFIX };
-            self.needs(domain, CLUSTER_ENTRY, "a Service of a mesh is found by it")?;
+            if strict {
+                self.needs(domain, CLUSTER_ENTRY, "a Service of a mesh is found by it")?;
+            }
             let conditions = vec![(CLUSTER_ENTRY, clusters.into_iter().collect())];
             variants.push((suffix, conditions));
         }
@@ -423,7 +427,7 @@ impl<'o> World<'o> {
     }
 
     /// An entry that proxies supply if their filter is configured so.
-    pub(crate) fn needs(&self, domain: &Name, entry: &str, why: &str) -> Result<(), String> {
+    fn needs(&self, domain: &Name, entry: &str, why: &str) -> Result<(), String> {
         match self.supplies(domain, entry) {
             Some(false) => Err(format!(
                 "no live proxy of domain {domain} supplies the entry `{entry}`: {why}; add it to \
@@ -437,13 +441,16 @@ impl<'o> World<'o> {
         &self,
         domain: &Name,
         gateways: &[(&Key, &Vec<String>)],
+        strict: bool,
     ) -> Result<Vec<Condition>, String> {
         let mut conditions = Vec::new();
         let keys: BTreeSet<&Key> = gateways.iter().map(|(key, _)| *key).collect();
         if self.domains.get(domain).is_some_and(Domain::has_others) {
-            let why =
-                "several proxies share the domain, and a Gateway is told from the others by it";
-            self.needs(domain, GATEWAY_ENTRY, why)?;
+            if strict {
+                let why =
+                    "several proxies share the domain, and a Gateway is told from the others by it";
+                self.needs(domain, GATEWAY_ENTRY, why)?;
+            }
             let keys = keys.iter().map(ToString::to_string);
             conditions.push((GATEWAY_ENTRY, keys.collect()));
         }

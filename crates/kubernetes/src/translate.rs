@@ -571,7 +571,7 @@ impl Placing<'_, '_> {
             }
             let variants = self
                 .world
-                .conditions(domain, &placements)
+                .conditions(domain, &placements, !accepted_before)
                 .map_err(invalid)?;
             let mut limits = Vec::new();
             for (suffix, conditions) in variants {

@@ -1,7 +1,12 @@
 //! What other projects got wrong with such objects, as far as a translation shows it.
 
+use std::collections::BTreeSet;
+
+use kubernetes::translate;
+
 use super::{
-    SHOP, ancestors, matching, on_gateway, on_route, policy, rate_limit, reason, route, translated,
+    SHOP, ancestors, matching, objects, on_gateway, on_route, policy, rate_limit, reason, route,
+    translated,
 };
 
 const TEN: &str = "{name: per-user, per: [user], rate: 10/s}";
@@ -289,4 +294,31 @@ fn a_namespace_that_is_deleted_first_leaves_others_alone() {
         .map(ToString::to_string)
         .collect();
     assert_eq!(owners, ["blog/posts"]);
+}
+
+/// A rollout of the filter's configuration that drops an entry must not delete limits that are in force.
+#[test]
+fn limits_stay_when_no_proxy_supplies_the_entry_of_their_target_any_more() {
+    for (yaml, domain) in [
+        (include_str!("../golden/services.yaml"), "shop"),
+        (include_str!("../golden/listeners.yaml"), "blog"),
+    ] {
+        let mut objects = objects(yaml);
+        let before = translate(&objects);
+        for object in &mut objects.rate_limits {
+            let found = &before.objects[&object.metadata.key()];
+            object.status.in_force = found.in_force.clone();
+        }
+        objects
+            .supply
+            .insert(domain.parse().unwrap(), BTreeSet::new());
+        let after = translate(&objects);
+        assert_eq!(policy(&after, domain), policy(&before, domain));
+        // What was never accepted is refused.
+        for object in &mut objects.rate_limits {
+            object.status.in_force = None;
+        }
+        let new = translate(&objects);
+        assert_ne!(policy(&new, domain), policy(&before, domain));
+    }
 }
