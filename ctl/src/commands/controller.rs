@@ -59,8 +59,6 @@ const LOOK: Duration = Duration::from_millis(200);
 const IDLE: Duration = Duration::from_secs(1);
 /// Of something that stays so, the fleet is looked at as often as when idle.
 const URGENT_FOR: Duration = Duration::from_secs(10);
-/// How long the Pods behind Services may be out of date.
-const SERVICE_PODS_EVERY: Duration = Duration::from_secs(2);
 /// Statuses that are written at once.
 const WRITES_AT_ONCE: usize = 8;
 
@@ -90,6 +88,11 @@ pub struct Controller {
     /// The cluster's DNS domain, by which meshes name Services.
     #[arg(long, value_name = "DOMAIN", default_value = "cluster.local")]
     cluster_domain: String,
+
+    /// A namespace whose Pods may be proxies of Gateways of other namespaces, by the labels of Envoy Gateway; may be
+    /// repeated.
+    #[arg(long, value_name = "NAMESPACE", default_value = "envoy-gateway-system")]
+    proxy_namespace: Vec<String>,
 
     /// Do not run: delete all limits of objects from the store, or keep them there as if made by hand. Stop every
     /// controller first; one that runs applies the objects again.
@@ -153,8 +156,8 @@ impl Controller {
             domains: Domains::new(writer.clone()),
             translation: Translation::default(),
             entries: BTreeMap::new(),
+            supply: BTreeMap::new(),
             held: BTreeMap::new(),
-            services: HashMap::new(),
             urgent_until: Instant::now(),
             failure: None,
         };
@@ -197,12 +200,12 @@ struct Control<'c> {
     cluster: Cluster,
     domains: Domains<'c>,
     translation: Translation,
-    /// The entries that proxies supply, as of the last translation.
+    /// The entries that proxies list, as of the last look at the fleet that succeeded.
     entries: BTreeMap<Name, BTreeSet<Name>>,
+    /// What they supply by these.
+    supply: BTreeMap<Name, BTreeSet<Name>>,
     /// What was said last, by object and Gateway.
     held: BTreeMap<(Key, AncestorRef), Held>,
-    /// The Pods behind Services, and when they were listed.
-    services: HashMap<Key, (Instant, Vec<Pod>)>,
     /// Until when the fleet is looked at often.
     urgent_until: Instant,
     /// The last failure, which is printed once.
@@ -228,6 +231,14 @@ impl Due {
         self.pods |= changed.pods;
         self.first.get_or_insert(now);
         self.last = Some(now);
+    }
+
+    /// What is due after a turn, which did it all if it was `done`. Objects that were not translated stay due.
+    fn after(self, done: bool) -> Self {
+        Self {
+            objects: self.objects && !done,
+            ..Self::default()
+        }
     }
 
     /// When the turn begins, if the usual look is at `next`.
@@ -271,8 +282,11 @@ impl<'c> Control<'c> {
                 due.objects = true;
             }
             // What a watch has listed in part would delete the rest.
-            let why = if unsynced.is_empty() {
-                if acted { self.turn(&due).await } else { None }
+            let acts_now = acted && unsynced.is_empty();
+            let why = if acts_now {
+                self.turn(&due).await
+            } else if unsynced.is_empty() {
+                None
             } else {
                 let mut text = format!("not listed yet: {}", unsynced.join(", "));
                 for (kind, error) in &self.cluster.errors {
@@ -287,7 +301,7 @@ impl<'c> Control<'c> {
             }
             has_said = text;
             self.metrics.turned(why);
-            due = Due::default();
+            due = due.after(acts_now);
             let pause = if Instant::now() < self.urgent_until {
                 LOOK
             } else {
@@ -300,12 +314,10 @@ impl<'c> Control<'c> {
     /// Does what there is to do; returns why not all of it was possible.
     async fn turn(&mut self, due: &Due) -> Option<String> {
         let fleet = self.session.call(self.session.store.fleet()).await;
-        let supply = fleet.as_ref().map(|fleet| fleet.entries.clone());
         // While the store is away, limits are checked against what was known last.
-        let supply = supply.unwrap_or_else(|_| self.entries.clone());
-        if due.objects || supply != self.entries {
-            self.entries = supply;
-            self.translate(fleet.as_ref().ok());
+        let supplied = fleet.as_ref().is_ok_and(|fleet| self.take_supply(fleet));
+        if due.objects || supplied {
+            self.translate();
         }
         let (edited, mut result) = self.domains.bring_all().await;
         for domain in &edited {
@@ -324,7 +336,6 @@ impl<'c> Control<'c> {
         if !edited.is_empty() || due.objects || due.pods {
             self.urgent_until = Instant::now() + URGENT_FOR;
         }
-        self.list_service_pods().await;
         let unwritten = self.write_statuses(fleet.ok().as_ref()).await;
         let failed = result.err().map(|error| {
             self.metrics.failed(metrics::STORE);
@@ -345,47 +356,29 @@ impl<'c> Control<'c> {
         failed
     }
 
-    fn translate(&mut self, fleet: Option<&Fleet>) {
-        let mut objects = self.cluster.objects(&self.arguments.cluster_domain);
-        let live = fleet.map(LiveEntries::from_fleet).unwrap_or_default();
-        for domain in self.entries.keys() {
-            if let Some(supply) = live.supply(domain) {
-                let names = supply.entries.iter().cloned().collect();
-                objects.supply.insert(domain.clone(), names);
-            }
+    /// Takes what proxies supply; returns whether that changed.
+    fn take_supply(&mut self, fleet: &Fleet) -> bool {
+        if fleet.entries == self.entries {
+            return false;
         }
+        self.entries.clone_from(&fleet.entries);
+        let live = LiveEntries::from_fleet(fleet);
+        let of = |domain: &Name| {
+            let supply = live.supply(domain)?;
+            Some((domain.clone(), supply.entries.iter().cloned().collect()))
+        };
+        self.supply = self.entries.keys().filter_map(of).collect();
+        true
+    }
+
+    fn translate(&mut self) {
+        let mut objects = self.cluster.objects(&self.arguments.cluster_domain);
+        objects.supply = self.supply.clone();
         self.translation = translate(&objects);
         self.domains.want(&self.translation);
         let translation = &self.translation;
         self.held
             .retain(|(key, _), _| translation.objects.contains_key(key));
-    }
-
-    /// Lists the Pods behind the Services that objects name.
-    async fn list_service_pods(&mut self) {
-        let results = self.translation.objects.values();
-        let ancestors = results.flat_map(|object| &object.ancestors);
-        let named = ancestors.filter(|one| !one.limits.is_empty());
-        let named: BTreeSet<Key> = named.filter_map(|one| service_of(&one.ancestor)).collect();
-        self.services.retain(|service, _| named.contains(service));
-        for service in named {
-            let known = self.services.get(&service);
-            if known.is_some_and(|(at, _)| at.elapsed() < SERVICE_PODS_EVERY) {
-                continue;
-            }
-            let selector = self.cluster.selector(&service);
-            let pods = if selector.is_empty() {
-                Ok(Vec::new())
-            } else {
-                cluster::pods_of(&self.client, &service.namespace, &selector).await
-            };
-            match pods {
-                Ok(pods) => {
-                    self.services.insert(service, (Instant::now(), pods));
-                }
-                Err(_) => self.metrics.failed(metrics::API_SERVER),
-            }
-        }
     }
 
     /// Writes the statuses that changed; returns what failed.
@@ -427,17 +420,22 @@ impl<'c> Control<'c> {
         now: &str,
     ) -> Vec<(Key, String, RateLimitStatus)> {
         let reports = fleet.map(Reports::new);
-        let pods = self.cluster.pods();
+        let trusted = &self.arguments.proxy_namespace;
+        let pods = self.cluster.pods().into_values();
+        let pods: Vec<&Pod> = { pods }.filter(|pod| pod.is_believed(trusted)).collect();
         let mut names: HashMap<&str, usize> = HashMap::new();
-        for key in pods.keys() {
-            *names.entry(key.name.as_str()).or_default() += 1;
+        for pod in pods.iter().filter(|pod| pod.is_ready) {
+            // A Gateway of no domain may be anybody's.
+            let is_in_domain = |gateway| self.translation.gateways.contains_key(gateway);
+            if pod.gateway.as_ref().is_some_and(is_in_domain) {
+                *names.entry(pod.key.name.as_str()).or_default() += 1;
+            }
         }
         let mut look = Look {
             reports: reports.as_ref(),
             domains: &self.domains,
-            pods: pods.values().copied().collect(),
+            pods,
             names,
-            services: &self.services,
             held: &mut self.held,
             now: Instant::now(),
             starting: 0,
@@ -514,21 +512,14 @@ async fn write_all<T: serde::Serialize>(
     written.buffer_unordered(WRITES_AT_ONCE).collect().await
 }
 
-/// The Service that an ancestor is.
-fn service_of(ancestor: &AncestorRef) -> Option<Key> {
-    let namespace = ancestor.namespace.clone().unwrap_or_default();
-    (ancestor.kind == "Service").then(|| Key::new(namespace, &ancestor.name))
-}
-
 /// One look at the fleet, for all objects.
 struct Look<'l> {
     /// `None`: the store cannot be read.
     reports: Option<&'l Reports<'l>>,
     domains: &'l Domains<'l>,
     pods: Vec<&'l Pod>,
-    /// How many Pods have a name.
+    /// How many Ready Pods of Gateways in domains have a name.
     names: HashMap<&'l str, usize>,
-    services: &'l HashMap<Key, (Instant, Vec<Pod>)>,
     held: &'l mut BTreeMap<(Key, AncestorRef), Held>,
     now: Instant,
     starting: i64,
@@ -554,18 +545,12 @@ impl Look<'_> {
             return Judged::waiting("NotWritten", why, generation);
         };
         let mine = |drift: &str| found.limits.iter().any(|limit| limit.as_str() == drift);
-        let is_paused = |drift: &str| {
-            drift
-                .strip_suffix(" (paused)")
-                .is_some_and(|of| of == name.as_str() || mine(of))
-        };
         let edited: Vec<&str> = domain
             .drift()
             .iter()
             .map(String::as_str)
             .filter(|one| mine(one))
             .collect();
-        let paused = domain.drift().iter().any(|one| is_paused(one));
         if !edited.is_empty() {
             let names = edited.join(", ");
             let text = format!(
@@ -584,8 +569,9 @@ impl Look<'_> {
             format!("since revision {revision} of domain {name}"),
             generation,
         );
-        if paused {
-            let text = "paused by rlctl pause; rlctl resume ends it";
+        if domain.is_paused(&found.limits) {
+            let text = "paused: `rlctl resume` ends it, or `paused` where the object of the limits, or of \
+                        the domain, says so";
             let enforced = Some(Claim::new("False", "Paused", text, generation));
             return Judged {
                 programmed,
@@ -610,13 +596,8 @@ impl Look<'_> {
     ) -> Option<Claim> {
         let (name, reports) = (found.domain.as_ref()?, self.reports?);
         let domain = self.domains.get(name)?;
-        let verdict = if let Some(service) = service_of(&found.ancestor) {
-            let pods = self
-                .services
-                .get(&service)
-                .map_or(&[][..], |(_, pods)| pods);
-            let namesake = |name: &str| pods.iter().filter(|pod| pod.key.name == name).count() > 1;
-            reports.judge(name, &domain.revisions, about.1, pods.iter(), namesake)
+        let verdict = if found.ancestor.kind == "Service" {
+            reports.judge_all(name, &domain.revisions, about.1)
         } else {
             let namespace = found.ancestor.namespace.clone().unwrap_or_default();
             let gateway = Key::new(namespace, &found.ancestor.name);
@@ -635,6 +616,10 @@ impl Look<'_> {
             .or_default();
         let said = held.hold(about, before, verdict, self.now);
         let Some(said) = said else {
+            if before.is_none() {
+                // Not shown: there are too many Gateways.
+                return held.said.clone();
+            }
             // Of another generation it says nothing.
             let before = before.filter(|one| one.observed_generation == about.0)?;
             if before.status == "True" {
@@ -643,7 +628,7 @@ impl Look<'_> {
             return None;
         };
         let (status, reason, message) = said.describe();
-        Some(match (&said, found.shadow) {
+        held.said = Some(match (&said, found.shadow) {
             (Verdict::All(_), true) => Claim::new(
                 status,
                 "Shadow",
@@ -651,7 +636,8 @@ impl Look<'_> {
                 about.0,
             ),
             _ => Claim::new(status, reason, message, about.0),
-        })
+        });
+        held.said.clone()
     }
 }
 
@@ -667,5 +653,28 @@ impl Judged {
             )),
             revision: None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Else a start whose last list comes after the objects would take every domain for abandoned.
+    #[test]
+    fn objects_that_were_not_translated_stay_due() {
+        let mut due = Due::default();
+        due.add(Changed {
+            objects: true,
+            pods: false,
+        });
+        due = due.after(false);
+        assert!(due.objects && due.first.is_none());
+        due.add(Changed {
+            objects: false,
+            pods: true,
+        });
+        assert!(due.objects);
+        assert!(!due.after(true).objects);
     }
 }

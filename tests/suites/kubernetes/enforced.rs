@@ -206,9 +206,9 @@ async fn a_route_of_two_gateways_has_a_condition_for_each() {
     assert_eq!(stage.answered_by(envoy, "/elsewhere").await, None);
 }
 
-/// The Pods behind a Service, in a mesh: by its selector.
+/// A Service's limits are enforced by its callers, not by its Pods.
 #[tokio::test]
-async fn the_proxies_of_a_service_are_the_sidecars_of_its_pods() {
+async fn the_proxies_of_a_service_are_all_that_report_for_its_domain() {
     let stage = Stage::start().await;
     stage.apply(&json!({
         "apiVersion": "rl.example.com/v1alpha1", "kind": "RateLimitDomain", "metadata": {"name": "mesh"},
@@ -219,19 +219,17 @@ async fn the_proxies_of_a_service_are_the_sidecars_of_its_pods() {
         "spec": {"selector": {"app": "orders"}, "ports": [{"port": 80}]},
     }));
     stage.put_pod("shop", "orders-1", &json!({"app": "orders"}), true);
-    stage.put_pod("shop", "others-1", &json!({"app": "others"}), true);
     stage
         .write(&rate_limit("shop", "orders", "Service", "orders", 100))
         .await
         .unwrap();
-    let is_none = |status: &serde_json::Value| {
-        let message = condition(status, "Enforced")["message"]
-            .as_str()
-            .unwrap_or_default();
-        message.starts_with("0 of 1 proxies report")
+    let is_unknown = |status: &serde_json::Value| {
+        let enforced = condition(status, "Enforced");
+        let message = enforced["message"].as_str().unwrap_or_default();
+        enforced["reason"] == "ProxiesUnknown" && message.starts_with("no proxy reports")
     };
     let status = stage
-        .status("shop", "orders", "its one Pod has no filter", is_none)
+        .status("shop", "orders", "nobody reports for the mesh", is_unknown)
         .await;
     assert_eq!(status["ancestors"][0]["ancestorRef"]["kind"], "Service");
 }

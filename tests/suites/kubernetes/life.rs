@@ -156,6 +156,13 @@ async fn a_pause_is_shown_and_never_undone() {
     stage.status("infra", "a", "the pause stays", still).await;
     stage.rlctl(&["resume", "infra.a.all", "--domain", "shop"]);
     stage.enforced("infra", "a", generation).await;
+    // The whole domain, which no object of this limit names.
+    stage.rlctl(&["pause", "--domain", "shop", "--yes"]);
+    stage
+        .status("infra", "a", "the domain's shows", still)
+        .await;
+    stage.rlctl(&["resume", "--domain", "shop"]);
+    stage.enforced("infra", "a", generation).await;
 }
 
 /// The last accepted version of an invalid object stays in force, also after a restart, and holds up no other.

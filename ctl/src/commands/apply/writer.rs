@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use limits_file::ToNode as _;
-use policy::{Exemption, Limit, Name, Node, Policy, Revision};
+use policy::{Exemption, Limit, Name, Node, Pause, Policy, Revision};
 use serde::{Deserialize, Serialize};
 use store::{EditError, HeadState, Origin};
 
@@ -68,6 +68,23 @@ pub struct Compared {
     pub revision: Option<Revision>,
     /// The limits that differ, and other differences.
     pub drift: Vec<String>,
+    /// The pause of the whole domain, whoever wrote it. It may be over.
+    paused: Option<Pause>,
+    /// Those of limits.
+    limits_paused: BTreeMap<Name, Pause>,
+}
+
+impl Compared {
+    /// Whether one of these limits is paused at a time, alone or with its domain.
+    pub fn is_paused(&self, limits: &[Name], now_ms: u64) -> bool {
+        let own = limits
+            .iter()
+            .filter_map(|limit| self.limits_paused.get(limit));
+        self.paused
+            .iter()
+            .chain(own)
+            .any(|pause| pause.holds(now_ms))
+    }
 }
 
 /// What became of a domain.
@@ -259,7 +276,15 @@ impl Writer<'_> {
         if known.map_or(!drift.is_empty(), |known| *known != drift) {
             self.report_drift(domain, &drift);
         }
-        wanted.compared = Some(Compared { revision, drift });
+        let live = base.policy();
+        let limits = live.map_or(&[][..], |live| &live.limits).iter();
+        let limits_paused = limits.filter_map(|limit| Some((limit.name.clone(), limit.paused?)));
+        wanted.compared = Some(Compared {
+            revision,
+            drift,
+            paused: live.and_then(|live| live.paused),
+            limits_paused: limits_paused.collect(),
+        });
         Ok(())
     }
 
@@ -418,8 +443,6 @@ fn digest(node: &Node) -> String {
 
 #[cfg(test)]
 mod tests {
-    use policy::Pause;
-
     use super::*;
 
     fn policy(limits: &str) -> Policy {
@@ -503,6 +526,24 @@ mod tests {
             one("own", "z"),
         ];
         assert_eq!(of(false), kept.join(" "));
+    }
+
+    #[test]
+    fn a_limit_is_paused_alone_or_with_its_domain_while_the_pause_holds() {
+        let [a, b] = ["a", "b"].map(|name| name.parse::<Name>().unwrap());
+        let until = |ms| Pause { until_ms: Some(ms) };
+        let mut compared = Compared {
+            revision: None,
+            drift: Vec::new(),
+            paused: None,
+            limits_paused: [(a.clone(), until(50))].into(),
+        };
+        let [a, b] = [[a], [b]];
+        assert!(compared.is_paused(&a, 49) && !compared.is_paused(&a, 50));
+        assert!(!compared.is_paused(&b, 49));
+        compared.paused = Some(until(90));
+        assert!(compared.is_paused(&b, 49) && compared.is_paused(&a, 89));
+        assert!(!compared.is_paused(&a, 90));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The cluster: what its objects are, by watches; which replica acts, by a Lease; and the writing of statuses.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, pin::pin, sync::Arc, time::Duration};
 
 use futures_util::{
     StreamExt as _,
@@ -13,7 +13,7 @@ use k8s_openapi::{
 };
 use kube::{
     Api, Client, Config,
-    api::{ApiResource, DynamicObject, ListParams, ObjectMeta, Patch, PatchParams, PostParams},
+    api::{ApiResource, DynamicObject, ObjectMeta, Patch, PatchParams, PostParams},
     runtime::watcher::{self, Event, watcher},
 };
 use kubernetes::{
@@ -25,7 +25,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use tokio::{
     sync::watch,
-    time::{Instant, sleep, timeout},
+    time::{Instant, sleep, sleep_until, timeout},
 };
 
 use super::enforced::{GATEWAY_LABEL, OWNING_GATEWAY_LABEL, Pod, gateway_of};
@@ -311,7 +311,7 @@ pub(super) struct Cluster {
     gateways: Kept<Gateway>,
     classes: Kept<GatewayClass>,
     routes: [Kept<Route>; 2],
-    services: Kept<(Service, BTreeMap<String, String>)>,
+    services: Kept<Service>,
     namespaces: Kept<Namespace>,
     pods: [Kept<Pod>; 2],
     /// The last error of a watch that has not been followed by success.
@@ -357,7 +357,7 @@ impl Cluster {
             Kind::GatewayClass => self.classes.take(event, read),
             Kind::HttpRoute => http.take(event, |object| read_route(object, RouteKind::Http)),
             Kind::GrpcRoute => grpc.take(event, |object| read_route(object, RouteKind::Grpc)),
-            Kind::Service => self.services.take(event, read_service),
+            Kind::Service => self.services.take(event, read),
             Kind::Namespace => self.namespaces.take(event, read),
             Kind::Pod => {
                 let pods = pods.take(event, |object| Some(read_pod(object)));
@@ -428,11 +428,7 @@ impl Cluster {
             gateways: self.gateways.all().cloned().collect(),
             classes: self.classes.all().cloned().collect(),
             routes: http.all().chain(grpc.all()).cloned().collect(),
-            services: self
-                .services
-                .all()
-                .map(|(service, _)| service.clone())
-                .collect(),
+            services: self.services.all().cloned().collect(),
             namespaces: self.namespaces.all().cloned().collect(),
             supply: BTreeMap::new(),
             cluster_domain: cluster_domain.to_owned(),
@@ -457,14 +453,6 @@ impl Cluster {
     pub(super) fn pods(&self) -> BTreeMap<&Key, &Pod> {
         let pods = self.pods.iter().flat_map(Kept::all);
         pods.map(|pod| (&pod.key, pod)).collect()
-    }
-
-    /// The selector of a Service's Pods; empty if it has none.
-    pub(super) fn selector(&self, service: &Key) -> BTreeMap<String, String> {
-        let service = self.services.objects.get(service);
-        service
-            .map(|(_, selector)| selector.clone())
-            .unwrap_or_default()
     }
 
     /// Keeps the status that was written of a `RateLimit`.
@@ -507,12 +495,6 @@ fn read_route(object: &DynamicObject, kind: RouteKind) -> Option<Route> {
     Some(Route { kind, object })
 }
 
-fn read_service(object: &DynamicObject) -> Option<(Service, BTreeMap<String, String>)> {
-    let selector = object.data.pointer("/spec/selector").cloned();
-    let selector = selector.and_then(|selector| serde_json::from_value(selector).ok());
-    Some((read(object)?, selector.unwrap_or_default()))
-}
-
 fn read_pod(object: &DynamicObject) -> Pod {
     let conditions = object.data.pointer("/status/conditions");
     let conditions = conditions.and_then(Value::as_array).into_iter().flatten();
@@ -538,23 +520,6 @@ async fn ask<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, kub
         Ok(answer) => answer,
         Err(late) => Err(kube::Error::Service(late.into())),
     }
-}
-
-/// The Pods behind a Service.
-pub(super) async fn pods_of(
-    client: &Client,
-    namespace: &str,
-    selector: &BTreeMap<String, String>,
-) -> Result<Vec<Pod>, String> {
-    let api =
-        Api::<DynamicObject>::namespaced_with(client.clone(), namespace, &Kind::Pod.resource());
-    let labels = selector.iter().map(|(key, value)| format!("{key}={value}"));
-    let labels = labels.collect::<Vec<_>>().join(",");
-    let list = ListParams::default().labels(&labels);
-    let pods = ask(api.list(&list))
-        .await
-        .map_err(|error| error.to_string())?;
-    Ok(pods.items.iter().map(read_pod).collect())
 }
 
 /// What became of writing a status.
@@ -630,22 +595,31 @@ impl Election {
 
     /// Takes part until the end.
     pub(super) async fn run(mut self) {
+        let acts = self.acts();
+        let stop = || acts.send_if_modified(|acts| std::mem::replace(acts, false));
         let mut until = Instant::now();
         loop {
-            match ask(self.renew()).await {
+            // The Lease is held from when it is asked for, not from when the answer is here.
+            let asked = Instant::now();
+            let mut renewed = pin!(ask(self.renew()));
+            let renewed = tokio::select! {
+                biased;
+                renewed = &mut renewed => renewed,
+                () = sleep_until(until) => {
+                    stop();
+                    renewed.await
+                }
+            };
+            match renewed {
                 Ok(true) => {
-                    until = Instant::now() + LEASE - RENEW;
-                    self.acts
-                        .send_if_modified(|acts| !std::mem::replace(acts, true));
+                    until = asked + LEASE - RENEW;
+                    // One whose answer came too late stays out until the next.
+                    if Instant::now() < until {
+                        acts.send_if_modified(|acts| !std::mem::replace(acts, true));
+                    }
                 }
-                Ok(false) => {
-                    self.acts
-                        .send_if_modified(|acts| std::mem::replace(acts, false));
-                }
-                Err(_) if Instant::now() >= until => {
-                    self.acts
-                        .send_if_modified(|acts| std::mem::replace(acts, false));
-                }
+                Ok(false) => drop(stop()),
+                Err(_) if Instant::now() >= until => drop(stop()),
                 Err(_) => {}
             }
             sleep(RENEW).await;

@@ -1,22 +1,25 @@
 //! The domains in the store, and which revision of each has an object's limits.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use kubernetes::{Key, Translation};
 use policy::{Limit, Name, Policy};
-use store::{HeadState, OverrideEdits, Overrides, Stored};
+use store::{Head, HeadState, OverrideEdits, Overrides, Stored};
+use tokio::time::Instant;
 
 use super::enforced::Revisions;
 use crate::{
     commands::apply::writer::{Turn, Wanted, Writer},
     edit::{Planned, Written},
-    error::Error,
+    error::{Error, Exit},
 };
 
 /// All domains that objects have, or had.
 pub(super) struct Domains<'w> {
     writer: Writer<'w>,
     by_name: BTreeMap<Name, Domain>,
+    /// Whether the objects were translated. Before, nothing is known to be abandoned.
+    is_wanted: bool,
     /// Whether the store was asked for domains whose objects went while no controller ran.
     found_abandoned: bool,
 }
@@ -35,7 +38,13 @@ pub(super) struct Domain {
     owned: BTreeMap<Key, (i64, Vec<Limit>)>,
     /// Why it could not be written.
     pub(super) error: Option<String>,
+    /// When that is tried again, and how long was waited for it.
+    again: Option<(Instant, Duration)>,
 }
+
+/// The time until a domain that was refused is tried again: it doubles, and begins anew when an object changes.
+const AGAIN: Duration = Duration::from_secs(1);
+const AGAIN_MAX: Duration = Duration::from_secs(30);
 
 /// The limits of an object, as a revision has them.
 struct Programmed {
@@ -54,7 +63,30 @@ impl Domain {
             programmed: BTreeMap::new(),
             owned: BTreeMap::new(),
             error: None,
+            again: None,
         }
+    }
+
+    /// Whether one of these limits is paused now, by whatever.
+    pub(super) fn is_paused(&self, limits: &[Name]) -> bool {
+        let compared = self.wanted.compared.as_ref();
+        compared.is_some_and(|compared| compared.is_paused(limits, crate::now_ms()))
+    }
+
+    /// Why it is not tried yet, if it was refused a moment ago.
+    fn waits(&self, now: Instant) -> Option<Error> {
+        self.again.filter(|(at, _)| now < *at)?;
+        let why = self.error.as_deref().unwrap_or("it was refused");
+        Some(Error::new(Exit::Refused, why.to_owned()))
+    }
+
+    /// Takes why it could not be written. Without a store there is nothing to wait for but the store.
+    fn failed(&mut self, error: &Error, now: Instant) {
+        self.error = Some(plain(error));
+        let doubled = self
+            .again
+            .map_or(AGAIN, |(_, waited)| (waited * 2).min(AGAIN_MAX));
+        self.again = (error.exit() != Exit::Unreachable).then_some((now + doubled, doubled));
     }
 
     /// The first revision that has an object's limits of a generation.
@@ -110,6 +142,7 @@ impl<'w> Domains<'w> {
         Self {
             writer,
             by_name: BTreeMap::new(),
+            is_wanted: false,
             found_abandoned: false,
         }
     }
@@ -124,9 +157,11 @@ impl<'w> Domains<'w> {
 
     /// Takes what the objects say now.
     pub(super) fn want(&mut self, translation: &Translation) {
+        self.is_wanted = true;
         for (name, domain) in &mut self.by_name {
             if !translation.domains.contains_key(name) && !domain.is_abandoned {
                 domain.wanted = Wanted::new(nothing(name));
+                domain.again = None;
                 domain.owned.clear();
                 domain.is_abandoned = true;
             }
@@ -152,8 +187,26 @@ impl<'w> Domains<'w> {
             domain.owned = owned;
             if !is_same {
                 domain.wanted = Wanted::new(result.policy.clone());
+                domain.again = None;
             }
         }
+    }
+
+    /// Finds, once, the domains whose objects went while no controller ran.
+    async fn find_abandoned(&mut self, heads: &[Head]) -> Result<(), Error> {
+        if self.found_abandoned || !self.is_wanted {
+            return Ok(());
+        }
+        for head in heads {
+            let has_applied = self.writer.has_applied(&head.domain).await?;
+            if has_applied && !self.by_name.contains_key(&head.domain) {
+                let mut domain = Domain::new(nothing(&head.domain));
+                domain.is_abandoned = true;
+                self.by_name.insert(head.domain.clone(), domain);
+            }
+        }
+        self.found_abandoned = true;
+        Ok(())
     }
 
     /// Compares each domain with its objects if either changed, and writes it. Returns which were edited. An error in one
@@ -170,19 +223,8 @@ impl<'w> Domains<'w> {
                 return (edited, Err(error));
             }
         };
-        if !self.found_abandoned {
-            for head in &heads {
-                match self.writer.has_applied(&head.domain).await {
-                    Ok(true) if !self.by_name.contains_key(&head.domain) => {
-                        let mut domain = Domain::new(nothing(&head.domain));
-                        domain.is_abandoned = true;
-                        self.by_name.insert(head.domain.clone(), domain);
-                    }
-                    Ok(_) => {}
-                    Err(error) => return (edited, Err(error)),
-                }
-            }
-            self.found_abandoned = true;
+        if let Err(error) = self.find_abandoned(&heads).await {
+            return (edited, Err(error));
         }
         let mut failed = Ok(());
         let mut gone = Vec::new();
@@ -193,9 +235,13 @@ impl<'w> Domains<'w> {
                 gone.push(name.clone());
                 continue;
             }
+            if let Some(error) = domain.waits(Instant::now()) {
+                failed = Err(error);
+                continue;
+            }
             match self.writer.bring(&mut domain.wanted, state).await {
                 Ok(turn) => {
-                    domain.error = None;
+                    (domain.error, domain.again) = (None, None);
                     domain.note();
                     if turn == Turn::Edited {
                         edited.push(name.clone());
@@ -208,7 +254,7 @@ impl<'w> Domains<'w> {
                     }
                 }
                 Err(error) => {
-                    domain.error = Some(plain(&error));
+                    domain.failed(&error, Instant::now());
                     failed = Err(error);
                 }
             }
@@ -267,4 +313,27 @@ pub(super) async fn release_all(writer: &Writer<'_>, delete: bool) -> Result<Vec
         released.push(head.domain);
     }
     Ok(released)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_domain_that_is_refused_is_tried_less_and_less_often() {
+        let mut domain = Domain::new(nothing(&"shop".parse().unwrap()));
+        let refused = Error::new(Exit::No, "too many limits".to_owned());
+        let mut now = Instant::now();
+        let waits = [1, 2, 4, 8, 16, 30, 30].map(Duration::from_secs);
+        for wait in waits {
+            assert!(domain.waits(now).is_none());
+            domain.failed(&refused, now);
+            now += wait;
+            let just_before = domain.waits(now - Duration::from_millis(1));
+            assert!(just_before.is_some_and(|why| plain(&why).contains("too many limits")));
+        }
+        // What every domain waits for is not this one's fault.
+        domain.failed(&Error::new(Exit::Unreachable, "no store".to_owned()), now);
+        assert!(domain.waits(now).is_none());
+    }
 }

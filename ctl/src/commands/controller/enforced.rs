@@ -34,6 +34,16 @@ pub(super) struct Pod {
     pub(super) gateway: Option<Key>,
 }
 
+impl Pod {
+    /// Whether the Gateway that the labels name is believed: anybody can label a Pod in a namespace of theirs. It must
+    /// be in the Gateway's own, or in one of `trusted`.
+    pub(super) fn is_believed(&self, trusted: &[String]) -> bool {
+        let own = &self.key.namespace;
+        let gateway = self.gateway.as_ref();
+        gateway.is_some_and(|gateway| gateway.namespace == *own || trusted.contains(own))
+    }
+}
+
 /// The Gateway that a Pod's labels name.
 pub(super) fn gateway_of(namespace: &str, labels: &BTreeMap<String, String>) -> Option<Key> {
     // Envoy Gateway sets both, and its Pods are elsewhere than the Gateway.
@@ -56,22 +66,34 @@ const REVISIONS_MAX: usize = 4096;
 impl Revisions {
     /// Adds the newest one.
     pub(super) fn add(&mut self, revision: &Revision) {
-        // Those of a store that is gone.
-        self.0.split_off(&revision.number);
+        let is_lost = |(number, digest): (&u64, &u64)| {
+            revision.number < *number || revision.number == *number && revision.digest != *digest
+        };
+        if self.0.last_key_value().is_some_and(is_lost) {
+            // All are those of a store that is gone.
+            self.0.clear();
+        }
         self.0.insert(revision.number, revision.digest);
         while self.0.len() > REVISIONS_MAX {
             self.0.pop_first();
         }
     }
 
-    /// Whether a revision is `since` or a later one.
+    /// Whether a revision is `since` or a later one. One that others made between two looks is not known, and counts
+    /// if those before and after it do.
     fn include(&self, has: &Revision, since: u64) -> bool {
-        let digest = self.0.get(&has.number).copied();
-        let known = digest.map(|digest| Revision {
+        if has.number < since {
+            return false;
+        }
+        let Some(digest) = self.0.get(&has.number).copied() else {
+            let is_known_since = self.0.range(since..has.number).next().is_some();
+            return is_known_since && self.0.range(has.number..).next().is_some();
+        };
+        let known = Revision {
             number: has.number,
             digest,
-        });
-        has.number >= since && is_current(Some(has), known.as_ref())
+        };
+        is_current(Some(has), Some(&known))
     }
 }
 
@@ -82,6 +104,8 @@ pub(super) enum Verdict {
     All(usize),
     /// No Ready Pod is known to be of this Gateway.
     NoPods,
+    /// No proxy reports for the domain of a mesh.
+    NoneReports,
     /// None of its Pods, of which there are so many, reports for the domain.
     NoProxies(usize),
     /// No limiter reports.
@@ -163,12 +187,7 @@ impl<'f> Reports<'f> {
         if self.fleet.limiters.is_empty() {
             return Verdict::NoLimiters;
         }
-        let mut who = Vec::new();
-        for limiter in &self.fleet.limiters {
-            if let Some(has) = lacks(limiter.revisions.get(domain), revisions, since) {
-                who.push((format!("limiter {}", limiter_name(&limiter.id)), has));
-            }
-        }
+        let mut who = self.limiters_without(domain, revisions, since);
         let (mut of, mut have, mut silent) = (0, 0, 0);
         for pod in pods.filter(|pod| pod.is_ready) {
             let reports = self.of(domain, pod, !has_namesake(&pod.key.name));
@@ -177,21 +196,15 @@ impl<'f> Reports<'f> {
                 continue;
             }
             of += 1;
-            let newest = reports.iter().map(|proxy| proxy.ago_ms).min();
-            // The process that was heard last, and each other that may still run.
-            let running = reports
-                .iter()
-                .filter(|proxy| proxy.ago_ms <= STILL_RUNS_MS || Some(proxy.ago_ms) == newest);
-            let mut lack = running
-                .filter_map(|proxy| lacks(proxy.revision.as_ref(), revisions, since))
-                .collect::<Vec<_>>();
-            if reports.is_empty() {
+            let lack = if reports.is_empty() {
                 silent += 1;
-                lack.push(Has::Unknown);
-            }
-            match lack.first() {
+                Some(Has::Unknown)
+            } else {
+                any_lacks(&reports, revisions, since)
+            };
+            match lack {
                 None => have += 1,
-                Some(has) => who.push((pod.key.to_string(), *has)),
+                Some(has) => who.push((pod.key.to_string(), has)),
             }
         }
         match () {
@@ -201,6 +214,56 @@ impl<'f> Reports<'f> {
             () => Verdict::Lacking(Lacking { have, of, who }),
         }
     }
+
+    /// Who of all proxies that report for a domain has revision `since`, or a later one. In a mesh, any of them may call
+    /// a Service and enforce its limits.
+    pub(super) fn judge_all(&self, domain: &Name, revisions: &Revisions, since: u64) -> Verdict {
+        if self.fleet.limiters.is_empty() {
+            return Verdict::NoLimiters;
+        }
+        let mut who = self.limiters_without(domain, revisions, since);
+        let mut by_node: BTreeMap<&str, Vec<&ProxyStatus>> = BTreeMap::new();
+        for proxy in self.fleet.proxies.get(domain).into_iter().flatten() {
+            let name = proxy.node.as_deref().map_or(proxy.id.as_str(), pod_of);
+            by_node.entry(name).or_default().push(proxy);
+        }
+        let of = by_node.len();
+        if of == 0 {
+            return Verdict::NoneReports;
+        }
+        let before = who.len();
+        who.extend(by_node.into_iter().filter_map(|(name, reports)| {
+            let has = any_lacks(&reports, revisions, since)?;
+            Some((name.to_owned(), has))
+        }));
+        if who.is_empty() {
+            return Verdict::All(of);
+        }
+        let have = of - (who.len() - before);
+        Verdict::Lacking(Lacking { have, of, who })
+    }
+
+    fn limiters_without(
+        &self,
+        domain: &Name,
+        revisions: &Revisions,
+        since: u64,
+    ) -> Vec<(String, Has)> {
+        let lacking = self.fleet.limiters.iter().filter_map(|limiter| {
+            let has = lacks(limiter.revisions.get(domain), revisions, since)?;
+            Some((format!("limiter {}", limiter_name(&limiter.id)), has))
+        });
+        lacking.collect()
+    }
+}
+
+/// What one of a Pod's processes has that lacks it: the one that was heard last, or another that may still run.
+fn any_lacks(reports: &[&ProxyStatus], revisions: &Revisions, since: u64) -> Option<Has> {
+    let newest = reports.iter().map(|proxy| proxy.ago_ms).min();
+    let mut running = reports
+        .iter()
+        .filter(|proxy| proxy.ago_ms <= STILL_RUNS_MS || Some(proxy.ago_ms) == newest);
+    running.find_map(|proxy| lacks(proxy.revision.as_ref(), revisions, since))
 }
 
 fn lacks(has: Option<&Revision>, revisions: &Revisions, since: u64) -> Option<Has> {
@@ -235,9 +298,16 @@ impl Verdict {
                 "Unknown",
                 "ProxiesUnknown",
                 format!(
-                    "no Ready Pod is known to be a proxy of it: Pods are found by the label {GATEWAY_LABEL} or \
-                     {OWNING_GATEWAY_LABEL}, and those of a Service by its selector"
+                    "no Ready Pod is known to be a proxy of it: Pods are found by the label {GATEWAY_LABEL}, or \
+                     by {OWNING_GATEWAY_LABEL} in its namespace and in those of --proxy-namespace"
                 ),
+            ),
+            Self::NoneReports => (
+                "Unknown",
+                "ProxiesUnknown",
+                "no proxy reports to a limiter for this domain, and those that call a Service are known by \
+                 their reports alone"
+                    .to_owned(),
             ),
             Self::NoProxies(pods) => (
                 "False",
@@ -390,9 +460,57 @@ mod tests {
             digest: 1,
         };
         revisions.add(&again);
+        assert!(!revisions.include(&revision(1), 1));
         assert!(revisions.include(&again, 2));
         assert!(!revisions.include(&revision(2), 2));
         assert!(!revisions.include(&revision(9), 2));
+    }
+
+    #[test]
+    fn a_revision_between_two_that_were_seen_is_current() {
+        let mut revisions = Revisions::default();
+        revisions.add(&revision(2));
+        revisions.add(&revision(5));
+        let is_included = |number, since| revisions.include(&revision(number), since);
+        assert!(is_included(3, 2) && is_included(4, 2));
+        // Before the first, and after the last, nobody knows.
+        assert!(!is_included(1, 1) && !is_included(3, 3) && !is_included(6, 2));
+    }
+
+    #[test]
+    fn in_a_mesh_each_proxy_that_reports_counts() {
+        let mut fleet = Fleet::default();
+        let mut revisions = Revisions::default();
+        (1..=3).for_each(|number| revisions.add(&revision(number)));
+        fleet.limiters.push(LimiterStatus {
+            id: "limiter-0:8090/1".to_owned(),
+            revisions: [(shop(), revision(2))].into(),
+            ago_ms: 100,
+        });
+        let judge = |fleet: &Fleet| Reports::new(fleet).judge_all(&shop(), &revisions, 2);
+        assert_eq!(judge(&fleet), Verdict::NoneReports);
+        let sidecar = |pod, has| proxy(&format!("sidecar~10.0.0.1~{pod}.shop~x"), Some(has), 10);
+        let callers = vec![sidecar("a", 2), sidecar("b", 3)];
+        fleet.proxies.insert(shop(), callers);
+        assert_eq!(judge(&fleet), Verdict::All(2));
+        let mut nameless = proxy("", Some(1), 10);
+        nameless.node = None;
+        fleet.proxies.get_mut(&shop()).unwrap().push(nameless);
+        let (_, reason, message) = judge(&fleet).describe();
+        assert_eq!(reason, "Reconciling");
+        assert_eq!(message, "2 of 3 proxies have it; -10 has revision 1");
+    }
+
+    #[test]
+    fn labels_are_believed_in_the_gateways_namespace_and_in_trusted_ones() {
+        let believed = |namespace: &str| {
+            let mut pod = pod(namespace, "a");
+            pod.gateway = Some(Key::new("infra", "public"));
+            pod.is_believed(&["envoy-gateway-system".to_owned()])
+        };
+        assert!(believed("infra") && believed("envoy-gateway-system"));
+        assert!(!believed("tenant"));
+        assert!(!pod("infra", "a").is_believed(&["infra".to_owned()]));
     }
 
     #[test]

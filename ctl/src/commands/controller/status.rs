@@ -84,7 +84,7 @@ pub(super) fn of_rate_limit(
     mut judge: impl FnMut(&AncestorResult, Option<&Condition>) -> Judged,
 ) -> RateLimitStatus {
     let mut ancestors = Vec::new();
-    for found in result.ancestors.iter().take(ANCESTORS_MAX) {
+    for found in &result.ancestors {
         let mut known = before.ancestors.iter();
         let known = known.find(|one| one.ancestor_ref == found.ancestor);
         let old = known.map_or(&[][..], |known| &known.conditions);
@@ -118,9 +118,17 @@ pub(super) fn of_rate_limit(
             conditions,
         });
     }
+    let accepted = in_short(&ancestors, ACCEPTED, generation);
+    let enforced = in_short(&ancestors, ENFORCED, generation);
+    if ancestors.len() > ANCESTORS_MAX {
+        // Of too many, those that explain the summary.
+        let is_true = |one: &Ancestor| one.conditions.iter().all(|one| one.status == "True");
+        ancestors.sort_by_key(is_true);
+        ancestors.truncate(ANCESTORS_MAX);
+    }
     RateLimitStatus {
-        accepted: in_short(&ancestors, ACCEPTED, generation),
-        enforced: in_short(&ancestors, ENFORCED, generation),
+        accepted,
+        enforced,
         in_force: result.in_force.clone(),
         ancestors,
     }
@@ -168,6 +176,8 @@ pub(super) fn of_domain(
 /// What was said last of one object at one Gateway.
 #[derive(Debug, Default)]
 pub(super) struct Held {
+    /// As it was said: the status itself does not have it where there are too many Gateways.
+    pub(super) said: Option<Claim>,
     /// The generation, and the revision that has it.
     about: (i64, u64),
     was_true: bool,
@@ -212,7 +222,7 @@ impl Held {
                 return None;
             }
             Verdict::NoPods => false,
-            Verdict::NoProxies(_) | Verdict::NoLimiters => true,
+            Verdict::NoProxies(_) | Verdict::NoneReports | Verdict::NoLimiters => true,
             Verdict::Lacking(lacking) => lacking.may_be_starting(),
         };
         self.all_since = None;
@@ -316,6 +326,44 @@ mod tests {
         assert_eq!(of(one), "Because");
         assert_eq!(of(Vec::new()), "");
         assert_eq!(of(vec![condition(ACCEPTED, "True", 2)]), "Reconciling");
+    }
+
+    #[test]
+    fn of_more_gateways_than_a_status_has_those_that_are_not_true_are_shown_first() {
+        let ancestor = |at: usize| AncestorResult {
+            ancestor: kubernetes::AncestorRef {
+                name: at.to_string(),
+                ..kubernetes::AncestorRef::default()
+            },
+            domain: None,
+            accepted: Finding {
+                ok: true,
+                reason: "Accepted",
+                message: String::new(),
+            },
+            limits: vec!["a".parse().unwrap()],
+            shadow: false,
+        };
+        let result = ObjectResult {
+            in_force: None,
+            ancestors: (0..20).map(ancestor).collect(),
+        };
+        let judge = |found: &AncestorResult, _: Option<&Condition>| {
+            let status = if found.ancestor.name == "18" {
+                "False"
+            } else {
+                "True"
+            };
+            Judged {
+                programmed: Claim::new("True", "Programmed", "", 1),
+                enforced: Some(Claim::new(status, "Lagging", "", 1)),
+                revision: None,
+            }
+        };
+        let made = of_rate_limit(&RateLimitStatus::default(), &result, 1, "now", judge);
+        assert_eq!(made.enforced, "Lagging");
+        assert_eq!(made.ancestors.len(), ANCESTORS_MAX);
+        assert_eq!(made.ancestors[0].ancestor_ref.name, "18");
     }
 
     #[test]
