@@ -474,7 +474,10 @@ impl<'o> World<'o> {
     }
 
     fn of_routes(&self, domain: &Name, parts: &[&RoutePart]) -> Vec<Condition> {
-        if self.supplies(domain, RULE_ENTRY) == Some(true)
+        // That one proxy supplies it says nothing of another Gateway's, at which no request would match then.
+        let is_shared = self.domains.get(domain).is_some_and(Domain::has_others);
+        if !is_shared
+            && self.supplies(domain, RULE_ENTRY) == Some(true)
             && let Some(conditions) = by_metadata(parts)
         {
             return conditions;

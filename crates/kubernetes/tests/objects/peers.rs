@@ -322,3 +322,22 @@ fn limits_stay_when_no_proxy_supplies_the_entry_of_their_target_any_more() {
         assert_ne!(policy(&new, domain), policy(&before, domain));
     }
 }
+
+/// One of several Gateways supplies `route_rule`: at the proxies of the others no request would have it.
+#[test]
+fn rules_are_found_by_position_where_gateways_share_a_domain() {
+    let alone = include_str!("../golden/rule-names.yaml");
+    let one = "gateways: [{namespace: infra, name: one}]";
+    let shared = alone.replace(
+        one,
+        "gateways: [{namespace: infra, name: one}, {namespace: infra, name: three}]",
+    );
+    assert_ne!(alone, shared);
+    let by_name = |yaml: &str| {
+        let found = translated(yaml);
+        let limits = policy(&found, "shop").limits.iter();
+        let mut matchers = limits.flat_map(|limit| limit.matchers.clone());
+        matchers.any(|matcher| matcher.entry.as_str() == "route_rule")
+    };
+    assert!(by_name(alone) && !by_name(&shared));
+}
