@@ -1,8 +1,9 @@
 //! A first number from what limiters count: requests by limit in time slots, and in each slot the busiest
 //! buckets. A limit in shadow mode has these counts, and often nobody has a log of its entries.
 //!
-//! A bucket that no limiter lists had at most as many requests as the last one on each list. So what a limit of
-//! at least that many units would have denied is known, and of smaller ones it is not.
+//! A bucket that a limiter does not list had there at most as many requests as the last one on its list. So what a
+//! limit of at least that many units, for all lists together, would have denied at most is known, and of smaller ones it
+//! is not.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,20 +20,29 @@ use crate::{
 
 use super::DAY_MS;
 
+/// What a listed bucket used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Used {
+    listed: u64,
+    /// With the most that it can have used where it is not listed.
+    at_most: u64,
+}
+
 /// What was counted of a limit in one time slot.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Slot {
     requests: u64,
     /// The listed buckets, by their names.
-    buckets: BTreeMap<String, u64>,
+    buckets: BTreeMap<String, Used>,
     /// A bucket that is not listed had no more.
     unlisted_max: u64,
 }
 
 impl Slot {
-    /// What a limit of so many units denies.
+    /// What a limit of so many units denies at most.
     fn over(&self, units: u64) -> u64 {
-        let over = self.buckets.values().map(|used| used.saturating_sub(units));
+        let used = self.buckets.values();
+        let over = used.map(|used| used.at_most.saturating_sub(units));
         over.sum()
     }
 }
@@ -47,7 +57,7 @@ pub(crate) struct Counted {
     /// What became of the requests.
     outcomes: LimitActivity,
     now_ms: u64,
-    /// Whether listed buckets had no more than is listed.
+    /// Whether buckets that are listed in some slot had no more than is listed.
     is_exact: bool,
 }
 
@@ -56,36 +66,49 @@ impl Counted {
         let outcomes = summary.activity.limits.get(limit);
         let slots = summary.slots.into_iter().map(|slot| {
             let own = slot.limits.get(limit);
-            let buckets = slot.buckets.iter().filter(|bucket| bucket.limit == *limit);
+            let buckets = { slot.buckets.iter() }.zip(slot.buckets_unlisted);
+            let buckets = buckets.filter(|(bucket, _)| bucket.limit == *limit);
+            let used = |listed: u64, more| Used {
+                listed,
+                at_most: listed.saturating_add(more),
+            };
             Slot {
                 requests: own.map_or(0, |own| own.counts.values().sum()),
                 buckets: buckets
-                    .map(|bucket| (bucket_text(bucket), bucket.requests))
+                    .map(|(bucket, more)| (bucket_text(bucket), used(bucket.requests, more)))
                     .collect(),
                 unlisted_max: slot.unlisted_max,
             }
         });
+        let slots: Vec<Slot> = slots.collect();
+        let mut used = slots.iter().flat_map(|slot| slot.buckets.values());
         Self {
             slot_ms: resolution.millis(),
-            slots: slots.collect(),
+            is_exact: used.all(|used| used.listed == used.at_most),
+            slots,
             outcomes: outcomes.cloned().unwrap_or_default(),
             now_ms: summary.now_ms,
-            is_exact: true,
         }
     }
 
-    /// The same as one slot of a day, with what is listed of each bucket: it has at least that. `at_most`: and with
-    /// the most that it can have had in slots that do not list it.
-    fn day(&self, at_most: bool) -> Self {
+    /// The same as one slot of a day. A bucket has at least what is listed of it, and at most that with the most that it
+    /// can have had in slots that do not list it.
+    fn day(&self) -> Self {
         let slots = || self.slots.iter();
         let names: BTreeSet<&String> = slots().flat_map(|slot| slot.buckets.keys()).collect();
-        let in_slot = |name: &String, slot: &Slot| match slot.buckets.get(name) {
-            Some(listed) => *listed,
-            None if at_most => slot.unlisted_max,
-            None => 0,
+        let in_slot = |name: &String, slot: &Slot| {
+            let unlisted = Used {
+                listed: 0,
+                at_most: slot.unlisted_max,
+            };
+            slot.buckets.get(name).copied().unwrap_or(unlisted)
         };
         let buckets = names.into_iter().map(|name| {
-            let used = slots().map(|slot| in_slot(name, slot)).sum();
+            let of = slots().map(|slot| in_slot(name, slot));
+            let used = of.fold(Used::default(), |sum, used| Used {
+                listed: sum.listed.saturating_add(used.listed),
+                at_most: sum.at_most.saturating_add(used.at_most),
+            });
             (name.clone(), used)
         });
         let unlisted_max = slots().map(|slot| slot.unlisted_max).sum();
@@ -130,9 +153,9 @@ impl Counted {
     /// The most that each bucket had in one slot, the largest first.
     fn largest(&self) -> Vec<(&str, u64)> {
         let mut most: BTreeMap<&str, u64> = BTreeMap::new();
-        for (bucket, requests) in self.slots.iter().flat_map(|slot| &slot.buckets) {
+        for (bucket, used) in self.slots.iter().flat_map(|slot| &slot.buckets) {
             let known = most.entry(bucket).or_default();
-            *known = (*known).max(*requests);
+            *known = (*known).max(used.listed);
         }
         let mut most: Vec<(&str, u64)> = most.into_iter().collect();
         most.sort_by_key(|(_, requests)| std::cmp::Reverse(*requests));
@@ -172,10 +195,11 @@ impl Counted {
             return None;
         }
         let allowed = u128::from(of_first) * u128::from(deny_ppm) / 1_000_000;
-        let most = first.iter().flat_map(|slot| slot.buckets.values()).max();
+        let used = first.iter().flat_map(|slot| slot.buckets.values());
+        let most = used.map(|used| used.at_most).max();
         // With that many units nothing is denied.
         let least = unlisted(first).unwrap_or(0).max(1);
-        let (mut low, mut high) = (least, most.copied().unwrap_or(0).max(least));
+        let (mut low, mut high) = (least, most.unwrap_or(0).max(least));
         while low < high {
             let middle = low + (high - low) / 2;
             if u128::from(over(first, middle)) <= allowed {
@@ -254,7 +278,7 @@ pub(crate) struct CountedRow {
     /// Whether one less would have denied more than the share. Otherwise nobody knows: buckets that may have used
     /// less are not listed.
     is_smallest: bool,
-    /// What it denies of the first part, in millionths.
+    /// What it denies at most of the first part, in millionths.
     denied_first_ppm: u64,
     /// What it denies of the rest; `None`: the counts do not say.
     denied_rest_ppm: Option<u64>,
@@ -294,10 +318,10 @@ pub(crate) fn suggest_from_counts(counted: [Counted; 3], deny_ppm: u64) -> Optio
     if requests == 0 {
         return None;
     }
-    let [day, day_at_most] = [false, true].map(|at_most| hours.day(at_most));
+    let day = hours.day();
     let took = |counted: &Counted| counted.largest().first().map_or(0, |(_, most)| *most);
     let reach = Reach([took(&hour), took(&day)]);
-    let rows = [&minute, &hour, &hours, &day_at_most]
+    let rows = [&minute, &hour, &hours, &day]
         .into_iter()
         .filter_map(|counted| counted.row(deny_ppm, &reach));
     let rows: Vec<CountedRow> = rows.collect();
@@ -457,11 +481,18 @@ impl FromCounts {
 mod tests {
     use super::*;
 
+    fn exactly(used: u64) -> Used {
+        Used {
+            listed: used,
+            at_most: used,
+        }
+    }
+
     fn slot(requests: u64, unlisted_max: u64, buckets: &[(&str, u64)]) -> Slot {
         Slot {
             requests,
             buckets: { buckets.iter() }
-                .map(|(bucket, used)| ((*bucket).to_owned(), *used))
+                .map(|(bucket, used)| ((*bucket).to_owned(), exactly(*used)))
                 .collect(),
             unlisted_max,
         }
@@ -549,6 +580,35 @@ mod tests {
             (37, false)
         );
         assert_eq!(hidden.rows[0].holds, Some(true));
+    }
+
+    /// One limiter lists it with 40; at the other it had no more than the last on that one's list.
+    #[test]
+    fn a_bucket_may_have_had_more_at_a_limiter_that_does_not_list_it() {
+        let of = |name: &str, requests| store::BucketActivity {
+            limit: "a".parse().unwrap(),
+            bucket: vec![("user".parse().unwrap(), Some(name.as_bytes().to_vec()))],
+            requests,
+            denied: 0,
+            over: 0,
+            last: None,
+        };
+        let slot = store::SlotActivity {
+            buckets: vec![of("x", 40), of("y", 30)],
+            buckets_unlisted: vec![25, 0],
+            unlisted_max: 25,
+            ..store::SlotActivity::default()
+        };
+        let summary = ActivitySummary {
+            slots: vec![slot],
+            ..ActivitySummary::default()
+        };
+        let limit = "a".parse().unwrap();
+        let counted = Counted::new(&limit, Resolution::Hourly, summary);
+        assert!(!counted.is_exact);
+        let slot = &counted.slots[0];
+        assert_eq!((slot.over(30), slot.over(65)), (35, 0));
+        assert_eq!(counted.largest()[0].1, 40);
     }
 
     #[test]

@@ -352,6 +352,9 @@ pub struct LimitActivity {
     pub slots_taken: u64,
 }
 
+/// A limit, and the values of a bucket.
+type BucketKey = (Name, Vec<(Name, Option<Vec<u8>>)>);
+
 /// What one bucket of a limit decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BucketActivity {
@@ -416,6 +419,8 @@ pub struct SlotActivity {
     pub limits: BTreeMap<Name, LimitActivity>,
     /// The buckets that limiters listed, each once.
     pub buckets: Vec<BucketActivity>,
+    /// How many more each of `buckets` had at most, at limiters that did not list it; in their order.
+    pub buckets_unlisted: Vec<u64>,
     /// A bucket that no limiter listed had at most so many requests.
     pub unlisted_max: u64,
 }
@@ -519,10 +524,9 @@ impl Activity {
 
     /// Merges the entries of each bucket.
     fn join_buckets(&mut self) {
-        type Key = (Name, Vec<(Name, Option<Vec<u8>>)>);
-        let mut joined: BTreeMap<Key, BucketActivity> = BTreeMap::new();
+        let mut joined: BTreeMap<BucketKey, BucketActivity> = BTreeMap::new();
         for bucket in std::mem::take(&mut self.buckets) {
-            let key = (bucket.limit.clone(), bucket.bucket.clone());
+            let key = bucket.key();
             match joined.get_mut(&key) {
                 Some(known) => known.merge(bucket),
                 None => {
@@ -535,6 +539,10 @@ impl Activity {
 }
 
 impl BucketActivity {
+    fn key(&self) -> BucketKey {
+        (self.limit.clone(), self.bucket.clone())
+    }
+
     fn merge(&mut self, other: Self) {
         self.requests = self.requests.saturating_add(other.requests);
         self.denied = self.denied.saturating_add(other.denied);
@@ -675,17 +683,32 @@ impl ActivitySummary {
         for reports in slots {
             let mut in_slot = Activity::default();
             let mut unlisted_max = 0_u64;
+            let mut full_lists: Vec<(u64, BTreeSet<BucketKey>)> = Vec::new();
             for (limiter, report) in reports {
                 let own = covered.entry(limiter).or_default();
                 *own = own.saturating_add(report.covered_ms);
-                unlisted_max = unlisted_max.saturating_add(report.activity.unlisted_max());
+                let least = report.activity.unlisted_max();
+                if least > 0 {
+                    let listed = report.activity.buckets.iter().map(BucketActivity::key);
+                    full_lists.push((least, listed.collect()));
+                }
+                unlisted_max = unlisted_max.saturating_add(least);
                 in_slot.merge(report.activity);
             }
             in_slot.join_buckets();
+            let buckets_unlisted = in_slot.buckets.iter().map(|bucket| {
+                let key = bucket.key();
+                let lacking = full_lists
+                    .iter()
+                    .filter(|(_, listed)| !listed.contains(&key));
+                lacking.fold(0_u64, |sum, (least, _)| sum.saturating_add(*least))
+            });
+            let buckets_unlisted = buckets_unlisted.collect();
             summary.slots.push(SlotActivity {
                 requests: in_slot.requests,
                 limits: in_slot.limits.clone(),
                 buckets: in_slot.buckets.clone(),
+                buckets_unlisted,
                 unlisted_max,
             });
             summary.activity.merge(in_slot);

@@ -130,5 +130,15 @@ fn a_slot_lists_its_buckets_and_bounds_what_is_not_listed() {
     let both =
         { first.buckets.iter() }.find(|found| found.bucket == bucket(b"u40", 0, None).bucket);
     assert_eq!(both.map(|found| found.requests), Some(2 * 960));
+    // What only the short list has may have as many more at the other limiter, as its last has.
+    let lacks = |of: &SlotActivity| -> Vec<u64> {
+        let more = of.buckets_unlisted.iter().copied();
+        more.filter(|more| *more > 0).collect()
+    };
+    assert_eq!(
+        (lacks(first), first.buckets_unlisted.len()),
+        (vec![951; 19], 79)
+    );
+    assert!(lacks(second).is_empty());
     assert_eq!(summary.activity.buckets.len(), 79);
 }
