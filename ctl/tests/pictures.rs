@@ -134,7 +134,7 @@ fn the_limits_of_the_page_are_valid() -> Result<()> {
         file.push('\n');
     }
     ensure!(
-        count == 7,
+        count == 8,
         "one limit for each line of the table, not {count}"
     );
     let mut rlctl = Command::new(RLCTL)
