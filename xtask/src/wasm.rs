@@ -14,7 +14,7 @@ use crate::ui::Ui;
 /// The size limit of the filter. What counts is the time that it adds to Envoy's start, at most 0.3
 /// s on an idle machine: V8 compiles it, with 17 ms of CPU for 10 KB, on all cores at once. `cargo
 /// xtask bench` measures that time; the size is the substitute for it on a busy machine.
-pub const SIZE_BUDGET_BYTES: u64 = 452_000;
+pub const SIZE_BUDGET_BYTES: u64 = 460_000;
 /// The wasm features beyond the first version that the compiler uses and Envoy's V8 supports; the
 /// optimiser must not use others.
 const FEATURES: [&str; 7] = [
