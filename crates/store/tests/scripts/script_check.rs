@@ -287,7 +287,8 @@ fn keys_live_a_little_longer_than_they_matter() {
         let check = script_check(&subjects, Options::default());
         let reply = redis.batch(&[check], Clock::Server);
         assert_eq!(reply.now_ms, 1_763_000_040_999);
-        assert_eq!(redis.ttl(key), 500 + 1000);
+        // Up to an eighth longer, so that those that end together do not go together.
+        assert!((1500..=1500 + 500 / 8).contains(&redis.ttl(key)));
     }
 }
 
