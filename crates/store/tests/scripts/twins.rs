@@ -298,7 +298,7 @@ fn compare_queues(twin: &mut dyn Engine, part: u64) {
     walks(
         twin,
         (steps, 300),
-        steps / 10,
+        steps / 20,
         Walk::of_a_queue,
         |both, seen: &mut [_; 1]| {
             let (now_ms, subjects) = both.walk.queue_step();
