@@ -47,7 +47,8 @@ fn comparable(mut objects: Vec<Value>) -> Vec<Value> {
         if object["kind"] == "CustomResourceDefinition" {
             let annotations = object["metadata"]["annotations"].as_object_mut();
             drop(annotations.and_then(|all| all.remove("helm.sh/resource-policy")));
-            if object["metadata"]["annotations"] == json!({}) {
+            // Asking for what is absent has made it null.
+            if [json!({}), json!(null)].contains(&object["metadata"]["annotations"]) {
                 drop(
                     object["metadata"]
                         .as_object_mut()
