@@ -45,7 +45,7 @@ async fn images_are_pushed_as_documented_and_pulled_by_digest() {
     let dir = tempfile::tempdir().unwrap();
     let (_registry, address) = registry(dir.path()).await;
     let pushes = pushes(&address);
-    assert_eq!(pushes.len(), 2);
+    assert_eq!(pushes.len(), 3);
     for push in pushes {
         let mut skopeo = skopeo();
         skopeo.current_dir(folder()).args(&push);
