@@ -43,17 +43,6 @@ pub struct Args {
     keep: bool,
 }
 
-impl Args {
-    /// So long that a reader's first mistakes show, so short that all of them take minutes.
-    pub fn for_tests() -> Self {
-        Self {
-            seconds: 5,
-            only: Vec::new(),
-            keep: false,
-        }
-    }
-}
-
 /// `cargo xtask fuzz`.
 pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
     let known = readers(workspace)?;

@@ -12,7 +12,6 @@ use harness::Host;
 
 use crate::command::{self, Workspace};
 use crate::dist;
-use crate::fuzz;
 use crate::module;
 use crate::tools::{Tool, Tools, WASM_TARGET, on_path};
 use crate::ui::{Ui, help, mark, seconds};
@@ -79,8 +78,6 @@ enum Step {
     Unit,
     /// The filter in a simulated world, a thousand seeds of it
     Simulate,
-    /// Every reader of strangers' bytes under a fuzzer, for seconds
-    Fuzz,
     /// Tests compiled to wasm32, under Node
     Wasm,
     /// The files of deploy/, by the programs they are for
@@ -119,13 +116,6 @@ impl Step {
             Self::Deny => deny(context),
             Self::Unit => unit(context),
             Self::Simulate => simulate(context),
-            Self::Fuzz if on_path("c++").is_none() => {
-                context
-                    .ui
-                    .line("skipped: no C++ compiler, which libFuzzer needs");
-                Ok(())
-            }
-            Self::Fuzz => fuzz::run(&fuzz::Args::for_tests(), context.workspace, context.ui),
             Self::Wasm => on_wasm(context),
             Self::Kubernetes => kubernetes(context),
             Self::Deploy | Self::Dist | Self::Api | Self::Page | Self::E2e => {
