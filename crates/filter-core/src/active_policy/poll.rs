@@ -188,12 +188,12 @@ impl Worker {
                 Err(Unusable::Unfit) => self.policy.poller.poll_unfit(),
                 Err(Unusable::Rejected(error)) => {
                     self.warn_rejected(&error);
-                    self.policy.poller.poll_rejected(snapshot.etag);
+                    self.policy.poller.poll_rejected(now, snapshot.etag);
                 }
             },
             Polled::TooLarge { etag } => {
                 self.warn_rejected(&SnapshotError::TooLarge(SNAPSHOT_MAX));
-                self.policy.poller.poll_rejected(etag);
+                self.policy.poller.poll_rejected(now, etag);
             }
             Polled::Failed => self.on_poll_failed(now),
         }
@@ -386,6 +386,8 @@ pub(crate) struct PolicyPoller {
     last_notice: Vec<u8>,
     /// The version of the limits that this worker uses.
     version: u64,
+    /// Whether the limits in use are newer than those of the version: they could not be stored for the others.
+    is_ahead: bool,
     /// Whether the next poll is for the whole, because changes did not fit or their log is long.
     pub(crate) wants_whole: bool,
     /// The version in the notice when changes in the log last did not fit.
@@ -394,6 +396,10 @@ pub(crate) struct PolicyPoller {
     others_until_us: u64,
     /// The entity tag of the last snapshot polled, whether it could be used or not.
     etag: Vec<u8>,
+    /// When a snapshot that was unusable is fetched again.
+    again_us: Option<u64>,
+    /// The next pause before that.
+    again_pause_us: u64,
     random: Random,
     next_us: u64,
     /// The earliest time of the next poll, if there is a newer revision.
@@ -431,10 +437,13 @@ impl PolicyPoller {
             worker_id,
             last_notice: Vec::new(),
             version: 0,
+            is_ahead: false,
             wants_whole: false,
             unfit_at: 0,
             others_until_us: 0,
             etag: Vec::new(),
+            again_us: None,
+            again_pause_us: AGAIN_MIN_US,
             random,
             next_us: 0,
             soonest_us: 0,
@@ -464,6 +473,9 @@ impl PolicyPoller {
         if notice.version != self.version {
             // Something was overwritten, or is being written, and is read again. The limits in force stay.
             self.last_notice.clear();
+        }
+        if !snapshots.is_empty() {
+            (self.is_ahead, self.again_us) = (false, None);
         }
         let proxies = (notice.proxies != before.proxies).then_some(notice.proxies);
         SharedUpdate { snapshots, proxies }
@@ -557,11 +569,13 @@ impl PolicyPoller {
         if self.wants_whole { &[] } else { &self.etag }
     }
 
-    /// The poll returned an unusable snapshot. It is not fetched again.
-    pub(crate) fn poll_rejected(&mut self, etag: Vec<u8>) {
+    /// The poll returned an unusable snapshot. It is fetched again after a pause: what damaged it may be gone.
+    pub(crate) fn poll_rejected(&mut self, now: Now, etag: Vec<u8>) {
         self.answered();
         self.wants_whole = false;
         self.etag = etag;
+        self.again_us = Some(now.mono_us.saturating_add(self.again_pause_us));
+        self.again_pause_us = (self.again_pause_us * 2).min(AGAIN_MAX_US);
     }
 
     /// The poll returned changes of other limits: the next one is for the whole.
@@ -618,19 +632,21 @@ impl PolicyPoller {
             }
             Ok(Some(version @ 1..)) => {
                 self.version = version;
+                self.is_ahead = false;
                 self.write_notice(host, version, proxies);
             }
             // The log was overwritten or cannot be written: the others need a new snapshot.
-            Ok(Some(0)) | Err(Contended) => self.wants_whole = true,
+            Ok(Some(0)) | Err(Contended) => (self.is_ahead, self.wants_whole) = (true, true),
         }
         self.etag.clone_from(&snapshot.etag);
+        (self.again_us, self.again_pause_us) = (None, AGAIN_MIN_US);
         true
     }
 
     /// Stores a snapshot under a new version, or under that of this worker if it has the same limits;
     /// returns the version.
     fn store_whole(&self, host: &impl Host, snapshot: &Snapshot) -> Result<u64, Contended> {
-        let same = !self.etag.is_empty() && self.etag == snapshot.etag;
+        let same = !self.is_ahead && !self.etag.is_empty() && self.etag == snapshot.etag;
         // First the log, which orders versions.
         let version = host::update(host, &self.changes_key, |bytes| {
             let tip = Log::read(bytes).map_or(0, |log| log.tip());
@@ -705,6 +721,10 @@ const TIMEOUT_MS: u64 = 250;
 /// answer.
 const TIMEOUT_RETRY_MS: u64 = 50;
 const TIMEOUT_MAX_MS: u64 = 4_000;
+/// The first pause before a snapshot that was unusable is fetched again; each further one is twice as long.
+const AGAIN_MIN_US: u64 = 1_000_000;
+/// The longest: a filter that is too old for its limits would fetch megabytes for nothing.
+const AGAIN_MAX_US: u64 = 600_000_000;
 /// How long the host waits after the poll has failed. Envoy prefers hosts with fewer active requests,
 /// so the next poll is more likely to reach another limiter.
 const LINGER_MS: u64 = 250;
@@ -726,6 +746,10 @@ impl PolicyPoller {
 
     /// Records that the poll is sent.
     fn leaves(&mut self, now: Now) {
+        if self.again_us.is_some_and(|at_us| now.reached(at_us)) {
+            self.again_us = None;
+            self.etag.clear();
+        }
         let pause_us = self.random.jittered(POLL_EVERY_US);
         self.next_us = now.mono_us.saturating_add(pause_us);
         self.soonest_us = now.mono_us.saturating_add(POLL_MIN_US);

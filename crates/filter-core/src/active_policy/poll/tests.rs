@@ -199,6 +199,20 @@ fn changes_that_do_not_fit_make_a_worker_start_again_once() {
 }
 
 #[test]
+fn changes_that_could_not_be_stored_reach_the_others_with_the_whole() {
+    let host = SharedData::default();
+    let (mut poller, mut other) = (new_poller(1), new_poller(2));
+    poller.poll_brought(&host, &snapshot("first"), None);
+    other.load_update(&host);
+    host.lose_writes(100);
+    assert!(poller.poll_brought(&host, &changes("second"), None));
+    host.lose_writes(0);
+    assert!(poller.wants_whole);
+    assert!(poller.poll_brought(&host, &snapshot("second"), None));
+    assert_eq!(other.load_update(&host).snapshots, [snapshot("second")]);
+}
+
+#[test]
 fn a_log_of_many_changes_is_replaced_by_a_snapshot() {
     let host = SharedData::default();
     let mut poller = new_poller(1);
@@ -374,10 +388,27 @@ fn another_worker_polls_only_after_the_long_poll_is_overdue() {
 }
 
 #[test]
-fn a_rejected_snapshot_is_not_requested_again() {
+fn a_rejected_snapshot_is_requested_again_after_pauses_that_double() {
+    let host = SharedData::default();
     let mut worker = new_poller(1);
-    worker.poll_rejected(b"\"bad\"".to_vec());
-    assert_eq!(worker.etag(), b"\"bad\"");
+    let (mut ms, mut pauses) = (0, Vec::new());
+    for _ in 0..14 {
+        worker.poll_rejected(at(ms), b"\"bad\"".to_vec());
+        let since_ms = ms;
+        while worker.etag() == b"\"bad\"" {
+            ms += 100;
+            if worker.is_due(&host, at(ms)) && !worker.etag().is_empty() {
+                worker.poll_unchanged(&host, None);
+            }
+        }
+        pauses.push((ms - since_ms) / 1000);
+    }
+    assert!(pauses.is_sorted(), "{pauses:?}");
+    assert!((1..=2).contains(&pauses[0]), "{pauses:?}");
+    assert!((600..=602).contains(&pauses[13]), "{pauses:?}");
+    worker.poll_brought(&host, &snapshot("good"), None);
+    worker.poll_rejected(at(ms), b"\"bad\"".to_vec());
+    assert_eq!(worker.again_us, Some(at(ms + 1_000).mono_us));
 }
 
 #[test]
