@@ -52,19 +52,21 @@ pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
             bail!(help(format!("no reader `{name}`"), &[&hint]));
         }
     }
-    let chosen = known
-        .iter()
-        .filter(|name| args.only.is_empty() || args.only.contains(name));
+    let chosen = if args.only.is_empty() {
+        &known
+    } else {
+        &args.only
+    };
     ui.heading("Readers that take more than twice as long for twice the input");
-    command::run(&mut helper(workspace, &["grow"]))?;
+    command::run(helper(workspace, &["grow"]).args(chosen))?;
     ui.heading("Fuzzer");
-    let fuzzer = Fuzzer::build(workspace)?;
+    let fuzzer = Fuzzer::build(workspace, chosen)?;
     for name in chosen {
         let [inputs, new] = fuzzer.run(name, args.seconds)?;
         ui.line(&format!("{name}: {inputs} inputs, {new} of them new"));
     }
     if args.keep {
-        fuzzer.keep(workspace, &known)?;
+        fuzzer.keep(workspace, chosen)?;
     }
     Ok(())
 }
@@ -94,7 +96,7 @@ struct Fuzzer {
 }
 
 impl Fuzzer {
-    fn build(workspace: &Workspace) -> Result<Self> {
+    fn build(workspace: &Workspace, readers: &[String]) -> Result<Self> {
         if on_path("c++").is_none() {
             let problem = "no C++ compiler, which libFuzzer needs";
             bail!(help(problem, &["install g++ or clang"]));
@@ -111,7 +113,7 @@ impl Fuzzer {
         command::run(&mut cargo)?;
         let corpora = folder.join("corpus");
         let path = corpora.to_string_lossy();
-        command::run(&mut helper(workspace, &["unpack", &path]))?;
+        command::run(helper(workspace, &["unpack", &path]).args(readers))?;
         Ok(Self {
             program: folder.join(target).join("debug/fuzz"),
             corpora,
@@ -158,6 +160,6 @@ impl Fuzzer {
             command::run(merge.args([to, self.corpora.join(reader)]))?;
         }
         let path = kept.to_string_lossy();
-        command::run(&mut helper(workspace, &["pack", &path]))
+        command::run(helper(workspace, &["pack", &path]).args(readers))
     }
 }

@@ -707,12 +707,7 @@ fn digest_of(folder: &Path) -> Result<String> {
     for file in files {
         digest.update(std::fs::read(file)?);
     }
-    let bytes = digest.finalize();
-    let mut start = String::new();
-    for byte in bytes.iter().take(4) {
-        write!(start, "{byte:02x}")?;
-    }
-    Ok(start)
+    Ok(format!("{:x}", digest.finalize()).chars().take(8).collect())
 }
 
 /// Creates a file under another name and renames it, because another task may be using the old one.

@@ -67,21 +67,14 @@ fn unescape(line: &str) -> Option<Vec<u8>> {
 
 /// A copy of an input with some random changes, the same for the same number.
 pub fn mutate(input: &[u8], number: u64) -> Vec<u8> {
-    let mut state = number.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    let mut below = |end: usize| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        let end = u64::try_from(end.max(1)).unwrap_or(1);
-        usize::try_from(state % end).unwrap_or(0)
-    };
+    let mut random = fastrand::Rng::with_seed(number);
     let mut changed = input.to_vec();
-    for _ in 0..=below(4) {
-        let at = below(changed.len() + 1);
-        let end = (at + 1 + below(8)).min(changed.len());
-        match below(5) {
+    for _ in 0..=random.usize(..4) {
+        let at = random.usize(..=changed.len());
+        let end = (at + 1 + random.usize(..8)).min(changed.len());
+        match random.u8(..5) {
             0 => drop(changed.drain(at.min(end)..end)),
-            1 => changed.insert(at, u8::try_from(below(256)).unwrap_or(0)),
+            1 => changed.insert(at, random.u8(..)),
             2 => changed.truncate(at),
             3 => {
                 let part = changed.get(at..end).unwrap_or_default().to_vec();
@@ -89,7 +82,7 @@ pub fn mutate(input: &[u8], number: u64) -> Vec<u8> {
             }
             _ => {
                 if let Some(byte) = changed.get_mut(at) {
-                    *byte ^= 1 << below(8);
+                    *byte ^= 1 << random.u8(..8);
                 }
             }
         }

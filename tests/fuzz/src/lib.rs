@@ -36,7 +36,7 @@ pub struct Reader {
 }
 
 /// All readers.
-pub const READERS: [Reader; 22] = [
+pub const READERS: [Reader; 24] = [
     Reader::new("batch", batch),
     Reader::new("answer", answer),
     Reader::new("report", report),
@@ -44,6 +44,7 @@ pub const READERS: [Reader; 22] = [
     Reader::new("check-json", check_json),
     Reader::new("error-json", error_json),
     Reader::new("snapshot", snapshot),
+    Reader::new("changes", proxy::changes),
     Reader::new("limits", limits),
     Reader::new("record", record),
     Reader::new("json", document),
@@ -53,6 +54,7 @@ pub const READERS: [Reader; 22] = [
     Reader::new("envoy-ratelimit", envoy_ratelimit),
     Reader::new("limitador", limitador),
     Reader::new("spring", spring),
+    Reader::new("kubernetes", kubernetes),
     Reader::new("access-log", access_log),
     Reader::new("store-url", store_url),
     Reader::new("request", proxy::request),
@@ -195,6 +197,10 @@ fn limitador(bytes: &[u8]) {
 
 fn spring(bytes: &[u8]) {
     convert(System::Spring, bytes);
+}
+
+fn kubernetes(bytes: &[u8]) {
+    convert(System::Kubernetes, bytes);
 }
 
 fn convert(system: System, bytes: &[u8]) {

@@ -2,8 +2,8 @@
 //! limits need every source of entries and every kind of cost.
 
 use filter_core::{
-    Body, Call, CallAnswer, Callback, Config, Metering, NoProperty, Now, Request, Response,
-    ResponseHeaders, Step, StreamId, Worker, simulated::SharedData,
+    Body, BodyNeed, Call, CallAnswer, Callback, Config, Metering, NoProperty, Now, Request,
+    Response, ResponseHeaders, Step, StreamId, Worker, simulated::SharedData,
 };
 use policy::{Compiled, Mode, PenaltyStatus};
 use protocol::{LimitAnswer, Reservation, Reserved, compact::BatchAnswer};
@@ -41,13 +41,25 @@ const CONFIG: &str = r#"{
 
 thread_local! {
     static CONFIGURED: Config = configured();
+    static LIMITED: Compiled = {
+        let snapshot = limits_file::snapshot_at(&compiled(), NOW.wall_ms);
+        Compiled::from_snapshot(&snapshot).unwrap_or_else(|error| unreachable!("{error}"))
+    };
+}
+
+/// What a limiter says has changed since a snapshot.
+pub fn changes(bytes: &[u8]) {
+    LIMITED.with(|limits| drop(limits.with_changes(bytes)));
+}
+
+fn compiled() -> Compiled {
+    let policy = limits_file::read("limits.yaml", LIMITS.as_bytes());
+    Compiled::new(policy.unwrap_or_else(|problems| unreachable!("{problems}")))
 }
 
 #[expect(clippy::unwrap_used, reason = "both are valid")]
 fn configured() -> Config {
-    let policy = limits_file::read("limits.yaml", LIMITS.as_bytes());
-    let policy = policy.unwrap_or_else(|problems| unreachable!("{problems}"));
-    let limits = limits_file::snapshot_text(&Compiled::new(policy), NOW.wall_ms);
+    let limits = limits_file::snapshot_text(&compiled(), NOW.wall_ms);
     let (before, after) = CONFIG.rsplit_once('}').unwrap();
     let config = format!("{before}, \"limits\": \"{limits}\"}}{after}");
     Config::from_json(config.as_bytes()).unwrap_or_else(|problems| unreachable!("{problems}"))
@@ -179,6 +191,7 @@ const POST: &[u8] = b":method:POST\n:path:/v1/chat\nx-user:alice\ncontent-type:a
 pub fn request_body(bytes: &[u8]) {
     let (mut worker, host) = (worker(), SharedData::default());
     worker.on_request(&host, NOW, STREAM, &Lines(POST));
+    assert_eq!(worker.body_need(STREAM), BodyNeed::Reads);
     for chunk in chunks(bytes) {
         worker.on_request_body(STREAM, chunk.len(), false, &Chunk(chunk));
     }
@@ -265,6 +278,7 @@ pub fn response(bytes: &[u8]) {
         }
         steps(&mut worker, Callback::of_root());
         let mut reads = worker.on_response(|| NOW, STREAM, &mut Headers(events), false);
+        assert_eq!(reads, Metering::Reads);
         for chunk in chunks(bytes) {
             if reads == Metering::None {
                 break;

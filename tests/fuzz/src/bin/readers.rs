@@ -1,12 +1,12 @@
-//! What `cargo xtask fuzz` does besides running the fuzzer: `readers unpack FOLDER` writes each corpus as
-//! the files that libFuzzer reads, `readers pack FOLDER` makes corpora of such files, `readers grow`
+//! What `cargo xtask fuzz` does besides running the fuzzer, for the readers that it names: `unpack FOLDER`
+//! writes each corpus as the files that libFuzzer reads, `pack FOLDER` makes corpora of such files, `grow`
 //! looks for readers that take more than twice as long for twice the input.
 
 use std::path::Path;
 use std::process::ExitCode;
 use std::{env, fs, io};
 
-use fuzz::{READERS, Reader, grow, of, write};
+use fuzz::{Reader, grow, of, write};
 
 /// Bound: bytes of an input that is kept.
 const KEPT_MAX: usize = 4096;
@@ -17,11 +17,15 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let done = match *arguments.as_slice() {
-        ["unpack", folder] => each(|reader| unpack(reader, &Path::new(folder).join(reader.name))),
-        ["pack", folder] => each(|reader| pack(reader, &Path::new(folder).join(reader.name))),
-        ["grow"] => each(growth),
+        ["unpack", folder, ref names @ ..] => each(names, |reader| {
+            unpack(reader, &Path::new(folder).join(reader.name))
+        }),
+        ["pack", folder, ref names @ ..] => each(names, |reader| {
+            pack(reader, &Path::new(folder).join(reader.name))
+        }),
+        ["grow", ref names @ ..] => each(names, growth),
         _ => Err(io::Error::other(
-            "usage: readers unpack|pack FOLDER, or grow",
+            "usage: readers unpack|pack FOLDER READER…, or grow READER…",
         )),
     };
     match done {
@@ -33,8 +37,11 @@ fn main() -> ExitCode {
     }
 }
 
-fn each(does: impl Fn(Reader) -> io::Result<()>) -> io::Result<()> {
-    READERS.into_iter().try_for_each(does)
+fn each(names: &[&str], does: impl Fn(Reader) -> io::Result<()>) -> io::Result<()> {
+    names.iter().try_for_each(|name| {
+        let unknown = || io::Error::other(format!("no reader `{name}`"));
+        does(Reader::named(name).ok_or_else(unknown)?)
+    })
 }
 
 fn unpack(reader: Reader, folder: &Path) -> io::Result<()> {
