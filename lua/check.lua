@@ -406,10 +406,10 @@ local function finish(l, charge)
   if l.adaptive then
     filled = filled + 1
     reply[filled] = l.milli
-    local found = limits.peek and (algorithm.found(l) or {})
+    local found = limits.peek and { algorithm.read_mark(l.found) } -- begins with the 'a'
     for i = 2, found and ADAPTIVE_FIELDS or 1 do
       filled = filled + 1
-      reply[filled] = found[i] or 0
+      reply[filled] = found[i + 1] or 0
     end
   end
   if costs then

@@ -1,22 +1,17 @@
 -- How an adaptive limit on requests in flight follows its service. Twin of crates/algorithms/src/adaptive.rs.
 --
--- Included by concurrency.lua where a slot of such a limit is freed. Defines hear, which is all in one, with its
+-- Included by concurrency.lua where a slot of such a limit is freed. Defines adapt, which is all in one, with its
 -- numbers in locals, because a call costs as much as it allocates.
 
--- A slot is freed and says something: 1 in time, 2 late, 3 slow; or nothing, 0 or less. `text` is the mark of
--- before, if there is one; returns the next.
-local function hear(s, text, says)
-  local rule, mark = s.adaptive, nil
-  local latency, share, limit, of_latency, of_share, start = rule[4], rule[5], nil, nil, nil, nil
-  local answers, late, slow, most, own_late, own_slow = 0, 0, 0, 0, 0, 0
-  local moved, from, moved_late, moved_slow = 0, 0, 0, 0
-  if text and #text == PACKED_SIZE then
-    mark, limit, of_latency, of_share, start, answers, late, slow, most, own_late, own_slow, moved, from,
-      moved_late, moved_slow = struct.unpack(PACKED, text)
-  end
-  if not mark or not (start >= 0 and start < 2 ^ 53 and start % 1 == 0 and moved >= 0 and moved < 2 ^ 53
-      and moved % 1 == 0) then
-    limit, of_latency, of_share, start = rule[1], latency, share, now -- none, or a damaged one
+-- A slot is freed, whose request had an answer: 1 in time, 2 late, 3 slow; or none that counts, 0 or less. `text` is
+-- the mark of before, if there is one; returns the next.
+local function adapt(s, text, pace)
+  local rule = s.adaptive
+  local latency, share = rule[4], rule[5]
+  local mark, limit, of_latency, of_share, start, answers, late, slow, most, own_late, own_slow, moved, from,
+    moved_late, moved_slow = read_mark(text)
+  if not mark then
+    limit, of_latency, of_share, start = rule[1], latency, share, now
     answers, late, slow, most, own_late, own_slow = 0, 0, 0, 0, 0, 0
     moved, from, moved_late, moved_slow = 0, 0, 0, 0
   end
@@ -25,7 +20,7 @@ local function hear(s, text, says)
     own_late, own_slow = 0, 0
   elseif now < start then
     if start <= now + latency then
-      return text -- let in before the limit changed
+      return text -- admitted before the limit changed
     end
     again = true -- the clock stepped back
   end
@@ -34,10 +29,10 @@ local function hear(s, text, says)
   end
   limit = limit < rule[2] and rule[2] or limit > rule[3] and rule[3] or limit
   most = most < s.used and s.used or most
-  if says > 0 and answers < 1000000000 then
+  if pace > 0 and answers < 1000000000 then
     answers = answers + 1
-    late = says > 1 and late + 1 or late
-    slow = says > 2 and slow + 1 or slow
+    late = pace > 1 and late + 1 or late
+    slow = pace > 2 and slow + 1 or slow
   end
   local age = now - start
   if age >= 1000 and answers >= 20 then

@@ -22,6 +22,17 @@ local LINGER = 3600000 -- for how long an adaptive limit is kept without a slot 
 -- slow ones, the most slots in use; the service's own late and own slow (per mille); and of the latest change the
 -- time (ms), the limit before it, and the late and slow of the window that it ended (per mille).
 local PACKED, PACKED_SIZE = '<I1I4I4I2dI4I4I4I4I2I2dI4I2I2', 55
+local START, MOVED = 12, 40 -- where the times begin
+
+-- Its numbers; nothing if there is none, or a damaged one.
+local function read_mark(text)
+  if text and #text == PACKED_SIZE then
+    local start, moved = struct.unpack('<d', text, START), struct.unpack('<d', text, MOVED)
+    if start >= 0 and start < 2 ^ 53 and start % 1 == 0 and moved >= 0 and moved < 2 ^ 53 and moved % 1 == 0 then
+      return struct.unpack(PACKED, text)
+    end
+  end
+end
 
 local function above_now()
   return string.format('(' .. WHOLE, now)
@@ -159,12 +170,12 @@ end
 -- Slots per command, far below the limit of unpack().
 local TOGETHER = 200
 
--- Writes the changes of slots, and the state of an adaptive limit that heard of them.
-local function write(s, became, found)
+-- Writes the changes of slots, and the mark of an adaptive limit that follows from them.
+local function write(s, became, next_mark)
   local added, freed = {}, {}
-  if found and found ~= s.found then
-    added[1], added[2], freed[1] = -0.5, found, s.found
-    s.found = found
+  if next_mark and next_mark ~= s.found then
+    added[1], added[2], freed[1] = -0.5, next_mark, s.found
+    s.found = next_mark
   end
   for name, expiry in pairs(became) do
     if expiry then
@@ -186,7 +197,7 @@ end
 -- anything changed.
 local function free(s, slots)
   local changed, became = false, {} -- the new expiry of each changed slot, false if freed
-  local heard, hear_it -- the mark of an adaptive limit, and what makes the next
+  local next_mark, next_of -- the next mark of an adaptive limit, and what makes it
   local function holds(name)
     local present = became[name]
     if present == nil then
@@ -207,11 +218,11 @@ local function free(s, slots)
     end
     if (act == FREE or act >= IN_TIME) and present then
       if s.adaptive and act < UNDO then
-        if not hear_it then
+        if not next_of then
           -- include: lib/adaptive.lua
-          hear_it = hear
+          next_of = adapt
         end
-        heard = hear_it(s, heard or s.found, act - ENTER)
+        next_mark = next_of(s, next_mark or s.found, act - ENTER)
       end
       became[name], s.used, changed = false, s.used - 1, true
     elseif act == RENEW and not present then
@@ -225,10 +236,10 @@ local function free(s, slots)
     end
   end
   if changed then
-    if heard then
+    if next_mark then
       s.open = math.floor(s.milli / 1000)
     end
-    write(s, became, heard)
+    write(s, became, next_mark)
     redis.call('ZREMRANGEBYSCORE', s.key, 0, now)
   end
   s.held = s.used > 0 and expiry_of(s, string.format(NAME, s.y, s.z, s.x)) ~= nil
@@ -293,16 +304,7 @@ return {
   missing = function(s)
     return s.low, s.high
   end,
-  found = function(s)
-    local text = s.found
-    if not text or #text ~= PACKED_SIZE then
-      return
-    end
-    local numbers = { struct.unpack('<I4I4I2dI4I4I4I4I2I2dI4I2I2', text, 2) }
-    local start, moved = numbers[4], numbers[11]
-    local read = start >= 0 and start < 2 ^ 53 and start % 1 == 0 and moved >= 0 and moved < 2 ^ 53
-    return read and moved % 1 == 0 and numbers or nil
-  end,
+  read_mark = read_mark,
   save = save,
   save_shifted = save_shifted,
 }

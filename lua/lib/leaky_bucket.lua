@@ -309,7 +309,8 @@ function M.free(b, slots, denied)
   for i = 1, #slots, 5 do
     local since, turn = slots[i + 2], slots[i + 3]
     local start, stop = span_of(b, slots[i], slots[i + 1], slots[i + 4])
-    local free = start and (start > lead(b, slots[i + 4]) or denied) and b.named and since == b.since and turn < TURN_MAX and stop <= b.debt
+    local free = start and (start > lead(b, slots[i + 4]) or denied) and b.named and since == b.since
+      and turn < TURN_MAX and stop <= b.debt
     if free then
       for _, of in ipairs(turns_of(b)) do
         free = free and not (of[3] >= turn and of[1] < stop and start < of[2])

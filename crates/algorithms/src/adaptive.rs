@@ -197,12 +197,12 @@ impl Adaptive {
 }
 
 impl AdaptiveState {
-    /// A slot of the `in_use` is freed and says something or nothing. Returns the next state.
-    pub(crate) fn heard(
+    /// The state after a slot of those `in_use` is freed, whose request had an answer of this pace or none that counts.
+    pub(crate) fn after(
         state: Option<&Self>,
         rule: &Adaptive,
         start: u64,
-        (now_ms, in_use, says): (u64, u64, Option<Pace>),
+        (now_ms, in_use, pace): (u64, u64, Option<Pace>),
     ) -> Self {
         let mut next = state.copied().unwrap_or(Self {
             limit_milli: start * 1000,
@@ -221,13 +221,13 @@ impl AdaptiveState {
             if next.start_ms > now_ms.saturating_add(rule.latency_ms) {
                 next.restart(now_ms);
             } else {
-                // Its request was let in before the limit changed, so it says nothing about the new one.
+                // Its request was admitted before the limit changed, so its answer says nothing about the new one.
                 return next;
             }
         }
         next.limit_milli = rule.within(next.limit_milli);
         next.most = next.most.max(in_use);
-        if let Some(pace) = says
+        if let Some(pace) = pace
             && next.answers < ANSWERS_MAX
         {
             next.answers += 1;
@@ -279,8 +279,8 @@ impl AdaptiveState {
         self.restart(now_ms.saturating_add(rule.latency_ms));
     }
 
-    /// What the service does by itself shows only where it is nearly alone. Elsewhere it can only turn out
-    /// to be less.
+    /// The service's own shares are measured only where it is nearly alone. Elsewhere a window can only lower
+    /// them.
     fn learn_own(&mut self, alone: bool, late: u64, slow: u64) {
         for (own, measured) in [(&mut self.own_late, late), (&mut self.own_slow, slow)] {
             *own = match alone {
@@ -317,7 +317,7 @@ mod tests {
     ) -> AdaptiveState {
         for nth in 0..count {
             let event = (from_ms + 10 * nth, in_use, Some(pace));
-            state = Some(AdaptiveState::heard(state.as_ref(), rule, 20, event));
+            state = Some(AdaptiveState::after(state.as_ref(), rule, 20, event));
         }
         state.unwrap()
     }
@@ -337,12 +337,12 @@ mod tests {
     }
 
     #[test]
-    fn answers_to_what_was_let_in_before_a_change_are_not_heard() {
+    fn answers_to_requests_from_before_a_change_do_not_count() {
         let grown = answered(None, &RULE, (0, 101), 20, Pace::InTime);
         let early = answered(Some(grown), &RULE, (1010, 29), 25, Pace::Slow);
         assert_eq!(early, grown);
-        let heard = answered(Some(grown), &RULE, (1300, 1), 25, Pace::Slow);
-        assert_eq!((heard.answers, heard.slow, heard.most), (1, 1, 25));
+        let counted = answered(Some(grown), &RULE, (1300, 1), 25, Pace::Slow);
+        assert_eq!((counted.answers, counted.slow, counted.most), (1, 1, 25));
         // A clock that stepped back does not stop the window for longer than that.
         let back = answered(Some(grown), &RULE, (10, 1), 25, Pace::Slow);
         assert_eq!((back.answers, back.start_ms), (1, 10));

@@ -105,8 +105,6 @@ pub(crate) struct SlotUsage {
     now_ms: u64,
     /// Those that have not expired.
     slots: HeldSlots,
-    /// How many there may be.
-    limit: u64,
     adaptive: Option<Box<AdaptiveState>>,
     /// Whether the current request has one already.
     held: bool,
@@ -164,26 +162,41 @@ impl Concurrency {
     }
 
     /// The limit of a bucket, in thousandths of a slot.
-    fn limit_milli(&self, state: Option<&AdaptiveState>) -> u64 {
+    fn limit_milli(&self, usage: &SlotUsage) -> u64 {
         let rule = self.adaptive.as_ref();
         rule.map_or(self.limit * 1000, |rule| {
-            rule.limit_milli(state, self.limit)
+            rule.limit_milli(usage.adaptive.as_deref(), self.limit)
         })
     }
 
-    /// A slot of those in use is freed.
-    fn hear(&self, usage: &mut SlotUsage, act: SlotAct) {
-        let says = match act {
+    /// How many slots a bucket may have in use.
+    fn slots_max(&self, usage: &SlotUsage) -> u64 {
+        self.limit_milli(usage) / 1000
+    }
+
+    /// An adaptive limit follows a slot that is freed; called before it is.
+    fn adapt(&self, usage: &mut SlotUsage, act: SlotAct) {
+        let pace = match act {
             SlotAct::Answered(pace) => Some(pace),
             _ => None,
         };
         if let Some(rule) = &self.adaptive {
-            let event = (usage.now_ms, usage.used(), says);
+            let event = (usage.now_ms, usage.used(), pace);
             let state = usage.adaptive.as_deref();
-            let next = AdaptiveState::heard(state, rule, self.limit, event);
+            let next = AdaptiveState::after(state, rule, self.limit, event);
             usage.adaptive = Some(Box::new(next));
-            usage.limit = self.limit_milli(usage.adaptive.as_deref()) / 1000;
         }
+    }
+
+    /// The slots that a name may mean: one with the ttl that it claims, and one with the limit's own. A name may
+    /// claim any ttl, so a slot that is entered has the limit's own; its holder goes on to use the name that it has.
+    fn meant(&self, slot: Slot) -> [InFlightSlot; 2] {
+        let named = InFlightSlot::from(slot);
+        let own = InFlightSlot {
+            ttl_ms: named.ttl_ms.min(self.ttl_ms),
+            ..named
+        };
+        [named, own]
     }
 
     const fn offered(&self) -> InFlightSlot {
@@ -244,7 +257,6 @@ impl Quota for Concurrency {
         });
         let usage = SlotUsage {
             now_ms,
-            limit: self.limit_milli(adaptive.as_deref()) / 1000,
             adaptive,
             held: slots.expiry_of(self.offered()).is_some(),
             slots,
@@ -254,7 +266,7 @@ impl Quota for Concurrency {
     }
 
     fn room(&self, usage: &SlotUsage) -> Option<u64> {
-        match usage.limit.checked_sub(usage.used()) {
+        match self.slots_max(usage).checked_sub(usage.used()) {
             None | Some(0) if usage.held => Some(1),
             room => room,
         }
@@ -282,7 +294,9 @@ impl Quota for Concurrency {
     }
 
     fn wait_ms(&self, usage: &SlotUsage, cost: u64) -> u64 {
-        let excess = (usage.used() + cost).saturating_sub(usage.limit).max(1);
+        let excess = (usage.used() + cost)
+            .saturating_sub(self.slots_max(usage))
+            .max(1);
         let nth = usize::try_from(excess - 1).unwrap_or(usize::MAX);
         let expiry = usage.slots.nth_expiry(nth);
         expiry.map_or(0, |expiry| expiry - usage.now_ms)
@@ -302,20 +316,14 @@ impl Quota for Concurrency {
     fn free(&self, usage: &mut SlotUsage, ops: &[SlotOp]) -> bool {
         let mut changed = false;
         for (position, op) in ops.iter().enumerate() {
-            let named = InFlightSlot::from(op.slot);
-            // A name may claim any ttl, so a slot that is entered has the limit's own; its holder goes on
-            // to use the name that it has.
-            let own = InFlightSlot {
-                ttl_ms: named.ttl_ms.min(self.ttl_ms),
-                ..named
-            };
+            let [named, own] = self.meant(op.slot);
             let held = |slot: &InFlightSlot| usage.slots.expiry_of(*slot).is_some();
             let present = [named, own].into_iter().find(held);
             let slot = present.unwrap_or(own);
             match op.act {
                 // A slot that is gone says nothing: so a repeated free counts once.
                 SlotAct::Free(_) | SlotAct::Answered(_) if present.is_some() => {
-                    self.hear(usage, op.act);
+                    self.adapt(usage, op.act);
                     changed |= usage.slots.remove(slot);
                 }
                 SlotAct::Free(_) | SlotAct::Answered(_) => {}
@@ -333,16 +341,12 @@ impl Quota for Concurrency {
 
     /// The request was not let in, so it says nothing.
     fn refund_slot(&self, usage: &mut SlotUsage, slot: Slot, _units: u64) -> bool {
-        let named = InFlightSlot::from(slot);
-        let own = InFlightSlot {
-            ttl_ms: named.ttl_ms.min(self.ttl_ms),
-            ..named
-        };
-        usage.slots.remove(named) || usage.slots.remove(own)
+        let mut meant = self.meant(slot).into_iter();
+        meant.any(|slot| usage.slots.remove(slot))
     }
 
     fn adaptive(&self, usage: &SlotUsage) -> Option<AdaptiveStatus> {
-        let limit_milli = self.limit_milli(usage.adaptive.as_deref());
+        let limit_milli = self.limit_milli(usage);
         self.adaptive.map(|_| AdaptiveStatus {
             limit_milli,
             state: usage.adaptive.as_deref().map(|state| AdaptiveState {

@@ -48,7 +48,7 @@ pub(crate) struct LeakyBucket {
 
 /// How the slots of a queue become delays.
 #[derive(Clone, Copy, Debug)]
-struct Pace {
+struct Spacing {
     bucket: Bucket,
     max_delay_ms: u64,
     passes_bursts: bool,
@@ -99,7 +99,7 @@ pub struct QueueSlots {
 /// release.
 ///
 /// The level of a queue is the end of its last slot, and a request starts where its slot does, or its
-/// lead before that ([`Pace::lead`]). A slot that is freed before it starts is given
+/// lead before that ([`Spacing::lead`]). A slot that is freed before it starts is given
 /// to the next request that fits into it, so that starts stay `cost/r` apart; time that has passed
 /// is lost, and a slot whose start has passed frees nothing, because its request may have started.
 /// A request frees a slot by its name, once: a request that gets the same time later has another
@@ -127,7 +127,7 @@ pub(crate) struct LeakyUsage {
     slots: Option<Slots>,
 }
 
-impl Pace {
+impl Spacing {
     /// How long before its slot a request starts, in parts: the sooner, the more of the capacity it leaves.
     const fn lead(&self, cost: u64) -> u64 {
         if self.passes_bursts {
@@ -201,8 +201,8 @@ impl LeakyBucket {
     }
 
     /// How a queue's slots become delays; `None` for a meter.
-    fn pace(&self) -> Option<Pace> {
-        Some(Pace {
+    fn spacing(&self) -> Option<Spacing> {
+        Some(Spacing {
             bucket: self.meter.bucket,
             max_delay_ms: self.max_delay_ms?,
             passes_bursts: self.passes_bursts,
@@ -210,8 +210,8 @@ impl LeakyBucket {
     }
 
     /// That, and a queue's slots; `None` for a meter.
-    fn queue<'u>(&self, usage: &'u LeakyUsage) -> Option<(Pace, &'u Slots)> {
-        Some((self.pace()?, usage.slots.as_ref()?))
+    fn queue<'u>(&self, usage: &'u LeakyUsage) -> Option<(Spacing, &'u Slots)> {
+        Some((self.spacing()?, usage.slots.as_ref()?))
     }
 
     /// The slots of a queue whose level was read as `meter`.
@@ -316,24 +316,26 @@ impl Quota for LeakyBucket {
     /// In a queue, the larger of what fits behind the last slot and into freed time. Nothing fits
     /// behind it while the next request would be held too long.
     fn room(&self, usage: &LeakyUsage) -> Option<u64> {
-        let Some((pace, slots)) = self.queue(usage) else {
+        let Some((spacing, slots)) = self.queue(usage) else {
             return self.meter.room(&usage.meter);
         };
-        pace.room(usage.meter.level.debt).max(slots.room(&pace))
+        spacing
+            .room(usage.meter.level.debt)
+            .max(slots.room(&spacing))
     }
 
     fn charge(&self, usage: &mut LeakyUsage, units: u64) -> bool {
         if let Some(slots) = usage.slots.as_mut().filter(|_| units > 0) {
             slots.will_be_stored();
         }
-        match self.pace().filter(|pace| pace.passes_bursts) {
+        match self.spacing().filter(|spacing| spacing.passes_bursts) {
             None => self.meter.charge(&mut usage.meter, units),
-            Some(pace) => {
+            Some(spacing) => {
                 let level = &mut usage.meter.level;
-                let owing = level.debt.saturating_add(pace.bucket.owed(units));
+                let owing = level.debt.saturating_add(spacing.bucket.owed(units));
                 let before = level.debt;
                 // Not at most the capacity, or debits would vanish while anything is held.
-                level.debt = before.max(owing.min(pace.level_max()));
+                level.debt = before.max(owing.min(spacing.level_max()));
                 level.debt > before
             }
         }
@@ -381,12 +383,12 @@ impl Quota for LeakyBucket {
     }
 
     fn wait_ms(&self, usage: &LeakyUsage, cost: u64) -> u64 {
-        let Some((pace, slots)) = self.queue(usage) else {
+        let Some((spacing, slots)) = self.queue(usage) else {
             return self.meter.wait_ms(&usage.meter, cost);
         };
         let level = &usage.meter.level;
-        let behind_ms = level.wait_ms(self.bucket(), pace.target(cost));
-        let freed_ms = slots.wait_ms(&pace, cost);
+        let behind_ms = level.wait_ms(self.bucket(), spacing.target(cost));
+        let freed_ms = slots.wait_ms(&spacing, cost);
         usage.meter.ahead_ms + freed_ms.map_or(behind_ms, |freed_ms| freed_ms.min(behind_ms))
     }
 
@@ -396,20 +398,20 @@ impl Quota for LeakyBucket {
 
     /// Counts by the bucket's clock, so that spacing holds after a small step back of the caller's.
     fn delay_ms(&self, usage: &LeakyUsage, cost: u64) -> u64 {
-        self.queue(usage).map_or(0, |(pace, slots)| {
-            let start = slots.start(&pace, cost);
-            pace.delay_ms(start.unwrap_or(usage.meter.level.debt), cost)
+        self.queue(usage).map_or(0, |(spacing, slots)| {
+            let start = slots.start(&spacing, cost);
+            spacing.delay_ms(start.unwrap_or(usage.meter.level.debt), cost)
         })
     }
 
     fn take(&self, usage: &mut LeakyUsage, cost: u64) -> Option<Slot> {
         let bucket = self.bucket();
-        let Some((pace, slots)) = self.pace().zip(usage.slots.as_mut()) else {
+        let Some((spacing, slots)) = self.spacing().zip(usage.slots.as_mut()) else {
             self.charge(usage, cost);
             return None;
         };
         let level = &mut usage.meter.level;
-        let freed = slots.take(&pace, cost);
+        let freed = slots.take(&spacing, cost);
         let slot = slots.name(bucket, level.now_ms, freed.unwrap_or(level.debt), cost);
         if freed.is_none() {
             slots.will_be_stored();
@@ -421,7 +423,7 @@ impl Quota for LeakyBucket {
 
     fn free(&self, usage: &mut LeakyUsage, ops: &[SlotOp]) -> bool {
         let level = &mut usage.meter.level;
-        let Some((pace, slots)) = self.pace().zip(usage.slots.as_mut()) else {
+        let Some((spacing, slots)) = self.spacing().zip(usage.slots.as_mut()) else {
             return false;
         };
         let mut any = false;
@@ -430,7 +432,7 @@ impl Quota for LeakyBucket {
             let SlotAct::Free(units) = op.act else {
                 continue;
             };
-            let freed = slots.free(&pace, level.now_ms, level.debt, (op.slot, units));
+            let freed = slots.free(&spacing, level.now_ms, level.debt, (op.slot, units));
             if let Some(debt) = freed {
                 level.debt = debt;
                 any = true;
@@ -551,35 +553,35 @@ impl Slots {
     }
 
     /// The largest cost that fits into freed time and is not held too long there.
-    pub fn room(&self, pace: &Pace) -> Option<u64> {
+    pub fn room(&self, spacing: &Spacing) -> Option<u64> {
         let fitting = self.free.iter().filter_map(|span| {
-            let whole = (span.end - span.start) / pace.bucket.parts_per_unit;
-            Some(pace.room(span.start)?.min(whole))
+            let whole = (span.end - span.start) / spacing.bucket.parts_per_unit;
+            Some(spacing.room(span.start)?.min(whole))
         });
         fitting.max()
     }
 
     /// The earliest freed time that holds a cost whole and not too long.
-    fn holding(&self, pace: &Pace, cost: u64) -> Option<usize> {
-        let length = cost.checked_mul(pace.bucket.parts_per_unit)?;
+    fn holding(&self, spacing: &Spacing, cost: u64) -> Option<usize> {
+        let length = cost.checked_mul(spacing.bucket.parts_per_unit)?;
         self.free.iter().position(|span| {
             let holds = span.end - span.start >= length;
-            holds && pace.delay_ms(span.start, cost) <= pace.max_delay_ms
+            holds && spacing.delay_ms(span.start, cost) <= spacing.max_delay_ms
         })
     }
 
     /// Where the slot of a cost that fits would begin; `None`: after the last one.
-    pub fn start(&self, pace: &Pace, cost: u64) -> Option<u64> {
-        let at = self.holding(pace, cost)?;
+    pub fn start(&self, spacing: &Spacing, cost: u64) -> Option<u64> {
+        let at = self.holding(spacing, cost)?;
         self.free.get(at).map(|span| span.start)
     }
 
     /// Takes freed time for a cost; returns where it starts. `None`: none holds the cost.
-    pub fn take(&mut self, pace: &Pace, cost: u64) -> Option<u64> {
-        let at = self.holding(pace, cost)?;
+    pub fn take(&mut self, spacing: &Spacing, cost: u64) -> Option<u64> {
+        let at = self.holding(spacing, cost)?;
         let span = self.free.get_mut(at)?;
         let start = span.start;
-        span.start += cost * pace.bucket.parts_per_unit;
+        span.start += cost * spacing.bucket.parts_per_unit;
         if span.start >= span.end {
             self.free.remove(at);
         }
@@ -601,12 +603,12 @@ impl Slots {
     }
 
     /// From the bucket's time until freed time would hold a cost that does not fit now.
-    pub fn wait_ms(&self, pace: &Pace, cost: u64) -> Option<u64> {
-        let length = cost.checked_mul(pace.bucket.parts_per_unit)?;
+    pub fn wait_ms(&self, spacing: &Spacing, cost: u64) -> Option<u64> {
+        let length = cost.checked_mul(spacing.bucket.parts_per_unit)?;
         let waits = self.free.iter().chain(&self.later).filter_map(|span| {
-            let delay_ms = pace.delay_ms(span.start, cost);
-            let wait_ms = delay_ms.saturating_sub(pace.max_delay_ms);
-            let passed = wait_ms.saturating_mul(pace.bucket.parts_per_ms);
+            let delay_ms = spacing.delay_ms(span.start, cost);
+            let wait_ms = delay_ms.saturating_sub(spacing.max_delay_ms);
+            let passed = wait_ms.saturating_mul(spacing.bucket.parts_per_ms);
             let start = span.start.max(passed);
             (span.end.saturating_sub(start) >= length).then_some(wait_ms)
         });
@@ -617,14 +619,14 @@ impl Slots {
     /// frees nothing, or its start has passed.
     pub fn free(
         &mut self,
-        pace: &Pace,
+        spacing: &Spacing,
         now_ms: u64,
         level: u64,
         (slot, units): (Slot, u64),
     ) -> Option<u64> {
-        let bucket = &pace.bucket;
+        let bucket = &spacing.bucket;
         let span = span_of(bucket, now_ms, level, (&slot, units))?;
-        if span.start <= pace.lead(units) {
+        if span.start <= spacing.lead(units) {
             // Its request has started: another start in its time would be one above the rate.
             return None;
         }

@@ -47,7 +47,7 @@ pub struct PenaltyStatus {
     /// How long the next one lasts if it begins now, in milliseconds.
     pub next_ms: u64,
     /// Milliseconds until one that begins lasts only as long as the first, where penalties grow; 0: it does now.
-    /// During a penalty that is what is left of it and twice its length.
+    /// During a penalty that is its rest and twice its length.
     pub anew_ms: u64,
     /// Whether this check began it.
     pub begun: bool,

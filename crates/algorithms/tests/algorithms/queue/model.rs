@@ -100,7 +100,7 @@ impl Walk {
         self.requests.push(request);
     }
 
-    /// What is left of a burst that passes at once, as time.
+    /// The rest of a burst that passes at once, as time.
     fn lead_us(&self, cost: u64) -> u64 {
         let burst = match self.parameters.kind {
             Kind::LeakyBucket => 0,
