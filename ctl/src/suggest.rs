@@ -147,8 +147,6 @@ pub struct Target {
     pub deny: u64,
     /// Of what.
     pub of: Of,
-    /// The zone whose days a limit by the day counts; `None`: UTC.
-    pub time_zone: Option<&'static str>,
 }
 
 /// What a share is of.
@@ -165,7 +163,8 @@ pub enum Of {
 const PERIODS_MS: [u64; 4] = [1000, 60_000, 3_600_000, DAY_MS];
 const MINUTE_MS: u64 = 60_000;
 const HOUR_MS: u64 = 3_600_000;
-const DAY_MS: u64 = 86_400_000;
+/// A day in milliseconds; as a period, it is one of the calendar.
+pub const DAY_MS: u64 = 86_400_000;
 
 /// Buckets below which a part of a log says little.
 const FEW_BUCKETS: u64 = 100;
@@ -188,12 +187,11 @@ struct Try {
 
 impl Try {
     /// `None`: the algorithm does not take these numbers.
-    fn new(units: u64, period: usize, time_zone: Option<&'static str>) -> Option<Self> {
+    fn new(units: u64, period: usize) -> Option<Self> {
         let period_ms = *PERIODS_MS.get(period)?;
         let parameters = match period_ms {
             DAY_MS => Parameters {
                 rate: Rate::in_each(units, CalendarUnit::Day),
-                time_zone,
                 ..Parameters::new(Kind::FixedWindow, units, DAY_MS)
             },
             _ => Parameters::new(Kind::TokenBucket, units, period_ms),
@@ -213,17 +211,29 @@ impl Try {
             self.algorithm = calendar::at(&self.algorithm, at_ms);
         }
     }
+}
 
-    /// The most that a bucket gets within a time of that length, wherever it begins.
-    fn most_in(&self, ms: u64) -> u64 {
-        if self.period_ms == DAY_MS {
-            // Before midnight and after it.
-            return self.units.saturating_mul(1 + ms.div_ceil(DAY_MS));
-        }
-        let refilled = u128::from(self.units) * u128::from(ms) / u128::from(self.period_ms);
-        self.units
-            .saturating_add(u64::try_from(refilled).unwrap_or(u64::MAX))
+/// The most that a bucket of a limit of so many units in a period gets within a time of that length, wherever it
+/// begins.
+fn most_in(units: u64, period_ms: u64, ms: u64) -> u128 {
+    let (units, ms) = (u128::from(units), u128::from(ms));
+    match period_ms {
+        // Before midnight and after it.
+        DAY_MS => units * (1 + ms.div_ceil(u128::from(DAY_MS))),
+        _ => units + units * ms / u128::from(period_ms),
     }
+}
+
+/// That in percent of what a bucket took.
+fn reach_percent(most: u128, took: u64) -> u64 {
+    let percent = most * 100 / u128::from(took.max(1));
+    u64::try_from(percent).unwrap_or(u64::MAX)
+}
+
+/// How many times one number is the other, with one decimal.
+pub fn times(number: u64, other: u64) -> String {
+    let tenths = u128::from(number) * 10 / u128::from(other.max(1));
+    format!("{}.{}", tenths / 10, tenths % 10)
 }
 
 /// What limits denied, in one part of a log.
@@ -372,12 +382,12 @@ impl Trial<'_> {
         let (mut low, mut high) = (1, *peaks.max()?);
         while low < high {
             let middle = low + (high - low) / 2;
-            match Try::new(middle, period, self.target.time_zone) {
+            match Try::new(middle, period) {
                 Some(limit) if keeps(&limit) => high = middle,
                 _ => low = middle + 1,
             }
         }
-        Try::new(low, period, self.target.time_zone)
+        Try::new(low, period)
     }
 }
 
@@ -635,16 +645,21 @@ fn spreads(buckets: &[Bucket<'_>]) -> Vec<Spread> {
 /// Requests from which on it shows whether they come in bursts.
 const BUSY: u64 = 10;
 
-/// Whether most buckets that are busy had more than three times their share, and three requests more, in a second of
-/// their busiest minute; or in a minute of their busiest hour, or an hour of their busiest day, if they were not busy
-/// before.
+/// Whether one part of a time has a burst, of the requests of all its parts: more than three times its share, and three
+/// requests more.
+fn is_burst(within: u64, all: u64, parts: u64) -> bool {
+    within.saturating_mul(parts) > all.saturating_add(parts).saturating_mul(3)
+}
+
+/// Whether most buckets that are busy had a burst in a second of their busiest minute; or in a minute of their busiest
+/// hour, or an hour of their busiest day, if they were not busy before.
 fn comes_in_bursts(buckets: &[Bucket<'_>]) -> bool {
     let is_bursty = |bucket: &Bucket<'_>| {
         let periods = PERIODS_MS.iter().zip(&bucket.peaks);
         let mut longer = periods.clone().skip(1).zip(periods);
         let ((long_ms, most), (short_ms, within)) = longer.find(|((_, most), _)| **most >= BUSY)?;
         let ratio = long_ms / short_ms;
-        Some(within.saturating_mul(ratio) > 3 * most.saturating_add(ratio))
+        Some(is_burst(*within, *most, ratio))
     };
     let busy: Vec<bool> = buckets.iter().filter_map(is_bursty).collect();
     let bursty = busy.iter().filter(|bursty| **bursty).count();
@@ -673,21 +688,11 @@ impl Reach {
 
     /// What limits give to a bucket that takes all it can, in percent of that.
     fn of(&self, limits: &[Try]) -> [u64; 2] {
-        let least = |ms| {
-            limits
-                .iter()
-                .map(|limit| limit.most_in(ms))
-                .min()
-                .unwrap_or(0)
-        };
-        let percent = |most: u64, took: u64| {
-            let percent = u128::from(most) * 100 / u128::from(took.max(1));
-            u64::try_from(percent).unwrap_or(u64::MAX)
-        };
-        [
-            percent(least(MINUTE_MS), self.minute),
-            percent(least(DAY_MS), self.day),
-        ]
+        [(MINUTE_MS, self.minute), (DAY_MS, self.day)].map(|(ms, took)| {
+            let limits = limits.iter();
+            let most = limits.map(|limit| most_in(limit.units, limit.period_ms, ms));
+            reach_percent(most.min().unwrap_or(0), took)
+        })
     }
 }
 
@@ -863,12 +868,10 @@ fn shape(trial: &Trial<'_>, first_ms: u64, long_ms: u64) -> Vec<String> {
         .map(|(at, (sum, n))| (sum / (*n).max(1), at))
         .max();
     if let Some((most, at)) = busiest.filter(|(most, _)| *most > mean.saturating_mul(2)) {
-        let times = most * 10 / mean.max(1);
         notes.push(format!(
-            "traffic has the shape of a day: at {at}:00 UTC {}.{} times the mean; a limit of a day fits it, and one of \
-             an hour is used up at that time only",
-            times / 10,
-            times % 10
+            "traffic has the shape of a day: at {at}:00 UTC {} times the mean; a limit of a day fits it, and one of an \
+             hour is used up at that time only",
+            times(most, mean)
         ));
     }
     if long_ms >= 14 * DAY_MS {

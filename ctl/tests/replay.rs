@@ -13,7 +13,7 @@ use std::{
 use access_log::{Counts, Field, Format, Layout, Log, Logs, Request};
 use anyhow::{Context, Result, ensure};
 use ctl::replay::{Side, millionths};
-use harness::Engine;
+use harness::{Engine, Random};
 use policy::{Name, Policy};
 use protocol::{Answer, Check};
 use serde_json::Value;
@@ -36,20 +36,8 @@ limits:
   - {name: soft, match: {path: /soft}, per: [user], rate: 1/1s, over_limit: degrade}
 ";
 
-/// The same numbers in every run.
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = { self.0 }
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
-        (self.0 >> 33) % bound
-    }
-}
-
 fn requests(count: u64) -> Result<Vec<Request>> {
-    let mut numbers = Numbers(7);
+    let mut random = Random(7);
     // An hour before a day ends in Berlin.
     let mut at_ms = 1_795_646_000_000;
     let paths = ["/api/a", "/api/b", "/login", "/export", "/soft"];
@@ -57,21 +45,21 @@ fn requests(count: u64) -> Result<Vec<Request>> {
     let mut requests = Vec::new();
     for _ in 0..count {
         // In bursts, with pauses of up to three seconds, and one of some minutes now and then.
-        at_ms += match numbers.below(20) {
-            0 => numbers.below(3000),
-            1 if numbers.below(20) == 0 => numbers.below(200_000),
-            _ => numbers.below(40),
+        at_ms += match random.below(20) {
+            0 => random.below(3000),
+            1 if random.below(20) == 0 => random.below(200_000),
+            _ => random.below(40),
         };
-        let at = usize::try_from(numbers.below(5))?;
+        let at = usize::try_from(random.below(5))?;
         let of = paths.get(at).context("a path")?;
-        let by = format!("u{}", numbers.below(6));
+        let by = format!("u{}", random.below(6));
         let entries = [
             (path.clone(), of.as_bytes().to_vec()),
             (user.clone(), by.into_bytes()),
         ];
         requests.push(Request {
             at_ms,
-            took_ms: Some(numbers.below(300)),
+            took_ms: Some(random.below(300)),
             descriptor: entries.into_iter().collect(),
             ..Request::default()
         });

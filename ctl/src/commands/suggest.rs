@@ -23,9 +23,9 @@ use crate::{
     replay::{parse_percent, percent},
     session::{self, Session},
     suggest::{
-        Of, Proposed, Suggestion, Target, Usage,
+        DAY_MS, Of, Proposed, Suggestion, Target, Usage,
         counted::{Counted, FromCounts, suggest_from_counts},
-        suggest,
+        suggest, times,
     },
 };
 
@@ -129,7 +129,6 @@ impl Suggest {
         let target = Target {
             deny: self.deny,
             of: self.of,
-            time_zone: None,
         };
         let requests = usage.requests;
         let trying = tokio::task::spawn_blocking(move || suggest(&usage, target));
@@ -288,7 +287,7 @@ impl Suggest {
         (units, period_ms): (u64, u64),
         bursts: bool,
     ) -> Result<Node, Error> {
-        let by_day = period_ms == 86_400_000;
+        let by_day = period_ms == DAY_MS;
         let period = if by_day {
             "day".to_owned()
         } else {
@@ -413,7 +412,7 @@ impl Report {
             "IN A DAY",
             "",
         ]);
-        let times = |percent: u64| format!("{}.{}x", percent / 100, percent / 10 % 10);
+        let reach = |percent| format!("{}x", times(percent, 100));
         for row in &self.suggestion.rows {
             let period = Duration(row.period_ms);
             let Some(units) = row.units else {
@@ -434,8 +433,8 @@ impl Report {
                     false => "missed",
                 }
                 .to_owned(),
-                times(row.reach_minute_percent),
-                times(row.reach_day_percent),
+                reach(row.reach_minute_percent),
+                reach(row.reach_day_percent),
                 match (self.suggestion.proposes(row), row.is_long_enough) {
                     (_, false) => "the first part is shorter",
                     (true, true) => "proposed",
@@ -479,12 +478,10 @@ impl View for CountsReport {
 
     /// The limit, as a limits file has it; none if none is proposed.
     fn names(&self) -> Vec<String> {
-        let shown = (!self.limits.is_empty()).then(|| yaml(&self.limits));
-        shown
-            .iter()
-            .flat_map(|yaml| yaml.lines())
-            .map(ToOwned::to_owned)
-            .collect()
+        match self.limits.as_slice() {
+            [] => Vec::new(),
+            limits => yaml(limits).lines().map(ToOwned::to_owned).collect(),
+        }
     }
 }
 

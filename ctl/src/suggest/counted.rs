@@ -1,9 +1,9 @@
 //! A first number from what limiters count: requests by limit in time slots, and in each slot the busiest
 //! buckets. A limit in shadow mode has these counts, and often nobody has a log of its entries.
 //!
-//! A bucket that a limiter does not list had there at most as many requests as the last one on its list. So what a
-//! limit of at least that many units, for all lists together, would have denied at most is known, and of smaller ones it
-//! is not.
+//! A bucket that a limiter does not list had there at most as many requests as the last one on its list. So the counts
+//! bound what a limit of at least that many units, for all lists together, would have denied; of smaller ones they say
+//! nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +18,7 @@ use crate::{
     replay::{millionths, percent},
 };
 
-use super::DAY_MS;
+use super::{DAY_MS, is_burst, most_in, reach_percent, times};
 
 /// What a listed bucket used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,8 +43,13 @@ impl Slot {
     fn over(&self, units: u64) -> u64 {
         let used = self.buckets.values();
         let over = used.map(|used| used.at_most.saturating_sub(units));
-        over.sum()
+        total(over)
     }
+}
+
+/// A sum of counts, which are whatever the store has.
+fn total(counts: impl Iterator<Item = u64>) -> u64 {
+    counts.fold(0, u64::saturating_add)
 }
 
 /// What was counted of a limit, by the length of slots.
@@ -73,7 +78,7 @@ impl Counted {
                 at_most: listed.saturating_add(more),
             };
             Slot {
-                requests: own.map_or(0, |own| own.counts.values().sum()),
+                requests: own.map_or(0, |own| total(own.counts.values().copied())),
                 buckets: buckets
                     .map(|(bucket, more)| (bucket_text(bucket), used(bucket.requests, more)))
                     .collect(),
@@ -111,7 +116,7 @@ impl Counted {
             });
             (name.clone(), used)
         });
-        let unlisted_max = slots().map(|slot| slot.unlisted_max).sum();
+        let unlisted_max = total(slots().map(|slot| slot.unlisted_max));
         let day = Slot {
             requests: self.requests(),
             buckets: buckets.collect(),
@@ -127,7 +132,7 @@ impl Counted {
     }
 
     fn requests(&self) -> u64 {
-        self.slots.iter().map(|slot| slot.requests).sum()
+        total(self.slots.iter().map(|slot| slot.requests))
     }
 
     /// The first slots and the rest, each with about half of the requests. Without a second slot there is no rest.
@@ -140,9 +145,9 @@ impl Counted {
             return (&[], &[]);
         };
         let half = self.requests() / 2;
-        let mut before = 0;
+        let mut before = 0_u64;
         let reaches_half = |slot: &Slot| {
-            before += slot.requests;
+            before = slot.requests.saturating_add(before);
             before >= half
         };
         let at = { self.slots.iter() }.position(reaches_half).unwrap_or(to);
@@ -187,9 +192,9 @@ impl Counted {
     /// The smallest limit that keeps the share in the first part, judged by the rest.
     fn row(&self, deny_ppm: u64, reach: &Reach) -> Option<CountedRow> {
         let (first, rest) = self.parts();
-        let requests = |part: &[Slot]| part.iter().map(|slot| slot.requests).sum::<u64>();
+        let requests = |part: &[Slot]| total(part.iter().map(|slot| slot.requests));
         let unlisted = |part: &[Slot]| part.iter().map(|slot| slot.unlisted_max).max();
-        let over = |part: &[Slot], units| part.iter().map(|slot| slot.over(units)).sum::<u64>();
+        let over = |part: &[Slot], units| total(part.iter().map(|slot| slot.over(units)));
         let of_first = requests(first);
         if of_first == 0 {
             return None;
@@ -209,7 +214,7 @@ impl Counted {
             }
         }
         let units = low;
-        // Of a rest without requests, or whose unlisted buckets may have had more, nobody knows.
+        // A rest without requests, or whose unlisted buckets may have had more, does not show what is denied.
         let is_judged = requests(rest) > 0 && unlisted(rest).unwrap_or(0) <= units;
         let denied_rest_ppm = is_judged.then(|| millionths(over(rest, units), requests(rest)));
         let [five_minutes, day] = reach.of(units, self.slot_ms);
@@ -236,13 +241,7 @@ impl Reach {
     fn of(&self, units: u64, period_ms: u64) -> [Option<u64>; 2] {
         let [five_minutes, day] = self.0;
         [(FIVE_MINUTES_MS, five_minutes), (DAY_MS, day)].map(|(ms, took)| {
-            let most = match period_ms {
-                // Before midnight and after it.
-                DAY_MS => u128::from(units) * u128::from(1 + ms.div_ceil(DAY_MS)),
-                _ => u128::from(units) + u128::from(units) * u128::from(ms) / u128::from(period_ms),
-            };
-            let percent = (most * 100).checked_div(u128::from(took))?;
-            Some(u64::try_from(percent).unwrap_or(u64::MAX))
+            (took > 0).then(|| reach_percent(most_in(units, period_ms, ms), took))
         })
     }
 }
@@ -275,8 +274,8 @@ pub(crate) struct CountedRow {
     pub(crate) period_ms: u64,
     /// Units in a period.
     pub(crate) units: u64,
-    /// Whether one less would have denied more than the share. Otherwise nobody knows: buckets that may have used
-    /// less are not listed.
+    /// Whether one less would have denied more than the share. Otherwise the counts do not say: buckets that may have
+    /// used less are not listed.
     is_smallest: bool,
     /// What it denies at most of the first part, in millionths.
     denied_first_ppm: u64,
@@ -329,17 +328,16 @@ pub(crate) fn suggest_from_counts(counted: [Counted; 3], deny_ppm: u64) -> Optio
     let proposed = holding
         .min_by_key(|row| (row.reach_five_minutes_percent, row.reach_day_percent))
         .cloned();
-    // As for logs: more than three times a slot's share, and three requests more.
-    let ratio = hour.slot_ms / minute.slot_ms;
-    let bursts = took(&minute).saturating_mul(ratio) > 3 * took(&hour).saturating_add(ratio);
+    let bursts = is_burst(took(&minute), took(&hour), hour.slot_ms / minute.slot_ms);
     let mut found = FromCounts {
         deny_ppm,
         now_ms: hours.now_ms,
         requests,
-        over: [Outcome::Denied, Outcome::WouldDeny, Outcome::Degraded]
-            .into_iter()
-            .map(|outcome| hours.outcomes.total(outcome))
-            .sum(),
+        over: total(
+            [Outcome::Denied, Outcome::WouldDeny, Outcome::Degraded]
+                .map(|outcome| hours.outcomes.total(outcome))
+                .into_iter(),
+        ),
         usage: [&minute, &hour, &hours, &day].map(Counted::spread).into(),
         bursts,
         rows,
@@ -382,11 +380,9 @@ fn notes(found: &FromCounts, hours: &Counted) -> Vec<String> {
     } else if let Some(most) = used.iter().max() {
         let mean = (found.requests / hours_used).max(1);
         if *most > mean.saturating_mul(2) {
-            let times = most * 10 / mean;
             notes.push(format!(
-                "traffic has the shape of a day: its busiest hour has {}.{} times the mean",
-                times / 10,
-                times % 10
+                "traffic has the shape of a day: its busiest hour has {} times the mean",
+                times(*most, mean)
             ));
         }
     }
@@ -445,8 +441,8 @@ impl FromCounts {
             "IN A DAY",
             "",
         ]);
-        let times = |percent: Option<u64>| {
-            let text = percent.map(|percent| format!("{}.{}x", percent / 100, percent / 10 % 10));
+        let reach = |percent: Option<u64>| {
+            let text = percent.map(|percent| format!("{}x", times(percent, 100)));
             text.unwrap_or_default()
         };
         for row in &self.rows {
@@ -461,8 +457,8 @@ impl FromCounts {
                     None => "unknown",
                 }
                 .to_owned(),
-                times(row.reach_five_minutes_percent),
-                times(row.reach_day_percent),
+                reach(row.reach_five_minutes_percent),
+                reach(row.reach_day_percent),
                 match &self.proposed {
                     Some(proposed) if proposed == row => "proposed".to_owned(),
                     _ => String::new(),
@@ -617,6 +613,16 @@ mod tests {
         let found = suggested(hours, 1000);
         assert_eq!((found.rows[0].units, found.rows[0].holds), (5, Some(false)));
         assert_eq!(found.proposed, None);
+    }
+
+    #[test]
+    fn counts_beyond_all_numbers_are_added_up_to_the_largest() {
+        let busy = slot(u64::MAX, u64::MAX, &[("a", u64::MAX)]);
+        let found = suggested(vec![busy.clone(), busy], 1000);
+        assert_eq!(
+            (found.requests, found.usage[3].largest),
+            (u64::MAX, u64::MAX)
+        );
     }
 
     #[test]

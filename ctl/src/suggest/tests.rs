@@ -1,16 +1,6 @@
+use harness::Random;
+
 use super::*;
-
-/// The same numbers in every run.
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = { self.0 }
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
-        (self.0 >> 33) % bound
-    }
-}
 
 const START_MS: u64 = 1_795_564_800_000;
 
@@ -26,11 +16,11 @@ fn usage(mut times: Vec<(u64, u64)>) -> Usage {
 
 /// Users that ask evenly, the last one twenty times as often.
 fn steady(seed: u64) -> Vec<(u64, u64)> {
-    let mut numbers = Numbers(seed);
+    let mut random = Random(seed);
     let mut times = Vec::new();
     for user in 0..300 {
         let every_ms = if user > 298 { 60_000 } else { 1_200_000 };
-        let mut at_ms = numbers.below(every_ms);
+        let mut at_ms = random.below(every_ms);
         while at_ms < 3 * DAY_MS {
             times.push((at_ms, user));
             at_ms += every_ms;
@@ -41,12 +31,12 @@ fn steady(seed: u64) -> Vec<(u64, u64)> {
 
 /// Users that come now and then, with a page of requests at once.
 fn bursts(seed: u64) -> Vec<(u64, u64)> {
-    let mut numbers = Numbers(seed);
+    let mut random = Random(seed);
     let mut times = Vec::new();
     for user in 0..600 {
         for _ in 0..30 {
-            let at_ms = numbers.below(3 * DAY_MS);
-            let size = 2 + numbers.below(10) + 40 * u64::from(numbers.below(300) == 0);
+            let at_ms = random.below(3 * DAY_MS);
+            let size = 2 + random.below(10) + 40 * u64::from(random.below(300) == 0);
             times.extend((0..size).map(|n| (at_ms + n * 20, user)));
         }
     }
@@ -55,12 +45,12 @@ fn bursts(seed: u64) -> Vec<(u64, u64)> {
 
 /// Few use much: a user's part falls with its number. All come by day only.
 fn skewed(seed: u64) -> Vec<(u64, u64)> {
-    let mut numbers = Numbers(seed);
+    let mut random = Random(seed);
     let mut times = Vec::new();
     for user in 0..3000_u64 {
         for _ in 0..(4000 / (user + 10)).max(4) {
-            let day = numbers.below(4) * DAY_MS;
-            times.push((day + 8 * HOUR_MS + numbers.below(10 * HOUR_MS), user));
+            let day = random.below(4) * DAY_MS;
+            times.push((day + 8 * HOUR_MS + random.below(10 * HOUR_MS), user));
         }
     }
     times
@@ -69,7 +59,6 @@ fn skewed(seed: u64) -> Vec<(u64, u64)> {
 const TARGET: Target = Target {
     deny: 1000,
     of: Of::Requests,
-    time_zone: None,
 };
 
 /// What limits deny of times, by the algorithms alone.
@@ -84,7 +73,7 @@ fn denied(times: &[(u64, u64)], limits: &[Proposed]) -> u64 {
             .map(|limit| {
                 let mut periods = PERIODS_MS.iter();
                 let period = periods.position(|ms| *ms == limit.period_ms).unwrap();
-                let tried = Try::new(limit.units, period, None).unwrap();
+                let tried = Try::new(limit.units, period).unwrap();
                 calendar::at(&tried.algorithm, at_ms)
             })
             .collect();
@@ -150,7 +139,6 @@ fn a_share_of_buckets_is_kept_too() {
     let target = Target {
         deny: 5000,
         of: Of::Buckets,
-        ..TARGET
     };
     let found = suggest(&usage(steady(1)), target).unwrap();
     // One of 300 asks twenty times as often, which is less than half a percent.
@@ -250,12 +238,12 @@ fn a_rest_that_is_busier_says_what_would_have_held() {
 #[test]
 fn two_limits_together_reach_less_than_each() {
     // A page is a burst of twenty, some times a day.
-    let mut numbers = Numbers(3);
+    let mut random = Random(3);
     let mut times = Vec::new();
     for user in 0..150 {
         for day in 0..4 {
             for _ in 0..5 {
-                let at_ms = day * DAY_MS + numbers.below(DAY_MS - 1000);
+                let at_ms = day * DAY_MS + random.below(DAY_MS - 1000);
                 times.extend((0..20).map(|n| (at_ms + n * 10, user)));
             }
         }
@@ -274,13 +262,13 @@ fn two_limits_together_reach_less_than_each() {
 #[test]
 fn only_rows_are_marked_that_are_proposed_with_their_number() {
     // Pages of other sizes: half of the share needs more units than the share.
-    let mut numbers = Numbers(3);
+    let mut random = Random(3);
     let mut times = Vec::new();
     for user in 0..150 {
         for day in 0..4 {
             for _ in 0..5 {
-                let at_ms = day * DAY_MS + numbers.below(DAY_MS - 1000);
-                times.extend((0..10 + numbers.below(20)).map(|n| (at_ms + n * 10, user)));
+                let at_ms = day * DAY_MS + random.below(DAY_MS - 1000);
+                times.extend((0..10 + random.below(20)).map(|n| (at_ms + n * 10, user)));
             }
         }
     }

@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::process::Command;
 use std::time::Duration;
 
-use harness::{Client, Process, free_port, variable};
+use harness::{Client, Nginx, Random};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
@@ -34,8 +33,10 @@ struct Decision {
     timer_ms: u64,
 }
 
-fn configuration(port: u16) -> String {
-    let (mut zones, mut locations) = (String::new(), String::new());
+/// Directives of `http` and of its server.
+fn configuration() -> [String; 2] {
+    let mut http = "access_log off; limit_req_status 429;\n".to_owned();
+    let mut locations = String::new();
     for (n, (rate, burst, delay)) in ZONES.into_iter().enumerate() {
         let zone = format!("limit_req_zone $server_addr zone=z{n}:1m rate={rate}r/s;");
         let delay = if delay == 0 {
@@ -43,25 +44,14 @@ fn configuration(port: u16) -> String {
         } else {
             format!("delay={delay}")
         };
-        writeln!(zones, "{zone}").unwrap();
+        writeln!(http, "{zone}").unwrap();
         writeln!(
             locations,
             "location /{n} {{ limit_req zone=z{n} burst={burst} {delay}; empty_gif; }}"
         )
         .unwrap();
     }
-    let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
-    let temporary = temporary.map(|of| format!("{of}_temp_path tmp;")).concat();
-    // One process has one clock, and its debug log says when each timer was set, by that clock.
-    format!(
-        "worker_processes 1; daemon off; master_process off; pid nginx.pid; error_log debug.log debug;
-        events {{}}
-        http {{
-            {temporary} access_log off; limit_req_status 429;
-            {zones}
-            server {{ listen 127.0.0.1:{port}; {locations} location /ready {{ empty_gif; }} }}
-        }}"
-    )
+    [http, locations]
 }
 
 /// The decisions of each zone, in their order. `*N` names the connection in each line of the log.
@@ -103,22 +93,16 @@ fn decisions(log: &str) -> Vec<Vec<Decision>> {
 
 /// Requests that arrive at random, more than the rate, some of them at once.
 async fn load(port: u16, zone: usize) {
-    let mut seed = zone as u64;
-    let mut below = |bound: u64| {
-        seed = seed
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (seed >> 33) % bound
-    };
+    let mut random = Random(zone as u64);
     let (client, mut requests) = (Client::new(), JoinSet::new());
     let interval_us = 1_000_000 / ZONES[zone].0;
     for _ in 0..REQUESTS {
         let request = client.get(&format!("http://127.0.0.1:{port}/{zone}"));
         requests.spawn(async move { request.send().await.unwrap().status });
-        let pause_us = match below(8) {
+        let pause_us = match random.below(8) {
             0..=2 => 0,
-            3 => below(6 * interval_us),
-            _ => below(interval_us),
+            3 => random.below(6 * interval_us),
+            _ => random.below(interval_us),
         };
         tokio::time::sleep(Duration::from_micros(pause_us)).await;
     }
@@ -158,26 +142,19 @@ fn scenario(zone: usize, decisions: &[Decision]) -> Value {
 #[tokio::test]
 async fn a_queue_behind_a_burst_delays_as_nginx_does() {
     let stage = limits(&["{name: queue, rate: 10/s}"]).await;
-    let (dir, port) = (tempfile::tempdir().unwrap(), free_port().unwrap());
-    std::fs::write(dir.path().join("nginx.conf"), configuration(port)).unwrap();
-    let folder = format!("{}/", dir.path().display());
-    let mut command = Command::new(variable("RL_TEST_NGINX"));
-    command.args(["-e", "stderr", "-p", &folder, "-c", "nginx.conf"]);
-    let mut nginx = Process::start("nginx", &mut command, dir.path()).unwrap();
-    let (client, url) = (Client::new(), format!("http://127.0.0.1:{port}/ready"));
-    let ready = nginx.ready(async || client.get(&url).send().await.ok());
-    ready.await.unwrap();
+    let [http, locations] = configuration();
+    // Its debug log says when each timer was set, by the clock that decided.
+    let nginx = Nginx::start("debug.log debug", &http, &locations);
+    let nginx = nginx.await.unwrap();
 
     let mut loads = JoinSet::new();
     for zone in 0..ZONES.len() {
-        loads.spawn(load(port, zone));
+        loads.spawn(load(nginx.port(), zone));
     }
     while let Some(done) = loads.join_next().await {
         done.unwrap();
     }
-    nginx.stop().await.unwrap();
-
-    let log = std::fs::read_to_string(dir.path().join("debug.log")).unwrap();
+    let log = nginx.stop("debug.log").await.unwrap();
     let zones = decisions(&log);
     for ((rate, _, delay), decisions) in ZONES.iter().zip(&zones) {
         assert_eq!(decisions.len() as u64, REQUESTS);
@@ -206,7 +183,8 @@ async fn a_queue_behind_a_burst_delays_as_nginx_does() {
         .enumerate()
         .map(|(zone, decisions)| scenario(zone, decisions))
         .collect();
-    let file = dir.path().join("scenarios.json");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("scenarios.json");
     std::fs::write(&file, json!({"scenarios": scenarios}).to_string()).unwrap();
     let file = file.display().to_string();
     for engine in ["local", "redis"] {

@@ -8,10 +8,9 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use harness::{Bytes, Client, Process, free_port, serve, variable};
+use harness::{Bytes, Client, Nginx, Random, serve};
 use http_body_util::Full;
 use serde_json::{Value, json};
-use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
@@ -54,53 +53,24 @@ async fn written_by_envoy(stage: &Stage, requests: usize) -> [Vec<String>; 2] {
     .await
 }
 
-/// An NGINX that answers everything itself, and writes the combined format and JSON.
-struct Nginx {
-    _process: Process,
-    port: u16,
-    dir: TempDir,
+/// An NGINX that writes the combined format and JSON.
+async fn nginx() -> Nginx {
+    let logs = r#"
+        log_format lines escape=json '{"msec":"$msec","request_time":"$request_time",'
+            '"request_method":"$request_method","request_uri":"$request_uri",'
+            '"host":"$host","remote_addr":"$remote_addr","status":"$status",'
+            '"body_bytes_sent":"$body_bytes_sent","user":"$remote_user"}';
+        access_log combined.log combined;
+        access_log lines.log lines;"#;
+    let locations = "location / { return 200 \"ok\"; }";
+    Nginx::start("stderr", logs, locations).await.unwrap()
 }
 
-impl Nginx {
-    async fn start() -> Self {
-        let (dir, port) = (tempfile::tempdir().unwrap(), free_port().unwrap());
-        let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
-        let temporary = temporary.map(|of| format!("{of}_temp_path tmp;")).concat();
-        let config = format!(
-            "worker_processes 1; pid nginx.pid; error_log stderr; daemon off; master_process off;
-            events {{}}
-            http {{
-                {temporary}
-                log_format lines escape=json '{{\"msec\":\"$msec\",\"request_time\":\"$request_time\",'
-                    '\"request_method\":\"$request_method\",\"request_uri\":\"$request_uri\",'
-                    '\"host\":\"$host\",\"remote_addr\":\"$remote_addr\",\"status\":\"$status\",'
-                    '\"body_bytes_sent\":\"$body_bytes_sent\",\"user\":\"$remote_user\"}}';
-                access_log combined.log combined;
-                access_log lines.log lines;
-                server {{ listen 127.0.0.1:{port}; location / {{ return 200 \"ok\"; }} }}
-            }}"
-        );
-        std::fs::write(dir.path().join("nginx.conf"), config).unwrap();
-        let folder = format!("{}/", dir.path().display());
-        let mut command = Command::new(variable("RL_TEST_NGINX"));
-        command.args(["-e", "stderr", "-p", &folder, "-c", "nginx.conf"]);
-        let mut process = Process::start("nginx", &mut command, dir.path()).unwrap();
-        let (client, url) = (Client::new(), format!("http://127.0.0.1:{port}/ready"));
-        let ready = process.ready(async || client.get(&url).send().await.ok());
-        ready.await.unwrap();
-        Self {
-            _process: process,
-            port,
-            dir,
-        }
-    }
-
-    /// The lines about requests for `/api/`, in one of its formats.
-    fn written(&self, log: &str) -> Vec<String> {
-        let log = std::fs::read_to_string(self.dir.path().join(log)).unwrap();
-        let ours = |line: &&str| line.contains("/api/");
-        log.lines().filter(ours).map(ToOwned::to_owned).collect()
-    }
+/// The lines of NGINX about requests for `/api/`, in one of its formats.
+fn written_by_nginx(nginx: &Nginx, log: &str) -> Vec<String> {
+    let log = nginx.log(log).unwrap();
+    let ours = |line: &&str| line.contains("/api/");
+    log.lines().filter(ours).map(ToOwned::to_owned).collect()
 }
 
 /// A service that writes a JSON line about each request, with names of its own.
@@ -245,22 +215,22 @@ async fn a_replay_denies_what_envoy_denied() {
 async fn logs_of_nginx_and_of_a_service_are_replayed() {
     // They do not ask a limiter: the limits come afterwards.
     let stage = limits(&["{name: per-user, per: [user], rate: 25/day}"]).await;
-    let (nginx, service) = (Nginx::start().await, Service::start().await);
+    let (nginx, service) = (nginx().await, Service::start().await);
     // Twelve users at once: the first sends forty requests, the next one less, and so on.
     let due: Vec<(u64, u64)> = { 0..12 }
         .flat_map(|user| (0..40 - user).map(move |_| (0, user)))
         .collect();
     let denied: u64 = (0..12).map(|user| 40 - user - 25).sum();
     let sent = due.len();
-    tokio::join!(load(nginx.port, due.clone()), load(service.port, due));
+    tokio::join!(load(nginx.port(), due.clone()), load(service.port, due));
     let folder = tempfile::tempdir().unwrap();
     let logs = [
         (
             "combined",
-            nginx.written("combined.log"),
+            written_by_nginx(&nginx, "combined.log"),
             &["--entry", "user=remote_user"][..],
         ),
-        ("json", nginx.written("lines.log"), &[]),
+        ("json", written_by_nginx(&nginx, "lines.log"), &[]),
         ("json", service.written(), &OF_SERVICE),
     ];
     for (format, lines, flags) in logs {
@@ -282,30 +252,18 @@ async fn logs_of_nginx_and_of_a_service_are_replayed() {
 
 // --- Recordings for tests without these services.
 
-/// The same numbers in every run.
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = { self.0 }
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
-        (self.0 >> 33) % bound
-    }
-}
-
 const LENGTH_MS: u64 = 300_000;
 
 /// A hundred users that ask evenly, and one ten times as often.
 fn steady() -> Vec<(u64, u64)> {
-    let mut numbers = Numbers(1);
+    let mut random = Random(1);
     let mut due = Vec::new();
     for user in 0..101 {
         let every_ms = if user == 100 { 1000 } else { 10_000 };
-        let mut at_ms = numbers.below(every_ms);
+        let mut at_ms = random.below(every_ms);
         while at_ms < LENGTH_MS {
             due.push((at_ms, user));
-            at_ms += every_ms * 3 / 4 + numbers.below(every_ms / 2);
+            at_ms += every_ms * 3 / 4 + random.below(every_ms / 2);
         }
     }
     due
@@ -313,13 +271,13 @@ fn steady() -> Vec<(u64, u64)> {
 
 /// Users that come now and then, with a page of requests at once.
 fn bursts() -> Vec<(u64, u64)> {
-    let mut numbers = Numbers(2);
+    let mut random = Random(2);
     let mut due = Vec::new();
     for user in 0..150 {
-        let mut pages: Vec<u64> = (0..5).map(|_| numbers.below(LENGTH_MS)).collect();
+        let mut pages: Vec<u64> = (0..5).map(|_| random.below(LENGTH_MS)).collect();
         pages.sort_unstable();
         for at_ms in pages {
-            let size = 3 + numbers.below(7) + 30 * u64::from(numbers.below(100) == 0);
+            let size = 3 + random.below(7) + 30 * u64::from(random.below(100) == 0);
             due.extend((0..size).map(|n| (at_ms + n * 5, user)));
         }
     }
@@ -328,10 +286,10 @@ fn bursts() -> Vec<(u64, u64)> {
 
 /// Few use much: a user's part falls with its number.
 fn skewed() -> Vec<(u64, u64)> {
-    let mut numbers = Numbers(3);
+    let mut random = Random(3);
     let mut due = Vec::new();
     for user in 0..200 {
-        let requests = (0..1200 / (user + 10)).map(|_| numbers.below(LENGTH_MS));
+        let requests = (0..1200 / (user + 10)).map(|_| random.below(LENGTH_MS));
         let mut times: Vec<u64> = requests.collect();
         times.sort_unstable();
         due.extend(times.into_iter().map(|at_ms| (at_ms, user)));
@@ -349,12 +307,12 @@ async fn logs_are_recorded() {
     ])
     .config(|config| config.manager_edit(logs).unwrap())
     .await;
-    let (nginx, service) = (Nginx::start().await, Service::start().await);
+    let (nginx, service) = (nginx().await, Service::start().await);
     let of_envoy = steady();
     let requests = of_envoy.len();
     tokio::join!(
         load(stage.envoy().port(), of_envoy),
-        load(nginx.port, bursts()),
+        load(nginx.port(), bursts()),
         load(service.port, skewed()),
     );
     let [text, json] = written_by_envoy(&stage, requests).await;
@@ -362,8 +320,8 @@ async fn logs_are_recorded() {
     for (name, lines) in [
         ("envoy.log", text),
         ("envoy.jsonl", json),
-        ("nginx.log", nginx.written("combined.log")),
-        ("nginx.jsonl", nginx.written("lines.log")),
+        ("nginx.log", written_by_nginx(&nginx, "combined.log")),
+        ("nginx.jsonl", written_by_nginx(&nginx, "lines.log")),
         ("service.jsonl", service.written()),
     ] {
         let mut text = String::new();
