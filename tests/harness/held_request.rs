@@ -24,9 +24,14 @@ impl HeldRequest {
         Ok(Self(stream))
     }
 
+    /// Sends the last byte.
+    pub async fn complete(&mut self) -> Result<()> {
+        Ok(self.0.write_all(b"5").await?)
+    }
+
     /// Ends the request, and returns the status of its answer.
     pub async fn finish(mut self) -> Result<u16> {
-        self.0.write_all(b"5").await?;
+        self.complete().await?;
         self.status().await
     }
 
@@ -41,7 +46,8 @@ impl HeldRequest {
         let _ = self.0.read_to_end(&mut rest).await;
     }
 
-    async fn status(&mut self) -> Result<u16> {
+    /// Reads the head of the answer as far as its status.
+    pub async fn status(&mut self) -> Result<u16> {
         let mut head = [0; 12];
         self.0.read_exact(&mut head).await?;
         let status = head.get(9..).unwrap_or_default();

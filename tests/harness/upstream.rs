@@ -1,8 +1,9 @@
-//! The service behind Envoy: counts requests and answers at once.
+//! The service behind Envoy: counts requests and answers, at once unless a test says otherwise.
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use http_body_util::{BodyExt, Full};
@@ -22,7 +23,26 @@ struct Seen {
     headers: HeaderMap,
     targets: HashMap<String, u64>,
     answers_with: HeaderMap,
+    answer: Planned,
     redirects: HashMap<&'static str, &'static str>,
+}
+
+/// How requests are answered.
+#[derive(Debug, Clone)]
+struct Planned {
+    after: Duration,
+    status: StatusCode,
+    body: Bytes,
+}
+
+impl Default for Planned {
+    fn default() -> Self {
+        Self {
+            after: Duration::ZERO,
+            status: StatusCode::OK,
+            body: Bytes::from_static(b"hello\n"),
+        }
+    }
 }
 
 /// A running service; it ends when dropped.
@@ -81,6 +101,23 @@ impl Upstream {
         lock(&self.seen).answers_with = pairs.collect();
     }
 
+    /// Answers further requests with a status, so long after they arrived.
+    pub fn answer_after(&self, after: Duration, status: u16) -> Result<()> {
+        let status = StatusCode::from_u16(status)?;
+        let mut seen = lock(&self.seen);
+        seen.answer = Planned {
+            after,
+            status,
+            ..seen.answer.clone()
+        };
+        Ok(())
+    }
+
+    /// Answers further requests with this body.
+    pub fn answer_body(&self, body: impl Into<Bytes>) {
+        lock(&self.seen).answer.body = body.into();
+    }
+
     /// Redirects further requests for a target to another one.
     pub fn redirect(&self, from: &'static str, to: &'static str) {
         lock(&self.seen).redirects.insert(from, to);
@@ -100,9 +137,16 @@ async fn answer(request: Request<Incoming>, seen: Arc<Mutex<Seen>>) -> Response<
     while let Some(Ok(frame)) = body.frame().await {
         body_bytes += frame.data_ref().map_or(0, |data| data.len() as u64);
     }
+    let planned = {
+        let mut seen = lock(&seen);
+        seen.requests += 1;
+        seen.body_bytes += body_bytes;
+        seen.answer.clone()
+    };
+    if !planned.after.is_zero() {
+        tokio::time::sleep(planned.after).await;
+    }
     let mut seen = lock(&seen);
-    seen.requests += 1;
-    seen.body_bytes += body_bytes;
     let to = seen.redirects.get(target.as_str()).copied();
     let location = to.zip(headers.get(HOST)).map(|(to, host)| {
         let host = String::from_utf8_lossy(host.as_bytes());
@@ -111,7 +155,8 @@ async fn answer(request: Request<Incoming>, seen: Arc<Mutex<Seen>>) -> Response<
     seen.headers = headers;
     // The suites use few targets; the benchmarks, which send many requests, use one.
     *seen.targets.entry(target).or_default() += 1;
-    let mut response = Response::new(Full::from("hello\n"));
+    let mut response = Response::new(Full::new(planned.body));
+    *response.status_mut() = planned.status;
     response.headers_mut().extend(seen.answers_with.clone());
     if let Some(location) = location.and_then(|to| HeaderValue::try_from(to).ok()) {
         *response.status_mut() = StatusCode::FOUND;

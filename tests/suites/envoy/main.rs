@@ -10,6 +10,7 @@
 
 mod stage;
 
+mod adaptive;
 mod batches;
 mod calendar_windows;
 mod check_streams;
