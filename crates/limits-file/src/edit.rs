@@ -6,7 +6,7 @@ use documents::{Choice, Form, Node, Path, Problems, Report, Value, similar};
 use policy::{Exemption, IfMissing, Limit, Names, OnFailure, OverLimit, Policy, Scope, Written};
 
 use crate::{
-    read::{LIMIT_FIELDS, LIMITS_MAX, Placed, check_references, policy_from_record_node},
+    read::{IndexedLimit, LIMIT_FIELDS, LIMITS_MAX, check_references, policy_from_record_node},
     write::policy_record,
 };
 
@@ -154,7 +154,7 @@ fn set(limit: &mut Node, outer: &str, inner: Option<&str>, value: Node) {
 /// The policy with a limit added, or put in the place of the one of its name.
 ///
 /// # Errors
-/// What is wrong with the resulting policy as a whole, such as a circle of `replaces`.
+/// What is wrong with the resulting policy as a whole, such as a cycle of `replaces`.
 pub fn with_limit(policy: &Policy, limit: Limit) -> Result<Policy, Problems> {
     let mut changed = policy.clone();
     match changed.limits.iter_mut().find(|l| l.name == limit.name) {
@@ -200,11 +200,11 @@ pub fn checked(policy: Policy) -> Result<Policy, Problems> {
     if policy.limits.len() > LIMITS_MAX {
         report.add(&limits, None, format!("more than {LIMITS_MAX} limits"));
     }
-    let placed: Vec<Placed<'_>> = policy
+    let placed: Vec<IndexedLimit<'_>> = policy
         .limits
         .iter()
         .enumerate()
-        .map(|(index, limit)| Placed {
+        .map(|(index, limit)| IndexedLimit {
             index,
             node: None,
             limit,
@@ -294,9 +294,9 @@ mod tests {
         let policy = with_limit(&policy, read(r#"{"name":"a","rate":"1/s"}"#)).unwrap();
         let b = read(r#"{"name":"b","rate":"1/s","replaces":["a"]}"#);
         let policy = with_limit(&policy, b).unwrap();
-        let circle = read(r#"{"name":"a","rate":"1/s","replaces":["b"]}"#);
-        let problems = with_limit(&policy, circle).unwrap_err().to_string();
-        assert!(problems.contains("a circle: a → b → a"), "{problems}");
+        let cycle = read(r#"{"name":"a","rate":"1/s","replaces":["b"]}"#);
+        let problems = with_limit(&policy, cycle).unwrap_err().to_string();
+        assert!(problems.contains("a cycle: a → b → a"), "{problems}");
         let problems = without_limit(&policy, "a").unwrap_err().to_string();
         assert!(problems.contains("there is no limit `a`"), "{problems}");
         assert_eq!(without_limit(&policy, "b").unwrap().limits.len(), 1);

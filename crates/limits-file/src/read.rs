@@ -226,19 +226,19 @@ fn read_limits(field: Field<'_>, exempt: &[Exemption], report: &mut Report) -> V
         field.report(report, message);
     }
     let placed = nodes.into_iter().zip(&limits);
-    let placed = placed.map(|((index, node), limit)| Placed {
+    let placed = placed.map(|((index, node), limit)| IndexedLimit {
         index,
         node: Some(node),
         limit,
     });
-    let placed: Vec<Placed<'_>> = placed.collect();
+    let placed: Vec<IndexedLimit<'_>> = placed.collect();
     check_references((&placed, exempt), &names, &field.path, report);
     limits
 }
 
 /// A limit and its place in the document.
 #[derive(Clone, Copy)]
-pub(crate) struct Placed<'n> {
+pub(crate) struct IndexedLimit<'n> {
     pub(crate) index: usize,
     /// What it was read from, if that is available.
     pub(crate) node: Option<&'n Node>,
@@ -253,14 +253,14 @@ pub const ENTRIES_MAX: usize = 128;
 /// After this many problems, none gets a "did you mean": finding one compares with every name.
 const MAX_HINTS: usize = 100;
 
-/// The most circles that are reported, each with all its members.
-const MAX_CIRCLES: usize = 10;
+/// The most cycles that are reported, each with all its members.
+const MAX_CYCLES: usize = 10;
 
-/// Reports repeated names, and `replaces` that lead nowhere or in a circle.
+/// Reports repeated names, and `replaces` that lead nowhere or in a cycle.
 ///
 /// `names` are those of all limits of the document, also of the ones with problems.
 pub(crate) fn check_references(
-    (placed, exempt): (&[Placed<'_>], &[Exemption]),
+    (placed, exempt): (&[IndexedLimit<'_>], &[Exemption]),
     names: &Names<'_>,
     limits: &Path<'_>,
     report: &mut Report,
@@ -282,38 +282,43 @@ pub(crate) fn check_references(
         }
     }
     report.limit = None;
-    for circle in circles(placed) {
-        report_circle(&circle, placed, limits, report);
+    for cycle in cycles(placed) {
+        report_cycle(&cycle, placed, limits, report);
     }
     check_keys(placed, exempt, limits, report);
 }
 
-impl Placed<'_> {
+impl IndexedLimit<'_> {
     fn place(&self, field: &str) -> Option<Place> {
         let node = self.node?;
         node.get(field).and_then(|node| node.place).or(node.place)
     }
 }
 
-fn report_circle(circle: &[usize], placed: &[Placed<'_>], limits: &Path<'_>, report: &mut Report) {
-    let first = circle.first().and_then(|at| placed.get(*at));
+fn report_cycle(
+    cycle: &[usize],
+    placed: &[IndexedLimit<'_>],
+    limits: &Path<'_>,
+    report: &mut Report,
+) {
+    let first = cycle.first().and_then(|at| placed.get(*at));
     let Some(first) = first else { return };
-    let mut way = String::new();
-    for member in circle.iter().filter_map(|at| placed.get(*at)) {
-        way.push_str(member.limit.name.as_str());
-        way.push_str(" → ");
+    let mut names = String::new();
+    for member in cycle.iter().filter_map(|at| placed.get(*at)) {
+        names.push_str(member.limit.name.as_str());
+        names.push_str(" → ");
     }
-    way.push_str(first.limit.name.as_str());
+    names.push_str(first.limit.name.as_str());
     let limit = Path::Item(limits, first.index);
     let path = Path::Field(&limit, "replaces");
     report.limit = Some(first.limit.name.to_string());
     report
-        .add(&path, first.place("replaces"), format!("a circle: {way}"))
+        .add(&path, first.place("replaces"), format!("a cycle: {names}"))
         .push_hint("each of them would suppress the others");
     report.limit = None;
 }
 
-/// A limit as the search for circles sees it.
+/// A limit as the search for cycles sees it.
 #[derive(Clone, Copy, PartialEq)]
 enum Visit {
     Not,
@@ -322,8 +327,8 @@ enum Visit {
     Done,
 }
 
-/// The circles of `replaces`, found by one depth-first walk over all limits.
-fn circles(placed: &[Placed<'_>]) -> Vec<Vec<usize>> {
+/// The cycles of `replaces`, found by one depth-first walk over all limits.
+fn cycles(placed: &[IndexedLimit<'_>]) -> Vec<Vec<usize>> {
     let mut index = Positions::default();
     for (at, placed) in placed.iter().enumerate() {
         index.add(digest(placed.limit.name.as_str().as_bytes()), at);
@@ -341,7 +346,7 @@ fn circles(placed: &[Placed<'_>]) -> Vec<Vec<usize>> {
         *slot = visit.unwrap_or(*slot);
         *slot
     };
-    let mut circles = Vec::new();
+    let mut cycles = Vec::new();
     for start in 0..placed.len() {
         if mark(start, None) != Visit::Not {
             continue;
@@ -365,18 +370,23 @@ fn circles(placed: &[Placed<'_>]) -> Vec<Vec<usize>> {
                 }
                 Visit::Under => {
                     let from = way.iter().skip_while(|(at, _)| *at != next);
-                    circles.push(from.map(|(at, _)| *at).collect());
-                    if circles.len() == MAX_CIRCLES {
-                        return circles;
+                    cycles.push(from.map(|(at, _)| *at).collect());
+                    if cycles.len() == MAX_CYCLES {
+                        return cycles;
                     }
                 }
             }
         }
     }
-    circles
+    cycles
 }
 
-fn check_keys(placed: &[Placed<'_>], exempt: &[Exemption], limits: &Path<'_>, report: &mut Report) {
+fn check_keys(
+    placed: &[IndexedLimit<'_>],
+    exempt: &[Exemption],
+    limits: &Path<'_>,
+    report: &mut Report,
+) {
     let mut keys: Vec<&Name> = Vec::new();
     for matcher in exempt.iter().flat_map(|exemption| &exemption.matchers) {
         if !keys.contains(&&matcher.entry) {

@@ -16,7 +16,7 @@ use policy::{
 
 use super::{
     numbers::{Buckets, Numbers, read_overrides},
-    pricing::{Around, check_pricing, read_cost},
+    pricing::{PricingContext, check_pricing, read_cost},
     take_pause,
 };
 
@@ -104,11 +104,24 @@ fn read_fields(limit: Field<'_>, report: &mut Report) -> Option<Limit> {
     let on_failure = take.choice("on_failure");
     let (hidden, fleet_size) = (take.boolean("hidden"), take.integer("fleet_size", 1));
     let (paused, generation) = (take_pause(take), read_generation(take));
-    let lease_ttl_ms = read_lease(take, &Beside::new(&numbers, over_limit, scope));
+    let lease_ttl_ms = read_lease(
+        take,
+        &LeaseContext {
+            kind: numbers.kind,
+            quota: numbers.quota,
+            over_limit,
+            scope,
+        },
+    );
     fields.finish(&limit.path, &LIMIT_FIELDS, report);
     check_per(&limit, &per, &partition, report);
-    let around = Around::new(numbers.kind, over_limit, scope, service);
-    check_around(&limit, &around, pricing.as_deref(), report);
+    let context = PricingContext {
+        kind: numbers.kind,
+        over_limit,
+        scope,
+        service,
+    };
+    check_combinations(&limit, &context, pricing.as_deref(), report);
     report.has_only(before)?;
     Some(Limit {
         name: name?,
@@ -141,18 +154,18 @@ fn read_fields(limit: Field<'_>, report: &mut Report) -> Option<Limit> {
 }
 
 /// Checks fields that are valid on their own, but not together.
-fn check_around(
+fn check_combinations(
     limit: &Field<'_>,
-    around: &Around,
+    context: &PricingContext,
     pricing: Option<&Pricing>,
     report: &mut Report,
 ) {
-    let Around {
+    let PricingContext {
         kind,
         over_limit,
         scope,
         service,
-    } = *around;
+    } = *context;
     check_kind(limit, kind, over_limit, scope, report);
     check_service(limit, service, over_limit, scope, report);
     if over_limit == OverLimit::Degrade && limit.node.get("deny_status").is_some() {
@@ -161,8 +174,8 @@ fn check_around(
             .push_hint("requests over it pass, marked: remove `deny_status`");
     }
     check_slots(limit, kind, report);
-    check_pricing(limit, pricing, around, report);
-    check_penalty(limit, around, report);
+    check_pricing(limit, pricing, context, report);
+    check_penalty(limit, context, report);
 }
 
 fn read_name(take: &mut Take<'_, '_>, limit: &Field<'_>) -> Option<Name> {
@@ -619,7 +632,7 @@ fn read_time<'p>(take: &mut Take<'_, 'p>, name: &'p str, most_ms: u64, what: &st
 }
 
 /// Refuses a penalty if the store does not count every denial, or if a denial does not last for a time.
-fn check_penalty(limit: &Field<'_>, around: &Around, report: &mut Report) {
+fn check_penalty(limit: &Field<'_>, context: &PricingContext, report: &mut Report) {
     if limit.node.get("penalty").is_none() {
         return;
     }
@@ -629,12 +642,12 @@ fn check_penalty(limit: &Field<'_>, around: &Around, report: &mut Report) {
         }
     };
     refuse(
-        around.over_limit == OverLimit::Degrade,
+        context.over_limit == OverLimit::Degrade,
         "`penalty` on a limit that denies nothing",
         "requests over it pass, marked: remove `penalty`, or use `over_limit: reject`",
     );
     refuse(
-        around.scope == Scope::Proxy,
+        context.scope == Scope::Proxy,
         "`penalty` on a limit that is checked in the proxy",
         "the store counts the denials of all proxies: remove `penalty`, or use `scope: global`",
     );
@@ -644,7 +657,7 @@ fn check_penalty(limit: &Field<'_>, around: &Around, report: &mut Report) {
         "proxies use leased units until they expire, penalty or not: remove `penalty` or `lease`",
     );
     refuse(
-        around.kind == Some(Kind::Concurrency),
+        context.kind == Some(Kind::Concurrency),
         "`penalty` on a limit on requests in flight",
         "it denies until a request ends: remove `penalty`, or put it on a limit with a `rate`",
     );
@@ -653,7 +666,7 @@ fn check_penalty(limit: &Field<'_>, around: &Around, report: &mut Report) {
 const LEASE_FIELDS: [&str; 1] = ["ttl"];
 
 /// The other settings of the limit that a lease has to fit.
-struct Beside {
+struct LeaseContext {
     kind: Option<Kind>,
     /// `None` if the limit's own numbers are wrong.
     quota: Option<Quota>,
@@ -661,30 +674,19 @@ struct Beside {
     scope: Scope,
 }
 
-impl Beside {
-    fn new(numbers: &Numbers, over_limit: OverLimit, scope: Scope) -> Self {
-        Self {
-            kind: numbers.kind,
-            quota: numbers.quota,
-            over_limit,
-            scope,
-        }
-    }
-}
-
 /// The ttl, in milliseconds; `None` without a lease, or with problems.
-fn read_lease(take: &mut Take<'_, '_>, beside: &Beside) -> Option<u64> {
+fn read_lease(take: &mut Take<'_, '_>, context: &LeaseContext) -> Option<u64> {
     let lease = take.field("lease")?;
     let report = &mut *take.report;
     let ttl_ms = read_ttl(lease, report);
-    if !beside.may_lease(&lease, report) {
+    if !context.may_lease(&lease, report) {
         return None;
     }
     let ttl = Field {
         node: lease.node.get("ttl")?,
         path: Path::Field(&lease.path, "ttl"),
     };
-    beside.check_ttl(&ttl, ttl_ms?, report)
+    context.check_ttl(&ttl, ttl_ms?, report)
 }
 
 fn read_ttl(lease: Field<'_>, report: &mut Report) -> Option<u64> {
@@ -706,7 +708,7 @@ fn read_ttl(lease: Field<'_>, report: &mut Report) -> Option<u64> {
     ttl_ms
 }
 
-impl Beside {
+impl LeaseContext {
     /// Whether such a limit can lease units at all, whatever its numbers are.
     fn may_lease(&self, field: &Field<'_>, report: &mut Report) -> bool {
         let (what, hint) = match self.kind {

@@ -60,13 +60,13 @@ fn read_fields(cost: &Field<'_>, take: &mut Take<'_, '_>) -> Option<Pricing> {
     match (from, table) {
         (Some(Found::Response(from)), None) => {
             refuse_given(cost, &["default"], "of a cost from the response", report);
-            let given = Given {
+            let fields = ResponseFields {
                 units,
                 on_error,
                 if_absent,
                 max,
             };
-            response(cost, from, reserve, given, report)
+            response(cost, from, reserve, fields, report)
         }
         (Some(Found::Response(_)), Some(_)) => {
             let message = "`table` beside a cost from the response";
@@ -145,7 +145,7 @@ fn request(
 
 /// The fields of a cost from the response other than its sources.
 #[derive(Clone, Copy)]
-struct Given {
+struct ResponseFields {
     units: Option<u64>,
     on_error: Option<u64>,
     if_absent: Option<IfAbsent>,
@@ -156,18 +156,18 @@ fn response(
     cost: &Field<'_>,
     mut from: Vec<Source>,
     reserve: Option<Field<'_>>,
-    given: Given,
+    fields: ResponseFields,
     report: &mut Report,
 ) -> Option<Pricing> {
     let mut of_status = None;
     if let [Source::Status { units, .. }] = from.as_mut_slice() {
-        *units = given.units.unwrap_or(1);
+        *units = fields.units.unwrap_or(1);
         of_status = Some(*units);
         refuse_given(cost, &["on_error", "max"], "beside `status`", report);
     } else {
         refuse_given(cost, &["units"], "without `status`", report);
     }
-    let fallback = of_status.or(given.max);
+    let fallback = of_status.or(fields.max);
     let reserve = match reserve {
         Some(field) => read_reserve(&field, fallback, report),
         None if cost.node.get("reserve").is_some() => None,
@@ -177,16 +177,16 @@ fn response(
             cap_percent: 100,
         }),
     };
-    let if_absent = match (given.if_absent, of_status) {
+    let if_absent = match (fields.if_absent, of_status) {
         (None, Some(_)) => IfAbsent::Reserved,
         (given, _) => given.unwrap_or_default(),
     };
     Some(Pricing::Response(ResponsePrice {
         from,
         reserve: reserve?,
-        on_error: of_status.is_none().then(|| given.on_error.unwrap_or(0)),
+        on_error: of_status.is_none().then(|| fields.on_error.unwrap_or(0)),
         if_absent,
-        max: given.max.unwrap_or(MAX_COST),
+        max: fields.max.unwrap_or(MAX_COST),
     }))
 }
 
@@ -534,41 +534,25 @@ fn read_status(take: &mut Take<'_, '_>) -> Option<Source> {
 }
 
 /// The other settings of the limit that a cost has to fit.
-pub(super) struct Around {
+pub(super) struct PricingContext {
     pub(super) kind: Option<Kind>,
     pub(super) over_limit: OverLimit,
     pub(super) scope: Scope,
     pub(super) service: bool,
 }
 
-impl Around {
-    pub(super) fn new(
-        kind: Option<Kind>,
-        over_limit: OverLimit,
-        scope: Scope,
-        service: bool,
-    ) -> Self {
-        Self {
-            kind,
-            over_limit,
-            scope,
-            service,
-        }
-    }
-}
-
 /// Refuses what a cost with fields cannot be combined with.
 pub(super) fn check_pricing(
     limit: &Field<'_>,
     pricing: Option<&Pricing>,
-    around: &Around,
+    context: &PricingContext,
     report: &mut Report,
 ) {
     let Some(pricing) = pricing else { return };
     let mut refuse = |name: &str, message: &'static str, hint: &'static str| {
         refuse(limit, name, message, report).push_hint(hint);
     };
-    if around.service {
+    if context.service {
         refuse(
             "cost",
             "a cost with fields on a limit that has a `descriptor`",
@@ -585,14 +569,14 @@ pub(super) fn check_pricing(
     if matches!(pricing, Pricing::Request(_)) {
         return;
     }
-    if around.over_limit == OverLimit::Queue {
+    if context.over_limit == OverLimit::Queue {
         refuse(
             "over_limit",
             "a queue with a cost from the response",
             "a turn in a queue is as long as its request costs: use `over_limit: reject`",
         );
     }
-    if around.scope == Scope::Proxy {
+    if context.scope == Scope::Proxy {
         refuse(
             "scope",
             "a cost from the response on a limit that is kept in a proxy",
