@@ -30,7 +30,7 @@
 --
 -- What changed is a set of members scored by revision: the name of a limit that was written, raised
 -- or deleted; `NAME:FIELD`, an override; `NAME!`, all overrides of a limit went before those; and
--- `=DIGEST`, an edit. A reader that finds the edit that it has knows all that changed since.
+-- `=DIGEST`, an edit. A reader that finds the edit that it has can read all that changed since.
 local FORMAT, BEFORE = '2', '1'
 local PLACE = 16
 -- An edit that changes more is read whole.
@@ -178,7 +178,7 @@ if last then
 end
 local revision = string.format('%.0f', newest + 1)
 local time = redis.call('TIME')
--- Edits by something else, or a lost set: what changed since older revisions is not known any more.
+-- Something else made edits, or the set was lost: it lacks changes since older revisions.
 local chained = edits_known > 0
   and tonumber(redis.call('ZSCORE', changes, '=' .. digest) or -1) == tonumber(number or 0)
 local at_ms = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
@@ -205,14 +205,23 @@ local function each_thousand(list, call)
     call(unpack(list, from, math.min(from + 999, #list)))
   end
 end
+local marks, marked = {}, {}
+local function mark(member)
+  if not marked[member] then
+    marked[member] = true
+    marks[#marks + 1], marks[#marks + 2] = revision, member
+  end
+end
 local raised, gone = all and { 'g', revision } or {}, {}
 for _, name in ipairs(raise) do
+  mark(name)
   raised[#raised + 1], raised[#raised + 2] = 'g:' .. name, revision
   if ARGV[3] == 'reset' then
     raised[#raised + 1], raised[#raised + 2] = 'r:' .. name, revision
   end
 end
 for _, name in ipairs(delete) do
+  mark(name)
   gone[#gone + 1], gone[#gone + 2] = 'g:' .. name, 'r:' .. name
 end
 each_thousand(raised, function(...)
@@ -242,24 +251,11 @@ else
   end)
 end
 
-local marks, marked = {}, {}
-local function mark(member)
-  if not marked[member] then
-    marked[member] = true
-    marks[#marks + 1], marks[#marks + 2] = revision, member
-  end
-end
-for _, name in ipairs(raise) do
-  mark(name)
-end
-for _, name in ipairs(delete) do
-  mark(name)
-end
 for i = 1, #writes, 2 do
   mark(writes[i])
 end
 
--- Of a lost record nobody knows any more which limits went.
+-- A lost record does not name the limits that went with it.
 local before, whole = ARGV[6], all or stage_limits or lost or not chained
 for i = FIXED + 1, FIXED + overridden do
   local how = take()

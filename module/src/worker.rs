@@ -202,8 +202,8 @@ impl State {
         Ok(())
     }
 
-    /// Has the state machine told at the next event that the turn ends; `carrier`: as of [`Self::schedule`].
-    /// `true`: none comes, so the main thread has to.
+    /// The next event ends the turn of the state machine; `carrier`: as of [`Self::schedule`]. `true`: none
+    /// comes, so the main thread has to end it.
     pub fn end_turn(&mut self, carrier: Option<StreamId>) -> bool {
         self.ends_turn = true;
         self.schedule(carrier).is_err()

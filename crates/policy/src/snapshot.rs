@@ -144,19 +144,21 @@ impl Compiled {
     /// These limits after the changes that [`Snapshot::since`] wrote; `None` if that are no changes of these
     /// limits, or one of them cannot be read: only the whole says what to do with such a limit.
     pub fn with_changes(&self, bytes: &[u8]) -> Option<Self> {
-        let change = Reader::new(bytes).fields(CHANGES_FIELDS, |reader| self.read_change(reader));
-        self.changed(change.ok()?).filter(|next| {
+        let read = Reader::new(bytes).fields(CHANGES_FIELDS, |reader| self.read_change(reader));
+        let (change, check) = read.ok()?;
+        self.changed(change, check).filter(|next| {
             next.limits().len() <= MAX_LIMITS && next.needed_keys().len() <= MAX_KEYS
         })
     }
 
-    fn read_change(&self, reader: &mut Reader<'_>) -> Result<Change, DecodeError> {
+    /// Changes, and the [`check_of`] what they lead to.
+    fn read_change(&self, reader: &mut Reader<'_>) -> Result<(Change, u64), DecodeError> {
         if reader.unsigned()? != CHANGES || Name::read(reader)? != *self.domain() {
             return Err(DecodeError::Type);
         }
-        Ok(Change {
-            revision: read_revision(reader)?,
-            check: reader.unsigned()?,
+        let (revision, check) = (read_revision(reader)?, reader.unsigned()?);
+        let change = Change {
+            revision,
             keys: reader.list(MAX_KEYS, "keys", Name::read)?,
             gone: reader.list(MAX_LIMITS, "names", Name::read)?,
             limits: reader.list(MAX_LIMITS, "limits", |reader| {
@@ -165,7 +167,8 @@ impl Compiled {
                     read_changed(reader, rank)?.map_err(|_| DecodeError::Type)
                 })
             })?,
-        })
+        };
+        Ok((change, check))
     }
 
     fn write_limit(
@@ -238,8 +241,8 @@ fn read_snapshot(reader: &mut Reader<'_>) -> Result<Compiled, DecodeError> {
         keys,
         gone: Vec::new(),
         limits,
-        check: check_of(hashes, 0),
     };
+    let exemptions = (exemptions, check_of(hashes, 0));
     Compiled::of_snapshot(domain, change, exemptions, opaque).ok_or(DecodeError::Index)
 }
 
@@ -409,7 +412,7 @@ fn read_limit(reader: &mut Reader<'_>) -> Result<(Limit, bool), DecodeError> {
     })
 }
 
-// ---- What limiters know of the snapshots that they sent, to send changes instead.
+// ---- The record that a limiter keeps of the snapshots that it sent, to send changes instead.
 
 /// A snapshot as it is written.
 struct Encoded {
@@ -423,8 +426,8 @@ struct Encoded {
 /// Bound: earlier snapshots of a domain that a limiter sends changes of. Beyond it, a proxy gets the whole.
 const SNAPSHOTS_KNOWN: usize = 256;
 
-/// Bound: limits that went, of which a limiter tells proxies by their names. Beyond it, a proxy that had
-/// them gets the whole.
+/// Bound: limits that went, whose names a limiter sends to proxies. Beyond it, a proxy that had them gets
+/// the whole.
 const GONE_MAX: usize = 1000;
 
 /// Changes that take more than this part of the whole are not sent: the whole is as fast to apply.

@@ -109,6 +109,15 @@ impl RedisStore {
         self.control_each(commands).await.into_iter().collect()
     }
 
+    /// As [`RedisStore::control_all`], for a fixed number of commands.
+    async fn control_array<const N: usize>(
+        &self,
+        commands: [Cmd; N],
+    ) -> Result<[Value; N], StoreError> {
+        let replies = self.control_all(commands).await?;
+        replies.try_into().map_err(|_| value::short())
+    }
+
     /// As [`RedisStore::control_all`], for commands each of which may be refused on its own.
     async fn control_each(&self, commands: impl IntoIterator<Item = Cmd>) -> Vec<Outcome> {
         let requests: Vec<Request> = commands.into_iter().map(Request::from).collect();

@@ -71,10 +71,10 @@ impl<'r> Poll<'r> {
     }
 
     /// The changes since the snapshot that the proxy has, if it can apply changes. A parameter and not
-    /// another `accept`: limiters that know of no changes send the whole.
+    /// another `accept`: limiters without changes send the whole.
     fn changes(&self, snapshot: &Snapshot) -> Option<Bytes> {
         let tag = self.headers.get(IF_NONE_MATCH)?.to_str().ok()?;
-        snapshot.since(tag).filter(|_| self.takes_changes)
+        self.takes_changes.then(|| snapshot.since(tag))?
     }
 
     /// Whether it comes from a filter.

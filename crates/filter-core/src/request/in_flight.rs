@@ -184,19 +184,19 @@ impl Worker {
             let stored = held.slots.into_iter().filter(|slot| slot.stored);
             slots.extend(stored.map(|slot| {
                 let pace = slot.rule.and_then(|rule| held.measured.pace(&rule));
-                (None, HeldSlot { pace, ..slot })
+                (None, pace.map_or(SlotAct::Free(1), SlotAct::Answered), slot)
             }));
         }
         let freed = u64::try_from(slots.len()).unwrap_or(0);
         self.counts.happened_to(Event::SlotFreed, freed);
-        self.send_slot_ops(now, SlotAct::Free(1), slots);
+        self.send_slot_ops(now, slots);
     }
 
     /// Frees the slots that an unanswered check may have taken.
     pub(crate) fn free_unanswered(&mut self, now: Now, check: &PendingCheck) {
         if let Some(id) = check.slot {
-            let slots = possible_slots(check, id).map(|slot| (None, slot)).collect();
-            self.send_slot_ops(now, SlotAct::Free(1), slots);
+            let slots = possible_slots(check, id).map(|slot| (None, SlotAct::Free(1), slot));
+            self.send_slot_ops(now, slots.collect());
         }
     }
 
@@ -232,7 +232,7 @@ impl Worker {
 /// How the service answers a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Measured {
-    /// It says nothing: no limit is adaptive, it is an upgrade, or Envoy answered by itself.
+    /// It says nothing: no limit is adaptive, it is an upgrade, or Envoy answered in its place.
     #[default]
     Nothing,
     /// The client still sends the request.
@@ -308,7 +308,7 @@ impl Measured {
             return Self::Slow;
         }
         let failed = status >= 500 || grpc.is_some_and(|status| GRPC_FAILED.contains(&status));
-        // An answer that begins before its request ends took no time that can be told.
+        // An answer that begins before its request ends took no time that can be measured.
         let ms = service_ms.or_else(|| self.elapsed_ms(now));
         ms.map_or(Self::Nothing, |ms| Self::Took { ms, failed })
     }
@@ -383,8 +383,6 @@ struct HeldSlot {
     pub(super) stored: bool,
     /// What an adaptive limit follows its service by.
     rule: Option<Adaptive>,
-    /// What a request that ended says to it.
-    pace: Option<Pace>,
     pub(super) request: Arc<RequestDescriptor>,
 }
 
@@ -426,7 +424,6 @@ impl HeldSlots {
                 renew_us: sent.after_ms(ttl_ms / RENEWALS),
                 stored: true,
                 rule: known.and_then(|of| of.limit.quota.parameters().adaptive),
-                pace: None,
                 request: Arc::clone(request),
             })
         });
@@ -453,17 +450,6 @@ impl RequestDescriptor {
     }
 }
 
-impl HeldSlot {
-    pub(super) fn op(&self, act: SlotAct) -> (Name, SlotOp) {
-        let slot = self.slot;
-        let act = match (act, self.pace) {
-            (SlotAct::Free(_), Some(pace)) => SlotAct::Answered(pace),
-            (act, _) => act,
-        };
-        (self.limit.clone(), SlotOp { slot, act })
-    }
-}
-
 /// The slots that a check's request has if its limits give it slots under this id.
 fn possible_slots(check: &PendingCheck, id: SlotId) -> impl Iterator<Item = HeldSlot> {
     let request = Arc::new(RequestDescriptor::from_check(check));
@@ -478,7 +464,6 @@ fn possible_slots(check: &PendingCheck, id: SlotId) -> impl Iterator<Item = Held
             renew_us: 0,
             stored: true,
             rule: limit.quota.parameters().adaptive,
-            pace: None,
             request: Arc::clone(&request),
         }
     })
@@ -497,32 +482,36 @@ fn named(id: SlotId, ttl_ms: u64, generation: u64) -> Slot {
 /// Slots of one bucket in one check, at most.
 const MAX_TOGETHER: usize = protocol::MAX_FREE;
 
-/// A slot, and the request that holds it if that still runs.
-type OfStream = (Option<StreamId>, HeldSlot);
+/// What is done to a slot, and the request that holds it if that still runs.
+type OfStream = (Option<StreamId>, SlotAct, HeldSlot);
 
 impl Worker {
     /// Makes checks that free, renew or enter slots, those of a bucket together.
-    fn send_slot_ops(&mut self, now: Now, act: SlotAct, slots: Vec<OfStream>) {
+    fn send_slot_ops(&mut self, now: Now, slots: Vec<OfStream>) {
         // A slot whose bucket is not known here gets a check of its own.
-        let hash = |(_, slot): &OfStream| slot.key.map_or(slot.slot.parts, BucketKey::hash);
-        let same = |(_, one): &OfStream, (_, other): &OfStream| {
+        let hash = |(.., slot): &OfStream| slot.key.map_or(slot.slot.parts, BucketKey::hash);
+        let same = |(.., one): &OfStream, (.., other): &OfStream| {
             one.key.is_some() && one.key == other.key && one.limit == other.limit
         };
         for slots in grouped(slots, hash, same) {
             for together in slots.chunks(MAX_TOGETHER) {
-                self.send_slot_op(now, act, together);
+                self.send_slot_op(now, together);
             }
         }
     }
 
-    fn send_slot_op(&mut self, now: Now, act: SlotAct, slots: &[OfStream]) {
-        let Some((_, first)) = slots.first() else {
+    fn send_slot_op(&mut self, now: Now, slots: &[OfStream]) {
+        let Some((.., first)) = slots.first() else {
             return;
         };
-        let ttls = slots.iter().filter_map(|(_, held)| held.slot.ttl_ms());
+        let ttls = slots.iter().filter_map(|(.., held)| held.slot.ttl_ms());
+        let op = |(_, act, held): &OfStream| {
+            let (slot, act) = (held.slot, *act);
+            (held.limit.clone(), SlotOp { slot, act })
+        };
         let release = SlotRelease {
-            slots: slots.iter().map(|(_, held)| held.op(act)).collect(),
-            streams: slots.iter().filter_map(|(stream, _)| *stream).collect(),
+            slots: slots.iter().map(op).collect(),
+            streams: slots.iter().filter_map(|(stream, ..)| *stream).collect(),
             until_us: now.after_ms(ttls.max().unwrap_or(0)),
             ..SlotRelease::default()
         };
@@ -555,13 +544,13 @@ impl Worker {
                 // Slots that are due a little later are renewed in the same check.
                 if slot.renew_us <= now.after_ms(ttl_ms / RETRIES) {
                     slot.renew_us = now.after_ms(ttl_ms / RENEWALS);
-                    due.push((Some(*stream), slot.clone()));
+                    due.push((Some(*stream), SlotAct::Renew, slot.clone()));
                 }
                 next_us = next_us.min(slot.renew_us);
             }
         }
         self.requests.in_flight.next_us = next_us;
-        self.send_slot_ops(now, SlotAct::Renew, due);
+        self.send_slot_ops(now, due);
     }
 
     /// Handles the answer about slots: missing slots whose requests still run are entered again.
@@ -593,13 +582,13 @@ impl Worker {
             held.renew_us = sent.after_ms(op.slot.ttl_ms().unwrap_or(0) / RENEWALS);
             if missing.contains(position) {
                 lapsed += u64::from(std::mem::replace(&mut held.stored, true));
-                gone.push((Some(*stream), held.clone()));
+                gone.push((Some(*stream), SlotAct::Enter, held.clone()));
             }
         }
         let entered = u64::try_from(gone.len()).unwrap_or(0) - lapsed;
         self.counts.happened_to(Event::SlotLapsed, lapsed);
         self.counts.happened_to(Event::SlotTaken, entered);
-        self.send_slot_ops(now, SlotAct::Enter, gone);
+        self.send_slot_ops(now, gone);
     }
 
     /// A check that renewed or entered slots got no answer: they are renewed soon.

@@ -41,7 +41,7 @@ impl Compiled {
     /// if they change only numbers, what requests are matched by.
     ///
     /// `None` if these are not enough: overrides of a limit mean something else now, or limits came or went
-    /// that the edits do not tell of.
+    /// that the edits do not list.
     pub fn caught_up(&self, edits: Edits) -> Option<Self> {
         let (mut limits, mut overrides) = (self.limits.clone(), self.overrides.clone());
         let mut same_shape = *self.exemptions() == *edits.domain.exempt;

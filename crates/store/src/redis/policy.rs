@@ -47,7 +47,7 @@ impl Policies for RedisStore {
                 _ => 0,
             };
             let mut state = readable(head)?;
-            // Unless an edit came between: to read them tells.
+            // An edit may have come between the two commands: the whole record settles it.
             if count > 0
                 && matches!(length, Some(Ok(Value::Int(0))))
                 && matches!(state, HeadState::Live(_))
@@ -74,10 +74,7 @@ impl Policies for RedisStore {
             let mut all = redis_link::cmd("HGETALL");
             all.arg(self.keys().policy(domain));
             let first = [all, self.limits_step(domain, 0), self.head_of(domain)];
-            let replies = self.control_all(first).await?;
-            let Ok([record, page, head]) = <[_; 3]>::try_from(replies) else {
-                return Err(value::short());
-            };
+            let [record, page, head] = self.control_array(first).await?;
             let Some(fields) = Fields::parse(record)? else {
                 return Ok(Stored::Absent);
             };
@@ -86,10 +83,7 @@ impl Policies for RedisStore {
             }
             let revision = fields.revision.clone();
             let limits = match &fields.contents {
-                Contents::Document(text) => {
-                    let (domain, limits) = record::read_document(text).map_err(corrupt)?;
-                    Some((domain, limits))
-                }
+                Contents::Document(text) => Some(record::read_document(text).map_err(corrupt)?),
                 Contents::Fields { domain: own, .. } => {
                     let limits = self.read_limits(domain, &revision, (page, head)).await?;
                     limits.map(|limits| (own.clone(), limits))
@@ -125,10 +119,7 @@ impl Policies for RedisStore {
         range.arg(self.keys().changes(domain));
         range.arg(known.number).arg("+inf").arg("WITHSCORES");
         range.arg("LIMIT").arg(0).arg(CATCH_UP_MAX + 1);
-        let replies = self.control_all([head, range]).await?;
-        let Ok([head, members]) = <[_; 2]>::try_from(replies) else {
-            return Err(value::short());
-        };
+        let [head, members] = self.control_array([head, range]).await?;
         let mut head = value::items(head)?;
         let mut rest = head.split_off(HEAD.len().min(head.len())).into_iter();
         let mut next = || value::optional_text(rest.next().ok_or_else(value::short)?);
@@ -479,10 +470,7 @@ impl RedisStore {
         let next = format!("{}-0", before.saturating_add(1));
         let mut entry = redis_link::cmd("XRANGE");
         entry.arg(self.keys().history(domain)).arg(&next).arg(&next);
-        let replies = self.control_all([self.head_of(domain), entry]).await?;
-        let Ok([head, entries]) = <[_; 2]>::try_from(replies) else {
-            return Err(value::short());
-        };
+        let [head, entries] = self.control_array([self.head_of(domain), entry]).await?;
         let now = match head_state(head)? {
             HeadState::Live(revision) | HeadState::Deleted(revision) => revision.number,
             HeadState::Missing | HeadState::Unreadable(_) => 0,
@@ -714,11 +702,7 @@ impl RedisStore {
                 return Ok(Some(limits));
             }
             let step = [self.limits_step(domain, next), self.head_of(domain)];
-            let replies = self.control_all(step).await?;
-            let Ok(replies) = <[_; 2]>::try_from(replies) else {
-                return Err(value::short());
-            };
-            [page, head] = replies;
+            [page, head] = self.control_array(step).await?;
         }
     }
 

@@ -106,7 +106,7 @@ async fn an_adaptive_limit_grows_is_cut_by_an_edit_and_starts_anew_after_a_reset
     assert_eq!(
         renewed.limits[0].limit,
         Some(3),
-        "nothing was heard meanwhile"
+        "no answer was counted meanwhile"
     );
     let of = LimitOf {
         domain: wide.domain(),
