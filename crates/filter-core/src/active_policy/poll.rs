@@ -8,7 +8,7 @@ use policy::{
 };
 use protocol::{
     API_HEADER, API_VERSION, ApiError, CHANGES_CBOR, CHANGES_PARAMETER, ErrorCode, LIMITS_CBOR,
-    PROXIES_HEADER, REVISION_HEADER, SNAPSHOT_MAX, parse_proxies,
+    MODULE, PROXIES_HEADER, REVISION_HEADER, SNAPSHOT_MAX, parse_proxies,
 };
 use siphasher::sip::SipHasher13;
 
@@ -390,6 +390,8 @@ pub(crate) struct PolicyPoller {
     is_ahead: bool,
     /// Whether the next poll is for the whole, because changes did not fit or their log is long.
     pub(crate) wants_whole: bool,
+    /// Times that shared data did not have what its notice announces.
+    reads_in_vain: u32,
     /// The version in the notice when changes in the log last did not fit.
     unfit_at: u64,
     /// When the lease of another worker ends, as last read.
@@ -439,6 +441,7 @@ impl PolicyPoller {
             version: 0,
             is_ahead: false,
             wants_whole: false,
+            reads_in_vain: 0,
             unfit_at: 0,
             others_until_us: 0,
             etag: Vec::new(),
@@ -473,6 +476,10 @@ impl PolicyPoller {
         if notice.version != self.version {
             // Something was overwritten, or is being written, and is read again. The limits in force stay.
             self.last_notice.clear();
+            if self.version == 0 && self.again_us.is_none() {
+                self.reads_in_vain += 1;
+                self.wants_whole |= self.reads_in_vain.is_multiple_of(READS_MAX);
+            }
         }
         if !snapshots.is_empty() {
             (self.is_ahead, self.again_us) = (false, None);
@@ -494,7 +501,10 @@ impl PolicyPoller {
             let whole = whole.filter(|(version, _)| *version >= log.base);
             if let Some((version, whole)) = whole.filter(|whole| whole.0 != self.version) {
                 self.version = version;
-                if self.etag.is_empty() || self.etag != whole.etag {
+                self.wants_whole = false;
+                // The last one polled could not be used.
+                let unused = self.etag.is_empty() || self.again_us.is_some();
+                if unused || self.etag != whole.etag {
                     self.etag.clone_from(&whole.etag);
                     found.push(whole);
                 }
@@ -539,8 +549,10 @@ impl PolicyPoller {
             None => (PollerLease::default(), Version::ABSENT),
         };
         let left_us = poller_lease.until_us.saturating_sub(now.mono_us);
-        // A value that claims more than the longest lease was written by another plugin.
-        if poller_lease.worker != self.worker_id && left_us > 0 && left_us <= LEASE_MAX_US {
+        // A value that claims more than the longest lease was written by another plugin. A worker that cannot use
+        // what the others share does not wait for them to share it anew.
+        let is_held = left_us > 0 && left_us <= LEASE_MAX_US && !self.wants_whole;
+        if poller_lease.worker != self.worker_id && is_held {
             self.others_until_us = poller_lease.until_us;
             return false;
         }
@@ -610,7 +622,7 @@ impl PolicyPoller {
                     let (base, tip) = log.map_or((0, 0), |log| (log.base, log.tip()));
                     match tip {
                         tip if tip > known => Change::Keep(None),
-                        tip if tip < known => Change::Keep(Some(0)),
+                        tip if tip < known || self.is_ahead => Change::Keep(Some(0)),
                         tip => {
                             self.wants_whole = bytes.len() + entry.len() > LOG_MAX
                                 || tip.saturating_sub(base) + 1 >= LOG_ENTRIES_MAX;
@@ -721,6 +733,8 @@ const TIMEOUT_MS: u64 = 250;
 /// answer.
 const TIMEOUT_RETRY_MS: u64 = 50;
 const TIMEOUT_MAX_MS: u64 = 4_000;
+/// How often a worker without limits looks for those that shared data announces, before it polls for them.
+const READS_MAX: u32 = 20;
 /// The first pause before a snapshot that was unusable is fetched again; each further one is twice as long.
 const AGAIN_MIN_US: u64 = 1_000_000;
 /// The longest: a filter that is too old for its limits would fetch megabytes for nothing.

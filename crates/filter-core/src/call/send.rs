@@ -93,7 +93,8 @@ impl<T> Batcher<T> {
 
     /// A limiter refused a call of several checks with so many bytes of entries as too large. The new
     /// maximum is half of that, never less than half of what the limiter accepts, so no client can
-    /// shrink the calls of others further.
+    /// shrink the calls of others further. Each call that it bounds raises it by a 256th: another limiter may
+    /// accept more, and the refusal may have been that of a proxy on the way.
     pub(crate) fn lower_max_bytes(&mut self, bytes: usize) {
         self.max_bytes = self.max_bytes.min(bytes / 2).max(MIN_BATCH_BYTES);
     }
@@ -138,6 +139,9 @@ impl<T> Batcher<T> {
             .count()
             .max(1)
             .min(self.waiting.len());
+        if bytes > max_bytes {
+            self.max_bytes = (max_bytes + max_bytes / 256).min(MAX_BATCH_BYTES);
+        }
         self.checks_per_call += 2 * count;
         self.checks_per_call -= self.checks_per_call / (Self::PARTS / 2);
         self.waiting.drain(..count).collect()
@@ -452,6 +456,12 @@ mod tests {
         assert_eq!(refused, [65, 32, 16]);
         batcher.lower_max_bytes(0);
         assert_eq!(batcher.take_batch(|_| bytes(256)).len(), 2);
+        // One refusal is not for ever.
+        for _ in 0..2000 {
+            let checks = batcher.take_batch(size);
+            batcher.requeue(checks);
+        }
+        assert_eq!(batcher.take_batch(size).len(), 65);
     }
 
     #[test]

@@ -213,6 +213,51 @@ fn changes_that_could_not_be_stored_reach_the_others_with_the_whole() {
 }
 
 #[test]
+fn changes_after_some_that_could_not_be_stored_are_not_offered_to_the_others() {
+    let host = SharedData::default();
+    let (mut poller, mut other) = (new_poller(1), new_poller(2));
+    poller.poll_brought(&host, &snapshot("first"), None);
+    other.load_update(&host);
+    host.lose_writes(100);
+    poller.poll_brought(&host, &changes("second"), None);
+    host.lose_writes(0);
+    // The whole comes damaged, and then the next edit.
+    poller.poll_rejected(at(0), b"\"second\"".to_vec());
+    assert!(poller.poll_brought(&host, &changes("third"), None));
+    assert_eq!(other.load_update(&host).snapshots, []);
+    poller.poll_brought(&host, &snapshot("third"), None);
+    assert_eq!(other.load_update(&host).snapshots, [snapshot("third")]);
+}
+
+#[test]
+fn limits_that_came_damaged_are_taken_from_another_worker_that_polled_them() {
+    let host = SharedData::default();
+    let (mut poller, mut other) = (new_poller(1), new_poller(2));
+    poller.poll_brought(&host, &snapshot("first"), None);
+    other.load_update(&host);
+    other.poll_rejected(at(0), b"\"second\"".to_vec());
+    poller.poll_brought(&host, &snapshot("second"), None);
+    assert_eq!(other.load_update(&host).snapshots, [snapshot("second")]);
+}
+
+#[test]
+fn a_worker_for_which_nothing_usable_is_shared_polls_beside_the_poller() {
+    let host = SharedData::default();
+    let (mut poller, mut new) = (new_poller(1), new_poller(2));
+    assert!(poller.is_due(&host, at(0)));
+    poller.poll_brought(&host, &snapshot("first"), None);
+    host.overwrite(&poller.snapshot_key, b"of another plugin");
+    for n in 0..READS_MAX {
+        assert!(!new.is_due(&host, at(10)), "{n}");
+        new.load_update(&host);
+    }
+    assert!(new.is_due(&host, at(10)));
+    assert_eq!(new.etag(), b"");
+    assert!(new.poll_brought(&host, &snapshot("first"), None));
+    assert!(!new.wants_whole);
+}
+
+#[test]
 fn a_log_of_many_changes_is_replaced_by_a_snapshot() {
     let host = SharedData::default();
     let mut poller = new_poller(1);
