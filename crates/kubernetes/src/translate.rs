@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use limits_file::ToNode as _;
+use limits_file::{MATCHERS_MAX, PATTERNS_MAX, ToNode as _};
 use policy::{Limit, Matcher, Name, Node, OVERRIDES_MAX, Pattern, Policy, Problems};
 
 use crate::{
@@ -359,8 +359,15 @@ impl Budget {
                 added.join(", ")
             ));
         }
+        let sizes: Vec<usize> = limits.iter().map(stored_bytes).collect();
+        // The store would refuse the whole domain for it.
+        let most = limits_file::LIMIT_BYTES_MAX;
+        if let Some((limit, _)) = limits.iter().zip(&sizes).find(|(_, size)| **size > most) {
+            let name = &limit.name;
+            return over(format!("limit `{name}` takes more than {most} bytes"));
+        }
         let most = limits_file::DOCUMENT_MAX;
-        if self.bytes + limits.iter().map(stored_bytes).sum::<usize>() > most {
+        if self.bytes + sizes.iter().sum::<usize>() > most {
             return over(format!(
                 "the limits of domain {domain} take at most {most} bytes"
             ));
@@ -400,7 +407,8 @@ impl Budget {
             match limits_file::policy_from_node(&node) {
                 Ok(policy) => break policy,
                 // Each limit is valid, and the bounds hold; should the reader refuse them together all the same, the
-                // others must not wait for the one that it names.
+                // others must not wait for the one that it names. Each turn reads the whole domain, so whatever an
+                // object may say is refused in `version`.
                 Err(problems) => {
                     match problems.iter().find_map(|problem| limit_at(&problem.path)) {
                         None => break self.frame.clone(),
@@ -897,26 +905,36 @@ struct Variant<'v> {
 impl Variant<'_> {
     fn limits(&self, limits: &[Limit]) -> Result<Vec<Limit>, String> {
         let kept = |name: &Name| !matches!(self.overridden.get(name), Some(None));
+        let conditions = self.conditions.iter();
+        let conditions = conditions.map(|(entry, patterns)| matcher(entry, patterns));
+        let conditions: Vec<Matcher> = conditions.collect::<Result<_, _>>()?;
         let mut found = Vec::with_capacity(limits.len());
         for limit in limits.iter().filter(|limit| kept(&limit.name)) {
-            let mut conditions = self.conditions.clone();
+            let mut added = conditions.clone();
             if let Some(Some(gateways)) = self.overridden.get(&limit.name)
                 && !self.elsewhere
             {
                 let others = gateways.iter().map(|gateway| format!("!{gateway}"));
-                conditions.push((GATEWAY_ENTRY, others.collect()));
+                added.push(matcher(GATEWAY_ENTRY, &others.collect::<Vec<_>>())?);
             }
             let mut limit = limit.clone();
-            for (entry, patterns) in &conditions {
-                if limit
-                    .matchers
-                    .iter()
-                    .any(|matcher| matcher.key.as_str() == *entry)
-                {
-                    let name = &limit.name;
+            for matcher in added {
+                let (name, entry) = (&limit.name, &matcher.key);
+                if limit.matchers.iter().any(|own| own.key == *entry) {
                     return Err(format!("limit `{name}`: match.{entry}: targetRefs say it"));
                 }
-                limit.matchers.push(matcher(entry, patterns)?);
+                // The reader bounds what an object says, but not with what its targets add.
+                if matcher.patterns.len() > PATTERNS_MAX {
+                    return Err(format!(
+                        "targetRefs: more than {PATTERNS_MAX} patterns of `{entry}`"
+                    ));
+                }
+                if limit.matchers.len() >= MATCHERS_MAX {
+                    return Err(format!(
+                        "limit `{name}`: match: more than {MATCHERS_MAX} entries with those of targetRefs"
+                    ));
+                }
+                limit.matchers.push(matcher);
             }
             limit.name = self.name(&limit.name)?;
             let replaced = limit.replaces.iter().filter(|name| kept(name));

@@ -16,6 +16,7 @@ use crate::{
     yaml,
 };
 pub(crate) use limit::LIMIT_FIELDS;
+pub use limit::{MATCHERS_MAX, PATTERNS_MAX};
 use limit::{read_limit, read_matchers};
 pub(crate) use numbers::DEFAULT_SLOT_TTL_MS;
 pub use numbers::override_from_node;

@@ -341,3 +341,48 @@ fn rules_are_found_by_position_where_gateways_share_a_domain() {
     };
     assert!(by_name(alone) && !by_name(&shared));
 }
+
+/// What the reader accepts alone and refuses with the conditions of its target, or the store refuses for its size, is
+/// refused for its object alone, whose last accepted version stays in force.
+#[test]
+fn what_is_too_large_with_its_targets_conditions_holds_up_no_other() {
+    let entries = (0..32).map(|n| format!("e{n}: [a]"));
+    let many = format!(
+        "{{name: per-user, rate: 1/s, match: {{{}}}}}",
+        entries.collect::<Vec<_>>().join(", ")
+    );
+    let patterns = (0..1000).map(|n| format!("a{n:0999}"));
+    let patterns = patterns.collect::<Vec<_>>().join(", ");
+    let large =
+        format!("{{name: per-user, rate: 1/s, match: {{path: [{patterns}], host: [{patterns}]}}}}");
+    let surroundings = format!(
+        "{SHOP}{}{}",
+        route("shop", "checkout", "null"),
+        on_gateway("all", &format!("limits: [{TEN}]"))
+    );
+    let good = on_route("shop", "checkout", "checkout", TEN);
+    let before = translated(&format!("{surroundings}{good}"));
+    for (limit, why) in [
+        (many, "more than 32 entries"),
+        (large, "more than 1048576 bytes"),
+    ] {
+        let newest = on_route("shop", "checkout", "checkout", &limit);
+        let newest = newest.replace("generation: 1", "generation: 2");
+        let mut objects = objects(&format!("{surroundings}{newest}"));
+        let object = objects.rate_limits.iter_mut();
+        let object = { object }.find(|object| object.metadata.name == "checkout");
+        let key = kubernetes::Key::new("shop", "checkout");
+        object.unwrap().status.in_force = before.objects[&key].in_force.clone();
+        let after = translate(&objects);
+        let message = &ancestors(&after, "shop", "checkout")[0].accepted.message;
+        assert!(message.contains(why), "{message}");
+        assert_eq!(policy(&after, "shop"), policy(&before, "shop"), "{why}");
+    }
+    let rules = vec!["null"; 1001].join(",");
+    let all = on_gateway("all", &format!("limits: [{TEN}]"));
+    let route = route("shop", "checkout", &rules);
+    let after = translated(&format!("{SHOP}{route}{all}{good}"));
+    let message = &ancestors(&after, "shop", "checkout")[0].accepted.message;
+    assert!(message.contains("more than 1000 patterns"), "{message}");
+    assert_eq!(policy(&after, "shop").limits.len(), 1);
+}

@@ -349,9 +349,9 @@ fn check_slots(limit: &Field<'_>, kind: Option<Kind>, report: &mut Report) {
 }
 
 /// The most conditions of one limit.
-const MAX_MATCHERS: usize = 32;
+pub const MATCHERS_MAX: usize = 32;
 /// The most patterns of one condition.
-const MAX_PATTERNS: usize = 1000;
+pub const PATTERNS_MAX: usize = 1000;
 
 /// `match`: when a limit applies.
 pub(super) fn read_matchers(take: &mut Take<'_, '_>) -> Vec<Matcher> {
@@ -361,8 +361,8 @@ pub(super) fn read_matchers(take: &mut Take<'_, '_>) -> Vec<Matcher> {
     let report = &mut *take.report;
     let what = "a map of descriptor entries and their patterns, like {path: \"/api/**\"}";
     let entries = field.entries(what, report).unwrap_or_default();
-    if entries.len() > MAX_MATCHERS {
-        field.report(report, format!("more than {MAX_MATCHERS} entries"));
+    if entries.len() > MATCHERS_MAX {
+        field.report(report, format!("more than {MATCHERS_MAX} entries"));
     }
     let mut matchers = Vec::with_capacity(entries.len());
     for entry in entries {
@@ -397,11 +397,11 @@ fn read_patterns(field: &Field<'_>, report: &mut Report) -> Vec<Pattern> {
             .report(report, "an empty list of patterns")
             .push_hint("no value would match; remove the entry to match every value");
     }
-    if items.len() > MAX_PATTERNS {
-        field.report(report, format!("more than {MAX_PATTERNS} patterns"));
+    if items.len() > PATTERNS_MAX {
+        field.report(report, format!("more than {PATTERNS_MAX} patterns"));
     }
-    let mut patterns = Vec::with_capacity(items.len().min(MAX_PATTERNS));
-    for (index, node) in items.iter().take(MAX_PATTERNS).enumerate() {
+    let mut patterns = Vec::with_capacity(items.len().min(PATTERNS_MAX));
+    for (index, node) in items.iter().take(PATTERNS_MAX).enumerate() {
         let path = Path::Item(&field.path, index);
         patterns.extend(read_pattern(&Field { node, path }, report));
     }
