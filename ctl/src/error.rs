@@ -46,6 +46,11 @@ impl Error {
         }
     }
 
+    /// The message without colours, for what is no terminal: a page, a status.
+    pub fn plain(&self) -> String {
+        anstream::adapter::strip_str(&self.message).to_string()
+    }
+
     /// The exit code.
     pub fn exit(&self) -> Exit {
         self.exit

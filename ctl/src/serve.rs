@@ -1,6 +1,11 @@
-//! `--metrics-listen` of commands that go on: three pages for Prometheus and the kubelet.
+//! `--metrics-listen` of commands that work in turns: three pages for Prometheus and the kubelet.
 
-use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    net::SocketAddr,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
 
 use http_body_util::Full;
 use hyper::{
@@ -11,22 +16,147 @@ use hyper::{
     service::service_fn,
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
+use policy::Name;
+use prometheus_client::{
+    encoding::{EncodeLabelSet, text},
+    metrics::{counter::Counter, family::Family},
+    registry::Registry,
+};
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::Semaphore,
     time::{sleep, timeout},
 };
 
-use crate::error::{Error, Exit};
+use crate::{
+    error::{Error, Exit},
+    printer::Printer,
+};
+
+/// A turn takes a second, and some timeouts at most; without one for this long, the command hangs.
+const HANGS_AFTER: Duration = Duration::from_mins(2);
+
+/// The label of a domain.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct DomainLabels {
+    domain: String,
+}
+
+impl DomainLabels {
+    /// Of this domain.
+    pub fn of(domain: &Name) -> Self {
+        Self {
+            domain: domain.to_string(),
+        }
+    }
+}
+
+/// The label of a cause.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct CauseLabels {
+    cause: &'static str,
+}
+
+/// Failures by their cause.
+#[derive(Clone, Debug)]
+pub struct Failures(Family<CauseLabels, Counter>);
+
+impl Failures {
+    /// Registers the counters of these causes, which are there before the first failure.
+    pub fn register(
+        registry: &mut Registry,
+        name: &str,
+        help: &str,
+        causes: &[&'static str],
+    ) -> Self {
+        let family = Family::<CauseLabels, Counter>::default();
+        for &cause in causes {
+            drop(family.get_or_create(&CauseLabels { cause }));
+        }
+        registry.register(name, help, family.clone());
+        Self(family)
+    }
+
+    /// Counts one.
+    pub fn count(&self, cause: &'static str) {
+        self.0.get_or_create(&CauseLabels { cause }).inc();
+    }
+}
 
 /// What the pages say.
-pub trait Pages: Send + Sync + 'static {
+#[derive(Debug)]
+pub struct Pages {
+    registry: Registry,
+    /// What each turn compares with the store, in the plural.
+    compared: &'static str,
+    /// What `/readyz` says after a turn without an error.
+    ready: &'static str,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Why it is not ready; `None` if it is.
+    why: Option<String>,
+    turned: Instant,
+}
+
+impl Pages {
+    /// Before the first turn; `why` it is not ready until then.
+    pub fn new(
+        registry: Registry,
+        compared: &'static str,
+        ready: &'static str,
+        why: &str,
+    ) -> Arc<Self> {
+        let state = Mutex::new(State {
+            why: Some(why.to_owned()),
+            turned: Instant::now(),
+        });
+        Arc::new(Self {
+            registry,
+            compared,
+            ready,
+            state,
+        })
+    }
+
+    /// Ends a turn; `why` it is not ready, if it is not.
+    pub fn turned(&self, why: Option<String>) {
+        *self.state() = State {
+            why,
+            turned: Instant::now(),
+        };
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// `/metrics`, in OpenMetrics.
-    fn metrics(&self) -> String;
+    fn metrics(&self) -> String {
+        let mut page = String::new();
+        // Writing to a string does not fail.
+        let _ = text::encode(&mut page, &self.registry);
+        page
+    }
+
     /// `/healthz`: why a restart would help, if it would.
-    fn health(&self) -> Result<&'static str, String>;
+    fn health(&self) -> Result<&'static str, String> {
+        if self.state().turned.elapsed() < HANGS_AFTER {
+            Ok("alive")
+        } else {
+            Err(format!(
+                "the {} were not compared for two minutes",
+                self.compared
+            ))
+        }
+    }
+
     /// `/readyz`: why it is not ready, if it is not.
-    fn readiness(&self) -> Result<&'static str, String>;
+    fn readiness(&self) -> Result<&'static str, String> {
+        self.state().why.clone().map_or(Ok(self.ready), Err)
+    }
 }
 
 /// Bound: connections to `--metrics-listen` of rlctl. Beyond it, further ones wait.
@@ -41,19 +171,25 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const TEXT: &str = "text/plain; charset=utf-8";
 
-/// Listens at an address, and serves from then on.
-pub async fn serve(at: SocketAddr, pages: Arc<impl Pages>) -> Result<SocketAddr, Error> {
+/// Listens at the address, if there is one, and serves from then on.
+pub async fn serve(
+    at: Option<SocketAddr>,
+    pages: &Arc<Pages>,
+    printer: &Printer,
+) -> Result<(), Error> {
+    let Some(at) = at else { return Ok(()) };
     let cannot = |error: std::io::Error| {
         Error::new(Exit::Usage, format!("cannot listen at {at}: {error}"))
             .hint("--metrics-listen names a free port, as in 127.0.0.1:8094")
     };
     let listener = TcpListener::bind(at).await.map_err(cannot)?;
     let at = listener.local_addr().map_err(cannot)?;
-    tokio::spawn(accept(listener, pages));
-    Ok(at)
+    printer.note(format_args!("metrics at http://{at}/metrics"));
+    tokio::spawn(accept(listener, Arc::clone(pages)));
+    Ok(())
 }
 
-async fn accept(listener: TcpListener, pages: Arc<impl Pages>) {
+async fn accept(listener: TcpListener, pages: Arc<Pages>) {
     let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     while let Ok(place) = Arc::clone(&room).acquire_owned().await {
         let Ok((stream, _)) = listener.accept().await else {
@@ -69,9 +205,9 @@ async fn accept(listener: TcpListener, pages: Arc<impl Pages>) {
     }
 }
 
-async fn connection(stream: TcpStream, pages: Arc<impl Pages>) -> Result<(), hyper::Error> {
+async fn connection(stream: TcpStream, pages: Arc<Pages>) -> Result<(), hyper::Error> {
     let answer = service_fn(|request: Request<Incoming>| {
-        let response = answer(&request, &*pages);
+        let response = answer(&request, &pages);
         async move { Ok::<_, Infallible>(response) }
     });
     let mut http = http1::Builder::new();
@@ -81,7 +217,7 @@ async fn connection(stream: TcpStream, pages: Arc<impl Pages>) -> Result<(), hyp
     http.serve_connection(TokioIo::new(stream), answer).await
 }
 
-fn answer(request: &Request<Incoming>, pages: &impl Pages) -> Response<Full<Bytes>> {
+fn answer(request: &Request<Incoming>, pages: &Pages) -> Response<Full<Bytes>> {
     let path = request.uri().path();
     if !matches!(path, "/metrics" | "/healthz" | "/readyz") {
         let known = "there are /metrics, /healthz and /readyz here\n".to_owned();

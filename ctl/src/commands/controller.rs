@@ -15,7 +15,6 @@ use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     fmt::Write as _,
     net::SocketAddr,
-    sync::Arc,
     time::Duration,
 };
 
@@ -41,11 +40,11 @@ use crate::{
     edit::EditArgs,
     error::{Error, Exit},
     printer::Printer,
-    serve::serve,
+    serve::{DomainLabels, serve},
     session::Session,
 };
 use cluster::{Changed, Cluster, Election, Watches, Wrote};
-use domains::{Domains, plain};
+use domains::Domains;
 use enforced::{Pod, Reports, Verdict};
 use metrics::Metrics;
 use status::{Claim, Held, Judged};
@@ -133,11 +132,8 @@ impl Controller {
         let cannot = |error| Error::new(Exit::Usage, format!("cannot wait for signals: {error}"));
         let mut terminate = signal(SignalKind::terminate()).map_err(cannot)?;
         let client = cluster::connect().await?;
-        let metrics = Arc::new(Metrics::new());
-        if let Some(at) = self.metrics_listen {
-            let at = serve(at, Arc::clone(&metrics)).await?;
-            printer.note(format_args!("metrics at http://{at}/metrics"));
-        }
+        let metrics = Metrics::new();
+        serve(self.metrics_listen, &metrics.pages, printer).await?;
         let namespace = self.lease_namespace.as_deref();
         let namespace = namespace.unwrap_or(client.default_namespace()).to_owned();
         let host = gethostname::gethostname();
@@ -196,7 +192,7 @@ struct Control<'c> {
     session: &'c Session<'c>,
     client: Client,
     watches: Watches,
-    metrics: Arc<Metrics>,
+    metrics: Metrics,
     cluster: Cluster,
     domains: Domains<'c>,
     translation: Translation,
@@ -300,7 +296,7 @@ impl<'c> Control<'c> {
                 printer.warn(&text);
             }
             has_said = text;
-            self.metrics.turned(why);
+            self.metrics.pages.turned(why);
             due = due.after(acts_now);
             let pause = if Instant::now() < self.urgent_until {
                 LOOK
@@ -321,25 +317,28 @@ impl<'c> Control<'c> {
         }
         let (edited, mut result) = self.domains.bring_all().await;
         for domain in &edited {
-            self.metrics.edits.get_or_create(&metrics::of(domain)).inc();
+            self.metrics
+                .edits
+                .get_or_create(&DomainLabels::of(domain))
+                .inc();
         }
         for (name, domain) in self.domains.iter() {
             let drift = i64::try_from(domain.drift().len()).unwrap_or(i64::MAX);
             self.metrics
                 .drift
-                .get_or_create(&metrics::of(name))
+                .get_or_create(&DomainLabels::of(name))
                 .set(drift);
         }
         if let (Ok(()), Err(error)) = (&result, &fleet) {
-            result = Err(Error::new(error.exit(), plain(error)));
+            result = Err(Error::new(error.exit(), error.plain()));
         }
         if !edited.is_empty() || due.objects || due.pods {
             self.urgent_until = Instant::now() + URGENT_FOR;
         }
         let unwritten = self.write_statuses(fleet.ok().as_ref()).await;
         let failed = result.err().map(|error| {
-            self.metrics.failed(metrics::STORE);
-            plain(&error)
+            self.metrics.failures.count(metrics::STORE);
+            error.plain()
         });
         let failed = failed.or(unwritten);
         if let Some(message) = &failed
@@ -505,7 +504,7 @@ async fn write_all<T: serde::Serialize>(
         match outcome {
             Wrote::Done => drop(metrics.statuses.inc()),
             Wrote::Gone => {}
-            Wrote::Failed(_) => metrics.failed(metrics::API_SERVER),
+            Wrote::Failed(_) => metrics.failures.count(metrics::API_SERVER),
         }
         (key, uid, status, outcome)
     });

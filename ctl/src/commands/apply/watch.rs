@@ -2,7 +2,7 @@
 
 mod metrics;
 
-use std::{fs::Metadata, os::unix::fs::MetadataExt, sync::Arc, time::Duration};
+use std::{fs::Metadata, os::unix::fs::MetadataExt, time::Duration};
 
 use policy::Policy;
 use store::{HeadState, Origin};
@@ -42,13 +42,8 @@ pub(super) async fn run(apply: &Apply, session: &Session<'_>) -> Result<Exit, Er
     }
     let cannot = |error| Error::new(Exit::Usage, format!("cannot wait for signals: {error}"));
     let mut terminate = signal(SignalKind::terminate()).map_err(cannot)?;
-    let metrics = Arc::new(Metrics::new());
-    if let Some(at) = apply.metrics_listen {
-        let at = serve(at, Arc::clone(&metrics)).await?;
-        session
-            .printer
-            .note(format_args!("metrics at http://{at}/metrics"));
-    }
+    let metrics = Metrics::new();
+    serve(apply.metrics_listen, &metrics.pages, session.printer).await?;
     let mut watch = Watch {
         apply,
         session,
@@ -72,15 +67,10 @@ pub(super) async fn run(apply: &Apply, session: &Session<'_>) -> Result<Exit, Er
     }
 }
 
-/// The message without colours, for a page.
-fn plain(error: &Error) -> String {
-    anstream::adapter::strip_str(&error.to_string()).to_string()
-}
-
 struct Watch<'w> {
     apply: &'w Apply,
     session: &'w Session<'w>,
-    metrics: Arc<Metrics>,
+    metrics: Metrics,
     /// The stamps of the files when they were last read.
     seen: Stamps,
     /// The stamps one turn ago. Files that still change may be half written.
@@ -120,7 +110,7 @@ impl Watch<'_> {
 
     fn note_failure(&mut self, error: &Error) {
         self.metrics.failed(error.exit());
-        let message = plain(error);
+        let message = error.plain();
         let last = self.failure.take();
         let same = last.as_ref().is_some_and(|last| last.message == message);
         let pause = last.map_or(TURN, |last| (last.pause * 2).min(BACKOFF_MAX));
@@ -147,7 +137,7 @@ impl Watch<'_> {
             Ok(now) => now,
             // A folder that has no file for a moment is being replaced.
             Err(error) => {
-                if self.invalid.as_ref() != Some(&plain(&error)) {
+                if self.invalid.as_ref() != Some(&error.plain()) {
                     self.refuse_files(&error);
                 }
                 self.seen = Stamps::default();
@@ -189,7 +179,7 @@ impl Watch<'_> {
                 .printer
                 .note("the limits that were applied last stay in force");
         }
-        self.invalid = Some(plain(error));
+        self.invalid = Some(error.plain());
     }
 
     fn take_files(&mut self, policies: Vec<Policy>) {

@@ -82,7 +82,7 @@ impl Domain {
 
     /// Takes why it could not be written. Without a store there is nothing to wait for but the store.
     fn failed(&mut self, error: &Error, now: Instant) {
-        self.error = Some(plain(error));
+        self.error = Some(error.plain());
         let doubled = self
             .again
             .map_or(AGAIN, |(_, waited)| (waited * 2).min(AGAIN_MAX));
@@ -218,7 +218,7 @@ impl<'w> Domains<'w> {
             Ok(heads) => heads,
             Err(error) => {
                 for domain in self.by_name.values_mut() {
-                    domain.error = Some(plain(&error));
+                    domain.error = Some(error.plain());
                 }
                 return (edited, Err(error));
             }
@@ -264,11 +264,6 @@ impl<'w> Domains<'w> {
         }
         (edited, failed)
     }
-}
-
-/// The message without colours.
-pub(super) fn plain(error: &Error) -> String {
-    anstream::adapter::strip_str(&error.to_string()).to_string()
 }
 
 /// A domain without limits.
@@ -330,7 +325,7 @@ mod tests {
             domain.failed(&refused, now);
             now += wait;
             let just_before = domain.waits(now - Duration::from_millis(1));
-            assert!(just_before.is_some_and(|why| plain(&why).contains("too many limits")));
+            assert!(just_before.is_some_and(|why| why.plain().contains("too many limits")));
         }
         // What every domain waits for is not this one's fault.
         domain.failed(&Error::new(Exit::Unreachable, "no store".to_owned()), now);
