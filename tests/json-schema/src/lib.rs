@@ -200,3 +200,107 @@ fn members(
     }
     Ok(())
 }
+
+// --- Random limits, for properties of what a schema admits.
+
+/// Fields of a limit with values of which some are valid, as objects in Kubernetes have them, too.
+const LONG_FORMS: &str = r#"
+description: "text"
+match: {"path": ["/a/**", "!/a/b"], "n": ["1"]}
+match: {"path": []}
+per: ["user", "tenant"]
+if_missing: "skip"
+algorithm: "leaky_bucket"
+algorithm: "fixed_window"
+algorithm: "sliding_window_buckets"
+algorithm: "concurrency"
+limit: 10
+slot_ttl: "1s"
+adaptive: {"min": 1, "max": 100000, "latency": "2ms"}
+adaptive: {"min": 10, "max": 10, "latency": "1h", "share": "99.9%"}
+burst: 0
+cost: 3
+cost: {"from": {"request_header": "x", "max": 9}, "default": 0}
+cost: {"table": [{"match": {"path": "/a"}, "units": 5}], "default": 1}
+cost: {"from": [{"response_json": "/a", "weight": 2}, {"metadata": ["a", "b"]}], "reserve": {"from": [{"request_json": "/m"}, {"request_header": "m"}], "default": 5, "cap": "10%"}, "on_error": 1, "if_absent": "reserved", "max": 100}
+cost: {"from": {"status": [401, "5xx"]}, "units": 2, "if_absent": 1}
+over_limit: "queue"
+max_delay: "0ms"
+deny_status: 503
+penalty: {"after": 1, "within": "1000ms", "for": "7d"}
+penalty: {"after": 1, "within": "1s", "for": "1m", "grow": 10, "max": "7d"}
+enforce: "0%"
+enforce: "100%"
+precheck: "100%"
+precheck: "10000%"
+scope: "proxy"
+lease: {"ttl": "50ms"}
+overrides: []
+overrides: [{"values": {"user": null}, "rate": "1/s"}]
+overrides: [{"values": {"user": {"base64": ""}}, "unlimited": true}]
+overrides: [{"values": {"user": "a"}, "time_zone": "UTC"}]
+overrides: [{"values": {"user": null, "tenant": {"base64": ""}}, "rate": "1/s", "until": "2026-12-01T00:00Z"}]
+replaces: []
+partition: ["user"]
+fleet_size: 1
+sub_windows: 10
+strict: false
+align: "first_request"
+time_zone: "Europe/Berlin"
+week_start: "sunday"
+paused: true
+paused: {"until": "2026-12-01T00:00Z"}
+"#;
+
+/// Those of files alone: shorthands, and limits on descriptors.
+const FILE_FORMS: &str = r#"
+match: {"path": ["/a/**", "!/a/b"], "n": 1}
+per: "user"
+partition: "user"
+descriptor: "a=b"
+descriptor: ["a=b", "c=d*", "e"]
+share_threshold: true
+share_threshold: ["c"]
+quota_mode: true
+charge: "fitting"
+unlimited: true
+"#;
+
+/// Rates of which some are valid.
+pub const RATES: [&str; 6] = ["10/s", "0/1m", "7/1500ms", "10", "5/day", "5/week"];
+
+/// Fields and values in the long form that objects in Kubernetes have.
+pub fn long_forms() -> Vec<(&'static str, Value)> {
+    fields(LONG_FORMS)
+}
+
+/// Every field and value.
+pub fn all_forms() -> Vec<(&'static str, Value)> {
+    [fields(LONG_FORMS), fields(FILE_FORMS)].concat()
+}
+
+fn fields(lines: &'static str) -> Vec<(&'static str, Value)> {
+    let field = |line: &'static str| {
+        let (field, value) = line.split_once(": ")?;
+        Some((field, serde_json::from_str(value).ok()?))
+    };
+    // A line that cannot be read leaves none, and without fields the tests fail.
+    let lines = lines.trim().lines().map(field);
+    lines.collect::<Option<_>>().unwrap_or_default()
+}
+
+/// A limit of these fields.
+pub fn limit_of(fields: Vec<(&'static str, Value)>, rate: &str) -> Value {
+    let mut limit = Map::from_iter([
+        ("name".to_owned(), "a".into()),
+        ("rate".to_owned(), rate.into()),
+    ]);
+    for (field, value) in fields {
+        limit.insert(field.to_owned(), value);
+    }
+    let is_concurrency = limit.get("algorithm").is_some_and(|is| is == "concurrency");
+    if limit.contains_key("unlimited") || is_concurrency {
+        limit.remove("rate");
+    }
+    Value::Object(limit)
+}

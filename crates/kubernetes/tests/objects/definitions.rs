@@ -109,72 +109,17 @@ fn plain(schema: &Value) -> Value {
     }
 }
 
-/// Fields with values of which some are valid, in the long form that objects have.
-const FIELDS: &str = r#"
-description: "text"
-match: {"path": ["/a/**", "!/a/b"], "n": ["1"]}
-per: ["user", "tenant"]
-if_missing: "skip"
-algorithm: "leaky_bucket"
-algorithm: "fixed_window"
-algorithm: "sliding_window_buckets"
-algorithm: "concurrency"
-burst: 0
-cost: 3
-cost: {"from": {"request_header": "x", "max": 9}, "default": 0}
-over_limit: "queue"
-max_delay: "0ms"
-penalty: {"after": 1, "within": "1s", "for": "1m", "grow": 10, "max": "7d"}
-enforce: "0%"
-precheck: "10000%"
-scope: "proxy"
-lease: {"ttl": "50ms"}
-overrides: [{"values": {"user": null, "tenant": {"base64": ""}}, "rate": "1/s", "until": "2026-12-01T00:00Z"}]
-replaces: []
-partition: ["user"]
-fleet_size: 1
-limit: 10
-slot_ttl: "1s"
-sub_windows: 10
-strict: false
-align: "first_request"
-time_zone: "Europe/Berlin"
-week_start: "sunday"
-paused: true
-paused: {"until": "2026-12-01T00:00Z"}
-"#;
-
-fn limits() -> impl Strategy<Value = Value> {
-    let field = |line: &'static str| {
-        let (field, value) = line.split_once(": ").unwrap();
-        (field, serde_json::from_str::<Value>(value).unwrap())
-    };
-    let choices: Vec<_> = FIELDS.trim().lines().map(field).collect();
-    let rates = vec!["10/s", "0/1m", "7/1500ms", "5/day", "5/week"];
-    let rate = prop::sample::select(rates);
-    (
-        prop::collection::vec(prop::sample::select(choices), 0..6),
-        rate,
-    )
-        .prop_map(|(fields, rate)| {
-            let mut limit = json!({"name": "a", "rate": rate});
-            for (field, value) in fields {
-                limit[field] = value;
-            }
-            if limit["algorithm"] == "concurrency" {
-                limit.as_object_mut().unwrap().remove("rate");
-            }
-            limit
-        })
-}
-
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1500))]
 
     /// The API server refuses nothing that the reader of limits files accepts. (Its rules in CEL are conditions of the
     /// schema of limits files, whose tests compare them with the reader.)
     #[test]
-    fn the_definition_admits_whatever_the_reader_accepts(limit in limits()) {
+    fn the_definition_admits_whatever_the_reader_accepts(
+        fields in prop::collection::vec(prop::sample::select(json_schema::long_forms()), 0..6),
+        rate in prop::sample::select(&json_schema::RATES[..]),
+    ) {
+        let limit = json_schema::limit_of(fields, rate);
         let node: Node = serde_json::from_value(json!({"domain": "d", "limits": [limit]})).unwrap();
         if let Ok(policy) = policy_from_node(&node) {
             let schema = plain(&schema(0));

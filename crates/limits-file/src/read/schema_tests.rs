@@ -106,85 +106,15 @@ fn the_schema_rejects_invalid_files_where_it_can() {
     }
 }
 
-/// Fields with values of which some are valid.
-const FIELDS: &str = r#"
-description: "text"
-match: {"path": ["/a/**", "!/a/b"], "n": 1}
-match: {"path": []}
-per: "user"
-per: ["user", "tenant"]
-descriptor: "a=b"
-descriptor: ["a=b", "c=d*", "e"]
-share_threshold: true
-share_threshold: ["c"]
-quota_mode: true
-charge: "fitting"
-unlimited: true
-if_missing: "skip"
-algorithm: "leaky_bucket"
-algorithm: "fixed_window"
-algorithm: "sliding_window_buckets"
-burst: 0
-cost: 3
-cost: {"from": {"request_header": "x", "max": 9}, "default": 0}
-cost: {"table": [{"match": {"path": "/a"}, "units": 5}], "default": 1}
-cost: {"from": [{"response_json": "/a", "weight": 2}, {"metadata": ["a", "b"]}], "reserve": {"from": [{"request_json": "/m"}, {"request_header": "m"}], "default": 5, "cap": "10%"}, "on_error": 1, "if_absent": "reserved", "max": 100}
-cost: {"from": {"status": [401, "5xx"]}, "units": 2, "if_absent": 1}
-over_limit: "queue"
-max_delay: "0ms"
-penalty: {"after": 1, "within": "1000ms", "for": "7d"}
-penalty: {"after": 1, "within": "1s", "for": "1m", "grow": 10, "max": "7d"}
-enforce: "0%"
-enforce: "100%"
-precheck: "100%"
-precheck: "10000%"
-scope: "proxy"
-overrides: []
-overrides: [{"values": {"user": null}, "rate": "1/s"}]
-overrides: [{"values": {"user": {"base64": ""}}, "unlimited": true}]
-overrides: [{"values": {"user": "a"}, "time_zone": "UTC"}]
-replaces: []
-partition: "user"
-fleet_size: 1
-sub_windows: 10
-algorithm: "concurrency"
-limit: 10
-slot_ttl: "1s"
-adaptive: {"min": 1, "max": 100000, "latency": "2ms"}
-adaptive: {"min": 10, "max": 10, "latency": "1h", "share": "99.9%"}
-deny_status: 503
-strict: false
-align: "first_request"
-time_zone: "Europe/Berlin"
-week_start: "sunday"
-paused: true
-paused: {"until": "2026-12-01T00:00Z"}
-"#;
-
-fn some_fields() -> impl Strategy<Value = Vec<(&'static str, Json)>> {
-    let field = |line: &'static str| {
-        let (field, value) = line.split_once(": ").unwrap();
-        (field, serde_json::from_str(value).unwrap())
-    };
-    let choices: Vec<(&str, Json)> = FIELDS.trim().lines().map(field).collect();
-    prop::collection::vec(prop::sample::select(choices), 0..6)
-}
-
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
     fn the_schema_accepts_whatever_the_reader_accepts(
-        fields in some_fields(),
-        rate in prop::sample::select(vec!["10/s", "0/1m", "7/1500ms", "10", "5/day", "5/week"]),
+        fields in prop::collection::vec(prop::sample::select(json_schema::all_forms()), 0..6),
+        rate in prop::sample::select(&json_schema::RATES[..]),
     ) {
-        let mut limit = json!({"name": "a", "rate": rate});
-        for (field, value) in fields {
-            limit[field] = value;
-        }
-        if limit.get("unlimited").is_some() || limit["algorithm"] == "concurrency" {
-            limit.as_object_mut().unwrap().remove("rate");
-        }
+        let limit = json_schema::limit_of(fields, rate);
         let node: Node = serde_json::from_value(json!({"domain": "d", "limits": [limit]})).unwrap();
         if policy_from_node(&node).is_ok() {
             prop_assert!(schema_accepts(&node), "{}", node.to_yaml());
