@@ -1,6 +1,11 @@
 //! The cluster: what its objects are, by watches; which replica acts, by a Lease; and the writing of statuses.
 
-use std::{collections::BTreeMap, pin::pin, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    pin::pin,
+    sync::Arc,
+    time::Duration,
+};
 
 use futures_util::{
     StreamExt as _,
@@ -57,7 +62,7 @@ pub(super) async fn connect() -> Result<Client, Error> {
 }
 
 /// What is watched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     RateLimit,
     RateLimitDomain,
@@ -87,9 +92,10 @@ const KINDS: [Kind; 10] = [
 ];
 
 impl Kind {
-    fn resource(self) -> ApiResource {
+    /// The API group, the version, the kind and its plural.
+    fn words(self) -> (&'static str, &'static str, &'static str, &'static str) {
         const GATEWAY_API: &str = "gateway.networking.k8s.io";
-        let (group, version, kind, plural) = match self {
+        match self {
             Self::RateLimit => (GROUP, VERSION, "RateLimit", "ratelimits"),
             Self::RateLimitDomain => (GROUP, VERSION, "RateLimitDomain", "ratelimitdomains"),
             Self::Gateway => (GATEWAY_API, "v1", "Gateway", "gateways"),
@@ -99,7 +105,15 @@ impl Kind {
             Self::Service => ("", "v1", "Service", "services"),
             Self::Namespace => ("", "v1", "Namespace", "namespaces"),
             Self::Pod | Self::EnvoyGatewayPod => ("", "v1", "Pod", "pods"),
-        };
+        }
+    }
+
+    fn plural(self) -> &'static str {
+        self.words().3
+    }
+
+    fn resource(self) -> ApiResource {
+        let (group, version, kind, plural) = self.words();
         let api_version = match group {
             "" => version.to_owned(),
             _ => format!("{group}/{version}"),
@@ -169,8 +183,6 @@ struct Kept<T> {
     objects: BTreeMap<Key, T>,
     /// What a watch that begins again has listed so far: it counts when it is whole.
     fresh: Option<BTreeMap<Key, T>>,
-    is_synced: bool,
-    missing: u8,
 }
 
 impl<T> Default for Kept<T> {
@@ -178,8 +190,6 @@ impl<T> Default for Kept<T> {
         Self {
             objects: BTreeMap::new(),
             fresh: None,
-            is_synced: false,
-            missing: 0,
         }
     }
 }
@@ -205,8 +215,8 @@ impl<T: PartialEq> Kept<T> {
             }
             Event::InitDone => {
                 let fresh = self.fresh.take().unwrap_or_default();
-                let changed = !self.is_synced || fresh != self.objects;
-                (self.objects, self.is_synced, self.missing) = (fresh, true, 0);
+                let changed = fresh != self.objects;
+                self.objects = fresh;
                 changed
             }
             Event::Apply(object) => match read(&object) {
@@ -314,6 +324,10 @@ pub(super) struct Cluster {
     services: Kept<Service>,
     namespaces: Kept<Namespace>,
     pods: [Kept<Pod>; 2],
+    /// The kinds that were listed once, or that the cluster does not have.
+    synced: BTreeSet<Kind>,
+    /// How often in a row the API server said that it has no such kind.
+    missing: BTreeMap<Kind, u8>,
     /// The last error of a watch that has not been followed by success.
     pub(super) errors: BTreeMap<&'static str, String>,
 }
@@ -330,14 +344,14 @@ pub(super) struct Changed {
 impl Cluster {
     /// Takes what a watch said.
     pub(super) fn take(&mut self, Said(kind, event): Said) -> Changed {
-        let name = name_of(kind);
         let event = match event {
             Ok(event) => event,
             Err(error) => {
                 let believed = self.note_missing(kind, &error);
-                self.errors.insert(name, error.to_string());
                 if believed {
-                    self.errors.remove(name);
+                    self.errors.remove(kind.plural());
+                } else {
+                    self.errors.insert(kind.plural(), error.to_string());
                 }
                 return Changed {
                     objects: believed,
@@ -346,11 +360,16 @@ impl Cluster {
             }
         };
         if !matches!(event, Event::Init) {
-            self.errors.remove(name);
+            self.errors.remove(kind.plural());
+        }
+        let mut is_first = false;
+        if matches!(event, Event::InitDone) {
+            is_first = self.synced.insert(kind);
+            self.missing.remove(&kind);
         }
         let [http, grpc] = &mut self.routes;
         let [pods, envoy_gateway_pods] = &mut self.pods;
-        let objects = match kind {
+        let changed = match kind {
             Kind::RateLimit => self.rate_limits.take_own(event),
             Kind::RateLimitDomain => self.domains.take_own(event),
             Kind::Gateway => self.gateways.take(event, read),
@@ -359,63 +378,37 @@ impl Cluster {
             Kind::GrpcRoute => grpc.take(event, |object| read_route(object, RouteKind::Grpc)),
             Kind::Service => self.services.take(event, read),
             Kind::Namespace => self.namespaces.take(event, read),
-            Kind::Pod => {
-                let pods = pods.take(event, |object| Some(read_pod(object)));
-                return Changed {
-                    objects: false,
-                    pods,
-                };
-            }
+            Kind::Pod => pods.take(event, |object| Some(read_pod(object))),
             Kind::EnvoyGatewayPod => {
-                let pods = envoy_gateway_pods.take(event, |object| Some(read_pod(object)));
-                return Changed {
-                    objects: false,
-                    pods,
-                };
+                envoy_gateway_pods.take(event, |object| Some(read_pod(object)))
             }
         };
+        let changed = changed || is_first;
+        let is_pod = matches!(kind, Kind::Pod | Kind::EnvoyGatewayPod);
         Changed {
-            objects,
-            pods: false,
+            objects: changed && !is_pod,
+            pods: changed && is_pod,
         }
     }
 
-    /// Counts how often the cluster said that it has no such kind. Returns whether that is believed now: of a
-    /// kind that need not exist, and never of one that had objects, which an API server that starts may not know yet.
+    /// Counts how often the API server said that it has no such kind. Returns whether that is believed now: of a
+    /// kind that need not exist, and never of one that was listed, which an API server that starts may not serve yet.
     fn note_missing(&mut self, kind: Kind, error: &watcher::Error) -> bool {
         if !kind.is_optional() || !is_missing(error) {
             return false;
         }
-        let [http, grpc] = &mut self.routes;
-        let (missing, is_synced) = match kind {
-            Kind::Gateway => (&mut self.gateways.missing, &mut self.gateways.is_synced),
-            Kind::GatewayClass => (&mut self.classes.missing, &mut self.classes.is_synced),
-            Kind::HttpRoute => (&mut http.missing, &mut http.is_synced),
-            _ => (&mut grpc.missing, &mut grpc.is_synced),
-        };
-        *missing = missing.saturating_add(1);
-        let believed = *missing >= MISSING_TIMES && !*is_synced;
-        *is_synced |= believed;
-        believed
+        let times = self.missing.entry(kind).or_default();
+        *times = times.saturating_add(1);
+        *times >= MISSING_TIMES && self.synced.insert(kind)
     }
 
     /// The kinds that are not listed yet.
     pub(super) fn unsynced(&self) -> Vec<&'static str> {
-        let [http, grpc] = &self.routes;
-        let [pods, envoy_gateway_pods] = &self.pods;
-        let synced = [
-            (Kind::RateLimit, self.rate_limits.is_synced),
-            (Kind::RateLimitDomain, self.domains.is_synced),
-            (Kind::Gateway, self.gateways.is_synced),
-            (Kind::GatewayClass, self.classes.is_synced),
-            (Kind::HttpRoute, http.is_synced),
-            (Kind::GrpcRoute, grpc.is_synced),
-            (Kind::Service, self.services.is_synced),
-            (Kind::Namespace, self.namespaces.is_synced),
-            (Kind::Pod, pods.is_synced && envoy_gateway_pods.is_synced),
-        ];
-        let unsynced = synced.into_iter().filter(|(_, synced)| !synced);
-        unsynced.map(|(kind, _)| name_of(kind)).collect()
+        let unsynced = KINDS.iter().filter(|kind| !self.synced.contains(kind));
+        let mut names: Vec<_> = unsynced.map(|kind| kind.plural()).collect();
+        // Two watches are of Pods.
+        names.dedup();
+        names
     }
 
     /// What a translation reads, but for what proxies supply.
@@ -476,20 +469,6 @@ impl Cluster {
     }
 }
 
-fn name_of(kind: Kind) -> &'static str {
-    match kind {
-        Kind::RateLimit => "ratelimits",
-        Kind::RateLimitDomain => "ratelimitdomains",
-        Kind::Gateway => "gateways",
-        Kind::GatewayClass => "gatewayclasses",
-        Kind::HttpRoute => "httproutes",
-        Kind::GrpcRoute => "grpcroutes",
-        Kind::Service => "services",
-        Kind::Namespace => "namespaces",
-        Kind::Pod | Kind::EnvoyGatewayPod => "pods",
-    }
-}
-
 fn read_route(object: &DynamicObject, kind: RouteKind) -> Option<Route> {
     let object = read::<Object<RouteSpec, RouteStatus>>(object)?;
     Some(Route { kind, object })
@@ -514,8 +493,8 @@ fn read_pod(object: &DynamicObject) -> Pod {
 
 // --- Requests.
 
-/// Within the time that a request may take; the message of what failed.
-async fn ask<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, kube::Error> {
+/// A request, which fails once it takes longer than [`REQUEST_TIME`].
+async fn in_time<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, kube::Error> {
     match timeout(REQUEST_TIME, request).await {
         Ok(answer) => answer,
         Err(late) => Err(kube::Error::Service(late.into())),
@@ -553,7 +532,7 @@ pub(super) async fn write_status(
         "status": status,
     });
     let parameters = PatchParams::apply(&controller_name()).force();
-    match ask(api.patch_status(&key.name, &parameters, &Patch::Apply(patch))).await {
+    match in_time(api.patch_status(&key.name, &parameters, &Patch::Apply(patch))).await {
         Ok(_) => Wrote::Done,
         Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Wrote::Gone,
         Err(error) => Wrote::Failed(error.to_string()),
@@ -562,7 +541,7 @@ pub(super) async fn write_status(
 
 // --- Which of several replicas acts.
 
-/// How long a replica that says nothing more is waited for, and how often one says something.
+/// How long others wait for a replica that renews the Lease no more, and how often one renews it.
 const LEASE: Duration = Duration::from_secs(15);
 const RENEW: Duration = Duration::from_secs(2);
 
@@ -599,9 +578,9 @@ impl Election {
         let stop = || acts.send_if_modified(|acts| std::mem::replace(acts, false));
         let mut until = Instant::now();
         loop {
-            // The Lease is held from when it is asked for, not from when the answer is here.
-            let asked = Instant::now();
-            let mut renewed = pin!(ask(self.renew()));
+            // The Lease is held from when the request is sent, not from when the answer is here.
+            let sent = Instant::now();
+            let mut renewed = pin!(in_time(self.renew()));
             let renewed = tokio::select! {
                 biased;
                 renewed = &mut renewed => renewed,
@@ -612,7 +591,7 @@ impl Election {
             };
             match renewed {
                 Ok(true) => {
-                    until = asked + LEASE - RENEW;
+                    until = sent + LEASE - RENEW;
                     // One whose answer came too late stays out until the next.
                     if Instant::now() < until {
                         acts.send_if_modified(|acts| !std::mem::replace(acts, true));
@@ -694,7 +673,7 @@ impl Election {
 /// Gives the Lease up, so that another replica need not wait.
 pub(super) async fn resign(client: &Client, namespace: &str, name: &str, identity: &str) {
     let api = Api::<Lease>::namespaced(client.clone(), namespace);
-    let Ok(Some(mut lease)) = ask(api.get_opt(name)).await else {
+    let Ok(Some(mut lease)) = in_time(api.get_opt(name)).await else {
         return;
     };
     let holder = lease
@@ -703,8 +682,8 @@ pub(super) async fn resign(client: &Client, namespace: &str, name: &str, identit
         .and_then(|spec| spec.holder_identity.as_deref());
     if holder == Some(identity) {
         lease.spec.get_or_insert_default().holder_identity = None;
-        // Otherwise it ends by itself.
-        let _ = ask(api.replace(name, &PostParams::default(), &lease)).await;
+        // Otherwise it expires.
+        let _ = in_time(api.replace(name, &PostParams::default(), &lease)).await;
     }
 }
 
