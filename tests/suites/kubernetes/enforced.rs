@@ -1,8 +1,8 @@
 //! `Enforced`: true only when every Ready proxy Pod of a Gateway answers by the limits.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::stage::{Gateway, Stage, condition, condition_at, eventually, rate_limit, with_limits};
+use crate::stage::{Gateway, Stage, condition, condition_at, message, rate_limit, with_limits};
 
 /// Three real Envoys of two Gateways, with node ids of both forms. Whenever the status says so, each answers by that
 /// version.
@@ -41,23 +41,16 @@ async fn a_proxy_that_is_stopped_is_named_until_it_goes_on() {
     for pod in ["public-a", "public-b", "public-c"] {
         stage.add_envoy(Gateway::Public, pod).await;
     }
-    let first = stage
-        .write(&rate_limit("infra", "all", "Gateway", "public", 100))
-        .await
-        .unwrap();
+    let first = stage.limit("all", 100).await;
     stage.enforced("infra", "all", first).await;
     stage.envoys[2].2.process().pause().unwrap();
-    let second = stage
-        .write(&rate_limit("infra", "all", "Gateway", "public", 90))
-        .await
-        .unwrap();
-    let is_named = |status: &serde_json::Value| {
-        let condition = condition(status, "Enforced");
-        let message = condition["message"].as_str().unwrap_or_default();
+    let second = stage.limit("all", 90).await;
+    let is_named = |status: &Value| {
+        let (condition, said) = (condition(status, "Enforced"), message(status, "Enforced"));
         condition["observedGeneration"] == second
             && condition["reason"] == "Reconciling"
-            && message.contains("2 of 3")
-            && message.contains("infra/public-c")
+            && said.contains("2 of 3")
+            && said.contains("infra/public-c")
     };
     let status = stage
         .status("infra", "all", "2 of 3 have it", is_named)
@@ -80,33 +73,25 @@ async fn a_gateway_whose_proxies_have_no_filter_is_never_enforced() {
         .write(&rate_limit("infra", "without", "Gateway", "internal", 100))
         .await
         .unwrap();
-    let generation = stage
-        .write(&rate_limit("infra", "with", "Gateway", "public", 100))
-        .await
-        .unwrap();
+    let generation = stage.limit("with", 100).await;
     stage.enforced("infra", "with", generation).await;
-    let is_none =
-        |status: &serde_json::Value| condition(status, "Enforced")["reason"] == "NoProxies";
     let status = stage
-        .status("infra", "without", "it has no proxies", is_none)
+        .reason("infra", "without", "Enforced", "NoProxies")
         .await;
     assert_eq!(condition(&status, "Enforced")["status"], "False");
     assert_eq!(condition(&status, "Programmed")["status"], "True");
-    let message = condition(&status, "Enforced")["message"].as_str().unwrap();
-    assert!(message.contains("0 of 1"), "{message}");
+    let said = message(&status, "Enforced");
+    assert!(said.contains("0 of 1"), "{said}");
     // A Pod without a proxy that is not Ready does not count, and without any Pod nothing is known.
     let labels = json!({
         "gateway.envoyproxy.io/owning-gateway-name": "internal",
         "gateway.envoyproxy.io/owning-gateway-namespace": "infra",
     });
     stage.put_pod("envoy-gateway-system", "internal-c", &labels, false);
-    let is_unknown = |status: &serde_json::Value| {
-        let enforced = condition(status, "Enforced");
-        enforced["status"] == "Unknown" && enforced["reason"] == "ProxiesUnknown"
-    };
-    stage
-        .status("infra", "without", "nothing is known", is_unknown)
+    let status = stage
+        .reason("infra", "without", "Enforced", "ProxiesUnknown")
         .await;
+    assert_eq!(condition(&status, "Enforced")["status"], "Unknown");
 }
 
 /// One of two Pods has no filter: that is one that does not report.
@@ -117,15 +102,9 @@ async fn a_ready_pod_that_does_not_report_is_named() {
     stage
         .add_envoy_with(Gateway::Public, "public-b", false)
         .await;
-    stage
-        .write(&rate_limit("infra", "all", "Gateway", "public", 100))
-        .await
-        .unwrap();
-    let is_named = |status: &serde_json::Value| {
-        let message = condition(status, "Enforced")["message"]
-            .as_str()
-            .unwrap_or_default();
-        message == "1 of 2 proxies have it; infra/public-b does not report"
+    stage.limit("all", 100).await;
+    let is_named = |status: &Value| {
+        message(status, "Enforced") == "1 of 2 proxies have it; infra/public-b does not report"
     };
     stage
         .status("infra", "all", "the other is named", is_named)
@@ -138,23 +117,13 @@ async fn a_proxy_that_starts_again_changes_no_status_unless_it_stays_away() {
     let mut stage = Stage::start().await;
     stage.add_envoy(Gateway::Public, "public-a").await;
     stage.add_envoy(Gateway::Public, "public-b").await;
-    let generation = stage
-        .write(&rate_limit("infra", "all", "Gateway", "public", 100))
-        .await
-        .unwrap();
+    let generation = stage.limit("all", 100).await;
     let before = stage.enforced("infra", "all", generation).await;
     drop(stage.envoys.pop());
-    eventually("its absence is a metric", async || {
-        (stage.metric("rl_controller_starting ").await? == "1").then_some(())
-    })
-    .await;
+    stage.metric_is("rl_controller_starting ", "1").await;
     assert_eq!(stage.read("infra", "all").await["status"], before);
-    let is_named = |status: &serde_json::Value| {
-        let message = condition(status, "Enforced")["message"]
-            .as_str()
-            .unwrap_or_default();
-        message.contains("infra/public-b does not report")
-    };
+    let is_named =
+        |status: &Value| message(status, "Enforced").contains("infra/public-b does not report");
     stage.status("infra", "all", "it is named", is_named).await;
 }
 
@@ -167,11 +136,7 @@ async fn limits_that_deny_nothing_are_enforced_as_a_shadow() {
         .write(&with_limits("infra", "all", "Gateway", "public", &limits))
         .await
         .unwrap();
-    let is_shadow =
-        |status: &serde_json::Value| condition(status, "Enforced")["reason"] == "Shadow";
-    stage
-        .status("infra", "all", "it is a shadow", is_shadow)
-        .await;
+    stage.reason("infra", "all", "Enforced", "Shadow").await;
 }
 
 /// A route of both Gateways has an entry for each, and each has its own answer.
@@ -189,7 +154,7 @@ async fn a_route_of_two_gateways_has_a_condition_for_each() {
         .write(&rate_limit("shop", "pay", "HTTPRoute", "checkout", 100))
         .await
         .unwrap();
-    let both = |status: &serde_json::Value| {
+    let both = |status: &Value| {
         let of = |n: usize| condition_at(status, n, "Enforced")["reason"].clone();
         // In the order of their names: internal, public.
         (of(0), of(1)) == ("ProxiesUnknown".into(), "Enforced".into())
@@ -223,10 +188,9 @@ async fn the_proxies_of_a_service_are_all_that_report_for_its_domain() {
         .write(&rate_limit("shop", "orders", "Service", "orders", 100))
         .await
         .unwrap();
-    let is_unknown = |status: &serde_json::Value| {
-        let enforced = condition(status, "Enforced");
-        let message = enforced["message"].as_str().unwrap_or_default();
-        enforced["reason"] == "ProxiesUnknown" && message.starts_with("no proxy reports")
+    let is_unknown = |status: &Value| {
+        condition(status, "Enforced")["reason"] == "ProxiesUnknown"
+            && message(status, "Enforced").starts_with("no proxy reports")
     };
     let status = stage
         .status("shop", "orders", "nobody reports for the mesh", is_unknown)

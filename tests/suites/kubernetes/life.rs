@@ -4,18 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::stage::{Gateway, Stage, condition, eventually, rate_limit, with_limits};
-
-async fn programmed(stage: &Stage, name: &str) -> Value {
-    let generation = stage.read("infra", name).await["metadata"]["generation"].clone();
-    let is_true = move |status: &Value| {
-        let condition = condition(status, "Programmed");
-        condition["status"] == "True" && condition["observedGeneration"] == generation
-    };
-    stage
-        .status("infra", name, "it is in the store", is_true)
-        .await
-}
+use crate::stage::{Gateway, Stage, condition, eventually, message, rate_limit, with_limits};
 
 async fn has_limits(stage: &Stage, wanted: &[&str]) {
     eventually(&format!("the store has {wanted:?}"), async || {
@@ -28,10 +17,7 @@ async fn has_limits(stage: &Stage, wanted: &[&str]) {
 async fn an_object_that_is_deleted_leaves_nothing_also_while_no_controller_runs() {
     let mut stage = Stage::start().await;
     for name in ["a", "b", "c"] {
-        stage
-            .write(&rate_limit("infra", name, "Gateway", "public", 10))
-            .await
-            .unwrap();
+        stage.limit(name, 10).await;
     }
     has_limits(&stage, &["infra.a.all", "infra.b.all", "infra.c.all"]).await;
     // What people make by hand is theirs.
@@ -68,10 +54,7 @@ async fn an_object_that_is_deleted_leaves_nothing_also_while_no_controller_runs(
 #[tokio::test]
 async fn no_namespace_hangs_while_the_controller_and_the_store_are_gone() {
     let mut stage = Stage::start().await;
-    stage
-        .write(&rate_limit("infra", "a", "Gateway", "public", 10))
-        .await
-        .unwrap();
+    stage.limit("a", 10).await;
     has_limits(&stage, &["infra.a.all"]).await;
     stage.kill_controller().await;
     let saved = stage.redis.take().unwrap().stop_saved().await.unwrap();
@@ -103,11 +86,8 @@ async fn no_namespace_hangs_while_the_controller_and_the_store_are_gone() {
 #[tokio::test]
 async fn an_edit_by_hand_stays_and_shows_as_drift_until_the_object_changes() {
     let stage = Stage::start().await;
-    stage
-        .write(&rate_limit("infra", "a", "Gateway", "public", 10))
-        .await
-        .unwrap();
-    programmed(&stage, "a").await;
+    stage.limit("a", 10).await;
+    stage.programmed("infra", "a").await;
     stage.rlctl(&[
         "set-limit",
         "infra.a.all",
@@ -116,19 +96,13 @@ async fn an_edit_by_hand_stays_and_shows_as_drift_until_the_object_changes() {
         "--rate",
         "5/1h",
     ]);
-    let drifted = |status: &Value| condition(status, "Programmed")["reason"] == "Drift";
-    let status = stage.status("infra", "a", "the edit shows", drifted).await;
-    let message = condition(&status, "Programmed")["message"]
-        .as_str()
-        .unwrap();
-    assert!(message.contains("infra.a.all"), "{message}");
+    let status = stage.reason("infra", "a", "Programmed", "Drift").await;
+    let said = message(&status, "Programmed");
+    assert!(said.contains("infra.a.all"), "{said}");
     assert_eq!(status["enforced"], "Drift");
     assert!(stage.has_rate("infra.a.all", "5/h"));
-    stage
-        .write(&rate_limit("infra", "a", "Gateway", "public", 11))
-        .await
-        .unwrap();
-    programmed(&stage, "a").await;
+    stage.limit("a", 11).await;
+    stage.programmed("infra", "a").await;
     assert!(stage.has_rate("infra.a.all", "11/h"));
 }
 
@@ -137,18 +111,11 @@ async fn an_edit_by_hand_stays_and_shows_as_drift_until_the_object_changes() {
 async fn a_pause_is_shown_and_never_undone() {
     let mut stage = Stage::start().await;
     stage.add_envoy(Gateway::Public, "public-a").await;
-    let generation = stage
-        .write(&rate_limit("infra", "a", "Gateway", "public", 10))
-        .await
-        .unwrap();
+    let generation = stage.limit("a", 10).await;
     stage.enforced("infra", "a", generation).await;
     stage.rlctl(&["pause", "infra.a.all", "--domain", "shop"]);
-    let paused = |status: &Value| condition(status, "Enforced")["reason"] == "Paused";
-    stage.status("infra", "a", "the pause shows", paused).await;
-    let generation = stage
-        .write(&rate_limit("infra", "a", "Gateway", "public", 11))
-        .await
-        .unwrap();
+    stage.reason("infra", "a", "Enforced", "Paused").await;
+    let generation = stage.limit("a", 11).await;
     let still = |status: &Value| {
         let enforced = condition(status, "Enforced");
         enforced["reason"] == "Paused" && enforced["observedGeneration"] == generation
@@ -169,33 +136,23 @@ async fn a_pause_is_shown_and_never_undone() {
 #[tokio::test]
 async fn an_invalid_object_keeps_its_last_good_version_and_holds_up_no_other() {
     let mut stage = Stage::start().await;
-    stage
-        .write(&rate_limit("infra", "a", "Gateway", "public", 10))
-        .await
-        .unwrap();
-    programmed(&stage, "a").await;
+    stage.limit("a", 10).await;
+    stage.programmed("infra", "a").await;
     // No rule of the definition finds it: only the reader of limits files does.
     let limits = json!([{"name": "all", "rate": "10/1h", "match": {"path": ["re:("]}}]);
     stage
         .write(&with_limits("infra", "a", "Gateway", "public", &limits))
         .await
         .unwrap();
-    stage
-        .write(&rate_limit("infra", "b", "Gateway", "public", 20))
-        .await
-        .unwrap();
-    programmed(&stage, "b").await;
-    let invalid = |status: &Value| condition(status, "Accepted")["reason"] == "Invalid";
-    let status = stage.status("infra", "a", "it says so", invalid).await;
+    stage.limit("b", 20).await;
+    stage.programmed("infra", "b").await;
+    let status = stage.reason("infra", "a", "Accepted", "Invalid").await;
     assert_eq!(condition(&status, "Programmed")["observedGeneration"], 1);
     assert!(stage.has_rate("infra.a.all", "10/h"));
     stage.kill_controller().await;
     stage.start_controller().await;
-    stage
-        .write(&rate_limit("infra", "b", "Gateway", "public", 21))
-        .await
-        .unwrap();
-    programmed(&stage, "b").await;
+    stage.limit("b", 21).await;
+    stage.programmed("infra", "b").await;
     has_limits(&stage, &["infra.a.all", "infra.b.all"]).await;
 }
 
@@ -204,10 +161,7 @@ async fn an_invalid_object_keeps_its_last_good_version_and_holds_up_no_other() {
 #[tokio::test]
 async fn a_target_that_goes_takes_its_limits_along_and_the_others_stay() {
     let stage = Stage::start().await;
-    stage
-        .write(&rate_limit("infra", "gateway", "Gateway", "public", 10))
-        .await
-        .unwrap();
+    stage.limit("gateway", 10).await;
     stage
         .write(&rate_limit("shop", "route", "HTTPRoute", "checkout", 10))
         .await
@@ -218,12 +172,11 @@ async fn a_target_that_goes_takes_its_limits_along_and_the_others_stay() {
         .kubectl(&["delete", "httproute", "-n", "shop", "checkout"], "")
         .unwrap();
     has_limits(&stage, &["infra.gateway.all"]).await;
-    let gone = |status: &Value| condition(status, "Accepted")["reason"] == "TargetNotFound";
     let status = stage
-        .status("shop", "route", "its target is gone", gone)
+        .reason("shop", "route", "Accepted", "TargetNotFound")
         .await;
     assert_ne!(condition(&status, "Enforced")["status"], "True");
-    programmed(&stage, "gateway").await;
+    stage.programmed("infra", "gateway").await;
 }
 
 /// A store that lost its data gets all limits again; what proxies had before proves nothing about it.
@@ -231,18 +184,12 @@ async fn a_target_that_goes_takes_its_limits_along_and_the_others_stay() {
 async fn a_store_that_lost_its_data_is_written_again() {
     let mut stage = Stage::start().await;
     stage.add_envoy(Gateway::Public, "public-a").await;
-    let generation = stage
-        .write(&rate_limit("infra", "a", "Gateway", "public", 10))
-        .await
-        .unwrap();
+    let generation = stage.limit("a", 10).await;
     stage.enforced("infra", "a", generation).await;
     let emptied = stage.redis.take().unwrap().restart_empty().await.unwrap();
     stage.redis = Some(emptied);
     has_limits(&stage, &["infra.a.all"]).await;
-    let generation = stage
-        .write(&rate_limit("infra", "a", "Gateway", "public", 9))
-        .await
-        .unwrap();
+    let generation = stage.limit("a", 9).await;
     stage.enforced("infra", "a", generation).await;
     let (_, _, envoy) = &stage.envoys[0];
     assert_eq!(stage.answered_by(envoy, "/").await.as_deref(), Some("9"));
@@ -252,16 +199,10 @@ async fn a_store_that_lost_its_data_is_written_again() {
 #[tokio::test]
 async fn while_the_store_is_away_a_status_says_so_and_later_all_is_written() {
     let mut stage = Stage::start().await;
-    stage
-        .write(&rate_limit("infra", "a", "Gateway", "public", 10))
-        .await
-        .unwrap();
-    programmed(&stage, "a").await;
+    stage.limit("a", 10).await;
+    stage.programmed("infra", "a").await;
     let saved = stage.redis.take().unwrap().stop_saved().await.unwrap();
-    stage
-        .write(&rate_limit("infra", "a", "Gateway", "public", 11))
-        .await
-        .unwrap();
+    stage.limit("a", 11).await;
     let waits = |status: &Value| {
         let programmed = condition(status, "Programmed");
         programmed["status"] == "False" && programmed["observedGeneration"] == 2
@@ -270,7 +211,7 @@ async fn while_the_store_is_away_a_status_says_so_and_later_all_is_written() {
         .status("infra", "a", "it is not in the store", waits)
         .await;
     stage.redis = Some(saved.start().await.unwrap());
-    programmed(&stage, "a").await;
+    stage.programmed("infra", "a").await;
     assert!(stage.has_rate("infra.a.all", "11/h"));
 }
 
@@ -278,27 +219,15 @@ async fn while_the_store_is_away_a_status_says_so_and_later_all_is_written() {
 #[tokio::test]
 async fn of_two_replicas_one_acts_and_the_other_takes_over() {
     let mut stage = Stage::start().await;
-    eventually("the first acts", async || {
-        (stage.metric("rl_controller_active ").await? == "1").then_some(())
-    })
-    .await;
+    stage.metric_is("rl_controller_active ", "1").await;
     let first_port = stage.controller_port;
     stage.controller_port = harness::free_port().unwrap();
     let second = stage.another_controller(stage.controller_port);
-    eventually("the second stands by", async || {
-        (stage.metric("rl_controller_active ").await? == "0").then_some(())
-    })
-    .await;
+    stage.metric_is("rl_controller_active ", "0").await;
     assert_ne!(first_port, stage.controller_port);
     stage.controller.take().unwrap().stop().await.unwrap();
-    eventually("the second acts", async || {
-        (stage.metric("rl_controller_active ").await? == "1").then_some(())
-    })
-    .await;
-    stage
-        .write(&rate_limit("infra", "a", "Gateway", "public", 10))
-        .await
-        .unwrap();
+    stage.metric_is("rl_controller_active ", "1").await;
+    stage.limit("a", 10).await;
     has_limits(&stage, &["infra.a.all"]).await;
     second.stop().await.unwrap();
 }
@@ -307,11 +236,8 @@ async fn of_two_replicas_one_acts_and_the_other_takes_over() {
 #[tokio::test]
 async fn an_api_server_or_an_etcd_that_is_killed_changes_nothing() {
     let mut stage = Stage::start().await;
-    stage
-        .write(&rate_limit("infra", "a", "Gateway", "public", 10))
-        .await
-        .unwrap();
-    programmed(&stage, "a").await;
+    stage.limit("a", 10).await;
+    stage.programmed("infra", "a").await;
     let revisions = stage.rlctl(&["history", "--domain", "shop", "-o", "name"]);
     stage.api.kill().await.unwrap();
     stage.api.kill_etcd().await.unwrap();
@@ -321,7 +247,7 @@ async fn an_api_server_or_an_etcd_that_is_killed_changes_nothing() {
         stage.write(&object).await.ok()
     })
     .await;
-    programmed(&stage, "b").await;
+    stage.programmed("infra", "b").await;
     has_limits(&stage, &["infra.a.all", "infra.b.all"]).await;
     let after = stage.rlctl(&["history", "--domain", "shop", "-o", "name"]);
     assert_eq!(
@@ -331,15 +257,12 @@ async fn an_api_server_or_an_etcd_that_is_killed_changes_nothing() {
     );
 }
 
-/// What is left to files, or deleted, when somebody stops using objects.
+/// Limits of objects stay for files to take over, or go, when somebody stops using objects.
 #[tokio::test]
 async fn release_keeps_or_deletes_what_objects_have() {
     let mut stage = Stage::start().await;
-    stage
-        .write(&rate_limit("infra", "a", "Gateway", "public", 10))
-        .await
-        .unwrap();
-    programmed(&stage, "a").await;
+    stage.limit("a", 10).await;
+    stage.programmed("infra", "a").await;
     stage.controller.take().unwrap().stop().await.unwrap();
     stage.rlctl(&["controller", "--release", "keep"]);
     assert_eq!(stage.limits(), ["infra.a.all"]);
@@ -348,11 +271,8 @@ async fn release_keeps_or_deletes_what_objects_have() {
     assert_eq!(stage.limits(), ["infra.a.all"]);
     // Until the controller is back.
     stage.start_controller().await;
-    stage
-        .write(&rate_limit("infra", "a", "Gateway", "public", 11))
-        .await
-        .unwrap();
-    programmed(&stage, "a").await;
+    stage.limit("a", 11).await;
+    stage.programmed("infra", "a").await;
     stage.controller.take().unwrap().stop().await.unwrap();
     stage.rlctl(&["controller", "--release", "delete"]);
     assert_eq!(stage.rlctl(&["list-domains", "-o", "name"]), "");
@@ -362,24 +282,18 @@ async fn release_keeps_or_deletes_what_objects_have() {
 #[tokio::test]
 async fn nothing_is_written_while_nothing_changes() {
     let stage = Stage::start().await;
-    stage
-        .write(&rate_limit("infra", "a", "Gateway", "public", 10))
-        .await
-        .unwrap();
-    let settled = |status: &Value| condition(status, "Enforced")["reason"] == "ProxiesUnknown";
-    stage
-        .status("infra", "a", "no proxy is known", settled)
-        .await;
+    stage.limit("a", 10).await;
+    let settled = async |name| {
+        stage
+            .reason("infra", name, "Enforced", "ProxiesUnknown")
+            .await
+    };
+    settled("a").await;
     let version = async || stage.read("infra", "a").await["metadata"]["resourceVersion"].clone();
     let before = version().await;
     // What wakes the controller concerns another object.
-    stage
-        .write(&rate_limit("infra", "b", "Gateway", "public", 10))
-        .await
-        .unwrap();
-    stage
-        .status("infra", "b", "no proxy is known", settled)
-        .await;
+    stage.limit("b", 10).await;
+    settled("b").await;
     harness::until("further turns", Duration::from_secs(10), async || {
         (stage
             .metric("rl_controller_edits_total{domain=\"shop\"} ")

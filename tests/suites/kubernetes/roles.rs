@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::stage::{CONTROLLER, Stage, TENANT, condition, rate_limit};
+use crate::stage::{CONTROLLER, Stage, TENANT, rate_limit};
 
 #[tokio::test]
 async fn the_controller_may_neither_read_secrets_nor_change_what_is_not_its_own() {
@@ -64,14 +64,9 @@ async fn a_namespaces_user_limits_no_route_of_another() {
             .unwrap();
         assert!(output.status.success(), "{output:?}");
     }
-    let refused =
-        |status: &serde_json::Value| condition(status, "Accepted")["reason"] == "TargetNotFound";
     stage
-        .status("shop", "foreign", "it names no Gateway of its own", refused)
+        .reason("shop", "foreign", "Accepted", "TargetNotFound")
         .await;
-    let taken = |status: &serde_json::Value| condition(status, "Programmed")["status"] == "True";
-    stage
-        .status("shop", "own", "its own is programmed", taken)
-        .await;
+    stage.programmed("shop", "own").await;
     assert_eq!(stage.limits(), ["shop.own.all"]);
 }

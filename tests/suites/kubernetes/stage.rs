@@ -266,6 +266,12 @@ impl Stage {
             .unwrap_or_default())
     }
 
+    /// Writes a [`rate_limit`] on Gateway `public`; returns its generation.
+    pub async fn limit(&self, name: &str, number: u64) -> i64 {
+        let object = rate_limit("infra", name, "Gateway", "public", number);
+        self.write(&object).await.unwrap()
+    }
+
     /// A `RateLimit`; `Null` if there is none.
     pub async fn read(&self, namespace: &str, name: &str) -> Value {
         let reply = self
@@ -308,14 +314,34 @@ impl Stage {
         found.unwrap_or_else(|error| panic!("{error}: {:#}\n{log}", last["status"]))
     }
 
-    /// Waits until it is enforced; returns the status.
-    pub async fn enforced(&self, namespace: &str, name: &str, generation: i64) -> Value {
-        let what = format!("{namespace}/{name} is enforced");
+    /// Waits until a condition of its first ancestor has a reason; returns the status.
+    pub async fn reason(&self, namespace: &str, name: &str, kind: &str, reason: &str) -> Value {
+        let what = format!("{kind} of {namespace}/{name} is {reason}");
+        let has_it = |status: &Value| condition(status, kind)["reason"] == reason;
+        self.status(namespace, name, &what, has_it).await
+    }
+
+    /// Waits until a condition is true of a generation; returns the status.
+    pub async fn is_true(&self, namespace: &str, name: &str, kind: &str, generation: i64) -> Value {
+        let what = format!("{kind} of {namespace}/{name} is true");
         let is_true = |status: &Value| {
-            let condition = condition(status, "Enforced");
+            let condition = condition(status, kind);
             condition["status"] == "True" && condition["observedGeneration"] == generation
         };
         self.status(namespace, name, &what, is_true).await
+    }
+
+    /// Waits until a generation is enforced; returns the status.
+    pub async fn enforced(&self, namespace: &str, name: &str, generation: i64) -> Value {
+        self.is_true(namespace, name, "Enforced", generation).await
+    }
+
+    /// Waits until the newest generation is in the store; returns the status.
+    pub async fn programmed(&self, namespace: &str, name: &str) -> Value {
+        let object = self.read(namespace, name).await;
+        let generation = object["metadata"]["generation"].as_i64().unwrap();
+        self.is_true(namespace, name, "Programmed", generation)
+            .await
     }
 
     /// The number of the limit that answers a request through an Envoy.
@@ -360,6 +386,14 @@ impl Stage {
         let value = page.lines().find_map(|one| one.strip_prefix(line));
         value.map(|value| value.trim().to_owned())
     }
+
+    /// Waits until a metric of the controller has a value.
+    pub async fn metric_is(&self, line: &str, value: &str) {
+        eventually(&format!("{line}is {value}"), async || {
+            (self.metric(line).await? == value).then_some(())
+        })
+        .await;
+    }
 }
 
 fn path_of(namespace: &str, name: &str) -> String {
@@ -369,6 +403,13 @@ fn path_of(namespace: &str, name: &str) -> String {
 /// A condition of the first ancestor.
 pub fn condition<'s>(status: &'s Value, kind: &str) -> &'s Value {
     condition_at(status, 0, kind)
+}
+
+/// The message of a condition of the first ancestor.
+pub fn message<'s>(status: &'s Value, kind: &str) -> &'s str {
+    condition(status, kind)["message"]
+        .as_str()
+        .unwrap_or_default()
 }
 
 /// A condition of an ancestor.
