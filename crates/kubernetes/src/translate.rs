@@ -144,20 +144,30 @@ impl Finding {
     }
 }
 
+/// Hexadecimal digits of a name in the store: 80 bits, so that nobody finds two objects with the same.
+const STORE_NAME_HASH: usize = 20;
+/// Where a name that is too long is cut.
+const STORE_NAME_CUT: usize = Name::MAX_LEN - 1 - STORE_NAME_HASH;
+
 /// The name in the store of an object's limit: `NAMESPACE.NAME.LIMIT`. The namespace and the limit have no dot, so
 /// that two limits never have the same. A longer one than a name may be is cut, and followed by a hash of the whole
 /// behind a character that none of the three can have.
 pub fn store_name(namespace: &str, object: &str, limit: &str) -> Option<Name> {
-    /// Hexadecimal digits: 80 bits, so that nobody finds two objects with the same.
-    const HASH: usize = 20;
     let mut whole = format!("{namespace}.{object}.{limit}");
     if whole.len() > Name::MAX_LEN {
         let hash = policy::hashed(whole.as_bytes());
-        whole.truncate(whole.floor_char_boundary(Name::MAX_LEN - 1 - HASH));
+        whole.truncate(whole.floor_char_boundary(STORE_NAME_CUT));
         whole.push('_');
-        whole.extend(String::from_utf8_lossy(&hash).chars().take(HASH));
+        whole.extend(String::from_utf8_lossy(&hash).chars().take(STORE_NAME_HASH));
     }
     whole.parse().ok()
+}
+
+/// How the names in the store of all limits of an object begin. Those of another object with a long name may, too.
+pub fn store_name_start(object: &Key) -> String {
+    let mut start = format!("{}.{}.", object.namespace, object.name);
+    start.truncate(start.floor_char_boundary(STORE_NAME_CUT));
+    start
 }
 
 /// Translates all objects. Their order does not matter.

@@ -478,8 +478,8 @@ impl<'c> Control<'c> {
             let domain = domain.and_then(|name| self.domains.get(name));
             let own = object.metadata.generation;
             let generation = result.in_force.as_ref().map_or(own, |one| one.generation);
-            let programmed = domain.map(|domain| match &domain.error {
-                Some(error) => Claim::new("False", "NotWritten", error.clone(), generation),
+            let programmed = domain.map(|domain| match domain.why_not_all() {
+                Some(why) => Claim::new("False", "NotWritten", why, generation),
                 None => Claim::new("True", "Programmed", "", generation),
             });
             let revision = domain.and_then(|domain| domain.revision);
@@ -540,8 +540,7 @@ impl Look<'_> {
             return Judged::waiting("Pending", "the domain is not written yet", generation);
         };
         let Some(revision) = domain.programmed(object, generation) else {
-            let why = domain.error.as_deref().unwrap_or("it is not written yet");
-            return Judged::waiting("NotWritten", why, generation);
+            return Judged::waiting("NotWritten", &domain.why_not(object), generation);
         };
         let mine = |drift: &str| found.limits.iter().any(|limit| limit.as_str() == drift);
         let edited: Vec<&str> = domain

@@ -32,13 +32,13 @@ async fn an_object_that_is_deleted_leaves_nothing_also_while_no_controller_runs(
         "path=/x",
     ]);
     stage.delete("infra", "a").await;
-    has_limits(&stage, &["infra.b.all", "infra.c.all", "by-hand"]).await;
+    has_limits(&stage, &["by-hand", "infra.b.all", "infra.c.all"]).await;
     stage.kill_controller().await;
     stage.delete("infra", "b").await;
     // Gone at once: nothing holds it up.
     assert_eq!(stage.read("infra", "b").await, Value::Null);
     stage.start_controller().await;
-    has_limits(&stage, &["infra.c.all", "by-hand"]).await;
+    has_limits(&stage, &["by-hand", "infra.c.all"]).await;
     // The whole domain, while it is away.
     stage.kill_controller().await;
     stage.delete("infra", "c").await;
@@ -177,6 +177,48 @@ async fn a_target_that_goes_takes_its_limits_along_and_the_others_stay() {
         .await;
     assert_ne!(condition(&status, "Enforced")["status"], "True");
     stage.programmed("infra", "gateway").await;
+/// A limit becomes one that an override, which somebody made of it, does not fit. That is found when the domain is written,
+/// with all of its objects.
+#[tokio::test]
+async fn an_edit_that_does_not_fit_holds_up_no_other_and_is_named() {
+    let mut stage = Stage::start().await;
+    let bucket = json!({"name": "all", "per": ["user"], "rate": "10/1h"});
+    let proxy = json!({"name": "more", "scope": "proxy", "rate": "5/1h"});
+    let both = with_limits("infra", "a", "Gateway", "public", &json!([bucket, proxy]));
+    stage.write(&both).await.unwrap();
+    stage.limit("b", 20).await;
+    stage.programmed("infra", "a").await;
+    let of_vip = ["infra.a.all", "--domain", "shop", "--for", "user=vip"];
+    stage.rlctl(&[&["set-limit"], &of_vip[..], &["--burst", "99"]].concat());
+    let window =
+        json!({"name": "all", "per": ["user"], "rate": "11/1h", "algorithm": "fixed_window"});
+    let window = with_limits("infra", "a", "Gateway", "public", &json!([window]));
+    stage.write(&window).await.unwrap();
+    stage.limit("b", 21).await;
+    stage.programmed("infra", "b").await;
+    let status = stage.reason("infra", "a", "Programmed", "NotWritten").await;
+    let said = message(&status, "Programmed");
+    assert!(
+        said.contains("user=vip: burst") && said.contains("generation 1 stays"),
+        "{said}"
+    );
+    let said = stage.domain_has("Programmed", "NotWritten").await;
+    assert!(said.contains("RateLimit infra/a: "), "{said}");
+    // All of the version before, also by a controller that has only the store to know it from.
+    let before = ["infra.a.all", "infra.a.more", "infra.b.all"];
+    has_limits(&stage, &before).await;
+    stage.kill_controller().await;
+    stage.start_controller().await;
+    stage.limit("b", 22).await;
+    stage.programmed("infra", "b").await;
+    has_limits(&stage, &before).await;
+    assert!(stage.has_rate("infra.a.all", "10/h"));
+    stage.rlctl(&[&["delete-limit"], &of_vip[..], &["--yes"]].concat());
+    stage.programmed("infra", "a").await;
+    has_limits(&stage, &["infra.a.all", "infra.b.all"]).await;
+    assert!(stage.has_rate("infra.a.all", "11/h"));
+}
+
 }
 
 /// A store that lost its data gets all limits again; what proxies had before proves nothing about it.

@@ -291,6 +291,25 @@ impl Stage {
         let reply = self.http.delete(&url).send().await.unwrap();
         assert!(reply.status.is_success(), "{}", reply.text());
     }
+    /// The `RateLimitDomain`.
+    pub async fn domain(&self) -> Value {
+        let url = self
+            .api
+            .url("/apis/rl.example.com/v1alpha1/ratelimitdomains/shop");
+        self.http.get(&url).send().await.unwrap().json().unwrap()
+    }
+
+    /// Waits until a condition of the `RateLimitDomain` has a reason; returns its message.
+    pub async fn domain_has(&self, kind: &str, reason: &str) -> String {
+        eventually(&format!("{kind} of the domain is {reason}"), async || {
+            let status = self.domain().await["status"].clone();
+            let mut conditions = status["conditions"].as_array()?.iter();
+            let found = conditions.find(|one| one["type"] == kind && one["reason"] == reason)?;
+            found["message"].as_str().map(str::to_owned)
+        })
+        .await
+    }
+
 
     /// Waits until the status of a `RateLimit`, of its newest generation, is as `wanted`.
     pub async fn status(
@@ -363,14 +382,16 @@ impl Stage {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// The names of the limits in the store; none without a domain.
+    /// The names of the limits in the store, sorted; none without a domain.
     pub fn limits(&self) -> Vec<String> {
         let domains = self.rlctl(&["list-domains", "-o", "name"]);
         if !domains.lines().any(|domain| domain == "shop") {
             return Vec::new();
         }
         let names = self.rlctl(&["list-limits", "--domain", "shop", "-o", "name"]);
-        names.lines().map(str::to_owned).collect()
+        let mut names: Vec<String> = names.lines().map(str::to_owned).collect();
+        names.sort();
+        names
     }
 
     /// Whether a limit in the store has this rate.

@@ -252,7 +252,7 @@ impl Watch<'_> {
             match writer.bring(file, state).await {
                 Ok(Turn::Edited) => self.metrics.edited(&domain),
                 Ok(_) => {}
-                Err(error) => failed = Err(error),
+                Err(error) => failed = Err(error.into_error()),
             }
             if let Some(compared) = &file.compared {
                 let drift = compared.drift.len();

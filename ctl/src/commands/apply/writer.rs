@@ -46,6 +46,8 @@ pub struct Wanted {
     /// The limits.
     pub policy: Policy,
     digests: Applied,
+    /// How names begin of limits that stay as they are in the store, unless they are in `policy`.
+    stays: Vec<String>,
     /// The record at the last comparison; `None` before the first.
     pub compared: Option<Compared>,
 }
@@ -56,8 +58,22 @@ impl Wanted {
         Self {
             digests: Applied::from_policy(&policy),
             policy,
+            stays: Vec::new(),
             compared: None,
         }
+    }
+
+    /// Not compared yet; limits whose names begin so, and that are not in `policy`, stay as they are in the store.
+    pub fn beside(policy: Policy, stays: Vec<String>) -> Self {
+        Self {
+            stays,
+            ..Self::new(policy)
+        }
+    }
+
+    fn leaves_alone(&self, limit: &str) -> bool {
+        let is_one = |start: &String| limit.starts_with(start.as_str());
+        self.stays.iter().any(is_one) && !self.digests.limits.contains_key(limit)
     }
 }
 
@@ -87,6 +103,30 @@ impl Compared {
     }
 }
 
+/// Why a domain was not written.
+#[derive(Debug)]
+pub enum NotWritten {
+    /// What it would have does not fit, which another edit may; the store was not asked.
+    DoesNotFit(Error),
+    /// It could not be read or written, whatever the edit.
+    Failed(Error),
+}
+
+impl NotWritten {
+    /// The error.
+    pub fn into_error(self) -> Error {
+        match self {
+            Self::DoesNotFit(error) | Self::Failed(error) => error,
+        }
+    }
+}
+
+impl From<Error> for NotWritten {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
 /// What became of a domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
@@ -108,7 +148,7 @@ impl Writer<'_> {
 
     /// Compares a domain, whose head was just read, with what it should have, if either changed; writes
     /// what the origin changed.
-    pub async fn bring(&self, wanted: &mut Wanted, state: &HeadState) -> Result<Turn, Error> {
+    pub async fn bring(&self, wanted: &mut Wanted, state: &HeadState) -> Result<Turn, NotWritten> {
         let revision = match state {
             HeadState::Live(revision) | HeadState::Deleted(revision) => Some(revision.clone()),
             // The edit reports the record's error.
@@ -126,18 +166,25 @@ impl Writer<'_> {
         }
         let mut turn = Turn::Compared;
         let last = self.last_applied(&wanted.policy.domain, state).await?;
-        if last.as_ref() != Some(&wanted.digests) {
-            let last = last.unwrap_or_default();
+        let mut done = wanted.digests.clone();
+        let left_alone = last.iter().flat_map(|last| &last.limits);
+        let left_alone = left_alone.filter(|(limit, _)| wanted.leaves_alone(limit));
+        done.limits
+            .extend(left_alone.map(|(limit, digest)| (limit.clone(), digest.clone())));
+        if last.as_ref() != Some(&done) {
+            let mut last = last.unwrap_or_default();
             let to_be = last.with_new(&wanted.digests);
             if to_be != last {
                 // Before the edit: what it creates must be known as this origin's even if this program
                 // ends before it can record the edit.
                 self.record(&wanted.policy.domain, &to_be).await?;
             }
+            // As if they were nobody's.
+            last.limits.retain(|limit, _| !wanted.leaves_alone(limit));
             if self.write(wanted, &last).await? {
                 turn = Turn::Edited;
             }
-            self.record(&wanted.policy.domain, &wanted.digests).await?;
+            self.record(&wanted.policy.domain, &done).await?;
         }
         self.measure_drift(wanted, revision).await?;
         Ok(turn)
@@ -181,7 +228,7 @@ impl Writer<'_> {
     }
 
     /// Writes what the origin changed since `last` was applied; returns whether anything did.
-    async fn write(&self, wanted: &Wanted, last: &Applied) -> Result<bool, Error> {
+    async fn write(&self, wanted: &Wanted, last: &Applied) -> Result<bool, NotWritten> {
         let session = self.session;
         let domain = &wanted.policy.domain;
         let nothing = Applied::default();
@@ -197,7 +244,11 @@ impl Writer<'_> {
                 unlisted_overrides: false,
                 split_otherwise: self.prune,
             };
-            let (base, merged, plan) = plan(session, domain, merged, pruning).await?;
+            let planned = plan(session, domain, merged, pruning).await;
+            let (base, merged, plan) = planned.map_err(|error| match error.exit() {
+                Exit::No => NotWritten::DoesNotFit(error),
+                _ => NotWritten::Failed(error),
+            })?;
             let any = changes::any(&plan.changes)
                 || !changes::of_domain(base.policy(), &merged.policy).is_empty();
             if !any {
@@ -216,10 +267,13 @@ impl Writer<'_> {
                     return Ok(true);
                 }
                 Err(EditError::Conflict { .. }) => {}
-                Err(error) => return Err(session.edit_failed(&error)),
+                Err(error @ EditError::Plan(_)) => {
+                    return Err(NotWritten::DoesNotFit(session.edit_failed(&error)));
+                }
+                Err(error) => return Err(session.edit_failed(&error).into()),
             }
         }
-        Err(conflict())
+        Err(conflict().into())
     }
 
     /// Files that lost most of their limits are more often wrong than meant: a template without values,

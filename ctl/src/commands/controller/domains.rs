@@ -1,15 +1,18 @@
 //! The domains in the store, and which revision of each has an object's limits.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
-use kubernetes::{Key, Translation};
+use kubernetes::{Key, Translation, store_name_start};
 use policy::{Limit, Name, Policy};
 use store::{Head, HeadState, OverrideEdits, Overrides, Stored};
 use tokio::time::Instant;
 
 use super::enforced::Revisions;
 use crate::{
-    commands::apply::writer::{Turn, Wanted, Writer},
+    commands::apply::writer::{NotWritten, Turn, Wanted, Writer},
     edit::{Planned, Written},
     error::{Error, Exit},
 };
@@ -26,6 +29,9 @@ pub(super) struct Domains<'w> {
 
 /// One domain.
 pub(super) struct Domain {
+    /// What the objects say.
+    policy: Policy,
+    /// What of that is to be written: all but the limits of refused objects.
     wanted: Wanted,
     /// Whether no object has it any more.
     is_abandoned: bool,
@@ -36,15 +42,45 @@ pub(super) struct Domain {
     programmed: BTreeMap<Key, Programmed>,
     /// What is about to be.
     owned: BTreeMap<Key, (i64, Vec<Limit>)>,
+    /// Objects whose limits do not fit into the domain. What the store has of them stays.
+    refused: BTreeMap<Key, Refused>,
     /// Why it could not be written.
     pub(super) error: Option<String>,
-    /// When that is tried again, and how long was waited for it.
-    again: Option<(Instant, Duration)>,
+    /// When that is tried again.
+    again: Option<Again>,
 }
 
-/// The time until a domain that was refused is tried again: it doubles, and begins anew when an object changes.
+/// The time until a domain, or an object of it, that was refused is tried again: it doubles, and begins anew when
+/// an object, or this one, changes.
 const AGAIN: Duration = Duration::from_secs(1);
 const AGAIN_MAX: Duration = Duration::from_secs(30);
+
+/// Edits that are tried in a turn to find which objects do not fit. Others of the domain wait meanwhile, so what is not
+/// told apart by then is refused together, until it is tried again.
+const TRIES: usize = 16;
+/// Refused objects that one message names.
+const NAMED_MAX: usize = 5;
+
+/// When something is tried again.
+#[derive(Clone, Copy, Debug)]
+struct Again {
+    at: Instant,
+    waited: Duration,
+}
+
+impl Again {
+    fn after(before: Option<Self>, now: Instant) -> Self {
+        let waited = before.map_or(AGAIN, |before| (before.waited * 2).min(AGAIN_MAX));
+        let at = now + waited;
+        Self { at, waited }
+    }
+}
+
+/// An object whose limits do not fit.
+struct Refused {
+    why: String,
+    again: Again,
+}
 
 /// The limits of an object, as a revision has them.
 struct Programmed {
@@ -56,12 +92,14 @@ struct Programmed {
 impl Domain {
     fn new(policy: Policy) -> Self {
         Self {
-            wanted: Wanted::new(policy),
+            wanted: Wanted::new(policy.clone()),
+            policy,
             is_abandoned: false,
             revisions: Revisions::default(),
             revision: None,
             programmed: BTreeMap::new(),
             owned: BTreeMap::new(),
+            refused: BTreeMap::new(),
             error: None,
             again: None,
         }
@@ -75,7 +113,7 @@ impl Domain {
 
     /// Why it is not tried yet, if it was refused a moment ago.
     fn waits(&self, now: Instant) -> Option<Error> {
-        self.again.filter(|(at, _)| now < *at)?;
+        self.again.filter(|again| now < again.at)?;
         let why = self.error.as_deref().unwrap_or("it was refused");
         Some(Error::new(Exit::Refused, why.to_owned()))
     }
@@ -83,10 +121,49 @@ impl Domain {
     /// Takes why it could not be written. Without a store there is nothing to wait for but the store.
     fn failed(&mut self, error: &Error, now: Instant) {
         self.error = Some(error.plain());
-        let doubled = self
-            .again
-            .map_or(AGAIN, |(_, waited)| (waited * 2).min(AGAIN_MAX));
-        self.again = (error.exit() != Exit::Unreachable).then_some((now + doubled, doubled));
+        let again = Again::after(self.again, now);
+        self.again = (error.exit() != Exit::Unreachable).then_some(again);
+    }
+
+    /// Wants all but the limits of these objects, of which the store keeps what it has.
+    fn leave_out(&mut self, objects: &BTreeSet<Key>) {
+        let limits = { objects.iter() }.filter_map(|key| self.owned.get(key));
+        let names: BTreeSet<&Name> = limits
+            .flat_map(|(_, limits)| limits)
+            .map(|one| &one.name)
+            .collect();
+        let mut policy = self.policy.clone();
+        policy.limits.retain(|limit| !names.contains(&limit.name));
+        let stays = objects.iter().map(store_name_start).collect();
+        self.wanted = Wanted::beside(policy, stays);
+    }
+
+    /// Why an object's limits are not in the store.
+    pub(super) fn why_not(&self, object: &Key) -> String {
+        let Some(refused) = self.refused.get(object) else {
+            let why = self.error.as_deref();
+            return why.unwrap_or("it is not written yet").to_owned();
+        };
+        match self.programmed.get(object) {
+            None => refused.why.clone(),
+            Some(before) => format!(
+                "{}; generation {} stays in the store",
+                refused.why, before.generation
+            ),
+        }
+    }
+
+    /// Why not all of the domain could be written.
+    pub(super) fn why_not_all(&self) -> Option<String> {
+        if self.error.is_some() || self.refused.is_empty() {
+            return self.error.clone();
+        }
+        let one = |(key, refused): (&Key, &Refused)| format!("RateLimit {key}: {}", refused.why);
+        let mut all: Vec<String> = self.refused.iter().take(NAMED_MAX).map(one).collect();
+        if let Some(more @ 1..) = self.refused.len().checked_sub(NAMED_MAX) {
+            all.push(format!("{more} more"));
+        }
+        Some(format!("not written: {}", all.join("; ")))
     }
 
     /// The first revision that has an object's limits of a generation.
@@ -119,7 +196,8 @@ impl Domain {
         }
         self.revision = Some(revision.number);
         self.revisions.add(&revision);
-        for (key, (generation, limits)) in &self.owned {
+        let written = { self.owned.iter() }.filter(|(key, _)| !self.refused.contains_key(*key));
+        for (key, (generation, limits)) in written {
             let known = self.programmed.get(key);
             if known.is_some_and(|known| known.generation == *generation && known.limits == *limits)
             {
@@ -160,9 +238,11 @@ impl<'w> Domains<'w> {
         self.is_wanted = true;
         for (name, domain) in &mut self.by_name {
             if !translation.domains.contains_key(name) && !domain.is_abandoned {
+                domain.policy = nothing(name);
                 domain.wanted = Wanted::new(nothing(name));
                 domain.again = None;
                 domain.owned.clear();
+                domain.refused.clear();
                 domain.is_abandoned = true;
             }
         }
@@ -183,10 +263,12 @@ impl<'w> Domains<'w> {
                 let limits = owned.entry(key.clone()).or_insert((generation, Vec::new()));
                 limits.1.push(limit.clone());
             }
-            let is_same = domain.wanted.policy == result.policy && domain.owned == owned;
-            domain.owned = owned;
-            if !is_same {
-                domain.wanted = Wanted::new(result.policy.clone());
+            if domain.policy != result.policy || domain.owned != owned {
+                let before = std::mem::replace(&mut domain.owned, owned);
+                let is_same = |key: &Key| before.get(key) == domain.owned.get(key);
+                domain.refused.retain(|key, _| is_same(key));
+                domain.policy = result.policy.clone();
+                domain.leave_out(&domain.refused.keys().cloned().collect());
                 domain.again = None;
             }
         }
@@ -239,7 +321,7 @@ impl<'w> Domains<'w> {
                 failed = Err(error);
                 continue;
             }
-            match self.writer.bring(&mut domain.wanted, state).await {
+            match domain.bring(&self.writer, state).await {
                 Ok(turn) => {
                     (domain.error, domain.again) = (None, None);
                     domain.note();
@@ -263,6 +345,122 @@ impl<'w> Domains<'w> {
             self.by_name.remove(&name);
         }
         (edited, failed)
+    }
+}
+
+// --- Which objects do not fit.
+//
+// Each object is valid, and all of them together are within a domain's bounds. Still an edit may not fit: with the limits
+// that files and people have in the domain, or with an override that somebody made of a limit that becomes another. Then all
+// others are written without those that are new, and these by halves.
+
+impl Domain {
+    /// Writes what fits.
+    async fn bring(&mut self, writer: &Writer<'_>, state: &HeadState) -> Result<Turn, Error> {
+        let now = Instant::now();
+        let is_due = |refused: &Refused| refused.again.at <= now;
+        let (due, mut out): (Vec<_>, Vec<_>) =
+            { self.refused.iter() }.partition(|(_, refused)| is_due(refused));
+        let mut out: BTreeSet<Key> = out.drain(..).map(|(key, _)| key.clone()).collect();
+        if !due.is_empty() {
+            self.leave_out(&out);
+        }
+        let brought = match writer.bring(&mut self.wanted, state).await {
+            Err(NotWritten::DoesNotFit(error)) => {
+                self.find_refused(writer, state, &error, &mut out).await
+            }
+            brought => brought.map(|turn| (turn, BTreeMap::new())),
+        };
+        let (turn, found) = match brought {
+            Ok(found) => found,
+            Err(error) => {
+                // Nothing was found out.
+                self.leave_out(&self.refused.keys().cloned().collect());
+                return Err(error.into_error());
+            }
+        };
+        self.refused
+            .retain(|key, refused| !is_due(refused) || found.contains_key(key));
+        for (key, why) in found {
+            let known = self.refused.get(&key);
+            if known.is_none_or(|known| known.why != why) {
+                let domain = &self.policy.domain;
+                let text = format_args!("{domain}: RateLimit {key} is not written: {why}");
+                writer.session.printer.warn(text);
+            }
+            let again = Again::after(known.map(|known| known.again), now);
+            self.refused.insert(key, Refused { why, again });
+        }
+        Ok(turn)
+    }
+
+    /// Writes the domain without the objects that do not fit, which are added to those that are left `out`. Returns why
+    /// each does not. `error` is why all of them together do not.
+    async fn find_refused(
+        &mut self,
+        writer: &Writer<'_>,
+        state: &HeadState,
+        error: &Error,
+        out: &mut BTreeSet<Key>,
+    ) -> Result<(Turn, BTreeMap<Key, String>), NotWritten> {
+        let is_new = |(key, (generation, _)): &(&Key, &(i64, Vec<Limit>))| {
+            self.programmed(key, *generation).is_none() && !out.contains(*key)
+        };
+        let new: Vec<Key> = self
+            .owned
+            .iter()
+            .filter(is_new)
+            .map(|(key, _)| key.clone())
+            .collect();
+        out.extend(new.iter().cloned());
+        self.leave_out(out);
+        // If this does not fit either, it is no object's fault.
+        let mut turn = writer.bring(&mut self.wanted, state).await?;
+        let mut found = BTreeMap::new();
+        let mut open = vec![(new, error.plain())];
+        let mut tries = 0;
+        while let Some((mut left, why)) = open.pop() {
+            if left.len() < 2 || tries >= TRIES {
+                found.extend(left.into_iter().map(|key| (key, why.clone())));
+                continue;
+            }
+            let right = left.split_off(left.len() / 2);
+            let mut last_fits = false;
+            for half in [left, right] {
+                if last_fits {
+                    // Both halves together are known not to fit.
+                    open.push((half, why.clone()));
+                    continue;
+                }
+                tries += 1;
+                out.retain(|key| !half.contains(key));
+                self.leave_out(out);
+                match writer.bring(&mut self.wanted, state).await {
+                    Ok(brought) => {
+                        last_fits = true;
+                        turn = if brought == Turn::Edited {
+                            brought
+                        } else {
+                            turn
+                        };
+                    }
+                    Err(NotWritten::DoesNotFit(error)) => {
+                        out.extend(half.iter().cloned());
+                        open.push((half, error.plain()));
+                    }
+                    Err(failed) => return Err(failed),
+                }
+            }
+        }
+        // What was tried last may not have fitted.
+        self.leave_out(out);
+        let brought = writer.bring(&mut self.wanted, state).await?;
+        let turn = if brought == Turn::Edited {
+            brought
+        } else {
+            turn
+        };
+        Ok((turn, found))
     }
 }
 
@@ -301,7 +499,8 @@ pub(super) async fn release_all(writer: &Writer<'_>, delete: bool) -> Result<Vec
         if delete && matches!(head.state, HeadState::Live(_)) {
             writer
                 .bring(&mut Wanted::new(nothing(&head.domain)), &head.state)
-                .await?;
+                .await
+                .map_err(NotWritten::into_error)?;
             release(writer, &head.domain).await?;
         }
         writer.forget(&head.domain).await?;
