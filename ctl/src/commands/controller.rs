@@ -282,6 +282,9 @@ impl<'c> Control<'c> {
             let why = if acts_now {
                 self.turn(&due).await
             } else if unsynced.is_empty() {
+                // Of what another replica sees now, this one would repeat what it saw last.
+                self.metrics.policies.clear();
+                self.metrics.drift.clear();
                 None
             } else {
                 let mut text = format!("not listed yet: {}", unsynced.join(", "));

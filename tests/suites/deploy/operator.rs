@@ -54,8 +54,12 @@ fn istios_metrics_are_split_into_labels_as_prometheus_does() {
 /// Prometheus selects a pod's port by its name.
 #[test]
 fn monitors_name_ports_that_there_are() {
-    let all = rendered(&["gitops", "monitoring"]);
-    for (monitor, deployment) in [("limiter", "limiter"), ("rlctl", "limits")] {
+    let all = rendered(&["gitops", "controller", "monitoring"]);
+    for (monitor, deployment) in [
+        ("limiter", "limiter"),
+        ("rlctl", "limits"),
+        ("rl-controller", "controller"),
+    ] {
         let monitor = find(&all, "PodMonitor", monitor);
         let port = &monitor["spec"]["podMetricsEndpoints"][0]["port"];
         let deployment = find(&all, "Deployment", deployment);

@@ -1,6 +1,6 @@
 //! What becomes of limits when objects, people, the controller, the API server or the store come and go.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use serde_json::{Value, json};
 
@@ -104,6 +104,27 @@ async fn an_edit_by_hand_stays_and_shows_as_drift_until_the_object_changes() {
     stage.limit("a", 11).await;
     stage.programmed("infra", "a").await;
     assert!(stage.has_rate("infra.a.all", "11/h"));
+}
+
+/// The suite `deploy` tests when they fire, without a controller.
+#[tokio::test]
+async fn every_metric_of_the_alerts_exists() {
+    let stage = Stage::start().await;
+    stage.limit("a", 10).await;
+    stage.programmed("infra", "a").await;
+    let rules = stage.programs.root.join("deploy/monitoring/rules.yaml");
+    let rules = std::fs::read_to_string(rules).unwrap();
+    let words = rules.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    let used: BTreeSet<&str> = words
+        .filter(|word| word.starts_with("rl_controller_"))
+        .collect();
+    assert!(used.len() >= 4, "{used:?}");
+    let page = stage.metrics().await.unwrap();
+    let has = |metric: &&str| {
+        page.contains(&format!("\n{metric}{{")) || page.contains(&format!("\n{metric} "))
+    };
+    let missing: Vec<_> = used.iter().filter(|metric| !has(metric)).collect();
+    assert!(missing.is_empty(), "{missing:?}\n{page}");
 }
 
 /// The kill switch is nobody's but the operator's.

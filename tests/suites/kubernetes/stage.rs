@@ -402,10 +402,15 @@ impl Stage {
 
     /// A metric of the controller.
     pub async fn metric(&self, line: &str) -> Option<String> {
-        let url = format!("http://127.0.0.1:{}/metrics", self.controller_port);
-        let page = self.http.get(&url).send().await.ok()?.text();
+        let page = self.metrics().await?;
         let value = page.lines().find_map(|one| one.strip_prefix(line));
         value.map(|value| value.trim().to_owned())
+    /// The metrics of the controller.
+    pub async fn metrics(&self) -> Option<String> {
+        let url = format!("http://127.0.0.1:{}/metrics", self.controller_port);
+        Some(self.http.get(&url).send().await.ok()?.text())
+    }
+
     }
 
     /// Waits until a metric of the controller has a value.
