@@ -92,13 +92,16 @@ impl Stage {
             .unwrap();
         let own = kubernetes::crds_yaml();
         let theirs = match std::env::var_os("RL_TEST_CRDS") {
-            Some(folder) => {
-                std::fs::read_to_string(Path::new(&folder).join("gateway-api-standard.yaml"))
-                    .unwrap()
-            }
-            None => include_str!("crds.yaml").to_owned(),
+            Some(folder) => [
+                "gateway-api-standard.yaml",
+                "istio.yaml",
+                "envoy-gateway.yaml",
+            ]
+            .map(|file| std::fs::read_to_string(Path::new(&folder).join(file)).unwrap())
+            .to_vec(),
+            None => vec![include_str!("crds.yaml").to_owned()],
         };
-        for definitions in [own, theirs] {
+        for definitions in std::iter::once(own).chain(theirs) {
             // What is applied with --server-side needs no annotation, which the real ones are too large for.
             api.kubectl(&["apply", "--server-side", "-f", "-"], &definitions)
                 .unwrap();
