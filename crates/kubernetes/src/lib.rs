@@ -5,12 +5,14 @@
 //! I/O, no clock, the same result whatever the order. [`from_limits_file`] is the way back, for those who move.
 
 mod convert;
+mod filter;
 mod kinds;
 mod schema;
 mod targets;
 mod translate;
 
 pub use convert::{Manifests, ToObjects, from_limits_file};
+pub use filter::{FilterSettings, Loader, MANAGED_BY, filter_object_name};
 pub use kinds::{
     ANCESTORS_MAX, Ancestor, AncestorRef, BackendRef, Caps, Condition, Empty, Filter, Gateway,
     GatewayClass, GatewayClassSpec, GatewayRef, GatewaySpec, InForce, Key, LabelSelector,

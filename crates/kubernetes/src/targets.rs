@@ -42,13 +42,24 @@ pub fn filter_descriptors(gateway: &Key, envoy_gateway: bool) -> Value {
 
 /// How routes are named in the proxies of a Gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Dialect {
+pub(crate) enum Dialect {
     /// `httproute/NAMESPACE/NAME/rule/I/match/J/HOST`.
     EnvoyGateway,
     /// `NAMESPACE.NAME.I`.
     Istio,
     /// The class of the Gateway is not known: either.
     Unknown,
+}
+
+impl Dialect {
+    /// That of Gateways whose class has this controller.
+    pub(crate) fn of(controller: &str) -> Self {
+        match controller.split_once('/') {
+            Some(("gateway.envoyproxy.io", _)) => Self::EnvoyGateway,
+            Some(("istio.io", _)) => Self::Istio,
+            _ => Self::Unknown,
+        }
+    }
 }
 
 /// A domain and what it has of the cluster.
@@ -134,11 +145,7 @@ impl<'o> World<'o> {
             domain_of.extend(domain.gateways.iter().map(of));
         }
         let dialects = objects.classes.iter().map(|class| {
-            let dialect = match class.spec.controller_name.split_once('/') {
-                Some(("gateway.envoyproxy.io", _)) => Dialect::EnvoyGateway,
-                Some(("istio.io", _)) => Dialect::Istio,
-                _ => Dialect::Unknown,
-            };
+            let dialect = Dialect::of(&class.spec.controller_name);
             (class.metadata.name.as_str(), dialect)
         });
         let of_kind = |route: &'o Route| ((route.kind, route.object.metadata.key()), route);

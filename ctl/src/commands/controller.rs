@@ -8,6 +8,7 @@
 mod cluster;
 mod domains;
 mod enforced;
+mod filters;
 mod metrics;
 mod status;
 
@@ -15,6 +16,7 @@ use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     fmt::Write as _,
     net::SocketAddr,
+    path::PathBuf,
     time::Duration,
 };
 
@@ -24,7 +26,7 @@ use insight::LiveEntries;
 use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use kubernetes::{
-    AncestorRef, AncestorResult, Condition, Key, RateLimitDomainStatus, RateLimitStatus,
+    AncestorRef, AncestorResult, Condition, Filter, Key, RateLimitDomainStatus, RateLimitStatus,
     Translation, translate,
 };
 use policy::Name;
@@ -46,6 +48,7 @@ use crate::{
 use cluster::{Changed, Cluster, Election, Watches, Wrote};
 use domains::Domains;
 use enforced::{Pod, Reports, Verdict};
+use filters::Filters;
 use metrics::Metrics;
 use status::{Claim, Held, Judged};
 
@@ -93,6 +96,11 @@ pub struct Controller {
     #[arg(long, value_name = "NAMESPACE", default_value = "envoy-gateway-system")]
     proxy_namespace: Vec<String>,
 
+    /// What to load into the Gateways of domains with `filter: managed`: a file with the filter's `image`, and its
+    /// configuration as `istio`, `envoyGateway` or both.
+    #[arg(long, value_name = "FILE")]
+    filter: Option<PathBuf>,
+
     /// Do not run: delete all limits of objects from the store, or keep them there as if made by hand. Stop every
     /// controller first; one that runs applies the objects again.
     #[arg(long, value_name = "WHAT", value_enum)]
@@ -129,6 +137,7 @@ impl Controller {
         if let Some(release) = self.release {
             return end(&writer, release).await;
         }
+        let filters = Filters::read(self.filter.as_deref())?;
         let cannot = |error| Error::new(Exit::Usage, format!("cannot wait for signals: {error}"));
         let mut terminate = signal(SignalKind::terminate()).map_err(cannot)?;
         let client = cluster::connect().await?;
@@ -150,6 +159,7 @@ impl Controller {
             metrics,
             cluster: Cluster::default(),
             domains: Domains::new(writer.clone()),
+            filters,
             translation: Translation::default(),
             entries: BTreeMap::new(),
             supply: BTreeMap::new(),
@@ -195,6 +205,7 @@ struct Control<'c> {
     metrics: Metrics,
     cluster: Cluster,
     domains: Domains<'c>,
+    filters: Filters,
     translation: Translation,
     /// The entries that proxies list, as of the last look at the fleet that succeeded.
     entries: BTreeMap<Name, BTreeSet<Name>>,
@@ -271,9 +282,13 @@ impl<'c> Control<'c> {
                 });
                 acted = now_acts;
                 self.metrics.acts.set(i64::from(acted));
+                // Of what another replica sees now, this one would repeat what it saw last.
+                self.metrics.policies.clear();
+                self.metrics.drift.clear();
                 // What another replica did since is in the store and in the statuses.
                 self.cluster.defer_to_others();
                 self.domains = Domains::new(writer.clone());
+                self.filters.defer_to_others();
                 self.held.clear();
                 due.objects = true;
             }
@@ -282,9 +297,6 @@ impl<'c> Control<'c> {
             let why = if acts_now {
                 self.turn(&due).await
             } else if unsynced.is_empty() {
-                // Of what another replica sees now, this one would repeat what it saw last.
-                self.metrics.policies.clear();
-                self.metrics.drift.clear();
                 None
             } else {
                 let mut text = format!("not listed yet: {}", unsynced.join(", "));
@@ -339,11 +351,12 @@ impl<'c> Control<'c> {
             self.urgent_until = Instant::now() + URGENT_FOR;
         }
         let unwritten = self.write_statuses(fleet.ok().as_ref()).await;
+        let not_loaded = self.keep_filters().await;
         let failed = result.err().map(|error| {
             self.metrics.failures.count(metrics::STORE);
             error.plain()
         });
-        let failed = failed.or(unwritten);
+        let failed = failed.or(unwritten).or(not_loaded);
         if let Some(message) = &failed
             && self.failure.as_ref() != Some(message)
         {
@@ -355,6 +368,21 @@ impl<'c> Control<'c> {
             self.session.printer.note("all is well again");
         }
         self.failure.clone_from(&failed);
+        failed
+    }
+
+    /// Loads the filter where that is the controller's; returns what failed. The statuses say so in the next turn.
+    async fn keep_filters(&mut self) -> Option<String> {
+        let domains = self.cluster.all_domains();
+        let uids = domains.map(|(object, uid)| (object.metadata.name.clone(), uid.to_owned()));
+        let (uids, gateways) = (uids.collect(), self.cluster.all_gateways());
+        let kept = self
+            .filters
+            .keep(&self.client, &self.translation, &uids, gateways);
+        let failed = kept.await;
+        if failed.is_some() {
+            self.metrics.failures.count(metrics::API_SERVER);
+        }
         failed
     }
 
@@ -486,7 +514,11 @@ impl<'c> Control<'c> {
                 None => Claim::new("True", "Programmed", "", generation),
             });
             let revision = domain.and_then(|domain| domain.revision);
-            let made = status::of_domain(&object.status, result, own, now, programmed, revision);
+            let in_force = result.in_force.as_ref().map(|one| one.spec.filter);
+            let is_managed = in_force == Some(Some(Filter::Managed)) && domain.is_some();
+            let filter = is_managed.then(|| self.filters.claim(&key.name, generation));
+            let before = &object.status;
+            let made = status::of_domain(before, result, own, now, programmed, filter, revision);
             if made != object.status {
                 changed.push((key, uid.to_owned(), made));
             }

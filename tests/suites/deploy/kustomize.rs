@@ -13,10 +13,11 @@ use crate::checks::{documents, fails, file, passes, python, text, variable};
 const KUBERNETES: &str = "1.37";
 
 /// Every component, as a kustomization names it.
-pub const COMPONENTS: [&str; 7] = [
+pub const COMPONENTS: [&str; 8] = [
     "redis",
     "gitops",
     "controller",
+    "controller-filter",
     "istio",
     "istio-mtls",
     "envoy-gateway",

@@ -177,27 +177,6 @@ async fn an_invalid_object_keeps_its_last_good_version_and_holds_up_no_other() {
     has_limits(&stage, &["infra.a.all", "infra.b.all"]).await;
 }
 
-/// kuadrant-operator#603: a Gateway's policy kept its status when that of a route was deleted; and #406, "enforced" on a
-/// route that does not exist.
-#[tokio::test]
-async fn a_target_that_goes_takes_its_limits_along_and_the_others_stay() {
-    let stage = Stage::start().await;
-    stage.limit("gateway", 10).await;
-    stage
-        .write(&rate_limit("shop", "route", "HTTPRoute", "checkout", 10))
-        .await
-        .unwrap();
-    has_limits(&stage, &["infra.gateway.all", "shop.route.all"]).await;
-    stage
-        .api
-        .kubectl(&["delete", "httproute", "-n", "shop", "checkout"], "")
-        .unwrap();
-    has_limits(&stage, &["infra.gateway.all"]).await;
-    let status = stage
-        .reason("shop", "route", "Accepted", "TargetNotFound")
-        .await;
-    assert_ne!(condition(&status, "Enforced")["status"], "True");
-    stage.programmed("infra", "gateway").await;
 /// A limit becomes one that an override, which somebody made of it, does not fit. That is found when the domain is written,
 /// with all of its objects.
 #[tokio::test]
@@ -240,6 +219,27 @@ async fn an_edit_that_does_not_fit_holds_up_no_other_and_is_named() {
     assert!(stage.has_rate("infra.a.all", "11/h"));
 }
 
+/// kuadrant-operator#603: a Gateway's policy kept its status when that of a route was deleted; and #406, "enforced" on a
+/// route that does not exist.
+#[tokio::test]
+async fn a_target_that_goes_takes_its_limits_along_and_the_others_stay() {
+    let stage = Stage::start().await;
+    stage.limit("gateway", 10).await;
+    stage
+        .write(&rate_limit("shop", "route", "HTTPRoute", "checkout", 10))
+        .await
+        .unwrap();
+    has_limits(&stage, &["infra.gateway.all", "shop.route.all"]).await;
+    stage
+        .api
+        .kubectl(&["delete", "httproute", "-n", "shop", "checkout"], "")
+        .unwrap();
+    has_limits(&stage, &["infra.gateway.all"]).await;
+    let status = stage
+        .reason("shop", "route", "Accepted", "TargetNotFound")
+        .await;
+    assert_ne!(condition(&status, "Enforced")["status"], "True");
+    stage.programmed("infra", "gateway").await;
 }
 
 /// A store that lost its data gets all limits again; what proxies had before proves nothing about it.

@@ -11,5 +11,6 @@ mod stage;
 
 mod enforced;
 mod figures;
+mod filters;
 mod life;
 mod roles;

@@ -73,6 +73,8 @@ pub struct Stage {
     /// Each with its Pod's name.
     pub envoys: Vec<(Gateway, String, Envoy)>,
     pub controller_port: u16,
+    /// Further arguments of the controller.
+    pub controller_arguments: Vec<String>,
     store: String,
     upstream: Upstream,
     dir: TempDir,
@@ -113,12 +115,11 @@ impl Stage {
                 .ok()
         })
         .await;
-        let role = std::fs::read_to_string(
-            programs
-                .root
-                .join("deploy/kubernetes/components/controller/rbac.yaml"),
-        );
-        api.kubectl(&["apply", "-f", "-"], &role.unwrap()).unwrap();
+        for component in ["controller", "controller-filter"] {
+            let role = format!("deploy/kubernetes/components/{component}/rbac.yaml");
+            let role = std::fs::read_to_string(programs.root.join(role)).unwrap();
+            api.kubectl(&["apply", "-f", "-"], &role).unwrap();
+        }
         let limiter_ports = [free_port().unwrap(), free_port().unwrap()];
         let limiter_plan = LimiterPlan::new(&programs, &store, limiter_ports, dir.path());
         let limiter = limiter_plan.clone().start().await.unwrap();
@@ -133,6 +134,7 @@ impl Stage {
             controller: None,
             envoys: Vec::new(),
             controller_port: free_port().unwrap(),
+            controller_arguments: Vec::new(),
             store,
             dir,
         };
@@ -160,6 +162,7 @@ impl Stage {
         command
             .args(["controller", "--lease-namespace", "ratelimit"])
             .args(["--metrics-listen", &format!("127.0.0.1:{port}")])
+            .args(&self.controller_arguments)
             .env("KUBECONFIG", self.api.kubeconfig(CONTROLLER))
             .env("RLCTL_REDIS", &self.store)
             .env("RLCTL_AUTHOR", "controller");
@@ -288,12 +291,6 @@ impl Stage {
             .unwrap_or(Value::Null)
     }
 
-    /// Deletes a `RateLimit`.
-    pub async fn delete(&self, namespace: &str, name: &str) {
-        let url = self.api.url(&path_of(namespace, name));
-        let reply = self.http.delete(&url).send().await.unwrap();
-        assert!(reply.status.is_success(), "{}", reply.text());
-    }
     /// The `RateLimitDomain`.
     pub async fn domain(&self) -> Value {
         let url = self
@@ -313,6 +310,12 @@ impl Stage {
         .await
     }
 
+    /// Deletes a `RateLimit`.
+    pub async fn delete(&self, namespace: &str, name: &str) {
+        let url = self.api.url(&path_of(namespace, name));
+        let reply = self.http.delete(&url).send().await.unwrap();
+        assert!(reply.status.is_success(), "{}", reply.text());
+    }
 
     /// Waits until the status of a `RateLimit`, of its newest generation, is as `wanted`.
     pub async fn status(
@@ -403,17 +406,17 @@ impl Stage {
         limit.contains(&format!("rate: {rate}\n"))
     }
 
-    /// A metric of the controller.
-    pub async fn metric(&self, line: &str) -> Option<String> {
-        let page = self.metrics().await?;
-        let value = page.lines().find_map(|one| one.strip_prefix(line));
-        value.map(|value| value.trim().to_owned())
     /// The metrics of the controller.
     pub async fn metrics(&self) -> Option<String> {
         let url = format!("http://127.0.0.1:{}/metrics", self.controller_port);
         Some(self.http.get(&url).send().await.ok()?.text())
     }
 
+    /// A metric of the controller.
+    pub async fn metric(&self, line: &str) -> Option<String> {
+        let page = self.metrics().await?;
+        let value = page.lines().find_map(|one| one.strip_prefix(line));
+        value.map(|value| value.trim().to_owned())
     }
 
     /// Waits until a metric of the controller has a value.

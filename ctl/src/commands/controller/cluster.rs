@@ -237,7 +237,7 @@ impl<T: PartialEq> Kept<T> {
     }
 }
 
-fn key_of(object: &DynamicObject) -> Key {
+pub(super) fn key_of(object: &DynamicObject) -> Key {
     let metadata = &object.metadata;
     Key::new(
         metadata.namespace.clone().unwrap_or_default(),
@@ -442,6 +442,17 @@ impl Cluster {
             .map(|own| (&own.object, own.uid.as_str()))
     }
 
+    /// Every Gateway, with its class.
+    pub(super) fn all_gateways(&self) -> impl Iterator<Item = (&Gateway, Option<&GatewayClass>)> {
+        let class = |gateway: &Gateway| {
+            let key = Key::new("", &gateway.spec.gateway_class_name);
+            self.classes.objects.get(&key)
+        };
+        self.gateways
+            .all()
+            .map(move |gateway| (gateway, class(gateway)))
+    }
+
     /// The Pods that are proxies of Gateways.
     pub(super) fn pods(&self) -> BTreeMap<&Key, &Pod> {
         let pods = self.pods.iter().flat_map(Kept::all);
@@ -494,7 +505,9 @@ fn read_pod(object: &DynamicObject) -> Pod {
 // --- Requests.
 
 /// A request, which fails once it takes longer than [`REQUEST_TIME`].
-async fn in_time<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, kube::Error> {
+pub(super) async fn in_time<T>(
+    request: impl Future<Output = kube::Result<T>>,
+) -> Result<T, kube::Error> {
     match timeout(REQUEST_TIME, request).await {
         Ok(answer) => answer,
         Err(late) => Err(kube::Error::Service(late.into())),

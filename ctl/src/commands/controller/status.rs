@@ -13,6 +13,7 @@ use super::enforced::Verdict;
 const ACCEPTED: &str = "Accepted";
 const PROGRAMMED: &str = "Programmed";
 const ENFORCED: &str = "Enforced";
+const FILTER_APPLIED: &str = "FilterApplied";
 
 /// A proxy's workers take over what one of them polled within 50 ms. What a report says must have been so for longer.
 const SETTLES_AFTER: Duration = Duration::from_millis(150);
@@ -158,12 +159,14 @@ pub(super) fn of_domain(
     generation: i64,
     now: &str,
     programmed: Option<Claim>,
+    filter: Option<Claim>,
     revision: Option<u64>,
 ) -> RateLimitDomainStatus {
     let old = &before.conditions;
     let accepted = Claim::of(&result.accepted, generation);
     let mut conditions = vec![accepted.condition(ACCEPTED, old, now)];
     conditions.extend(programmed.map(|claim| claim.condition(PROGRAMMED, old, now)));
+    conditions.extend(filter.map(|claim| claim.condition(FILTER_APPLIED, old, now)));
     RateLimitDomainStatus {
         revision,
         in_force: result.in_force.clone(),
