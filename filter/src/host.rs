@@ -1,9 +1,7 @@
-//! The host calls that the SDK cannot make for this filter; it makes all others.
+//! The calls that the host answers: all of the filter's `unsafe` code but its exports.
 //!
-//! The SDK's functions panic on statuses they do not expect, which ends the VM of a worker, and hold a
-//! status in an enum, where an unlisted number is undefined behaviour. That is harmless only for calls
-//! that Envoy answers with statuses the SDK expects. Each call here has a comment that says why the
-//! filter makes it itself. All of the filter's `unsafe` code is here too.
+//! A status is a plain number, for a host may send any, and none ends the VM: whoever makes a call says what a
+//! failure means.
 
 #![expect(
     unsafe_code,
@@ -16,14 +14,11 @@ pub mod headers;
 use std::{fmt, ptr};
 
 use filter_core::{CasMismatch, Host, Level, Version, Versioned};
-use proxy_wasm::{
-    hostcalls,
-    types::{BufferType, LogLevel, StreamType},
-};
+pub use headers::Map;
 
 // --- Statuses of host calls.
 
-/// The status of a host call that failed: a plain number, for a host may send any.
+/// The status of a host call that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostError(u32);
 
@@ -46,8 +41,7 @@ impl fmt::Display for HostError {
     }
 }
 
-// --- Values that the host returns: it allocates them with the module's `malloc`, which the SDK exports,
-// and the module frees them.
+// --- Values that the host returns: it allocates them with `proxy_on_memory_allocate`, and the module frees them.
 
 /// Runs a host call that returns a value.
 pub fn receive(call: impl FnOnce(*mut *mut u8, *mut usize) -> u32) -> Result<Vec<u8>, HostError> {
@@ -57,20 +51,33 @@ pub fn receive(call: impl FnOnce(*mut *mut u8, *mut usize) -> u32) -> Result<Vec
         // The host allocates nothing for an empty value.
         Vec::new()
     } else {
-        // SAFETY: the host got `data` from `malloc`, for this very length, and filled it; nobody
-        // else holds the pointer.
+        // SAFETY: the host got `data` from `proxy_on_memory_allocate`, for this very length, and filled it;
+        // nobody else holds the pointer.
         unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(data, len)) }.into_vec()
     };
     // Frees what the host allocated, whatever the status.
     check(status).map(|()| bytes)
 }
 
-// --- Bodies and messages.
+// --- Bodies, messages and the configuration.
 
-/// Up to `len` bytes, from an offset, of the body or message that the running callback is about.
-///
-/// Does not use the SDK, which panics on every status but `NotFound`.
-pub fn body_chunk(of: BufferType, from: usize, len: usize) -> Result<Vec<u8>, HostError> {
+/// A buffer, by its number.
+#[derive(Clone, Copy, Debug)]
+pub enum Buffer {
+    /// The body of the request.
+    RequestBody = 0,
+    /// The body of the response.
+    ResponseBody = 1,
+    /// The body of the answer to a call.
+    CallResponse = 4,
+    /// A message of a stream.
+    GrpcMessage = 5,
+    /// The plugin's configuration.
+    Configuration = 7,
+}
+
+/// Up to `len` bytes, from an offset, of a buffer that the running callback is about.
+pub fn buffer(of: Buffer, from: usize, len: usize) -> Result<Vec<u8>, HostError> {
     receive(|data, data_len| {
         // SAFETY: the out pointers are valid for writes.
         unsafe { proxy_get_buffer_bytes(of as u32, from, len, data, data_len) }
@@ -80,9 +87,6 @@ pub fn body_chunk(of: BufferType, from: usize, len: usize) -> Result<Vec<u8>, Ho
 // --- Envoy's properties of a stream, by path.
 
 /// The value at a path whose parts are separated by zero bytes (`xds\0route_name`).
-///
-/// Does not use the SDK, which returns `None` both for an empty value and for an absent one: a request
-/// with an empty claim would have no bucket, and so no limit.
 pub fn property(path: &[u8]) -> Result<Vec<u8>, HostError> {
     receive(|value, value_len| {
         // SAFETY: `path` outlives the call, and the out pointers are valid for writes.
@@ -91,26 +95,33 @@ pub fn property(path: &[u8]) -> Result<Vec<u8>, HostError> {
 }
 
 /// Sets a value, which access logs find in filter state as `wasm.<name>`.
-///
-/// Does not use the SDK, which panics when the stream no longer exists (`NotFound`).
 pub fn set_property(name: &str, value: &[u8]) -> Result<(), HostError> {
     // SAFETY: both slices outlive the call.
     check(unsafe { proxy_set_property(name.as_ptr(), name.len(), value.as_ptr(), value.len()) })
 }
 
-// --- The monotonic clock. The SDK has only the wall clock, and `std::time` panics on this target.
+// --- Clocks, and ticks.
 
-/// Nanoseconds on a clock that never steps back, the same for all workers of a process.
-pub fn monotonic_ns() -> Result<u64, HostError> {
-    const MONOTONIC: u32 = 1;
+/// The clock of the time since the epoch.
+pub const REALTIME: u32 = 0;
+/// A clock that never steps back, the same for all workers of a process.
+pub const MONOTONIC: u32 = 1;
+
+/// Nanoseconds on a clock.
+pub fn clock_ns(clock: u32) -> Result<u64, HostError> {
     let mut ns = 0;
     // SAFETY: the out pointer is valid for writes.
-    check(unsafe { clock_time_get(MONOTONIC, 0, &raw mut ns) })?;
+    check(unsafe { clock_time_get(clock, 0, &raw mut ns) })?;
     Ok(ns)
 }
 
-// --- Random bytes, and the environment variables that the VM's configuration grants. The SDK has
-// neither.
+/// Has the effective root called every so many milliseconds.
+pub fn set_tick_period(ms: u32) -> Result<(), HostError> {
+    // SAFETY: no pointers are passed.
+    check(unsafe { proxy_set_tick_period_milliseconds(ms) })
+}
+
+// --- Random bytes, and the environment variables that the VM's configuration grants.
 
 /// Fills a buffer with random bytes.
 pub fn random<const N: usize>() -> Result<[u8; N], HostError> {
@@ -139,11 +150,10 @@ pub fn variable(name: &str) -> Option<Vec<u8>> {
 // --- How a pause ends: the request of the effective context continues, or is answered here.
 
 /// Resumes the request of the effective context.
-///
-/// Does not use the SDK, which panics if Envoy has nothing to resume.
 pub fn resume_request() -> Result<(), HostError> {
+    const REQUEST: u32 = 0;
     // SAFETY: no pointers are passed.
-    check(unsafe { proxy_continue_stream(StreamType::HttpRequest as u32) })
+    check(unsafe { proxy_continue_stream(REQUEST) })
 }
 
 /// A response that Envoy sends itself.
@@ -161,8 +171,6 @@ pub struct LocalResponse<'a> {
 }
 
 /// Answers the request of the effective context.
-///
-/// Does not use the SDK, which sets no response code details and panics if the stream no longer exists.
 pub fn send_local_response(response: &LocalResponse<'_>) -> Result<(), HostError> {
     let pairs = headers::encode(response.headers);
     // SAFETY: all slices outlive the call.
@@ -180,14 +188,124 @@ pub fn send_local_response(response: &LocalResponse<'_>) -> Result<(), HostError
     })
 }
 
+// --- Calls of the effective context, and that context.
+
+/// A call to a cluster.
+pub struct HttpCall<'a> {
+    /// The cluster.
+    pub cluster: &'a str,
+    /// Header pairs.
+    pub headers: &'a [(&'a str, &'a str)],
+    /// The body; empty: none.
+    pub body: &'a [u8],
+    /// How long it may take; 0: for ever.
+    pub timeout_ms: u32,
+}
+
+/// Makes a call; returns its token.
+pub fn call(call: &HttpCall<'_>) -> Result<u32, HostError> {
+    let (headers, trailers) = (headers::encode(call.headers), headers::encode(&[]));
+    let mut token = 0;
+    // SAFETY: all slices outlive the call, and `token` is valid for writes.
+    check(unsafe {
+        proxy_http_call(
+            call.cluster.as_ptr(),
+            call.cluster.len(),
+            headers.as_ptr(),
+            headers.len(),
+            call.body.as_ptr(),
+            call.body.len(),
+            trailers.as_ptr(),
+            trailers.len(),
+            call.timeout_ms,
+            &raw mut token,
+        )
+    })?;
+    Ok(token)
+}
+
+/// Has the host calls of this callback apply to another context; fails if that does not exist.
+pub fn set_effective_context(context: u32) -> Result<(), HostError> {
+    // SAFETY: no pointers are passed.
+    check(unsafe { proxy_set_effective_context(context) })
+}
+
+// --- Metrics.
+
+/// A kind of metric, by its number.
+#[derive(Clone, Copy, Debug)]
+pub enum MetricKind {
+    /// It grows.
+    Counter = 0,
+    /// It is what it was set to.
+    Gauge = 1,
+    /// It collects samples.
+    Histogram = 2,
+}
+
+/// The id of a metric.
+pub fn define_metric(kind: MetricKind, name: &str) -> Result<u32, HostError> {
+    let mut id = 0;
+    // SAFETY: `name` outlives the call, and `id` is valid for writes.
+    check(unsafe { proxy_define_metric(kind as u32, name.as_ptr(), name.len(), &raw mut id) })?;
+    Ok(id)
+}
+
+/// Sets a gauge, or adds a sample to a histogram.
+pub fn record_metric(id: u32, value: u64) -> Result<(), HostError> {
+    // SAFETY: no pointers are passed.
+    check(unsafe { proxy_record_metric(id, value) })
+}
+
+/// Adds to a counter.
+pub fn increment_metric(id: u32, by: i64) -> Result<(), HostError> {
+    // SAFETY: no pointers are passed.
+    check(unsafe { proxy_increment_metric(id, by) })
+}
+
+// --- Shared queues.
+
+/// The id of the queue of a name, which this worker has the host deliver.
+pub fn register_queue(name: &str) -> Result<u32, HostError> {
+    let mut id = 0;
+    // SAFETY: `name` outlives the call, and `id` is valid for writes.
+    check(unsafe { proxy_register_shared_queue(name.as_ptr(), name.len(), &raw mut id) })?;
+    Ok(id)
+}
+
+/// Puts an empty value into a queue.
+pub fn enqueue(id: u32) -> Result<(), HostError> {
+    // SAFETY: an empty slice is passed.
+    check(unsafe { proxy_enqueue_shared_queue(id, ptr::null(), 0) })
+}
+
+/// Takes a value from a queue; fails if it has none.
+pub fn dequeue(id: u32) -> Result<Vec<u8>, HostError> {
+    // SAFETY: the out pointers are valid for writes.
+    receive(|value, value_len| unsafe { proxy_dequeue_shared_queue(id, value, value_len) })
+}
+
 // --- Envoy's log.
+
+/// A level of the log, by its number.
+#[derive(Clone, Copy, Debug)]
+pub enum LogLevel {
+    /// Something happened.
+    Info = 2,
+    /// Something is not right.
+    Warn = 3,
+    /// The filter does not work.
+    Error = 4,
+}
 
 /// Writes to Envoy's log. Escapes what a terminal would interpret.
 pub fn log(level: LogLevel, text: &str) {
-    let _ = hostcalls::log(level, &filter_core::printable(text));
+    let text = filter_core::printable(text);
+    // SAFETY: `text` outlives the call.
+    let _ = check(unsafe { proxy_log(level as u32, text.as_ptr(), text.len()) });
 }
 
-/// The SDK's level of a message.
+/// The host's level of a message.
 pub fn log_level(level: Level) -> LogLevel {
     match level {
         Level::Info => LogLevel::Info,
@@ -203,30 +321,69 @@ pub struct SharedData;
 
 impl Host for SharedData {
     fn load(&self, key: &[u8]) -> Option<Versioned> {
-        // The SDK takes keys as text; all keys of filter-core are text.
-        let key = str::from_utf8(key).ok()?;
-        let (bytes, cas) = hostcalls::get_shared_data(key).ok()?;
-        // The SDK has no bytes for an empty value, and no CAS for an absent one.
-        Some(Versioned {
-            bytes: bytes.unwrap_or_default(),
-            version: Version(cas?),
-        })
+        let mut cas = 0;
+        let bytes = receive(|value, value_len| {
+            // SAFETY: `key` outlives the call, and the out pointers are valid for writes.
+            unsafe {
+                proxy_get_shared_data(key.as_ptr(), key.len(), value, value_len, &raw mut cas)
+            }
+        });
+        // By the number 0, a swap would overwrite whatever there is.
+        let bytes = bytes.ok().filter(|_| cas != 0)?;
+        let version = Version(cas);
+        Some(Versioned { bytes, version })
     }
 
     fn swap(&self, key: &[u8], value: &[u8], expected: Version) -> Result<(), CasMismatch> {
-        let key = str::from_utf8(key).map_err(|_| CasMismatch)?;
         let Version(cas) = expected;
+        // SAFETY: both slices outlive the call.
+        let status = unsafe {
+            proxy_set_shared_data(key.as_ptr(), key.len(), value.as_ptr(), value.len(), cas)
+        };
         // Whatever the reason, it was not written.
-        hostcalls::set_shared_data(key, Some(value), Some(cas)).map_err(|_| CasMismatch)
+        check(status).map_err(|_| CasMismatch)
     }
 }
 
 // --- Declarations of host functions, which only `host` calls.
-//
-// Statuses are plain integers: in an enum, an unlisted one would be undefined behaviour.
 
 #[link(wasm_import_module = "env")]
 unsafe extern "C" {
+    pub fn proxy_log(level: u32, text: *const u8, text_len: usize) -> u32;
+    pub fn proxy_set_tick_period_milliseconds(ms: u32) -> u32;
+    pub fn proxy_set_effective_context(context: u32) -> u32;
+    pub fn proxy_get_shared_data(
+        key: *const u8,
+        key_len: usize,
+        value: *mut *mut u8,
+        value_len: *mut usize,
+        cas: *mut u32,
+    ) -> u32;
+    pub fn proxy_set_shared_data(
+        key: *const u8,
+        key_len: usize,
+        value: *const u8,
+        value_len: usize,
+        cas: u32,
+    ) -> u32;
+    pub fn proxy_register_shared_queue(name: *const u8, name_len: usize, id: *mut u32) -> u32;
+    pub fn proxy_enqueue_shared_queue(id: u32, value: *const u8, value_len: usize) -> u32;
+    pub fn proxy_dequeue_shared_queue(id: u32, value: *mut *mut u8, value_len: *mut usize) -> u32;
+    pub fn proxy_define_metric(kind: u32, name: *const u8, name_len: usize, id: *mut u32) -> u32;
+    pub fn proxy_record_metric(id: u32, value: u64) -> u32;
+    pub fn proxy_increment_metric(id: u32, by: i64) -> u32;
+    pub fn proxy_http_call(
+        cluster: *const u8,
+        cluster_len: usize,
+        headers: *const u8,
+        headers_len: usize,
+        body: *const u8,
+        body_len: usize,
+        trailers: *const u8,
+        trailers_len: usize,
+        timeout_ms: u32,
+        token: *mut u32,
+    ) -> u32;
     pub fn proxy_get_header_map_pairs(map: u32, pairs: *mut *mut u8, pairs_len: *mut usize) -> u32;
     pub fn proxy_get_header_map_value(
         map: u32,

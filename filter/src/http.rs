@@ -4,13 +4,9 @@ use filter_core::{
     Body, CallAnswer, Direction, LocalReply, NoProperty, Refusal, Request, RequestHeaders,
     Response, ResponseHeaders, is_grpc,
 };
-use proxy_wasm::{
-    hostcalls,
-    types::{BufferType, MapType},
-};
 
 use crate::host::{
-    self, HostError, LocalResponse,
+    self, Buffer, HostError, LocalResponse, Map,
     headers::{self, Pairs},
 };
 
@@ -31,7 +27,7 @@ impl HostRequest {
     /// Reads the request. `has_body`: a body follows.
     pub fn read(has_body: bool) -> Self {
         Self {
-            headers: headers::all(MapType::HttpRequestHeaders),
+            headers: headers::all(Map::Request),
             has_body,
         }
     }
@@ -74,13 +70,13 @@ pub struct HostBody;
 
 impl Body for HostBody {
     fn bytes(&self, from: usize, len: usize) -> Option<Vec<u8>> {
-        host::body_chunk(BufferType::HttpRequestBody, from, len).ok()
+        host::buffer(Buffer::RequestBody, from, len).ok()
     }
 }
 
 /// Whether the paused request of the effective context is a gRPC call.
 pub fn waiting_is_grpc() -> bool {
-    is_grpc(headers::get(MapType::HttpRequestHeaders, CONTENT_TYPE).as_deref())
+    is_grpc(headers::get(Map::Request, CONTENT_TYPE).as_deref())
 }
 
 /// The request headers of the effective context.
@@ -89,16 +85,16 @@ pub struct HostHeaders;
 
 impl RequestHeaders for HostHeaders {
     fn get(&self, name: &str) -> Option<Vec<u8>> {
-        headers::get(MapType::HttpRequestHeaders, name)
+        headers::get(Map::Request, name)
     }
 
     fn set(&mut self, name: &str, value: &[u8]) {
         // A request that no longer exists needs no headers.
-        let _ = headers::set(MapType::HttpRequestHeaders, name, value);
+        let _ = headers::set(Map::Request, name, value);
     }
 
     fn remove(&mut self, name: &str) {
-        let _ = headers::remove(MapType::HttpRequestHeaders, name);
+        let _ = headers::remove(Map::Request, name);
     }
 }
 
@@ -123,16 +119,16 @@ pub struct HostResponse;
 
 impl ResponseHeaders for HostResponse {
     fn get(&self, name: &str) -> Option<Vec<u8>> {
-        headers::get(MapType::HttpResponseHeaders, name)
+        headers::get(Map::Response, name)
     }
 
     fn set(&mut self, name: &'static str, value: &str) {
         // A response that no longer exists needs no headers.
-        let _ = headers::set(MapType::HttpResponseHeaders, name, value.as_bytes());
+        let _ = headers::set(Map::Response, name, value.as_bytes());
     }
 
     fn add(&mut self, name: &'static str, value: &str) {
-        let _ = headers::add(MapType::HttpResponseHeaders, name, value.as_bytes());
+        let _ = headers::add(Map::Response, name, value.as_bytes());
     }
 
     fn property(&self, path: &[u8]) -> Option<Vec<u8>> {
@@ -142,11 +138,11 @@ impl ResponseHeaders for HostResponse {
 
 impl Response for HostResponse {
     fn body(&self, from: usize, len: usize) -> Option<Vec<u8>> {
-        host::body_chunk(BufferType::HttpResponseBody, from, len).ok()
+        host::buffer(Buffer::ResponseBody, from, len).ok()
     }
 
     fn trailer(&self, name: &str) -> Option<Vec<u8>> {
-        headers::get(MapType::HttpResponseTrailers, name)
+        headers::get(Map::ResponseTrailers, name)
     }
 
     fn property(&self, path: &[u8]) -> Option<Vec<u8>> {
@@ -188,7 +184,7 @@ impl Answer {
     /// Reads the answer. One host call reads all headers and costs as much as a call for one header.
     pub fn read(body_len: usize) -> Self {
         Self {
-            headers: headers::all(MapType::HttpCallResponseHeaders),
+            headers: headers::all(Map::CallResponse),
             body_len,
         }
     }
@@ -203,8 +199,8 @@ impl CallAnswer for Answer {
         if self.body_len > max_len {
             return None;
         }
-        let body = hostcalls::get_buffer(BufferType::HttpCallResponseBody, 0, self.body_len);
+        let body = host::buffer(Buffer::CallResponse, 0, self.body_len);
         // Envoy has no buffer for an empty body.
-        Some(body.ok().flatten().unwrap_or_default())
+        Some(body.unwrap_or_default())
     }
 }

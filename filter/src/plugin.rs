@@ -2,25 +2,19 @@
 
 mod stream;
 
-use std::{
-    cell::{Cell, OnceCell, RefCell},
-    time::{Duration, UNIX_EPOCH},
-};
+use std::cell::{Cell, OnceCell, RefCell};
 
 use filter_core::{
     BodyNeed, Call, CallAnswer, CallId, Callback, DEGRADED, Metering, Metrics, Now, Step, StreamId,
     Worker,
 };
-use proxy_wasm::{
-    hostcalls,
-    types::{Action, MapType, MetricType, Status},
-};
 
 use crate::{
-    exports,
-    host::{self, SharedData, headers, log, log_level},
+    context::Action,
+    host::{self, HostError, HttpCall, Map, MetricKind, SharedData, headers, log, log_level},
     http::{self, HostBody, HostHeaders, HostRequest, HostResponse},
 };
+pub use stream::StreamEvent;
 use stream::Streams;
 
 /// One configured plugin of one VM.
@@ -71,7 +65,7 @@ impl Plugin {
         let request = HostRequest::read(!end);
         // Only this filter may mark a request.
         if request.has(DEGRADED) {
-            let _ = headers::remove(MapType::HttpRequestHeaders, DEGRADED);
+            let _ = headers::remove(Map::Request, DEGRADED);
         }
         let direction = self.worker.borrow().config().direction;
         if !http::is_limited(direction, self.sidecar) {
@@ -83,7 +77,7 @@ impl Plugin {
             .on_request(&SharedData, now, id, &request);
         let action = self.carry_out(Some((id, &request)));
         if action == Action::Pause && self.worker.borrow().body_need(id) == BodyNeed::Reads {
-            exports::pause_for_body();
+            return Action::PauseForBody;
         }
         action
     }
@@ -180,7 +174,7 @@ impl Plugin {
         let tick_ms = self.worker.borrow().tick_ms();
         if self.tick_ms.replace(tick_ms) != tick_ms {
             // Without ticks the plugin polls no policy, but it still decides requests.
-            let _ = hostcalls::set_tick_period(Duration::from_millis(tick_ms.into()));
+            let _ = host::set_tick_period(tick_ms);
         }
     }
 }
@@ -290,8 +284,7 @@ impl Plugin {
 
     /// Defers a call to the root's callback at the end of the turn, or else to the next tick.
     ///
-    /// Envoy cancels a call with its context, and the SDK delivers the answer to the context whose
-    /// callback made the call. A call made for a request that ends early would lose the answers of
+    /// Envoy cancels a call with its context: a call of a request that ends early would lose the answers of
     /// other requests.
     pub(super) fn defer(&self, step: Step) {
         self.deferred.borrow_mut().push(step);
@@ -309,9 +302,8 @@ impl Plugin {
         }
     }
 
-    /// Fails with `BadArgument` for an unknown cluster, and with `InternalFailure` for one without
-    /// endpoints.
-    fn dispatch(&self, call: &Call) -> Result<u32, Status> {
+    /// Fails for an unknown cluster, and for one without endpoints.
+    fn dispatch(&self, call: &Call) -> Result<u32, HostError> {
         let worker = self.worker.borrow();
         let limiter = &worker.config().limiter;
         let mut pairs = Vec::with_capacity(8);
@@ -324,9 +316,13 @@ impl Plugin {
                 .map(|(name, value)| (*name, value.as_str())),
         );
         // Envoy treats 0 ms as no timeout.
-        let timeout = Duration::from_millis(call.timeout_ms.max(1));
-        let body = call.body.as_deref();
-        hostcalls::dispatch_http_call(&limiter.cluster, pairs, body, Vec::new(), timeout)
+        let timeout_ms = u32::try_from(call.timeout_ms).unwrap_or(u32::MAX).max(1);
+        host::call(&HttpCall {
+            cluster: &limiter.cluster,
+            headers: &pairs,
+            body: call.body.as_deref().unwrap_or_default(),
+            timeout_ms,
+        })
     }
 }
 
@@ -352,14 +348,12 @@ impl Clock {
 }
 
 fn mono_us() -> u64 {
-    host::monotonic_ns().unwrap_or(0) / 1000
+    host::clock_ns(host::MONOTONIC).unwrap_or(0) / 1000
 }
 
 /// Milliseconds since the epoch.
 fn wall_ms() -> u64 {
-    let wall = hostcalls::get_current_time().unwrap_or(UNIX_EPOCH);
-    let since = wall.duration_since(UNIX_EPOCH);
-    u64::try_from(since.map_or(0, |since| since.as_millis())).unwrap_or(0)
+    host::clock_ns(host::REALTIME).unwrap_or(0) / 1_000_000
 }
 
 // --- Host calls for other contexts than the one whose callback is running.
@@ -379,7 +373,7 @@ impl EffectiveContext {
     /// Returns whether the context still exists.
     pub fn switch_to(&mut self, context_id: u32) -> bool {
         if self.current != context_id {
-            if hostcalls::set_effective_context(context_id).is_err() {
+            if host::set_effective_context(context_id).is_err() {
                 return false;
             }
             self.current = context_id;
@@ -406,21 +400,21 @@ pub struct Stats {
 }
 
 impl Stats {
-    fn id(&mut self, kind: MetricType, name: &str) -> Option<u32> {
+    fn id(&mut self, kind: MetricKind, name: &str) -> Option<u32> {
         let found = self.ids.binary_search_by(|(known, _)| (**known).cmp(name));
         match found {
             Ok(at) => self.ids.get(at).map(|(_, id)| *id),
             Err(at) => {
-                let id = hostcalls::define_metric(kind, name).ok()?;
+                let id = host::define_metric(kind, name).ok()?;
                 self.ids.insert(at, (name.into(), id));
                 Some(id)
             }
         }
     }
 
-    fn record(&mut self, kind: MetricType, name: &str, value: u64) {
+    fn record(&mut self, kind: MetricKind, name: &str, value: u64) {
         if let Some(id) = self.id(kind, name) {
-            let _ = hostcalls::record_metric(id, value);
+            let _ = host::record_metric(id, value);
         }
     }
 }
@@ -428,19 +422,19 @@ impl Stats {
 impl Metrics for Stats {
     fn count(&mut self, name: &str, by: u64) {
         // Defined even at 0, which Envoy refuses to add.
-        if let Some(id) = self.id(MetricType::Counter, name)
+        if let Some(id) = self.id(MetricKind::Counter, name)
             && by > 0
         {
-            let _ = hostcalls::increment_metric(id, i64::try_from(by).unwrap_or(i64::MAX));
+            let _ = host::increment_metric(id, i64::try_from(by).unwrap_or(i64::MAX));
         }
     }
 
     fn gauge(&mut self, name: &str, value: u64) {
-        self.record(MetricType::Gauge, name, value);
+        self.record(MetricKind::Gauge, name, value);
     }
 
     fn sample(&mut self, name: &str, value: u64) {
-        self.record(MetricType::Histogram, name, value);
+        self.record(MetricKind::Histogram, name, value);
     }
 }
 
@@ -486,8 +480,7 @@ impl TurnEnd {
             // Neither a canary nor the main thread ever gets here.
             None => self.register()?,
         };
-        // The SDK reads an empty value as an empty queue.
-        hostcalls::enqueue_shared_queue(id, Some(b"1")).map_err(|_| NotReported)?;
+        host::enqueue(id).map_err(|_| NotReported)?;
         self.requested.set(true);
         Ok(())
     }
@@ -500,7 +493,7 @@ impl TurnEnd {
     fn register(&self) -> Result<u32, NotReported> {
         let name = UNUSED.with_borrow_mut(Vec::pop);
         let name = name.map_or_else(random_name, Ok)?;
-        let id = hostcalls::register_shared_queue(&name).map_err(|_| NotReported)?;
+        let id = host::register_queue(&name).map_err(|_| NotReported)?;
         Ok(self.queue.get_or_init(|| Queue { id, name }).id)
     }
 
@@ -510,7 +503,7 @@ impl TurnEnd {
         if own {
             self.forget();
         }
-        own && matches!(hostcalls::dequeue_shared_queue(queue_id), Ok(Some(_)))
+        own && host::dequeue(queue_id).is_ok()
     }
 }
 

@@ -42,7 +42,7 @@ pub use filter_config::{
 pub use host::{CasMismatch, Clock, Host, Now, Version, Versioned, usable_token};
 pub use metrics::Metrics;
 pub use policy::{OnFailure, printable};
-pub use request::{NoProperty, Request};
+pub use request::{ByStream, NoProperty, Request};
 pub use response::{HeaderList, LocalReply, ResponseHeaders};
 pub use worker::{
     Call, CallAnswer, Callback, DEGRADED, Edits, Level, Refusal, RequestHeaders, ResponseNeeds,

@@ -81,7 +81,7 @@ pub(crate) enum Stream {
 
 /// A map from requests to values, by their ids.
 #[derive(Debug)]
-pub(crate) struct ByStream<T> {
+pub struct ByStream<T> {
     chains: Box<[Vec<(StreamId, T)>; CHAINS]>,
     len: usize,
 }
@@ -100,19 +100,21 @@ impl<T> ByStream<T> {
         self.len == 0
     }
 
-    pub(crate) fn get(&self, id: StreamId) -> Option<&T> {
+    /// The value of a request.
+    pub fn get(&self, id: StreamId) -> Option<&T> {
         let chain = self.chains.get(chain_of(id))?;
         chain.iter().find(|(of, _)| *of == id).map(|(_, kept)| kept)
     }
 
-    pub(crate) fn get_mut(&mut self, id: StreamId) -> Option<&mut T> {
+    /// As [`Self::get`], to change it.
+    pub fn get_mut(&mut self, id: StreamId) -> Option<&mut T> {
         let chain = self.chains.get_mut(chain_of(id))?;
         let mut kept = chain.iter_mut().filter(|(of, _)| *of == id);
         kept.next().map(|(_, kept)| kept)
     }
 
-    /// Returns what was replaced.
-    pub(crate) fn insert(&mut self, id: StreamId, new: T) -> Option<T> {
+    /// Gives a request a value; returns what was replaced.
+    pub fn insert(&mut self, id: StreamId, new: T) -> Option<T> {
         if let Some(kept) = self.get_mut(id) {
             return Some(std::mem::replace(kept, new));
         }
@@ -121,7 +123,8 @@ impl<T> ByStream<T> {
         None
     }
 
-    pub(crate) fn remove(&mut self, id: StreamId) -> Option<T> {
+    /// Takes out the value of a request.
+    pub fn remove(&mut self, id: StreamId) -> Option<T> {
         let chain = self.chains.get_mut(chain_of(id))?;
         let at = chain.iter().position(|(of, _)| *of == id)?;
         self.len -= 1;

@@ -1,7 +1,4 @@
 //! gRPC streams of the effective context, which is the root.
-//!
-//! Does not use the SDK: it takes the target, which is a Protocol Buffers message, as UTF-8 text, and
-//! panics if Envoy refuses it.
 
 #![expect(unsafe_code, reason = "calls the host with pointers to live slices")]
 

@@ -1,16 +1,25 @@
-//! Header maps, as bytes: neither a value nor a name need be UTF-8.
-//!
-//! Does not use the SDK: its `get_map_bytes` panics on a name that is not UTF-8, and all its functions
-//! panic where Envoy has no such map (`BadArgument`), for instance once a response has begun.
+//! Header maps, as bytes: neither a value nor a name need be UTF-8. Envoy may have no such map, for instance once a
+//! response has begun.
 
 #![expect(unsafe_code, reason = "calls the host with pointers to live slices")]
 
-use proxy_wasm::types::MapType;
-
 use super::{HostError, check, receive};
 
+/// A header map, by its number.
+#[derive(Clone, Copy, Debug)]
+pub enum Map {
+    /// The headers of the request.
+    Request = 0,
+    /// The headers of the response.
+    Response = 2,
+    /// The trailers of the response.
+    ResponseTrailers = 3,
+    /// The headers of the answer to a call.
+    CallResponse = 6,
+}
+
 /// The first value of a header; `None` also where the host has no such map.
-pub fn get(map: MapType, name: &str) -> Option<Vec<u8>> {
+pub fn get(map: Map, name: &str) -> Option<Vec<u8>> {
     receive(|value, value_len| {
         // SAFETY: `name` outlives the call, and the out pointers are valid for writes.
         unsafe {
@@ -31,7 +40,7 @@ pub fn get(map: MapType, name: &str) -> Option<Vec<u8>> {
 pub struct Pairs(Vec<u8>);
 
 /// All headers; none where the host has no such map.
-pub fn all(map: MapType) -> Pairs {
+pub fn all(map: Map) -> Pairs {
     let pairs = receive(|pairs, pairs_len| {
         // SAFETY: the out pointers are valid for writes.
         unsafe { super::proxy_get_header_map_pairs(map as u32, pairs, pairs_len) }
@@ -81,7 +90,7 @@ fn size(word: [u8; 4]) -> Option<usize> {
 }
 
 /// Sets a header, dropping its other values.
-pub fn set(map: MapType, name: &str, value: &[u8]) -> Result<(), HostError> {
+pub fn set(map: Map, name: &str, value: &[u8]) -> Result<(), HostError> {
     // SAFETY: both slices outlive the call.
     check(unsafe {
         super::proxy_replace_header_map_value(
@@ -95,7 +104,7 @@ pub fn set(map: MapType, name: &str, value: &[u8]) -> Result<(), HostError> {
 }
 
 /// Adds a value to a header and keeps its other values.
-pub fn add(map: MapType, name: &str, value: &[u8]) -> Result<(), HostError> {
+pub fn add(map: Map, name: &str, value: &[u8]) -> Result<(), HostError> {
     // SAFETY: both slices outlive the call.
     check(unsafe {
         super::proxy_add_header_map_value(
@@ -109,12 +118,12 @@ pub fn add(map: MapType, name: &str, value: &[u8]) -> Result<(), HostError> {
 }
 
 /// Removes a header.
-pub fn remove(map: MapType, name: &str) -> Result<(), HostError> {
+pub fn remove(map: Map, name: &str) -> Result<(), HostError> {
     // SAFETY: `name` outlives the call.
     check(unsafe { super::proxy_remove_header_map_value(map as u32, name.as_ptr(), name.len()) })
 }
 
-/// Header pairs in the host's encoding: see [`Pairs`]. The SDK does not export its own.
+/// Header pairs in the host's encoding: see [`Pairs`].
 pub fn encode(pairs: &[(&str, &str)]) -> Vec<u8> {
     fn word(bytes: &mut Vec<u8>, n: usize) {
         bytes.extend_from_slice(&u32::try_from(n).unwrap_or(u32::MAX).to_le_bytes());

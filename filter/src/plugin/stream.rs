@@ -10,15 +10,11 @@ use std::cell::{Cell, RefCell};
 
 use filter_core::{CallId, MAX_MESSAGE, StreamStep};
 use protocol::{CHECK_STREAM_METHOD, CHECK_STREAM_SERVICE};
-use proxy_wasm::types::BufferType;
 
 use super::Plugin;
-use crate::{
-    exports::{GrpcEvent, GrpcEventKind},
-    host::{
-        self, SharedData,
-        grpc_stream::{self, Target},
-    },
+use crate::host::{
+    self, Buffer, SharedData,
+    grpc_stream::{self, Target},
 };
 
 /// Streams, by the host's tokens.
@@ -38,16 +34,25 @@ impl Streams {
     }
 }
 
+/// What happened to a stream.
+#[derive(Clone, Copy, Debug)]
+pub enum StreamEvent {
+    /// A message of so many bytes, which Envoy holds during the callback.
+    Message(usize),
+    /// It ended with this gRPC status.
+    Closed(u32),
+}
+
 impl Plugin {
-    pub fn on_stream_event(&self, event: GrpcEvent) {
-        let is_current = self.streams.current.get() == Some(event.token);
-        match event.kind {
-            GrpcEventKind::Message(size) if is_current => self.on_message(size),
-            GrpcEventKind::Message(_) => return,
-            GrpcEventKind::Closed(status) => {
-                let _ = grpc_stream::cancel(event.token);
+    pub fn on_stream_event(&self, token: u32, event: StreamEvent) {
+        let is_current = self.streams.current.get() == Some(token);
+        match event {
+            StreamEvent::Message(size) if is_current => self.on_message(size),
+            StreamEvent::Message(_) => return,
+            StreamEvent::Closed(status) => {
+                let _ = grpc_stream::cancel(token);
                 let mut given_up = self.streams.given_up.borrow_mut();
-                given_up.retain(|token| *token != event.token);
+                given_up.retain(|other| *other != token);
                 drop(given_up);
                 if is_current {
                     self.streams.current.set(None);
@@ -62,7 +67,7 @@ impl Plugin {
 
     fn on_message(&self, size: usize) {
         let fits = u32::try_from(size).is_ok_and(|size| size <= MAX_MESSAGE);
-        let message = fits.then(|| host::body_chunk(BufferType::GrpcReceiveBuffer, 0, size));
+        let message = fits.then(|| host::buffer(Buffer::GrpcMessage, 0, size));
         // A message that is too large or unreadable becomes an empty one, which no limiter sends.
         let message = message.and_then(Result::ok).unwrap_or_default();
         let now = self.clock.now();

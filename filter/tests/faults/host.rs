@@ -1,6 +1,6 @@
 //! A native host for the filter: the functions that Envoy provides to a module, over plain values.
 //!
-//! Each test thread has its own host and its own copy of the SDK's thread-local state.
+//! Each test thread has its own host and its own copy of the filter's thread-local state.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -193,17 +193,15 @@ extern "C" fn proxy_log(_level: u32, text: *const u8, len: usize) -> u32 {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn proxy_get_current_time_nanoseconds(to: *mut u64) -> u32 {
-    answer("proxy_get_current_time_nanoseconds", |host| {
-        unsafe { *to = 1_763_000_000_000_000_000 + host.now_ns };
-        OK
-    })
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn clock_time_get(_clock: u32, _precision: u64, to: *mut u64) -> u32 {
+extern "C" fn clock_time_get(clock: u32, _precision: u64, to: *mut u64) -> u32 {
+    const REALTIME: u32 = 0;
+    let epoch_ns = if clock == REALTIME {
+        1_763_000_000_000_000_000
+    } else {
+        0
+    };
     answer("clock_time_get", |host| {
-        unsafe { *to = host.now_ns };
+        unsafe { *to = epoch_ns + host.now_ns };
         OK
     })
 }
@@ -558,20 +556,4 @@ extern "C" fn proxy_increment_metric(_id: u32, by: i64) -> u32 {
     answer("proxy_increment_metric", |_| {
         if by == 0 { BAD_ARGUMENT } else { OK }
     })
-}
-
-/// Functions of the SDK that the filter does not use.
-macro_rules! unused {
-    ($($name:ident)*) => {$(
-        #[unsafe(no_mangle)]
-        extern "C" fn $name() -> u32 {
-            panic!("the filter does not use {}", stringify!($name));
-        }
-    )*};
-}
-
-unused! {
-    proxy_call_foreign_function proxy_close_stream proxy_done proxy_get_log_level proxy_get_metric
-    proxy_get_status proxy_grpc_call proxy_resolve_shared_queue proxy_set_buffer_bytes
-    proxy_set_header_map_pairs
 }

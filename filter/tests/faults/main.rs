@@ -30,14 +30,13 @@ use protocol::{
 };
 
 unsafe extern "C" {
-    fn _initialize();
     fn proxy_on_context_create(context: u32, parent: u32);
-    fn proxy_on_configure(root: u32, size: usize) -> bool;
+    fn proxy_on_configure(root: u32, size: usize) -> u32;
     fn proxy_on_tick(root: u32);
     fn proxy_on_queue_ready(root: u32, queue: u32);
-    fn rl_proxy_on_request_headers(stream: u32, headers: usize, end: bool) -> u32;
-    fn proxy_on_response_headers(stream: u32, headers: usize, end: bool) -> u32;
-    fn proxy_on_response_body(stream: u32, size: usize, end: bool) -> u32;
+    fn proxy_on_request_headers(stream: u32, headers: usize, end: u32) -> u32;
+    fn proxy_on_response_headers(stream: u32, headers: usize, end: u32) -> u32;
+    fn proxy_on_response_body(stream: u32, size: usize, end: u32) -> u32;
     fn proxy_on_response_trailers(stream: u32, trailers: usize) -> u32;
     fn proxy_on_http_call_response(root: u32, token: u32, headers: usize, body: usize, _: usize);
     fn proxy_on_delete(context: u32);
@@ -80,37 +79,40 @@ fn configuration() -> String {
     )
 }
 
-/// The statuses that each host call can return besides `Ok`. Calls of the SDK return those that Envoy
-/// sends; the filter's own calls may return any.
-const FAULTS: [(&str, &[u32]); 26] = [
-    ("proxy_get_buffer_bytes", &[NOT_FOUND]),
-    ("proxy_get_shared_data", &[NOT_FOUND]),
-    ("proxy_set_shared_data", &[CAS_MISMATCH]),
-    ("proxy_enqueue_shared_queue", &[NOT_FOUND]),
-    ("proxy_dequeue_shared_queue", &[NOT_FOUND, EMPTY]),
-    ("proxy_http_call", &[BAD_ARGUMENT, INTERNAL_FAILURE]),
-    ("proxy_set_effective_context", &[BAD_ARGUMENT]),
-    ("proxy_record_metric", &[NOT_FOUND]),
-    ("proxy_increment_metric", &[NOT_FOUND, BAD_ARGUMENT]),
-    ("proxy_get_header_map_pairs", &ANY),
-    ("proxy_get_header_map_value", &ANY),
-    ("proxy_replace_header_map_value", &ANY),
-    ("proxy_add_header_map_value", &ANY),
-    ("proxy_remove_header_map_value", &ANY),
-    ("proxy_get_property", &ANY),
-    ("proxy_set_property", &ANY),
-    ("proxy_continue_stream", &ANY),
-    ("proxy_send_local_response", &ANY),
-    ("proxy_grpc_stream", &ANY),
-    ("proxy_grpc_send", &ANY),
-    ("proxy_grpc_close", &ANY),
-    ("proxy_grpc_cancel", &ANY),
-    ("clock_time_get", &ANY),
-    ("random_get", &ANY),
-    ("environ_sizes_get", &ANY),
-    ("environ_get", &ANY),
+/// The host calls, each of which may return any status.
+const CALLS: [&str; 30] = [
+    "proxy_define_metric",
+    "proxy_dequeue_shared_queue",
+    "proxy_enqueue_shared_queue",
+    "proxy_get_buffer_bytes",
+    "proxy_get_header_map_pairs",
+    "proxy_get_header_map_value",
+    "proxy_get_property",
+    "proxy_get_shared_data",
+    "proxy_grpc_cancel",
+    "proxy_grpc_close",
+    "proxy_grpc_send",
+    "proxy_grpc_stream",
+    "proxy_http_call",
+    "proxy_increment_metric",
+    "proxy_log",
+    "proxy_record_metric",
+    "proxy_register_shared_queue",
+    "proxy_remove_header_map_value",
+    "proxy_replace_header_map_value",
+    "proxy_add_header_map_value",
+    "proxy_send_local_response",
+    "proxy_set_effective_context",
+    "proxy_set_property",
+    "proxy_set_shared_data",
+    "proxy_set_tick_period_milliseconds",
+    "proxy_continue_stream",
+    "clock_time_get",
+    "random_get",
+    "environ_sizes_get",
+    "environ_get",
 ];
-const ANY: [u32; 13] = [
+const STATUSES: [u32; 13] = [
     NOT_FOUND,
     BAD_ARGUMENT,
     SERIALIZATION_FAILURE,
@@ -157,7 +159,7 @@ enum From {
 
 /// The outcomes of all requests, or `None` where the filter refuses its configuration.
 fn run(fault: Option<(&'static str, u32)>, from: From) -> Option<Vec<Outcome>> {
-    // The state of the SDK and of the host is thread-local.
+    // The state of the filter and of the host is thread-local.
     let run = std::thread::spawn(move || {
         host::with(|host| host.fault = fault.filter(|_| matches!(from, From::Start)));
         if !start() {
@@ -182,9 +184,8 @@ fn start() -> bool {
         host.configuration = configuration.into();
         host.now_ns = 1_000_000_000;
     });
-    callback(0, || unsafe { _initialize() });
     callback(0, || unsafe { proxy_on_context_create(ROOT, 0) });
-    callback(ROOT, || unsafe { proxy_on_configure(ROOT, length) })
+    callback(ROOT, || unsafe { proxy_on_configure(ROOT, length) != 0 })
 }
 
 /// Enters the filter, as Envoy does.
@@ -204,7 +205,7 @@ fn begin_responses() {
             host.deepest = host.deepest.max(host.depth);
             (host.current, host.effective) = (stream, 0);
         });
-        unsafe { proxy_on_response_headers(stream, 0, true) };
+        unsafe { proxy_on_response_headers(stream, 0, 1) };
         begin_responses();
         host::with(|host| host.depth -= 1);
     }
@@ -250,7 +251,7 @@ fn begin(stream: u32, path: &str, user: &str, end: bool) -> u32 {
     host::with(|host| host.requests.insert(stream, headers.into()));
     callback(stream, || unsafe { proxy_on_context_create(stream, ROOT) });
     callback(stream, || unsafe {
-        rl_proxy_on_request_headers(stream, count, end)
+        proxy_on_request_headers(stream, count, end.into())
     })
 }
 
@@ -272,11 +273,11 @@ fn request(stream: u32, path: &str, user: &str) -> Outcome {
     }
     if outcome == Continued {
         callback(stream, || unsafe {
-            proxy_on_response_headers(stream, 0, false)
+            proxy_on_response_headers(stream, 0, 0)
         });
         for (size, end) in [(0, false), (5, false), (100_000, stream.is_multiple_of(2))] {
             callback(stream, || unsafe {
-                proxy_on_response_body(stream, size, end)
+                proxy_on_response_body(stream, size, end.into())
             });
         }
         callback(stream, || unsafe { proxy_on_response_trailers(stream, 1) });
@@ -394,10 +395,10 @@ fn without_faults_each_request_gets_its_decision() {
 
 #[test]
 fn every_request_is_decided_whatever_status_a_host_call_returns() {
-    for (function, statuses) in FAULTS {
-        for status in statuses {
+    for function in CALLS {
+        for status in STATUSES {
             for from in [From::Start, From::Configured] {
-                let outcomes = run(Some((function, *status)), from);
+                let outcomes = run(Some((function, status)), from);
                 let outcomes = outcomes.unwrap_or_default();
                 println!("{function} answers {status} from {from:?}: {outcomes:?}");
                 // A stream that cannot be made the effective context no longer exists.
@@ -411,10 +412,8 @@ fn every_request_is_decided_whatever_status_a_host_call_returns() {
 
 #[test]
 fn only_failures_of_needed_host_calls_reject_a_configuration() {
-    let refusing: Vec<&str> = FAULTS
-        .iter()
-        .filter(|(function, statuses)| run(Some((*function, statuses[0])), From::Start).is_none())
-        .map(|(function, _)| *function)
-        .collect();
+    let refuses =
+        |function: &&'static str| run(Some((*function, NOT_FOUND)), From::Start).is_none();
+    let refusing: Vec<&str> = CALLS.into_iter().filter(refuses).collect();
     assert_eq!(refusing, ["proxy_get_buffer_bytes", "random_get"]);
 }

@@ -9,7 +9,7 @@ use crate::{
 };
 
 unsafe extern "C" {
-    fn rl_proxy_on_request_body(stream: u32, size: usize, end: bool) -> u32;
+    fn proxy_on_request_body(stream: u32, size: usize, end: u32) -> u32;
 }
 
 // Envoy's names of the statuses, for headers and for a body.
@@ -28,7 +28,7 @@ fn large_body(stream: u32) -> u32 {
 
 fn body_of(stream: u32, size: usize, end: bool) -> u32 {
     callback(stream, || unsafe {
-        rl_proxy_on_request_body(stream, size, end)
+        proxy_on_request_body(stream, size, end.into())
     })
 }
 

@@ -10,8 +10,8 @@ use crate::{
 };
 
 unsafe extern "C" {
-    fn rl_proxy_on_grpc_receive(root: u32, token: u32, size: usize);
-    fn rl_proxy_on_grpc_close(root: u32, token: u32, status: u32);
+    fn proxy_on_grpc_receive(root: u32, token: u32, size: usize);
+    fn proxy_on_grpc_close(root: u32, token: u32, status: u32);
 }
 
 fn of<T>(token: u32, act: impl FnOnce(&mut Stream) -> T) -> Option<T> {
@@ -46,7 +46,7 @@ pub fn deliver() {
 fn message(token: u32, message: &[u8]) {
     of(token, |stream| stream.message = Some(message.to_vec()));
     callback(ROOT, || unsafe {
-        rl_proxy_on_grpc_receive(ROOT, token, message.len());
+        proxy_on_grpc_receive(ROOT, token, message.len());
     });
     of(token, |stream| stream.message = None);
 }
@@ -54,7 +54,7 @@ fn message(token: u32, message: &[u8]) {
 /// The limiter ends a stream. Envoy's entry now points to an object that it deleted.
 fn end(token: u32, status: u32) {
     callback(ROOT, || unsafe {
-        rl_proxy_on_grpc_close(ROOT, token, status);
+        proxy_on_grpc_close(ROOT, token, status);
     });
     assert!(of(token, |_| ()).is_none(), "Envoy still has an entry");
 }
@@ -141,7 +141,7 @@ fn a_message_that_is_too_large_is_not_read() {
             stream.message = Some(StreamAnswer::OPEN.encode());
         });
         callback(ROOT, || unsafe {
-            rl_proxy_on_grpc_receive(ROOT, token, (1 << 20) + 1);
+            proxy_on_grpc_receive(ROOT, token, (1 << 20) + 1);
         });
         of(token, |stream| stream.message = None);
         end_turn();

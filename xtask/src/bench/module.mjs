@@ -139,6 +139,7 @@ class Vm {
     let metrics = 0;
     return {
       proxy_log: () => {},
+      // Of modules older than the one that reads both clocks in one way.
       proxy_get_current_time_nanoseconds: (to) =>
         this.memory.view.setBigUint64(to, BigInt(Date.now()) * 1_000_000n, true),
       proxy_set_tick_period_milliseconds: () => {},
@@ -188,8 +189,10 @@ class Vm {
 
   wasi() {
     return {
-      clock_time_get: (clock, precision, to) =>
-        this.memory.view.setBigUint64(to, process.hrtime.bigint(), true),
+      clock_time_get: (clock, precision, to) => {
+        const now = clock === 0 ? BigInt(Date.now()) * 1_000_000n : process.hrtime.bigint();
+        this.memory.view.setBigUint64(to, now, true);
+      },
       random_get: (to, len) => void randomFillSync(this.memory.bytes, to, len),
       environ_sizes_get: (count, len) => {
         this.memory.view.setUint32(count, 0, true);
