@@ -16,7 +16,7 @@ use policy::{
 
 use super::{
     numbers::{Buckets, Numbers, read_overrides},
-    pricing::{PricingContext, check_pricing, read_cost},
+    pricing::{check_pricing, read_cost},
     take_pause,
 };
 
@@ -77,6 +77,28 @@ pub(super) fn read_limit(field: Field<'_>, report: &mut Report) -> Option<Limit>
     limit
 }
 
+/// The settings of a limit that others have to fit.
+pub(super) struct LimitContext {
+    pub(super) kind: Option<Kind>,
+    /// `None` if the limit's own numbers are wrong.
+    quota: Option<Quota>,
+    pub(super) over_limit: OverLimit,
+    pub(super) scope: Scope,
+    pub(super) service: bool,
+}
+
+impl LimitContext {
+    fn new(numbers: &Numbers, over_limit: OverLimit, scope: Scope, service: bool) -> Self {
+        Self {
+            kind: numbers.kind,
+            quota: numbers.quota,
+            over_limit,
+            scope,
+            service,
+        }
+    }
+}
+
 fn read_fields(limit: Field<'_>, report: &mut Report) -> Option<Limit> {
     let before = report.problems.len();
     let mut fields = Fields::new(limit, report)?;
@@ -104,23 +126,10 @@ fn read_fields(limit: Field<'_>, report: &mut Report) -> Option<Limit> {
     let on_failure = take.choice("on_failure");
     let (hidden, fleet_size) = (take.boolean("hidden"), take.integer("fleet_size", 1));
     let (paused, generation) = (take_pause(take), read_generation(take));
-    let lease_ttl_ms = read_lease(
-        take,
-        &LeaseContext {
-            kind: numbers.kind,
-            quota: numbers.quota,
-            over_limit,
-            scope,
-        },
-    );
+    let context = LimitContext::new(&numbers, over_limit, scope, service);
+    let lease_ttl_ms = read_lease(take, &context);
     fields.finish(&limit.path, &LIMIT_FIELDS, report);
     check_per(&limit, &per, &partition, report);
-    let context = PricingContext {
-        kind: numbers.kind,
-        over_limit,
-        scope,
-        service,
-    };
     check_combinations(&limit, &context, pricing.as_deref(), report);
     report.has_only(before)?;
     Some(Limit {
@@ -156,15 +165,16 @@ fn read_fields(limit: Field<'_>, report: &mut Report) -> Option<Limit> {
 /// Checks fields that are valid on their own, but not together.
 fn check_combinations(
     limit: &Field<'_>,
-    context: &PricingContext,
+    context: &LimitContext,
     pricing: Option<&Pricing>,
     report: &mut Report,
 ) {
-    let PricingContext {
+    let LimitContext {
         kind,
         over_limit,
         scope,
         service,
+        ..
     } = *context;
     check_kind(limit, kind, over_limit, scope, report);
     check_service(limit, service, over_limit, scope, report);
@@ -632,7 +642,7 @@ fn read_time<'p>(take: &mut Take<'_, 'p>, name: &'p str, most_ms: u64, what: &st
 }
 
 /// Refuses a penalty if the store does not count every denial, or if a denial does not last for a time.
-fn check_penalty(limit: &Field<'_>, context: &PricingContext, report: &mut Report) {
+fn check_penalty(limit: &Field<'_>, context: &LimitContext, report: &mut Report) {
     if limit.node.get("penalty").is_none() {
         return;
     }
@@ -665,17 +675,8 @@ fn check_penalty(limit: &Field<'_>, context: &PricingContext, report: &mut Repor
 
 const LEASE_FIELDS: [&str; 1] = ["ttl"];
 
-/// The other settings of the limit that a lease has to fit.
-struct LeaseContext {
-    kind: Option<Kind>,
-    /// `None` if the limit's own numbers are wrong.
-    quota: Option<Quota>,
-    over_limit: OverLimit,
-    scope: Scope,
-}
-
 /// The ttl, in milliseconds; `None` without a lease, or with problems.
-fn read_lease(take: &mut Take<'_, '_>, context: &LeaseContext) -> Option<u64> {
+fn read_lease(take: &mut Take<'_, '_>, context: &LimitContext) -> Option<u64> {
     let lease = take.field("lease")?;
     let report = &mut *take.report;
     let ttl_ms = read_ttl(lease, report);
@@ -708,7 +709,7 @@ fn read_ttl(lease: Field<'_>, report: &mut Report) -> Option<u64> {
     ttl_ms
 }
 
-impl LeaseContext {
+impl LimitContext {
     /// Whether such a limit can lease units at all, whatever its numbers are.
     fn may_lease(&self, field: &Field<'_>, report: &mut Report) -> bool {
         let (what, hint) = match self.kind {

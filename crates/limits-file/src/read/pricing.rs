@@ -1,6 +1,5 @@
 //! `cost`: one number, or fields that say where the cost is.
 
-use algorithms::Kind;
 use documents::{Field, Fields, Path, Report, Take, Value, parse_digits};
 
 use policy::{
@@ -8,7 +7,7 @@ use policy::{
     Reserve, ResponsePrice, ResponseValue, Row, Scope, Source, Term,
 };
 
-use super::limit::{read_matchers, refuse};
+use super::limit::{LimitContext, read_matchers, refuse};
 
 /// Every field of a cost.
 pub(super) const COST_FIELDS: [&str; 8] = [
@@ -533,19 +532,11 @@ fn read_status(take: &mut Take<'_, '_>) -> Option<Source> {
     Some(Source::Status { of, units: 1 })
 }
 
-/// The other settings of the limit that a cost has to fit.
-pub(super) struct PricingContext {
-    pub(super) kind: Option<Kind>,
-    pub(super) over_limit: OverLimit,
-    pub(super) scope: Scope,
-    pub(super) service: bool,
-}
-
 /// Refuses what a cost with fields cannot be combined with.
 pub(super) fn check_pricing(
     limit: &Field<'_>,
     pricing: Option<&Pricing>,
-    context: &PricingContext,
+    context: &LimitContext,
     report: &mut Report,
 ) {
     let Some(pricing) = pricing else { return };
