@@ -41,6 +41,7 @@ fn proxy(id: &str, node: Option<&str>, revision: Option<&Revision>, ago_ms: u64)
     ProxyStatus {
         id: id.to_owned(),
         node: node.map(str::to_owned),
+        is_module: false,
         revision: revision.cloned(),
         ago_ms,
     }

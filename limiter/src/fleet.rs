@@ -81,6 +81,8 @@ pub(crate) struct RequestingProxy<'a> {
     pub(crate) id: &'a str,
     /// The name of its node.
     pub(crate) node: Option<&'a str>,
+    /// Whether its filter is a dynamic module.
+    pub(crate) is_module: bool,
     /// The revision it has in force.
     pub(crate) revision: Option<&'a Revision>,
 }
@@ -256,6 +258,7 @@ struct Listed {
 #[derive(Debug)]
 struct Proxy {
     node: Option<String>,
+    is_module: bool,
     revision: Option<Revision>,
     /// When it last listed its entries.
     listed_at: Option<Instant>,
@@ -362,10 +365,13 @@ impl Registry {
             if proxy.node.is_none() {
                 proxy.node = sender.node.map(named);
             }
+            // Polls say so, and checks do not.
+            proxy.is_module |= sender.is_module;
         } else if self.pairs < LISTED_MAX {
             self.pairs += 1;
             let proxy = Proxy {
                 node: sender.node.map(named),
+                is_module: sender.is_module,
                 revision: sender.revision.cloned(),
                 listed_at: None,
                 at: now,
@@ -398,6 +404,7 @@ impl Registry {
             let seen = domain.proxies.iter().map(|(id, proxy)| ProxyStatus {
                 id: id.to_string(),
                 node: proxy.node.clone(),
+                is_module: proxy.is_module,
                 revision: proxy.revision.clone(),
                 ago_ms: millis(now.saturating_duration_since(proxy.at)),
             });

@@ -138,7 +138,7 @@ impl Filter {
         let mut seed = [0; 48];
         getrandom::fill(&mut seed).map_err(|error| format!("no random numbers: {error}"))?;
         let worker = Worker::new(self.config.clone(), self.token.as_deref(), seed);
-        Ok(worker.named(&self.node))
+        Ok(worker.named(&self.node).in_module())
     }
 
     /// The configuration ends: Envoy has no request with it, and cancels its calls next. May run on any

@@ -36,6 +36,8 @@ pub(crate) struct Policy {
     pub(crate) state: PolicyState,
     pub(crate) poller: PolicyPoller,
     node: String,
+    /// Whether the filter is a dynamic module.
+    pub(crate) is_module: bool,
     warned_lost: bool,
 }
 
@@ -55,6 +57,7 @@ impl Policy {
             state,
             poller: PolicyPoller::new(config.domain.as_str(), worker_id, random),
             node: String::new(),
+            is_module: false,
             warned_lost: false,
         }
     }

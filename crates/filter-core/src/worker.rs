@@ -78,6 +78,13 @@ impl Worker {
         self
     }
 
+    /// The worker is that of a dynamic module, which polls report.
+    #[must_use]
+    pub const fn in_module(mut self) -> Self {
+        self.policy.is_module = true;
+        self
+    }
+
     /// The worker was configured: its metrics begin.
     pub fn define_metrics(metrics: &mut impl Metrics) {
         Counts::define(metrics);

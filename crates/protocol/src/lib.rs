@@ -27,7 +27,7 @@ pub use error::{ApiError, ErrorCode};
 pub use policy::{Mode, PenaltyStatus};
 pub use stream::{
     ALL_LIMITS, API_HEADER, API_VERSION, CHANGES_CBOR, CHANGES_PARAMETER, CHECK_CBOR, CHECK_JSON,
-    CHECK_STREAM, CHECK_STREAM_METHOD, CHECK_STREAM_SERVICE, LIMITS_CBOR, PROXIES_HEADER,
+    CHECK_STREAM, CHECK_STREAM_METHOD, CHECK_STREAM_SERVICE, LIMITS_CBOR, MODULE, PROXIES_HEADER,
     REPORT_CBOR, REVISION_HEADER, StreamAnswer, StreamCall, format_proxies, is_proxy_id,
     parse_proxies,
 };

@@ -119,6 +119,10 @@ pub const CHANGES_CBOR: &str = "application/vnd.rl.limits-changes+cbor";
 /// The query parameter of a poll by which a proxy says that it can apply changes.
 pub const CHANGES_PARAMETER: &str = "changes";
 
+/// The value of the query parameter `filter` by which a poll says that it comes from a dynamic module; polls of
+/// wasm have no such parameter.
+pub const MODULE: &str = "module";
+
 /// The content type of a [`crate::compact::Report`].
 pub const REPORT_CBOR: &str = "application/vnd.rl.report+cbor";
 

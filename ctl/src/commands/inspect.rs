@@ -712,6 +712,7 @@ mod tests {
         let listed = store::ProxyStatus {
             id: "p1".to_owned(),
             node: Some("edge-1".to_owned()),
+            is_module: false,
             revision: None,
             ago_ms: 0,
         };

@@ -159,6 +159,7 @@ fn rows(fleet: &Fleet, in_force: &BTreeMap<Name, Revision>) -> Vec<Row> {
                 kind: Kind::Proxy,
                 name: proxy_name(proxy),
                 id: proxy.id.clone(),
+                filter: Some(if proxy.is_module { "module" } else { "wasm" }),
                 heard_ms_ago: proxy.ago_ms,
                 ..Row::from_revisions(proxy.revision.as_ref(), in_force.get(domain))
                     .unless_heard(proxy.ago_ms, CUT_OFF)
@@ -186,6 +187,8 @@ struct Row {
     kind: Kind,
     name: String,
     id: String,
+    /// What a proxy's filter is.
+    filter: Option<&'static str>,
     revision: Option<u64>,
     digest: Option<String>,
     state: &'static str,
@@ -199,6 +202,7 @@ impl Row {
             kind: Kind::Proxy,
             name: String::new(),
             id: String::new(),
+            filter: None,
             revision: has.map(|revision| revision.number),
             digest: has.map(|revision| format!("{:016x}", revision.digest)),
             state: match (has, in_force) {
@@ -227,7 +231,7 @@ impl View for Report {
         }
         let mut headers = vec!["DOMAIN", "KIND", "NAME", "REVISION", "STATE", "LAST SEEN"];
         if page.wide {
-            headers.extend(["DIGEST", "ID"]);
+            headers.extend(["FILTER", "DIGEST", "ID"]);
         }
         let mut table = Table::new(headers);
         for row in &self.0 {
@@ -245,6 +249,7 @@ impl View for Report {
                 age(row.heard_ms_ago),
             ];
             if page.wide {
+                cells.push(row.filter.unwrap_or_default().to_owned());
                 cells.push(row.digest.clone().unwrap_or_default());
                 cells.push(row.id.clone());
             }

@@ -23,6 +23,7 @@ pub async fn write(server: &Server) -> Result<()> {
     let proxy = |id: &str, node: Option<&str>| ProxyStatus {
         id: id.to_owned(),
         node: node.map(str::to_owned),
+        is_module: false,
         revision: None,
         ago_ms: 100,
     };

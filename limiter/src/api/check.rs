@@ -136,6 +136,7 @@ impl Api {
         let sender = RequestingProxy {
             id: &proxy,
             node: None,
+            is_module: false,
             revision: revision.as_ref(),
         };
         let proxy = self.fleet.saw(address, &domain, sender);

@@ -13,7 +13,7 @@ use hyper::{
 };
 use policy::{Name, Revision};
 use protocol::{
-    ApiError, CHANGES_CBOR, CHANGES_PARAMETER, ErrorCode, LIMITS_CBOR, PROXIES_HEADER,
+    ApiError, CHANGES_CBOR, CHANGES_PARAMETER, ErrorCode, LIMITS_CBOR, MODULE, PROXIES_HEADER,
     format_proxies,
 };
 use tokio::time::{Instant, sleep, sleep_until};
@@ -103,6 +103,7 @@ impl Api {
         let sender = RequestingProxy {
             id: parameter(head, "proxy").unwrap_or_default(),
             node: parameter(head, "node"),
+            is_module: parameter(head, "filter") == Some(MODULE),
             revision: poll.revision.as_ref(),
         };
         if let Some(proxy) = self.fleet.saw(address, &poll.domain, sender)

@@ -136,6 +136,7 @@ fn record(registry: &mut Registry, id: &str, revision: Option<&Revision>, now: I
     let sender = RequestingProxy {
         id,
         node: Some("edge-1\u{1b}[2J"),
+        is_module: true,
         revision,
     };
     registry.record(&shop(), &id.into(), sender, now);
@@ -162,7 +163,10 @@ fn a_proxy_stays_for_ten_seconds_with_its_last_report() {
     };
     assert_eq!((p1.id.as_str(), p1.ago_ms), ("p1", 5000));
     assert_eq!(p1.revision, Some(first));
-    assert_eq!(p1.node.as_deref(), Some("edge-1[2J"));
+    assert_eq!(
+        (p1.node.as_deref(), p1.is_module),
+        (Some("edge-1[2J"), true)
+    );
     assert!(fleet.alive(after(start, 17)).proxies.is_empty());
 }
 

@@ -40,6 +40,13 @@ async fn the_proxies_and_limiters_that_follow_the_limits_are_listed() {
     }
     let rows = asked(&stage, &["list-proxies"]);
     assert_eq!(count(&rows, "proxy", "behind"), 0, "{rows}");
+    let filter = if Host::is_module() { "module" } else { "wasm" };
+    let proxies = rows
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|row| row["kind"] == "proxy");
+    assert!(proxies.clone().all(|row| row["filter"] == filter), "{rows}");
 }
 
 #[tokio::test]

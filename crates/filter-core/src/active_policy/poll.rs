@@ -118,6 +118,9 @@ impl Worker {
         if !self.policy.node.is_empty() {
             write!(about, "&node={}", self.policy.node).unwrap_or_default();
         }
+        if self.policy.is_module {
+            write!(about, "&filter={MODULE}").unwrap_or_default();
+        }
         if let Some(entries) = self.share_entries(host) {
             write!(about, "&entries={entries}").unwrap_or_default();
         }

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use policy::{Name, Node, Revision, Value, node_to_value, value_to_node};
-use protocol::{DecidedBy, Outcome, compact::RequestCounts};
+use protocol::{DecidedBy, MODULE, Outcome, compact::RequestCounts};
 
 use crate::plan::record;
 
@@ -146,6 +146,8 @@ pub struct ProxyStatus {
     pub id: String,
     /// Its node name in Envoy's configuration, if it sent one.
     pub node: Option<String>,
+    /// Whether its filter is a dynamic module, and not wasm.
+    pub is_module: bool,
     /// What it has in force; `None`: nothing yet.
     pub revision: Option<Revision>,
     /// How long ago, in milliseconds.
@@ -239,6 +241,9 @@ impl ProxyStatus {
         if let Some(name) = &self.node {
             node.set("node", Node::text(name));
         }
+        if self.is_module {
+            node.set("filter", Node::text(MODULE));
+        }
         node
     }
 
@@ -247,6 +252,7 @@ impl ProxyStatus {
         Some(Self {
             id: text("id")?,
             node: text("node"),
+            is_module: text("filter").is_some_and(|filter| filter == MODULE),
             revision: node.get("revision").and_then(read_revision),
             ago_ms: number(node.get("ago_ms")?)?,
         })

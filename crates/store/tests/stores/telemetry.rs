@@ -26,6 +26,7 @@ fn fleet_report(proxies: &[(&str, u64)]) -> FleetReport {
     let seen = proxies.iter().map(|(id, number)| ProxyStatus {
         id: (*id).to_owned(),
         node: Some(format!("node-{id}")),
+        is_module: true,
         revision: Some(revision(*number)),
         ago_ms: 100,
     });

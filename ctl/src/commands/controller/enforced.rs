@@ -360,6 +360,7 @@ mod tests {
     fn proxy(node: &str, has: Option<u64>, ago_ms: u64) -> ProxyStatus {
         ProxyStatus {
             id: format!("{node}-{ago_ms}"),
+            is_module: false,
             node: Some(node.to_owned()),
             revision: has.map(revision),
             ago_ms,

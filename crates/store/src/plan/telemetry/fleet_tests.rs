@@ -4,6 +4,7 @@ fn seen(id: &str, revision: u64, ago_ms: u64) -> ProxyStatus {
     ProxyStatus {
         id: id.to_owned(),
         node: None,
+        is_module: true,
         revision: (revision > 0).then_some(Revision {
             number: revision,
             digest: u64::MAX,
