@@ -154,9 +154,9 @@ impl Side {
             let limits = decision.answer.limits.iter();
             let delay_ms = limits.map(|limit| limit.delay_ms).max().unwrap_or(0);
             let start_ms = request.at_ms.saturating_add(delay_ms);
-            let end_ms = start_ms.saturating_add(request.took_ms.unwrap_or(0));
+            let took = (start_ms, request.took_ms);
             self.engine
-                .end_at((start_ms, end_ms), check.clone(), decision.clone(), used);
+                .end_at(took, check.clone(), decision.clone(), used);
         }
         Ok(decision)
     }

@@ -20,7 +20,7 @@ use store::{CheckError, Engine};
 use crate::{cli::Global, error::Error, printer::Printer, session::Session};
 pub(crate) use scenario::items;
 pub use scenario::{Expected, Request, Scenario, Settle, Step, read};
-pub use traffic::{Phase, Traffic, TrafficError, steps};
+pub use traffic::{Backend, Phase, Service, Traffic, TrafficError, steps};
 
 // --- Where scenarios and cases are decided.
 
@@ -136,6 +136,7 @@ async fn run_one(scenario: &Scenario, engine: &mut Engine) -> Result<Run, CheckE
         requests: Vec::with_capacity(scenario.steps.len()),
         differences: Vec::new(),
     };
+    let mut backend = scenario.backend.clone();
     // By step: the request, and its answer.
     let mut decided: Vec<Option<(Check, protocol::Answer)>> = Vec::new();
     for (at, step) in scenario.steps.iter().enumerate() {
@@ -165,11 +166,8 @@ async fn run_one(scenario: &Scenario, engine: &mut Engine) -> Result<Run, CheckE
                 Some((settle.t_ms, settle.cost))
             }
             Step::Check(request) => {
-                let mut check = engine.request(request.descriptor.clone());
-                (check.cost, check.peek) = (request.cost, request.peek);
-                let given = engine.decide(request.t_ms, &check).await?.answer;
-                (answer, expect) = (Some(Answer::new(&given)), &request.expect[..]);
-                of_step = Some((check, given));
+                let (seen, held) = decide(request, engine, &mut backend).await?;
+                (answer, expect, of_step) = (Some(seen), &request.expect[..], held);
                 Some((request.t_ms, request.cost))
             }
         };
@@ -181,6 +179,28 @@ async fn run_one(scenario: &Scenario, engine: &mut Engine) -> Result<Run, CheckE
         run.requests.push(request);
     }
     Ok(run)
+}
+
+/// Decides a request; one that passes ends when the service has answered it. Without a service, returns also what
+/// the request holds.
+async fn decide(
+    request: &Request,
+    engine: &mut Engine,
+    backend: &mut Backend,
+) -> Result<(Answer, Option<(Check, protocol::Answer)>), CheckError> {
+    let mut check = engine.request(request.descriptor.clone());
+    (check.cost, check.peek) = (request.cost, request.peek);
+    let decision = engine.decide(request.t_ms, &check).await?;
+    let mut answer = Answer::new(&decision.answer);
+    let start_ms = request.t_ms.saturating_add(answer.delay_ms.unwrap_or(0));
+    if answer.allowed && !request.peek {
+        answer.took_ms = backend.took_ms(start_ms);
+    }
+    if answer.took_ms.is_some() {
+        engine.end_at((start_ms, answer.took_ms), check, decision, Vec::new());
+        return Ok((answer, None));
+    }
+    Ok((answer, Some((check, decision.answer))))
 }
 
 fn differences(step: usize, expect: &[Expected], answer: &Answer) -> Vec<Difference> {
@@ -244,6 +264,12 @@ pub struct Answer {
     /// Units that a settlement charged beyond the reservation; `None` for a request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub excess: Option<u64>,
+    /// How long the service took, with the time that the request waited in it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub took_ms: Option<u64>,
+    /// The number of the adaptive limit, the least of several; `None`: none is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub adaptive_limit: Option<u64>,
 }
 
 /// A field of an answer that differs from the expected one.
@@ -289,6 +315,11 @@ impl Answer {
             delay_ms: answer.allowed.then_some(summary.delay_ms),
             given_back: None,
             excess: None,
+            took_ms: None,
+            adaptive_limit: { answer.limits.iter() }
+                .filter(|limit| limit.adaptive.is_some())
+                .filter_map(|limit| limit.limit)
+                .min(),
         }
     }
 

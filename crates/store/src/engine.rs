@@ -62,6 +62,7 @@ struct OnServer {
 #[derive(Debug)]
 struct Open {
     end_ms: u64,
+    took_ms: Option<u64>,
     request: Check,
     answer: Answer,
     used: Vec<(Name, u64)>,
@@ -94,8 +95,8 @@ enum Act {
     Leave,
     /// It still runs.
     Renew,
-    /// It has ended.
-    End,
+    /// It has ended, after so many milliseconds if that is known.
+    End(Option<u64>),
 }
 
 impl Decision {
@@ -228,17 +229,19 @@ impl Engine {
         })
     }
 
-    /// A request that was admitted starts and ends at these times. Until then it renews its slot at limits
-    /// on requests in flight, as a proxy does; then it frees it and, at the limits of `used`, so many units
-    /// replace what it reserved. Requests that are decided at that time or later come after it.
+    /// A request that was admitted starts at this time and takes so long; `None`: nothing is known, and it ends at
+    /// once. Until then it renews its slot at limits on requests in flight, as a proxy does; then it frees it, and
+    /// adaptive limits learn how long it took; and at the limits of `used`, so many units replace what it reserved.
+    /// Requests that are decided at that time or later come after it.
     pub fn end_at(
         &mut self,
-        (start_ms, end_ms): (u64, u64),
+        (start_ms, took_ms): (u64, Option<u64>),
         request: Check,
         decision: Decision,
         used: Vec<(Name, u64)>,
     ) {
         if decision.holds() {
+            let end_ms = start_ms.saturating_add(took_ms.unwrap_or(0));
             self.requests = self.requests.wrapping_add(1);
             // Later nothing is given back any more: its end matters only if it frees a slot, or cost more than
             // it reserved.
@@ -257,6 +260,7 @@ impl Engine {
             };
             let open = Open {
                 end_ms,
+                took_ms,
                 request,
                 answer: decision.answer,
                 used,
@@ -278,11 +282,13 @@ impl Engine {
     async fn end(&mut self, open: &Open) -> Result<(), CheckError> {
         let Open {
             end_ms,
+            took_ms,
             request,
             answer,
             used,
         } = open;
-        self.slots(*end_ms, request, answer, Act::End).await?;
+        self.slots(*end_ms, request, answer, Act::End(*took_ms))
+            .await?;
         let used_at = |name: &Name| { used.iter().find(|(limit, _)| limit == name) }.map(|of| of.1);
         let settles =
             |limit: &LimitAnswer| limit.reservation.is_some() && used_at(&limit.name).is_some();
@@ -330,12 +336,24 @@ impl Engine {
         for limit in answer.limits.iter().filter(|limit| limit.charged > 0) {
             let Some(slot) = limit.slot else { continue };
             // A deleted limit has no slots, and a request that ends has left its queue long ago.
-            let known = self.policy.position(limit.name.as_str()).is_some();
-            if !known || act != Act::Leave && !self.is_in_flight(limit) {
+            let at = self.policy.position(limit.name.as_str());
+            let Some(known) = at.and_then(|at| self.policy.limit(at)) else {
+                continue;
+            };
+            if act != Act::Leave && !self.is_in_flight(limit) {
                 continue;
             }
             let op = match act {
-                Act::Leave | Act::End => SlotOp::free(slot, limit.charged),
+                Act::Leave => SlotOp::free(slot, limit.charged),
+                Act::End(took_ms) => {
+                    let rule = known.quota.parameters().adaptive;
+                    let pace = rule.zip(took_ms).map(|(rule, ms)| rule.pace(ms));
+                    let free = SlotAct::Free(limit.charged);
+                    SlotOp {
+                        slot,
+                        act: pace.map_or(free, SlotAct::Answered),
+                    }
+                }
                 // As a proxy does with a slot that is missing: renewals before this one were skipped.
                 Act::Renew => SlotOp {
                     slot,
@@ -503,7 +521,7 @@ limits:
         let first = request(&mut engine, &upload);
         let decision = engine.decide(1000, &first).await.unwrap();
         assert!(decision.holds());
-        engine.end_at((1000, 60_000), first, decision, Vec::new());
+        engine.end_at((1000, Some(59_000)), first, decision, Vec::new());
         assert_eq!(denied_by(&mut engine, 59_999, &upload).await, "uploads");
         assert_eq!(denied_by(&mut engine, 60_000, &upload).await, "");
         // Nobody counts the renewals of a year.
@@ -511,7 +529,7 @@ limits:
         let long = request(&mut engine, &upload);
         let decision = engine.decide(70_000, &long).await.unwrap();
         assert!(decision.holds());
-        engine.end_at((70_000, 70_000 + year_ms), long, decision, Vec::new());
+        engine.end_at((70_000, Some(year_ms)), long, decision, Vec::new());
         let (last_ms, end_ms) = (69_999 + year_ms, 70_000 + year_ms);
         for at_ms in [last_ms - 20_000, last_ms] {
             assert_eq!(denied_by(&mut engine, at_ms, &upload).await, "uploads");
@@ -529,7 +547,7 @@ limits:
         engine.price(&mut first, |_| Some(50));
         let decision = engine.decide(1000, &first).await.unwrap();
         assert_eq!(left(&decision), 50);
-        engine.end_at((1000, 1000), first, decision, vec![(name, 5)]);
+        engine.end_at((1000, None), first, decision, vec![(name, 5)]);
         let second = request(&mut engine, &[("path", "/chat")]);
         let decision = engine.decide(1000, &second).await.unwrap();
         assert_eq!(left(&decision), 65, "5 used, 30 reserved");
@@ -543,7 +561,7 @@ limits:
             let chat = request(&mut engine, &[("path", "/chat")]);
             let decision = engine.decide(1000, &chat).await.unwrap();
             engine.end_at(
-                (1000, u64::MAX),
+                (1000, Some(u64::MAX)),
                 chat,
                 decision,
                 vec![(name.clone(), units)],
@@ -564,7 +582,7 @@ limits:
         engine.open_bytes_max = 20_000;
         let upload = request(&mut engine, &[("path", "/upload"), ("user", &long)]);
         let decision = engine.decide(1000, &upload).await.unwrap();
-        engine.end_at((1000, 5000), upload.clone(), decision, Vec::new());
+        engine.end_at((1000, Some(4000)), upload.clone(), decision, Vec::new());
         let error = engine.decide(4999, &upload).await.unwrap_err();
         assert!(
             error.to_string().contains("1 requests have not ended"),
@@ -579,7 +597,7 @@ limits:
         let upload = request(&mut engine, &[("path", "/upload")]);
         let decision = engine.decide(1000, &upload).await.unwrap();
         engine.edit(Policy::empty("shop".parse().unwrap()));
-        engine.end_at((1000, 1000), upload.clone(), decision, Vec::new());
+        engine.end_at((1000, None), upload.clone(), decision, Vec::new());
         assert!(
             engine
                 .decide(2000, &upload)

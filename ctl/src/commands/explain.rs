@@ -14,7 +14,7 @@ use serde::Serialize;
 use crate::{
     bucket::{self, RequestArgs},
     cli::{Global, examples},
-    commands::inspect::BucketPenalty,
+    commands::inspect::{AdaptiveFields, BucketPenalty},
     error::{self, Error, Exit},
     printer::Printer,
     render::{Page, View, counted, format_map, pause_state},
@@ -40,8 +40,8 @@ impl Explain {
         let policy = session.policy_for_request(&descriptor).await?;
         session.warn_of_pause(&policy, &[]);
         let compiled = Compiled::new(policy);
-        let penalties = of_request(&session, &compiled, &descriptor).await?;
-        let limits = explain(&compiled, &descriptor, penalties);
+        let states = of_request(&session, &compiled, &descriptor).await?;
+        let limits = explain(&compiled, &descriptor, states);
         let keys = compiled.needed_keys();
         for pair in self.request.pairs() {
             let of_service = pair.key == DESCRIPTOR && { compiled.limits().iter() }
@@ -68,12 +68,13 @@ impl Explain {
 fn explain(
     compiled: &Compiled,
     descriptor: &Descriptor,
-    mut penalties: BTreeMap<Name, BucketPenalty>,
+    mut states: BTreeMap<Name, BucketState>,
 ) -> Vec<Row> {
     let matches = compiled.matching(descriptor, crate::now_ms());
     let limits = compiled.limits().iter().enumerate();
     let rows = limits.map(|(index, limit)| {
         let found = matches.iter().find(|found| found.index == index);
+        let state = states.remove(&limit.name).unwrap_or_default();
         Row {
             limit: limit.name.to_string(),
             applies: found.is_some(),
@@ -82,7 +83,8 @@ fn explain(
             quota: found.and_then(|found| quota(compiled, found)),
             window: found.and_then(|found| window(compiled, found)),
             cost: found.and_then(|found| cost(compiled, found, descriptor)),
-            penalty: penalties.remove(&limit.name),
+            penalty: state.penalty,
+            adaptive: state.adaptive,
             reasons: of_limit(compiled, index, descriptor, &matches),
         }
     });
@@ -139,28 +141,38 @@ fn cost(compiled: &Compiled, of: &Match<'_, '_>, descriptor: &Descriptor) -> Opt
     })
 }
 
-// --- The penalties of the buckets of a request.
+// --- What the buckets of a request have learned: penalties, and what adaptive limits are.
 
-/// By limit. Limits without a penalty are left out, and cost no call.
+#[derive(Default)]
+struct BucketState {
+    penalty: Option<BucketPenalty>,
+    adaptive: Option<AdaptiveFields>,
+}
+
+/// By limit. Other limits are left out, and cost no call.
 async fn of_request(
     session: &Session<'_>,
     compiled: &Compiled,
     descriptor: &Descriptor,
-) -> Result<BTreeMap<Name, BucketPenalty>, Error> {
-    let mut penalties = BTreeMap::new();
+) -> Result<BTreeMap<Name, BucketState>, Error> {
+    let mut states = BTreeMap::new();
     for found in compiled.matching(descriptor, crate::now_ms()) {
         let limit = found.limit;
-        if limit.penalty.is_none() || found.missing.is_some() || limit.scope == Scope::Proxy {
+        let learns = limit.penalty.is_some() || limit.quota.parameters().adaptive.is_some();
+        if !learns || found.missing.is_some() || limit.scope == Scope::Proxy {
             continue;
         }
         let values = found.values.iter().map(|value| value.map(<[u8]>::to_vec));
         let values: Vec<_> = values.collect();
         let bucket = session.store.inspect(compiled, &limit.name, &values, 1);
         let bucket = bucket.await.map_err(|error| session.check_failed(&error))?;
-        let penalty = BucketPenalty::new(limit, &bucket);
-        penalties.extend(penalty.map(|penalty| (limit.name.clone(), penalty)));
+        let state = BucketState {
+            penalty: BucketPenalty::new(limit, &bucket),
+            adaptive: AdaptiveFields::new(limit, &bucket),
+        };
+        states.insert(limit.name.clone(), state);
     }
-    Ok(penalties)
+    Ok(states)
 }
 
 // --- Why a limit applies to a request, or does not.
@@ -325,6 +337,8 @@ struct Row {
     pub(super) cost: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) penalty: Option<BucketPenalty>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) adaptive: Option<AdaptiveFields>,
     pub(super) reasons: Vec<Reason>,
 }
 
@@ -363,6 +377,9 @@ impl View for Report {
             }
             if let Some(penalty) = &row.penalty {
                 let _ = writeln!(text, "    penalty: {}", penalty.text);
+            }
+            if let Some(AdaptiveFields { text: [now, _], .. }) = &row.adaptive {
+                let _ = writeln!(text, "    adaptive: {now}");
             }
             if let Some(window) = &row.window {
                 let _ = writeln!(text, "    counts in {window}");

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use algorithms::{Adaptive, AdaptiveState, DEBT_MAX_CAPACITIES, InFlightSlot, Slot, SlotId};
+use algorithms::{DEBT_MAX_CAPACITIES, InFlightSlot, Slot, SlotId};
 use anstyle::{AnsiColor, Style};
 use clap::Args;
 use insight::{
@@ -324,8 +324,11 @@ impl Bucket {
         if let Some(window) = self.window() {
             line("window", format!("{} to {}", window.starts, window.ends));
         }
-        if let Some((rule, state)) = self.adaptive() {
-            let [now, window] = adaptive_state(rule, state);
+        if let Some(AdaptiveFields {
+            text: [now, window],
+            ..
+        }) = AdaptiveFields::new(&self.limit, &self.inspection)
+        {
             line("adaptive", now);
             line("answers", window);
         }
@@ -502,13 +505,6 @@ impl Bucket {
             .map(|limit| limit.saturating_sub(answer.remaining))
     }
 
-    /// The rule of an adaptive limit, and its state once an answer came.
-    fn adaptive(&self) -> Option<(&Adaptive, &AdaptiveState)> {
-        let rule = self.limit.quota.parameters().adaptive.as_ref()?;
-        let found = self.inspection.answer.adaptive.as_deref()?;
-        Some((rule, found.state.as_ref()?))
-    }
-
     /// The calendar window that the bucket counts in.
     fn window(&self) -> Option<Window> {
         Window::from_quota(&self.quota_in_force()?, self.inspection.now_ms)
@@ -582,9 +578,13 @@ struct Fields<'b> {
     adaptive: Option<AdaptiveFields>,
 }
 
-/// How an adaptive limit was found. Shares are per mille.
+/// What an adaptive limit is, and how it was found. Shares are per mille.
 #[derive(Serialize)]
-struct AdaptiveFields {
+pub(super) struct AdaptiveFields {
+    /// What it is and why, and its window.
+    #[serde(skip)]
+    pub(super) text: [String; 2],
+    limit: u64,
     window_starts: String,
     answers: u64,
     late: u64,
@@ -600,8 +600,13 @@ struct AdaptiveFields {
 }
 
 impl AdaptiveFields {
-    fn new((rule, state): (&Adaptive, &AdaptiveState)) -> Self {
-        Self {
+    /// `None`: the limit is not adaptive, or no answer came yet.
+    pub(super) fn new(limit: &Limit, inspection: &Inspection) -> Option<Self> {
+        let rule = limit.quota.parameters().adaptive.as_ref()?;
+        let state = inspection.answer.adaptive.as_deref()?.state.as_ref()?;
+        Some(Self {
+            text: adaptive_state(rule, state),
+            limit: state.limit_milli / 1000,
             window_starts: format_timestamp(state.start_ms),
             answers: state.answers,
             late: state.late,
@@ -614,7 +619,7 @@ impl AdaptiveFields {
             moved_late: state.moved_late,
             moved_slow: state.moved_slow,
             too_slow_at_min: slow_at_minimum(rule, state).is_some(),
-        }
+        })
     }
 }
 
@@ -653,7 +658,7 @@ impl Bucket {
             state: self.inspection.state.as_deref(),
             penalty: BucketPenalty::new(&self.limit, &self.inspection),
             holders: self.holders.as_deref(),
-            adaptive: self.adaptive().map(AdaptiveFields::new),
+            adaptive: AdaptiveFields::new(&self.limit, &self.inspection),
         }
     }
 }

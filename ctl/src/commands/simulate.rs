@@ -14,7 +14,7 @@ use crate::{
     input::{FilesArg, Source},
     printer::Printer,
     render::{self, Page, Table, counted, diagnostics, duration},
-    simulate::{self, Answer, EngineKind, Engines, Phase, Report, Run, Scenario},
+    simulate::{self, Answer, Backend, EngineKind, Engines, Phase, Report, Run, Scenario, Service},
 };
 
 /// The start of generated traffic: the midnight before 2023-11-14, so that windows start there too.
@@ -39,6 +39,7 @@ const START_MS: u64 = 1_699_920_000_000;
     "rlctl simulate -f limits.yaml --traffic burst:200@10s --for 1m -d user=alice -d path=/api/x"
     "rlctl simulate -f limits.yaml --traffic poisson:5/s --traffic burst:50@1h,10s.. --for 20s"
     "rlctl export | rlctl simulate -f - --traffic poisson:50/s --for 60s"
+    "rlctl simulate -f limits.yaml --traffic poisson:300/s --for 3m --service 20x50ms --service 7x50ms,1m..2m"
 ))]
 pub struct Simulate {
     #[command(flatten)]
@@ -72,6 +73,12 @@ pub struct Simulate {
     )]
     duration: Option<String>,
 
+    /// What answers the requests that pass, so that limits on requests in flight have their slots back, and
+    /// adaptive ones follow it: workers, and how long each needs for a request in the mean. May be given several
+    /// times; where two hold, the later one does.
+    #[arg(long, value_name = "WORKERSxTIME", requires = "traffic")]
+    service: Vec<Service>,
+
     /// An entry of every request of the traffic.
     #[arg(
         short,
@@ -81,7 +88,7 @@ pub struct Simulate {
     )]
     descriptor: Vec<Pair>,
 
-    /// The seed of the times of `poisson`.
+    /// The seed of the times of `poisson` and of the service.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = parse_whole_number,
         allow_negative_numbers = true)]
     seed: u64,
@@ -141,6 +148,7 @@ impl Simulate {
             .map_err(|error| Error::usage(format!("--traffic: {error}")))?;
         for scenario in scenarios {
             scenario.steps.clone_from(&steps);
+            scenario.backend = Backend::new(self.service.clone(), START_MS, self.seed);
         }
         Ok(START_MS..START_MS.saturating_add(for_ms))
     }
@@ -197,6 +205,7 @@ fn read(node: &Node, limits_are_enough: bool) -> Result<Vec<Scenario>, Problems>
         id: policy.domain.to_string(),
         policy,
         steps: Vec::new(),
+        backend: Backend::default(),
     }])
 }
 
@@ -397,6 +406,10 @@ pub struct Slot {
     pub held: u64,
     /// Units of requests that were denied.
     pub denied: u64,
+    /// The time within which the service answered 95 % of the requests that ended, in milliseconds.
+    pub p95_ms: Option<u64>,
+    /// The number of an adaptive limit at the end.
+    pub limit: Option<u64>,
 }
 
 impl Slot {
@@ -415,6 +428,8 @@ struct Event {
     units: u64,
     allowed: bool,
     held: bool,
+    took_ms: Option<u64>,
+    limit: Option<u64>,
 }
 
 /// Time slots of equal length, from the first request or the start of the traffic on.
@@ -441,16 +456,30 @@ impl Timeline {
         let slot_ms = round_up(length.div_ceil(slots_max));
         let count = usize::try_from(length.div_ceil(slot_ms)).unwrap_or(0);
         let mut slots = vec![Slot::default(); count];
+        let index = |at_ms: u64| {
+            let nth = at_ms.saturating_sub(first) / slot_ms;
+            usize::try_from(nth).unwrap_or(usize::MAX)
+        };
+        let mut took: Vec<Vec<u64>> = vec![Vec::new(); count];
         for event in &events {
-            let index = usize::try_from((event.at_ms - first) / slot_ms).unwrap_or(usize::MAX);
-            if let Some(slot) = slots.get_mut(index) {
+            if let Some(ms) = event.took_ms
+                && let Some(took) = took.get_mut(index(event.at_ms.saturating_add(ms)))
+            {
+                took.push(ms);
+            }
+            if let Some(slot) = slots.get_mut(index(event.at_ms)) {
                 let units = match (event.allowed, event.held) {
                     (false, _) => &mut slot.denied,
                     (true, true) => &mut slot.held,
                     (true, false) => &mut slot.admitted,
                 };
                 *units = units.saturating_add(event.units);
+                slot.limit = event.limit.or(slot.limit);
             }
+        }
+        for (slot, took) in slots.iter_mut().zip(&mut took) {
+            took.sort_unstable();
+            slot.p95_ms = took.get(took.len() * 95 / 100).copied();
         }
         Self {
             slot_ms,
@@ -510,7 +539,11 @@ impl Timeline {
                 admitted,
                 held,
                 denied,
+                ..
             } = *slot;
+            let p95 =
+                { slot.p95_ms }.map_or_else(String::new, |ms| format!(", p95 {}", duration(ms)));
+            let limit = { slot.limit }.map_or_else(String::new, |of| format!(", limit {of}"));
             let (on, late, off) = (cells(admitted), cells(held), cells(denied));
             let queued = if self.holds() {
                 format!(", {held} held")
@@ -520,7 +553,7 @@ impl Timeline {
             let _ = writeln!(
                 text,
                 "{at:>11}  {ADMITTED}{}{ADMITTED:#}{HELD}{}{HELD:#}{DENIED}{}{DENIED:#}{}  \
-                 {admitted} admitted{queued}, {denied} denied",
+                 {admitted} admitted{queued}, {denied} denied{p95}{limit}",
                 row(on, full),
                 row(late, half),
                 row(off, light),
@@ -544,6 +577,8 @@ fn events(run: &Run) -> Vec<Event> {
             units,
             allowed: answer.allowed,
             held: delay_ms > 0,
+            took_ms: answer.took_ms,
+            limit: answer.adaptive_limit,
         })
     };
     requests.filter_map(event).collect()
@@ -594,6 +629,8 @@ mod tests {
             delay_ms: None,
             given_back: None,
             excess: None,
+            took_ms: None,
+            adaptive_limit: None,
         };
         Run {
             id: "test".to_owned(),
@@ -626,6 +663,7 @@ mod tests {
             admitted,
             held: 0,
             denied,
+            ..Slot::default()
         };
         assert_eq!(timeline.slots.len(), 10);
         assert_eq!(timeline.slots[0], slot(2, 0));

@@ -26,7 +26,7 @@ use crossterm::{
     },
 };
 use futures_util::StreamExt;
-use policy::Name;
+use policy::{Compiled, Limit, Name, Policy, Scope};
 use protocol::Outcome;
 use ratatui::{Terminal, backend::CrosstermBackend};
 use store::{ActivitySummary, BucketActivity, LimitActivity, Overrides};
@@ -195,14 +195,51 @@ async fn fetch(session: &Session<'_>, domain: &Name, span: Span) -> Result<Data,
     let observed = session.activity(domain, span).await?;
     let fleet = session.call(session.store.fleet()).await?;
     let sharing = session.proxies(domain, limits.iter()).await?;
+    let in_use = match stored.policy() {
+        Some(policy) => in_use(session, policy).await?,
+        None => BTreeMap::new(),
+    };
     Ok(Data {
         limits,
         observed,
         sharing,
+        in_use,
         limiters: fleet.limiters.len(),
         proxies: fleet.proxies.get(domain).map_or(0, Vec::len),
         latency_us: u64::try_from(pong.latency.as_micros()).unwrap_or(u64::MAX),
     })
+}
+
+/// Limits whose slots in use are read: each is a call.
+const IN_USE_MAX: usize = 20;
+
+/// How many slots of limits with one bucket are in use, and how many there are.
+async fn in_use(
+    session: &Session<'_>,
+    policy: &Policy,
+) -> Result<BTreeMap<Name, (u64, u64)>, Error> {
+    let has_one =
+        |limit: &&Limit| limit.per.is_empty() && limit.gives_slots() && limit.scope != Scope::Proxy;
+    let mut limits = policy
+        .limits
+        .iter()
+        .filter(has_one)
+        .take(IN_USE_MAX)
+        .peekable();
+    let mut in_use = BTreeMap::new();
+    // Most domains have no such limits.
+    if limits.peek().is_some() {
+        let compiled = Compiled::new(policy.clone());
+        for limit in limits {
+            let found = session.store.inspect(&compiled, &limit.name, &[], 1).await;
+            let answer = found.map_err(|error| session.check_failed(&error))?.answer;
+            let slots = answer
+                .limit
+                .map(|of| (of.saturating_sub(answer.remaining), of));
+            in_use.extend(slots.map(|slots| (limit.name.clone(), slots)));
+        }
+    }
+    Ok(in_use)
 }
 
 // --- The state of `top`, and how keys change it.
@@ -217,6 +254,8 @@ struct Data {
     pub(super) observed: ActivitySummary,
     /// Proxies that share each limit.
     pub(super) sharing: BTreeMap<Name, u64>,
+    /// Of limits on requests in flight with one bucket, the slots in use and all there are.
+    pub(super) in_use: BTreeMap<Name, (u64, u64)>,
     pub(super) limiters: usize,
     pub(super) proxies: usize,
     pub(super) latency_us: u64,
@@ -304,6 +343,8 @@ struct LimitRow {
     pub(super) costs: Rate,
     /// Slots that requests took.
     pub(super) slots: Rate,
+    /// How many of how many slots are in use.
+    pub(super) in_use: Option<String>,
     /// Penalties that began.
     pub(super) penalties: u64,
     pub(super) proxies: u64,
@@ -527,6 +568,7 @@ impl Model {
                 over: Rate::new(over, covered_ms),
                 costs: Rate::new(activity.settled_units, covered_ms),
                 slots: Rate::new(activity.slots_taken, covered_ms),
+                in_use: { data.in_use.get(name) }.map(|(used, of)| format!("{used} of {of}")),
                 penalties: activity.penalties,
                 proxies: data.sharing.get(name).copied().unwrap_or(0),
             }

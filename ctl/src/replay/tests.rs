@@ -121,6 +121,24 @@ async fn requests_in_flight_end_when_the_log_says() {
 }
 
 #[tokio::test]
+async fn an_adaptive_limit_follows_the_durations_in_the_log() {
+    let limits = "  - {name: busy, algorithm: concurrency, limit: 4, \
+                  adaptive: {min: 1, max: 4, latency: 10ms}}\n";
+    for (took_ms, denies) in [(Some(5), false), (Some(25), true), (None, false)] {
+        // Two at once, ten times a second.
+        let pair = |n: u64| Request {
+            at_ms: at(0, "a").at_ms + n / 2 * 100,
+            took_ms,
+            ..at(0, "a")
+        };
+        let requests: Vec<Request> = (0..60).map(pair).collect();
+        let side = Side::new(policy(limits), &[]);
+        let decided = report([Some(side), None], &requests).await;
+        assert_eq!(decided.result.totals.denied > 0, denies, "{took_ms:?}");
+    }
+}
+
+#[tokio::test]
 async fn the_names_of_those_that_lose_most_are_kept_whoever_comes_first() {
     let limits = "  - {name: none, per: [user], algorithm: fixed_window, rate: 0/1m}\n";
     let mut side = Side::new(policy(limits), &[]);

@@ -4,6 +4,8 @@ use documents::{Field, Fields, Form, Path, Report, Take};
 use limits_file::edit::merge;
 use policy::{Descriptor, Limit, Name, Node, Policy, Problems, Value};
 
+use super::Backend;
+
 const FILE_FIELDS: [&str; 2] = ["note", "scenarios"];
 const SCENARIO_FIELDS: [&str; 5] = ["id", "group", "note", "limits", "steps"];
 
@@ -16,6 +18,8 @@ pub struct Scenario {
     pub policy: Policy,
     /// What happens, in order.
     pub steps: Vec<Step>,
+    /// What answers the requests that pass.
+    pub backend: Backend,
 }
 
 /// One thing that happens.
@@ -159,6 +163,7 @@ fn read_scenario(scenario: Field<'_>, report: &mut Report) -> Option<Scenario> {
         id: id.unwrap_or("scenario").to_owned(),
         policy,
         steps,
+        backend: Backend::default(),
     })
 }
 

@@ -1,6 +1,6 @@
 use policy::{Node, Problems};
 
-use super::{Engines, Phase, Report, Scenario, Step, read, steps};
+use super::{Answer, Backend, Engines, Phase, Report, Scenario, Step, read, steps};
 use crate::error::Error;
 
 fn scenarios(json: &str) -> Result<Vec<Scenario>, Problems> {
@@ -290,4 +290,42 @@ fn limits_of_the_rate_limit_service_apply_to_descriptors_and_values_may_share_a_
         ]}"#,
     );
     assert_eq!(report.scenarios[0].differences, []);
+}
+
+#[test]
+fn an_adaptive_limit_follows_the_service() {
+    let text = r#"{"id": "a", "limits": [{"name": "a", "algorithm": "concurrency", "limit": 5,
+        "adaptive": {"min": 2, "max": 100, "latency": "300ms"}}], "steps": []}"#;
+    let mut scenarios = scenarios(text).unwrap();
+    let traffic: [Phase; 1] = ["constant:600/s".parse().unwrap()];
+    scenarios[0].steps = steps(&traffic, 0, 60_000, 1, &policy::Descriptor::new()).unwrap();
+    // It has 400/s, then a quarter of that, then all again.
+    let services = ["20x50ms", "5x50ms,20s..40s"].map(|text| text.parse().unwrap());
+    scenarios[0].backend = Backend::new(services.into(), 0, 1);
+    let report = local(&scenarios).unwrap();
+    let answers: Vec<&Answer> = report.scenarios[0].steps.iter().flatten().collect();
+    let limit = |second: usize| answers[second * 600].adaptive_limit.unwrap();
+    let admitted = |from: usize, to: usize| {
+        let allowed = answers[from * 600..to * 600].iter();
+        allowed.filter(|answer| answer.allowed).count() / (to - from)
+    };
+    assert_eq!(limit(0), 5);
+    assert!(
+        limit(19) > 30 && limit(39) < 20,
+        "{} {}",
+        limit(19),
+        limit(39)
+    );
+    assert!(limit(59) > 30, "{}", limit(59));
+    assert!(
+        (380..410).contains(&admitted(10, 20)),
+        "{}",
+        admitted(10, 20)
+    );
+    assert!(
+        (90..110).contains(&admitted(30, 40)),
+        "{}",
+        admitted(30, 40)
+    );
+    assert!(answers.iter().any(|answer| answer.took_ms > Some(300)));
 }

@@ -1,6 +1,6 @@
-//! Times of requests, made from a description of traffic.
+//! Times of requests, made from a description of traffic, and the service that answers them.
 
-use std::str::FromStr;
+use std::{cmp::Reverse, collections::BinaryHeap, str::FromStr};
 
 use policy::{Descriptor, UnitError, parse_duration, parse_rate};
 
@@ -174,31 +174,31 @@ impl FromStr for Phase {
     type Err = TrafficError;
 
     fn from_str(text: &str) -> Result<Self, TrafficError> {
-        let Some((traffic, span)) = text.split_once(',') else {
-            return Ok(Self {
-                traffic: text.parse()?,
-                from_ms: 0,
-                until_ms: None,
-            });
-        };
-        let (from, until) = span.split_once("..").ok_or(TrafficError::Span)?;
-        let time = |text| parse_duration(text).map_err(|_| TrafficError::Span);
-        let phase = Self {
+        let (traffic, (from_ms, until_ms)) = with_span(text)?;
+        Ok(Self {
             traffic: traffic.parse()?,
-            from_ms: time(from)?,
-            until_ms: if until.is_empty() {
-                None
-            } else {
-                Some(time(until)?)
-            },
-        };
-        let backwards = phase.until_ms.is_some_and(|until| until < phase.from_ms);
-        if backwards {
-            Err(TrafficError::Span)
-        } else {
-            Ok(phase)
-        }
+            from_ms,
+            until_ms,
+        })
     }
+}
+
+/// What stands before the comma, and from when until when it holds, in milliseconds; without a comma always.
+fn with_span(text: &str) -> Result<(&str, (u64, Option<u64>)), TrafficError> {
+    let Some((what, span)) = text.split_once(',') else {
+        return Ok((text, (0, None)));
+    };
+    let (from, until) = span.split_once("..").ok_or(TrafficError::Span)?;
+    let time = |text| parse_duration(text).map_err(|_| TrafficError::Span);
+    let from_ms = time(from)?;
+    let until_ms = match until {
+        "" => None,
+        until => Some(time(until)?),
+    };
+    if until_ms.is_some_and(|until| until < from_ms) {
+        return Err(TrafficError::Span);
+    }
+    Ok((what, (from_ms, until_ms)))
 }
 
 impl Phase {
@@ -244,9 +244,157 @@ pub fn steps(
     Ok(times.into_iter().map(step).collect())
 }
 
+// --- The service behind the limits.
+
+/// `20x50ms`: what answers requests, all the time or, as in `7x50ms,60s..120s`, for a part of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Service {
+    /// Requests that it works on at once; further ones wait in their order.
+    workers: u64,
+    /// How long it works on one, in the mean; times are distributed exponentially.
+    mean_ms: u64,
+    from_ms: u64,
+    until_ms: Option<u64>,
+}
+
+/// Bound: workers of a simulated service. Beyond it, `--service` is refused.
+const WORKERS_MAX: u64 = 10_000;
+
+impl FromStr for Service {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (service, (from_ms, until_ms)) = with_span(text).map_err(|error| error.to_string())?;
+        let parts = service.split_once('x');
+        let read = parts.and_then(|(workers, mean)| {
+            let workers = workers.parse().ok().filter(|of| *of <= WORKERS_MAX)?;
+            Some((workers, parse_duration(mean).ok()?))
+        });
+        let (workers, mean_ms) = read.ok_or_else(|| {
+            format!("expected WORKERSxTIME, as in 20x50ms, with at most {WORKERS_MAX} workers")
+        })?;
+        Ok(Self {
+            workers,
+            mean_ms,
+            from_ms,
+            until_ms,
+        })
+    }
+}
+
+/// A service at work on the requests that were admitted. Without any, requests never end.
+#[derive(Clone, Debug, Default)]
+pub struct Backend {
+    /// Of those that hold at a time, the last decides.
+    services: Vec<Service>,
+    start_ms: u64,
+    random: u64,
+    /// When each worker has nothing to do.
+    free_at: BinaryHeap<Reverse<u64>>,
+}
+
+impl Backend {
+    /// At work from a time on, in milliseconds; the same for the same seed.
+    pub const fn new(services: Vec<Service>, start_ms: u64, seed: u64) -> Self {
+        Self {
+            services,
+            start_ms,
+            random: seed,
+            free_at: BinaryHeap::new(),
+        }
+    }
+
+    /// How long a request takes that arrives now, with the time that it waits for a worker, in milliseconds; `None`:
+    /// there is no service. Requests arrive in order.
+    pub(super) fn took_ms(&mut self, now_ms: u64) -> Option<u64> {
+        let at_ms = now_ms.saturating_sub(self.start_ms);
+        let holds = |of: &&Service| {
+            of.from_ms <= at_ms && of.until_ms.is_none_or(|until_ms| at_ms < until_ms)
+        };
+        let service = self.services.iter().rfind(holds)?;
+        let workers = usize::try_from(service.workers).unwrap_or(usize::MAX);
+        // Those that leave end what they work on.
+        while self.free_at.len() > workers {
+            self.free_at.pop();
+        }
+        while self.free_at.len() < workers {
+            self.free_at.push(Reverse(now_ms));
+        }
+        let work_ms = exponential(&mut self.random, service.mean_ms);
+        // Without a worker nobody answers before the service changes, if it does.
+        let Some(Reverse(free_ms)) = self.free_at.pop() else {
+            let until_ms = service.until_ms.unwrap_or(u64::MAX);
+            return Some(until_ms.saturating_sub(at_ms).saturating_add(work_ms));
+        };
+        let end_ms = free_ms.max(now_ms).saturating_add(work_ms);
+        self.free_at.push(Reverse(end_ms));
+        Some(end_ms - now_ms)
+    }
+}
+
+/// A number from the exponential distribution of a mean, by comparisons alone (von Neumann 1951): the first of
+/// numbers that fall until one rises is the fraction, if they are odd in number; else the whole part grows.
+fn exponential(random: &mut u64, mean: u64) -> u64 {
+    let mut whole: u64 = 0;
+    loop {
+        let first = split_mix(random);
+        let (mut last, mut odd) = (first, true);
+        loop {
+            let next = split_mix(random);
+            if next > last {
+                break;
+            }
+            (last, odd) = (next, !odd);
+        }
+        if odd {
+            let fraction = (u128::from(mean) * u128::from(first)) >> 64;
+            let fraction = u64::try_from(fraction).unwrap_or(mean);
+            return mean.saturating_mul(whole).saturating_add(fraction);
+        }
+        whole += 1;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_service_works_on_so_many_at_once_and_takes_the_mean_time() {
+        let mut random = 1;
+        let drawn: Vec<u64> = (0..100_000)
+            .map(|_| exponential(&mut random, 1000))
+            .collect();
+        let mean = drawn.iter().sum::<u64>() / 100_000;
+        let beyond = drawn.iter().filter(|ms| **ms > 3000).count();
+        // e^-3 of them.
+        assert!(
+            mean.abs_diff(1000) < 20 && beyond.abs_diff(4979) < 300,
+            "{mean}, {beyond}"
+        );
+        let of = |texts: &[&str]| -> Vec<Service> {
+            let services = texts.iter().map(|text| text.parse().unwrap());
+            services.collect()
+        };
+        let services = of(&["2x0ms", "0x0ms,1s..2s"]);
+        let mut backend = Backend::new(services, 500, 1);
+        let took = [500, 1499, 1500, 2400, 2500].map(|at_ms| backend.took_ms(at_ms));
+        assert_eq!(
+            took,
+            [0, 0, 1000, 100, 0].map(Some),
+            "it stalls for a second"
+        );
+        let services = of(&["3x100ms"]);
+        let mut backend = Backend::new(services, 0, 1);
+        let took: Vec<u64> = (0..300).filter_map(|_| backend.took_ms(0)).collect();
+        let last = took.iter().max().unwrap();
+        assert!(
+            last.abs_diff(10_000) < 2000,
+            "{last}: 300 requests of 100 ms on 3 workers"
+        );
+        assert!("20x".parse::<Service>().is_err() && "10001x1ms".parse::<Service>().is_err());
+        assert_eq!(Backend::default().took_ms(0), None);
+    }
 
     fn times(text: &str, for_ms: u64) -> Vec<u64> {
         text.parse::<Traffic>().unwrap().times(for_ms, 1).unwrap()

@@ -1,10 +1,15 @@
 //! Slots of requests in flight, for programs and for Envoy's rate limit service.
 
+use std::io::Write as _;
+
 use anyhow::{Context, Result};
 use harness::until;
 use serde_json::{Value, json};
+use tempfile::NamedTempFile;
 
-use crate::support::{PATIENCE, Service};
+use crate::support::{PATIENCE, Service, quick};
+
+const TOKEN: &str = "9f0c2a7d41b85e63";
 
 const TWO: &str = "  - {name: in-flight, per: [user], algorithm: concurrency, limit: 2, slot_ttl: 1s}\n  \
                    - {name: total, rate: 1000/1d}\n";
@@ -218,11 +223,13 @@ async fn the_rate_limit_service_takes_and_frees_slots() -> Result<()> {
 /// What a program says of its service counts by the limit's latency, and only for a slot that it holds.
 #[tokio::test]
 async fn a_release_says_how_long_the_service_took() -> Result<()> {
-    let service = Service::with(
-        "  - {name: in-flight, per: [user], algorithm: concurrency, limit: 2, \
-         adaptive: {min: 1, max: 9, latency: 100ms}}\n",
-    )
-    .await?;
+    let mut tokens = NamedTempFile::new()?;
+    writeln!(tokens, "{TOKEN}")?;
+    let mut settings = quick();
+    settings.page_token_file = Some(tokens.path().to_owned());
+    let limits = "  - {name: in-flight, per: [user], algorithm: concurrency, limit: 2, \
+                  adaptive: {min: 1, max: 9, latency: 100ms}}\n";
+    let service = Service::with_settings(limits, settings).await?;
     let limit = async |user: &str| -> Result<Option<u64>> {
         let fields = json!({"descriptor": {"user": user}, "peek": true});
         let answer = service.ask(fields).await?.json()?;
@@ -246,6 +253,10 @@ async fn a_release_says_how_long_the_service_took() -> Result<()> {
         })
         .await?;
     }
+    let page = service.admin("/bucket?domain=shop&limit=in-flight&v.user=slow");
+    let page = page.header("authorization", format!("Bearer {TOKEN}"));
+    let shown = page.send().await?.text();
+    assert!(shown.contains("1 of 1 to 9; fell from 2 at "), "{shown}");
     let unread = json!({"took": "1s"});
     let wrong = post(&service, "/v1/release", "quick", "1.1.1000.1.1", &unread).await?;
     assert_eq!(wrong["error"]["field"], "took");

@@ -50,6 +50,8 @@ async fn the_limit_falls_with_its_service_and_grows_again() {
     limit(&stage, "it falls on", |limit| limit < low).await;
     let moved = stage.inspect("checkout", &[])["adaptive"]["moved_slow"].as_u64();
     assert!(moved > Some(500), "{moved:?}");
+    let explained = stage.rlctl(&["explain", "path=/checkout"]);
+    assert!(explained.contains(" of 2 to 40; fell from "), "{explained}");
     // Requests are shed on the proxy without load too, in the words of the limit.
     let get = stage.nth_envoy(1).get("/checkout");
     let shed = eventually("a request is shed", async || {
@@ -78,7 +80,7 @@ const BOTH: [&str; 2] = [
 ];
 /// More than `latency` of `strict`.
 const WHILE: Duration = Duration::from_millis(20);
-const FOREVER: Duration = Duration::from_secs(3600);
+const FOREVER: Duration = Duration::from_hours(1);
 
 /// How many answers a limit counted for a user, and how many of them were slow, once no request of theirs is in
 /// flight.

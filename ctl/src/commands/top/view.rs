@@ -139,7 +139,7 @@ fn header(model: &Model, column: &Column) -> Cell<'static> {
     } else {
         title.clone()
     };
-    let right = text.contains("/S") || ["PROXIES", "PENALTIES"].contains(&text.as_str());
+    let right = text.contains("/S") || ["PROXIES", "PENALTIES", "IN USE"].contains(&text.as_str());
     let line = Line::styled(text, bold());
     Cell::from(if right { line.right_aligned() } else { line })
 }
@@ -165,6 +165,7 @@ fn draw_limits(frame: &mut Frame<'_>, model: &mut Model, area: Rect) {
             number(row.over),
             number(row.costs),
             number(row.slots),
+            Cell::from(Line::raw(row.in_use.clone().unwrap_or_default()).right_aligned()),
             Cell::from(Line::raw(row.penalties.to_string()).right_aligned()),
             Cell::from(Line::raw(row.proxies.to_string()).right_aligned()),
         ]
@@ -174,6 +175,7 @@ fn draw_limits(frame: &mut Frame<'_>, model: &mut Model, area: Rect) {
     let if_any = |any: bool, order: usize| if any { order } else { NEVER };
     let costs = if_any(has(&|row| row.costs > Rate::default()), 4);
     let slots = if_any(has(&|row| row.slots > Rate::default()), 5);
+    let in_use = if_any(has(&|row| row.in_use.is_some()), 4);
     let penalties = if_any(has(&|row| row.penalties > 0), 6);
     let limit = part_of("LIMIT", rows.len(), model.limits_fit, model.limits_offset);
     let columns = [
@@ -183,6 +185,7 @@ fn draw_limits(frame: &mut Frame<'_>, model: &mut Model, area: Rect) {
         Column::new("OVER/S", None, 3, Constraint::Length(8)),
         Column::new("COST/S", None, costs, Constraint::Length(9)),
         Column::new("SLOTS/S", None, slots, Constraint::Length(8)),
+        Column::new("IN USE", None, in_use, Constraint::Length(13)),
         Column::new("PENALTIES", None, penalties, Constraint::Length(9)),
         Column::new("PROXIES", None, 7, Constraint::Length(8)),
     ];

@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use policy::Name;
 use protocol::{DecidedBy, Outcome};
@@ -57,6 +59,7 @@ fn data(buckets: Vec<BucketActivity>) -> Data {
             ..ActivitySummary::default()
         },
         sharing: [(name("per-user"), 2)].into(),
+        in_use: BTreeMap::new(),
         limiters: 2,
         proxies: 1,
         latency_us: 213,
@@ -290,6 +293,21 @@ fn without_color_there_is_none() {
         let any = cells.map(|cell| cell.fg).any(|fg| fg != Color::Reset);
         assert_eq!(any, color);
     }
+}
+
+#[test]
+fn slots_in_use_are_shown_where_a_limit_has_some() {
+    let mut model = model();
+    assert!(!shown(&mut model).contains("IN USE"));
+    model.show(Ok(Data {
+        in_use: [(name("trial"), (17, 20))].into(),
+        ..data(Vec::new())
+    }));
+    let text = shown(&mut model);
+    assert!(
+        text.contains("IN USE") && text.contains("17 of 20"),
+        "{text}"
+    );
 }
 
 /// This many limits, with names of one length.

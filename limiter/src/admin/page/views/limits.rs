@@ -3,7 +3,7 @@
 use hyper::StatusCode;
 use insight::{
     Window,
-    bucket::{denial_rank, display, matchers, notes, penalty_state, plain},
+    bucket::{adaptive_state, denial_rank, display, matchers, notes, penalty_state, plain},
     duration,
 };
 use limits_file::ToNode as _;
@@ -463,6 +463,13 @@ fn window(bucket: &Bucket, now_ms: u64) -> Option<Window> {
     Window::from_quota(&quota, now_ms)
 }
 
+/// What an adaptive limit is and why, and its window; `None`: it is none, or no answer came yet.
+fn adaptive(limit: &Limit, found: &Inspection) -> Option<[String; 2]> {
+    let rule = limit.quota.parameters().adaptive.as_ref()?;
+    let state = found.answer.adaptive.as_deref()?.state.as_ref()?;
+    Some(adaptive_state(rule, state))
+}
+
 fn rest(bucket: &Bucket, found: &Inspection) -> Markup {
     html! {
         section {
@@ -481,6 +488,10 @@ fn rest(bucket: &Bucket, found: &Inspection) -> Markup {
                 @if let Some(penalty) = &bucket.limit.penalty {
                     @let enforced = found.answer.mode != Mode::Shadow;
                     dt { "penalty" } dd { (penalty_state(penalty, &found.answer.penalty, enforced, found.now_ms)) }
+                }
+                @if let Some([now, answers]) = adaptive(&bucket.limit, found) {
+                    dt { "adaptive" } dd { (now) }
+                    dt { "answers" } dd { (answers) }
                 }
                 @if let Some(window) = window(bucket, found.now_ms) {
                     dt { "window now" } dd { (window) }
