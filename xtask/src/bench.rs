@@ -3,6 +3,7 @@
 //! Absolute figures depend on the machine and its load. So every round loads each row of [`setups`] for a
 //! few seconds, directly before or after its reference, and only such pairs are compared.
 
+mod adaptive;
 mod direct;
 mod scale;
 mod setups;
@@ -74,6 +75,10 @@ pub struct Args {
     /// Measure edits of domains with as many limits and overrides as they may have instead
     #[arg(long, group = "instead", conflicts_with_all = ["connections", "seconds"])]
     scale: bool,
+    /// Compare limits that follow a service with Envoy's own filter and static limits instead; a quarter of an hour a
+    /// round
+    #[arg(long, group = "instead", conflicts_with_all = ["connections", "seconds"])]
+    adaptive: bool,
     /// Run the filter's module alone instead, in Node, without Envoy
     #[arg(long, group = "instead", conflicts_with_all = ["json", "connections", "rounds", "seconds"])]
     module: bool,
@@ -98,6 +103,8 @@ pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
     }
     let report = if args.in_flight {
         interruptible(direct::in_flight(&programs, args.rounds))?
+    } else if args.adaptive {
+        interruptible(adaptive::adaptive(&programs, args.rounds))?
     } else if args.scale {
         interruptible(scale::scale(&programs, args.rounds))?
     } else if args.instructions {

@@ -364,7 +364,7 @@ pub fn since<const N: usize>(after: [u64; N], before: [u64; N]) -> [u64; N] {
 }
 
 /// Ports for another Envoy.
-fn own_ports(mut ports: Ports) -> Result<Ports> {
+pub fn own_ports(mut ports: Ports) -> Result<Ports> {
     (ports.envoy, ports.envoy_admin) = (free_port()?, free_port()?);
     Ok(ports)
 }
@@ -570,7 +570,7 @@ impl Servers {
 }
 
 /// Waits until a limit is in force on a path.
-async fn limits_are_known(envoy: &Envoy, path: &str) -> Result<()> {
+pub async fn limits_are_known(envoy: &Envoy, path: &str) -> Result<()> {
     let probe = Client::new().get(&envoy.url(path));
     let probe = probe.header("x-user-id", "nobody");
     let patience = Duration::from_secs(10);
