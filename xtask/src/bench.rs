@@ -72,9 +72,12 @@ pub struct Args {
     /// Compare requests whose responses say what they cost with others instead
     #[arg(long, group = "instead", conflicts_with = "connections")]
     costs: bool,
-    /// Measure edits of domains with as many limits and overrides as they may have instead
-    #[arg(long, group = "instead", conflicts_with_all = ["connections", "seconds"])]
+    /// Measure domains with as many limits and overrides as they may have instead: edits, checks, proxies, keys
+    #[arg(long, group = "instead", conflicts_with = "connections")]
     scale: bool,
+    /// With --scale: keys that end together
+    #[arg(long, requires = "scale", default_value_t = 500_000, value_parser = clap::value_parser!(u64).range(1000..=10_000_000))]
+    keys: u64,
     /// Compare limits that follow a service with Envoy's own filter and static limits instead; a quarter of an hour a
     /// round
     #[arg(long, group = "instead", conflicts_with_all = ["connections", "seconds"])]
@@ -106,7 +109,9 @@ pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
     } else if args.adaptive {
         interruptible(adaptive::adaptive(&programs, args.rounds))?
     } else if args.scale {
-        interruptible(scale::scale(&programs, args.rounds))?
+        let wrk = Wrk::new(tools.get(Tool::Wrk)?, args.seconds)?;
+        let (rounds, keys) = (args.rounds, args.keys);
+        interruptible(scale::scale(&programs, ui, (rounds, keys), &wrk))?
     } else if args.instructions {
         interruptible(direct::instructions(&programs))?
     } else {

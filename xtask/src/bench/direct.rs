@@ -76,6 +76,18 @@ pub fn batched(nth: u64, checks: u64) -> Result<Call> {
     Ok(Call("/v1/check", CHECK_CBOR, batch(user, checks)?.encode()))
 }
 
+/// As [`batched`], each check of a user of its own.
+pub fn of_many(nth: u64, checks: u64) -> Result<Call> {
+    let batch = batch(nth * checks, checks)?;
+    Ok(Call("/v1/check", CHECK_CBOR, batch.encode()))
+}
+
+/// A call with one check of a request for a path.
+pub fn of_path(path: &str) -> Result<Call> {
+    let batch = batch_of(vec![check(path, "nobody", 1)])?;
+    Ok(Call("/v1/check", CHECK_CBOR, batch.encode()))
+}
+
 /// `POST /v1/check` with one check.
 #[expect(clippy::unnecessary_wraps, reason = "all calls are made alike")]
 pub fn posted(nth: u64) -> Result<Call> {
@@ -136,7 +148,7 @@ pub async fn measure(
 
 /// Makes calls over some connections, so many at once on each: `call` is given their number, and its `None`
 /// ends them. Returns how many microseconds each took.
-async fn each(
+pub async fn each(
     limiter: &Limiter,
     connections: u64,
     at_once: u64,

@@ -447,7 +447,7 @@ fn local_rate_limit(config: EnvoyConfig) -> Result<EnvoyConfig> {
 }
 
 /// Adds a filter that answers in place of the service, after the first filter.
-fn answered_by_envoy(config: EnvoyConfig) -> Result<EnvoyConfig> {
+pub fn answered_by_envoy(config: EnvoyConfig) -> Result<EnvoyConfig> {
     config.http_filters(|filters| {
         let answer = json!({
             "name": "answer",
@@ -673,6 +673,11 @@ impl Wrk {
     async fn users(&self, url: &str, connections: u64, lasts: Duration) -> Result<Figures> {
         let arguments = [url, "--", &USER_COUNT.to_string()];
         self.load("users.lua", connections, lasts, &arguments).await
+    }
+
+    /// Loads a URL over some connections for a while.
+    pub async fn sample(&self, url: &str, connections: u64, lasts: Duration) -> Result<Sample> {
+        self.users(url, connections, lasts).await?.sample(false)
     }
 
     /// Posts one body over and over, on few connections.
