@@ -16,6 +16,9 @@
 --       [14] overrides that the domain may have [15] bytes of limits that it may have
 --       [16] how many changes are kept
 --       [17] a digest of [7] and of the limits that are written
+--       [18] the bytes of all limits in a snapshot then; '' leaves them
+--       [19] the slot of the bucket, of an edit of one bucket of [8]: its generation becomes the new
+--            revision, and that of its latest reset if this is one; else ''
 --       then: n, and n names of limits whose generation becomes the new revision, or '*' for all of
 --             them; a reset also sets their reset revision to it;
 --             n, and n names of limits that are deleted;
@@ -62,7 +65,7 @@ if not matches then
   return { 0, tonumber(not lost and number or 0), digest, deleted and 1 or 0 }
 end
 
-local at = 18
+local at = 20
 local function take()
   at = at + 1
   return ARGV[at - 1]
@@ -213,6 +216,9 @@ local function mark(member)
   end
 end
 local raised, gone = all and { 'g', revision } or {}, {}
+if ARGV[18] ~= '' then
+  raised[#raised + 1], raised[#raised + 2] = 'snapshot_bytes', ARGV[18]
+end
 for _, name in ipairs(raise) do
   mark(name)
   raised[#raised + 1], raised[#raised + 2] = 'g:' .. name, revision
@@ -222,7 +228,21 @@ for _, name in ipairs(raise) do
 end
 for _, name in ipairs(delete) do
   mark(name)
-  gone[#gone + 1], gone[#gone + 2] = 'g:' .. name, 'r:' .. name
+  gone[#gone + 1], gone[#gone + 2], gone[#gone + 3] = 'g:' .. name, 'r:' .. name, 'b:' .. name
+end
+-- Of single buckets, by their slots: `SLOT:GENERATION:RESET`, separated by commas.
+local slot = ARGV[19]
+if slot ~= '' then
+  local field, slots, reset = 'b:' .. ARGV[8], {}, ARGV[3] == 'reset' and revision
+  for other, of, was in string.gmatch(redis.call('HGET', record, field) or '', '(%d+):(%d+):(%d+)') do
+    if other ~= slot then
+      slots[#slots + 1] = other .. ':' .. of .. ':' .. was
+    else
+      reset = reset or was
+    end
+  end
+  slots[#slots + 1] = slot .. ':' .. revision .. ':' .. (reset or '0')
+  raised[#raised + 1], raised[#raised + 2] = field, table.concat(slots, ',')
 end
 each_thousand(raised, function(...)
   redis.call('HSET', record, ...)
@@ -253,6 +273,9 @@ end
 
 for i = 1, #writes, 2 do
   mark(writes[i])
+end
+if slot ~= '' then
+  mark(ARGV[8])
 end
 
 -- A lost record does not name the limits that went with it.

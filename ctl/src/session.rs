@@ -177,6 +177,23 @@ impl<'p> Session<'p> {
         Ok(stored)
     }
 
+    /// The record of a domain as an edit of one limit needs it: with that limit alone, if it is there.
+    pub async fn read_for(&self, domain: &Name, limit: &Name) -> Result<Stored, Error> {
+        self.call(self.store.read_part(domain, &[limit])).await
+    }
+
+    /// As [`Session::record`], with this limit alone if it is there.
+    pub async fn record_for(&self, limit: &str) -> Result<Box<Record>, Error> {
+        let Ok(name) = limit.parse() else {
+            return self.record(Overrides::None).await;
+        };
+        let domain = self.domain().await?;
+        match self.read_for(&domain, &name).await? {
+            Stored::Live(record) => Ok(record),
+            Stored::Absent | Stored::Deleted(_) => Err(self.no_domain(&domain).await),
+        }
+    }
+
     /// The record of the domain; an error if it has no limits.
     pub async fn record(&self, overrides: Overrides) -> Result<Box<Record>, Error> {
         let domain = self.domain().await?;

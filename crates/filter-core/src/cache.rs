@@ -40,6 +40,8 @@ pub(crate) struct BucketKey {
     pub(crate) tag: u64,
     /// The overflow entry of the bucket's limit.
     pub(crate) overflow: u64,
+    /// The generation of that entry: the limit's, which all its buckets share.
+    pub(crate) overflow_generation: u64,
 }
 
 impl BucketKey {

@@ -41,8 +41,8 @@ impl Worker {
     /// Reserves units of this worker's leases. Touches neither shared data nor the limiter.
     pub(crate) fn reserve_units(&mut self, now: Now, check: &mut PendingCheck) {
         for limit_check in check.limit_checks.iter_mut().filter(|of| is_leasable(of)) {
-            let (key, limit) = (limit_check.key, &limit_check.limit);
-            let reservation = self.leases.take(key, limit.generation, limit.cost, now);
+            let (key, generation) = (limit_check.key, limit_check.generation);
+            let reservation = (self.leases).take(key, generation, limit_check.limit.cost, now);
             if let Some(reservation) = reservation {
                 limit_check.claim(reservation, &mut check.claims);
             }
@@ -61,8 +61,8 @@ impl Worker {
             let Some(terms) = self.terms(limit) else {
                 continue;
             };
-            let Some(worker_lease) = self.leases.open(limit_check.key, limit.generation, now)
-            else {
+            let generation = limit_check.generation;
+            let Some(worker_lease) = self.leases.open(limit_check.key, generation, now) else {
                 continue;
             };
             let left = limit_check.status.map(|status| status.remaining);
@@ -76,7 +76,7 @@ impl Worker {
             let bucket = LeasedBucket {
                 table: &self.process.table,
                 key: limit_check.key,
-                generation: limit.generation,
+                generation,
                 terms: &terms,
             };
             let change = bucket.update(host, now, None, &mut |shared_lease, status| {
@@ -121,7 +121,7 @@ impl LimitCheck {
         self.leased = true;
         claims.leased.push(LeasedUnits {
             key: self.key,
-            generation: self.limit.generation,
+            generation: self.generation,
             cost: self.limit.cost,
             reservation,
         });
@@ -157,7 +157,7 @@ impl Worker {
         now: Now,
     ) -> Option<QuotaStatus> {
         let limit = &limit_check.limit;
-        let worker_lease = self.leases.find(limit_check.key, limit.generation)?;
+        let worker_lease = (self.leases).find(limit_check.key, limit_check.generation)?;
         let status = worker_lease.status.filter(|_| !limit.hidden)?;
         let leased = worker_lease.shared.saturating_add(worker_lease.grant.units);
         status.quota_status(now, &limit.name, limit.cost, leased)
@@ -213,8 +213,9 @@ impl Worker {
                 && let (Some(limit_answer), Some(terms)) =
                     (answer.limits.get(at), self.terms(limit))
             {
-                let worker_lease = self.leases.find(limit_check.key, limit.generation);
-                match worker_lease.filter(|_| limit_answer.generation > limit.generation) {
+                let generation = limit_check.generation;
+                let worker_lease = self.leases.find(limit_check.key, generation);
+                match worker_lease.filter(|_| limit_answer.generation > generation) {
                     Some(worker_lease) => {
                         let units = limit_answer.lease.map_or(0, |lease| lease.units);
                         self.counts.happened_to(Event::LeaseGranted, units);
@@ -395,7 +396,7 @@ impl Worker {
     /// A check was not sent: its settlements go back to the worker's lease, for another query.
     pub(crate) fn restore_settlements(&mut self, check: &PendingCheck) {
         for limit_check in &check.limit_checks {
-            let (key, generation) = (limit_check.key, limit_check.limit.generation);
+            let (key, generation) = (limit_check.key, limit_check.generation);
             if let Some(lease_query) = &limit_check.lease_query
                 && let Some(worker_lease) = self.leases.find(key, generation)
             {

@@ -227,7 +227,7 @@ impl Worker {
                 Start::Precheck => of.key.in_role(Role::Precheck),
                 _ => of.key,
             },
-            generation: of.limit.generation,
+            generation: of.generation,
             algorithm,
             start,
         }

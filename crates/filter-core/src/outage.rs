@@ -193,7 +193,7 @@ impl PendingCheck {
             .filter(|limit_check| concerns(limit_check))
         {
             let span = DebtSpan::from_algorithm(limit_check.limit.quota.algorithm(), now);
-            let (key, generation) = (limit_check.key, limit_check.limit.generation);
+            let (key, generation) = (limit_check.key, limit_check.generation);
             let changed = table.update::<BucketEntry, _>(host, key, generation, now, |found| {
                 let before = found.entry.debt;
                 change(&mut found.entry.debt, limit_check, span);
@@ -244,8 +244,11 @@ impl Worker {
     /// health, so only the caches of this request's buckets are invalidated, to find their debts.
     pub(crate) fn decide_rejected(&mut self, host: &impl Host, now: Now, check: PendingCheck) {
         self.restore_settlements(&check);
-        for LimitCheck { key, limit, .. } in &check.limit_checks {
-            self.cache.invalidate(*key, limit.generation);
+        for LimitCheck {
+            key, generation, ..
+        } in &check.limit_checks
+        {
+            self.cache.invalidate(*key, *generation);
         }
         self.apply_fallback(host, now, check, ChargeStatus::NotCharged);
     }

@@ -299,7 +299,7 @@ mod tests {
             .unwrap_or_default();
         let mut limit_check = LimitCheck::new(&matches[0], &policy, &table, now).unwrap();
         let user = user.to_le_bytes();
-        limit_check.key = table.key("per-user", [Some(&user[..])].into_iter());
+        limit_check.key = table.key(("per-user", 1), [Some(&user[..])].into_iter());
         limit_check.denied = count;
         limit_check.leased = true;
         let (stream, limit_checks) = (StreamId(0), vec![limit_check]);

@@ -252,7 +252,7 @@ impl LocalUnits {
     ) -> Self {
         Self {
             key: of.key,
-            generation: of.limit.generation,
+            generation: of.generation,
             algorithm,
             cost: of.cost,
             slot,

@@ -174,6 +174,15 @@ pub fn without_limit(policy: &Policy, name: &str) -> Result<Policy, Problems> {
     checked(changed)
 }
 
+/// Whether a limit that takes another's place leaves what limits say about each other as it is: the policy is
+/// valid with one if it is with the other.
+pub fn refers_alike(old: &Limit, new: &Limit) -> bool {
+    old.name == new.name
+        && old.replaces == new.replaces
+        && old.descriptor == new.descriptor
+        && old.keys().eq(new.keys())
+}
+
 /// The policy with an exemption added, or put in the place of the one of its name.
 ///
 /// # Errors

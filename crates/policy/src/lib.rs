@@ -41,12 +41,12 @@ pub use descriptor_limit::{
 pub use exemption::{Exemption, Pause};
 pub use hash::{Names, PROXY_MARKS, Positions, bucket_hash, digest, proxy_mark, values_hash};
 pub use limit::{
-    AmountText, DEFAULT_MAX_DELAY_MS, DEFAULT_SHARE, IfMissing, Limit, MULTIPLE_VALUES, Matcher,
-    OVERRIDES_MAX, OnFailure, OverLimit, Override, OverrideQuota, Policy, Quota, RateText,
-    Revision, Scope, ShareText, Written, parse_rate, parse_share,
+    AmountText, BucketEdit, BucketEdits, DEFAULT_MAX_DELAY_MS, DEFAULT_SHARE, IfMissing, Limit,
+    MULTIPLE_VALUES, Matcher, OVERRIDES_MAX, OnFailure, OverLimit, Override, OverrideQuota, Policy,
+    Quota, RateText, Revision, Scope, ShareText, Written, parse_rate, parse_share,
 };
 pub use pricing::{
     IfAbsent, MAX_COST, MAX_TOKENS, Pointer, Pricing, RequestPlace, RequestPrice, RequestValue,
     Reserve, ResponsePrice, ResponseValue, Row, Source, Term, whole_number,
 };
-pub use snapshot::{Opaque, Snapshot, SnapshotError};
+pub use snapshot::{Opaque, Snapshot, SnapshotError, snapshot_bytes};

@@ -97,14 +97,84 @@ pub struct Limit {
     pub paused: Option<Pause>,
     /// Number of proxies to assume while no limiter answers; `None`: the last reported one.
     pub fleet_size: Option<u64>,
-    /// The domain revision that last changed this limit (edit, reset or credit). Bucket state
-    /// holds the newest one seen, and caches of older ones are dropped.
+    /// The domain revision that last changed this limit or all of its buckets. Bucket state holds the newest
+    /// generation seen ([`Limit::generation_of`]), and caches of older ones are dropped.
     pub generation: u64,
     /// The generation that the latest reset made; 0: none. Slots of requests in flight that are
     /// older are not entered again.
     pub reset_generation: u64,
+    /// Later edits of single buckets.
+    pub bucket_edits: BucketEdits,
     /// Where the store has it among the domain's limits; 0: nowhere yet.
     pub place: u64,
+}
+
+/// Edits of single buckets of a limit: overrides, resets and credits. They give the bucket a later generation than
+/// the limit has, so that caches drop its state alone. A bucket is known by a slot, the least byte of its
+/// [`bucket_hash`](crate::bucket_hash): so a limit has at most 256, of however many buckets, and an edit concerns
+/// one in 256 of the others too.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BucketEdits(Vec<BucketEdit>);
+
+/// The latest edits of the buckets of one slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BucketEdit {
+    /// The slot.
+    pub slot: u8,
+    /// The revision of the latest edit.
+    pub generation: u64,
+    /// That of the latest reset; 0: none.
+    pub reset_generation: u64,
+}
+
+impl BucketEdits {
+    /// The slot of a bucket.
+    pub fn slot_of<V: AsRef<[u8]>>(limit: &Name, values: &[Option<V>]) -> u8 {
+        let [least, ..] = crate::bucket_hash(limit, values).to_le_bytes();
+        least
+    }
+
+    /// Adds an edit, which replaces those of its slot.
+    pub fn add(&mut self, edit: BucketEdit) {
+        match self.0.binary_search_by_key(&edit.slot, |known| known.slot) {
+            Ok(at) => {
+                if let Some(known) = self.0.get_mut(at) {
+                    *known = edit;
+                }
+            }
+            Err(at) => self.0.insert(at, edit),
+        }
+    }
+
+    /// The latest edits of a slot.
+    pub fn get(&self, slot: u8) -> Option<&BucketEdit> {
+        self.0.iter().find(|edit| edit.slot == slot)
+    }
+
+    /// All, by their slots.
+    pub fn iter(&self) -> impl Iterator<Item = &BucketEdit> {
+        self.0.iter()
+    }
+}
+
+impl Limit {
+    fn edit_of<V: AsRef<[u8]>>(&self, values: &[Option<V>]) -> Option<&BucketEdit> {
+        // Nearly always there are none, and no hash is needed.
+        let edits = Some(&self.bucket_edits).filter(|edits| !edits.0.is_empty())?;
+        edits.get(BucketEdits::slot_of(&self.name, values))
+    }
+
+    /// The generation of one bucket: that of the limit, or of a later edit of the bucket alone.
+    pub fn generation_of<V: AsRef<[u8]>>(&self, values: &[Option<V>]) -> u64 {
+        let own = self.edit_of(values).map_or(0, |edit| edit.generation);
+        own.max(self.generation)
+    }
+
+    /// The generation that the latest reset of a bucket made, alone or with all others.
+    pub fn reset_generation_of<V: AsRef<[u8]>>(&self, values: &[Option<V>]) -> u64 {
+        let own = self.edit_of(values).map_or(0, |edit| edit.reset_generation);
+        own.max(self.reset_generation)
+    }
 }
 
 /// Other numbers for one bucket.

@@ -24,9 +24,9 @@ use documents::{Choice, Name};
 use patterns::Pattern;
 
 use crate::{
-    Compiled, Entries, Exemption, IfAbsent, Limit, MAX_COST, Matcher, OnFailure, Override,
-    OverrideQuota, Pause, Pointer, Pricing, Quota, RequestPlace, RequestPrice, RequestValue,
-    Reserve, ResponsePrice, ResponseValue, Revision, Row, Scope, Source, Term,
+    BucketEdit, BucketEdits, Compiled, Entries, Exemption, IfAbsent, Limit, MAX_COST, Matcher,
+    OnFailure, Override, OverrideQuota, Pause, Pointer, Pricing, Quota, RequestPlace, RequestPrice,
+    RequestValue, Reserve, ResponsePrice, ResponseValue, Revision, Row, Scope, Source, Term,
     compiled::{Change, Changed, check_of},
     digest,
     limit::Written,
@@ -53,6 +53,7 @@ const MAX_EXEMPTIONS: usize = 1000;
 const MAX_OVERRIDES: usize = 1000;
 const MAX_PATTERNS: usize = 1000;
 const MAX_NAMES: usize = 256;
+const MAX_SLOTS: usize = 256;
 
 /// Why bytes are no snapshot that this version can use.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -107,8 +108,15 @@ impl Compiled {
         let limits = limits.filter(|(_, limit)| limit.descriptor.is_none());
         let limits: Vec<_> = limits.collect();
         writer.list(limits.into_iter(), |writer, (at, limit)| {
-            let write = |writer: &mut Writer| self.write_limit(at, limit, edges, writer);
-            let (hash, bytes) = write_alone(writer, write);
+            // Only the proxy decides these limits, so it needs their overrides.
+            let overrides = self.overrides(at).filter(|_| limit.scope == Scope::Proxy);
+            let overrides: Vec<&Override> = overrides.collect();
+            let elsewhere = limit.scope == Scope::Global && self.has_overrides(at);
+            // On each limit, so that a filter has one place to look.
+            let paused = Pause::later(limit.paused, self.paused());
+            let (hash, bytes) = write_alone(writer, |writer| {
+                write_limit(writer, limit, paused, (elsewhere, &overrides), edges);
+            });
             let name = limit.name.clone();
             parts.push((name, hash, bytes));
         });
@@ -170,43 +178,71 @@ impl Compiled {
         };
         Ok((change, check))
     }
+}
 
-    fn write_limit(
-        &self,
-        at: usize,
-        limit: &Limit,
-        edges: &dyn Fn(&Parameters) -> Option<Edges>,
-        writer: &mut Writer,
-    ) {
-        let parameters = limit.quota.parameters();
-        writer.array(23);
-        write_header(writer, &limit.name, limit.on_failure, &limit.matchers);
-        list(writer, &limit.per);
-        write_choice(writer, limit.if_missing);
-        write_quota(writer, parameters, edges(parameters));
-        writer.unsigned(limit.cost);
-        optional(writer, limit.pricing.as_deref());
-        write_choice(writer, limit.over_limit);
-        optional(writer, limit.penalty.as_ref());
-        writer.unsigned(limit.enforce_percent.into());
-        write_choice(writer, limit.scope);
-        writer.optional(limit.precheck_percent.map(u64::from), Writer::unsigned);
-        writer.optional(limit.lease_ttl_ms, Writer::unsigned);
-        writer.boolean(limit.hidden);
-        list(writer, &limit.replaces);
-        // On each limit, so that a filter has one place to look.
-        optional(writer, Pause::later(limit.paused, self.paused()).as_ref());
-        writer.optional(limit.fleet_size, Writer::unsigned);
-        writer.unsigned(limit.generation);
-        writer.boolean(limit.scope == Scope::Global && self.has_overrides(at));
-        // Only the proxy decides these limits, so it needs their overrides.
-        let overrides = self.overrides(at).filter(|_| limit.scope == Scope::Proxy);
-        let overrides: Vec<&Override> = overrides.collect();
-        writer.list(overrides.into_iter(), |writer, found| {
-            write_override(writer, found, &limit.quota, edges);
-        });
-        writer.optional(limit.deny_status.map(u64::from), Writer::unsigned);
+/// Writes a limit, with the overrides that proxies get; `elsewhere`: there are some that only limiters have.
+fn write_limit(
+    writer: &mut Writer,
+    limit: &Limit,
+    paused: Option<Pause>,
+    (elsewhere, overrides): (bool, &[&Override]),
+    edges: &dyn Fn(&Parameters) -> Option<Edges>,
+) {
+    let parameters = limit.quota.parameters();
+    writer.array(24);
+    write_header(writer, &limit.name, limit.on_failure, &limit.matchers);
+    list(writer, &limit.per);
+    write_choice(writer, limit.if_missing);
+    write_quota(writer, parameters, edges(parameters));
+    writer.unsigned(limit.cost);
+    optional(writer, limit.pricing.as_deref());
+    write_choice(writer, limit.over_limit);
+    optional(writer, limit.penalty.as_ref());
+    writer.unsigned(limit.enforce_percent.into());
+    write_choice(writer, limit.scope);
+    writer.optional(limit.precheck_percent.map(u64::from), Writer::unsigned);
+    writer.optional(limit.lease_ttl_ms, Writer::unsigned);
+    writer.boolean(limit.hidden);
+    list(writer, &limit.replaces);
+    optional(writer, paused.as_ref());
+    writer.optional(limit.fleet_size, Writer::unsigned);
+    writer.unsigned(limit.generation);
+    writer.boolean(elsewhere);
+    writer.list(overrides.iter(), |writer, found| {
+        write_override(writer, found, &limit.quota, edges);
+    });
+    writer.optional(limit.deny_status.map(u64::from), Writer::unsigned);
+    let edits = limit.bucket_edits.iter();
+    let edits: Vec<&BucketEdit> = edits
+        .filter(|edit| edit.generation > limit.generation)
+        .collect();
+    writer.list(edits.into_iter(), |writer, edit| {
+        writer.array(2);
+        writer.unsigned(edit.slot.into());
+        writer.unsigned(edit.generation);
+    });
+}
+
+/// The most bytes that a limit takes of a snapshot, without overrides: of what changes by itself (edges of
+/// calendar windows, its generation) and of pauses the longest form.
+pub fn snapshot_bytes(limit: &Limit) -> usize {
+    const PAUSE: Pause = Pause {
+        until_ms: Some(u64::MAX),
+    };
+    // Limiters alone decide those of the rate limit service.
+    if limit.descriptor.is_some() {
+        return 0;
     }
+    let edges = |parameters: &Parameters| {
+        let calendar = parameters.rate.calendar;
+        calendar.map(|_| Edges::new(u32::MAX, [u64::MAX; WINDOWS_KNOWN + 1]))
+    };
+    let mut writer = Writer::default();
+    write_alone(&mut writer, |writer| {
+        write_limit(writer, limit, Some(PAUSE), (false, &[]), &edges);
+    });
+    // Its generation and edits of its buckets come later, a few bytes each.
+    writer.0.len() + 64
 }
 
 fn read_snapshot(reader: &mut Reader<'_>) -> Result<Compiled, DecodeError> {
@@ -351,9 +387,25 @@ fn read_header(reader: &mut Reader<'_>) -> Result<(Name, OnFailure, Vec<Matcher>
     ))
 }
 
+fn read_bucket_edits(reader: &mut Reader<'_>) -> Result<BucketEdits, DecodeError> {
+    let mut edits = BucketEdits::default();
+    reader.list(MAX_SLOTS, "edits", |reader| {
+        let read = |reader: &mut Reader<'_>| Ok((small(reader.unsigned()?)?, reader.unsigned()?));
+        let (slot, generation) = reader.fields(2, read)?;
+        edits.add(BucketEdit {
+            slot,
+            generation,
+            reset_generation: 0,
+        });
+        Ok(())
+    })?;
+    Ok(edits)
+}
+
 /// A limit, and whether it has overrides that only limiters have.
+#[expect(clippy::too_many_lines, reason = "a line for each field")]
 fn read_limit(reader: &mut Reader<'_>) -> Result<(Limit, bool), DecodeError> {
-    reader.fields_and(22, 1, |reader, more| {
+    reader.fields_and(22, 2, |reader, more| {
         let (name, on_failure, matchers) = read_header(reader)?;
         let per = reader.list(MAX_NAMES, "per", Name::read)?;
         let if_missing = choice(reader)?;
@@ -379,6 +431,10 @@ fn read_limit(reader: &mut Reader<'_>) -> Result<(Limit, bool), DecodeError> {
         let deny_status = match more {
             0 => None,
             _ => reader.optional(|reader| small(within(reader, 400, 599)?))?,
+        };
+        let bucket_edits = match more {
+            0 | 1 => BucketEdits::default(),
+            _ => read_bucket_edits(reader)?,
         };
         let limit = Limit {
             name,
@@ -406,6 +462,7 @@ fn read_limit(reader: &mut Reader<'_>) -> Result<(Limit, bool), DecodeError> {
             fleet_size,
             generation,
             reset_generation: 0,
+            bucket_edits,
             place: 0,
         };
         Ok((limit, has_overrides))

@@ -52,6 +52,6 @@ pub const MAX_BATCH_LIMITS: usize = 32_768;
 /// What Envoy accepts for all headers of a request together.
 pub const MAX_VALUE: usize = 65_536;
 
-/// Bound: bytes of a domain's limits as proxies get them. Beyond it, a proxy warns in its log, and its limits stay
-/// as they are.
+/// Bound: bytes of a domain's limits as proxies get them. Beyond it, an edit is refused, and a limiter keeps the
+/// limits that it has and names the fault.
 pub const SNAPSHOT_MAX: usize = 8 << 20;

@@ -250,7 +250,7 @@ impl Buckets for MemoryStore {
                 (removed, Some(key))
             }
             ResetScope::All => {
-                let begun = edit::reset(limit, ResetOf::AllStarted);
+                let begun = edit::reset(limit, ResetOf::AllStarted, None);
                 lock(&self.domains).reset(domain, begun, by, now_ms)?;
                 let ours = |key: &str| {
                     let parsed = self.keys.parse_bucket(key.as_bytes());
@@ -260,7 +260,11 @@ impl Buckets for MemoryStore {
             }
         };
         let of = key.as_deref().map_or(ResetOf::All, ResetOf::Bucket);
-        let plan = edit::reset(limit, of);
+        let values = match which {
+            ResetScope::Bucket(values) => Some(values),
+            ResetScope::All => None,
+        };
+        let plan = edit::reset(limit, of, values);
         let revision = lock(&self.domains).reset(domain, plan, by, now_ms)?;
         self.edited();
         Ok(ResetReport {
@@ -279,7 +283,7 @@ impl Buckets for MemoryStore {
         };
         let mut report = lock(&self.buckets).credit(credit, bucket, now_ms)?;
         if report.used && !credit.peek {
-            let plan = edit::credit(limit, credit.units, &bucket.key);
+            let plan = edit::credit(limit, credit.units, (values, &bucket.key));
             let revision = lock(&self.domains).reset(policy.domain(), plan, by, now_ms)?;
             report.revision = revision.number;
             self.edited();

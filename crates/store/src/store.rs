@@ -64,6 +64,12 @@ pub trait Policies: Send + Sync + fmt::Debug {
     /// The record of a domain.
     async fn read(&self, domain: &Name, overrides: Overrides) -> Result<Stored, StoreError>;
 
+    /// The record of a domain with these limits only and without overrides, for edits of these alone; all limits
+    /// where one of them is not there, or reading all costs no more.
+    async fn read_part(&self, domain: &Name, _limits: &[&Name]) -> Result<Stored, StoreError> {
+        self.read(domain, Overrides::None).await
+    }
+
     /// What changed in a domain since a revision; `None` if that is not known or the domain is
     /// gone: then read it whole.
     async fn changes_since(

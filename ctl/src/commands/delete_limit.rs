@@ -42,10 +42,11 @@ impl DeleteLimit {
     /// Confirms, deletes and shows what was deleted.
     pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
         let session = Session::open(global, printer)?;
-        let record = session.record(Overrides::None).await?;
         let edited = if self.bucket.is_empty() {
+            let record = session.record(Overrides::None).await?;
             self.delete_limit(&session, Stored::Live(record)).await?
         } else {
+            let record = session.record_for(&self.name).await?;
             self.delete_override(&session, Stored::Live(record)).await?
         };
         session.finish(&edited.report, &self.edit).await

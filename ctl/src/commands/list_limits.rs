@@ -205,13 +205,15 @@ impl GetLimit {
             Format::Json | Format::Yaml => usize::MAX,
             _ => OVERRIDES_SHOWN,
         };
+        let edits = found.bucket_edits.iter();
+        let last_edit = edits.fold(found.generation, |last, edit| last.max(edit.generation));
         let mut limit = found.clone();
         limit.overrides = session.some_overrides(&policy.domain, found, max).await?;
         session.warn_of_pause(&policy, &[self.name.as_str()]);
         printer.data(&OneLimit { limit, count })?;
         printer.note(format_args!(
             "domain {}, last edited at revision {} of {}",
-            policy.domain, found.generation, policy.revision.number
+            policy.domain, last_edit, policy.revision.number
         ));
         Ok(Exit::Done)
     }

@@ -44,7 +44,7 @@ impl Reset {
     /// Confirms, resets and reports the number of buckets.
     pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
         let session = Session::open(global, printer)?;
-        let policy = session.policy(Overrides::None).await?;
+        let policy = session.record_for(&self.limit).await?.policy;
         let limit = session::find_limit(&policy, &self.limit)?;
         let (name, domain) = (&limit.name, &policy.domain);
         let all = self.bucket.is_empty();

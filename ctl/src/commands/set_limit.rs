@@ -5,7 +5,7 @@ mod fields;
 use clap::Args;
 use insight::Window;
 use limits_file::ToNode as _;
-use policy::{Limit, Name, Node, OVERRIDES_MAX, Override, Policy, Scope};
+use policy::{Limit, Name, Node, Override, Policy, Scope};
 use store::{Overrides, Stored};
 
 use crate::{
@@ -82,7 +82,7 @@ impl SetLimit {
         })?;
         let session = Session::open(global, printer)?;
         let domain = session.domain().await?;
-        let base = session.read(&domain, Overrides::None).await?;
+        let base = self.base(&session, &domain, &name).await?;
         let edited = if self.bucket.is_empty() {
             self.set_limit(&session, &domain, &name, base).await?
         } else {
@@ -92,6 +92,28 @@ impl SetLimit {
         let warned = self.warn(&session, &name, &edited).await;
         session.note_read_failure(warned);
         session.follow_up_edit(&edited.report, &self.edit).await
+    }
+
+    /// The record that the edit is based on: with this limit alone, where the others do not matter. Reading
+    /// thousands takes longer than all the rest.
+    async fn base(
+        &self,
+        session: &Session<'_>,
+        domain: &Name,
+        name: &Name,
+    ) -> Result<Stored, Error> {
+        if !self.before.any() {
+            let base = session.read_for(domain, name).await?;
+            let limit = base.policy().and_then(|policy| policy.limit(name.as_str()));
+            let alike = |limit: &Limit| {
+                let edited = limits_file::limit_from_node(&self.edited_node(Some(limit), name));
+                edited.is_ok_and(|edited| limits_file::edit::refers_alike(limit, &edited))
+            };
+            if !self.bucket.is_empty() || limit.is_some_and(alike) {
+                return Ok(base);
+            }
+        }
+        session.read(domain, Overrides::None).await
     }
 
     async fn set_limit(
@@ -212,19 +234,33 @@ impl SetLimit {
         }
     }
 
-    /// The domain's limits with this one edited by the flags.
+    /// This limit, edited by the flags.
+    fn edited_node(&self, old: Option<&Limit>, name: &Name) -> Node {
+        let mut limit = match old {
+            Some(limit) => limit.to_node(),
+            None => Node::map([("name", Node::text(name.as_str()))]),
+        };
+        self.fields.apply(&mut limit);
+        limit
+    }
+
+    /// The limits of the base with this one edited by the flags.
     fn edited(&self, base: &Stored, domain: &Name, name: &Name) -> Result<Policy, Error> {
         let old = base
             .policy()
             .cloned()
             .unwrap_or_else(|| Policy::empty(domain.clone()));
-        let mut limit = match old.limit(name.as_str()) {
-            Some(limit) => limit.to_node(),
-            None => Node::map([("name", Node::text(name.as_str()))]),
-        };
-        self.fields.apply(&mut limit);
-        let edited = limits_file::limit_from_node(&limit)
-            .and_then(|limit| limits_file::edit::with_limit(&old, limit));
+        let is_part = matches!(base, Stored::Live(record) if record.is_part);
+        let limit = self.edited_node(old.limit(name.as_str()), name);
+        let edited = limits_file::limit_from_node(&limit).and_then(|limit| {
+            if is_part {
+                // The others are valid beside it, as they were.
+                let mut edited = old.clone();
+                edited.limits = vec![limit];
+                return Ok(edited);
+            }
+            limits_file::edit::with_limit(&old, limit)
+        });
         edited.map_err(|problems| {
             let error = invalid_limit(name.as_str(), &problems);
             let is_new = old.limit(name.as_str()).is_none();
@@ -340,7 +376,7 @@ impl SetLimit {
             let after = self.override_for(limit, &values, before.as_ref(), now_ms)?;
             fields::warn_of_override(session, domain, limit, &after).await;
             if before.is_none() {
-                must_have_room(session, base, limit).await?;
+                must_have_room(session, domain, limit).await?;
             }
             Ok(Planned {
                 changes: vec![between(limit, before.as_ref(), Some(&after))],
@@ -392,30 +428,23 @@ fn with_override(mut policy: Policy, limit: &Name, new: Override) -> Policy {
     policy
 }
 
-/// Limiters hold all overrides of a domain, and proxies those of their limits.
-async fn must_have_room(session: &Session<'_>, base: &Stored, limit: &Limit) -> Result<(), Error> {
-    let Some(policy) = base.policy() else {
+/// Proxies hold the overrides of their limits. (The store counts those of a domain.)
+async fn must_have_room(session: &Session<'_>, domain: &Name, limit: &Limit) -> Result<(), Error> {
+    if limit.scope != Scope::Proxy {
         return Ok(());
-    };
-    let counts = session.override_counts(policy).await?;
-    let mut limits = policy.limits.iter().zip(&counts);
-    let own = limits.find(|(other, _)| other.name == limit.name);
-    let (own, all) = (own.map_or(0, |(_, count)| *count), counts.iter().sum());
-    let has_room = |count, max| usize::try_from(count).is_ok_and(|count: usize| count < max);
-    let refused = |message: String| Error::new(Exit::Refused, message);
-    let max = limit.scope.overrides_max();
-    if limit.scope == Scope::Proxy && !has_room(own, max) {
-        let name = &limit.name;
-        let error = refused(format!("limit {name} has {own} overrides already"));
-        return Err(error.hint(format!(
-            "with `scope: proxy` every Envoy holds all of them: {max} at most"
-        )));
     }
-    if !has_room(all, OVERRIDES_MAX) {
-        let error = refused(format!("the domain has {all} overrides already"));
-        return Err(error.hint(format!("{OVERRIDES_MAX} at most")));
+    let (own, max) = (
+        session.override_count(domain, limit).await?,
+        limit.scope.overrides_max(),
+    );
+    if usize::try_from(own).is_ok_and(|own| own < max) {
+        return Ok(());
     }
-    Ok(())
+    let name = &limit.name;
+    let message = format!("limit {name} has {own} overrides already");
+    Err(Error::new(Exit::Refused, message).hint(format!(
+        "with `scope: proxy` every Envoy holds all of them: {max} at most"
+    )))
 }
 
 /// A point in time stays as it is; a duration counts from now by the store's clock.

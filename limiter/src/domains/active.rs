@@ -6,7 +6,7 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use hyper::header::HeaderValue;
 use policy::{Compiled, Edits, Policy};
-use protocol::{Check, ServicePart};
+use protocol::{Check, SNAPSHOT_MAX, ServicePart};
 use store::wall_ms;
 use tokio::time::Instant;
 
@@ -126,6 +126,15 @@ impl Active {
         let number = compiled.revision().number;
         let before = before.map(|before| before.snapshot.load());
         let snapshot = Snapshot::new(&compiled, wall_ms(), before.as_deref().map(Arc::as_ref))?;
+        // Editors refuse such limits, except where overrides that proxies need make them so large. Proxies
+        // would keep what they have, and limiters not.
+        let bytes = snapshot.made.bytes().len();
+        if bytes > SNAPSHOT_MAX {
+            return Err(format!(
+                "proxies would receive {bytes} bytes of limits, more than the {SNAPSHOT_MAX} that they read: \
+                 split the limits over several domains, or delete overrides of limits with `scope: proxy`"
+            ));
+        }
         let limits = compiled.limits().iter();
         let weights = limits.map(|limit| {
             let leased = limit.lease_ttl_ms.is_some();

@@ -84,10 +84,10 @@ impl Table {
         }
     }
 
-    /// The key of a limit's bucket for some `per` values, in [`Role::Global`].
+    /// The key of the bucket of a limit of this generation for some `per` values, in [`Role::Global`].
     pub(crate) fn key<'v>(
         &self,
-        limit: &str,
+        (limit, overflow_generation): (&str, u64),
         values: impl Iterator<Item = Option<&'v [u8]>>,
     ) -> BucketKey {
         let mut hasher = SipHasher13::new_with_key(&self.hash_key);
@@ -111,10 +111,11 @@ impl Table {
             set: u32::try_from(scaled).unwrap_or(0),
             tag: hash.h2,
             overflow,
+            overflow_generation,
         }
     }
 
-    /// Reads a bucket whose limit has this generation.
+    /// Reads a bucket of this generation.
     pub(crate) fn read<E: Record>(
         &self,
         host: &impl Host,
@@ -267,9 +268,9 @@ impl<'a> Set<'a> {
 
     /// The entry of a bucket. One of another generation counts as absent: its limit was edited.
     pub(super) fn find<E: Record>(&self, key: BucketKey, generation: u64, now: Now) -> Found<E> {
-        let current = |way: &&Way<'_>| way.generation == generation;
-        let own = find_way(&self.ways, key.tag).filter(current);
-        let overflow = find_way(&self.overflows, key.overflow).filter(current);
+        let own = find_way(&self.ways, key.tag).filter(|way| way.generation == generation);
+        let overflow = find_way(&self.overflows, key.overflow);
+        let overflow = overflow.filter(|way| way.generation == key.overflow_generation);
         let overflow = overflow.and_then(|way| BucketEntry::read(way.entry));
         Found {
             entry: own.and_then(|way| E::read(way.entry)).unwrap_or_default(),
@@ -294,11 +295,11 @@ impl<'a> Set<'a> {
         now: Now,
     ) -> Option<Vec<u8>> {
         let mut bytes = Vec::with_capacity(192);
-        let (ways, tag, in_use_until_us) = match found.room {
+        let (ways, tag, generation, in_use_until_us) = match found.room {
             Room::Own => {
                 found.entry.write(&mut bytes);
                 let until_us = found.entry.in_use_until_us();
-                (&mut self.ways[..], key.tag, until_us)
+                (&mut self.ways[..], key.tag, generation, until_us)
             }
             Room::Overflow => {
                 let entry = BucketEntry {
@@ -307,7 +308,8 @@ impl<'a> Set<'a> {
                 };
                 entry.write(&mut bytes);
                 let until_us = entry.in_use_until_us();
-                (&mut self.overflows[..], key.overflow, until_us)
+                let generation = key.overflow_generation;
+                (&mut self.overflows[..], key.overflow, generation, until_us)
             }
             Room::None => return None,
         };
@@ -354,6 +356,7 @@ mod tests {
             set: 0,
             tag,
             overflow,
+            overflow_generation: 1,
         }
     }
 

@@ -16,7 +16,7 @@ fn keys() -> (Table, impl Iterator<Item = BucketKey>) {
     let own = table.clone();
     let keys = (0_u32..).map(move |n| {
         let value = n.to_le_bytes();
-        own.key("per-user", [Some(&value[..])].into_iter())
+        own.key(("per-user", 1), [Some(&value[..])].into_iter())
     });
     (table, keys)
 }

@@ -484,7 +484,8 @@ pub(crate) fn clamp(check: &PendingCheck, answer: &mut Answer) {
         let at = policy.and_then(|policy| policy.position(limit_answer.name.as_str()));
         let limit = policy.zip(at).and_then(|(policy, at)| policy.limit(at));
         clamp_numbers(limit_answer);
-        clamp_penalty(limit_answer, limit);
+        let of = check.find(&limit_answer.name);
+        clamp_penalty(limit_answer, limit, of.map(|of| of.generation));
         limit_answer.delay_ms = limit_answer.delay_ms.min(match limit {
             Some(limit) if limit.over_limit == OverLimit::Queue => {
                 limit.quota.parameters().max_delay_ms.unwrap_or(0)
@@ -496,11 +497,12 @@ pub(crate) fn clamp(check: &PendingCheck, answer: &mut Answer) {
     });
 }
 
-/// Bounds a penalty by the limit's own; a bucket that is not enforced has none.
-fn clamp_penalty(limit_answer: &mut LimitAnswer, limit: Option<&Limit>) {
+/// Bounds a penalty by the limit's own, if the bucket has this generation there too; a bucket that is not
+/// enforced has none.
+fn clamp_penalty(limit_answer: &mut LimitAnswer, limit: Option<&Limit>, generation: Option<u64>) {
     let most_ms = match limit {
         _ if limit_answer.allowed || limit_answer.mode != Mode::Enforce => 0,
-        Some(limit) if limit.generation == limit_answer.generation => {
+        Some(limit) if generation == Some(limit_answer.generation) => {
             { limit.penalty }.map_or(0, |penalty| penalty.longest_ms())
         }
         _ => MAX_PENALTY_MS,
@@ -775,10 +777,9 @@ mod tests {
         let clamped = |limit: Option<&Limit>, change: fn(&mut LimitAnswer)| {
             let mut limit_answer = liar();
             change(&mut limit_answer);
-            clamp_penalty(&mut limit_answer, limit);
+            clamp_penalty(&mut limit_answer, limit, Some(u64::MAX));
             limit_answer.penalty.left_ms
         };
-        limit.generation = u64::MAX;
         assert_eq!(clamped(Some(&limit), |_| ()), 0, "it has none");
         limit.penalty = Some(policy::Penalty::new(10, 60_000, 900_000));
         assert_eq!(clamped(Some(&limit), |_| ()), 900_000);

@@ -27,6 +27,8 @@ pub(crate) struct LimitCheck {
     pub(crate) cost: u64,
     /// The bucket's key in the shared table.
     pub(crate) key: BucketKey,
+    /// The bucket's generation.
+    pub(crate) generation: u64,
     /// The parameters of a bucket of this proxy; `None`: the bucket is in the store.
     pub(crate) local: Option<Arc<Algorithm>>,
     /// The bucket's state in the limiter's last answer.
@@ -74,8 +76,12 @@ impl LimitCheck {
             mode: found.mode(),
             cost: limit.cost,
             key: table
-                .key(limit.name.as_str(), found.values.iter().copied())
+                .key(
+                    (limit.name.as_str(), limit.generation),
+                    found.values.iter().copied(),
+                )
                 .in_role(role),
+            generation: limit.generation_of(&found.values),
             local,
             status: None,
             has_debt: false,

@@ -128,7 +128,7 @@ impl Worker {
             let decision = if found.enforced {
                 denying.add(&limit.name, limit.hidden, None);
                 let values = found.values.iter().copied();
-                let key = self.process.table.key(limit.name.as_str(), values);
+                let key = (self.process.table).key((limit.name.as_str(), limit.generation), values);
                 (self.reporter).add(now, key, limit, DecidedBy::Missing, entries);
                 Outcome::Denied
             } else {
@@ -182,7 +182,7 @@ impl Worker {
             .filter(|limit_check| limit_check.is_global() && limit_check.mode != Mode::Shadow)
         {
             let limit = Arc::clone(&limit_check.limit);
-            let (key, generation) = (limit_check.key, limit.generation);
+            let (key, generation) = (limit_check.key, limit_check.generation);
             let known = self.cache.get_fresh(key, generation, now, last_failure_us);
             let (status, denial) = if let Some(known) = known {
                 (known.status, known.denial)

@@ -459,7 +459,7 @@ fn possible_slots(check: &PendingCheck, id: SlotId) -> impl Iterator<Item = Held
         let ttl_ms = limit.quota.parameters().rate.period_ms;
         HeldSlot {
             limit: limit.name.clone(),
-            slot: named(id, ttl_ms, limit.generation),
+            slot: named(id, ttl_ms, limit_check.generation),
             key: Some(limit_check.key),
             renew_us: 0,
             stored: true,
@@ -1131,7 +1131,7 @@ mod share_tests {
     use crate::{host::at, simulated::SharedData};
 
     fn share(table: &Table) -> ShareSlot {
-        ShareSlot::new(table.key("in-flight", std::iter::empty()), 1_000)
+        ShareSlot::new(table.key(("in-flight", 1), std::iter::empty()), 1_000)
     }
 
     #[test]

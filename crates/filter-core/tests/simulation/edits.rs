@@ -224,3 +224,45 @@ fn revisions_that_begin_anew_are_not_mixed_with_those_before() {
         }
     }
 }
+
+/// A penalty holds for minutes, and leased units for one: whatever an edit does to another bucket, these are asked
+/// for again only when that is over.
+#[test]
+fn an_edit_of_one_bucket_leaves_the_denials_and_leases_of_others() {
+    const LIMITS: &str = "  - {name: per-user, match: {path: /checked}, per: [user], rate: 1/1h, penalty: {after: 1, within: 1m, for: 15m}}\n  - {name: leased, match: {path: /leased}, per: [user], rate: 100000/1h, lease: {ttl: 1m}}\n";
+    for mut world in worlds(1, WORKERS, CONFIG, LIMITS) {
+        let checks_of = |world: &mut World, user: &str, path: &'static str, each: usize| {
+            let before = world.limiter.entries;
+            for worker in 1..=WORKERS {
+                for _ in 0..each {
+                    world.request(0, worker, user, path);
+                    world.run_for_ms(1);
+                }
+            }
+            world.run_for_ms(20);
+            world.limiter.entries - before
+        };
+        world.run_for_ms(500);
+        for user in ["alice", "bob"] {
+            checks_of(&mut world, user, "/leased", 200);
+            checks_of(&mut world, user, "/checked", 3);
+        }
+        // The denials before the penalty are reported.
+        world.run_for_ms(2_000);
+        for user in ["alice", "bob"] {
+            assert_eq!(checks_of(&mut world, user, "/checked", 1), 0, "{user}");
+            assert!(checks_of(&mut world, user, "/leased", 2) < 2, "{user}");
+        }
+        let admitted = world.admitted("alice");
+        world.limiter.reset_bucket("per-user", "alice");
+        world.limiter.reset_bucket("leased", "alice");
+        world.run_for_ms(1_000);
+        assert_newest(&world);
+        assert_eq!(checks_of(&mut world, "bob", "/checked", 1), 0);
+        assert!(checks_of(&mut world, "bob", "/leased", 2) < 2);
+        // The bucket itself is asked for anew.
+        assert!(checks_of(&mut world, "alice", "/checked", 1) > 0);
+        assert_eq!(world.admitted("alice"), admitted + 1);
+        assert!(checks_of(&mut world, "alice", "/leased", 1) > 0);
+    }
+}

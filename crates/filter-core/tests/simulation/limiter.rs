@@ -6,7 +6,9 @@ use algorithms::{
     Algorithm, Denials, InFlightSlot, LeaseRequest, Slot, SlotAct, SlotId, SlotOp, State,
     check::{self, LimitVerdict, Mode, Options, PenaltyRequest, Stored},
 };
-use policy::{Compiled, Limit, Match, Name, Policy, Revision, Snapshot};
+use policy::{
+    BucketEdit, BucketEdits, Compiled, Edits, Limit, Match, Name, Policy, Revision, Snapshot,
+};
 use protocol::{
     Answer, CHANGES_CBOR, Check, ErrorCode, LIMITS_CBOR, Lease, LimitAnswer, Reservation,
     Settlement,
@@ -134,6 +136,37 @@ impl Limiter {
     pub fn reset(&mut self, limits: &str) {
         self.write(limits, |_, _| true, true);
         self.lose_buckets();
+    }
+
+    /// Edits the bucket of one user alone: it is unused then, as after a reset.
+    pub fn reset_bucket(&mut self, limit: &str, user: &str) {
+        let at = self.compiled.position(limit).unwrap();
+        let mut limit = self.compiled.limit(at).unwrap().clone();
+        let values = vec![Some(user.as_bytes().to_vec())];
+        let number = self.compiled.revision().number + 1;
+        limit.bucket_edits.add(BucketEdit {
+            slot: BucketEdits::slot_of(&limit.name, &values),
+            generation: number,
+            reset_generation: number,
+        });
+        let mut domain = Policy::empty("shop".parse().unwrap());
+        domain.revision = Revision {
+            number,
+            digest: policy::digest(format!("{number} {user}").as_bytes()),
+        };
+        let bucket = (limit.name.clone(), values);
+        let edits = Edits {
+            domain,
+            base: 0,
+            limit_count: self.compiled.limits().len(),
+            limits: vec![(limit.name.clone(), Some(limit))],
+            cleared: Vec::new(),
+            overrides: Vec::new(),
+        };
+        self.compiled = self.compiled.caught_up(edits).unwrap();
+        self.buckets.remove(&bucket);
+        self.penalties.denials.remove(&bucket);
+        self.newest.1 = 0;
     }
 
     fn write(&mut self, limits: &str, differs: fn(&Limit, &Limit) -> bool, reset: bool) {
@@ -363,7 +396,7 @@ impl Limiter {
                     costs: None,
                     penalty: self.penalties.ask(check, found, bucket),
                     algorithm: &change.algorithm,
-                    generation: found.limit.generation,
+                    generation: found.limit.generation_of(&found.values),
                     stored: self.buckets.get(bucket),
                     cost: units(check, found.limit) * cost,
                     debit: if peek { 0 } else { debit(name) },
@@ -515,7 +548,7 @@ impl Change {
         let lease = entry.and_then(|of| of.lease.as_ref());
         let slots = entry.into_iter().flat_map(|of| &of.slots);
         let algorithm = calendar::at(found.limit.quota.algorithm(), now_ms);
-        let reset = found.limit.reset_generation;
+        let reset = found.limit.reset_generation_of(&found.values);
         // As in a real plan, a slot from before the reset is not entered again.
         let known = |op: &&SlotOp| op.act != SlotAct::Enter || op.slot.turn >= reset;
         Self {
@@ -550,12 +583,13 @@ fn skips(check: &Check, limit: &Name) -> bool {
 
 fn settled(found: &Match<'_, '_>, verdict: &LimitVerdict) -> LimitAnswer {
     let algorithm = found.limit.quota.algorithm();
+    let generation = found.limit.generation_of(&found.values);
     LimitAnswer {
         reservation: None,
         reserved: protocol::Reserved::default(),
         penalty: verdict.penalty,
         name: found.limit.name.clone(),
-        generation: found.limit.generation,
+        generation,
         bucket: Vec::new(),
         mode: found.mode(),
         allowed: verdict.decision.allowed,
@@ -574,7 +608,7 @@ fn settled(found: &Match<'_, '_>, verdict: &LimitVerdict) -> LimitAnswer {
         lease: verdict.lease,
         slot: verdict.slot.map(|slot| Slot {
             turn: if found.limit.gives_slots() && verdict.charged > 0 {
-                found.limit.generation
+                generation
             } else {
                 slot.turn
             },

@@ -10,8 +10,8 @@ use documents::{
 use patterns::Pattern;
 
 use policy::{
-    ChargeMode, DESCRIPTOR, DescriptorLimit, DescriptorPattern, EntryPattern, Limit, Matcher,
-    OverLimit, Pricing, Quota, Scope, Written,
+    BucketEdits, ChargeMode, DESCRIPTOR, DescriptorLimit, DescriptorPattern, EntryPattern, Limit,
+    Matcher, OverLimit, Pricing, Quota, Scope, Written,
 };
 
 use super::{
@@ -108,8 +108,7 @@ fn read_fields(limit: Field<'_>, report: &mut Report) -> Option<Limit> {
         report,
     };
     let (name, description) = (read_name(take, &limit), read_description(take));
-    let descriptor = read_descriptor(take, &limit);
-    let matchers = read_matchers(take);
+    let (descriptor, matchers) = (read_descriptor(take, &limit), read_matchers(take));
     let service = descriptor.is_some();
     let per = read_per(take, service);
     let if_missing = take.choice("if_missing");
@@ -158,6 +157,7 @@ fn read_fields(limit: Field<'_>, report: &mut Report) -> Option<Limit> {
         fleet_size,
         generation,
         reset_generation: 0,
+        bucket_edits: BucketEdits::default(),
         place: 0,
     })
 }

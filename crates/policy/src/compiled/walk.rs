@@ -10,8 +10,8 @@ use documents::Name;
 
 use super::Compiled;
 use crate::{
-    ChargeMode, DESCRIPTOR, Entries, EntryPattern, IfMissing, Limit, OnFailure, OverLimit, Quota,
-    REQUEST_LIMIT, Scope, SentDescriptor, push_entry,
+    BucketEdits, ChargeMode, DESCRIPTOR, Entries, EntryPattern, IfMissing, Limit, OnFailure,
+    OverLimit, Quota, REQUEST_LIMIT, Scope, SentDescriptor, push_entry,
 };
 
 /// The descriptors of a policy's limits, as a tree.
@@ -197,6 +197,7 @@ pub(super) fn request_limit() -> Option<Limit> {
         fleet_size: None,
         generation: 0,
         reset_generation: 0,
+        bucket_edits: BucketEdits::default(),
         place: 0,
     })
 }

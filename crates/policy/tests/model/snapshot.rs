@@ -47,8 +47,9 @@ pub fn with_part(bytes: &[u8], name: &[u8], edit: impl Fn(&mut Vec<u8>)) -> Vec<
         writer.list(parts.iter(), |writer, part| {
             let read = |reader: &mut Reader<'_>| Ok((reader.unsigned()?, reader.bytes()?.to_vec()));
             let (_, mut part) = Reader::new(part).fields(2, read).unwrap();
-            // Behind the level, as a text of its length.
-            if part.get(3..3 + name.len()) == Some(name) {
+            // Behind the number of fields and the level, as a text of its length.
+            let at = if part[0] == 0x98 { 4 } else { 3 };
+            if part.get(at..at + name.len()) == Some(name) {
                 edit(&mut part);
             }
             writer.array(2);
@@ -86,8 +87,8 @@ fn limits_of_the_version_before_have_fewer_fields_at_their_ends() {
     };
     let before = with_part(&now, b"checkout", |part| {
         let mut fields = items(part);
-        // `deny_status`, and `adaptive` in the quota behind the header, `per` and `if_missing`.
-        fields.pop();
+        // The edits of buckets, `deny_status`, and `adaptive` in the quota behind the header, `per` and `if_missing`.
+        fields.truncate(fields.len() - 2);
         let mut quota = items(&fields[6]);
         quota.pop();
         fields[6] = array(&quota);
@@ -183,6 +184,7 @@ fn one_more(array: &mut Vec<u8>) {
     // The head of an array has a byte of its own for more than 23 items.
     match array[0] {
         0x97 => drop(array.splice(..1, [0x98, 24])),
+        0x98 => array[1] += 1,
         _ => array[0] += 1,
     }
     array.extend(b"\x83\x01\x02\xf6");
@@ -221,7 +223,7 @@ fn a_limit_of_a_later_version_is_left_to_the_limiter_alone() {
         let at = part.windows(from.len()).position(|window| window == from);
         part[at.unwrap() + from.len()] = to;
     };
-    let later = opaque(&|part| part[1] = 2);
+    let later = opaque(&|part| part[2] = 2);
     assert_eq!(later.name.as_ref().map(Name::as_str), Some("a"));
     assert_eq!(later.on_failure, Some(OnFailure::Deny));
     assert!(later.may_match(&request("/new/x", "x")));

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 
-use policy::{Limit, Name, OVERRIDES_MAX, Override, Policy, Revision};
+use policy::{BucketEdit, BucketEdits, Limit, Name, OVERRIDES_MAX, Override, Policy, Revision};
 
 use crate::{
     Change, DOMAINS_MAX, Edit, EditError, EditPlanError, Head, HeadState, HistoryEntry,
@@ -63,7 +63,12 @@ impl Domains {
         if overrides == Overrides::None {
             policy.limits.iter_mut().for_each(|l| l.overrides.clear());
         }
-        Stored::Live(Box::new(Record { policy, overrides }))
+        Stored::Live(Box::new(Record {
+            policy,
+            overrides,
+            snapshot_bytes: None,
+            is_part: false,
+        }))
     }
 
     fn overrides(&self, domain: &Name, limit: &Name) -> &[Override] {
@@ -215,6 +220,20 @@ impl Domains {
                     Some(old) => old.reset_generation,
                     None => 0,
                 };
+                limit.bucket_edits =
+                    same.map_or_else(BucketEdits::default, |old| old.bucket_edits.clone());
+                if let Some(slot) = plan.bucket
+                    && plan.limit.as_ref() == Some(&limit.name)
+                {
+                    let before = limit.bucket_edits.get(slot);
+                    let before = before.map_or(0, |edit| edit.reset_generation);
+                    let reset = plan.operation == Operation::Reset;
+                    limit.bucket_edits.add(BucketEdit {
+                        slot,
+                        generation: number,
+                        reset_generation: if reset { number } else { before },
+                    });
+                }
             }
             policy.revision = revision.clone();
             policy

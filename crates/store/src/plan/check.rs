@@ -378,11 +378,11 @@ impl<'c> Query<'c> {
 
     /// The operations on slots that the limit can have. What cannot be a slot of its kind is left out:
     /// only a client that makes up names sends such operations.
-    fn slots(self, limit: &Limit, algorithm: &Algorithm) -> Vec<SlotOp> {
+    fn slots(self, reset_generation: u64, algorithm: &Algorithm) -> Vec<SlotOp> {
         let ops = self.entry().into_iter().flat_map(|entry| &entry.slots);
         let kind = algorithm.kind();
         let known = ops.filter(|op| match kind {
-            Kind::Concurrency => is_known(op, limit),
+            Kind::Concurrency => is_known(op, reset_generation),
             _ => matches!(op.act, SlotAct::Free(_)),
         });
         let took = match self {
@@ -439,10 +439,10 @@ impl<'c> Query<'c> {
     }
 }
 
-/// Whether a slot can be one of a request in flight at this limit. It is not entered again if the limit was
+/// Whether a slot can be one of a request in flight at a limit. It is not entered again if its bucket was
 /// reset since it was given; after an edit it is, because its request still runs.
-fn is_known(op: &SlotOp, limit: &Limit) -> bool {
-    let old = op.act == SlotAct::Enter && op.slot.turn < limit.reset_generation;
+fn is_known(op: &SlotOp, reset_generation: u64) -> bool {
+    let old = op.act == SlotAct::Enter && op.slot.turn < reset_generation;
     InFlightSlot::from(op.slot).is_valid() && !old
 }
 
@@ -514,7 +514,7 @@ impl<'p> Bucket<'p> {
             costs,
             penalty,
             algorithm: asked.algorithm(algorithm),
-            generation: limit.generation,
+            generation: limit.generation_of(values),
             cost: match kind {
                 Kind::Concurrency => asked.cost(kind).min(1),
                 _ => asked.units(limit, algorithm),
@@ -522,7 +522,7 @@ impl<'p> Bucket<'p> {
             debit,
             debit_serial,
             lease: asked.lease(limit, algorithm),
-            free: asked.slots(limit, algorithm),
+            free: asked.slots(limit.reset_generation_of(values), algorithm),
             mode: match mode {
                 // `CheckPlan::of_service` changes it where limits deny together.
                 Mode::Enforce => algorithms::check::Mode::Enforce,
@@ -699,7 +699,7 @@ impl LimitPlan<'_> {
     fn answer(self, buckets: &mut RangeFrom<usize>, verdicts: &[LimitVerdict]) -> LimitAnswer {
         let mut answer = LimitAnswer {
             name: self.limit.name.clone(),
-            generation: self.limit.generation,
+            generation: self.limit.generation_of(&self.values),
             bucket: self.limit.per.iter().cloned().zip(self.values).collect(),
             mode: self.mode,
             allowed: true,

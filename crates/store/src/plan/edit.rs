@@ -4,8 +4,10 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use limits_file::{DOCUMENT_MAX, LIMIT_BYTES_MAX, ToNode as _};
 use policy::{
-    Entry, Exemption, Limit, Name, Node, OVERRIDES_MAX, Override, Pause, Policy, Revision, Value,
+    BucketEdits, Entry, Exemption, Limit, Name, Node, OVERRIDES_MAX, Override, Pause, Policy,
+    Revision, Value,
 };
+use protocol::SNAPSHOT_MAX;
 
 use crate::plan::{
     Change, Edit, HistoryEntry, Keys, OverrideEdit, OverrideEdits, Overrides, Signature, Stored,
@@ -62,10 +64,14 @@ pub struct Plan {
     pub limit: Option<Name>,
     /// The domain's own fields as JSON, where the edit may change them.
     pub domain: Option<String>,
+    /// The bytes of all limits in a snapshot then, where the edit may change them and they are known.
+    pub snapshot_bytes: Option<u64>,
     /// Limits that are written.
     pub limits: LimitWrites,
     /// Limits whose generation rises.
     pub raise: Vec<Name>,
+    /// The slot of the bucket, of an edit of one bucket: only its generation rises.
+    pub bucket: Option<u8>,
     /// Whether these are all limits that there are then, and many.
     pub raise_all: bool,
     /// Limits that are removed.
@@ -143,6 +149,17 @@ pub enum EditPlanError {
         /// The largest size.
         max: usize,
     },
+    /// Proxies would refuse the limits.
+    #[error(
+        "proxies would receive {bytes} bytes of limits, more than the {max} that they read; split the limits \
+         over several domains"
+    )]
+    SnapshotTooLarge {
+        /// Their size in a snapshot.
+        bytes: u64,
+        /// The largest size.
+        max: u64,
+    },
 }
 
 /// What the edit writes.
@@ -151,6 +168,10 @@ pub enum EditPlanError {
 /// [`EditPlanError`] where it does not fit its base, or is too large.
 pub fn plan(edit: &Edit<'_>) -> Result<Plan, EditPlanError> {
     let base = edit.base.policy();
+    let counted = match edit.base {
+        Stored::Live(record) => record.snapshot_bytes,
+        Stored::Absent | Stored::Deleted(_) => None,
+    };
     let partial = matches!(edit.base, Stored::Live(record) if record.overrides == Overrides::None);
     match edit.change {
         Change::Override { limit, values, to } => {
@@ -167,17 +188,21 @@ pub fn plan(edit: &Edit<'_>) -> Result<Plan, EditPlanError> {
             Ok(plan)
         }
         Change::Fields(policy) if any_goes(base, policy) => Err(EditPlanError::PartialBase),
-        Change::Fields(policy) => parts(base, policy, &OverrideEdits::new()),
-        Change::Parts { limits, overrides } => parts(base, limits, overrides),
+        Change::Fields(policy) => parts((base, counted), policy, &OverrideEdits::new()),
+        Change::Parts { limits, overrides } => parts((base, counted), limits, overrides),
         Change::Limits(_) if partial => Err(EditPlanError::PartialBase),
-        Change::Limits(policy) => parts(base, policy, &between(base, policy)),
+        Change::Limits(policy) => parts((base, counted), policy, &between(base, policy)),
         Change::Delete(overrides) => {
             let base = base.ok_or(EditPlanError::NothingToDelete)?;
             let empty = Policy::empty(base.domain.clone());
             let read = (!partial).then(|| between(Some(base), &empty));
             Ok(Plan {
                 operation: Operation::Delete,
-                ..parts(Some(base), &empty, read.as_ref().unwrap_or(overrides))?
+                ..parts(
+                    (Some(base), counted),
+                    &empty,
+                    read.as_ref().unwrap_or(overrides),
+                )?
             })
         }
     }
@@ -190,21 +215,27 @@ fn any_goes(base: Option<&Policy>, policy: &Policy) -> bool {
 }
 
 /// As [`reset`], for units that were given back to a bucket.
-pub fn credit(limit: &Limit, units: u64, key: &str) -> Plan {
+pub fn credit(limit: &Limit, units: u64, bucket: (&[Option<Vec<u8>>], &str)) -> Plan {
+    let (values, key) = bucket;
     Plan {
         operation: Operation::Credit,
         after: credit_words(units, key),
-        ..reset(limit, ResetOf::Bucket(key))
+        ..reset(limit, ResetOf::Bucket(key), Some(values))
     }
 }
 
-/// Raises the generation of one limit and changes nothing else.
-pub fn reset(limit: &Limit, of: ResetOf<'_>) -> Plan {
+/// Raises the generation of one limit, or of one bucket, and changes nothing else.
+pub fn reset(limit: &Limit, of: ResetOf<'_>, bucket: Option<&[Option<Vec<u8>>]>) -> Plan {
+    let bucket = bucket.map(|values| BucketEdits::slot_of(&limit.name, values));
     Plan {
         operation: Operation::Reset,
         after: reset_words(of),
         limit: Some(limit.name.clone()),
-        raise: vec![limit.name.clone()],
+        raise: match bucket {
+            None => vec![limit.name.clone()],
+            Some(_) => Vec::new(),
+        },
+        bucket,
         ..Plan::default()
     }
 }
@@ -215,7 +246,7 @@ fn set_override(limit: &Limit, values: &[Option<Vec<u8>>], to: Option<&Override>
         operation: Operation::Override,
         after: json.clone().unwrap_or_default(),
         limit: Some(limit.name.clone()),
-        raise: vec![limit.name.clone()],
+        bucket: Some(BucketEdits::slot_of(&limit.name, values)),
         overrides: vec![(
             limit.name.clone(),
             OverrideWrites {
@@ -250,6 +281,26 @@ pub fn fits(policy: &Policy) -> Result<(), EditPlanError> {
     if bytes > DOCUMENT_MAX {
         let max = DOCUMENT_MAX;
         return Err(EditPlanError::TooLarge { bytes, max });
+    }
+    snapshot_fits(policy, in_snapshot(&policy.limits), None)
+}
+
+/// Bytes of a snapshot besides its limits and exemptions: the names of the entries, and what frames them.
+const FRAME_BYTES: u64 = 64 << 10;
+
+fn in_snapshot<'l>(limits: impl IntoIterator<Item = &'l Limit>) -> u64 {
+    let bytes: usize = limits.into_iter().map(policy::snapshot_bytes).sum();
+    u64::try_from(bytes).unwrap_or(u64::MAX)
+}
+
+/// Whether proxies read limits that take so many bytes of a snapshot. An edit that leaves fewer `than` there
+/// were is one towards that.
+fn snapshot_fits(policy: &Policy, limits: u64, than: Option<u64>) -> Result<(), EditPlanError> {
+    let exempt = record::json(&limits_file::exemptions_node(&policy.exempt)).len();
+    let max = u64::try_from(SNAPSHOT_MAX).unwrap_or(u64::MAX) - FRAME_BYTES;
+    let bytes = limits.saturating_add(u64::try_from(exempt).unwrap_or(u64::MAX));
+    if bytes > max && than.is_none_or(|than| limits > than) {
+        return Err(EditPlanError::SnapshotTooLarge { bytes, max });
     }
     Ok(())
 }
@@ -315,8 +366,10 @@ fn places(limits: &[Limit], known: &HashMap<&str, &Limit>) -> Vec<u64> {
 }
 
 /// Plans an edit to these limits, with the edits of overrides.
+///
+/// `counted`: the bytes of all limits of the base in a snapshot.
 fn parts(
-    base: Option<&Policy>,
+    (base, counted): (Option<&Policy>, Option<u64>),
     policy: &Policy,
     edits: &OverrideEdits,
 ) -> Result<Plan, EditPlanError> {
@@ -363,6 +416,15 @@ fn parts(
             plan.overrides.push((gone.name.clone(), clear));
         }
     }
+    let bytes = match counted {
+        Some(counted) => {
+            let [before, after] = [&before, &after].map(|side| in_snapshot(side.iter().copied()));
+            counted.saturating_add(after).saturating_sub(before)
+        }
+        None => in_snapshot(&policy.limits),
+    };
+    snapshot_fits(policy, bytes, counted)?;
+    plan.snapshot_bytes = Some(bytes);
     let recorded = Recorded {
         sides: [(base, &before), (Some(policy), &after)],
         edits,
@@ -379,7 +441,8 @@ fn by_name(base: Option<&Policy>) -> HashMap<&str, &Limit> {
 
 /// Whether two limits say the same, apart from overrides and whichever edit made them.
 fn same_numbers(a: &Limit, b: &Limit) -> bool {
-    limits_file::node_without_overrides(a) == limits_file::node_without_overrides(b)
+    // Most are the same to the last field, which is known in a hundredth of the time.
+    a == b || limits_file::node_without_overrides(a) == limits_file::node_without_overrides(b)
 }
 
 /// What turns the overrides of one policy into those of another.
@@ -740,6 +803,8 @@ impl Plan {
             DOCUMENT_MAX.to_string(),
             CHANGES_MAX.to_string(),
             self.digest(),
+            (self.snapshot_bytes.as_ref()).map_or_else(String::new, ToString::to_string),
+            (self.bucket.as_ref()).map_or_else(String::new, ToString::to_string),
         ];
         let raise: &[Name] = if self.raise_all {
             args.push("*".to_owned());

@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 
 use limits_file::ToNode as _;
-use policy::{Limit, Name, Node, Override, Policy, Revision, Value, node_to_value};
+use policy::{
+    BucketEdit, BucketEdits, Limit, Name, Node, Override, Policy, Revision, Value, node_to_value,
+};
 
 #[cfg(doc)]
 use crate::plan::RecordedSide;
@@ -84,21 +86,44 @@ pub fn read_document(text: &str) -> Result<(String, Vec<Limit>), InvalidRecord> 
     Ok((json(&node), limits))
 }
 
-/// Sets what the store keeps beside a limit: the last edit that changed all limits, 0 if none is known, that
-/// of this one, and its latest reset. A limit without a generation gets the record's revision, the newest edit
-/// that can have made it; one without a reset was never reset.
-pub fn set_generation(
-    limit: &mut Limit,
-    (base, own): (u64, Option<u64>),
-    reset: Option<u64>,
-    revision: &Revision,
-) {
-    limit.generation = match own {
-        Some(own) => base.max(own),
-        None if base > 0 => base,
-        None => revision.number,
-    };
-    limit.reset_generation = reset.unwrap_or(0);
+/// What the store keeps beside a limit.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Generations {
+    /// Its last edit.
+    pub own: Option<u64>,
+    /// Its latest reset, of all buckets.
+    pub reset: Option<u64>,
+    /// Edits of single buckets, as `lua/policy_write.lua` writes them.
+    pub buckets: Option<String>,
+}
+
+impl Generations {
+    /// Sets those of a limit. `base` is the last edit that changed all limits, 0 if none is known. A limit
+    /// without a generation gets the record's revision, the newest edit that can have made it; one without a
+    /// reset was never reset.
+    pub fn set(&self, limit: &mut Limit, base: u64, revision: &Revision) {
+        limit.generation = match self.own {
+            Some(own) => base.max(own),
+            None if base > 0 => base,
+            None => revision.number,
+        };
+        limit.reset_generation = self.reset.unwrap_or(0);
+        limit.bucket_edits = BucketEdits::default();
+        for edit in self.buckets.iter().flat_map(|text| text.split(',')) {
+            let mut numbers = edit.split(':');
+            let mut number = || numbers.next()?.parse::<u64>().ok();
+            // What is no edit was not written by an editor.
+            if let (Some(slot), Some(generation), Some(reset)) = (number(), number(), number())
+                && let Ok(slot) = slot.try_into()
+            {
+                limit.bucket_edits.add(BucketEdit {
+                    slot,
+                    generation,
+                    reset_generation: reset,
+                });
+            }
+        }
+    }
 }
 
 /// Limits without overrides as a list, written one by one: the trees of 10,000 limits take some ten
@@ -192,6 +217,10 @@ pub struct Record {
     pub policy: Policy,
     /// Whether the overrides are among them.
     pub overrides: Overrides,
+    /// The bytes of all limits in a snapshot, as the last edit counted them; `None`: not counted yet.
+    pub snapshot_bytes: Option<u64>,
+    /// Whether other limits of the domain were left out: for edits of the ones that were read.
+    pub is_part: bool,
 }
 
 impl Stored {

@@ -138,7 +138,7 @@ impl Buckets for RedisStore {
                 )
             }
             ResetScope::All => {
-                let begun = edit::reset(limit, ResetOf::AllStarted);
+                let begun = edit::reset(limit, ResetOf::AllStarted, None);
                 self.write_plan(domain, &edit::Expected::Any, &begun, by)
                     .await?;
                 let buckets = self.make_all_unused(domain, limit).await?;
@@ -146,7 +146,11 @@ impl Buckets for RedisStore {
             }
         };
         let of = key.as_deref().map_or(ResetOf::All, ResetOf::Bucket);
-        let plan = edit::reset(limit, of);
+        let values = match which {
+            ResetScope::Bucket(values) => Some(values),
+            ResetScope::All => None,
+        };
+        let plan = edit::reset(limit, of, values);
         let revision = self
             .write_plan(domain, &edit::Expected::Any, &plan, by)
             .await?;
@@ -182,7 +186,7 @@ impl Buckets for RedisStore {
         };
         // The bucket first: the new generation then drops any cache that was filled from it before.
         if let Some(limit) = planned.limit().filter(|_| used && !credit.peek) {
-            let plan = edit::credit(limit, credit.units, &bucket.key);
+            let plan = edit::credit(limit, credit.units, (values, &bucket.key));
             let revision = self
                 .write_plan(policy.domain(), &edit::Expected::Any, &plan, by)
                 .await?;

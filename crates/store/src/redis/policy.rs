@@ -16,7 +16,7 @@ use crate::{
     StoreError, Stored, corrupt,
     plan::{
         edit::{self, Expected, HISTORY_MAX, How, Plan},
-        record::{self, CATCH_UP_MAX, Changed},
+        record::{self, CATCH_UP_MAX, Changed, Generations},
     },
     redis::RedisStore,
     scripts::POLICY_WRITE,
@@ -81,7 +81,7 @@ impl Policies for RedisStore {
             if fields.deleted {
                 return Ok(Stored::Deleted(fields.revision));
             }
-            let revision = fields.revision.clone();
+            let (revision, snapshot_bytes) = (fields.revision.clone(), fields.snapshot_bytes);
             let limits = match &fields.contents {
                 Contents::Document(text) => Some(record::read_document(text).map_err(corrupt)?),
                 Contents::Fields { domain: own, .. } => {
@@ -100,11 +100,49 @@ impl Policies for RedisStore {
             if overrides == Overrides::All && !self.read_overrides(&mut policy, &revision).await? {
                 continue;
             }
-            return Ok(Stored::Live(Box::new(Record { policy, overrides })));
+            return Ok(Stored::Live(Box::new(Record {
+                policy,
+                overrides,
+                snapshot_bytes,
+                is_part: false,
+            })));
         }
         Err(StoreError::Corrupt(format!(
             "the limits of {domain} change faster than they can be read"
         )))
+    }
+
+    async fn read_part(&self, domain: &Name, limits: &[&Name]) -> Result<Stored, StoreError> {
+        let whole = || self.read(domain, Overrides::None);
+        let replies = self.control_all([self.long_head_of(domain)]).await?;
+        let head = replies.into_iter().next().ok_or_else(value::short)?;
+        let Some(head) = LongHead::parse(domain, head)? else {
+            return whole().await;
+        };
+        // Without it, the edit has to count them all.
+        let Some(snapshot_bytes) = head.snapshot_bytes else {
+            return whole().await;
+        };
+        let names = Changed {
+            limits: limits.iter().copied().cloned().collect(),
+            ..Changed::default()
+        };
+        let base = (head.base, head.limit_count);
+        let Some(found) = self.read_changed(head.policy, base, names).await? else {
+            return whole().await;
+        };
+        let limits: Option<Vec<Limit>> = found.limits.into_iter().map(|(_, limit)| limit).collect();
+        let Some(limits) = limits else {
+            return whole().await;
+        };
+        let mut policy = found.domain;
+        policy.limits = limits;
+        Ok(Stored::Live(Box::new(Record {
+            policy,
+            overrides: Overrides::None,
+            snapshot_bytes: Some(snapshot_bytes),
+            is_part: true,
+        })))
     }
 
     async fn changes_since(
@@ -112,40 +150,22 @@ impl Policies for RedisStore {
         domain: &Name,
         known: &Revision,
     ) -> Result<Option<Edits>, StoreError> {
-        let mut head = redis_link::cmd("HMGET");
-        head.arg(self.keys().policy(domain));
-        head.arg(&HEAD).arg("domain").arg("g");
         let mut range = redis_link::cmd("ZRANGEBYSCORE");
         range.arg(self.keys().changes(domain));
         range.arg(known.number).arg("+inf").arg("WITHSCORES");
         range.arg("LIMIT").arg(0).arg(CATCH_UP_MAX + 1);
-        let [head, members] = self.control_array([head, range]).await?;
-        let mut head = value::items(head)?;
-        let mut rest = head.split_off(HEAD.len().min(head.len())).into_iter();
-        let mut next = || value::optional_text(rest.next().ok_or_else(value::short)?);
-        let (own, base) = (next()?, next()?);
-        let limit_count = count_of(&head);
-        let is_current =
-            matches!(head.first(), Some(Value::BulkString(f)) if f == FORMAT.as_bytes());
-        let (HeadState::Live(now), Some(own)) = (head_state(Value::Array(head))?, own) else {
+        let range = [self.long_head_of(domain), range];
+        let [head, members] = self.control_array(range).await?;
+        let Some(head) = LongHead::parse(domain, head)? else {
             return Ok(None);
         };
         let members = scored(members)?;
         let members = members.iter().map(|(member, at)| (member.as_str(), *at));
-        let Some(changed) = Changed::read(members, known, &now).filter(|_| is_current) else {
+        let Some(changed) = Changed::read(members, known, &head.policy.revision) else {
             return Ok(None);
         };
-        let base = base.map_or(Ok(0), |base| value::number(&base))?;
-        let own = record::read_domain(domain, &own).map_err(corrupt)?;
-        self.read_changed(
-            Policy {
-                revision: now,
-                ..own
-            },
-            (base, limit_count),
-            changed,
-        )
-        .await
+        let base = (head.base, head.limit_count);
+        self.read_changed(head.policy, base, changed).await
     }
 
     async fn read_override(
@@ -256,6 +276,48 @@ impl RedisStore {
         head.arg(self.keys().policy(domain));
         head.arg(&HEAD);
         head
+    }
+
+    /// As [`Self::head_of`], with what [`LongHead::parse`] reads.
+    fn long_head_of(&self, domain: &Name) -> Cmd {
+        let mut head = self.head_of(domain);
+        head.arg("domain").arg("g").arg("snapshot_bytes");
+        head
+    }
+}
+
+/// What a record says besides its limits.
+struct LongHead {
+    /// The domain's own fields and its revision.
+    policy: Policy,
+    /// The last edit that changed all limits; 0: none.
+    base: u64,
+    limit_count: usize,
+    snapshot_bytes: Option<u64>,
+}
+
+impl LongHead {
+    /// `None`: it is not live, or of the format before.
+    fn parse(domain: &Name, reply: Value) -> Result<Option<Self>, StoreError> {
+        let mut head = value::items(reply)?;
+        let mut rest = head.split_off(HEAD.len().min(head.len())).into_iter();
+        let mut next = || value::optional_text(rest.next().ok_or_else(value::short)?);
+        let (own, base, bytes) = (next()?, next()?, next()?);
+        let limit_count = count_of(&head);
+        let is_current =
+            matches!(head.first(), Some(Value::BulkString(f)) if f == FORMAT.as_bytes());
+        let state = head_state(Value::Array(head))?;
+        let (HeadState::Live(revision), Some(own), true) = (state, own, is_current) else {
+            return Ok(None);
+        };
+        let own = record::read_domain(domain, &own).map_err(corrupt)?;
+        let number = |text: Option<String>| text.map(|text| value::number(&text)).transpose();
+        Ok(Some(Self {
+            policy: Policy { revision, ..own },
+            base: number(base)?.unwrap_or(0),
+            limit_count,
+            snapshot_bytes: number(bytes)?,
+        }))
     }
 }
 
@@ -511,9 +573,9 @@ struct Fields {
     contents: Contents,
     /// The last edit that changed all limits, 0 if none is known.
     base: u64,
-    generations: BTreeMap<String, u64>,
-    /// The generations of the latest resets.
-    resets: BTreeMap<String, u64>,
+    generations: BTreeMap<String, Generations>,
+    /// See [`Record::snapshot_bytes`].
+    snapshot_bytes: Option<u64>,
 }
 
 /// Where the limits are.
@@ -539,15 +601,23 @@ impl Fields {
         let format = fields.get("format").map(String::as_str);
         check_format(format)?;
         let is_document = format == Some(FORMAT_BEFORE);
-        let by_limit = |prefix: &str| {
-            let of = fields.iter();
-            of.filter_map(|(name, number)| Some((name.strip_prefix(prefix)?, number)))
-                .map(|(limit, number)| Ok((limit.to_owned(), value::number(number)?)))
-                .collect::<Result<BTreeMap<_, _>, StoreError>>()
-        };
+        let mut generations = BTreeMap::<String, Generations>::new();
+        for (field, text) in &fields {
+            let Some((kind @ ("g" | "r" | "b"), limit)) = field.split_once(':') else {
+                continue;
+            };
+            let of = generations.entry(limit.to_owned()).or_default();
+            match kind {
+                "g" => of.own = Some(value::number(text)?),
+                "r" => of.reset = Some(value::number(text)?),
+                _ => of.buckets = Some(text.clone()),
+            }
+        }
         let number = |field: &str| fields.get(field).map_or(Ok(0), |n| value::number(n));
-        let (base, generations, resets) = (number("g")?, by_limit("g:")?, by_limit("r:")?);
+        let base = number("g")?;
         let count = usize::try_from(number("count")?).unwrap_or(usize::MAX);
+        let bytes = fields.get("snapshot_bytes");
+        let snapshot_bytes = bytes.map(|bytes| value::number(bytes)).transpose()?;
         let revision = revision(fields.get("revision"), fields.get("digest"))?;
         let deleted = fields.contains_key("deleted");
         let mut take = |field: &str| fields.remove(field).unwrap_or_default();
@@ -563,7 +633,7 @@ impl Fields {
             contents,
             base,
             generations,
-            resets,
+            snapshot_bytes,
         }))
     }
 
@@ -589,9 +659,9 @@ impl Fields {
             )));
         }
         for limit in &mut limits {
-            let of = |numbers: &BTreeMap<String, u64>| numbers.get(limit.name.as_str()).copied();
-            let (own, reset) = (of(&self.generations), of(&self.resets));
-            record::set_generation(limit, (self.base, own), reset, &self.revision);
+            let of = self.generations.get(limit.name.as_str());
+            let none = Generations::default();
+            of.unwrap_or(&none).set(limit, self.base, &self.revision);
         }
         policy.revision = self.revision;
         record::with_limits(policy, limits).map_err(corrupt)
@@ -770,7 +840,8 @@ impl RedisStore {
         let mut commands = Vec::new();
         if !changed.limits.is_empty() {
             let texts = get(self.keys().limits(domain), names().map(Name::to_string));
-            let numbers = names().flat_map(|name| [format!("g:{name}"), format!("r:{name}")]);
+            let fields = |name| ["g", "r", "b"].map(|kind| format!("{kind}:{name}"));
+            let numbers = names().flat_map(fields);
             commands.extend([texts, get(self.keys().policy(domain), numbers)]);
         }
         let overrides = changed.overrides.iter();
@@ -783,7 +854,7 @@ impl RedisStore {
     }
 }
 
-/// Limits by their texts, and by two numbers for each: of its own last edit, and of its latest reset.
+/// Limits by their texts, and by three fields of each: its own last edit, its latest reset, and edits of buckets.
 fn changed_limits(
     names: Vec<Name>,
     texts: Vec<Value>,
@@ -791,18 +862,20 @@ fn changed_limits(
     (base, revision): (u64, &Revision),
 ) -> Result<Vec<(Name, Option<Limit>)>, StoreError> {
     let mut numbers = numbers.into_iter().map(value::optional_text);
-    let mut number = || -> Result<Option<u64>, StoreError> {
-        let text = numbers.next().ok_or_else(value::short)??;
-        text.map(|text| value::number(&text)).transpose()
-    };
+    let mut next = || numbers.next().ok_or_else(value::short)?;
+    let number = |text: Option<String>| text.map(|text| value::number(&text)).transpose();
     let mut limits = Vec::with_capacity(names.len());
     for (name, text) in names.into_iter().zip(texts) {
-        let (own, reset) = (number()?, number()?);
+        let generations = Generations {
+            own: number(next()?)?,
+            reset: number(next()?)?,
+            buckets: next()?,
+        };
         let limit = value::optional_text(text)?;
         let limit = limit.map(|text| record::read_limit(&text)).transpose();
         let mut limit = limit.map_err(corrupt)?;
         if let Some(limit) = &mut limit {
-            record::set_generation(limit, (base, own), reset, revision);
+            generations.set(limit, base, revision);
         }
         limits.push((name, limit));
     }

@@ -514,7 +514,7 @@ async fn limits_of_which_some_are_lost_on_the_way_are_not_written() -> Result<()
             "1", &digest, "edit", "ann", "", "", "", "", "{}", "c", "shop",
         ]);
         words.extend([
-            "9", "99", "9", "99", "9", "d", "0", "0", "staged", "2", fields, "0", "0",
+            "9", "99", "9", "99", "9", "d", "", "", "0", "0", "staged", "2", fields, "0", "0",
         ]);
         let (status, ..): (u64, u64, String, u64) = server.ask(&words).await?;
         Ok(status)
@@ -599,7 +599,9 @@ async fn a_record_of_the_format_before_is_read_and_replaced_by_the_next_edit() -
     assert_eq!(field("format").await?.as_deref(), Some("2"));
     assert_eq!(field("limits").await?, None);
     let anew = read(&store).await?;
-    assert_eq!(kept(&anew), [("b", 7, 0, 0), ("a", 6, 6, 0)]);
+    assert_eq!(kept(&anew), [("b", 2, 0, 0), ("a", 6, 6, 0)]);
+    let b = &anew.policy().expect("limits").limits[0];
+    assert_eq!(b.generation_of(&[Some("ann")]), 7);
     assert!(anew.policy().expect("limits").paused.is_some());
     Ok(())
 }

@@ -136,7 +136,7 @@ async fn every_algorithm_gives_units_back_and_raises_the_generation(store: Share
         assert_eq!(entry.after, format!("1 rl:b:shop:{limit}:alice"));
         compiled = current(&store).await?;
         let at = compiled.position(limit.as_str()).expect("the limit");
-        assert_eq!(compiled.limits()[at].generation, given.revision);
+        assert_eq!(compiled.limits()[at].generation_of(&alice), given.revision);
         let seen = store.inspect(&compiled, limit, &alice, 1).await?;
         assert_eq!(seen.answer.remaining, 1, "{seen:?}");
     }
@@ -240,7 +240,15 @@ async fn a_reset_forgets_usage_and_raises_the_generation(store: Shared) -> Resul
         .await?;
     assert_eq!((report.buckets, report.revision), (1, 2));
     let compiled = current(&store).await?;
-    assert_eq!(compiled.limits()[0].generation, 2);
+    let limit = &compiled.limits()[0];
+    assert_eq!(
+        (
+            limit.generation_of(&alice),
+            limit.reset_generation_of(&alice)
+        ),
+        (2, 2)
+    );
+    assert_eq!((limit.generation, limit.reset_generation), (1, 0));
     let left = |user: &'static str| {
         let (store, compiled) = (&store, &compiled);
         async move {
@@ -265,7 +273,7 @@ async fn a_reset_forgets_usage_and_raises_the_generation(store: Shared) -> Resul
     let elsewhere = name("elsewhere");
     let nowhere = LimitOf {
         domain: &elsewhere,
-        limit: &limit,
+        limit,
     };
     let refused = store.reset(&nowhere, ResetScope::All, &by("ann")).await;
     assert!(matches!(

@@ -518,3 +518,47 @@ async fn limits_have_a_size_together_and_each() -> Result<()> {
     );
     Ok(())
 }
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
+async fn an_edit_of_one_limit_reads_it_alone_and_counts_what_proxies_get_of_all() -> Result<()> {
+    const RECORD: &str = "rl:{shop}:policy";
+    let server = Server::start(Engine::Redis).await?;
+    let store = server.store()?;
+    let limit =
+        |n: u32, path: &str| format!("  - {{name: l{n}, match: {{path: {path}}}, rate: 1/s}}\n");
+    let limits: String = (0..50).map(|n| limit(n, "/a")).collect();
+    write(&store, &Stored::Absent, Change::Limits(&policy(&limits))).await?;
+    let counted = async || -> Result<u64> { server.ask(&["HGET", RECORD, "snapshot_bytes"]).await };
+    let first = counted().await?;
+    let scans = calls(&server, "hscan").await?;
+    let l7 = name("l7");
+    let edit = async |path: &str| -> Result<Result<_, EditError>> {
+        let base = store.read_part(&name("shop"), &[&l7]).await?;
+        assert_eq!(base.policy().context("limits")?.limits.len(), 1);
+        Ok(write(&store, &base, Change::Fields(&policy(&limit(7, path)))).await)
+    };
+    edit("/a-longer-path").await?.context("it fits")?;
+    assert_eq!(calls(&server, "hscan").await?, scans);
+    assert_eq!(counted().await?, first + 12);
+    let stored = read(&store).await?;
+    let stored = stored.policy().context("limits")?;
+    assert_eq!(
+        (stored.limits.len(), stored.limits[7].name.as_str()),
+        (50, "l7")
+    );
+    // Proxies read 8 MiB.
+    server
+        .command(&["HSET", RECORD, "snapshot_bytes", "8323072"])
+        .await?;
+    let refused = edit("/an-even-longer-path").await?;
+    let Err(EditError::Plan(EditPlanError::SnapshotTooLarge { bytes, max })) = refused else {
+        panic!("{refused:?}")
+    };
+    assert!(bytes > max && max < 8 << 20);
+    edit("/a").await?.context("a shorter one is written")?;
+    // A limit that is not there may be a new one, which all others matter to.
+    let base = store.read_part(&name("shop"), &[&name("new")]).await?;
+    assert_eq!(base.policy().context("limits")?.limits.len(), 50);
+    Ok(())
+}

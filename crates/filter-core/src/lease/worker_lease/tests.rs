@@ -5,7 +5,7 @@ use crate::{cache::Table, host::at};
 fn key(n: u32) -> BucketKey {
     let table = Table::new("shop", 16, [7; 16]);
     let value = n.to_le_bytes();
-    table.key("per-user", [Some(&value[..])].into_iter())
+    table.key(("per-user", 1), [Some(&value[..])].into_iter())
 }
 
 fn grant(epoch: u64, until_ms: u64) -> Grant {
