@@ -53,8 +53,8 @@ pub struct Flags {
     )]
     pub store: StoreArgument,
 
-    /// The certificate chain (PEM) to show to the store, where the URL says TLS. It is read at the
-    /// start, as is its key.
+    /// The certificate chain (PEM) to show to the store, where the URL says TLS. Read again for new
+    /// connections, as are its key and the root certificates.
     #[arg(
         long,
         env = "RL_STORE_CERT",

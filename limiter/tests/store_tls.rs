@@ -30,8 +30,9 @@ async fn redis(
     dir: &Path,
     authority: &CertifiedIssuer<'_, KeyPair>,
     clients: &str,
-) -> Result<(Process, u16)> {
-    let (port, key) = (free_port()?, KeyPair::generate()?);
+    port: u16,
+) -> Result<Process> {
+    let key = KeyPair::generate()?;
     let parameters = CertificateParams::new(vec!["localhost".to_owned()])?;
     fs::write(
         dir.join("redis.pem"),
@@ -61,11 +62,16 @@ async fn redis(
     process
         .ready(async || tokio::net::TcpStream::connect(address).await.ok())
         .await?;
-    Ok((process, port))
+    Ok(process)
 }
 
-/// Waits until a limiter that trusts `roots` reports these words about its store.
-async fn limiter_says(dir: &Path, roots: &str, store: &[&str], words: &str) -> Result<()> {
+/// A limiter that trusts `roots`.
+struct Limiter {
+    _process: Process,
+    page: String,
+}
+
+fn limiter(dir: &Path, roots: &str, store: &[&str]) -> Result<Limiter> {
     let (data, admin) = (free_port()?, free_port()?);
     let mut command = Command::new(env!("CARGO_BIN_EXE_limiter"));
     command.args(["--listen", &format!("127.0.0.1:{data}")]);
@@ -74,15 +80,44 @@ async fn limiter_says(dir: &Path, roots: &str, store: &[&str], words: &str) -> R
     command
         .env("SSL_CERT_FILE", dir.join(roots))
         .stdin(Stdio::null());
-    let _limiter = Process::start(&format!("limiter-{roots}"), &mut command, dir)?;
-    let (client, mut last) = (Client::new(), String::new());
-    let page = format!("http://127.0.0.1:{admin}/readyz");
-    let said = until(words, PATIENCE, async || {
-        last = client.get(&page).send().await.ok()?.text();
-        last.contains(words).then_some(())
-    });
-    said.await.with_context(|| last.clone())
+    Ok(Limiter {
+        _process: Process::start(&format!("limiter-{roots}"), &mut command, dir)?,
+        page: format!("http://127.0.0.1:{admin}/readyz"),
+    })
 }
+
+impl Limiter {
+    /// Waits until it reports these words about its store.
+    async fn says(&self, words: &str) -> Result<()> {
+        let (client, mut last) = (Client::new(), String::new());
+        let said = until(words, PATIENCE, async || {
+            last = client.get(&self.page).send().await.ok()?.text();
+            last.contains(words).then_some(())
+        });
+        said.await.with_context(|| last.clone())
+    }
+}
+
+async fn limiter_says(dir: &Path, roots: &str, store: &[&str], words: &str) -> Result<()> {
+    limiter(dir, roots, store)?.says(words).await
+}
+
+/// Writes a certificate of this authority for the limiter, and its key.
+fn client_certificate(dir: &Path, authority: &CertifiedIssuer<'_, KeyPair>) -> Result<()> {
+    let key = KeyPair::generate()?;
+    let mut client = CertificateParams::default();
+    // OpenSSL considers a certificate with the authority's name self-signed.
+    client.distinguished_name = DistinguishedName::new();
+    client
+        .distinguished_name
+        .push(DnType::CommonName, "limiter");
+    let client = client.signed_by(&key, authority)?;
+    fs::write(dir.join("client.pem"), client.pem())?;
+    fs::write(dir.join("client.key"), key.serialize_pem())?;
+    Ok(())
+}
+
+const SHOWN: [&str; 4] = ["--store-cert", "client.pem", "--store-key", "client.key"];
 
 #[tokio::test]
 #[ignore = "needs a server"]
@@ -90,7 +125,8 @@ async fn a_certificate_is_verified_by_its_authority_and_its_name() -> Result<()>
     let dir = TempDir::new()?;
     let ours = authority(dir.path(), "ours.pem")?;
     authority(dir.path(), "other.pem")?;
-    let (_redis, port) = redis(dir.path(), &ours, "no").await?;
+    let port = free_port()?;
+    let _redis = redis(dir.path(), &ours, "no", port).await?;
     let url = format!("rediss://localhost:{port}");
     limiter_says(dir.path(), "ours.pem", &[&url], "\"ready\": true").await?;
     limiter_says(dir.path(), "other.pem", &[&url], "invalid peer certificate").await?;
@@ -103,25 +139,34 @@ async fn a_certificate_is_verified_by_its_authority_and_its_name() -> Result<()>
 async fn a_store_that_wants_a_certificate_gets_one() -> Result<()> {
     let dir = TempDir::new()?;
     let ours = authority(dir.path(), "ours.pem")?;
-    let (_redis, port) = redis(dir.path(), &ours, "yes").await?;
-    let key = KeyPair::generate()?;
-    let mut client = CertificateParams::default();
-    // OpenSSL considers a certificate with the authority's name self-signed.
-    client.distinguished_name = DistinguishedName::new();
-    client
-        .distinguished_name
-        .push(DnType::CommonName, "limiter");
-    let client = client.signed_by(&key, &ours)?;
-    fs::write(dir.path().join("client.pem"), client.pem())?;
-    fs::write(dir.path().join("client.key"), key.serialize_pem())?;
+    let port = free_port()?;
+    let _redis = redis(dir.path(), &ours, "yes", port).await?;
+    client_certificate(dir.path(), &ours)?;
     let url = format!("rediss://localhost:{port}");
     limiter_says(dir.path(), "ours.pem", &[&url], "\"ready\": false").await?;
-    let shown = [
-        url.as_str(),
-        "--store-cert",
-        "client.pem",
-        "--store-key",
-        "client.key",
-    ];
+    let shown = [&[url.as_str()], &SHOWN[..]].concat();
     limiter_says(dir.path(), "ours.pem", &shown, "\"ready\": true").await
+}
+
+#[tokio::test]
+#[ignore = "needs a server"]
+async fn renewed_certificates_and_roots_are_used_for_the_next_connection() -> Result<()> {
+    let dir = TempDir::new()?;
+    let port = free_port()?;
+    let url = format!("rediss://localhost:{port}");
+    let before = authority(dir.path(), "ours.pem")?;
+    client_certificate(dir.path(), &before)?;
+    let first = redis(dir.path(), &before, "yes", port).await?;
+    let shown = [&[url.as_str()], &SHOWN[..]].concat();
+    let limiter = limiter(dir.path(), "ours.pem", &shown)?;
+    limiter.says("\"up\": true").await?;
+    first.stop().await?;
+
+    // The authority is replaced; a moment in which a file is half written does no harm.
+    fs::write(dir.path().join("client.pem"), "")?;
+    limiter.says("\"up\": false").await?;
+    let after = authority(dir.path(), "ours.pem")?;
+    client_certificate(dir.path(), &after)?;
+    let _second = redis(dir.path(), &after, "yes", port).await?;
+    limiter.says("\"up\": true").await
 }

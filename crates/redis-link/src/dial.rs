@@ -1,12 +1,15 @@
 //! Opens a byte stream to a server, at a fixed address or wherever sentinels name its primary.
 
-use std::{fmt, io, path::Path, sync::Arc};
+use std::{fmt, io, path::Path, sync::Arc, time::Duration};
 
 use futures_util::future::BoxFuture;
 use redis::RedisConnectionInfo;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpStream,
+    sync::Mutex,
+    task::spawn_blocking,
+    time::Instant,
 };
 use tokio_rustls::{
     TlsConnector,
@@ -22,6 +25,9 @@ use crate::{
     subscription::Publisher,
     url::{Address, Host, Server},
 };
+
+/// Certificates are read again for a connection if they were read longer ago.
+const REREAD: Duration = Duration::from_secs(1);
 
 /// The byte stream under a connection.
 pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -39,7 +45,7 @@ pub(crate) struct Dialled {
 #[derive(Clone)]
 pub(crate) struct Dialer {
     server: Server,
-    tls: Option<TlsConnector>,
+    tls: Option<Arc<Certificates>>,
 }
 
 impl Dialer {
@@ -48,7 +54,7 @@ impl Dialer {
         let tls = match server.address {
             Address::Tcp { tls: true, .. }
             | Address::Sentinel { tls: true, .. }
-            | Address::Cluster { tls: true, .. } => Some(connector(client)?),
+            | Address::Cluster { tls: true, .. } => Some(Arc::new(Certificates::read(client)?)),
             _ => None,
         };
         Ok(Self { server, tls })
@@ -95,6 +101,7 @@ impl Dialer {
         };
         let name = ServerName::try_from(host.to_owned())
             .map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
+        let tls = tls.latest().await;
         Ok(Box::new(tls.connect(name, stream).await?))
     }
 }
@@ -173,6 +180,60 @@ impl Publisher for Route {
 
     fn moved<'a>(&'a self, from: Option<&'a Host>) -> BoxFuture<'a, ()> {
         Box::pin(self.moved(from))
+    }
+}
+
+/// The system's root certificates, and the client's. They follow their files: a renewed one is used from
+/// the next connection on, as one that expired or whose authority is gone would never be accepted.
+///
+/// A handshake that fails is no reason of its own to read them: with TLS 1.3 a server refuses a
+/// client's certificate after the client's handshake has succeeded.
+struct Certificates {
+    client: Option<ClientCertificate>,
+    last: Mutex<LastRead>,
+}
+
+struct LastRead {
+    connector: TlsConnector,
+    at: Instant,
+    /// Why they are older than `at`.
+    error: Option<Error>,
+}
+
+impl Certificates {
+    fn read(client: Option<&ClientCertificate>) -> Result<Self, Error> {
+        Ok(Self {
+            last: Mutex::new(LastRead {
+                connector: connector(client)?,
+                at: Instant::now(),
+                error: None,
+            }),
+            client: client.cloned(),
+        })
+    }
+
+    /// What connects with the files as they are, or as they last were usable.
+    async fn latest(&self) -> TlsConnector {
+        let mut last = self.last.lock().await;
+        if last.at.elapsed() >= REREAD {
+            last.at = Instant::now();
+            let client = self.client.clone();
+            // The system's roots are a few hundred kilobytes.
+            let read = spawn_blocking(move || connector(client.as_ref())).await;
+            match read.unwrap_or_else(|error| Err(Error::Unreachable(error.to_string()))) {
+                Ok(connector) => {
+                    last.connector = connector;
+                    last.error = None;
+                }
+                Err(error) => {
+                    if last.error.as_ref() != Some(&error) {
+                        tracing::error!(%error, "the certificates for the store stay as they were");
+                    }
+                    last.error = Some(error);
+                }
+            }
+        }
+        last.connector.clone()
     }
 }
 

@@ -21,7 +21,7 @@ pub enum Lane {
     Control,
 }
 
-/// A certificate chain and its private key, in PEM files that are read once.
+/// A certificate chain and its private key, in PEM files that are read again for new connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientCertificate {
     /// The chain, its own certificate first.

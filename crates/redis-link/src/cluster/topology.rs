@@ -148,15 +148,15 @@ impl Topology {
     pub(super) fn is_warm(&self) -> bool {
         let known = self.shared.known.borrow();
         let Some(map) = &known.map else { return false };
-        let any = links(map).any(Connection::is_connected);
-        any && !links(map).any(Connection::is_connecting)
+        let any = serving(map).any(Connection::is_connected);
+        any && !serving(map).any(Connection::is_connecting)
     }
 
     /// Why there is no map, or the fault of one of its nodes.
     pub(super) fn fault(&self) -> Option<Error> {
         let known = self.shared.known.borrow();
         match (&known.map, &known.error) {
-            (Some(map), _) => links(map).find_map(Connection::fault),
+            (Some(map), _) => serving(map).find_map(Connection::fault),
             (None, Some(error)) => Some(error.clone()),
             (None, None) => Some(Error::Unreachable("a connection is being made".to_owned())),
         }
@@ -315,6 +315,19 @@ impl Shared {
 
 fn closed() -> Error {
     Error::Unreachable("the store was closed".to_owned())
+}
+
+/// The connections of [`Lane::Data`] to nodes that have slots. One that a migration named has none yet, and
+/// stays in the map without any if the migration is aborted.
+fn serving(map: &Map) -> impl Iterator<Item = &Connection> {
+    let mut serves = vec![false; map.nodes.len()];
+    for owner in &map.owners {
+        if let Some(serves) = serves.get_mut(usize::from(*owner)) {
+            *serves = true;
+        }
+    }
+    let links = links(map).zip(serves);
+    links.filter_map(|(link, serves)| serves.then_some(link))
 }
 
 /// The connections of [`Lane::Data`].

@@ -73,3 +73,25 @@ async fn nodes_that_hang_or_fail_do_not_count() {
     assert_eq!(first_host(answers).await.as_deref(), Some("new"));
     assert_eq!(first_host(vec![failed(), failed()]).await, None);
 }
+
+#[test]
+fn a_node_without_slots_makes_the_cluster_neither_faulty_nor_cold() {
+    let settings = Settings {
+        connect_timeout: Duration::from_secs(1),
+        probe_timeout: Duration::from_secs(1),
+        client_certificate: None,
+        scripts: Arc::new([]),
+    };
+    let server = "redis-cluster://a:1".parse().unwrap();
+    let shared = Shared::new(Dialer::new(server, None).unwrap(), settings);
+    let connect = |address: &NodeAddress| shared.connect_to(address);
+    let address = |host: &str| (host.to_owned(), 1);
+    let ranges = [(0, 8191, address("a")), (8192, 16383, address("b"))];
+    let map = Map::new(&ranges, &Map::default(), connect);
+    assert_eq!(serving(&map).count(), 2);
+    // As ASK names it.
+    let asked = map.with_node(&address("c"), connect);
+    assert_eq!((asked.nodes().len(), serving(&asked).count()), (3, 2));
+    let moved = asked.with_moved(7, &address("c"), connect);
+    assert_eq!(serving(&moved).count(), 3);
+}
