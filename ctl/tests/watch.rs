@@ -429,3 +429,34 @@ async fn sigterm_ends_it_with_0_and_strangers_at_the_port_do_no_harm() -> Result
     assert_eq!(status.code(), Some(0), "{}", watch.process.log());
     Ok(())
 }
+
+/// A lack of file descriptors ends without a change of the file.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+#[ignore = "needs a server"]
+async fn files_that_could_not_be_read_are_read_again_though_they_stay_the_same() -> Result<()> {
+    use rustix::process::{Pid, Resource, Rlimit, prlimit};
+
+    let server = Server::start(Engine::Valkey).await?;
+    let redis = server.url();
+    let folder = TempDir::new()?;
+    let path = folder.path().join("shop.yaml");
+    fs::write(&path, shop(&[A]))?;
+    let watch = Watch::start(&redis, &path, &[]).await?;
+    until_limits(&redis, &["a 1/s"]).await;
+
+    let pid = Pid::from_raw(i32::try_from(watch.process.id())?);
+    let none = Rlimit {
+        current: Some(3),
+        ..rustix::process::getrlimit(Resource::Nofile)
+    };
+    let before = prlimit(pid, Resource::Nofile, none)?;
+    fs::write(&path, shop(&[A, B]))?;
+    watch.until_said("Too many open files").await;
+    assert_eq!(limits(&redis), ["a 1/s"]);
+    prlimit(pid, Resource::Nofile, before)?;
+    until_limits(&redis, &["a 1/s", "b 1/s"]).await;
+    let said = watch.process.log().matches("Too many open files").count();
+    assert_eq!(said, 1, "{}", watch.process.log());
+    watch.process.stop().await
+}

@@ -239,8 +239,11 @@ fn note_merged(printer: &Printer, merged: &Merged, plan: &EditPlan) {
 
 /// The limits in all files; an error in any of them ends the command before it changes anything.
 pub(super) async fn read(files: &FilesArg, session: &Session<'_>) -> Result<Vec<Policy>, Error> {
+    parse(files.read().await?, session).await
+}
+
+async fn parse(sources: Vec<Source>, session: &Session<'_>) -> Result<Vec<Policy>, Error> {
     let printer = session.printer;
-    let sources = files.read().await?;
     // Without it some warnings are missing; the edit reports errors of Redis.
     let live = session.live_entries().await.unwrap_or_default();
     let mut policies: Vec<(String, Policy)> = Vec::with_capacity(sources.len());

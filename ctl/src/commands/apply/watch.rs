@@ -12,12 +12,12 @@ use tokio::{
 };
 
 use super::{
-    Apply, check_domain, read,
+    Apply, check_domain, parse,
     writer::{Turn, Wanted, Writer},
 };
 use crate::{
     error::{Error, Exit},
-    input::FilesArg,
+    input::{FilesArg, Source},
     serve::serve,
     session::Session,
 };
@@ -137,9 +137,7 @@ impl Watch<'_> {
             Ok(now) => now,
             // A folder that has no file for a moment is being replaced.
             Err(error) => {
-                if self.invalid.as_ref() != Some(&error.plain()) {
-                    self.refuse_files(&error);
-                }
+                self.refuse_files(&error);
                 self.seen = Stamps::default();
                 return;
             }
@@ -151,20 +149,30 @@ impl Watch<'_> {
             self.candidate = now;
             return;
         }
-        let read = self.read_files().await;
+        let sources = self.apply.files.read().await;
         if Stamps::read(&self.apply.files).ok().as_ref() != Some(&now) {
             // The files changed during the read.
             return;
         }
-        self.seen = now;
+        let read = match sources {
+            Ok(sources) => {
+                self.seen = now;
+                self.parse(sources).await
+            }
+            // Tried again: a lack of file descriptors, or a disk's fault, ends without other stamps.
+            Err(error) => {
+                self.seen = Stamps::default();
+                Err(error)
+            }
+        };
         match read {
             Ok(policies) => self.take_files(policies),
             Err(error) => self.refuse_files(&error),
         }
     }
 
-    async fn read_files(&self) -> Result<Vec<Policy>, Error> {
-        let policies = read(&self.apply.files, self.session).await?;
+    async fn parse(&self, sources: Vec<Source>) -> Result<Vec<Policy>, Error> {
+        let policies = parse(sources, self.session).await?;
         for policy in &policies {
             check_domain(self.session, policy)?;
         }
@@ -172,6 +180,10 @@ impl Watch<'_> {
     }
 
     fn refuse_files(&mut self, error: &Error) {
+        // The error of files that cannot be read is met each turn.
+        if self.invalid.as_ref() == Some(&error.plain()) {
+            return;
+        }
         self.metrics.failed(error.exit());
         self.session.printer.error(error);
         if !self.files.is_empty() {
