@@ -49,6 +49,8 @@ pub(crate) struct Domains {
     deleted: ArcSwap<BTreeMap<Name, Revision>>,
     /// Whether the store is still to be filled from the limits files.
     is_filling: AtomicBool,
+    /// Domains of limits files that the store refuses, and why.
+    unfilled: ArcSwap<BTreeMap<Name, String>>,
     poll: Mutex<Poll>,
     wanted: AtomicU64,
     wake: Notify,
@@ -102,6 +104,7 @@ impl Domains {
             table: ArcSwap::default(),
             deleted: ArcSwap::default(),
             is_filling: AtomicBool::new(false),
+            unfilled: ArcSwap::default(),
             poll: Mutex::default(),
             wanted: AtomicU64::new(0),
             wake: Notify::new(),
@@ -172,6 +175,13 @@ impl Domains {
         }
         self.is_filling.store(false, Ordering::Relaxed);
         self.notify_changes();
+    }
+
+    /// Sets which domains of limits files the store refuses. From the next poll on they are faulty, not
+    /// unknown: proxies would drop the limits of an unknown domain.
+    pub(crate) fn set_unfilled(&self, unfilled: BTreeMap<Name, String>) {
+        self.unfilled.store(Arc::new(unfilled));
+        self.wake.notify_one();
     }
 
     /// Whether the store is still to be filled from the limits files.
@@ -534,6 +544,11 @@ impl Domains {
             listed.insert(head.domain);
         }
         found.table.extend(vanished_domains(known, &listed));
+        for (name, why) in &**self.unfilled.load() {
+            let before = || known.get(name).cloned().unwrap_or_default();
+            let faulty = || before().faulty(why.clone(), None);
+            found.table.entry(name.clone()).or_insert_with(faulty);
+        }
         found
     }
 

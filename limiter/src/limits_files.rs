@@ -2,9 +2,13 @@
 //! this process's memory.
 
 use std::{
+    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -72,6 +76,9 @@ pub(crate) struct LimitsFiles {
     paths: Vec<PathBuf>,
     watched: WatchedFiles,
     rls: Option<(PathBuf, RlsConfig)>,
+    /// Whether the last attempt could not read a file, for lack of a file descriptor or of a permission:
+    /// its stamp stays the same when that ends.
+    unread: AtomicBool,
     store: Arc<dyn Store>,
     /// Of the limits files.
     publisher: Publisher,
@@ -88,6 +95,7 @@ impl LimitsFiles {
             watched: WatchedFiles::new(paths.iter().map(PathBuf::as_path)),
             paths,
             rls: rls_config.map(|folder| (folder.clone(), RlsConfig::new(folder))),
+            unread: AtomicBool::new(false),
             publisher: Publisher::new(Arc::clone(&store), "limits file"),
             store,
             error: Mutex::default(),
@@ -96,6 +104,13 @@ impl LimitsFiles {
 
     /// Reads and validates every file.
     pub(crate) fn read(&self) -> Result<ReadPolicies, LimitsError> {
+        let outcome = self.read_all();
+        let unread = matches!(outcome, Err(LimitsError::Read { .. }));
+        self.unread.store(unread, Ordering::Relaxed);
+        outcome
+    }
+
+    fn read_all(&self) -> Result<ReadPolicies, LimitsError> {
         let limits = self.read_limits()?;
         let Some((folder, config)) = &self.rls else {
             let rls = Vec::new();
@@ -116,6 +131,12 @@ impl LimitsFiles {
             tracing::warn!(folder = %folder.display(), "--rls-config has no limits yet");
         }
         Ok(ReadPolicies { limits, rls })
+    }
+
+    /// Whether the files of `--rls-config` differ from what was last read, or a file was not read.
+    fn changed(&self) -> bool {
+        let rls = self.rls.as_ref().is_some_and(|(_, rls)| rls.changed());
+        rls || self.unread.load(Ordering::Relaxed)
     }
 
     fn is_none(&self) -> bool {
@@ -166,13 +187,9 @@ impl LimitsFiles {
                 () = sleep(POLL), if !self.is_none() => false,
                 () = sighup.next() => true,
             };
-            let rls_changed = self
-                .rls
-                .as_ref()
-                .is_some_and(|(_, config)| config.changed());
             if self.is_none() {
                 tracing::info!("SIGHUP changes nothing: there are no limits files");
-            } else if self.watched.changed() || rls_changed || signalled {
+            } else if self.watched.changed() || self.changed() || signalled {
                 pace.turn().await;
                 let began = Instant::now();
                 self.again().await;
@@ -190,12 +207,13 @@ impl LimitsFiles {
             }
             Err(error) => Err(error.to_string()),
         };
-        let outcome = outcome.map_err(shortened);
-        match &outcome {
-            Ok(()) => tracing::info!("limits files read again"),
-            Err(error) => tracing::error!(error, "the limits stay as they were"),
+        match outcome {
+            Ok(()) => {
+                tracing::info!("limits files read again");
+                self.set_error(None);
+            }
+            Err(error) => self.report(Some(error)),
         }
-        self.set_error(outcome.err());
     }
 }
 
@@ -212,6 +230,29 @@ fn read(path: &Path) -> Result<Policy, LimitsError> {
 /// The pause before a failed call of the store is repeated.
 const RETRY: Duration = Duration::from_millis(200);
 
+/// The pause before a domain is tried again that the store refused.
+const REFUSED_RETRY: Duration = Duration::from_secs(2);
+
+/// A domain that the store does not take from its limits file, for a reason of its own.
+struct Refused {
+    policy: Policy,
+    why: String,
+}
+
+impl Refused {
+    fn new(policy: Policy, error: &PublishError) -> Self {
+        let why = shortened(format!("its limits file did not fill it: {error}"));
+        Self { policy, why }
+    }
+}
+
+fn reasons(refused: &[Refused]) -> BTreeMap<Name, String> {
+    let reasons = refused
+        .iter()
+        .map(|r| (r.policy.domain.clone(), r.why.clone()));
+    reasons.collect()
+}
+
 impl LimitsFiles {
     /// Fills the domains that have no record once the store answers, then follows `--rls-config`.
     /// Without `--rls-config`, SIGHUP changes nothing, but must not end the process.
@@ -222,7 +263,7 @@ impl LimitsFiles {
         mut sighup: Sighup,
     ) {
         let was_empty = policies.is_empty();
-        self.fill(policies.limits).await;
+        let refused = self.fill(policies.limits).await;
         let mut publisher = Publisher::new(Arc::clone(&self.store), "--rls-config");
         let error = loop {
             match self.publish(&mut publisher, &policies.rls).await {
@@ -231,22 +272,25 @@ impl LimitsFiles {
             }
         };
         if !was_empty {
+            domains.set_unfilled(reasons(&refused));
             domains.filled().await;
         }
-        let Some((_, config)) = &self.rls else {
+        let unwritten = error.map(|_| policies.rls);
+        let follow = async {
+            if self.rls.is_some() {
+                return self.follow_rls(publisher, unwritten, sighup).await;
+            }
             loop {
                 sighup.next().await;
                 tracing::info!("SIGHUP changes nothing: the limits are in the store, not in files");
             }
         };
-        let unwritten = error.map(|_| policies.rls);
-        self.follow_rls(config, publisher, unwritten, sighup).await;
+        tokio::join!(self.fill_refused(refused, domains), follow);
     }
 
     /// `unwritten` are limits that are to be put in force, and could not be yet.
     async fn follow_rls(
         &self,
-        config: &RlsConfig,
         mut publisher: Publisher,
         mut unwritten: Option<Vec<Policy>>,
         mut sighup: Sighup,
@@ -258,7 +302,7 @@ impl LimitsFiles {
                 () = sleep(POLL) => false,
                 () = sighup.next() => true,
             };
-            let changed = config.changed() || signalled;
+            let changed = self.changed() || signalled;
             if !changed && unwritten.is_none() {
                 continue;
             }
@@ -267,7 +311,7 @@ impl LimitsFiles {
             let began = Instant::now();
             if changed {
                 // The last limits are dropped first. If the files are wrong, those in the store stay
-                // in force, and nothing is written until the files change.
+                // in force, and nothing is written until the files change or can be read.
                 unwritten = None;
                 match self.read() {
                     Ok(policies) => unwritten = Some(policies.rls),
@@ -309,21 +353,52 @@ impl LimitsFiles {
         self.set_error(error);
     }
 
-    async fn fill(&self, policies: Vec<Policy>) {
+    /// Fills the domains once the store answers; returns those that it refuses.
+    async fn fill(&self, policies: Vec<Policy>) -> Vec<Refused> {
+        let mut refused = Vec::new();
         for policy in policies {
-            while let Err(error) = self.fill_one(&policy).await {
-                let error = Some(error.to_string());
-                if self.error() != error {
-                    tracing::warn!(domain = %policy.domain, error, "cannot fill the domain yet");
-                    self.set_error(error);
+            loop {
+                match self.fill_one(&policy).await {
+                    Ok(()) => break,
+                    Err(error) if error.is_outage() => {
+                        let error = Some(error.to_string());
+                        if self.error() != error {
+                            let domain = &policy.domain;
+                            tracing::warn!(%domain, error, "cannot fill the domain yet");
+                            self.set_error(error);
+                        }
+                        sleep(RETRY).await;
+                    }
+                    Err(error) => {
+                        refused.push(Refused::new(policy, &error));
+                        break;
+                    }
                 }
-                sleep(RETRY).await;
             }
         }
         self.set_error(None);
+        refused
     }
 
-    async fn fill_one(&self, policy: &Policy) -> Result<(), EditError> {
+    /// Tries to fill these domains until the store holds them: an unreadable record may be repaired, and
+    /// domains deleted.
+    async fn fill_refused(&self, mut refused: Vec<Refused>, domains: &Domains) {
+        while !refused.is_empty() {
+            sleep(REFUSED_RETRY).await;
+            let mut still = Vec::new();
+            for refused in refused {
+                match self.fill_one(&refused.policy).await {
+                    Ok(()) => {}
+                    Err(error) if error.is_outage() => still.push(refused),
+                    Err(error) => still.push(Refused::new(refused.policy, &error)),
+                }
+            }
+            refused = still;
+            domains.set_unfilled(reasons(&refused));
+        }
+    }
+
+    async fn fill_one(&self, policy: &Policy) -> Result<(), PublishError> {
         let domain = &policy.domain;
         if self.publisher.fill(policy).await? {
             tracing::info!(%domain, "filled from the limits file");
@@ -368,5 +443,51 @@ impl Sighup {
             return;
         }
         std::future::pending::<()>().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use store::{Options, StoreUrl, open};
+
+    use super::*;
+
+    fn files(paths: Vec<PathBuf>, rls: Option<PathBuf>) -> LimitsFiles {
+        let store = open(&StoreUrl::Memory, Options::default()).unwrap();
+        LimitsFiles::new(paths, rls, store)
+    }
+
+    #[test]
+    fn files_that_could_not_be_read_are_read_again_though_they_stay_the_same() {
+        let folder = tempfile::tempdir().unwrap();
+        // A folder opens and gives an error when it is read, whoever reads it.
+        let wrong = files(vec![folder.path().to_owned()], None);
+        for _ in 0..2 {
+            assert!(matches!(wrong.read(), Err(LimitsError::Read { .. })));
+            assert!(wrong.changed());
+        }
+        let path = folder.path().join("limits.yaml");
+        for text in ["domain: shop\nlimits: []\n", "not a limits file"] {
+            fs::write(&path, text).unwrap();
+            let valid = files(vec![path.clone()], None);
+            assert_eq!(valid.read().is_ok(), text.starts_with("domain"));
+            assert!(!valid.changed(), "{text} was read");
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn so_are_those_of_rls_config() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("shop.yaml");
+        // It is a regular file whose first page cannot be read.
+        std::os::unix::fs::symlink("/proc/self/mem", &path).unwrap();
+        let files = files(Vec::new(), Some(folder.path().to_owned()));
+        assert!(matches!(files.read(), Err(LimitsError::Read { .. })));
+        assert!(files.changed());
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, "domain: shop\n").unwrap();
+        assert!(files.read().is_ok());
+        assert!(!files.changed());
     }
 }

@@ -48,9 +48,23 @@ pub(crate) enum PublishError {
 }
 
 impl PublishError {
-    /// Whether the store failed, rather than refused.
+    /// Whether the store failed, rather than refused this domain: a record that this version cannot
+    /// read says nothing about others.
     pub(crate) fn is_outage(&self) -> bool {
-        matches!(self, Self::Store(_) | Self::Edit(EditError::Store(_)))
+        match self {
+            Self::Store(error) | Self::Edit(EditError::Store(error)) => {
+                !matches!(error, StoreError::Corrupt(_))
+            }
+            Self::Edit(_) | Self::Edited { .. } => false,
+        }
+    }
+
+    /// The error to report of several: an outage goes first, since all is tried again after it.
+    fn and(outcome: Result<(), Self>, error: Self) -> Result<(), Self> {
+        match outcome {
+            Err(first) if first.is_outage() || !error.is_outage() => Err(first),
+            _ => Err(error),
+        }
     }
 }
 
@@ -167,7 +181,7 @@ impl Publisher {
     }
 
     /// Puts these limits in force, and deletes domains that it wrote before and that are no longer
-    /// among them. Tries every domain, and returns the first error.
+    /// among them. Tries every domain, and returns the first error, or an outage.
     pub(crate) async fn publish(&mut self, policies: &[Policy]) -> Result<(), PublishError> {
         let mut outcome = self.inherit().await.map_err(PublishError::from);
         let gone: Vec<Name> = { self.written.keys() }
@@ -185,7 +199,7 @@ impl Publisher {
                     tracing::warn!(%domain, "the domain is not in {} any more and stays: its limits were {who}", self.source);
                     self.written.remove(&domain);
                 }
-                Err(error) => outcome = outcome.and(Err(error)),
+                Err(error) => outcome = PublishError::and(outcome, error),
             }
         }
         for policy in policies {
@@ -194,7 +208,7 @@ impl Publisher {
                     let digest = digest(policy);
                     self.written.insert(policy.domain.clone(), Some(digest));
                 }
-                Err(error) => outcome = outcome.and(Err(error)),
+                Err(error) => outcome = PublishError::and(outcome, error),
             }
         }
         outcome
@@ -321,4 +335,22 @@ fn keep_live(wanted: &Policy, held: Option<&Policy>) -> Policy {
         }
     }
     merged
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_several_errors_an_outage_is_returned() {
+        let corrupt = || PublishError::Store(StoreError::Corrupt("format 2".to_owned()));
+        let away = || PublishError::Store(StoreError::Unreachable("away".to_owned()));
+        let is_outage = |errors: [PublishError; 2]| {
+            let outcome = errors.into_iter().fold(Ok(()), PublishError::and);
+            outcome.is_err_and(|error| error.is_outage())
+        };
+        assert!(is_outage([corrupt(), away()]));
+        assert!(is_outage([away(), corrupt()]));
+        assert!(!is_outage([corrupt(), corrupt()]));
+    }
 }

@@ -1,10 +1,16 @@
 //! Assembles and runs the service.
 
-use std::path::Path;
-use std::sync::{Arc, atomic::AtomicBool};
+use std::{
+    io,
+    panic::AssertUnwindSafe,
+    path::Path,
+    sync::{Arc, atomic::AtomicBool},
+};
 
+use futures_util::FutureExt;
 use store::{EditError, Store};
 use tokio::{
+    sync::oneshot,
     task::JoinSet,
     time::{sleep, timeout},
 };
@@ -59,10 +65,13 @@ pub enum RunError {
     Tls(#[from] TlsError),
     /// A thread.
     #[error("cannot start a thread: {0}")]
-    Thread(#[from] std::io::Error),
+    Thread(#[from] io::Error),
     /// The address of the other rate limit service.
     #[error("cannot compare with that service: {0}")]
     CompareWith(String),
+    /// A task without which the service would go stale.
+    #[error("the task `{0}` panicked; a new process starts with all of them")]
+    Panicked(&'static str),
 }
 
 /// Serves checks until `shutdown`, then until every accepted request has its answer.
@@ -70,7 +79,8 @@ pub enum RunError {
 /// A store that cannot be reached is no error: checks are answered 503 until it can.
 ///
 /// # Errors
-/// If a configured file cannot be used. In that case nothing was served.
+/// If a configured file cannot be used: nothing was served then. If a task panicked: the accepted
+/// requests have their answers then, as after `shutdown`.
 pub async fn run(
     settings: Settings,
     listeners: Listeners,
@@ -96,11 +106,10 @@ pub async fn run(
 
     let parts = Parts::new(&settings, store, files, tokens, name(&listeners))?;
     // These tasks end when this function returns.
-    let mut background = JoinSet::new();
-    let aside = Aside::default();
-    parts.start(policies, &mut background, &aside)?;
+    let mut background = Background::default();
+    parts.start(policies, &mut background)?;
     if let Some(tls) = &tls {
-        background.spawn(tls.clone().follow());
+        background.spawn("certificates", tls.clone().follow());
     }
 
     let lifecycle = Arc::clone(&parts.lifecycle);
@@ -124,7 +133,18 @@ pub async fn run(
         ));
     }
 
-    shutdown.await;
+    let panicked = tokio::select! {
+        () = shutdown => None,
+        task = background.panicked() => Some(task),
+        // Until `Phase::Close` no port ends otherwise.
+        _ = serving.join_next() => Some("port"),
+    };
+    if let Some(task) = panicked {
+        tracing::error!(
+            task,
+            "a task panicked; this limiter ends, for a new one to start"
+        );
+    }
     tracing::info!(drain = ?settings.drain, "shutting down");
     lifecycle.enter(Phase::Leave);
     sleep(settings.drain).await;
@@ -135,9 +155,52 @@ pub async fn run(
         lifecycle.enter(Phase::Abort);
     }
     while serving.join_next().await.is_some() {}
-    parts.report_end(background).await;
+    // The regular reports end before the last one.
+    background.tasks.shutdown().await;
+    parts
+        .telemetry
+        .write_last(&parts.domains, &parts.fleet)
+        .await;
     tracing::info!("stopped: every request was answered");
-    Ok(())
+    panicked.map_or(Ok(()), |task| Err(RunError::Panicked(task)))
+}
+
+/// Tasks that follow something forever, until this is dropped.
+#[derive(Default)]
+struct Background {
+    tasks: JoinSet<&'static str>,
+    aside: Aside,
+}
+
+impl Background {
+    fn spawn(&mut self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
+        let task = AssertUnwindSafe(task).catch_unwind();
+        self.tasks.spawn(task.map(move |_| name));
+    }
+
+    /// Spawns a task on a thread of low priority.
+    fn spawn_aside(
+        &mut self,
+        name: &'static str,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) -> io::Result<()> {
+        let (alive, ended) = oneshot::channel::<()>();
+        let task = async move {
+            let _alive = alive;
+            task.await;
+        };
+        self.aside.spawn(name, task)?;
+        self.tasks.spawn(ended.map(move |_| name));
+        Ok(())
+    }
+
+    /// Waits until one of them has ended. They are endless, so that is a panic.
+    async fn panicked(&mut self) -> &'static str {
+        match self.tasks.join_next().await {
+            Some(name) => name.unwrap_or("background"),
+            None => std::future::pending().await,
+        }
+    }
 }
 
 fn load_tokens(file: Option<&Path>) -> Result<Option<Arc<Tokens>>, TokenError> {
@@ -227,18 +290,11 @@ impl Parts {
         })
     }
 
-    /// Reports that this limiter ends, after the background tasks: no regular report may follow.
-    async fn report_end(&self, mut background: JoinSet<()>) {
-        background.shutdown().await;
-        self.telemetry.write_last(&self.domains, &self.fleet).await;
-    }
-
     /// Starts the tasks that follow the store and the files.
     fn start(
         &self,
         policies: Option<ReadPolicies>,
-        background: &mut JoinSet<()>,
-        aside: &Aside,
+        background: &mut Background,
     ) -> Result<(), RunError> {
         if policies
             .as_ref()
@@ -247,19 +303,23 @@ impl Parts {
             self.domains.begin_filling();
         }
         let domains = Arc::clone(&self.domains);
-        aside.spawn("limits", async move { domains.poll_forever().await })?;
+        background.spawn_aside("limits", async move { domains.poll_forever().await })?;
         let (domains, fleet) = (Arc::clone(&self.domains), Arc::clone(&self.fleet));
-        background.spawn(async move { fleet.record_forever(&domains).await });
+        background.spawn("fleet", async move {
+            fleet.record_forever(&domains).await;
+        });
         let (domains, fleet) = (Arc::clone(&self.domains), Arc::clone(&self.fleet));
         let telemetry = Arc::clone(&self.telemetry);
-        background.spawn(async move { telemetry.write_forever(&domains, &fleet).await });
+        background.spawn("telemetry", async move {
+            telemetry.write_forever(&domains, &fleet).await;
+        });
         if let Some(xds) = self.xds.clone() {
-            aside.spawn("xds", async move { xds.follow().await })?;
+            background.spawn_aside("xds", async move { xds.follow().await })?;
         }
         let api = Arc::clone(&self.api);
-        background.spawn(async move { api.follow_health().await });
+        background.spawn("health", async move { api.follow_health().await });
         for tokens in self.tokens.iter().flatten() {
-            background.spawn(Arc::clone(tokens).follow());
+            background.spawn("tokens", Arc::clone(tokens).follow());
         }
         let files = Arc::clone(&self.files);
         // Before the first answer: without a handler, SIGHUP ends the process.
@@ -267,9 +327,9 @@ impl Parts {
         if let Some(policies) = policies {
             let domains = Arc::clone(&self.domains);
             let filling = async move { files.fill_and_follow(policies, &domains, sighup).await };
-            aside.spawn("files", filling)?;
+            background.spawn_aside("files", filling)?;
         } else {
-            aside.spawn("files", async move { files.follow(sighup).await })?;
+            background.spawn_aside("files", async move { files.follow(sighup).await })?;
         }
         Ok(())
     }

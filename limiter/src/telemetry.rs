@@ -189,6 +189,7 @@ impl Telemetry {
             }
         }
         recorders.retain(|name, _| all.contains_key(name));
+        share_long_tops(&mut recorders);
         let mut due = Vec::new();
         for (name, domain) in &*all {
             if let Some(active) = &domain.active
@@ -223,6 +224,18 @@ impl Telemetry {
         self.recorders
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Gives what domains that are gone had to those that came when there were too many.
+fn share_long_tops(recorders: &mut HashMap<Name, ActivityRecorder>) {
+    let with = recorders.values().filter(|recorder| recorder.has_long_tops);
+    let free = LONG_DOMAINS_MAX.saturating_sub(with.count());
+    let without = recorders
+        .values_mut()
+        .filter(|recorder| !recorder.has_long_tops);
+    for recorder in without.take(free) {
+        recorder.has_long_tops = true;
     }
 }
 

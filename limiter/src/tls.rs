@@ -98,19 +98,12 @@ impl Tls {
 
     /// Follows the files forever. If they become unusable, the certificates stay as they were.
     pub(crate) async fn follow(self) {
-        loop {
-            tokio::time::sleep(crate::FILE_POLL).await;
-            if !self.watched.changed() {
-                continue;
-            }
-            match configure(&self.files) {
-                Ok(config) => {
-                    tracing::info!("certificates read again");
-                    self.config.store(Arc::new(config));
-                }
-                Err(error) => tracing::error!(%error, "the certificates stay as they were"),
-            }
-        }
+        let again = || {
+            self.config.store(Arc::new(configure(&self.files)?));
+            tracing::info!("certificates read again");
+            Ok::<_, TlsError>(())
+        };
+        self.watched.follow("certificates", again).await;
     }
 }
 

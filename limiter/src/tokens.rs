@@ -104,19 +104,13 @@ impl Tokens {
 
     /// Follows the file forever. If it becomes unusable, the tokens stay as they were.
     pub(crate) async fn follow(self: Arc<Self>) {
-        loop {
-            tokio::time::sleep(crate::FILE_POLL).await;
-            if !self.watched.changed() {
-                continue;
-            }
-            match read(&self.path) {
-                Ok(tokens) => {
-                    tracing::info!(tokens = tokens.len(), "token file read again");
-                    self.accepted.store(Arc::new(tokens));
-                }
-                Err(error) => tracing::error!(%error, "the tokens stay as they were"),
-            }
-        }
+        let again = || {
+            let tokens = read(&self.path)?;
+            tracing::info!(tokens = tokens.len(), "token file read again");
+            self.accepted.store(Arc::new(tokens));
+            Ok::<_, TokenError>(())
+        };
+        self.watched.follow("tokens", again).await;
     }
 }
 

@@ -1,7 +1,7 @@
 //! Files that may be replaced while the service runs.
 
 use std::{
-    fs, io,
+    fmt, fs, io,
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
     time::SystemTime,
@@ -47,6 +47,30 @@ impl WatchedFiles {
         }
         any
     }
+
+    /// Calls `read` after each change of the files, forever, and logs why it fails: `kept` says what stays as
+    /// it was. After a failure it is called again: a file that could not be opened, for lack of a file
+    /// descriptor or of a permission, has the same stamp when it can.
+    pub(crate) async fn follow<E: fmt::Display>(
+        &self,
+        kept: &str,
+        read: impl Fn() -> Result<(), E>,
+    ) {
+        let mut failure: Option<String> = None;
+        loop {
+            tokio::time::sleep(crate::FILE_POLL).await;
+            if !self.changed() && failure.is_none() {
+                continue;
+            }
+            let error = read().err().map(|error| error.to_string());
+            if let Some(error) = &error
+                && failure.as_ref() != Some(error)
+            {
+                tracing::error!(%error, "the {kept} stay as they were");
+            }
+            failure = error;
+        }
+    }
 }
 
 impl Stamp {
@@ -84,7 +108,28 @@ fn inode(_: &fs::Metadata) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn files_that_could_not_be_read_are_read_again_though_they_stay_the_same() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let watched = WatchedFiles::new([file.path()]);
+        fs::write(file.path(), "changed").unwrap();
+        let calls = Cell::new(0);
+        let read = || {
+            calls.set(calls.get() + 1);
+            if calls.get() < 3 {
+                return Err("too many open files");
+            }
+            Ok(())
+        };
+        let long = 10 * crate::FILE_POLL;
+        let following = tokio::time::timeout(long, watched.follow("tokens", read));
+        assert!(following.await.is_err(), "it follows forever");
+        assert_eq!(calls.get(), 3, "not read again once it was read");
+    }
 
     #[test]
     fn a_replaced_removed_or_new_file_is_reported_as_changed_once() {

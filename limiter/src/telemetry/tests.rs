@@ -183,3 +183,24 @@ fn a_report_is_bounded_and_keeps_the_busiest_limits() {
     assert_eq!(kept.limits.len(), LIMITS_MAX);
     assert!(kept.limits.contains_key("limit-2999") && !kept.limits.contains_key("limit-999"));
 }
+
+#[test]
+fn a_domain_beyond_the_bound_is_counted_by_the_hour_once_another_is_gone() {
+    let recorder = |n: usize| {
+        let recorder = ActivityRecorder {
+            has_long_tops: n < LONG_DOMAINS_MAX,
+            ..ActivityRecorder::new(START_MS)
+        };
+        (format!("d{n}").parse::<Name>().unwrap(), recorder)
+    };
+    let mut recorders: HashMap<Name, _> = (0..LONG_DOMAINS_MAX + 2).map(recorder).collect();
+    let long = |recorders: &HashMap<Name, ActivityRecorder>| {
+        { recorders.values() }.filter(|r| r.has_long_tops).count()
+    };
+    share_long_tops(&mut recorders);
+    assert_eq!(long(&recorders), LONG_DOMAINS_MAX);
+    recorders.retain(|name, _| name.as_str() != "d0");
+    assert_eq!(long(&recorders), LONG_DOMAINS_MAX - 1);
+    share_long_tops(&mut recorders);
+    assert_eq!(long(&recorders), LONG_DOMAINS_MAX);
+}

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use harness::{Engine, until};
 use limiter::{RunError, Settings};
 use serde_json::json;
-use store::{Change, CheckError, Options, OverrideEdits, StoreError, StoreUrl, open};
+use store::{Change, CheckError, EditError, Options, OverrideEdits, StoreError, StoreUrl, open};
 
 use crate::support::{PATIENCE, PER_USER, Scripted, Server, Service, publish, quick, tuned, write};
 
@@ -234,6 +234,54 @@ async fn it_is_ready_only_once_the_store_is_filled_from_the_limits_files() -> Re
     assert_eq!(service.get("/v1/health").send().await?.status, 200);
     let reply = service.post("/v1/check", check).send().await?;
     assert_eq!(reply.json()?["allowed"], true);
+    Ok(())
+}
+
+/// One domain's fault is no reason to take the limiter from all others.
+#[tokio::test]
+async fn a_domain_that_the_store_refuses_to_be_filled_with_is_faulty_alone() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let file = |domain: &str| {
+        let path = folder.path().join(domain);
+        fs::write(&path, format!("domain: {domain}\nlimits:\n{PER_USER}"))?;
+        anyhow::Ok(path)
+    };
+    let files = vec![file("other")?, file("more")?];
+    let settings = tuned(|s| s.limits = files);
+    let unreadable = StoreError::Corrupt("a record of format 2".to_owned());
+    for (error, words) in [
+        (unreadable.into(), "a record of format 2"),
+        (EditError::TooManyDomains(4096), "4096 domains already"),
+    ] {
+        let store = Scripted::with(PER_USER, 1000).await?;
+        store.refuse(Some((crate::support::name("other"), error)));
+        let service = Service::start(store.clone(), settings.clone())?;
+        let report = service.readiness(200, "with a fault in other: its").await?;
+        let message = report["message"].as_str().unwrap_or_default();
+        assert!(message.contains(words), "{message}");
+        assert_eq!(service.get("/v1/health").send().await?.status, 200);
+        let ask = async |domain: &str| {
+            let check = json!({"domain": domain, "descriptor": {"user": "a"}}).to_string();
+            service.post("/v1/check", check).send().await?.json()
+        };
+        assert_eq!(ask("shop").await?["allowed"], true);
+        assert_eq!(ask("more").await?["allowed"], true);
+        // Proxies would drop the limits of an unknown domain.
+        assert_eq!(ask("other").await?["error"]["code"], "policy_unavailable");
+        let fault = "rl_policy_fault{domain=\"other\"}";
+        until("the metric", PATIENCE, async || {
+            (service.metric(fault).await.ok()? == 1).then_some(())
+        })
+        .await?;
+
+        store.refuse(None);
+        until("the domain is filled", PATIENCE, async || {
+            (ask("other").await.ok()?["allowed"] == true).then_some(())
+        })
+        .await?;
+        service.readiness(200, "ready").await?;
+        assert_eq!(service.metric(fault).await?, 0);
+    }
     Ok(())
 }
 

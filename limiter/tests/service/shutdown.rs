@@ -11,6 +11,7 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use harness::until;
+use limiter::RunError;
 use serde_json::json;
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
@@ -143,5 +144,19 @@ async fn shutdown_denies_waiting_checks_and_ignores_idle_connections() -> Result
     timeout(PATIENCE, service.end()).await???;
     assert_eq!(waiter.await??.json()?["reason"], "wait_too_short");
     drop(idle);
+    Ok(())
+}
+
+/// Without the task that polls the store limits would be frozen, and `/readyz` green.
+#[tokio::test]
+async fn it_ends_when_a_task_in_the_background_panics() -> Result<()> {
+    for (call, task) in [("heads", "limits"), ("count_proxies", "fleet")] {
+        let store = Scripted::with(PER_USER, 1000).await?;
+        let service = Service::ready_on(store.clone(), quick()).await?;
+        assert!(service.allows("a").await?);
+        store.panic_in(call);
+        let error = service.ended().await?.err().context("an error")?;
+        assert!(matches!(error, RunError::Panicked(name) if name == task));
+    }
     Ok(())
 }

@@ -41,6 +41,10 @@ struct Script {
     heads_error: Option<StoreError>,
     record_error: Option<StoreError>,
     write_error: Option<StoreError>,
+    /// A domain whose edits fail, and its reads if the error is one of reads.
+    refused: Option<(Name, EditError)>,
+    /// The call that panics.
+    panics: Option<&'static str>,
 }
 
 impl Scripted {
@@ -101,6 +105,27 @@ impl Scripted {
         self.script.lock().unwrap().record_error = error;
     }
 
+    /// Makes edits of one domain fail, and its reads if they can fail so.
+    pub fn refuse(&self, domain: Option<(Name, EditError)>) {
+        self.script.lock().unwrap().refused = domain;
+    }
+
+    /// Makes this call panic: `heads` or `count_proxies`.
+    pub fn panic_in(&self, call: &'static str) {
+        self.script.lock().unwrap().panics = Some(call);
+    }
+
+    fn called(&self, call: &str) {
+        let panics = self.script.lock().unwrap().panics;
+        assert_ne!(panics, Some(call), "as the test says");
+    }
+
+    fn refusal(&self, domain: &Name) -> Option<EditError> {
+        let refused = self.script.lock().unwrap().refused.clone();
+        let (_, error) = refused.filter(|(refused, _)| refused == domain)?;
+        Some(error)
+    }
+
     /// Makes edits fail.
     pub fn fail_writes(&self, error: Option<StoreError>) {
         self.script.lock().unwrap().write_error = error;
@@ -148,6 +173,7 @@ impl Checks for Scripted {
 #[async_trait]
 impl Policies for Scripted {
     async fn heads(&self) -> Result<Vec<Head>, StoreError> {
+        self.called("heads");
         let error = self.script.lock().unwrap().heads_error.clone();
         match error {
             Some(error) => Err(error),
@@ -160,6 +186,9 @@ impl Policies for Scripted {
     }
 
     async fn read(&self, domain: &Name, overrides: Overrides) -> Result<Stored, StoreError> {
+        if let Some(EditError::Store(error)) = self.refusal(domain) {
+            return Err(error);
+        }
         let error = self.script.lock().unwrap().record_error.clone();
         match error {
             Some(error) => Err(error),
@@ -192,6 +221,9 @@ impl Policies for Scripted {
     }
 
     async fn write(&self, edit: &Edit<'_>) -> Result<Revision, EditError> {
+        if let Some(error) = self.refusal(edit.domain) {
+            return Err(error);
+        }
         let error = self.script.lock().unwrap().write_error.clone();
         match error {
             Some(error) => Err(error.into()),
@@ -246,6 +278,7 @@ impl Telemetry for Scripted {
         domain: &Name,
         seen: &ActiveProxies,
     ) -> Result<ProxyCounts, StoreError> {
+        self.called("count_proxies");
         self.inner.count_proxies(domain, seen).await
     }
 }

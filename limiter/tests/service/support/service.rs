@@ -129,6 +129,16 @@ impl Service {
         Ok(line.parse()?)
     }
 
+    /// Waits until the service ends by itself.
+    pub async fn ended(self) -> Result<Result<(), RunError>> {
+        let what = "the service has ended";
+        until(what, PATIENCE, async || {
+            self.running.is_finished().then_some(())
+        })
+        .await?;
+        Ok(self.running.await?)
+    }
+
     /// Ends the service; await the handle for its result.
     pub fn end(self) -> JoinHandle<Result<(), RunError>> {
         let _ = self.end.send(());
