@@ -154,7 +154,9 @@ async fn overridden_limits(programs: &Programs, rounds: u64, report: &mut Report
     let of = format!("{LIMITS} limits with an override each: set-limit");
     for round in 0..rounds {
         let before = domain.scans().await?;
-        domain.rlctl(&["delete-limit", "l7", "--dry-run"]).await?;
+        domain
+            .rlctl(&["set-limit", "l7", "--rate", "1/s", "--dry-run"])
+            .await?;
         let by_rlctl = domain.scans().await? - before;
         let before = domain.scans().await?;
         let set = ["set-limit", "l7", "--rate", &rate(round)];
