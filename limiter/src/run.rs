@@ -112,27 +112,7 @@ pub async fn run(
         background.spawn("certificates", tls.clone().follow());
     }
 
-    let lifecycle = Arc::clone(&parts.lifecycle);
-    let mut serving = JoinSet::new();
-    serving.spawn(serve(
-        listeners.data,
-        tls,
-        Arc::clone(&parts.api),
-        data_bounds(&settings),
-        Arc::clone(&lifecycle),
-        Arc::clone(&parts.metrics),
-    ));
-    for listener in listeners.admin {
-        serving.spawn(serve(
-            listener,
-            None,
-            Arc::clone(&parts.admin),
-            admin_bounds(&settings),
-            Arc::clone(&lifecycle),
-            Arc::clone(&parts.metrics),
-        ));
-    }
-
+    let mut serving = parts.serve(listeners, tls, &settings);
     let panicked = tokio::select! {
         () = shutdown => None,
         task = background.panicked() => Some(task),
@@ -146,13 +126,13 @@ pub async fn run(
         );
     }
     tracing::info!(drain = ?settings.drain, "shutting down");
-    lifecycle.enter(Phase::Leave);
+    parts.lifecycle.enter(Phase::Leave);
     sleep(settings.drain).await;
-    lifecycle.enter(Phase::Close);
+    parts.lifecycle.enter(Phase::Close);
     let ended = async { while serving.join_next().await.is_some() {} };
     if timeout(settings.last_answers, ended).await.is_err() {
         tracing::warn!("some requests did not end in time and are cut off");
-        lifecycle.enter(Phase::Abort);
+        parts.lifecycle.enter(Phase::Abort);
     }
     while serving.join_next().await.is_some() {}
     // The regular reports end before the last one.
@@ -288,6 +268,30 @@ impl Parts {
             api: Arc::new(api),
             admin: Arc::new(admin),
         })
+    }
+
+    /// Serves the ports, until the lifecycle ends.
+    fn serve(&self, listeners: Listeners, tls: Option<Tls>, settings: &Settings) -> JoinSet<()> {
+        let mut serving = JoinSet::new();
+        serving.spawn(serve(
+            listeners.data,
+            tls,
+            Arc::clone(&self.api),
+            data_bounds(settings),
+            Arc::clone(&self.lifecycle),
+            Arc::clone(&self.metrics),
+        ));
+        for listener in listeners.admin {
+            serving.spawn(serve(
+                listener,
+                None,
+                Arc::clone(&self.admin),
+                admin_bounds(settings),
+                Arc::clone(&self.lifecycle),
+                Arc::clone(&self.metrics),
+            ));
+        }
+        serving
     }
 
     /// Starts the tasks that follow the store and the files.
