@@ -108,8 +108,8 @@ async fn held(stage: &Stage, user: &str, count: usize) -> Vec<HeldRequest> {
         held.push(request.unwrap());
     }
     eventually("they are in flight", async || {
-        let used = stage.inspect("loose", &[&format!("user={user}")])["used"].clone();
-        (used == count).then_some(())
+        let found = stage.inspect("loose", &[&format!("user={user}")]);
+        (found["used"] == count).then_some(())
     })
     .await;
     held
