@@ -349,30 +349,30 @@ impl Host for SharedData {
 
 #[link(wasm_import_module = "env")]
 unsafe extern "C" {
-    pub fn proxy_log(level: u32, text: *const u8, text_len: usize) -> u32;
-    pub fn proxy_set_tick_period_milliseconds(ms: u32) -> u32;
-    pub fn proxy_set_effective_context(context: u32) -> u32;
-    pub fn proxy_get_shared_data(
+    fn proxy_log(level: u32, text: *const u8, text_len: usize) -> u32;
+    fn proxy_set_tick_period_milliseconds(ms: u32) -> u32;
+    fn proxy_set_effective_context(context: u32) -> u32;
+    fn proxy_get_shared_data(
         key: *const u8,
         key_len: usize,
         value: *mut *mut u8,
         value_len: *mut usize,
         cas: *mut u32,
     ) -> u32;
-    pub fn proxy_set_shared_data(
+    fn proxy_set_shared_data(
         key: *const u8,
         key_len: usize,
         value: *const u8,
         value_len: usize,
         cas: u32,
     ) -> u32;
-    pub fn proxy_register_shared_queue(name: *const u8, name_len: usize, id: *mut u32) -> u32;
-    pub fn proxy_enqueue_shared_queue(id: u32, value: *const u8, value_len: usize) -> u32;
-    pub fn proxy_dequeue_shared_queue(id: u32, value: *mut *mut u8, value_len: *mut usize) -> u32;
-    pub fn proxy_define_metric(kind: u32, name: *const u8, name_len: usize, id: *mut u32) -> u32;
-    pub fn proxy_record_metric(id: u32, value: u64) -> u32;
-    pub fn proxy_increment_metric(id: u32, by: i64) -> u32;
-    pub fn proxy_http_call(
+    fn proxy_register_shared_queue(name: *const u8, name_len: usize, id: *mut u32) -> u32;
+    fn proxy_enqueue_shared_queue(id: u32, value: *const u8, value_len: usize) -> u32;
+    fn proxy_dequeue_shared_queue(id: u32, value: *mut *mut u8, value_len: *mut usize) -> u32;
+    fn proxy_define_metric(kind: u32, name: *const u8, name_len: usize, id: *mut u32) -> u32;
+    fn proxy_record_metric(id: u32, value: u64) -> u32;
+    fn proxy_increment_metric(id: u32, by: i64) -> u32;
+    fn proxy_http_call(
         cluster: *const u8,
         cluster_len: usize,
         headers: *const u8,
@@ -384,49 +384,49 @@ unsafe extern "C" {
         timeout_ms: u32,
         token: *mut u32,
     ) -> u32;
-    pub fn proxy_get_header_map_pairs(map: u32, pairs: *mut *mut u8, pairs_len: *mut usize) -> u32;
-    pub fn proxy_get_header_map_value(
+    fn proxy_get_header_map_pairs(map: u32, pairs: *mut *mut u8, pairs_len: *mut usize) -> u32;
+    fn proxy_get_header_map_value(
         map: u32,
         key: *const u8,
         key_len: usize,
         value: *mut *mut u8,
         value_len: *mut usize,
     ) -> u32;
-    pub fn proxy_replace_header_map_value(
+    fn proxy_replace_header_map_value(
         map: u32,
         key: *const u8,
         key_len: usize,
         value: *const u8,
         value_len: usize,
     ) -> u32;
-    pub fn proxy_add_header_map_value(
+    fn proxy_add_header_map_value(
         map: u32,
         key: *const u8,
         key_len: usize,
         value: *const u8,
         value_len: usize,
     ) -> u32;
-    pub fn proxy_remove_header_map_value(map: u32, key: *const u8, key_len: usize) -> u32;
-    pub fn proxy_get_buffer_bytes(
+    fn proxy_remove_header_map_value(map: u32, key: *const u8, key_len: usize) -> u32;
+    fn proxy_get_buffer_bytes(
         buffer: u32,
         start: usize,
         max_len: usize,
         data: *mut *mut u8,
         data_len: *mut usize,
     ) -> u32;
-    pub fn proxy_get_property(
+    fn proxy_get_property(
         path: *const u8,
         path_len: usize,
         value: *mut *mut u8,
         value_len: *mut usize,
     ) -> u32;
-    pub fn proxy_set_property(
+    fn proxy_set_property(
         path: *const u8,
         path_len: usize,
         value: *const u8,
         value_len: usize,
     ) -> u32;
-    pub fn proxy_grpc_stream(
+    fn proxy_grpc_stream(
         service: *const u8,
         service_len: usize,
         name: *const u8,
@@ -437,11 +437,11 @@ unsafe extern "C" {
         headers_len: usize,
         token: *mut u32,
     ) -> u32;
-    pub fn proxy_grpc_send(token: u32, message: *const u8, message_len: usize, end: bool) -> u32;
-    pub fn proxy_grpc_close(token: u32) -> u32;
-    pub fn proxy_grpc_cancel(token: u32) -> u32;
-    pub fn proxy_continue_stream(stream: u32) -> u32;
-    pub fn proxy_send_local_response(
+    fn proxy_grpc_send(token: u32, message: *const u8, message_len: usize, end: bool) -> u32;
+    fn proxy_grpc_close(token: u32) -> u32;
+    fn proxy_grpc_cancel(token: u32) -> u32;
+    fn proxy_continue_stream(stream: u32) -> u32;
+    fn proxy_send_local_response(
         status: u32,
         details: *const u8,
         details_len: usize,
@@ -455,8 +455,8 @@ unsafe extern "C" {
 
 #[link(wasm_import_module = "wasi_snapshot_preview1")]
 unsafe extern "C" {
-    pub fn clock_time_get(clock: u32, precision_ns: u64, nanoseconds: *mut u64) -> u32;
-    pub fn random_get(buffer: *mut u8, buffer_len: usize) -> u32;
-    pub fn environ_sizes_get(count: *mut usize, total_len: *mut usize) -> u32;
-    pub fn environ_get(pointers: *mut *mut u8, buffer: *mut u8) -> u32;
+    fn clock_time_get(clock: u32, precision_ns: u64, nanoseconds: *mut u64) -> u32;
+    fn random_get(buffer: *mut u8, buffer_len: usize) -> u32;
+    fn environ_sizes_get(count: *mut usize, total_len: *mut usize) -> u32;
+    fn environ_get(pointers: *mut *mut u8, buffer: *mut u8) -> u32;
 }

@@ -63,7 +63,7 @@ impl Loader {
 pub struct FilterSettings {
     /// The filter's image, without `oci://`.
     pub image: String,
-    /// The configuration of filters in Istio's Gateways, but for `domain` and what tells Gateways apart.
+    /// The configuration of filters in Istio's Gateways, but for `domain` and what distinguishes Gateways.
     istio: Option<Map<String, Value>>,
     /// The same for those of Envoy Gateway.
     envoy_gateway: Option<Map<String, Value>>,

@@ -136,7 +136,7 @@ impl BucketEdits {
 
     /// Adds an edit, which replaces those of its slot.
     pub fn add(&mut self, edit: BucketEdit) {
-        match self.0.binary_search_by_key(&edit.slot, |known| known.slot) {
+        match self.find(edit.slot) {
             Ok(at) => {
                 if let Some(known) = self.0.get_mut(at) {
                     *known = edit;
@@ -148,7 +148,12 @@ impl BucketEdits {
 
     /// The latest edits of a slot.
     pub fn get(&self, slot: u8) -> Option<&BucketEdit> {
-        self.0.iter().find(|edit| edit.slot == slot)
+        self.0.get(self.find(slot).ok()?)
+    }
+
+    /// Where a slot's edit is, or belongs.
+    fn find(&self, slot: u8) -> Result<usize, usize> {
+        self.0.binary_search_by_key(&slot, |edit| edit.slot)
     }
 
     /// All, by their slots.

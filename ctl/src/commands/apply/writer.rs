@@ -127,8 +127,8 @@ impl From<Error> for NotWritten {
     }
 }
 
-/// What became of a domain.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What became of a domain; of several attempts, the greatest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Turn {
     /// Nothing changed since the last comparison.
     Same,

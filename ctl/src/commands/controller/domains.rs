@@ -56,7 +56,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 const AGAIN_MAX: Duration = Duration::from_secs(30);
 
 /// Edits that are tried in a turn to find which objects do not fit. Others of the domain wait meanwhile, so what is not
-/// told apart by then is refused together, until it is tried again.
+/// separated by then is refused together, until it is tried again.
 const TRIES: usize = 16;
 /// Refused objects that one message names.
 const NAMED_MAX: usize = 5;
@@ -438,11 +438,7 @@ impl Domain {
                 match writer.bring(&mut self.wanted, state).await {
                     Ok(brought) => {
                         last_fits = true;
-                        turn = if brought == Turn::Edited {
-                            brought
-                        } else {
-                            turn
-                        };
+                        turn = turn.max(brought);
                     }
                     Err(NotWritten::DoesNotFit(error)) => {
                         out.extend(half.iter().cloned());
@@ -455,12 +451,7 @@ impl Domain {
         // What was tried last may not have fitted.
         self.leave_out(out);
         let brought = writer.bring(&mut self.wanted, state).await?;
-        let turn = if brought == Turn::Edited {
-            brought
-        } else {
-            turn
-        };
-        Ok((turn, found))
+        Ok((turn.max(brought), found))
     }
 }
 

@@ -99,7 +99,7 @@ impl Filters {
         uids: &BTreeMap<String, String>,
         gateways: impl Iterator<Item = (&Gateway, Option<&GatewayClass>)>,
     ) -> Option<String> {
-        let settings = self.settings.clone()?;
+        self.settings.as_ref()?;
         let classes: BTreeMap<Key, &str> = gateways
             .map(|(gateway, class)| {
                 let controller = class.map_or("", |class| class.spec.controller_name.as_str());
@@ -110,6 +110,7 @@ impl Filters {
         if self.managed.as_ref() == Some(&managed) && Instant::now() < self.again {
             return None;
         }
+        let settings = self.settings.clone()?;
         let outcome = self.write(client, &settings, &managed).await;
         let failed = outcome.err().or_else(|| {
             let (object, why) = self.failures.first_key_value()?;

@@ -129,7 +129,7 @@ impl Service {
         Ok(line.parse()?)
     }
 
-    /// Waits until the service ends by itself.
+    /// Waits until the service ends without a signal to.
     pub async fn ended(self) -> Result<Result<(), RunError>> {
         let what = "the service has ended";
         until(what, PATIENCE, async || {
