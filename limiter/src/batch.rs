@@ -50,6 +50,11 @@ const QUEUE_MAX: usize = 16 * 1024;
 /// How far a store may exceed its timeout before its call is abandoned.
 const GRACE: Duration = Duration::from_millis(100);
 
+/// How long past its deadline a request waits for the reason of a store whose timeout began later, when
+/// the call did. Without it, a check that waited for a connection counts as one that may have been
+/// charged, and the next is sent to a server that is about to be suspected.
+const REASON: Duration = Duration::from_millis(20);
+
 /// Why there are no decisions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Undecided {
@@ -179,7 +184,7 @@ impl Batcher {
         deadline: Instant,
         proxy: Option<Arc<str>>,
     ) -> Result<Outcome, Undecided> {
-        let (reply, answer) = oneshot::channel();
+        let (reply, mut answer) = oneshot::channel();
         let settled = Arc::new(AtomicBool::new(false));
         let entry = Entry {
             policy: Arc::clone(policy),
@@ -192,9 +197,14 @@ impl Batcher {
             reply,
         };
         self.shared.push(entry)?;
-        match timeout_at(deadline, answer).await {
+        let answered = match timeout_at(deadline, &mut answer).await {
+            Err(_) if settle(&settled) => return Err(Undecided::NotSent),
+            Err(_) => timeout_at(deadline + REASON, answer).await,
+            answered => answered,
+        };
+        match answered {
             Ok(Ok(outcome)) => Ok(outcome),
-            Ok(Err(_)) | Err(_) if settle(&settled) => Err(Undecided::NotSent),
+            Ok(Err(_)) if settle(&settled) => Err(Undecided::NotSent),
             Ok(Err(_)) | Err(_) => Err(Undecided::TimedOut),
         }
     }

@@ -521,8 +521,7 @@ macro_rules! of_fixed_size {
 impl Algorithm {
     /// Takes `cost` units at `now_ms` if they fit. `None` where the state has no fixed size.
     pub fn charge_local(&self, state: Option<&State>, now_ms: u64, cost: u64) -> Option<Outcome> {
-        let now_ms = now_ms.min(TIME_MAX_MS);
-        of_fixed_size!(self, quota => Evaluated::local(quota, state, now_ms, cost, 0).charge_local())
+        self.decide_local(state, now_ms, (cost, 0), true)
     }
 
     /// Tests `cost` units at `now_ms`, after adding `debit` units as far as they fit. `None` where
@@ -534,8 +533,22 @@ impl Algorithm {
         cost: u64,
         debit: u64,
     ) -> Option<Outcome> {
+        self.decide_local(state, now_ms, (cost, debit), false)
+    }
+
+    /// Both, since each costs a program as much code as there are algorithms.
+    fn decide_local(
+        &self,
+        state: Option<&State>,
+        now_ms: u64,
+        (cost, debit): (u64, u64),
+        charge: bool,
+    ) -> Option<Outcome> {
         let now_ms = now_ms.min(TIME_MAX_MS);
-        of_fixed_size!(self, quota => Evaluated::local(quota, state, now_ms, cost, debit).leave())
+        of_fixed_size!(self, quota => {
+            let evaluated = Evaluated::local(quota, state, now_ms, cost, debit);
+            if charge { evaluated.charge_local() } else { evaluated.leave() }
+        })
     }
 
     /// As [`Algorithm::refund`]. `None` where the state has no fixed size.
