@@ -35,8 +35,9 @@ const EXEMPT: &str = "rl_exempt";
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     decisions: ByName<DECISIONS>,
-    /// Flushed decisions that this proxy made and has not reported yet, by limit.
-    unreported: Vec<(Name, [u64; DECISIONS])>,
+    /// Decisions that this proxy made and has not reported yet. Its names go with each report, so it also has
+    /// those that came after `decisions` had all the names that it may have.
+    unreported: ByName<DECISIONS>,
     events: [u64; EVENTS.len()],
     /// Requests that no limit applies to, by exemption.
     exempt: ByName<1>,
@@ -78,12 +79,11 @@ impl Counts {
     /// Whether there is nothing to flush or to report.
     pub(crate) fn is_flushed(&self) -> bool {
         let mut events = self.events.iter();
-        self.unreported.is_empty() && events.all(|count| *count == 0) && self.costs.is_zero()
+        self.unreported.is_zero() && events.all(|count| *count == 0) && self.costs.is_zero()
     }
 
     /// Writes all counters to the host.
     pub(crate) fn flush(&mut self, metrics: &mut impl Metrics) {
-        self.keep_unreported();
         self.decisions.take(|limit, at, count| {
             if let Some((outcome, by)) = counted(at) {
                 metrics.count_of(DECIDED, &[outcome.word(), by.word(), limit], count);
@@ -186,15 +186,18 @@ impl Counts {
     /// Counts a decision of one limit.
     pub(crate) fn decided(&mut self, limit: &Name, outcome: Outcome, by: DecidedBy) {
         let at = outcome as usize * DecidedBy::ALL.len() + by as usize;
-        if let Some(count) = self.decisions.of(limit).get_mut(at) {
-            *count += 1;
+        let own = (by != DecidedBy::Limiter).then_some(&mut self.unreported);
+        for counts in own.into_iter().chain([&mut self.decisions]) {
+            if let Some(count) = counts.of(limit).get_mut(at) {
+                *count += 1;
+            }
         }
     }
 
     /// Takes the decisions to report.
     pub(crate) fn take_unreported(&mut self) -> Vec<Tally> {
         let mut tallies = Vec::new();
-        for (limit, counts) in self.unreported.drain(..) {
+        for (limit, counts) in std::mem::take(&mut self.unreported).named {
             for (at, count) in counts.into_iter().enumerate().filter(|(_, n)| *n > 0) {
                 if let Some((outcome, by)) = counted(at) {
                     tallies.push(Tally {
@@ -207,30 +210,6 @@ impl Counts {
             }
         }
         tallies
-    }
-
-    /// Keeps the decisions that this proxy made, for the next report.
-    fn keep_unreported(&mut self) {
-        let is_own = |at: usize| at % DecidedBy::ALL.len() != DecidedBy::Limiter as usize;
-        for (limit, counts) in &self.decisions.named {
-            let mut all = counts.iter().enumerate();
-            if !all.any(|(at, count)| *count > 0 && is_own(at)) {
-                continue;
-            }
-            let known = self.unreported.iter().position(|(name, _)| name == limit);
-            let index = known.unwrap_or_else(|| {
-                self.unreported.push((limit.clone(), [0; DECISIONS]));
-                self.unreported.len() - 1
-            });
-            let Some((_, unreported)) = self.unreported.get_mut(index) else {
-                continue;
-            };
-            for (at, (sum, count)) in unreported.iter_mut().zip(counts).enumerate() {
-                if is_own(at) {
-                    *sum = sum.saturating_add(*count);
-                }
-            }
-        }
     }
 }
 
@@ -395,6 +374,27 @@ mod tests {
         ] {
             assert_eq!(metrics.0.get(name), Some(&0), "{name}");
         }
+    }
+
+    #[test]
+    fn limits_beyond_the_names_that_metrics_may_have_are_reported() {
+        let mut counts = Counts::default();
+        let limit = |n: usize| format!("limit-{n}").parse().unwrap();
+        for n in 0..=MAX_NAMES {
+            counts.decided(&limit(n), Outcome::Allowed, DecidedBy::Limiter);
+        }
+        counts.flush(&mut Recorded::default());
+        counts.decided(&limit(MAX_NAMES), Outcome::Denied, DecidedBy::Local);
+        assert!(!counts.is_flushed());
+        let reported = Tally {
+            limit: limit(MAX_NAMES),
+            outcome: Outcome::Denied,
+            by: DecidedBy::Local,
+            count: 1,
+        };
+        assert_eq!(counts.take_unreported(), [reported]);
+        assert!(counts.is_flushed());
+        assert_eq!(counts.take_unreported(), []);
     }
 
     #[test]
