@@ -294,7 +294,7 @@ fn replace_sockets(value: &mut Value, to: &mut impl FnMut(&str) -> Option<u16>) 
 
 /// Puts what the tests run with ([`Host`]) in place of the wasm filters in a part of Envoy's configuration.
 pub fn put_host(tree: &mut Value) -> Result<()> {
-    match Host::from_env()? {
+    match Host::from_env() {
         Host::Wasm => Ok(()),
         Host::Module(module) => replace_filters(tree, &module),
     }

@@ -3,7 +3,7 @@
 use std::env;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
 const REDIS: &str = "RL_TEST_REDIS";
 const VALKEY: &str = "RL_TEST_VALKEY";
@@ -47,26 +47,17 @@ pub enum Host {
 }
 
 impl Host {
-    /// The variable that names the module's file.
+    /// The variable that names the module's file. Without it, the wasm filter runs.
     pub const MODULE: &str = "RL_TEST_MODULE";
 
-    /// Whether `RL_TEST_HOST` is `module`.
-    pub fn is_module_wanted() -> bool {
-        env::var("RL_TEST_HOST").is_ok_and(|host| host == "module")
-    }
-
-    /// `RL_TEST_HOST`: `wasm`, which is the default, or `module`, which `RL_TEST_MODULE` names.
-    pub fn from_env() -> Result<Self> {
-        match env::var("RL_TEST_HOST").as_deref() {
-            Err(_) | Ok("wasm") => Ok(Self::Wasm),
-            Ok("module") => Ok(Self::Module(from_env(Self::MODULE)?)),
-            Ok(other) => bail!("RL_TEST_HOST={other}: there are `wasm` and `module`"),
-        }
+    /// As the environment says.
+    pub fn from_env() -> Self {
+        env::var_os(Self::MODULE).map_or(Self::Wasm, |path| Self::Module(path.into()))
     }
 
     /// Whether tests run with the dynamic module.
     pub fn is_module() -> bool {
-        matches!(Self::from_env(), Ok(Self::Module(_)))
+        Self::from_env() != Self::Wasm
     }
 
     /// Envoy's name for a metric that has this name with the wasm filter (`wasmcustom.rl_hold_full`). The

@@ -92,6 +92,8 @@ enum Step {
     Kubernetes,
     /// End to end through real Envoy
     E2e,
+    /// The same with the dynamic module in place of the wasm filter
+    Module,
 }
 
 impl fmt::Display for Step {
@@ -118,7 +120,7 @@ impl Step {
             Self::Simulate => simulate(context),
             Self::Wasm => on_wasm(context),
             Self::Kubernetes => kubernetes(context),
-            Self::Deploy | Self::Dist | Self::Api | Self::Page | Self::E2e => {
+            Self::Deploy | Self::Dist | Self::Api | Self::Page | Self::E2e | Self::Module => {
                 context.run_tests(&mut context.suites(self)?)
             }
         }
@@ -178,6 +180,7 @@ impl Step {
                 ];
                 (&["envoy", "rate_limit_service"], tools)
             }
+            Self::Module => (&["envoy"], Self::E2e.suites().1),
             _ => (&[], &[]),
         }
     }
@@ -309,7 +312,7 @@ impl<'a> Context<'a> {
             command::run(&mut self.native(&["build", "--bins"]))?;
             if tools.contains(&ENVOY) {
                 wasm::build(self.workspace, self.ui)?;
-                if Host::is_module_wanted() {
+                if step == Step::Module {
                     tests.env(Host::MODULE, module::build(self.workspace, self.ui)?);
                 }
             }
