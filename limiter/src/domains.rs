@@ -2,12 +2,14 @@
 //!
 //! One task polls the store: it compares the domains' revisions with those in force a few times a
 //! second, and at once after a hint, and reads the domains that differ. A policy comes into force
-//! whole or not at all. If a newer one is faulty, the last good one stays in force.
+//! whole or not at all. If a newer one is faulty, the last good one stays in force. What takes long to
+//! load, a large domain or a new one, is loaded between polls, so that edits of others do not wait.
 
 mod active;
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
+    ops::Bound,
     pin::pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -17,7 +19,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use futures_util::future::{Either, select};
+use futures_util::future::{BoxFuture, Either, OptionFuture, select};
 use policy::{Name, Policy, Revision};
 use store::{DOMAINS_MAX, Head, HeadState, Overrides, Store, StoreError, Stored};
 use tokio::{
@@ -54,11 +56,20 @@ pub(crate) struct Domains {
     poll: Mutex<Poll>,
     wanted: AtomicU64,
     wake: Notify,
-    done: watch::Sender<u64>,
+    done: watch::Sender<Done>,
     changes: watch::Sender<u64>,
 }
 
 type Table = BTreeMap<Name, Domain>;
+
+/// What the polls so far brought.
+#[derive(Clone, Debug, Default)]
+struct Done {
+    /// What was wanted when the last of them began.
+    wanted: u64,
+    /// Domains whose limits in the store are still to be loaded.
+    behind: Arc<BTreeSet<Name>>,
+}
 
 /// The results of the last polls.
 #[derive(Clone, Debug, Default)]
@@ -108,7 +119,7 @@ impl Domains {
             poll: Mutex::default(),
             wanted: AtomicU64::new(0),
             wake: Notify::new(),
-            done: watch::Sender::new(0),
+            done: watch::Sender::new(Done::default()),
             changes: watch::Sender::new(0),
         }
     }
@@ -123,11 +134,11 @@ impl Domains {
             Some(Domain {
                 fault: Some(fault), ..
             }) => Lookup::NotLoaded(fault.message.clone()),
-            _ => self.absence(),
+            _ => self.absence(domain),
         }
     }
 
-    fn absence(&self) -> Lookup {
+    fn absence(&self, domain: &str) -> Lookup {
         if self.is_filling() {
             return Lookup::NotLoaded(FILLING.to_owned());
         }
@@ -136,7 +147,9 @@ impl Domains {
             (Some(at), _) if at.elapsed() < POLL_VALIDITY && poll.crowded => {
                 Lookup::NotLoaded(CROWDED.to_owned())
             }
-            (Some(at), _) if at.elapsed() < POLL_VALIDITY => Lookup::Unknown,
+            (Some(at), _) if at.elapsed() < POLL_VALIDITY && !self.is_behind(domain) => {
+                Lookup::Unknown
+            }
             (_, Some(error)) => Lookup::NotLoaded(error.to_string()),
             (_, None) => Lookup::NotLoaded("the limits are still being loaded".to_owned()),
         }
@@ -154,7 +167,12 @@ impl Domains {
     pub(crate) fn is_sure_of(&self, domain: &str) -> bool {
         let table = self.table.load();
         let fault = table.get(domain).and_then(|domain| domain.fault.as_ref());
-        fault.is_none() && self.poll().is_sure()
+        fault.is_none() && self.poll().is_sure() && !self.is_behind(domain)
+    }
+
+    /// Whether the store has limits of the domain that are still to be loaded.
+    fn is_behind(&self, domain: &str) -> bool {
+        self.done.borrow().behind.contains(domain)
     }
 
     /// Changes whenever a lookup may return something new.
@@ -170,7 +188,7 @@ impl Domains {
 
     /// Call once the domains of the limits files are stored; returns when they are in force.
     pub(crate) async fn filled(&self) {
-        while !self.refreshed().await {
+        while !self.refreshed(None).await {
             sleep(REFRESH_RETRY).await;
         }
         self.is_filling.store(false, Ordering::Relaxed);
@@ -203,13 +221,19 @@ impl Domains {
         self.poll.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for one more poll of the store; returns whether it succeeded.
-    pub(crate) async fn refreshed(&self) -> bool {
+    /// Waits for one more poll of the store, and until this domain's limits, or those of all, are loaded;
+    /// returns whether the poll succeeded.
+    pub(crate) async fn refreshed(&self, domain: Option<&Name>) -> bool {
         let wanted = self.wanted.fetch_add(1, Ordering::Relaxed) + 1;
         self.wake.notify_one();
         let mut done = self.done.subscribe();
+        let is_behind = |behind: &BTreeSet<Name>| {
+            domain.map_or(!behind.is_empty(), |domain| behind.contains(domain))
+        };
         // Cannot fail: the sender is borrowed from self.
-        let _ = done.wait_for(|done| *done >= wanted).await;
+        let _ = done
+            .wait_for(|done| done.wanted >= wanted && !is_behind(&done.behind))
+            .await;
         self.poll().error.is_none()
     }
 }
@@ -346,28 +370,110 @@ const HINTS_GATHER: Duration = Duration::from_millis(5);
 /// After a longer wait for the revisions, this limiter's limits may be outdated.
 const LATE: Duration = Duration::from_millis(250);
 
+/// The domains that take long to load, which happens one after the other.
+#[derive(Default)]
+struct Slow<'d> {
+    behind: BTreeMap<Name, Revision>,
+    loading: Option<(Name, BoxFuture<'d, Taken>)>,
+    /// The last that was loaded: one that changes without end does not come before the others.
+    last: Option<Name>,
+    /// Limits that change without end take at most half of this thread's time: no load begins before.
+    next: Option<Instant>,
+}
+
+/// A domain that was loaded, or `None` if it does not exist, and how long that took.
+type Taken = (Result<Option<Domain>, StoreError>, Duration);
+
 impl Domains {
     /// Polls the store for ever.
     pub(crate) async fn poll_forever(&self) {
         let mut hints = self.store.watch_edits();
+        let mut slow = Slow::default();
         loop {
             let wanted = self.wanted.load(Ordering::Relaxed);
-            let loading = self.poll_store().await;
-            self.done.send_replace(wanted);
-            // Limits that change without end take at most half of this thread's time.
+            let loading = self.poll_store(&mut slow).await;
+            self.report_done(Some(wanted), &slow);
             sleep(loading).await;
-            let pause = Duration::from_millis(fastrand::u64(POLL_MS));
-            tokio::select! {
-                () = sleep(pause) => {}
-                () = self.wake.notified() => {}
-                () = hint(&mut hints) => sleep(HINTS_GATHER).await,
+            let mut pause = pin!(sleep(Duration::from_millis(fastrand::u64(POLL_MS))));
+            loop {
+                self.begin_loading(&mut slow);
+                let loaded = OptionFuture::from(slow.loading.as_mut().map(|(_, load)| load));
+                tokio::select! {
+                    () = &mut pause => break,
+                    () = self.wake.notified() => break,
+                    () = hint(&mut hints) => {
+                        sleep(HINTS_GATHER).await;
+                        break;
+                    }
+                    Some(taken) = loaded => self.loaded(&mut slow, taken),
+                }
             }
         }
     }
 
+    fn report_done(&self, wanted: Option<u64>, slow: &Slow<'_>) {
+        self.done.send_modify(|done| {
+            done.wanted = wanted.unwrap_or(done.wanted);
+            if !done.behind.iter().eq(slow.behind.keys()) {
+                done.behind = Arc::new(slow.behind.keys().cloned().collect());
+            }
+        });
+    }
+
+    fn begin_loading<'d>(&'d self, slow: &mut Slow<'d>) {
+        if slow.loading.is_some() || slow.next.is_some_and(|next| Instant::now() < next) {
+            return;
+        }
+        let after = slow.last.take().map_or(Bound::Unbounded, Bound::Excluded);
+        let mut next = slow.behind.range((after, Bound::Unbounded));
+        let Some((name, revision)) = next.next().or_else(|| slow.behind.first_key_value()) else {
+            return;
+        };
+        let (name, revision) = (name.clone(), revision.clone());
+        let of = name.clone();
+        let load = async move {
+            let before = self.table.load().get(&of).cloned().unwrap_or_default();
+            let alone = alone().await;
+            let began = Instant::now();
+            let loaded = self.read(&of, &revision, before).await;
+            drop(alone);
+            (loaded, began.elapsed())
+        };
+        slow.loading = Some((name, Box::pin(load)));
+    }
+
+    /// Puts a domain in force that took long to load.
+    fn loaded(&self, slow: &mut Slow<'_>, (loaded, took): Taken) {
+        let Some((name, _)) = slow.loading.take() else {
+            return;
+        };
+        slow.next = Some(Instant::now() + took);
+        match loaded {
+            Ok(domain) => {
+                let known = self.table.load_full();
+                let mut table = Table::clone(&known);
+                match domain {
+                    Some(domain) => table.insert(name.clone(), domain),
+                    None => table.remove(&name),
+                };
+                self.report_lost_edits(&known, &table);
+                self.swap(&known, table);
+            }
+            // The store failed, not the record: the next poll lists it again.
+            Err(error) => {
+                tracing::warn!(domain = %name, %error, "cannot read the limits");
+                self.lock_poll().late = true;
+            }
+        }
+        slow.behind.remove(&name);
+        slow.last = Some(name);
+        self.report_done(None, slow);
+        self.notify_changes();
+    }
+
     /// Returns how long it took to load what has changed.
-    async fn poll_store(&self) -> Duration {
-        let polling = pin!(self.poll_once());
+    async fn poll_store(&self, slow: &mut Slow<'_>) -> Duration {
+        let polling = pin!(self.poll_once(slow));
         match select(polling, pin!(sleep(LATE))).await {
             Either::Left((loading, _)) => loading,
             Either::Right(((), polling)) => {
@@ -378,7 +484,7 @@ impl Domains {
         }
     }
 
-    async fn poll_once(&self) -> Duration {
+    async fn poll_once(&self, slow: &mut Slow<'_>) -> Duration {
         let heads = match self.store.heads().await {
             Ok(heads) => heads,
             Err(error) => {
@@ -393,7 +499,11 @@ impl Domains {
             deleted,
             unread,
             crowded,
+            behind,
         } = self.load_changed(heads, &known).await;
+        // One that was deleted meanwhile, or can be read by its edits again, is not loaded.
+        slow.loading.take_if(|(name, _)| !behind.contains_key(name));
+        slow.behind = behind;
         let changed = !same_revisions(&known, &table) || **self.deleted.load() != deleted;
         self.report_lost_edits(&known, &table);
         self.swap(&known, table);
@@ -495,6 +605,14 @@ async fn hint(hints: &mut watch::Receiver<u64>) {
 
 // --- Loading the limits that changed in the store
 
+/// A domain after a poll.
+enum Next {
+    /// `None`: it does not exist.
+    Is(Option<Domain>),
+    /// It is at this revision, which is still to be loaded.
+    Behind(Revision),
+}
+
 /// The result of one poll.
 #[derive(Default)]
 struct Loaded {
@@ -505,6 +623,8 @@ struct Loaded {
     unread: bool,
     /// Whether the store lists more domains than are loaded.
     crowded: bool,
+    /// Domains that take long to load, and the revisions that are listed.
+    behind: BTreeMap<Name, Revision>,
 }
 
 impl Domains {
@@ -522,8 +642,6 @@ impl Domains {
             });
         }
         heads.truncate(DOMAINS_MAX);
-        // An edit of a few limits does not wait until thousands are loaded.
-        heads.sort_by_cached_key(|head| known.get(&head.domain).is_none_or(Domain::is_large));
         let mut listed = HashSet::new();
         for head in heads {
             if let HeadState::Deleted(revision) = &head.state {
@@ -531,7 +649,11 @@ impl Domains {
             }
             let before = || known.get(&head.domain).cloned().unwrap_or_default();
             let domain = match self.next(&head, before()).await {
-                Ok(domain) => domain,
+                Ok(Next::Is(domain)) => domain,
+                Ok(Next::Behind(revision)) => {
+                    found.behind.insert(head.domain.clone(), revision);
+                    known.get(&head.domain).cloned()
+                }
                 // The store failed, not the record: the next poll tries again.
                 Err(error) => {
                     tracing::warn!(domain = %head.domain, %error, "cannot read the limits");
@@ -552,11 +674,10 @@ impl Domains {
         found
     }
 
-    /// The domain after a poll; `None`: it does not exist. Fails if the store did not return the
-    /// limits.
-    async fn next(&self, head: &Head, before: Domain) -> Result<Option<Domain>, StoreError> {
+    /// The domain after a poll. Fails if the store did not return the limits.
+    async fn next(&self, head: &Head, before: Domain) -> Result<Next, StoreError> {
         let name = &head.domain;
-        Ok(match &head.state {
+        Ok(Next::Is(match &head.state {
             HeadState::Deleted(_) => None,
             HeadState::Missing => Some(before.faulty(vanished(), None)),
             HeadState::Unreadable(message) => Some(before.faulty(message.clone(), None)),
@@ -565,27 +686,30 @@ impl Domains {
                     Some(before.mended())
                 } else if before.was_tried(revision) {
                     Some(before)
+                } else if let Some(active) = self.catch_up(name, &before).await {
+                    Some(Domain::sound(active))
+                } else if before.is_large() && self.poll().answered.is_some() {
+                    return Ok(Next::Behind(revision.clone()));
                 } else {
-                    self.load(name, revision, before).await?
+                    // Of the first poll all is loaded at once: there is nothing in force that could wait for it.
+                    let _alone = if before.is_large() {
+                        alone().await
+                    } else {
+                        None
+                    };
+                    self.read(name, revision, before).await?
                 }
             }
-        })
+        }))
     }
 
-    async fn load(
+    /// Reads a domain whole.
+    async fn read(
         &self,
         name: &Name,
         revision: &Revision,
         before: Domain,
     ) -> Result<Option<Domain>, StoreError> {
-        if let Some(active) = self.catch_up(name, &before).await {
-            return Ok(Some(Domain::sound(active)));
-        }
-        let _alone = if before.is_large() {
-            alone().await
-        } else {
-            None
-        };
         Ok(match self.store.read(name, Overrides::All).await {
             Ok(Stored::Live(record)) => match self.compile(record.policy, &before).await {
                 Ok(active) => Some(Domain::sound(active)),

@@ -48,6 +48,7 @@ local function adapt(s, text, pace)
       own_late = math.floor((own_late + was_late + 1) / 2)
       own_slow = math.floor((own_slow + was_slow + 1) / 2)
     end
+    own_late = math.min(own_late, 500)
     local allowed, over = own_slow + 1000 - share, math.max(0, was_late - own_late)
     if was_slow > allowed and over > 250 and not alone then
       limit = math.floor(math.min(before, most * 1000) * (2000 - was_slow) / 2000)

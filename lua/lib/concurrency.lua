@@ -125,11 +125,11 @@ local function expiry(s, nth)
   if s.list then
     local slot = s.list[nth < 0 and #s.list + 1 + nth or nth]
     return slot and slot[1]
-  elseif nth < 0 then
-    return expiry_by(redis.call('ZRANGE', s.key, nth, nth, 'WITHSCORES')[2])
   end
-  local found = redis.call('ZRANGEBYSCORE', s.key, above_now(), '+inf', 'WITHSCORES', 'LIMIT', nth - 1, 1)
-  return found[2] and expiry_by(found[2])
+  -- Slots that live come last: by rank, since servers walk to the offset of a range by score.
+  local at = nth < 0 and nth or nth - 1 - s.used
+  local found = at < 0 and redis.call('ZRANGE', s.key, at, at, 'WITHSCORES')[2]
+  return found and expiry_by(found)
 end
 
 local function room(s)

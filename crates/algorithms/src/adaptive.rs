@@ -149,6 +149,9 @@ const ANSWERS_MIN: u64 = 20;
 const ANSWERS_MAX: u64 = 1_000_000_000;
 /// More late answers than this, beyond the service's own, are an overload, per mille.
 const OVER_MAX: u64 = 250;
+/// The largest share of late answers that is taken for a service's nature, in thousandths. With more no share
+/// would be [`OVER_MAX`] above it, and a night of slow exports would end all falls.
+const OWN_LATE_MAX: u64 = 500;
 
 impl Adaptive {
     /// Checks the numbers, given the limit that the bucket starts with.
@@ -290,6 +293,7 @@ impl AdaptiveState {
                 false => *own - own.saturating_sub(measured).div_ceil(16),
             };
         }
+        self.own_late = self.own_late.min(OWN_LATE_MAX);
     }
 }
 
@@ -334,6 +338,14 @@ mod tests {
         // Alone, it is no overload of ours.
         let alone = answered(None, &RULE, (0, 101), 5, Pace::Slow);
         assert_eq!(alone.limit_milli, 20_000);
+    }
+
+    #[test]
+    fn a_night_of_late_answers_does_not_stop_it_from_falling() {
+        let night = answered(None, &RULE, (0, 6000), 5, Pace::Late);
+        assert_eq!(night.own_late, OWN_LATE_MAX);
+        let fallen = answered(Some(night), &RULE, (70_000, 400), 20, Pace::Slow);
+        assert!(fallen.limit_milli < 20_000, "{fallen:?}");
     }
 
     #[test]

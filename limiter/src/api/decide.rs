@@ -76,7 +76,7 @@ impl Api {
         proxy: Option<Arc<str>>,
     ) {
         self.metrics.stale.inc();
-        if timeout_at(deadline, self.domains.refreshed()).await != Ok(true) {
+        if timeout_at(deadline, self.domains.refreshed(Some(domain))).await != Ok(true) {
             return;
         }
         let Ok(policy) = self.active(domain) else {

@@ -241,7 +241,7 @@ impl Api {
                 // meanwhile.
                 Freshness::ProxyAhead if !refreshed => {
                     refreshed = true;
-                    self.domains.refreshed().await;
+                    self.domains.refreshed(Some(&poll.domain)).await;
                     continue;
                 }
                 Freshness::ProxyAhead | Freshness::Differs => break,

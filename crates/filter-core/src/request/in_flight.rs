@@ -304,13 +304,17 @@ impl Measured {
             return Self::Slow;
         }
         let grpc = number(GRPC_STATUS).filter(|_| status == 200);
-        if matches!(grpc, Some(GRPC_DEADLINE_EXCEEDED | GRPC_UNAVAILABLE)) {
+        if grpc == Some(GRPC_UNAVAILABLE) {
             return Self::Slow;
         }
         let failed = status >= 500 || grpc.is_some_and(|status| GRPC_FAILED.contains(&status));
         // An answer that begins before its request ends took no time that can be measured.
         let ms = service_ms.or_else(|| self.elapsed_ms(now));
-        ms.map_or(Self::Nothing, |ms| Self::Took { ms, failed })
+        ms.map_or(Self::Nothing, |ms| match grpc {
+            // The deadline is the client's: it left.
+            Some(GRPC_DEADLINE_EXCEEDED) => Self::Left(ms),
+            _ => Self::Took { ms, failed },
+        })
     }
 
     fn ended(self, now: impl FnOnce() -> Now) -> Self {
@@ -1049,11 +1053,15 @@ mod measured_tests {
             assert_eq!(says(Answer("200", None, SERVICE), ms), Some(pace));
             assert_eq!(says(Answer("200", Some("-1"), SERVICE), ms), Some(pace));
         }
-        for status in ["503", "504", "grpc:14", "grpc:4"] {
+        for status in ["503", "504", "grpc:14"] {
             assert_eq!(
                 says(Answer(status, Some("1"), SERVICE), 1),
                 Some(Pace::Slow)
             );
+        }
+        // A client that sets a deadline of a millisecond says nothing about the service.
+        for (time, pace) in [("1", None), ("200", Some(Pace::Slow))] {
+            assert_eq!(says(Answer("grpc:4", Some(time), SERVICE), 1), pace);
         }
         for (time, pace) in [
             ("1", None),
