@@ -1,6 +1,6 @@
 //! A policy in force and what is derived from it.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
@@ -37,6 +37,8 @@ pub(crate) struct Active {
 pub(crate) struct Snapshot {
     /// As filters read it, with what changed since earlier ones.
     made: policy::Snapshot,
+    /// The tag that was asked for last, and what changed since it: nearly all proxies have the same.
+    asked: Mutex<Option<(String, Bytes)>>,
     json: OnceLock<Bytes>,
     /// For when it was made.
     now_ms: u64,
@@ -53,6 +55,7 @@ impl Snapshot {
         let until_ms = limits_file::snapshot_until_ms(compiled, now_ms);
         Ok(Self {
             made,
+            asked: Mutex::default(),
             json: OnceLock::new(),
             now_ms,
             etag: etag.map_err(|e| e.to_string())?,
@@ -68,7 +71,13 @@ impl Snapshot {
     /// As filters read it: what changed since the snapshot with this entity tag, if that is known and short.
     pub(crate) fn since(&self, etag: &str) -> Option<Bytes> {
         let tag = etag.strip_prefix('"')?.strip_suffix('"')?;
-        self.made.since(tag).map(Bytes::from)
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, changes)) = asked.as_ref().filter(|(known, _)| known == tag) {
+            return Some(Bytes::clone(changes));
+        }
+        let changes = Bytes::from(self.made.since(tag)?);
+        *asked = Some((tag.to_owned(), Bytes::clone(&changes)));
+        Some(changes)
     }
 
     /// As people and programs read it. Filters, which poll all the time, need none.
