@@ -43,6 +43,7 @@ fn proxy(id: &str, node: Option<&str>, revision: Option<&Revision>, ago_ms: u64)
         node: node.map(str::to_owned),
         is_module: false,
         revision: revision.cloned(),
+        supplies: None,
         ago_ms,
     }
 }
@@ -68,9 +69,12 @@ async fn report(
 /// Sends a report of a proxy that supplies these entries.
 async fn supplied(store: &Arc<dyn Store>, entries: &[&str]) -> Result<()> {
     let entries: BTreeSet<_> = entries.iter().copied().map(name).collect();
+    let proxy = ProxyStatus {
+        supplies: Some(Arc::new(entries)),
+        ..proxy("p1", None, None, 0)
+    };
     let report = FleetReport {
-        proxies: BTreeMap::from([(name("shop"), vec![proxy("p1", None, None, 0)])]),
-        entries: BTreeMap::from([(name("shop"), entries)]),
+        proxies: BTreeMap::from([(name("shop"), vec![proxy])]),
         ..FleetReport::default()
     };
     let reports = [Report::Fleet(&report)];

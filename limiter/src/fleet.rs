@@ -29,11 +29,11 @@ use crate::domains::Domains;
 const LIFE: Duration = Duration::from_secs(10);
 
 /// Bound: proxies that a limiter counts. Beyond it, answered, but not counted.
-///
-/// What a domain with more entries supplies is not reported.
 const PROXIES_MAX: usize = 5000;
 /// Bound: proxies in a limiter's report. Beyond it, further ones are not reported.
 const LISTED_MAX: usize = 5000;
+/// Bound: entries in the different lists that the proxies of a limiter send. Beyond it, what proxies with a
+/// further list supply is unknown.
 const ENTRIES_MAX: usize = 5000;
 
 /// Bound: proxies that a limiter begins to count in a second. Beyond it, answered, but not counted.
@@ -234,9 +234,9 @@ struct Registry {
     swept: Instant,
     logged: Option<Instant>,
     /// What `rlctl` sees of them; no decision depends on it. A domain need not have limits.
-    listed: BTreeMap<Name, Listed>,
+    listed: BTreeMap<Name, HashMap<ProxyId, Proxy>>,
     pairs: usize,
-    entries: usize,
+    lists: Lists,
     /// Who checked since the last recording, in domains that exist.
     unrecorded: HashMap<Name, Unrecorded>,
 }
@@ -248,21 +248,22 @@ struct Admitted {
     at: Instant,
 }
 
-#[derive(Debug, Default)]
-struct Listed {
-    proxies: HashMap<ProxyId, Proxy>,
-    /// The entries they supply besides the built-in ones, and when a proxy last listed each.
-    entries: BTreeMap<Name, Instant>,
-}
-
 #[derive(Debug)]
 struct Proxy {
     node: Option<String>,
     is_module: bool,
     revision: Option<Revision>,
-    /// When it last listed its entries.
-    listed_at: Option<Instant>,
+    /// The entries that it supplies beside the built-in ones, and when it last said so.
+    supplies: Option<(Arc<BTreeSet<Name>>, Instant)>,
     at: Instant,
+}
+
+/// The lists of entries that proxies send, as they send them: most proxies send the same.
+#[derive(Debug, Default)]
+struct Lists {
+    read: HashMap<Box<str>, Arc<BTreeSet<Name>>>,
+    /// The entries of all lists.
+    entries: usize,
 }
 
 #[derive(Debug, Default)]
@@ -275,12 +276,7 @@ struct Unrecorded {
 }
 
 /// The live proxies, by domain.
-#[derive(Debug, Default)]
-pub(crate) struct Alive {
-    pub(crate) proxies: BTreeMap<Name, Vec<ProxyStatus>>,
-    /// The entries they supply, for domains in which every proxy has listed its own.
-    pub(crate) entries: BTreeMap<Name, BTreeSet<Name>>,
-}
+pub(crate) type Alive = BTreeMap<Name, Vec<ProxyStatus>>;
 
 impl Registry {
     fn new(per_address: usize, now: Instant) -> Self {
@@ -293,7 +289,7 @@ impl Registry {
             logged: None,
             listed: BTreeMap::new(),
             pairs: 0,
-            entries: 0,
+            lists: Lists::default(),
             unrecorded: HashMap::new(),
         }
     }
@@ -357,7 +353,7 @@ impl Registry {
 
     fn record(&mut self, domain: &Name, id: &ProxyId, sender: RequestingProxy<'_>, now: Instant) {
         let known = self.listed.get_mut(domain);
-        if let Some(proxy) = known.and_then(|domain| domain.proxies.get_mut(id)) {
+        if let Some(proxy) = known.and_then(|domain| domain.get_mut(id)) {
             proxy.at = now;
             if proxy.revision.as_ref() != sender.revision {
                 proxy.revision = sender.revision.cloned();
@@ -373,47 +369,43 @@ impl Registry {
                 node: sender.node.map(named),
                 is_module: sender.is_module,
                 revision: sender.revision.cloned(),
-                listed_at: None,
+                supplies: None,
                 at: now,
             };
             let domain = self.listed.entry(domain.clone()).or_default();
-            domain.proxies.insert(ProxyId::clone(id), proxy);
+            domain.insert(ProxyId::clone(id), proxy);
         }
     }
 
     fn list_entries(&mut self, domain: &Name, id: &ProxyId, list: &str, now: Instant) {
         if let Some(domain) = self.listed.get_mut(domain)
-            && let Some(proxy) = domain.proxies.get_mut(id)
+            && let Some(proxy) = domain.get_mut(id)
         {
-            let kept = keep(&mut domain.entries, list, &mut self.entries, now);
-            proxy.listed_at = kept.then_some(now);
+            proxy.supplies = self.lists.find(list).map(|entries| (entries, now));
         }
     }
 
     fn alive(&mut self, now: Instant) -> Alive {
         for domain in self.listed.values_mut() {
-            domain.proxies.retain(|_, proxy| is_recent(proxy.at, now));
-            domain.entries.retain(|_, at| is_recent(*at, now));
+            domain.retain(|_, proxy| is_recent(proxy.at, now));
+            for proxy in domain.values_mut() {
+                proxy.supplies.take_if(|(_, at)| !is_recent(*at, now));
+            }
         }
-        self.listed.retain(|_, domain| !domain.proxies.is_empty());
-        let domains = self.listed.values();
-        self.pairs = domains.clone().map(|domain| domain.proxies.len()).sum();
-        self.entries = domains.map(|domain| domain.entries.len()).sum();
-        let mut alive = Alive::default();
+        self.listed.retain(|_, domain| !domain.is_empty());
+        self.pairs = self.listed.values().map(HashMap::len).sum();
+        self.lists.drop_unused();
+        let mut alive = Alive::new();
         for (name, domain) in &self.listed {
-            let seen = domain.proxies.iter().map(|(id, proxy)| ProxyStatus {
+            let seen = domain.iter().map(|(id, proxy)| ProxyStatus {
                 id: id.to_string(),
                 node: proxy.node.clone(),
                 is_module: proxy.is_module,
                 revision: proxy.revision.clone(),
+                supplies: { proxy.supplies.as_ref() }.map(|(entries, _)| Arc::clone(entries)),
                 ago_ms: millis(now.saturating_duration_since(proxy.at)),
             });
-            alive.proxies.insert(name.clone(), seen.collect());
-            let has_listed = |proxy: &Proxy| proxy.listed_at.is_some_and(|at| is_recent(at, now));
-            if domain.proxies.values().all(has_listed) {
-                let entries = domain.entries.keys().cloned().collect();
-                alive.entries.insert(name.clone(), entries);
-            }
+            alive.insert(name.clone(), seen.collect());
         }
         alive
     }
@@ -440,22 +432,38 @@ impl Unrecorded {
     }
 }
 
-/// Keeps the entries of a list; returns whether all fit. `kept` counts the entries of all domains.
-fn keep(entries: &mut BTreeMap<Name, Instant>, list: &str, kept: &mut usize, now: Instant) -> bool {
-    for name in list.split(',').filter(|name| !name.is_empty()) {
-        if let Some(at) = entries.get_mut(name) {
-            *at = now;
-            continue;
+impl Lists {
+    /// The entries of a list; `None` if it is none, or does not fit.
+    fn find(&mut self, list: &str) -> Option<Arc<BTreeSet<Name>>> {
+        if let Some(known) = self.read.get(list) {
+            return Some(Arc::clone(known));
         }
-        match name.parse() {
-            Ok(name) if *kept < ENTRIES_MAX => {
-                *kept += 1;
-                entries.insert(name, now);
-            }
-            _ => return false,
+        let entries = names(list);
+        let entries: BTreeSet<Name> = entries
+            .map(|name| name.parse().ok())
+            .collect::<Option<_>>()?;
+        // Counted as it was written, which may repeat one.
+        let count = names(list).count();
+        if self.entries + count > ENTRIES_MAX {
+            return None;
         }
+        self.entries += count;
+        let entries = Arc::new(entries);
+        self.read.insert(list.into(), Arc::clone(&entries));
+        Some(entries)
     }
-    true
+
+    fn drop_unused(&mut self) {
+        self.read
+            .retain(|_, entries| Arc::strong_count(entries) > 1);
+        self.entries = self.read.keys().map(|list| names(list).count()).sum();
+    }
+}
+
+/// The names of a list, of which only the empty list has none.
+fn names(list: &str) -> impl Iterator<Item = &str> {
+    list.split(',')
+        .take(if list.is_empty() { 0 } else { usize::MAX })
 }
 
 fn is_recent(at: Instant, now: Instant) -> bool {

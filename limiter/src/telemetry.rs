@@ -246,11 +246,9 @@ fn fleet_report(domains: &Domains, fleet: &Fleet) -> FleetReport {
         let revision = domain.active.as_ref()?.compiled.revision();
         Some((name.clone(), revision.clone()))
     });
-    let alive = fleet.alive();
     FleetReport {
         revisions: in_force.collect(),
-        proxies: alive.proxies,
-        entries: alive.entries,
+        proxies: fleet.alive(),
         is_last: false,
     }
 }

@@ -3,11 +3,13 @@
 pub mod limits;
 pub mod server;
 
-use policy::{CHECK_STREAM_REFUSED, Name, Revision};
+use std::collections::{BTreeMap, BTreeSet};
+
+use policy::{BUILT_IN, CHECK_STREAM_REFUSED, Name, Policy, Revision};
 use serde::Serialize;
 use store::{Fleet, LimiterStatus};
 
-use crate::{duration, limiter_name, proxy_name};
+use crate::{duration, limiter_name, proxy_name, truncated_list};
 
 // --- A finding: a problem, or information.
 
@@ -71,6 +73,8 @@ impl Finding {
 
 // --- Limiters and proxies with stale revisions.
 
+/// The most names in a finding.
+const NAMED_MAX: usize = 5;
 /// An edit younger than this may still be spreading, in milliseconds.
 const ON_ITS_WAY_MS: u64 = 3000;
 
@@ -139,6 +143,44 @@ pub fn refused_streams(fleet: &Fleet, only: Option<&Name>) -> impl Iterator<Item
     })
 }
 
+/// Live proxies that do not supply an entry of a domain's limits that others supply. In a rollout they pass what the limits
+/// would deny; where only others have such requests, they need not.
+pub fn partly_supplied(fleet: &Fleet, policy: &Policy) -> Vec<Finding> {
+    let proxies = { fleet.proxies.get(&policy.domain).into_iter() }.flatten();
+    let known = proxies.filter_map(|proxy| Some((proxy, proxy.supplies.as_deref()?)));
+    let mut users: BTreeMap<&Name, Vec<&Name>> = BTreeMap::new();
+    for limit in &policy.limits {
+        for entry in limit.keys().collect::<BTreeSet<_>>() {
+            users.entry(entry).or_default().push(&limit.name);
+        }
+    }
+    let found = users.into_iter().filter_map(|(entry, limits)| {
+        let (with, without): (Vec<_>, Vec<_>) =
+            known.clone().partition(|(_, supplies)| supplies.contains(entry));
+        if with.is_empty() || without.is_empty() || BUILT_IN.contains(&entry.as_str()) {
+            return None;
+        }
+        let names = without.iter().map(|(proxy, _)| proxy_name(proxy));
+        Some(Finding::new(
+            Severity::Info,
+            "fleet",
+            format!("domain {}", policy.domain),
+            format!(
+                "{} of {} proxies do not supply `{entry}`: {}",
+                without.len(),
+                without.len() + with.len(),
+                truncated_list(names, NAMED_MAX)
+            ),
+            format!(
+                "there, limits that need it apply to no request, or to all alike: {}; add it to `descriptors` in \
+                 their filter's configuration, unless only other proxies have such requests",
+                truncated_list(limits, NAMED_MAX)
+            ),
+        ))
+    });
+    found.collect()
+}
+
 /// A limiter that reports no more, although it reported no end.
 pub fn silent(limiter: &LimiterStatus) -> Finding {
     Finding::new(
@@ -179,4 +221,44 @@ pub fn nobody(has_limits: bool, silent: bool) -> Finding {
 /// Whether a limiter or proxy has the current revision.
 pub fn is_current(has: Option<&Revision>, in_force: Option<&Revision>) -> bool {
     has.is_some() && has == in_force
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use store::ProxyStatus;
+
+    use super::*;
+
+    #[test]
+    fn an_entry_that_only_some_proxies_supply_is_named_with_those_without() {
+        let proxy = |node: &str, entries: Option<&[&str]>| ProxyStatus {
+            id: node.to_owned(),
+            node: Some(node.to_owned()),
+            is_module: false,
+            revision: None,
+            supplies: entries
+                .map(|names| Arc::new(names.iter().map(|name| name.parse().unwrap()).collect())),
+            ago_ms: 0,
+        };
+        let text = "{domain: shop, limits: [{name: a, per: [user, path], rate: 1/s}, \
+                    {name: b, match: {user: x}, rate: 1/s}, {name: c, per: [other], rate: 1/s}]}";
+        let policy = limits_file::read("test", text.as_bytes()).unwrap();
+        let look = |proxies: Vec<ProxyStatus>| {
+            let mut fleet = Fleet::default();
+            fleet.proxies.insert(policy.domain.clone(), proxies);
+            partly_supplied(&fleet, &policy)
+        };
+        let (with, unknown) = (proxy("p1", Some(&["user"])), proxy("p3", None));
+        let found = look(vec![with.clone(), proxy("p2", Some(&[])), unknown.clone()]);
+        let [found] = &found[..] else {
+            panic!("{found:?}")
+        };
+        assert_eq!(found.what, "1 of 2 proxies do not supply `user`: p2");
+        assert!(found.why.contains("a, b;"), "{}", found.why);
+        // What nobody supplies is another finding.
+        assert!(look(vec![proxy("p2", Some(&[])), unknown.clone()]).is_empty());
+        assert!(look(vec![with.clone(), with, unknown]).is_empty());
+    }
 }

@@ -92,6 +92,7 @@ pub(crate) struct World<'o> {
     services: BTreeSet<Key>,
     labels: BTreeMap<&'o str, &'o BTreeMap<String, String>>,
     supply: &'o BTreeMap<Name, BTreeSet<Name>>,
+    by_rule_name: &'o BTreeSet<Name>,
     cluster_domain: &'o str,
 }
 
@@ -185,6 +186,7 @@ impl<'o> World<'o> {
                 .map(|found| (found.metadata.name.as_str(), &found.metadata.labels))
                 .collect(),
             supply: &objects.supply,
+            by_rule_name: &objects.by_rule_name,
             cluster_domain: match objects.cluster_domain.as_str() {
                 "" => "cluster.local",
                 other => other,
@@ -481,10 +483,11 @@ impl<'o> World<'o> {
     }
 
     fn of_routes(&self, domain: &Name, parts: &[&RoutePart]) -> Vec<Condition> {
-        // That one proxy supplies it says nothing of another Gateway's, at which no request would match then.
+        // At a proxy without the entry no request would match, such as at one that a rollout has not reached; and who
+        // supplies it says nothing of another Gateway's proxies that are still to come.
         let is_shared = self.domains.get(domain).is_some_and(Domain::has_others);
         if !is_shared
-            && self.supplies(domain, RULE_ENTRY) == Some(true)
+            && self.by_rule_name.contains(domain)
             && let Some(conditions) = by_metadata(parts)
         {
             return conditions;

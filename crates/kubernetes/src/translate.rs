@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use limits_file::{MATCHERS_MAX, PATTERNS_MAX, ToNode as _};
-use policy::{Limit, Matcher, Name, Node, OVERRIDES_MAX, Pattern, Policy, Problems};
+use policy::{BUILT_IN, Limit, Matcher, Name, Node, OVERRIDES_MAX, Pattern, Policy, Problems};
 
 use crate::{
     AncestorRef, Gateway, GatewayClass, InForce, Key, Namespace, RateLimit, RateLimitDomain,
@@ -45,6 +45,8 @@ pub struct Objects {
     /// The entries that the live proxies of a domain supply. A domain without live proxies is absent, and its limits
     /// are not checked against it.
     pub supply: BTreeMap<Name, BTreeSet<Name>>,
+    /// The domains of which every live proxy supplies [`RULE_ENTRY`](crate::RULE_ENTRY).
+    pub by_rule_name: BTreeSet<Name>,
     /// The cluster's DNS domain; empty: `cluster.local`.
     pub cluster_domain: String,
 }
@@ -95,6 +97,8 @@ pub struct AncestorResult {
     pub accepted: Finding,
     /// The names in the store of the limits that the object has in force there.
     pub limits: Vec<Name>,
+    /// The entries that these need of each proxy, beside the built-in ones.
+    pub entries: BTreeSet<Name>,
     /// Whether all of these deny nothing.
     pub shadow: bool,
 }
@@ -496,8 +500,17 @@ struct Version {
     placements: Vec<Placement>,
 }
 
-/// The limits of a version, by domain.
-type Placed = BTreeMap<Name, Vec<Limit>>;
+/// The limits of a version in one domain.
+#[derive(Default)]
+struct InDomain {
+    limits: Vec<Limit>,
+    /// The entries that they need of the proxies of Gateways, and of those of a mesh.
+    gateways: BTreeSet<Name>,
+    mesh: BTreeSet<Name>,
+}
+
+/// The same, by domain.
+type Placed = BTreeMap<Name, InDomain>;
 
 impl Placing<'_, '_> {
     fn object(&mut self, object: &RateLimit) -> ObjectResult {
@@ -591,7 +604,7 @@ impl Placing<'_, '_> {
                 .world
                 .conditions(domain, &placements, !accepted_before)
                 .map_err(invalid)?;
-            let mut limits = Vec::new();
+            let mut there = InDomain::default();
             for (suffix, conditions) in variants {
                 let in_mesh =
                     { conditions.iter() }.any(|(entry, _)| *entry == crate::CLUSTER_ENTRY);
@@ -606,12 +619,21 @@ impl Placing<'_, '_> {
                     },
                     elsewhere: self.world.supplies(domain, GATEWAY_ENTRY) == Some(false),
                 };
-                limits.extend(variant.limits(&version.limits).map_err(invalid)?);
+                let limits = variant.limits(&version.limits).map_err(invalid)?;
+                let needed = { limits.iter().flat_map(Limit::keys) }
+                    .filter(|entry| !BUILT_IN.contains(&entry.as_str()))
+                    .cloned();
+                if in_mesh {
+                    there.mesh.extend(needed);
+                } else {
+                    there.gateways.extend(needed);
+                }
+                there.limits.extend(limits);
             }
             if let Some(budget) = self.budgets.get(domain) {
-                budget.fits(&key.namespace, &limits)?;
+                budget.fits(&key.namespace, &there.limits)?;
             }
-            placed.insert(domain.clone(), limits);
+            placed.insert(domain.clone(), there);
         }
         Ok(placed)
     }
@@ -695,8 +717,12 @@ impl Placing<'_, '_> {
         }
         let mut ancestors: BTreeMap<AncestorRef, AncestorResult> = BTreeMap::new();
         for placement in &version.placements {
-            let limits = { placement.domain.as_ref().ok() }.and_then(|domain| placed.get(domain));
-            let limits = limits.map_or(&[][..], Vec::as_slice);
+            let there = { placement.domain.as_ref().ok() }.and_then(|domain| placed.get(domain));
+            let limits = there.map_or(&[][..], |there| there.limits.as_slice());
+            let entries = there.map(|there| match &placement.requests {
+                Requests::Cluster(_) => there.mesh.clone(),
+                _ => there.gateways.clone(),
+            });
             let accepted = match (refused, &placement.domain) {
                 (Some(refused), _) => Finding {
                     message: format!(
@@ -713,13 +739,14 @@ impl Placing<'_, '_> {
                 domain: placement.domain.clone().ok(),
                 accepted,
                 limits: limits.iter().map(|limit| limit.name.clone()).collect(),
+                entries: entries.unwrap_or_default(),
                 shadow: !limits.is_empty() && limits.iter().all(|limit| limit.enforce_percent == 0),
             };
             merge(&mut ancestors, result);
         }
-        for (domain, limits) in placed {
+        for (domain, there) in placed {
             if let Some(budget) = self.budgets.get_mut(&domain) {
-                budget.add(&key, limits);
+                budget.add(&key, there.limits);
             }
         }
         ObjectResult {
@@ -770,6 +797,7 @@ fn merge(ancestors: &mut BTreeMap<AncestorRef, AncestorResult>, result: Ancestor
                     known.limits.push(limit);
                 }
             }
+            known.entries.extend(result.entries);
             known.shadow &= result.shadow;
             known.domain = known.domain.take().or(result.domain);
         }
@@ -789,6 +817,7 @@ impl Refused {
             domain,
             accepted: finding.clone(),
             limits: Vec::new(),
+            entries: BTreeSet::new(),
             shadow: false,
         };
         for placement in placements {

@@ -13,7 +13,7 @@ mod metrics;
 mod status;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     fmt::Write as _,
     net::SocketAddr,
     path::PathBuf,
@@ -26,11 +26,11 @@ use insight::LiveEntries;
 use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use kubernetes::{
-    AncestorRef, AncestorResult, Condition, Filter, Key, RateLimitDomainStatus, RateLimitStatus,
-    Translation, translate,
+    AncestorRef, AncestorResult, Condition, Filter, Key, RULE_ENTRY, RateLimitDomainStatus,
+    RateLimitStatus, Translation, translate,
 };
 use policy::Name;
-use store::{Fleet, Origin};
+use store::{Fleet, Origin, ProxyStatus};
 use tokio::{
     signal::unix::{SignalKind, signal},
     time::{Instant, sleep_until},
@@ -47,7 +47,7 @@ use crate::{
 };
 use cluster::{Changed, Cluster, Election, Watches, Wrote};
 use domains::Domains;
-use enforced::{Pod, Reports, Verdict};
+use enforced::{Needed, Pod, Reports, Verdict};
 use filters::Filters;
 use metrics::Metrics;
 use status::{Claim, Held, Judged};
@@ -161,8 +161,7 @@ impl Controller {
             domains: Domains::new(writer.clone()),
             filters,
             translation: Translation::default(),
-            entries: BTreeMap::new(),
-            supply: BTreeMap::new(),
+            supply: Supply::default(),
             held: BTreeMap::new(),
             urgent_until: Instant::now(),
             failure: None,
@@ -207,16 +206,47 @@ struct Control<'c> {
     domains: Domains<'c>,
     filters: Filters,
     translation: Translation,
-    /// The entries that proxies list, as of the last look at the fleet that succeeded.
-    entries: BTreeMap<Name, BTreeSet<Name>>,
-    /// What they supply by these.
-    supply: BTreeMap<Name, BTreeSet<Name>>,
+    supply: Supply,
     /// What was said last, by object and Gateway.
     held: BTreeMap<(Key, AncestorRef), Held>,
     /// Until when the fleet is looked at often.
     urgent_until: Instant,
     /// The last failure, which is printed once.
     failure: Option<String>,
+}
+
+/// The entries that live proxies supply, as of the last look at the fleet by which all of them were known. So a proxy that has
+/// just started changes nothing before it has said what it supplies.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Supply {
+    by_domain: BTreeMap<Name, BTreeSet<Name>>,
+    by_rule_name: BTreeSet<Name>,
+}
+
+impl Supply {
+    /// Takes a look at the fleet; returns whether anything differs then.
+    fn take(&mut self, fleet: &Fleet) -> bool {
+        let live = LiveEntries::from_fleet(fleet);
+        let mut new = Self::default();
+        for (domain, proxies) in &fleet.proxies {
+            let (entries, has_rules) = if let Some(supply) = live.supply(domain) {
+                let all = |proxy: &ProxyStatus| {
+                    { proxy.supplies.as_ref() }.is_some_and(|has| has.contains(RULE_ENTRY))
+                };
+                let entries = supply.entries.iter().cloned().collect();
+                (entries, proxies.iter().all(all))
+            } else if let Some(before) = self.by_domain.get(domain) {
+                (before.clone(), self.by_rule_name.contains(domain))
+            } else {
+                continue;
+            };
+            new.by_domain.insert(domain.clone(), entries);
+            if has_rules {
+                new.by_rule_name.insert(domain.clone());
+            }
+        }
+        std::mem::replace(self, new) != *self
+    }
 }
 
 /// What the next turn has to do beside its usual look.
@@ -326,7 +356,7 @@ impl<'c> Control<'c> {
     async fn turn(&mut self, due: &Due) -> Option<String> {
         let fleet = self.session.call(self.session.store.fleet()).await;
         // While the store is away, limits are checked against what was known last.
-        let supplied = fleet.as_ref().is_ok_and(|fleet| self.take_supply(fleet));
+        let supplied = fleet.as_ref().is_ok_and(|fleet| self.supply.take(fleet));
         if due.objects || supplied {
             self.translate();
         }
@@ -386,24 +416,10 @@ impl<'c> Control<'c> {
         failed
     }
 
-    /// Takes what proxies supply; returns whether that changed.
-    fn take_supply(&mut self, fleet: &Fleet) -> bool {
-        if fleet.entries == self.entries {
-            return false;
-        }
-        self.entries.clone_from(&fleet.entries);
-        let live = LiveEntries::from_fleet(fleet);
-        let of = |domain: &Name| {
-            let supply = live.supply(domain)?;
-            Some((domain.clone(), supply.entries.iter().cloned().collect()))
-        };
-        self.supply = self.entries.keys().filter_map(of).collect();
-        true
-    }
-
     fn translate(&mut self) {
         let mut objects = self.cluster.objects(&self.arguments.cluster_domain);
-        objects.supply = self.supply.clone();
+        objects.supply.clone_from(&self.supply.by_domain);
+        objects.by_rule_name.clone_from(&self.supply.by_rule_name);
         self.translation = translate(&objects);
         self.domains.want(&self.translation);
         let translation = &self.translation;
@@ -454,11 +470,14 @@ impl<'c> Control<'c> {
         let pods = self.cluster.pods().into_values();
         let pods: Vec<&Pod> = { pods }.filter(|pod| pod.is_believed(trusted)).collect();
         let mut names: HashMap<&str, usize> = HashMap::new();
+        let mut nodes = HashSet::new();
         for pod in pods.iter().filter(|pod| pod.is_ready) {
             // A Gateway of no domain may be anybody's.
             let is_in_domain = |gateway| self.translation.gateways.contains_key(gateway);
             if pod.gateway.as_ref().is_some_and(is_in_domain) {
-                *names.entry(pod.key.name.as_str()).or_default() += 1;
+                let Key { namespace, name } = &pod.key;
+                *names.entry(name.as_str()).or_default() += 1;
+                nodes.extend([name.clone(), format!("{name}.{namespace}")]);
             }
         }
         let mut look = Look {
@@ -466,6 +485,7 @@ impl<'c> Control<'c> {
             domains: &self.domains,
             pods,
             names,
+            nodes,
             held: &mut self.held,
             now: Instant::now(),
             starting: 0,
@@ -554,6 +574,8 @@ struct Look<'l> {
     pods: Vec<&'l Pod>,
     /// How many Ready Pods of Gateways in domains have a name.
     names: HashMap<&'l str, usize>,
+    /// What node ids call these Pods.
+    nodes: HashSet<String>,
     held: &'l mut BTreeMap<(Key, AncestorRef), Held>,
     now: Instant,
     starting: i64,
@@ -629,8 +651,14 @@ impl Look<'_> {
     ) -> Option<Claim> {
         let (name, reports) = (found.domain.as_ref()?, self.reports?);
         let domain = self.domains.get(name)?;
+        let needed = Needed {
+            domain: name,
+            revisions: &domain.revisions,
+            since: about.1,
+            entries: &found.entries,
+        };
         let verdict = if found.ancestor.kind == "Service" {
-            reports.judge_all(name, &domain.revisions, about.1)
+            reports.judge_all(needed, |node| self.nodes.contains(node))
         } else {
             let namespace = found.ancestor.namespace.clone().unwrap_or_default();
             let gateway = Key::new(namespace, &found.ancestor.name);
@@ -641,7 +669,7 @@ impl Look<'_> {
                 .filter(|pod| pod.gateway.as_ref() == Some(&gateway));
             let names = &self.names;
             let namesake = |name: &str| names.get(name).is_some_and(|count| *count > 1);
-            reports.judge(name, &domain.revisions, about.1, pods, namesake)
+            reports.judge(needed, pods, namesake)
         };
         let held = self
             .held
@@ -691,7 +719,49 @@ impl Judged {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+
+    fn supplying(entries: Option<&str>) -> ProxyStatus {
+        let names = |list: &str| list.split(' ').map(|name| name.parse().unwrap()).collect();
+        ProxyStatus {
+            id: "p".to_owned(),
+            node: None,
+            is_module: false,
+            revision: None,
+            supplies: entries.map(|list| Arc::new(names(list))),
+            ago_ms: 0,
+        }
+    }
+
+    #[test]
+    fn rules_have_names_once_every_proxy_reads_them_and_a_new_proxy_changes_nothing_before_it_says()
+    {
+        let shop: Name = "shop".parse().unwrap();
+        let mut supply = Supply::default();
+        let mut take = |proxies: &[Option<&str>]| {
+            let proxies: Vec<_> = proxies.iter().copied().map(supplying).collect();
+            let mut fleet = Fleet::default();
+            let known = { proxies.iter() }.map(|proxy| proxy.supplies.as_deref());
+            if let Some(known) = known.collect::<Option<Vec<_>>>() {
+                let all = known.into_iter().flatten().cloned().collect();
+                fleet.entries.insert(shop.clone(), all);
+            }
+            fleet.proxies.insert(shop.clone(), proxies);
+            let changed = supply.take(&fleet);
+            let has_tenant = { supply.by_domain.get(&shop) }.map(|one| one.contains("tenant"));
+            (changed, has_tenant, supply.by_rule_name.contains(&shop))
+        };
+        let (with, without) = (Some("tenant route_rule"), Some("user"));
+        assert_eq!(take(&[None]), (false, None, false));
+        assert_eq!(take(&[with, without]), (true, Some(true), false));
+        assert_eq!(take(&[with, None]), (false, Some(true), false));
+        assert_eq!(take(&[with, with]), (true, Some(true), true));
+        assert_eq!(take(&[with, with, None]), (false, Some(true), true));
+        assert_eq!(take(&[with, without]), (true, Some(true), false));
+        assert_eq!(take(&[without]), (true, Some(false), false));
+    }
 
     /// Else a start whose last list comes after the objects would take every domain for abandoned.
     #[test]

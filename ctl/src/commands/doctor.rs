@@ -94,10 +94,7 @@ impl Doctor {
         findings.extend(behind(&session, alive.as_ref()).await?);
         findings.extend(silent.iter().map(findings::silent));
         if let Some(fleet) = &alive {
-            findings.extend(findings::refused_streams(fleet, session.named_domain()));
-            if fleet.limiters.is_empty() {
-                findings.push(findings::nobody(found.has_limits, !silent.is_empty()));
-            }
+            findings.extend(of_fleet(&session, fleet, &found, !silent.is_empty()));
         }
         findings.sort_by_key(|finding| finding.severity);
         let found = findings.len();
@@ -122,6 +119,18 @@ impl Doctor {
         }
         Ok(if report.healthy { Exit::Done } else { Exit::No })
     }
+}
+
+/// What those that report say.
+fn of_fleet(session: &Session<'_>, fleet: &Fleet, found: &Domains, silent: bool) -> Vec<Finding> {
+    let mut findings: Vec<_> = findings::refused_streams(fleet, session.named_domain()).collect();
+    for policy in &found.readable {
+        findings.extend(findings::partly_supplied(fleet, policy));
+    }
+    if fleet.limiters.is_empty() {
+        findings.push(findings::nobody(found.has_limits, silent));
+    }
+    findings
 }
 
 /// What an unreachable store means for requests.

@@ -719,6 +719,7 @@ mod tests {
             node: Some("edge-1".to_owned()),
             is_module: false,
             revision: None,
+            supplies: None,
             ago_ms: 0,
         };
         let proxies = [("shop".parse().unwrap(), vec![listed])].into();

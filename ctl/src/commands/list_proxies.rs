@@ -32,6 +32,7 @@ const NAMED_MAX: usize = 5;
     "rlctl list-proxies"
     "rlctl list-proxies --domain shop -o wide"
     "rlctl list-proxies -o json | jq '.[] | select(.state != \"current\")'"
+    "rlctl list-proxies -o json | jq '.[] | {name, entries}'    # what each supplies"
     "rlctl list-proxies --wait=1m               # until a proxy has the limits"
 ), mut_arg("wait", |arg| arg.help(
     "Wait until a proxy that is running has the limits, and no limiter or proxy is behind, this long at most [default: 5s]"
@@ -160,6 +161,8 @@ fn rows(fleet: &Fleet, in_force: &BTreeMap<Name, Revision>) -> Vec<Row> {
                 name: proxy_name(proxy),
                 id: proxy.id.clone(),
                 filter: Some(if proxy.is_module { "module" } else { "wasm" }),
+                entries: { proxy.supplies.as_ref() }
+                    .map(|entries| entries.iter().map(Name::to_string).collect()),
                 heard_ms_ago: proxy.ago_ms,
                 ..Row::from_revisions(proxy.revision.as_ref(), in_force.get(domain))
                     .unless_heard(proxy.ago_ms, CUT_OFF)
@@ -189,6 +192,8 @@ struct Row {
     id: String,
     /// What a proxy's filter is.
     filter: Option<&'static str>,
+    /// What a proxy supplies beside the built-in entries.
+    entries: Option<Vec<String>>,
     revision: Option<u64>,
     digest: Option<String>,
     state: &'static str,
@@ -203,6 +208,7 @@ impl Row {
             name: String::new(),
             id: String::new(),
             filter: None,
+            entries: None,
             revision: has.map(|revision| revision.number),
             digest: has.map(|revision| format!("{:016x}", revision.digest)),
             state: match (has, in_force) {

@@ -25,6 +25,7 @@ pub async fn write(server: &Server) -> Result<()> {
         node: node.map(str::to_owned),
         is_module: false,
         revision: None,
+        supplies: None,
         ago_ms: 100,
     };
     let fleet_report = FleetReport {

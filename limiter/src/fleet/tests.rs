@@ -157,7 +157,7 @@ fn a_proxy_stays_for_ten_seconds_with_its_last_report() {
     record(fleet, "p1", None, start);
     record(fleet, "p2", None, start);
     record(fleet, "p1", Some(&first), after(start, 6));
-    let alive = fleet.alive(after(start, 11)).proxies;
+    let alive = fleet.alive(after(start, 11));
     let [p1] = &alive[&shop()][..] else {
         panic!("{alive:?}");
     };
@@ -167,7 +167,7 @@ fn a_proxy_stays_for_ten_seconds_with_its_last_report() {
         (p1.node.as_deref(), p1.is_module),
         (Some("edge-1[2J"), true)
     );
-    assert!(fleet.alive(after(start, 17)).proxies.is_empty());
+    assert!(fleet.alive(after(start, 17)).is_empty());
 }
 
 #[test]
@@ -177,11 +177,11 @@ fn invented_proxies_take_bounded_memory_and_expire() {
     for n in 0..2 * LISTED_MAX {
         record(fleet, &format!("p{n}"), None, now);
     }
-    assert_eq!(fleet.alive(now).proxies[&shop()].len(), LISTED_MAX);
+    assert_eq!(fleet.alive(now)[&shop()].len(), LISTED_MAX);
     let later = now + LIFE * 2;
-    assert!(fleet.alive(later).proxies.is_empty());
+    assert!(fleet.alive(later).is_empty());
     record(fleet, "p", None, later);
-    assert_eq!(fleet.alive(later).proxies[&shop()].len(), 1);
+    assert_eq!(fleet.alive(later)[&shop()].len(), 1);
 }
 
 fn list(registry: &mut Registry, id: &str, entries: &str, now: Instant) {
@@ -190,29 +190,41 @@ fn list(registry: &mut Registry, id: &str, entries: &str, now: Instant) {
 }
 
 #[test]
-fn a_domains_entries_are_known_only_if_every_proxy_lists_its_own() {
+fn each_proxy_supplies_what_it_listed_itself() {
     let start = Instant::now();
     let fleet = &mut Registry::new(16, start);
     let at = |s| after(start, s);
     let entries = |fleet: &mut Registry, s| {
-        let alive = fleet.alive(at(s));
-        let names = alive.entries.get(&shop())?.iter().map(Name::to_string);
-        Some(names.collect::<Vec<_>>().join(","))
+        let mut alive = fleet.alive(at(s)).remove(&shop()).unwrap_or_default();
+        alive.sort_by(|a, b| a.id.cmp(&b.id));
+        let of = |proxy: ProxyStatus| {
+            let Some(entries) = proxy.supplies else {
+                return "?".to_owned();
+            };
+            let names: Vec<_> = entries.iter().map(Name::to_string).collect();
+            names.join(",")
+        };
+        alive.into_iter().map(of).collect::<Vec<_>>().join(" ")
     };
-    assert_eq!(entries(fleet, 0), None);
     list(fleet, "p1", "user,tenant", at(0));
-    list(fleet, "p2", "", at(0));
-    assert_eq!(entries(fleet, 1).unwrap(), "tenant,user");
-    list(fleet, "p3", "no name", at(3));
-    assert_eq!(entries(fleet, 3), None);
+    list(fleet, "p2", "tenant", at(0));
+    assert_eq!(entries(fleet, 1), "tenant,user tenant");
+    for (list_of_p3, s) in [("no name", 2), (",", 3), ("user,", 4)] {
+        list(fleet, "p3", list_of_p3, at(s));
+        assert_eq!(entries(fleet, s), "tenant,user tenant ?", "{list_of_p3}");
+    }
     list(fleet, "p3", "", at(4));
-    assert_eq!(entries(fleet, 4).unwrap(), "tenant,user");
+    assert_eq!(entries(fleet, 4), "tenant,user tenant ");
     record(fleet, "p4", None, at(5));
-    assert_eq!(entries(fleet, 5), None, "it checks, and has not polled yet");
+    assert_eq!(
+        entries(fleet, 5),
+        "tenant,user tenant  ?",
+        "it checks, and has not polled yet"
+    );
     list(fleet, "p1", "user", at(8));
-    assert_eq!(entries(fleet, 16).unwrap(), "user", "the others are gone");
+    assert_eq!(entries(fleet, 16), "user", "the others are gone");
     record(fleet, "p1", None, at(17));
-    assert_eq!(entries(fleet, 19), None, "it lists nothing any more");
+    assert_eq!(entries(fleet, 19), "?", "it lists nothing any more");
 }
 
 #[test]
@@ -225,10 +237,15 @@ fn invented_entries_take_bounded_memory_and_expire() {
     };
     let known = |fleet: &mut Registry, entries: &str, now| {
         list(fleet, "p1", entries, now);
-        fleet.alive(now).entries.contains_key(&shop())
+        fleet.alive(now)[&shop()][0].supplies.is_some()
     };
+    assert!(!known(fleet, &names(ENTRIES_MAX + 1), start));
+    let repeated = "user,".repeat(ENTRIES_MAX) + "user";
+    assert!(!known(fleet, &repeated, start));
     assert!(known(fleet, &names(ENTRIES_MAX), start));
     assert!(!known(fleet, "one-more", start));
+    assert_eq!(fleet.lists.entries, 0, "nobody has the long list any more");
+    assert!(known(fleet, &names(ENTRIES_MAX), start));
     fleet.alive(start + LIFE * 2);
     assert!(known(fleet, "one-more", start + LIFE * 2));
 }

@@ -2,7 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::stage::{Gateway, Stage, condition, condition_at, message, rate_limit, with_limits};
+use crate::stage::{
+    Gateway, Stage, condition, condition_at, eventually, message, rate_limit, with_limits,
+};
 
 /// Three real Envoys of two Gateways, with node ids of both forms. Whenever the status says so, each answers by that
 /// version.
@@ -109,6 +111,100 @@ async fn a_ready_pod_that_does_not_report_is_named() {
     stage
         .status("infra", "all", "the other is named", is_named)
         .await;
+}
+
+/// A rollout that has not reached every proxy: at one, the filter's configuration lacks an entry by which a limit matches,
+/// so that it passes what the limit would deny.
+#[tokio::test]
+async fn a_proxy_without_an_entry_that_a_limit_needs_is_named_until_it_is_replaced() {
+    let mut stage = Stage::start().await;
+    stage.add_envoy(Gateway::Internal, "internal-a").await;
+    stage
+        .add_envoy_without(Gateway::Internal, "internal-b", "user")
+        .await;
+    let limit =
+        json!({"name": "all", "scope": "proxy", "rate": "100/1h", "match": {"user": ["alice"]}});
+    let of_alice = with_limits("infra", "all", "Gateway", "internal", &json!([limit]));
+    let generation = stage.write(&of_alice).await.unwrap();
+    // Of another object, whose limits do not need it, both enforce the limits.
+    let object = rate_limit("infra", "other", "Gateway", "internal", 200);
+    let other = stage.write(&object).await.unwrap();
+    stage.enforced("infra", "other", other).await;
+    let is_named = |status: &Value| {
+        let said =
+            "1 of 2 proxies have it; envoy-gateway-system/internal-b does not supply `user`: ";
+        condition(status, "Enforced")["reason"] == "Reconciling"
+            && message(status, "Enforced").starts_with(said)
+    };
+    let status = stage.status("infra", "all", "it is named", is_named).await;
+    assert_eq!(condition(&status, "Programmed")["status"], "True");
+    // That is how it is.
+    let answers = async |stage: &Stage| {
+        let mut answers = Vec::new();
+        for (_, pod, envoy) in &stage.envoys {
+            answers.push((pod.clone(), stage.answered_by(envoy, "/").await.unwrap()));
+        }
+        answers
+    };
+    let answer = |pod: &str, number: &str| (pod.to_owned(), number.to_owned());
+    let before = [answer("internal-a", "100"), answer("internal-b", "200")];
+    assert_eq!(answers(&stage).await, before);
+    stage.add_envoy(Gateway::Internal, "internal-c").await;
+    stage.remove_envoy(Gateway::Internal, "internal-b");
+    stage.enforced("infra", "all", generation).await;
+    let after = [answer("internal-a", "100"), answer("internal-c", "100")];
+    assert_eq!(answers(&stage).await, after);
+}
+
+/// Rules are found by their names once every proxy reads them: before, a limit by its name would not apply at the others.
+#[tokio::test]
+async fn a_limit_of_a_rule_holds_at_every_proxy_while_only_some_read_its_name() {
+    let mut stage = Stage::start().await;
+    let parents = json!([{"name": "internal", "namespace": "infra"}]);
+    stage.apply(&json!({
+        "apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute",
+        "metadata": {"name": "checkout", "namespace": "shop"},
+        "spec": {"parentRefs": parents, "rules": [{"name": "pay", "matches": [{"path": {"type": "PathPrefix", "value": "/checkout"}}]}]},
+    }));
+    stage.apply(&json!({
+        "apiVersion": "rl.example.com/v1alpha1", "kind": "RateLimitDomain", "metadata": {"name": "shop"},
+        "spec": {"domain": "shop", "gateways": [{"namespace": "infra", "name": "internal"}]},
+    }));
+    stage.add_envoy(Gateway::Internal, "internal-a").await;
+    stage
+        .add_envoy_without(Gateway::Internal, "internal-b", "route_rule")
+        .await;
+    let mut object = rate_limit("shop", "pay", "HTTPRoute", "checkout", 100);
+    object["spec"]["targetRefs"][0]["sectionName"] = "pay".into();
+    let generation = stage.write(&object).await.unwrap();
+    let all_answer = async |stage: &Stage| {
+        stage.enforced("shop", "pay", generation).await;
+        for (_, pod, envoy) in &stage.envoys {
+            let answered = stage.answered_by(envoy, "/checkout").await;
+            assert_eq!(answered.as_deref(), Some("100"), "{pod}");
+            assert_eq!(stage.answered_by(envoy, "/elsewhere").await, None, "{pod}");
+        }
+    };
+    let matches = |stage: &Stage, entry: &str| {
+        let limit = [
+            "get-limit",
+            "shop.pay.all",
+            "--domain",
+            "shop",
+            "-o",
+            "yaml",
+        ];
+        stage.rlctl(&limit).contains(entry)
+    };
+    all_answer(&stage).await;
+    assert!(!matches(&stage, "route_rule"));
+    stage.add_envoy(Gateway::Internal, "internal-c").await;
+    stage.remove_envoy(Gateway::Internal, "internal-b");
+    eventually("the rule is found by its name", async || {
+        matches(&stage, "route_rule: pay").then_some(())
+    })
+    .await;
+    all_answer(&stage).await;
 }
 
 /// A proxy that is replaced is a metric, and changes no status. One that stays away is named.

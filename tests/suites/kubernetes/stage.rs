@@ -183,6 +183,37 @@ impl Stage {
 
     /// The same, with or without the filter.
     pub async fn add_envoy_with(&mut self, gateway: Gateway, name: &str, has_filter: bool) {
+        let gateway_of_filter = kubernetes::Key::new("infra", gateway.name());
+        let own = kubernetes::filter_descriptors(&gateway_of_filter, gateway == Gateway::Internal);
+        let configure = |filter: &mut Value| {
+            let descriptors = filter["descriptors"].as_array_mut().unwrap();
+            descriptors.extend(own.as_array().unwrap().iter().cloned());
+        };
+        self.add_envoy_configured(gateway, name, has_filter, configure)
+            .await;
+    }
+
+    /// The same, without a descriptor of the filter's configuration.
+    pub async fn add_envoy_without(&mut self, gateway: Gateway, name: &str, key: &str) {
+        let gateway_of_filter = kubernetes::Key::new("infra", gateway.name());
+        let own = kubernetes::filter_descriptors(&gateway_of_filter, gateway == Gateway::Internal);
+        let configure = |filter: &mut Value| {
+            let descriptors = filter["descriptors"].as_array_mut().unwrap();
+            descriptors.extend(own.as_array().unwrap().iter().cloned());
+            descriptors.retain(|one| one["key"] != key);
+        };
+        self.add_envoy_configured(gateway, name, true, configure)
+            .await;
+    }
+
+    /// Starts an Envoy whose filter has the shipped configuration, changed by `configure`, and makes its Pod.
+    pub async fn add_envoy_configured(
+        &mut self,
+        gateway: Gateway,
+        name: &str,
+        has_filter: bool,
+        configure: impl FnOnce(&mut Value),
+    ) {
         self.add_pod(gateway, name);
         let (_, _, node) = gateway.pod(name);
         let mut ports = Ports::free().unwrap();
@@ -191,12 +222,7 @@ impl Stage {
         let config = EnvoyConfig::shipped(&self.programs.root).unwrap();
         let config = config.filter_code(&self.programs.filter).unwrap();
         let config = config.limiter_timeout("1s").unwrap();
-        let gateway_of_filter = kubernetes::Key::new("infra", gateway.name());
-        let own = kubernetes::filter_descriptors(&gateway_of_filter, gateway == Gateway::Internal);
-        let config = config.filter_config(|filter| {
-            let descriptors = filter["descriptors"].as_array_mut().unwrap();
-            descriptors.extend(own.as_array().unwrap().iter().cloned());
-        });
+        let config = config.filter_config(configure);
         let config = config.unwrap().edit(|tree| {
             tree["node"] = json!({"id": node, "cluster": gateway.name()});
             let route = "/static_resources/listeners/0/filter_chains/0/filters/0/typed_config/route_config/virtual_hosts/0/routes";
@@ -206,8 +232,17 @@ impl Stage {
                 Gateway::Public => "shop.checkout.0",
                 Gateway::Internal => "httproute/shop/checkout/rule/0/match/0/*",
             };
+            // Envoy Gateway's also have metadata.
+            let of = json!({"kind": "HTTPRoute", "namespace": "shop", "name": "checkout", "sectionName": "pay"});
+            let metadata = match gateway {
+                Gateway::Public => json!({}),
+                Gateway::Internal => json!({"envoy-gateway": {"resources": [of]}}),
+            };
             *tree.pointer_mut(route).unwrap() = json!([
-                {"name": name, "match": {"prefix": "/checkout"}, "route": cluster},
+                {
+                    "name": name, "match": {"prefix": "/checkout"}, "route": cluster,
+                    "metadata": {"filter_metadata": metadata},
+                },
                 {"name": "other", "match": {"prefix": "/"}, "route": cluster},
             ]);
         });
@@ -225,6 +260,15 @@ impl Stage {
     pub fn add_pod(&self, gateway: Gateway, name: &str) {
         let (namespace, labels, _) = gateway.pod(name);
         self.put_pod(namespace, name, &labels, true);
+    }
+
+    /// A Pod goes, and the Envoy in it.
+    pub fn remove_envoy(&mut self, gateway: Gateway, name: &str) {
+        let (namespace, ..) = gateway.pod(name);
+        self.api
+            .kubectl(&["delete", "pod", "-n", namespace, name], "")
+            .unwrap();
+        self.envoys.retain(|(_, pod, _)| pod != name);
     }
 
     /// Makes or changes a Pod.
@@ -371,7 +415,8 @@ impl Stage {
 
     /// The number of the limit that answers a request through an Envoy.
     pub async fn answered_by(&self, envoy: &Envoy, path: &str) -> Option<String> {
-        let reply = envoy.get(path).send().await.unwrap();
+        let request = envoy.get(path).header("x-user-id", "alice");
+        let reply = request.send().await.unwrap();
         reply.header("x-ratelimit-limit").map(str::to_owned)
     }
 

@@ -23,7 +23,7 @@ use std::collections::BTreeSet;
 
 use documents::{Form, Node, Report};
 use kubernetes::{AncestorResult, Key, Objects, Translation, translate};
-use policy::{Compiled, Descriptor, Policy};
+use policy::{Compiled, Descriptor, Name, Policy};
 
 /// The documents of a YAML stream.
 fn documents(yaml: &str) -> Vec<Node> {
@@ -58,7 +58,11 @@ fn objects(yaml: &str) -> Objects {
         for domain in domains {
             let entries = domain.value.items().iter().filter_map(Node::as_text);
             let entries: BTreeSet<_> = entries.map(|entry| entry.parse().unwrap()).collect();
-            objects.supply.insert(domain.key.parse().unwrap(), entries);
+            let name: Name = domain.key.parse().unwrap();
+            if entries.contains(kubernetes::RULE_ENTRY) {
+                objects.by_rule_name.insert(name.clone());
+            }
+            objects.supply.insert(name, entries);
         }
     }
     objects

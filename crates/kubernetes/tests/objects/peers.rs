@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use kubernetes::translate;
+use kubernetes::{Translation, translate};
+use policy::Name;
 
 use super::{
     SHOP, ancestors, matching, objects, on_gateway, on_route, policy, rate_limit, reason, route,
@@ -160,8 +161,7 @@ fn a_deleted_policy_leaves_no_trace_in_anothers_status() {
     let route = route("shop", "checkout", "null");
     let with = translated(&format!("{SHOP}{route}{over}{limit}"));
     assert_eq!(reason(&with, "shop", "checkout"), "Overridden");
-    let text =
-        |found: &kubernetes::Translation| format!("{:?}", ancestors(found, "infra", "floor"));
+    let text = |found: &Translation| format!("{:?}", ancestors(found, "infra", "floor"));
     let without = translated(&format!("{SHOP}{route}{over}"));
     assert_eq!(text(&with), text(&without));
     let alone = translated(&format!("{SHOP}{route}{limit}"));
@@ -229,7 +229,7 @@ fn equal_names_do_not_share_a_bucket() {
     let owners = &found.domains["shop"].owners;
     assert_eq!(owners.len(), objects.len(), "{owners:?}");
     for name in owners.keys() {
-        assert!(name.as_str().len() <= 63 && name.as_str().parse::<policy::Name>().is_ok());
+        assert!(name.as_str().len() <= 63 && name.as_str().parse::<Name>().is_ok());
     }
 }
 
@@ -340,6 +340,34 @@ fn rules_are_found_by_position_where_gateways_share_a_domain() {
         matchers.any(|matcher| matcher.entry.as_str() == "route_rule")
     };
     assert!(by_name(alone) && !by_name(&shared));
+}
+
+/// In a rollout some proxies read `route_rule`, and at the others no request has it.
+#[test]
+fn rules_are_found_by_position_until_every_proxy_reads_their_names() {
+    let mut objects = objects(include_str!("../golden/rule-names.yaml"));
+    objects.by_rule_name.clear();
+    let found = translate(&objects);
+    let limits = policy(&found, "shop").limits.iter();
+    let mut entries = limits.flat_map(|limit| limit.keys().map(Name::as_str));
+    assert!(entries.all(|entry| entry != "route_rule"));
+}
+
+/// A proxy that does not supply one of them does not enforce the limits there.
+#[test]
+fn an_object_needs_the_entries_of_its_limits_and_targets_of_each_proxy_that_enforces_it() {
+    let found = translated(include_str!("../golden/rule-names.yaml"));
+    let of = |found: &Translation, kind: &str| {
+        let ancestors = found.objects.values().flat_map(|one| &one.ancestors);
+        let ancestors = ancestors.filter(|one| one.ancestor.kind == kind && !one.limits.is_empty());
+        let entries: BTreeSet<_> = ancestors.flat_map(|one| one.entries.clone()).collect();
+        entries.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(of(&found, "Gateway"), ["route_rule", "user"]);
+    // Of a Service, callers in the mesh need its cluster, and Gateways do not.
+    let found = translated(include_str!("../golden/services.yaml"));
+    assert_eq!(of(&found, "Service"), ["cluster"]);
+    assert_eq!(of(&found, "Gateway"), [""; 0]);
 }
 
 /// What the reader accepts alone and refuses with the conditions of its target, or the store refuses for its size, is

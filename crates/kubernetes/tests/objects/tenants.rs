@@ -7,7 +7,7 @@ use kubernetes::{
     BackendRef, Gateway, Key, Listener, Metadata, Objects, ParentRef, RateLimit, RateLimitDomain,
     RateLimitSpec, Route, RouteKind, RouteRule, Service, TargetRef, store_name, translate,
 };
-use policy::{Compiled, Descriptor, Node};
+use policy::{Compiled, Descriptor, Name, Node};
 use proptest::prelude::*;
 
 const NAMESPACES: [&str; 4] = ["a", "a-b", "b", "0"];
@@ -164,8 +164,11 @@ fn world(
         ..Service::default()
     });
     let mut entries = BTreeSet::from(["gateway".parse().unwrap()]);
+    let shop: Name = "shop".parse().unwrap();
+    let mut by_rule_name = BTreeSet::new();
     if metadata_is_read {
         entries.insert("route_rule".parse().unwrap());
+        by_rule_name.insert(shop.clone());
     }
     Objects {
         rate_limits,
@@ -174,7 +177,8 @@ fn world(
         classes: class.into_iter().collect(),
         routes,
         services: services.collect(),
-        supply: BTreeMap::from([("shop".parse().unwrap(), entries)]),
+        supply: BTreeMap::from([(shop, entries)]),
+        by_rule_name,
         cluster_domain: "cluster.local".to_owned(),
         ..Objects::default()
     }

@@ -4,7 +4,10 @@
 //! Each limiter writes its report of a time slot every second, in place of its earlier one, so that a
 //! lost or repeated write does no harm. Reports expire, and readers add them up.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet, btree_map::Entry},
+    sync::Arc,
+};
 
 use policy::{Name, Node, Revision, Value, node_to_value, value_to_node};
 use protocol::{DecidedBy, MODULE, Outcome, compact::RequestCounts};
@@ -132,9 +135,6 @@ pub struct FleetReport {
     /// The proxies that polled or called it, by domain, whether or not there are
     /// limits for it.
     pub proxies: BTreeMap<Name, Vec<ProxyStatus>>,
-    /// The entries that these proxies supply beside the built-in ones, by domain; without domains
-    /// of which one proxy did not report its entries.
-    pub entries: BTreeMap<Name, BTreeSet<Name>>,
     /// Whether it is the limiter's last, because it was told to end.
     pub is_last: bool,
 }
@@ -150,6 +150,8 @@ pub struct ProxyStatus {
     pub is_module: bool,
     /// What it has in force; `None`: nothing yet.
     pub revision: Option<Revision>,
+    /// The entries that it supplies beside the built-in ones; `None`: it did not say, or they did not fit.
+    pub supplies: Option<Arc<BTreeSet<Name>>>,
     /// How long ago, in milliseconds.
     pub ago_ms: u64,
 }
@@ -173,7 +175,7 @@ pub struct Fleet {
     pub limiters: Vec<LimiterStatus>,
     /// By domain, and there by id.
     pub proxies: BTreeMap<Name, Vec<ProxyStatus>>,
-    /// The entries that the proxies of a domain supply beside the built-in ones; without domains
+    /// The entries that one or more proxies of a domain supply beside the built-in ones; without domains
     /// that no proxy uses, or of which one did not report its entries.
     pub entries: BTreeMap<Name, BTreeSet<Name>>,
 }
@@ -183,18 +185,25 @@ impl FleetReport {
     pub fn to_json(&self) -> String {
         let revisions = self.revisions.iter();
         let revisions = revisions.map(|(name, r)| (name.as_str(), revision_node(r)));
+        // Most proxies supply the same, so each has the number of its set in a list.
+        let sets = self.proxies.values().flatten();
+        let sets: BTreeSet<_> = sets.filter_map(|proxy| proxy.supplies.as_deref()).collect();
+        let numbers: BTreeMap<_, _> = sets.iter().copied().zip(0..).collect();
         let proxies = self.proxies.iter().map(|(name, seen)| {
-            let seen = seen.iter().map(ProxyStatus::to_node);
+            let seen = seen.iter().map(|proxy| {
+                let set = proxy.supplies.as_deref().and_then(|set| numbers.get(set));
+                proxy.to_node(set.copied())
+            });
             (name.as_str(), Node::list(seen))
         });
-        let entries = self.entries.iter().map(|(domain, names)| {
+        let entries = sets.iter().map(|names| {
             let names = names.iter().map(|name| Node::text(name.as_str()));
-            (domain.as_str(), Node::list(names))
+            Node::list(names)
         });
         let mut report = report_of([
             ("revisions", Node::map(revisions)),
             ("proxies", Node::map(proxies)),
-            ("entries", Node::map(entries)),
+            ("entries", Node::list(entries)),
         ]);
         if self.is_last {
             report.set("last", Node::number(1));
@@ -205,16 +214,20 @@ impl FleetReport {
     fn read(json: &str) -> Option<Self> {
         let report = read_report(json)?;
         let revisions = named(&report, "revisions");
+        let sets = { report.get("entries").into_iter() }.flat_map(Node::items);
+        let sets: Vec<Option<Arc<BTreeSet<Name>>>> = sets
+            .map(|names| {
+                let names = names.items().iter();
+                let names = names.map(|name| name.as_text()?.parse().ok());
+                Some(Arc::new(names.collect::<Option<_>>()?))
+            })
+            .collect();
         let proxies = named(&report, "proxies").map(|(domain, list)| {
-            let seen = list.items().iter().filter_map(ProxyStatus::read);
+            let seen = list.items().iter();
+            let seen = seen.filter_map(|proxy| ProxyStatus::read(proxy, &sets));
             (domain, seen.collect())
         });
-        let entries = named(&report, "entries").filter_map(|(domain, list)| {
-            let names = list.items().iter().map(|name| name.as_text()?.parse().ok());
-            Some((domain, names.collect::<Option<_>>()?))
-        });
         Some(Self {
-            entries: entries.collect(),
             revisions: revisions
                 .filter_map(|(domain, node)| Some((domain, read_revision(node)?)))
                 .collect(),
@@ -230,7 +243,7 @@ impl ProxyStatus {
         self.ago_ms.saturating_add(reported_ms_ago) <= PROXY_LIFE_MS
     }
 
-    fn to_node(&self) -> Node {
+    fn to_node(&self, set: Option<u64>) -> Node {
         let mut node = Node::map([
             ("id", Node::text(&self.id)),
             ("ago_ms", Node::number(self.ago_ms)),
@@ -244,16 +257,21 @@ impl ProxyStatus {
         if self.is_module {
             node.set("filter", Node::text(MODULE));
         }
+        if let Some(set) = set {
+            node.set("entries", Node::number(set));
+        }
         node
     }
 
-    fn read(node: &Node) -> Option<Self> {
+    fn read(node: &Node, sets: &[Option<Arc<BTreeSet<Name>>>]) -> Option<Self> {
+        let set = || usize::try_from(number(node.get("entries")?)?).ok();
         let text = |field| Some(node.get(field)?.as_text()?.to_owned());
         Some(Self {
             id: text("id")?,
             node: text("node"),
             is_module: text("filter").is_some_and(|filter| filter == MODULE),
             revision: node.get("revision").and_then(read_revision),
+            supplies: set().and_then(|set| sets.get(set)?.clone()),
             ago_ms: number(node.get("ago_ms")?)?,
         })
     }
@@ -273,21 +291,12 @@ impl Fleet {
             }
         }
         let (mut limiters, mut proxies) = (Vec::new(), BTreeMap::new());
-        let mut entries: BTreeMap<Name, Option<BTreeSet<Name>>> = BTreeMap::new();
         for (id, (at_ms, json)) in newest {
             let Some(fleet_report) = FleetReport::read(&json) else {
                 continue;
             };
             let ago_ms = now_ms.saturating_sub(at_ms);
             for (domain, seen) in fleet_report.proxies {
-                if seen.iter().any(|proxy| proxy.is_alive(ago_ms)) {
-                    let all = entries.entry(domain.clone());
-                    let all = all.or_insert_with(|| Some(BTreeSet::new()));
-                    *all = all
-                        .take()
-                        .zip(fleet_report.entries.get(&domain))
-                        .map(|(all, more)| &all | more);
-                }
                 add(proxies.entry(domain).or_default(), seen, ago_ms);
             }
             if ago_ms <= PROXY_LIFE_MS && !fleet_report.is_last {
@@ -299,28 +308,43 @@ impl Fleet {
             }
         }
         proxies.retain(|_, seen| !seen.is_empty());
-        let by_id = |(domain, seen): (Name, BTreeMap<_, _>)| (domain, seen.into_values());
-        let lists = proxies.into_iter().map(by_id);
+        let by_id = |(domain, seen): (Name, BTreeMap<_, _>)| (domain, seen.into_values().collect());
+        let proxies: BTreeMap<_, Vec<_>> = proxies.into_iter().map(by_id).collect();
+        let known = proxies.iter();
+        let known = known.filter_map(|(domain, seen)| Some((domain.clone(), supplied(seen)?)));
         Self {
             limiters,
-            proxies: lists
-                .map(|(domain, seen)| (domain, seen.collect()))
-                .collect(),
-            entries: entries
-                .into_iter()
-                .filter_map(|(domain, names)| Some((domain, names?)))
-                .collect(),
+            entries: known.collect(),
+            proxies,
         }
     }
+}
+
+/// What these proxies supply together; `None`: one did not say what it does.
+fn supplied(proxies: &[ProxyStatus]) -> Option<BTreeSet<Name>> {
+    // There are many proxies, and few different sets.
+    let sets = proxies.iter().map(|proxy| proxy.supplies.as_deref());
+    let sets: BTreeSet<&BTreeSet<Name>> = sets.collect::<Option<_>>()?;
+    Some(sets.into_iter().flatten().cloned().collect())
 }
 
 fn add(known: &mut BTreeMap<String, ProxyStatus>, seen: Vec<ProxyStatus>, reported_ms_ago: u64) {
     for mut proxy in seen {
         let is_alive = proxy.is_alive(reported_ms_ago);
         proxy.ago_ms = proxy.ago_ms.saturating_add(reported_ms_ago);
-        let before = known.get(&proxy.id).map_or(u64::MAX, |known| known.ago_ms);
-        if is_alive && proxy.ago_ms < before {
-            known.insert(proxy.id.clone(), proxy);
+        if !is_alive {
+            continue;
+        }
+        match known.entry(proxy.id.clone()) {
+            Entry::Vacant(new) => drop(new.insert(proxy)),
+            Entry::Occupied(mut before) => {
+                let before = before.get_mut();
+                if proxy.ago_ms < before.ago_ms {
+                    std::mem::swap(before, &mut proxy);
+                }
+                // A limiter that has its checks need not have its polls, which say what it supplies.
+                before.supplies = before.supplies.take().or(proxy.supplies);
+            }
         }
     }
 }

@@ -28,6 +28,7 @@ fn fleet_report(proxies: &[(&str, u64)]) -> FleetReport {
         node: Some(format!("node-{id}")),
         is_module: true,
         revision: Some(revision(*number)),
+        supplies: None,
         ago_ms: 100,
     });
     FleetReport {

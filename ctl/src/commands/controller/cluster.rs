@@ -424,6 +424,7 @@ impl Cluster {
             services: self.services.all().cloned().collect(),
             namespaces: self.namespaces.all().cloned().collect(),
             supply: BTreeMap::new(),
+            by_rule_name: BTreeSet::new(),
             cluster_domain: cluster_domain.to_owned(),
         }
     }

@@ -4,9 +4,9 @@
 //! that reports nothing counts against the Gateway, because its proxy may never have loaded the filter; the
 //! reports alone would not show it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use insight::{findings::is_current, limiter_name};
+use insight::{findings::is_current, limiter_name, truncated_list};
 use kubernetes::Key;
 use policy::{Name, Revision};
 use store::{Fleet, ProxyStatus};
@@ -97,6 +97,17 @@ impl Revisions {
     }
 }
 
+/// What each proxy must have.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Needed<'n> {
+    pub(super) domain: &'n Name,
+    pub(super) revisions: &'n Revisions,
+    /// The revision, or a later one.
+    pub(super) since: u64,
+    /// Its filter must supply these entries: a limit applies to no request that lacks what it matches.
+    pub(super) entries: &'n BTreeSet<Name>,
+}
+
 /// What is known of the proxies of one Gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
@@ -125,8 +136,8 @@ pub(super) struct Lacking {
     who: Vec<(String, Has)>,
 }
 
-/// What one has that lacks a revision.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What one has that lacks a revision, or an entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Has {
     /// An older one, or one of another store.
     Older(u64),
@@ -134,12 +145,17 @@ enum Has {
     Nothing,
     /// It does not report.
     Unknown,
+    /// The revision, but not these entries.
+    Without(Vec<Name>),
+    /// The revision; it does not say which entries it supplies.
+    Unlisted,
 }
 
 impl Lacking {
     /// Whether all that lack it may just be starting again.
     pub(super) fn may_be_starting(&self) -> bool {
-        !self.who.iter().any(|(_, has)| matches!(has, Has::Older(_)))
+        let must_change = |has: &Has| matches!(has, Has::Older(_) | Has::Without(_));
+        !self.who.iter().any(|(_, has)| must_change(has))
     }
 }
 
@@ -174,23 +190,20 @@ impl<'f> Reports<'f> {
         own.into_iter().chain(plain).flatten().copied().collect()
     }
 
-    /// Who of a Gateway's Pods has revision `since` of a domain, or a later one. `namesakes` says whether another Pod
-    /// has the same name.
+    /// Who of a Gateway's Pods has what is needed. `has_namesake` says whether another Pod has the same name.
     pub(super) fn judge<'p>(
         &self,
-        domain: &Name,
-        revisions: &Revisions,
-        since: u64,
+        needed: Needed<'_>,
         pods: impl Iterator<Item = &'p Pod>,
         has_namesake: impl Fn(&str) -> bool,
     ) -> Verdict {
         if self.fleet.limiters.is_empty() {
             return Verdict::NoLimiters;
         }
-        let mut who = self.limiters_without(domain, revisions, since);
+        let mut who = self.limiters_without(needed);
         let (mut of, mut have, mut silent) = (0, 0, 0);
         for pod in pods.filter(|pod| pod.is_ready) {
-            let reports = self.of(domain, pod, !has_namesake(&pod.key.name));
+            let reports = self.of(needed.domain, pod, !has_namesake(&pod.key.name));
             // One that is being deleted may have stopped its proxy already.
             if reports.is_empty() && pod.is_ending {
                 continue;
@@ -200,7 +213,7 @@ impl<'f> Reports<'f> {
                 silent += 1;
                 Some(Has::Unknown)
             } else {
-                any_lacks(&reports, revisions, since)
+                any_lacks(&reports, needed)
             };
             match lack {
                 None => have += 1,
@@ -215,15 +228,20 @@ impl<'f> Reports<'f> {
         }
     }
 
-    /// Who of all proxies that report for a domain has revision `since`, or a later one. In a mesh, any of them may call
-    /// a Service and enforce its limits.
-    pub(super) fn judge_all(&self, domain: &Name, revisions: &Revisions, since: u64) -> Verdict {
+    /// Who of all proxies that report for a domain has what is needed. In a mesh, any of them may call a Service and
+    /// enforce its limits; those of a Gateway limit its routes, so they need not supply what callers do.
+    pub(super) fn judge_all(
+        &self,
+        needed: Needed<'_>,
+        is_of_gateway: impl Fn(&str) -> bool,
+    ) -> Verdict {
         if self.fleet.limiters.is_empty() {
             return Verdict::NoLimiters;
         }
-        let mut who = self.limiters_without(domain, revisions, since);
+        let none = BTreeSet::new();
+        let mut who = self.limiters_without(needed);
         let mut by_node: BTreeMap<&str, Vec<&ProxyStatus>> = BTreeMap::new();
-        for proxy in self.fleet.proxies.get(domain).into_iter().flatten() {
+        for proxy in { self.fleet.proxies.get(needed.domain).into_iter() }.flatten() {
             let name = proxy.node.as_deref().map_or(proxy.id.as_str(), pod_of);
             by_node.entry(name).or_default().push(proxy);
         }
@@ -233,7 +251,12 @@ impl<'f> Reports<'f> {
         }
         let before = who.len();
         who.extend(by_node.into_iter().filter_map(|(name, reports)| {
-            let has = any_lacks(&reports, revisions, since)?;
+            let entries = if is_of_gateway(name) {
+                &none
+            } else {
+                needed.entries
+            };
+            let has = any_lacks(&reports, Needed { entries, ..needed })?;
             Some((name.to_owned(), has))
         }));
         if who.is_empty() {
@@ -243,14 +266,9 @@ impl<'f> Reports<'f> {
         Verdict::Lacking(Lacking { have, of, who })
     }
 
-    fn limiters_without(
-        &self,
-        domain: &Name,
-        revisions: &Revisions,
-        since: u64,
-    ) -> Vec<(String, Has)> {
+    fn limiters_without(&self, needed: Needed<'_>) -> Vec<(String, Has)> {
         let lacking = self.fleet.limiters.iter().filter_map(|limiter| {
-            let has = lacks(limiter.revisions.get(domain), revisions, since)?;
+            let has = lacks(limiter.revisions.get(needed.domain), needed)?;
             Some((format!("limiter {}", limiter_name(&limiter.id)), has))
         });
         lacking.collect()
@@ -258,20 +276,35 @@ impl<'f> Reports<'f> {
 }
 
 /// What one of a Pod's processes has that lacks it: the one that was heard last, or another that may still run.
-fn any_lacks(reports: &[&ProxyStatus], revisions: &Revisions, since: u64) -> Option<Has> {
+fn any_lacks(reports: &[&ProxyStatus], needed: Needed<'_>) -> Option<Has> {
     let newest = reports.iter().map(|proxy| proxy.ago_ms).min();
-    let mut running = reports
+    let running = reports
         .iter()
         .filter(|proxy| proxy.ago_ms <= STILL_RUNS_MS || Some(proxy.ago_ms) == newest);
-    running.find_map(|proxy| lacks(proxy.revision.as_ref(), revisions, since))
+    let mut running = running.map(|proxy| {
+        let has = lacks(proxy.revision.as_ref(), needed);
+        has.or_else(|| lacks_entries(proxy, needed.entries))
+    });
+    running.find_map(|has| has)
 }
 
-fn lacks(has: Option<&Revision>, revisions: &Revisions, since: u64) -> Option<Has> {
+fn lacks(has: Option<&Revision>, needed: Needed<'_>) -> Option<Has> {
     match has {
         None => Some(Has::Nothing),
-        Some(has) if revisions.include(has, since) => None,
+        Some(has) if needed.revisions.include(has, needed.since) => None,
         Some(has) => Some(Has::Older(has.number)),
     }
+}
+
+fn lacks_entries(proxy: &ProxyStatus, entries: &BTreeSet<Name>) -> Option<Has> {
+    if entries.is_empty() {
+        return None;
+    }
+    let Some(supplies) = &proxy.supplies else {
+        return Some(Has::Unlisted);
+    };
+    let missing: Vec<Name> = entries.difference(supplies).cloned().collect();
+    (!missing.is_empty()).then_some(Has::Without(missing))
 }
 
 /// The part of a node id that names the Pod: the third of Istio's four (`router~IP~POD.NAMESPACE~DOMAIN`), or all of
@@ -328,6 +361,12 @@ impl Verdict {
                     Has::Older(number) => format!("{name} has revision {number}"),
                     Has::Nothing => format!("{name} has none"),
                     Has::Unknown => format!("{name} does not report"),
+                    Has::Without(entries) => {
+                        let entries = entries.iter().map(|entry| format!("`{entry}`"));
+                        let entries = truncated_list(entries, NAMED_MAX);
+                        format!("{name} does not supply {entries}: add it to `descriptors` in its filter's configuration")
+                    }
+                    Has::Unlisted => format!("{name} does not say which entries it supplies"),
                 };
                 let mut names: Vec<String> = who.iter().take(NAMED_MAX).map(one).collect();
                 if who.len() > NAMED_MAX {
@@ -342,6 +381,8 @@ impl Verdict {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use store::LimiterStatus;
 
     use super::*;
@@ -363,7 +404,16 @@ mod tests {
             is_module: false,
             node: Some(node.to_owned()),
             revision: has.map(revision),
+            supplies: None,
             ago_ms,
+        }
+    }
+
+    fn supplying(entries: &str, proxy: ProxyStatus) -> ProxyStatus {
+        let entries = entries.split_whitespace().map(|name| name.parse().unwrap());
+        ProxyStatus {
+            supplies: Some(Arc::new(entries.collect())),
+            ..proxy
         }
     }
 
@@ -378,6 +428,18 @@ mod tests {
 
     /// What the proxies that report are said to have, of revisions 1 to 3, if 2 is the one.
     fn judge(proxies: Vec<ProxyStatus>, limiter: Option<u64>, pods: &[Pod]) -> Verdict {
+        judge_with(proxies, limiter, pods, "")
+    }
+
+    /// The same of limits that need these entries.
+    fn judge_with(
+        proxies: Vec<ProxyStatus>,
+        limiter: Option<u64>,
+        pods: &[Pod],
+        entries: &str,
+    ) -> Verdict {
+        let entries = entries.split_whitespace().map(|name| name.parse().unwrap());
+        let entries = entries.collect();
         let mut fleet = Fleet::default();
         fleet.limiters.push(LimiterStatus {
             id: "limiter-0:8090/1".to_owned(),
@@ -388,7 +450,13 @@ mod tests {
         let mut revisions = Revisions::default();
         (1..=3).for_each(|number| revisions.add(&revision(number)));
         let namesake = |name: &str| pods.iter().filter(|pod| pod.key.name == name).count() > 1;
-        Reports::new(&fleet).judge(&shop(), &revisions, 2, pods.iter(), namesake)
+        let needed = Needed {
+            domain: &shop(),
+            revisions: &revisions,
+            since: 2,
+            entries: &entries,
+        };
+        Reports::new(&fleet).judge(needed, pods.iter(), namesake)
     }
 
     #[test]
@@ -488,18 +556,83 @@ mod tests {
             revisions: [(shop(), revision(2))].into(),
             ago_ms: 100,
         });
-        let judge = |fleet: &Fleet| Reports::new(fleet).judge_all(&shop(), &revisions, 2);
+        let entries = ["cluster".parse().unwrap()].into();
+        let judge = |fleet: &Fleet| {
+            let needed = Needed {
+                domain: &shop(),
+                revisions: &revisions,
+                since: 2,
+                entries: &entries,
+            };
+            Reports::new(fleet).judge_all(needed, |name| name == "public-a.infra")
+        };
         assert_eq!(judge(&fleet), Verdict::NoneReports);
-        let sidecar = |pod, has| proxy(&format!("sidecar~10.0.0.1~{pod}.shop~x"), Some(has), 10);
+        let sidecar = |pod, has| {
+            let node = format!("sidecar~10.0.0.1~{pod}.shop~x");
+            supplying("cluster", proxy(&node, Some(has), 10))
+        };
         let callers = vec![sidecar("a", 2), sidecar("b", 3)];
         fleet.proxies.insert(shop(), callers);
         assert_eq!(judge(&fleet), Verdict::All(2));
+        // A Gateway's own limits those of its routes.
+        let gateway = "router~10.0.0.1~public-a.infra~x";
+        let of_gateway = supplying("gateway", proxy(gateway, Some(2), 10));
+        fleet.proxies.get_mut(&shop()).unwrap().push(of_gateway);
+        assert_eq!(judge(&fleet), Verdict::All(3));
+        let without = supplying("user", sidecar("c", 2));
+        fleet.proxies.get_mut(&shop()).unwrap().push(without);
+        let (_, _, message) = judge(&fleet).describe();
+        assert!(
+            message.starts_with("3 of 4 proxies have it; c.shop does not supply `cluster`:"),
+            "{message}"
+        );
+        drop(fleet.proxies.get_mut(&shop()).unwrap().pop());
         let mut nameless = proxy("", Some(1), 10);
         nameless.node = None;
         fleet.proxies.get_mut(&shop()).unwrap().push(nameless);
         let (_, reason, message) = judge(&fleet).describe();
         assert_eq!(reason, "Reconciling");
-        assert_eq!(message, "2 of 3 proxies have it; -10 has revision 1");
+        assert_eq!(message, "3 of 4 proxies have it; -10 has revision 1");
+    }
+
+    #[test]
+    fn a_proxy_without_an_entry_that_the_limits_need_is_named_at_once() {
+        let pods = [pod("infra", "a"), pod("infra", "b")];
+        let with = || supplying("tenant user", proxy("a", Some(2), 10));
+        let with_b = |b: ProxyStatus| judge_with(vec![with(), b], Some(2), &pods, "tenant user");
+        assert_eq!(
+            with_b(supplying("user tenant x", proxy("b", Some(2), 10))),
+            Verdict::All(2)
+        );
+        let without = with_b(supplying("user", proxy("b", Some(2), 10)));
+        let (status, reason, message) = without.describe();
+        assert_eq!((status, reason), ("False", "Reconciling"));
+        assert_eq!(
+            message,
+            "1 of 2 proxies have it; infra/b does not supply `tenant`: add it to `descriptors` in its filter's \
+             configuration"
+        );
+        let Verdict::Lacking(lacking) = without else {
+            panic!("{without:?}")
+        };
+        assert!(!lacking.may_be_starting());
+        // What is not known is not true; a proxy that starts may check before it says so.
+        let unknown = with_b(proxy("b", Some(2), 10));
+        assert!(
+            unknown
+                .describe()
+                .2
+                .ends_with("infra/b does not say which entries it supplies")
+        );
+        let Verdict::Lacking(lacking) = unknown else {
+            panic!("{unknown:?}")
+        };
+        assert!(lacking.may_be_starting());
+        // Nothing is needed of either.
+        assert_eq!(
+            judge(vec![proxy("a", Some(2), 10)], Some(2), &pods[..1]),
+            Verdict::All(1)
+        );
     }
 
     #[test]

@@ -249,6 +249,8 @@ impl Held {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     const START: (i64, u64) = (2, 7);
@@ -345,6 +347,7 @@ mod tests {
                 message: String::new(),
             },
             limits: vec!["a".parse().unwrap()],
+            entries: BTreeSet::new(),
             shadow: false,
         };
         let result = ObjectResult {

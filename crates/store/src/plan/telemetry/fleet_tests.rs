@@ -9,6 +9,7 @@ fn seen(id: &str, revision: u64, ago_ms: u64) -> ProxyStatus {
             number: revision,
             digest: u64::MAX,
         }),
+        supplies: None,
         ago_ms,
     }
 }
@@ -63,34 +64,73 @@ fn the_last_request_of_a_proxy_to_any_limiter_counts() {
 }
 
 #[test]
-fn entries_are_known_once_every_limiter_with_live_proxies_reports_them() {
+fn entries_are_known_once_every_live_proxy_reports_its_own() {
     let shop: Name = "shop".parse().unwrap();
-    let note = |id: &str, proxy_ms_ago, entries: Option<&[&str]>| {
-        let names = entries.map(|names| names.iter().map(|name| name.parse().unwrap()));
-        let names = names.map(|names| (shop.clone(), names.collect()));
-        let fleet_report = FleetReport {
-            proxies: BTreeMap::from([(shop.clone(), vec![seen("p", 1, proxy_ms_ago)])]),
-            entries: names.into_iter().collect(),
-            ..FleetReport::default()
+    let note = |limiter: &str, id: &str, ago_ms, entries: Option<&str>| {
+        let names = entries.map(|list| list.split_whitespace().map(|name| name.parse().unwrap()));
+        let proxy = ProxyStatus {
+            supplies: names.map(|names| Arc::new(names.collect())),
+            ..seen(id, 1, ago_ms)
         };
-        let json = fleet_report.to_json();
-        assert_eq!(FleetReport::read(&json), Some(fleet_report));
-        (id.to_owned(), 1, json)
+        (
+            limiter.to_owned(),
+            1,
+            json(&[proxy, seen("gone", 1, PROXY_LIFE_MS + 1)]),
+        )
     };
     let found = |notes: Vec<_>| {
         let fleet = Fleet::from_reports(notes, 1);
         let names = fleet.entries.get(&shop)?.iter();
-        Some(names.map(Name::to_string).collect::<Vec<_>>())
+        Some(names.map(Name::to_string).collect::<Vec<_>>().join(" "))
     };
-    let user = note("a", 0, Some(&["user"]));
-    let all = found(vec![user.clone(), note("b", 0, Some(&["tenant"]))]);
-    assert_eq!(all.unwrap(), ["tenant", "user"]);
-    assert_eq!(found(vec![user.clone(), note("b", 0, None)]), None);
-    assert_eq!(found(vec![note("b", 0, None), user.clone()]), None);
-    let gone = note("b", PROXY_LIFE_MS + 1, None);
-    assert_eq!(found(vec![gone.clone(), user]).unwrap(), ["user"]);
-    assert_eq!(found(vec![gone]), None, "nobody supplies anything");
-    assert_eq!(found(vec![note("b", 0, Some(&[]))]).unwrap(), [""; 0]);
+    let user = note("a", "p", 5, Some("user"));
+    let all = found(vec![user.clone(), note("b", "q", 0, Some("tenant"))]);
+    assert_eq!(all.as_deref(), Some("tenant user"));
+    let unknown = note("b", "q", 0, None);
+    assert_eq!(found(vec![user.clone(), unknown.clone()]), None);
+    assert_eq!(found(vec![unknown, user.clone()]), None);
+    assert_eq!(
+        found(vec![note("b", "q", 0, Some(""))]).as_deref(),
+        Some("")
+    );
+    assert_eq!(
+        found(vec![note("b", "gone", PROXY_LIFE_MS + 1, Some("user"))]),
+        None
+    );
+    // It polls one limiter, and checks at others, before and after.
+    let (earlier, later) = (note("b", "p", 9, None), note("c", "p", 0, None));
+    for reports in [[&user, &earlier, &later], [&later, &earlier, &user]] {
+        let reports = reports.map(Clone::clone).to_vec();
+        assert_eq!(found(reports).as_deref(), Some("user"));
+    }
+}
+
+#[test]
+fn proxies_that_supply_the_same_share_one_list_in_the_report() {
+    let supplying = |id: &str, names: &[&str]| ProxyStatus {
+        supplies: Some(Arc::new(
+            names.iter().map(|name| name.parse().unwrap()).collect(),
+        )),
+        ..seen(id, 1, 0)
+    };
+    let json = json(&[
+        supplying("p1", &["tenant", "user"]),
+        supplying("p2", &["user"]),
+        supplying("p3", &["user", "tenant"]),
+        seen("p4", 1, 0),
+    ]);
+    assert_eq!(json.matches("tenant").count(), 1, "{json}");
+    // A set that cannot be read, or that is not there, is unknown.
+    for (from, to) in [
+        ("\"tenant\"", "\"no name\""),
+        ("\"entries\":0", "\"entries\":7"),
+    ] {
+        assert!(json.contains(from), "{json}");
+        let report = FleetReport::read(&json.replace(from, to)).unwrap();
+        let known = report.proxies.values().flatten();
+        let known: Vec<_> = known.map(|proxy| proxy.supplies.is_some()).collect();
+        assert_eq!(known, [false, true, false, false]);
+    }
 }
 
 #[test]
