@@ -274,6 +274,8 @@ fn in_force() -> Value {
     json!({
         "description": "The version that is in force: the last one that was accepted.",
         "type": "object",
+        // Written as a whole, so that nothing stays of what others write into it.
+        "x-kubernetes-map-type": "atomic",
         "properties": {
             "generation": {"type": "integer", "format": "int64", "description": "Its generation."},
             "spec": {

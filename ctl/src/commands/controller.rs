@@ -14,7 +14,6 @@ mod status;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
-    fmt::Write as _,
     net::SocketAddr,
     path::PathBuf,
     time::Duration,
@@ -260,7 +259,7 @@ struct Due {
 
 impl Due {
     fn add(&mut self, changed: Changed) {
-        if changed == Changed::default() {
+        if !changed.objects && !changed.pods {
             return;
         }
         let now = Instant::now();
@@ -292,12 +291,16 @@ impl<'c> Control<'c> {
         let printer = self.session.printer;
         let mut due = Due::default();
         let mut next = Instant::now();
-        let (mut acted, mut has_said) = (false, String::new());
+        let mut acted = false;
         loop {
             tokio::select! {
                 biased;
                 Some(said) = self.watches.next() => {
-                    due.add(self.cluster.take(said));
+                    let changed = self.cluster.take(said);
+                    if changed.has_failed {
+                        self.metrics.failures.count(metrics::WATCH);
+                    }
+                    due.add(changed);
                     continue;
                 }
                 () = sleep_until(due.at(next)) => {}
@@ -326,22 +329,10 @@ impl<'c> Control<'c> {
             let acts_now = acted && unsynced.is_empty();
             let why = if acts_now {
                 self.turn(&due).await
-            } else if unsynced.is_empty() {
-                None
             } else {
-                let mut text = format!("not listed yet: {}", unsynced.join(", "));
-                for (kind, error) in &self.cluster.errors {
-                    // Writing to a string does not fail.
-                    let _ = write!(text, "; {kind}: {error}");
-                }
-                Some(text)
+                None
             };
-            let text = why.clone().unwrap_or_default();
-            if !unsynced.is_empty() && text != has_said && !self.cluster.errors.is_empty() {
-                printer.warn(&text);
-            }
-            has_said = text;
-            self.metrics.pages.turned(why);
+            self.end_turn(why, &unsynced);
             due = due.after(acts_now);
             let pause = if Instant::now() < self.urgent_until {
                 LOOK
@@ -350,6 +341,26 @@ impl<'c> Control<'c> {
             };
             next = Instant::now() + pause;
         }
+    }
+
+    /// Says what failed, once.
+    fn end_turn(&mut self, why: Option<String>, unsynced: &[&str]) {
+        let failing = self.cluster.failing();
+        // Kinds that are being listed are no failure.
+        let is_news = unsynced.is_empty() || failing.is_some();
+        let why = why.or(failing).or_else(|| {
+            let kinds = unsynced.join(", ");
+            (!kinds.is_empty()).then(|| format!("not listed yet: {kinds}"))
+        });
+        if is_news && why != self.failure {
+            let printer = self.session.printer;
+            match &why {
+                Some(message) => printer.warn(format_args!("{message}; trying again")),
+                None => printer.note("all is well again"),
+            }
+            self.failure.clone_from(&why);
+        }
+        self.metrics.pages.turned(why);
     }
 
     /// Does what there is to do; returns why not all of it was possible.
@@ -386,25 +397,13 @@ impl<'c> Control<'c> {
             self.metrics.failures.count(metrics::STORE);
             error.plain()
         });
-        let failed = failed.or(unwritten).or(not_loaded);
-        if let Some(message) = &failed
-            && self.failure.as_ref() != Some(message)
-        {
-            self.session
-                .printer
-                .warn(format_args!("{message}; trying again"));
-        }
-        if failed.is_none() && self.failure.is_some() {
-            self.session.printer.note("all is well again");
-        }
-        self.failure.clone_from(&failed);
-        failed
+        failed.or(unwritten).or(not_loaded)
     }
 
     /// Loads the filter where that is the controller's; returns what failed. The statuses say so in the next turn.
     async fn keep_filters(&mut self) -> Option<String> {
         let domains = self.cluster.all_domains();
-        let uids = domains.map(|(object, uid)| (object.metadata.name.clone(), uid.to_owned()));
+        let uids = domains.map(|one| (one.object.metadata.name.clone(), one.uid.to_owned()));
         let (uids, gateways) = (uids.collect(), self.cluster.all_gateways());
         let kept = self
             .filters
@@ -440,7 +439,9 @@ impl<'c> Control<'c> {
         // Of an object that is gone the watch brings what is there instead.
         for (key, uid, written, outcome) in limits {
             match outcome {
-                Wrote::Done => self.cluster.wrote_rate_limit(&key, &uid, written),
+                Wrote::Done(version) => {
+                    self.cluster.wrote_rate_limit(&key, &uid, written, version);
+                }
                 Wrote::Gone => {}
                 Wrote::Failed(why) => {
                     failed = Some(format!("the status of RateLimit {key}: {why}"));
@@ -449,7 +450,7 @@ impl<'c> Control<'c> {
         }
         for (key, uid, written, outcome) in all {
             match outcome {
-                Wrote::Done => self.cluster.wrote_domain(&key, &uid, written),
+                Wrote::Done(version) => self.cluster.wrote_domain(&key, &uid, written, version),
                 Wrote::Gone => {}
                 Wrote::Failed(why) => {
                     failed = Some(format!("the status of RateLimitDomain {}: {why}", key.name));
@@ -492,7 +493,8 @@ impl<'c> Control<'c> {
         };
         let mut changed = Vec::new();
         let mut counts: BTreeMap<String, i64> = BTreeMap::new();
-        for (object, uid) in self.cluster.all_rate_limits() {
+        for seen in self.cluster.all_rate_limits() {
+            let object = seen.object;
             let key = object.metadata.key();
             let Some(result) = self.translation.objects.get(&key) else {
                 continue;
@@ -504,8 +506,8 @@ impl<'c> Control<'c> {
             let generation = object.metadata.generation;
             let made = status::of_rate_limit(&object.status, result, generation, now, judge);
             *counts.entry(made.enforced.clone()).or_default() += 1;
-            if made != object.status {
-                changed.push((key, uid.to_owned(), made));
+            if made != object.status || seen.is_overwritten {
+                changed.push((key, seen.uid.to_owned(), made));
             }
         }
         self.metrics.starting.set(look.starting);
@@ -520,7 +522,8 @@ impl<'c> Control<'c> {
     /// The statuses of `RateLimitDomains` that changed.
     fn domains_to_write(&self, now: &str) -> Vec<(Key, String, RateLimitDomainStatus)> {
         let mut changed = Vec::new();
-        for (object, uid) in self.cluster.all_domains() {
+        for seen in self.cluster.all_domains() {
+            let object = seen.object;
             let key = object.metadata.key();
             let Some(result) = self.translation.domain_objects.get(&key.name) else {
                 continue;
@@ -539,8 +542,8 @@ impl<'c> Control<'c> {
             let filter = is_managed.then(|| self.filters.claim(&key.name, generation));
             let before = &object.status;
             let made = status::of_domain(before, result, own, now, programmed, filter, revision);
-            if made != object.status {
-                changed.push((key, uid.to_owned(), made));
+            if made != object.status || seen.is_overwritten {
+                changed.push((key, seen.uid.to_owned(), made));
             }
         }
         changed
@@ -557,7 +560,7 @@ async fn write_all<T: serde::Serialize>(
     let written = stream::iter(all).map(|(key, uid, status)| async move {
         let outcome = cluster::write_status(client, &key, &uid, &status).await;
         match outcome {
-            Wrote::Done => drop(metrics.statuses.inc()),
+            Wrote::Done(_) => drop(metrics.statuses.inc()),
             Wrote::Gone => {}
             Wrote::Failed(_) => metrics.failures.count(metrics::API_SERVER),
         }
@@ -769,13 +772,13 @@ mod tests {
         let mut due = Due::default();
         due.add(Changed {
             objects: true,
-            pods: false,
+            ..Changed::default()
         });
         due = due.after(false);
         assert!(due.objects && due.first.is_none());
         due.add(Changed {
-            objects: false,
             pods: true,
+            ..Changed::default()
         });
         assert!(due.objects);
         assert!(!due.after(true).objects);

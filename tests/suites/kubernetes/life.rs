@@ -341,6 +341,85 @@ async fn release_keeps_or_deletes_what_objects_have() {
     assert_eq!(stage.rlctl(&["list-domains", "-o", "name"]), "");
 }
 
+/// Whoever reads a status believes it: what others write there does not stay until the controller has news, nor is it
+/// taken for what was in force.
+#[tokio::test]
+async fn a_status_that_somebody_overwrites_is_written_again() {
+    let stage = Stage::start().await;
+    stage.limit("a", 10).await;
+    let before = stage
+        .reason("infra", "a", "Enforced", "ProxiesUnknown")
+        .await;
+    let domain = eventually("the domain has the limit as well", async || {
+        let status = stage.domain().await["status"].clone();
+        (status["revision"] == before["ancestors"][0]["revision"]).then_some(status)
+    })
+    .await;
+    for patch in [
+        r#"{"status": {"enforced": "True", "inForce": {"spec": {"domain": "theirs", "limits": [{"name": "theirs", "rate": "1/s"}]}}}}"#,
+        r#"{"status": null}"#,
+    ] {
+        let object = ["patch", "ratelimit", "-n", "infra", "a"];
+        let of_domain = ["patch", "ratelimitdomain", "shop"];
+        for object in [&object[..], &of_domain] {
+            let how = ["--subresource=status", "--type=merge", "-p", patch];
+            stage.api.kubectl(&[object, &how].concat(), "").unwrap();
+        }
+        let is_as_before = |status: &Value| *status == before;
+        stage
+            .status("infra", "a", "it is as before", is_as_before)
+            .await;
+        eventually("the domain's is as before", async || {
+            (stage.domain().await["status"] == domain).then_some(())
+        })
+        .await;
+    }
+    assert_eq!(stage.limits(), ["infra.a.all"]);
+}
+
+/// A watch that fails later on leaves the objects as they were: that is counted and said, and no reason to restart.
+#[tokio::test]
+async fn a_watch_that_fails_after_the_first_list_is_counted_and_said() {
+    let mut stage = Stage::start().await;
+    stage.limit("a", 10).await;
+    stage.programmed("infra", "a").await;
+    let role = stage
+        .programs
+        .root
+        .join("deploy/kubernetes/components/controller/rbac.yaml");
+    let role = std::fs::read_to_string(role).unwrap();
+    let without = role.replace("httproutes", "nothing");
+    assert_ne!(role, without);
+    stage.api.kubectl(&["apply", "-f", "-"], &without).unwrap();
+    // A watch that has begun is not asked again.
+    stage.api.kill().await.unwrap();
+    let page = async |stage: &Stage, page: &str| {
+        let url = format!("http://127.0.0.1:{}/{page}", stage.controller_port);
+        let reply = stage.http.get(&url).send().await.ok()?;
+        Some((reply.status.as_u16(), reply.text()))
+    };
+    eventually("it is said", async || {
+        let (status, said) = page(&stage, "readyz").await?;
+        (status == 503 && said.starts_with("cannot watch httproutes: ")).then_some(())
+    })
+    .await;
+    assert_eq!(page(&stage, "healthz").await.unwrap().0, 200);
+    let failures = stage
+        .metric("rl_controller_failures_total{cause=\"watch\"} ")
+        .await;
+    assert_ne!(failures.as_deref(), Some("0"));
+    let log = stage.controller.as_ref().unwrap().log();
+    assert!(log.contains("cannot watch httproutes"), "{log}");
+    // The others go on.
+    stage.limit("a", 11).await;
+    stage.programmed("infra", "a").await;
+    stage.api.kubectl(&["apply", "-f", "-"], &role).unwrap();
+    eventually("it is well again", async || {
+        (page(&stage, "readyz").await?.0 == 200).then_some(())
+    })
+    .await;
+}
+
 /// Statuses are written when they change, and not again.
 #[tokio::test]
 async fn nothing_is_written_while_nothing_changes() {

@@ -43,6 +43,9 @@ const SILENCE: Duration = Duration::from_secs(90);
 /// Before a watch that failed begins again, and before the same for a kind that the cluster does not have.
 const RETRY: Duration = Duration::from_millis(500);
 const RETRY_MISSING: Duration = Duration::from_secs(5);
+/// How long a watch counts as failing after an error. While it fails, it has one more often than that; once it goes on, it may
+/// have nothing to say.
+const FAILS_FOR: Duration = Duration::from_secs(15);
 /// How often in a row the API server must say that it has no such kind: one that starts says so of every kind.
 const MISSING_TIMES: u8 = 2;
 
@@ -254,11 +257,39 @@ fn read<T: DeserializeOwned>(object: &DynamicObject) -> Option<T> {
 /// An object of the project's own kinds.
 #[derive(Clone, Debug)]
 struct Own<S, T> {
-    /// Its status is the one that this replica wrote last, if it wrote one: the watch lags behind.
+    /// Its status is the one that this replica wrote last, if it wrote one: the watch lags behind, and what others write
+    /// there is not true.
     object: Object<S, T>,
     /// Which object of that name.
     uid: String,
-    is_written: bool,
+    /// The version of the object that has the status that this replica wrote.
+    written: Option<String>,
+    /// Whether a later version has another one.
+    is_overwritten: bool,
+}
+
+impl<S, T: Clone + PartialEq> Own<S, T> {
+    /// Takes over what this replica wrote onto an earlier version of the object.
+    fn follow(&mut self, before: &Self, version: &str) {
+        let Some(written) = before.written.as_deref().filter(|_| before.uid == self.uid) else {
+            return;
+        };
+        self.is_overwritten = if is_later(version, written) {
+            self.object.status != before.object.status
+        } else {
+            before.is_overwritten
+        };
+        self.object.status = before.object.status.clone();
+        self.written = Some(written.to_owned());
+    }
+}
+
+/// Whether a resource version is later than another. Those of one kind are numbers that grow.
+fn is_later(version: &str, than: &str) -> bool {
+    let number = |version: &str| version.parse::<u64>().ok();
+    number(version)
+        .zip(number(than))
+        .is_some_and(|(version, than)| version > than)
 }
 
 // What this replica writes is no change.
@@ -275,40 +306,56 @@ type Owns<S, T> = Kept<Own<S, T>>;
 impl<S, T> Owns<S, T>
 where
     S: PartialEq + Clone + Default + DeserializeOwned,
-    T: Clone + Default + DeserializeOwned,
+    T: PartialEq + Clone + Default + DeserializeOwned,
 {
     fn take_own(&mut self, event: Event<DynamicObject>) -> bool {
-        let known: BTreeMap<Key, (String, T)> = match &event {
-            Event::Init | Event::InitDone => BTreeMap::new(),
-            Event::Apply(object) | Event::InitApply(object) | Event::Delete(object) => {
-                let key = key_of(object);
-                let own = self.objects.get(&key).filter(|own| own.is_written);
-                let own = own.map(|own| (own.uid.clone(), own.object.status.clone()));
-                own.map(|own| (key, own)).into_iter().collect()
-            }
+        let before = match &event {
+            Event::Apply(object) | Event::InitApply(object) => self.objects.get(&key_of(object)),
+            Event::Init | Event::InitDone | Event::Delete(_) => None,
         };
+        let before = before.cloned();
         self.take(event, |object| {
-            let uid = object.metadata.uid.clone().unwrap_or_default();
             let mut own = Own {
                 object: read(object)?,
-                uid,
-                is_written: false,
+                uid: object.metadata.uid.clone().unwrap_or_default(),
+                written: None,
+                is_overwritten: false,
             };
-            if let Some((_, status)) = known
-                .get(&key_of(object))
-                .filter(|(uid, _)| *uid == own.uid)
-            {
-                own.object.status = status.clone();
-                own.is_written = true;
+            if let Some(before) = &before {
+                own.follow(before, object.metadata.resource_version.as_deref()?);
             }
             Some(own)
         })
     }
 
-    fn wrote(&mut self, key: &Key, uid: &str, status: T) {
+    fn wrote(&mut self, key: &Key, uid: &str, status: T, version: String) {
         if let Some(own) = self.objects.get_mut(key).filter(|own| own.uid == uid) {
             own.object.status = status;
-            own.is_written = true;
+            (own.written, own.is_overwritten) = (Some(version), false);
+        }
+    }
+
+    fn defer_to_others(&mut self) {
+        for own in self.objects.values_mut() {
+            (own.written, own.is_overwritten) = (None, false);
+        }
+    }
+}
+
+/// An object of the project's own kinds, as the controller looks at it.
+pub(super) struct Seen<'s, O> {
+    pub(super) object: &'s O,
+    pub(super) uid: &'s str,
+    /// Whether somebody else has written another status than this replica.
+    pub(super) is_overwritten: bool,
+}
+
+impl<'s, S, T> From<&'s Own<S, T>> for Seen<'s, Object<S, T>> {
+    fn from(own: &'s Own<S, T>) -> Self {
+        Self {
+            object: &own.object,
+            uid: &own.uid,
+            is_overwritten: own.is_overwritten,
         }
     }
 }
@@ -328,8 +375,16 @@ pub(super) struct Cluster {
     synced: BTreeSet<Kind>,
     /// How often in a row the API server said that it has no such kind.
     missing: BTreeMap<Kind, u8>,
-    /// The last error of a watch that has not been followed by success.
-    pub(super) errors: BTreeMap<&'static str, String>,
+    /// The last error of a watch that no event has followed, and when.
+    errors: BTreeMap<Kind, (String, Instant)>,
+}
+
+/// Whether the cluster lacks a kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Missing {
+    No,
+    SinceNow,
+    Still,
 }
 
 /// What changed.
@@ -339,6 +394,8 @@ pub(super) struct Changed {
     pub(super) objects: bool,
     /// The Pods.
     pub(super) pods: bool,
+    /// Nothing: a watch has failed.
+    pub(super) has_failed: bool,
 }
 
 impl Cluster {
@@ -347,20 +404,22 @@ impl Cluster {
         let event = match event {
             Ok(event) => event,
             Err(error) => {
-                let believed = self.note_missing(kind, &error);
-                if believed {
-                    self.errors.remove(kind.plural());
+                let missing = self.note_missing(kind, &error);
+                if missing == Missing::No {
+                    let error = (error.to_string(), Instant::now());
+                    self.errors.insert(kind, error);
                 } else {
-                    self.errors.insert(kind.plural(), error.to_string());
+                    self.errors.remove(&kind);
                 }
                 return Changed {
-                    objects: believed,
-                    pods: false,
+                    objects: missing == Missing::SinceNow,
+                    has_failed: missing == Missing::No,
+                    ..Changed::default()
                 };
             }
         };
         if !matches!(event, Event::Init) {
-            self.errors.remove(kind.plural());
+            self.errors.remove(&kind);
         }
         let mut is_first = false;
         if matches!(event, Event::InitDone) {
@@ -388,18 +447,33 @@ impl Cluster {
         Changed {
             objects: changed && !is_pod,
             pods: changed && is_pod,
+            has_failed: false,
         }
     }
 
-    /// Counts how often the API server said that it has no such kind. Returns whether that is believed now: of a
-    /// kind that need not exist, and never of one that was listed, which an API server that starts may not serve yet.
-    fn note_missing(&mut self, kind: Kind, error: &watcher::Error) -> bool {
-        if !kind.is_optional() || !is_missing(error) {
-            return false;
+    /// Counts how often the API server said that it has no such kind. That is believed of a kind that need not exist,
+    /// and never of one that was listed, which an API server that starts may not serve yet.
+    fn note_missing(&mut self, kind: Kind, error: &watcher::Error) -> Missing {
+        let was_listed = self.synced.contains(&kind) && !self.missing.contains_key(&kind);
+        if !kind.is_optional() || !is_missing(error) || was_listed {
+            return Missing::No;
         }
         let times = self.missing.entry(kind).or_default();
         *times = times.saturating_add(1);
-        *times >= MISSING_TIMES && self.synced.insert(kind)
+        match () {
+            () if *times < MISSING_TIMES => Missing::No,
+            () if self.synced.insert(kind) => Missing::SinceNow,
+            () => Missing::Still,
+        }
+    }
+
+    /// Which watches fail, and why one does. The objects are then what they were.
+    pub(super) fn failing(&self) -> Option<String> {
+        let mut failing = { self.errors.iter() }.filter(|(_, (_, at))| at.elapsed() < FAILS_FOR);
+        let mut names: Vec<_> = failing.clone().map(|(kind, _)| kind.plural()).collect();
+        names.dedup();
+        let (_, (why, _)) = failing.next()?;
+        Some(format!("cannot watch {}: {why}", names.join(", ")))
     }
 
     /// The kinds that are not listed yet.
@@ -430,17 +504,13 @@ impl Cluster {
     }
 
     /// Every `RateLimit`.
-    pub(super) fn all_rate_limits(&self) -> impl Iterator<Item = (&RateLimit, &str)> {
-        self.rate_limits
-            .all()
-            .map(|own| (&own.object, own.uid.as_str()))
+    pub(super) fn all_rate_limits(&self) -> impl Iterator<Item = Seen<'_, RateLimit>> {
+        self.rate_limits.all().map(Seen::from)
     }
 
     /// Every `RateLimitDomain`.
-    pub(super) fn all_domains(&self) -> impl Iterator<Item = (&RateLimitDomain, &str)> {
-        self.domains
-            .all()
-            .map(|own| (&own.object, own.uid.as_str()))
+    pub(super) fn all_domains(&self) -> impl Iterator<Item = Seen<'_, RateLimitDomain>> {
+        self.domains.all().map(Seen::from)
     }
 
     /// Every Gateway, with its class.
@@ -460,24 +530,32 @@ impl Cluster {
         pods.map(|pod| (&pod.key, pod)).collect()
     }
 
-    /// Keeps the status that was written of a `RateLimit`.
-    pub(super) fn wrote_rate_limit(&mut self, key: &Key, uid: &str, status: RateLimitStatus) {
-        self.rate_limits.wrote(key, uid, status);
+    /// Keeps the status that was written of a `RateLimit`, and which version of the object has it.
+    pub(super) fn wrote_rate_limit(
+        &mut self,
+        key: &Key,
+        uid: &str,
+        status: RateLimitStatus,
+        version: String,
+    ) {
+        self.rate_limits.wrote(key, uid, status, version);
     }
 
-    /// Keeps the status that was written of a `RateLimitDomain`.
-    pub(super) fn wrote_domain(&mut self, key: &Key, uid: &str, status: RateLimitDomainStatus) {
-        self.domains.wrote(key, uid, status);
+    /// The same of a `RateLimitDomain`.
+    pub(super) fn wrote_domain(
+        &mut self,
+        key: &Key,
+        uid: &str,
+        status: RateLimitDomainStatus,
+        version: String,
+    ) {
+        self.domains.wrote(key, uid, status, version);
     }
 
     /// Forgets what this replica wrote: another one writes from now on.
     pub(super) fn defer_to_others(&mut self) {
-        for own in self.rate_limits.objects.values_mut() {
-            own.is_written = false;
-        }
-        for own in self.domains.objects.values_mut() {
-            own.is_written = false;
-        }
+        self.rate_limits.defer_to_others();
+        self.domains.defer_to_others();
     }
 }
 
@@ -517,7 +595,8 @@ pub(super) async fn in_time<T>(
 
 /// What became of writing a status.
 pub(super) enum Wrote {
-    Done,
+    /// The version of the object that has it.
+    Done(String),
     /// The object is another one by now, or gone.
     Gone,
     Failed(String),
@@ -547,7 +626,7 @@ pub(super) async fn write_status(
     });
     let parameters = PatchParams::apply(&controller_name()).force();
     match in_time(api.patch_status(&key.name, &parameters, &Patch::Apply(patch))).await {
-        Ok(_) => Wrote::Done,
+        Ok(written) => Wrote::Done(written.metadata.resource_version.unwrap_or_default()),
         Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Wrote::Gone,
         Err(error) => Wrote::Failed(error.to_string()),
     }

@@ -31,6 +31,7 @@ pub(super) struct StateLabels {
 /// What failed, as a label.
 pub(super) const STORE: &str = "store";
 pub(super) const API_SERVER: &str = "api_server";
+pub(super) const WATCH: &str = "watch";
 
 impl Metrics {
     pub(super) fn new() -> Self {
@@ -63,7 +64,7 @@ impl Metrics {
             &mut registry,
             "rl_controller_failures",
             "Reads and writes that failed, by where",
-            &[STORE, API_SERVER],
+            &[STORE, API_SERVER, WATCH],
         );
         registry.register(
             "rl_controller_starting",
