@@ -33,3 +33,12 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- $_ := set (index $ 1) "imagePullSecrets" $secrets }}
 {{- end }}
 {{- end }}
+
+{{/* The file of `rlctl controller --filter`: the component's, with the values on top. */}}
+{{- define "rl.filter" }}
+{{- $file := .Files.Get "files/controller-filter.yaml" | replace "limiter.ratelimit.svc" (printf "limiter.%s.svc" .Release.Namespace) }}
+{{- with .Values.controller.filter.settings }}
+{{- $file = toYaml (mergeOverwrite (fromYaml $file) (deepCopy .)) }}
+{{- end }}
+{{- $file }}
+{{- end }}

@@ -57,9 +57,29 @@ fn comparable(mut objects: Vec<Value>) -> Vec<Value> {
                 );
             }
         }
+        // Kustomize has a hash in the name of this ConfigMap, where the chart has one in an annotation of the pod.
+        if object["kind"] == "ConfigMap" {
+            without_hash(&mut object["metadata"]["name"]);
+        }
+        if object["kind"] == "Deployment" && object["metadata"]["name"] == "controller" {
+            let pod = &mut object["spec"]["template"];
+            without_hash(&mut pod["spec"]["volumes"][0]["configMap"]["name"]);
+            pod["metadata"]
+                .as_object_mut()
+                .unwrap()
+                .remove("annotations");
+        }
     }
     objects.sort_by_key(|object| format!("{} {}", object["kind"], object["metadata"]["name"]));
     objects
+}
+
+fn without_hash(name: &mut Value) {
+    if let Some(text) = name.as_str()
+        && text.starts_with("controller-filter-")
+    {
+        *name = "controller-filter".into();
+    }
 }
 
 /// Everything that the chart can render.
@@ -68,7 +88,7 @@ fn everything() -> Value {
     json!({
         "valkey": {"enabled": true},
         "limits": {"enabled": true, "files": {"limits.yaml": limits}},
-        "controller": {"enabled": true},
+        "controller": {"enabled": true, "filter": {"enabled": true}},
         "monitoring": {
             "podMonitors": {"enabled": true},
             "rules": {"enabled": true},
@@ -83,7 +103,13 @@ fn the_chart_renders_what_kustomize_renders() {
         (json!({}), &[][..]),
         (
             everything(),
-            &["redis", "gitops", "controller", "monitoring"],
+            &[
+                "redis",
+                "gitops",
+                "controller",
+                "controller-filter",
+                "monitoring",
+            ],
         ),
     ] {
         let Some(chart) = objects(&values) else {
@@ -96,7 +122,7 @@ fn the_chart_renders_what_kustomize_renders() {
 }
 
 /// Values, an object, a place in it, and what is there then.
-const EFFECTS: [(&str, &str, &str, &str); 16] = [
+const EFFECTS: [(&str, &str, &str, &str); 17] = [
     (
         r#"{"image": {"repository": "r.example/rl", "tag": "2"}}"#,
         "Deployment limiter",
@@ -170,6 +196,12 @@ const EFFECTS: [(&str, &str, &str, &str); 16] = [
         r#""--file=/etc/rl/limits""#,
     ),
     (
+        r#"{"controller": {"enabled": true, "filter": {"enabled": true, "configMap": "mine"}}}"#,
+        "Deployment controller",
+        "/spec/template/spec/volumes/0/configMap/name",
+        r#""mine""#,
+    ),
+    (
         r#"{"networkPolicy": {"proxies": ["edge"]}}"#,
         "NetworkPolicy limiter",
         "/spec/ingress/0/from/0/namespaceSelector/matchExpressions/0/values",
@@ -211,6 +243,49 @@ fn each_value_does_what_it_says() {
         changed.push(found);
     }
     all_fit(&changed);
+}
+
+/// What is set replaces what the chart has, and what is not stays; the controller reads it.
+#[test]
+fn what_the_controller_loads_into_gateways_is_set_field_by_field() {
+    let user = json!([{"key": "user", "header": "x-user"}]);
+    let settings = json!({"image": "r.example/filter:2", "istio": {"descriptors": user}});
+    let filter = json!({"enabled": true, "settings": settings});
+    let Some(all) = objects(&json!({"controller": {"enabled": true, "filter": filter}})) else {
+        return;
+    };
+    all_fit(&all);
+    let controller = find(&all, "Deployment", "controller");
+    let pod = &controller["spec"]["template"]["spec"];
+    assert_eq!(
+        pod["containers"][0]["args"][2],
+        "--filter=/etc/rl/filter.yaml"
+    );
+    assert_eq!(
+        pod["containers"][0]["volumeMounts"][0]["mountPath"],
+        "/etc/rl"
+    );
+    let name = pod["volumes"][0]["configMap"]["name"].as_str().unwrap();
+    let file = find(&all, "ConfigMap", name)["data"]["filter.yaml"].clone();
+    let read: Value = serde_saphyr::from_str(file.as_str().unwrap()).unwrap();
+    let settings: kubernetes::FilterSettings = serde_json::from_value(read).unwrap();
+    assert_eq!(settings.image, "r.example/filter:2");
+    let gateway = kubernetes::Key::new("infra", "public");
+    let config = |loader| settings.config(loader, &gateway, "shop").unwrap();
+    let istio = config(kubernetes::Loader::TrafficExtension);
+    assert_eq!(istio["descriptors"][0], user[0]);
+    let cluster = "outbound|8090||limiter.ratelimit.svc.cluster.local";
+    assert_eq!(istio["limiter"]["cluster"], cluster);
+    let envoy_gateway = config(kubernetes::Loader::EnvoyExtensionPolicy);
+    assert_eq!(envoy_gateway["descriptors"][0]["header"], "x-user-id");
+    // Its role comes with it, and not without.
+    find(&all, "ClusterRole", "rl-controller-filter");
+    let without = objects(&json!({"controller": {"enabled": true}})).unwrap();
+    assert!(
+        without
+            .iter()
+            .all(|one| one["metadata"]["name"] != "rl-controller-filter")
+    );
 }
 
 /// The files that the flags name are in the volume.

@@ -2,9 +2,21 @@
 
 use serde_json::{Value, json};
 
-use crate::stage::{Stage, eventually};
+use crate::stage::{Gateway, Stage, eventually, with_limits};
 
 const SETTINGS: &str = "deploy/kubernetes/components/controller-filter/filter.yaml";
+
+/// Starts the controller again with the shipped settings; the filter waits longer for the limiter, since the machine is busy.
+async fn start_with_settings(stage: &mut Stage) {
+    let settings = std::fs::read_to_string(stage.programs.root.join(SETTINGS)).unwrap();
+    let patient = settings.replace("timeout: 20ms", "timeout: 1s");
+    assert_ne!(settings, patient);
+    let file = stage.path().join("filter.yaml");
+    std::fs::write(&file, patient).unwrap();
+    stage.kill_controller().await;
+    stage.controller_arguments = vec!["--filter".to_owned(), file.display().to_string()];
+    stage.start_controller().await;
+}
 
 fn get(stage: &Stage, kind: &str, name: &str) -> Option<Value> {
     let found = stage
@@ -53,10 +65,7 @@ async fn the_controller_loads_the_filter_where_the_domain_leaves_it_to_it() {
     set(&stage, "managed");
     stage.domain_has("FilterApplied", "NotConfigured").await;
     make_theirs(&stage);
-    stage.kill_controller().await;
-    let settings = stage.programs.root.join(SETTINGS);
-    stage.controller_arguments = vec!["--filter".to_owned(), settings.display().to_string()];
-    stage.start_controller().await;
+    start_with_settings(&mut stage).await;
     let said = stage.domain_has("FilterApplied", "NotApplied").await;
     assert!(
         said.contains(
@@ -102,6 +111,66 @@ async fn the_controller_loads_the_filter_where_the_domain_leaves_it_to_it() {
         let gone = get(&stage, "trafficextension", "rl-public").is_none()
             && get(&stage, "envoyextensionpolicy", "rl-internal").is_none();
         gone.then_some(())
+    })
+    .await;
+}
+
+/// An Envoy with this configuration of its filter, whose Gateway lets three requests pass.
+async fn limits_its_gateway(stage: &mut Stage, gateway: Gateway, config: &Value) {
+    let name = gateway.name();
+    stage
+        .add_envoy_configured(gateway, &format!("{name}-a"), true, |filter| {
+            filter.clone_from(config);
+        })
+        .await;
+    let limits = json!([{"name": "all", "rate": "3/1h"}]);
+    let object = with_limits("infra", name, "Gateway", name, &limits);
+    let generation = stage.write(&object).await.unwrap();
+    stage.enforced("infra", name, generation).await;
+    let (_, _, envoy) = stage.envoys.last().unwrap();
+    let mut statuses = Vec::new();
+    for _ in 0..4 {
+        let reply = envoy.get("/").header("x-user-id", "alice").send().await;
+        statuses.push(reply.unwrap().status.as_u16());
+    }
+    assert_eq!(statuses, [200, 200, 200, 429], "{name}: {config}");
+}
+
+/// In the domain of both, each knows its own requests by the entry that the controller adds.
+#[tokio::test]
+async fn an_envoy_with_the_configuration_of_each_object_limits_its_gateway() {
+    let mut stage = Stage::start().await;
+    set(&stage, "managed");
+    start_with_settings(&mut stage).await;
+    stage.domain_has("FilterApplied", "Applied").await;
+    let istio = get(&stage, "trafficextension", "rl-public").unwrap();
+    let config = &istio["spec"]["wasm"]["pluginConfig"];
+    limits_its_gateway(&mut stage, Gateway::Public, config).await;
+    let envoy_gateway = get(&stage, "envoyextensionpolicy", "rl-internal").unwrap();
+    let config = &envoy_gateway["spec"]["wasm"][0]["config"];
+    limits_its_gateway(&mut stage, Gateway::Internal, config).await;
+}
+
+/// Istio before 1.30.
+#[tokio::test]
+async fn where_the_cluster_has_no_traffic_extensions_a_wasm_plugin_loads_the_filter() {
+    let mut stage = Stage::start().await;
+    let kind = "trafficextensions.extensions.istio.io";
+    stage.api.kubectl(&["delete", "crd", kind], "").unwrap();
+    set(&stage, "managed");
+    start_with_settings(&mut stage).await;
+    stage.domain_has("FilterApplied", "Applied").await;
+    let plugin = get(&stage, "wasmplugin", "rl-public").unwrap();
+    let spec = &plugin["spec"];
+    assert_eq!(spec["targetRefs"][0]["name"], "public");
+    assert_eq!(spec["vmConfig"]["env"][0]["name"], "RL_TOKEN");
+    assert_eq!(keys(&spec["pluginConfig"]), ["user", "gateway"]);
+    limits_its_gateway(&mut stage, Gateway::Public, &spec["pluginConfig"]).await;
+    set(&stage, "none");
+    eventually("it is gone", async || {
+        get(&stage, "wasmplugin", "rl-public")
+            .is_none()
+            .then_some(())
     })
     .await;
 }

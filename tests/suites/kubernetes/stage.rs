@@ -222,8 +222,15 @@ impl Stage {
         let config = EnvoyConfig::shipped(&self.programs.root).unwrap();
         let config = config.filter_code(&self.programs.filter).unwrap();
         let config = config.limiter_timeout("1s").unwrap();
-        let config = config.filter_config(configure);
+        let mut limiter = Value::Null;
+        let config = config.filter_config(|filter| {
+            configure(filter);
+            limiter = filter["limiter"]["cluster"].clone();
+        });
         let config = config.unwrap().edit(|tree| {
+            let clusters = tree["static_resources"]["clusters"].as_array_mut().unwrap();
+            let cluster = clusters.iter_mut().find(|one| one["name"] == "limiter");
+            cluster.unwrap()["name"] = limiter;
             tree["node"] = json!({"id": node, "cluster": gateway.name()});
             let route = "/static_resources/listeners/0/filter_chains/0/filters/0/typed_config/route_config/virtual_hosts/0/routes";
             let cluster = json!({"cluster": "upstream", "timeout": "15s"});
@@ -260,6 +267,11 @@ impl Stage {
     pub fn add_pod(&self, gateway: Gateway, name: &str) {
         let (namespace, labels, _) = gateway.pod(name);
         self.put_pod(namespace, name, &labels, true);
+    }
+
+    /// A folder for files of the test.
+    pub fn path(&self) -> &Path {
+        self.dir.path()
     }
 
     /// A Pod goes, and the Envoy in it.
