@@ -145,6 +145,11 @@ impl Sentinel {
         format!("redis-sentinel://127.0.0.1:{}/main", self.port)
     }
 
+    /// Makes the replica the primary. The old primary goes on running, and accepts writes until it is told.
+    pub async fn fail_over(&self) -> Result<()> {
+        ask(self.port, "SENTINEL FAILOVER main").await.map(drop)
+    }
+
     /// The primary and its replica.
     pub fn pair(&mut self) -> &mut Pair {
         &mut self.pair

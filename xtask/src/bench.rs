@@ -6,7 +6,7 @@
 mod adaptive;
 mod direct;
 mod scale;
-mod setups;
+pub mod setups;
 
 use std::fmt::Write as _;
 use std::io::ErrorKind;
@@ -98,7 +98,7 @@ pub struct Args {
 
 /// Runs the rounds and prints the comparison.
 pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
-    let programs = programs(workspace, ui)?;
+    let programs = programs(workspace, ui, false)?;
     let tools = Tools::new(workspace, ui);
     if args.module {
         let node = tools.get(Tool::Node)?;
@@ -149,20 +149,26 @@ pub fn interruptible<T>(measured: impl Future<Output = Result<T>>) -> Result<T> 
     })
 }
 
-fn programs(workspace: &Workspace, ui: &Ui) -> Result<Programs> {
+/// The programs of a run; `debug`: as the tests have them.
+pub fn programs(workspace: &Workspace, ui: &Ui, debug: bool) -> Result<Programs> {
     let tools = Tools::new(workspace, ui);
     ui.heading("Tools");
     let (envoy, redis) = (tools.get(Tool::Envoy)?, tools.get(Tool::Redis)?);
     let filter = wasm::build(workspace, ui)?;
-    ui.heading("Limiter and rlctl, optimised");
-    let release = release(workspace, &["limiter", "ctl"])?;
+    ui.heading("Limiter and rlctl");
+    let built = if debug {
+        command::run(&mut workspace.cargo(&["build", "--package=limiter", "--package=ctl"]))?;
+        workspace.target.join("debug")
+    } else {
+        release(workspace, &["limiter", "ctl"])?
+    };
     Ok(Programs {
         root: workspace.root.clone(),
         envoy,
         valkey: redis.clone(),
         redis,
-        limiter: release.join("limiter"),
-        rlctl: release.join("rlctl"),
+        limiter: built.join("limiter"),
+        rlctl: built.join("rlctl"),
         filter,
     })
 }

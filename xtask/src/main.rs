@@ -1,4 +1,4 @@
-//! Project tasks: `cargo xtask demo | test | wasm | module | dist | bench | soak | fuzz | pictures | tools`.
+//! Project tasks: `cargo xtask demo | test | wasm | module | dist | bench | soak | faults | fuzz | pictures | tools`.
 //!
 //! A task gets the tools it needs (see [`tools`]), so that a clone with
 //! nothing but rustup, Python's pip and a C compiler can run all of them.
@@ -7,6 +7,7 @@ mod bench;
 mod command;
 mod demo;
 mod dist;
+mod faults;
 mod fuzz;
 mod module;
 mod soak;
@@ -53,6 +54,8 @@ enum Task {
     Bench(bench::Args),
     /// A limiter under every attack at once, beside honest checks that must be answered in time
     Soak(soak::Args),
+    /// What fails against what is promised: a table of faults of Envoys, limiters and stores
+    Faults(faults::Args),
     /// Every reader of strangers' bytes under a fuzzer
     Fuzz(fuzz::Args),
     /// Make the pictures of the limiter's page in docs/pictures
@@ -89,6 +92,7 @@ fn run(cli: Cli, ui: &Ui) -> Result<()> {
         Task::Demo(args) => demo::run(&args, &workspace, ui),
         Task::Bench(args) => bench::run(&args, &workspace, ui),
         Task::Soak(args) => soak::run(&args, &workspace, ui),
+        Task::Faults(args) => faults::run(&args, &workspace, ui),
         Task::Fuzz(args) => fuzz::run(&args, &workspace, ui),
         Task::Pictures => test::pictures(&workspace, ui),
         Task::Tools(args) => tools::run(&args, &workspace, ui),
