@@ -8,9 +8,9 @@ use std::{
 };
 
 use tokio::{
-    runtime::Handle,
+    runtime::{Handle, RuntimeFlavor},
     sync::{Semaphore, SemaphorePermit, watch},
-    task::spawn_blocking,
+    task::{AbortHandle, spawn_blocking},
     time::{Instant, sleep_until},
 };
 
@@ -38,10 +38,29 @@ pub(crate) async fn alone() -> Option<SemaphorePermit<'static>> {
     LARGE.acquire().await.ok()
 }
 
+/// Whether the runtime has one thread. Then all work is done on it: in the order of a simulation, which another
+/// thread would break.
+fn is_alone() -> bool {
+    Handle::current().runtime_flavor() == RuntimeFlavor::CurrentThread
+}
+
+/// Runs `work` beside the threads that serve; `None` if it panicked.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    if is_alone() {
+        return Some(work());
+    }
+    spawn_blocking(work).await.ok()
+}
+
 /// Runs `work` on a thread of low priority; `None` if it panicked.
 pub(crate) async fn compute<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {
+    if is_alone() {
+        return Some(work());
+    }
     let at_low_priority = move || {
         lower_priority();
         work()
@@ -56,6 +75,8 @@ pub(crate) async fn compute<T: Send + 'static>(
 pub(crate) struct Aside {
     end: watch::Sender<bool>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    /// On a runtime of one thread.
+    tasks: Mutex<Vec<AbortHandle>>,
 }
 
 impl Aside {
@@ -64,6 +85,12 @@ impl Aside {
         name: &str,
         task: impl Future<Output = ()> + Send + 'static,
     ) -> std::io::Result<()> {
+        if is_alone() {
+            let task = tokio::spawn(task).abort_handle();
+            let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+            tasks.push(task);
+            return Ok(());
+        }
         let (runtime, mut end) = (Handle::current(), self.end.subscribe());
         let until_the_end = async move {
             tokio::select! {
@@ -87,6 +114,10 @@ impl Drop for Aside {
     /// Waits for them: a timer of theirs panics once the runtime has ended.
     fn drop(&mut self) {
         self.end.send_replace(true);
+        let tasks = self.tasks.get_mut();
+        for task in tasks.unwrap_or_else(PoisonError::into_inner) {
+            task.abort();
+        }
         let threads = self.threads.get_mut();
         for thread in threads.unwrap_or_else(PoisonError::into_inner).drain(..) {
             let _ = thread.join();
@@ -165,7 +196,7 @@ mod tests {
     }
 
     #[cfg(target_os = "linux")]
-    #[tokio::test]
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
     async fn only_the_threads_beside_the_serving_ones_have_a_low_priority() {
         let nice = || rustix::process::getpriority_process(None).unwrap();
         let before = nice();

@@ -24,12 +24,11 @@ use policy::{Name, Policy, Revision};
 use store::{DOMAINS_MAX, Head, HeadState, Overrides, Store, StoreError, Stored};
 use tokio::{
     sync::{Notify, watch},
-    task::spawn_blocking,
     time::{Instant, sleep},
 };
 
 use crate::{
-    aside::{alone, compute},
+    aside::{alone, blocking, compute},
     metrics::Metrics,
 };
 pub(crate) use active::{Active, Snapshot};
@@ -744,7 +743,7 @@ impl Domains {
         let compiled = move || Active::new(policy, &metrics, known.as_deref());
         let compiled = match before.active {
             Some(_) => compute(compiled).await,
-            None => spawn_blocking(compiled).await.ok(),
+            None => blocking(compiled).await,
         };
         compiled
             .unwrap_or_else(|| Err("compiling the limits failed; please report this".to_owned()))

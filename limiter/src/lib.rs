@@ -28,7 +28,7 @@ pub use as_ratelimit::AsRatelimit;
 pub use flags::{Flags, LogFormat, Settings};
 pub use limits_files::LimitsError;
 pub use log::start as start_log;
-pub use run::{RunError, run};
+pub use run::{Portless, RunError, run};
 pub use serve::{ListenError, Listeners};
 pub use tls::{TlsError, TlsFiles};
 pub use tokens::TokenError;

@@ -2,6 +2,7 @@
 
 use std::{
     io,
+    net::IpAddr,
     panic::AssertUnwindSafe,
     path::Path,
     sync::{Arc, atomic::AtomicBool},
@@ -10,6 +11,7 @@ use std::{
 use futures_util::FutureExt;
 use store::{EditError, Store};
 use tokio::{
+    io::{AsyncRead, AsyncWrite},
     sync::oneshot,
     task::JoinSet,
     time::{sleep, timeout},
@@ -25,7 +27,7 @@ use crate::{
     fleet::Fleet,
     limits_files::{LimitsFiles, ReadPolicies, Sighup},
     metrics::Metrics,
-    serve::{ConnectionBounds, Lifecycle, Phase, serve},
+    serve::{ConnectionBounds, Lifecycle, Phase, Streams, serve},
     telemetry::Telemetry,
     tls::Tls,
     tokens::Tokens,
@@ -294,6 +296,22 @@ impl Parts {
         serving
     }
 
+    /// Starts the tasks that follow the store.
+    fn follow_store(&self, background: &mut Background) -> io::Result<()> {
+        let domains = Arc::clone(&self.domains);
+        background.spawn_aside("limits", async move { domains.poll_forever().await })?;
+        let (domains, fleet) = (Arc::clone(&self.domains), Arc::clone(&self.fleet));
+        background.spawn("fleet", async move {
+            fleet.record_forever(&domains).await;
+        });
+        let (domains, fleet) = (Arc::clone(&self.domains), Arc::clone(&self.fleet));
+        let telemetry = Arc::clone(&self.telemetry);
+        background.spawn("telemetry", async move {
+            telemetry.write_forever(&domains, &fleet).await;
+        });
+        Ok(())
+    }
+
     /// Starts the tasks that follow the store and the files.
     fn start(
         &self,
@@ -306,17 +324,7 @@ impl Parts {
         {
             self.domains.begin_filling();
         }
-        let domains = Arc::clone(&self.domains);
-        background.spawn_aside("limits", async move { domains.poll_forever().await })?;
-        let (domains, fleet) = (Arc::clone(&self.domains), Arc::clone(&self.fleet));
-        background.spawn("fleet", async move {
-            fleet.record_forever(&domains).await;
-        });
-        let (domains, fleet) = (Arc::clone(&self.domains), Arc::clone(&self.fleet));
-        let telemetry = Arc::clone(&self.telemetry);
-        background.spawn("telemetry", async move {
-            telemetry.write_forever(&domains, &fleet).await;
-        });
+        self.follow_store(background)?;
         if let Some(xds) = self.xds.clone() {
             background.spawn_aside("xds", async move { xds.follow().await })?;
         }
@@ -368,5 +376,50 @@ fn admin_bounds(settings: &Settings) -> ConnectionBounds {
         idle: settings.idle_timeout,
         max_age: None,
         max_body: 0,
+    }
+}
+
+// --- Without ports
+
+/// A limiter that serves streams in place of ports and follows nothing but its store: one of a simulated
+/// world. Dropping it ends it at once, as a crash does.
+pub struct Portless {
+    streams: Streams<Api>,
+    _background: Background,
+}
+
+impl Portless {
+    /// Starts its tasks, on the current runtime.
+    ///
+    /// # Errors
+    /// As of [`run`].
+    pub fn start(
+        settings: &Settings,
+        store: Arc<dyn Store>,
+        name: String,
+    ) -> Result<Self, RunError> {
+        let files = LimitsFiles::new(Vec::new(), None, Arc::clone(&store));
+        let parts = Parts::new(settings, store, Arc::new(files), [None, None], name)?;
+        let mut background = Background::default();
+        parts.follow_store(&mut background)?;
+        let streams = Streams::new(
+            parts.api,
+            data_bounds(settings),
+            parts.lifecycle,
+            parts.metrics,
+        );
+        Ok(Self {
+            streams,
+            _background: background,
+        })
+    }
+
+    /// Serves a stream as a connection to the data port.
+    pub fn accept(
+        &mut self,
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        from: IpAddr,
+    ) {
+        self.streams.accept(stream, from);
     }
 }

@@ -6,7 +6,7 @@ mod task;
 
 use std::{
     io,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -22,9 +22,10 @@ use hyper::{
     header::{CONTENT_TYPE, HeaderValue},
 };
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::{TcpListener, TcpSocket, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch},
+    task::JoinSet,
     time::{Interval, MissedTickBehavior},
 };
 
@@ -126,6 +127,50 @@ fn every(period: Duration) -> Interval {
     let mut sweeps = tokio::time::interval(period);
     sweeps.set_missed_tick_behavior(MissedTickBehavior::Delay);
     sweeps
+}
+
+/// Serves streams in place of a port's connections. Dropping it breaks them, as a crash does.
+pub(crate) struct Streams<H> {
+    server: Arc<connection::Server<H>>,
+    connections: Arc<Connections>,
+    lifecycle: Arc<Lifecycle>,
+    serving: JoinSet<()>,
+}
+
+impl<H: Handler> Streams<H> {
+    pub(crate) fn new(
+        handler: Arc<H>,
+        bounds: ConnectionBounds,
+        lifecycle: Arc<Lifecycle>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        Self {
+            server: Arc::new(connection::Server::new(handler, None, bounds)),
+            connections: Connections::new(bounds, metrics),
+            lifecycle,
+            serving: JoinSet::new(),
+        }
+    }
+
+    /// Serves a stream, if the bounds admit it.
+    pub(crate) fn accept(
+        &mut self,
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        from: IpAddr,
+    ) {
+        while self.serving.try_join_next().is_some() {}
+        let Admission::Serve(peer) = self.connections.open(from) else {
+            return;
+        };
+        let (connections, server) = (Arc::clone(&self.connections), Arc::clone(&self.server));
+        let lifecycle = Arc::clone(&self.lifecycle);
+        self.serving.spawn(async move {
+            server
+                .serve(stream, &peer, &connections.unsent, &lifecycle)
+                .await;
+            connections.closed(peer.id);
+        });
+    }
 }
 
 struct Port<H> {

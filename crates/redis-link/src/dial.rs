@@ -30,8 +30,17 @@ use crate::{
 const REREAD: Duration = Duration::from_secs(1);
 
 /// The byte stream under a connection.
-pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+/// Opens streams in place of TCP: the network of a simulation.
+pub trait Network: fmt::Debug + Send + Sync {
+    /// Connects to a server.
+    ///
+    /// # Errors
+    /// As of a TCP connection.
+    fn connect(&self, host: &str, port: u16) -> BoxFuture<'static, io::Result<Box<dyn Stream>>>;
+}
 
 /// A stream to a server, not logged in yet.
 pub(crate) struct Dialled {
@@ -46,18 +55,25 @@ pub(crate) struct Dialled {
 pub(crate) struct Dialer {
     server: Server,
     tls: Option<Arc<Certificates>>,
+    network: Option<Arc<dyn Network>>,
 }
 
 impl Dialer {
     /// Reads the system's root certificates and the client's, if the server speaks TLS.
-    pub(crate) fn new(server: Server, client: Option<&ClientCertificate>) -> Result<Self, Error> {
+    pub(crate) fn new(server: Server, settings: &Settings) -> Result<Self, Error> {
+        let client = settings.client_certificate.as_ref();
         let tls = match server.address {
             Address::Tcp { tls: true, .. }
             | Address::Sentinel { tls: true, .. }
             | Address::Cluster { tls: true, .. } => Some(Arc::new(Certificates::read(client)?)),
             _ => None,
         };
-        Ok(Self { server, tls })
+        let network = settings.network.clone();
+        Ok(Self {
+            server,
+            tls,
+            network,
+        })
     }
 
     pub(crate) fn server(&self) -> &Server {
@@ -78,6 +94,7 @@ impl Dialer {
         Self {
             server: Server { address, login },
             tls: self.tls.clone(),
+            network: self.network.clone(),
         }
     }
 
@@ -93,6 +110,9 @@ impl Dialer {
 
     /// With TLS if the URL says so.
     pub(crate) async fn tcp(&self, host: &str, port: u16) -> io::Result<Box<dyn Stream>> {
+        if let Some(network) = &self.network {
+            return network.connect(host, port).await;
+        }
         let stream = TcpStream::connect((host, port)).await?;
         // A check is one small write and then a wait: Nagle would add a delayed ACK to it.
         stream.set_nodelay(true)?;

@@ -6,7 +6,7 @@ use crate::{
     Error, Outcome, Request, Script, Server, Subscription,
     cluster::Cluster,
     connection::{Connection, Deadline, WhenLost},
-    dial::{Dialer, Route},
+    dial::{Dialer, Network, Route},
     request::send,
     url::Address,
 };
@@ -39,6 +39,8 @@ pub struct Settings {
     pub probe_timeout: Duration,
     /// The certificate for servers that require one, over TLS.
     pub client_certificate: Option<ClientCertificate>,
+    /// What connects in place of TCP, in a simulation.
+    pub network: Option<Arc<dyn Network>>,
     /// Loaded into each server that lacks them before [`Lane::Data`] is used.
     pub scripts: Arc<[&'static Script]>,
 }
@@ -91,7 +93,7 @@ impl Servers {
     /// Connects at the first use. Fails only where TLS has no root certificates, or the client's cannot be
     /// used.
     pub fn new(server: Server, settings: &Settings) -> Result<Self, Error> {
-        let dialer = Dialer::new(server, settings.client_certificate.as_ref())?;
+        let dialer = Dialer::new(server, settings)?;
         if matches!(dialer.server().address, Address::Cluster { .. }) {
             return Ok(Self::Cluster(Cluster::new(dialer, settings.clone())));
         }

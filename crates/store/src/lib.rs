@@ -29,7 +29,9 @@ use plan::InvalidRecord;
 use redis::RedisStore;
 
 pub use engine::{Decision, Engine};
-pub use redis_link::{ClientCertificate, Error as StoreError, Refusal, SCHEMES, Server, slot};
+pub use redis_link::{
+    ClientCertificate, Error as StoreError, Network, Refusal, SCHEMES, Server, Stream, slot,
+};
 pub use store::{
     ActiveProxies, Buckets, Checks, Credit, CreditReport, Cursor, Diagnostics, Health, Inspection,
     KeyScan, LimitOf, ListedBucket, OverrideCursor, OverridePage, Page, PingReply, Policies,
@@ -73,6 +75,8 @@ pub struct Options {
     pub connect_timeout: Duration,
     /// The certificate for a store that requires one, over TLS.
     pub client_certificate: Option<ClientCertificate>,
+    /// What connects in place of TCP, in a simulation.
+    pub network: Option<Arc<dyn Network>>,
     /// Counts the keys that listings and resets have scanned, to show their progress.
     pub walked: Arc<AtomicU64>,
     /// Buckets that the memory store holds. While it is full of buckets in use, a check that
@@ -110,6 +114,7 @@ impl Default for Options {
             control_timeout: Duration::from_secs(2),
             connect_timeout: Duration::from_millis(500),
             client_certificate: None,
+            network: None,
             walked: Arc::default(),
             memory_buckets: 1_000_000,
         }

@@ -57,6 +57,7 @@ impl RedisStore {
             connect_timeout: options.connect_timeout,
             probe_timeout: options.probe_timeout(),
             client_certificate: options.client_certificate.clone(),
+            network: options.network.clone(),
             // Loaded at connecting: a check that had to load its script first would be late.
             scripts: Arc::new([&CHECK, &REFUND]),
         };

@@ -21,10 +21,7 @@ use hyper_util::{
     rt::{TokioIo, TokioTimer},
     server::conn::auto::Builder,
 };
-use tokio::{
-    io::{AsyncRead, AsyncWrite},
-    net::TcpStream,
-};
+use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::{
     ConnectionBounds, Handler, Lifecycle,
@@ -66,7 +63,7 @@ impl<H: Handler> Server<H> {
 
     pub(super) async fn serve(
         &self,
-        stream: TcpStream,
+        stream: impl AsyncRead + AsyncWrite + Unpin + 'static,
         peer: &Arc<Peer>,
         unsent: &Arc<Unsent>,
         lifecycle: &Arc<Lifecycle>,

@@ -80,10 +80,12 @@ fn a_node_without_slots_makes_the_cluster_neither_faulty_nor_cold() {
         connect_timeout: Duration::from_secs(1),
         probe_timeout: Duration::from_secs(1),
         client_certificate: None,
+        network: None,
         scripts: Arc::new([]),
     };
     let server = "redis-cluster://a:1".parse().unwrap();
-    let shared = Shared::new(Dialer::new(server, None).unwrap(), settings);
+    let dialer = Dialer::new(server, &settings).unwrap();
+    let shared = Shared::new(dialer, settings);
     let connect = |address: &NodeAddress| shared.connect_to(address);
     let address = |host: &str| (host.to_owned(), 1);
     let ranges = [(0, 8191, address("a")), (8192, 16383, address("b"))];
