@@ -78,6 +78,8 @@ enum Step {
     Unit,
     /// The filter in a simulated world, a thousand seeds of it
     Simulate,
+    /// Proxies, limiters and Redis in simulated worlds, with faults, for six hours
+    World,
     /// Tests compiled to wasm32, under Node
     Wasm,
     /// The files of deploy/, by the programs they are for
@@ -118,6 +120,7 @@ impl Step {
             Self::Deny => deny(context),
             Self::Unit => unit(context),
             Self::Simulate => simulate(context),
+            Self::World => world(context),
             Self::Wasm => on_wasm(context),
             Self::Kubernetes => kubernetes(context),
             Self::Deploy | Self::Dist | Self::Api | Self::Page | Self::E2e | Self::Module => {
@@ -461,6 +464,19 @@ fn simulate(context: &Context<'_>) -> Result<()> {
         tests.env("SIMULATION_SEEDS", "1000");
     }
     command::run(tests.args(&context.runner))
+}
+
+/// Optimized, in a profile that compiles in a minute.
+fn world(context: &Context<'_>) -> Result<()> {
+    let world = [
+        "run",
+        "--quiet",
+        "--profile=simulate",
+        "--package=world",
+        "--",
+    ];
+    let mut world = context.workspace.cargo(&world);
+    command::run(world.args(["prove", "--hours", "6"]))
 }
 
 fn on_wasm(context: &Context<'_>) -> Result<()> {

@@ -10,7 +10,7 @@ use algorithms::{
     Algorithm, CostSettlement, Debits, Kind, RESERVATIONS_MAX, Reservation, Reserved,
     SETTLE_WITHIN_MS,
 };
-use mlua::LuaString;
+use lua_redis::mlua::LuaString;
 use store::script::Clock;
 
 const START_MS: u64 = 1_763_000_040_000;

@@ -99,7 +99,7 @@ fn a_bucket_that_many_checks_ask_for_is_read_once_and_written_once() {
 #[test]
 fn a_check_that_is_refused_leaves_nothing_to_the_next_one() {
     let mut redis = LuaRedis::new();
-    redis.command::<mlua::Value>(&["SET", "corrupt", "b", "PX", "1000"]);
+    redis.command::<lua_redis::mlua::Value>(&["SET", "corrupt", "b", "PX", "1000"]);
     let checks = [("a", "b"), ("corrupt", "b"), ("a", "other")].map(|(one, two)| {
         let second = limit(two, tens(Kind::Gcra), 1);
         [limit(one, tens(Kind::TokenBucket), 1), second]
@@ -203,7 +203,7 @@ fn a_foreign_key_is_an_error_of_its_check_only() {
     redis.command::<i64>(&["RPUSH", "list", "x"]);
     let long = "b1:99999999999999999:3:4";
     for text in ["hello", "", "b", "b1:2:3", "b1:2:3:0", long, "b1:2:3:-4"] {
-        redis.command::<mlua::Value>(&["SET", "text", text, "PX", "1000"]);
+        redis.command::<lua_redis::mlua::Value>(&["SET", "text", text, "PX", "1000"]);
         let limits = ["list", "list", "text", "text", "fine"].map(|key| {
             let cost = u64::from(key != "fine");
             limit(key, tens(Kind::TokenBucket), cost)
@@ -299,7 +299,7 @@ fn a_batch_respects_the_stored_unit_of_each_bucket() {
     each(&mut redis, [of("a")], NOW);
     // Five of ten units are used, in parts of another size.
     let halves = format!("b1:10:{NOW}:2");
-    redis.command::<mlua::Value>(&["SET", "b", &halves, "PX", "9999"]);
+    redis.command::<lua_redis::mlua::Value>(&["SET", "b", &halves, "PX", "9999"]);
     let state: String = redis.command(&["GET", "a"]);
     assert_eq!(
         state,

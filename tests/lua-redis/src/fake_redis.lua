@@ -1,10 +1,13 @@
--- As much of Redis as the scripts use, in memory. No key ever expires here.
+-- As much of Redis as the stores and the scripts use, in memory. Keys expire if `expire()` was called.
 -- call(name, ...) runs a command like redis.call: strings in, RESP2 types out.
 
 local keys = {}
 local allowed = nil
 local time = { '1763000000', '0' }
 local writes, calls = 0, 0
+local expiring, refusal = false, nil
+-- Writes since the last `drain()`, as a replica gets them; published messages.
+local effects, published = nil, {}
 
 local WRONGTYPE = 'WRONGTYPE Operation against a key holding the wrong kind of value'
 
@@ -21,10 +24,21 @@ local function integer(text)
   return tonumber(text)
 end
 
+local function now_ms()
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+local function living(ttl)
+  return expiring and now_ms() + ttl or nil
+end
+
 -- The value at a key that was declared in KEYS, of a type or absent.
 local function value(key, kind)
   assert(not allowed or allowed[key], 'undeclared key ' .. tostring(key))
   local entry = keys[key]
+  if expiring and entry and entry.expires and entry.expires <= now_ms() then
+    keys[key], entry = nil, nil
+  end
   if entry and kind and entry.kind ~= kind then
     error({ err = WRONGTYPE })
   end
@@ -47,11 +61,19 @@ function commands.GET(key)
   return entry and entry.text or false
 end
 
-function commands.SET(key, text, px, ttl)
-  value(key)
-  local kept = px == 'KEEPTTL' and keys[key] and keys[key].ttl
-  assert(px == 'KEEPTTL' or (px == 'PX' and integer(ttl) > 0), 'ERR invalid expire time')
-  keys[key] = { kind = 'string', text = text, ttl = kept or integer(ttl) }
+function commands.SET(key, text, option, ttl)
+  local entry = value(key)
+  assert(not option or option == 'KEEPTTL' or option == 'NX' or option == 'PX' and integer(ttl) > 0, 'ERR invalid expire time')
+  if option == 'NX' and entry then
+    return false
+  end
+  local made = { kind = 'string', text = text }
+  if option == 'KEEPTTL' and entry then
+    made.ttl, made.expires = entry.ttl, entry.expires
+  elseif option == 'PX' then
+    made.ttl, made.expires = integer(ttl), living(integer(ttl))
+  end
+  keys[key] = made
   return { ok = 'OK' }
 end
 
@@ -67,8 +89,40 @@ function commands.PEXPIRE(key, ttl)
   if not entry then
     return 0
   end
-  entry.ttl = integer(ttl)
+  entry.ttl, entry.expires = integer(ttl), living(integer(ttl))
   return 1
+end
+
+function commands.PERSIST(key)
+  local entry = value(key)
+  if not entry or not entry.ttl then
+    return 0
+  end
+  entry.ttl, entry.expires = nil, nil
+  return 1
+end
+
+function commands.PTTL(key)
+  local entry = value(key)
+  return not entry and -2 or entry.expires and entry.expires - now_ms() or entry.ttl or -1
+end
+
+function commands.EXISTS(key)
+  return value(key) and 1 or 0
+end
+
+function commands.UNLINK(...)
+  local gone = 0
+  for _, key in ipairs({ ... }) do
+    gone = gone + commands.DEL(key)
+  end
+  return gone
+end
+
+function commands.RENAME(from, to)
+  value(to)
+  keys[to], keys[from] = assert(value(from), 'ERR no such key'), nil
+  return { ok = 'OK' }
 end
 
 function commands.RPUSH(key, ...)
@@ -128,6 +182,15 @@ function commands.HGETALL(key)
   return flat
 end
 
+function commands.HLEN(key)
+  return #commands.HGETALL(key) / 2
+end
+
+-- All at once: servers may, for small hashes.
+function commands.HSCAN(key)
+  return { '0', commands.HGETALL(key) }
+end
+
 function commands.HGET(key, field)
   local entry = value(key, 'hash')
   return entry and entry.hash[field] or false
@@ -142,26 +205,27 @@ function commands.HMGET(key, ...)
 end
 
 function commands.HSET(key, ...)
-  local entry = value(key, 'hash') or { kind = 'hash', hash = {} }
+  local entry, added = value(key, 'hash') or { kind = 'hash', hash = {} }, 0
   keys[key] = entry
   local pairs_given = { ... }
   for i = 1, #pairs_given, 2 do
+    added = added + (entry.hash[pairs_given[i]] and 0 or 1)
     entry.hash[pairs_given[i]] = pairs_given[i + 1]
   end
-  return #pairs_given / 2
+  return added
 end
 
 function commands.HDEL(key, ...)
-  local entry = value(key, 'hash')
+  local entry, gone = value(key, 'hash'), 0
   for _, field in ipairs({ ... }) do
-    if entry then
-      entry.hash[field] = nil
+    if entry and entry.hash[field] then
+      entry.hash[field], gone = nil, gone + 1
     end
   end
   if entry and next(entry.hash) == nil then
     keys[key] = nil
   end
-  return 1
+  return gone
 end
 
 -- The members and scores from `first` to `last`, in order.
@@ -197,13 +261,20 @@ local function flat(found, with_scores, from, to)
 end
 
 function commands.ZADD(key, ...)
-  local entry = value(key, 'zset') or { kind = 'zset', scores = {} }
-  keys[key] = entry
-  local given = { ... }
-  for i = 1, #given, 2 do
-    entry.scores[given[i + 1]] = assert(tonumber(given[i]), 'ERR value is not a valid float')
+  local given, from = { ... }, 1
+  local present = given[1] == 'XX'
+  if present then
+    from = 2
   end
-  return #given / 2
+  local entry, added = value(key, 'zset') or { kind = 'zset', scores = {} }, 0
+  for i = from, #given, 2 do
+    local score, member = assert(tonumber(given[i]), 'ERR value is not a valid float'), given[i + 1]
+    if entry.scores[member] or not present then
+      added = added + (entry.scores[member] and 0 or 1)
+      entry.scores[member], keys[key] = score, entry
+    end
+  end
+  return added
 end
 
 function commands.ZSCORE(key, member)
@@ -260,22 +331,127 @@ function commands.ZCARD(key)
   return #ranged(key, '-inf', '+inf')
 end
 
-local READS = { ZSCORE = true, ZRANGEBYSCORE = true, ZRANGE = true, ZCOUNT = true, ZCARD = true, TIME = true, GET = true, LLEN = true, LINDEX = true, LRANGE = true, HGETALL = true, HGET = true, HMGET = true }
+function commands.SADD(key, ...)
+  local entry, added = value(key, 'set') or { kind = 'set', members = {} }, 0
+  keys[key] = entry
+  for _, member in ipairs({ ... }) do
+    added = added + (entry.members[member] and 0 or 1)
+    entry.members[member] = true
+  end
+  return added
+end
+
+function commands.SMEMBERS(key)
+  local entry, members = value(key, 'set'), {}
+  for member in pairs(entry and entry.members or {}) do
+    members[#members + 1] = member
+  end
+  table.sort(members)
+  return members
+end
+
+-- Entries of a stream have ids `NUMBER-0` here.
+local function number_of(id)
+  return id == '-' and 0 or id == '+' and math.huge or tonumber(string.match(id, '^(%d+)-0$'))
+end
+
+local function entries(key, first, last)
+  local entry, found = value(key, 'stream'), {}
+  for _, item in ipairs(entry and entry.items or {}) do
+    if item.number >= number_of(first) and item.number <= number_of(last) then
+      found[#found + 1] = { item.number .. '-0', item.fields }
+    end
+  end
+  return found
+end
+
+function commands.XADD(key, id, ...)
+  local entry = value(key, 'stream') or { kind = 'stream', items = {}, last = 0 }
+  local number = number_of(id)
+  assert(number > entry.last, 'ERR The ID specified in XADD is equal or smaller than the target stream top item')
+  keys[key], entry.last = entry, number
+  entry.items[#entry.items + 1] = { number = number, fields = { ... } }
+  return id
+end
+
+function commands.XLEN(key)
+  local entry = value(key, 'stream')
+  return entry and #entry.items or 0
+end
+
+function commands.XDEL(key, id)
+  local entry = value(key, 'stream')
+  for i, item in ipairs(entry and entry.items or {}) do
+    if item.number == number_of(id) then
+      table.remove(entry.items, i)
+      return 1
+    end
+  end
+  return 0
+end
+
+function commands.XRANGE(key, first, last, _, count)
+  local found = entries(key, first, last)
+  return { unpack(found, 1, math.min(#found, count and integer(count) or #found)) }
+end
+
+function commands.XREVRANGE(key, last, first, _, count)
+  local found, backwards = entries(key, first, last), {}
+  for i = #found, math.max(1, count and #found - integer(count) + 1 or 1), -1 do
+    backwards[#backwards + 1] = found[i]
+  end
+  return backwards
+end
+
+-- All at once. Of globs, only `*`, `?` and escaped characters.
+function commands.SCAN(_, _, glob)
+  local pattern = string.gsub(glob, '(\\?)(.)', function(escape, character)
+    local any = escape == '' and ({ ['*'] = '.*', ['?'] = '.' })[character]
+    return any or string.gsub(character, '%p', '%%%0')
+  end)
+  local found = {}
+  for key in pairs(keys) do
+    if string.find(key, '^' .. pattern .. '$') and value(key) then
+      found[#found + 1] = key
+    end
+  end
+  table.sort(found)
+  return { '0', found }
+end
+
+function commands.PUBLISH(channel, text)
+  published[#published + 1] = { channel, text }
+  return 0
+end
+
+local READS = { SCAN = true, PTTL = true, EXISTS = true, HLEN = true, HSCAN = true, SMEMBERS = true, XLEN = true, XRANGE = true, XREVRANGE = true, PUBLISH = true, ZSCORE = true, ZRANGEBYSCORE = true, ZRANGE = true, ZCOUNT = true, ZCARD = true, TIME = true, GET = true, LLEN = true, LINDEX = true, LRANGE = true, HGETALL = true, HGET = true, HMGET = true }
 
 local function call(name, ...)
   local command = assert(commands[name], 'ERR unknown command ' .. name)
   calls = calls + 1
+  local given = { ... }
   if not READS[name] then
+    if refusal then
+      error({ err = refusal })
+    end
     writes = writes + 1
   end
-  local given = { ... }
   for i = 1, select('#', ...) do
     given[i] = argument(given[i])
+  end
+  if effects and not READS[name] then
+    effects[#effects + 1] = { name, unpack(given) }
   end
   return command(unpack(given))
 end
 
 redis = {
+  sha1hex = function(text)
+    return sha1hex(text)
+  end,
+  error_reply = function(text)
+    return { err = text }
+  end,
   call = function(...)
     local ok, result = pcall(call, ...)
     if not ok then
@@ -292,8 +468,8 @@ redis = {
   end,
 }
 
--- Runs a loaded script; answers as Redis would, numbers cut to integers.
-local function eval(script, KEYS_, ARGV_)
+-- Runs a loaded script.
+local function run(script, KEYS_, ARGV_)
   allowed = {}
   for _, key in ipairs(KEYS_) do
     allowed[key] = true
@@ -305,8 +481,17 @@ local function eval(script, KEYS_, ARGV_)
     end,
   })
   setfenv(script, environment)
-  local reply = script()
+  local ok, reply = pcall(script)
   allowed = nil
+  if not ok then
+    error(reply, 0)
+  end
+  return reply
+end
+
+-- Runs a loaded script; answers as Redis would, numbers cut to integers.
+local function eval(script, KEYS_, ARGV_)
+  local reply = run(script, KEYS_, ARGV_)
   if type(reply) == 'string' then
     return reply
   end
@@ -317,9 +502,23 @@ local function eval(script, KEYS_, ARGV_)
   return reply
 end
 
+local function copied(of)
+  if type(of) ~= 'table' then
+    return of
+  end
+  local copy = {}
+  for key, item in pairs(of) do
+    copy[key] = copied(item)
+  end
+  return copy
+end
+
 return {
   eval = eval,
+  run = run,
   call = call,
+  -- As a client's command: errors are texts.
+  command = redis.call,
   writes = function()
     return writes
   end,
@@ -334,5 +533,36 @@ return {
   end,
   set_time = function(seconds, micros)
     time = { seconds, micros }
+  end,
+  -- From now on keys expire.
+  expire = function()
+    expiring = true
+  end,
+  -- Writes are refused with this error; nil: they are not.
+  refuse = function(with)
+    refusal = with
+  end,
+  -- Evicts the keys of which the pattern is a part; returns how many.
+  evict = function(pattern)
+    local gone = 0
+    for key in pairs(keys) do
+      if string.find(key, pattern) then
+        keys[key], gone = nil, gone + 1
+      end
+    end
+    return gone
+  end,
+  -- What was written and published since the last call. Before the first, nothing is kept.
+  drain = function()
+    local of, messages = effects or {}, published
+    effects, published = {}, {}
+    return of, messages
+  end,
+  -- All data, to be restored.
+  copy = function()
+    return copied(keys)
+  end,
+  restore = function(data)
+    keys = copied(data or {})
   end,
 }

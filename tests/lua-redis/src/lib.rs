@@ -1,0 +1,213 @@
+//! A Lua 5.1 interpreter over as much of Redis as the stores and the scripts use. No I/O, no clock: time is set.
+
+#![expect(
+    clippy::indexing_slicing,
+    clippy::missing_panics_doc,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "only tests use it"
+)]
+
+use mlua::{FromLuaMulti, Function, Lua, LuaString, Table, Variadic};
+
+pub use mlua;
+
+/// A server's data, and what runs scripts over it.
+pub struct LuaRedis {
+    lua: Lua,
+    fake: Table,
+}
+
+impl Default for LuaRedis {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl LuaRedis {
+    /// An empty server.
+    pub fn new() -> Self {
+        let lua = Lua::new();
+        lua.globals().set("struct", packing(&lua)).unwrap();
+        let sha1hex = lua.create_function(|_, text: LuaString| {
+            Ok(sha1_smol::Sha1::from(&*text.as_bytes())
+                .digest()
+                .to_string())
+        });
+        lua.globals().set("sha1hex", sha1hex.unwrap()).unwrap();
+        let fake = lua.load(include_str!("fake_redis.lua"));
+        let fake = fake.set_name("fake_redis").eval().unwrap();
+        Self { lua, fake }
+    }
+
+    /// Compiles a script.
+    pub fn load(&self, source: &str, name: &str) -> Function {
+        // Only servers know the first line of scripts with flags.
+        let source = match source.strip_prefix("#!lua") {
+            Some(rest) => format!("--{rest}"),
+            None => source.to_owned(),
+        };
+        let loaded = self.lua.load(source).set_name(name);
+        loaded.into_function().unwrap()
+    }
+
+    /// A function of the fake server.
+    pub fn function(&self, name: &str) -> Function {
+        self.fake.get(name).unwrap()
+    }
+
+    /// Runs a script, which has to answer with whole numbers or a text.
+    pub fn eval<R: FromLuaMulti>(
+        &self,
+        script: &Function,
+        keys: &[impl AsRef<[u8]>],
+        args: &[impl AsRef<[u8]>],
+    ) -> R {
+        let (keys, args) = (self.texts(keys), self.texts(args));
+        let eval = self.function("eval");
+        eval.call((script.clone(), keys, args)).unwrap()
+    }
+
+    /// Runs a script.
+    ///
+    /// # Errors
+    /// If the script ends with one.
+    pub fn run(
+        &self,
+        script: &Function,
+        keys: &[impl AsRef<[u8]>],
+        args: &[impl AsRef<[u8]>],
+    ) -> mlua::Result<mlua::Value> {
+        let (keys, args) = (self.texts(keys), self.texts(args));
+        let run = self.function("run");
+        run.call((script.clone(), keys, args))
+    }
+
+    fn texts(&self, texts: &[impl AsRef<[u8]>]) -> Vec<LuaString> {
+        let text = |text: &_| self.lua.create_string(AsRef::<[u8]>::as_ref(text)).unwrap();
+        texts.iter().map(text).collect()
+    }
+
+    /// Runs one command of bytes, as a client's.
+    ///
+    /// # Errors
+    /// If the server refuses it.
+    pub fn send(&self, words: &[impl AsRef<[u8]>]) -> mlua::Result<mlua::Value> {
+        let words = Variadic::from_iter(self.texts(words));
+        self.function("command").call(words)
+    }
+
+    /// Runs one command, as another client would.
+    pub fn command<R: FromLuaMulti>(&self, words: &[&str]) -> R {
+        let call = self.function("call");
+        let words: Variadic<_> = words.iter().map(ToString::to_string).collect();
+        call.call(words).unwrap()
+    }
+
+    /// Runs one command of bytes; its reply as a list, empty for nil.
+    pub fn bytes(&self, words: &[&[u8]]) -> Vec<Vec<u8>> {
+        let reply = self.send(words).unwrap();
+        let text = |value: &mlua::Value| value.to_string().map(String::into_bytes);
+        match &reply {
+            mlua::Value::String(text) => vec![text.as_bytes().to_vec()],
+            mlua::Value::Table(items) => { items.sequence_values::<mlua::Value>() }
+                .map(|item| match item.unwrap() {
+                    mlua::Value::String(text) => text.as_bytes().to_vec(),
+                    other => text(&other).unwrap(),
+                })
+                .collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// The type of what a key holds, as the servers name it.
+    pub fn type_of(&self, key: &str) -> String {
+        self.function("type_of").call(key).unwrap()
+    }
+
+    /// How many writes there have been.
+    pub fn writes(&self) -> u64 {
+        self.function("writes").call(()).unwrap()
+    }
+
+    /// How many commands there have been, writes included.
+    pub fn calls(&self) -> u64 {
+        self.function("calls").call(()).unwrap()
+    }
+
+    /// The time to live of a key in milliseconds, -2 if it does not exist.
+    pub fn ttl(&self, key: &str) -> i64 {
+        self.function("ttl").call(key).unwrap()
+    }
+
+    /// Sets the server's TIME.
+    pub fn set_time(&self, seconds: u64, micros: u64) {
+        let time = (seconds.to_string(), micros.to_string());
+        self.function("set_time").call::<()>(time).unwrap();
+    }
+}
+
+/// What the scripts use of the servers' `struct`: doubles and whole numbers, little-endian.
+fn packing(lua: &Lua) -> Table {
+    let packing = lua.create_table().unwrap();
+    // The sizes of a format's numbers; `None` is a double.
+    let sizes = |format: &LuaString| {
+        let format = format.to_str().unwrap();
+        let mut kinds = format.strip_prefix('<').unwrap().chars();
+        let mut sizes = Vec::new();
+        while let Some(kind) = kinds.next() {
+            sizes.push(match kind {
+                'd' => None,
+                'I' => kinds
+                    .next()
+                    .and_then(|size| usize::try_from(size.to_digit(10)?).ok()),
+                other => panic!("{other}"),
+            });
+        }
+        sizes
+    };
+    let pack = move |lua: &Lua, (format, numbers): (LuaString, Variadic<f64>)| {
+        let (sizes, mut bytes) = (sizes(&format), Vec::new());
+        assert_eq!(sizes.len(), numbers.len());
+        for (size, number) in sizes.iter().zip(numbers) {
+            match size {
+                None => bytes.extend(number.to_le_bytes()),
+                Some(size) => {
+                    let whole: u32 = number.to_string().parse().unwrap();
+                    let all = whole.to_le_bytes();
+                    let (kept, cut) = all.split_at(*size);
+                    assert!(cut.iter().all(|byte| *byte == 0), "{number}");
+                    bytes.extend(kept);
+                }
+            }
+        }
+        lua.create_string(bytes)
+    };
+    let unpack = move |_: &Lua, (format, text, from): (LuaString, LuaString, Option<usize>)| {
+        let mut at = from.unwrap_or(1) - 1;
+        let bytes = text.as_bytes();
+        let mut read = Vec::new();
+        for size in sizes(&format) {
+            let length = size.unwrap_or(8);
+            let mut wide = [0; 8];
+            wide[..length].copy_from_slice(&bytes[at..at + length]);
+            at += length;
+            read.push(match size {
+                None => f64::from_le_bytes(wide),
+                Some(_) => f64::from(u32::try_from(u64::from_le_bytes(wide)).unwrap()),
+            });
+        }
+        read.push(f64::from(u32::try_from(at + 1).unwrap()));
+        Ok(Variadic::from_iter(read))
+    };
+    let size = |_: &Lua, kind: LuaString| Ok(if kind == "l" { 8 } else { 0 });
+    let functions = [
+        ("pack", lua.create_function(pack)),
+        ("unpack", lua.create_function(unpack)),
+        ("size", lua.create_function(size)),
+    ];
+    for (name, function) in functions {
+        packing.set(name, function.unwrap()).unwrap();
+    }
+    packing
+}

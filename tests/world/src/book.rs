@@ -1,0 +1,377 @@
+//! What happened in a run, and what must be true of it: the invariants.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use crate::{
+    plan::{CLASSES, Kind, RESERVE, SLOT_TTL_MS, SLOTS},
+    proxy::At,
+};
+
+/// The longest that a decision may take: a call's timeout, and the ticks after which a worker finds it lost.
+const DECIDED_MS: u64 = 60;
+/// How long it may take until a slot that is freed can be taken.
+const FREED_MS: u64 = 500;
+/// How long a part that is cut off may go on with older limits after an edit.
+const OLD_LIMITS_MS: u64 = 20_000;
+
+/// How a request was decided.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// `true`: it is marked as degraded.
+    Passed(bool),
+    /// The details of the denial.
+    Denied(String),
+}
+
+/// Whose decision it was, as far as it shows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum By {
+    /// The answer of a limiter.
+    Limiter,
+    /// The worker, when the request came: units of a lease, a denial that still holds, or the fallback.
+    Worker,
+    /// The worker, for want of an answer.
+    #[default]
+    Fallback,
+}
+
+/// One request.
+#[derive(Clone, Debug)]
+pub struct Sent {
+    pub class: usize,
+    pub user: String,
+    pub at: At,
+    pub at_ms: u64,
+    pub decision: Option<Decision>,
+    /// Whether a limiter's answer decided it, or it arrived at a worker that decided at once.
+    pub by: By,
+    /// What its response says that it cost, once it has ended with a response.
+    pub cost: Option<u64>,
+    /// Its client left, or its proxy crashed.
+    pub gone: bool,
+}
+
+/// What an operator, or a loss of data, did to the buckets of a class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deed {
+    Units(u64),
+    Reset,
+    Pause,
+    Credit(u64),
+    Lost,
+}
+
+/// A deed, and when it may have happened.
+#[derive(Clone, Copy, Debug)]
+struct Done {
+    from_ms: u64,
+    until_ms: u64,
+    class: Option<usize>,
+    deed: Deed,
+}
+
+/// The record of a run.
+#[derive(Debug, Default)]
+pub struct Book {
+    pub sent: Vec<Sent>,
+    by_user: BTreeMap<String, Vec<usize>>,
+    /// How many requests proxies had admitted by their shares of the limit when a user came.
+    shares: BTreeMap<String, u64>,
+    done: Vec<Done>,
+    /// Requests with a slot that run, and when the last ones ended.
+    running: BTreeSet<usize>,
+    left_ms: VecDeque<u64>,
+    /// When the last fault began or ended.
+    pub trouble_ms: u64,
+    /// Faults that last.
+    pub troubles: u64,
+    /// Calls that the network delivered twice.
+    pub repeated: u64,
+    /// Buckets that were compared with what passed.
+    pub audited: u64,
+}
+
+/// A user's requests, counted.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tally {
+    passed: u64,
+    /// Those that the fallback may have let pass.
+    fallback: u64,
+    /// Units of the requests that passed, and whether all of them are known.
+    units: u64,
+    /// The same, but of each no more than it reserved.
+    least: u64,
+    units_known: bool,
+    /// Requests that may have been charged without passing.
+    unknown: u64,
+    first_ms: u64,
+    last_ms: u64,
+}
+
+impl Book {
+    /// No fault now, nor within so many milliseconds.
+    pub fn is_calm(&self, now_ms: u64, for_ms: u64) -> bool {
+        self.troubles == 0 && now_ms >= self.trouble_ms + for_ms
+    }
+
+    /// Notes a deed that may happen from now on; its number is for [`Book::ended`].
+    pub fn begun(&mut self, now_ms: u64, class: Option<usize>, deed: Deed) -> usize {
+        self.done.push(Done {
+            from_ms: now_ms,
+            until_ms: u64::MAX,
+            class,
+            deed,
+        });
+        self.done.len() - 1
+    }
+
+    /// From now on, nothing more comes of the deed at a part that is not cut off.
+    pub fn ended(&mut self, deed: usize, now_ms: u64) {
+        self.done[deed].until_ms = now_ms;
+    }
+
+    /// A request arrives; so many were admitted by shares of its limit so far.
+    pub fn arrived(&mut self, sent: Sent, shares: u64) -> usize {
+        self.shares.entry(sent.user.clone()).or_insert(shares);
+        let number = self.sent.len();
+        let of = self.by_user.entry(sent.user.clone()).or_default();
+        of.push(number);
+        self.sent.push(sent);
+        number
+    }
+
+    /// A request is decided.
+    pub fn decided(
+        &mut self,
+        number: usize,
+        (decision, by): (Decision, By),
+        now_ms: u64,
+        paused: bool,
+    ) {
+        let calm = self.is_calm(now_ms, 3 * SLOT_TTL_MS);
+        let edited = self.touched(CLASSES.len() - 3, now_ms.saturating_sub(OLD_LIMITS_MS));
+        let sent = &mut self.sent[number];
+        assert!(
+            sent.decision.is_none(),
+            "request {number} was decided twice"
+        );
+        let took_ms = now_ms - sent.at_ms;
+        assert!(
+            paused || took_ms <= DECIDED_MS,
+            "request {number} took {took_ms} ms: {sent:?}"
+        );
+        let slots = CLASSES[sent.class].kind == Kind::Slots;
+        if let Decision::Passed(degraded) = &decision {
+            assert!(!*degraded, "request {number} passed undecided: {sent:?}");
+            if slots {
+                self.running.insert(number);
+                let running = self.running.len();
+                assert!(
+                    !calm || edited || running <= usize::try_from(SLOTS).unwrap(),
+                    "{running} requests run at {now_ms} ms"
+                );
+            }
+        }
+        if slots && calm && !edited && matches!(&decision, Decision::Denied(_)) {
+            let recent = |left_ms: &&u64| **left_ms + FREED_MS >= now_ms;
+            // A limiter may have given a slot whose answer is on its way.
+            let coming = |sent: &&Sent| {
+                CLASSES[sent.class].kind == Kind::Slots && sent.decision.is_none() && !sent.gone
+            };
+            let coming = self.sent.iter().rev().take(200).filter(coming).count() - 1;
+            let ended = self.left_ms.iter().filter(recent).count();
+            let taken = self.running.len() + coming + ended;
+            assert!(
+                taken >= usize::try_from(SLOTS).unwrap(),
+                "request {number} got no slot, with {taken} taken at {now_ms} ms"
+            );
+        }
+        self.sent[number].decision = Some(decision);
+        self.sent[number].by = by;
+    }
+
+    /// A request ends.
+    pub fn left(&mut self, number: usize, cost: Option<u64>, now_ms: u64) {
+        if self.running.remove(&number) {
+            self.left_ms.push_back(now_ms);
+            let old = self.left_ms.len().saturating_sub(64);
+            self.left_ms.drain(..old);
+        }
+        let sent = &mut self.sent[number];
+        sent.cost = cost;
+        sent.gone |= cost.is_none();
+    }
+
+    /// A proxy crashes.
+    pub fn lose_requests(&mut self, envoy: usize) {
+        for (number, sent) in self.sent.iter_mut().enumerate() {
+            if sent.at.envoy == envoy && (sent.decision.is_none() || sent.cost.is_none()) {
+                sent.gone = true;
+                self.running.remove(&number);
+            }
+        }
+    }
+
+    /// Every request was decided, unless its client left.
+    pub fn assert_decided(&self) {
+        for (number, sent) in self.sent.iter().enumerate() {
+            let decided = sent.decision.is_some() || sent.gone;
+            assert!(decided, "request {number} hangs: {sent:?}");
+        }
+    }
+
+    pub fn users(&self) -> impl Iterator<Item = &String> {
+        self.by_user.keys()
+    }
+
+    pub fn count(&self, of: impl Fn(&Sent) -> bool) -> usize {
+        self.sent.iter().filter(|sent| of(sent)).count()
+    }
+
+    fn tally(&self, user: &str) -> (usize, Tally) {
+        let sent: Vec<&Sent> = { self.by_user[user].iter() }
+            .map(|number| &self.sent[*number])
+            .collect();
+        let mut tally = Tally {
+            units_known: true,
+            first_ms: sent[0].at_ms,
+            last_ms: sent[sent.len() - 1].at_ms,
+            ..Tally::default()
+        };
+        for sent in &sent {
+            match &sent.decision {
+                Some(Decision::Passed(_)) => {
+                    tally.passed += 1;
+                    let checked = CLASSES[sent.class].kind != Kind::Leased;
+                    let certain = sent.by == By::Limiter || sent.by == By::Worker && !checked;
+                    tally.fallback += u64::from(!certain);
+                    tally.units += sent.cost.unwrap_or(0);
+                    tally.least += sent.cost.unwrap_or(0).min(RESERVE);
+                    tally.units_known &= sent.cost.is_some();
+                }
+                Some(Decision::Denied(details)) if !details.ends_with(":failure") => {}
+                _ => tally.unknown += 1,
+            }
+        }
+        (sent[0].class, tally)
+    }
+
+    /// Deeds to a class that may concern what happened in a time.
+    fn deeds(&self, class: usize, from_ms: u64, until_ms: u64) -> impl Iterator<Item = Deed> {
+        let concerns = move |done: &&Done| {
+            done.class.is_none_or(|of| of == class)
+                && done.from_ms <= until_ms
+                && done.until_ms.saturating_add(OLD_LIMITS_MS) >= from_ms
+        };
+        self.done.iter().filter(concerns).map(|done| done.deed)
+    }
+
+    fn touched(&self, class: usize, since_ms: u64) -> bool {
+        self.deeds(class, since_ms, u64::MAX).next().is_some()
+    }
+
+    /// The most units that a class may have allowed at once in a time.
+    fn most_units(&self, class: usize, from_ms: u64, until_ms: u64) -> u64 {
+        let mut most = 0;
+        let mut in_force = Some((0, CLASSES[class].units));
+        let edits = self.done.iter().filter(|done| done.class == Some(class));
+        for done in edits {
+            let Deed::Units(units) = done.deed else {
+                continue;
+            };
+            if let Some((_, before)) = in_force.replace((done.from_ms, units))
+                && done.until_ms.saturating_add(OLD_LIMITS_MS) >= from_ms
+            {
+                most = most.max(before);
+            }
+            if done.from_ms > until_ms {
+                return most;
+            }
+        }
+        in_force.map_or(most, |(_, units)| most.max(units))
+    }
+
+    /// A user gets no more than the limit, whatever happens, but for what proxies admit by their shares while they get
+    /// no answer; lost usage, and what operators give, may be used again. Returns by how many requests a leased limit
+    /// was exceeded: they have to be among those that its fallback admitted.
+    pub fn assert_not_exceeded(&self, user: &str) -> u64 {
+        let (class, tally) = self.tally(user);
+        if matches!(CLASSES[class].kind, Kind::Slots | Kind::Costs) {
+            return 0;
+        }
+        let most = self.most_units(class, tally.first_ms, tally.last_ms);
+        let (mut times, mut credits) = (1, 0);
+        for deed in self.deeds(class, tally.first_ms, tally.last_ms) {
+            match deed {
+                Deed::Pause => return 0,
+                Deed::Reset | Deed::Lost => times += 1,
+                Deed::Credit(units) => credits += units,
+                Deed::Units(_) => {}
+            }
+        }
+        let bound = most * times + credits;
+        let certain = tally.passed - tally.fallback;
+        if CLASSES[class].kind == Kind::Leased {
+            return certain.saturating_sub(bound);
+        }
+        assert!(
+            certain <= bound,
+            "{user}: {certain} requests passed, of at most {bound}: {tally:?}"
+        );
+        0
+    }
+
+    /// Whether what is left of a user's bucket can be compared with what passed. Of requests under a lease it does not show
+    /// which of them a share admitted, so none may have been.
+    pub fn is_exact(&self, user: &str, shares: u64) -> bool {
+        let (class, tally) = self.tally(user);
+        let of = CLASSES[class].kind;
+        let by_shares = of == Kind::Leased && self.shares[user] != shares;
+        of != Kind::Slots && !by_shares && !self.touched(class, tally.first_ms)
+    }
+
+    /// What a bucket has charged is what passed, but for calls whose answers were lost.
+    pub fn assert_charged(&mut self, user: &str, limit: u64, remaining: u64) {
+        let (class, tally) = self.tally(user);
+        let (kind, charged) = (CLASSES[class].kind, limit - remaining);
+        self.audited += 1;
+        let calm = self.trouble_ms < tally.first_ms && self.troubles == 0;
+        if kind == Kind::Costs {
+            let known = tally.units_known && tally.fallback == 0;
+            // A settlement may be lost: then the reserve stays charged.
+            assert!(
+                !known || charged >= tally.least.min(limit),
+                "{user}: {charged} units are charged: {tally:?}"
+            );
+            assert!(
+                !known || !calm || tally.unknown > 0 || charged == tally.units.min(limit),
+                "{user}: {charged} units are charged: {tally:?}"
+            );
+            return;
+        }
+        assert!(
+            charged >= (tally.passed - tally.fallback).min(limit),
+            "{user}: {charged} units are charged: {tally:?}"
+        );
+        if kind == Kind::Checked && self.repeated == 0 {
+            assert!(
+                charged <= tally.passed + tally.unknown,
+                "{user}: {charged} units are charged: {tally:?}"
+            );
+        }
+        // A worker keeps less than a 128th of the limit until it expires.
+        let spare = limit / 128 * 8;
+        if kind == Kind::Leased && calm && self.repeated == 0 {
+            assert!(
+                charged <= tally.passed + tally.unknown + spare,
+                "{user}: {charged} units are charged: {tally:?}"
+            );
+        }
+    }
+
+    /// Of a user whose requests found everything well, exactly as many passed as the limit allows.
+    pub fn assert_exactly(&self, user: &str, units: u64) {
+        let (_, tally) = self.tally(user);
+        assert_eq!(tally.passed, units, "{user}: {tally:?}");
+    }
+}

@@ -1,0 +1,376 @@
+//! A model of a Redis server: the shipped scripts over data in memory, behind the bytes of its protocol, with the
+//! faults of a server and of the network to it.
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeMap,
+    io,
+    rc::Rc,
+};
+
+use futures_util::future::{BoxFuture, join3};
+use lua_redis::{
+    LuaRedis,
+    mlua::{self, Function, Table, Value},
+};
+use store::{Network, Stream};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex, split},
+    sync::{mpsc, oneshot, watch},
+    task::spawn_local,
+    time::{Duration, Instant, sleep_until},
+};
+
+use crate::sim::Sim;
+
+/// A connection attempt on its way to a server.
+pub struct Dial {
+    from: usize,
+    host: String,
+    stream: DuplexStream,
+    accepted: oneshot::Sender<bool>,
+}
+
+/// The network as one limiter, or an operator, uses it.
+#[derive(Debug)]
+pub struct Wire {
+    pub from: usize,
+    pub dials: mpsc::UnboundedSender<Dial>,
+}
+
+impl Network for Wire {
+    fn connect(&self, host: &str, _: u16) -> BoxFuture<'static, io::Result<Box<dyn Stream>>> {
+        let (ours, stream) = duplex(1 << 20);
+        let (accepted, is_accepted) = oneshot::channel();
+        let dial = Dial {
+            from: self.from,
+            host: host.to_owned(),
+            stream,
+            accepted,
+        };
+        let _ = self.dials.send(dial);
+        Box::pin(async move {
+            match is_accepted.await {
+                Ok(true) => Ok(Box::new(ours) as Box<dyn Stream>),
+                _ => Err(io::ErrorKind::ConnectionRefused.into()),
+            }
+        })
+    }
+}
+
+/// How a server takes commands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Health {
+    Up,
+    /// It does nothing, and goes on later with all that it received.
+    Paused,
+    Down,
+}
+
+/// What a server has after a restart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kept {
+    All,
+    /// What it had at the last [`Server::save`].
+    Saved,
+    Nothing,
+}
+
+/// Bytes for a client, and when they are sent.
+type Replies = mpsc::UnboundedSender<(Instant, Vec<u8>)>;
+
+/// One server.
+pub struct Server {
+    sim: Rc<Sim>,
+    redis: LuaRedis,
+    scripts: RefCell<BTreeMap<String, Function>>,
+    saved: RefCell<Value>,
+    /// How far its clock is ahead, in milliseconds.
+    pub ahead_ms: Cell<i64>,
+    health: watch::Sender<Health>,
+    /// Each number cuts the connections that were made before.
+    cuts: watch::Sender<u64>,
+    /// Whether it answers nothing but BUSY, as during a script that does not end.
+    pub busy: Cell<bool>,
+    subscribers: RefCell<Vec<Replies>>,
+    pub executed: Cell<u64>,
+}
+
+impl Server {
+    pub fn new(sim: Rc<Sim>) -> Rc<Self> {
+        let redis = LuaRedis::new();
+        redis.function("expire").call::<()>(()).unwrap();
+        redis.function("drain").call::<()>(()).unwrap();
+        Rc::new(Self {
+            sim,
+            redis,
+            scripts: RefCell::default(),
+            saved: RefCell::new(Value::Nil),
+            ahead_ms: Cell::new(0),
+            health: watch::Sender::new(Health::Up),
+            cuts: watch::Sender::new(0),
+            busy: Cell::new(false),
+            subscribers: RefCell::default(),
+            executed: Cell::new(0),
+        })
+    }
+
+    /// Takes connection attempts for ever.
+    pub async fn listen(self: Rc<Self>, mut dials: mpsc::UnboundedReceiver<Dial>) {
+        while let Some(dial) = dials.recv().await {
+            assert_eq!(dial.host, "redis");
+            let server = Rc::clone(&self);
+            spawn_local(async move {
+                server.sim.connected(dial.from).await;
+                let mut health = server.health.subscribe();
+                let _ = health.wait_for(|health| *health != Health::Paused).await;
+                let up = *health.borrow() == Health::Up;
+                if dial.accepted.send(up).is_ok() && up {
+                    server.serve(dial.stream, dial.from).await;
+                }
+            });
+        }
+    }
+
+    pub fn set_health(&self, health: Health) {
+        self.health.send_replace(health);
+    }
+
+    /// Breaks every connection.
+    pub fn cut(&self) {
+        self.cuts.send_modify(|cuts| *cuts += 1);
+        self.subscribers.borrow_mut().clear();
+    }
+
+    /// Saves all data, as to a file.
+    pub fn save(&self) {
+        let data: Value = self.redis.function("copy").call(()).unwrap();
+        self.saved.replace(data);
+    }
+
+    /// Begins a new process.
+    pub fn restart(&self, kept: Kept) {
+        self.cut();
+        self.scripts.borrow_mut().clear();
+        let restore = self.redis.function("restore");
+        match kept {
+            Kept::All => Ok(()),
+            Kept::Saved => restore.call(self.saved.borrow().clone()),
+            Kept::Nothing => restore.call(()),
+        }
+        .unwrap();
+        self.health.send_replace(Health::Up);
+    }
+
+    /// Refuses writes with an error, or no longer.
+    pub fn refuse(&self, error: Option<&str>) {
+        self.redis.function("refuse").call::<()>(error).unwrap();
+    }
+
+    /// Evicts the keys in which the Lua pattern is found.
+    pub fn evict(&self, pattern: &str) -> u64 {
+        self.redis.function("evict").call(pattern).unwrap()
+    }
+
+    async fn serve(self: Rc<Self>, stream: DuplexStream, from: usize) {
+        let mut cuts = self.cuts.subscribe();
+        let (mut read, mut write) = split(stream);
+        let (commands, mut arrived) = mpsc::unbounded_channel();
+        let (replies, mut sent) = mpsc::unbounded_channel();
+        let sim = &self.sim;
+        let reader = async move {
+            let (mut bytes, mut at) = (Vec::new(), Instant::now());
+            while let Ok(1..) = read.read_buf(&mut bytes).await {
+                while let Some(command) = take_command(&mut bytes) {
+                    at = at.max(Instant::now() + sim.hop());
+                    let _ = commands.send((at, command));
+                }
+            }
+        };
+        let server = Rc::clone(&self);
+        let executor = async move {
+            let mut health = server.health.subscribe();
+            let mut last = Instant::now();
+            while let Some((at, command)) = arrived.recv().await {
+                sleep_until(at).await;
+                server.sim.connected(from).await;
+                let _ = health.wait_for(|health| *health == Health::Up).await;
+                let reply = server.execute(&command, &replies);
+                last = last.max(Instant::now() + server.sim.hop());
+                let _ = replies.send((last, reply));
+            }
+        };
+        let writer = async move {
+            while let Some((at, reply)) = sent.recv().await {
+                sleep_until(at).await;
+                sim.connected(from).await;
+                let _ = write.write_all(&reply).await;
+            }
+        };
+        tokio::select! {
+            biased;
+            _ = cuts.changed() => {}
+            _ = join3(reader, executor, writer) => {}
+        }
+    }
+
+    fn execute(&self, command: &[Vec<u8>], replies: &Replies) -> Vec<u8> {
+        self.executed.set(self.executed.get() + 1);
+        let now_ms = self
+            .sim
+            .epoch_ms()
+            .saturating_add_signed(self.ahead_ms.get());
+        self.redis.set_time(now_ms / 1000, now_ms % 1000 * 1000);
+        let word = |at: usize| command.get(at).map(|word| String::from_utf8_lossy(word));
+        let name = word(0).unwrap_or_default().to_uppercase();
+        let mut reply = Vec::new();
+        if self.busy.get() {
+            return b"-BUSY Redis is busy running a script.\r\n".to_vec();
+        }
+        match (name.as_str(), word(1).as_deref()) {
+            ("PING", _) => reply.extend(b"+PONG\r\n"),
+            ("CLIENT" | "AUTH" | "SELECT", _) => reply.extend(b"+OK\r\n"),
+            ("SCRIPT", Some("EXISTS")) => {
+                let known = self.scripts.borrow();
+                let found = (2..command.len()).map(|at| {
+                    i64::from(word(at).is_some_and(|sha1| known.contains_key(sha1.as_ref())))
+                });
+                let found: Vec<Value> = found.map(Value::Integer).collect();
+                reply.extend(format!("*{}\r\n", found.len()).bytes());
+                for value in &found {
+                    encode(value, &mut reply);
+                }
+            }
+            ("SCRIPT", Some("LOAD")) => {
+                let sha1 = self.load(&command[2]);
+                reply.extend(format!("+{sha1}\r\n").bytes());
+            }
+            ("EVAL", _) => {
+                let sha1 = self.load(&command[1]);
+                self.run(&sha1, command, &mut reply);
+            }
+            ("EVALSHA", Some(sha1)) => self.run(sha1, command, &mut reply),
+            ("SUBSCRIBE", Some(channel)) => {
+                self.subscribers.borrow_mut().push(replies.clone());
+                let length = channel.len();
+                reply.extend(
+                    format!("*3\r\n$9\r\nsubscribe\r\n${length}\r\n{channel}\r\n:1\r\n").bytes(),
+                );
+            }
+            ("INFO" | "CONFIG" | "HELLO" | "DBSIZE", _) => reply.extend(b"-ERR not here\r\n"),
+            _ => respond(self.redis.send(command), &mut reply),
+        }
+        self.publish();
+        reply
+    }
+
+    fn load(&self, source: &[u8]) -> String {
+        let sha1 = sha1_smol::Sha1::from(source).digest().to_string();
+        let mut scripts = self.scripts.borrow_mut();
+        if !scripts.contains_key(&sha1) {
+            let source = self.sim.mutated(std::str::from_utf8(source).unwrap());
+            scripts.insert(sha1.clone(), self.redis.load(&source, &sha1));
+        }
+        sha1
+    }
+
+    fn run(&self, sha1: &str, command: &[Vec<u8>], reply: &mut Vec<u8>) {
+        let script = self.scripts.borrow().get(sha1).cloned();
+        let Some(script) = script else {
+            reply.extend(b"-NOSCRIPT No matching script.\r\n");
+            return;
+        };
+        let keys: usize = String::from_utf8_lossy(&command[2]).parse().unwrap();
+        let (keys, args) = command[3..].split_at(keys);
+        respond(self.redis.run(&script, keys, args), reply);
+    }
+
+    /// Sends what was published.
+    fn publish(&self) {
+        let drained = self.redis.function("drain");
+        let (_effects, messages): (Table, Table) = drained.call(()).unwrap();
+        for message in messages.sequence_values::<Table>() {
+            let message = message.unwrap();
+            let mut bytes = b"*3\r\n$7\r\nmessage\r\n".to_vec();
+            for at in 1..=2 {
+                encode(&message.get(at).unwrap(), &mut bytes);
+            }
+            let subscribers = self.subscribers.borrow();
+            for subscriber in subscribers.iter() {
+                let _ = subscriber.send((Instant::now() + Duration::from_millis(1), bytes.clone()));
+            }
+        }
+    }
+}
+
+/// Takes the first whole command from what was received.
+fn take_command(bytes: &mut Vec<u8>) -> Option<Vec<Vec<u8>>> {
+    let mut at = 0;
+    let number = |bytes: &[u8], at: &mut usize| -> Option<usize> {
+        let rest = bytes.get(*at..)?;
+        let end = rest.windows(2).position(|two| two == b"\r\n")?;
+        let text = std::str::from_utf8(rest.get(1..end)?).unwrap();
+        *at += end + 2;
+        Some(text.parse().unwrap())
+    };
+    let words = number(bytes, &mut at)?;
+    let mut command = Vec::with_capacity(words);
+    for _ in 0..words {
+        let length = number(bytes, &mut at)?;
+        command.push(bytes.get(at..at + length)?.to_vec());
+        at += length + 2;
+    }
+    if at > bytes.len() {
+        return None;
+    }
+    bytes.drain(..at);
+    Some(command)
+}
+
+fn respond(result: mlua::Result<Value>, reply: &mut Vec<u8>) {
+    match result {
+        Ok(value) => encode(&value, reply),
+        Err(error) => {
+            let text = error.to_string();
+            let text = text.lines().next().unwrap_or_default();
+            let text = text.trim_start_matches("runtime error: ");
+            let codes = ["OOM ", "READONLY ", "WRONGTYPE ", "MISCONF "];
+            // Anything else is a fault of the model or of a script.
+            assert!(codes.iter().any(|code| text.starts_with(code)), "{error}");
+            reply.extend(format!("-{text}\r\n").bytes());
+        }
+    }
+}
+
+/// Writes a value as the server would.
+fn encode(value: &Value, reply: &mut Vec<u8>) {
+    match value {
+        Value::Nil | Value::Boolean(false) => reply.extend(b"$-1\r\n"),
+        Value::Boolean(true) => reply.extend(b":1\r\n"),
+        Value::Integer(number) => reply.extend(format!(":{number}\r\n").bytes()),
+        Value::Number(number) => reply.extend(format!(":{number:.0}\r\n").bytes()),
+        Value::String(text) => {
+            let text = text.as_bytes();
+            reply.extend(format!("${}\r\n", text.len()).bytes());
+            reply.extend(text.iter());
+            reply.extend(b"\r\n");
+        }
+        Value::Table(table) => {
+            let field = |name| table.get::<Option<String>>(name).unwrap();
+            if let Some(error) = field("err") {
+                reply.extend(format!("-{error}\r\n").bytes());
+            } else if let Some(ok) = field("ok") {
+                reply.extend(format!("+{ok}\r\n").bytes());
+            } else {
+                let table = table.clone();
+                let items = table.sequence_values::<Value>();
+                let items: Vec<Value> = items.map(Result::unwrap).collect();
+                reply.extend(format!("*{}\r\n", items.len()).bytes());
+                for item in &items {
+                    encode(item, reply);
+                }
+            }
+        }
+        other => panic!("{other:?} is no reply"),
+    }
+}
