@@ -109,18 +109,24 @@ fn many_expressions(policy: &Policy) -> Option<Problem> {
         .flat_map(|exemption| &exemption.matchers);
     let mut counts = BTreeMap::new();
     for matcher in of_limits.chain(of_exemptions) {
-        let searched = |pattern: &&Pattern| pattern.longest_searched().is_some();
-        *counts.entry(&matcher.key).or_insert(0) +=
-            matcher.patterns.iter().filter(searched).count();
+        let (many, sought) = counts.entry(&matcher.key).or_insert((0, 0));
+        for pattern in &matcher.patterns {
+            *many += usize::from(pattern.longest_searched().is_some());
+            *sought += usize::from(pattern.longest_searched().is_some() && pattern.is_looked_up());
+        }
     }
-    let (key, many) = { counts.into_iter() }.max_by_key(|(_, many)| *many)?;
+    let (key, (many, sought)) = { counts.into_iter() }.max_by_key(|(_, (many, _))| *many)?;
     (many > EXPRESSIONS_MANY).then(|| {
         let message = format!(
             "{many} regular expressions search the same `{key}`: at a millisecond each, a long one takes \
              a proxy's worker up to {many} ms"
         );
         let mut problem = Problem::new("limits", None, message);
-        problem.push_hint("exact values, `prefix/**` and `*.suffix` are looked up, however many they are");
+        problem.push_hint(format!(
+            "exact values, `prefix/**` and `*.suffix` are looked up, however many they are; so are expressions by \
+             three letters in a row that all that they match contains, which {} of these lack",
+            many - sought
+        ));
         problem
     })
 }

@@ -5,7 +5,7 @@
 //! as bits of a few words (Shift-And). There is no backtracking, so no value
 //! takes longer than its length.
 
-use crate::PatternError;
+use crate::{BREAK, PatternError};
 
 /// A parsed glob.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -139,6 +139,13 @@ fn end(steps: &[Step]) -> Vec<u8> {
     }
     let mut parts = literal.splitn(2, |byte| matches!(byte, b'/' | b'.'));
     parts.nth(1).unwrap_or_default().to_vec()
+}
+
+/// A glob with a break for each wildcard.
+pub(crate) fn literals(text: &str) -> Vec<u8> {
+    let steps = steps(text.as_bytes()).unwrap_or_default();
+    let bytes = steps.iter().map(|step| step.byte().unwrap_or(BREAK));
+    bytes.collect()
 }
 
 fn steps(text: &[u8]) -> Result<Vec<Step>, PatternError> {

@@ -237,7 +237,40 @@ impl Pattern {
             _ => None,
         }
     }
+
+    /// Texts that every match of a positive glob or regular expression contains behind its head and before its
+    /// end, whatever the case of ASCII letters, with a [`BREAK`] or more between two; a value that a regular
+    /// expression [does not search](Self::is_searched) need not. Found anew in each call.
+    pub fn inner(&self) -> Vec<u8> {
+        let mut texts = match &self.test {
+            Test::Glob(_) if !self.negated => {
+                glob::literals(self.text.strip_prefix("i:").unwrap_or(&self.text))
+            }
+            Test::Regex(regex) if !self.negated => regex.program.literals(),
+            _ => Vec::new(),
+        };
+        let [head, end] = [self.head(), self.end()].map(|text| text.map_or(0, <[u8]>::len));
+        texts.truncate(texts.len().saturating_sub(end));
+        texts.drain(..head.min(texts.len()));
+        texts
+    }
 }
+
+impl Pattern {
+    /// Whether the values that a positive pattern matches have a text in common by which it may be looked up.
+    pub fn is_looked_up(&self) -> bool {
+        let texts = self.inner();
+        let mut texts = texts.split(|byte| *byte == BREAK);
+        self.exact().or(self.head()).or(self.end()).is_some()
+            || texts.any(|text| text.len() >= LEAST_TEXT)
+    }
+}
+
+/// The shortest text inside a pattern that it is looked up by: nearly every value has most of the shorter ones.
+pub const LEAST_TEXT: usize = 3;
+
+/// Stands between the texts of [`Pattern::inner`], none of which has it: they are UTF-8.
+pub const BREAK: u8 = 0xff;
 
 impl Test {
     fn parse(body: &str) -> Result<Self, PatternError> {

@@ -10,6 +10,8 @@ use std::mem;
 
 use cbor::{DecodeError, Reader};
 
+use crate::BREAK;
+
 /// Bound: states of a `re:` pattern. Beyond it, refused when it is written; a filter leaves a limit
 /// with such a pattern to the limiter.
 ///
@@ -128,6 +130,47 @@ impl Program {
             _ => None,
         });
         chars.collect()
+    }
+
+    /// Texts that every match contains, whatever the case of ASCII letters: the characters of states that no step
+    /// ahead leaves out, where each is followed by the next one only. A break for each other state.
+    pub(crate) fn literals(&self) -> Vec<u8> {
+        let mut texts = Vec::new();
+        // States before this one are left out by some match.
+        let mut left_out = 0;
+        for (at, state) in self.states.iter().enumerate() {
+            let char = match *state {
+                State::Between(_) => continue,
+                State::Char(char) => Some(char),
+                State::Chars(from, to) => self.one_letter(from, to),
+                State::Both(by) | State::Jump(by) => {
+                    left_out = left_out.max(at.saturating_add(by));
+                    None
+                }
+                State::Again(_) => None,
+            };
+            // Bytes that are no UTF-8 count as this character.
+            let char = char.filter(|_| at >= left_out).and_then(char::from_u32);
+            match char.filter(|char| *char != char::REPLACEMENT_CHARACTER) {
+                Some(char) => texts.extend_from_slice(char.encode_utf8(&mut [0; 4]).as_bytes()),
+                None => texts.push(BREAK),
+            }
+        }
+        texts
+    }
+
+    /// The character that a state takes, in one case or in both.
+    fn one_letter(&self, from: usize, to: usize) -> Option<u32> {
+        match self.ranges.get(from..to)? {
+            [(first, last)] if first == last => Some(*first),
+            // As `(?i)` has them: capital letters first.
+            [(upper @ 65..=90, a), (lower, b)]
+                if a == upper && b == lower && *lower == upper + 32 =>
+            {
+                Some(*lower)
+            }
+            _ => None,
+        }
     }
 
     /// Whether the whole value matches.

@@ -892,6 +892,16 @@ mod tests {
                         definition.is_match(&value),
                         "{:?} on {:?}", expression, value
                     );
+                    if definition.is_match(&value) {
+                        let lower = value.to_ascii_lowercase();
+                        let mut rest = lower.as_bytes();
+                        for text in regex.program.literals().split(|byte| *byte == crate::BREAK) {
+                            let text = text.to_ascii_lowercase();
+                            let at = (0..=rest.len()).find(|at| rest[*at..].starts_with(&text));
+                            prop_assert!(at.is_some(), "{:?} requires {:?} of {:?}", expression, text, value);
+                            rest = &rest[at.unwrap() + text.len()..];
+                        }
+                    }
                 }
             }
         }

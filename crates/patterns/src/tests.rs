@@ -283,6 +283,8 @@ fn a_pattern_that_was_sent_finds_the_same() {
             (sent.head(), sent.end(), sent.exact()),
             (pattern.head(), pattern.end(), pattern.exact())
         );
+        let texts = |pattern: &Pattern| pattern.inner().to_ascii_lowercase();
+        assert_eq!(texts(&sent), texts(&pattern));
         assert_eq!(sent.any_case(), pattern.any_case());
     }
 }
@@ -317,6 +319,45 @@ fn every_match_begins_and_ends_with_the_literals_of_its_pattern() {
         let found = [pattern.head(), pattern.end()].map(Option::unwrap_or_default);
         let found = found.map(|text| str::from_utf8(text).unwrap());
         assert_eq!(found, [head, end], "{text}");
+    }
+}
+
+#[test]
+fn every_match_contains_the_texts_inside_its_pattern() {
+    let cases = [
+        ("/a/**/b", "/"),
+        ("/**/a-b/**", "/ a-b"),
+        ("/a/b*", "/b"),
+        ("/a/**", ""),
+        ("*.example.com", "."),
+        ("a*b**c", "a b c"),
+        (r"i:*\*B*", "*b"),
+        ("!/a*b", ""),
+        ("re:/.*-t123x[0-9]+", "/ -t123x"),
+        ("re:.*-t123", "-t123"),
+        ("re:/a/b/c.*", "/c"),
+        ("re:^/a\\bb$", "/ab"),
+        ("re:(?i)/A[b][cC][cd]", "/abc"),
+        ("re:(ab)+c", "ab c"),
+        ("re:(ab){2}c", "ababc"),
+        ("re:(ab){2,3}c", "abab c"),
+        ("re:(ab){2,}c", "abab c"),
+        ("re:(ab)*c", "c"),
+        ("re:(ab|cd)e", "e"),
+        ("re:a|bcd", ""),
+        ("re:(a|b)?cd(e|f{2})gh", "cd gh"),
+        ("re:é漢\u{fffd}z", "é漢 z"),
+        ("re:[k\u{212a}]a", "a"),
+        ("!re:ab", ""),
+        ("cidr:10.0.0.0/8", ""),
+    ];
+    for (text, expected) in cases {
+        let inner = Pattern::parse(text).unwrap().inner().to_ascii_lowercase();
+        let texts = inner
+            .split(|byte| *byte == BREAK)
+            .filter(|text| !text.is_empty());
+        let texts: Vec<&str> = texts.map(|text| str::from_utf8(text).unwrap()).collect();
+        assert_eq!(texts.join(" "), expected, "{text}");
     }
 }
 

@@ -571,4 +571,10 @@ fn many_regular_expressions_of_one_key_are_warned_of_together() {
     let found = warned(&limits(many), &Surroundings::default()).join("\n");
     let said = "21 regular expressions search the same `path`";
     assert!(found.contains(said), "{found}");
+    let lack = |found: &str, many: usize| found.contains(&format!("which {many} of these lack"));
+    // `/10` is a text that is looked up.
+    assert!(lack(&found, 10), "{found}");
+    let texts = limits(many).replace("/v[0-9]+/", "/v[0-9]+/no-");
+    let found = warned(&texts, &Surroundings::default()).join("\n");
+    assert!(lack(&found, 0), "{found}");
 }

@@ -1,15 +1,15 @@
 //! Which limits can match a request at all, by a few hash lookups.
 //!
 //! The index holds one condition of each limit: the one that it shared with the fewest other
-//! limits when it was added. It is held by a literal of the pattern: the whole of it, the segments that it begins with, or
-//! the segments or labels that it ends with. Limits without such a condition are candidates for every
-//! request.
+//! limits when it was added. Each of its patterns is held by a literal: the whole of it, the segments that it begins
+//! with, the segments or labels that it ends with, or a few bytes that each match has somewhere. Limits without such
+//! a condition are candidates for every request.
 
 use std::hash::Hasher;
 
 use siphasher::sip::SipHasher13;
 
-use patterns::Pattern;
+use patterns::{BREAK, LEAST_TEXT, Pattern};
 
 use crate::{MULTIPLE_VALUES, Matcher, hash::Positions};
 
@@ -22,6 +22,8 @@ enum Literal {
     Head = 1,
     /// Equal to it, or ending with it behind a slash or a dot.
     End = 2,
+    /// Containing it, whatever the case of its ASCII letters.
+    Gram = 3,
 }
 
 /// An entry, as a position in the compiled keys, and whether its values are in lower case.
@@ -34,6 +36,19 @@ type Slot = u64;
 /// Up to this many limits, each is a candidate: ruling them out costs less than looking them up.
 const FEW: usize = 4;
 
+/// Bytes of the longest gram.
+const GRAM: usize = 4;
+
+/// Bytes of the shortest.
+const LEAST_GRAM: usize = LEAST_TEXT;
+
+/// So many grams of a pattern are tried, from its end: tenants' paths differ there.
+const GRAMS: usize = 64;
+
+/// So many limits may share a place before the grams of their patterns are tried: each byte of a value is
+/// looked up where an entry has grams, which costs more than to rule out these.
+const SHARED: usize = 8;
+
 /// When a limit or an exemption applies.
 #[derive(Clone, Copy)]
 pub(super) struct Conditions<'l> {
@@ -45,13 +60,8 @@ pub(super) struct Conditions<'l> {
 }
 
 impl<'l> Conditions<'l> {
-    /// The ways to file it.
-    #[inline(never)]
-    fn ways(self) -> Vec<Way<'l>> {
-        let matchers = self.matchers.iter().zip(self.keys.iter().copied());
-        matchers
-            .flat_map(|(matcher, key)| ways(matcher, key))
-            .collect()
+    fn each(self) -> impl Iterator<Item = (&'l Matcher, usize)> {
+        self.matchers.iter().zip(self.keys.iter().copied())
     }
 }
 
@@ -79,14 +89,27 @@ struct Entry {
     depth: usize,
     /// The most slashes and dots in an end, plus one. 0 if there are no ends.
     ends: usize,
+    /// A bit for each length of a gram.
+    grams: usize,
 }
 
-/// A condition of a limit: its matcher, and slots that together cover every value that satisfies it.
+/// Where the index may hold a pattern, and by which lookup it is found there.
+#[derive(Clone, Copy)]
+struct Place {
+    slot: Slot,
+    literal: Literal,
+    any_case: bool,
+    /// Of a head or an end the number of its parts, of a gram its bytes.
+    size: usize,
+}
+
+/// A condition of a limit: its matcher, and places that together cover every value that satisfies it.
 struct Way<'l> {
     matcher: &'l Matcher,
     key: usize,
-    literal: Literal,
-    slots: Vec<Slot>,
+    places: Vec<Place>,
+    /// The most limits in one of them.
+    crowd: usize,
 }
 
 /// The limits that may match a request, a bit for each.
@@ -123,22 +146,67 @@ impl Index {
     /// Adds a limit, by the condition that it shares with the fewest others so far.
     pub(super) fn add(&mut self, at: usize, limit: Conditions<'_>) {
         self.limits = self.limits.max(at + 1);
-        let crowd = |way: &&Way<'_>| {
-            let crowds = way.slots.iter();
-            let crowds = crowds.map(|slot| self.filed.of(*slot).take(CROWD).count());
-            (crowds.max(), way.slots.len())
-        };
-        match limit.ways().iter().min_by_key(crowd) {
-            None if limit.never => {}
-            None => self.rest.push(at),
-            Some(way) => self.file(at, way),
+        if limit.never {
+            return;
         }
+        let ways = limit.each();
+        let ways = ways.filter_map(|(matcher, key)| self.way(matcher, key));
+        match ways.min_by_key(|way| (way.crowd, way.places.len())) {
+            None => self.rest.push(at),
+            Some(way) => self.file(at, &way),
+        }
+    }
+
+    fn way<'l>(&self, matcher: &'l Matcher, key: usize) -> Option<Way<'l>> {
+        let mut way = Way {
+            matcher,
+            key,
+            places: Vec::new(),
+            crowd: 0,
+        };
+        for pattern in matcher.patterns.iter().filter(|found| !found.is_negated()) {
+            let (crowd, place) = self.rarest(pattern, key)?;
+            way.crowd = way.crowd.max(crowd);
+            way.places.push(place);
+        }
+        (!way.places.is_empty()).then_some(way)
+    }
+
+    /// The place of a pattern that the fewest limits are in, and how many.
+    fn rarest(&self, pattern: &Pattern, key: usize) -> Option<(usize, Place)> {
+        let mut rarest: Option<(usize, Place)> = None;
+        for gram in [0, GRAM, LEAST_GRAM] {
+            let few =
+                |(crowd, place): (usize, Place)| crowd < SHARED || place.literal == Literal::Gram;
+            if rarest.is_some_and(few) {
+                break;
+            }
+            places(pattern, key, gram, &mut |place| {
+                let most = rarest.map_or(CROWD, |(crowd, _)| crowd);
+                let crowd = self.filed.of(place.slot).take(most).count();
+                if rarest.is_none() || crowd < most {
+                    rarest = Some((crowd, place));
+                }
+            });
+        }
+        rarest
     }
 
     /// Removes a limit; its position is for another one. What lookups the others need stays as it is.
     pub(super) fn remove(&mut self, at: usize, limit: Conditions<'_>) {
-        for slot in limit.ways().iter().flat_map(|way| &way.slots) {
-            self.filed.remove(*slot, at);
+        for (matcher, key) in limit.each() {
+            let has_grams = self
+                .entries
+                .get(key)
+                .is_some_and(|[entry, _]| entry.grams > 0);
+            for pattern in &matcher.patterns {
+                for gram in [0, GRAM, LEAST_GRAM] {
+                    if gram == 0 || has_grams {
+                        let remove = &mut |place: Place| self.filed.remove(place.slot, at);
+                        places(pattern, key, gram, remove);
+                    }
+                }
+            }
         }
         self.rest.retain(|other| *other != at);
         self.unsearched.retain(|(.., other)| *other != at);
@@ -150,8 +218,9 @@ impl Index {
     }
 
     fn file(&mut self, limit: usize, way: &Way<'_>) {
-        for slot in &way.slots {
-            self.filed.add(*slot, limit);
+        for place in &way.places {
+            self.filed.add(place.slot, limit);
+            self.note_lookup(way.key, place);
         }
         let patterns = way.matcher.patterns.iter();
         for pattern in patterns.filter(|pattern| !pattern.is_negated()) {
@@ -161,32 +230,18 @@ impl Index {
                 self.unsearched.insert(at, found);
             }
         }
-        self.note_lookups(way);
     }
 
-    fn note_lookups(&mut self, way: &Way<'_>) {
-        let Some([as_is, lower]) = self.entries.get_mut(way.key) else {
+    fn note_lookup(&mut self, key: usize, place: &Place) {
+        let Some([as_is, lower]) = self.entries.get_mut(key) else {
             return;
         };
-        for pattern in &way.matcher.patterns {
-            let entry = if pattern.any_case() {
-                &mut *lower
-            } else {
-                &mut *as_is
-            };
-            match literal(pattern, way.literal) {
-                Some((Literal::Exact, _)) => entry.exact = true,
-                Some((Literal::Head, head)) => {
-                    let segments = head.split(|byte| *byte == b'/').count();
-                    entry.depth = entry.depth.max(segments);
-                }
-                Some((Literal::End, end)) => {
-                    entry.ends = entry
-                        .ends
-                        .max(end.split(|byte| is_separator(*byte)).count());
-                }
-                None => {}
-            }
+        let entry = if place.any_case { lower } else { as_is };
+        match place.literal {
+            Literal::Exact => entry.exact = true,
+            Literal::Head => entry.depth = entry.depth.max(place.size),
+            Literal::End => entry.ends = entry.ends.max(place.size),
+            Literal::Gram => entry.grams |= 1 << place.size,
         }
     }
 
@@ -242,6 +297,13 @@ impl Index {
         for start in starts.take(entry.ends) {
             let end = value.get(start..).unwrap_or_default();
             self.look_up(slot(key, Literal::End, end), found);
+        }
+        for size in LEAST_GRAM..=GRAM {
+            if entry.grams >> size & 1 == 1 {
+                for gram in value.windows(size) {
+                    self.look_up(gram_slot(key.0, gram), found);
+                }
+            }
         }
     }
 
@@ -305,34 +367,133 @@ fn is_separator(byte: u8) -> bool {
     matches!(byte, b'/' | b'.')
 }
 
-/// A text by which the index finds a pattern's matches; of a glob with a head and an end, the `preferred` one.
-fn literal(pattern: &Pattern, preferred: Literal) -> Option<(Literal, &[u8])> {
-    let exact = || Some((Literal::Exact, pattern.exact()?));
-    let head = || Some((Literal::Head, pattern.head()?));
-    let end = || Some((Literal::End, pattern.end()?));
-    match preferred {
-        Literal::End => exact().or_else(end).or_else(head),
-        Literal::Exact | Literal::Head => exact().or_else(head).or_else(end),
+/// The slot of a few bytes, which is found at each byte of a value: by one multiplication.
+fn gram_slot(key: usize, gram: &[u8]) -> Slot {
+    let key = u64::try_from(key).unwrap_or(u64::MAX);
+    let bytes = gram.iter().map(u8::to_ascii_lowercase);
+    let number = bytes.fold(key << 1 | 1, |number, byte| number << 8 | u64::from(byte));
+    let product = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    // The low bits depend on the last bytes only.
+    product ^ product >> 32
+}
+
+/// Calls back with the places of a pattern: by its ends or the whole of it, or else by so many bytes that every match
+/// contains between them.
+fn places(pattern: &Pattern, key: usize, gram: usize, visit: &mut dyn FnMut(Place)) {
+    if gram > 0 {
+        let texts = pattern.inner();
+        let grams = texts.windows(gram).rev();
+        for bytes in grams.filter(|bytes| !bytes.contains(&BREAK)).take(GRAMS) {
+            visit(Place {
+                slot: gram_slot(key, bytes),
+                literal: Literal::Gram,
+                any_case: false,
+                size: gram,
+            });
+        }
+        return;
+    }
+    let any_case = pattern.any_case();
+    for (literal, text) in [
+        (Literal::Exact, pattern.exact()),
+        (Literal::Head, pattern.head()),
+        (Literal::End, pattern.end()),
+    ] {
+        let Some(text) = text else { continue };
+        let separates = |byte: &&u8| match literal {
+            Literal::Head => **byte == b'/',
+            _ => is_separator(**byte),
+        };
+        visit(Place {
+            slot: slot((key, any_case), literal, text),
+            literal,
+            any_case,
+            size: text.iter().filter(separates).count() + 1,
+        });
     }
 }
 
-/// The ways to file a limit under a condition.
-fn ways(matcher: &Matcher, key: usize) -> impl Iterator<Item = Way<'_>> {
-    let way = move |preferred| {
-        let positive = matcher.patterns.iter().filter(|p| !p.is_negated());
-        let slots = positive.map(|pattern| {
-            let (kind, text) = literal(pattern, preferred)?;
-            Some(slot((key, pattern.any_case()), kind, text))
-        });
-        let slots: Option<Vec<Slot>> = slots.collect();
-        slots.filter(|slots| !slots.is_empty()).map(|slots| Way {
-            matcher,
-            key,
-            literal: preferred,
-            slots,
-        })
-    };
-    let (heads, ends) = (way(Literal::Head), way(Literal::End));
-    let differ = { heads.iter().zip(&ends) }.any(|(heads, ends)| heads.slots != ends.slots);
-    heads.into_iter().chain(ends.filter(|_| differ))
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn matchers(limits: u32, pattern: impl Fn(u32) -> String) -> Vec<[Matcher; 1]> {
+        let matcher = |n| Matcher {
+            key: "path".parse().unwrap(),
+            entry: "path".parse().unwrap(),
+            patterns: vec![Pattern::parse(&pattern(n)).unwrap()],
+        };
+        (0..limits).map(|n| [matcher(n)]).collect()
+    }
+
+    fn conditions(matchers: &[Matcher; 1]) -> Conditions<'_> {
+        Conditions {
+            matchers,
+            keys: &[0],
+            never: false,
+        }
+    }
+
+    fn candidates(index: &Index, path: &str) -> Vec<usize> {
+        index.candidates(&[Some(path.as_bytes())]).iter().collect()
+    }
+
+    #[test]
+    fn of_thousands_of_limits_few_are_compared_with_a_value() {
+        let kinds: [fn(u32) -> String; 8] = [
+            |n| format!("/t-{n}/**"),
+            |n| format!("/**/t-{n}"),
+            |n| format!("/**/t-{n}/**"),
+            |n| format!("/t-{n}*"),
+            |n| format!("/shared/*/t-{n}*"),
+            |n| format!("re:/.*-t{n}x[0-9]+"),
+            |n| format!("re:(?i)/[a-z]+/t-{n}x?"),
+            |n| format!("re:/v1/(users|orders)/t-{n}(/.*)?"),
+        ];
+        for kind in kinds {
+            let limits = matchers(2000, kind);
+            let of: Vec<_> = limits.iter().map(conditions).collect();
+            let mut index = Index::new(&of, 1);
+            let others = candidates(&index, "/v1/users/of/others");
+            assert!(others.len() <= SHARED, "{} {others:?}", kind(0));
+            let paths = [
+                "/t-1234",
+                "/shared/a/t-1234",
+                "/a-t1234x5",
+                "/A/T-1234X",
+                "/v1/users/t-1234/a",
+            ];
+            let found = paths.map(|path| candidates(&index, path));
+            assert!(
+                found.iter().all(|found| found.len() < 40),
+                "{} {found:?}",
+                kind(0)
+            );
+            assert!(
+                found.iter().any(|found| found.contains(&1234)),
+                "{}",
+                kind(0)
+            );
+            for at in (0..of.len()).rev() {
+                index.remove(at, of[at]);
+            }
+            let found = paths.map(|path| candidates(&index, path));
+            assert!(found.iter().all(Vec::is_empty), "{} {found:?}", kind(0));
+        }
+    }
+
+    /// Each byte of a value is looked up where there are grams.
+    #[test]
+    fn grams_are_for_limits_that_share_their_other_places() {
+        for (limits, pattern) in [
+            (8, "/shared/**"),
+            (2000, "/shared/**"),
+            (8, "re:/shared/t12x.*"),
+        ] {
+            let limits = matchers(limits, |_| pattern.to_owned());
+            let of: Vec<_> = limits.iter().map(conditions).collect();
+            let index = Index::new(&of, 1);
+            assert_eq!(index.entries[0][0].grams, 0, "{pattern}");
+        }
+    }
 }

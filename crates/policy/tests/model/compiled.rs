@@ -320,6 +320,14 @@ fn any_limits() -> impl Strategy<Value = Vec<Vec<(usize, Vec<&'static str>)>>> {
         "/**/a.b",
         "/*b",
         "cidr:10.0.0.0/8",
+        "/**/bcd/**",
+        "*bcd*",
+        "i:*A/BcD*",
+        "/a/bcd*",
+        "re:/?x*bcd.*",
+        "re:(?i).*/abcd[0-9]?/.*",
+        "re:.*(/abc|bcd)+/é?",
+        "re:/a/.*abcd",
     ];
     let list = vec(select(patterns.to_vec()), 1..4);
     vec(vec((0..3_usize, list), 0..3), 1..70)
@@ -335,7 +343,7 @@ proptest! {
             of(select(vec![
                 "", "/", "/a", "/b", "/a/", "/a/b", "/a/b/c", "/ab", "a", "10.1.1.1", "/A",
                 "/A/b", "/B", "/B/A/B", "b", "x.b", "a.b/c", "/x/a.b", "/a/x.b/c", "/ab.b", "/a/bb", "/x/b/c",
-                "(several)",
+                "(several)", "/bcd/a", "/a/bcd", "abcd", "/A/BCD", "/x/ABCD1/b", "/abcd/\u{e9}", "/a/xabcd",
             ])),
             3,
         ),
