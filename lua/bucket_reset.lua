@@ -58,7 +58,7 @@ for i, key in ipairs(KEYS) do
   elseif type(generation) == 'string' then
     -- Keeps a limiter with older limits from entering a removed slot again.
     redis.call('ZADD', key, generation - 1, 'g')
-    redis.call('ZREMRANGEBYSCORE', key, -0.5, '+inf') -- slots, and what an adaptive limit has found
+    redis.call('ZREMRANGEBYSCORE', key, -1, '+inf') -- slots, and what an adaptive limit has found; 'g' is less now
     redis.call('PEXPIRE', key, FORGOTTEN_MS)
     found = found + 1
   elseif kept then

@@ -205,11 +205,17 @@ local function parse(at)
     fits = false,
     debt = 0, -- of a bucket
     at = now,
-    lease = lease, -- of a leased limit, or of one with units leased before
     asked = lease ~= nil,
-    costs = costs,
-    penalty = penalty,
   }
+  if lease then
+    limit.lease = lease
+  end
+  if costs then
+    limit.costs = costs
+  end
+  if penalty then
+    limit.penalty = penalty
+  end
   if free then
     limit.freed_slots = free
   end
@@ -226,13 +232,21 @@ end
 
 -- As parse_lease, for a form.
 local function parse_form(at)
-  local flags, form = ARGV[at] + 0, { at = at, count = ARGV[at + 1] + 0 }
-  form.peek, form.force = flags % 2 == PEEK, flags % 4 >= FORCE
-  form.reported, form.given_back = flags % 8 >= REPORTED, flags % 16 >= GIVEN_BACK
-  form.refused, form.patience = flags % PATIENCE >= REFUSED, math.floor(flags / PATIENCE)
+  local flags, count = ARGV[at] + 0, ARGV[at + 1] + 0
+  local form = {
+    at = at,
+    count = count,
+    keys = count,
+    peek = flags % 2 == PEEK,
+    force = flags % 4 >= FORCE,
+    reported = flags % 8 >= REPORTED,
+    given_back = flags % 16 >= GIVEN_BACK,
+    refused = flags % PATIENCE >= REFUSED,
+    patience = math.floor(flags / PATIENCE),
+    used = false, -- by a check that left fields in it
+  }
   local next_at = at + 2
-  form.keys = form.count
-  for i = 1, form.count do
+  for i = 1, count do
     form[i], next_at = parse(next_at)
     if form[i].costs then
       form.keys = form.keys + 1
@@ -509,6 +523,10 @@ at = math.max(at, first)
 while ARGV[at] do
   local number = ARGV[at] + 0
   limits = forms[number]
+  if limits.used then
+    limits = parse_form(limits.at)
+    forms[number] = limits
+  end
   local count, again = limits.count, ARGV[at + 1] == ARGV[at]
   check(count, k, again, limits.peek, limits.force)
   k, at = k + limits.keys, at + 1
@@ -516,12 +534,12 @@ while ARGV[at] do
     write(limits, false)
   end
   if ARGV[at] then
-    -- Leases, reservations, lists, sets and credits leave fields in the form: parse it again.
+    -- Leases, reservations, lists, sets and credits leave fields in the form, which is parsed again if it is used again.
     for i = 1, count do
       local l = limits[i]
       if l.lease or l.costs or not l.algorithm.encode or limits.given_back then
         write(limits, true)
-        forms[number] = parse_form(limits.at)
+        limits.used = true
         break
       end
     end

@@ -3,8 +3,8 @@
 -- State: a sorted set of slots, "<stamp>:<secret>:<ttl, ms>", whose scores are their expiries in ms; and
 -- two marks, whose scores are below 0: 'g', -1 - generation, and 't', -1 - the time of the latest write. No
 -- expiry is further ahead of 't' than its slot's ttl, so that only a call with an earlier clock reads all. Where
--- the limit is adaptive, also a mark with the score -0.5: 'a' and its state, in 54 bytes, fewer than those from
--- which Redis stores a small set as a table.
+-- the limit is adaptive, also a mark with the score -1, which is read as an integer: 'a' and its state, in 54 bytes,
+-- fewer than those from which Redis stores a small set as a table.
 --
 -- s: limit, x (ttl of new slots, ms), y and z (stamp and secret of the request's id), used (slots that have
 --    not expired), held (whether the request has one), list (after a step back of the clock: all slots, as
@@ -22,15 +22,28 @@ local LINGER = 3600000 -- for how long an adaptive limit is kept without a slot 
 -- slow ones, the most slots in use; the service's own late and own slow (per mille); and of the latest change the
 -- time (ms), the limit before it, and the late and slow of the window that it ended (per mille).
 local PACKED, PACKED_SIZE = '<I1I4I4I2dI4I4I4I4I2I2dI4I2I2', 55
-local START, MOVED = 12, 40 -- where the times begin
+
+-- The numbers of a mark; nothing if it is a damaged one.
+local function undamaged(mark, limit, latency, share, start, answers, late, slow, most, own_late, own_slow, moved, ...)
+  if start >= 0 and start < 2 ^ 53 and start % 1 == 0 and moved >= 0 and moved < 2 ^ 53 and moved % 1 == 0 then
+    return mark, limit, latency, share, start, answers, late, slow, most, own_late, own_slow, moved, ...
+  end
+end
 
 -- Its numbers; nothing if there is none, or a damaged one.
 local function read_mark(text)
   if text and #text == PACKED_SIZE then
-    local start, moved = struct.unpack('<d', text, START), struct.unpack('<d', text, MOVED)
-    if start >= 0 and start < 2 ^ 53 and start % 1 == 0 and moved >= 0 and moved < 2 ^ 53 and moved % 1 == 0 then
-      return struct.unpack(PACKED, text)
-    end
+    return undamaged(struct.unpack(PACKED, text))
+  end
+end
+
+-- Sets the limit by the mark that was found.
+local function set_open(s)
+  local rule = s.adaptive
+  if s.found and #s.found >= 5 then
+    local found = struct.unpack('<I4', s.found, 2)
+    found = found < rule[2] and rule[2] or found > rule[3] and rule[3] or found
+    s.milli, s.open = found, (found - found % 1000) / 1000
   end
 end
 
@@ -82,8 +95,7 @@ local function find_cut(s)
 end
 
 local function load(s)
-  s.used, s.held, s.list, s.cut, s.low, s.high, s.removed, s.marked = 0, false, nil, nil, 0, 0, nil, false
-  s.open, s.found = s.limit, nil
+  s.used, s.held, s.low, s.high, s.marked, s.open = 0, false, 0, 0, false, s.limit
   local rule = s.adaptive
   if rule then
     s.milli = rule[1]
@@ -100,7 +112,7 @@ local function load(s)
       generation = -1 - marks[i + 1]
     elseif marks[i] == 't' then
       at = -1 - marks[i + 1]
-    elseif marks[i + 1] == '-0.5' then
+    elseif marks[i + 1] == '-1' then
       s.found = marks[i]
     end
   end
@@ -108,10 +120,8 @@ local function load(s)
     return redis.call('ZCARD', s.key) > 0 and CORRUPT or nil
   end
   s.seen = generation
-  if rule and s.found and #s.found >= 5 then
-    local found = struct.unpack('<I4', s.found, 2)
-    found = found < rule[2] and rule[2] or found > rule[3] and rule[3] or found
-    s.milli, s.open = found, (found - found % 1000) / 1000
+  if rule and not s.freed_slots then -- else when they are freed
+    set_open(s)
   end
   if at > now then
     find_cut(s)
@@ -128,7 +138,8 @@ local function expiry(s, nth)
   end
   -- Slots that live come last: by rank, since servers walk to the offset of a range by score.
   local at = nth < 0 and nth or nth - 1 - s.used
-  local found = at < 0 and redis.call('ZRANGE', s.key, at, at, 'WITHSCORES')[2]
+  local rank = string.format(WHOLE, at)
+  local found = at < 0 and redis.call('ZRANGE', s.key, rank, rank, 'WITHSCORES')[2]
   return found and expiry_by(found)
 end
 
@@ -141,14 +152,23 @@ end
 local function mark(s, ...)
   if s.foreign then
     redis.call('DEL', s.key) -- another algorithm's state
-    s.foreign = nil
+    s.foreign, s.seen = nil, 0
   end
-  redis.call('ZADD', s.key, -1 - s.generation, 'g', -1 - now, 't', ...)
+  if s.seen > 0 and s.seen == s.generation then
+    redis.call('ZADD', s.key, string.format(WHOLE, -1 - now), 't', ...)
+  else
+    redis.call('ZADD', s.key, string.format(WHOLE, -1 - now), 't', -1 - s.generation, 'g', ...)
+  end
   s.marked = true
-  for _, slot in ipairs(s.cut or {}) do
-    redis.call('ZADD', s.key, slot[1], slot[2])
+  if s.cut then
+    for _, slot in ipairs(s.cut) do
+      redis.call('ZADD', s.key, slot[1], slot[2])
+    end
+    s.cut = nil
   end
-  s.list, s.cut = nil, nil
+  if s.list then
+    s.list = nil
+  end
 end
 
 local function wait_ms(s, cost)
@@ -161,7 +181,7 @@ end
 
 -- Gives the request a slot; returns its name, 4 numbers.
 local function take(s)
-  mark(s, now + s.x, string.format(NAME, s.y, s.z, s.x))
+  mark(s, string.format(WHOLE, now + s.x), string.format(NAME, s.y, s.z, s.x))
   s.used = s.held and s.used or s.used + 1
   s.held = false
   return s.y, s.z, s.x, 0
@@ -174,7 +194,7 @@ local TOGETHER = 200
 local function write(s, became, next_mark)
   local added, freed = {}, {}
   if next_mark and next_mark ~= s.found then
-    added[1], added[2], freed[1] = -0.5, next_mark, s.found
+    added[1], added[2], freed[1] = '-1', next_mark, s.found
     s.found = next_mark
   end
   for name, expiry in pairs(became) do
@@ -235,14 +255,18 @@ local function free(s, slots)
       became[name], s.used, changed = now + ttl, present and s.used or s.used + 1, true
     end
   end
-  if changed then
-    if next_mark then
-      s.open = math.floor(s.milli / 1000)
-    end
-    write(s, became, next_mark)
-    redis.call('ZREMRANGEBYSCORE', s.key, 0, now)
+  if next_mark and next_mark ~= s.found then
+    s.open = (s.milli - s.milli % 1000) / 1000
+  elseif s.adaptive and s.freed_slots then
+    set_open(s)
   end
-  s.held = s.used > 0 and expiry_of(s, string.format(NAME, s.y, s.z, s.x)) ~= nil
+  if changed then
+    write(s, became, next_mark)
+    local own = became[string.format(NAME, s.y, s.z, s.x)]
+    if own ~= nil then
+      s.held = own ~= false
+    end
+  end
   return changed
 end
 
@@ -274,12 +298,14 @@ local function save(s, ttl)
   if not s.marked then
     mark(s)
   end
-  for _, name in ipairs(s.removed or {}) do
-    redis.call('ZREM', s.key, name)
+  if s.removed then
+    for _, name in ipairs(s.removed) do
+      redis.call('ZREM', s.key, name)
+    end
+    s.removed = nil
   end
-  s.removed = nil
-  redis.call('ZREMRANGEBYSCORE', s.key, 0, now)
-  redis.call('PEXPIRE', s.key, s.adaptive and ttl + LINGER or ttl)
+  redis.call('ZREMRANGEBYSCORE', s.key, '0', string.format(WHOLE, now))
+  redis.call('PEXPIRE', s.key, string.format(WHOLE, s.adaptive and ttl + LINGER or ttl))
 end
 
 local function save_shifted(s, ttl)

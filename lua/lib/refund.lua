@@ -148,7 +148,11 @@ local function refund(l, units, charged_at)
     return from_sub_window(l, units, charged_at)
   elseif kind == 12 then
     l.slot[5] = 7 -- its request was not let in, so it says nothing of the service
-    return l.algorithm.free(l, l.slot)
+    local freed = l.algorithm.free(l, l.slot)
+    if freed then
+      redis.call('ZREMRANGEBYSCORE', l.key, 0, now)
+    end
+    return freed
   end
   return from_sliding_window(l, units, charged_at)
 end

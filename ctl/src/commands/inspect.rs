@@ -734,7 +734,7 @@ mod tests {
     fn slots_are_read_and_marks_and_what_expired_are_not() {
         let state = "8000:77:10000 2500 8001:78:10000 900 g -18 t -1001";
         let slots = read(state, 1000);
-        let marked = "g -18 t -1001 a\u{1} \u{fffd}\0 -0.5 8000:77:10000 2500";
+        let marked = "g -18 t -1001 a\u{1} \u{fffd}\0 -1 8000:77:10000 2500";
         assert_eq!(read(marked, 1000), slots);
         let (slot, expiry) = slots.first().unwrap();
         assert_eq!((slots.len(), slot.id.secret, *expiry), (1, 77, 2500));
