@@ -9,7 +9,7 @@ use proptest::prelude::*;
 /// A limit of a tested policy: its name, and which of some conditions and rates it has.
 type Spec = (u8, u8, u8);
 
-const CONDITIONS: [&str; 8] = [
+const CONDITIONS: [&str; 10] = [
     "",
     "match: {path: /a}, ",
     "match: {path: \"/a/**\"}, ",
@@ -18,6 +18,8 @@ const CONDITIONS: [&str; 8] = [
     "match: {tenant: [t1, t2]}, ",
     "match: {method: \"!GET\"}, ",
     "match: {path: \"/A/*\"}, scope: proxy, ",
+    "match: {path: \"re:/.*-x1[0-9]\"}, ",
+    "match: {path: \"/**/a-x1*\"}, ",
 ];
 
 fn policy_of(limits: &[Spec], number: u64, exempt: bool) -> Policy {
@@ -50,12 +52,12 @@ fn policy_of(limits: &[Spec], number: u64, exempt: bool) -> Policy {
 
 /// The policies of an edit each; names are unique in each.
 fn edits() -> impl Strategy<Value = Vec<(Vec<Spec>, bool)>> {
-    let limits = prop::collection::vec((0..40_u8, 0..8_u8, 0..3_u8), 20..30);
+    let limits = prop::collection::vec((0..40_u8, 0..10_u8, 0..3_u8), 20..30);
     let changes = prop::collection::vec(
         (
             0..4_u8,
             any::<prop::sample::Index>(),
-            (0..40_u8, 0..8_u8, 0..3_u8),
+            (0..40_u8, 0..10_u8, 0..3_u8),
         ),
         1..4,
     );
@@ -100,7 +102,7 @@ fn descriptors() -> Vec<Descriptor> {
         texts.chain([None]).collect()
     };
     let mut all = Vec::new();
-    for path in values(&["/a", "/a/b", "/q/x", "/b/c", "/A/z", "/health", "/n"]) {
+    for path in values(&["/a", "/a/b", "/q/x", "/b/c", "/A/z", "/health", "/q/a-x12"]) {
         for method in values(&["GET", "PUT"]) {
             for tenant in values(&["t1", "t2", "t3"]) {
                 let entries = [("path", &path), ("method", &method), ("tenant", &tenant)];
