@@ -78,6 +78,9 @@ pub struct Args {
     /// With --scale: keys that end together
     #[arg(long, requires = "scale", default_value_t = 500_000, value_parser = clap::value_parser!(u64).range(1000..=10_000_000))]
     keys: u64,
+    /// With --scale: only the parts that have this word in their names
+    #[arg(long, value_name = "WORD", requires = "scale")]
+    only: Option<String>,
     /// Compare limits that follow a service with Envoy's own filter and static limits instead; a quarter of an hour a
     /// round
     #[arg(long, group = "instead", conflicts_with_all = ["connections", "seconds"])]
@@ -110,8 +113,9 @@ pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
         interruptible(adaptive::adaptive(&programs, args.rounds))?
     } else if args.scale {
         let wrk = Wrk::new(tools.get(Tool::Wrk)?, args.seconds)?;
+        let only = args.only.as_deref().unwrap_or_default();
         let (rounds, keys) = (args.rounds, args.keys);
-        interruptible(scale::scale(&programs, ui, (rounds, keys), &wrk))?
+        interruptible(scale::scale(&programs, ui, (rounds, keys, only), &wrk))?
     } else if args.instructions {
         interruptible(direct::instructions(&programs))?
     } else {

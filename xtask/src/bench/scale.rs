@@ -74,31 +74,44 @@ struct Domain<'p> {
     ports: Ports,
 }
 
-/// Measures each row so many times. `keys`: how many end together.
+/// Measures each row so many times. `keys`: how many end together; `only`: a word of the parts that are measured.
 pub async fn scale(
     programs: &Programs,
     ui: &Ui,
-    (rounds, keys): (u64, u64),
+    (rounds, keys, only): (u64, u64, &str),
     wrk: &Wrk,
 ) -> Result<Report> {
     let mut report = Report::default();
-    let begins = |part: &str| ui.heading(&format!("{part}; {rounds} rounds"));
+    let begins = |part: &str| {
+        let begins = part.contains(only);
+        if begins {
+            ui.heading(&format!("{part}; {rounds} rounds"));
+        }
+        begins
+    };
     for limits in [LIMITS, MORE_LIMITS] {
-        begins(&format!("Edits of {limits} limits"));
-        many_limits(programs, limits, rounds, &mut report).await?;
+        if begins(&format!("Edits of {limits} limits")) {
+            many_limits(programs, limits, rounds, &mut report).await?;
+        }
     }
-    begins(&format!("Edits of {LIMITS} limits with an override each"));
-    overridden_limits(programs, rounds, &mut report).await?;
-    begins(&format!("Edits of a limit with {OVERRIDES} overrides"));
-    many_overrides(programs, rounds, &mut report).await?;
-    begins(&format!("Edits of {MOST} limits of 8 MiB at proxies"));
-    large_limits(programs, rounds, &mut report).await?;
-    begins("Limits that do not apply");
-    matching(programs, rounds, wrk, &mut report).await?;
-    begins("Envoy, with edits and without");
-    proxies(programs, rounds, wrk, &mut report).await?;
-    begins(&format!("{keys} keys that end together"));
-    ends(programs, keys, &mut report).await?;
+    if begins(&format!("Edits of {LIMITS} limits with an override each")) {
+        overridden_limits(programs, rounds, &mut report).await?;
+    }
+    if begins(&format!("Edits of a limit with {OVERRIDES} overrides")) {
+        many_overrides(programs, rounds, &mut report).await?;
+    }
+    if begins(&format!("Edits of {MOST} limits of 8 MiB at proxies")) {
+        large_limits(programs, rounds, &mut report).await?;
+    }
+    if begins("Limits that do not apply") {
+        matching(programs, rounds, wrk, &mut report).await?;
+    }
+    if begins("Envoy, with edits and without") {
+        proxies(programs, rounds, wrk, &mut report).await?;
+    }
+    if begins(&format!("{keys} keys that end together")) {
+        ends(programs, keys, &mut report).await?;
+    }
     Ok(report)
 }
 
