@@ -12,8 +12,6 @@ mod bytes_per_key;
 mod calendar_windows;
 mod cross_slot;
 mod damaged_records;
-mod leases_in_lua;
-mod published_mistakes;
 mod reservations_in_lua;
 mod script_check;
 mod script_out_of_memory;

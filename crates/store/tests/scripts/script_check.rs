@@ -1,9 +1,10 @@
 //! What `lua/check.lua` guarantees beyond the algorithms: batches, all or nothing, refusals, TTLs.
 
 use crate::support::{LuaRedis, Scripts, Subject, algorithm, script_check};
-use algorithms::check::{Mode, Options, Verdict};
+use algorithms::check::{Options, Verdict};
 use algorithms::{Algorithm, Kind, RetryAfter};
 use store::script::{Clock, ScriptError};
+use store::scripts::CHECK;
 
 const NOW: u64 = 1_763_000_040_000;
 const CORRUPT: Result<Verdict, ScriptError> = Err(ScriptError::Corrupt { limit: 0 });
@@ -113,51 +114,6 @@ fn a_check_that_is_refused_leaves_nothing_to_the_next_one() {
 }
 
 #[test]
-fn a_later_denial_keeps_charges_made_after_a_clock_step_back() {
-    let mut redis = LuaRedis::new();
-    let of = |cost| limit("b", tens(Kind::TokenBucket), cost);
-    each(&mut redis, [of(1)], NOW + 60_000);
-    let results = each(&mut redis, [4, 4, 4].map(of), NOW);
-    assert_eq!(left(&results), [5, 1, 1]);
-    assert_eq!(left(&each(&mut redis, [of(0)], NOW)), [1]);
-}
-
-/// The older count weighs by how far into the window the check is: of a state from later than now,
-/// that depends on the window's length when it was written.
-#[test]
-fn a_sliding_window_ahead_of_the_clock_is_equal_in_one_call_and_in_many() {
-    let before = algorithm(Kind::SlidingWindow, 100, 1500);
-    let after = edited("w", algorithm(Kind::SlidingWindow, 1000, 20_000), 2);
-    let remaining = |calls: &[usize]| {
-        let mut redis = LuaRedis::new();
-        for (cost, ms) in [(40, 10_400), (1, 11_829)] {
-            each(&mut redis, [limit("w", before, cost)], ms);
-        }
-        let mut call = |checks: &usize| {
-            let same = std::iter::repeat_n(after.clone(), *checks);
-            left(&each(&mut redis, same, 9639))
-        };
-        calls.iter().flat_map(&mut call).collect::<Vec<_>>()
-    };
-    assert_eq!(remaining(&[3]), remaining(&[1, 1, 1]));
-}
-
-#[test]
-fn an_observed_limit_denies_nothing_and_is_charged_with_the_others() {
-    let wide = limit("wide", tens(Kind::TokenBucket), 1);
-    let narrow = Subject {
-        mode: Mode::Observe,
-        ..limit("narrow", algorithm(Kind::TokenBucket, 1, 60_000), 1)
-    };
-    let checks = [0; 2].map(|_| [wide.clone(), narrow.clone()]);
-    let results = all_of(&mut LuaRedis::new(), &checks, NOW);
-    assert_eq!(allowed(&results), [true, true]);
-    let second = &results[1].as_ref().unwrap().limits;
-    assert!(!second[1].decision.allowed);
-    assert_eq!([second[0].charged, second[1].charged], [1, 0]);
-}
-
-#[test]
 fn an_older_generation_is_stale_unless_it_was_just_confirmed() {
     let mut redis = LuaRedis::new();
     let of = |generation| edited("k", tens(Kind::TokenBucket), generation);
@@ -173,28 +129,6 @@ fn an_older_generation_is_stale_unless_it_was_just_confirmed() {
     let checks = [force, Options::default()].map(|options| script_check(&subjects, options));
     let reply = redis.batch(&checks, Clock::Injected(NOW));
     assert_eq!(left(&reply.results), [8, 7]);
-}
-
-#[test]
-fn an_edit_of_the_algorithm_starts_afresh_and_stays_edited() {
-    let kinds = [
-        Kind::TokenBucket,
-        Kind::SlidingWindowLog,
-        Kind::SlidingWindow,
-    ];
-    let pairs = kinds.iter().flat_map(|old| kinds.map(|new| (*old, new)));
-    for (old, new) in pairs.filter(|(old, new)| old != new) {
-        let (before, after) = (tens(old), edited("k", tens(new), 2));
-        let limits = [
-            limit("k", before, 3),
-            after.clone(),
-            limit("k", before, 1),
-            after,
-        ];
-        let mut results = each(&mut LuaRedis::new(), limits, NOW);
-        assert_eq!(results.remove(2), stale(2));
-        assert_eq!(left(&results), [7, 9, 8], "{old} to {new}");
-    }
 }
 
 #[test]
@@ -265,20 +199,6 @@ fn a_peek_and_a_cost_of_zero_write_nothing() {
 }
 
 #[test]
-fn a_debit_is_charged_even_on_a_denied_check() {
-    let plain = limit("k", tens(Kind::TokenBucket), 1);
-    let mut owing = plain.clone();
-    owing.debit = 50;
-    let results = each(&mut LuaRedis::new(), [owing, plain], NOW);
-    assert_eq!(allowed(&results), [false, false]);
-    for verdict in results.iter().flatten() {
-        let decision = verdict.limits[0].decision;
-        assert_eq!(decision.retry_after, RetryAfter::Millis(100));
-        assert_eq!(decision.reset_after_ms, 1000);
-    }
-}
-
-#[test]
 fn keys_live_a_little_longer_than_they_matter() {
     let mut redis = LuaRedis::new();
     redis.set_time(1_763_000_040, 999_999);
@@ -307,4 +227,23 @@ fn a_batch_respects_the_stored_unit_of_each_bucket() {
         "and so the units differ"
     );
     assert_eq!(left(&each(&mut redis, ["a", "b"].map(of), NOW)), [8, 4]);
+}
+
+/// A reply with `true`, `false` or a fraction loses or cuts it; TIME read twice gives two times.
+/// (That every item of a reply is a whole number is held by the interpreter in each test.)
+#[test]
+fn the_script_reads_one_clock_and_writes_exact_integers() {
+    assert_eq!(CHECK.source.matches("'TIME'").count(), 1);
+    for inexact in ["tostring(", "os.time", "math.random"] {
+        assert!(!CHECK.source.contains(inexact), "{inexact}");
+    }
+    // As exact as a long is wide: used only where the script has found it wide enough.
+    let chosen = [
+        "LONG and '%d' or '%.0f'",
+        "LONG and ':%d:%d' or ':%.0f:%.0f'",
+    ];
+    let source = chosen.iter().fold(CHECK.source.clone(), |source, choice| {
+        source.replace(choice, "")
+    });
+    assert!(!source.contains("%d'"));
 }

@@ -14,17 +14,6 @@ use algorithms::{
 
 use super::Random;
 
-/// Rules of the proxy, the network and the store that can be left out.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Lapses {
-    /// The ttl of a lease counts from its receipt.
-    pub deadline_from_receipt: bool,
-    /// A message with a settlement may arrive twice.
-    pub settled_twice: bool,
-    /// A key lives only for as long as its debt alone takes to drain.
-    pub ttl_of_the_debt: bool,
-}
-
 /// What happens, and to whom.
 pub enum Event {
     /// A message reaches the store.
@@ -48,9 +37,9 @@ pub enum Event {
 }
 
 /// One bucket and the proxies that lease from it.
-pub struct World<'b> {
+pub struct World {
     pub random: Random,
-    pub bucket: &'b mut dyn Bucket,
+    pub bucket: Bucket,
     pub audit: Audit,
     /// The parts of a unit in the audit.
     pub unit: u64,
@@ -59,7 +48,6 @@ pub struct World<'b> {
     pub numbers: (u64, u64),
     /// How far the server's clock is off.
     pub offset_ms: u64,
-    pub lapses: Lapses,
     pub edits: Edits,
     pub now_us: u64,
     pub choices_ms: Vec<u64>,
@@ -82,14 +70,8 @@ pub struct World<'b> {
     pub spent: u64,
 }
 
-impl<'b> World<'b> {
-    pub fn new(
-        seed: u64,
-        algorithm: &Algorithm,
-        bucket: &'b mut dyn Bucket,
-        lapses: Lapses,
-        edits: Edits,
-    ) -> Self {
+impl World {
+    pub fn new(seed: u64, algorithm: Algorithm, edits: Edits) -> Self {
         let mut random = Random(seed);
         let (numbers, rate) = (algorithm.numbers(), algorithm.parameters().rate);
         let largest = if edits.numbers { 2 } else { 1 };
@@ -106,16 +88,18 @@ impl<'b> World<'b> {
         let proxies = (0..=random.below(4)).map(|_| Proxy::new(&mut random));
         let proxies: Vec<_> = proxies.collect();
         let mut world = Self {
-            bucket,
+            bucket: Bucket {
+                algorithm,
+                state: None,
+            },
             audit: Audit::new(
                 largest * numbers.limit * rate.period_ms,
                 largest * rate.units,
             ),
             unit: rate.period_ms,
-            algorithm: *algorithm,
+            algorithm,
             numbers: (numbers.limit, rate.units),
             offset_ms: 1_000_000,
-            lapses,
             edits,
             now_us: 1_000_000_000,
             choices_ms,
@@ -197,17 +181,12 @@ impl<'b> World<'b> {
     pub fn ask(&mut self, question: &Question) -> Option<Lease> {
         let now_ms = self.now_ms();
         if now_ms >= self.expires_ms {
-            self.bucket.expire();
+            self.bucket.state = None;
             self.expires_ms = u64::MAX;
         }
         let reply = self.bucket.ask(now_ms, self.ttl_ms, question);
         if reply.wrote {
-            let lives_ms = if self.lapses.ttl_of_the_debt {
-                self.bucket.drain_ms()
-            } else {
-                reply.reset_after_ms
-            };
-            self.expires_ms = now_ms + lives_ms.max(1);
+            self.expires_ms = now_ms + reply.reset_after_ms.max(1);
         }
         if reply.charged > 0 {
             self.admit(reply.charged);
@@ -238,13 +217,8 @@ impl<'b> World<'b> {
         let Some(held) = self.proxies.get(proxy) else {
             return;
         };
-        let from_us = if self.lapses.deadline_from_receipt {
-            held.clock_us(now_us)
-        } else {
-            held.clock_us(sent_us)
-        };
         // A thousandth less, for clocks that drift.
-        let dies_us = from_us + lease.ttl_ms * 999;
+        let dies_us = held.clock_us(sent_us) + lease.ttl_ms * 999;
         let left_us = dies_us.saturating_sub(held.clock_us(now_us));
         if !held.alive || left_us == 0 {
             return;
@@ -266,7 +240,7 @@ impl<'b> World<'b> {
 // -----------------------------------------------------------------------------
 // What proxies do.
 
-impl World<'_> {
+impl World {
     /// A proxy does something.
     pub fn acts(&mut self, proxy: usize) {
         if !self.proxies[proxy].alive {
@@ -359,9 +333,6 @@ impl World<'_> {
                 returned,
             }],
         };
-        if self.lapses.settled_twice {
-            self.send(proxy, question.clone());
-        }
         self.send(proxy, question);
     }
 
@@ -424,7 +395,7 @@ pub struct Edits {
     pub clock: bool,
 }
 
-impl World<'_> {
+impl World {
     pub fn edited(&mut self) {
         match self.random.below(5) {
             0 if self.edits.switched_off => self.ttl_ms = 0,
@@ -473,7 +444,7 @@ impl World<'_> {
         let (limit, edited_limit) = (self.algorithm.limit(), edited.limit());
         let (leased, owed) = self.owed();
         self.algorithm = edited;
-        self.bucket.edit(edited);
+        self.bucket.algorithm = edited;
         let (still_leased, still_owed) = self.owed();
         // Outstanding units are used later, if at all: so they count as capacity, not as a credit.
         let mut later = leased.saturating_sub(still_leased);
@@ -515,7 +486,7 @@ impl World<'_> {
         let ask = Question::default();
         let (now_ms, ttl_ms) = (self.now_ms(), self.ttl_ms);
         let before = self.bucket.ask(now_ms, ttl_ms, &ask).remaining;
-        self.bucket.reset();
+        self.bucket.state = self.bucket.state.as_ref().and_then(State::reset);
         self.resets.push(self.log.len());
         let after = self.bucket.ask(now_ms, ttl_ms, &ask).remaining;
         self.audit
@@ -584,7 +555,7 @@ impl Proxy {
 }
 
 // -----------------------------------------------------------------------------
-// The bucket that the proxies call, over the algorithms themselves.
+// The bucket that the proxies call.
 
 /// The content of one message to the bucket.
 #[derive(Clone, Debug, Default)]
@@ -597,7 +568,6 @@ pub struct Question {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reply {
-    pub allowed: bool,
     pub charged: u64,
     pub lease: Option<Lease>,
     pub leased: u64,
@@ -607,35 +577,13 @@ pub struct Reply {
     pub wrote: bool,
 }
 
-/// A bucket in some implementation. All get the same input and have to give the same answers.
-pub trait Bucket {
-    fn ask(&mut self, now_ms: u64, ttl_ms: u64, question: &Question) -> Reply;
-    fn edit(&mut self, algorithm: Algorithm);
-    fn reset(&mut self);
-    /// The key has expired.
-    fn expire(&mut self);
-    /// How long its debt alone takes to drain, in milliseconds.
-    fn drain_ms(&self) -> u64 {
-        0
-    }
-}
-
-/// The Rust algorithm and its state.
-pub struct Real {
+/// The algorithm and its state.
+pub struct Bucket {
     algorithm: Algorithm,
     state: Option<State>,
 }
 
-impl Real {
-    pub fn new(algorithm: Algorithm) -> Self {
-        Self {
-            algorithm,
-            state: None,
-        }
-    }
-}
-
-impl Bucket for Real {
+impl Bucket {
     fn ask(&mut self, now_ms: u64, ttl_ms: u64, question: &Question) -> Reply {
         let ask = BucketRequest {
             cost: question.cost,
@@ -655,33 +603,12 @@ impl Bucket for Real {
         let wrote = outcome.write.is_some();
         self.state = outcome.write.or(state);
         Reply {
-            allowed: outcome.decision.allowed,
             charged: outcome.charged,
             lease: outcome.lease,
             leased: outcome.leased,
             remaining: outcome.decision.remaining,
             reset_after_ms: outcome.decision.reset_after_ms,
             wrote,
-        }
-    }
-
-    fn edit(&mut self, algorithm: Algorithm) {
-        self.algorithm = algorithm;
-    }
-
-    fn reset(&mut self) {
-        self.state = self.state.as_ref().and_then(State::reset);
-    }
-
-    fn expire(&mut self) {
-        self.state = None;
-    }
-
-    fn drain_ms(&self) -> u64 {
-        let numbers = self.algorithm.numbers();
-        match &self.state {
-            Some(State::TokenBucket(state)) => state.debt.div_ceil(numbers.y),
-            _ => 0,
         }
     }
 }
