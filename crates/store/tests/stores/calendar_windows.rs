@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use protocol::{Check, Debit, LimitRequest};
-use store::{Credit, LimitOf, ResetScope, Store};
+use store::Store;
 
-use crate::given::{by, check, name, policy, publish, request};
+use crate::given::{check, name, policy, publish, request};
 use crate::on_every_store;
 
 type Shared = Arc<dyn Store>;
@@ -15,7 +15,6 @@ on_every_store!(
     an_answer_reports_the_end_of_the_calendar_window,
     an_override_uses_the_customers_time_zone,
     a_debit_names_its_window,
-    units_are_given_back,
 );
 
 const LIMITS: &str = "  - {name: per-user, per: [user], rate: 3/day, time_zone: Asia/Kathmandu,
@@ -102,36 +101,5 @@ async fn a_debit_names_its_window(store: Shared) -> Result<()> {
     let (left, reset_ms) = debited(window.serial + 1).await?;
     assert_eq!(left, 2, "tomorrow has begun somewhere");
     assert!(reset_ms > 86_400_000, "{reset_ms}: it ends tomorrow");
-    Ok(())
-}
-
-async fn units_are_given_back(store: Shared) -> Result<()> {
-    let policy = publish(&store, &policy(LIMITS)).await?;
-    for _ in 0..3 {
-        check(&store, &policy, &of("alice")).await?;
-    }
-    let (limit, values) = (name("per-user"), [Some(b"alice".to_vec())]);
-    let credit = Credit {
-        policy: &policy,
-        limit: &limit,
-        values: &values,
-        units: 2,
-        peek: false,
-        force: false,
-    };
-    let report = store.credit(&credit, &by("ann")).await?;
-    assert_eq!((report.left_before, report.left), (0, 2));
-    assert!((1..=86_400_000).contains(&report.reset_after_ms));
-    let of = LimitOf {
-        domain: policy.domain(),
-        limit: policy.limit(0).expect("a limit"),
-    };
-    let reset = store
-        .reset(&of, ResetScope::Bucket(&values), &by("ann"))
-        .await?;
-    assert_eq!(reset.buckets, 1);
-    let policy = crate::given::current(&store).await?;
-    let answer = check(&store, &policy, &self::of("alice")).await?;
-    assert_eq!(answer.limits[0].remaining, 2);
     Ok(())
 }

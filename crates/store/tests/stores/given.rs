@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use anyhow::Result;
-use policy::{Compiled, Descriptor, Name, Policy};
+use policy::{Compiled, Descriptor, Limit, Name, Policy};
 use protocol::{Answer, Check};
-use store::{Change, CheckError, Edit, EditError, Overrides, Signature, Store, Stored};
+use store::{
+    Change, CheckError, Edit, EditError, LimitOf, Overrides, ResetScope, Signature, Store, Stored,
+};
 
 pub fn name(text: &str) -> Name {
     text.parse().expect("a name")
@@ -91,4 +93,16 @@ pub async fn check(
         .await;
     assert_eq!(results.len(), 1, "one result per check");
     results.into_iter().next().expect("one result")
+}
+
+/// Resets buckets of a limit; returns how many.
+pub async fn reset(
+    store: &Arc<dyn Store>,
+    limit: &Limit,
+    scope: ResetScope<'_>,
+) -> Result<u64, EditError> {
+    let domain = &name("shop");
+    let of = LimitOf { domain, limit };
+    let report = store.reset(&of, scope, &by("ann")).await?;
+    Ok(report.buckets)
 }

@@ -7,10 +7,10 @@ use anyhow::{Context, Result};
 use harness::Engine;
 use policy::{Compiled, SlotId};
 use protocol::{Check, LimitRequest, Slot};
-use store::{Change, CheckError, LimitOf, ResetScope, Store};
+use store::{Change, CheckError, ResetScope, Store};
 
 use crate::{
-    given::{by, check, current, name, policy, publish, read, request, write},
+    given::{check, current, name, policy, publish, read, request, reset, write},
     on_every_store,
     servers::{Server, until},
 };
@@ -108,11 +108,7 @@ async fn an_adaptive_limit_grows_is_cut_by_an_edit_and_starts_anew_after_a_reset
         Some(3),
         "no answer was counted meanwhile"
     );
-    let of = LimitOf {
-        domain: wide.domain(),
-        limit: &wide.limits()[0],
-    };
-    store.reset(&of, ResetScope::All, &by("ann")).await?;
+    reset(&store, &wide.limits()[0], ResetScope::All).await?;
     let reset = current(&store).await?;
     let again = check(&store, &reset, &taking(0)).await?;
     assert_eq!(
@@ -143,11 +139,7 @@ async fn a_lost_slot_is_entered_again_after_edits_but_not_after_a_reset(
     lapse(&store, &edited).await?;
     assert_eq!(left_after_entering(&store, &edited, slot).await?, 1);
 
-    let of = LimitOf {
-        domain: edited.domain(),
-        limit: &edited.limits()[0],
-    };
-    store.reset(&of, ResetScope::All, &by("ann")).await?;
+    reset(&store, &edited.limits()[0], ResetScope::All).await?;
     let reset = current(&store).await?;
     assert_eq!(left_after_entering(&store, &reset, slot).await?, 2);
     // Later edits do not end that, nor does a reset concern slots given after it.
@@ -182,12 +174,8 @@ async fn a_bucket_that_was_reset_refuses_limiters_with_older_limits() -> Result<
     let alice = [Some(b"alice".to_vec())];
     let limit = name("in-flight");
     let key = store.inspect(&before, &limit, &alice, 1).await?.key;
-    let of = LimitOf {
-        domain: before.domain(),
-        limit: &before.limits()[0],
-    };
     let scope = ResetScope::Bucket(&alice);
-    store.reset(&of, scope, &by("ann")).await?;
+    reset(&store, &before.limits()[0], scope).await?;
     let stored: Vec<String> = server.ask(&["ZRANGE", &key, "0", "-1"]).await?;
     assert_eq!(stored, ["t", "g"], "marks alone");
     let lives_ms: i64 = server.ask(&["PTTL", &key]).await?;

@@ -12,7 +12,9 @@ use store::{
 };
 
 use crate::{
-    given::{EVERY_ALGORITHM, TEN_A_DAY, by, check, current, name, policy, publish, request},
+    given::{
+        EVERY_ALGORITHM, TEN_A_DAY, by, check, current, name, policy, publish, request, reset,
+    },
     on_every_store,
 };
 
@@ -70,7 +72,6 @@ async fn every_algorithm_is_decided_shown_and_reset(store: Shared) -> Result<()>
         let answer = check(&store, &compiled, &request(&[("user", "alice")])).await?;
         assert_eq!(answer.allowed, allowed, "{answer:?}");
     }
-    let domain = name("shop");
     for limit in compiled.limits() {
         let seen = store.inspect(&compiled, &limit.name, &alice, 1).await?;
         assert_eq!(seen.answer.remaining, 0, "{seen:?}");
@@ -83,14 +84,8 @@ async fn every_algorithm_is_decided_shown_and_reset(store: Shared) -> Result<()>
             seen.ttl_ms
                 .is_some_and(|ms| ms >= seen.answer.reset_after_ms)
         );
-        let of = LimitOf {
-            domain: &domain,
-            limit,
-        };
-        let report = store
-            .reset(&of, ResetScope::Bucket(&alice), &by("ann"))
-            .await?;
-        assert_eq!(report.buckets, 1, "{}", limit.name);
+        let buckets = reset(&store, limit, ResetScope::Bucket(&alice)).await?;
+        assert_eq!(buckets, 1, "{}", limit.name);
     }
     let compiled = current(&store).await?;
     assert!(

@@ -4,12 +4,12 @@ use anyhow::{Context, Result};
 use harness::Engine;
 use policy::SlotId;
 use protocol::Check;
-use store::{
-    ActivityReport, Change, FleetReport, LimitOf, Report, ResetScope, Resolution, StoreError,
-};
+use store::{ActivityReport, Change, FleetReport, Report, ResetScope, Resolution, StoreError};
 
 use crate::{
-    given::{EVERY_ALGORITHM, TEN_A_DAY, by, check, name, policy, publish, read, request, write},
+    given::{
+        EVERY_ALGORITHM, TEN_A_DAY, check, name, policy, publish, read, request, reset, write,
+    },
     on_both_servers,
     servers::Server,
 };
@@ -105,12 +105,8 @@ async fn a_user_with_few_rights_is_enough_for_checks_and_edits(server: Server) -
     );
     let bucket = [Some(b"alice".to_vec())];
     store.inspect(&policy, &name("gcra"), &bucket, 1).await?;
-    let of = LimitOf {
-        domain: &name("shop"),
-        limit: &policy.limits()[0],
-    };
     assert_eq!(
-        store.reset(&of, ResetScope::All, &by("ann")).await?.buckets,
+        reset(&store, &policy.limits()[0], ResetScope::All).await?,
         1
     );
     assert_eq!(store.history(&name("shop"), 9).await?.len(), 3);
@@ -193,11 +189,8 @@ async fn a_limiter_needs_no_right_to_edit_limits() -> Result<()> {
         let other = policy("  - {name: other, rate: 1/s}\n");
         let refused = write(&store, &before, Change::Limits(&other)).await;
         assert!(refused.unwrap_err().to_string().contains("NOPERM"));
-        let of = LimitOf {
-            domain: &shop,
-            limit: &policy_now.limits()[0],
-        };
-        assert!(store.reset(&of, ResetScope::All, &by("ann")).await.is_err());
+        let refused = reset(&store, &policy_now.limits()[0], ResetScope::All).await;
+        assert!(refused.is_err());
         no_edit_is_permitted(&server).await?;
         assert_eq!(read(&all).await?, before);
         let hint = tokio::time::timeout(std::time::Duration::from_secs(5), hints.changed());

@@ -20,13 +20,26 @@ mod live;
 mod login;
 mod penalties;
 mod refusals;
-mod reported_units;
 mod reservations;
 mod scale;
 mod sentinel;
 mod servers;
 mod simulations;
 mod telemetry;
+
+/// Makes a test of each function, given something that is made with servers.
+macro_rules! with_servers {
+    ($variant:ident, $given:expr; $($test:ident),*) => {
+        mod $variant {
+            $(#[tokio::test(flavor = "multi_thread")]
+            #[ignore = "needs a server"]
+            async fn $test() -> anyhow::Result<()> {
+                super::$test($given).await
+            })*
+        }
+    };
+}
+use with_servers;
 
 /// Makes a test of each function for each kind of store.
 macro_rules! on_every_store {
@@ -37,38 +50,10 @@ macro_rules! on_every_store {
                 super::$test(crate::servers::memory()?).await
             })*
         }
-        mod redis {
-            $(#[tokio::test(flavor = "multi_thread")]
-            #[ignore = "needs a server"]
-            async fn $test() -> anyhow::Result<()> {
-                let server = crate::servers::Server::start(harness::Engine::Redis).await?;
-                super::$test(server.store()?).await
-            })*
-        }
-        mod valkey {
-            $(#[tokio::test(flavor = "multi_thread")]
-            #[ignore = "needs a server"]
-            async fn $test() -> anyhow::Result<()> {
-                let server = crate::servers::Server::start(harness::Engine::Valkey).await?;
-                super::$test(server.store()?).await
-            })*
-        }
-        mod sentinel {
-            $(#[tokio::test(flavor = "multi_thread")]
-            #[ignore = "needs a server"]
-            async fn $test() -> anyhow::Result<()> {
-                let primary = crate::sentinel::Primary::start(harness::Engine::Valkey).await?;
-                super::$test(primary.store()?).await
-            })*
-        }
-        mod cluster {
-            $(#[tokio::test(flavor = "multi_thread")]
-            #[ignore = "needs a server"]
-            async fn $test() -> anyhow::Result<()> {
-                let cluster = crate::cluster::Cluster::start(harness::Engine::Redis).await?;
-                super::$test(cluster.store()?).await
-            })*
-        }
+        crate::with_servers!(redis, crate::servers::redis().await?.store()?; $($test),*);
+        crate::with_servers!(valkey, crate::servers::valkey().await?.store()?; $($test),*);
+        crate::with_servers!(sentinel, crate::sentinel::Primary::valkey().await?.store()?; $($test),*);
+        crate::with_servers!(cluster, crate::cluster::Cluster::redis().await?.store()?; $($test),*);
     };
 }
 use on_every_store;
@@ -76,20 +61,17 @@ use on_every_store;
 /// Makes two tests of each function, which get a server of their own: Redis and Valkey.
 macro_rules! on_both_servers {
     ($($test:ident),* $(,)?) => {
-        mod on_redis {
-            $(#[tokio::test(flavor = "multi_thread")]
-            #[ignore = "needs a server"]
-            async fn $test() -> anyhow::Result<()> {
-                super::$test(crate::servers::Server::start(harness::Engine::Redis).await?).await
-            })*
-        }
-        mod on_valkey {
-            $(#[tokio::test(flavor = "multi_thread")]
-            #[ignore = "needs a server"]
-            async fn $test() -> anyhow::Result<()> {
-                super::$test(crate::servers::Server::start(harness::Engine::Valkey).await?).await
-            })*
-        }
+        crate::with_servers!(on_redis, crate::servers::redis().await?; $($test),*);
+        crate::with_servers!(on_valkey, crate::servers::valkey().await?; $($test),*);
     };
 }
 use on_both_servers;
+
+/// As [`on_both_servers`], of functions that start servers themselves.
+macro_rules! with_both_engines {
+    ($($test:ident),* $(,)?) => {
+        crate::with_servers!(on_redis, harness::Engine::Redis; $($test),*);
+        crate::with_servers!(on_valkey, harness::Engine::Valkey; $($test),*);
+    };
+}
+use with_both_engines;

@@ -4,11 +4,11 @@ use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context, Result};
 use policy::{Compiled, Penalty};
-use protocol::{Check, LimitAnswer, LimitRequest};
-use store::{Credit, LimitOf, ResetScope, Store};
+use protocol::{Check, LimitAnswer};
+use store::{Credit, ResetScope, Store};
 
 use crate::{
-    given::{by, check, current, name, policy, publish, read, request},
+    given::{by, check, current, name, policy, publish, read, request, reset},
     on_every_store,
     servers::until,
 };
@@ -17,11 +17,7 @@ type Shared = Arc<dyn Store>;
 
 on_every_store!(
     denials_begin_a_penalty_whatever_is_left,
-    a_penalty_that_grows_is_longer_each_time_until_a_reset,
-    only_denials_by_the_limit_itself_count,
     each_of_several_limits_counts_its_own_denials,
-    reported_denials_count,
-    a_shadow_limit_has_penalties_in_shadow,
     a_reset_or_a_credit_ends_a_penalty,
     a_reset_of_the_limit_ends_penalties_of_unused_buckets,
 );
@@ -118,72 +114,6 @@ async fn denials_begin_a_penalty_whatever_is_left(store: Shared) -> Result<()> {
     Ok(())
 }
 
-async fn a_penalty_that_grows_is_longer_each_time_until_a_reset(store: Shared) -> Result<()> {
-    let growing = async || -> Result<Compiled> {
-        let mut policy = read(&store).await?.policy().context("limits")?.clone();
-        policy.limits[0].penalty = Some(Penalty {
-            grow: 10,
-            max_ms: HOUR_MS,
-            ..Penalty::new(3, 60_000, 1000)
-        });
-        Ok(Compiled::new(policy))
-    };
-    publish(&store, &policy(LOGINS)).await?;
-    let mut policy = growing().await?;
-    let alice = [Some(b"alice".to_vec())];
-    let seen = async |policy: &Compiled| -> Result<_> {
-        let seen = store.inspect(policy, &name("logins"), &alice, 1).await?;
-        Ok(seen.answer.penalty)
-    };
-    assert_eq!(seen(&policy).await?.next_ms, 1000);
-    exceed(&store, &policy, "alice", 3).await?;
-    let first = seen(&policy).await?;
-    assert_eq!(first.next_ms, 10_000);
-    assert_eq!(first.anew_ms, first.left_ms + 2 * 1000);
-    until("the penalty ends", Duration::from_secs(10), async || {
-        let left_ms = seen(&policy).await.ok()?.left_ms;
-        (left_ms == 0).then_some(())
-    })
-    .await?;
-    exceed(&store, &policy, "alice", 3).await?;
-    let second = seen(&policy).await?;
-    assert!((1001..=10_000).contains(&second.left_ms), "{second:?}");
-    assert_eq!(second.next_ms, 100_000);
-    let limit = policy.limits()[0].clone();
-    let of_limit = LimitOf {
-        domain: policy.domain(),
-        limit: &limit,
-    };
-    let bucket = ResetScope::Bucket(&alice);
-    store.reset(&of_limit, bucket, &by("ann")).await?;
-    policy = growing().await?;
-    let forgotten = seen(&policy).await?;
-    assert_eq!((forgotten.left_ms, forgotten.next_ms), (0, 1000));
-    Ok(())
-}
-
-async fn only_denials_by_the_limit_itself_count(store: Shared) -> Result<()> {
-    let policy = publish_penalized(&store, LOGINS).await?;
-    exceed(&store, &policy, "alice", 1).await?;
-    for _ in 0..5 {
-        let peek = Check {
-            peek: true,
-            cost: 2,
-            ..of("alice")
-        };
-        ask(&store, &policy, &peek).await?;
-        // It could never pass.
-        let dear = Check {
-            cost: 3,
-            ..of("alice")
-        };
-        let denied = ask(&store, &policy, &dear).await?;
-        assert_eq!(denied.retry_after_ms, None);
-        assert_eq!(denied.penalty.denials, 1, "{denied:?}");
-    }
-    Ok(())
-}
-
 async fn each_of_several_limits_counts_its_own_denials(store: Shared) -> Result<()> {
     // On a Cluster in three slots.
     let limits = "
@@ -205,57 +135,16 @@ async fn each_of_several_limits_counts_its_own_denials(store: Shared) -> Result<
     Ok(())
 }
 
-async fn reported_denials_count(store: Shared) -> Result<()> {
-    let policy = publish_penalized(&store, LOGINS).await?;
-    let report = |count| Check {
-        cost: 0,
-        limits: vec![LimitRequest {
-            skip: true,
-            denied: count,
-            ..LimitRequest::new(name("logins"))
-        }],
-        ..of("alice")
-    };
-    let two = ask(&store, &policy, &report(2)).await?;
-    assert!(two.allowed && two.penalty.denials == 2, "{two:?}");
-    let more = ask(&store, &policy, &report(u64::MAX)).await?;
-    assert!(!more.allowed && more.penalty.begun, "{more:?}");
-    let late = ask(&store, &policy, &report(5)).await?;
-    assert!(late.penalty.left_ms > 0 && !late.penalty.begun, "{late:?}");
-    Ok(())
-}
-
-async fn a_shadow_limit_has_penalties_in_shadow(store: Shared) -> Result<()> {
-    let limits = "  - {name: logins, per: [user], rate: 1/1h, enforce: 0%}\n";
-    let policy = publish_penalized(&store, limits).await?;
-    for request in 0..6 {
-        let answer = check(&store, &policy, &of("alice")).await?;
-        assert!(answer.allowed);
-        let penalized = answer.limits[0].penalty.left_ms > 0;
-        assert_eq!(penalized, request >= 3, "request {request}");
-    }
-    Ok(())
-}
-
 async fn a_reset_or_a_credit_ends_a_penalty(store: Shared) -> Result<()> {
     let mut policy = publish_penalized(&store, LOGINS).await?;
     let alice = vec![Some(b"alice".to_vec())];
     for ends in ["reset", "reset all", "credit"] {
         exceed(&store, &policy, "alice", 3).await?;
         assert!(ask(&store, &policy, &of("alice")).await?.penalty.left_ms > 0);
-        let limit = policy.limits()[0].clone();
-        let of_limit = LimitOf {
-            domain: policy.domain(),
-            limit: &limit,
-        };
+        let limit = &policy.limits()[0];
         match ends {
-            "reset" => {
-                let bucket = ResetScope::Bucket(&alice);
-                store.reset(&of_limit, bucket, &by("ann")).await?;
-            }
-            "reset all" => {
-                store.reset(&of_limit, ResetScope::All, &by("ann")).await?;
-            }
+            "reset" => assert_eq!(1, reset(&store, limit, ResetScope::Bucket(&alice)).await?),
+            "reset all" => assert_eq!(1, reset(&store, limit, ResetScope::All).await?),
             _ => {
                 // Nothing of the bucket is used any more: the penalty alone denies.
                 refills(&store, "alice").await?;
@@ -320,11 +209,7 @@ async fn a_reset_of_the_limit_ends_penalties_of_unused_buckets(store: Shared) ->
         .collect();
     assert_eq!(left, [true, true]);
     for (at, limit) in policy.limits().iter().enumerate() {
-        let of_limit = LimitOf {
-            domain: policy.domain(),
-            limit,
-        };
-        store.reset(&of_limit, ResetScope::All, &by("ann")).await?;
+        reset(&store, limit, ResetScope::All).await?;
         let policy = penalized(&store).await?;
         let now = check(&store, &policy, &here(1)).await?;
         let left: Vec<_> = now.limits.iter().map(|l| l.penalty.left_ms > 0).collect();

@@ -6,10 +6,10 @@ use anyhow::{Context, Result};
 use harness::Engine;
 use policy::{Compiled, SlotId};
 use protocol::{Check, CostSettlement, LimitRequest, Reservation};
-use store::{LimitOf, ResetScope, Store};
+use store::{ResetScope, Store};
 
 use crate::{
-    given::{by, check, current, name, policy, publish, request},
+    given::{check, current, name, policy, publish, request, reset},
     on_every_store,
     servers::{Server, until},
 };
@@ -18,7 +18,6 @@ type Shared = Arc<dyn Store>;
 
 on_every_store!(
     every_algorithm_settles_once,
-    reserved_units_are_visible_until_they_are_settled,
     a_reset_forgets_reservations,
     only_a_reservation_that_was_given_has_an_excess_without_its_record,
 );
@@ -68,12 +67,8 @@ fn settling(reservation: Reservation, units: u64) -> Check {
     }
 }
 
-async fn reset(store: &Shared, policy: &Compiled) -> Result<Compiled> {
-    let of = LimitOf {
-        domain: policy.domain(),
-        limit: &policy.limits()[0],
-    };
-    store.reset(&of, ResetScope::All, &by("ann")).await?;
+async fn after_reset(store: &Shared, policy: &Compiled) -> Result<Compiled> {
+    reset(store, &policy.limits()[0], ResetScope::All).await?;
     current(store).await
 }
 
@@ -87,7 +82,7 @@ async fn units(store: &Shared, policy: &Compiled) -> Result<(u64, u64)> {
 async fn every_algorithm_settles_once(store: Shared) -> Result<()> {
     for algorithm in KINDS {
         let published = publish(&store, &policy(&limits(algorithm))).await?;
-        let policy = reset(&store, &published).await?;
+        let policy = after_reset(&store, &published).await?;
         let first = reserve(&store, &policy, 11).await?;
         assert_eq!(units(&store, &policy).await?, (900, 100), "{algorithm}");
         for _ in 0..2 {
@@ -112,24 +107,10 @@ async fn every_algorithm_settles_once(store: Shared) -> Result<()> {
     Ok(())
 }
 
-async fn reserved_units_are_visible_until_they_are_settled(store: Shared) -> Result<()> {
-    let policy = publish(&store, &policy(&limits("token_bucket"))).await?;
-    let mut open = Vec::new();
-    for id in 0..5 {
-        open.push(reserve(&store, &policy, id).await?);
-    }
-    assert_eq!(units(&store, &policy).await?, (500, 500));
-    for reservation in open {
-        check(&store, &policy, &settling(reservation, 100)).await?;
-    }
-    assert_eq!(units(&store, &policy).await?, (500, 0));
-    Ok(())
-}
-
 async fn a_reset_forgets_reservations(store: Shared) -> Result<()> {
     let policy = publish(&store, &policy(&limits("token_bucket"))).await?;
     let before = reserve(&store, &policy, 1).await?;
-    let policy = reset(&store, &policy).await?;
+    let policy = after_reset(&store, &policy).await?;
     reserve(&store, &policy, 2).await?;
     check(&store, &policy, &settling(before, 0)).await?;
     assert_eq!(units(&store, &policy).await?, (900, 100));
@@ -142,7 +123,7 @@ async fn only_a_reservation_that_was_given_has_an_excess_without_its_record(
 ) -> Result<()> {
     let policy = publish(&store, &policy(&limits("token_bucket"))).await?;
     let given = reserve(&store, &policy, 1).await?;
-    let policy = reset(&store, &policy).await?;
+    let policy = after_reset(&store, &policy).await?;
     let altered = [
         Reservation { secret: 2, ..given },
         Reservation { number: 2, ..given },
@@ -175,7 +156,7 @@ async fn all_limiters_of_a_store_seal_alike() -> Result<()> {
     let policy = publish(&one, &limits).await?;
     let (first, second) = tokio::join!(reserve(&one, &policy, 1), reserve(&other, &policy, 2));
     let (first, second) = (first?, second?);
-    let policy = reset(&one, &policy).await?;
+    let policy = after_reset(&one, &policy).await?;
     check(&other, &policy, &settling(first, 200)).await?;
     assert_eq!(units(&one, &policy).await?, (900, 0));
     check(&one, &policy, &settling(second, 200)).await?;

@@ -5,12 +5,10 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use harness::Engine;
 use policy::{Compiled, Limit, Name, Override, OverrideChange, Policy};
-use store::{
-    Change, EditError, EditPlanError, LimitOf, OverrideEdit, Overrides, ResetScope, Store, Stored,
-};
+use store::{Change, EditError, EditPlanError, OverrideEdit, Overrides, ResetScope, Store, Stored};
 
 use crate::{
-    given::{by, name, policy, read, write},
+    given::{name, policy, read, reset, write},
     on_both_servers, on_every_store,
     servers::Server,
 };
@@ -127,11 +125,7 @@ async fn changes_since_a_revision_omit_unchanged_overrides() -> Result<()> {
     set_override(&store, "user9", Some(&first.limits[0].overrides[9])).await?;
     let limit = first.limits[0].clone();
     let domain = name("shop");
-    let of = LimitOf {
-        domain: &domain,
-        limit: &limit,
-    };
-    store.reset(&of, ResetScope::All, &by("ann")).await?;
+    reset(&store, &limit, ResetScope::All).await?;
     let base = store.read(&domain, Overrides::None).await?;
     let edit = OverrideEdit {
         before: Some(vec![first.limits[0].overrides[3].clone()]),
@@ -378,11 +372,12 @@ async fn make_an_edit(
     let a_limit: Option<Name> = dice.choice(&limits.limits).map(|limit| limit.name.clone());
     match (dice.u8(0..8), a_limit) {
         (0, Some(limit)) => {
-            let of = LimitOf {
-                domain: &limits.domain,
-                limit: limits.limit(limit.as_str()).context("it")?,
-            };
-            store.reset(&of, ResetScope::All, &by("ann")).await?;
+            reset(
+                store,
+                limits.limit(limit.as_str()).context("it")?,
+                ResetScope::All,
+            )
+            .await?;
         }
         (1, Some(limit)) => {
             let change = Change::Override {

@@ -10,7 +10,13 @@ use tempfile::TempDir;
 use crate::{
     given::{TEN_A_DAY, check, policy, publish, request},
     servers::{Server, patient, until},
+    with_both_engines,
 };
+
+with_both_engines!(
+    a_replaced_primary_is_followed,
+    a_primary_deposed_by_a_failover_is_abandoned
+);
 
 const PASSWORD: &str = "s3cret";
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -81,7 +87,8 @@ pub struct Primary {
 }
 
 impl Primary {
-    pub async fn start(engine: Engine) -> Result<Self> {
+    pub async fn valkey() -> Result<Self> {
+        let engine = Engine::Valkey;
         let primary = Server::start_with(engine, &["--requirepass", PASSWORD]).await?;
         Ok(Self {
             sentinel: Sentinel::start(engine, primary.port()).await?,
@@ -99,19 +106,7 @@ fn store_of(hosts: &str, service: &str) -> Result<Arc<dyn Store>> {
     Ok(open(&url.parse()?, patient())?)
 }
 
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs a server"]
-async fn a_replaced_redis_is_followed() -> Result<()> {
-    follow(Engine::Redis).await
-}
-
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs a server"]
-async fn a_replaced_valkey_is_followed() -> Result<()> {
-    follow(Engine::Valkey).await
-}
-
-async fn follow(engine: Engine) -> Result<()> {
+async fn a_replaced_primary_is_followed(engine: Engine) -> Result<()> {
     let login = ["--requirepass", PASSWORD, "--masterauth", PASSWORD];
     let mut primary = Server::start_with(engine, &login).await?;
     let port = primary.port().to_string();
@@ -158,21 +153,9 @@ async fn follow(engine: Engine) -> Result<()> {
     Ok(())
 }
 
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs a server"]
-async fn a_redis_primary_deposed_by_a_failover_is_abandoned() -> Result<()> {
-    leaves_a_deposed_primary(Engine::Redis).await
-}
-
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs a server"]
-async fn a_valkey_primary_deposed_by_a_failover_is_abandoned() -> Result<()> {
-    leaves_a_deposed_primary(Engine::Valkey).await
-}
-
 /// Checks, edits and hints follow the new primary, though the old one is not demoted and accepts
 /// every write.
-async fn leaves_a_deposed_primary(engine: Engine) -> Result<()> {
+async fn a_primary_deposed_by_a_failover_is_abandoned(engine: Engine) -> Result<()> {
     let primary = Server::start(engine).await?;
     let port = primary.port().to_string();
     let replica = Server::start_with(engine, &["--replicaof", "127.0.0.1", &port]).await?;

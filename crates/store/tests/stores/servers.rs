@@ -22,6 +22,14 @@ pub fn memory() -> Result<Arc<dyn Store>> {
     Ok(open(&StoreUrl::Memory, Options::default())?)
 }
 
+pub async fn redis() -> Result<Server> {
+    Server::start(Engine::Redis).await
+}
+
+pub async fn valkey() -> Result<Server> {
+    Server::start(Engine::Valkey).await
+}
+
 /// Long timeouts: a test machine is busy, and the tests do not measure its speed.
 pub fn patient() -> Options {
     Options {

@@ -9,7 +9,9 @@ use harness::Engine;
 use redis::Value;
 use store::script::{ScriptCheck, ScriptLimit};
 
-use crate::servers::Server;
+use crate::{servers::Server, with_both_engines};
+
+with_both_engines!(a_simulation_has_a_clock_and_buckets_of_its_own);
 
 const DAY_MS: u64 = 86_400_000;
 
@@ -41,16 +43,4 @@ async fn a_simulation_has_a_clock_and_buckets_of_its_own(engine: Engine) -> Resu
     }
     assert_eq!(keys().await?, Value::Array(Vec::new()));
     Ok(())
-}
-
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs a server"]
-async fn on_redis() -> Result<()> {
-    a_simulation_has_a_clock_and_buckets_of_its_own(Engine::Redis).await
-}
-
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs a server"]
-async fn on_valkey() -> Result<()> {
-    a_simulation_has_a_clock_and_buckets_of_its_own(Engine::Valkey).await
 }

@@ -19,7 +19,13 @@ use super::Cluster;
 use crate::{
     given::{TEN_A_DAY, check, policy, publish, request},
     servers::{Server, until},
+    with_both_engines,
 };
+
+with_both_engines!(
+    a_moving_slot_charges_each_check_once,
+    a_lost_master_is_replaced
+);
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -152,18 +158,6 @@ async fn a_moving_slot_charges_each_check_once(engine: Engine) -> Result<()> {
     Ok(())
 }
 
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs a server"]
-async fn on_redis_a_moving_slot_charges_each_check_once() -> Result<()> {
-    a_moving_slot_charges_each_check_once(Engine::Redis).await
-}
-
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs a server"]
-async fn on_valkey_a_moving_slot_charges_each_check_once() -> Result<()> {
-    a_moving_slot_charges_each_check_once(Engine::Valkey).await
-}
-
 /// A user whose bucket is on a node.
 pub async fn user_on(cluster: &Cluster, node: usize) -> Result<String> {
     for i in 0..1000 {
@@ -198,18 +192,6 @@ async fn a_lost_master_is_replaced(engine: Engine) -> Result<()> {
     let up = async || store.is_up().then_some(());
     until("nothing is the matter any more", PATIENCE, up).await?;
     Ok(())
-}
-
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs a server"]
-async fn on_redis_a_lost_master_is_replaced() -> Result<()> {
-    a_lost_master_is_replaced(Engine::Redis).await
-}
-
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs a server"]
-async fn on_valkey_a_lost_master_is_replaced() -> Result<()> {
-    a_lost_master_is_replaced(Engine::Valkey).await
 }
 
 async fn questions(node: &Server) -> Result<u64> {

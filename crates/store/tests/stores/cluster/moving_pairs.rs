@@ -23,6 +23,7 @@ use super::{
 use crate::{
     given::{check, name, policy, publish, request},
     servers::until,
+    with_both_engines,
 };
 
 const LIMITS: &str = "  - {name: tokens, match: {kind: call}, per: [tenant], algorithm: fixed_window, rate: 10000000/365d, \
@@ -31,6 +32,8 @@ const LIMITS: &str = "  - {name: tokens, match: {kind: call}, per: [tenant], alg
          rate: 5/365d, penalty: {after: 1000000, within: 1d, for: 1m}}\n";
 const CLIENTS: u64 = 10;
 const SETTLED_AT: u64 = 30;
+with_both_engines!(pairs_of_keys_move_and_every_check_counts_once);
+
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What clients do until they are stopped, and how often they did it.
@@ -161,18 +164,6 @@ async fn pairs_of_keys_move_and_every_check_counts_once(engine: Engine) -> Resul
     }
     assert_eq!(denials, CLIENTS + done);
     Ok(())
-}
-
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs a server"]
-async fn on_redis_pairs_of_keys_move_and_every_check_counts_once() -> Result<()> {
-    pairs_of_keys_move_and_every_check_counts_once(Engine::Redis).await
-}
-
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs a server"]
-async fn on_valkey_pairs_of_keys_move_and_every_check_counts_once() -> Result<()> {
-    pairs_of_keys_move_and_every_check_counts_once(Engine::Valkey).await
 }
 
 /// A bucket without denials has one key, and the call names two, of which no node has the second.

@@ -27,6 +27,10 @@ async fn start_node(engine: Engine) -> Result<(Server, u16)> {
 }
 
 impl Cluster {
+    pub async fn redis() -> Result<Self> {
+        Self::start(Engine::Redis).await
+    }
+
     pub async fn start(engine: Engine) -> Result<Self> {
         let (mut nodes, mut buses, mut ports) = (Vec::new(), Vec::new(), [[0; 2]; 3]);
         for place in &mut ports {
@@ -98,7 +102,7 @@ impl Cluster {
     }
 
     /// The ports of the nodes, each with the first and last of its slots.
-    pub async fn owners(&self) -> Result<Vec<(u16, u16, u16)>> {
+    async fn owners(&self) -> Result<Vec<(u16, u16, u16)>> {
         let ranges: Vec<Vec<Value>> = self.nodes[0].ask(&["CLUSTER", "SLOTS"]).await?;
         let owner = |range: &Vec<Value>| match range.as_slice() {
             [Value::Int(first), Value::Int(last), Value::Array(node), ..] => match node.get(1) {
@@ -112,12 +116,5 @@ impl Cluster {
             other => bail!("not a range of slots: {other:?}"),
         };
         ranges.iter().map(owner).collect()
-    }
-
-    pub async fn flush_scripts(&self) -> Result<()> {
-        for node in &self.nodes {
-            node.command(&["SCRIPT", "FLUSH"]).await?;
-        }
-        Ok(())
     }
 }

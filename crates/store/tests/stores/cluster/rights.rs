@@ -2,14 +2,14 @@
 
 use anyhow::Result;
 use harness::Engine;
-use store::{Cursor, LimitOf, ResetScope, open, slot};
+use store::{Cursor, ResetScope, open, slot};
 
 use super::{
     Cluster,
     faults::{errors, user_on},
 };
 use crate::{
-    given::{TEN_A_DAY, by, check, name, policy, publish, request},
+    given::{TEN_A_DAY, check, name, policy, publish, request, reset},
     login::RIGHTS,
     servers::patient,
 };
@@ -46,12 +46,8 @@ async fn a_user_with_few_rights_is_enough_even_while_a_slot_moves() -> Result<()
         assert!(errors(&cluster.nodes[1], "ASK").await? > 0, "it was asked");
         let page = store.list(&name("shop"), None, Cursor::default()).await?;
         assert!(!page.buckets.is_empty());
-        let of = LimitOf {
-            domain: &name("shop"),
-            limit: &policy.limits()[0],
-        };
         assert_eq!(
-            store.reset(&of, ResetScope::All, &by("ann")).await?.buckets,
+            reset(&store, &policy.limits()[0], ResetScope::All).await?,
             3
         );
     }
