@@ -194,27 +194,6 @@ impl Cluster {
         ask(self.owner(self.slot(key).await?)?, command).await
     }
 
-    /// Moves a slot with all its keys to the master after its own, as an operator does: MIGRATING and
-    /// IMPORTING on both, then the keys one by one, then SETSLOT NODE on all. Returns both ports.
-    pub async fn move_slot(&self, slot: u16) -> Result<[u16; 2]> {
-        let from = self.owner(slot)?;
-        let ports: Vec<u16> = self.ports().collect();
-        let after = ports.iter().position(|port| *port == from).map(|at| at + 1);
-        let to = after.and_then(|at| ports.get(at % ports.len())).copied();
-        let to = to.context("another node")?;
-        let [source, target] = [name(from).await?, name(to).await?];
-        ask(to, &format!("CLUSTER SETSLOT {slot} IMPORTING {source}")).await?;
-        ask(from, &format!("CLUSTER SETSLOT {slot} MIGRATING {target}")).await?;
-        let keys = ask(from, &format!("CLUSTER GETKEYSINSLOT {slot} 1000")).await?;
-        for key in keys.lines().filter(|line| line.starts_with("rl:")) {
-            ask(from, &format!("MIGRATE 127.0.0.1 {to} {key} 0 5000")).await?;
-        }
-        for port in [to, from] {
-            ask(port, &format!("CLUSTER SETSLOT {slot} NODE {target}")).await?;
-        }
-        Ok([from, to])
-    }
-
     /// The port of the master that was assigned a slot at the start.
     pub fn owner(&self, slot: u16) -> Result<u16> {
         let owner = CLUSTER_SLOTS.iter().position(|[_, last]| slot <= *last);

@@ -63,29 +63,8 @@ async fn concurrent_clients_get_exactly_the_limit() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "needs a server"]
-async fn concurrent_clients_get_exactly_the_limit_from_redis() -> Result<()> {
-    let server = Server::start(Engine::Redis).await?;
-    exactly_the_limit(on(&server, PER_USER).await?).await
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "needs a server"]
-async fn concurrent_clients_get_exactly_the_limit_from_valkey() -> Result<()> {
-    let server = Server::start(Engine::Valkey).await?;
-    exactly_the_limit(on(&server, PER_USER).await?).await
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_limits_are_charged_both_or_neither() -> Result<()> {
     all_or_nothing(Service::with(TWO).await?).await
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "needs a server"]
-async fn two_limits_are_charged_both_or_neither_in_redis() -> Result<()> {
-    let server = Server::start(Engine::Redis).await?;
-    all_or_nothing(on(&server, TWO).await?).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -11,7 +11,6 @@
 mod stage;
 
 mod adaptive;
-mod batches;
 mod calendar_windows;
 mod check_streams;
 mod configuration_errors;
@@ -26,12 +25,10 @@ mod grpc;
 mod hostile_bytes;
 mod hostile_claims;
 mod hostile_floods;
-mod hostile_input;
 mod hostile_requests;
 mod invalid_answers;
 mod kill_switch;
 mod leases;
-mod leases_on_a_cluster;
 mod leases_over_a_failover;
 mod limiting;
 mod log_injection;
@@ -54,7 +51,6 @@ mod requests_in_flight_over_a_failover;
 mod requests_in_flight_streams;
 mod response_costs;
 mod settled_costs;
-mod several_limits;
 mod spellings;
 mod stores;
 mod telemetry;

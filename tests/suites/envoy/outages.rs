@@ -27,27 +27,6 @@ async fn local_limiting_goes_on_with_what_was_left() {
     );
 }
 
-#[tokio::test]
-async fn local_admissions_are_charged_when_the_limiter_is_back() {
-    let mut stage = limits(&["{name: per-user, per: [user], rate: 100/1h}"]).await;
-    let alice = stage.get("/", "alice");
-    assert_eq!(statuses(&alice, 3).await, [200; 3]);
-
-    stage.stop_limiters().await;
-    assert_eq!(statuses(&alice, 8).await, [200; 8]);
-    stage.start_limiters().await;
-
-    let mut admitted = 3 + 8;
-    eventually("all of it is charged", async || {
-        assert_eq!(statuses(&alice, 1).await, [200]);
-        admitted += 1;
-        let used = stage.inspect("per-user", &["user=alice"])["used"].as_u64();
-        assert!(used <= Some(admitted), "{used:?} of {admitted}");
-        (used == Some(admitted)).then_some(())
-    })
-    .await;
-}
-
 /// A limiter without its store reports that nothing was charged, so every local admission is charged
 /// later: the limit admits no unit too many.
 #[tokio::test]
@@ -160,26 +139,6 @@ async fn each_limit_follows_its_on_failure_setting() {
         statuses(&stage.get("/unmatched", "alice"), 5).await,
         [200; 5]
     );
-}
-
-#[tokio::test]
-async fn restarted_limiters_are_called_again() {
-    let mut stage = limits(&["{name: closed, rate: 1000/1h, on_failure: deny}"]).await;
-    let alice = stage.get("/", "alice");
-    stage.stop_limiters().await;
-    eventually("requests fail", async || {
-        (alice.send().await.unwrap().status == 503).then_some(())
-    })
-    .await;
-
-    stage.start_limiters().await;
-
-    eventually("requests pass", async || {
-        (alice.send().await.unwrap().status == 200).then_some(())
-    })
-    .await;
-    // Not just once: the circuit breaker is closed again.
-    assert_eq!(statuses(&alice, 20).await, [200; 20]);
 }
 
 #[tokio::test]

@@ -61,14 +61,6 @@ impl Stage {
         redis
     }
 
-    /// The Cluster.
-    pub fn cluster(&self) -> &Cluster {
-        let Store::Cluster(cluster) = &self.store else {
-            panic!("the plan has no Cluster");
-        };
-        cluster
-    }
-
     /// The server that has a key, and its replica.
     pub async fn pair_of(&mut self, key: &str) -> &mut Pair {
         match &mut self.store {
