@@ -6,7 +6,7 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use access_log::END_MS;
-use documents::{Choice, Field, Fields, Form, Path, Report, Take, similar};
+use documents::{Choice, Field, Form, Path, Report, Take, similar};
 use policy::{
     BUILT_IN, Compiled, DESCRIPTOR, Descriptor, Duration, Name, Node, Place, Problem, Problems,
     Value, node_to_value, value_to_node,
@@ -212,17 +212,12 @@ impl<'r> Reader<'r> {
     }
 
     fn file(&mut self, root: Field<'_>) -> Option<Vec<Case>> {
-        let mut fields = Fields::new(root, self.report)?;
-        let mut take = Take {
-            fields: &mut fields,
-            path: &Path::Root,
-            report: self.report,
-        };
+        let mut take = Take::new(&root, self.report)?;
         take.field("limits");
         take.field("note");
         let start = take.field("start");
         let cases = take.field("cases");
-        fields.finish(&Path::Root, &FILE_FIELDS, self.report);
+        take.finish(&FILE_FIELDS);
         self.start_ms = self.time(start).unwrap_or(START_MS);
         let Some(cases) = cases else {
             if root.node.get("cases").is_none() {
@@ -263,18 +258,12 @@ impl<'r> Reader<'r> {
     }
 
     fn case(&mut self, case: Field<'_>) -> Option<Case> {
-        let path = case.path;
-        let mut fields = Fields::new(case, self.report)?;
-        let mut take = Take {
-            fields: &mut fields,
-            path: &path,
-            report: self.report,
-        };
+        let mut take = Take::new(&case, self.report)?;
         take.field("note");
         let name = take.field("name");
         let (domain, start) = (take.field("domain"), take.field("start"));
         let requests = take.field("requests");
-        fields.finish(&path, &CASE_FIELDS, self.report);
+        take.finish(&CASE_FIELDS);
         let name = name.and_then(|field| field.text("a name", self.report));
         for field in ["name", "requests"] {
             if case.node.get(field).is_none() {
@@ -343,13 +332,7 @@ impl<'r> Reader<'r> {
     }
 
     fn request(&mut self, request: Field<'_>, now_ms: u64, limits: usize) -> Option<Request> {
-        let path = request.path;
-        let mut fields = Fields::new(request, self.report)?;
-        let mut take = Take {
-            fields: &mut fields,
-            path: &path,
-            report: self.report,
-        };
+        let mut take = Take::new(&request, self.report)?;
         take.field("note");
         let (repeat, cost) = (take.integer("repeat", 1), take.integer("cost", 1));
         let used = take.integer("used", 0);
@@ -406,10 +389,7 @@ impl<'r> Reader<'r> {
         };
         for entry in entries {
             if !REQUEST_FIELDS.contains(&entry.key.as_str()) {
-                let value = Field {
-                    node: &entry.value,
-                    path: Path::Field(&request.path, &entry.key),
-                };
+                let value = request.below(entry);
                 if let (DESCRIPTOR, Value::Map(_)) = (entry.key.as_str(), &entry.value.value) {
                     let inner = value.entries("a map of entries", self.report);
                     for entry in inner.unwrap_or_default() {
@@ -512,13 +492,7 @@ impl Reader<'_> {
         expect: &mut Expect,
         policy: &Compiled,
     ) -> Option<()> {
-        let path = field.path;
-        let mut fields = Fields::new(*field, self.report)?;
-        let mut take = Take {
-            fields: &mut fields,
-            path: &path,
-            report: self.report,
-        };
+        let mut take = Take::new(field, self.report)?;
         let outcomes = Outcome::CHOICES.iter();
         let outcomes: Vec<_> = outcomes
             .filter_map(|(word, outcome)| Some((*outcome, take.field(word)?)))
@@ -526,7 +500,7 @@ impl Reader<'_> {
         let would_deny = take.field("would_deny");
         let remaining = take.field("remaining");
         let times = ["retry_after", "reset_after", "delay"].map(|name| (name, take.field(name)));
-        fields.finish(&path, &EXPECT_FIELDS, self.report);
+        take.finish(&EXPECT_FIELDS);
         if let [_, (_, second), ..] = outcomes.as_slice() {
             second.report(self.report, "a request has one outcome, not two");
         }

@@ -1,6 +1,6 @@
 //! Reads the fields of a map one by one, and collects every problem.
 
-use std::{borrow::Cow, collections::HashSet, fmt};
+use std::{borrow::Cow, collections::HashSet, fmt, mem};
 
 use crate::{Choice, Entry, Name, Node, Place, Problem, Problems, Value, similar};
 
@@ -121,6 +121,28 @@ pub struct Field<'n> {
 }
 
 impl<'n> Field<'n> {
+    /// The document itself.
+    pub const fn root(node: &'n Node) -> Self {
+        let path = Path::Root;
+        Self { node, path }
+    }
+
+    /// An entry of this map.
+    #[must_use]
+    pub const fn below(&'n self, entry: &'n Entry) -> Self {
+        Self {
+            node: &entry.value,
+            path: Path::Field(&self.path, entry.key.as_str()),
+        }
+    }
+
+    /// An item of this list.
+    #[must_use]
+    pub const fn item(&'n self, index: usize, node: &'n Node) -> Self {
+        let path = Path::Item(&self.path, index);
+        Self { node, path }
+    }
+
     /// Adds a problem with this value; the caller may add a hint.
     pub fn report<'r>(
         &self,
@@ -159,35 +181,55 @@ impl<'n> Field<'n> {
     }
 }
 
-/// The fields of a map, to be taken by name; those left over are unknown.
+/// The fields of a map, to be taken by name, the path to it, and the problems found.
 #[derive(Debug)]
-pub struct Fields<'n> {
-    left: Vec<&'n Entry>,
+pub struct Take<'t, 'p> {
+    left: Vec<&'p Entry>,
+    /// The path to the map.
+    pub path: &'p Path<'p>,
+    /// Where problems go.
+    pub report: &'t mut Report,
 }
 
-impl<'n> Fields<'n> {
+impl<'t, 'p> Take<'t, 'p> {
     /// `None`, and a problem, if the value is not a map.
-    pub fn new(field: Field<'n>, report: &mut Report) -> Option<Self> {
-        let left = field.entries("a map of fields", report)?;
-        Some(Self { left })
+    pub fn new(map: &'p Field<'p>, report: &'t mut Report) -> Option<Self> {
+        Some(Self {
+            left: map.entries("a map of fields", report)?,
+            path: &map.path,
+            report,
+        })
     }
+}
 
-    /// The field, if it was given; `path` is the path to the map.
-    fn take(
-        &mut self,
-        name: &'n str,
-        path: &'n Path<'n>,
+impl Field<'_> {
+    /// Reads a map that may have only the `known` fields. `None`, and a problem, if it is not a
+    /// map.
+    pub fn read_map(
+        &self,
+        known: &[&str],
         report: &mut Report,
-    ) -> Option<Field<'n>> {
+        read: &mut dyn FnMut(&mut Take<'_, '_>),
+    ) -> Option<()> {
+        let mut take = Take::new(self, report)?;
+        read(&mut take);
+        take.finish(known);
+        Some(())
+    }
+}
+
+impl<'p> Take<'_, 'p> {
+    /// The field, if it was given.
+    pub fn field(&mut self, name: &'p str) -> Option<Field<'p>> {
         let at = self.left.iter().position(|entry| entry.key == name)?;
         let entry = self.left.remove(at);
         let field = Field {
             node: &entry.value,
-            path: Path::Field(path, name),
+            path: Path::Field(self.path, name),
         };
         if entry.value.value == Value::Null {
             let place = entry.value.place.or(entry.place);
-            report
+            self.report
                 .add(&field.path, place, "no value")
                 .push_hint("give it one, or remove the line");
             return None;
@@ -196,10 +238,10 @@ impl<'n> Fields<'n> {
     }
 
     /// Reports the fields that were not taken.
-    pub fn finish(self, path: &Path<'_>, known: &[&str], report: &mut Report) {
-        for entry in self.left {
-            let path = Path::Field(path, &entry.key);
-            let problem = report.add(&path, entry.place, "unknown field");
+    pub fn finish(&mut self, known: &[&str]) {
+        for entry in mem::take(&mut self.left) {
+            let path = Path::Field(self.path, &entry.key);
+            let problem = self.report.add(&path, entry.place, "unknown field");
             if entry.key == "<<" {
                 problem.push_hint(
                     "merge keys are not supported: write the fields here as well; an alias (`rate: *r`) can \
@@ -215,44 +257,6 @@ impl<'n> Fields<'n> {
                 problem.push_hint(format!("known fields: {}", known.join(", ")));
             }
         }
-    }
-}
-
-impl Field<'_> {
-    /// Reads a map that may have only the `known` fields. `None`, and a problem, if it is not a
-    /// map.
-    pub fn read_map(
-        &self,
-        known: &[&str],
-        report: &mut Report,
-        read: &mut dyn FnMut(&mut Take<'_, '_>),
-    ) -> Option<()> {
-        let mut fields = Fields::new(*self, report)?;
-        read(&mut Take {
-            fields: &mut fields,
-            path: &self.path,
-            report,
-        });
-        fields.finish(&self.path, known, report);
-        Some(())
-    }
-}
-
-/// The fields of a map, the path to it, and the problems found.
-#[derive(Debug)]
-pub struct Take<'t, 'p> {
-    /// The fields.
-    pub fields: &'t mut Fields<'p>,
-    /// The path to the map.
-    pub path: &'p Path<'p>,
-    /// Where problems go.
-    pub report: &'t mut Report,
-}
-
-impl<'p> Take<'_, 'p> {
-    /// The field, if it was given.
-    pub fn field(&mut self, name: &'p str) -> Option<Field<'p>> {
-        self.fields.take(name, self.path, self.report)
     }
 
     /// The field's value, or the default where it is absent or wrong.

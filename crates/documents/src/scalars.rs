@@ -3,7 +3,7 @@
 
 use std::{borrow::Borrow, collections::HashSet, fmt, str::FromStr, sync::Arc};
 
-use crate::{Field, Node, Path, Report, Value, quoted, similar};
+use crate::{Field, Node, Report, Value, quoted, similar};
 
 /// A name that fits keys, metrics and headers unescaped: `^[a-z0-9][a-z0-9._-]{0,62}$`. Only a
 /// domain may be any [text](Name::domain): Envoy's rate limit service has such domains.
@@ -495,10 +495,7 @@ impl<'n> Field<'n> {
         let mut names: Vec<Name> = Vec::new();
         let mut known = HashSet::with_capacity(items.len());
         for (index, node) in items.iter().enumerate() {
-            let item = Field {
-                node,
-                path: Path::Item(&self.path, index),
-            };
+            let item = self.item(index, node);
             let Some(name) = item.name(what, report) else {
                 continue;
             };

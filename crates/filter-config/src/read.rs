@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use documents::{Choice, Field, Fields, Name, Node, Path, Report, Take, Value, from_base64};
+use documents::{Choice, Field, Name, Node, Path, Report, Take, Value, from_base64};
 use policy::{Compiled, OnFailure, REMOTE_ADDRESS, WHOLE_ADDRESS};
 
 use crate::{
@@ -47,18 +47,10 @@ pub(crate) fn read(bytes: &[u8], report: &mut Report) -> Option<Config> {
             return None;
         }
     };
-    let root = Field {
-        node: &node,
-        path: Path::Root,
-    };
-    let mut fields = Fields::new(root, report)?;
-    let take = &mut Take {
-        fields: &mut fields,
-        path: &Path::Root,
-        report,
-    };
+    let root = Field::root(&node);
+    let take = &mut Take::new(&root, report)?;
     let config = read_fields(take, &root);
-    fields.finish(&Path::Root, &FIELDS, report);
+    take.finish(&FIELDS);
     config
 }
 
@@ -442,10 +434,7 @@ fn read_sources(take: &mut Take<'_, '_>, prefixes: Prefixes) -> Vec<(Name, Sourc
     }
     let built_in = sources.len();
     for (index, node) in items.iter().enumerate() {
-        let item = Field {
-            node,
-            path: Path::Item(&field.path, index),
-        };
+        let item = field.item(index, node);
         let Some((key, source)) = read_one(item, take.report) else {
             continue;
         };
@@ -466,12 +455,7 @@ fn read_sources(take: &mut Take<'_, '_>, prefixes: Prefixes) -> Vec<(Name, Sourc
 }
 
 fn read_one(item: Field<'_>, report: &mut Report) -> Option<(Name, Source)> {
-    let mut fields = Fields::new(item, report)?;
-    let take = &mut Take {
-        fields: &mut fields,
-        path: &item.path,
-        report,
-    };
+    let take = &mut Take::new(&item, report)?;
     let key = take.field("key");
     let key = key.and_then(|field| field.name("the entry's key", take.report));
     if item.node.get("key").is_none() {
@@ -508,7 +492,7 @@ fn read_one(item: Field<'_>, report: &mut Report) -> Option<(Name, Source)> {
         field.report(take.report, message);
     }
     let hash = take.boolean("hash").unwrap_or(false);
-    fields.finish(&item.path, &DESCRIPTOR_FIELDS, report);
+    take.finish(&DESCRIPTOR_FIELDS);
     let source = source?;
     let source = if hash {
         Source::Hashed(Box::new(source))

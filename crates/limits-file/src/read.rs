@@ -5,7 +5,7 @@ mod limit;
 mod numbers;
 mod pricing;
 
-use documents::{Field, Fields, Form, Node, Path, Place, Problems, Report, Take, Value, similar};
+use documents::{Field, Form, Node, Path, Place, Problems, Report, Take, Value, similar};
 use policy::{
     Exemption, Limit, Name, Names, OVERRIDES_MAX, Pause, Policy, Positions, Revision, digest,
     parse_timestamp,
@@ -120,10 +120,7 @@ pub fn limit_from_record(node: &Node) -> Result<Limit, Problems> {
 
 fn limit_of(node: &Node, form: Form) -> Result<Limit, Problems> {
     let mut report = Report::new(form);
-    let root = Field {
-        node,
-        path: Path::Root,
-    };
+    let root = Field::root(node);
     let limit = read_limit(root, &mut report);
     report.finish(limit)
 }
@@ -131,21 +128,13 @@ fn limit_of(node: &Node, form: Form) -> Result<Limit, Problems> {
 /// Reads a policy; `None`, and problems, if anything about it is wrong.
 fn read_policy(node: &Node, report: &mut Report) -> Option<Policy> {
     let before = report.problems.len();
-    let root = Field {
-        node,
-        path: Path::Root,
-    };
+    let root = Field::root(node);
     if let Value::Null = node.value {
         root.report(report, "an empty document")
             .push_hint("a limits file has a `domain` and `limits`");
         return None;
     }
-    let mut fields = Fields::new(root, report)?;
-    let take = &mut Take {
-        fields: &mut fields,
-        path: &Path::Root,
-        report,
-    };
+    let take = &mut Take::new(&root, report)?;
     let domain = read_domain(take, &root);
     check_format(take);
     let paused = take_pause(take);
@@ -155,7 +144,7 @@ fn read_policy(node: &Node, report: &mut Report) -> Option<Policy> {
         root.report(take.report, "`limits` is missing")
             .push_hint("an empty domain has `limits: []`");
     }
-    fields.finish(&Path::Root, &FIELDS, report);
+    take.finish(&FIELDS);
     let limits = limits.map(|field| read_limits(field, &exempt, report));
     if report.problems.len() > before {
         return None;
@@ -204,10 +193,7 @@ fn read_limits(field: Field<'_>, exempt: &[Exemption], report: &mut Report) -> V
     let mut nodes = Vec::with_capacity(items.len().min(LIMITS_MAX));
     let mut names = Names::default();
     for (index, node) in items.iter().take(LIMITS_MAX).enumerate() {
-        let item = Field {
-            node,
-            path: Path::Item(&field.path, index),
-        };
+        let item = field.item(index, node);
         let name = node.get("name").and_then(Node::as_text);
         if let Some(name) = name
             && !names.add(name)
@@ -428,10 +414,7 @@ const EXEMPTION_FIELDS: [&str; 2] = ["name", "match"];
 /// Everything that is wrong with it.
 pub fn exemption_from_node(node: &Node) -> Result<Exemption, Problems> {
     let mut report = Report::new(Form::Record);
-    let field = Field {
-        node,
-        path: Path::Root,
-    };
+    let field = Field::root(node);
     let exemption = read_exemption(field, &mut report);
     report.finish(exemption)
 }
@@ -468,13 +451,7 @@ fn take_exemptions(take: &mut Take<'_, '_>) -> Vec<Exemption> {
 
 fn read_exemption(field: Field<'_>, report: &mut Report) -> Option<Exemption> {
     let before = report.problems.len();
-    let path = field.path;
-    let mut fields = Fields::new(field, report)?;
-    let mut take = Take {
-        fields: &mut fields,
-        path: &path,
-        report,
-    };
+    let mut take = Take::new(&field, report)?;
     let name = if let Some(name) = take.field("name") {
         name.name("a name", take.report)
     } else {
@@ -490,7 +467,7 @@ fn read_exemption(field: Field<'_>, report: &mut Report) -> Option<Exemption> {
             .report(take.report, "an exemption needs a `match`")
             .push_hint("`rlctl pause` takes all limits out of force");
     }
-    fields.finish(&path, &EXEMPTION_FIELDS, report);
+    take.finish(&EXEMPTION_FIELDS);
     (report.problems.len() == before).then_some(())?;
     Some(Exemption {
         name: name?,

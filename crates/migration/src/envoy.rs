@@ -66,10 +66,7 @@ fn read_configs(reading: &mut Reading) -> Vec<RateLimitConfig> {
 
 /// One of them; `None` if anything in it is wrong.
 fn config(node: &Node, reading: &mut Reading) -> Option<RateLimitConfig> {
-    let root = Field {
-        node,
-        path: Path::Root,
-    };
+    let root = Field::root(node);
     if node.get("kind").is_some() {
         root.report(
             &mut reading.errors,
@@ -80,7 +77,7 @@ fn config(node: &Node, reading: &mut Reading) -> Option<RateLimitConfig> {
     }
     let mut config = RateLimitConfig::default();
     for entry in root.entries("a `domain` and `descriptors`", &mut reading.errors)? {
-        let field = below(&root, entry);
+        let field = root.below(entry);
         match entry.key.as_str() {
             "domain" => {
                 config.domain = text(&field, "the name of a domain", reading);
@@ -101,10 +98,10 @@ fn descriptors(list: &Field<'_>, reading: &mut Reading) -> Vec<Descriptor> {
         list.expected("a list of descriptors", &mut reading.errors);
         return Vec::new();
     };
-    let items = items.iter().enumerate().map(|(index, node)| Field {
-        node,
-        path: Path::Item(&list.path, index),
-    });
+    let items = items
+        .iter()
+        .enumerate()
+        .map(|(index, node)| list.item(index, node));
     items
         .filter_map(|item| descriptor(&item, reading))
         .collect()
@@ -117,7 +114,7 @@ fn descriptor(item: &Field<'_>, reading: &mut Reading) -> Option<Descriptor> {
         ..Descriptor::default()
     };
     for entry in entries {
-        let field = below(item, entry);
+        let field = item.below(entry);
         match entry.key.as_str() {
             "key" => found.key = text(&field, "a key", reading),
             "value" => found.value = text(&field, "a value", reading),
@@ -173,7 +170,7 @@ fn rate_limit(limit: &Field<'_>, reading: &mut Reading) -> Option<RateLimit> {
     let (mut name, mut replaces) = (String::new(), Vec::new());
     let (mut unit, mut requests, mut unlimited) = (None, 0, false);
     for entry in entries {
-        let field = below(limit, entry);
+        let field = limit.below(entry);
         match entry.key.as_str() {
             "name" => name = text(&field, "the name of a limit", reading),
             "replaces" => replaces = read_replaces(&field, reading),
@@ -217,10 +214,7 @@ fn read_replaces(list: &Field<'_>, reading: &mut Reading) -> Vec<String> {
     };
     let mut names = Vec::new();
     for (index, node) in items.iter().enumerate() {
-        let item = Field {
-            node,
-            path: Path::Item(&list.path, index),
-        };
+        let item = list.item(index, node);
         match node.get("name").and_then(Node::as_text) {
             Some(name) if !name.is_empty() => names.push(name.to_owned()),
             _ => {
@@ -297,13 +291,6 @@ fn flag(field: &Field<'_>, reading: &mut Reading) -> bool {
             field.expected("true or false", &mut reading.errors);
             false
         }
-    }
-}
-
-fn below<'n>(parent: &'n Field<'n>, entry: &'n Entry) -> Field<'n> {
-    Field {
-        node: &entry.value,
-        path: Path::Field(&parent.path, &entry.key),
     }
 }
 

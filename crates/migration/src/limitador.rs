@@ -78,10 +78,7 @@ struct Found {
 }
 
 fn limits(file: usize, node: &Node, reading: &mut Reading, domains: &mut Domains) {
-    let root = Field {
-        node,
-        path: Path::Root,
-    };
+    let root = Field::root(node);
     let spec = node.get("spec").map(|node| Field {
         node,
         path: Path::Field(&root.path, "spec"),
@@ -100,10 +97,7 @@ fn limits(file: usize, node: &Node, reading: &mut Reading, domains: &mut Domains
         return;
     };
     for (index, node) in items.iter().enumerate() {
-        let item = Field {
-            node,
-            path: Path::Item(&list.path, index),
-        };
+        let item = list.item(index, node);
         if let Some(found) = limit(&item, reading) {
             domains.add(&found, file);
         }
@@ -138,10 +132,7 @@ fn limit(item: &Field<'_>, reading: &mut Reading) -> Option<Found> {
 }
 
 fn read_field(found: &mut Found, item: &Field<'_>, entry: &Entry, reading: &mut Reading) {
-    let field = Field {
-        node: &entry.value,
-        path: Path::Field(&item.path, &entry.key),
-    };
+    let field = item.below(entry);
     let errors = &mut reading.errors;
     match snake_case(&entry.key).as_str() {
         "namespace" => {
@@ -239,10 +230,7 @@ fn for_each_text(
         return;
     };
     for (index, node) in items.iter().enumerate() {
-        let item = Field {
-            node,
-            path: Path::Item(&list.path, index),
-        };
+        let item = list.item(index, node);
         if let Some(text) = item.text("an expression", &mut reading.errors) {
             each(text, &item, reading);
         }

@@ -2,8 +2,7 @@
 
 use algorithms::{Slot, SlotAct};
 use documents::{
-    Entry, Field, Fields, Form, Node, Path, Report, Take, Value, from_base64, node_to_value,
-    to_base64,
+    Entry, Field, Form, Node, Path, Report, Take, Value, from_base64, node_to_value, to_base64,
 };
 use policy::{Compiled, Descriptor, Name, value_to_node};
 use serde::{Serialize, Serializer, ser::SerializeMap};
@@ -74,22 +73,14 @@ fn read_body<T>(
     let node = Node::from_json(body)
         .map_err(|error| ApiError::new(ErrorCode::InvalidRequest, format!("not JSON: {error}")))?;
     let mut report = Report::new(Form::File);
-    let root = Field {
-        node: &node,
-        path: Path::Root,
-    };
+    let root = Field::root(&node);
     let read = read(root, &mut report);
     report.finish(read).map_err(ApiError::from)
 }
 
 fn read_request(root: Field<'_>, report: &mut Report) -> Option<Request> {
     let batch = root.node.get("checks").is_some();
-    let mut fields = Fields::new(root, report)?;
-    let take = &mut Take {
-        fields: &mut fields,
-        path: &Path::Root,
-        report,
-    };
+    let take = &mut Take::new(&root, report)?;
     let domain = match take.field("domain") {
         Some(field) => field.domain(take.report),
         None => missing(&root, "domain", take.report),
@@ -97,7 +88,7 @@ fn read_request(root: Field<'_>, report: &mut Report) -> Option<Request> {
     if batch {
         let list = ("checks", "a list of checks");
         let checks = read_batch(take, list, &CHECK_FIELDS, read_check);
-        fields.finish(&Path::Root, &BATCH_FIELDS, report);
+        take.finish(&BATCH_FIELDS);
         return Some(Request {
             domain: domain?,
             checks,
@@ -107,7 +98,7 @@ fn read_request(root: Field<'_>, report: &mut Report) -> Option<Request> {
     }
     let check = read_check(&root, take);
     let wait_ms = take.integer("wait_ms", 0).unwrap_or(0);
-    fields.finish(&Path::Root, &SINGLE_FIELDS, report);
+    take.finish(&SINGLE_FIELDS);
     Some(Request {
         domain: domain?,
         checks: vec![check?],
@@ -146,18 +137,10 @@ fn read_batch(
     }
     let items = items.iter().enumerate();
     let checks = items.filter_map(|(index, node)| {
-        let item = Field {
-            node,
-            path: Path::Item(&field.path, index),
-        };
-        let mut fields = Fields::new(item, report)?;
-        let take = &mut Take {
-            fields: &mut fields,
-            path: &item.path,
-            report,
-        };
+        let item = field.item(index, node);
+        let take = &mut Take::new(&item, report)?;
         let check = read(&item, take);
-        fields.finish(&item.path, fields_of_one, report);
+        take.finish(fields_of_one);
         check
     });
     checks.collect()
@@ -233,10 +216,7 @@ fn read_free(field: &Field<'_>, limits: &mut Vec<LimitRequest>, report: &mut Rep
         return;
     }
     for entry in entries {
-        let item = Field {
-            node: &entry.value,
-            path: Path::Field(&field.path, &entry.key),
-        };
+        let item = field.below(entry);
         let Ok(limit) = entry.key.parse::<Name>() else {
             item.report(report, "not the name of a limit");
             continue;
@@ -261,10 +241,7 @@ fn read_costs(field: &Field<'_>, report: &mut Report) -> Vec<(Name, u64)> {
         return Vec::new();
     }
     let cost = |entry: &&Entry| {
-        let item = Field {
-            node: &entry.value,
-            path: Path::Field(&field.path, &entry.key),
-        };
+        let item = field.below(entry);
         let Ok(limit) = entry.key.parse::<Name>() else {
             item.report(report, "not the name of a limit");
             return None;
@@ -282,10 +259,7 @@ fn read_descriptor(field: &Field<'_>, report: &mut Report) -> Option<Descriptor>
     }
     let mut descriptor = Descriptor::new();
     for entry in entries {
-        let item = Field {
-            node: &entry.value,
-            path: Path::Field(&field.path, &entry.key),
-        };
+        let item = field.below(entry);
         let key: Name = match entry.key.parse() {
             Ok(key) => key,
             Err(error) => {
@@ -516,12 +490,7 @@ pub fn parse_slots(body: &[u8], renew: bool) -> Result<Request, ApiError> {
 
 fn read_slots(root: Field<'_>, renew: bool, report: &mut Report) -> Option<Request> {
     let batch = root.node.get("requests").is_some();
-    let mut fields = Fields::new(root, report)?;
-    let take = &mut Take {
-        fields: &mut fields,
-        path: &Path::Root,
-        report,
-    };
+    let take = &mut Take::new(&root, report)?;
     let domain = match take.field("domain") {
         Some(field) => field.domain(take.report),
         None => missing(&root, "domain", take.report),
@@ -531,11 +500,11 @@ fn read_slots(root: Field<'_>, renew: bool, report: &mut Report) -> Option<Reque
         let checks = read_batch(take, list, &SLOTS_FIELDS, |owner, take| {
             read_slots_of_one(owner, take, renew)
         });
-        fields.finish(&Path::Root, &BATCH_SLOTS_FIELDS, report);
+        take.finish(&BATCH_SLOTS_FIELDS);
         checks
     } else {
         let check = read_slots_of_one(&root, take, renew);
-        fields.finish(&Path::Root, &SINGLE_SLOTS_FIELDS, report);
+        take.finish(&SINGLE_SLOTS_FIELDS);
         vec![check?]
     };
     Some(Request {
@@ -713,12 +682,7 @@ pub fn parse_settle(body: &[u8]) -> Result<Request, ApiError> {
 }
 
 fn read_settle(root: Field<'_>, report: &mut Report) -> Option<Request> {
-    let mut fields = Fields::new(root, report)?;
-    let take = &mut Take {
-        fields: &mut fields,
-        path: &Path::Root,
-        report,
-    };
+    let take = &mut Take::new(&root, report)?;
     let token = match take.field("token") {
         Some(field) => read_token(&field, take.report),
         None => missing(&root, "token", take.report),
@@ -731,7 +695,7 @@ fn read_settle(root: Field<'_>, report: &mut Report) -> Option<Request> {
         None if costs.is_empty() => missing(&root, "cost", take.report),
         cost => cost,
     };
-    fields.finish(&Path::Root, &SETTLE_FIELDS, report);
+    take.finish(&SETTLE_FIELDS);
     let (domain, mut check) = token?;
     // A limit without a cost of its own uses the common one; without either it is not settled.
     check.limits.retain_mut(|entry| {

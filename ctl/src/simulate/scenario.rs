@@ -1,6 +1,6 @@
 //! Scenarios, and reading them from documents.
 
-use documents::{Field, Fields, Form, Path, Report, Take};
+use documents::{Field, Form, Path, Report, Take};
 use limits_file::edit::merge;
 use policy::{Descriptor, Limit, Name, Node, Policy, Problems, Value};
 
@@ -98,17 +98,12 @@ fn read_document(root: Field<'_>, report: &mut Report) -> Vec<Scenario> {
             _ => read_scenario(root, report).into_iter().collect(),
         };
     }
-    let Some(mut fields) = Fields::new(root, report) else {
+    let Some(mut take) = Take::new(&root, report) else {
         return Vec::new();
-    };
-    let take = &mut Take {
-        fields: &mut fields,
-        path: &Path::Root,
-        report,
     };
     take.field("note");
     let list = take.field("scenarios");
-    fields.finish(&Path::Root, &FILE_FIELDS, report);
+    take.finish(&FILE_FIELDS);
     list.map_or_else(Vec::new, |list| read_list(list, report))
 }
 
@@ -126,21 +121,12 @@ pub(crate) fn items<'n>(list: &'n Field<'n>, what: &str, report: &mut Report) ->
         list.expected(what, report);
         return Vec::new();
     };
-    let item = |(index, node)| Field {
-        node,
-        path: Path::Item(&list.path, index),
-    };
+    let item = |(index, node)| list.item(index, node);
     nodes.iter().enumerate().map(item).collect()
 }
 
 fn read_scenario(scenario: Field<'_>, report: &mut Report) -> Option<Scenario> {
-    let path = scenario.path;
-    let mut fields = Fields::new(scenario, report)?;
-    let take = &mut Take {
-        fields: &mut fields,
-        path: &path,
-        report,
-    };
+    let take = &mut Take::new(&scenario, report)?;
     let id = take
         .field("id")
         .and_then(|field| field.text("a name", take.report));
@@ -148,7 +134,7 @@ fn read_scenario(scenario: Field<'_>, report: &mut Report) -> Option<Scenario> {
     take.field("note");
     let limits = take.field("limits");
     let steps = take.field("steps");
-    fields.finish(&path, &SCENARIO_FIELDS, report);
+    take.finish(&SCENARIO_FIELDS);
     let (Some(limits), Some(steps)) = (limits, steps) else {
         scenario.report(report, "a scenario has `limits` and `steps`");
         return None;
@@ -183,15 +169,9 @@ fn read_set(
     limits: &mut [Node],
     report: &mut Report,
 ) -> Option<Policy> {
-    let path = step.path;
-    let mut fields = Fields::new(step, report)?;
-    let set = Take {
-        fields: &mut fields,
-        path: &path,
-        report,
-    }
-    .field("set");
-    fields.finish(&path, &["set"], report);
+    let mut take = Take::new(&step, report)?;
+    let set = take.field("set");
+    take.finish(&["set"]);
     let set = set?;
     let name = set.node.get("name").and_then(Node::as_text);
     let named = |limit: &&mut Node| limit.get("name").and_then(Node::as_text) == name;
@@ -304,26 +284,20 @@ fn is_request(step: &Field<'_>) -> bool {
 
 /// Reads the fields of a step; those that are not `known` are reported.
 fn read_fields<'p, T>(
-    step: Field<'p>,
-    path: &'p Path<'p>,
+    step: &'p Field<'p>,
     known: &[&str],
     report: &mut Report,
     read: impl FnOnce(&mut Take<'_, 'p>) -> T,
 ) -> Option<T> {
-    let mut fields = Fields::new(step, report)?;
-    let read = read(&mut Take {
-        fields: &mut fields,
-        path,
-        report,
-    });
-    fields.finish(path, known, report);
+    let mut take = Take::new(step, report)?;
+    let read = read(&mut take);
+    take.finish(known);
     Some(read)
 }
 
 /// Reads `{"t_ms": …, "leave": step}`; `before` says which of the steps before are requests.
 fn read_leave(step: Field<'_>, before: &[bool], report: &mut Report) -> Option<Step> {
-    let path = step.path;
-    let (t_ms, left) = read_fields(step, &path, &LEAVE_FIELDS, report, |take| {
+    let (t_ms, left) = read_fields(&step, &LEAVE_FIELDS, report, |take| {
         let read = (take.integer("t_ms", 0), take.integer("leave", 0));
         take.field("note");
         read
@@ -340,8 +314,7 @@ fn read_leave(step: Field<'_>, before: &[bool], report: &mut Report) -> Option<S
 
 /// Reads `{"t_ms": …, "settle": step, "cost": units}`; `before` as of [`read_leave`].
 fn read_settle(step: Field<'_>, before: &[bool], report: &mut Report) -> Option<Step> {
-    let path = step.path;
-    let (t_ms, settled, cost, expect) = read_fields(step, &path, &SETTLE_FIELDS, report, |take| {
+    let (t_ms, settled, cost, expect) = read_fields(&step, &SETTLE_FIELDS, report, |take| {
         take.field("note");
         (
             take.integer("t_ms", 0),
@@ -383,19 +356,17 @@ fn earlier(
 }
 
 fn read_request(step: Field<'_>, report: &mut Report) -> Option<Request> {
-    let path = step.path;
     let mut peek = false;
-    let (t_ms, cost, descriptor, expect) =
-        read_fields(step, &path, &STEP_FIELDS, report, |take| {
-            peek = take.boolean("peek").unwrap_or(false);
-            take.field("note");
-            (
-                take.integer("t_ms", 0),
-                take.integer("cost", 0),
-                take.field("descriptor"),
-                take.field("expect"),
-            )
-        })?;
+    let (t_ms, cost, descriptor, expect) = read_fields(&step, &STEP_FIELDS, report, |take| {
+        peek = take.boolean("peek").unwrap_or(false);
+        take.field("note");
+        (
+            take.integer("t_ms", 0),
+            take.integer("cost", 0),
+            take.field("descriptor"),
+            take.field("expect"),
+        )
+    })?;
     let descriptor = descriptor
         .map(|field| read_descriptor(field, report))
         .unwrap_or_default();

@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 use algorithms::{Kind, LEASE_TTL_MAX_MS, LEASE_TTL_MIN_MS, Penalty};
 use documents::{
-    Choice, Duration, Field, Fields, Form, Name, Node, Path, Problem, Report, Take, Value,
-    name_hint, quoted,
+    Choice, Duration, Field, Form, Name, Node, Path, Problem, Report, Take, Value, name_hint,
+    quoted,
 };
 use patterns::Pattern;
 
@@ -101,12 +101,7 @@ impl LimitContext {
 
 fn read_fields(limit: Field<'_>, report: &mut Report) -> Option<Limit> {
     let before = report.problems.len();
-    let mut fields = Fields::new(limit, report)?;
-    let take = &mut Take {
-        fields: &mut fields,
-        path: &limit.path,
-        report,
-    };
+    let take = &mut Take::new(&limit, report)?;
     let (name, description) = (read_name(take, &limit), read_description(take));
     let (descriptor, matchers) = (read_descriptor(take, &limit), read_matchers(take));
     let service = descriptor.is_some();
@@ -127,7 +122,7 @@ fn read_fields(limit: Field<'_>, report: &mut Report) -> Option<Limit> {
     let (paused, generation) = (take_pause(take), read_generation(take));
     let context = LimitContext::new(&numbers, over_limit, scope, service);
     let lease_ttl_ms = read_lease(take, &context);
-    fields.finish(&limit.path, &LIMIT_FIELDS, report);
+    take.finish(&LIMIT_FIELDS);
     check_per(&limit, &per, &partition, report);
     check_combinations(&limit, &context, pricing.as_deref(), report);
     report.has_only(before)?;
@@ -376,10 +371,7 @@ pub(super) fn read_matchers(take: &mut Take<'_, '_>) -> Vec<Matcher> {
     }
     let mut matchers = Vec::with_capacity(entries.len());
     for entry in entries {
-        let key_field = Field {
-            node: &entry.value,
-            path: Path::Field(&field.path, &entry.key),
-        };
+        let key_field = field.below(entry);
         let key = match entry.key.parse() {
             Ok(name) => Some(name),
             Err(error) => {
@@ -504,10 +496,7 @@ fn read_entries(field: &Field<'_>, report: &mut Report) -> Option<Vec<EntryPatte
     };
     let mut entries = Vec::with_capacity(items.len());
     for (index, node) in items.iter().enumerate() {
-        let item = Field {
-            node,
-            path: Path::Item(&field.path, index),
-        };
+        let item = field.item(index, node);
         entries.push(entry(&item, report));
     }
     entries.into_iter().collect()
@@ -542,10 +531,7 @@ fn read_share(field: &Field<'_>, entries: &mut [EntryPattern], report: &mut Repo
         }
     };
     for (index, node) in items.iter().enumerate() {
-        let item = Field {
-            node,
-            path: Path::Item(&field.path, index),
-        };
+        let item = field.item(index, node);
         match item.text(WHAT, report) {
             Some(key) if !share(Some(key)) => {
                 item.expected("the key of an entry with a `*`", report);

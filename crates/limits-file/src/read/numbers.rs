@@ -3,8 +3,7 @@
 
 use algorithms::{Adaptive, AdaptiveError, Kind, ParameterError, Parameters, Rate};
 use documents::{
-    Duration, Field, Fields, Form, Name, Node, Path, Problems, Report, Take, Value, node_to_value,
-    quoted,
+    Duration, Field, Form, Name, Node, Path, Problems, Report, Take, Value, node_to_value, quoted,
 };
 use policy::{
     DEFAULT_MAX_DELAY_MS, DEFAULT_SHARE, IfMissing, Limit, OverLimit, Override, OverrideQuota,
@@ -427,10 +426,7 @@ pub(super) fn read_overrides(take: &mut Take<'_, '_>, buckets: &Buckets<'_>) -> 
     let mut overrides: Vec<Override> = Vec::with_capacity(items.len().min(most));
     let mut seen = Positions::default();
     for (index, node) in items.iter().take(most).enumerate() {
-        let item = Field {
-            node,
-            path: Path::Item(&field.path, index),
-        };
+        let item = field.item(index, node);
         let Some(found) = read_override(item, buckets, report) else {
             continue;
         };
@@ -449,13 +445,7 @@ pub(super) fn read_overrides(take: &mut Take<'_, '_>, buckets: &Buckets<'_>) -> 
 /// Reads one override; `None`, and problems, if anything about it is wrong.
 fn read_override(item: Field<'_>, buckets: &Buckets<'_>, report: &mut Report) -> Option<Override> {
     let before = report.problems.len();
-    let path = &item.path;
-    let mut fields = Fields::new(item, report)?;
-    let take = &mut Take {
-        fields: &mut fields,
-        path,
-        report,
-    };
+    let take = &mut Take::new(&item, report)?;
     let values = take
         .field("values")
         .and_then(|field| read_values(&field, buckets, take.report));
@@ -467,7 +457,7 @@ fn read_override(item: Field<'_>, buckets: &Buckets<'_>, report: &mut Report) ->
     let until_ms = take
         .field("until")
         .and_then(|field| field.time(take.report));
-    fields.finish(path, &OVERRIDE_FIELDS, report);
+    take.finish(&OVERRIDE_FIELDS);
     if report.problems.len() > before {
         return None;
     }
@@ -499,10 +489,7 @@ fn read_values(
                 .push_hint("an override names every entry of `per`, exactly");
             continue;
         };
-        let item = Field {
-            node: &entry.value,
-            path: Path::Field(&field.path, &entry.key),
-        };
+        let item = field.below(entry);
         if let Ok(value) = read_value(&item, buckets.if_missing, report) {
             values.push(value.map(|value| normal_value(name.as_str(), value)));
         }
@@ -595,10 +582,7 @@ fn read_quota(
 pub fn override_from_node(limit: &Limit, node: &Node) -> Result<Override, Problems> {
     let mut report = Report::new(Form::Record);
     report.limit = Some(limit.name.to_string());
-    let item = Field {
-        node,
-        path: Path::Root,
-    };
+    let item = Field::root(node);
     let found = read_override(item, &Buckets::from_limit(limit), &mut report);
     report.finish(found)
 }

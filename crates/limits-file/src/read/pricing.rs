@@ -1,6 +1,6 @@
 //! `cost`: one number, or fields that say where the cost is.
 
-use documents::{Field, Fields, Path, Report, Take, Value, parse_digits};
+use documents::{Field, Path, Report, Take, Value, parse_digits};
 
 use policy::{
     IfAbsent, MAX_COST, OverLimit, Pointer, Pricing, RequestPlace, RequestPrice, RequestValue,
@@ -255,25 +255,17 @@ fn read_table(field: &Field<'_>, report: &mut Report) -> Vec<Row> {
         return Vec::new();
     }
     let rows = items.iter().enumerate().filter_map(|(index, node)| {
-        let row = Field {
-            node,
-            path: Path::Item(&field.path, index),
-        };
+        let row = field.item(index, node);
         read_row(&row, report)
     });
     rows.collect()
 }
 
 fn read_row(row: &Field<'_>, report: &mut Report) -> Option<Row> {
-    let mut fields = Fields::new(*row, report)?;
-    let take = &mut Take {
-        fields: &mut fields,
-        path: &row.path,
-        report,
-    };
+    let take = &mut Take::new(row, report)?;
     let matchers = read_matchers(take);
     let units = amount(take, "units", 0);
-    fields.finish(&row.path, &ROW_FIELDS, report);
+    take.finish(&ROW_FIELDS);
     for name in ROW_FIELDS {
         if row.node.get(name).is_none() {
             row.report(report, format!("a row needs `{name}`"));
@@ -376,10 +368,7 @@ fn items<'f>(field: &'f Field<'_>, report: &mut Report) -> Option<Vec<Field<'f>>
         return None;
     }
     let items = items.iter().enumerate();
-    let items = items.map(|(index, node)| Field {
-        node,
-        path: Path::Item(&field.path, index),
-    });
+    let items = items.map(|(index, node)| field.item(index, node));
     Some(items.collect())
 }
 
