@@ -207,6 +207,32 @@ async fn a_limit_of_a_rule_holds_at_every_proxy_while_only_some_read_its_name() 
     all_answer(&stage).await;
 }
 
+/// envoyproxy/gateway#8707, #3086: of a Gateway's listeners only the first was limited, or the last; limitador#388: a limit
+/// whose number was changed stopped limiting.
+#[tokio::test]
+async fn each_of_four_listeners_refuses_also_after_the_number_changes() {
+    let mut stage = Stage::start().await;
+    stage.listeners = (0..3).map(|_| harness::free_port().unwrap()).collect();
+    stage.add_envoy(Gateway::Public, "public-a").await;
+    let mut ports = stage.listeners.clone();
+    ports.push(stage.envoys[0].2.port());
+    for number in [4, 3] {
+        let limits = json!([{"name": "all", "rate": format!("{number}/1h")}]);
+        let object = with_limits("infra", "all", "Gateway", "public", &limits);
+        let generation = stage.write(&object).await.unwrap();
+        stage.enforced("infra", "all", generation).await;
+        let mut statuses = Vec::new();
+        for port in ports.iter().chain(&ports) {
+            let url = format!("http://127.0.0.1:{port}/");
+            let reply = stage.http.get(&url).send().await.unwrap();
+            statuses.push(reply.status.as_u16());
+        }
+        // Together they have one bucket, which the first four have used up.
+        assert_eq!(statuses[4..], [429; 4], "{number}: {statuses:?}");
+        assert!(number == 3 || statuses[..4] == [200; 4], "{statuses:?}");
+    }
+}
+
 /// A proxy that is replaced is a metric, and changes no status. One that stays away is named.
 #[tokio::test]
 async fn a_proxy_that_starts_again_changes_no_status_unless_it_stays_away() {

@@ -75,6 +75,8 @@ pub struct Stage {
     pub controller_port: u16,
     /// Further arguments of the controller.
     pub controller_arguments: Vec<String>,
+    /// The ports of further listeners of each Envoy.
+    pub listeners: Vec<u16>,
     store: String,
     upstream: Upstream,
     dir: TempDir,
@@ -135,6 +137,7 @@ impl Stage {
             envoys: Vec::new(),
             controller_port: free_port().unwrap(),
             controller_arguments: Vec::new(),
+            listeners: Vec::new(),
             store,
             dir,
         };
@@ -258,7 +261,18 @@ impl Stage {
                 filters.remove(0);
             }
         });
-        let envoy = Envoy::start(&self.programs, config.unwrap(), ports, 2, self.dir.path());
+        let mut config = config.unwrap();
+        for port in &self.listeners {
+            config = config.keep_port(*port).edit(|tree| {
+                let listeners = tree["static_resources"]["listeners"].as_array_mut();
+                let listeners = listeners.unwrap();
+                let mut another = listeners[0].clone();
+                another["name"] = format!("http-{port}").into();
+                another["address"]["socket_address"]["port_value"] = (*port).into();
+                listeners.push(another);
+            });
+        }
+        let envoy = Envoy::start(&self.programs, config, ports, 2, self.dir.path());
         self.envoys
             .push((gateway, name.to_owned(), envoy.await.unwrap()));
     }
