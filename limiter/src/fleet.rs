@@ -20,7 +20,10 @@ use std::{
 use arc_swap::ArcSwap;
 use policy::{Name, Revision};
 use store::{ActiveProxies, ProxyStatus, Store};
-use tokio::time::{Instant, sleep};
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep},
+};
 
 use crate::domains::Domains;
 
@@ -73,6 +76,8 @@ pub(crate) struct Fleet {
     store: Arc<dyn Store>,
     registry: Mutex<Registry>,
     counts: ArcSwap<HashMap<Name, Arc<DomainCounts>>>,
+    /// Whether a proxy came, or has another revision, since the last report.
+    news: Notify,
 }
 
 /// What a request says of its proxy.
@@ -113,6 +118,7 @@ impl Fleet {
             store,
             registry: Mutex::new(Registry::new(per_address, Instant::now())),
             counts: ArcSwap::default(),
+            news: Notify::new(),
         }
     }
 
@@ -136,8 +142,15 @@ impl Fleet {
         let now = Instant::now();
         let mut registry = self.registry();
         let id = registry.admit(address, proxy.id, now)?;
-        registry.record(domain, &id, proxy, now);
+        if registry.record(domain, &id, proxy, now) {
+            self.news.notify_one();
+        }
         Some(id)
+    }
+
+    /// Waits until a proxy has come, or has another revision, since this last returned.
+    pub(crate) async fn has_news(&self) {
+        self.news.notified().await;
     }
 
     /// Records the entries that a known proxy supplies, listed as `tenant,user`.
@@ -351,11 +364,19 @@ impl Registry {
         );
     }
 
-    fn record(&mut self, domain: &Name, id: &ProxyId, sender: RequestingProxy<'_>, now: Instant) {
+    /// Returns whether the proxy is new, or has another revision than before.
+    fn record(
+        &mut self,
+        domain: &Name,
+        id: &ProxyId,
+        sender: RequestingProxy<'_>,
+        now: Instant,
+    ) -> bool {
         let known = self.listed.get_mut(domain);
         if let Some(proxy) = known.and_then(|domain| domain.get_mut(id)) {
             proxy.at = now;
-            if proxy.revision.as_ref() != sender.revision {
+            let differs = proxy.revision.as_ref() != sender.revision;
+            if differs {
                 proxy.revision = sender.revision.cloned();
             }
             if proxy.node.is_none() {
@@ -363,7 +384,10 @@ impl Registry {
             }
             // Polls say so, and checks do not.
             proxy.is_module |= sender.is_module;
-        } else if self.pairs < LISTED_MAX {
+            return differs;
+        }
+        let has_room = self.pairs < LISTED_MAX;
+        if has_room {
             self.pairs += 1;
             let proxy = Proxy {
                 node: sender.node.map(named),
@@ -375,6 +399,7 @@ impl Registry {
             let domain = self.listed.entry(domain.clone()).or_default();
             domain.insert(ProxyId::clone(id), proxy);
         }
+        has_room
     }
 
     fn list_entries(&mut self, domain: &Name, id: &ProxyId, list: &str, now: Instant) {

@@ -2,7 +2,8 @@
 //! and which buckets were denied.
 //!
 //! The limiter writes the reports to the store once a second in one pipelined call, on a connection
-//! that checks do not use. Nothing waits for them, and no decision depends on them.
+//! that checks do not use; that of the fleet also soon after a proxy has another revision. Nothing
+//! waits for them, and no decision depends on them.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -30,6 +31,11 @@ use crate::{
 
 /// How often the reports are written.
 const EVERY: Duration = Duration::from_secs(1);
+
+/// How soon the proxies alone are, once one has another revision, so that whoever waits for an edit need not wait for a whole
+/// second; and how much longer for each proxy in the report, so that those of 5,000 are not written more often.
+const SOON: Duration = Duration::from_millis(100);
+const SOON_PER_PROXY: Duration = Duration::from_micros(200);
 
 /// Bound: domains in a limiter's reports. Beyond it, further ones are not reported.
 const DOMAINS_MAX: usize = 1000;
@@ -127,9 +133,22 @@ impl Telemetry {
         }
         let mut ticks = interval(EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut proxies = 0;
         loop {
-            ticks.tick().await;
-            self.write_once(domains, fleet, false).await;
+            tokio::select! {
+                biased;
+                _ = ticks.tick() => {
+                    self.write_once(domains, fleet, false).await;
+                }
+                () = fleet.has_news() => {
+                    // Others have it a moment later.
+                    sleep(SOON.max(SOON_PER_PROXY * proxies)).await;
+                    let report = fleet_report(domains, fleet);
+                    let listed: usize = report.proxies.values().map(Vec::len).sum();
+                    proxies = u32::try_from(listed).unwrap_or(u32::MAX);
+                    self.write_fleet(&report).await;
+                }
+            }
         }
     }
 
@@ -144,9 +163,7 @@ impl Telemetry {
             is_last,
             ..fleet_report(domains, fleet)
         };
-        let fleet = [Report::Fleet(&fleet_report)];
-        if let Err(error) = self.store.report(&self.limiter, &fleet).await {
-            tracing::debug!(%error, "cannot report which limits proxies have in force");
+        if !self.write_fleet(&fleet_report).await {
             return;
         }
         let due = self.collect(domains, is_last);
@@ -173,6 +190,16 @@ impl Telemetry {
                 recorder.written(due, now_ms);
             }
         }
+    }
+
+    /// Returns whether it was written.
+    async fn write_fleet(&self, report: &FleetReport) -> bool {
+        let report = [Report::Fleet(report)];
+        let written = self.store.report(&self.limiter, &report).await;
+        if let Err(error) = &written {
+            tracing::debug!(%error, "cannot report which limits proxies have in force");
+        }
+        written.is_ok()
     }
 
     /// The reports that are due, by domain. Domains that are gone are removed.

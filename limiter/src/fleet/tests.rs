@@ -1,3 +1,4 @@
+use futures_util::FutureExt as _;
 use store::{Change, Edit, Options, Overrides, Signature, StoreUrl, open};
 
 use super::*;
@@ -168,6 +169,27 @@ fn a_proxy_stays_for_ten_seconds_with_its_last_report() {
         (Some("edge-1[2J"), true)
     );
     assert!(fleet.alive(after(start, 17)).is_empty());
+}
+
+#[tokio::test]
+async fn a_proxy_that_comes_or_has_another_revision_is_news() {
+    let fleet = Fleet::new(open(&StoreUrl::Memory, Options::default()).unwrap(), 16);
+    let saw = |revision: Option<&Revision>| {
+        let proxy = RequestingProxy {
+            id: &id(1),
+            node: None,
+            is_module: false,
+            revision,
+        };
+        fleet.saw(address(1), &shop(), proxy).unwrap();
+        fleet.has_news().now_or_never().is_some()
+    };
+    let first = Revision {
+        number: 1,
+        digest: 7,
+    };
+    assert_eq!([saw(None), saw(None)], [true, false]);
+    assert_eq!([saw(Some(&first)), saw(Some(&first))], [true, false]);
 }
 
 #[test]
