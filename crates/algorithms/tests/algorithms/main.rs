@@ -21,6 +21,5 @@ mod penalties;
 mod properties;
 mod queue;
 mod refund;
-mod requests_in_flight;
 mod reservations;
 mod support;
