@@ -1,4 +1,4 @@
-//! Project tasks: `cargo xtask demo | test | wasm | module | dist | bench | soak | faults | fuzz | pictures | tools`.
+//! Project tasks: `cargo xtask demo | test | wasm | module | dist | bench | soak | faults | fuzz | prove | pictures | tools`.
 //!
 //! A task gets the tools it needs (see [`tools`]), so that a clone with
 //! nothing but rustup, Python's pip and a C compiler can run all of them.
@@ -10,6 +10,7 @@ mod dist;
 mod faults;
 mod fuzz;
 mod module;
+mod prove;
 mod soak;
 mod test;
 mod tools;
@@ -58,6 +59,8 @@ enum Task {
     Faults(faults::Args),
     /// Every reader of strangers' bytes under a fuzzer
     Fuzz(fuzz::Args),
+    /// Proxies, limiters and Redis in simulated worlds, with faults: docs/proof.md
+    Prove(prove::Args),
     /// Make the pictures of the limiter's page in docs/pictures
     Pictures,
     /// Fetch the programs that the other tasks run, and say where they are
@@ -94,6 +97,7 @@ fn run(cli: Cli, ui: &Ui) -> Result<()> {
         Task::Soak(args) => soak::run(&args, &workspace, ui),
         Task::Faults(args) => faults::run(&args, &workspace, ui),
         Task::Fuzz(args) => fuzz::run(&args, &workspace, ui),
+        Task::Prove(args) => prove::run(&args, &workspace, ui),
         Task::Pictures => test::pictures(&workspace, ui),
         Task::Tools(args) => tools::run(&args, &workspace, ui),
     }

@@ -13,6 +13,7 @@ use harness::Host;
 use crate::command::{self, Workspace};
 use crate::dist;
 use crate::module;
+use crate::prove;
 use crate::tools::{Tool, Tools, WASM_TARGET, on_path};
 use crate::ui::{Ui, help, mark, seconds};
 use crate::wasm;
@@ -78,7 +79,7 @@ enum Step {
     Unit,
     /// The filter in a simulated world, a thousand seeds of it
     Simulate,
-    /// Proxies, limiters and Redis in simulated worlds, with faults, for six hours
+    /// Proxies, limiters and Redis in simulated worlds, with faults, for an hour
     World,
     /// Tests compiled to wasm32, under Node
     Wasm,
@@ -120,7 +121,7 @@ impl Step {
             Self::Deny => deny(context),
             Self::Unit => unit(context),
             Self::Simulate => simulate(context),
-            Self::World => world(context),
+            Self::World => prove::for_tests(context.workspace),
             Self::Wasm => on_wasm(context),
             Self::Kubernetes => kubernetes(context),
             Self::Deploy | Self::Dist | Self::Api | Self::Page | Self::E2e | Self::Module => {
@@ -464,19 +465,6 @@ fn simulate(context: &Context<'_>) -> Result<()> {
         tests.env("SIMULATION_SEEDS", "1000");
     }
     command::run(tests.args(&context.runner))
-}
-
-/// Optimized, in a profile that compiles in a minute.
-fn world(context: &Context<'_>) -> Result<()> {
-    let world = [
-        "run",
-        "--quiet",
-        "--profile=simulate",
-        "--package=world",
-        "--",
-    ];
-    let mut world = context.workspace.cargo(&world);
-    command::run(world.args(["prove", "--hours", "6"]))
 }
 
 fn on_wasm(context: &Context<'_>) -> Result<()> {

@@ -249,7 +249,11 @@ impl Book {
                     tally.least += sent.cost.unwrap_or(0).min(RESERVE);
                     tally.units_known &= sent.cost.is_some();
                 }
-                Some(Decision::Denied(details)) if !details.ends_with(":failure") => {}
+                // The fallback denies what a call without an answer may have charged.
+                Some(Decision::Denied(details))
+                    if ![":failure", ":local"]
+                        .iter()
+                        .any(|by| details.ends_with(by)) => {}
                 _ => tally.unknown += 1,
             }
         }

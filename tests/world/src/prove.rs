@@ -176,8 +176,7 @@ impl Prove {
         write!(
             report,
             "\nSeed {seed} fails:\n\n    {error}\n\n\
-             Again: `cargo run --profile=simulate -p world -- run --seed {seed} \
-             --minutes {minutes} --keep {keep}`\n"
+             Again: `cargo xtask prove --seed {seed} --minutes {minutes} --keep {keep}`\n"
         )
         .unwrap();
         (report, false)

@@ -1,0 +1,93 @@
+//! `cargo xtask prove`: the whole system in simulated worlds (`tests/world`), and a page with what came of it.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+
+use crate::command::{self, Workspace};
+use crate::ui::Ui;
+
+/// Arguments of `cargo xtask prove`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Simulated hours, over all seeds
+    #[arg(long, default_value_t = 20)]
+    hours: u64,
+    /// Simulated minutes of a seed
+    #[arg(long, default_value_t = 5)]
+    minutes: u64,
+    /// The first seed
+    #[arg(long, default_value_t = 1)]
+    from: u64,
+    /// Only this seed
+    #[arg(long, conflicts_with_all = ["hours", "from", "mutations"])]
+    seed: Option<u64>,
+    /// Of that seed, only these events
+    #[arg(long, requires = "seed")]
+    keep: Option<String>,
+    /// Of that seed, print every event, decision and log line
+    #[arg(long, requires = "seed")]
+    verbose: bool,
+    /// Leave out each rule of `tests/world/src/mutations.rs` in turn: it must be found within `--hours`
+    #[arg(long)]
+    mutations: bool,
+    /// Where the page is written; target/proof.md, or target/mutations.md, if absent
+    #[arg(long)]
+    page: Option<PathBuf>,
+}
+
+/// `cargo xtask prove`.
+pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
+    let minutes = args.minutes.to_string();
+    if let Some(seed) = args.seed {
+        let mut world = world(workspace);
+        world.args(["run", "--seed", &seed.to_string(), "--minutes", &minutes]);
+        if let Some(keep) = &args.keep {
+            world.args(["--keep", keep]);
+        }
+        if args.verbose {
+            world.arg("--verbose");
+        }
+        return command::run(&mut world);
+    }
+    let default = if args.mutations {
+        "mutations.md"
+    } else {
+        "proof.md"
+    };
+    let page = { args.page.clone() }.unwrap_or_else(|| workspace.target.join(default));
+    let mut world = world(workspace);
+    world.args([
+        "prove",
+        "--hours",
+        &args.hours.to_string(),
+        "--minutes",
+        &minutes,
+    ]);
+    world.args(["--from", &args.from.to_string()]);
+    world.arg("--page").arg(&page);
+    if args.mutations {
+        world.arg("--mutations");
+    }
+    command::run(&mut world)?;
+    ui.line(&format!("written to {}", workspace.short(&page).display()));
+    Ok(())
+}
+
+/// The program of `tests/world`, optimized.
+fn world(workspace: &Workspace) -> std::process::Command {
+    workspace.cargo(&[
+        "run",
+        "--quiet",
+        "--profile=simulate",
+        "--package=world",
+        "--",
+    ])
+}
+
+/// As many hours as each `cargo xtask test` simulates.
+pub fn for_tests(workspace: &Workspace) -> Result<()> {
+    let mut world = world(workspace);
+    world.args(["prove", "--hours", "1"]);
+    command::run(&mut world)
+}
