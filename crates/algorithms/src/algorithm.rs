@@ -3,7 +3,7 @@
 //! `lua/lib/algorithms.lua` is the twin.
 
 use crate::{
-    Charged, Edges, Kind, Numbers, Outcome, ParameterError, Parameters, Reservations,
+    Charged, Edges, Kind, LocalOutcome, Numbers, Outcome, ParameterError, Parameters, Reservations,
     ReserveRequest, SlotId, SlotOp,
     adaptive::ADAPTIVE_LINGER_MS,
     calendar_window::{CalendarFixedWindow, CalendarWindow, CalendarWindowState},
@@ -520,7 +520,12 @@ macro_rules! of_fixed_size {
 /// sub-windows and leases.
 impl Algorithm {
     /// Takes `cost` units at `now_ms` if they fit. `None` where the state has no fixed size.
-    pub fn charge_local(&self, state: Option<&State>, now_ms: u64, cost: u64) -> Option<Outcome> {
+    pub fn charge_local(
+        &self,
+        state: Option<&State>,
+        now_ms: u64,
+        cost: u64,
+    ) -> Option<LocalOutcome> {
         self.decide_local(state, now_ms, (cost, 0), true)
     }
 
@@ -532,7 +537,7 @@ impl Algorithm {
         now_ms: u64,
         cost: u64,
         debit: u64,
-    ) -> Option<Outcome> {
+    ) -> Option<LocalOutcome> {
         self.decide_local(state, now_ms, (cost, debit), false)
     }
 
@@ -543,11 +548,10 @@ impl Algorithm {
         now_ms: u64,
         (cost, debit): (u64, u64),
         charge: bool,
-    ) -> Option<Outcome> {
+    ) -> Option<LocalOutcome> {
         let now_ms = now_ms.min(TIME_MAX_MS);
         of_fixed_size!(self, quota => {
-            let evaluated = Evaluated::local(quota, state, now_ms, cost, debit);
-            if charge { evaluated.charge_local() } else { evaluated.leave() }
+            Evaluated::local(quota, state, now_ms, cost, debit).decide_local(charge)
         })
     }
 
@@ -577,6 +581,15 @@ mod tests {
         .unwrap()
     }
 
+    fn as_local(outcome: Outcome) -> LocalOutcome {
+        LocalOutcome {
+            decision: outcome.decision,
+            charged: outcome.charged,
+            slot: outcome.slot,
+            write: outcome.write,
+        }
+    }
+
     #[test]
     fn a_proxy_decides_as_a_limiter_does() {
         for kind in [
@@ -595,10 +608,10 @@ mod tests {
                 let old = state.as_ref();
                 let asked = algorithm.evaluate_with_debit(old, now_ms, cost, debit);
                 let local = algorithm.peek_local(old, now_ms, cost, debit);
-                assert_eq!(local, Some(asked.leave()), "{kind:?} {step}");
+                assert_eq!(local, Some(as_local(asked.leave())), "{kind:?} {step}");
                 let charged = algorithm.evaluate(old, now_ms, cost).charge();
                 let local = algorithm.charge_local(old, now_ms, cost);
-                assert_eq!(local.as_ref(), Some(&charged), "{kind:?} {step}");
+                assert_eq!(local, Some(as_local(charged.clone())), "{kind:?} {step}");
                 let units = charged.charged;
                 state = charged.write.or(state);
                 if let (Some(now), 0) = (&state, step % 3) {

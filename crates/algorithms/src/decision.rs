@@ -134,6 +134,19 @@ pub struct Outcome {
     pub write: Option<State>,
 }
 
+/// What a proxy decides about a bucket of its own, and the state to store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LocalOutcome {
+    /// The answer.
+    pub decision: Decision,
+    /// Units taken by the cost.
+    pub charged: u64,
+    /// The slot of an admitted request, where a queue can name it.
+    pub slot: Option<Slot>,
+    /// The state to store; `None`: unchanged.
+    pub write: Option<State>,
+}
+
 /// A charge that may have to be refunded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Charged {
@@ -275,14 +288,27 @@ impl<'a, Q: Quota> Evaluated<'a, Q> {
         self.finish(delay_ms, cost, lease, slot)
     }
 
-    /// As [`Self::charge`], for a bucket without leases.
-    pub fn charge_local(mut self) -> Outcome {
-        if !self.fits {
-            return self.leave();
+    /// As [`Self::charge`] or, without `charge`, [`Self::leave`], for a bucket without leases and reservations.
+    pub fn decide_local(mut self, charge: bool) -> LocalOutcome {
+        let (mut delay_ms, mut charged, mut slot) = (0, 0, None);
+        if self.fits && charge {
+            (delay_ms, slot) = self.take();
+            charged = self.request.cost;
+        } else if self.fits {
+            delay_ms = self.quota.delay_ms(&self.loaded.usage, self.request.cost);
         }
-        let (delay_ms, slot) = self.take();
-        let cost = self.request.cost;
-        self.finish(delay_ms, cost, None, slot)
+        let decision = self.decision(delay_ms);
+        let write = if self.changed || charged > 0 {
+            Some(self.quota.save(self.loaded.usage))
+        } else {
+            self.loaded.shifted
+        };
+        LocalOutcome {
+            decision,
+            charged,
+            slot,
+            write: write.map(Q::wrap),
+        }
     }
 
     /// Charges a cost that fits; returns how long its request is held, and its slot.
@@ -316,6 +342,24 @@ impl<'a, Q: Quota> Evaluated<'a, Q> {
         self.finish(delay_ms, 0, None, None)
     }
 
+    fn decision(&self, delay_ms: u64) -> Decision {
+        let (quota, usage, cost) = (self.quota, &self.loaded.usage, self.request.cost);
+        let retry_after = if self.fits {
+            RetryAfter::Now
+        } else if cost > quota.limit() {
+            RetryAfter::Never
+        } else {
+            RetryAfter::Millis(quota.wait_ms(usage, cost).max(1))
+        };
+        Decision {
+            allowed: self.fits,
+            remaining: quota.room(usage).unwrap_or(0),
+            retry_after,
+            reset_after_ms: quota.reset_after_ms(usage),
+            delay_ms,
+        }
+    }
+
     fn finish(
         self,
         delay_ms: u64,
@@ -323,21 +367,8 @@ impl<'a, Q: Quota> Evaluated<'a, Q> {
         lease: Option<Lease>,
         slot: Option<Slot>,
     ) -> Outcome {
+        let decision = self.decision(delay_ms);
         let (quota, usage) = (self.quota, self.loaded.usage);
-        let retry_after = if self.fits {
-            RetryAfter::Now
-        } else if self.request.cost > quota.limit() {
-            RetryAfter::Never
-        } else {
-            RetryAfter::Millis(quota.wait_ms(&usage, self.request.cost).max(1))
-        };
-        let decision = Decision {
-            allowed: self.fits,
-            remaining: quota.room(&usage).unwrap_or(0),
-            retry_after,
-            reset_after_ms: quota.reset_after_ms(&usage),
-            delay_ms,
-        };
         let leased = quota.leased(&usage);
         let adaptive = quota.adaptive(&usage);
         let slot = slot.or_else(|| quota.missing(&usage));

@@ -45,7 +45,7 @@ pub use calendar_window::{
     CalendarUnit, CalendarWindow, CalendarWindowState, Edges, UTC, WINDOWS_KNOWN, WeekStart,
 };
 pub use concurrency::{ConcurrencyState, InFlightSlot, Missing, SlotId};
-pub use decision::{Charged, Decision, Outcome, RetryAfter, Slot, SlotAct, SlotOp};
+pub use decision::{Charged, Decision, LocalOutcome, Outcome, RetryAfter, Slot, SlotAct, SlotOp};
 pub use fixed_window::FixedWindowState;
 pub use gcra::GcraState;
 pub use leaky_bucket::{QueueSlots, QueueState, Span, Turn};
