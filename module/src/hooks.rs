@@ -273,7 +273,7 @@ impl Filter {
     }
 
     fn tick_by(&self, slot: &Slot, due_us: u64) {
-        slot.due_us.store(due_us, Ordering::Relaxed);
+        slot.due.set(due_us);
         if let Some(ticker) = &self.ticker {
             ticker.by(due_us);
         }
@@ -375,14 +375,14 @@ impl Filter {
                     state.worker.on_turn_end(&SharedMap, now);
                 });
             }
-            let ticks = slot.is_due(time::mono_us());
+            let ticks = slot.due.is_past(time::mono_us());
             if ticks {
                 self.tick(envoy, index, slot);
             }
             if ends_turn || ticks {
                 self.pump(index);
             }
-            next_us = next_us.min(slot.due_us.load(Ordering::Relaxed));
+            next_us = next_us.min(slot.due.at_us());
         }
         if let Some(ticker) = &self.ticker {
             ticker.by(next_us);
@@ -416,13 +416,13 @@ impl Filter {
             state.worker.on_tick(&SharedMap, now, &mut recorded);
             state.tick_ms = state.worker.tick_ms();
             let due_us = after(now, state.tick_ms);
-            slot.due_us.store(due_us, Ordering::Relaxed);
+            slot.due.set(due_us);
             recorded
         });
         let Some(recorded) = recorded else {
             // It panicked, and might again.
             let due_us = time::mono_us().saturating_add(AFTER_PANIC_US);
-            return slot.due_us.store(due_us, Ordering::Relaxed);
+            return slot.due.set(due_us);
         };
         self.metrics.write(envoy, recorded);
     }

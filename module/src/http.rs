@@ -31,12 +31,7 @@ impl<'r, 'h> HostRequest<'r, 'h> {
 
 impl Request for HostRequest<'_, '_> {
     fn headers<'r>(&'r self, name: &str) -> impl Iterator<Item = &'r [u8]> {
-        let mut index = 0;
-        std::iter::from_fn(move || {
-            let (value, _) = self.request.header(Headers::Request, name, index);
-            index += 1;
-            value
-        })
+        values_of(self.request, name)
     }
 
     fn header(&self, name: &str) -> Option<&[u8]> {
@@ -53,7 +48,7 @@ impl Request for HostRequest<'_, '_> {
 
     fn metadata(&self, path: &[u8]) -> Option<Vec<u8>> {
         match Property::parse(path)? {
-            Property::Metadata(path) => Some(message_of(self.request, &path, None)),
+            Property::Metadata(path) => Some(message_of(self.request, &path)),
             _ => None,
         }
     }
@@ -168,6 +163,10 @@ const ATTRIBUTES: [(&[u8], Kind, u32); 33] = [
     (b"xds\0filter_chain_name", Text, 66),
 ];
 
+/// The texts that a wasm filter always gets: without a value they are empty. Envoy tells a module nothing of
+/// those either, and absent is what it tells of others.
+const ALWAYS: [u32; 3] = [11, 30, 61];
+
 /// What a path names.
 enum Property<'p> {
     Attribute(Kind, u32),
@@ -218,25 +217,31 @@ impl<'p> Property<'p> {
     }
 }
 
+/// The values of a header.
+fn values_of<'r>(request: &'r abi::Request<'_>, name: &str) -> impl Iterator<Item = &'r [u8]> {
+    (0..).map_while(move |index| request.header(Headers::Request, name, index).0)
+}
+
 fn property(request: &abi::Request<'_>, path: &[u8]) -> Result<Vec<u8>, NoProperty> {
     let value = match Property::parse(path).ok_or(NoProperty::Absent)? {
         Property::Attribute(Text, number) => {
-            let value = request.text_attribute(number);
-            value.filter(|value| !value.is_empty()).map(<[u8]>::to_vec)
+            let value = request.text_attribute(number).unwrap_or_default();
+            (!value.is_empty() || ALWAYS.contains(&number)).then(|| value.to_vec())
         }
         Property::Attribute(Number, number) => {
             let value = request.number_attribute(number);
             value.map(|value| value.to_le_bytes().to_vec())
         }
-        Property::Attribute(Bool, number) => request
-            .bool_attribute(number)
-            .map(|value| vec![value.into()]),
+        Property::Attribute(Bool, number) => {
+            let value = request.bool_attribute(number).unwrap_or_default();
+            Some(vec![value.into()])
+        }
         Property::Header(name) => {
-            let (value, _) = request.header(Headers::Request, name, 0);
-            value.map(<[u8]>::to_vec)
+            let values = values_of(request, name).collect::<Vec<_>>();
+            (!values.is_empty()).then(|| values.join(&b','))
         }
         Property::Metadata(path) => {
-            metadata(request, &path, None).and_then(|value| bytes_of(&value))
+            metadata(request, &path, None, &mut 0).and_then(|value| bytes_of(&value))
         }
         Property::FilterState(key) => request.filter_state(key).map(<[u8]>::to_vec),
         Property::Node(key) => node_metadata(key),
@@ -276,24 +281,36 @@ enum Type {
     List,
 }
 
-/// Reads a value of metadata, or an item of a list there.
+/// Items of a list that are read. A list of more has no value.
+const ITEMS_MAX: usize = 1024;
+
+/// Reads of items that may fail, since an item has another type than the last, or none that can be read: of each,
+/// Envoy writes a line. A list with more has no value.
+const MISSES_MAX: usize = 12;
+
+/// Reads a value of metadata, or an item of a list there; counts the reads that failed.
 fn metadata<'r>(
     request: &'r abi::Request<'_>,
     path: &MetadataPath<'_>,
     item: Option<usize>,
+    misses: &mut usize,
 ) -> Option<Value<'r>> {
-    let read = |of| match of {
-        Type::Text => request.metadata_text(path, item).map(Value::Text),
-        Type::Number => request.metadata_number(path, item).map(Value::Number),
-        Type::Bool => request.metadata_bool(path, item).map(Value::Bool),
-        Type::List if item.is_none() => request.metadata_list(path).map(Value::List),
-        Type::List => None,
+    let mut read = |of| {
+        let found = match of {
+            Type::Text => request.metadata_text(path, item).map(Value::Text),
+            Type::Number => request.metadata_number(path, item).map(Value::Number),
+            Type::Bool => request.metadata_bool(path, item).map(Value::Bool),
+            Type::List if item.is_none() => request.metadata_list(path).map(Value::List),
+            Type::List => return None,
+        };
+        *misses += usize::from(found.is_none());
+        found
     };
     // Envoy logs an error each time that a value has another type: most have the same in every request.
     let name = [path.namespace, path.key].join(&0);
     let name = (name, item.is_some());
     let known = TYPES.with_borrow(|types| types.get(&name).copied());
-    if let Some(value) = known.and_then(read) {
+    if let Some(value) = known.and_then(&mut read) {
         return Some(value);
     }
     for of in [Type::Text, Type::Number, Type::Bool, Type::List] {
@@ -324,25 +341,39 @@ fn bytes_of(value: &Value<'_>) -> Option<Vec<u8>> {
 }
 
 /// A message `google.protobuf.Value`; empty without a value.
-fn message_of(request: &abi::Request<'_>, path: &MetadataPath<'_>, item: Option<usize>) -> Vec<u8> {
+fn message_of(request: &abi::Request<'_>, path: &MetadataPath<'_>) -> Vec<u8> {
+    const LIST: u8 = 6 << 3 | 2;
+    const ITEM: u8 = 1 << 3 | 2;
+    let len = match metadata(request, path, None, &mut 0) {
+        Some(Value::List(len)) => len,
+        value => return scalar(value.as_ref()),
+    };
+    let (mut items, mut misses) = (Vec::new(), 0);
+    for item in 0..len {
+        // What is longer is cut.
+        if items.len() > MAX_VALUE {
+            break;
+        }
+        items.extend(field(
+            ITEM,
+            &scalar(metadata(request, path, Some(item), &mut misses).as_ref()),
+        ));
+        if item >= ITEMS_MAX || misses > MISSES_MAX {
+            return Vec::new();
+        }
+    }
+    field(LIST, &items)
+}
+
+fn scalar(value: Option<&Value<'_>>) -> Vec<u8> {
     const NUMBER: u8 = 2 << 3 | 1;
     const TEXT: u8 = 3 << 3 | 2;
     const BOOL: u8 = 4 << 3;
-    const LIST: u8 = 6 << 3 | 2;
-    const ITEM: u8 = 1 << 3 | 2;
-    match metadata(request, path, item) {
+    match value {
         Some(Value::Text(text)) => field(TEXT, text),
         Some(Value::Number(number)) => [&[NUMBER], &number.to_le_bytes()[..]].concat(),
-        Some(Value::Bool(bit)) => vec![BOOL, bit.into()],
-        Some(Value::List(len)) => {
-            // Each item is a byte or more of the value, which is cut.
-            let items = (0..len.min(MAX_VALUE)).map(|item| {
-                let item = message_of(request, path, Some(item));
-                field(ITEM, &item)
-            });
-            field(LIST, &items.collect::<Vec<_>>().concat())
-        }
-        None => Vec::new(),
+        Some(Value::Bool(bit)) => vec![BOOL, (*bit).into()],
+        Some(Value::List(_)) | None => Vec::new(),
     }
 }
 

@@ -19,3 +19,5 @@ mod metrics;
 mod shared;
 mod time;
 mod worker;
+
+pub use time::{Due, LATE_US};

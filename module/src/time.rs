@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc, Condvar, LazyLock, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     thread::{Builder, JoinHandle},
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
@@ -133,5 +133,45 @@ impl Shared {
             let waited = self.sooner.wait_timeout(ended, left);
             ended = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
+    }
+}
+
+// --- When a worker's tick is due.
+
+/// A tick that comes so long after it was due is late: the main thread was busy.
+pub const LATE_US: u64 = 5000;
+
+/// When a tick is due; at first, at once.
+#[derive(Debug, Default)]
+pub struct Due {
+    at_us: AtomicU64,
+    is_put_off: AtomicBool,
+}
+
+impl Due {
+    /// Sets when.
+    pub fn set(&self, at_us: u64) {
+        self.at_us.store(at_us, Relaxed);
+    }
+
+    /// When, by the monotonic clock.
+    pub fn at_us(&self) -> u64 {
+        self.at_us.load(Relaxed)
+    }
+
+    /// Whether it is due. One that comes late is put off once: Envoy reads what it received while its main thread was
+    /// busy after this event, and a tick before it would take the answers there for missing.
+    pub fn is_past(&self, now_us: u64) -> bool {
+        let at_us = self.at_us();
+        if at_us > now_us {
+            return false;
+        }
+        let is_late = at_us > 0 && now_us - at_us > LATE_US;
+        if is_late && !self.is_put_off.swap(true, Relaxed) {
+            self.set(now_us.saturating_add(1000));
+            return false;
+        }
+        self.is_put_off.store(false, Relaxed);
+        true
     }
 }

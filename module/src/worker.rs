@@ -2,22 +2,22 @@
 
 use std::{
     collections::HashMap,
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
-    },
+    sync::{Mutex, MutexGuard, PoisonError, atomic::AtomicBool},
 };
 
 use filter_core::{Callback, Step, StreamId, Worker};
 
-use crate::abi::{Key, RequestScheduler};
+use crate::{
+    abi::{Key, RequestScheduler},
+    time::Due,
+};
 
 /// One of Envoy's workers.
 #[derive(Debug)]
 pub struct Slot {
     state: Mutex<State>,
     /// When its next tick is due.
-    pub due_us: AtomicU64,
+    pub due: Due,
     /// Whether the main thread has to end its turn.
     pub main_ends_turn: AtomicBool,
 }
@@ -27,7 +27,7 @@ impl Slot {
     pub fn new(worker: Worker, event: u64) -> Self {
         Self {
             state: Mutex::new(State::new(worker, event)),
-            due_us: AtomicU64::new(0),
+            due: Due::default(),
             main_ends_turn: AtomicBool::new(false),
         }
     }
@@ -35,11 +35,6 @@ impl Slot {
     /// Its state. A panic under the lock is followed by [`State::replace`].
     pub fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether its tick is due.
-    pub fn is_due(&self, now_us: u64) -> bool {
-        self.due_us.load(Relaxed) <= now_us
     }
 }
 

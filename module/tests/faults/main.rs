@@ -33,7 +33,7 @@ use protocol::{
     Answer, LimitAnswer, Mode, Reservation,
     compact::{Batch, BatchAnswer},
 };
-use rl_filter::fault;
+use rl_filter::{Due, LATE_US, fault};
 
 const CONFIGURATION: &str = r#"{
     "domain": "DOMAIN",
@@ -553,4 +553,20 @@ fn a_panic_while_a_configuration_is_made_refuses_it() {
     fault::inject("configured");
     assert!(Config::new(CONFIGURATION).is_none());
     assert!(!fault::is_due());
+}
+
+/// A main thread that was busy reads the answers that came meanwhile before it takes them for missing.
+#[test]
+fn a_tick_that_is_late_is_put_off_once() {
+    let due = Due::default();
+    assert!(due.is_past(1_000_000));
+    due.set(100_000);
+    assert!(!due.is_past(99_999));
+    assert!(due.is_past(100_000 + LATE_US));
+    assert!(!due.is_past(200_000));
+    assert!(!due.is_past(200_999));
+    assert!(due.is_past(300_000));
+    // Each that is late, not the first alone.
+    due.set(310_000);
+    assert!(!due.is_past(400_000));
 }

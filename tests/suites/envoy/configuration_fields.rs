@@ -91,6 +91,45 @@ async fn tighter_limit_headers_of_the_service_are_kept() {
     assert_eq!(all("x-ratelimit-reset"), "40");
 }
 
+/// What a plain request has, through a route without a name: an attribute without a value is empty, or it is absent.
+#[tokio::test]
+async fn attributes_without_a_value_are_the_same_wherever_the_filter_runs() {
+    for (path, found) in [
+        (&["xds", "route_name"][..], true),
+        (&["connection", "requested_server_name"], true),
+        (&["request", "query"], true),
+        (&["request", "referer"], false),
+        (&["connection", "tls_version"], false),
+        (&["connection", "dns_san_peer_certificate"], false),
+        (&["request", "headers", "x-none"], false),
+    ] {
+        let stage = alone(&["{name: of, per: [of], if_missing: deny, rate: 1/1h, scope: proxy}"]);
+        let stage = stage.filter(move |config| {
+            let sources = config["descriptors"].as_array_mut().unwrap();
+            sources.push(json!({"key": "of", "property": path}));
+        });
+        let stage = stage.await;
+        let statuses = statuses(&stage.get("/", "alice"), 2).await;
+        let expected = if found { [200, 429] } else { [403, 403] };
+        assert_eq!(statuses, expected, "{path:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_header_that_is_read_as_a_property_has_all_its_values() {
+    let limit = "{name: of, match: {of: \"a,b\"}, rate: 1/1h, scope: proxy}";
+    let stage = alone(&[limit]).filter(|config| {
+        let sources = config["descriptors"].as_array_mut().unwrap();
+        sources.push(json!({"key": "of", "property": ["request", "headers", "x-of"]}));
+    });
+    let stage = stage.await;
+    let mut client = stage.raw();
+    for expected in [200, 429] {
+        let reply = client.get(b"/", &[b"x-of: a", b"x-of: b"]).await;
+        assert_eq!(reply.unwrap().unwrap().status, expected);
+    }
+}
+
 #[tokio::test]
 async fn any_number_of_limits_makes_a_bounded_number_of_metrics() {
     let limits: Vec<String> = (0..300)

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::stage::{alone, limits};
 
 /// Claims of a verified token, as Lua literals.
-const SUBJECTS: [&str; 16] = [
+const SUBJECTS: [&str; 18] = [
     r"'alice\r\nx-injected: yes\r\n\r\nHTTP/1.1 200 OK\r\n\r\n'",
     r"'\0\1\2\255'",
     "string.rep('x', 200000)",
@@ -26,6 +26,9 @@ const SUBJECTS: [&str; 16] = [
     "100",
     "2^63",
     "{'admin', 'dev'}",
+    // Lists of what no host can read, and of types that take turns.
+    "(function() local t = {} for i = 1, 15000 do t[i] = {a = 1} end return t end)()",
+    "(function() local t = {} for i = 1, 15000 do t[i] = i % 2 == 0 and 'a' or 1 end return t end)()",
 ];
 
 /// Where a claim is. Envoy gives a module no nested metadata.
@@ -89,6 +92,8 @@ async fn claims_of_any_kind_are_counted_and_split_no_answer() {
         }
         assert_eq!(seen, [200, 200, 429], "{subject}");
     }
+    let logged = stage.envoy().process().log().len();
+    assert!(logged < 100_000, "{logged} bytes");
 }
 
 #[tokio::test]
