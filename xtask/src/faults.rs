@@ -95,8 +95,8 @@ enum Fault {
 /// A row: its name, what fails, and by how many capacities more than the limit all that passes may exceed it.
 struct Row(&'static str, Fault, u64);
 
-/// While some limiter answers, a proxy that got no decision starts with all that was last reported as left: one
-/// capacity more. What the store loses can be used again: another one.
+/// While some limiter answers, a proxy that got no decision, as for calls that timed out while it hung, starts with all
+/// that was last reported as left: one capacity more. What the store loses can be used again: another one.
 const ROWS: [Row; 16] = [
     Row("nothing", Fault::None, 0),
     Row("one limiter of two is killed", Fault::LimiterKilled, 1),
@@ -128,12 +128,12 @@ const ROWS: [Row; 16] = [
         2,
     ),
     Row(
-        "Sentinel: killed after its replica was cut off",
+        "Sentinel: killed 1 s after its replica was cut off",
         Fault::ReplicaDiverged,
         2,
     ),
     Row("one Envoy of two is killed", Fault::EnvoyKilled, 0),
-    Row("one Envoy of two hangs", Fault::EnvoyHangs, 0),
+    Row("one Envoy of two hangs", Fault::EnvoyHangs, 1),
 ];
 
 impl Fault {
@@ -406,7 +406,13 @@ impl Stage {
                 sentinel.pair().in_sync().await?;
                 sentinel.fail_over().await?;
             }
-            Fault::ReplicaDiverged => self.sentinel()?.pair().cut().await?,
+            // What is lost is written in that second. Sentinel promotes no replica that was cut off for long.
+            Fault::ReplicaDiverged => {
+                let pair = self.sentinel()?.pair();
+                pair.cut().await?;
+                sleep(Duration::from_secs(1)).await;
+                pair.kill_primary()?;
+            }
             Fault::EnvoyKilled => drop(self.envoys.pop()),
             Fault::EnvoyHangs => {
                 if let Some(envoy) = self.envoys.last().and_then(Option::as_ref) {
@@ -439,8 +445,6 @@ impl Stage {
             Fault::StoreHangs => self.redis()?.process().resume()?,
             Fault::StoreFull => self.configure("maxmemory", "0").await?,
             Fault::StoreWithoutReplicas => self.configure("min-replicas-to-write", "0").await?,
-            // What is lost was written in the meantime.
-            Fault::ReplicaDiverged => self.sentinel()?.pair().kill_primary()?,
             Fault::EnvoyHangs => {
                 if let Some(envoy) = self.envoys.last().and_then(Option::as_ref) {
                     envoy.process().resume()?;
