@@ -241,7 +241,7 @@ fn property(request: &abi::Request<'_>, path: &[u8]) -> Result<Vec<u8>, NoProper
             (!values.is_empty()).then(|| values.join(&b','))
         }
         Property::Metadata(path) => {
-            metadata(request, &path, None, &mut 0).and_then(|value| bytes_of(&value))
+            metadata(request, &path, None).and_then(|value| bytes_of(&value))
         }
         Property::FilterState(key) => request.filter_state(key).map(<[u8]>::to_vec),
         Property::Node(key) => node_metadata(key),
@@ -281,36 +281,31 @@ enum Type {
     List,
 }
 
-/// Items of a list that are read. A list of more has no value.
+/// Items of a list that are read; the others are cut.
 const ITEMS_MAX: usize = 1024;
 
-/// Reads of items that may fail, since an item has another type than the last, or none that can be read: of each,
-/// Envoy writes a line. A list with more has no value.
-const MISSES_MAX: usize = 12;
+/// Items that may have another type than the one before, or none that can be read: of each, Envoy writes up to three
+/// lines. After them a list is cut.
+const CHANGES_MAX: usize = 4;
 
-/// Reads a value of metadata, or an item of a list there; counts the reads that failed.
+/// Reads a value of metadata, or an item of a list there.
 fn metadata<'r>(
     request: &'r abi::Request<'_>,
     path: &MetadataPath<'_>,
     item: Option<usize>,
-    misses: &mut usize,
 ) -> Option<Value<'r>> {
-    let mut read = |of| {
-        let found = match of {
-            Type::Text => request.metadata_text(path, item).map(Value::Text),
-            Type::Number => request.metadata_number(path, item).map(Value::Number),
-            Type::Bool => request.metadata_bool(path, item).map(Value::Bool),
-            Type::List if item.is_none() => request.metadata_list(path).map(Value::List),
-            Type::List => return None,
-        };
-        *misses += usize::from(found.is_none());
-        found
+    let read = |of| match of {
+        Type::Text => request.metadata_text(path, item).map(Value::Text),
+        Type::Number => request.metadata_number(path, item).map(Value::Number),
+        Type::Bool => request.metadata_bool(path, item).map(Value::Bool),
+        Type::List if item.is_none() => request.metadata_list(path).map(Value::List),
+        Type::List => None,
     };
     // Envoy logs an error each time that a value has another type: most have the same in every request.
     let name = [path.namespace, path.key].join(&0);
     let name = (name, item.is_some());
     let known = TYPES.with_borrow(|types| types.get(&name).copied());
-    if let Some(value) = known.and_then(&mut read) {
+    if let Some(value) = known.and_then(read) {
         return Some(value);
     }
     for of in [Type::Text, Type::Number, Type::Bool, Type::List] {
@@ -344,23 +339,21 @@ fn bytes_of(value: &Value<'_>) -> Option<Vec<u8>> {
 fn message_of(request: &abi::Request<'_>, path: &MetadataPath<'_>) -> Vec<u8> {
     const LIST: u8 = 6 << 3 | 2;
     const ITEM: u8 = 1 << 3 | 2;
-    let len = match metadata(request, path, None, &mut 0) {
+    let len = match metadata(request, path, None) {
         Some(Value::List(len)) => len,
         value => return scalar(value.as_ref()),
     };
-    let (mut items, mut misses) = (Vec::new(), 0);
+    let (mut items, mut last, mut changes) = (Vec::new(), None, 0);
     for item in 0..len {
-        // What is longer is cut.
-        if items.len() > MAX_VALUE {
+        // What is longer is cut, not absent: limits would skip the request. The same list is cut at the same item.
+        if item >= ITEMS_MAX || changes > CHANGES_MAX || items.len() > MAX_VALUE {
             break;
         }
-        items.extend(field(
-            ITEM,
-            &scalar(metadata(request, path, Some(item), &mut misses).as_ref()),
-        ));
-        if item >= ITEMS_MAX || misses > MISSES_MAX {
-            return Vec::new();
-        }
+        let value = metadata(request, path, Some(item));
+        let of = value.as_ref().map(std::mem::discriminant);
+        changes += usize::from(of.is_none() || last.is_some_and(|last| Some(last) != of));
+        last = of;
+        items.extend(field(ITEM, &scalar(value.as_ref())));
     }
     field(LIST, &items)
 }
