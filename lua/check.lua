@@ -207,6 +207,7 @@ local function parse(at)
     at = now,
     asked = lease ~= nil,
   }
+  -- A field that is nil would take its place in the table, too.
   if lease then
     limit.lease = lease
   end

@@ -10,7 +10,7 @@ use std::{
 use tokio::{
     runtime::{Handle, RuntimeFlavor},
     sync::{Semaphore, SemaphorePermit, watch},
-    task::{AbortHandle, spawn_blocking},
+    task::spawn_blocking,
     time::{Instant, sleep_until},
 };
 
@@ -40,7 +40,7 @@ pub(crate) async fn alone() -> Option<SemaphorePermit<'static>> {
 
 /// Whether the runtime has one thread. Then all work is done on it: in the order of a simulation, which another
 /// thread would break.
-fn is_alone() -> bool {
+fn is_single_threaded() -> bool {
     Handle::current().runtime_flavor() == RuntimeFlavor::CurrentThread
 }
 
@@ -48,7 +48,7 @@ fn is_alone() -> bool {
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {
-    if is_alone() {
+    if is_single_threaded() {
         return Some(work());
     }
     spawn_blocking(work).await.ok()
@@ -58,7 +58,7 @@ pub(crate) async fn blocking<T: Send + 'static>(
 pub(crate) async fn compute<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {
-    if is_alone() {
+    if is_single_threaded() {
         return Some(work());
     }
     let at_low_priority = move || {
@@ -75,8 +75,6 @@ pub(crate) async fn compute<T: Send + 'static>(
 pub(crate) struct Aside {
     end: watch::Sender<bool>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// On a runtime of one thread.
-    tasks: Mutex<Vec<AbortHandle>>,
 }
 
 impl Aside {
@@ -85,12 +83,6 @@ impl Aside {
         name: &str,
         task: impl Future<Output = ()> + Send + 'static,
     ) -> std::io::Result<()> {
-        if is_alone() {
-            let task = tokio::spawn(task).abort_handle();
-            let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
-            tasks.push(task);
-            return Ok(());
-        }
         let (runtime, mut end) = (Handle::current(), self.end.subscribe());
         let until_the_end = async move {
             tokio::select! {
@@ -99,6 +91,10 @@ impl Aside {
                 () = task => {}
             }
         };
+        if is_single_threaded() {
+            tokio::spawn(until_the_end);
+            return Ok(());
+        }
         let thread = thread::Builder::new().name(name.to_owned());
         let thread = thread.spawn(move || {
             lower_priority();
@@ -114,10 +110,6 @@ impl Drop for Aside {
     /// Waits for them: a timer of theirs panics once the runtime has ended.
     fn drop(&mut self) {
         self.end.send_replace(true);
-        let tasks = self.tasks.get_mut();
-        for task in tasks.unwrap_or_else(PoisonError::into_inner) {
-            task.abort();
-        }
         let threads = self.threads.get_mut();
         for thread in threads.unwrap_or_else(PoisonError::into_inner).drain(..) {
             let _ = thread.join();

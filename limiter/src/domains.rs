@@ -392,6 +392,7 @@ impl Domains {
             let wanted = self.wanted.load(Ordering::Relaxed);
             let loading = self.poll_store(&mut slow).await;
             self.report_done(Some(wanted), &slow);
+            // As of those that take long: limits that change without end take at most half of this thread's time.
             sleep(loading).await;
             let mut pause = pin!(sleep(Duration::from_millis(fastrand::u64(POLL_MS))));
             loop {

@@ -95,6 +95,7 @@ local function find_cut(s)
 end
 
 local function load(s)
+  -- Here and below no field is set to nil that a table may lack: it would grow by it.
   s.used, s.held, s.low, s.high, s.marked, s.open = 0, false, 0, 0, false, s.limit
   local rule = s.adaptive
   if rule then

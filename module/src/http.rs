@@ -121,10 +121,13 @@ impl Body for Chunk<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Text,
+    /// A text that a wasm filter always gets: without a value it is empty. The ABI returns nothing then, as it does
+    /// of a text that is absent.
+    EmptyOrText,
     Number,
     Bool,
 }
-use Kind::{Bool, Number, Text};
+use Kind::{Bool, EmptyOrText, Number, Text};
 
 /// The attributes that Envoy gives a module, with their numbers in the ABI.
 const ATTRIBUTES: [(&[u8], Kind, u32); 33] = [
@@ -141,12 +144,12 @@ const ATTRIBUTES: [(&[u8], Kind, u32); 33] = [
     (b"request\0useragent", Text, 7),
     (b"request\0id", Text, 9),
     (b"request\0protocol", Text, 10),
-    (b"request\0query", Text, 11),
+    (b"request\0query", EmptyOrText, 11),
     (b"response\0code", Number, 15),
     (b"response\0code_details", Text, 16),
     (b"connection\0id", Number, 28),
     (b"connection\0mtls", Bool, 29),
-    (b"connection\0requested_server_name", Text, 30),
+    (b"connection\0requested_server_name", EmptyOrText, 30),
     (b"connection\0tls_version", Text, 31),
     (b"connection\0subject_local_certificate", Text, 32),
     (b"connection\0subject_peer_certificate", Text, 33),
@@ -158,14 +161,10 @@ const ATTRIBUTES: [(&[u8], Kind, u32); 33] = [
     (b"upstream\0address", Text, 41),
     (b"upstream\0port", Number, 42),
     (b"xds\0cluster_name", Text, 57),
-    (b"xds\0route_name", Text, 61),
+    (b"xds\0route_name", EmptyOrText, 61),
     (b"xds\0virtual_host_name", Text, 63),
     (b"xds\0filter_chain_name", Text, 66),
 ];
-
-/// The texts that a wasm filter always gets: without a value they are empty. Envoy tells a module nothing of
-/// those either, and absent is what it tells of others.
-const ALWAYS: [u32; 3] = [11, 30, 61];
 
 /// What a path names.
 enum Property<'p> {
@@ -225,8 +224,11 @@ fn values_of<'r>(request: &'r abi::Request<'_>, name: &str) -> impl Iterator<Ite
 fn property(request: &abi::Request<'_>, path: &[u8]) -> Result<Vec<u8>, NoProperty> {
     let value = match Property::parse(path).ok_or(NoProperty::Absent)? {
         Property::Attribute(Text, number) => {
-            let value = request.text_attribute(number).unwrap_or_default();
-            (!value.is_empty() || ALWAYS.contains(&number)).then(|| value.to_vec())
+            let value = request.text_attribute(number);
+            value.filter(|value| !value.is_empty()).map(<[u8]>::to_vec)
+        }
+        Property::Attribute(EmptyOrText, number) => {
+            Some(request.text_attribute(number).unwrap_or_default().to_vec())
         }
         Property::Attribute(Number, number) => {
             let value = request.number_attribute(number);

@@ -145,7 +145,7 @@ impl Sentinel {
         format!("redis-sentinel://127.0.0.1:{}/main", self.port)
     }
 
-    /// Makes the replica the primary. The old primary goes on running, and accepts writes until it is told.
+    /// Makes the replica the primary. The old primary goes on running, and accepts writes until Sentinel makes it a replica.
     pub async fn fail_over(&self) -> Result<()> {
         ask(self.port, "SENTINEL FAILOVER main").await.map(drop)
     }

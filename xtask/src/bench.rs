@@ -161,7 +161,7 @@ pub fn programs(workspace: &Workspace, ui: &Ui, debug: bool) -> Result<Programs>
     let filter = wasm::build(workspace, ui)?;
     ui.heading("Limiter and rlctl");
     let built = if debug {
-        command::run(&mut workspace.cargo(&["build", "--package=limiter", "--package=ctl"]))?;
+        command::run(&mut workspace.native(&["build", "--bins"]))?;
         workspace.target.join("debug")
     } else {
         release(workspace, &["limiter", "ctl"])?

@@ -61,6 +61,15 @@ impl Workspace {
         cargo
     }
 
+    /// cargo for everything that runs natively. Every task uses the same packages, so that their dependencies
+    /// have the same features and are built once.
+    pub fn native(&self, subcommand: &[&str]) -> Command {
+        let only_in_envoy = ["--exclude=noop-filter", "--exclude=lean-filter"];
+        let mut cargo = self.cargo(subcommand);
+        cargo.arg("--workspace").args(only_in_envoy);
+        cargo
+    }
+
     /// What rustc says.
     pub fn rustc(&self, arguments: &[&str]) -> Result<String> {
         let said = output(&mut self.program("rustc", arguments))?;

@@ -144,13 +144,11 @@ impl Fault {
         )
     }
 
-    /// Whether nobody decides for as long as it lasts.
-    fn stops_decisions(self) -> bool {
+    /// Whether the store accepts nothing for as long as it lasts.
+    fn stops_store(self) -> bool {
         matches!(
             self,
-            Self::LimitersKilled
-                | Self::LimitersHang
-                | Self::StoreKilled
+            Self::StoreKilled
                 | Self::StoreHangs
                 | Self::StoreFull
                 | Self::StoreWithoutReplicas
@@ -158,19 +156,14 @@ impl Fault {
         )
     }
 
+    /// Whether nobody decides for as long as it lasts.
+    fn stops_decisions(self) -> bool {
+        self.stops_store() || matches!(self, Self::LimitersKilled | Self::LimitersHang)
+    }
+
     /// Whether edits can be written meanwhile.
     fn takes_edits(self) -> bool {
-        !matches!(
-            self,
-            Self::StoreKilled
-                | Self::StoreHangs
-                | Self::StoreFull
-                | Self::StoreWithoutReplicas
-                | Self::StoreBusy
-                | Self::PrimaryKilled
-                | Self::PrimaryDeposed
-                | Self::ReplicaDiverged
-        )
+        !self.stops_store() && !self.needs_sentinel()
     }
 }
 
@@ -192,6 +185,7 @@ pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
                 Err(error) => {
                     ui.line(&format!("{error:#}"));
                     exceeded.push(format!("{name}: {error:#}"));
+                    table.push(format!("| {name} | ✗ {error} |\n"));
                     continue;
                 }
             };
@@ -284,7 +278,7 @@ enum Store {
 
 struct Stage {
     programs: Programs,
-    envoys: Vec<Option<Envoy>>,
+    envoys: Vec<Envoy>,
     limiters: Vec<Limiter>,
     killed: Vec<LimiterPlan>,
     store: Store,
@@ -339,7 +333,7 @@ impl Stage {
             let ports = bench::setups::own_ports(ports)?;
             let envoy = Envoy::start(programs, config, ports, 1, stage.dir.path()).await?;
             bench::setups::limits_are_known(&envoy, "/edited").await?;
-            stage.envoys.push(Some(envoy));
+            stage.envoys.push(envoy);
         }
         Ok(stage)
     }
@@ -415,7 +409,7 @@ impl Stage {
             }
             Fault::EnvoyKilled => drop(self.envoys.pop()),
             Fault::EnvoyHangs => {
-                if let Some(envoy) = self.envoys.last().and_then(Option::as_ref) {
+                if let Some(envoy) = self.envoys.last() {
                     envoy.process().pause()?;
                 }
             }
@@ -446,7 +440,7 @@ impl Stage {
             Fault::StoreFull => self.configure("maxmemory", "0").await?,
             Fault::StoreWithoutReplicas => self.configure("min-replicas-to-write", "0").await?,
             Fault::EnvoyHangs => {
-                if let Some(envoy) = self.envoys.last().and_then(Option::as_ref) {
+                if let Some(envoy) = self.envoys.last() {
                     envoy.process().resume()?;
                 }
             }
@@ -529,7 +523,7 @@ impl Stage {
     async fn play(&mut self, fault: Fault, more: u64) -> Result<Vec<Cell>> {
         let log = Log::default();
         let mut loads = JoinSet::new();
-        for (nth, envoy) in self.envoys.iter().flatten().enumerate() {
+        for (nth, envoy) in self.envoys.iter().enumerate() {
             for (load, path, per_second) in LOADS {
                 loads.spawn(send(
                     load,
@@ -580,7 +574,7 @@ impl Stage {
 
     /// The time until each Envoy has a decision of a limiter.
     async fn recovered(&self, ended: Instant) -> Result<Duration> {
-        for envoy in self.envoys.iter().flatten() {
+        for envoy in &self.envoys {
             let before = decided(envoy).await;
             harness::until("limiters decide", 2 * AFTER, async || {
                 (decided(envoy).await > before).then_some(())
@@ -616,7 +610,7 @@ impl Stage {
 
     /// The time from then until each Envoy shows the edit.
     async fn in_force(&self, since: Instant) -> Result<Duration> {
-        for envoy in self.envoys.iter().flatten() {
+        for envoy in &self.envoys {
             let probe = Client::new().get(&envoy.url("/edited"));
             harness::until(
                 "the edit is in force",

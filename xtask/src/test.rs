@@ -269,15 +269,6 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// cargo for everything that runs natively. Every step uses the same packages, so that their
-    /// dependencies have the same features and are built once.
-    fn native(&self, subcommand: &[&str]) -> Command {
-        let only_in_envoy = ["--exclude=noop-filter", "--exclude=lean-filter"];
-        let mut cargo = self.workspace.cargo(subcommand);
-        cargo.arg("--workspace").args(only_in_envoy);
-        cargo
-    }
-
     /// cargo for the packages that Envoy loads, for their target.
     fn in_envoy(&self, subcommand: &str) -> Command {
         let packages = ["-pfilter", "-pnoop-filter", "-plean-filter"];
@@ -313,7 +304,7 @@ impl<'a> Context<'a> {
             let artifacts = dist::for_tests(self.workspace, self.ui)?;
             tests.env("RL_TEST_ARTIFACTS", artifacts);
         } else {
-            command::run(&mut self.native(&["build", "--bins"]))?;
+            command::run(&mut self.workspace.native(&["build", "--bins"]))?;
             if tools.contains(&ENVOY) {
                 wasm::build(self.workspace, self.ui)?;
                 if step == Step::Module {
@@ -333,7 +324,7 @@ impl<'a> Context<'a> {
         } else {
             &["test"]
         };
-        let mut cargo = self.native(subcommand);
+        let mut cargo = self.workspace.native(subcommand);
         if nextest && !self.runner.is_empty() {
             // A test that the user names may be in only one of two runs.
             cargo.arg("--no-tests=pass");
@@ -374,7 +365,9 @@ fn clippy(context: &Context<'_>) -> Result<()> {
     context.tools.component("clippy", "clippy")?;
     context.tools.target(WASM_TARGET)?;
     for mut clippy in [
-        context.native(&["clippy", "--all-targets", SUITES]),
+        context
+            .workspace
+            .native(&["clippy", "--all-targets", SUITES]),
         context.traces(&["clippy", "--all-targets"]),
         context.in_envoy("clippy"),
     ] {
@@ -385,7 +378,7 @@ fn clippy(context: &Context<'_>) -> Result<()> {
 
 fn docs(context: &Context<'_>) -> Result<()> {
     context.tools.target(WASM_TARGET)?;
-    for mut doc in [context.native(&["doc"]), context.in_envoy("doc")] {
+    for mut doc in [context.workspace.native(&["doc"]), context.in_envoy("doc")] {
         doc.arg("--no-deps").env("RUSTDOCFLAGS", "--deny warnings");
         command::run(&mut doc)?;
     }
@@ -436,7 +429,7 @@ fn kubernetes(context: &Context<'_>) -> Result<()> {
 fn unit(context: &Context<'_>) -> Result<()> {
     if on_path("cargo-nextest").is_some() {
         // nextest does not run the examples in the documentation.
-        command::run(&mut context.native(&["test", "--quiet", "--doc"]))?;
+        command::run(&mut context.workspace.native(&["test", "--quiet", "--doc"]))?;
     }
     let mut tests = context.tests(std::iter::empty(), &[]);
     tests.envs(SERVERS.map(|(variable, _)| (variable, NO_SERVER)));

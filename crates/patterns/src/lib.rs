@@ -254,9 +254,7 @@ impl Pattern {
         texts.drain(..head.min(texts.len()));
         texts
     }
-}
 
-impl Pattern {
     /// Whether the values that a positive pattern matches have a text in common by which it may be looked up.
     pub fn is_looked_up(&self) -> bool {
         let texts = self.inner();

@@ -15,7 +15,7 @@ pub enum How {
 pub enum Rule {
     /// A call that may have charged is never repeated.
     NoRepeat,
-    /// A proxy hears of the end of each request.
+    /// A proxy gets the end of each request.
     Ends,
     /// A call that gets no answer ends by its timeout.
     Timeout,

@@ -181,7 +181,7 @@ impl World {
         let process = self.envoys.borrow()[envoy].process;
         self.book.borrow_mut().lose_requests(envoy);
         {
-            // What it decided is counted, though nobody would have heard of it.
+            // What it decided is counted, though no client would have received it.
             let now = self.now_at(envoy);
             let at = &mut self.envoys.borrow_mut()[envoy];
             for worker in &mut at.workers {
@@ -400,7 +400,7 @@ impl World {
                 world.send(at, limiter, &call).await;
             });
         }
-        // A limiter hears that its client has left, unless it is cut off.
+        // A limiter notices that its client has left, unless it is cut off.
         let answer = if chance.percent(50) {
             self.send(at, limiter, &call).await
         } else {
