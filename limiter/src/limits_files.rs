@@ -258,7 +258,7 @@ impl LimitsFiles {
     /// Without `--rls-config`, SIGHUP changes nothing, but must not end the process.
     pub(crate) async fn fill_and_follow(
         &self,
-        policies: ReadPolicies,
+        mut policies: ReadPolicies,
         domains: &Domains,
         mut sighup: Sighup,
     ) {
@@ -266,7 +266,7 @@ impl LimitsFiles {
         let refused = self.fill(policies.limits).await;
         let mut publisher = Publisher::new(Arc::clone(&self.store), "--rls-config");
         let error = loop {
-            match self.publish(&mut publisher, &policies.rls).await {
+            match self.publish(&mut publisher, &mut policies.rls).await {
                 Err(error) if error.is_outage() => sleep(RETRY).await,
                 outcome => break outcome.err(),
             }
@@ -318,7 +318,7 @@ impl LimitsFiles {
                     Err(error) => self.report(Some(error.to_string())),
                 }
             }
-            if let Some(policies) = &unwritten
+            if let Some(policies) = &mut unwritten
                 && self.publish(&mut publisher, policies).await.is_ok()
             {
                 unwritten = None;
@@ -332,7 +332,7 @@ impl LimitsFiles {
     async fn publish(
         &self,
         publisher: &mut Publisher,
-        policies: &[Policy],
+        policies: &mut [Policy],
     ) -> Result<(), PublishError> {
         let outcome = publisher.publish(policies).await;
         self.report(outcome.as_ref().err().map(ToString::to_string));

@@ -181,16 +181,17 @@ impl Publisher {
     }
 
     /// Puts these limits in force, and deletes domains that it wrote before and that are no longer
-    /// among them. Tries every domain, and returns the first error, or an outage.
-    pub(crate) async fn publish(&mut self, policies: &[Policy]) -> Result<(), PublishError> {
+    /// among them. Tries every domain, and returns the first error, or an outage. The policies get what
+    /// operators set on them in the store: a copy of 10,000 limits would take ten megabytes.
+    pub(crate) async fn publish(&mut self, policies: &mut [Policy]) -> Result<(), PublishError> {
         let mut outcome = self.inherit().await.map_err(PublishError::from);
         let gone: Vec<Name> = { self.written.keys() }
             .filter(|name| policies.iter().all(|policy| policy.domain != **name))
             .cloned()
             .collect();
         for domain in gone {
-            let empty = Policy::empty(domain.clone());
-            match self.one(&empty, true).await {
+            let mut empty = Policy::empty(domain.clone());
+            match self.one(&mut empty, true).await {
                 Ok(()) => {
                     self.written.remove(&domain);
                 }
@@ -214,7 +215,7 @@ impl Publisher {
         outcome
     }
 
-    async fn one(&self, wanted: &Policy, delete: bool) -> Result<(), PublishError> {
+    async fn one(&self, wanted: &mut Policy, delete: bool) -> Result<(), PublishError> {
         let mut attempts = 1..=ATTEMPTS;
         loop {
             let last = attempts.next().is_none();
@@ -225,24 +226,25 @@ impl Publisher {
         }
     }
 
-    async fn attempt(&self, wanted: &Policy, delete: bool) -> Result<(), PublishError> {
-        let domain = &wanted.domain;
-        let base = self.store.read(domain, Overrides::All).await?;
-        let held = base.policy();
-        let merged = keep_live(wanted, held);
-        let same = match held {
-            Some(held) => !delete && same(held, &merged),
+    async fn attempt(&self, wanted: &mut Policy, delete: bool) -> Result<(), PublishError> {
+        let base = self.store.read(&wanted.domain, Overrides::All).await?;
+        let same = match base.policy() {
+            Some(held) => {
+                keep_live(wanted, held);
+                !delete && same(held, wanted)
+            }
             None => delete,
         };
         if same {
             return Ok(());
         }
+        let domain = &wanted.domain;
         self.check_owner(domain, &base).await?;
         let none = OverrideEdits::new();
         let change = if delete {
             Change::Delete(&none)
         } else {
-            Change::Limits(&merged)
+            Change::Limits(wanted)
         };
         let revision = self.write(domain, &base, change).await?;
         tracing::info!(%domain, revision = revision.number, source = self.source, "limits written");
@@ -311,21 +313,17 @@ fn is_of(reason: &str, source: &str) -> bool {
     rest.is_some_and(|place| place.is_empty() || place.starts_with(' '))
 }
 
-/// The wanted limits with the store's exemptions, and with the overrides and pauses that operators
-/// set on limits of the same name.
-fn keep_live(wanted: &Policy, held: Option<&Policy>) -> Policy {
-    let mut merged = wanted.clone();
-    let Some(held) = held else {
-        return merged;
-    };
-    merged.paused = held.paused;
-    merged.exempt.clone_from(&held.exempt);
+/// Gives the wanted limits the store's exemptions, and the overrides and pauses that operators set on limits
+/// of the same name.
+fn keep_live(wanted: &mut Policy, held: &Policy) {
+    wanted.paused = held.paused;
+    wanted.exempt.clone_from(&held.exempt);
     let by_name: HashMap<&Name, _> = held
         .limits
         .iter()
         .map(|limit| (&limit.name, limit))
         .collect();
-    for limit in &mut merged.limits {
+    for limit in &mut wanted.limits {
         if let Some(live) = by_name
             .get(&limit.name)
             .filter(|live| live.per == limit.per)
@@ -334,7 +332,6 @@ fn keep_live(wanted: &Policy, held: Option<&Policy>) -> Policy {
             limit.overrides.clone_from(&live.overrides);
         }
     }
-    merged
 }
 
 #[cfg(test)]

@@ -274,7 +274,7 @@ impl Xds {
     }
 
     async fn write(&self, wanted: &mut Wanted) {
-        let Some(policies) = &wanted.unwritten else {
+        let Some(policies) = &mut wanted.unwritten else {
             return;
         };
         let error = wanted.publisher.publish(policies).await.err();
