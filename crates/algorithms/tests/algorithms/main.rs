@@ -17,7 +17,6 @@ mod debts;
 mod leases;
 mod models;
 mod parameters;
-mod penalties;
 mod properties;
 mod queue;
 mod refund;

@@ -1,7 +1,9 @@
 //! Penalties: the times of the denials that count. The buckets decide by the algorithm, which knows no penalties.
 
 use algorithms::check::{Mode, Options, Part, PenaltyRequest, Stored, check};
-use algorithms::{Algorithm, Decision, Denials, Kind, Parameters, Penalty, RetryAfter};
+use algorithms::{
+    Algorithm, Decision, Denials, Kind, Parameters, Penalty, PenaltyStatus, RetryAfter,
+};
 
 use super::{Random, START_MS, STEPS_PER_WALK, count, part, walks};
 
@@ -49,13 +51,7 @@ impl Model {
         self.denials.extend((0..denials).map(|_| now_ms));
         if self.denials.len() as u64 >= penalty.after {
             self.denials.clear();
-            let soon = self.lasted_ms > 0 && now_ms < self.ends_ms + 2 * self.lasted_ms;
-            self.lasted_ms = match penalty.grow {
-                grow if soon && grow > 1 => penalty
-                    .max_ms
-                    .min(penalty.for_ms.max(grow * self.lasted_ms)),
-                _ => penalty.for_ms,
-            };
+            self.lasted_ms = self.next_ms(penalty, now_ms);
             (self.began_ms, self.ends_ms) = (now_ms, now_ms + self.lasted_ms);
             self.begun = true;
         }
@@ -64,6 +60,42 @@ impl Model {
 
     fn left_ms(&self, now_ms: u64) -> u64 {
         self.ends_ms.saturating_sub(now_ms)
+    }
+
+    /// How long one lasts that begins now.
+    fn next_ms(&self, penalty: Penalty, now_ms: u64) -> u64 {
+        match self.anew_ms(penalty, now_ms) {
+            0 => penalty.for_ms,
+            _ => { penalty.max_ms }.min(penalty.for_ms.max(penalty.grow * self.lasted_ms)),
+        }
+    }
+
+    /// Until one lasts as long as the first: twice the length of the last one after its end.
+    fn anew_ms(&self, penalty: Penalty, now_ms: u64) -> u64 {
+        let grows = u64::from(penalty.grow > 1);
+        grows * (self.ends_ms + 2 * self.lasted_ms).saturating_sub(now_ms)
+    }
+
+    fn status(&self, penalty: Penalty, now_ms: u64) -> PenaltyStatus {
+        PenaltyStatus {
+            left_ms: self.left_ms(now_ms),
+            denials: self.denials.len() as u64,
+            next_ms: self.next_ms(penalty, now_ms),
+            anew_ms: self.anew_ms(penalty, now_ms),
+            begun: self.begun,
+            unread: false,
+        }
+    }
+
+    /// What is stored is forgotten when nothing of it matters any more, and not before.
+    fn assert_forgotten(&self, penalty: Penalty, stored: &Denials, now_ms: u64) {
+        let matters = |at_ms| {
+            let read = self.read(penalty, at_ms).0;
+            let left_ms = read.left_ms(at_ms) + read.anew_ms(penalty, at_ms);
+            !read.denials.is_empty() || left_ms > 0
+        };
+        let at_ms = penalty.forgotten_at_ms(stored).max(now_ms);
+        assert!(!matters(at_ms) && (at_ms == now_ms || matters(at_ms - 1)));
     }
 
     /// During a penalty nothing is left, until its end or later.
@@ -175,12 +207,8 @@ fn step(limits: &mut [Limit], now_ms: u64, options: Options) -> [bool; 5] {
             *changed |= read.deny(u64::from(!own.allowed), limit.penalty, now_ms);
         }
         assert_eq!(decided.decision, read.over(own, now_ms));
-        assert_eq!(
-            (decided.charged, decided.penalty.begun),
-            (outcome.charged, read.begun)
-        );
-        let counted = (decided.penalty.left_ms, decided.penalty.denials);
-        assert_eq!(counted, (read.left_ms(now_ms), read.denials.len() as u64));
+        assert_eq!(decided.charged, outcome.charged);
+        assert_eq!(decided.penalty, read.status(limit.penalty, now_ms));
         assert_eq!(
             writes[at].as_ref().map(|stored| &stored.state),
             outcome.write.as_ref()
@@ -193,6 +221,7 @@ fn step(limits: &mut [Limit], now_ms: u64, options: Options) -> [bool; 5] {
         limit.stored = writes[at].clone().or(limit.stored.take());
         if *changed {
             limit.model = read.clone();
+            read.assert_forgotten(limit.penalty, &limit.denials.unwrap(), now_ms);
         }
     }
     cases
