@@ -1,7 +1,5 @@
 //! rlctl and a limiter on one Cluster.
 
-mod support;
-
 use std::{
     collections::BTreeSet,
     net::{Ipv4Addr, SocketAddr},
@@ -10,12 +8,12 @@ use std::{
     time::Duration,
 };
 
+use crate::support::{rlctl, schema};
 use anyhow::{Context, Result, ensure};
 use harness::{Client, Cluster, Engine, until};
 use limiter::{Listeners, Settings, run};
 use serde_json::{Value, json};
 use store::{Options, open, slot};
-use support::{rlctl, schema};
 use tempfile::TempDir;
 
 const PATIENCE: Duration = Duration::from_secs(20);

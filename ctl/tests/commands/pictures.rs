@@ -58,7 +58,7 @@ fn runs() -> Result<Vec<Run>> {
     Ok(report.scenarios)
 }
 
-/// `PICTURES=overwrite cargo test -p ctl --test pictures` draws them again.
+/// `PICTURES=overwrite cargo test -p ctl --test commands pictures` draws them again.
 #[test]
 fn the_pictures_of_the_page_are_of_its_limits_and_traffic() -> Result<()> {
     let page = page()?;

@@ -2,8 +2,6 @@
 
 #![expect(clippy::expect_used, reason = "a test may fail loudly")]
 
-mod support;
-
 use std::{
     collections::{BTreeMap, BTreeSet},
     process::Stdio,
@@ -11,11 +9,11 @@ use std::{
     time::Duration,
 };
 
+use crate::support::{Server, of, wait};
 use anyhow::{Context, Result};
 use harness::{Engine, until};
 use policy::{Name, Revision};
 use store::{FleetReport, HeadState, Options, ProxyStatus, Report, Store, open};
-use support::{Server, of, wait};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 

@@ -1,7 +1,5 @@
 //! Servers, and rlctl in a clean environment.
 
-#![expect(dead_code, reason = "each test binary uses its part of this")]
-
 pub mod relay;
 pub mod schema;
 pub mod terminal;

@@ -2,8 +2,6 @@
 
 #![expect(clippy::expect_used, reason = "a test may fail loudly")]
 
-mod support;
-
 use std::{
     io::{BufRead, BufReader},
     process::{Child, Stdio},
@@ -11,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use crate::support::{Server, cases, rlctl, schema};
 use anyhow::{Context, Result};
 use harness::{Engine, until};
 use policy::Name;
@@ -19,7 +18,6 @@ use store::{
     Activity, ActivityReport, BucketActivity, Denial, FleetReport, LimitActivity, Options, Report,
     Resolution, Store, TimeSlot, open,
 };
-use support::{Server, cases, rlctl, schema};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 

@@ -3,8 +3,6 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may fail loudly")]
 
-mod support;
-
 use std::{
     fs,
     os::unix::fs::symlink,
@@ -12,9 +10,9 @@ use std::{
     time::Duration,
 };
 
+use crate::support::rlctl;
 use anyhow::Result;
 use harness::{Client, Engine, Process, Redis, Signal, free_port, until};
-use support::rlctl;
 use tempfile::TempDir;
 
 const PATIENCE: Duration = Duration::from_mins(1);

@@ -1,8 +1,6 @@
 //! Faults around rlctl: servers that are gone, hang or refuse, Ctrl-C, closed pipes, and concurrent
 //! edits by others.
 
-mod support;
-
 use std::{
     io::{Read, Write as _},
     net::TcpListener,
@@ -14,7 +12,7 @@ use anyhow::{Context, Result};
 use harness::{Engine, until};
 use rustix::process::{Pid, Signal, kill_process};
 
-use support::{Server, of, rlctl, wait};
+use crate::support::{Server, of, rlctl, wait};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 

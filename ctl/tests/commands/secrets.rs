@@ -1,12 +1,10 @@
 //! No output, error or argument ever contains a password, whatever fails.
 
-mod support;
-
 use std::process::Output;
 
+use crate::support::{Server, rlctl};
 use anyhow::Result;
 use harness::Engine;
-use support::{Server, rlctl};
 use tempfile::TempDir;
 
 const PASSWORD: &str = "s3cr%t@:/";

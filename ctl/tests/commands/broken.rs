@@ -1,16 +1,14 @@
 //! Connections that break around an edit: what rlctl reports as written is written, once.
 
-mod support;
-
 use std::{process::Output, time::Duration};
 
-use anyhow::Result;
-use harness::{Engine, until};
-use support::{
+use crate::support::{
     Server,
     relay::{BUCKET, Breaks, REASON, relay},
     rlctl,
 };
+use anyhow::Result;
+use harness::{Engine, until};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 

@@ -1,14 +1,12 @@
 //! The output of every command's `-o json` is valid by docs/rlctl-output.schema.json.
 
-#[path = "json/reports.rs"]
 mod reports;
-mod support;
 
 use std::collections::BTreeSet;
 
+use crate::support::{Server, rlctl, schema};
 use anyhow::{Context, Result, ensure};
 use harness::Engine;
-use support::{Server, rlctl, schema};
 
 /// Commands that print text only, or draw; and one that runs until it is stopped, and prints what `apply` does.
 const WITHOUT: [&str; 4] = ["completions", "controller", "man", "top"];
@@ -124,7 +122,7 @@ const FILES: [(&str, &str); 8] = [
     ),
     (
         "scenarios.json",
-        include_str!("../../tests/vectors/examples.json"),
+        include_str!("../../../tests/vectors/examples.json"),
     ),
 ];
 

@@ -1,16 +1,14 @@
 //! Runs the manual's examples unchanged, in the folder that a reader is in.
 
-mod support;
-
 use std::{
     env::{join_paths, split_paths, var_os},
     path::{Path, PathBuf},
     process::Command,
 };
 
+use crate::support::{Server, cases, rlctl};
 use anyhow::{Context, Result, ensure};
 use harness::Engine;
-use support::{Server, cases, rlctl};
 
 /// Output that differs from run to run: as the manual shows it, and as it is compared.
 const VOLATILE: [(&str, &str); 9] = [
@@ -31,8 +29,7 @@ const VOLATILE: [(&str, &str); 9] = [
 #[test]
 #[ignore = "needs a server"]
 fn the_manual_is_true() -> Result<()> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let mut manual = std::fs::read_to_string(root.join("docs/rlctl.md"))?;
+    let mut manual = std::fs::read_to_string(root().join("docs/rlctl.md"))?;
     for (written, compared) in VOLATILE {
         ensure!(
             manual.contains(written),
@@ -40,31 +37,37 @@ fn the_manual_is_true() -> Result<()> {
         );
         manual = manual.replace(written, compared);
     }
-    let copy = Path::new(env!("CARGO_TARGET_TMPDIR")).join("rlctl.md");
-    std::fs::write(&copy, manual)?;
-    std::env::set_current_dir(root)?;
     let server = Server::start(Engine::Valkey, &[])?;
+    is_true(&manual, &server)
+}
+
+/// Runs the examples of a page in the checkout, which is where trycmd runs what has a folder of its name.
+fn is_true(page: &str, server: &Server) -> Result<()> {
+    let folder = tempfile::TempDir::new()?;
+    let copy = folder.path().join("page.md");
+    std::fs::write(&copy, page)?;
+    std::os::unix::fs::symlink(root(), copy.with_extension("in"))?;
     let cases = cases();
     cases.env("RLCTL_REDIS", server.url());
     cases.insert_var("[REDIS]", server.url())?;
     cases.case(copy);
+    cases.run();
     Ok(())
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
 #[test]
 #[ignore = "needs a server"]
 fn the_pages_about_migrating_are_true() -> Result<()> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    std::env::set_current_dir(&root)?;
     let mut commands_run = 0;
     for page in MIGRATING {
         let server = Server::start(Engine::Valkey, &[])?;
         let home = tempfile::TempDir::new()?;
-        let path = root.join("docs/migrating").join(page);
-        let text = std::fs::read_to_string(&path)?;
-        let cases = cases();
-        cases.env("RLCTL_REDIS", server.url());
-        cases.case(path);
+        let text = std::fs::read_to_string(root().join("docs/migrating").join(page))?;
+        is_true(&text, &server).context(page)?;
         for line in commands(&text, "```sh")
             .into_iter()
             .chain(commands(&text, "   ```sh"))
@@ -90,11 +93,11 @@ const MIGRATING: [&str; 5] = [
 const SKIPPED: [(&str, &str); 2] = [
     (
         "rlctl apply -f limits/ --watch",
-        "ends by SIGTERM only; tests/watch.rs follows files",
+        "ends by SIGTERM only; tests/commands/watch.rs follows files",
     ),
     (
         "rlctl denials --limit orders --follow",
-        "ends by Ctrl-C only; tests/activity.rs follows",
+        "ends by Ctrl-C only; tests/commands/activity.rs follows",
     ),
 ];
 
@@ -137,7 +140,7 @@ fn run(line: &str, server: &Server, home: &Path) -> Result<()> {
     shell
         .env("RL_STORE", server.url())
         .env("XDG_CONFIG_HOME", home);
-    shell.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(".."));
+    shell.current_dir(root());
     let output = shell.output()?;
     let said = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "{line}: {}: {said}", output.status);
@@ -148,10 +151,9 @@ fn run(line: &str, server: &Server, home: &Path) -> Result<()> {
 #[test]
 #[ignore = "needs a server"]
 fn commands_without_output_work_as_well() -> Result<()> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     // The suite `deploy` runs the commands of README and the index, with the files they need.
     let manual = commands(
-        &std::fs::read_to_string(root.join("docs/rlctl.md"))?,
+        &std::fs::read_to_string(root().join("docs/rlctl.md"))?,
         "```sh",
     );
     ensure!(manual.len() > 10, "{manual:?}");

@@ -5,15 +5,13 @@
     reason = "a test may fail loudly"
 )]
 
-mod support;
-
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 
+use crate::support::{Ran, Server, ran, rlctl, wait};
 use anyhow::{Context, Result};
 use harness::Engine;
 use serde_json::Value;
-use support::{Ran, Server, ran, rlctl, wait};
 
 /// Sends one command, as another client would.
 fn command(server: &Server, words: &[&str]) -> Result<String> {

@@ -3,11 +3,9 @@
 //! `cargo xtask test` says where the servers are and runs what needs one; by hand, the environment does
 //! (`harness::Engine`), or `PATH`, and `-- --ignored`. `TRYCMD=overwrite` accepts what changed; read the diff.
 
-mod support;
-
+use crate::support::{Server, cases, rlctl};
 use anyhow::Result;
 use harness::Engine;
-use support::{Server, cases};
 
 /// Every file gets a server of its own, once of Redis and once of Valkey.
 macro_rules! transcripts {
@@ -59,7 +57,7 @@ fn quiet_commands_only_warn() -> Result<()> {
     ];
     for arguments in commands {
         let run = |flags: &[&str]| {
-            support::rlctl(&[arguments, flags].concat())
+            rlctl(&[arguments, flags].concat())
                 .env("RLCTL_REDIS", server.url())
                 .env("RLCTL_DOMAIN", "shop")
                 .output()
@@ -96,7 +94,7 @@ fn the_worked_scenarios_come_out_as_written_on_a_server() -> Result<()> {
         let arguments = [
             "simulate", "-f", examples, "--engine", "redis", "-o", "name",
         ];
-        let output = support::rlctl(&arguments)
+        let output = rlctl(&arguments)
             .env("RLCTL_REDIS", server.url())
             .output()?;
         assert_eq!(
@@ -124,7 +122,7 @@ fn the_scripts_decide_cases_as_the_algorithms_do() -> Result<()> {
     for engine in [Engine::Valkey, Engine::Redis] {
         let server = Server::start(engine, &[])?;
         let [shipped, more] = &files;
-        let output = support::rlctl(&["test", shipped, more, "--engine", "local,redis"])
+        let output = rlctl(&["test", shipped, more, "--engine", "local,redis"])
             .env("RLCTL_REDIS", server.url())
             .output()?;
         let printed = String::from_utf8(output.stdout)?;
@@ -156,11 +154,11 @@ fn what_validate_accepts_apply_accepts() -> Result<()> {
             )?;
         }
         std::fs::write(&file, limits)?;
-        let validated = support::rlctl(&["validate", "-f", &path]).output()?;
+        let validated = rlctl(&["validate", "-f", &path]).output()?;
         let text = String::from_utf8(validated.stdout)?;
         assert_eq!(validated.status.code(), Some(code), "{text}");
         assert_eq!(text.contains("10000 limits"), code == 1, "{text}");
-        let applied = support::rlctl(&["apply", "-f", &path])
+        let applied = rlctl(&["apply", "-f", &path])
             .env("RLCTL_REDIS", server.url())
             .output()?;
         assert_eq!(applied.status.success(), code == 0, "{applied:?}");
@@ -187,12 +185,10 @@ fn bash_completes_the_names_of_limits_and_domains() -> Result<()> {
             "1/s",
             "--yes",
         ];
-        let set = support::rlctl(&set)
-            .env("RLCTL_REDIS", server.url())
-            .output()?;
+        let set = rlctl(&set).env("RLCTL_REDIS", server.url()).output()?;
         assert!(set.status.success());
     }
-    let script = support::rlctl(&["completions", "bash"]).output()?.stdout;
+    let script = rlctl(&["completions", "bash"]).output()?.stdout;
     let program = std::path::Path::new(env!("CARGO_BIN_EXE_rlctl"));
     let folder = program.parent().map(std::path::Path::display);
     let path = format!(

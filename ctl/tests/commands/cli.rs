@@ -2,22 +2,22 @@
 //!
 //! `TRYCMD=overwrite cargo test -p ctl` accepts what changed; read the diff.
 
-mod support;
-
 use std::{io::Write as _, process::Stdio};
 
 use anyhow::Context as _;
 
+use crate::support::{cases, rlctl};
+
 #[test]
 fn without_a_server() {
-    support::cases().case("tests/offline/*.trycmd");
+    cases().case("tests/offline/*.trycmd");
 }
 
 /// A shell's <(zcat access.log.gz) is a path too.
 #[test]
 fn a_pipe_with_a_path_is_read_from_its_start() -> anyhow::Result<()> {
     let tests = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/offline/replay.in");
-    let mut command = support::rlctl(&["replay", "/dev/stdin", "-f", "limits.yaml"]);
+    let mut command = rlctl(&["replay", "/dev/stdin", "-f", "limits.yaml"]);
     let mut child = { command.current_dir(tests) }
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -34,7 +34,7 @@ fn a_pipe_with_a_path_is_read_from_its_start() -> anyhow::Result<()> {
 #[test]
 fn the_cases_beside_the_shipped_limits_pass_and_leave_nothing_out() -> anyhow::Result<()> {
     let cases = concat!(env!("CARGO_MANIFEST_DIR"), "/../limits.test.yaml");
-    let output = support::rlctl(&["test", cases, "--coverage"]).output()?;
+    let output = rlctl(&["test", cases, "--coverage"]).output()?;
     let printed = String::from_utf8(output.stdout)?;
     assert!(output.status.success(), "{printed}");
     assert!(

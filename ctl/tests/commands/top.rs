@@ -2,8 +2,10 @@
 
 #![expect(clippy::expect_used, reason = "a test may fail loudly")]
 
-mod support;
-
+use crate::support::{
+    Server, rlctl,
+    terminal::{PATIENCE, Terminal},
+};
 use anyhow::{Context, Result};
 use ctl::commands::top::Screen;
 use harness::{Engine, until};
@@ -13,10 +15,6 @@ use rustix::process::Signal;
 use store::{
     Activity, ActivityReport, BucketActivity, Denial, FleetReport, LimitActivity, Options, Report,
     Resolution, open,
-};
-use support::{
-    Server, rlctl,
-    terminal::{PATIENCE, Terminal},
 };
 
 fn name(text: &str) -> Name {
@@ -211,7 +209,7 @@ fn panics_with_a_screen() {
 async fn a_panic_gives_the_terminal_back_and_is_read() -> Result<()> {
     let own = std::env::current_exe()?;
     let own = own.to_str().context("a path")?;
-    let arguments = ["--exact", "panics_with_a_screen", "--nocapture"];
+    let arguments = ["--exact", "top::panics_with_a_screen", "--nocapture"];
     let terminal = Terminal::run(own, &arguments, &[(PANIC, "1")])?;
     terminal.shows("something is wrong").await?;
     assert_ne!(terminal.ends().await?, 0);

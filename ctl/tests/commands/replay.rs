@@ -1,8 +1,6 @@
 //! The decisions of a replay are those of the scripts that limiters run, line by line; and what recorded logs of
 //! real services show: `tests/vectors/logs/README.md` says how they were made.
 
-mod support;
-
 use std::{
     collections::BTreeSet,
     fs::File,
@@ -10,6 +8,7 @@ use std::{
     sync::Arc,
 };
 
+use crate::support::{Server, rlctl};
 use access_log::{Counts, Field, Format, Layout, Log, Logs, Request};
 use anyhow::{Context, Result, ensure};
 use ctl::replay::{Side, millionths};
@@ -18,7 +17,6 @@ use policy::{Name, Policy};
 use protocol::{Answer, Check};
 use serde_json::Value;
 use store::{Engine as Reference, Options};
-use support::{Server, rlctl};
 
 const LIMITS: &str = "
 domain: shop

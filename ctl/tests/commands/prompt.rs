@@ -1,10 +1,8 @@
 //! Questions at a terminal.
 
-mod support;
-
+use crate::support::{Server, rlctl, terminal::Terminal};
 use anyhow::Result;
 use harness::Engine;
-use support::{Server, rlctl, terminal::Terminal};
 
 #[tokio::test]
 #[ignore = "needs a server"]
