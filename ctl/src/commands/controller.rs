@@ -105,6 +105,11 @@ pub struct Controller {
     #[arg(long, value_name = "WHAT", value_enum)]
     release: Option<Release>,
 
+    /// Whose limits to release: those of the cluster whose namespace kube-system has this UID, such as one that is
+    /// gone [default: the cluster of KUBECONFIG or of the service account].
+    #[arg(long, value_name = "UID", requires = "release")]
+    cluster: Option<String>,
+
     #[command(flatten)]
     edit: EditArgs,
 }
@@ -125,15 +130,20 @@ impl Controller {
     /// Runs until SIGTERM.
     pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
         let session = Session::open(global, printer)?;
-        let writer = Writer {
+        let mut writer = Writer {
             session: &session,
             edit: &self.edit,
             origin: Origin::Objects,
+            // Which cluster this is, its API server says.
+            owner: self.cluster.clone(),
             prune: true,
             // Whoever deletes an object means it.
             prune_max: None,
         };
         if let Some(release) = self.release {
+            if writer.owner.is_none() {
+                writer.owner = Some(cluster::own_id(&cluster::connect().await?).await?);
+            }
             return end(&writer, release).await;
         }
         let filters = Filters::read(self.filter.as_deref())?;
@@ -158,6 +168,7 @@ impl Controller {
             metrics,
             cluster: Cluster::default(),
             domains: Domains::new(writer.clone()),
+            writer,
             filters,
             translation: Translation::default(),
             supply: Supply::default(),
@@ -168,7 +179,7 @@ impl Controller {
         tokio::select! {
             biased;
             _ = terminate.recv() => {}
-            () = control.turns(&writer, acts.subscribe()) => {}
+            () = control.turns(acts.subscribe()) => {}
         }
         elected.abort();
         cluster::resign(&client, &namespace, LEASE_NAME, &identity).await;
@@ -202,6 +213,7 @@ struct Control<'c> {
     watches: Watches,
     metrics: Metrics,
     cluster: Cluster,
+    writer: Writer<'c>,
     domains: Domains<'c>,
     filters: Filters,
     translation: Translation,
@@ -286,8 +298,8 @@ impl Due {
     }
 }
 
-impl<'c> Control<'c> {
-    async fn turns(&mut self, writer: &Writer<'c>, acts: tokio::sync::watch::Receiver<bool>) {
+impl Control<'_> {
+    async fn turns(&mut self, acts: tokio::sync::watch::Receiver<bool>) {
         let printer = self.session.printer;
         let mut due = Due::default();
         let mut next = Instant::now();
@@ -320,20 +332,20 @@ impl<'c> Control<'c> {
                 self.metrics.drift.clear();
                 // What another replica did since is in the store and in the statuses.
                 self.cluster.defer_to_others();
-                self.domains = Domains::new(writer.clone());
+                self.domains = Domains::new(self.writer.clone());
                 self.filters.defer_to_others();
                 self.held.clear();
                 due.objects = true;
             }
             // What a watch has listed in part would delete the rest.
             let acts_now = acted && unsynced.is_empty();
-            let why = if acts_now {
-                self.turn(&due).await
-            } else {
-                None
+            let (why, is_done) = match self.find_owner(acts_now).await {
+                Err(why) => (Some(why), false),
+                Ok(()) if acts_now => (self.turn(&due).await, true),
+                Ok(()) => (None, false),
             };
             self.end_turn(why, &unsynced);
-            due = due.after(acts_now);
+            due = due.after(is_done);
             let pause = if Instant::now() < self.urgent_until {
                 LOOK
             } else {
@@ -341,6 +353,21 @@ impl<'c> Control<'c> {
             };
             next = Instant::now() + pause;
         }
+    }
+
+    /// Finds out which cluster this is, before the first turn; else the limits of another one's objects, in the same
+    /// store, would look like those of objects that are gone.
+    async fn find_owner(&mut self, acts: bool) -> Result<(), String> {
+        if !acts || self.writer.owner.is_some() {
+            return Ok(());
+        }
+        let id = cluster::own_id(&self.client).await.map_err(|error| {
+            self.metrics.failures.count(metrics::API_SERVER);
+            error.plain()
+        })?;
+        self.writer.owner = Some(id);
+        self.domains = Domains::new(self.writer.clone());
+        Ok(())
     }
 
     /// Says what failed, once.
@@ -533,7 +560,7 @@ impl<'c> Control<'c> {
             let own = object.metadata.generation;
             let generation = result.in_force.as_ref().map_or(own, |one| one.generation);
             let programmed = domain.map(|domain| match domain.why_not_all() {
-                Some(why) => Claim::new("False", "NotWritten", why, generation),
+                Some(why) => Claim::new("False", domain.reason(), why, generation),
                 None => Claim::new("True", "Programmed", "", generation),
             });
             let revision = domain.and_then(|domain| domain.revision);
@@ -600,7 +627,7 @@ impl Look<'_> {
             return Judged::waiting("Pending", "the domain is not written yet", generation);
         };
         let Some(revision) = domain.programmed(object, generation) else {
-            return Judged::waiting("NotWritten", &domain.why_not(object), generation);
+            return Judged::waiting(domain.reason(), &domain.why_not(object), generation);
         };
         let mine = |drift: &str| found.limits.iter().any(|limit| limit.as_str() == drift);
         let edited: Vec<&str> = domain

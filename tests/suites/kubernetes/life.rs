@@ -341,6 +341,54 @@ async fn release_keeps_or_deletes_what_objects_have() {
     assert_eq!(stage.rlctl(&["list-domains", "-o", "name"]), "");
 }
 
+/// A cluster whose objects are in the same store, by the UID of its `kube-system`: neither its start nor a domain of the
+/// same name touches what the first has, until somebody says that the first is gone.
+#[tokio::test]
+async fn a_second_cluster_leaves_the_firsts_limits_alone_until_they_are_released() {
+    let mut stage = Stage::start().await;
+    stage.limit("a", 10).await;
+    stage.programmed("infra", "a").await;
+    let own = [
+        "get",
+        "namespace",
+        "kube-system",
+        "-o",
+        "jsonpath={.metadata.uid}",
+    ];
+    let first = stage.api.kubectl(&own, "").unwrap();
+    stage.kill_controller().await;
+    stage.delete("infra", "a").await;
+    for gone in [["ratelimitdomain", "shop"], ["namespace", "kube-system"]] {
+        let delete = [&["delete"][..], &gone].concat();
+        stage.api.kubectl(&delete, "").unwrap();
+    }
+    stage.apply(
+        &json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-system"}}),
+    );
+    assert_ne!(stage.api.kubectl(&own, "").unwrap(), first);
+    stage.start_controller().await;
+    // A second turn: the first has found what it takes for abandoned.
+    stage.limit("b", 20).await;
+    stage.reason("infra", "b", "Accepted", "NoDomain").await;
+    assert_eq!(stage.limits(), ["infra.a.all"]);
+    stage.apply(&json!({
+        "apiVersion": "rl.example.com/v1alpha1", "kind": "RateLimitDomain", "metadata": {"name": "shop"},
+        "spec": {"domain": "shop", "gateways": [{"namespace": "infra", "name": "public"}]},
+    }));
+    let status = stage.reason("infra", "b", "Programmed", "Conflicted").await;
+    let said = message(&status, "Programmed");
+    assert!(said.contains(&format!("--cluster {first}")), "{said}");
+    assert_eq!(condition(&status, "Enforced")["status"], "Unknown");
+    stage.domain_has("Programmed", "Conflicted").await;
+    // Without the name of the first it releases nothing.
+    stage.rlctl(&["controller", "--release", "keep"]);
+    stage.reason("infra", "b", "Programmed", "Conflicted").await;
+    assert_eq!(stage.limits(), ["infra.a.all"]);
+    stage.rlctl(&["controller", "--release", "keep", "--cluster", &first]);
+    stage.programmed("infra", "b").await;
+    assert_eq!(stage.limits(), ["infra.a.all", "infra.b.all"]);
+}
+
 /// Whoever reads a status believes it: what others write there does not stay until the controller has news, nor is it
 /// taken for what was in force.
 #[tokio::test]

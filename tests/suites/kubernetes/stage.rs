@@ -451,6 +451,7 @@ impl Stage {
         let mut command = Command::new(&self.programs.rlctl);
         let output = command
             .args(arguments)
+            .env("KUBECONFIG", self.api.kubeconfig(CONTROLLER))
             .env("RLCTL_REDIS", &self.store)
             .output()
             .unwrap();

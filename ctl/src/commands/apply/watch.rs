@@ -252,6 +252,7 @@ impl Watch<'_> {
             session: self.session,
             edit: &self.apply.edit,
             origin: Origin::Files,
+            owner: None,
             prune: self.apply.prune,
             prune_max: Some(self.apply.prune_max),
         };

@@ -34,6 +34,8 @@ pub struct Writer<'w> {
     pub edit: &'w EditArgs,
     /// Where the limits are kept.
     pub origin: Origin,
+    /// The cluster whose objects they are: several may share a store. `None` of files.
+    pub owner: Option<String>,
     /// Whether a limit that left the origin is deleted.
     pub prune: bool,
     /// How many of a domain's limits one edit may delete, in percent; `None`: all.
@@ -108,6 +110,8 @@ impl Compared {
 pub enum NotWritten {
     /// What it would have does not fit, which another edit may; the store was not asked.
     DoesNotFit(Error),
+    /// The objects of another cluster have it.
+    Foreign(Error),
     /// It could not be read or written, whatever the edit.
     Failed(Error),
 }
@@ -116,7 +120,7 @@ impl NotWritten {
     /// The error.
     pub fn into_error(self) -> Error {
         match self {
-            Self::DoesNotFit(error) | Self::Failed(error) => error,
+            Self::DoesNotFit(error) | Self::Foreign(error) | Self::Failed(error) => error,
         }
     }
 }
@@ -125,6 +129,17 @@ impl From<Error> for NotWritten {
     fn from(error: Error) -> Self {
         Self::Failed(error)
     }
+}
+
+/// Whose limits a domain has, by its record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holder {
+    /// Those of this cluster's objects.
+    Own,
+    /// Nobody's: they become those of whoever has the domain.
+    Nobody,
+    /// Those of another cluster's.
+    Other,
 }
 
 /// What became of a domain; of several attempts, the greatest.
@@ -167,13 +182,14 @@ impl Writer<'_> {
         let mut turn = Turn::Compared;
         let last = self.last_applied(&wanted.policy.domain, state).await?;
         let mut done = wanted.digests.clone();
+        done.owner.clone_from(&self.owner);
         let left_alone = last.iter().flat_map(|last| &last.limits);
         let left_alone = left_alone.filter(|(limit, _)| wanted.leaves_alone(limit));
         done.limits
             .extend(left_alone.map(|(limit, digest)| (limit.clone(), digest.clone())));
         if last.as_ref() != Some(&done) {
             let mut last = last.unwrap_or_default();
-            let to_be = last.with_new(&wanted.digests);
+            let to_be = last.with_new(&done);
             if to_be != last {
                 // Before the edit: what it creates must be known as this origin's even if this program
                 // ends before it can record the edit.
@@ -202,20 +218,44 @@ impl Writer<'_> {
         &self,
         domain: &Name,
         state: &HeadState,
-    ) -> Result<Option<Applied>, Error> {
-        if matches!(state, HeadState::Missing) {
-            return Ok(None);
+    ) -> Result<Option<Applied>, NotWritten> {
+        let record = self.applied(domain).await?;
+        let other = record.as_ref().and_then(|record| record.owner.as_ref());
+        // Also of a domain that is missing: another cluster may be about to write it.
+        if let Some(other) = other.filter(|other| Some(*other) != self.owner.as_ref()) {
+            let message = format!(
+                "domain {domain} has the limits of another cluster's objects (kube-system there has the UID {other}), \
+                 and stays as it is; if that cluster is gone, `rlctl controller --release keep --cluster {other}` \
+                 leaves them to this one"
+            );
+            return Err(NotWritten::Foreign(Error::new(Exit::Refused, message)));
         }
+        Ok(record.filter(|_| !matches!(state, HeadState::Missing)))
+    }
+
+    async fn applied(&self, domain: &Name) -> Result<Option<Applied>, Error> {
         let record = self.session.store.applied(domain, self.origin);
         let record = self.session.call(record).await?;
         Ok(record.map(|record| Applied::read(Some(&record))))
     }
 
-    /// Whether the store remembers limits of this origin in a domain.
-    pub async fn has_applied(&self, domain: &Name) -> Result<bool, Error> {
-        let record = self.session.store.applied(domain, self.origin);
-        let record = self.session.call(record).await?;
-        Ok(record.is_some_and(|record| Applied::read(Some(&record)).format > 0))
+    /// Whose limits the store remembers in a domain; `None`: it remembers none of this origin.
+    pub async fn holder(&self, domain: &Name) -> Result<Option<Holder>, Error> {
+        let record = self.applied(domain).await?;
+        let record = record.filter(|record| record.format > 0);
+        Ok(record.map(|record| match record.owner {
+            None => Holder::Nobody,
+            owner if owner == self.owner => Holder::Own,
+            Some(_) => Holder::Other,
+        }))
+    }
+
+    /// Forgets what this cluster applied to a domain that is gone, so that another one may have it.
+    pub async fn disown(&self, domain: &Name) -> Result<(), Error> {
+        match self.holder(domain).await? {
+            Some(Holder::Own) => self.forget(domain).await,
+            _ => Ok(()),
+        }
     }
 
     /// Forgets what was applied: the limits stay, and are nobody's.
@@ -373,6 +413,9 @@ const FORMAT: u32 = 1;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Applied {
     format: u32,
+    /// See [`Writer::owner`]; `None`: whose they are is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    owner: Option<String>,
     domain: String,
     limits: BTreeMap<String, String>,
     /// By exemption. Records of earlier versions have none.
@@ -388,6 +431,7 @@ impl Applied {
         let limit = |limit: &Limit| (limit.name.to_string(), digest(&limit.to_node()));
         Self {
             format: FORMAT,
+            owner: None,
             domain: digest(
                 &file
                     .paused
@@ -421,7 +465,7 @@ impl Applied {
     /// These, and what only `new` has, with a digest that nothing has.
     fn with_new(&self, new: &Self) -> Self {
         let mut both = self.clone();
-        both.format = FORMAT;
+        (both.format, both.owner) = (FORMAT, new.owner.clone());
         for name in new.limits.keys() {
             both.limits.entry(name.clone()).or_default();
         }
@@ -625,6 +669,21 @@ mod tests {
         for unread in [None, Some(""), Some("null"), Some(later.as_str())] {
             assert_eq!(Applied::read(unread), Applied::default(), "{unread:?}");
         }
+    }
+
+    #[test]
+    fn a_record_says_whose_it_is_from_before_the_edit_on_and_one_that_does_not_is_nobodys() {
+        let applied = |limits: &str| Applied::from_policy(&policy(limits));
+        let nobodys = applied("limits: [{name: a, rate: 1/s}]");
+        let own = Applied {
+            owner: Some("this".to_owned()),
+            ..nobodys.clone()
+        };
+        // That alone is a difference, so that the first comparison of a record of nobody's writes it.
+        assert_ne!(nobodys, own);
+        assert_eq!(nobodys.with_new(&own).owner, own.owner);
+        assert_eq!(Applied::read(Some(&own.to_record())), own);
+        assert!(!nobodys.to_record().contains("owner"));
     }
 
     /// A program that ends between its edit and the record of it must find what it created.

@@ -64,6 +64,21 @@ pub(super) async fn connect() -> Result<Client, Error> {
     Client::try_from(config).map_err(|error| failed(&error))
 }
 
+/// What tells this cluster from others whose objects are in the same store: the UID of the namespace that a cluster has
+/// for as long as it is there. The controller's own namespace and its Lease are new whenever it is installed again.
+pub(super) async fn own_id(client: &Client) -> Result<String, Error> {
+    const SYSTEM: &str = "kube-system";
+    let api = Api::<DynamicObject>::all_with(client.clone(), &Kind::Namespace.resource());
+    let found = in_time(api.get_opt(SYSTEM)).await;
+    let failed = |why: String| {
+        let message = format!("cannot tell which cluster this is by its namespace {SYSTEM}: {why}");
+        Error::new(Exit::Usage, message)
+    };
+    let found = found.map_err(|error| failed(error.to_string()))?;
+    let id = found.and_then(|found| found.metadata.uid);
+    id.ok_or_else(|| failed("there is none".to_owned()))
+}
+
 /// What is watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::enforced::Revisions;
 use crate::{
-    commands::apply::writer::{NotWritten, Turn, Wanted, Writer},
+    commands::apply::writer::{Holder, NotWritten, Turn, Wanted, Writer},
     edit::{Planned, Written},
     error::{Error, Exit},
 };
@@ -46,6 +46,8 @@ pub(super) struct Domain {
     refused: BTreeMap<Key, Refused>,
     /// Why it could not be written.
     pub(super) error: Option<String>,
+    /// Whether that is because the objects of another cluster have it.
+    is_foreign: bool,
     /// When that is tried again.
     again: Option<Again>,
 }
@@ -101,6 +103,7 @@ impl Domain {
             owned: BTreeMap::new(),
             refused: BTreeMap::new(),
             error: None,
+            is_foreign: false,
             again: None,
         }
     }
@@ -118,9 +121,19 @@ impl Domain {
         Some(Error::new(Exit::Refused, why.to_owned()))
     }
 
+    /// Takes that it was written.
+    fn succeeded(&mut self) {
+        (self.error, self.is_foreign, self.again) = (None, false, None);
+        self.note();
+    }
+
     /// Takes why it could not be written. Without a store there is nothing to wait for but the store.
-    fn failed(&mut self, error: &Error, now: Instant) {
-        self.error = Some(error.plain());
+    fn failed(&mut self, error: &Error, is_foreign: bool, now: Instant) {
+        if is_foreign {
+            // What another cluster makes of the limits is not known.
+            self.programmed.clear();
+        }
+        (self.error, self.is_foreign) = (Some(error.plain()), is_foreign);
         let again = Again::after(self.again, now);
         self.again = (error.exit() != Exit::Unreachable).then_some(again);
     }
@@ -136,6 +149,15 @@ impl Domain {
         policy.limits.retain(|limit| !names.contains(&limit.name));
         let stays = objects.iter().map(store_name_start).collect();
         self.wanted = Wanted::beside(policy, stays);
+    }
+
+    /// The reason of the condition that it, or an object of it, is not written.
+    pub(super) fn reason(&self) -> &'static str {
+        if self.is_foreign {
+            "Conflicted"
+        } else {
+            "NotWritten"
+        }
     }
 
     /// Why an object's limits are not in the store.
@@ -280,8 +302,9 @@ impl<'w> Domains<'w> {
             return Ok(());
         }
         for head in heads {
-            let has_applied = self.writer.has_applied(&head.domain).await?;
-            if has_applied && !self.by_name.contains_key(&head.domain) {
+            // Those of other clusters, and those of which nobody knows whose they are, stay.
+            let is_own = self.writer.holder(&head.domain).await? == Some(Holder::Own);
+            if is_own && !self.by_name.contains_key(&head.domain) {
                 let mut domain = Domain::new(nothing(&head.domain));
                 domain.is_abandoned = true;
                 self.by_name.insert(head.domain.clone(), domain);
@@ -300,7 +323,7 @@ impl<'w> Domains<'w> {
             Ok(heads) => heads,
             Err(error) => {
                 for domain in self.by_name.values_mut() {
-                    domain.error = Some(error.plain());
+                    (domain.error, domain.is_foreign) = (Some(error.plain()), false);
                 }
                 return (edited, Err(error));
             }
@@ -314,7 +337,10 @@ impl<'w> Domains<'w> {
             let head = heads.iter().find(|head| head.domain == *name);
             let state = head.map_or(&HeadState::Missing, |head| &head.state);
             if domain.is_abandoned && matches!(state, HeadState::Missing | HeadState::Deleted(_)) {
-                gone.push(name.clone());
+                match self.writer.disown(name).await {
+                    Ok(()) => gone.push(name.clone()),
+                    Err(error) => failed = Err(error),
+                }
                 continue;
             }
             if let Some(error) = domain.waits(Instant::now()) {
@@ -323,8 +349,7 @@ impl<'w> Domains<'w> {
             }
             match domain.bring(&self.writer, state).await {
                 Ok(turn) => {
-                    (domain.error, domain.again) = (None, None);
-                    domain.note();
+                    domain.succeeded();
                     if turn == Turn::Edited {
                         edited.push(name.clone());
                     }
@@ -335,8 +360,11 @@ impl<'w> Domains<'w> {
                         }
                     }
                 }
+                Err(NotWritten::Foreign(_)) if domain.is_abandoned => gone.push(name.clone()),
                 Err(error) => {
-                    domain.failed(&error, Instant::now());
+                    let is_foreign = matches!(error, NotWritten::Foreign(_));
+                    let error = error.into_error();
+                    domain.failed(&error, is_foreign, Instant::now());
                     failed = Err(error);
                 }
             }
@@ -356,7 +384,7 @@ impl<'w> Domains<'w> {
 
 impl Domain {
     /// Writes what fits.
-    async fn bring(&mut self, writer: &Writer<'_>, state: &HeadState) -> Result<Turn, Error> {
+    async fn bring(&mut self, writer: &Writer<'_>, state: &HeadState) -> Result<Turn, NotWritten> {
         let now = Instant::now();
         let is_due = |refused: &Refused| refused.again.at <= now;
         let (due, mut out): (Vec<_>, Vec<_>) =
@@ -376,7 +404,7 @@ impl Domain {
             Err(error) => {
                 // Nothing was found out.
                 self.leave_out(&self.refused.keys().cloned().collect());
-                return Err(error.into_error());
+                return Err(error);
             }
         };
         self.refused
@@ -478,13 +506,14 @@ async fn release(writer: &Writer<'_>, domain: &Name) -> Result<(), Error> {
     writer.forget(domain).await
 }
 
-/// Deletes what objects have in the store, or leaves it there as nobody's. Returns the domains.
+/// Deletes what the objects of the writer's cluster have in the store, and what nobody knows the cluster of, or leaves it
+/// there as nobody's. Returns the domains.
 pub(super) async fn release_all(writer: &Writer<'_>, delete: bool) -> Result<Vec<Name>, Error> {
     let session = writer.session;
     let heads = session.call(session.store.heads()).await?;
     let mut released = Vec::new();
     for head in heads {
-        if !writer.has_applied(&head.domain).await? {
+        if let None | Some(Holder::Other) = writer.holder(&head.domain).await? {
             continue;
         }
         if delete && matches!(head.state, HeadState::Live(_)) {
@@ -512,13 +541,17 @@ mod tests {
         let waits = [1, 2, 4, 8, 16, 30, 30].map(Duration::from_secs);
         for wait in waits {
             assert!(domain.waits(now).is_none());
-            domain.failed(&refused, now);
+            domain.failed(&refused, false, now);
             now += wait;
             let just_before = domain.waits(now - Duration::from_millis(1));
             assert!(just_before.is_some_and(|why| why.plain().contains("too many limits")));
         }
         // What every domain waits for is not this one's fault.
-        domain.failed(&Error::new(Exit::Unreachable, "no store".to_owned()), now);
+        domain.failed(
+            &Error::new(Exit::Unreachable, "no store".to_owned()),
+            false,
+            now,
+        );
         assert!(domain.waits(now).is_none());
     }
 }
