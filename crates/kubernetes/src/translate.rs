@@ -139,6 +139,14 @@ impl Finding {
         }
     }
 
+    /// Of a version in whose place an earlier one stays in force.
+    fn staying(&self, generation: i64) -> Self {
+        Self {
+            message: format!("{}; generation {generation} stays in force", self.message),
+            ..self.clone()
+        }
+    }
+
     fn accepted(message: impl Into<String>) -> Self {
         Self {
             ok: true,
@@ -224,71 +232,93 @@ fn domains(objects: &[RateLimitDomain]) -> (Vec<Domain>, BTreeMap<String, Domain
         .collect();
     alive.sort_by_key(|object| age(&object.metadata));
     let (mut found, mut results) = (Vec::new(), BTreeMap::new());
-    let mut taken: BTreeMap<Name, &str> = BTreeMap::new();
-    let mut gateways: BTreeMap<Key, &str> = BTreeMap::new();
+    let mut taken = Taken::default();
     for object in alive {
-        let (name, in_force, mut accepted) = version_of(object);
-        let own = object.metadata.name.as_str();
-        let free = name.clone().filter(|name| !taken.contains_key(name));
-        if let Some((name, other)) = name
-            .as_ref()
-            .and_then(|name| Some((name, taken.get(name)?)))
-        {
-            let message = format!("domain {name} is RateLimitDomain {other}'s, which is older");
-            accepted = Finding::failed("Conflicted", message);
-        }
-        if let Some((name, in_force)) = free.clone().zip(in_force.as_ref()) {
-            taken.insert(name.clone(), own);
-            let mut domain = Domain {
-                name,
-                spec: in_force.spec.clone(),
-                gateways: Vec::new(),
-            };
-            for gateway in &in_force.spec.gateways {
-                let key = Key::new(&gateway.namespace, &gateway.name);
-                match gateways.get(&key) {
-                    Some(other) if *other != own => {
-                        let message =
-                            format!("Gateway {key} is in RateLimitDomain {other}, which is older");
-                        accepted = Finding::failed("Conflicted", message);
-                    }
-                    Some(_) => {}
-                    None => {
-                        gateways.insert(key.clone(), own);
-                        domain.gateways.push(key);
-                    }
-                }
-            }
-            found.push(domain);
+        let (version, accepted) = version_of(object, &taken);
+        let (name, in_force) = version.unzip();
+        let domain = name.filter(|name| !taken.domains.contains_key(name));
+        if let Some((name, in_force)) = domain.clone().zip(in_force.as_ref()) {
+            found.push(taken.domain(name, &in_force.spec, &object.metadata.name));
         }
         results.insert(
-            own.to_owned(),
+            object.metadata.name.clone(),
             DomainObjectResult {
                 accepted,
                 in_force,
-                domain: free,
+                domain,
             },
         );
     }
     (found, results)
 }
 
-/// The version of a domain object that is in force, with its domain, and whether that is the newest.
+/// What older objects have, each with the object's name.
+#[derive(Default)]
+struct Taken<'o> {
+    domains: BTreeMap<Name, &'o str>,
+    gateways: BTreeMap<Key, &'o str>,
+}
+
+impl<'o> Taken<'o> {
+    /// Why a version of another object cannot have all that it wants.
+    fn conflict(&self, name: &Name, spec: &RateLimitDomainSpec) -> Option<String> {
+        if let Some(other) = self.domains.get(name) {
+            let message = format!("domain {name} is RateLimitDomain {other}'s, which is older");
+            return Some(message);
+        }
+        spec.gateways.iter().find_map(|gateway| {
+            let key = Key::new(&gateway.namespace, &gateway.name);
+            let other = self.gateways.get(&key)?;
+            let message = format!("Gateway {key} is in RateLimitDomain {other}, which is older");
+            Some(message)
+        })
+    }
+
+    /// The domain of an object, with those of its Gateways that no older one has.
+    fn domain(&mut self, name: Name, spec: &RateLimitDomainSpec, object: &'o str) -> Domain {
+        self.domains.insert(name.clone(), object);
+        let gateways = { spec.gateways.iter() }
+            .map(|gateway| Key::new(&gateway.namespace, &gateway.name))
+            .filter(|key| {
+                let is_free = !self.gateways.contains_key(key);
+                if is_free {
+                    self.gateways.insert(key.clone(), object);
+                }
+                is_free
+            });
+        Domain {
+            gateways: gateways.collect(),
+            name,
+            spec: spec.clone(),
+        }
+    }
+}
+
+/// The version of a domain object that is in force, with its domain, and whether that is the newest. What an older
+/// object has taken of the one that was in force before goes from it; a new version that wants such a thing is refused.
 fn version_of(
     object: &RateLimitDomain,
-) -> (Option<Name>, Option<InForce<RateLimitDomainSpec>>, Finding) {
+    taken: &Taken<'_>,
+) -> (Option<(Name, InForce<RateLimitDomainSpec>)>, Finding) {
     let newest = InForce {
         generation: object.metadata.generation,
         spec: object.spec.clone(),
     };
-    match domain_name(&newest.spec) {
-        Ok(name) => (Some(name), Some(newest), Finding::accepted("")),
-        Err(wrong) => {
-            let last = object.status.in_force.clone();
-            let last = last.and_then(|last| Some((domain_name(&last.spec).ok()?, last)));
-            let (name, last) = last.unzip();
-            (name, last, Finding::failed("Invalid", wrong))
+    let refused = match domain_name(&newest.spec) {
+        Err(wrong) => Finding::failed("Invalid", wrong),
+        Ok(name) => match taken.conflict(&name, &newest.spec) {
+            None => return (Some((name, newest)), Finding::accepted("")),
+            Some(conflict) => Finding::failed("Conflicted", conflict),
+        },
+    };
+    let last = object.status.in_force.clone();
+    let last = last.and_then(|last| Some((domain_name(&last.spec).ok()?, last)));
+    match last {
+        Some(last) if last.1 != newest => {
+            let refused = refused.staying(last.1.generation);
+            (Some(last), refused)
         }
+        last => (last, refused),
     }
 }
 
@@ -553,7 +583,11 @@ impl Placing<'_, '_> {
             },
             Err(why) => return Err(Refused(invalid(why), placements)),
         };
-        self.mark_conflicts(&key, &mut version);
+        let conflict = self.mark_conflicts(&key, &mut version);
+        // What is in force and an older object overrides since goes from those Gateways alone.
+        if let Some(conflict) = conflict.filter(|_| !accepted_before) {
+            return Err(Refused(conflict, version.placements));
+        }
         let placed = self.place(&key, &version, accepted_before);
         match placed {
             Ok(placed) => Ok((version, placed)),
@@ -561,8 +595,9 @@ impl Placing<'_, '_> {
         }
     }
 
-    /// Takes the object away from Gateways where an older one overrides the same.
-    fn mark_conflicts(&self, key: &Key, version: &mut Version) {
+    /// Takes the object away from Gateways where an older one overrides the same; returns what it would be told at one.
+    fn mark_conflicts(&self, key: &Key, version: &mut Version) -> Option<Finding> {
+        let mut found = None;
         for placement in &mut version.placements {
             let Requests::Gateway { key: gateway, .. } = &placement.requests else {
                 continue;
@@ -576,9 +611,12 @@ impl Placing<'_, '_> {
                 ))
             });
             if let Some(message) = conflict {
-                placement.domain = Err(Finding::failed("Conflicted", message));
+                let finding = Finding::failed("Conflicted", message);
+                found.get_or_insert_with(|| finding.clone());
+                placement.domain = Err(finding);
             }
         }
+        found
     }
 
     fn place(
@@ -724,13 +762,7 @@ impl Placing<'_, '_> {
                 _ => there.gateways.clone(),
             });
             let accepted = match (refused, &placement.domain) {
-                (Some(refused), _) => Finding {
-                    message: format!(
-                        "{}; generation {} stays in force",
-                        refused.message, version.spec.generation
-                    ),
-                    ..Finding::clone(refused)
-                },
+                (Some(refused), _) => refused.staying(version.spec.generation),
                 (None, Err(finding)) => finding.clone(),
                 (None, Ok(domain)) => self.accepted(domain, placement, &version, limits.len()),
             };
