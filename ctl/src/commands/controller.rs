@@ -672,6 +672,22 @@ impl Look<'_> {
         }
     }
 
+    fn verdict(&self, ancestor: &AncestorRef, needed: Needed<'_>) -> Verdict {
+        let Some(reports) = self.reports else {
+            return Verdict::NoReports;
+        };
+        if ancestor.kind == "Service" {
+            return reports.judge_all(needed, |node| self.nodes.contains(node));
+        }
+        let namespace = ancestor.namespace.clone().unwrap_or_default();
+        let gateway = Key::new(namespace, &ancestor.name);
+        let pods =
+            { self.pods.iter().copied() }.filter(|pod| pod.gateway.as_ref() == Some(&gateway));
+        let names = &self.names;
+        let namesake = |name: &str| names.get(name).is_some_and(|count| *count > 1);
+        reports.judge(needed, pods, namesake)
+    }
+
     fn enforced(
         &mut self,
         object: &Key,
@@ -679,7 +695,7 @@ impl Look<'_> {
         about: (i64, u64),
         before: Option<&Condition>,
     ) -> Option<Claim> {
-        let (name, reports) = (found.domain.as_ref()?, self.reports?);
+        let name = found.domain.as_ref()?;
         let domain = self.domains.get(name)?;
         let needed = Needed {
             domain: name,
@@ -687,20 +703,7 @@ impl Look<'_> {
             since: about.1,
             entries: &found.entries,
         };
-        let verdict = if found.ancestor.kind == "Service" {
-            reports.judge_all(needed, |node| self.nodes.contains(node))
-        } else {
-            let namespace = found.ancestor.namespace.clone().unwrap_or_default();
-            let gateway = Key::new(namespace, &found.ancestor.name);
-            let pods = self
-                .pods
-                .iter()
-                .copied()
-                .filter(|pod| pod.gateway.as_ref() == Some(&gateway));
-            let names = &self.names;
-            let namesake = |name: &str| names.get(name).is_some_and(|count| *count > 1);
-            reports.judge(needed, pods, namesake)
-        };
+        let verdict = self.verdict(&found.ancestor, needed);
         let held = self
             .held
             .entry((object.clone(), found.ancestor.clone()))

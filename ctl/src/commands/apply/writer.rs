@@ -87,12 +87,20 @@ pub struct Compared {
     /// The limits that differ, and other differences.
     pub drift: Vec<String>,
     /// The pause of the whole domain, whoever wrote it. It may be over.
-    paused: Option<Pause>,
+    pub paused: Option<Pause>,
     /// Those of limits.
-    limits_paused: BTreeMap<Name, Pause>,
+    pub limits_paused: BTreeMap<Name, Pause>,
+    /// The revision that last changed each of the origin's limits, whoever wrote it.
+    pub changed: BTreeMap<Name, u64>,
 }
 
 impl Compared {
+    /// The revision that last changed one of these limits.
+    pub fn changed_last(&self, limits: &[Limit]) -> Option<u64> {
+        let changed = { limits.iter() }.filter_map(|limit| self.changed.get(&limit.name));
+        changed.max().copied()
+    }
+
     /// Whether one of these limits is paused at a time, alone or with its domain.
     pub fn is_paused(&self, limits: &[Name], now_ms: u64) -> bool {
         let own = limits
@@ -372,12 +380,19 @@ impl Writer<'_> {
         }
         let live = base.policy();
         let limits = live.map_or(&[][..], |live| &live.limits).iter();
-        let limits_paused = limits.filter_map(|limit| Some((limit.name.clone(), limit.paused?)));
+        let limits_paused = { limits.clone() }
+            .filter_map(|limit| Some((limit.name.clone(), limit.paused?)))
+            .collect();
+        let own = limits.filter(|limit| wanted.digests.has(&limit.name));
+        let changed = own
+            .map(|limit| (limit.name.clone(), limit.generation))
+            .collect();
         wanted.compared = Some(Compared {
             revision,
             drift,
             paused: live.and_then(|live| live.paused),
-            limits_paused: limits_paused.collect(),
+            limits_paused,
+            changed,
         });
         Ok(())
     }
@@ -635,6 +650,7 @@ mod tests {
             drift: Vec::new(),
             paused: None,
             limits_paused: [(a.clone(), until(50))].into(),
+            changed: BTreeMap::new(),
         };
         let [a, b] = [[a], [b]];
         assert!(compared.is_paused(&a, 49) && !compared.is_paused(&a, 50));

@@ -38,6 +38,10 @@ pub(super) struct Domain {
     pub(super) revisions: Revisions,
     /// The newest of them.
     pub(super) revision: Option<u64>,
+    /// The newest that had a pause of the whole domain, or the first without it.
+    paused_until: u64,
+    /// Whether the one before had such a pause.
+    was_paused: bool,
     /// What of each object is in the store.
     programmed: BTreeMap<Key, Programmed>,
     /// What is about to be.
@@ -99,6 +103,8 @@ impl Domain {
             is_abandoned: false,
             revisions: Revisions::default(),
             revision: None,
+            paused_until: 0,
+            was_paused: false,
             programmed: BTreeMap::new(),
             owned: BTreeMap::new(),
             refused: BTreeMap::new(),
@@ -188,14 +194,15 @@ impl Domain {
         Some(format!("not written: {}", all.join("; ")))
     }
 
-    /// The first revision that has an object's limits of a generation.
+    /// The first revision that has an object's limits of a generation as they are now. One before a pause, or an edit by
+    /// others that was undone, had them too, but proxies may have one in between.
     pub(super) fn programmed(&self, object: &Key, generation: i64) -> Option<u64> {
         let known = self.programmed.get(object)?;
         // Its limits also change with its routes.
         let (wanted, limits) = self.owned.get(object)?;
         let has_it =
             known.generation == generation && *wanted == generation && known.limits == *limits;
-        has_it.then_some(known.revision)
+        has_it.then_some(known.revision.max(self.paused_until))
     }
 
     /// What differs from the objects by edits of others.
@@ -215,14 +222,24 @@ impl Domain {
         if self.revision.is_some_and(|before| revision.number < before) {
             // The store lost its data, and numbers began again.
             self.programmed.clear();
+            self.paused_until = 0;
         }
         self.revision = Some(revision.number);
         self.revisions.add(&revision);
+        let is_paused = self.is_paused(&[]);
+        if is_paused || self.was_paused {
+            self.paused_until = revision.number;
+        }
+        self.was_paused = is_paused;
         let written = { self.owned.iter() }.filter(|(key, _)| !self.refused.contains_key(*key));
         for (key, (generation, limits)) in written {
-            let known = self.programmed.get(key);
-            if known.is_some_and(|known| known.generation == *generation && known.limits == *limits)
-            {
+            let known = self.programmed.get_mut(key);
+            let known =
+                known.filter(|known| known.generation == *generation && known.limits == *limits);
+            if let Some(known) = known {
+                let compared = self.wanted.compared.as_ref();
+                let changed = compared.and_then(|compared| compared.changed_last(limits));
+                known.revision = known.revision.max(changed.unwrap_or(0));
                 continue;
             }
             let programmed = Programmed {
@@ -531,7 +548,55 @@ pub(super) async fn release_all(writer: &Writer<'_>, delete: bool) -> Result<Vec
 
 #[cfg(test)]
 mod tests {
+    use policy::{Pause, Revision};
+
     use super::*;
+    use crate::commands::apply::writer::Compared;
+
+    /// A proxy that hangs at a revision in which the limit was paused, or another, denies nothing of it, although it has
+    /// one after the first that had the limit.
+    #[test]
+    fn after_a_pause_or_an_edit_that_was_undone_proxies_need_the_revision_that_ended_it() {
+        let policy = b"domain: shop\nlimits: [{name: a, rate: 1/s}, {name: b, rate: 1/s}]";
+        let policy = limits_file::read("test", policy).unwrap();
+        let mut domain = Domain::new(policy.clone());
+        let [a, b] = ["a", "b"].map(|name| Key::new("shop", name));
+        for (key, limit) in [&a, &b].into_iter().zip(&policy.limits) {
+            domain.owned.insert(key.clone(), (1, vec![limit.clone()]));
+        }
+        // What a comparison finds at a revision: which revision last changed each limit, and a pause of the domain.
+        let mut look = |number, changed: [u64; 2], paused| {
+            let names = policy.limits.iter().map(|limit| limit.name.clone());
+            domain.wanted.compared = Some(Compared {
+                revision: Some(Revision {
+                    number,
+                    digest: number,
+                }),
+                drift: Vec::new(),
+                paused,
+                limits_paused: BTreeMap::new(),
+                changed: names.zip(changed).collect(),
+            });
+            domain.note();
+            [&a, &b].map(|key| domain.programmed(key, 1))
+        };
+        let pause = |until_ms| Some(Pause { until_ms });
+        assert_eq!(look(5, [4, 5], None), [Some(5), Some(5)]);
+        // Edits of others, and of the domain's other limits, move nothing.
+        assert_eq!(look(6, [4, 5], None), [Some(5), Some(5)]);
+        // A pause of `a`, or another rate, and its end, both between two looks.
+        assert_eq!(look(8, [8, 5], None), [Some(8), Some(5)]);
+        // The whole domain, whose pause may also end by itself: who has the revision knows when.
+        assert_eq!(look(9, [8, 5], pause(None)), [Some(9), Some(9)]);
+        assert_eq!(
+            look(10, [8, 5], pause(Some(u64::MAX))),
+            [Some(10), Some(10)]
+        );
+        assert_eq!(look(11, [8, 5], pause(Some(1))), [Some(11), Some(11)]);
+        assert_eq!(look(12, [8, 5], None), [Some(11), Some(11)]);
+        // A store that lost its data begins again.
+        assert_eq!(look(2, [2, 2], None), [Some(2), Some(2)]);
+    }
 
     #[test]
     fn a_domain_that_is_refused_is_tried_less_and_less_often() {

@@ -121,6 +121,8 @@ pub(super) enum Verdict {
     NoProxies(usize),
     /// No limiter reports.
     NoLimiters,
+    /// The store, which has the reports, cannot be read.
+    NoReports,
     /// Some lack it.
     Lacking(Lacking),
 }
@@ -156,6 +158,28 @@ impl Lacking {
     pub(super) fn may_be_starting(&self) -> bool {
         let must_change = |has: &Has| matches!(has, Has::Older(_) | Has::Without(_));
         !self.who.iter().any(|(_, has)| must_change(has))
+    }
+
+    fn describe(&self) -> String {
+        let Self { have, of, who } = self;
+        let one = |(name, has): &(String, Has)| match has {
+            Has::Older(number) => format!("{name} has revision {number}"),
+            Has::Nothing => format!("{name} has none"),
+            Has::Unknown => format!("{name} does not report"),
+            Has::Without(entries) => {
+                let entries = entries.iter().map(|entry| format!("`{entry}`"));
+                let entries = truncated_list(entries, NAMED_MAX);
+                format!(
+                    "{name} does not supply {entries}: add it to `descriptors` in its filter's configuration"
+                )
+            }
+            Has::Unlisted => format!("{name} does not say which entries it supplies"),
+        };
+        let mut names: Vec<String> = who.iter().take(NAMED_MAX).map(one).collect();
+        if who.len() > NAMED_MAX {
+            names.push(format!("{} more", who.len() - NAMED_MAX));
+        }
+        format!("{have} of {of} proxies have it; {}", names.join(", "))
     }
 }
 
@@ -356,25 +380,12 @@ impl Verdict {
                 "no limiter has reported in the last 10 s, and proxies are known by limiters alone"
                     .to_owned(),
             ),
-            Self::Lacking(Lacking { have, of, who }) => {
-                let one = |(name, has): &(String, Has)| match has {
-                    Has::Older(number) => format!("{name} has revision {number}"),
-                    Has::Nothing => format!("{name} has none"),
-                    Has::Unknown => format!("{name} does not report"),
-                    Has::Without(entries) => {
-                        let entries = entries.iter().map(|entry| format!("`{entry}`"));
-                        let entries = truncated_list(entries, NAMED_MAX);
-                        format!("{name} does not supply {entries}: add it to `descriptors` in its filter's configuration")
-                    }
-                    Has::Unlisted => format!("{name} does not say which entries it supplies"),
-                };
-                let mut names: Vec<String> = who.iter().take(NAMED_MAX).map(one).collect();
-                if who.len() > NAMED_MAX {
-                    names.push(format!("{} more", who.len() - NAMED_MAX));
-                }
-                let text = format!("{have} of {of} proxies have it; {}", names.join(", "));
-                ("False", "Reconciling", text)
-            }
+            Self::NoReports => (
+                "Unknown",
+                "ProxiesUnknown",
+                "the store, by which proxies report, cannot be read".to_owned(),
+            ),
+            Self::Lacking(lacking) => ("False", "Reconciling", lacking.describe()),
         }
     }
 }

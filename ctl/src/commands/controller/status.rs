@@ -225,7 +225,10 @@ impl Held {
                 return None;
             }
             Verdict::NoPods => false,
-            Verdict::NoProxies(_) | Verdict::NoneReports | Verdict::NoLimiters => true,
+            Verdict::NoProxies(_)
+            | Verdict::NoneReports
+            | Verdict::NoLimiters
+            | Verdict::NoReports => true,
             Verdict::Lacking(lacking) => lacking.may_be_starting(),
         };
         self.all_since = None;
@@ -289,6 +292,17 @@ mod tests {
             held.hold(START, None, Verdict::All(3), after(now, 10_500)),
             None
         );
+    }
+
+    #[test]
+    fn without_a_store_nothing_stays_true_for_longer_than_a_proxy_takes_to_start() {
+        let (mut held, now) = (Held::default(), Instant::now());
+        let before = condition(ENFORCED, "True", START.0);
+        let mut at = |ms| held.hold(START, Some(&before), Verdict::NoReports, after(now, ms));
+        assert_eq!((at(0), at(9_900)), (None, None));
+        let said = at(10_100).expect("something is said");
+        let (status, reason, _) = said.describe();
+        assert_eq!((status, reason), ("Unknown", "ProxiesUnknown"));
     }
 
     #[test]
