@@ -497,17 +497,7 @@ impl Control<'_> {
         let trusted = &self.arguments.proxy_namespace;
         let pods = self.cluster.pods().into_values();
         let pods: Vec<&Pod> = { pods }.filter(|pod| pod.is_believed(trusted)).collect();
-        let mut names: HashMap<&str, usize> = HashMap::new();
-        let mut nodes = HashSet::new();
-        for pod in pods.iter().filter(|pod| pod.is_ready) {
-            // A Gateway of no domain may be anybody's.
-            let is_in_domain = |gateway| self.translation.gateways.contains_key(gateway);
-            if pod.gateway.as_ref().is_some_and(is_in_domain) {
-                let Key { namespace, name } = &pod.key;
-                *names.entry(name.as_str()).or_default() += 1;
-                nodes.extend([name.clone(), format!("{name}.{namespace}")]);
-            }
-        }
+        let (names, nodes) = names_of(&pods, &self.translation.gateways);
         let mut look = Look {
             reports: reports.as_ref(),
             domains: &self.domains,
@@ -523,15 +513,20 @@ impl Control<'_> {
         for seen in self.cluster.all_rate_limits() {
             let object = seen.object;
             let key = object.metadata.key();
-            let Some(result) = self.translation.objects.get(&key) else {
-                continue;
-            };
-            let in_force = result.in_force.as_ref().map_or(0, |one| one.generation);
-            let judge = |found: &AncestorResult, before: Option<&Condition>| {
-                look.judge(&key, found, in_force, before)
-            };
             let generation = object.metadata.generation;
-            let made = status::of_rate_limit(&object.status, result, generation, now, judge);
+            let made = match self.translation.objects.get(&key) {
+                Some(result) => {
+                    let in_force = result.in_force.as_ref().map_or(0, |one| one.generation);
+                    let judge = |found: &AncestorResult, before: Option<&Condition>| {
+                        look.judge(&key, found, in_force, before)
+                    };
+                    status::of_rate_limit(&object.status, result, generation, now, judge)
+                }
+                None if object.metadata.deletion_timestamp.is_some() => {
+                    status::of_ending_rate_limit(&object.status, generation, now)
+                }
+                None => continue,
+            };
             *counts.entry(made.enforced.clone()).or_default() += 1;
             if made != object.status || seen.is_overwritten {
                 changed.push((key, seen.uid.to_owned(), made));
@@ -553,6 +548,11 @@ impl Control<'_> {
             let object = seen.object;
             let key = object.metadata.key();
             let Some(result) = self.translation.domain_objects.get(&key.name) else {
+                let generation = object.metadata.generation;
+                let made = status::of_ending_domain(&object.status, generation, now);
+                if object.metadata.deletion_timestamp.is_some() && made != object.status {
+                    changed.push((key, seen.uid.to_owned(), made));
+                }
                 continue;
             };
             let domain = result.domain.as_ref();
@@ -575,6 +575,25 @@ impl Control<'_> {
         }
         changed
     }
+}
+
+/// How often each name of a Ready Pod of a Gateway in a domain occurs, and what node ids call these Pods. A Gateway of no domain
+/// may be anybody's.
+fn names_of<'p>(
+    pods: &[&'p Pod],
+    domains: &BTreeMap<Key, Name>,
+) -> (HashMap<&'p str, usize>, HashSet<String>) {
+    let mut names: HashMap<&str, usize> = HashMap::new();
+    let mut nodes = HashSet::new();
+    for pod in pods.iter().filter(|pod| pod.is_ready) {
+        let is_in_domain = |gateway| domains.contains_key(gateway);
+        if pod.gateway.as_ref().is_some_and(is_in_domain) {
+            let Key { namespace, name } = &pod.key;
+            *names.entry(name.as_str()).or_default() += 1;
+            nodes.extend([name.clone(), format!("{name}.{namespace}")]);
+        }
+    }
+    (names, nodes)
 }
 
 type Written<T> = (Key, String, T, Wrote);

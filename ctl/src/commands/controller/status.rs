@@ -174,6 +174,50 @@ pub(super) fn of_domain(
     }
 }
 
+// --- An object whose deletion was asked for, and that somebody's finalizer still holds: its limits go at once.
+
+fn ending(before: &[Condition], generation: i64, now: &str) -> Vec<Condition> {
+    let claim = |one: &Condition| {
+        // What it was accepted for is no more, but that it was stays true.
+        if one.kind == ACCEPTED {
+            return one.clone();
+        }
+        let message = "its deletion was asked for, and its limits are no longer kept in the store";
+        let claim = Claim::new("False", "Deleting", message, generation);
+        claim.condition(&one.kind, before, now)
+    };
+    before.iter().map(claim).collect()
+}
+
+/// The status of a `RateLimit` that is being deleted.
+pub(super) fn of_ending_rate_limit(
+    before: &RateLimitStatus,
+    generation: i64,
+    now: &str,
+) -> RateLimitStatus {
+    let mut status = before.clone();
+    status.in_force = None;
+    for one in &mut status.ancestors {
+        one.conditions = ending(&one.conditions, generation, now);
+        one.revision = None;
+    }
+    status.enforced = in_short(&status.ancestors, ENFORCED, generation);
+    status
+}
+
+/// The same of a `RateLimitDomain`.
+pub(super) fn of_ending_domain(
+    before: &RateLimitDomainStatus,
+    generation: i64,
+    now: &str,
+) -> RateLimitDomainStatus {
+    RateLimitDomainStatus {
+        revision: None,
+        in_force: None,
+        conditions: ending(&before.conditions, generation, now),
+    }
+}
+
 // --- What is said of the proxies, over time.
 
 /// What was said last of one object at one Gateway.
@@ -384,6 +428,53 @@ mod tests {
         assert_eq!(made.enforced, "Lagging");
         assert_eq!(made.ancestors.len(), ANCESTORS_MAX);
         assert_eq!(made.ancestors[0].ancestor_ref.name, "18");
+    }
+
+    #[test]
+    fn of_an_object_that_is_being_deleted_nothing_is_in_force() {
+        let conditions = vec![
+            condition(ACCEPTED, "True", 1),
+            condition(PROGRAMMED, "True", 1),
+            condition(ENFORCED, "True", 1),
+        ];
+        let before = RateLimitStatus {
+            enforced: "True".to_owned(),
+            in_force: Some(kubernetes::InForce::default()),
+            ancestors: vec![Ancestor {
+                revision: Some(7),
+                conditions: conditions.clone(),
+                ..Ancestor::default()
+            }],
+            ..RateLimitStatus::default()
+        };
+        let said = |conditions: &[Condition]| -> Vec<String> {
+            let one = |one: &Condition| format!("{} {} {}", one.kind, one.status, one.reason);
+            conditions.iter().map(one).collect()
+        };
+        let expected = [
+            "Accepted True Because",
+            "Programmed False Deleting",
+            "Enforced False Deleting",
+        ];
+        let made = of_ending_rate_limit(&before, 2, "now");
+        assert_eq!(
+            (made.enforced.as_str(), &made.in_force),
+            ("Deleting", &None)
+        );
+        assert_eq!(said(&made.ancestors[0].conditions), expected);
+        // Written once.
+        assert_eq!(of_ending_rate_limit(&made, 2, "later"), made);
+        let before = RateLimitDomainStatus {
+            conditions,
+            ..RateLimitDomainStatus::default()
+        };
+        assert_eq!(
+            said(&of_ending_domain(&before, 2, "now").conditions),
+            expected
+        );
+        // What never had a status gets none.
+        let none = RateLimitStatus::default();
+        assert_eq!(of_ending_rate_limit(&none, 2, "now"), none);
     }
 
     #[test]
