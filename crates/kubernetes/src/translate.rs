@@ -22,6 +22,8 @@ pub(crate) const TARGETS_MAX: usize = 16;
 pub(crate) const OBJECT_LIMITS_MAX: usize = 128;
 /// The longest message of a condition, in bytes: a list of 128 wrong limits helps nobody.
 const MESSAGE_MAX: usize = 1024;
+/// The reason of limits that do not fit.
+const CAP_EXCEEDED: &str = "CapExceeded";
 /// What a stored limit may take beside its fields: its generation and a comma.
 const RECORD_EXTRA: usize = 40;
 
@@ -62,6 +64,14 @@ pub struct Translation {
     pub domain_objects: BTreeMap<String, DomainObjectResult>,
     /// The domain of each Gateway.
     pub gateways: BTreeMap<Key, Name>,
+}
+
+impl Translation {
+    /// Whether an object waits for room that another one may have made in the same translation, by its newest version.
+    pub fn waits_for_room(&self) -> bool {
+        let mut found = self.objects.values().flat_map(|one| &one.ancestors);
+        found.any(|one| one.accepted.reason == CAP_EXCEEDED)
+    }
 }
 
 /// The limits of one domain.
@@ -202,7 +212,13 @@ pub fn translate(objects: &Objects) -> Translation {
         world: &world,
         overriders: BTreeMap::new(),
         budgets: &mut budgets,
+        reserved: BTreeMap::new(),
     };
+    // What is in force has its place first: no new limits, not even an older object's, take it away.
+    for object in first.iter().chain(&second) {
+        placing.reserve(object);
+    }
+    placing.overriders.clear();
     let mut translated = BTreeMap::new();
     for object in first.into_iter().chain(second) {
         translated.insert(object.metadata.key(), placing.object(object));
@@ -350,15 +366,45 @@ fn text(problems: &Problems) -> String {
 
 // --- What fits into a domain.
 
-/// The limits of a domain so far, and how much of its bounds they take.
+/// The limits of a domain so far, and how much of its bounds is taken.
 struct Budget {
     frame: Policy,
     per_namespace: Option<u32>,
     limits: Vec<(Key, Limit)>,
+    count: usize,
     by_namespace: BTreeMap<String, usize>,
+    /// How many objects name an entry; 1 more for an exemption's.
+    entries: BTreeMap<Name, usize>,
+    bytes: usize,
+    overrides: usize,
+}
+
+/// How much of a domain's bounds the limits of an object take.
+#[derive(Default)]
+struct Share {
+    count: usize,
     entries: BTreeSet<Name>,
     bytes: usize,
     overrides: usize,
+    /// A limit that the store would refuse, and the whole domain with it.
+    too_large: Option<Name>,
+}
+
+impl Share {
+    fn of(limits: &[Limit]) -> Self {
+        let mut share = Self::default();
+        for limit in limits {
+            let bytes = bytes(&limits_file::node_without_overrides(limit)) + RECORD_EXTRA;
+            share.count += 1;
+            share.entries.extend(limit.keys().cloned());
+            share.bytes += bytes;
+            share.overrides += limit.overrides.len();
+            if bytes > limits_file::LIMIT_BYTES_MAX {
+                share.too_large = Some(limit.name.clone());
+            }
+        }
+        share
+    }
 }
 
 impl Budget {
@@ -368,8 +414,9 @@ impl Budget {
         let budget = Self {
             per_namespace: domain.spec.caps.and_then(|caps| caps.limits_per_namespace),
             limits: Vec::new(),
+            count: 0,
             by_namespace: BTreeMap::new(),
-            entries: exempt.map(|matcher| matcher.entry.clone()).collect(),
+            entries: exempt.map(|matcher| (matcher.entry.clone(), 1)).collect(),
             bytes: bytes(&frame.to_node()) + RECORD_EXTRA,
             overrides: 0,
             frame,
@@ -377,11 +424,11 @@ impl Budget {
         (name.clone(), budget)
     }
 
-    /// Whether these limits of an object fit as well.
-    fn fits(&self, namespace: &str, limits: &[Limit]) -> Result<(), Finding> {
+    /// Whether the limits of one more object fit.
+    fn fits(&self, namespace: &str, share: &Share) -> Result<(), Finding> {
         let domain = &self.frame.domain;
-        let over = |message: String| Err(Finding::failed("CapExceeded", message));
-        let own = self.by_namespace.get(namespace).copied().unwrap_or(0) + limits.len();
+        let over = |message: String| Err(Finding::failed(CAP_EXCEEDED, message));
+        let own = self.by_namespace.get(namespace).copied().unwrap_or(0) + share.count;
         if let Some(most) = self.per_namespace
             && u64::try_from(own).is_ok_and(|own| own > u64::from(most))
         {
@@ -390,33 +437,29 @@ impl Budget {
             ));
         }
         let most = limits_file::LIMITS_MAX;
-        if self.limits.len() + limits.len() > most {
+        if self.count + share.count > most {
             return over(format!("domain {domain} has at most {most} limits"));
         }
-        let entries = limits.iter().flat_map(Limit::keys);
-        let added: BTreeSet<&Name> = entries.filter(|key| !self.entries.contains(*key)).collect();
+        let added = { share.entries.iter() }.filter(|key| !self.entries.contains_key(*key));
+        let added: Vec<&str> = added.map(Name::as_str).collect();
         let most = limits_file::ENTRIES_MAX;
         if self.entries.len() + added.len() > most {
-            let added: Vec<&str> = added.iter().map(|name| name.as_str()).collect();
             return over(format!(
                 "the limits of domain {domain} name at most {most} different entries; these add {}",
                 added.join(", ")
             ));
         }
-        let sizes: Vec<usize> = limits.iter().map(stored_bytes).collect();
-        // The store would refuse the whole domain for it.
-        let most = limits_file::LIMIT_BYTES_MAX;
-        if let Some((limit, _)) = limits.iter().zip(&sizes).find(|(_, size)| **size > most) {
-            let name = &limit.name;
+        if let Some(name) = &share.too_large {
+            let most = limits_file::LIMIT_BYTES_MAX;
             return over(format!("limit `{name}` takes more than {most} bytes"));
         }
         let most = limits_file::DOCUMENT_MAX;
-        if self.bytes + sizes.iter().sum::<usize>() > most {
+        if self.bytes + share.bytes > most {
             return over(format!(
                 "the limits of domain {domain} take at most {most} bytes"
             ));
         }
-        if self.overrides + overrides(limits) > OVERRIDES_MAX {
+        if self.overrides + share.overrides > OVERRIDES_MAX {
             return over(format!(
                 "domain {domain} has at most {OVERRIDES_MAX} overrides"
             ));
@@ -424,17 +467,32 @@ impl Budget {
         Ok(())
     }
 
-    fn add(&mut self, owner: &Key, limits: Vec<Limit>) {
-        *self
-            .by_namespace
-            .entry(owner.namespace.clone())
-            .or_insert(0) += limits.len();
-        self.entries
-            .extend(limits.iter().flat_map(Limit::keys).cloned());
-        self.bytes += limits.iter().map(stored_bytes).sum::<usize>();
-        self.overrides += overrides(&limits);
-        self.limits
-            .extend(limits.into_iter().map(|limit| (owner.clone(), limit)));
+    fn take(&mut self, namespace: &str, share: &Share) {
+        *self.by_namespace.entry(namespace.to_owned()).or_default() += share.count;
+        for entry in &share.entries {
+            *self.entries.entry(entry.clone()).or_default() += 1;
+        }
+        self.count += share.count;
+        self.bytes += share.bytes;
+        self.overrides += share.overrides;
+    }
+
+    /// Undoes [`Self::take`].
+    fn give_back(&mut self, namespace: &str, share: &Share) {
+        if let Some(own) = self.by_namespace.get_mut(namespace) {
+            *own -= share.count;
+        }
+        for entry in &share.entries {
+            if let Some(uses) = self.entries.get_mut(entry) {
+                *uses -= 1;
+                if *uses == 0 {
+                    self.entries.remove(entry);
+                }
+            }
+        }
+        self.count -= share.count;
+        self.bytes -= share.bytes;
+        self.overrides -= share.overrides;
     }
 
     /// The limits file, which the reader has accepted as a whole.
@@ -503,14 +561,6 @@ fn bytes(node: &Node) -> usize {
     serde_json::to_string(node).map_or(0, |json| json.len())
 }
 
-fn stored_bytes(limit: &Limit) -> usize {
-    bytes(&limits_file::node_without_overrides(limit)) + RECORD_EXTRA
-}
-
-fn overrides(limits: &[Limit]) -> usize {
-    limits.iter().map(|limit| limit.overrides.len()).sum()
-}
-
 // --- Objects.
 
 /// What is translated so far.
@@ -519,6 +569,8 @@ struct Placing<'t, 'o> {
     /// The object whose override of a name holds at a Gateway.
     overriders: BTreeMap<(Key, String), Key>,
     budgets: &'t mut BTreeMap<Name, Budget>,
+    /// What versions in force take of the budgets, of objects whose turn has not come.
+    reserved: BTreeMap<Key, Placed>,
 }
 
 /// A version of an object, read.
@@ -534,6 +586,7 @@ struct Version {
 #[derive(Default)]
 struct InDomain {
     limits: Vec<Limit>,
+    share: Share,
     /// The entries that they need of the proxies of Gateways, and of those of a mesh.
     gateways: BTreeSet<Name>,
     mesh: BTreeSet<Name>,
@@ -543,7 +596,29 @@ struct InDomain {
 type Placed = BTreeMap<Name, InDomain>;
 
 impl Placing<'_, '_> {
+    /// Takes what the version in force needs of the budgets.
+    fn reserve(&mut self, object: &RateLimit) {
+        let key = object.metadata.key();
+        let last = object.status.in_force.clone();
+        let version = last.map(|last| self.version(object, last, true));
+        if let Some(Ok((version, placed))) = version {
+            self.override_by(&key, &version);
+            for (domain, there) in &placed {
+                if let Some(budget) = self.budgets.get_mut(domain) {
+                    budget.take(&key.namespace, &there.share);
+                }
+            }
+            self.reserved.insert(key, placed);
+        }
+    }
+
     fn object(&mut self, object: &RateLimit) -> ObjectResult {
+        let key = object.metadata.key();
+        for (domain, there) in self.reserved.remove(&key).into_iter().flatten() {
+            if let Some(budget) = self.budgets.get_mut(&domain) {
+                budget.give_back(&key.namespace, &there.share);
+            }
+        }
         let newest = InForce {
             generation: object.metadata.generation,
             spec: object.spec.clone(),
@@ -668,8 +743,9 @@ impl Placing<'_, '_> {
                 }
                 there.limits.extend(limits);
             }
+            there.share = Share::of(&there.limits);
             if let Some(budget) = self.budgets.get(domain) {
-                budget.fits(&key.namespace, &there.limits)?;
+                budget.fits(&key.namespace, &there.share)?;
             }
             placed.insert(domain.clone(), there);
         }
@@ -734,15 +810,8 @@ impl Placing<'_, '_> {
         overridden
     }
 
-    /// Adds the limits of a version, and says what became of the object. `refused` is why it is not the newest.
-    fn commit(
-        &mut self,
-        object: &RateLimit,
-        version: Version,
-        placed: Placed,
-        refused: Option<&Finding>,
-    ) -> ObjectResult {
-        let key = object.metadata.key();
+    /// Lets the limits of a version override those of the same names at its Gateways.
+    fn override_by(&mut self, key: &Key, version: &Version) {
         for placement in &version.placements {
             if let (Requests::Gateway { key: gateway, .. }, Ok(_)) =
                 (&placement.requests, &placement.domain)
@@ -753,6 +822,18 @@ impl Placing<'_, '_> {
                 }
             }
         }
+    }
+
+    /// Adds the limits of a version, and says what became of the object. `refused` is why it is not the newest.
+    fn commit(
+        &mut self,
+        object: &RateLimit,
+        version: Version,
+        placed: Placed,
+        refused: Option<&Finding>,
+    ) -> ObjectResult {
+        let key = object.metadata.key();
+        self.override_by(&key, &version);
         let mut ancestors: BTreeMap<AncestorRef, AncestorResult> = BTreeMap::new();
         for placement in &version.placements {
             let there = { placement.domain.as_ref().ok() }.and_then(|domain| placed.get(domain));
@@ -778,7 +859,11 @@ impl Placing<'_, '_> {
         }
         for (domain, there) in placed {
             if let Some(budget) = self.budgets.get_mut(&domain) {
-                budget.add(&key, there.limits);
+                budget.take(&key.namespace, &there.share);
+                let limits = there.limits.into_iter();
+                budget
+                    .limits
+                    .extend(limits.map(|limit| (key.clone(), limit)));
             }
         }
         ObjectResult {

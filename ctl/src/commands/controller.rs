@@ -174,6 +174,7 @@ impl Controller {
             supply: Supply::default(),
             held: BTreeMap::new(),
             urgent_until: Instant::now(),
+            has_room: false,
             failure: None,
         };
         tokio::select! {
@@ -222,6 +223,8 @@ struct Control<'c> {
     held: BTreeMap<(Key, AncestorRef), Held>,
     /// Until when the fleet is looked at often.
     urgent_until: Instant,
+    /// Whether an object has room since another one's new version is in force.
+    has_room: bool,
     /// The last failure, which is printed once.
     failure: Option<String>,
 }
@@ -395,7 +398,7 @@ impl Control<'_> {
         let fleet = self.session.call(self.session.store.fleet()).await;
         // While the store is away, limits are checked against what was known last.
         let supplied = fleet.as_ref().is_ok_and(|fleet| self.supply.take(fleet));
-        if due.objects || supplied {
+        if due.objects || supplied || self.has_room {
             self.translate();
         }
         let (edited, mut result) = self.domains.bring_all().await;
@@ -447,6 +450,7 @@ impl Control<'_> {
         objects.supply.clone_from(&self.supply.by_domain);
         objects.by_rule_name.clone_from(&self.supply.by_rule_name);
         self.translation = translate(&objects);
+        self.has_room = false;
         self.domains.want(&self.translation);
         let translation = &self.translation;
         self.held
@@ -467,7 +471,8 @@ impl Control<'_> {
         for (key, uid, written, outcome) in limits {
             match outcome {
                 Wrote::Done(version) => {
-                    self.cluster.wrote_rate_limit(&key, &uid, written, version);
+                    let is_news = self.cluster.wrote_rate_limit(&key, &uid, written, version);
+                    self.has_room |= is_news && self.translation.waits_for_room();
                 }
                 Wrote::Gone => {}
                 Wrote::Failed(why) => {

@@ -414,3 +414,54 @@ fn what_is_too_large_with_its_targets_conditions_holds_up_no_other() {
     assert!(message.contains("more than 1000 patterns"), "{message}");
     assert_eq!(policy(&after, "shop").limits.len(), 1);
 }
+
+/// An older object that grows, or a new one that is older by its name, takes nothing from one that is in force.
+#[test]
+fn what_is_in_force_keeps_its_place_in_the_domain() {
+    let capped = SHOP.replace(
+        "{domain: shop,",
+        "{domain: shop, caps: {limitsPerNamespace: 3},",
+    );
+    let limits = |names: &str| {
+        let one = |name: char| format!("{{name: {name}, rate: 1/s}}");
+        names.chars().map(one).collect::<Vec<_>>().join(", ")
+    };
+    let world = |older: &str, younger: &str| {
+        format!(
+            "{capped}{}{}{}",
+            route("shop", "r", "null"),
+            on_route("shop", "older", "r", &limits(older)),
+            on_route("shop", "younger", "r", &limits(younger)),
+        )
+    };
+    let before = translated(&world("a", "bc"));
+    let after = |older: &str, younger: &str| {
+        let mut objects = objects(&world(older, younger));
+        let mut found = before.clone();
+        for _ in 0..2 {
+            for object in &mut objects.rate_limits {
+                object.metadata.generation = 2;
+                object.status.in_force = found.objects[&object.metadata.key()].in_force.clone();
+            }
+            found = translate(&objects);
+            if !found.waits_for_room() {
+                break;
+            }
+        }
+        let names: Vec<String> = { policy(&found, "shop").limits.iter() }
+            .map(|limit| limit.name.as_str().replace("shop.", ""))
+            .collect();
+        let reasons = ["older", "younger"].map(|name| reason(&found, "shop", name));
+        (names.join(" "), reasons)
+    };
+    let in_force = "older.a younger.b younger.c".to_owned();
+    assert_eq!(
+        after("ad", "bc"),
+        (in_force.clone(), ["CapExceeded", "Accepted"])
+    );
+    assert_eq!(after("a", "bcd"), (in_force, ["Accepted", "CapExceeded"]));
+    // One makes room for the other.
+    let moved = "older.a older.d younger.b".to_owned();
+    assert_eq!(after("ad", "b"), (moved, ["Accepted", "Accepted"]));
+    assert_eq!(after("d", "bc").0, "older.d younger.b younger.c");
+}

@@ -545,15 +545,19 @@ impl Cluster {
         pods.map(|pod| (&pod.key, pod)).collect()
     }
 
-    /// Keeps the status that was written of a `RateLimit`, and which version of the object has it.
+    /// Keeps the status that was written of a `RateLimit`, and which version of the object has it. Returns whether another
+    /// version of the spec is in force since.
     pub(super) fn wrote_rate_limit(
         &mut self,
         key: &Key,
         uid: &str,
         status: RateLimitStatus,
         version: String,
-    ) {
+    ) -> bool {
+        let before = self.rate_limits.objects.get(key);
+        let is_news = before.is_some_and(|own| own.object.status.in_force != status.in_force);
         self.rate_limits.wrote(key, uid, status, version);
+        is_news
     }
 
     /// The same of a `RateLimitDomain`.
