@@ -112,8 +112,8 @@ pub(crate) enum Requests {
     Gateway { key: Key, hosts: Vec<String> },
     /// Those of a route, or of some of its rules.
     Route(RoutePart),
-    /// Those to a cluster of a mesh.
-    Cluster(String),
+    /// Those to a Service of a mesh, by the patterns of its clusters.
+    Clusters([String; 2]),
     /// None: the target was not found.
     None,
 }
@@ -365,11 +365,14 @@ impl<'o> World<'o> {
         for (route, rules) in self.backends.get(&key).into_iter().flatten() {
             found.extend(self.placed(route, Some(rules), None));
         }
-        let cluster = format!(
-            "outbound|*||{}.{namespace}.svc.{}",
-            target.name, self.cluster_domain
-        );
-        found.extend(self.in_mesh(&key, Requests::Cluster(cluster)));
+        let host = format!("{}.{namespace}.svc.{}", target.name, self.cluster_domain);
+        // `outbound|PORT|SUBSET|HOST` in sidecars, where `SUBSET` is one of a DestinationRule or empty;
+        // `inbound-vip|PORT|http/SUBSET|HOST`, or `http` alone, in waypoints.
+        let clusters = [
+            format!("outbound|*|*|{host}"),
+            format!("inbound-vip|*|**|{host}"),
+        ];
+        found.extend(self.in_mesh(&key, Requests::Clusters(clusters)));
         if found.is_empty() {
             return Err(not_found(format!(
                 "no route of its namespace that a Gateway has taken leads to Service {key}, and no domain \
@@ -413,7 +416,7 @@ impl<'o> World<'o> {
             match &placement.requests {
                 Requests::Gateway { key, hosts } => gateways.push((key, hosts)),
                 Requests::Route(part) => parts.push(part),
-                Requests::Cluster(cluster) => drop(clusters.insert(cluster.clone())),
+                Requests::Clusters(patterns) => clusters.extend(patterns.iter().cloned()),
                 Requests::None => {}
             }
         }

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use limits_file::{MATCHERS_MAX, PATTERNS_MAX, ToNode as _};
 use policy::{BUILT_IN, Limit, Matcher, Name, Node, OVERRIDES_MAX, Pattern, Policy, Problems};
+use serde::Serialize;
 
 use crate::{
     AncestorRef, Gateway, GatewayClass, InForce, Key, Namespace, RateLimit, RateLimitDomain,
@@ -22,6 +23,12 @@ pub(crate) const TARGETS_MAX: usize = 16;
 pub(crate) const OBJECT_LIMITS_MAX: usize = 128;
 /// The longest message of a condition, in bytes: a list of 128 wrong limits helps nobody.
 const MESSAGE_MAX: usize = 1024;
+/// Bound: bytes of a Kubernetes object's spec, as JSON. Beyond it, the version is refused.
+///
+/// etcd takes 1.5 MiB for an object, which has the spec that is in force in its status as well, and the names of its fields in
+/// `managedFields`. A status that does not fit could never be written. With what 1000 patterns of its targets add, each limit
+/// also stays within the megabyte that the store takes.
+const SPEC_BYTES_MAX: usize = 512 << 10;
 /// The reason of limits that do not fit.
 const CAP_EXCEEDED: &str = "CapExceeded";
 /// What a stored limit may take beside its fields: its generation and a comma.
@@ -342,6 +349,7 @@ fn version_of(
 fn domain_name(spec: &RateLimitDomainSpec) -> Result<Name, String> {
     let name: Name = { spec.domain.parse() }.map_err(|error| format!("domain: {error}"))?;
     frame(&name, spec).map_err(|problems| text(&problems))?;
+    check_size(spec)?;
     Ok(name)
 }
 
@@ -386,22 +394,16 @@ struct Share {
     entries: BTreeSet<Name>,
     bytes: usize,
     overrides: usize,
-    /// A limit that the store would refuse, and the whole domain with it.
-    too_large: Option<Name>,
 }
 
 impl Share {
     fn of(limits: &[Limit]) -> Self {
         let mut share = Self::default();
         for limit in limits {
-            let bytes = bytes(&limits_file::node_without_overrides(limit)) + RECORD_EXTRA;
             share.count += 1;
             share.entries.extend(limit.keys().cloned());
-            share.bytes += bytes;
+            share.bytes += bytes(&limits_file::node_without_overrides(limit)) + RECORD_EXTRA;
             share.overrides += limit.overrides.len();
-            if bytes > limits_file::LIMIT_BYTES_MAX {
-                share.too_large = Some(limit.name.clone());
-            }
         }
         share
     }
@@ -448,10 +450,6 @@ impl Budget {
                 "the limits of domain {domain} name at most {most} different entries; these add {}",
                 added.join(", ")
             ));
-        }
-        if let Some(name) = &share.too_large {
-            let most = limits_file::LIMIT_BYTES_MAX;
-            return over(format!("limit `{name}` takes more than {most} bytes"));
         }
         let most = limits_file::DOCUMENT_MAX;
         if self.bytes + share.bytes > most {
@@ -557,8 +555,8 @@ fn limit_at(path: &str) -> Option<usize> {
         .ok()
 }
 
-fn bytes(node: &Node) -> usize {
-    serde_json::to_string(node).map_or(0, |json| json.len())
+fn bytes(value: &impl Serialize) -> usize {
+    serde_json::to_string(value).map_or(0, |json| json.len())
 }
 
 // --- Objects.
@@ -645,7 +643,9 @@ impl Placing<'_, '_> {
     ) -> Result<(Version, Placed), Refused> {
         let key = object.metadata.key();
         let invalid = |why: String| Finding::failed("Invalid", why);
-        check_targets(&key, &spec.spec).map_err(|why| Refused(invalid(why), Vec::new()))?;
+        let checked = check_targets(&key, &spec.spec);
+        let checked = checked.and_then(|()| check_size(&spec.spec));
+        checked.map_err(|why| Refused(invalid(why), Vec::new()))?;
         let placements: Vec<Placement> = { spec.spec.target_refs.iter() }
             .flat_map(|target| self.world.resolve(&key.namespace, target))
             .collect();
@@ -839,7 +839,7 @@ impl Placing<'_, '_> {
             let there = { placement.domain.as_ref().ok() }.and_then(|domain| placed.get(domain));
             let limits = there.map_or(&[][..], |there| there.limits.as_slice());
             let entries = there.map(|there| match &placement.requests {
-                Requests::Cluster(_) => there.mesh.clone(),
+                Requests::Clusters(_) => there.mesh.clone(),
                 _ => there.gateways.clone(),
             });
             let accepted = match (refused, &placement.domain) {
@@ -975,6 +975,17 @@ fn is_plain(name: &str, dots: bool) -> bool {
 /// Whether a limit's name is a DNS label. A dot in it could make two limits one.
 pub(crate) fn is_label(name: &str) -> bool {
     name.len() <= 63 && is_plain(name, false) && !name.starts_with('-') && !name.ends_with('-')
+}
+
+/// Whether a spec fits into the status as well.
+fn check_size(spec: &impl Serialize) -> Result<(), String> {
+    let bytes = bytes(spec);
+    if bytes > SPEC_BYTES_MAX {
+        return Err(format!(
+            "the spec takes {bytes} bytes as JSON, more than {SPEC_BYTES_MAX}: write several objects"
+        ));
+    }
+    Ok(())
 }
 
 fn check_targets(key: &Key, spec: &RateLimitSpec) -> Result<(), String> {

@@ -370,8 +370,8 @@ fn an_object_needs_the_entries_of_its_limits_and_targets_of_each_proxy_that_enfo
     assert_eq!(of(&found, "Gateway"), [""; 0]);
 }
 
-/// What the reader accepts alone and refuses with the conditions of its target, or the store refuses for its size, is
-/// refused for its object alone, whose last accepted version stays in force.
+/// What the reader accepts alone and refuses with the conditions of its target, or no status has room for, is refused for
+/// its object alone, whose last accepted version stays in force.
 #[test]
 fn what_is_too_large_with_its_targets_conditions_holds_up_no_other() {
     let entries = (0..32).map(|n| format!("e{n}: [a]"));
@@ -392,7 +392,7 @@ fn what_is_too_large_with_its_targets_conditions_holds_up_no_other() {
     let before = translated(&format!("{surroundings}{good}"));
     for (limit, why) in [
         (many, "more than 32 entries"),
-        (large, "more than 1048576 bytes"),
+        (large, "bytes as JSON, more than 524288"),
     ] {
         let newest = on_route("shop", "checkout", "checkout", &limit);
         let newest = newest.replace("generation: 1", "generation: 2");
@@ -464,4 +464,27 @@ fn what_is_in_force_keeps_its_place_in_the_domain() {
     let moved = "older.a older.d younger.b".to_owned();
     assert_eq!(after("ad", "b"), (moved, ["Accepted", "Accepted"]));
     assert_eq!(after("d", "bc").0, "older.d younger.b younger.c");
+}
+
+/// The names that Istio gives the clusters of a Service: in a sidecar also those of subsets, in a waypoint
+/// those of a virtual address.
+#[test]
+fn a_service_of_a_mesh_is_limited_in_subsets_and_at_waypoints() {
+    let found = translated(include_str!("../golden/services.yaml"));
+    let of = |cluster: &str| matching(policy(&found, "shop"), &[("cluster", cluster)]);
+    for start in [
+        "outbound|80||",
+        "outbound|8080|v1|",
+        "inbound-vip|80|http|",
+        "inbound-vip|80|http/v1|",
+    ] {
+        let own = of(&format!("{start}stock.shop.svc.cluster.local"));
+        assert_eq!(own, ["shop.stock.all_mesh"], "{start}");
+        for other in ["stock.back", "overstock.shop", "x.stock.shop"] {
+            let others = of(&format!("{start}{other}.svc.cluster.local"));
+            assert!(others.is_empty(), "{start}{other}");
+        }
+    }
+    // Where it arrives it was counted already.
+    assert!(of("inbound|8080||").is_empty());
 }
