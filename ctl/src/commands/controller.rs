@@ -408,6 +408,8 @@ impl Control<'_> {
                 .get_or_create(&DomainLabels::of(domain))
                 .inc();
         }
+        // Those of domains that are gone go with them.
+        self.metrics.drift.clear();
         for (name, domain) in self.domains.iter() {
             let drift = i64::try_from(domain.drift().len()).unwrap_or(i64::MAX);
             self.metrics
@@ -438,8 +440,9 @@ impl Control<'_> {
         let kept = self
             .filters
             .keep(&self.client, &self.translation, &uids, gateways);
-        let failed = kept.await;
-        if failed.is_some() {
+        let was_tried = kept.await;
+        let failed = self.filters.failed.clone();
+        if was_tried && failed.is_some() {
             self.metrics.failures.count(metrics::API_SERVER);
         }
         failed

@@ -52,6 +52,18 @@ fn make_theirs(stage: &Stage) {
     }));
 }
 
+/// What cannot be loaded is a failure also in the turns between two attempts.
+async fn fails_until_it_is_tried_again(stage: &Stage) {
+    let failures = "rl_controller_failures_total{cause=\"api_server\"} ";
+    let before = stage.metric(failures).await;
+    eventually("it is tried again", async || {
+        let url = format!("http://127.0.0.1:{}/readyz", stage.controller_port);
+        assert_eq!(stage.http.get(&url).send().await.unwrap().status, 503);
+        (stage.metric(failures).await != before).then_some(())
+    })
+    .await;
+}
+
 fn keys(config: &Value) -> Vec<&str> {
     let descriptors = config["descriptors"].as_array().unwrap().iter();
     { descriptors }
@@ -64,8 +76,10 @@ async fn the_controller_loads_the_filter_where_the_domain_leaves_it_to_it() {
     let mut stage = Stage::start().await;
     set(&stage, "managed");
     stage.domain_has("FilterApplied", "NotConfigured").await;
-    make_theirs(&stage);
+    set(&stage, "none");
     start_with_settings(&mut stage).await;
+    make_theirs(&stage);
+    set(&stage, "managed");
     let said = stage.domain_has("FilterApplied", "NotApplied").await;
     assert!(
         said.contains(
@@ -76,6 +90,7 @@ async fn the_controller_loads_the_filter_where_the_domain_leaves_it_to_it() {
     let theirs = get(&stage, "envoyextensionpolicy", "rl-internal").unwrap();
     let url = theirs.pointer("/spec/wasm/0/code/image/url");
     assert_eq!(url, Some(&json!("registry.example.com/theirs:1")));
+    fails_until_it_is_tried_again(&stage).await;
     // The other Gateway has its own meanwhile.
     let istio = get(&stage, "trafficextension", "rl-public").unwrap();
     assert_eq!(istio["spec"]["targetRefs"][0]["name"], "public");

@@ -42,6 +42,8 @@ pub(super) struct Filters {
     again: Instant,
     /// What failed for a `RateLimitDomain`, by its name.
     failures: BTreeMap<String, String>,
+    /// What failed last.
+    pub(super) failed: Option<String>,
 }
 
 /// A domain whose filters the controller loads.
@@ -63,12 +65,14 @@ impl Filters {
             managed: None,
             again: Instant::now(),
             failures: BTreeMap::new(),
+            failed: None,
         })
     }
 
     /// Forgets what was done: another replica acted meanwhile.
     pub(super) fn defer_to_others(&mut self) {
         self.managed = None;
+        self.failed = None;
     }
 
     /// The condition of a `RateLimitDomain` of which this generation is in force.
@@ -91,15 +95,17 @@ impl Filters {
     }
 
     /// Writes the objects of all managed domains, and deletes those of others, if something changed or it is time.
-    /// Returns what failed.
+    /// Returns whether it was: until then what failed last still does.
     pub(super) async fn keep(
         &mut self,
         client: &Client,
         translation: &Translation,
         uids: &BTreeMap<String, String>,
         gateways: impl Iterator<Item = (&Gateway, Option<&GatewayClass>)>,
-    ) -> Option<String> {
-        self.settings.as_ref()?;
+    ) -> bool {
+        let Some(settings) = self.settings.clone() else {
+            return false;
+        };
         let classes: BTreeMap<Key, &str> = gateways
             .map(|(gateway, class)| {
                 let controller = class.map_or("", |class| class.spec.controller_name.as_str());
@@ -108,17 +114,17 @@ impl Filters {
             .collect();
         let managed = managed(translation, uids, &classes);
         if self.managed.as_ref() == Some(&managed) && Instant::now() < self.again {
-            return None;
+            return false;
         }
-        let settings = self.settings.clone()?;
         let outcome = self.write(client, &settings, &managed).await;
-        let failed = outcome.err().or_else(|| {
+        self.failed = outcome.err().or_else(|| {
             let (object, why) = self.failures.first_key_value()?;
             Some(format!("the filters of RateLimitDomain {object}: {why}"))
         });
-        self.again = Instant::now() + if failed.is_none() { EVERY } else { RETRY };
+        let pause = if self.failed.is_none() { EVERY } else { RETRY };
+        self.again = Instant::now() + pause;
         self.managed = Some(managed);
-        failed
+        true
     }
 
     async fn write(
