@@ -25,7 +25,7 @@ pub use schema::{crds, crds_yaml};
 pub use targets::{CLUSTER_ENTRY, GATEWAY_ENTRY, RULE_ENTRY, filter_descriptors};
 pub use translate::{
     AncestorResult, DomainObjectResult, DomainResult, Finding, ObjectResult, Objects, Translation,
-    store_name, store_name_start, translate,
+    store_name, translate,
 };
 
 /// The API group of the kinds: the environment variable `RL_KUBERNETES_GROUP` of the build, if it was set.

@@ -192,13 +192,6 @@ pub fn store_name(namespace: &str, object: &str, limit: &str) -> Option<Name> {
     whole.parse().ok()
 }
 
-/// How the names in the store of all limits of an object begin. Those of another object with a long name may, too.
-pub fn store_name_start(object: &Key) -> String {
-    let mut start = format!("{}.{}.", object.namespace, object.name);
-    start.truncate(start.floor_char_boundary(STORE_NAME_CUT));
-    start
-}
-
 /// Translates all objects. Their order does not matter.
 pub fn translate(objects: &Objects) -> Translation {
     let (domains, domain_objects) = domains(&objects.domains);

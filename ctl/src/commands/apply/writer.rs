@@ -4,7 +4,7 @@
 //! A limit is written only when its origin changes that limit: live edits stay, and are reported as
 //! drift. A domain that the store lost is written whole.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use limits_file::ToNode as _;
 use policy::{Exemption, Limit, Name, Node, Pause, Policy, Revision};
@@ -48,8 +48,8 @@ pub struct Wanted {
     /// The limits.
     pub policy: Policy,
     digests: Applied,
-    /// How names begin of limits that stay as they are in the store, unless they are in `policy`.
-    stays: Vec<String>,
+    /// Whose limits stay as they are in the store, unless they are in `policy`.
+    stays: BTreeSet<String>,
     /// The record at the last comparison; `None` before the first.
     pub compared: Option<Compared>,
 }
@@ -60,22 +60,32 @@ impl Wanted {
         Self {
             digests: Applied::from_policy(&policy),
             policy,
-            stays: Vec::new(),
+            stays: BTreeSet::new(),
             compared: None,
         }
     }
 
-    /// Not compared yet; limits whose names begin so, and that are not in `policy`, stay as they are in the store.
-    pub fn beside(policy: Policy, stays: Vec<String>) -> Self {
-        Self {
-            stays,
-            ..Self::new(policy)
-        }
+    /// Not compared yet; limits of these objects that are not in `policy` stay as they are in the store. `of` is the object
+    /// of each limit in `policy` whose name does not say it.
+    pub fn beside(policy: Policy, of: BTreeMap<String, String>, stays: BTreeSet<String>) -> Self {
+        let mut wanted = Self::new(policy);
+        (wanted.digests.of, wanted.stays) = (of, stays);
+        wanted
     }
 
-    fn leaves_alone(&self, limit: &str) -> bool {
-        let is_one = |start: &String| limit.starts_with(start.as_str());
-        self.stays.iter().any(is_one) && !self.digests.limits.contains_key(limit)
+    /// What was applied that stays as it is.
+    fn left_alone(&self, last: &Applied) -> Applied {
+        let stays = |limit: &str| {
+            let of = last
+                .of
+                .get(limit)
+                .map_or_else(|| object_of(limit), String::as_str);
+            self.stays.contains(of) && !self.digests.limits.contains_key(limit)
+        };
+        let mut alone = last.clone();
+        alone.limits.retain(|limit, _| stays(limit));
+        alone.of.retain(|limit, _| alone.limits.contains_key(limit));
+        alone
     }
 }
 
@@ -191,10 +201,10 @@ impl Writer<'_> {
         let last = self.last_applied(&wanted.policy.domain, state).await?;
         let mut done = wanted.digests.clone();
         done.owner.clone_from(&self.owner);
-        let left_alone = last.iter().flat_map(|last| &last.limits);
-        let left_alone = left_alone.filter(|(limit, _)| wanted.leaves_alone(limit));
-        done.limits
-            .extend(left_alone.map(|(limit, digest)| (limit.clone(), digest.clone())));
+        let left_alone = { last.as_ref() }.map(|last| wanted.left_alone(last));
+        let left_alone = left_alone.unwrap_or_default();
+        done.limits.extend(left_alone.limits.clone());
+        done.of.extend(left_alone.of);
         if last.as_ref() != Some(&done) {
             let mut last = last.unwrap_or_default();
             let to_be = last.with_new(&done);
@@ -204,7 +214,8 @@ impl Writer<'_> {
                 self.record(&wanted.policy.domain, &to_be).await?;
             }
             // As if they were nobody's.
-            last.limits.retain(|limit, _| !wanted.leaves_alone(limit));
+            let is_alone = |limit: &String| left_alone.limits.contains_key(limit);
+            last.limits.retain(|limit, _| !is_alone(limit));
             if self.write(wanted, &last).await? {
                 turn = Turn::Edited;
             }
@@ -433,6 +444,9 @@ struct Applied {
     owner: Option<String>,
     domain: String,
     limits: BTreeMap<String, String>,
+    /// The object of each limit whose name does not say it: see [`object_of`].
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    of: BTreeMap<String, String>,
     /// By exemption. Records of earlier versions have none.
     #[serde(default)]
     exempt: BTreeMap<String, String>,
@@ -453,6 +467,7 @@ impl Applied {
                     .map_or_else(|| Node::text(""), |pause| pause.to_node()),
             ),
             limits: file.limits.iter().map(limit).collect(),
+            of: BTreeMap::new(),
             exempt: { file.exempt.iter() }
                 .map(|exemption| (exemption.name.to_string(), digest(&exemption.to_node())))
                 .collect(),
@@ -481,6 +496,7 @@ impl Applied {
     fn with_new(&self, new: &Self) -> Self {
         let mut both = self.clone();
         (both.format, both.owner) = (FORMAT, new.owner.clone());
+        both.of.extend(new.of.clone());
         for name in new.limits.keys() {
             both.limits.entry(name.clone()).or_default();
         }
@@ -544,6 +560,12 @@ impl Applied {
         let others = live.iter().filter(|live| !goes(live.name.as_str()));
         of_file.chain(others.cloned()).collect()
     }
+}
+
+/// The object, `NAMESPACE.NAME`, of a limit whose name in the store says it: `NAMESPACE.NAME.LIMIT`, where the last has no
+/// dot.
+pub fn object_of(limit: &str) -> &str {
+    limit.rsplit_once('.').map_or("", |(object, _)| object)
 }
 
 fn digest(node: &Node) -> String {
@@ -685,6 +707,29 @@ mod tests {
         for unread in [None, Some(""), Some("null"), Some(later.as_str())] {
             assert_eq!(Applied::read(unread), Applied::default(), "{unread:?}");
         }
+    }
+
+    /// `shop.a`, which does not fit, and its neighbour `shop.a.b`, which is gone.
+    #[test]
+    fn the_limits_of_an_object_stay_and_not_those_of_one_whose_name_begins_so() {
+        let cut = format!("shop.a.{}_0123456789abcdef0123", "x".repeat(35));
+        let names = ["shop.a.all", "shop.a.b.all", "shop.b.all", &cut];
+        let limits = names.map(|name| format!("{{name: {name}, rate: 1/s}}"));
+        let last = policy(&format!("limits: [{}]", limits.join(", ")));
+        let mut last = Applied::from_policy(&last);
+        let stays = BTreeSet::from(["shop.a".to_owned()]);
+        let wanted = Wanted::beside(policy("limits: []"), BTreeMap::new(), stays);
+        let left = |last: &Applied| -> Vec<String> {
+            wanted.left_alone(last).limits.into_keys().collect()
+        };
+        let of = |last: &mut Applied, object: &str| {
+            last.of.insert(cut.clone(), object.to_owned());
+        };
+        of(&mut last, "shop.a.very-long");
+        assert_eq!(left(&last), ["shop.a.all"]);
+        of(&mut last, "shop.a");
+        assert_eq!(left(&last), ["shop.a.all", &cut]);
+        assert_eq!(Applied::read(Some(&last.to_record())), last);
     }
 
     #[test]

@@ -5,14 +5,14 @@ use std::{
     time::Duration,
 };
 
-use kubernetes::{Key, Translation, store_name_start};
+use kubernetes::{Key, Translation};
 use policy::{Limit, Name, Policy};
 use store::{Head, HeadState, OverrideEdits, Overrides, Stored};
 use tokio::time::Instant;
 
 use super::enforced::Revisions;
 use crate::{
-    commands::apply::writer::{Holder, NotWritten, Turn, Wanted, Writer},
+    commands::apply::writer::{Holder, NotWritten, Turn, Wanted, Writer, object_of},
     edit::{Planned, Written},
     error::{Error, Exit},
 };
@@ -146,15 +146,24 @@ impl Domain {
 
     /// Wants all but the limits of these objects, of which the store keeps what it has.
     fn leave_out(&mut self, objects: &BTreeSet<Key>) {
-        let limits = { objects.iter() }.filter_map(|key| self.owned.get(key));
-        let names: BTreeSet<&Name> = limits
-            .flat_map(|(_, limits)| limits)
-            .map(|one| &one.name)
-            .collect();
+        let object = |key: &Key| format!("{}.{}", key.namespace, key.name);
+        let (mut left_out, mut of) = (BTreeSet::new(), BTreeMap::new());
+        for (key, (_, limits)) in &self.owned {
+            let names = limits.iter().map(|limit| &limit.name);
+            if objects.contains(key) {
+                left_out.extend(names);
+                continue;
+            }
+            let object = object(key);
+            let unsaid = names.filter(|name| object_of(name.as_str()) != object);
+            of.extend(unsaid.map(|name| (name.to_string(), object.clone())));
+        }
         let mut policy = self.policy.clone();
-        policy.limits.retain(|limit| !names.contains(&limit.name));
-        let stays = objects.iter().map(store_name_start).collect();
-        self.wanted = Wanted::beside(policy, stays);
+        policy
+            .limits
+            .retain(|limit| !left_out.contains(&limit.name));
+        let stays = objects.iter().map(object).collect();
+        self.wanted = Wanted::beside(policy, of, stays);
     }
 
     /// The reason of the condition that it, or an object of it, is not written.

@@ -103,9 +103,9 @@ impl Filters {
         uids: &BTreeMap<String, String>,
         gateways: impl Iterator<Item = (&Gateway, Option<&GatewayClass>)>,
     ) -> bool {
-        let Some(settings) = self.settings.clone() else {
+        if self.settings.is_none() {
             return false;
-        };
+        }
         let classes: BTreeMap<Key, &str> = gateways
             .map(|(gateway, class)| {
                 let controller = class.map_or("", |class| class.spec.controller_name.as_str());
@@ -116,6 +116,9 @@ impl Filters {
         if self.managed.as_ref() == Some(&managed) && Instant::now() < self.again {
             return false;
         }
+        let Some(settings) = self.settings.clone() else {
+            return false;
+        };
         let outcome = self.write(client, &settings, &managed).await;
         self.failed = outcome.err().or_else(|| {
             let (object, why) = self.failures.first_key_value()?;
