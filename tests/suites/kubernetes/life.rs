@@ -104,6 +104,57 @@ async fn an_edit_by_hand_stays_and_shows_as_drift_until_the_object_changes() {
     stage.limit("a", 11).await;
     stage.programmed("infra", "a").await;
     assert!(stage.has_rate("infra.a.all", "11/h"));
+    // A domain that goes takes its drift along.
+    let edit = [
+        "set-limit",
+        "infra.a.all",
+        "--domain",
+        "shop",
+        "--rate",
+        "5/1h",
+    ];
+    stage.rlctl(&edit);
+    let drift = "rl_controller_drift{domain=\"shop\"} ";
+    stage.metric_is(drift, "1").await;
+    stage
+        .api
+        .kubectl(&["delete", "ratelimitdomain", "shop"], "")
+        .unwrap();
+    eventually("nothing drifts", async || {
+        stage.metric(drift).await.is_none().then_some(())
+    })
+    .await;
+}
+
+/// What somebody else's finalizer holds limits nothing any more, and says so.
+#[tokio::test]
+async fn an_object_that_is_being_deleted_is_not_enforced() {
+    let mut stage = Stage::start().await;
+    stage.add_envoy(Gateway::Public, "public-a").await;
+    let mut object = rate_limit("infra", "a", "Gateway", "public", 10);
+    object["metadata"]["finalizers"] = json!(["example.com/theirs"]);
+    let generation = stage.write(&object).await.unwrap();
+    stage.enforced("infra", "a", generation).await;
+    stage.delete("infra", "a").await;
+    let status = stage.reason("infra", "a", "Enforced", "Deleting").await;
+    assert_eq!(status["enforced"], "Deleting");
+    has_limits(&stage, &[]).await;
+    let finalizers = r#"{"metadata": {"finalizers": null}}"#;
+    let patch = [
+        "patch",
+        "ratelimit",
+        "-n",
+        "infra",
+        "a",
+        "--type=merge",
+        "-p",
+        finalizers,
+    ];
+    stage.api.kubectl(&patch, "").unwrap();
+    eventually("it is gone", async || {
+        (stage.read("infra", "a").await == Value::Null).then_some(())
+    })
+    .await;
 }
 
 /// The suite `deploy` tests when they fire, without a controller.
@@ -262,9 +313,15 @@ async fn a_store_that_lost_its_data_is_written_again() {
 #[tokio::test]
 async fn while_the_store_is_away_a_status_says_so_and_later_all_is_written() {
     let mut stage = Stage::start().await;
-    stage.limit("a", 10).await;
-    stage.programmed("infra", "a").await;
+    stage.add_envoy(Gateway::Public, "public-a").await;
+    let generation = stage.limit("a", 10).await;
+    stage.enforced("infra", "a", generation).await;
     let saved = stage.redis.take().unwrap().stop_saved().await.unwrap();
+    // Nobody knows what the proxies have.
+    let status = stage
+        .reason("infra", "a", "Enforced", "ProxiesUnknown")
+        .await;
+    assert_eq!(condition(&status, "Enforced")["status"], "Unknown");
     stage.limit("a", 11).await;
     let waits = |status: &Value| {
         let programmed = condition(status, "Programmed");
@@ -387,6 +444,35 @@ async fn a_second_cluster_leaves_the_firsts_limits_alone_until_they_are_released
     stage.rlctl(&["controller", "--release", "keep", "--cluster", &first]);
     stage.programmed("infra", "b").await;
     assert_eq!(stage.limits(), ["infra.a.all", "infra.b.all"]);
+}
+
+/// What is in force keeps its place until its own object lets it go, and then whoever waited for it need not ask again.
+#[tokio::test]
+async fn an_object_that_waits_for_room_gets_it_when_another_shrinks() {
+    let stage = Stage::start().await;
+    stage.apply(&json!({
+        "apiVersion": "rl.example.com/v1alpha1", "kind": "RateLimitDomain", "metadata": {"name": "shop"},
+        "spec": {
+            "domain": "shop", "gateways": [{"namespace": "infra", "name": "public"}],
+            "caps": {"limitsPerNamespace": 3},
+        },
+    }));
+    let write = async |object: &str, limits: &[&str]| {
+        let limits = limits
+            .iter()
+            .map(|name| json!({"name": name, "rate": "10/1h"}));
+        let limits = Value::Array(limits.collect());
+        let object = with_limits("infra", object, "Gateway", "public", &limits);
+        stage.write(&object).await.unwrap();
+    };
+    write("a", &["x"]).await;
+    write("b", &["y", "z"]).await;
+    has_limits(&stage, &["infra.a.x", "infra.b.y", "infra.b.z"]).await;
+    write("a", &["x", "more"]).await;
+    stage.reason("infra", "a", "Accepted", "CapExceeded").await;
+    write("b", &["y"]).await;
+    has_limits(&stage, &["infra.a.more", "infra.a.x", "infra.b.y"]).await;
+    stage.reason("infra", "a", "Accepted", "Accepted").await;
 }
 
 /// Whoever reads a status believes it: what others write there does not stay until the controller has news, nor is it

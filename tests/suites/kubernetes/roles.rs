@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::stage::{CONTROLLER, Stage, TENANT, rate_limit};
+use crate::stage::{CONTROLLER, Stage, TENANT, eventually, rate_limit};
 
 #[tokio::test]
 async fn the_controller_may_neither_read_secrets_nor_change_what_is_not_its_own() {
@@ -27,6 +27,56 @@ async fn the_controller_may_neither_read_secrets_nor_change_what_is_not_its_own(
         .api
         .kubectl_as(CONTROLLER, &["get", "ratelimits", "-A"], "");
     assert!(output.unwrap().status.success());
+}
+
+/// Without the component that loads the filter, and as the store's user of the shipped list of users.
+#[tokio::test]
+async fn the_base_role_and_the_stores_user_suffice_where_the_filter_is_not_managed() {
+    let mut stage = Stage::start().await;
+    stage.kill_controller().await;
+    let shipped = |file: &str| {
+        let path = stage
+            .programs
+            .root
+            .join("deploy/kubernetes/components")
+            .join(file);
+        std::fs::read_to_string(path).unwrap()
+    };
+    let filters = shipped("controller-filter/rbac.yaml");
+    stage.api.kubectl(&["delete", "-f", "-"], &filters).unwrap();
+    let users = shipped("redis/users.acl");
+    let rules = users
+        .lines()
+        .find_map(|line| line.strip_prefix("user rlctl on #RLCTL_PASSWORD "));
+    let mut user = vec!["ACL", "SETUSER", "rlctl", "on", ">secret"];
+    user.extend(rules.unwrap().split_whitespace());
+    let redis = stage.redis.as_ref().unwrap();
+    redis.command(&user).await.unwrap();
+    stage.store = redis.url().replace("redis://", "redis://rlctl:secret@");
+    stage.start_controller().await;
+    stage.limit("a", 10).await;
+    stage.programmed("infra", "a").await;
+    stage.limit("b", 10).await;
+    stage.programmed("infra", "b").await;
+    stage.delete("infra", "a").await;
+    eventually("its limit goes", async || {
+        (stage.limits() == ["infra.b.all"]).then_some(())
+    })
+    .await;
+    let domain = ["delete", "ratelimitdomain", "shop"];
+    stage.api.kubectl(&domain, "").unwrap();
+    eventually("the domain goes", async || {
+        stage.limits().is_empty().then_some(())
+    })
+    .await;
+    for cause in ["store", "api_server", "watch"] {
+        let failures = format!("rl_controller_failures_total{{cause=\"{cause}\"}} ");
+        assert_eq!(
+            stage.metric(&failures).await.as_deref(),
+            Some("0"),
+            "{cause}"
+        );
+    }
 }
 
 /// A user of one namespace limits its own routes, and neither those of another nor a Gateway's.

@@ -77,7 +77,8 @@ pub struct Stage {
     pub controller_arguments: Vec<String>,
     /// The ports of further listeners of each Envoy.
     pub listeners: Vec<u16>,
-    store: String,
+    /// The store's URL, as rlctl has it.
+    pub store: String,
     upstream: Upstream,
     dir: TempDir,
 }
