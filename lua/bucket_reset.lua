@@ -56,9 +56,11 @@ for i, key in ipairs(KEYS) do
   if i > buckets then
     redis.call('UNLINK', key)
   elseif type(generation) == 'string' then
-    -- Keeps a limiter with older limits from entering a removed slot again.
-    redis.call('ZADD', key, generation - 1, 'g')
-    redis.call('ZREMRANGEBYSCORE', key, -1, '+inf') -- slots, and what an adaptive limit has found; 'g' is less now
+    -- Of requests in flight stay two marks (lib/concurrency.lua), which keep a limiter with older limits from
+    -- entering a removed slot again: the generation, and when the set was written, which has the lowest score.
+    local written = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]
+    redis.call('UNLINK', key)
+    redis.call('ZADD', key, written, 't', generation - 1, 'g')
     redis.call('PEXPIRE', key, FORGOTTEN_MS)
     found = found + 1
   elseif kept then

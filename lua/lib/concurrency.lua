@@ -2,15 +2,17 @@
 --
 -- State: a sorted set of slots, "<stamp>:<secret>:<ttl, ms>", whose scores are their expiries in ms; and
 -- two marks, whose scores are below 0: 'g', -1 - generation, and 't', -1 - the time of the latest write. No
--- expiry is further ahead of 't' than its slot's ttl, so that only a call with an earlier clock reads all. Where
--- the limit is adaptive, also a mark with the score -1, which is read as an integer: 'a' and its state, in 54 bytes,
--- fewer than those from which Redis stores a small set as a table.
+-- expiry is further ahead of 't' than its slot's ttl, so that only a call with an earlier clock reads all. Once
+-- an adaptive limit has heard of an answer, its mark has the place of 't', since each member that a free reads
+-- and writes costs: 'a' and its state, in 54 bytes, fewer than those from which Redis stores a small set as a table.
+-- (An earlier version kept 't' beside a mark with the score -1.)
 --
 -- s: limit, x (ttl of new slots, ms), y and z (stamp and secret of the request's id), used (slots that have
 --    not expired), held (whether the request has one), list (after a step back of the clock: all slots, as
 --    { expiry, name }, in the order of the set), cut (those of them whose expiry was cut), low, high (bits of
---    the slots to renew that are gone), open (how many slots there may be); of an adaptive limit also its rule
---    (adaptive), the mark found (found) and the limit in thousandths of a slot (milli)
+--    the slots to renew that are gone), open (how many slots there may be), found (the mark of an adaptive limit),
+--    both (whether there is a 't' beside it), lives (whether it need not be kept for longer); of an
+--    adaptive limit also where its rule is in ARGV (adaptive) and the limit in thousandths of a slot (milli)
 
 local HELD_MAX, MISSING_BITS = 200000, 50
 local NAME = WHOLE .. ':' .. WHOLE .. ':' .. WHOLE
@@ -21,28 +23,26 @@ local LINGER = 3600000 -- for how long an adaptive limit is kept without a slot 
 -- that the counts belong to; the start of the window (ms), its answers, the late and slow ones of them, the
 -- slow ones, the most slots in use; the service's own late and own slow (per mille); and of the latest change the
 -- time (ms), the limit before it, and the late and slow of the window that it ended (per mille).
-local PACKED, PACKED_SIZE = '<I1I4I4I2dI4I4I4I4I2I2dI4I2I2', 55
+local MARK, MARK_SIZE, START, MOVED = '<I1I4I4I2dI4I4I4I4I2I2dI4I2I2', 55, 12, 40
 
--- The numbers of a mark; nothing if it is a damaged one.
-local function undamaged(mark, limit, latency, share, start, answers, late, slow, most, own_late, own_slow, moved, ...)
-  if start >= 0 and start < 2 ^ 53 and start % 1 == 0 and moved >= 0 and moved < 2 ^ 53 and moved % 1 == 0 then
-    return mark, limit, latency, share, start, answers, late, slow, most, own_late, own_slow, moved, ...
-  end
-end
-
--- Its numbers; nothing if there is none, or a damaged one.
+-- The numbers of a mark, if there is one; nothing of a damaged one.
 local function read_mark(text)
-  if text and #text == PACKED_SIZE then
-    return undamaged(struct.unpack(PACKED, text))
+  for _, at in ipairs(text and { START, MOVED } or {}) do
+    local time = struct.unpack('<d', text, at)
+    if time < 0 or time >= 2 ^ 53 or time % 1 ~= 0 then
+      return
+    end
+  end
+  if text then
+    return struct.unpack(MARK, text)
   end
 end
 
 -- Sets the limit by the mark that was found.
 local function set_open(s)
-  local rule = s.adaptive
-  if s.found and #s.found >= 5 then
-    local found = struct.unpack('<I4', s.found, 2)
-    found = found < rule[2] and rule[2] or found > rule[3] and rule[3] or found
+  if s.found then
+    local found, min, max = struct.unpack('<I4', s.found, 2), ARGV[s.adaptive + 1] * 1000, s.limit * 1000
+    found = found < min and min or found > max and max or found
     s.milli, s.open = found, (found - found % 1000) / 1000
   end
 end
@@ -99,7 +99,7 @@ local function load(s)
   s.used, s.held, s.low, s.high, s.marked, s.open = 0, false, 0, 0, false, s.limit
   local rule = s.adaptive
   if rule then
-    s.milli = rule[1]
+    s.milli = ARGV[rule] * 1000
     s.open = s.milli / 1000
   end
   local marks = held(redis.pcall('ZRANGEBYSCORE', s.key, '-inf', '(0', 'WITHSCORES'))
@@ -109,12 +109,17 @@ local function load(s)
   end
   local generation, at
   for i = 1, #marks, 2 do
-    if marks[i] == 'g' then
+    local name = marks[i]
+    if name == 'g' then
       generation = -1 - marks[i + 1]
-    elseif marks[i] == 't' then
-      at = -1 - marks[i + 1]
-    elseif marks[i + 1] == '-1' then
-      s.found = marks[i]
+    elseif name == 't' or #name == MARK_SIZE then
+      at = at or -1 - marks[i + 1] -- of two the later
+      if name ~= 't' then
+        s.found = name
+        if #marks > 4 then
+          s.both = true
+        end
+      end
     end
   end
   if not generation or not at or not sound(generation + at, 1) or (generation + at) % 1 > 0 then
@@ -156,9 +161,9 @@ local function mark(s, ...)
     s.foreign, s.seen = nil, 0
   end
   if s.seen > 0 and s.seen == s.generation then
-    redis.call('ZADD', s.key, string.format(WHOLE, -1 - now), 't', ...)
+    redis.call('ZADD', s.key, string.format(WHOLE, -1 - now), s.found or 't', ...)
   else
-    redis.call('ZADD', s.key, string.format(WHOLE, -1 - now), 't', -1 - s.generation, 'g', ...)
+    redis.call('ZADD', s.key, string.format(WHOLE, -1 - now), s.found or 't', -1 - s.generation, 'g', ...)
   end
   s.marked = true
   if s.cut then
@@ -185,6 +190,9 @@ local function take(s)
   mark(s, string.format(WHOLE, now + s.x), string.format(NAME, s.y, s.z, s.x))
   s.used = s.held and s.used or s.used + 1
   s.held = false
+  if s.lives then
+    s.lives = nil
+  end
   return s.y, s.z, s.x, 0
 end
 
@@ -193,13 +201,18 @@ local TOGETHER = 200
 
 -- Writes the changes of slots, and the mark of an adaptive limit that follows from them.
 local function write(s, became, next_mark)
-  local added, freed = {}, {}
+  local added, freed = {}, nil
+  -- A set with such a mark already lives that long after its last slot: only one that is added prolongs that.
+  s.lives = s.found
   if next_mark and next_mark ~= s.found then
-    added[1], added[2], freed[1] = '-1', next_mark, s.found
+    freed = { s.found or 't', s.both and 't' or nil }
     s.found = next_mark
+  else
+    freed = {}
   end
   for name, expiry in pairs(became) do
     if expiry then
+      s.lives = nil
       added[#added + 1], added[#added + 2] = expiry, name
     else
       freed[#freed + 1] = name
@@ -218,7 +231,7 @@ end
 -- anything changed.
 local function free(s, slots)
   local changed, became = false, {} -- the new expiry of each changed slot, false if freed
-  local next_mark, next_of -- the next mark of an adaptive limit, and what makes it
+  local heard -- of an adaptive limit: of each slot that is freed how many were in use, and what its request says
   local function holds(name)
     local present = became[name]
     if present == nil then
@@ -239,11 +252,12 @@ local function free(s, slots)
     end
     if (act == FREE or act >= IN_TIME) and present then
       if s.adaptive and act < UNDO then
-        if not next_of then
-          -- include: lib/adaptive.lua
-          next_of = adapt
+        if heard then
+          heard[#heard + 1] = s.used
+          heard[#heard + 1] = act - ENTER
+        else
+          heard = { s.used, act - ENTER }
         end
-        next_mark = next_of(s, next_mark or s.found, act - ENTER)
       end
       became[name], s.used, changed = false, s.used - 1, true
     elseif act == RENEW and not present then
@@ -256,7 +270,12 @@ local function free(s, slots)
       became[name], s.used, changed = now + ttl, present and s.used or s.used + 1, true
     end
   end
-  if next_mark and next_mark ~= s.found then
+  local next_mark
+  if heard then
+    -- include: lib/adaptive.lua
+    next_mark = adapt(s, heard)
+  end
+  if next_mark then
     s.open = (s.milli - s.milli % 1000) / 1000
   elseif s.adaptive and s.freed_slots then
     set_open(s)
@@ -306,7 +325,9 @@ local function save(s, ttl)
     s.removed = nil
   end
   redis.call('ZREMRANGEBYSCORE', s.key, '0', string.format(WHOLE, now))
-  redis.call('PEXPIRE', s.key, string.format(WHOLE, s.adaptive and ttl + LINGER or ttl))
+  if not s.lives then
+    redis.call('PEXPIRE', s.key, string.format(WHOLE, (s.adaptive or s.found) and ttl + LINGER or ttl))
+  end
 end
 
 local function save_shifted(s, ttl)

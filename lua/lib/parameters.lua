@@ -12,9 +12,9 @@ end
 -- Added to the kind of an adaptive limit on requests in flight.
 local ADAPTIVE = 1024
 
--- As calendar, the rule of an adaptive limit, whose l.limit is the most slots: the slots that it starts with, the
--- fewest and the most, in thousandths, the latency (ms) and the share (per mille).
+-- As calendar, where the rule of an adaptive limit is, whose l.limit is the most slots: the slots that it starts with,
+-- the fewest, the latency (ms) and the share (per mille). They stay there, because a table would cost each free.
 local function adaptive_rule(l, at)
-  l.adaptive = { ARGV[at] * 1000, ARGV[at + 1] * 1000, l.limit * 1000, ARGV[at + 2] + 0, ARGV[at + 3] + 0 }
+  l.adaptive = at
   return at + 4
 end

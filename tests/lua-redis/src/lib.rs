@@ -8,7 +8,7 @@
     reason = "only tests use it"
 )]
 
-use mlua::{FromLuaMulti, Function, Lua, LuaString, Table, Variadic};
+use mlua::{FromLuaMulti, Function, Lua, LuaString, Table, Value, Variadic};
 
 pub use mlua;
 
@@ -77,7 +77,7 @@ impl LuaRedis {
         script: &Function,
         keys: &[impl AsRef<[u8]>],
         args: &[impl AsRef<[u8]>],
-    ) -> mlua::Result<mlua::Value> {
+    ) -> mlua::Result<Value> {
         let (keys, args) = (self.texts(keys), self.texts(args));
         let run = self.function("run");
         run.call((script.clone(), keys, args))
@@ -92,7 +92,7 @@ impl LuaRedis {
     ///
     /// # Errors
     /// If the server refuses it.
-    pub fn send(&self, words: &[impl AsRef<[u8]>]) -> mlua::Result<mlua::Value> {
+    pub fn send(&self, words: &[impl AsRef<[u8]>]) -> mlua::Result<Value> {
         let words = Variadic::from_iter(self.texts(words));
         self.function("command").call(words)
     }
@@ -107,12 +107,12 @@ impl LuaRedis {
     /// Runs one command of bytes; its reply as a list, empty for nil.
     pub fn bytes(&self, words: &[&[u8]]) -> Vec<Vec<u8>> {
         let reply = self.send(words).unwrap();
-        let text = |value: &mlua::Value| value.to_string().map(String::into_bytes);
+        let text = |value: &Value| value.to_string().map(String::into_bytes);
         match &reply {
-            mlua::Value::String(text) => vec![text.as_bytes().to_vec()],
-            mlua::Value::Table(items) => { items.sequence_values::<mlua::Value>() }
+            Value::String(text) => vec![text.as_bytes().to_vec()],
+            Value::Table(items) => { items.sequence_values::<Value>() }
                 .map(|item| match item.unwrap() {
-                    mlua::Value::String(text) => text.as_bytes().to_vec(),
+                    Value::String(text) => text.as_bytes().to_vec(),
                     other => text(&other).unwrap(),
                 })
                 .collect(),
@@ -147,59 +147,9 @@ impl LuaRedis {
     }
 }
 
-/// What the scripts use of the servers' `struct`: doubles and whole numbers, little-endian.
+/// What the scripts use of the servers' `struct`: doubles, whole numbers and texts, little-endian.
 fn packing(lua: &Lua) -> Table {
     let packing = lua.create_table().unwrap();
-    // The sizes of a format's numbers; `None` is a double.
-    let sizes = |format: &LuaString| {
-        let format = format.to_str().unwrap();
-        let mut kinds = format.strip_prefix('<').unwrap().chars();
-        let mut sizes = Vec::new();
-        while let Some(kind) = kinds.next() {
-            sizes.push(match kind {
-                'd' => None,
-                'I' => kinds
-                    .next()
-                    .and_then(|size| usize::try_from(size.to_digit(10)?).ok()),
-                other => panic!("{other}"),
-            });
-        }
-        sizes
-    };
-    let pack = move |lua: &Lua, (format, numbers): (LuaString, Variadic<f64>)| {
-        let (sizes, mut bytes) = (sizes(&format), Vec::new());
-        assert_eq!(sizes.len(), numbers.len());
-        for (size, number) in sizes.iter().zip(numbers) {
-            match size {
-                None => bytes.extend(number.to_le_bytes()),
-                Some(size) => {
-                    let whole: u32 = number.to_string().parse().unwrap();
-                    let all = whole.to_le_bytes();
-                    let (kept, cut) = all.split_at(*size);
-                    assert!(cut.iter().all(|byte| *byte == 0), "{number}");
-                    bytes.extend(kept);
-                }
-            }
-        }
-        lua.create_string(bytes)
-    };
-    let unpack = move |_: &Lua, (format, text, from): (LuaString, LuaString, Option<usize>)| {
-        let mut at = from.unwrap_or(1) - 1;
-        let bytes = text.as_bytes();
-        let mut read = Vec::new();
-        for size in sizes(&format) {
-            let length = size.unwrap_or(8);
-            let mut wide = [0; 8];
-            wide[..length].copy_from_slice(&bytes[at..at + length]);
-            at += length;
-            read.push(match size {
-                None => f64::from_le_bytes(wide),
-                Some(_) => f64::from(u32::try_from(u64::from_le_bytes(wide)).unwrap()),
-            });
-        }
-        read.push(f64::from(u32::try_from(at + 1).unwrap()));
-        Ok(Variadic::from_iter(read))
-    };
     let size = |_: &Lua, kind: LuaString| Ok(if kind == "l" { 8 } else { 0 });
     let functions = [
         ("pack", lua.create_function(pack)),
@@ -210,4 +160,69 @@ fn packing(lua: &Lua) -> Table {
         packing.set(name, function.unwrap()).unwrap();
     }
     packing
+}
+
+/// The kinds and sizes of what a format names.
+fn items(format: &LuaString) -> Vec<(char, usize)> {
+    let format = format.to_str().unwrap();
+    let mut items: Vec<(char, usize)> = Vec::new();
+    for next in format.strip_prefix('<').unwrap().chars() {
+        match (next.to_digit(10), items.last_mut()) {
+            (Some(digit), Some((_, size))) => *size = *size * 10 + digit as usize,
+            _ => items.push((next, 0)),
+        }
+    }
+    items
+}
+
+fn pack(lua: &Lua, (format, values): (LuaString, Variadic<Value>)) -> mlua::Result<LuaString> {
+    let (items, mut bytes) = (items(&format), Vec::new());
+    assert_eq!(items.len(), values.len());
+    for ((kind, size), value) in items.into_iter().zip(values) {
+        let number = || lua.coerce_number(value.clone()).unwrap().unwrap();
+        match kind {
+            'd' => bytes.extend(number().to_le_bytes()),
+            'I' => {
+                let number = number();
+                let whole: u32 = number.to_string().parse().unwrap();
+                let all = whole.to_le_bytes();
+                let (kept, cut) = all.split_at(size);
+                assert!(cut.iter().all(|byte| *byte == 0), "{number}");
+                bytes.extend(kept);
+            }
+            'c' => {
+                let text = value.as_string().unwrap().as_bytes();
+                assert_eq!(text.len(), size);
+                bytes.extend(&*text);
+            }
+            _ => panic!("{kind}"),
+        }
+    }
+    lua.create_string(bytes)
+}
+
+fn unpack(
+    lua: &Lua,
+    (format, text, from): (LuaString, LuaString, Option<usize>),
+) -> mlua::Result<Variadic<Value>> {
+    let mut at = from.unwrap_or(1) - 1;
+    let bytes = text.as_bytes();
+    let mut read = Vec::new();
+    for (kind, size) in items(&format) {
+        let size = if kind == 'd' { 8 } else { size };
+        let of = &bytes[at..at + size];
+        at += size;
+        let mut wide = [0; 8];
+        read.push(match kind {
+            'c' => Value::String(lua.create_string(of)?),
+            'd' => Value::Number(f64::from_le_bytes(of.try_into().unwrap())),
+            'I' => {
+                wide[..size].copy_from_slice(of);
+                Value::Number(f64::from(u32::try_from(u64::from_le_bytes(wide)).unwrap()))
+            }
+            _ => panic!("{kind}"),
+        });
+    }
+    read.push(Value::Number(f64::from(u32::try_from(at + 1).unwrap())));
+    Ok(Variadic::from_iter(read))
 }

@@ -1,8 +1,11 @@
 //! Slots of requests in flight in the script: what the comparison with the algorithm does not cover.
 
-use crate::support::{LuaRedis, Scripts, Subject, algorithm, script_check};
+use crate::support::{Engine, LuaRedis, RustEngine, Scripts, Subject, algorithm, script_check};
 use algorithms::check::Options;
-use algorithms::{Debits, InFlightSlot, Kind, Missing, SlotAct, SlotId, SlotOp};
+use algorithms::{
+    Adaptive, AdaptiveStatus, Algorithm, Debits, InFlightSlot, Kind, Missing, Pace, Parameters,
+    SlotAct, SlotId, SlotOp,
+};
 use store::script::{Charge, Clock, ScriptError};
 
 const NOW: u64 = 1_763_000_040_000;
@@ -187,4 +190,101 @@ fn a_refund_takes_the_first_slot_by_name_of_those_expiring_together() {
     let found = bucket.act(Clock::Injected(back), &renewed);
     let missing = [0, 1].map(|position| found.missing.contains(position));
     assert_eq!(missing, [false, true]);
+}
+
+/// That version had the time of the latest write beside the mark of an adaptive limit.
+#[test]
+fn what_an_earlier_version_kept_of_an_adaptive_limit_goes_on() {
+    let parameters = Parameters {
+        adaptive: Some(Adaptive {
+            min: 1,
+            max: 200,
+            latency_ms: 300,
+            share: 950,
+        }),
+        ..Parameters::new(Kind::Concurrency, 20, TTL_MS)
+    };
+    let algorithm = Algorithm::new(&parameters).unwrap();
+    let found = |engine: &mut dyn Engine, now_ms, acts: Vec<SlotOp>| -> AdaptiveStatus {
+        let mut subject = Subject::new(KEY, algorithm);
+        subject.cost = 0;
+        subject.lease.free = acts;
+        let options = Options {
+            peek: true,
+            ..Options::default()
+        };
+        let verdict = engine.check(&[subject], now_ms, options).unwrap();
+        verdict.limits[0].adaptive.unwrap()
+    };
+    let entered = || (0..40).map(|secret| act(SlotAct::Enter, secret)).collect();
+    let answered = |of: std::ops::Range<u64>| {
+        let answered = of.map(|secret| act(SlotAct::Answered(Pace::InTime), secret));
+        answered.collect::<Vec<_>>()
+    };
+    let (mut rust, mut lua) = (RustEngine::default(), LuaRedis::new());
+    for engine in [&mut rust as &mut dyn Engine, &mut lua] {
+        found(engine, NOW, entered());
+        found(engine, NOW, answered(0..10));
+    }
+    let members = lua.bytes(&[b"ZRANGE", KEY.as_bytes(), b"0", b"1"]);
+    let mark = members.iter().find(|member| member.len() > 1).unwrap();
+    let time = lua.bytes(&[b"ZSCORE", KEY.as_bytes(), mark]).remove(0);
+    lua.bytes(&[b"ZADD", KEY.as_bytes(), b"-1", mark, &time, b"t"]);
+    assert_eq!(lua.command::<i64>(&["ZCARD", KEY]), 30 + 3);
+    // A slot that is renewed leaves it so, and its time is the later one.
+    for (at_ms, acts, marks) in [
+        (NOW + 500, vec![act(SlotAct::Renew, 39)], 3),
+        (NOW + 500, answered(10..12), 2),
+        (NOW + 1000, answered(12..30), 2),
+        (NOW + 400, vec![], 2),
+    ] {
+        let expected = found(&mut rust, at_ms, acts.clone());
+        assert_eq!(found(&mut lua, at_ms, acts), expected);
+        let slots = lua.command::<i64>(&["ZCOUNT", KEY, "0", "+inf"]);
+        assert_eq!(lua.command::<i64>(&["ZCARD", KEY]) - slots, marks);
+    }
+    assert_eq!(found(&mut rust, NOW + 1000, vec![]).limit_milli, 25_000);
+}
+
+/// A free of an adaptive limit leaves the time to live as it is, which is that of a slot and an hour.
+#[test]
+fn a_free_prolongs_no_set_that_lives_long_enough() {
+    let adaptive = Parameters {
+        adaptive: Some(Adaptive {
+            min: 1,
+            max: 200,
+            latency_ms: 300,
+            share: 950,
+        }),
+        ..Parameters::new(Kind::Concurrency, 20, TTL_MS)
+    };
+    let mut lua = LuaRedis::new();
+    let ttl_after = |lua: &mut LuaRedis, parameters: Parameters, acts: &[SlotOp]| {
+        let mut subject = Subject::new(KEY, Algorithm::new(&parameters).unwrap());
+        subject.cost = 0;
+        subject.lease.free = acts.to_vec();
+        let check = [subject];
+        let check = script_check(&check, Options::default());
+        assert!(lua.batch(&[check], Clock::Server).results[0].is_ok());
+        lua.ttl(KEY)
+    };
+    let free = |secret| act(SlotAct::Answered(Pace::InTime), secret);
+    let enter = |secret| act(SlotAct::Enter, secret);
+    let plain = Parameters::new(Kind::Concurrency, 20, TTL_MS);
+    let hour_ms = 3_600_000;
+    assert_eq!(
+        ttl_after(&mut lua, plain, &[enter(1), enter(2), enter(3)]),
+        11_000
+    );
+    // The first of the adaptive limit keeps its mark for so long, whichever limit follows.
+    assert_eq!(ttl_after(&mut lua, adaptive, &[free(1)]), 11_000 + hour_ms);
+    assert_eq!(ttl_after(&mut lua, adaptive, &[free(2)]), 11_000 + hour_ms);
+    assert_eq!(ttl_after(&mut lua, plain, &[free(3)]), 11_000 + hour_ms);
+    assert_eq!(ttl_after(&mut lua, plain, &[enter(4)]), 11_000 + hour_ms);
+    // A slot that is given or entered prolongs it, also beside one that is freed.
+    lua.command::<i64>(&["PEXPIRE", KEY, "5"]);
+    assert_eq!(
+        ttl_after(&mut lua, adaptive, &[free(4), enter(5)]),
+        11_000 + hour_ms
+    );
 }

@@ -8,7 +8,9 @@ use crate::support::{
     number, on_twins, script_check,
 };
 use algorithms::check::{Options, Part, Verdict};
-use algorithms::{Algorithm, Debits, Kind, Parameters, Penalty, Settlement, Slot};
+use algorithms::{
+    ADAPTIVE_LINGER_MS, Algorithm, Debits, Kind, Parameters, Penalty, Settlement, Slot, State,
+};
 use store::script::{Charge, Clock, Credit, Credited, ScriptError, ScriptLimit};
 
 const STEPS_PER_WALK: u64 = 60;
@@ -565,7 +567,14 @@ fn rust_and_lua_agree_with_the_servers_clock() {
                 let ttl_ms = redis.ttl(&subject.key);
                 let reset_ms = i64::try_from(limit.decision.reset_after_ms).unwrap();
                 if limit.charged > 0 || limit.lease.is_some() {
-                    let linger_ms = i64::try_from(subject.algorithm.linger_ms()).unwrap();
+                    // An adaptive limit is kept, whatever it is edited to.
+                    let found = matches!(&rust.buckets[&subject.key].state, State::Concurrency(of) if of.adaptive().is_some());
+                    let linger_ms = if found {
+                        ADAPTIVE_LINGER_MS
+                    } else {
+                        subject.algorithm.linger_ms()
+                    };
+                    let linger_ms = i64::try_from(linger_ms).unwrap();
                     let least_ms = reset_ms + 1000 + linger_ms;
                     let most_ms = least_ms + (reset_ms + linger_ms).min(8 * 3_600_000) / 8;
                     assert!(
