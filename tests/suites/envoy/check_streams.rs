@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::{
+    once::untrusted_answers::{batch, in_force},
     reconfiguration::Delivered,
     stage::{Plan, Stage, compiled, eventually, limits, statuses},
-    untrusted_answers::{batch, in_force},
 };
 
 const PER_USER: &str = "{name: per-user, per: [user], algorithm: fixed_window, rate: 300/1d}";

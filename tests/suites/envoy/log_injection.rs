@@ -4,8 +4,8 @@ use harness::{Misbehaviour, answer, until};
 
 use crate::{
     invalid_answers::{SIGNED, send},
+    once::untrusted_answers::{JSON, PLAIN, batch, extreme, in_force, signed, with},
     stage::{PATIENCE, Stage, statuses},
-    untrusted_answers::{JSON, PLAIN, batch, extreme, in_force, signed, with},
 };
 
 /// Control and format characters: bell, NUL, escape, bidirectional, zero-width, C1.

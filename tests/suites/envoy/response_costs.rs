@@ -150,6 +150,13 @@ async fn responses_pass_unchanged_and_their_cost_is_charged() {
             None => assert!(limiter.is_settled(), "{path}"),
         }
     }
+    let counted = ["settled.tokens", "reserved.tokens", "settled.logins"];
+    for stat in counted.map(|stat| format!("wasmcustom.rl_costs.{stat}")) {
+        wait_for(&stat, async || {
+            (stage.envoy().stat(&stat).await.unwrap() > 0).then_some(())
+        })
+        .await;
+    }
 }
 
 #[tokio::test]

@@ -6,10 +6,10 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::{
+    once::settled_costs::used,
     response_costs::{
         Act, EVENTS, JSON, Service, chunked, plain, read_until, sent, serve_from, wait_for,
     },
-    settled_costs::used,
     stage::{Stage, limits},
 };
 

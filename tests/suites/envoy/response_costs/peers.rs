@@ -24,7 +24,7 @@ use tokio::{
 
 use crate::{
     invalid_answers::{CBOR, SIGNED},
-    untrusted_answers::extreme,
+    once::untrusted_answers::extreme,
 };
 
 /// A step of a service's response.
