@@ -277,11 +277,9 @@ impl<'a> Context<'a> {
         cargo
     }
 
-    /// cargo for the limiter with traces, a feature that no other step builds.
-    fn traces(&self, subcommand: &[&str]) -> Command {
-        let mut cargo = self.workspace.cargo(subcommand);
-        cargo.args(["--package=limiter", "--features=otel"]);
-        cargo
+    /// cargo for the limiter with traces, a feature that no other step builds, and their test.
+    fn traces(&self, subcommand: &str) -> Command {
+        { self.workspace }.native(&[subcommand, "--features=limiter/otel", "--test=tracing"])
     }
 
     /// Sets the variables by which tests find tools, and the programs that are built.
@@ -309,7 +307,8 @@ impl<'a> Context<'a> {
             let artifacts = dist::for_tests(self.workspace, self.ui)?;
             tests.env("RL_TEST_ARTIFACTS", artifacts);
         } else {
-            command::run(&mut self.workspace.native(&["build", "--bins"]))?;
+            let programs = ["build", "--bin=limiter", "--bin=rlctl"];
+            command::run(&mut self.workspace.native(&programs))?;
             if tools.contains(&ENVOY) {
                 wasm::build(self.workspace, self.ui)?;
                 if step == Step::Module {
@@ -373,7 +372,7 @@ fn clippy(context: &Context<'_>) -> Result<()> {
         context
             .workspace
             .native(&["clippy", "--all-targets", SUITES]),
-        context.traces(&["clippy", "--all-targets"]),
+        context.traces("clippy"),
         context.in_envoy("clippy"),
     ] {
         command::run(clippy.args(["--", "--deny", "warnings"]))?;
@@ -432,18 +431,22 @@ fn kubernetes(context: &Context<'_>) -> Result<()> {
 /// Runs each test once, in two parts: first a plain `cargo test` without any server, which finds
 /// tests that need one and are not marked; then the marked tests, with servers.
 fn unit(context: &Context<'_>) -> Result<()> {
-    if on_path("cargo-nextest").is_some() {
+    let nextest = on_path("cargo-nextest").is_some();
+    if nextest {
         // nextest does not run the examples in the documentation.
         command::run(&mut context.workspace.native(&["test", "--quiet", "--doc"]))?;
     }
-    let mut tests = context.tests(std::iter::empty(), &[]);
+    // The step `simulate` plays more seeds of them, in less time.
+    let others = ["--filterset=not binary_id(filter-core::simulation)".to_owned()];
+    let others = { others.into_iter() }.filter(|_| nextest && context.runner.is_empty());
+    let mut tests = context.tests(others, &[]);
     tests.envs(SERVERS.map(|(variable, _)| (variable, NO_SERVER)));
     context.run_tests(&mut tests)?;
     let mut tests = context.tests(std::iter::empty(), &["--ignored"]);
     context.with(&mut tests, &[("RL_TEST_TZDATA", Tool::Tzdata)])?;
     context.run_tests(&mut tests)?;
     if context.runner.is_empty() {
-        command::run(context.traces(&["test"]).args(["--test", "tracing"]))?;
+        command::run(&mut context.traces("test"))?;
     }
     Ok(())
 }
@@ -467,11 +470,7 @@ fn simulate(context: &Context<'_>) -> Result<()> {
 
 fn on_wasm(context: &Context<'_>) -> Result<()> {
     context.tools.target(WASM_TARGET)?;
-    command::run(
-        &mut context
-            .workspace
-            .cargo(&["build", "--package", "wasm-test"]),
-    )?;
+    command::run(&mut context.workspace.native(&["build", "--bin=wasm-test"]))?;
     let subcommand = ["test", "--target", WASM_TARGET, "--tests"];
     let mut tests = context.workspace.cargo(&subcommand);
     for package in RUN_IN_ENVOY {
