@@ -126,9 +126,8 @@ impl At<'_> {
             },
             None => Cow::Borrowed(raw),
         };
-        let absent = matches!(&*value, "null" if !raw.starts_with('"')) || value == "-";
         for (slot, rank) in &self.tree.slots {
-            if absent {
+            if raw == "null" {
                 self.values.set_null(*slot);
             } else {
                 self.values.set(*slot, *rank, value.as_bytes());

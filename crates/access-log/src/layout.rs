@@ -10,7 +10,7 @@ use protocol::MAX_VALUE;
 use regex::bytes::Regex;
 
 use crate::{
-    Request,
+    Request, Service,
     json::Tree,
     text::{self, Named},
     time::{self, END_MS, thousandths, time_ms},
@@ -52,6 +52,10 @@ pub enum Field {
     Duration,
     /// Seconds that it took.
     DurationS,
+    /// Milliseconds until its service's answer began.
+    ServiceTime,
+    /// Seconds until then.
+    ServiceTimeS,
     /// Its method.
     Method,
     /// Its path, with the query.
@@ -70,7 +74,7 @@ pub enum Field {
     BytesSent,
 }
 
-const FIELDS: usize = 12;
+const FIELDS: usize = 14;
 
 impl Field {
     /// Each field, its name on the command line, and the keys under which logs in JSON usually have it, the
@@ -91,6 +95,21 @@ impl Field {
             Self::DurationS,
             "duration_s",
             &["request_time", "duration_s"],
+        ),
+        (
+            Self::ServiceTime,
+            "service_time",
+            &[
+                "upstream_service_time",
+                "x-envoy-upstream-service-time",
+                "x_envoy_upstream_service_time",
+                "response_duration",
+            ],
+        ),
+        (
+            Self::ServiceTimeS,
+            "service_time_s",
+            &["upstream_header_time"],
         ),
         (
             Self::Method,
@@ -243,6 +262,9 @@ pub enum Unreadable {
     /// It has no time, one in an unknown form, or one after the year 9998.
     #[error("has no time that can be read")]
     Time,
+    /// Its time is far from those of the lines around it: a clock was wrong.
+    #[error("has a time more than a year from those of the lines around it")]
+    Astray,
     /// It is too long.
     #[error("is longer than 1 MiB")]
     TooLong,
@@ -282,10 +304,11 @@ impl Values {
         self.slots.resize(slots, Slot::default());
     }
 
-    /// Sets a value, unless there is one of a better rank (from 1). A dash is how logs write that there is none.
+    /// Sets a value, unless there is one of a better rank (from 1). A dash is how logs write that there is none, and
+    /// nothing is how NGINX writes it in JSON.
     pub(crate) fn set(&mut self, slot: usize, rank: u8, value: &[u8]) {
-        if value == b"-" {
-            return;
+        if matches!(value, b"-" | b"") {
+            return self.set_null(slot);
         }
         if let Some(found) = self.slots.get_mut(slot)
             && (found.rank == 0 || rank < found.rank)
@@ -303,10 +326,27 @@ impl Values {
         }
     }
 
+    /// Whether the line has a place for a field, and none there.
+    fn lacks(&self, field: Field) -> bool {
+        let slot = self.slots.get(field as usize);
+        slot.is_some_and(|slot| slot.null && slot.rank == 0)
+    }
+
     /// Whether the line has places for a request, and none there: it is about a connection.
     fn is_of_connection(&self) -> bool {
-        let method = self.slots.get(Field::Method as usize);
-        method.is_some_and(|slot| slot.null && slot.rank == 0) && self.of(Field::Path).is_none()
+        self.lacks(Field::Method) && self.of(Field::Path).is_none()
+    }
+
+    fn service(&self) -> Service {
+        let took = (self.of(Field::ServiceTime).and_then(time::whole))
+            .or_else(|| thousandths(self.of(Field::ServiceTimeS)?));
+        match took {
+            Some(ms) => Service::Took(ms),
+            None if self.lacks(Field::ServiceTime) || self.lacks(Field::ServiceTimeS) => {
+                Service::Silent
+            }
+            None => Service::Unknown,
+        }
     }
 
     pub(crate) fn field(&mut self, field: Field, value: &[u8]) {
@@ -581,14 +621,25 @@ impl Reader {
         }
         let values = &self.values;
         let cost = |source: &Source| self.value(source).and_then(|text| whole_number(&text));
+        let method = values.of(Field::Method).unwrap_or_default();
         Ok(Some(Request {
             at_ms,
             took_ms,
+            service: values.service(),
             descriptor,
+            is_head: method == b"HEAD",
+            is_connect: method == b"CONNECT",
             status: values.of(Field::Status).and_then(status),
             bytes_sent: values.of(Field::BytesSent).and_then(time::whole),
             costs: self.costs.iter().map(cost).collect(),
         }))
+    }
+
+    /// Takes back that a request's entries were found, since it is left out.
+    pub(crate) fn forget(&mut self, request: &Request) {
+        for ((name, ..), found) in self.entries.iter().zip(&mut self.found) {
+            *found -= u64::from(request.descriptor.get(name.as_str()).is_some());
+        }
     }
 
     fn value(&self, source: &Source) -> Option<Vec<u8>> {
@@ -607,18 +658,18 @@ impl Reader {
         }
     }
 
-    /// The address that Envoy takes for the client's: of `X-Forwarded-For` the last, which the proxy that wrote
-    /// the log has appended itself, or one before it for each proxy that is trusted.
+    /// The address that Envoy takes for the client's: of `X-Forwarded-For` the last, which is that of the
+    /// connection and which the proxy that wrote the log has appended itself, or one before it for each proxy that is
+    /// trusted. Where there is none, or no address, Envoy takes the connection's.
     fn client(&self) -> Option<Address> {
         let values = &self.values;
-        let text = values.of(Field::Address).or_else(|| {
-            let mut forwarded = values.of(Field::Forwarded)?.rsplit(|byte| *byte == b',');
-            forwarded.nth(self.trusted_hops)
-        })?;
-        let host = without_port(text.trim_ascii());
-        // The zone of a link-local address does not distinguish clients.
-        let host = host.split(|byte| *byte == b'%').next()?;
-        Address::parse(host).map(Address::canonical)
+        if let Some(text) = values.of(Field::Address) {
+            return address(text);
+        }
+        let mut forwarded = values.of(Field::Forwarded)?.rsplit(|byte| *byte == b',');
+        let connection = forwarded.clone().next();
+        let trusted = forwarded.nth(self.trusted_hops).and_then(address);
+        trusted.or_else(|| address(connection?))
     }
 }
 
@@ -636,8 +687,14 @@ fn as_sent(entry: &Name, value: Vec<u8>, hash: bool) -> Vec<u8> {
 }
 
 fn status(text: &[u8]) -> Option<u16> {
-    let status = u16::try_from(time::whole(text)?).ok()?;
-    (status > 0).then_some(status)
+    u16::try_from(time::whole(text)?).ok()
+}
+
+fn address(text: &[u8]) -> Option<Address> {
+    let host = without_port(text.trim_ascii());
+    // The zone of a link-local address does not distinguish clients.
+    let host = host.split(|byte| *byte == b'%').next()?;
+    Address::parse(host).map(Address::canonical)
 }
 
 /// An address without its port and brackets.

@@ -27,14 +27,32 @@ pub struct Request {
     pub at_ms: u64,
     /// How long it took, in milliseconds; `None`: the line does not say.
     pub took_ms: Option<u64>,
+    /// How its service answered it.
+    pub service: Service,
     /// The entries that the limits need, in their normal form.
     pub descriptor: Descriptor,
-    /// The status of its response; `None`: there was none, or the line does not say.
+    /// Whether its method is HEAD: then its response has no body.
+    pub is_head: bool,
+    /// Whether its method is CONNECT: then what follows is no response.
+    pub is_connect: bool,
+    /// The status of its response, 0 if there was none; `None`: the line does not say.
     pub status: Option<u16>,
     /// Bytes of its response's body.
     pub bytes_sent: Option<u64>,
     /// The numbers at the places of [`Layout::costs`], in their order; empty if there are no such places.
     pub costs: Vec<Option<u64>>,
+}
+
+/// How a service answered a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Service {
+    /// The line does not say.
+    #[default]
+    Unknown,
+    /// It did not: the line has a place for the time that it took, and none there.
+    Silent,
+    /// It took so many milliseconds until its answer began.
+    Took(u64),
 }
 
 impl Request {
@@ -58,14 +76,14 @@ pub enum LogError {
         error: io::Error,
     },
     /// No line among the first has a known format.
-    #[error("{log} has no format that is known: line {line} {why}")]
+    #[error(
+        "{log} has no format that is known: none of its first {lines} lines begins like an access log's"
+    )]
     Format {
         /// The log.
         log: String,
-        /// The first line.
-        line: u64,
-        /// Why it is not read.
-        why: Unreadable,
+        /// How many lines were looked at.
+        lines: u64,
     },
     /// A log has a format in which it has not what the layout says.
     #[error(transparent)]

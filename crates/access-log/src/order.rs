@@ -13,9 +13,10 @@ use std::{
 use policy::Name;
 
 use crate::{
-    Format, Layout, LayoutError, LogError, Request, Unreadable,
-    input::{Lines, Next},
+    Format, Layout, LayoutError, LogError, Request, Service, Unreadable,
+    input::{LINE_MAX, Lines, Next},
     layout::Reader,
+    text,
 };
 
 /// Bound: requests of logs that wait for others that started earlier and are written later. Beyond it, the earliest
@@ -31,8 +32,14 @@ pub(crate) const LOGS_MAX: usize = 1000;
 /// Broken lines that are shown.
 const BROKEN_SHOWN: usize = 5;
 
-/// Lines by which the format is found.
-const FIRST_LINES: u64 = 20;
+/// Bound: bytes of a log's first lines that are in no format that is known. Beyond it, reading ends with an error.
+const UNKNOWN_MAX: usize = 1 << 20;
+
+/// Requests before one, and behind it, that its time is compared with.
+const NEIGHBOURS: usize = 2;
+
+/// A time that is further from those of its neighbours is a wrong clock's, in milliseconds.
+const ASTRAY_MS: u64 = 366 * 86_400_000;
 
 /// Opens a log.
 type Open = Box<dyn FnMut() -> io::Result<Box<dyn Read + Send>> + Send>;
@@ -94,6 +101,8 @@ pub struct Counts {
     pub entries: Vec<(Name, u64)>,
     /// How many requests say how long they took.
     pub took: u64,
+    /// How many say how their service answered.
+    pub service: u64,
     /// How many say the bytes of their response's body.
     pub bytes_sent: u64,
     /// How many say the status of their response.
@@ -138,10 +147,19 @@ struct Source {
     log: Log,
     reader: Option<Reader>,
     lines: Option<Lines>,
-    /// The next request, if it was read already.
-    head: Option<Request>,
-    /// Its lines were counted up to here when it was looked into.
+    /// Whether its end was read, or nothing more is to be read.
+    ended: bool,
+    /// Bytes of lines before the first whose format is known.
+    unknown: usize,
+    /// The next requests that were read already, each with the number of its line: so many that the first can be
+    /// compared with those behind it. That one is not astray.
+    ahead: VecDeque<(u64, Request)>,
+    /// When the last ones before these started.
+    before: VecDeque<u64>,
+    /// Its lines were counted up to here when it was looked into,
     counted: u64,
+    /// and its requests compared up to here.
+    compared: u64,
 }
 
 /// The requests of several logs, in the order in which they started.
@@ -169,7 +187,7 @@ pub struct Logs {
 }
 
 impl Logs {
-    /// Looks into each log: at its format and its first request. Once `stopped` is set every log ends where it
+    /// Looks into each log: at its format and its first requests. Once `stopped` is set every log ends where it
     /// is: what was read until then still goes on.
     ///
     /// # Errors
@@ -200,25 +218,17 @@ impl Logs {
         };
         let mut first = Vec::with_capacity(logs.len());
         for (at, log) in logs.into_iter().enumerate() {
-            read.sources.push(Source {
-                log,
-                reader: None,
-                lines: None,
-                head: None,
-                counted: 0,
-            });
+            read.sources.push(Source::new(log));
             read.advance(at)?;
             let Some(source) = read.sources.get_mut(at) else {
                 continue;
             };
-            let Some(head) = &source.head else {
+            let Some(next_ms) = source.next_ms() else {
                 continue;
             };
-            first.push((head.at_ms, at));
-            if source.log.again {
-                // Many that are compressed could not all be open.
-                source.counted = source.lines.take().map_or(0, |lines| lines.number);
-                (source.head, source.reader) = (None, None);
+            first.push((next_ms, at));
+            if source.log.again && !source.ended {
+                source.close();
             }
         }
         first.sort_unstable();
@@ -244,7 +254,7 @@ impl Logs {
     /// The next request.
     ///
     /// # Errors
-    /// A log is none, or cannot be opened any more. One whose bytes end early or are damaged is
+    /// A log is none. One whose bytes end early or are damaged, or that cannot be opened any more, is
     /// [cut](Counts::cut), which is no error.
     pub fn next_request(&mut self) -> Result<Option<Request>, LogError> {
         while self.heap.len() < REORDER_MAX && self.held_bytes < HELD_BYTES_MAX {
@@ -254,16 +264,19 @@ impl Logs {
             let Some(source) = self.sources.get_mut(at) else {
                 continue;
             };
-            if let Some(request) = source.head.take() {
+            if let Some(request) = source.take() {
                 self.hold(request);
             }
             self.advance(at)?;
-            let next = self.sources.get(at).and_then(|source| source.head.as_ref());
-            if let Some(next) = next {
-                self.open.push(Reverse((next.at_ms, at)));
-            }
+            self.open(at);
         }
         Ok(self.release())
+    }
+
+    fn open(&mut self, at: usize) {
+        if let Some(next_ms) = self.sources.get(at).and_then(Source::next_ms) {
+            self.open.push(Reverse((next_ms, at)));
+        }
     }
 
     fn hold(&mut self, request: Request) {
@@ -291,6 +304,7 @@ impl Logs {
         let counts = &mut self.counts;
         counts.requests += 1;
         counts.took += u64::from(request.took_ms.is_some());
+        counts.service += u64::from(request.service != Service::Unknown);
         counts.bytes_sent += u64::from(request.bytes_sent.is_some());
         counts.status += u64::from(request.status.is_some());
         for (sum, cost) in counts.costs.iter_mut().zip(&request.costs) {
@@ -301,28 +315,22 @@ impl Logs {
 
     /// The log whose next request is the earliest, opened if it was not.
     fn next_log(&mut self) -> Result<Option<usize>, LogError> {
+        if self.stopped.load(Ordering::Relaxed) {
+            self.waiting.clear();
+        }
         while let Some((first_ms, at)) = self.waiting.front().copied() {
             let earlier = { self.open.peek() }.is_some_and(|Reverse((next, _))| *next < first_ms);
             if earlier {
                 break;
             }
             self.waiting.pop_front();
-            let head = self
-                .sources
-                .get(at)
-                .is_some_and(|source| source.head.is_some());
-            if !head {
-                self.advance(at)?;
-            }
-            let next = self.sources.get(at).and_then(|source| source.head.as_ref());
-            if let Some(next) = next {
-                self.open.push(Reverse((next.at_ms, at)));
-            }
+            self.advance(at)?;
+            self.open(at);
         }
         Ok(self.open.pop().map(|Reverse((_, at))| at))
     }
 
-    /// Reads the next request of a log into its `head`.
+    /// Reads the next requests of a log.
     fn advance(&mut self, at: usize) -> Result<(), LogError> {
         let Self {
             layout,
@@ -334,15 +342,12 @@ impl Logs {
         let Some(source) = sources.get_mut(at) else {
             return Ok(());
         };
-        if stopped.load(Ordering::Relaxed) {
-            source.end();
-            return Ok(());
-        }
-        match source.next(layout, stopped, counts) {
-            Err(LogError::Io { log, error }) if source.reader.is_some() => {
+        match source.advance(layout, stopped, counts) {
+            // Of one that cannot be opened any more, all is missing.
+            Err(LogError::Io { log, error }) if source.reader.is_some() || source.counted > 0 => {
                 counts.cut.push((log, error.to_string()));
                 source.end();
-                Ok(())
+                source.advance(layout, stopped, counts)
             }
             done => done,
         }
@@ -350,12 +355,94 @@ impl Logs {
 }
 
 impl Source {
-    fn end(&mut self) {
-        self.lines = None;
-        self.head = None;
+    fn new(log: Log) -> Self {
+        Self {
+            log,
+            reader: None,
+            lines: None,
+            ended: false,
+            unknown: 0,
+            ahead: VecDeque::with_capacity(NEIGHBOURS + 1),
+            before: VecDeque::with_capacity(NEIGHBOURS + 1),
+            counted: 0,
+            compared: 0,
+        }
     }
 
-    fn next(
+    /// Nothing more is read of it.
+    fn end(&mut self) {
+        self.lines = None;
+        self.ended = true;
+    }
+
+    /// Forgets what was read to see when it begins: many that are compressed could not all be open.
+    fn close(&mut self) {
+        self.counted = self.lines.take().map_or(0, |lines| lines.number);
+        self.reader = None;
+        self.unknown = 0;
+        self.ahead.clear();
+    }
+
+    /// When the next requests start: the earliest, so that a wrong clock does not hold up those behind it.
+    fn next_ms(&self) -> Option<u64> {
+        self.ahead.iter().map(|(_, request)| request.at_ms).min()
+    }
+
+    fn take(&mut self) -> Option<Request> {
+        let (_, request) = self.ahead.pop_front()?;
+        self.before.push_back(request.at_ms);
+        if self.before.len() > NEIGHBOURS {
+            self.before.pop_front();
+        }
+        Some(request)
+    }
+
+    /// Whether the next request is far from all its neighbours. One neighbour says nothing: either may be wrong.
+    fn is_astray(&self) -> bool {
+        let Some((_, next)) = self.ahead.front() else {
+            return false;
+        };
+        let behind = self.ahead.iter().skip(1).map(|(_, other)| other.at_ms);
+        let mut others = self.before.iter().copied().chain(behind);
+        self.before.len() + self.ahead.len() > 2
+            && others.all(|other_ms| other_ms.abs_diff(next.at_ms) > ASTRAY_MS)
+    }
+
+    /// Reads the next request, and those that it is compared with.
+    fn advance(
+        &mut self,
+        layout: &Layout,
+        stopped: &AtomicBool,
+        counts: &mut Counts,
+    ) -> Result<(), LogError> {
+        loop {
+            while self.ahead.len() <= NEIGHBOURS && !self.ended {
+                if stopped.load(Ordering::Relaxed) {
+                    self.end();
+                } else {
+                    self.read(layout, stopped, counts)?;
+                }
+            }
+            let Some(line) = self.ahead.front().map(|(line, _)| *line) else {
+                return Ok(());
+            };
+            let compared_again = line > self.compared;
+            self.compared = self.compared.max(line);
+            if !self.is_astray() {
+                return Ok(());
+            }
+            let astray = self.ahead.pop_front();
+            if let Some((reader, (_, request))) = self.reader.as_mut().zip(astray) {
+                reader.forget(&request);
+            }
+            if compared_again {
+                counts.add_broken(&self.log.name, line, Unreadable::Astray);
+            }
+        }
+    }
+
+    /// Reads one more request.
+    fn read(
         &mut self,
         layout: &Layout,
         stopped: &AtomicBool,
@@ -374,14 +461,13 @@ impl Source {
         };
         loop {
             let number = lines.number + 1;
-            let counts_again = number > self.counted;
             let next = lines.next();
             // Bytes that end because it was stopped are neither a damaged log nor half a line.
             if stopped.load(Ordering::Relaxed) {
                 self.end();
                 return Ok(());
             }
-            let read = match next.map_err(|error| io(error, &self.log))? {
+            let (read, bytes) = match next.map_err(|error| io(error, &self.log))? {
                 Next::End => {
                     self.end();
                     return Ok(());
@@ -393,25 +479,26 @@ impl Source {
                     });
                 }
                 Next::Line(line) if line.trim_ascii().is_empty() => continue,
-                Next::Line(line) => read_line(&mut self.reader, layout, line)?,
-                Next::TooLong => Err(Unreadable::TooLong),
+                Next::Line(line) => (read_line(&mut self.reader, layout, line)?, line.len()),
+                Next::TooLong => (Err(Unreadable::TooLong), LINE_MAX),
             };
-            if self.reader.is_none() && number >= FIRST_LINES {
-                return Err(LogError::Format {
-                    log: self.log.name.clone(),
-                    line: number,
-                    why: Unreadable::Unknown,
-                });
+            if self.reader.is_none() && read.is_err() {
+                self.unknown = self.unknown.saturating_add(bytes);
+                if self.unknown > UNKNOWN_MAX {
+                    return Err(LogError::Format {
+                        log: self.log.name.clone(),
+                        lines: number,
+                    });
+                }
             }
+            let counts_again = number > self.counted;
             counts.lines += u64::from(counts_again);
             match read {
                 Ok(Some(request)) => {
                     counts.add_format(self.reader.as_ref());
-                    counts.whole_seconds &= self
-                        .reader
-                        .as_ref()
-                        .is_some_and(|reader| reader.whole_second);
-                    self.head = Some(request);
+                    let mut reader = self.reader.iter();
+                    counts.whole_seconds &= reader.all(|reader| reader.whole_second);
+                    self.ahead.push_back((number, request));
                     return Ok(());
                 }
                 Ok(None) => counts.others += u64::from(counts_again),
@@ -430,9 +517,13 @@ fn read_line(
     if reader.is_none() {
         *reader = found(layout, line)?;
     }
-    Ok(match reader {
+    let read = match reader {
         Some(reader) => reader.read(line),
         None => Err(Unreadable::Unknown),
+    };
+    Ok(match read {
+        Err(_) if text::is_of_server(line) => Ok(None),
+        read => read,
     })
 }
 

@@ -72,7 +72,8 @@ fn envoy_parts(line: &[u8], named: &Named, values: &mut Values) -> Option<bool> 
     values.field(Field::BytesSent, sent);
     let (took, rest) = split(rest, b" ")?;
     values.field(Field::Duration, took);
-    let (_upstream, rest) = split(rest, b" \"")?;
+    let (service, rest) = split(rest, b" \"")?;
+    values.field(Field::ServiceTime, service);
     let end = rest.iter().rposition(|byte| *byte == b'"')?;
     let (quoted, tail) = rest.split_at_checked(end)?;
     let (quoted, upstream_host) = split_last(quoted)?;
@@ -104,6 +105,36 @@ fn envoy_parts(line: &[u8], named: &Named, values: &mut Values) -> Option<bool> 
         named.set(name, value, values);
     }
     Some(read_request(request, named, values))
+}
+
+/// Whether a line is no access log's, but what Envoy says about itself on the same output, as
+/// `[2026-11-25 23:47:17.250][1][info][main] ...`, or Istio's agent, as `2026-11-25T23:47:17.250Z  info  ...`, with tabs.
+pub(crate) fn is_of_server(line: &[u8]) -> bool {
+    const LEVELS: [&[u8]; 9] = [
+        b"trace",
+        b"debug",
+        b"info",
+        b"warn",
+        b"warning",
+        b"error",
+        b"critical",
+        b"fatal",
+        b"off",
+    ];
+    let of_envoy = || {
+        let (time, rest) = split(line.strip_prefix(b"[")?, b"][")?;
+        let (_thread, rest) = split(rest, b"][")?;
+        let (level, _) = split(rest, b"]")?;
+        let is_time = matches!(time, [_, _, _, _, b'-', _, _, b'-', _, _, b' ', ..]);
+        is_time.then_some(level)
+    };
+    let of_agent = || {
+        let (time, rest) = split(line, b"\t")?;
+        let (level, _) = split(rest, b"\t")?;
+        matches!(time, [_, _, _, _, b'-', _, _, b'-', _, _, b'T', ..]).then_some(level)
+    };
+    let level = of_envoy().or_else(of_agent);
+    level.is_some_and(|level| LEVELS.contains(&level))
 }
 
 /// `10.0.0.1 - user [25/Nov/2026:23:47:17 +0000] "GET /path HTTP/1.1" 200 12 "referer" "user agent"`, perhaps with

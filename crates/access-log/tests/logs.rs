@@ -11,7 +11,7 @@ use std::{
 };
 
 use access_log::{
-    Field, Format, LINE_MAX, Layout, Log, LogError, Logs, REORDER_MAX, Request, Unreadable,
+    Field, Format, LINE_MAX, Layout, Log, LogError, Logs, REORDER_MAX, Request, Service, Unreadable,
 };
 use flate2::{Compression, write::GzEncoder};
 use policy::Name;
@@ -100,6 +100,62 @@ fn envoys_text_is_read() {
         one(line, hops).1,
         r#"agent=curl "8" remote_address=192.0.2.9"#
     );
+    assert_eq!(request.service, Service::Silent);
+    let of_service = line.replace(" 14 - ", " 14 9 ");
+    assert_eq!(one(&of_service, layout(&[])).0.service, Service::Took(9));
+    let head = line.replace("POST", "HEAD").replace(" 503 ", " 0 ");
+    let (request, _) = one(&head, layout(&[]));
+    assert_eq!((request.is_head, request.status), (true, Some(0)));
+}
+
+#[test]
+fn of_fewer_addresses_than_hops_the_connections_counts_as_in_envoy() {
+    for (hops, forwarded, address) in [
+        (0, "192.0.2.9, 10.1.2.3", "10.1.2.3"),
+        (1, "192.0.2.9, 10.1.2.3", "192.0.2.9"),
+        (2, "192.0.2.9, 10.1.2.3", "10.1.2.3"),
+        (1, "10.1.2.3", "10.1.2.3"),
+        (1, "unknown, 10.1.2.3", "10.1.2.3"),
+        (0, "192.0.2.9, unknown", ""),
+    ] {
+        let line = format!("{{\"time\":1,\"x-forwarded-for\":\"{forwarded}\"}}");
+        let wanted = Layout {
+            trusted_hops: hops,
+            ..layout(&["remote_address"])
+        };
+        let expected = match address {
+            "" => String::new(),
+            address => format!("remote_address={address}"),
+        };
+        assert_eq!(one(&line, wanted).1, expected, "{hops}: {forwarded}");
+    }
+}
+
+/// What Envoy, and Istio's agent, say about themselves on the same output, before requests and between them.
+#[test]
+fn lines_that_proxies_write_about_themselves_are_no_requests() {
+    let own = "[2026-11-25 23:47:16.120][1][info][main] [source/server/server.cc:430] initializing epoch 0\n\
+               2026-11-25T23:47:16.120Z\tinfo\tFLAG: --concurrency=\"2\"\n\
+               [2026-11-25 23:47:16.120][14][warning][config] [source/x.cc:1] gRPC config: {\"path\": \"/\"}\n";
+    let text =
+        r#"[2026-11-25T23:47:17.250Z] "GET /x HTTP/1.1" 200 - 0 12 7 6 "-" "ua" "id" "shop" "-""#;
+    let json = r#"{"start_time":"2026-11-25T23:47:17.250Z","path":"/x"}"#;
+    for (line, format) in [(text, Format::Envoy), (json, Format::Json)] {
+        let log_of = log([&own.repeat(20), line, "\n", own, line, "\n"].concat());
+        let (requests, counts) = read(vec![log_of], layout(&["path"]));
+        assert_eq!((requests.len(), counts.formats), (2, vec![format]));
+        assert_eq!((counts.others, counts.broken), (63, 0));
+    }
+    // What only resembles them is broken.
+    let (_, counts) = read(
+        vec![log([
+            json,
+            "\n[2026-11-25 23:47:16.120][1][loud][main] x\n[x][1][info] x\n",
+        ]
+        .concat())],
+        layout(&[]),
+    );
+    assert_eq!((counts.others, counts.broken), (0, 2));
 }
 
 #[test]
@@ -141,7 +197,7 @@ fn the_combined_format_is_read() {
 
 #[test]
 fn json_is_read_at_usual_keys_and_at_pointers() {
-    let line = r#"{"start_time":"2026-11-25T23:47:17.250Z","method":"GET","path":"/api","x-envoy-origin-path":null,"authority":"shop","response_code":429,"duration":3,"bytes_sent":20,"downstream_remote_address":"10.0.0.9:4000","user":"ann","usage":{"total":"12","parts":[1,{"n":7}]},"headers":{"x-tenant-id":"a\"c\u00e9me"},"nothing":"-"}"#;
+    let line = r#"{"start_time":"2026-11-25T23:47:17.250Z","method":"GET","path":"/api","x-envoy-origin-path":null,"authority":"shop","response_code":429,"duration":3,"bytes_sent":20,"downstream_remote_address":"10.0.0.9:4000","user":"ann","empty":"","upstream_service_time":"2","usage":{"total":"12","parts":[1,{"n":7}]},"headers":{"x-tenant-id":"a\"c\u00e9me"},"nothing":"-"}"#;
     let wanted = Layout {
         entries: vec![(name("tenant"), "/headers/x-tenant-id".parse().unwrap())],
         costs: ["/usage/total", "/usage/parts/1/n", "/usage/parts", "/none"]
@@ -149,6 +205,7 @@ fn json_is_read_at_usual_keys_and_at_pointers() {
             .to_vec(),
         hashed: vec![name("user")],
         ..layout(&[
+            "empty",
             "host",
             "method",
             "nothing",
@@ -168,6 +225,20 @@ fn json_is_read_at_usual_keys_and_at_pointers() {
     );
     assert_eq!(request.costs, [Some(12), Some(7), None, None]);
     assert_eq!((request.status, request.took_ms), (Some(429), Some(3)));
+    assert_eq!(request.service, Service::Took(2));
+    for (time, service) in [
+        ("", Service::Unknown),
+        (",\"upstream_service_time\":null", Service::Silent),
+        (",\"upstream_header_time\":\"\"", Service::Silent),
+        (",\"upstream_header_time\":\"0.012\"", Service::Took(12)),
+        (
+            ",\"upstream_header_time\":\"0.012, 0.020\"",
+            Service::Unknown,
+        ),
+    ] {
+        let (request, _) = one(&format!("{{\"time\":1{time}}}"), layout(&[]));
+        assert_eq!(request.service, service, "{time}");
+    }
 }
 
 #[test]
@@ -233,14 +304,10 @@ fn counts_say_how_many_requests_have_what() {
         r#"{"time":1000,"duration":3,"usage":7}"#,
         r#"{"time":2000,"duration":"12ms","status":200,"bytes_sent":5}"#,
     ];
-    let costs = ["/usage", "/usage/totl"].map(|place| place.parse().unwrap());
-    let wanted = Layout {
-        costs: costs.to_vec(),
-        ..layout(&[])
-    };
-    let (_, counts) = read(vec![log(text.join("\n"))], wanted);
-    assert_eq!((counts.took, counts.status, counts.bytes_sent), (1, 1, 1));
-    assert_eq!(counts.costs, [1, 0]);
+    let text = text.join("\n") + "\n{\"time\":2000,\"status\":0,\"upstream_service_time\":null}\n";
+    let (_, counts) = read(vec![log(text)], layout(&[]));
+    assert_eq!((counts.took, counts.status, counts.bytes_sent), (1, 2, 1));
+    assert_eq!(counts.service, 1);
     // Of a whole second, whatever the duration is that was subtracted.
     let ends = r#"{"time_iso8601":"2026-11-25T23:47:18+00:00","request_time":"0.750"}"#;
     let (_, counts) = read(vec![log(ends)], layout(&[]));
@@ -269,6 +336,12 @@ fn a_regular_expression_names_what_it_finds() {
         (AT_MS, "method=GET path=/x user=ann")
     );
     assert_eq!(request.status, Some(404));
+    let pattern = r"^(?P<time>\S+) u=(?P<user>\S*)";
+    let wanted = Layout {
+        pattern: Some(Regex::new(pattern).unwrap()),
+        ..layout(&["user"])
+    };
+    assert_eq!(one("1795650437250 u=", wanted).1, "");
 }
 
 #[test]
@@ -437,6 +510,7 @@ fn broken_lines_are_counted_and_the_first_are_shown() {
         "[]\n",
         "{\"method\":null,\"path\":null,\"time\":5}\n",
         "{\"method\":\"-\",\"time\":5}\n",
+        "{\"method\":\"\",\"path\":\"\",\"time\":5}\n",
         &lines(1, 1),
     ];
     let (requests, counts) = read(vec![log(text.concat())], layout(&["method", "path"]));
@@ -458,7 +532,7 @@ fn broken_lines_are_counted_and_the_first_are_shown() {
             (8, json)
         ]
     );
-    assert_eq!((counts.lines, counts.broken, counts.others), (11, 7, 2));
+    assert_eq!((counts.lines, counts.broken, counts.others), (12, 7, 3));
 }
 
 #[test]
@@ -490,10 +564,10 @@ fn what_is_no_log_ends_with_an_error() {
         error(endless),
         "zeros: line 1 is longer than 64 MiB: this is no log"
     );
-    let prose = "To be, or not to be\n".repeat(30);
+    let prose = "To be, or not to be\n".repeat(60_000);
     assert_eq!(
         error(log(prose)),
-        "test.log has no format that is known: line 20 begins like no access log"
+        "test.log has no format that is known: none of its first 55189 lines begins like an access log's"
     );
     let pointer = Layout {
         entries: vec![(name("user"), "/user".parse().unwrap())],
@@ -519,6 +593,59 @@ fn what_is_no_log_ends_with_an_error() {
         error(endless),
         "then: line 2 is longer than 64 MiB: this is no log"
     );
+}
+
+/// A log that is there once, and then no more, or in part.
+#[test]
+fn a_log_that_is_rotated_while_others_are_read_is_missing_and_said_to_be() {
+    let mut opened = 0;
+    let rotated = Log::new("b.log", move || {
+        opened += 1;
+        match opened {
+            1 => Ok(Box::new(Cursor::new(lines(1000, 10)))),
+            _ => Err(std::io::Error::other("gone")),
+        }
+    });
+    let (requests, counts) = read(vec![log(lines(0, 10)), rotated], layout(&["path"]));
+    assert_eq!((requests.len(), counts.lines), (10, 13));
+    assert_eq!(counts.cut, [("b.log".to_owned(), "gone".to_owned())]);
+}
+
+/// A request far from those around it, wherever it is.
+#[test]
+fn a_wrong_clock_moves_no_other_request() {
+    let wrong = |time: &str| format!("{{\"time\":{time},\"path\":\"/\"}}\n");
+    let other: String = (0..50).map(|n| lines(2 * n + 1, 1)).collect();
+    for time in ["\"2099-01-01T00:00:00Z\"", "0", "1"] {
+        for at in [0, 1, 2, 25, 49, 50] {
+            let mut text: Vec<String> = (0..50).map(|n| lines(2 * n, 1)).collect();
+            text.insert(at, wrong(time));
+            let (requests, counts) = read(vec![log(text.concat()), log(&other)], layout(&["path"]));
+            let times: Vec<u64> = requests
+                .iter()
+                .map(|request| request.at_ms - AT_MS)
+                .collect();
+            assert_eq!(times, (0..100).collect::<Vec<_>>(), "{time} in line {at}");
+            assert_eq!((counts.late, counts.broken, counts.lines), (0, 1, 101));
+            let line = u64::try_from(at).unwrap() + 1;
+            let broken = counts.first_broken.first().unwrap();
+            assert_eq!((broken.line, broken.why), (line, Unreadable::Astray));
+            assert_eq!(counts.entries, [(name("path"), 100)]);
+        }
+    }
+    // By a day it may be right; but nothing else waits for it, or is moved.
+    let ahead = lines(86_400_000, 1) + &lines(0, u64::try_from(REORDER_MAX).unwrap());
+    let (requests, counts) = read(vec![log(ahead), log(lines(50_000, 200_000))], layout(&[]));
+    assert_eq!(
+        (requests.len(), counts.late, counts.broken),
+        (300_001, 0, 0)
+    );
+    // Of two nobody knows which is wrong, and a log may go on after years.
+    let two = lines(0, 1) + &wrong("0");
+    assert_eq!(read(vec![log(two)], layout(&[])).0.len(), 2);
+    let year = 400 * 86_400_000;
+    let (requests, _) = read(vec![log(lines(0, 3) + &lines(year, 3))], layout(&[]));
+    assert_eq!(requests.len(), 6);
 }
 
 proptest::proptest! {
