@@ -2,8 +2,9 @@
 //! reads them while another decides.
 
 use std::{
-    fs::File,
+    fs::{File, Metadata},
     io::{self, Cursor, IsTerminal as _, Read, Write as _},
+    os::unix::fs::MetadataExt as _,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -15,7 +16,7 @@ use std::{
 
 use access_log::{Counts, Field, Format, Layout, Log, LogError, Logs, REORDER_MAX, Request, Where};
 use clap::{Args, ValueEnum};
-use policy::{IfAbsent, Limit, Name, Policy, REMOTE_ADDRESS, WHOLE_ADDRESS};
+use policy::{IfAbsent, Limit, Name, Policy, Pricing, REMOTE_ADDRESS, WHOLE_ADDRESS};
 use regex::bytes::RegexBuilder;
 use serde::Serialize;
 use tokio::signal::unix::SignalKind;
@@ -25,6 +26,7 @@ use crate::{
     error::{self, Error, Exit},
     printer::Printer,
     render::{self, counted},
+    replay::LimitResult,
 };
 
 /// Where the lines of a log have what.
@@ -58,12 +60,14 @@ pub struct LogArgs {
     entry: Vec<Pair>,
 
     /// Where a line has something else: time, end_time, duration (milliseconds), duration_s (seconds),
-    /// method, path, host, remote_address, forwarded_for, route, status or bytes_sent; as time=/ts.
+    /// service_time or service_time_s (until the service's answer began), method, path, host, remote_address,
+    /// forwarded_for, route, status or bytes_sent; as time=/ts.
     /// Without it, under the keys that Envoy and NGINX are usually configured with.
     #[arg(long, value_name = "FIELD=WHERE", requires = "logs")]
     field: Vec<Pair>,
 
-    /// Where a line has what the request or its response cost at a limit, in units: tokens=/usage/total.
+    /// Where a line has what the request or its response cost at a limit, in units: tokens=/usage/total. Once for
+    /// each of the limit's cost.from, in its order.
     #[arg(long, value_name = "LIMIT=WHERE", requires = "logs")]
     cost_from: Vec<Pair>,
 
@@ -147,11 +151,7 @@ impl LogArgs {
 
     /// Refuses two places of one thing, of which only one could count.
     fn refuse_repeats(&self) -> Result<(), Error> {
-        for (flag, pairs) in [
-            ("--entry", &self.entry),
-            ("--field", &self.field),
-            ("--cost-from", &self.cost_from),
-        ] {
+        for (flag, pairs) in [("--entry", &self.entry), ("--field", &self.field)] {
             let mut keys: Vec<&str> = pairs.iter().map(|pair| pair.key.as_str()).collect();
             keys.sort_unstable();
             if let Some([key, _]) = keys.array_windows().find(|[a, b]| a == b) {
@@ -173,16 +173,62 @@ impl LogArgs {
                 let known = known.map(|limit| limit.name.as_str());
                 wrong("there is no such limit".to_owned()).hint(error::hint(key, "limits", known))
             })?;
-            if limit.pricing.is_none() {
-                return Err(
-                    wrong("a request costs this limit a fixed number".to_owned())
-                        .hint("costs are read where `cost` has `from`: docs/limits.md"),
-                );
+            let name = limit.name.clone();
+            let limits = policies.iter().filter_map(|policy| policy.limit(key));
+            let places = limits.map(numbers).max().unwrap_or(0);
+            let given = priced.iter().filter(|other| **other == name).count();
+            if places == 0 {
+                return Err(wrong(
+                    "what a request costs this limit is no number of its own".to_owned(),
+                )
+                .hint("costs are read where `cost` has `from`: docs/limits.md"));
+            }
+            if given == places {
+                return Err(wrong(format!(
+                    "it is given more than once for each of the limit's `from`, which has {places}"
+                )));
             }
             layout.costs.push(place);
-            priced.push(limit.name.clone());
+            priced.push(name);
         }
+        self.refuse_doubtful_bounds(policies)?;
         Ok(priced)
+    }
+
+    /// Refuses a number that may be of any of several places, where these have other bounds.
+    fn refuse_doubtful_bounds(&self, policies: &[&Policy]) -> Result<(), Error> {
+        for Pair { key, .. } in &self.cost_from {
+            let given = self
+                .cost_from
+                .iter()
+                .filter(|pair| pair.key == *key)
+                .count();
+            for limit in policies.iter().filter_map(|policy| policy.limit(key)) {
+                let Some(Pricing::Request(price)) = limit.pricing.as_deref() else {
+                    continue;
+                };
+                let mut bounds = price.from.iter().map(|from| (from.min, from.max));
+                let first = bounds.next();
+                if given < price.from.len() && bounds.any(|other| Some(other) != first) {
+                    let places = price.from.len();
+                    return Err(Error::usage(format!(
+                        "--cost-from {key}: the limit's `from` has {places} places with different bounds"
+                    ))
+                    .hint("give the flag once for each, in their order"));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How many places of numbers a limit reads its cost from.
+fn numbers(limit: &Limit) -> usize {
+    match limit.pricing.as_deref() {
+        None => 0,
+        Some(Pricing::Request(price)) => price.from.len(),
+        Some(Pricing::Response(price)) if price.has_status() => 0,
+        Some(Pricing::Response(price)) => price.from.len(),
     }
 }
 
@@ -350,17 +396,15 @@ impl Reading {
         let read = self.thread.join();
         let read = read.map_err(|_| Error::new(Exit::Refused, "reading the log failed"))?;
         read.map_err(|error| {
-            let hint = match &error {
-                LogError::Format { .. } => Some(
-                    "known are JSON lines, Envoy's and Istio's text and the combined format; --pattern \
-                     reads others, and --log-format json|envoy|combined says why a line is not read",
-                ),
-                _ => None,
-            };
-            Error::usage(error.to_string()).maybe_hint(hint)
+            let unknown = matches!(error, LogError::Format { .. });
+            Error::usage(error.to_string()).maybe_hint(unknown.then_some(FORMATS))
         })
     }
 }
+
+/// What to do about a log in no format that is known.
+pub const FORMATS: &str = "known are JSON lines, Envoy's and Istio's text and the combined format; --pattern reads \
+                           others, and --log-format json|envoy|combined says why a line is not read";
 
 fn unreadable(path: &str, error: &io::Error) -> Error {
     Error::usage(format!("cannot read {path}: {error}"))
@@ -378,8 +422,18 @@ fn log(path: &str, progress: &Arc<Progress>) -> Result<Log, Error> {
         return Ok(Log::once(path, Pipe::new(from, progress)));
     }
     let file = path.to_owned();
+    let mut known: Option<Metadata> = None;
     Ok(Log::new(path, move || {
         let from = File::open(&file)?;
+        // It is opened twice, perhaps hours apart, and logs are rotated meanwhile: by a new file, or by an empty one.
+        let found = from.metadata()?;
+        let rotated = known.as_ref().is_some_and(|known| {
+            (known.dev(), known.ino()) != (found.dev(), found.ino()) || found.len() < known.len()
+        });
+        if rotated {
+            return Err(io::Error::other("it was rotated before it was read"));
+        }
+        known = Some(found);
         let progress = Arc::clone(&progress);
         Ok(Box::new(Counted { from, progress }))
     }))
@@ -498,38 +552,67 @@ pub struct LogReport {
     pub entries: Vec<EntryReport>,
     /// Whether times are whole seconds.
     pub whole_seconds: bool,
+    /// Requests that say how long they took.
+    pub durations: u64,
+    /// Requests that say how their service answered.
+    pub service_times: u64,
+    /// Requests that say the bytes of their response's body.
+    pub sizes: u64,
+    /// Requests that say the status of their response.
+    pub statuses: u64,
     /// Whether Ctrl-C ended it.
     pub interrupted: bool,
-    /// What limits go by and no request has, each with a hint.
+    /// What limits go by and requests lack, each with a hint.
     #[serde(skip)]
-    lacking: Vec<(String, &'static str)>,
+    lacking: Vec<(String, String)>,
 }
 
-/// What limits go by, beside entries.
+/// What limits go by.
 #[derive(Clone, Debug)]
 pub struct Needs {
     duration: bool,
-    bytes: bool,
+    service_time: bool,
     status: bool,
-    /// Each limit whose cost has a place, and the place.
-    costs: Vec<String>,
+    /// Limits that estimate costs by bytes.
+    estimates: Vec<Name>,
+    /// Limits that reserve what a request states.
+    reserves: Vec<Name>,
+    /// Limits whose cost has a place in the log, and the place.
+    costs: Vec<(Name, String)>,
+    /// Entries, each with the limits that go by it.
+    entries: Vec<(Name, Vec<Name>)>,
 }
 
 impl Needs {
     /// Of limits, of which those that are `priced` have places of their costs in the layout.
     pub fn new(policies: &[&Policy], priced: &[Name], layout: &Layout) -> Self {
         let limits: Vec<&Limit> = policies.iter().flat_map(|policy| &policy.limits).collect();
-        let unpriced = limits.iter().filter(|limit| !priced.contains(&limit.name));
-        let mut estimated = unpriced.filter_map(|limit| limit.response_price());
-        let mut by_response = limits.iter().filter_map(|limit| limit.response_price());
+        let by_response = || {
+            let all = limits.iter();
+            all.filter_map(|limit| Some((&limit.name, limit.response_price()?)))
+        };
+        let estimates = by_response()
+            .filter(|(_, price)| !price.has_status() && price.if_absent == IfAbsent::Estimate);
+        let reserves = by_response().filter(|(_, price)| !price.reserve.from.is_empty());
+        let of_entry = |entry: &Name| {
+            let by = limits
+                .iter()
+                .filter(|limit| limit.keys().any(|key| key == entry));
+            let mut names: Vec<Name> = by.map(|limit| limit.name.clone()).collect();
+            names.sort_unstable();
+            names.dedup();
+            (entry.clone(), names)
+        };
         let costs = priced.iter().zip(&layout.costs);
         Self {
             duration: limits.iter().any(|limit| limit.gives_slots()),
-            bytes: estimated.any(|price| price.if_absent == IfAbsent::Estimate),
-            status: by_response.any(|price| price.has_status() || price.on_error.is_some()),
-            costs: costs
-                .map(|(limit, place)| format!("{place} ({limit})"))
-                .collect(),
+            service_time: { limits.iter() }
+                .any(|limit| limit.quota.parameters().adaptive.is_some()),
+            status: by_response().any(|(_, price)| price.has_status() || price.on_error.is_some()),
+            estimates: estimates.map(|(name, _)| name.clone()).collect(),
+            reserves: reserves.map(|(name, _)| name.clone()).collect(),
+            costs: { costs.map(|(limit, place)| (limit.clone(), place.to_string())) }.collect(),
+            entries: layout.needed.iter().map(of_entry).collect(),
         }
     }
 }
@@ -563,7 +646,12 @@ pub struct EntryReport {
     pub from: String,
     /// How many requests have it.
     pub requests: u64,
+    /// The limits that go by it.
+    #[serde(skip)]
+    limits: Vec<Name>,
 }
+
+const AS_WITHOUT: &str = "without one, it costs what the limit takes where none is stated";
 
 impl LogReport {
     /// What is said about logs.
@@ -573,6 +661,7 @@ impl LogReport {
             name: name.to_string(),
             from: layout.describe(name, format),
             requests: *requests,
+            limits: Vec::new(),
         };
         let broken = counts.first_broken.iter().map(|broken| BrokenLine {
             file: broken.log.clone(),
@@ -596,46 +685,101 @@ impl LogReport {
             cut: cut.collect(),
             entries: counts.entries.iter().map(entry).collect(),
             whole_seconds: counts.whole_seconds,
+            durations: counts.took,
+            service_times: counts.service,
+            sizes: counts.bytes_sent,
+            statuses: counts.status,
             interrupted,
             lacking: Vec::new(),
         }
     }
 
-    /// Notes which numbers no request has that limits go by.
-    pub fn note_lacking(&mut self, needs: &Needs, counts: &Counts) {
-        let costs = needs.costs.iter().zip(&counts.costs);
-        for (cost, _) in costs.filter(|(_, requests)| **requests == 0) {
-            let why = format!(
-                "no request of the log has a number at {cost}: each costs what it costs without one"
-            );
-            self.lacking.push((why, "it is a whole number of units"));
+    /// Notes what limits go by and requests lack, of so many requests. `decided` says how many lacked their cost.
+    pub fn note_lacking(&mut self, needs: &Needs, requests: u64, decided: &[&LimitResult]) {
+        for entry in &mut self.entries {
+            let mut by = needs.entries.iter();
+            let by = by.find(|(name, _)| *name.as_str() == *entry.name);
+            entry.limits = by.map(|(_, limits)| limits.clone()).unwrap_or_default();
         }
-        for (needed, requests, why, hint) in [
+        self.note_costs(needs, decided);
+        let estimated = decided.iter().any(|limit| {
+            let mut estimates = needs.estimates.iter();
+            limit.unpriced > 0 && estimates.any(|name| *name.as_str() == *limit.name)
+        });
+        for (needed, found, what, then, hint) in [
             (
                 needs.duration,
-                counts.took,
-                "no request of the log has a duration: each ends at once, so limits on requests in flight deny \
-                 none",
+                self.durations,
+                "duration",
+                "without one, it ends at once, and holds no slot",
                 "--field duration=… or duration_s=… says where lines have it, as a number",
             ),
             (
-                needs.bytes,
-                counts.bytes_sent,
-                "no request of the log has the bytes of its response, by which its cost is estimated: it costs \
-                 the most that it can",
+                needs.service_time,
+                self.service_times,
+                "time until the service's answer began",
+                "adaptive limits go by durations, which have the whole response in them",
+                "--field service_time=… or service_time_s=… says where lines have it, as a number",
+            ),
+            (
+                estimated,
+                self.sizes,
+                "size of the response, by which its cost is estimated",
+                "without one, it costs the most that it can",
                 "--field bytes_sent=… says where lines have it",
             ),
             (
                 needs.status,
-                counts.status,
-                "no request of the log has a status, by which responses cost",
+                self.statuses,
+                "status, by which responses cost",
+                AS_WITHOUT,
                 "--field status=… says where lines have it",
             ),
         ] {
-            if needed && requests == 0 {
-                self.lacking.push((why.to_owned(), hint));
+            if needed {
+                let lack = requests.saturating_sub(found);
+                self.note((lack, requests, "of the log"), what, then, hint);
             }
         }
+    }
+
+    fn note_costs(&mut self, needs: &Needs, decided: &[&LimitResult]) {
+        for limit in decided {
+            let mut place = needs
+                .costs
+                .iter()
+                .filter(|(name, _)| *name.as_str() == *limit.name);
+            let (what, hint) = match place.next() {
+                Some((_, place)) => (
+                    format!("number for its cost at {place}"),
+                    "it is a whole number of units".to_owned(),
+                ),
+                None => (
+                    "number for its cost".to_owned(),
+                    format!("--cost-from {}=… says where lines have it", limit.name),
+                ),
+            };
+            let whose = format!("at {}", limit.name);
+            let (lack, of) = (limit.unpriced, limit.priced + limit.unpriced);
+            self.note((lack, of, &whose), &what, AS_WITHOUT, &hint);
+        }
+        for limit in &needs.reserves {
+            self.lacking.push((
+                format!("{limit} reserves what a request states, which no log has: each reserves the default"),
+                "`reserve.default` of the limit says how much".to_owned(),
+            ));
+        }
+    }
+
+    fn note(&mut self, (lack, of, whose): (u64, u64, &str), what: &str, then: &str, hint: &str) {
+        let who = match lack {
+            0 => return,
+            _ if lack == of => format!("no request {whose} has a {what}"),
+            1 => format!("1 of {of} requests {whose} has no {what}"),
+            _ => format!("{lack} of {of} requests {whose} have no {what}"),
+        };
+        let why = format!("{who}: {then}");
+        self.lacking.push((why, hint.to_owned()));
     }
 
     /// Warns of what makes the result less than exact.
@@ -669,7 +813,19 @@ impl LogReport {
             // Patterns test the whole address, which is there if the address is.
             if entry.name != WHOLE_ADDRESS {
                 let EntryReport { name, from, .. } = entry;
-                printer.warn(format_args!("no request of the log has `{name}` ({from})"));
+                let by = match entry.limits.as_slice() {
+                    [] => String::new(),
+                    [limit] => format!(", which {limit} goes by"),
+                    [limit, others @ ..] => {
+                        format!(
+                            ", which {limit} and {} go by",
+                            counted(others.len(), "other limit")
+                        )
+                    }
+                };
+                printer.warn(format_args!(
+                    "no request of the log has `{name}` ({from}){by}"
+                ));
                 let flag = if name == REMOTE_ADDRESS {
                     "field"
                 } else {
@@ -686,6 +842,45 @@ impl LogReport {
             printer.warn(
                 "the log's times are whole seconds: requests of one second count as simultaneous, so limits \
                  with a small burst deny more here than they would",
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_rotated_after_it_was_looked_into_is_not_read_for_it() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let file = folder.path().join("access.log");
+        let line = "{\"time\":1795650437250}\n";
+        // Another file of that name, the same one emptied, and one that grows meanwhile.
+        for (rotate, requests) in [("rename", 0), ("empty", 0), ("append", 6)] {
+            std::fs::write(&file, line.repeat(5)).unwrap();
+            let path = file.to_str().unwrap();
+            let logs = vec![log(path, &Arc::default()).unwrap()];
+            let mut logs = Logs::new(logs, Layout::default(), Arc::default()).unwrap();
+            match rotate {
+                "rename" => {
+                    std::fs::rename(&file, folder.path().join("access.log.1")).unwrap();
+                    std::fs::write(&file, line.repeat(9)).unwrap();
+                }
+                "empty" => std::fs::write(&file, line).unwrap(),
+                _ => std::fs::write(&file, line.repeat(6)).unwrap(),
+            }
+            let mut read = 0;
+            while logs.next_request().unwrap().is_some() {
+                read += 1;
+            }
+            assert_eq!(read, requests, "{rotate}");
+            let whys: Vec<String> = logs.counts().cut.into_iter().map(|(_, why)| why).collect();
+            let expected = "it was rotated before it was read".to_owned();
+            assert_eq!(
+                whys.contains(&expected),
+                requests == 0,
+                "{rotate}: {whys:?}"
             );
         }
     }

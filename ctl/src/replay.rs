@@ -6,8 +6,9 @@
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher as _, BuildHasherDefault, Hash as _, Hasher, RandomState};
 
-use access_log::Request;
-use policy::{Limit, Mode, Name, Node, Policy, Pricing, ResponsePrice, value_to_node};
+use access_log::{Request, Service};
+use algorithms::{Adaptive, Pace};
+use policy::{Limit, Mode, Name, Node, Pause, Policy, Pricing, ResponsePrice, value_to_node};
 use protocol::{Check, LimitAnswer, LimitCost, LimitRequest};
 use serde::Serialize;
 use store::{CheckError, Decision, Engine};
@@ -29,8 +30,31 @@ pub struct Side {
     /// Hashes of the buckets that requests had.
     seen: HashSet<u64, BuildHasherDefault<OfHash>>,
     over: Losses,
-    /// Limits whose requests cost what the log says, each with the number of its place in the log.
+    /// Limits whose requests cost what the log says, each with the number of a place in the log. Those of one limit
+    /// are in the order of its `from`.
     costs: Vec<(Name, usize)>,
+}
+
+/// Has limits judge a log as they are written, whatever is in force when: pauses are left out, and so are overrides
+/// that ended; others never end. A pause says only when it ends, so all of a log from before that would be paused.
+/// Returns the limits that are paused at the time, in milliseconds since the epoch; `None` stands for all of them.
+pub fn as_written(policy: &mut Policy, now_ms: u64) -> Vec<Option<Name>> {
+    let holds = |pause: Option<Pause>| pause.is_some_and(|pause| pause.holds(now_ms));
+    let mut paused = Vec::new();
+    if holds(policy.paused.take()) {
+        paused.push(None);
+    }
+    for limit in &mut policy.limits {
+        if holds(limit.paused.take()) {
+            paused.push(Some(limit.name.clone()));
+        }
+        let in_force = |until_ms: Option<u64>| until_ms.is_none_or(|until_ms| now_ms < until_ms);
+        limit.overrides.retain(|one| in_force(one.until_ms));
+        for one in &mut limit.overrides {
+            one.until_ms = None;
+        }
+    }
+    paused
 }
 
 /// What a policy decided, of all its limits together.
@@ -58,6 +82,8 @@ struct Tally {
     buckets: u64,
     buckets_over: u64,
     first_ms: Option<u64>,
+    priced: u64,
+    unpriced: u64,
 }
 
 /// A bucket, named by its limit and its values.
@@ -148,23 +174,18 @@ impl Side {
         request: &Request,
     ) -> Result<Decision, CheckError> {
         let decision = self.engine.decide(request.at_ms, check).await?;
-        self.count(request.at_ms, &decision);
+        self.count(request, &decision);
         if decision.answer.allowed && decision.holds() {
             let used = self.used(&decision, request);
             let limits = decision.answer.limits.iter();
             let delay_ms = limits.map(|limit| limit.delay_ms).max().unwrap_or(0);
             let start_ms = request.at_ms.saturating_add(delay_ms);
             let took = (start_ms, request.took_ms);
-            self.engine
-                .end_at(took, check.clone(), decision.clone(), used);
+            let (check, ended) = (check.clone(), decision.clone());
+            let pace = |rule: &Adaptive| pace(rule, request);
+            self.engine.end_paced(took, check, ended, used, pace);
         }
         Ok(decision)
-    }
-
-    /// The number that the log has for a limit's cost.
-    fn said(&self, limit: &Name, request: &Request) -> Option<u64> {
-        let (_, at) = self.costs.iter().find(|(name, _)| name == limit)?;
-        request.costs.get(*at).copied().flatten()
     }
 
     /// Sets the cost of a request at limits that read it from the request.
@@ -176,10 +197,10 @@ impl Side {
             else {
                 continue;
             };
-            let Some(units) = self.said(name, request) else {
+            let Some((nth, units)) = said(&self.costs, name, request) else {
                 continue;
             };
-            let bounds = price.from.first();
+            let bounds = price.from.get(nth);
             let units = bounds.map_or(units, |from| units.min(from.max).max(from.min));
             LimitRequest::change(&mut check.limits, name, |entry| {
                 entry.cost = Some(LimitCost {
@@ -197,7 +218,7 @@ impl Side {
             answer.reservation?;
             let limit = policy.limit(policy.position(answer.name.as_str())?)?;
             let price = limit.response_price()?;
-            let said = self.said(&answer.name, request);
+            let said = said(&self.costs, &answer.name, request).map(|(_, units)| units);
             Some((
                 answer.name.clone(),
                 response_cost(price, answer, request, said),
@@ -206,7 +227,7 @@ impl Side {
         decision.answer.limits.iter().filter_map(of).collect()
     }
 
-    fn count(&mut self, at_ms: u64, decision: &Decision) {
+    fn count(&mut self, request: &Request, decision: &Decision) {
         let totals = &mut self.totals;
         totals.requests += 1;
         totals.exempt += u64::from(decision.exempt.is_some());
@@ -220,12 +241,18 @@ impl Side {
                 continue;
             };
             let hash = bucket_hash(&self.hasher, at, answer);
+            let limit = self.engine.policy().limit(at);
+            if limit.is_some_and(|limit| needs_number(limit, answer, request)) {
+                let said = said(&self.costs, &answer.name, request).is_some();
+                tally.priced += u64::from(said);
+                tally.unpriced += u64::from(!said);
+            }
             tally.requests += 1;
             tally.buckets += u64::from(self.seen.insert(hash));
             held |= answer.allowed && answer.delay_ms > 0;
             if !answer.allowed {
                 tally.over += 1;
-                tally.first_ms.get_or_insert(at_ms);
+                tally.first_ms.get_or_insert(request.at_ms);
                 tally.buckets_over += u64::from(self.over.add(hash, answer));
                 degraded |= answer.mode == Mode::Degrade;
                 reported |= answer.mode == Mode::Shadow;
@@ -269,7 +296,28 @@ impl Hasher for OfHash {
     }
 }
 
-/// What a response cost, as a proxy reports it. Of what is in its body the log has only the number that
+// --- What a log says of a request's end, as proxies report it.
+
+/// The number that the log has for a limit's cost, and in which of its places.
+fn said(costs: &[(Name, usize)], limit: &Name, request: &Request) -> Option<(usize, u64)> {
+    let mut places = { costs.iter().filter(|(name, _)| name == limit) }.enumerate();
+    places.find_map(|(nth, (_, at))| Some((nth, request.costs.get(*at).copied().flatten()?)))
+}
+
+/// Whether a number of the request or of its response is its cost.
+fn needs_number(limit: &Limit, answer: &LimitAnswer, request: &Request) -> bool {
+    match limit.pricing.as_deref() {
+        None => false,
+        Some(Pricing::Request(price)) => !price.from.is_empty(),
+        Some(Pricing::Response(price)) => {
+            let failed = request.status.is_some_and(|status| status >= 400);
+            let by_status = price.has_status() || (failed && price.on_error.is_some());
+            answer.reservation.is_some() && !by_status && request.status != Some(0)
+        }
+    }
+}
+
+/// What a response cost, as `cost.rs` of the filter has it. Of what is in its body the log has only the number that
 /// `--cost-from` names.
 fn response_cost(
     price: &ResponsePrice,
@@ -277,21 +325,52 @@ fn response_cost(
     request: &Request,
     said: Option<u64>,
 ) -> u64 {
-    let is_error = request
-        .status
-        .is_some_and(|status| (400..600).contains(&status));
-    if let Some(units) = price.on_error.filter(|_| is_error) {
-        return units;
-    }
-    let of_status = || price.said(request.status?, |_| None);
+    // Without a response nothing states a cost.
+    let said = said.filter(|_| request.status != Some(0));
+    let status = request.status.filter(|status| *status > 0);
+    let of_error = price
+        .on_error
+        .filter(|_| status.is_some_and(|status| status >= 400));
+    let of_status = || price.said(status?, |_| None);
     let absent = || {
-        price.absent(
-            answer.charged,
-            request.bytes_sent,
-            answer.limit.unwrap_or(0),
-        )
+        let bytes = match status {
+            // The body of a redirect is no answer.
+            Some(300..400) => Some(0),
+            // The length of a part, or of none, says nothing.
+            Some(206 | 226) => None,
+            _ if request.is_head => None,
+            _ => request.bytes_sent,
+        };
+        price.absent(answer.charged, bytes, answer.limit.unwrap_or(0))
     };
-    price.cut(said.or_else(of_status).unwrap_or_else(absent))
+    let units = of_error.or(said).or_else(of_status).unwrap_or_else(absent);
+    price.cut(units)
+}
+
+/// What an adaptive limit learns, as `in_flight.rs` of the filter has it: by the time until the answer began or, where
+/// the log lacks that, the request's duration. Of gRPC's own statuses the log says nothing.
+fn pace(rule: &Adaptive, request: &Request) -> Option<Pace> {
+    let began_ms = match request.service {
+        Service::Took(ms) => Some(ms),
+        Service::Silent | Service::Unknown => None,
+    };
+    let pace = || Some(rule.pace(began_ms.or(request.took_ms)?));
+    let unless_quick = || pace().filter(|pace| *pace != Pace::InTime);
+    let silent = request.service == Service::Silent;
+    match request.status {
+        Some(101) => None,
+        _ if request.is_connect => None,
+        Some(503 | 504) => Some(Pace::Slow),
+        // The proxy did not reach it.
+        Some(502) if silent => Some(Pace::Slow),
+        // The client left: NGINX has a status for that.
+        Some(0 | 499) if began_ms.is_none() => unless_quick().map(|_| Pace::Slow),
+        // A limit, mostly, and nothing that the service took time for.
+        Some(429) if began_ms.is_none() => None,
+        Some(300..) if silent => None,
+        Some(500..) => unless_quick(),
+        _ => pace(),
+    }
 }
 
 // --- Policies beside each other.
@@ -447,6 +526,10 @@ pub struct LimitResult {
     pub buckets_over: u64,
     /// When it was exceeded first, in milliseconds since the epoch.
     pub first_ms: Option<u64>,
+    /// Requests whose cost is a number that the log has.
+    pub priced: u64,
+    /// Requests whose cost is a number that the log lacks.
+    pub unpriced: u64,
 }
 
 /// Requests that a bucket lost.
@@ -490,6 +573,8 @@ impl Side {
             buckets: tally.buckets,
             buckets_over: tally.buckets_over,
             first_ms: tally.first_ms,
+            priced: tally.priced,
+            unpriced: tally.unpriced,
         });
         SideResult {
             totals: self.totals,

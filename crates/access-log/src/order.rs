@@ -107,8 +107,6 @@ pub struct Counts {
     pub bytes_sent: u64,
     /// How many say the status of their response.
     pub status: u64,
-    /// How many have a number at each of [`Layout::costs`].
-    pub costs: Vec<u64>,
     /// The formats that the logs have, each with one entry.
     pub formats: Vec<Format>,
     /// Whether every time was written as a whole second.
@@ -198,7 +196,6 @@ impl Logs {
         }
         let counts = Counts {
             entries: layout.needed.iter().map(|name| (name.clone(), 0)).collect(),
-            costs: vec![0; layout.costs.len()],
             whole_seconds: true,
             ..Counts::default()
         };
@@ -307,9 +304,6 @@ impl Logs {
         counts.service += u64::from(request.service != Service::Unknown);
         counts.bytes_sent += u64::from(request.bytes_sent.is_some());
         counts.status += u64::from(request.status.is_some());
-        for (sum, cost) in counts.costs.iter_mut().zip(&request.costs) {
-            *sum += u64::from(cost.is_some());
-        }
         Some(request)
     }
 

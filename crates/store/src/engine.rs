@@ -12,7 +12,7 @@ use std::{
 };
 
 use algorithms::{
-    CostSettlement, SETTLE_WITHIN_MS, SlotAct, SlotId, SlotOp,
+    Adaptive, CostSettlement, Pace, SETTLE_WITHIN_MS, SlotAct, SlotId, SlotOp,
     check::{LimitVerdict, Verdict},
 };
 use policy::{Compiled, Descriptor, Limit, Name, Policy, Pricing, RequestPlace};
@@ -62,9 +62,10 @@ struct OnServer {
 #[derive(Debug)]
 struct Open {
     end_ms: u64,
-    took_ms: Option<u64>,
     request: Check,
     answer: Answer,
+    /// What adaptive limits learn.
+    paces: Vec<(Name, Pace)>,
     used: Vec<(Name, u64)>,
 }
 
@@ -90,13 +91,13 @@ pub struct Decision {
 
 /// What happens to the slots of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Act {
+enum Act<'a> {
     /// Its client leaves, perhaps while a queue holds it.
     Leave,
     /// It still runs.
     Renew,
-    /// It has ended, after so many milliseconds if that is known.
-    End(Option<u64>),
+    /// It has ended; what adaptive limits learn of that.
+    End(&'a [(Name, Pace)]),
 }
 
 impl Decision {
@@ -240,6 +241,19 @@ impl Engine {
         decision: Decision,
         used: Vec<(Name, u64)>,
     ) {
+        let pace = |rule: &Adaptive| took_ms.map(|ms| rule.pace(ms));
+        self.end_paced((start_ms, took_ms), request, decision, used, pace);
+    }
+
+    /// As [`Self::end_at`]; adaptive limits learn what `pace` makes of it.
+    pub fn end_paced(
+        &mut self,
+        (start_ms, took_ms): (u64, Option<u64>),
+        request: Check,
+        decision: Decision,
+        used: Vec<(Name, u64)>,
+        pace: impl Fn(&Adaptive) -> Option<Pace>,
+    ) {
         if decision.holds() {
             let end_ms = start_ms.saturating_add(took_ms.unwrap_or(0));
             self.requests = self.requests.wrapping_add(1);
@@ -258,9 +272,14 @@ impl Engine {
             } else {
                 end_ms.min(start_ms.saturating_add(SETTLE_WITHIN_MS))
             };
+            let paces = decision.answer.limits.iter().filter_map(|limit| {
+                let at = self.policy.position(limit.name.as_str())?;
+                let rule = self.policy.limit(at)?.quota.parameters().adaptive?;
+                Some((limit.name.clone(), pace(&rule)?))
+            });
             let open = Open {
                 end_ms,
-                took_ms,
+                paces: paces.collect(),
                 request,
                 answer: decision.answer,
                 used,
@@ -282,12 +301,12 @@ impl Engine {
     async fn end(&mut self, open: &Open) -> Result<(), CheckError> {
         let Open {
             end_ms,
-            took_ms,
             request,
             answer,
+            paces,
             used,
         } = open;
-        self.slots(*end_ms, request, answer, Act::End(*took_ms))
+        self.slots(*end_ms, request, answer, Act::End(paces))
             .await?;
         let used_at = |name: &Name| { used.iter().find(|(limit, _)| limit == name) }.map(|of| of.1);
         let settles =
@@ -326,7 +345,7 @@ impl Engine {
         at_ms: u64,
         request: &Check,
         answer: &Answer,
-        act: Act,
+        act: Act<'_>,
     ) -> Result<(), CheckError> {
         let mut check = Check {
             descriptor: request.descriptor.clone(),
@@ -336,22 +355,18 @@ impl Engine {
         for limit in answer.limits.iter().filter(|limit| limit.charged > 0) {
             let Some(slot) = limit.slot else { continue };
             // A deleted limit has no slots, and a request that ends has left its queue long ago.
-            let at = self.policy.position(limit.name.as_str());
-            let Some(known) = at.and_then(|at| self.policy.limit(at)) else {
-                continue;
-            };
-            if act != Act::Leave && !self.is_in_flight(limit) {
+            let exists = self.policy.position(limit.name.as_str()).is_some();
+            if !exists || (act != Act::Leave && !self.is_in_flight(limit)) {
                 continue;
             }
             let op = match act {
                 Act::Leave => SlotOp::free(slot, limit.charged),
-                Act::End(took_ms) => {
-                    let rule = known.quota.parameters().adaptive;
-                    let pace = rule.zip(took_ms).map(|(rule, ms)| rule.pace(ms));
+                Act::End(paces) => {
+                    let pace = paces.iter().find(|(name, _)| *name == limit.name);
                     let free = SlotAct::Free(limit.charged);
                     SlotOp {
                         slot,
-                        act: pace.map_or(free, SlotAct::Answered),
+                        act: pace.map_or(free, |(_, pace)| SlotAct::Answered(*pace)),
                     }
                 }
                 // As a proxy does with a slot that is missing: renewals before this one were skipped.

@@ -14,11 +14,12 @@ use crate::{
     edit::{EditArgs, Yes, can_ask},
     error::{Error, Exit},
     input::Source,
-    log::{LogArgs, LogReport, Needs, Reading, watched},
+    log::{CutFile, FORMATS, LogArgs, LogReport, Needs, Reading, watched},
     printer::Printer,
     render::{Page, Table, View, bar, counted, diagnostics, duration},
     replay::{
-        BucketLoss, Decided, Replay, Side, SideResult, Timeline, millionths, parse_percent, percent,
+        BucketLoss, Decided, LimitResult, Replay, Side, SideResult, Timeline, as_written,
+        millionths, parse_percent, percent,
     },
     session::Session,
 };
@@ -164,10 +165,11 @@ pub struct Question<'q> {
 impl Question<'_> {
     /// Decides the requests. Values are altered as the live proxies of the domain do, if there is a session.
     pub async fn ask(
-        self,
+        mut self,
         session: Option<&Session<'_>>,
         printer: &Printer,
     ) -> Result<ReplayReport, Error> {
+        self.judge_as_written(printer);
         let against = self.against.iter().map(|(policy, _)| policy);
         let policies: Vec<&Policy> = std::iter::once(&self.policy).chain(against).collect();
         let (mut layout, priced) = self.log.layout(&policies)?;
@@ -191,22 +193,42 @@ impl Question<'_> {
             done.map_err(|error| Error::new(Exit::Refused, format!("the replay failed: {error}")))?;
         let (replay, counts, failed) = done?;
         let mut log = LogReport::new(self.logs, &layout, &counts, progress.is_stopped());
-        log.note_lacking(&needs, &counts);
         if counts.requests == 0 && !log.interrupted {
             log.warn(printer, 0);
-            return Err(Error::usage("there is no request in the log"));
+            let unknown = counts.formats.is_empty() && counts.broken > 0;
+            let error = Error::usage("there is no request in the log");
+            return Err(error.maybe_hint(unknown.then_some(FORMATS)));
         }
+        let decided = replay.report();
+        log.note_lacking(&needs, decided.result.totals.requests, &decided.limits());
         Ok(ReplayReport {
             limits_from: self.label,
             compared_with: against_label,
             log,
-            decided: replay.report(),
+            decided,
             failed: failed.map(|error| {
                 let why = format!("a request cannot be decided: {error}");
                 Error::new(Exit::Refused, why)
                     .hint("what is printed is about the requests before it")
             }),
         })
+    }
+
+    /// Has the limits judge the log as they are written, and says which of them do nothing now.
+    fn judge_as_written(&mut self, printer: &Printer) {
+        let side = (&mut self.policy, &self.label);
+        let other = self
+            .against
+            .iter_mut()
+            .map(|(policy, label)| (policy, &*label));
+        for (policy, label) in std::iter::once(side).chain(other) {
+            for paused in as_written(policy, crate::now_ms()) {
+                let who = paused.as_ref().map_or("every limit", Name::as_str);
+                printer.warn(format_args!(
+                    "{label}: {who} is paused, and decides here as if it were not"
+                ));
+            }
+        }
     }
 }
 
@@ -268,6 +290,19 @@ const BUCKETS_SHOWN: usize = 10;
 const DENIED: Style = AnsiColor::Red.on_default();
 const ADMITTED: Style = AnsiColor::Green.on_default();
 
+impl Decided {
+    /// Each limit, once.
+    fn limits(&self) -> Vec<&LimitResult> {
+        let limits = &self.result.limits;
+        let others = self
+            .against
+            .iter()
+            .flat_map(|against| &against.result.limits);
+        let others = others.filter(|other| limits.iter().all(|limit| limit.name != other.name));
+        limits.iter().chain(others).collect()
+    }
+}
+
 impl ReplayReport {
     /// Warns of what makes the result less than exact.
     ///
@@ -289,14 +324,26 @@ impl ReplayReport {
             Some(against) => (against.newly_denied, "newly denied"),
             None => (self.decided.result.totals.denied, "denied"),
         };
-        let share = millionths(denied, requests);
-        (share > most).then(|| {
-            let (share, most) = (percent(share), percent(most));
-            let requests = counted(denied, "request");
-            format!(
-                "{requests} would be {what}, {share} of all: more than the {most} of --fail-above"
-            )
-        })
+        let (broken, late) = (self.log.broken, self.log.late);
+        // What was not read, or was moved, may be what would be denied.
+        for (count, whole, noun, what) in [
+            (denied, requests, "request", &*format!("would be {what}")),
+            (broken, requests + broken, "line", "could not be read"),
+            (late, requests, "request", "could not be put in order"),
+        ] {
+            let share = millionths(count, whole);
+            if share > most {
+                let (share, most) = (percent(share), percent(most));
+                let counted = counted(count, noun);
+                return Some(format!(
+                    "{counted} {what}, {share} of all: more than the {most} of --fail-above"
+                ));
+            }
+        }
+        let CutFile { file, .. } = self.log.cut.first()?;
+        Some(format!(
+            "--fail-above goes by whole logs, and {file} was read in part"
+        ))
     }
 
     fn heading(&self) -> String {

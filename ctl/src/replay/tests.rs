@@ -112,6 +112,193 @@ async fn costs_come_from_the_log() {
 }
 
 #[tokio::test]
+async fn of_several_places_the_first_with_a_number_gives_the_bounds() {
+    let limits = "  - {name: sized, rate: 100/1h, cost: {default: 1, from: [
+      {request_header: x-a, max: 10}, {request_header: x-b, max: 60}]}}
+";
+    let costs = ["sized", "sized"].map(|name| name.parse().unwrap());
+    for (numbers, units) in [
+        ([Some(90), Some(90)], 10),
+        ([None, Some(90)], 60),
+        ([None, None], 1),
+    ] {
+        let mut side = Side::new(policy(limits), &costs);
+        let mut request = Request {
+            costs: numbers.to_vec(),
+            ..at(0, "a")
+        };
+        let decision = side.decide(&mut request).await.unwrap();
+        let charged: Vec<u64> = { decision.answer.limits.iter() }
+            .map(|l| l.charged)
+            .collect();
+        assert_eq!(charged, [units], "{numbers:?}");
+    }
+}
+
+#[tokio::test]
+async fn requests_whose_cost_the_log_lacks_are_counted_by_limit() {
+    let limits = "  - {name: tokens, match: {user: a}, rate: 100/1h, cost: {from: {response_json: /n}, on_error: 0, reserve: 10}}
+  - {name: sized, match: {user: b}, rate: 100/1h, cost: {from: {request_header: x-size}, default: 1}}
+  - {name: failures, rate: 100/1h, cost: {from: {status: [401]}}}
+  - {name: all, rate: 100/1h}
+";
+    let with = |second, user, status, cost| Request {
+        status: Some(status),
+        costs: vec![cost],
+        ..at(second, user)
+    };
+    let requests = [
+        with(0, "a", 200, Some(3)),
+        with(1, "a", 200, None),
+        with(2, "a", 500, None),
+        with(3, "a", 0, None),
+        with(4, "b", 200, Some(3)),
+    ];
+    let costs = ["tokens".parse().unwrap()];
+    let decided = report([Some(Side::new(policy(limits), &costs)), None], &requests).await;
+    let limits = decided.result.limits.iter();
+    let counts: Vec<(u64, u64)> = limits.map(|limit| (limit.priced, limit.unpriced)).collect();
+    assert_eq!(counts, [(1, 1), (0, 1), (0, 0), (0, 0)]);
+}
+
+/// As the filter's own tests have it of the same responses.
+#[tokio::test]
+async fn a_response_without_its_cost_costs_what_the_filter_takes() {
+    let limits = "  - {name: tokens, rate: 1000/1h, cost: {from: {response_json: /n}, reserve: 10, max: 500}}
+  - {name: failing, rate: 1000/1h, cost: {from: {response_json: /n}, reserve: 10, on_error: 700, max: 600}}
+";
+    for (status, is_head, bytes, said, costs) in [
+        (Some(200), false, Some(400), None, [100, 100]),
+        (Some(200), false, Some(4), None, [10, 10]),
+        (Some(200), false, Some(400), Some(7), [7, 7]),
+        (Some(200), false, None, None, [500, 600]),
+        (Some(200), true, Some(400), None, [500, 600]),
+        (Some(206), false, Some(400), None, [500, 600]),
+        (Some(226), false, Some(400), None, [500, 600]),
+        (Some(302), false, Some(4000), None, [10, 10]),
+        (Some(304), true, None, None, [10, 10]),
+        (Some(404), false, Some(400), Some(7), [0, 600]),
+        (Some(600), false, Some(400), None, [0, 600]),
+        (Some(0), false, Some(0), Some(7), [10, 10]),
+        (None, false, Some(400), None, [100, 100]),
+    ] {
+        let names = ["tokens", "failing"].map(|name| name.parse().unwrap());
+        let mut side = Side::new(policy(limits), &names);
+        let request = Request {
+            status,
+            is_head,
+            bytes_sent: bytes,
+            costs: vec![said, said],
+            ..at(0, "a")
+        };
+        let left = async |side: &mut Side| {
+            let decision = side.decide(&mut request.clone()).await.unwrap();
+            { decision.answer.limits.iter() }
+                .map(|limit| limit.remaining)
+                .collect::<Vec<_>>()
+        };
+        let (first, second) = (left(&mut side).await, left(&mut side).await);
+        // The second has what the first left, and reserves as much.
+        let cost: Vec<u64> = { first.iter().zip(&second) }
+            .map(|(first, second)| first - second)
+            .collect();
+        assert_eq!(cost, costs, "{status:?} {is_head} {bytes:?} {said:?}");
+    }
+}
+
+#[test]
+fn adaptive_limits_learn_what_the_filter_reports() {
+    const RULE: Adaptive = Adaptive {
+        min: 1,
+        max: 9,
+        latency_ms: 300,
+        share: 950,
+    };
+    let (fast, late, slow) = (Some(Pace::InTime), Some(Pace::Late), Some(Pace::Slow));
+    for (status, service, took_ms, expected) in [
+        (200, Service::Took(150), 9000, fast),
+        (200, Service::Took(151), 9000, late),
+        (200, Service::Took(301), 9000, slow),
+        (429, Service::Took(5), 5, fast),
+        (404, Service::Took(5), 5, fast),
+        (499, Service::Took(5), 9000, fast),
+        (500, Service::Took(5), 5, None),
+        (502, Service::Took(200), 200, late),
+        (503, Service::Took(1), 1, slow),
+        (101, Service::Took(1), 1, None),
+        // Envoy answered.
+        (503, Service::Silent, 1, slow),
+        (502, Service::Silent, 1, slow),
+        (429, Service::Silent, 1, None),
+        (401, Service::Silent, 1, None),
+        (301, Service::Silent, 1, None),
+        (500, Service::Silent, 400, None),
+        (200, Service::Silent, 200, late),
+        (0, Service::Silent, 150, None),
+        (0, Service::Silent, 151, slow),
+        // By the status and the duration alone.
+        (200, Service::Unknown, 150, fast),
+        (200, Service::Unknown, 301, slow),
+        (404, Service::Unknown, 1, fast),
+        (429, Service::Unknown, 400, None),
+        (500, Service::Unknown, 1, None),
+        (500, Service::Unknown, 301, slow),
+        (504, Service::Unknown, 1, slow),
+        (499, Service::Unknown, 1, None),
+        (499, Service::Unknown, 151, slow),
+    ] {
+        let mut request = Request {
+            status: Some(status),
+            service,
+            took_ms: Some(took_ms),
+            ..Request::default()
+        };
+        assert_eq!(
+            pace(&RULE, &request),
+            expected,
+            "{status} {service:?} {took_ms}"
+        );
+        request.is_connect = true;
+        assert_eq!(pace(&RULE, &request), None);
+    }
+    let without = Request {
+        status: Some(200),
+        ..Request::default()
+    };
+    assert_eq!(pace(&RULE, &without), None);
+}
+
+#[tokio::test]
+async fn limits_judge_as_they_are_written_whatever_is_in_force_when() {
+    let text = "domain: shop
+paused: {until: 2026-12-01T00:00Z}
+limits:
+  - {name: per-user, per: [user], rate: 2/1m, paused: true, overrides: [
+      {values: {user: ended}, rate: 100/1m, until: 2026-11-26T00:00Z},
+      {values: {user: partner}, rate: 3/1m, until: 2026-11-28T00:00Z}]}
+  - {name: other, match: {user: nobody}, rate: 2/1m, paused: {until: 2026-11-26T00:00Z}}
+";
+    let written = limits_file::read("limits.yaml", text.as_bytes()).unwrap();
+    let now_ms = policy::parse_timestamp("2026-11-27T00:00:00Z").unwrap();
+    // The day before the pauses and one override ended; and a log of a clock that is ahead.
+    for second in [0, 10 * 86_400] {
+        let mut policy = written.clone();
+        let paused = as_written(&mut policy, now_ms);
+        assert_eq!(paused, [None, Some("per-user".parse().unwrap())]);
+        let requests =
+            ["a", "ended", "partner"].map(|user| [0, 1, 2, 3].map(|n| at(second + n, user)));
+        let mut requests = requests.concat();
+        requests.sort_by_key(|request| request.at_ms);
+        let decided = report([Some(Side::new(policy, &[])), None], &requests).await;
+        let buckets: Vec<(&str, u64)> = { decided.result.buckets.iter() }
+            .map(|bucket| (&*bucket.text, bucket.requests))
+            .collect();
+        let expected = [("user=a", 2), ("user=ended", 2), ("user=partner", 1)];
+        assert_eq!(buckets, expected);
+    }
+}
+
+#[tokio::test]
 async fn requests_in_flight_end_when_the_log_says() {
     let limits = "  - {name: busy, per: [user], algorithm: concurrency, limit: 1}\n";
     let mut requests = [at(0, "a"), at(1, "a"), at(3, "a")];
