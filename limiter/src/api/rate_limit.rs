@@ -13,7 +13,7 @@ use std::{collections::HashMap, sync::Arc};
 use hyper::{StatusCode, body::Incoming, http::request::Parts};
 use policy::{
     Compiled, DESCRIPTOR, Descriptor, Limit, MAX_DESCRIPTOR_KEY, MULTIPLE_VALUES, Mode, Name, Rate,
-    push_entry,
+    normal_value, push_entry,
 };
 use protocol::{
     Answer, ApiError, Check, ErrorCode, LimitAnswer, LimitRequest, MAX_ENTRIES, OwnUnits,
@@ -304,8 +304,10 @@ fn entries(descriptor: &RateLimitDescriptor) -> Descriptor {
         let (key, value) = (entry.key.as_bytes(), entry.value.as_bytes());
         push_entry(&mut text, key, value);
         if let Ok(name) = entry.key.parse::<Name>() {
+            // As it is stored: two spellings of a path are one value.
+            let value = normal_value(name.as_str(), value.to_vec());
             let value = match known.get(name.as_str()) {
-                Some(other) if other != value => MULTIPLE_VALUES,
+                Some(other) if other != value => MULTIPLE_VALUES.to_vec(),
                 _ => value,
             };
             known.insert(name, value);

@@ -237,7 +237,7 @@ async fn an_exempt_descriptor_has_no_limit_not_even_its_own() -> Result<()> {
     let service = Service::with(
         "  - {name: a, descriptor: [source], algorithm: fixed_window, rate: 1/365d}\n  \
          - {name: b, match: {source: \"*\"}, per: [source], algorithm: fixed_window, rate: 1/365d}\n\
-         exempt: [{name: internal, match: {source: internal}}]\n",
+         exempt: [{name: internal, match: {source: internal}}, {name: health, match: {path: /health}}]\n",
     )
     .await?;
     let mut internal = descriptor(&[("source", "internal")]);
@@ -259,6 +259,16 @@ async fn an_exempt_descriptor_has_no_limit_not_even_its_own() -> Result<()> {
             codes(&service, std::slice::from_ref(&both)).await?,
             expected
         );
+    }
+    // But a path has one value however it is spelled.
+    let spelled = [
+        ("source", "y"),
+        ("path", "/%68ealth"),
+        ("path", "/./%68ealth"),
+    ];
+    for _ in 0..2 {
+        let codes = codes(&service, &[descriptor(&spelled)]).await?;
+        assert_eq!(codes, "OK: OK 0");
     }
     let exempt = "rl_exempt_total{domain=\"shop\",exemption=\"internal\"}";
     assert_eq!(service.metric(exempt).await?, 2);
