@@ -9,8 +9,8 @@ use protocol::{Answer, Check, LimitAnswer};
 use tokio::sync::watch;
 
 use crate::{
-    ActivitySummary, CheckError, Edit, EditError, Fleet, Head, HistoryEntry, InvalidOverride,
-    KeyValue, LimitKey, Origin, Overrides, Report, Resolution, Signature, StoreError, Stored,
+    ActivitySummary, CheckError, Edit, EditError, Fleet, Head, HistoryEntry, KeyValue, LimitKey,
+    Origin, Overrides, Report, Resolution, Signature, StoreError, Stored,
     plan::script::ScriptCheck, wall_ms,
 };
 
@@ -304,10 +304,10 @@ pub struct KeyScan {
 pub struct OverrideCursor(pub u64);
 
 /// Some of the overrides of one limit, in no order. One may come twice in a walk.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OverridePage {
-    /// Each as read under the limit that was given.
-    pub overrides: Vec<Result<Override, InvalidOverride>>,
+    /// Each as stored.
+    pub texts: Vec<String>,
     /// Where the walk goes on; `None`: that was all.
     pub next: Option<OverrideCursor>,
 }

@@ -5,8 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use policy::{Compiled, Descriptor, Limit, Name, OVERRIDES_MAX, Override, Policy, Scope};
 use store::{
-    InvalidOverride, LimitOf, OverrideCursor, OverrideEdit, OverrideEdits, OverridePage, Overrides,
-    StoreError,
+    InvalidOverride, LimitOf, OverrideCursor, OverrideEdit, OverrideEdits, Overrides, StoreError,
 };
 
 use super::Session;
@@ -116,7 +115,18 @@ impl<'a> OverridePages<'a> {
     }
 
     /// The next page; `None` after the last.
-    pub async fn page(&mut self, session: &Session<'_>) -> Result<Option<OverridePage>, Error> {
+    pub async fn page(
+        &mut self,
+        session: &Session<'_>,
+    ) -> Result<Option<Vec<Result<Override, InvalidOverride>>>, Error> {
+        let limit = self.of.limit;
+        let texts = self.texts(session).await?;
+        let read = |text| InvalidOverride::read(limit, text);
+        Ok(texts.map(|texts| texts.into_iter().map(read).collect()))
+    }
+
+    /// The next page, as stored.
+    async fn texts(&mut self, session: &Session<'_>) -> Result<Option<Vec<String>>, Error> {
         let Some(cursor) = self.next else {
             return Ok(None);
         };
@@ -124,7 +134,7 @@ impl<'a> OverridePages<'a> {
             .call(session.store.scan_overrides(&self.of, cursor))
             .await?;
         self.next = page.next;
-        Ok(Some(page))
+        Ok(Some(page.texts))
     }
 }
 
@@ -212,7 +222,8 @@ impl Session<'_> {
         }
         let mut override_plan = self.deltas(domain, old, deltas).await?;
         if count > 0 && !same_numbers(old, limit) {
-            override_plan.invalid = self.find_invalid(domain, limit, deltas, count).await?;
+            let sides = (Some(old), limit);
+            override_plan.invalid = self.find_invalid(domain, sides, deltas, count).await?;
         }
         Ok(override_plan)
     }
@@ -233,7 +244,7 @@ impl Session<'_> {
         let mut gone = BTreeMap::new();
         let mut walk = OverridePages::new(domain, limit);
         while let Some(page) = walk.page(self).await? {
-            for found in page.overrides {
+            for found in page {
                 let Ok(found) = found else {
                     return Ok(OverridePlan::unrecorded(count));
                 };
@@ -261,7 +272,7 @@ impl Session<'_> {
         let mut unrecorded = 0;
         let mut walk = OverridePages::new(domain, old);
         while let Some(page) = walk.page(self).await? {
-            for found in page.overrides {
+            for found in page {
                 let Ok(found) = found else {
                     unrecorded += 1;
                     continue;
@@ -358,11 +369,11 @@ impl OverridePlan {
 const INVALID_SHOWN: usize = 5;
 
 impl Session<'_> {
-    /// The overrides that do not fit a limit, in words.
+    /// The overrides that do not fit a limit, in words. They fit the limit `before` that it was.
     async fn find_invalid(
         &self,
         domain: &Name,
-        limit: &Limit,
+        (before, limit): (Option<&Limit>, &Limit),
         deltas: &BTreeMap<Values, Option<Override>>,
         count: u64,
     ) -> Result<Vec<String>, Error> {
@@ -373,9 +384,10 @@ impl Session<'_> {
             )]);
         }
         let (mut shown, mut more) = (Vec::new(), 0);
+        let mut fitting = Fitting::new(before, limit);
         let mut walk = OverridePages::new(domain, limit);
-        while let Some(page) = walk.page(self).await? {
-            for invalid in page.overrides.into_iter().filter_map(Result::err) {
+        while let Some(texts) = walk.texts(self).await? {
+            for invalid in { texts.into_iter() }.filter_map(|text| fitting.invalid(text)) {
                 let values = invalid.values(&limit.per);
                 if values.is_some_and(|values| deltas.contains_key(&values)) {
                     continue;
@@ -412,7 +424,8 @@ impl Session<'_> {
             // One page is enough: all of them are invalid.
             _ if split_otherwise => self.first_invalid_overrides(domain, after).await?,
             _ => {
-                self.find_invalid(domain, after, &BTreeMap::new(), count)
+                let sides = (Some(before), after);
+                self.find_invalid(domain, sides, &BTreeMap::new(), count)
                     .await?
             }
         };
@@ -426,7 +439,7 @@ impl Session<'_> {
         limit: &Limit,
     ) -> Result<Vec<String>, Error> {
         let count = self.override_count(domain, limit).await?;
-        self.find_invalid(domain, limit, &BTreeMap::new(), count)
+        self.find_invalid(domain, (None, limit), &BTreeMap::new(), count)
             .await
     }
 
@@ -436,13 +449,71 @@ impl Session<'_> {
         limit: &Limit,
     ) -> Result<Vec<String>, Error> {
         let page = OverridePages::new(domain, limit).page(self).await?;
-        let overrides = page.map_or_else(Vec::new, |page| page.overrides);
-        let invalid = overrides.into_iter().filter_map(Result::err);
+        let invalid = page.into_iter().flatten().filter_map(Result::err);
         let mut lines: Vec<String> = invalid.map(|invalid| describe(&invalid)).collect();
         lines.sort_unstable();
         lines.truncate(INVALID_SHOWN);
         Ok(lines)
     }
+}
+
+/// Finds overrides that do not fit a limit. Thousands have the same few numbers, which are read once: to read each
+/// would take longer than all the rest of an edit.
+struct Fitting<'l> {
+    limit: &'l Limit,
+    /// Whether what names a bucket of the limit does so as before.
+    same_buckets: bool,
+    /// What follows the values of overrides that fit.
+    known: HashSet<String>,
+}
+
+/// Bound: numbers of overrides that are known to fit while the others are looked through. Beyond it, each
+/// override with others is read.
+const FITTING_MAX: usize = 10_000;
+
+impl<'l> Fitting<'l> {
+    fn new(before: Option<&Limit>, limit: &'l Limit) -> Self {
+        Self {
+            limit,
+            same_buckets: before.is_some_and(|before| {
+                before.per == limit.per && before.if_missing == limit.if_missing
+            }),
+            known: HashSet::new(),
+        }
+    }
+
+    /// What is wrong with an override as it is stored, if anything is.
+    fn invalid(&mut self, text: String) -> Option<InvalidOverride> {
+        let numbers = numbers_of(&text).filter(|_| self.same_buckets);
+        if numbers.is_some_and(|numbers| self.known.contains(numbers)) {
+            return None;
+        }
+        let numbers = numbers.map(str::to_owned);
+        let invalid = InvalidOverride::read(self.limit, text).err();
+        if invalid.is_none() && self.known.len() < FITTING_MAX {
+            self.known.extend(numbers);
+        }
+        invalid
+    }
+}
+
+/// What follows the values in an override as it is stored; `None` if they do not come first.
+fn numbers_of(text: &str) -> Option<&str> {
+    let values = text.strip_prefix("{\"values\":")?;
+    let (mut depth, mut quoted, mut escaped) = (0_usize, false, false);
+    for (at, byte) in values.bytes().enumerate() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = quoted,
+            b'"' => quoted = !quoted,
+            _ if quoted => {}
+            b'{' => depth += 1,
+            b'}' if depth > 1 => depth -= 1,
+            b'}' => return values.get(at + 1..),
+            _ => {}
+        }
+    }
+    None
 }
 
 /// `user=alice: burst: a log has no burst`.
@@ -506,7 +577,7 @@ impl Session<'_> {
         let before = known.len();
         let mut walk = OverridePages::new(domain, old);
         while let Some(page) = walk.page(self).await? {
-            for found in page.overrides {
+            for found in page {
                 let read = match found {
                     Ok(found) if known.contains(&found.values) => continue,
                     Ok(found) => limits_file::override_from_node(
@@ -614,7 +685,7 @@ impl Session<'_> {
         while found.len() < max
             && let Some(page) = walk.page(self).await?
         {
-            for one in page.overrides {
+            for one in page {
                 let one = one.map_err(|invalid| self.unreadable(limit, &invalid))?;
                 found.insert(one.values.clone(), one);
             }

@@ -5,9 +5,8 @@ use std::collections::{BTreeMap, HashSet, VecDeque};
 use policy::{BucketEdit, BucketEdits, Limit, Name, OVERRIDES_MAX, Override, Policy, Revision};
 
 use crate::{
-    Change, DOMAINS_MAX, Edit, EditError, EditPlanError, Head, HeadState, HistoryEntry,
-    InvalidOverride, LimitOf, Operation, OverrideEdits, OverridePage, Overrides, Record, Signature,
-    Stored,
+    Change, DOMAINS_MAX, Edit, EditError, EditPlanError, Head, HeadState, HistoryEntry, LimitOf,
+    Operation, OverrideEdits, OverridePage, Overrides, Record, Signature, Stored,
     plan::{
         edit::{self, Expected, HISTORY_BYTES_MAX, HISTORY_MAX, Plan},
         record,
@@ -99,11 +98,11 @@ impl Domains {
         let policy = self.domains.get(of.domain).and_then(|d| d.policy.as_ref());
         let stored = policy.and_then(|policy| policy.limit(of.limit.name.as_str()));
         let per = stored.map_or(&[][..], |limit| &limit.per);
-        let read =
-            |found: &Override| InvalidOverride::read(of.limit, record::override_json(per, found));
         let overrides = self.overrides(of.domain, &of.limit.name).iter();
         OverridePage {
-            overrides: overrides.map(read).collect(),
+            texts: overrides
+                .map(|found| record::override_json(per, found))
+                .collect(),
             next: None,
         }
     }

@@ -11,9 +11,9 @@ use redis_link::{Cmd, Outcome, Value, value};
 use tokio::{sync::watch, time::sleep};
 
 use crate::{
-    DOMAINS_MAX, Edit, EditError, EditPlanError, Head, HeadState, HistoryEntry, InvalidOverride,
-    Keys, LimitOf, Origin, OverrideCursor, OverridePage, Overrides, Policies, Record, Signature,
-    StoreError, Stored, corrupt,
+    DOMAINS_MAX, Edit, EditError, EditPlanError, Head, HeadState, HistoryEntry, Keys, LimitOf,
+    Origin, OverrideCursor, OverridePage, Overrides, Policies, Record, Signature, StoreError,
+    Stored, corrupt,
     plan::{
         edit::{self, Expected, HISTORY_MAX, How, Plan},
         record::{self, CATCH_UP_MAX, Changed, Generations},
@@ -211,9 +211,7 @@ impl Policies for RedisStore {
         let (next, pairs) = value::scan(reply)?;
         let texts = value::texts(pairs)?.into_iter().skip(1).step_by(2);
         Ok(OverridePage {
-            overrides: texts
-                .map(|json| InvalidOverride::read(of.limit, json))
-                .collect(),
+            texts: texts.collect(),
             next: (next != 0).then_some(OverrideCursor(next)),
         })
     }

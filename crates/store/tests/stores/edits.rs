@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 use anyhow::Result;
 use policy::{Override, Pause, Policy};
 use store::{
-    Change, EditError, EditPlanError, HeadState, LimitOf, OverrideCursor, OverrideEdit,
-    OverrideEdits, Overrides, Store, Stored,
+    Change, EditError, EditPlanError, HeadState, InvalidOverride, LimitOf, OverrideCursor,
+    OverrideEdit, OverrideEdits, Overrides, Store, Stored,
 };
 
 use crate::{
@@ -441,7 +441,11 @@ async fn a_scan_of_overrides_reports_which_do_not_fit_the_limit(store: Shared) -
         };
         let page = store.scan_overrides(&of, OverrideCursor::default()).await?;
         assert_eq!(page.next, None);
-        let (good, bad): (Vec<_>, Vec<_>) = page.overrides.into_iter().partition(Result::is_ok);
+        let read = page
+            .texts
+            .into_iter()
+            .map(|text| InvalidOverride::read(limit, text));
+        let (good, bad): (Vec<_>, Vec<_>) = read.partition(Result::is_ok);
         assert_eq!((good.len(), bad.len()), (fit, 2 - fit));
         for unfit in bad.into_iter().filter_map(Result::err) {
             assert!(unfit.json.contains("alice"), "{unfit:?}");

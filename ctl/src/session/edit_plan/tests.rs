@@ -1,7 +1,7 @@
 use policy::Policy;
 use store::{Change, Edit, Overrides, Signature, Stored};
 
-use super::{Deltas, EditPlan};
+use super::{Deltas, EditPlan, Fitting, numbers_of};
 use crate::{
     changes::{self, Action},
     printer::Printer,
@@ -124,6 +124,37 @@ async fn overrides_that_nobody_lists_stay_and_have_to_fit() {
         text.contains("a do not fit") && text.contains("user=x: burst"),
         "{text}"
     );
+}
+
+#[test]
+fn overrides_with_the_same_numbers_are_read_once_whatever_their_values_are() {
+    let limits = |limits: &str| policy(limits).limits.remove(0);
+    let before = limits("{name: a, per: [user], rate: 1/s}");
+    let after = limits("{name: a, per: [user], rate: 1/s, algorithm: fixed_window}");
+    let fits = |user: &str| format!(r#"{{"values":{{"user":{user}}},"rate":"2/s"}}"#);
+    let users = [r#""x""#, r#""}\"}\\""#, r#"{"base64":"/w=="}"#, "null"];
+    let mut fitting = Fitting::new(Some(&before), &after);
+    for text in users.map(fits) {
+        assert_eq!(numbers_of(&text), Some(r#","rate":"2/s"}"#), "{text}");
+        assert_eq!(fitting.invalid(text), None);
+    }
+    assert_eq!(fitting.known.len(), 1);
+    for other in [
+        r#"{"values":{"user":"x"},"rate":"2/s","burst":1}"#,
+        r#"{"values":{"user":"x","rate":"2/s"}"#,
+        r#"{"rate":"2/s"}"#,
+        r#"{"values":{"#,
+        "",
+    ] {
+        for _ in 0..2 {
+            assert!(fitting.invalid(other.to_owned()).is_some(), "{other}");
+        }
+    }
+    // What names a bucket may be wrong now.
+    let skips = limits("{name: a, per: [user], rate: 1/s, if_missing: skip}");
+    let mut fitting = Fitting::new(Some(&before), &skips);
+    assert_eq!(fitting.invalid(fits(r#""x""#)), None);
+    assert!(fitting.invalid(fits("null")).is_some());
 }
 
 #[tokio::test]
