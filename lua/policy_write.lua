@@ -230,16 +230,24 @@ for _, name in ipairs(delete) do
   mark(name)
   gone[#gone + 1], gone[#gone + 2], gone[#gone + 3] = 'g:' .. name, 'r:' .. name, 'b:' .. name
 end
--- Of single buckets, by their slots: `SLOT:GENERATION:RESET`, separated by commas.
+-- Of single buckets, by their slots: `SLOT:GENERATION:RESET`, separated by commas. Those later than the
+-- limit's own take bytes of the snapshot of all limits: one more than policy::BucketEdits::most raises the limit.
 local slot = ARGV[19]
 if slot ~= '' then
-  local field, slots, reset = 'b:' .. ARGV[8], {}, ARGV[3] == 'reset' and revision
-  for other, of, was in string.gmatch(redis.call('HGET', record, field) or '', '(%d+):(%d+):(%d+)') do
+  local field, own = 'b:' .. ARGV[8], 'g:' .. ARGV[8]
+  local slots, later, reset = {}, 1, ARGV[3] == 'reset' and revision
+  local had = redis.call('HMGET', record, field, own, 'g')
+  local since = math.max(tonumber(had[2] or 0), tonumber(had[3] or 0))
+  for other, of, was in string.gmatch(had[1] or '', '(%d+):(%d+):(%d+)') do
     if other ~= slot then
       slots[#slots + 1] = other .. ':' .. of .. ':' .. was
+      later = later + (tonumber(of) > since and 1 or 0)
     else
       reset = reset or was
     end
+  end
+  if later > 4 + (count > 0 and math.floor(512 / count) or 0) then
+    raised[#raised + 1], raised[#raised + 2] = own, revision
   end
   slots[#slots + 1] = slot .. ':' .. revision .. ':' .. (reset or '0')
   raised[#raised + 1], raised[#raised + 2] = field, table.concat(slots, ',')

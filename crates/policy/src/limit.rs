@@ -112,7 +112,7 @@ pub struct Limit {
 /// Edits of single buckets of a limit: overrides, resets and credits. They give the bucket a later generation than
 /// the limit has, so that caches drop its state alone. A bucket is known by a slot, the least byte of its
 /// [`bucket_hash`](crate::bucket_hash): so a limit has at most 256, of however many buckets, and an edit concerns
-/// one in 256 of the others too.
+/// one in 256 of the others too. Where many limits share a snapshot, each has fewer ([`BucketEdits::most`]).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BucketEdits(Vec<BucketEdit>);
 
@@ -128,6 +128,24 @@ pub struct BucketEdit {
 }
 
 impl BucketEdits {
+    /// How many later than the limit itself each of so many limits of a domain may have, which all take bytes of
+    /// one snapshot. An edit of one more bucket becomes one of all buckets of its limit, where it is made: of
+    /// edits made since, each bucket is known again. Its Lua twin is in `policy_write.lua`.
+    pub fn most(limits: usize) -> usize {
+        Self::OF_EACH + 512_usize.checked_div(limits).unwrap_or(0)
+    }
+
+    /// Bound: edits of single buckets of a limit that proxies get, besides 512 divided by the limits of its
+    /// domain. Beyond it, the next one is an edit of the whole limit.
+    pub(crate) const OF_EACH: usize = 4;
+
+    /// How many are later than this generation of the limit.
+    pub fn after(&self, generation: u64) -> usize {
+        { self.0.iter() }
+            .filter(|edit| edit.generation > generation)
+            .count()
+    }
+
     /// The slot of a bucket.
     pub fn slot_of<V: AsRef<[u8]>>(limit: &Name, values: &[Option<V>]) -> u8 {
         let [least, ..] = crate::bucket_hash(limit, values).to_le_bytes();

@@ -2,7 +2,8 @@ use algorithms::{Edges, Parameters, UTC};
 use cbor::{Reader, Writer};
 use limits_file::{snapshot_at, snapshot_json};
 use policy::{
-    Compiled, Descriptor, Limit, Name, OnFailure, Opaque, Pause, Policy, Revision, digest,
+    BucketEdit, BucketEdits, Compiled, Descriptor, Limit, Name, OnFailure, Opaque, Pause, Policy,
+    Revision, digest, snapshot_bytes,
 };
 use proptest::prelude::*;
 
@@ -165,6 +166,36 @@ fn every_field_of_a_limit_travels() {
             let _ = Compiled::from_snapshot(&damaged);
         }
     }
+}
+
+#[test]
+fn a_snapshot_takes_no_more_than_was_counted_whichever_buckets_are_edited() {
+    for count in [1, 3, 40, 2000] {
+        let limits = (0..count).map(|n| format!("{{name: l{n}, per: [user], rate: 1/s}}, "));
+        let text = format!("domain: shop\nlimits: [{}]\n", limits.collect::<String>());
+        let mut policy = limits_file::read("test", text.as_bytes()).unwrap();
+        let counted = |policy: &Policy| -> usize { policy.limits.iter().map(snapshot_bytes).sum() };
+        let before = counted(&policy);
+        for limit in &mut policy.limits {
+            limit.generation = u64::MAX / 2;
+            for slot in (0..=u8::MAX).take(BucketEdits::most(count)) {
+                limit.bucket_edits.add(BucketEdit {
+                    slot,
+                    generation: u64::MAX,
+                    reset_generation: 0,
+                });
+            }
+        }
+        assert_eq!(counted(&policy), before);
+        let bytes = snapshot_at(&Compiled::new(policy), 0).len();
+        assert!(
+            bytes <= before + 512 * 12 + 200,
+            "{count}: {bytes}, {before}"
+        );
+    }
+    // However the limits came, one after the other, each with as many edits as it might have then.
+    let more = |count| BucketEdits::most(count) - BucketEdits::most(usize::MAX);
+    assert!((1..=10_000).map(more).sum::<usize>() * 12 < 60 << 10);
 }
 
 #[test]

@@ -207,6 +207,7 @@ impl Domains {
         let raised: HashSet<&Name> = plan.raise.iter().collect();
         let known = old.as_ref().map(Policy::by_name).unwrap_or_default();
         domain.policy = policy.map(|mut policy| {
+            let most = BucketEdits::most(policy.limits.len());
             for limit in &mut policy.limits {
                 let same = known.get(limit.name.as_str());
                 let raised = raised.contains(&limit.name);
@@ -232,6 +233,9 @@ impl Domains {
                         generation: number,
                         reset_generation: if reset { number } else { before },
                     });
+                    if limit.bucket_edits.after(limit.generation) > most {
+                        limit.generation = number;
+                    }
                 }
             }
             policy.revision = revision.clone();

@@ -285,7 +285,8 @@ pub fn fits(policy: &Policy) -> Result<(), EditPlanError> {
     snapshot_fits(policy, in_snapshot(&policy.limits), None)
 }
 
-/// Bytes of a snapshot besides its limits and exemptions: the names of the entries, and what frames them.
+/// Bytes of a snapshot besides its limits and exemptions: the names of the entries, what frames them, and edits
+/// of buckets beyond the few that are counted with each limit.
 const FRAME_BYTES: u64 = 64 << 10;
 
 fn in_snapshot<'l>(limits: impl IntoIterator<Item = &'l Limit>) -> u64 {

@@ -6,6 +6,7 @@ use std::{
 };
 
 use anyhow::Result;
+use policy::BucketEdits;
 use store::{
     CheckError, CheckPlanError, Credit, Cursor, EditError, KeyValue, LimitOf, ResetOf, ResetScope,
     Store,
@@ -22,6 +23,7 @@ type Shared = Arc<dyn Store>;
 
 on_every_store!(
     a_bucket_can_be_inspected,
+    edits_of_more_buckets_than_a_snapshot_has_room_for_are_one_of_all,
     every_algorithm_is_decided_shown_and_reset,
     listings_find_every_bucket_once,
     a_reset_forgets_usage_and_raises_the_generation,
@@ -275,6 +277,49 @@ async fn a_reset_forgets_usage_and_raises_the_generation(store: Shared) -> Resul
         refused,
         Err(EditError::Conflict { found: None, .. })
     ));
+    Ok(())
+}
+
+async fn edits_of_more_buckets_than_a_snapshot_has_room_for_are_one_of_all(
+    store: Shared,
+) -> Result<()> {
+    const LIMITS: usize = 100;
+    let limits = (0..LIMITS).map(|n| format!("  - {{name: l{n}, per: [user], rate: 10/1d}}\n"));
+    let compiled = publish(&store, &policy(&limits.collect::<String>())).await?;
+    let (domain, limit) = (name("shop"), compiled.limits()[7].clone());
+    let of = LimitOf {
+        domain: &domain,
+        limit: &limit,
+    };
+    let users = (0..).map(|n| vec![Some(format!("u{n}").into_bytes())]);
+    let mut slots = BTreeSet::new();
+    let users = users.filter(|user| slots.insert(BucketEdits::slot_of(&limit.name, user)));
+    let most = BucketEdits::most(LIMITS);
+    let users: Vec<_> = users.take(most + 2).collect();
+    let (first, last) = (&users[0], &users[most + 1]);
+    for (nth, user) in users.iter().enumerate() {
+        // The same bucket again is no further one.
+        for _ in 0..2 {
+            let scope = ResetScope::Bucket(user);
+            let report = store.reset(&of, scope, &by("ann")).await?;
+            let now = current(&store).await?;
+            let limit = &now.limits()[7];
+            assert_eq!(limit.generation_of(user), report.revision);
+            assert_eq!(limit.reset_generation_of(user), report.revision);
+            assert!(limit.bucket_edits.after(limit.generation) <= most);
+            assert_eq!(limit.generation > 1, nth >= most, "edit {nth}");
+        }
+    }
+    let now = current(&store).await?;
+    let limit = &now.limits()[7];
+    // The first edit too many concerns all buckets, the next one its own; no other was reset, nor another limit.
+    assert_eq!(limit.generation_of(first), limit.generation);
+    assert_eq!(limit.generation_of(last), limit.generation + 3);
+    assert_eq!(
+        (limit.reset_generation_of(first), limit.reset_generation),
+        (3, 0)
+    );
+    assert_eq!(now.limits()[8].generation, 1);
     Ok(())
 }
 
