@@ -105,6 +105,32 @@ fn limits_of_the_version_before_have_fewer_fields_at_their_ends() {
     assert_eq!(*read.limits()[0].quota.parameters(), numbers);
 }
 
+#[test]
+fn a_snapshot_that_a_limiter_of_the_version_before_sent_reads_as_its_limits_do_now() {
+    let text = r#"
+domain: shop
+limits:
+  - {name: probe, match: {path: "/a/**"}, rate: 1000/s, burst: 50}
+  - {name: leased, match: {path: /leased}, rate: 500/s, lease: {ttl: 250ms}}
+  - {name: flight, match: {path: "**.html"}, per: [user], algorithm: concurrency, limit: 5}
+  - {name: here, match: {path: "re:/[a-z]+"}, per: [user], rate: 2/s, scope: proxy, overrides: [{values: {user: alice}, rate: 9/s}]}
+  - {name: pen, match: {user: "!bob"}, per: [user], rate: 1/s, penalty: {after: 3, within: 10s, for: 5s}}
+  - {name: queue, rate: 10/s, algorithm: leaky_bucket, over_limit: queue, max_delay: 2s, replaces: [pen]}
+  - {name: log, rate: 3/1h, algorithm: sliding_window_log, if_missing: deny, per: [tenant], on_failure: deny, hidden: true}
+"#;
+    // Before limits had `deny_status` and edits of buckets, and quotas `adaptive`.
+    let before = read(include_bytes!("snapshot_before.cbor"));
+    assert!(before.opaque().is_empty(), "{:?}", before.opaque());
+    let mut policy = limits_file::read("limits.yaml", text.as_bytes()).unwrap();
+    policy.revision = before.revision().clone();
+    for limit in &mut policy.limits {
+        limit.generation = 1;
+    }
+    let now = snapshot_at(&Compiled::new(policy), 0);
+    assert_eq!(before.limits(), read(&now).limits());
+    assert_eq!(snapshot_at(&before, 0), now);
+}
+
 #[cfg_attr(target_arch = "wasm32", ignore = "reads files")]
 #[test]
 fn a_snapshot_carries_what_a_filter_needs() {
