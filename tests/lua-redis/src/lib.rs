@@ -83,6 +83,31 @@ impl LuaRedis {
         run.call((script.clone(), keys, args))
     }
 
+    /// Replaces all data by a copy of another server's.
+    pub fn take_over(&self, other: &Self) {
+        let data = other.function("copy").call(()).unwrap();
+        let data = self.copied(&data);
+        self.function("restore").call::<()>(data).unwrap();
+    }
+
+    /// A value of another interpreter, in this one.
+    fn copied(&self, value: &mlua::Value) -> mlua::Value {
+        match value {
+            mlua::Value::String(text) => {
+                mlua::Value::String(self.lua.create_string(&*text.as_bytes()).unwrap())
+            }
+            mlua::Value::Table(table) => {
+                let copy = self.lua.create_table().unwrap();
+                for pair in table.pairs::<mlua::Value, mlua::Value>() {
+                    let (key, item) = pair.unwrap();
+                    copy.raw_set(self.copied(&key), self.copied(&item)).unwrap();
+                }
+                mlua::Value::Table(copy)
+            }
+            other => other.clone(),
+        }
+    }
+
     fn texts(&self, texts: &[impl AsRef<[u8]>]) -> Vec<LuaString> {
         let text = |text: &_| self.lua.create_string(AsRef::<[u8]>::as_ref(text)).unwrap();
         texts.iter().map(text).collect()

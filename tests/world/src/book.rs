@@ -3,12 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::{
-    plan::{CLASSES, Kind, RESERVE, SLOT_TTL_MS, SLOTS},
+    plan::{CLASSES, Kind, QUEUE_MS, RESERVE, SLOT_TTL_MS, SLOTS, TURN_MS, the},
     proxy::At,
 };
 
 /// The longest that a decision may take: a call's timeout, and the ticks after which a worker finds it lost.
 const DECIDED_MS: u64 = 60;
+/// How long units may be used after their grant.
+const LEASE_TTL_MS: u64 = 300;
 /// How long it may take until a slot that is freed can be taken.
 const FREED_MS: u64 = 500;
 /// How long a part that is cut off may go on with older limits after an edit.
@@ -42,6 +44,9 @@ pub struct Sent {
     pub user: String,
     pub at: At,
     pub at_ms: u64,
+    pub decided_ms: u64,
+    /// The store's day in New York when it came, and when it was decided.
+    pub days: [u64; 2],
     pub decision: Option<Decision>,
     /// Whether a limiter's answer decided it, or it arrived at a worker that decided at once.
     pub by: By,
@@ -58,16 +63,21 @@ pub enum Deed {
     Reset,
     Pause,
     Credit(u64),
+    Override(u64),
     Lost,
+    /// What passed in a time, in milliseconds, may have been charged at a primary whose data is lost.
+    FailedOver(u64, u64),
 }
 
 /// A deed, and when it may have happened.
-#[derive(Clone, Copy, Debug)]
-struct Done {
+#[derive(Clone, Debug)]
+pub struct Done {
     from_ms: u64,
     until_ms: u64,
     class: Option<usize>,
-    deed: Deed,
+    /// The only user whom it concerns, if it does not concern all.
+    user: Option<String>,
+    pub deed: Deed,
 }
 
 /// The record of a run.
@@ -75,16 +85,26 @@ struct Done {
 pub struct Book {
     pub sent: Vec<Sent>,
     by_user: BTreeMap<String, Vec<usize>>,
-    /// How many requests proxies had admitted by their shares of the limit when a user came.
-    shares: BTreeMap<String, u64>,
-    done: Vec<Done>,
+    /// How many requests proxies had admitted by their shares of the limit when a user came, and how many checks were
+    /// lost.
+    shares: BTreeMap<String, (u64, u64)>,
+    pub done: Vec<Done>,
     /// Requests with a slot that run, and when the last ones ended.
     running: BTreeSet<usize>,
     left_ms: VecDeque<u64>,
+    /// The same of the adaptive limit, and the most of them at a time since this was last taken.
+    pub served: BTreeSet<usize>,
+    pub served_most: usize,
+    /// The store's day in New York.
+    pub day: u64,
     /// When the last fault began or ended.
     pub trouble_ms: u64,
     /// Faults that last.
     pub troubles: u64,
+    /// Calls of checks without an answer.
+    pub lost: u64,
+    /// Whether nothing is disturbed in the run but what the network does to calls.
+    pub only_weather: bool,
     /// Calls that the network delivered twice.
     pub repeated: u64,
     /// Buckets that were compared with what passed.
@@ -106,6 +126,8 @@ struct Tally {
     unknown: u64,
     first_ms: u64,
     last_ms: u64,
+    /// The first and the last day.
+    days: [u64; 2],
 }
 
 impl Book {
@@ -115,11 +137,17 @@ impl Book {
     }
 
     /// Notes a deed that may happen from now on; its number is for [`Book::ended`].
-    pub fn begun(&mut self, now_ms: u64, class: Option<usize>, deed: Deed) -> usize {
+    pub fn begun(
+        &mut self,
+        now_ms: u64,
+        (class, user): (Option<usize>, Option<String>),
+        deed: Deed,
+    ) -> usize {
         self.done.push(Done {
             from_ms: now_ms,
             until_ms: u64::MAX,
             class,
+            user,
             deed,
         });
         self.done.len() - 1
@@ -132,7 +160,7 @@ impl Book {
 
     /// A request arrives; so many were admitted by shares of its limit so far.
     pub fn arrived(&mut self, sent: Sent, shares: u64) -> usize {
-        self.shares.entry(sent.user.clone()).or_insert(shares);
+        { self.shares.entry(sent.user.clone()) }.or_insert((shares, self.lost));
         let number = self.sent.len();
         let of = self.by_user.entry(sent.user.clone()).or_default();
         of.push(number);
@@ -149,20 +177,28 @@ impl Book {
         paused: bool,
     ) {
         let calm = self.is_calm(now_ms, 3 * SLOT_TTL_MS);
-        let edited = self.touched(CLASSES.len() - 3, now_ms.saturating_sub(OLD_LIMITS_MS));
+        let edited = self.touched(the(Kind::Slots), "", now_ms.saturating_sub(OLD_LIMITS_MS));
         let sent = &mut self.sent[number];
         assert!(
             sent.decision.is_none(),
             "request {number} was decided twice"
         );
         let took_ms = now_ms - sent.at_ms;
+        let waits_ms = match CLASSES[sent.class].kind {
+            Kind::Queue => QUEUE_MS,
+            _ => 0,
+        };
         assert!(
-            paused || took_ms <= DECIDED_MS,
+            paused || took_ms <= DECIDED_MS + waits_ms,
             "request {number} took {took_ms} ms: {sent:?}"
         );
         let slots = CLASSES[sent.class].kind == Kind::Slots;
         if let Decision::Passed(degraded) = &decision {
             assert!(!*degraded, "request {number} passed undecided: {sent:?}");
+            if CLASSES[sent.class].kind == Kind::Adaptive {
+                self.served.insert(number);
+                self.served_most = self.served_most.max(self.served.len());
+            }
             if slots {
                 self.running.insert(number);
                 let running = self.running.len();
@@ -186,6 +222,8 @@ impl Book {
                 "request {number} got no slot, with {taken} taken at {now_ms} ms"
             );
         }
+        self.sent[number].decided_ms = now_ms;
+        self.sent[number].days[1] = self.day;
         self.sent[number].decision = Some(decision);
         self.sent[number].by = by;
     }
@@ -197,6 +235,7 @@ impl Book {
             let old = self.left_ms.len().saturating_sub(64);
             self.left_ms.drain(..old);
         }
+        self.served.remove(&number);
         let sent = &mut self.sent[number];
         sent.cost = cost;
         sent.gone |= cost.is_none();
@@ -208,6 +247,7 @@ impl Book {
             if sent.at.envoy == envoy && (sent.decision.is_none() || sent.cost.is_none()) {
                 sent.gone = true;
                 self.running.remove(&number);
+                self.served.remove(&number);
             }
         }
     }
@@ -236,6 +276,10 @@ impl Book {
             units_known: true,
             first_ms: sent[0].at_ms,
             last_ms: sent[sent.len() - 1].at_ms,
+            days: [
+                sent[0].days[0],
+                sent.iter().map(|sent| sent.days[1]).max().unwrap(),
+            ],
             ..Tally::default()
         };
         for sent in &sent {
@@ -260,22 +304,44 @@ impl Book {
         (sent[0].class, tally)
     }
 
-    /// Deeds to a class that may concern what happened in a time.
-    fn deeds(&self, class: usize, from_ms: u64, until_ms: u64) -> impl Iterator<Item = Deed> {
+    /// How many requests of a user passed.
+    pub fn passed(&self, user: &str) -> u64 {
+        let sent = self.by_user.get(user).into_iter().flatten();
+        let passed =
+            |number: &&usize| matches!(self.sent[**number].decision, Some(Decision::Passed(_)));
+        u64::try_from(sent.filter(passed).count()).unwrap()
+    }
+
+    /// Deeds to a class that may concern what happened in a time to a user.
+    fn deeds(
+        &self,
+        class: usize,
+        user: &str,
+        from_ms: u64,
+        until_ms: u64,
+    ) -> impl Iterator<Item = Deed> {
         let concerns = move |done: &&Done| {
             done.class.is_none_or(|of| of == class)
+                && done.user.as_ref().is_none_or(|of| of == user)
                 && done.from_ms <= until_ms
                 && done.until_ms.saturating_add(OLD_LIMITS_MS) >= from_ms
         };
         self.done.iter().filter(concerns).map(|done| done.deed)
     }
 
-    fn touched(&self, class: usize, since_ms: u64) -> bool {
-        self.deeds(class, since_ms, u64::MAX).next().is_some()
+    fn touched(&self, class: usize, user: &str, since_ms: u64) -> bool {
+        let mut deeds = self.deeds(class, user, since_ms, u64::MAX);
+        deeds.next().is_some()
+    }
+
+    /// Nothing disturbs a class, nor did since a time but for what it takes slots to expire before.
+    pub fn is_undisturbed(&self, class: usize, since_ms: u64, now_ms: u64) -> bool {
+        self.is_calm(now_ms, now_ms - since_ms + 3 * SLOT_TTL_MS)
+            && !self.touched(class, "", since_ms)
     }
 
     /// The most units that a class may have allowed at once in a time.
-    fn most_units(&self, class: usize, from_ms: u64, until_ms: u64) -> u64 {
+    pub fn most_units(&self, class: usize, from_ms: u64, until_ms: u64) -> u64 {
         let mut most = 0;
         let mut in_force = Some((0, CLASSES[class].units));
         let edits = self.done.iter().filter(|done| done.class == Some(class));
@@ -295,25 +361,46 @@ impl Book {
         in_force.map_or(most, |(_, units)| most.max(units))
     }
 
+    /// The requests of a user that passed and that a server may have charged in a time.
+    fn passed_in(&self, user: &str, from_ms: u64, until_ms: u64) -> impl Iterator<Item = usize> {
+        let until_ms = until_ms.saturating_add(LEASE_TTL_MS + DECIDED_MS);
+        let passed = move |number: &usize| {
+            let sent = &self.sent[*number];
+            matches!(sent.decision, Some(Decision::Passed(_)))
+                && (from_ms..=until_ms).contains(&(sent.at_ms + DECIDED_MS))
+        };
+        self.by_user[user].iter().copied().filter(passed)
+    }
+
     /// A user gets no more than the limit, whatever happens, but for what proxies admit by their shares while they get
     /// no answer; lost usage, and what operators give, may be used again. Returns by how many requests a leased limit
     /// was exceeded: they have to be among those that its fallback admitted.
     pub fn assert_not_exceeded(&self, user: &str) -> u64 {
         let (class, tally) = self.tally(user);
-        if matches!(CLASSES[class].kind, Kind::Slots | Kind::Costs) {
+        if matches!(
+            CLASSES[class].kind,
+            Kind::Slots | Kind::Costs | Kind::Adaptive | Kind::Queue | Kind::Barred
+        ) {
             return 0;
         }
-        let most = self.most_units(class, tally.first_ms, tally.last_ms);
-        let (mut times, mut credits) = (1, 0);
-        for deed in self.deeds(class, tally.first_ms, tally.last_ms) {
+        let mut most = self.most_units(class, tally.first_ms, tally.last_ms);
+        let (mut times, mut credits, mut lost) = (1, 0, BTreeSet::new());
+        if CLASSES[class].period == "day" {
+            times += tally.days[1] - tally.days[0];
+        }
+        for deed in self.deeds(class, user, tally.first_ms, tally.last_ms) {
             match deed {
                 Deed::Pause => return 0,
                 Deed::Reset | Deed::Lost => times += 1,
                 Deed::Credit(units) => credits += units,
+                Deed::Override(units) => most = most.max(units),
+                Deed::FailedOver(from_ms, until_ms) => {
+                    lost.extend(self.passed_in(user, from_ms, until_ms));
+                }
                 Deed::Units(_) => {}
             }
         }
-        let bound = most * times + credits;
+        let bound = most * times + credits + u64::try_from(lost.len()).unwrap();
         let certain = tally.passed - tally.fallback;
         if CLASSES[class].kind == Kind::Leased {
             return certain.saturating_sub(bound);
@@ -330,8 +417,12 @@ impl Book {
     pub fn is_exact(&self, user: &str, shares: u64) -> bool {
         let (class, tally) = self.tally(user);
         let of = CLASSES[class].kind;
-        let by_shares = of == Kind::Leased && self.shares[user] != shares;
-        of != Kind::Slots && !by_shares && !self.touched(class, tally.first_ms)
+        let by_shares = of == Kind::Leased && self.shares[user].0 != shares;
+        let same_day = CLASSES[class].period != "day" || tally.days[0] == self.day;
+        matches!(of, Kind::Checked | Kind::Leased | Kind::Costs)
+            && same_day
+            && !by_shares
+            && !self.touched(class, user, tally.first_ms)
     }
 
     /// What a bucket has charged is what passed, but for calls whose answers were lost.
@@ -343,6 +434,13 @@ impl Book {
         if kind == Kind::Costs {
             let known = tally.units_known && tally.fallback == 0;
             // A settlement may be lost: then the reserve stays charged.
+            let lost = !self.only_weather || self.shares[user].1 != self.lost;
+            // A call that was delivered twice may have reserved twice, but has settled once.
+            let twice = charged.checked_sub(tally.units).map(|more| more % RESERVE);
+            assert!(
+                !known || lost || charged >= limit || twice == Some(0),
+                "{user}: {charged} units are charged: {tally:?}"
+            );
             assert!(
                 !known || charged >= tally.least.min(limit),
                 "{user}: {charged} units are charged: {tally:?}"
@@ -370,6 +468,30 @@ impl Book {
                 charged <= tally.passed + tally.unknown + spare,
                 "{user}: {charged} units are charged: {tally:?}"
             );
+        }
+    }
+
+    /// The requests of a queue leave one after the other, while nothing delays one but not the next.
+    pub fn assert_in_turn(&self, user: &str, now_ms: u64) {
+        let (class, tally) = self.tally(user);
+        let since_ms = tally.first_ms.saturating_sub(QUEUE_MS);
+        if CLASSES[class].kind != Kind::Queue
+            || !self.is_calm(now_ms, now_ms - since_ms)
+            || self.touched(class, user, since_ms)
+        {
+            return;
+        }
+        let sent = self.by_user[user].iter().map(|number| &self.sent[*number]);
+        let passed = sent.filter(|sent| matches!(sent.decision, Some(Decision::Passed(_))));
+        let mut left_ms: Vec<u64> = passed.map(|sent| sent.decided_ms).collect();
+        left_ms.sort_unstable();
+        for (nth, first) in left_ms.iter().enumerate() {
+            for (turns, last) in (0..).zip(&left_ms[nth..]) {
+                assert!(
+                    last - first + DECIDED_MS >= turns * TURN_MS,
+                    "{user}: {turns} turns after {first} ms one leaves at {last} ms"
+                );
+            }
         }
     }
 

@@ -17,6 +17,7 @@ mod plan;
 mod prove;
 mod proxy;
 mod redis;
+mod service;
 mod sim;
 mod world;
 

@@ -21,10 +21,14 @@ pub enum Rule {
     Timeout,
     /// Polls for limits are answered with those in force.
     Polls,
+    /// A replica has what its primary wrote before they lost each other.
+    Replica,
+    /// Sentinels name the primary.
+    Sentinels,
 }
 
 /// A rule in words, and how it is left out.
-pub const MUTATIONS: [(&str, How); 22] = [
+pub const MUTATIONS: [(&str, How); 38] = [
     (
         "a check of one bucket stores what it charged",
         How::Script(
@@ -163,5 +167,99 @@ pub const MUTATIONS: [(&str, How); 22] = [
     (
         "a limiter answers a poll with the limits in force",
         How::Part(Rule::Polls),
+    ),
+    (
+        "a promoted replica has what was replicated",
+        How::Part(Rule::Replica),
+    ),
+    ("sentinels name the primary", How::Part(Rule::Sentinels)),
+    (
+        "a GCRA counts what it admitted",
+        How::Script(
+            "          used = ahead * y + units",
+            "          used = units",
+        ),
+    ),
+    (
+        "sub-windows count what they admit",
+        How::Script("  w.used = w.used + units\n  local last", "  local last"),
+    ),
+    (
+        "a calendar window counts what was counted in it",
+        How::Script("  w.used = w.same and used or 0", "  w.used = 0"),
+    ),
+    (
+        "a check passes if all its limits allow it",
+        How::Script(
+            "      allowed = allowed and cost <= limit - used\n",
+            "      allowed = cost <= limit - used\n",
+        ),
+    ),
+    (
+        "a request waits for its turn in a queue",
+        How::Script(
+            "  return math.ceil(math.max(0, start - lead(b, cost)) / b.y)",
+            "  return 0",
+        ),
+    ),
+    (
+        "an override is stored",
+        How::Script(
+            "      redis.call('HSET', KEYS[i], field, value)",
+            "      value = nil",
+        ),
+    ),
+    (
+        "a credit gives no more than its units",
+        How::Script(
+            "  w.used = lower(w.used, units, w.out)\n  return true",
+            "  w.used = lower(w.used, w.used, w.out)\n  return true",
+        ),
+    ),
+    (
+        "a denial counts towards a penalty",
+        How::Script(
+            "  p.count, p.changed = p.count + denials, true",
+            "  p.changed = true",
+        ),
+    ),
+    (
+        "a penalty that follows another is longer",
+        How::Script(
+            "  local grown = now < remembered_till(p) and p.last * p.grow or 0",
+            "  local grown = 0",
+        ),
+    ),
+    (
+        "a slot without its proxy expires",
+        How::Script(
+            "  s.used = redis.call('ZCOUNT', s.key, above_now(), '+inf')",
+            "  s.used = redis.call('ZCOUNT', s.key, '0', '+inf')",
+        ),
+    ),
+    (
+        "an adaptive limit falls while its service is too slow",
+        How::Script(
+            "    if was_slow > allowed and over > 250 and not alone then",
+            "    if false then",
+        ),
+    ),
+    (
+        "an adaptive limit grows while its service is quick",
+        How::Script(
+            "      limit = before + math.max(1000, math.floor(before / part))",
+            "      limit = before",
+        ),
+    ),
+    (
+        "a client that leaves early says nothing about a service",
+        How::Script(
+            "  if pace > 0 and answers < 1000000000 then",
+            "  pace = pace > 0 and pace or 3\n  if answers < 1000000000 then",
+        ),
+    ),
+    (
+        "a night of late answers does not end all falls of an adaptive limit",
+        How::Script("    own_late = math.min(own_late, 500)\n", ""),
     ),
 ];

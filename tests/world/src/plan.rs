@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use crate::{
     redis::Kept,
+    service::{self, Rush},
     sim::{Chance, Part, Weather},
 };
 
@@ -13,8 +14,9 @@ pub struct Class {
     pub name: &'static str,
     /// The fields of its limit but for the rate.
     pub fields: &'static str,
-    /// What it allows each user in a day, before any edit.
+    /// What it allows each user in a period, before any edit.
     pub units: u64,
+    pub period: &'static str,
     pub kind: Kind,
 }
 
@@ -27,6 +29,12 @@ pub enum Kind {
     Slots,
     /// Requests reserve units, and their responses say what they cost.
     Costs,
+    /// Requests in flight, as many as their service answers in time; the units are the most.
+    Adaptive,
+    /// Requests wait for their turn.
+    Queue,
+    /// Who is denied again and again is denied for a while, and the next time for longer.
+    Barred,
 }
 
 /// What a request reserves, and the most that it may cost.
@@ -38,7 +46,7 @@ pub const SLOTS: u64 = 5;
 pub const SLOT_TTL_MS: u64 = 2_000;
 
 /// The limits. All deny while no limiter answers: so each request that passes was charged.
-pub const CLASSES: [Class; 12] = [
+pub const CLASSES: [Class; 16] = [
     class("token", "algorithm: token_bucket, burst: UNITS", 6),
     class("gcra", "algorithm: gcra, burst: UNITS", 6),
     class("leaky", "algorithm: leaky_bucket, burst: UNITS", 6),
@@ -83,32 +91,103 @@ pub const CLASSES: [Class; 12] = [
         "algorithm: fixed_window, penalty: {after: 3, within: 1m, for: 2m}",
         3,
     ),
+    Class {
+        kind: Kind::Adaptive,
+        ..class("adaptive", "", 24)
+    },
+    Class {
+        period: "day",
+        ..class("calendar", "time_zone: America/New_York", 6)
+    },
+    Class {
+        kind: Kind::Queue,
+        period: "1s",
+        ..class(
+            "queue",
+            "algorithm: leaky_bucket, burst: 8, over_limit: queue, max_delay: 1500ms",
+            4,
+        )
+    },
+    Class {
+        kind: Kind::Barred,
+        period: "2s",
+        ..class(
+            "barred",
+            "algorithm: fixed_window, align: first_request, \
+             penalty: {after: 3, within: 10s, for: 6s, grow: 2, max: 20s}",
+            2,
+        )
+    },
 ];
+
+/// What a second limit allows each user of the class `sliding`.
+pub const PAIR: u64 = 8;
+
+/// How far apart the requests of a queue leave, and the longest that one waits.
+pub const TURN_MS: u64 = 250;
+pub const QUEUE_MS: u64 = 1_500;
+
+/// The place of the class of a kind that one class has.
+pub fn the(kind: Kind) -> usize {
+    { CLASSES.iter() }
+        .position(|class| class.kind == kind)
+        .unwrap()
+}
 
 const fn class(name: &'static str, fields: &'static str, units: u64) -> Class {
     Class {
         name,
         fields,
         units,
+        period: "1d",
         kind: Kind::Checked,
     }
 }
 
-/// The limits file, with so many units of each class; `marks` differs between any two.
-pub fn limits(units: &[u64], marks: u64) -> String {
+/// A class whose limit has an override: for this user, so many units.
+pub type Overridden = Option<(String, u64)>;
+
+/// The limits file, with so many units of each class and its override; `marks` differs between any two.
+pub fn limits(units: &[(u64, Overridden)], marks: u64) -> String {
     let mut text = "domain: shop\nlimits:\n".to_owned();
-    for (class, units) in CLASSES.iter().zip(units) {
-        let name = class.name;
-        let fields = class.fields.replace("UNITS", &units.to_string());
+    for (class, (units, overridden)) in CLASSES.iter().zip(units) {
+        let (name, period) = (class.name, class.period);
+        let mut fields = class.fields.replace("UNITS", &units.to_string());
+        if let Some((user, units)) = overridden {
+            let has_burst = class.fields.contains("UNITS");
+            let burst = if has_burst {
+                format!(", burst: {units}")
+            } else {
+                String::new()
+            };
+            write!(
+                fields,
+                ", overrides: [{{values: {{user: {user}}}, rate: {units}/{period}{burst}}}]"
+            )
+            .unwrap();
+        }
         let rule = match class.kind {
             Kind::Slots => {
                 format!("algorithm: concurrency, limit: {units}, slot_ttl: {SLOT_TTL_MS}ms")
             }
-            _ => format!("per: [user], rate: {units}/1d, {fields}"),
+            Kind::Adaptive => format!(
+                "algorithm: concurrency, limit: 6, slot_ttl: {SLOT_TTL_MS}ms, \
+                 adaptive: {{min: {}, max: {units}, latency: {}ms}}",
+                service::MIN,
+                service::LATENCY_MS,
+            ),
+            _ => format!("per: [user], rate: {units}/{period}, {fields}"),
         };
         let rule = format!("match: {{path: /{name}}}, on_failure: deny, {rule}");
         writeln!(text, "  - {{name: {name}, {rule}}}").unwrap();
     }
+    // A second limit of the same requests.
+    writeln!(
+        text,
+        "  - {{name: pair, match: {{path: /sliding}}, on_failure: deny, per: [user], rate: {PAIR}/1d, \
+         algorithm: fixed_window}}"
+    )
+    .unwrap();
     // Both change in each revision: whoever has one without the other has a mixture.
     for name in ["mark-one", "mark-two"] {
         let rule = format!("match: {{path: /marks}}, rate: {marks}/1s");
@@ -139,11 +218,17 @@ pub enum Act {
     Busy,
     /// Redis evicts some of the buckets.
     Evict,
+    /// Sentinels name another primary, while the old one lives.
+    FailOver,
+    /// Many requests come to the service of the adaptive limit, and it fares as said.
+    Rush(Rush),
     /// An operator changes what a class allows, to one of three numbers.
     Edit(usize, u64),
     Reset(usize),
     Pause(usize),
     Credit(usize, u64),
+    /// A user of a class gets other units.
+    Override(usize, u64),
 }
 
 /// An act, when it begins, and how long it lasts if it does.
@@ -154,12 +239,18 @@ pub struct Event {
     pub act: Act,
 }
 
+/// The kind of event that brings many requests to the service.
+const RUSH: u64 = 18;
+const FAIL_OVER: u64 = 19;
+
 /// The run of one seed.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub proxies: usize,
     pub workers: usize,
     pub limiters: usize,
+    /// Whether sentinels name one of two servers.
+    pub sentinel: bool,
     pub ends_ms: u64,
     /// The mean pause between two requests.
     pub pause_ms: u64,
@@ -173,6 +264,7 @@ impl Plan {
             proxies: 1 + chance.index(3),
             workers: 1 + chance.index(2),
             limiters: 1 + chance.index(3),
+            sentinel: matches!(seed % 8, 2 | 5),
             ends_ms: minutes * 60_000,
             pause_ms: 40 + chance.below(160),
             events: Vec::new(),
@@ -180,12 +272,21 @@ impl Plan {
         // Each seed has faults of a few kinds only; every eighth has none.
         let kinds: Vec<u64> = match seed % 8 {
             0 => Vec::new(),
-            _ => (0..=chance.below(5)).map(|_| chance.below(18)).collect(),
+            1 => vec![0, 1],
+            // What the limit makes of it shows while nothing else is wrong.
+            4 => vec![RUSH],
+            2 => vec![FAIL_OVER],
+            5 => vec![FAIL_OVER, chance.below(18), chance.below(18)],
+            _ => (0..=chance.below(5))
+                .map(|_| chance.below(RUSH + 1))
+                .collect(),
         };
         let mut at_ms = 8_000;
         loop {
             at_ms += 500 + chance.below(12_000);
+            let edit = kinds.is_empty() || chance.percent(20);
             let lasts_ms = match chance.below(3) {
+                _ if kinds == [RUSH] && !edit => service::RUSH_MS,
                 0 => 20 + chance.below(300),
                 1 => chance.below(3_000),
                 _ => chance.below(12_000),
@@ -193,7 +294,6 @@ impl Plan {
             if at_ms + lasts_ms > plan.ends_ms {
                 break;
             }
-            let edit = kinds.is_empty() || chance.percent(20);
             let kind = if edit {
                 17
             } else {
@@ -205,23 +305,21 @@ impl Plan {
                 lasts_ms,
                 act,
             });
+            match kinds[..] {
+                [RUSH] => at_ms += lasts_ms,
+                // Users come and go without one, too.
+                [FAIL_OVER] => at_ms += 30_000,
+                _ => {}
+            }
         }
         plan
     }
 
     fn act(&self, kind: u64, chance: &Chance) -> Act {
-        let share = || chance.below(4) * chance.below(30);
         let step = || i64::try_from(chance.below(20_000)).unwrap() - 10_000;
         let (proxy, limiter) = (chance.index(self.proxies), chance.index(self.limiters));
         match kind {
-            0 | 1 => Act::Weather(Weather {
-                lost: share(),
-                unanswered: share(),
-                late: share(),
-                repeated: share(),
-                garbled: share(),
-                slow: share(),
-            }),
+            0 | 1 => Act::Weather(weather(kind == 0, chance)),
             2 => Act::CutOff(Part::Proxy(proxy)),
             3 => Act::CutOff(Part::Limiter(limiter)),
             4 => Act::CutOff(Part::Store(limiter)),
@@ -246,12 +344,53 @@ impl Plan {
             ),
             13 => Act::Busy,
             14 => Act::Evict,
-            _ => match chance.below(6) {
-                0 => Act::Reset(chance.index(CLASSES.len() - 3)),
-                1 => Act::Pause(chance.index(CLASSES.len())),
-                2 => Act::Credit(chance.index(7), 1 + chance.below(3)),
-                _ => Act::Edit(chance.index(9), chance.below(3)),
-            },
+            FAIL_OVER => Act::FailOver,
+            RUSH => Act::Rush(Rush::ALL[chance.index(Rush::ALL.len())]),
+            _ => edit(chance),
         }
+    }
+}
+
+/// One fault of the network, or several.
+fn weather(one: bool, chance: &Chance) -> Weather {
+    let mut weather = Weather::default();
+    if one {
+        let share = 1 + chance.below(90);
+        *match chance.below(4) {
+            0 => &mut weather.lost,
+            1 => &mut weather.unanswered,
+            2 => &mut weather.slow,
+            _ => &mut weather.repeated,
+        } = share;
+        return weather;
+    }
+    let share = || chance.below(4) * chance.below(30);
+    Weather {
+        lost: share(),
+        unanswered: share(),
+        late: share(),
+        repeated: share(),
+        garbled: share(),
+        slow: share(),
+    }
+}
+
+/// What an operator does.
+fn edit(chance: &Chance) -> Act {
+    let any = |kinds: &[Kind]| loop {
+        let class = chance.index(CLASSES.len());
+        if kinds.contains(&CLASSES[class].kind) {
+            return class;
+        }
+    };
+    match chance.below(8) {
+        0 => Act::Reset(any(&[Kind::Checked, Kind::Leased])),
+        1 => Act::Pause(chance.index(CLASSES.len())),
+        2 => Act::Credit(chance.index(7), 1 + chance.below(3)),
+        3 | 4 => Act::Override(any(&[Kind::Checked]), 1 + chance.below(12)),
+        _ => Act::Edit(
+            any(&[Kind::Checked, Kind::Leased, Kind::Adaptive]),
+            chance.below(3),
+        ),
     }
 }

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{mutations::MUTATIONS, plan::Plan};
+use crate::{mutations::MUTATIONS, plan::Plan, sim::UNCHANGED};
 
 /// A seed that takes longer hangs.
 const SEED_MAX: Duration = Duration::from_mins(10);
@@ -232,6 +232,7 @@ impl Prove {
                 false
             });
             let row = if let Some((at, error)) = found.into_inner().unwrap() {
+                fine &= !error.contains(UNCHANGED);
                 let error = error.lines().nth(1).unwrap_or_default().replace('|', "/");
                 format!("| {rule} | {} | {error} |", (at + 1) * self.minutes)
             } else {

@@ -98,23 +98,36 @@ impl Request for Headers<'_> {
 }
 
 /// The response of a service, which says what the request cost.
-struct Reply(String);
+pub struct Reply {
+    status: u16,
+    body: String,
+}
+
+impl Reply {
+    pub fn new(status: u16, cost: u64) -> Self {
+        let body = format!(r#"{{"usage":{{"total_tokens":{cost}}}}}"#);
+        Self { status, body }
+    }
+}
 
 impl ResponseHeaders for Reply {
     fn get(&self, name: &str) -> Option<Vec<u8>> {
         match name {
-            ":status" => Some(b"200".to_vec()),
+            ":status" => Some(self.status.to_string().into_bytes()),
             "content-type" => Some(b"application/json".to_vec()),
             _ => None,
         }
     }
     fn set(&mut self, _: &'static str, _: &str) {}
     fn add(&mut self, _: &'static str, _: &str) {}
+    fn property(&self, path: &[u8]) -> Option<Vec<u8>> {
+        (path == b"response\0code_details").then(|| b"via_upstream".to_vec())
+    }
 }
 
 impl Response for Reply {
     fn body(&self, from: usize, len: usize) -> Option<Vec<u8>> {
-        Some(self.0.as_bytes().get(from..from + len)?.to_vec())
+        Some(self.body.as_bytes().get(from..from + len)?.to_vec())
     }
     fn trailer(&self, _: &str) -> Option<Vec<u8>> {
         None
@@ -314,19 +327,18 @@ impl World {
         self.deciding.set(By::Fallback);
     }
 
-    /// The service answers a request, which cost so many units, and the request ends; or the client leaves.
-    pub async fn end_request(self: &Rc<Self>, at: At, number: usize, cost: Option<u64>) {
+    /// The service answers a request, and the request ends; or the client leaves.
+    pub async fn end_request(self: &Rc<Self>, at: At, number: usize, reply: Option<Reply>) {
         if !self.awake(at).await || !self.sim.keeps(Rule::Ends) {
             return;
         }
         let stream = StreamId(u32::try_from(number).unwrap());
         let callback = || Callback::of_request(stream);
-        if let Some(cost) = cost {
-            let mut reply = Reply(format!(r#"{{"usage":{{"total_tokens":{cost}}}}}"#));
+        if let Some(mut reply) = reply {
             self.turn(at, callback(), |worker, _, now| {
                 let metering = worker.on_response(|| now, stream, &mut reply, false);
                 if metering == Metering::Reads {
-                    worker.on_response_body(stream, reply.0.len(), true, &reply);
+                    worker.on_response_body(stream, reply.body.len(), true, &reply);
                 }
             });
         }
@@ -346,6 +358,7 @@ impl World {
     async fn call(self: Rc<Self>, at: At, call: Call) {
         let (id, limit) = (call.id, Duration::from_millis(call.timeout_ms));
         let again = (!self.sim.keeps(Rule::NoRepeat)).then(|| call.clone());
+        let checks = call.path == "/v1/check";
         let answer = match timeout(limit, Rc::clone(&self).exchange(at, call)).await {
             Ok(answer) => answer,
             Err(_) if !self.sim.keeps(Rule::Timeout) => return,
@@ -355,6 +368,8 @@ impl World {
             }
             Err(_) => Some(Answer::of_envoy(504, "response timeout")),
         };
+        let decided = answer.as_ref().is_some_and(|answer| answer.decided);
+        self.book.borrow_mut().lost += u64::from(checks && !decided);
         self.answered(at, id, answer.as_ref()).await;
     }
 

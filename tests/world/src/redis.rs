@@ -1,9 +1,10 @@
 //! A model of a Redis server: the shipped scripts over data in memory, behind the bytes of its protocol, with the
-//! faults of a server and of the network to it.
+//! faults of a server and of the network to it; and of the sentinels that name one of two.
 
 use std::{
     cell::{Cell, RefCell},
     collections::BTreeMap,
+    fmt::Write as _,
     io,
     rc::Rc,
 };
@@ -18,10 +19,10 @@ use tokio::{
     io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex, split},
     sync::{mpsc, oneshot, watch},
     task::spawn_local,
-    time::{Duration, Instant, sleep_until},
+    time::{Duration, Instant, sleep, sleep_until},
 };
 
-use crate::sim::Sim;
+use crate::{mutations::Rule, sim::Sim};
 
 /// A connection attempt on its way to a server.
 pub struct Dial {
@@ -94,6 +95,102 @@ pub struct Server {
     pub busy: Cell<bool>,
     subscribers: RefCell<Vec<Replies>>,
     pub executed: Cell<u64>,
+    /// Of a sentinel: the primary that it names, and the epoch, which is how often that changed.
+    names: Cell<usize>,
+}
+
+/// Where sentinels publish another primary.
+const SWITCH: &str = "+switch-master";
+
+/// The URLs of a server, and of a primary that sentinels name.
+pub const ALONE: &str = "redis://redis-0:6379";
+pub const NAMED: &str = "redis-sentinel://sentinel-0,sentinel-1,sentinel-2/shop";
+
+/// A server, or a primary and its replica with three sentinels.
+pub struct Servers {
+    sim: Rc<Sim>,
+    redis: Vec<Rc<Server>>,
+    sentinels: Vec<Rc<Server>>,
+    /// How often there was another primary.
+    epoch: Cell<usize>,
+    failing_over: Cell<bool>,
+}
+
+impl Servers {
+    pub fn new(sim: &Rc<Sim>, sentinel: bool) -> Rc<Self> {
+        let some = |count| (0..count).map(|_| Server::new(Rc::clone(sim))).collect();
+        Rc::new(Self {
+            sim: Rc::clone(sim),
+            redis: some(if sentinel { 2 } else { 1 }),
+            sentinels: some(if sentinel { 3 } else { 0 }),
+            epoch: Cell::new(0),
+            failing_over: Cell::new(false),
+        })
+    }
+
+    pub fn primary(&self) -> Rc<Server> {
+        Rc::clone(&self.redis[self.epoch.get() % self.redis.len()])
+    }
+
+    pub fn executed(&self) -> u64 {
+        self.redis.iter().map(|redis| redis.executed.get()).sum()
+    }
+
+    /// Takes connection attempts for ever.
+    pub async fn listen(self: Rc<Self>, mut dials: mpsc::UnboundedReceiver<Dial>) {
+        while let Some(dial) = dials.recv().await {
+            let (kind, number) = dial.host.split_once('-').unwrap();
+            let of = if kind == "redis" {
+                &self.redis
+            } else {
+                &self.sentinels
+            };
+            let server = Rc::clone(&of[number.parse::<usize>().unwrap()]);
+            spawn_local(server.accept(dial));
+        }
+    }
+
+    /// Another primary: what the old one does from now on, the new one never gets. After the lag the sentinels name it,
+    /// one after the other, the last of them perhaps late. The old one goes on as before, until a sentinel demotes it.
+    /// Returns when most of the sentinels named the new one; `None`: there is no other, or this happens already.
+    pub async fn fail_over(&self, lag_ms: u64, lasts_ms: u64) -> Option<u64> {
+        if self.redis.len() < 2 || self.failing_over.replace(true) {
+            return None;
+        }
+        let (old, epoch) = (self.primary(), self.epoch.get() + 1);
+        let new = &self.redis[epoch % 2];
+        if self.sim.keeps(Rule::Replica) {
+            new.redis.take_over(&old.redis);
+        }
+        new.ahead_ms.set(old.ahead_ms.get());
+        sleep(Duration::from_millis(lag_ms)).await;
+        self.epoch.set(epoch);
+        new.refuse(None);
+        let mut named_ms = 0;
+        let late = self.sim.chance.index(3);
+        for of in 1..=3 {
+            if of == 3 && self.sim.chance.percent(50) {
+                sleep(Duration::from_millis(lasts_ms)).await;
+            }
+            let sentinel = &self.sentinels[(late + of) % 3];
+            if self.sim.keeps(Rule::Sentinels) {
+                sentinel.names.set(epoch);
+                sentinel.tell(SWITCH, "shop");
+            }
+            if of == 2 {
+                named_ms = self.sim.now_ms();
+            }
+            sleep(Duration::from_millis(self.sim.chance.below(100))).await;
+        }
+        let lived_ms = self.sim.now_ms() - named_ms;
+        sleep(Duration::from_millis(lasts_ms.saturating_sub(lived_ms))).await;
+        old.refuse(Some(
+            "READONLY You can't write against a read only replica.",
+        ));
+        old.cut();
+        self.failing_over.set(false);
+        Some(named_ms)
+    }
 }
 
 impl Server {
@@ -112,23 +209,17 @@ impl Server {
             busy: Cell::new(false),
             subscribers: RefCell::default(),
             executed: Cell::new(0),
+            names: Cell::new(0),
         })
     }
 
-    /// Takes connection attempts for ever.
-    pub async fn listen(self: Rc<Self>, mut dials: mpsc::UnboundedReceiver<Dial>) {
-        while let Some(dial) = dials.recv().await {
-            assert_eq!(dial.host, "redis");
-            let server = Rc::clone(&self);
-            spawn_local(async move {
-                server.sim.connected(dial.from).await;
-                let mut health = server.health.subscribe();
-                let _ = health.wait_for(|health| *health != Health::Paused).await;
-                let up = *health.borrow() == Health::Up;
-                if dial.accepted.send(up).is_ok() && up {
-                    server.serve(dial.stream, dial.from).await;
-                }
-            });
+    async fn accept(self: Rc<Self>, dial: Dial) {
+        self.sim.connected(dial.from).await;
+        let mut health = self.health.subscribe();
+        let _ = health.wait_for(|health| *health != Health::Paused).await;
+        let up = *health.borrow() == Health::Up;
+        if dial.accepted.send(up).is_ok() && up {
+            self.serve(dial.stream, dial.from).await;
         }
     }
 
@@ -252,10 +343,17 @@ impl Server {
             ("EVALSHA", Some(sha1)) => self.run(sha1, command, &mut reply),
             ("SUBSCRIBE", Some(channel)) => {
                 self.subscribers.borrow_mut().push(replies.clone());
-                let length = channel.len();
-                reply.extend(
-                    format!("*3\r\n$9\r\nsubscribe\r\n${length}\r\n{channel}\r\n:1\r\n").bytes(),
-                );
+                reply.extend(texts(&["subscribe", channel]));
+                reply[1] = b'3';
+                reply.extend(b":1\r\n");
+            }
+            ("SENTINEL", Some(what)) => {
+                let epoch = self.names.get();
+                let words = match what {
+                    "MASTER" => ["config-epoch".to_owned(), epoch.to_string()],
+                    _ => [format!("redis-{}", epoch % 2), "6379".to_owned()],
+                };
+                reply.extend(texts(&words));
             }
             ("INFO" | "CONFIG" | "HELLO" | "DBSIZE", _) => reply.extend(b"-ERR not here\r\n"),
             _ => respond(self.redis.send(command), &mut reply),
@@ -288,19 +386,27 @@ impl Server {
     /// Sends what was published.
     fn publish(&self) {
         let drained = self.redis.function("drain");
-        let (_effects, messages): (Table, Table) = drained.call(()).unwrap();
-        for message in messages.sequence_values::<Table>() {
-            let message = message.unwrap();
-            let mut bytes = b"*3\r\n$7\r\nmessage\r\n".to_vec();
-            for at in 1..=2 {
-                encode(&message.get(at).unwrap(), &mut bytes);
-            }
-            let subscribers = self.subscribers.borrow();
-            for subscriber in subscribers.iter() {
-                let _ = subscriber.send((Instant::now() + Duration::from_millis(1), bytes.clone()));
-            }
+        let (_effects, messages): (Table, Vec<[String; 2]>) = drained.call(()).unwrap();
+        for [channel, text] in messages {
+            self.tell(&channel, &text);
         }
     }
+
+    fn tell(&self, channel: &str, text: &str) {
+        let bytes = texts(&["message", channel, text]);
+        for subscriber in self.subscribers.borrow().iter() {
+            let _ = subscriber.send((Instant::now() + Duration::from_millis(1), bytes.clone()));
+        }
+    }
+}
+
+/// A list of texts, as the server would write it.
+fn texts(words: &[impl AsRef<str>]) -> Vec<u8> {
+    let mut reply = format!("*{}\r\n", words.len());
+    for word in words.iter().map(AsRef::as_ref) {
+        write!(reply, "${}\r\n{word}\r\n", word.len()).unwrap();
+    }
+    reply.into_bytes()
 }
 
 /// Takes the first whole command from what was received.

@@ -9,9 +9,9 @@ use tokio::{
 
 use crate::mutations::{How, Rule};
 
-/// When a world begins, in milliseconds since the epoch: five in the morning of a day (UTC), so that no window of a
-/// day ends in a run.
-pub const EPOCH_MS: u64 = 1_763_096_400_000;
+/// When a world begins, in milliseconds since the epoch: three minutes before five in the morning of a day (UTC), so
+/// that of the windows of a day only those of New York end in a run.
+pub const EPOCH_MS: u64 = 1_763_096_220_000;
 
 /// Random numbers from a seed.
 #[derive(Debug)]
@@ -66,6 +66,9 @@ pub enum Part {
     Store(usize),
 }
 
+/// Why a rule was not left out.
+pub const UNCHANGED: &str = "no script has the text of this rule";
+
 /// What the parts of a world share.
 pub struct Sim {
     pub chance: Chance,
@@ -73,8 +76,9 @@ pub struct Sim {
     pub weather: Cell<Weather>,
     cut_off: RefCell<Vec<Part>>,
     changed: watch::Sender<()>,
-    /// The rule that is left out.
+    /// The rule that is left out, and whether it was.
     mutation: Option<How>,
+    mutated: Cell<bool>,
     /// A hash over all that happened.
     trace: Cell<u64>,
 }
@@ -88,6 +92,7 @@ impl Sim {
             cut_off: RefCell::default(),
             changed: watch::Sender::new(()),
             mutation,
+            mutated: Cell::new(false),
             trace: Cell::new(0xcbf2_9ce4_8422_2325),
         }
     }
@@ -135,9 +140,19 @@ impl Sim {
     /// A script without the rule that is left out.
     pub fn mutated(&self, source: &str) -> String {
         match self.mutation {
-            Some(How::Script(rule, without)) => source.replace(rule, without),
+            Some(How::Script(rule, without)) => {
+                self.mutated
+                    .set(self.mutated.get() || source.contains(rule));
+                source.replace(rule, without)
+            }
             _ => source.to_owned(),
         }
+    }
+
+    /// A script that is left as it is finds nothing.
+    pub fn assert_mutated(&self) {
+        let script = matches!(self.mutation, Some(How::Script(..)));
+        assert!(!script || self.mutated.get(), "{UNCHANGED}");
     }
 
     /// Whether a part keeps to a rule.

@@ -28,9 +28,12 @@ pub use crate::book::Decision;
 use crate::{
     book::{Book, By, Deed, Sent},
     host,
-    plan::{Act, CLASSES, COST_MAX, Event, Kind, Plan, RESERVE, SLOTS, limits},
-    proxy::{Answer, At, Envoy},
-    redis::{Dial, Health, Kept, Server, Wire},
+    plan::{
+        Act, CLASSES, COST_MAX, Event, Kind, Overridden, PAIR, Plan, RESERVE, SLOTS, limits, the,
+    },
+    proxy::{Answer, At, Envoy, Reply},
+    redis::{ALONE, Dial, Health, Kept, NAMED, Servers, Wire},
+    service::Service,
     sim::Sim,
 };
 
@@ -50,11 +53,11 @@ pub struct World {
     limiter_starts: Cell<u64>,
     /// How far the limiters' wall clock is ahead, in milliseconds.
     limiters_ahead_ms: Cell<i64>,
-    redis: Rc<Server>,
+    redis: Rc<Servers>,
     dials: mpsc::UnboundedSender<Dial>,
-    operator: Arc<dyn Store>,
+    pub operator: Arc<dyn Store>,
     /// What the operator last wanted, and how often that changed.
-    units: RefCell<Vec<u64>>,
+    units: RefCell<Vec<(u64, Overridden)>>,
     marks: Cell<u64>,
     /// What was written, by the digest of its revision.
     written: RefCell<BTreeMap<String, Policy>>,
@@ -62,6 +65,7 @@ pub struct World {
     pub counts: RefCell<BTreeMap<String, u64>>,
     /// Whose decisions the current event brings.
     pub deciding: Cell<By>,
+    pub service: RefCell<Service>,
     verbose: bool,
 }
 
@@ -70,9 +74,9 @@ impl World {
     pub async fn start(sim: Sim, plan: Plan, verbose: bool) -> Rc<Self> {
         let sim = Rc::new(sim);
         let (dials, dialled) = mpsc::unbounded_channel();
-        let redis = Server::new(Rc::clone(&sim));
+        let redis = Servers::new(&sim, plan.sentinel);
         spawn_local(Rc::clone(&redis).listen(dialled));
-        let operator = open(OPERATOR, &dials, Duration::from_millis(500));
+        let operator = open(&plan, OPERATOR, &dials, Duration::from_millis(500));
         let world = Rc::new(Self {
             sim,
             envoys: RefCell::default(),
@@ -82,12 +86,13 @@ impl World {
             redis,
             dials,
             operator,
-            units: RefCell::new(CLASSES.iter().map(|class| class.units).collect()),
+            units: RefCell::new(CLASSES.iter().map(|class| (class.units, None)).collect()),
             marks: Cell::new(0),
             written: RefCell::default(),
             book: RefCell::default(),
             counts: RefCell::default(),
             deciding: Cell::default(),
+            service: RefCell::default(),
             verbose,
             plan,
         });
@@ -114,6 +119,8 @@ impl World {
         loop {
             let ms = i64::try_from(self.sim.epoch_ms()).unwrap() + self.limiters_ahead_ms.get();
             host::set_wall_ms(ms);
+            let store_ms = self.sim.epoch_ms() + self.redis.primary().ahead_ms.get().unsigned_abs();
+            self.book.borrow_mut().day = (store_ms - 5 * 3_600_000) / 86_400_000;
             sleep(Duration::from_millis(10)).await;
         }
     }
@@ -123,7 +130,7 @@ impl World {
     fn start_limiter(&self, limiter: usize) {
         let settings = Settings::default();
         let start = self.limiter_starts.replace(self.limiter_starts.get() + 1);
-        let store = open(limiter, &self.dials, settings.store_timeout);
+        let store = open(&self.plan, limiter, &self.dials, settings.store_timeout);
         let name = format!("limiter-{limiter}/{start:04x}");
         let started = Portless::start(&settings, store, name).unwrap();
         self.limiters.borrow_mut()[limiter] = Some(started);
@@ -210,33 +217,44 @@ impl World {
         drop(book);
         let chance = &self.sim.chance;
         let passed = matches!(decision, Decision::Passed(_));
+        let (mut reply, mut served_ms) = (None, 0);
+        if passed && class.kind == Kind::Adaptive {
+            (served_ms, reply) = self.service.borrow_mut().serve(now_ms, chance);
+        } else if passed {
+            let cost = match class.kind {
+                Kind::Costs => 10 + chance.below(COST_MAX - 10),
+                _ => 1,
+            };
+            reply = Some((200, cost));
+        }
         let lasts_ms = match class.kind {
             _ if !passed => 0,
+            Kind::Adaptive => served_ms,
             Kind::Slots if chance.percent(20) => chance.below(8_000),
             Kind::Slots => chance.below(600),
             _ => chance.below(40),
         };
-        let cost = passed.then(|| match class.kind {
-            Kind::Costs => 10 + chance.below(COST_MAX - 10),
-            _ => 1,
-        });
         let world = Rc::clone(self);
         spawn_local(async move {
             sleep(Duration::from_millis(lasts_ms)).await;
             if world.at(at.envoy, at.worker) == at {
                 let now_ms = world.sim.now_ms();
+                let cost = reply.map(|(_, cost)| cost);
                 world.book.borrow_mut().left(number, cost, now_ms);
-                world.end_request(at, number, cost).await;
+                let reply = reply.map(|(status, cost)| Reply::new(status, cost));
+                world.end_request(at, number, reply).await;
             }
         });
     }
 
-    fn arrive(self: &Rc<Self>, class: usize, user: &str, at: At) {
+    pub fn arrive(self: &Rc<Self>, class: usize, user: &str, at: At) {
         let sent = Sent {
             class,
             user: user.to_owned(),
             at,
             at_ms: self.sim.now_ms(),
+            decided_ms: 0,
+            days: [self.book.borrow().day; 2],
             decision: None,
             by: By::Fallback,
             cost: None,
@@ -245,9 +263,22 @@ impl World {
         let shares = self.shares(CLASSES[class].name);
         let number = self.book.borrow_mut().arrived(sent, shares);
         self.request(at, number, &format!("/{}", CLASSES[class].name), user);
+        if CLASSES[class].kind == Kind::Queue && self.sim.chance.percent(20) {
+            let world = Rc::clone(self);
+            spawn_local(async move {
+                sleep(Duration::from_millis(400)).await;
+                if world.at(at.envoy, at.worker) == at
+                    && world.book.borrow().sent[number].decision.is_none()
+                {
+                    let now_ms = world.sim.now_ms();
+                    world.book.borrow_mut().left(number, None, now_ms);
+                    world.end_request(at, number, None).await;
+                }
+            });
+        }
     }
 
-    fn any_worker(&self) -> Option<At> {
+    pub fn any_worker(&self) -> Option<At> {
         let chance = &self.sim.chance;
         let at = self.at(
             chance.index(self.plan.proxies),
@@ -272,6 +303,8 @@ impl World {
             let user = format!("{}-{generation}-{which}", CLASSES[class].name);
             let (count, pause_ms) = if leased {
                 (chance.below(40), chance.below(8))
+            } else if CLASSES[class].kind == Kind::Queue {
+                (1 + chance.below(8), 0)
             } else {
                 (1 + chance.below(2), 0)
             };
@@ -324,7 +357,7 @@ impl World {
     }
 
     /// The limits as they are stored.
-    async fn stored(&self) -> Compiled {
+    pub async fn stored(&self) -> Compiled {
         loop {
             let domain = "shop".parse().unwrap();
             if let Ok(Stored::Live(record)) = self.operator.read(&domain, Overrides::All).await {
@@ -350,9 +383,7 @@ impl World {
         }
     }
 
-    async fn credit(&self, class: usize, units: u64) {
-        let generation = self.sim.now_ms() / GENERATION_MS;
-        let user = format!("{}-{generation}-0", CLASSES[class].name);
+    async fn credit(&self, class: usize, user: String, units: u64) {
         let stored = self.stored().await;
         let credit = Credit {
             policy: &stored,
@@ -393,17 +424,16 @@ impl World {
             event.at_ms.saturating_sub(self.sim.now_ms()),
         ))
         .await;
-        let edits = matches!(
-            event.act,
-            Act::Edit(..) | Act::Reset(_) | Act::Pause(_) | Act::Credit(..)
-        );
+        let edits = is_edit(event.act);
         self.log(&format!("{:?}", event.act));
         let trouble = |by: fn(&mut u64)| {
             let mut book = self.book.borrow_mut();
             book.trouble_ms = self.sim.now_ms();
             by(&mut book.troubles);
         };
-        if edits {
+        if let Act::Rush(rush) = event.act {
+            self.rush(rush).await;
+        } else if edits {
             self.operate(event).await;
         } else {
             trouble(|troubles| *troubles += 1);
@@ -415,28 +445,38 @@ impl World {
 
     async fn operate(&self, event: Event) {
         let now = || self.sim.now_ms();
-        let (class, deed) = match event.act {
+        let someone = |class: usize| {
+            let generation = self.sim.now_ms() / GENERATION_MS;
+            Some(format!("{}-{generation}-0", CLASSES[class].name))
+        };
+        let (class, user, deed) = match event.act {
             Act::Edit(class, which) => {
                 let units = CLASSES[class].units;
                 (
                     class,
+                    None,
                     Deed::Units([units, units * 2, units / 2][usize::try_from(which).unwrap()]),
                 )
             }
-            Act::Reset(class) => (class, Deed::Reset),
-            Act::Credit(class, units) => (class, Deed::Credit(units)),
-            Act::Pause(class) => (class, Deed::Pause),
+            Act::Reset(class) => (class, None, Deed::Reset),
+            Act::Credit(class, units) => (class, someone(class), Deed::Credit(units)),
+            Act::Override(class, units) => (class, someone(class), Deed::Override(units)),
+            Act::Pause(class) => (class, None, Deed::Pause),
             other => unreachable!("{other:?}"),
         };
-        let begun = self.book.borrow_mut().begun(now(), Some(class), deed);
+        let begun = { self.book.borrow_mut() }.begun(now(), (Some(class), user.clone()), deed);
         match deed {
             Deed::Units(units) => {
-                self.units.borrow_mut()[class] = units;
+                self.units.borrow_mut()[class].0 = units;
+                self.apply().await;
+            }
+            Deed::Override(units) => {
+                self.units.borrow_mut()[class].1 = user.map(|user| (user, units));
                 self.apply().await;
             }
             Deed::Reset => self.reset(class).await,
-            Deed::Credit(units) => self.credit(class, units).await,
-            Deed::Pause | Deed::Lost => {
+            Deed::Credit(units) => self.credit(class, user.unwrap(), units).await,
+            Deed::Pause | Deed::Lost | Deed::FailedOver(..) => {
                 self.pause(class, true).await;
                 sleep(Duration::from_millis(event.lasts_ms)).await;
                 self.pause(class, false).await;
@@ -447,6 +487,7 @@ impl World {
 
     async fn disturb(self: &Rc<Self>, event: Event) {
         let lasts = || sleep(Duration::from_millis(event.lasts_ms));
+        let redis = self.redis.primary();
         match event.act {
             Act::Weather(weather) => {
                 self.sim.weather.set(weather);
@@ -472,53 +513,73 @@ impl World {
             Act::StepLimiters(ms) => self.limiters_ahead_ms.set(ms),
             Act::StepProxy(envoy, ms) => self.envoys.borrow_mut()[envoy].ahead_ms = ms,
             Act::StepRedis(ms) => {
-                let ahead_ms = &self.redis.ahead_ms;
+                let ahead_ms = &redis.ahead_ms;
                 ahead_ms.set(ahead_ms.get() + ms);
             }
             Act::PauseRedis => {
-                self.redis.set_health(Health::Paused);
+                redis.set_health(Health::Paused);
                 lasts().await;
-                self.redis.set_health(Health::Up);
+                redis.set_health(Health::Up);
             }
-            Act::CutRedis => self.redis.cut(),
+            Act::CutRedis => redis.cut(),
             Act::Refuse(error) => {
-                self.redis.refuse(Some(error));
+                redis.refuse(Some(error));
                 lasts().await;
-                self.redis.refuse(None);
+                redis.refuse(None);
             }
             Act::Busy => {
-                self.redis.busy.set(true);
+                redis.busy.set(true);
                 lasts().await;
-                self.redis.busy.set(false);
+                redis.busy.set(false);
             }
             Act::CrashRedis(kept) => self.crash_redis(kept, event.lasts_ms).await,
             Act::Evict => {
-                let lost = self.lose();
-                let keys = self
-                    .redis
+                let lost = self.lose(Deed::Lost);
+                let keys = redis
                     .evict(["token%-", "window%-", "fixed%-", "slots"][self.sim.chance.index(4)]);
                 self.log(&format!("{keys} keys are evicted"));
                 self.book.borrow_mut().ended(lost, self.sim.now_ms());
             }
+            Act::FailOver => self.fail_over(event.lasts_ms).await,
             edit => unreachable!("{edit:?}"),
         }
     }
 
-    fn lose(&self) -> usize {
+    /// What the old primary charges until the limiters have left it is lost, and may be used again, but no more.
+    async fn fail_over(&self, lasts_ms: u64) {
+        let (begun_ms, lag_ms) = (self.sim.now_ms(), self.sim.chance.below(1_500));
+        let alone = || self.book.borrow().troubles == 1;
+        let (was_alone, begun) = (alone(), self.lose(Deed::FailedOver(begun_ms, u64::MAX)));
+        let named_ms = self.redis.fail_over(lag_ms, lasts_ms).await;
         let now_ms = self.sim.now_ms();
-        self.book.borrow_mut().begun(now_ms, None, Deed::Lost)
+        // A limiter that reaches nobody meanwhile may call the old one as long as that lives.
+        let undisturbed = was_alone && alone() && self.book.borrow().trouble_ms == begun_ms;
+        let until_ms = named_ms
+            .filter(|_| undisturbed)
+            .map_or(now_ms, |ms| ms + 500);
+        self.book.borrow_mut().done[begun].deed = Deed::FailedOver(begun_ms, until_ms);
+        if named_ms.is_some() {
+            self.apply().await;
+        }
+        self.book.borrow_mut().ended(begun, self.sim.now_ms());
+    }
+
+    fn lose(&self, how: Deed) -> usize {
+        let now_ms = self.sim.now_ms();
+        self.book.borrow_mut().begun(now_ms, (None, None), how)
     }
 
     async fn crash_redis(&self, kept: Kept, lasts_ms: u64) {
-        let lost = (kept != Kept::All).then(|| self.lose());
+        let lost = (kept != Kept::All).then(|| self.lose(Deed::Lost));
+        let redis = self.redis.primary();
         if kept == Kept::Saved {
-            self.redis.save();
+            redis.save();
             sleep(Duration::from_millis(lasts_ms)).await;
         }
-        self.redis.set_health(Health::Down);
-        self.redis.cut();
+        redis.set_health(Health::Down);
+        redis.cut();
         sleep(Duration::from_millis(lasts_ms / 2)).await;
-        self.redis.restart(kept);
+        redis.restart(kept);
         if let Some(lost) = lost {
             // As docs/deploy.md says, the operator compares the limits with those in the repository.
             self.apply().await;
@@ -546,7 +607,9 @@ impl World {
                 let Some(policy) = written.get(&format!("{:?}", revision.digest)) else {
                     continue;
                 };
-                for limit in &policy.limits {
+                // A proxy also gets the edges of calendar windows.
+                let limits = policy.limits.iter();
+                for limit in limits.filter(|limit| limit.name.as_str() != "calendar") {
                     let has = quota(limit.name.as_str());
                     assert_eq!(has, limit.quota, "{} of {revision:?}", limit.name);
                 }
@@ -566,6 +629,7 @@ impl World {
         for user in users {
             self.book.borrow().assert_not_exceeded(&user);
             let now_ms = self.sim.now_ms();
+            self.book.borrow().assert_in_turn(&user, now_ms);
             let settled = self.book.borrow().is_calm(now_ms, 3_000);
             let (class, _) = user.split_once('-').unwrap();
             let exact = || self.book.borrow().is_exact(&user, self.shares(class));
@@ -599,6 +663,8 @@ impl World {
 
     /// Runs to the end, and checks that everything is well after it.
     pub async fn run(self: Rc<Self>) {
+        self.book.borrow_mut().only_weather = { self.plan.events.iter() }
+            .all(|event| is_edit(event.act) || matches!(event.act, Act::Weather(_)));
         let load = spawn_local(Rc::clone(&self).load());
         let watch = spawn_local(Rc::clone(&self).watch());
         let events: Vec<_> = { self.plan.events.iter() }
@@ -640,21 +706,45 @@ impl World {
                 );
             }
         }
-        let slots = "slots".parse().unwrap();
-        let inspected = self
-            .operator
-            .inspect(&stored, &slots, &[], 0)
-            .await
-            .unwrap();
-        assert_eq!(
-            inspected.answer.remaining, SLOTS,
-            "slots are not free: {inspected:?}"
-        );
+        for limit in ["slots", "adaptive"] {
+            let limit = limit.parse().unwrap();
+            let inspected = self
+                .operator
+                .inspect(&stored, &limit, &[], 0)
+                .await
+                .unwrap();
+            assert_eq!(
+                Some(inspected.answer.remaining),
+                inspected.answer.limit,
+                "slots are not free: {inspected:?}"
+            );
+        }
+        self.assert_as_limited().await;
+        self.assert_barred().await;
+        self.sim.assert_mutated();
+        self.book.borrow().assert_decided();
+    }
+
+    /// Of new users exactly as many requests pass as the limits and overrides allow.
+    async fn assert_as_limited(self: &Rc<Self>) {
         for (class, of) in CLASSES.iter().enumerate() {
-            let units = self.units.borrow()[class];
+            if of.kind == Kind::Checked && class % 2 == 1 {
+                let overridden = (format!("{}-final", of.name), of.units + 2);
+                self.units.borrow_mut()[class].1 = Some(overridden);
+            }
+        }
+        self.apply().await;
+        sleep(Duration::from_secs(3)).await;
+        for (class, of) in CLASSES.iter().enumerate() {
+            let (units, overridden) = self.units.borrow()[class].clone();
+            let units = match overridden {
+                Some((user, units)) if user.ends_with("-final") => units,
+                _ => units,
+            };
             let count = match of.kind {
                 Kind::Checked => units + 4,
-                Kind::Leased => continue,
+                Kind::Leased | Kind::Adaptive | Kind::Barred => continue,
+                Kind::Queue => 8,
                 Kind::Slots => SLOTS,
                 Kind::Costs => 2 * units / RESERVE,
             };
@@ -665,10 +755,41 @@ impl World {
             }
             sleep(Duration::from_millis(100)).await;
             if of.kind == Kind::Checked {
+                let paired = of.name == "sliding";
+                let units = if paired { units.min(PAIR) } else { units };
                 self.book.borrow().assert_exactly(&user, units);
             }
         }
-        self.book.borrow().assert_decided();
+    }
+
+    /// Who is denied three times is denied altogether for six seconds, and the next time for twelve.
+    async fn assert_barred(self: &Rc<Self>) {
+        let user = "barred-final";
+        // Pauses, requests after each, and how many of them pass. Denials by proxies are reported within two seconds.
+        for (pause_ms, requests, passes) in [
+            (0, 4, 2),
+            (2_100, 3, 2),
+            (2_500, 1, 0),
+            (6_500, 5, 2),
+            (2_500, 1, 0),
+            (7_000, 1, 0),
+            (7_000, 1, 1),
+        ] {
+            sleep(Duration::from_millis(pause_ms)).await;
+            let passed = || self.book.borrow().passed(user);
+            let before = passed();
+            for _ in 0..requests {
+                self.arrive(the(Kind::Barred), user, self.any_worker().unwrap());
+                sleep(Duration::from_millis(30)).await;
+            }
+            sleep(Duration::from_millis(100)).await;
+            let now_ms = self.sim.now_ms();
+            assert_eq!(
+                passed() - before,
+                passes,
+                "of {requests} after {pause_ms} ms, at {now_ms} ms"
+            );
+        }
     }
 
     /// What the run did, in one line.
@@ -684,10 +805,17 @@ impl World {
             book.sent.len(),
             self.plan.events.len(),
             book.audited,
-            self.redis.executed.get(),
+            self.redis.executed(),
             self.sim.traced(),
         )
     }
+}
+
+fn is_edit(act: Act) -> bool {
+    matches!(
+        act,
+        Act::Edit(..) | Act::Reset(_) | Act::Pause(_) | Act::Credit(..) | Act::Override(..)
+    )
 }
 
 fn signature() -> Signature {
@@ -697,7 +825,12 @@ fn signature() -> Signature {
     }
 }
 
-fn open(from: usize, dials: &mpsc::UnboundedSender<Dial>, timeout: Duration) -> Arc<dyn Store> {
+fn open(
+    plan: &Plan,
+    from: usize,
+    dials: &mpsc::UnboundedSender<Dial>,
+    timeout: Duration,
+) -> Arc<dyn Store> {
     let wire = Wire {
         from,
         dials: dials.clone(),
@@ -706,6 +839,6 @@ fn open(from: usize, dials: &mpsc::UnboundedSender<Dial>, timeout: Duration) -> 
         network: Some(Arc::new(wire)),
         ..Options::within(timeout)
     };
-    let url: StoreUrl = "redis://redis:6379".parse().unwrap();
+    let url: StoreUrl = if plan.sentinel { NAMED } else { ALONE }.parse().unwrap();
     store::open(&url, options).unwrap()
 }
