@@ -14,7 +14,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     rc::Rc,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
@@ -63,7 +63,7 @@ pub struct Filter {
     metrics: Defined,
     clocks: Clocks,
     /// None where Envoy only validates its configuration.
-    ticker: Option<Ticker>,
+    ticker: OnceLock<Ticker>,
 }
 
 /// How long Envoy may take to know its clusters' hosts.
@@ -80,11 +80,13 @@ static NEXT_EVENT: AtomicU64 = AtomicU64::new(1);
 pub fn configured(config: &mut abi::Config<'_>, json: &[u8]) -> Option<Arc<Filter>> {
     let filter = catch_unwind(AssertUnwindSafe(|| {
         fault::point("configured");
-        Filter::new(config, json)
+        let filter = Arc::new(Filter::new(config, json)?);
+        filter.start()?;
+        Ok(filter)
     }));
     let filter = filter.unwrap_or_else(|payload| Err(format!("panic: {}", text_of(&*payload))));
     match filter {
-        Ok(filter) => Some(Arc::new(filter)),
+        Ok(filter) => Some(filter),
         Err(problems) => {
             log(
                 Severity::Error,
@@ -104,14 +106,13 @@ impl Filter {
         let token = config.limiter.token_env.as_deref().and_then(token);
         let node = node();
         let event = NEXT_EVENT.fetch_add(1, Ordering::Relaxed);
-        let scheduler = Arc::new(envoy.scheduler());
         let mut filter = Self {
             token,
             sidecar: is_sidecar(node.as_bytes()),
             node,
             event,
             slots: Vec::new(),
-            scheduler: Arc::clone(&scheduler),
+            scheduler: Arc::new(envoy.scheduler()),
             scheduled: AtomicBool::new(false),
             inbox: Mutex::default(),
             limiter: Limiter::default(),
@@ -119,19 +120,33 @@ impl Filter {
             early_polls: Mutex::default(),
             metrics: Defined::new(envoy),
             clocks: Clocks::new(),
-            ticker: None,
+            ticker: OnceLock::new(),
             config,
         };
         for _ in 0..abi::concurrency().max(1) {
             let worker = filter.new_worker()?;
             filter.slots.push(Slot::new(worker, event));
         }
-        if !abi::validates() {
-            let ticker = Ticker::start(scheduler, event).ok_or("no thread for ticks")?;
-            ticker.by(0);
-            filter.ticker = Some(ticker);
-        }
         Ok(filter)
+    }
+
+    /// Starts the ticks.
+    fn start(self: &Arc<Self>) -> Result<(), String> {
+        if abi::validates() {
+            return Ok(());
+        }
+        let this = Arc::downgrade(self);
+        let end_overdue = move || {
+            // The thread is joined before the configuration goes.
+            let this = this.upgrade();
+            this.map_or(u64::MAX, |this| this.end_overdue())
+        };
+        let ticker = Ticker::start(Arc::clone(&self.scheduler), self.event, end_overdue);
+        let ticker = ticker.ok_or("no thread for ticks")?;
+        ticker.by(0);
+        // The first and only one.
+        let _ = self.ticker.set(ticker);
+        Ok(())
     }
 
     fn new_worker(&self) -> Result<Worker, String> {
@@ -144,7 +159,7 @@ impl Filter {
     /// The configuration ends: Envoy has no request with it, and cancels its calls next. May run on any
     /// thread.
     pub fn on_end(&self) {
-        if let Some(ticker) = &self.ticker {
+        if let Some(ticker) = self.ticker.get() {
             ticker.end();
         }
         for index in 0..self.slots.len() {
@@ -274,7 +289,7 @@ impl Filter {
 
     fn tick_by(&self, slot: &Slot, due_us: u64) {
         slot.due.set(due_us);
-        if let Some(ticker) = &self.ticker {
+        if let Some(ticker) = self.ticker.get() {
             ticker.by(due_us);
         }
     }
@@ -299,6 +314,16 @@ impl Filter {
             worker: index,
             epoch: state.epoch,
         };
+        if calls.iter().any(is_call)
+            && let Some(slot) = self.slot(index)
+        {
+            let overdue_us = state.worker.overdue_us();
+            if slot.overdue_us.swap(overdue_us, Ordering::Relaxed) != overdue_us
+                && let Some(ticker) = self.ticker.get()
+            {
+                ticker.overdue_by(overdue_us);
+            }
+        }
         locked(&self.inbox).extend(calls.into_iter().map(|step| (of, step)));
         self.wake();
     }
@@ -319,6 +344,10 @@ fn locked<T>(list: &Mutex<VecDeque<T>>) -> MutexGuard<'_, VecDeque<T>> {
 
 fn is_cancel(step: &Step) -> bool {
     matches!(step, Step::Stream(StreamStep::Cancel))
+}
+
+fn is_call(step: &Step) -> bool {
+    matches!(step, Step::Call(_) | Step::Stream(StreamStep::Send(..)))
 }
 
 fn after(now: Now, ms: u32) -> u64 {
@@ -351,7 +380,7 @@ impl Filter {
             self.work_on_main(envoy);
         });
         if done.is_none()
-            && let Some(ticker) = &self.ticker
+            && let Some(ticker) = self.ticker.get()
         {
             // What was not done is due again, but a panic that recurs must not keep the main thread busy.
             self.scheduled.store(false, Ordering::Release);
@@ -384,7 +413,7 @@ impl Filter {
             }
             next_us = next_us.min(slot.due.at_us());
         }
-        if let Some(ticker) = &self.ticker {
+        if let Some(ticker) = self.ticker.get() {
             ticker.by(next_us);
         }
         self.scheduled.store(false, Ordering::Release);
@@ -427,9 +456,29 @@ impl Filter {
         self.metrics.write(envoy, recorded);
     }
 
-    /// Takes the steps of a worker, on the main thread. Requests that are decided continue on their own.
+    /// Ends the calls that are overdue, because the main thread is busy. Returns when the next one is. On the thread
+    /// of the ticks.
+    fn end_overdue(&self) -> u64 {
+        let mut next_us = u64::MAX;
+        for (index, slot) in self.slots.iter().enumerate() {
+            if slot.overdue_us.load(Ordering::Relaxed) <= time::mono_us() {
+                // Also after a panic, which leaves no call behind.
+                slot.overdue_us.store(u64::MAX, Ordering::Relaxed);
+                self.run("overdue", index, |state, now| {
+                    state.worker.end_overdue(&SharedMap, now);
+                    let overdue_us = state.worker.overdue_us();
+                    slot.overdue_us.store(overdue_us, Ordering::Relaxed);
+                });
+                self.pump(index);
+            }
+            next_us = next_us.min(slot.overdue_us.load(Ordering::Relaxed));
+        }
+        next_us
+    }
+
+    /// Takes the steps of a worker, not on its own thread. Requests that are decided continue on that.
     fn pump(&self, index: usize) {
-        let log = self.run("steps", index, |state, now| {
+        self.run("steps", index, |state, now| {
             let mut steps = state.steps(None);
             if steps.ends_turn && state.end_turn(None) {
                 // Nobody waits: the turn ends here.
@@ -439,16 +488,22 @@ impl Filter {
                 steps.calls.extend(more.calls);
                 steps.log.extend(more.log);
             }
+            // On the main thread, which may write to the log.
+            steps.calls.extend(steps.log);
             self.post(index, state, steps.calls);
-            steps.log
         });
-        write_log(log.unwrap_or_default());
     }
 
     /// Carries out one step for a worker, and what Envoy's refusal makes of it.
     fn carry_out(&self, envoy: &mut abi::Config<'_>, of: Of, step: Step) {
-        if self.run_of("step", of, |_, _| ()).is_none() {
-            // Of a state machine that a panic ended: nobody waits for it.
+        let awaited = self.run_of("step", of, |state, _| match &step {
+            Step::Call(Call { id, .. }) | Step::Stream(StreamStep::Send(id, _)) => {
+                state.worker.is_in_flight(*id)
+            }
+            _ => true,
+        });
+        if awaited != Some(true) {
+            // Of a state machine that a panic ended, or overdue before it was made: nobody waits for it.
             return;
         }
         let limiter = &self.config.limiter;
@@ -479,6 +534,10 @@ impl Filter {
                 self.limiter.give_up(of.worker);
                 // Outside of the hooks of the stream.
                 self.wake();
+                None
+            }
+            Step::Log(..) => {
+                write_log(vec![step]);
                 None
             }
             _ => None,

@@ -20,4 +20,5 @@ mod shared;
 mod time;
 mod worker;
 
+pub use shared::SharedMap;
 pub use time::{Due, LATE_US};

@@ -1,16 +1,17 @@
-//! What the workers of this process share, in place of Envoy's shared data: values by key, each with a
-//! version, written by compare-and-swap.
+//! What the workers of this process share: in place of Envoy's shared data values by key, each with a
+//! version, written by compare-and-swap; and the limits of snapshots.
 //!
 //! filter-core writes a fixed set of keys, so nothing is ever removed. The map outlives configurations:
 //! the module is never unloaded.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     hash::{BuildHasher, RandomState},
     sync::{LazyLock, Mutex, PoisonError},
 };
 
 use filter_core::{CasMismatch, Host, Version, Versioned};
+use policy::{Compiled, SnapshotError};
 
 /// Parts of the map with a lock each. Workers rarely meet in one of so many.
 const SHARDS: usize = 64;
@@ -23,6 +24,14 @@ static SHARED: LazyLock<(RandomState, [Shard; SHARDS])> = LazyLock::new(|| {
         std::array::from_fn(|_| Mutex::default()),
     )
 });
+
+/// Bound: snapshots that workers share as read, one for each domain. Beyond it, the one that was read first goes, and a
+/// worker that still needs it reads it again.
+const SNAPSHOTS: usize = 16;
+
+/// The limits of the last snapshot of each domain, by a hash of its bytes. Workers that took changes since share with
+/// it what did not change.
+static SNAPSHOTS_READ: Mutex<VecDeque<(u64, Compiled)>> = Mutex::new(VecDeque::new());
 
 /// The map of this process.
 #[derive(Clone, Copy, Debug)]
@@ -64,5 +73,24 @@ impl Host for SharedMap {
             }
             _ => Err(CasMismatch),
         })
+    }
+
+    fn read_snapshot(&self, bytes: &[u8]) -> Result<Compiled, SnapshotError> {
+        // Its key is random, so that nobody makes two snapshots of one hash.
+        let hash = SHARED.0.hash_one(bytes);
+        // Held meanwhile: others that need the same wait no longer than they would take to read it.
+        let mut read = SNAPSHOTS_READ
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, same)) = read.iter().find(|(of, _)| *of == hash) {
+            return Ok(same.clone());
+        }
+        let compiled = Compiled::from_snapshot(bytes)?;
+        read.retain(|(_, before)| before.domain() != compiled.domain());
+        if read.len() == SNAPSHOTS {
+            read.pop_front();
+        }
+        read.push_back((hash, compiled.clone()));
+        Ok(compiled)
     }
 }

@@ -54,7 +54,8 @@ impl Clocks {
 
 // --- Ticks: Envoy has no timers for a module, so a thread sleeps until the next is due.
 
-/// Schedules an event of the configuration when the next tick is due.
+/// Schedules an event of the configuration when the next tick is due, and looks after calls that are overdue: the
+/// main thread, which has Envoy's timers, may be busy for longer than requests wait.
 #[derive(Debug)]
 pub struct Ticker {
     shared: Arc<Shared>,
@@ -65,15 +66,23 @@ pub struct Ticker {
 struct Shared {
     /// When the next tick is due; `u64::MAX`: none is.
     due_us: AtomicU64,
+    /// When a call is overdue, likewise.
+    overdue_us: AtomicU64,
     ended: Mutex<bool>,
     sooner: Condvar,
 }
 
 impl Ticker {
-    /// Starts the thread. `None`: the system has no thread left.
-    pub fn start(scheduler: Arc<ConfigScheduler>, event: u64) -> Option<Self> {
+    /// Starts the thread. `None`: the system has no thread left. `end_overdue` is called on it, and says when it is to
+    /// be called again.
+    pub fn start(
+        scheduler: Arc<ConfigScheduler>,
+        event: u64,
+        end_overdue: impl Fn() -> u64 + Send + 'static,
+    ) -> Option<Self> {
         let shared = Arc::new(Shared {
             due_us: AtomicU64::new(u64::MAX),
+            overdue_us: AtomicU64::new(u64::MAX),
             ended: Mutex::new(false),
             sooner: Condvar::new(),
         });
@@ -81,8 +90,8 @@ impl Ticker {
         // Linux cuts names after 15 bytes.
         let thread = Builder::new()
             .name("rl_filter:ticks".to_owned())
-            .stack_size(64 << 10)
-            .spawn(move || its.run(&scheduler, event))
+            .stack_size(512 << 10)
+            .spawn(move || its.run(&scheduler, event, end_overdue))
             .ok()?;
         Some(Self {
             shared,
@@ -92,11 +101,12 @@ impl Ticker {
 
     /// Schedules a tick at this time, if none is scheduled before.
     pub fn by(&self, due_us: u64) {
-        if self.shared.due_us.fetch_min(due_us, Relaxed) > due_us {
-            // Under the lock, so that the thread is either asleep, or has yet to read the time.
-            let _ended = self.shared.ended.lock();
-            self.shared.sooner.notify_one();
-        }
+        self.shared.wake_by(&self.shared.due_us, due_us);
+    }
+
+    /// A call is overdue then, if none is before.
+    pub fn overdue_by(&self, at_us: u64) {
+        self.shared.wake_by(&self.shared.overdue_us, at_us);
     }
 
     /// Ends the thread, and waits for it.
@@ -118,20 +128,35 @@ impl Ticker {
 }
 
 impl Shared {
-    fn run(&self, scheduler: &ConfigScheduler, event: u64) {
-        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+    fn wake_by(&self, which: &AtomicU64, at_us: u64) {
+        if which.fetch_min(at_us, Relaxed) > at_us {
+            // Under the lock, so that the thread is either asleep, or has yet to read the time.
+            let _ended = self.ended.lock();
+            self.sooner.notify_one();
+        }
+    }
+
+    fn run(&self, scheduler: &ConfigScheduler, event: u64, end_overdue: impl Fn() -> u64) {
+        let lock = || self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ended = lock();
         while !*ended {
-            let due_us = self.due_us.load(Relaxed);
-            let left_us = due_us.saturating_sub(mono_us());
-            if left_us == 0 {
+            let [due_us, overdue_us] = [&self.due_us, &self.overdue_us].map(|at| at.load(Relaxed));
+            let now_us = mono_us();
+            if due_us <= now_us {
                 // The main thread schedules the next one.
                 self.due_us.store(u64::MAX, Relaxed);
                 scheduler.commit(event);
-                continue;
+            } else if overdue_us <= now_us {
+                self.overdue_us.store(u64::MAX, Relaxed);
+                // What it does may wake this thread.
+                drop(ended);
+                self.overdue_us.fetch_min(end_overdue(), Relaxed);
+                ended = lock();
+            } else {
+                let left = Duration::from_micros(due_us.min(overdue_us) - now_us);
+                let waited = self.sooner.wait_timeout(ended, left);
+                ended = waited.unwrap_or_else(PoisonError::into_inner).0;
             }
-            let left = Duration::from_micros(left_us);
-            let waited = self.sooner.wait_timeout(ended, left);
-            ended = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 }

@@ -2,7 +2,10 @@
 
 use std::{
     collections::HashMap,
-    sync::{Mutex, MutexGuard, PoisonError, atomic::AtomicBool},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64},
+    },
 };
 
 use filter_core::{Callback, Step, StreamId, Worker};
@@ -18,6 +21,8 @@ pub struct Slot {
     state: Mutex<State>,
     /// When its next tick is due.
     pub due: Due,
+    /// When a call of it is overdue; `u64::MAX`: none is in flight. Written under the lock.
+    pub overdue_us: AtomicU64,
     /// Whether the main thread has to end its turn.
     pub main_ends_turn: AtomicBool,
 }
@@ -28,6 +33,7 @@ impl Slot {
         Self {
             state: Mutex::new(State::new(worker, event)),
             due: Due::default(),
+            overdue_us: AtomicU64::new(u64::MAX),
             main_ends_turn: AtomicBool::new(false),
         }
     }

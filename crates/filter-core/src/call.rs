@@ -81,6 +81,11 @@ impl<T> Calls<T> {
         self.registry.take_lost(now, lost_us)
     }
 
+    /// How long a check call may take until the host itself was busy, in microseconds.
+    fn busy_us(&self) -> u64 {
+        self.timeout_us.saturating_add(BUSY_US)
+    }
+
     /// How long a failed call may take so that its checks can be retried, in microseconds.
     pub(crate) fn patience_us(&self) -> u64 {
         self.timeout_us / 2
@@ -89,7 +94,7 @@ impl<T> Calls<T> {
     /// Whether Envoy reported the end of a call so late that this worker itself was busy: what the limiter
     /// did meanwhile is not known.
     pub(crate) fn was_busy(&self, took_us: u64) -> bool {
-        took_us > self.timeout_us.saturating_add(BUSY_US)
+        took_us > self.busy_us()
     }
 
     /// Records how long a call took.
@@ -299,6 +304,15 @@ impl<T> Registry<T> {
     /// The check calls in flight, the oldest first.
     pub(crate) fn checks(&self) -> &[CheckCall<T>] {
         &self.checks
+    }
+
+    /// Whether something waits for a call.
+    fn has(&self, id: CallId) -> bool {
+        let once = [self.poll, self.report.map(|(report, _)| report)];
+        let mut others = self.leftover_frees.iter().copied();
+        once.contains(&Some(id))
+            || others.any(|call| call == id)
+            || self.checks.iter().any(|call| call.id == id)
     }
 
     /// Takes out a call that ended; `None` if nothing waits for it any more.
@@ -566,6 +580,33 @@ impl Worker {
     /// next, retries included, goes by callouts, which may reach another limiter.
     fn leave_stream(&mut self, now: Now, why: &'static str) {
         self.calls.stream.become_now(State::Leaving(why), now);
+    }
+
+    /// When the check call that was sent first is overdue, on the monotonic clock: its timeout has passed, and what is
+    /// to say so is late. `u64::MAX`: none is in flight.
+    pub fn overdue_us(&self) -> u64 {
+        let first = self.calls.registry.checks.first();
+        first.map_or(u64::MAX, |call| {
+            let sent_us = call.sent.mono_us;
+            sent_us.saturating_add(self.calls.busy_us() + 1)
+        })
+    }
+
+    /// Ends the check calls that are overdue, whose answers are ignored from now on: for a host that answers by another
+    /// thread than that of the requests.
+    pub fn end_overdue(&mut self, host: &impl Host, now: Now) {
+        while let Some(call) = self.calls.registry.take_lost(now, self.calls.busy_us()) {
+            if call.deadline_us.is_some() {
+                self.leave_stream(now, "an answer came too late");
+            }
+            self.unanswered(host, now, call);
+        }
+        self.send_soon(host, now);
+    }
+
+    /// Whether anybody waits for a call.
+    pub fn is_in_flight(&self, id: CallId) -> bool {
+        self.calls.registry.has(id)
     }
 
     fn unanswered(&mut self, host: &impl Host, now: Now, call: CheckCall<PendingCheck>) {

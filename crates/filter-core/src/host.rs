@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use filter_config::Config;
+use policy::{Compiled, SnapshotError};
 
 use crate::cache::Table;
 
@@ -16,6 +17,11 @@ pub trait Host {
 
     /// Writes a value if its version is still `expected`.
     fn swap(&self, key: &[u8], value: &[u8], expected: Version) -> Result<(), CasMismatch>;
+
+    /// Reads a snapshot. Where the workers share memory, they share what one of them read.
+    fn read_snapshot(&self, bytes: &[u8]) -> Result<Compiled, SnapshotError> {
+        Compiled::from_snapshot(bytes)
+    }
 }
 
 /// The version of a value; each write makes a new one.

@@ -21,8 +21,10 @@ use std::{
         atomic::{AtomicU64, Ordering::SeqCst},
     },
     thread::ScopedJoinHandle,
+    time::{Duration, Instant},
 };
 
+use filter_core::Host;
 use host::{
     CONCURRENCY, Call, Config, FAILURES,
     Outcome::{Answered, Continued, Undecided},
@@ -33,11 +35,11 @@ use protocol::{
     Answer, LimitAnswer, Mode, Reservation,
     compact::{Batch, BatchAnswer},
 };
-use rl_filter::{Due, LATE_US, fault};
+use rl_filter::{Due, LATE_US, SharedMap, fault};
 
 const CONFIGURATION: &str = r#"{
     "domain": "DOMAIN",
-    "limiter": {"cluster": "limiter", "timeout": "100ms", "stream": STREAM},
+    "limiter": {"cluster": "limiter", "timeout": "TIMEOUT", "stream": STREAM},
     "descriptors": [
         {"key": "user", "header": "x-user-id"},
         {"key": "text", "metadata": ["jwt", "text"]}, {"key": "number", "metadata": ["jwt", "number"]},
@@ -61,10 +63,11 @@ const LIMITS: &str = r#"{"domain": "DOMAIN", "limits": [
 /// A configuration, with the limits compiled as a limiter does it. Each has a domain of its own, for the
 /// workers of a process share what they know of one.
 fn configured(failure_mode: &str) -> Arc<Config> {
-    configured_with(failure_mode, false)
+    // Longer than these tests leave the main thread waiting.
+    configured_with(failure_mode, false, "1s")
 }
 
-fn configured_with(failure_mode: &str, streams: bool) -> Arc<Config> {
+fn configured_with(failure_mode: &str, streams: bool, timeout: &str) -> Arc<Config> {
     static DOMAINS: AtomicU64 = AtomicU64::new(0);
     let domain = format!("shop-{}", DOMAINS.fetch_add(1, SeqCst));
     let limits = LIMITS.replace("DOMAIN", &domain);
@@ -72,6 +75,7 @@ fn configured_with(failure_mode: &str, streams: bool) -> Arc<Config> {
     let compiled = limits_file::snapshot_text(&Compiled::new(policy), 0);
     let json = CONFIGURATION.replace("MODE", failure_mode);
     let json = json.replace("STREAM", if streams { "true" } else { "false" });
+    let json = json.replace("TIMEOUT", timeout);
     let json = json.replace("DOMAIN", &domain);
     Config::new(&json.replace("COMPILED", &compiled)).unwrap()
 }
@@ -316,7 +320,7 @@ fn eight_workers_decide_at_once() {
 #[test]
 fn what_follows_a_message_that_ends_a_stream_is_not_read() {
     let _alone = host::alone();
-    let config = configured_with("local", true);
+    let config = configured_with("local", true, "1s");
     // A limiter that has answered gets a stream.
     let first = begin(&config, "/checked", "allowed");
     decide(&config, std::slice::from_ref(&first));
@@ -332,17 +336,89 @@ fn what_follows_a_message_that_ends_a_stream_is_not_read() {
     let compressed = [1, 0, 0, 0, 1, 0];
     config.receive(stream, &compressed.repeat(100));
     config.receive(stream, &compressed);
-    assert_eq!(FAILURES.load(SeqCst), 1);
     while STREAM.load(SeqCst) == stream {
         main_thread(&config);
         patience();
     }
+    assert_eq!(FAILURES.load(SeqCst), 1);
     let requests = [first, second, begin(&config, "/checked", "allowed")];
     decide(&config, &requests);
     for request in &requests {
         assert_eq!(request.outcome(), Continued);
     }
     end(config, &requests);
+}
+
+/// Whether its call is made or not.
+#[test]
+fn while_the_main_thread_is_busy_requests_wait_no_longer_than_the_timeout() {
+    let _alone = host::alone();
+    for (mode, path, wanted) in [
+        ("local", "/checked", Continued),
+        ("deny", "/strict", Answered(503)),
+    ] {
+        for (called, panics) in [(false, 0), (true, 0), (false, 1)] {
+            PANICS.store(0, SeqCst);
+            let config = configured_with(mode, false, "50ms");
+            let mut requests = vec![begin(&config, path, "denied")];
+            let started = Instant::now();
+            host::deliver(0);
+            let call = called.then(|| {
+                host::deliver_on_main();
+                next_check().unwrap()
+            });
+            if panics > 0 {
+                fault::inject("overdue");
+            }
+            let patience = host::patience();
+            while requests[0].outcome() == Undecided {
+                host::deliver(0);
+                std::thread::sleep(Duration::from_millis(1));
+                patience();
+            }
+            assert_eq!(requests[0].outcome(), wanted, "{mode} {called}");
+            let took = started.elapsed();
+            assert!(took >= Duration::from_millis(50), "{took:?}");
+            // The late answer is for nobody, and nobody asks for one.
+            if let Some(call) = call {
+                config.answer(&call, answer_to(&call).as_ref().map(|(s, b)| (*s, &b[..])));
+            }
+            host::deliver_on_main();
+            assert!(next_check().is_none());
+            requests.push(begin(&config, "/checked", "allowed"));
+            decide(&config, &requests[1..]);
+            assert_eq!(requests[1].outcome(), Continued);
+            assert_eq!(PANICS.load(SeqCst), panics);
+            end(config, &requests);
+        }
+    }
+}
+
+/// The next call with checks; others are not answered.
+fn next_check() -> Option<Call> {
+    std::iter::from_fn(host::next_call).find(|call| call.path == "/v1/check")
+}
+
+/// It may be large, and each worker needs it.
+#[test]
+fn a_snapshot_is_read_once_for_all_workers() {
+    let snapshot = |domain: &str| {
+        let limits = LIMITS.replace("DOMAIN", domain);
+        let policy = limits_file::policy_from_record(limits.as_bytes()).unwrap();
+        limits_file::snapshot_at(&Compiled::new(policy), 0)
+    };
+    let (bytes, others) = (snapshot("read-once"), snapshot("another"));
+    let read = |bytes: &[u8]| SharedMap.read_snapshot(bytes).unwrap();
+    let (first, other) = (read(&bytes), read(&others));
+    let same = |a: &Compiled, b: &Compiled| Arc::ptr_eq(&a.limits()[0], &b.limits()[0]);
+    assert!(same(&first, &read(&bytes)) && same(&other, &read(&others)));
+    assert_eq!(other.domain().as_str(), "another");
+    assert!(SharedMap.read_snapshot(&bytes[1..]).is_err());
+    // Beyond the bound it is read again.
+    for n in 0..16 {
+        read(&snapshot(&format!("more-{n}")));
+    }
+    assert!(!same(&first, &read(&bytes)));
 }
 
 #[test]

@@ -56,7 +56,7 @@ impl Worker {
         // In force once, at the end: requests wait meanwhile.
         let (mut newest, mut unfit) = (None, false);
         for snapshot in update.snapshots {
-            match self.next_policy(newest.as_ref(), &snapshot.body) {
+            match self.next_policy(host, newest.as_ref(), &snapshot.body) {
                 Ok(next) => newest = Some(next),
                 Err(Unusable::Unfit) => {
                     unfit = true;
@@ -181,7 +181,7 @@ impl Worker {
             }
             Polled::Brought {
                 snapshot, proxies, ..
-            } => match self.next_policy(None, &snapshot.body) {
+            } => match self.next_policy(host, None, &snapshot.body) {
                 Ok(next) => {
                     let poller = &mut self.policy.poller;
                     if poller.poll_brought(host, &snapshot, Some(&proxies)) {
@@ -251,6 +251,7 @@ impl Worker {
     /// no newer ones; `None`: there are none.
     fn next_policy(
         &self,
+        host: &impl Host,
         newest: Option<&Option<Compiled>>,
         body: &SnapshotBody,
     ) -> Result<Option<Compiled>, Unusable> {
@@ -261,9 +262,7 @@ impl Worker {
         };
         Ok(Some(match body {
             SnapshotBody::Unknown => return Ok(None),
-            SnapshotBody::Limits(bytes) => {
-                Compiled::from_snapshot(bytes).map_err(Unusable::Rejected)?
-            }
+            SnapshotBody::Limits(bytes) => host.read_snapshot(bytes).map_err(Unusable::Rejected)?,
             SnapshotBody::Changes(bytes) => {
                 let next = base.and_then(|base| base.with_changes(bytes));
                 next.ok_or(Unusable::Unfit)?
