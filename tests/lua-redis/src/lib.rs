@@ -91,18 +91,18 @@ impl LuaRedis {
     }
 
     /// A value of another interpreter, in this one.
-    fn copied(&self, value: &mlua::Value) -> mlua::Value {
+    fn copied(&self, value: &Value) -> Value {
         match value {
-            mlua::Value::String(text) => {
-                mlua::Value::String(self.lua.create_string(&*text.as_bytes()).unwrap())
+            Value::String(text) => {
+                Value::String(self.lua.create_string(&*text.as_bytes()).unwrap())
             }
-            mlua::Value::Table(table) => {
+            Value::Table(table) => {
                 let copy = self.lua.create_table().unwrap();
-                for pair in table.pairs::<mlua::Value, mlua::Value>() {
+                for pair in table.pairs::<Value, Value>() {
                     let (key, item) = pair.unwrap();
                     copy.raw_set(self.copied(&key), self.copied(&item)).unwrap();
                 }
-                mlua::Value::Table(copy)
+                Value::Table(copy)
             }
             other => other.clone(),
         }
