@@ -381,7 +381,7 @@ struct Budget {
 }
 
 /// How much of a domain's bounds the limits of an object take.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Share {
     count: usize,
     entries: BTreeSet<Name>,
@@ -560,7 +560,7 @@ struct Placing<'t, 'o> {
     /// The object whose override of a name holds at a Gateway.
     overriders: BTreeMap<(Key, String), Key>,
     budgets: &'t mut BTreeMap<Name, Budget>,
-    /// What versions in force take of the budgets, of objects whose turn has not come.
+    /// What versions in force take of the budgets until their objects' turns come.
     reserved: BTreeMap<Key, Placed>,
 }
 
@@ -605,8 +605,8 @@ impl Placing<'_, '_> {
 
     fn object(&mut self, object: &RateLimit) -> ObjectResult {
         let key = object.metadata.key();
-        for (domain, there) in self.reserved.remove(&key).into_iter().flatten() {
-            if let Some(budget) = self.budgets.get_mut(&domain) {
+        for (domain, there) in self.reserved.get(&key).into_iter().flatten() {
+            if let Some(budget) = self.budgets.get_mut(domain) {
                 budget.give_back(&key.namespace, &there.share);
             }
         }
@@ -663,7 +663,8 @@ impl Placing<'_, '_> {
         }
     }
 
-    /// Takes the object away from Gateways where an older one overrides the same; returns what it would be told at one.
+    /// Takes the object away from Gateways where an older one overrides the same; returns what its status says
+    /// at the first of them.
     fn mark_conflicts(&self, key: &Key, version: &mut Version) -> Option<Finding> {
         let mut found = None;
         for placement in &mut version.placements {
@@ -736,7 +737,13 @@ impl Placing<'_, '_> {
                 }
                 there.limits.extend(limits);
             }
-            there.share = Share::of(&there.limits);
+            let reserved = self.reserved.get(key).and_then(|placed| placed.get(domain));
+            // Most are as they were, and to measure limits takes longer than to compare them.
+            let same = reserved.filter(|reserved| reserved.limits == there.limits);
+            there.share = same.map_or_else(
+                || Share::of(&there.limits),
+                |reserved| reserved.share.clone(),
+            );
             if let Some(budget) = self.budgets.get(domain) {
                 budget.fits(&key.namespace, &there.share)?;
             }
