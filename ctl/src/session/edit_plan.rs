@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use policy::{Compiled, Descriptor, Limit, Name, OVERRIDES_MAX, Override, Policy, Scope};
+use serde::de::IgnoredAny;
 use store::{
     InvalidOverride, LimitOf, OverrideCursor, OverrideEdit, OverrideEdits, Overrides, StoreError,
 };
@@ -500,20 +501,9 @@ impl<'l> Fitting<'l> {
 /// What follows the values in an override as it is stored; `None` if they do not come first.
 fn numbers_of(text: &str) -> Option<&str> {
     let values = text.strip_prefix("{\"values\":")?;
-    let (mut depth, mut quoted, mut escaped) = (0_usize, false, false);
-    for (at, byte) in values.bytes().enumerate() {
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' => escaped = quoted,
-            b'"' => quoted = !quoted,
-            _ if quoted => {}
-            b'{' => depth += 1,
-            b'}' if depth > 1 => depth -= 1,
-            b'}' => return values.get(at + 1..),
-            _ => {}
-        }
-    }
-    None
+    let mut read = serde_json::Deserializer::from_str(values).into_iter::<IgnoredAny>();
+    read.next()?.ok()?;
+    values.get(read.byte_offset()..)
 }
 
 /// `user=alice: burst: a log has no burst`.
