@@ -3,10 +3,10 @@
 -- Included by concurrency.lua where slots of such a limit were freed. Defines adapt, which is all in one, with its
 -- numbers in locals, because a call costs as much as it allocates.
 
--- Slots were freed; `heard` has of each how many were in use, itself included, and what its request had: an answer in
+-- Slots were freed; `paces` has of each how many were in use, itself included, and what its request had: an answer in
 -- time, 1, late, 2, or slow, 3; or none that counts, 0 or less. Sets the limit and returns its next mark; nil if none
--- of them is heard.
-local function adapt(s, heard)
+-- of them counts.
+local function adapt(s, paces)
   local COUNTED, LEARNED = '<I1I4I4I2dI4I4I4I4c20', '<I2I2dI4I2I2' -- what each free changes, and the rest
   local rule, max = s.adaptive, s.limit * 1000
   local min, latency, share = ARGV[rule + 1] * 1000, ARGV[rule + 2] + 0, ARGV[rule + 3] + 0
@@ -29,8 +29,8 @@ local function adapt(s, heard)
     return nil -- admitted before the limit changed
   end
   limit = limit < min and min or limit > max and max or limit
-  for i = 1, #heard, 2 do
-    local used, pace = heard[i], heard[i + 1]
+  for i = 1, #paces, 2 do
+    local used, pace = paces[i], paces[i + 1]
     most = most < used and used or most
     if pace > 0 and answers < 1000000000 then
       answers = answers + 1

@@ -3,7 +3,7 @@
 -- State: a sorted set of slots, "<stamp>:<secret>:<ttl, ms>", whose scores are their expiries in ms; and
 -- two marks, whose scores are below 0: 'g', -1 - generation, and 't', -1 - the time of the latest write. No
 -- expiry is further ahead of 't' than its slot's ttl, so that only a call with an earlier clock reads all. Once
--- an adaptive limit has heard of an answer, its mark has the place of 't', since each member that a free reads
+-- a slot of an adaptive limit was freed, its mark has the place of 't', since each member that a free reads
 -- and writes costs: 'a' and its state, in 54 bytes, fewer than those from which Redis stores a small set as a table.
 -- (An earlier version kept 't' beside a mark with the score -1.)
 --
@@ -231,7 +231,7 @@ end
 -- anything changed.
 local function free(s, slots)
   local changed, became = false, {} -- the new expiry of each changed slot, false if freed
-  local heard -- of an adaptive limit: of each slot that is freed how many were in use, and what its request says
+  local paces -- of an adaptive limit: of each slot that is freed how many were in use, and what its request says
   local function holds(name)
     local present = became[name]
     if present == nil then
@@ -252,11 +252,11 @@ local function free(s, slots)
     end
     if (act == FREE or act >= IN_TIME) and present then
       if s.adaptive and act < UNDO then
-        if heard then
-          heard[#heard + 1] = s.used
-          heard[#heard + 1] = act - ENTER
+        if paces then
+          paces[#paces + 1] = s.used
+          paces[#paces + 1] = act - ENTER
         else
-          heard = { s.used, act - ENTER }
+          paces = { s.used, act - ENTER }
         end
       end
       became[name], s.used, changed = false, s.used - 1, true
@@ -271,9 +271,9 @@ local function free(s, slots)
     end
   end
   local next_mark
-  if heard then
+  if paces then
     -- include: lib/adaptive.lua
-    next_mark = adapt(s, heard)
+    next_mark = adapt(s, paces)
   end
   if next_mark then
     s.open = (s.milli - s.milli % 1000) / 1000

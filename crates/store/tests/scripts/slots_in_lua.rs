@@ -192,10 +192,8 @@ fn a_refund_takes_the_first_slot_by_name_of_those_expiring_together() {
     assert_eq!(missing, [false, true]);
 }
 
-/// That version had the time of the latest write beside the mark of an adaptive limit.
-#[test]
-fn what_an_earlier_version_kept_of_an_adaptive_limit_goes_on() {
-    let parameters = Parameters {
+fn adaptive() -> Parameters {
+    Parameters {
         adaptive: Some(Adaptive {
             min: 1,
             max: 200,
@@ -203,8 +201,13 @@ fn what_an_earlier_version_kept_of_an_adaptive_limit_goes_on() {
             share: 950,
         }),
         ..Parameters::new(Kind::Concurrency, 20, TTL_MS)
-    };
-    let algorithm = Algorithm::new(&parameters).unwrap();
+    }
+}
+
+/// That version had the time of the latest write beside the mark of an adaptive limit.
+#[test]
+fn what_an_earlier_version_kept_of_an_adaptive_limit_goes_on() {
+    let algorithm = Algorithm::new(&adaptive()).unwrap();
     let found = |engine: &mut dyn Engine, now_ms, acts: Vec<SlotOp>| -> AdaptiveStatus {
         let mut subject = Subject::new(KEY, algorithm);
         subject.cost = 0;
@@ -249,15 +252,7 @@ fn what_an_earlier_version_kept_of_an_adaptive_limit_goes_on() {
 /// A free of an adaptive limit leaves the time to live as it is, which is that of a slot and an hour.
 #[test]
 fn a_free_prolongs_no_set_that_lives_long_enough() {
-    let adaptive = Parameters {
-        adaptive: Some(Adaptive {
-            min: 1,
-            max: 200,
-            latency_ms: 300,
-            share: 950,
-        }),
-        ..Parameters::new(Kind::Concurrency, 20, TTL_MS)
-    };
+    let adaptive = adaptive();
     let mut lua = LuaRedis::new();
     let ttl_after = |lua: &mut LuaRedis, parameters: Parameters, acts: &[SlotOp]| {
         let mut subject = Subject::new(KEY, Algorithm::new(&parameters).unwrap());
