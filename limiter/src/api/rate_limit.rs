@@ -304,10 +304,11 @@ fn entries(descriptor: &RateLimitDescriptor) -> Descriptor {
         let (key, value) = (entry.key.as_bytes(), entry.value.as_bytes());
         push_entry(&mut text, key, value);
         if let Ok(name) = entry.key.parse::<Name>() {
-            // As it is stored: two spellings of a path are one value.
-            let value = normal_value(name.as_str(), value.to_vec());
             let value = match known.get(name.as_str()) {
-                Some(other) if other != value => MULTIPLE_VALUES.to_vec(),
+                // It is stored in its normal form: two spellings of a path are one value.
+                Some(other) if other != normal_value(name.as_str(), value.to_vec()) => {
+                    MULTIPLE_VALUES
+                }
                 _ => value,
             };
             known.insert(name, value);
