@@ -1,12 +1,12 @@
 //! Editing: a limit as a document, changed field by field, then read again as a whole.
 
 use algorithms::{Align, Kind, WeekStart};
-use documents::{Choice, Form, Node, Path, Problems, Report, Value, similar};
+use documents::{Choice, Form, Node, Path, Problems, Report, Value};
 
 use policy::{Exemption, IfMissing, Limit, Names, OnFailure, OverLimit, Policy, Scope, Written};
 
 use crate::{
-    read::{IndexedLimit, LIMIT_FIELDS, LIMITS_MAX, check_references, policy_from_record_node},
+    read::{IndexedLimit, LIMITS_MAX, check_references, policy_from_record_node},
     write::policy_record,
 };
 
@@ -27,90 +27,6 @@ pub fn words_of(field: &str) -> Vec<&'static str> {
     }
 }
 
-/// Why a field cannot be edited in this way.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum EditError {
-    /// No such field.
-    #[error("unknown field `{field}`{}", meant.as_ref().map_or(String::new(), |m| format!(", did you mean `{m}`?")))]
-    UnknownField {
-        /// The requested path.
-        field: String,
-        /// What was probably meant.
-        meant: Option<&'static str>,
-    },
-    /// A field that is more than one value.
-    #[error("`{field}` is not set as one text")]
-    NotOneText {
-        /// The field.
-        field: String,
-    },
-}
-
-/// Sets a field of a limit from text, as a command line gives it: `("rate", "10/s")`,
-/// `("per", "user,path")`, `("hidden", "true")`, `("lease.ttl", "100ms")`,
-/// `("match.path", "/api/**")`.
-///
-/// The text itself is validated when the limit is read.
-///
-/// # Errors
-/// A field that does not exist, or that is not one text (`overrides`, `penalty`).
-pub fn set_field(limit: &mut Node, field: &str, text: &str) -> Result<(), EditError> {
-    let (outer, inner) = split(field)?;
-    let value = match (outer, inner) {
-        ("match", Some(_))
-        | ("lease", Some("ttl"))
-        | ("penalty", Some("after" | "within" | "for" | "grow" | "max")) => Node::text(text),
-        ("lease", None) => Node::map([("ttl", Node::text(text))]),
-        ("per" | "replaces" | "partition", None) => {
-            let items = text.split(',').filter(|item| !item.is_empty());
-            Node::list(items.map(|item| Node::text(item.trim())))
-        }
-        ("hidden" | "strict", None) => match text {
-            "true" => true.into(),
-            "false" => false.into(),
-            other => Node::text(other),
-        },
-        ("match" | "overrides" | "penalty", None) | (_, Some(_)) => {
-            return Err(EditError::NotOneText {
-                field: field.to_owned(),
-            });
-        }
-        _ => Node::text(text),
-    };
-    set(limit, outer, inner, value);
-    Ok(())
-}
-
-/// Sets the patterns of one descriptor entry in a limit's `match`.
-pub fn set_match(limit: &mut Node, key: &str, patterns: &[String]) {
-    let value = match patterns {
-        [only] => Node::text(only),
-        many => Node::list(many.iter().map(Node::text)),
-    };
-    set(limit, "match", Some(key), value);
-}
-
-/// Resets a field of a limit to its default; returns whether it was set. Fields as in [`set_field`].
-///
-/// # Errors
-/// A field that does not exist.
-pub fn unset_field(limit: &mut Node, field: &str) -> Result<bool, EditError> {
-    let (outer, inner) = split(field)?;
-    let Some(inner) = inner else {
-        return Ok(limit.unset(outer));
-    };
-    let Some(mut map) = limit.get(outer).cloned() else {
-        return Ok(false);
-    };
-    let was_set = map.unset(inner);
-    if map.value == Value::Map(Vec::new()) {
-        limit.unset(outer);
-    } else {
-        limit.set(outer, map);
-    }
-    Ok(was_set)
-}
-
 /// Applies `changes`, a map of fields, to a limit: given fields replace, `null` unsets.
 pub fn merge(limit: &mut Node, changes: &Node) {
     let Value::Map(entries) = &changes.value else {
@@ -121,32 +37,6 @@ pub fn merge(limit: &mut Node, changes: &Node) {
             limit.unset(&entry.key);
         } else {
             limit.set(&entry.key, entry.value.clone());
-        }
-    }
-}
-
-fn split(field: &str) -> Result<(&str, Option<&str>), EditError> {
-    let (outer, inner) = match field.split_once('.') {
-        Some((outer, inner)) => (outer, Some(inner)),
-        None => (field, None),
-    };
-    if LIMIT_FIELDS.contains(&outer) {
-        return Ok((outer, inner));
-    }
-    Err(EditError::UnknownField {
-        field: field.to_owned(),
-        meant: similar(outer, &LIMIT_FIELDS),
-    })
-}
-
-fn set(limit: &mut Node, outer: &str, inner: Option<&str>, value: Node) {
-    match inner {
-        None => limit.set(outer, value),
-        Some(inner) => {
-            let old = limit.get(outer).cloned();
-            let mut map = old.unwrap_or_else(|| Node::map::<String>([]));
-            map.set(inner, value);
-            limit.set(outer, map);
         }
     }
 }
@@ -230,60 +120,10 @@ pub fn checked(policy: Policy) -> Result<Policy, Problems> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{ToNode as _, limit_from_node};
+    use crate::limit_from_node;
 
     fn limit(json: &str) -> Node {
         serde_json::from_str(json).unwrap()
-    }
-
-    #[test]
-    fn fields_are_set_and_unset_by_name() {
-        let mut node = limit(r#"{"name":"a","rate":"1/s"}"#);
-        for (field, text) in [
-            ("rate", "10/s"),
-            ("burst", "20"),
-            ("per", "user,path"),
-            ("hidden", "true"),
-            ("match.path", "/api/**"),
-            ("enforce", "5%"),
-            ("penalty.after", "10"),
-            ("penalty.within", "1m"),
-            ("penalty.for", "15m"),
-        ] {
-            set_field(&mut node, field, text).unwrap();
-        }
-        set_match(&mut node, "method", &["GET".to_owned(), "PUT".to_owned()]);
-        let read = limit_from_node(&node).unwrap();
-        insta::assert_snapshot!(read.to_node().to_yaml(), @r#"
-        name: a
-        match: {path: "/api/**", method: [GET, PUT]}
-        per: [user, path]
-        algorithm: token_bucket
-        rate: 10/s
-        burst: 20
-        penalty: {after: 10, within: 1m, for: 15m}
-        enforce: 5%
-        hidden: true
-        "#);
-        assert_eq!(unset_field(&mut node, "match.path"), Ok(true));
-        assert_eq!(unset_field(&mut node, "match.method"), Ok(true));
-        assert_eq!(unset_field(&mut node, "penalty"), Ok(true));
-        assert_eq!(unset_field(&mut node, "burst"), Ok(true));
-        assert_eq!(unset_field(&mut node, "burst"), Ok(false));
-        assert_eq!(node.get("match"), None);
-    }
-
-    #[test]
-    fn an_unknown_field_error_suggests_the_right_field() {
-        let mut node = limit(r#"{"name":"a","rate":"1/s"}"#);
-        let error = set_field(&mut node, "brust", "1").unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "unknown field `brust`, did you mean `burst`?"
-        );
-        set_field(&mut node, "burst", "many").unwrap();
-        let problems = limit_from_node(&node).unwrap_err();
-        insta::assert_snapshot!(problems, @"error: limit `a`: burst: expected a whole number of at least 0, found `many`");
     }
 
     #[test]

@@ -15,7 +15,6 @@ use crate::{
     warnings::{Surroundings, warnings_in},
     yaml,
 };
-pub(crate) use limit::LIMIT_FIELDS;
 pub use limit::{MATCHERS_MAX, PATTERNS_MAX};
 use limit::{read_limit, read_matchers};
 pub(crate) use numbers::DEFAULT_SLOT_TTL_MS;

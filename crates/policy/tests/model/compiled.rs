@@ -3,7 +3,7 @@ use std::fmt::Write;
 use proptest::{collection::vec, option::of, prelude::*, sample::select};
 
 use documents::Node;
-use limits_file::{edit::set_match, limit_from_node, read};
+use limits_file::{limit_from_node, read};
 use policy::{Compiled, Descriptor, Name, Policy, Resolved};
 
 fn compile(limits: &str) -> Compiled {
@@ -351,14 +351,15 @@ proptest! {
         let keys = ["path", "user", "method"];
         let mut policy = Policy::empty("test".parse().unwrap());
         for (n, conditions) in limits.into_iter().enumerate() {
-            let mut limit = Node::map([
+            let mut matched = Node::map::<String>([]);
+            for (key, patterns) in conditions {
+                matched.set(keys[key], Node::list(patterns.into_iter().map(Node::text)));
+            }
+            let limit = Node::map([
                 ("name", Node::text(format!("l{n}"))),
                 ("rate", Node::text("1/s")),
+                ("match", matched),
             ]);
-            for (key, patterns) in conditions {
-                let patterns: Vec<String> = patterns.into_iter().map(str::to_owned).collect();
-                set_match(&mut limit, keys[key], &patterns);
-            }
             policy.limits.push(limit_from_node(&limit).unwrap());
         }
         let entries = keys.iter().zip(values);
