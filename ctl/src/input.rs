@@ -4,7 +4,7 @@ use std::io::Read;
 
 use clap::Args;
 use limits_file::{Supply, Surroundings};
-use policy::{Name, Node, Policy, Problems, Value};
+use policy::{Name, Policy, Problems};
 
 use crate::{commands::validate::cost_warning, error::Error};
 
@@ -163,10 +163,7 @@ impl Source {
             supply: supply(&policy.domain),
             dear: Some(cost_warning),
         };
-        match limits(&self.bytes) {
-            Some(limits) => Ok((limits_file::policy_from_node(&limits)?, None)),
-            None => limits_file::read_with_warnings(&self.name, &self.bytes, around),
-        }
+        limits_file::read_with_warnings(&self.name, &self.bytes, around)
     }
 }
 
@@ -195,40 +192,8 @@ fn unreadable(path: &str, error: &std::io::Error) -> Error {
     }
 }
 
-// --- A limiter's answer to `GET /v1/policy`, read as a limits file. It restores limits that Redis has
-// lost.
-
-/// The fields that a limiter adds to each limit.
-const ADDED: [&str; 4] = ["edges", "generation", "has_overrides", "level"];
-
-/// The limits in a snapshot, as a limits file has them; `None` if the bytes are no snapshot.
-fn limits(bytes: &[u8]) -> Option<Node> {
-    if bytes.trim_ascii_start().first() != Some(&b'{') {
-        return None;
-    }
-    let node: Node = serde_json::from_slice(bytes).ok()?;
-    // No limits file has either of these.
-    node.get("revision").and(node.get("keys"))?;
-    let Value::List(limits) = &node.get("limits")?.value else {
-        return None;
-    };
-    let limits = limits.iter().map(|limit| {
-        let mut limit = limit.clone();
-        for field in ADDED {
-            limit.unset(field);
-        }
-        limit
-    });
-    Some(Node::map([
-        ("domain", node.get("domain")?.clone()),
-        ("limits", Node::list(limits)),
-    ]))
-}
-
 #[cfg(test)]
 mod tests {
-    use policy::Compiled;
-
     use super::*;
 
     #[test]
@@ -246,23 +211,5 @@ mod tests {
             assert_eq!(has_extension(name, &EXTENSIONS), limits, "{name}");
             assert_eq!(has_extension(name, &CASES), cases, "{name}");
         }
-    }
-
-    #[test]
-    fn a_snapshot_is_read_as_the_limits_it_was_made_of() {
-        let file = "domain: shop\nlimits:\n  - {name: a, per: [user], rate: 1/s, \
-                    overrides: [{values: {user: x}, unlimited: true}]}\n";
-        let policy = limits_file::read("test", file.as_bytes()).unwrap();
-        let snapshot = serde_json::to_vec(&limits_file::snapshot_json(
-            &Compiled::new(policy.clone()),
-            0,
-        ))
-        .unwrap();
-        let read = limits_file::policy_from_node(&limits(&snapshot).unwrap()).unwrap();
-        let mut without = policy;
-        without.limits[0].overrides.clear();
-        assert_eq!(read, without);
-        assert!(limits(file.as_bytes()).is_none());
-        assert!(limits(br#"{"domain":"shop","limits":[]}"#).is_none());
     }
 }

@@ -16,6 +16,8 @@ pub use read::{
     exemption_from_node, limit_from_node, limit_from_record, override_from_node, pause_from_node,
     policy_from_node, policy_from_record, policy_from_record_node, read, read_with_warnings,
 };
-pub use snapshot::{snapshot_after, snapshot_at, snapshot_json, snapshot_text, snapshot_until_ms};
+pub use snapshot::{snapshot_after, snapshot_at, snapshot_text, snapshot_until_ms};
 pub use warnings::{Dear, Supply, Surroundings, warnings};
-pub use write::{ToNode, exemptions_node, node_without_overrides, override_node, policy_record};
+pub use write::{
+    ToNode, domain_node, exemptions_node, node_without_overrides, override_node, policy_record,
+};

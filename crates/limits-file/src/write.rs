@@ -5,10 +5,10 @@ use algorithms::{Adaptive, Kind, Penalty};
 use documents::{Choice, Duration, Name, Node, format_timestamp, value_to_node};
 use patterns::Pattern;
 use policy::{
-    DEFAULT_MAX_DELAY_MS, DEFAULT_SHARE, DescriptorLimit, Exemption, IfAbsent, IfMissing, Limit,
-    MAX_COST, Matcher, OnFailure, OverLimit, Override, OverrideQuota, Pause, Policy, Pricing,
-    RateText, RequestPlace, RequestPrice, RequestValue, Reserve, ResponsePrice, ResponseValue, Row,
-    Scope, ShareText, Source, Term, Written,
+    Compiled, DEFAULT_MAX_DELAY_MS, DEFAULT_SHARE, DescriptorLimit, Exemption, IfAbsent, IfMissing,
+    Limit, MAX_COST, Matcher, OnFailure, OverLimit, Override, OverrideQuota, Pause, Policy,
+    Pricing, RateText, RequestPlace, RequestPrice, RequestValue, Reserve, ResponsePrice,
+    ResponseValue, Row, Scope, ShareText, Source, Term, Written,
 };
 
 use crate::read::{DEFAULT_SLOT_TTL_MS, FORMAT};
@@ -226,18 +226,35 @@ pub fn override_node(found: &Override, per: &[Name]) -> Node {
 
 impl ToNode for Policy {
     fn to_node(&self) -> Node {
-        let mut fields = Writer::default();
-        fields.set("domain", Node::text(self.domain.as_str()));
-        if let Some(paused) = self.paused {
-            fields.set("paused", paused.to_node());
-        }
-        if !self.exempt.is_empty() {
-            fields.set("exempt", exemptions_node(&self.exempt));
-        }
+        let mut node = domain_node(&self.domain, self.paused, &self.exempt);
         let limits = self.limits.iter().map(ToNode::to_node);
-        fields.set("limits", Node::list(limits));
-        Node::map(fields.0)
+        node.set("limits", Node::list(limits));
+        node
     }
+}
+
+/// Without overrides, of which there may be very many.
+impl ToNode for Compiled {
+    fn to_node(&self) -> Node {
+        let mut node = domain_node(self.domain(), self.paused(), self.exemptions());
+        let limits = self.limits().iter();
+        let limits = limits.map(|limit| node_without_overrides(limit));
+        node.set("limits", Node::list(limits));
+        node
+    }
+}
+
+/// What a limits file says besides its limits.
+pub fn domain_node(domain: &Name, paused: Option<Pause>, exempt: &[Exemption]) -> Node {
+    let mut fields = Writer::default();
+    fields.set("domain", Node::text(domain.as_str()));
+    if let Some(paused) = paused {
+        fields.set("paused", paused.to_node());
+    }
+    if !exempt.is_empty() {
+        fields.set("exempt", exemptions_node(exempt));
+    }
+    Node::map(fields.0)
 }
 
 /// The record as a document: see [`policy_from_record`](crate::policy_from_record).

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use hyper::header::HeaderValue;
+use limits_file::ToNode as _;
 use policy::{Compiled, Edits, Policy};
 use protocol::{Check, SNAPSHOT_MAX, ServicePart};
 use store::wall_ms;
@@ -40,8 +41,6 @@ pub(crate) struct Snapshot {
     /// The tag that was asked for last, and what changed since it: nearly all proxies have the same.
     asked: Mutex<Option<(String, Bytes)>>,
     json: OnceLock<Bytes>,
-    /// For when it was made.
-    now_ms: u64,
     /// Its tag as a strong entity tag.
     pub(crate) etag: HeaderValue,
     /// When its edges become outdated, in milliseconds since the epoch.
@@ -57,7 +56,6 @@ impl Snapshot {
             made,
             asked: Mutex::default(),
             json: OnceLock::new(),
-            now_ms,
             etag: etag.map_err(|e| e.to_string())?,
             until_ms: until_ms.unwrap_or(u64::MAX),
         })
@@ -80,10 +78,10 @@ impl Snapshot {
         Some(changes)
     }
 
-    /// As people and programs read it. Filters, which poll all the time, need none.
+    /// As a limits file, which people and programs read. Filters, which poll all the time, need none.
     pub(crate) fn json(&self, compiled: &Compiled) -> Bytes {
         let make = || {
-            let json = serde_json::to_vec(&limits_file::snapshot_json(compiled, self.now_ms));
+            let json = serde_json::to_vec(&compiled.to_node());
             json.unwrap_or_default().into()
         };
         Bytes::clone(self.json.get_or_init(make))

@@ -193,14 +193,18 @@ async fn a_batch_returns_an_answer_or_an_error_for_each_check() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_snapshot_is_sent_once_per_revision() -> Result<()> {
-    let service = Service::with(PER_USER).await?;
+async fn a_snapshot_is_sent_once_per_revision_and_without_accept_as_a_limits_file() -> Result<()> {
+    let limits = "  - {name: per-user, description: d, per: [user], rate: 1/s, overrides: \
+                  [{values: {user: x}, unlimited: true}]}\n";
+    let service = Service::with(limits).await?;
     let path = "/v1/policy?domain=shop&proxy=p1&of_a_later_version=1";
     let first = service.get(path).send().await?;
     let etag = first.header("etag").unwrap_or_default().to_owned();
     assert_eq!(first.header("x-rl-revision"), Some("1"));
-    let json: serde_json::Value = serde_json::from_slice(&first.body)?;
-    assert_eq!(json["limits"][0]["name"], "per-user");
+    let file = format!("domain: shop\nlimits:\n{limits}");
+    let mut expected = limits_file::read("shop.yaml", file.as_bytes())?;
+    expected.limits[0].overrides.clear();
+    assert_eq!(limits_file::read("answer", &first.body)?, expected);
     let compact = service.get(path).header("accept", LIMITS_CBOR);
     let compact = compact.send().await?;
     assert_eq!(compact.header("content-type"), Some(LIMITS_CBOR));

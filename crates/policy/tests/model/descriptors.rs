@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use limits_file::{read, snapshot_at, snapshot_json};
+use limits_file::{read, snapshot_at};
 use policy::{Compiled, Descriptor, push_entry};
 use proptest::prelude::*;
 
@@ -192,9 +192,6 @@ fn snapshots_for_filters_omit_descriptor_limits() {
     let limits = compiled(
         "  - {name: a, descriptor: [x], rate: 1/s}\n  - {name: b, per: [user], rate: 1/s}\n",
     );
-    let snapshot = serde_json::to_string(&snapshot_json(&limits, 0)).unwrap();
-    assert!(!snapshot.contains("descriptor"), "{snapshot}");
-    assert!(snapshot.contains("\"b\""), "{snapshot}");
     let file =
         b"domain: shop\nlimits: [{name: a, descriptor: [x], rate: 1/s}, {name: b, rate: 1/s}]";
     let policy = read("test", file).unwrap();

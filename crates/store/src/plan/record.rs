@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 
-use limits_file::ToNode as _;
 use policy::{
     BucketEdit, BucketEdits, Limit, Name, Node, Override, Policy, Revision, Value, node_to_value,
 };
@@ -39,13 +38,7 @@ pub fn read_limit(text: &str) -> Result<Limit, InvalidRecord> {
 
 /// The domain's own fields: what its author wrote, without limits.
 pub fn domain_json(policy: &Policy) -> String {
-    let mut node = Node::map([("domain", Node::text(policy.domain.as_str()))]);
-    if let Some(paused) = policy.paused {
-        node.set("paused", paused.to_node());
-    }
-    if !policy.exempt.is_empty() {
-        node.set("exempt", limits_file::exemptions_node(&policy.exempt));
-    }
+    let node = limits_file::domain_node(&policy.domain, policy.paused, &policy.exempt);
     json(&node)
 }
 
