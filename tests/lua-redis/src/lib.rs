@@ -8,7 +8,9 @@
     reason = "only tests use it"
 )]
 
-use mlua::{FromLuaMulti, Function, Lua, LuaString, Table, Value, Variadic};
+use std::{collections::BTreeMap, sync::Mutex};
+
+use mlua::{FromLuaMulti, Function, Lua, LuaString, Table, Value, Variadic, chunk::ChunkMode};
 
 pub use mlua;
 
@@ -35,8 +37,8 @@ impl LuaRedis {
                 .to_string())
         });
         lua.globals().set("sha1hex", sha1hex.unwrap()).unwrap();
-        let fake = lua.load(include_str!("fake_redis.lua"));
-        let fake = fake.set_name("fake_redis").eval().unwrap();
+        let fake = compiled(&lua, include_str!("fake_redis.lua"), "fake_redis");
+        let fake = fake.call(()).unwrap();
         Self { lua, fake }
     }
 
@@ -47,8 +49,7 @@ impl LuaRedis {
             Some(rest) => format!("--{rest}"),
             None => source.to_owned(),
         };
-        let loaded = self.lua.load(source).set_name(name);
-        loaded.into_function().unwrap()
+        compiled(&self.lua, &source, name)
     }
 
     /// A function of the fake server.
@@ -170,6 +171,21 @@ impl LuaRedis {
         let time = (seconds.to_string(), micros.to_string());
         self.function("set_time").call::<()>(time).unwrap();
     }
+}
+
+/// What was compiled, by its source.
+static COMPILED: Mutex<BTreeMap<String, Vec<u8>>> = Mutex::new(BTreeMap::new());
+
+/// Compiles a script, or loads it as it was compiled for another interpreter.
+fn compiled(lua: &Lua, source: &str, name: &str) -> Function {
+    let mut known = COMPILED.lock().unwrap();
+    if let Some(bytes) = known.get(source) {
+        let loaded = lua.load(bytes.as_slice()).set_mode(ChunkMode::Binary);
+        return loaded.into_function().unwrap();
+    }
+    let function = lua.load(source).set_name(name).into_function().unwrap();
+    known.insert(source.to_owned(), function.dump(false));
+    function
 }
 
 /// What the scripts use of the servers' `struct`: doubles, whole numbers and texts, little-endian.

@@ -279,10 +279,12 @@ fn runs() -> std::ops::Range<u64> {
     first..first + number("RL_SPREAD_RUNS", 400)
 }
 
-fn assert_no_over_admission(mode: Mode) {
+#[test]
+fn denied_checks_never_cause_over_admission_in_any_interleaving() {
     let (mut passed, mut denied) = (0, 0);
     for seed in runs() {
-        let outcome = run(seed, &REFUND.source, mode);
+        let some = [Mode::Observe, Mode::Together][usize::from(seed % 2 == 1)];
+        let outcome = run(seed, &REFUND.source, some);
         assert_eq!(outcome.over_admitted, 0, "seed {seed}");
         passed += outcome.passed;
         denied += outcome.denied;
@@ -291,16 +293,6 @@ fn assert_no_over_admission(mode: Mode) {
         passed > 1000 && denied > 1000,
         "{passed} passed, {denied} denied"
     );
-}
-
-#[test]
-fn denied_checks_never_cause_over_admission_in_any_interleaving() {
-    assert_no_over_admission(Mode::Observe);
-}
-
-#[test]
-fn checks_that_limits_deny_together_never_cause_over_admission() {
-    assert_no_over_admission(Mode::Together);
 }
 
 /// What two limits that deny together, each full or not, and an enforced one make of a check.
@@ -358,16 +350,12 @@ const DRAINED_SINCE: (&str, &str) = (
 #[test]
 fn the_interleavings_detect_blind_refunds() {
     let (drained, instead) = DRAINED_SINCE;
-    // Starts at a seed shortly before one that shows the mistake: the second needs many coincidences.
+    // From the first seed that shows the mistake.
     for (from, rule, instead) in [
-        (0, drained, instead),
+        (44, drained, instead),
+        (197, "charged_at < w.at or left == w.used", "left == w.used"),
         (
-            2800,
-            "charged_at < w.at or left == w.used",
-            "left == w.used",
-        ),
-        (
-            0,
+            95,
             "if charged_at >= w.at then\n    w.current",
             "if w.current > 0 then\n    w.current",
         ),

@@ -334,6 +334,9 @@ impl Engine for RustEngine {
     }
 }
 
+/// A part of what is compared: from the nth on, every so-manieth.
+pub type Share = (usize, usize);
+
 pub fn done(used: bool, left_before: u64, left: u64, reset_after_ms: u64) -> Credited {
     Credited::Done {
         used,
@@ -402,14 +405,14 @@ impl<T: Scripts> Engine for T {
 /// Tests of what is compared with the algorithms: in an interpreter and on a server of each engine, each with an argument
 /// if the function wants one.
 macro_rules! on_twins {
-    ($($test:ident: $function:ident $(($here:literal, $there:literal))?;)*) => {$(
+    ($($test:ident: $function:ident $(($here:tt, $redis:tt, $valkey:tt))?;)*) => {$(
         mod $test {
             #[test]
             fn in_an_interpreter() {
                 super::$function(&mut crate::support::LuaRedis::new() $(, $here)?);
             }
 
-            crate::support::on_servers!(super::$function $(, ($there, $there))?);
+            crate::support::on_servers!(super::$function $(, ($redis, $valkey))?);
         }
     )*};
 }
@@ -417,7 +420,7 @@ pub(crate) use on_twins;
 
 /// Tests on a server of each engine.
 macro_rules! on_servers {
-    ($function:path $(, ($redis:literal, $valkey:literal))?) => {
+    ($function:path $(, ($redis:tt, $valkey:tt))?) => {
         #[test]
         #[ignore = "needs a server"]
         fn on_redis() {

@@ -1,11 +1,11 @@
 //! Rust and Lua give equal integers on every input: random limits of every algorithm, edited
-//! live, charged at times that step both ways. `RL_TWIN_STEPS` sets how many steps for each of the
-//! interpreter and the servers; a failure names the seed of its walk, for `RL_TWIN_SEED`.
+//! live, charged at times that step both ways. `RL_TWIN_STEPS` sets how many steps; a failure
+//! names the seed of its walk, for `RL_TWIN_SEED`.
 
 use crate::support::random::{Random, Walk};
 use crate::support::{
-    Engine, KINDS, Leasing, LuaRedis, Penalized, RustEngine, Scripts, Subject, algorithm, done,
-    number, on_twins, script_check,
+    Engine, KINDS, Leasing, LuaRedis, Penalized, RustEngine, Scripts, Share, Subject, algorithm,
+    done, number, on_twins, script_check,
 };
 use algorithms::check::{Options, Part, Verdict};
 use algorithms::{
@@ -20,17 +20,17 @@ fn steps() -> u64 {
     number("RL_TWIN_STEPS", 30_000)
 }
 
-// With a part of the steps each: in the interpreter and on the servers.
+// Each walk on one of the servers, and some in the interpreter.
 on_twins! {
-    edits: compare(1, 1);
-    costs: compare_costs(1, 1);
-    penalties: compare_penalties(1, 1);
-    debts: compare_debts(1, 3);
-    queues: compare_queues(1, 3);
-    slots: compare_slots(1, 3);
-    adaptive: compare_adaptive(1, 3);
-    credits: compare_credits(2, 2);
-    credits_of_reservations: compare_credits_of_reservations(3, 1);
+    edits: compare((0, 6), (0, 2), (1, 2));
+    costs: compare_costs((0, 6), (0, 2), (1, 2));
+    penalties: compare_penalties((0, 6), (0, 2), (1, 2));
+    debts: compare_debts((0, 6), (0, 2), (1, 2));
+    queues: compare_queues((0, 6), (0, 2), (1, 2));
+    slots: compare_slots((0, 6), (0, 2), (1, 2));
+    adaptive: compare_adaptive((1, 6), (0, 2), (1, 2));
+    credits: compare_credits((0, 6), (0, 2), (1, 2));
+    credits_of_reservations: compare_credits_of_reservations((0, 6), (0, 2), (1, 2));
 }
 
 /// Both implementations, and a walk that they take together.
@@ -90,13 +90,15 @@ impl Both<'_> {
 /// shows nothing.
 fn walks<const N: usize>(
     twin: &mut dyn Engine,
+    (nth, of): Share,
     (steps, steps_per_walk): (u64, u64),
     rare: u64,
     new: fn(u64) -> Walk,
     mut walk: impl FnMut(&mut Both<'_>, &mut [u64; N]),
 ) {
-    let (first, mut seen) = (number("RL_TWIN_SEED", 0), [0; N]);
-    for seed in first..first + steps.div_ceil(steps_per_walk) {
+    let (first, mut seen) = (number("RL_TWIN_SEED", nth as u64), [0; N]);
+    let seeds = first..first + steps.div_ceil(steps_per_walk);
+    for seed in seeds.step_by(of) {
         let chance = Random::new(seed ^ 0x5eed);
         let (rust, twin) = (RustEngine::default(), &mut *twin);
         let mut both = Both {
@@ -111,7 +113,8 @@ fn walks<const N: usize>(
             walk(&mut both, &mut seen);
         }
     }
-    assert!(seen.iter().all(|seen| *seen > rare), "{seen:?}");
+    let enough = |seen: &u64| seen * of as u64 > rare;
+    assert!(seen.iter().all(enough), "{seen:?}");
 }
 
 fn any_options(chance: &mut Random, subjects: &[Subject]) -> Options {
@@ -135,11 +138,12 @@ fn any_options(chance: &mut Random, subjects: &[Subject]) -> Options {
 /// Charges of a walk: the limit, the units, when, and the slot of a queue.
 type Charges = Vec<(Subject, u64, u64, Option<Slot>)>;
 
-fn compare(twin: &mut dyn Engine, part: u64) {
-    let steps = steps() / part;
+fn compare(twin: &mut dyn Engine, share: Share) {
+    let steps = steps();
     let mut charged = Charges::new();
     walks(
         twin,
+        share,
         (steps, STEPS_PER_WALK),
         steps / 100,
         Walk::new,
@@ -179,10 +183,11 @@ fn compare(twin: &mut dyn Engine, part: u64) {
 }
 
 /// Reservations, whose settlements are late, repeated and made up.
-fn compare_costs(twin: &mut dyn Engine, part: u64) {
-    let steps = steps() / part;
+fn compare_costs(twin: &mut dyn Engine, share: Share) {
+    let steps = steps();
     walks(
         twin,
+        share,
         (steps, 2 * STEPS_PER_WALK),
         steps / 100,
         Walk::of_costs,
@@ -212,11 +217,12 @@ fn compare_costs(twin: &mut dyn Engine, part: u64) {
 }
 
 /// Limits with penalties, whose numbers are edited now and then.
-fn compare_penalties(twin: &mut dyn Engine, part: u64) {
-    let steps = steps() / part;
+fn compare_penalties(twin: &mut dyn Engine, share: Share) {
+    let steps = steps();
     let (mut penalty, mut on) = (Penalty::new(1, 1, 1), false);
     walks(
         twin,
+        share,
         (steps, STEPS_PER_WALK),
         steps / 100,
         Walk::new,
@@ -268,10 +274,11 @@ fn any_penalty(chance: &mut Random) -> Penalty {
 }
 
 /// Debits that are charged beyond the capacity.
-fn compare_debts(twin: &mut dyn Engine, part: u64) {
-    let steps = steps() / part;
+fn compare_debts(twin: &mut dyn Engine, share: Share) {
+    let steps = steps();
     walks(
         twin,
+        share,
         (steps, STEPS_PER_WALK),
         steps / 10,
         Walk::of_debts,
@@ -295,10 +302,11 @@ fn compare_debts(twin: &mut dyn Engine, part: u64) {
 }
 
 /// Busy queues whose requests leave: slots are given again.
-fn compare_queues(twin: &mut dyn Engine, part: u64) {
-    let steps = steps() / part;
+fn compare_queues(twin: &mut dyn Engine, share: Share) {
+    let steps = steps();
     walks(
         twin,
+        share,
         (steps, 300),
         steps / 20,
         Walk::of_a_queue,
@@ -313,10 +321,11 @@ fn compare_queues(twin: &mut dyn Engine, part: u64) {
 }
 
 /// Requests in flight that are renewed, freed and entered again.
-fn compare_slots(twin: &mut dyn Engine, part: u64) {
-    let steps = steps() / part;
+fn compare_slots(twin: &mut dyn Engine, share: Share) {
+    let steps = steps();
     walks(
         twin,
+        share,
         (steps, 300),
         steps / 50,
         Walk::of_slots,
@@ -333,11 +342,12 @@ fn compare_slots(twin: &mut dyn Engine, part: u64) {
 }
 
 /// An adaptive limit that grows, falls, is edited and stays.
-fn compare_adaptive(twin: &mut dyn Engine, part: u64) {
-    let steps = 2 * steps() / part;
+fn compare_adaptive(twin: &mut dyn Engine, share: Share) {
+    let steps = 2 * steps();
     let mut before = None;
     walks(
         twin,
+        share,
         (steps, 2000),
         steps / 8000,
         Walk::of_an_adaptive_limit,
@@ -368,10 +378,11 @@ fn compare_adaptive(twin: &mut dyn Engine, part: u64) {
     );
 }
 
-fn compare_credits(twin: &mut dyn Engine, part: u64) {
-    let steps = steps() / part;
+fn compare_credits(twin: &mut dyn Engine, share: Share) {
+    let steps = steps();
     walks(
         twin,
+        share,
         (steps, STEPS_PER_WALK),
         steps / 60,
         Walk::new,
@@ -405,11 +416,12 @@ fn compare_credits(twin: &mut dyn Engine, part: u64) {
 }
 
 /// Reservations that stay open through credits and edits.
-fn compare_credits_of_reservations(twin: &mut dyn Engine, part: u64) {
-    let steps = steps() / part;
+fn compare_credits_of_reservations(twin: &mut dyn Engine, share: Share) {
+    let steps = steps();
     let mut credited = false;
     walks(
         twin,
+        share,
         (steps, 2 * STEPS_PER_WALK),
         steps / 1080,
         Walk::of_costs,
@@ -451,7 +463,7 @@ fn compare_credits_of_reservations(twin: &mut dyn Engine, part: u64) {
 #[test]
 fn rust_and_lua_agree_on_many_checks_in_one_call() {
     let (mut lua, first) = (LuaRedis::new(), number("RL_TWIN_SEED", 0));
-    for seed in first..first + steps().div_ceil(2 * STEPS_PER_WALK) {
+    for seed in first..first + steps().div_ceil(6 * STEPS_PER_WALK) {
         let (mut rust, mut walk) = (RustEngine::default(), Walk::new(seed));
         let mut chance = Random::new(seed ^ 0xba7c);
         let mut asked: Vec<(Vec<Subject>, Options)> = Vec::new();

@@ -2,7 +2,7 @@
 //!
 //! They come from an independent reference in exact rationals.
 
-use crate::support::{Engine, KINDS, RustEngine, Subject, on_twins};
+use crate::support::{Engine, KINDS, RustEngine, Share, Subject, on_twins};
 use algorithms::check::{Options, Verdict};
 use algorithms::{
     Adaptive, Algorithm, Align, InFlightSlot, Kind, Pace, Parameters, Rate, SlotAct, SlotId, SlotOp,
@@ -124,7 +124,7 @@ fn compare(twin: &mut dyn Engine) {
 
 on_twins! {
     scenarios: compare;
-    adaptive: compare_adaptive(3, 1);
+    adaptive: compare_adaptive((0, 6), (0, 2), (1, 2));
 }
 
 // ---- Adaptive limits. Each vector lists the slots that are freed, with how many were in use, what the answer
@@ -219,9 +219,9 @@ fn adaptive_in_rust() {
     }
 }
 
-/// Every `part`th vector: the interpreter is slow.
-fn compare_adaptive(twin: &mut dyn Engine, part: usize) {
-    for (nth, line) in ADAPTIVE.lines().enumerate().step_by(part) {
+/// Each vector on one of the servers, and some in the interpreter.
+fn compare_adaptive(twin: &mut dyn Engine, (first, of): Share) {
+    for (nth, line) in ADAPTIVE.lines().enumerate().skip(first).step_by(of) {
         run_adaptive(line, nth, twin);
     }
 }
