@@ -19,10 +19,7 @@ use crate::{
     with_both_engines,
 };
 
-with_both_engines!(
-    exactly_the_limit_is_admitted,
-    exactly_the_limit_is_admitted_by_a_cluster
-);
+with_both_engines!(exactly_the_limit_is_admitted);
 
 const CLIENTS: usize = 300;
 const CHECKS_EACH: usize = 4;
@@ -93,8 +90,10 @@ async fn exactly_the_limit_is_admitted(engine: Engine) -> Result<()> {
     exactly(Servers::One(Server::start(engine).await?)).await
 }
 
-async fn exactly_the_limit_is_admitted_by_a_cluster(engine: Engine) -> Result<()> {
-    exactly(Servers::Cluster(Cluster::start(engine).await?)).await
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
+async fn exactly_the_limit_is_admitted_by_a_cluster() -> Result<()> {
+    exactly(Servers::Cluster(Cluster::start(Engine::Valkey).await?)).await
 }
 
 async fn exactly(servers: Servers) -> Result<()> {

@@ -53,7 +53,16 @@ macro_rules! on_every_store {
         crate::with_servers!(redis, crate::servers::redis().await?.store()?; $($test),*);
         crate::with_servers!(valkey, crate::servers::valkey().await?.store()?; $($test),*);
         crate::with_servers!(sentinel, crate::sentinel::Primary::valkey().await?.store()?; $($test),*);
-        crate::with_servers!(cluster, crate::cluster::Cluster::redis().await?.store()?; $($test),*);
+        mod cluster {
+            /// One Cluster for all: it serves only two seconds after it started.
+            #[tokio::test(flavor = "multi_thread")]
+            #[ignore = "needs a server"]
+            async fn one_after_the_other() -> anyhow::Result<()> {
+                let cluster = crate::cluster::Cluster::redis().await?;
+                $(cluster.run(stringify!($test), super::$test).await?;)*
+                Ok(())
+            }
+        }
     };
 }
 use on_every_store;

@@ -96,6 +96,20 @@ impl Cluster {
         self.store_with(patient())
     }
 
+    /// Runs a test on the servers as if they had just been started. If it fails, its name is the last one printed.
+    pub async fn run(
+        &self,
+        name: &str,
+        test: impl AsyncFnOnce(Arc<dyn Store>) -> Result<()>,
+    ) -> Result<()> {
+        println!("{name}");
+        for node in &self.nodes {
+            node.command(&["FLUSHALL"]).await?;
+            node.command(&["SCRIPT", "FLUSH"]).await?;
+        }
+        test(self.store()?).await
+    }
+
     pub fn store_with(&self, options: Options) -> Result<Arc<dyn Store>> {
         let url = format!("redis-cluster://127.0.0.1:{}", self.nodes[0].port());
         Ok(open(&url.parse()?, options)?)
