@@ -9,41 +9,29 @@ use crate::stage::{Stage, eventually, limits};
 
 const CROWD: usize = 3_000;
 
-/// A limit for each way to decide without a limiter, none of which a crowd uses up.
-const LIMITS: [&str; 3] = [
+/// Limits that no crowd uses up.
+const LIMITS: [&str; 2] = [
     "{name: local, match: {path: /local/*}, rate: 1000000/s, on_failure: local}",
-    "{name: allow, match: {path: /allow/*}, rate: 1000000/s, on_failure: allow}",
     "{name: deny, match: {path: /deny/*}, rate: 1000000/s, on_failure: deny}",
 ];
-const FALLBACKS: [&str; 3] = ["local", "allow", "deny"];
 
-/// The routes that answer within the resumption, and their statuses.
+/// The paths whose routes answer within the resumption, and their statuses.
 const ROUTES: [(&str, u16); 4] = [
-    ("direct", 200),
-    ("redirect", 301),
-    ("nobody", 503),
-    ("full", 503),
+    ("/local/direct", 200),
+    ("/local/redirect", 301),
+    ("/local/full", 503),
+    ("/local/nobody", 503),
 ];
 
 fn routes() -> Value {
-    let routes = FALLBACKS.iter().flat_map(|fallback| {
-        ROUTES.iter().map(move |(kind, _)| {
-            let mut route = json!({"match": {"path": format!("/{fallback}/{kind}")}});
-            let (action, value) = match *kind {
-                "direct" => (
-                    "direct_response",
-                    json!({"status": 200, "body": {"inline_string": "here"}}),
-                ),
-                "redirect" => ("redirect", json!({"path_redirect": "/elsewhere"})),
-                cluster => ("route", json!({"cluster": cluster})),
-            };
-            route[action] = value;
-            route
-        })
-    });
-    let mut routes: Vec<Value> = routes.collect();
-    routes.push(json!({"match": {"prefix": "/"}, "route": {"cluster": "upstream"}}));
-    routes.into()
+    let here = json!({"status": 200, "body": {"inline_string": "here"}});
+    json!([
+        {"match": {"path": "/local/direct"}, "direct_response": here},
+        {"match": {"path": "/local/redirect"}, "redirect": {"path_redirect": "/elsewhere"}},
+        {"match": {"path": "/local/full"}, "route": {"cluster": "full"}},
+        {"match": {"path": "/local/nobody"}, "route": {"cluster": "nobody"}},
+        {"match": {"prefix": "/"}, "route": {"cluster": "upstream"}},
+    ])
 }
 
 /// One worker with one limiter behind a gate, whose calls time out long after a crowd has gathered.
@@ -103,18 +91,12 @@ fn answers(replies: &[RawReply]) -> Vec<(u16, bool, usize)> {
 async fn a_crowd_that_a_limiter_decides_is_resumed_bit_by_bit() {
     let gate = Gate::start().await.unwrap();
     let stage = stage(&gate).await;
-    for fallback in FALLBACKS {
-        for (route, status) in ROUTES {
-            gate.hold();
-            let crowd = gathered(&stage, &format!("/{fallback}/{route}")).await;
-            gate.open();
-            let replies = crowd.await.unwrap();
-            assert_eq!(
-                answers(&replies),
-                [(status, false, CROWD)],
-                "{fallback}, {route}"
-            );
-        }
+    for (path, status) in ROUTES {
+        gate.hold();
+        let crowd = gathered(&stage, path).await;
+        gate.open();
+        let replies = crowd.await.unwrap();
+        assert_eq!(answers(&replies), [(status, false, CROWD)], "{path}");
     }
 }
 
@@ -124,27 +106,23 @@ async fn a_crowd_that_a_limiter_decides_is_resumed_bit_by_bit() {
 async fn a_crowd_whose_limiter_stops_is_resumed_bit_by_bit() {
     let gate = Gate::start().await.unwrap();
     let stage = stage(&gate).await;
-    for fallback in FALLBACKS {
-        for (route, status) in ROUTES {
-            gate.hold();
-            let crowd = gathered(&stage, &format!("/{fallback}/{route}")).await;
-            gate.shut().await;
-            let replies = crowd.await.unwrap();
-            let expected = match fallback {
-                "deny" => (503, true, CROWD),
-                _ => (status, false, CROWD),
-            };
-            assert_eq!(answers(&replies), [expected], "{fallback}, {route}");
+    let denied = ("/deny/any", 503);
+    for (path, status) in ROUTES[..3].iter().copied().chain([denied]) {
+        gate.hold();
+        let crowd = gathered(&stage, path).await;
+        gate.shut().await;
+        let replies = crowd.await.unwrap();
+        let own = path == denied.0;
+        assert_eq!(answers(&replies), [(status, own, CROWD)], "{path}");
 
-            gate.open();
-            gate.listen().await.unwrap();
-            let before = gate.checks().len();
-            eventually("a limiter decides again", async || {
-                stage.get("/probe", "any").send().await.unwrap();
-                // A probe, and a check after it.
-                (gate.checks().len() >= before + 2).then_some(())
-            })
-            .await;
-        }
+        gate.open();
+        gate.listen().await.unwrap();
+        let before = gate.checks().len();
+        eventually("a limiter decides again", async || {
+            stage.get("/probe", "any").send().await.unwrap();
+            // A probe, and a check after it.
+            (gate.checks().len() >= before + 2).then_some(())
+        })
+        .await;
     }
 }
