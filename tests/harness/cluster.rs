@@ -8,10 +8,7 @@ use tokio::{
     net::TcpStream,
 };
 
-use crate::{
-    failover::{Node, Pair},
-    free_port, until,
-};
+use crate::{failover::Node, free_port, until};
 
 /// The first and the last slot of each master.
 pub const CLUSTER_SLOTS: [[u16; 2]; 3] = [[0, 5460], [5461, 10922], [10923, 16383]];
@@ -71,77 +68,10 @@ pub(crate) async fn ask(port: u16, command: &str) -> Result<String> {
     Ok(reply)
 }
 
-/// A node's id.
-async fn name(port: u16) -> Result<String> {
-    let reply = ask(port, "CLUSTER MYID").await?;
-    Ok(reply.lines().nth(1).context("a name")?.trim().to_owned())
-}
-
 /// A running Cluster.
 #[derive(Debug)]
 pub struct Cluster {
     nodes: Vec<Node>,
-}
-
-/// A running Cluster whose every master has a replica.
-#[derive(Debug)]
-pub struct ReplicatedCluster {
-    masters: [u16; 3],
-    pairs: Vec<Pair>,
-}
-
-impl ReplicatedCluster {
-    /// Starts one of this server program; its files go below `dir`.
-    pub async fn start(server: &Path, dir: &Path) -> Result<Self> {
-        let cluster = Cluster::start(server, dir).await?;
-        let masters: Vec<u16> = cluster.ports().collect();
-        let mut pairs = Vec::new();
-        for master in cluster.nodes {
-            let (replica, bus) = start_node(server, dir).await?;
-            let meet = format!("CLUSTER MEET 127.0.0.1 {} {bus}", replica.port);
-            ask(master.port, &meet).await?;
-            let replicate = format!("CLUSTER REPLICATE {}", name(master.port).await?);
-            let follows = async || ask(replica.port, &replicate).await.ok();
-            until("the replica follows its master", PATIENCE, follows).await?;
-            let pair = Pair {
-                primary: Some(master),
-                replica,
-            };
-            pair.in_sync().await?;
-            pairs.push(pair);
-        }
-        // A replica is promoted only after the other masters have discovered it.
-        for port in masters.iter().copied() {
-            let known = async || {
-                let nodes = ask(port, "CLUSTER NODES").await.ok()?;
-                let replicas = nodes.lines().filter(|line| line.contains("slave"));
-                let all = replicas.filter(|line| line.contains(" connected")).count() == 3;
-                all.then_some(())
-            };
-            until("all replicas are known", PATIENCE, known).await?;
-        }
-        Ok(Self {
-            masters: masters.try_into().ok().context("three masters")?,
-            pairs,
-        })
-    }
-
-    /// A store URL with one node; clients discover the others.
-    pub fn url(&self) -> String {
-        format!("redis-cluster://127.0.0.1:{}", self.masters[0])
-    }
-
-    /// The number of the master that has a key, from 0.
-    pub async fn master_of(&self, key: &str) -> Result<usize> {
-        let slot = slot(self.masters[0], key).await?;
-        let master = CLUSTER_SLOTS.iter().position(|[_, last]| slot <= *last);
-        master.context("no such slot")
-    }
-
-    /// One of the masters and its replica.
-    pub fn pair(&mut self, nth: usize) -> Result<&mut Pair> {
-        self.pairs.get_mut(nth).context("there are three")
-    }
 }
 
 /// Starts a server as a node; returns it and its bus port.
@@ -150,13 +80,6 @@ async fn start_node(server: &Path, dir: &Path) -> Result<(Node, u16)> {
     let arguments = cluster_arguments(bus);
     let arguments = arguments.each_ref().map(String::as_str);
     Ok((Node::start(server, dir, &arguments).await?, bus))
-}
-
-/// The slot of a key, computed by one of the nodes.
-async fn slot(port: u16, key: &str) -> Result<u16> {
-    let reply = ask(port, &format!("CLUSTER KEYSLOT {key}")).await?;
-    let number = reply.lines().next().and_then(|line| line.strip_prefix(':'));
-    Ok(number.context("a number")?.parse()?)
 }
 
 impl Cluster {
@@ -185,7 +108,10 @@ impl Cluster {
 
     /// The slot of a key.
     pub async fn slot(&self, key: &str) -> Result<u16> {
-        slot(self.ports().next().context("a node")?, key).await
+        let port = self.ports().next().context("a node")?;
+        let reply = ask(port, &format!("CLUSTER KEYSLOT {key}")).await?;
+        let number = reply.lines().next().and_then(|line| line.strip_prefix(':'));
+        Ok(number.context("a number")?.parse()?)
     }
 
     /// Sends one command, its words without spaces, to the master of a key; returns the reply as it

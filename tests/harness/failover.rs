@@ -1,4 +1,4 @@
-//! Failover: a primary with a replica that is promoted, by a sentinel or as a node of a Cluster.
+//! Failover: a primary with a replica that a sentinel promotes.
 
 use std::{fs, path::Path, process::Command, time::Duration};
 
@@ -81,12 +81,6 @@ impl Pair {
     pub fn kill_primary(&mut self) -> Result<()> {
         let primary = self.primary.take();
         primary.map(drop).context("it was killed")
-    }
-
-    /// Whether the replica has become a primary.
-    pub async fn is_promoted(&self) -> bool {
-        let role = self.replica.replication("role").await;
-        role.is_ok_and(|role| role == "master")
     }
 }
 

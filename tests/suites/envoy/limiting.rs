@@ -1,5 +1,7 @@
 //! The basics: a limit holds exactly, and responses show it.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use crate::stage::{at_once, eventually, header, limits, statuses};
 
 const FIVE_AN_HOUR: &str = "{name: per-user, per: [user], rate: 5/1h}";
@@ -89,6 +91,49 @@ async fn a_denial_says_why_and_when_to_come_back() {
         problem["violated-policies"],
         serde_json::json!(["per-user"])
     );
+}
+
+/// Neither zone has daylight saving time; the midnight of one of them is not near.
+#[tokio::test]
+async fn a_calendar_limit_names_the_midnight_of_its_time_zone() {
+    const DAY_S: u64 = 86_400;
+    let to_midnight_s = |ahead_s: u64| {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        DAY_S - (now.as_secs() + ahead_s) % DAY_S
+    };
+    let zones = [("Asia/Kathmandu", 20_700), ("Pacific/Tahiti", 50_400)];
+    let (zone, ahead_s) = zones
+        .into_iter()
+        .find(|(_, ahead_s)| to_midnight_s(*ahead_s) > 600)
+        .unwrap();
+    let limit = format!("{{name: per-user, per: [user], rate: 1/day, time_zone: {zone}}}");
+    let stage = limits(&[&limit]).await;
+    let is_midnight = |seconds: &str| {
+        let (expected, seconds) = (to_midnight_s(ahead_s), seconds.parse::<u64>().unwrap());
+        // The time is rounded up, and the test may be slow.
+        assert!(
+            (expected..=expected + 5).contains(&seconds),
+            "{seconds}, not {expected}"
+        );
+    };
+    let alice = stage.get("/", "alice");
+    let allowed = alice.send().await.unwrap();
+    let denied = alice.send().await.unwrap();
+    assert_eq!(
+        (allowed.status.as_u16(), denied.status.as_u16()),
+        (200, 429)
+    );
+    assert_eq!(
+        header(&denied, "ratelimit-policy"),
+        r#""per-user";q=1;w=86400"#
+    );
+    is_midnight(header(&allowed, "ratelimit").rsplit("t=").next().unwrap());
+    is_midnight(header(&denied, "retry-after"));
+    is_midnight(header(&denied, "x-ratelimit-reset"));
+    let window = &stage.inspect("per-user", &["user=alice"])["window"];
+    assert_eq!(window["time_zone"], zone);
+    let ends = window["ends"].as_str().unwrap();
+    assert!(ends.contains("T00:00:00"), "{ends}");
 }
 
 #[tokio::test]

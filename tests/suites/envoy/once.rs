@@ -2,16 +2,15 @@
 //! which Envoy starts without compiling anything. All other modules have hooks, calls, bodies, streams, metrics or
 //! configurations of a host's own, and are played with both.
 
-mod calendar_windows;
-mod deny_cache;
-mod edits;
+pub mod cookbook;
+mod exemptions;
 mod kill_switch;
-mod leases;
 mod leases_over_a_failover;
+mod long_polls;
 mod nginx_delays;
+mod outages;
 mod oversized;
-mod penalties;
-mod requests_in_flight_over_a_failover;
+pub mod replica_failure;
 pub mod settled_costs;
 mod spellings;
 mod stores;

@@ -13,7 +13,7 @@ use crate::{
 const THREE: &str = "{name: in-flight, match: {path: \"/held/**\"}, per: [user], algorithm: concurrency, limit: 3, slot_ttl: 3s}";
 const MANY: &str = "{name: in-flight, match: {path: \"/held/**\"}, per: [user], algorithm: concurrency, limit: 5000, slot_ttl: 20s}";
 
-pub async fn hold(port: u16) -> HeldRequest {
+async fn hold(port: u16) -> HeldRequest {
     HeldRequest::send(port, "/held/x", "alice").await.unwrap()
 }
 

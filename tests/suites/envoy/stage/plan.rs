@@ -2,7 +2,7 @@
 
 mod start;
 
-use harness::{Engine, EnvoyConfig, Gate, Relay};
+use harness::{Engine, EnvoyConfig, Gate};
 use policy::Compiled;
 use serde_json::{Value, json};
 
@@ -19,8 +19,6 @@ pub enum Keeps {
     Server(Engine),
     /// A Redis Cluster of three nodes.
     Cluster,
-    /// A Redis Cluster whose every master has a replica.
-    ReplicatedCluster,
     /// A primary, a replica, and a sentinel.
     Sentinel,
     /// One limiter's memory.
@@ -38,7 +36,6 @@ pub struct Plan {
     patient: bool,
     limiter_arguments: Vec<&'static str>,
     gate: Option<Gate>,
-    relay: Option<Relay>,
     config: Box<dyn Fn(EnvoyConfig) -> EnvoyConfig>,
 }
 
@@ -54,7 +51,6 @@ pub fn limits(items: &[&str]) -> Plan {
         patient: true,
         limiter_arguments: Vec::new(),
         gate: None,
-        relay: None,
         config: Box::new(|config| config),
     }
 }
@@ -87,12 +83,6 @@ impl Plan {
     /// A Redis Cluster of three nodes.
     pub fn on_a_cluster(mut self) -> Self {
         self.keeps = Keeps::Cluster;
-        self
-    }
-
-    /// A Redis Cluster of three nodes, each with a replica.
-    pub fn on_a_replicated_cluster(mut self) -> Self {
-        self.keeps = Keeps::ReplicatedCluster;
         self
     }
 
@@ -165,12 +155,6 @@ impl Plan {
         self.gate = Some(gate.clone());
         self.may_use(port)
             .config(move |config| config.limiter_at(port).unwrap())
-    }
-
-    /// Puts a relay between the second limiter and the server that it stores buckets in.
-    pub fn second_limiter_by(mut self, relay: &Relay) -> Self {
-        self.relay = Some(relay.clone());
-        self
     }
 
     /// Starts neither limiters nor a store.

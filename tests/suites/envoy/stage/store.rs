@@ -2,9 +2,7 @@
 
 use std::{mem, path::Path};
 
-use harness::{
-    Cluster, Pair, Programs, Redis, ReplicatedCluster, Sentinel, StoppedRedis, free_port,
-};
+use harness::{Cluster, Pair, Programs, Redis, Sentinel, StoppedRedis, free_port};
 
 use super::{Keeps, Stage};
 
@@ -14,7 +12,6 @@ pub enum Store {
     /// A stopped server, until it is started again.
     Stopped(StoppedRedis),
     Cluster(Cluster),
-    ReplicatedCluster(ReplicatedCluster),
     Sentinel(Sentinel),
     /// No server does.
     Memory,
@@ -30,10 +27,6 @@ impl Store {
                 Self::Server(redis.await.unwrap())
             }
             Keeps::Cluster => Self::Cluster(Cluster::start(server, dir).await.unwrap()),
-            Keeps::ReplicatedCluster => {
-                let cluster = ReplicatedCluster::start(server, dir);
-                Self::ReplicatedCluster(cluster.await.unwrap())
-            }
             Keeps::Sentinel => Self::Sentinel(Sentinel::start(server, dir).await.unwrap()),
             Keeps::Memory | Keeps::Nothing => Self::Memory,
         }
@@ -45,7 +38,6 @@ impl Store {
             Self::Server(redis) => redis.url(),
             Self::Stopped(_) => panic!("the server is stopped"),
             Self::Cluster(cluster) => cluster.url(),
-            Self::ReplicatedCluster(cluster) => cluster.url(),
             Self::Sentinel(sentinel) => sentinel.url(),
             Self::Memory => "memory".to_owned(),
         }
@@ -61,24 +53,12 @@ impl Stage {
         redis
     }
 
-    /// The server that has a key, and its replica.
-    pub async fn pair_of(&mut self, key: &str) -> &mut Pair {
-        match &mut self.store {
-            Store::Sentinel(sentinel) => sentinel.pair(),
-            Store::ReplicatedCluster(cluster) => {
-                let master = cluster.master_of(key).await.unwrap();
-                cluster.pair(master).unwrap()
-            }
-            _ => panic!("the plan has no replicas"),
-        }
-    }
-
-    /// The number of the node that has a key, from 0, in a Cluster with replicas.
-    pub async fn node_of(&self, key: &str) -> Option<usize> {
-        let Store::ReplicatedCluster(cluster) = &self.store else {
-            return None;
+    /// The primary and its replica.
+    pub fn pair(&mut self) -> &mut Pair {
+        let Store::Sentinel(sentinel) = &mut self.store else {
+            panic!("the plan has no replica");
         };
-        Some(cluster.master_of(key).await.unwrap())
+        sentinel.pair()
     }
 
     /// Stops Redis and starts it empty on the same port.

@@ -52,10 +52,7 @@ impl Plan {
         let mut limiters = Vec::new();
         for &port in self.limiters_of(&ports) {
             let ports = [port, free_port().unwrap()];
-            let second = !limiters.is_empty();
-            let relayed = self.relayed(&store_url, second).await;
-            let url = relayed.as_deref().unwrap_or(&store_url);
-            let mut plan = LimiterPlan::new(&programs, url, ports, dir.path());
+            let mut plan = LimiterPlan::new(&programs, &store_url, ports, dir.path());
             plan.arguments = self.limiter_arguments(&file);
             limiters.push(plan.start().await.unwrap());
         }
@@ -73,14 +70,6 @@ impl Plan {
             envoys,
             _dir: dir,
         }
-    }
-
-    /// The URL of the store for a limiter that reaches it by a relay.
-    async fn relayed(&self, store: &str, second: bool) -> Option<String> {
-        let relay = self.relay.as_ref().filter(|_| second)?;
-        let (scheme, port) = store.rsplit_once(':').unwrap();
-        relay.relay_to(port.parse().unwrap()).await.unwrap();
-        Some(format!("{scheme}:{}", relay.port()))
     }
 
     async fn start_envoys(&self, programs: &Programs, ports: Ports, dir: &Path) -> Vec<Envoy> {
