@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use crate::{Client, Process, Programs, process::Signal, shown};
+use crate::{Client, Process, Programs, free_port, process::Signal, programs::from_env, shown};
 
 /// How to start a limiter; kept, so that a stopped one can be started again.
 #[derive(Debug, Clone)]
@@ -38,6 +38,23 @@ impl LimiterPlan {
             program: programs.limiter.clone(),
             dir: dir.to_path_buf(),
         }
+    }
+
+    /// A limiter of `store` on free ports, with a file of these limits and more arguments.
+    pub fn under(limits: &str, store: &str, dir: &Path, more: &[&str]) -> Result<Self> {
+        let file = dir.join("limits.yaml");
+        std::fs::write(&file, limits)?;
+        let file = file.display().to_string();
+        let arguments = ["--limits", &file].into_iter().chain(more.iter().copied());
+        Ok(Self {
+            name: "limiter".to_owned(),
+            port: free_port()?,
+            admin_port: free_port()?,
+            store: store.to_owned(),
+            arguments: arguments.map(str::to_owned).collect(),
+            program: from_env("RL_TEST_BIN")?.join("limiter"),
+            dir: dir.to_path_buf(),
+        })
     }
 
     /// The command that starts it.

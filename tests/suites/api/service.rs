@@ -4,7 +4,7 @@ pub use harness::variable;
 
 use std::path::{Path, PathBuf};
 
-use harness::{Client, Limiter, LimiterPlan, free_port};
+use harness::{Client, Limiter, LimiterPlan};
 use tempfile::TempDir;
 
 pub const LIMITS: &str = "domain: shop
@@ -31,19 +31,7 @@ impl Service {
 
     pub async fn before(store: &str, arguments: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let limits = dir.path().join("limits.yaml");
-        std::fs::write(&limits, LIMITS).unwrap();
-        let mut all = vec!["--limits", limits.to_str().unwrap()];
-        all.extend(arguments);
-        let plan = LimiterPlan {
-            name: "limiter".to_owned(),
-            port: free_port().unwrap(),
-            admin_port: free_port().unwrap(),
-            store: store.to_owned(),
-            arguments: all.iter().map(ToString::to_string).collect(),
-            program: variable("RL_TEST_BIN").join("limiter"),
-            dir: dir.path().to_path_buf(),
-        };
+        let plan = LimiterPlan::under(LIMITS, store, dir.path(), arguments).unwrap();
         let limiter = plan.start().await.unwrap();
         Self {
             limiter,

@@ -21,9 +21,8 @@ async fn the_deployments_arguments_start_a_limiter_that_requires_tokens() {
     std::fs::write(tokens.path(), TOKEN).unwrap();
     let arguments = arguments(tokens.path().to_str().unwrap());
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let programs = Programs::from_env().unwrap();
     let dir = tempfile::tempdir().unwrap();
-    let limiter = limiter_with(&programs, &arguments, dir.path()).await;
+    let limiter = limiter_with(&arguments, dir.path()).await;
     let asked = Client::new().get(&format!("{}/v1/policy?domain=shop", limiter.url()));
     assert_eq!(asked.send().await.unwrap().status, 401);
     let asked = asked.header("authorization", format!("Bearer {TOKEN}"));

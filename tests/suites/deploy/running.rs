@@ -38,9 +38,8 @@ impl Running {
 
     /// The same with other limits.
     pub async fn under(limits: &str, config: EnvoyConfig, at: At<'_>, limiter: &[&str]) -> Self {
-        let programs = Programs::from_env().unwrap();
         let dir = tempfile::tempdir().unwrap();
-        let limiter = limiter_under(limits, &programs, limiter, dir.path()).await;
+        let limiter = limiter_under(limits, limiter, dir.path()).await;
         Self::before(limiter, config, at, dir).await
     }
 
@@ -48,7 +47,7 @@ impl Running {
     pub async fn with_module(module: &[u8], config: EnvoyConfig, at: At<'_>) -> Self {
         let mut programs = Programs::from_env().unwrap();
         let dir = tempfile::tempdir().unwrap();
-        let limiter = limiter_under(LIMITS, &programs, &[], dir.path()).await;
+        let limiter = limiter_under(LIMITS, &[], dir.path()).await;
         programs.filter = dir.path().join("filter.wasm");
         std::fs::write(&programs.filter, module).unwrap();
         Self::serve(&programs, limiter, config, at, dir).await
@@ -164,19 +163,13 @@ pub const GATEWAY: At<'_> = At {
 };
 
 /// A limiter without Redis, with [`LIMITS`].
-pub async fn limiter_with(programs: &Programs, more: &[&str], dir: &Path) -> Limiter {
-    limiter_under(LIMITS, programs, more, dir).await
+pub async fn limiter_with(more: &[&str], dir: &Path) -> Limiter {
+    limiter_under(LIMITS, more, dir).await
 }
 
-async fn limiter_under(text: &str, programs: &Programs, more: &[&str], dir: &Path) -> Limiter {
-    let limits = dir.join("limits.yaml");
-    std::fs::write(&limits, text).unwrap();
-    let ports = [free_port().unwrap(), free_port().unwrap()];
-    let mut plan = LimiterPlan::new(programs, "memory", ports, dir);
-    plan.arguments = vec!["--limits".to_owned(), limits.to_str().unwrap().to_owned()];
-    plan.arguments
-        .extend(more.iter().map(|&argument| argument.to_owned()));
-    plan.start().await.unwrap()
+async fn limiter_under(limits: &str, more: &[&str], dir: &Path) -> Limiter {
+    let plan = LimiterPlan::under(limits, "memory", dir, more);
+    plan.unwrap().start().await.unwrap()
 }
 
 /// The port at the end of a URL.

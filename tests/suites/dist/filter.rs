@@ -107,19 +107,13 @@ async fn denies_in_envoy(
         ..Programs::from_env().unwrap()
     };
     let upstream = Upstream::start(0).await.unwrap();
-    let ports = Ports {
+    let mut ports = Ports {
         upstream: upstream.port(),
         ..Ports::free().unwrap()
     };
-    let limits = dir.join("limits.yaml");
-    std::fs::write(&limits, LIMITS).unwrap();
-    let mut plan = LimiterPlan::new(
-        &programs,
-        "memory",
-        [ports.limiters[0], harness::free_port().unwrap()],
-        dir,
-    );
-    plan.arguments = vec!["--limits".to_owned(), limits.to_str().unwrap().to_owned()];
+    let mut plan = LimiterPlan::under(LIMITS, "memory", dir, &[]).unwrap();
+    plan.program.clone_from(&programs.limiter);
+    ports.limiters[0] = plan.port;
     let _limiter = plan.start().await.unwrap();
     let config = EnvoyConfig::shipped(&programs.root).unwrap();
     let config = config

@@ -2,7 +2,6 @@
 
 pub use harness::variable;
 
-use std::path::Path;
 use std::process::Command;
 
 use harness::{Chromium, Client, Limiter, LimiterPlan, Redis, free_port};
@@ -36,27 +35,11 @@ impl Stage {
         let redis = Redis::start(&program, free_port().unwrap(), dir.path())
             .await
             .unwrap();
-        let (tokens, file) = (dir.path().join("tokens"), dir.path().join("limits.yaml"));
+        let tokens = dir.path().join("tokens");
         std::fs::write(&tokens, TOKEN).unwrap();
-        std::fs::write(&file, limits).unwrap();
-        let plan = LimiterPlan {
-            name: "limiter".to_owned(),
-            port: free_port().unwrap(),
-            admin_port: free_port().unwrap(),
-            store: redis.url(),
-            arguments: [
-                "--limits",
-                path(&file),
-                "--page-token-file",
-                path(&tokens),
-                "--store-timeout",
-                "2s",
-            ]
-            .map(str::to_owned)
-            .to_vec(),
-            program: variable("RL_TEST_BIN").join("limiter"),
-            dir: dir.path().to_path_buf(),
-        };
+        let tokens = tokens.to_str().unwrap();
+        let more = ["--page-token-file", tokens, "--store-timeout", "2s"];
+        let plan = LimiterPlan::under(limits, &redis.url(), dir.path(), &more).unwrap();
         let limiter = plan.start().await.unwrap();
         let browser = Chromium::start(&variable("RL_TEST_CHROMIUM"), dir.path()).await;
         Self {
@@ -160,8 +143,4 @@ impl Stage {
             String::from_utf8_lossy(&output.stderr)
         );
     }
-}
-
-fn path(path: &Path) -> &str {
-    path.to_str().unwrap()
 }

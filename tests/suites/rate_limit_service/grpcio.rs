@@ -7,7 +7,7 @@ use tempfile::TempDir;
 
 use crate::{
     certificates::certificates,
-    stage::{PATIENCE, python, variable},
+    stage::{PATIENCE, python},
 };
 
 const LIMITS: &str = "domain: shop
@@ -17,27 +17,8 @@ limits:
 ";
 
 fn plan(dir: &Path, store: &str, arguments: &[&str]) -> LimiterPlan {
-    let limits = dir.join("limits.yaml");
-    fs::write(&limits, LIMITS).unwrap();
-    let fixed = [
-        "--store-timeout",
-        "5s",
-        "--limits",
-        limits.to_str().unwrap(),
-    ];
-    LimiterPlan {
-        name: "limiter".to_owned(),
-        port: free_port().unwrap(),
-        admin_port: free_port().unwrap(),
-        store: store.to_owned(),
-        arguments: fixed
-            .iter()
-            .chain(arguments)
-            .map(ToString::to_string)
-            .collect(),
-        program: variable("RL_TEST_BIN").join("limiter"),
-        dir: dir.to_path_buf(),
-    }
+    let arguments = [&["--store-timeout", "5s"], arguments].concat();
+    LimiterPlan::under(LIMITS, store, dir, &arguments).unwrap()
 }
 
 /// The client as a process; its output goes to its log.

@@ -48,7 +48,7 @@ impl Stage {
     pub async fn with(limits: &str) -> Self {
         let dir = TempDir::new().unwrap();
         let programs = Programs::from_env().unwrap();
-        let ports = Ports::free().unwrap();
+        let mut ports = Ports::free().unwrap();
         let redis = Redis::start(
             &Engine::Redis.program().unwrap(),
             free_port().unwrap(),
@@ -56,23 +56,11 @@ impl Stage {
         )
         .await
         .unwrap();
-        let file = dir.path().join("limits.yaml");
-        fs::write(&file, format!("domain: {DOMAIN}\nlimits:\n{limits}")).unwrap();
-        let admin = free_port().unwrap();
-        let mut plan = LimiterPlan::new(
-            &programs,
-            &redis.url(),
-            [ports.limiters[0], admin],
-            dir.path(),
-        );
-        let file = file.display().to_string();
+        let limits = format!("domain: {DOMAIN}\nlimits:\n{limits}");
         // The tests are about decisions, so a busy machine gets more time.
-        plan.arguments = vec![
-            "--limits".into(),
-            file,
-            "--store-timeout".into(),
-            "5s".into(),
-        ];
+        let patient = ["--store-timeout", "5s"];
+        let plan = LimiterPlan::under(&limits, &redis.url(), dir.path(), &patient).unwrap();
+        ports.limiters[0] = plan.port;
         let limiter = plan.start().await.unwrap();
         let upstream = Upstream::start(ports.upstream).await.unwrap();
         let (strict, network) = (ports.limiters[1], free_port().unwrap());
