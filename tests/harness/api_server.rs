@@ -1,10 +1,12 @@
 //! A Kubernetes API server, with etcd, and its users.
 
 use std::fmt::Write as _;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use anyhow::{Context, Result, ensure};
+use tokio::net::TcpStream;
 
 use crate::{Client, Process, Signal, free_port, programs::from_env};
 
@@ -20,7 +22,7 @@ pub struct ApiServer {
     server: Option<Process>,
     etcd: Option<Process>,
     /// `kubectl proxy` of the administrator: requests without TLS and tokens.
-    _proxy: Process,
+    proxy: Process,
 }
 
 #[derive(Debug)]
@@ -39,7 +41,8 @@ struct Ports {
 }
 
 impl ApiServer {
-    /// Starts one whose users, beside an administrator, are these.
+    /// Starts one whose users, beside an administrator, are these, with the data that `dir` has of another
+    /// one that was stopped.
     pub async fn start(dir: &Path, users: &[&str]) -> Result<Self> {
         let programs = Programs {
             api_server: from_env("RL_TEST_API_SERVER")?,
@@ -58,20 +61,29 @@ impl ApiServer {
             writeln!(tokens, "{user},{user},{user}")?;
         }
         std::fs::write(dir.join("users.csv"), tokens)?;
-        let etcd = start_etcd(&programs, ports, dir).await?;
-        let server = start_server(&programs, ports, dir).await?;
         for user in users.iter().chain(&[ADMIN]) {
             std::fs::write(config_of(dir, user), kubeconfig(dir, ports, user))?;
         }
-        let proxy = start_proxy(&programs, ports, dir).await?;
+        let etcd = start_etcd(&programs, ports, dir).await?;
+        let mut server = start_server(&programs, ports, dir).await?;
+        let proxy = start_proxy(&programs, ports, dir)?;
+        is_ready(&mut server, ports).await?;
         Ok(Self {
             programs,
             dir: dir.to_path_buf(),
             ports,
             server: Some(server),
             etcd: Some(etcd),
-            _proxy: proxy,
+            proxy,
         })
+    }
+
+    /// Stops all of it.
+    pub async fn stop(self) -> Result<()> {
+        for process in [Some(self.proxy), self.server, self.etcd] {
+            process.context("it does not run")?.stop().await?;
+        }
+        Ok(())
     }
 
     /// The URL of a path, for requests of the administrator.
@@ -108,8 +120,8 @@ impl ApiServer {
     /// Kills the API server and starts it again.
     pub async fn kill(&mut self) -> Result<()> {
         kill(self.server.take()).await?;
-        self.server = Some(start_server(&self.programs, self.ports, &self.dir).await?);
-        Ok(())
+        let server = start_server(&self.programs, self.ports, &self.dir).await?;
+        is_ready(self.server.insert(server), self.ports).await
     }
 
     /// Kills etcd and starts it again.
@@ -178,36 +190,30 @@ async fn start_server(programs: &Programs, ports: Ports, dir: &Path) -> Result<P
         .arg(dir.join("users.csv"));
     let name = format!("api-server-{}", ports.api_server);
     let mut server = Process::start(&name, &mut command, dir)?;
-    // By kubectl, because it speaks TLS only.
-    let config = dir.join("kubeconfig-ready.yaml");
-    std::fs::write(&config, kubeconfig(dir, ports, ADMIN))?;
-    let ready = async || {
-        let mut kubectl = Command::new(&programs.kubectl);
-        kubectl
-            .args(["get", "--raw", "/readyz"])
-            .env("KUBECONFIG", &config);
-        let output = kubectl.output().ok()?;
-        output.status.success().then_some(())
-    };
-    server.ready(ready).await?;
+    // Then it has its certificate, too.
+    let address = (Ipv4Addr::LOCALHOST, ports.api_server);
+    server
+        .ready(async || TcpStream::connect(address).await.ok())
+        .await?;
     Ok(server)
 }
 
-async fn start_proxy(programs: &Programs, ports: Ports, dir: &Path) -> Result<Process> {
+fn start_proxy(programs: &Programs, ports: Ports, dir: &Path) -> Result<Process> {
     let mut command = Command::new(&programs.kubectl);
     command
         .args(["proxy", "--port", &ports.proxy.to_string()])
         .env("KUBECONFIG", config_of(dir, ADMIN));
     let name = format!("kubectl-proxy-{}", ports.proxy);
-    let mut proxy = Process::start(&name, &mut command, dir)?;
-    let (http, url) = (
-        Client::new(),
-        format!("http://127.0.0.1:{}/readyz", ports.proxy),
-    );
+    Process::start(&name, &mut command, dir)
+}
+
+/// Waits until a server says so, by the proxy, because it speaks TLS only.
+async fn is_ready(server: &mut Process, ports: Ports) -> Result<()> {
+    let url = format!("http://127.0.0.1:{}/readyz", ports.proxy);
+    let http = Client::new();
     let ready = async || {
         let reply = http.get(&url).send().await.ok()?;
         (reply.status == 200).then_some(())
     };
-    proxy.ready(ready).await?;
-    Ok(proxy)
+    server.ready(ready).await
 }

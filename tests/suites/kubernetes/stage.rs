@@ -1,7 +1,9 @@
 //! What tests run: an API server, a store, a limiter, Envoys as Pods of Gateways, and the controller.
 
+use std::fs;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Output};
 use std::time::Duration;
 
 use harness::{
@@ -92,37 +94,7 @@ impl Stage {
             .await
             .unwrap();
         let store = redis.url();
-        let api = ApiServer::start(dir.path(), &[CONTROLLER, TENANT])
-            .await
-            .unwrap();
-        let own = kubernetes::crds_yaml();
-        let theirs = match std::env::var_os("RL_TEST_CRDS") {
-            Some(folder) => [
-                "gateway-api-standard.yaml",
-                "istio.yaml",
-                "envoy-gateway.yaml",
-            ]
-            .map(|file| std::fs::read_to_string(Path::new(&folder).join(file)).unwrap())
-            .to_vec(),
-            None => vec![include_str!("crds.yaml").to_owned()],
-        };
-        for definitions in std::iter::once(own).chain(theirs) {
-            // What is applied with --server-side needs no annotation, which the real ones are too large for.
-            api.kubectl(&["apply", "--server-side", "-f", "-"], &definitions)
-                .unwrap();
-        }
-        let established = ["wait", "--for=condition=Established", "crd", "--all"];
-        api.kubectl(&established, "").unwrap();
-        eventually("the kinds are served", async || {
-            api.kubectl(&["apply", "-f", "-"], include_str!("cluster.yaml"))
-                .ok()
-        })
-        .await;
-        for component in ["controller", "controller-filter"] {
-            let role = format!("deploy/kubernetes/components/{component}/rbac.yaml");
-            let role = std::fs::read_to_string(programs.root.join(role)).unwrap();
-            api.kubectl(&["apply", "-f", "-"], &role).unwrap();
-        }
+        let api = api_server(&programs, dir.path()).await;
         let limiter_ports = [free_port().unwrap(), free_port().unwrap()];
         let limiter_plan = LimiterPlan::new(&programs, &store, limiter_ports, dir.path());
         let limiter = limiter_plan.clone().start().await.unwrap();
@@ -449,25 +421,30 @@ impl Stage {
 
     /// Runs rlctl on the store.
     pub fn rlctl(&self, arguments: &[&str]) -> String {
-        let mut command = Command::new(&self.programs.rlctl);
-        let output = command
-            .args(arguments)
-            .env("KUBECONFIG", self.api.kubeconfig(CONTROLLER))
-            .env("RLCTL_REDIS", &self.store)
-            .output()
-            .unwrap();
+        let output = self.run_rlctl(arguments);
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "rlctl {arguments:?}: {said}");
         String::from_utf8(output.stdout).unwrap()
     }
 
+    fn run_rlctl(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(&self.programs.rlctl);
+        command
+            .args(arguments)
+            .env("KUBECONFIG", self.api.kubeconfig(CONTROLLER))
+            .env("RLCTL_REDIS", &self.store);
+        command.output().unwrap()
+    }
+
     /// The names of the limits in the store, sorted; none without a domain.
     pub fn limits(&self) -> Vec<String> {
-        let domains = self.rlctl(&["list-domains", "-o", "name"]);
-        if !domains.lines().any(|domain| domain == "shop") {
-            return Vec::new();
-        }
-        let names = self.rlctl(&["list-limits", "--domain", "shop", "-o", "name"]);
+        const NOT_FOUND: i32 = 5;
+        let output = self.run_rlctl(&["list-limits", "--domain", "shop", "-o", "name"]);
+        assert!(
+            [Some(0), Some(NOT_FOUND)].contains(&output.status.code()),
+            "{output:?}"
+        );
+        let names = String::from_utf8(output.stdout).unwrap();
         let mut names: Vec<String> = names.lines().map(str::to_owned).collect();
         names.sort();
         names
@@ -499,6 +476,76 @@ impl Stage {
         })
         .await;
     }
+}
+
+/// An API server with all definitions, cluster.yaml and the controller's roles. Applying them takes seconds, so the first
+/// test does that, and the others copy its data.
+async fn api_server(programs: &Programs, dir: &Path) -> ApiServer {
+    const USERS: [&str; 2] = [CONTROLLER, TENANT];
+    let manifests = manifests(programs);
+    let mut hasher = DefaultHasher::new();
+    (
+        &manifests,
+        std::env::var_os("RL_TEST_API_SERVER"),
+        std::env::var_os("RL_TEST_ETCD"),
+    )
+        .hash(&mut hasher);
+    let tmp = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let kept = tmp.join("kubernetes");
+    let id = format!("{:x}", hasher.finish());
+    let lock = fs::File::create(tmp.join("kubernetes.lock")).unwrap();
+    lock.lock().unwrap();
+    if fs::read_to_string(kept.join("id")).ok().as_ref() != Some(&id) {
+        let _ = fs::remove_dir_all(&kept);
+        let new = tempfile::tempdir().unwrap();
+        let api = ApiServer::start(new.path(), &USERS).await.unwrap();
+        for manifest in &manifests {
+            // What is applied with --server-side needs no annotation, which the real definitions are too large for.
+            let how = ["-f", "-", "--server-side"];
+            let how = if manifest.contains("kind: CustomResourceDefinition") {
+                &how[..]
+            } else {
+                &how[..2]
+            };
+            eventually("the kinds are served", async || {
+                api.kubectl(&[&["apply"], how].concat(), manifest).ok()
+            })
+            .await;
+        }
+        let established = ["wait", "--for=condition=Established", "crd", "--all"];
+        api.kubectl(&established, "").unwrap();
+        api.stop().await.unwrap();
+        copy(&new.path().join("etcd"), &kept);
+        fs::write(kept.join("id"), id).unwrap();
+    }
+    copy(&kept, &dir.join("etcd"));
+    drop(lock);
+    ApiServer::start(dir, &USERS).await.unwrap()
+}
+
+fn copy(from: &Path, to: &Path) {
+    let copied = Command::new("cp").arg("-r").args([from, to]).status();
+    assert!(copied.unwrap().success());
+}
+
+/// What every test's cluster has.
+fn manifests(programs: &Programs) -> Vec<String> {
+    let mut manifests = vec![kubernetes::crds_yaml()];
+    match std::env::var_os("RL_TEST_CRDS") {
+        Some(folder) => {
+            for file in ["gateway-api-standard", "istio", "envoy-gateway"] {
+                let path = Path::new(&folder).join(format!("{file}.yaml"));
+                manifests.push(fs::read_to_string(path).unwrap());
+            }
+        }
+        None => manifests.push(include_str!("crds.yaml").to_owned()),
+    }
+    manifests.push(include_str!("cluster.yaml").to_owned());
+    for component in ["controller", "controller-filter"] {
+        let role = format!("deploy/kubernetes/components/{component}/rbac.yaml");
+        manifests.push(fs::read_to_string(programs.root.join(role)).unwrap());
+    }
+    manifests
 }
 
 fn path_of(namespace: &str, name: &str) -> String {
