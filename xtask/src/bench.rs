@@ -6,31 +6,31 @@
 mod adaptive;
 mod direct;
 mod scale;
-pub mod setups;
+mod setups;
 
 use std::fmt::Write as _;
-use std::io::ErrorKind;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use harness::Programs;
-use serde_json::{Value, json};
-use tokio::signal::unix::{SignalKind, signal};
+use harness::{Envoy, EnvoyConfig, Ports, Programs};
 
-use crate::command::{self, Workspace};
+use crate::command::Workspace;
+use crate::fleet::{Fleet, interruptible, millis, programs, quantile};
 use crate::module;
 use crate::tools::{Tool, Tools};
 use crate::ui::Ui;
 use crate::wasm::{self, kilobytes};
 
-use direct::{ScriptCall, batch, batched, measure, ping_us};
+use direct::{ScriptCall, batched, measure, ping_us};
 use setups::{Answers, Block, Noops, Row, Run, Stage, Wrk, since};
 
+/// Connections that requests arrive on, if they do not come one at a time.
+const CONNECTIONS: u64 = 32;
 /// Calls of one check each that a limiter has at once.
 const CALLS_AT_ONCE: [u64; 2] = [1, 32];
 /// Checks of a script call whose time Redis is asked for, and the most that one may take in nanoseconds.
-const SCRIPT_CHECKS: [(u64, u64); 2] = [(1, 6000), (8, 3000)];
+const SCRIPT_CHECKS: [(u64, Goal); 2] = [(1, Goal::AtMost(6000)), (8, Goal::AtMost(3000))];
 /// Checks in a batch to a limiter: as many as gather while a few callouts are in flight.
 const BATCH: u64 = 32;
 /// The least that the limiter must reach of Redis's throughput alone, in thousandths.
@@ -57,23 +57,17 @@ pub struct Args {
     /// Seconds of each load
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=600))]
     seconds: u64,
-    /// Connections that requests arrive on
-    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u64).range(1..=1000))]
-    connections: u64,
     /// Compare leased limits with checked ones instead, for one worker and for two
-    #[arg(long, group = "instead", conflicts_with = "connections")]
+    #[arg(long, group = "instead")]
     leases: bool,
     /// Compare Envoy's own rate limit filter with none instead, and its calls with `POST /v1/check`
     #[arg(long, group = "instead")]
     rls: bool,
     /// Compare slots of requests in flight with plain checks instead, by the time they take Redis
-    #[arg(long, group = "instead", conflicts_with_all = ["connections", "seconds"])]
+    #[arg(long, group = "instead", conflicts_with = "seconds")]
     in_flight: bool,
-    /// Compare requests whose responses say what they cost with others instead
-    #[arg(long, group = "instead", conflicts_with = "connections")]
-    costs: bool,
     /// Measure domains with as many limits and overrides as they may have instead: edits, checks, proxies, keys
-    #[arg(long, group = "instead", conflicts_with = "connections")]
+    #[arg(long, group = "instead")]
     scale: bool,
     /// With --scale: keys that end together
     #[arg(long, requires = "scale", default_value_t = 500_000, value_parser = clap::value_parser!(u64).range(1000..=10_000_000))]
@@ -83,39 +77,36 @@ pub struct Args {
     only: Option<String>,
     /// Compare limits that follow a service with Envoy's own filter and static limits instead; a quarter of an hour a
     /// round
-    #[arg(long, group = "instead", conflicts_with_all = ["connections", "seconds"])]
+    #[arg(long, group = "instead", conflicts_with = "seconds")]
     adaptive: bool,
     /// Run the filter's module alone instead, in Node, without Envoy
-    #[arg(long, group = "instead", conflicts_with_all = ["json", "connections", "rounds", "seconds"])]
+    #[arg(long, group = "instead", conflicts_with_all = ["rounds", "seconds"])]
     module: bool,
     /// Count the instructions of a check in the limiter and in Redis instead, with valgrind
-    #[arg(long, group = "instead", conflicts_with_all = ["connections", "rounds", "seconds"])]
+    #[arg(long, group = "instead", conflicts_with_all = ["rounds", "seconds"])]
     instructions: bool,
     /// With --module: modules to compare it with, as of an earlier commit
     #[arg(value_name = "WASM", requires = "module")]
     others: Vec<PathBuf>,
-    /// Write the figures as JSON too
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
 }
 
 /// Runs the rounds and prints the comparison.
 pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
-    let programs = programs(workspace, ui, false)?;
     let tools = Tools::new(workspace, ui);
+    let programs = programs(workspace, ui, tools.get(Tool::Redis)?, false)?;
     if args.module {
         let node = tools.get(Tool::Node)?;
         return interruptible(direct::module(&programs, &node, &args.others));
     }
+    let wrk = || Wrk::new(tools.get(Tool::Wrk)?, args.seconds);
     let report = if args.in_flight {
         interruptible(direct::in_flight(&programs, args.rounds))?
     } else if args.adaptive {
         interruptible(adaptive::adaptive(&programs, args.rounds))?
     } else if args.scale {
-        let wrk = Wrk::new(tools.get(Tool::Wrk)?, args.seconds)?;
         let only = args.only.as_deref().unwrap_or_default();
         let (rounds, keys) = (args.rounds, args.keys);
-        interruptible(scale::scale(&programs, ui, (rounds, keys, only), &wrk))?
+        interruptible(scale::scale(&programs, ui, (rounds, keys, only), &wrk()?))?
     } else if args.instructions {
         interruptible(direct::instructions(&programs))?
     } else {
@@ -124,65 +115,10 @@ pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
             sdk: wasm::module(workspace, ui, "noop-filter")?,
             module: module::build(workspace, ui)?,
         };
-        let wrk = Wrk::new(tools.get(Tool::Wrk)?, args.seconds)?;
-        interruptible(loads(args, ui, &programs, &noops, &wrk))?
+        interruptible(loads(args, ui, &programs, &noops, &wrk()?))?
     };
     print!("{}", report.table());
-    if let Some(path) = &args.json {
-        std::fs::write(path, report.json())
-            .with_context(|| format!("cannot write {}", path.display()))?;
-    }
     Ok(())
-}
-
-/// Runs to completion, or fails on Ctrl-C or SIGTERM.
-pub fn interruptible<T>(measured: impl Future<Output = Result<T>>) -> Result<T> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    runtime.block_on(async {
-        let mut terminate = signal(SignalKind::terminate())?;
-        tokio::select! {
-            // The task is polled first: one that waits for Ctrl-C itself ends well.
-            biased;
-            measured = measured => return measured,
-            _ = tokio::signal::ctrl_c() => {}
-            _ = terminate.recv() => {}
-        }
-        Err(std::io::Error::from(ErrorKind::Interrupted).into())
-    })
-}
-
-/// The programs of a run; `debug`: as the tests have them.
-pub fn programs(workspace: &Workspace, ui: &Ui, debug: bool) -> Result<Programs> {
-    let tools = Tools::new(workspace, ui);
-    ui.heading("Tools");
-    let (envoy, redis) = (tools.get(Tool::Envoy)?, tools.get(Tool::Redis)?);
-    let filter = wasm::build(workspace, ui)?;
-    ui.heading("Limiter and rlctl");
-    let built = if debug {
-        command::run(&mut workspace.native(&["build", "--bins"]))?;
-        workspace.target.join("debug")
-    } else {
-        release(workspace, &["limiter", "ctl"])?
-    };
-    Ok(Programs {
-        root: workspace.root.clone(),
-        envoy,
-        valkey: redis.clone(),
-        redis,
-        limiter: built.join("limiter"),
-        rlctl: built.join("rlctl"),
-        filter,
-    })
-}
-
-/// Builds release programs; returns their folder.
-pub fn release(workspace: &Workspace, packages: &[&str]) -> Result<PathBuf> {
-    let mut build = workspace.cargo(&["build", "--release", "--bins"]);
-    let packages = packages.iter().flat_map(|package| ["--package", package]);
-    command::run(build.args(packages))?;
-    Ok(workspace.target.join("release"))
 }
 
 /// The limits and the blocks of a run.
@@ -202,15 +138,11 @@ fn plan(args: &Args) -> (&'static str, Vec<Block>) {
             |answers| loads.map(|(workers, n)| block(answers, workers, n, &setups::LEASES[..]));
         return (setups::LEASE_LIMITS, both.map(of).concat());
     }
-    if args.costs {
-        let block = block(Answers::Model, 1, 8, &setups::COSTS);
-        return (setups::COST_LIMITS, vec![block]);
-    }
     if args.rls {
-        let blocks = each(args.connections, &setups::RATE_LIMIT_SERVICE);
+        let blocks = each(CONNECTIONS, &setups::RATE_LIMIT_SERVICE);
         return (setups::SERVICE_LIMITS, blocks.into());
     }
-    let loads = each(args.connections, &setups::FILTERS);
+    let loads = each(CONNECTIONS, &setups::FILTERS);
     (setups::LIMITS, [loads, each(1, &setups::LONE)].concat())
 }
 
@@ -225,7 +157,7 @@ async fn loads(
     ui.heading(&format!("{rounds} rounds of {seconds} s each"));
     let (limits, blocks) = plan(args);
     let mut report = Report::from_blocks(&blocks);
-    let filters = !(args.leases || args.costs || args.rls);
+    let filters = !(args.leases || args.rls);
     if filters {
         let size = std::fs::metadata(&programs.filter)?.len();
         let goal = Goal::AtMost(wasm::SIZE_BUDGET_BYTES - 1);
@@ -236,25 +168,18 @@ async fn loads(
     }
     let stage = Stage::start(programs, noops, limits, &blocks).await?;
     stage.warm_up(wrk, &blocks).await?;
-    let alone = if filters {
-        Some(Alone::prepare(&stage).await?)
-    } else {
-        None
-    };
     for round in 1..=rounds {
         for (at, block) in blocks.iter().enumerate() {
             for row in block.rows.iter().filter(|row| row.name != row.reference) {
                 let of = block.rows.iter().find(|other| other.name == row.reference);
                 let of = of.context("no such row to measure against")?;
                 // Directly one after the other: the load of the machine changes within seconds.
-                let first = round.is_multiple_of(2);
-                let [earlier, later] = if first { [row, of] } else { [of, row] };
-                let earlier = stage.run(wrk, block, earlier).await?;
-                let later = stage.run(wrk, block, later).await?;
-                let [own, reference] = if first {
-                    [earlier, later]
+                let (own, reference) = if round.is_multiple_of(2) {
+                    let own = stage.run(wrk, block, row).await?;
+                    (own, stage.run(wrk, block, of).await?)
                 } else {
-                    [later, earlier]
+                    let reference = stage.run(wrk, block, of).await?;
+                    (stage.run(wrk, block, row).await?, reference)
                 };
                 let [rate, other] = [own, reference].map(|run| run.sample.per_second);
                 ui.line(&format!(
@@ -269,83 +194,80 @@ async fn loads(
                 }
             }
         }
-        if let Some(alone) = &alone {
-            alone.round(&mut report, &stage, wrk).await?;
+        if filters {
+            alone(&mut report, &stage.fleet, wrk).await?;
         }
         if args.rls {
-            service(&mut report, &stage, wrk.lasts).await?;
+            service(&mut report, &stage.fleet, wrk.lasts).await?;
         }
     }
     Ok(report)
 }
 
+/// Starts Envoy without any wasm, with the no-op filter and with ours, one after the other.
 async fn starts(report: &mut Report, programs: &Programs, noops: &Noops) -> Result<()> {
-    let starts = setups::starts(programs, &noops.lean).await?;
-    for (name, [took, cpu]) in ["no filter", "no-op filter", "ours"].iter().zip(starts) {
+    let shipped = || EnvoyConfig::shipped(&programs.root);
+    let mut all = Vec::new();
+    for (name, config) in [
+        ("no filter", setups::without_filter(shipped()?)?),
+        ("no-op filter", shipped()?.filter_code(&noops.lean)?),
+        ("ours", shipped()?.filter_code(&programs.filter)?),
+    ] {
+        let (dir, started) = (tempfile::tempdir()?, Instant::now());
+        let envoy = Envoy::start(programs, config, Ports::free()?, 1, dir.path()).await?;
+        let took = millis(started.elapsed());
+        let cpu = envoy.process().cpu_us()? / 1000;
         report.figure(&format!("Envoy's start, {name}"), Unit::Millis, took);
         report.figure(&format!("its CPU, {name}"), Unit::Millis, cpu);
+        all.push(took);
     }
-    let [[without, _], _, [ours, _]] = starts;
+    let [without, .., ours] = *all else {
+        return Ok(());
+    };
     let added = ours.saturating_sub(without);
     report.judged("ours adds to a start", Unit::Millis, START_GOAL, added);
     Ok(())
 }
 
 /// Calls of a limiter and of Redis, without Envoy.
-struct Alone {
-    batch: ScriptCall,
-    scripts: Vec<(u64, Goal, ScriptCall)>,
-}
-
-impl Alone {
-    async fn prepare(stage: &Stage) -> Result<Self> {
-        let (limiter, port) = (stage.servers.limiter()?, stage.servers.redis.port());
-        let mut scripts = Vec::new();
-        for (checks, goal) in SCRIPT_CHECKS {
-            let call = ScriptCall::of_batch(port, limiter, &batch(0, checks)?).await?;
-            scripts.push((checks, Goal::AtMost(goal), call));
-        }
-        let batch = ScriptCall::of_batch(port, limiter, &batch(0, BATCH)?).await?;
-        Ok(Self { batch, scripts })
+async fn alone(report: &mut Report, fleet: &Fleet, wrk: &Wrk) -> Result<()> {
+    let limiter = fleet.limiter()?;
+    for (checks, goal) in SCRIPT_CHECKS {
+        let call = ScriptCall::of_checks(fleet, checks).await?;
+        let before = fleet.calls_of("evalsha").await?;
+        call.repeat(2500).await?;
+        let [calls, us] = since(fleet.calls_of("evalsha").await?, before);
+        let ns = us.saturating_mul(1000) / calls.saturating_mul(checks).max(1);
+        let name = format!("script per check, {checks} of a call");
+        report.judged(&name, Unit::Nanos, goal, ns);
     }
-
-    async fn round(&self, report: &mut Report, stage: &Stage, wrk: &Wrk) -> Result<()> {
-        let (servers, limiter) = (&stage.servers, stage.servers.limiter()?);
-        // The same script call, pipelined to Redis over a few connections, and by the limiter for checks that
-        // arrive in batches as the filter sends them.
-        let redis = self.batch.per_second(1250).await?;
-        let url = format!("{}/v1/check", limiter.url());
-        let body = batch(0, BATCH)?.encode();
-        let through = wrk.post(&url, protocol::CHECK_CBOR, &body).await?;
-        let through = through.per_second;
-        report.figure("checks by Redis alone", Unit::PerSecond, redis * BATCH);
-        report.figure("checks by the limiter", Unit::PerSecond, through * BATCH);
-        let share = through * 1000 / redis.max(1);
-        report.judged("limiter of Redis", Unit::Thousandths, LIMITER_GOAL, share);
-        for (checks, goal, call) in &self.scripts {
-            let before = servers.script_calls().await?;
-            call.repeat(2500).await?;
-            let [calls, us] = since(servers.script_calls().await?, before);
-            let ns = us.saturating_mul(1000) / calls.saturating_mul(*checks).max(1);
-            let name = format!("script per check, {checks} of a call");
-            report.judged(&name, Unit::Nanos, *goal, ns);
-        }
-        for at_once in CALLS_AT_ONCE {
-            let calls = measure(limiter, 1, at_once, wrk.lasts, |nth| batched(nth, 1)).await?;
-            let of = |what: &str| format!("calls, {at_once} at once, {what}");
-            report.figure(&of("rate"), Unit::PerSecond, calls.per_second);
-            report.figure(&of("p50"), Unit::Micros, calls.p50_us);
-            report.figure(&of("CPU"), Unit::Nanos, calls.cpu_ns);
-        }
-        let ping = ping_us(servers.redis.port())?;
-        report.figure("PING of Redis", Unit::Micros, ping);
-        Ok(())
+    // The same script call, pipelined to Redis over a few connections, and by the limiter for checks that
+    // arrive in batches as the filter sends them.
+    let call = ScriptCall::of_checks(fleet, BATCH).await?;
+    let redis = call.per_second(1250).await?;
+    let url = format!("{}/v1/check", limiter.url());
+    let body = direct::batch(0, BATCH)?.encode();
+    let through = wrk.post(&url, protocol::CHECK_CBOR, &body).await?;
+    let through = through.per_second;
+    report.figure("checks by Redis alone", Unit::PerSecond, redis * BATCH);
+    report.figure("checks by the limiter", Unit::PerSecond, through * BATCH);
+    let share = through * 1000 / redis.max(1);
+    report.judged("limiter of Redis", Unit::Thousandths, LIMITER_GOAL, share);
+    for at_once in CALLS_AT_ONCE {
+        let calls = measure(limiter, 1, at_once, wrk.lasts, |nth| batched(nth, 1)).await?;
+        let of = |what: &str| format!("calls, {at_once} at once, {what}");
+        report.figure(&of("rate"), Unit::PerSecond, calls.per_second);
+        report.figure(&of("p50"), Unit::Micros, calls.p50_us);
+        report.figure(&of("CPU"), Unit::Nanos, calls.cpu_ns);
     }
+    let ping = ping_us(fleet.redis()?.port())?;
+    report.figure("PING of Redis", Unit::Micros, ping);
+    Ok(())
 }
 
 /// Calls of the rate limit service, beside `POST /v1/check` of one check each, over HTTP/2 both.
-async fn service(report: &mut Report, stage: &Stage, lasts: Duration) -> Result<()> {
-    let limiter = stage.servers.limiter()?;
+async fn service(report: &mut Report, fleet: &Fleet, lasts: Duration) -> Result<()> {
+    let limiter = fleet.limiter()?;
     let service = measure(limiter, 4, 8, lasts, direct::of_the_service).await?;
     let posted = measure(limiter, 4, 8, lasts, direct::posted).await?;
     for (name, calls) in [("ShouldRateLimit", service), ("POST /v1/check", posted)] {
@@ -384,7 +306,7 @@ struct Figure {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Unit {
+pub enum Unit {
     Count,
     PerSecond,
     Nanos,
@@ -397,14 +319,14 @@ enum Unit {
 
 /// What the median of a figure is to be.
 #[derive(Debug, Clone, Copy)]
-enum Goal {
+pub enum Goal {
     None,
     AtLeast(u64),
     AtMost(u64),
 }
 
 impl Unit {
-    fn text(self, value: u64) -> String {
+    pub fn text(self, value: u64) -> String {
         match self {
             Self::Count => value.to_string(),
             Self::PerSecond => format!("{value}/s"),
@@ -418,15 +340,15 @@ impl Unit {
 }
 
 impl Goal {
-    fn text(self, unit: Unit) -> String {
+    pub fn text(self, unit: Unit) -> String {
         match self {
             Self::None => String::new(),
-            Self::AtLeast(value) => format!(">= {}", unit.text(value)),
-            Self::AtMost(value) => format!("<= {}", unit.text(value)),
+            Self::AtLeast(value) => format!("≥ {}", unit.text(value)),
+            Self::AtMost(value) => format!("≤ {}", unit.text(value)),
         }
     }
 
-    fn verdict(self, value: u64) -> &'static str {
+    pub fn verdict(self, value: u64) -> &'static str {
         match self {
             Self::None => "",
             Self::AtLeast(least) if value < least => "missed",
@@ -479,31 +401,27 @@ impl Report {
         }
     }
 
-    /// As text.
     fn table(&self) -> String {
         let mut table = String::new();
         for (block, series) in &self.blocks {
-            rates(&mut table, block, series);
-            cpu(&mut table, block, series);
+            add_block(&mut table, block, series);
         }
         if !self.figures.is_empty() {
             table += "\n";
             add_row(&mut table, ["", "median", "least", "to be"]);
         }
-        for figure in &self.figures {
-            let Figure {
-                name,
-                unit,
-                rounds,
-                goal,
-            } = figure;
-            let (median, least) = (median(rounds.clone()), rounds.iter().min());
-            let least = unit.text(least.copied().unwrap_or(0));
-            let [goal, verdict] = [&*goal.text(*unit), goal.verdict(median)];
-            add_row(
-                &mut table,
-                [name, &*unit.text(median), &least, goal, verdict],
-            );
+        for Figure {
+            name,
+            unit,
+            rounds,
+            goal,
+        } in &self.figures
+        {
+            let [least, median] = [0, 500].map(|part| quantile(rounds.clone(), part));
+            let figures = [median, least].map(|value| unit.text(value));
+            let verdict = [goal.text(*unit), goal.verdict(median).to_owned()];
+            let cells = figures.into_iter().chain(verdict);
+            add_row(&mut table, std::iter::once(name.clone()).chain(cells));
         }
         let cores = std::thread::available_parallelism().map_or(0, usize::from);
         table
@@ -512,52 +430,103 @@ impl Report {
              only adds to CPU time, so the least of it is the best estimate. {cores} cores for all programs.\n"
             )
     }
+}
 
-    /// As JSON.
-    fn json(&self) -> String {
-        let row = |block: &Block, (row, series): (&Row, &Series)| {
-            json!({
-                "name": row.name,
-                "reference": row.reference,
-                "answers": format!("{:?}", block.answers),
-                "workers": block.workers,
-                "connections": block.connections,
-                "requests_per_second": series.each(|run| run.sample.per_second),
-                "p50_us": series.each(|run| run.sample.p50_us),
-                "p99_us": series.each(|run| run.sample.p99_us),
-                "of_reference_permille": series.ratios(),
-                "cpu_ns_per_request": {
-                    "envoy": series.each(|run| run.cpu_ns[0]),
-                    "limiters": series.each(|run| run.cpu_ns[1]),
-                    "redis": series.each(|run| run.cpu_ns[2]),
+fn add_block(table: &mut String, block: &Block, all: &[Series]) {
+    let answers = match block.answers {
+        Answers::Envoy => "Envoy answers itself",
+        Answers::Service => "a service behind Envoy",
+    };
+    let (workers, connections) = (block.workers, block.connections);
+    let title = format!("{answers}; workers: {workers}, connections: {connections}");
+    add_row(table, [""]);
+    add_row(table, [title]);
+    for (title, columns) in [("", &RATES), ("CPU per request", &CPU)] {
+        let names = columns.iter().map(|(name, _)| *name);
+        add_row(table, std::iter::once(title).chain(names));
+        for (row, own) in block.rows.iter().zip(all) {
+            let mut of = block.rows.iter().zip(all);
+            let of = of.find(|(of, _)| of.name == row.reference);
+            let compared = Compared {
+                own,
+                of: of.map_or(own, |(_, series)| series),
+                goal: match block.answers {
+                    Answers::Envoy => row.goals[0],
+                    Answers::Service => row.goals[1],
                 },
-                "script_calls_per_million": series.each(|run| run.calls),
-            })
-        };
-        let rows = self.blocks.iter().flat_map(|(block, all)| {
-            { block.rows.iter().zip(all) }.map(move |series| row(block, series))
-        });
-        let figures = self.figures.iter().map(|figure| {
-            let Figure {
-                name, unit, rounds, ..
-            } = figure;
-            json!({"name": name, "unit": format!("{unit:?}"), "rounds": rounds})
-        });
-        let (rows, figures): (Vec<Value>, Vec<Value>) = (rows.collect(), figures.collect());
-        format!("{:#}\n", json!({"setups": rows, "figures": figures}))
+            };
+            let cells = columns.iter().map(|(_, text)| text(&compared));
+            add_row(table, std::iter::once(row.name.to_owned()).chain(cells));
+        }
+    }
+}
+
+/// A row, its reference, and the least ratio that it is to reach, in thousandths, or 0.
+struct Compared<'a> {
+    own: &'a Series,
+    of: &'a Series,
+    goal: u64,
+}
+
+type Column = (&'static str, fn(&Compared<'_>) -> String);
+
+/// Requests per second and their latencies, and the share of the reference's requests.
+const RATES: [Column; 6] = [
+    ("requests", |row| {
+        row.median(Unit::PerSecond, |run| run.sample.per_second)
+    }),
+    ("p50", |row| {
+        row.median(Unit::Micros, |run| run.sample.p50_us)
+    }),
+    ("p99", |row| {
+        row.median(Unit::Micros, |run| run.sample.p99_us)
+    }),
+    ("ratio", |row| row.ratio(500)),
+    ("spread", |row| match row.ratio(0) {
+        least if least.is_empty() => least,
+        least => format!("{least}–{}", row.ratio(1000)),
+    }),
+    ("to be", |row| match row.goal {
+        0 => String::new(),
+        goal => {
+            let goal = Goal::AtLeast(goal);
+            let verdict = goal.verdict(quantile(row.own.ratios(), 500));
+            format!("{} {verdict}", goal.text(Unit::Thousandths))
+        }
+    }),
+];
+
+/// The CPU time of each process per request, and Redis's script calls per thousand requests.
+const CPU: [Column; 6] = [
+    ("Envoy", |row| row.median(Unit::Nanos, |run| run.cpu_ns[0])),
+    ("limiters", |row| {
+        row.median(Unit::Nanos, |run| run.cpu_ns[1])
+    }),
+    ("Redis", |row| row.median(Unit::Nanos, |run| run.cpu_ns[2])),
+    ("ratio", |row| {
+        let ratio = (row.own.least_ns() * 1000).checked_div(row.of.least_ns());
+        Unit::Thousandths.text(ratio.unwrap_or(0))
+    }),
+    ("Envoy least", |row| Unit::Nanos.text(row.own.least_ns())),
+    ("calls/k", |row| {
+        row.median(Unit::Thousandths, |run| run.calls)
+    }),
+];
+
+impl Compared<'_> {
+    fn median(&self, unit: Unit, figure: fn(&Run) -> u64) -> String {
+        unit.text(quantile(self.own.runs.iter().map(figure).collect(), 500))
+    }
+
+    fn ratio(&self, per_mille: usize) -> String {
+        match self.own.ratios() {
+            none if none.is_empty() => String::new(),
+            ratios => Unit::Thousandths.text(quantile(ratios, per_mille)),
+        }
     }
 }
 
 impl Series {
-    fn each(&self, figure: impl Fn(&Run) -> u64) -> Vec<u64> {
-        self.runs.iter().map(figure).collect()
-    }
-
-    /// The median of a figure, as text.
-    fn text(&self, unit: Unit, figure: impl Fn(&Run) -> u64) -> String {
-        unit.text(median(self.each(figure)))
-    }
-
     /// The requests of a time as thousandths of the reference's, pair by pair.
     fn ratios(&self) -> Vec<u64> {
         let pairs = self.pairs.iter().filter_map(|pair| {
@@ -571,75 +540,6 @@ impl Series {
     fn least_ns(&self) -> u64 {
         let least = self.runs.iter().map(|run| run.cpu_ns[0]).min();
         least.unwrap_or(0)
-    }
-}
-
-/// Requests per second and their latencies, and the share of the reference's requests.
-fn rates(table: &mut String, block: &Block, all: &[Series]) {
-    let answers = match block.answers {
-        Answers::Envoy => "Envoy answers itself",
-        Answers::Service => "a service behind Envoy",
-        Answers::Model => "a model behind Envoy",
-    };
-    let (workers, connections) = (block.workers, block.connections);
-    let load = format!("workers: {workers}, connections: {connections}");
-    add_row(table, [""]);
-    add_row(table, [&*format!("{answers}; {load}")]);
-    let head = ["", "requests", "p50", "p99", "ratio", "spread", "to be"];
-    add_row(table, head);
-    for (row, series) in block.rows.iter().zip(all) {
-        let mut cells = vec![
-            row.name.to_owned(),
-            series.text(Unit::PerSecond, |run| run.sample.per_second),
-            series.text(Unit::Micros, |run| run.sample.p50_us),
-            series.text(Unit::Micros, |run| run.sample.p99_us),
-        ];
-        if row.name != row.reference {
-            let ratios = series.ratios();
-            let [least, most] = [ratios.iter().min(), ratios.iter().max()]
-                .map(|ratio| Unit::Thousandths.text(ratio.copied().unwrap_or(0)));
-            let [itself, before] = row.goals;
-            let goal = match if block.answers == Answers::Envoy {
-                itself
-            } else {
-                before
-            } {
-                0 => Goal::None,
-                goal => Goal::AtLeast(goal),
-            };
-            let ratio = median(ratios);
-            let verdict = format!("{} {}", goal.text(Unit::Thousandths), goal.verdict(ratio));
-            let spread = format!("{least}–{most}");
-            cells.extend([Unit::Thousandths.text(ratio), spread, verdict]);
-        }
-        add_row(table, cells);
-    }
-}
-
-/// The CPU time of each process per request, and Redis's script calls per thousand requests.
-fn cpu(table: &mut String, block: &Block, all: &[Series]) {
-    let processes = ["CPU per request", "Envoy", "limiters", "Redis"];
-    add_row(
-        table,
-        processes
-            .into_iter()
-            .chain(["ratio", "Envoy least", "calls/k"]),
-    );
-    for (row, series) in block.rows.iter().zip(all) {
-        let mut rows = block.rows.iter().zip(all);
-        let reference = rows.find(|(other, _)| other.name == row.reference);
-        let reference = reference.map_or(0, |(_, series)| series.least_ns());
-        let ratio = (series.least_ns() * 1000).checked_div(reference);
-        let cells = [
-            row.name.to_owned(),
-            series.text(Unit::Nanos, |run| run.cpu_ns[0]),
-            series.text(Unit::Nanos, |run| run.cpu_ns[1]),
-            series.text(Unit::Nanos, |run| run.cpu_ns[2]),
-            Unit::Thousandths.text(ratio.unwrap_or(0)),
-            Unit::Nanos.text(series.least_ns()),
-            series.text(Unit::Thousandths, |run| run.calls),
-        ];
-        add_row(table, cells);
     }
 }
 
@@ -657,9 +557,4 @@ fn add_row(table: &mut String, cells: impl IntoIterator<Item = impl AsRef<str>>)
     }
     *table += row.trim_end();
     *table += "\n";
-}
-
-fn median(mut values: Vec<u64>) -> u64 {
-    values.sort_unstable();
-    values.get(values.len() / 2).copied().unwrap_or(0)
 }

@@ -3,11 +3,10 @@
 
 mod stories;
 
-use std::io::ErrorKind;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use console::style;
 use harness::{
     Client, Envoy, EnvoyConfig, Limiter, LimiterPlan, Ports, Programs, Redis, Reply, Request,
@@ -15,11 +14,10 @@ use harness::{
 };
 use tokio::process::Command;
 
-use crate::bench::interruptible;
-use crate::command::{self, Workspace};
-use crate::tools::{Tool, Tools, WASM_TARGET};
+use crate::command::Workspace;
+use crate::fleet::{self, interruptible};
+use crate::tools::Tools;
 use crate::ui::{Ui, help};
-use crate::wasm;
 
 /// Arguments of `cargo xtask demo`.
 #[derive(clap::Args)]
@@ -31,7 +29,7 @@ pub struct Args {
     #[arg(long, value_enum)]
     story: Option<Story>,
     /// Use the ports from this one on instead of those in envoy.yaml
-    #[arg(long, value_name = "PORT")]
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..=65528))]
     port_base: Option<u16>,
 }
 
@@ -46,36 +44,53 @@ enum Story {
 
 /// Fetches missing tools, builds, starts everything and runs the demo.
 pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
-    let ports = DemoPorts::choose(args.port_base)?;
     // If a port is in use, the demo must fail now and not after minutes.
-    ports.check_free()?;
+    let ports = free_ports(args.port_base)?;
     // Keeps the printed commands short.
     std::env::set_current_dir(&workspace.root).context("cannot enter the checkout")?;
-    let programs = programs(workspace, ui)?;
+    let redis = Tools::new(workspace, ui).any_redis()?;
+    let mut programs = fleet::programs(workspace, ui, redis, true)?;
+    let Programs {
+        root: _,
+        envoy,
+        redis,
+        valkey,
+        limiter,
+        rlctl,
+        filter,
+    } = &mut programs;
+    for path in [envoy, redis, valkey, limiter, rlctl, filter] {
+        *path = workspace.short(path).to_path_buf();
+    }
     // Ending the future stops everything it has started.
     interruptible(demo(args, workspace, programs, ports))
 }
 
-fn programs(workspace: &Workspace, ui: &Ui) -> Result<Programs> {
-    let tools = Tools::new(workspace, ui);
-    ui.heading("Tools");
-    tools.target(WASM_TARGET)?;
-    let (envoy, redis) = (tools.get(Tool::Envoy)?, tools.any_redis()?);
-    let filter = wasm::build(workspace, ui)?;
-    ui.heading("Limiter and rlctl");
-    let packages = ["build", "--bins", "--package=limiter", "--package=ctl"];
-    command::run(&mut workspace.cargo(&packages))?;
-    let built = workspace.target.join("debug");
-    let short = |path: PathBuf| workspace.short(&path).to_path_buf();
-    Ok(Programs {
-        root: workspace.root.clone(),
-        envoy: short(envoy),
-        valkey: short(redis.clone()),
-        redis: short(redis),
-        limiter: short(built.join("limiter")),
-        rlctl: short(built.join("rlctl")),
-        filter: short(filter),
-    })
+/// The ports of the demo, all on 127.0.0.1: Envoy's two, two of each limiter, the service's and the store's. Not 6379,
+/// which the owner of this machine may use.
+type DemoPorts = [u16; 8];
+const PORTS: DemoPorts = [10000, 9901, 8090, 8091, 8092, 8093, 8080, 6390];
+
+/// The documented ports, or eight in a row. Fails if any is in use, and names all of them.
+fn free_ports(base: Option<u16>) -> Result<DemoPorts> {
+    let mut ports = PORTS;
+    if let Some(base) = base {
+        ports
+            .iter_mut()
+            .zip(base..)
+            .for_each(|(port, chosen)| *port = chosen);
+    }
+    let mut taken = Vec::new();
+    for port in ports {
+        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_err() {
+            taken.push(port.to_string());
+        }
+    }
+    let problem = format!("in use on 127.0.0.1: port {}", taken.join(", "));
+    let others = "use others: cargo xtask demo --port-base 20000";
+    let stop = "or stop what listens there; perhaps a demo left with --keep";
+    ensure!(taken.is_empty(), help(problem, &[others, stop]));
+    Ok(ports)
 }
 
 async fn demo(
@@ -104,24 +119,34 @@ async fn demo(
     Ok(())
 }
 
-// ---- The programs: Redis, limiters, a service and Envoys; and their ports
+// ---- The programs: Redis, limiters, a service and Envoys
 
 /// Everything that runs.
 struct Stage {
     programs: Programs,
-    ports: DemoPorts,
+    ports: Ports,
+    limiter_admins: [u16; 2],
     dir: PathBuf,
     redis: Redis,
     upstream: Upstream,
     envoys: Vec<Envoy>,
     limiters: Vec<Limiter>,
-    stopped: Vec<LimiterPlan>,
     client: Client,
 }
 
 impl Stage {
     /// Starts a store and a service, with an empty folder for their files.
     async fn start(workspace: &Workspace, programs: Programs, ports: DemoPorts) -> Result<Self> {
+        let [
+            envoy,
+            envoy_admin,
+            first,
+            first_admin,
+            second,
+            second_admin,
+            upstream,
+            redis,
+        ] = ports;
         let dir = workspace.short(&workspace.target).join("demo");
         if dir.exists() {
             std::fs::remove_dir_all(&dir)
@@ -130,14 +155,19 @@ impl Stage {
         std::fs::create_dir_all(&dir)
             .with_context(|| format!("cannot create {}", dir.display()))?;
         Ok(Self {
-            redis: Redis::start(&programs.valkey, ports.redis, &dir).await?,
-            upstream: Upstream::start(ports.envoy.upstream).await?,
+            redis: Redis::start(&programs.redis, redis, &dir).await?,
+            upstream: Upstream::start(upstream).await?,
             programs,
-            ports,
+            ports: Ports {
+                envoy,
+                envoy_admin,
+                limiters: [first, second],
+                upstream,
+            },
+            limiter_admins: [first_admin, second_admin],
             dir,
             envoys: Vec::new(),
             limiters: Vec::new(),
-            stopped: Vec::new(),
             client: Client::new(),
         })
     }
@@ -145,12 +175,10 @@ impl Stage {
     /// Starts another limiter, and shows the command. It has more patience than by default, so that the
     /// story holds on a busy machine.
     async fn limiter(&mut self, arguments: &[&str]) -> Result<()> {
-        let nth = self.limiters.len();
-        let port = self.ports.envoy.limiters.get(nth);
-        let ports = port.zip(self.ports.limiter_admins.get(nth));
-        let (port, admin) = ports.context("there are ports for two limiters")?;
-        let (store, ports) = (self.redis.url(), [*port, *admin]);
-        let mut plan = LimiterPlan::new(&self.programs, &store, ports, &self.dir);
+        let mut ports = self.ports.limiters.into_iter().zip(self.limiter_admins);
+        let (port, admin) = { ports.nth(self.limiters.len()) }.context("there are two limiters")?;
+        let store = self.redis.url();
+        let mut plan = LimiterPlan::new(&self.programs, &store, [port, admin], &self.dir);
         let arguments = arguments.iter().chain(&["--store-timeout", "500ms"]);
         plan.arguments.extend(arguments.map(ToString::to_string));
         command(&plan.typed());
@@ -184,7 +212,7 @@ impl Stage {
 
     /// Envoy's URL.
     fn url(&self) -> String {
-        format!("http://127.0.0.1:{}", self.ports.envoy.envoy)
+        format!("http://127.0.0.1:{}", self.ports.envoy)
     }
 
     /// rlctl, on this store.
@@ -216,168 +244,39 @@ impl Stage {
         let path: &Path = &self.dir.join(name);
         std::fs::create_dir_all(path.parent().unwrap_or(path))?;
         std::fs::write(path, content)?;
-        content.lines().for_each(line);
-        line("");
+        text(content);
         Ok(path.display().to_string())
     }
-
-    /// Stops all limiters.
-    async fn stop_limiters(&mut self) -> Result<()> {
-        for limiter in std::mem::take(&mut self.limiters) {
-            self.stopped.push(limiter.stop().await?);
-        }
-        Ok(())
-    }
-
-    /// Starts them again.
-    async fn start_limiters(&mut self) -> Result<()> {
-        for plan in std::mem::take(&mut self.stopped) {
-            self.limiters.push(plan.start().await?);
-        }
-        Ok(())
-    }
 }
 
-/// Every port of the demo, all on 127.0.0.1.
-#[derive(Debug, Clone, Copy)]
-struct DemoPorts {
-    /// The ports in Envoy's configuration.
-    envoy: Ports,
-    /// The limiters' admin ports.
-    limiter_admins: [u16; 2],
-    /// Redis or Valkey. Not 6379, which the owner of this machine may use.
-    redis: u16,
-}
-
-impl DemoPorts {
-    /// The documented ports, or eight in a row.
-    fn choose(base: Option<u16>) -> Result<Self> {
-        let all = match base {
-            None => {
-                let Ports {
-                    envoy,
-                    envoy_admin,
-                    limiters: [a, b],
-                    upstream,
-                } = Ports::SHIPPED;
-                [envoy, envoy_admin, a, 8091, b, 8093, upstream, 6390]
-            }
-            Some(base) if base < 65528 => {
-                std::array::from_fn(|n| base + u16::try_from(n).unwrap_or(0))
-            }
-            Some(base) => bail!(help(
-                format!("there are no 8 ports from {base} on"),
-                &["choose one below 65528: cargo xtask demo --port-base 20000"],
-            )),
-        };
-        let [
-            envoy,
-            envoy_admin,
-            first,
-            first_admin,
-            second,
-            second_admin,
-            upstream,
-            redis,
-        ] = all;
-        let limiters = [first, second];
-        Ok(Self {
-            envoy: Ports {
-                envoy,
-                envoy_admin,
-                limiters,
-                upstream,
-            },
-            limiter_admins: [first_admin, second_admin],
-            redis,
-        })
-    }
-
-    /// Fails if any port is in use, and names all of them.
-    fn check_free(&self) -> Result<()> {
-        let Ports {
-            envoy,
-            envoy_admin,
-            upstream,
-            limiters: [a, b],
-        } = self.envoy;
-        let [c, d] = self.limiter_admins;
-        let mut taken = Vec::new();
-        for port in [envoy, envoy_admin, upstream, self.redis, a, b, c, d] {
-            match TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
-                Ok(_) => {}
-                Err(error) if error.kind() == ErrorKind::AddrInUse => taken.push(port.to_string()),
-                Err(error) => return Err(error).with_context(|| format!("cannot use port {port}")),
-            }
-        }
-        if taken.is_empty() {
-            return Ok(());
-        }
-        let problem = format!("in use on 127.0.0.1: port {}", taken.join(", "));
-        let others = "use others: cargo xtask demo --port-base 20000";
-        let stop = "or stop what listens there; perhaps a demo left with --keep";
-        bail!(help(problem, &[others, stop]));
-    }
-}
-
-// ---- The output: 80 columns, colours only on a terminal
-
-/// The columns of all output.
-const WIDTH: usize = 80;
-/// Stands for a space at which a line must not break.
-const BOUND: &str = "\u{a0}";
+// ---- The output, with colours only on a terminal
 
 /// Begins a step.
 fn heading(title: &str) {
-    let rule = "─".repeat(WIDTH.saturating_sub(title.chars().count() + 4));
+    let rule = "─".repeat(76_usize.saturating_sub(title.chars().count()));
     println!("\n{}", style(format!("── {title} {rule}")).bold());
 }
 
-/// A sentence or two, wrapped.
+/// A paragraph.
 fn text(text: &str) {
     println!();
-    line(&wrap(text, WIDTH - 2).join("\n  "));
+    text.lines().for_each(line);
 }
 
-/// A line that must not be broken, such as one of a table.
+/// A line of one, such as of a table.
 fn line(text: &str) {
     println!("  {text}");
 }
 
-/// A command as typed; a long one is broken with backslashes, but never between an option and its value.
+/// A command as typed.
 fn command(command: &str) {
-    let mut bound = String::new();
-    let mut after_option = false;
-    for word in command.split(' ') {
-        let option = word.starts_with('-');
-        let space = if after_option && !option { BOUND } else { " " };
-        bound = format!("{bound}{space}{word}");
-        after_option = option;
-    }
-    let lines = wrap(bound.trim_start_matches(' '), WIDTH - 8).join(" \\\n      ");
-    println!(
-        "\n  {}",
-        style(format!("$ {}", lines.replace(BOUND, " "))).cyan()
-    );
+    println!("\n  {}", style(format!("$ {command}")).cyan());
 }
 
-/// A program's output; the middle of one longer than 16 lines is left out.
+/// A program's output.
 fn output(text: &str) {
-    let lines: Vec<&str> = text.trim_end().lines().collect();
-    let left_out = if lines.len() > 16 {
-        12..lines.len() - 2
-    } else {
-        0..0
-    };
-    for (index, text) in lines.iter().enumerate() {
-        if !left_out.contains(&index) {
-            println!("  {}", style(text).dim());
-        } else if index == left_out.start {
-            println!(
-                "  {}",
-                style(format!("... {} more lines", left_out.len())).dim()
-            );
-        }
+    for text in text.trim_end().lines() {
+        println!("  {}", style(text).dim());
     }
 }
 
@@ -402,13 +301,13 @@ fn exchange(request: &str, limit: &str, reply: &Reply) {
 
 /// A whole answer, as `curl --include` shows it.
 fn whole(reply: &Reply) {
-    println!(
-        "\n  {}",
-        style(format!("HTTP/1.1 {}", reply.status)).yellow()
-    );
+    let status = format!("HTTP/1.1 {}", reply.status);
+    println!("\n  {}", style(status).yellow());
     for (name, value) in &reply.headers {
-        let value = String::from_utf8_lossy(value.as_bytes());
-        line(&wrap(&format!("{name}: {value}"), WIDTH - 6).join("\n      "));
+        line(&format!(
+            "{name}: {}",
+            String::from_utf8_lossy(value.as_bytes())
+        ));
     }
     println!();
     match reply.json() {
@@ -420,19 +319,4 @@ fn whole(reply: &Reply) {
 /// Reports an expectation that holds.
 fn ok(text: &str) {
     println!("\n  {} {text}", style("✓").green());
-}
-
-/// Breaks at spaces, so that no line is longer than `width` unless one word is.
-fn wrap(text: &str, width: usize) -> Vec<String> {
-    let mut lines: Vec<String> = Vec::new();
-    for word in text.split(' ') {
-        match lines.last_mut() {
-            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            _ => lines.push(word.to_owned()),
-        }
-    }
-    lines
 }

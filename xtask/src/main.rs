@@ -4,10 +4,12 @@
 //! nothing but rustup, Python's pip and a C compiler can run all of them.
 
 mod bench;
+mod calls;
 mod command;
 mod demo;
 mod dist;
 mod faults;
+mod fleet;
 mod fuzz;
 mod module;
 mod prove;

@@ -13,18 +13,18 @@
 
 mod attacks;
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use harness::{Limiter, LimiterPlan, RawClient, Redis, free_port};
-use tokio::task::LocalSet;
+use tokio::time::{interval, sleep};
 
-use crate::bench::{interruptible, release};
+use crate::bench::Unit;
 use crate::command::Workspace;
+use crate::fleet::{interruptible, lock, micros, quantile, release, text};
 use crate::tools::{Tool, Tools};
 use crate::ui::Ui;
 
@@ -87,57 +87,65 @@ async fn soak(args: &Args, ui: &Ui, redis: &Path, program: PathBuf) -> Result<()
         files: Box::leak(files.into_boxed_path()),
     };
     let limiters = start(program, &redis, to, second, dir.path()).await?;
-    let honest = Honest::start([to.data, second[0]]);
+    let log = Log::default();
+    for (client, port) in (0..CLIENTS).zip([to.data, second[0]].into_iter().cycle()) {
+        tokio::spawn(check_on(port, client, Arc::clone(&log)));
+    }
     let attackers = (!args.peace)
         .then(|| Attackers::start(to, &args.only))
         .transpose()?;
     ui.heading("Honest checks, and the limiter's memory");
-    let mut memory = 0;
-    let mut all = Seen::default();
+    let (mut memory, mut all) = (0, Vec::new());
     for minute in 1..=args.minutes {
-        let mut seen = Seen::default();
         for _ in 0..600 {
-            seen.add(honest.work(Duration::from_millis(100)).await);
+            sleep(Duration::from_millis(100)).await;
             for limiter in &limiters {
                 memory = memory.max(limiter.process().memory_bytes()?);
             }
         }
-        ui.line(&format!(
-            "minute {minute}: {}, {}",
-            seen.summary(),
-            mib(memory)
-        ));
-        all.add(seen);
+        let mut checks = std::mem::take(&mut *lock(&log));
+        let (_, summary) = summary(&checks);
+        ui.line(&format!("minute {minute}: {summary}, {} MiB", memory >> 20));
+        all.append(&mut checks);
     }
     if let Some(attackers) = &attackers {
         ui.heading("Attacks");
         attackers.counts().for_each(|line| ui.line(&line));
     }
     ui.heading("In all");
-    ui.line(&all.summary());
-    for (why, times) in &all.undecided {
+    let (late, summary) = summary(&all);
+    ui.line(&summary);
+    for (why, times) in undecided(&all) {
         ui.line(&format!("not decided, {times} times: {}", why.trim()));
     }
-    ui.line(&format!("a limiter's memory at its peak: {}", mib(memory)));
+    ui.line(&format!(
+        "a limiter's memory at its peak: {} MiB",
+        memory >> 20
+    ));
     ui.line(&cpu_times(&limiters, &redis)?);
-    let (late, checks) = (all.late(), all.checks());
     ensure!(
-        late * 1000 <= checks,
-        "more than one check of a thousand took longer than {} ms, or was not answered: {late} of {checks}",
-        IN_TIME.as_millis()
+        late * 1000 <= all.len(),
+        "more than one check of a thousand took longer than {} ms, or was not answered: {late} of {}",
+        IN_TIME.as_millis(),
+        all.len()
     );
-    ensure!(memory < MEMORY_MAX, "a limiter took {}", mib(memory));
+    ensure!(memory < MEMORY_MAX, "a limiter took {} MiB", memory >> 20);
     Ok(())
 }
 
 fn cpu_times(limiters: &[Limiter], redis: &Redis) -> Result<String> {
+    // The ticks of this process (Linux only).
+    let stat = std::fs::read_to_string("/proc/self/stat")?;
+    let fields = stat.rsplit(')').next().unwrap_or_default();
+    let ticks = fields.split_whitespace().skip(11).take(2);
+    let ticks: u64 = ticks.filter_map(|ticks| ticks.parse::<u64>().ok()).sum();
     let mut limiters_us = 0;
     for limiter in limiters {
         limiters_us += limiter.process().cpu_us()?;
     }
     Ok(format!(
         "CPU: clients {} s, limiters {} s, Redis {} s",
-        own_cpu_s()?,
+        ticks / 100,
         limiters_us / 1_000_000,
         redis.process().cpu_us()? / 1_000_000
     ))
@@ -151,21 +159,17 @@ async fn start(
     second: [u16; 2],
     dir: &Path,
 ) -> Result<[Limiter; 2]> {
-    let file = |name: &str, text: &str| -> Result<String> {
-        let path = dir.join(name);
-        std::fs::write(&path, text)?;
-        let path = path.to_str().context("a folder that is not UTF-8")?;
-        Ok(path.to_owned())
-    };
-    let (tokens, limits) = (file("tokens", TOKEN)?, file("limits.yaml", LIMITS)?);
-    let rls = to.files.to_str().context("a folder that is not UTF-8")?;
+    let [tokens, limits] = [dir.join("tokens"), dir.join("limits.yaml")];
+    std::fs::write(&tokens, TOKEN)?;
+    std::fs::write(&limits, LIMITS)?;
     let management = format!("http://127.0.0.1:{}", to.management);
+    let tokens = text(&tokens)?;
     let plan = |name: &str, [port, admin_port]: [u16; 2], own: &[&str]| LimiterPlan {
         name: name.to_owned(),
         port,
         admin_port,
         store: redis.url(),
-        arguments: ["--token-file", &tokens, "--log", "error"]
+        arguments: ["--token-file", tokens, "--log", "error"]
             .iter()
             .chain(own)
             .map(ToString::to_string)
@@ -173,7 +177,7 @@ async fn start(
         program: program.clone(),
         dir: dir.to_path_buf(),
     };
-    let files = ["--limits", &limits, "--rls-config", rls];
+    let files = ["--limits", text(&limits)?, "--rls-config", text(to.files)?];
     let first = plan("limiter", [to.data, to.admin], &files);
     let second = plan("limiter-xds", second, &["--xds-server", &management]);
     Ok([first.start().await?, second.start().await?])
@@ -189,19 +193,6 @@ fn post(path: &str, kind: &str, body: &[u8]) -> Vec<u8> {
     [head.as_bytes(), body].concat()
 }
 
-fn mib(bytes: u64) -> String {
-    format!("{} MiB", bytes >> 20)
-}
-
-/// CPU time of this process, in seconds (Linux only).
-fn own_cpu_s() -> Result<u64> {
-    let stat = std::fs::read_to_string("/proc/self/stat")?;
-    let fields = stat.rsplit(')').next().unwrap_or_default();
-    let times = fields.split_whitespace().skip(11).take(2);
-    let ticks: Result<Vec<u64>, _> = times.map(str::parse).collect();
-    Ok(ticks?.iter().sum::<u64>() / 100)
-}
-
 // Honest clients, with a token and a steady rate, and what they measure
 
 /// The default store timeout, plus 5 ms for the connection to the limiter.
@@ -213,112 +204,54 @@ const CLIENTS: u64 = 4;
 /// The pause between two checks of a client.
 const PERIOD: Duration = Duration::from_millis(20);
 
-/// The results of checks.
-#[derive(Default)]
-struct Seen {
-    /// The duration of each decided check, in microseconds.
-    took_us: Vec<u64>,
-    /// Checks without a decision, by what came in its place.
-    undecided: BTreeMap<String, u64>,
-}
+/// How long each check took until it was decided, or what came in place of a decision.
+type Log = Arc<Mutex<Vec<Checked>>>;
+type Checked = Result<Duration, String>;
 
-impl Seen {
-    /// All checks.
-    fn checks(&self) -> u64 {
-        u64::try_from(self.took_us.len()).unwrap_or(u64::MAX) + self.undecided()
-    }
-
-    fn undecided(&self) -> u64 {
-        self.undecided.values().sum()
-    }
-
-    /// Checks that were not decided in time.
-    fn late(&self) -> u64 {
-        let late = |took_us: &&u64| u128::from(**took_us) > IN_TIME.as_micros();
-        let late = self.took_us.iter().filter(late).count();
-        u64::try_from(late).unwrap_or(u64::MAX) + self.undecided()
-    }
-
-    /// A summary in one line.
-    fn summary(&mut self) -> String {
-        self.took_us.sort_unstable();
-        let (checks, late) = (self.checks(), self.late());
-        let in_time = (checks - late) * 100_000 / checks.max(1);
-        format!(
-            "{checks} checks, p50 {}, p99 {}, p99.9 {}, {}.{:03} % within {} ms, {} not decided",
-            self.at(500),
-            self.at(990),
-            self.at(999),
-            in_time / 1000,
-            in_time % 1000,
-            IN_TIME.as_millis(),
-            self.undecided(),
-        )
-    }
-
-    /// The duration that this share of the checks, in thousandths, did not exceed.
-    fn at(&self, per_mille: usize) -> String {
-        let last = self.took_us.len().saturating_sub(1);
-        let us = self.took_us.get(last * per_mille / 1000).unwrap_or(&0);
-        format!("{}.{:02} ms", us / 1000, us % 1000 / 10)
-    }
-
-    /// Adds later results.
-    fn add(&mut self, mut later: Self) {
-        self.took_us.append(&mut later.took_us);
-        for (why, times) in later.undecided {
-            *self.undecided.entry(why).or_default() += times;
-        }
-    }
-}
-
-/// The clients; dropping this ends them.
-struct Honest {
-    seen: Rc<RefCell<Seen>>,
-    clients: LocalSet,
-}
-
-impl Honest {
-    /// The clients run only while [`Honest::work`] is awaited.
-    fn start(ports: [u16; 2]) -> Self {
-        let (seen, clients) = (Rc::default(), LocalSet::new());
-        for (client, port) in (0..CLIENTS).zip(ports.into_iter().cycle()) {
-            clients.spawn_local(check_on(port, client, Rc::clone(&seen)));
-        }
-        Self { seen, clients }
-    }
-
-    /// Runs the clients for this long and returns their results.
-    async fn work(&self, time: Duration) -> Seen {
-        let rest = tokio::time::sleep(time);
-        self.clients.run_until(rest).await;
-        self.seen.take()
-    }
-}
-
-async fn check_on(port: u16, client: u64, seen: Rc<RefCell<Seen>>) {
+async fn check_on(port: u16, client: u64, log: Log) {
     let body =
         format!(r#"{{"domain":"soak","descriptor":{{"what":"honest","user":"u{client}"}}}}"#);
     let request = post("/v1/check", "application/json", body.as_bytes());
     let mut connection = RawClient::new(port);
-    let mut turns = tokio::time::interval(PERIOD);
+    let mut turns = interval(PERIOD);
     loop {
         turns.tick().await;
         let started = Instant::now();
         let reply = connection.send(&request).await;
         let took = started.elapsed();
-        let mut seen = seen.borrow_mut();
-        match reply {
-            Ok(Some(reply)) if reply.status == 200 => {
-                seen.took_us
-                    .push(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
-            }
-            Ok(Some(reply)) => {
-                let why = String::from_utf8_lossy(&reply.body).into_owned();
-                *seen.undecided.entry(why).or_default() += 1;
-            }
-            Ok(None) => *seen.undecided.entry("closed".to_owned()).or_default() += 1,
-            Err(error) => *seen.undecided.entry(error.to_string()).or_default() += 1,
-        }
+        lock(&log).push(match reply {
+            Ok(Some(reply)) if reply.status == 200 => Ok(took),
+            Ok(Some(reply)) => Err(String::from_utf8_lossy(&reply.body).into_owned()),
+            Ok(None) => Err("closed".to_owned()),
+            Err(error) => Err(error.to_string()),
+        });
     }
+}
+
+/// What came in place of decisions, and how often.
+fn undecided(checks: &[Checked]) -> BTreeMap<&str, u64> {
+    let mut undecided = BTreeMap::new();
+    for why in checks.iter().filter_map(|checked| checked.as_ref().err()) {
+        *undecided.entry(&**why).or_default() += 1;
+    }
+    undecided
+}
+
+/// How many checks were not decided in time, and a line about all of them.
+fn summary(checks: &[Checked]) -> (usize, String) {
+    let took: Vec<Duration> = checks.iter().flatten().copied().collect();
+    let in_time = took.iter().filter(|took| **took <= IN_TIME).count();
+    let (all, undecided) = (checks.len(), checks.len() - took.len());
+    let share = in_time * 100_000 / all.max(1);
+    let at = |part| Unit::Micros.text(micros(quantile(took.clone(), part)));
+    let line = format!(
+        "{all} checks, p50 {}, p99 {}, p99.9 {}, {}.{:03} % within {} ms, {undecided} not decided",
+        at(500),
+        at(990),
+        at(999),
+        share / 1000,
+        share % 1000,
+        IN_TIME.as_millis(),
+    );
+    (all - in_time, line)
 }

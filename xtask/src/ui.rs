@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use console::{StyledObject, style};
-use indicatif::{ProgressBar, ProgressStyle};
 
 /// The output of a task.
 pub struct Ui;
@@ -28,18 +27,10 @@ impl Ui {
     }
 
     /// Runs one piece of work that may take a while: prints its name first, then the time it took.
-    /// `work` must not write to the terminal itself.
     pub fn step<T>(&self, name: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let started = Instant::now();
-        let spinner = ProgressBar::new_spinner().with_message(name.to_owned());
-        if spinner.is_hidden() {
-            eprintln!("  {name} ...");
-        } else {
-            spinner.set_style(ProgressStyle::with_template("  {msg} {spinner} {elapsed}")?);
-            spinner.enable_steady_tick(Duration::from_millis(100));
-        }
+        eprintln!("  {name} ...");
         let result = work();
-        spinner.finish_and_clear();
         let mark = mark(result.is_ok(), "done");
         eprintln!("  {name}: {mark} in {}", seconds(started.elapsed()));
         result

@@ -3,8 +3,7 @@
 //!
 //! Configured with `"headers"` it still lets everything pass, but makes the host calls that any rate
 //! limiter with these headers must make: it reads the request's headers and the time, and writes five
-//! response headers. No faster decision can save that cost. Configured with `"bodies"` it copies each chunk
-//! of a response out of the host, as any filter must that reads it.
+//! response headers. No faster decision can save that cost.
 #![expect(
     missing_docs,
     reason = "proxy_wasm::main exports a function without documentation"
@@ -33,7 +32,6 @@ impl RootContext for Root {
     fn create_http_context(&self, _context_id: u32) -> Option<Box<dyn HttpContext>> {
         Some(match self.config.as_deref() {
             Some(b"\"headers\"") => Box::new(Headers),
-            Some(b"\"bodies\"") => Box::new(Bodies),
             _ => Box::new(Stream),
         })
     }
@@ -70,17 +68,6 @@ impl HttpContext for Headers {
             self.add_http_response_header("ratelimit-policy", "\"leased\";q=1000000;w=1");
             self.add_http_response_header("ratelimit", "\"leased\";r=999999;t=1");
         }
-        Action::Continue
-    }
-}
-
-struct Bodies;
-
-impl Context for Bodies {}
-
-impl HttpContext for Bodies {
-    fn on_http_response_body(&mut self, size: usize, _end: bool) -> Action {
-        drop(self.get_http_response_body(0, size));
         Action::Continue
     }
 }

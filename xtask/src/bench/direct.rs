@@ -1,4 +1,4 @@
-//! Without Envoy: calls straight to a limiter over cleartext HTTP/2, as Envoy sends them, and the script
+//! Without Envoy: calls straight to a limiter over cleartext HTTP/2, and the script
 //! calls that they become, straight to Redis; the time of Redis for slots of requests in flight,
 //! instructions, and the module alone.
 
@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use harness::{Client, Limiter, Process, Programs, free_port};
+use harness::{Client, Limiter, Programs};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
 use hyper::client::conn::http2::{SendRequest, handshake};
@@ -21,9 +21,11 @@ use protocol::{CHECK_CBOR, LimitRequest, Slot, SlotAct, SlotOp};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader as AsyncReader};
 use tokio::task::JoinSet;
 
-use super::setups::{LIMITS, Servers, USER_COUNT, since};
-use super::{Report, Unit, median};
+use super::setups::{LIMITS, USER_COUNT, since};
+use super::{Report, Unit};
+use crate::calls::{self, field, grpc, name};
 use crate::command;
+use crate::fleet::{Fleet, micros, millis, quantile};
 use crate::tools::{on_path, write_executable};
 
 /// So many checks of different users from this one on, each of them matched by one limit.
@@ -32,39 +34,24 @@ pub fn batch(first: u64, checks: u64) -> Result<Batch> {
     batch_of((first..first + checks).map(check).collect())
 }
 
-/// Checks that [`check`] made, as a proxy sends them.
+/// Checks that [`check`] made.
 fn batch_of(checks: Vec<BatchCheck>) -> Result<Batch> {
-    Ok(Batch {
-        domain: name("shop")?,
-        proxy: "b".repeat(32),
-        revision: None,
-        keys: vec![name("path")?, name("user")?],
-        checks,
-    })
+    calls::batch("shop", &["path", "user"], checks)
 }
 
 /// A check of a user's request for a path.
 fn check(path: &str, user: &str, cost: u64) -> BatchCheck {
-    let values = [path, user].map(|value| Some(value.as_bytes().to_vec()));
-    BatchCheck {
-        values: values.to_vec(),
-        cost,
-        ..BatchCheck::default()
-    }
+    calls::check(&[path, user], cost)
 }
 
 /// Posts a batch to a limiter.
-async fn post(url: &str, batch: &Batch) -> Result<()> {
-    let request = Client::new().post(url, batch.encode());
+async fn post(fleet: &Fleet, batch: &Batch) -> Result<()> {
+    let url = format!("{}/v1/check", fleet.limiter()?.url());
+    let request = Client::new().post(&url, batch.encode());
     let reply = request.header("content-type", CHECK_CBOR).send().await?;
     let status = reply.status;
     ensure!(status == 200, "the limiter answers a batch with {status}");
     Ok(())
-}
-
-/// A name of a domain, an entry or a limit.
-fn name(text: &str) -> Result<Name> {
-    text.parse().with_context(|| format!("`{text}` is no name"))
 }
 
 /// A call: its path, the type of its body, and the body.
@@ -72,20 +59,17 @@ pub struct Call(&'static str, &'static str, Vec<u8>);
 
 /// A call with so many checks, in the form that the filter sends.
 pub fn batched(nth: u64, checks: u64) -> Result<Call> {
-    let user = nth * checks % USER_COUNT;
-    Ok(Call("/v1/check", CHECK_CBOR, batch(user, checks)?.encode()))
+    Ok(checking(&batch(nth * checks % USER_COUNT, checks)?))
 }
 
-/// As [`batched`], each check of a user of its own.
-pub fn of_many(nth: u64, checks: u64) -> Result<Call> {
-    let batch = batch(nth * checks, checks)?;
-    Ok(Call("/v1/check", CHECK_CBOR, batch.encode()))
+/// A call with these checks.
+pub fn checking(batch: &Batch) -> Call {
+    Call("/v1/check", CHECK_CBOR, batch.encode())
 }
 
 /// A call with one check of a request for a path.
 pub fn of_path(path: &str) -> Result<Call> {
-    let batch = batch_of(vec![check(path, "nobody", 1)])?;
-    Ok(Call("/v1/check", CHECK_CBOR, batch.encode()))
+    Ok(checking(&batch_of(vec![check(path, "nobody", 1)])?))
 }
 
 /// `POST /v1/check` with one check.
@@ -101,16 +85,10 @@ pub fn posted(nth: u64) -> Result<Call> {
 /// `ShouldRateLimit` with one descriptor of one entry.
 pub fn of_the_service(nth: u64) -> Result<Call> {
     const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
-    // A field of less than 128 bytes.
-    let field = |number: u8, bytes: &[u8]| {
-        let length = u8::try_from(bytes.len()).unwrap_or(u8::MAX);
-        [&[number << 3 | 2, length], bytes].concat()
-    };
     let user = format!("user-{}", nth % USER_COUNT);
     let entry = [field(1, b"user"), field(2, user.as_bytes())].concat();
     let message = [field(1, b"shop"), field(2, &field(1, &entry))].concat();
-    let length = u32::try_from(message.len())?.to_be_bytes();
-    let body = [&[0][..], &length, &message].concat();
+    let body = grpc(&message)?;
     Ok(Call(PATH, "application/grpc", body))
 }
 
@@ -136,12 +114,12 @@ pub async fn measure(
     let until = started + lasts;
     let call = move |nth| (Instant::now() < until).then(|| call(nth)).transpose();
     let took_us = each(limiter, connections, at_once, call).await?;
-    let lasted = u64::try_from(started.elapsed().as_micros())?.max(1);
+    let lasted = micros(started.elapsed()).max(1);
     let cpu_us = limiter.process().cpu_us()? - before;
     let calls = u64::try_from(took_us.len())?.max(1);
     Ok(Calls {
         per_second: calls.saturating_mul(1_000_000) / lasted,
-        p50_us: median(took_us),
+        p50_us: quantile(took_us, 500),
         cpu_ns: cpu_us.saturating_mul(1000) / calls,
     })
 }
@@ -192,7 +170,7 @@ async fn send(sender: &mut SendRequest<Full<Bytes>>, url: &str, call: Call) -> R
     let response = sender.send_request(request).await?;
     let status = response.status();
     let answer = response.into_body().collect().await?;
-    let took_us = u64::try_from(started.elapsed().as_micros())?;
+    let took_us = micros(started.elapsed());
     ensure!(status == StatusCode::OK, "a call is answered {status}");
     let trailer = answer.trailers().and_then(|all| all.get("grpc-status"));
     let well = trailer.is_none_or(|status| status == "0");
@@ -215,14 +193,15 @@ pub struct ScriptCall {
 }
 
 impl ScriptCall {
-    /// Sends a batch to a limiter and keeps the script call that it becomes. A user of it is `batch-0`.
-    pub async fn of_batch(redis_port: u16, limiter: &Limiter, batch: &Batch) -> Result<Self> {
+    /// Sends so many checks to a limiter and keeps the script call that they become.
+    pub async fn of_checks(fleet: &Fleet, checks: u64) -> Result<Self> {
+        let redis_port = fleet.redis()?.port();
         let mut monitor = connect(redis_port)?;
         monitor
             .get_ref()
             .set_read_timeout(Some(Duration::from_secs(5)))?;
         monitor.get_mut().write_all(b"MONITOR\r\n")?;
-        post(&format!("{}/v1/check", limiter.url()), batch).await?;
+        post(fleet, &batch(0, checks)?).await?;
         let mut line = String::new();
         while !(line.contains("\"EVALSHA\"") && line.contains("batch-0")) {
             line.clear();
@@ -264,8 +243,8 @@ impl ScriptCall {
         let started = Instant::now();
         let call = || self.repeat(rounds);
         tokio::try_join!(call(), call(), call(), call())?;
-        let micros = u64::try_from(started.elapsed().as_micros())?.max(1);
-        Ok(CONNECTIONS * rounds * PIPELINED * 1_000_000 / micros)
+        let lasted_us = micros(started.elapsed()).max(1);
+        Ok(CONNECTIONS * rounds * PIPELINED * 1_000_000 / lasted_us)
     }
 }
 
@@ -285,10 +264,10 @@ pub fn ping_us(redis_port: u16) -> Result<u64> {
         redis.get_mut().write_all(b"PING\r\n")?;
         line.clear();
         redis.read_line(&mut line)?;
-        took_us.push(u64::try_from(started.elapsed().as_micros())?);
+        took_us.push(micros(started.elapsed()));
     }
     ensure!(line == "+PONG\r\n", "Redis answers PING with {line}");
-    Ok(median(took_us))
+    Ok(quantile(took_us, 500))
 }
 
 /// The quoted words of a line of MONITOR, without what escapes their bytes.
@@ -334,34 +313,28 @@ limits:
 const TTL_MS: u64 = 600_000;
 /// Checks of a round, and of a batch.
 const CHECKS: u64 = 1000;
-const TOGETHER: u64 = 50;
+const TOGETHER: usize = 50;
 /// Streams that are renewed, and how many of them one check names, as a proxy's does.
 const STREAMS: u64 = 10_000;
-const RENEWED: u64 = 64;
-
-/// A limiter and its Redis, to which checks with slots go in batches.
-struct Slots {
-    servers: Servers,
-    limit: Name,
-}
+const RENEWED: usize = 64;
 
 /// What slots of requests in flight cost Redis, beside plain checks. The figures are the time of its script
 /// calls (`INFO commandstats`) for each check, in rounds that alternate.
 pub async fn in_flight(programs: &Programs, rounds: u64) -> Result<Report> {
-    let slots = Slots {
-        servers: Servers::start(programs, SLOT_LIMITS, &[free_port()?]).await?,
-        limit: name("in-flight")?,
-    };
-    let mut report = Report::default();
+    let fleet = Fleet::start(programs, SLOT_LIMITS, 1).await?;
+    let (limit, mut report) = (name("in-flight")?, Report::default());
     for buckets in [1, 1000] {
         for round in 0..=rounds {
-            let user = |n: u64| n % buckets;
-            let plain = |n: u64| check_of("/plain", user(n), 1);
-            let take = |n: u64| taking(n, user(n));
-            let free = |n: u64| slots.naming(n..=n, SlotAct::Free(1), user(n));
-            let plain = slots.measured(CHECKS, plain).await?;
-            let take = slots.measured(CHECKS, take).await?;
-            let free = slots.measured(CHECKS, free).await?;
+            let user = |n: u64| format!("user-{}", n % buckets);
+            let (mut plain, mut take, mut free) = (Vec::new(), Vec::new(), Vec::new());
+            for n in 0..CHECKS {
+                plain.push(check("/plain", &user(n), 1));
+                take.push(taking(n, &user(n)));
+                free.push(naming(&limit, &[n], SlotAct::Free(1), &user(n)));
+            }
+            let plain = redis_ns(&fleet, &plain).await? / CHECKS;
+            let take = redis_ns(&fleet, &take).await? / CHECKS;
+            let free = redis_ns(&fleet, &free).await? / CHECKS;
             // In the first round, buckets are made.
             if round > 0 {
                 let of = |what: &str| format!("{what}, {buckets} buckets");
@@ -374,76 +347,60 @@ pub async fn in_flight(programs: &Programs, rounds: u64) -> Result<Report> {
         }
     }
     // Many streams of one bucket, which proxies renew three times in a slot's ttl.
-    slots.send(STREAMS, |n| taking(n, 0)).await?;
-    let checks = STREAMS.div_ceil(RENEWED);
+    let streams: Vec<u64> = (0..STREAMS).collect();
+    let taken: Vec<_> = { streams.iter() }.map(|n| taking(*n, "user-0")).collect();
+    redis_ns(&fleet, &taken).await?;
+    let renewals = streams.chunks(RENEWED);
+    let renewals = renewals.map(|slots| naming(&limit, slots, SlotAct::Renew, "user-0"));
+    let renewals: Vec<_> = renewals.collect();
     for _ in 0..rounds {
         let started = Instant::now();
-        let renew = |nth: u64| {
-            let last = STREAMS.min((nth + 1) * RENEWED) - 1;
-            slots.naming(nth * RENEWED..=last, SlotAct::Renew, 0)
-        };
-        let redis = slots.measured(checks, renew).await?.saturating_mul(checks);
-        let whole = u64::try_from(started.elapsed().as_millis())?;
+        let redis = redis_ns(&fleet, &renewals).await?;
+        let whole = millis(started.elapsed());
         report.figure("renew a slot of 10,000", Unit::Nanos, redis / STREAMS);
-        report.figure(
-            "renew 10,000 slots, in Redis",
-            Unit::Millis,
-            redis / 1_000_000,
-        );
+        let all = "renew 10,000 slots, in Redis";
+        report.figure(all, Unit::Millis, redis / 1_000_000);
         report.figure("until the last is answered", Unit::Millis, whole);
     }
     Ok(report)
 }
 
-impl Slots {
-    /// The time of Redis for each of some checks, in nanoseconds.
-    async fn measured(&self, count: u64, check: impl Fn(u64) -> BatchCheck) -> Result<u64> {
-        let before = self.servers.script_calls().await?;
-        self.send(count, check).await?;
-        let [_, us] = since(self.servers.script_calls().await?, before);
-        Ok(us.saturating_mul(1000) / count)
+/// The time of Redis for checks, which go to a limiter in batches, in nanoseconds.
+async fn redis_ns(fleet: &Fleet, checks: &[BatchCheck]) -> Result<u64> {
+    let before = fleet.calls_of("evalsha").await?;
+    for together in checks.chunks(TOGETHER) {
+        post(fleet, &batch_of(together.to_vec())?).await?;
     }
-
-    async fn send(&self, count: u64, check: impl Fn(u64) -> BatchCheck) -> Result<()> {
-        let url = format!("{}/v1/check", self.servers.limiter()?.url());
-        for first in (0..count).step_by(usize::try_from(TOGETHER)?) {
-            let checks = (first..count.min(first + TOGETHER)).map(&check);
-            post(&url, &batch_of(checks.collect())?).await?;
-        }
-        Ok(())
-    }
-
-    /// A check that names slots as their holder does.
-    fn naming(&self, slots: std::ops::RangeInclusive<u64>, act: SlotAct, user: u64) -> BatchCheck {
-        let named = |n| {
-            let SlotId { stamp, secret } = id(n);
-            let slot = Slot {
-                start_ms: stamp,
-                parts: secret,
-                since_ms: TTL_MS,
-                turn: 1,
-            };
-            SlotOp { slot, act }
-        };
-        BatchCheck {
-            limits: vec![LimitRequest {
-                slots: slots.map(named).collect(),
-                ..LimitRequest::new(self.limit.clone())
-            }],
-            ..check_of("/stream", user, 0)
-        }
-    }
-}
-
-fn check_of(path: &str, user: u64, cost: u64) -> BatchCheck {
-    check(path, &format!("user-{user}"), cost)
+    let [_, us] = since(fleet.calls_of("evalsha").await?, before);
+    Ok(us.saturating_mul(1000))
 }
 
 /// A check that takes a slot.
-fn taking(n: u64, user: u64) -> BatchCheck {
+fn taking(n: u64, user: &str) -> BatchCheck {
     BatchCheck {
         slot: Some(id(n)),
-        ..check_of("/stream", user, 1)
+        ..check("/stream", user, 1)
+    }
+}
+
+/// A check that names slots as their holder does.
+fn naming(limit: &Name, slots: &[u64], act: SlotAct, user: &str) -> BatchCheck {
+    let named = |n: &u64| {
+        let SlotId { stamp, secret } = id(*n);
+        let slot = Slot {
+            start_ms: stamp,
+            parts: secret,
+            since_ms: TTL_MS,
+            turn: 1,
+        };
+        SlotOp { slot, act }
+    };
+    BatchCheck {
+        limits: vec![LimitRequest {
+            slots: slots.iter().map(named).collect(),
+            ..LimitRequest::new(limit.clone())
+        }],
+        ..check("/stream", user, 0)
     }
 }
 
@@ -485,49 +442,35 @@ pub async fn instructions(programs: &Programs) -> Result<Report> {
         );
         write_executable(&script, &text)?;
         *program = script;
-        let servers = Servers::start(&programs, LIMITS, &[free_port()?]).await?;
+        let fleet = Fleet::start(&programs, LIMITS, 1).await?;
         let process = match server {
-            "limiter" => servers.limiter()?.process(),
-            _ => servers.redis.process(),
+            "limiter" => fleet.limiter()?.process(),
+            _ => fleet.redis()?.process(),
         };
-        count(&mut report, server, servers.limiter()?, process, dir.path()).await?;
+        let control = |order: &[&str]| {
+            let mut control = Command::new("callgrind_control");
+            command::output(control.args(order).arg(process.id().to_string())).map(drop)
+        };
+        control(&["-i", "on"])?;
+        for (number, (shape, at_once, checks)) in (1..).zip(SHAPES) {
+            let call = move |nth| (nth < CALLS).then(|| batched(nth, checks)).transpose();
+            each(fleet.limiter()?, 1, at_once, call).await?;
+            control(&["-z"])?;
+            each(fleet.limiter()?, 1, at_once, call).await?;
+            control(&["--dump"])?;
+            let dump = std::fs::read_to_string(dir.path().join(format!("counts.{number}")));
+            let dump = dump.context("callgrind wrote no counts")?;
+            let mut counts = dump.lines().filter_map(|line| {
+                let count = { line.strip_prefix("summary: ") }.or(line.strip_prefix("totals: "));
+                count?.trim().parse::<u64>().ok()
+            });
+            let count = counts.find(|count| *count > 0);
+            let count = count.context("callgrind counted nothing")?;
+            let name = format!("instructions of {server}, {shape}");
+            report.figure(&name, Unit::Count, count / (CALLS * checks));
+        }
     }
     Ok(report)
-}
-
-async fn count(
-    report: &mut Report,
-    server: &str,
-    limiter: &Limiter,
-    process: &Process,
-    dir: &Path,
-) -> Result<()> {
-    let control = |order: &[&str]| {
-        let mut control = Command::new("callgrind_control");
-        command::output(control.args(order).arg(process.id().to_string())).map(drop)
-    };
-    control(&["-i", "on"])?;
-    for (number, (shape, at_once, checks)) in SHAPES.into_iter().enumerate() {
-        let call = move |nth| (nth < CALLS).then(|| batched(nth, checks)).transpose();
-        each(limiter, 1, at_once, call).await?;
-        control(&["-z"])?;
-        each(limiter, 1, at_once, call).await?;
-        control(&["--dump"])?;
-        let dump = dir.join(format!("counts.{}", number + 1));
-        let text = std::fs::read_to_string(&dump)
-            .with_context(|| format!("callgrind wrote no {}", dump.display()))?;
-        let mut counts = text.lines().filter_map(|line| {
-            let (_, count) = line
-                .split_once("summary: ")
-                .or(line.split_once("totals: "))?;
-            count.trim().parse::<u64>().ok()
-        });
-        let counted = counts.next().filter(|count| *count > 0);
-        let counted = counted.context("callgrind counted nothing")? / (CALLS * checks);
-        let name = format!("instructions of {server}, {shape}");
-        report.figure(&name, Unit::Count, counted);
-    }
-    Ok(())
 }
 
 /// Rounds of the module alone, of some milliseconds each.
@@ -539,8 +482,8 @@ const MODULE_ROUNDS: u64 = 200;
 /// That resolves one per cent, also on a busy machine. In Envoy the same code takes two to three times as
 /// long, because Envoy's own code evicts it from the caches in between.
 pub async fn module(programs: &Programs, node: &Path, others: &[PathBuf]) -> Result<()> {
-    let port = free_port()?;
-    let _servers = Servers::start(programs, LIMITS, &[port]).await?;
+    let fleet = Fleet::start(programs, LIMITS, 1).await?;
+    let [port, ..] = fleet.ports.limiters;
     // Envoy, too, compiles with all optimisations from the start.
     let status = tokio::process::Command::new(node)
         .arg("--no-liftoff")

@@ -1,21 +1,18 @@
 //! Domains with as many limits and overrides as they may have: what an edit costs `rlctl`, limiters and proxies, how
 //! long it takes until it is in force, what limits that do not apply cost a check, and keys that end together.
 
-use std::{
-    fmt::Write as _,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
-use harness::{Client, Envoy, EnvoyConfig, Limiter, Ports, Programs, Reply, Request, until};
+use anyhow::{Context, Result};
+use harness::{Client, Envoy, Programs, Reply, until};
 use protocol::{CHANGES_PARAMETER, LIMITS_CBOR};
+use serde_json::Value;
 use tokio::time::sleep;
 
-use super::{
-    Goal, Report, Unit,
-    direct::{self, measure},
-    setups::{Servers, Wrk, answered_by_envoy, limits_are_known},
-};
+use super::direct::{self, batch, checking, measure};
+use super::setups::{Wrk, answered_by_envoy};
+use super::{Goal, Report, Unit};
+use crate::fleet::{Fleet, decisions, limits_are_known, millis, quantile};
 use crate::ui::Ui;
 
 /// Limits of a large domain.
@@ -47,6 +44,33 @@ const P99_GOAL: Goal = Goal::AtMost(1500);
 const PAGE_GOAL: Goal = Goal::AtMost(1 << 20);
 const PATIENCE: Duration = Duration::from_mins(1);
 
+/// What an edit is called, its command, in which `N` stands for a number, and how long that may take.
+type Edit = (&'static str, &'static str, Goal);
+
+const SET: Edit = ("set-limit", "set-limit l7 --rate N/s", EDIT_GOAL);
+const SET_FOR: &str = "set-limit l9 --for user=u1 --rate N/s";
+/// Of a domain with many limits.
+const EDITS: [Edit; 5] = [
+    SET,
+    ("set-limit --for", SET_FOR, EDIT_GOAL),
+    ("reset of a bucket", "reset l9 user=u1", Goal::None),
+    (
+        "set-limit of a new one",
+        "set-limit new-N --rate N/s --match path=/new-N/**",
+        Goal::None,
+    ),
+    ("delete-limit", "delete-limit new-N", Goal::None),
+];
+/// Of a limit with many overrides.
+const EDITS_OF_ONE: [Edit; 2] = [
+    SET,
+    (
+        "set-limit --for",
+        "set-limit l7 --for user=u1 --rate N/s",
+        Goal::None,
+    ),
+];
+
 /// The `match` of a limit of this number.
 type Pattern = fn(u32) -> String;
 
@@ -67,13 +91,6 @@ const KINDS: [(&str, Pattern); 8] = [
 /// A limit that applies to the checks of [`direct::batched`].
 const APPLIES: &str = "  - {name: applies, match: {path: /strict}, per: [user], rate: 1000000/s}\n";
 
-/// Servers with one large domain, and what edits it.
-struct Domain<'p> {
-    programs: &'p Programs,
-    servers: Servers,
-    ports: Ports,
-}
-
 /// Measures each row so many times. `keys`: how many end together; `only`: a word of the parts that are measured.
 pub async fn scale(
     programs: &Programs,
@@ -89,19 +106,24 @@ pub async fn scale(
         }
         begins
     };
-    for limits in [LIMITS, MORE_LIMITS] {
-        if begins(&format!("Edits of {limits} limits")) {
-            many_limits(programs, limits, rounds, &mut report).await?;
+    let domains = [
+        (format!("{LIMITS} limits"), plain(LIMITS), &EDITS[..]),
+        (format!("{MORE_LIMITS} limits"), plain(MORE_LIMITS), &EDITS),
+        (
+            format!("a limit with {OVERRIDES} overrides"),
+            overridden(),
+            &EDITS_OF_ONE,
+        ),
+        (
+            format!("{MOST} limits of 8 MiB at proxies"),
+            large(),
+            &[SET],
+        ),
+    ];
+    for (name, limits, edits) in domains {
+        if begins(&format!("Edits of {name}")) {
+            edited(programs, (&name, &limits, edits), rounds, &mut report).await?;
         }
-    }
-    if begins(&format!("Edits of {LIMITS} limits with an override each")) {
-        overridden_limits(programs, rounds, &mut report).await?;
-    }
-    if begins(&format!("Edits of a limit with {OVERRIDES} overrides")) {
-        many_overrides(programs, rounds, &mut report).await?;
-    }
-    if begins(&format!("Edits of {MOST} limits of 8 MiB at proxies")) {
-        large_limits(programs, rounds, &mut report).await?;
     }
     if begins("Limits that do not apply") {
         matching(programs, rounds, wrk, &mut report).await?;
@@ -115,148 +137,89 @@ pub async fn scale(
     Ok(report)
 }
 
-fn plain(n: u32) -> String {
-    format!("  - {{name: l{n}, match: {{path: /t{n}/**}}, per: [user], rate: 10/s}}\n")
+fn plain(count: u32) -> String {
+    let limit =
+        |n| format!("  - {{name: l{n}, match: {{path: /t{n}/**}}, per: [user], rate: 10/s}}\n");
+    (0..count).map(limit).collect()
 }
 
-async fn many_limits(
-    programs: &Programs,
-    limits: u32,
-    rounds: u64,
-    report: &mut Report,
-) -> Result<()> {
-    let domain = Domain::start(programs, (0..limits).map(plain)).await?;
-    let of = |what: &str| format!("{limits} limits: {what}");
-    for round in 0..rounds {
-        let rate = rate(round);
-        let set = ["set-limit", "l7", "--rate", &rate];
-        domain
-            .edit(report, &of("set-limit"), &set, EDIT_GOAL)
-            .await?;
-        let one = ["set-limit", "l9", "--for", "user=u1", "--rate", &rate];
-        domain
-            .edit(report, &of("set-limit --for"), &one, EDIT_GOAL)
-            .await?;
-        let reset = ["reset", "l9", "user=u1"];
-        domain
-            .edit(report, &of("reset of a bucket"), &reset, Goal::None)
-            .await?;
-        let (name, path) = (format!("new-{round}"), format!("path=/new-{round}/**"));
-        let new = ["set-limit", &name, "--rate", &rate, "--match", &path];
-        domain
-            .edit(report, &of("set-limit of a new one"), &new, Goal::None)
-            .await?;
-        let delete = ["delete-limit", &name];
-        domain
-            .edit(report, &of("delete-limit"), &delete, Goal::None)
-            .await?;
-        let page = Client::new();
-        let page = page.get(&format!(
-            "{}/metrics",
-            domain.servers.limiter()?.admin_url()
-        ));
-        let bytes = u64::try_from(page.send().await?.body.len())?;
-        report.judged(&of("/metrics"), Unit::Bytes, PAGE_GOAL, bytes);
-    }
-    Ok(())
+fn overridden() -> String {
+    let own = |n| format!("      - {{values: {{user: u{n}}}, rate: 3/s}}\n");
+    let overrides: String = (0..OVERRIDES).map(own).collect();
+    format!("  - name: l7\n    per: [user]\n    rate: 10/s\n    overrides:\n{overrides}")
 }
 
-async fn overridden_limits(programs: &Programs, rounds: u64, report: &mut Report) -> Result<()> {
-    let overridden = |n| {
-        let one = format!("overrides: [{{values: {{user: u{n}}}, rate: 3/s}}]");
-        format!("  - {{name: l{n}, match: {{path: /t{n}/**}}, per: [user], rate: 10/s, {one}}}\n")
-    };
-    let domain = Domain::start(programs, (0..LIMITS).map(overridden)).await?;
-    let of = format!("{LIMITS} limits with an override each: set-limit");
-    for round in 0..rounds {
-        let before = domain.scans().await?;
-        domain
-            .rlctl(&["set-limit", "l7", "--rate", "1/s", "--dry-run"])
-            .await?;
-        let by_rlctl = domain.scans().await? - before;
-        let before = domain.scans().await?;
-        let set = ["set-limit", "l7", "--rate", &rate(round)];
-        domain.edit(report, &of, &set, Goal::None).await?;
-        let by_limiter = (domain.scans().await? - before).saturating_sub(by_rlctl);
-        let of = format!("{of}, HSCANs of a limiter");
-        report.judged(&of, Unit::Count, Goal::AtMost(1), by_limiter);
-    }
-    Ok(())
-}
-
-async fn many_overrides(programs: &Programs, rounds: u64, report: &mut Report) -> Result<()> {
-    let mut limit = "  - name: l7\n    per: [user]\n    rate: 10/s\n    overrides:\n".to_owned();
-    for n in 0..OVERRIDES {
-        writeln!(limit, "      - {{values: {{user: u{n}}}, rate: 3/s}}")?;
-    }
-    let domain = Domain::start(programs, [limit]).await?;
-    for round in 0..rounds {
-        let rate = rate(round);
-        let of = format!("a limit with {OVERRIDES} overrides: set-limit");
-        let set = ["set-limit", "l7", "--rate", &rate];
-        domain.edit(report, &of, &set, EDIT_GOAL).await?;
-        let one = ["set-limit", "l7", "--for", "user=u1", "--rate", &rate];
-        domain
-            .edit(report, &format!("{of} --for"), &one, Goal::None)
-            .await?;
-    }
-    Ok(())
-}
-
-async fn large_limits(programs: &Programs, rounds: u64, report: &mut Report) -> Result<()> {
-    // Proxies do not get descriptions, and at most 8 MiB of the rest: some 800 bytes of each.
-    let paths = (0..10).fold(String::new(), |mut paths, n| {
-        let _ = write!(paths, ", /a-path-of-some-forty-characters/{n:06}/**");
-        paths
-    });
+/// Proxies do not get descriptions, and at most 8 MiB of the rest: some 800 bytes of each limit.
+fn large() -> String {
+    let path = |n| format!(", /a-path-of-some-forty-characters/{n:06}/**");
+    let paths: String = (0..10).map(path).collect();
     let description = "what this limit is for. ".repeat(40);
-    let large = |n| {
+    let limit = |n| {
         let own = format!("description: \"{description}\", match: {{path: [/t{n}/**{paths}]}}");
         format!("  - {{name: l{n}, {own}, per: [user], rate: 10/s}}\n")
     };
-    let started = Instant::now();
-    let domain = Domain::start(programs, (0..MOST).map(large)).await?;
-    let whole = u64::try_from(started.elapsed().as_millis())?;
-    let of = |what: &str| format!("{MOST} limits of 8 MiB at proxies: {what}");
-    report.figure(&of("apply, and a limiter's start"), Unit::Millis, whole);
-    for round in 0..rounds {
-        let set = ["set-limit", "l7", "--rate", &rate(round)];
-        domain
-            .edit(report, &of("set-limit"), &set, EDIT_GOAL)
-            .await?;
-    }
-    Ok(())
+    (0..MOST).map(limit).collect()
 }
 
-fn rate(round: u64) -> String {
-    format!("{}/s", 20 + round)
+/// How long each edit takes until it is in force, and what a proxy is sent of it.
+async fn edited(
+    programs: &Programs,
+    (name, limits, edits): (&str, &str, &[Edit]),
+    rounds: u64,
+    report: &mut Report,
+) -> Result<()> {
+    let of = |what: &str| format!("{name}: {what}");
+    let started = Instant::now();
+    let domain = Domain::start(programs, limits).await?;
+    let took = millis(started.elapsed());
+    report.figure(&of("apply, and a limiter's start"), Unit::Millis, took);
+    for round in 0..rounds {
+        for (what, command, goal) in edits {
+            let name = |part: &str| of(&format!("{what}{part}"));
+            let etag = domain.poll("").await?.header("etag").map(str::to_owned);
+            let started = Instant::now();
+            let revision = domain.edit(command, 20 + round).await?;
+            report.judged(&name(""), Unit::Millis, *goal, millis(started.elapsed()));
+            domain.in_force(revision).await?;
+            let took = millis(started.elapsed());
+            report.judged(&name(", in force"), Unit::Millis, IN_FORCE_GOAL, took);
+            let sent = domain.poll(&etag.context("no tag")?).await?.body.len();
+            let name = name(", sent to a proxy");
+            report.judged(&name, Unit::Bytes, SENT_GOAL, u64::try_from(sent)?);
+        }
+        let url = format!("{}/metrics", domain.0.limiter()?.admin_url());
+        let page = Client::new().get(&url).send().await?.body.len();
+        report.judged(
+            &of("/metrics"),
+            Unit::Bytes,
+            PAGE_GOAL,
+            u64::try_from(page)?,
+        );
+    }
+    Ok(())
 }
 
 /// The limiter's CPU time of a check, and Envoy's of a request, with limits that do not apply to it.
 async fn matching(programs: &Programs, rounds: u64, wrk: &Wrk, report: &mut Report) -> Result<()> {
-    let one = Domain::start(programs, [APPLIES.to_owned()]).await?;
+    let one = Domain::start(programs, APPLIES).await?;
     for (kind, pattern) in KINDS {
         let limit = |n| {
             let pattern = pattern(n);
             format!("  - {{name: l{n}, match: {pattern}, per: [user], rate: 10/s}}\n")
         };
-        let of = |count| (0..count).map(limit).chain([APPLIES.to_owned()]);
-        let (few, many) = (
-            Domain::start(programs, of(FEW_LIMITS)).await?,
-            Domain::start(programs, of(LIMITS)).await?,
-        );
+        let limits = |count| (0..count).map(limit).collect::<String>() + APPLIES;
+        let few = Domain::start(programs, &limits(FEW_LIMITS)).await?;
+        let many = Domain::start(programs, &limits(LIMITS)).await?;
         let [small, large] = [few.envoy(1).await?, many.envoy(1).await?];
         for _ in 0..rounds {
-            let [one, many] = [one.check_ns(wrk).await?, many.check_ns(wrk).await?];
+            let [of_one, of_many] = [one.check_ns(wrk).await?, many.check_ns(wrk).await?];
             let name = format!("check, {LIMITS} limits with {kind}, of one limit");
-            let ratio = many * 1000 / one.max(1);
+            let ratio = of_many * 1000 / of_one.max(1);
             report.judged(&name, Unit::Thousandths, MATCHING_GOAL, ratio);
-            let [few, many] = [
-                request_ns(&small, wrk).await?,
-                request_ns(&large, wrk).await?,
-            ];
+            let of_few = request_ns(&small, wrk).await?;
+            let of_many = request_ns(&large, wrk).await?;
             let name = format!("request, {LIMITS} limits with {kind}, of {FEW_LIMITS}");
-            let ratio = many * 1000 / few.max(1);
+            let ratio = of_many * 1000 / of_few.max(1);
             report.judged(&name, Unit::Thousandths, ENVOY_GOAL, ratio);
         }
     }
@@ -273,7 +236,7 @@ async fn request_ns(envoy: &Envoy, wrk: &Wrk) -> Result<u64> {
 
 /// Connections of the load that is compared, which leave some of two cores for everything else.
 const LOADING: u64 = 4;
-/// Seconds of each load: so many edits.
+/// Edits of a round, and seconds of its load.
 const EDITED: u64 = 10;
 const WORKERS: u32 = 2;
 /// Connections that ask all workers.
@@ -285,128 +248,96 @@ const BATCH: u64 = 32;
 /// What a check may take while keys end, in microseconds: a filter waits for no longer.
 const ENDS_GOAL: Goal = Goal::AtMost(20_000);
 
-/// An Envoy whose requests are checked, while one limit of thousands is edited each second.
+/// An Envoy whose requests are checked, while one limit of thousands is edited each second; and without load.
 async fn proxies(programs: &Programs, rounds: u64, wrk: &Wrk, report: &mut Report) -> Result<()> {
     let probe = "  - {name: probe, match: {path: /probe}, scope: proxy, rate: 1000000/s}\n";
-    let limits = (0..LIMITS)
-        .map(plain)
-        .chain([APPLIES.to_owned(), probe.to_owned()]);
-    let domain = Domain::start(programs, limits).await?;
+    let domain = Domain::start(programs, &(plain(LIMITS) + APPLIES + probe)).await?;
     let envoy = domain.envoy(WORKERS).await?;
     let lasts = Duration::from_secs(EDITED);
     let url = envoy.url("/strict");
     wrk.sample(&url, LOADING, Duration::from_secs(2)).await?;
     for round in 0..rounds {
-        let start = decided_locally(&envoy).await?;
+        let start = decisions(&envoy, "local").await?;
         let quiet = wrk.sample(&url, LOADING, lasts).await?;
-        let middle = decided_locally(&envoy).await?;
+        let middle = decisions(&envoy, "local").await?;
         let edits = async {
+            let mut second = tokio::time::interval(Duration::from_secs(1));
             for nth in 0..EDITED {
-                let next = tokio::time::Instant::now() + Duration::from_secs(1);
-                let rate = rate(round * EDITED + nth);
-                let one = ["set-limit", "l7", "--rate", &rate];
-                let another = ["set-limit", "l9", "--for", "user=u1", "--rate", &rate];
-                domain
-                    .rlctl(if nth % 2 == 0 { &one } else { &another })
-                    .await?;
-                tokio::time::sleep_until(next).await;
+                second.tick().await;
+                let command = if nth % 2 == 0 { SET.1 } else { SET_FOR };
+                domain.edit(command, 20 + round * EDITED + nth).await?;
             }
             anyhow::Ok(())
         };
-        let (edited, made) = tokio::join!(wrk.sample(&url, LOADING, lasts), edits);
-        made?;
-        let edited = edited?;
-        let end = decided_locally(&envoy).await?;
+        let edited = wrk.sample(&url, LOADING, lasts);
+        let (edited, ()) = tokio::try_join!(edited, edits)?;
+        let end = decisions(&envoy, "local").await?;
         let of = |what: &str| format!("Envoy, {LIMITS} limits, an edit a second: {what}");
         report.figure(&of("p99 without edits"), Unit::Micros, quiet.p99_us);
         report.figure(&of("p99"), Unit::Micros, edited.p99_us);
         let ratio = edited.p99_us * 1000 / quiet.p99_us.max(1);
         report.judged(&of("p99, of none"), Unit::Thousandths, P99_GOAL, ratio);
-        let local = "decided by local";
-        report.figure(
-            &of(&format!("{local}, without edits")),
-            Unit::Count,
-            middle - start,
-        );
-        report.judged(&of(local), Unit::Count, Goal::AtMost(0), end - middle);
+        let name = of("decided by local, without edits");
+        report.figure(&name, Unit::Count, middle - start);
+        let name = of("decided by local");
+        report.judged(&name, Unit::Count, Goal::AtMost(0), end - middle);
     }
-    without_load(&domain, &envoy, rounds, report).await
+    for round in 0..rounds {
+        without_load(&domain, &envoy, round, report).await?;
+    }
+    Ok(())
 }
 
 /// How long an edit takes until all workers have it, and their CPU time for it.
 async fn without_load(
-    domain: &Domain<'_>,
+    domain: &Domain,
     envoy: &Envoy,
-    rounds: u64,
+    round: u64,
     report: &mut Report,
 ) -> Result<()> {
-    let connections = (0..CONNECTIONS).map(|_| Client::new().get(&envoy.url("/probe")));
-    let connections: Vec<Request> = connections.collect();
     let of = |what: &str| format!("Envoy, {LIMITS} limits: {what}");
-    for round in 0..rounds {
-        for nth in 0..EDITED {
-            let units = 2_000_000 + round * EDITED + nth;
-            let (started, rate) = (Instant::now(), format!("{units}/s"));
-            let set = ["set-limit", "probe", "--rate", &rate];
-            domain.rlctl(&set).await?;
-            in_force_everywhere(&connections, units).await?;
-            let millis = u64::try_from(started.elapsed().as_millis())?;
-            let name = of("set-limit, in force at all workers");
-            report.judged(&name, Unit::Millis, IN_FORCE_GOAL, millis);
+    let url = envoy.url("/probe");
+    let connections: Vec<_> = (0..CONNECTIONS).map(|_| Client::new().get(&url)).collect();
+    for nth in 0..EDITED {
+        let units = 2_000_000 + round * EDITED + nth;
+        let (started, quota) = (Instant::now(), format!("q={units}"));
+        domain.edit("set-limit probe --rate N/s", units).await?;
+        // No connection finds a worker that does not have it.
+        for connection in &connections {
+            until("a worker has the edit", PATIENCE, async || {
+                let reply = connection.send().await.ok()?;
+                let policy = reply.header("ratelimit-policy")?;
+                policy.contains(&quota).then_some(())
+            })
+            .await?;
         }
-        let idle = cpu_of(envoy, async { Ok(()) }).await?;
-        let edits = async {
-            for nth in 0..EDITED {
-                let rate = rate(nth + 1000 * (round + 1));
-                domain.rlctl(&["set-limit", "l7", "--rate", &rate]).await?;
-                sleep(Duration::from_millis(150)).await;
-            }
-            Ok(())
-        };
-        let edited = cpu_of(envoy, edits).await?;
-        let us = edited.saturating_sub(idle) / EDITED / u64::from(WORKERS);
+        let name = of("set-limit, in force at all workers");
         report.judged(
-            &of("CPU of a worker an edit"),
-            Unit::Micros,
-            WORKER_GOAL,
-            us,
+            &name,
+            Unit::Millis,
+            IN_FORCE_GOAL,
+            millis(started.elapsed()),
         );
     }
-    Ok(())
-}
-
-/// Envoy's CPU time while something is done, in microseconds.
-async fn cpu_of(envoy: &Envoy, during: impl Future<Output = Result<()>>) -> Result<u64> {
-    let (before, until) = (envoy.process().cpu_us()?, Instant::now() + IDLE);
-    during.await?;
-    sleep(until.saturating_duration_since(Instant::now())).await;
-    Ok(envoy.process().cpu_us()? - before)
-}
-
-/// Decisions of an Envoy without its limiters.
-async fn decided_locally(envoy: &Envoy) -> Result<u64> {
-    let page = envoy.admin("/stats?filter=rl_decisions").await?;
-    let counts = page.lines().filter(|line| line.contains(".local."));
-    let counts = counts.filter_map(|line| line.rsplit_once(": ")?.1.parse::<u64>().ok());
-    Ok(counts.sum())
-}
-
-/// Waits until no connection finds a worker that does not have the limit `probe` with so many units.
-async fn in_force_everywhere(connections: &[Request], units: u64) -> Result<()> {
-    let quota = format!("q={units}");
-    for connection in connections {
-        until("a worker has the edit", PATIENCE, async || {
-            let reply = connection.send().await.ok()?;
-            let policy = reply.header("ratelimit-policy")?;
-            policy.contains(&quota).then_some(())
-        })
-        .await?;
+    let mut cpu_us = [0; 2];
+    for (edits, cpu_us) in [0, EDITED].into_iter().zip(&mut cpu_us) {
+        let (before, until) = (envoy.process().cpu_us()?, Instant::now() + IDLE);
+        for nth in 0..edits {
+            domain.edit(SET.1, 1000 * (round + 1) + nth).await?;
+            sleep(Duration::from_millis(150)).await;
+        }
+        tokio::time::sleep_until(until.into()).await;
+        *cpu_us = envoy.process().cpu_us()? - before;
     }
+    let [idle, edited] = cpu_us;
+    let us = edited.saturating_sub(idle) / EDITED / u64::from(WORKERS);
+    let name = of("CPU of a worker an edit");
+    report.judged(&name, Unit::Micros, WORKER_GOAL, us);
     Ok(())
 }
 
 /// Fills buckets that are unused again at the same time, if nothing spreads that, and checks another bucket all the
-/// while until they are gone.
+/// while until nearly all are gone.
 async fn ends(programs: &Programs, keys: u64, report: &mut Report) -> Result<()> {
     // Long enough that none is gone before the last is there.
     let lasts = Duration::from_secs(30 + keys / 10_000);
@@ -415,172 +346,102 @@ async fn ends(programs: &Programs, keys: u64, report: &mut Report) -> Result<()>
          - {{name: neighbour, match: {{path: /other}}, per: [user], rate: 1000000/s}}\n",
         lasts.as_secs()
     );
-    let domain = Domain::start(programs, [limits]).await?;
-    let limiter = domain.servers.limiter()?;
-    let call = move |nth: u64| {
-        (nth * BATCH < keys)
-            .then(|| direct::of_many(nth, BATCH))
+    let domain = Domain::start(programs, &limits).await?;
+    let limiter = domain.0.limiter()?;
+    let started = Instant::now();
+    let fill = move |nth: u64| {
+        let more = nth * BATCH < keys;
+        more.then(|| Ok(checking(&batch(nth * BATCH, BATCH)?)))
             .transpose()
     };
-    let started = Instant::now();
-    direct::each(limiter, 1, 2, call).await?;
-    let filled = u64::try_from(started.elapsed().as_millis())?;
-    let redis = &domain.servers.redis;
-    let size = async || -> Result<u64> {
-        let size = redis.command(&["DBSIZE"]).await?;
-        size.trim()
-            .trim_start_matches(':')
-            .parse()
-            .context("DBSIZE")
-    };
+    direct::each(limiter, 1, 2, fill).await?;
     let of = |what: &str| format!("{keys} keys that end together: {what}");
-    let before = size().await?;
+    let before = domain.size().await?;
     report.figure(&of("there are"), Unit::Count, before);
-    report.figure(&of("to fill them"), Unit::Millis, filled);
+    report.figure(&of("to fill them"), Unit::Millis, millis(started.elapsed()));
     // They are kept a little longer than they count.
-    let patience = 3 * lasts + PATIENCE;
-    let latencies = neighbour(limiter, patience, before, size).await?;
-    let whole = u64::try_from(latencies.over.as_millis())?;
+    let until = Instant::now() + 3 * lasts + PATIENCE;
+    let (mut quiet, mut ending, mut refused) = (Vec::new(), Vec::new(), 0);
+    let (mut first, mut last, mut left) = (None, Instant::now(), before);
+    while left > before / 100 && Instant::now() < until {
+        let (checked, mut took) = (Instant::now() + Duration::from_millis(500), Vec::new());
+        while Instant::now() < checked {
+            let call = |nth: u64| (nth == 0).then(|| direct::of_path("/other")).transpose();
+            match direct::each(limiter, 1, 1, call).await {
+                Ok(one) => took.extend(one),
+                Err(_) => refused += 1,
+            }
+            sleep(Duration::from_millis(1)).await;
+        }
+        let now = domain.size().await?;
+        if now < left {
+            last = Instant::now();
+            first.get_or_insert(last);
+            ending.append(&mut took);
+        } else if first.is_none() {
+            quiet.append(&mut took);
+        }
+        left = now;
+    }
+    let whole = first.map_or(0, |first| millis(last - first));
     report.figure(&of("they end within"), Unit::Millis, whole);
     let name = of("a neighbour's checks refused");
-    report.judged(&name, Unit::Count, Goal::AtMost(0), latencies.refused);
-    let sides = [
-        ("before", latencies.quiet, Goal::None),
-        ("as they end", latencies.ending, ENDS_GOAL),
-    ];
-    for (when, mut took, goal) in sides {
-        took.sort_unstable();
-        let p99 = took.get(took.len() * 99 / 100).copied().unwrap_or(0);
+    report.judged(&name, Unit::Count, Goal::AtMost(0), refused);
+    for (when, took, goal) in [
+        ("before", quiet, Goal::None),
+        ("as they end", ending, ENDS_GOAL),
+    ] {
+        let [p99, most] = [990, 1000].map(|part| quantile(took.clone(), part));
         let name = of(&format!("a neighbour's p99, {when}"));
         report.figure(&name, Unit::Micros, p99);
-        let most = took.last().copied().unwrap_or(0);
         let name = of(&format!("a neighbour's worst, {when}"));
         report.judged(&name, Unit::Micros, goal, most);
     }
     Ok(())
 }
 
-/// What checks of another bucket took, in microseconds.
-#[derive(Default)]
-struct Latencies {
-    /// Before the first key was gone.
-    quiet: Vec<u64>,
-    /// Until the last was.
-    ending: Vec<u64>,
-    over: Duration,
-    /// Checks that were answered with an error.
-    refused: u64,
-}
+/// A limiter with one large domain, and its Redis.
+struct Domain(Fleet);
 
-/// Checks another bucket all the while until nearly all keys are gone.
-async fn neighbour(
-    limiter: &Limiter,
-    patience: Duration,
-    before: u64,
-    size: impl AsyncFn() -> Result<u64>,
-) -> Result<Latencies> {
-    let until = Instant::now() + patience;
-    let mut latencies = Latencies::default();
-    let (mut first, mut left) = (None, before);
-    while left > before / 100 && Instant::now() < until {
-        let checked = Instant::now() + Duration::from_millis(500);
-        let mut took = Vec::new();
-        while Instant::now() < checked {
-            let call = move |nth: u64| (nth == 0).then(|| direct::of_path("/other")).transpose();
-            match direct::each(limiter, 1, 1, call).await {
-                Ok(one) => took.extend(one),
-                Err(_) => latencies.refused += 1,
-            }
-            sleep(Duration::from_millis(1)).await;
-        }
-        let now = size().await?;
-        if now < left {
-            latencies.over = first.get_or_insert_with(Instant::now).elapsed();
-            latencies.ending.append(&mut took);
-        } else if first.is_none() {
-            latencies.quiet.append(&mut took);
-        }
-        left = now;
-    }
-    Ok(latencies)
-}
-impl<'p> Domain<'p> {
-    async fn start(
-        programs: &'p Programs,
-        limits: impl IntoIterator<Item = String>,
-    ) -> Result<Self> {
-        let limits = format!("domain: shop\nlimits:\n{}", String::from_iter(limits));
-        let ports = Ports::free()?;
-        let [port, ..] = ports.limiters;
-        let servers = Servers::start(programs, &limits, &[port]).await?;
-        let domain = Self {
-            programs,
-            servers,
-            ports,
-        };
+impl Domain {
+    async fn start(programs: &Programs, limits: &str) -> Result<Self> {
+        let limits = format!("domain: shop\nlimits:\n{limits}");
+        let domain = Self(Fleet::start(programs, &limits, 1).await?);
         domain.in_force(1).await?;
         Ok(domain)
     }
 
     /// An Envoy with these limits, which answers requests itself.
     async fn envoy(&self, workers: u32) -> Result<Envoy> {
-        let config = EnvoyConfig::shipped(&self.programs.root)?;
-        let config = config.filter_code(&self.programs.filter)?;
-        let [port, ..] = self.ports.limiters;
-        let config = answered_by_envoy(config.limiter_at(port)?.keep_port(port))?;
-        let dir = self.servers.dir.path();
-        let envoy = Envoy::start(self.programs, config, self.ports, workers, dir).await?;
+        let [port, ..] = self.0.ports.limiters;
+        let config = self.0.config()?.limiter_at(port)?.keep_port(port);
+        let config = answered_by_envoy(config)?;
+        let envoy = self.0.envoy(config, self.0.ports.upstream, workers).await?;
         limits_are_known(&envoy, "/strict").await?;
         Ok(envoy)
     }
 
-    async fn rlctl(&self, arguments: &[&str]) -> Result<String> {
-        let mut rlctl = tokio::process::Command::new(&self.programs.rlctl);
-        let rlctl = rlctl.args(arguments).args(["-o", "json", "--yes"]);
-        let output = rlctl
-            .env("RL_STORE", self.servers.redis.url())
-            .output()
-            .await?;
-        let errors = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "rlctl {arguments:?}: {errors}");
-        Ok(String::from_utf8(output.stdout)?)
-    }
-
-    /// Makes an edit, and waits until the limiter has it; and what a proxy is sent of it.
-    async fn edit(&self, report: &mut Report, name: &str, edit: &[&str], goal: Goal) -> Result<()> {
-        let etag = self.poll("").await?.header("etag").map(str::to_owned);
-        let started = Instant::now();
-        let written: serde_json::Value = serde_json::from_str(&self.rlctl(edit).await?)?;
-        let millis = || u64::try_from(started.elapsed().as_millis());
-        report.judged(name, Unit::Millis, goal, millis()?);
-        let revision = written.get("revision").and_then(serde_json::Value::as_u64);
-        self.in_force(revision.context("no revision")?).await?;
-        let name = |what: &str| format!("{name}, {what}");
-        report.judged(&name("in force"), Unit::Millis, IN_FORCE_GOAL, millis()?);
-        let sent = self.poll(&etag.context("no tag")?).await?.body.len();
-        report.judged(
-            &name("sent to a proxy"),
-            Unit::Bytes,
-            SENT_GOAL,
-            u64::try_from(sent)?,
-        );
-        Ok(())
+    /// Edits the domain by a command, in which `N` stands for this number; returns the revision that it makes.
+    async fn edit(&self, command: &str, number: u64) -> Result<u64> {
+        let command = command.replace('N', &number.to_string()) + " -o json --yes";
+        let words: Vec<&str> = command.split(' ').collect();
+        let written: Value = serde_json::from_str(&self.0.rlctl(&words).await?)?;
+        let revision = written.get("revision").and_then(Value::as_u64);
+        revision.with_context(|| format!("no revision from rlctl {command}"))
     }
 
     /// A poll of a proxy that has the limits of this tag.
     async fn poll(&self, etag: &str) -> Result<Reply> {
-        let url = self.servers.limiter()?.url();
+        let url = self.0.limiter()?.url();
         let url = format!("{url}/v1/policy?domain=shop&{CHANGES_PARAMETER}=1");
         let poll = Client::new().get(&url).header("accept", LIMITS_CBOR);
         poll.header("if-none-match", etag).send().await
     }
 
     async fn in_force(&self, revision: u64) -> Result<()> {
-        let url = format!("{}/v1/check", self.servers.limiter()?.url());
+        let url = format!("{}/v1/check", self.0.limiter()?.url());
         let body = r#"{"domain":"shop","checks":[{"descriptor":{"path":"/none"}}]}"#;
-        let check = Client::new()
-            .post(&url, body)
-            .header("content-type", "application/json");
+        let check = { Client::new().post(&url, body) }.header("content-type", "application/json");
         until("the limiter has the edit", PATIENCE, async || {
             let reply = check.send().await.ok()?;
             let has: u64 = reply.header("x-rl-revision")?.parse().ok()?;
@@ -591,21 +452,16 @@ impl<'p> Domain<'p> {
 
     /// The limiter's CPU time of a check of a batch, in nanoseconds.
     async fn check_ns(&self, wrk: &Wrk) -> Result<u64> {
-        let calls = measure(self.servers.limiter()?, 1, 4, wrk.lasts, |nth| {
+        let calls = measure(self.0.limiter()?, 1, 4, wrk.lasts, |nth| {
             direct::batched(nth, BATCH)
         });
         Ok(calls.await?.cpu_ns / BATCH)
     }
 
-    /// HSCANs that Redis has answered.
-    async fn scans(&self) -> Result<u64> {
-        let stats = self
-            .servers
-            .redis
-            .command(&["INFO", "commandstats"])
-            .await?;
-        let line = { stats.lines() }.find_map(|line| line.strip_prefix("cmdstat_hscan:calls="));
-        let calls = line.and_then(|line| line.split(',').next());
-        calls.map_or(Ok(0), |calls| calls.parse().context("commandstats"))
+    /// Keys in Redis.
+    async fn size(&self) -> Result<u64> {
+        let size = self.0.redis()?.command(&["DBSIZE"]).await?;
+        let size = size.trim().trim_start_matches(':');
+        size.parse().context("DBSIZE")
     }
 }

@@ -3,22 +3,21 @@
 //! All Envoys are up for the whole run and idle except the one under load.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use harness::{
-    Client, Envoy, EnvoyConfig, Limiter, LimiterPlan, Ports, Programs, Redis, free_port, until,
-};
-use serde_json::{Value, json};
+use harness::{Envoy, EnvoyConfig, Ports, Programs};
+use serde_json::json;
 use tempfile::TempDir;
 use tokio::process::Command;
 
 use Filter::{
-    Bodies, Headers, Lean, Local, Module, ModuleStreams, NoRateLimit, Ours, RateLimit, Sdk, Silent,
-    Streams,
+    Headers, Lean, Local, Module, ModuleStreams, NoRateLimit, Ours, RateLimit, Sdk, Silent, Streams,
 };
+
+use crate::fleet::{Fleet, limits_are_known, text};
 
 /// What an Envoy does with a request before it is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -30,8 +29,6 @@ enum Filter {
     Sdk,
     /// The same, but it reads and writes the headers that ours does.
     Headers,
-    /// The same, but it copies bodies, and does not look at them.
-    Bodies,
     Ours,
     /// Ours, with check streams.
     Streams,
@@ -56,8 +53,6 @@ pub enum Answers {
     Envoy,
     /// A service behind Envoy, as in production.
     Service,
-    /// A service that answers as models do.
-    Model,
 }
 
 /// One load, and the one that it is compared with.
@@ -185,42 +180,6 @@ pub const RATE_LIMIT_SERVICE: [Row; 2] = [
     row("rate limit filter", RateLimit, "/", WITHOUT).checked(None, [140, 280]),
 ];
 
-/// Limits of [`COSTS`]: the same requests with one number as their cost, and with one that the response
-/// says.
-pub const COST_LIMITS: &str = "\
-domain: shop
-limits:
-  - {name: checked, match: {path: \"/checked/**\"}, per: [user], rate: 1000000000/1s}
-  - name: settled
-    match: {path: \"/settled/**\"}
-    per: [user]
-    rate: 1000000000/1s
-    cost: {from: {response_json: /usage/total_tokens}, reserve: 1000}
-";
-const JSON: &str = "JSON, checked";
-const EVENTS: &str = "events, checked";
-const LARGE: &str = "1 MB, no-op";
-const COPIED: &str = "1 MB, copied";
-const LARGE_CHECKED: &str = "1 MB, checked";
-const USAGES: &str = "usages, checked";
-
-/// What reading responses costs: small ones, 1 MB of events, and 1 MB of which each event has a usage.
-pub const COSTS: [Row; 13] = [
-    row(JSON, Ours, "/checked/json", JSON),
-    row("JSON, settled", Ours, "/settled/json", JSON),
-    row(EVENTS, Ours, "/checked/events", EVENTS),
-    row("events, settled", Ours, "/settled/events", EVENTS),
-    row(LARGE, Lean, "/settled/large", LARGE),
-    row("1 MB, no-op by the SDK", Sdk, "/settled/large", LARGE),
-    row(COPIED, Bodies, "/settled/large", LARGE),
-    row("1 MB, settled", Ours, "/settled/large", LARGE),
-    row("settled, of copied", Ours, "/settled/large", COPIED),
-    row(LARGE_CHECKED, Ours, "/checked/large", LARGE_CHECKED),
-    row("settled, of checked", Ours, "/settled/large", LARGE_CHECKED),
-    row(USAGES, Ours, "/checked/usages", USAGES),
-    row("usages, settled", Ours, "/settled/usages", USAGES),
-];
-
 /// The wasm filters that decide nothing, and ours as a dynamic module.
 pub struct Noops {
     pub lean: PathBuf,
@@ -234,8 +193,8 @@ type Variant = (Filter, Answers, u32);
 /// Everything that runs.
 pub struct Stage {
     envoys: BTreeMap<Variant, Envoy>,
-    _services: BTreeMap<Answers, Envoy>,
-    pub servers: Servers,
+    _service: Envoy,
+    pub fleet: Fleet,
 }
 
 impl Stage {
@@ -246,33 +205,20 @@ impl Stage {
         limits: &str,
         blocks: &[Block],
     ) -> Result<Self> {
-        let ports = Ports::free()?;
-        let servers = Servers::start(programs, limits, &ports.limiters).await?;
-        let dir = servers.dir.path();
+        let fleet = Fleet::start(programs, limits, 2).await?;
         let workers = blocks.iter().map(|block| block.workers).max().unwrap_or(1);
-        let (mut envoys, mut services) = (BTreeMap::new(), BTreeMap::new());
+        // It answers without a filter, so that it is not slower than the Envoy before it.
+        let service = without_filter(answered_by_envoy(fleet.config()?)?)?;
+        let service = fleet.envoy(service, fleet.ports.upstream, workers).await?;
+        let mut envoys = BTreeMap::new();
         for block in blocks {
-            if block.answers != Answers::Envoy && !services.contains_key(&block.answers) {
-                // It answers without a filter, so that it is not slower than the Envoy before it.
-                let config = EnvoyConfig::shipped(&programs.root)?;
-                let config = match block.answers {
-                    Answers::Model => without_filter(config)?.manager_edit(answer_by_path)?,
-                    _ => without_filter(answered_by_envoy(config)?)?,
-                };
-                let own = own_ports(ports)?;
-                let service = Envoy::start(programs, config, own, workers, dir).await?;
-                services.insert(block.answers, service);
-            }
-            let service = services.get(&block.answers);
-            let upstream = service.map_or(ports.upstream, Envoy::port);
             for row in block.rows {
                 let variant = (row.filter, block.answers, block.workers);
                 if envoys.contains_key(&variant) {
                     continue;
                 }
-                let own = own_ports(Ports { upstream, ..ports })?;
-                let config = config(programs, noops, row.filter, block.answers, &own)?;
-                let envoy = Envoy::start(programs, config, own, block.workers, dir).await?;
+                let config = config(&fleet, noops, row.filter, block.answers)?;
+                let envoy = fleet.envoy(config, service.port(), block.workers).await?;
                 // An Envoy without response headers does not show that it is ready; the warm-up gives it
                 // time.
                 if matches!(row.filter, Ours | Streams | Module | ModuleStreams) {
@@ -283,8 +229,8 @@ impl Stage {
         }
         Ok(Self {
             envoys,
-            _services: services,
-            servers,
+            _service: service,
+            fleet,
         })
     }
 
@@ -338,21 +284,15 @@ impl Stage {
     /// CPU time that an Envoy, the limiters and Redis have used, in microseconds; checks that limiters
     /// decided, and Redis's script calls.
     async fn used(&self, envoy: &Envoy) -> Result<[u64; 5]> {
-        let (mut limiters, mut checks) = (0, 0);
-        for limiter in &self.servers.limiters {
+        let mut limiters = 0;
+        for limiter in &self.fleet.limiters {
             limiters += limiter.process().cpu_us()?;
-            let url = format!("{}/metrics", limiter.admin_url());
-            let page = Client::new().get(&url).send().await?.text();
-            for line in page.lines() {
-                if let Some(line) = line.strip_prefix("rl_checks_total{") {
-                    let count = line.rsplit(' ').next().unwrap_or_default();
-                    checks += count.parse::<u64>().context("rl_checks_total")?;
-                }
-            }
         }
-        let redis = self.servers.redis.process().cpu_us()?;
-        let [calls, _] = self.servers.script_calls().await?;
-        Ok([envoy.process().cpu_us()?, limiters, redis, checks, calls])
+        let checks = self.fleet.metric("rl_checks_total{").await?;
+        let redis = self.fleet.redis()?.process().cpu_us()?;
+        let [calls, _] = self.fleet.calls_of("evalsha").await?;
+        let envoy = envoy.process().cpu_us()?;
+        Ok([envoy, limiters, redis, checks.iter().sum(), calls])
     }
 }
 
@@ -363,14 +303,8 @@ pub fn since<const N: usize>(after: [u64; N], before: [u64; N]) -> [u64; N] {
     std::array::from_fn(|_| counts.next().unwrap_or(0))
 }
 
-/// Ports for another Envoy.
-pub fn own_ports(mut ports: Ports) -> Result<Ports> {
-    (ports.envoy, ports.envoy_admin) = (free_port()?, free_port()?);
-    Ok(ports)
-}
-
 /// Removes the first filter.
-fn without_filter(config: EnvoyConfig) -> Result<EnvoyConfig> {
+pub fn without_filter(config: EnvoyConfig) -> Result<EnvoyConfig> {
     config.http_filters(|filters| drop(filters.remove(0)))
 }
 
@@ -384,29 +318,15 @@ pub struct Run {
     pub calls: u64,
 }
 
-fn config(
-    programs: &Programs,
-    noops: &Noops,
-    filter: Filter,
-    answers: Answers,
-    ports: &Ports,
-) -> Result<EnvoyConfig> {
-    let shipped = || EnvoyConfig::shipped(&programs.root);
-    let sdk = |bodies: &str| {
-        let config = shipped()?.filter_code(&noops.sdk)?;
-        config.filter_config(|config| *config = json!(bodies))
-    };
-    let ours = || {
-        shipped()?
-            .filter_code(&programs.filter)?
-            .limiter_timeout("1s")
-    };
+fn config(fleet: &Fleet, noops: &Noops, filter: Filter, answers: Answers) -> Result<EnvoyConfig> {
+    let shipped = || fleet.config();
+    let ours = || shipped()?.limiter_timeout("1s");
     let mut config = match filter {
         Filter::None => shipped()?,
         Lean => shipped()?.filter_code(&noops.lean)?,
         Sdk => shipped()?.filter_code(&noops.sdk)?,
-        Headers => sdk("headers")?,
-        Bodies => sdk("bodies")?,
+        Headers => { shipped()?.filter_code(&noops.sdk)? }
+            .filter_config(|config| *config = json!("headers"))?,
         Ours => ours()?,
         Streams => ours()?.check_streams()?,
         Module => ours()?.module(&noops.module)?,
@@ -414,10 +334,7 @@ fn config(
         Local => local_rate_limit(shipped()?)?,
         Silent => ours()?.filter_config(|config| config["headers"] = json!([]))?,
         RateLimit | NoRateLimit => {
-            let config = EnvoyConfig::rate_limit_service(&programs.root, ports)?;
-            let own = [ports.envoy, ports.envoy_admin, ports.upstream];
-            let own = own.iter().chain(&ports.limiters);
-            own.fold(config, |config, port| config.keep_port(*port))
+            EnvoyConfig::rate_limit_service(&fleet.programs.root, &Ports::SHIPPED)?
         }
     };
     if answers == Answers::Envoy {
@@ -458,147 +375,6 @@ pub fn answered_by_envoy(config: EnvoyConfig) -> Result<EnvoyConfig> {
         });
         filters.insert(1, answer);
     })
-}
-
-/// Has Envoy answer as models do.
-fn answer_by_path(manager: &mut Value) {
-    const WORDS: &str = r#"Hi| there|!| \"quoted\"| What| next|?"#;
-    let json = r#"{"id":"1","choices":[{"message":{"role":"assistant","content":"Hi"}}],"usage":{"prompt_tokens":19,"completion_tokens":10,"total_tokens":29}}"#;
-    let usage = r#"{"prompt_tokens":19,"completion_tokens":10,"total_tokens":29}"#;
-    // One event of a chat completion.
-    let event = |word: &str, usage: &str| {
-        format!(
-            "data: {{\"id\":\"chatcmpl-B9MHDbslfkBeAs8l4bebGdFOJ6PeG\",\"object\":\"chat.completion.chunk\",\
-             \"created\":1741570283,\"model\":\"gpt-4o-mini-2024-07-18\",\"system_fingerprint\":\"fp_44709d6fcb\",\
-             \"choices\":[{{\"index\":0,\"delta\":{{\"content\":\"{word}\"}},\"logprobs\":null,\"finish_reason\":null}}],\
-             \"usage\":{usage}}}\n\n"
-        )
-    };
-    let events = |len: usize, each: &str| {
-        let mut body = String::new();
-        for word in WORDS.split('|').cycle() {
-            if body.len() >= len {
-                break;
-            }
-            body.push_str(&event(word, each));
-        }
-        body + &event("", usage) + "data: [DONE]\n\n"
-    };
-    let routes = ["checked", "settled"].into_iter().flat_map(|prefix| {
-        let bodies = [
-            ("json", "application/json", json.to_owned()),
-            ("events", "text/event-stream", events(3_000, "null")),
-            ("large", "text/event-stream", events(1_000_000, "null")),
-            ("usages", "text/event-stream", events(1_000_000, usage)),
-        ];
-        bodies.map(|(name, media_type, body)| {
-            json!({
-                "match": {"path": format!("/{prefix}/{name}")},
-                "direct_response": {"status": 200, "body": {"inline_string": body}},
-                "response_headers_to_add": [{
-                    "header": {"key": "content-type", "value": media_type},
-                    "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"
-                }]
-            })
-        })
-    });
-    let routes: Vec<Value> = routes.collect();
-    manager["route_config"] = json!({
-        "name": "routes",
-        "max_direct_response_body_size_bytes": 2_000_000,
-        "virtual_hosts": [{"name": "service", "domains": ["*"], "routes": routes}]
-    });
-}
-
-/// Redis with some limits, limiters of it, and a folder for what they write.
-pub struct Servers {
-    pub limiters: Vec<Limiter>,
-    pub redis: Redis,
-    pub dir: TempDir,
-}
-
-impl Servers {
-    /// Starts Redis, loads the scripts and these limits, in YAML, and starts a limiter on each port.
-    pub async fn start(programs: &Programs, limits: &str, ports: &[u16]) -> Result<Self> {
-        let dir = tempfile::tempdir()?;
-        let redis = Redis::start(&programs.redis, free_port()?, dir.path()).await?;
-        let file = dir.path().join("limits.yaml");
-        std::fs::write(&file, limits)?;
-        let file = file
-            .to_str()
-            .context("a temporary folder that is not UTF-8")?;
-        for arguments in [&["load-scripts"][..], &["apply", "-f", file]] {
-            let mut rlctl = std::process::Command::new(&programs.rlctl);
-            crate::command::output(rlctl.args(arguments).env("RL_STORE", redis.url()))?;
-        }
-        let mut limiters = Vec::new();
-        for &port in ports {
-            let ports = [port, free_port()?];
-            let mut plan = LimiterPlan::new(programs, &redis.url(), ports, dir.path());
-            // The benchmark measures checks and not timeouts.
-            plan.arguments
-                .extend(["--store-timeout", "1s"].map(str::to_owned));
-            limiters.push(plan.start().await?);
-        }
-        Ok(Self {
-            limiters,
-            redis,
-            dir,
-        })
-    }
-
-    /// The first limiter.
-    pub fn limiter(&self) -> Result<&Limiter> {
-        self.limiters.first().context("no limiter was started")
-    }
-
-    /// Redis's script calls so far, and the microseconds that they took.
-    pub async fn script_calls(&self) -> Result<[u64; 2]> {
-        let stats = self.redis.command(&["INFO", "commandstats"]).await?;
-        let line = { stats.lines() }.find_map(|line| line.strip_prefix("cmdstat_evalsha:"));
-        let line = line.context("no script was called")?;
-        let count = |name| {
-            let mut counts = line.split(',');
-            let value = counts.find_map(|count| count.strip_prefix(name)?.strip_prefix('='));
-            value
-                .context("commandstats")?
-                .parse()
-                .context("commandstats")
-        };
-        Ok([count("calls")?, count("usec")?])
-    }
-}
-
-/// Waits until a limit is in force on a path.
-pub async fn limits_are_known(envoy: &Envoy, path: &str) -> Result<()> {
-    let probe = Client::new().get(&envoy.url(path));
-    let probe = probe.header("x-user-id", "nobody");
-    let patience = Duration::from_secs(10);
-    until("Envoy follows the limits", patience, async || {
-        let reply = probe.send().await.ok()?;
-        reply.header("ratelimit").map(drop)
-    })
-    .await
-}
-
-/// Starts Envoy without any wasm, with the no-op filter and with ours, one after the other. Returns how long
-/// each took until it served, and its CPU time until then, in milliseconds.
-pub async fn starts(programs: &Programs, noop: &Path) -> Result<[[u64; 2]; 3]> {
-    let shipped = || EnvoyConfig::shipped(&programs.root);
-    let configs = [
-        without_filter(shipped()?)?,
-        shipped()?.filter_code(noop)?,
-        shipped()?.filter_code(&programs.filter)?,
-    ];
-    let mut took = [[0; 2]; 3];
-    for (config, took) in configs.into_iter().zip(&mut took) {
-        let dir = tempfile::tempdir()?;
-        let started = std::time::Instant::now();
-        let envoy = Envoy::start(programs, config, Ports::free()?, 1, dir.path()).await?;
-        let lasted = u64::try_from(started.elapsed().as_millis())?;
-        *took = [lasted, envoy.process().cpu_us()? / 1000];
-    }
-    Ok(took)
 }
 
 /// The users that requests come from.
@@ -684,10 +460,7 @@ impl Wrk {
     pub async fn post(&self, url: &str, content_type: &str, body: &[u8]) -> Result<Sample> {
         let file = self.dir.path().join("body");
         std::fs::write(&file, body)?;
-        let file = file
-            .to_str()
-            .context("a temporary folder that is not UTF-8")?;
-        let arguments = [url, "--", file, content_type];
+        let arguments = [url, "--", text(&file)?, content_type];
         let figures = self.load("body.lua", 8, self.lasts, &arguments).await?;
         figures.sample(false)
     }

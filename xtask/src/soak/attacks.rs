@@ -2,38 +2,38 @@
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::future::Future;
-use std::io;
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
+use futures_util::stream::unfold;
 use harness::{
-    RawClient, control_frames, open_streams_without_window, rapid_resets, streams_without_window,
+    Bytes, RawClient, control_frames, open_streams_without_window, rapid_resets,
+    streams_without_window,
 };
-use hyper::body::{Body, Bytes, Frame, Incoming};
+use http_body_util::StreamBody;
+use hyper::body::{Frame, Incoming};
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use protocol::compact::{Batch, BatchCheck, Report, RequestCounts, Tally};
+use protocol::compact::{BatchCheck, Report, RequestCounts, Tally};
 use protocol::{
     CHECK_STREAM, CostSettlement, DecidedBy, LimitRequest, Outcome, REPORT_CBOR, Reservation,
     StreamCall,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::mpsc;
 use tokio::task::{JoinSet, LocalSet};
 use tokio::time::sleep;
 
 use super::{TOKEN, post};
+use crate::calls::{self, field, grpc, varint};
 
 /// The priority of the attackers' thread: the lowest.
 const NICE: i32 = 19;
@@ -51,6 +51,8 @@ pub struct To {
     pub files: &'static Path,
 }
 
+/// How often an attack struck.
+type Count = Arc<AtomicU64>;
 type Strikes = Pin<Box<dyn Future<Output = ()>>>;
 
 /// One attack: its name, the number of its attackers, and what each repeats without end.
@@ -71,24 +73,28 @@ macro_rules! attacks {
     };
 }
 
+/// Requests have milliseconds between them.
 const ATTACKS: &[Attack] = attacks! {
     "requests without a token, answers unread", 4: |to, _, count| unread_responses(to.data, "/v1/health", count);
     "metrics unread on the admin port", 2: |to, _, count| unread_responses(to.admin, "/metrics", count);
     "streams without a window", 50: |to, _, count| without_window(to.data, count);
-    "bodies of 43,000 names", 8: |to, _, count| many_names(to.data, count);
+    "bodies of 43,000 names", 8: |to, _, count| requests(to.data, 1000, count, same(many_names()));
     "bodies announced and not sent", 256: |to, _, count| unsent_bodies(to.data, count);
-    "checks that wait with 60 KB each", 100: |to, _, count| large_waits(to.data, count);
+    "checks that wait with 60 KB each", 100: |to, _, count| requests(to.data, 1000, count, same(large_wait()));
     "check streams, answers unread", 8: |to, nth, count| check_streams(to.data, nth, count);
     "silent connections", 1: |to, _, count| silent_connections(to.data, 1500, count);
     "silent connections to the admin port", 1: |to, _, count| silent_connections(to.admin, 150, count);
-    "reports of invented proxies", 1: |to, _, count| invented_proxies(to.data, count);
-    "batches of 1,024 buckets of sub-windows", 1: |to, _, count| sub_windows(to.data, count);
-    "checks from a web page", 1: |to, _, count| web_page(to.data, count);
-    "calls of many descriptors", 3: |to, nth, count| many_descriptors(to.data, nth, count);
+    "reports of invented proxies", 1: |to, _, count| requests(to.data, 20, count, report_of_invented_proxy);
+    "batches of 1,024 buckets of sub-windows", 1: |to, _, count| requests(to.data, 200, count, same(sub_windows()));
+    "checks from a web page", 1: |to, _, count| requests(to.data, 50, count, same(from_web_page()));
+    "calls of many descriptors", 3: |to, nth, count| requests(to.data, 20, count, many_descriptors(nth));
     "a management server that sends much", 1: |to, _, count| serve_too_much(to.management, count);
     "files that are large, wrong or none", 1: |to, _, count| rls_files(to.files, count);
-    "forged settlements, costs and slots", 3: |to, nth, count| forged(to.data, nth, count);
-    "streams reset at once, PING and SETTINGS", 2: |to, nth, count| frames(to.data, nth, count);
+    "forged costs", 1: |to, _, count| requests(to.data, 20, count, same(largest_cost()));
+    "forged settlements", 1: |to, _, count| requests(to.data, 20, count, forged_settlement);
+    "forged slots", 1: |to, _, count| requests(to.data, 20, count, |nth| Ok(forged_slot(nth)));
+    "streams reset at once", 1: |to, _, count| resets(to.data, count);
+    "PING and SETTINGS", 1: |to, _, count| frames(to.data, count);
 };
 
 /// Attackers, running on a thread of their own until the program ends.
@@ -129,177 +135,235 @@ impl Attackers {
     }
 }
 
-// What each attacker does
-
-/// How often an attack struck.
-type Count = Arc<AtomicU64>;
-
-const JSON: &str = "application/json";
-
-fn add(count: &Count, strikes: u64) {
-    count.fetch_add(strikes, Ordering::Relaxed);
-}
-
-/// Repeats a strike, with a pause after each.
-async fn repeat(pause: Duration, mut strike: impl AsyncFnMut()) {
+/// Repeats strikes, with so many milliseconds after each; a strike says how often it struck.
+async fn repeat(pause_ms: u64, count: Count, mut strike: impl AsyncFnMut() -> Result<u64>) {
     loop {
-        strike().await;
-        sleep(pause).await;
+        count.fetch_add(strike().await.unwrap_or(0), Ordering::Relaxed);
+        sleep(Duration::from_millis(pause_ms)).await;
     }
 }
 
-/// Sends requests over one connection, with a pause after each.
-async fn requests(port: u16, pause: Duration, count: Count, mut next: impl FnMut() -> Vec<u8>) {
-    let mut client = RawClient::new(port);
-    let strike = async || {
-        if client.send(&next()).await.is_ok() {
-            add(&count, 1);
-        }
-    };
-    repeat(pause, strike).await;
+async fn connect(port: u16) -> Result<TcpStream> {
+    Ok(TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?)
 }
 
-/// Sends the same check over one connection, with a pause after each.
-async fn checks(port: u16, pause: Duration, count: Count, kind: &str, body: &str) {
-    let request = post("/v1/check", kind, body.as_bytes());
-    requests(port, pause, count, || request.clone()).await;
+// What is sent over one connection, request after request
+
+const JSON: &str = "application/json";
+
+/// Sends requests by their number.
+async fn requests(
+    port: u16,
+    pause_ms: u64,
+    count: Count,
+    mut nth: impl FnMut(u64) -> Result<Vec<u8>>,
+) {
+    let (mut client, mut number) = (RawClient::new(port), 0);
+    repeat(pause_ms, count, async || {
+        number += 1;
+        client.send(&nth(number)?).await.map(|_| 1)
+    })
+    .await;
 }
 
-async fn connect(port: u16) -> io::Result<TcpStream> {
-    TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await
+fn same(request: Vec<u8>) -> impl FnMut(u64) -> Result<Vec<u8>> {
+    move |_| Ok(request.clone())
 }
 
-/// Waits until the other side closes.
-async fn drain(stream: &mut TcpStream) {
-    let mut scratch = [0; 4096];
-    while matches!(stream.read(&mut scratch).await, Ok(read) if read > 0) {}
+fn check(body: &str) -> Vec<u8> {
+    post("/v1/check", JSON, body.as_bytes())
 }
 
-/// Sends requests without reading a response, until the limiter accepts no more.
-async fn unread_responses(port: u16, path: &str, count: Count) {
-    let many = format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n").repeat(20);
-    let strike = async || {
-        if let Ok(mut stream) = connect(port).await {
-            while stream.write_all(many.as_bytes()).await.is_ok() {
-                add(&count, 20);
-                sleep(Duration::from_millis(20)).await;
-            }
-        }
-    };
-    repeat(Duration::from_millis(100), strike).await;
-}
-
-/// Opens streams whose responses have no window.
-async fn without_window(port: u16, count: Count) {
-    let headers = [
-        (":method", "GET"),
-        (":scheme", "http"),
-        (":path", "/v1/health"),
-        (":authority", "x"),
-    ];
-    let strike = async || {
-        if let Ok(streams) = streams_without_window(port, &headers, 1024).await {
-            add(&count, streams.into());
-        }
-    };
-    repeat(Duration::from_secs(2), strike).await;
-}
-
-/// Sends checks that name 43,000 limits.
-async fn many_names(port: u16, count: Count) {
+fn many_names() -> Vec<u8> {
     let names: Vec<_> = (0..43_000).map(|n| format!(r#""{n:x}""#)).collect();
     let names = names.join(",");
-    let body = format!(r#"{{"domain":"soak","descriptor":{{}},"limits":[{names}]}}"#);
-    checks(port, Duration::from_secs(1), count, JSON, &body).await;
+    check(&format!(
+        r#"{{"domain":"soak","descriptor":{{}},"limits":[{names}]}}"#
+    ))
 }
 
-/// Announces bodies and does not send them.
-async fn unsent_bodies(port: u16, count: Count) {
-    let head = post("/v1/check", JSON, &vec![b' '; 262_144]);
-    let head = head.get(..head.len() - 262_144).unwrap_or_default();
-    let strike = async || {
-        if let Ok(mut stream) = connect(port).await
-            && stream.write_all(head).await.is_ok()
-        {
-            add(&count, 1);
-            drain(&mut stream).await;
-        }
-    };
-    repeat(Duration::from_secs(3), strike).await;
-}
-
-/// Sends large checks that wait for units.
-async fn large_waits(port: u16, count: Count) {
+fn large_wait() -> Vec<u8> {
     let value = "x".repeat(60_000);
-    let body = format!(
+    check(&format!(
         r#"{{"domain":"soak","descriptor":{{"what":"slow","user":"{value}"}},"wait_ms":30000}}"#
-    );
-    checks(port, Duration::from_secs(1), count, JSON, &body).await;
+    ))
 }
 
-/// Keeps up to `most` connections open, half of them with the beginning of a request.
-async fn silent_connections(port: u16, most: usize, count: Count) {
-    let mut open = VecDeque::new();
-    let strike = async || {
-        if let Ok(mut stream) = connect(port).await {
-            add(&count, 1);
-            if open.len() % 2 == 0 {
-                let _ = stream.write_all(b"GET /healthz HTT").await;
-            }
-            open.push_back(stream);
-        }
-        if open.len() > most {
-            open.pop_front();
-        }
-    };
-    repeat(Duration::from_millis(5), strike).await;
-}
-
-/// Sends reports under a new proxy id each time.
-async fn invented_proxies(port: u16, count: Count) {
-    let (Ok(domain), Ok(limit)) = ("soak".parse(), "honest".parse()) else {
-        return;
-    };
-    let mut report = Report {
-        domain,
-        proxy: String::new(),
+fn report_of_invented_proxy(nth: u64) -> Result<Vec<u8>> {
+    let report = Report {
+        domain: calls::name("soak")?,
+        proxy: format!("{:016x}", nth.wrapping_mul(0x9e37_79b9_7f4a_7c15)),
         requests: RequestCounts::default(),
         tallies: vec![Tally {
-            limit,
+            limit: calls::name("honest")?,
             outcome: Outcome::Denied,
             by: DecidedBy::DenyCache,
             count: 1,
         }],
         denied: Vec::new(),
     };
-    let mut nth: u64 = 0;
-    let next = || {
-        nth += 1;
-        report.proxy = format!("{:016x}", nth.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        post("/v1/report", REPORT_CBOR, &report.encode())
-    };
-    requests(port, Duration::from_millis(20), count, next).await;
+    Ok(post("/v1/report", REPORT_CBOR, &report.encode()))
 }
 
-/// Sends batches of checks that are expensive in the store.
-async fn sub_windows(port: u16, count: Count) {
-    let check = |n| format!(r#"{{"descriptor":{{"what":"windows","user":"u{n}"}}}}"#);
-    let list: Vec<_> = (0..1024).map(check).collect();
-    let body = format!(r#"{{"domain":"soak","checks":[{}]}}"#, list.join(","));
-    checks(port, Duration::from_millis(200), count, JSON, &body).await;
+/// Checks that are expensive in the store.
+fn sub_windows() -> Vec<u8> {
+    let of = |n| format!(r#"{{"descriptor":{{"what":"windows","user":"u{n}"}}}}"#);
+    let list: Vec<_> = (0..1024).map(of).collect();
+    let list = list.join(",");
+    check(&format!(r#"{{"domain":"soak","checks":[{list}]}}"#))
 }
 
-/// Sends checks as a web page could.
-async fn web_page(port: u16, count: Count) {
-    let body = r#"{"domain":"soak","descriptor":{"what":"honest","user":"u0"}}"#;
+fn from_web_page() -> Vec<u8> {
+    let body = br#"{"domain":"soak","descriptor":{"what":"honest","user":"u0"}}"#;
     let kind = "text/plain\r\norigin: http://page.example";
-    checks(port, Duration::from_millis(50), count, kind, body).await;
+    post("/v1/check", kind, body)
+}
+
+/// Calls of the rate limit service: as many descriptors as may be charged at once, more than may be, and
+/// one of very many entries.
+fn many_descriptors(attacker: u64) -> impl FnMut(u64) -> Result<Vec<u8>> {
+    let entry = |n: u64| format!(r#"{{"key":"service","value":"{attacker}-{n}"}}"#);
+    let descriptor = |entries: &str| format!(r#"{{"entries":[{entries}]}}"#);
+    let many = |count| {
+        (0..count)
+            .map(|n| descriptor(&entry(n)))
+            .collect::<Vec<_>>()
+    };
+    let wide = (0..7000).map(entry).collect::<Vec<_>>().join(",");
+    let mut calls = [many(128), many(1000), vec![descriptor(&wide)]].map(|descriptors| {
+        let list = descriptors.join(",");
+        let body = format!(r#"{{"domain":"soak","descriptors":[{list}]}}"#);
+        post("/json", JSON, body.as_bytes())
+    });
+    move |_| {
+        calls.rotate_left(1);
+        Ok(calls[0].clone())
+    }
+}
+
+fn largest_cost() -> Vec<u8> {
+    let body = format!(
+        r#"{{"domain":"soak","descriptors":[{{"entries":[{{"key":"service","value":"debt"}}],"hitsAddend":"{}"}}]}}"#,
+        u64::MAX
+    );
+    post("/json", JSON, body.as_bytes())
+}
+
+/// A token that no limiter made, and a cost that no limit allows.
+fn forged_settlement(number: u64) -> Result<Vec<u8>> {
+    let reservation = Reservation {
+        secret: number,
+        number,
+        units: 1,
+        seal: number,
+    };
+    let limit = calls::name("tokens")?;
+    let check = BatchCheck {
+        limits: vec![LimitRequest {
+            settle: vec![CostSettlement {
+                reservation,
+                units: 0,
+            }],
+            ..LimitRequest::new(limit)
+        }],
+        ..calls::check(&["tokens"], 0)
+    };
+    let batch = calls::batch("soak", &["what"], vec![check])?;
+    let token = documents::to_base64(&batch.encode());
+    let body = format!(r#"{{"token":"{token}","cost":{}}}"#, u64::MAX);
+    Ok(post("/v1/settle", JSON, body.as_bytes()))
+}
+
+/// A slot that nobody gave.
+fn forged_slot(number: u64) -> Vec<u8> {
+    let body = format!(
+        r#"{{"domain":"soak","descriptor":{{"what":"slots"}},"slots":{{"slots":"{number}.{number}.86400000.1.1"}},"enter":true}}"#
+    );
+    post("/v1/renew", JSON, body.as_bytes())
+}
+
+// What abuses connections
+
+/// Sends requests without reading a response, until the limiter accepts no more.
+async fn unread_responses(port: u16, path: &str, count: Count) {
+    let many = format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n").repeat(20);
+    repeat(100, Arc::clone(&count), async || {
+        let mut stream = connect(port).await?;
+        while stream.write_all(many.as_bytes()).await.is_ok() {
+            count.fetch_add(20, Ordering::Relaxed);
+            sleep(Duration::from_millis(20)).await;
+        }
+        Ok(0)
+    })
+    .await;
+}
+
+/// Announces bodies and does not send them.
+async fn unsent_bodies(port: u16, count: Count) {
+    let whole = post("/v1/check", JSON, &vec![b' '; 262_144]);
+    repeat(3000, count, async || {
+        let mut stream = connect(port).await?;
+        let (head, _) = { whole.split_last_chunk::<262_144>() }.context("no head")?;
+        stream.write_all(head).await?;
+        let mut scratch = [0; 4096];
+        while matches!(stream.read(&mut scratch).await, Ok(read) if read > 0) {}
+        Ok(1)
+    })
+    .await;
+}
+
+/// Keeps up to `most` connections open, half of them with the beginning of a request.
+async fn silent_connections(port: u16, most: usize, count: Count) {
+    let mut open = VecDeque::new();
+    repeat(5, count, async || {
+        let mut stream = connect(port).await?;
+        if open.len() % 2 == 0 {
+            let _ = stream.write_all(b"GET /healthz HTT").await;
+        }
+        open.push_back(stream);
+        if open.len() > most {
+            open.pop_front();
+        }
+        Ok(1)
+    })
+    .await;
+}
+
+/// The headers of a GET in HTTP/2.
+fn get(path: &str) -> [(&str, &str); 4] {
+    [
+        (":method", "GET"),
+        (":scheme", "http"),
+        (":path", path),
+        (":authority", "x"),
+    ]
+}
+
+/// Opens streams whose responses have no window.
+async fn without_window(port: u16, count: Count) {
+    repeat(2000, count, async || {
+        let headers = get("/v1/health");
+        Ok(streams_without_window(port, &headers, 1024).await?.into())
+    })
+    .await;
+}
+
+async fn resets(port: u16, count: Count) {
+    repeat(500, count, async || {
+        rapid_resets(port, &get("/v1/policy?domain=soak"), 200).await?;
+        Ok(200)
+    })
+    .await;
+}
+
+/// Sends frames that must be answered.
+async fn frames(port: u16, count: Count) {
+    repeat(500, count, async || control_frames(port, 20_000).await).await;
 }
 
 /// Opens check streams and sends calls on them without reading an answer. Every other attacker's last call is not
 /// whole: it announces 200,000 bytes.
 async fn check_streams(port: u16, nth: u64, count: Count) {
-    const STREAMS: u32 = 64;
     const BYTES: usize = 15_000;
     let bearer = format!("Bearer {TOKEN}");
     let headers = [
@@ -311,7 +375,7 @@ async fn check_streams(port: u16, nth: u64, count: Count) {
         ("te", "trailers"),
         ("authorization", &bearer),
     ];
-    let Some(call) = call_of_64_checks() else {
+    let Ok(call) = call_of_64_checks() else {
         return;
     };
     let mut data = if nth.is_multiple_of(2) {
@@ -321,84 +385,29 @@ async fn check_streams(port: u16, nth: u64, count: Count) {
         [&[0], length.as_slice(), call.get(5..).unwrap_or_default()].concat()
     };
     data.truncate(BYTES);
-    let strike = async || {
-        let sent = open_streams_without_window(port, &headers, STREAMS, &data).await;
-        add(&count, sent.map_or(0, u64::from));
-    };
-    repeat(Duration::from_millis(200), strike).await;
+    repeat(200, count, async || {
+        let sent = open_streams_without_window(port, &headers, 64, &data);
+        Ok(sent.await?.into())
+    })
+    .await;
 }
 
 /// A message of a check stream.
-fn call_of_64_checks() -> Option<Vec<u8>> {
-    let check = |n| BatchCheck {
-        values: [format!("stream-{n}"), "honest".to_owned()]
-            .map(|value| Some(value.into_bytes()))
-            .to_vec(),
-        cost: 1,
-        ..BatchCheck::default()
-    };
-    let batch = Batch {
-        domain: "soak".parse().ok()?,
-        proxy: "c".repeat(32),
-        revision: None,
-        keys: vec!["user".parse().ok()?, "what".parse().ok()?],
-        checks: (0..64).map(check).collect(),
-    };
+fn call_of_64_checks() -> Result<Vec<u8>> {
+    let check = |n| calls::check(&[&format!("stream-{n}"), "honest"], 1);
+    let checks = (0..64).map(check).collect();
+    let batch = calls::batch("soak", &["user", "what"], checks)?;
     let body = &batch.encode();
-    let message = StreamCall { id: 1, body }.encode();
-    let length = u32::try_from(message.len()).ok()?.to_be_bytes();
-    Some([&[0], length.as_slice(), &message].concat())
+    grpc(&StreamCall { id: 1, body }.encode())
 }
 
-/// The first attacker resets streams, the others send frames that must be answered.
-async fn frames(port: u16, nth: u64, count: Count) {
-    let headers = [
-        (":method", "GET"),
-        (":scheme", "http"),
-        (":path", "/v1/policy?domain=soak"),
-        (":authority", "x"),
-    ];
-    let strike = async || {
-        let sent = if nth == 0 {
-            rapid_resets(port, &headers, 200).await.map(|()| 200)
-        } else {
-            control_frames(port, 20_000).await
-        };
-        add(&count, sent.unwrap_or(0));
-    };
-    repeat(Duration::from_millis(500), strike).await;
-}
-
-/// Sends calls of the rate limit service: as many descriptors as may be charged at once, more than may be, and
-/// one of very many entries.
-async fn many_descriptors(port: u16, nth: u64, count: Count) {
-    let entry = |n: usize| format!(r#"{{"key":"service","value":"{nth}-{n}"}}"#);
-    let descriptor = |entries: &str| format!(r#"{{"entries":[{entries}]}}"#);
-    let call = |descriptors: &[String]| {
-        let list = descriptors.join(",");
-        let body = format!(r#"{{"domain":"soak","descriptors":[{list}]}}"#);
-        post("/json", JSON, body.as_bytes())
-    };
-    let many = |count| {
-        call(
-            &(0..count)
-                .map(|n| descriptor(&entry(n)))
-                .collect::<Vec<_>>(),
-        )
-    };
-    let entries: Vec<_> = (0..7000).map(entry).collect();
-    let wide = call(&[descriptor(&entries.join(","))]);
-    let calls = [many(128), many(1000), wide];
-    let mut calls = calls.iter().cycle();
-    let next = || calls.next().cloned().unwrap_or_default();
-    requests(port, Duration::from_millis(20), count, next).await;
-}
+// What limits come from: files, and a management server, that hold more than a limiter may take
 
 /// Replaces a file of `--rls-config`: by 9,900 limits, by as many wrong ones, and by a link to nothing.
 async fn rls_files(folder: &Path, count: Count) {
     let (file, fresh) = (folder.join("flood.yaml"), folder.join(".fresh"));
     let mut nth: usize = 0;
-    let strike = async || {
+    repeat(1000, count, async || {
         nth += 1;
         let unit = if nth.is_multiple_of(2) { "day" } else { "dya" };
         let limit = |n| {
@@ -406,100 +415,22 @@ async fn rls_files(folder: &Path, count: Count) {
                 "  - {{key: user, value: u{n:06}, rate_limit: {{unit: {unit}, requests_per_unit: {nth}}}}}\n"
             )
         };
-        let limits: String = (0..9900).map(limit).collect();
-        let text = format!("domain: flood\ndescriptors:\n{limits}");
-        let written = if nth.is_multiple_of(3) {
-            std::os::unix::fs::symlink("nowhere", &fresh)
+        if nth.is_multiple_of(3) {
+            std::os::unix::fs::symlink("nowhere", &fresh)?;
         } else {
-            std::fs::write(&fresh, text)
-        };
-        if written
-            .and_then(|()| std::fs::rename(&fresh, &file))
-            .is_ok()
-        {
-            add(&count, 1);
+            let limits: String = (0..9900).map(limit).collect();
+            std::fs::write(&fresh, format!("domain: flood\ndescriptors:\n{limits}"))?;
         }
-    };
-    repeat(Duration::from_secs(1), strike).await;
+        std::fs::rename(&fresh, &file)?;
+        Ok(1)
+    })
+    .await;
 }
-
-/// Sends a cost of 2^64-1, settlements of reservations that nobody made, and slots that nobody gave.
-async fn forged(port: u16, nth: u64, count: Count) {
-    let mut number: u64 = 0;
-    let next = || {
-        number += 1;
-        let (path, body) = match nth {
-            0 => (
-                "/json",
-                format!(
-                    r#"{{"domain":"soak","descriptors":[{{"entries":[{{"key":"service","value":"debt"}}],"hitsAddend":"{}"}}]}}"#,
-                    u64::MAX
-                ),
-            ),
-            1 => ("/v1/settle", settlement(number).unwrap_or_default()),
-            _ => (
-                "/v1/renew",
-                format!(
-                    r#"{{"domain":"soak","descriptor":{{"what":"slots"}},"slots":{{"slots":"{number}.{number}.86400000.1.1"}},"enter":true}}"#
-                ),
-            ),
-        };
-        post(path, JSON, body.as_bytes())
-    };
-    requests(port, Duration::from_millis(20), count, next).await;
-}
-
-/// A token that no limiter made, and a cost that no limit allows.
-fn settlement(number: u64) -> Option<String> {
-    let (secret, units, seal) = (number, 1, number);
-    let reservation = Reservation {
-        secret,
-        number,
-        units,
-        seal,
-    };
-    let units = 0;
-    let settled = CostSettlement { reservation, units };
-    let batch = Batch {
-        domain: "soak".parse().ok()?,
-        proxy: String::new(),
-        revision: None,
-        keys: vec!["what".parse().ok()?],
-        checks: vec![BatchCheck {
-            values: vec![Some(b"tokens".to_vec())],
-            limits: vec![LimitRequest {
-                settle: vec![settled],
-                ..LimitRequest::new("tokens".parse().ok()?)
-            }],
-            ..BatchCheck::default()
-        }],
-    };
-    let token = documents::to_base64(&batch.encode());
-    Some(format!(r#"{{"token":"{token}","cost":{}}}"#, u64::MAX))
-}
-
-// A management server that sends more than a limiter may take
 
 const TYPE_URL: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
 
-/// Small responses in a row, each with another limit.
+/// Small responses in a row, each with another limit, before large ones.
 const EDITS: usize = 200;
-
-/// The responses of a stream, one after the other.
-struct Responses(mpsc::Receiver<Bytes>);
-
-impl Body for Responses {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let next = self.0.poll_recv(context);
-        next.map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes))))
-    }
-}
 
 /// Answers every stream with response after response, without end.
 async fn serve_too_much(port: u16, count: Count) {
@@ -509,10 +440,17 @@ async fn serve_too_much(port: u16, count: Count) {
     while let Ok((stream, _)) = listener.accept().await {
         let count = Arc::clone(&count);
         let service = service_fn(move |request: Request<Incoming>| {
-            let (sender, responses) = mpsc::channel(1);
-            // The limiter's answers are not read.
-            tokio::spawn(send(sender, request.into_body(), Arc::clone(&count)));
-            let mut response = Response::new(Responses(responses));
+            // The limiter's answers stay unread.
+            let start = (0, request.into_body(), Arc::clone(&count));
+            let responses = unfold(start, async |(nth, unread, count)| {
+                if nth % (EDITS + 3) == EDITS + 2 {
+                    sleep(Duration::from_millis(500)).await;
+                }
+                count.fetch_add(1, Ordering::Relaxed);
+                let frame = Frame::data(Bytes::from(response(nth).ok()?));
+                Some((Ok::<_, Infallible>(frame), (nth + 1, unread, count)))
+            });
+            let mut response = Response::new(StreamBody::new(responses));
             let grpc = HeaderValue::from_static("application/grpc");
             response.headers_mut().insert(CONTENT_TYPE, grpc);
             async { Ok::<_, Infallible>(response) }
@@ -523,45 +461,21 @@ async fn serve_too_much(port: u16, count: Count) {
     }
 }
 
-async fn send(responses: mpsc::Sender<Bytes>, _unread: Incoming, count: Count) {
-    let mut nth = 0;
-    loop {
-        let edits = (0..EDITS).map(|edit| limits(1, nth + edit + 1));
-        let large = [
-            limits(9900, nth + 1),
-            // Descriptors of two bytes each.
-            response(&resource(&[0x1a, 0].repeat(1_500_000))),
-            response(&field(1, &vec![b't'; 3 << 20])),
-        ];
-        for bytes in edits.chain(large) {
-            if responses.send(bytes).await.is_err() {
-                return;
-            }
-            count.fetch_add(1, Ordering::Relaxed);
-        }
-        nth += EDITS;
-        sleep(Duration::from_millis(500)).await;
-    }
-}
-
-/// A field of bytes, text or a message.
-fn field(number: u8, value: &[u8]) -> Vec<u8> {
-    let mut out = vec![number << 3 | 2];
-    varint(value.len(), &mut out);
-    out.extend(value);
-    out
-}
-
-fn varint(mut number: usize, out: &mut Vec<u8>) {
-    while number > 127 {
-        out.push(u8::try_from(number & 127).unwrap_or(0) | 128);
-        number >>= 7;
-    }
-    out.push(u8::try_from(number).unwrap_or(0));
+/// The n-th response: a small one, or one with 9,900 limits, with descriptors of two bytes each, or with a long name.
+fn response(nth: usize) -> Result<Vec<u8>> {
+    let config = match (nth % (EDITS + 3)).checked_sub(EDITS) {
+        None => limits(1, nth),
+        Some(0) => limits(9900, nth),
+        Some(1) => [0x1a, 0].repeat(1_500_000),
+        Some(_) => field(1, &vec![b't'; 3 << 20]),
+    };
+    let resource = [field(1, TYPE_URL.as_bytes()), field(2, &config)].concat();
+    let message = [field(1, b"v"), field(2, &resource), field(5, b"n")];
+    grpc(&message.concat())
 }
 
 /// This many limits of so many requests a day, in the domain `xds`.
-fn limits(many: usize, requests: usize) -> Bytes {
+fn limits(many: usize, requests: usize) -> Vec<u8> {
     let mut policy = vec![8, 4, 16];
     varint(requests, &mut policy);
     let descriptor = |n: usize| {
@@ -569,17 +483,7 @@ fn limits(many: usize, requests: usize) -> Bytes {
         field(3, &[field(1, b"user"), value, field(3, &policy)].concat())
     };
     let descriptors = (0..many).flat_map(descriptor);
-    let config = field(2, b"xds").into_iter().chain(descriptors);
-    response(&resource(&config.collect::<Vec<_>>()))
-}
-
-fn resource(config: &[u8]) -> Vec<u8> {
-    [field(1, TYPE_URL.as_bytes()), field(2, config)].concat()
-}
-
-/// A response of one resource, as a message of gRPC.
-fn response(resource: &[u8]) -> Bytes {
-    let message = [field(1, b"v"), field(2, resource), field(5, b"n")].concat();
-    let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
-    [&[0][..], &length.to_be_bytes(), &message].concat().into()
+    { field(2, b"xds").into_iter() }
+        .chain(descriptors)
+        .collect()
 }
