@@ -129,18 +129,16 @@ impl Release {
                 help(problem, &[set])
             })
         })?;
-        let epoch = epoch.parse().with_context(|| {
-            let set = "set it to seconds since 1970, or unset it: then the commit's time counts";
-            help(
-                format!("SOURCE_DATE_EPOCH is not a number: {epoch}"),
-                &[set],
-            )
-        })?;
-        let revision = git(&["rev-parse", "HEAD"]).ok().map(|commit| {
-            let changes = git(&["status", "--porcelain"]).unwrap_or_default();
-            let dirty = if changes.is_empty() { "" } else { "-dirty" };
-            format!("{commit}{dirty}")
-        });
+        let epoch = epoch
+            .parse()
+            .context("SOURCE_DATE_EPOCH: no seconds since 1970")?;
+        let describe = [
+            "describe",
+            "--always",
+            "--dirty",
+            "--abbrev=40",
+            "--exclude=*",
+        ];
         let mut arch = args.arch.clone();
         if arch.is_empty() {
             arch = PROCESSORS.map(|(arch, _)| arch.to_owned()).into();
@@ -152,7 +150,7 @@ impl Release {
             // The quick one compiles in a fraction of the time.
             profile: if args.quick { "dist-quick" } else { "dist" },
             version: env!("CARGO_PKG_VERSION"),
-            revision,
+            revision: git(&describe).ok(),
             epoch,
             time: jiff::Timestamp::from_second(i64::try_from(epoch)?)?.to_string(),
             source: args.source.clone(),
@@ -160,13 +158,9 @@ impl Release {
     }
 }
 
-/// Files by name.
-type Files = BTreeMap<String, Vec<u8>>;
-
-/// The programs of one processor, and the module.
+/// The programs of one processor, by their names, and the module.
 struct Programs {
     arch: String,
-    /// Both, by their names.
     files: [(&'static str, Vec<u8>); 2],
     module: Vec<u8>,
     folder: PathBuf,
@@ -205,26 +199,21 @@ impl Programs {
         })
     }
 
-    /// The manual and shell completions, which the programs generate themselves: they must be built for
+    /// Adds the manual and shell completions, which the programs generate themselves: they must be built for
     /// this machine.
-    fn docs(&self) -> Result<Files> {
+    fn add_docs(&self, files: &mut Archive) -> Result<()> {
         let (rlctl, limiter) = (self.folder.join("rlctl"), self.folder.join("limiter"));
-        let mut docs = Files::new();
         // The file name that each shell expects.
         for (shell, name) in [("bash", "rlctl"), ("zsh", "_rlctl"), ("fish", "rlctl.fish")] {
             let script = command::output(Command::new(&rlctl).args(["completions", shell]))?;
-            docs.insert(format!("completions/{shell}/{name}"), script.into_bytes());
+            files.file(&format!("completions/{shell}/{name}"), 0o644, script);
         }
         let pages = tempfile::tempdir()?;
         command::output(Command::new(rlctl).args(["man", "--dir"]).arg(pages.path()))?;
-        for page in std::fs::read_dir(pages.path())? {
-            let page = page?;
-            let name = page.file_name().to_string_lossy().into_owned();
-            docs.insert(format!("man/man1/{name}"), std::fs::read(page.path())?);
-        }
+        files.folder("man/man1", pages.path())?;
         let manual = command::output(Command::new(limiter).arg("--man"))?;
-        docs.insert("man/man1/limiter.1".to_owned(), manual.into_bytes());
-        Ok(docs)
+        files.file("man/man1/limiter.1", 0o644, manual);
+        Ok(())
     }
 }
 
@@ -267,54 +256,48 @@ fn make(workspace: &Workspace, ui: &Ui, release: &Release, out: &Path) -> Result
     let graph = Graph::of_release(workspace, &release.arch)?;
     // The files that must accompany the programs when they are passed on.
     let (libraries, rust) = packages::licenses(workspace, ui, &graph)?;
-    let legal = Files::from([
-        ("LICENSE".to_owned(), read(&workspace.root.join("LICENSE"))?),
-        ("LICENSES-OF-LIBRARIES.txt".to_owned(), libraries),
-        ("LICENSES-OF-RUST.html".to_owned(), rust),
-    ]);
+    let mut legal = Archive::default();
+    legal.file("LICENSE", 0o644, read(&workspace.root.join("LICENSE"))?);
+    legal.file("LICENSES-OF-LIBRARIES.txt", 0o644, libraries);
+    legal.file("LICENSES-OF-RUST.html", 0o644, rust);
     let mut beside = for_every_machine(workspace)?;
-    beside.insert("filter.wasm".to_owned(), filter.clone());
+    beside.file("filter.wasm", 0o644, filter.clone());
+    beside.add("", &legal);
     for programs in built.iter().filter(|programs| programs.arch == own) {
-        beside.extend(programs.docs()?);
+        programs.add_docs(&mut beside)?;
     }
-    beside.extend(legal.clone());
+    let version = release.version;
     let mut files = Files::new();
-    for Programs {
-        arch,
-        files: programs,
-        module,
-        ..
-    } in &built
-    {
-        let mut archive = Archive::default();
-        let folder = format!("rl-{}", release.version);
-        for (name, program) in programs {
-            archive.file(&format!("{folder}/{name}"), 0o755, program.clone());
+    for programs in &built {
+        let (mut archive, folder) = (Archive::default(), format!("rl-{version}/"));
+        for (name, program) in &programs.files {
+            archive.file(&format!("{folder}{name}"), 0o755, program.clone());
         }
-        let path = format!("{folder}/librl_filter.so");
-        archive.file(&path, 0o755, module.clone());
-        for (path, bytes) in &beside {
-            archive.file(&format!("{folder}/{path}"), 0o644, bytes.clone());
-        }
-        let name = format!("rl-{}-{arch}-linux.tar.gz", release.version);
+        let module = format!("{folder}librl_filter.so");
+        archive.file(&module, 0o755, programs.module.clone());
+        archive.add(&folder, &beside);
+        let arch = &programs.arch;
+        let name = format!("rl-{version}-{arch}-linux.tar.gz");
         files.insert(name, gzip(&archive.tar(release.epoch)?)?);
         // Envoy does not load a path again, so the name has the version.
-        let name = format!("librl_filter-{}-{arch}.so", release.version);
-        files.insert(name, module.clone());
+        let name = format!("librl_filter-{version}-{arch}.so");
+        files.insert(name, programs.module.clone());
     }
     let sbom = packages::bill_of_materials(workspace, release, &graph)?;
-    files.insert(format!("rl-{}.cdx.json", release.version), sbom);
+    files.insert(format!("rl-{version}.cdx.json"), sbom);
+    files.insert("filter.wasm".to_owned(), filter.clone());
     let certificates = read(&Tools::new(workspace, ui).get(Tool::Certificates)?)?;
-    let limiter = limiter_image(release, &built, certificates, &legal)?;
-    let module = module_image(release, &built, &legal)?;
-    let images = [limiter, filter_image(release, &filter)?, module];
-    files.insert("filter.wasm".to_owned(), filter);
-    add_images(&mut files, images)?;
+    let images = [
+        limiter_image(&built, certificates, &legal),
+        filter_image(filter),
+        module_image(&built, &legal),
+    ];
+    add_images(&mut files, release, &images)?;
     write(&files, workspace, ui, out)
 }
 
 /// Adds the images, the digests that pin them, the filter and the modules, and all checksums.
-fn add_images(files: &mut Files, images: [Image<'_>; 3]) -> Result<()> {
+fn add_images(files: &mut Files, release: &Release, images: &[Image<'_>]) -> Result<()> {
     let mut digests = String::new();
     for (name, bytes) in &*files {
         if [".wasm", ".so"].iter().any(|end| name.ends_with(end)) {
@@ -322,15 +305,14 @@ fn add_images(files: &mut Files, images: [Image<'_>; 3]) -> Result<()> {
         }
     }
     for image in images {
-        let (name, version) = (image.name, image.release.version);
-        let _ = writeln!(digests, "{name}:{version} {}", image.digest());
-        files.insert(format!("{name}-{version}.oci.tar"), image.tar()?);
+        let (name, version) = (image.name, release.version);
+        let (digest, tar) = image.layout(release)?;
+        let _ = writeln!(digests, "{name}:{version} {digest}");
+        files.insert(format!("{name}-{version}.oci.tar"), tar);
     }
     files.insert("digests.txt".to_owned(), digests.into_bytes());
-    let mut sums = String::new();
-    for (name, bytes) in &*files {
-        let _ = writeln!(sums, "{}  {name}", sha256(bytes));
-    }
+    let sum = |(name, bytes): (&String, &Vec<u8>)| format!("{}  {name}\n", sha256(bytes));
+    let sums: String = files.iter().map(sum).collect();
     files.insert("SHA256SUMS".to_owned(), sums.into_bytes());
     Ok(())
 }
@@ -351,39 +333,28 @@ fn write(files: &Files, workspace: &Workspace, ui: &Ui, out: &Path) -> Result<()
 
 /// What users without a container engine download besides the programs: example configurations, units,
 /// the Helm chart.
-fn for_every_machine(workspace: &Workspace) -> Result<Files> {
-    let text = |path: &str| {
-        let text = std::fs::read_to_string(workspace.root.join(path));
-        text.with_context(|| format!("cannot read {path}"))
-    };
-    // It must work from the folder that it is unpacked to.
-    let (envoy, built) = (text("envoy.yaml")?, "target/filter.wasm");
-    ensure!(envoy.contains(built), "envoy.yaml does not load {built}");
-    let envoy = envoy
-        .replace("#   cargo xtask wasm\n", "")
-        .replace(built, "filter.wasm");
-    let limits = text("limits.yaml")?.replace("$schema=docs/", "$schema=");
-    let unit = |file: &str| text(&format!("deploy/systemd/{file}"));
-    let files = [
-        ("envoy.yaml", envoy),
-        ("limits.yaml", limits),
-        ("limits.schema.json", text("docs/limits.schema.json")?),
-        ("systemd/limiter.service", unit("limiter.service")?),
-        ("systemd/limiter.env", unit("limiter.env")?),
-    ];
-    let mut files: Files = files
-        .map(|(name, text)| (name.to_owned(), text.into_bytes()))
-        .into();
+fn for_every_machine(workspace: &Workspace) -> Result<Archive> {
+    let mut files = Archive::default();
+    for (name, path) in [
+        ("envoy.yaml", "envoy.yaml"),
+        ("limits.yaml", "limits.yaml"),
+        ("limits.schema.json", "docs/limits.schema.json"),
+        ("systemd/limiter.service", "deploy/systemd/limiter.service"),
+        ("systemd/limiter.env", "deploy/systemd/limiter.env"),
+    ] {
+        let text = String::from_utf8(read(&workspace.root.join(path))?)?;
+        // They must work from the folder that they are unpacked to.
+        let text = { text.replace("#   cargo xtask wasm\n", "") }
+            .replace("target/filter.wasm", "filter.wasm")
+            .replace("$schema=docs/", "$schema=");
+        files.file(name, 0o644, text);
+    }
     let chart = workspace.root.join("deploy/helm");
-    for folder in ["", "files", "templates"] {
-        for entry in std::fs::read_dir(chart.join(folder))? {
-            let path = entry?.path();
-            // The manifests are links to their only copies, which this follows.
-            if path.is_file() {
-                let name = path.strip_prefix(&chart)?.display();
-                files.insert(format!("helm/{name}"), read(&path)?);
-            }
-        }
+    for folder in ["", "/files", "/templates"] {
+        files.folder(
+            &format!("helm{folder}"),
+            &chart.join(folder.trim_start_matches('/')),
+        )?;
     }
     Ok(files)
 }
@@ -407,20 +378,11 @@ fn verify(workspace: &Workspace, ui: &Ui, release: &Release, out: &Path) -> Resu
     ui.heading("The same from another folder");
     let folder = tempfile::tempdir()?;
     let root = folder.path().join("a-copy-of-the-sources");
-    let all = ["ls-files", "-z", "--cached", "--others"];
-    let mut list = workspace.program("git", &all);
-    let tracked = command::output(list.arg("--exclude-standard"));
-    let tracked = tracked.context("only a git checkout can be verified")?;
-    for file in tracked.split('\0').filter(|file| !file.is_empty()) {
-        let (from, to) = (workspace.root.join(file), root.join(file));
-        if !from.is_file() {
-            continue;
-        }
-        if let Some(folder) = to.parent() {
-            std::fs::create_dir_all(folder)?;
-        }
-        std::fs::copy(&from, &to).with_context(|| format!("cannot copy {}", from.display()))?;
-    }
+    std::fs::create_dir(&root)?;
+    let copy = "git ls-files -z --cached --others --exclude-standard \
+                | tar -c --null --files-from=- --ignore-failed-read | tar -x -C \"$1\"";
+    let mut copy = workspace.program("sh", &["-c", copy, "sh"]);
+    command::output(copy.arg(&root)).context("only a git checkout can be verified")?;
     let target = root.join("target");
     let copy = Workspace { root, target };
     std::fs::create_dir_all(&copy.target)?;
@@ -428,19 +390,10 @@ fn verify(workspace: &Workspace, ui: &Ui, release: &Release, out: &Path) -> Resu
     std::os::unix::fs::symlink(workspace.tools(), copy.tools())?;
     let second = copy.target.join("artifacts");
     make(&copy, ui, release, &second)?;
-    let [first, second] = [out, &second].map(|folder| folder.join("SHA256SUMS"));
-    let (first, second) = (read(&first)?, read(&second)?);
-    let (first, second) = (str::from_utf8(&first)?, str::from_utf8(&second)?);
-    // The lines are a checksum and a name each.
-    let other = |line: &&str| !second.lines().any(|found| found == *line);
-    let differ: Vec<&str> = first.lines().filter(other).collect();
-    ensure!(
-        differ.is_empty() && first.len() == second.len(),
-        "two builds of the same sources differ in {}",
-        differ.join(", ")
-    );
-    let count = first.lines().count();
-    ui.line(&format!("{count} artefacts have the same bytes"));
+    let mut compare = Command::new("diff");
+    let differ = "two builds of the same sources differ";
+    command::output(compare.arg("--recursive").args([out, &second])).context(differ)?;
+    ui.line("all artefacts have the same bytes");
     Ok(())
 }
 
@@ -459,31 +412,26 @@ const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 const LAYER: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
 
 /// The limiter and `rlctl`, for each processor.
-fn limiter_image<'a>(
-    release: &'a Release,
-    built: &[Programs],
-    certificates: Vec<u8>,
-    legal: &Files,
-) -> Result<Image<'a>> {
-    let mut image = Image::new("rl-limiter", "The limiter and rlctl", release);
+fn limiter_image<'a>(built: &'a [Programs], certificates: Vec<u8>, legal: &Archive) -> Image<'a> {
     let mut base = Archive::default();
-    base.file("etc/passwd", 0o644, PASSWD.into());
-    base.file("etc/group", 0o644, GROUP.into());
+    base.file("etc/passwd", 0o644, PASSWD);
+    base.file("etc/group", 0o644, GROUP);
     base.file("etc/ssl/certs/ca-certificates.crt", 0o644, certificates);
-    for (name, text) in legal {
-        base.file(&format!("usr/share/doc/rl/{name}"), 0o644, text.clone());
-    }
-    let base = image.layer(&base)?;
-    let mut manifests = Vec::new();
-    for Programs { arch, files, .. } in built {
+    base.add("usr/share/doc/rl/", legal);
+    let layers = built.iter().map(|Programs { arch, files, .. }| {
         let mut layer = Archive::default();
         for (name, program) in files {
             layer.file(&format!("usr/local/bin/{name}"), 0o755, program.clone());
         }
         // The path at which Envoy Gateway starts its rate limit service.
         layer.link("bin/ratelimit", "/usr/local/bin/limiter");
-        let layer = image.layer(&layer)?;
-        let settings = json!({
+        (arch.as_str(), vec![base.clone(), layer])
+    });
+    Image {
+        name: "rl-limiter",
+        what: "The limiter and rlctl",
+        layers: layers.collect(),
+        settings: json!({
             "User": USER,
             // In a container, clients cannot reach localhost.
             "Env": [
@@ -495,72 +443,137 @@ fn limiter_image<'a>(
             "ExposedPorts": {"8090/tcp": {}, "8091/tcp": {}},
             "Entrypoint": ["/usr/local/bin/limiter"],
             "WorkingDir": "/",
-            "Labels": image.labels,
-        });
-        let annotations = image.labels.clone();
-        manifests.push(image.manifest(arch, &[&base, &layer], &settings, &annotations));
+        }),
+        plugin: false,
     }
-    image.index(&manifests);
-    Ok(image)
 }
 
 /// The module for each processor: a folder to mount beside Envoy, by an image volume or an init container's
 /// copy. It has no program to run.
-fn module_image<'a>(release: &'a Release, built: &[Programs], legal: &Files) -> Result<Image<'a>> {
-    let mut image = Image::new("rl-module", "The filter as a dynamic module", release);
-    let mut manifests = Vec::new();
-    for Programs { arch, module, .. } in built {
-        let mut layer = Archive::default();
+fn module_image<'a>(built: &'a [Programs], legal: &Archive) -> Image<'a> {
+    let layers = built.iter().map(|Programs { arch, module, .. }| {
+        let mut layer = legal.clone();
         layer.file("librl_filter.so", 0o755, module.clone());
-        for (name, text) in legal {
-            layer.file(name, 0o644, text.clone());
-        }
-        let layer = image.layer(&layer)?;
-        let settings = json!({"Labels": image.labels});
-        let annotations = image.labels.clone();
-        manifests.push(image.manifest(arch, &[&layer], &settings, &annotations));
+        (arch.as_str(), vec![layer])
+    });
+    Image {
+        name: "rl-module",
+        what: "The filter as a dynamic module",
+        layers: layers.collect(),
+        settings: json!({}),
+        plugin: false,
     }
-    image.index(&manifests);
-    Ok(image)
 }
 
 /// The filter in the form that Istio and Envoy Gateway pull: one compressed layer with one file,
 /// `plugin.wasm`. It runs on every processor, but the standard tools expect one to be named.
-fn filter_image<'a>(release: &'a Release, module: &[u8]) -> Result<Image<'a>> {
-    let mut image = Image::new("rl-filter", "The filter that Envoy loads", release);
+fn filter_image(filter: Vec<u8>) -> Image<'static> {
     let mut layer = Archive::default();
-    layer.file("plugin.wasm", 0o644, module.to_vec());
-    let layer = image.layer(&layer)?;
-    let mut annotations = image.labels.clone();
-    annotations.insert("module.wasm.image/variant".to_owned(), json!("compat"));
-    let settings = json!({"Labels": image.labels});
-    image.top = image.manifest("x86_64", &[&layer], &settings, &annotations);
-    Ok(image)
+    layer.file("plugin.wasm", 0o644, filter);
+    Image {
+        name: "rl-filter",
+        what: "The filter that Envoy loads",
+        layers: vec![("x86_64", vec![layer])],
+        settings: json!({}),
+        plugin: true,
+    }
 }
 
-/// An image, or one for each of several processors.
 struct Image<'a> {
     /// Its name, without registry and tag.
     name: &'static str,
-    release: &'a Release,
+    what: &'static str,
+    /// Each processor's, from the lowest up.
+    layers: Vec<(&'a str, Vec<Archive>)>,
+    settings: Value,
+    /// Whether it is one manifest that says so, and not an index of the processors'.
+    plugin: bool,
+}
+
+impl Image<'_> {
+    /// The digest to pull it by, and the whole layout as one archive.
+    fn layout(&self, release: &Release) -> Result<(String, Vec<u8>)> {
+        let (labels, mut files) = (self.labels(release), Archive::default());
+        let mut manifests = Vec::new();
+        for (arch, layers) in &self.layers {
+            manifests.push(self.manifest(&mut files, release, arch, layers)?);
+        }
+        let index = json!({
+            "schemaVersion": 2,
+            "mediaType": INDEX,
+            "manifests": manifests,
+            "annotations": labels,
+        });
+        let mut top = match manifests.pop() {
+            Some(only) if self.plugin => only,
+            _ => files.blob(INDEX, index.to_string()),
+        };
+        let digest = top.get("digest").and_then(Value::as_str);
+        let digest = digest.unwrap_or_default().to_owned();
+        let (name, tag) = (self.name, release.version);
+        let annotations = json!({
+            "org.opencontainers.image.ref.name": tag,
+            // The name that `docker load` gives it.
+            "io.containerd.image.name": format!("docker.io/library/{name}:{tag}"),
+        });
+        set(&mut top, "annotations", annotations);
+        let index = json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": [top]});
+        files.file("index.json", 0o644, index.to_string());
+        let version = json!({"imageLayoutVersion": "1.0.0"});
+        files.file("oci-layout", 0o644, version.to_string());
+        Ok((digest, files.tar(release.epoch)?))
+    }
+
+    /// Adds one processor's manifest, and returns its descriptor.
+    fn manifest(
+        &self,
+        files: &mut Archive,
+        release: &Release,
+        arch: &str,
+        layers: &[Archive],
+    ) -> Result<Value> {
+        let mut annotations = self.labels(release);
+        let mut settings = self.settings.clone();
+        set(&mut settings, "Labels", json!(annotations));
+        if self.plugin {
+            annotations.insert("module.wasm.image/variant".to_owned(), json!("compat"));
+        }
+        let (mut diffs, mut blobs) = (Vec::new(), Vec::new());
+        for layer in layers {
+            let tar = layer.tar(release.epoch)?;
+            diffs.push(format!("sha256:{}", sha256(&tar)));
+            blobs.push(files.blob(LAYER, gzip(&tar)?));
+        }
+        let processor = PROCESSORS.iter().find(|(name, _)| *name == arch);
+        let processor = processor.map(|(_, name)| name);
+        let by = json!({"created": release.time, "created_by": "cargo xtask dist"});
+        let config = json!({
+            "created": release.time,
+            "architecture": processor,
+            "os": "linux",
+            "config": settings,
+            "rootfs": {"type": "layers", "diff_ids": diffs},
+            "history": vec![by; layers.len()],
+        });
+        let manifest = json!({
+            "schemaVersion": 2,
+            "mediaType": MANIFEST,
+            "config": files.blob(CONFIG, config.to_string()),
+            "layers": blobs,
+            "annotations": annotations,
+        });
+        let mut manifest = files.blob(MANIFEST, manifest.to_string());
+        let platform = json!({"architecture": processor, "os": "linux"});
+        set(&mut manifest, "platform", platform);
+        Ok(manifest)
+    }
+
     /// The standard labels.
-    labels: Map<String, Value>,
-    files: Archive,
-    top: Value,
-}
-
-/// A layer that has been added to the layout.
-struct Layer {
-    descriptor: Value,
-    /// The digest of the archive before its compression.
-    diff: String,
-}
-
-impl<'a> Image<'a> {
-    fn new(name: &'static str, what: &str, release: &'a Release) -> Self {
+    fn labels(&self, release: &Release) -> Map<String, Value> {
+        let what = self.what;
         let description = format!("{what} of a distributed rate limiter for Envoy and Istio");
         let known = [
-            ("title", Some(name)),
+            ("title", Some(self.name)),
             ("description", Some(&*description)),
             ("version", Some(release.version)),
             ("created", Some(&*release.time)),
@@ -571,101 +584,7 @@ impl<'a> Image<'a> {
         let labels = known.into_iter().filter_map(|(label, value)| {
             Some((format!("org.opencontainers.image.{label}"), json!(value?)))
         });
-        Self {
-            name,
-            release,
-            labels: labels.collect(),
-            files: Archive::default(),
-            top: Value::Null,
-        }
-    }
-
-    fn layer(&mut self, archive: &Archive) -> Result<Layer> {
-        let tar = archive.tar(self.release.epoch)?;
-        Ok(Layer {
-            diff: format!("sha256:{}", sha256(&tar)),
-            descriptor: self.blob(LAYER, gzip(&tar)?),
-        })
-    }
-
-    /// Adds one processor's manifest, with layers from the lowest up, and returns its descriptor.
-    fn manifest(
-        &mut self,
-        arch: &str,
-        layers: &[&Layer],
-        settings: &Value,
-        annotations: &Map<String, Value>,
-    ) -> Value {
-        let time = &self.release.time;
-        let processor = PROCESSORS.iter().find(|(name, _)| *name == arch);
-        let processor = processor.map(|(_, name)| name);
-        let by = json!({"created": time, "created_by": "cargo xtask dist"});
-        let config = json!({
-            "created": time,
-            "architecture": processor,
-            "os": "linux",
-            "config": settings,
-            "rootfs": {"type": "layers", "diff_ids": layers.iter().map(|l| &l.diff).collect::<Vec<_>>()},
-            "history": vec![by; layers.len()],
-        });
-        let config = self.json(CONFIG, &config);
-        let manifest = json!({
-            "schemaVersion": 2,
-            "mediaType": MANIFEST,
-            "config": config,
-            "layers": layers.iter().map(|layer| &layer.descriptor).collect::<Vec<_>>(),
-            "annotations": annotations,
-        });
-        let mut descriptor = self.json(MANIFEST, &manifest);
-        let platform = json!({"architecture": processor, "os": "linux"});
-        set(&mut descriptor, "platform", platform);
-        descriptor
-    }
-
-    /// Adds the index of the processors' manifests, which is what to pull.
-    fn index(&mut self, manifests: &[Value]) {
-        let index = json!({
-            "schemaVersion": 2,
-            "mediaType": INDEX,
-            "manifests": manifests,
-            "annotations": self.labels,
-        });
-        self.top = self.json(INDEX, &index);
-    }
-
-    /// The digest to pull it by.
-    fn digest(&self) -> &str {
-        let digest = self.top.get("digest").and_then(Value::as_str);
-        digest.unwrap_or_default()
-    }
-
-    /// The whole layout as one archive.
-    fn tar(mut self) -> Result<Vec<u8>> {
-        let tag = self.release.version;
-        let annotations = json!({
-            "org.opencontainers.image.ref.name": tag,
-            // The name that `docker load` gives it.
-            "io.containerd.image.name": format!("docker.io/library/{}:{tag}", self.name),
-        });
-        set(&mut self.top, "annotations", annotations);
-        let index = json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": [self.top]});
-        let version = json!({"imageLayoutVersion": "1.0.0"});
-        for (name, value) in [("index.json", index), ("oci-layout", version)] {
-            self.files.file(name, 0o644, value.to_string().into_bytes());
-        }
-        self.files.tar(self.release.epoch)
-    }
-
-    fn json(&mut self, media_type: &str, value: &Value) -> Value {
-        self.blob(media_type, value.to_string().into_bytes())
-    }
-
-    /// Adds a blob and returns its descriptor.
-    fn blob(&mut self, media_type: &str, bytes: Vec<u8>) -> Value {
-        let (digest, size) = (sha256(&bytes), bytes.len());
-        self.files
-            .file(&format!("blobs/sha256/{digest}"), 0o644, bytes);
-        json!({"mediaType": media_type, "digest": format!("sha256:{digest}"), "size": size})
+        labels.collect()
     }
 }
 
@@ -675,38 +594,68 @@ fn set(object: &mut Value, field: &str, value: Value) {
     }
 }
 
+/// Files by name.
+type Files = BTreeMap<String, Vec<u8>>;
+
 /// Files by path, in the order of their names; parent folders are added.
-#[derive(Default)]
-struct Archive {
-    entries: BTreeMap<String, Entry>,
-}
+#[derive(Clone, Default)]
+struct Archive(BTreeMap<String, Entry>);
 
 /// A file, folder or symbolic link, with its mode, and the content or the path that it links to.
+#[derive(Clone)]
 struct Entry(EntryType, u32, Vec<u8>);
 
 impl Archive {
     /// Adds a file and its parent folders.
-    fn file(&mut self, path: &str, mode: u32, bytes: Vec<u8>) {
-        self.add(path, Entry(EntryType::Regular, mode, bytes));
+    fn file(&mut self, path: &str, mode: u32, bytes: impl Into<Vec<u8>>) {
+        self.insert(path, Entry(EntryType::Regular, mode, bytes.into()));
     }
 
     fn link(&mut self, path: &str, target: &str) {
-        self.add(path, Entry(EntryType::Symlink, 0o777, target.into()));
+        self.insert(path, Entry(EntryType::Symlink, 0o777, target.into()));
     }
 
-    fn add(&mut self, path: &str, entry: Entry) {
-        for (at, _) in path.match_indices('/') {
+    /// Adds the files of a folder, but not of folders in it. The chart's manifests are links to their only copies,
+    /// which this follows.
+    fn folder(&mut self, path: &str, folder: &Path) -> Result<()> {
+        for entry in std::fs::read_dir(folder)? {
+            let entry = entry?;
+            if entry.path().is_file() {
+                let name = entry.file_name().to_string_lossy().into_owned();
+                self.file(&format!("{path}/{name}"), 0o644, read(&entry.path())?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds another archive's entries below a folder.
+    fn add(&mut self, folder: &str, other: &Self) {
+        for (path, entry) in &other.0 {
+            self.insert(&format!("{folder}{path}"), entry.clone());
+        }
+    }
+
+    /// Adds a blob and returns its descriptor.
+    fn blob(&mut self, media_type: &str, bytes: impl Into<Vec<u8>>) -> Value {
+        let bytes = bytes.into();
+        let (digest, size) = (sha256(&bytes), bytes.len());
+        self.file(&format!("blobs/sha256/{digest}"), 0o644, bytes);
+        json!({"mediaType": media_type, "digest": format!("sha256:{digest}"), "size": size})
+    }
+
+    fn insert(&mut self, path: &str, entry: Entry) {
+        for (at, _) in path.trim_end_matches('/').match_indices('/') {
             let (folder, _) = path.split_at(at);
             let parent = Entry(EntryType::Directory, 0o755, Vec::new());
-            self.entries.insert(format!("{folder}/"), parent);
+            self.0.insert(format!("{folder}/"), parent);
         }
-        self.entries.insert(path.to_owned(), entry);
+        self.0.insert(path.to_owned(), entry);
     }
 
     /// The tar archive: every entry is owned by root and has the same time.
     fn tar(&self, epoch: u64) -> Result<Vec<u8>> {
         let mut tar = tar::Builder::new(Vec::new());
-        for (path, Entry(kind, mode, bytes)) in &self.entries {
+        for (path, Entry(kind, mode, bytes)) in &self.0 {
             let mut header = Header::new_ustar();
             header.set_mtime(epoch);
             header.set_uid(0);
