@@ -14,7 +14,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     rc::Rc,
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
@@ -51,7 +51,7 @@ pub struct Filter {
     /// The number of its events: an event of another configuration is ignored.
     event: u64,
     slots: Vec<Slot>,
-    scheduler: Arc<ConfigScheduler>,
+    scheduler: ConfigScheduler,
     /// Whether an event of the main thread is on its way.
     scheduled: AtomicBool,
     /// Steps for the main thread.
@@ -62,8 +62,8 @@ pub struct Filter {
     early_polls: Mutex<VecDeque<(Of, Step)>>,
     metrics: Defined,
     clocks: Clocks,
-    /// None where Envoy only validates its configuration.
-    ticker: OnceLock<Ticker>,
+    /// Nobody looks after it where Envoy only validates its configuration.
+    pub ticker: Ticker,
 }
 
 /// How long Envoy may take to know its clusters' hosts.
@@ -81,7 +81,9 @@ pub fn configured(config: &mut abi::Config<'_>, json: &[u8]) -> Option<Arc<Filte
     let filter = catch_unwind(AssertUnwindSafe(|| {
         fault::point("configured");
         let filter = Arc::new(Filter::new(config, json)?);
-        filter.start()?;
+        if !abi::validates() && !Ticker::start(&filter) {
+            return Err("no thread for ticks".to_owned());
+        }
         Ok(filter)
     }));
     let filter = filter.unwrap_or_else(|payload| Err(format!("panic: {}", text_of(&*payload))));
@@ -112,7 +114,7 @@ impl Filter {
             node,
             event,
             slots: Vec::new(),
-            scheduler: Arc::new(envoy.scheduler()),
+            scheduler: envoy.scheduler(),
             scheduled: AtomicBool::new(false),
             inbox: Mutex::default(),
             limiter: Limiter::default(),
@@ -120,7 +122,7 @@ impl Filter {
             early_polls: Mutex::default(),
             metrics: Defined::new(envoy),
             clocks: Clocks::new(),
-            ticker: OnceLock::new(),
+            ticker: Ticker::new(),
             config,
         };
         for _ in 0..abi::concurrency().max(1) {
@@ -128,25 +130,6 @@ impl Filter {
             filter.slots.push(Slot::new(worker, event));
         }
         Ok(filter)
-    }
-
-    /// Starts the ticks.
-    fn start(self: &Arc<Self>) -> Result<(), String> {
-        if abi::validates() {
-            return Ok(());
-        }
-        let this = Arc::downgrade(self);
-        let end_overdue = move || {
-            // The thread is joined before the configuration goes.
-            let this = this.upgrade();
-            this.map_or(u64::MAX, |this| this.end_overdue())
-        };
-        let ticker = Ticker::start(Arc::clone(&self.scheduler), self.event, end_overdue);
-        let ticker = ticker.ok_or("no thread for ticks")?;
-        ticker.by(0);
-        // The first and only one.
-        let _ = self.ticker.set(ticker);
-        Ok(())
     }
 
     fn new_worker(&self) -> Result<Worker, String> {
@@ -159,15 +142,13 @@ impl Filter {
     /// The configuration ends: Envoy has no request with it, and cancels its calls next. May run on any
     /// thread.
     pub fn on_end(&self) {
-        if let Some(ticker) = self.ticker.get() {
-            ticker.end();
-        }
         for index in 0..self.slots.len() {
             self.run("end", index, |state, now| {
                 state.worker.leave(&SharedMap, now);
                 state.left = true;
             });
         }
+        Ticker::end(self);
     }
 }
 
@@ -260,23 +241,32 @@ impl Filter {
             self.adjust_ticks(slot, &mut state, now);
             Some(result)
         }));
-        acted.unwrap_or_else(|payload| {
-            // Under the same lock, so that nobody uses the broken state. Whatever panics here is not counted;
-            // then requests wait for the idle timeout of their streams.
-            let old = catch_unwind(AssertUnwindSafe(|| {
-                let old = state.replace(self.new_worker().ok()?);
-                self.adjust_ticks(slot, &mut state, self.clocks.now());
-                self.limiter.give_up(index);
-                Some(old)
-            }));
-            drop(state);
-            let _ = catch_unwind(AssertUnwindSafe(|| drop(old)));
-            let so =
-                "; the worker starts anew, and requests that waited are decided by failure_mode";
-            count_panic(hook, so, payload);
-            self.wake();
-            None
-        })
+        let wakes = std::mem::take(&mut state.wakes);
+        match acted {
+            Ok(result) => {
+                drop(state);
+                if wakes {
+                    self.wake();
+                }
+                result
+            }
+            Err(payload) => {
+                // Under the same lock, so that nobody uses the broken state. Whatever panics here is not counted;
+                // then requests wait for the idle timeout of their streams.
+                let old = catch_unwind(AssertUnwindSafe(|| {
+                    let old = state.replace(self.new_worker().ok()?);
+                    self.adjust_ticks(slot, &mut state, self.clocks.now());
+                    self.limiter.give_up(index);
+                    Some(old)
+                }));
+                drop(state);
+                let _ = catch_unwind(AssertUnwindSafe(|| drop(old)));
+                let so = "; the worker starts anew, and requests that waited are decided by failure_mode";
+                count_panic(hook, so, payload);
+                self.wake();
+                None
+            }
+        }
     }
 
     fn adjust_ticks(&self, slot: &Slot, state: &mut State, now: Now) {
@@ -289,20 +279,24 @@ impl Filter {
 
     fn tick_by(&self, slot: &Slot, due_us: u64) {
         slot.due.set(due_us);
-        if let Some(ticker) = self.ticker.get() {
-            ticker.by(due_us);
-        }
+        self.ticker.by(due_us);
     }
 
-    /// Has the main thread call [`Filter::on_event`].
+    /// Has the main thread call [`Filter::on_event`]. Without a lock: where nothing else holds the configuration any
+    /// more, Envoy ends it within this.
     fn wake(&self) {
         if !self.scheduled.swap(true, Ordering::AcqRel) {
             self.scheduler.commit(self.event);
         }
     }
 
+    /// Has the main thread call [`Filter::on_event`], for a tick.
+    pub fn tick_on_main(&self) {
+        self.scheduler.commit(self.event);
+    }
+
     /// Leaves the steps of a worker to the main thread, in their order: the caller has its lock.
-    fn post(&self, index: usize, state: &State, calls: Vec<Step>) {
+    fn post(&self, index: usize, state: &mut State, calls: Vec<Step>) {
         if calls.is_empty() {
             return;
         }
@@ -318,14 +312,12 @@ impl Filter {
             && let Some(slot) = self.slot(index)
         {
             let overdue_us = state.worker.overdue_us();
-            if slot.overdue_us.swap(overdue_us, Ordering::Relaxed) != overdue_us
-                && let Some(ticker) = self.ticker.get()
-            {
-                ticker.overdue_by(overdue_us);
+            if slot.overdue_us.swap(overdue_us, Ordering::Relaxed) != overdue_us {
+                self.ticker.overdue_by(overdue_us);
             }
         }
         locked(&self.inbox).extend(calls.into_iter().map(|step| (of, step)));
-        self.wake();
+        state.wakes = true;
     }
 
     /// Has the main thread end the turn of a worker that has no paused request.
@@ -379,12 +371,11 @@ impl Filter {
             fault::point("event");
             self.work_on_main(envoy);
         });
-        if done.is_none()
-            && let Some(ticker) = self.ticker.get()
-        {
+        if done.is_none() {
             // What was not done is due again, but a panic that recurs must not keep the main thread busy.
             self.scheduled.store(false, Ordering::Release);
-            ticker.by(time::mono_us().saturating_add(AFTER_PANIC_US));
+            self.ticker
+                .by(time::mono_us().saturating_add(AFTER_PANIC_US));
         }
     }
 
@@ -413,9 +404,7 @@ impl Filter {
             }
             next_us = next_us.min(slot.due.at_us());
         }
-        if let Some(ticker) = self.ticker.get() {
-            ticker.by(next_us);
-        }
+        self.ticker.by(next_us);
         self.scheduled.store(false, Ordering::Release);
         self.limiter.reset_given_up(envoy);
         // No lock is held while Envoy is called. What a panic leaves in the list is carried out later.
@@ -458,7 +447,7 @@ impl Filter {
 
     /// Ends the calls that are overdue, because the main thread is busy. Returns when the next one is. On the thread
     /// of the ticks.
-    fn end_overdue(&self) -> u64 {
+    pub fn end_overdue(&self) -> u64 {
         let mut next_us = u64::MAX;
         for (index, slot) in self.slots.iter().enumerate() {
             if slot.overdue_us.load(Ordering::Relaxed) <= time::mono_us() {

@@ -1,17 +1,18 @@
 //! Time: the clocks, and the thread that schedules ticks.
 
 use std::{
+    ptr,
     sync::{
-        Arc, Condvar, LazyLock, Mutex, PoisonError,
+        Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
-    thread::{Builder, JoinHandle},
+    thread::{self, Builder, ThreadId},
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use filter_core::{Clock, Now};
 
-use crate::abi::ConfigScheduler;
+use crate::hooks::{self, Filter};
 
 /// The start of the monotonic clock, which is the same for all workers and configurations: what they
 /// share has deadlines. Not at 0, which is the past of every deadline.
@@ -52,113 +53,131 @@ impl Clocks {
     }
 }
 
-// --- Ticks: Envoy has no timers for a module, so a thread sleeps until the next is due.
+// --- Ticks: Envoy has no timers for a module, so a thread sleeps until the next is due. One serves all configurations:
+// a proxy may have hundreds, one for each filter chain.
 
-/// Schedules an event of the configuration when the next tick is due, and looks after calls that are overdue: the
+/// When the thread has to do something for a configuration: schedule its tick, or end calls that are overdue, for the
 /// main thread, which has Envoy's timers, may be busy for longer than requests wait.
 #[derive(Debug)]
 pub struct Ticker {
-    shared: Arc<Shared>,
-    thread: Mutex<Option<JoinHandle<()>>>,
-}
-
-#[derive(Debug)]
-struct Shared {
     /// When the next tick is due; `u64::MAX`: none is.
     due_us: AtomicU64,
     /// When a call is overdue, likewise.
     overdue_us: AtomicU64,
-    ended: Mutex<bool>,
-    sooner: Condvar,
 }
 
+/// The thread, and the configurations that have not ended.
+static TICKING: Mutex<(Option<ThreadId>, Vec<Arc<Filter>>)> = Mutex::new((None, Vec::new()));
+/// Something is due sooner.
+static SOONER: Condvar = Condvar::new();
+
 impl Ticker {
-    /// Starts the thread. `None`: the system has no thread left. `end_overdue` is called on it, and says when it is to
-    /// be called again.
-    pub fn start(
-        scheduler: Arc<ConfigScheduler>,
-        event: u64,
-        end_overdue: impl Fn() -> u64 + Send + 'static,
-    ) -> Option<Self> {
-        let shared = Arc::new(Shared {
-            due_us: AtomicU64::new(u64::MAX),
+    /// A tick is due at once.
+    pub fn new() -> Self {
+        Self {
+            due_us: AtomicU64::new(0),
             overdue_us: AtomicU64::new(u64::MAX),
-            ended: Mutex::new(false),
-            sooner: Condvar::new(),
-        });
-        let its = Arc::clone(&shared);
-        // Linux cuts names after 15 bytes.
-        let thread = Builder::new()
-            .name("rl_filter:ticks".to_owned())
-            .stack_size(512 << 10)
-            .spawn(move || its.run(&scheduler, event, end_overdue))
-            .ok()?;
-        Some(Self {
-            shared,
-            thread: Mutex::new(Some(thread)),
-        })
+        }
+    }
+
+    /// Has the thread look after a configuration. `false`: the system has no thread left.
+    pub fn start(filter: &Arc<Filter>) -> bool {
+        let mut ticking = locked(&TICKING);
+        let (thread, filters) = &mut *ticking;
+        *thread = thread.or_else(spawn);
+        if thread.is_some() {
+            filters.push(Arc::clone(filter));
+            SOONER.notify_one();
+        }
+        thread.is_some()
+    }
+
+    /// The thread looks after a configuration no more.
+    ///
+    /// While it schedules an event, Envoy's scheduler holds the configuration. If nobody else does any more, Envoy ends
+    /// it there, and would end its calls next, which are the main thread's: on another thread that would be Envoy's end.
+    /// So this never returns there, which costs a thread and a configuration, and another thread takes over.
+    pub fn end(filter: &Filter) {
+        let mut ticking = locked(&TICKING);
+        let (thread, filters) = &mut *ticking;
+        filters.retain(|ticking| !ptr::eq(Arc::as_ptr(ticking), filter));
+        if *thread == Some(thread::current().id()) {
+            *thread = spawn();
+            drop(ticking);
+            loop {
+                thread::park();
+            }
+        }
     }
 
     /// Schedules a tick at this time, if none is scheduled before.
     pub fn by(&self, due_us: u64) {
-        self.shared.wake_by(&self.shared.due_us, due_us);
+        wake_by(&self.due_us, due_us);
     }
 
     /// A call is overdue then, if none is before.
     pub fn overdue_by(&self, at_us: u64) {
-        self.shared.wake_by(&self.shared.overdue_us, at_us);
+        wake_by(&self.overdue_us, at_us);
     }
 
-    /// Ends the thread, and waits for it.
-    pub fn end(&self) {
-        let mut ended = self
-            .shared
-            .ended
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        *ended = true;
-        drop(ended);
-        self.shared.sooner.notify_one();
-        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(thread) = thread.take() {
-            // It does nothing that panics.
-            let _ = thread.join();
+    fn next_us(&self) -> u64 {
+        self.due_us.load(Relaxed).min(self.overdue_us.load(Relaxed))
+    }
+
+    /// Does what is due.
+    fn work(&self, filter: &Filter, now_us: u64) {
+        if self.due_us.load(Relaxed) <= now_us {
+            // The main thread schedules the next one.
+            self.due_us.store(u64::MAX, Relaxed);
+            filter.tick_on_main();
+        }
+        if self.overdue_us.load(Relaxed) <= now_us {
+            self.overdue_us.store(u64::MAX, Relaxed);
+            self.overdue_us.fetch_min(filter.end_overdue(), Relaxed);
         }
     }
 }
 
-impl Shared {
-    fn wake_by(&self, which: &AtomicU64, at_us: u64) {
-        if which.fetch_min(at_us, Relaxed) > at_us {
-            // Under the lock, so that the thread is either asleep, or has yet to read the time.
-            let _ended = self.ended.lock();
-            self.sooner.notify_one();
-        }
+fn wake_by(which: &AtomicU64, at_us: u64) {
+    if which.fetch_min(at_us, Relaxed) > at_us {
+        // Under the lock, so that the thread is either asleep, or has yet to read the time.
+        let _ticking = locked(&TICKING);
+        SOONER.notify_one();
     }
+}
 
-    fn run(&self, scheduler: &ConfigScheduler, event: u64, end_overdue: impl Fn() -> u64) {
-        let lock = || self.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut ended = lock();
-        while !*ended {
-            let [due_us, overdue_us] = [&self.due_us, &self.overdue_us].map(|at| at.load(Relaxed));
-            let now_us = mono_us();
-            if due_us <= now_us {
-                // The main thread schedules the next one.
-                self.due_us.store(u64::MAX, Relaxed);
-                scheduler.commit(event);
-            } else if overdue_us <= now_us {
-                self.overdue_us.store(u64::MAX, Relaxed);
-                // What it does may wake this thread.
-                drop(ended);
-                self.overdue_us.fetch_min(end_overdue(), Relaxed);
-                ended = lock();
-            } else {
-                let left = Duration::from_micros(due_us.min(overdue_us) - now_us);
-                let waited = self.sooner.wait_timeout(ended, left);
-                ended = waited.unwrap_or_else(PoisonError::into_inner).0;
-            }
+fn spawn() -> Option<ThreadId> {
+    // Linux cuts names after 15 bytes.
+    let thread = Builder::new().name("rl_filter:ticks".to_owned());
+    let thread = thread.stack_size(512 << 10).spawn(run).ok()?;
+    Some(thread.thread().id())
+}
+
+fn run() {
+    let mut ticking = locked(&TICKING);
+    loop {
+        let now_us = mono_us();
+        let due = |filter: &&Arc<Filter>| filter.ticker.next_us() <= now_us;
+        let due: Vec<_> = ticking.1.iter().filter(due).map(Arc::downgrade).collect();
+        if due.is_empty() {
+            let next_us = ticking.1.iter().map(|filter| filter.ticker.next_us()).min();
+            let left = Duration::from_micros(next_us.unwrap_or(u64::MAX) - now_us);
+            let waited = SOONER.wait_timeout(ticking, left);
+            ticking = waited.unwrap_or_else(PoisonError::into_inner).0;
+            continue;
         }
+        // What it does may wake this thread, or end a configuration.
+        drop(ticking);
+        for filter in due.iter().filter_map(Weak::upgrade) {
+            hooks::caught("ticks", || filter.ticker.work(&filter, now_us));
+        }
+        ticking = locked(&TICKING);
     }
+}
+
+/// What this guards is whole also after a panic.
+fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 // --- When a worker's tick is due.

@@ -55,6 +55,8 @@ pub struct State {
     pub left: bool,
     /// Whether the state machine is to be told that the turn ends, at the next event.
     pub ends_turn: bool,
+    /// Whether the main thread has steps to carry out, once the lock is released.
+    pub wakes: bool,
     /// Requests whose bodies did not arrive in time, for the next event.
     pub late: Vec<StreamId>,
     /// The period of its ticks.
@@ -115,6 +117,7 @@ impl State {
             epoch: 0,
             left: false,
             ends_turn: false,
+            wakes: false,
             late: Vec::new(),
             tick_ms: 0,
             next_id: 0,

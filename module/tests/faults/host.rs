@@ -128,6 +128,8 @@ pub static FAILURES: AtomicU64 = AtomicU64::new(0);
 pub static SCHEDULERS: AtomicUsize = AtomicUsize::new(0);
 /// Whether Envoy refuses calls.
 pub static REFUSES: AtomicBool = AtomicBool::new(false);
+/// Whether the next commit of a configuration's scheduler was the last to hold it: Envoy ends it there.
+pub static ENDS_IN_COMMIT: AtomicBool = AtomicBool::new(false);
 /// Panics that the module counted.
 pub static PANICS: AtomicU64 = AtomicU64::new(0);
 pub static CONCURRENCY: AtomicU32 = AtomicU32::new(1);
@@ -140,6 +142,15 @@ fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Waits until the module has deleted its schedulers: the thread of the ticks may still have one in use.
+pub fn no_scheduler_is_left() {
+    let patience = patience();
+    while SCHEDULERS.load(SeqCst) > 0 {
+        thread::yield_now();
+        patience();
+    }
+}
+
 /// The tests of one process run one after the other: what they use is of the process.
 pub fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
@@ -150,6 +161,7 @@ pub fn alone() -> MutexGuard<'static, ()> {
         locked(events).clear();
     }
     REFUSES.store(false, SeqCst);
+    ENDS_IN_COMMIT.store(false, SeqCst);
     STREAM.store(0, SeqCst);
     FAILURES.store(0, SeqCst);
     PANICS.store(0, SeqCst);
@@ -204,6 +216,10 @@ impl Config {
     pub fn end(self: Arc<Self>) {
         unsafe { envoy_dynamic_module_on_http_filter_config_destroy(self.filter()) };
         self.alive.store(false, SeqCst);
+    }
+
+    pub fn is_alive(&self) -> bool {
+        self.alive.load(SeqCst)
     }
 
     /// The limiter sends on a stream, in one chunk.
@@ -705,6 +721,9 @@ functions! {
     fn envoy_dynamic_module_callback_http_filter_config_scheduler_commit(scheduler: Ptr, event: u64) {
         // SAFETY: of `scheduler_new`, and not deleted.
         let config = unsafe { &*scheduler.cast::<Weak<Config>>() };
+        if ENDS_IN_COMMIT.swap(false, SeqCst) {
+            return config.upgrade().unwrap().end();
+        }
         locked(&MAIN).push_back((config.clone(), event));
         CAME.notify_one();
     }

@@ -26,7 +26,7 @@ use std::{
 
 use filter_core::Host;
 use host::{
-    CONCURRENCY, Call, Config, FAILURES,
+    CONCURRENCY, Call, Config, ENDS_IN_COMMIT, FAILURES,
     Outcome::{Answered, Continued, Undecided},
     PANICS, REFUSES, Request, SCHEDULERS, STREAM, WORKERS,
 };
@@ -172,7 +172,7 @@ fn end(config: Arc<Config>, requests: &[Arc<Request>]) {
         request.end();
     }
     config.end();
-    assert_eq!(SCHEDULERS.load(SeqCst), 0);
+    host::no_scheduler_is_left();
 }
 
 #[test]
@@ -262,7 +262,39 @@ fn a_configuration_may_end_with_requests_and_calls_and_before_its_events() {
         drop(config);
         while host::next_call().is_some() {}
     }
-    assert_eq!(SCHEDULERS.load(SeqCst), 0);
+    host::no_scheduler_is_left();
+}
+
+/// Envoy's scheduler holds the configuration while it schedules: on the main thread, and on that of the ticks.
+#[test]
+fn a_configuration_may_end_within_the_call_that_schedules_its_event() {
+    let _alone = host::alone();
+    let patience = host::patience();
+    let streamed = configured_with("local", true, "1s");
+    let requests = stream_opens(&streamed);
+    for request in &requests {
+        request.end();
+    }
+    host::deliver_on_main();
+    ENDS_IN_COMMIT.store(true, SeqCst);
+    streamed.receive(STREAM.load(SeqCst), &COMPRESSED);
+    assert!(!streamed.is_alive());
+    let ticking = configured("local");
+    host::deliver_on_main();
+    ENDS_IN_COMMIT.store(true, SeqCst);
+    while ENDS_IN_COMMIT.load(SeqCst) {
+        host::wait();
+        patience();
+    }
+    // Envoy must not go on to end its calls on that thread: it never does, and another thread ticks.
+    std::thread::sleep(Duration::from_millis(20));
+    assert!(ticking.is_alive());
+    SCHEDULERS.fetch_sub(1, SeqCst);
+    let next = configured("local");
+    let request = begin(&next, "/checked", "allowed");
+    decide(&next, std::slice::from_ref(&request));
+    assert_eq!(request.outcome(), Continued);
+    end(next, &[request]);
 }
 
 #[test]
@@ -316,31 +348,41 @@ fn eight_workers_decide_at_once() {
     end(config, &[]);
 }
 
+/// A message that ends its stream.
+const COMPRESSED: [u8; 6] = [1, 0, 0, 0, 1, 0];
+
+/// Requests that make a configuration open a stream.
+fn stream_opens(config: &Arc<Config>) -> [Arc<Request>; 2] {
+    // A limiter that has answered gets a stream.
+    let first = begin(config, "/checked", "allowed");
+    decide(config, std::slice::from_ref(&first));
+    let second = begin(config, "/checked", "allowed");
+    let patience = host::patience();
+    while STREAM.load(SeqCst) == 0 {
+        main_thread(config);
+        host::deliver(0);
+        host::wait();
+        patience();
+    }
+    [first, second]
+}
+
 /// A stream fails once, whatever follows in the same chunk, and is reset.
 #[test]
 fn what_follows_a_message_that_ends_a_stream_is_not_read() {
     let _alone = host::alone();
     let config = configured_with("local", true, "1s");
-    // A limiter that has answered gets a stream.
-    let first = begin(&config, "/checked", "allowed");
-    decide(&config, std::slice::from_ref(&first));
-    let second = begin(&config, "/checked", "allowed");
-    let patience = host::patience();
-    while STREAM.load(SeqCst) == 0 {
-        main_thread(&config);
-        host::deliver(0);
-        host::wait();
-        patience();
-    }
+    let requests = stream_opens(&config);
     let stream = STREAM.load(SeqCst);
-    let compressed = [1, 0, 0, 0, 1, 0];
-    config.receive(stream, &compressed.repeat(100));
-    config.receive(stream, &compressed);
+    config.receive(stream, &COMPRESSED.repeat(100));
+    config.receive(stream, &COMPRESSED);
+    let patience = host::patience();
     while STREAM.load(SeqCst) == stream {
         main_thread(&config);
         patience();
     }
     assert_eq!(FAILURES.load(SeqCst), 1);
+    let [first, second] = requests;
     let requests = [first, second, begin(&config, "/checked", "allowed")];
     decide(&config, &requests);
     for request in &requests {
