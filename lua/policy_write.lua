@@ -10,7 +10,7 @@
 --       [3] operation: fields, edit, delete, override, reset or credit
 --       [4] who [5] why [6] before [7] after [8] the limit concerned, if one: for the history;
 --           an override's `before` is what is stored of it
---       [9] the domain's own fields as JSON; '' leaves them, and a record of format 1 in that format
+--       [9] the domain's own fields as JSON; '' leaves them
 --       [10] channel [11] the domain, published there with the new revision
 --       [12] entries and [13] bytes that the history keeps at most
 --       [14] overrides that the domain may have [15] bytes of limits that it may have
@@ -27,14 +27,14 @@
 --             n, and for each of n limits' overrides: keep, clear (deletes the old ones first) or
 --             staged (the staged hash replaces them); m, and m pairs (field, value), value '' removes,
 --             or the m fields of the staged hash without them
--- Reply [1] 1 written, 0 conflict, 2 a record of a later format, 3 a staged hash is gone or not whole,
+-- Reply [1] 1 written, 0 conflict, 2 a record of another format, 3 a staged hash is gone or not whole,
 --           4 too many overrides, [2] of them, 5 limits of too many bytes, [2] of them;
 --       [2] the current revision number, 0 for none or a lost one; [3] its digest; [4] 1 if it is deleted
 --
 -- What changed is a set of members scored by revision: the name of a limit that was written, raised
 -- or deleted; `NAME:FIELD`, an override; `NAME!`, all overrides of a limit went before those; and
 -- `=DIGEST`, an edit. A reader that finds the edit that it has can read all that changed since.
-local FORMAT, BEFORE = '2', '1'
+local FORMAT = '2'
 local PLACE = 16
 -- An edit that changes more is read whole.
 local NAMED_MAX = 1000
@@ -45,7 +45,7 @@ local known = redis.call('HMGET', record,
   'format', 'revision', 'digest', 'deleted', 'history_bytes', 'overrides', 'count', 'bytes')
 local format, number, digest, deleted = known[1], known[2], known[3] or '', known[4]
 local history_bytes = tonumber(known[5] or 0)
-if format and format ~= FORMAT and format ~= BEFORE then
+if format and format ~= FORMAT then
   return { 2, 0, format, 0 }
 end
 local count, bytes = tonumber(known[7] or 0), tonumber(known[8] or 0)
@@ -99,10 +99,8 @@ for i = FIXED + 1, #KEYS do
   redis.call('HLEN', KEYS[i])
 end
 
--- The record of an older version stays one until its limits are written, which are then all of them.
-local rewritten = ARGV[9] ~= ''
 -- Limits that another record left behind are none of those that are written now.
-local empty = expected == '' or ARGV[3] == 'delete' or format == BEFORE and rewritten
+local empty = expected == '' or ARGV[3] == 'delete'
 local bytes_before = bytes
 if empty then
   count, bytes = 0, 0
@@ -191,11 +189,10 @@ digest = string.sub(redis.sha1hex(table.concat(
   { digest, revision, at_ms, ARGV[3], ARGV[4], ARGV[5], ARGV[8], ARGV[17] }, '\n')), 1, 16)
 
 redis.call('HSET', record,
-  'format', format == BEFORE and not rewritten and BEFORE or FORMAT, 'revision', revision,
-  'digest', digest, 'overrides', overrides, 'count', count, 'bytes', string.format('%.0f', bytes))
-if rewritten then
+  'format', FORMAT, 'revision', revision, 'digest', digest,
+  'overrides', overrides, 'count', count, 'bytes', string.format('%.0f', bytes))
+if ARGV[9] ~= '' then
   redis.call('HSET', record, 'domain', ARGV[9])
-  redis.call('HDEL', record, 'limits')
 end
 if ARGV[3] == 'delete' then
   redis.call('HSET', record, 'deleted', '1')

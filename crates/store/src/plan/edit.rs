@@ -178,14 +178,7 @@ pub fn plan(edit: &Edit<'_>) -> Result<Plan, EditPlanError> {
             let limit = base
                 .and_then(|policy| policy.limit(limit.as_str()))
                 .ok_or_else(|| EditPlanError::UnknownLimit(limit.clone()))?;
-            let mut plan = set_override(limit, values, to);
-            if let Some(base) = base.filter(|base| base.limits.iter().any(|limit| limit.place == 0))
-            {
-                // A record of the format before: every edit writes it anew.
-                plan.domain = Some(record::domain_json(base));
-                plan.limits = limit_writes(&base.limits, &HashMap::new(), &[])?;
-            }
-            Ok(plan)
+            Ok(set_override(limit, values, to))
         }
         Change::Fields(policy) if any_goes(base, policy) => Err(EditPlanError::PartialBase),
         Change::Fields(policy) => parts((base, counted), policy, &OverrideEdits::new()),

@@ -67,18 +67,6 @@ pub fn with_limits(mut policy: Policy, mut limits: Vec<Limit>) -> Result<Policy,
     limits_file::edit::checked(policy).map_err(invalid)
 }
 
-/// The domain's own fields and the limits of a record of format 1, which had all in one document. The
-/// limits have no places.
-pub fn read_document(text: &str) -> Result<(String, Vec<Limit>), InvalidRecord> {
-    let mut node: Node = serde_json::from_str(text)
-        .map_err(|e| InvalidRecord(format!("limits that are not JSON: {e}")))?;
-    let limits = node.get("limits").map(Node::items).unwrap_or_default();
-    let limits: Result<_, _> = limits.iter().map(limits_file::limit_from_record).collect();
-    let limits = limits.map_err(|problems| InvalidRecord(problems.to_string()))?;
-    node.unset("limits");
-    Ok((json(&node), limits))
-}
-
 /// What the store keeps beside a limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Generations {

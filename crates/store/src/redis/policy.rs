@@ -82,21 +82,15 @@ impl Policies for RedisStore {
                 return Ok(Stored::Deleted(fields.revision));
             }
             let (revision, snapshot_bytes) = (fields.revision.clone(), fields.snapshot_bytes);
-            let limits = match &fields.contents {
-                Contents::Document(text) => Some(record::read_document(text).map_err(corrupt)?),
-                Contents::Fields { domain: own, .. } => {
-                    let limits = self.read_limits(domain, &revision, (page, head)).await?;
-                    limits.map(|limits| (own.clone(), limits))
-                }
-            };
-            let Some((own, limits)) = limits else {
+            let limits = self.read_limits(domain, &revision, (page, head)).await?;
+            let Some(limits) = limits else {
                 continue;
             };
-            if limits.is_empty() && fields.count() > 0 {
+            if limits.is_empty() && fields.count > 0 {
                 // They were evicted: the rest of the record is none.
                 return Ok(Stored::Absent);
             }
-            let mut policy = fields.into_policy(domain, (&own, limits))?;
+            let mut policy = fields.into_policy(domain, limits)?;
             if overrides == Overrides::All && !self.read_overrides(&mut policy, &revision).await? {
                 continue;
             }
@@ -295,17 +289,15 @@ struct LongHead {
 }
 
 impl LongHead {
-    /// `None`: it is not live, or of the format before.
+    /// `None`: it is not live.
     fn parse(domain: &Name, reply: Value) -> Result<Option<Self>, StoreError> {
         let mut head = value::items(reply)?;
         let mut rest = head.split_off(HEAD.len().min(head.len())).into_iter();
         let mut next = || value::optional_text(rest.next().ok_or_else(value::short)?);
         let (own, base, bytes) = (next()?, next()?, next()?);
         let limit_count = count_of(&head);
-        let is_current =
-            matches!(head.first(), Some(Value::BulkString(f)) if f == FORMAT.as_bytes());
         let state = head_state(Value::Array(head))?;
-        let (HeadState::Live(revision), Some(own), true) = (state, own, is_current) else {
+        let (HeadState::Live(revision), Some(own)) = (state, own) else {
             return Ok(None);
         };
         let own = record::read_domain(domain, &own).map_err(corrupt)?;
@@ -559,34 +551,22 @@ fn is_the_same(entry: &HistoryEntry, edit: &Edit<'_>, plan: &Plan) -> bool {
 
 // ---- The fields of a record and of its history, as Redis answers them.
 
-/// The value of `format` in a record of this version, and in one of the version before: that had all limits
-/// in one document, which the next edit of limits replaces.
+/// The value of `format` in a record of this version.
 const FORMAT: &str = "2";
-const FORMAT_BEFORE: &str = "1";
 
 /// A record's own fields.
 struct Fields {
     revision: Revision,
     deleted: bool,
-    contents: Contents,
+    /// The domain's own fields, as JSON.
+    domain: String,
+    /// How many limits there have to be in their hash.
+    count: usize,
     /// The last edit that changed all limits, 0 if none is known.
     base: u64,
     generations: BTreeMap<String, Generations>,
     /// See [`Record::snapshot_bytes`].
     snapshot_bytes: Option<u64>,
-}
-
-/// Where the limits are.
-enum Contents {
-    /// In this document.
-    Document(String),
-    /// In a hash of their own.
-    Fields {
-        /// The domain's own fields, as JSON.
-        domain: String,
-        /// How many limits there are.
-        count: usize,
-    },
 }
 
 impl Fields {
@@ -596,9 +576,7 @@ impl Fields {
         if fields.is_empty() {
             return Ok(None);
         }
-        let format = fields.get("format").map(String::as_str);
-        check_format(format)?;
-        let is_document = format == Some(FORMAT_BEFORE);
+        check_format(fields.get("format").map(String::as_str))?;
         let mut generations = BTreeMap::<String, Generations>::new();
         for (field, text) in &fields {
             let Some((kind @ ("g" | "r" | "b"), limit)) = field.split_once(':') else {
@@ -617,41 +595,22 @@ impl Fields {
         let bytes = fields.get("snapshot_bytes");
         let snapshot_bytes = bytes.map(|bytes| value::number(bytes)).transpose()?;
         let revision = revision(fields.get("revision"), fields.get("digest"))?;
-        let deleted = fields.contains_key("deleted");
-        let mut take = |field: &str| fields.remove(field).unwrap_or_default();
-        let contents = if is_document {
-            Contents::Document(take("limits"))
-        } else {
-            let domain = take("domain");
-            Contents::Fields { domain, count }
-        };
         Ok(Some(Self {
             revision,
-            deleted,
-            contents,
+            deleted: fields.contains_key("deleted"),
+            domain: fields.remove("domain").unwrap_or_default(),
+            count,
             base,
             generations,
             snapshot_bytes,
         }))
     }
 
-    /// How many limits there have to be in their hash.
-    fn count(&self) -> usize {
-        match self.contents {
-            Contents::Document(_) => 0,
-            Contents::Fields { count, .. } => count,
-        }
-    }
-
     /// The limits, validated, without overrides.
-    fn into_policy(
-        self,
-        domain: &Name,
-        (own, mut limits): (&str, Vec<Limit>),
-    ) -> Result<Policy, StoreError> {
-        let mut policy = record::read_domain(domain, own).map_err(corrupt)?;
-        if self.count() > 0 && limits.len() != self.count() {
-            let (found, count) = (limits.len(), self.count());
+    fn into_policy(self, domain: &Name, mut limits: Vec<Limit>) -> Result<Policy, StoreError> {
+        let mut policy = record::read_domain(domain, &self.domain).map_err(corrupt)?;
+        if self.count > 0 && limits.len() != self.count {
+            let (found, count) = (limits.len(), self.count);
             return Err(StoreError::Corrupt(format!(
                 "the store has {found} of the {count} limits of {domain}"
             )));
@@ -692,7 +651,7 @@ fn head_state(reply: Value) -> Result<HeadState, StoreError> {
 
 fn check_format(format: Option<&str>) -> Result<(), StoreError> {
     match format {
-        Some(FORMAT | FORMAT_BEFORE) => Ok(()),
+        Some(FORMAT) => Ok(()),
         Some(other) => Err(StoreError::Corrupt(format!(
             "a record of format {other}; this version reads format {FORMAT}"
         ))),
