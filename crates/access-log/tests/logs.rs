@@ -647,21 +647,3 @@ fn a_wrong_clock_moves_no_other_request() {
     let (requests, _) = read(vec![log(lines(0, 3) + &lines(year, 3))], layout(&[]));
     assert_eq!(requests.len(), 6);
 }
-
-proptest::proptest! {
-    #[test]
-    fn no_bytes_cause_a_panic(
-        bytes: Vec<u8>,
-        start in proptest::sample::select(vec!["[", "{\"time\":", "1.1.1.1 - - [", "\x1f\u{8b}", "(\u{b5}/\u{fd}", "[2026-11-25T23:47:17.250Z] \""]),
-        repeat in 1_usize..4,
-    ) {
-        let start: Vec<u8> = start.chars().map(|c| u8::try_from(u32::from(c)).unwrap_or(0)).collect();
-        let text = [start, bytes].concat().repeat(repeat);
-        for format in [None, Some(Format::Json), Some(Format::Envoy), Some(Format::Combined)] {
-            let layout = Layout { format, ..layout(&ALL) };
-            if let Ok(mut logs) = open(vec![log(&text)], layout) {
-                while let Ok(Some(_)) = logs.next_request() {}
-            }
-        }
-    }
-}

@@ -109,31 +109,9 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn any_bytes_are_a_policy_or_problems(bytes: Vec<u8>) {
-        decide(&bytes);
-    }
-
-    #[test]
     fn almost_yaml_is_a_policy_or_problems(text in almost_yaml()) {
-        decide(text.as_bytes());
+        if let Err(problems) = read("any.yaml", text.as_bytes()) {
+            prop_assert!(problems.count() > 0);
+        }
     }
-
-    #[test]
-    fn a_damaged_file_is_a_policy_or_problems(
-        at in 0..2000_usize, remove in 0..40_usize, insert in "\\PC{0,4}",
-    ) {
-        let text = include_str!("every_field.yaml");
-        let cut = |at: usize| (0..=at.min(text.len())).rev().find(|n| text.is_char_boundary(*n));
-        let (from, to) = (cut(at).unwrap(), cut(at + remove).unwrap());
-        decide(format!("{}{insert}{}", &text[..from], &text[to..]).as_bytes());
-    }
-}
-
-fn decide(bytes: &[u8]) {
-    if let Err(problems) = read("any.yaml", bytes) {
-        assert!(problems.count() > 0);
-        assert!(problems.to_string().starts_with("error: "));
-    }
-    // Whatever is wrong here, it must not be a panic.
-    let _ = policy_from_record(bytes);
 }

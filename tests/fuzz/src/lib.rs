@@ -139,7 +139,7 @@ fn limits(bytes: &[u8]) {
             let again = limits_file::policy_from_record(&record);
             assert_eq!(again.ok(), Some(policy));
         }
-        Err(problems) => drop(problems.to_string()),
+        Err(problems) => assert!(problems.to_string().starts_with("error: ")),
     }
 }
 
@@ -216,15 +216,21 @@ fn convert(system: System, bytes: &[u8]) {
 }
 
 fn access_log(bytes: &[u8]) {
-    for format in [None, Some(Format::Json)] {
+    let needed = ["method", "path", "host", "remote_address"];
+    let needed = needed
+        .into_iter()
+        .chain(["remote_address.whole", "route", "user"]);
+    let needed: Vec<Name> = needed.map(name).collect();
+    let formats = [Format::Json, Format::Envoy, Format::Combined];
+    for format in std::iter::once(None).chain(formats.map(Some)) {
         let layout = Layout {
             format,
-            needed: ["path", "remote_address", "user"].map(name).into(),
+            needed: needed.clone(),
             ..Layout::default()
         };
         let log = Log::once("access.log", std::io::Cursor::new(bytes.to_vec()));
         let Ok(mut logs) = Logs::new(vec![log], layout, Arc::new(AtomicBool::new(false))) else {
-            return;
+            continue;
         };
         while let Ok(Some(_)) = logs.next_request() {}
     }

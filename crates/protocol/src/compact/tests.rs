@@ -173,12 +173,6 @@ proptest! {
     }
 
     #[test]
-    fn decoding_arbitrary_bytes_does_not_panic(bytes: Vec<u8>) {
-        let _ = Batch::decode(&bytes);
-        let _ = BatchAnswer::decode(&bytes);
-    }
-
-    #[test]
     fn decoding_damaged_messages_does_not_panic(
         batch in any_batch(), answer in any_answer(), at: prop::sample::Index, byte: u8,
     ) {

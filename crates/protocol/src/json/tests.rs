@@ -1,5 +1,3 @@
-use proptest::prelude::*;
-
 use super::*;
 
 fn descriptor(entries: &[(&str, &[u8])]) -> Descriptor {
@@ -92,19 +90,5 @@ fn an_invalid_request_is_refused_with_its_field() {
         assert_eq!(error.code, ErrorCode::InvalidRequest);
         assert_eq!(error.field.unwrap_or_default(), field, "{body:.80}");
         assert!(!error.message.is_empty());
-    }
-}
-
-proptest! {
-    #[test]
-    fn any_bytes_are_a_request_or_an_error(body: Vec<u8>) {
-        let _ = parse(&body);
-    }
-
-    #[test]
-    fn a_damaged_request_is_a_request_or_an_error(at in 0..120_usize, with in "\\PC{0,3}") {
-        let body = r#"{"domain":"shop","checks":[{"descriptor":{"user":"alice"},"cost":1,"limits":["a"]}]}"#;
-        let at = at.min(body.len());
-        let _ = parse(format!("{}{with}{}", &body[..at], body.get(at + 1..).unwrap_or("")).as_bytes());
     }
 }
