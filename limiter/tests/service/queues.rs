@@ -1,9 +1,11 @@
 //! Slots of queues, for programs that call the limiter themselves.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use crate::support::{Scripted, Service, quick};
+use crate::support::{Scripted, Service, tuned};
 
 /// Slots half a second apart.
 const EXPORTS: &str = "  - {name: exports, algorithm: leaky_bucket, rate: 2/s, burst: 100, \
@@ -79,7 +81,8 @@ async fn an_invalid_slot_is_refused() -> Result<()> {
 #[tokio::test]
 async fn the_slot_of_a_client_that_gave_up_is_freed() -> Result<()> {
     let store = Scripted::with(EXPORTS, 1).await?;
-    let service = Service::ready_on(store.clone(), quick()).await?;
+    let settings = tuned(|s| s.store_timeout = Duration::from_secs(1));
+    let service = Service::ready_on(store.clone(), settings).await?;
     ask(&service, json!({})).await?;
     let late = service.ask(json!({"descriptor": {}})).await?;
     assert_eq!(late.status, 503);
