@@ -188,14 +188,20 @@ fn a_number_is_suggested_from_what_limiters_counted() -> Result<()> {
     Ok(())
 }
 
+/// And at once: where no limiter runs, nothing is on its way.
 #[test]
 #[ignore = "needs a server"]
 fn nothing_told_is_said() -> Result<()> {
     let server = server(Engine::Valkey)?;
+    let reads = || runtime()?.block_on(server.hashes_read()).context("reads");
+    let before = reads()?;
     let cases = cases();
     cases.env("RLCTL_REDIS", server.url());
     cases.case("tests/activity/nothing/*.trycmd");
     cases.run();
+    // Of each command: twelve slots of a minute, the limits, and reports of limiters.
+    let read = reads()? - before;
+    assert!(read < 2 * 20, "{read}");
     Ok(())
 }
 
@@ -208,9 +214,9 @@ fn a_denial_that_is_not_reported_yet_is_shown() -> Result<()> {
     let arguments = ["--redis", &url, "denials", "-d", "user=alice"];
     let runtime = runtime()?;
     let before = runtime.block_on(server.hashes_read()).context("reads")?;
+    let store = runtime.block_on(store(&server))?;
     let (mut showing, mut lines) = follow(&arguments)?;
     runtime.block_on(async {
-        let store = store(&server).await?;
         // A minute has twelve slots.
         let has_read = async || (server.hashes_read().await? > before + 12).then_some(());
         until("it has read the activity", PATIENCE, has_read).await?;

@@ -97,64 +97,62 @@ fn finds_no_error(cluster: &Cluster) -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a server"]
 async fn every_command_reaches_the_nodes_it_needs() -> Result<()> {
-    for engine in [Engine::Redis, Engine::Valkey] {
-        let dir = TempDir::new()?;
-        let cluster = Cluster::start(&engine.program()?, dir.path()).await?;
-        apply_limits(&cluster, dir.path())?;
-        let (client, at) = (Client::new(), limiter(&cluster)?);
-        let ready = async || {
-            let answer = check(&client, at, 0).await.ok()?;
-            answer["allowed"].as_bool()
-        };
-        until("a first decision", PATIENCE, ready).await?;
-        for user in 1..USERS {
-            let answer = check(&client, at, user).await?;
-            assert_eq!(answer["remaining"], 9, "{answer}");
-        }
-        let mut nodes = BTreeSet::new();
-        for user in 0..USERS {
-            let bucket = format!("user=u{user}");
-            let report = rl(&cluster, &["inspect", "per-user", &bucket])?;
-            assert_eq!(report["used"], 1, "{report}");
-            let key = report["redis_key"].as_str().unwrap();
-            let owner = cluster.owner(slot(key.as_bytes()))?;
-            assert_eq!(report["node"], format!("127.0.0.1:{owner}"), "{report}");
-            nodes.insert(owner);
-        }
-        assert_eq!(nodes.len(), 3, "there are buckets on every node");
-        let keys = rl(&cluster, &["list-keys"])?.to_string();
-        for user in 0..USERS {
-            assert!(keys.contains(&format!("\"u{user}\"")), "{keys}");
-        }
-        let decided = async || {
-            let stats = rl(&cluster, &["stats", "--over", "1h"]).ok()?;
-            let limit = stats["limits"].get(0)?;
-            (limit["allowed"]["count"].as_u64()? == USERS as u64).then_some(())
-        };
-        until("all are counted", PATIENCE, decided).await?;
-        finds_no_error(&cluster)?;
-        for command in [
-            "ping",
-            "list-domains",
-            "list-limits",
-            "list-proxies",
-            "denials",
-            "history",
-        ] {
-            rl(&cluster, &[command])?;
-        }
-        for user in 0..USERS {
-            let report = rl(&cluster, &["check", "-d", &format!("user=u{user}")])?;
-            assert_eq!(report["remaining"], 8, "{report}");
-        }
-        let report = rl(&cluster, &["explain", "-d", "user=u0"])?;
-        assert_eq!(report["limits"][0]["bucket"], "user=u0", "{report}");
-        rl(&cluster, &["credit", "per-user", "user=u0", "--units", "1"])?;
-        rl(&cluster, &["reset", "per-user", "--yes"])?;
-        for user in 0..USERS {
-            let report = rl(&cluster, &["inspect", "per-user", &format!("user=u{user}")])?;
-            assert_eq!(report["used"], 0, "{report}");
-        }
+    let dir = TempDir::new()?;
+    let cluster = Cluster::start(&Engine::Valkey.program()?, dir.path()).await?;
+    apply_limits(&cluster, dir.path())?;
+    let (client, at) = (Client::new(), limiter(&cluster)?);
+    let ready = async || {
+        let answer = check(&client, at, 0).await.ok()?;
+        answer["allowed"].as_bool()
+    };
+    until("a first decision", PATIENCE, ready).await?;
+    for user in 1..USERS {
+        let answer = check(&client, at, user).await?;
+        assert_eq!(answer["remaining"], 9, "{answer}");
+    }
+    let mut nodes = BTreeSet::new();
+    for user in 0..USERS {
+        let bucket = format!("user=u{user}");
+        let report = rl(&cluster, &["inspect", "per-user", &bucket])?;
+        assert_eq!(report["used"], 1, "{report}");
+        let key = report["redis_key"].as_str().unwrap();
+        let owner = cluster.owner(slot(key.as_bytes()))?;
+        assert_eq!(report["node"], format!("127.0.0.1:{owner}"), "{report}");
+        nodes.insert(owner);
+    }
+    assert_eq!(nodes.len(), 3, "there are buckets on every node");
+    let keys = rl(&cluster, &["list-keys"])?.to_string();
+    for user in 0..USERS {
+        assert!(keys.contains(&format!("\"u{user}\"")), "{keys}");
+    }
+    let decided = async || {
+        let stats = rl(&cluster, &["stats", "--over", "1h"]).ok()?;
+        let limit = stats["limits"].get(0)?;
+        (limit["allowed"]["count"].as_u64()? == USERS as u64).then_some(())
+    };
+    until("all are counted", PATIENCE, decided).await?;
+    finds_no_error(&cluster)?;
+    for command in [
+        "ping",
+        "list-domains",
+        "list-limits",
+        "list-proxies",
+        "denials",
+        "history",
+    ] {
+        rl(&cluster, &[command])?;
+    }
+    for user in 0..USERS {
+        let report = rl(&cluster, &["check", "-d", &format!("user=u{user}")])?;
+        assert_eq!(report["remaining"], 8, "{report}");
+    }
+    let report = rl(&cluster, &["explain", "-d", "user=u0"])?;
+    assert_eq!(report["limits"][0]["bucket"], "user=u0", "{report}");
+    rl(&cluster, &["credit", "per-user", "user=u0", "--units", "1"])?;
+    rl(&cluster, &["reset", "per-user", "--yes"])?;
+    for user in 0..USERS {
+        let report = rl(&cluster, &["inspect", "per-user", &format!("user=u{user}")])?;
+        assert_eq!(report["used"], 0, "{report}");
     }
     Ok(())
 }

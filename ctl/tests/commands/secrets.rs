@@ -78,13 +78,14 @@ fn keeps_the_secret(output: &Output, arguments: &[&str]) {
 fn no_command_shows_the_password_wherever_it_fails() -> Result<()> {
     let server = Server::start(Engine::Redis, &["--requirepass", PASSWORD])?;
     let port = server.port();
+    // The first two for each command; what fails before a command begins, for a few.
     let urls = [
         (format!("redis://:{ESCAPED}@127.0.0.1:{port}"), None),
-        (format!("redis://:{ESCAPED}@127.0.0.1:1"), Some(3)),
         (
             format!("redis://nobody:{ESCAPED}@127.0.0.1:{port}"),
             Some(4),
         ),
+        (format!("redis://:{ESCAPED}@127.0.0.1:1"), Some(3)),
         (
             format!("redis://:{ESCAPED}@no-such-host.invalid:1"),
             Some(3),
@@ -97,8 +98,9 @@ fn no_command_shows_the_password_wherever_it_fails() -> Result<()> {
             Some(3),
         ),
     ];
-    for (url, exit) in &urls {
-        for arguments in COMMANDS {
+    for (nth, (url, exit)) in urls.iter().enumerate() {
+        let few = |words: &&&[&str]| nth < 2 || ["ping", "doctor", "simulate"].contains(&words[0]);
+        for arguments in COMMANDS.iter().filter(few) {
             let output = rlctl(arguments).env("RLCTL_REDIS", url).output()?;
             keeps_the_secret(&output, arguments);
             if let Some(exit) = exit {
