@@ -6,7 +6,7 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use access_log::END_MS;
-use documents::{Choice, Field, Form, Path, Report, Take, similar};
+use documents::{Choice, Field, Path, Report, Take, similar};
 use policy::{
     BUILT_IN, Compiled, DESCRIPTOR, Descriptor, Duration, Name, Node, Place, Problem, Problems,
     Value, node_to_value, value_to_node,
@@ -153,7 +153,7 @@ pub fn limits_of(document: &Node) -> Result<Option<Paths>, Problems> {
     let Some(node) = document.get("limits") else {
         return Ok(None);
     };
-    let mut report = Report::new(Form::File);
+    let mut report = Report::default();
     let field = Field {
         node,
         path: Path::Field(&Path::Root, "limits"),
@@ -180,7 +180,7 @@ impl Cases {
     /// # Errors
     /// Everything that is wrong with it.
     pub fn read(document: &Node, limits: &[Limits]) -> Result<Self, Problems> {
-        let mut report = Report::new(Form::File);
+        let mut report = Report::default();
         let root = Field {
             node: document,
             path: Path::Root,

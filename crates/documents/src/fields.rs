@@ -7,20 +7,9 @@ use crate::{Choice, Entry, Name, Node, Place, Problem, Problems, Value, similar}
 /// The longest path in a message, in characters: keys can be of any length.
 const MAX_PATH: usize = 200;
 
-/// Who wrote the document.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
-    /// A person: a limits file, or one limit on a command line.
-    File,
-    /// The store, which adds fields of its own.
-    Record,
-}
-
 /// The problems found so far, and what is being read.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Report {
-    /// Who wrote the document.
-    pub form: Form,
     /// Everything wrong with it so far.
     pub problems: Vec<Problem>,
     /// The limit that is being read, once its name is known.
@@ -28,15 +17,6 @@ pub struct Report {
 }
 
 impl Report {
-    /// A report before anything was read.
-    pub fn new(form: Form) -> Self {
-        Self {
-            form,
-            problems: Vec::new(),
-            limit: None,
-        }
-    }
-
     /// `None` if there are more than `problems` problems.
     pub fn has_only(&self, problems: usize) -> Option<()> {
         (self.problems.len() <= problems).then_some(())

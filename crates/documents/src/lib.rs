@@ -13,7 +13,7 @@ mod node;
 mod problem;
 mod scalars;
 
-pub use fields::{Field, Form, Path, Report, Take, quoted};
+pub use fields::{Field, Path, Report, Take, quoted};
 pub use node::{Entry, JsonError, Node, Place, Value, is_number};
 pub use problem::{
     Problem, Problems, distance, is_printable, printable, printable_styled, similar,

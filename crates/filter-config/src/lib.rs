@@ -10,7 +10,7 @@ extern crate wasm_test;
 
 mod read;
 
-use documents::{Choice, Form, Name, Problems, Report};
+use documents::{Choice, Name, Problems, Report};
 use policy::{Alterations, Compiled, OnFailure, REMOTE_ADDRESS};
 
 /// A valid configuration.
@@ -261,7 +261,7 @@ impl Config {
     /// # Errors
     /// Everything that is wrong with it.
     pub fn from_json(bytes: &[u8]) -> Result<Self, Problems> {
-        let mut report = Report::new(Form::File);
+        let mut report = Report::default();
         let config = read::read(bytes, &mut report);
         report.finish(config)
     }

@@ -1,14 +1,11 @@
 //! Editing: a limit as a document, changed field by field, then read again as a whole.
 
 use algorithms::{Align, Kind, WeekStart};
-use documents::{Choice, Form, Node, Path, Problems, Report, Value};
+use documents::{Choice, Node, Path, Problems, Report, Value};
 
 use policy::{Exemption, IfMissing, Limit, Names, OnFailure, OverLimit, Policy, Scope, Written};
 
-use crate::{
-    read::{IndexedLimit, LIMITS_MAX, check_references, policy_from_record_node},
-    write::policy_record,
-};
+use crate::read::{IndexedLimit, LIMITS_MAX, MAX_EXEMPTIONS, check_references};
 
 /// The words that a field of a limit takes; empty if it takes something else.
 pub fn words_of(field: &str) -> Vec<&'static str> {
@@ -84,20 +81,26 @@ pub fn with_exemption(policy: &Policy, exemption: Exemption) -> Result<Policy, P
         Some(old) => *old = exemption,
         None => exempt.push(exemption),
     }
-    // Reads the list again, to check its bounds.
-    policy_from_record_node(&policy_record(&changed))?;
-    Ok(changed)
+    checked(changed)
 }
 
-/// The policy, if its limits, each valid on its own, are so together.
+/// The policy, if its limits and exemptions, each valid on its own, are so together.
 ///
 /// # Errors
 /// Too many of them, and what is wrong with what they say about each other.
 pub fn checked(policy: Policy) -> Result<Policy, Problems> {
-    let mut report = Report::new(Form::Record);
+    let mut report = Report::default();
     let limits = Path::Field(&Path::Root, "limits");
     if policy.limits.len() > LIMITS_MAX {
         report.add(&limits, None, format!("more than {LIMITS_MAX} limits"));
+    }
+    if policy.exempt.len() > MAX_EXEMPTIONS {
+        let exempt = Path::Field(&Path::Root, "exempt");
+        report.add(
+            &exempt,
+            None,
+            format!("more than {MAX_EXEMPTIONS} exemptions"),
+        );
     }
     let placed: Vec<IndexedLimit<'_>> = policy
         .limits

@@ -13,11 +13,9 @@ pub mod yaml;
 
 pub use read::{
     DOCUMENT_MAX, ENTRIES_MAX, LIMIT_BYTES_MAX, LIMITS_MAX, MATCHERS_MAX, PATTERNS_MAX,
-    exemption_from_node, limit_from_node, limit_from_record, override_from_node, pause_from_node,
-    policy_from_node, policy_from_record, policy_from_record_node, read, read_with_warnings,
+    exemption_from_node, limit_from_node, override_from_node, pause_from_node, policy_from_node,
+    read, read_with_warnings,
 };
 pub use snapshot::{snapshot_after, snapshot_at, snapshot_text, snapshot_until_ms};
 pub use warnings::{Dear, Supply, Surroundings, warnings};
-pub use write::{
-    ToNode, domain_node, exemptions_node, node_without_overrides, override_node, policy_record,
-};
+pub use write::{ToNode, domain_node, exemptions_node, node_without_overrides, override_node};

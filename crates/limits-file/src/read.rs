@@ -5,7 +5,7 @@ mod limit;
 mod numbers;
 mod pricing;
 
-use documents::{Field, Form, Node, Path, Place, Problems, Report, Take, Value, similar};
+use documents::{Field, Node, Path, Place, Problems, Report, Take, Value, similar};
 use policy::{
     Exemption, Limit, Name, Names, OVERRIDES_MAX, Pause, Policy, Positions, Revision, digest,
     parse_timestamp,
@@ -20,8 +20,6 @@ use limit::{read_limit, read_matchers};
 pub(crate) use numbers::DEFAULT_SLOT_TTL_MS;
 pub use numbers::override_from_node;
 
-/// The version of the record's format. A record of a later one is refused.
-pub(crate) const FORMAT: u64 = 1;
 /// Bound: limits of a domain. Beyond it, refused when it is written.
 pub const LIMITS_MAX: usize = 10_000;
 /// Bound: bytes of one limit as it is stored, without its overrides. Beyond it, refused when it is
@@ -33,7 +31,7 @@ pub const LIMIT_BYTES_MAX: usize = 1 << 20;
 /// 10,000 limits of 4 KiB each.
 pub const DOCUMENT_MAX: usize = 40 << 20;
 /// Every field of a policy.
-const FIELDS: [&str; 5] = ["domain", "limits", "format", "paused", "exempt"];
+const FIELDS: [&str; 4] = ["domain", "limits", "paused", "exempt"];
 
 /// Reads a limits file, YAML or JSON. `file` is what messages call it.
 ///
@@ -41,7 +39,7 @@ const FIELDS: [&str; 5] = ["domain", "limits", "format", "paused", "exempt"];
 /// Everything that is wrong with it, with its place.
 pub fn read(file: &str, text: &[u8]) -> Result<Policy, Problems> {
     yaml::from_text(file, text, |text| {
-        let mut report = Report::new(Form::File);
+        let mut report = Report::default();
         let node = yaml::load(text, &mut report);
         let policy = node.and_then(|node| read_policy(&node, &mut report));
         report.finish(policy)
@@ -59,7 +57,7 @@ pub fn read_with_warnings<'a>(
     around: impl FnOnce(&Policy) -> Surroundings<'a>,
 ) -> Result<(Policy, Option<Problems>), Problems> {
     yaml::from_text(file, text, |text| {
-        let mut report = Report::new(Form::File);
+        let mut report = Report::default();
         let node = yaml::load(text, &mut report);
         let policy = { node.as_ref() }.and_then(|node| read_policy(node, &mut report));
         let policy = report.finish(policy)?;
@@ -70,33 +68,12 @@ pub fn read_with_warnings<'a>(
     })
 }
 
-/// Reads a document that a person wrote.
+/// Reads a document.
 ///
 /// # Errors
 /// Everything that is wrong with it.
 pub fn policy_from_node(node: &Node) -> Result<Policy, Problems> {
-    policy_of(node, Form::File)
-}
-
-/// Reads a stored record: the limits file as JSON, with the generation of each limit.
-/// The revision is not in it.
-///
-/// # Errors
-/// Everything that is wrong with it.
-pub fn policy_from_record(json: &[u8]) -> Result<Policy, Problems> {
-    policy_from_record_node(&Node::from_json(json).map_err(Problems::not_json)?)
-}
-
-/// As [`policy_from_record`], from a document put together by the caller.
-///
-/// # Errors
-/// Everything that is wrong with it.
-pub fn policy_from_record_node(node: &Node) -> Result<Policy, Problems> {
-    policy_of(node, Form::Record)
-}
-
-fn policy_of(node: &Node, form: Form) -> Result<Policy, Problems> {
-    let mut report = Report::new(form);
+    let mut report = Report::default();
     let policy = read_policy(node, &mut report);
     report.finish(policy)
 }
@@ -106,19 +83,7 @@ fn policy_of(node: &Node, form: Form) -> Result<Policy, Problems> {
 /// # Errors
 /// Everything that is wrong with it.
 pub fn limit_from_node(node: &Node) -> Result<Limit, Problems> {
-    limit_of(node, Form::File)
-}
-
-/// As [`limit_from_node`], for a limit taken from a record.
-///
-/// # Errors
-/// Everything that is wrong with it.
-pub fn limit_from_record(node: &Node) -> Result<Limit, Problems> {
-    limit_of(node, Form::Record)
-}
-
-fn limit_of(node: &Node, form: Form) -> Result<Limit, Problems> {
-    let mut report = Report::new(form);
+    let mut report = Report::default();
     let root = Field::root(node);
     let limit = read_limit(root, &mut report);
     report.finish(limit)
@@ -135,7 +100,6 @@ fn read_policy(node: &Node, report: &mut Report) -> Option<Policy> {
     }
     let take = &mut Take::new(&root, report)?;
     let domain = read_domain(take, &root);
-    check_format(take);
     let paused = take_pause(take);
     let exempt = take_exemptions(take);
     let limits = take.field("limits");
@@ -166,16 +130,6 @@ fn read_domain(take: &mut Take<'_, '_>, root: &Field<'_>) -> Option<Name> {
             .push_hint("the name that proxies ask for, like `domain: shop`");
     }
     None
-}
-
-fn check_format(take: &mut Take<'_, '_>) {
-    if let Some(field) = take.field("format")
-        && let Some(format) = field.integer(1, take.report)
-        && format > FORMAT
-    {
-        let message = format!("format {format} is newer than this version, which reads {FORMAT}");
-        field.report(take.report, message);
-    }
 }
 
 /// Reads the limits of one domain. Those returned are valid on their own; the report shows whether
@@ -403,7 +357,7 @@ fn check_keys(
 /// Bound: exemptions of a domain. Beyond it, refused when it is written.
 ///
 /// Each has a counter in every proxy and limiter.
-const MAX_EXEMPTIONS: usize = 1000;
+pub(crate) const MAX_EXEMPTIONS: usize = 1000;
 /// Every field of an exemption.
 const EXEMPTION_FIELDS: [&str; 2] = ["name", "match"];
 
@@ -412,7 +366,7 @@ const EXEMPTION_FIELDS: [&str; 2] = ["name", "match"];
 /// # Errors
 /// Everything that is wrong with it.
 pub fn exemption_from_node(node: &Node) -> Result<Exemption, Problems> {
-    let mut report = Report::new(Form::Record);
+    let mut report = Report::default();
     let field = Field::root(node);
     let exemption = read_exemption(field, &mut report);
     report.finish(exemption)

@@ -11,7 +11,7 @@ use policy::{
     ResponseValue, Row, Scope, ShareText, Source, Term, Written,
 };
 
-use crate::read::{DEFAULT_SLOT_TTL_MS, FORMAT};
+use crate::read::DEFAULT_SLOT_TTL_MS;
 
 /// Fields in the order in which they are set.
 #[derive(Default)]
@@ -76,15 +76,6 @@ pub fn node_without_overrides(limit: &Limit) -> Node {
     write_numbers(limit, &mut fields);
     write_handling(limit, &mut fields);
     Node::map(fields.0)
-}
-
-/// The limit as a stored record holds it: [`ToNode::to_node`] and the generation.
-fn limit_record(limit: &Limit) -> Node {
-    let mut node = limit.to_node();
-    if limit.generation > 0 {
-        node.set("generation", Node::number(limit.generation));
-    }
-    node
 }
 
 fn write_applies(limit: &Limit, fields: &mut Writer) {
@@ -255,15 +246,6 @@ pub fn domain_node(domain: &Name, paused: Option<Pause>, exempt: &[Exemption]) -
         fields.set("exempt", exemptions_node(exempt));
     }
     Node::map(fields.0)
-}
-
-/// The record as a document: see [`policy_from_record`](crate::policy_from_record).
-pub fn policy_record(policy: &Policy) -> Node {
-    let mut node = policy.to_node();
-    node.set("format", Node::number(FORMAT));
-    let limits = policy.limits.iter().map(limit_record);
-    node.set("limits", Node::list(limits));
-    node
 }
 
 impl ToNode for Exemption {

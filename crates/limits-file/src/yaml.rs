@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use documents::{Entry, Form, Node, Place, Problem, Problems, Report, Value, is_number};
+use documents::{Entry, Node, Place, Problem, Problems, Report, Value, is_number};
 use granit_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Span, Tag};
 
 /// The deepest nesting that is accepted: more than any limits file needs.
@@ -20,7 +20,7 @@ const QUOTE_PATTERN: &str = "YAML takes an unquoted `!` for a tag; put a pattern
 /// What is wrong with it, with its place.
 pub fn read(file: &str, text: &[u8]) -> Result<Node, Problems> {
     from_text(file, text, |text| {
-        let mut report = Report::new(Form::File);
+        let mut report = Report::default();
         let node = load(text, &mut report);
         report.finish(node)
     })

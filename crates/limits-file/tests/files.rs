@@ -2,7 +2,8 @@
 
 use std::{fs, path::Path};
 
-use limits_file::{ToNode as _, policy_from_record, policy_record, read};
+use documents::Node;
+use limits_file::{ToNode as _, policy_from_node, read};
 use proptest::prelude::*;
 
 #[test]
@@ -35,8 +36,9 @@ fn every_field_is_read_and_written_back() {
     insta::assert_snapshot!("every_field", written);
     let again = read("again.yaml", written.as_bytes()).unwrap();
     assert_eq!(again, policy);
-    let record = serde_json::to_vec(&policy_record(&policy)).unwrap();
-    assert_eq!(policy_from_record(&record).unwrap(), policy);
+    let json = serde_json::to_vec(&policy.to_node()).unwrap();
+    let node = Node::from_json(&json).unwrap();
+    assert_eq!(policy_from_node(&node).unwrap(), policy);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::{collections::HashSet, sync::Arc};
 
-use documents::{Entry, Form, Node, Place, Problem, Problems, Report, Value};
+use documents::{Entry, Node, Place, Problem, Problems, Report, Value};
 use limits_file::yaml;
 
 use crate::File;
@@ -81,7 +81,7 @@ impl Reading {
     /// The bytes are not UTF-8.
     fn load(file: &File<'_>, read: Read) -> Result<Self, Problems> {
         yaml::from_text(file.name, file.bytes, |text| {
-            let mut errors = Report::new(Form::File);
+            let mut errors = Report::default();
             let mut of_config_map = false;
             let mut nodes = Vec::new();
             for node in read(file.name, text, &mut errors) {
@@ -99,8 +99,8 @@ impl Reading {
                 nodes,
                 of_config_map,
                 errors,
-                changed: Report::new(Form::File),
-                lost: Report::new(Form::File),
+                changed: Report::default(),
+                lost: Report::default(),
             })
         })
     }
@@ -132,7 +132,7 @@ fn config_map(map: &Node, source: &str, read: Read, errors: &mut Report) -> Vec<
         let Some(text) = entry.value.as_text() else {
             continue;
         };
-        let mut report = Report::new(Form::File);
+        let mut report = Report::default();
         let mut found = read(&entry.key, text, &mut report);
         let shift = Shift::new(entry.value.place, source);
         for node in &mut found {

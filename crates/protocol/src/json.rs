@@ -2,7 +2,7 @@
 
 use algorithms::{Slot, SlotAct};
 use documents::{
-    Entry, Field, Form, Node, Path, Report, Take, Value, from_base64, node_to_value, to_base64,
+    Entry, Field, Node, Path, Report, Take, Value, from_base64, node_to_value, to_base64,
 };
 use policy::{Compiled, Descriptor, Name, value_to_node};
 use serde::{Serialize, Serializer, ser::SerializeMap};
@@ -72,7 +72,7 @@ fn read_body<T>(
 ) -> Result<T, ApiError> {
     let node = Node::from_json(body)
         .map_err(|error| ApiError::new(ErrorCode::InvalidRequest, format!("not JSON: {error}")))?;
-    let mut report = Report::new(Form::File);
+    let mut report = Report::default();
     let root = Field::root(&node);
     let read = read(root, &mut report);
     report.finish(read).map_err(ApiError::from)

@@ -1,6 +1,6 @@
 //! Scenarios, and reading them from documents.
 
-use documents::{Field, Form, Path, Report, Take};
+use documents::{Field, Path, Report, Take};
 use limits_file::edit::merge;
 use policy::{Descriptor, Limit, Name, Node, Policy, Problems, Value};
 
@@ -82,7 +82,7 @@ pub struct Expected {
 /// # Errors
 /// Everything that is wrong with it.
 pub fn read(document: &Node) -> Result<Vec<Scenario>, Problems> {
-    let mut report = Report::new(Form::File);
+    let mut report = Report::default();
     let root = Field {
         node: document,
         path: Path::Root,

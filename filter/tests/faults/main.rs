@@ -72,7 +72,7 @@ const LIMITS: &str = r#"{"domain": "shop", "limits": [
 
 /// The configuration, with the limits compiled as a limiter does it.
 fn configuration() -> String {
-    let policy = limits_file::policy_from_record(LIMITS.as_bytes()).unwrap();
+    let policy = limits_file::read("limits.json", LIMITS.as_bytes()).unwrap();
     CONFIGURATION.replace(
         "COMPILED",
         &limits_file::snapshot_text(&Compiled::new(policy), 0),

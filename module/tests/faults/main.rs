@@ -71,7 +71,7 @@ fn configured_with(failure_mode: &str, streams: bool, timeout: &str) -> Arc<Conf
     static DOMAINS: AtomicU64 = AtomicU64::new(0);
     let domain = format!("shop-{}", DOMAINS.fetch_add(1, SeqCst));
     let limits = LIMITS.replace("DOMAIN", &domain);
-    let policy = limits_file::policy_from_record(limits.as_bytes()).unwrap();
+    let policy = limits_file::read("limits.json", limits.as_bytes()).unwrap();
     let compiled = limits_file::snapshot_text(&Compiled::new(policy), 0);
     let json = CONFIGURATION.replace("MODE", failure_mode);
     let json = json.replace("STREAM", if streams { "true" } else { "false" });
@@ -446,7 +446,7 @@ fn next_check() -> Option<Call> {
 fn a_snapshot_is_read_once_for_all_workers() {
     let snapshot = |domain: &str| {
         let limits = LIMITS.replace("DOMAIN", domain);
-        let policy = limits_file::policy_from_record(limits.as_bytes()).unwrap();
+        let policy = limits_file::read("limits.json", limits.as_bytes()).unwrap();
         limits_file::snapshot_at(&Compiled::new(policy), 0)
     };
     let (bytes, others) = (snapshot("read-once"), snapshot("another"));

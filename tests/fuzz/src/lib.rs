@@ -135,16 +135,19 @@ fn snapshot(bytes: &[u8]) {
 fn limits(bytes: &[u8]) {
     match limits_file::read("limits.yaml", bytes) {
         Ok(policy) => {
-            let record = json_of(&limits_file::policy_record(&policy));
-            let again = limits_file::policy_from_record(&record);
-            assert_eq!(again.ok(), Some(policy));
+            let record = json_of(&limits_file::ToNode::to_node(&policy));
+            assert_eq!(policy_in(&record), Some(policy));
         }
         Err(problems) => assert!(problems.to_string().starts_with("error: ")),
     }
 }
 
 fn record(bytes: &[u8]) {
-    drop(limits_file::policy_from_record(bytes));
+    drop(policy_in(bytes));
+}
+
+fn policy_in(json: &[u8]) -> Option<policy::Policy> {
+    limits_file::policy_from_node(&Node::from_json(json).ok()?).ok()
 }
 
 fn document(bytes: &[u8]) {

@@ -21,13 +21,13 @@ mod tenants;
 
 use std::collections::BTreeSet;
 
-use documents::{Form, Node, Report};
+use documents::{Node, Report};
 use kubernetes::{AncestorResult, Key, Objects, Translation, translate};
 use policy::{Compiled, Descriptor, Name, Policy};
 
 /// The documents of a YAML stream.
 fn documents(yaml: &str) -> Vec<Node> {
-    let mut report = Report::new(Form::File);
+    let mut report = Report::default();
     let nodes = limits_file::yaml::load_all(yaml, &mut report);
     assert!(report.problems.is_empty(), "{:?}", report.problems);
     nodes

@@ -4,8 +4,7 @@ use std::borrow::Cow;
 
 use algorithms::{Kind, LEASE_TTL_MAX_MS, LEASE_TTL_MIN_MS, Penalty};
 use documents::{
-    Choice, Duration, Field, Form, Name, Node, Path, Problem, Report, Take, Value, name_hint,
-    quoted,
+    Choice, Duration, Field, Name, Node, Path, Problem, Report, Take, Value, name_hint, quoted,
 };
 use patterns::Pattern;
 
@@ -119,7 +118,7 @@ fn read_fields(limit: Field<'_>, report: &mut Report) -> Option<Limit> {
     let (deny_status, precheck_percent) = (read_deny_status(take), read_precheck(take, scope));
     let on_failure = take.choice("on_failure");
     let (hidden, fleet_size) = (take.boolean("hidden"), take.integer("fleet_size", 1));
-    let (paused, generation) = (take_pause(take), read_generation(take));
+    let paused = take_pause(take);
     let context = LimitContext::new(&numbers, over_limit, scope, service);
     let lease_ttl_ms = read_lease(take, &context);
     take.finish(&LIMIT_FIELDS);
@@ -150,7 +149,7 @@ fn read_fields(limit: Field<'_>, report: &mut Report) -> Option<Limit> {
         partition,
         paused,
         fleet_size,
-        generation,
+        generation: 0,
         reset_generation: 0,
         bucket_edits: BucketEdits::default(),
         place: 0,
@@ -243,14 +242,6 @@ fn read_description(take: &mut Take<'_, '_>) -> Option<String> {
         return None;
     }
     Some(text.to_owned())
-}
-
-/// The store counts generations, so files have none.
-fn read_generation(take: &mut Take<'_, '_>) -> u64 {
-    if take.report.form == Form::File {
-        return 0;
-    }
-    take.integer("generation", 0).unwrap_or(0)
 }
 
 /// A problem with a field that is valid on its own, but not together with others.

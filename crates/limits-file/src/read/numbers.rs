@@ -3,7 +3,7 @@
 
 use algorithms::{Adaptive, AdaptiveError, Kind, ParameterError, Parameters, Rate};
 use documents::{
-    Duration, Field, Form, Name, Node, Path, Problems, Report, Take, Value, node_to_value, quoted,
+    Duration, Field, Name, Node, Path, Problems, Report, Take, Value, node_to_value, quoted,
 };
 use policy::{
     DEFAULT_MAX_DELAY_MS, DEFAULT_SHARE, IfMissing, Limit, OverLimit, Override, OverrideQuota,
@@ -580,8 +580,10 @@ fn read_quota(
 /// # Errors
 /// Everything that is wrong with it.
 pub fn override_from_node(limit: &Limit, node: &Node) -> Result<Override, Problems> {
-    let mut report = Report::new(Form::Record);
-    report.limit = Some(limit.name.to_string());
+    let mut report = Report {
+        limit: Some(limit.name.to_string()),
+        ..Report::default()
+    };
     let item = Field::root(node);
     let found = read_override(item, &Buckets::from_limit(limit), &mut report);
     report.finish(found)

@@ -97,7 +97,7 @@ fn schema_and_reader_accept_valid_files() {
 
 #[test]
 fn the_schema_rejects_invalid_files_where_it_can() {
-    let names = "adaptive bad_names bad_rate bad_words format generation missing no_values not_a_map paused penalty \
+    let names = "adaptive bad_names bad_rate bad_words generation missing no_values not_a_map paused penalty \
                  unknown_field wrong_types";
     for name in names.split(' ') {
         let text = file(&format!("crates/limits-file/tests/bad/{name}.yaml"));

@@ -306,7 +306,6 @@ impl<'n> At<'n> {
 
 #[cfg(test)]
 mod tests {
-    use documents::Form;
 
     use super::*;
 
@@ -320,7 +319,7 @@ spring.b[0].args.redis-rate-limiter.replenishRate=1\\
     0
 spring.b[1]: true
 ";
-        let mut report = Report::new(Form::File);
+        let mut report = Report::default();
         let [node] = &load(text, &mut report)[..] else {
             panic!("one document")
         };
@@ -335,14 +334,14 @@ spring.b[1]: true
             "spring.[=x",
             "spring.a[1]=1",
         ] {
-            assert_eq!(load(wrong, &mut Report::new(Form::File)), [], "{wrong}");
+            assert_eq!(load(wrong, &mut Report::default()), [], "{wrong}");
         }
     }
 
     proptest::proptest! {
         #[test]
         fn any_text_is_decided(text in "(spring\\.[a-c.\\[\\]0-9=\\\\]{0,20}\n){0,6}|.{0,60}") {
-            load(&text, &mut Report::new(Form::File));
+            load(&text, &mut Report::default());
         }
     }
 }

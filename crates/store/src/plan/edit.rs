@@ -714,7 +714,7 @@ impl RecordedSide {
         let node: Node = serde_json::from_str(json).ok()?;
         let limits = node.get("limits").unwrap_or(&node).items().iter();
         let limits: Option<_> = limits
-            .map(|node| limits_file::limit_from_record(node).ok())
+            .map(|node| limits_file::limit_from_node(node).ok())
             .collect();
         let exempt = node.get("exempt").map(Node::items).unwrap_or_default();
         let exempt: Option<_> = exempt

@@ -31,7 +31,7 @@ pub fn read_limit(text: &str) -> Result<Limit, InvalidRecord> {
     let place = place.map_err(|_| InvalidRecord("a limit without a place".to_owned()))?;
     let node: Node = serde_json::from_str(json)
         .map_err(|e| InvalidRecord(format!("a limit that is not JSON: {e}")))?;
-    let limit = limits_file::limit_from_record(&node);
+    let limit = limits_file::limit_from_node(&node);
     let limit = limit.map_err(|problems| InvalidRecord(problems.to_string()))?;
     Ok(Limit { place, ..limit })
 }
@@ -48,7 +48,7 @@ pub fn read_domain(domain: &Name, json: &str) -> Result<Policy, InvalidRecord> {
         .map_err(|e| InvalidRecord(format!("a domain that is not JSON: {e}")))?;
     node.set("limits", Node::list([]));
     let invalid = |problems| InvalidRecord(format!("the limits of {domain}: {problems}"));
-    let policy = limits_file::policy_from_record_node(&node).map_err(invalid)?;
+    let policy = limits_file::policy_from_node(&node).map_err(invalid)?;
     if policy.domain == *domain {
         return Ok(policy);
     }

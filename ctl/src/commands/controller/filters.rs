@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use documents::{Form, Report};
+use documents::Report;
 use kube::{
     Api, Client,
     api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams},
@@ -296,7 +296,7 @@ fn read_settings(path: &Path) -> Result<FilterSettings, Error> {
         return Err(wrong(format!("more than {FILE_MAX} bytes")));
     }
     let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
-    let mut report = Report::new(Form::File);
+    let mut report = Report::default();
     let node = limits_file::yaml::load(&text, &mut report);
     if let Some(problem) = report.problems.first() {
         return Err(wrong(problem.to_string()));
