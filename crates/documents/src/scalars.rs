@@ -3,6 +3,8 @@
 
 use std::{borrow::Borrow, collections::HashSet, fmt, str::FromStr, sync::Arc};
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+
 use crate::{Field, Node, Report, Value, quoted, similar};
 
 /// A name that fits keys, metrics and headers unescaped: `^[a-z0-9][a-z0-9._-]{0,62}$`. Only a
@@ -45,6 +47,20 @@ impl Name {
     /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+}
+
+impl Serialize for Name {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
+/// A name; a domain that is none is refused.
+impl<'de> Deserialize<'de> for Name {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(D::Error::custom)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use algorithms::{AdaptiveStatus, Lease, Reservation, Reserved, Slot};
 use policy::{Mode, Name, PenaltyStatus, Revision};
+use serde::{Deserialize, Serialize};
 
 /// The decision on one check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -80,7 +81,8 @@ pub struct LimitAnswer {
 // --- How decisions are counted: their outcome, and what made them.
 
 /// The outcome of a check at one limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Outcome {
     /// It fits.
     Allowed,
@@ -93,7 +95,8 @@ pub enum Outcome {
 }
 
 /// What decided.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum DecidedBy {
     /// A limiter.
     Limiter,

@@ -1,6 +1,7 @@
 //! Reports of a proxy's decisions without the limiter.
 
 use policy::Name;
+use serde::{Deserialize, Serialize};
 
 use super::{DecodeError, MAX_NAMES, ReadWords as _, Reader, Table, WriteWords as _, Writer};
 use crate::{DecidedBy, MAX_ENTRIES, Outcome};
@@ -21,7 +22,8 @@ pub struct Report {
 }
 
 /// Requests by what became of them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct RequestCounts {
     /// Those that passed.
     pub allowed: u64,

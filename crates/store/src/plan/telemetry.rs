@@ -11,8 +11,7 @@ use std::{
 
 use policy::{Name, Node, Revision, Value, node_to_value, value_to_node};
 use protocol::{DecidedBy, MODULE, Outcome, compact::RequestCounts};
-
-use crate::plan::record;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::DeserializeOwned};
 
 /// How long a proxy counts as active after its last request, in milliseconds.
 pub const PROXY_LIFE_MS: u64 = 10_000;
@@ -180,100 +179,113 @@ pub struct Fleet {
     pub entries: BTreeMap<Name, BTreeSet<Name>>,
 }
 
+/// A report of the fleet as it is stored: revisions as `[17, "00ff…"]`. Most proxies supply the same, so each has
+/// the number of its set in a list.
+#[derive(Default, Serialize, Deserialize)]
+#[serde(default)]
+struct StoredFleet {
+    revisions: BTreeMap<String, (u64, String)>,
+    proxies: BTreeMap<String, Vec<StoredProxy>>,
+    entries: Vec<Vec<String>>,
+    #[serde(skip_serializing_if = "is_zero")]
+    last: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct StoredProxy {
+    id: String,
+    ago_ms: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    revision: Option<(u64, String)>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    filter: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    entries: Option<usize>,
+}
+
 impl FleetReport {
     /// As it is stored.
     pub fn to_json(&self) -> String {
-        let revisions = self.revisions.iter();
-        let revisions = revisions.map(|(name, r)| (name.as_str(), revision_node(r)));
-        // Most proxies supply the same, so each has the number of its set in a list.
         let sets = self.proxies.values().flatten();
         let sets: BTreeSet<_> = sets.filter_map(|proxy| proxy.supplies.as_deref()).collect();
         let numbers: BTreeMap<_, _> = sets.iter().copied().zip(0..).collect();
-        let proxies = self.proxies.iter().map(|(name, seen)| {
-            let seen = seen.iter().map(|proxy| {
-                let set = proxy.supplies.as_deref().and_then(|set| numbers.get(set));
-                proxy.to_node(set.copied())
-            });
-            (name.as_str(), Node::list(seen))
-        });
-        let entries = sets.iter().map(|names| {
-            let names = names.iter().map(|name| Node::text(name.as_str()));
-            Node::list(names)
-        });
-        let mut report = report_of([
-            ("revisions", Node::map(revisions)),
-            ("proxies", Node::map(proxies)),
-            ("entries", Node::list(entries)),
-        ]);
-        if self.is_last {
-            report.set("last", Node::number(1));
-        }
-        record::json(&report)
+        let stored = |proxy: &ProxyStatus| StoredProxy {
+            id: proxy.id.clone(),
+            ago_ms: proxy.ago_ms,
+            revision: proxy.revision.as_ref().map(stored_revision),
+            node: proxy.node.clone(),
+            filter: proxy.is_module.then(|| MODULE.to_owned()),
+            entries: { proxy.supplies.as_deref() }.and_then(|set| numbers.get(set).copied()),
+        };
+        let revisions = self.revisions.iter();
+        let proxies = self.proxies.iter();
+        report_json(&StoredFleet {
+            revisions: revisions
+                .map(|(name, r)| (name.to_string(), stored_revision(r)))
+                .collect(),
+            proxies: proxies
+                .map(|(name, seen)| (name.to_string(), seen.iter().map(stored).collect()))
+                .collect(),
+            entries: { sets.iter() }
+                .map(|names| names.iter().map(Name::to_string).collect())
+                .collect(),
+            last: self.is_last.into(),
+        })
     }
 
     fn read(json: &str) -> Option<Self> {
-        let report = read_report(json)?;
-        let revisions = named(&report, "revisions");
-        let sets = { report.get("entries").into_iter() }.flat_map(Node::items);
-        let sets: Vec<Option<Arc<BTreeSet<Name>>>> = sets
-            .map(|names| {
-                let names = names.items().iter();
-                let names = names.map(|name| name.as_text()?.parse().ok());
-                Some(Arc::new(names.collect::<Option<_>>()?))
-            })
-            .collect();
-        let proxies = named(&report, "proxies").map(|(domain, list)| {
-            let seen = list.items().iter();
-            let seen = seen.filter_map(|proxy| ProxyStatus::read(proxy, &sets));
-            (domain, seen.collect())
-        });
+        let stored: StoredFleet = read_report(json)?;
+        let set = |names: &Vec<String>| {
+            let names = names.iter().map(|name| name.parse().ok());
+            Some(Arc::new(names.collect::<Option<_>>()?))
+        };
+        let sets: Vec<Option<Arc<BTreeSet<Name>>>> = stored.entries.iter().map(set).collect();
+        let proxy = |proxy: StoredProxy| ProxyStatus {
+            id: proxy.id,
+            node: proxy.node,
+            is_module: proxy.filter.is_some_and(|filter| filter == MODULE),
+            revision: proxy.revision.as_ref().and_then(read_revision),
+            supplies: proxy.entries.and_then(|set| sets.get(set)?.clone()),
+            ago_ms: proxy.ago_ms,
+        };
+        let revisions = stored.revisions.iter();
+        let proxies = stored.proxies.into_iter();
         Some(Self {
             revisions: revisions
-                .filter_map(|(domain, node)| Some((domain, read_revision(node)?)))
+                .filter_map(|(name, stored)| {
+                    Some((Name::domain(name).ok()?, read_revision(stored)?))
+                })
                 .collect(),
-            proxies: proxies.collect(),
-            is_last: count_in(&report, "last") > 0,
+            proxies: proxies
+                .filter_map(|(name, seen)| {
+                    Some((
+                        Name::domain(&name).ok()?,
+                        seen.into_iter().map(proxy).collect(),
+                    ))
+                })
+                .collect(),
+            is_last: stored.last > 0,
         })
     }
+}
+
+fn stored_revision(revision: &Revision) -> (u64, String) {
+    (revision.number, format!("{:016x}", revision.digest))
+}
+
+fn read_revision((number, digest): &(u64, String)) -> Option<Revision> {
+    Some(Revision {
+        number: *number,
+        digest: u64::from_str_radix(digest, 16).ok()?,
+    })
 }
 
 impl ProxyStatus {
     /// Whether the proxy counts as alive, by a report that was written so long ago.
     fn is_alive(&self, reported_ms_ago: u64) -> bool {
         self.ago_ms.saturating_add(reported_ms_ago) <= PROXY_LIFE_MS
-    }
-
-    fn to_node(&self, set: Option<u64>) -> Node {
-        let mut node = Node::map([
-            ("id", Node::text(&self.id)),
-            ("ago_ms", Node::number(self.ago_ms)),
-        ]);
-        if let Some(revision) = &self.revision {
-            node.set("revision", revision_node(revision));
-        }
-        if let Some(name) = &self.node {
-            node.set("node", Node::text(name));
-        }
-        if self.is_module {
-            node.set("filter", Node::text(MODULE));
-        }
-        if let Some(set) = set {
-            node.set("entries", Node::number(set));
-        }
-        node
-    }
-
-    fn read(node: &Node, sets: &[Option<Arc<BTreeSet<Name>>>]) -> Option<Self> {
-        let set = || usize::try_from(number(node.get("entries")?)?).ok();
-        let text = |field| Some(node.get(field)?.as_text()?.to_owned());
-        Some(Self {
-            id: text("id")?,
-            node: text("node"),
-            is_module: text("filter").is_some_and(|filter| filter == MODULE),
-            revision: node.get("revision").and_then(read_revision),
-            supplies: set().and_then(|set| sets.get(set)?.clone()),
-            ago_ms: number(node.get("ago_ms")?)?,
-        })
     }
 }
 
@@ -352,59 +364,84 @@ fn add(known: &mut BTreeMap<String, ProxyStatus>, seen: Vec<ProxyStatus>, report
 // ---- What was decided, and who was denied.
 
 /// What was decided in a domain.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Activity {
     /// Requests that limits decided, each once, whatever the number of limits that matched it.
+    #[serde(flatten)]
     pub requests: RequestCounts,
-    /// By limit; those without reports are not in it.
-    pub limits: BTreeMap<Name, LimitActivity>,
     /// Checks that no limit matched.
     pub unmatched: u64,
     /// Checks that got no decision.
     pub errors: u64,
+    /// By limit; those without reports are not in it.
+    pub limits: BTreeMap<Name, LimitActivity>,
     /// The buckets with the most requests, denials, or requests over limits that deny nothing, in no
     /// order. Others are not reported.
     pub buckets: Vec<BucketActivity>,
 }
 
 /// What one limit decided.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct LimitActivity {
     /// Requests, by what became of them and who decided it.
+    #[serde(
+        flatten,
+        serialize_with = "write_counts",
+        deserialize_with = "read_counts"
+    )]
     pub counts: BTreeMap<(Outcome, DecidedBy), u64>,
     /// How many of the allowed requests a queue delayed.
+    #[serde(skip_serializing_if = "is_zero")]
     pub delayed: u64,
     /// Units that responses cost, as they were settled.
+    #[serde(skip_serializing_if = "is_zero")]
     pub settled_units: u64,
     /// Penalties that began.
+    #[serde(skip_serializing_if = "is_zero")]
     pub penalties: u64,
     /// Slots that requests in flight got.
+    #[serde(skip_serializing_if = "is_zero")]
     pub slots_taken: u64,
 }
 
 /// A limit, and the values of a bucket.
-type BucketKey = (Name, Vec<(Name, Option<Vec<u8>>)>);
+type BucketKey = (Name, Values);
 
 /// What one bucket of a limit decided.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BucketActivity {
     /// The limit.
     pub limit: Name,
     /// The values of its `per`, cut where they are very long.
+    #[serde(
+        default,
+        serialize_with = "write_values",
+        deserialize_with = "read_values"
+    )]
     pub bucket: Vec<(Name, Option<Vec<u8>>)>,
     /// Requests that limiters saw or proxies denied, and leased units that were spent. Never more than
     /// there were, except as an estimate of a busy limiter.
+    #[serde(default)]
     pub requests: u64,
     /// Of those, the denied ones.
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub denied: u64,
     /// Of those, the ones over a limit that denied nothing: in shadow mode, or degraded.
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub over: u64,
     /// The last one over the limit. Only fine slots have it.
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "readable"
+    )]
     pub last: Option<Denial>,
 }
 
 /// One request that was over a limit.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Denial {
     /// When, in milliseconds since the epoch.
     pub at_ms: u64,
@@ -412,19 +449,27 @@ pub struct Denial {
     pub outcome: Outcome,
     /// Who decided.
     pub by: DecidedBy,
-    /// The id of the proxy that sent the check, if one did.
-    pub proxy: Option<String>,
     /// The request's descriptor, cut where it is very long.
+    #[serde(
+        default,
+        serialize_with = "write_descriptor",
+        deserialize_with = "read_descriptor"
+    )]
     pub descriptor: Vec<(Name, Vec<u8>)>,
+    /// The id of the proxy that sent the check, if one did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub proxy: Option<String>,
 }
 
 /// What one limiter reports of a time slot.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct ActivityReport {
-    /// What was decided.
-    pub activity: Activity,
     /// The time over which the limiter had been counting, in milliseconds.
     pub covered_ms: u64,
+    /// What was decided.
+    #[serde(flatten)]
+    pub activity: Activity,
 }
 
 /// The reports of all limiters over a span of time.
@@ -472,63 +517,11 @@ impl LimitActivity {
         for ((outcome, by), count) in &other.counts {
             self.add(*outcome, *by, *count);
         }
-        for ((_, own), (_, other)) in self.counters_mut().into_iter().zip(other.counters()) {
-            *own = own.saturating_add(other);
-        }
-    }
-
-    /// The counts beside the decisions, by their names in reports.
-    fn counters_mut(&mut self) -> [(&'static str, &mut u64); 4] {
-        [
-            ("delayed", &mut self.delayed),
-            ("settled_units", &mut self.settled_units),
-            ("penalties", &mut self.penalties),
-            ("slots_taken", &mut self.slots_taken),
-        ]
-    }
-
-    fn counters(&self) -> [(&'static str, u64); 4] {
-        [
-            ("delayed", self.delayed),
-            ("settled_units", self.settled_units),
-            ("penalties", self.penalties),
-            ("slots_taken", self.slots_taken),
-        ]
-    }
-
-    fn to_node(&self) -> Node {
-        let mut node = Node::map::<String>([]);
-        for outcome in Outcome::ALL {
-            let counts = self.counts.iter();
-            let counts = counts.filter(|((o, _), count)| *o == outcome && **count > 0);
-            let counts: Vec<_> = counts
-                .map(|((_, by), count)| (by.word(), Node::number(*count)))
-                .collect();
-            if !counts.is_empty() {
-                node.set(outcome.word(), Node::map(counts));
-            }
-        }
-        for (name, count) in self.counters() {
-            if count > 0 {
-                node.set(name, Node::number(count));
-            }
-        }
-        node
-    }
-
-    fn read(node: &Node) -> Self {
-        let mut activity = Self::default();
-        for (name, count) in activity.counters_mut() {
-            *count = count_in(node, name);
-        }
-        for outcome in Outcome::ALL {
-            for (word, count) in entries(node.get(outcome.word())) {
-                if let (Some(by), Some(count)) = (DecidedBy::from_word(word), number(count)) {
-                    activity.add(outcome, by, count);
-                }
-            }
-        }
-        activity
+        let add = |own: &mut u64, other: u64| *own = own.saturating_add(other);
+        add(&mut self.delayed, other.delayed);
+        add(&mut self.settled_units, other.settled_units);
+        add(&mut self.penalties, other.penalties);
+        add(&mut self.slots_taken, other.slots_taken);
     }
 }
 
@@ -582,119 +575,17 @@ impl BucketActivity {
             self.last = other.last;
         }
     }
-
-    fn to_node(&self) -> Node {
-        let values = self.bucket.iter();
-        let values = values.map(|(name, value)| (name, value.as_deref()));
-        let mut node = Node::map([
-            ("limit", Node::text(self.limit.as_str())),
-            ("bucket", values_node(values)),
-            ("requests", Node::number(self.requests)),
-        ]);
-        if self.denied > 0 {
-            node.set("denied", Node::number(self.denied));
-        }
-        if self.over > 0 {
-            node.set("over", Node::number(self.over));
-        }
-        if let Some(last) = &self.last {
-            node.set("last", last.to_node());
-        }
-        node
-    }
-
-    fn read(node: &Node) -> Option<Self> {
-        Some(Self {
-            limit: node.get("limit")?.as_text()?.parse().ok()?,
-            bucket: read_values(node, "bucket"),
-            requests: count_in(node, "requests"),
-            denied: count_in(node, "denied"),
-            over: count_in(node, "over"),
-            last: node.get("last").and_then(Denial::read),
-        })
-    }
-}
-
-impl Denial {
-    fn to_node(&self) -> Node {
-        let values = self.descriptor.iter();
-        let values = values.map(|(name, value)| (name, Some(value.as_slice())));
-        let mut node = Node::map([
-            ("at_ms", Node::number(self.at_ms)),
-            ("outcome", Node::text(self.outcome.word())),
-            ("by", Node::text(self.by.word())),
-            ("descriptor", values_node(values)),
-        ]);
-        if let Some(proxy) = &self.proxy {
-            node.set("proxy", Node::text(proxy));
-        }
-        node
-    }
-
-    fn read(node: &Node) -> Option<Self> {
-        let word = |field: &str| node.get(field)?.as_text();
-        let descriptor = read_values(node, "descriptor").into_iter();
-        Some(Self {
-            at_ms: number(node.get("at_ms")?)?,
-            outcome: Outcome::from_word(word("outcome")?)?,
-            by: DecidedBy::from_word(word("by")?)?,
-            proxy: word("proxy").map(str::to_owned),
-            descriptor: descriptor
-                .filter_map(|(name, value)| Some((name, value?)))
-                .collect(),
-        })
-    }
 }
 
 impl ActivityReport {
     /// As it is stored.
     pub fn to_json(&self) -> String {
-        let Activity {
-            requests,
-            limits,
-            unmatched,
-            errors,
-            buckets,
-        } = &self.activity;
-        let limits = limits
-            .iter()
-            .map(|(name, limit)| (name.as_str(), limit.to_node()));
-        record::json(&report_of([
-            ("covered_ms", Node::number(self.covered_ms)),
-            ("allowed", Node::number(requests.allowed)),
-            ("denied", Node::number(requests.denied)),
-            ("unmatched", Node::number(*unmatched)),
-            ("errors", Node::number(*errors)),
-            ("limits", Node::map(limits)),
-            (
-                "buckets",
-                Node::list(buckets.iter().map(BucketActivity::to_node)),
-            ),
-        ]))
+        report_json(self)
     }
 
     /// Reads a report; one that cannot be read counts as empty.
     pub fn read(json: &str) -> Self {
-        let Some(report) = read_report(json) else {
-            return Self::default();
-        };
-        let buckets = report.get("buckets").map_or(&[][..], Node::items);
-        let limits = limits(&report, "limits");
-        Self {
-            covered_ms: count_in(&report, "covered_ms"),
-            activity: Activity {
-                requests: RequestCounts {
-                    allowed: count_in(&report, "allowed"),
-                    denied: count_in(&report, "denied"),
-                },
-                limits: limits
-                    .map(|(name, node)| (name, LimitActivity::read(node)))
-                    .collect(),
-                unmatched: count_in(&report, "unmatched"),
-                errors: count_in(&report, "errors"),
-                buckets: buckets.iter().filter_map(BucketActivity::read).collect(),
-            },
-        }
+        read_report(json).unwrap_or_default()
     }
 }
 
@@ -749,40 +640,104 @@ impl ActivitySummary {
     }
 }
 
-// ---- Reports as documents. Unknown fields are skipped and unreadable ones left out: reports are for
-// operators, and no decision depends on them.
+// ---- Reports as JSON. What a later version adds is skipped: reports are for operators, and no decision
+// depends on them.
 
 const FORMAT: u64 = 1;
 
-/// A report of this format with these fields.
-fn report_of(fields: impl IntoIterator<Item = (&'static str, Node)>) -> Node {
-    let format = [("format", Node::number(FORMAT))];
-    Node::map(format.into_iter().chain(fields))
+#[derive(Serialize)]
+struct Stored<'r, T> {
+    format: u64,
+    #[serde(flatten)]
+    report: &'r T,
+}
+
+#[derive(Deserialize)]
+struct Head {
+    format: u64,
+}
+
+fn report_json<T: Serialize>(report: &T) -> String {
+    let format = FORMAT;
+    serde_json::to_string(&Stored { format, report }).unwrap_or_default()
 }
 
 /// Reads a report; `None`: it is of another format, or no report.
-fn read_report(json: &str) -> Option<Node> {
-    let report: Node = serde_json::from_str(json).ok()?;
-    (number(report.get("format")?) == Some(FORMAT)).then_some(report)
+fn read_report<T: DeserializeOwned>(json: &str) -> Option<T> {
+    let Head { format } = serde_json::from_str(json).ok()?;
+    (format == FORMAT).then(|| serde_json::from_str(json).ok())?
 }
 
-fn number(node: &Node) -> Option<u64> {
-    node.as_text()?.parse().ok()
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes it so")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
-/// A field that counts something; absent, it is 0.
-fn count_in(report: &Node, field: &str) -> u64 {
-    report.get(field).and_then(number).unwrap_or(0)
+/// `None` where it says something that this version has no word for.
+fn readable<'de, D: Deserializer<'de>, T: DeserializeOwned>(
+    from: D,
+) -> Result<Option<T>, D::Error> {
+    let value = serde_json::Value::deserialize(from)?;
+    Ok(serde_json::from_value(value).ok())
 }
 
-/// The entries of a map whose keys are names of limits.
-fn limits<'n>(report: &'n Node, field: &str) -> impl Iterator<Item = (Name, &'n Node)> {
-    entries(report.get(field)).filter_map(|(key, node)| Some((key.parse().ok()?, node)))
+// --- The counts of a limit, as `{"allowed": {"limiter": 7}}`; values of a bucket and of a descriptor, as
+// `{"user": "alice", "tenant": null}`.
+
+type Counts = BTreeMap<(Outcome, DecidedBy), u64>;
+type Values = Vec<(Name, Option<Vec<u8>>)>;
+
+fn write_counts<S: Serializer>(counts: &Counts, to: S) -> Result<S::Ok, S::Error> {
+    let mut outcomes: Vec<(&str, Vec<_>)> = Vec::new();
+    for ((outcome, by), count) in counts.iter().filter(|(_, count)| **count > 0) {
+        let counted = (by.word(), Node::number(*count));
+        match outcomes.last_mut() {
+            Some((last, of)) if *last == outcome.word() => of.push(counted),
+            _ => outcomes.push((outcome.word(), vec![counted])),
+        }
+    }
+    let outcomes = outcomes.into_iter();
+    Node::map(outcomes.map(|(outcome, of)| (outcome, Node::map(of)))).serialize(to)
 }
 
-/// The entries of a map whose keys are names or domains.
-fn named<'n>(report: &'n Node, field: &str) -> impl Iterator<Item = (Name, &'n Node)> {
-    entries(report.get(field)).filter_map(|(key, node)| Some((Name::domain(key).ok()?, node)))
+fn read_counts<'de, D: Deserializer<'de>>(from: D) -> Result<Counts, D::Error> {
+    let node = Node::deserialize(from)?;
+    let of = |outcome: Outcome| {
+        let known = entries(node.get(outcome.word())).filter_map(move |(by, count)| {
+            let count = count.as_text()?.parse().ok()?;
+            Some(((outcome, DecidedBy::from_word(by)?), count))
+        });
+        known.collect::<Vec<_>>()
+    };
+    Ok(Outcome::ALL.into_iter().flat_map(of).collect())
+}
+
+fn write_values<S: Serializer>(
+    values: &[(Name, Option<Vec<u8>>)],
+    to: S,
+) -> Result<S::Ok, S::Error> {
+    let values = values.iter();
+    let values = values.map(|(name, value)| (name.as_str(), value_to_node(value.as_deref())));
+    Node::map(values).serialize(to)
+}
+
+fn read_values<'de, D: Deserializer<'de>>(from: D) -> Result<Values, D::Error> {
+    let node = Node::deserialize(from)?;
+    let named = |(key, node)| Some((Name::domain(key).ok()?, node_to_value(node)));
+    Ok(entries(Some(&node)).filter_map(named).collect())
+}
+
+fn write_descriptor<S: Serializer>(values: &[(Name, Vec<u8>)], to: S) -> Result<S::Ok, S::Error> {
+    let values = values.iter();
+    let values = values.map(|(name, value)| (name.as_str(), value_to_node(Some(value))));
+    Node::map(values).serialize(to)
+}
+
+fn read_descriptor<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<(Name, Vec<u8>)>, D::Error> {
+    let values = read_values(from)?.into_iter();
+    Ok(values
+        .filter_map(|(name, value)| Some((name, value?)))
+        .collect())
 }
 
 /// The entries of a map; none of anything else.
@@ -792,34 +747,6 @@ fn entries(node: Option<&Node>) -> impl Iterator<Item = (&str, &Node)> {
         _ => &[],
     };
     entries.iter().map(|e| (e.key.as_str(), &e.value))
-}
-
-/// `[17, "00ff…"]`.
-fn revision_node(revision: &Revision) -> Node {
-    let digest = format!("{:016x}", revision.digest);
-    Node::list([Node::number(revision.number), Node::text(digest)])
-}
-
-fn read_revision(node: &Node) -> Option<Revision> {
-    let [number_node, digest] = node.items() else {
-        return None;
-    };
-    Some(Revision {
-        number: number(number_node)?,
-        digest: u64::from_str_radix(digest.as_text()?, 16).ok()?,
-    })
-}
-
-/// Entries of a descriptor or a bucket.
-fn values_node<'v>(values: impl IntoIterator<Item = (&'v Name, Option<&'v [u8]>)>) -> Node {
-    let fields = values.into_iter();
-    Node::map(fields.map(|(name, value)| (name.as_str(), value_to_node(value))))
-}
-
-fn read_values(report: &Node, field: &str) -> Vec<(Name, Option<Vec<u8>>)> {
-    named(report, field)
-        .map(|(name, node)| (name, node_to_value(node)))
-        .collect()
 }
 
 #[cfg(test)]

@@ -57,12 +57,13 @@ fn a_note_goes_there_and_back() {
 #[test]
 fn what_a_later_version_adds_is_skipped() {
     let later = r#"{"format":1,"covered_ms":1,"new":[],"limits":{"per-user":
-        {"allowed":{"limiter":7,"oracle":2},"guessed":{"limiter":1}},"Not A Name":{}},
-        "buckets":[{"limit":"per-user","last":{"at_ms":1,"outcome":"guessed"}},3]}"#;
+        {"allowed":{"limiter":7,"oracle":2},"guessed":{"limiter":1},"new":3}},
+        "buckets":[{"limit":"per-user","last":{"at_ms":1,"outcome":"guessed"}}]}"#;
     let read = ActivityReport::read(later).activity;
     assert_eq!(read.limits[&name("per-user")].counts.len(), 1);
     assert_eq!(read.limits.len(), 1);
     assert_eq!(read.buckets.len(), 1);
+    assert_eq!(read.buckets[0].last, None);
     assert_eq!(
         ActivityReport::read(r#"{"format":2,"errors":3}"#),
         ActivityReport::default()
