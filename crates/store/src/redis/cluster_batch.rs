@@ -266,7 +266,13 @@ impl<'a> ClusterBatch<'a, '_> {
             return true;
         }
         self.pause |= early;
-        early || self.apart.insert(first.slot)
+        // Each call that was refused with a penalty has one try without, whichever of the slot's was refused first.
+        let mut limits = asks.iter().flat_map(|(_, ask)| &ask.check.limits);
+        let lighter = !early && limits.any(|limit| limit.part.penalty.is_some());
+        if lighter {
+            self.apart.insert(first.slot);
+        }
+        early || lighter
     }
 
     fn refunded(&mut self, charges: &[ToRefund<'a>], answer: Outcome) {
