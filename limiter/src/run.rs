@@ -422,4 +422,12 @@ impl Portless {
     ) {
         self.streams.accept(stream, from);
     }
+
+    /// Ends as [`run`] does, but for the last report: connections are served for a while, and then end after the
+    /// requests that they have.
+    pub async fn shut_down(self, settings: &Settings) {
+        self.streams.enter(Phase::Leave);
+        sleep(settings.drain).await;
+        self.streams.close(settings.last_answers).await;
+    }
 }

@@ -171,6 +171,29 @@ impl<H: Handler> Streams<H> {
             connections.closed(peer.id);
         });
     }
+
+    pub(crate) fn enter(&self, phase: Phase) {
+        self.lifecycle.enter(phase);
+    }
+
+    /// Connections end after the requests that they have, and at last in any case.
+    pub(crate) async fn close(mut self, within: Duration) {
+        self.enter(Phase::Close);
+        self.connections.drain();
+        let mut sweeps = every(CLOSING_SWEEP);
+        let ended = async {
+            loop {
+                tokio::select! {
+                    ended = self.serving.join_next() => match ended {
+                        Some(_) => {}
+                        None => return,
+                    },
+                    _ = sweeps.tick() => self.connections.sweep(),
+                }
+            }
+        };
+        let _ = tokio::time::timeout(within, ended).await;
+    }
 }
 
 struct Port<H> {

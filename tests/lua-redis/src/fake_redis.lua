@@ -1,13 +1,15 @@
 -- As much of Redis as the stores and the scripts use, in memory. Keys expire if `expire()` was called.
 -- call(name, ...) runs a command like redis.call: strings in, RESP2 types out.
 
+-- Data are small, and what is collected costs more than what is kept.
+collectgarbage('setpause', 1000)
+
 local keys = {}
 local allowed = nil
 local time = { '1763000000', '0' }
 local writes, calls = 0, 0
 local expiring, refusal = false, nil
--- Writes since the last `drain()`, as a replica gets them; published messages.
-local effects, published = nil, {}
+local published = {}
 
 local WRONGTYPE = 'WRONGTYPE Operation against a key holding the wrong kind of value'
 
@@ -429,18 +431,20 @@ local READS = { SCAN = true, PTTL = true, EXISTS = true, HLEN = true, HSCAN = tr
 local function call(name, ...)
   local command = assert(commands[name], 'ERR unknown command ' .. name)
   calls = calls + 1
-  local given = { ... }
   if not READS[name] then
     if refusal then
       error({ err = refusal })
     end
     writes = writes + 1
   end
-  for i = 1, select('#', ...) do
-    given[i] = argument(given[i])
+  local count, one, two, three = select('#', ...), ...
+  local plain = (count < 1 or type(one) == 'string') and (count < 2 or type(two) == 'string')
+  if count <= 3 and plain and (count < 3 or type(three) == 'string') then
+    return command(...) -- most calls, without a table
   end
-  if effects and not READS[name] then
-    effects[#effects + 1] = { name, unpack(given) }
+  local given = { ... }
+  for i = 1, count do
+    given[i] = argument(given[i])
   end
   return command(unpack(given))
 end
@@ -552,11 +556,34 @@ return {
     end
     return gone
   end,
-  -- What was written and published since the last call. Before the first, nothing is kept.
-  drain = function()
-    local of, messages = effects or {}, published
-    effects, published = {}, {}
-    return of, messages
+  names = function()
+    local names = {}
+    for key in pairs(keys) do
+      names[#names + 1] = key
+    end
+    table.sort(names)
+    return names
+  end,
+  -- Takes a key out, and puts it into another server, with the time that it has left.
+  take = function(key)
+    local entry = value(key)
+    keys[key] = nil
+    if entry and entry.expires then
+      entry.expires = entry.expires - now_ms()
+    end
+    return entry
+  end,
+  put = function(key, entry)
+    keys[key] = entry
+    entry.expires = entry.expires and living(entry.expires)
+  end,
+  -- What was published since the last call, if anything was.
+  told = function()
+    local messages = published
+    if #messages > 0 then
+      published = {}
+      return messages
+    end
   end,
   -- All data, to be restored.
   copy = function()

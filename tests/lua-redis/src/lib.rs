@@ -91,6 +91,29 @@ impl LuaRedis {
         self.function("restore").call::<()>(data).unwrap();
     }
 
+    /// All keys, in order.
+    pub fn keys(&self) -> Vec<Vec<u8>> {
+        let names: Vec<LuaString> = self.function("names").call(()).unwrap();
+        names.iter().map(|name| name.as_bytes().to_vec()).collect()
+    }
+
+    /// Whether there is such a key.
+    pub fn has(&self, key: &[u8]) -> bool {
+        let found = self.send(&[b"EXISTS", key]).unwrap();
+        found.as_integer() == Some(1)
+    }
+
+    /// Takes a key from another server, with the time that it has left.
+    pub fn take_key(&self, other: &Self, key: &[u8]) {
+        let name = |of: &Self| of.lua.create_string(key).unwrap();
+        let entry: Value = other.function("take").call(name(other)).unwrap();
+        if !entry.is_nil() {
+            let entry = self.copied(&entry);
+            let put = self.function("put");
+            put.call::<()>((name(self), entry)).unwrap();
+        }
+    }
+
     /// A value of another interpreter, in this one.
     fn copied(&self, value: &Value) -> Value {
         match value {

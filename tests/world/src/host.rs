@@ -7,13 +7,16 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use rustix::time::{ClockId, clock_gettime as of_the_system};
 
-/// The wall clock in milliseconds since the epoch; 0: the system's.
+/// The wall clock in milliseconds since the epoch, and the other clocks; 0: the system's.
 static WALL_MS: AtomicI64 = AtomicI64::new(0);
+static MONO_MS: AtomicI64 = AtomicI64::new(0);
 static DRAWN: AtomicU64 = AtomicU64::new(0);
 
-/// Sets the wall clock of everything in the process.
-pub fn set_wall_ms(ms: i64) {
-    WALL_MS.store(ms, Ordering::Relaxed);
+/// Sets the clocks of everything in the process: the wall clock, and the time since the world began.
+pub fn set_clocks(wall_ms: i64, mono_ms: i64) {
+    WALL_MS.store(wall_ms, Ordering::Relaxed);
+    // Clocks begin before a world does: who subtracts a minute from now finds a time.
+    MONO_MS.store(mono_ms + 86_400_000, Ordering::Relaxed);
 }
 
 /// `getrandom` of libc: a sequence that is the same in each process.
@@ -37,17 +40,18 @@ struct Timespec {
     nanos: i64,
 }
 
-/// `clock_gettime` of libc: the world's wall clock, and the system's other clocks.
+/// `clock_gettime` of libc: the world's clocks, if there is one.
 ///
 /// # Safety
 /// `time` may be written to.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn clock_gettime(clock: i32, time: *mut Timespec) -> i32 {
-    let wall_ms = WALL_MS.load(Ordering::Relaxed);
-    let now = if clock == 0 && wall_ms != 0 {
+    let of = if clock == 0 { &WALL_MS } else { &MONO_MS };
+    let ms = of.load(Ordering::Relaxed);
+    let now = if ms != 0 {
         Timespec {
-            seconds: wall_ms / 1000,
-            nanos: wall_ms % 1000 * 1_000_000,
+            seconds: ms / 1000,
+            nanos: ms % 1000 * 1_000_000,
         }
     } else {
         let of = match clock {

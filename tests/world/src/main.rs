@@ -11,6 +11,8 @@
 )]
 
 mod book;
+mod calls;
+mod cluster;
 mod host;
 mod mutations;
 mod plan;
@@ -85,6 +87,7 @@ fn play(run: &Run) {
         std::process::exit(101);
     }));
     fastrand::seed(run.seed);
+    host::set_clocks(i64::try_from(sim::EPOCH_MS).unwrap(), 0);
     let mut runtime = Builder::new_current_thread();
     let runtime = runtime.enable_time().start_paused(true).build().unwrap();
     let mutation = run.mutation.map(|number| mutations::MUTATIONS[number].1);

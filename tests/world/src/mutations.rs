@@ -25,10 +25,24 @@ pub enum Rule {
     Replica,
     /// Sentinels name the primary.
     Sentinels,
+    /// A node of a Cluster refers calls to the one that has their slot.
+    Moved,
+    /// A node whose slot moves refers calls for keys that it has not to the next.
+    Ask,
+    /// A call whose keys are on two nodes runs on neither.
+    Together,
+    /// Keys move with their slot.
+    Migrated,
+    /// A node that hears of too few others stops.
+    Minority,
+    /// A call on a check stream arrives once.
+    Once,
+    /// A limiter that leaves answers what it was sent.
+    Drain,
 }
 
 /// A rule in words, and how it is left out.
-pub const MUTATIONS: [(&str, How); 38] = [
+pub const MUTATIONS: [(&str, How); 46] = [
     (
         "a check of one bucket stores what it charged",
         How::Script(
@@ -233,8 +247,8 @@ pub const MUTATIONS: [(&str, How); 38] = [
     (
         "a slot without its proxy expires",
         How::Script(
-            "  s.used = redis.call('ZCOUNT', s.key, above_now(), '+inf')",
-            "  s.used = redis.call('ZCOUNT', s.key, '0', '+inf')",
+            "  mark(s, string.format(WHOLE, now + s.x)",
+            "  mark(s, string.format(WHOLE, now + 80000000)",
         ),
     ),
     (
@@ -260,6 +274,38 @@ pub const MUTATIONS: [(&str, How); 38] = [
     ),
     (
         "a night of late answers does not end all falls of an adaptive limit",
-        How::Script("    own_late = math.min(own_late, 500)\n", ""),
+        How::Script("      own_late = math.min(own_late, 500)\n", ""),
+    ),
+    (
+        "a node of a Cluster refers calls to the one that has their slot",
+        How::Part(Rule::Moved),
+    ),
+    (
+        "a node whose slot moves refers calls for keys that it has not",
+        How::Part(Rule::Ask),
+    ),
+    (
+        "a call whose keys are on two nodes runs on neither",
+        How::Part(Rule::Together),
+    ),
+    ("keys move with their slot", How::Part(Rule::Migrated)),
+    (
+        "a node that hears of too few others stops",
+        How::Part(Rule::Minority),
+    ),
+    (
+        "what a check charged on one node and another denied is refunded",
+        How::Script(
+            "    taken = refund(l, units, charged_at) and 1 or 0",
+            "    taken = 0",
+        ),
+    ),
+    (
+        "a call on a check stream arrives once",
+        How::Part(Rule::Once),
+    ),
+    (
+        "a limiter that leaves answers what it was sent",
+        How::Part(Rule::Drain),
     ),
 ];

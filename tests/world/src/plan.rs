@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::{
-    redis::Kept,
+    redis::{Kept, Layout},
     service::{self, Rush},
     sim::{Chance, Part, Weather},
 };
@@ -218,8 +218,12 @@ pub enum Act {
     Busy,
     /// Redis evicts some of the buckets.
     Evict,
-    /// Sentinels name another primary, while the old one lives.
+    /// Sentinels or a Cluster's nodes name another primary, while the old one perhaps lives.
     FailOver,
+    /// Slots move from one node of a Cluster to another.
+    MoveSlots,
+    /// A new limiter takes the place of one that leaves as it should.
+    Drain(usize),
     /// Many requests come to the service of the adaptive limit, and it fares as said.
     Rush(Rush),
     /// An operator changes what a class allows, to one of three numbers.
@@ -239,7 +243,9 @@ pub struct Event {
     pub act: Act,
 }
 
-/// The kind of event that brings many requests to the service.
+/// Kinds of events, as [`Plan::act`] has them.
+const DRAIN: u64 = 15;
+const MOVE: u64 = 16;
 const RUSH: u64 = 18;
 const FAIL_OVER: u64 = 19;
 
@@ -249,8 +255,9 @@ pub struct Plan {
     pub proxies: usize,
     pub workers: usize,
     pub limiters: usize,
-    /// Whether sentinels name one of two servers.
-    pub sentinel: bool,
+    pub layout: Layout,
+    /// Whether proxies speak HTTP/2 to limiters, with check streams.
+    pub streams: bool,
     pub ends_ms: u64,
     /// The mean pause between two requests.
     pub pause_ms: u64,
@@ -264,19 +271,27 @@ impl Plan {
             proxies: 1 + chance.index(3),
             workers: 1 + chance.index(2),
             limiters: 1 + chance.index(3),
-            sentinel: matches!(seed % 8, 2 | 5),
+            layout: match seed % 8 {
+                0 if seed % 16 == 8 => Layout::Cluster,
+                2 | 5 => Layout::Sentinel,
+                3 | 6 => Layout::Cluster,
+                _ => Layout::Alone,
+            },
+            streams: chance.percent(50),
             ends_ms: minutes * 60_000,
             pause_ms: 40 + chance.below(160),
             events: Vec::new(),
         };
         // Each seed has faults of a few kinds only; every eighth has none.
         let kinds: Vec<u64> = match seed % 8 {
+            0 if plan.layout == Layout::Cluster => vec![MOVE, DRAIN],
             0 => Vec::new(),
             1 => vec![0, 1],
             // What the limit makes of it shows while nothing else is wrong.
             4 => vec![RUSH],
-            2 => vec![FAIL_OVER],
+            2 | 6 => vec![FAIL_OVER],
             5 => vec![FAIL_OVER, chance.below(18), chance.below(18)],
+            3 => vec![FAIL_OVER, MOVE, chance.below(18), chance.below(18)],
             _ => (0..=chance.below(5))
                 .map(|_| chance.below(RUSH + 1))
                 .collect(),
@@ -285,8 +300,14 @@ impl Plan {
         loop {
             at_ms += 500 + chance.below(12_000);
             let edit = kinds.is_empty() || chance.percent(20);
+            let kind = if edit {
+                17
+            } else {
+                kinds[chance.index(kinds.len())]
+            };
+            let act = plan.act(kind, &chance);
             let lasts_ms = match chance.below(3) {
-                _ if kinds == [RUSH] && !edit => service::RUSH_MS,
+                _ if matches!(act, Act::Rush(_)) => service::RUSH_MS,
                 0 => 20 + chance.below(300),
                 1 => chance.below(3_000),
                 _ => chance.below(12_000),
@@ -294,12 +315,6 @@ impl Plan {
             if at_ms + lasts_ms > plan.ends_ms {
                 break;
             }
-            let kind = if edit {
-                17
-            } else {
-                kinds[chance.index(kinds.len())]
-            };
-            let act = plan.act(kind, &chance);
             plan.events.push(Event {
                 at_ms,
                 lasts_ms,
@@ -344,6 +359,8 @@ impl Plan {
             ),
             13 => Act::Busy,
             14 => Act::Evict,
+            DRAIN => Act::Drain(limiter),
+            MOVE if self.layout == Layout::Cluster => Act::MoveSlots,
             FAIL_OVER => Act::FailOver,
             RUSH => Act::Rush(Rush::ALL[chance.index(Rush::ALL.len())]),
             _ => edit(chance),

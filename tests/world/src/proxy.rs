@@ -7,7 +7,7 @@ use filter_core::{
     Call, CallAnswer, CallId, Callback, Config, Metering, Metrics, NoProperty, Now, Request,
     Response, ResponseHeaders, Step, StreamId, Worker, simulated::SharedData,
 };
-use hyper::Method;
+use http_body_util::{BodyExt, Full};
 use protocol::compact::BatchAnswer;
 use tokio::{
     task::spawn_local,
@@ -16,13 +16,14 @@ use tokio::{
 
 use crate::{
     book::By,
+    calls::CheckStream,
     mutations::Rule,
     sim::Part,
     world::{Decision, World},
 };
 
 const CONFIG: &str = r#"{
-    "domain": "shop", "limiter": {"cluster": "limiter", "timeout": "20ms"},
+    "domain": "shop", "limiter": {"cluster": "limiter", "timeout": "20ms", "stream": STREAM},
     "descriptors": [{"key": "user", "header": "x-user"}]
 }"#;
 
@@ -39,14 +40,17 @@ pub struct Envoy {
     pub ahead_ms: i64,
     /// It does nothing before this time, in milliseconds.
     pub paused_until_ms: u64,
+    /// The check stream of each worker.
+    pub streams: Vec<Option<CheckStream>>,
 }
 
 impl Envoy {
     pub fn new(world: &World, workers: usize, process: u64) -> Self {
         let chance = &world.sim.chance;
+        let config = CONFIG.replace("STREAM", &world.plan.streams.to_string());
         let worker = |_| {
             let seed = std::array::from_fn(|_| u8::try_from(chance.below(256)).unwrap());
-            Worker::new(Config::from_json(CONFIG.as_bytes()).unwrap(), None, seed)
+            Worker::new(Config::from_json(config.as_bytes()).unwrap(), None, seed)
         };
         Self {
             shared: SharedData::default(),
@@ -55,12 +59,13 @@ impl Envoy {
             process,
             ahead_ms: 0,
             paused_until_ms: 0,
+            streams: (0..=workers).map(|_| None).collect(),
         }
     }
 }
 
 /// A worker of one process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct At {
     pub envoy: usize,
     pub worker: usize,
@@ -168,6 +173,11 @@ impl CallAnswer for Answer {
     }
 }
 
+/// Whether a limiter decided all checks of a call.
+pub fn decides(body: &[u8]) -> bool {
+    BatchAnswer::decode(body).is_ok_and(|of| of.results.iter().all(Result::is_ok))
+}
+
 impl World {
     /// Starts a process, or starts it again after a crash, in which all its requests are lost.
     pub fn start_envoy(self: &Rc<Self>, envoy: usize, process: u64) {
@@ -193,6 +203,7 @@ impl World {
     pub fn crash_envoy(self: &Rc<Self>, envoy: usize) {
         let process = self.envoys.borrow()[envoy].process;
         self.book.borrow_mut().lose_requests(envoy);
+        self.break_connections(envoy);
         {
             // What it decided is counted, though no client would have received it.
             let now = self.now_at(envoy);
@@ -215,7 +226,7 @@ impl World {
     }
 
     /// Waits until the process is not paused; `false`: it is gone.
-    async fn awake(&self, at: At) -> bool {
+    pub async fn awake(&self, at: At) -> bool {
         loop {
             let (process, until_ms) = {
                 let envoy = &self.envoys.borrow()[at.envoy];
@@ -238,7 +249,7 @@ impl World {
     }
 
     /// Lets a worker do something, and carries out the steps that follow.
-    fn turn(
+    pub fn turn(
         self: &Rc<Self>,
         at: At,
         mut callback: Callback,
@@ -273,8 +284,9 @@ impl World {
                     let world = Rc::clone(self);
                     spawn_local(world.end_turn(at));
                 }
+                Step::Stream(step) => self.carry_out_on_stream(at, step),
                 Step::Log(_, text) => self.log(&text),
-                other => panic!("{other:?}: no bodies and no streams here"),
+                Step::DecideWithoutBody(stream) => panic!("{stream:?}: no bodies here"),
             }
         }
         let (every_ms, period) = self.envoys.borrow()[at.envoy].ticks[at.worker];
@@ -440,22 +452,20 @@ impl World {
                 _ => Some(Answer::of_envoy(500, "connection termination")),
             };
         }
-        let decided =
-            BatchAnswer::decode(&answer.body).is_ok_and(|of| of.results.iter().all(Result::is_ok));
+        let decided = decides(&answer.body);
         Some(Answer { decided, ..answer })
     }
 
-    async fn send(self: &Rc<Self>, at: At, limiter: usize, call: &Call) -> Answer {
-        let method = Method::from_bytes(call.method.as_bytes()).unwrap();
-        let mut request = hyper::Request::builder().method(method).uri(&call.path);
+    async fn send(&self, at: At, limiter: usize, call: &Call) -> Answer {
+        let uri = format!("http://limiter{}", call.path);
+        let mut request = hyper::Request::builder().method(call.method).uri(uri);
         for (name, value) in &call.headers {
             if !name.starts_with(':') {
                 request = request.header(*name, value);
             }
         }
-        let body = Bytes::from(call.body.clone().unwrap_or_default());
-        let request = request.header("host", "limiter");
-        let request = request.body(http_body_util::Full::new(body)).unwrap();
-        self.ask_limiter(limiter, at.envoy, request).await
+        let body = Full::new(Bytes::from(call.body.clone().unwrap_or_default()));
+        let request = request.body(body.boxed_unsync()).unwrap();
+        self.ask_limiter(at, limiter, request).await
     }
 }

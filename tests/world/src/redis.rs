@@ -1,20 +1,21 @@
 //! A model of a Redis server: the shipped scripts over data in memory, behind the bytes of its protocol, with the
-//! faults of a server and of the network to it; and of the sentinels that name one of two.
+//! faults of a server and of the network to it; and of the sentinels that name one of two. What the nodes of a
+//! Cluster do besides is in `cluster.rs`.
 
 use std::{
     cell::{Cell, RefCell},
     collections::BTreeMap,
     fmt::Write as _,
     io,
-    rc::Rc,
+    rc::{Rc, Weak},
 };
 
 use futures_util::future::{BoxFuture, join3};
 use lua_redis::{
     LuaRedis,
-    mlua::{self, Function, Table, Value},
+    mlua::{self, Function, Value},
 };
-use store::{Network, Stream};
+use store::{Network, StoreUrl, Stream};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex, split},
     sync::{mpsc, oneshot, watch},
@@ -22,7 +23,11 @@ use tokio::{
     time::{Duration, Instant, sleep, sleep_until},
 };
 
-use crate::{mutations::Rule, sim::Sim};
+use crate::{
+    cluster::View,
+    mutations::Rule,
+    sim::{Part, Sim},
+};
 
 /// A connection attempt on its way to a server.
 pub struct Dial {
@@ -82,13 +87,15 @@ type Replies = mpsc::UnboundedSender<(Instant, Vec<u8>)>;
 
 /// One server.
 pub struct Server {
-    sim: Rc<Sim>,
-    redis: LuaRedis,
+    pub sim: Rc<Sim>,
+    pub number: usize,
+    all: Weak<Servers>,
+    pub redis: LuaRedis,
     scripts: RefCell<BTreeMap<String, Function>>,
     saved: RefCell<Value>,
     /// How far its clock is ahead, in milliseconds.
     pub ahead_ms: Cell<i64>,
-    health: watch::Sender<Health>,
+    pub health: watch::Sender<Health>,
     /// Each number cuts the connections that were made before.
     cuts: watch::Sender<u64>,
     /// Whether it answers nothing but BUSY, as during a script that does not end.
@@ -97,43 +104,111 @@ pub struct Server {
     pub executed: Cell<u64>,
     /// Of a sentinel: the primary that it names, and the epoch, which is how often that changed.
     names: Cell<usize>,
+    /// Of a node of a Cluster: what it knows of the others.
+    pub view: View,
 }
 
 /// Where sentinels publish another primary.
 const SWITCH: &str = "+switch-master";
+/// What a replica answers to writes.
+const READONLY: &str = "READONLY You can't write against a read only replica.";
+/// The most by which the clocks of a Cluster's nodes differ, in milliseconds.
+const SKEW_MS: u64 = 200;
 
-/// The URLs of a server, and of a primary that sentinels name.
-pub const ALONE: &str = "redis://redis-0:6379";
-pub const NAMED: &str = "redis-sentinel://sentinel-0,sentinel-1,sentinel-2/shop";
+/// What the store is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    Alone,
+    /// A primary and its replica, and three sentinels.
+    Sentinel,
+    /// Three primaries, each with a replica.
+    Cluster,
+}
 
-/// A server, or a primary and its replica with three sentinels.
+impl Layout {
+    pub fn url(self) -> StoreUrl {
+        let url = match self {
+            Self::Alone => "redis://redis-0",
+            Self::Sentinel => "redis-sentinel://sentinel-0,sentinel-1,sentinel-2/shop",
+            Self::Cluster => "redis-cluster://redis-0,redis-2,redis-5",
+        };
+        url.parse().unwrap()
+    }
+}
+
+/// The servers of a store.
 pub struct Servers {
-    sim: Rc<Sim>,
-    redis: Vec<Rc<Server>>,
+    pub sim: Rc<Sim>,
+    /// One after the other, those that have the same data.
+    pub redis: Vec<Rc<Server>>,
     sentinels: Vec<Rc<Server>>,
-    /// How often there was another primary.
-    epoch: Cell<usize>,
-    failing_over: Cell<bool>,
+    /// Of each part of the data, how often there was another primary.
+    pub epochs: Vec<Cell<usize>>,
+    /// Whether primaries or slots change.
+    pub changing: Cell<bool>,
 }
 
 impl Servers {
-    pub fn new(sim: &Rc<Sim>, sentinel: bool) -> Rc<Self> {
-        let some = |count| (0..count).map(|_| Server::new(Rc::clone(sim))).collect();
-        Rc::new(Self {
-            sim: Rc::clone(sim),
-            redis: some(if sentinel { 2 } else { 1 }),
-            sentinels: some(if sentinel { 3 } else { 0 }),
-            epoch: Cell::new(0),
-            failing_over: Cell::new(false),
+    pub fn new(sim: &Rc<Sim>, layout: Layout) -> Rc<Self> {
+        let (parts, copies, sentinels) = match layout {
+            Layout::Alone => (1, 1, 0),
+            Layout::Sentinel => (1, 2, 3),
+            Layout::Cluster => (3, 2, 0),
+        };
+        Rc::new_cyclic(|all| {
+            let some = |count| (0..count).map(move |number| Server::new(sim, number, all.clone()));
+            let redis: Vec<_> = some(parts * copies).collect();
+            if layout == Layout::Cluster {
+                for node in &redis {
+                    let ahead = i64::try_from(sim.chance.below(SKEW_MS)).unwrap();
+                    node.ahead_ms.set(ahead);
+                    node.view.begin(parts, copies);
+                }
+            }
+            Self {
+                sim: Rc::clone(sim),
+                redis,
+                sentinels: some(sentinels).collect(),
+                epochs: vec![Cell::new(0); parts],
+                changing: Cell::new(false),
+            }
         })
     }
 
+    /// The server that has a part of the data, and the one that would take its place.
+    pub fn pair(&self, part: usize) -> [&Rc<Server>; 2] {
+        let (epoch, copies) = (
+            self.epochs[part].get(),
+            self.redis.len() / self.epochs.len(),
+        );
+        [epoch, epoch + 1].map(|nth| &self.redis[part * copies + nth % copies])
+    }
+
+    /// Some primary.
     pub fn primary(&self) -> Rc<Server> {
-        Rc::clone(&self.redis[self.epoch.get() % self.redis.len()])
+        let part = self.sim.chance.index(self.epochs.len());
+        Rc::clone(self.pair(part)[0])
     }
 
     pub fn executed(&self) -> u64 {
         self.redis.iter().map(|redis| redis.executed.get()).sum()
+    }
+
+    /// All clocks step forward.
+    pub fn step_clocks(&self, ms: i64) {
+        for server in &self.redis {
+            server.ahead_ms.set(server.ahead_ms.get() + ms);
+        }
+    }
+
+    /// How far the slowest and the fastest clock are ahead, in milliseconds.
+    pub fn ahead_ms(&self) -> [u64; 2] {
+        let ahead = || {
+            self.redis
+                .iter()
+                .map(|server| server.ahead_ms.get().unsigned_abs())
+        };
+        [ahead().min().unwrap(), ahead().max().unwrap()]
     }
 
     /// Takes connection attempts for ever.
@@ -150,21 +225,34 @@ impl Servers {
         }
     }
 
-    /// Another primary: what the old one does from now on, the new one never gets. After the lag the sentinels name it,
-    /// one after the other, the last of them perhaps late. The old one goes on as before, until a sentinel demotes it.
-    /// Returns when most of the sentinels named the new one; `None`: there is no other, or this happens already.
-    pub async fn fail_over(&self, lag_ms: u64, lasts_ms: u64) -> Option<u64> {
-        if self.redis.len() < 2 || self.failing_over.replace(true) {
+    /// Another primary, of data as far as the replica has them. Returns until when limiters that are not disturbed
+    /// otherwise may use the old one; `None`: there is no other, or this happens already.
+    pub async fn fail_over(&self, lasts_ms: u64) -> Option<u64> {
+        if self.redis.len() < 2 || self.changing.replace(true) {
             return None;
         }
-        let (old, epoch) = (self.primary(), self.epoch.get() + 1);
-        let new = &self.redis[epoch % 2];
+        let part = self.sim.chance.index(self.epochs.len());
+        let [old, new] = self.pair(part);
         if self.sim.keeps(Rule::Replica) {
             new.redis.take_over(&old.redis);
         }
-        new.ahead_ms.set(old.ahead_ms.get());
-        sleep(Duration::from_millis(lag_ms)).await;
-        self.epoch.set(epoch);
+        let until_ms = if self.sentinels.is_empty() {
+            self.replace_node(part, lasts_ms).await
+        } else {
+            new.ahead_ms.set(old.ahead_ms.get());
+            self.replace_named(lasts_ms).await
+        };
+        self.changing.set(false);
+        Some(until_ms)
+    }
+
+    /// What the old primary does, the new one never gets. After a while the sentinels name the new one, one after the
+    /// other, the last of them perhaps late. The old one goes on as before, until a sentinel demotes it.
+    async fn replace_named(&self, lasts_ms: u64) -> u64 {
+        let [old, new] = self.pair(0);
+        sleep(Duration::from_millis(self.sim.chance.below(1_500))).await;
+        let epoch = self.epochs[0].get() + 1;
+        self.epochs[0].set(epoch);
         new.refuse(None);
         let mut named_ms = 0;
         let late = self.sim.chance.index(3);
@@ -184,22 +272,20 @@ impl Servers {
         }
         let lived_ms = self.sim.now_ms() - named_ms;
         sleep(Duration::from_millis(lasts_ms.saturating_sub(lived_ms))).await;
-        old.refuse(Some(
-            "READONLY You can't write against a read only replica.",
-        ));
+        old.refuse(Some(READONLY));
         old.cut();
-        self.failing_over.set(false);
-        Some(named_ms)
+        named_ms + 500
     }
 }
 
 impl Server {
-    pub fn new(sim: Rc<Sim>) -> Rc<Self> {
+    fn new(sim: &Rc<Sim>, number: usize, all: Weak<Servers>) -> Rc<Self> {
         let redis = LuaRedis::new();
         redis.function("expire").call::<()>(()).unwrap();
-        redis.function("drain").call::<()>(()).unwrap();
         Rc::new(Self {
-            sim,
+            sim: Rc::clone(sim),
+            number,
+            all,
             redis,
             scripts: RefCell::default(),
             saved: RefCell::new(Value::Nil),
@@ -210,11 +296,12 @@ impl Server {
             subscribers: RefCell::default(),
             executed: Cell::new(0),
             names: Cell::new(0),
+            view: View::default(),
         })
     }
 
     async fn accept(self: Rc<Self>, dial: Dial) {
-        self.sim.connected(dial.from).await;
+        self.sim.reaches(&[Part::Store(dial.from)]).await;
         let mut health = self.health.subscribe();
         let _ = health.wait_for(|health| *health != Health::Paused).await;
         let up = *health.borrow() == Health::Up;
@@ -281,12 +368,12 @@ impl Server {
         let server = Rc::clone(&self);
         let executor = async move {
             let mut health = server.health.subscribe();
-            let mut last = Instant::now();
+            let (mut last, mut asking) = (Instant::now(), false);
             while let Some((at, command)) = arrived.recv().await {
                 sleep_until(at).await;
-                server.sim.connected(from).await;
+                server.sim.reaches(&[Part::Store(from)]).await;
                 let _ = health.wait_for(|health| *health == Health::Up).await;
-                let reply = server.execute(&command, &replies);
+                let reply = server.execute(&command, &mut asking, &replies);
                 last = last.max(Instant::now() + server.sim.hop());
                 let _ = replies.send((last, reply));
             }
@@ -294,7 +381,7 @@ impl Server {
         let writer = async move {
             while let Some((at, reply)) = sent.recv().await {
                 sleep_until(at).await;
-                sim.connected(from).await;
+                sim.reaches(&[Part::Store(from)]).await;
                 let _ = write.write_all(&reply).await;
             }
         };
@@ -305,22 +392,32 @@ impl Server {
         }
     }
 
-    fn execute(&self, command: &[Vec<u8>], replies: &Replies) -> Vec<u8> {
-        self.executed.set(self.executed.get() + 1);
-        let now_ms = self
-            .sim
-            .epoch_ms()
-            .saturating_add_signed(self.ahead_ms.get());
+    /// Tells the data what time it is.
+    pub fn set_time(&self) {
+        let now_ms = self.sim.epoch_ms();
+        let now_ms = now_ms.saturating_add_signed(self.ahead_ms.get());
         self.redis.set_time(now_ms / 1000, now_ms % 1000 * 1000);
+    }
+
+    fn execute(&self, command: &[Vec<u8>], asking: &mut bool, replies: &Replies) -> Vec<u8> {
+        self.executed.set(self.executed.get() + 1);
+        self.set_time();
         let word = |at: usize| command.get(at).map(|word| String::from_utf8_lossy(word));
         let name = word(0).unwrap_or_default().to_uppercase();
         let mut reply = Vec::new();
         if self.busy.get() {
             return b"-BUSY Redis is busy running a script.\r\n".to_vec();
         }
+        if let Some(error) = self.refers(command, std::mem::take(asking)) {
+            return format!("-{error}\r\n").into_bytes();
+        }
         match (name.as_str(), word(1).as_deref()) {
             ("PING", _) => reply.extend(b"+PONG\r\n"),
-            ("CLIENT" | "AUTH" | "SELECT", _) => reply.extend(b"+OK\r\n"),
+            ("CLIENT" | "AUTH" | "SELECT" | "ASKING", _) => {
+                *asking = name == "ASKING";
+                reply.extend(b"+OK\r\n");
+            }
+            ("CLUSTER", Some("SLOTS")) => reply = self.view.slots(),
             ("SCRIPT", Some("EXISTS")) => {
                 let known = self.scripts.borrow();
                 let found = (2..command.len()).map(|at| {
@@ -385,10 +482,14 @@ impl Server {
 
     /// Sends what was published.
     fn publish(&self) {
-        let drained = self.redis.function("drain");
-        let (_effects, messages): (Table, Vec<[String; 2]>) = drained.call(()).unwrap();
-        for [channel, text] in messages {
-            self.tell(&channel, &text);
+        let told = self.redis.function("told");
+        let messages: Option<Vec<[String; 2]>> = told.call(()).unwrap();
+        // Of a Cluster, each node tells it to all.
+        let all = self.all.upgrade();
+        for [channel, text] in messages.unwrap_or_default() {
+            for server in all.iter().flat_map(|all| &all.redis) {
+                server.tell(&channel, &text);
+            }
         }
     }
 

@@ -17,7 +17,7 @@ use crate::{
 pub const MIN: u64 = 3;
 pub const LATENCY_MS: u64 = 600;
 /// How long the longest rush takes.
-pub const RUSH_MS: u64 = 90_000;
+pub const RUSH_MS: u64 = 125_000;
 /// Clients leave who wait longer.
 const PATIENCE_MS: u64 = 3_000;
 /// With so many slots the service is busy whole, and far behind at a third.
@@ -32,7 +32,7 @@ pub enum Rush {
     Stalled,
     /// It answers 503 at once.
     Failing,
-    /// Of few clients, many leave before an answer can come.
+    /// Many clients leave before an answer can come.
     HangUps,
     /// Three times as long, after a night of few requests of which most are late by nature.
     Night,
@@ -74,7 +74,7 @@ const WHOLE: Phase = Phase {
 pub struct Service {
     free_ms: [u64; 4],
     phase: Phase,
-    rushing: bool,
+    pub rushing: bool,
     /// The limit as it was found lately, newest last.
     limits: [u64; 3],
 }
@@ -130,15 +130,15 @@ impl World {
             Rush::Third | Rush::Night => bad.mean_ms = 300,
             Rush::Stalled => bad.stalls = true,
             Rush::Failing => bad.mean_ms = 0,
-            Rush::HangUps => (bad.pause_ms, bad.hang_ups) = (40, 50),
+            Rush::HangUps => bad.hang_ups = 50,
         }
         let before = self.serve_for(WHOLE).await;
         if rush == Rush::Night {
             // No more at a time than the fewest slots.
             let night = Phase {
-                lasts_ms: 35_000,
-                pause_ms: 500,
-                mean_ms: 500,
+                lasts_ms: 70_000,
+                pause_ms: 700,
+                mean_ms: 900,
                 ..WHOLE
             };
             self.serve_for(night).await;

@@ -81,6 +81,8 @@ pub struct Sim {
     mutated: Cell<bool>,
     /// A hash over all that happened.
     trace: Cell<u64>,
+    /// The last of the numbers that things have.
+    last: Cell<u64>,
 }
 
 impl Sim {
@@ -94,6 +96,7 @@ impl Sim {
             mutation,
             mutated: Cell::new(false),
             trace: Cell::new(0xcbf2_9ce4_8422_2325),
+            last: Cell::new(0),
         }
     }
 
@@ -130,11 +133,19 @@ impl Sim {
         self.cut_off.borrow().contains(&part)
     }
 
-    /// Waits until a limiter reaches the store.
-    pub async fn connected(&self, limiter: usize) {
-        let mut changed = self.changed.subscribe();
-        let reaches = |(): &()| !self.is_cut_off(Part::Store(limiter));
-        let _ = changed.wait_for(reaches).await;
+    /// Numbers, each once.
+    pub fn number(&self) -> u64 {
+        self.last.set(self.last.get() + 1);
+        self.last.get()
+    }
+
+    /// Waits until none of these parts is cut off.
+    pub async fn reaches(&self, parts: &[Part]) {
+        let reached = || !parts.iter().any(|part| self.is_cut_off(*part));
+        if !reached() {
+            let mut changed = self.changed.subscribe();
+            let _ = changed.wait_for(|()| reached()).await;
+        }
     }
 
     /// A script without the rule that is left out.

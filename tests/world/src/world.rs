@@ -3,22 +3,15 @@
 use std::{
     cell::{Cell, RefCell},
     collections::BTreeMap,
-    net::{IpAddr, Ipv4Addr},
     rc::Rc,
     sync::Arc,
 };
 
-use bytes::Bytes;
 use filter_core::StreamId;
-use http_body_util::{BodyExt, Full};
-use hyper_util::rt::TokioIo;
 use limiter::{Portless, Settings};
 use policy::{Compiled, Pause, Policy};
-use store::{
-    Change, Credit, Edit, Options, Overrides, ResetScope, Signature, Store, StoreUrl, Stored,
-};
+use store::{Change, Credit, Edit, Options, Overrides, ResetScope, Signature, Store, Stored};
 use tokio::{
-    io::duplex,
     sync::mpsc,
     task::spawn_local,
     time::{Duration, sleep},
@@ -27,12 +20,15 @@ use tokio::{
 pub use crate::book::Decision;
 use crate::{
     book::{Book, By, Deed, Sent},
+    calls::Connections,
     host,
+    mutations::Rule,
     plan::{
-        Act, CLASSES, COST_MAX, Event, Kind, Overridden, PAIR, Plan, RESERVE, SLOTS, limits, the,
+        Act, CLASSES, COST_MAX, Class, Event, Kind, Overridden, PAIR, Plan, RESERVE, SLOTS, limits,
+        the,
     },
-    proxy::{Answer, At, Envoy, Reply},
-    redis::{ALONE, Dial, Health, Kept, NAMED, Servers, Wire},
+    proxy::{At, Envoy, Reply},
+    redis::{Dial, Health, Kept, Layout, Servers, Wire},
     service::Service,
     sim::Sim,
 };
@@ -41,6 +37,8 @@ use crate::{
 const GENERATION_MS: u64 = 12_000;
 /// How long after that their buckets are looked at.
 const SETTLED_MS: u64 = 6_000;
+/// Units that users get back at the end.
+const CREDIT: u64 = 2;
 /// The operator's place in the network.
 const OPERATOR: usize = 99;
 
@@ -49,7 +47,8 @@ pub struct World {
     pub sim: Rc<Sim>,
     pub plan: Plan,
     pub envoys: RefCell<Vec<Envoy>>,
-    limiters: RefCell<Vec<Option<Portless>>>,
+    pub limiters: RefCell<Vec<Option<Portless>>>,
+    pub connections: Connections,
     limiter_starts: Cell<u64>,
     /// How far the limiters' wall clock is ahead, in milliseconds.
     limiters_ahead_ms: Cell<i64>,
@@ -74,13 +73,14 @@ impl World {
     pub async fn start(sim: Sim, plan: Plan, verbose: bool) -> Rc<Self> {
         let sim = Rc::new(sim);
         let (dials, dialled) = mpsc::unbounded_channel();
-        let redis = Servers::new(&sim, plan.sentinel);
+        let redis = Servers::new(&sim, plan.layout);
         spawn_local(Rc::clone(&redis).listen(dialled));
         let operator = open(&plan, OPERATOR, &dials, Duration::from_millis(500));
         let world = Rc::new(Self {
             sim,
             envoys: RefCell::default(),
             limiters: RefCell::new((0..plan.limiters).map(|_| None).collect()),
+            connections: Connections::default(),
             limiter_starts: Cell::new(0),
             limiters_ahead_ms: Cell::new(0),
             redis,
@@ -117,10 +117,12 @@ impl World {
     /// The wall clock of all limiters.
     async fn keep_wall_clock(self: Rc<Self>) {
         loop {
-            let ms = i64::try_from(self.sim.epoch_ms()).unwrap() + self.limiters_ahead_ms.get();
-            host::set_wall_ms(ms);
-            let store_ms = self.sim.epoch_ms() + self.redis.primary().ahead_ms.get().unsigned_abs();
-            self.book.borrow_mut().day = (store_ms - 5 * 3_600_000) / 86_400_000;
+            let [wall, mono] =
+                [self.sim.epoch_ms(), self.sim.now_ms()].map(|ms| i64::try_from(ms).unwrap());
+            host::set_clocks(wall + self.limiters_ahead_ms.get(), mono);
+            let since_ms = self.sim.epoch_ms() - 5 * 3_600_000;
+            let days = self.redis.ahead_ms().map(|ms| (since_ms + ms) / 86_400_000);
+            self.book.borrow_mut().days = days;
             sleep(Duration::from_millis(10)).await;
         }
     }
@@ -145,44 +147,16 @@ impl World {
         (!there.is_empty()).then(|| there[self.sim.chance.index(there.len())])
     }
 
-    /// A proxy's call arrives at a limiter.
-    pub async fn ask_limiter(
-        &self,
-        limiter: usize,
-        envoy: usize,
-        request: hyper::Request<Full<Bytes>>,
-    ) -> Answer {
-        let gone = || Answer::of_envoy(503, "connection termination");
-        let (ours, theirs) = duplex(64 * 1024);
-        let from = IpAddr::V4(Ipv4Addr::new(10, 0, 0, u8::try_from(envoy + 1).unwrap()));
-        match &mut self.limiters.borrow_mut()[limiter] {
-            Some(limiter) => limiter.accept(theirs, from),
-            None => return gone(),
+    /// A new limiter takes the place of one that leaves: new calls go there, connections stay until they are told to
+    /// end.
+    async fn drain(&self, limiter: usize) {
+        let leaves = self.limiters.borrow_mut()[limiter].take();
+        self.start_limiter(limiter);
+        if let Some(leaves) = leaves
+            && self.sim.keeps(Rule::Drain)
+        {
+            leaves.shut_down(&Settings::default()).await;
         }
-        let Ok((mut sender, connection)) =
-            hyper::client::conn::http1::handshake(TokioIo::new(ours)).await
-        else {
-            return gone();
-        };
-        let connection = spawn_local(connection);
-        let answered = async {
-            let response = sender.send_request(request).await.ok()?;
-            let (head, body) = response.into_parts();
-            let body = body.collect().await.ok()?.to_bytes();
-            let status = head.status.as_u16();
-            let mut headers = vec![(":status".to_owned(), status.to_string().into_bytes())];
-            for (name, value) in &head.headers {
-                headers.push((name.as_str().to_owned(), value.as_bytes().to_vec()));
-            }
-            Some(Answer {
-                decided: false,
-                headers,
-                body,
-            })
-        };
-        let answer = answered.await.unwrap_or_else(gone);
-        connection.abort();
-        answer
     }
 
     // --- Requests
@@ -254,7 +228,7 @@ impl World {
             at,
             at_ms: self.sim.now_ms(),
             decided_ms: 0,
-            days: [self.book.borrow().day; 2],
+            days: [self.book.borrow().days[0]; 2],
             decision: None,
             by: By::Fallback,
             cost: None,
@@ -298,6 +272,10 @@ impl World {
             .await;
             let class = chance.index(CLASSES.len());
             let generation = self.sim.now_ms() / GENERATION_MS;
+            // A rush brings its own.
+            if CLASSES[class].kind == Kind::Adaptive && self.service.borrow().rushing {
+                continue;
+            }
             let leased = CLASSES[class].kind == Kind::Leased;
             let which = if leased { 0 } else { chance.below(2) };
             let user = format!("{}-{generation}-{which}", CLASSES[class].name);
@@ -383,7 +361,8 @@ impl World {
         }
     }
 
-    async fn credit(&self, class: usize, user: String, units: u64) {
+    /// Gives units back; `true` if it is known that they were.
+    async fn credit(&self, class: usize, user: String, units: u64) -> bool {
         let stored = self.stored().await;
         let credit = Credit {
             policy: &stored,
@@ -394,7 +373,7 @@ impl World {
             force: false,
         };
         // Who does not know whether it was given does not give it twice.
-        let _ = self.operator.credit(&credit, &signature()).await;
+        self.operator.credit(&credit, &signature()).await.is_ok()
     }
 
     async fn pause(&self, class: usize, paused: bool) {
@@ -424,7 +403,7 @@ impl World {
             event.at_ms.saturating_sub(self.sim.now_ms()),
         ))
         .await;
-        let edits = is_edit(event.act);
+        let (edits, quiet) = (is_edit(event.act), is_quiet(event.act));
         self.log(&format!("{:?}", event.act));
         let trouble = |by: fn(&mut u64)| {
             let mut book = self.book.borrow_mut();
@@ -435,6 +414,8 @@ impl World {
             self.rush(rush).await;
         } else if edits {
             self.operate(event).await;
+        } else if quiet {
+            self.disturb(event).await;
         } else {
             trouble(|troubles| *troubles += 1);
             self.disturb(event).await;
@@ -475,7 +456,9 @@ impl World {
                 self.apply().await;
             }
             Deed::Reset => self.reset(class).await,
-            Deed::Credit(units) => self.credit(class, user.unwrap(), units).await,
+            Deed::Credit(units) => {
+                self.credit(class, user.unwrap(), units).await;
+            }
             Deed::Pause | Deed::Lost | Deed::FailedOver(..) => {
                 self.pause(class, true).await;
                 sleep(Duration::from_millis(event.lasts_ms)).await;
@@ -512,10 +495,7 @@ impl World {
             }
             Act::StepLimiters(ms) => self.limiters_ahead_ms.set(ms),
             Act::StepProxy(envoy, ms) => self.envoys.borrow_mut()[envoy].ahead_ms = ms,
-            Act::StepRedis(ms) => {
-                let ahead_ms = &redis.ahead_ms;
-                ahead_ms.set(ahead_ms.get() + ms);
-            }
+            Act::StepRedis(ms) => self.redis.step_clocks(ms),
             Act::PauseRedis => {
                 redis.set_health(Health::Paused);
                 lasts().await;
@@ -541,27 +521,57 @@ impl World {
                 self.book.borrow_mut().ended(lost, self.sim.now_ms());
             }
             Act::FailOver => self.fail_over(event.lasts_ms).await,
+            Act::MoveSlots => self.move_slots(event.lasts_ms).await,
+            Act::Drain(limiter) => self.drain(limiter).await,
             edit => unreachable!("{edit:?}"),
         }
     }
 
     /// What the old primary charges until the limiters have left it is lost, and may be used again, but no more.
     async fn fail_over(&self, lasts_ms: u64) {
-        let (begun_ms, lag_ms) = (self.sim.now_ms(), self.sim.chance.below(1_500));
+        let begun_ms = self.sim.now_ms();
         let alone = || self.book.borrow().troubles == 1;
         let (was_alone, begun) = (alone(), self.lose(Deed::FailedOver(begun_ms, u64::MAX)));
-        let named_ms = self.redis.fail_over(lag_ms, lasts_ms).await;
-        let now_ms = self.sim.now_ms();
-        // A limiter that reaches nobody meanwhile may call the old one as long as that lives.
+        let until_ms = self.redis.fail_over(lasts_ms).await;
+        // A limiter that reaches no sentinel meanwhile may call the old one as long as that lives.
         let undisturbed = was_alone && alone() && self.book.borrow().trouble_ms == begun_ms;
-        let until_ms = named_ms
-            .filter(|_| undisturbed)
-            .map_or(now_ms, |ms| ms + 500);
-        self.book.borrow_mut().done[begun].deed = Deed::FailedOver(begun_ms, until_ms);
-        if named_ms.is_some() {
+        let certain = undisturbed || self.plan.layout == Layout::Cluster;
+        let lost_ms = until_ms.filter(|_| certain);
+        let lost_ms = lost_ms.unwrap_or_else(|| self.sim.now_ms());
+        self.book.borrow_mut().done[begun].deed = Deed::FailedOver(begun_ms, lost_ms);
+        if until_ms.is_some() {
             self.apply().await;
         }
         self.book.borrow_mut().ended(begun, self.sim.now_ms());
+    }
+
+    /// Slots of buckets that are in use, or soon will be, and of the limits themselves, move to other nodes.
+    async fn move_slots(&self, lasts_ms: u64) {
+        let chance = &self.sim.chance;
+        let until_ms = self.sim.now_ms() + lasts_ms;
+        let stored = self.stored().await;
+        while self.sim.now_ms() < until_ms {
+            // A bucket with reservations has two keys.
+            let class = match chance.below(3) {
+                0 => the(Kind::Costs),
+                _ => chance.index(CLASSES.len()),
+            };
+            let (class, which) = (CLASSES[class], chance.below(2));
+            let generation = self.sim.now_ms() / GENERATION_MS + chance.below(2);
+            let user = format!("{}-{generation}-{which}", class.name).into_bytes();
+            let values: &[_] = match class.kind {
+                Kind::Slots | Kind::Adaptive => &[],
+                _ => &[Some(user)],
+            };
+            let limit = class.name.parse().unwrap();
+            let slot = match self.operator.inspect(&stored, &limit, values, 0).await {
+                Ok(found) if !chance.percent(10) => found.slot,
+                _ => redis_link::slot(b"{shop}"),
+            };
+            self.book.borrow_mut().moved_ms = u64::MAX;
+            self.redis.move_slot(slot).await;
+            self.book.borrow_mut().moved_ms = self.sim.now_ms();
+        }
     }
 
     fn lose(&self, how: Deed) -> usize {
@@ -663,8 +673,10 @@ impl World {
 
     /// Runs to the end, and checks that everything is well after it.
     pub async fn run(self: Rc<Self>) {
-        self.book.borrow_mut().only_weather = { self.plan.events.iter() }
-            .all(|event| is_edit(event.act) || matches!(event.act, Act::Weather(_)));
+        self.book.borrow_mut().only_weather = { self.plan.events.iter() }.all(|event| {
+            is_edit(event.act) || matches!(event.act, Act::Weather(_) | Act::Drain(_))
+        });
+        self.book.borrow_mut().on_nodes = self.plan.layout == Layout::Cluster;
         let load = spawn_local(Rc::clone(&self).load());
         let watch = spawn_local(Rc::clone(&self).watch());
         let events: Vec<_> = { self.plan.events.iter() }
@@ -735,6 +747,11 @@ impl World {
         }
         self.apply().await;
         sleep(Duration::from_secs(3)).await;
+        let least = |of: &Class, units: u64| match of.name {
+            "sliding" => units.min(PAIR),
+            _ => units,
+        };
+        let mut limited = Vec::new();
         for (class, of) in CLASSES.iter().enumerate() {
             let (units, overridden) = self.units.borrow()[class].clone();
             let units = match overridden {
@@ -755,10 +772,26 @@ impl World {
             }
             sleep(Duration::from_millis(100)).await;
             if of.kind == Kind::Checked {
-                let paired = of.name == "sliding";
-                let units = if paired { units.min(PAIR) } else { units };
-                self.book.borrow().assert_exactly(&user, units);
+                self.book.borrow().assert_exactly(&user, least(of, units));
+                limited.push((class, user, units));
             }
+        }
+        // Of what is given back, all can be used, and no more.
+        for (class, user, _) in &limited {
+            assert!(
+                self.credit(*class, user.clone(), CREDIT).await,
+                "{user} gets nothing"
+            );
+        }
+        sleep(Duration::from_secs(3)).await;
+        for (class, user, units) in limited {
+            for _ in 0..CREDIT + 2 {
+                self.arrive(class, &user, self.any_worker().unwrap());
+                sleep(Duration::from_millis(30)).await;
+            }
+            sleep(Duration::from_millis(100)).await;
+            let units = least(&CLASSES[class], units + CREDIT);
+            self.book.borrow().assert_exactly(&user, units);
         }
     }
 
@@ -811,6 +844,11 @@ impl World {
     }
 }
 
+/// What nobody is to notice.
+fn is_quiet(act: Act) -> bool {
+    matches!(act, Act::MoveSlots | Act::Drain(_))
+}
+
 fn is_edit(act: Act) -> bool {
     matches!(
         act,
@@ -839,6 +877,5 @@ fn open(
         network: Some(Arc::new(wire)),
         ..Options::within(timeout)
     };
-    let url: StoreUrl = if plan.sentinel { NAMED } else { ALONE }.parse().unwrap();
-    store::open(&url, options).unwrap()
+    store::open(&plan.layout.url(), options).unwrap()
 }
