@@ -74,7 +74,7 @@ local TTL_MARGIN_MS = 1000
 local TTL_INJECTED_MS = 86400000
 
 local DENIED, ALLOWED, STALE, BROKEN, CHARGED = 0, 1, 2, 3, 4
-local PEEK, FORCE, REPORTED, GIVEN_BACK, REFUSED, PATIENCE = 1, 2, 4, 8, 16, 32
+local PEEK, FORCE, REPORTED, GIVEN_BACK, DENIED_ANYWAY, PATIENCE = 1, 2, 4, 8, 16, 32
 local OBSERVED, LEASED, FREEING, PRICED, PENALIZING, TOGETHER = 16, 32, 64, 128, 256, 512
 local COUNT_OPEN = -2
 local PENALTY_ARGUMENTS = 6
@@ -242,7 +242,7 @@ local function parse_form(at)
     force = flags % 4 >= FORCE,
     reported = flags % 8 >= REPORTED,
     given_back = flags % 16 >= GIVEN_BACK,
-    refused = flags % PATIENCE >= REFUSED,
+    refused = flags % PATIENCE >= DENIED_ANYWAY,
     patience = math.floor(flags / PATIENCE),
     used = false, -- by a check that left fields in it
   }
