@@ -728,7 +728,10 @@ impl Stream {
     /// The headers of the request. `end`: it has no body.
     pub fn on_request(this: &Rc<Self>, mut request: Request<'_>, end: bool) -> HeadersAction {
         // Only this filter may mark a request.
-        if request.header(Headers::Request, DEGRADED, 0).0.is_some() {
+        if { request.values(Headers::Request, DEGRADED) }
+            .next()
+            .is_some()
+        {
             request.remove_header(Headers::Request, DEGRADED);
         }
         let Filter {

@@ -16,7 +16,7 @@ use crate::{
 
 // --- A request, for the hook that is running.
 
-/// A request; its headers are read one by one, without copies.
+/// A request; its headers are read without copies.
 pub struct HostRequest<'r, 'h> {
     request: &'r abi::Request<'h>,
     has_body: bool,
@@ -31,11 +31,11 @@ impl<'r, 'h> HostRequest<'r, 'h> {
 
 impl Request for HostRequest<'_, '_> {
     fn headers<'r>(&'r self, name: &str) -> impl Iterator<Item = &'r [u8]> {
-        values_of(self.request, name)
+        self.request.values(Headers::Request, name)
     }
 
     fn header(&self, name: &str) -> Option<&[u8]> {
-        self.request.header(Headers::Request, name, 0).0
+        self.headers(name).next()
     }
 
     fn has_body(&self) -> bool {
@@ -59,8 +59,8 @@ pub struct Edited<'r, 'h>(pub &'r mut abi::Request<'h>);
 
 impl RequestHeaders for Edited<'_, '_> {
     fn get(&self, name: &str) -> Option<Vec<u8>> {
-        let (value, _) = self.0.header(Headers::Request, name, 0);
-        value.map(<[u8]>::to_vec)
+        let mut values = self.0.values(Headers::Request, name);
+        values.next().map(<[u8]>::to_vec)
     }
 
     fn set(&mut self, name: &str, value: &[u8]) {
@@ -216,11 +216,6 @@ impl<'p> Property<'p> {
     }
 }
 
-/// The values of a header.
-fn values_of<'r>(request: &'r abi::Request<'_>, name: &str) -> impl Iterator<Item = &'r [u8]> {
-    (0..).map_while(move |index| request.header(Headers::Request, name, index).0)
-}
-
 fn property(request: &abi::Request<'_>, path: &[u8]) -> Result<Vec<u8>, NoProperty> {
     let value = match Property::parse(path).ok_or(NoProperty::Absent)? {
         Property::Attribute(Text, number) => {
@@ -239,7 +234,7 @@ fn property(request: &abi::Request<'_>, path: &[u8]) -> Result<Vec<u8>, NoProper
             Some(vec![value.into()])
         }
         Property::Header(name) => {
-            let values = values_of(request, name).collect::<Vec<_>>();
+            let values = request.values(Headers::Request, name).collect::<Vec<_>>();
             (!values.is_empty()).then(|| values.join(&b','))
         }
         Property::Metadata(path) => {
@@ -417,8 +412,8 @@ pub struct HostResponse<'r, 'h>(pub &'r mut abi::Request<'h>);
 
 impl ResponseHeaders for HostResponse<'_, '_> {
     fn get(&self, name: &str) -> Option<Vec<u8>> {
-        let (value, _) = self.0.header(Headers::Response, name, 0);
-        value.map(<[u8]>::to_vec)
+        let mut values = self.0.values(Headers::Response, name);
+        values.next().map(<[u8]>::to_vec)
     }
 
     fn set(&mut self, name: &'static str, value: &str) {
@@ -470,8 +465,8 @@ impl Response for ResponsePart<'_, '_> {
     }
 
     fn trailer(&self, name: &str) -> Option<Vec<u8>> {
-        let (value, _) = self.request.header(Headers::ResponseTrailers, name, 0);
-        value.map(<[u8]>::to_vec)
+        let mut values = self.request.values(Headers::ResponseTrailers, name);
+        values.next().map(<[u8]>::to_vec)
     }
 
     fn property(&self, path: &[u8]) -> Option<Vec<u8>> {
@@ -480,8 +475,7 @@ impl Response for ResponsePart<'_, '_> {
 }
 
 fn is_grpc(request: &abi::Request<'_>) -> bool {
-    let (content_type, _) = request.header(Headers::Request, "content-type", 0);
-    filter_core::is_grpc(content_type)
+    filter_core::is_grpc(request.values(Headers::Request, "content-type").next())
 }
 
 /// Answers a request that a panic left without a decision.

@@ -554,20 +554,18 @@ functions! {
     fn envoy_dynamic_module_callback_is_validation_mode() -> bool {
         false
     }
-    fn envoy_dynamic_module_callback_http_get_header(
-        request: Ptr, of: u32, name: Buffer, value: *mut Buffer, index: usize, count: *mut usize,
-    ) -> bool {
+    fn envoy_dynamic_module_callback_http_get_headers_size(request: Ptr, of: u32) -> usize {
         let request = request_at(request);
-        let headers = locked(&request.headers);
-        let name = name.text();
-        let found: Vec<&Vec<u8>> = headers.iter().filter(|(key, _)| *key == name).map(|(_, v)| v).collect();
-        put(count, found.len());
-        match found.get(index).filter(|_| of == 0) {
-            // It stays in place until the header is set.
-            Some(found) => put(value, Buffer::of(found)),
-            None => return false,
+        if of == 0 { locked(&request.headers).len() } else { 0 }
+    }
+    fn envoy_dynamic_module_callback_http_get_headers(request: Ptr, of: u32, headers: *mut Pair) -> bool {
+        let request = request_at(request);
+        // They stay in place until one is set.
+        for (at, (name, value)) in locked(&request.headers).iter().enumerate().filter(|_| of == 0) {
+            let pair = Pair { name: Buffer::of(name.as_bytes()), value: Buffer::of(value) };
+            put(headers.wrapping_add(at), pair);
         }
-        true
+        of == 0
     }
     fn envoy_dynamic_module_callback_http_set_header(request: Ptr, of: u32, name: Buffer, value: Buffer) -> bool {
         let request = request_at(request);
