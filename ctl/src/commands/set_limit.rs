@@ -109,7 +109,8 @@ impl SetLimit {
                 let edited = limits_file::limit_from_node(&self.edited_node(Some(limit), name));
                 edited.is_ok_and(|edited| limits_file::edit::refers_alike(limit, &edited))
             };
-            if !self.bucket.is_empty() || limit.is_some_and(alike) {
+            let suffices = !self.bucket.is_empty() || limit.is_some_and(alike);
+            if suffices || !base.is_part() {
                 return Ok(base);
             }
         }
@@ -250,10 +251,9 @@ impl SetLimit {
             .policy()
             .cloned()
             .unwrap_or_else(|| Policy::empty(domain.clone()));
-        let is_part = matches!(base, Stored::Live(record) if record.is_part);
         let limit = self.edited_node(old.limit(name.as_str()), name);
         let edited = limits_file::limit_from_node(&limit).and_then(|limit| {
-            if is_part {
+            if base.is_part() {
                 // The others are valid beside it, as they were.
                 let mut edited = old.clone();
                 edited.limits = vec![limit];

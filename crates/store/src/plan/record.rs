@@ -212,6 +212,11 @@ impl Stored {
             Self::Absent | Self::Deleted(_) => None,
         }
     }
+
+    /// Whether other limits of the domain were left out.
+    pub fn is_part(&self) -> bool {
+        matches!(self, Self::Live(record) if record.is_part)
+    }
 }
 
 /// Whether reading a record also reads the overrides, of which there may be very many.
