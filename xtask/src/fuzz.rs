@@ -2,8 +2,10 @@
 //! coverage that rustc builds in. That needs no nightly compiler; a panic, an overflow, a failed
 //! assertion, a hang or too much memory ends it, and the input is in the message.
 
+use std::num::NonZero;
 use std::path::PathBuf;
 use std::process::Command;
+use std::thread::{self, available_parallelism};
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -59,16 +61,20 @@ pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
     };
     ui.heading("Readers that take more than twice as long for twice the input");
     command::run(helper(workspace, &["grow"]).args(chosen))?;
-    ui.heading("Fuzzer");
-    let fuzzer = Fuzzer::build(workspace, chosen)?;
-    for name in chosen {
-        let [inputs, new] = fuzzer.run(name, args.seconds)?;
-        ui.line(&format!("{name}: {inputs} inputs, {new} of them new"));
-    }
+    let fuzzer = Fuzzer::try_each(workspace, ui, chosen, args.seconds)?;
     if args.keep {
         fuzzer.keep(workspace, chosen)?;
     }
     Ok(())
+}
+
+/// As long as each `cargo xtask test` tries each reader.
+pub fn for_tests(workspace: &Workspace, ui: &Ui) -> Result<()> {
+    if on_path("c++").is_none() {
+        ui.line("fuzz: skipped: no C++ compiler");
+        return Ok(());
+    }
+    Fuzzer::try_each(workspace, ui, &readers(workspace)?, 5).map(drop)
 }
 
 /// The names of the corpora, which are those of the readers.
@@ -96,6 +102,29 @@ struct Fuzzer {
 }
 
 impl Fuzzer {
+    /// Tries readers, as many at once as there are processors.
+    fn try_each(workspace: &Workspace, ui: &Ui, readers: &[String], seconds: u64) -> Result<Self> {
+        ui.heading("Fuzzer");
+        let fuzzer = Self::build(workspace, readers)?;
+        let processors = available_parallelism().map_or(1, NonZero::get);
+        for some in readers.chunks(processors) {
+            let results: Vec<_> = thread::scope(|scope| {
+                let tries =
+                    { some.iter() }.map(|name| (name, scope.spawn(|| fuzzer.run(name, seconds))));
+                let tries: Vec<_> = tries.collect();
+                { tries.into_iter() }
+                    .map(|(name, tried)| (name, tried.join()))
+                    .collect()
+            });
+            for (name, result) in results {
+                let result = result.unwrap_or_else(|_| bail!("{name}: the thread panicked"));
+                let [inputs, new] = result?;
+                ui.line(&format!("{name}: {inputs} inputs, {new} of them new"));
+            }
+        }
+        Ok(fuzzer)
+    }
+
     fn build(workspace: &Workspace, readers: &[String]) -> Result<Self> {
         if on_path("c++").is_none() {
             let problem = "no C++ compiler, which libFuzzer needs";

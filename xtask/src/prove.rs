@@ -1,6 +1,7 @@
 //! `cargo xtask prove`: the whole system in simulated worlds (`tests/world`), and a page with what came of it.
 
 use std::path::PathBuf;
+use std::process::Command;
 
 use anyhow::Result;
 
@@ -40,7 +41,7 @@ pub struct Args {
 pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
     let minutes = args.minutes.to_string();
     if let Some(seed) = args.seed {
-        let mut world = world(workspace);
+        let mut world = world(workspace)?;
         world.args(["run", "--seed", &seed.to_string(), "--minutes", &minutes]);
         if let Some(keep) = &args.keep {
             world.args(["--keep", keep]);
@@ -56,7 +57,7 @@ pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
         "proof.md"
     };
     let page = { args.page.clone() }.unwrap_or_else(|| workspace.target.join(default));
-    let mut world = world(workspace);
+    let mut world = world(workspace)?;
     world.args([
         "prove",
         "--hours",
@@ -75,19 +76,18 @@ pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
 }
 
 /// The program of `tests/world`, optimized.
-fn world(workspace: &Workspace) -> std::process::Command {
-    workspace.cargo(&[
-        "run",
-        "--quiet",
-        "--profile=simulate",
-        "--package=world",
-        "--",
-    ])
+fn world(workspace: &Workspace) -> Result<Command> {
+    command::run(simulations(workspace).args(["--test=replay", "--no-run"]))?;
+    Ok(workspace.program(workspace.target.join("simulate/world"), &[]))
+}
+
+/// The tests of both simulators, and what they run, optimized: selected together, so that what they use has the
+/// same features and is built once.
+pub fn simulations(workspace: &Workspace) -> Command {
+    workspace.cargo(&["test", "--profile=simulate", "-pfilter-core", "-pworld"])
 }
 
 /// As many hours as each `cargo xtask test` simulates.
 pub fn for_tests(workspace: &Workspace) -> Result<()> {
-    let mut world = world(workspace);
-    world.args(["prove", "--hours", "1"]);
-    command::run(&mut world)
+    command::run(world(workspace)?.args(["prove", "--hours", "1"]))
 }

@@ -12,6 +12,7 @@ use harness::Host;
 
 use crate::command::{self, Workspace};
 use crate::dist;
+use crate::fuzz;
 use crate::module;
 use crate::prove;
 use crate::tools::{Tool, Tools, WASM_TARGET, on_path};
@@ -49,6 +50,9 @@ const NO_KUBERNETES: &str = "RL_NO_KUBERNETES";
 /// The path of a server that does not exist.
 const NO_SERVER: &str = "/nonexistent/server";
 
+/// Seeds of each property of the simulated filter.
+const SEEDS: &str = "200";
+
 /// Tests that are listed as the slowest.
 const SLOWEST: usize = 15;
 
@@ -77,10 +81,12 @@ enum Step {
     Deny,
     /// Unit and property tests, with real Redis and Valkey where they matter
     Unit,
-    /// The filter in a simulated world, a thousand seeds of it
+    /// The filter in a simulated world, hundreds of seeds of it
     Simulate,
-    /// Proxies, limiters and Redis in simulated worlds, with faults, for an hour
+    /// Proxies, limiters and Redis in simulated worlds, with faults, for hours
     World,
+    /// Readers of strangers' bytes under a fuzzer, seconds each
+    Fuzz,
     /// Tests compiled to wasm32, under Node
     Wasm,
     /// The files of deploy/, by the programs they are for
@@ -122,6 +128,7 @@ impl Step {
             Self::Unit => unit(context),
             Self::Simulate => simulate(context),
             Self::World => prove::for_tests(context.workspace),
+            Self::Fuzz => fuzz::for_tests(context.workspace, context.ui),
             Self::Wasm => on_wasm(context),
             Self::Kubernetes => kubernetes(context),
             Self::Deploy | Self::Dist | Self::Api | Self::Page | Self::E2e | Self::Module => {
@@ -316,6 +323,10 @@ impl<'a> Context<'a> {
                 }
             }
         }
+        if step == Step::Kubernetes {
+            // They wait for the API server and for Envoys, and compute a third of the time.
+            tests.env("NEXTEST_TEST_THREADS", "5");
+        }
         tests.env("RL_TEST_FILTER", self.workspace.target.join("filter.wasm"));
         Ok(tests)
     }
@@ -437,7 +448,8 @@ fn unit(context: &Context<'_>) -> Result<()> {
         command::run(&mut context.workspace.native(&["test", "--quiet", "--doc"]))?;
     }
     // The step `simulate` plays more seeds of them, in less time.
-    let others = ["--filterset=not binary_id(filter-core::simulation)".to_owned()];
+    let others =
+        ["--filterset=not (binary_id(filter-core::simulation) | package(world))".to_owned()];
     let others = { others.into_iter() }.filter(|_| nextest && context.runner.is_empty());
     let mut tests = context.tests(others, &[]);
     tests.envs(SERVERS.map(|(variable, _)| (variable, NO_SERVER)));
@@ -451,19 +463,13 @@ fn unit(context: &Context<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Optimized, so that this many seeds are affordable. `SIMULATION_SEEDS` and `SIMULATION_SEED` are
-/// passed on.
+/// Optimized, so that this many seeds are affordable, with what the step `world` runs. `SIMULATION_SEEDS`
+/// and `SIMULATION_SEED` are passed on.
 fn simulate(context: &Context<'_>) -> Result<()> {
-    let simulation = [
-        "test",
-        "--release",
-        "-pfilter-core",
-        "--test=simulation",
-        "--",
-    ];
-    let mut tests = context.workspace.cargo(&simulation);
+    let mut tests = prove::simulations(context.workspace);
+    tests.args(["--test=simulation", "--test=replay", "--"]);
     if std::env::var_os("SIMULATION_SEEDS").is_none() {
-        tests.env("SIMULATION_SEEDS", "1000");
+        tests.env("SIMULATION_SEEDS", SEEDS);
     }
     command::run(tests.args(&context.runner))
 }
