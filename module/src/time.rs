@@ -161,7 +161,9 @@ fn run() {
         let due: Vec<_> = ticking.1.iter().filter(due).map(Arc::downgrade).collect();
         if due.is_empty() {
             let next_us = ticking.1.iter().map(|filter| filter.ticker.next_us()).min();
-            let left = Duration::from_micros(next_us.unwrap_or(u64::MAX) - now_us);
+            // One may have come sooner meanwhile.
+            let left = next_us.unwrap_or(u64::MAX).saturating_sub(now_us);
+            let left = Duration::from_micros(left);
             let waited = SOONER.wait_timeout(ticking, left);
             ticking = waited.unwrap_or_else(PoisonError::into_inner).0;
             continue;
