@@ -976,9 +976,9 @@ mod tests {
             number: 7,
             digest: 0xab,
         };
-        let live = array(&[Some("1"), Some("7"), Some("ab"), None]);
+        let live = array(&[Some("2"), Some("7"), Some("ab"), None]);
         assert_eq!(head_state(live), Ok(HeadState::Live(revision.clone())));
-        let deleted = array(&[Some("1"), Some("7"), Some("ab"), Some("1")]);
+        let deleted = array(&[Some("2"), Some("7"), Some("ab"), Some("1")]);
         assert_eq!(head_state(deleted), Ok(HeadState::Deleted(revision)));
         let missing = array(&[None, None, None, None]);
         assert_eq!(head_state(missing), Ok(HeadState::Missing));
@@ -989,8 +989,8 @@ mod tests {
         for reply in [
             Value::Nil,
             Value::Int(1),
-            array(&[Some("1"), Some("x"), Some("ab"), None]),
-            array(&[Some("1"), Some("7"), Some("no hex"), None]),
+            array(&[Some("2"), Some("x"), Some("ab"), None]),
+            array(&[Some("2"), Some("7"), Some("no hex"), None]),
         ] {
             assert!(
                 !matches!(head_state(reply.clone()), Ok(HeadState::Live(_))),
