@@ -23,8 +23,8 @@ mod telemetry;
 use std::{fmt, sync::Arc, time::Duration};
 
 use redis_link::{
-    Cmd, Deadline, Lane, Node, Outcome, Request, Script, Server, Servers, Settings, Subscription,
-    Value, is_refused, value,
+    Cmd, Deadline, Lane, Node, Outcome, Request, Server, Servers, Settings, Subscription, Value,
+    is_refused, value,
 };
 use tokio::{
     sync::Mutex,
@@ -127,15 +127,9 @@ impl RedisStore {
     }
 
     /// Calls a script.
-    async fn control_script(
-        &self,
-        script: &'static Script,
-        keys: &[String],
-        args: &[String],
-    ) -> Result<Value, StoreError> {
-        let call = Request::call(script, keys, args);
+    async fn control_script(&self, call: &Request) -> Result<Value, StoreError> {
         let deadline = self.control_deadline();
-        let calls = std::slice::from_ref(&call);
+        let calls = std::slice::from_ref(call);
         loop {
             let mut answers = self.servers.run(Lane::Control, calls, deadline).await;
             let answer = answers.pop().ok_or_else(value::short)?;

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
 use policy::{Compiled, Limit, Name};
-use redis_link::{Lane, Request, slot, value};
+use redis_link::{Lane, Request, is_refused, slot, value};
 
 use super::{RedisStore, SCAN_COUNT};
 use crate::{
@@ -254,7 +254,6 @@ impl RedisStore {
             return Ok(0);
         }
         let calls = keys.iter().map(|key| {
-            // The server refuses a script with two keys while their slot is migrated.
             let mut keys = vec![key.clone()];
             if limit.settles() {
                 keys.push(self.keys().reservations_of(key));
@@ -267,7 +266,12 @@ impl RedisStore {
         let calls: Vec<Request> = calls.collect();
         let deadline = self.control_deadline();
         let mut removed = 0;
-        for answer in self.servers.run(Lane::Control, &calls, deadline).await {
+        let answers = self.servers.run(Lane::Control, &calls, deadline).await;
+        for (call, mut answer) in calls.iter().zip(answers) {
+            // The server refuses a script with two keys while their slot is migrated.
+            if is_refused(&answer, "TRYAGAIN") {
+                answer = self.control_script(call).await;
+            }
             removed += u64::try_from(value::integer(answer?)?).unwrap_or(0);
         }
         Ok(removed)
@@ -287,10 +291,8 @@ impl RedisStore {
             },
             Clock::Server,
         );
-        let calls = [Request::call(&CREDIT, &call.keys, &call.args)];
-        let deadline = self.control_deadline();
-        let mut answers = self.servers.run(Lane::Control, &calls, deadline).await;
-        let numbers = value::integers(answers.pop().ok_or_else(value::short)??)?;
+        let call = Request::call(&CREDIT, &call.keys, &call.args);
+        let numbers = value::integers(self.control_script(&call).await?)?;
         match script::decode_credited(&numbers) {
             Ok(Credited::Stale) => Err(CheckError::Stale.into()),
             Ok(Credited::Corrupt) => Err(CheckError::CorruptBucket(credit.limit.clone()).into()),

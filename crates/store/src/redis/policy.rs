@@ -7,7 +7,7 @@ use std::{
 
 use async_trait::async_trait;
 use policy::{Edits, Limit, Name, OVERRIDES_MAX, Override, OverrideChange, Policy, Revision};
-use redis_link::{Cmd, Outcome, Value, value};
+use redis_link::{Cmd, Outcome, Request, Value, value};
 use tokio::{sync::watch, time::sleep};
 
 use crate::{
@@ -356,7 +356,9 @@ impl RedisStore {
     ) -> Result<Revision, EditError> {
         let staged = self.stage(domain, plan).await?;
         let (keys, args) = plan.script_call(self.keys(), domain, expected, staged, by);
-        let reply = self.control_script(&POLICY_WRITE, &keys, &args).await?;
+        let reply = self
+            .control_script(&Request::call(&POLICY_WRITE, &keys, &args))
+            .await?;
         outcome(reply, expected)
     }
 

@@ -167,7 +167,9 @@ impl RedisStore {
             args.push(ids.len().to_string());
             args.extend(ids.iter().cloned());
         }
-        let reply = self.control_script(&POLICY_PROXIES, &keys, &args).await?;
+        let reply = self
+            .control_script(&Request::call(&POLICY_PROXIES, &keys, &args))
+            .await?;
         let found = value::integers(reply)?.into_iter();
         let found = found.map(|n| u64::try_from(n).unwrap_or(0));
         // If a limit is in several calls, the last count includes all its proxies.

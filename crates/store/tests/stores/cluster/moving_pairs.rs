@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 use harness::Engine;
 use policy::{Compiled, SlotId};
 use protocol::{Check, CostSettlement, LimitRequest};
-use store::{Store, slot};
+use store::{Credit, ResetScope, Store, slot};
 use tokio::{task::JoinSet, time::sleep};
 
 use super::{
@@ -21,7 +21,7 @@ use super::{
     faults::{errors, impatient},
 };
 use crate::{
-    given::{check, name, policy, publish, request},
+    given::{by, check, name, policy, publish, request, reset},
     servers::until,
     with_both_engines,
 };
@@ -163,6 +163,52 @@ async fn pairs_of_keys_move_and_every_check_counts_once(engine: Engine) -> Resul
         denials += seen.limits[0].penalty.denials;
     }
     assert_eq!(denials, CLIENTS + done);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
+async fn a_bucket_whose_keys_are_apart_is_credited_and_reset_when_they_are_together() -> Result<()>
+{
+    for resets in [false, true] {
+        let cluster = Cluster::start(Engine::Redis).await?;
+        let store = cluster.store()?;
+        let policy = publish(&store, &policy(LIMITS)).await?;
+        let values = [Some(b"t".to_vec()), Some(b"user1".to_vec())];
+        let limit = &policy.limits()[1];
+        for _ in 0..6 {
+            check(&store, &policy, &login(1)).await?;
+        }
+        let moving = cluster.start_moving(slot(b"rl:b:shop:logins:{t}")).await?;
+        let keys = moving.keys().await?;
+        assert_eq!(keys.len(), 2);
+        moving.migrate(&keys[0]).await?;
+        let goes_on = async {
+            sleep(Duration::from_millis(300)).await;
+            moving.migrate(&keys[1]).await?;
+            moving.finish().await
+        };
+        let edits = async {
+            if resets {
+                let scope = ResetScope::Bucket(&values);
+                assert_eq!(reset(&store, limit, scope).await?, 1);
+                return Ok(());
+            }
+            let credit = Credit {
+                policy: &policy,
+                limit: &limit.name,
+                values: &values,
+                units: 2,
+                peek: false,
+                force: false,
+            };
+            assert_eq!(store.credit(&credit, &by("ann")).await?.left, 2);
+            anyhow::Ok(())
+        };
+        let (moved, edited) = tokio::join!(goes_on, edits);
+        moved?;
+        edited?;
+    }
     Ok(())
 }
 
