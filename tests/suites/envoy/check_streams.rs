@@ -117,9 +117,11 @@ async fn killing_limiters_fails_their_calls_but_never_crashes_envoy() {
             (stat(&delivered.stage, "rl_stream.opened").await > round).then_some(())
         })
         .await;
-        let load = tokio::spawn(flood(port, 8, 1_000, request));
+        let calls = stat(&delivered.stage, "rl_stream.calls").await;
+        let load = tokio::spawn(flood(port, 8, 2_000, request));
+        above(&delivered.stage, "rl_stream.calls", calls + 10).await;
         delivered.stage.kill_one_limiter().await;
-        assert_eq!(load.await.unwrap().unwrap(), 1_000);
+        assert_eq!(load.await.unwrap().unwrap(), 2_000);
         delivered.stage.start_limiters().await;
         let edit = |config: &mut Value| config["deny"] = json!({"message": format!("{round}")});
         delivered.change("update_success", edit).await;
