@@ -215,6 +215,24 @@ impl EnvoyConfig {
         Ok(self)
     }
 
+    /// The first listener.
+    pub fn listener(&self) -> Result<Value> {
+        let listener = self.tree.pointer("/static_resources/listeners/0");
+        listener.cloned().context("no listener")
+    }
+
+    /// Has Envoy read listeners from a file ([`put_listeners`]) in place of its own.
+    #[must_use]
+    pub fn listeners_in(self, file: &Path) -> Self {
+        self.edit(|tree| {
+            { tree.pointer_mut("/static_resources/listeners") }.map(Value::take);
+            tree["node"] = json!({"id": "test", "cluster": "test"});
+            let source =
+                json!({"path_config_source": {"path": file}, "resource_api_version": "V3"});
+            tree["dynamic_resources"] = json!({"lds_config": source});
+        })
+    }
+
     /// Writes the configuration for Envoy; the name must end in `.json`. Where the tests run with the
     /// dynamic module ([`Host`]), it is in place of every wasm filter.
     pub fn write(&self, path: &Path) -> Result<()> {
@@ -290,6 +308,24 @@ fn replace_sockets(value: &mut Value, to: &mut impl FnMut(&str) -> Option<u16>) 
             .try_for_each(|value| replace_sockets(value, to)),
         _ => Ok(()),
     }
+}
+
+/// Replaces the listeners in a file that Envoy reads, atomically, which is the event that Envoy watches for: these, on
+/// these ports.
+pub fn put_listeners(file: &Path, mut listeners: Vec<(Value, u16)>) -> Result<()> {
+    for (listener, port) in &mut listeners {
+        listener["@type"] = json!("type.googleapis.com/envoy.config.listener.v3.Listener");
+        listener["name"] = json!(port.to_string());
+        let socket = json!({"address": "127.0.0.1", "port_value": port});
+        listener["address"] = json!({"socket_address": socket});
+        put_host(listener)?;
+    }
+    let listeners: Vec<Value> = { listeners.into_iter() }
+        .map(|(listener, _)| listener)
+        .collect();
+    let fresh = file.with_extension("fresh");
+    std::fs::write(&fresh, json!({"resources": listeners}).to_string())?;
+    Ok(std::fs::rename(fresh, file)?)
 }
 
 /// Puts what the tests run with ([`Host`]) in place of the wasm filters in a part of Envoy's configuration.

@@ -29,7 +29,7 @@ pub use chromium::Chromium;
 pub use client::{Client, Reply, Request};
 pub use cluster::{CLUSTER_SLOTS, Cluster, cluster_arguments, join_cluster};
 pub use envoy::Envoy;
-pub use envoy_config::{EnvoyConfig, put_host};
+pub use envoy_config::{EnvoyConfig, put_host, put_listeners};
 pub use failover::{Pair, Sentinel};
 pub use fake_limiter::{FakeLimiter, Misbehaviour, answer};
 pub use flood::{

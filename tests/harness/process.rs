@@ -122,11 +122,20 @@ impl Process {
 
     /// Memory that it has in use, in bytes (Linux only).
     pub fn memory_bytes(&self) -> Result<u64> {
+        Ok(self.status("VmRSS:")? * 1024)
+    }
+
+    /// Its threads (Linux only).
+    pub fn threads(&self) -> Result<u64> {
+        self.status("Threads:")
+    }
+
+    /// A number that the kernel shows of it.
+    fn status(&self, name: &str) -> Result<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        let kilobytes = line.and_then(|line| line.trim().strip_suffix(" kB"));
-        let kilobytes: u64 = kilobytes.context("no VmRSS")?.trim().parse()?;
-        Ok(kilobytes * 1024)
+        let value = status.lines().find_map(|line| line.strip_prefix(name));
+        let number = value.and_then(|value| value.split_whitespace().next());
+        Ok(number.with_context(|| format!("no {name}"))?.parse()?)
     }
 
     /// CPU time that it has used, in microseconds, by the kernel's ticks of 10 ms (Linux only).

@@ -70,17 +70,18 @@ impl RawClient {
 
     async fn exchange(&mut self, request: &[u8]) -> Result<Option<RawReply>> {
         let kept = self.stream.is_some();
-        if let Some(reply) = self.try_once(request).await? {
+        if let Some(reply) = self.send_once(request).await? {
             return Ok(Some(reply));
         }
         // A kept connection may have been closed since its last use.
         if kept {
-            return self.try_once(request).await;
+            return self.send_once(request).await;
         }
         Ok(None)
     }
 
-    async fn try_once(&mut self, request: &[u8]) -> Result<Option<RawReply>> {
+    /// Sends a request over the connection that is open, if one is; `None` if that was closed without an answer.
+    pub async fn send_once(&mut self, request: &[u8]) -> Result<Option<RawReply>> {
         let mut stream = match self.stream.take() {
             Some(stream) => stream,
             None => connect(self.port).await?,

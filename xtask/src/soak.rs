@@ -9,9 +9,10 @@
 //! All clients are in this process. Attackers share one thread of the lowest priority, each at a rate
 //! of its own, so that they cost the limiter work and memory rather than the machine its CPU: two
 //! cores suffice for limiter, Redis and clients. The report shows how often each attack struck, and
-//! the CPU time of the clients.
+//! the CPU time of the clients. `--proxy` is another soak: [`proxy`].
 
 mod attacks;
+mod proxy;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -19,7 +20,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use harness::{Limiter, LimiterPlan, RawClient, Redis, free_port};
+use harness::{Limiter, LimiterPlan, Programs, RawClient, Redis, free_port};
 use tokio::time::{interval, sleep};
 
 use crate::bench::Unit;
@@ -27,6 +28,7 @@ use crate::command::Workspace;
 use crate::fleet::{interruptible, lock, micros, quantile, release, text};
 use crate::tools::{Tool, Tools};
 use crate::ui::Ui;
+use crate::{module, wasm};
 
 use attacks::{Attackers, To};
 
@@ -53,13 +55,16 @@ pub struct Args {
     /// How long
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     minutes: u64,
+    /// Not of limiters but of the filter, in an Envoy whose configuration changes 20 times a second
+    #[arg(long, value_name = "module|wasm|FILE", conflicts_with_all = ["peace", "only"])]
+    proxy: Option<PathBuf>,
     /// Honest checks only: what the machine can do
     #[arg(long)]
     peace: bool,
     /// Only the attacks whose names contain one of these
     #[arg(long, value_name = "WORDS", value_delimiter = ',', default_value = "")]
     only: Vec<String>,
-    /// A limiter that is built already, of an earlier commit perhaps
+    /// A limiter that is built already, of an earlier commit perhaps, with `rlctl` beside it
     #[arg(long, value_name = "PROGRAM")]
     limiter: Option<PathBuf>,
 }
@@ -69,8 +74,24 @@ pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
     let redis = Tools::new(workspace, ui).get(Tool::Redis)?;
     let limiter = match &args.limiter {
         Some(program) => program.clone(),
-        None => release(workspace, &["limiter"])?.join("limiter"),
+        None => release(workspace, &["limiter", "ctl"])?.join("limiter"),
     };
+    if let Some(filter) = &args.proxy {
+        let programs = Programs {
+            root: workspace.root.clone(),
+            envoy: Tools::new(workspace, ui).get(Tool::Envoy)?,
+            valkey: redis.clone(),
+            redis,
+            rlctl: limiter.with_file_name("rlctl"),
+            limiter,
+            filter: match filter.to_str() {
+                Some("module") => module::build(workspace, ui)?,
+                Some("wasm") => wasm::build(workspace, ui)?,
+                _ => filter.clone(),
+            },
+        };
+        return interruptible(proxy::soak(args.minutes, &programs, ui));
+    }
     interruptible(soak(args, ui, &redis, limiter))
 }
 

@@ -1,9 +1,9 @@
 //! The filter's configuration changes while requests flow, as Istio changes it: by an update of the
 //! listener.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use harness::{EnvoyConfig, Host, RawClient, flood, free_port};
+use harness::{Host, RawClient, flood, free_port, put_listeners};
 use serde_json::{Value, json};
 
 use crate::stage::{Plan, Stage, eventually, limits};
@@ -39,7 +39,10 @@ impl Delivered {
         let (file, port) = (dir.path().join("listeners.json"), free_port().unwrap());
         let to = file.clone();
         let stage = plan
-            .config(move |config| deliver(config, &to, port))
+            .config(move |config| {
+                put_listeners(&to, vec![(config.listener().unwrap(), port)]).unwrap();
+                config.listeners_in(&to)
+            })
             .start_unlimited()
             .await;
         let text = std::fs::read_to_string(&file).unwrap();
@@ -78,35 +81,12 @@ impl Delivered {
         let mut config = serde_json::from_str(value.as_str().unwrap()).unwrap();
         edit(&mut config);
         *value = json!(config.to_string());
-        write(&self.file, &listener);
+        put_listeners(&self.file, vec![(listener, self.port)]).unwrap();
         eventually(&name, async || {
             (self.stage.envoy().stat(&name).await.unwrap() > before).then_some(())
         })
         .await;
     }
-}
-
-/// Moves the listener out of Envoy's configuration into a file.
-fn deliver(config: EnvoyConfig, file: &Path, port: u16) -> EnvoyConfig {
-    config.edit(|tree| {
-        let listeners = tree["static_resources"].as_object_mut().unwrap();
-        let mut listener = listeners.remove("listeners").unwrap()[0].take();
-        listener["address"]["socket_address"]["port_value"] = json!(port);
-        write(file, &listener);
-        tree["node"] = json!({"id": "test", "cluster": "test"});
-        let source = json!({"path_config_source": {"path": file}, "resource_api_version": "V3"});
-        tree["dynamic_resources"] = json!({"lds_config": source});
-    })
-}
-
-/// Replaces the file atomically, which is the event that Envoy watches for.
-fn write(file: &Path, listener: &Value) {
-    let mut listener = listener.clone();
-    listener["@type"] = json!("type.googleapis.com/envoy.config.listener.v3.Listener");
-    harness::put_host(&mut listener).unwrap();
-    let fresh = file.with_extension("fresh");
-    std::fs::write(&fresh, json!({"resources": [listener]}).to_string()).unwrap();
-    std::fs::rename(fresh, file).unwrap();
 }
 
 fn request(host: &str) -> Vec<u8> {
