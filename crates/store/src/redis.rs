@@ -128,7 +128,11 @@ impl RedisStore {
 
     /// Calls a script.
     async fn control_script(&self, call: &Request) -> Result<Value, StoreError> {
-        let deadline = self.control_deadline();
+        self.control_script_until(call, self.control_deadline())
+            .await
+    }
+
+    async fn control_script_until(&self, call: &Request, deadline: Deadline) -> Outcome {
         let calls = std::slice::from_ref(call);
         loop {
             let mut answers = self.servers.run(Lane::Control, calls, deadline).await;

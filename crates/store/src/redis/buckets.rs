@@ -270,7 +270,7 @@ impl RedisStore {
         for (call, mut answer) in calls.iter().zip(answers) {
             // The server refuses a script with two keys while their slot is migrated.
             if is_refused(&answer, "TRYAGAIN") {
-                answer = self.control_script(call).await;
+                answer = self.control_script_until(call, deadline).await;
             }
             removed += u64::try_from(value::integer(answer?)?).unwrap_or(0);
         }
