@@ -329,9 +329,9 @@ impl Filter {
     }
 }
 
-/// A list, also after a panic under its lock: each change of it is a single call.
-fn locked<T>(list: &Mutex<VecDeque<T>>) -> MutexGuard<'_, VecDeque<T>> {
-    list.lock().unwrap_or_else(PoisonError::into_inner)
+/// What a lock guards, also after a panic under it: for what each single call leaves whole.
+pub fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn is_cancel(step: &Step) -> bool {

@@ -3,7 +3,7 @@
 use std::{
     ptr,
     sync::{
-        Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError, Weak,
+        Arc, Condvar, LazyLock, Mutex, PoisonError, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     thread::{self, Builder, ThreadId},
@@ -12,7 +12,7 @@ use std::{
 
 use filter_core::{Clock, Now};
 
-use crate::hooks::{self, Filter};
+use crate::hooks::{self, Filter, locked};
 
 /// The start of the monotonic clock, which is the same for all workers and configurations: what they
 /// share has deadlines. Not at 0, which is the past of every deadline.
@@ -175,11 +175,6 @@ fn run() {
         }
         ticking = locked(&TICKING);
     }
-}
-
-/// What this guards is whole also after a panic.
-fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 // --- When a worker's tick is due.
