@@ -578,7 +578,7 @@ return {
     entry.expires = entry.expires and living(entry.expires)
   end,
   -- What was published since the last call, if anything was.
-  told = function()
+  take_published = function()
     local messages = published
     if #messages > 0 then
       published = {}

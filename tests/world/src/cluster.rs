@@ -23,7 +23,7 @@ pub struct View {
     /// The slot whose keys leave for another node, or come from one.
     leaving: Cell<Option<(u16, usize)>>,
     arriving: Cell<Option<u16>>,
-    /// It has not heard of most others for so long that it answers nothing.
+    /// Most others have been out of its reach for so long that it answers nothing.
     alone: Cell<bool>,
 }
 
@@ -113,7 +113,7 @@ impl Server {
             .then(|| format!("MOVED {at} redis-{owner}:6379"))
     }
 
-    /// Waits until it does what it is told.
+    /// Waits until it is up.
     async fn ready(&self) {
         let mut health = self.health.subscribe();
         let _ = health.wait_for(|health| *health == Health::Up).await;
@@ -177,20 +177,25 @@ impl Servers {
         self.changing.set(false);
     }
 
-    /// A node says what has changed, and those that hear it learn it, one after the other.
-    async fn spread(&self, from: &Server, hears: impl Fn(&Server) -> bool, learn: impl Fn(&View)) {
+    /// A node sends what has changed, and those that it reaches take it over, one after the other.
+    async fn spread(
+        &self,
+        from: &Server,
+        reaches: impl Fn(&Server) -> bool,
+        learn: impl Fn(&View),
+    ) {
         learn(&from.view);
         let first = self.sim.chance.index(self.redis.len());
         let others = self.redis.iter().cycle().skip(first).take(self.redis.len());
-        for node in others.filter(|node| node.number != from.number && hears(node)) {
+        for node in others.filter(|node| node.number != from.number && reaches(node)) {
             self.pause(40).await;
             learn(&node.view);
         }
     }
 
     /// A replica takes the place of its primary: as an operator says, and nothing is lost; or because that has died; or
-    /// because most others have not heard of it for a while, in which limiters still may. Such a one stops by itself
-    /// at about the time at which it is replaced, and becomes a replica once it hears of the others. Returns until
+    /// because most others have not reached it for a while, in which limiters still may. Such a one stops answering
+    /// at about the time at which it is replaced, and becomes a replica once it reaches the others. Returns until
     /// when the old one may have charged what is lost.
     pub async fn replace_node(&self, part: usize, lasts_ms: u64) -> u64 {
         let [old, new] = self.pair(part);

@@ -33,7 +33,7 @@ pub enum Rule {
     Together,
     /// Keys move with their slot.
     Migrated,
-    /// A node that hears of too few others stops.
+    /// A node that reaches too few others stops.
     Minority,
     /// A call on a check stream arrives once.
     Once,
@@ -290,7 +290,7 @@ pub const MUTATIONS: [(&str, How); 46] = [
     ),
     ("keys move with their slot", How::Part(Rule::Migrated)),
     (
-        "a node that hears of too few others stops",
+        "a node that reaches too few others stops",
         How::Part(Rule::Minority),
     ),
     (

@@ -482,9 +482,9 @@ impl Server {
 
     /// Sends what was published.
     fn publish(&self) {
-        let told = self.redis.function("told");
-        let messages: Option<Vec<[String; 2]>> = told.call(()).unwrap();
-        // Of a Cluster, each node tells it to all.
+        let take = self.redis.function("take_published");
+        let messages: Option<Vec<[String; 2]>> = take.call(()).unwrap();
+        // Of a Cluster, each node sends it to all.
         let all = self.all.upgrade();
         for [channel, text] in messages.unwrap_or_default() {
             for server in all.iter().flat_map(|all| &all.redis) {

@@ -147,8 +147,7 @@ impl World {
         (!there.is_empty()).then(|| there[self.sim.chance.index(there.len())])
     }
 
-    /// A new limiter takes the place of one that leaves: new calls go there, connections stay until they are told to
-    /// end.
+    /// A new limiter takes the place of one that leaves: new calls go there, connections stay until the limiter ends them.
     async fn drain(&self, limiter: usize) {
         let leaves = self.limiters.borrow_mut()[limiter].take();
         self.start_limiter(limiter);
