@@ -183,8 +183,8 @@ pub enum CheckError {
     /// See there.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// One node failed after other nodes had charged the check; those charges may not have been
-    /// refunded.
+    /// One node failed after other nodes had executed a part of the check that cannot be undone or sent again:
+    /// a settlement, a debit, a denial towards a penalty, or a charge that may not have been refunded.
     #[error(transparent)]
     PartiallyCharged(StoreError),
     /// The key of the limit's bucket holds something that no check has written.

@@ -111,8 +111,8 @@ impl RedisStore {
     }
 }
 
-/// The error of a check that settled leases in one slot before another answered `stale`: a retry
-/// would settle them twice.
+/// The error of a check of which one slot executed something before another answered `stale`: a retry
+/// would do it twice.
 fn final_error() -> CheckError {
     StoreError::Refused(Refusal {
         code: "STALE".to_owned(),
@@ -144,12 +144,12 @@ impl<'a> ClusterBatch<'a, '_> {
         let cross_slots = self.cross_slots.into_iter();
         cross_slots
             .map(|cross_slot| {
-                let (settled, charged) = (cross_slot.has_settled(), cross_slot.has_charged());
+                let executed = cross_slot.has_executed();
                 let decided = cross_slot.decided(unasked);
                 decided.map_err(|error| match error {
-                    CheckError::Stale if settled => final_error(),
-                    CheckError::Store(error) if charged => CheckError::PartiallyCharged(error),
-                    CheckError::CorruptBucket(_) if charged => {
+                    CheckError::Stale if executed => final_error(),
+                    CheckError::Store(error) if executed => CheckError::PartiallyCharged(error),
+                    CheckError::CorruptBucket(_) if executed => {
                         CheckError::PartiallyCharged(StoreError::Corrupt(error.to_string()))
                     }
                     error => error,

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 
 use crate::support::random::Random;
 use crate::support::{Engine, LuaRedis, RustEngine, Scripts, Subject, number};
-use algorithms::check::{Mode, Options, Part};
-use algorithms::{Algorithm, Align, Kind, Parameters};
+use algorithms::check::{Mode, Options, Part, PenaltyRequest};
+use algorithms::{Algorithm, Align, Kind, LeaseRequest, Parameters, Penalty, Settlement};
 use store::{
     script::{Clock, CrossSlotCheck, ScriptCheck, ScriptError, ScriptLimit, SlotCheck},
     scripts::REFUND,
@@ -410,47 +410,93 @@ fn a_blind_refund_over_admits() {
     assert_eq!(admitted_around_a_refund(&without(rule, instead)), 20);
 }
 
-/// Retrying a check after one slot has settled would settle twice: its caller can see that.
+const SETTLED: [Settlement; 1] = [Settlement {
+    epoch: START_MS,
+    spent: 1,
+    returned: 1,
+}];
+
+/// Sending a check again after one slot has settled, or charged a debit, would do it twice: its caller can see that.
 #[test]
-fn a_check_over_several_slots_reports_whether_it_has_settled() {
+fn a_check_over_several_slots_reports_what_it_has_executed() {
+    type Case = (&'static str, fn(&mut Part<'_>), bool);
     let algorithm = Algorithm::new(&Parameters::new(Kind::TokenBucket, 10, 1000)).unwrap();
-    let settle = [algorithms::Settlement {
-        epoch: START_MS,
-        spent: 1,
-        returned: 1,
-    }];
-    let limit = |key: &'static str, settle| {
-        ScriptLimit::new(
-            key.as_bytes(),
-            Part {
-                lease: Some(algorithms::LeaseRequest {
-                    ttl_ms: 100,
-                    settle,
-                    ..algorithms::LeaseRequest::default()
-                }),
-                ..Part::new(&algorithm, 1)
+    let cases: [Case; 7] = [
+        ("no cost", |_| (), false),
+        ("a charge", |of| of.cost = 1, true),
+        ("a settlement", |of| settle(of, &SETTLED), true),
+        ("a debit", |of| of.debit = 1, true),
+        ("reported denials", |of| report(of, 1), true),
+        ("a denial", |of| of.cost = 11, true),
+        ("a peek that is denied", |of| of.cost = 11, false),
+    ];
+    for (what, change, executed) in cases {
+        let mut part = Part {
+            cost: 0,
+            ..Part::new(&algorithm, 1)
+        };
+        settle(&mut part, &[]);
+        report(&mut part, 0);
+        change(&mut part);
+        let first = ScriptLimit {
+            denials: Some(b"{a}denials"),
+            ..ScriptLimit::new(b"a", part)
+        };
+        let check = ScriptCheck {
+            limits: vec![first, ScriptLimit::new(b"b", Part::new(&algorithm, 1))],
+            options: Options {
+                peek: what.contains("peek"),
+                ..Options::default()
             },
-        )
-    };
-    let check = ScriptCheck {
-        limits: vec![limit("a", &settle), limit("b", &[])],
-        options: Options::default(),
-    };
+        };
+        assert_eq!(executed_of(check), [false, executed], "{what}");
+    }
+}
+
+fn settle(part: &mut Part<'_>, settle: &'static [Settlement]) {
+    part.lease = Some(LeaseRequest {
+        ttl_ms: 100,
+        settle,
+        ..LeaseRequest::default()
+    });
+}
+
+fn report(part: &mut Part<'_>, reported: u64) {
+    part.penalty = Some(PenaltyRequest {
+        penalty: Penalty::new(9, 1000, 1000),
+        stored: None,
+        reported,
+    });
+}
+
+/// What such a check reports before anything was sent, and after the first slot's part.
+fn executed_of(check: ScriptCheck<'_>) -> [bool; 2] {
     let mut cross_slot: CrossSlotCheck<'_, ScriptError> = CrossSlotCheck::new(check, slot);
-    assert!(!cross_slot.has_settled());
+    let before = cross_slot.has_executed();
     let mut redis = LuaRedis::new();
     let first = cross_slot.next().remove(0);
-    let settles = first.check.limits[0].key == b"a";
+    assert_eq!(
+        first.check.limits[0].key, b"a",
+        "in the order of the limits"
+    );
     let mut reply = redis.batch(&[first.check], Clock::Injected(START_MS));
     let verdict = reply.results.remove(0).unwrap();
     cross_slot.answer(first.part, Ok((verdict, reply.now_ms)));
-    assert!(settles, "the slots are asked in the order of the limits");
-    assert!(cross_slot.has_settled());
+    let after = cross_slot.has_executed();
     let second = cross_slot.next().remove(0);
     let stale = ScriptError::Stale {
         limit: 0,
         generation: 2,
     };
     cross_slot.answer(second.part, Err(stale));
-    assert!(cross_slot.has_settled());
+    let charges = cross_slot.refund();
+    for (limit, _, charge) in &charges {
+        let charges = std::slice::from_ref(charge);
+        let refunded = redis.refund_all(charges, Clock::Injected(START_MS))[0];
+        assert!(refunded.taken);
+        cross_slot.refunded(*limit, refunded);
+    }
+    // Only a charge is undone.
+    assert_eq!(cross_slot.has_executed(), after && charges.is_empty());
+    [before, after]
 }

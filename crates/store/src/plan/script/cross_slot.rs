@@ -13,7 +13,10 @@
 //!
 //! This is the plan only: what to call next, by the replies so far. The caller does the I/O.
 
-use algorithms::check::{LimitVerdict, Mode, Verdict};
+use algorithms::{
+    LeaseRequest,
+    check::{LimitVerdict, Mode, PenaltyRequest, Verdict},
+};
 
 use super::{Charge, Refunded, ScriptCheck, ScriptLimit};
 
@@ -163,21 +166,27 @@ impl<'a, E: Clone> CrossSlotCheck<'a, E> {
         part.copied().unwrap_or(limit)
     }
 
-    /// Whether a slot has settled leases, which must not be settled again.
-    pub fn has_settled(&self) -> bool {
-        let settles = |index: &usize| {
-            let limit = self.check.limits.get(*index);
-            let lease = limit.and_then(|limit| limit.part.lease);
-            lease.is_some_and(|lease| !lease.settle.is_empty())
+    /// Whether a slot has executed something that the caller must not send again, and that no refund undoes:
+    /// settlements of leases, debits and denials towards a penalty. Or a charge is not known to be refunded.
+    pub fn has_executed(&self) -> bool {
+        let executed = |(index, verdict): (&usize, &LimitVerdict)| {
+            let settles = |lease: LeaseRequest<'_>| !lease.settle.is_empty();
+            let denied = !verdict.decision.allowed && !self.check.options.peek;
+            let counts = |of: PenaltyRequest<'_>| of.reported > 0 || denied;
+            let acts = |ScriptLimit { part, .. }: &ScriptLimit<'_>| {
+                part.debit > 0
+                    || part.lease.is_some_and(settles)
+                    || part.penalty.is_some_and(counts)
+            };
+            verdict.charged > 0 || self.check.limits.get(*index).is_some_and(acts)
         };
-        let mut answered = self.parts.iter().filter(|part| part.verdict().is_some());
-        answered.any(|part| part.limits.iter().any(settles))
-    }
-
-    /// Whether a slot has charged something that is not known to be refunded.
-    pub fn has_charged(&self) -> bool {
-        let mut limits = self.verdicts().flat_map(|verdict| &verdict.limits);
-        limits.any(|limit| limit.charged > 0)
+        self.parts.iter().any(|part| {
+            let verdicts = part
+                .verdict()
+                .into_iter()
+                .flat_map(|verdict| &verdict.limits);
+            part.limits.iter().zip(verdicts).any(executed)
+        })
     }
 
     fn failed(&self) -> Option<&E> {

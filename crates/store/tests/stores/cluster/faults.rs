@@ -11,13 +11,13 @@ use std::{
 use anyhow::Result;
 use harness::Engine;
 use policy::Compiled;
-use protocol::Check;
+use protocol::{Check, Debit, LeaseRequest, LimitRequest, Settlement};
 use store::{CheckError, Options, Store, StoreError, slot};
 use tokio::task::JoinSet;
 
 use super::Cluster;
 use crate::{
-    given::{TEN_A_DAY, check, policy, publish, request},
+    given::{TEN_A_DAY, check, name, policy, publish, request},
     servers::{Server, until},
     with_both_engines,
 };
@@ -257,5 +257,83 @@ async fn a_server_that_is_no_cluster_says_so() -> Result<()> {
     let refused = check(&alone, &policy, &request(&[("user", &node)])).await;
     let refused = refused.unwrap_err().to_string();
     assert!(refused.contains("redis-cluster://"), "{refused}");
+    Ok(())
+}
+
+/// A user whose bucket of `api` is on the first node, and that of `per-user` on the second.
+async fn user_of_both(cluster: &Cluster) -> Result<String> {
+    for i in 0..1000 {
+        let user = format!("u{i}");
+        let node = async |limit: &str| {
+            let key = format!("rl:b:shop:{limit}:{user}");
+            cluster.owner(slot(key.as_bytes())).await
+        };
+        if (node("api").await?, node("per-user").await?) == (0, 1) {
+            return Ok(user);
+        }
+    }
+    anyhow::bail!("no such user")
+}
+
+/// A leased limit on a node that answers, and one on a node that is gone.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
+async fn what_one_node_executed_before_another_failed_is_not_called_uncharged() -> Result<()> {
+    const LEASED: &str =
+        "  - {name: api, match: {kind: api}, per: [user], rate: 100/1d, lease: {ttl: 1m}}\n";
+    let mut cluster = Cluster::start(Engine::Redis).await?;
+    for node in &cluster.nodes {
+        // The others go on as if the Cluster were whole.
+        let partial = ["CONFIG", "SET", "cluster-require-full-coverage", "no"];
+        node.command(&partial).await?;
+    }
+    let store = cluster.store_with(impatient())?;
+    let policy = publish(&cluster.store()?, &policy(&format!("{LEASED}{TEN_A_DAY}"))).await?;
+    let user = user_of_both(&cluster).await?;
+    let ask = |of: LimitRequest| Check {
+        limits: vec![of],
+        ..request(&[("user", &user), ("kind", "api")])
+    };
+    let leasing = |want, settle: Vec<Settlement>| LimitRequest {
+        lease: Some(LeaseRequest { want, settle }),
+        ..LimitRequest::new(name("api"))
+    };
+    let granted = async || {
+        check(&store, &policy, &ask(leasing(20, Vec::new())))
+            .await
+            .ok()
+    };
+    let (granted, _) = until("a grant", PATIENCE, granted).await?;
+    let lease = granted.limits[0].lease.expect("a grant");
+    assert_eq!(lease.units, 20);
+    cluster.nodes[1].kill();
+    let settled = Settlement {
+        epoch: lease.epoch,
+        spent: 2,
+        returned: 3,
+    };
+    let owed = LimitRequest {
+        debit: Some(Debit {
+            units: 5,
+            serial: None,
+        }),
+        ..LimitRequest::new(name("api"))
+    };
+    let values = [Some(user.clone().into_bytes())];
+    for (executed, leased, left) in [(leasing(0, vec![settled]), 15, 82), (owed, 15, 77)] {
+        let failed = check(&store, &policy, &ask(executed)).await;
+        assert!(
+            matches!(failed, Err(CheckError::PartiallyCharged(_))),
+            "{failed:?}"
+        );
+        let seen = store.inspect(&policy, &name("api"), &values, 1).await?;
+        assert_eq!((seen.leased, seen.answer.remaining), (leased, left));
+    }
+    // What only charged, and was refunded, may be sent again.
+    let failed = check(&store, &policy, &ask(leasing(0, Vec::new()))).await;
+    assert!(
+        matches!(&failed, Err(CheckError::Store(error)) if error.is_harmless()),
+        "{failed:?}"
+    );
     Ok(())
 }
