@@ -14,7 +14,7 @@ use crate::{
     active_policy::{Policy, PolicyState},
     cache::WorkerCache,
     call::{CallId, Calls, InFlight, TIMEOUT_LATE_MS},
-    cost::Metering,
+    cost::{BodyNeed, Metering},
     host::{Host, Now, Process, Random},
     lease::{LeaseDescriptor, WorkerLeases},
     metrics::{Counts, Metrics},
@@ -143,6 +143,9 @@ impl Worker {
 
     /// The response to a request is about to leave for the client.
     /// `ended`: it has no body. The time is read only if it is measured.
+    ///
+    /// If the request still waits here, Envoy or a filter in front answers in place of its service (a timeout, a
+    /// malformed body), so nobody waits for a decision any more.
     pub fn on_response(
         &mut self,
         now: impl FnOnce() -> Now,
@@ -150,6 +153,13 @@ impl Worker {
         headers: &mut impl ResponseHeaders,
         ended: bool,
     ) -> Metering {
+        if self.body_need(stream) != BodyNeed::None {
+            return if self.on_gone(now, stream) {
+                Metering::Settled
+            } else {
+                Metering::None
+            };
+        }
         self.requests.in_flight.answered(stream, headers, now);
         let metering = self.requests.metered.begin(stream, headers, ended);
         if metering == Metering::Settled {

@@ -2,7 +2,7 @@
 
 use crate::{
     decisions::worlds,
-    world::{CONFIG, Faults, Outcome, World},
+    world::{CONFIG, Faults, Outcome, Reply, World},
 };
 
 /// Twenty a second.
@@ -177,6 +177,38 @@ fn slots_given_up_while_no_limiter_answers_are_freed_when_one_does() {
         let number = world.request(0, 1, "bob", "/");
         world.run_for_ms(600);
         assert!(world.passed(number), "it waits behind those that left");
+    }
+}
+
+/// As Envoy answers when a timeout ends the request: the response comes before the request's end.
+#[test]
+fn a_request_that_envoy_answers_leaves_the_queue() {
+    let timeout = Reply::json(504, "");
+    let local = SLOW.replace("1m}", "1m, scope: proxy}");
+    for limits in [SLOW, &local] {
+        for mut world in worlds(1, 1, &config(1), limits) {
+            world.run_for_ms(1_000);
+            world.request(0, 1, "alice", "/");
+            world.run_for_ms(20);
+            // The first before its check leaves, where it needs one; the others while they are held.
+            for n in 0..4 {
+                let number = world.request(0, 1, "alice", "/");
+                if n > 0 {
+                    world.run_for_ms(50);
+                }
+                world.respond(number, &timeout);
+                world.leave(number);
+                world.run_for_ms(20);
+                assert!(world.requests[number].outcome.is_none());
+            }
+            let number = world.request(0, 1, "alice", "/");
+            world.run_for_ms(500);
+            assert!(world.passed(number), "it waits behind those that left");
+            world.run_for_ms(100);
+            assert_eq!(world.counted("rl_hold_full"), 0);
+            let charged: u64 = world.limiter.charged.values().sum();
+            assert_eq!(charged, if limits == SLOW { 5 } else { 0 });
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 
 use filter_core::BodyNeed;
 
-use crate::world::{Faults, Upload, World};
+use crate::world::{Faults, Reply, Upload, World};
 
 const LIMITS: &str = "  - {name: tokens, per: [user], rate: 100000/1h, cost: {from: {response_json: /total}, \
      reserve: {from: [{request_json: /max}], default: 100}}}\n";
@@ -154,6 +154,19 @@ fn the_number_of_bodies_awaited_at_once_is_bounded() {
     assert_eq!(world.upload(&json()).1, BodyNeed::Reads);
     assert_eq!(world.upload(&json()).1, BodyNeed::Waits);
     world.leave(third);
+}
+
+/// As Envoy answers a malformed chunk.
+#[test]
+fn a_request_that_envoy_answers_waits_for_no_body() {
+    let mut world = world(CONFIG, LIMITS);
+    for _ in 0..5 {
+        let (number, need) = world.upload(&json());
+        assert_eq!(need, BodyNeed::Reads);
+        world.respond(number, &Reply::json(400, ""));
+        world.leave(number);
+    }
+    assert_eq!(reserved(&mut world), [0; 0]);
 }
 
 /// An Envoy without `allow_on_headers_stop_iteration` passes no bodies to the filter; a client may just

@@ -479,7 +479,12 @@ impl World {
                         },
                     );
                 }
-                Step::DecideWithoutBody(stream) => self.read(envoy, worker, stream),
+                Step::DecideWithoutBody(stream) => {
+                    // No host can read a request that is gone.
+                    if !self.requests[usize::try_from(stream.0).unwrap()].gone {
+                        self.read(envoy, worker, stream);
+                    }
+                }
                 Step::Call(call) => self.call(envoy, worker, &call),
                 Step::Stream(step) => self.stream_step(envoy, worker, step),
                 // After all other events of the same moment.

@@ -56,7 +56,7 @@ impl Response for Passing<'_> {
 }
 
 impl World {
-    /// The upstream answers an admitted request, in several chunks.
+    /// The upstream answers an admitted request, in several chunks; or Envoy answers one that waits.
     pub fn respond(&mut self, number: usize, reply: &Reply) -> Metering {
         let (envoy, of) = (self.requests[number].envoy, self.requests[number].worker);
         let stream = StreamId(u32::try_from(number).unwrap());
