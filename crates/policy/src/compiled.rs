@@ -102,6 +102,10 @@ pub struct Match<'c, 'e> {
     pub shared: Option<Vec<u8>>,
     /// Whether this bucket is enforced, or only reported (`enforce`).
     pub enforced: bool,
+    /// Whether it suppresses the limits that it replaces: not if it is only reported, nor if it may not be meant
+    /// ([`Matcher::is_certain`]), so that no client gets a looser limit by doubt. A limit of the rate limit service
+    /// always does, as in that service.
+    pub suppresses: bool,
     /// The entry that the request lacks, where the limit denies such requests
     /// (`if_missing: deny`). No bucket is charged then.
     pub missing: Option<&'c Name>,
@@ -421,6 +425,7 @@ impl Compiled {
             index,
             limit,
             enforced: limit.enforces(&[Some(bucket)]),
+            suppresses: true,
             values: vec![Some(text)],
             shared,
             missing: None,
@@ -477,7 +482,8 @@ impl Compiled {
         let rule = self.shape.rules.get(index)?;
         let value = |key: &usize| values.get(*key).copied().flatten();
         let mut matchers = limit.matchers.iter().zip(&rule.matchers);
-        if !matchers.all(|(matcher, key)| matcher.holds(value(key))) {
+        let mut all = matchers.clone();
+        if !all.all(|(matcher, key)| matcher.holds(value(key))) {
             return None;
         }
         let values: Vec<Option<&[u8]>> = rule.per.iter().map(value).collect();
@@ -487,18 +493,20 @@ impl Compiled {
             (Some(at), IfMissing::Deny) => limit.per.get(at),
             (Some(_), IfMissing::Share) | (None, _) => None,
         };
+        let enforced = limit.enforces(&values);
         Some(Match {
             index,
             limit,
-            enforced: limit.enforces(&values),
+            enforced,
+            suppresses: enforced
+                && !limit.replaces.is_empty()
+                && matchers.all(|(matcher, key)| matcher.is_certain(value(key))),
             values,
             shared: None,
             missing,
         })
     }
 
-    /// A limit that matches suppresses those it replaces, unless it is only reported. A limit of
-    /// the rate limit service always does, as in that service.
     fn suppress_replaced(&self, matches: &mut Vec<Match<'_, '_>>) {
         let replaced = self.replaced_by(matches);
         if !replaced.is_empty() {
@@ -508,9 +516,7 @@ impl Compiled {
 
     /// The positions of the limits that these suppress.
     pub fn replaced_by(&self, matches: &[Match<'_, '_>]) -> Vec<usize> {
-        let service = |found: &Match<'_, '_>| found.limit.descriptor.is_some();
-        let suppress = matches.iter();
-        let suppress = suppress.filter(|found| found.enforced || service(found));
+        let suppress = matches.iter().filter(|found| found.suppresses);
         // By name, because the others come and go while this one stays.
         let names = suppress.flat_map(|found| &found.limit.replaces);
         names

@@ -380,17 +380,20 @@ impl Matcher {
         found || !positive
     }
 
+    /// Whether [`Matcher::holds`] is certain of a value: it is not of several values, nor of one that is too long
+    /// to search, which count as what makes a limit apply. That an entry is absent is certain.
+    pub fn is_certain(&self, value: Option<&[u8]>) -> bool {
+        value.is_none_or(|value| {
+            let searched = |pattern: &Pattern| pattern.is_searched(value);
+            value != MULTIPLE_VALUES && self.patterns.iter().all(searched)
+        })
+    }
+
     /// Whether the condition of an exemption holds. In doubt a request is not exempt, the opposite
-    /// of [`Matcher::holds`], where doubt makes a limit apply: an absent entry, several values, and
-    /// a value too long to search satisfy nothing here. Otherwise a client could leave a header out
+    /// of [`Matcher::holds`], and an absent entry satisfies nothing here. Otherwise a client could leave a header out
     /// or send it twice, and no limit would apply to it.
     pub fn holds_surely(&self, value: Option<&[u8]>) -> bool {
-        value.is_some_and(|value| {
-            let searched = |pattern: &Pattern| pattern.is_searched(value);
-            value != MULTIPLE_VALUES
-                && self.patterns.iter().all(searched)
-                && self.holds(Some(value))
-        })
+        value.is_some() && self.is_certain(value) && self.holds(value)
     }
 }
 

@@ -22,7 +22,8 @@ pub enum Pricing {
 pub struct RequestPrice {
     /// The first that has a value is the cost.
     pub from: Vec<RequestValue>,
-    /// Without such a value: the first row that matches the descriptor is the cost.
+    /// Without such a value: the first row that matches the descriptor is the cost; where it may be
+    /// another, the dearest of them.
     pub table: Vec<Row>,
     /// Without either, in units.
     pub default: u64,
@@ -150,14 +151,21 @@ impl RequestPrice {
         entries: &(impl Entries + ?Sized),
     ) -> u64 {
         let said = first_value(&self.from, number);
-        let row = || {
-            let mut rows = self.table.iter();
-            rows.find(|row| {
+        said.unwrap_or_else(|| {
+            // In doubt about rows, the dearest counts: no client pays less for sending a header twice.
+            let mut dearest = 0;
+            for row in &self.table {
+                let value = |matcher: &Matcher| entries.get(matcher.entry.as_str());
                 let mut matchers = row.matchers.iter();
-                matchers.all(|matcher| matcher.holds(entries.get(matcher.entry.as_str())))
-            })
-        };
-        said.unwrap_or_else(|| row().map_or(self.default, |row| row.units))
+                if matchers.clone().all(|of| of.holds(value(of))) {
+                    dearest = dearest.max(row.units);
+                    if matchers.all(|of| of.is_certain(value(of))) {
+                        return dearest;
+                    }
+                }
+            }
+            dearest.max(self.default)
+        })
     }
 }
 

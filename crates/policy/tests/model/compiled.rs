@@ -189,6 +189,49 @@ fn a_limit_suppresses_what_it_replaces_unless_it_is_only_reported() {
     assert_eq!(names(&compiled, &[("path", "/s")]), ["broad", "shadow"]);
 }
 
+/// A header that is sent twice, or a value too long to search, gets nobody a looser limit.
+#[test]
+fn a_limit_that_may_not_be_meant_suppresses_nothing() {
+    let mut limits = r#"
+- {name: everyone, rate: 10/s}
+- {name: staff, match: {group: staff}, rate: 100/s, replaces: [everyone]}
+- {name: paid, match: {plan: "!free"}, rate: 100/s, replaces: [everyone]}
+- {name: static, match: {path: "re:/static/.*"}, rate: 100/s, replaces: [everyone]}
+"#
+    .to_owned();
+    let long = format!("/{}", "x".repeat(9000));
+    // Without an index, and with one.
+    for _ in 0..2 {
+        let compiled = compile(&limits);
+        let of = |group: &str, plan: &str, path: &str| {
+            let entries = [("group", group), ("plan", plan), ("path", path)];
+            let entries: Vec<_> = entries
+                .into_iter()
+                .filter(|(_, value)| !value.is_empty())
+                .collect();
+            names(&compiled, &entries)
+        };
+        let doubtful = "(several)";
+        assert_eq!(of("staff", "free", ""), ["staff"]);
+        assert_eq!(of(doubtful, "free", ""), ["everyone", "staff"]);
+        assert_eq!(of("", "gold", ""), ["paid"]);
+        assert_eq!(of("", doubtful, ""), ["everyone", "paid"]);
+        assert_eq!(of("", "free", "/static/a"), ["static"]);
+        assert_eq!(of("", "free", &long), ["everyone", "static"]);
+        // Another one that is certain.
+        assert_eq!(of("staff", "free", &long), ["staff", "static"]);
+        // That it is absent is certain.
+        assert_eq!(of("", "", ""), ["paid"]);
+        for n in 0..10 {
+            writeln!(
+                limits,
+                "- {{name: other-{n}, match: {{user: u{n}}}, rate: 1/s}}"
+            )
+            .unwrap();
+        }
+    }
+}
+
 #[test]
 fn overrides_are_found_by_bucket_and_end_in_time() {
     let compiled = compile(

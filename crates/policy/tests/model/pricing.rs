@@ -34,6 +34,31 @@ fn a_request_costs_what_its_header_says_or_its_row_or_the_default() {
     assert!(read.keys().any(|key| key.as_str() == "path"));
 }
 
+/// A client may send a header twice, or a path too long to search.
+#[test]
+fn doubt_about_rows_makes_no_request_cheaper() {
+    let read = limit(
+        "{table: [{match: {tier: internal}, units: 1}, {match: {path: 're:/export/.*'}, units: 50}, \
+         {match: {tier: '!gold'}, units: 20}, {match: {path: /search}, units: 5}], default: 10}",
+    );
+    let long = format!("/{}", "x".repeat(9000));
+    for (tier, path, units) in [
+        ("internal", "/a", 1),
+        ("(several)", "/a", 20),
+        ("gold", "/export/a", 50),
+        ("gold", "/search", 5),
+        ("gold", "/a", 10),
+        ("gold", &long, 50),
+        ("internal", &long, 1),
+        ("(several)", &long, 50),
+    ] {
+        let entries = [("tier", tier), ("path", path)];
+        let entries = entries.map(|(key, value)| (key.parse().unwrap(), value.as_bytes().to_vec()));
+        let entries = Descriptor::from_iter(entries);
+        assert_eq!(read.units_of(&entries, 0), units, "{tier} {path}");
+    }
+}
+
 #[test]
 fn a_reserve_is_capped_and_an_absent_cost_estimated() {
     let read = limit(

@@ -166,6 +166,7 @@ impl<'p> CheckPlan<'p> {
             values: values.iter().map(Option::as_deref).collect(),
             shared: None,
             enforced: limit.enforces(values),
+            suppresses: false,
             missing: None,
         };
         Ok(Self {

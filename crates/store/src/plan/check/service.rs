@@ -84,6 +84,7 @@ fn of_request<'p>(
         values: vec![Some(text), Some(window.as_bytes())],
         shared: None,
         enforced: true,
+        suppresses: false,
         missing: None,
     };
     let values = found.into_values();
