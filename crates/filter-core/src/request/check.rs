@@ -99,6 +99,13 @@ impl LimitCheck {
         self.local.is_none() && !self.leased
     }
 
+    /// How long a queue of this proxy delays the request, in milliseconds.
+    pub(crate) fn delay_ms(&self) -> u64 {
+        let queue = self.local.is_some() && self.mode == Mode::Enforce;
+        let decided = self.decided.filter(|_| queue);
+        decided.map_or(0, |decision| decision.delay_ms)
+    }
+
     /// Whether the unused bucket would allow the request, by the limiter's last answer.
     pub(crate) fn fits_when_unused(&self) -> bool {
         let limit = self.status.and_then(|status| status.limit);
@@ -419,9 +426,8 @@ impl PendingCheck {
     /// Whether a queue may delay the request.
     pub(crate) fn may_be_held(&self) -> bool {
         let holds = |of: &LimitCheck| {
-            let delay_ms = of.decided.map_or(0, |decision| decision.delay_ms);
             let queue = of.limit.over_limit == OverLimit::Queue && of.mode == Mode::Enforce;
-            queue && (of.is_global() || delay_ms > 0)
+            queue && of.is_global() || of.delay_ms() > 0
         };
         self.policy.is_none() || self.opaque.is_some() || self.limit_checks.iter().any(holds)
     }

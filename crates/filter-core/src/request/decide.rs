@@ -470,8 +470,7 @@ impl Worker {
             return true;
         }
         check.hold = Hold::Barred;
-        let decisions = check.limit_checks.iter().filter_map(|of| of.decided);
-        let delay_ms = decisions.map(|decision| decision.delay_ms).max();
+        let delay_ms = check.limit_checks.iter().map(LimitCheck::delay_ms).max();
         let (Some(delay_ms @ 1..), Some(stream)) = (delay_ms, check.stream) else {
             return true;
         };
@@ -530,8 +529,7 @@ impl Worker {
         };
         self.counts.decided(&limit.name, decision, DecidedBy::Proxy);
         admission.quota_statuses.extend(limit_check.quota_status());
-        let delay_ms = decided.map_or(0, |decision| decision.delay_ms);
-        admission.delay_ms = admission.delay_ms.max(delay_ms);
+        admission.delay_ms = admission.delay_ms.max(limit_check.delay_ms());
     }
 
     /// Counts a limit that leased units settle, for a request that continues.

@@ -249,7 +249,7 @@ fn requests_above_hold_max_are_denied() {
 
 #[test]
 fn limits_that_only_report_never_delay_nor_deny() {
-    let limits = "  - {name: shadow, rate: 1/1h, enforce: 0%}\n  - {name: less, rate: 2/1h, over_limit: degrade, match: {path: /search}}\n";
+    let limits = "  - {name: shadow, rate: 1/1h, enforce: 0%}\n  - {name: queue, algorithm: leaky_bucket, rate: 1/s, burst: 3, over_limit: queue, scope: proxy, enforce: 0%}\n  - {name: less, rate: 2/1h, over_limit: degrade, match: {path: /search}}\n";
     let mut world = World::new(1, 1, 1, CONFIG, limits);
     world.run_for_ms(500);
     for _ in 0..5 {
