@@ -359,10 +359,7 @@ impl Worker {
             }
             let delay_ms = result.admission.delay_ms;
             if take == Take::Peek && delay_ms > 0 && !self.may_hold(&mut check.claims) {
-                self.undo(host, now, std::mem::take(&mut check.claims));
-                if let Some(stream) = check.stream {
-                    self.refuse_hold(stream, check, delay_ms, Vec::new());
-                }
+                self.refuse_hold(host, now, check, delay_ms);
                 return None;
             }
         }
@@ -577,10 +574,13 @@ impl Worker {
     fn record_local(&mut self, input: &FallbackInput<'_>, fits: bool, result: &mut FallbackResult) {
         let limit = &input.limit_check.limit.name;
         let outcome = match input.limit_check.mode {
-            Mode::Degrade if !fits => return result.admission.degraded.push(limit.clone()),
             Mode::Enforce if !fits => Outcome::Denied,
-            _ if input.take != Take::Peek => Outcome::Allowed,
-            _ => return,
+            _ if input.take == Take::Peek => return,
+            Mode::Degrade if !fits => {
+                result.admission.degraded.push(limit.clone());
+                Outcome::Degraded
+            }
+            _ => Outcome::Allowed,
         };
         self.counts.decided(limit, outcome, DecidedBy::Local);
     }

@@ -77,6 +77,11 @@ impl Reporter {
         self.requests.allowed += 1;
     }
 
+    /// Counts a request that is denied without the limiter.
+    pub(crate) fn denied(&mut self) {
+        self.requests.denied += 1;
+    }
+
     /// Whether there is nothing to report besides the metrics.
     pub(crate) fn is_idle(&self) -> bool {
         self.denied.is_empty()
@@ -129,7 +134,7 @@ impl Worker {
     /// Records a request that was denied without the limiter, and the buckets that denied it.
     #[inline(never)]
     pub(crate) fn record_denial(&mut self, now: Now, check: &PendingCheck, denial: &Denial) {
-        self.reporter.requests.denied += 1;
+        self.reporter.denied();
         for LimitCheck { key, limit, .. } in &check.limit_checks {
             if denial.by.iter().any(|(name, _)| *name == limit.name) {
                 (self.reporter).add(now, *key, limit, denial.source, &check.entries);

@@ -423,6 +423,12 @@ impl PendingCheck {
         self.limit_checks.iter().find(|of| of.limit.name == *limit)
     }
 
+    /// How long the queues of this proxy delay the request, in milliseconds.
+    pub(crate) fn delay_ms(&self) -> u64 {
+        let delays = self.limit_checks.iter().map(LimitCheck::delay_ms);
+        delays.max().unwrap_or(0)
+    }
+
     /// Whether a queue may delay the request.
     pub(crate) fn may_be_held(&self) -> bool {
         let holds = |of: &LimitCheck| {
@@ -434,7 +440,9 @@ impl PendingCheck {
 
     /// The limits that can delay the request.
     pub(crate) fn queues(&self) -> impl Iterator<Item = &ActiveLimit> {
-        let limits = self.limit_checks.iter().map(|of| &*of.limit);
+        let enforced = self.limit_checks.iter();
+        let limits = enforced.filter(|of| of.mode == Mode::Enforce);
+        let limits = limits.map(|of| &*of.limit);
         limits.filter(|limit| limit.over_limit == OverLimit::Queue)
     }
 }

@@ -73,6 +73,7 @@ impl Worker {
             return self.pass(stream, Edits::default(), Vec::new());
         }
         if let Some(denial) = self.missing(now, &matches, &entries) {
+            self.reporter.denied();
             return self.refuse(stream, denial);
         }
         let mut limit_checks = self.limit_checks(&matches, &policy, now);
@@ -374,6 +375,10 @@ impl Worker {
         check: &mut PendingCheck,
         mut admission: Admission,
     ) {
+        let delay_ms = check.delay_ms().max(admission.delay_ms);
+        if delay_ms > 0 && check.stream.is_some() && !self.may_hold(&mut check.claims) {
+            return self.refuse_hold(host, now, check, delay_ms);
+        }
         for limit_check in &mut check.limit_checks {
             self.admit_local(host, now, limit_check, &mut check.claims, &mut admission);
             self.admit_leased(now, limit_check, &mut admission);
@@ -382,11 +387,6 @@ impl Worker {
         let Some(stream) = check.stream else {
             return self.undo_left(claims);
         };
-        let delay_ms = admission.delay_ms;
-        if delay_ms > 0 && !self.may_hold(&mut claims) {
-            self.undo(host, now, claims);
-            return self.refuse_hold(stream, check, delay_ms, admission.quota_statuses);
-        }
         let edits = Edits {
             degraded: (!admission.degraded.is_empty()).then(|| {
                 let names: Vec<&str> = admission.degraded.iter().map(Name::as_str).collect();
@@ -470,35 +470,34 @@ impl Worker {
             return true;
         }
         check.hold = Hold::Barred;
-        let delay_ms = check.limit_checks.iter().map(LimitCheck::delay_ms).max();
-        let (Some(delay_ms @ 1..), Some(stream)) = (delay_ms, check.stream) else {
+        let delay_ms = check.delay_ms();
+        if delay_ms == 0 {
             return true;
-        };
-        self.undo(host, now, std::mem::take(&mut check.claims));
-        self.refuse_hold(stream, check, delay_ms, Vec::new());
+        }
+        self.refuse_hold(host, now, check, delay_ms);
         false
     }
 
     /// Refuses a request because `hold.max` requests are held.
     pub(crate) fn refuse_hold(
         &mut self,
-        stream: StreamId,
-        check: &PendingCheck,
+        host: &impl Host,
+        now: Now,
+        check: &mut PendingCheck,
         delay_ms: u64,
-        quota_statuses: Vec<QuotaStatus>,
     ) {
         self.counts.happened(Event::HoldFull);
-        let denial = Denial {
-            by: check
-                .queues()
-                .map(|limit| (limit.name.clone(), !limit.hidden))
-                .collect(),
-            deny_status: check.queues().find_map(|limit| limit.deny_status),
-            source: DecidedBy::Proxy,
-            retry_after_ms: Some(delay_ms),
-            quota_statuses,
-        };
-        self.refuse(stream, denial);
+        let mut denying = DenyingLimits::default();
+        for limit in check.queues() {
+            let denied = Outcome::Denied;
+            self.counts.decided(&limit.name, denied, DecidedBy::Proxy);
+            denying.add(&limit.name, limit.hidden, Some(delay_ms));
+            denying.answer_with(limit.deny_status);
+        }
+        let quotas = check.limit_checks.iter();
+        let quotas = quotas.filter_map(LimitCheck::quota_status).collect();
+        let denial = denying.denial(DecidedBy::Proxy, quotas);
+        self.deny(host, now, check, denial);
     }
 
     /// Counts the decision of a local limit for a request that continues.
@@ -529,7 +528,6 @@ impl Worker {
         };
         self.counts.decided(&limit.name, decision, DecidedBy::Proxy);
         admission.quota_statuses.extend(limit_check.quota_status());
-        admission.delay_ms = admission.delay_ms.max(limit_check.delay_ms());
     }
 
     /// Counts a limit that leased units settle, for a request that continues.

@@ -282,4 +282,7 @@ fn a_request_without_an_entry_is_shared_skipped_or_refused() {
     world.run_for_ms(5);
     assert!(world.passed(lax) && world.passed(lax_again));
     assert_eq!(world.details(strict), "rl_denied:strict:missing");
+    world.run_for_ms(3000);
+    let denied = world.reports.iter().map(|report| report.requests.denied);
+    assert_eq!(denied.sum::<u64>(), 1);
 }

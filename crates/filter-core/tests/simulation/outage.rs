@@ -2,7 +2,7 @@
 
 use crate::{
     decisions::{seeds, worlds},
-    world::{CONFIG, Faults, OneOfTwo, World},
+    world::{CONFIG, Faults, OneOfTwo, Outcome, World},
 };
 
 fn mode(mode: &str) -> String {
@@ -425,5 +425,39 @@ fn calls_that_a_busy_worker_lost_open_no_breaker() {
         let (decided, _) = decided_by_limiters(&mut world, 300, 3_000);
         eprintln!("seed {seed}: {decided} of 1000 decided");
         assert!(decided >= 300, "{decided} of 1000");
+    }
+}
+
+#[test]
+fn a_request_that_is_degraded_without_a_limiter_is_counted() {
+    let limits = "  - {name: less, rate: 5/1h, over_limit: degrade}\n";
+    for mut world in worlds(1, 1, CONFIG, limits) {
+        world.run_for_ms(500);
+        world.faults = Faults::DOWN;
+        for _ in 0..20 {
+            world.request(0, 1, "alice", "/");
+            world.run_for_ms(50);
+        }
+        let outcomes = world
+            .requests
+            .iter()
+            .filter_map(|sent| sent.outcome.as_ref());
+        let degraded = outcomes.filter(|outcome| {
+            matches!(
+                outcome,
+                Outcome::Passed {
+                    degraded: Some(_),
+                    ..
+                }
+            )
+        });
+        let degraded = degraded.count();
+        let degraded = u64::try_from(degraded).unwrap();
+        assert!(degraded > 10, "{degraded}");
+        let counted = |decision| world.counted(&format!("rl_decisions.{decision}.local.less"));
+        assert_eq!(
+            [counted("degraded"), counted("allowed")],
+            [degraded, 20 - degraded]
+        );
     }
 }

@@ -57,6 +57,32 @@ fn decisions_made_by_the_filter_are_reported_once() {
 }
 
 #[test]
+fn a_request_refused_for_lack_of_a_hold_permit_is_a_denial_of_its_queue() {
+    let config = CONFIG.replacen('{', "{\"hold\": {\"max\": 2}, ", 1);
+    let queue = "  - {name: queue, algorithm: leaky_bucket, rate: 10/s, burst: 100, over_limit: queue, \
+                 max_delay: 1m, scope: proxy}\n";
+    let checked = format!("{queue}  - {{name: other, rate: 100000/s}}\n");
+    for limits in [queue, &checked] {
+        for mut world in worlds(1, 1, &config, limits) {
+            world.run_for_ms(500);
+            for _ in 0..50 {
+                world.request(0, 1, "alice", "/");
+                world.run_for_ms(20);
+            }
+            world.run_for_ms(3000);
+            let refused = world.counted("rl_hold_full");
+            assert!(refused > 10, "{refused}");
+            let [counted, reported] = accounting(&world);
+            assert_eq!(counted, reported);
+            assert_eq!(counted["denied.proxy.queue"], refused, "{counted:?}");
+            assert_eq!(counted["allowed.proxy.queue"], 50 - refused);
+            let denied = world.reports.iter().map(|report| report.requests.denied);
+            assert_eq!(denied.sum::<u64>(), refused);
+        }
+    }
+}
+
+#[test]
 fn a_bucket_denied_from_the_cache_is_reported_by_its_values() {
     let mut world = World::new(1, 1, 2, CONFIG, PER_USER);
     world.run_for_ms(500);
