@@ -24,7 +24,7 @@
 --           number, secret, units reserved, true cost;
 --         and where it has a penalty (kind plus 256) 6: denials that begin it, the time within which they
 --           count, ms, its first length, ms, how many times longer the next is, or 1, its longest length, ms,
---           and reported denials;
+--           and reported denials, or less than 0 where a denial of this check does not count: -1 minus them;
 --         and of an adaptive limit (kind plus 1024; its limit is the most slots) 4: the slots that it starts
 --           with, the fewest, the latency, ms, and the share of answers within it, per mille;
 --         and of a calendar window 6: the label of the window that the debit was admitted in, or 0, and
@@ -179,7 +179,8 @@ local function parse(at)
     local after, within, first = ARGV[next_at], ARGV[next_at + 1], ARGV[next_at + 2]
     local grow, most, reported = ARGV[next_at + 3], ARGV[next_at + 4], ARGV[next_at + 5]
     penalty = { after = after + 0, within = within + 0, first = first + 0, grow = grow + 0, most = most + 0 }
-    penalty.reported = reported + 0
+    penalty.counts = reported >= 0
+    penalty.reported = penalty.counts and reported + 0 or -1 - reported
     next_at = next_at + PENALTY_ARGUMENTS
   end
   local observed = kind >= OBSERVED
@@ -382,7 +383,7 @@ local function finish(l, charge)
   local room = algorithm.room(l)
   room = room > 0 and room or 0
   if penalty then
-    if not (fits or limits.peek or repeated or cost > l.limit) then
+    if penalty.counts and not (fits or limits.peek or repeated or cost > l.limit) then
       P.count(penalty, 1)
     end
     if penalty.changed then

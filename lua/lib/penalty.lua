@@ -4,8 +4,8 @@
 -- State, beside the bucket's: "<ms of the first denial that counts>:<how many>:<ms of the latest penalty's
 -- end>:<its length, ms>". If none counts, the first field is the penalty's start.
 --
--- p (l.penalty): nth (of its key), after, within, first (length), grow, most (the longest), reported, and once
---    read key, since, count, till, last (length), begun, changed
+-- p (l.penalty): nth (of its key), after, within, first (length), grow, most (the longest), reported, counts
+--    (whether a denial of the check itself counts), and once read key, since, count, till, last (length), begun, changed
 
 -- Until when a new penalty is longer than the latest.
 local function remembered_till(p)

@@ -71,6 +71,9 @@ pub struct PenaltyRequest<'a> {
     pub stored: Option<&'a Denials>,
     /// Denials that proxies decided from their caches: counted first, whatever the decision.
     pub reported: u64,
+    /// Whether the check itself counts if it is denied: one that stands for no request does not, although a
+    /// bucket in debt does not fit even a cost of 0.
+    pub counts: bool,
 }
 
 /// What a check reserves and settles at one limit.
@@ -211,8 +214,8 @@ pub fn check(
         .map(|((part, outcome), count)| {
             let mut decision = outcome.decision;
             if let Some(count) = count {
-                if !(options.peek || repeated) && decision.retry_after != RetryAfter::Never {
-                    count.add(u64::from(!decision.allowed));
+                if !(options.peek || repeated) {
+                    count.add_own(&decision);
                 }
                 count.apply(&mut decision);
             }

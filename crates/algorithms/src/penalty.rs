@@ -61,6 +61,7 @@ pub(crate) struct Count {
     penalty: Penalty,
     now_ms: u64,
     denials: Denials,
+    counts: bool,
     begun: bool,
     changed: bool,
 }
@@ -88,6 +89,7 @@ impl Count {
             penalty,
             now_ms,
             denials,
+            counts: request.counts,
             begun: false,
             changed: stepped_back,
         };
@@ -98,6 +100,13 @@ impl Count {
     /// Whether a penalty denies the check.
     pub(crate) fn holds(&self) -> bool {
         self.denials.until_ms > self.now_ms
+    }
+
+    /// Counts the denial of the check itself. A cost that never passes is none.
+    pub(crate) fn add_own(&mut self, decision: &Decision) {
+        if self.counts && decision.retry_after != RetryAfter::Never {
+            self.add(u64::from(!decision.allowed));
+        }
     }
 
     /// Counts denials, unless there is a penalty already.

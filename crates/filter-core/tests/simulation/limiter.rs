@@ -451,10 +451,12 @@ impl Penalties {
         found: &Match<'_, '_>,
         bucket: &Bucket,
     ) -> Option<PenaltyRequest<'_>> {
+        let entry = check.limit(&found.limit.name);
         Some(PenaltyRequest {
             penalty: found.limit.penalty?,
             stored: self.denials.get(bucket),
-            reported: check.limit(&found.limit.name).map_or(0, |of| of.denied),
+            reported: entry.map_or(0, |of| of.denied),
+            counts: check.cost > 0 && !entry.is_some_and(|of| of.skip),
         })
     }
 

@@ -507,6 +507,7 @@ impl<'p> Bucket<'p> {
                 penalty,
                 stored: None,
                 reported: asked.denied(),
+                counts: asked.cost(kind) > 0,
             };
             Box::new((keys.denials_of(&key), request))
         });

@@ -257,16 +257,20 @@ fn encode_form(args: &mut Vec<i64>, check: &ScriptCheck<'_>) {
             encode_costs(args, costs);
         }
         if let Some(PenaltyRequest {
-            penalty, reported, ..
+            penalty,
+            reported,
+            counts,
+            ..
         }) = &part.penalty
         {
+            let reported = exact(*reported);
             args.extend([
                 exact(penalty.after),
                 exact(penalty.within_ms),
                 exact(penalty.for_ms),
                 exact(penalty.grow),
                 exact(penalty.longest_ms()),
-                exact(*reported),
+                if *counts { reported } else { -1 - reported },
             ]);
         }
         encode_own(args, part.algorithm, part.debit_serial);

@@ -466,6 +466,7 @@ fn report(part: &mut Part<'_>, reported: u64) {
         penalty: Penalty::new(9, 1000, 1000),
         stored: None,
         reported,
+        counts: true,
     });
 }
 

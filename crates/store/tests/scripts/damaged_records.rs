@@ -101,6 +101,7 @@ fn walk(mut walk: Walk, seed: u64, step: impl Fn(&mut Walk) -> (u64, Vec<Subject
                     key: format!("p:{{{}}}", subject.key),
                     penalty: Penalty::new(3, 60_000, 1000),
                     reported: 0,
+                    counts: true,
                 });
             }
         }

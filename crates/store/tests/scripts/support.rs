@@ -56,6 +56,7 @@ impl Subject {
                 penalty: of.penalty,
                 stored: denials,
                 reported: of.reported,
+                counts: of.counts,
             }),
             mode: self.mode,
         }
@@ -149,6 +150,7 @@ pub struct Penalized {
     pub key: String,
     pub penalty: Penalty,
     pub reported: u64,
+    pub counts: bool,
 }
 
 /// The lease query and settlements of a check.

@@ -241,6 +241,7 @@ fn compare_penalties(twin: &mut dyn Engine, share: Share) {
                         1 | 2 => chance.below(4),
                         _ => 0,
                     },
+                    counts: !chance.one_in(9),
                 });
             }
             let options = Options {

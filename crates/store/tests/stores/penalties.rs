@@ -3,8 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context, Result};
-use policy::{Compiled, Penalty};
-use protocol::{Check, LimitAnswer};
+use policy::{Compiled, Penalty, SlotId};
+use protocol::{
+    Check, CostSettlement, LimitAnswer, LimitRequest, OwnUnits, ServiceCheck, ServicePart,
+};
 use store::{Credit, ResetScope, Store};
 
 use crate::{
@@ -20,6 +22,7 @@ on_every_store!(
     each_of_several_limits_counts_its_own_denials,
     a_reset_or_a_credit_ends_a_penalty,
     a_reset_of_the_limit_ends_penalties_of_unused_buckets,
+    what_stands_for_no_request_is_not_counted,
 );
 
 const HOUR_MS: u64 = 3_600_000;
@@ -215,6 +218,68 @@ async fn a_reset_of_the_limit_ends_penalties_of_unused_buckets(store: Shared) ->
         let left: Vec<_> = now.limits.iter().map(|l| l.penalty.left_ms > 0).collect();
         // The denials of the other limit, whose name starts alike, stay.
         assert_eq!(left, [false, at == 0]);
+    }
+    Ok(())
+}
+
+/// A settlement or an earlier request's units may leave the bucket in debt, but nobody was denied.
+async fn what_stands_for_no_request_is_not_counted(store: Shared) -> Result<()> {
+    let limits = "
+  - {name: logins, per: [user], rate: 4/1h,
+     cost: {from: {response_json: /total}, reserve: {default: 1}, max: 100}}
+";
+    let policy = publish_penalized(&store, limits).await?;
+    let of_logins = || LimitRequest::new(name("logins"));
+    let mut settle = Vec::new();
+    for secret in 1..=3 {
+        let reserving = Check {
+            reserve: true,
+            slot: Some(SlotId { stamp: 1, secret }),
+            ..of("alice")
+        };
+        let answer = ask(&store, &policy, &reserving).await?;
+        let reservation = answer.reservation.context("a reservation")?;
+        settle.push(CostSettlement {
+            reservation,
+            units: 5,
+        });
+    }
+    let settling = settle.into_iter().map(|settled| LimitRequest {
+        settle: vec![settled],
+        ..of_logins()
+    });
+    let reported = LimitRequest {
+        denied: 1,
+        skip: true,
+        ..of_logins()
+    };
+    for (limit, denials) in settling.zip([0; 3]).chain([(reported, 1)]) {
+        let check = Check {
+            // As proxies send them, or with a request that another limit decides.
+            cost: denials,
+            limits: vec![limit],
+            ..of("alice")
+        };
+        let answer = ask(&store, &policy, &check).await?;
+        assert_eq!(answer.penalty.denials, denials, "{answer:?}");
+    }
+    let part = ServicePart {
+        descriptor: of("alice").descriptor,
+        cost: 1,
+        rate: None,
+    };
+    let ended = Check {
+        service: Some(Box::new(ServiceCheck {
+            parts: vec![part],
+            own: Some(OwnUnits::Charge(9)),
+            quotas_elsewhere: false,
+        })),
+        ..of("alice")
+    };
+    for (check, denials) in [(ended, 1), (of("alice"), 2)] {
+        let answer = ask(&store, &policy, &check).await?;
+        assert!(!answer.allowed);
+        assert_eq!(answer.penalty.denials, denials, "{answer:?}");
     }
     Ok(())
 }

@@ -120,6 +120,7 @@ struct Limit {
     mode: Mode,
     cost: u64,
     reported: u64,
+    counts: bool,
     stored: Option<Stored>,
     denials: Option<Denials>,
     model: Model,
@@ -134,6 +135,7 @@ impl Limit {
             mode: random.pick(&[Mode::Enforce, Mode::Enforce, Mode::Observe]),
             cost: 0,
             reported: 0,
+            counts: true,
             stored: None,
             denials: None,
             model: Model::default(),
@@ -145,6 +147,7 @@ impl Limit {
             penalty: self.penalty,
             stored: self.denials.as_ref(),
             reported: self.reported,
+            counts: self.counts,
         };
         Part {
             penalty: Some(ask),
@@ -203,7 +206,7 @@ fn step(limits: &mut [Limit], now_ms: u64, options: Options) -> [bool; 5] {
     for (at, (read, changed, outcome)) in outcomes.iter_mut().enumerate() {
         let (limit, decided) = (&mut limits[at], &verdict.limits[at]);
         let own = outcome.decision;
-        if !options.peek && !waits && own.retry_after != RetryAfter::Never {
+        if limit.counts && !options.peek && !waits && own.retry_after != RetryAfter::Never {
             *changed |= read.deny(u64::from(!own.allowed), limit.penalty, now_ms);
         }
         assert_eq!(decided.decision, read.over(own, now_ms));
@@ -236,6 +239,7 @@ fn walk(mut random: Random) -> [u64; 5] {
         for limit in &mut limits {
             limit.cost = random.pick(&[0, 1, 1, 2, 3, 5]);
             limit.reported = random.below(4) * u64::from(random.one_in(20));
+            limit.counts = !random.one_in(10);
             if random.one_in(60) {
                 limit.penalty = any_penalty(&mut random);
             }

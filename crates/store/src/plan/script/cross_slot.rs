@@ -172,7 +172,7 @@ impl<'a, E: Clone> CrossSlotCheck<'a, E> {
         let executed = |(index, verdict): (&usize, &LimitVerdict)| {
             let settles = |lease: LeaseRequest<'_>| !lease.settle.is_empty();
             let denied = !verdict.decision.allowed && !self.check.options.peek;
-            let counts = |of: PenaltyRequest<'_>| of.reported > 0 || denied;
+            let counts = |of: PenaltyRequest<'_>| of.reported > 0 || of.counts && denied;
             let acts = |ScriptLimit { part, .. }: &ScriptLimit<'_>| {
                 part.debit > 0
                     || part.lease.is_some_and(settles)
