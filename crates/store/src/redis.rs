@@ -28,7 +28,7 @@ use redis_link::{
 };
 use tokio::{
     sync::Mutex,
-    time::{Instant, sleep_until, timeout},
+    time::{Instant, sleep_until, timeout_at},
 };
 
 use crate::{
@@ -240,28 +240,26 @@ struct Known {
 }
 
 impl RedisStore {
-    /// The seal of reservations. The first store that needs it draws the key.
+    /// The seal of reservations. The first store that needs it draws the key. On an error certainly nothing is charged:
+    /// what needs the seal is not sent.
     async fn seal(&self) -> Result<Seal, StoreError> {
-        let mut known = self.seal.0.lock().await;
+        // Checks wait for this, also those of the batch that reserve nothing.
+        let until = Instant::now() + self.options.timeout;
+        let late =
+            |_| StoreError::Unreachable("the key of the seals did not come in time".to_owned());
+        let mut known = timeout_at(until, self.seal.0.lock()).await.map_err(late)?;
         let fresh = known.as_ref().filter(|of| of.read_at.elapsed() < SEAL_KEPT);
         if let Some(Known { seal, .. }) = fresh {
             return Ok(seal.clone());
         }
         // A store that lost the key gets it back.
         let mut key = known.as_ref().map_or_else(random_key, |of| of.key.clone());
-        let exchange = self.exchange_seal_key(&key);
-        let exchanged = if known.is_some() {
-            // Checks wait for this, and need it only after the store lost the key.
-            let limit = self.options.timeout;
-            let late = |_| Err(StoreError::Timeout(limit));
-            timeout(limit, exchange).await.unwrap_or_else(late)
-        } else {
-            exchange.await
-        };
-        match exchanged {
+        let exchanged = timeout_at(until, self.exchange_seal_key(&key)).await;
+        match exchanged.map_err(late).flatten() {
             Ok(stored) => key = stored,
             // The check goes on with the key that it has; if the store does not answer, that fails anyway.
             Err(_) if known.is_some() => {}
+            Err(StoreError::Broken(why)) => return Err(StoreError::Unreachable(why)),
             Err(error) => return Err(error),
         }
         let seal = Seal::new(key.as_bytes());

@@ -26,16 +26,27 @@ impl Checks for RedisStore {
         force: bool,
     ) -> Vec<Result<Answer, CheckError>> {
         let seal = if checks.iter().any(reserves_or_settles) {
-            match self.seal().await {
-                Ok(seal) => Some(seal),
-                Err(error) => return vec![Err(error.into()); checks.len()],
-            }
+            self.seal().await.map(Some)
         } else {
-            None
+            Ok(None)
         };
         let now_ms = self.clock_offset.now_ms();
-        let plan = |check| CheckPlan::new(policy, check, self.keys(), seal.as_ref(), now_ms, force);
-        let plans: Vec<_> = checks.iter().map(plan).collect();
+        let plan = |check| {
+            let seal = match &seal {
+                Ok(seal) => seal.as_ref(),
+                Err(error) if reserves_or_settles(check) => return Err(error.clone().into()),
+                Err(_) => None,
+            };
+            Ok(CheckPlan::new(
+                policy,
+                check,
+                self.keys(),
+                seal,
+                now_ms,
+                force,
+            )?)
+        };
+        let plans: Vec<Result<_, CheckError>> = checks.iter().map(plan).collect();
         let asked: Vec<&CheckPlan<'_>> = plans
             .iter()
             .flatten()

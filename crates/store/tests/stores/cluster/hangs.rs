@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use anyhow::Result;
 use harness::Engine;
-use store::{CheckError, StoreError};
+use policy::SlotId;
+use protocol::Check;
+use store::{CheckError, StoreError, slot};
+use tokio::time::Instant;
 
 use super::{
     Cluster,
@@ -56,5 +59,57 @@ async fn a_hung_node_costs_the_others_one_deadline() -> Result<()> {
     let (answer, _) = until("it is asked again", PATIENCE, answers).await?;
     // The first, this one, and perhaps, late, the one that was sent: never those after it.
     assert!((7..=8).contains(&answer.limits[0].remaining), "{answer:?}");
+    Ok(())
+}
+
+/// The node with the key of the reservations' seals hangs, before any limiter has read it.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
+async fn without_a_seal_only_what_reserves_fails() -> Result<()> {
+    const PRICED: &str = "  - {name: tokens, match: {kind: call}, per: [user], rate: 1000/1d, \
+         cost: {from: {response_json: /total}, reserve: {default: 100}}}\n";
+    let cluster = Cluster::start(Engine::Redis).await?;
+    for node in &cluster.nodes {
+        let calm = ["CONFIG", "SET", "cluster-node-timeout", "600000"];
+        node.command(&calm).await?;
+    }
+    let store = cluster.store_with(impatient())?;
+    let limits = policy(&format!("{TEN_A_DAY}{PRICED}"));
+    let policy = publish(&cluster.store()?, &limits).await?;
+    let hung = cluster.owner(slot(b"rl:r:seal")).await?;
+    let user = user_on(&cluster, (hung + 1) % 3).await?;
+    let plain = request(&[("user", &user)]);
+    let reserving = Check {
+        reserve: true,
+        slot: Some(SlotId {
+            stamp: 1,
+            secret: 1,
+        }),
+        ..request(&[("user", &user), ("kind", "call")])
+    };
+    let answers = async || check(&store, &policy, &plain).await.ok();
+    until("a first answer", PATIENCE, answers).await?;
+    cluster.nodes[hung].pause()?;
+    let both = [plain, reserving];
+    let began = Instant::now();
+    let results = store.check(&policy, &both, false).await;
+    let took = began.elapsed();
+    assert!(
+        results[0].is_ok() && took < 2 * impatient().timeout,
+        "{results:?} {took:?}"
+    );
+    let Err(CheckError::Store(error)) = &results[1] else {
+        panic!("{results:?}")
+    };
+    assert!(error.is_harmless(), "{error}");
+    cluster.nodes[hung].resume()?;
+    let reserved = async || store.check(&policy, &both, false).await.pop()?.ok();
+    let (answer, _) = until("a reservation", PATIENCE, reserved).await?;
+    assert!(
+        answer
+            .limits
+            .iter()
+            .any(|limit| limit.reservation.is_some())
+    );
     Ok(())
 }
