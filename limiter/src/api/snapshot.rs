@@ -116,13 +116,16 @@ impl Api {
             Ok(policy) => policy,
             Err(error) => return self.no_snapshot(&poll.domain, error),
         };
-        let snapshot = policy.snapshot(self.telemetry.now_ms());
+        let snapshot = policy.snapshot(self.telemetry.now_ms()).await;
         let mut response = Response::new(Bytes::new());
         if poll.has(&snapshot) || self.may_be_behind(&poll, &policy) {
             *response.status_mut() = StatusCode::NOT_MODIFIED;
         } else {
             let (body, form) = if !poll.wants_compact() {
-                (snapshot.json(&policy.compiled), serve::JSON)
+                let json = snapshot.json(&policy).await.ok_or_else(|| {
+                    ApiError::new(ErrorCode::Internal, "the limits could not be written")
+                })?;
+                (json, serve::JSON)
             } else if let Some(changes) = poll.changes(&snapshot) {
                 (changes, CHANGES_CBOR)
             } else {
@@ -235,7 +238,7 @@ impl Api {
         let mut refreshed = false;
         let mut woken = false;
         while self.domains.poll().is_sure() {
-            match self.freshness(poll) {
+            match self.freshness(poll).await {
                 Freshness::Current => {}
                 // Refresh first: a poll must not be answered with limits that were replaced
                 // meanwhile.
@@ -256,14 +259,20 @@ impl Api {
         }
     }
 
-    fn freshness(&self, poll: &Poll<'_>) -> Freshness {
+    async fn freshness(&self, poll: &Poll<'_>) -> Freshness {
         match self.domains.find(poll.domain.as_str()) {
-            Lookup::Active(policy) if poll.has(&policy.snapshot(self.telemetry.now_ms())) => {
-                Freshness::Current
+            Lookup::Active(policy) => {
+                let snapshot = policy.snapshot(self.telemetry.now_ms()).await;
+                if poll.has(&snapshot) {
+                    Freshness::Current
+                } else if poll.is_ahead_of(&policy) {
+                    Freshness::ProxyAhead
+                } else {
+                    Freshness::Differs
+                }
             }
-            Lookup::Active(policy) if poll.is_ahead_of(&policy) => Freshness::ProxyAhead,
             Lookup::Unknown if poll.has_none() => Freshness::Current,
-            Lookup::Active(_) | Lookup::Unknown | Lookup::NotLoaded(_) => Freshness::Differs,
+            Lookup::Unknown | Lookup::NotLoaded(_) => Freshness::Differs,
         }
     }
 }

@@ -1,6 +1,9 @@
 //! A policy in force and what is derived from it.
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{
+    Arc, Mutex, OnceLock, PoisonError,
+    atomic::{AtomicBool, Ordering},
+};
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
@@ -11,7 +14,10 @@ use protocol::{Check, SNAPSHOT_MAX, ServicePart};
 use store::wall_ms;
 use tokio::time::Instant;
 
-use crate::metrics::{DomainCounters, Metrics};
+use crate::{
+    aside::{alone, compute},
+    metrics::{DomainCounters, Metrics},
+};
 
 /// If no limit weighs more than this (a leased token bucket), all checks count the same.
 const LIGHT: usize = 3;
@@ -25,6 +31,8 @@ pub(crate) struct Active {
     dearest: usize,
     /// The latest snapshot made for proxies.
     snapshot: ArcSwap<Snapshot>,
+    /// Whether one with new edges is being made.
+    renewing: AtomicBool,
     /// Its revision's number, as a header.
     pub(crate) revision_header: HeaderValue,
     /// Its counters.
@@ -78,31 +86,43 @@ impl Snapshot {
         Some(changes)
     }
 
-    /// As a limits file, which people and programs read. Filters, which poll all the time, need none.
-    pub(crate) fn json(&self, compiled: &Compiled) -> Bytes {
-        let make = || {
-            let json = serde_json::to_vec(&compiled.to_node());
-            json.unwrap_or_default().into()
+    /// As a limits file, which people and programs read; `None` if making it panicked. Filters, which poll all the
+    /// time, need none.
+    pub(crate) async fn json(self: &Arc<Self>, policy: &Arc<Active>) -> Option<Bytes> {
+        if let Some(made) = self.json.get() {
+            return Some(Bytes::clone(made));
+        }
+        let (snapshot, policy) = (Arc::clone(self), Arc::clone(policy));
+        let make = move || {
+            let json = || serde_json::to_vec(&policy.compiled.to_node()).unwrap_or_default();
+            Bytes::clone(snapshot.json.get_or_init(|| json().into()))
         };
-        Bytes::clone(self.json.get_or_init(make))
+        let _alone = alone().await;
+        compute(make).await
     }
 }
 
 impl Active {
-    /// The snapshot with the edges around a time in milliseconds since the epoch.
-    pub(crate) fn snapshot(&self, now_ms: u64) -> Arc<Snapshot> {
-        let made = self.snapshot.load();
-        if now_ms < made.until_ms {
-            return Arc::clone(&made);
+    /// The snapshot with the edges around a time in milliseconds since the epoch. While one caller waits for new
+    /// edges, the others get the snapshot before.
+    pub(crate) async fn snapshot(self: &Arc<Self>, now_ms: u64) -> Arc<Snapshot> {
+        let before = self.snapshot.load_full();
+        if now_ms < before.until_ms || self.renewing.swap(true, Ordering::AcqRel) {
+            return before;
         }
-        match Snapshot::new(&self.compiled, now_ms, Some(&made)) {
-            Ok(fresh) => {
-                let fresh = Arc::new(fresh);
-                self.snapshot.store(Arc::clone(&fresh));
-                fresh
+        let of = Arc::clone(self);
+        // A task of its own: it goes on if the caller's client disconnects.
+        let renewed = tokio::spawn(async move {
+            let _alone = alone().await;
+            let policy = Arc::clone(&of);
+            let renew = move || Snapshot::new(&policy.compiled, now_ms, Some(&before));
+            if let Some(Ok(fresh)) = compute(renew).await {
+                of.snapshot.store(Arc::new(fresh));
             }
-            Err(_) => Arc::clone(&made),
-        }
+            of.renewing.store(false, Ordering::Release);
+        });
+        let _ = renewed.await;
+        self.snapshot.load_full()
     }
 
     /// Compiles a policy, after the one in force, and derives the rest; takes a while where there are many
@@ -150,6 +170,7 @@ impl Active {
         Ok(Self {
             dearest: weights.max().unwrap_or(1),
             snapshot: ArcSwap::from_pointee(snapshot),
+            renewing: AtomicBool::new(false),
             revision_header: number.into(),
             counters: metrics.domain(&compiled),
             since: Instant::now(),

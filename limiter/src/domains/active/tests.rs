@@ -61,3 +61,37 @@ fn a_check_of_many_cheap_limits_weighs_as_one_unless_it_is_to_be_exact() {
     let weights = [false, true].map(|exact| active.weight(&check, 0, exact));
     assert_eq!(weights, [1, 50]);
 }
+
+#[tokio::test]
+async fn while_one_caller_waits_for_new_edges_the_others_get_the_snapshot_before() {
+    let text = "domain: shop\nlimits:\n  - {name: reports, rate: 500/month}\n";
+    let policy = limits_file::read("test", text.as_bytes()).unwrap();
+    let active = Arc::new(Active::new(policy, &Metrics::new(), None).unwrap());
+    let before = active.snapshot.load_full();
+    let later_ms = before.until_ms;
+    let turn = alone().await;
+    let waiting = [(); 2].map(|()| {
+        let active = Arc::clone(&active);
+        tokio::spawn(async move { active.snapshot(later_ms).await })
+    });
+    while !active.renewing.load(Ordering::Acquire) {
+        tokio::task::yield_now().await;
+    }
+    assert!(Arc::ptr_eq(&active.snapshot(later_ms).await, &before));
+    let [first, second] = waiting;
+    assert!(Arc::ptr_eq(&second.await.unwrap(), &before));
+    // Its client leaves: the work goes on.
+    first.abort();
+    drop(turn);
+    while active.renewing.load(Ordering::Acquire) {
+        tokio::task::yield_now().await;
+    }
+    let fresh = active.snapshot(later_ms).await;
+    assert!(fresh.until_ms > later_ms && fresh.etag != before.etag);
+    let json = [(); 2].map(|()| fresh.json(&active));
+    let [json, again] = futures_util::future::join_all(json)
+        .await
+        .try_into()
+        .unwrap();
+    assert!(json.is_some() && json == again);
+}
