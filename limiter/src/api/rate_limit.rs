@@ -436,10 +436,8 @@ fn from_decided(
     places: &[(usize, usize)],
     decided: &Decided,
 ) -> Result<(RateLimitResponse, usize), ApiError> {
-    let mut answers: Vec<&Answer> = Vec::with_capacity(decided.decisions.len());
-    for decision in &decided.decisions {
-        answers.push(decision.as_ref().map_err(undecided)?);
-    }
+    let answers: Result<Vec<&Answer>, _> = decided.decisions.iter().map(Result::as_ref).collect();
+    let answers = answers.map_err(|first| undecided(first, &decided.decisions))?;
     let policy = &decided.policy.compiled;
     let quotas = Quotas::new(policy, &answers);
     let allowed = answers.iter().all(|answer| answer.allowed) && !quotas.all_over;
@@ -583,6 +581,16 @@ fn metadata(answers: &[&Answer], quotas: &Quotas<'_>, policy: &Compiled) -> Opti
     (!fields.is_empty()).then_some(Struct { fields })
 }
 
-fn undecided(error: &CheckError) -> ApiError {
-    refusal::of_check(error)
+/// The error of a call by that of its first check without a decision. The call has one answer, which does not say
+/// that nothing was charged if another of its checks was or may have been.
+fn undecided(first: &CheckError, decisions: &[Result<Answer, CheckError>]) -> ApiError {
+    let in_doubt = |decision: &Result<_, CheckError>| match decision {
+        Ok(_) => true,
+        Err(error) => refusal::code(error) == ErrorCode::StoreUnavailable,
+    };
+    let mut error = refusal::of_check(first);
+    if decisions.iter().any(in_doubt) {
+        error.code = ErrorCode::StoreUnavailable;
+    }
+    error
 }

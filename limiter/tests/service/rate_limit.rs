@@ -2,8 +2,9 @@
 
 use anyhow::Result;
 use serde_json::{Value, json};
+use store::{CheckError, StoreError};
 
-use crate::support::Service;
+use crate::support::{Scripted, Service, quick};
 
 /// A descriptor of these entries, as the service's JSON has it.
 fn descriptor(entries: &[(&str, &str)]) -> Value {
@@ -319,5 +320,33 @@ async fn a_denial_shows_no_numbers_of_hidden_limits_or_of_others() -> Result<()>
     let small = &denied["statuses"][1];
     assert_eq!(small["currentLimit"]["name"], "small");
     assert_eq!(small["durationUntilReset"], Value::Null, "{denied}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_call_of_which_a_part_was_charged_does_not_say_that_nothing_was() -> Result<()> {
+    let limits = "  - {name: all, descriptor: [user], algorithm: fixed_window, rate: 9/365d}\n";
+    let store = Scripted::with(limits, 100).await?;
+    let service = Service::ready_on(store.clone(), quick()).await?;
+    let sent = [
+        descriptor(&[("user", "a")]),
+        with_units(&[("user", "b")], 3),
+    ];
+    let unreachable = || CheckError::from(StoreError::Unreachable("as the test says".to_owned()));
+    let broken = || CheckError::from(StoreError::Broken("as the test says".to_owned()));
+    for (errors, charged) in [
+        ([Some(unreachable()), Some(unreachable())], json!(false)),
+        ([Some(unreachable()), None], Value::Null),
+        ([None, Some(unreachable())], Value::Null),
+        ([Some(unreachable()), Some(broken())], Value::Null),
+    ] {
+        store.fail_some(errors);
+        let (status, answer) = call(&service, &sent).await?;
+        assert_eq!(
+            (status, &answer["error"]["charged"]),
+            (503, &charged),
+            "{answer}"
+        );
+    }
     Ok(())
 }

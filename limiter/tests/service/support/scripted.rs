@@ -36,8 +36,8 @@ struct Script {
     calls: Vec<(usize, bool)>,
     /// Calls that came to the gate.
     entered: usize,
-    /// Errors for the calls to come.
-    errors: VecDeque<Vec<CheckError>>,
+    /// Errors for the calls to come; `None`: the check is decided.
+    errors: VecDeque<Vec<Option<CheckError>>>,
     heads_error: Option<StoreError>,
     record_error: Option<StoreError>,
     write_error: Option<StoreError>,
@@ -85,14 +85,19 @@ impl Scripted {
 
     /// The next calls fail, each with the next of these errors for all its checks.
     pub fn fail(&self, errors: impl IntoIterator<Item = CheckError>) {
-        let errors = errors.into_iter().map(|error| vec![error]);
+        let errors = errors.into_iter().map(|error| vec![Some(error)]);
         self.script.lock().unwrap().errors.extend(errors);
     }
 
     /// The next call fails, each of its checks with its own error.
     pub fn fail_each(&self, errors: impl Into<Vec<CheckError>>) {
+        self.fail_some(errors.into().into_iter().map(Some));
+    }
+
+    /// As [`Self::fail_each`], except for the checks that have no error.
+    pub fn fail_some(&self, errors: impl IntoIterator<Item = Option<CheckError>>) {
         let mut script = self.script.lock().unwrap();
-        script.errors.push_back(errors.into());
+        script.errors.push_back(errors.into_iter().collect());
     }
 
     /// Makes polls fail.
@@ -147,13 +152,17 @@ impl Checks for Scripted {
             script.calls.push((checks.len(), force));
             script.errors.pop_front()
         };
-        match errors {
-            Some(errors) => {
-                let each = checks.iter().zip(errors.iter().cycle());
-                each.map(|(_, error)| Err(error.clone())).collect()
-            }
-            None => self.inner.check(policy, checks, force).await,
-        }
+        let errors = errors.unwrap_or_else(|| vec![None]);
+        let sent = || checks.iter().zip(errors.iter().cycle());
+        let decided = sent().filter(|(_, error)| error.is_none());
+        let decided: Vec<Check> = decided.map(|(check, _)| check.clone()).collect();
+        let mut decisions = self.inner.check(policy, &decided, force).await.into_iter();
+        sent()
+            .map(|(_, error)| match error {
+                Some(error) => Err(error.clone()),
+                None => decisions.next().unwrap(),
+            })
+            .collect()
     }
 
     async fn simulate(
