@@ -132,13 +132,8 @@ impl Batcher {
             return send(checks, weight).await;
         }
         let count = checks.len();
-        let mut decided = Partial {
-            shared: Arc::clone(&self.shared),
-            policy: Arc::clone(policy),
-            force,
-            outcome: Outcome::default(),
-        };
-        let outcome = &mut decided.outcome;
+        let mut outcome = Outcome::default();
+        let mut given = self.hold(policy, force, Vec::new());
         let mut rest = checks.into_iter();
         while !rest.as_slice().is_empty() {
             let at = outcome.decisions.len();
@@ -149,7 +144,7 @@ impl Batcher {
                     let placed = stale.map(|(within, check)| (at + within, check));
                     outcome.stale.extend(placed);
                     outcome.decisions.extend(part.decisions);
-                    outcome.given.extend(part.given);
+                    given.checks.extend(part.given);
                 }
                 Err(undecided) if at == 0 => return Err(undecided),
                 Err(undecided) => {
@@ -161,7 +156,18 @@ impl Batcher {
                 }
             }
         }
-        Ok(std::mem::take(outcome))
+        outcome.given = given.keep();
+        Ok(outcome)
+    }
+
+    /// Frees the slots of a client that disconnects before it has its answer.
+    pub(crate) fn hold(&self, policy: &Arc<Active>, force: bool, given: Vec<Check>) -> Given {
+        Given {
+            shared: Arc::clone(&self.shared),
+            policy: Arc::clone(policy),
+            force,
+            checks: given,
+        }
     }
 
     /// Why one check is not decided.
@@ -385,18 +391,26 @@ pub(crate) struct Outcome {
     pub(crate) given: Vec<Check>,
 }
 
-/// The parts of a request that are decided so far. If its client disconnects before the last one, their
-/// slots are freed for others.
-struct Partial {
+/// Slots that were given to checks of a request, while others of it are not decided yet. If its client
+/// disconnects before, they are freed for others.
+pub(crate) struct Given {
     shared: Arc<Shared>,
     policy: Arc<Active>,
     force: bool,
-    outcome: Outcome,
+    /// Checks that free them.
+    checks: Vec<Check>,
 }
 
-impl Drop for Partial {
+impl Given {
+    /// The request is answered: the slots are its client's.
+    pub(crate) fn keep(mut self) -> Vec<Check> {
+        std::mem::take(&mut self.checks)
+    }
+}
+
+impl Drop for Given {
     fn drop(&mut self) {
-        let given = std::mem::take(&mut self.outcome.given);
+        let given = std::mem::take(&mut self.checks);
         if given.is_empty() {
             return;
         }

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::{Api, body::InflightPermit, refusal};
 use crate::{
-    batch::{Decisions, Outcome, Undecided},
+    batch::{Decisions, Given, Outcome, Undecided},
     domains::Active,
     metrics::DomainCounters,
     serve::Phase,
@@ -56,8 +56,13 @@ impl Api {
             decisions: outcome.decisions,
         };
         if !outcome.stale.is_empty() {
-            self.ask_again(domain, outcome.stale, &mut decided, deadline, proxy)
+            let mut given = vec![self.batcher.hold(&decided.policy, false, outcome.given)];
+            let stale = outcome.stale;
+            self.ask_again(domain, stale, &mut decided, &mut given, deadline, proxy)
                 .await;
+            for given in given {
+                given.keep();
+            }
         }
         decided.count(&summaries);
         let took = started.elapsed().as_secs_f64();
@@ -72,6 +77,7 @@ impl Api {
         domain: &Name,
         mut stale: Vec<(usize, Check)>,
         decided: &mut Decided,
+        given: &mut Vec<Given>,
         deadline: Instant,
         proxy: Option<Arc<str>>,
     ) {
@@ -101,6 +107,7 @@ impl Api {
                     ..Outcome::default()
                 },
             };
+            given.push(self.batcher.hold(&decided.policy, force, outcome.given));
             for (place, decision) in places.iter().zip(outcome.decisions) {
                 if let Some(slot) = decided.decisions.get_mut(*place) {
                     *slot = decision;

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use harness::until;
 use hyper::Request;
 use serde_json::json;
+use store::CheckError;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -288,10 +289,23 @@ async fn what_a_request_of_many_checks_has_no_time_for_is_not_sent() -> Result<(
 
 #[tokio::test]
 async fn a_client_that_leaves_between_the_parts_of_its_request_keeps_no_slot() -> Result<()> {
-    const LIMITS: &str = "  - {name: slots, algorithm: concurrency, limit: 1000}\n";
-    let store = Scripted::with(LIMITS, 0).await?;
+    let store = Scripted::with(SLOTS, 0).await?;
+    leaves_before_the_second_call(store, 600).await
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_while_a_stale_check_is_repeated_keeps_no_slot() -> Result<()> {
+    let store = Scripted::with(SLOTS, 0).await?;
+    store.fail_some([None, Some(CheckError::Stale)]);
+    leaves_before_the_second_call(store, 2).await
+}
+
+const SLOTS: &str = "  - {name: slots, algorithm: concurrency, limit: 1000}\n";
+
+/// A request of so many checks, whose client leaves when some of them were given slots.
+async fn leaves_before_the_second_call(store: Arc<Scripted>, checks: usize) -> Result<()> {
     let service = Arc::new(Service::ready_on(store.clone(), quick()).await?);
-    let checks = vec![json!({"descriptor": {}}); 600];
+    let checks = vec![json!({"descriptor": {}}); checks];
     let body = json!({"domain": "shop", "checks": checks}).to_string();
     let mut leaver = TcpStream::connect(service.data).await?;
     let head = format!(
