@@ -383,8 +383,11 @@ impl Api {
         let _permit = self.bounds.enter()?;
         let address = peer.address;
         let body = self.receive(body, peer).await?;
-        let mut report = Report::decode(&body.bytes)
-            .map_err(|error| ApiError::new(ErrorCode::InvalidRequest, error.to_string()))?;
+        let decode = |bytes: &[u8]| {
+            Report::decode(bytes)
+                .map_err(|error| ApiError::new(ErrorCode::InvalidRequest, error.to_string()))
+        };
+        let (mut report, _memory) = self.bounds.bodies.decode(body, decode).await?;
         let policy = self.active(&report.domain)?;
         let known = |limit: &Name| policy.compiled.position(limit.as_str()).is_some();
         report.tallies.retain(|tally| known(&tally.limit));
