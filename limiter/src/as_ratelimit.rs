@@ -73,7 +73,7 @@ const SETTINGS: &[(&str, Action)] = &[
     ),
     (
         "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES",
-        Noted("", "a response may have 16 MiB"),
+        Noted("", "a response may have 4 MiB"),
     ),
     // How it decides.
     (

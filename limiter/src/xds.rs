@@ -324,7 +324,7 @@ const STREAM: &str =
 /// Bound: bytes of a response of `--xds-server`. Beyond it, an error; the last good limits stay.
 ///
 /// What clients of gRPC take by default.
-const MAX_RESPONSE: usize = 4 << 20;
+pub(crate) const MAX_RESPONSE: usize = 4 << 20;
 
 /// How long connecting may take, the TLS handshake included.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);

@@ -375,4 +375,8 @@ fn an_unsupported_variable_is_an_error_or_a_note() {
         found.notes,
         ["USE_STATSD=true has no effect: metrics are at /metrics"]
     );
+    let size = ("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "10485760");
+    let found = translated(&[redis, size]).unwrap();
+    let most = format!("{} MiB", crate::xds::MAX_RESPONSE >> 20);
+    assert!(found.notes.concat().ends_with(&most), "{found:?}");
 }
