@@ -38,8 +38,8 @@ pub(crate) const LANES: usize = 4;
 /// time, so that other calls do not wait long.
 const CALL_MAX: usize = 256;
 
-/// The checks of a larger request are weighed one by one, limit by limit; those of others by the
-/// domain's most expensive limit where it is cheap, since weighing takes longer than it saves there.
+/// The checks of a larger request are weighed one by one, limit by limit; those of others where all limits are
+/// cheap by the most expensive one and how many lately matched, since weighing takes longer than it saves there.
 const ESTIMATED_MAX: usize = 128;
 
 /// Bound: checks that wait in a limiter. Beyond it, 503.
@@ -314,6 +314,8 @@ impl Shared {
         let size = u32::try_from(group.checks.len()).unwrap_or(u32::MAX);
         self.metrics.store_batch_size.observe(size.into());
         self.metrics.calls.called(&answers, Instant::now());
+        let decided = group.checks.iter().zip(&answers);
+        group.policy.called(decided);
         let compiled = &group.policy.compiled;
         let requests = group.requests.iter();
         let proxies =

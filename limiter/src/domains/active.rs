@@ -2,15 +2,15 @@
 
 use std::sync::{
     Arc, Mutex, OnceLock, PoisonError,
-    atomic::{AtomicBool, Ordering},
+    atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use hyper::header::HeaderValue;
 use limits_file::ToNode as _;
-use policy::{Compiled, Edits, Policy};
-use protocol::{Check, SNAPSHOT_MAX, ServicePart};
+use policy::{Compiled, Edits, Limit, Policy};
+use protocol::{Answer, Check, SNAPSHOT_MAX, ServicePart};
 use store::wall_ms;
 use tokio::time::Instant;
 
@@ -19,8 +19,11 @@ use crate::{
     metrics::{DomainCounters, Metrics},
 };
 
-/// If no limit weighs more than this (a leased token bucket), all checks count the same.
+/// If no limit weighs more than this (a leased token bucket, or one with a penalty), all checks count the same.
 const LIGHT: usize = 3;
+
+/// A limit in [`Active::matching`].
+const ONE: usize = 1024;
 
 /// A policy in force.
 #[derive(Debug)]
@@ -29,6 +32,8 @@ pub(crate) struct Active {
     pub(crate) compiled: Compiled,
     /// The weight of the most expensive limit.
     dearest: usize,
+    /// How many limits a descriptor matched in the latest calls, on average, in 1/[`ONE`].
+    matching: AtomicUsize,
     /// The latest snapshot made for proxies.
     snapshot: ArcSwap<Snapshot>,
     /// Whether one with new edges is being made.
@@ -151,6 +156,7 @@ impl Active {
         before: Option<&Self>,
     ) -> Result<Self, String> {
         let number = compiled.revision().number;
+        let matching = before.map_or(ONE, |before| before.matching.load(Ordering::Relaxed));
         let before = before.map(|before| before.snapshot.load());
         let snapshot = Snapshot::new(&compiled, wall_ms(), before.as_deref().map(Arc::as_ref))?;
         // Editors refuse such limits, except where overrides that proxies need make them so large. Proxies
@@ -163,12 +169,10 @@ impl Active {
             ));
         }
         let limits = compiled.limits().iter();
-        let weights = limits.map(|limit| {
-            let leased = limit.lease_ttl_ms.is_some();
-            store::script::weight(limit.quota.algorithm(), leased)
-        });
+        let weights = limits.map(|limit| weight_of(limit, limit.lease_ttl_ms.is_some()));
         Ok(Self {
             dearest: weights.max().unwrap_or(1),
+            matching: AtomicUsize::new(matching),
             snapshot: ArcSwap::from_pointee(snapshot),
             renewing: AtomicBool::new(false),
             revision_header: number.into(),
@@ -179,21 +183,17 @@ impl Active {
     }
 
     /// What a check costs the store, in checks of one token bucket: the sum of the limits that match,
-    /// or with cheap limits the most expensive one, unless it is to be `exact`; and what it settles.
-    /// `now_ms` decides which of them are paused.
+    /// or with cheap limits the most expensive one times as many as lately matched, unless it is to be
+    /// `exact`; and what it settles. `now_ms` decides which of them are paused.
     pub(crate) fn weight(&self, check: &Check, now_ms: u64, exact: bool) -> usize {
-        let settled = check.limits.iter().map(|of| {
-            let settlements = Some(of.settle.len()).filter(|count| *count > 0);
-            store::script::settled_weight(of.slots.len(), settlements)
-        });
+        let settled = { check.limits.iter() }
+            .map(|of| store::script::settled_weight(of.slots.len(), of.settle.len()));
         let settled: usize = settled.sum();
         // The store matches every check anyway; to match here as well costs more than it saves.
-        let parts = check
-            .service
-            .as_ref()
-            .map_or(1, |service| service.parts.len());
         if self.dearest <= LIGHT && !exact || check.service.is_some() {
-            return settled + self.dearest.saturating_mul(parts);
+            let matching = self.matching.load(Ordering::Relaxed);
+            let limits = matching.saturating_mul(descriptors(check)).div_ceil(ONE);
+            return settled + self.dearest.saturating_mul(limits);
         }
         let matching = self.compiled.matching(&check.descriptor, now_ms);
         let asked = matching
@@ -204,9 +204,30 @@ impl Active {
             let leased = check
                 .limit(&limit.name)
                 .is_some_and(|of| of.lease.is_some());
-            store::script::weight(limit.quota.algorithm(), leased)
+            weight_of(limit, leased)
         });
         settled + weights.sum::<usize>().max(1)
+    }
+
+    /// Records how many limits the checks of a call matched. More count at once, fewer bit by bit.
+    pub(crate) fn called<'c, E: 'c>(
+        &self,
+        checks: impl Iterator<Item = (&'c Check, &'c Result<Answer, E>)>,
+    ) {
+        let (mut asked, mut matched) = (0_usize, 0_usize);
+        for (check, decision) in checks {
+            if let Ok(answer) = decision {
+                asked += descriptors(check);
+                matched += answer.limits.len();
+            }
+        }
+        let Some(now) = matched.saturating_mul(ONE).checked_div(asked) else {
+            return;
+        };
+        let before = self.matching.load(Ordering::Relaxed);
+        let lower = before - before.saturating_sub(now).div_ceil(8);
+        let matching = now.max(lower).max(ONE);
+        self.matching.store(matching, Ordering::Relaxed);
     }
 
     /// What the descriptors of a check of the rate limit service cost the store together, each
@@ -226,12 +247,24 @@ impl Active {
                 let replaced = part.rate.is_some() && limit.descriptor.is_some();
                 !replaced && !check.skipped().any(|name| *name == limit.name)
             });
-            let weights =
-                charged.map(|limit| store::script::weight(limit.quota.algorithm(), false));
+            let weights = charged.map(|limit| weight_of(limit, false));
             weights.sum::<usize>() + usize::from(part.rate.is_some())
         };
         parts.map(weight).sum()
     }
+}
+
+/// How many descriptors the limits of a check are matched with.
+fn descriptors(check: &Check) -> usize {
+    let service = check.service.as_ref();
+    service.map_or(1, |service| service.parts.len())
+}
+
+/// What a limit costs the store in a check, with its reservations and its denials.
+fn weight_of(limit: &Limit, leased: bool) -> usize {
+    let seconds =
+        usize::from(limit.response_price().is_some()) + usize::from(limit.penalty.is_some());
+    store::script::weight(limit.quota.algorithm(), leased) + store::script::SECOND_KEY * seconds
 }
 
 #[cfg(test)]

@@ -716,9 +716,12 @@ pub fn weight(algorithm: &Algorithm, leased: bool) -> usize {
     }
 }
 
-/// The work of what a check frees and, if it reserves or settles, settles at one limit, in the same unit.
-pub fn settled_weight(slots: usize, settlements: Option<usize>) -> usize {
-    slots / 4 + settlements.map_or(0, |count| 2 + count / 4)
+/// The work of a key beside the bucket's, of its reservations or its denials, in the same unit.
+pub const SECOND_KEY: usize = 2;
+
+/// The work of what a check frees and settles at one limit, in the same unit.
+pub fn settled_weight(slots: usize, settlements: usize) -> usize {
+    slots / 4 + settlements / 4
 }
 
 impl ScriptCheck<'_> {
@@ -727,10 +730,13 @@ impl ScriptCheck<'_> {
         let limits = self.limits.iter();
         limits
             .map(|limit| {
-                let settlements = limit.part.costs.map(|costs| costs.settle.len());
-                weight(limit.part.algorithm, limit.part.lease.is_some())
-                    + settled_weight(limit.part.free.len(), settlements)
-                    + 2 * usize::from(limit.part.penalty.is_some())
+                let part = &limit.part;
+                let seconds =
+                    usize::from(part.costs.is_some()) + usize::from(part.penalty.is_some());
+                let settlements = part.costs.map_or(0, |costs| costs.settle.len());
+                weight(part.algorithm, part.lease.is_some())
+                    + settled_weight(part.free.len(), settlements)
+                    + SECOND_KEY * seconds
             })
             .sum()
     }

@@ -46,11 +46,30 @@ fn the_weight_of_a_check_follows_the_limits_that_match_it() {
         }],
         ..check("cheap")
     };
-    assert_eq!(active.weight(&settling, 0, false), 1 + 2 + 25);
+    assert_eq!(active.weight(&settling, 0, false), 1 + 25);
 }
 
 #[test]
-fn a_check_of_many_cheap_limits_weighs_as_one_unless_it_is_to_be_exact() {
+fn a_penalty_and_a_cost_in_the_response_weigh_too() {
+    let text = "domain: shop\nlimits:\n  \
+        - {name: logins, match: {what: login}, rate: 1/s, penalty: {after: 9, within: 1m, for: 1m}}\n  \
+        - {name: tokens, match: {what: call}, rate: 1/s, penalty: {after: 9, within: 1m, for: 1m}, \
+           cost: {from: {response_json: /total}, reserve: {default: 1}}}\n";
+    let policy = limits_file::read("test", text.as_bytes()).unwrap();
+    let active = Active::new(policy, &Metrics::new(), None).unwrap();
+    let weights = ["login", "call"].map(|what| {
+        let descriptor = [("what".parse().unwrap(), what.into())];
+        let check = Check {
+            descriptor: descriptor.into_iter().collect(),
+            ..Check::default()
+        };
+        active.weight(&check, 0, false)
+    });
+    assert_eq!(weights, [3, 5]);
+}
+
+#[tokio::test]
+async fn a_check_of_many_cheap_limits_weighs_as_much_as_those_before_it_unless_it_is_to_be_exact() {
     let limits: Vec<_> = (0..50)
         .map(|n| format!("  - {{name: l{n}, rate: 1/s}}\n"))
         .collect();
@@ -58,8 +77,32 @@ fn a_check_of_many_cheap_limits_weighs_as_one_unless_it_is_to_be_exact() {
     let policy = limits_file::read("test", text.as_bytes()).unwrap();
     let active = Active::new(policy, &Metrics::new(), None).unwrap();
     let check = Check::default();
-    let weights = [false, true].map(|exact| active.weight(&check, 0, exact));
-    assert_eq!(weights, [1, 50]);
+    let weights = |active: &Active| [false, true].map(|exact| active.weight(&check, 0, exact));
+    assert_eq!(weights(&active), [1, 50]);
+    let memory = store::open(&store::StoreUrl::Memory, store::Options::default()).unwrap();
+    let call = async |only: &[&str], calls: usize| {
+        let only = only.iter().map(|name| name.parse().unwrap()).collect();
+        let checks = [Check {
+            only,
+            ..Check::default()
+        }];
+        let answers = memory.check(&active.compiled, &checks, false).await;
+        for _ in 0..calls {
+            active.called(checks.iter().zip(&answers));
+        }
+    };
+    call(&[], 1).await;
+    assert_eq!(weights(&active), [50, 50]);
+    call(&["l7"], 8).await;
+    let [less, _] = weights(&active);
+    assert!((10..30).contains(&less), "{less}");
+    call(&["l7"], 200).await;
+    assert_eq!(weights(&active), [1, 50]);
+    call(&[], 1).await;
+    let text = text.replace("1/s", "2/s");
+    let policy = limits_file::read("test", text.as_bytes()).unwrap();
+    let edited = Active::new(policy, &Metrics::new(), Some(&active)).unwrap();
+    assert_eq!(weights(&edited), [50, 50]);
 }
 
 #[tokio::test]
