@@ -323,8 +323,10 @@ local function is_repeated(count)
   for i = 1, count do
     local l = limits[i]
     local wait = 0
-    if not l.fits then
-      wait = l.cost > l.limit and 2 ^ 53 or math.max(1, l.algorithm.wait_ms(l, l.cost))
+    if l.cost > l.limit then
+      wait = 2 ^ 53
+    elseif not l.fits and l.kind ~= 12 then -- a slot of a request in flight may be freed at any moment
+      wait = math.max(1, l.algorithm.wait_ms(l, l.cost))
     end
     if l.penalty then
       wait = math.max(wait, l.penalty.till - now)

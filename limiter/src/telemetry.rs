@@ -93,7 +93,7 @@ impl Telemetry {
                 continue;
             };
             recorder.count_spent(check, answer);
-            let is_final = !answer.is_denied_for_up_to(check.patience_ms);
+            let is_final = !answer.is_repeated(policy, check.patience_ms);
             if check.cost == 0 || check.peek || !is_final {
                 continue;
             }

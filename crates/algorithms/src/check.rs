@@ -5,8 +5,8 @@
 
 use crate::integers::TIME_MAX_MS;
 use crate::{
-    AdaptiveStatus, Algorithm, BucketRequest, CostSettlement, Debits, Decision, Denials, Lease,
-    LeaseRequest, Outcome, Penalty, PenaltyStatus, Reservations, ReserveRequest, Reserved,
+    AdaptiveStatus, Algorithm, BucketRequest, CostSettlement, Debits, Decision, Denials, Kind,
+    Lease, LeaseRequest, Outcome, Penalty, PenaltyStatus, Reservations, ReserveRequest, Reserved,
     RetryAfter, Slot, SlotOp, State, penalty::Count,
 };
 
@@ -250,8 +250,14 @@ fn is_repeated(
     let decided = parts.iter().zip(outcomes).zip(counts);
     let waits = decided
         .filter(|((part, _), _)| part.mode == Mode::Enforce)
-        .map(|((_, outcome), count)| {
+        .map(|((part, outcome), count)| {
             let mut decision = outcome.decision;
+            // A slot may be freed at any moment.
+            if part.algorithm.kind() == Kind::Concurrency
+                && decision.retry_after != RetryAfter::Never
+            {
+                decision.retry_after = RetryAfter::Now;
+            }
             if let Some(count) = count {
                 count.apply(&mut decision);
             }

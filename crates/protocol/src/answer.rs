@@ -1,7 +1,7 @@
 //! The answer to a check, independent of its encoding.
 
 use algorithms::{AdaptiveStatus, Lease, Reservation, Reserved, Slot};
-use policy::{Mode, Name, PenaltyStatus, Revision};
+use policy::{Compiled, Limit, Mode, Name, PenaltyStatus, Revision};
 use serde::{Deserialize, Serialize};
 
 /// The decision on one check.
@@ -222,10 +222,32 @@ impl Answer {
         summary
     }
 
-    /// Whether it is a denial after which the same check would pass within this time, in milliseconds.
-    pub fn is_denied_for_up_to(&self, ms: u64) -> bool {
-        !self.allowed && ms > 0 && { self.summary().retry_after_ms }
-            .is_some_and(|wait_ms| wait_ms <= ms)
+    /// Whether it is a denial that a caller who waits for so many milliseconds does not take for an answer: the
+    /// same check may pass within that time.
+    pub fn is_repeated(&self, policy: &Compiled, patience_ms: u64) -> bool {
+        let wait_ms = || self.wait_ms(policy, 0);
+        !self.allowed && patience_ms > 0 && wait_ms().is_some_and(|ms| ms <= patience_ms)
+    }
+
+    /// Milliseconds after which such a caller sends a denied check again; `None`: it never passes. A slot of a
+    /// request in flight may be freed at any moment, so it is looked for after `slot_ms` at most.
+    pub fn wait_ms(&self, policy: &Compiled, slot_ms: u64) -> Option<u64> {
+        let gives_slots = |limit: &LimitAnswer| {
+            let known = policy.position(limit.name.as_str());
+            known
+                .and_then(|at| policy.limit(at))
+                .is_some_and(Limit::gives_slots)
+        };
+        let denying = |limit: &&LimitAnswer| limit.mode == Mode::Enforce && !limit.allowed;
+        let mut waits = self.limits.iter().filter(denying).map(|limit| {
+            let ms = limit.retry_after_ms?;
+            Some(if gives_slots(limit) {
+                ms.min(slot_ms)
+            } else {
+                ms
+            })
+        });
+        waits.try_fold(0, |longest, wait| Some(wait?.max(longest)))
     }
 }
 

@@ -28,7 +28,7 @@ pub struct Check {
     /// slot ([`SlotAct::Answered`](algorithms::SlotAct)).
     pub took: Option<Took>,
     /// For how long the caller waits for permits, in milliseconds: it repeats the check after a denial that
-    /// [ends within that time](crate::Answer::is_denied_for_up_to), which therefore counts nowhere. No encoding
+    /// [ends within that time](crate::Answer::is_repeated), which therefore counts nowhere. No encoding
     /// has it.
     pub patience_ms: u64,
     /// The longest that a queue may delay the request, if less than its limit permits.

@@ -79,9 +79,11 @@ impl Check {
             let Some(pause) = retry_after(&answer) else {
                 break answer;
             };
-            if !answer.is_denied_for_up_to(request.patience_ms) {
+            if !answer.is_repeated(&compiled, request.patience_ms) {
                 break answer;
             }
+            // At a limit on requests in flight it may take less.
+            let pause = pause.min(Duration::from_millis(request.patience_ms));
             printer.note(format_args!(
                 "denied; trying again in {}",
                 duration(millis(pause))

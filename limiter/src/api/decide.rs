@@ -170,7 +170,7 @@ impl CheckSummary {
             counters, compiled, ..
         }: &Active,
     ) {
-        let decided = self.charging && !answer.is_denied_for_up_to(self.patience_ms);
+        let decided = self.charging && !answer.is_repeated(compiled, self.patience_ms);
         if decided {
             self.exempt.iter().for_each(|name| counters.exempted(name));
             if answer.limits.is_empty() && self.exempt.is_empty() {
@@ -255,6 +255,10 @@ impl Decided {
 // another check may be faster. When the client disconnects, its wait ends at once, and nothing
 // more is charged.
 
+/// How often a check that waits looks for a slot of a request in flight, in milliseconds; or as often as makes a
+/// thousand checks a second of all that wait.
+const SLOT_MS: u64 = 50;
+
 impl Api {
     /// Decides one check, repeating it for up to `wait`; returns the reason if the wait ended
     /// early.
@@ -292,13 +296,16 @@ impl Api {
                 Some(Ok(answer)) if !answer.allowed => answer,
                 _ => return Ok((decided, None)),
             };
-            let Some(retry_after_ms) = answer.summary().retry_after_ms else {
+            let policy = &decided.policy.compiled;
+            let slot_ms = u64::try_from(self.bounds.waiting.used()).unwrap_or(u64::MAX);
+            let Some(wait_ms) = answer.wait_ms(policy, slot_ms.max(SLOT_MS)) else {
                 return Ok((decided, Some(Reason::ExceedsCapacity)));
             };
-            if !answer.is_denied_for_up_to(check.patience_ms) {
+            if !answer.is_repeated(policy, check.patience_ms) {
                 return Ok((decided, Some(Reason::WaitTooShort)));
             }
-            let again = Instant::now() + Duration::from_millis(retry_after_ms);
+            let pause = Duration::from_millis(wait_ms.min(check.patience_ms));
+            let again = Instant::now() + pause;
             if waiting.is_none() {
                 waiting = Some(self.bounds.waiting.enter().ok_or_else(too_many)?);
             }

@@ -1,6 +1,9 @@
 //! Checks that wait for permits (`wait_ms`).
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use anyhow::Result;
 use harness::until;
@@ -142,5 +145,51 @@ async fn a_request_that_waits_counts_once_by_its_final_answer() -> Result<()> {
         denied += u64::from(answer["allowed"] == false);
     }
     assert_eq!(service.metric(&checks("denied")).await?, denied);
+    Ok(())
+}
+
+/// A slot that is held for an hour may be freed at any moment, however short the wait.
+#[tokio::test]
+async fn a_check_waits_for_a_slot_until_its_wait_ends() -> Result<()> {
+    const ONE: &str =
+        "  - {name: in-flight, per: [user], algorithm: concurrency, limit: 1, slot_ttl: 1h}\n";
+    let service = Arc::new(Service::with(ONE).await?);
+    let first = service
+        .ask(json!({"descriptor": {"user": "a"}}))
+        .await?
+        .json()?;
+    let began = Instant::now();
+    let wait = json!({"descriptor": {"user": "a"}, "wait_ms": 300});
+    let answer = service.ask(wait).await?.json()?;
+    assert_eq!(answer["reason"], "wait_too_short", "{answer}");
+    assert!(
+        began.elapsed() >= Duration::from_millis(300),
+        "{:?}",
+        began.elapsed()
+    );
+    let waiter = {
+        let service = Arc::clone(&service);
+        let wait = json!({"descriptor": {"user": "a"}, "wait_ms": 20_000});
+        tokio::spawn(async move { service.ask(wait).await })
+    };
+    until("it waits", PATIENCE, async || {
+        (service.metric("rl_waiting_checks").await.ok()? == 1).then_some(())
+    })
+    .await?;
+    let slots = json!({"in-flight": first["limits"][0]["slot"]});
+    let release = json!({"domain": "shop", "descriptor": {"user": "a"}, "slots": slots});
+    let freed = Instant::now();
+    service
+        .post("/v1/release", release.to_string())
+        .send()
+        .await?;
+    assert_eq!(waiter.await??.json()?["allowed"], true);
+    assert!(
+        freed.elapsed() < Duration::from_millis(900),
+        "{:?}",
+        freed.elapsed()
+    );
+    let checks = "rl_checks_total{domain=\"shop\",limit=\"in-flight\",decision=\"denied\"}";
+    assert_eq!(service.metric(checks).await?, 1, "the one whose wait ended");
     Ok(())
 }

@@ -23,6 +23,7 @@ on_every_store!(
     a_reset_or_a_credit_ends_a_penalty,
     a_reset_of_the_limit_ends_penalties_of_unused_buckets,
     what_stands_for_no_request_is_not_counted,
+    a_request_that_waits_for_a_slot_as_well_is_counted_once,
 );
 
 const HOUR_MS: u64 = 3_600_000;
@@ -280,6 +281,33 @@ async fn what_stands_for_no_request_is_not_counted(store: Shared) -> Result<()> 
         let answer = ask(&store, &policy, &check).await?;
         assert!(!answer.allowed);
         assert_eq!(answer.penalty.denials, denials, "{answer:?}");
+    }
+    Ok(())
+}
+
+/// The slot is taken for an hour, but may be freed at any moment.
+async fn a_request_that_waits_for_a_slot_as_well_is_counted_once(store: Shared) -> Result<()> {
+    let limits = "
+  - {name: in-flight, per: [user], algorithm: concurrency, limit: 1, slot_ttl: 1h}
+  - {name: logins, per: [user], rate: 1/1m}
+";
+    publish(&store, &policy(limits)).await?;
+    let mut policy = read(&store).await?.policy().context("limits")?.clone();
+    policy.limits[1].penalty = Some(Penalty::new(3, 60_000, HOUR_MS));
+    let policy = Compiled::new(policy);
+    let ask = async |patience_ms: u64| {
+        let waiting = Check {
+            patience_ms,
+            slot: Some(SlotId::new(1, SlotId::PROGRAM, patience_ms + 1)),
+            ..of("alice")
+        };
+        check(&store, &policy, &waiting).await
+    };
+    assert!(ask(0).await?.allowed);
+    for (patience_ms, denials) in [(120_000, 0), (1000, 1), (0, 2)] {
+        let denied = ask(patience_ms).await?;
+        assert_eq!(denied.is_repeated(&policy, patience_ms), denials == 0);
+        assert_eq!(denied.limits[1].penalty.denials, denials, "{denied:?}");
     }
     Ok(())
 }
