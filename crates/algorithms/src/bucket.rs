@@ -16,7 +16,7 @@ pub(crate) const OWED_MAX: u64 = 1 << 51;
 
 /// Bound: debt of a bucket, in capacities. Beyond it, the rest is not charged.
 ///
-/// one report must not deny a bucket for longer than it takes to refill so many times.
+/// One report must not deny a bucket for longer than it takes to refill so many times.
 pub const DEBT_MAX_CAPACITIES: u64 = 100;
 
 /// Capacity and drain of one bucket, validated.

@@ -83,7 +83,7 @@ pub const UTC: &str = "UTC";
 /// Bound: windows of a calendar limit whose edges are sent. Beyond it, a store answers `stale`; at
 /// a proxy windows of nominal length follow.
 ///
-/// the one before the current one, the current one, and three after it.
+/// The one before the current one, the current one, and three after it.
 pub const WINDOWS_KNOWN: usize = 5;
 
 /// The edges of consecutive windows.

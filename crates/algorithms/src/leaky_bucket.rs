@@ -31,7 +31,7 @@ const FREE_MAX: usize = 8;
 /// Bound: freed slots of a queue that were given again. Beyond it, some names free nothing any
 /// more.
 ///
-/// With more, the earliest two are joined, and some names in them no longer free anything.
+/// With more, the earliest two are joined.
 const TURNS_MAX: usize = 256;
 /// No name has a later turn.
 const TURN_MAX: u64 = 1 << 50;

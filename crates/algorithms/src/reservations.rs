@@ -12,8 +12,6 @@ use crate::quota::{Loaded, Quota};
 
 /// Bound: reservations of a bucket that have a record. Beyond it, an older one gives nothing back,
 /// and its excess is charged.
-///
-/// those of its latest reservations.
 pub const RESERVATIONS_MAX: u64 = 1000;
 /// Bound: milliseconds for which a reservation has a record. Beyond it, it gives nothing back, and
 /// its excess is charged.

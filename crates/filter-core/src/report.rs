@@ -174,8 +174,6 @@ impl Worker {
 const EVERY_MS: u64 = 1000;
 /// Bound: buckets whose denials a worker reports in a second. Beyond it, denials of further buckets
 /// do not count towards a penalty.
-///
-/// Denials by further buckets are not counted.
 const REPORTS_MAX: usize = 1024;
 /// Bound: reports of denials that a tick sends. Beyond it, the others follow at the next tick.
 const AT_ONCE_MAX: usize = 64;

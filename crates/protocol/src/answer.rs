@@ -20,18 +20,6 @@ pub struct Answer {
     pub parts: Vec<usize>,
 }
 
-impl Answer {
-    /// The answers about one descriptor of a [`ServiceCheck`](crate::ServiceCheck).
-    pub fn part(&self, at: usize) -> &[LimitAnswer] {
-        let Some(length) = self.parts.get(at) else {
-            return &[];
-        };
-        let before = self.parts.iter().take(at).sum::<usize>();
-        let limits = self.limits.get(before..).unwrap_or_default();
-        limits.get(..*length).unwrap_or_default()
-    }
-}
-
 /// The answer of one limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitAnswer {

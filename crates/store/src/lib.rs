@@ -53,8 +53,6 @@ pub use plan::{
 
 /// Bound: domains of a store, deleted ones included. Beyond it, one more is refused when it is
 /// written; limiters keep the domains that they have.
-///
-/// Writes refuse to make more, and limiters follow no more.
 pub const DOMAINS_MAX: usize = 4096;
 
 /// Bound: proxies that the store counts for a limit. Beyond it, answered, but not counted.

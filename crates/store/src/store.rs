@@ -229,11 +229,6 @@ pub trait Diagnostics: Send + Sync + fmt::Debug {
         None
     }
 
-    /// Whether there is no [`Diagnostics::fault`].
-    fn is_up(&self) -> bool {
-        self.fault().is_none()
-    }
-
     /// The store's clock, in milliseconds since the epoch.
     async fn now_ms(&self) -> Result<u64, StoreError>;
 

@@ -32,7 +32,7 @@ use tonic::Code;
 use super::{
     Answered, Api,
     body::{Bodies, BodyError, MemoryPermit, Received},
-    grpc::{frame, is_grpc, open, trailers},
+    grpc::{PREFIX, frame, is_grpc, open, trailers},
     refusal,
 };
 use crate::{
@@ -45,8 +45,6 @@ const STREAMS_OF_ONE: usize = 64;
 
 /// Bound: calls of a check stream that are worked on at once. Beyond it, HTTP/2's flow control
 /// holds the proxy back.
-///
-/// At this number the limiter reads no further call, and HTTP/2 flow control makes the proxy wait.
 const CALLS_AT_ONCE: usize = 16;
 
 /// How long a proxy may take to close its side of a stream that is ending.
@@ -246,8 +244,6 @@ fn answer(id: u32, status: u16, body: &[u8]) -> Bytes {
 
 // --- The messages in the body of a stream: each is a prefix of five bytes and as many bytes as it says
 
-/// Before each message: whether it is compressed, and its length.
-const PREFIX: usize = 5;
 /// The prefix and the call's id, which a refusal needs.
 const HEAD: usize = PREFIX + 4;
 

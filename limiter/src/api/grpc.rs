@@ -18,7 +18,7 @@ const STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 
 /// What is before each message: whether it is compressed, and its length.
-const PREFIX: usize = 5;
+pub(super) const PREFIX: usize = 5;
 
 /// Whether a request is one of gRPC.
 pub(super) fn is_grpc(headers: &HeaderMap) -> bool {

@@ -443,8 +443,16 @@ fn from_decided(
     let allowed = answers.iter().all(|answer| answer.allowed) && !quotas.all_over;
     let mut statuses = Vec::with_capacity(places.len());
     let mut unmatched = 0;
+    // Of each check the limits of its further descriptors.
+    let mut rest: Vec<&[LimitAnswer]> = { answers.iter() }
+        .map(|answer| answer.limits.as_slice())
+        .collect();
     for (check, part) in places {
-        let limits = answers.get(*check).map(|answer| answer.part(*part));
+        let count = answers
+            .get(*check)
+            .and_then(|answer| answer.parts.get(*part));
+        let rest = count.zip(rest.get_mut(*check));
+        let limits = rest.and_then(|(count, rest)| rest.split_off(..*count));
         let limits = limits.unwrap_or_default();
         let own = request.descriptors.get(statuses.len());
         if limits.is_empty() {

@@ -156,7 +156,7 @@ async fn a_ready_limiter_has_connections_and_loaded_scripts() -> Result<()> {
             let service = Service::ready_on(server.store()?, quick()).await?;
             let known = ["SCRIPT", "EXISTS", &store::scripts::CHECK.sha1];
             assert_eq!(server.command(&known).await?, "*1\r\n:1\r\n");
-            assert!(service.store.is_warm() && service.store.is_up());
+            assert!(service.store.is_warm() && service.store.fault().is_none());
         }
     }
     Ok(())

@@ -3,7 +3,9 @@
 use policy::Name;
 use serde::{Deserialize, Serialize};
 
-use super::{DecodeError, MAX_NAMES, ReadWords as _, Reader, Table, WriteWords as _, Writer};
+use super::{
+    DecodeError, MAX_NAMES, MAX_PROXY, ReadWords as _, Reader, Table, WriteWords as _, Writer,
+};
 use crate::{DecidedBy, MAX_ENTRIES, Outcome};
 
 /// The decisions that one worker of a proxy made without the limiter since its last report.
@@ -71,8 +73,6 @@ pub struct DeniedBucket {
 
 /// Tallies in one report, at most.
 const MAX_TALLIES: usize = 8192;
-/// The longest name of a proxy, in bytes.
-const MAX_PROXY: usize = 64;
 
 impl Report {
     /// Buckets in one report, at most.

@@ -189,7 +189,7 @@ async fn a_lost_master_is_replaced(engine: Engine) -> Result<()> {
     };
     until("the replica is asked", PATIENCE, answers).await?;
     assert!(alone > 0, "one shard down is an error of its checks only");
-    let up = async || store.is_up().then_some(());
+    let up = async || store.fault().is_none().then_some(());
     until("nothing is the matter any more", PATIENCE, up).await?;
     Ok(())
 }
