@@ -5,7 +5,8 @@ use std::cell::RefCell;
 use std::fmt;
 use std::num::NonZero;
 use std::process::Command;
-use std::thread::available_parallelism;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, available_parallelism};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow};
@@ -139,6 +140,22 @@ impl Step {
         }
     }
 
+    /// The tools of a step, but the one whose compilation takes minutes.
+    fn tools(self) -> impl Iterator<Item = Tool> {
+        let more: &[Tool] = match self {
+            Self::Deny => &[Tool::CargoDeny],
+            Self::Unit => &[Tool::Redis, Tool::Valkey, Tool::Tzdata],
+            Self::Wasm => &[Tool::Node],
+            Self::Dist => &[Tool::WasmOpt, Tool::Zig, Tool::Certificates],
+            Self::Deploy | Self::Kubernetes | Self::E2e | Self::Module => &[Tool::WasmOpt],
+            _ => &[],
+        };
+        let named = self.suites().1.iter().map(|(_, tool)| *tool);
+        { more.iter().copied() }
+            .chain(named)
+            .filter(|tool| *tool != Tool::ApiServer)
+    }
+
     /// The suites of a step, and the tools that they need, by the variables that name them.
     fn suites(self) -> (&'static [&'static str], &'static [(&'static str, Tool)]) {
         match self {
@@ -207,12 +224,30 @@ pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
         .copied()
         .collect();
     let context = Context::new(workspace, ui, args.runner.clone());
+    let ended = AtomicBool::new(false);
+    thread::scope(|scope| {
+        // They come over the network while the first steps compile. The step that needs one that cannot be had says so.
+        scope.spawn(|| {
+            let tools = Tools::new(workspace, ui);
+            let each = steps.iter().flat_map(|step| step.tools());
+            for tool in each.take_while(|_| !ended.load(Ordering::Relaxed)) {
+                let _ = tools.get(tool);
+            }
+        });
+        let result = play(&context, &steps);
+        ended.store(true, Ordering::Relaxed);
+        result
+    })
+}
+
+fn play(context: &Context<'_>, steps: &[Step]) -> Result<()> {
+    let ui = context.ui;
     let mut took = Vec::new();
     let mut result = Ok(());
     for (index, step) in steps.iter().enumerate() {
         ui.heading(&format!("[{}/{}] {}", index + 1, steps.len(), step.title()));
         let started = Instant::now();
-        result = step.run(&context).with_context(|| {
+        result = step.run(context).with_context(|| {
             let again =
                 format!("fix it, then run just this step again: cargo xtask test --only {step}");
             help(format!("step `{step}` failed"), &[&again])
@@ -223,7 +258,7 @@ pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
         }
     }
     // After a failure too: then the last step is the one that failed.
-    report(&context, &took, result.is_ok());
+    report(context, &took, result.is_ok());
     result
 }
 

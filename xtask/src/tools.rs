@@ -3,6 +3,7 @@
 //! program is run once to check it.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -157,6 +158,10 @@ impl<'a> Tools<'a> {
             let digest = digest_of(&self.workspace.root.join(source))?;
             home.as_mut_os_string().push(format!("-{digest}"));
         }
+        // Another task may be fetching it.
+        std::fs::create_dir_all(&self.dir)?;
+        let lock = File::create(format!("{}.lock", home.display()))?;
+        lock.lock()?;
         self.once(&home, &fetched.title, |fresh| self.fetch(&fetched, fresh))?;
         let Some(program) = fetched.program else {
             return Ok(home.join(fetched.file));
@@ -263,11 +268,8 @@ impl<'a> Tools<'a> {
             std::fs::create_dir_all(&fresh)
                 .with_context(|| format!("cannot create {}", fresh.display()))?;
             fetch(&fresh)?;
-            match std::fs::rename(&fresh, home) {
-                // Another task was faster; its copy is identical.
-                Err(_) if home.is_dir() => Ok(()),
-                renamed => renamed.with_context(|| format!("cannot create {}", home.display())),
-            }
+            std::fs::rename(&fresh, home)
+                .with_context(|| format!("cannot create {}", home.display()))
         });
         if fresh.exists() {
             std::fs::remove_dir_all(&fresh)
