@@ -1,7 +1,7 @@
 //! The one hash that every proxy and limiter, of every version, has to agree on, and lists that are
 //! searched by it.
 
-use std::{hash::Hasher, iter, mem};
+use std::{hash::Hasher, iter};
 
 use documents::Name;
 use siphasher::sip::SipHasher13;
@@ -84,7 +84,7 @@ const FEWEST: usize = 8;
 /// clients choose do not belong here: the hashes are not keyed.
 #[derive(Clone, Debug, Default)]
 pub struct Positions {
-    /// The last entry of each chain. There is a power of two of chains, at least as many as entries.
+    /// The first entry of each chain. There is a power of two of chains, at least as many as entries.
     chains: Vec<Number>,
     entries: Vec<Entry>,
 }
@@ -96,8 +96,11 @@ type Number = usize;
 struct Entry {
     hash: u64,
     position: usize,
-    /// The one before it in its chain.
-    before: Number,
+    /// The next one in its chain, which has one entry of each hash: many positions under one hash make no other
+    /// lookup longer.
+    next: Number,
+    /// The one that was added before it under the same hash.
+    same: Number,
 }
 
 impl Positions {
@@ -106,7 +109,8 @@ impl Positions {
         self.entries.push(Entry {
             hash,
             position,
-            before: 0,
+            next: 0,
+            same: 0,
         });
         let count = self.entries.len();
         if count <= self.chains.len() {
@@ -124,18 +128,41 @@ impl Positions {
     }
 
     fn entries_of(&self, hash: u64) -> impl Iterator<Item = (Number, &Entry)> {
-        let chain = self.chains.get(self.chain_of(hash));
-        let mut next = chain.copied().unwrap_or(0);
+        let (_, mut next) = self.find(hash);
         iter::from_fn(move || {
-            loop {
-                let number = next;
-                let entry = self.entries.get(number.checked_sub(1)?)?;
-                next = entry.before;
-                if entry.hash == hash {
-                    return Some((number, entry));
-                }
-            }
+            let number = next;
+            let entry = self.entry(number)?;
+            next = entry.same;
+            Some((number, entry))
         })
+    }
+
+    fn entry(&self, number: Number) -> Option<&Entry> {
+        self.entries.get(number.checked_sub(1)?)
+    }
+
+    fn entry_mut(&mut self, number: Number) -> Option<&mut Entry> {
+        self.entries.get_mut(number.checked_sub(1)?)
+    }
+
+    /// The entry of a hash in its chain, and the one before it there.
+    fn find(&self, hash: u64) -> (Number, Number) {
+        let chain = self.chains.get(self.chain_of(hash));
+        let (mut before, mut number) = (0, chain.copied().unwrap_or(0));
+        while let Some(entry) = self.entry(number).filter(|entry| entry.hash != hash) {
+            (before, number) = (number, entry.next);
+        }
+        (before, number)
+    }
+
+    /// Lets an entry follow another one in the chain of a hash; 0: be the first.
+    fn follow(&mut self, hash: u64, before: Number, number: Number) {
+        let chain = self.chain_of(hash);
+        if let Some(entry) = self.entry_mut(before) {
+            entry.next = number;
+        } else if let Some(first) = self.chains.get_mut(chain) {
+            *first = number;
+        }
     }
 
     /// Removes a position under a hash, if it is there.
@@ -155,36 +182,38 @@ impl Positions {
     }
 
     fn unlink(&mut self, number: Number) {
-        let Some(entry) = self.entries.get(number - 1).copied() else {
+        let Some(gone) = self.entry(number).copied() else {
             return;
         };
-        let chain = self.chain_of(entry.hash);
-        let Some(mut at) = self.chains.get_mut(chain) else {
-            return;
-        };
-        while *at != number {
-            let before = *at;
-            let Some(entry) = before
-                .checked_sub(1)
-                .and_then(|at| self.entries.get_mut(at))
-            else {
-                return;
+        let (before, mut at) = self.find(gone.hash);
+        if at == number {
+            let next = match self.entry_mut(gone.same) {
+                Some(same) => {
+                    same.next = gone.next;
+                    gone.same
+                }
+                None => gone.next,
             };
-            at = &mut entry.before;
+            return self.follow(gone.hash, before, next);
         }
-        *at = entry.before;
+        while let Some(entry) = self.entry_mut(at) {
+            if entry.same == number {
+                entry.same = gone.same;
+            }
+            at = entry.same;
+        }
     }
 
     fn link(&mut self, number: Number) {
-        let Some(entry) = self.entries.get(number - 1) else {
+        let Some(hash) = self.entry(number).map(|entry| entry.hash) else {
             return;
         };
-        let chain = self.chain_of(entry.hash);
-        if let Some(chain) = self.chains.get_mut(chain)
-            && let Some(entry) = self.entries.get_mut(number - 1)
-        {
-            entry.before = mem::replace(chain, number);
+        let (before, same) = self.find(hash);
+        let next = self.entry(same).map_or(0, |entry| entry.next);
+        if let Some(entry) = self.entry_mut(number) {
+            (entry.next, entry.same) = (next, same);
         }
+        self.follow(hash, before, number);
     }
 
     fn chain_of(&self, hash: u64) -> usize {

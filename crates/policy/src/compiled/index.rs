@@ -270,16 +270,17 @@ impl Index {
         }
         for (key, ([as_is, lower], value)) in self.entries.iter().zip(values).enumerate() {
             let Some(value) = value else { continue };
-            self.look_up_value(*as_is, (key, false), value, &mut found);
+            let found = &mut |limit| found.add(limit);
+            self.look_up_value(*as_is, (key, false), value, found);
             if lower.exact || lower.depth > 0 || lower.ends > 0 {
                 let value = value.to_ascii_lowercase();
-                self.look_up_value(*lower, (key, true), &value, &mut found);
+                self.look_up_value(*lower, (key, true), &value, found);
             }
         }
         found
     }
 
-    fn look_up_value(&self, entry: Entry, key: Key, value: &[u8], found: &mut Candidates) {
+    fn look_up_value(&self, entry: Entry, key: Key, value: &[u8], found: &mut impl FnMut(usize)) {
         if entry.exact {
             self.look_up(slot(key, Literal::Exact, value), found);
         }
@@ -298,19 +299,23 @@ impl Index {
             let end = value.get(start..).unwrap_or_default();
             self.look_up(slot(key, Literal::End, end), found);
         }
+        // A client may repeat a gram that thousands of limits share.
+        let mut crowds = Positions::default();
         for size in LEAST_GRAM..=GRAM {
             if entry.grams >> size & 1 == 1 {
                 for gram in value.windows(size) {
-                    self.look_up(gram_slot(key.0, gram), found);
+                    let slot = gram_slot(key.0, gram);
+                    if crowds.of(slot).next().is_none() && self.look_up(slot, found) > SHARED {
+                        crowds.add(slot, 0);
+                    }
                 }
             }
         }
     }
 
-    fn look_up(&self, slot: Slot, found: &mut Candidates) {
-        for limit in self.filed.of(slot) {
-            found.add(limit);
-        }
+    /// Returns how many limits share the slot.
+    fn look_up(&self, slot: Slot, found: &mut impl FnMut(usize)) -> usize {
+        self.filed.of(slot).map(found).count()
     }
 }
 
@@ -479,6 +484,20 @@ mod tests {
             }
             let found = paths.map(|path| candidates(&index, path));
             assert!(found.iter().all(Vec::is_empty), "{} {found:?}", kind(0));
+        }
+    }
+
+    #[test]
+    fn a_path_that_repeats_what_limits_share_visits_them_once() {
+        for shared in ["tenant", "aaaa"] {
+            let limits = matchers(2000, |_| format!("re:.*{shared}.*[0-9]+"));
+            let of: Vec<_> = limits.iter().map(conditions).collect();
+            let index = Index::new(&of, 1);
+            let path = format!("/{shared}").repeat(10_000);
+            let mut visited = 0;
+            let entry = index.entries[0][0];
+            index.look_up_value(entry, (0, false), path.as_bytes(), &mut |_| visited += 1);
+            assert!((2000..2100).contains(&visited), "{shared}: {visited}");
         }
     }
 

@@ -1,3 +1,5 @@
+use proptest::{collection::vec, prelude::*};
+
 use super::*;
 
 #[test]
@@ -26,4 +28,41 @@ fn exactly_the_positions_of_a_hash_are_found_last_one_first() {
         assert_eq!(of, [n + 2000, n + 1000, n]);
     }
     assert_eq!(positions.of(1).next(), None);
+}
+
+proptest! {
+    #[test]
+    fn what_was_added_and_not_removed_is_found(changes in vec((0..6_u64, 0..4_usize, any::<bool>()), 1..200)) {
+        let (mut positions, mut model) = (Positions::default(), Vec::new());
+        for (hash, position, adds) in changes {
+            // Two chains of three hashes each.
+            let hash = (hash % 2) | (hash << 32);
+            if adds {
+                positions.add(hash, position);
+                model.push((hash, position));
+            } else {
+                positions.remove(hash, position);
+                let at = model.iter().position(|known| *known == (hash, position));
+                at.map(|at| model.remove(at));
+            }
+            for hash in (0..6).map(|hash| (hash % 2) | (hash << 32)) {
+                let mut found: Vec<usize> = positions.of(hash).collect();
+                let of = model.iter().filter(|(known, _)| *known == hash);
+                let mut expected: Vec<usize> = of.map(|(_, position)| *position).collect();
+                found.sort_unstable();
+                expected.sort_unstable();
+                prop_assert_eq!(found, expected);
+            }
+        }
+        // Each hash is in its chain once.
+        for first in &positions.chains {
+            let mut chain = Vec::new();
+            let mut number = *first;
+            while let Some(entry) = positions.entry(number) {
+                prop_assert!(!chain.contains(&entry.hash));
+                chain.push(entry.hash);
+                number = entry.next;
+            }
+        }
+    }
 }
