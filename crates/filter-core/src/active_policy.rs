@@ -91,6 +91,8 @@ pub(crate) enum PolicyState {
 pub(crate) struct ActivePolicy {
     pub(crate) compiled: Compiled,
     pub(crate) plan: Arc<Plan>,
+    /// Entries whose absence satisfies a condition of a limit.
+    pub(crate) satisfied_by_absence: Vec<Name>,
     /// In the order of the policy.
     limits: Vec<Arc<ActiveLimit>>,
     /// Proxies of the domain, for limits without a report of their own.
@@ -154,6 +156,12 @@ impl ActivePolicy {
             })
         };
         let keys = compiled.needed_keys();
+        let mut satisfied_by_absence: Vec<Name> = Vec::new();
+        for matcher in compiled.limits().iter().flat_map(|limit| &limit.matchers) {
+            if matcher.holds(None) && !satisfied_by_absence.contains(&matcher.entry) {
+                satisfied_by_absence.push(matcher.entry.clone());
+            }
+        }
         let plan = before.map(|before| &before.plan);
         Self {
             plan: match plan.filter(|plan| plan.is_for(keys)) {
@@ -161,6 +169,7 @@ impl ActivePolicy {
                 None => Arc::new(Plan::new(keys, sources)),
             },
             limits: compiled.limits().iter().enumerate().map(active).collect(),
+            satisfied_by_absence,
             all_proxies,
             compiled,
         }

@@ -87,7 +87,11 @@ pub(crate) struct Settled {
 
 impl Meter {
     /// The reservations in the answer to a check; `None`: there are none.
-    pub(crate) fn from_answer(check: &PendingCheck, answer: &Answer) -> Option<Box<Self>> {
+    pub(crate) fn from_answer(
+        check: &PendingCheck,
+        answer: &Answer,
+        request: Option<&Arc<RequestDescriptor>>,
+    ) -> Option<Box<Self>> {
         if !answer.allowed {
             return None;
         }
@@ -102,16 +106,15 @@ impl Meter {
             })
         });
         let reserved: Vec<Reserved> = reserved.collect();
-        (!reserved.is_empty()).then(|| {
-            Box::new(Self {
-                request: Arc::new(RequestDescriptor::from_check(check)),
-                reserved,
-                status: 0,
-                numbers: Vec::new(),
-                body: BodyReader::new(Format::Other, &[]),
-                opaque: check.head,
-            })
-        })
+        let request = request.filter(|_| !reserved.is_empty())?;
+        Some(Box::new(Self {
+            request: Arc::clone(request),
+            reserved,
+            status: 0,
+            numbers: Vec::new(),
+            body: BodyReader::new(Format::Other, &[]),
+            opaque: check.head,
+        }))
     }
 
     /// What the request's upstream has to send so that the cost can be read.

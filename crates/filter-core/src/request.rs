@@ -370,7 +370,7 @@ pub(crate) struct Held {
 /// Slots in queues in the store.
 #[derive(Debug)]
 pub(crate) struct LimiterSlots {
-    request: RequestDescriptor,
+    request: Arc<RequestDescriptor>,
     slots: Vec<(Name, SlotOp)>,
     /// When all of them have passed, on the monotonic clock.
     until_us: u64,
@@ -450,6 +450,7 @@ impl LimiterSlots {
         check: &PendingCheck,
         answer: &Answer,
         now: Now,
+        request: Option<&Arc<RequestDescriptor>>,
     ) -> Option<Box<Self>> {
         if check.policy.is_none() || check.hold == Hold::Never {
             return None;
@@ -461,13 +462,12 @@ impl LimiterSlots {
         });
         let slots: Vec<_> = slots.collect();
         let reset_ms = given.map(|limit| limit.reset_after_ms).max()?;
-        (!slots.is_empty()).then(|| {
-            Box::new(Self {
-                request: RequestDescriptor::from_check(check),
-                slots,
-                until_us: now.after_ms(reset_ms),
-            })
-        })
+        let request = request.filter(|_| !slots.is_empty())?;
+        Some(Box::new(Self {
+            request: Arc::clone(request),
+            slots,
+            until_us: now.after_ms(reset_ms),
+        }))
     }
 }
 

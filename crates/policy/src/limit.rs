@@ -415,6 +415,16 @@ impl Override {
 }
 
 impl Limit {
+    /// Whether an entry decides that this limit applies to a request, or to which bucket.
+    pub fn reads(&self, key: &Name) -> bool {
+        self.per.contains(key) || self.matchers.iter().any(|of| of.entry == *key)
+    }
+
+    /// Whether requests hold something of it that a later check names: a slot, or reserved units.
+    pub fn holds_requests(&self) -> bool {
+        self.gives_slots() || self.settles() || self.over_limit == OverLimit::Queue
+    }
+
     /// The entries of a request that this limit uses, some perhaps more than once; none for a limit
     /// of the rate limit service.
     pub fn keys(&self) -> impl Iterator<Item = &Name> {

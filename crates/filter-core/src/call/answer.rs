@@ -16,7 +16,7 @@ use crate::{
     outage::{ANSWERED_LATELY_US, CallResult, ChargeStatus},
     request::{
         Admission, Attempts, Claims, DenyingLimits, HeldSlots, Hold, LimiterSlots, PendingCheck,
-        Stream,
+        RequestDescriptor, Stream,
     },
     response::{Denial, QuotaStatus},
     worker::{CallAnswer, HOLDING_MS, Worker},
@@ -273,9 +273,10 @@ impl Worker {
             return self.on_slots_answered(now, sent, release, &answer);
         }
         clamp(&check, &mut answer);
+        let request = RequestDescriptor::from_answer(&check, &answer);
         let mut given = Claims {
-            in_flight: HeldSlots::from_answer(&check, &answer, sent),
-            meter: Meter::from_answer(&check, &answer),
+            in_flight: HeldSlots::from_answer(&check, &answer, sent, request.as_ref()),
+            meter: Meter::from_answer(&check, &answer, request.as_ref()),
             ..Claims::default()
         };
         if given.in_flight.is_late(now) {
@@ -283,7 +284,7 @@ impl Worker {
             return self.fall_back(host, now, check, ChargeStatus::Unknown);
         }
         self.apply_grants(host, now, sent, &mut check, &mut answer);
-        given.queued = LimiterSlots::from_answer(&check, &answer, now);
+        given.queued = LimiterSlots::from_answer(&check, &answer, now, request.as_ref());
         check.claims.add(given);
         for limit in &answer.limits {
             if check.cost > 0 {

@@ -191,6 +191,17 @@ impl Extracted {
         self.get(key.as_str())
     }
 
+    /// A copy without the values of other keys.
+    pub(crate) fn only(&self, is_kept: impl Fn(&Name) -> bool) -> Self {
+        let values = self.keys.iter().zip(&self.values);
+        Self {
+            keys: Arc::clone(&self.keys),
+            values: values
+                .map(|(key, value)| value.as_ref().filter(|_| is_kept(key)).cloned())
+                .collect(),
+        }
+    }
+
     /// The size of all values, in bytes.
     pub(crate) fn len(&self) -> usize {
         self.values.iter().flatten().map(Vec::len).sum()

@@ -412,14 +412,16 @@ impl HeldSlots {
     }
 
     /// The slots in the answer to a check that was sent at `sent`.
-    pub(crate) fn from_answer(check: &PendingCheck, answer: &Answer, sent: Now) -> Self {
+    pub(crate) fn from_answer(
+        check: &PendingCheck,
+        answer: &Answer,
+        sent: Now,
+        request: Option<&Arc<RequestDescriptor>>,
+    ) -> Self {
         let given = answer.limits.iter().filter(|limit| limit.charged > 0);
-        let mut request = None;
         let slots = given.filter_map(|limit| {
             let slot = limit.slot?;
             let ttl_ms = slot.ttl_ms()?;
-            let request =
-                request.get_or_insert_with(|| Arc::new(RequestDescriptor::from_check(check)));
             let known = check.find(&limit.name);
             Some(HeldSlot {
                 key: known.map(|of| of.key),
@@ -428,7 +430,7 @@ impl HeldSlots {
                 renew_us: sent.after_ms(ttl_ms / RENEWALS),
                 stored: true,
                 rule: known.and_then(|of| of.limit.quota.parameters().adaptive),
-                request: Arc::clone(request),
+                request: Arc::clone(request?),
             })
         });
         Self {
@@ -445,19 +447,43 @@ impl HeldSlots {
 }
 
 impl RequestDescriptor {
-    pub(crate) fn from_check(check: &PendingCheck) -> Self {
-        let known = check.limit_checks.iter();
-        Self {
-            entries: check.entries.clone(),
-            skip: known.map(|of| of.limit.name.clone()).collect(),
+    /// For checks about the limits of a request that give slots or reserve units. It may last as long as the request, and
+    /// values may be long, so it has only those that decide whether these limits apply, and that keep others from it.
+    /// `known`: a check of this proxy's limits.
+    #[inline(never)]
+    fn new(check: &PendingCheck, known: bool) -> Arc<Self> {
+        let policy = check.policy.as_ref();
+        // Where a limit is not known here, nobody knows what it reads.
+        let policy = policy.filter(|policy| known && policy.compiled.opaque().is_empty());
+        let is_read = |key: &Name| {
+            policy.is_none_or(|policy| policy.satisfied_by_absence.contains(key))
+                || check
+                    .limit_checks
+                    .iter()
+                    .any(|of| of.limit.holds_requests() && of.limit.reads(key))
+        };
+        let limits = check.limit_checks.iter();
+        Arc::new(Self {
+            entries: check.entries.only(is_read),
+            skip: limits.map(|of| of.limit.name.clone()).collect(),
+        })
+    }
+
+    /// For the slots and the reserved units in the answer to a check; `None`: there are none.
+    pub(crate) fn from_answer(check: &PendingCheck, answer: &Answer) -> Option<Arc<Self>> {
+        let (mut any, mut known) = (false, true);
+        for limit in &answer.limits {
+            any |= limit.slot.is_some() || limit.reservation.is_some();
+            known &= check.find(&limit.name).is_some();
         }
+        any.then(|| Self::new(check, known))
     }
 }
 
 /// The slots that a check's request has if its limits give it slots under this id.
 fn possible_slots(check: &PendingCheck, id: SlotId) -> impl Iterator<Item = HeldSlot> {
-    let request = Arc::new(RequestDescriptor::from_check(check));
     let giving = check.global().filter(|of| of.limit.gives_slots());
+    let request = RequestDescriptor::new(check, true);
     giving.map(move |limit_check| {
         let limit = &limit_check.limit;
         let ttl_ms = limit.quota.parameters().rate.period_ms;
@@ -983,6 +1009,64 @@ mod tests {
         all.sort_unstable();
         all.dedup();
         assert_eq!(all.len(), 200);
+    }
+}
+
+#[cfg(test)]
+mod descriptor_tests {
+    use filter_config::Source;
+    use policy::{Compiled, Entries};
+
+    use super::*;
+    use crate::{active_policy::ActivePolicy, host::at, request::NoProperty};
+
+    struct Nothing;
+
+    impl Request for Nothing {
+        fn headers<'r>(&'r self, _: &str) -> impl Iterator<Item = &'r [u8]> {
+            std::iter::empty()
+        }
+        fn property(&self, _: &[u8]) -> Result<Vec<u8>, NoProperty> {
+            Err(NoProperty::Absent)
+        }
+    }
+
+    #[test]
+    fn a_stream_stores_only_what_decides_whether_its_limits_apply() {
+        let text = b"domain: shop\nlimits:\n  - {name: streams, algorithm: concurrency, limit: 9, per: [user]}
+  - {name: targets, per: [target], rate: 1/s}\n  - {name: people, match: {agent: '!bot'}, rate: 1/s}\n";
+        let compiled = Compiled::new(limits_file::read("limits.yaml", text).unwrap());
+        let source = |key: &str, len| (key.parse().unwrap(), Source::Constant(vec![b'x'; len]));
+        let sources = [
+            source("user", 5),
+            source("target", 50_000),
+            source("agent", 7),
+        ];
+        let policy = Arc::new(ActivePolicy::new(compiled, &sources, None));
+        let entries = policy.plan.extract(&Nothing);
+        let table = Table::new("shop", 16, [7; 16]);
+        let values = entries.values();
+        let matches = policy
+            .compiled
+            .matching_values(&values, 0)
+            .unwrap_or_default();
+        let limit_checks = matches
+            .iter()
+            .map(|found| LimitCheck::new(found, &policy, &table, at(0)));
+        let limit_checks = limit_checks.map(Option::unwrap).collect();
+        let check = PendingCheck::new(
+            StreamId(1),
+            Some(policy),
+            entries.clone(),
+            limit_checks,
+            None,
+        );
+        for (known, lens) in [(true, [5, 0, 7]), (false, [5, 50_000, 7])] {
+            let stored = RequestDescriptor::new(&check, known);
+            assert_eq!(stored.skip.len(), 3);
+            let len = |key| stored.entries.get(key).map_or(0, <[u8]>::len);
+            assert_eq!(["user", "target", "agent"].map(len), lens);
+        }
     }
 }
 

@@ -11,6 +11,23 @@ const TTL_MS: u64 = 1_500;
 const LIMITS: &str = "  - {name: in-flight, algorithm: concurrency, limit: 12, slot_ttl: 1500ms}\n";
 const ENVOYS: usize = 3;
 
+/// What frees the slot has not all entries of its request, but no other limit applies to it for that.
+#[test]
+fn a_slot_is_freed_beside_limits_that_the_absence_of_an_entry_satisfies() {
+    let limits = "  - {name: in-flight, algorithm: concurrency, limit: 1, match: {method: GET}}\n  \
+                  - {name: others, match: {user: '!alice'}, rate: 1000/s, replaces: [in-flight]}\n";
+    for mut world in worlds(1, 1, CONFIG, limits) {
+        world.run_for_ms(500);
+        for _ in 0..3 {
+            let number = world.request(0, 1, "alice", "/");
+            world.run_for_ms(50);
+            assert!(world.passed(number), "{}", world.details(number));
+            world.leave(number);
+            world.run_for_ms(50);
+        }
+    }
+}
+
 /// A world in which requests run, and the ends of those that will end.
 struct Run {
     world: World,
