@@ -186,12 +186,13 @@ impl ActivePolicy {
 
     /// Stores the number of proxies that use a limit, from a limiter's answer.
     pub(crate) fn set_proxies(&self, limit: &str, count: u64) {
+        let count = count.min(MAX_PROXIES);
         if limit == ALL_LIMITS {
             return self.all_proxies.store(count, Relaxed);
         }
         let at = self.compiled.position(limit);
         if let Some(limit) = at.and_then(|at| self.limits.get(at)) {
-            limit.proxies.store(count.min(MAX_PROXIES), Relaxed);
+            limit.proxies.store(count, Relaxed);
         }
     }
 
@@ -332,5 +333,21 @@ fn resolved(limit: &Limit, status: BucketStatus) -> Parameters {
             }
         }
         _ => written,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_answer_makes_a_proxys_share_smaller_than_of_the_most_proxies() {
+        let text = b"domain: shop\nlimits:\n  - {name: per-user, rate: 10/s}\n";
+        let compiled = Compiled::new(limits_file::read("limits.yaml", text).unwrap());
+        for of in [ALL_LIMITS, "per-user"] {
+            let policy = ActivePolicy::new(compiled.clone(), &[], None);
+            policy.set_proxies(of, u64::MAX);
+            assert_eq!(policy.limit(0).unwrap().proxies(), MAX_PROXIES, "{of}");
+        }
     }
 }
