@@ -542,7 +542,10 @@ fn read_header(field: Field<'_>, report: &mut Report) -> Option<String> {
     let text = field.text("the name of a header", report)?;
     let is_token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
     if !text.is_empty() && text.bytes().all(is_token) || PSEUDO_HEADERS.contains(&text) {
-        return Some(text.to_ascii_lowercase());
+        let name = text.to_ascii_lowercase();
+        // Envoy has it under the other name alone.
+        let host = name == "host";
+        return Some(if host { ":authority".to_owned() } else { name });
     }
     let problem = field.expected("the name of a header", report);
     if text.starts_with(':') {

@@ -47,6 +47,7 @@ const EVERY_FIELD: &str = r#"{
             {"key": "session", "cookie": "sid", "if_several": "first", "hash": true},
             {"key": "api_key", "query": "key"},
             {"key": "target", "header": ":path"},
+            {"key": "site", "header": "Host"},
             {"key": "peer", "property": ["connection", "uri_san_peer_certificate"]},
             {"key": "role", "property": ["metadata", "filter_metadata", "jwt", "role"]},
             {"key": "port", "property": ["source", "port"], "as": "integer"},
@@ -107,6 +108,7 @@ fn every_source_is_read() {
     let header = |name: &str| Source::Header(name.to_owned(), IfSeveral::Share);
     assert_eq!(source("user"), header("x-user-id"));
     assert_eq!(source("target"), header(":path"));
+    assert_eq!(source("site"), header(":authority"));
     let session = Source::Cookie("sid".to_owned(), IfSeveral::First);
     assert_eq!(source("session"), Source::Hashed(Box::new(session)));
     let role = b"metadata\0filter_metadata\0jwt\0role".to_vec();
