@@ -588,7 +588,7 @@ impl Worker {
         reader.read_chunk(&pointers, size, |from, len| body.bytes(from, len));
         of.ended = ended;
         let max = self.config.request_body_max.unwrap_or(0);
-        if ended || of.reader.bytes() > max {
+        if ended || of.reader.bytes() > max || !of.reader.is_legible(false) {
             return BodyNeed::Read;
         }
         BodyNeed::Reads

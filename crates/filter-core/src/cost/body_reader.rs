@@ -148,7 +148,7 @@ impl BodyReader {
     /// Whether it read the body as far as it arrived: its format is known, and nothing in it is wrong.
     pub(crate) fn is_legible(&self, ended: bool) -> bool {
         match self.format {
-            Format::Json => !ended || self.json.is_whole(),
+            Format::Json => self.json.is_whole() || !ended && !self.json.has_failed(),
             Format::Events => true,
             Format::Other => false,
         }

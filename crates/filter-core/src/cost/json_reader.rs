@@ -97,6 +97,11 @@ impl JsonReader {
         self.depth == 0 && !self.failed && matches!(self.state, State::Between | State::Number)
     }
 
+    /// Whether the input is not JSON, whatever follows.
+    pub(super) fn has_failed(&self) -> bool {
+        self.failed
+    }
+
     /// Starts again with another document, whatever was read before.
     pub(super) fn restart(&mut self) {
         (self.state, self.failed, self.shallow) = (State::Between, false, 0);

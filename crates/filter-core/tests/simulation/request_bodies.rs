@@ -70,6 +70,7 @@ fn an_incomplete_body_leaves_the_default_reserve() {
     for (body, ended) in [
         ("{\"max\":700", true),
         ("{\"max\":700}}", true),
+        ("{\"max\":700}}", false),
         (&blanks, false),
     ] {
         let mut world = world(CONFIG, LIMITS);
