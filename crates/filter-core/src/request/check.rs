@@ -220,6 +220,8 @@ pub(crate) struct PendingCheck {
     pub(crate) head: bool,
     /// What the request says to adaptive limits when it ends.
     pub(crate) measured: Measured,
+    /// When the queues of this proxy gave it slots, on the monotonic clock.
+    pub(crate) queued_us: u64,
     /// The calls that carried it so far.
     pub(crate) attempts: Attempts,
     pub(crate) claims: Claims,
@@ -423,10 +425,11 @@ impl PendingCheck {
         self.limit_checks.iter().find(|of| of.limit.name == *limit)
     }
 
-    /// How long the queues of this proxy delay the request, in milliseconds.
-    pub(crate) fn delay_ms(&self) -> u64 {
+    /// How long the queues of this proxy still delay the request, in milliseconds.
+    pub(crate) fn delay_ms(&self, now: Now) -> u64 {
         let delays = self.limit_checks.iter().map(LimitCheck::delay_ms);
-        delays.max().unwrap_or(0)
+        let waited_ms = now.mono_us.saturating_sub(self.queued_us) / 1000;
+        delays.max().unwrap_or(0).saturating_sub(waited_ms)
     }
 
     /// Whether a queue may delay the request.

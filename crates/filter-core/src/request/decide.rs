@@ -90,6 +90,7 @@ impl Worker {
             self.deny(host, now, &mut check, denial);
             return self.denials.count(now, check);
         }
+        check.queued_us = now.mono_us;
         if let Some(denial) = self.take_local(host, now, &mut check) {
             return self.deny(host, now, &mut check, denial);
         }
@@ -375,7 +376,7 @@ impl Worker {
         check: &mut PendingCheck,
         mut admission: Admission,
     ) {
-        let delay_ms = check.delay_ms().max(admission.delay_ms);
+        let delay_ms = check.delay_ms(now).max(admission.delay_ms);
         if delay_ms > 0 && check.stream.is_some() && !self.may_hold(&mut check.claims) {
             return self.refuse_hold(host, now, check, delay_ms);
         }
@@ -470,7 +471,7 @@ impl Worker {
             return true;
         }
         check.hold = Hold::Barred;
-        let delay_ms = check.delay_ms();
+        let delay_ms = check.delay_ms(now);
         if delay_ms == 0 {
             return true;
         }

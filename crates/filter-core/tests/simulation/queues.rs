@@ -98,6 +98,27 @@ fn a_queue_of_the_proxy_serves_its_rate_though_clients_give_up() {
     }
 }
 
+/// A request starts at its turn in the proxy's queue, however long the limiter takes to decide the rest.
+#[test]
+fn the_answer_about_another_limit_does_not_add_to_the_delay() {
+    let config = CONFIG.replace("20ms", "200ms");
+    let limits = format!("{LOCAL}  - {{name: other, rate: 100000/s}}\n");
+    for mut world in worlds(1, 1, &config, &limits) {
+        world.run_for_ms(1_000);
+        world.slowest_us = 90_000;
+        // The answers come within 91 ms: these wait longer for their turns.
+        let sent: Vec<usize> = (0..5).map(|_| world.request(0, 1, "alice", "/")).collect();
+        world.run_for_ms(500);
+        for (number, own_ms) in sent.into_iter().zip([0, 50, 100, 150, 200]).skip(2) {
+            let took_ms = world.requests[number].took_us().unwrap() / 1000;
+            assert!(
+                (own_ms..own_ms + 8).contains(&took_ms),
+                "{took_ms} for {own_ms} ms"
+            );
+        }
+    }
+}
+
 #[test]
 fn a_queue_behind_a_burst_passes_it_and_then_serves_its_rate() {
     for scope in ["global", "proxy"] {
