@@ -15,7 +15,7 @@ use std::{
 
 use algorithms::{Algorithm, Edges, Parameters, Rate};
 use filter_config::{Config, Source};
-use policy::{Compiled, Entries, Limit, Name, OnFailure};
+use policy::{Compiled, Limit, Name, OnFailure};
 use poll::PolicyPoller;
 use protocol::ALL_LIMITS;
 
@@ -24,7 +24,7 @@ use crate::{
     call::MAX_PROXIES,
     host::{Now, Random},
     local_bucket::{Share, precheck},
-    request::Plan,
+    request::{Extracted, Plan},
 };
 
 /// Characters of an operator's name for a proxy. In Istio it has the Pod's name and namespace, after an address.
@@ -119,16 +119,6 @@ impl Deref for ActiveLimit {
     }
 }
 
-/// The values of a request, in the form that the policy crate looks them up.
-struct Values<'a>(&'a [Name], &'a [Option<&'a [u8]>]);
-
-impl Entries for Values<'_> {
-    fn get(&self, key: &str) -> Option<&[u8]> {
-        let mut pairs = self.0.iter().zip(self.1);
-        pairs.find(|(name, _)| name.as_str() == key)?.1.as_deref()
-    }
-}
-
 impl ActivePolicy {
     /// Takes from the policy `before` what stays, and the numbers of proxies.
     pub(crate) fn new(
@@ -157,9 +147,11 @@ impl ActivePolicy {
         };
         let keys = compiled.needed_keys();
         let mut satisfied_by_absence: Vec<Name> = Vec::new();
-        for matcher in compiled.limits().iter().flat_map(|limit| &limit.matchers) {
-            if matcher.holds(None) && !satisfied_by_absence.contains(&matcher.entry) {
-                satisfied_by_absence.push(matcher.entry.clone());
+        for limit in compiled.limits() {
+            for matcher in &limit.matchers {
+                if matcher.holds(None) && !satisfied_by_absence.contains(&matcher.entry) {
+                    satisfied_by_absence.push(matcher.entry.clone());
+                }
             }
         }
         let plan = before.map(|before| &before.plan);
@@ -198,14 +190,10 @@ impl ActivePolicy {
 
     /// The strictest `on_failure` among the limits that may match and that only the limiter can
     /// evaluate; `None` if there is none.
-    pub(crate) fn opaque(&self, values: &[Option<&[u8]>]) -> Option<OnFailure> {
-        if self.compiled.opaque().is_empty() {
-            return None;
-        }
-        let values = Values(self.compiled.needed_keys(), values);
+    pub(crate) fn opaque(&self, entries: &Extracted) -> Option<OnFailure> {
         let mut strictest = None;
         for limit in self.compiled.opaque() {
-            if limit.may_match(&values) {
+            if limit.may_match(entries) {
                 let closed = limit.on_failure == Some(OnFailure::Deny);
                 if closed || strictest.is_none() {
                     strictest = limit.on_failure.or(Some(OnFailure::Local));

@@ -19,7 +19,7 @@ use crate::{
     host::{Host, Now},
     request::{
         ByStream, Extracted, LimitCheck, PendingCheck, Request, RequestDescriptor, SlotRelease,
-        Stream, grouped,
+        Stream, grouped, magnitude,
     },
     response::ResponseHeaders,
     worker::{HOLDING_MS, ResponseNeeds, StreamId, Worker},
@@ -282,28 +282,9 @@ fn metadata_number(bytes: &[u8]) -> Option<u64> {
         return Some(number);
     }
     let bits = u64::from_le_bytes(bytes.try_into().ok()?);
-    whole_of_float(bits)
-}
-
-/// Converts the bits of a float to a whole number, rounded up; `None`: negative, or not below 2^63.
-fn whole_of_float(bits: u64) -> Option<u64> {
-    let (exponent, fraction) = (bits >> 52, bits & ((1 << 52) - 1));
-    if bits == 0 {
-        return Some(0);
-    }
-    // An exponent of 1023 is 2^0; a value below 1 rounds up to 1. The sign is the highest bit, so a
-    // negative number is out of range here.
-    if exponent >= 1023 + 63 {
-        return None;
-    }
-    let Some(power) = exponent.checked_sub(1023) else {
-        return Some(1);
-    };
-    let digits = fraction | 1 << 52;
-    Some(match 52_u64.checked_sub(power) {
-        Some(less) => (digits >> less) + u64::from(digits & ((1 << less) - 1) != 0),
-        None => digits << (power - 52),
-    })
+    let (whole, exact) = magnitude(bits).filter(|_| bits >> 63 == 0)?;
+    let units = whole + u64::from(!exact);
+    (units < 1 << 63).then_some(units)
 }
 
 // --- Requests that reserved units, and their actual costs. The costs of requests that ended in one turn

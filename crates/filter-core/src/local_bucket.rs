@@ -263,7 +263,7 @@ impl Share {
                     edges.map(|edges| edges.grouped(windows, length_ms)),
                 ))
             }
-            // `request/in_flight/share.rs` has the share of requests in flight.
+            // `request/in_flight.rs` has the share of requests in flight.
             Kind::Concurrency => None,
             // Logs and sub-windows have no state of a small fixed size.
             Kind::SlidingWindow | Kind::SlidingWindowLog | Kind::SlidingWindowBuckets => {

@@ -30,7 +30,7 @@ pub(crate) use check::{
     Attempts, DenyingLimits, Hold, LimitCheck, PendingCheck, SlotRelease, quota_status,
 };
 pub(crate) use decide::Admission;
-pub(crate) use descriptor::{Extracted, Plan};
+pub(crate) use descriptor::{Extracted, Plan, magnitude};
 pub(crate) use in_flight::{HeldSlots, Measured, RequestDescriptor, ShareSlot};
 
 pub(crate) use crate::report::Denials;

@@ -68,7 +68,7 @@ impl Worker {
                 return self.pass(stream, Edits::default(), Vec::new());
             }
         };
-        let opaque = policy.opaque(&values);
+        let opaque = policy.opaque(&entries);
         if matches.is_empty() && opaque.is_none() {
             return self.pass(stream, Edits::default(), Vec::new());
         }

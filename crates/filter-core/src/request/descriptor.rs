@@ -441,7 +441,7 @@ fn write_text(out: &mut Vec<u8>, text: &[u8]) {
 /// merge buckets. (Printing floats would add 11 KB to the module.)
 fn write_number(out: &mut Vec<u8>, bits: u64) {
     const INFINITE: u64 = 0x7ff << 52;
-    if let Some(magnitude) = whole(bits) {
+    if let Some((magnitude, true)) = magnitude(bits) {
         if bits >> 63 == 1 && magnitude > 0 {
             out.push(b'-');
         }
@@ -463,25 +463,22 @@ fn write_digits(out: &mut Vec<u8>, number: u64, count: u32) {
     }
 }
 
-/// The magnitude of the whole number that a float of these bits is; `None` for any other float.
-fn whole(bits: u64) -> Option<u64> {
+/// The magnitude of a float of these bits, rounded down, and whether it is exact; `None`: it is none below 2^64.
+pub(crate) fn magnitude(bits: u64) -> Option<(u64, bool)> {
     const FRACTION_BITS: u32 = 52;
     if bits << 1 == 0 {
-        return Some(0);
+        return Some((0, true));
     }
     let fraction = bits & ((1 << FRACTION_BITS) - 1);
     let exponent = u32::try_from(bits >> FRACTION_BITS & 0x7ff).ok()?;
     let significand = fraction | 1 << FRACTION_BITS;
     // The value is significand * 2^(exponent - 1075).
-    match exponent.checked_sub(1075) {
-        Some(left) if left <= 11 => Some(significand << left),
-        Some(_) => None,
-        None => {
-            let right = 1075 - exponent;
-            let shifted = significand.checked_shr(right)?;
-            (shifted << right == significand).then_some(shifted)
-        }
+    if let Some(left) = exponent.checked_sub(1075) {
+        return (left <= 11).then(|| (significand << left, true));
     }
+    let right = 1075 - exponent;
+    let shifted = significand.checked_shr(right).unwrap_or(0);
+    Some((shifted, shifted.checked_shl(right) == Some(significand)))
 }
 
 // --- Parses Envoy's metadata in protobuf encoding: `envoy.config.core.v3.Metadata`, which has a
