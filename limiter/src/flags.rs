@@ -1,8 +1,8 @@
 //! The command line and the environment.
 
-use std::{net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
+use std::{ffi::OsString, net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
 
-use clap::{Parser, ValueEnum};
+use clap::{CommandFactory, Parser, ValueEnum};
 use store::{ClientCertificate, Keys, StoreUrl, UrlError};
 
 use crate::{TlsFiles, XdsServer};
@@ -211,7 +211,7 @@ pub struct Flags {
     pub log_format: LogFormat,
 
     /// What is logged: error, warn, info, debug, trace, or a list like `info,limiter=debug`.
-    #[arg(long, env = "RL_LOG", value_name = "FILTER", default_value = "info")]
+    #[arg(long, env = "RL_LOG", value_name = "FILTER", default_value = "info", value_parser = log_filter)]
     pub log: String,
 }
 
@@ -292,6 +292,28 @@ impl Flags {
         }
     }
 
+    /// What to say of variables that look like flags and are none: whoever misspells `RL_TOKEN_FILE` has a
+    /// limiter that requires no token. Their values may be secrets.
+    pub fn unread(variables: impl Iterator<Item = (OsString, OsString)>) -> Vec<String> {
+        let command = Self::command();
+        let flags = command.get_arguments().filter_map(|flag| flag.get_env());
+        let flags: Vec<&str> = flags.filter_map(|name| name.to_str()).collect();
+        let names = variables.filter_map(|(name, _)| name.into_string().ok());
+        // Kubernetes has variables for each Service, such as one whose name begins with `rl-`.
+        let ours = |name: &String| {
+            let others = ["_PORT", "_SERVICE_HOST", "RL_TEST_"];
+            name.starts_with("RL_") && !others.iter().any(|other| name.contains(other))
+        };
+        let unread = names.filter(|name| ours(name) && !flags.contains(&name.as_str()));
+        let say = |name: String| match policy::similar(&name, &flags) {
+            Some(meant) => format!("the variable {name} is not read; did you mean {meant}?"),
+            None => {
+                format!("the variable {name} is not read; `limiter --help` lists those that are")
+            }
+        };
+        unread.map(say).collect()
+    }
+
     /// How the store is to be used.
     pub fn store_options(&self) -> store::Options {
         let files = self.store_cert.clone().zip(self.store_key.clone());
@@ -348,6 +370,23 @@ fn at_least_one(text: &str) -> Result<usize, String> {
         Ok(0) => Err("at least 1".to_owned()),
         Ok(n) => Ok(n),
         Err(_) => Err("a whole number".to_owned()),
+    }
+}
+
+/// A word alone is a level: taken for a module, a misspelt one would silence everything else.
+fn log_filter(text: &str) -> Result<String, String> {
+    let is_level = |part: &str| match part.rsplit_once('=') {
+        Some(_) => true,
+        None => part
+            .trim()
+            .parse::<tracing::level_filters::LevelFilter>()
+            .is_ok(),
+    };
+    match text.split(',').find(|part| !is_level(part)) {
+        None => Ok(text.to_owned()),
+        Some(part) => Err(format!(
+            "`{part}` is none of error, warn, info, debug and trace; of one module it is `{part}=debug`"
+        )),
     }
 }
 

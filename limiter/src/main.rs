@@ -61,7 +61,7 @@ fn serve(flags: &Flags, notes: &[String]) -> Result<(), Box<dyn std::error::Erro
         return Ok(manual.render(&mut std::io::stdout())?);
     }
     start_log(flags.log_format, &flags.log)?;
-    for note in notes {
+    for note in notes.iter().chain(&Flags::unread(std::env::vars_os())) {
         tracing::warn!("{note}");
     }
     let traces = Traces::start()?;

@@ -123,10 +123,32 @@ fn wrong_flags_are_usage_errors() -> Result<()> {
         ["--max-inflight", "0"],
         ["--listen", "localhost"],
         ["--lisen", "127.0.0.1:0"],
+        ["--log", "infoo"],
     ] {
         let output = command(&wrong).output()?;
         assert_eq!(output.status.code(), Some(2), "{wrong:?}");
     }
+    Ok(())
+}
+
+#[test]
+fn a_misspelt_variable_is_named_without_its_value() -> Result<()> {
+    let mut limiter = command(&["--listen", "127.0.0.1:0", "--token-file", "/nowhere"]);
+    for name in [
+        "RL_TOKENFILE",
+        "RL_THING",
+        "RL_X_PORT_8090_TCP",
+        "RL_X_SERVICE_HOST",
+    ] {
+        limiter.env(name, "s3cret");
+    }
+    let text = String::from_utf8(limiter.output()?.stderr)?;
+    assert!(
+        text.contains("RL_TOKENFILE is not read; did you mean RL_TOKEN_FILE?"),
+        "{text}"
+    );
+    assert!(text.contains("RL_THING is not read"), "{text}");
+    assert!(!text.contains("RL_X") && !text.contains("s3cret"), "{text}");
     Ok(())
 }
 

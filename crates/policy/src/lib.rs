@@ -21,7 +21,7 @@ pub use algorithms::{Penalty, PenaltyStatus, Rate, SlotAct, SlotId};
 pub use documents::{
     Duration, Entry, Name, NameError, Node, Place, Problem, Problems, UnitError, Value,
     format_timestamp, is_printable, node_to_value, parse_duration, parse_timestamp, printable,
-    printable_styled, value_to_node,
+    printable_styled, similar, value_to_node,
 };
 pub use patterns::{Pattern, PatternError};
 
