@@ -884,10 +884,18 @@ const LASTING: Duration = Duration::from_millis(500);
 /// Older results say nothing about the present.
 const RECENT: Duration = Duration::from_secs(5);
 
+/// How often the log repeats that checks get no decision.
+const LOGGED_AGAIN: Duration = Duration::from_secs(30);
+
 /// The results of the last calls.
 #[derive(Debug, Default)]
-pub(crate) struct StoreCalls {
-    last: Mutex<Option<Last>>,
+pub(crate) struct StoreCalls(Mutex<Results>);
+
+#[derive(Debug, Default)]
+struct Results {
+    last: Option<Last>,
+    /// When the log last said that checks get no decision.
+    logged: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -902,35 +910,57 @@ enum Last {
 }
 
 impl StoreCalls {
-    /// Records the result of a call; no answers mean that it was abandoned.
+    /// Records the result of a call; no answers mean that it was abandoned. Logs what lasts: of a store that is
+    /// only too slow nothing else does, because its connections stay.
     pub(crate) fn called(&self, answers: &[Result<Answer, CheckError>], now: Instant) {
+        match self.record(answers, now) {
+            Some(Err(error)) => tracing::warn!(error, "checks get no decision"),
+            Some(Ok(lasted)) => tracing::info!(?lasted, "checks get decisions again"),
+            None => {}
+        }
+    }
+
+    /// Returns what is to be logged: why there is no decision, or for how long there was none.
+    fn record(
+        &self,
+        answers: &[Result<Answer, CheckError>],
+        now: Instant,
+    ) -> Option<Result<Duration, String>> {
         let errors = answers.iter().map(|answer| store_error(answer.as_ref()));
         let errors: Option<Vec<&StoreError>> = errors.collect();
-        let mut last = self.lock();
+        let mut results = self.lock();
+        let failed = match &results.last {
+            Some(Last::Failed { since, .. }) => Some(*since),
+            Some(Last::Decided) | None => None,
+        };
         let Some(errors) = errors else {
-            *last = Some(Last::Decided);
-            return;
+            results.last = Some(Last::Decided);
+            let since = failed.filter(|since| results.logged.is_some_and(|at| at >= *since))?;
+            return Some(Ok(now.duration_since(since)));
         };
-        let since = match &*last {
-            Some(Last::Failed { since, .. }) => *since,
-            Some(Last::Decided) | None => now,
-        };
+        let since = failed.unwrap_or(now);
         let why = errors.first().map(ToString::to_string);
-        *last = Some(Last::Failed {
+        let why = why.unwrap_or_else(|| "it keeps no timeout".to_owned());
+        let rested = |at| now.duration_since(at) >= LOGGED_AGAIN;
+        let due = now.duration_since(since) >= LASTING && results.logged.is_none_or(rested);
+        let said = due.then(|| Err(why.clone()));
+        results.logged = if due { Some(now) } else { results.logged };
+        results.last = Some(Last::Failed {
             since,
             last: now,
-            why: why.unwrap_or_else(|| "it keeps no timeout".to_owned()),
+            why,
         });
+        said
     }
 
     /// Whether any call was made yet.
     pub(crate) fn any(&self) -> bool {
-        self.lock().is_some()
+        self.lock().last.is_some()
     }
 
     /// Why checks get no decision, if all recent ones got none.
     pub(crate) fn trouble(&self, now: Instant) -> Option<String> {
-        match &*self.lock() {
+        match &self.lock().last {
             Some(Last::Failed { since, last, why })
                 if last.duration_since(*since) >= LASTING && now.duration_since(*last) < RECENT =>
             {
@@ -940,8 +970,8 @@ impl StoreCalls {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Last>> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Results> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -145,6 +145,25 @@ fn trouble_is_reported_when_calls_keep_failing() {
 }
 
 #[test]
+fn the_log_says_that_checks_get_no_decision_and_when_they_do_again() {
+    let (calls, begun) = (StoreCalls::default(), Instant::now());
+    let fails = |after| calls.record(&[failed()], begun + after);
+    let decides = |after| calls.record(&[Err(CheckPlanError::NoMatch.into())], begun + after);
+    assert_eq!(fails(Duration::ZERO), None);
+    assert!(matches!(fails(LASTING), Some(Err(why)) if why.contains("within 10 ms")));
+    assert_eq!(fails(LASTING * 2), None);
+    assert!(matches!(fails(LASTING + LOGGED_AGAIN), Some(Err(_))));
+    let end = LASTING * 2 + LOGGED_AGAIN;
+    assert_eq!(decides(end), Some(Ok(end)));
+    assert_eq!(decides(end), None);
+    // It comes and goes: not a line each time.
+    for after in [end, end + LASTING] {
+        assert_eq!(fails(after), None);
+    }
+    assert_eq!(decides(end + LASTING), None);
+}
+
+#[test]
 fn trouble_expires_without_new_calls() {
     let (calls, now) = (StoreCalls::default(), Instant::now());
     calls.called(&[], now);
