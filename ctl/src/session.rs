@@ -364,10 +364,11 @@ fn failure(error: &StoreError, settings: &Settings) -> Error {
     let unreachable = |why: String| Error::new(Exit::Unreachable, why).hint(whence(settings));
     match error {
         StoreError::Unreachable(why) => unreachable(format!("cannot reach {url}: {why}")),
-        StoreError::Timeout(limit) => unreachable(format!(
-            "{url} did not answer within {} ms",
-            limit.as_millis()
-        )),
+        StoreError::Timeout(limit) => Error::new(
+            Exit::Unreachable,
+            format!("{url} did not answer within {} ms", limit.as_millis()),
+        )
+        .hint("it takes connections, and is slow or hangs; --timeout 5s waits longer"),
         StoreError::Broken(why) => unreachable(format!("lost the connection to {url}: {why}")),
         StoreError::Auth(why) => Error::new(Exit::Auth, format!("{url} refused the login: {why}"))
             .hint(format!(
@@ -396,10 +397,8 @@ fn whence(settings: &Settings) -> String {
             "is it running? this is the default address; --redis or RLCTL_REDIS sets another"
                 .to_owned()
         }
-        settings::FLAG_SOURCE => "is it running there?".to_owned(),
-        variable => {
-            format!("is it running? the address comes from {variable}; --redis overrides it")
-        }
+        settings::FLAG_SOURCE => "the address is that of --redis".to_owned(),
+        variable => format!("the address comes from {variable}; --redis overrides it"),
     }
 }
 

@@ -81,14 +81,14 @@ pub fn parse_url(text: &str, source: &str) -> Result<StoreUrl, Error> {
         Ok(StoreUrl::Memory) => Err(Error::usage(format!(
             "{source} is `memory`, a store inside one limiter that rlctl cannot reach"
         ))
-        .hint("edit the limiter's --limits file and restart it, or give it a Redis")),
+        .hint("edit the limiter's --limits file, which it follows, or give it a Redis")),
         Ok(url) => Ok(url),
         Err(UrlError::Scheme) => Err(Error::usage(format!(
             "{source}: the URL of a Redis starts with {SCHEMES}"
         ))
         .hint("as in redis://[[user]:password@]host[:port][/db]")),
         Err(error) => Err(Error::usage(format!("{source}: {error}"))
-            .hint("a URL is redis://[[user]:password@]host[:port][/db]")),
+            .hint("a URL is redis://[[user]:password@]host[:port][/db], with %2F for a `/` in the password")),
     }
 }
 

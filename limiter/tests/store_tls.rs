@@ -131,7 +131,13 @@ async fn a_certificate_is_verified_by_its_authority_and_its_name() -> Result<()>
     limiter_says(dir.path(), "ours.pem", &[&url], "\"ready\": true").await?;
     limiter_says(dir.path(), "other.pem", &[&url], "invalid peer certificate").await?;
     let by_address = format!("rediss://127.0.0.1:{port}");
-    limiter_says(dir.path(), "ours.pem", &[&by_address], "not valid for name").await
+    limiter_says(dir.path(), "ours.pem", &[&by_address], "not valid for name").await?;
+    let plain = format!("redis://127.0.0.1:{port}");
+    limiter_says(dir.path(), "ours.pem", &[&plain], "does this port want TLS").await?;
+    // A server without TLS waits for the rest of what it takes for a command.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0")?;
+    let url = format!("rediss://{}", silent.local_addr()?);
+    limiter_says(dir.path(), "ours.pem", &[&url], "does this port speak TLS?").await
 }
 
 #[tokio::test]

@@ -31,7 +31,7 @@ use tokio::{
 use crate::{
     Error, Lane, Refusal, Script, Settings,
     bounded::{self, Bounded, Fault},
-    dial::Route,
+    dial::{Route, Stream},
     error::{self, Reply},
     task::{AbortOnDrop, jittered},
     url::Host,
@@ -332,26 +332,41 @@ impl Shared {
     }
 
     async fn connect(&self, place: &mut Option<Host>) -> Result<Connected, Error> {
-        let late = |_| {
-            Error::Unreachable(format!(
-                "no answer to a connection attempt within {} ms",
-                self.settings.connect_timeout.as_millis()
-            ))
-        };
         loop {
-            let found = timeout(self.settings.connect_timeout, self.route.place()).await;
-            *place = found.map_err(late)?.map_err(unreachable)?;
+            let limit = self.settings.connect_timeout;
+            let found = timeout(limit, self.route.place()).await;
+            *place = found
+                .map_err(|_| self.late("a connection attempt", ""))?
+                .map_err(unreachable)?;
             tokio::select! {
-                connected = timeout(self.settings.connect_timeout, self.open(place.as_ref())) => {
-                    return connected.map_err(late)?;
-                }
+                connected = self.open(place.as_ref(), Instant::now() + limit) => return connected,
                 () = self.route.moved(place.as_ref()) => {}
             }
         }
     }
 
-    async fn open(&self, place: Option<&Host>) -> Result<Connected, Error> {
-        let stream = self.route.dial(place).await.map_err(unreachable)?;
+    /// What to look at first differs: the address and the network, or the server.
+    fn late(&self, to: &str, hint: &str) -> Error {
+        let limit = self.settings.connect_timeout.as_millis();
+        Error::Unreachable(format!("no answer to {to} within {limit} ms{hint}"))
+    }
+
+    fn if_tls(&self, tls: bool, hint: &'static str) -> &'static str {
+        let speaks = self.route.speaks_tls();
+        if speaks == tls { hint } else { "" }
+    }
+
+    async fn open(&self, place: Option<&Host>, until: Instant) -> Result<Connected, Error> {
+        let stream = timeout_at(until, self.route.dial(place)).await;
+        let tls = self.if_tls(true, "; does this port speak TLS?");
+        let stream = stream
+            .map_err(|_| self.late("a connection attempt", tls))?
+            .map_err(unreachable)?;
+        let logged_in = timeout_at(until, self.log_in(stream)).await;
+        logged_in.unwrap_or_else(|_| Err(self.late("PING", ", though it takes connections")))
+    }
+
+    async fn log_in(&self, stream: Box<dyn Stream>) -> Result<Connected, Error> {
         let stream = Bounded::new(
             stream,
             match self.lane {
@@ -373,7 +388,8 @@ impl Shared {
         tokio::select! {
             prepared = self.prepare(&mut connection) => prepared?,
             () = &mut driver => {
-                return Err(Error::Unreachable("closed at once".to_owned()));
+                let tls = self.if_tls(false, "; does this port want TLS (rediss://)?");
+                return Err(Error::Unreachable(format!("closed at once{tls}")));
             }
         }
         Ok(Connected {

@@ -151,6 +151,10 @@ impl Route {
         self.dialer.server()
     }
 
+    pub(crate) fn speaks_tls(&self) -> bool {
+        self.dialer.tls.is_some()
+    }
+
     /// The place of a server that sentinels name; `None`: its address is fixed.
     pub(crate) async fn place(&self) -> io::Result<Option<Host>> {
         match &self.primary {
