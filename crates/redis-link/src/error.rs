@@ -92,7 +92,9 @@ impl Refusal {
         Some(match self.code.as_str() {
             "READONLY" => "this node is a replica; point the URL at the primary",
             "OOM" => "the store is out of memory (maxmemory reached); free some or raise it",
-            "NOPERM" => "the ACL user lacks a permission",
+            "NOPERM" => {
+                "the ACL user lacks a permission; docs/stores.md lists those of limiters and of rlctl"
+            }
             "MASTERDOWN" => {
                 "this node is a replica without its primary; point the URL at the primary"
             }

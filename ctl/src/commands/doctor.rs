@@ -75,7 +75,7 @@ impl Doctor {
             findings.extend(server::look(node, &store, session.key_prefix()));
         }
         let (alive, silent) = fleet(&session).await;
-        let mut found = domains(&session, alive.as_ref()).await?;
+        let mut found = as_permitted(domains(&session, alive.as_ref()).await, &mut findings)?;
         findings.append(&mut found.findings);
         let readable = found.readable.iter();
         let known = Known {
@@ -89,10 +89,12 @@ impl Doctor {
                 .unwrap_or_default(),
         };
         let looked = look(&session, &known, self.keys);
-        let (orphans, looked) = session.with_progress(looked).await?;
+        let looked = session.with_progress(looked).await;
+        let (orphans, looked) = as_permitted(looked, &mut findings)?;
         findings.extend(orphans);
-        findings.extend(behind(&session, alive.as_ref()).await?);
-        findings.extend(silent.iter().map(findings::silent));
+        let behind = as_permitted(behind(&session, alive.as_ref()).await, &mut findings)?;
+        let silent_ones = silent.iter().map(findings::silent);
+        findings.extend(behind.into_iter().chain(silent_ones));
         if let Some(fleet) = &alive {
             findings.extend(of_fleet(&session, fleet, &found, !silent.is_empty()));
         }
@@ -119,6 +121,26 @@ impl Doctor {
         }
         Ok(if report.healthy { Exit::Done } else { Exit::No })
     }
+}
+
+/// What a check found. One that the user lacks a permission for ends no other: that is a finding, unless one about
+/// all that the user lacks is there already.
+fn as_permitted<T: Default>(
+    found: Result<T, Error>,
+    findings: &mut Vec<Finding>,
+) -> Result<T, Error> {
+    let error = match found {
+        Err(error) if error.plain().contains("refused: NOPERM") => error,
+        found => return found,
+    };
+    let known = |one: &Finding| one.check == "rights" && one.severity == Severity::Error;
+    if !findings.iter().any(known) {
+        let why =
+            "what it is needed for was not checked; docs/rlctl.md lists the permissions of rlctl";
+        let finding = Finding::new(Severity::Error, "rights", "user", error.plain(), why);
+        findings.push(finding);
+    }
+    Ok(T::default())
 }
 
 /// What those that report say.

@@ -40,3 +40,20 @@ fn a_clock_counts_as_wrong_only_beyond_what_asking_took() {
     assert_eq!(warnings(98_000, 1), 1);
     assert_eq!(warnings(101_100, 200), 0);
 }
+
+#[test]
+fn more_memory_is_more_than_what_is_used() {
+    let info = [("maxmemory", "1000"), ("used_memory", "3000")];
+    let info = info.map(|(field, value)| (field.to_owned(), value.to_owned()));
+    let health = Health {
+        info: Some(info.into()),
+        ..at(0, 0)
+    };
+    let node = Node {
+        health: &health,
+        store: "redis://here",
+        prefix: "rl:",
+    };
+    let mend = node.memory().unwrap().mend.unwrap();
+    assert!(mend.ends_with("maxmemory 6000"), "{mend}");
+}
