@@ -53,6 +53,11 @@ impl<'p> Session<'p> {
     /// Opens the store; it connects at its first use.
     pub fn open(global: &Global, printer: &'p Printer) -> Result<Self, Error> {
         let settings = Settings::resolve(global, settings::variable)?;
+        for (name, meant) in settings::misspelt(std::env::vars_os().map(|(name, _)| name)) {
+            printer.warn(format_args!(
+                "the variable {name} is not read; did you mean RLCTL_{meant}?"
+            ));
+        }
         if let Some(leftover) = settings::leftover_context(&settings) {
             printer.warn(format_args!(
                 "{leftover} is not read: rlctl has no contexts, and uses {}",
@@ -157,9 +162,11 @@ impl<'p> Session<'p> {
         let domains = self.domains().await?;
         match domains.as_slice() {
             [only] => Ok(only.clone()),
-            [] => Err(Error::not_found("there is no domain yet").hint(
-                "`rlctl apply -f limits.yaml` makes one; so does `rlctl set-limit --domain NAME …`",
-            )),
+            [] => Err(Error::not_found("there is no domain yet")
+                .hint(
+                    "`rlctl apply -f limits.yaml` makes one; so does `rlctl set-limit --domain NAME …`",
+                )
+                .hint("where there were limits, the store lost them, or it is another one: see `rlctl doctor`")),
             many => {
                 let names = truncated_list(many, NAMED_MAX);
                 Err(Error::usage(format!("which domain? there are: {names}"))

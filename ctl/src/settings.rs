@@ -1,11 +1,14 @@
 //! Settings from the global options and the environment.
 
-use std::{path::PathBuf, time::Duration};
+use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 use policy::Name;
 use store::{Keys, SCHEMES, StoreUrl, UrlError};
 
-use crate::{cli::Global, error::Error};
+use crate::{
+    cli::Global,
+    error::{Error, closest},
+};
 
 const DEFAULT_URL: &str = "redis://127.0.0.1:6379";
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -68,6 +71,21 @@ pub fn leftover_context(settings: &Settings) -> Option<String> {
     let home = || Some(PathBuf::from(variable("HOME")?).join(".config"));
     let file = base.or_else(home)?.join("rlctl").join("config.yaml");
     file.is_file().then(|| file.display().to_string())
+}
+
+/// What was probably meant for rlctl: whoever misspells RLCTL_REDIS edits another server without noticing.
+pub fn misspelt(
+    names: impl Iterator<Item = OsString>,
+) -> impl Iterator<Item = (String, &'static str)> {
+    let known = ["DOMAIN", "TIMEOUT", "AUTHOR", "DOCTOR_IGNORE", "REDIS"];
+    names.filter_map(move |name| {
+        let name = name.into_string().ok()?;
+        let own = name
+            .strip_prefix("RLCTL_")
+            .filter(|own| !known.contains(own))?;
+        let meant = closest(own, known)?;
+        Some((name, meant))
+    })
 }
 
 /// A variable of the environment; an empty one counts as unset.

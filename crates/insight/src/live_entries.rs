@@ -1,7 +1,7 @@
 //! The descriptor entries that live proxies supply, which limits are checked against, and the values
 //! that proxies give to them, by which buckets are named.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, net::SocketAddr};
 
 use limits_file::Supply;
 use policy::{
@@ -92,16 +92,19 @@ impl LiveEntries {
 /// An address, or the network that proxies cut addresses to, as `remote_address` has it.
 fn cut(alterations: &Alterations, value: &[u8]) -> Result<Altered, String> {
     let written = String::from_utf8_lossy(value);
-    let (host, length) = match written.split_once('/') {
+    // Logs have addresses with ports and zones, and proxies leave out both.
+    let with_port = written.parse().map(|at: SocketAddr| at.ip().to_string());
+    let host = with_port.as_deref().unwrap_or(&written);
+    let (host, length) = match host.split_once('/') {
         Some((host, length)) => (host, Some(length)),
-        None => (&*written, None),
+        None => (host.split('%').next().unwrap_or(host), None),
     };
     let Some(address) = Address::parse(host.as_bytes()).map(Address::canonical) else {
         // Programs may send anything.
         return Ok(Altered {
             value: value.to_vec(),
             matched: None,
-            note: None,
+            note: Some(format!("`{written}` is no address, so no proxy sends it")),
         });
     };
     let [v4, v6] = alterations.longest_prefixes();
@@ -191,7 +194,13 @@ mod tests {
             of("::ffff:10.0.0.1").unwrap(),
             ("10.0.0.1".to_owned(), None)
         );
-        assert_eq!(of("unknown").unwrap(), ("unknown".to_owned(), None));
+        for logged in ["10.0.0.1:5555", "[::ffff:10.0.0.1]:443"] {
+            assert_eq!(of(logged).unwrap(), ("10.0.0.1".to_owned(), None));
+        }
+        assert_eq!(of("fe80::1%eth0").unwrap(), ("fe80::1".to_owned(), None));
+        let (value, note) = of("10.1").unwrap();
+        assert_eq!(value, "10.1");
+        assert!(note.unwrap().contains("no address"));
         // A bucket may be named by its network; another network is none.
         let of = |value: &str| altered(&[], "remote_address", value);
         let bucket = ("2001:db8:1:2::".to_owned(), None);

@@ -57,9 +57,10 @@ impl ListProxies {
             }
             say_if_none(&session, &fleet, &rows);
             say_silent(&session, &rows);
-            printer.data(&Report(rows))?;
+            let report = Report(rows);
+            printer.data(&report)?;
             return match self.wait.ms {
-                Some(wait_ms) if !in_force => Err(not_in_force(wait_ms)),
+                Some(wait_ms) if !in_force => Err(not_in_force(&report.0, wait_ms)),
                 _ => Ok(Exit::Done),
             };
         }
@@ -84,22 +85,28 @@ async fn read(session: &Session<'_>) -> Result<(Fleet, Vec<Row>), Error> {
 /// Whether a proxy that was seen in the last `since_ms` has the limits, and nobody is behind. One that
 /// ended shortly before is still listed, so it must have polled since the command began.
 fn are_in_force(rows: &[Row], since_ms: u64) -> bool {
-    let is_behind = |row: &Row| {
-        row.heard_ms_ago <= SILENT_AFTER_MS && ["starting", "behind"].contains(&row.state)
-    };
     let has_them = |row: &Row| {
         row.kind == Kind::Proxy && row.state == "current" && row.heard_ms_ago < since_ms
     };
-    !rows.iter().any(is_behind) && rows.iter().any(has_them)
+    !rows.iter().any(Row::is_behind) && rows.iter().any(has_them)
 }
 
-fn not_in_force(wait_ms: u64) -> Error {
-    let message = format!(
-        "after {} no proxy has the limits, or not every limiter and proxy has them",
-        duration(wait_ms)
-    );
-    Error::new(Exit::Behind, message)
-        .hint("a proxy polls the domain of its filter's configuration; does Envoy run with it?")
+fn not_in_force(rows: &[Row], wait_ms: u64) -> Error {
+    let behind: Vec<_> = { rows.iter() }
+        .filter(|row| row.is_behind())
+        .map(|row| &row.name)
+        .collect();
+    let after = duration(wait_ms);
+    if !behind.is_empty() {
+        let behind = truncated_list(&behind, NAMED_MAX);
+        let message = format!("after {after} these do not have the limits: {behind}");
+        return Error::new(Exit::Behind, message);
+    }
+    Error::new(
+        Exit::Behind,
+        format!("after {after} no proxy has the limits"),
+    )
+    .hint("a proxy polls the domain of its filter's configuration; does Envoy run with it?")
 }
 
 fn say_if_none(session: &Session<'_>, fleet: &Fleet, rows: &[Row]) {
@@ -201,6 +208,10 @@ struct Row {
 }
 
 impl Row {
+    fn is_behind(&self) -> bool {
+        self.heard_ms_ago <= SILENT_AFTER_MS && ["starting", "behind"].contains(&self.state)
+    }
+
     fn from_revisions(has: Option<&Revision>, in_force: Option<&Revision>) -> Self {
         Self {
             domain: String::new(),

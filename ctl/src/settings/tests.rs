@@ -76,3 +76,18 @@ fn errors_name_the_flag_and_never_the_password() {
         assert!(!error.contains("s3cret"), "{error}");
     }
 }
+
+#[test]
+fn a_misspelt_variable_is_noticed() {
+    let variables = [
+        "RLCTL_REDSI",
+        "RLCTL_REDIS",
+        "RLCTL_BINARY",
+        "RL_STORE",
+        "RLCTL_DOMIAN",
+    ];
+    let found: Vec<_> = misspelt(variables.iter().map(OsString::from)).collect();
+    let pair = |name: &str, meant| (name.to_owned(), meant);
+    let meant = [pair("RLCTL_REDSI", "REDIS"), pair("RLCTL_DOMIAN", "DOMAIN")];
+    assert_eq!(found, meant);
+}

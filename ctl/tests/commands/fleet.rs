@@ -256,6 +256,18 @@ fn a_proxy_that_is_running_can_be_waited_for() -> Result<()> {
         let now = revision(&store).await;
         // One that has the limits, and has ended.
         let ended = || proxy("ended", None, now.as_ref(), 2000);
+        report(
+            &store,
+            "web-1:8090/00aa",
+            now.as_ref(),
+            vec![proxy("late", None, None, 0)],
+        )
+        .await?;
+        let said = server.run("list-proxies --wait=100ms")?.with(9).err;
+        assert!(
+            said.contains("these do not have the limits: late"),
+            "{said}"
+        );
         report(&store, "web-1:8090/00aa", now.as_ref(), vec![ended()]).await?;
         let before = server.hashes_read().await.context("reads")?;
         let mut waiting = server

@@ -268,7 +268,9 @@ impl Flag {
             .help_heading(heading)
             .help(self.help);
         match self.takes {
-            Takes::Text | Takes::Percent | Takes::LeaseTtl => arg,
+            // No rate begins with a hyphen: what is wrong with `-5/s` is for its reader to say.
+            Takes::Text => arg.allow_hyphen_values(self.field == "rate"),
+            Takes::Percent | Takes::LeaseTtl => arg,
             Takes::Number => arg
                 .allow_negative_numbers(true)
                 .value_parser(parse_whole_number),
