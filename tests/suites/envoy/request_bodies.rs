@@ -31,6 +31,7 @@ async fn stage(limiter: &Limiter, passed_on: bool, read: bool) -> Stage {
         .filter(move |config| {
             config["limits"] = json!(compiled);
             config["limiter"]["timeout"] = json!("5s");
+            config["hold"] = json!({"max": 2});
             if read {
                 config["request_body"] = json!({"max": 65536});
             }
@@ -48,6 +49,7 @@ async fn stage(limiter: &Limiter, passed_on: bool, read: bool) -> Stage {
         })
         .may_use(at)
         .without_limiters()
+        .workers(1)
         .start_unlimited()
         .await
 }
@@ -193,6 +195,20 @@ async fn a_body_that_does_not_come_is_not_waited_for_long() {
     slow.write_all(rest).await.unwrap();
     read_until(&mut slow, "hello").await;
     assert_eq!(limiter.settled().await, 1000);
+}
+
+/// Envoy answers it, although this filter has not decided it.
+#[tokio::test]
+async fn a_malformed_body_makes_room_for_the_next() {
+    let limiter = Limiter::start().await;
+    let stage = stage(&limiter, true, true).await;
+    let malformed = post(&[JSON, "transfer-encoding: chunked"], b"ZZ\r\n");
+    for _ in 0..5 {
+        assert_eq!(sent(&stage, &malformed).await.status, 400);
+    }
+    assert_eq!(sent(&stage, &whole(&[JSON], BODY)).await.status, 200);
+    assert_eq!(limiter.settled().await, 321);
+    assert_eq!(limiter.asked(), 1);
 }
 
 #[tokio::test]
