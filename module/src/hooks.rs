@@ -275,6 +275,11 @@ impl Filter {
             state.tick_ms = tick_ms;
             self.tick_by(slot, after(now, tick_ms));
         }
+        let overdue_us = state.worker.overdue_us();
+        if slot.overdue_us.load(Ordering::Relaxed) != overdue_us {
+            slot.overdue_us.store(overdue_us, Ordering::Relaxed);
+            self.ticker.overdue_by(overdue_us);
+        }
     }
 
     fn tick_by(&self, slot: &Slot, due_us: u64) {
@@ -308,14 +313,6 @@ impl Filter {
             worker: index,
             epoch: state.epoch,
         };
-        if calls.iter().any(is_call)
-            && let Some(slot) = self.slot(index)
-        {
-            let overdue_us = state.worker.overdue_us();
-            if slot.overdue_us.swap(overdue_us, Ordering::Relaxed) != overdue_us {
-                self.ticker.overdue_by(overdue_us);
-            }
-        }
         locked(&self.inbox).extend(calls.into_iter().map(|step| (of, step)));
         state.wakes = true;
     }
@@ -336,10 +333,6 @@ pub fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 
 fn is_cancel(step: &Step) -> bool {
     matches!(step, Step::Stream(StreamStep::Cancel))
-}
-
-fn is_call(step: &Step) -> bool {
-    matches!(step, Step::Call(_) | Step::Stream(StreamStep::Send(..)))
 }
 
 fn after(now: Now, ms: u32) -> u64 {
@@ -392,6 +385,7 @@ impl Filter {
             let ends_turn = slot.main_ends_turn.swap(false, Ordering::AcqRel);
             if ends_turn {
                 self.run("turn_end", index, |state, now| {
+                    state.ends_turn = false;
                     state.worker.on_turn_end(&SharedMap, now);
                 });
             }
@@ -445,18 +439,16 @@ impl Filter {
         self.metrics.write(envoy, recorded);
     }
 
-    /// Ends the calls that are overdue, because the main thread is busy. Returns when the next one is. On the thread
+    /// Ends the waits that are overdue, because the main thread is busy. Returns when the next one is. On the thread
     /// of the ticks.
     pub fn end_overdue(&self) -> u64 {
         let mut next_us = u64::MAX;
         for (index, slot) in self.slots.iter().enumerate() {
             if slot.overdue_us.load(Ordering::Relaxed) <= time::mono_us() {
-                // Also after a panic, which leaves no call behind.
+                // Where the configuration has ended, nobody waits.
                 slot.overdue_us.store(u64::MAX, Ordering::Relaxed);
                 self.run("overdue", index, |state, now| {
                     state.worker.end_overdue(&SharedMap, now);
-                    let overdue_us = state.worker.overdue_us();
-                    slot.overdue_us.store(overdue_us, Ordering::Relaxed);
                 });
                 self.pump(index);
             }
@@ -856,8 +848,9 @@ impl Stream {
             let key = request.keep(self);
             state.pause(id, key, request.scheduler());
         }
-        if steps.ends_turn {
-            let carrier = state.is_paused(id).then_some(id);
+        let carrier = state.is_paused(id).then_some(id);
+        // The main thread, to which that was left, may be busy.
+        if steps.ends_turn || carrier.is_some() && state.ends_turn {
             steps.ends_turn = state.end_turn(carrier);
         }
         (steps, state.worker.body_need(id))

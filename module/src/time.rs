@@ -4,7 +4,10 @@ use std::{
     ptr,
     sync::{
         Arc, Condvar, LazyLock, Mutex, PoisonError, Weak,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+        atomic::{
+            AtomicBool, AtomicU64,
+            Ordering::{AcqRel, Relaxed},
+        },
     },
     thread::{self, Builder, ThreadId},
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
@@ -56,13 +59,13 @@ impl Clocks {
 // --- Ticks: Envoy has no timers for a module, so a thread sleeps until the next is due. One serves all configurations:
 // a proxy may have hundreds, one for each filter chain.
 
-/// When the thread has to do something for a configuration: schedule its tick, or end calls that are overdue, for the
+/// When the thread has to do something for a configuration: schedule its tick, or end waits that are overdue, for the
 /// main thread, which has Envoy's timers, may be busy for longer than requests wait.
 #[derive(Debug)]
 pub struct Ticker {
     /// When the next tick is due; `u64::MAX`: none is.
     due_us: AtomicU64,
-    /// When a call is overdue, likewise.
+    /// When a wait is overdue, likewise.
     overdue_us: AtomicU64,
 }
 
@@ -115,7 +118,7 @@ impl Ticker {
         wake_by(&self.due_us, due_us);
     }
 
-    /// A call is overdue then, if none is before.
+    /// A wait is overdue then, if none is before.
     pub fn overdue_by(&self, at_us: u64) {
         wake_by(&self.overdue_us, at_us);
     }
@@ -132,14 +135,15 @@ impl Ticker {
             filter.tick_on_main();
         }
         if self.overdue_us.load(Relaxed) <= now_us {
-            self.overdue_us.store(u64::MAX, Relaxed);
+            // What a worker sets meanwhile is read here, or wakes this thread.
+            self.overdue_us.swap(u64::MAX, AcqRel);
             self.overdue_us.fetch_min(filter.end_overdue(), Relaxed);
         }
     }
 }
 
 fn wake_by(which: &AtomicU64, at_us: u64) {
-    if which.fetch_min(at_us, Relaxed) > at_us {
+    if which.fetch_min(at_us, AcqRel) > at_us {
         // Under the lock, so that the thread is either asleep, or has yet to read the time.
         let _ticking = locked(&TICKING);
         SOONER.notify_one();

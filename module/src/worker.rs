@@ -21,7 +21,7 @@ pub struct Slot {
     state: Mutex<State>,
     /// When its next tick is due.
     pub due: Due,
-    /// When a call of it is overdue; `u64::MAX`: none is in flight. Written under the lock.
+    /// When what its requests wait for is overdue; `u64::MAX`: none waits. Written under the lock.
     pub overdue_us: AtomicU64,
     /// Whether the main thread has to end its turn.
     pub main_ends_turn: AtomicBool,

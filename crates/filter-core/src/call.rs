@@ -582,19 +582,28 @@ impl Worker {
         self.calls.stream.become_now(State::Leaving(why), now);
     }
 
-    /// When the check call that was sent first is overdue, on the monotonic clock: its timeout has passed, and what is
-    /// to say so is late. `u64::MAX`: none is in flight.
+    /// When what requests wait for is overdue, on the monotonic clock: a check call has timed out, a delay is over, a body
+    /// did not come, and the tick or the answer that is to say so is late. `u64::MAX`: none waits.
     pub fn overdue_us(&self) -> u64 {
-        let first = self.calls.registry.checks.first();
-        first.map_or(u64::MAX, |call| {
-            let sent_us = call.sent.mono_us;
-            sent_us.saturating_add(self.calls.busy_us() + 1)
-        })
+        let (calls, requests) = (&self.calls, &self.requests);
+        let sent = calls.registry.checks.first().map(|call| call.sent.mono_us);
+        let failed = calls.later.first().map(|check| check.attempts.since_us);
+        let waits = [
+            sent.map(|us| us.saturating_add(calls.timeout_us + 1)),
+            failed.map(|us| us.saturating_add(calls.patience_us())),
+            Some(requests.holds.next_us()),
+            Some(requests.bodies.next_us()),
+        ];
+        let first_us = waits.into_iter().flatten().min().unwrap_or(u64::MAX);
+        first_us.saturating_add(BUSY_US)
     }
 
-    /// Ends the check calls that are overdue, whose answers are ignored from now on: for a host that answers by another
-    /// thread than that of the requests.
+    /// Ends the waits that are overdue; answers of calls that are come too late from now on. For a host that ticks and
+    /// answers by another thread than that of the requests.
     pub fn end_overdue(&mut self, host: &impl Host, now: Now) {
+        self.end_waits(now);
+        let later = std::mem::take(&mut self.calls.later);
+        self.requeue(host, now, later);
         while let Some(call) = self.calls.registry.take_lost(now, self.calls.busy_us()) {
             if call.deadline_us.is_some() {
                 self.leave_stream(now, "an answer came too late");

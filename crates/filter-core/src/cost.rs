@@ -524,11 +524,17 @@ impl RequestBodies {
         self.missed == MISSED && !self.came
     }
 
-    /// The requests that have waited long enough.
-    pub(crate) fn late(&self, now: Now) -> impl Iterator<Item = StreamId> {
-        let late = self.until.iter();
-        late.take_while(move |(until_us, _)| now.reached(*until_us))
-            .map(|(_, stream)| *stream)
+    /// The requests that have waited long enough. They are late again if the host does not decide them.
+    pub(crate) fn late(&mut self, now: Now) -> Vec<StreamId> {
+        let count = { self.until.iter() }.take_while(|(until_us, _)| now.reached(*until_us));
+        let late: Vec<_> = self
+            .until
+            .drain(..count.count())
+            .map(|(_, of)| of)
+            .collect();
+        let again_us = now.after_ms(PATIENCE_MS);
+        self.until.extend(late.iter().map(|of| (again_us, *of)));
+        late
     }
 
     /// Removes a request that no longer waits.

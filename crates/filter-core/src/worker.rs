@@ -203,13 +203,7 @@ impl Worker {
     pub fn on_tick(&mut self, host: &impl Host, now: Now, metrics: &mut impl Metrics) {
         self.join(host, now);
         self.poll_policy(host, now);
-        while let Some(held) = self.requests.holds.next_due(now) {
-            // Its slots in queues are used, and its permit is free.
-            self.requests.in_flight.resumed(held.stream, now);
-            self.pass(held.stream, held.edits, held.quotas);
-        }
-        let late = self.requests.bodies.late(now);
-        self.steps.extend(late.map(Step::DecideWithoutBody));
+        self.end_waits(now);
         self.free_slots(host, now);
         self.expire_streamed(host, now);
         while let Some(lost) = self.calls.take_lost(now) {
@@ -237,6 +231,18 @@ impl Worker {
         metrics.gauge("rl_breaker_open", u64::from(open));
         self.send_report(host, now);
         self.schedule(host, now);
+    }
+
+    /// Ends the delays that are over, and the waits for bodies that did not come.
+    pub(crate) fn end_waits(&mut self, now: Now) {
+        while let Some(held) = self.requests.holds.next_due(now) {
+            // Its slots in queues are used, and its permit is free.
+            self.requests.in_flight.resumed(held.stream, now);
+            self.pass(held.stream, held.edits, held.quotas);
+        }
+        let late = self.requests.bodies.late(now);
+        self.steps
+            .extend(late.into_iter().map(Step::DecideWithoutBody));
     }
 
     /// A call was answered; `None`: it timed out, was reset, or was cut short.

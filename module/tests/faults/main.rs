@@ -32,7 +32,7 @@ use host::{
 };
 use policy::{Compiled, Revision};
 use protocol::{
-    Answer, LimitAnswer, Mode, Reservation,
+    Answer, ApiError, ErrorCode, LimitAnswer, Mode, Reservation,
     compact::{Batch, BatchAnswer},
 };
 use rl_filter::{Due, LATE_US, SharedMap, fault};
@@ -56,6 +56,8 @@ const LIMITS: &str = r#"{"domain": "DOMAIN", "limits": [
     {"name": "reserving", "match": {"path": "/reserving"}, "rate": "9/1h", "cost": {"from": {"response_json": "/n"},
      "reserve": {"from": {"request_json": "/m"}, "default": 1}}},
     {"name": "claims", "match": {"path": "/claims"}, "per": ["text", "number", "bool", "list"], "rate": "9/1h"},
+    {"name": "queued", "match": {"path": "/queued"}, "rate": "20/s", "algorithm": "leaky_bucket", "burst": 9,
+     "over_limit": "queue", "max_delay": "1s", "scope": "proxy"},
     {"name": "strict", "match": {"path": "/strict"}, "rate": "9/1h", "on_failure": "deny"},
     {"name": "local", "match": {"path": "/local"}, "per": ["user"], "rate": "1/1h", "scope": "proxy"}
 ]}"#;
@@ -434,6 +436,58 @@ fn while_the_main_thread_is_busy_requests_wait_no_longer_than_the_timeout() {
             end(config, &requests);
         }
     }
+}
+
+/// In a queue, for a body that does not come, and for the tick that retries a call.
+#[test]
+fn while_the_main_thread_is_busy_requests_wait_no_longer_without_a_call() {
+    let _alone = host::alone();
+    let failure = ApiError::new(ErrorCode::StoreUntouched, "none").to_json();
+    // Calls that a limiter refuses, while another one answers.
+    for (before, path, refused, least_ms) in [
+        ("/queued", "/queued", 0, 50),
+        ("/unlimited", "/reserving", 0, 1000),
+        ("/checked", "/checked", 2, 200),
+    ] {
+        let config = configured_with("local", false, "200ms");
+        let first = begin(&config, before, "first");
+        decide(&config, std::slice::from_ref(&first));
+        let (request, started) = (begin(&config, path, "any"), Instant::now());
+        let patience = host::patience();
+        for _ in 0..refused {
+            host::deliver(0);
+            host::deliver_on_main();
+            let call = next_check().unwrap();
+            config.answer(&call, Some(("503", failure.as_bytes())));
+        }
+        while request.outcome() == Undecided {
+            host::deliver(0);
+            std::thread::sleep(Duration::from_millis(1));
+            patience();
+        }
+        assert_eq!(request.outcome(), Continued, "{path}");
+        let took = started.elapsed();
+        assert!(took >= Duration::from_millis(least_ms), "{path} {took:?}");
+        end(config, &[first, request]);
+    }
+}
+
+/// Which was left to the main thread, when the only request that could have had the event ended.
+#[test]
+fn while_the_main_thread_is_busy_the_next_request_ends_the_turn() {
+    let _alone = host::alone();
+    let config = configured_with("local", false, "50ms");
+    let gone = begin(&config, "/checked", "gone");
+    gone.end();
+    let request = begin(&config, "/checked", "any");
+    let patience = host::patience();
+    while request.outcome() == Undecided {
+        host::deliver(0);
+        std::thread::sleep(Duration::from_millis(1));
+        patience();
+    }
+    assert_eq!(request.outcome(), Continued);
+    end(config, &[request]);
 }
 
 /// The next call with checks; others are not answered.
