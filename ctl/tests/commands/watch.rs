@@ -81,6 +81,8 @@ impl Server {
     }
 }
 
+const FAILURES: &str = "rl_apply_failures_total{cause=\"files\"}";
+
 /// A running `apply --watch`, and its pages.
 struct Watch {
     process: Process,
@@ -126,6 +128,13 @@ impl Watch {
         let found = found.await.is_ok();
         let page = self.page("/metrics").await.1;
         assert!(found, "no {line} in\n{page}{}", self.process.log());
+    }
+
+    /// How often the files were refused.
+    async fn failures(&self) -> u64 {
+        let page = self.page("/metrics").await.1;
+        let count = page.lines().find_map(|line| line.strip_prefix(FAILURES));
+        count.map_or(0, |count| count.trim().parse().unwrap())
     }
 
     async fn until_said(&self, text: &str) {
@@ -267,6 +276,23 @@ async fn files_that_lost_most_of_their_limits_delete_nothing_unless_told() -> Re
     }
     let (status, why) = watch.page("/readyz").await;
     assert!(status == 503 && why.contains("more than 50 %"), "{why}");
+    // Others instead of all are refused in each turn, and a person's limit does not become the files'.
+    by_hand(
+        &redis,
+        &["set-limit", "x", "--match", "path=/x", "--rate", "5/s"],
+    );
+    let others = ["x", "y", "z"].map(|name| format!("name: {name}, rate: 9/s"));
+    mounted.swap(&[("shop.yaml", &shop(&others.each_ref().map(String::as_str)))])?;
+    for _ in 0..2 {
+        let failed = watch.failures().await;
+        watch
+            .until_metric(&format!("{FAILURES} {}", failed + 1))
+            .await;
+    }
+    mounted.swap(&[("shop.yaml", &shop(&[A, B, c]))])?;
+    watch.until_metric("rl_apply_in_force 1").await;
+    assert_eq!(limits(&redis), ["a 1/s", "b 1/s", "c 3/s", "x 5/s"]);
+    by_hand(&redis, &["delete-limit", "x", "--yes"]);
     // One of three may go; and with the flag, all.
     mounted.swap(&[("shop.yaml", &shop(&[A, B]))])?;
     until_limits(&redis, &["a 1/s", "b 1/s"]).await;

@@ -207,16 +207,11 @@ impl Writer<'_> {
         done.of.extend(left_alone.of);
         if last.as_ref() != Some(&done) {
             let mut last = last.unwrap_or_default();
-            let to_be = last.with_new(&done);
-            if to_be != last {
-                // Before the edit: what it creates must be known as this origin's even if this program
-                // ends before it can record the edit.
-                self.record(&wanted.policy.domain, &to_be).await?;
-            }
+            let to_be = Some(last.with_new(&done)).filter(|to_be| *to_be != last);
             // As if they were nobody's.
             let is_alone = |limit: &String| left_alone.limits.contains_key(limit);
             last.limits.retain(|limit, _| !is_alone(limit));
-            if self.write(wanted, &last).await? {
+            if self.write(wanted, &last, to_be.as_ref()).await? {
                 turn = Turn::Edited;
             }
             self.record(&wanted.policy.domain, &done).await?;
@@ -286,8 +281,13 @@ impl Writer<'_> {
         self.session.call(record).await
     }
 
-    /// Writes what the origin changed since `last` was applied; returns whether anything did.
-    async fn write(&self, wanted: &Wanted, last: &Applied) -> Result<bool, NotWritten> {
+    /// Writes what the origin changed since `last` was applied, and `to_be` before it does; returns whether anything did.
+    async fn write(
+        &self,
+        wanted: &Wanted,
+        last: &Applied,
+        to_be: Option<&Applied>,
+    ) -> Result<bool, NotWritten> {
         let session = self.session;
         let domain = &wanted.policy.domain;
         let nothing = Applied::default();
@@ -319,6 +319,11 @@ impl Writer<'_> {
             }
             self.few_enough(domain, last, &plan)?;
             note_merged(session.printer, &merged, &plan);
+            // What the edit creates must be known as this origin's even if this program ends before it can
+            // record the edit; and what an edit that is refused would have created is not.
+            if let Some(to_be) = to_be {
+                self.record(domain, to_be).await?;
+            }
             let planned = merged.planned(plan);
             match session.write(self.edit, domain, base, planned).await {
                 Ok(edited) => {
@@ -342,7 +347,10 @@ impl Writer<'_> {
         let deleted = changes
             .filter(|change| change.action == Action::Deleted)
             .count();
-        let were = last.count();
+        // Not those that an edit was about to create.
+        let were = { last.limits.values() }
+            .filter(|digest| !digest.is_empty())
+            .count();
         let most = self
             .prune_max
             .filter(|most| deleted.saturating_mul(100) > were.saturating_mul(usize::from(*most)));
@@ -485,11 +493,6 @@ impl Applied {
     fn to_record(&self) -> String {
         // Text and numbers alone always become JSON.
         serde_json::to_string(self).unwrap_or_default()
-    }
-
-    /// How many limits there are.
-    fn count(&self) -> usize {
-        self.limits.len()
     }
 
     /// These, and what only `new` has, with a digest that nothing has.
