@@ -82,10 +82,7 @@ impl Domain {
             let Value::List(limits) = &mut field.value.value else {
                 continue;
             };
-            for limit in limits
-                .iter_mut()
-                .filter(|limit| limit.get("rate").is_some())
-            {
+            for limit in { limits.iter_mut() }.filter(|limit| limit.get("unlimited").is_none()) {
                 limit.set("enforce", Node::text("0%"));
             }
         }

@@ -113,6 +113,41 @@ fn shadow_limits_are_the_same_in_both_forms() {
     }
 }
 
+fn of_objects(text: &str) -> Result<migration::Conversion, Vec<documents::Problems>> {
+    let file = File {
+        name: "objects.yaml",
+        bytes: text.as_bytes(),
+    };
+    convert(System::Kubernetes, &[file], &Options::default())
+}
+
+/// A domain and a `RateLimit` on its Gateway, with this in its spec.
+fn objects(spec: &str) -> String {
+    let metadata = "metadata: {namespace: infra, name: all}";
+    let version = "apiVersion: rl.example.com/v1alpha1";
+    format!(
+        "{version}\nkind: RateLimitDomain\nmetadata: {{name: shop}}\n\
+         spec: {{domain: shop, gateways: [{{namespace: infra, name: public}}]}}\n\
+         ---\n{version}\nkind: RateLimit\n{metadata}\nspec:\n  \
+         targetRefs: [{{group: gateway.networking.k8s.io, kind: Gateway, name: public}}]\n  {spec}\n"
+    )
+}
+
+#[test]
+fn limits_without_a_rate_become_shadow_limits_too() {
+    let limits =
+        "limits: [{name: slots, algorithm: concurrency, limit: 5}, {name: few, rate: 1/s}]";
+    let mut conversion = of_objects(&objects(limits)).unwrap();
+    let domain = conversion.domains.first_mut().unwrap();
+    domain.shadow();
+    let read = limits_file::read("", domain.document.to_yaml().as_bytes()).unwrap();
+    assert_eq!(read, domain.policy);
+    let percents: Vec<u8> = { read.limits.iter() }
+        .map(|limit| limit.enforce_percent)
+        .collect();
+    assert_eq!(percents, [0, 0]);
+}
+
 #[test]
 fn files_of_one_domain_are_merged_and_may_not_repeat_each_other() {
     let part = |key: &str| {
