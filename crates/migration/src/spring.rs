@@ -481,7 +481,10 @@ fn parts(predicate: &At<'_>) -> (String, Vec<String>) {
         .unwrap_or_default()
         .to_owned();
     let args = predicate.at(&["args"]);
-    let args = args.iter().flat_map(At::leaves).flat_map(|(_, at)| {
+    let mut args: Vec<_> = args.iter().flat_map(At::leaves).collect();
+    // By name, in whatever order; others have their position.
+    args.sort_by_key(|(path, _)| !matches!(path.as_str(), "header" | "name" | "param"));
+    let args = args.into_iter().flat_map(|(_, at)| {
         let items = at.items();
         let one = at.text().map(str::to_owned);
         let many = items
