@@ -1,14 +1,17 @@
 //! Between limits files and manifests.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::LazyLock,
+};
 
-use documents::Value;
 use limits_file::ToNode as _;
 use policy::{Name, Node, Place, Policy, Problem};
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use crate::{
-    Key, Object, Objects, Route, RouteKind, api_version,
+    Key, Object, Objects, Route, RouteKind, api_version, crds,
     targets::GATEWAY_API,
     translate::{OBJECT_LIMITS_MAX, is_label},
 };
@@ -184,9 +187,9 @@ fn problem(limit: &Name, field: &str, message: String) -> Problem {
 
 /// Every list of patterns as a list: a field of an object has one type.
 fn long_form(mut node: Node) -> Node {
-    if let Value::Map(fields) = &mut node.value {
+    if let policy::Value::Map(fields) = &mut node.value {
         for field in fields.iter_mut().filter(|field| field.key == "match") {
-            if let Value::Map(entries) = &mut field.value.value {
+            if let policy::Value::Map(entries) = &mut field.value.value {
                 for entry in entries
                     .iter_mut()
                     .filter(|entry| entry.value.as_text().is_some())
@@ -203,21 +206,21 @@ fn long_form(mut node: Node) -> Node {
 
 impl Objects {
     /// Adds the object that a manifest describes, or those in its list. Kinds that a translation does not use are left
-    /// out.
+    /// out. Returns the fields that the project's own kinds do not have, which the API server drops.
     ///
     /// # Errors
-    /// A field has another type, with the place of the object.
-    pub fn read(&mut self, document: &Node) -> Result<(), Problem> {
+    /// A field has another type, or the project has no such kind, with the place of the object.
+    pub fn read(&mut self, document: &Node) -> Result<Vec<Problem>, Problem> {
         let list = document
             .get("items")
             .filter(|_| kind(document).ends_with("List"));
-        match list {
-            Some(items) => items
-                .items()
-                .iter()
-                .try_for_each(|item| read_one(item, self)),
-            None => read_one(document, self),
+        let items = list.map_or(std::slice::from_ref(document), Node::items);
+        let mut unknown = Vec::new();
+        for item in items {
+            read_one(item, self)?;
+            unknown.append(&mut unknown_fields(item));
         }
+        Ok(unknown)
     }
 
     /// Adds Gateways and Services that are only referred to: manifests of a whole cluster are rarely at hand.
@@ -258,15 +261,20 @@ fn kind(document: &Node) -> &str {
         .unwrap_or_default()
 }
 
+fn group(document: &Node) -> &str {
+    let version = document.get("apiVersion").and_then(Node::as_text);
+    let parts = version.and_then(|version| version.split_once('/'));
+    parts.map_or("", |(group, _)| group)
+}
+
 fn read_one(document: &Node, objects: &mut Objects) -> Result<(), Problem> {
-    let version = document
-        .get("apiVersion")
-        .and_then(Node::as_text)
-        .unwrap_or_default();
-    let group = version.split_once('/').map_or("", |(group, _)| group);
-    match (group, kind(document)) {
+    match (group(document), kind(document)) {
         (crate::GROUP, "RateLimit") => objects.rate_limits.push(read(document)?),
         (crate::GROUP, "RateLimitDomain") => objects.domains.push(read(document)?),
+        (crate::GROUP, other) => {
+            let message = format!("{} has no kind `{other}`", crate::GROUP);
+            return Err(Problem::new("kind", document.place, message));
+        }
         (GATEWAY_API, "Gateway") => objects.gateways.push(read(document)?),
         (GATEWAY_API, "GatewayClass") => objects.classes.push(read(document)?),
         (GATEWAY_API, "HTTPRoute") => objects.routes.push(Route {
@@ -282,6 +290,41 @@ fn read_one(document: &Node, objects: &mut Objects) -> Result<(), Problem> {
         _ => {}
     }
     Ok(())
+}
+
+fn unknown_fields(document: &Node) -> Vec<Problem> {
+    static KINDS: LazyLock<Vec<Value>> = LazyLock::new(crds);
+    let mut unknown = Vec::new();
+    let name = Some(kind(document)).filter(|_| group(document) == crate::GROUP);
+    let mut kinds = KINDS.iter();
+    let its = kinds.find(|its| its.pointer("/spec/names/kind").and_then(Value::as_str) == name);
+    let schema =
+        its.and_then(|its| its.pointer("/spec/versions/0/schema/openAPIV3Schema/properties/spec"));
+    if let (Some(schema), Some(spec)) = (schema, document.get("spec")) {
+        note_unknown(spec, schema, "spec", &mut unknown);
+    }
+    unknown
+}
+
+fn note_unknown(node: &Node, schema: &Value, path: &str, unknown: &mut Vec<Problem>) {
+    if let Some(schema) = schema.get("items") {
+        for item in node.items() {
+            note_unknown(item, schema, path, unknown);
+        }
+    }
+    let known = schema.get("properties").and_then(Value::as_object);
+    let (Some(known), policy::Value::Map(entries)) = (known, &node.value) else {
+        return;
+    };
+    for entry in entries {
+        let path = format!("{path}.{}", entry.key);
+        match known.get(&entry.key) {
+            // The reader of limits files knows their fields.
+            Some(_) if matches!(entry.key.as_str(), "limits" | "exempt") => {}
+            Some(schema) => note_unknown(&entry.value, schema, &path, unknown),
+            None => unknown.push(Problem::new(path, entry.place, "there is no such field")),
+        }
+    }
 }
 
 fn read<T: DeserializeOwned>(document: &Node) -> Result<T, Problem> {
@@ -300,7 +343,7 @@ fn read<T: DeserializeOwned>(document: &Node) -> Result<T, Problem> {
 }
 
 /// Manifests that were exported have `creationTimestamp: null`. Within limits, `null` is a value.
-fn drop_nulls(json: &mut serde_json::Value) {
+fn drop_nulls(json: &mut Value) {
     let Some(fields) = json.as_object_mut() else {
         return;
     };

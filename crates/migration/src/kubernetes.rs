@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use ::kubernetes::{AncestorResult, Key, Objects, ToObjects, from_limits_file, translate};
+use ::kubernetes::{
+    AncestorResult, Key, Objects, ToObjects, api_version, from_limits_file, translate,
+};
 use documents::{Node, Place, Problem, Problems};
 use limits_file::ToNode as _;
 
@@ -20,10 +22,21 @@ pub(crate) fn convert(files: &[File<'_>]) -> Result<Conversion, Vec<Problems>> {
     let mut places = Places::new();
     for (file, reading) in readings.iter_mut().enumerate() {
         for node in std::mem::take(&mut reading.nodes) {
-            if let Err(problem) = objects.read(&node) {
-                reading.errors.problems.push(problem);
+            match objects.read(&node) {
+                Ok(mut unknown) => reading.lost.problems.append(&mut unknown),
+                Err(problem) => reading.errors.problems.push(problem),
             }
             note_places(&node, file, &mut places);
+        }
+    }
+    let is_wrong = { readings.iter() }.any(|reading| !reading.errors.problems.is_empty());
+    if objects.rate_limits.is_empty() && objects.domains.is_empty() && !is_wrong {
+        let message = format!("no RateLimit and no RateLimitDomain of {}", api_version());
+        for reading in &mut readings {
+            reading
+                .errors
+                .problems
+                .push(Problem::new("", None, message.clone()));
         }
     }
     objects.add_implied();

@@ -149,6 +149,25 @@ fn limits_without_a_rate_become_shadow_limits_too() {
 }
 
 #[test]
+fn objects_lose_no_field_without_a_note_and_others_alone_are_an_error() {
+    let conversion = of_objects(&objects(
+        "limit: []\n  overrides: {limit: [], limits: [{name: a, rate: 1/s}]}",
+    ))
+    .unwrap();
+    let lost = conversion.reports.first().unwrap().lost();
+    let lost: Vec<&str> = lost.iter().map(|problem| problem.path.as_str()).collect();
+    assert_eq!(lost, ["spec.limit", "spec.overrides.limit"]);
+    let other = "apiVersion: v1\nkind: Service\nmetadata: {name: a, namespace: b}\n";
+    for text in [
+        other,
+        "limits: []\n",
+        "apiVersion: rl.example.com/v1\nkind: RateLimits\n",
+    ] {
+        assert!(of_objects(text).is_err(), "{text}");
+    }
+}
+
+#[test]
 fn files_of_one_domain_are_merged_and_may_not_repeat_each_other() {
     let part = |key: &str| {
         format!(
