@@ -147,20 +147,18 @@ impl Apply {
         if !reports.0.is_empty() {
             printer.data(&reports)?;
         }
-        let mut exit = Exit::Done;
+        // What failed first decides, and what was written is waited for all the same.
+        let mut exit = failed.map(|error| told(printer, &error));
         for report in &reports.0 {
             if report.previous_revision.is_none() {
                 let warned = session.warn_of_new_domain().await;
                 session.note_read_failure(warned);
             }
-            let followed = session.follow_up_edit(report, &self.edit).await?;
-            exit = if followed == Exit::Done {
-                exit
-            } else {
-                followed
-            };
+            let followed = session.follow_up_edit(report, &self.edit).await;
+            let followed = followed.unwrap_or_else(|error| told(printer, &error));
+            exit = exit.or(Some(followed).filter(|exit| *exit != Exit::Done));
         }
-        failed.map_or(Ok(exit), Err)
+        Ok(exit.unwrap_or(Exit::Done))
     }
 
     /// The edit of a file's domain, shown and confirmed.
@@ -180,6 +178,12 @@ impl Apply {
         }
         Ok((domain, base, merged.planned(plan)))
     }
+}
+
+/// Prints an error of one file of several; returns its exit code.
+fn told(printer: &Printer, error: &Error) -> Exit {
+    printer.error(error);
+    error.exit()
 }
 
 /// The confirmation of deletions; `None` if there are none.

@@ -81,6 +81,36 @@ async fn supplied(store: &Arc<dyn Store>, entries: &[&str]) -> Result<()> {
 
 #[test]
 #[ignore = "needs a server"]
+fn of_several_files_the_one_that_failed_decides_whoever_lacks_the_others() -> Result<()> {
+    let server = Server::start(Engine::Valkey, &[])?;
+    wait(async {
+        let rights = "ACL SETUSER half on >s3cret +@all &* %R~* ~*shop* ~rl:domains*";
+        let rights: Vec<&str> = rights.split(' ').collect();
+        server.command(&rights).await?;
+        report(&store(&server)?, "web-1:8090/00aa", None, Vec::new()).await
+    })?;
+    let files = tempfile::TempDir::new()?;
+    let mut arguments = vec!["apply".to_owned(), "--wait=100ms".to_owned()];
+    for domain in ["shop", "admin"] {
+        let path = files.path().join(format!("{domain}.yaml"));
+        std::fs::write(
+            &path,
+            format!("domain: {domain}\nlimits: [{{name: a, rate: 1/s}}]\n"),
+        )?;
+        arguments.extend(["-f".to_owned(), path.display().to_string()]);
+    }
+    let url = format!("redis://half:s3cret@127.0.0.1:{}", server.port());
+    let mut command = crate::support::rlctl(&["--redis", &url]);
+    let ran = crate::support::ran(command.args(&arguments))?.with(8);
+    for said in ["NOPERM", "revision 1 is written, but after"] {
+        assert!(ran.err.contains(said), "{ran:?}");
+    }
+    assert!(ran.out.contains("shop: 1 created; revision 1"), "{ran:?}");
+    Ok(())
+}
+
+#[test]
+#[ignore = "needs a server"]
 fn the_fleet_is_listed() -> Result<()> {
     for engine in [Engine::Valkey, Engine::Redis] {
         let server = Server::start(engine, &[])?;
