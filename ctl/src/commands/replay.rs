@@ -214,21 +214,21 @@ impl Question<'_> {
         })
     }
 
-    /// Has the limits judge the log as they are written, and says which of them do nothing now.
     fn judge_as_written(&mut self, printer: &Printer) {
-        let side = (&mut self.policy, &self.label);
-        let other = self
-            .against
-            .iter_mut()
-            .map(|(policy, label)| (policy, &*label));
-        for (policy, label) in std::iter::once(side).chain(other) {
-            for paused in as_written(policy, crate::now_ms()) {
-                let who = paused.as_ref().map_or("every limit", Name::as_str);
-                printer.warn(format_args!(
-                    "{label}: {who} is paused, and decides here as if it were not"
-                ));
-            }
+        judge_as_written(&mut self.policy, &self.label, printer);
+        if let Some((policy, label)) = &mut self.against {
+            judge_as_written(policy, label, printer);
         }
+    }
+}
+
+/// Has limits judge requests as they are written, and says which of them do nothing now.
+pub fn judge_as_written(policy: &mut Policy, label: &str, printer: &Printer) {
+    for paused in as_written(policy, crate::now_ms()) {
+        let who = paused.as_ref().map_or("every limit", Name::as_str);
+        printer.warn(format_args!(
+            "{label}: {who} is paused, and decides here as if it were not"
+        ));
     }
 }
 

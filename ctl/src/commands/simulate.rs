@@ -4,12 +4,13 @@ use std::{fmt::Write as _, ops::Range};
 
 use anstyle::{AnsiColor, Style};
 use clap::Args;
-use policy::{DESCRIPTOR, Node, Problems, parse_duration};
+use policy::{DESCRIPTOR, Descriptor, Node, Problems, parse_duration};
 use serde::{Serialize, Serializer};
 
 use crate::{
-    bucket::{Pair, descriptor, parse_whole_number, visible},
+    bucket::{Pair, descriptor, insert_as_proxies, parse_whole_number, visible},
     cli::{Global, examples},
+    commands::replay::judge_as_written,
     error::{Error, Exit},
     input::{FilesArg, Source},
     printer::Printer,
@@ -116,6 +117,11 @@ impl Simulate {
         } else {
             Some(self.replace_steps(&mut scenarios)?)
         };
+        if traffic_ms.is_some() {
+            for scenario in &mut scenarios {
+                judge_as_written(&mut scenario.policy, &scenario.id, printer);
+            }
+        }
         let mut engines = Engines::open(self.engine, global, printer)?;
         let report = simulate::run(&scenarios, &mut engines).await?;
         let limits = || scenarios.iter().flat_map(|found| &found.policy.limits);
@@ -141,10 +147,14 @@ impl Simulate {
 
     /// Generates the steps; returns the time range that they cover, in milliseconds.
     fn replace_steps(&self, scenarios: &mut [Scenario]) -> Result<Range<u64>, Error> {
-        let descriptor = descriptor(&self.descriptor)?;
+        let mut sent = Descriptor::new();
+        for (key, value) in descriptor(&self.descriptor)?.iter() {
+            insert_as_proxies(&mut sent, key.clone(), value)
+                .map_err(|why| Error::usage(format!("-d {key}: {why}")))?;
+        }
         let for_ms = parse_duration(self.duration.as_deref().unwrap_or_default())
             .map_err(|error| Error::usage(format!("--for: {error}")))?;
-        let steps = simulate::steps(&self.traffic, START_MS, for_ms, self.seed, &descriptor)
+        let steps = simulate::steps(&self.traffic, START_MS, for_ms, self.seed, &sent)
             .map_err(|error| Error::usage(format!("--traffic: {error}")))?;
         for scenario in scenarios {
             scenario.steps.clone_from(&steps);

@@ -5,6 +5,7 @@ use limits_file::edit::merge;
 use policy::{Descriptor, Limit, Name, Node, Policy, Problems, Value};
 
 use super::Backend;
+use crate::bucket::insert_as_proxies;
 
 const FILE_FIELDS: [&str; 2] = ["note", "scenarios"];
 const SCENARIO_FIELDS: [&str; 5] = ["id", "group", "note", "limits", "steps"];
@@ -401,8 +402,9 @@ fn read_descriptor(field: Field<'_>, report: &mut Report) -> Descriptor {
         };
         match entry.key.parse::<Name>() {
             Ok(name) => {
-                if let Some(text) = value.text("text", report) {
-                    descriptor.insert(name, text.as_bytes());
+                let text = value.text("text", report).unwrap_or_default();
+                if let Err(why) = insert_as_proxies(&mut descriptor, name, text.as_bytes()) {
+                    value.report(report, why);
                 }
             }
             Err(error) => {

@@ -39,6 +39,17 @@ fn the_worked_scenarios_are_as_expected() {
 }
 
 #[test]
+fn addresses_have_the_prefix_that_proxies_send() {
+    let report = simulated(
+        r#"{"id": "one", "limits": [{"name": "a", "per": ["remote_address"], "rate": "1/d"}], "steps": [
+            {"t_ms": 5, "descriptor": {"remote_address": "2001:db8::1"}},
+            {"t_ms": 5, "descriptor": {"remote_address": "2001:db8::2"}, "expect": {"allowed": false}}
+        ]}"#,
+    );
+    assert_eq!(report.scenarios[0].differences, []);
+}
+
+#[test]
 fn a_difference_names_step_and_field() {
     let report = simulated(
         r#"{"id": "one", "limits": [{"name": "a", "rate": "2/s"}], "steps": [
