@@ -82,13 +82,17 @@ fn in_bash() -> String {
         r#"
 _rlctl_with_names() {{
     _rlctl "$@"
-    local cur="${{COMP_WORDS[COMP_CWORD]}}" prev="${{COMP_WORDS[COMP_CWORD-1]}}" kind=""
+    local cur="${{COMP_WORDS[COMP_CWORD]}}" prev="${{COMP_WORDS[COMP_CWORD-1]}}" kind="" words
+    # Bash splits words at `:` and `=` as well.
+    read -ra words <<< "${{COMP_LINE:0:$COMP_POINT}}"
+    [[ $cur == "=" ]] && cur=""
+    [[ $prev == "=" ]] && prev="${{COMP_WORDS[COMP_CWORD-2]}}"
     case "$prev" in
         --limit|{commands}) kind=limits ;;
         --domain|delete-domain) kind=domains ;;
     esac
     if [[ -n $kind && $cur != -* ]]; then
-        COMPREPLY=($(compgen -W "$(rlctl completions --names "$kind" -- "${{COMP_WORDS[@]}}" 2>/dev/null)" -- "$cur"))
+        COMPREPLY=($(compgen -W "$(rlctl completions --names "$kind" -- "${{words[@]}}" 2>/dev/null)" -- "$cur"))
     fi
 }}
 complete -F _rlctl_with_names -o bashdefault -o default rlctl
