@@ -62,6 +62,9 @@ const IDLE: Duration = Duration::from_secs(1);
 const URGENT_FOR: Duration = Duration::from_secs(10);
 /// Statuses that are written at once.
 const WRITES_AT_ONCE: usize = 8;
+/// How long a turn writes statuses. The others come in the next: an API server that does not answer must not keep this one
+/// from saying that it is alive.
+const WRITES_END: Duration = Duration::from_secs(5);
 
 /// Apply limits that are Kubernetes objects, and write their status.
 ///
@@ -175,6 +178,7 @@ impl Controller {
             held: BTreeMap::new(),
             urgent_until: Instant::now(),
             has_room: false,
+            first_written: 0,
             failure: None,
         };
         tokio::select! {
@@ -225,6 +229,8 @@ struct Control<'c> {
     urgent_until: Instant,
     /// Whether an object has room since another one's new version is in force.
     has_room: bool,
+    /// Where the next statuses to write begin, since not all were written in time.
+    first_written: usize,
     /// The last failure, which is printed once.
     failure: Option<String>,
 }
@@ -464,12 +470,28 @@ impl Control<'_> {
     async fn write_statuses(&mut self, fleet: Option<&Fleet>) -> Option<String> {
         // Whole seconds, as Kubernetes has them.
         let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-        let limits = self.rate_limits_to_write(fleet, &now);
+        let mut limits = self.rate_limits_to_write(fleet, &now);
         let all = self.domains_to_write(&now);
+        let wanted = limits.len() + all.len();
+        // Else those that are not answered would keep the others waiting.
+        let first = self.first_written.checked_rem(limits.len()).unwrap_or(0);
+        limits.rotate_left(first);
         let (client, metrics) = (&self.client, &self.metrics);
-        let limits = write_all(client, metrics, limits).await;
-        let all = write_all(client, metrics, all).await;
+        let until = Instant::now() + WRITES_END;
+        let (limits, all) = tokio::join!(
+            write_all(client, metrics, limits, until),
+            write_all(client, metrics, all, until),
+        );
         let mut failed = None;
+        let (written, unwritten) = (limits.len() + all.len(), wanted - limits.len() - all.len());
+        if unwritten > 0 {
+            self.first_written = self.first_written.wrapping_add(written + WRITES_AT_ONCE);
+            metrics.failures.count(metrics::API_SERVER);
+            let limit = WRITES_END.as_secs();
+            failed = Some(format!(
+                "{unwritten} statuses were not written within {limit} s"
+            ));
+        }
         // Of an object that is gone the watch brings what is there instead.
         for (key, uid, written, outcome) in limits {
             match outcome {
@@ -610,6 +632,7 @@ async fn write_all<T: serde::Serialize>(
     client: &Client,
     metrics: &Metrics,
     all: Vec<(Key, String, T)>,
+    until: Instant,
 ) -> Vec<Written<T>> {
     let written = stream::iter(all).map(|(key, uid, status)| async move {
         let outcome = cluster::write_status(client, &key, &uid, &status).await;
@@ -620,7 +643,8 @@ async fn write_all<T: serde::Serialize>(
         }
         (key, uid, status, outcome)
     });
-    written.buffer_unordered(WRITES_AT_ONCE).collect().await
+    let written = written.buffer_unordered(WRITES_AT_ONCE);
+    written.take_until(sleep_until(until)).collect().await
 }
 
 /// One look at the fleet, for all objects.
@@ -821,6 +845,25 @@ mod tests {
         assert_eq!(take(&[with, with, None]), (false, Some(true), true));
         assert_eq!(take(&[with, without]), (true, Some(true), false));
         assert_eq!(take(&[without]), (true, Some(false), false));
+    }
+
+    #[tokio::test]
+    async fn statuses_that_are_not_answered_end_with_their_time() {
+        let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", silent.local_addr().unwrap());
+        let client = Client::try_from(kube::Config::new(url.parse().unwrap())).unwrap();
+        let one = |at: usize| {
+            (
+                Key::new("a", at.to_string()),
+                String::new(),
+                RateLimitStatus::default(),
+            )
+        };
+        let all = (0..40).map(one).collect();
+        let started = Instant::now();
+        let until = started + Duration::from_millis(200);
+        let written = write_all(&client, &Metrics::new(), all, until).await;
+        assert!(written.is_empty() && started.elapsed() < Duration::from_secs(5));
     }
 
     /// Else a start whose last list comes after the objects would take every domain for abandoned.
