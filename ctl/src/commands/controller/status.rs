@@ -135,11 +135,17 @@ pub(super) fn of_rate_limit(
     }
 }
 
-/// `True`, or the reason of the first condition of this kind that is not. One about an earlier generation is not.
+/// `True`, or the reason of the first condition of this kind that is not. One about an earlier generation is not; where the
+/// new one was refused, for its reason.
 fn in_short(ancestors: &[Ancestor], kind: &str, generation: i64) -> String {
     let of = |one: &Ancestor| {
-        let mut conditions = one.conditions.iter();
-        match conditions.find(|one| one.kind == kind) {
+        let find = |kind| one.conditions.iter().find(|one| one.kind == kind);
+        let is_refused =
+            |one: &&Condition| one.status == "False" && one.observed_generation == generation;
+        if let Some(refused) = find(ACCEPTED).filter(is_refused) {
+            return Some(refused.reason.clone());
+        }
+        match find(kind) {
             Some(one) if one.status != "True" => Some(one.reason.clone()),
             Some(one) if one.observed_generation == generation => None,
             _ => Some("Reconciling".to_owned()),
@@ -389,6 +395,14 @@ mod tests {
         assert_eq!(of(one), "Because");
         assert_eq!(of(Vec::new()), "");
         assert_eq!(of(vec![condition(ACCEPTED, "True", 2)]), "Reconciling");
+        let refused = Ancestor {
+            conditions: vec![
+                condition(ACCEPTED, "False", 2),
+                condition(ENFORCED, "True", 1),
+            ],
+            ..Ancestor::default()
+        };
+        assert_eq!(in_short(&[refused], ENFORCED, 2), "Because");
     }
 
     #[test]
