@@ -41,6 +41,7 @@ use crate::{
     edit::EditArgs,
     error::{Error, Exit},
     printer::Printer,
+    render::truncated_list,
     serve::{DomainLabels, serve},
     session::Session,
 };
@@ -126,6 +127,8 @@ enum Release {
     Keep,
 }
 
+/// Domains that one message names.
+const NAMED_MAX: usize = 10;
 /// The Lease's name.
 const LEASE_NAME: &str = "rl-controller";
 
@@ -196,13 +199,19 @@ impl Controller {
 /// Carries out `--release`.
 async fn end(writer: &Writer<'_>, release: Release) -> Result<Exit, Error> {
     let printer = writer.session.printer;
-    let released = domains::release_all(writer, release == Release::Delete).await?;
+    let [released, unreadable] = domains::release_all(writer, release == Release::Delete).await?;
     let what = match release {
         Release::Delete => "has no limits of objects any more",
         Release::Keep => "keeps its limits, which are no objects' any more",
     };
     for domain in &released {
         printer.note(format_args!("{domain} {what}"));
+    }
+    if !unreadable.is_empty() {
+        let names = truncated_list(&unreadable, NAMED_MAX);
+        let message = format!("the limits of {names} are not deleted: the record cannot be read");
+        let hint = "`rlctl doctor` says why; then run this again";
+        return Err(Error::new(Exit::Refused, message).hint(hint));
     }
     if released.is_empty() {
         printer.note("no domain has limits of objects");
@@ -628,6 +637,7 @@ fn names_of<'p>(
 
 type Written<T> = (Key, String, T, Wrote);
 
+/// Writes statuses, as many as are written by a time.
 async fn write_all<T: serde::Serialize>(
     client: &Client,
     metrics: &Metrics,

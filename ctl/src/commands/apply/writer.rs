@@ -237,9 +237,14 @@ impl Writer<'_> {
         let other = record.as_ref().and_then(|record| record.owner.as_ref());
         // Also of a domain that is missing: another cluster may be about to write it.
         if let Some(other) = other.filter(|other| Some(*other) != self.owner.as_ref()) {
+            // The store lists no domain that was never written.
+            let named = match state {
+                HeadState::Missing => format!(" --domain {domain}"),
+                _ => String::new(),
+            };
             let message = format!(
                 "domain {domain} has the limits of another cluster's objects (kube-system there has the UID {other}), \
-                 and stays as it is; if that cluster is gone, `rlctl controller --release keep --cluster {other}` \
+                 and stays as it is; if that cluster is gone, `rlctl controller --release keep --cluster {other}{named}` \
                  leaves them to this one"
             );
             return Err(NotWritten::Foreign(Error::new(Exit::Refused, message)));

@@ -533,26 +533,44 @@ async fn release(writer: &Writer<'_>, domain: &Name) -> Result<(), Error> {
 }
 
 /// Deletes what the objects of the writer's cluster have in the store, and what nobody knows the cluster of, or leaves it
-/// there as nobody's. Returns the domains.
-pub(super) async fn release_all(writer: &Writer<'_>, delete: bool) -> Result<Vec<Name>, Error> {
+/// there as nobody's. A domain that was claimed and never written is known by its name alone: `--domain`. Returns the domains,
+/// and those whose record cannot be read and whose limits are not deleted.
+pub(super) async fn release_all(
+    writer: &Writer<'_>,
+    delete: bool,
+) -> Result<[Vec<Name>; 2], Error> {
     let session = writer.session;
-    let heads = session.call(session.store.heads()).await?;
-    let mut released = Vec::new();
+    let mut heads = session.call(session.store.heads()).await?;
+    let is_listed = |named: &&Name| heads.iter().any(|head| head.domain == **named);
+    let named = session.named_domain().filter(|named| !is_listed(named));
+    let named = named.cloned().map(|domain| Head {
+        domain,
+        state: HeadState::Missing,
+    });
+    heads.extend(named);
+    let (mut released, mut unreadable) = (Vec::new(), Vec::new());
     for head in heads {
         if let None | Some(Holder::Other) = writer.holder(&head.domain).await? {
             continue;
         }
-        if delete && matches!(head.state, HeadState::Live(_)) {
-            writer
-                .bring(&mut Wanted::new(nothing(&head.domain)), &head.state)
-                .await
-                .map_err(NotWritten::into_error)?;
-            release(writer, &head.domain).await?;
+        match &head.state {
+            HeadState::Unreadable(_) if delete => {
+                unreadable.push(head.domain);
+                continue;
+            }
+            HeadState::Live(_) if delete => {
+                writer
+                    .bring(&mut Wanted::new(nothing(&head.domain)), &head.state)
+                    .await
+                    .map_err(NotWritten::into_error)?;
+                release(writer, &head.domain).await?;
+            }
+            _ => {}
         }
         writer.forget(&head.domain).await?;
         released.push(head.domain);
     }
-    Ok(released)
+    Ok([released, unreadable])
 }
 
 #[cfg(test)]
