@@ -131,22 +131,30 @@ fn field_names(node: Option<&Node>) -> Vec<&str> {
     }
 }
 
-// --- The changes of the domain's own fields: its pause and its exemptions.
+// --- The changes of the domain's own fields: its pause, its exemptions, and the order of its limits.
 
 /// How two policies differ in the domain's own fields.
 pub fn of_domain(before: Option<&Policy>, after: &Policy) -> Vec<FieldChange> {
     let exempt = before.map_or(&[][..], |before| &before.exempt);
+    let order = before.and_then(|before| store::reordered(&before.limits, &after.limits));
     let before = before.and_then(|before| before.paused);
     let paused = (before != after.paused).then_some([before, after.paused]);
-    domain_fields(paused, exempt, &after.exempt)
+    domain_fields(paused, [exempt, &after.exempt], &order.unwrap_or_default())
 }
 
-/// The changes of a pause, before and after, and of each exemption.
+/// The changes of a pause, before and after, of each exemption, and of the order of these limits.
 pub(crate) fn domain_fields(
     paused: Option<[Option<Pause>; 2]>,
-    before: &[Exemption],
-    after: &[Exemption],
+    [before, after]: [&[Exemption]; 2],
+    order: &[Vec<Name>; 2],
 ) -> Vec<FieldChange> {
+    let names = |names: &[Name]| Node::list(names.iter().map(|name| Node::text(name.as_str())));
+    let [old, new] = order.each_ref().map(|side| Some(names(side)));
+    let order = FieldChange {
+        field: ORDER.to_owned(),
+        before: old,
+        after: new,
+    };
     let paused = paused.map(|[before, after]| FieldChange {
         field: "paused".to_owned(),
         before: before.map(|pause| pause.to_node()),
@@ -164,12 +172,15 @@ pub(crate) fn domain_fields(
         before: of(before, name),
         after: of(after, name),
     });
-    let exempt = exempt.filter(|change| change.before != change.after);
-    paused.into_iter().chain(exempt).collect()
+    let all = paused.into_iter().chain(exempt).chain([order]);
+    all.filter(|change| change.before != change.after).collect()
 }
 
 /// The prefix of an exemption's field in a domain; its name follows.
 pub(crate) const EXEMPT: &str = "exempt.";
+
+/// The order of the limits, as a field of the domain.
+pub(crate) const ORDER: &str = "order";
 
 // --- The changes of overrides.
 

@@ -7,7 +7,7 @@ use store::{HistoryEntry, Operation, RecordedOverrides, RecordedSide, ResetOf};
 
 use crate::{
     bucket::{self, visible},
-    changes::{self, Action, EXEMPT, FieldChange, LimitChange},
+    changes::{self, Action, EXEMPT, FieldChange, LimitChange, ORDER},
     counted,
 };
 
@@ -25,6 +25,10 @@ pub enum HistoryChange {
         paused: Option<[Option<Pause>; 2]>,
         /// The changed exemptions before and after.
         exempt: [Vec<Exemption>; 2],
+        /// Where limits that were deleted or moved had been: [`Limit::place`].
+        places: BTreeMap<Name, u64>,
+        /// The limits whose order changed, before and after.
+        order: [Vec<Name>; 2],
     },
     /// An override of one bucket was set or deleted. Both are documents, as stored.
     Override {
@@ -96,12 +100,13 @@ impl HistoryChange {
         let Self::Limits {
             paused,
             exempt: [before, after],
+            order,
             ..
         } = self
         else {
             return Vec::new();
         };
-        changes::domain_fields(*paused, before, after)
+        changes::domain_fields(*paused, [before, after], order)
     }
 
     /// The changes of each limit.
@@ -179,6 +184,8 @@ fn limits(entry: &HistoryEntry) -> Option<HistoryChange> {
     Some(HistoryChange::Limits {
         paused: (before.paused != after.paused).then_some([before.paused, after.paused]),
         exempt: [before.exempt, after.exempt],
+        places: before.places,
+        order: [before.order, after.order],
         limits: [before.limits, after.limits],
         overrides: [before.overrides, after.overrides],
     })
@@ -287,7 +294,7 @@ fn only_pause(change: &LimitChange) -> Option<&FieldChange> {
 /// `paused the domain`, `+exempt.health`.
 fn of_domain(change: &FieldChange) -> String {
     let field = &change.field;
-    if !field.starts_with(EXEMPT) {
+    if !field.starts_with(EXEMPT) && field != ORDER {
         return kill_switch(change, "the domain");
     }
     match (&change.before, &change.after) {

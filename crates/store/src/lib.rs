@@ -43,7 +43,7 @@ pub use plan::{
     BucketKey, Change, CheckPlanError, Edit, EditPlanError, Head, HeadState, HistoryEntry,
     InvalidOverride, KeyValue, Keys, LimitKey, LimitKeyKind, Operation, Origin, OverrideEdit,
     OverrideEdits, Overrides, PrefixError, Record, RecordedOverrides, RecordedSide, ResetOf,
-    Signature, Stored, fits, script,
+    Signature, Stored, fits, reordered, script,
     telemetry::{
         Activity, ActivityReport, ActivitySummary, BUCKETS_REPORTED, BucketActivity, Denial, Fleet,
         FleetReport, LimitActivity, LimiterStatus, ProxyStatus, Report, Resolution, SlotActivity,

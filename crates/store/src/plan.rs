@@ -11,7 +11,9 @@ mod check;
 mod keys;
 
 pub use check::{Bucket, CheckPlan, CheckPlanError, Seal, reserves_or_settles};
-pub use edit::{EditPlanError, Operation, RecordedOverrides, RecordedSide, ResetOf, fits};
+pub use edit::{
+    EditPlanError, Operation, RecordedOverrides, RecordedSide, ResetOf, fits, reordered,
+};
 pub use keys::{BucketKey, KeyValue, Keys, LimitKey, LimitKeyKind, Origin, PrefixError};
 pub use record::{
     Change, Edit, Head, HeadState, HistoryEntry, InvalidOverride, InvalidRecord, OverrideEdit,

@@ -462,26 +462,25 @@ pub fn merge(file: Policy, live: Option<&Policy>, prune: bool) -> Result<Merged,
     let live = live.map_or(&[][..], |policy| &policy.limits);
     let by_name: BTreeMap<&Name, &Limit> = live.iter().map(|limit| (&limit.name, limit)).collect();
     let (mut split_otherwise, mut still_paused) = (Vec::new(), Vec::new());
-    let mut limits: Vec<Node> = Vec::with_capacity(file.limits.len());
-    for limit in &file.limits {
+    let of_file: BTreeSet<Name> = { file.limits.iter() }
+        .map(|limit| limit.name.clone())
+        .collect();
+    let all = beside(file.limits, live, |_| !prune);
+    let (mut limits, mut kept) = (Vec::with_capacity(all.len()), Vec::new());
+    for limit in &all {
         let mut node = limits_file::node_without_overrides(limit);
-        let old = by_name.get(&limit.name).copied();
-        if limit.overrides.is_empty() && old.is_some_and(|old| old.per != limit.per) {
-            split_otherwise.push(limit.name.clone());
+        if of_file.contains(&limit.name) {
+            let old = by_name.get(&limit.name).copied();
+            if limit.overrides.is_empty() && old.is_some_and(|old| old.per != limit.per) {
+                split_otherwise.push(limit.name.clone());
+            }
+            let stays = keep_pause(&mut node, limit.paused, old.and_then(|old| old.paused));
+            still_paused.extend(stays.map(|pause| (limit.name.clone(), pause)));
+        } else {
+            kept.push(limit.name.clone());
         }
-        let stays = keep_pause(&mut node, limit.paused, old.and_then(|old| old.paused));
-        still_paused.extend(stays.map(|pause| (limit.name.clone(), pause)));
         limits.push(node);
     }
-    let in_file: BTreeSet<&Name> = file.limits.iter().map(|limit| &limit.name).collect();
-    let kept: Vec<&Limit> = live
-        .iter()
-        .filter(|limit| !prune && !in_file.contains(&limit.name))
-        .collect();
-    limits.extend(
-        kept.iter()
-            .map(|limit| limits_file::node_without_overrides(limit)),
-    );
     let mut document = Node::map([
         ("domain", Node::text(file.domain.as_str())),
         ("exempt", limits_file::exemptions_node(&exempt)),
@@ -490,18 +489,38 @@ pub fn merge(file: Policy, live: Option<&Policy>, prune: bool) -> Result<Merged,
     let stays = keep_pause(&mut document, file.paused, domain_pause);
     still_paused.extend(stays.map(|pause| (file.domain.clone(), pause)));
     let mut policy = limits_file::policy_from_node(&document)?;
-    // The file's limits come first, in its order.
-    for (limit, listed) in policy.limits.iter_mut().zip(file.limits) {
+    let listed = policy.limits.iter_mut().zip(all);
+    for (limit, listed) in listed.filter(|(limit, _)| of_file.contains(&limit.name)) {
         limit.overrides = listed.overrides;
     }
     sort_overrides(&mut policy);
     Ok(Merged {
         policy,
-        kept: kept.into_iter().map(|limit| limit.name.clone()).collect(),
+        kept,
         still_paused,
         split_otherwise,
         overrides_kept: Vec::new(),
     })
+}
+
+/// Limits in their order, and each of those that only `live` has, and that stays, behind the one that it follows there.
+pub fn beside(limits: Vec<Limit>, live: &[Limit], stays: impl Fn(&Limit) -> bool) -> Vec<Limit> {
+    let own: BTreeSet<&Name> = limits.iter().map(|limit| &limit.name).collect();
+    let (mut behind, mut last) = (BTreeMap::<_, Vec<Limit>>::new(), None);
+    for limit in live {
+        if own.contains(&limit.name) {
+            last = Some(limit.name.clone());
+        } else if stays(limit) {
+            behind.entry(last.clone()).or_default().push(limit.clone());
+        }
+    }
+    let mut all = behind.remove(&None).unwrap_or_default();
+    for limit in limits {
+        let others = behind.remove(&Some(limit.name.clone()));
+        all.push(limit);
+        all.extend(others.into_iter().flatten());
+    }
+    all
 }
 
 /// Keeps a live pause if the file does not mention one: the next deployment must not undo the kill

@@ -451,6 +451,8 @@ impl Reverted {
                 overrides: [was, became],
                 paused,
                 exempt: [exempt, then_exempt],
+                places,
+                ..
             } => {
                 // The limit as the edit left it reads the overrides after the edit; the limit
                 // before it reads those before.
@@ -462,6 +464,7 @@ impl Reverted {
                     self.revert_exempt(exempt, then_exempt);
                 }
                 self.revert_limits(before, after, concerned);
+                self.restore_places(places, concerned);
                 self.set_all(was, concerned, true)
             }
             HistoryChange::Override {
@@ -509,13 +512,29 @@ impl Reverted {
         });
         for limit in limits.iter_mut().filter(|limit| concerned(&limit.name)) {
             if let Some(old) = earlier.remove(limit.name.as_str()) {
-                *limit = old.clone();
+                let place = limit.place;
+                *limit = Limit {
+                    place,
+                    ..old.clone()
+                };
             }
         }
+        // Whose place was not recorded comes last.
         let deleted = before
             .iter()
-            .filter(|old| concerned(&old.name) && earlier.contains_key(old.name.as_str()));
-        limits.extend(deleted.cloned());
+            .filter(|old| concerned(&old.name) && earlier.contains_key(old.name.as_str()))
+            .map(|old| Limit {
+                place: u64::MAX,
+                ..old.clone()
+            });
+        limits.extend(deleted);
+    }
+
+    fn restore_places(&mut self, places: &BTreeMap<Name, u64>, concerned: impl Fn(&Name) -> bool) {
+        for limit in { self.policy.limits.iter_mut() }.filter(|limit| concerned(&limit.name)) {
+            limit.place = *places.get(&limit.name).unwrap_or(&limit.place);
+        }
+        self.policy.limits.sort_by_key(|limit| limit.place);
     }
 
     /// As [`set`], of all limits that are concerned.

@@ -109,3 +109,32 @@ async fn what_changes_nothing_and_a_dry_run_write_nothing() {
     let now = session.read(&one.domain, Overrides::All).await.unwrap();
     assert_eq!(rates(now.policy().unwrap()), ["mine 1"]);
 }
+
+#[tokio::test]
+async fn another_order_is_an_edit() {
+    let printer = Printer::silent();
+    let session = Session::in_memory(&printer);
+    let limits = |names: [&str; 4]| {
+        policy(
+            &names
+                .map(|name| format!("{{name: {name}, rate: 1/s}}"))
+                .join(", "),
+        )
+    };
+    let first = limits(["a", "b", "c", "d"]);
+    replace(&session, &Stored::Absent, &first).await;
+    let base = session.read(&first.domain, Overrides::All).await.unwrap();
+    let report = replace(&session, &base, &limits(["a", "c", "b", "d"])).await;
+    assert_eq!(report.revision, Some(2));
+    let [change] = report.domain_changes.as_slice() else {
+        panic!("{report:?}")
+    };
+    let said = (
+        change.field.as_str(),
+        change.before_text(),
+        change.after_text(),
+    );
+    assert_eq!(said, ("order", "[b, c]".to_owned(), "[c, b]".to_owned()));
+    let now = session.read(&first.domain, Overrides::All).await.unwrap();
+    assert_eq!(rates(now.policy().unwrap()), ["a 1", "c 1", "b 1", "d 1"]);
+}

@@ -30,6 +30,80 @@ macro_rules! transcripts {
 
 transcripts! { domains descriptors exemptions penalties pauses credits setup limits costs overrides files history buckets decisions formats simulations replays mistakes }
 
+/// The record of a cluster that is gone: of a domain that it was about to write, and of one that cannot be read.
+#[test]
+#[ignore = "needs a server"]
+fn limits_of_a_cluster_that_is_gone_are_released_or_not_forgotten() -> Result<()> {
+    let server = Server::start(Engine::Valkey, &[])?;
+    let record = r#"{"format":1,"owner":"old","domain":"","limits":{"a.b.c":""}}"#;
+    let say = |words: &[&str]| crate::support::wait(server.command(words));
+    for key in ["rl:{claimed}:objects", "rl:{later}:objects"] {
+        say(&["SET", key, record])?;
+    }
+    say(&["SADD", "rl:domains", "later"])?;
+    let later = [
+        "HSET",
+        "rl:{later}:policy",
+        "format",
+        "9",
+        "revision",
+        "1",
+        "digest",
+        "ab",
+    ];
+    say(&later)?;
+    let release = |arguments: &[&str]| {
+        let release = [
+            "--redis",
+            &server.url(),
+            "controller",
+            "--cluster",
+            "old",
+            "--release",
+        ];
+        crate::support::ran(&mut rlctl(&[&release, arguments].concat()))
+    };
+    let failed = release(&["delete"])?.with(8);
+    assert!(
+        failed.err.contains("the limits of later are not deleted"),
+        "{failed:?}"
+    );
+    assert!(say(&["GET", "rl:{later}:objects"])?.contains(record));
+    let kept = release(&["keep", "--domain", "claimed"])?.with(0);
+    assert!(kept.err.contains("claimed keeps its limits"), "{kept:?}");
+    assert!(say(&["GET", "rl:{claimed}:objects"])?.contains("null"));
+    Ok(())
+}
+
+#[test]
+#[ignore = "needs a server"]
+fn the_order_of_limits_is_an_edit_and_a_rollback_restores_it() -> Result<()> {
+    let server = Server::start(Engine::Valkey, &[])?;
+    let file = tempfile::NamedTempFile::new()?;
+    let orders = ["abcd", "dacb", "dxab", "ab", "ba"];
+    for order in orders {
+        let limits: Vec<_> = { order.chars() }
+            .map(|name| format!("{{name: {name}, rate: 1/s}}"))
+            .collect();
+        std::fs::write(
+            file.path(),
+            format!("domain: shop\nlimits: [{}]\n", limits.join(", ")),
+        )?;
+        let path = file.path().display();
+        server
+            .run(&format!("apply --prune --yes -f {path}"))?
+            .with(0);
+    }
+    let moved = server.run("history -n 1 -o wide")?;
+    assert!(moved.out.contains("order: [a, b] → [b, a]"), "{moved:?}");
+    for (at, order) in orders.iter().enumerate() {
+        server.run(&format!("rollback {} --yes", at + 1))?.with(0);
+        let names = server.run("list-limits -o name")?.out.replace('\n', "");
+        assert_eq!(names, *order);
+    }
+    Ok(())
+}
+
 /// With `-q` stderr has warnings, errors and their hints, and nothing else, in any command.
 #[test]
 #[ignore = "needs a server"]
@@ -196,16 +270,25 @@ fn bash_completes_the_names_of_limits_and_domains() -> Result<()> {
         folder.map_or_else(String::new, |f| f.to_string()),
         std::env::var("PATH")?
     );
+    let named = format!(
+        "rlctl --redis {} --domain shop get-limit per-u",
+        server.url()
+    );
     for (line, expected) in [
+        (named.as_str(), "per-user"),
         ("rlctl --domain shop get-limit per-", "per-user per-tenant"),
         ("rlctl --domain=admin reset a", "all"),
         ("rlctl denials --domain shop --limit per-u", "per-user"),
         ("rlctl delete-domain s", "shop"),
         ("rlctl export --domain a", "admin"),
         ("rlctl --redis redis://127.0.0.1:1 get-limit per-", ""),
+        ("rlctl --domain=shop pause --limit=per-u", "per-user"),
+        ("rlctl --domain=shop pause --limit=", "per-user per-tenant"),
         ("rlctl get-lim", "get-limit"),
     ] {
-        let call = "eval \"$SCRIPT\"; COMP_WORDS=($LINE); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); \
+        // Bash splits words at these as well.
+        let call = "eval \"$SCRIPT\"; COMP_WORDS=($(sed 's/[:=]/ & /g' <<< \"$LINE\")); \
+                    COMP_LINE=$LINE; COMP_POINT=${#LINE}; COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); \
                     _rlctl_with_names rlctl \"${COMP_WORDS[COMP_CWORD]}\" \
                     \"${COMP_WORDS[COMP_CWORD-1]}\"; echo \"${COMPREPLY[@]}\"";
         let output = std::process::Command::new("bash")

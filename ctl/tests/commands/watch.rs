@@ -226,7 +226,7 @@ async fn a_swapped_config_map_is_applied_and_edits_at_night_survive_it_and_a_res
         let b = "name: b, rate: 2/s";
         let c = "name: c, rate: 3/s";
         mounted.swap(&[("shop.yaml", &shop(&[A, b, c]))])?;
-        until_limits(&redis, &["a 9/s", "b 2/s", "c 3/s", "own 5/s"]).await;
+        until_limits(&redis, &["a 9/s", "b 2/s", "own 5/s", "c 3/s"]).await;
         assert!(by_hand(&redis, &["export"]).contains("user: vip"));
 
         // They stay over a restart as well, and nothing is written.
@@ -234,7 +234,7 @@ async fn a_swapped_config_map_is_applied_and_edits_at_night_survive_it_and_a_res
         let written = by_hand(&redis, &["history", "-n", "0", "-o", "name"]);
         let watch = Watch::start(&redis, mounted.path(), &["--prune"]).await?;
         watch.until_metric("rl_apply_in_force 1").await;
-        assert_eq!(limits(&redis), ["a 9/s", "b 2/s", "c 3/s", "own 5/s"]);
+        assert_eq!(limits(&redis), ["a 9/s", "b 2/s", "own 5/s", "c 3/s"]);
         assert_eq!(
             by_hand(&redis, &["history", "-n", "0", "-o", "name"]),
             written
@@ -246,6 +246,12 @@ async fn a_swapped_config_map_is_applied_and_edits_at_night_survive_it_and_a_res
         until_limits(&redis, &["a 4/s", "b 2/s", "own 5/s"]).await;
         let history = by_hand(&redis, &["history"]);
         assert!(history.contains("gitops"), "{history}");
+
+        // Their order is the file's, too.
+        mounted.swap(&[("shop.yaml", &shop(&[b, a]))])?;
+        until_limits(&redis, &["b 2/s", "own 5/s", "a 4/s"]).await;
+        let history = by_hand(&redis, &["history", "-n", "1"]);
+        assert!(history.contains("~order"), "{history}");
         watch.process.stop().await?;
     }
     Ok(())

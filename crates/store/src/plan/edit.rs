@@ -359,6 +359,40 @@ fn places(limits: &[Limit], known: &HashMap<&str, &Limit>) -> Vec<u64> {
     limits.iter().enumerate().map(place).collect()
 }
 
+/// How the order of the limits that are in both differs: those between the first and the last that is elsewhere, as
+/// they are before and after. `None` if it is the same.
+pub fn reordered(before: &[Limit], after: &[Limit]) -> Option<[Vec<Name>; 2]> {
+    fn common<'l>(limits: &'l [Limit], others: &[Limit]) -> Vec<&'l Name> {
+        let others: HashSet<&Name> = others.iter().map(|limit| &limit.name).collect();
+        let names = limits.iter().map(|limit| &limit.name);
+        names.filter(|name| others.contains(name)).collect()
+    }
+    let both = [common(before, after), common(after, before)];
+    let [old, new] = &both;
+    let first = old.iter().zip(new).position(|(old, new)| old != new)?;
+    let behind = old.iter().rev().zip(new.iter().rev());
+    let behind = behind.take_while(|(old, new)| old == new).count();
+    let changed = |names: Vec<&Name>| {
+        let changed = names.len() - first - behind;
+        names
+            .into_iter()
+            .skip(first)
+            .take(changed)
+            .cloned()
+            .collect()
+    };
+    Some(both.map(changed))
+}
+
+/// The limits that are gone afterwards, or elsewhere in the store.
+fn moved<'l>(before: &'l [Limit], after: &[Limit]) -> impl Iterator<Item = &'l Limit> {
+    let known = before.iter().map(|old| (old.name.as_str(), old)).collect();
+    let names = after.iter().map(|limit| limit.name.clone());
+    let places: HashMap<Name, u64> = names.zip(places(after, &known)).collect();
+    let moves = move |old: &&Limit| old.place > 0 && places.get(&old.name) != Some(&old.place);
+    before.iter().filter(moves)
+}
+
 /// Plans an edit to these limits, with the edits of overrides.
 ///
 /// `counted`: the bytes of all limits of the base in a snapshot.
@@ -569,6 +603,10 @@ pub struct RecordedSide {
     pub paused: Option<Pause>,
     /// The exemptions that the edit changed.
     pub exempt: Vec<Exemption>,
+    /// Where the limits that the edit deleted or moved were among the others: [`Limit::place`].
+    pub places: BTreeMap<Name, u64>,
+    /// The limits whose order the edit changed.
+    pub order: Vec<Name>,
 }
 
 impl Operation {
@@ -661,15 +699,7 @@ impl Recorded<'_> {
             return String::new();
         };
         let exempt = self.exempt(side);
-        if self.edits.is_empty() && !changed && exempt.is_empty() {
-            return record::limits_list(limits.iter().copied());
-        }
         let known = policy.map(Policy::by_name).unwrap_or_default();
-        let limits = Node::list(
-            limits
-                .iter()
-                .map(|l| limits_file::node_without_overrides(l)),
-        );
         let overrides = self.edits.iter().filter_map(|(name, edit)| {
             let limit = known.get(name.as_str())?;
             let found = match side {
@@ -681,17 +711,36 @@ impl Recorded<'_> {
                 .map(|found| limits_file::override_node(found, &limit.per));
             Some((name.as_str(), Node::list(found)))
         });
-        let mut all = Node::map([("limits", limits)]);
+        let mut more = Node::from(Value::Map(Vec::new()));
         if !self.edits.is_empty() {
-            all.set("overrides", Node::map(overrides));
+            more.set("overrides", Node::map(overrides));
         }
         if let Some(pause) = pause.filter(|_| changed) {
-            all.set("paused", pause.to_node());
+            more.set("paused", pause.to_node());
         }
         if !exempt.is_empty() {
-            all.set("exempt", limits_file::exemptions_node(&exempt));
+            more.set("exempt", limits_file::exemptions_node(&exempt));
         }
-        record::json(&all)
+        let [before, after] = self
+            .sides
+            .map(|(policy, _)| policy.map_or(&[][..], |p| &p.limits));
+        let moved: Vec<_> = moved(before, after).collect();
+        if side == 0 && !moved.is_empty() {
+            let place = |limit: &Limit| (limit.name.to_string(), Node::number(limit.place));
+            more.set("places", Node::map(moved.into_iter().map(place)));
+        }
+        if let Some(order) = reordered(before, after)
+            .as_ref()
+            .and_then(|both| both.get(side))
+        {
+            let names = order.iter().map(|name| Node::text(name.as_str()));
+            more.set("order", Node::list(names));
+        }
+        let limits = record::limits_list(limits.iter().copied());
+        match record::json(&more).strip_prefix('{') {
+            Some("}") | None => limits,
+            Some(more) => format!("{{\"limits\":{limits},{more}"),
+        }
     }
 
     /// The exemptions of one side that the other lacks or has differently.
@@ -721,7 +770,19 @@ impl RecordedSide {
             .iter()
             .map(|node| limits_file::exemption_from_node(node).ok())
             .collect();
+        let place = |entry: &Entry| {
+            let place = entry.value.as_text()?.parse().ok()?;
+            Some((entry.key.parse().ok()?, place))
+        };
+        let places = match node.get("places").map(|places| &places.value) {
+            Some(Value::Map(entries)) => entries.iter().map(place).collect(),
+            _ => Some(BTreeMap::new()),
+        };
+        let order = node.get("order").map(Node::items).unwrap_or_default();
+        let name = |node: &Node| node.as_text()?.parse().ok();
         Some(Self {
+            places: places?,
+            order: order.iter().map(name).collect::<Option<_>>()?,
             limits: limits?,
             exempt: exempt?,
             overrides: overrides_of(&node)?,

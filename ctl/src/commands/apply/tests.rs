@@ -23,8 +23,17 @@ const LIVE: &str = "{name: a, per: [user], rate: 1/s, \
 #[test]
 fn nothing_is_deleted_without_prune() {
     let kept = merged("{name: c, rate: 1/s}", LIVE, false);
-    assert_eq!(names(&kept.policy), ["c", "a", "b"]);
+    assert_eq!(names(&kept.policy), ["a", "b", "c"]);
     assert_eq!(kept.kept.len(), 2);
+    // A file that has one limit moves none.
+    let one = merged("{name: b, rate: 1/s}", LIVE, false);
+    assert_eq!(names(&one.policy), ["a", "b"]);
+    let other = merged(
+        "{name: b, rate: 1/s}, {name: a, rate: 1/s}, {name: c, rate: 1/s}",
+        LIVE,
+        false,
+    );
+    assert_eq!(names(&other.policy), ["b", "a", "c"]);
     let pruned = merged("{name: c, rate: 1/s}", LIVE, true);
     assert_eq!(names(&pruned.policy), ["c"]);
     assert_eq!(pruned.kept, []);

@@ -11,7 +11,7 @@ use policy::{Exemption, Limit, Name, Node, Pause, Policy, Revision};
 use serde::{Deserialize, Serialize};
 use store::{EditError, HeadState, Origin};
 
-use super::{Pruning, merge, note_merged, plan, plan_file};
+use super::{Pruning, beside, merge, note_merged, plan, plan_file};
 use crate::{
     changes::{self, Action},
     edit::{EditArgs, revision_of},
@@ -463,6 +463,9 @@ struct Applied {
     /// By exemption. Records of earlier versions have none.
     #[serde(default)]
     exempt: BTreeMap<String, String>,
+    /// Of the order of the limits.
+    #[serde(default)]
+    order: String,
 }
 
 impl Applied {
@@ -480,6 +483,9 @@ impl Applied {
                     .map_or_else(|| Node::text(""), |pause| pause.to_node()),
             ),
             limits: file.limits.iter().map(limit).collect(),
+            order: digest(&Node::list(
+                { file.limits.iter() }.map(|limit| Node::text(limit.name.as_str())),
+            )),
             of: BTreeMap::new(),
             exempt: { file.exempt.iter() }
                 .map(|exemption| (exemption.name.to_string(), digest(&exemption.to_node())))
@@ -527,18 +533,17 @@ impl Applied {
             digest.is_some() && digest == new.limits.get(limit.as_str())
         };
         let mut target = file.clone();
-        let live_limits = live.map(Policy::by_name).unwrap_or_default();
+        let by_name = live.map(Policy::by_name).unwrap_or_default();
         let of_file = file.limits.iter().filter_map(|limit| {
             if same(&limit.name) {
-                live_limits.get(limit.name.as_str()).copied().cloned()
+                by_name.get(limit.name.as_str()).copied().cloned()
             } else {
                 Some(limit.clone())
             }
         });
-        let others = live.map_or(&[][..], |live| &live.limits).iter();
-        let others =
-            others.filter(|limit| !(new.has(&limit.name) || prune && self.has(&limit.name)));
-        target.limits = of_file.chain(others.cloned()).collect();
+        let stays = |limit: &Limit| !(new.has(&limit.name) || prune && self.has(&limit.name));
+        let live_limits = live.map_or(&[][..], |live| &live.limits);
+        target.limits = beside(of_file.collect(), live_limits, stays);
         target.exempt = self.exempt_target(file, new, live.map_or(&[], |live| &live.exempt), prune);
         if self.domain == new.domain {
             target.paused = live.and_then(|live| live.paused);
