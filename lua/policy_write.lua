@@ -126,7 +126,8 @@ if bytes > tonumber(ARGV[15]) and bytes > bytes_before then
 end
 
 -- The number is kept in the record: to count 10,000 hashes takes longer than a check may.
-local overrides, reread = tonumber(known[6] or 0), at
+-- Those of a lost record are none of this one's.
+local overrides, reread = expected ~= '' and tonumber(known[6] or 0) or 0, at
 for i = FIXED + 1, FIXED + overridden do
   local how, fields = take(), tonumber(take())
   if how == 'keep' then
@@ -141,7 +142,7 @@ for i = FIXED + 1, FIXED + overridden do
     else
       at = at + 2 * fields
     end
-    overrides = overrides + fields - redis.call('HLEN', KEYS[i])
+    overrides = overrides + fields - (expected ~= '' and redis.call('HLEN', KEYS[i]) or 0)
   end
 end
 -- Steps of one that were written before a failover may be gone.
@@ -328,14 +329,16 @@ end
 redis.call('XADD', history, revision .. '-0',
   'at', at_ms, 'op', ARGV[3], 'who', ARGV[4], 'why', ARGV[5],
   'before', before, 'after', ARGV[7], 'limit', ARGV[8], 'digest', digest)
-history_bytes = history_bytes + #before + #ARGV[7]
+local entry_bytes = #ARGV[4] + #ARGV[5] + #before + #ARGV[7]
+history_bytes = history_bytes + entry_bytes
+local counted = { who = true, why = true, before = true, after = true }
 local entries, entries_max, bytes_max =
   redis.call('XLEN', history), tonumber(ARGV[12]), tonumber(ARGV[13])
 while entries > 1 and (entries > entries_max or history_bytes > bytes_max) do
   local oldest = redis.call('XRANGE', history, '-', '+', 'COUNT', 1)[1]
   local fields = oldest[2]
   for i = 1, #fields, 2 do
-    if fields[i] == 'before' or fields[i] == 'after' then
+    if counted[fields[i]] then
       history_bytes = history_bytes - #fields[i + 1]
     end
   end
@@ -343,7 +346,7 @@ while entries > 1 and (entries > entries_max or history_bytes > bytes_max) do
   entries = entries - 1
 end
 if entries == 1 then
-  history_bytes = #before + #ARGV[7]
+  history_bytes = entry_bytes
 end
 redis.call('HSET', record, 'history_bytes', string.format('%.0f', history_bytes))
 redis.call('PUBLISH', ARGV[10], ARGV[11] .. ' ' .. revision .. ' ' .. digest)

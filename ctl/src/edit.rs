@@ -188,6 +188,17 @@ pub fn revision_of(stored: &Stored) -> Option<&Revision> {
 
 // --- What every edit takes on the command line.
 
+/// The longest reason and author, in bytes: the history has them once more for each edit.
+const REASON_MAX: usize = 1024;
+const AUTHOR_MAX: usize = 256;
+
+fn within(text: &str, max: usize) -> Result<String, String> {
+    match text.len() {
+        bytes if bytes > max => Err(format!("{bytes} bytes; at most {max} are kept")),
+        _ => Ok(text.to_owned()),
+    }
+}
+
 /// What every edit takes.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Edit options")]
@@ -201,7 +212,8 @@ pub struct EditArgs {
         long,
         value_name = "TEXT",
         default_value = "",
-        hide_default_value = true
+        hide_default_value = true,
+        value_parser = |text: &str| within(text, REASON_MAX)
     )]
     pub reason: String,
 
@@ -210,7 +222,8 @@ pub struct EditArgs {
         long,
         value_name = "NAME",
         env = "RLCTL_AUTHOR",
-        hide_env_values = true
+        hide_env_values = true,
+        value_parser = |text: &str| within(text, AUTHOR_MAX)
     )]
     pub author: Option<String>,
 

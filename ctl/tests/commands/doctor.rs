@@ -220,6 +220,9 @@ fn keys_that_were_evicted_and_memory_that_runs_out_are_told() -> Result<()> {
 fn records_that_are_lost_or_unreadable_are_told_and_hide_nothing_else() -> Result<()> {
     let server = healthy(Engine::Redis)?;
     say(&server, "SADD rl:domains lost broken later")?;
+    say(&server, "XADD rl:{lost}:history 1-0 op fields")?;
+    // A first write that was refused left this.
+    say(&server, "SADD rl:domains never")?;
     say(&server, "SET rl:{broken}:policy text")?;
     say(
         &server,
@@ -228,6 +231,20 @@ fn records_that_are_lost_or_unreadable_are_told_and_hide_nothing_else() -> Resul
     run(&server.url(), "pause --domain shop --yes")?;
     let found = findings(&server.url())?.has(&["warning paused"]);
     assert_eq!(found.count("error records"), 3, "{:#}", found.report);
+    Ok(())
+}
+
+#[test]
+#[ignore = "needs a server"]
+fn a_long_reason_or_author_is_refused() -> Result<()> {
+    let server = healthy(Engine::Redis)?;
+    for (flag, most) in [("--reason", 1024), ("--author", 256)] {
+        let pause = |bytes| format!("pause --domain shop --yes {flag} {}", "x".repeat(bytes));
+        let refused = run(&server.url(), &pause(most + 1))?.with(2);
+        assert!(refused.err.contains("are kept"), "{}", refused.err);
+        run(&server.url(), &pause(most))?.with(0);
+        run(&server.url(), "resume --domain shop")?.with(0);
+    }
     Ok(())
 }
 

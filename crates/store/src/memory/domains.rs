@@ -31,6 +31,7 @@ impl Domain {
         self.history.truncate(HISTORY_MAX);
         let mut bytes = 0;
         let kept = self.history.iter().take_while(|entry| {
+            bytes += entry.by.author.len() + entry.by.reason.len();
             bytes += entry.before.len() + entry.after.len();
             bytes <= HISTORY_BYTES_MAX
         });

@@ -828,6 +828,20 @@ impl Plan {
         format!("{:016x}{:016x}", of(self.after.as_bytes()), of(&written))
     }
 
+    /// Deletes the overrides that are stored for a limit, of which the plan's base knows none.
+    pub fn clear_overrides(&mut self, limit: &Name) {
+        let mut writes = self.overrides.iter_mut();
+        match writes.find(|(name, _)| name == limit) {
+            Some((_, writes)) if writes.how == How::Keep => writes.how = How::Clear,
+            Some(_) => {}
+            None => {
+                let (how, fields) = (How::Clear, Vec::new());
+                let writes = OverrideWrites { how, fields };
+                self.overrides.push((limit.clone(), writes));
+            }
+        }
+    }
+
     /// KEYS and ARGV. `staged` are the keys of what is written elsewhere first: limits, and overrides by
     /// [`How::Stage`], in order.
     pub fn script_call(

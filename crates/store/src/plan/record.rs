@@ -344,11 +344,12 @@ impl Changed {
             if member.starts_with('=') || revision <= known.1 {
                 continue;
             }
-            if let Some(name) = member.strip_suffix('!') {
-                changed.cleared.push(name.parse().ok()?);
-            } else if let Some((name, field)) = member.split_once(':') {
+            // Names have no colon, and a value may end in `!`.
+            if let Some((name, field)) = member.split_once(':') {
                 let fields = changed.overrides.entry(name.parse().ok()?);
                 fields.or_default().push(field.to_owned());
+            } else if let Some(name) = member.strip_suffix('!') {
+                changed.cleared.push(name.parse().ok()?);
             } else {
                 changed.limits.push(member.parse().ok()?);
             }
@@ -424,5 +425,29 @@ impl OverrideEdit {
             after: Vec::new(),
             listed: true,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_that_ends_in_an_exclamation_mark_is_an_override_like_any() {
+        let at = |number| Revision {
+            number,
+            digest: number,
+        };
+        let edits = [1, 2].map(|number| (format!("={number:016x}"), number));
+        let members = [("user:bob!", 2), ("user!", 2), ("path", 2)];
+        let edits = edits.iter().map(|(member, at)| (member.as_str(), *at));
+        let changed = Changed::read(edits.chain(members), &at(1), &at(2)).expect("what changed");
+        let user: Name = "user".parse().expect("a name");
+        assert_eq!(
+            changed.overrides,
+            [(user.clone(), vec!["bob!".to_owned()])].into()
+        );
+        assert_eq!(changed.cleared, [user]);
+        assert_eq!(changed.limits, ["path".parse().expect("a name")]);
     }
 }

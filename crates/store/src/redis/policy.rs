@@ -39,6 +39,7 @@ impl Policies for RedisStore {
         });
         let mut replies = self.control_each(heads).await.into_iter();
         let mut heads = Vec::with_capacity(domains.len());
+        let mut missing = Vec::new();
         for domain in domains {
             let (head, length) = (replies.next(), replies.next());
             let head = head.ok_or_else(value::short)?;
@@ -47,6 +48,9 @@ impl Policies for RedisStore {
                 _ => 0,
             };
             let mut state = readable(head)?;
+            if state == HeadState::Missing {
+                missing.push(domain.clone());
+            }
             // An edit may have come between the two commands: the whole record settles it.
             if count > 0
                 && matches!(length, Some(Ok(Value::Int(0))))
@@ -60,6 +64,8 @@ impl Policies for RedisStore {
             }
             heads.push(Head { domain, state });
         }
+        let never = self.never_written(missing).await;
+        heads.retain(|head| !never.contains(&head.domain));
         Ok(heads)
     }
 
@@ -211,20 +217,16 @@ impl Policies for RedisStore {
     }
 
     async fn write(&self, edit: &Edit<'_>) -> Result<Revision, EditError> {
-        let plan = edit::plan(edit)?;
+        let mut plan = edit::plan(edit)?;
         if matches!(edit.base, Stored::Absent) {
             self.has_room_for(edit.domain).await?;
+            self.clear_lost_overrides(edit.domain, &mut plan).await?;
         }
         self.write_settled(edit, &plan).await
     }
 
     async fn history(&self, domain: &Name, max: usize) -> Result<Vec<HistoryEntry>, StoreError> {
-        let mut last = redis_link::cmd("XREVRANGE");
-        last.arg(self.keys().history(domain));
-        last.arg("+")
-            .arg("-")
-            .arg("COUNT")
-            .arg(max.min(HISTORY_MAX));
+        let last = self.last_edits(domain, max.min(HISTORY_MAX));
         let entries = self.control(last).await?;
         value::items(entries)?
             .into_iter()
@@ -263,11 +265,37 @@ impl RedisStore {
         Ok(members.into_iter().filter_map(name).collect())
     }
 
+    /// Those of these domains without a record that are listed by a first write which was refused, or is not
+    /// made yet: they have no history.
+    async fn never_written(&self, domains: Vec<Name>) -> HashSet<Name> {
+        // `XLEN` is no right of limiters. A stream is refused as no hash, and where there is none there is 0.
+        let lengths = domains.iter().map(|domain| {
+            let mut length = redis_link::cmd("HLEN");
+            length.arg(self.keys().history(domain));
+            length
+        });
+        let lengths = match domains.as_slice() {
+            [] => Vec::new(),
+            _ => self.control_each(lengths).await,
+        };
+        let of = domains.into_iter().zip(lengths);
+        of.filter_map(|(domain, length)| matches!(length, Ok(Value::Int(0))).then_some(domain))
+            .collect()
+    }
+
     pub(super) fn head_of(&self, domain: &Name) -> Cmd {
         let mut head = redis_link::cmd("HMGET");
         head.arg(self.keys().policy(domain));
         head.arg(&HEAD);
         head
+    }
+
+    /// The newest edits in a domain's history.
+    fn last_edits(&self, domain: &Name, max: usize) -> Cmd {
+        let mut last = redis_link::cmd("XREVRANGE");
+        last.arg(self.keys().history(domain));
+        last.arg("+").arg("-").arg("COUNT").arg(max);
+        last
     }
 
     /// As [`Self::head_of`], with what [`LongHead::parse`] reads.
@@ -345,6 +373,21 @@ impl RedisStore {
             return Ok(());
         }
         Err(EditError::TooManyDomains(listed.len()))
+    }
+
+    /// Makes the plan of a record's first limits delete the overrides that a lost record left to limits of
+    /// these names. Few have any: to delete those of 10,000 limits unseen holds up checks.
+    async fn clear_lost_overrides(&self, domain: &Name, plan: &mut Plan) -> Result<(), StoreError> {
+        let texts = std::mem::take(&mut plan.limits.texts);
+        let names: Vec<&Name> = texts.iter().map(|(name, _)| name).collect();
+        for names in names.chunks(COUNTS_PER_STEP) {
+            let counts = self.override_counts(domain, names).await?;
+            for (name, _) in names.iter().zip(counts).filter(|(_, count)| *count > 0) {
+                plan.clear_overrides(name);
+            }
+        }
+        plan.limits.texts = texts;
+        Ok(())
     }
 
     pub(in crate::redis) async fn write_plan(
@@ -465,6 +508,11 @@ impl RedisStore {
     /// Makes an edit; if the reply is lost, finds out whether it was made.
     async fn write_settled(&self, edit: &Edit<'_>, plan: &Plan) -> Result<Revision, EditError> {
         let expected = edit::expected(edit.base);
+        let before = match edit.base {
+            Stored::Absent => self.newest(edit.domain).await?,
+            Stored::Deleted(revision) => revision.number,
+            Stored::Live(record) => record.policy.revision.number,
+        };
         let mut result = self.announce_and_write(edit, plan).await;
         let mut lost = false;
         for _ in 0..TRIES {
@@ -476,7 +524,7 @@ impl RedisStore {
                 return result;
             }
             sleep(PAUSE).await;
-            match self.made_after(edit.domain, edit.base).await {
+            match self.made_after(edit.domain, before).await {
                 Ok(Some(entry)) if is_the_same(&entry, edit, plan) => return Ok(entry.revision),
                 Ok(Some(entry)) => {
                     return Err(EditError::Conflict {
@@ -510,28 +558,41 @@ impl RedisStore {
             .await
     }
 
-    /// The edit that was made on top of `base`, if one was.
+    /// The revision from which the script goes on where a record is lost: its own, if only its limits are
+    /// gone, or that of the last edit.
+    async fn newest(&self, domain: &Name) -> Result<u64, StoreError> {
+        let [head, entries] = self
+            .control_array([self.head_of(domain), self.last_edits(domain, 1)])
+            .await?;
+        let entry = value::items(entries)?
+            .pop()
+            .map(history_entry)
+            .transpose()?;
+        Ok(number_of(head)?.max(entry.map_or(0, |entry| entry.revision.number)))
+    }
+
+    /// The edit that was made on top of revision `before`, if one was.
     async fn made_after(
         &self,
         domain: &Name,
-        base: &Stored,
+        before: u64,
     ) -> Result<Option<HistoryEntry>, StoreError> {
-        let before = match base {
-            Stored::Absent => 0,
-            Stored::Deleted(revision) => revision.number,
-            Stored::Live(record) => record.policy.revision.number,
-        };
         let next = format!("{}-0", before.saturating_add(1));
         let mut entry = redis_link::cmd("XRANGE");
         entry.arg(self.keys().history(domain)).arg(&next).arg(&next);
         let [head, entries] = self.control_array([self.head_of(domain), entry]).await?;
-        let now = match head_state(head)? {
-            HeadState::Live(revision) | HeadState::Deleted(revision) => revision.number,
-            HeadState::Missing | HeadState::Unreadable(_) => 0,
-        };
+        let now = number_of(head)?;
         let entry = value::items(entries)?.pop().filter(|_| now > before);
         entry.map(history_entry).transpose()
     }
+}
+
+/// The revision number by the answer to HMGET of [`HEAD`]; 0: there is no record.
+fn number_of(head: Value) -> Result<u64, StoreError> {
+    Ok(match head_state(head)? {
+        HeadState::Live(revision) | HeadState::Deleted(revision) => revision.number,
+        HeadState::Missing | HeadState::Unreadable(_) => 0,
+    })
 }
 
 /// Whether the write may or may not have been made.

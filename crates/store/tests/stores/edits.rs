@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 use anyhow::Result;
 use policy::{Override, Pause, Policy};
 use store::{
-    Change, EditError, EditPlanError, HeadState, InvalidOverride, LimitOf, OverrideCursor,
-    OverrideEdit, OverrideEdits, Overrides, Store, Stored,
+    Change, Edit, EditError, EditPlanError, HeadState, InvalidOverride, LimitOf, OverrideCursor,
+    OverrideEdit, OverrideEdits, Overrides, Signature, Store, Stored,
 };
 
 use crate::{
@@ -24,6 +24,7 @@ on_every_store!(
     concurrent_override_edits_all_arrive,
     a_deleted_domain_continues_its_revision_numbers,
     the_history_tells_who_changed_what,
+    reasons_count_towards_the_bytes_of_a_history,
     watchers_get_a_hint_of_an_edit,
     overrides_follow_their_limit,
     an_edit_of_a_missing_or_partly_read_record_is_refused,
@@ -452,6 +453,29 @@ async fn a_scan_of_overrides_reports_which_do_not_fit_the_limit(store: Shared) -
             assert!(unfit.problems[0].contains("burst"), "{unfit:?}");
         }
     }
+    Ok(())
+}
+
+async fn reasons_count_towards_the_bytes_of_a_history(store: Shared) -> Result<()> {
+    let limits = policy(TEN_A_DAY);
+    let long = Signature {
+        author: "ann".repeat(1 << 20),
+        reason: "because".repeat(1 << 20),
+    };
+    for kept in [1, 1, 1] {
+        let base = read(&store).await?;
+        let edit = Edit {
+            domain: &name("shop"),
+            base: &base,
+            change: Change::Limits(&limits),
+            by: &long,
+        };
+        store.write(&edit).await?;
+        assert_eq!(store.history(&name("shop"), 9).await?.len(), kept);
+    }
+    let base = read(&store).await?;
+    write(&store, &base, Change::Limits(&limits)).await?;
+    assert_eq!(store.history(&name("shop"), 9).await?.len(), 2);
     Ok(())
 }
 

@@ -492,6 +492,43 @@ async fn evicted_limits_are_a_lost_record_not_an_empty_one() -> Result<()> {
     server.command(&["DEL", "rl:{shop}:policy"]).await?;
     let again = publish(&store, &both).await?;
     assert_eq!((again.revision().number, again.limits().len()), (3, 2));
+
+    // Nor are its overrides, which may not even fit the limit that has the name now.
+    let with = |limit: &str| policy(&format!("  - {{name: a, rate: 1/s, {limit}}}\n"));
+    let user = "per: [user], overrides: [{values: {user: ann}, rate: 2/s}]";
+    publish(&store, &with(user)).await?;
+    for limit in [
+        "per: [path]",
+        "per: [user], overrides: [{values: {user: bob}, rate: 3/s}]",
+    ] {
+        server.command(&["DEL", "rl:{shop}:policy"]).await?;
+        publish(&store, &with(limit)).await?;
+        let again = read(&store).await?;
+        let again = &again.policy().expect("limits").limits[0];
+        assert_eq!(again.overrides, with(limit).limits[0].overrides);
+        let counted: u64 = server
+            .ask(&["HGET", "rl:{shop}:policy", "overrides"])
+            .await?;
+        assert_eq!(counted, with(limit).limits[0].overrides.len() as u64);
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
+async fn a_domain_whose_first_write_is_refused_is_not_lost() -> Result<()> {
+    let server = Server::start(Engine::Redis).await?;
+    let store = server.store()?;
+    let without = ["ACL", "SETUSER", "default", "-xadd"];
+    server.command(&without).await?;
+    let refused = write(&store, &Stored::Absent, Change::Limits(&policy(TEN_A_DAY))).await;
+    assert!(refused.unwrap_err().to_string().contains("XADD"));
+    assert_eq!(store.heads().await?, []);
+    server
+        .command(&["ACL", "SETUSER", "default", "+xadd"])
+        .await?;
+    publish(&store, &policy(TEN_A_DAY)).await?;
+    assert_eq!(store.heads().await?.len(), 1);
     Ok(())
 }
 
@@ -593,7 +630,8 @@ async fn one_domain_more_than_limiters_follow_is_refused() -> Result<()> {
         .await
         .unwrap_err();
     assert_eq!(error, EditError::TooManyDomains(4096));
-    assert_eq!(store.heads().await?.len(), 4096, "nothing was written");
+    let listed: u64 = server.ask(&["SCARD", "rl:domains"]).await?;
+    assert_eq!(listed, 4096, "nothing was written");
     server.command(&["SREM", "rl:domains", "domain-1"]).await?;
     publish(&store, &policy(TEN_A_DAY)).await?;
     publish(&store, &policy(TEN_A_DAY)).await?;
