@@ -3,7 +3,10 @@
 pub mod limits;
 pub mod server;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+};
 
 use policy::{BUILT_IN, CHECK_STREAM_REFUSED, Name, Policy, Revision};
 use serde::Serialize;
@@ -69,6 +72,15 @@ impl Finding {
             ..self
         }
     }
+}
+
+/// One word of a command to copy: whoever can write a report can name a domain in it.
+pub fn shell_word(text: &str) -> Cow<'_, str> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-/:@%+,".contains(&byte);
+    if !text.is_empty() && text.bytes().all(plain) {
+        return Cow::Borrowed(text);
+    }
+    Cow::Owned(format!("'{}'", text.replace('\'', r"'\''")))
 }
 
 // --- Limiters and proxies with stale revisions.

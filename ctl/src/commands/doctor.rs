@@ -505,8 +505,11 @@ impl Left {
             let keys: Vec<&str> = self.keys.iter().map(String::as_str).collect();
             let ttls = session.call(session.store.ttls_ms(&keys)).await?;
             let stay = ttls.iter().any(Option::is_none);
-            let glob = session.keys().buckets_of(domain, limit);
-            let unlink = format!("{client} --scan --pattern '{glob}' | xargs {client} unlink");
+            let bare = session.keys().bare_bucket(domain, limit);
+            // Values in keys may have spaces and quotes. Without values there is only the bare one.
+            let unlink = format!(
+                "{client} --scan --pattern '{bare}:*' | tr '\\n' '\\0' | xargs -0 {client} unlink {bare}"
+            );
             findings.push(self.buckets_of((domain, limit), stay.then_some(unlink)));
         }
         Ok(findings)
@@ -528,6 +531,7 @@ impl Left {
         let why = "nothing reads them, and not all of them expire: another program wrote or persisted them";
         let finding = Finding::new(Severity::Warning, "orphans", place, what, why);
         if self.split_otherwise {
+            let domain = findings::shell_word(domain.as_str());
             return finding.mend(format!(
                 "rlctl list-keys --domain {domain} --limit {limit} -o wide    # then unlink them"
             ));

@@ -6,6 +6,7 @@ use std::{
 };
 
 use clap::Args;
+use insight::findings::limits;
 use limits_file::ToNode as _;
 use policy::{Exemption, Limit, Name, Node, Policy, format_timestamp};
 use serde::Serialize;
@@ -336,6 +337,14 @@ impl Rollback {
         history: &[HistoryEntry],
         limit: Option<&Name>,
     ) -> Result<Reverted, Error> {
+        // The history has what edits changed: without the limits that none of them changed, half a domain
+        // would be in force.
+        if matches!(base, Stored::Absent) {
+            let lost = format!(
+                "the store lost the limits of domain {domain}, and their history has only changes"
+            );
+            return Err(Error::new(Exit::Refused, lost).hint(limits::restore(domain)));
+        }
         let newest = history.first().map_or(0, |entry| entry.revision.number);
         let current = revision_of(base).map_or(newest, |revision| revision.number);
         let later = |entry: &&HistoryEntry| {

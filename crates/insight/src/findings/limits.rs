@@ -9,7 +9,10 @@ use policy::{
 };
 use store::{Fleet, Head};
 
-use crate::{Finding, LiveEntries, Severity, bucket::slow_at_minimum, pause_state, truncated_list};
+use crate::{
+    Finding, LiveEntries, Severity, bucket::slow_at_minimum, findings::shell_word, pause_state,
+    truncated_list,
+};
 
 /// The most limits that one finding names.
 const NAMED_MAX: usize = 10;
@@ -57,10 +60,21 @@ fn flushed_domain(domain: &Name, limiters: usize, revision: u64) -> Finding {
         "the store was flushed, or this is another server; running limiters keep the last \
          limits they loaded, a new one has none",
     )
-    .mend(format!(
+    .mend(restore(domain))
+}
+
+/// The command that writes lost limits again.
+pub fn restore(domain: &Name) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    let in_url = |byte: u8| match plain(byte) {
+        true => char::from(byte).to_string(),
+        false => format!("%{byte:02X}"),
+    };
+    let domain: String = domain.as_str().bytes().map(in_url).collect();
+    format!(
         "curl -s 'http://LIMITER:8090/v1/policy?domain={domain}' | rlctl apply -f -    # or your \
          limits file; overrides come back from the file only"
-    ))
+    )
 }
 
 /// The domain is listed, but its record is missing.
@@ -73,9 +87,7 @@ pub fn lost(domain: &Name) -> Finding {
         "they were evicted or deleted by hand; running limiters keep the last limits they \
          loaded, a new one has none",
     )
-    .mend(format!(
-        "rlctl history --domain {domain}    # then `rlctl rollback`, or `rlctl apply -f` of a backup"
-    ))
+    .mend(restore(domain))
 }
 
 /// The record cannot be read.
@@ -113,11 +125,11 @@ pub fn look(policy: &Policy, live: &LiveEntries, now_ms: u64) -> Vec<Finding> {
 fn unmeant(policy: &Policy, problem: Problem) -> Finding {
     let limit = problem.limit.unwrap_or_default();
     let (_, field) = problem.path.split_once("].").unwrap_or_default();
-    let domain = &policy.domain;
+    let domain = shell_word(policy.domain.as_str());
     Finding::new(
         Severity::Warning,
         "unmeant",
-        format!("{domain}/{limit}"),
+        format!("{}/{limit}", policy.domain),
         format!("{field}: {}", problem.message),
         problem
             .hint
@@ -148,7 +160,10 @@ pub fn too_slow(domain: &Name, limit: &Limit, state: &AdaptiveState) -> Option<F
                  another reason, or `latency` is too short for it"
             ),
         )
-        .mend(format!("rlctl inspect {name} --domain {domain}")),
+        .mend(format!(
+            "rlctl inspect {name} --domain {}",
+            shell_word(domain.as_str())
+        )),
     )
 }
 
@@ -164,7 +179,7 @@ pub fn invalid_overrides(policy: &Policy, limit: &Limit, invalid: &[String]) -> 
         format!("it has invalid overrides: {}", invalid.join("; ")),
         "running limiters keep the last limits they loaded, a new one has none",
     );
-    let (domain, name) = (&policy.domain, &limit.name);
+    let (domain, name) = (shell_word(policy.domain.as_str()), &limit.name);
     Some(finding.mend(format!(
         "rlctl delete-limit {name} --domain {domain} --for KEY=VALUE    # the bucket of each"
     )))
@@ -185,13 +200,16 @@ fn paused_domain(policy: &Policy, now_ms: u64) -> Option<Finding> {
             format!("it is {paused}"),
             "none of its limits is in force",
         )
-        .mend(format!("rlctl resume --domain {domain}")),
+        .mend(format!(
+            "rlctl resume --domain {}",
+            shell_word(domain.as_str())
+        )),
     )
 }
 
 fn paused(policy: &Policy, limit: &Limit, now_ms: u64) -> Option<Finding> {
     let paused = pause_state(limit.paused, now_ms)?;
-    let (domain, name) = (&policy.domain, &limit.name);
+    let (domain, name) = (shell_word(policy.domain.as_str()), &limit.name);
     Some(
         Finding::new(
             Severity::Warning,
@@ -220,7 +238,7 @@ fn escapes(policy: &Policy, limit: &Limit) -> Option<Finding> {
     if limit.enforce_percent == 0 || caught_elsewhere(policy, limit, key) {
         return None;
     }
-    let (domain, name) = (&policy.domain, &limit.name);
+    let (domain, name) = (shell_word(policy.domain.as_str()), &limit.name);
     let finding = Finding::new(
         Severity::Warning,
         "missing",
@@ -280,11 +298,11 @@ fn shared(policy: &Policy) -> Option<Finding> {
         .map(|limit| limit.name.as_str())
         .collect();
     let first = names.first()?;
-    let domain = &policy.domain;
+    let domain = shell_word(policy.domain.as_str());
     let finding = Finding::new(
         Severity::Info,
         "missing",
-        format!("domain {domain}"),
+        format!("domain {}", policy.domain),
         format!(
             "requests that lack an entry of `per` share one bucket in {}",
             truncated_list(&names, NAMED_MAX)

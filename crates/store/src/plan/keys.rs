@@ -547,9 +547,10 @@ impl Keys {
         Some(LimitKey { key, what })
     }
 
-    /// A glob for all buckets of a limit and of no other, for operators.
-    pub fn buckets_of(&self, domain: &Name, limit: &Name) -> String {
-        format!("{}b:{domain}:{limit}:*", self.prefix())
+    /// The bucket of a limit without `per`, for operators. The other buckets of the limit, and no others, have
+    /// a colon after it. Nothing in it is special in a glob or in a shell.
+    pub fn bare_bucket(&self, domain: &Name, limit: &Name) -> String {
+        self.bucket(domain, limit, &[], &[], &[None::<&[u8]>; 0])
     }
 }
 

@@ -67,3 +67,18 @@ fn requests_without_an_entry_share_a_bucket_of_limits_that_match_them() {
     assert_eq!(shares("{name: a, per: [path], rate: 1/s}"), None);
     assert_eq!(shares("{name: a, descriptor: [user], rate: 1/s}"), None);
 }
+
+#[test]
+fn a_domain_that_a_report_names_is_one_word_of_a_fix() {
+    let domain = Name::domain("x'; rlctl delete-domain shop --yes; '").unwrap();
+    let finding = flushed_domain(&domain, 1, 1);
+    let mend = finding.mend.unwrap();
+    let url = "?domain=x%27%3B%20rlctl%20delete-domain%20shop%20--yes%3B%20%27' |";
+    assert!(mend.contains(url), "{mend}");
+    let word = shell_word(domain.as_str());
+    assert_eq!(word, r"'x'\''; rlctl delete-domain shop --yes; '\'''");
+    assert_eq!(shell_word("shop.example:80/a"), "shop.example:80/a");
+    for word in ["", "*", "$(id)", "a b", "~", "a\nb"] {
+        assert_eq!(shell_word(word), format!("'{word}'"));
+    }
+}

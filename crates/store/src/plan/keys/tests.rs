@@ -134,6 +134,16 @@ proptest! {
     }
 
     #[test]
+    fn the_bucket_without_per_is_named_as_it_is_written(domain in "[ -~]{1,20}") {
+        prop_assume!(Name::domain(&domain).is_ok());
+        let (domain, limit) = (Name::domain(&domain).unwrap(), name("a"));
+        let bare = Keys::default().bare_bucket(&domain, &limit);
+        let none: [Option<Vec<u8>>; 0] = [];
+        prop_assert_eq!(&bare, &Keys::default().bucket(&domain, &limit, &[], &[], &none));
+        prop_assert!(!bare.contains(['*', '?', '[', '\'', ' ']), "{}", bare);
+    }
+
+    #[test]
     fn only_the_partition_chooses_the_slot(
         tenant in value(),
         users in (value(), value()),
