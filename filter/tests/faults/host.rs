@@ -22,6 +22,7 @@ use status::{BAD_ARGUMENT, CAS_MISMATCH, EMPTY, NOT_FOUND, OK};
 pub const ROOT: u32 = 1;
 const QUEUE: u32 = 1;
 const REQUEST_HEADERS: u32 = 0;
+const REQUEST_BODY: u32 = 0;
 const CALL_HEADERS: u32 = 6;
 const GRPC_MESSAGE: u32 = 5;
 const CONFIGURATION: u32 = 7;
@@ -251,7 +252,10 @@ extern "C" fn proxy_get_buffer_bytes(
             .streams
             .iter()
             .find_map(|stream| stream.message.as_ref());
+        // The start of any JSON.
+        let request = b" ".repeat(10);
         let buffer = match kind {
+            REQUEST_BODY => Some(&request),
             CONFIGURATION => Some(&host.configuration),
             GRPC_MESSAGE => message,
             _ => body,

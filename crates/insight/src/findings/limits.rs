@@ -66,9 +66,12 @@ fn flushed_domain(domain: &Name, limiters: usize, revision: u64) -> Finding {
 /// The command that writes lost limits again.
 pub fn restore(domain: &Name) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-    let in_url = |byte: u8| match plain(byte) {
-        true => char::from(byte).to_string(),
-        false => format!("%{byte:02X}"),
+    let in_url = |byte: u8| {
+        if plain(byte) {
+            char::from(byte).to_string()
+        } else {
+            format!("%{byte:02X}")
+        }
     };
     let domain: String = domain.as_str().bytes().map(in_url).collect();
     format!(
