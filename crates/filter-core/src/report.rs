@@ -265,48 +265,20 @@ impl Worker {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use policy::Compiled;
-
     use super::*;
-    use crate::{
-        active_policy::ActivePolicy,
-        cache::Table,
-        host::at,
-        request::{NoProperty, Request},
-        worker::StreamId,
-    };
-
-    struct Nothing;
-
-    impl Request for Nothing {
-        fn headers<'r>(&'r self, _: &str) -> impl Iterator<Item = &'r [u8]> {
-            std::iter::empty()
-        }
-        fn property(&self, _: &[u8]) -> Result<Vec<u8>, NoProperty> {
-            Err(NoProperty::Absent)
-        }
-    }
+    use crate::{cache::Table, host::at};
 
     fn denied(denials: &mut Denials, now: Now, user: u64, count: u64) {
-        let text = b"domain: shop\nlimits:\n  - {name: per-user, rate: 1/s}\n";
-        let compiled = Compiled::new(limits_file::read("limits.yaml", text).unwrap());
-        let policy = Arc::new(ActivePolicy::new(compiled, &[], None));
-        let entries = policy.plan.extract(&Nothing);
+        let text = "domain: shop\nlimits:\n  - {name: per-user, rate: 1/s}\n";
+        let mut check = PendingCheck::of_limits(text, &[], now);
         let table = Table::new("shop", 16, [7; 16]);
-        let values = entries.values();
-        let matches = policy
-            .compiled
-            .matching_values(&values, 0)
-            .unwrap_or_default();
-        let mut limit_check = LimitCheck::new(&matches[0], &policy, &table, now).unwrap();
+        let [limit_check] = check.limit_checks.as_mut_slice() else {
+            panic!("one limit")
+        };
         let user = user.to_le_bytes();
         limit_check.key = table.key(("per-user", 1), [Some(&user[..])].into_iter());
         limit_check.denied = count;
         limit_check.leased = true;
-        let (stream, limit_checks) = (StreamId(0), vec![limit_check]);
-        let check = PendingCheck::new(stream, Some(policy), entries, limit_checks, None);
         denials.count(now, check);
     }
 

@@ -35,6 +35,8 @@ pub(crate) use in_flight::{HeldSlots, Measured, RequestDescriptor, ShareSlot};
 
 pub(crate) use crate::report::Denials;
 
+#[cfg(test)]
+pub(crate) use descriptor::Bare;
 pub use descriptor::{NoProperty, Request};
 
 /// The requests of a worker that have not ended.

@@ -6,6 +6,13 @@ use algorithms::{Algorithm, CostSettlement, Decision, SlotId, SlotOp};
 use policy::{Limit, Match, Mode, Name, OnFailure, OverLimit, Resolved, Scope};
 use protocol::{Debit, DecidedBy, LeaseRequest, LimitCost, LimitRequest};
 
+#[cfg(test)]
+use filter_config::Source;
+#[cfg(test)]
+use policy::Compiled;
+
+#[cfg(test)]
+use super::Bare;
 use super::{Claims, Extracted, Measured, RequestDescriptor};
 use crate::{
     active_policy::{ActiveLimit, ActivePolicy},
@@ -313,6 +320,27 @@ impl PendingCheck {
             opaque,
             ..Self::default()
         }
+    }
+
+    /// The check of a request that has only what the configuration supplies, with all limits of a file that match.
+    #[cfg(test)]
+    pub(crate) fn of_limits(text: &str, sources: &[(Name, Source)], now: Now) -> Self {
+        let compiled = Compiled::new(limits_file::read("limits.yaml", text.as_bytes()).unwrap());
+        let policy = Arc::new(ActivePolicy::new(compiled, sources, None));
+        let entries = policy.plan.extract(&Bare);
+        let table = Table::new("shop", 16, [7; 16]);
+        let values = entries.values();
+        let matches = { policy.compiled.matching_values(&values, 0) }.unwrap_or_default();
+        let limit_checks = { matches.iter() }
+            .map(|found| LimitCheck::new(found, &policy, &table, now).unwrap())
+            .collect();
+        Self::new(
+            StreamId(0),
+            Some(policy),
+            entries.clone(),
+            limit_checks,
+            None,
+        )
     }
 
     /// A check that charges no request and that no request waits for. It carries lease queries, debts or

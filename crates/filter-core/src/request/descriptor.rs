@@ -46,6 +46,20 @@ pub enum NoProperty {
     Unreadable,
 }
 
+/// A request without headers and properties.
+#[cfg(test)]
+pub(crate) struct Bare;
+
+#[cfg(test)]
+impl Request for Bare {
+    fn headers<'r>(&'r self, _: &str) -> impl Iterator<Item = &'r [u8]> {
+        std::iter::empty()
+    }
+    fn property(&self, _: &[u8]) -> Result<Vec<u8>, NoProperty> {
+        Err(NoProperty::Absent)
+    }
+}
+
 /// The keys that a policy needs, in its order, and their sources. A policy may name entries for which
 /// this proxy has no source; requests then lack them.
 #[derive(Clone, Debug)]

@@ -1015,52 +1015,22 @@ mod tests {
 #[cfg(test)]
 mod descriptor_tests {
     use filter_config::Source;
-    use policy::{Compiled, Entries};
+    use policy::Entries;
 
     use super::*;
-    use crate::{active_policy::ActivePolicy, host::at, request::NoProperty};
-
-    struct Nothing;
-
-    impl Request for Nothing {
-        fn headers<'r>(&'r self, _: &str) -> impl Iterator<Item = &'r [u8]> {
-            std::iter::empty()
-        }
-        fn property(&self, _: &[u8]) -> Result<Vec<u8>, NoProperty> {
-            Err(NoProperty::Absent)
-        }
-    }
+    use crate::host::at;
 
     #[test]
     fn a_stream_stores_only_what_decides_whether_its_limits_apply() {
-        let text = b"domain: shop\nlimits:\n  - {name: streams, algorithm: concurrency, limit: 9, per: [user]}
+        let text = "domain: shop\nlimits:\n  - {name: streams, algorithm: concurrency, limit: 9, per: [user]}
   - {name: targets, per: [target], rate: 1/s}\n  - {name: people, match: {agent: '!bot'}, rate: 1/s}\n";
-        let compiled = Compiled::new(limits_file::read("limits.yaml", text).unwrap());
         let source = |key: &str, len| (key.parse().unwrap(), Source::Constant(vec![b'x'; len]));
         let sources = [
             source("user", 5),
             source("target", 50_000),
             source("agent", 7),
         ];
-        let policy = Arc::new(ActivePolicy::new(compiled, &sources, None));
-        let entries = policy.plan.extract(&Nothing);
-        let table = Table::new("shop", 16, [7; 16]);
-        let values = entries.values();
-        let matches = policy
-            .compiled
-            .matching_values(&values, 0)
-            .unwrap_or_default();
-        let limit_checks = matches
-            .iter()
-            .map(|found| LimitCheck::new(found, &policy, &table, at(0)));
-        let limit_checks = limit_checks.map(Option::unwrap).collect();
-        let check = PendingCheck::new(
-            StreamId(1),
-            Some(policy),
-            entries.clone(),
-            limit_checks,
-            None,
-        );
+        let check = PendingCheck::of_limits(text, &sources, at(0));
         for (known, lens) in [(true, [5, 0, 7]), (false, [5, 50_000, 7])] {
             let stored = RequestDescriptor::new(&check, known);
             assert_eq!(stored.skip.len(), 3);
