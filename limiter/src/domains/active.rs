@@ -262,9 +262,9 @@ fn descriptors(check: &Check) -> usize {
 
 /// What a limit costs the store in a check, with its reservations and its denials.
 fn weight_of(limit: &Limit, leased: bool) -> usize {
-    let seconds =
-        usize::from(limit.response_price().is_some()) + usize::from(limit.penalty.is_some());
-    store::script::weight(limit.quota.algorithm(), leased) + store::script::SECOND_KEY * seconds
+    let reserves = limit.response_price().is_some();
+    store::script::weight(limit.quota.algorithm(), leased)
+        + store::script::more_keys_weight(reserves, limit.penalty.is_some())
 }
 
 #[cfg(test)]

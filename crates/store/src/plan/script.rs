@@ -716,8 +716,10 @@ pub fn weight(algorithm: &Algorithm, leased: bool) -> usize {
     }
 }
 
-/// The work of a key beside the bucket's, of its reservations or its denials, in the same unit.
-pub const SECOND_KEY: usize = 2;
+/// The work of the keys beside the bucket's, of its reservations and its denials, in the same unit.
+pub fn more_keys_weight(reserves: bool, has_penalty: bool) -> usize {
+    2 * (usize::from(reserves) + usize::from(has_penalty))
+}
 
 /// The work of what a check frees and settles at one limit, in the same unit.
 pub fn settled_weight(slots: usize, settlements: usize) -> usize {
@@ -731,12 +733,10 @@ impl ScriptCheck<'_> {
         limits
             .map(|limit| {
                 let part = &limit.part;
-                let seconds =
-                    usize::from(part.costs.is_some()) + usize::from(part.penalty.is_some());
                 let settlements = part.costs.map_or(0, |costs| costs.settle.len());
                 weight(part.algorithm, part.lease.is_some())
                     + settled_weight(part.free.len(), settlements)
-                    + SECOND_KEY * seconds
+                    + more_keys_weight(part.costs.is_some(), part.penalty.is_some())
             })
             .sum()
     }
