@@ -8,6 +8,7 @@ use std::{
 };
 
 use clap::Args;
+use insight::findings::shell_word;
 pub use insight::{findings::is_current, limiter_name, proxy_name};
 use policy::{Name, Override, Policy, Revision};
 use serde::Serialize;
@@ -448,7 +449,7 @@ impl Session<'_> {
         let known = fleet.proxies.keys().map(Name::as_str);
         if let Some(meant) = error::closest(domain.as_str(), known) {
             self.printer
-                .hint(format_args!("did you mean --domain {meant}?"));
+                .hint(format_args!("did you mean --domain {}?", shell_word(meant)));
         }
     }
 

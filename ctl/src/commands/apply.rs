@@ -148,14 +148,14 @@ impl Apply {
             printer.data(&reports)?;
         }
         // What failed first decides, and what was written is waited for all the same.
-        let mut exit = failed.map(|error| told(printer, &error));
+        let mut exit = failed.map(|error| print_error(printer, &error));
         for report in &reports.0 {
             if report.previous_revision.is_none() {
                 let warned = session.warn_of_new_domain().await;
                 session.note_read_failure(warned);
             }
             let followed = session.follow_up_edit(report, &self.edit).await;
-            let followed = followed.unwrap_or_else(|error| told(printer, &error));
+            let followed = followed.unwrap_or_else(|error| print_error(printer, &error));
             exit = exit.or(Some(followed).filter(|exit| *exit != Exit::Done));
         }
         Ok(exit.unwrap_or(Exit::Done))
@@ -181,7 +181,7 @@ impl Apply {
 }
 
 /// Prints an error of one file of several; returns its exit code.
-fn told(printer: &Printer, error: &Error) -> Exit {
+fn print_error(printer: &Printer, error: &Error) -> Exit {
     printer.error(error);
     error.exit()
 }

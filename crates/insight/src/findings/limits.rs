@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use algorithms::AdaptiveState;
 use limits_file::Surroundings;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use policy::{
     BUILT_IN, Duration, IfMissing, Limit, Matcher, Name, Pattern, Policy, Problem, ShareText,
 };
@@ -65,15 +66,8 @@ fn flushed_domain(domain: &Name, limiters: usize, revision: u64) -> Finding {
 
 /// The command that writes lost limits again.
 pub fn restore(domain: &Name) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-    let in_url = |byte: u8| {
-        if plain(byte) {
-            char::from(byte).to_string()
-        } else {
-            format!("%{byte:02X}")
-        }
-    };
-    let domain: String = domain.as_str().bytes().map(in_url).collect();
+    const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'.').remove(b'_').remove(b'-');
+    let domain = utf8_percent_encode(domain.as_str(), ENCODED);
     format!(
         "curl -s 'http://LIMITER:8090/v1/policy?domain={domain}' | rlctl apply -f -    # or your \
          limits file; overrides come back from the file only"

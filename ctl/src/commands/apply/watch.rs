@@ -4,6 +4,7 @@ mod metrics;
 
 use std::{fs::Metadata, os::unix::fs::MetadataExt, time::Duration};
 
+use insight::findings::shell_word;
 use policy::Policy;
 use store::{HeadState, Origin};
 use tokio::{
@@ -205,7 +206,8 @@ impl Watch<'_> {
                 printer.warn(format_args!(
                     "no file has domain {domain} any more; it stays as it is"
                 ));
-                printer.hint(format_args!("`rlctl delete-domain {domain}` deletes it"));
+                let word = shell_word(domain.as_str());
+                printer.hint(format_args!("`rlctl delete-domain {word}` deletes it"));
                 self.metrics.forget(domain);
             }
         }

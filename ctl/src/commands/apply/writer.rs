@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use insight::findings::shell_word;
 use limits_file::ToNode as _;
 use policy::{Exemption, Limit, Name, Node, Pause, Policy, Revision};
 use serde::{Deserialize, Serialize};
@@ -239,7 +240,7 @@ impl Writer<'_> {
         if let Some(other) = other.filter(|other| Some(*other) != self.owner.as_ref()) {
             // The store lists no domain that was never written.
             let named = match state {
-                HeadState::Missing => format!(" --domain {domain}"),
+                HeadState::Missing => format!(" --domain {}", shell_word(domain.as_str())),
                 _ => String::new(),
             };
             let message = format!(
@@ -370,7 +371,8 @@ impl Writer<'_> {
         Err(Error::new(Exit::No, message)
             .hint("if that is meant, start with --prune-max 100%")
             .hint(format!(
-                "`rlctl delete-domain {domain}` deletes a whole domain"
+                "`rlctl delete-domain {}` deletes a whole domain",
+                shell_word(domain.as_str())
             )))
     }
 
