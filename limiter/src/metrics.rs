@@ -943,14 +943,14 @@ impl StoreCalls {
         let why = why.unwrap_or_else(|| "it keeps no timeout".to_owned());
         let rested = |at| now.duration_since(at) >= LOGGED_AGAIN;
         let due = now.duration_since(since) >= LASTING && results.logged.is_none_or(rested);
-        let said = due.then(|| Err(why.clone()));
+        let to_log = due.then(|| Err(why.clone()));
         results.logged = if due { Some(now) } else { results.logged };
         results.last = Some(Last::Failed {
             since,
             last: now,
             why,
         });
-        said
+        to_log
     }
 
     /// Whether any call was made yet.

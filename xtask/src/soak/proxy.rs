@@ -4,8 +4,8 @@
 //! A request has no answer if its connection closes without one, or after [`PATIENCE`]. Envoy closes connections
 //! [`DRAIN_S`] after their listener was replaced, and clients keep theirs no longer than [`KEPT`]: none is closed under a
 //! request that still waits. A second listener, without the filter, changes as often and has as many clients of each
-//! kind: if one of them has no answer or waits for half as long, the machine is too busy for this. Where the machine lets its requests wait, those
-//! with the filter wait too, so the slowest of these is held against the slowest of those.
+//! kind: if a request there has no answer, or takes half of [`PATIENCE`], the machine is too busy for this. A busy machine
+//! delays the requests of both, so the slowest with the filter is compared with the slowest without.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;

@@ -174,7 +174,7 @@ pub enum HeadState {
     Live(Revision),
     /// Deleted on purpose, by the edit of this revision.
     Deleted(Revision),
-    /// Listed, but the record is not there: it was lost, or is being written this moment.
+    /// Listed, with a history or named by a caller, but without a record: it was lost, or was never written.
     Missing,
     /// There, but not a record that this version can read, and why. Other domains are not affected.
     Unreadable(String),
