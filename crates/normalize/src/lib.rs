@@ -24,9 +24,10 @@ pub fn host(authority: &[u8]) -> Vec<u8> {
     let host = user.and_then(|at| authority.get(at + 1..));
     let host = host.unwrap_or(authority);
     let bracket = host.iter().rposition(|byte| *byte == b']').unwrap_or(0);
-    let colon = host.iter().rposition(|byte| *byte == b':');
-    let port = colon.filter(|colon| *colon >= bracket);
-    let mut host = port.and_then(|at| host.get(..at)).unwrap_or(host);
+    // The first one: of `shop.example:1:2` some services take what is before it.
+    let colon = host.iter().skip(bracket).position(|byte| *byte == b':');
+    let port = colon.and_then(|colon| host.get(..bracket + colon));
+    let mut host = port.unwrap_or(host);
     while let Some(shorter) = host.strip_suffix(b".") {
         host = shorter;
     }
@@ -143,6 +144,8 @@ mod tests {
             ("shop.example", "shop.example"),
             ("shop.example.", "shop.example"),
             ("shop.example..:80", "shop.example"),
+            ("shop.example:1:2", "shop.example"),
+            ("shop.example.:1:", "shop.example"),
             ("me:secret@shop.example:80", "shop.example"),
             ("[2001:DB8::1]:8080", "[2001:db8::1]"),
             ("[::1]", "[::1]"),
@@ -163,6 +166,13 @@ mod tests {
         #[test]
         fn any_bytes_have_a_host(bytes in proptest::collection::vec(any::<u8>(), 0..32)) {
             let _ = (host(&bytes), method(&bytes));
+        }
+
+        /// A limiter normalizes what a proxy did already.
+        #[test]
+        fn a_host_in_normal_form_is_its_own(authority in r"[aA.:@\[\]1]{0,12}") {
+            let once = host(authority.as_bytes());
+            prop_assert_eq!(host(&once), once);
         }
     }
 
