@@ -12,17 +12,18 @@ use std::{
 };
 
 use limits_file::ToNode as _;
-use policy::{Name, Policy, Revision};
+use policy::{Limit, Name, Policy, Revision};
 use store::{
-    Change, Edit, EditError, HistoryEntry, OverrideEdits, Overrides, Signature, Store, StoreError,
-    Stored,
+    Change, Edit, EditError, HistoryEntry, Operation, OverrideEdits, Overrides, RecordedSide,
+    Signature, Store, StoreError, Stored,
 };
 
 /// The author of such edits.
 const AUTHOR: &str = "limiter";
 
-/// How many of a domain's last edits are searched for the last change of its limits.
-const HISTORY: usize = 200;
+/// How many of a domain's last edits are searched first for the last change of its limits: mostly it is one
+/// of a few, and all edits that are kept may take 16 MiB.
+const FEW: usize = 20;
 
 /// How often an edit is tried if it conflicts with another replica's.
 const ATTEMPTS: usize = 5;
@@ -169,8 +170,7 @@ impl Publisher {
             return Ok(());
         }
         for head in self.store.heads().await? {
-            let history = self.store.history(&head.domain, HISTORY).await?;
-            let last = history.iter().find(|entry| edits_limits(entry));
+            let last = self.last_edit(&head.domain).await?;
             if last.is_some_and(|entry| entry.by.author == AUTHOR && entry.by.reason == self.reason)
             {
                 self.written.entry(head.domain).or_insert(None);
@@ -178,6 +178,20 @@ impl Publisher {
         }
         self.inherits = false;
         Ok(())
+    }
+
+    /// The last edit of a domain's limits, among all that the history keeps.
+    async fn last_edit(&self, domain: &Name) -> Result<Option<HistoryEntry>, StoreError> {
+        let mut found = None;
+        for max in [FEW, usize::MAX] {
+            let history = self.store.history(domain, max).await?;
+            let all = history.len() < max;
+            found = history.into_iter().find(edits_limits);
+            if found.is_some() || all {
+                break;
+            }
+        }
+        Ok(found)
     }
 
     /// Puts these limits in force, and deletes domains that it wrote before and that are no longer
@@ -260,8 +274,7 @@ impl Publisher {
         if ours.is_some() && ours == base.policy().map(digest) {
             return Ok(());
         }
-        let history = self.store.history(domain, HISTORY).await?;
-        let last = history.iter().find(|entry| edits_limits(entry));
+        let last = self.last_edit(domain).await?;
         match last {
             // Of any place: a domain may move from one place to another.
             Some(entry) if entry.by.author == AUTHOR && is_of(&entry.by.reason, self.source) => {
@@ -294,8 +307,12 @@ fn same(a: &Policy, b: &Policy) -> bool {
 
 /// A digest of a domain's limits without what operators set on them, which [`keep_live`] keeps.
 fn digest(policy: &Policy) -> u64 {
+    digest_of(&policy.limits)
+}
+
+fn digest_of(limits: &[Limit]) -> u64 {
     let mut hasher = DefaultHasher::new();
-    for limit in &policy.limits {
+    for limit in limits {
         let mut node = limits_file::node_without_overrides(limit);
         node.unset("paused");
         serde_json::to_string(&node).ok().hash(&mut hasher);
@@ -303,8 +320,18 @@ fn digest(policy: &Policy) -> u64 {
     hasher.finish()
 }
 
+/// Whether an edit changed more than what operators set on limits: of those, an edit has the same [`digest`]
+/// before and after. What was too large to record, or this version cannot read, may have.
 fn edits_limits(entry: &HistoryEntry) -> bool {
-    !matches!(entry.operation.as_str(), "override" | "reset" | "credit")
+    let digest = |side| RecordedSide::read(side).map(|side| digest_of(&side.limits));
+    match entry.kind() {
+        Some(Operation::Override | Operation::Reset | Operation::Credit) => false,
+        Some(Operation::Fields | Operation::Edit) => {
+            let before = digest(&entry.before);
+            before.is_none() || before != digest(&entry.after)
+        }
+        Some(Operation::Delete) | None => true,
+    }
 }
 
 /// Whether an edit was made from a source, whatever the place.

@@ -5,6 +5,7 @@ use std::{
     net::IpAddr,
     panic::AssertUnwindSafe,
     path::Path,
+    pin::pin,
     sync::{Arc, atomic::AtomicBool},
 };
 
@@ -115,8 +116,9 @@ pub async fn run(
     }
 
     let mut serving = parts.serve(listeners, tls, &settings);
+    let mut shutdown = pin!(shutdown);
     let panicked = tokio::select! {
-        () = shutdown => None,
+        () = &mut shutdown => None,
         task = background.panicked() => Some(task),
         // Until `Phase::Close` no port ends otherwise.
         _ = serving.join_next() => Some("port"),
@@ -129,7 +131,11 @@ pub async fn run(
     }
     tracing::info!(drain = ?settings.drain, "shutting down");
     parts.lifecycle.enter(Phase::Leave);
-    sleep(settings.drain).await;
+    tokio::select! {
+        () = sleep(settings.drain) => {}
+        // Who ends it after a panic waits for a new process. A second signal ends it at once.
+        () = &mut shutdown, if panicked.is_some() => {}
+    }
     parts.lifecycle.enter(Phase::Close);
     let ended = async { while serving.join_next().await.is_some() {} };
     if timeout(settings.last_answers, ended).await.is_err() {

@@ -1,6 +1,6 @@
 //! The entries of a domain's history: what each edit changed, and how to revert it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use policy::{Exemption, Limit, Name, Node, Pause};
 use store::{HistoryEntry, Operation, RecordedOverrides, RecordedSide, ResetOf};
@@ -115,7 +115,8 @@ impl HistoryChange {
             Self::Limits {
                 limits, overrides, ..
             } => {
-                let change = |name| of_limit(limits, overrides, name);
+                let by_name = limits.each_ref().map(|side| by_name(side));
+                let change = |name| of_limit(&by_name, overrides, name);
                 self.limits().into_iter().map(change).collect()
             }
             Self::Override {
@@ -131,19 +132,23 @@ impl HistoryChange {
     }
 }
 
+/// An edit may have 10,000 limits.
+fn by_name(limits: &[Limit]) -> HashMap<&Name, &Limit> {
+    limits.iter().map(|limit| (&limit.name, limit)).collect()
+}
+
 /// The changes of one limit in an edit.
 fn of_limit(
-    limits: &[Vec<Limit>; 2],
+    limits: &[HashMap<&Name, &Limit>; 2],
     overrides: &[RecordedOverrides; 2],
     name: &Name,
 ) -> LimitChange {
-    let find = |list: &'_ [Limit]| list.iter().find(|limit| limit.name == *name).cloned();
-    let [before, after] = limits.each_ref().map(|side| find(side));
+    let [before, after] = limits.each_ref().map(|side| side.get(name).copied());
     let [gone, come] = overrides
         .each_ref()
         .map(|side| side.get(name).cloned().unwrap_or_default());
     let overrides = changes::of_overrides(gone, come);
-    let change = LimitChange::new(before.as_ref(), after.as_ref(), overrides.clone(), 0);
+    let change = LimitChange::new(before, after, overrides.clone(), 0);
     change.unwrap_or_else(|| only_overrides(name, overrides))
 }
 

@@ -338,6 +338,32 @@ async fn files_give_way_to_edits_in_the_store() -> Result<()> {
     Ok(())
 }
 
+/// Nor for a limiter that starts after them, however often operators set such things.
+#[tokio::test]
+#[ignore = "needs a server"]
+async fn files_give_way_to_no_pause_of_before_a_restart() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("shop.yaml");
+    fs::write(&path, shop(10))?;
+    let server = Server::start(Engine::Valkey).await?;
+    let settings = followed(folder.path(), false);
+    let first = Service::ready_on(server.store()?, settings.clone()).await?;
+    quota_becomes(&first, 10).await?;
+    let _ = first.end().await?;
+    let store = server.store()?;
+    for day in 1..=40 {
+        edit(&*store, |policy| {
+            let until_ms = Some(4_070_908_800_000 + day);
+            policy.limits[0].paused = Some(policy::Pause { until_ms });
+        })
+        .await?;
+    }
+    edit(&*store, |policy| policy.limits[0].paused = None).await?;
+    fs::write(&path, shop(27))?;
+    let later = Service::ready_on(server.store()?, settings).await?;
+    quota_becomes(&later, 27).await
+}
+
 /// Even after the pause before limits are published again.
 #[tokio::test]
 #[ignore = "needs a server"]

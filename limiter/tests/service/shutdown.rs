@@ -160,3 +160,19 @@ async fn it_ends_when_a_task_in_the_background_panics() -> Result<()> {
     }
     Ok(())
 }
+
+#[tokio::test]
+async fn a_signal_after_a_panic_ends_the_drain() -> Result<()> {
+    let store = Scripted::with(PER_USER, 1000).await?;
+    let settings = tuned(|s| s.drain = Duration::from_hours(2));
+    let service = Service::ready_on(store.clone(), settings).await?;
+    store.panic_in("heads");
+    until("it is leaving", PATIENCE, async || {
+        let reply = service.admin("/readyz").send().await.ok()?;
+        (reply.status == 503 && reply.text().contains("shutting down")).then_some(())
+    })
+    .await?;
+    let ended = timeout(PATIENCE, service.end()).await??;
+    assert!(matches!(ended, Err(RunError::Panicked("limits"))));
+    Ok(())
+}

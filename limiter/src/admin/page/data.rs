@@ -45,6 +45,9 @@ pub(super) const CUT: usize = 128;
 pub(super) const EDITS: usize = 10;
 pub(super) const EDITS_MAX: usize = 100;
 
+/// The edits of one view of the history.
+pub(super) type Edits = Arc<Vec<HistoryEntry>>;
+
 /// What the views are made of.
 pub(crate) struct Data {
     store: Arc<dyn Store>,
@@ -55,6 +58,7 @@ pub(crate) struct Data {
     day: Cache<Name, Vec<BucketActivity>>,
     fleet: Cache<(), Fleet>,
     slots: Cache<Name, SlotsInUse>,
+    history: Cache<(Name, usize), Vec<HistoryEntry>>,
     findings: Findings,
 }
 
@@ -76,7 +80,7 @@ pub(super) enum What {
     Limit(Reading<ActivitySummary>, Trend),
     Bucket(Box<Result<Bucket, String>>),
     Fleet(Reading<Fleet>),
-    History(Result<Vec<HistoryEntry>, String>),
+    History(Result<Edits, String>),
     /// Why the findings are not current, if they are not.
     Problems(Option<String>),
 }
@@ -132,6 +136,11 @@ impl Data {
             day: Cache::new(DAY_VALID),
             fleet: Cache::new(VALID),
             slots: Cache::new(VALID),
+            history: Cache {
+                // Ten megabytes, if each edit is as large as the history keeps.
+                kept_max: 1,
+                ..Cache::new(VALID)
+            },
         }
     }
 
@@ -283,9 +292,9 @@ impl Data {
         self.day.get(domain.clone(), read).await
     }
 
-    async fn history(&self, shared: &Shared, query: &Query) -> Result<Vec<HistoryEntry>, String> {
+    async fn history(&self, shared: &Shared, query: &Query) -> Result<Edits, String> {
         let Some(domain) = &shared.domain else {
-            return Ok(Vec::new());
+            return Ok(Edits::default());
         };
         let skipped = query
             .number("page", 1)
@@ -293,9 +302,15 @@ impl Data {
             .saturating_mul(EDITS);
         let skipped = skipped.min(EDITS_MAX);
         // One more than shown, to know whether there is a next page.
-        let edits = self.store.history(domain, skipped + EDITS + 1).await;
-        let edits = edits.map_err(|error| error.to_string())?;
-        Ok(edits.into_iter().skip(skipped).collect())
+        let read = async || {
+            let edits = self.store.history(domain, skipped + EDITS + 1).await?;
+            Ok::<_, StoreError>(edits.into_iter().skip(skipped).collect())
+        };
+        let reading = self.history.get((domain.clone(), skipped), read).await;
+        match reading.error {
+            Some(error) => Err(error),
+            None => Ok(reading.value.unwrap_or_default()),
+        }
     }
 
     async fn bucket(
@@ -406,6 +421,7 @@ struct Kept<T> {
 /// Readings by key.
 struct Cache<K, T> {
     valid: Duration,
+    kept_max: usize,
     kept: Mutex<BTreeMap<K, Kept<T>>>,
 }
 
@@ -413,6 +429,7 @@ impl<K: Ord + Clone, T> Cache<K, T> {
     fn new(valid: Duration) -> Self {
         Self {
             valid,
+            kept_max: KEPT_MAX,
             kept: Mutex::new(BTreeMap::new()),
         }
     }
@@ -446,7 +463,7 @@ impl<K: Ord + Clone, T> Cache<K, T> {
                     error: Some(error.to_string()),
                 },
             };
-            if kept.len() >= KEPT_MAX {
+            if kept.len() >= self.kept_max {
                 let oldest = kept.iter().min_by_key(|(_, kept)| kept.tried);
                 let oldest = oldest.map(|(key, _)| key.clone());
                 oldest.map(|oldest| kept.remove(&oldest));
@@ -548,6 +565,7 @@ impl Findings {
                 what,
                 why,
             );
+            let domain = findings::shell_word(domain.as_str());
             Some(finding.mend(format!(
                 "rlctl history --domain {domain}    # what was written last?"
             )))

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::admin::page::{
     Query,
-    data::{EDITS, EDITS_MAX, Reading, Shared},
+    data::{EDITS, EDITS_MAX, Edits, Reading, Shared},
 };
 
 /// Rows of each table.
@@ -292,7 +292,7 @@ const EDIT_OVERRIDES: usize = 20;
 
 pub(super) fn history_view(
     shared: &Shared,
-    edits: &Result<Vec<HistoryEntry>, String>,
+    edits: &Result<Edits, String>,
     query: &Query,
 ) -> Markup {
     let page = query.number("page", 1).clamp(1, EDITS_MAX / EDITS);
