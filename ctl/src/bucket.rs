@@ -16,6 +16,15 @@ pub struct Pair {
     pub key: String,
     /// After it, perhaps empty.
     pub value: String,
+    /// What it stands for, if that is no text.
+    pub raw: Option<Vec<u8>>,
+}
+
+impl Pair {
+    /// The value.
+    pub fn bytes(&self) -> &[u8] {
+        self.raw.as_deref().unwrap_or(self.value.as_bytes())
+    }
 }
 
 impl FromStr for Pair {
@@ -26,6 +35,7 @@ impl FromStr for Pair {
             Some((key, value)) if !key.is_empty() => Ok(Self {
                 key: key.to_owned(),
                 value: value.to_owned(),
+                raw: None,
             }),
             _ => Err("expected key=value".to_owned()),
         }
@@ -67,9 +77,9 @@ impl BucketArgs {
 
 /// See [`BucketArgs::of`].
 pub fn bucket(limit: &Limit, values: &[Pair], without: &[String]) -> Result<Values, Error> {
-    let mut named: Vec<(&str, Option<&str>)> = values
+    let mut named: Vec<(&str, Option<&[u8]>)> = values
         .iter()
-        .map(|pair| (pair.key.as_str(), Some(pair.value.as_str())))
+        .map(|pair| (pair.key.as_str(), Some(pair.bytes())))
         .collect();
     named.extend(without.iter().map(|key| (key.as_str(), None)));
     for (key, _) in &named {
@@ -80,9 +90,7 @@ pub fn bucket(limit: &Limit, values: &[Pair], without: &[String]) -> Result<Valu
     let one = |name: &Name| {
         let mut found = named.iter().filter(|(key, _)| *key == name.as_str());
         match (found.next(), found.next()) {
-            (Some((key, value)), None) => {
-                Ok(value.map(|value| normal_value(key, value.as_bytes().to_vec())))
-            }
+            (Some((key, value)), None) => Ok(value.map(|value| normal_value(key, value.to_vec()))),
             (None, _) => Err(Error::usage(format!(
                 "which {name}? {} has one bucket for each",
                 limit.name
@@ -151,7 +159,7 @@ pub fn descriptor<'p>(pairs: impl IntoIterator<Item = &'p Pair>) -> Result<Descr
         if descriptor.iter().any(|(known, _)| *known == key) {
             return Err(Error::usage(format!("`{key}` is given twice")));
         }
-        descriptor.insert(key, pair.value.as_bytes());
+        descriptor.insert(key, pair.bytes());
     }
     Ok(descriptor)
 }

@@ -120,7 +120,7 @@ impl LogArgs {
             layout.pattern = Some(built.map_err(wrong)?);
         }
         self.refuse_repeats()?;
-        for Pair { key, value } in &self.entry {
+        for Pair { key, value, .. } in &self.entry {
             let wrong = |why: String| Error::usage(format!("--entry {key}={value}: {why}"));
             let name: Name =
                 { key.parse() }.map_err(|e: policy::NameError| wrong(e.to_string()))?;
@@ -139,7 +139,7 @@ impl LogArgs {
             }
             layout.entries.push((name, place));
         }
-        for Pair { key, value } in &self.field {
+        for Pair { key, value, .. } in &self.field {
             let wrong = |why: String| Error::usage(format!("--field {key}={value}: {why}"));
             let field: Field = key.parse().map_err(wrong)?;
             layout.fields.push((field, value.parse().map_err(wrong)?));
@@ -164,7 +164,7 @@ impl LogArgs {
     /// Adds the places of costs; returns the limits that they are for.
     fn costs(&self, policies: &[&Policy], layout: &mut Layout) -> Result<Vec<Name>, Error> {
         let mut priced = Vec::with_capacity(self.cost_from.len());
-        for Pair { key, value } in &self.cost_from {
+        for Pair { key, value, .. } in &self.cost_from {
             let wrong = |why: String| Error::usage(format!("--cost-from {key}={value}: {why}"));
             let place: Where = value.parse().map_err(wrong)?;
             let limit = policies.iter().find_map(|policy| policy.limit(key));

@@ -18,13 +18,14 @@ use policy::{Descriptor, Limit, Name, Policy, WHOLE_ADDRESS};
 #[cfg(test)]
 use store::StoreUrl;
 use store::{
-    CheckError, CheckPlanError, ClientCertificate, EditError, EditPlanError, HeadState, Options,
-    Overrides, Record, Store, StoreError, Stored,
+    CheckError, CheckPlanError, ClientCertificate, Cursor, EditError, EditPlanError, HeadState,
+    KeyValue, Options, Overrides, Record, Store, StoreError, Stored,
 };
 
 use crate::{
     bucket::{self, BucketArgs, Pair},
     cli::Global,
+    commands::list_keys,
     error::{self, Error, Exit},
     printer::Printer,
     render::{self, pause_state, truncated_list},
@@ -449,7 +450,8 @@ impl Session<'_> {
             entries.push(pair);
             if let Some(value) = whole.filter(|_| !is_given) {
                 let key = WHOLE_ADDRESS.to_owned();
-                entries.push(Pair { key, value });
+                let raw = None;
+                entries.push(Pair { key, value, raw });
             }
         }
         bucket::descriptor(&entries)
@@ -468,20 +470,71 @@ impl Session<'_> {
         let live = self.live_entries().await.unwrap_or_default();
         let mut altered = Vec::with_capacity(pairs.len());
         for pair in pairs {
-            let Pair { key, value } = pair;
-            let as_proxies = live
-                .alter(domain, key, value.as_bytes())
-                .map_err(Error::usage)?;
+            let Pair { key, value, .. } = pair;
+            let listed = self.as_listed(domain, pair).await?;
+            let given = listed.as_deref().unwrap_or(value.as_bytes());
+            let as_proxies = live.alter(domain, key, given).map_err(Error::usage)?;
             if let Some(note) = as_proxies.note {
                 self.printer.note(note);
             }
-            // The normal form of a path need not be text, and is made again from what was given.
-            let value = String::from_utf8(as_proxies.value).unwrap_or_else(|_| value.clone());
             let matched = as_proxies.matched.and_then(|v| String::from_utf8(v).ok());
+            let (value, raw) = match String::from_utf8(as_proxies.value) {
+                Ok(text) => (text, None),
+                Err(error) => (value.clone(), Some(error.into_bytes())),
+            };
             let key = key.clone();
-            altered.push((Pair { key, value }, matched));
+            altered.push((Pair { key, value, raw }, matched));
         }
         Ok(altered)
+    }
+
+    /// The value of which `list-keys` prints this, if a bucket has one, and none has this itself.
+    async fn as_listed(&self, domain: &Name, pair: &Pair) -> Result<Option<Vec<u8>>, Error> {
+        let marks = ["\\x", "\\u{", "sha256:"];
+        if !marks.iter().any(|mark| pair.value.contains(mark)) {
+            return Ok(None);
+        }
+        let stored = self.read(domain, Overrides::None).await?;
+        let Some(policy) = stored.policy() else {
+            return Ok(None);
+        };
+        self.with_progress(self.find_listed(policy, pair)).await
+    }
+
+    async fn find_listed(&self, policy: &Policy, pair: &Pair) -> Result<Option<Vec<u8>>, Error> {
+        let (mut found, mut cursor) = (None, Some(Cursor::default()));
+        while let Some(from) = cursor {
+            // Who may not list keys names values as they are.
+            let Ok(page) = self.store.list(&policy.domain, None, from).await else {
+                return Ok(None);
+            };
+            for bucket in &page.buckets {
+                let entries = list_keys::entries(policy, bucket).into_iter();
+                let mut entries = entries.filter(|(name, _)| name.as_str() == pair.key);
+                let is = |(name, value): &(&Name, &KeyValue)| {
+                    bucket::key_entry(name, value).1.as_ref() == Some(&pair.value)
+                };
+                match entries.find(is) {
+                    Some((_, KeyValue::Plain(bytes))) if bytes == pair.value.as_bytes() => {
+                        return Ok(None);
+                    }
+                    Some((_, value)) => found = Some(value.clone()),
+                    None => {}
+                }
+            }
+            cursor = page.next;
+        }
+        match found {
+            Some(KeyValue::Plain(bytes)) => Ok(Some(bytes)),
+            Some(KeyValue::Digest(_)) => {
+                let key = &pair.key;
+                let why = format!("`{key}` is too long for a key: the store has only its digest");
+                Err(Error::usage(why).hint(format!(
+                    "name all of it, as in {key}=\"$(cat FILE)\"; `rlctl reset` without values resets every bucket"
+                )))
+            }
+            Some(KeyValue::Absent) | None => Ok(None),
+        }
     }
 }
 

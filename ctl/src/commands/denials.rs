@@ -127,8 +127,7 @@ impl Denials {
 
 /// Whether the bucket, or the request of it that was denied last, has an entry.
 fn has(bucket: &BucketActivity, pair: &Pair) -> bool {
-    let is =
-        |name: &Name, value: &[u8]| name.as_str() == pair.key && value == pair.value.as_bytes();
+    let is = |name: &Name, value: &[u8]| name.as_str() == pair.key && value == pair.bytes();
     let own = |(name, value): &(Name, Option<Vec<u8>>)| {
         value.as_ref().is_some_and(|value| is(name, value))
     };

@@ -112,19 +112,10 @@ struct Row {
 
 impl Row {
     fn new(policy: &Policy, bucket: ListedBucket) -> Self {
-        let limit = policy.limit(bucket.limit.as_str());
-        let names = limit.map(|limit| names(limit, &bucket)).unwrap_or_default();
-        let values: Vec<&KeyValue> = bucket.partition.iter().chain(&bucket.values).collect();
-        // The values of a bucket of an older edit may not fit `per`: then only the key is certain.
-        let entries: Vec<(String, Option<String>)> = if names.len() == values.len() {
-            names
-                .iter()
-                .zip(values)
-                .map(|(name, value)| key_entry(name, value))
-                .collect()
-        } else {
-            Vec::new()
-        };
+        let entries = entries(policy, &bucket).into_iter();
+        let entries: Vec<(String, Option<String>)> = entries
+            .map(|(name, value)| key_entry(name, value))
+            .collect();
         let shown = match (entries.is_empty(), bucket.values.is_empty()) {
             (false, _) => describe_key(&entries),
             (true, true) => "(all)".to_owned(),
@@ -137,6 +128,18 @@ impl Row {
             shown,
         }
     }
+}
+
+/// The entries of a bucket with their values, in the key's order. The values of a bucket of an older edit may not
+/// fit `per`: then only the key is certain.
+pub fn entries<'b>(policy: &'b Policy, bucket: &'b ListedBucket) -> Vec<(&'b Name, &'b KeyValue)> {
+    let limit = policy.limit(bucket.limit.as_str());
+    let names = limit.map(|limit| names(limit, bucket)).unwrap_or_default();
+    let values = bucket.partition.iter().chain(&bucket.values);
+    if names.len() != values.clone().count() {
+        return Vec::new();
+    }
+    names.into_iter().zip(values).collect()
 }
 
 /// The entries that a key's values belong to, in the key's order.

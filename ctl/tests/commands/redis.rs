@@ -104,6 +104,52 @@ fn the_order_of_limits_is_an_edit_and_a_rollback_restores_it() -> Result<()> {
     Ok(())
 }
 
+#[test]
+#[ignore = "needs a server"]
+fn buckets_are_found_by_what_list_keys_prints() -> Result<()> {
+    let server = Server::start(Engine::Valkey, &[])?;
+    server
+        .run("set-limit per-user --per user --rate 10/1d")?
+        .with(0);
+    let digest = "ab".repeat(32);
+    let bucket = "rl:b:shop:per-user:";
+    let make = |value: &str| {
+        server.run("check user=any --cost 3")?.with(0);
+        let words = [
+            "RENAME",
+            &format!("{bucket}any"),
+            &format!("{bucket}{value}"),
+        ];
+        crate::support::wait(server.command(&words))
+    };
+    make("caf%E9%1B")?;
+    make(&format!("%~{digest}"))?;
+    let listed = server.run("list-keys")?.out;
+    let (text, long) = (r"user=caf\xe9\u{1b}", format!("user=sha256:{digest}"));
+    assert!(listed.contains(text) && listed.contains(&long), "{listed}");
+    let used = |expected: &str| -> Result<()> {
+        let state = server.run(&format!("inspect per-user {text}"))?.with(0);
+        assert!(state.out.contains(expected), "{state:?}");
+        Ok(())
+    };
+    used("3 of 10")?;
+    let explained = server.run(&format!("explain {text}"))?.with(0);
+    assert!(explained.out.contains(text), "{explained:?}");
+    server
+        .run(&format!("credit per-user {text} --units 1"))?
+        .with(0);
+    used("2 of 10")?;
+    server.run(&format!("reset per-user {text} --yes"))?.with(0);
+    used("0 of 10")?;
+    let unknown = server.run(&format!("inspect per-user {long}"))?.with(2);
+    assert!(unknown.err.contains("name all of it"), "{unknown:?}");
+    // A value that is these characters is itself.
+    make(r"caf\xe9")?;
+    let itself = server.run(r"inspect per-user user=caf\xe9")?.with(0);
+    assert!(itself.out.contains("3 of 10"), "{itself:?}");
+    Ok(())
+}
+
 /// With `-q` stderr has warnings, errors and their hints, and nothing else, in any command.
 #[test]
 #[ignore = "needs a server"]
