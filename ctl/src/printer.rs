@@ -30,6 +30,8 @@ pub struct Printer {
     closed: Cell<bool>,
     /// The request that was sent and not answered yet.
     pending: Cell<Option<Pending>>,
+    /// Whether one was done.
+    written: Cell<bool>,
     /// Whether the last message was a note that was not printed; its hints are not, either.
     silent: Cell<bool>,
 }
@@ -58,6 +60,7 @@ impl Printer {
             },
             closed: Cell::new(false),
             pending: Cell::new(None),
+            written: Cell::new(false),
             silent: Cell::new(global.quiet),
         }
     }
@@ -75,6 +78,7 @@ impl Printer {
             },
             closed: Cell::new(false),
             pending: Cell::new(None),
+            written: Cell::new(false),
             silent: Cell::new(true),
         }
     }
@@ -94,11 +98,17 @@ impl Printer {
         self.page
     }
 
-    /// Awaits a write; an interruption meanwhile says what may have been done.
-    pub async fn while_pending<T>(&self, pending: Pending, write: impl Future<Output = T>) -> T {
+    /// Awaits a write; an interruption meanwhile says what may have been done, and an error of stdout
+    /// afterwards, that it is.
+    pub async fn while_pending<T, E>(
+        &self,
+        pending: Pending,
+        write: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
         self.pending.set(Some(pending));
         let done = write.await;
         self.pending.set(None);
+        self.written.set(self.written.get() || done.is_ok());
         done
     }
 
@@ -140,10 +150,14 @@ impl Printer {
                 self.closed.set(true);
                 Ok(())
             }
-            Err(error) => Err(Error::new(
-                Exit::Usage,
-                format!("cannot write to stdout: {error}"),
-            )),
+            Err(error) => {
+                let error = Error::new(Exit::Usage, format!("cannot write to stdout: {error}"));
+                let written = self.written.get();
+                Err(error.maybe_hint(
+                    written
+                        .then_some("the edit is made all the same; `rlctl history -n 1` shows it"),
+                ))
+            }
         }
     }
 

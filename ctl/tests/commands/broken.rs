@@ -71,6 +71,28 @@ fn an_edit_whose_answer_is_lost_is_made_once_and_said_to_be() -> Result<()> {
     Ok(())
 }
 
+#[test]
+#[ignore = "needs a server"]
+fn an_edit_that_cannot_be_shown_is_said_to_be_made() -> Result<()> {
+    let server = server()?;
+    for (command, made) in [
+        ("set-limit per-user --rate 7/s", true),
+        ("set-limit per-user --rate 7/s --dry-run", false),
+        ("reset exports --yes", true),
+        ("list-limits", false),
+    ] {
+        let full = std::fs::File::options().write(true).open("/dev/full")?;
+        let output = server.rlctl(command).stdout(full).output()?;
+        let said = said(&output);
+        assert_eq!(output.status.code(), Some(2), "{command}: {said}");
+        assert!(said.contains("cannot write to stdout"), "{said}");
+        let says = said.contains("the edit is made all the same");
+        assert_eq!(says, made, "{command}: {said}");
+    }
+    assert_eq!(edits(&server)?, 4);
+    Ok(())
+}
+
 /// The history's first edit is the same, and is not the one that did not arrive.
 #[test]
 #[ignore = "needs a server"]
