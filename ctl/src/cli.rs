@@ -388,6 +388,22 @@ mod tests {
     }
 
     #[test]
+    fn every_edit_takes_yes() {
+        let command = Cli::command();
+        let takes = |sub: &clap::Command, long: &str| {
+            let mut options = sub.get_arguments().filter_map(clap::Arg::get_long);
+            options.any(|option| option == long)
+        };
+        let edits: Vec<&clap::Command> = { command.get_subcommands() }
+            .filter(|sub| takes(sub, "dry-run"))
+            .collect();
+        assert!(edits.len() > 10);
+        for edit in edits {
+            assert!(takes(edit, "yes"), "{}", edit.get_name());
+        }
+    }
+
+    #[test]
     fn every_command_has_examples() {
         for sub in Cli::command().get_subcommands() {
             let examples = sub.get_after_help().map(ToString::to_string);

@@ -230,15 +230,22 @@ pub struct EditArgs {
 
     #[command(flatten)]
     wait: Wait,
+
+    /// Do it without asking.
+    // Of all edits, also those that never ask: a script passes the same options to each.
+    #[arg(short, long)]
+    pub yes: bool,
 }
 
 impl EditArgs {
-    /// Goes on if the user agrees; a dry run needs no consent.
-    pub async fn confirm(&self, question: String, yes: &Yes) -> Result<(), Error> {
-        if self.dry_run {
+    /// Goes on if the user agrees: `--yes`, or an answer at the terminal. A dry run needs no consent.
+    ///
+    /// `question` names what would be deleted. Without a terminal, `--yes` is required.
+    pub async fn confirm(&self, question: String) -> Result<(), Error> {
+        if self.dry_run || self.yes {
             return Ok(());
         }
-        confirm(question, yes).await
+        confirm(question).await
     }
 
     /// Who edits, and why.
@@ -313,21 +320,7 @@ impl View for EditReport {
 
 // --- Confirmation before something is deleted.
 
-/// What commands take that ask first.
-#[derive(Clone, Copy, Debug, Args)]
-pub struct Yes {
-    /// Do it without asking.
-    #[arg(short, long, help_heading = "Edit options")]
-    pub yes: bool,
-}
-
-/// Goes on if the user agrees: `--yes`, or an answer at the terminal.
-///
-/// `question` names what would be deleted. Without a terminal, `--yes` is required.
-async fn confirm(question: String, yes: &Yes) -> Result<(), Error> {
-    if yes.yes {
-        return Ok(());
-    }
+async fn confirm(question: String) -> Result<(), Error> {
     if !can_ask() {
         return Err(
             Error::new(Exit::Declined, format!("{question}: not confirmed"))

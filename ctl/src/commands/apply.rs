@@ -18,7 +18,7 @@ use crate::{
     changes::{self, Action, FieldChange, LimitChange},
     cli::{Global, examples},
     commands::replay::{BeforeEdit, with_overrides},
-    edit::{EditArgs, Planned, Written, Yes, revision_of},
+    edit::{EditArgs, Planned, Written, revision_of},
     error::{Error, Exit},
     input::{FilesArg, Source},
     printer::Printer,
@@ -100,9 +100,6 @@ pub struct Apply {
 
     #[command(flatten)]
     edit: EditArgs,
-
-    #[command(flatten)]
-    yes: Yes,
 }
 
 impl Apply {
@@ -171,10 +168,11 @@ impl Apply {
         let (base, merged, plan) = plan_file(session, file, self.prune).await?;
         note_merged(session.printer, &merged, &plan);
         let as_merged = |before: &Policy| with_overrides(merged.policy.clone(), before);
-        let edit = (&self.edit, &self.yes);
-        self.before.show(session, &domain, edit, as_merged).await?;
+        self.before
+            .show(session, &domain, &self.edit, as_merged)
+            .await?;
         if let Some(question) = question(&merged, &plan) {
-            self.edit.confirm(question, &self.yes).await?;
+            self.edit.confirm(question).await?;
         }
         Ok((domain, base, merged.planned(plan)))
     }

@@ -9,7 +9,7 @@ use crate::{
     bucket::{self, Pair},
     changes::{Action, LimitChange},
     cli::{Global, examples},
-    edit::{EditArgs, Edited, Planned, Written, Yes},
+    edit::{EditArgs, Edited, Planned, Written},
     error::{Error, Exit},
     printer::Printer,
     render::counted,
@@ -33,9 +33,6 @@ pub struct DeleteLimit {
 
     #[command(flatten)]
     edit: EditArgs,
-
-    #[command(flatten)]
-    yes: Yes,
 }
 
 impl DeleteLimit {
@@ -63,7 +60,7 @@ impl DeleteLimit {
         let rate = AmountText(confirmed.quota.parameters());
         let name = &self.name;
         let question = format!("delete limit {name} of domain {domain} ({rate}{overrides})");
-        self.edit.confirm(question, &self.yes).await?;
+        self.edit.confirm(question).await?;
         // An edit of one of the limit's overrides raises its generation, too.
         let about = async |base: &Stored| {
             let limit = base.policy().and_then(|policy| policy.limit(name));
@@ -104,7 +101,7 @@ impl DeleteLimit {
             );
         }
         let question = format!("delete the override of {shown} in limit {name} of domain {domain}");
-        self.edit.confirm(question, &self.yes).await?;
+        self.edit.confirm(question).await?;
         let about = async |_: &Stored| {
             let of = LimitOf {
                 domain: &domain,
@@ -160,9 +157,6 @@ pub struct DeleteDomain {
 
     #[command(flatten)]
     edit: EditArgs,
-
-    #[command(flatten)]
-    yes: Yes,
 }
 
 impl DeleteDomain {
@@ -191,7 +185,7 @@ impl DeleteDomain {
             let limits = counted(policy.limits.len(), "limit");
             let overrides = counted(overrides, "override");
             let question = format!("delete domain {domain} ({limits}, {overrides})");
-            self.edit.confirm(question, &self.yes).await?;
+            self.edit.confirm(question).await?;
         }
         let nothing = Policy::empty(domain.clone());
         let plan = session

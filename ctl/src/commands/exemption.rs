@@ -8,7 +8,7 @@ use super::set_limit::matchers;
 use crate::{
     bucket::Pair,
     cli::{Global, examples},
-    edit::{EditArgs, Edited, Planned, Written, Yes},
+    edit::{EditArgs, Edited, Planned, Written},
     error::{self, Error, Exit},
     printer::Printer,
     session::Session,
@@ -49,9 +49,6 @@ pub struct DeleteExemption {
 
     #[command(flatten)]
     edit: EditArgs,
-
-    #[command(flatten)]
-    yes: Yes,
 }
 
 impl SetExemption {
@@ -100,7 +97,7 @@ impl DeleteExemption {
         })?;
         let name = found.name.clone();
         let question = format!("delete exemption {name} of domain {}", policy.domain);
-        self.edit.confirm(question, &self.yes).await?;
+        self.edit.confirm(question).await?;
         let edit = |policy: &Policy| {
             let mut edited = policy.clone();
             edited.exempt.retain(|exemption| exemption.name != name);

@@ -17,7 +17,7 @@ use crate::{
     changes::{self, FieldChange, LimitChange},
     cli::{Global, examples},
     commands::replay::{BeforeEdit, with_overrides},
-    edit::{EditArgs, Planned, Written, Yes, revision_of},
+    edit::{EditArgs, Planned, Written, revision_of},
     error::{self, Error, Exit},
     history::{HistoryChange, summary},
     now_ms,
@@ -255,9 +255,6 @@ pub struct Rollback {
 
     #[command(flatten)]
     edit: EditArgs,
-
-    #[command(flatten)]
-    yes: Yes,
 }
 
 impl Rollback {
@@ -291,9 +288,10 @@ impl Rollback {
             return Err(invalid(&text));
         }
         let domain_changes = changes::of_domain(base.policy(), policy);
-        let edit = (&self.edit, &self.yes);
         let after = |before: &Policy| earlier.with_overrides(before);
-        self.before.show(&session, &domain, edit, after).await?;
+        self.before
+            .show(&session, &domain, &self.edit, after)
+            .await?;
         self.ask(printer, &domain, &domain_changes, &plan.changes)
             .await?;
         let mut edit = self.edit.clone();
@@ -317,7 +315,7 @@ impl Rollback {
         changes: &[LimitChange],
     ) -> Result<(), Error> {
         let any = !domain_changes.is_empty() || changes::any(changes);
-        if self.edit.dry_run || self.yes.yes || !any {
+        if self.edit.dry_run || self.edit.yes || !any {
             return Ok(());
         }
         // Shows the changes before the user confirms them.
@@ -326,7 +324,7 @@ impl Rollback {
         shown.push_str(&render::changes_text(changes, page));
         printer.note(shown.trim_end());
         let question = format!("roll domain {domain} back to revision {}", self.revision);
-        self.edit.confirm(question, &self.yes).await
+        self.edit.confirm(question).await
     }
 
     /// The limits at the earlier revision.

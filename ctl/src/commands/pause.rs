@@ -7,7 +7,7 @@ use store::{Overrides, Record, Stored};
 use crate::{
     changes::LimitChange,
     cli::{Global, examples},
-    edit::{EditArgs, Edited, Planned, Written, Yes},
+    edit::{EditArgs, Edited, Planned, Written},
     error::{Error, Exit},
     printer::Printer,
     session::{self, Session},
@@ -32,9 +32,6 @@ pub struct PauseCommand {
 
     #[command(flatten)]
     edit: EditArgs,
-
-    #[command(flatten)]
-    yes: Yes,
 }
 
 /// End the pause of a limit, or of the domain.
@@ -80,7 +77,7 @@ impl PauseCommand {
         } else {
             let (domain, until) = (&policy.domain, until(pause));
             let question = format!("let every request of domain {domain} pass{until}");
-            self.edit.confirm(question, &self.yes).await?;
+            self.edit.confirm(question).await?;
         }
         let limit = self.target.limit();
         let edited = set(&session, base, limit, Some(pause), &self.edit).await?;

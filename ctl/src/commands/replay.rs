@@ -11,7 +11,7 @@ use store::{CheckError, Overrides};
 
 use crate::{
     cli::{Global, examples},
-    edit::{EditArgs, Yes, can_ask},
+    edit::{EditArgs, can_ask},
     error::{Error, Exit},
     input::Source,
     log::{CutFile, FORMATS, LogArgs, LogReport, Needs, Reading, watched},
@@ -536,7 +536,7 @@ impl BeforeEdit {
         &self,
         session: &Session<'_>,
         domain: &Name,
-        edit: (&EditArgs, &Yes),
+        edit: &EditArgs,
         after: impl FnOnce(&Policy) -> Policy,
     ) -> Result<(), Error> {
         if !self.any() {
@@ -563,14 +563,10 @@ impl BeforeEdit {
             .decided
             .against
             .map_or(0, |against| against.newly_denied);
-        let (args, yes) = edit;
         if denies > 0 && can_ask() {
             let requests = counted(denies, "request");
-            args.confirm(
-                format!("make the edit, which would have denied {requests} more"),
-                yes,
-            )
-            .await?;
+            let question = format!("make the edit, which would have denied {requests} more");
+            edit.confirm(question).await?;
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use crate::{
     bucket::{self, BucketArgs, Values, parse_whole_number},
     cli::{Global, examples},
     commands::list_keys::KeyDedup,
-    edit::{EditArgs, Yes},
+    edit::EditArgs,
     error::{Error, Exit},
     printer::{Pending, Printer},
     render::{self, Page, View, counted},
@@ -35,9 +35,6 @@ pub struct Reset {
 
     #[command(flatten)]
     edit: EditArgs,
-
-    #[command(flatten)]
-    yes: Yes,
 }
 
 impl Reset {
@@ -68,7 +65,7 @@ impl Reset {
         } else {
             let what = shown.as_deref().unwrap_or("every bucket");
             let question = format!("reset {what} of limit {name}, domain {domain}");
-            self.edit.confirm(question, &self.yes).await?;
+            self.edit.confirm(question).await?;
             let of = LimitOf { domain, limit };
             let signature = self.edit.signature();
             let reset = session.store.reset(&of, which, &signature);

@@ -13,7 +13,7 @@ use crate::{
     changes::{self, Action, LimitChange},
     cli::{Global, examples},
     commands::replay::{BeforeEdit, with_overrides},
-    edit::{EditArgs, EditReport, Edited, Planned, Written, Yes, can_ask},
+    edit::{EditArgs, EditReport, Edited, Planned, Written, can_ask},
     error::{self, Error, Exit},
     printer::Printer,
     render::counted,
@@ -69,9 +69,6 @@ pub struct SetLimit {
 
     #[command(flatten)]
     edit: EditArgs,
-
-    #[command(flatten)]
-    yes: Yes,
 }
 
 impl SetLimit {
@@ -128,8 +125,7 @@ impl SetLimit {
         if self.before.any() {
             let edited = self.edited(&base, domain, name)?;
             let after = |before: &Policy| with_overrides(edited, before);
-            let edit = (&self.edit, &self.yes);
-            self.before.show(session, domain, edit, after).await?;
+            self.before.show(session, domain, &self.edit, after).await?;
         }
         if limit_in(&base).is_none() && !self.edit.dry_run {
             let policy = self.edited(&base, domain, name)?;
@@ -166,7 +162,7 @@ impl SetLimit {
         match similar(limits, name) {
             Some(similar) if can_ask() => {
                 let question = format!("{name} is a new limit beside {similar}: create it");
-                self.edit.confirm(question, &self.yes).await
+                self.edit.confirm(question).await
             }
             _ => Ok(()),
         }
@@ -189,7 +185,7 @@ impl SetLimit {
         let question = format!("{name} applies to every request of domain {domain}: create it");
         let limits = base.policy().map_or(&[][..], |policy| &policy.limits);
         let meant = similar(limits, name);
-        let confirmed = self.edit.confirm(question, &self.yes).await;
+        let confirmed = self.edit.confirm(question).await;
         confirmed.map_err(|error| {
             error.maybe_hint(
                 meant.map(|meant| format!("there is no limit {name} yet; did you mean {meant}?")),
@@ -199,7 +195,7 @@ impl SetLimit {
 
     /// Whether it applies to every request and `--yes` was not given.
     fn is_for_every_request(&self, limit: &Limit) -> bool {
-        limit.matchers.is_empty() && limit.enforce_percent > 0 && !self.yes.yes
+        limit.matchers.is_empty() && limit.enforce_percent > 0 && !self.edit.yes
     }
 
     /// Checks that the edit neither loses the limit's overrides nor makes one of them invalid.
@@ -361,8 +357,7 @@ impl SetLimit {
             let now_ms = session.now_ms().await?;
             let new = self.override_for(limit, &values, old.as_ref(), now_ms)?;
             let after = |before: &Policy| with_override(before.clone(), &limit.name, new);
-            let edit = (&self.edit, &self.yes);
-            self.before.show(session, domain, edit, after).await?;
+            self.before.show(session, domain, &self.edit, after).await?;
         }
         let about = async |base: &Stored| {
             let limit = session.limit_in(base, domain, &self.name).await?;

@@ -16,6 +16,7 @@ fn args() -> EditArgs {
         reason: String::new(),
         author: Some("ada".to_owned()),
         wait: Wait { ms: None },
+        yes: false,
     }
 }
 
