@@ -1,4 +1,5 @@
--- Records which proxies are active for which limits, and counts them.
+-- Records which proxies are active for which limits, and counts them. Who only asks writes nothing, so that a
+-- replica answers, too.
 --
 -- KEYS  per limit, its active proxies (ZSET, by time in ms)
 -- ARGV  [1] how long a proxy counts, in ms; [2] the most proxies kept per limit;
@@ -12,10 +13,12 @@ local newest = string.format('%.0f', now + life)
 
 local counts, at = {}, 3
 for i, key in ipairs(KEYS) do
-  redis.call('ZREMRANGEBYSCORE', key, '-inf', '(' .. oldest)
-  -- Recorded before the clock stepped back by more than that: a live proxy is recorded again at once.
-  redis.call('ZREMRANGEBYSCORE', key, '(' .. newest, '+inf')
   local n = tonumber(ARGV[at])
+  if n > 0 then
+    redis.call('ZREMRANGEBYSCORE', key, '-inf', '(' .. oldest)
+    -- Recorded before the clock stepped back by more than that: a live proxy is recorded again at once.
+    redis.call('ZREMRANGEBYSCORE', key, '(' .. newest, '+inf')
+  end
   for j = at + 1, at + n do
     if redis.call('ZCARD', key) < most then
       redis.call('ZADD', key, now_text, ARGV[j])
@@ -27,6 +30,6 @@ for i, key in ipairs(KEYS) do
     redis.call('PEXPIRE', key, ARGV[1])
   end
   at = at + 1 + n
-  counts[i] = redis.call('ZCARD', key)
+  counts[i] = redis.call('ZCOUNT', key, oldest, newest)
 end
 return counts

@@ -7,11 +7,14 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
+use std::time::Duration;
 
 use crate::support::{Ran, Server, ran, rlctl, wait};
 use anyhow::{Context, Result};
-use harness::Engine;
+use harness::{Engine, until};
 use serde_json::Value;
+
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Sends one command, as another client would.
 fn command(server: &Server, words: &[&str]) -> Result<String> {
@@ -293,6 +296,15 @@ fn a_replica_is_told_from_its_primary() -> Result<()> {
     // The server is a replica from its start, whether or not it is in sync already.
     let text = run(&replica.url(), "doctor")?.with(1).out;
     assert!(text.contains("it is a replica"), "{text}");
+    // What only reads is answered there as well.
+    let copied = async || {
+        let limits = run(&replica.url(), "list-limits").ok()?;
+        (limits.code == Some(0)).then_some(())
+    };
+    wait(until("the limits are copied", PATIENCE, copied))?;
+    for command in ["stats", "list-proxies", "denials", "export"] {
+        run(&replica.url(), command)?.with(0);
+    }
     Ok(())
 }
 
