@@ -83,10 +83,10 @@ impl Doctor {
                 .map(|policy| (&policy.domain, policy.by_name()))
                 .collect(),
             unreadable: &found.unreadable,
-            client: health
-                .first()
+            clients: { health.iter() }
                 .map(|node| server::client(node, &store))
-                .unwrap_or_default(),
+                .collect(),
+            is_cluster: store.contains("-cluster://"),
         };
         let looked = look(&session, &known, self.keys);
         let looked = session.with_progress(looked).await;
@@ -403,14 +403,41 @@ struct Left {
     split_otherwise: bool,
 }
 
-/// The domains there are, and the client command that deletes orphans.
+/// The domains there are, and the client commands that delete orphans.
 struct Known<'a> {
     /// The limits of all domains that can be read, by name.
     policies: HashMap<&'a Name, HashMap<&'a str, &'a Limit>>,
     /// Domains that cannot be read; their keys are not reported.
     unreadable: &'a [Name],
-    /// The command line of Redis's own client for this server.
-    client: String,
+    /// The command line of Redis's own client for each server.
+    clients: Vec<String>,
+    is_cluster: bool,
+}
+
+impl Known<'_> {
+    /// A client that finds the node of a key.
+    fn client(&self) -> String {
+        let client = self.clients.first().map_or("", String::as_str);
+        let follows = if self.is_cluster { " -c" } else { "" };
+        format!("{client}{follows}")
+    }
+
+    /// The command that deletes all buckets of a limit. Values in keys may have spaces and quotes. Without
+    /// values there is only the bare one.
+    fn unlink_all(&self, bare: &str) -> String {
+        let scans = { self.clients.iter() }
+            .map(|client| format!("{client} --scan --pattern '{bare}:*'"))
+            .collect::<Vec<_>>()
+            .join("; ");
+        let client = self.client();
+        if self.is_cluster {
+            // Each node lists its own keys, and a command may name those of one slot only.
+            return format!(
+                "(echo {bare}; {scans}) | tr '\\n' '\\0' | xargs -0 -n 1 {client} unlink"
+            );
+        }
+        format!("{scans} | tr '\\n' '\\0' | xargs -0 {client} unlink {bare}")
+    }
 }
 
 /// Scans `max` keys (0: all) for keys that belong to no limit.
@@ -445,10 +472,7 @@ async fn look(
     looked.all = cursor.is_none();
     let mut findings = Vec::new();
     for ((domain, limit), left) in left.into_iter().take(LIMITS_MAX) {
-        findings.extend(
-            left.findings(session, &known.client, (&domain, &limit))
-                .await?,
-        );
+        findings.extend(left.findings(session, known, (&domain, &limit)).await?);
     }
     Ok((findings, looked))
 }
@@ -486,7 +510,7 @@ impl Left {
     async fn findings(
         self,
         session: &Session<'_>,
-        client: &str,
+        known: &Known<'_>,
         (domain, limit): (&Name, &Name),
     ) -> Result<Vec<Finding>, Error> {
         let place = format!("{domain}/{limit}");
@@ -499,18 +523,15 @@ impl Left {
                 "there is no such limit, but overrides of it are stored",
                 "a limit created with this name would have them at once",
             );
-            findings.push(finding.mend(format!("{client} unlink '{key}'")));
+            findings.push(finding.mend(format!("{} unlink '{key}'", known.client())));
         }
         if self.buckets > 0 {
             let keys: Vec<&str> = self.keys.iter().map(String::as_str).collect();
             let ttls = session.call(session.store.ttls_ms(&keys)).await?;
             let stay = ttls.iter().any(Option::is_none);
             let bare = session.keys().bare_bucket(domain, limit);
-            // Values in keys may have spaces and quotes. Without values there is only the bare one.
-            let unlink = format!(
-                "{client} --scan --pattern '{bare}:*' | tr '\\n' '\\0' | xargs -0 {client} unlink {bare}"
-            );
-            findings.push(self.buckets_of((domain, limit), stay.then_some(unlink)));
+            let unlink = stay.then(|| known.unlink_all(&bare));
+            findings.push(self.buckets_of((domain, limit), unlink));
         }
         Ok(findings)
     }

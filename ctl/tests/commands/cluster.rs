@@ -4,7 +4,7 @@ use std::{
     collections::BTreeSet,
     net::{Ipv4Addr, SocketAddr},
     path::Path,
-    process::Output,
+    process::{Command, Output},
     time::Duration,
 };
 
@@ -154,6 +154,40 @@ async fn every_command_reaches_the_nodes_it_needs() -> Result<()> {
         let report = rl(&cluster, &["inspect", "per-user", &format!("user=u{user}")])?;
         assert_eq!(report["used"], 0, "{report}");
     }
+    Ok(())
+}
+
+/// By the servers' own client, as an operator would.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a server"]
+async fn what_limits_left_behind_is_deleted_by_the_commands_that_are_printed() -> Result<()> {
+    let dir = TempDir::new()?;
+    let program = Engine::Redis.program()?;
+    let cluster = Cluster::start(&program, dir.path()).await?;
+    apply_limits(&cluster, dir.path())?;
+    let values = ["", ":a", ":b", ":c", ":d", ":e", ":f"];
+    for key in values.map(|value| format!("rl:b:shop:gone{value}")) {
+        cluster.command_at(&key, &format!("SET {key} 1")).await?;
+    }
+    let overrides = "rl:{shop}:o:lost";
+    let set = format!("HSET {overrides} alice {{}}");
+    cluster.command_at(overrides, &set).await?;
+    let mends = || -> Result<Vec<String>> {
+        let doctor = documented(&["doctor"], &run_rlctl(&cluster, &["doctor"])?)?;
+        let findings = doctor["findings"].as_array().context("a list")?.iter();
+        let orphans = findings.filter(|finding| finding["check"] == "orphans");
+        let mends = orphans.filter_map(|finding| Some(finding["mend"].as_str()?.to_owned()));
+        Ok(mends.collect())
+    };
+    let printed = mends()?;
+    assert_eq!(printed.len(), 2, "{printed:?}");
+    let beside = program.parent().context("a folder")?.display();
+    for mend in printed {
+        let command = format!("PATH={beside}:$PATH; set -e; {mend}");
+        let done = Command::new("sh").args(["-c", &command]).output()?;
+        assert!(done.status.success(), "{mend}: {done:?}");
+    }
+    assert_eq!(mends()?, [""; 0]);
     Ok(())
 }
 
