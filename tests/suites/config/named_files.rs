@@ -30,6 +30,30 @@ fn links(text: &str) -> impl Iterator<Item = &str> {
     starts.filter_map(|rest| rest.split([')', '#']).next())
 }
 
+/// Whoever may list processes can read their arguments.
+#[test]
+fn no_command_has_a_secret_among_its_arguments() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let (mut all, mut secrets) = (Vec::new(), 0);
+    for folder in ["docs", "deploy"] {
+        files(&root.join(folder), &mut all);
+    }
+    for path in all {
+        // Pictures are no text.
+        let text = std::fs::read_to_string(&path).unwrap_or_default();
+        secrets += text.matches("create secret ").count();
+        let shown = |line: &&str| {
+            let edits = line.starts_with("sed ") && line.contains('$');
+            edits
+                || ["--from-literal", "Bearer $("]
+                    .iter()
+                    .any(|by| line.contains(by))
+        };
+        assert_eq!(text.lines().find(shown), None, "{}", path.display());
+    }
+    assert!(secrets > 5, "{secrets} secrets are made");
+}
+
 #[test]
 fn documents_name_files_that_exist() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
