@@ -530,13 +530,14 @@ const LOG_ENTRY_BYTES: u64 = 25;
 pub fn cost_warning(limit: &Limit) -> Option<Dear> {
     let (algorithm, leased) = (limit.quota.algorithm(), limit.lease_ttl_ms.is_some());
     let weight = store::script::weight(algorithm, leased);
+    let more = store::script::more_keys_weight(limit.settles(), limit.penalty.is_some());
     let units = limit.quota.parameters().rate.units;
     match algorithm.kind() {
-        Kind::SlidingWindowBuckets if weight >= WEIGHT => Some(Dear {
+        Kind::SlidingWindowBuckets if weight + more >= WEIGHT => Some(Dear {
             field: "sub_windows",
             message: format!(
                 "a check may cost the store as much as {} checks of a token bucket",
-                5 * weight
+                5 * weight + more
             ),
             hint: "fewer sub_windows cost less",
         }),
@@ -557,6 +558,22 @@ mod tests {
     use policy::BUILT_IN;
 
     use super::*;
+
+    #[test]
+    fn penalties_and_costs_of_responses_weigh() {
+        let warning = |more: &str| {
+            let limit = format!(
+                "{{name: a, algorithm: sliding_window_buckets, rate: 100/1m, sub_windows: 300{more}}}"
+            );
+            let node = limits_file::yaml::read("test", limit.as_bytes()).unwrap();
+            let limit = limits_file::limit_from_node(&node).unwrap();
+            cost_warning(&limit).map(|dear| dear.message)
+        };
+        assert_eq!(warning(""), None);
+        let penalty = ", penalty: {after: 10, within: 1m, for: 15m}";
+        let as_32 = "a check may cost the store as much as 32 checks of a token bucket";
+        assert_eq!(warning(penalty).as_deref(), Some(as_32));
+    }
 
     #[test]
     fn documents_keep_their_lines() {
