@@ -8,6 +8,7 @@ use std::{
 };
 
 use documents::Report;
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use kube::{
     Api, Client,
     api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams},
@@ -20,6 +21,7 @@ use policy::Name;
 use tokio::time::Instant;
 
 use super::{
+    WRITES_AT_ONCE,
     cluster::{in_time, key_of},
     status::Claim,
 };
@@ -136,35 +138,31 @@ impl Filters {
         settings: &FilterSettings,
         managed: &[Managed],
     ) -> Result<(), String> {
-        let Listed { served, there } = list(client).await.inspect_err(|why| {
+        let listed = list(client).await.inspect_err(|why| {
             let of = managed
                 .iter()
                 .map(|one| (one.object.0.clone(), why.clone()));
             self.failures = of.collect();
         })?;
-        self.has_traffic_extensions |= served.contains(&Loader::TrafficExtension);
+        self.has_traffic_extensions |= listed.served.contains(&Loader::TrafficExtension);
         self.failures.clear();
+        let (listed, has) = (&listed, self.has_traffic_extensions);
+        let all = managed.iter().flat_map(|one| {
+            let gateways = one.gateways.iter();
+            gateways.map(move |(gateway, controller)| (one, gateway, controller))
+        });
+        let applied = stream::iter(all).map(|(one, gateway, controller)| async move {
+            let loader = Loader::of(controller, has);
+            let applied = apply(client, settings, one, gateway, loader, listed).await;
+            (one, gateway, applied)
+        });
+        let applied: Vec<_> = applied.buffered(WRITES_AT_ONCE).collect().await;
         let (mut written, mut failed) = (BTreeSet::new(), BTreeSet::new());
-        for one in managed {
-            for (gateway, controller) in &one.gateways {
-                let key = filter_object_name(gateway);
-                let loader = Loader::of(controller, self.has_traffic_extensions);
-                let applied = match loader {
-                    None => Err("its class is neither Istio's nor Envoy Gateway's".to_owned()),
-                    Some(loader) if !served.contains(&loader) => {
-                        let [_, _, kind, _] = loader.words();
-                        Err(format!("the cluster has no {kind}"))
-                    }
-                    Some(loader) => {
-                        let is_own = there.contains(&(loader, key.clone()));
-                        let applied = apply(client, settings, one, gateway, loader, is_own).await;
-                        if applied.is_ok() {
-                            written.insert((loader, key.clone()));
-                        }
-                        applied
-                    }
-                };
-                if let Err(why) = applied {
+        for (one, gateway, applied) in applied {
+            let key = filter_object_name(gateway);
+            match applied {
+                Ok(loader) => drop(written.insert((loader, key))),
+                Err(why) => {
                     let failures = self.failures.entry(one.object.0.clone()).or_default();
                     // Writing to a string does not fail.
                     let _ = write!(failures, "Gateway {gateway}: {why}. ");
@@ -173,23 +171,23 @@ impl Filters {
             }
         }
         // What could not be written stays as it is: without it requests would pass unlimited.
-        for (loader, key) in there
-            .difference(&written)
-            .filter(|(_, key)| !failed.contains(key))
-        {
-            let api = api(client, *loader, &key.namespace);
-            match in_time(api.delete(&key.name, &DeleteParams::default())).await {
-                Ok(_) => {}
-                Err(kube::Error::Api(status)) if status.code == 404 => {}
-                Err(error) => {
-                    return Err(format!(
-                        "cannot delete {} {key}: {error}",
-                        loader.words()[2]
-                    ));
-                }
-            }
+        let others = listed.there.difference(&written);
+        let others = others.filter(|(_, key)| !failed.contains(key));
+        stream::iter(others.map(Ok))
+            .try_for_each_concurrent(WRITES_AT_ONCE, |(loader, key)| delete(client, *loader, key))
+            .await
+    }
+}
+
+async fn delete(client: &Client, loader: Loader, key: &Key) -> Result<(), String> {
+    let api = api(client, loader, &key.namespace);
+    match in_time(api.delete(&key.name, &DeleteParams::default())).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        Err(error) => {
+            let [_, _, kind, _] = loader.words();
+            Err(format!("cannot delete {kind} {key}: {error}"))
         }
-        Ok(())
     }
 }
 
@@ -241,18 +239,24 @@ fn managed(
     objects.collect()
 }
 
+/// Returns what it is loaded by.
 async fn apply(
     client: &Client,
     settings: &FilterSettings,
     managed: &Managed,
     gateway: &Key,
-    loader: Loader,
-    is_own: bool,
-) -> Result<(), String> {
+    loader: Option<Loader>,
+    listed: &Listed,
+) -> Result<Loader, String> {
+    let loader = loader.ok_or("its class is neither Istio's nor Envoy Gateway's")?;
+    let [_, _, kind, _] = loader.words();
+    if !listed.served.contains(&loader) {
+        return Err(format!("the cluster has no {kind}"));
+    }
     let (name, uid) = &managed.object;
     let object = settings.object(loader, gateway, managed.domain.as_str(), (name, uid))?;
     let key = filter_object_name(gateway);
-    let [_, _, kind, _] = loader.words();
+    let is_own = listed.there.contains(&(loader, key.clone()));
     let api = api(client, loader, &key.namespace);
     let text = |error: kube::Error| format!("{kind} {key}: {error}");
     if !is_own
@@ -269,7 +273,7 @@ async fn apply(
     let parameters = PatchParams::apply(&controller_name());
     let patch = Patch::Apply(object);
     let applied = in_time(api.patch(&key.name, &parameters, &patch)).await;
-    applied.map(drop).map_err(text)
+    applied.map(|_| loader).map_err(text)
 }
 
 fn resource(loader: Loader) -> ApiResource {
@@ -322,4 +326,84 @@ fn read_settings(path: &Path) -> Result<FilterSettings, Error> {
     Err(wrong(
         "it needs `istio` or `envoyGateway`, a filter's configuration".to_owned(),
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{convert::Infallible, sync::Arc};
+
+    use http_body_util::{BodyExt as _, Full};
+    use hyper::{
+        Method, Request, Response, body::Incoming, server::conn::http1, service::service_fn,
+    };
+    use hyper_util::rt::TokioIo;
+    use serde_json::json;
+    use tokio::{net::TcpListener, sync::Barrier, time::timeout};
+
+    use super::*;
+
+    /// An API server that has no objects, and answers no write before so many came at once.
+    async fn server(writes: usize) -> Client {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let together = Arc::new(Barrier::new(writes));
+        let answer = move |request: Request<Incoming>| {
+            let together = Arc::clone(&together);
+            async move {
+                let is_list = !request.uri().path().contains("/namespaces/");
+                let is_write = request.method() == Method::PATCH;
+                request.into_body().collect().await.unwrap();
+                if is_write {
+                    together.wait().await;
+                }
+                let (status, body) = if is_list {
+                    (
+                        200,
+                        json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": []}),
+                    )
+                } else if is_write {
+                    (
+                        200,
+                        json!({"apiVersion": "v1", "kind": "Any", "metadata": {"name": "any"}}),
+                    )
+                } else {
+                    (
+                        404,
+                        json!({"status": "Failure", "message": "", "reason": "NotFound", "code": 404}),
+                    )
+                };
+                let response = Response::builder().status(status);
+                let body = Full::new(hyper::body::Bytes::from(body.to_string()));
+                Ok::<_, Infallible>(response.body(body).unwrap())
+            }
+        };
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let answer = service_fn(answer.clone());
+                tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), answer));
+            }
+        });
+        Client::try_from(kube::Config::new(url.parse().unwrap())).unwrap()
+    }
+
+    #[tokio::test]
+    async fn filters_are_written_several_at_once() {
+        let client = server(WRITES_AT_ONCE).await;
+        let settings = json!({"image": "filter:1", "istio": {}});
+        let settings: FilterSettings = serde_json::from_value(settings).unwrap();
+        let gateway = |at: usize| {
+            let key = Key::new("infra", at.to_string());
+            (key, "istio.io/gateway-controller".to_owned())
+        };
+        let managed = Managed {
+            object: ("shop".to_owned(), "uid".to_owned()),
+            domain: "shop".parse().unwrap(),
+            gateways: (0..2 * WRITES_AT_ONCE).map(gateway).collect(),
+        };
+        let mut filters = Filters::read(None).unwrap();
+        let write = filters.write(&client, &settings, std::slice::from_ref(&managed));
+        let written = timeout(Duration::from_secs(20), write).await;
+        assert_eq!(written, Ok(Ok(())));
+        assert_eq!(filters.failures, BTreeMap::new());
+    }
 }
