@@ -7,8 +7,10 @@ use std::time::Duration;
 use harness::{Client, EnvoyConfig, LimiterPlan, Process, Programs, Redis, free_port, until};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
 
-use crate::checks::{file, text, variable};
+use crate::checks::{documents, file, text, variable};
 use crate::monitoring::{alerts, is_of_the_controller, queries, unreachable};
 use crate::running::{GATEWAY, OTHER_LIMITS, Running, WatchedFiles, port_of, statuses};
 
@@ -54,6 +56,11 @@ impl Prometheus {
             targets(envoys),
             targets(files)
         );
+        Self::run(&config, dir).await
+    }
+
+    /// With a configuration whose rules are in `dir`.
+    async fn run(config: &str, dir: TempDir) -> Self {
         let path = dir.path().join("prometheus.yaml");
         std::fs::write(&path, config).unwrap();
         let port = free_port().unwrap();
@@ -379,6 +386,84 @@ async fn real_faults_fire_the_critical_alerts() {
     running.limiter.kill().await.unwrap();
     sees("RateLimiterGone").await;
     assert_eq!(unseen, BTreeSet::new());
+}
+
+/// What Envoy 1.40 shows of the dynamic module, shortened.
+const MODULES_PAGE: &str = "# TYPE envoy_dynamicmodulescustom_rl_unlimited_no_policy counter
+envoy_dynamicmodulescustom_rl_unlimited_no_policy{} 3
+# TYPE envoy_dynamicmodulescustom_rl_breaker_open gauge
+envoy_dynamicmodulescustom_rl_breaker_open{} 1
+# TYPE envoy_dynamicmodulescustom_rl_decisions counter
+envoy_dynamicmodulescustom_rl_decisions{decision=\"denied\",source=\"deny_cache\",limit=\"per-user\"} 5
+# TYPE envoy_dynamicmodulescustom_rl_costs_reserved counter
+envoy_dynamicmodulescustom_rl_costs_reserved{limit=\"tokens\"} 7
+";
+
+/// The relabelling of a scrape job as each shipped configuration has it.
+fn relabelling() -> Vec<Value> {
+    let of_prometheus = documents("deploy/monitoring/prometheus.yaml").remove(0);
+    let jobs = of_prometheus["scrape_configs"].as_array().unwrap();
+    let envoys = jobs.iter().filter(|job| job["job_name"] != "limiter");
+    let mut all: Vec<Value> = envoys
+        .map(|job| job["metric_relabel_configs"].clone())
+        .collect();
+    let monitors = documents("deploy/kubernetes/components/monitoring/pod-monitors.yaml");
+    let of_proxies = |name: &Value| *name == "istio-proxies" || *name == "envoy-gateway-proxies";
+    for monitor in { monitors.iter() }.filter(|one| of_proxies(&one["metadata"]["name"])) {
+        let endpoint = &monitor["spec"]["podMetricsEndpoints"][0];
+        // The operator's names, as Prometheus has them.
+        let rules = endpoint["metricRelabelings"].to_string();
+        let rules = rules.replace("sourceLabels", "source_labels");
+        all.push(serde_json::from_str(&rules.replace("targetLabel", "target_label")).unwrap());
+    }
+    all
+}
+
+/// A web server with one page.
+async fn page(text: &'static str) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let _ = stream.read(&mut [0; 4096]).await;
+            let head = "HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\nconnection: close";
+            let answer = format!("{head}\r\ncontent-length: {}\r\n\r\n{text}", text.len());
+            let _ = stream.write_all(answer.as_bytes()).await;
+        }
+    });
+    port
+}
+
+/// Envoy strips the prefix of the wasm filter's metrics, and not that of a module's.
+#[tokio::test]
+async fn the_modules_metrics_have_the_names_that_alerts_look_for() {
+    let port = page(MODULES_PAGE).await;
+    let all = relabelling();
+    let jobs = all.iter().enumerate().map(|(n, rules)| {
+        json!({
+            "job_name": n.to_string(), "metric_relabel_configs": rules,
+            "static_configs": [{"targets": [format!("127.0.0.1:{port}")]}],
+        })
+    });
+    let config = json!({
+        "global": {"scrape_interval": "1s", "scrape_timeout": "1s"},
+        "scrape_configs": jobs.collect::<Vec<_>>(),
+    });
+    let dir = tempfile::tempdir().unwrap();
+    let prometheus = Prometheus::run(&config.to_string(), dir).await;
+    for series in [
+        "rl_unlimited_no_policy == 3",
+        "rl_breaker_open == 1",
+        "rl_decisions{decision=\"denied\",source=\"deny_cache\",limit=\"per-user\"}",
+        "rl_costs_reserved{limit=\"tokens\"}",
+    ] {
+        let query = format!("count({series})");
+        until(&query, PATIENCE, async || {
+            (prometheus.number(&query).await == 4).then_some(())
+        })
+        .await
+        .unwrap();
+    }
 }
 
 fn critical_alerts() -> BTreeSet<String> {
