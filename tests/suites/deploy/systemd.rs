@@ -38,6 +38,37 @@ fn systemd_accepts_the_unit_and_finds_it_locked_down() {
     );
 }
 
+/// Without the call, limits are compiled at the priority of the threads that serve.
+#[test]
+fn the_limiter_may_lower_the_priority_of_a_thread() {
+    let Some(mut analyze) = systemd_analyze() else {
+        println!("no systemd-analyze here");
+        return;
+    };
+    let known = passes(analyze.arg("syscall-filter"));
+    let has = |set: &str, call: &str| {
+        let mut lines = known.lines().skip_while(|line| *line != set).skip(1);
+        let mut calls = lines.by_ref().take_while(|line| line.starts_with(' '));
+        calls.any(|line| line.trim() == call)
+    };
+    assert!(has("@resources", "setpriority"), "{known}");
+    let mut allowed = false;
+    for filter in text(UNIT).lines() {
+        let Some(filter) = filter.strip_prefix("SystemCallFilter=") else {
+            continue;
+        };
+        let (allows, names) = match filter.strip_prefix('~') {
+            Some(names) => (false, names),
+            None => (true, filter),
+        };
+        let names_it = |name: &str| name == "setpriority" || has(name, "setpriority");
+        if names.split_whitespace().any(names_it) {
+            allowed = allows;
+        }
+    }
+    assert!(allowed);
+}
+
 /// systemd starts no unit whose credential is missing.
 #[test]
 fn commands_in_the_units_comments_create_the_files_it_loads() {
