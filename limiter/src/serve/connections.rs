@@ -340,6 +340,12 @@ impl Peer {
 
     /// Records what a request has shown: a connection with an admitted request is no longer replaced by
     /// new ones, unless too many of this state are connected.
+    /// As if a request had shown this.
+    #[cfg(test)]
+    pub(super) fn shows(&self, state: AuthState) {
+        self.auth.store(state as u8, Ordering::Relaxed);
+    }
+
     pub(crate) fn authenticated_as(&self, state: AuthState) {
         if self.auth.load(Ordering::Relaxed) < state as u8
             && let Some(connections) = self.connections.upgrade()

@@ -42,13 +42,26 @@ const PIECE: usize = 16 * 1024;
 const UNAUTHENTICATED_READ: usize = 1024;
 
 /// Bound: the time that a byte of such a connection takes, over all of them. Beyond it, later reads
-/// wait their turn; the first read of a connection does not.
+/// wait their turn; the first kilobyte of a connection does not.
 ///
 /// 2 MB/s in all. Refusing requests at that rate takes a fifth of a core.
 const UNAUTHENTICATED_BYTE: Duration = Duration::from_nanos(500);
 
+/// Bound: how long such a connection waits for its turn. Beyond it, reads share a turn.
+///
+/// As long as one read of each of 256 takes. First bytes do not wait: from connections that come faster than their bytes
+/// are due, turns would come later and later, and stay so for as long again after the last of them.
+const UNAUTHENTICATED_WAIT: Duration = Duration::from_millis(128);
+
+/// Bound: the time that a byte of a health checker takes. Beyond it, its next read waits.
+///
+/// 2 KB/s, of 1,024 of them as much as of all strangers. It waits for no other connection: strangers would make Envoys
+/// take this limiter for one that hangs.
+const HEALTH_CHECK_BYTE: Duration = Duration::from_micros(500);
+
 /// Schedules the reads of unauthenticated connections. The bytes of a read delay the
-/// connection's next read: a client whose first bytes are a request never waits.
+/// connection's next read, beyond its first [`UNAUTHENTICATED_READ`] bytes: a client whose first bytes are a request
+/// never waits, in however many reads they are taken.
 #[derive(Debug, Default)]
 pub(super) struct UnauthenticatedReads {
     next: Mutex<Option<Instant>>,
@@ -60,7 +73,8 @@ impl UnauthenticatedReads {
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
         let takes = UNAUTHENTICATED_BYTE * u32::try_from(bytes).unwrap_or(u32::MAX);
         let start = next.filter(|next| *next > now);
-        *next = Some(start.unwrap_or(now) + takes);
+        let end = start.unwrap_or(now) + takes;
+        *next = Some(end.min(now + UNAUTHENTICATED_WAIT));
         start
     }
 }
@@ -70,6 +84,8 @@ pub(super) struct Inbound<S> {
     socket: S,
     peer: Arc<Peer>,
     unauthenticated: Arc<UnauthenticatedReads>,
+    /// The bytes that an unauthenticated connection may still read without a turn.
+    first: usize,
     /// Bytes since this connection yielded.
     piece: usize,
     /// When it may be read again.
@@ -86,6 +102,7 @@ impl<S> Inbound<S> {
             socket,
             peer,
             unauthenticated,
+            first: UNAUTHENTICATED_READ,
             piece: 0,
             turn: None,
         }
@@ -116,12 +133,24 @@ impl<S: AsyncRead + Unpin> Inbound<S> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let mut small = [0; UNAUTHENTICATED_READ];
-        let most = buffer.remaining().min(UNAUTHENTICATED_READ);
+        let most = match self.first {
+            0 => UNAUTHENTICATED_READ,
+            first => first,
+        };
+        let most = buffer.remaining().min(most);
         let mut read = ReadBuf::new(small.get_mut(..most).unwrap_or_default());
         ready!(Pin::new(&mut self.socket).poll_read(context, &mut read))?;
         let bytes = read.filled();
         buffer.put_slice(bytes);
-        let turn = self.unauthenticated.after(bytes.len(), Instant::now());
+        let now = Instant::now();
+        let turn = if self.peer.is_admitted() {
+            let bytes = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+            Some(now + HEALTH_CHECK_BYTE * bytes)
+        } else {
+            self.first = self.first.saturating_sub(bytes.len());
+            let turn = self.unauthenticated.after(bytes.len(), now);
+            turn.filter(|_| self.first == 0)
+        };
         self.turn = turn.map(|turn| Box::pin(sleep_until(turn)));
         Poll::Ready(Ok(()))
     }
