@@ -41,7 +41,10 @@ use crate::{
 };
 
 /// Bound: check streams of a connection. Beyond it, refused.
-const STREAMS_OF_ONE: usize = 64;
+///
+/// In a dynamic module the workers of all configurations share the connection of Envoy's main thread. Half of what HTTP/2
+/// permits on one, so that callouts find room beside them.
+const STREAMS_OF_ONE: usize = 512;
 
 /// Bound: calls of a check stream that are worked on at once. Beyond it, HTTP/2's flow control
 /// holds the proxy back.

@@ -278,7 +278,9 @@ pub(super) enum Order {
     Close = 2,
 }
 
-/// Bound: streams of a connection that has shown no token. Beyond it, HTTP/2 holds the client back.
+/// Bound: streams of a connection that has shown no token. Beyond it, it is closed.
+///
+/// Responses that stay open are not among them: they have bounds of their own.
 const STREAMS_MAX: usize = 64;
 
 /// What the requests of a connection have shown so far; it only rises.
@@ -338,14 +340,14 @@ impl Peer {
         Self::new(id, std::net::Ipv4Addr::LOCALHOST.into(), Weak::new())
     }
 
-    /// Records what a request has shown: a connection with an admitted request is no longer replaced by
-    /// new ones, unless too many of this state are connected.
     /// As if a request had shown this.
     #[cfg(test)]
     pub(super) fn shows(&self, state: AuthState) {
         self.auth.store(state as u8, Ordering::Relaxed);
     }
 
+    /// Records what a request has shown: a connection with an admitted request is no longer replaced by
+    /// new ones, unless too many of this state are connected.
     pub(crate) fn authenticated_as(&self, state: AuthState) {
         if self.auth.load(Ordering::Relaxed) < state as u8
             && let Some(connections) = self.connections.upgrade()
@@ -364,12 +366,13 @@ impl Peer {
         self.auth.load(Ordering::Relaxed) == AuthState::Authenticated as u8
     }
 
-    /// Called for each new request. Closes the connection if it holds more than [`STREAMS_MAX`],
-    /// unless it is authenticated and all connections together hold few enough.
+    /// Called for each new request. Closes the connection if it holds more than [`STREAMS_MAX`], those of
+    /// [`Self::follow`] aside, unless it is authenticated and all connections together hold few enough.
     pub(super) fn bound_streams(&self, unsent: &Unsent) {
         let answers = self.unsent.iter();
         let answers: usize = answers.map(|count| count.load(Ordering::Relaxed)).sum();
         let held = self.running.load(Ordering::Relaxed).saturating_add(answers);
+        let held = held.saturating_sub(self.following.load(Ordering::Relaxed));
         if held <= STREAMS_MAX || self.is_authenticated() && !unsent.is_crowded() {
             return;
         }
@@ -397,9 +400,16 @@ impl Peer {
     /// The permit for a response that stays open, if this connection has fewer than `max`.
     pub(crate) fn follow(self: &Arc<Self>, max: usize) -> Option<OpenResponse> {
         let before = self.following.fetch_add(1, Ordering::Relaxed);
+        self.of_all(Unsent::end_stream);
         // The drop releases it, also when it is refused.
         let permit = OpenResponse(Arc::clone(self));
         (before < max).then_some(permit)
+    }
+
+    fn of_all(&self, count: fn(&Unsent)) {
+        if let Some(connections) = self.connections.upgrade() {
+            count(&connections.unsent);
+        }
     }
 
     fn has_unsent(&self) -> bool {
@@ -443,11 +453,13 @@ impl Peer {
     }
 }
 
-/// The permit of a response that stays open until its connection ends.
+/// The permit of a response that stays open until its connection ends. Its request is running, and does not count
+/// among the streams.
 pub(crate) struct OpenResponse(Arc<Peer>);
 
 impl Drop for OpenResponse {
     fn drop(&mut self) {
+        self.0.of_all(Unsent::start_stream);
         self.0.following.fetch_sub(1, Ordering::Relaxed);
     }
 }
@@ -484,8 +496,8 @@ impl Drop for Running {
 /// half a second are closed.
 const UNSENT_MAX: usize = 16 << 20;
 
-/// Bound: streams beyond which each connection has as few as one without a token. Beyond it, HTTP/2
-/// holds the client back.
+/// Bound: streams beyond which each connection has as few as one without a token. Beyond it, a connection with more is
+/// closed.
 ///
 /// They take about 60 MB.
 const STREAMS_CROWDED: usize = 8 * 1024;
@@ -493,7 +505,7 @@ const STREAMS_CROWDED: usize = 8 * 1024;
 #[derive(Default)]
 pub(super) struct Unsent {
     bytes: AtomicUsize,
-    /// Requests without an answer and answers that were not sent whole.
+    /// Requests without an answer and answers that were not sent whole, without those that stay open.
     streams: AtomicUsize,
     period: AtomicUsize,
 }
@@ -537,3 +549,6 @@ impl Unsent {
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -429,7 +429,7 @@ async fn a_connection_has_a_bounded_number_of_streams() -> Result<()> {
     let service = Service::with(PER_USER).await?;
     let connection = connect(service.data).await?;
     let mut proxies = Vec::new();
-    for _ in 0..64 {
+    for _ in 0..512 {
         proxies.push(
             open(connection.clone(), "")
                 .await?
