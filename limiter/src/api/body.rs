@@ -33,7 +33,7 @@ const AT_ONCE: Duration = Duration::from_millis(100);
 /// Bound: time for a body or a message to arrive. Beyond it, 400, or the stream ends.
 const WITHIN: Duration = Duration::from_secs(5);
 
-/// Bound: bodies that take longer than a moment to arrive, at once. Beyond it, 400.
+/// Bound: bodies that take longer than a moment to arrive, at once. Beyond it, 503.
 const SLOW_MAX: usize = 64;
 
 /// Bound: bytes of requests in a limiter until they are answered. Beyond it, 503.

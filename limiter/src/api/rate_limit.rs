@@ -550,11 +550,10 @@ fn shown(limit: &LimitAnswer) -> &str {
     }
 }
 
+/// Whole seconds, rounded up: Envoy's header has the seconds alone, and would say 0 while the limit still denies.
 fn duration(ms: u64) -> Duration {
-    let nanos = i32::try_from(ms % 1000).unwrap_or(0) * 1_000_000;
     Duration {
-        seconds: i64::try_from(ms / 1000).unwrap_or(i64::MAX),
-        nanos,
+        seconds: i64::try_from(ms.div_ceil(1000)).unwrap_or(i64::MAX),
     }
 }
 

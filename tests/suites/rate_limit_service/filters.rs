@@ -51,6 +51,27 @@ async fn a_request_over_the_limit_is_denied_by_envoy() {
     );
 }
 
+/// Envoy's header has no parts of a second.
+#[tokio::test]
+async fn a_denial_does_not_say_that_its_wait_is_over() {
+    let limits = "  - {name: second, descriptor: [path=/limited, user], rate: 1/1s, burst: 1}\n";
+    let stage = Stage::with(limits).await;
+    stage.healthy_becomes(1).await;
+    let get = || stage.envoy.get("/limited").header("x-user", "alice");
+    until("a request is denied", PATIENCE, async || {
+        let reply = get().send().await.ok()?;
+        assert_eq!(
+            reply.header("x-ratelimit-reset"),
+            Some("1"),
+            "{:?}",
+            reply.headers
+        );
+        (reply.status == 429).then_some(())
+    })
+    .await
+    .unwrap();
+}
+
 #[tokio::test]
 async fn a_shadow_limit_lets_requests_pass() {
     let stage = Stage::with(LIMITS).await;

@@ -105,13 +105,11 @@ pub(super) struct CurrentLimit {
     pub(super) name: String,
 }
 
-/// `google.protobuf.Duration`
+/// `google.protobuf.Duration`, in whole seconds.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Duration {
     #[prost(int64, tag = "1")]
     pub(super) seconds: i64,
-    #[prost(int32, tag = "2")]
-    pub(super) nanos: i32,
 }
 
 /// `google.protobuf.Struct`
@@ -299,11 +297,7 @@ pub(super) fn to_json(response: &RateLimitResponse) -> Json {
             fields.insert("limitRemaining".to_owned(), status.limit_remaining.into());
         }
         if let Some(reset) = &status.duration_until_reset {
-            let millis = reset.nanos / 1_000_000;
-            let text = match millis {
-                0 => format!("{}s", reset.seconds),
-                _ => format!("{}.{millis:03}s", reset.seconds),
-            };
+            let text = format!("{}s", reset.seconds);
             fields.insert("durationUntilReset".to_owned(), text.into());
         }
         Json::Object(fields)
