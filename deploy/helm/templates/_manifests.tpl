@@ -16,6 +16,13 @@ app.kubernetes.io/part-of: rl
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- end }}
 
+{{/* The ports of the store, as a NetworkPolicy has them. */}}
+{{- define "rl.storePorts" }}
+{{- range .Values.networkPolicy.storePorts }}
+- port: {{ . }}
+{{- end }}
+{{- end }}
+
 {{- define "rl.image" }}
 {{- with .Values.image }}
 {{- if .digest }}{{ .repository }}@{{ .digest }}{{ else }}{{ .repository }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}

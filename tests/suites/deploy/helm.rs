@@ -122,7 +122,7 @@ fn the_chart_renders_what_kustomize_renders() {
 }
 
 /// Values, an object, a place in it, and what is there then.
-const EFFECTS: [(&str, &str, &str, &str); 17] = [
+const EFFECTS: [(&str, &str, &str, &str); 19] = [
     (
         r#"{"image": {"repository": "r.example/rl", "tag": "2"}}"#,
         "Deployment limiter",
@@ -212,6 +212,18 @@ const EFFECTS: [(&str, &str, &str, &str); 17] = [
         "NetworkPolicy rlctl",
         "/spec/egress/0/to",
         r#"[{"ipBlock": {"cidr": "10.0.0.5/32"}}]"#,
+    ),
+    (
+        r#"{"networkPolicy": {"storePorts": [6380]}}"#,
+        "NetworkPolicy limiter",
+        "/spec/egress/0/ports",
+        r#"[{"port": 6380}]"#,
+    ),
+    (
+        r#"{"networkPolicy": {"storePorts": [6380]}, "controller": {"enabled": true}}"#,
+        "NetworkPolicy rl-controller",
+        "/spec/egress/1/ports",
+        r#"[{"port": 6380}]"#,
     ),
     (
         r#"{"monitoring": {"podMonitors": {"enabled": true, "istio": ["edge"]}}}"#,
