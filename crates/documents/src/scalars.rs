@@ -175,10 +175,13 @@ impl fmt::Display for Duration {
     }
 }
 
+/// The last millisecond that a time of four digits for the year can name.
+const LAST_MS: u64 = 253_402_300_799_999;
+
 /// Milliseconds since the epoch of `2026-12-01T00:00Z`, `2026-12-01T00:00:00.5+01:00`, ...
 ///
 /// That is RFC 3339, but seconds may be left out; an offset may not. `None` if it is anything else, or
-/// before 1970.
+/// before 1970 or after 9999 in UTC, in which it is written.
 ///
 /// Written by hand, because the filter reads them, too: this adds 2.6 KB to a wasm module built for size,
 /// `jiff` 149 KB, and no smaller crate reads times without seconds. The tests compare with `jiff`.
@@ -209,7 +212,8 @@ pub fn parse_timestamp(text: &str) -> Option<u64> {
         return None;
     }
     let minutes = (days_since_epoch(year, month, day)? * 24 + hour) * 60 + minute - offset_minutes;
-    u64::try_from((minutes * 60 + second) * 1000 + millis).ok()
+    let ms = u64::try_from((minutes * 60 + second) * 1000 + millis).ok()?;
+    (ms <= LAST_MS).then_some(ms)
 }
 
 /// `2026-12-01T00:00:00Z`, with milliseconds only where there are some.

@@ -54,6 +54,16 @@ fn anything_else_is_refused() {
     }
 }
 
+/// A store that could not read what it wrote would lose all limits of a domain.
+#[test]
+fn a_time_is_written_as_it_can_be_read() {
+    for text in ["9999-12-31T23:59:59.999Z", "9999-12-31T22:59:59.999-01:00"] {
+        let ms = parse_timestamp(text).unwrap();
+        assert_eq!(parse_timestamp(&format_timestamp(ms)), Some(ms), "{text}");
+    }
+    assert_eq!(parse_timestamp("9999-12-31T23:59:59-01:00"), None);
+}
+
 proptest! {
     #[test]
     fn agrees_with_a_calendar_library(ms in 0_u64..253_402_300_799_999) {
