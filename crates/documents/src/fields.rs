@@ -2,7 +2,9 @@
 
 use std::{borrow::Cow, collections::HashSet, fmt, mem};
 
-use crate::{Choice, Entry, Name, Node, Place, Problem, Problems, Value, similar};
+use crate::{
+    Choice, Entry, Name, Node, Place, Problem, Problems, Value, problem::MAX_KEPT, similar,
+};
 
 /// The longest path in a message, in characters: keys can be of any length.
 const MAX_PATH: usize = 200;
@@ -20,6 +22,11 @@ impl Report {
     /// `None` if there are more than `problems` problems.
     pub fn has_only(&self, problems: usize) -> Option<()> {
         (self.problems.len() <= problems).then_some(())
+    }
+
+    /// Whether to look for what was meant: not for problems that are not kept, since that compares with many words.
+    pub fn gives_hints(&self) -> bool {
+        self.problems.len() < MAX_KEPT
     }
 
     /// What was read, if there was nothing wrong with it.
@@ -221,7 +228,11 @@ impl<'p> Take<'_, 'p> {
     pub fn finish(&mut self, known: &[&str]) {
         for entry in mem::take(&mut self.left) {
             let path = Path::Field(self.path, &entry.key);
+            let hinted = self.report.gives_hints();
             let problem = self.report.add(&path, entry.place, "unknown field");
+            if !hinted {
+                continue;
+            }
             if entry.key == "<<" {
                 problem.push_hint(
                     "merge keys are not supported: write the fields here as well; an alias (`rate: *r`) can \

@@ -10,7 +10,7 @@ use std::{
 use crate::{JsonError, Place};
 
 /// The most problems that are kept of one document. With more, the errors are systematic.
-const MAX_KEPT: usize = 100;
+pub(crate) const MAX_KEPT: usize = 100;
 
 /// One thing that is wrong, where, and what was expected instead.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -190,9 +190,6 @@ pub(crate) struct IndexedLimit<'n> {
 /// A proxy extracts them all from every request.
 pub const ENTRIES_MAX: usize = 128;
 
-/// After this many problems, none gets a "did you mean": finding one compares with every name.
-const MAX_HINTS: usize = 100;
-
 /// The most cycles that are reported, each with all its members.
 const MAX_CYCLES: usize = 10;
 
@@ -213,7 +210,7 @@ pub(crate) fn check_references(
         for replaced in &placed.limit.replaces {
             if names.position(replaced.as_str()).is_none() {
                 let message = format!("there is no limit `{replaced}`");
-                let hinted = report.problems.len() < MAX_HINTS;
+                let hinted = report.gives_hints();
                 let problem = report.add(&path, place, message);
                 if hinted && let Some(meant) = similar(replaced.as_str(), names.list()) {
                     problem.push_hint(format!("did you mean `{meant}`?"));

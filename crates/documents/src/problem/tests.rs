@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::{Field, Node, Report};
 
 #[test]
 fn a_typo_finds_the_word_that_was_meant() {
@@ -46,4 +47,17 @@ proptest! {
         let shown = printable(&json);
         prop_assert_eq!(serde_json::from_str::<String>(&shown).unwrap(), text);
     }
+}
+
+/// A client of a limiter may send tens of thousands, and each is compared with every field.
+#[test]
+fn what_was_meant_is_looked_for_only_of_problems_that_are_kept() {
+    let map = Node::map((0..1000).map(|n| (format!("rat{n}"), Node::number(n))));
+    let mut report = Report::default();
+    Field::root(&map).read_map(&["rate"], &mut report, &mut |_| {});
+    let hints = report
+        .problems
+        .iter()
+        .filter(|problem| problem.hint.is_some());
+    assert_eq!((report.problems.len(), hints.count()), (1000, MAX_KEPT));
 }

@@ -172,7 +172,11 @@ fn read_time_zone(take: &mut Take<'_, '_>) -> Option<&'static str> {
     let zone = calendar::zone(text);
     if zone.is_none() {
         let message = format!("{} is not a time zone", quoted(text));
+        let hinted = take.report.gives_hints();
         let problem = field.report(take.report, message);
+        if !hinted {
+            return zone;
+        }
         if let Some((name, way)) = calendar::offset(text) {
             problem.push_hint(format!(
                 "did you mean `{name}`, which is {way} UTC? the sign in these names is the opposite of the \
