@@ -14,7 +14,7 @@ use policy::{
 };
 
 use super::{
-    numbers::{Buckets, Numbers, read_overrides},
+    numbers::{Buckets, NUMBERS, Numbers, read_overrides},
     pricing::{check_pricing, read_cost},
     take_pause,
 };
@@ -446,7 +446,8 @@ fn read_descriptor(take: &mut Take<'_, '_>, limit: &Field<'_>) -> Option<Box<Des
         }
     }
     if unlimited {
-        for name in ["algorithm", "rate", "burst", "penalty", "overrides"] {
+        let others = ["cost", "deny_status", "penalty", "overrides"];
+        for name in NUMBERS.into_iter().chain(others) {
             if limit.node.get(name).is_some() {
                 let message = format!("`{name}` on a limit that is `unlimited`");
                 refuse(limit, name, message, take.report);

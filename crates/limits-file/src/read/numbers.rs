@@ -10,6 +10,21 @@ use policy::{
     Positions, Quota, Scope, Written, normal_value, parse_rate, parse_share, values_hash,
 };
 
+/// The fields that are read here, beside overrides.
+pub(super) const NUMBERS: [&str; 11] = [
+    "algorithm",
+    "rate",
+    "limit",
+    "slot_ttl",
+    "burst",
+    "sub_windows",
+    "strict",
+    "align",
+    "time_zone",
+    "week_start",
+    "max_delay",
+];
+
 /// What could be read of a limit's numbers.
 pub(super) struct Numbers {
     /// The algorithm, if it is one.
@@ -27,6 +42,10 @@ impl Numbers {
         unlimited: bool,
     ) -> Self {
         if unlimited {
+            // They are refused, and not unknown.
+            for name in NUMBERS {
+                take.field(name);
+            }
             return Self::none();
         }
         read_numbers(take, limit, over_limit)
