@@ -40,6 +40,7 @@ fn every_form_is_read_and_written_back() {
 /// Invalid costs, and behind `=>` a part of the message about each.
 const WRONG: &str = "
 0 => at least 1
+2000000000000 => more than
 {} => `from` or `table`
 {from: {request_header: x}} => needs a `default`
 {from: {response_json: /a}} => needs a `reserve`

@@ -33,7 +33,7 @@ pub(super) fn read_cost(take: &mut Take<'_, '_>) -> (u64, Option<Box<Pricing>>) 
         return (1, None);
     };
     if !matches!(cost.node.value, Value::Map(_)) {
-        let units = cost.integer(1, take.report);
+        let units = within_max(&cost, 1, take.report);
         return (units.unwrap_or(1), None);
     }
     let mut pricing = None;
