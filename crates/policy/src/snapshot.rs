@@ -431,7 +431,7 @@ fn read_limit(reader: &mut Reader<'_>) -> Result<(Limit, bool), DecodeError> {
         let longest_ms = quota.algorithm().lease_max_ms().unwrap_or(0);
         let lease_ttl_ms = reader.optional(|reader| within(reader, 1, longest_ms))?;
         let hidden = reader.boolean()?;
-        let replaces = reader.list(MAX_NAMES, "replaces", Name::read)?;
+        let replaces = reader.list(MAX_LIMITS, "replaces", Name::read)?;
         let paused = reader.optional(Pause::read)?;
         let fleet_size = reader.optional(|reader| within(reader, 1, u64::MAX))?;
         let generation = reader.unsigned()?;

@@ -344,3 +344,21 @@ proptest! {
         let _ = Compiled::from_snapshot(&bytes);
     }
 }
+
+/// A limit that a filter cannot read is asked of a limiter for each request.
+#[test]
+fn a_filter_reads_a_limit_that_replaces_hundreds() {
+    let names = (0..300).map(|n| format!("n{n}"));
+    let limits = names
+        .clone()
+        .map(|name| format!("{{name: {name}, rate: 1/s}}, "));
+    let file = format!(
+        "{{domain: shop, limits: [{}{{name: all, rate: 1/s, replaces: [{}]}}]}}",
+        limits.collect::<String>(),
+        names.collect::<Vec<_>>().join(", ")
+    );
+    let policy = limits_file::read("limits.yaml", file.as_bytes()).unwrap();
+    let compiled = read(&snapshot_at(&Compiled::new(policy), 0));
+    assert_eq!(compiled.opaque(), []);
+    assert_eq!(compiled.matching(&Descriptor::new(), 0).len(), 1);
+}
