@@ -379,29 +379,26 @@ impl Compiled {
         entries: &'e (impl Entries + ?Sized),
         now_ms: u64,
     ) -> Vec<Match<'_, 'e>> {
-        let values: Vec<Option<&[u8]>> = self
-            .shape
-            .keys
-            .iter()
-            .map(|key| entries.get(key.as_str()))
-            .collect();
-        match self.matching_values(&values, now_ms) {
-            Ok(matches) => self.with_descriptor_limit(matches, entries, now_ms),
-            Err(_) => Vec::new(),
-        }
+        let mut matches = self.matching_all(entries, now_ms);
+        self.suppress_replaced(&mut matches);
+        matches
     }
 
-    /// Adds the limit of the rate limit service that applies.
-    fn with_descriptor_limit<'c, 'e>(
-        &'c self,
-        mut matches: Vec<Match<'c, 'e>>,
+    /// As [`Compiled::matching`], before `replaces`.
+    pub fn matching_all<'e>(
+        &self,
         entries: &'e (impl Entries + ?Sized),
         now_ms: u64,
-    ) -> Vec<Match<'c, 'e>> {
+    ) -> Vec<Match<'_, 'e>> {
+        let keys = self.shape.keys.iter();
+        let values: Vec<Option<&[u8]>> = keys.map(|key| entries.get(key.as_str())).collect();
+        if self.exemption_of_values(&values).is_some() {
+            return Vec::new();
+        }
+        let mut matches = self.limits_matching(&values, now_ms);
         if let Some(found) = self.descriptor_limit(entries, now_ms) {
             let at = matches.partition_point(|other| other.index < found.index);
             matches.insert(at, found);
-            self.suppress_replaced(&mut matches);
         }
         matches
     }
@@ -442,10 +439,12 @@ impl Compiled {
         values: &[Option<&'e [u8]>],
         now_ms: u64,
     ) -> Result<Vec<Match<'_, 'e>>, &Exemption> {
-        match self.exemption_of_values(values) {
-            Some(exemption) => Err(exemption),
-            None => Ok(self.limits_matching(values, now_ms)),
+        if let Some(exemption) = self.exemption_of_values(values) {
+            return Err(exemption);
         }
+        let mut matches = self.limits_matching(values, now_ms);
+        self.suppress_replaced(&mut matches);
+        Ok(matches)
     }
 
     fn limits_matching<'e>(&self, values: &[Option<&'e [u8]>], now_ms: u64) -> Vec<Match<'_, 'e>> {
@@ -460,7 +459,6 @@ impl Compiled {
                 matches.insert(before, found);
             }
         }
-        self.suppress_replaced(&mut matches);
         matches
     }
 
@@ -514,7 +512,8 @@ impl Compiled {
         }
     }
 
-    /// The positions of the limits that these suppress.
+    /// The positions of the limits that these suppress, of all that [match](Compiled::matching_all): one that is
+    /// suppressed itself does so all the same.
     pub fn replaced_by(&self, matches: &[Match<'_, '_>]) -> Vec<usize> {
         let suppress = matches.iter().filter(|found| found.suppresses);
         // By name, because the others come and go while this one stays.

@@ -327,7 +327,7 @@ fn replaced(parts: &[ServicePart], policy: &Compiled, now_ms: u64) -> Vec<LimitR
     }
     let mut replaced = Vec::new();
     for part in parts.iter().filter(|part| part.rate.is_none()) {
-        replaced.extend(policy.replaced_by(&policy.matching(&part.descriptor, now_ms)));
+        replaced.extend(policy.replaced_by(&policy.matching_all(&part.descriptor, now_ms)));
     }
     replaced.sort_unstable();
     replaced.dedup();

@@ -188,6 +188,21 @@ fn a_limit_that_replaces_another_does_so_even_in_shadow() {
 }
 
 #[test]
+fn a_limit_that_is_replaced_itself_replaces_others_all_the_same() {
+    let limits = compiled(
+        "  - {name: everyone, descriptor: [x], rate: 1/s}\n  \
+           - {name: staff, rate: 1/s, replaces: [everyone]}\n  \
+           - {name: admins, rate: 1/s, replaces: [staff]}\n",
+    );
+    let sent = sent(&[("x", "1")]);
+    let matches = limits.matching(&sent, 0);
+    let names: Vec<&str> = { matches.iter() }
+        .map(|found| found.limit.name.as_str())
+        .collect();
+    assert_eq!(names, ["admins"]);
+}
+
+#[test]
 fn snapshots_for_filters_omit_descriptor_limits() {
     let limits = compiled(
         "  - {name: a, descriptor: [x], rate: 1/s}\n  - {name: b, per: [user], rate: 1/s}\n",
