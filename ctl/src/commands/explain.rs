@@ -12,7 +12,7 @@ use policy::{
 use serde::Serialize;
 
 use crate::{
-    bucket::{self, RequestArgs},
+    bucket::{self, RequestArgs, Values},
     cli::{Global, examples},
     commands::inspect::{AdaptiveFields, BucketPenalty},
     error::{self, Error, Exit},
@@ -70,22 +70,24 @@ fn explain(
     descriptor: &Descriptor,
     mut states: BTreeMap<Name, BucketState>,
 ) -> Vec<Row> {
-    let matches = compiled.matching(descriptor, crate::now_ms());
+    let all = compiled.matching_all(descriptor, crate::now_ms());
+    let replaced = compiled.replaced_by(&all);
     let limits = compiled.limits().iter().enumerate();
     let rows = limits.map(|(index, limit)| {
-        let found = matches.iter().find(|found| found.index == index);
+        let found = all.iter().find(|found| found.index == index);
+        let found = found.filter(|_| !replaced.contains(&index));
         let state = states.remove(&limit.name).unwrap_or_default();
         Row {
             limit: limit.name.to_string(),
             applies: found.is_some(),
             enforced: found.map(|found| found.enforced),
-            bucket: found.map(|found| bucket::display(&limit.per, &found.values)),
+            bucket: found.map(|found| bucket::display(&limit.per, &bucket_of(found))),
             quota: found.and_then(|found| quota(compiled, found)),
             window: found.and_then(|found| window(compiled, found)),
             cost: found.and_then(|found| cost(compiled, found, descriptor)),
             penalty: state.penalty,
             adaptive: state.adaptive,
-            reasons: of_limit(compiled, index, descriptor, &matches),
+            reasons: of_limit(compiled, index, descriptor, (&all, found.is_some())),
         }
     });
     rows.collect()
@@ -93,13 +95,18 @@ fn explain(
 
 // --- The numbers of the bucket that a limit has for a request.
 
+/// The bucket, which the values of a wildcard may share.
+fn bucket_of(found: &Match<'_, '_>) -> Values {
+    found.clone().into_values()
+}
+
 fn in_force(compiled: &Compiled, of: &Match<'_, '_>) -> Option<Resolved> {
-    compiled.quota_for(of.index, &of.values, crate::now_ms())
+    compiled.quota_for(of.index, &bucket_of(of), crate::now_ms())
 }
 
 /// The numbers of the bucket, if they differ from the limit's own.
 fn quota(compiled: &Compiled, of: &Match<'_, '_>) -> Option<String> {
-    let found = compiled.override_for(of.index, &of.values)?;
+    let found = compiled.override_for(of.index, &bucket_of(of))?;
     match in_force(compiled, of)? {
         Resolved::Unlimited => Some("unlimited, by its override".to_owned()),
         Resolved::Quota(quota) if quota != of.limit.quota => {
@@ -162,8 +169,7 @@ async fn of_request(
         if !learns || found.missing.is_some() || limit.scope == Scope::Proxy {
             continue;
         }
-        let values = found.values.iter().map(|value| value.map(<[u8]>::to_vec));
-        let values: Vec<_> = values.collect();
+        let values = found.into_values();
         let bucket = session.store.inspect(compiled, &limit.name, &values, 1);
         let bucket = bucket.await.map_err(|error| session.check_failed(&error))?;
         let state = BucketState {
@@ -191,12 +197,12 @@ fn reason(holds: bool, text: impl Into<String>) -> Reason {
     }
 }
 
-/// The reasons for one limit, given all limits that match.
+/// The reasons for one limit, given all limits that match before `replaces`, and whether this one applies.
 fn of_limit(
     compiled: &Compiled,
     index: usize,
     descriptor: &Descriptor,
-    matches: &[Match<'_, '_>],
+    (all, applies): (&[Match<'_, '_>], bool),
 ) -> Vec<Reason> {
     let Some(limit) = compiled.limits().get(index) else {
         return Vec::new();
@@ -206,14 +212,14 @@ fn of_limit(
     if let Some(exemption) = compiled.exemption(descriptor) {
         let name = &exemption.name;
         reasons.push(reason(false, format!("the request is exempt: {name}")));
-    } else if holds && matches.iter().all(|found| found.index != index) {
+    } else if holds && !applies {
         let paused = pause_state(compiled.pause_of(index, crate::now_ms()));
-        reasons.push(match paused {
-            Some(paused) => reason(false, paused),
-            None if limit.descriptor.is_some() && !compiled.has_replaces() => {
-                reason(false, "another limit fits the descriptor better")
-            }
-            None => of_replacement(limit, compiled, matches),
+        let replaces =
+            |by: &&Match<'_, '_>| by.suppresses && by.limit.replaces.contains(&limit.name);
+        reasons.push(match (paused, all.iter().find(replaces)) {
+            (Some(paused), _) => reason(false, paused),
+            (None, Some(by)) => reason(false, format!("replaced by {}", by.limit.name)),
+            (None, None) => reason(false, "another limit fits the descriptor better"),
         });
     }
     reasons
@@ -298,19 +304,6 @@ fn of_missing(limit: &Limit, descriptor: &Descriptor) -> Vec<Reason> {
     reasons.collect()
 }
 
-fn of_replacement(limit: &Limit, compiled: &Compiled, matches: &[Match<'_, '_>]) -> Reason {
-    let replaces = |found: &&Match<'_, '_>| found.limit.replaces.contains(&limit.name);
-    let by = matches.iter().find(replaces).map(|found| &found.limit.name);
-    let anyone = compiled
-        .limits()
-        .iter()
-        .find(|other| other.replaces.contains(&limit.name));
-    match by.or(anyone.map(|other| &other.name)) {
-        Some(name) => reason(false, format!("replaced by {name}")),
-        None => reason(false, "replaced by another limit"),
-    }
-}
-
 // --- What applies to a request, as JSON and as text.
 
 const YES: Style = AnsiColor::Green.on_default();
@@ -392,5 +385,28 @@ impl View for Report {
     fn names(&self) -> Vec<String> {
         let applies = self.limits.iter().filter(|row| row.applies);
         applies.map(|row| row.limit.clone()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bucket_that_values_share_is_shown_with_its_override() {
+        let file = br#"{domain: shop, limits: [
+          {name: exports, descriptor: ["path=/export/*"], share_threshold: true, rate: 10/s,
+           overrides: [{values: {descriptor: "path=/export/*"}, rate: 3/s}]}]}"#;
+        let compiled = Compiled::new(limits_file::read("limits.yaml", file).unwrap());
+        let sent = [("descriptor".parse().unwrap(), b"path=/export/a".to_vec())];
+        let rows = explain(&compiled, &Descriptor::from_iter(sent), BTreeMap::new());
+        let of = |row: &Row| (row.bucket.clone().unwrap(), row.quota.clone().unwrap());
+        assert_eq!(
+            of(&rows[0]),
+            (
+                "descriptor=path=/export/*".to_owned(),
+                "by its override: rate 3/s".to_owned()
+            )
+        );
     }
 }

@@ -117,12 +117,7 @@ async fn of_request(
                 limit.name
             ));
         } else {
-            let values = matched
-                .values
-                .iter()
-                .map(|v| v.map(<[u8]>::to_vec))
-                .collect();
-            found.push(look(session, compiled, limit, values).await?);
+            found.push(look(session, compiled, limit, matched.into_values()).await?);
         }
     }
     if found.is_empty() {

@@ -709,15 +709,15 @@ impl Session<'_> {
     /// The limits of the domain, with only the overrides that apply to a request.
     pub async fn policy_for_request(&self, descriptor: &Descriptor) -> Result<Policy, Error> {
         let mut policy = self.policy(Overrides::None).await?;
-        // Matches at the end of time, when only endless pauses hold: it may read too many
-        // overrides, never too few.
+        // Matches at the end of time, when only endless pauses hold, and before `replaces`, since what replaces
+        // then may be paused now: it may read too many overrides, never too few.
         let compiled = Compiled::new(policy.clone());
-        for found in compiled.matching(descriptor, u64::MAX) {
-            let values: Values = found.values.iter().map(|v| v.map(<[u8]>::to_vec)).collect();
-            let entry = self
-                .override_of(compiled.domain(), found.limit, &values)
-                .await?;
-            if let Some(limit) = policy.limits.get_mut(found.index) {
+        for found in compiled.matching_all(descriptor, u64::MAX) {
+            let (index, limit) = (found.index, found.limit);
+            let values = found.into_values();
+            let entry = self.override_of(compiled.domain(), limit, &values);
+            let entry = entry.await?;
+            if let Some(limit) = policy.limits.get_mut(index) {
                 limit.overrides.extend(entry);
             }
         }
