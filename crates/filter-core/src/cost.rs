@@ -680,15 +680,18 @@ impl LimitCheck {
             RequestPlace::Header(name) => whole_number(request.header(name)?),
             RequestPlace::Json(pointer) => body?.number(pointer),
         };
-        let units = match self.limit.pricing.as_deref() {
+        (self.asked, self.cost) = match self.limit.pricing.as_deref() {
             None => return,
-            Some(Pricing::Request(price)) => price.units(number, entries),
+            Some(Pricing::Request(price)) => {
+                let units = price.units(number, entries);
+                (units, units)
+            }
             Some(Pricing::Response(price)) => {
+                let wanted = price.reserve.wanted(number);
                 let most = self.limit.quota.algorithm().limit();
-                price.reserve.units(most, number)
+                (wanted, price.reserve.capped(wanted, most))
             }
         };
-        self.cost = units;
     }
 }
 

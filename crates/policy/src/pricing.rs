@@ -173,8 +173,12 @@ impl Reserve {
     /// What a request reserves in a bucket of so many units: at least 1. `number` returns the
     /// number in a place.
     pub fn units(&self, capacity: u64, number: impl Fn(&RequestPlace) -> Option<u64>) -> u64 {
-        let wanted = first_value(&self.from, number).unwrap_or(self.default);
-        self.capped(wanted, capacity)
+        self.capped(self.wanted(number), capacity)
+    }
+
+    /// What a request is to reserve, before a bucket cuts it.
+    pub fn wanted(&self, number: impl Fn(&RequestPlace) -> Option<u64>) -> u64 {
+        first_value(&self.from, number).unwrap_or(self.default)
     }
 
     /// The pointers into the request's body.

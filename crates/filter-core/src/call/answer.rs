@@ -373,7 +373,7 @@ impl Worker {
             }
             return;
         }
-        let denial = cacheable((now, sent), limit, limit_check.cost, answer, last);
+        let denial = cacheable((now, sent), limit, limit_check.asked, answer, last);
         self.cache.store_denial(key, generation, status, denial);
         let denial = Some((Some(denial), sent));
         write_answer(host, now, &self.process.table, bucket, status, denial);

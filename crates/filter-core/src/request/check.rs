@@ -32,6 +32,8 @@ pub(crate) struct LimitCheck {
     pub(crate) mode: Mode,
     /// Units that the request costs.
     pub(crate) cost: u64,
+    /// Units that a limiter is asked for: of a reserve more, since an override may let the bucket hold more.
+    pub(crate) asked: u64,
     /// The bucket's key in the shared table.
     pub(crate) key: BucketKey,
     /// The bucket's generation.
@@ -82,6 +84,7 @@ impl LimitCheck {
             limit: Arc::clone(policy.limit(found.index)?),
             mode: found.mode(),
             cost: limit.cost,
+            asked: limit.cost,
             key: table
                 .key(
                     (limit.name.as_str(), limit.generation),
@@ -420,7 +423,7 @@ impl PendingCheck {
                 skip,
                 // The others cost a fixed number.
                 cost: priced.then(|| LimitCost {
-                    units: of.cost,
+                    units: of.asked,
                     reserve: of.limit.settles(),
                 }),
                 debit: (of.debit > 0).then_some(Debit {

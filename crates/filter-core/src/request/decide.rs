@@ -198,7 +198,7 @@ impl Worker {
             limit_check.status = status;
             // Another worker may have received a grant since the denial.
             let worker_lease = self.leases.find(key, generation);
-            let cost = limit_check.cost;
+            let cost = limit_check.asked;
             let shared_units = worker_lease.map_or(0, |worker_lease| worker_lease.shared);
             let denial = denial.filter(|denial| {
                 let denies = denial.denies(cost, now, limit.penalty);

@@ -7,7 +7,8 @@ use algorithms::{
     check::{self, LimitVerdict, Mode, Options, PenaltyRequest, Stored},
 };
 use policy::{
-    BucketEdit, BucketEdits, Compiled, Edits, Limit, Match, Name, Policy, Revision, Snapshot,
+    BucketEdit, BucketEdits, Compiled, Edits, Limit, Match, Name, Policy, Resolved, Revision,
+    Snapshot,
 };
 use protocol::{
     Answer, CHANGES_CBOR, Check, ErrorCode, LIMITS_CBOR, Lease, LimitAnswer, Reservation,
@@ -383,7 +384,7 @@ impl Limiter {
         };
         let changes: Vec<Change> = matches
             .iter()
-            .map(|found| Change::new(check, found, now_ms))
+            .map(|found| Change::new(&self.compiled, check, found, now_ms))
             .collect();
         let parts = matches
             .iter()
@@ -398,7 +399,7 @@ impl Limiter {
                     algorithm: &change.algorithm,
                     generation: found.limit.generation_of(&found.values),
                     stored: self.buckets.get(bucket),
-                    cost: units(check, found.limit) * cost,
+                    cost: units(check, found.limit, &change.algorithm) * cost,
                     debit: if peek { 0 } else { debit(name) },
                     debit_serial: change.debit_serial,
                     lease: Some(change.lease(found, check.proxy)),
@@ -411,13 +412,13 @@ impl Limiter {
             });
         let parts: Vec<_> = parts.collect();
         let (verdict, writes) = check::check(&parts, now_ms, forced(peek)).unwrap();
-        let limits = matches.iter().zip(&verdict.limits);
+        let limits = matches.iter().zip(&verdict.limits).zip(&changes);
         let mut answer = Answer {
             revision: self.compiled.revision().clone(),
             now_ms,
             allowed: verdict.allowed,
             limits: limits
-                .map(|(found, verdict)| settled(found, verdict))
+                .map(|((found, verdict), change)| settled(found, verdict, &change.algorithm))
                 .collect(),
             parts: Vec::new(),
         };
@@ -530,9 +531,12 @@ fn matching<'c>(compiled: &'c Compiled, check: &'c Check, now_ms: u64) -> Vec<Ma
 }
 
 /// Units that one request costs.
-fn units(check: &Check, limit: &Limit) -> u64 {
+fn units(check: &Check, limit: &Limit, algorithm: &Algorithm) -> u64 {
     let own = check.limit(&limit.name).and_then(|of| of.cost);
-    own.map_or(limit.cost, |cost| cost.units)
+    match (own, limit.response_price()) {
+        (Some(own), Some(price)) => price.reserve.capped(own.units, algorithm.limit()),
+        (own, _) => own.map_or(limit.cost, |cost| cost.units),
+    }
 }
 
 /// The parts of a check that concern one limit, besides its cost.
@@ -545,11 +549,15 @@ struct Change {
 }
 
 impl Change {
-    fn new(check: &Check, found: &Match<'_, '_>, now_ms: u64) -> Self {
+    fn new(compiled: &Compiled, check: &Check, found: &Match<'_, '_>, now_ms: u64) -> Self {
         let entry = check.limit(&found.limit.name);
         let lease = entry.and_then(|of| of.lease.as_ref());
         let slots = entry.into_iter().flat_map(|of| &of.slots);
-        let algorithm = calendar::at(found.limit.quota.algorithm(), now_ms);
+        let quota = match compiled.quota_for(found.index, &found.values, now_ms) {
+            Some(Resolved::Quota(quota)) => quota,
+            _ => found.limit.quota,
+        };
+        let algorithm = calendar::at(quota.algorithm(), now_ms);
         let reset = found.limit.reset_generation_of(&found.values);
         // As in a real plan, a slot from before the reset is not entered again.
         let known = |op: &&SlotOp| op.act != SlotAct::Enter || op.slot.turn >= reset;
@@ -583,8 +591,7 @@ fn skips(check: &Check, limit: &Name) -> bool {
     check.limit(limit).is_some_and(|of| of.skip)
 }
 
-fn settled(found: &Match<'_, '_>, verdict: &LimitVerdict) -> LimitAnswer {
-    let algorithm = found.limit.quota.algorithm();
+fn settled(found: &Match<'_, '_>, verdict: &LimitVerdict, algorithm: &Algorithm) -> LimitAnswer {
     let generation = found.limit.generation_of(&found.values);
     LimitAnswer {
         reservation: None,

@@ -73,6 +73,25 @@ fn a_request_reserves_and_its_response_settles() {
     }
 }
 
+/// Only limiters have overrides, so only they know what a bucket holds.
+#[test]
+fn a_reserve_is_cut_to_what_the_bucket_holds_and_not_to_what_others_hold() {
+    const OVERRIDDEN: &str = "  - {name: tokens, per: [user], rate: 10000/1h, \
+         cost: {from: {response_json: /n}, reserve: {default: 4000, cap: 10%}, max: 5000}, overrides: \
+         [{values: {user: alice}, rate: 100000/1h}, {values: {user: bob}, rate: 100/1h}]}\n";
+    let mut world = world(1, OVERRIDDEN);
+    for (user, reserved) in [("alice", 4000), ("bob", 10), ("carol", 1000)] {
+        let number = world.request(0, 1, user, "/");
+        world.run_for_ms(50);
+        assert!(world.passed(number), "{user}");
+        assert_eq!(
+            world.limiter.charged_in_all("tokens", user),
+            reserved,
+            "{user}"
+        );
+    }
+}
+
 #[test]
 fn missing_usage_is_estimated_and_a_failed_response_is_free() {
     for mut world in seeds().map(|seed| world(seed, TOKENS)) {
