@@ -8,8 +8,11 @@ use std::collections::BTreeMap;
 
 use crate::support::random::Random;
 use crate::support::{Engine, LuaRedis, RustEngine, Scripts, Subject, number};
-use algorithms::check::{Mode, Options, Part, PenaltyRequest};
-use algorithms::{Algorithm, Align, Kind, LeaseRequest, Parameters, Penalty, Settlement};
+use algorithms::check::{Costs, Mode, Options, Part, PenaltyRequest};
+use algorithms::{
+    Algorithm, Align, CostSettlement, Kind, LeaseRequest, Parameters, Penalty, Reservation,
+    Settlement,
+};
 use store::{
     script::{Clock, CrossSlotCheck, ScriptCheck, ScriptError, ScriptLimit, SlotCheck},
     scripts::REFUND,
@@ -451,6 +454,69 @@ fn a_check_over_several_slots_reports_what_it_has_executed() {
         };
         assert_eq!(executed_of(check), [false, executed], "{what}");
     }
+}
+
+/// What a denied check reserved is refunded. Were it settled as well, units of others would be given back.
+#[test]
+fn a_check_that_another_slot_denies_leaves_nothing_to_settle() {
+    let tokens = Algorithm::new(&Parameters::new(Kind::TokenBucket, 1000, 60_000)).unwrap();
+    let closed = Algorithm::new(&Parameters::new(Kind::FixedWindow, 0, 60_000)).unwrap();
+    let limit = |cost, costs| ScriptLimit {
+        reservations: Some(b"r:{a}"),
+        ..ScriptLimit::new(
+            b"a",
+            Part {
+                cost,
+                costs: Some(costs),
+                ..Part::new(&tokens, 1)
+            },
+        )
+    };
+    let check = |limits| ScriptCheck {
+        limits,
+        options: Options::default(),
+    };
+    let mut redis = LuaRedis::new();
+    let mut decide = |check| {
+        let mut cross_slot: CrossSlotCheck<'_, ScriptError> = CrossSlotCheck::new(check, slot);
+        while let Some(ask) = cross_slot.next().pop() {
+            let mut reply = redis.batch(&[ask.check], Clock::Injected(START_MS));
+            let verdict = reply.results.remove(0).unwrap();
+            cross_slot.answer(ask.part, Ok((verdict, reply.now_ms)));
+        }
+        for (limit, _, charge) in cross_slot.refund() {
+            let refunded = redis.refund_all(&[charge], Clock::Injected(START_MS))[0];
+            cross_slot.refunded(limit, refunded);
+        }
+        cross_slot.decided(|| unreachable!()).unwrap().0
+    };
+    let others = decide(check(vec![limit(500, Costs::default())]));
+    assert_eq!(others.limits[0].decision.remaining, 500);
+    let reserving = Costs {
+        secret: Some(7),
+        ..Costs::default()
+    };
+    let denied = decide(check(vec![
+        limit(100, reserving),
+        ScriptLimit::new(b"b", Part::new(&closed, 1)),
+    ]));
+    assert!(!denied.allowed);
+    assert_eq!(denied.limits[0].decision.remaining, 500);
+    let settled = [CostSettlement {
+        reservation: Reservation {
+            secret: 7,
+            number: denied.limits[0].reserved.number,
+            units: 0,
+            seal: 0,
+        },
+        units: 0,
+    }];
+    let settling = Costs {
+        settle: &settled,
+        ..Costs::default()
+    };
+    let after = decide(check(vec![limit(0, settling)]));
+    assert_eq!(after.limits[0].decision.remaining, 500);
 }
 
 fn settle(part: &mut Part<'_>, settle: &'static [Settlement]) {

@@ -249,7 +249,13 @@ impl<'a, E: Clone> CrossSlotCheck<'a, E> {
             }
         }
         let limits: Option<Vec<_>> = limits.into_iter().collect();
-        let limits = limits.ok_or_else(unasked)?;
+        let mut limits = limits.ok_or_else(unasked)?;
+        if !allowed {
+            // They are refunded, or may be: settled as well, they would give back units of others.
+            for limit in &mut limits {
+                limit.reserved.number = 0;
+            }
+        }
         Ok((Verdict { allowed, limits }, latest_ms))
     }
 }
