@@ -157,7 +157,9 @@ end
 -- Marks the state as written now, and adds slots, each by its expiry and its name.
 local function mark(s, ...)
   if s.foreign then
-    redis.call('DEL', s.key) -- another algorithm's state
+    -- Another algorithm's state. A server without memory refuses only the first write of a call.
+    redis.call('SET', s.key, '')
+    redis.call('DEL', s.key)
     s.foreign, s.seen = nil, 0
   end
   if s.seen > 0 and s.seen == s.generation then

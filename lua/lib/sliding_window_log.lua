@@ -8,7 +8,7 @@
 -- w: limit (N), x (W in ms), at (now, or the newest entry's time if later),
 --    shift (what to take off an entry's time), newest (entry), length (of the list),
 --    first (position of the first entry that counts), forgotten (total before it),
---    stored (units that count), added (units of this call)
+--    stored (units that count), added (units of this call), foreign (whether the key has another algorithm's state)
 
 local TOTAL_WRAP = 1000000 -- above the 100,000 units that a log can hold
 local CHUNK = 1000 -- unpack() has a limit
@@ -22,6 +22,7 @@ local function entry(w, position)
     return nil
   end
   if type(text) ~= 'string' then
+    w.foreign = true
     return nil, foreign(w)
   end
   local at, units, total, generation = string.match(text, '^(%-?%d+):(%d+):(%d+):?(%d*)$')
@@ -77,7 +78,7 @@ local function find_live(w)
 end
 
 local function load(w)
-  w.shift, w.first, w.length, w.forgotten, w.stored, w.added = 0, 0, 0, 0, 0, 0
+  w.shift, w.first, w.length, w.forgotten, w.stored, w.added, w.foreign = 0, 0, 0, 0, 0, 0, false
   local newest, problem = entry(w, -1)
   if not newest then
     return problem
@@ -141,8 +142,10 @@ end
 
 -- Adds this call's units to the newest entry, and drops the entries that no longer count.
 local function save(w, ttl)
-  if w.length == 0 then
-    redis.call('DEL', w.key) -- another algorithm's state
+  if w.foreign then
+    -- Another algorithm's state. A server without memory refuses only the first write of a call.
+    redis.call('SET', w.key, '')
+    redis.call('DEL', w.key)
   elseif w.shifted then
     rewrite(w)
   end

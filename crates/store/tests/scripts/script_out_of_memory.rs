@@ -1,7 +1,7 @@
 //! A server without free memory refuses a check as a whole, and loses no state.
 
 use crate::support::server::Reply;
-use crate::support::{Engine, Server, Subject, on_servers, script_check};
+use crate::support::{Engine, KINDS, Server, Subject, script_check};
 use algorithms::check::Options;
 use algorithms::{Algorithm, Kind, Parameters};
 use store::script::Clock;
@@ -29,6 +29,7 @@ fn refuse(server: &mut Server, before: &Subject, after: &Subject, later_ms: u64)
         server.one(before, NOW + at * 10_000);
     }
     let left = remaining(server, after, later_ms);
+    let stored = server.command(&[b"DUMP", before.key.as_bytes()]);
     for both in [
         [other.clone(), after.clone()],
         [after.clone(), other.clone()],
@@ -41,6 +42,7 @@ fn refuse(server: &mut Server, before: &Subject, after: &Subject, later_ms: u64)
         assert!(refused, "{reply:?} {both:#?}");
         assert_eq!(remaining(server, after, later_ms), left, "{}", before.key);
         assert_eq!(remaining(server, &other, later_ms), 10, "all or nothing");
+        assert_eq!(server.command(&[b"DUMP", before.key.as_bytes()]), stored);
     }
 }
 
@@ -70,4 +72,27 @@ fn nothing_is_forgotten(server: &mut Server) {
     }
 }
 
-on_servers!(nothing_is_forgotten);
+/// What has no state yet, or that of another algorithm, gets none.
+fn nothing_is_added(server: &mut Server) {
+    let kinds = KINDS.into_iter().chain([Kind::Concurrency]);
+    for after in kinds.map(|kind| subject(kind, 6)) {
+        for before in [Kind::FixedWindow, Kind::TokenBucket].map(|kind| subject(kind, 0)) {
+            let of_another = Subject {
+                key: before.key.clone(),
+                ..after.clone()
+            };
+            if before.key != after.key {
+                refuse(server, &before, &after, NOW + 20_000);
+                refuse(server, &before, &of_another, NOW + 20_000);
+            }
+        }
+    }
+}
+
+mod forgotten {
+    crate::support::on_servers!(super::nothing_is_forgotten);
+}
+
+mod added {
+    crate::support::on_servers!(super::nothing_is_added);
+}
