@@ -295,24 +295,39 @@ end
 -- Frees slots of requests without ids (the low 20 bits of their stamps are 0): those that expire first.
 -- save() removes them.
 local function credit(s, units)
-  local any, left = s.used > 0, {}
-  if any and not s.list then
-    s.list = {}
-    local live = redis.call('ZRANGEBYSCORE', s.key, above_now(), '+inf', 'WITHSCORES')
+  local any = s.used > 0
+  s.removed = {}
+  local function remove(name)
+    if units == 0 or (string.match(name, '^(%d+):%d+:%d+$') or 1) % 2 ^ 20 > 0 then
+      return false
+    end
+    s.removed[#s.removed + 1] = name
+    s.used, units = s.used - 1, units - 1
+    return true
+  end
+  -- Mostly all slots are such: then those that stay are the last ones, and need not be read.
+  while units > 0 and s.used > 0 and not s.list do
+    local last = math.min(units, s.used, TOGETHER) - s.used - 1
+    for _, name in ipairs(redis.call('ZRANGE', s.key, -s.used, last)) do
+      if not remove(name) then
+        s.list = {}
+        break
+      end
+    end
+    local live = s.list and redis.call('ZRANGE', s.key, -s.used, -1, 'WITHSCORES') or {}
     for i = 1, #live, 2 do
       s.list[#s.list + 1] = { expiry_by(live[i + 1]), live[i] }
     end
   end
-  s.removed = {}
-  for _, slot in ipairs(any and s.list or {}) do
-    if units > 0 and (string.match(slot[2], '^(%d+):%d+:%d+$') or 1) % 2 ^ 20 == 0 then
-      s.removed[#s.removed + 1] = slot[2]
-      s.used, units = s.used - 1, units - 1
-    else
-      left[#left + 1] = slot
+  if s.list then
+    local left = {}
+    for _, slot in ipairs(s.list) do
+      if not remove(slot[2]) then
+        left[#left + 1] = slot
+      end
     end
+    s.list = left
   end
-  s.list = any and left or nil
   return any
 end
 
@@ -321,8 +336,8 @@ local function save(s, ttl)
     mark(s)
   end
   if s.removed then
-    for _, name in ipairs(s.removed) do
-      redis.call('ZREM', s.key, name)
+    for i = 1, #s.removed, TOGETHER do
+      redis.call('ZREM', s.key, unpack(s.removed, i, math.min(#s.removed, i + TOGETHER - 1)))
     end
     s.removed = nil
   end

@@ -7,7 +7,7 @@ collectgarbage('setpause', 1000)
 local keys = {}
 local allowed = nil
 local time = { '1763000000', '0' }
-local writes, calls = 0, 0
+local writes, calls, ranged_items = 0, 0, 0
 local expiring, refusal = false, nil
 local published = {}
 
@@ -253,6 +253,7 @@ end
 
 local function flat(found, with_scores, from, to)
   local list = {}
+  ranged_items = ranged_items + math.max(0, math.min(to, #found) - math.max(from, 1) + 1)
   for i = math.max(from, 1), math.min(to, #found) do
     list[#list + 1] = found[i][1]
     if with_scores then
@@ -528,6 +529,9 @@ return {
   end,
   calls = function()
     return calls
+  end,
+  ranged_items = function()
+    return ranged_items
   end,
   type_of = function(key)
     return keys[key] and keys[key].kind or 'none'

@@ -184,6 +184,11 @@ impl LuaRedis {
         self.function("calls").call(()).unwrap()
     }
 
+    /// How many members of sorted sets ranges have had.
+    pub fn ranged_items(&self) -> u64 {
+        self.function("ranged_items").call(()).unwrap()
+    }
+
     /// The time to live of a key in milliseconds, -2 if it does not exist.
     pub fn ttl(&self, key: &str) -> i64 {
         self.function("ttl").call(key).unwrap()
