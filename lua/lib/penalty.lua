@@ -62,5 +62,5 @@ end
 local function store_penalty(p)
   local till = math.max(p.grow > 1 and remembered_till(p) or p.till, p.count > 0 and p.since + p.within or 0)
   local text = string.format('%.0f:%.0f:%.0f:%.0f', p.since, p.count, p.till, p.last)
-  call('SET', p.key, text, 'PX', injected and TTL_INJECTED_MS or till - now + TTL_MARGIN_MS)
+  call('SET', p.key, text, 'PX', injected and TTL_INJECTED_MS or math.max(0, till - now) + TTL_MARGIN_MS)
 end

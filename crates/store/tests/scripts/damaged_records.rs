@@ -179,3 +179,24 @@ fn a_damaged_reservation_fails_no_other_check() {
 fn a_damaged_adaptive_limit_fails_no_other_check() {
     sum(|seed| walk(Walk::of_an_adaptive_limit(seed), seed, Walk::adaptive_step));
 }
+
+/// No script writes such a time: the record would end before it is written.
+#[test]
+fn a_penalty_that_ended_before_it_began_fails_no_check() {
+    let mut lua = LuaRedis::new();
+    lua.set_time(1_763_000_040, 0);
+    lua.bytes(&[b"SET", b"p:{bucket}", b"9000000000000:0:0:0"]);
+    let healthy = Algorithm::new(&Parameters::new(Kind::TokenBucket, 10, 1000)).unwrap();
+    let subjects = [Subject {
+        penalty: Some(Penalized {
+            key: "p:{bucket}".to_owned(),
+            penalty: Penalty::new(3, 60_000, 1000),
+            reported: 0,
+            counts: true,
+        }),
+        ..Subject::new("bucket", healthy)
+    }];
+    let check = script_check(&subjects, Options::default());
+    let verdict = lua.batch(&[check], Clock::Server).results.remove(0);
+    assert!(verdict.unwrap().allowed);
+}
