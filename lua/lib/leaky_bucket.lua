@@ -218,7 +218,7 @@ function M.take(b, cost)
     end
   end
   if not i then
-    b.debt = stop -- not `charge`, which stops at the capacity: it fits behind the last slot
+    b.later, b.debt = {}, stop -- not `charge`, which stops at the capacity: it fits behind the last slot
   end
   if not b.named then
     return 0, 0, 0, 0

@@ -9,7 +9,8 @@ use crate::support::{
 };
 use algorithms::check::{Options, Part, Verdict};
 use algorithms::{
-    ADAPTIVE_LINGER_MS, Algorithm, Debits, Kind, Parameters, Penalty, Settlement, Slot, State,
+    ADAPTIVE_LINGER_MS, Algorithm, Debits, Kind, Parameters, Penalty, RetryAfter, Settlement, Slot,
+    SlotOp, State,
 };
 use store::script::{Charge, Clock, Credit, Credited, ScriptError, ScriptLimit};
 
@@ -463,13 +464,20 @@ fn compare_credits_of_reservations(twin: &mut dyn Engine, share: Share) {
 /// Many checks of one call: several that ask the same of different buckets, others between them.
 #[test]
 fn rust_and_lua_agree_on_many_checks_in_one_call() {
+    compare_batches(Walk::new, Walk::step, steps() / 6);
+    compare_batches(Walk::of_a_queue, Walk::queue_step, steps() / 12);
+    compare_batches(Walk::of_slots, Walk::slots_step, steps() / 24);
+    compare_batches(Walk::of_debts, Walk::debts_step, steps() / 24);
+}
+
+fn compare_batches(new: fn(u64) -> Walk, next: fn(&mut Walk) -> (u64, Vec<Subject>), steps: u64) {
     let (mut lua, first) = (LuaRedis::new(), number("RL_TWIN_SEED", 0));
-    for seed in first..first + steps().div_ceil(6 * STEPS_PER_WALK) {
-        let (mut rust, mut walk) = (RustEngine::default(), Walk::new(seed));
+    for seed in first..first + steps.div_ceil(STEPS_PER_WALK) {
+        let (mut rust, mut walk) = (RustEngine::default(), new(seed));
         let mut chance = Random::new(seed ^ 0xba7c);
         let mut asked: Vec<(Vec<Subject>, Options)> = Vec::new();
         for step in 0..STEPS_PER_WALK {
-            let (now_ms, mut subjects) = walk.step();
+            let (now_ms, mut subjects) = next(&mut walk);
             if chance.one_in(2) {
                 // Buckets that are not leased are kept from check to check.
                 for subject in &mut subjects {
@@ -557,6 +565,34 @@ fn a_query_after_a_clock_step_back_keeps_sub_window_grants() {
         remaining.push(expected.decision.remaining);
     }
     assert_eq!(remaining, [87, 7, 7, 6, 18]);
+}
+
+/// While the clock is behind, freed time counts again once it has caught up, unless something is stored before.
+#[test]
+fn a_check_leaves_no_freed_time_to_the_next_of_its_call() {
+    let queue = Parameters {
+        max_delay_ms: Some(500),
+        ..Parameters::new(Kind::LeakyBucket, 20, 1000)
+    };
+    let mut subject = Subject::new("queue", Algorithm::new(&queue).unwrap());
+    let (mut rust, mut lua, now_ms) = (RustEngine::default(), LuaRedis::new(), 1_763_000_040_000);
+    let slots: Vec<Slot> = (0..10)
+        .filter_map(|_| {
+            rust.one(&subject, now_ms);
+            lua.one(&subject, now_ms).slot
+        })
+        .collect();
+    subject.lease.free = vec![SlotOp::free(slots[5], 1)];
+    subject.cost = 0;
+    assert_eq!(rust.one(&subject, now_ms), lua.one(&subject, now_ms));
+    (subject.lease.free, subject.cost) = (Vec::new(), 1);
+    let subjects = [subject];
+    let checks = [0; 2].map(|_| script_check(&subjects, Options::default()));
+    let found = lua.batch(&checks, Clock::Injected(now_ms - 100)).results;
+    let [one, two] = [0; 2].map(|_| rust.check(&subjects, now_ms - 100, Options::default()));
+    assert_eq!(found, [one, two]);
+    let of_second = &found[1].as_ref().unwrap().limits[0];
+    assert_eq!(of_second.decision.retry_after, RetryAfter::Millis(150));
 }
 
 /// With the server's clock the same answers, and no key that expires before its bucket is unused.
