@@ -79,4 +79,16 @@ fn an_invalid_cost_is_refused_with_its_problem() {
         let said = limit(cost).unwrap_err();
         assert!(said.contains(problem), "{cost}: {said}");
     }
+    // A filter finds no more of them.
+    let sum = |count: usize| format!("{{sum: [{}]}}", "{response_json: /a}, ".repeat(count));
+    let cost = |last| {
+        format!(
+            "{{from: [{}{}], reserve: 1}}",
+            (sum(8) + ", ").repeat(3),
+            sum(last)
+        )
+    };
+    assert!(limit(&cost(6)).is_ok());
+    let said = limit(&cost(7)).unwrap_err();
+    assert!(said.contains("more than 30 `response_json`"), "{said}");
 }

@@ -166,6 +166,12 @@ fn response(
     } else {
         refuse_given(cost, &["units"], "without `status`", report);
     }
+    if response_pointers(&from) > MAX_POINTERS {
+        let message = format!("more than {MAX_POINTERS} `response_json`");
+        cost.report(report, message).push_hint(
+            "a filter does not look for the others: use several limits, or fewer sources",
+        );
+    }
     let fallback = of_status.or(fields.max);
     let reserve = match reserve {
         Some(field) => read_reserve(&field, fallback, report),
@@ -187,6 +193,16 @@ fn response(
         if_absent,
         max: fields.max.unwrap_or(MAX_COST),
     }))
+}
+
+/// How many numbers of a body the sources are.
+fn response_pointers(from: &[Source]) -> usize {
+    let in_body = |term: &&Term| matches!(term.place, ResponseValue::Json(_));
+    let of = |source: &Source| match source {
+        Source::Sum(terms) => terms.iter().filter(in_body).count(),
+        Source::Status { .. } => 0,
+    };
+    from.iter().map(of).sum()
 }
 
 fn no_reserve<T>(field: &Field<'_>, report: &mut Report) -> Option<T> {
@@ -295,6 +311,8 @@ pub(super) const SOURCE_FIELDS: [&str; 11] = [
 const PLACES: &[&str] = SOURCE_FIELDS.split_at(8).0;
 /// The most sources of a cost, and numbers of a sum.
 const MAX_SOURCES: usize = 8;
+/// The most numbers in the body of a response: as many as a filter's `json_reader` looks for.
+const MAX_POINTERS: usize = 30;
 /// The most keys of a path through metadata.
 const MAX_KEYS: usize = 8;
 /// The largest weight of a number.
