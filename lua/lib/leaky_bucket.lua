@@ -87,6 +87,16 @@ local function turns_of(b)
   return b.turns
 end
 
+-- Whether time behind the last slot was freed before. Turns are in order, so that the end of the last one says it.
+local function freed_behind(b)
+  local at, last = string.match(b.turns_text, '^(%d+);.*,(%d+),%d+$')
+  last = at and last - drained_in(b, b.at - at) or 0
+  if last <= 0 then
+    b.turns = {} -- all have passed
+  end
+  return last > b.debt
+end
+
 M.load_absent = true
 
 function M.load(b, text)
@@ -212,7 +222,7 @@ function M.take(b, cost)
     end
   end
   local turn, stop = 0, start + cost * b.x
-  for _, of in ipairs(turns_of(b)) do
+  for _, of in ipairs((b.turns or i or freed_behind(b)) and turns_of(b) or {}) do
     if of[1] < stop and start < of[2] then
       turn = math.max(turn, of[3] + 1)
     end

@@ -710,6 +710,7 @@ pub fn weight(algorithm: &Algorithm, leased: bool) -> usize {
         (Kind::Concurrency, _) => 2,
         (Kind::SlidingWindowBuckets, false) => 2 + sub_windows / 64,
         (Kind::SlidingWindowBuckets, true) => 4 + sub_windows / 8,
+        _ if algorithm.parameters().max_delay_ms.is_some() => 4,
         (_, false) if algorithm.edges().is_some() => 2,
         (_, false) => 1,
         (_, true) => 3,
@@ -856,10 +857,16 @@ mod weight_tests {
         let plain = algorithm(Kind::TokenBucket, None);
         let log = algorithm(Kind::SlidingWindowLog, None);
         let heavy = algorithm(Kind::SlidingWindowBuckets, Some(1000));
+        let queue = Algorithm::new(&Parameters {
+            max_delay_ms: Some(500),
+            ..Parameters::new(Kind::TokenBucket, 10, 60_000)
+        });
+        let queue = queue.unwrap();
         let check = |limits: &[&'static str]| {
             let of = |name: &&str| match *name {
                 "plain" => ScriptLimit::new(b"k", Part::new(&plain, 1)),
                 "log" => ScriptLimit::new(b"k", Part::new(&log, 1)),
+                "queue" => ScriptLimit::new(b"k", Part::new(&queue, 1)),
                 _ => ScriptLimit::new(b"k", Part::new(&heavy, 1)),
             };
             ScriptCheck {
@@ -877,6 +884,7 @@ mod weight_tests {
         assert_eq!(sizes(&vec![check(&["log", "plain"]); 10]), [7, 3]);
         assert_eq!(sizes(&vec![check(&["heavy", "heavy"]); 3]), [1, 1, 1]);
         assert_eq!(sizes(&vec![check(&["heavy"]); 7]), [3, 3, 1]);
+        assert_eq!(sizes(&vec![check(&["queue"]); 20]), [16, 4]);
         let mixed = [check(&["plain"; 60]), check(&["heavy"]), check(&["plain"])];
         assert_eq!(sizes(&mixed), [1, 2]);
     }

@@ -12,6 +12,7 @@ use algorithms::{
     ADAPTIVE_LINGER_MS, Algorithm, Debits, Kind, Parameters, Penalty, RetryAfter, Settlement, Slot,
     SlotOp, State,
 };
+use lua_redis::mlua::Value;
 use store::script::{Charge, Clock, Credit, Credited, ScriptError, ScriptLimit};
 
 const STEPS_PER_WALK: u64 = 60;
@@ -593,6 +594,30 @@ fn a_check_leaves_no_freed_time_to_the_next_of_its_call() {
     assert_eq!(found, [one, two]);
     let of_second = &found[1].as_ref().unwrap().limits[0];
     assert_eq!(of_second.decision.retry_after, RetryAfter::Millis(150));
+}
+
+/// Time that was freed before is stored in up to 4 KiB. A request behind the last slot needs none of it.
+#[test]
+fn a_slot_behind_the_last_one_leaves_freed_time_as_it_is_stored() {
+    let queue = Parameters {
+        max_delay_ms: Some(900),
+        ..Parameters::new(Kind::LeakyBucket, 20, 1000)
+    };
+    let subject = Subject::new("queue", Algorithm::new(&queue).unwrap());
+    let mut lua = LuaRedis::new();
+    // Ten slots, two of which were freed and given again.
+    lua.command::<Value>(&[
+        "SET",
+        "queue",
+        "b1:500:7000:50:q1:7000::7000;100,150,1;200,250,1",
+    ]);
+    let mut stored_at = |now_ms| {
+        lua.one(&subject, now_ms);
+        lua.command::<String>(&["GET", "queue"])
+    };
+    let [both, none] = [7200, 7260].map(&mut stored_at);
+    assert_eq!(both, "b1:350:7200:50:q1:7000::7000;100,150,1;200,250,1");
+    assert_eq!(none, "b1:340:7260:50:q1:7000::");
 }
 
 /// With the server's clock the same answers, and no key that expires before its bucket is unused.
