@@ -32,6 +32,12 @@ impl Workspace {
         self.target.join("tools")
     }
 
+    /// Where cargo puts what it builds for a target in a profile.
+    pub fn built(&self, target: &str, profile: &str) -> PathBuf {
+        let folder = if profile == "dev" { "debug" } else { profile };
+        self.target.join(target).join(folder)
+    }
+
     /// A path as typed in the checkout.
     pub fn short<'a>(&self, path: &'a Path) -> &'a Path {
         path.strip_prefix(&self.root).unwrap_or(path)

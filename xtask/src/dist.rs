@@ -61,8 +61,8 @@ pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
     Ok(())
 }
 
-/// The folder of artefacts for tests: the value of `RL_TEST_ARTIFACTS`, or else built for this
-/// machine's processor with the quick profile.
+/// The folder of artefacts for tests: the value of `RL_TEST_ARTIFACTS`, or else built for this machine's
+/// processor, as the tests are: their build scripts and macros exist already, and nothing is optimised.
 pub fn for_tests(workspace: &Workspace, ui: &Ui) -> Result<PathBuf> {
     if let Some(named) = std::env::var_os("RL_TEST_ARTIFACTS") {
         return Ok(std::path::absolute(named)?);
@@ -70,12 +70,17 @@ pub fn for_tests(workspace: &Workspace, ui: &Ui) -> Result<PathBuf> {
     let out = workspace.target.join("artifacts-for-tests");
     let args = Args {
         arch: vec![this_machine()?.to_owned()],
-        out: Some(out.clone()),
+        out: None,
         source: None,
         quick: true,
         verify: false,
     };
-    run(&args, workspace, ui)?;
+    let profile = "dev";
+    let release = Release {
+        profile,
+        ..Release::new(workspace, &args)?
+    };
+    make(workspace, ui, &release, &out)?;
     Ok(out)
 }
 
@@ -101,7 +106,7 @@ fn target(arch: &str) -> String {
 /// What to build, and the origin that artefacts name.
 struct Release {
     arch: Vec<String>,
-    /// The profile of `Cargo.toml`.
+    /// Cargo's profile.
     profile: &'static str,
     version: &'static str,
     /// The commit, with `-dirty` where files differ from it; absent outside of git.
@@ -156,6 +161,18 @@ impl Release {
             source: args.source.clone(),
         })
     }
+
+    /// Gzip without a name or a time. What only tests unpack need not be small.
+    fn gzip(&self, bytes: &[u8]) -> Result<Vec<u8>> {
+        let level = if self.profile == "dev" {
+            Compression::fast()
+        } else {
+            Compression::best()
+        };
+        let mut gzip = GzBuilder::new().write(Vec::new(), level);
+        gzip.write_all(bytes)?;
+        Ok(gzip.finish()?)
+    }
 }
 
 /// The programs of one processor, by their names, and the module.
@@ -189,7 +206,7 @@ impl Programs {
             .env(linker, "rust-lld");
         let flags = workspace.flags_without_paths(&[])?;
         command::run(cargo.env("CARGO_ENCODED_RUSTFLAGS", flags))?;
-        let folder = workspace.target.join(target).join(profile);
+        let folder = workspace.built(&target, profile);
         let program = |name| anyhow::Ok((name, without_paths(workspace, &folder.join(name))?));
         Ok(Self {
             arch: arch.to_owned(),
@@ -278,7 +295,7 @@ fn make(workspace: &Workspace, ui: &Ui, release: &Release, out: &Path) -> Result
         archive.add(&folder, &beside);
         let arch = &programs.arch;
         let name = format!("rl-{version}-{arch}-linux.tar.gz");
-        files.insert(name, gzip(&archive.tar(release.epoch)?)?);
+        files.insert(name, release.gzip(&archive.tar(release.epoch)?)?);
         // Envoy does not load a path again, so the name has the version.
         let name = format!("librl_filter-{version}-{arch}.so");
         files.insert(name, programs.module.clone());
@@ -542,7 +559,7 @@ impl Image<'_> {
         for layer in layers {
             let tar = layer.tar(release.epoch)?;
             diffs.push(format!("sha256:{}", sha256(&tar)));
-            blobs.push(files.blob(LAYER, gzip(&tar)?));
+            blobs.push(files.blob(LAYER, release.gzip(&tar)?));
         }
         let processor = PROCESSORS.iter().find(|(name, _)| *name == arch);
         let processor = processor.map(|(_, name)| name);
@@ -673,13 +690,6 @@ impl Archive {
         }
         Ok(tar.into_inner()?)
     }
-}
-
-/// Gzip without a name or a time.
-fn gzip(bytes: &[u8]) -> Result<Vec<u8>> {
-    let mut gzip = GzBuilder::new().write(Vec::new(), Compression::best());
-    gzip.write_all(bytes)?;
-    Ok(gzip.finish()?)
 }
 
 /// The SHA-256 of bytes, in hexadecimal.

@@ -30,7 +30,7 @@ pub fn build(workspace: &Workspace, ui: &Ui) -> Result<PathBuf> {
         cfg!(target_os = "linux"),
         "Envoy's functions are undefined symbols of the module, which only Linux links"
     );
-    command::run(&mut rustc(workspace, "dist")?)?;
+    command::run(&mut rustc(workspace, "dist", &[NEVER_UNLOADED])?)?;
     let path = workspace.target.join("librl_filter.so");
     let built = workspace.target.join("dist/librl_filter.so");
     // Renamed, not overwritten: an Envoy may run it.
@@ -56,20 +56,27 @@ pub fn build_portable(
     let target = target(arch);
     tools.target(&target)?;
     let [linker, _] = tools.c_compiler(&format!("{arch}-linux-gnu.{OLDEST_GLIBC}"))?;
-    let variable = target.replace('-', "_").to_uppercase();
-    let mut cargo = rustc(workspace, profile)?;
+    // A flag, because cargo's own setting is also for build scripts and macros, all of which it would build again; and a
+    // name without its folder, because flags become a part of symbols.
+    let name = linker.file_name().unwrap_or_default().to_string_lossy();
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let path = std::env::split_paths(&path).chain([linker.with_file_name("")]);
+    let mut cargo = rustc(
+        workspace,
+        profile,
+        &[NEVER_UNLOADED, &format!("-Clinker={name}")],
+    )?;
     cargo
         .args(["--locked", "--target", &target])
-        .env(format!("CARGO_TARGET_{variable}_LINKER"), linker);
+        .env("PATH", std::env::join_paths(path)?);
     command::run(&mut cargo)?;
-    let folder = workspace.target.join(target).join(profile);
-    Ok(folder.join("librl_filter.so"))
+    Ok(workspace.built(&target, profile).join("librl_filter.so"))
 }
 
 /// Cargo does not optimise across crates for a library that is also a Rust library.
-fn rustc(workspace: &Workspace, profile: &str) -> Result<Command> {
+fn rustc(workspace: &Workspace, profile: &str, flags: &[&str]) -> Result<Command> {
     let mut cargo = workspace.cargo(&["rustc", "--package", "module", "--lib"]);
-    let flags = workspace.flags_without_paths(&[NEVER_UNLOADED])?;
+    let flags = workspace.flags_without_paths(flags)?;
     cargo
         .args(["--crate-type=cdylib", "--profile", profile])
         .env("CARGO_TARGET_DIR", &workspace.target)

@@ -346,7 +346,7 @@ impl<'a> Context<'a> {
         let mut tests = self.tests(std::iter::once(SUITES.to_owned()).chain(suites), skipped);
         self.with(&mut tests, tools)?;
         if step == Step::Dist {
-            // For this machine's processor only: each takes minutes to compile.
+            // For this machine's processor only.
             let artifacts = dist::for_tests(self.workspace, self.ui)?;
             tests.env("RL_TEST_ARTIFACTS", artifacts);
         } else {

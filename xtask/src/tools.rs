@@ -193,7 +193,8 @@ impl<'a> Tools<'a> {
     pub fn c_compiler(&self, system: &str) -> Result<[PathBuf; 2]> {
         let home = self.get(Tool::Zig)?;
         let [cc, ar] = [home.join(format!("cc-{system}")), home.join("ar")];
-        let compile = format!("cc -target {system}");
+        // Zig adds checks to what is not optimised, which call functions that Rust does not link.
+        let compile = format!("cc -target {system} -fno-sanitize=undefined");
         for (path, arguments) in [(&cc, &*compile), (&ar, "ar")] {
             // Build scripts pass Rust's name of the target, which has one more part than Zig's.
             let script = format!(
