@@ -78,13 +78,21 @@ pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
 /// The program of `tests/world`, optimized.
 fn world(workspace: &Workspace) -> Result<Command> {
     command::run(simulations(workspace).args(["--test=replay", "--no-run"]))?;
-    Ok(workspace.program(workspace.target.join("simulate/world"), &[]))
+    Ok(workspace.program(workspace.target.join("debug/world"), &[]))
 }
 
-/// The tests of both simulators, and what they run, optimized: selected together, so that what they use has the
-/// same features and is built once.
+/// What simulations compute in, optimized. Libraries, macros and build scripts are those of all tests, which are
+/// built already: in a profile of its own, cargo would build them again.
+const OPTIMIZED: [&str; 2] = [
+    "--config=profile.dev.opt-level=2",
+    "--config=profile.dev.package.\"*\".opt-level=0",
+];
+
+/// Tests of the simulators, and what they run, optimized.
 pub fn simulations(workspace: &Workspace) -> Command {
-    workspace.cargo(&["test", "--profile=simulate", "-pfilter-core", "-pworld"])
+    let mut cargo = workspace.native(&["test"]);
+    cargo.args(OPTIMIZED);
+    cargo
 }
 
 /// As many hours as each `cargo xtask test` simulates.
