@@ -60,7 +60,7 @@ pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
         &args.only
     };
     ui.heading("Readers that take more than twice as long for twice the input");
-    command::run(helper(workspace, &["grow"]).args(chosen))?;
+    command::run(helper(workspace, &["grow"])?.args(chosen))?;
     let fuzzer = Fuzzer::try_each(workspace, ui, chosen, args.seconds)?;
     if args.keep {
         fuzzer.keep(workspace, chosen)?;
@@ -89,10 +89,10 @@ fn readers(workspace: &Workspace) -> Result<Vec<String>> {
     Ok(names)
 }
 
-fn helper(workspace: &Workspace, arguments: &[&str]) -> Command {
-    let mut cargo = workspace.cargo(&["run", "--quiet", "--package=fuzz", "--bin=readers", "--"]);
-    cargo.args(arguments);
-    cargo
+/// The program `readers`.
+fn helper(workspace: &Workspace, arguments: &[&str]) -> Result<Command> {
+    command::run(&mut workspace.native(&["build", "--bin=readers"]))?;
+    Ok(workspace.program(workspace.target.join("debug/readers"), arguments))
 }
 
 struct Fuzzer {
@@ -131,20 +131,19 @@ impl Fuzzer {
             bail!(help(problem, &["install g++ or clang"]));
         }
         let target = workspace.rustc(&["--print", "host-tuple"])?;
-        // Also for this machine: build scripts and macros are not instrumented.
-        let mut cargo = workspace.cargo(&["build", "--package=fuzz", "--bin=fuzz"]);
-        let folder = workspace.target.join("fuzz");
+        // With a target named, also for this machine: build scripts and macros are not instrumented, and are
+        // those of every other build.
+        let mut cargo = workspace.native(&["build", "--bin=fuzz", "--features=fuzz/libfuzzer"]);
         cargo
-            .args(["--features=libfuzzer", "--target", &target, "--target-dir"])
-            .arg(&folder)
+            .args(["--target", &target])
             .env("CARGO_ENCODED_RUSTFLAGS", COVERAGE.join("\u{1f}"))
             .env("CARGO_INCREMENTAL", "0");
         command::run(&mut cargo)?;
-        let corpora = folder.join("corpus");
+        let corpora = workspace.target.join("fuzz/corpus");
         let path = corpora.to_string_lossy();
-        command::run(helper(workspace, &["unpack", &path]).args(readers))?;
+        command::run(helper(workspace, &["unpack", &path])?.args(readers))?;
         Ok(Self {
-            program: folder.join(target).join("debug/fuzz"),
+            program: workspace.built(&target, "dev").join("fuzz"),
             corpora,
         })
     }
@@ -189,6 +188,6 @@ impl Fuzzer {
             command::run(merge.args([to, self.corpora.join(reader)]))?;
         }
         let path = kept.to_string_lossy();
-        command::run(helper(workspace, &["pack", &path]).args(readers))
+        command::run(helper(workspace, &["pack", &path])?.args(readers))
     }
 }
