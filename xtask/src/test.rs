@@ -3,9 +3,10 @@
 
 use std::cell::RefCell;
 use std::fmt;
+use std::num::NonZero;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
+use std::thread::{self, available_parallelism};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow};
@@ -359,10 +360,9 @@ impl<'a> Context<'a> {
                 }
             }
         }
-        if step == Step::Kubernetes {
-            // They wait for the API server and for Envoys, and compute a third of the time.
-            tests.env("NEXTEST_TEST_THREADS", "5");
-        }
+        // They compute a third of the time, those of other steps half of it.
+        let halves = if step == Step::Kubernetes { 5 } else { 4 };
+        at_once(&mut tests, halves);
         tests.env("RL_TEST_FILTER", self.workspace.target.join("filter.wasm"));
         Ok(tests)
     }
@@ -405,6 +405,15 @@ impl<'a> Context<'a> {
         self.durations.borrow_mut().extend(cases);
         result
     }
+}
+
+/// Runs more tests at once than there are processors, by halves of their number: what waits for servers computes little.
+fn at_once(tests: &mut Command, halves: usize) {
+    let processors = available_parallelism().map_or(1, NonZero::get);
+    tests.env(
+        "NEXTEST_TEST_THREADS",
+        (processors * halves / 2).to_string(),
+    );
 }
 
 fn fmt(context: &Context<'_>) -> Result<()> {
@@ -492,6 +501,7 @@ fn unit(context: &Context<'_>) -> Result<()> {
     context.run_tests(&mut tests)?;
     let mut tests = context.tests(std::iter::empty(), &["--ignored"]);
     context.with(&mut tests, &[("RL_TEST_TZDATA", Tool::Tzdata)])?;
+    at_once(&mut tests, 4);
     context.run_tests(&mut tests)?;
     if context.runner.is_empty() {
         command::run(&mut context.traces("test"))?;
