@@ -6,7 +6,7 @@ collectgarbage('setpause', 1000)
 
 local keys = {}
 local allowed = nil
-local time = { '1763000000', '0' }
+local time, now_ms = { '1763000000', '0' }, 1763000000000
 local writes, calls, ranged_items = 0, 0, 0
 local expiring, refusal = false, nil
 local published = {}
@@ -26,23 +26,19 @@ local function integer(text)
   return tonumber(text)
 end
 
-local function now_ms()
-  return time[1] * 1000 + math.floor(time[2] / 1000)
-end
-
 local function living(ttl)
-  return expiring and now_ms() + ttl or nil
+  return expiring and now_ms + ttl or nil
 end
 
 -- The value at a key that was declared in KEYS, of a type or absent.
 local function value(key, kind)
   assert(not allowed or allowed[key], 'undeclared key ' .. tostring(key))
   local entry = keys[key]
-  if expiring and entry and entry.expires and entry.expires <= now_ms() then
+  if expiring and entry and entry.expires and entry.expires <= now_ms then
     keys[key], entry = nil, nil
   end
   if entry and kind and entry.kind ~= kind then
-    error({ err = WRONGTYPE })
+    error(WRONGTYPE, 0)
   end
   return entry
 end
@@ -106,7 +102,7 @@ end
 
 function commands.PTTL(key)
   local entry = value(key)
-  return not entry and -2 or entry.expires and entry.expires - now_ms() or entry.ttl or -1
+  return not entry and -2 or entry.expires and entry.expires - now_ms or entry.ttl or -1
 end
 
 function commands.EXISTS(key)
@@ -434,7 +430,7 @@ local function call(name, ...)
   calls = calls + 1
   if not READS[name] then
     if refusal then
-      error({ err = refusal })
+      error(refusal, 0)
     end
     writes = writes + 1
   end
@@ -457,21 +453,26 @@ redis = {
   error_reply = function(text)
     return { err = text }
   end,
-  call = function(...)
-    local ok, result = pcall(call, ...)
-    if not ok then
-      error(type(result) == 'table' and result.err or result, 0)
-    end
-    return result
-  end,
+  call = call,
   pcall = function(...)
     local ok, result = pcall(call, ...)
     if not ok then
-      return { err = type(result) == 'table' and result.err or result }
+      return { err = result }
     end
     return result
   end,
 }
+
+-- What scripts see; none of them adds to it.
+local environment = {}
+for name, global in pairs(_G) do
+  environment[name] = global
+end
+setmetatable(environment, {
+  __newindex = function(_, name)
+    error('Script attempted to access nonexistent global variable ' .. tostring(name))
+  end,
+})
 
 -- Runs a loaded script.
 local function run(script, KEYS_, ARGV_)
@@ -479,12 +480,8 @@ local function run(script, KEYS_, ARGV_)
   for _, key in ipairs(KEYS_) do
     allowed[key] = true
   end
-  local environment = setmetatable({ KEYS = KEYS_, ARGV = ARGV_ }, {
-    __index = _G,
-    __newindex = function(_, name)
-      error('Script attempted to access nonexistent global variable ' .. tostring(name))
-    end,
-  })
+  rawset(environment, 'KEYS', KEYS_)
+  rawset(environment, 'ARGV', ARGV_)
   setfenv(script, environment)
   local ok, reply = pcall(script)
   allowed = nil
@@ -523,7 +520,7 @@ return {
   run = run,
   call = call,
   -- As a client's command: errors are texts.
-  command = redis.call,
+  command = call,
   writes = function()
     return writes
   end,
@@ -540,7 +537,7 @@ return {
     return keys[key] and keys[key].ttl or -2
   end,
   set_time = function(seconds, micros)
-    time = { seconds, micros }
+    time, now_ms = { seconds, micros }, seconds * 1000 + math.floor(micros / 1000)
   end,
   -- From now on keys expire.
   expire = function()
@@ -573,7 +570,7 @@ return {
     local entry = value(key)
     keys[key] = nil
     if entry and entry.expires then
-      entry.expires = entry.expires - now_ms()
+      entry.expires = entry.expires - now_ms
     end
     return entry
   end,

@@ -8,7 +8,7 @@
     reason = "only tests use it"
 )]
 
-use std::{collections::BTreeMap, sync::Mutex};
+use std::{cell::Cell, collections::BTreeMap, sync::Mutex};
 
 use mlua::{FromLuaMulti, Function, Lua, LuaString, Table, Value, Variadic, chunk::ChunkMode};
 
@@ -18,6 +18,7 @@ pub use mlua;
 pub struct LuaRedis {
     lua: Lua,
     fake: Table,
+    time: Cell<[u64; 2]>,
 }
 
 impl Default for LuaRedis {
@@ -39,7 +40,11 @@ impl LuaRedis {
         lua.globals().set("sha1hex", sha1hex.unwrap()).unwrap();
         let fake = compiled(&lua, include_str!("fake_redis.lua"), "fake_redis");
         let fake = fake.call(()).unwrap();
-        Self { lua, fake }
+        Self {
+            lua,
+            fake,
+            time: Cell::default(),
+        }
     }
 
     /// Compiles a script.
@@ -196,8 +201,10 @@ impl LuaRedis {
 
     /// Sets the server's TIME.
     pub fn set_time(&self, seconds: u64, micros: u64) {
-        let time = (seconds.to_string(), micros.to_string());
-        self.function("set_time").call::<()>(time).unwrap();
+        if self.time.replace([seconds, micros]) != [seconds, micros] {
+            let time = (seconds.to_string(), micros.to_string());
+            self.function("set_time").call::<()>(time).unwrap();
+        }
     }
 }
 

@@ -563,7 +563,9 @@ fn encode(value: &Value, reply: &mut Vec<u8>) {
             reply.extend(b"\r\n");
         }
         Value::Table(table) => {
+            let lists = table.raw_len() > 0;
             let field = |name| table.get::<Option<String>>(name).unwrap();
+            let field = |name| (!lists).then(|| field(name)).flatten();
             if let Some(error) = field("err") {
                 reply.extend(format!("-{error}\r\n").bytes());
             } else if let Some(ok) = field("ok") {
