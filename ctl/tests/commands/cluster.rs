@@ -181,6 +181,7 @@ async fn what_limits_left_behind_is_deleted_by_the_commands_that_are_printed() -
     };
     let printed = mends()?;
     assert_eq!(printed.len(), 2, "{printed:?}");
+    let program = program.canonicalize()?;
     let beside = program.parent().context("a folder")?.display();
     for mend in printed {
         let command = format!("PATH={beside}:$PATH; set -e; {mend}");

@@ -346,7 +346,7 @@ fn config(fleet: &Fleet, noops: &Noops, filter: Filter, answers: Answers) -> Res
     Ok(config)
 }
 
-/// Puts Envoy's own local rate limit in place of the filter, with the same headers.
+/// Puts Envoy's own local rate limit in place of the filter, with its three headers; the filter writes five.
 fn local_rate_limit(config: EnvoyConfig) -> Result<EnvoyConfig> {
     let always = json!({"default_value": {"numerator": 100}, "runtime_key": "bench.local"});
     config.http_filters(|filters| {
