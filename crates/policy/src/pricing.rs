@@ -176,9 +176,12 @@ impl Reserve {
         self.capped(self.wanted(number), capacity)
     }
 
-    /// What a request is to reserve, before a bucket cuts it.
+    /// What a request is to reserve, before a bucket cuts it: at least 1.
     pub fn wanted(&self, number: impl Fn(&RequestPlace) -> Option<u64>) -> u64 {
-        first_value(&self.from, number).unwrap_or(self.default)
+        // A denial is known for 1 unit and more: for none, each request would be asked again.
+        first_value(&self.from, number)
+            .unwrap_or(self.default)
+            .max(1)
     }
 
     /// The pointers into the request's body.

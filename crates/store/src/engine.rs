@@ -172,7 +172,7 @@ impl Engine {
                 },
                 // The plan cuts it to what the bucket holds.
                 Some(Pricing::Response(price)) if !price.reserve.from.is_empty() => LimitCost {
-                    units: price.reserve.units(u64::MAX, &number),
+                    units: price.reserve.wanted(&number),
                     reserve: true,
                 },
                 Some(_) | None => continue,

@@ -68,9 +68,13 @@ fn a_reserve_is_capped_and_an_absent_cost_estimated() {
     assert!(read.settles());
     let units = |header: &str| {
         let number = |_: &RequestPlace| whole_number(header.as_bytes());
-        price.reserve.units(100_000, number)
+        let reserve = &price.reserve;
+        (reserve.wanted(number), reserve.units(100_000, number))
     };
-    assert_eq!(["32000", "7", "x", "0"].map(units), [10_000, 7, 1000, 1]);
+    assert_eq!(
+        ["32000", "7", "x", "0"].map(units),
+        [(32_000, 10_000), (7, 7), (1000, 1000), (1, 1)]
+    );
     assert_eq!(price.absent(1000, Some(100), 100_000), 1000);
     assert_eq!(price.absent(1000, Some(10_000), 100_000), 2500);
     assert_eq!(price.cut(price.absent(1000, Some(1 << 40), 100_000)), 5000);
