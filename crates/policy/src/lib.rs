@@ -46,7 +46,7 @@ pub use limit::{
     Quota, RateText, Revision, Scope, ShareText, Written, parse_rate, parse_share,
 };
 pub use pricing::{
-    IfAbsent, MAX_COST, MAX_TOKENS, Pointer, Pricing, RequestPlace, RequestPrice, RequestValue,
-    Reserve, ResponsePrice, ResponseValue, Row, Source, Term, whole_number,
+    IfAbsent, MAX_COST, MAX_POINTERS, MAX_TOKENS, Pointer, Pricing, RequestPlace, RequestPrice,
+    RequestValue, Reserve, ResponsePrice, ResponseValue, Row, Source, Term, whole_number,
 };
 pub use snapshot::{Opaque, Snapshot, SnapshotError, snapshot_bytes};

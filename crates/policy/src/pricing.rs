@@ -338,6 +338,9 @@ impl Limit {
     }
 }
 
+/// Bound: JSON pointers that the costs of one request read. Beyond it, a limit with more is refused
+/// when it is written.
+pub const MAX_POINTERS: usize = 30;
 /// The most parts of a pointer.
 pub const MAX_TOKENS: usize = 8;
 /// The longest pointer, in bytes.

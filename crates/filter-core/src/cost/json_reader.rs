@@ -5,11 +5,8 @@
 //! other mistakes.
 
 use memchr::memchr2;
-use policy::{MAX_TOKENS, Pointer};
+use policy::{MAX_POINTERS, MAX_TOKENS, Pointer};
 
-/// Bound: JSON pointers that the costs of one request read. Beyond it, a limit with more is refused
-/// when it is written.
-const MAX_POINTERS: usize = 30;
 /// Keys whose value is an object that wraps the event: its fields count as the event's own.
 const WRAPPERS: [&str; 2] = ["message", "response"];
 /// The levels of containers whose kind matters, from the outermost: a wrapper or list, a pointer's, and

@@ -3,8 +3,8 @@
 use documents::{Field, Path, Report, Take, Value, parse_digits};
 
 use policy::{
-    IfAbsent, MAX_COST, OverLimit, Pointer, Pricing, RequestPlace, RequestPrice, RequestValue,
-    Reserve, ResponsePrice, ResponseValue, Row, Scope, Source, Term,
+    IfAbsent, MAX_COST, MAX_POINTERS, OverLimit, Pointer, Pricing, RequestPlace, RequestPrice,
+    RequestValue, Reserve, ResponsePrice, ResponseValue, Row, Scope, Source, Term,
 };
 
 use super::limit::{LimitContext, read_matchers, refuse};
@@ -311,8 +311,6 @@ pub(super) const SOURCE_FIELDS: [&str; 11] = [
 const PLACES: &[&str] = SOURCE_FIELDS.split_at(8).0;
 /// The most sources of a cost, and numbers of a sum.
 const MAX_SOURCES: usize = 8;
-/// The most numbers in the body of a response: as many as a filter's `json_reader` looks for.
-const MAX_POINTERS: usize = 30;
 /// The most keys of a path through metadata.
 const MAX_KEYS: usize = 8;
 /// The largest weight of a number.
