@@ -8,6 +8,7 @@ use limiter::{RunError, Settings};
 use policy::Policy;
 use serde_json::json;
 use store::{Change, Edit, Options, Overrides, Signature, Store, StoreUrl, open};
+use tempfile::TempDir;
 
 use crate::support::{PATIENCE, Server, Service, name, quick};
 
@@ -252,6 +253,16 @@ async fn the_limiter_does_not_start_with_an_invalid_configuration() -> Result<()
     Ok(())
 }
 
+/// A limiter that follows a folder with `shop.yaml`, whose quota of 10 is in force.
+async fn followed_shop() -> Result<(TempDir, Server, Service)> {
+    let folder = tempfile::tempdir()?;
+    fs::write(folder.path().join("shop.yaml"), shop(10))?;
+    let server = Server::start(Engine::Valkey).await?;
+    let service = Service::ready_on(server.store()?, followed(folder.path(), false)).await?;
+    quota_becomes(&service, 10).await?;
+    Ok((folder, server, service))
+}
+
 /// An edit of the limits by hand.
 async fn edit(store: &dyn Store, to: impl FnOnce(&mut Policy)) -> Result<()> {
     let domain = name("shop");
@@ -275,14 +286,10 @@ async fn edit(store: &dyn Store, to: impl FnOnce(&mut Policy)) -> Result<()> {
 #[tokio::test]
 #[ignore = "needs a server"]
 async fn files_give_way_to_edits_in_the_store() -> Result<()> {
-    let folder = tempfile::tempdir()?;
+    let (folder, server, first) = followed_shop().await?;
     let path = folder.path().join("shop.yaml");
-    fs::write(&path, shop(10))?;
-    let server = Server::start(Engine::Valkey).await?;
     let settings = followed(folder.path(), false);
-    let first = Service::ready_on(server.store()?, settings.clone()).await?;
     let second = Service::ready_on(server.store()?, settings.clone()).await?;
-    quota_becomes(&first, 10).await?;
 
     // Both limiters follow, and only one edit is made.
     fs::write(&path, shop(20))?;
@@ -338,17 +345,13 @@ async fn files_give_way_to_edits_in_the_store() -> Result<()> {
     Ok(())
 }
 
-/// Nor for a limiter that starts after them, however often operators set such things.
+/// Pauses are no edits of limits for a limiter that starts after them either, however many there are.
 #[tokio::test]
 #[ignore = "needs a server"]
 async fn files_give_way_to_no_pause_of_before_a_restart() -> Result<()> {
-    let folder = tempfile::tempdir()?;
+    let (folder, server, first) = followed_shop().await?;
     let path = folder.path().join("shop.yaml");
-    fs::write(&path, shop(10))?;
-    let server = Server::start(Engine::Valkey).await?;
     let settings = followed(folder.path(), false);
-    let first = Service::ready_on(server.store()?, settings.clone()).await?;
-    quota_becomes(&first, 10).await?;
     let _ = first.end().await?;
     let store = server.store()?;
     for day in 1..=40 {
@@ -368,12 +371,8 @@ async fn files_give_way_to_no_pause_of_before_a_restart() -> Result<()> {
 #[tokio::test]
 #[ignore = "needs a server"]
 async fn an_invalid_file_stays_an_error_until_it_is_corrected() -> Result<()> {
-    let folder = tempfile::tempdir()?;
+    let (folder, _server, service) = followed_shop().await?;
     let path = folder.path().join("shop.yaml");
-    fs::write(&path, shop(10))?;
-    let server = Server::start(Engine::Valkey).await?;
-    let service = Service::ready_on(server.store()?, followed(folder.path(), false)).await?;
-    quota_becomes(&service, 10).await?;
     fs::write(&path, "domain: shop\ndescriptor: []\n")?;
     error_becomes(&service, Some("did you mean `descriptors`?")).await?;
     tokio::time::sleep(std::time::Duration::from_millis(1500)).await;

@@ -29,7 +29,7 @@ fn first_bytes_without_end_delay_the_reads_of_others_for_a_moment_only() {
     assert_eq!(unauthenticated.after(100, turn), None);
 }
 
-/// HTTP's version is told from the first 24 bytes, which are read alone.
+/// hyper reads the first 24 bytes alone, which say HTTP's version.
 #[tokio::test(start_paused = true)]
 async fn the_first_kilobyte_waits_for_no_turn_in_however_many_reads() {
     let unauthenticated = Arc::<UnauthenticatedReads>::default();
