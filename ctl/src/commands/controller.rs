@@ -5,6 +5,7 @@
 //! each domain to the result by the edits of `apply --watch`, looks at the fleet, and writes the statuses that
 //! changed. Nothing is remembered beside the objects and the store, so that it may end at any time.
 
+mod client;
 mod cluster;
 mod domains;
 mod enforced;
@@ -45,7 +46,7 @@ use crate::{
     serve::{DomainLabels, serve},
     session::Session,
 };
-use cluster::{Changed, Cluster, Election, Watches, Wrote};
+use cluster::{Changed, Cluster, Elected, Election, Watches, Wrote};
 use domains::Domains;
 use enforced::{Needed, Pod, Reports, Verdict};
 use filters::Filters;
@@ -148,14 +149,14 @@ impl Controller {
         };
         if let Some(release) = self.release {
             if writer.owner.is_none() {
-                writer.owner = Some(cluster::own_id(&cluster::connect().await?).await?);
+                writer.owner = Some(cluster::own_id(&client::connect().await?).await?);
             }
             return end(&writer, release).await;
         }
         let filters = Filters::read(self.filter.as_deref())?;
         let cannot = |error| Error::new(Exit::Usage, format!("cannot wait for signals: {error}"));
         let mut terminate = signal(SignalKind::terminate()).map_err(cannot)?;
-        let client = cluster::connect().await?;
+        let client = client::connect().await?;
         let metrics = Metrics::new();
         serve(self.metrics_listen, &metrics.pages, printer).await?;
         let namespace = self.lease_namespace.as_deref();
@@ -163,8 +164,10 @@ impl Controller {
         let host = gethostname::gethostname();
         let (process, now_ms) = (std::process::id(), crate::now_ms());
         let identity = format!("{}-{process}-{now_ms}", host.to_string_lossy());
-        let election = Election::new(client.clone(), &namespace, LEASE_NAME, identity.clone());
-        let acts = election.acts();
+        let failures = metrics.failures.clone();
+        let id = identity.clone();
+        let election = Election::new(client.clone(), &namespace, LEASE_NAME, id, failures);
+        let acts = election.elected();
         let elected = tokio::spawn(election.run());
         let mut control = Control {
             arguments: self,
@@ -187,7 +190,7 @@ impl Controller {
         tokio::select! {
             biased;
             _ = terminate.recv() => {}
-            () = control.turns(acts.subscribe()) => {}
+            () = control.turns(acts) => {}
         }
         elected.abort();
         cluster::resign(&client, &namespace, LEASE_NAME, &identity).await;
@@ -317,7 +320,7 @@ impl Due {
 }
 
 impl Control<'_> {
-    async fn turns(&mut self, acts: tokio::sync::watch::Receiver<bool>) {
+    async fn turns(&mut self, elected: tokio::sync::watch::Receiver<Elected>) {
         let printer = self.session.printer;
         let mut due = Due::default();
         let mut next = Instant::now();
@@ -336,7 +339,10 @@ impl Control<'_> {
                 () = sleep_until(due.at(next)) => {}
             }
             let unsynced = self.cluster.unsynced();
-            let now_acts = *acts.borrow();
+            let Elected {
+                acts: now_acts,
+                why: not_elected,
+            } = elected.borrow().clone();
             if now_acts != acted {
                 printer.note(if now_acts {
                     "this replica acts"
@@ -362,7 +368,7 @@ impl Control<'_> {
                 Ok(()) if acts_now => (self.turn(&due).await, true),
                 Ok(()) => (None, false),
             };
-            self.end_turn(why, &unsynced);
+            self.end_turn(why.or(not_elected), &unsynced);
             due = due.after(is_done);
             let pause = if Instant::now() < self.urgent_until {
                 LOOK

@@ -1,8 +1,9 @@
 //! Who may do what: the controller's role, which every test of this suite runs with, and a namespace's own users.
 
+use harness::free_port;
 use serde_json::json;
 
-use crate::stage::{CONTROLLER, Stage, TENANT, eventually, rate_limit};
+use crate::stage::{CONTROLLER, Stage, TENANT, eventually, rate_limit, with_limits};
 
 #[tokio::test]
 async fn the_controller_may_neither_read_secrets_nor_change_what_is_not_its_own() {
@@ -77,6 +78,61 @@ async fn the_base_role_and_the_stores_user_suffice_where_the_filter_is_not_manag
             "{cause}"
         );
     }
+}
+
+/// An install whose role lacks the Lease acts never, and says why.
+#[tokio::test]
+async fn a_controller_that_may_not_take_the_lease_says_so() {
+    let mut stage = Stage::start().await;
+    stage.kill_controller().await;
+    let lease = ["-n", "ratelimit", "delete", "role", "rl-controller"];
+    stage.api.kubectl(&lease, "").unwrap();
+    let port = free_port().unwrap();
+    let _controller = stage.another_controller(port);
+    let url = format!("http://127.0.0.1:{port}/readyz");
+    eventually("it says that it cannot take the Lease", async || {
+        let reply = stage.http.get(&url).send().await.ok()?;
+        let said = reply.text();
+        (reply.status == 503
+            && said.contains("Lease ratelimit/rl-controller")
+            && said.contains("orbidden"))
+        .then_some(())
+    })
+    .await;
+    stage.controller_port = port;
+    eventually("it counts that", async || {
+        let failures = stage
+            .metric("rl_controller_failures_total{cause=\"api_server\"} ")
+            .await?;
+        (failures != "0").then_some(())
+    })
+    .await;
+}
+
+/// Whoever may write objects of one namespace holds up no other's: the API server stores what JSON readers refuse.
+#[tokio::test]
+async fn an_object_that_is_nested_too_deeply_holds_up_no_other() {
+    let mut stage = Stage::start().await;
+    let mut deep = json!(1);
+    for _ in 0..200 {
+        deep = json!([deep]);
+    }
+    let limits = json!([{"name": "all", "rate": "1/s", "cost": deep}]);
+    let deep = with_limits("shop", "deep", "HTTPRoute", "checkout", &limits);
+    stage.apply(&deep);
+    stage.limit("a", 10).await;
+    stage.programmed("infra", "a").await;
+    eventually("it is invalid", async || {
+        let accepted = ["-o", "jsonpath={.status.accepted}"];
+        let get = [&["get", "ratelimit", "-n", "shop", "deep"], &accepted[..]].concat();
+        (stage.api.kubectl(&get, "").unwrap() == "Invalid").then_some(())
+    })
+    .await;
+    // Neither after a start, which lists what is there.
+    stage.kill_controller().await;
+    stage.start_controller().await;
+    stage.limit("b", 10).await;
+    stage.programmed("infra", "b").await;
 }
 
 /// A user of one namespace limits its own routes, and neither those of another nor a Gateway's.

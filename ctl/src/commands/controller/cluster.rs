@@ -17,7 +17,7 @@ use k8s_openapi::{
     jiff::Timestamp,
 };
 use kube::{
-    Api, Client, Config,
+    Api, Client,
     api::{ApiResource, DynamicObject, ObjectMeta, Patch, PatchParams, PostParams},
     runtime::watcher::{self, Event, watcher},
 };
@@ -33,13 +33,19 @@ use tokio::{
     time::{Instant, sleep, sleep_until, timeout},
 };
 
-use super::enforced::{GATEWAY_LABEL, OWNING_GATEWAY_LABEL, Pod, gateway_of};
-use crate::error::{Error, Exit};
+use super::{
+    enforced::{GATEWAY_LABEL, OWNING_GATEWAY_LABEL, Pod, gateway_of},
+    metrics::API_SERVER,
+};
+use crate::{
+    error::{Error, Exit},
+    serve::Failures,
+};
 
 /// How long the API server may take for one request.
-const REQUEST_TIME: Duration = Duration::from_secs(10);
+pub(super) const REQUEST_TIME: Duration = Duration::from_secs(10);
 /// How long a watch may be silent. The API server sends a bookmark once a minute.
-const SILENCE: Duration = Duration::from_secs(90);
+pub(super) const SILENCE: Duration = Duration::from_secs(90);
 /// Before a watch that failed begins again, and before the same for a kind that the cluster does not have.
 const RETRY: Duration = Duration::from_millis(500);
 const RETRY_MISSING: Duration = Duration::from_secs(5);
@@ -48,21 +54,6 @@ const RETRY_MISSING: Duration = Duration::from_secs(5);
 const FAILS_FOR: Duration = Duration::from_secs(15);
 /// How often in a row the API server must say that it has no such kind: one that starts says so of every kind.
 const MISSING_TIMES: u8 = 2;
-
-/// A client by the service account of the Pod, or by KUBECONFIG or ~/.kube/config.
-pub(super) async fn connect() -> Result<Client, Error> {
-    let failed = |error: &dyn std::fmt::Display| {
-        Error::new(
-            Exit::Usage,
-            format!("cannot find a Kubernetes cluster: {error}"),
-        )
-        .hint("outside a cluster, KUBECONFIG names a file with its address")
-    };
-    let mut config = Config::infer().await.map_err(|error| failed(&error))?;
-    config.connect_timeout = Some(REQUEST_TIME);
-    config.read_timeout = Some(SILENCE);
-    Client::try_from(config).map_err(|error| failed(&error))
-}
 
 /// What tells this cluster from others whose objects are in the same store: the UID of the namespace that a cluster has
 /// for as long as it is there. The controller's own namespace and its Lease are new whenever it is installed again.
@@ -661,33 +652,54 @@ const RENEW: Duration = Duration::from_secs(2);
 /// edit is based on a revision.
 pub(super) struct Election {
     api: Api<Lease>,
+    namespace: String,
     name: String,
     identity: String,
     /// The version of the Lease that another replica holds, and since when.
     seen: Option<(String, Instant)>,
-    acts: Arc<watch::Sender<bool>>,
+    elected: Arc<watch::Sender<Elected>>,
+    failures: Failures,
+}
+
+/// What this replica does.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Elected {
+    /// Whether it acts.
+    pub(super) acts: bool,
+    /// Why it can neither take the Lease nor see who has it. With nobody who can, no replica acts.
+    pub(super) why: Option<String>,
 }
 
 impl Election {
-    pub(super) fn new(client: Client, namespace: &str, name: &str, identity: String) -> Self {
+    pub(super) fn new(
+        client: Client,
+        namespace: &str,
+        name: &str,
+        identity: String,
+        failures: Failures,
+    ) -> Self {
         Self {
             api: Api::namespaced(client, namespace),
+            namespace: namespace.to_owned(),
             name: name.to_owned(),
             identity,
             seen: None,
-            acts: Arc::new(watch::Sender::new(false)),
+            elected: Arc::default(),
+            failures,
         }
     }
 
-    /// Whether this replica acts.
-    pub(super) fn acts(&self) -> Arc<watch::Sender<bool>> {
-        Arc::clone(&self.acts)
+    /// What this replica does.
+    pub(super) fn elected(&self) -> watch::Receiver<Elected> {
+        self.elected.subscribe()
     }
 
     /// Takes part until the end.
     pub(super) async fn run(mut self) {
-        let acts = self.acts();
-        let stop = || acts.send_if_modified(|acts| std::mem::replace(acts, false));
+        let elected = Arc::clone(&self.elected);
+        let failures = self.failures.clone();
+        let lease = Key::new(&self.namespace, &self.name);
+        let stop = || elected.send_modify(|elected| elected.acts = false);
         let mut until = Instant::now();
         loop {
             // The Lease is held from when the request is sent, not from when the answer is here.
@@ -701,18 +713,25 @@ impl Election {
                     renewed.await
                 }
             };
+            let mut why = None;
             match renewed {
                 Ok(true) => {
                     until = sent + LEASE - RENEW;
                     // One whose answer came too late stays out until the next.
                     if Instant::now() < until {
-                        acts.send_if_modified(|acts| !std::mem::replace(acts, true));
+                        elected.send_modify(|elected| elected.acts = true);
                     }
                 }
-                Ok(false) => drop(stop()),
-                Err(_) if Instant::now() >= until => drop(stop()),
-                Err(_) => {}
+                Ok(false) => stop(),
+                Err(error) => {
+                    if Instant::now() >= until {
+                        stop();
+                    }
+                    failures.count(API_SERVER);
+                    why = Some(format!("cannot take the Lease {lease}: {error}"));
+                }
             }
+            elected.send_modify(|elected| elected.why = why);
             sleep(RENEW).await;
         }
     }
