@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
 use crate::checks::{documents, file, text, variable};
-use crate::monitoring::{alerts, is_of_the_controller, queries, unreachable};
+use crate::monitoring::{alerts, is_of_what_runs_elsewhere, queries, unreachable};
 use crate::running::{GATEWAY, OTHER_LIMITS, Running, WatchedFiles, port_of, statuses};
 
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -278,7 +278,7 @@ async fn every_panel_and_alert_shows_what_happens() {
     let alerts = alerts();
     let others: Vec<String> = alerts
         .iter()
-        .filter(|alert| alert["alert"] != "RateLimiterGone" && !is_of_the_controller(alert))
+        .filter(|alert| alert["alert"] != "RateLimiterGone" && !is_of_what_runs_elsewhere(alert))
         .map(|alert| comparable(expression(alert)))
         .collect();
     assert!(others.len() >= 11, "{others:?}");
@@ -393,6 +393,8 @@ const MODULES_PAGE: &str = "# TYPE envoy_dynamicmodulescustom_rl_unlimited_no_po
 envoy_dynamicmodulescustom_rl_unlimited_no_policy{} 3
 # TYPE envoy_dynamicmodulescustom_rl_breaker_open gauge
 envoy_dynamicmodulescustom_rl_breaker_open{} 1
+# TYPE envoy_dynamicmodulescustom_rl_panics counter
+envoy_dynamicmodulescustom_rl_panics{} 2
 # TYPE envoy_dynamicmodulescustom_rl_decisions counter
 envoy_dynamicmodulescustom_rl_decisions{decision=\"denied\",source=\"deny_cache\",limit=\"per-user\"} 5
 # TYPE envoy_dynamicmodulescustom_rl_costs_reserved counter
@@ -454,6 +456,7 @@ async fn the_modules_metrics_have_the_names_that_alerts_look_for() {
     for series in [
         "rl_unlimited_no_policy == 3",
         "rl_breaker_open == 1",
+        "rl_panics == 2",
         "rl_decisions{decision=\"denied\",source=\"deny_cache\",limit=\"per-user\"}",
         "rl_costs_reserved{limit=\"tokens\"}",
     ] {
