@@ -122,7 +122,7 @@ fn the_chart_renders_what_kustomize_renders() {
 }
 
 /// Values, an object, a place in it, and what is there then.
-const EFFECTS: [(&str, &str, &str, &str); 19] = [
+const EFFECTS: [(&str, &str, &str, &str); 31] = [
     (
         r#"{"image": {"repository": "r.example/rl", "tag": "2"}}"#,
         "Deployment limiter",
@@ -237,6 +237,78 @@ const EFFECTS: [(&str, &str, &str, &str); 19] = [
         "/metadata/labels/release",
         r#""p""#,
     ),
+    (
+        r#"{"limiter": {"args": ["--drain=30s", "--log-format=text"]}}"#,
+        "Deployment limiter",
+        "/spec/template/spec/containers/0/args",
+        r#"["--listen=0.0.0.0:8090", "--admin=0.0.0.0:8091", "--token-file=/etc/rl/tokens/tokens", "--drain=30s", "--log-format=text"]"#,
+    ),
+    (
+        r#"{"limiter": {"args": ["--drain=30s"]}}"#,
+        "Deployment limiter",
+        "/spec/template/spec/terminationGracePeriodSeconds",
+        "40",
+    ),
+    (
+        r#"{"limiter": {"args": ["--drain", "2m"]}}"#,
+        "Deployment limiter",
+        "/spec/template/spec/terminationGracePeriodSeconds",
+        "130",
+    ),
+    (
+        r#"{"limiter": {"env": [{"name": "RL_DRAIN", "value": "500ms"}]}}"#,
+        "Deployment limiter",
+        "/spec/template/spec/terminationGracePeriodSeconds",
+        "20",
+    ),
+    (
+        r#"{"limiter": {"env": [{"name": "RL_LOG_FORMAT", "value": "text"}]}}"#,
+        "Deployment limiter",
+        "/spec/template/spec/containers/0/args/3",
+        r#""--drain=10s""#,
+    ),
+    (
+        r#"{"limiter": {"volumes": [{"name": "ca", "configMap": {"name": "ca"}}]}}"#,
+        "Deployment limiter",
+        "/spec/template/spec/volumes/1/name",
+        r#""ca""#,
+    ),
+    (
+        r#"{"limiter": {"volumeMounts": [{"name": "tokens", "mountPath": "/ca"}]}}"#,
+        "Deployment limiter",
+        "/spec/template/spec/containers/0/volumeMounts/1/mountPath",
+        r#""/ca""#,
+    ),
+    (
+        r#"{"networkPolicy": {"egress": [{"ports": [{"port": 4318}]}]}, "limiter": {"args": ["--xds-server=http://x:18001"]}}"#,
+        "NetworkPolicy limiter",
+        "/spec/egress/3",
+        r#"{"ports": [{"port": 4318}]}"#,
+    ),
+    (
+        r#"{"networkPolicy": {"apiServerPorts": [16443]}, "controller": {"enabled": true}}"#,
+        "NetworkPolicy rl-controller",
+        "/spec/egress/0/ports",
+        r#"[{"port": 16443}]"#,
+    ),
+    (
+        r#"{"image": {"pullSecrets": ["registry"]}, "valkey": {"enabled": true}}"#,
+        "StatefulSet valkey",
+        "/spec/template/spec/imagePullSecrets",
+        r#"[{"name": "registry"}]"#,
+    ),
+    (
+        r#"{"monitoring": {"podMonitors": {"enabled": true}, "labels": {"app.kubernetes.io/part-of": "p"}}}"#,
+        "PodMonitor limiter",
+        "/metadata/labels/app.kubernetes.io~1part-of",
+        r#""p""#,
+    ),
+    (
+        r#"{"monitoring": {"dashboard": {"enabled": true}, "labels": {"grafana_dashboard": "yes"}}}"#,
+        "ConfigMap rl-dashboard",
+        "/metadata/labels/grafana_dashboard",
+        r#""yes""#,
+    ),
 ];
 
 #[test]
@@ -343,10 +415,73 @@ fn what_is_switched_off_is_not_there() {
 }
 
 #[test]
-fn a_misspelt_value_is_refused() {
+fn proxies_that_nobody_names_have_no_monitor() {
+    let monitors = json!({"enabled": true, "istio": []});
+    let Some(all) = objects(&json!({"monitoring": {"podMonitors": monitors}})) else {
+        return;
+    };
+    let has = |name: &str| all.iter().any(|one| one["metadata"]["name"] == name);
+    assert!(!has("istio-proxies") && has("envoy-gateway-proxies"));
+}
+
+#[test]
+fn a_collector_in_the_same_pod_needs_no_permission() {
+    let collector =
+        r#"[{"name": "OTEL_EXPORTER_OTLP_ENDPOINT", "value": "http://localhost:4318"}]"#;
+    let collector: Value = serde_json::from_str(collector).unwrap();
+    objects(&json!({"limiter": {"env": collector}}));
+}
+
+/// A setting that would be dropped, or that another one keeps from working, is an error and no surprise.
+#[test]
+fn a_misspelt_or_contradictory_value_is_refused() {
+    let files = json!({"limits.yaml": "domain: shop"});
+    let collector = |value: &str| json!({"name": "OTEL_EXPORTER_OTLP_ENDPOINT", "value": value});
+    let filter = |filter: Value| json!({"controller": {"enabled": true, "filter": filter}});
+    let settings = json!({"image": "r.example/filter:2"});
     for (values, named) in [
         (json!({"limiter": {"replica": 2}}), "replica"),
         (json!({"limits": {"enabled": true}}), "limits.files"),
+        (json!({"limits": {"files": files}}), "limits.enabled"),
+        (json!({"limits": {"configMap": "mine"}}), "limits.enabled"),
+        (
+            json!({"limits": {"enabled": true, "files": files, "configMap": "mine"}}),
+            "limits.configMap",
+        ),
+        (json!({"tls": {"clientCA": true}}), "tls.secret"),
+        (
+            json!({"controller": {"filter": {"enabled": true}}}),
+            "controller.enabled",
+        ),
+        (
+            filter(json!({"settings": settings})),
+            "controller.filter.enabled",
+        ),
+        (
+            filter(json!({"enabled": true, "settings": settings, "configMap": "mine"})),
+            "controller.filter.configMap",
+        ),
+        (
+            json!({"limiter": {"autoscaling": {"min": 20}}}),
+            "autoscaling",
+        ),
+        (json!({"networkPolicy": {"proxies": []}}), "proxies"),
+        (
+            json!({"valkey": {"enabled": true}, "networkPolicy": {"storePorts": [6380]}}),
+            "networkPolicy.storePorts",
+        ),
+        (
+            json!({"limiter": {"args": ["--compare-with=grpc://old:8081"]}}),
+            "networkPolicy.egress",
+        ),
+        (
+            json!({"limiter": {"env": [{"name": "RL_XDS_SERVER", "value": "http://x:18001"}]}}),
+            "networkPolicy.egress",
+        ),
+        (
+            json!({"limiter": {"env": [collector("http://collector:4318")]}}),
+            "networkPolicy.egress",
+        ),
     ] {
         let Some(output) = helm(&values) else {
             return;
