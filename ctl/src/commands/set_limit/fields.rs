@@ -19,6 +19,7 @@ use crate::{
 
 /// A flag, and the field that it sets.
 struct Flag {
+    heading: &'static str,
     field: &'static str,
     takes: Takes,
     value_name: &'static str,
@@ -45,227 +46,102 @@ enum Takes {
     LeaseTtl,
 }
 
-const PENALTY_PARTS: &str = "after=10,within=1m,for=15m";
-const ADAPTIVE_PARTS: &str = "min=5,max=200,latency=300ms";
-
-/// Every flag that sets a field, by heading, in the order of `--help`.
-const FLAGS: &[(&str, &[Flag])] = &[
-    (
-        "When it applies",
-        &[
-            Flag {
-                field: "match",
-                takes: Takes::Patterns,
-                value_name: "KEY=PATTERN",
-                help: "Applies only where this entry matches; may be given several times, and replaces \
-               all that were there. The same key again adds an alternative",
-            },
-            Flag {
-                field: "per",
-                takes: Takes::Names,
-                value_name: "KEY",
-                help: "One bucket per value of this entry; replaces all that were there",
-            },
-            Flag {
-                field: "if_missing",
-                takes: Takes::Word,
-                value_name: "WHAT",
-                help: "What happens to a request without a `per` entry: share, skip or deny",
-            },
-            Flag {
-                field: "replaces",
-                takes: Takes::Names,
-                value_name: "LIMIT",
-                help: "Limits that this one suppresses when it matches",
-            },
-            Flag {
-                field: "description",
-                takes: Takes::Text,
-                value_name: "TEXT",
-                help: "A description for people",
-            },
-        ],
-    ),
-    (
-        "How much",
-        &[
-            Flag {
-                field: "rate",
-                takes: Takes::Text,
-                value_name: "N/PERIOD",
-                help: "Units per period, as in 10/s, 100/1m or 5/1500ms; or per day, week, month or \
-               year of --time-zone, as in 10000/day",
-            },
-            Flag {
-                field: "limit",
-                takes: Takes::Number,
-                value_name: "N",
-                help: "Requests in flight at once (concurrency)",
-            },
-            Flag {
-                field: "slot_ttl",
-                takes: Takes::Text,
-                value_name: "TIME",
-                help: "How long a slot lives that nobody renews or frees, as in 10s (concurrency)",
-            },
-            Flag {
-                field: "adaptive",
-                takes: Takes::Parts(ADAPTIVE_PARTS),
-                value_name: "PART=VALUE",
-                help: "Let the limit follow how the service answers, as in \
-               min=5,max=200,latency=300ms,share=95%; parts that are not named stay as they are (concurrency)",
-            },
-            Flag {
-                field: "burst",
-                takes: Takes::Number,
-                value_name: "N",
-                help: "Units that may be used at once [default: as many as the rate names]",
-            },
-            Flag {
-                field: "algorithm",
-                takes: Takes::Word,
-                value_name: "NAME",
-                help: "token_bucket, gcra, leaky_bucket, fixed_window, sliding_window, \
-               sliding_window_log, sliding_window_buckets or concurrency",
-            },
-            Flag {
-                field: "cost",
-                takes: Takes::Cost,
-                value_name: "N",
-                help: "Units that one request takes; costs that requests or responses say are for \
-               limits files",
-            },
-            Flag {
-                field: "sub_windows",
-                takes: Takes::Number,
-                value_name: "N",
-                help: "Sub-windows of a sliding_window_buckets window",
-            },
-            Flag {
-                field: "strict",
-                takes: Takes::Bool,
-                value_name: "BOOL",
-                help: "Whether the sub-window that slides out still counts in full \
-               (sliding_window_buckets)",
-            },
-            Flag {
-                field: "align",
-                takes: Takes::Word,
-                value_name: "WHERE",
-                help: "Where a fixed window starts: epoch or first_request",
-            },
-            Flag {
-                field: "time_zone",
-                takes: Takes::Text,
-                value_name: "ZONE",
-                help: "The zone whose midnights a rate per day, week, month or year counts from, as in \
-               Europe/Berlin [default: UTC]",
-            },
-            Flag {
-                field: "week_start",
-                takes: Takes::Word,
-                value_name: "DAY",
-                help: "The first day of a rate per week: monday or sunday",
-            },
-        ],
-    ),
-    (
-        "Over the limit",
-        &[
-            Flag {
-                field: "over_limit",
-                takes: Takes::Word,
-                value_name: "WHAT",
-                help: "What happens to a request over the limit: reject, queue (buckets) or \
-               degrade",
-            },
-            Flag {
-                field: "max_delay",
-                takes: Takes::Text,
-                value_name: "TIME",
-                help: "How long a queue holds a request at most, as in 3s",
-            },
-            Flag {
-                field: "deny_status",
-                takes: Takes::Number,
-                value_name: "STATUS",
-                help: "The HTTP status of a denial, 400 to 599, as in 503 [default: the filter's, 429]",
-            },
-            Flag {
-                field: "penalty",
-                takes: Takes::Parts(PENALTY_PARTS),
-                value_name: "PART=VALUE",
-                help: "Deny a bucket altogether after so many denials, as in \
-               after=10,within=1m,for=15m; parts that are not named stay as they are",
-            },
-            Flag {
-                field: "enforce",
-                takes: Takes::Percent,
-                value_name: "PERCENT",
-                help: "Share of the buckets that is enforced, as in 5%; the rest is only reported",
-            },
-            Flag {
-                field: "hidden",
-                takes: Takes::Bool,
-                value_name: "BOOL",
-                help: "Do not advertise the limit in response headers",
-            },
-        ],
-    ),
-    (
-        "Where it is decided",
-        &[
-            Flag {
-                field: "on_failure",
-                takes: Takes::Word,
-                value_name: "WHAT",
-                help: "What decides while no limiter answers: local, allow or deny",
-            },
-            Flag {
-                field: "scope",
-                takes: Takes::Word,
-                value_name: "WHERE",
-                help: "Where buckets live: global, or proxy for one of each in every Envoy",
-            },
-            Flag {
-                field: "precheck",
-                takes: Takes::Percent,
-                value_name: "PERCENT",
-                help: "Let this share of the limit through each proxy at most, as in 120%",
-            },
-            Flag {
-                field: "lease",
-                takes: Takes::LeaseTtl,
-                value_name: "TIME",
-                help: "Lease units to proxies in advance, for this long, as in 100ms: most requests \
-               need no check",
-            },
-            Flag {
-                field: "partition",
-                takes: Takes::Names,
-                value_name: "KEY",
-                help: "Entries of `per` that decide a bucket's cluster slot",
-            },
-            Flag {
-                field: "fleet_size",
-                takes: Takes::Number,
-                value_name: "N",
-                help: "The number of proxies to assume while no limiter reports it",
-            },
-        ],
-    ),
-];
-
-fn flags() -> impl Iterator<Item = &'static Flag> {
-    FLAGS.iter().flat_map(|(_, flags)| *flags)
+macro_rules! flags {
+    ($($heading:literal {
+        $($field:literal: $takes:ident $(($example:literal))? $value_name:literal, $help:literal;)*
+    })*) => {
+        &[$($(Flag {
+            heading: $heading,
+            field: $field,
+            takes: Takes::$takes $(($example))?,
+            value_name: $value_name,
+            help: $help,
+        }),*),*]
+    };
 }
 
+/// Every flag that sets a field, in the order of `--help`.
+const FLAGS: &[Flag] = flags! {
+    "When it applies" {
+        "match": Patterns "KEY=PATTERN",
+            "Applies only where this entry matches; may be given several times, and replaces all that were there. \
+             The same key again adds an alternative";
+        "per": Names "KEY",
+            "One bucket per value of this entry; replaces all that were there";
+        "if_missing": Word "WHAT",
+            "What happens to a request without a `per` entry: share, skip or deny";
+        "replaces": Names "LIMIT",
+            "Limits that this one suppresses when it matches";
+        "description": Text "TEXT",
+            "A description for people";
+    }
+    "How much" {
+        "rate": Text "N/PERIOD",
+            "Units per period, as in 10/s, 100/1m or 5/1500ms; or per day, week, month or year of --time-zone, as \
+             in 10000/day";
+        "limit": Number "N",
+            "Requests in flight at once (concurrency)";
+        "slot_ttl": Text "TIME",
+            "How long a slot lives that nobody renews or frees, as in 10s (concurrency)";
+        "adaptive": Parts("min=5,max=200,latency=300ms") "PART=VALUE",
+            "Let the limit follow how the service answers, as in min=5,max=200,latency=300ms,share=95%; parts that \
+             are not named stay as they are (concurrency)";
+        "burst": Number "N",
+            "Units that may be used at once [default: as many as the rate names]";
+        "algorithm": Word "NAME",
+            "token_bucket, gcra, leaky_bucket, fixed_window, sliding_window, sliding_window_log, \
+             sliding_window_buckets or concurrency";
+        "cost": Cost "N",
+            "Units that one request takes; costs that requests or responses say are for limits files";
+        "sub_windows": Number "N",
+            "Sub-windows of a sliding_window_buckets window";
+        "strict": Bool "BOOL",
+            "Whether the sub-window that slides out still counts in full (sliding_window_buckets)";
+        "align": Word "WHERE",
+            "Where a fixed window starts: epoch or first_request";
+        "time_zone": Text "ZONE",
+            "The zone whose midnights a rate per day, week, month or year counts from, as in Europe/Berlin \
+             [default: UTC]";
+        "week_start": Word "DAY",
+            "The first day of a rate per week: monday or sunday";
+    }
+    "Over the limit" {
+        "over_limit": Word "WHAT",
+            "What happens to a request over the limit: reject, queue (buckets) or degrade";
+        "max_delay": Text "TIME",
+            "How long a queue holds a request at most, as in 3s";
+        "deny_status": Number "STATUS",
+            "The HTTP status of a denial, 400 to 599, as in 503 [default: the filter's, 429]";
+        "penalty": Parts("after=10,within=1m,for=15m") "PART=VALUE",
+            "Deny a bucket altogether after so many denials, as in after=10,within=1m,for=15m; parts that are not \
+             named stay as they are";
+        "enforce": Percent "PERCENT",
+            "Share of the buckets that is enforced, as in 5%; the rest is only reported";
+        "hidden": Bool "BOOL",
+            "Do not advertise the limit in response headers";
+    }
+    "Where it is decided" {
+        "on_failure": Word "WHAT",
+            "What decides while no limiter answers: local, allow or deny";
+        "scope": Word "WHERE",
+            "Where buckets live: global, or proxy for one of each in every Envoy";
+        "precheck": Percent "PERCENT",
+            "Let this share of the limit through each proxy at most, as in 120%";
+        "lease": LeaseTtl "TIME",
+            "Lease units to proxies in advance, for this long, as in 100ms: most requests need no check";
+        "partition": Names "KEY",
+            "Entries of `per` that decide a bucket's cluster slot";
+        "fleet_size": Number "N",
+            "The number of proxies to assume while no limiter reports it";
+    }
+};
+
 impl Flag {
-    fn arg(&self, heading: &'static str) -> Arg {
+    fn arg(&self) -> Arg {
         let arg = Arg::new(self.field)
             .long(self.field.replace('_', "-"))
             .value_name(self.value_name)
-            .help_heading(heading)
+            .help_heading(self.heading)
             .help(self.help);
         match self.takes {
             // No rate begins with a hyphen: what is wrong with `-5/s` is for its reader to say.
@@ -329,22 +205,20 @@ pub struct LimitFields {
 
 impl Args for LimitFields {
     fn augment_args(mut command: Command) -> Command {
-        for (heading, flags) in FLAGS {
-            for flag in *flags {
-                command = command.arg(flag.arg(heading));
-                if flag.field == "enforce" {
-                    let shadow = Arg::new("shadow").long("shadow").help_heading(*heading);
-                    command = command.arg(
-                        shadow
-                            .action(ArgAction::SetTrue)
-                            .conflicts_with("enforce")
-                            .help("Report only: the same as --enforce 0%"),
-                    );
-                }
+        for flag in FLAGS {
+            command = command.arg(flag.arg());
+            if flag.field == "enforce" {
+                let shadow = Arg::new("shadow").long("shadow").action(ArgAction::SetTrue);
+                command = command.arg(
+                    shadow
+                        .help_heading(flag.heading)
+                        .conflicts_with("enforce")
+                        .help("Report only: the same as --enforce 0%"),
+                );
             }
         }
         // A limit without a rate is none.
-        let unsettable = flags().map(|flag| flag.field);
+        let unsettable = FLAGS.iter().map(|flag| flag.field);
         let unsettable = unsettable.filter(|field| *field != "rate");
         command.next_help_heading(None::<&str>).arg(
             Arg::new("unset")
@@ -365,7 +239,9 @@ impl Args for LimitFields {
 
 impl FromArgMatches for LimitFields {
     fn from_arg_matches(given: &ArgMatches) -> Result<Self, clap::Error> {
-        let set = flags().filter_map(|flag| Some((flag.field, flag.value(given)?)));
+        let set = FLAGS
+            .iter()
+            .filter_map(|flag| Some((flag.field, flag.value(given)?)));
         let shadow = given.get_flag("shadow");
         let shadow = shadow.then(|| ("enforce", Node::text("0%")));
         let unset = given.get_many::<String>("unset").into_iter().flatten();
@@ -552,7 +428,7 @@ mod choices_tests {
 
     #[test]
     fn every_field_is_one_that_limits_have_and_every_word_one_that_they_know() {
-        for flag in flags() {
+        for flag in FLAGS {
             let field = flag.field;
             assert!(!complaints(field, "?").contains("unknown field"), "{field}");
             let words = words_of(field);
