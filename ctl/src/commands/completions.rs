@@ -1,13 +1,16 @@
 //! `rlctl completions` and `rlctl man`.
 
-use std::path::PathBuf;
+use std::{
+    future::{Ready, ready},
+    path::PathBuf,
+};
 
 use clap::{Args, ValueEnum};
 use clap_complete::{Shell, generate};
 use store::Overrides;
 
 use crate::{
-    cli::{Global, examples},
+    cli::{Global, command, examples},
     error::{Error, Exit},
     printer::Printer,
     session::Session,
@@ -43,12 +46,7 @@ enum Kind {
 
 impl Completions {
     /// Writes the script to stdout.
-    pub async fn run(
-        &self,
-        command: &clap::Command,
-        global: &Global,
-        printer: &Printer,
-    ) -> Result<Exit, Error> {
+    pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
         if let Some(kind) = self.names {
             return print(kind, global, &self.words, printer).await;
         }
@@ -56,7 +54,7 @@ impl Completions {
             return Ok(Exit::Usage); // One of them is required.
         };
         let mut script = Vec::new();
-        generate(shell, &mut command.clone(), "rlctl", &mut script);
+        generate(shell, &mut command(), "rlctl", &mut script);
         printer.raw(&with_names(shell, &String::from_utf8_lossy(&script)))?;
         Ok(Exit::Done)
     }
@@ -213,16 +211,20 @@ pub struct Man {
 
 impl Man {
     /// Writes the page or pages.
-    pub fn run(&self, command: &clap::Command, printer: &Printer) -> Result<Exit, Error> {
+    pub fn run(&self, _: &Global, printer: &Printer) -> Ready<Result<Exit, Error>> {
+        ready(self.write(printer))
+    }
+
+    fn write(&self, printer: &Printer) -> Result<Exit, Error> {
         let failed = |error| Error::new(Exit::Usage, format!("cannot write the manual: {error}"));
         if let Some(dir) = &self.dir {
             std::fs::create_dir_all(dir)
-                .and_then(|()| clap_mangen::generate_to(command.clone(), dir))
+                .and_then(|()| clap_mangen::generate_to(command(), dir))
                 .map_err(failed)?;
             printer.note(format_args!("wrote the manual to {}", dir.display()));
         } else {
             let mut page = Vec::new();
-            clap_mangen::Man::new(command.clone())
+            clap_mangen::Man::new(command())
                 .render(&mut page)
                 .map_err(failed)?;
             printer.raw(&String::from_utf8_lossy(&page))?;
