@@ -59,15 +59,6 @@ impl<'p> Session<'p> {
                 "the variable {name} is not read; did you mean RLCTL_{meant}?"
             ));
         }
-        if let Some(leftover) = settings::leftover_context(&settings) {
-            printer.warn(format_args!(
-                "{leftover} is not read: rlctl has no contexts, and uses {}",
-                settings.url
-            ));
-            printer.hint(
-                "RLCTL_REDIS, RLCTL_DOMAIN, RL_KEY_PREFIX and RLCTL_TIMEOUT take their place",
-            );
-        }
         let file = |name| settings::variable(name).map(PathBuf::from);
         let files = file("RL_STORE_CERT").zip(file("RL_STORE_KEY"));
         let options = Options {

@@ -1,6 +1,6 @@
 //! Settings from the global options and the environment.
 
-use std::{ffi::OsString, path::PathBuf, time::Duration};
+use std::{ffi::OsString, time::Duration};
 
 use policy::Name;
 use store::{Keys, SCHEMES, StoreUrl, UrlError};
@@ -55,22 +55,6 @@ impl Settings {
             domain: parse_domain(pick(&global.domain, "RLCTL_DOMAIN"))?,
         })
     }
-}
-
-/// What chose a server before rlctl read the environment alone: a user who relies on it would edit another
-/// server without noticing. `None` where the server is named by the flag or by rlctl's own variable.
-pub fn leftover_context(settings: &Settings) -> Option<String> {
-    let [own, ..] = URL_VARIABLES;
-    if [FLAG_SOURCE, own].contains(&settings.url_source) {
-        return None;
-    }
-    if variable("RLCTL_CONTEXT").is_some() {
-        return Some("RLCTL_CONTEXT".to_owned());
-    }
-    let base = variable("XDG_CONFIG_HOME").map(PathBuf::from);
-    let home = || Some(PathBuf::from(variable("HOME")?).join(".config"));
-    let file = base.or_else(home)?.join("rlctl").join("config.yaml");
-    file.is_file().then(|| file.display().to_string())
 }
 
 /// What was probably meant for rlctl: whoever misspells RLCTL_REDIS edits another server without noticing.

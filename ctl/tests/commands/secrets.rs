@@ -5,7 +5,6 @@ use std::process::Output;
 use crate::support::{Server, rlctl};
 use anyhow::Result;
 use harness::Engine;
-use tempfile::TempDir;
 
 const PASSWORD: &str = "s3cr%t@:/";
 const ESCAPED: &str = "s3cr%25t%40%3A%2F";
@@ -125,30 +124,5 @@ fn help_never_shows_what_a_variable_holds() -> Result<()> {
         keeps_the_secret(&output, &help);
         assert_eq!(output.status.code(), Some(0));
     }
-    Ok(())
-}
-
-/// A server that a context chose is not replaced by the default in silence.
-#[test]
-fn what_is_left_of_contexts_is_warned_of() -> Result<()> {
-    let home = TempDir::new()?;
-    let ping = |variables: &[(&str, &str)]| {
-        let mut command = rlctl(&["ping"]);
-        command.env("XDG_CONFIG_HOME", home.path());
-        command.env("REDIS_URL", "redis://127.0.0.1:1");
-        command.envs(variables.iter().copied());
-        anyhow::Ok(said(&command.output()?))
-    };
-    assert!(!ping(&[])?.contains("contexts"));
-    let named = ping(&[("RLCTL_CONTEXT", "prod")])?;
-    let uses = "RLCTL_CONTEXT is not read: rlctl has no contexts, and uses redis://127.0.0.1:1";
-    assert!(named.contains(uses), "{named}");
-    std::fs::create_dir(home.path().join("rlctl"))?;
-    std::fs::write(home.path().join("rlctl/config.yaml"), "current: prod\n")?;
-    let kept = ping(&[])?;
-    assert!(kept.contains("rlctl/config.yaml is not read"), "{kept}");
-    // Where the server is named there is no doubt.
-    let sure = ping(&[("RLCTL_REDIS", "redis://127.0.0.1:1")])?;
-    assert!(!sure.contains("contexts"), "{sure}");
     Ok(())
 }
