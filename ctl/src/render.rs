@@ -93,30 +93,55 @@ const CELL_MAX: usize = 1000;
 /// The least width to which a column is cut: narrower text is unreadable.
 const COLUMN_MIN: u16 = 12;
 
-/// Rows under headers. Columns that are empty in every row are left out.
+/// Rows under headers, made column by column. Columns that are empty in every row are left out.
 #[derive(Debug)]
-pub struct Table {
+pub struct Table<'r, R> {
+    of: &'r [R],
     headers: Vec<&'static str>,
     rows: Vec<Vec<String>>,
 }
 
-impl Table {
-    /// A table without rows.
-    pub fn new(headers: impl IntoIterator<Item = &'static str>) -> Self {
+impl<'r, R> Table<'r, R> {
+    /// A table with a row for each of these.
+    pub fn of(of: &'r [R]) -> Self {
         Self {
-            headers: headers.into_iter().collect(),
-            rows: Vec::new(),
+            of,
+            headers: Vec::new(),
+            rows: vec![Vec::new(); of.len()],
         }
     }
 
-    /// Adds a row, a cell for every header.
-    pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
-        self.rows.push(cells.into_iter().map(cut).collect());
+    /// Adds a column.
+    #[must_use]
+    pub fn column<C: ToString>(mut self, header: &'static str, cell: impl Fn(&'r R) -> C) -> Self {
+        self.headers.push(header);
+        for (row, of) in self.rows.iter_mut().zip(self.of) {
+            row.push(cut(cell(of).to_string()));
+        }
+        self
+    }
+
+    /// Adds a column that only wide pages have.
+    #[must_use]
+    pub fn wide<C: ToString>(
+        self,
+        page: Page,
+        header: &'static str,
+        cell: impl Fn(&'r R) -> C,
+    ) -> Self {
+        if page.wide {
+            self.column(header, cell)
+        } else {
+            self
+        }
     }
 
     /// The lines, each ended. Where the page is narrow long cells are cut, so that a row stays a line;
-    /// where it is very narrow every row becomes a paragraph.
+    /// where it is very narrow every row becomes a paragraph. Empty without rows.
     pub fn draw(&self, page: Page) -> String {
+        if self.rows.is_empty() {
+            return String::new();
+        }
         let mut table = self.grid();
         let widths = table.column_max_content_widths();
         let whole: u16 = sum(widths.iter().map(|width| width.saturating_add(GAP)));
@@ -165,7 +190,7 @@ impl Table {
 
     fn shown(&self, column: usize) -> bool {
         let cell = |row: &Vec<String>| row.get(column).is_some_and(|cell| !cell.is_empty());
-        self.rows.is_empty() || self.rows.iter().any(cell)
+        self.rows.iter().any(cell)
     }
 
     fn paragraphs(&self) -> String {
@@ -399,10 +424,12 @@ mod tests {
     use super::*;
 
     fn drawn(width: Option<u16>) -> String {
-        let mut table = Table::new(["NAME", "EMPTY", "MATCH"]);
-        let cells = |cells: [&str; 3]| cells.map(ToOwned::to_owned);
-        table.row(cells(["per-user", "", "path=/api/** method=GET|POST"]));
-        table.row(cells(["exports", "", "path=/export"]));
+        let rows = [
+            ["per-user", "path=/api/** method=GET|POST"],
+            ["exports", "path=/export"],
+        ];
+        let table = Table::of(&rows).column("NAME", |row| row[0]);
+        let table = table.column("EMPTY", |_| "").column("MATCH", |row| row[1]);
         let page = Page {
             width,
             wide: false,
@@ -432,8 +459,8 @@ mod tests {
 
     #[test]
     fn a_cell_of_a_hundred_thousand_characters_is_cut() {
-        let mut table = Table::new(["NAME", "WHAT"]);
-        table.row(["ä".to_owned(), "ö".repeat(100_000)]);
+        let table = Table::of(&["ä"]).column("NAME", |name| name);
+        let table = table.column("WHAT", |_| "ö".repeat(100_000));
         for width in [None, Some(80), Some(20)] {
             let page = Page {
                 width,

@@ -146,9 +146,6 @@ fn millis(duration: Duration) -> u64 {
 
 const ALLOWED: Style = AnsiColor::Green.on_default().bold();
 const DENIED: Style = AnsiColor::Red.on_default().bold();
-const HEADERS: [&str; 8] = [
-    "LIMIT", "BUCKET", "DECISION", "LEFT", "CHARGED", "WAIT", "RETRY IN", "FULL IN",
-];
 
 /// An answer, and the limits that gave it.
 #[derive(Debug)]
@@ -168,16 +165,38 @@ impl Serialize for Report {
 
 impl View for Report {
     fn text(&self, page: Page) -> String {
-        let mut text = self.verdict();
-        if self.answer.limits.is_empty() {
-            return text;
-        }
-        let mut table = Table::new(HEADERS);
-        for limit in &self.answer.limits {
-            table.row(self.row(limit));
-        }
-        text.push_str(&table.draw(page));
-        text
+        let bucket = |limit: &LimitAnswer| {
+            let (names, values): (Vec<_>, Vec<_>) = limit.bucket.iter().cloned().unzip();
+            bucket::display(&names, &values)
+        };
+        let left = |limit: &LimitAnswer| match self.quota(limit) {
+            Some(quota) => format!("{} of {quota}", limit.remaining),
+            None => String::new(),
+        };
+        let charged = |limit: &LimitAnswer| match self.peek {
+            true => String::new(),
+            false => limit.charged.to_string(),
+        };
+        let wait = |limit: &LimitAnswer| match limit.delay_ms {
+            0 => String::new(),
+            ms => duration(ms),
+        };
+        let full = |limit: &LimitAnswer| match self.quota(limit) {
+            Some(_) => duration(limit.reset_after_ms),
+            None => String::new(),
+        };
+        let table = Table::of(&self.answer.limits)
+            .column("LIMIT", |limit| &limit.name)
+            .column("BUCKET", bucket)
+            .column("DECISION", decision)
+            .column("LEFT", left)
+            .column("CHARGED", charged)
+            .column("WAIT", wait)
+            .column("RETRY IN", |limit| {
+                again(limit.allowed, limit.retry_after_ms)
+            })
+            .column("FULL IN", full);
+        format!("{}{}", self.verdict(), table.draw(page))
     }
 
     /// The limits that deny it.
@@ -224,41 +243,9 @@ impl Report {
         )
     }
 
-    fn row(&self, limit: &LimitAnswer) -> [String; HEADERS.len()] {
-        let (names, values): (Vec<_>, Vec<_>) = limit.bucket.iter().cloned().unzip();
-        let missing = self.missing(limit).is_some();
-        let decision = match (limit.allowed, limit.mode) {
-            (true, _) if limit.limit.is_none() => "unlimited",
-            (true, _) => "allows",
-            (false, Mode::Shadow) => "would deny",
-            (false, Mode::Degrade) => "degrades",
-            (false, Mode::Enforce) => "denies",
-        };
-        let again = match (limit.allowed, limit.retry_after_ms) {
-            (true, _) => String::new(),
-            (false, Some(ms)) => duration(ms),
-            (false, None) => "never".to_owned(),
-        };
-        let wait = Some(limit.delay_ms).filter(|ms| *ms > 0);
-        let quota = limit.limit.filter(|_| !missing);
-        [
-            limit.name.to_string(),
-            bucket::display(&names, &values),
-            decision.to_owned(),
-            quota
-                .map(|quota| format!("{} of {quota}", limit.remaining))
-                .unwrap_or_default(),
-            if self.peek {
-                String::new()
-            } else {
-                limit.charged.to_string()
-            },
-            wait.map(duration).unwrap_or_default(),
-            again,
-            quota
-                .map(|_| duration(limit.reset_after_ms))
-                .unwrap_or_default(),
-        ]
+    /// What the limit has in all, unless it denies for want of an entry.
+    fn quota(&self, limit: &LimitAnswer) -> Option<u64> {
+        limit.limit.filter(|_| self.missing(limit).is_none())
     }
 
     /// The entry that the request lacks and without which the limit denies.
@@ -267,5 +254,24 @@ impl Report {
         let denies = self.policy.limit(index)?.if_missing == IfMissing::Deny;
         let missing = limit.bucket.iter().find(|(_, value)| value.is_none())?;
         denies.then_some(&missing.0)
+    }
+}
+
+fn decision(limit: &LimitAnswer) -> &'static str {
+    match (limit.allowed, limit.mode) {
+        (true, _) if limit.limit.is_none() => "unlimited",
+        (true, _) => "allows",
+        (false, Mode::Shadow) => "would deny",
+        (false, Mode::Degrade) => "degrades",
+        (false, Mode::Enforce) => "denies",
+    }
+}
+
+/// When what was denied would pass.
+pub(super) fn again(allowed: bool, retry_after_ms: Option<u64>) -> String {
+    match retry_after_ms {
+        _ if allowed => String::new(),
+        Some(ms) => duration(ms),
+        None => "never".to_owned(),
     }
 }

@@ -216,36 +216,22 @@ impl Row {
 
 impl View for Report {
     fn text(&self, page: Page) -> String {
-        if self.0.is_empty() {
-            return String::new();
-        }
-        let reported = |row: &Row| row.outcome != Outcome::Denied.word();
-        let mut headers = vec!["LAST", "LIMIT", "BUCKET", "TIMES", "NOTE", "BY", "REQUEST"];
-        if page.wide {
-            headers.push("PROXY");
-        }
-        let mut table = Table::new(headers);
-        for row in &self.0 {
-            let note = if reported(row) {
-                row.outcome()
-            } else {
-                String::new()
-            };
-            let mut cells = vec![
-                age(row.ago_ms),
-                row.limit.clone(),
-                row.shown.clone(),
-                row.denied.to_string(),
-                note,
-                row.by.to_owned(),
-                row.shown_request.clone(),
-            ];
-            if page.wide {
-                cells.push(row.proxy.clone().unwrap_or_default());
-            }
-            table.row(cells);
-        }
-        table.draw(page)
+        let note = |row: &Row| match row.outcome {
+            outcome if outcome == Outcome::Denied.word() => String::new(),
+            _ => row.outcome(),
+        };
+        Table::of(&self.0)
+            .column("LAST", |row| age(row.ago_ms))
+            .column("LIMIT", |row| &row.limit)
+            .column("BUCKET", |row| &row.shown)
+            .column("TIMES", |row| row.denied)
+            .column("NOTE", note)
+            .column("BY", |row| row.by)
+            .column("REQUEST", |row| &row.shown_request)
+            .wide(page, "PROXY", |row| {
+                row.proxy.as_deref().unwrap_or_default()
+            })
+            .draw(page)
     }
 
     /// The limit and the bucket of each.

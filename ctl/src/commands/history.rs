@@ -172,14 +172,16 @@ impl Of<'_> {
 
 impl View for Report {
     fn text(&self, page: Page) -> String {
-        if self.0.is_empty() {
-            return String::new();
-        }
         if page.wide {
-            self.entries(page)
-        } else {
-            self.table(page)
+            return self.entries(page);
         }
+        Table::of(&self.0)
+            .column("REVISION", |row| row.revision)
+            .column("WHEN", |row| age(now_ms().saturating_sub(row.at_ms)))
+            .column("WHO", |row| visible(row.author.as_bytes()))
+            .column("WHAT", |row| &row.what)
+            .column("WHY", |row| visible(row.reason.as_bytes()))
+            .draw(page)
     }
 
     fn names(&self) -> Vec<String> {
@@ -188,20 +190,6 @@ impl View for Report {
 }
 
 impl Report {
-    fn table(&self, page: Page) -> String {
-        let mut table = Table::new(["REVISION", "WHEN", "WHO", "WHAT", "WHY"]);
-        for row in &self.0 {
-            table.row([
-                row.revision.to_string(),
-                age(now_ms().saturating_sub(row.at_ms)),
-                visible(row.author.as_bytes()),
-                row.what.clone(),
-                visible(row.reason.as_bytes()),
-            ]);
-        }
-        table.draw(page)
-    }
-
     fn entries(&self, page: Page) -> String {
         let mut text = String::new();
         for row in &self.0 {

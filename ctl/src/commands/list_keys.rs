@@ -156,22 +156,11 @@ fn names<'l>(limit: &'l Limit, bucket: &ListedBucket) -> Vec<&'l Name> {
 
 impl View for Report {
     fn text(&self, page: Page) -> String {
-        if self.keys.is_empty() {
-            return String::new();
-        }
-        let mut headers = vec!["LIMIT", "BUCKET"];
-        if page.wide {
-            headers.push("KEY");
-        }
-        let mut table = Table::new(headers);
-        for row in &self.keys {
-            let mut cells = vec![row.limit.clone(), row.shown.clone()];
-            if page.wide {
-                cells.push(row.redis_key.clone());
-            }
-            table.row(cells);
-        }
-        table.draw(page)
+        Table::of(&self.keys)
+            .column("LIMIT", |row| &row.limit)
+            .column("BUCKET", |row| &row.shown)
+            .wide(page, "KEY", |row| &row.redis_key)
+            .draw(page)
     }
 
     fn names(&self) -> Vec<String> {

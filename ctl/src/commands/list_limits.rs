@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use clap::Args;
 use insight::bucket::{matchers, notes, plain};
 use limits_file::ToNode;
-use policy::{AmountText, Exemption, Limit, Policy};
+use policy::{AmountText, Exemption, Limit, Name, Node, Policy};
 use serde::{Serialize, Serializer, ser::SerializeStruct};
 use store::{Head, HeadState, Overrides};
 
@@ -77,15 +77,14 @@ impl Serialize for Report {
 
 impl View for Report {
     fn text(&self, page: Page) -> String {
-        let Policy { limits, exempt, .. } = &self.policy;
-        let mut tables = Vec::new();
-        if !limits.is_empty() {
-            tables.push(limits_table(limits, &self.counts, page));
-        }
-        if !exempt.is_empty() {
-            tables.push(exemptions_table(exempt, page));
-        }
-        tables.join("\n")
+        let tables = [
+            limits_table(&self.policy.limits, &self.counts, page),
+            exemptions_table(&self.policy.exempt, page),
+        ];
+        { tables.into_iter() }
+            .filter(|table| !table.is_empty())
+            .collect::<Vec<_>>()
+            .join("\n")
     }
 
     fn names(&self) -> Vec<String> {
@@ -96,74 +95,58 @@ impl View for Report {
 
 /// One row for each exemption.
 fn exemptions_table(exempt: &[Exemption], page: Page) -> String {
-    let mut table = Table::new(vec!["EXEMPT", "MATCH"]);
-    for exemption in exempt {
-        table.row(vec![
-            exemption.name.to_string(),
-            matchers(&exemption.to_node()),
-        ]);
-    }
-    table.draw(page)
+    Table::of(exempt)
+        .column("EXEMPT", |exemption| &exemption.name)
+        .column("MATCH", |exemption| matchers(&exemption.to_node()))
+        .draw(page)
 }
 
 /// One row for each limit; `overrides` are their counts of overrides.
 fn limits_table(limits: &[Limit], overrides: &[u64], page: Page) -> String {
-    let mut headers = vec![
-        "NAME",
-        "MATCH",
-        "PER",
-        "ALGORITHM",
-        "RATE",
-        "BURST",
-        "OVERRIDES",
-        "NOTES",
-    ];
-    if page.wide {
-        headers.extend(["ON FAILURE", "COST", "GENERATION", "DESCRIPTION"]);
-    }
-    let mut table = Table::new(headers);
-    for (at, limit) in limits.iter().enumerate() {
-        let node = limits_file::node_without_overrides(limit);
-        let field = |name: &str| node.get(name).map(plain).unwrap_or_default();
-        let or = |name: &str, default: &str| node.get(name).map_or(default.to_owned(), plain);
-        let overrides = match overrides.get(at) {
-            None | Some(0) => String::new(),
-            Some(count) => count.to_string(),
-        };
-        let mut row = vec![
-            limit.name.to_string(),
-            matchers(&node),
-            limit
-                .per
-                .iter()
-                .map(ToString::to_string)
-                .collect::<Vec<_>>()
-                .join(","),
-            if limit.is_unlimited() {
-                "unlimited".to_owned()
-            } else {
-                or("algorithm", "token_bucket")
-            },
-            if limit.gives_slots() {
-                AmountText(limit.quota.parameters()).to_string()
-            } else {
-                field("rate")
-            },
-            field("burst"),
-            overrides,
-            notes(limit, crate::now_ms()),
-        ];
-        if page.wide {
-            row.extend([
-                or("on_failure", "local"),
-                or("cost", "1"),
-                limit.generation.to_string(),
-                field("description"),
-            ]);
-        }
-        table.row(row);
-    }
-    table.draw(page)
+    let nodes = { limits.iter() }.map(limits_file::node_without_overrides);
+    let counts = { overrides.iter().copied() }.chain(std::iter::repeat(0));
+    let rows: Vec<(&Limit, Node, u64)> = { limits.iter().zip(nodes).zip(counts) }
+        .map(|((limit, node), count)| (limit, node, count))
+        .collect();
+    let or =
+        |node: &Node, name: &str, default: &str| node.get(name).map_or(default.to_owned(), plain);
+    let per = |limit: &Limit| {
+        let names: Vec<&str> = limit.per.iter().map(Name::as_str).collect();
+        names.join(",")
+    };
+    let algorithm = |limit: &Limit, node: &Node| match limit.is_unlimited() {
+        true => "unlimited".to_owned(),
+        false => or(node, "algorithm", "token_bucket"),
+    };
+    let rate = |limit: &Limit, node: &Node| match limit.gives_slots() {
+        true => AmountText(limit.quota.parameters()).to_string(),
+        false => or(node, "rate", ""),
+    };
+    let count = |count: u64| {
+        Some(count)
+            .filter(|count| *count > 0)
+            .map(|count| count.to_string())
+    };
+    Table::of(&rows)
+        .column("NAME", |(limit, ..)| &limit.name)
+        .column("MATCH", |(_, node, _)| matchers(node))
+        .column("PER", |(limit, ..)| per(limit))
+        .column("ALGORITHM", |(limit, node, _)| algorithm(limit, node))
+        .column("RATE", |(limit, node, _)| rate(limit, node))
+        .column("BURST", |(_, node, _)| or(node, "burst", ""))
+        .column("OVERRIDES", |(.., overrides)| {
+            count(*overrides).unwrap_or_default()
+        })
+        .column("NOTES", |(limit, ..)| notes(limit, crate::now_ms()))
+        .wide(page, "ON FAILURE", |(_, node, _)| {
+            or(node, "on_failure", "local")
+        })
+        .wide(page, "COST", |(_, node, _)| or(node, "cost", "1"))
+        .wide(page, "GENERATION", |(limit, ..)| limit.generation)
+        .wide(page, "DESCRIPTION", |(_, node, _)| {
+            or(node, "description", "")
+        })
+        .draw(page)
 }
 
 /// All of one limit, a field a line, as in a limits file; `overrides` says how many it has.
@@ -362,21 +345,16 @@ struct Row {
 
 impl View for Domains {
     fn text(&self, page: Page) -> String {
-        if self.0.is_empty() {
-            return String::new();
+        fn number(number: Option<impl ToString>) -> String {
+            number.map(|n| n.to_string()).unwrap_or_default()
         }
-        let mut table = Table::new(["DOMAIN", "REVISION", "LIMITS", "STATE", "PAUSED"]);
-        for row in &self.0 {
-            let number = |n: Option<String>| n.unwrap_or_default();
-            table.row([
-                row.domain.clone(),
-                number(row.revision.map(|n| n.to_string())),
-                number(row.limits.map(|n| n.to_string())),
-                row.state.to_owned(),
-                row.paused.clone().unwrap_or_default(),
-            ]);
-        }
-        table.draw(page)
+        Table::of(&self.0)
+            .column("DOMAIN", |row| &row.domain)
+            .column("REVISION", |row| number(row.revision))
+            .column("LIMITS", |row| number(row.limits))
+            .column("STATE", |row| row.state)
+            .column("PAUSED", |row| number(row.paused.as_ref()))
+            .draw(page)
     }
 
     /// Those with limits.

@@ -243,36 +243,24 @@ impl Row {
 
 impl View for Report {
     fn text(&self, page: Page) -> String {
-        if self.0.is_empty() {
-            return String::new();
-        }
-        let mut headers = vec!["DOMAIN", "KIND", "NAME", "REVISION", "STATE", "LAST SEEN"];
-        if page.wide {
-            headers.extend(["FILTER", "DIGEST", "ID"]);
-        }
-        let mut table = Table::new(headers);
-        for row in &self.0 {
-            let kind = match row.kind {
-                Kind::Limiter => "limiter",
-                Kind::Proxy => "proxy",
-            };
-            let mut cells = vec![
-                row.domain.clone(),
-                kind.to_owned(),
-                row.name.clone(),
-                row.revision
-                    .map_or_else(|| "none".to_owned(), |n| n.to_string()),
-                row.state.replace('_', " "),
-                age(row.heard_ms_ago),
-            ];
-            if page.wide {
-                cells.push(row.filter.unwrap_or_default().to_owned());
-                cells.push(row.digest.clone().unwrap_or_default());
-                cells.push(row.id.clone());
-            }
-            table.row(cells);
-        }
-        table.draw(page)
+        let kind = |row: &Row| match row.kind {
+            Kind::Limiter => "limiter",
+            Kind::Proxy => "proxy",
+        };
+        let revision = |row: &Row| row.revision.map_or("none".to_owned(), |n| n.to_string());
+        Table::of(&self.0)
+            .column("DOMAIN", |row| &row.domain)
+            .column("KIND", kind)
+            .column("NAME", |row| &row.name)
+            .column("REVISION", revision)
+            .column("STATE", |row| row.state.replace('_', " "))
+            .column("LAST SEEN", |row| age(row.heard_ms_ago))
+            .wide(page, "FILTER", |row| row.filter.unwrap_or_default())
+            .wide(page, "DIGEST", |row| {
+                row.digest.as_deref().unwrap_or_default()
+            })
+            .wide(page, "ID", |row| &row.id)
+            .draw(page)
     }
 
     /// The proxies.

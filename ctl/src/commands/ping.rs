@@ -160,16 +160,11 @@ struct Script {
 
 impl View for Scripts {
     fn text(&self, page: Page) -> String {
-        let mut table = Table::new(["SCRIPT", "LOADED", "SHA1"]);
-        for script in &self.0 {
-            let loaded = if script.loaded { "yes" } else { "no" };
-            table.row([
-                script.name.to_owned(),
-                loaded.to_owned(),
-                script.sha1.clone(),
-            ]);
-        }
-        table.draw(page)
+        Table::of(&self.0)
+            .column("SCRIPT", |script| script.name)
+            .column("LOADED", |script| if script.loaded { "yes" } else { "no" })
+            .column("SHA1", |script| &script.sha1)
+            .draw(page)
     }
 
     fn names(&self) -> Vec<String> {

@@ -431,37 +431,32 @@ impl View for ReplayReport {
 }
 
 fn limits_table(result: &SideResult, page: Page) -> String {
-    let mut table = Table::new([
-        "LIMIT", "REQUESTS", "OVER", "SHARE", "BUCKETS", "FIRST", "THEN",
-    ]);
-    for limit in &result.limits {
-        let first = limit.first_ms.map(format_timestamp).unwrap_or_default();
-        table.row([
-            limit.name.clone(),
-            limit.requests.to_string(),
-            limit.over.to_string(),
-            percent(millionths(limit.over, limit.requests)),
-            format!("{} of {}", limit.buckets_over, limit.buckets),
-            first,
-            limit.action.clone(),
-        ]);
-    }
-    table.draw(page)
+    Table::of(&result.limits)
+        .column("LIMIT", |limit| &limit.name)
+        .column("REQUESTS", |limit| limit.requests)
+        .column("OVER", |limit| limit.over)
+        .column("SHARE", |limit| {
+            percent(millionths(limit.over, limit.requests))
+        })
+        .column("BUCKETS", |limit| {
+            format!("{} of {}", limit.buckets_over, limit.buckets)
+        })
+        .column("FIRST", |limit| {
+            limit.first_ms.map(format_timestamp).unwrap_or_default()
+        })
+        .column("THEN", |limit| &limit.action)
+        .draw(page)
 }
 
 fn buckets_table(title: &'static str, buckets: &[BucketLoss], page: Page) -> String {
     if buckets.is_empty() {
         return String::new();
     }
-    let max = if page.wide { usize::MAX } else { BUCKETS_SHOWN };
-    let mut table = Table::new([title, "BUCKET", "REQUESTS"]);
-    for bucket in buckets.iter().take(max) {
-        table.row([
-            bucket.limit.clone(),
-            bucket.text.clone(),
-            bucket.requests.to_string(),
-        ]);
-    }
+    let shown = buckets.get(..BUCKETS_SHOWN).filter(|_| !page.wide);
+    let table = Table::of(shown.unwrap_or(buckets))
+        .column(title, |bucket| &bucket.limit)
+        .column("BUCKET", |bucket| &bucket.text)
+        .column("REQUESTS", |bucket| bucket.requests);
     format!("\n{}", table.draw(page))
 }
 

@@ -10,7 +10,7 @@ use serde::{Serialize, Serializer};
 use crate::{
     bucket::{Pair, descriptor, insert_as_proxies, parse_whole_number, visible},
     cli::{Global, examples},
-    commands::replay::judge_as_written,
+    commands::{check::again, replay::judge_as_written},
     error::{Error, Exit},
     input::{FilesArg, Source},
     printer::Printer,
@@ -324,52 +324,50 @@ fn table(run: &Run, page: Page) -> String {
         .map(|(at, _)| *at)
         .min()
         .unwrap_or(0);
-    let mut table = Table::new([
-        "STEP", "TIME", "COST", "DECISION", "LEFT", "WAIT", "RETRY IN", "FULL IN",
-    ]);
-    for (n, (answer, request)) in run.steps.iter().zip(&run.requests).enumerate() {
-        let since = request.map(|(at, _)| format!("+{}", duration(at - first)));
-        let Some((answer, (_, cost))) = answer.as_ref().zip(*request) else {
-            let what = since.as_ref().map_or("limits edited", |_| "client left");
-            let since = since.as_deref().unwrap_or_default();
-            let row = [since, "", what, "", "", "", ""].map(ToOwned::to_owned);
-            table.row([n.to_string()].into_iter().chain(row));
-            continue;
-        };
-        let (row, since) = (row(answer), since.unwrap_or_default());
-        table.row(
-            [n.to_string(), since, cost.to_string()]
-                .into_iter()
-                .chain(row),
-        );
-    }
-    table.draw(page)
+    let steps: Vec<(usize, (&Option<Answer>, &Option<(u64, u64)>))> =
+        { run.steps.iter().zip(&run.requests) }
+            .enumerate()
+            .collect();
+    let of = |answer: &Option<Answer>, cell: &dyn Fn(&Answer) -> Option<String>| {
+        { answer.as_ref().and_then(cell) }.unwrap_or_default()
+    };
+    let time = |request: &Option<(u64, u64)>| match request {
+        Some((at, _)) => format!("+{}", duration(at - first)),
+        None => String::new(),
+    };
+    let cost = |answer: &Option<Answer>, request: &Option<(u64, u64)>| {
+        let cost = request.filter(|_| answer.is_some());
+        cost.map(|(_, cost)| cost.to_string()).unwrap_or_default()
+    };
+    let done = |answer: &Option<Answer>, request: &Option<(u64, u64)>| match (answer, request) {
+        (Some(answer), _) => decision(answer),
+        (None, Some(_)) => "client left".to_owned(),
+        (None, None) => "limits edited".to_owned(),
+    };
+    let left = |answer: &Answer| answer.remaining.map(|n| n.to_string());
+    let wait = |answer: &Answer| answer.delay_ms.filter(|ms| *ms > 0).map(duration);
+    let again = |answer: &Answer| Some(again(answer.allowed, answer.retry_after_ms));
+    let full = |answer: &Answer| Some(duration(answer.reset_after_ms));
+    Table::of(&steps)
+        .column("STEP", |(n, _)| n)
+        .column("TIME", |(_, (_, request))| time(request))
+        .column("COST", |(_, (answer, request))| cost(answer, request))
+        .column("DECISION", |(_, (answer, request))| done(answer, request))
+        .column("LEFT", |(_, (answer, _))| of(answer, &left))
+        .column("WAIT", |(_, (answer, _))| of(answer, &wait))
+        .column("RETRY IN", |(_, (answer, _))| of(answer, &again))
+        .column("FULL IN", |(_, (answer, _))| of(answer, &full))
+        .draw(page)
 }
 
-fn row(answer: &Answer) -> [String; 5] {
-    let decision = if answer.given_back.is_some() {
+fn decision(answer: &Answer) -> String {
+    if answer.given_back.is_some() {
         settled(answer)
     } else if answer.allowed {
         "allowed".to_owned()
     } else {
         format!("denied by {}", answer.denied_by.join(", "))
-    };
-    let again = match (answer.allowed, answer.retry_after_ms) {
-        (true, _) => String::new(),
-        (false, Some(ms)) => duration(ms),
-        (false, None) => "never".to_owned(),
-    };
-    [
-        decision,
-        answer.remaining.map(|n| n.to_string()).unwrap_or_default(),
-        answer
-            .delay_ms
-            .filter(|ms| *ms > 0)
-            .map(duration)
-            .unwrap_or_default(),
-        again,
-        duration(answer.reset_after_ms),
-    ]
+    }
 }
 
 /// What a settlement did.

@@ -216,22 +216,14 @@ impl Report {
     }
 
     fn buckets_text(&self, page: Page) -> String {
-        if self.buckets.is_empty() {
-            return String::new();
-        }
-        let headers = ["LIMIT", "BUCKET", "REQUESTS", "PER S", "DENIED", "OVER"];
-        let mut table = Table::new(headers.to_vec());
-        for row in &self.buckets {
-            table.row(vec![
-                row.limit.clone(),
-                row.shown.clone(),
-                row.requests.count.to_string(),
-                row.requests.per_second.text(),
-                some(row.denied),
-                some(row.over),
-            ]);
-        }
-        table.draw(page)
+        Table::of(&self.buckets)
+            .column("LIMIT", |row| &row.limit)
+            .column("BUCKET", |row| &row.shown)
+            .column("REQUESTS", |row| row.requests.count)
+            .column("PER S", |row| row.requests.per_second.text())
+            .column("DENIED", |row| some(row.denied))
+            .column("OVER", |row| some(row.over))
+            .draw(page)
     }
 }
 
@@ -286,52 +278,27 @@ fn by(counted: &Counted) -> String {
 
 impl View for Report {
     fn text(&self, page: Page) -> String {
-        let mut headers = vec![
-            "LIMIT",
-            "ALLOWED",
-            "PER S",
-            "DENIED",
-            "PER S",
-            "WOULD DENY",
-            "DEGRADED",
-            "DELAYED",
-            "COST",
-            "PER S",
-            "SLOTS",
-            "PENALTIES",
-            "PROXIES",
-            "DENIED BY",
-        ];
-        if page.wide {
-            headers.push("ALLOWED BY");
-        }
-        let mut table = Table::new(headers);
-        for row in &self.limits {
-            let mut cells = vec![
-                row.limit.clone(),
-                row.allowed.count.to_string(),
-                row.allowed.per_second.text(),
-                row.denied.count.to_string(),
-                row.denied.per_second.text(),
-                some(row.would_deny.count),
-                some(row.degraded.count),
-                some(row.delayed),
-                some(row.costs.count),
-                match row.costs.count {
-                    0 => String::new(),
-                    _ => row.costs.per_second.text(),
-                },
-                some(row.slots.count),
-                some(row.penalties),
-                row.proxies.to_string(),
-                by(&row.denied),
-            ];
-            if page.wide {
-                cells.push(by(&row.allowed));
-            }
-            table.row(cells);
-        }
-        let mut text = table.draw(page);
+        let costs = |row: &Row| match row.costs.count {
+            0 => String::new(),
+            _ => row.costs.per_second.text(),
+        };
+        let mut text = Table::of(&self.limits)
+            .column("LIMIT", |row| &row.limit)
+            .column("ALLOWED", |row| row.allowed.count)
+            .column("PER S", |row| row.allowed.per_second.text())
+            .column("DENIED", |row| row.denied.count)
+            .column("PER S", |row| row.denied.per_second.text())
+            .column("WOULD DENY", |row| some(row.would_deny.count))
+            .column("DEGRADED", |row| some(row.degraded.count))
+            .column("DELAYED", |row| some(row.delayed))
+            .column("COST", |row| some(row.costs.count))
+            .column("PER S", costs)
+            .column("SLOTS", |row| some(row.slots.count))
+            .column("PENALTIES", |row| some(row.penalties))
+            .column("PROXIES", |row| row.proxies)
+            .column("DENIED BY", |row| by(&row.denied))
+            .wide(page, "ALLOWED BY", |row| by(&row.allowed))
+            .draw(page);
         text.push_str(&self.buckets_text(page));
         let mut notes = vec![format!("domain {}", self.domain)];
         if self.covered_ms > 0 {

@@ -23,7 +23,7 @@ use crate::{
     replay::{parse_percent, percent},
     session::{self, Session},
     suggest::{
-        DAY_MS, Of, Proposed, Suggestion, Target, Usage,
+        DAY_MS, Of, Proposed, Row, Spread, Suggestion, Target, Usage,
         counted::{Counted, FromCounts, suggest_from_counts},
         suggest, times,
     },
@@ -386,64 +386,48 @@ impl Report {
     }
 
     fn usage(&self, page: Page) -> String {
-        let mut table = Table::new(["IN ANY", "P50", "P99", "P99.9", "LARGEST", "BUCKET"]);
-        for spread in &self.suggestion.usage {
-            table.row([
-                spread
-                    .period_ms
-                    .map_or_else(|| "whole log".to_owned(), duration),
-                spread.p50.to_string(),
-                spread.p99.to_string(),
-                spread.p999.to_string(),
-                spread.largest.to_string(),
-                spread.bucket.clone(),
-            ]);
-        }
-        table.draw(page)
+        let within =
+            |spread: &Spread| { spread.period_ms }.map_or("whole log".to_owned(), duration);
+        Table::of(&self.suggestion.usage)
+            .column("IN ANY", within)
+            .column("P50", |spread| spread.p50)
+            .column("P99", |spread| spread.p99)
+            .column("P99.9", |spread| spread.p999)
+            .column("LARGEST", |spread| spread.largest)
+            .column("BUCKET", |spread| &spread.bucket)
+            .draw(page)
     }
 
     fn rows(&self, page: Page) -> String {
-        let mut table = Table::new([
-            "RATE",
-            "DENIES",
-            "ON THE REST",
-            "TARGET",
-            "REACH IN A MINUTE",
-            "IN A DAY",
-            "",
-        ]);
+        let rate = |row: &Row| match row.units {
+            Some(units) => format!("{units}/{}", Duration(row.period_ms)),
+            None => format!("?/{}", Duration(row.period_ms)),
+        };
+        let if_any = |row: &Row, text: String| row.units.map(|_| text).unwrap_or_default();
+        let kept = |row: &Row| match row.holds {
+            true => "kept",
+            false if self.suggestion.parts[1].requests == 0 => "unknown",
+            false => "missed",
+        };
+        let proposed = |row: &Row| match (self.suggestion.proposes(row), row.is_long_enough) {
+            (_, false) => "the first part is shorter",
+            (true, true) => "proposed",
+            (false, true) => "",
+        };
         let reach = |percent| format!("{}x", times(percent, 100));
-        for row in &self.suggestion.rows {
-            let period = Duration(row.period_ms);
-            let Some(units) = row.units else {
-                table.row(
-                    [format!("?/{period}")]
-                        .into_iter()
-                        .chain([const { String::new() }; 6]),
-                );
-                continue;
-            };
-            table.row([
-                format!("{units}/{period}"),
-                percent(row.denied_first_ppm),
-                percent(row.denied_rest_ppm),
-                match row.holds {
-                    true => "kept",
-                    false if self.suggestion.parts[1].requests == 0 => "unknown",
-                    false => "missed",
-                }
-                .to_owned(),
-                reach(row.reach_minute_percent),
-                reach(row.reach_day_percent),
-                match (self.suggestion.proposes(row), row.is_long_enough) {
-                    (_, false) => "the first part is shorter",
-                    (true, true) => "proposed",
-                    (false, true) => "",
-                }
-                .to_owned(),
-            ]);
-        }
-        table.draw(page)
+        Table::of(&self.suggestion.rows)
+            .column("RATE", rate)
+            .column("DENIES", |row| if_any(row, percent(row.denied_first_ppm)))
+            .column("ON THE REST", |row| {
+                if_any(row, percent(row.denied_rest_ppm))
+            })
+            .column("TARGET", |row| if_any(row, kept(row).to_owned()))
+            .column("REACH IN A MINUTE", |row| {
+                if_any(row, reach(row.reach_minute_percent))
+            })
+            .column("IN A DAY", |row| if_any(row, reach(row.reach_day_percent)))
+            .column("", |row| if_any(row, proposed(row).to_owned()))
+            .draw(page)
     }
 }
 

@@ -410,62 +410,57 @@ impl FromCounts {
     }
 
     fn usage_text(&self, page: Page) -> String {
-        let mut usage = Table::new([
-            "IN", "REQUESTS", "LARGEST", "BUCKET", "10TH", "50TH", "OTHERS",
-        ]);
+        let usage = self.usage.iter().filter(|spread| spread.requests > 0);
+        let usage: Vec<&Spread> = usage.collect();
         let some = |number: Option<u64>| number.map(|n| n.to_string()).unwrap_or_default();
-        for spread in self.usage.iter().filter(|spread| spread.requests > 0) {
-            usage.row([
-                duration(spread.slot_ms),
-                spread.requests.to_string(),
-                spread.largest.to_string(),
-                spread.bucket.clone().unwrap_or_default(),
-                some(spread.tenth),
-                some(spread.fiftieth),
-                match spread.unlisted_max {
-                    0 => "none".to_owned(),
-                    most => format!("<={most}"),
-                },
-            ]);
-        }
-        usage.draw(page)
+        let others = |spread: &&Spread| match spread.unlisted_max {
+            0 => "none".to_owned(),
+            most => format!("<={most}"),
+        };
+        Table::of(&usage)
+            .column("IN", |spread| duration(spread.slot_ms))
+            .column("REQUESTS", |spread| spread.requests)
+            .column("LARGEST", |spread| spread.largest)
+            .column("BUCKET", |spread| {
+                spread.bucket.as_deref().unwrap_or_default()
+            })
+            .column("10TH", |spread| some(spread.tenth))
+            .column("50TH", |spread| some(spread.fiftieth))
+            .column("OTHERS", others)
+            .draw(page)
     }
 
     fn rows_text(&self, page: Page) -> String {
-        let mut rows = Table::new([
-            "RATE",
-            "DENIES",
-            "ON THE REST",
-            "TARGET",
-            "REACH IN 5 MIN",
-            "IN A DAY",
-            "",
-        ]);
+        let rate = |row: &CountedRow| {
+            let sign = if row.is_smallest { "" } else { "<=" };
+            format!("{sign}{}/{}", row.units, policy::Duration(row.period_ms))
+        };
+        let kept = |row: &CountedRow| match row.holds {
+            Some(true) => "kept",
+            Some(false) => "missed",
+            None => "unknown",
+        };
         let reach = |percent: Option<u64>| {
             let text = percent.map(|percent| format!("{}x", times(percent, 100)));
             text.unwrap_or_default()
         };
-        for row in &self.rows {
-            let sign = if row.is_smallest { "" } else { "<=" };
-            rows.row([
-                format!("{sign}{}/{}", row.units, policy::Duration(row.period_ms)),
-                percent(row.denied_first_ppm),
-                row.denied_rest_ppm.map(percent).unwrap_or_default(),
-                match row.holds {
-                    Some(true) => "kept",
-                    Some(false) => "missed",
-                    None => "unknown",
-                }
-                .to_owned(),
-                reach(row.reach_five_minutes_percent),
-                reach(row.reach_day_percent),
-                match &self.proposed {
-                    Some(proposed) if proposed == row => "proposed".to_owned(),
-                    _ => String::new(),
-                },
-            ]);
-        }
-        rows.draw(page)
+        let proposed = |row: &CountedRow| match &self.proposed {
+            Some(proposed) if proposed == row => "proposed",
+            _ => "",
+        };
+        Table::of(&self.rows)
+            .column("RATE", rate)
+            .column("DENIES", |row| percent(row.denied_first_ppm))
+            .column("ON THE REST", |row| {
+                row.denied_rest_ppm.map(percent).unwrap_or_default()
+            })
+            .column("TARGET", kept)
+            .column("REACH IN 5 MIN", |row| {
+                reach(row.reach_five_minutes_percent)
+            })
+            .column("IN A DAY", |row| reach(row.reach_day_percent))
+            .column("", proposed)
+            .draw(page)
     }
 
     pub(crate) fn notes(&self) -> &[String] {
