@@ -14,7 +14,10 @@ use std::{
     time::Duration,
 };
 
-use access_log::{Counts, Field, Format, Layout, Log, LogError, Logs, REORDER_MAX, Request, Where};
+use access_log::{
+    Broken, Counts, Cut, Field, Format, FoundEntry, Layout, Log, LogError, Logs, REORDER_MAX,
+    Request, Where,
+};
 use clap::{Args, ValueEnum};
 use policy::{IfAbsent, Limit, Name, Policy, Pricing, REMOTE_ADDRESS, WHOLE_ADDRESS};
 use regex::bytes::RegexBuilder;
@@ -534,34 +537,14 @@ fn draw(text: &str) {
 pub struct LogReport {
     /// The files.
     pub files: Vec<String>,
-    /// Their formats.
-    pub formats: Vec<&'static str>,
-    /// Lines that are not empty.
-    pub lines: u64,
-    /// Lines about something else than a request.
-    pub others: u64,
-    /// Lines that cannot be read.
-    pub broken: u64,
-    /// The first of them.
-    pub first_broken: Vec<BrokenLine>,
-    /// Requests that came later than the bound of sorting allows.
-    pub late: u64,
-    /// Files that end early or are damaged, and why.
-    pub cut: Vec<CutFile>,
-    /// Where the entries were that the limits need, and how many requests have them.
-    pub entries: Vec<EntryReport>,
-    /// Whether times are whole seconds.
-    pub whole_seconds: bool,
-    /// Requests that say how long they took.
-    pub durations: u64,
-    /// Requests that say how their service answered.
-    pub service_times: u64,
-    /// Requests that say the bytes of their response's body.
-    pub sizes: u64,
-    /// Requests that say the status of their response.
-    pub statuses: u64,
+    /// What is in them.
+    #[serde(flatten)]
+    pub counts: Counts,
     /// Whether Ctrl-C ended it.
     pub interrupted: bool,
+    /// The limits that go by each entry.
+    #[serde(skip)]
+    limits_of: Vec<(Name, Vec<Name>)>,
     /// What limits go by and requests lack, each with a hint.
     #[serde(skip)]
     lacking: Vec<(String, String)>,
@@ -617,90 +600,25 @@ impl Needs {
     }
 }
 
-/// A line that cannot be read.
-#[derive(Clone, Debug, Serialize)]
-pub struct BrokenLine {
-    /// The file.
-    pub file: String,
-    /// The line, from 1.
-    pub line: u64,
-    /// Why.
-    pub why: String,
-}
-
-/// A file that ends early.
-#[derive(Clone, Debug, Serialize)]
-pub struct CutFile {
-    /// The file.
-    pub file: String,
-    /// Why.
-    pub why: String,
-}
-
-/// An entry of descriptors.
-#[derive(Clone, Debug, Serialize)]
-pub struct EntryReport {
-    /// Its name.
-    pub name: String,
-    /// Where lines have it.
-    pub from: String,
-    /// How many requests have it.
-    pub requests: u64,
-    /// The limits that go by it.
-    #[serde(skip)]
-    limits: Vec<Name>,
-}
-
 const AS_WITHOUT: &str = "without one, it costs what the limit takes where none is stated";
 
 impl LogReport {
     /// What is said about logs.
-    pub fn new(files: &[String], layout: &Layout, counts: &Counts, interrupted: bool) -> Self {
-        let format = counts.formats.first().copied().unwrap_or(Format::Json);
-        let entry = |(name, requests): &(Name, u64)| EntryReport {
-            name: name.to_string(),
-            from: layout.describe(name, format),
-            requests: *requests,
-            limits: Vec::new(),
-        };
-        let broken = counts.first_broken.iter().map(|broken| BrokenLine {
-            file: broken.log.clone(),
-            line: broken.line,
-            why: broken.why.to_string(),
-        });
-        let cut = counts.cut.iter().map(|(log, why)| CutFile {
-            file: log.clone(),
-            why: why.clone(),
-        });
+    pub fn new(files: &[String], counts: Counts, interrupted: bool) -> Self {
         Self {
             files: { files.iter() }
                 .map(|file| if file == "-" { "stdin" } else { file }.to_owned())
                 .collect(),
-            formats: counts.formats.iter().map(|format| format.name()).collect(),
-            lines: counts.lines,
-            others: counts.others,
-            broken: counts.broken,
-            first_broken: broken.collect(),
-            late: counts.late,
-            cut: cut.collect(),
-            entries: counts.entries.iter().map(entry).collect(),
-            whole_seconds: counts.whole_seconds,
-            durations: counts.took,
-            service_times: counts.service,
-            sizes: counts.bytes_sent,
-            statuses: counts.status,
+            counts,
             interrupted,
+            limits_of: Vec::new(),
             lacking: Vec::new(),
         }
     }
 
     /// Notes what limits go by and requests lack, of so many requests. `decided` says how many lacked their cost.
     pub fn note_lacking(&mut self, needs: &Needs, requests: u64, decided: &[&LimitResult]) {
-        for entry in &mut self.entries {
-            let mut by = needs.entries.iter();
-            let by = by.find(|(name, _)| *name.as_str() == *entry.name);
-            entry.limits = by.map(|(_, limits)| limits.clone()).unwrap_or_default();
-        }
+        self.limits_of.clone_from(&needs.entries);
         self.note_costs(needs, decided);
         let estimated = decided.iter().any(|limit| {
             let mut estimates = needs.estimates.iter();
@@ -709,28 +627,28 @@ impl LogReport {
         for (needed, found, what, then, hint) in [
             (
                 needs.duration,
-                self.durations,
+                self.counts.durations,
                 "duration",
                 "without one, it ends at once, and holds no slot",
                 "--field duration=… or duration_s=… says where lines have it, as a number",
             ),
             (
                 needs.service_time,
-                self.service_times,
+                self.counts.service_times,
                 "time until the service's answer began",
                 "adaptive limits go by durations, which have the whole response in them",
                 "--field service_time=… or service_time_s=… says where lines have it, as a number",
             ),
             (
                 estimated,
-                self.sizes,
+                self.counts.sizes,
                 "size of the response, by which its cost is estimated",
                 "without one, it costs the most that it can",
                 "--field bytes_sent=… says where lines have it",
             ),
             (
                 needs.status,
-                self.statuses,
+                self.counts.statuses,
                 "status, by which responses cost",
                 AS_WITHOUT,
                 "--field status=… says where lines have it",
@@ -787,20 +705,21 @@ impl LogReport {
         if self.interrupted {
             printer.warn("interrupted: this is about what was read so far");
         }
-        for CutFile { file, why } in &self.cut {
+        let counts = &self.counts;
+        for Cut { file, why } in &counts.cut {
             printer.warn(format_args!(
                 "{file} is damaged or ends early ({why}): the rest is missing"
             ));
         }
-        if self.broken > 0 {
-            let lines = counted(self.broken, "line");
+        if counts.broken > 0 {
+            let lines = counted(counts.broken, "line");
             printer.warn(format_args!("{lines} could not be read, and are left out"));
-            for BrokenLine { file, line, why } in &self.first_broken {
+            for Broken { file, line, why } in &counts.first_broken {
                 printer.hint(format_args!("{file}:{line} {why}"));
             }
         }
-        if self.late > 0 {
-            let late = counted(self.late, "request");
+        if counts.late > 0 {
+            let late = counted(counts.late, "request");
             printer.warn(format_args!(
                 "{late} started before one that is {REORDER_MAX} lines earlier in the log: counted as if they \
                  started with it"
@@ -809,11 +728,13 @@ impl LogReport {
         if requests == 0 {
             return;
         }
-        for entry in self.entries.iter().filter(|entry| entry.requests == 0) {
+        for entry in counts.entries.iter().filter(|entry| entry.requests == 0) {
             // Patterns test the whole address, which is there if the address is.
-            if entry.name != WHOLE_ADDRESS {
-                let EntryReport { name, from, .. } = entry;
-                let by = match entry.limits.as_slice() {
+            if entry.name.as_str() != WHOLE_ADDRESS {
+                let FoundEntry { name, from, .. } = entry;
+                let mut limits_of = self.limits_of.iter();
+                let limits = limits_of.find(|(entry, _)| entry == name);
+                let by = match limits.map_or(&[][..], |(_, limits)| limits) {
                     [] => String::new(),
                     [limit] => format!(", which {limit} goes by"),
                     [limit, others @ ..] => {
@@ -826,7 +747,7 @@ impl LogReport {
                 printer.warn(format_args!(
                     "no request of the log has `{name}` ({from}){by}"
                 ));
-                let flag = if name == REMOTE_ADDRESS {
+                let flag = if name.as_str() == REMOTE_ADDRESS {
                     "field"
                 } else {
                     "entry"
@@ -838,7 +759,7 @@ impl LogReport {
             printer.warn(why);
             printer.hint(hint);
         }
-        if self.whole_seconds {
+        if counts.whole_seconds {
             printer.warn(
                 "the log's times are whole seconds: requests of one second count as simultaneous, so limits \
                  with a small burst deny more here than they would",
@@ -875,7 +796,7 @@ mod tests {
                 read += 1;
             }
             assert_eq!(read, requests, "{rotate}");
-            let whys: Vec<String> = logs.counts().cut.into_iter().map(|(_, why)| why).collect();
+            let whys: Vec<String> = logs.counts().cut.into_iter().map(|cut| cut.why).collect();
             let expected = "it was rotated before it was read".to_owned();
             assert_eq!(
                 whys.contains(&expected),

@@ -8,6 +8,7 @@ use policy::{
 };
 use protocol::MAX_VALUE;
 use regex::bytes::Regex;
+use serde::{Serialize, Serializer};
 
 use crate::{
     Request, Service,
@@ -17,7 +18,8 @@ use crate::{
 };
 
 /// The form of a log's lines.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Format {
     /// A JSON object a line.
     Json,
@@ -268,6 +270,12 @@ pub enum Unreadable {
     /// It is too long.
     #[error("is longer than 1 MiB")]
     TooLong,
+}
+
+impl Serialize for Unreadable {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
 }
 
 /// Where an entry's value comes from.

@@ -17,7 +17,7 @@ use policy::{Descriptor, Name};
 
 pub use input::LINE_MAX;
 pub use layout::{Field, Format, Layout, LayoutError, Unreadable, Where};
-pub use order::{Broken, Counts, Log, Logs, REORDER_MAX};
+pub use order::{Broken, Counts, Cut, FoundEntry, Log, Logs, REORDER_MAX};
 pub use time::END_MS;
 
 /// A request of a log.

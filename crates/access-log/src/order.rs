@@ -11,6 +11,7 @@ use std::{
 };
 
 use policy::Name;
+use serde::Serialize;
 
 use crate::{
     Format, Layout, LayoutError, LogError, Request, Service, Unreadable,
@@ -80,12 +81,15 @@ impl Log {
     }
 }
 
-/// What was read so far.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// What was read of logs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
+    /// The formats that the logs have, each with one entry.
+    pub formats: Vec<Format>,
     /// Lines that are not empty.
     pub lines: u64,
     /// Requests.
+    #[serde(skip)]
     pub requests: u64,
     /// Lines about something else: connections that sent no request.
     pub others: u64,
@@ -95,41 +99,59 @@ pub struct Counts {
     pub first_broken: Vec<Broken>,
     /// Requests that started before one that went on already: they count as started with it.
     pub late: u64,
-    /// Logs that could not be read to their end, and why.
-    pub cut: Vec<(String, String)>,
-    /// How many requests have each entry.
-    pub entries: Vec<(Name, u64)>,
-    /// How many requests say how long they took.
-    pub took: u64,
-    /// How many say how their service answered.
-    pub service: u64,
-    /// How many say the bytes of their response's body.
-    pub bytes_sent: u64,
-    /// How many say the status of their response.
-    pub status: u64,
-    /// The formats that the logs have, each with one entry.
-    pub formats: Vec<Format>,
+    /// Logs that could not be read to their end.
+    pub cut: Vec<Cut>,
+    /// Where the entries are that limits need, and how many requests have each.
+    pub entries: Vec<FoundEntry>,
     /// Whether every time was written as a whole second.
     pub whole_seconds: bool,
+    /// How many requests say how long they took.
+    pub durations: u64,
+    /// How many say how their service answered.
+    pub service_times: u64,
+    /// How many say the bytes of their response's body.
+    pub sizes: u64,
+    /// How many say the status of their response.
+    pub statuses: u64,
 }
 
 /// A line that cannot be read.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Broken {
     /// The log.
-    pub log: String,
+    pub file: String,
     /// The line's number, from 1.
     pub line: u64,
     /// Why.
     pub why: Unreadable,
 }
 
+/// A log that ends early.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Cut {
+    /// The log.
+    pub file: String,
+    /// Why.
+    pub why: String,
+}
+
+/// An entry of descriptors.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FoundEntry {
+    /// Its name.
+    pub name: Name,
+    /// Where lines have it.
+    pub from: String,
+    /// How many requests have it.
+    pub requests: u64,
+}
+
 impl Counts {
     fn add_broken(&mut self, log: &str, line: u64, why: Unreadable) {
         self.broken += 1;
         if self.first_broken.len() < BROKEN_SHOWN {
-            let log = log.to_owned();
-            self.first_broken.push(Broken { log, line, why });
+            let file = log.to_owned();
+            self.first_broken.push(Broken { file, line, why });
         }
     }
 
@@ -195,7 +217,13 @@ impl Logs {
             return Err(LogError::TooMany(logs.len()));
         }
         let counts = Counts {
-            entries: layout.needed.iter().map(|name| (name.clone(), 0)).collect(),
+            entries: { layout.needed.iter() }
+                .map(|name| FoundEntry {
+                    name: name.clone(),
+                    from: String::new(),
+                    requests: 0,
+                })
+                .collect(),
             whole_seconds: true,
             ..Counts::default()
         };
@@ -241,9 +269,13 @@ impl Logs {
             .iter()
             .filter_map(|source| source.reader.as_ref())
         {
-            for ((_, sum), found) in counts.entries.iter_mut().zip(&reader.found) {
-                *sum += found;
+            for (entry, found) in counts.entries.iter_mut().zip(&reader.found) {
+                entry.requests += found;
             }
+        }
+        let format = counts.formats.first().copied().unwrap_or(Format::Json);
+        for entry in &mut counts.entries {
+            entry.from = self.layout.describe(&entry.name, format);
         }
         counts
     }
@@ -300,10 +332,10 @@ impl Logs {
         self.last_ms = request.at_ms;
         let counts = &mut self.counts;
         counts.requests += 1;
-        counts.took += u64::from(request.took_ms.is_some());
-        counts.service += u64::from(request.service != Service::Unknown);
-        counts.bytes_sent += u64::from(request.bytes_sent.is_some());
-        counts.status += u64::from(request.status.is_some());
+        counts.durations += u64::from(request.took_ms.is_some());
+        counts.service_times += u64::from(request.service != Service::Unknown);
+        counts.sizes += u64::from(request.bytes_sent.is_some());
+        counts.statuses += u64::from(request.status.is_some());
         Some(request)
     }
 
@@ -339,7 +371,10 @@ impl Logs {
         match source.advance(layout, stopped, counts) {
             // Of one that cannot be opened any more, all is missing.
             Err(LogError::Io { log, error }) if source.reader.is_some() || source.counted > 0 => {
-                counts.cut.push((log, error.to_string()));
+                counts.cut.push(Cut {
+                    file: log,
+                    why: error.to_string(),
+                });
                 source.end();
                 source.advance(layout, stopped, counts)
             }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use access_log::Layout;
+use access_log::{Cut, Layout};
 use anstyle::{AnsiColor, Style};
 use clap::Args;
 use policy::{Limit, Name, Policy, format_timestamp};
@@ -14,7 +14,7 @@ use crate::{
     edit::{EditArgs, can_ask},
     error::{Error, Exit},
     input::Source,
-    log::{CutFile, FORMATS, LogArgs, LogReport, Needs, Reading, watched},
+    log::{FORMATS, LogArgs, LogReport, Needs, Reading, watched},
     printer::Printer,
     render::{Page, Table, View, bar, counted, diagnostics, duration},
     replay::{
@@ -185,17 +185,17 @@ impl Question<'_> {
         let (against, against_label) = self.against.unzip();
         let against = against.map(|policy| Side::new(policy, &priced));
         let replay = Replay::new(side, against);
-        let reading = Reading::start(self.logs, layout.clone())?;
+        let reading = Reading::start(self.logs, layout)?;
         let progress = std::sync::Arc::clone(&reading.progress);
         let work = tokio::task::spawn_blocking(move || decide(reading, replay));
         let done = watched(printer, std::sync::Arc::clone(&progress), work).await?;
         let done =
             done.map_err(|error| Error::new(Exit::Refused, format!("the replay failed: {error}")))?;
         let (replay, counts, failed) = done?;
-        let mut log = LogReport::new(self.logs, &layout, &counts, progress.is_stopped());
-        if counts.requests == 0 && !log.interrupted {
+        let mut log = LogReport::new(self.logs, counts, progress.is_stopped());
+        if log.counts.requests == 0 && !log.interrupted {
             log.warn(printer, 0);
-            let unknown = counts.formats.is_empty() && counts.broken > 0;
+            let unknown = log.counts.formats.is_empty() && log.counts.broken > 0;
             let error = Error::usage("there is no request in the log");
             return Err(error.maybe_hint(unknown.then_some(FORMATS)));
         }
@@ -324,7 +324,7 @@ impl ReplayReport {
             Some(against) => (against.newly_denied, "newly denied"),
             None => (self.decided.result.totals.denied, "denied"),
         };
-        let (broken, late) = (self.log.broken, self.log.late);
+        let (broken, late) = (self.log.counts.broken, self.log.counts.late);
         // What was not read, or was moved, may be what would be denied.
         for (count, whole, noun, what) in [
             (denied, requests, "request", &*format!("would be {what}")),
@@ -340,7 +340,7 @@ impl ReplayReport {
                 ));
             }
         }
-        let CutFile { file, .. } = self.log.cut.first()?;
+        let Cut { file, .. } = self.log.counts.cut.first()?;
         Some(format!(
             "--fail-above goes by whole logs, and {file} was read in part"
         ))

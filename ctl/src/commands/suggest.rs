@@ -117,15 +117,15 @@ impl Suggest {
         let name = self.name()?;
         let (layout, _) = self.log.layout(&[&policy])?;
         let compiled = Compiled::new(policy);
-        let reading = Reading::start(&self.logs, layout.clone())?;
+        let reading = Reading::start(&self.logs, layout)?;
         let progress = Arc::clone(&reading.progress);
         let work = tokio::task::spawn_blocking(move || collect(reading, &compiled));
         let done = watched(printer, Arc::clone(&progress), work).await?;
         let done =
             done.map_err(|error| Error::new(Exit::Refused, format!("reading failed: {error}")))?;
         let (usage, lacking, counts) = done?;
-        let log = LogReport::new(&self.logs, &layout, &counts, progress.is_stopped());
-        log.warn(printer, counts.requests);
+        let log = LogReport::new(&self.logs, counts, progress.is_stopped());
+        log.warn(printer, log.counts.requests);
         let target = Target {
             deny: self.deny,
             of: self.of,
