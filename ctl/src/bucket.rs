@@ -114,10 +114,8 @@ fn unknown_key(limit: &Limit, key: &str) -> Error {
         return error.hint("it has one bucket for all requests, which needs no key=value");
     }
     let known = limit.per.iter().map(Name::as_str);
-    match error::closest(key, known) {
-        Some(meant) => error.hint(format!("did you mean `{meant}`?")),
-        None => error.hint(format!("its buckets are named by {}", example(limit))),
-    }
+    let all = || format!("its buckets are named by {}", example(limit));
+    error.hint(error::meant(key, known).unwrap_or_else(all))
 }
 
 /// `user=… tenant=…`.

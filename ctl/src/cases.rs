@@ -6,7 +6,7 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use access_log::END_MS;
-use documents::{Choice, Field, Path, Report, Take, similar};
+use documents::{Choice, Field, Path, Report, Take};
 use policy::{
     BUILT_IN, Compiled, DESCRIPTOR, Descriptor, Duration, Name, Node, Place, Problem, Problems,
     Value, node_to_value, value_to_node,
@@ -15,7 +15,7 @@ use protocol::{Answer, LimitAnswer, Mode};
 use store::{CheckError, Decision, Engine};
 
 use crate::{
-    bucket,
+    bucket, error,
     simulate::{YIELD_EVERY, items},
 };
 
@@ -432,15 +432,14 @@ impl<'r> Reader<'r> {
                 bucket::visible(key.as_bytes())
             );
             let problem = self.report.add(path, entry.place, message);
-            let known: Vec<&str> = REQUEST_FIELDS.into_iter().chain(needed()).collect();
-            match similar(key, &known) {
-                Some(meant) => problem.push_hint(format!("did you mean `{meant}`?")),
-                None => problem.push_hint(format!(
+            let known = REQUEST_FIELDS.into_iter().chain(needed());
+            problem.push_hint(error::meant(key, known).unwrap_or_else(|| {
+                format!(
                     "limits use {}; a request's other fields are {}",
                     needed().collect::<Vec<_>>().join(", "),
                     REQUEST_FIELDS.join(", ")
-                )),
-            }
+                )
+            }));
             return;
         }
         let field = Field {
@@ -571,7 +570,7 @@ impl Reader<'_> {
         if known.contains(&name.as_str()) {
             return;
         }
-        let hint = crate::error::hint(name.as_str(), &format!("{what}s"), known);
+        let hint = error::hint(name.as_str(), &format!("{what}s"), known);
         field
             .report(self.report, format!("no {what} is named `{name}`"))
             .push_hint(hint);

@@ -109,24 +109,23 @@ impl From<Exit> for ExitCode {
 
 // --- "Did you mean": the most similar name.
 
+/// "Did you mean", if one of these is similar enough.
+pub fn meant<'c>(typed: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<String> {
+    let meant = closest(typed, candidates)?;
+    Some(format!("did you mean `{meant}`?"))
+}
+
 /// The candidate closest to `typed`, if one is close enough to be worth naming.
 pub fn closest<'c>(typed: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
-    // A third of the letters may differ; more than that is another word.
-    let allowed = (typed.chars().count() / 3).max(1);
-    candidates
-        .into_iter()
-        .map(|candidate| (strsim::osa_distance(typed, candidate), candidate))
-        .filter(|(distance, _)| *distance <= allowed)
-        .min()
-        .map(|(_, candidate)| candidate)
+    documents::similar(typed, &candidates.into_iter().collect::<Vec<_>>())
 }
 
 /// A hint for a name that does not exist: the one that was meant, else all there are.
 pub fn hint<'c>(typed: &str, what: &str, known: impl IntoIterator<Item = &'c str>) -> String {
     const SHOWN: usize = 12;
     let known: Vec<&str> = known.into_iter().collect();
-    if let Some(meant) = closest(typed, known.iter().copied()) {
-        return format!("did you mean `{meant}`?");
+    if let Some(meant) = meant(typed, known.iter().copied()) {
+        return meant;
     }
     let shown: Vec<&str> = known.iter().copied().take(SHOWN).collect();
     match known.len() {

@@ -6,7 +6,11 @@ use clap::Args;
 use limits_file::{Supply, Surroundings};
 use policy::{Name, Policy, Problems};
 
-use crate::{commands::validate::cost_warning, error::Error};
+use crate::{
+    commands::validate::cost_warning,
+    error::{Error, Exit},
+    render::{counted, diagnostics},
+};
 
 /// The largest limits file that is read, in bytes. 100,000 overrides take about a tenth of it.
 const MAX_BYTES: u64 = 256 << 20;
@@ -165,6 +169,13 @@ impl Source {
         };
         limits_file::read_with_warnings(&self.name, &self.bytes, around)
     }
+
+    /// The error for a file with these problems.
+    pub fn invalid(&self, problems: &Problems) -> Error {
+        let count = counted(problems.count(), "problem");
+        let text = diagnostics(problems);
+        Error::new(Exit::No, format!("{} has {count}\n{text}", self.name))
+    }
 }
 
 fn read(path: &str) -> std::io::Result<Vec<u8>> {
@@ -182,14 +193,12 @@ fn read(path: &str) -> std::io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn unreadable(path: &str, error: &std::io::Error) -> Error {
-    let unreadable = Error::usage(format!("cannot read {path}: {error}"));
-    match error.kind() {
-        std::io::ErrorKind::NotFound => {
-            unreadable.hint("the path is relative to the current folder; `-` reads stdin")
-        }
-        _ => unreadable,
-    }
+/// The error for a file that cannot be read.
+pub fn unreadable(path: &str, error: &std::io::Error) -> Error {
+    let is_missing = error.kind() == std::io::ErrorKind::NotFound;
+    Error::usage(format!("cannot read {path}: {error}")).maybe_hint(
+        is_missing.then_some("the path is relative to the current folder; `-` reads stdin"),
+    )
 }
 
 #[cfg(test)]

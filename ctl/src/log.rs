@@ -3,7 +3,7 @@
 
 use std::{
     fs::{File, Metadata},
-    io::{self, Cursor, IsTerminal as _, Read, Write as _},
+    io::{self, Cursor, IsTerminal as _, Read},
     os::unix::fs::MetadataExt as _,
     sync::{
         Arc,
@@ -27,7 +27,8 @@ use tokio::signal::unix::SignalKind;
 use crate::{
     bucket::Pair,
     error::{self, Error, Exit},
-    printer::Printer,
+    input::unreadable,
+    printer::{Printer, draw},
     render::{self, counted},
     replay::LimitResult,
 };
@@ -409,11 +410,6 @@ impl Reading {
 pub const FORMATS: &str = "known are JSON lines, Envoy's and Istio's text and the combined format; --pattern reads \
                            others, and --log-format json|envoy|combined says why a line is not read";
 
-fn unreadable(path: &str, error: &io::Error) -> Error {
-    Error::usage(format!("cannot read {path}: {error}"))
-        .hint("the path is relative to the current folder; `-` reads stdin")
-}
-
 fn log(path: &str, progress: &Arc<Progress>) -> Result<Log, Error> {
     let progress = Arc::clone(progress);
     if path == "-" {
@@ -521,13 +517,6 @@ impl Progress {
         let (read, total) = (read >> 20, self.total.div_ceil(1 << 20));
         format!("{bar} {read} of {total} MiB, {requests} requests")
     }
-}
-
-/// Replaces the last drawing. Write errors are ignored.
-fn draw(text: &str) {
-    let mut terminal = anstream::stderr().lock();
-    let _ = write!(terminal, "\r\x1b[K{text}");
-    let _ = terminal.flush();
 }
 
 // --- What is said about the log itself.
@@ -738,10 +727,8 @@ impl LogReport {
                     [] => String::new(),
                     [limit] => format!(", which {limit} goes by"),
                     [limit, others @ ..] => {
-                        format!(
-                            ", which {limit} and {} go by",
-                            counted(others.len(), "other limit")
-                        )
+                        let others = counted(others.len(), "other limit");
+                        format!(", which {limit} and {others} go by")
                     }
                 };
                 printer.warn(format_args!(

@@ -220,6 +220,13 @@ fn to_stderr(text: fmt::Arguments<'_>) {
     let _ = writeln!(anstream::stderr().lock(), "{text}");
 }
 
+/// Replaces the last drawing on stderr, a terminal. Write errors are ignored.
+pub fn draw(text: &str) {
+    let mut terminal = anstream::stderr().lock();
+    let _ = write!(terminal, "\r\x1b[K{text}");
+    let _ = terminal.flush();
+}
+
 /// The terminal's columns; `None` in a pipe, where lines have no limit.
 fn width() -> Option<u16> {
     let columns = std::env::var("COLUMNS")

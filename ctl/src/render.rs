@@ -208,6 +208,11 @@ impl<'r, R> Table<'r, R> {
     }
 }
 
+/// A cell that may have nothing in it.
+pub fn text(cell: Option<impl ToString>) -> String {
+    cell.map(|cell| cell.to_string()).unwrap_or_default()
+}
+
 fn cut(cell: String) -> String {
     match cell.char_indices().nth(CELL_MAX) {
         Some((end, _)) => format!("{}…", cell.get(..end).unwrap_or_default()),

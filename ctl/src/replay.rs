@@ -24,7 +24,7 @@ const NAMED_MAX: usize = 100;
 pub struct Side {
     engine: Engine,
     /// By position of the limit.
-    limits: Vec<Tally>,
+    limits: Vec<LimitResult>,
     totals: Totals,
     hasher: RandomState,
     /// Hashes of the buckets that requests had.
@@ -72,18 +72,6 @@ pub struct Totals {
     pub held: u64,
     /// Requests that an exemption exempts.
     pub exempt: u64,
-}
-
-/// What one limit decided.
-#[derive(Clone, Copy, Debug, Default)]
-struct Tally {
-    requests: u64,
-    over: u64,
-    buckets: u64,
-    buckets_over: u64,
-    first_ms: Option<u64>,
-    priced: u64,
-    unpriced: u64,
 }
 
 /// A bucket, named by its limit and its values.
@@ -143,8 +131,14 @@ impl Side {
     /// its places.
     pub fn new(policy: Policy, costs: &[Name]) -> Self {
         let engine = Engine::new(policy, BUCKETS_MAX);
+        let limits = engine.policy().limits().iter();
+        let limits = limits.map(|limit| LimitResult {
+            name: limit.name.to_string(),
+            action: action(limit),
+            ..LimitResult::default()
+        });
         Self {
-            limits: vec![Tally::default(); engine.policy().limits().len()],
+            limits: limits.collect(),
             engine,
             totals: Totals::default(),
             hasher: RandomState::new(),
@@ -510,7 +504,7 @@ pub struct SideResult {
 }
 
 /// What one limit decided.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct LimitResult {
     /// The limit.
     pub name: String,
@@ -564,21 +558,9 @@ pub struct Compared {
 
 impl Side {
     fn result(&self) -> SideResult {
-        let limits = self.engine.policy().limits().iter().zip(&self.limits);
-        let limits = limits.map(|(limit, tally)| LimitResult {
-            name: limit.name.to_string(),
-            action: action(limit),
-            requests: tally.requests,
-            over: tally.over,
-            buckets: tally.buckets,
-            buckets_over: tally.buckets_over,
-            first_ms: tally.first_ms,
-            priced: tally.priced,
-            unpriced: tally.unpriced,
-        });
         SideResult {
             totals: self.totals,
-            limits: limits.collect(),
+            limits: self.limits.clone(),
             buckets: self.over.most().into_iter().map(bucket_loss).collect(),
         }
     }

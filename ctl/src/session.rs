@@ -4,7 +4,7 @@ mod edit_plan;
 
 use std::{
     collections::BTreeMap,
-    io::{IsTerminal, Write as _},
+    io::IsTerminal,
     path::PathBuf,
     sync::{
         Arc,
@@ -27,7 +27,7 @@ use crate::{
     cli::Global,
     commands::list_keys,
     error::{self, Error, Exit},
-    printer::Printer,
+    printer::{Printer, draw},
     render::{self, pause_state, truncated_list},
     settings::{self, Settings},
 };
@@ -594,11 +594,4 @@ impl Session<'_> {
             None => format!("{walked} keys"),
         });
     }
-}
-
-/// Replaces the last drawing. Write errors are ignored.
-fn draw(text: &str) {
-    let mut terminal = anstream::stderr().lock();
-    let _ = write!(terminal, "\r\x1b[K{text}");
-    let _ = terminal.flush();
 }

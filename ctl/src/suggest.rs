@@ -236,37 +236,21 @@ pub fn times(number: u64, other: u64) -> String {
     format!("{}.{}", tenths / 10, tenths % 10)
 }
 
-/// What limits denied, in one part of a log.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Denied {
-    requests: u64,
-    buckets: u64,
-}
-
-impl Denied {
-    fn of(self, of: Of) -> u64 {
-        match of {
-            Of::Requests => self.requests,
-            Of::Buckets => self.buckets,
-        }
-    }
-}
-
 /// Buckets, and where the log is cut in two.
 struct Trial<'u> {
     buckets: Vec<Bucket<'u>>,
     /// The first part ends before it.
     cut_ms: u64,
     /// Requests and buckets of each part.
-    size: [Denied; 2],
+    size: [PartSize; 2],
     target: Target,
 }
 
 impl Trial<'_> {
     /// What one or two limits together deny, in each part. Stops where the first part has more than `enough`
     /// of what is asked for.
-    fn denied(&self, limits: &[Try], enough: Option<u64>) -> [Denied; 2] {
-        let mut sum = [Denied::default(); 2];
+    fn denied(&self, limits: &[Try], enough: Option<u64>) -> [PartSize; 2] {
+        let mut sum = [PartSize::default(); 2];
         for bucket in &self.buckets {
             let fits = |limit: &Try| {
                 let peak = bucket.peaks.get(limit.period);
@@ -379,16 +363,22 @@ impl Trial<'_> {
             .iter()
             .filter_map(|bucket| bucket.peaks.get(period));
         // With the most that a bucket ever had, nothing is denied.
-        let (mut low, mut high) = (1, *peaks.max()?);
-        while low < high {
-            let middle = low + (high - low) / 2;
-            match Try::new(middle, period) {
-                Some(limit) if keeps(&limit) => high = middle,
-                _ => low = middle + 1,
-            }
-        }
-        Try::new(low, period)
+        let keeps = |units| Try::new(units, period).is_some_and(|limit| keeps(&limit));
+        Try::new(least(1, *peaks.max()?, keeps), period)
     }
+}
+
+/// The least number from `low` on that keeps something that every larger one keeps, as `high` does.
+fn least(mut low: u64, mut high: u64, keeps: impl Fn(u64) -> bool) -> u64 {
+    while low < high {
+        let middle = low + (high - low) / 2;
+        if keeps(middle) {
+            high = middle;
+        } else {
+            low = middle + 1;
+        }
+    }
+    low
 }
 
 // --- What is suggested.
@@ -441,6 +431,15 @@ pub struct PartSize {
     pub requests: u64,
     /// Buckets that had some.
     pub buckets: u64,
+}
+
+impl PartSize {
+    fn of(self, of: Of) -> u64 {
+        match of {
+            Of::Requests => self.requests,
+            Of::Buckets => self.buckets,
+        }
+    }
 }
 
 /// What buckets used at most within a time.
@@ -529,10 +528,7 @@ pub fn suggest(usage: &Usage, target: Target) -> Option<Suggestion> {
         first_ms,
         last_ms,
         cut_ms,
-        parts: trial.size.map(|part| PartSize {
-            requests: part.requests,
-            buckets: part.buckets,
-        }),
+        parts: trial.size,
         refused,
         sampled: 1_u64.checked_shl(usage.halvings).unwrap_or(u64::MAX),
         usage: usage_of,
@@ -547,8 +543,8 @@ pub fn suggest(usage: &Usage, target: Target) -> Option<Suggestion> {
 }
 
 /// Requests and buckets before and after a time.
-fn sizes(buckets: &[Bucket<'_>], cut_ms: u64) -> [Denied; 2] {
-    let mut size = [Denied::default(); 2];
+fn sizes(buckets: &[Bucket<'_>], cut_ms: u64) -> [PartSize; 2] {
+    let mut size = [PartSize::default(); 2];
     for bucket in buckets {
         let mut own = [0_u64; 2];
         for at_ms in bucket.times.all() {

@@ -271,11 +271,7 @@ async fn parse(sources: Vec<Source>, session: &Session<'_>) -> Result<Vec<Policy
 fn policy(source: &Source, live: &LiveEntries, printer: &Printer) -> Result<Policy, Error> {
     let (policy, warnings) = source
         .policy(|domain| live.supply(domain))
-        .map_err(|problems| {
-            let count = counted(problems.count(), "problem");
-            let text = diagnostics(&problems);
-            Error::new(Exit::No, format!("{} has {count}\n{text}", source.name))
-        })?;
+        .map_err(|problems| source.invalid(&problems))?;
     if let Some(warnings) = warnings {
         printer.warn_of(&warnings);
     }

@@ -15,7 +15,7 @@ use crate::{
     cli::{Global, examples},
     error::{Error, Exit},
     printer::Printer,
-    render::{Page, Table, View, duration},
+    render::{Page, Table, View, duration, text},
     session::{self, Session},
 };
 
@@ -169,33 +169,25 @@ impl View for Report {
             let (names, values): (Vec<_>, Vec<_>) = limit.bucket.iter().cloned().unzip();
             bucket::display(&names, &values)
         };
-        let left = |limit: &LimitAnswer| match self.quota(limit) {
-            Some(quota) => format!("{} of {quota}", limit.remaining),
-            None => String::new(),
+        let left = |limit: &LimitAnswer| {
+            let quota = self.quota(limit)?;
+            Some(format!("{} of {quota}", limit.remaining))
         };
-        let charged = |limit: &LimitAnswer| match self.peek {
-            true => String::new(),
-            false => limit.charged.to_string(),
-        };
-        let wait = |limit: &LimitAnswer| match limit.delay_ms {
-            0 => String::new(),
-            ms => duration(ms),
-        };
-        let full = |limit: &LimitAnswer| match self.quota(limit) {
-            Some(_) => duration(limit.reset_after_ms),
-            None => String::new(),
-        };
+        let charged = Some(()).filter(|()| !self.peek);
+        let charged = |limit: &LimitAnswer| charged.map(|()| limit.charged.to_string());
+        let wait = |limit: &LimitAnswer| Some(limit.delay_ms).filter(|ms| *ms > 0).map(duration);
+        let full = |limit: &LimitAnswer| self.quota(limit).map(|_| duration(limit.reset_after_ms));
         let table = Table::of(&self.answer.limits)
             .column("LIMIT", |limit| &limit.name)
             .column("BUCKET", bucket)
             .column("DECISION", decision)
-            .column("LEFT", left)
-            .column("CHARGED", charged)
-            .column("WAIT", wait)
+            .column("LEFT", |limit| text(left(limit)))
+            .column("CHARGED", |limit| text(charged(limit)))
+            .column("WAIT", |limit| text(wait(limit)))
             .column("RETRY IN", |limit| {
                 again(limit.allowed, limit.retry_after_ms)
             })
-            .column("FULL IN", full);
+            .column("FULL IN", |limit| text(full(limit)));
         format!("{}{}", self.verdict(), table.draw(page))
     }
 

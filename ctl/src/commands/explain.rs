@@ -7,12 +7,13 @@ use clap::Args;
 use insight::Window;
 use policy::{
     Compiled, DESCRIPTOR, Descriptor, DescriptorLimit, IfMissing, Limit, Match, Matcher, Name,
-    Pricing, REMOTE_ADDRESS, RequestPlace, Resolved, Scope, SentDescriptor, WHOLE_ADDRESS,
+    Override, Pricing, Quota, REMOTE_ADDRESS, RequestPlace, Resolved, Scope, SentDescriptor,
+    WHOLE_ADDRESS,
 };
 use serde::Serialize;
 
 use crate::{
-    bucket::{self, RequestArgs, Values},
+    bucket::{self, RequestArgs},
     cli::{Global, examples},
     commands::inspect::{AdaptiveFields, BucketPenalty},
     error::{self, Error, Exit},
@@ -51,8 +52,8 @@ impl Explain {
             if !of_service && !whole && !uses(&pair.key) {
                 printer.note(format_args!("no limit uses `{}`", pair.key));
                 let known = keys.iter().map(Name::as_str);
-                if let Some(meant) = error::closest(&pair.key, known) {
-                    printer.hint(format_args!("did you mean `{meant}`?"));
+                if let Some(meant) = error::meant(&pair.key, known) {
+                    printer.hint(meant);
                 }
             }
         }
@@ -70,21 +71,31 @@ fn explain(
     descriptor: &Descriptor,
     mut states: BTreeMap<Name, BucketState>,
 ) -> Vec<Row> {
-    let all = compiled.matching_all(descriptor, crate::now_ms());
+    let now_ms = crate::now_ms();
+    let all = compiled.matching_all(descriptor, now_ms);
     let replaced = compiled.replaced_by(&all);
     let limits = compiled.limits().iter().enumerate();
     let rows = limits.map(|(index, limit)| {
         let found = all.iter().find(|found| found.index == index);
         let found = found.filter(|_| !replaced.contains(&index));
         let state = states.remove(&limit.name).unwrap_or_default();
+        // The bucket, which the values of a wildcard may share.
+        let values = found.map(|found| found.clone().into_values());
+        let values = values.as_deref();
+        let own = values.and_then(|values| compiled.override_for(index, values));
+        let in_force = values.and_then(|values| compiled.quota_for(index, values, now_ms));
+        let numbers = in_force.and_then(|in_force| match in_force {
+            Resolved::Quota(quota) => Some(quota),
+            Resolved::Unlimited => None,
+        });
         Row {
             limit: limit.name.to_string(),
             applies: found.is_some(),
             enforced: found.map(|found| found.enforced),
-            bucket: found.map(|found| bucket::display(&limit.per, &bucket_of(found))),
-            quota: found.and_then(|found| quota(compiled, found)),
-            window: found.and_then(|found| window(compiled, found)),
-            cost: found.and_then(|found| cost(compiled, found, descriptor)),
+            bucket: values.map(|values| bucket::display(&limit.per, values)),
+            quota: { own.zip(in_force) }.and_then(|(own, is)| quota(own, is, limit)),
+            window: { numbers.as_ref() }.and_then(|quota| Window::from_quota(quota, now_ms)),
+            cost: { numbers.as_ref() }.and_then(|quota| cost(limit, quota, descriptor)),
             penalty: state.penalty,
             adaptive: state.adaptive,
             reasons: of_limit(compiled, index, descriptor, (&all, found.is_some())),
@@ -95,22 +106,12 @@ fn explain(
 
 // --- The numbers of the bucket that a limit has for a request.
 
-/// The bucket, which the values of a wildcard may share.
-fn bucket_of(found: &Match<'_, '_>) -> Values {
-    found.clone().into_values()
-}
-
-fn in_force(compiled: &Compiled, of: &Match<'_, '_>) -> Option<Resolved> {
-    compiled.quota_for(of.index, &bucket_of(of), crate::now_ms())
-}
-
 /// The numbers of the bucket, if they differ from the limit's own.
-fn quota(compiled: &Compiled, of: &Match<'_, '_>) -> Option<String> {
-    let found = compiled.override_for(of.index, &bucket_of(of))?;
-    match in_force(compiled, of)? {
+fn quota(found: &Override, in_force: Resolved, limit: &Limit) -> Option<String> {
+    match in_force {
         Resolved::Unlimited => Some("unlimited, by its override".to_owned()),
-        Resolved::Quota(quota) if quota != of.limit.quota => {
-            let mut node = limits_file::override_node(found, &of.limit.per);
+        Resolved::Quota(quota) if quota != limit.quota => {
+            let mut node = limits_file::override_node(found, &limit.per);
             node.unset("values");
             Some(format!("by its override: {}", format_map(&node, " ", ", ")))
         }
@@ -118,22 +119,11 @@ fn quota(compiled: &Compiled, of: &Match<'_, '_>) -> Option<String> {
     }
 }
 
-/// The window that the bucket counts in now.
-fn window(compiled: &Compiled, of: &Match<'_, '_>) -> Option<Window> {
-    match in_force(compiled, of)? {
-        Resolved::Quota(quota) => Window::from_quota(&quota, crate::now_ms()),
-        Resolved::Unlimited => None,
-    }
-}
-
 /// The request's cost, if the request or its response says it.
-fn cost(compiled: &Compiled, of: &Match<'_, '_>, descriptor: &Descriptor) -> Option<String> {
-    let pricing = of.limit.pricing.as_deref()?;
-    let capacity = match in_force(compiled, of)? {
-        Resolved::Quota(quota) => quota.algorithm().limit(),
-        Resolved::Unlimited => return None,
-    };
-    let units = counted(of.limit.units_of(descriptor, capacity), "unit");
+fn cost(limit: &Limit, quota: &Quota, descriptor: &Descriptor) -> Option<String> {
+    let pricing = limit.pricing.as_deref()?;
+    let units = limit.units_of(descriptor, quota.algorithm().limit());
+    let units = counted(units, "unit");
     Some(match pricing {
         Pricing::Response(price) if price.reserve.pointers().next().is_some() => {
             format!("{units}, or what the request's body says, reserved until the response says it")
@@ -186,8 +176,8 @@ async fn of_request(
 /// One condition of a limit, and whether it holds.
 #[derive(Serialize)]
 struct Reason {
-    pub(super) holds: bool,
-    pub(super) text: String,
+    holds: bool,
+    text: String,
 }
 
 fn reason(holds: bool, text: impl Into<String>) -> Reason {
@@ -312,27 +302,27 @@ const NAME: Style = Style::new().bold();
 
 #[derive(Serialize)]
 struct Report {
-    pub(super) domain: String,
-    pub(super) revision: u64,
-    pub(super) limits: Vec<Row>,
+    domain: String,
+    revision: u64,
+    limits: Vec<Row>,
 }
 
 #[derive(Serialize)]
 struct Row {
-    pub(super) limit: String,
-    pub(super) applies: bool,
-    pub(super) enforced: Option<bool>,
-    pub(super) bucket: Option<String>,
-    pub(super) quota: Option<String>,
+    limit: String,
+    applies: bool,
+    enforced: Option<bool>,
+    bucket: Option<String>,
+    quota: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) window: Option<Window>,
+    window: Option<Window>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) cost: Option<String>,
+    cost: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) penalty: Option<BucketPenalty>,
+    penalty: Option<BucketPenalty>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) adaptive: Option<AdaptiveFields>,
-    pub(super) reasons: Vec<Reason>,
+    adaptive: Option<AdaptiveFields>,
+    reasons: Vec<Reason>,
 }
 
 impl View for Report {

@@ -97,8 +97,8 @@ fn say_none(printer: &Printer, of: &Of<'_>, limit: &str, names: &BTreeSet<String
     let limits = of.policy.map_or(&[][..], |policy| &policy.limits);
     let known = limits.iter().map(|limit| limit.name.as_str());
     let known = known.chain(names.iter().map(String::as_str));
-    if let Some(meant) = error::closest(limit, known) {
-        printer.hint(format_args!("did you mean `{meant}`?"));
+    if let Some(meant) = error::meant(limit, known) {
+        printer.hint(meant);
     }
 }
 

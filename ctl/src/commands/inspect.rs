@@ -59,12 +59,18 @@ impl Inspect {
             let limit = session::find_limit(&policy, name)?.clone();
             let bucket = session.bucket(&policy.domain, &self.bucket).await?;
             let values = bucket.of(&limit)?;
-            Report::one(one(&session, policy, &limit, values).await?)
+            Report {
+                buckets: vec![one(&session, policy, &limit, values).await?],
+                list: false,
+            }
         } else {
             let descriptor = session.descriptor(&self.descriptor).await?;
             let policy = session.policy_for_request(&descriptor).await?;
             session.warn_of_pause(&policy, &[]);
-            Report::many(of_request(&session, &Compiled::new(policy), &descriptor).await?)
+            Report {
+                buckets: of_request(&session, &Compiled::new(policy), &descriptor).await?,
+                list: true,
+            }
         };
         printer.data(&report)?;
         Ok(Exit::Done)
@@ -80,7 +86,7 @@ pub(super) async fn card(
     let policy = session.policy(Overrides::None).await?;
     let limit = session::find_limit(&policy, name)?.clone();
     let bucket = one(session, policy, &limit, values).await?;
-    let text = Report::one(bucket).text(session.printer.page());
+    let text = bucket.card(session.printer.page());
     Ok(anstream::adapter::strip_str(&text).to_string())
 }
 
@@ -443,25 +449,8 @@ struct Bucket {
 #[derive(Debug)]
 struct Report {
     buckets: Vec<Bucket>,
+    /// Whether it is a list in JSON, also of one.
     list: bool,
-}
-
-impl Report {
-    /// One bucket; in JSON an object.
-    fn one(bucket: Bucket) -> Self {
-        Self {
-            buckets: vec![bucket],
-            list: false,
-        }
-    }
-
-    /// Any number of buckets; in JSON a list.
-    fn many(buckets: Vec<Bucket>) -> Self {
-        Self {
-            buckets,
-            list: true,
-        }
-    }
 }
 
 impl Serialize for Report {

@@ -2,12 +2,12 @@
 
 use std::{
     collections::{BTreeMap, HashSet},
-    fmt::Write as _,
     hash::{BuildHasher, RandomState},
 };
 
 use clap::Args;
 use policy::{Limit, Name, Policy};
+use regex::Regex;
 use serde::Serialize;
 use store::{Cursor, KeyValue, ListedBucket, Overrides};
 
@@ -55,7 +55,7 @@ impl ListKeys {
             .map(|name| session::find_limit(&policy, name));
         let limit = limit.transpose()?.map(|limit| &limit.name);
         let walk = Walk {
-            wanted: self,
+            matching: self.matching.as_deref().map(glob).transpose()?,
             session: &session,
             policy: &policy,
             limit,
@@ -80,17 +80,6 @@ impl ListKeys {
         }
         printer.data(&Report { truncated, keys })?;
         Ok(Exit::Done)
-    }
-
-    fn wanted(&self, row: &Row) -> bool {
-        let Some(pattern) = &self.matching else {
-            return true;
-        };
-        let entry = |(key, value): (&String, &Option<String>)| {
-            let value = value.as_deref().unwrap_or_default();
-            matches(pattern, value) || matches(pattern, &format!("{key}={value}"))
-        };
-        matches(pattern, &row.redis_key) || row.bucket.iter().any(entry)
     }
 }
 
@@ -172,7 +161,7 @@ impl View for Report {
 
 /// One scan, and what it looks for.
 struct Walk<'w> {
-    wanted: &'w ListKeys,
+    matching: Option<Regex>,
     session: &'w Session<'w>,
     policy: &'w Policy,
     limit: Option<&'w Name>,
@@ -196,7 +185,7 @@ impl Walk<'_> {
                 .buckets
                 .into_iter()
                 .map(|bucket| Row::new(self.policy, bucket));
-            if !each(rows.filter(|row| self.wanted.wanted(row)).collect())? {
+            if !each(rows.filter(|row| self.wants(row)).collect())? {
                 break;
             }
             cursor = page.next;
@@ -204,129 +193,98 @@ impl Walk<'_> {
         Ok(())
     }
 
+    fn wants(&self, row: &Row) -> bool {
+        let Some(pattern) = &self.matching else {
+            return true;
+        };
+        let entry = |(key, value): (&String, &Option<String>)| {
+            let value = value.as_deref().unwrap_or_default();
+            pattern.is_match(value) || pattern.is_match(&format!("{key}={value}"))
+        };
+        pattern.is_match(&row.redis_key) || row.bucket.iter().any(entry)
+    }
+
     /// Prints every bucket as it is found, so that a million of them need no memory.
     async fn stream(&self) -> Result<Exit, Error> {
         let printer = self.session.printer;
         let format = printer.format();
-        let mut lines = Lines::new(format, self.policy, printer.page());
+        let names = self.policy.limits.iter().map(|limit| limit.name.as_str());
+        let width = names.chain(["LIMIT"]).map(str::len).max().unwrap_or(0);
+        let [start, first, next, after, end, none] = frame(format);
+        printer.raw(start)?;
+        if matches!(format, Format::Table | Format::Wide) {
+            let headers = Row {
+                limit: "LIMIT".to_owned(),
+                bucket: BTreeMap::new(),
+                redis_key: "KEY".to_owned(),
+                shown: "BUCKET".to_owned(),
+            };
+            printer.raw(&(line(format, width, &headers)? + after))?;
+        }
         let mut seen = KeyDedup::default();
-        printer.raw(&lines.head())?;
         let walk = self.pages(|page| {
-            let new: Vec<Row> = page
-                .into_iter()
-                .filter(|row| seen.insert(&row.redis_key))
-                .collect();
-            printer.raw(&lines.page(&new)?)?;
+            let mut text = String::new();
+            for row in &page {
+                let before = if seen.distinct() == 0 { first } else { next };
+                if seen.insert(&row.redis_key) {
+                    text.extend([before, &line(format, width, row)?, after]);
+                }
+            }
+            printer.raw(&text)?;
             Ok(!printer.is_closed())
         });
         self.session.with_progress(walk).await?;
-        printer.raw(&lines.end())?;
+        printer.raw(if seen.distinct() == 0 { none } else { end })?;
         let count = usize::try_from(seen.distinct()).unwrap_or(usize::MAX);
         printer.note(counted(count, "bucket"));
         Ok(Exit::Done)
     }
 }
 
-/// The parts of a long list, as each format writes them.
-struct Lines {
-    format: Format,
-    /// The length of the longest limit name.
-    width: usize,
-    wide: bool,
-    first: bool,
-}
-
-impl Lines {
-    fn new(format: Format, policy: &Policy, page: Page) -> Self {
-        let names = policy.limits.iter().map(|limit| limit.name.as_str().len());
-        Self {
-            format,
-            width: names.max().unwrap_or(0).max("LIMIT".len()),
-            wide: page.wide,
-            first: true,
-        }
-    }
-
-    fn head(&self) -> String {
-        match self.format {
-            Format::Json => "{\n  \"truncated\": false,\n  \"keys\": [".to_owned(),
-            Format::Yaml => "truncated: false\n".to_owned(),
-            Format::Name => String::new(),
-            _ if self.wide => format!("{:1$}  BUCKET  KEY\n", "LIMIT", self.width),
-            _ => format!("{:1$}  BUCKET\n", "LIMIT", self.width),
-        }
-    }
-
-    fn page(&mut self, rows: &[Row]) -> Result<String, Error> {
-        let mut text = String::new();
-        for row in rows {
-            let first = std::mem::replace(&mut self.first, false);
-            match self.format {
-                Format::Json | Format::Yaml => {
-                    let json = serde_json::to_string(row).map_err(|error| {
-                        Error::new(Exit::Refused, format!("cannot write JSON: {error}"))
-                    })?;
-                    let _ = match (self.format, first) {
-                        // JSON is YAML.
-                        (Format::Yaml, true) => writeln!(text, "keys:\n  - {json}"),
-                        (Format::Yaml, false) => writeln!(text, "  - {json}"),
-                        (_, true) => write!(text, "\n    {json}"),
-                        (_, false) => write!(text, ",\n    {json}"),
-                    };
-                }
-                Format::Name => {
-                    let _ = writeln!(text, "{}", row.redis_key);
-                }
-                _ => {
-                    let (limit, shown) = (&row.limit, &row.shown);
-                    let _ = write!(text, "{limit:0$}  {shown}", self.width);
-                    let _ = if self.wide {
-                        writeln!(text, "  {}", row.redis_key)
-                    } else {
-                        writeln!(text)
-                    };
-                }
-            }
-        }
-        Ok(text)
-    }
-
-    fn end(&self) -> String {
-        match (self.format, self.first) {
-            (Format::Json, true) => "]\n}\n".to_owned(),
-            (Format::Yaml, true) => "keys: []\n".to_owned(),
-            (Format::Json, false) => "\n  ]\n}\n".to_owned(),
-            _ => String::new(),
-        }
+/// What each format writes of a long list: at the start, before the first row, before each other one, after each,
+/// and at the end, after rows or without any.
+fn frame(format: Format) -> [&'static str; 6] {
+    match format {
+        Format::Json => [
+            "{\n  \"truncated\": false,\n  \"keys\": [",
+            "\n    ",
+            ",\n    ",
+            "",
+            "\n  ]\n}\n",
+            "]\n}\n",
+        ],
+        // JSON is YAML.
+        Format::Yaml => [
+            "truncated: false\n",
+            "keys:\n  - ",
+            "  - ",
+            "\n",
+            "",
+            "keys: []\n",
+        ],
+        Format::Name | Format::Table | Format::Wide => ["", "", "", "\n", "", ""],
     }
 }
 
-// --- `*` and `?`, nothing else.
+/// One row of a long list; `width` is that of the longest limit name.
+fn line(format: Format, width: usize, row: &Row) -> Result<String, Error> {
+    let (limit, shown, key) = (&row.limit, &row.shown, &row.redis_key);
+    Ok(match format {
+        Format::Json | Format::Yaml => serde_json::to_string(row)
+            .map_err(|error| Error::new(Exit::Refused, format!("cannot write JSON: {error}")))?,
+        Format::Name => key.clone(),
+        Format::Table => format!("{limit:width$}  {shown}"),
+        Format::Wide => format!("{limit:width$}  {shown}  {key}"),
+    })
+}
 
-/// Whether the whole of `text` matches `pattern`. Time grows with the product of their lengths.
-pub fn matches(pattern: &str, text: &str) -> bool {
-    let pattern: Vec<char> = pattern.chars().collect();
-    let text: Vec<char> = text.chars().collect();
-    // reach[i]: the pattern so far can end after i characters of the text.
-    let mut reach = vec![false; text.len() + 1];
-    if let Some(start) = reach.first_mut() {
-        *start = true;
-    }
-    for symbol in pattern {
-        let mut next = Vec::with_capacity(reach.len());
-        let mut before = false;
-        for (at, here) in reach.iter().enumerate() {
-            let ends = match symbol {
-                '*' => *here || next.last() == Some(&true),
-                '?' => before,
-                c => before && at.checked_sub(1).and_then(|at| text.get(at)) == Some(&c),
-            };
-            next.push(ends);
-            before = *here;
-        }
-        reach = next;
-    }
-    reach.last() == Some(&true)
+/// What a glob matches as a whole: `*` is any text, `?` one character, and nothing else is special.
+fn glob(pattern: &str) -> Result<Regex, Error> {
+    let pattern = regex::escape(pattern)
+        .replace(r"\*", ".*")
+        .replace(r"\?", ".");
+    Regex::new(&format!("(?s)^(?:{pattern})$"))
+        .map_err(|error| Error::usage(format!("--match: {error}")))
 }
 
 // --- Deduplication of keys: SCAN may return the same key more than once.
@@ -353,7 +311,11 @@ impl KeyDedup {
 
 #[cfg(test)]
 mod tests {
-    use super::matches;
+    use super::glob;
+
+    fn matches(pattern: &str, text: &str) -> bool {
+        glob(pattern).unwrap().is_match(text)
+    }
 
     #[test]
     fn stars_and_question_marks() {

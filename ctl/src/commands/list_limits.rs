@@ -1,7 +1,5 @@
 //! `rlctl list-limits`, `get-limit`, `export` and `list-domains`.
 
-use std::fmt::Write as _;
-
 use clap::Args;
 use insight::bucket::{matchers, notes, plain};
 use limits_file::ToNode;
@@ -13,7 +11,7 @@ use crate::{
     cli::{Format, Global, examples},
     error::{Error, Exit},
     printer::Printer,
-    render::{Page, Table, View, counted, pause_state},
+    render::{Page, Table, View, counted, pause_state, text},
     session::{self, Session},
 };
 
@@ -88,9 +86,13 @@ impl View for Report {
     }
 
     fn names(&self) -> Vec<String> {
-        let limits = self.policy.limits.iter();
-        limits.map(|limit| limit.name.to_string()).collect()
+        names(&self.policy)
     }
+}
+
+fn names(policy: &Policy) -> Vec<String> {
+    let limits = policy.limits.iter();
+    limits.map(|limit| limit.name.to_string()).collect()
 }
 
 /// One row for each exemption.
@@ -114,19 +116,15 @@ fn limits_table(limits: &[Limit], overrides: &[u64], page: Page) -> String {
         let names: Vec<&str> = limit.per.iter().map(Name::as_str).collect();
         names.join(",")
     };
-    let algorithm = |limit: &Limit, node: &Node| match limit.is_unlimited() {
-        true => "unlimited".to_owned(),
-        false => or(node, "algorithm", "token_bucket"),
+    let algorithm = |limit: &Limit, node: &Node| match limit {
+        limit if limit.is_unlimited() => "unlimited".to_owned(),
+        _ => or(node, "algorithm", "token_bucket"),
     };
-    let rate = |limit: &Limit, node: &Node| match limit.gives_slots() {
-        true => AmountText(limit.quota.parameters()).to_string(),
-        false => or(node, "rate", ""),
+    let rate = |limit: &Limit, node: &Node| match limit {
+        limit if limit.gives_slots() => AmountText(limit.quota.parameters()).to_string(),
+        _ => or(node, "rate", ""),
     };
-    let count = |count: u64| {
-        Some(count)
-            .filter(|count| *count > 0)
-            .map(|count| count.to_string())
-    };
+    let count = |count: u64| Some(count).filter(|count| *count > 0);
     Table::of(&rows)
         .column("NAME", |(limit, ..)| &limit.name)
         .column("MATCH", |(_, node, _)| matchers(node))
@@ -134,9 +132,7 @@ fn limits_table(limits: &[Limit], overrides: &[u64], page: Page) -> String {
         .column("ALGORITHM", |(limit, node, _)| algorithm(limit, node))
         .column("RATE", |(limit, node, _)| rate(limit, node))
         .column("BURST", |(_, node, _)| or(node, "burst", ""))
-        .column("OVERRIDES", |(.., overrides)| {
-            count(*overrides).unwrap_or_default()
-        })
+        .column("OVERRIDES", |(.., overrides)| text(count(*overrides)))
         .column("NOTES", |(limit, ..)| notes(limit, crate::now_ms()))
         .wide(page, "ON FAILURE", |(_, node, _)| {
             or(node, "on_failure", "local")
@@ -149,16 +145,26 @@ fn limits_table(limits: &[Limit], overrides: &[u64], page: Page) -> String {
         .draw(page)
 }
 
-/// All of one limit, a field a line, as in a limits file; `overrides` says how many it has.
-fn card(limit: &Limit, overrides: u64) -> String {
-    let mut text = limit.to_node().to_yaml();
-    let shown = u64::try_from(limit.overrides.len()).unwrap_or(u64::MAX);
-    let more = overrides.saturating_sub(shown);
-    if more > 0 {
-        let more = counted(more, "more override");
-        let _ = writeln!(text, "# and {more}; -o yaml shows all");
+/// What is printed as a limits file has it.
+#[derive(Serialize)]
+#[serde(transparent)]
+struct Document {
+    node: Node,
+    /// What comes behind it for people.
+    #[serde(skip)]
+    more: String,
+    #[serde(skip)]
+    limits: Vec<String>,
+}
+
+impl View for Document {
+    fn text(&self, _page: Page) -> String {
+        self.node.to_yaml() + &self.more
     }
-    text
+
+    fn names(&self) -> Vec<String> {
+        self.limits.clone()
+    }
 }
 
 // --- `rlctl get-limit`.
@@ -193,34 +199,23 @@ impl GetLimit {
         let mut limit = found.clone();
         limit.overrides = session.some_overrides(&policy.domain, found, max).await?;
         session.warn_of_pause(&policy, &[self.name.as_str()]);
-        printer.data(&OneLimit { limit, count })?;
+        let more = count.saturating_sub(u64::try_from(limit.overrides.len()).unwrap_or(u64::MAX));
+        printer.data(&Document {
+            node: limit.to_node(),
+            more: match more {
+                0 => String::new(),
+                _ => format!(
+                    "# and {}; -o yaml shows all\n",
+                    counted(more, "more override")
+                ),
+            },
+            limits: vec![limit.name.to_string()],
+        })?;
         printer.note(format_args!(
             "domain {}, last edited at revision {} of {}",
             policy.domain, last_edit, policy.revision.number
         ));
         Ok(Exit::Done)
-    }
-}
-
-struct OneLimit {
-    limit: Limit,
-    /// How many overrides there are.
-    count: u64,
-}
-
-impl Serialize for OneLimit {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.limit.to_node().serialize(serializer)
-    }
-}
-
-impl View for OneLimit {
-    fn text(&self, _page: Page) -> String {
-        card(&self.limit, self.count)
-    }
-
-    fn names(&self) -> Vec<String> {
-        vec![self.limit.name.to_string()]
     }
 }
 
@@ -240,30 +235,12 @@ impl Export {
     pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
         let session = Session::open(global, printer)?;
         let policy = session.policy(Overrides::All).await?;
-        printer.data(&File(policy))?;
+        printer.data(&Document {
+            node: policy.to_node(),
+            more: String::new(),
+            limits: names(&policy),
+        })?;
         Ok(Exit::Done)
-    }
-}
-
-struct File(Policy);
-
-impl Serialize for File {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.0.to_node().serialize(serializer)
-    }
-}
-
-impl View for File {
-    fn text(&self, _page: Page) -> String {
-        self.0.to_node().to_yaml()
-    }
-
-    fn names(&self) -> Vec<String> {
-        self.0
-            .limits
-            .iter()
-            .map(|limit| limit.name.to_string())
-            .collect()
     }
 }
 
@@ -345,15 +322,12 @@ struct Row {
 
 impl View for Domains {
     fn text(&self, page: Page) -> String {
-        fn number(number: Option<impl ToString>) -> String {
-            number.map(|n| n.to_string()).unwrap_or_default()
-        }
         Table::of(&self.0)
             .column("DOMAIN", |row| &row.domain)
-            .column("REVISION", |row| number(row.revision))
-            .column("LIMITS", |row| number(row.limits))
+            .column("REVISION", |row| text(row.revision))
+            .column("LIMITS", |row| text(row.limits))
             .column("STATE", |row| row.state)
-            .column("PAUSED", |row| number(row.paused.as_ref()))
+            .column("PAUSED", |row| text(row.paused.as_ref()))
             .draw(page)
     }
 

@@ -16,7 +16,7 @@ use crate::{
     input::Source,
     log::{FORMATS, LogArgs, LogReport, Needs, Reading, watched},
     printer::Printer,
-    render::{Page, Table, View, bar, counted, diagnostics, duration},
+    render::{Page, Table, View, bar, counted, duration},
     replay::{
         BucketLoss, Decided, LimitResult, Replay, Side, SideResult, Timeline, as_written,
         millionths, parse_percent, percent,
@@ -133,11 +133,8 @@ fn enforce(limit: &mut Limit) {
 
 async fn policy_of(file: &str) -> Result<Policy, Error> {
     let source = Source::read(file).await?;
-    let (policy, _) = source.policy(|_| None).map_err(|problems| {
-        let count = counted(problems.count(), "problem");
-        let text = diagnostics(&problems);
-        Error::new(Exit::No, format!("{} has {count}\n{text}", source.name))
-    })?;
+    let read = source.policy(|_| None);
+    let (policy, _) = read.map_err(|problems| source.invalid(&problems))?;
     Ok(policy)
 }
 

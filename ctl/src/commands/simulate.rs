@@ -14,7 +14,7 @@ use crate::{
     error::{Error, Exit},
     input::{FilesArg, Source},
     printer::Printer,
-    render::{self, Page, Table, counted, diagnostics, duration},
+    render::{self, Page, Table, counted, duration, text},
     simulate::{self, Answer, Backend, EngineKind, Engines, Phase, Report, Run, Scenario, Service},
 };
 
@@ -188,18 +188,10 @@ fn scenarios(source: &Source, limits_are_enough: bool) -> Result<Vec<Scenario>, 
     let located = limits_file::yaml::read(&source.name, source.bytes())
         .and_then(|node| read(&node).map_err(|found| found.in_file(source.name.clone(), text())));
     located.map_err(|problems| {
-        let count = counted(problems.count(), "problem");
-        let text = diagnostics(&problems);
-        let error = Error::new(
-            Exit::No,
-            format!(
-                "{} has {count}
-{text}",
-                source.name
-            ),
-        );
         let is_limits_file = source.policy(|_| None).is_ok();
-        error.maybe_hint(is_limits_file.then_some("a limits file needs --traffic: it has no steps"))
+        source
+            .invalid(&problems)
+            .maybe_hint(is_limits_file.then_some("a limits file needs --traffic: it has no steps"))
     })
 }
 
@@ -324,39 +316,36 @@ fn table(run: &Run, page: Page) -> String {
         .map(|(at, _)| *at)
         .min()
         .unwrap_or(0);
-    let steps: Vec<(usize, (&Option<Answer>, &Option<(u64, u64)>))> =
-        { run.steps.iter().zip(&run.requests) }
-            .enumerate()
-            .collect();
-    let of = |answer: &Option<Answer>, cell: &dyn Fn(&Answer) -> Option<String>| {
-        { answer.as_ref().and_then(cell) }.unwrap_or_default()
-    };
-    let time = |request: &Option<(u64, u64)>| match request {
-        Some((at, _)) => format!("+{}", duration(at - first)),
-        None => String::new(),
-    };
-    let cost = |answer: &Option<Answer>, request: &Option<(u64, u64)>| {
-        let cost = request.filter(|_| answer.is_some());
-        cost.map(|(_, cost)| cost.to_string()).unwrap_or_default()
-    };
-    let done = |answer: &Option<Answer>, request: &Option<(u64, u64)>| match (answer, request) {
+    let steps = run.steps.iter().zip(&run.requests).enumerate();
+    let steps = steps.map(|(n, (answer, request))| (n, answer.as_ref(), *request));
+    let steps: Vec<_> = steps.collect();
+    let time = |request: Option<(u64, u64)>| request.map(|(at, _)| duration(at - first));
+    let cost = |answer: Option<&Answer>, request: Option<(u64, u64)>| answer.and(request);
+    let done = |answer: Option<&Answer>, request| match (answer, request) {
         (Some(answer), _) => decision(answer),
         (None, Some(_)) => "client left".to_owned(),
         (None, None) => "limits edited".to_owned(),
     };
-    let left = |answer: &Answer| answer.remaining.map(|n| n.to_string());
     let wait = |answer: &Answer| answer.delay_ms.filter(|ms| *ms > 0).map(duration);
-    let again = |answer: &Answer| Some(again(answer.allowed, answer.retry_after_ms));
-    let full = |answer: &Answer| Some(duration(answer.reset_after_ms));
     Table::of(&steps)
-        .column("STEP", |(n, _)| n)
-        .column("TIME", |(_, (_, request))| time(request))
-        .column("COST", |(_, (answer, request))| cost(answer, request))
-        .column("DECISION", |(_, (answer, request))| done(answer, request))
-        .column("LEFT", |(_, (answer, _))| of(answer, &left))
-        .column("WAIT", |(_, (answer, _))| of(answer, &wait))
-        .column("RETRY IN", |(_, (answer, _))| of(answer, &again))
-        .column("FULL IN", |(_, (answer, _))| of(answer, &full))
+        .column("STEP", |(n, ..)| n)
+        .column("TIME", |(.., request)| {
+            text(time(*request).map(|since| format!("+{since}")))
+        })
+        .column("COST", |(_, answer, request)| {
+            text(cost(*answer, *request).map(|(_, cost)| cost))
+        })
+        .column("DECISION", |(_, answer, request)| done(*answer, *request))
+        .column("LEFT", |(_, answer, _)| {
+            text(answer.and_then(|answer| answer.remaining))
+        })
+        .column("WAIT", |(_, answer, _)| text(answer.and_then(wait)))
+        .column("RETRY IN", |(_, answer, _)| {
+            text(answer.map(|answer| again(answer.allowed, answer.retry_after_ms)))
+        })
+        .column("FULL IN", |(_, answer, _)| {
+            text(answer.map(|answer| duration(answer.reset_after_ms)))
+        })
         .draw(page)
 }
 

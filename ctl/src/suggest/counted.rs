@@ -14,11 +14,11 @@ use serde::Serialize;
 use store::{ActivitySummary, LimitActivity, Resolution};
 
 use crate::{
-    render::{Page, Table, duration},
+    render::{Page, Table, duration, text},
     replay::{millionths, percent},
 };
 
-use super::{DAY_MS, is_burst, most_in, reach_percent, times};
+use super::{DAY_MS, is_burst, least, most_in, reach_percent, times};
 
 /// What a listed bucket used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -203,17 +203,10 @@ impl Counted {
         let used = first.iter().flat_map(|slot| slot.buckets.values());
         let most = used.map(|used| used.at_most).max();
         // With that many units nothing is denied.
-        let least = unlisted(first).unwrap_or(0).max(1);
-        let (mut low, mut high) = (least, most.unwrap_or(0).max(least));
-        while low < high {
-            let middle = low + (high - low) / 2;
-            if u128::from(over(first, middle)) <= allowed {
-                high = middle;
-            } else {
-                low = middle + 1;
-            }
-        }
-        let units = low;
+        let lowest = unlisted(first).unwrap_or(0).max(1);
+        let units = least(lowest, most.unwrap_or(0).max(lowest), |units| {
+            u128::from(over(first, units)) <= allowed
+        });
         // A rest without requests, or whose unlisted buckets may have had more, does not show what is denied.
         let is_judged = requests(rest) > 0 && unlisted(rest).unwrap_or(0) <= units;
         let denied_rest_ppm = is_judged.then(|| millionths(over(rest, units), requests(rest)));
@@ -221,7 +214,7 @@ impl Counted {
         Some(CountedRow {
             period_ms: self.slot_ms,
             units,
-            is_smallest: units == 1 || units > least && self.is_exact,
+            is_smallest: units == 1 || units > lowest && self.is_exact,
             denied_first_ppm: millionths(over(first, units), of_first),
             denied_rest_ppm,
             holds: denied_rest_ppm.map(|denied| denied <= deny_ppm),
@@ -412,7 +405,6 @@ impl FromCounts {
     fn usage_text(&self, page: Page) -> String {
         let usage = self.usage.iter().filter(|spread| spread.requests > 0);
         let usage: Vec<&Spread> = usage.collect();
-        let some = |number: Option<u64>| number.map(|n| n.to_string()).unwrap_or_default();
         let others = |spread: &&Spread| match spread.unlisted_max {
             0 => "none".to_owned(),
             most => format!("<={most}"),
@@ -424,8 +416,8 @@ impl FromCounts {
             .column("BUCKET", |spread| {
                 spread.bucket.as_deref().unwrap_or_default()
             })
-            .column("10TH", |spread| some(spread.tenth))
-            .column("50TH", |spread| some(spread.fiftieth))
+            .column("10TH", |spread| text(spread.tenth))
+            .column("50TH", |spread| text(spread.fiftieth))
             .column("OTHERS", others)
             .draw(page)
     }
@@ -440,10 +432,8 @@ impl FromCounts {
             Some(false) => "missed",
             None => "unknown",
         };
-        let reach = |percent: Option<u64>| {
-            let text = percent.map(|percent| format!("{}x", times(percent, 100)));
-            text.unwrap_or_default()
-        };
+        let reach =
+            |percent: Option<u64>| percent.map(|percent| format!("{}x", times(percent, 100)));
         let proposed = |row: &CountedRow| match &self.proposed {
             Some(proposed) if proposed == row => "proposed",
             _ => "",
@@ -456,9 +446,9 @@ impl FromCounts {
             })
             .column("TARGET", kept)
             .column("REACH IN 5 MIN", |row| {
-                reach(row.reach_five_minutes_percent)
+                text(reach(row.reach_five_minutes_percent))
             })
-            .column("IN A DAY", |row| reach(row.reach_day_percent))
+            .column("IN A DAY", |row| text(reach(row.reach_day_percent)))
             .column("", proposed)
             .draw(page)
     }
