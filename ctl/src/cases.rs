@@ -9,14 +9,14 @@ use access_log::END_MS;
 use documents::{Choice, Field, Path, Report, Take};
 use policy::{
     BUILT_IN, Compiled, DESCRIPTOR, Descriptor, Duration, Name, Node, Place, Problem, Problems,
-    Value, node_to_value, value_to_node,
+    Value, value_to_node,
 };
 use protocol::{Answer, LimitAnswer, Mode};
 use store::{CheckError, Decision, Engine};
 
 use crate::{
     bucket, error,
-    simulate::{YIELD_EVERY, items},
+    simulate::{YIELD_EVERY, insert, items},
 };
 
 /// Bound: bytes of a file of cases. Beyond it, it is refused.
@@ -181,11 +181,7 @@ impl Cases {
     /// Everything that is wrong with it.
     pub fn read(document: &Node, limits: &[Limits]) -> Result<Self, Problems> {
         let mut report = Report::default();
-        let root = Field {
-            node: document,
-            path: Path::Root,
-        };
-        let cases = Reader::new(limits, &mut report).file(root);
+        let cases = Reader::new(limits, &mut report).file(Field::root(document));
         report.finish(cases.map(|cases| Self { cases }))
     }
 }
@@ -387,18 +383,16 @@ impl<'r> Reader<'r> {
         let Value::Map(entries) = &request.node.value else {
             return descriptor;
         };
-        for entry in entries {
-            if !REQUEST_FIELDS.contains(&entry.key.as_str()) {
-                let value = request.below(entry);
-                if let (DESCRIPTOR, Value::Map(_)) = (entry.key.as_str(), &entry.value.value) {
-                    let inner = value.entries("a map of entries", self.report);
-                    for entry in inner.unwrap_or_default() {
-                        let path = Path::Field(&value.path, &entry.key);
-                        self.entry(&mut descriptor, &path, entry, limits);
-                    }
-                } else {
-                    self.entry(&mut descriptor, &value.path, entry, limits);
+        let own = |entry: &&policy::Entry| !REQUEST_FIELDS.contains(&entry.key.as_str());
+        for entry in entries.iter().filter(own) {
+            let value = request.below(entry);
+            if let (DESCRIPTOR, Value::Map(_)) = (entry.key.as_str(), &entry.value.value) {
+                let inner = value.entries("a map of entries", self.report);
+                for entry in inner.unwrap_or_default() {
+                    self.entry(&mut descriptor, &value.below(entry), entry, limits);
                 }
+            } else {
+                self.entry(&mut descriptor, &value, entry, limits);
             }
         }
         descriptor
@@ -408,7 +402,7 @@ impl<'r> Reader<'r> {
     fn entry(
         &mut self,
         descriptor: &mut Descriptor,
-        path: &Path<'_>,
+        field: &Field<'_>,
         entry: &policy::Entry,
         limits: usize,
     ) {
@@ -431,7 +425,7 @@ impl<'r> Reader<'r> {
                 "no limit or exemption uses an entry `{}`",
                 bucket::visible(key.as_bytes())
             );
-            let problem = self.report.add(path, entry.place, message);
+            let problem = self.report.add(&field.path, entry.place, message);
             let known = REQUEST_FIELDS.into_iter().chain(needed());
             problem.push_hint(error::meant(key, known).unwrap_or_else(|| {
                 format!(
@@ -442,22 +436,7 @@ impl<'r> Reader<'r> {
             }));
             return;
         }
-        let field = Field {
-            node: &entry.value,
-            path: *path,
-        };
-        let Some(value) = node_to_value(&entry.value) else {
-            let problem = field.expected("the value of an entry", self.report);
-            problem.push_hint("text, or {base64: …}; leave the entry out where a request has none");
-            return;
-        };
-        let added = key
-            .parse()
-            .map_err(|error: policy::NameError| error.to_string());
-        let added = added.and_then(|key| bucket::insert_as_proxies(descriptor, key, &value));
-        if let Err(why) = added {
-            field.report(self.report, why);
-        }
+        insert(descriptor, key, field, self.report);
     }
 }
 

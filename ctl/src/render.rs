@@ -64,11 +64,14 @@ impl<V: View> View for OneOrMore<V> {
 
 /// A result in YAML, its fields in the same order as in JSON.
 pub fn yaml_of(view: &impl View) -> Result<String, Error> {
-    let unwritable =
-        |error: serde_json::Error| Error::new(Exit::Refused, format!("cannot write YAML: {error}"));
-    let json = serde_json::to_string(view).map_err(unwritable)?;
-    let node: Node = serde_json::from_str(&json).map_err(unwritable)?;
+    let node = to_node(view)
+        .map_err(|error| Error::new(Exit::Refused, format!("cannot write YAML: {error}")))?;
     Ok(node.to_yaml())
+}
+
+/// What JSON has of a value.
+pub fn to_node(value: &impl Serialize) -> serde_json::Result<Node> {
+    serde_json::from_str(&serde_json::to_string(value)?)
 }
 
 /// The problems of a document, in the style of a compiler.

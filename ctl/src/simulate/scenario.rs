@@ -2,7 +2,7 @@
 
 use documents::{Field, Path, Report, Take};
 use limits_file::edit::merge;
-use policy::{Descriptor, Limit, Name, Node, Policy, Problems, Value};
+use policy::{Descriptor, Limit, Name, Node, Policy, Problems, Value, node_to_value};
 
 use super::Backend;
 use crate::bucket::insert_as_proxies;
@@ -84,11 +84,7 @@ pub struct Expected {
 /// Everything that is wrong with it.
 pub fn read(document: &Node) -> Result<Vec<Scenario>, Problems> {
     let mut report = Report::default();
-    let root = Field {
-        node: document,
-        path: Path::Root,
-    };
-    let scenarios = read_document(root, &mut report);
+    let scenarios = read_document(Field::root(document), &mut report);
     report.finish(Some(scenarios))
 }
 
@@ -377,14 +373,10 @@ fn read_request(step: Field<'_>, report: &mut Report) -> Option<Request> {
     if step.node.get("t_ms").is_none() {
         step.report(report, "a step has `t_ms`, or is a `set`");
     }
-    let cost = if step.node.get("cost").is_none() {
-        Some(1)
-    } else {
-        cost
-    };
+    let cost_is_given = step.node.get("cost").is_some();
     Some(Request {
         t_ms: t_ms?,
-        cost: cost?,
+        cost: cost.or((!cost_is_given).then_some(1))?,
         peek,
         descriptor,
         expect,
@@ -395,24 +387,27 @@ fn read_descriptor(field: Field<'_>, report: &mut Report) -> Descriptor {
     let entries = field.entries("a map of entries, like {\"user\": \"alice\"}", report);
     let mut descriptor = Descriptor::new();
     for entry in entries.unwrap_or_default() {
-        let path = Path::Field(&field.path, &entry.key);
-        let value = Field {
-            node: &entry.value,
-            path,
-        };
-        match entry.key.parse::<Name>() {
-            Ok(name) => {
-                let text = value.text("text", report).unwrap_or_default();
-                if let Err(why) = insert_as_proxies(&mut descriptor, name, text.as_bytes()) {
-                    value.report(report, why);
-                }
-            }
-            Err(error) => {
-                value.report(report, error.to_string());
-            }
-        }
+        insert(&mut descriptor, &entry.key, &field.below(entry), report);
     }
     descriptor
+}
+
+/// Sets an entry of a request as its proxy sends it.
+pub(crate) fn insert(
+    descriptor: &mut Descriptor,
+    key: &str,
+    field: &Field<'_>,
+    report: &mut Report,
+) {
+    let Some(value) = node_to_value(field.node) else {
+        let problem = field.expected("the value of an entry", report);
+        problem.push_hint("text, or {base64: …}; leave the entry out where a request has none");
+        return;
+    };
+    let name = { key.parse::<Name>() }.map_err(|error| error.to_string());
+    if let Err(why) = name.and_then(|name| insert_as_proxies(descriptor, name, &value)) {
+        field.report(report, why);
+    }
 }
 
 fn read_expect(field: Field<'_>, report: &mut Report) -> Vec<Expected> {
