@@ -28,6 +28,34 @@ use crate::{
     session::{Session, conflict},
 };
 
+/// When it ends what lasts this long from now, for an option with this text. In whole seconds, which read better; rounded up,
+/// so that nothing ends earlier than requested.
+pub fn end_after(option: &str, text: &str, ms: u64, now_ms: u64) -> Result<u64, Error> {
+    let end_ms = now_ms
+        .saturating_add(ms)
+        .div_ceil(1000)
+        .saturating_mul(1000);
+    // What is stored must be read again: a record with another time is unreadable as a whole.
+    let can_be_read = policy::parse_timestamp(&policy::format_timestamp(end_ms)).is_some();
+    can_be_read
+        .then_some(end_ms)
+        .ok_or_else(|| after_9999(option, text))
+}
+
+/// The error of a text that is no time; `otherwise` is what it is not.
+pub fn not_a_time(option: &str, text: &str, otherwise: &str) -> Error {
+    let is_year = |year: &str| year.len() > 4 && year.bytes().all(|byte| byte.is_ascii_digit());
+    if text.split_once('-').is_some_and(|(year, _)| is_year(year)) {
+        return after_9999(option, text);
+    }
+    Error::usage(format!("{option}: `{text}` is {otherwise}"))
+}
+
+fn after_9999(option: &str, text: &str) -> Error {
+    Error::usage(format!("{option}: {text} is after the year 9999"))
+        .hint("without an end it lasts until somebody ends it")
+}
+
 /// What an edit writes, and its effect on each limit.
 #[derive(Debug)]
 pub struct Planned {

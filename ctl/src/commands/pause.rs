@@ -7,7 +7,7 @@ use store::{Overrides, Record, Stored};
 use crate::{
     changes::LimitChange,
     cli::{Global, examples},
-    edit::{EditArgs, Edited, Planned, Written},
+    edit::{EditArgs, Edited, Planned, Written, end_after, not_a_time},
     error::{Error, Exit},
     printer::Printer,
     session::{self, Session},
@@ -226,13 +226,8 @@ impl PauseEnd {
             }
         };
         let now_ms = session.now_ms().await?;
-        // Whole seconds read better; rounded up, so that the pause is never shorter than requested.
-        let until_ms = now_ms
-            .saturating_add(ms)
-            .div_ceil(1000)
-            .saturating_mul(1000);
         Ok(Pause {
-            until_ms: Some(until_ms),
+            until_ms: Some(end_after("--for", lasts, ms, now_ms)?),
         })
     }
 }
@@ -242,7 +237,7 @@ fn point(until: &str, now_ms: u64) -> Result<Pause, Error> {
         Some(ms) if ms > now_ms => Ok(Pause { until_ms: Some(ms) }),
         Some(_) => Err(Error::usage(format!("--until: {until} has passed"))
             .hint("a pause that is over pauses nothing; `rlctl resume` ends one")),
-        None => Err(Error::usage(format!("--until: `{until}` is not a time"))
+        None => Err(not_a_time("--until", until, "not a time")
             .hint("a time is like 2026-12-01T00:00Z; --for takes a while, like 30m")),
     }
 }

@@ -13,7 +13,7 @@ use crate::{
     changes::{self, Action, LimitChange},
     cli::{Global, examples},
     commands::replay::{BeforeEdit, with_overrides},
-    edit::{EditArgs, EditReport, Edited, Planned, Written, can_ask},
+    edit::{EditArgs, EditReport, Edited, Planned, Written, can_ask, end_after, not_a_time},
     error::{self, Error, Exit},
     printer::Printer,
     render::counted,
@@ -452,21 +452,15 @@ fn absolute(until: &str, now_ms: u64) -> Result<String, Error> {
         return Ok(until.to_owned());
     }
     let Ok(ms) = policy::parse_duration(until) else {
-        return Err(
-            Error::usage(format!("--until: `{until}` is neither a time nor a while"))
-                .hint("a time is like 2026-12-01T00:00Z, a while from now like 30m or 2h"),
-        );
+        return Err(not_a_time("--until", until, "neither a time nor a while")
+            .hint("a time is like 2026-12-01T00:00Z, a while from now like 30m or 2h"));
     };
     if ms == 0 {
         return Err(Error::usage(format!("--until: {until} is over at once"))
             .hint("`rlctl delete-limit NAME --for …` ends an override now"));
     }
-    // Whole seconds read better, and a duration need not be exact to the millisecond.
-    let until_ms = now_ms
-        .saturating_add(ms)
-        .div_ceil(1000)
-        .saturating_mul(1000);
-    Ok(policy::format_timestamp(until_ms))
+    let end_ms = end_after("--until", until, ms, now_ms)?;
+    Ok(policy::format_timestamp(end_ms))
 }
 
 /// The change of one bucket's override.
@@ -510,6 +504,11 @@ mod tests {
             ("0ms", "0ms is over at once"),
             ("2020-12-01T00:00Z", "2020-12-01T00:00Z has passed"),
             ("soon", "neither a time nor a while"),
+            ("9000000d", "9000000d is after the year 9999"),
+            (
+                "10000-01-01T00:00Z",
+                "10000-01-01T00:00Z is after the year 9999",
+            ),
         ] {
             let error = absolute(until, now_ms).unwrap_err().to_string();
             assert!(error.contains(why), "{error}");
