@@ -506,8 +506,14 @@ fn config(node: &Node) -> Option<String> {
     match &node.value {
         Value::Map(_) if is_config(node) => serde_json::to_string(node).ok(),
         Value::Text(text) if text.trim_start().starts_with('{') => {
-            let inner: Node = serde_json::from_str(text).ok()?;
-            is_config(&inner).then(|| text.clone())
+            let is_meant = match serde_json::from_str::<Node>(text) {
+                Ok(inner) => is_config(&inner),
+                // Its reader says what is wrong with it. Other texts that begin so are of others.
+                Err(_) => ["domain", "limiter", "cluster"]
+                    .iter()
+                    .all(|word| text.contains(word)),
+            };
+            is_meant.then(|| text.clone())
         }
         _ => None,
     }
