@@ -255,7 +255,7 @@ impl Credit {
             // Only the units left before the credit show later whether one without an answer was made.
             let before = match session.store.credit(&credit, &by).await {
                 Ok(report) if self.edit.dry_run => return Ok((domain, limit, values, report)),
-                Ok(report) => report.left_before,
+                Ok(report) => report,
                 Err(EditError::Bucket(CheckError::Stale)) if !force => {
                     force = true;
                     continue;
@@ -274,15 +274,24 @@ impl Credit {
                 Ok(report) => return Ok((domain, limit, values, report)),
                 Err(EditError::Bucket(CheckError::Stale)) if !force => force = true,
                 Err(error) => {
-                    let name = &limit.name;
-                    let uncertain = format!(
-                        "the bucket may have been credited, though the history does not show it: \
-                         {before} were left before, and `rlctl inspect {name}` with its values shows what is now"
-                    );
+                    let uncertain = uncertain(&limit.name, &before);
                     return Err(session.bucket_change_failed(&error, uncertain));
                 }
             }
         }
+    }
+}
+
+/// What may be the case after a credit without an answer, of a bucket that was so before.
+fn uncertain(limit: &Name, before: &CreditReport) -> String {
+    let left = before.left_before;
+    let now = format!("`rlctl inspect {limit}` with its values shows what is now");
+    if before.used {
+        format!(
+            "the bucket may have been credited, though the history does not show it: {left} were left before, and {now}"
+        )
+    } else {
+        format!("the bucket was unused, so there was nothing to credit; {now}")
     }
 }
 
@@ -323,5 +332,28 @@ impl View for Credited {
 
     fn names(&self) -> Vec<String> {
         vec![self.limit.clone()]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unused_bucket_is_not_said_to_have_been_credited() {
+        let after = |used| {
+            let before = CreditReport {
+                used,
+                left_before: 7,
+                left: 10,
+                reset_after_ms: 0,
+                revision: 1,
+            };
+            uncertain(&"per-user".parse().unwrap(), &before)
+        };
+        assert!(
+            after(true).contains("may have been credited") && after(true).contains("7 were left")
+        );
+        assert!(after(false).starts_with("the bucket was unused, so there was nothing to credit;"));
     }
 }
