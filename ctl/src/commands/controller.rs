@@ -17,6 +17,7 @@ use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     net::SocketAddr,
     path::PathBuf,
+    pin::pin,
     time::Duration,
 };
 
@@ -47,7 +48,7 @@ use crate::{
     session::Session,
 };
 use cluster::{Changed, Cluster, Elected, Election, Watches, Wrote};
-use domains::Domains;
+use domains::{Again, Domains};
 use enforced::{Needed, Pod, Reports, Verdict};
 use filters::Filters;
 use metrics::Metrics;
@@ -161,9 +162,7 @@ impl Controller {
         serve(self.metrics_listen, &metrics.pages, printer).await?;
         let namespace = self.lease_namespace.as_deref();
         let namespace = namespace.unwrap_or(client.default_namespace()).to_owned();
-        let host = gethostname::gethostname();
-        let (process, now_ms) = (std::process::id(), crate::now_ms());
-        let identity = format!("{}-{process}-{now_ms}", host.to_string_lossy());
+        let identity = identity();
         let failures = metrics.failures.clone();
         let id = identity.clone();
         let election = Election::new(client.clone(), &namespace, LEASE_NAME, id, failures);
@@ -185,6 +184,7 @@ impl Controller {
             urgent_until: Instant::now(),
             has_room: false,
             first_written: 0,
+            refused: BTreeMap::new(),
             failure: None,
         };
         tokio::select! {
@@ -197,6 +197,13 @@ impl Controller {
         printer.note("stopped");
         Ok(Exit::Done)
     }
+}
+
+/// What the Lease calls this process.
+fn identity() -> String {
+    let host = gethostname::gethostname();
+    let (process, now_ms) = (std::process::id(), crate::now_ms());
+    format!("{}-{process}-{now_ms}", host.to_string_lossy())
 }
 
 /// Carries out `--release`.
@@ -243,8 +250,18 @@ struct Control<'c> {
     has_room: bool,
     /// Where the next statuses to write begin, since not all were written in time.
     first_written: usize,
+    /// The statuses that were refused.
+    refused: BTreeMap<Key, Refused>,
     /// The last failure, which is printed once.
     failure: Option<String>,
+}
+
+/// A status that was refused. One that nobody may write is not sent a thousand times a second.
+struct Refused {
+    /// The generation that it is about.
+    generation: i64,
+    why: String,
+    again: Again,
 }
 
 /// The entries that live proxies supply, as of the last look at the fleet by which all of them were known. So a proxy that has
@@ -486,7 +503,8 @@ impl Control<'_> {
         // Whole seconds, as Kubernetes has them.
         let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         let mut limits = self.rate_limits_to_write(fleet, &now);
-        let all = self.domains_to_write(&now);
+        let mut all = self.domains_to_write(&now);
+        self.leave_out_refused(&mut limits, &mut all);
         let wanted = limits.len() + all.len();
         // Else those that are not answered would keep the others waiting.
         let first = self.first_written.checked_rem(limits.len()).unwrap_or(0);
@@ -502,34 +520,91 @@ impl Control<'_> {
         if unwritten > 0 {
             self.first_written = self.first_written.wrapping_add(written + WRITES_AT_ONCE);
             metrics.failures.count(metrics::API_SERVER);
-            let limit = WRITES_END.as_secs();
-            failed = Some(format!(
-                "{unwritten} statuses were not written within {limit} s"
-            ));
+            failed = Some(format!("{unwritten} statuses were not written in time"));
         }
-        // Of an object that is gone the watch brings what is there instead.
-        for (key, uid, written, outcome) in limits {
-            match outcome {
-                Wrote::Done(version) => {
-                    let is_news = self.cluster.wrote_rate_limit(&key, &uid, written, version);
-                    self.has_room |= is_news && self.translation.waits_for_room();
-                }
-                Wrote::Gone => {}
-                Wrote::Failed(why) => {
-                    failed = Some(format!("the status of RateLimit {key}: {why}"));
-                }
+        for (write, status, outcome) in limits {
+            let key = write.key.clone();
+            if let Some((uid, version)) =
+                self.note_written(write, "RateLimit", outcome, &mut failed)
+            {
+                let is_news = self.cluster.wrote_rate_limit(&key, &uid, status, version);
+                self.has_room |= is_news && self.translation.waits_for_room();
             }
         }
-        for (key, uid, written, outcome) in all {
-            match outcome {
-                Wrote::Done(version) => self.cluster.wrote_domain(&key, &uid, written, version),
-                Wrote::Gone => {}
-                Wrote::Failed(why) => {
-                    failed = Some(format!("the status of RateLimitDomain {}: {why}", key.name));
-                }
+        for (write, status, outcome) in all {
+            let key = write.key.clone();
+            let kind = "RateLimitDomain";
+            if let Some((uid, version)) = self.note_written(write, kind, outcome, &mut failed) {
+                self.cluster.wrote_domain(&key, &uid, status, version);
             }
         }
-        failed
+        failed.or_else(|| {
+            let (_, first) = self.refused.first_key_value()?;
+            let more = self.refused.len() - 1;
+            let others = if more > 0 {
+                format!("; {more} more")
+            } else {
+                String::new()
+            };
+            Some(format!("{}{others}", first.why))
+        })
+    }
+
+    /// Takes those away that were refused a moment ago, of the same version of the object.
+    fn leave_out_refused(
+        &mut self,
+        limits: &mut Vec<(Write, RateLimitStatus)>,
+        all: &mut Vec<(Write, RateLimitDomainStatus)>,
+    ) {
+        let wanted: BTreeMap<&Key, i64> = { limits.iter().map(|(write, _)| write) }
+            .chain(all.iter().map(|(write, _)| write))
+            .map(|write| (&write.key, write.generation))
+            .collect();
+        self.refused
+            .retain(|key, refused| wanted.get(key) == Some(&refused.generation));
+        let now = Instant::now();
+        let is_due = |write: &Write| {
+            let refused = self.refused.get(&write.key);
+            refused.is_none_or(|refused| refused.again.at <= now)
+        };
+        limits.retain(|(write, _)| is_due(write));
+        all.retain(|(write, _)| is_due(write));
+    }
+
+    /// Takes what became of a status; returns the uid of the object and the version that has it, if it was written.
+    fn note_written(
+        &mut self,
+        write: Write,
+        kind: &str,
+        outcome: Wrote,
+        failed: &mut Option<String>,
+    ) -> Option<(String, String)> {
+        let Write {
+            key,
+            uid,
+            generation,
+        } = write;
+        let before = self.refused.remove(&key);
+        match outcome {
+            Wrote::Done(version) => Some((uid, version)),
+            // The watch brings what is there instead.
+            Wrote::Gone => None,
+            Wrote::Refused(why) => {
+                let again = Again::after(before.map(|before| before.again), Instant::now());
+                let why = format!("the status of {kind} {key}: {why}");
+                let refused = Refused {
+                    generation,
+                    why,
+                    again,
+                };
+                self.refused.insert(key, refused);
+                None
+            }
+            Wrote::Failed(why) => {
+                *failed = Some(format!("the status of {kind} {key}: {why}"));
+                None
+            }
+        }
     }
 
     /// The statuses of `RateLimits` that changed.
@@ -537,7 +612,7 @@ impl Control<'_> {
         &mut self,
         fleet: Option<&Fleet>,
         now: &str,
-    ) -> Vec<(Key, String, RateLimitStatus)> {
+    ) -> Vec<(Write, RateLimitStatus)> {
         let reports = fleet.map(Reports::new);
         let trusted = &self.arguments.proxy_namespace;
         let pods = self.cluster.pods().into_values();
@@ -574,7 +649,7 @@ impl Control<'_> {
             };
             *counts.entry(made.enforced.clone()).or_default() += 1;
             if made != object.status || seen.is_overwritten {
-                changed.push((key, seen.uid.to_owned(), made));
+                changed.push((Write::new(key, seen.uid, generation), made));
             }
         }
         self.metrics.starting.set(look.starting);
@@ -587,7 +662,7 @@ impl Control<'_> {
     }
 
     /// The statuses of `RateLimitDomains` that changed.
-    fn domains_to_write(&self, now: &str) -> Vec<(Key, String, RateLimitDomainStatus)> {
+    fn domains_to_write(&self, now: &str) -> Vec<(Write, RateLimitDomainStatus)> {
         let mut changed = Vec::new();
         for seen in self.cluster.all_domains() {
             let object = seen.object;
@@ -596,7 +671,7 @@ impl Control<'_> {
                 let generation = object.metadata.generation;
                 let made = status::of_ending_domain(&object.status, generation, now);
                 if object.metadata.deletion_timestamp.is_some() && made != object.status {
-                    changed.push((key, seen.uid.to_owned(), made));
+                    changed.push((Write::new(key, seen.uid, generation), made));
                 }
                 continue;
             };
@@ -615,7 +690,7 @@ impl Control<'_> {
             let before = &object.status;
             let made = status::of_domain(before, result, own, now, programmed, filter, revision);
             if made != object.status || seen.is_overwritten {
-                changed.push((key, seen.uid.to_owned(), made));
+                changed.push((Write::new(key, seen.uid, own), made));
             }
         }
         changed
@@ -641,26 +716,52 @@ fn names_of<'p>(
     (names, nodes)
 }
 
-type Written<T> = (Key, String, T, Wrote);
+/// The object of which a status is written.
+struct Write {
+    key: Key,
+    uid: String,
+    generation: i64,
+}
 
-/// Writes statuses, as many as are written by a time.
+impl Write {
+    fn new(key: Key, uid: &str, generation: i64) -> Self {
+        let uid = uid.to_owned();
+        Self {
+            key,
+            uid,
+            generation,
+        }
+    }
+}
+
+/// Writes statuses, as many as are written by a time. Once the API server has failed at one, the others wait for the next
+/// turn: it has enough to do.
 async fn write_all<T: serde::Serialize>(
     client: &Client,
     metrics: &Metrics,
-    all: Vec<(Key, String, T)>,
+    all: Vec<(Write, T)>,
     until: Instant,
-) -> Vec<Written<T>> {
-    let written = stream::iter(all).map(|(key, uid, status)| async move {
-        let outcome = cluster::write_status(client, &key, &uid, &status).await;
+) -> Vec<(Write, T, Wrote)> {
+    let written = stream::iter(all).map(|(write, status)| async move {
+        let outcome = cluster::write_status(client, &write.key, &write.uid, &status).await;
         match outcome {
             Wrote::Done(_) => drop(metrics.statuses.inc()),
             Wrote::Gone => {}
-            Wrote::Failed(_) => metrics.failures.count(metrics::API_SERVER),
+            Wrote::Refused(_) | Wrote::Failed(_) => metrics.failures.count(metrics::API_SERVER),
         }
-        (key, uid, status, outcome)
+        (write, status, outcome)
     });
     let written = written.buffer_unordered(WRITES_AT_ONCE);
-    written.take_until(sleep_until(until)).collect().await
+    let mut written = pin!(written.take_until(sleep_until(until)));
+    let mut all = Vec::new();
+    while let Some(one) = written.next().await {
+        let has_failed = matches!(one.2, Wrote::Failed(_));
+        all.push(one);
+        if has_failed {
+            break;
+        }
+    }
+    all
 }
 
 /// One look at the fleet, for all objects.
@@ -869,17 +970,32 @@ mod tests {
         let url = format!("http://{}", silent.local_addr().unwrap());
         let client = Client::try_from(kube::Config::new(url.parse().unwrap())).unwrap();
         let one = |at: usize| {
-            (
-                Key::new("a", at.to_string()),
-                String::new(),
-                RateLimitStatus::default(),
-            )
+            let key = Key::new("a", at.to_string());
+            (Write::new(key, "", 1), RateLimitStatus::default())
         };
         let all = (0..40).map(one).collect();
         let started = Instant::now();
         let until = started + Duration::from_millis(200);
         let written = write_all(&client, &Metrics::new(), all, until).await;
         assert!(written.is_empty() && started.elapsed() < Duration::from_secs(5));
+    }
+
+    /// An API server that is away, or has too much to do, is not sent all of them in each turn.
+    #[tokio::test]
+    async fn after_a_status_that_failed_the_others_wait_for_the_next_turn() {
+        let away = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", away.local_addr().unwrap());
+        drop(away);
+        let client = Client::try_from(kube::Config::new(url.parse().unwrap())).unwrap();
+        let one = |at: usize| {
+            let key = Key::new("a", at.to_string());
+            (Write::new(key, "", 1), RateLimitStatus::default())
+        };
+        let metrics = Metrics::new();
+        let until = Instant::now() + Duration::from_secs(20);
+        let written = write_all(&client, &metrics, (0..100).map(one).collect(), until).await;
+        assert_eq!(written.len(), 1);
+        assert!(matches!(written[0].2, Wrote::Failed(_)));
     }
 
     /// Else a start whose last list comes after the objects would take every domain for abandoned.

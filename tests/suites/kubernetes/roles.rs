@@ -1,7 +1,9 @@
 //! Who may do what: the controller's role, which every test of this suite runs with, and a namespace's own users.
 
+use std::time::{Duration, Instant};
+
 use harness::free_port;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::stage::{CONTROLLER, Stage, TENANT, eventually, rate_limit, with_limits};
 
@@ -107,6 +109,53 @@ async fn a_controller_that_may_not_take_the_lease_says_so() {
         (failures != "0").then_some(())
     })
     .await;
+}
+
+/// A role without the verb for statuses: the limits are written all the same, and the API server is not flooded.
+#[tokio::test]
+async fn a_status_that_is_refused_is_tried_less_and_less_often() {
+    let mut stage = Stage::start().await;
+    stage.kill_controller().await;
+    let role = ["get", "clusterrole", "rl-controller", "-o", "json"];
+    let shipped = stage.api.kubectl(&role, "").unwrap();
+    let mut without: Value = serde_json::from_str(&shipped).unwrap();
+    let rules = without["rules"].as_array_mut().unwrap();
+    rules.retain(|rule| rule["verbs"] != json!(["patch"]));
+    let replace = ["replace", "--force", "-f", "-"];
+    stage.api.kubectl(&replace, &without.to_string()).unwrap();
+    let port = stage.controller_port;
+    stage.controller = Some(stage.another_controller(port));
+    stage.limit("a", 10).await;
+    eventually("the limit is in the store", async || {
+        (stage.limits() == ["infra.a.all"]).then_some(())
+    })
+    .await;
+    let failures = "rl_controller_failures_total{cause=\"api_server\"} ";
+    let count = async || {
+        stage
+            .metric(failures)
+            .await
+            .unwrap()
+            .parse::<u64>()
+            .unwrap()
+    };
+    eventually("a status is refused", async || {
+        (count().await > 0).then_some(())
+    })
+    .await;
+    let (before, since) = (count().await, Instant::now());
+    let url = format!("http://127.0.0.1:{port}/readyz");
+    while since.elapsed() < Duration::from_secs(8) {
+        let reply = stage.http.get(&url).send().await.unwrap();
+        assert_eq!(reply.status, 503);
+        assert!(reply.text().contains("orbidden"), "{}", reply.text());
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    // Of two objects, after 1, 2, 4 and 8 s.
+    let more = count().await - before;
+    assert!(more <= 8, "{more}");
+    stage.api.kubectl(&replace, &shipped).unwrap();
+    stage.programmed("infra", "a").await;
 }
 
 /// Whoever may write objects of one namespace holds up no other's: the API server stores what JSON readers refuse.

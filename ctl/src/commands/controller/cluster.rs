@@ -609,6 +609,9 @@ pub(super) enum Wrote {
     Done(String),
     /// The object is another one by now, or gone.
     Gone,
+    /// It was not done, for a reason that may concern this object alone, or all for long: a missing role, say.
+    Refused(String),
+    /// The API server is away, or has too much to do.
     Failed(String),
 }
 
@@ -638,6 +641,11 @@ pub(super) async fn write_status(
     match in_time(api.patch_status(&key.name, &parameters, &Patch::Apply(patch))).await {
         Ok(written) => Wrote::Done(written.metadata.resource_version.unwrap_or_default()),
         Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Wrote::Gone,
+        Err(kube::Error::Api(status))
+            if (400..500).contains(&status.code) && status.code != 429 =>
+        {
+            Wrote::Refused(status.to_string())
+        }
         Err(error) => Wrote::Failed(error.to_string()),
     }
 }

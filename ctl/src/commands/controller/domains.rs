@@ -56,8 +56,8 @@ pub(super) struct Domain {
     again: Option<Again>,
 }
 
-/// The time until a domain, or an object of it, that was refused is tried again: it doubles, and begins anew when
-/// an object, or this one, changes.
+/// The time until a domain, or an object of it, or a status, that was refused is tried again: it doubles, and begins anew
+/// when an object, or this one, changes.
 const AGAIN: Duration = Duration::from_secs(1);
 const AGAIN_MAX: Duration = Duration::from_secs(30);
 
@@ -69,13 +69,13 @@ const NAMED_MAX: usize = 5;
 
 /// When something is tried again.
 #[derive(Clone, Copy, Debug)]
-struct Again {
-    at: Instant,
+pub(super) struct Again {
+    pub(super) at: Instant,
     waited: Duration,
 }
 
 impl Again {
-    fn after(before: Option<Self>, now: Instant) -> Self {
+    pub(super) fn after(before: Option<Self>, now: Instant) -> Self {
         let waited = before.map_or(AGAIN, |before| (before.waited * 2).min(AGAIN_MAX));
         let at = now + waited;
         Self { at, waited }
