@@ -1,14 +1,11 @@
 //! The state of one of Envoy's workers: its state machine, and its requests.
 
-use std::{
-    collections::HashMap,
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU64},
-    },
+use std::sync::{
+    Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicBool, AtomicU64},
 };
 
-use filter_core::{Callback, Step, StreamId, Worker};
+use filter_core::{ByStream, Callback, Step, StreamId, Worker};
 
 use crate::{
     abi::{Key, RequestScheduler},
@@ -63,7 +60,7 @@ pub struct State {
     pub tick_ms: u32,
     next_id: u32,
     /// Requests that have not ended, and how each is paused.
-    requests: HashMap<StreamId, Option<Paused>>,
+    requests: ByStream<Option<Paused>>,
     /// Those that are paused, in no order.
     paused: Vec<StreamId>,
     scheduled: Option<Scheduled>,
@@ -121,7 +118,7 @@ impl State {
             late: Vec::new(),
             tick_ms: 0,
             next_id: 0,
-            requests: HashMap::new(),
+            requests: ByStream::default(),
             paused: Vec::new(),
             scheduled: None,
         }
@@ -132,7 +129,7 @@ impl State {
         loop {
             self.next_id = self.next_id.wrapping_add(1);
             let id = StreamId(self.next_id);
-            if id != NOBODY && !self.requests.contains_key(&id) {
+            if id != NOBODY && self.requests.get(id).is_none() {
                 self.requests.insert(id, None);
                 return id;
             }
@@ -142,7 +139,7 @@ impl State {
     /// A request is paused.
     pub fn pause(&mut self, id: StreamId, key: Key, scheduler: RequestScheduler) {
         let at = self.paused.len();
-        if let Some(paused) = self.requests.get_mut(&id) {
+        if let Some(paused) = self.requests.get_mut(id) {
             *paused = Some(Paused { at, key, scheduler });
             self.paused.push(id);
         }
@@ -150,19 +147,19 @@ impl State {
 
     /// Whether a request is paused.
     pub fn is_paused(&self, id: StreamId) -> bool {
-        matches!(self.requests.get(&id), Some(Some(_)))
+        matches!(self.requests.get(id), Some(Some(_)))
     }
 
     /// The key of a paused request.
     pub fn key(&self, id: StreamId) -> Option<Key> {
-        let paused = self.requests.get(&id)?.as_ref()?;
+        let paused = self.requests.get(id)?.as_ref()?;
         Some(paused.key)
     }
 
     /// A request continues or is answered. Returns its key, if it was paused. An event that it carries
     /// still comes.
     pub fn unpause(&mut self, id: StreamId) -> Option<Key> {
-        let paused = self.requests.get_mut(&id)?.take()?;
+        let paused = self.requests.get_mut(id)?.take()?;
         self.remove_paused(paused.at);
         Some(paused.key)
     }
@@ -170,7 +167,7 @@ impl State {
     fn remove_paused(&mut self, at: usize) {
         self.paused.swap_remove(at);
         if let Some(moved) = self.paused.get(at)
-            && let Some(Some(moved)) = self.requests.get_mut(moved)
+            && let Some(Some(moved)) = self.requests.get_mut(*moved)
         {
             moved.at = at;
         }
@@ -179,7 +176,7 @@ impl State {
     /// A request has ended. Returns whether an event was lost with it, and no other request could have
     /// it instead.
     pub fn end(&mut self, id: StreamId) -> bool {
-        if let Some(Some(paused)) = self.requests.remove(&id) {
+        if let Some(Some(paused)) = self.requests.remove(id) {
             self.remove_paused(paused.at);
         }
         self.late.retain(|late| *late != id);
@@ -197,7 +194,7 @@ impl State {
         }
         let carrier = carrier.or_else(|| self.paused.last().copied());
         let carrier = carrier.ok_or(NoCarrier)?;
-        let paused = self.requests.get(&carrier).and_then(Option::as_ref);
+        let paused = self.requests.get(carrier).and_then(Option::as_ref);
         paused.ok_or(NoCarrier)?.scheduler.commit(self.event);
         self.scheduled = Some(Scheduled {
             carrier,
