@@ -60,6 +60,12 @@ impl Requests {
             bodies: RequestBodies::default(),
         }
     }
+
+    /// Whether none holds slots or units, and nothing is to be freed.
+    #[inline(never)]
+    pub(crate) fn is_idle(&self) -> bool {
+        self.holds.is_settled() && self.in_flight.is_idle() && self.metered.is_idle()
+    }
 }
 
 // --- The state of each request that has not ended.
@@ -487,6 +493,9 @@ impl Worker {
 
     /// Frees released slots: in local buckets at once, in the store with the next check call.
     pub(crate) fn free_slots(&mut self, host: &impl Host, now: Now) {
+        if self.requests.is_idle() {
+            return;
+        }
         self.free_in_flight(host, now);
         self.settle_costs(now);
         for units in std::mem::take(&mut self.requests.holds.released_local) {

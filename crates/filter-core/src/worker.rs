@@ -416,10 +416,8 @@ impl Worker {
     /// A poll was answered. An idle worker has nothing to do before its next poll, so it needs no
     /// ticks as long as limiters answer.
     pub(crate) fn await_poll(&mut self, now: Now) {
-        let rests = self.ticks.quiet_since_us.is_none()
-            && !self.ticks.busy
-            && self.requests.in_flight.is_idle()
-            && self.requests.metered.is_idle();
+        let rests =
+            self.ticks.quiet_since_us.is_none() && !self.ticks.busy && self.requests.is_idle();
         if rests && self.counts.is_flushed() {
             self.ticks.due_us = u64::MAX;
         }
@@ -462,9 +460,7 @@ impl Worker {
             && self.calls.registry.report_sent().is_none()
             && self.counts.is_flushed()
             && self.requests.holds.next_us() == u64::MAX
-            && self.requests.holds.is_settled()
-            && self.requests.in_flight.is_idle()
-            && self.requests.metered.is_idle()
+            && self.requests.is_idle()
     }
 
     /// Becomes idle. Returns the time until the next tick, in milliseconds.
