@@ -870,7 +870,7 @@ impl Stream {
             return;
         };
         let metering = self.filter.run("response", self.worker, |state, now| {
-            let mut headers = HostResponse(&mut request);
+            let mut headers = HostResponse::new(&mut request);
             let metering = state.worker.on_response(|| now, id, &mut headers, end);
             settled(state, metering)
         });

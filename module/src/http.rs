@@ -408,24 +408,55 @@ pub fn unreadable(config: &Config) -> Option<String> {
 // --- A response, and local replies.
 
 /// The headers of a response.
-pub struct HostResponse<'r, 'h>(pub &'r mut abi::Request<'h>);
+pub struct HostResponse<'r, 'h> {
+    request: &'r mut abi::Request<'h>,
+    /// Whether the response had any of [`NUMBERS`] before this filter wrote one.
+    had_numbers: Option<bool>,
+}
+
+/// How the names of headers begin that are set.
+const NUMBERS: &str = "x-ratelimit-";
+
+impl<'r, 'h> HostResponse<'r, 'h> {
+    /// As they are before this filter.
+    pub fn new(request: &'r mut abi::Request<'h>) -> Self {
+        Self {
+            request,
+            had_numbers: None,
+        }
+    }
+
+    /// Whether the response may have had a header before this filter.
+    fn may_have(&mut self, name: &str) -> bool {
+        let read = || self.request.has_prefix(Headers::Response, NUMBERS);
+        !name.starts_with(NUMBERS) || *self.had_numbers.get_or_insert_with(read)
+    }
+}
 
 impl ResponseHeaders for HostResponse<'_, '_> {
     fn get(&self, name: &str) -> Option<Vec<u8>> {
-        let mut values = self.0.values(Headers::Response, name);
+        let mut values = self.request.values(Headers::Response, name);
         values.next().map(<[u8]>::to_vec)
     }
 
     fn set(&mut self, name: &'static str, value: &str) {
-        self.0.set_header(Headers::Response, name, value.as_bytes());
+        if self.may_have(name) {
+            let value = value.as_bytes();
+            self.request.set_header(Headers::Response, name, value);
+        } else {
+            // The same, for half of what it costs.
+            self.add(name, value);
+        }
     }
 
     fn add(&mut self, name: &'static str, value: &str) {
-        self.0.add_header(Headers::Response, name, value.as_bytes());
+        self.may_have(name);
+        let value = value.as_bytes();
+        self.request.add_header(Headers::Response, name, value);
     }
 
     fn property(&self, path: &[u8]) -> Option<Vec<u8>> {
-        property(self.0, path).ok()
+        property(self.request, path).ok()
     }
 }
 

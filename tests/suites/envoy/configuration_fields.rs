@@ -91,6 +91,17 @@ async fn tighter_limit_headers_of_the_service_are_kept() {
     assert_eq!(all("x-ratelimit-reset"), "40");
 }
 
+#[tokio::test]
+async fn incomplete_limit_headers_of_the_service_are_replaced() {
+    let stage = alone(&["{name: ours, rate: 10/10s, burst: 20, scope: proxy}"]).await;
+    stage.upstream.answer_with(&[("x-ratelimit-limit", "5")]);
+
+    let reply = stage.get("/", "alice").send().await.unwrap();
+
+    let limits = reply.headers.get_all("x-ratelimit-limit");
+    assert_eq!(limits.iter().collect::<Vec<_>>(), ["20"]);
+}
+
 /// What a plain request has, through a route without a name: an attribute without a value is empty, or it is absent.
 #[tokio::test]
 async fn attributes_without_a_value_are_the_same_wherever_the_filter_runs() {
