@@ -694,7 +694,13 @@ impl Request<'_> {
     }
 
     /// Answers the request; hooks may run as in [`Request::continue_decoding`].
-    pub fn respond(self, status: u16, headers: &[(&str, &str)], body: &str, details: &str) {
+    pub fn respond<'v>(
+        self,
+        status: u16,
+        headers: impl Iterator<Item = (&'static str, &'v str)>,
+        body: &str,
+        details: &str,
+    ) {
         let mut headers = pairs(headers);
         // SAFETY: Envoy copies everything before it returns; `self` is gone afterwards.
         unsafe {
@@ -746,8 +752,7 @@ unsafe fn values<'v>(headers: &'v [HeaderPair], name: &str) -> impl Iterator<Ite
     })
 }
 
-fn pairs(headers: &[(&str, &str)]) -> Vec<HeaderPair> {
-    let headers = headers.iter();
+fn pairs<'n, 'v>(headers: impl Iterator<Item = (&'n str, &'v str)>) -> Vec<HeaderPair> {
     headers
         .map(|(name, value)| HeaderPair {
             name: name.as_ptr(),
@@ -820,7 +825,7 @@ impl Config<'_> {
 
     /// Makes a call; returns its id.
     pub fn call(&mut self, target: &Target<'_>, body: &[u8]) -> Result<u64, Refused> {
-        let mut headers = pairs(target.headers);
+        let mut headers = pairs(target.headers.iter().copied());
         // SAFETY: Envoy copies everything before it returns.
         let id = read(0, |id| unsafe {
             let result = envoy_dynamic_module_callback_http_filter_config_http_callout(
@@ -839,7 +844,7 @@ impl Config<'_> {
 
     /// Opens a stream; returns its id.
     pub fn open(&mut self, target: &Target<'_>) -> Result<u64, Refused> {
-        let mut headers = pairs(target.headers);
+        let mut headers = pairs(target.headers.iter().copied());
         // SAFETY: Envoy copies everything before it returns.
         let id = read(0, |id| unsafe {
             let result = envoy_dynamic_module_callback_http_filter_config_start_http_stream(

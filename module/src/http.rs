@@ -513,7 +513,7 @@ fn is_grpc(request: &abi::Request<'_>) -> bool {
 pub fn refuse_after_panic(request: abi::Request<'_>, status: u16) {
     const UNAVAILABLE: (&str, &str) = ("grpc-status", "14");
     let headers = is_grpc(&request).then_some(UNAVAILABLE);
-    request.respond(status, headers.as_slice(), "", "rl_denied:panic");
+    request.respond(status, headers.into_iter(), "", "rl_denied:panic");
 }
 
 /// Answers a request.
@@ -531,9 +531,8 @@ pub fn refuse(mut request: abi::Request<'_>, refusal: Refusal) {
     request.set_filter_state("wasm.rl_denied", details.as_bytes());
     let grpc_status = grpc.then(|| grpc_status.to_string());
     let grpc_status = grpc_status.iter().map(|status| ("grpc-status", &**status));
-    let mut all: Vec<(&str, &str)> = headers.iter().collect();
-    all.extend(grpc_status);
-    request.respond(status, &all, &body, &details);
+    let headers = headers.iter().chain(grpc_status);
+    request.respond(status, headers, &body, &details);
 }
 
 // --- An answer of the limiter.

@@ -57,15 +57,15 @@ pub(crate) fn write_headers(
         let reset_ms = status.reset_after_ms.unwrap_or(u64::MAX);
         (status.remaining, std::cmp::Reverse(reset_ms))
     };
-    // One buffer for all values.
-    let mut value = String::with_capacity(40 * all.len());
     // Headers that are read come first: a read makes Envoy build an index.
     if (styles.x_ratelimit || styles.spring)
         && let Some(tightest) = shown().min_by_key(tightness)
     {
-        write_tightest(tightest, styles, &mut value, headers);
+        write_tightest(tightest, styles, headers);
     }
     if styles.ratelimit {
+        // One buffer for both values.
+        let mut value = String::with_capacity(40 * all.len());
         write_list(
             "ratelimit-policy",
             None,
@@ -94,12 +94,7 @@ pub(crate) fn write_headers(
 }
 
 /// Headers with one number each, from the tightest limit.
-fn write_tightest(
-    tightest: &QuotaStatus,
-    styles: Styles,
-    value: &mut String,
-    headers: &mut impl ResponseHeaders,
-) {
+fn write_tightest(tightest: &QuotaStatus, styles: Styles, headers: &mut impl ResponseHeaders) {
     const REMAINING: &str = "x-ratelimit-remaining";
     let theirs = headers.get(REMAINING);
     let number = |value: &[u8]| std::str::from_utf8(value).ok()?.trim().parse::<u64>().ok();
@@ -107,19 +102,13 @@ fn write_tightest(
     if upstream.is_some_and(|remaining| remaining <= tightest.remaining) {
         return;
     }
-    value.clear();
-    push_number(value, tightest.remaining);
     // An absent header is added, which saves another search.
     match theirs {
-        Some(_) => headers.set(REMAINING, value),
-        None => headers.add(REMAINING, value),
+        Some(_) => set_number(headers, REMAINING, tightest.remaining),
+        None => headers.add(REMAINING, itoa::Buffer::new().format(tightest.remaining)),
     }
     // An upstream may set these without `x-ratelimit-remaining`.
-    let mut set = |name, number| {
-        value.clear();
-        push_number(value, number);
-        headers.set(name, value);
-    };
+    let mut set = |name, number| set_number(headers, name, number);
     if styles.x_ratelimit {
         set("x-ratelimit-limit", tightest.quota);
         if let Some(reset_ms) = tightest.reset_after_ms {
@@ -171,10 +160,8 @@ fn per_second(quota_status: &QuotaStatus) -> u64 {
 }
 
 /// `Retry-After` for a wait.
-fn retry_after(wait_ms: u64) -> String {
-    let mut value = String::with_capacity(8);
-    push_number(&mut value, seconds(wait_ms).max(1));
-    value
+fn retry_after(wait_ms: u64) -> u64 {
+    seconds(wait_ms).max(1)
 }
 
 // --- The reply to a denied request.
@@ -322,10 +309,10 @@ impl Denial {
             let wait_ms = wait_ms.saturating_add(random.below(spread_ms.saturating_add(1)));
             let wait = retry_after(wait_ms);
             if styles.retry_after {
-                reply.headers.set("retry-after", &wait);
+                set_number(&mut reply.headers, "retry-after", wait);
             }
             if styles.spring && quota_exceeded {
-                reply.headers.set("x-ratelimit-retry-after", &wait);
+                set_number(&mut reply.headers, "x-ratelimit-retry-after", wait);
             }
         }
         let content_type = match config.body {
@@ -392,6 +379,12 @@ impl Denial {
 
 // --- Formats numbers and names for header values. The standard library's formatting would take a tenth of
 // the time of a request, and allocate for each value.
+
+/// Sets a header to a number.
+#[inline(never)]
+fn set_number(headers: &mut impl ResponseHeaders, name: &'static str, number: u64) {
+    headers.set(name, itoa::Buffer::new().format(number));
+}
 
 /// Appends a number in decimal.
 fn push_number(out: &mut String, number: u64) {
@@ -589,7 +582,7 @@ mod headers_tests {
 
     #[test]
     fn a_wait_is_rounded_up_to_whole_seconds() {
-        assert_eq!([1, 999, 1000, 1001].map(retry_after), ["1", "1", "1", "2"]);
+        assert_eq!([1, 999, 1000, 1001].map(retry_after), [1, 1, 1, 2]);
     }
 }
 
