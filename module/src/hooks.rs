@@ -228,17 +228,26 @@ impl Filter {
         index: usize,
         act: impl FnOnce(&mut State, Now) -> R,
     ) -> Option<R> {
+        // Not before the lock: what another thread started meanwhile would be later.
+        self.run_untimed(hook, index, |state| act(state, self.clocks.now()))
+    }
+
+    /// As [`Filter::run`], for what rarely needs the time.
+    fn run_untimed<R>(
+        &self,
+        hook: &'static str,
+        index: usize,
+        act: impl FnOnce(&mut State) -> R,
+    ) -> Option<R> {
         let slot = self.slot(index)?;
         let mut state = slot.lock();
         let acted = catch_unwind(AssertUnwindSafe(|| {
-            // Not before the lock: what another thread started meanwhile would be later.
-            let now = self.clocks.now();
             fault::point(hook);
             if state.left {
                 return None;
             }
-            let result = act(&mut state, now);
-            self.adjust_ticks(slot, &mut state, now);
+            let result = act(&mut state);
+            self.adjust_ticks(slot, &mut state);
             Some(result)
         }));
         let wakes = std::mem::take(&mut state.wakes);
@@ -255,7 +264,7 @@ impl Filter {
                 // then requests wait for the idle timeout of their streams.
                 let old = catch_unwind(AssertUnwindSafe(|| {
                     let old = state.replace(self.new_worker().ok()?);
-                    self.adjust_ticks(slot, &mut state, self.clocks.now());
+                    self.adjust_ticks(slot, &mut state);
                     self.limiter.give_up(index);
                     Some(old)
                 }));
@@ -269,11 +278,11 @@ impl Filter {
         }
     }
 
-    fn adjust_ticks(&self, slot: &Slot, state: &mut State, now: Now) {
+    fn adjust_ticks(&self, slot: &Slot, state: &mut State) {
         let tick_ms = state.worker.tick_ms();
         if state.tick_ms != tick_ms {
             state.tick_ms = tick_ms;
-            self.tick_by(slot, after(now, tick_ms));
+            self.tick_by(slot, after(self.clocks.now(), tick_ms));
         }
         let overdue_us = state.worker.overdue_us();
         if slot.overdue_us.load(Ordering::Relaxed) != overdue_us {
@@ -843,7 +852,11 @@ impl Stream {
         let calls = std::mem::take(&mut steps.calls);
         self.filter.post(self.worker, state, calls);
         if steps.own.is_some() {
-            state.unpause(id);
+            if state.unpause(id).is_none() && !state.worker.follows(id) {
+                // Nothing else of this request is of interest.
+                state.end(id);
+                self.id.set(None);
+            }
         } else if !state.is_paused(id) {
             let key = request.keep(self);
             state.pause(id, key, request.scheduler());
@@ -869,9 +882,10 @@ impl Stream {
         let Some(id) = self.id.get() else {
             return;
         };
-        let metering = self.filter.run("response", self.worker, |state, now| {
+        let now = || self.filter.clocks.now();
+        let metering = self.filter.run_untimed("response", self.worker, |state| {
             let mut headers = HostResponse::new(&mut request);
-            let metering = state.worker.on_response(|| now, id, &mut headers, end);
+            let metering = state.worker.on_response(now, id, &mut headers, end);
             settled(state, metering)
         });
         self.read_on(metering);
@@ -920,9 +934,10 @@ impl Stream {
         let Some(id) = self.id.get() else {
             return;
         };
-        let ends_turn = self.filter.run("gone", self.worker, |state, now| {
+        let now = || self.filter.clocks.now();
+        let ends_turn = self.filter.run_untimed("gone", self.worker, |state| {
             let lost = state.end(id);
-            let freed = state.worker.on_gone(|| now, id);
+            let freed = state.worker.on_gone(now, id);
             if freed { state.end_turn(None) } else { lost }
         });
         // After a panic it must end all the same.

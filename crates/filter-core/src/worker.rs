@@ -171,6 +171,11 @@ impl Worker {
         metering
     }
 
+    /// Whether the response to a decided request, or its end, may concern this worker.
+    pub fn follows(&self, stream: StreamId) -> bool {
+        !self.requests.is_idle() || self.requests.streams.get(stream).is_some()
+    }
+
     /// A request ended: answered, reset by its client, or failed. Returns whether it held slots or
     /// had reserved units, so that the host should call [`Worker::on_turn_end`] when this turn ends.
     pub fn on_gone(&mut self, now: impl FnOnce() -> Now, stream: StreamId) -> bool {
