@@ -13,7 +13,7 @@ pub use insight::{findings::is_current, limiter_name, proxy_name};
 use policy::{Name, Override, Policy, Revision};
 use serde::Serialize;
 use store::{
-    Change, Edit, EditError, Fleet, LimiterStatus, OverrideEdits, Overrides, ProxyStatus,
+    Change, Edit, EditError, Fleet, LimiterStatus, OverrideEdits, Overrides, ProxyStatus, Record,
     Signature, StoreError, Stored,
 };
 use tokio::time::sleep;
@@ -153,6 +153,30 @@ impl Session<'_> {
         Err(conflict())
     }
 
+    /// As [`Session::edit`], of the fields of limits or of the domain that `about` picks; `change` changes the limits, and
+    /// returns what that is of each.
+    pub async fn edit_fields<T: PartialEq>(
+        &self,
+        args: &EditArgs,
+        base: Box<Record>,
+        about: impl Fn(&Policy) -> T,
+        change: impl Fn(&mut Policy) -> Result<Vec<LimitChange>, Error>,
+    ) -> Result<Edited, Error> {
+        let domain = base.policy.domain.clone();
+        let about = async |base: &Stored| Ok(base.policy().map(&about));
+        let plan = async |base: &Stored, _: &Option<T>| {
+            let Some(before) = base.policy() else {
+                return Err(self.no_domain(&domain).await);
+            };
+            let mut after = before.clone();
+            let changes = change(&mut after)?;
+            let write = Written::Fields(after);
+            Ok(Planned { write, changes })
+        };
+        let base = Stored::Live(base);
+        self.edit(args, &domain, base, about, plan).await
+    }
+
     /// Writes an edit, unless it changes nothing or is a dry run. Another edit in the meantime is a conflict.
     pub async fn write(
         &self,
@@ -183,7 +207,7 @@ impl Session<'_> {
             revision = Some(written.number);
         }
         let report = EditReport {
-            domain: domain.to_string(),
+            domain: domain.clone(),
             previous_revision,
             revision,
             dry_run: args.dry_run,
@@ -303,7 +327,7 @@ fn user_at_host() -> String {
 #[derive(Debug, Serialize)]
 pub struct EditReport {
     /// The domain.
-    pub domain: String,
+    pub domain: Name,
     /// Its revision before; `None` if the domain did not exist.
     pub previous_revision: Option<u64>,
     /// Its revision after; the same as before if nothing changed.
@@ -319,14 +343,15 @@ pub struct EditReport {
 
 impl View for EditReport {
     fn text(&self, page: Page) -> String {
-        let mut text = render::domain_changes_text(&self.domain, &self.domain_changes, page);
-        text.push_str(&render::changes_text(&self.changes, page));
-        text.push_str(&self.domain);
-        text.push_str(": ");
-        text.push_str(&render::changes_summary(
-            &self.domain_changes,
-            &self.changes,
-        ));
+        let Self {
+            domain,
+            domain_changes,
+            changes,
+            ..
+        } = self;
+        let mut text = render::changes_text(domain, domain_changes, changes, page);
+        let summary = render::changes_summary(domain_changes, changes);
+        let _ = write!(text, "{domain}: {summary}");
         let _ = match (self.previous_revision, self.revision) {
             _ if self.dry_run => write!(text, "; dry run, nothing was written"),
             (Some(before), Some(after)) if before != after => {
@@ -359,15 +384,12 @@ async fn confirm(question: String) -> Result<(), Error> {
     let answer = tokio::task::spawn_blocking(move || {
         ask(&question, &mut io::stdin().lock(), &mut io::stderr().lock())
     });
-    match answer.await {
-        Ok(Ok(true)) => Ok(()),
-        Ok(Ok(false)) => Err(Error::new(Exit::Declined, "declined; nothing was changed")),
-        Ok(Err(error)) => Err(Error::new(
-            Exit::Declined,
-            format!("cannot ask at the terminal: {error}"),
-        )),
-        Err(error) => Err(Error::new(Exit::Declined, format!("cannot ask: {error}"))),
-    }
+    let why = match answer.await.map_err(io::Error::other).flatten() {
+        Ok(true) => return Ok(()),
+        Ok(false) => "declined; nothing was changed".to_owned(),
+        Err(error) => format!("cannot ask at the terminal: {error}"),
+    };
+    Err(Error::new(Exit::Declined, why))
 }
 
 /// Whether stdin and stderr are a terminal.
@@ -426,14 +448,8 @@ impl Session<'_> {
         report: &EditReport,
         args: &EditArgs,
     ) -> Result<Exit, Error> {
-        let domain: Name = Name::domain(&report.domain).map_err(|error| {
-            Error::new(
-                Exit::Refused,
-                format!("domain `{}`: {error}", report.domain),
-            )
-        })?;
         let revision = report.revision.filter(|_| !args.dry_run);
-        self.follow_up(&domain, revision, args).await
+        self.follow_up(&report.domain, revision, args).await
     }
 
     /// Follows up an edit: warns if no proxy polls the domain, and waits for the fleet if `args`

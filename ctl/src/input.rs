@@ -179,17 +179,12 @@ impl Source {
 }
 
 fn read(path: &str) -> std::io::Result<Vec<u8>> {
+    let from: Box<dyn Read> = match path {
+        "-" => Box::new(std::io::stdin()),
+        path => Box::new(std::fs::File::open(path)?),
+    };
     let mut bytes = Vec::new();
-    if path == "-" {
-        std::io::stdin()
-            .lock()
-            .take(MAX_BYTES + 1)
-            .read_to_end(&mut bytes)?;
-    } else {
-        std::fs::File::open(path)?
-            .take(MAX_BYTES + 1)
-            .read_to_end(&mut bytes)?;
-    }
+    from.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 

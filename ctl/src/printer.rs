@@ -16,9 +16,12 @@ use crate::{
     render::{Page, View},
 };
 
-const ERROR: Style = AnsiColor::Red.on_default().bold();
-const WARNING: Style = AnsiColor::Yellow.on_default().bold();
-const HINT: Style = AnsiColor::Cyan.on_default();
+/// Of the word that begins an error.
+pub const ERROR: Style = AnsiColor::Red.on_default().bold();
+/// Of that of a warning.
+pub const WARNING: Style = AnsiColor::Yellow.on_default().bold();
+/// Of that of what is neither.
+pub const HINT: Style = AnsiColor::Cyan.on_default();
 
 /// Writes a command's result and messages.
 #[derive(Debug)]
@@ -62,24 +65,6 @@ impl Printer {
             pending: Cell::new(None),
             written: Cell::new(false),
             silent: Cell::new(global.quiet),
-        }
-    }
-
-    /// A printer with the defaults, for tests that print nothing.
-    #[cfg(test)]
-    pub fn silent() -> Self {
-        Self {
-            format: Format::Table,
-            quiet: true,
-            page: Page {
-                width: None,
-                wide: false,
-                unicode: true,
-            },
-            closed: Cell::new(false),
-            pending: Cell::new(None),
-            written: Cell::new(false),
-            silent: Cell::new(true),
         }
     }
 

@@ -5,12 +5,13 @@ use std::fmt::Write as _;
 use anstyle::{AnsiColor, Style};
 use comfy_table::{ColumnConstraint, ContentArrangement, Width, presets};
 pub use insight::{age, ceil_seconds, changes::format_map, counted, duration, truncated_list};
-use policy::{Node, Pause, Problems};
+use policy::{Name, Node, Pause, Problems, format_timestamp};
 use serde::{Serialize, Serializer};
 
 use crate::{
-    changes::{Action, FieldChange, LimitChange, OverrideChange},
+    changes::{Action, FieldChange, LimitChange},
     error::{Error, Exit},
+    printer::{ERROR, WARNING},
 };
 
 /// The page that text is laid out for.
@@ -76,8 +77,6 @@ pub fn to_node(value: &impl Serialize) -> serde_json::Result<Node> {
 
 /// The problems of a document, in the style of a compiler.
 pub fn diagnostics(problems: &Problems) -> String {
-    const ERROR: Style = AnsiColor::Red.on_default().bold();
-    const WARNING: Style = AnsiColor::Yellow.on_default().bold();
     let colored = |line: &str| match line.split_once(": ") {
         Some(("error", message)) => format!("{ERROR}error{ERROR:#}: {message}\n"),
         Some(("warning", message)) => format!("{WARNING}warning{WARNING:#}: {message}\n"),
@@ -251,15 +250,19 @@ const CHANGED: Style = AnsiColor::Yellow.on_default();
 const DELETED: Style = AnsiColor::Red.on_default();
 const NAME: Style = Style::new().bold();
 
-/// The changed limits with their fields before and after, at most `LIMITS_SHOWN`; on a wide page
-/// all limits.
-pub fn changes_text(changes: &[LimitChange], page: Page) -> String {
+/// What changed of a domain itself, and the changed limits with their fields before and after, at most `LIMITS_SHOWN`; on
+/// a wide page all limits.
+pub fn changes_text(
+    domain: &Name,
+    own: &[FieldChange],
+    changes: &[LimitChange],
+    page: Page,
+) -> String {
     let wanted = |change: &&LimitChange| page.wide || change.action != Action::Unchanged;
     let mut wanted = changes.iter().filter(wanted);
     let max = if page.wide { usize::MAX } else { LIMITS_SHOWN };
-    let mut text: String = { wanted.by_ref().take(max) }
-        .map(|change| one(change, page))
-        .collect();
+    let mut text = domain_changes_text(domain, own, page);
+    text.extend(wanted.by_ref().take(max).map(|change| one(change, page)));
     let more = wanted.count();
     if more > 0 {
         let more = counted(more, "more limit");
@@ -268,14 +271,14 @@ pub fn changes_text(changes: &[LimitChange], page: Page) -> String {
     text
 }
 
-/// The changes of the domain's own fields; empty if there are none.
-pub fn domain_changes_text(domain: &str, changes: &[FieldChange], page: Page) -> String {
+fn domain_changes_text(domain: &Name, changes: &[FieldChange], page: Page) -> String {
     if changes.is_empty() {
         return String::new();
     }
     let mut text = format!("{CHANGED}~{CHANGED:#} {NAME}domain {domain}{NAME:#}\n");
     for change in changes {
-        let _ = writeln!(text, "    {}", field_line(change, Action::Changed, page));
+        let sides = [change.before_text(), change.after_text()];
+        text.push_str(&line(&change.field, sides, Action::Changed, page));
     }
     text
 }
@@ -298,20 +301,12 @@ fn summary_of_limits(changes: &[LimitChange]) -> String {
         (Action::Deleted, "deleted"),
         (Action::Unchanged, "unchanged"),
     ];
-    let counts = kinds.map(|(action, word)| {
-        (
-            changes
-                .iter()
-                .filter(|change| change.action == action)
-                .count(),
-            word,
-        )
+    let there = kinds.into_iter().filter_map(|(action, word)| {
+        let of_kind = changes.iter().filter(|change| change.action == action);
+        let count = of_kind.count();
+        (count > 0).then(|| format!("{count} {word}"))
     });
-    let there: Vec<String> = counts
-        .into_iter()
-        .filter(|(count, _)| *count > 0)
-        .map(|(count, word)| format!("{count} {word}"))
-        .collect();
+    let there: Vec<String> = there.collect();
     if there.is_empty() {
         "no limits".to_owned()
     } else {
@@ -329,10 +324,13 @@ fn one(change: &LimitChange, page: Page) -> String {
     let name = &change.limit;
     let mut text = format!("{style}{sign}{style:#} {NAME}{name}{NAME:#}{word}\n");
     for field in &change.fields {
-        let _ = writeln!(text, "    {}", field_line(field, change.action, page));
+        let sides = [field.before_text(), field.after_text()];
+        text.push_str(&line(&field.field, sides, change.action, page));
     }
     for entry in change.overrides.iter().take(OVERRIDES_SHOWN) {
-        let _ = writeln!(text, "    {}", override_line(entry, change.action, page));
+        let what = format!("override for {}", entry.bucket_text());
+        let sides = [entry.before_text(), entry.after_text()];
+        text.push_str(&line(&what, sides, change.action, page));
     }
     let more = change.overrides.len().saturating_sub(OVERRIDES_SHOWN);
     if more > 0 {
@@ -345,23 +343,12 @@ fn one(change: &LimitChange, page: Page) -> String {
     text
 }
 
-fn field_line(change: &FieldChange, action: Action, page: Page) -> String {
-    let field = &change.field;
-    let (before, after) = (change.before_text(), change.after_text());
+/// What something was and is, by what became of what it belongs to.
+fn line(what: &str, [before, after]: [String; 2], action: Action, page: Page) -> String {
     match action {
-        Action::Created => format!("{field}: {after}"),
-        Action::Deleted => format!("{field}: {before}"),
-        _ => format!("{field}: {before} {} {after}", arrow(page)),
-    }
-}
-
-fn override_line(change: &OverrideChange, action: Action, page: Page) -> String {
-    let bucket = change.bucket_text();
-    let (before, after) = (change.before_text(), change.after_text());
-    match action {
-        Action::Created => format!("override for {bucket}: {after}"),
-        Action::Deleted => format!("override for {bucket}: {before}"),
-        _ => format!("override for {bucket}: {before} {} {after}", arrow(page)),
+        Action::Created => format!("    {what}: {after}\n"),
+        Action::Deleted => format!("    {what}: {before}\n"),
+        _ => format!("    {what}: {before} {} {after}\n", arrow(page)),
     }
 }
 
@@ -421,6 +408,11 @@ pub fn wrapped(text: &str, indent: usize, at: usize, page: Page) -> String {
 }
 
 // --- Whether a limit or a domain is paused.
+
+/// ` until 2026-12-01T00:00:00Z`; empty if it never ends.
+pub fn until(until_ms: Option<u64>) -> String {
+    until_ms.map_or_else(String::new, |ms| format!(" until {}", format_timestamp(ms)))
+}
 
 /// `paused`, `paused until 2026-12-01T00:00:00Z`; `None` if it does not hold any more.
 pub fn pause_state(pause: Option<Pause>) -> Option<String> {

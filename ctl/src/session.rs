@@ -15,8 +15,6 @@ use std::{
 
 pub use insight::LiveEntries;
 use policy::{Descriptor, Limit, Name, Policy, WHOLE_ADDRESS};
-#[cfg(test)]
-use store::StoreUrl;
 use store::{
     CheckError, CheckPlanError, ClientCertificate, Cursor, EditError, EditPlanError, HeadState,
     KeyValue, Options, Overrides, Record, Store, StoreError, Stored,
@@ -79,25 +77,6 @@ impl<'p> Session<'p> {
             settings,
             walked,
         })
-    }
-
-    /// A session with a store of its own, for tests.
-    #[cfg(test)]
-    pub(crate) fn in_memory(printer: &'p Printer) -> Self {
-        let settings = Settings {
-            url: StoreUrl::Memory,
-            url_source: settings::DEFAULT_SOURCE,
-            keys: store::Keys::default(),
-            timeout: Duration::from_secs(1),
-            domain: None,
-        };
-        let store = store::open(&settings.url, Options::default()).unwrap();
-        Self {
-            store,
-            printer,
-            settings,
-            walked: Arc::default(),
-        }
     }
 
     /// How keys are named.
@@ -187,18 +166,21 @@ impl<'p> Session<'p> {
             return self.record(Overrides::None).await;
         };
         let domain = self.domain().await?;
-        match self.read_for(&domain, &name).await? {
-            Stored::Live(record) => Ok(record),
-            Stored::Absent | Stored::Deleted(_) => Err(self.no_domain(&domain).await),
-        }
+        let read = self.read_for(&domain, &name).await?;
+        self.live(read, &domain).await
     }
 
     /// The record of the domain; an error if it has no limits.
     pub async fn record(&self, overrides: Overrides) -> Result<Box<Record>, Error> {
         let domain = self.domain().await?;
-        match self.read(&domain, overrides).await? {
+        let read = self.read(&domain, overrides).await?;
+        self.live(read, &domain).await
+    }
+
+    async fn live(&self, read: Stored, domain: &Name) -> Result<Box<Record>, Error> {
+        match read {
             Stored::Live(record) => Ok(record),
-            Stored::Absent | Stored::Deleted(_) => Err(self.no_domain(&domain).await),
+            Stored::Absent | Stored::Deleted(_) => Err(self.no_domain(domain).await),
         }
     }
 

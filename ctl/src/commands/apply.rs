@@ -579,7 +579,7 @@ async fn report(session: &Session<'_>, file: Policy) -> Result<Report, Error> {
             .note(format_args!("there is no domain {domain} yet"));
     }
     Ok(Report {
-        domain: domain.to_string(),
+        domain,
         differs,
         domain_changes,
         changes,
@@ -588,7 +588,7 @@ async fn report(session: &Session<'_>, file: Policy) -> Result<Report, Error> {
 
 #[derive(Serialize)]
 struct Report {
-    domain: String,
+    domain: Name,
     differs: bool,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     domain_changes: Vec<FieldChange>,
@@ -597,10 +597,10 @@ struct Report {
 
 impl View for Report {
     fn text(&self, page: Page) -> String {
-        let mut changes = render::domain_changes_text(&self.domain, &self.domain_changes, page);
-        changes.push_str(&render::changes_text(&self.changes, page));
+        let (own, limits) = (&self.domain_changes, &self.changes);
+        let changes = render::changes_text(&self.domain, own, limits, page);
         if self.differs {
-            let summary = render::changes_summary(&self.domain_changes, &self.changes);
+            let summary = render::changes_summary(own, limits);
             format!(
                 "{changes}{}: with `apply --prune`, {summary}\n",
                 self.domain

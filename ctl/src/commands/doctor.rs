@@ -7,7 +7,6 @@ use std::{
     time::Duration,
 };
 
-use anstyle::{AnsiColor, Style};
 use clap::Args;
 use insight::{
     Finding, Severity,
@@ -26,7 +25,7 @@ use crate::{
     cli::{Format, Global, examples},
     edit::{POLL_INTERVAL, SILENT_AFTER_MS, limiter_name},
     error::{self, Error, Exit},
-    printer::Printer,
+    printer::{ERROR, HINT, Printer, WARNING},
     render::{Page, View, counted, duration, truncated_list, wrapped},
     session::{LiveEntries, Session},
 };
@@ -563,15 +562,11 @@ impl Left {
 
 // --- A finding as text.
 
-const ERROR: Style = AnsiColor::Red.on_default().bold();
-const WARNING: Style = AnsiColor::Yellow.on_default().bold();
-const INFO: Style = AnsiColor::Cyan.on_default();
-
 fn text(finding: &Finding, page: Page) -> String {
     let (style, word) = match finding.severity {
         Severity::Error => (ERROR, "error"),
         Severity::Warning => (WARNING, "warning"),
-        Severity::Info => (INFO, "info"),
+        Severity::Info => (HINT, "info"),
     };
     let head = format!("{}: {}", finding.place, finding.what);
     let check = finding.check;

@@ -1,14 +1,14 @@
 //! `rlctl set-exemption` and `rlctl delete-exemption`.
 
 use clap::Args;
-use policy::{Exemption, Name, Node, Policy, Problems};
-use store::{Overrides, Record, Stored};
+use policy::{Name, Node, Policy, Problems};
+use store::{Overrides, Record};
 
 use super::set_limit::matchers;
 use crate::{
     bucket::Pair,
     cli::{Global, examples},
-    edit::{EditArgs, Edited, Planned, Written},
+    edit::{EditArgs, Edited},
     error::{self, Error, Exit},
     printer::Printer,
     session::Session,
@@ -116,21 +116,13 @@ async fn set(
     edit: impl Fn(&Policy) -> Result<Policy, Error>,
     args: &EditArgs,
 ) -> Result<Edited, Error> {
-    let domain = base.policy.domain.clone();
-    let about = async |base: &Stored| {
-        let exempt = base.policy().map_or(&[][..], |policy| &policy.exempt);
-        let mut exempt = exempt.iter();
-        Ok(exempt.find(|exemption| exemption.name == *name).cloned())
+    let about = |policy: &Policy| {
+        let mut exempt = policy.exempt.iter();
+        exempt.find(|exemption| exemption.name == *name).cloned()
     };
-    let plan = async |base: &Stored, _: &Option<Exemption>| {
-        let Some(before) = base.policy() else {
-            return Err(session.no_domain(&domain).await);
-        };
-        Ok(Planned {
-            write: Written::Fields(edit(before)?),
-            changes: Vec::new(),
-        })
+    let change = |policy: &mut Policy| {
+        *policy = edit(policy)?;
+        Ok(Vec::new())
     };
-    let base = Stored::Live(base);
-    session.edit(args, &domain, base, about, plan).await
+    session.edit_fields(args, base, about, change).await
 }

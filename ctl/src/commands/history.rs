@@ -206,9 +206,8 @@ impl Report {
             if row.changes.is_empty() && row.domain_changes.is_empty() {
                 let _ = writeln!(text, "  {}", row.what);
             }
-            let mut changes =
-                render::domain_changes_text(row.domain.as_str(), &row.domain_changes, page);
-            changes.push_str(&render::changes_text(&row.changes, page));
+            let changes =
+                render::changes_text(&row.domain, &row.domain_changes, &row.changes, page);
             for line in changes.lines() {
                 let _ = writeln!(text, "  {line}");
             }
@@ -308,8 +307,7 @@ impl Rollback {
         }
         // Shows the changes before the user confirms them.
         let page = printer.page();
-        let mut shown = render::domain_changes_text(domain.as_str(), domain_changes, page);
-        shown.push_str(&render::changes_text(changes, page));
+        let shown = render::changes_text(domain, domain_changes, changes, page);
         printer.note(shown.trim_end());
         let question = format!("roll domain {domain} back to revision {}", self.revision);
         self.edit.confirm(question).await

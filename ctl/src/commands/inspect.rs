@@ -22,7 +22,7 @@ use crate::{
     cli::{Global, examples},
     error::{Error, Exit},
     printer::Printer,
-    render::{self, Page, View, duration},
+    render::{self, Page, View, duration, until},
     session::{self, Session},
 };
 
@@ -404,10 +404,6 @@ impl Bucket {
             None => format!("{over} always: one takes more than the whole quota"),
         }
     }
-}
-
-fn until(until_ms: Option<u64>) -> String {
-    until_ms.map_or_else(String::new, |ms| format!(" until {}", format_timestamp(ms)))
 }
 
 /// `10/s, burst 20, token_bucket`.

@@ -235,8 +235,7 @@ impl Walk<'_> {
         });
         self.session.with_progress(walk).await?;
         printer.raw(if seen.distinct() == 0 { none } else { end })?;
-        let count = usize::try_from(seen.distinct()).unwrap_or(usize::MAX);
-        printer.note(counted(count, "bucket"));
+        printer.note(counted(seen.distinct(), "bucket"));
         Ok(Exit::Done)
     }
 }

@@ -1,15 +1,16 @@
 //! `rlctl pause` and `rlctl resume`.
 
 use clap::Args;
-use policy::{Name, Pause, Policy, format_timestamp, parse_duration, parse_timestamp};
-use store::{Overrides, Record, Stored};
+use policy::{Name, Pause, Policy, parse_duration, parse_timestamp};
+use store::{Overrides, Record};
 
 use crate::{
     changes::LimitChange,
     cli::{Global, examples},
-    edit::{EditArgs, Edited, Planned, Written, end_after, not_a_time},
+    edit::{EditArgs, Edited, end_after, not_a_time},
     error::{Error, Exit},
     printer::Printer,
+    render::until,
     session::{self, Session},
 };
 
@@ -75,7 +76,7 @@ impl PauseCommand {
         if let Some(name) = self.target.limit() {
             session::find_limit(policy, name)?;
         } else {
-            let (domain, until) = (&policy.domain, until(pause));
+            let (domain, until) = (&policy.domain, until(pause.until_ms));
             let question = format!("let every request of domain {domain} pass{until}");
             self.edit.confirm(question).await?;
         }
@@ -96,7 +97,7 @@ impl PauseCommand {
                 "rlctl resume".to_owned(),
             ),
         };
-        let until = until(pause);
+        let until = until(pause.until_ms);
         printer.note(format_args!("{what} is paused{until}; `{back}` ends that"));
     }
 }
@@ -147,13 +148,6 @@ impl Resume {
     }
 }
 
-/// ` until 2026-12-01T00:00:00Z`.
-fn until(pause: Pause) -> String {
-    pause
-        .until_ms
-        .map_or_else(String::new, |ms| format!(" until {}", format_timestamp(ms)))
-}
-
 /// Writes the pause of one limit, or that of the domain.
 async fn set(
     session: &Session<'_>,
@@ -162,35 +156,26 @@ async fn set(
     to: Option<Pause>,
     args: &EditArgs,
 ) -> Result<Edited, Error> {
-    let domain = base.policy.domain.clone();
-    let about = async |base: &Stored| match limit {
-        Some(name) => Ok(session.limit_in(base, &domain, name).await?.paused),
-        None => Ok(base.policy().and_then(|policy| policy.paused)),
+    let paused = |policy: &Policy| match limit {
+        Some(name) => policy.limit(name).and_then(|limit| limit.paused),
+        None => policy.paused,
     };
-    let plan = async |base: &Stored, _: &Option<Pause>| {
-        let Some(before) = base.policy() else {
-            return Err(session.no_domain(&domain).await);
+    let pause = |policy: &mut Policy| {
+        let Some(name) = limit else {
+            policy.paused = to;
+            return Ok(Vec::new());
         };
-        let mut after = before.clone();
-        let mut changes = Vec::new();
-        match limit {
-            None => after.paused = to,
-            Some(name) => {
-                let old = session::find_limit(before, name)?;
-                let mut limits = after.limits.iter_mut();
-                if let Some(limit) = limits.find(|limit| limit.name == old.name) {
-                    limit.paused = to;
-                    changes.extend(LimitChange::between(Some(old), Some(limit)));
-                }
-            }
-        }
-        Ok(Planned {
-            write: Written::Fields(after),
-            changes,
-        })
+        let old = session::find_limit(policy, name)?.clone();
+        let mut limits = policy.limits.iter_mut();
+        let change = limits
+            .find(|limit| limit.name == old.name)
+            .and_then(|limit| {
+                limit.paused = to;
+                LimitChange::between(Some(&old), Some(limit))
+            });
+        Ok(change.into_iter().collect())
     };
-    let base = Stored::Live(base);
-    session.edit(args, &domain, base, about, plan).await
+    session.edit_fields(args, base, paused, pause).await
 }
 
 // --- When a pause ends.

@@ -148,13 +148,12 @@ impl View for Report {
             .as_ref()
             .map(|bucket| format!(" {bucket}"))
             .unwrap_or_default();
-        let count = usize::try_from(self.buckets).unwrap_or(usize::MAX);
         let would = if self.dry_run { "would be " } else { "" };
         let what = match (self.buckets, &self.bucket) {
             (0, Some(_)) => "was unused".to_owned(),
             (0, None) => "no bucket held usage".to_owned(),
             (_, Some(_)) => format!("{would}reset"),
-            (_, None) => format!("{} {would}reset", counted(count, "bucket")),
+            (_, None) => format!("{} {would}reset", counted(self.buckets, "bucket")),
         };
         let how = if self.dry_run {
             "dry run, nothing was written".to_owned()

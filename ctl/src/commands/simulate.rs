@@ -5,7 +5,7 @@ use std::{fmt::Write as _, ops::Range};
 use anstyle::{AnsiColor, Style};
 use clap::Args;
 use policy::{DESCRIPTOR, Descriptor, Node, Problems, parse_duration};
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 use crate::{
     bucket::{Pair, descriptor, insert_as_proxies, parse_whole_number, visible},
@@ -221,17 +221,13 @@ const SLOTS_MAX: u64 = 25;
 const DIFFERENCES_SHOWN: usize = 10;
 
 /// A report, and how it is shown.
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
+#[serde(transparent)]
 struct View {
     report: Report,
     /// The span of generated steps, in milliseconds: these are charted, not listed.
+    #[serde(skip)]
     traffic_ms: Option<Range<u64>>,
-}
-
-impl Serialize for View {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.report.serialize(serializer)
-    }
 }
 
 impl render::View for View {
@@ -253,14 +249,8 @@ impl render::View for View {
             }
             text.push_str(&differences(run));
         }
-        let different = self
-            .report
-            .scenarios
-            .iter()
-            .filter(|run| !run.differences.is_empty())
-            .count();
         let count = counted(self.report.scenarios.len(), "scenario");
-        let _ = match different {
+        let _ = match render::View::names(self).len() {
             0 => writeln!(text, "{count}: as expected"),
             n => writeln!(text, "{count}: {n} not as expected"),
         };

@@ -262,23 +262,26 @@ struct Data {
 }
 
 /// The sort order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Sort {
+    #[default]
     Denied,
     Requests,
     Name,
 }
 
 /// The list that the arrow keys move through.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum List {
     Limits,
+    #[default]
     Buckets,
 }
 
 /// How keys are interpreted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Mode {
+    #[default]
     Watching,
     /// Keys edit the filter.
     Typing,
@@ -300,7 +303,7 @@ enum Action {
     Interrupt,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Model {
     pub(super) domain: String,
     pub(super) address: String,
@@ -373,22 +376,10 @@ impl Model {
             domain: domain.to_string(),
             address: address.to_owned(),
             span,
-            sort: Sort::Denied,
             filter: filter.chars().take(FILTER_MAX).collect(),
-            mode: Mode::Watching,
-            paused: false,
-            list: List::Buckets,
-            offset: 0,
-            selected: 0,
-            opened: None,
-            fits: 0,
-            limits_offset: 0,
-            limits_fit: 0,
-            ticks: 0,
-            data: None,
-            error: None,
             color: true,
             unicode: true,
+            ..Self::default()
         }
     }
 

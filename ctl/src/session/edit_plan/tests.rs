@@ -1,12 +1,44 @@
+use std::{sync::Arc, time::Duration};
+
+use clap::Parser as _;
 use policy::Policy;
-use store::{Change, Edit, Overrides, Signature, Stored};
+use store::{Change, Edit, Options, Overrides, Signature, StoreUrl, Stored};
 
 use super::{Deltas, EditPlan, Fitting, numbers_of};
 use crate::{
     changes::{self, Action},
+    cli::Cli,
     printer::Printer,
     session::Session,
+    settings::{self, Settings},
 };
+
+impl Printer {
+    /// A printer with the defaults that prints no notes.
+    pub(crate) fn silent() -> Self {
+        Self::new(&Cli::parse_from(["rlctl", "--quiet", "ping"]).global)
+    }
+}
+
+impl<'p> Session<'p> {
+    /// A session with a store of its own.
+    pub(crate) fn in_memory(printer: &'p Printer) -> Self {
+        let settings = Settings {
+            url: StoreUrl::Memory,
+            url_source: settings::DEFAULT_SOURCE,
+            keys: store::Keys::default(),
+            timeout: Duration::from_secs(1),
+            domain: None,
+        };
+        let store = store::open(&settings.url, Options::default()).unwrap();
+        Self {
+            store,
+            printer,
+            settings,
+            walked: Arc::default(),
+        }
+    }
+}
 
 fn policy(limits: &str) -> Policy {
     let file = format!("domain: shop\nlimits: [{limits}]\n");
