@@ -48,6 +48,12 @@ pub fn parse_whole_number(text: &str) -> Result<u64, String> {
         .map_err(|_| format!("expected a whole number from 0 to {}", u64::MAX))
 }
 
+/// A limit's name, as an argument.
+pub fn limit_name(text: &str) -> Result<Name, Error> {
+    text.parse()
+        .map_err(|error| Error::usage(format!("`{text}` cannot be a limit's name: {error}")))
+}
+
 /// One bucket of a limit.
 #[derive(Clone, Debug, Default, Args)]
 pub struct BucketArgs {

@@ -1,6 +1,6 @@
 //! Cases: requests at given times, and the decision that each expects of a limits file.
 //!
-//! [`Cases::read`] turns a `*.test.yaml` into [`Case`]s, or reports everything that is wrong with it;
+//! [`read`] turns a `*.test.yaml` into [`Case`]s, or reports everything that is wrong with it;
 //! [`Case::run`] decides the requests of one and returns the first [`Difference`].
 
 use std::{collections::BTreeSet, sync::Arc};
@@ -44,13 +44,6 @@ const EXPECT_FIELDS: [&str; 10] = [
     "remaining",
     "would_deny",
 ];
-
-/// A file of cases.
-#[derive(Debug)]
-pub struct Cases {
-    /// In the order of the file.
-    pub cases: Vec<Case>,
-}
 
 /// A case.
 #[derive(Debug)]
@@ -174,16 +167,20 @@ pub fn limits_of(document: &Node) -> Result<Option<Paths>, Problems> {
     report.finish(Some(Some(paths)))
 }
 
-impl Cases {
-    /// Reads a document whose cases are about these limits.
-    ///
-    /// # Errors
-    /// Everything that is wrong with it.
-    pub fn read(document: &Node, limits: &[Limits]) -> Result<Self, Problems> {
-        let mut report = Report::default();
-        let cases = Reader::new(limits, &mut report).file(Field::root(document));
-        report.finish(cases.map(|cases| Self { cases }))
-    }
+/// Reads a document whose cases are about these limits; they are in its order.
+///
+/// # Errors
+/// Everything that is wrong with it.
+pub fn read(document: &Node, limits: &[Limits]) -> Result<Vec<Case>, Problems> {
+    let mut report = Report::default();
+    let mut reader = Reader {
+        limits,
+        report: &mut report,
+        start_ms: START_MS,
+        count: 0,
+    };
+    let cases = reader.file(Field::root(document));
+    report.finish(cases)
 }
 
 /// What a case looks like, for hints.
@@ -197,16 +194,7 @@ struct Reader<'r> {
     count: u64,
 }
 
-impl<'r> Reader<'r> {
-    fn new(limits: &'r [Limits], report: &'r mut Report) -> Self {
-        Self {
-            limits,
-            report,
-            start_ms: START_MS,
-            count: 0,
-        }
-    }
-
+impl Reader<'_> {
     fn file(&mut self, root: Field<'_>) -> Option<Vec<Case>> {
         let mut take = Take::new(&root, self.report)?;
         take.field("limits");

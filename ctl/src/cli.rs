@@ -142,13 +142,13 @@ pub fn color_choice(arguments: &[OsString]) -> ColorChoice {
             None => None,
         };
         choice = value
-            .and_then(|value| Color::from_str(value, false).ok())
+            .and_then(|value| clap::ColorChoice::from_str(value, false).ok())
             .or(choice);
     }
     match choice {
-        Some(Color::Always) => ColorChoice::Always,
-        Some(Color::Never) => ColorChoice::Never,
-        Some(Color::Auto) | None => ColorChoice::Auto,
+        Some(clap::ColorChoice::Always) => ColorChoice::Always,
+        Some(clap::ColorChoice::Never) => ColorChoice::Never,
+        Some(clap::ColorChoice::Auto) | None => ColorChoice::Auto,
     }
 }
 
@@ -237,7 +237,7 @@ pub struct Global {
         default_value = "auto",
         hide_possible_values = true
     )]
-    pub color: Color,
+    pub color: clap::ColorChoice,
 
     /// Print only warnings and errors on stderr.
     #[arg(short, long, global = true)]
@@ -278,17 +278,6 @@ pub enum Format {
     Yaml,
     /// Names only, one a line.
     Name,
-}
-
-/// When to use color.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Color {
-    /// On a terminal.
-    Auto,
-    /// Also in a pipe.
-    Always,
-    /// Not at all.
-    Never,
 }
 
 /// The examples at the end of a command's help.

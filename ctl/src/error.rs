@@ -1,9 +1,10 @@
 //! What ends a command early: a message, what to do about it, and an exit code.
 
-use std::{fmt, process::ExitCode};
+use std::process::ExitCode;
 
 /// Why a command could not do its work.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
 pub struct Error {
     exit: Exit,
     message: String,
@@ -61,14 +62,6 @@ impl Error {
         self.hints.iter().map(String::as_str)
     }
 }
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
-    }
-}
-
-impl std::error::Error for Error {}
 
 // --- Exit codes, which scripts rely on.
 

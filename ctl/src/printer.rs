@@ -4,7 +4,7 @@
 use std::{
     cell::Cell,
     fmt,
-    io::{self, ErrorKind, IsTerminal, Write},
+    io::{self, ErrorKind, Write},
 };
 
 use anstyle::{AnsiColor, Style};
@@ -214,16 +214,9 @@ pub fn draw(text: &str) {
 
 /// The terminal's columns; `None` in a pipe, where lines have no limit.
 fn width() -> Option<u16> {
-    let columns = std::env::var("COLUMNS")
-        .ok()
-        .and_then(|text| text.parse().ok());
-    let terminal = || {
-        io::stdout()
-            .is_terminal()
-            .then(terminal_size::terminal_size)
-            .flatten()
-            .map(|(w, _)| w.0)
-    };
+    let columns = std::env::var("COLUMNS").ok();
+    let columns = columns.and_then(|text| text.parse().ok());
+    let terminal = || terminal_size::terminal_size_of(io::stdout()).map(|(width, _)| width.0);
     columns
         .filter(|&columns: &u16| columns > 0)
         .or_else(terminal)

@@ -95,11 +95,8 @@ pub fn parse_url(text: &str, source: &str) -> Result<StoreUrl, Error> {
 }
 
 fn parse_prefix(text: Option<String>) -> Result<Keys, Error> {
-    let Some(text) = text else {
-        return Ok(Keys::default());
-    };
-    text.parse()
-        .map_err(|error: store::PrefixError| Error::usage(format!("--key-prefix: {error}")))
+    let wrong = |error: store::PrefixError| Error::usage(format!("--key-prefix: {error}"));
+    text.map_or_else(|| Ok(Keys::default()), |text| text.parse().map_err(wrong))
 }
 
 fn parse_timeout(text: Option<String>) -> Result<Duration, Error> {

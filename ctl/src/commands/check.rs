@@ -173,8 +173,7 @@ impl View for Report {
             let quota = self.quota(limit)?;
             Some(format!("{} of {quota}", limit.remaining))
         };
-        let charged = Some(()).filter(|()| !self.peek);
-        let charged = |limit: &LimitAnswer| charged.map(|()| limit.charged.to_string());
+        let charged = |limit: &LimitAnswer| (!self.peek).then_some(limit.charged);
         let wait = |limit: &LimitAnswer| Some(limit.delay_ms).filter(|ms| *ms > 0).map(duration);
         let full = |limit: &LimitAnswer| self.quota(limit).map(|_| duration(limit.reset_after_ms));
         let table = Table::of(&self.answer.limits)

@@ -13,7 +13,7 @@ use serde::Serialize;
 use store::{HistoryEntry, Keys, Overrides, RecordedOverrides, Stored};
 
 use crate::{
-    bucket::{KeyEntries, key_entries, parse_whole_number, visible},
+    bucket::{KeyEntries, key_entries, limit_name, parse_whole_number, visible},
     changes::{self, FieldChange, LimitChange},
     cli::{Global, examples},
     commands::replay::{BeforeEdit, with_overrides},
@@ -249,12 +249,7 @@ impl Rollback {
     pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
         let session = Session::open(global, printer)?;
         let domain = session.domain().await?;
-        let limit = self.limit.as_deref().map(|name| {
-            name.parse::<Name>().map_err(|error| {
-                Error::usage(format!("`{name}` cannot be a limit's name: {error}"))
-            })
-        });
-        let limit = limit.transpose()?;
+        let limit = self.limit.as_deref().map(limit_name).transpose()?;
         let base = session.read(&domain, Overrides::None).await?;
         let history = session
             .call(session.store.history(&domain, READ_MAX))

@@ -74,9 +74,7 @@ pub struct SetLimit {
 impl SetLimit {
     /// Makes the edit and shows what it did.
     pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
-        let name: Name = self.name.parse().map_err(|error| {
-            Error::usage(format!("`{}` cannot be a limit's name: {error}", self.name))
-        })?;
+        let name = bucket::limit_name(&self.name)?;
         let session = Session::open(global, printer)?;
         let domain = session.domain().await?;
         let base = self.base(&session, &domain, &name).await?;

@@ -105,7 +105,7 @@ impl Stats {
 #[derive(Serialize)]
 struct Report {
     domain: String,
-    over: &'static str,
+    over: Span,
     /// What rates are divided by, in milliseconds.
     covered_ms: u64,
     limits: Vec<Row>,
@@ -178,7 +178,7 @@ impl Report {
         };
         Self {
             domain: domain.to_string(),
-            over: over.word(),
+            over,
             covered_ms: observed.covered_ms,
             limits: limits.iter().map(row).collect(),
             buckets: Vec::new(),
@@ -329,34 +329,28 @@ impl View for Report {
 // --- The activity that limiters report: decisions over a span of time.
 
 /// How far back to look.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ValueEnum)]
 pub enum Span {
     /// Ten seconds.
+    #[serde(rename = "10s")]
     #[value(name = "10s")]
     TenSeconds,
     /// A minute.
     #[default]
+    #[serde(rename = "1m")]
     #[value(name = "1m")]
     Minute,
     /// An hour.
+    #[serde(rename = "1h")]
     #[value(name = "1h")]
     Hour,
     /// A day.
+    #[serde(rename = "24h")]
     #[value(name = "24h")]
     Day,
 }
 
 impl Span {
-    /// Its spelling on the command line.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::TenSeconds => "10s",
-            Self::Minute => "1m",
-            Self::Hour => "1h",
-            Self::Day => "24h",
-        }
-    }
-
     /// Its spelling in messages.
     pub fn text(self) -> &'static str {
         match self {

@@ -15,7 +15,7 @@ use serde::Serialize;
 use super::validate::{Row, rows};
 use crate::{
     bucket::visible,
-    cases::{self, Cases, Difference, FILE_MAX, Limits, Touched, Untouched, limits_of},
+    cases::{self, Case, Difference, FILE_MAX, Limits, Touched, Untouched, limits_of},
     cli::{Global, examples},
     error::{Error, Exit},
     input::{self, Source, has_extension},
@@ -136,7 +136,7 @@ impl Test {
             }
         };
         let several = engines.len() > 1;
-        for case in &cases.cases {
+        for case in &cases {
             let Some(of) = limits.get(case.limits) else {
                 continue;
             };
@@ -260,7 +260,10 @@ fn first(problems: &Problems) -> String {
 }
 
 /// The cases of a file, and the limits that they are about.
-async fn read(source: &Source, known: &mut KnownLimits) -> Result<(Cases, Vec<OfFile>), Problems> {
+async fn read(
+    source: &Source,
+    known: &mut KnownLimits,
+) -> Result<(Vec<Case>, Vec<OfFile>), Problems> {
     let text = || String::from_utf8_lossy(source.bytes()).into_owned();
     let in_file = |problems: Problems| problems.in_file(source.name.clone(), text());
     if source.bytes().len() > FILE_MAX {
@@ -305,7 +308,7 @@ async fn read(source: &Source, known: &mut KnownLimits) -> Result<(Cases, Vec<Of
         return Err(in_file(problems));
     }
     let about: Vec<Limits> = limits.iter().map(|of| of.limits.clone()).collect();
-    let cases = Cases::read(&document, &about).map_err(in_file)?;
+    let cases = cases::read(&document, &about).map_err(in_file)?;
     Ok((cases, limits))
 }
 

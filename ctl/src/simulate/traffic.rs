@@ -33,15 +33,22 @@ pub enum Traffic {
 }
 
 /// Why a text does not describe traffic.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TrafficError {
     /// Not one of the three forms.
+    #[error(
+        "expected burst:REQUESTS@TIME, constant:REQUESTS/TIME or poisson:REQUESTS/TIME, as in burst:200@10s or \
+         constant:50/s"
+    )]
     Form,
     /// What follows the comma is not a span of time.
+    #[error("after the comma: expected when it comes, FROM..TO or FROM.., as in 3s..5s")]
     Span,
     /// A rate or duration in it is wrong.
+    #[error(transparent)]
     Unit(UnitError),
     /// More requests than a simulation takes.
+    #[error("more than {most} requests")]
     TooMany {
         /// The most there can be.
         most: u64,
@@ -50,24 +57,6 @@ pub enum TrafficError {
 
 /// The most requests of one simulation.
 const REQUESTS_MAX: u64 = 1_000_000;
-
-impl std::fmt::Display for TrafficError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Form => f.write_str(
-                "expected burst:REQUESTS@TIME, constant:REQUESTS/TIME or poisson:REQUESTS/TIME, \
-                 as in burst:200@10s or constant:50/s",
-            ),
-            Self::Span => f.write_str(
-                "after the comma: expected when it comes, FROM..TO or FROM.., as in 3s..5s",
-            ),
-            Self::Unit(error) => error.fmt(f),
-            Self::TooMany { most } => write!(f, "more than {most} requests"),
-        }
-    }
-}
-
-impl std::error::Error for TrafficError {}
 
 impl FromStr for Traffic {
     type Err = TrafficError;
