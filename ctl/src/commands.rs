@@ -1,7 +1,7 @@
 //! The commands. A file has the arguments and the work of one, or of a family: `diff` is in `apply`, `man` in
 //! `completions`, `delete-domain` in `delete_limit`, `rollback` in `history`, `get-limit`, `export` and
 //! `list-domains` in `list_limits`, `resume` in `pause`, `load-scripts` in `ping`, `credit` in `reset`. None of
-//! them depends on the command line as a whole ([`crate::cli`]), which lists them.
+//! them but `completions` depends on the command line as a whole ([`crate::cli`]), which lists them.
 
 pub mod apply;
 pub mod check;
