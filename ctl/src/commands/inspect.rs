@@ -14,7 +14,7 @@ use policy::{
     format_timestamp,
 };
 use protocol::Mode;
-use serde::{Serialize, Serializer};
+use serde::{Serialize, Serializer, ser::SerializeMap as _};
 use store::{Fleet, Inspection, Overrides};
 
 use crate::{
@@ -452,8 +452,8 @@ struct Report {
 impl Serialize for Report {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self.buckets.as_slice() {
-            [only] if !self.list => only.fields().serialize(serializer),
-            many => serializer.collect_seq(many.iter().map(Bucket::fields)),
+            [only] if !self.list => only.serialize(serializer),
+            many => many.serialize(serializer),
         }
     }
 }
@@ -520,42 +520,56 @@ impl Bucket {
 
 // --- A bucket as JSON.
 
-/// The JSON of a bucket.
-#[derive(Serialize)]
-struct Fields<'b> {
-    domain: &'b str,
-    limit: &'b str,
-    bucket: Node,
-    algorithm: Option<Node>,
-    used: Option<u64>,
-    remaining: Option<u64>,
-    limit_units: Option<u64>,
-    reset_after_ms: u64,
-    retry_after_ms: i64,
-    next_unit_ms: Option<u64>,
-    enforced: bool,
-    paused: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    window: Option<Window>,
-    overridden: bool,
-    leased: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reserved: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    owed: Option<u64>,
-    ttl_ms: Option<u64>,
-    redis_key: &'b str,
-    slot: u16,
-    node: &'b str,
-    generation: u64,
-    now_ms: u64,
-    state: Option<&'b str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    penalty: Option<BucketPenalty>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    holders: Option<&'b [HeldSlot]>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    adaptive: Option<AdaptiveFields>,
+impl Serialize for Bucket {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let found = &self.inspection;
+        let answer = &found.answer;
+        let node = limits_file::node_without_overrides(&self.limit);
+        // -1 is how the interfaces write "never".
+        let retry_after_ms =
+            { answer.retry_after_ms }.map_or(-1, |ms| i64::try_from(ms).unwrap_or(i64::MAX));
+        let mut fields = serializer.serialize_map(None)?;
+        fields.serialize_entry("domain", &self.domain)?;
+        fields.serialize_entry("limit", &self.limit.name)?;
+        fields.serialize_entry("bucket", &bucket::to_node(&self.limit, &self.values))?;
+        fields.serialize_entry("algorithm", &node.get("algorithm"))?;
+        fields.serialize_entry("used", &self.used())?;
+        fields.serialize_entry("remaining", &answer.limit.map(|_| answer.remaining))?;
+        fields.serialize_entry("limit_units", &answer.limit)?;
+        fields.serialize_entry("reset_after_ms", &answer.reset_after_ms)?;
+        fields.serialize_entry("retry_after_ms", &retry_after_ms)?;
+        fields.serialize_entry("next_unit_ms", &self.next_ms)?;
+        fields.serialize_entry("enforced", &(answer.mode != Mode::Shadow))?;
+        fields.serialize_entry("paused", &self.paused)?;
+        if let Some(window) = self.window() {
+            fields.serialize_entry("window", &window)?;
+        }
+        fields.serialize_entry("overridden", &self.in_force.is_some())?;
+        fields.serialize_entry("leased", &found.leased)?;
+        if self.limit.settles() {
+            fields.serialize_entry("reserved", &found.reserved)?;
+        }
+        if let Some((owed, _)) = self.owed() {
+            fields.serialize_entry("owed", &owed)?;
+        }
+        fields.serialize_entry("ttl_ms", &found.ttl_ms)?;
+        fields.serialize_entry("redis_key", &found.key)?;
+        fields.serialize_entry("slot", &found.slot)?;
+        fields.serialize_entry("node", &self.node)?;
+        fields.serialize_entry("generation", &answer.generation)?;
+        fields.serialize_entry("now_ms", &found.now_ms)?;
+        fields.serialize_entry("state", &found.state)?;
+        if let Some(penalty) = BucketPenalty::new(&self.limit, found) {
+            fields.serialize_entry("penalty", &penalty)?;
+        }
+        if let Some(holders) = &self.holders {
+            fields.serialize_entry("holders", holders)?;
+        }
+        if let Some(adaptive) = AdaptiveFields::new(&self.limit, found) {
+            fields.serialize_entry("adaptive", &adaptive)?;
+        }
+        fields.end()
+    }
 }
 
 /// What an adaptive limit is, and how it was found. Shares are per mille.
@@ -600,46 +614,6 @@ impl AdaptiveFields {
             moved_slow: state.moved_slow,
             too_slow_at_min: slow_at_minimum(rule, state).is_some(),
         })
-    }
-}
-
-impl Bucket {
-    fn fields(&self) -> Fields<'_> {
-        let answer = &self.inspection.answer;
-        Fields {
-            domain: self.domain.as_str(),
-            limit: self.limit.name.as_str(),
-            bucket: bucket::to_node(&self.limit, &self.values),
-            algorithm: limits_file::node_without_overrides(&self.limit)
-                .get("algorithm")
-                .cloned(),
-            used: self.used(),
-            remaining: answer.limit.map(|_| answer.remaining),
-            limit_units: answer.limit,
-            reset_after_ms: answer.reset_after_ms,
-            // -1 is how the interfaces write "never".
-            retry_after_ms: answer
-                .retry_after_ms
-                .map_or(-1, |ms| i64::try_from(ms).unwrap_or(i64::MAX)),
-            next_unit_ms: self.next_ms,
-            enforced: answer.mode != Mode::Shadow,
-            paused: self.paused,
-            window: self.window(),
-            overridden: self.in_force.is_some(),
-            leased: self.inspection.leased,
-            reserved: self.limit.settles().then_some(self.inspection.reserved),
-            owed: self.owed().map(|(owed, _)| owed),
-            ttl_ms: self.inspection.ttl_ms,
-            redis_key: &self.inspection.key,
-            slot: self.inspection.slot,
-            node: &self.node,
-            generation: answer.generation,
-            now_ms: self.inspection.now_ms,
-            state: self.inspection.state.as_deref(),
-            penalty: BucketPenalty::new(&self.limit, &self.inspection),
-            holders: self.holders.as_deref(),
-            adaptive: AdaptiveFields::new(&self.limit, &self.inspection),
-        }
     }
 }
 
