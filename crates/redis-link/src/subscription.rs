@@ -21,6 +21,9 @@ use crate::{
 
 /// Pause between attempts to subscribe: callers poll as well, so a message only saves time.
 const PAUSE: Duration = Duration::from_secs(1);
+/// How often the publisher is asked whether the subscription is still there. A publisher that is cut off, or
+/// whose end of the connection is forgotten on the way, sends nothing for ever, as a quiet one does.
+const PROBE: Duration = Duration::from_secs(5);
 
 /// Counts the messages of a channel. One can be lost; the count also rises after every new
 /// connection, because messages may have been missed before.
@@ -101,14 +104,25 @@ impl Subscriber {
         };
         // Messages may have been published while there was no subscription.
         self.bump();
-        let mut messages = connection.into_on_message();
+        let (mut requests, mut messages) = connection.split();
         let publications = async {
             while messages.next().await.is_some() {
                 self.bump();
             }
         };
+        let lost = async {
+            loop {
+                sleep(PROBE).await;
+                // To subscribe once more changes nothing, and needs no other right.
+                let again = requests.subscribe(&self.channel);
+                if !matches!(timeout(self.connect_timeout, again).await, Ok(Ok(()))) {
+                    return;
+                }
+            }
+        };
         tokio::select! {
             () = publications => Err("the subscription ended".to_owned()),
+            () = lost => Err("no answer to a probe".to_owned()),
             () = self.publisher.moved(place.as_ref()) => Ok(()),
         }
     }

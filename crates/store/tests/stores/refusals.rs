@@ -168,6 +168,34 @@ async fn a_slow_server_charges_only_what_was_sent_and_each_once(server: Server) 
     Ok(())
 }
 
+/// As behind a firewall that forgets a connection on which nothing was said for long: what the server sends is lost,
+/// and nobody hears of it.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
+async fn a_subscription_that_is_cut_off_is_made_again() -> Result<()> {
+    let server = Server::start(Engine::Redis).await?;
+    let lost = Arc::new(AtomicBool::new(false));
+    let never = Duration::from_secs(3600);
+    let port = slowed(server.port(), Arc::clone(&lost), never).await?;
+    let store = open(
+        &format!("redis://127.0.0.1:{port}").parse()?,
+        Options::default(),
+    )?;
+    let mut hints = store.watch_edits();
+    tokio::time::timeout(PATIENCE, hints.changed()).await??;
+    let publish = ["PUBLISH", "rl:edits", "x"];
+    lost.store(true, Ordering::Relaxed);
+    assert_eq!(server.ask::<u64>(&publish).await?, 1);
+    // Its loss takes effect with the first message after it.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert!(!hints.has_changed()?);
+    lost.store(false, Ordering::Relaxed);
+    tokio::time::timeout(PATIENCE, hints.changed()).await??;
+    server.command(&publish).await?;
+    tokio::time::timeout(PATIENCE, hints.changed()).await??;
+    Ok(())
+}
+
 /// Passes bytes on to a server. While `flood` is some bytes, its next answer begins with them, and zeros follow for as
 /// long as the client reads; `written` counts them.
 async fn flooding(
