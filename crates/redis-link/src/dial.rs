@@ -1,15 +1,24 @@
 //! Opens a byte stream to a server, at a fixed address or wherever sentinels name its primary.
 
-use std::{fmt, io, path::Path, sync::Arc, time::Duration};
+use std::{
+    fmt, io,
+    net::{IpAddr, SocketAddr, ToSocketAddrs},
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
 
-use futures_util::future::BoxFuture;
+use futures_util::{
+    future::BoxFuture,
+    stream::{FuturesUnordered, StreamExt},
+};
 use redis::RedisConnectionInfo;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpStream,
-    sync::Mutex,
+    sync::{Mutex, Semaphore},
     task::spawn_blocking,
-    time::Instant,
+    time::{Instant, sleep},
 };
 use tokio_rustls::{
     TlsConnector,
@@ -113,7 +122,7 @@ impl Dialer {
         if let Some(network) = &self.network {
             return network.connect(host, port).await;
         }
-        let stream = TcpStream::connect((host, port)).await?;
+        let stream = connect_to_any(addresses(host, port).await?).await?;
         // A check is one small write and then a wait: Nagle would add a delayed ACK to it.
         stream.set_nodelay(true)?;
         let Some(tls) = &self.tls else {
@@ -123,6 +132,59 @@ impl Dialer {
             .map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
         let tls = tls.latest().await;
         Ok(Box::new(tls.connect(name, stream).await?))
+    }
+}
+
+/// Bound: names of Redis servers that are looked up at once. Beyond it, a connection attempt waits for
+/// another's, and fails after its time.
+///
+/// The system waits up to minutes for name servers that do not answer, long after the attempt was given up, on
+/// threads that other work needs too.
+const LOOKUPS_MAX: usize = 64;
+
+static LOOKUPS: Semaphore = Semaphore::const_new(LOOKUPS_MAX);
+
+/// How long an address may take to answer before the next one of the name is tried as well.
+const NEXT_ADDRESS: Duration = Duration::from_millis(100);
+
+/// The addresses of a host.
+async fn addresses(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    if let Ok(address) = host.parse::<IpAddr>() {
+        return Ok(vec![(address, port).into()]);
+    }
+    let name = (host.to_owned(), port);
+    look_up(move || name.to_socket_addrs().map(Iterator::collect)).await
+}
+
+async fn look_up(
+    found: impl FnOnce() -> io::Result<Vec<SocketAddr>> + Send + 'static,
+) -> io::Result<Vec<SocketAddr>> {
+    let turn = LOOKUPS.acquire().await.map_err(io::Error::other)?;
+    let found = spawn_blocking(move || {
+        // Held to its end, whether or not somebody still waits for it.
+        let _turn = turn;
+        found()
+    });
+    found.await?
+}
+
+/// Connects to the first address that answers. The next is tried once one has failed or takes long: of a name's
+/// addresses some may be of a network that loses what is sent there.
+async fn connect_to_any(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
+    let mut next = addresses.into_iter();
+    let mut tried = FuturesUnordered::new();
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    loop {
+        tried.extend(next.next().map(TcpStream::connect));
+        let more = next.len() > 0;
+        tokio::select! {
+            connected = tried.next() => match connected {
+                Some(Ok(stream)) => return Ok(stream),
+                Some(Err(error)) => last = error,
+                None => return Err(last),
+            },
+            () = sleep(NEXT_ADDRESS), if more => {}
+        }
     }
 }
 
@@ -297,4 +359,81 @@ fn read(
 fn unusable(path: &Path, error: &dyn fmt::Display) -> Error {
     let path = path.display();
     Error::Unreachable(format!("the client certificate for TLS, {path}: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use tokio::{
+        net::{TcpListener, TcpSocket},
+        time::timeout,
+    };
+
+    use super::*;
+
+    /// An address where connection attempts get no answer, for as long as the rest is kept.
+    async fn silent() -> (SocketAddr, TcpListener, Vec<TcpStream>) {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let listener = socket.listen(1).unwrap();
+        let at = listener.local_addr().unwrap();
+        let mut queued = Vec::new();
+        while let Ok(stream) = timeout(NEXT_ADDRESS, TcpStream::connect(at)).await {
+            queued.push(stream.unwrap());
+        }
+        (at, listener, queued)
+    }
+
+    #[tokio::test]
+    async fn an_address_that_answers_is_found_behind_others() {
+        let (silent, _listener, _queued) = silent().await;
+        let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let answers = server.local_addr().unwrap();
+        let closed = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let refuses = closed.local_addr().unwrap();
+        drop(closed);
+        let within = 5 * NEXT_ADDRESS;
+        for all in [
+            vec![answers],
+            vec![refuses, answers],
+            vec![silent, answers],
+            vec![silent, refuses, silent, answers, silent],
+        ] {
+            let connected = timeout(within, connect_to_any(all.clone())).await;
+            let connected = connected.unwrap_or_else(|_| panic!("too late: {all:?}"));
+            assert_eq!(connected.unwrap().peer_addr().unwrap(), answers, "{all:?}");
+        }
+        let failed = connect_to_any(vec![refuses, refuses]).await.unwrap_err();
+        assert_eq!(failed.kind(), io::ErrorKind::ConnectionRefused);
+        let none = connect_to_any(Vec::new()).await.unwrap_err();
+        assert_eq!(none.to_string(), "the name has no address");
+    }
+
+    #[tokio::test]
+    async fn name_servers_that_hang_take_so_many_threads() {
+        let mut hanging = Vec::new();
+        let (begun, started) = mpsc::channel();
+        for _ in 0..=LOOKUPS_MAX {
+            let (answer, answers) = mpsc::channel::<()>();
+            let begun = begun.clone();
+            let found = look_up(move || {
+                begun.send(()).unwrap();
+                let _ = answers.recv();
+                Ok(Vec::new())
+            });
+            hanging.push(answer);
+            // Whoever dials gives up soon.
+            assert!(timeout(Duration::from_millis(1), found).await.is_err());
+        }
+        let wait = Duration::from_secs(10);
+        for _ in 0..LOOKUPS_MAX {
+            started.recv_timeout(wait).unwrap();
+        }
+        drop(hanging);
+        let found = look_up(|| Ok(vec![([127, 0, 0, 1], 1).into()]));
+        assert_eq!(timeout(wait, found).await.unwrap().unwrap().len(), 1);
+        // The last gave up before its turn.
+        assert!(started.try_recv().is_err());
+    }
 }
