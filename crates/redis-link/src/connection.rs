@@ -22,8 +22,9 @@ use std::{
     time::Duration,
 };
 
-use redis::{AsyncConnectionConfig, RedisError, aio::MultiplexedConnection};
+use redis::{AsyncConnectionConfig, RedisConnectionInfo, RedisError, aio::MultiplexedConnection};
 use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
     sync::{Notify, watch},
     time::{Instant, sleep, sleep_until, timeout, timeout_at},
 };
@@ -46,6 +47,8 @@ const BACKOFF_MIN: Duration = Duration::from_millis(20);
 /// With the time that a probe may take, this keeps recovery of a server's connection below one
 /// second.
 const BACKOFF_MAX: Duration = Duration::from_millis(250);
+/// The longest first answer of a server, in bytes.
+const GREETING_MAX: usize = 4096;
 /// Commands that the client library may queue, in addition to those that callers hold.
 const BUFFER: usize = 64;
 /// Pause before redialling a server that refuses writes.
@@ -367,7 +370,7 @@ impl Shared {
     }
 
     async fn log_in(&self, stream: Box<dyn Stream>) -> Result<Connected, Error> {
-        let stream = Bounded::new(
+        let mut stream = Bounded::new(
             stream,
             match self.lane {
                 Lane::Data => bounded::CHECK_MAX,
@@ -375,28 +378,62 @@ impl Shared {
             },
         );
         let fault = stream.fault();
+        self.greet(&mut stream).await?;
         let config = AsyncConnectionConfig::new()
             .set_response_timeout(None)
             .set_connection_timeout(None)
             .set_pipeline_buffer_size(BUFFER);
-        let login = &self.route.server().login;
+        let logged_in = RedisConnectionInfo::default().set_skip_set_lib_name();
         let (mut connection, driver) =
-            MultiplexedConnection::new_with_config(login, stream, config)
+            MultiplexedConnection::new_with_config(&logged_in, stream, config)
                 .await
                 .map_err(|e| error::login_failed(&e))?;
         let mut driver: Driver = Box::pin(driver);
         tokio::select! {
             prepared = self.prepare(&mut connection) => prepared?,
-            () = &mut driver => {
-                let tls = self.if_tls(false, "; does this port want TLS (rediss://)?");
-                return Err(Error::Unreachable(format!("closed at once{tls}")));
-            }
+            () = &mut driver => return Err(self.closed()),
         }
         Ok(Connected {
             connection,
             driver,
             fault,
         })
+    }
+
+    fn closed(&self) -> Error {
+        let tls = self.if_tls(false, "; does this port want TLS (rediss://)?");
+        Error::Unreachable(format!("closed at once{tls}"))
+    }
+
+    /// Sends the first command and reads its answer, which the library would not pass on: a server that takes no
+    /// more clients says so before it is asked, and closes.
+    async fn greet(&self, stream: &mut Bounded<Box<dyn Stream>>) -> Result<(), Error> {
+        let login = &self.route.server().login;
+        let mut first = redis::cmd(if login.password().is_some() {
+            "AUTH"
+        } else {
+            "PING"
+        });
+        first.arg(login.username()).arg(login.password());
+        // Where that fails, what was said before is still there to be read.
+        let sent = stream.write_all(&first.get_packed_command()).await;
+        let _ = sent.and(stream.flush().await);
+        let mut line = Vec::new();
+        while !line.ends_with(b"\r\n") {
+            // Byte by byte: what follows is the library's.
+            match stream.read_u8().await {
+                Ok(byte) if line.len() < GREETING_MAX => line.push(byte),
+                Ok(_) => return Err(value::short()),
+                Err(_) => return Err(self.closed()),
+            }
+        }
+        match line.trim_ascii_end().split_first() {
+            Some((b'+', _)) => Ok(()),
+            Some((b'-', refusal)) => {
+                error::check_greeting(Err(error::refusal_of(&String::from_utf8_lossy(refusal))))
+            }
+            _ => Err(value::short()),
+        }
     }
 
     /// Makes sure that the server replies, and has the scripts: the first call has no time to load
@@ -406,8 +443,12 @@ impl Shared {
             Lane::Data => &self.settings.scripts,
             Lane::Control => &[],
         };
-        // A server that requires a password, or is loading, reports it only in a reply.
-        let mut first = redis::Pipeline::with_capacity(2);
+        let db = self.route.server().login.db();
+        let mut first = redis::Pipeline::with_capacity(3);
+        if db != 0 {
+            first.cmd("SELECT").arg(db);
+        }
+        // A server that is loading reports it only in a reply.
         first.cmd("PING");
         if !scripts.is_empty() {
             first.cmd("SCRIPT").arg("EXISTS");
@@ -420,9 +461,13 @@ impl Shared {
             .await
             .map_err(|e| error::login_failed(&e))?
             .into_iter();
-        error::check_greeting(answers.next().unwrap_or(redis::Value::Nil))?;
+        let mut next = || error::reply_of(answers.next().unwrap_or(redis::Value::Nil));
+        if db != 0 {
+            next()?;
+        }
+        error::check_greeting(next())?;
         // Without permission for this query, the first call loads the script.
-        let found = answers.next().and_then(|found| value::integers(found).ok());
+        let found = next().ok().and_then(|found| value::integers(found).ok());
         let mut load = redis::Pipeline::new();
         for (script, found) in scripts.iter().zip(found.unwrap_or_default()) {
             if found == 0 {

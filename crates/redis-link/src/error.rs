@@ -108,6 +108,9 @@ impl Refusal {
             }
             "TRYAGAIN" => "its keys are on their way to another node; try again in a moment",
             "NOREPLICAS" => "too few replicas are in sync (min-replicas-to-write)",
+            "ERR" if self.message.starts_with("max number of clients") => {
+                "the store has as many connections as it takes: raise its maxclients, or end some"
+            }
             _ => return None,
         })
     }
@@ -130,6 +133,15 @@ pub(crate) fn reply_of(value: Value) -> Reply {
     match value {
         Value::ServerError(error) => Err(refusal(&error)),
         value => Ok(value),
+    }
+}
+
+/// The refusal of a line, which begins with its code.
+pub(crate) fn refusal_of(line: &str) -> Refusal {
+    let (code, message) = line.split_once(' ').unwrap_or((line, ""));
+    Refusal {
+        code: code.to_owned(),
+        message: message.to_owned(),
     }
 }
 
@@ -157,7 +169,10 @@ fn code<'a>(code: &'a str, message: &str) -> &'a str {
 impl From<Refusal> for Error {
     fn from(refusal: Refusal) -> Self {
         match refusal.code.as_str() {
-            "NOAUTH" | "WRONGPASS" => Self::Auth(refusal.message),
+            "WRONGPASS" => Self::Auth("wrong user name or password".to_owned()),
+            "NOAUTH" => Self::Auth(refusal.message),
+            // To AUTH, of a user without a password.
+            "ERR" if refusal.message.starts_with("AUTH ") => Self::Auth(refusal.message),
             _ => Self::Refused(refusal),
         }
     }
@@ -168,10 +183,9 @@ pub(crate) fn broken(error: &RedisError) -> Error {
     Error::Broken(error.to_string())
 }
 
-/// A failure of AUTH or SELECT.
+/// A failure of the connection during the login.
 pub(crate) fn login_failed(error: &RedisError) -> Error {
     match error.kind() {
-        ErrorKind::AuthenticationFailed => Error::Auth("wrong user name or password".to_owned()),
         ErrorKind::Io => Error::Unreachable(error.to_string()),
         _ => Error::Refused(Refusal {
             code: error.code().unwrap_or("ERR").to_owned(),
@@ -180,9 +194,9 @@ pub(crate) fn login_failed(error: &RedisError) -> Error {
     }
 }
 
-/// Checks the answer to the first PING. NOPERM is a missing permission, not a failed login.
-pub(crate) fn check_greeting(answer: Value) -> Result<(), Error> {
-    match reply_of(answer) {
+/// Checks the answer to AUTH or the first PING. NOPERM is a missing permission, not a failed login.
+pub(crate) fn check_greeting(answer: Reply) -> Result<(), Error> {
+    match answer {
         Err(refusal) if refusal.code != "NOPERM" => Err(refusal.into()),
         Ok(_) | Err(_) => Ok(()),
     }

@@ -77,6 +77,35 @@ async fn a_missing_password_is_an_authentication_error() -> Result<()> {
     Ok(())
 }
 
+/// With a password it is the answer to AUTH, which is no reason to doubt the password.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
+async fn a_server_with_too_many_clients_says_so() -> Result<()> {
+    for engine in [Engine::Redis, Engine::Valkey] {
+        let server = Server::start(engine).await?;
+        server
+            .command(&["ACL", "SETUSER", "bob", "on", ">pw", "+@all", "~*"])
+            .await?;
+        server
+            .command(&["CONFIG", "SET", "maxclients", "2"])
+            .await?;
+        let mut full = Vec::new();
+        for _ in 0..2 {
+            let client = redis::Client::open(server.url())?;
+            full.push(client.get_multiplexed_async_connection().await?);
+        }
+        for store in [server.store()?, server.store_as("bob:pw")?] {
+            let refused = store.ping().await.map(drop).expect_err("it is full");
+            let said = refused.to_string();
+            assert!(
+                said.contains("max number of clients") && said.contains("maxclients"),
+                "{said}"
+            );
+        }
+    }
+    Ok(())
+}
+
 async fn a_user_with_few_rights_is_enough_for_checks_and_edits(server: Server) -> Result<()> {
     let mut acl = vec!["ACL", "SETUSER", "limiter", "on", ">pw"];
     acl.extend(RIGHTS.split_whitespace());
