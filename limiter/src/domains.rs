@@ -82,6 +82,8 @@ pub(crate) struct Poll {
     late: bool,
     /// Whether the store lists more domains than are loaded: one that is not found may be among them.
     crowded: bool,
+    /// When the log last said that limits which are listed cannot be read.
+    warned: Option<Instant>,
 }
 
 /// The message for checks in such domains.
@@ -366,6 +368,9 @@ const POLL_MS: std::ops::RangeInclusive<u64> = 150..=240;
 /// Hints within this time cause one poll.
 const HINTS_GATHER: Duration = Duration::from_millis(5);
 
+/// How often the log repeats that limits cannot be read.
+const WARNED_AGAIN: Duration = Duration::from_secs(30);
+
 /// After a longer wait for the revisions, this limiter's limits may be outdated.
 const LATE: Duration = Duration::from_millis(250);
 
@@ -461,7 +466,7 @@ impl Domains {
             }
             // The store failed, not the record: the next poll lists it again.
             Err(error) => {
-                tracing::warn!(domain = %name, %error, "cannot read the limits");
+                self.unread(&name, &error, 1);
                 self.lock_poll().late = true;
             }
         }
@@ -558,7 +563,18 @@ impl Domains {
             error: None,
             late: unread,
             crowded,
+            warned: poll.warned.filter(|_| unread || poll.late),
         };
+    }
+
+    /// Logs that domains cannot be read, of which this is the first: a poll that fails so comes several times a
+    /// second, and where a node of a Cluster is down, it fails for many.
+    fn unread(&self, domain: &Name, error: &StoreError, domains: usize) {
+        let mut poll = self.lock_poll();
+        if poll.warned.is_none_or(|at| at.elapsed() >= WARNED_AGAIN) {
+            poll.warned = Some(Instant::now());
+            tracing::warn!(%domain, %error, domains, "cannot read the limits");
+        }
     }
 
     fn failed(&self, error: StoreError) {
@@ -643,6 +659,7 @@ impl Domains {
         }
         heads.truncate(DOMAINS_MAX);
         let mut listed = HashSet::new();
+        let (mut unread, mut first) = (0, None);
         for head in heads {
             if let HeadState::Deleted(revision) = &head.state {
                 found.deleted.insert(head.domain.clone(), revision.clone());
@@ -656,14 +673,18 @@ impl Domains {
                 }
                 // The store failed, not the record: the next poll tries again.
                 Err(error) => {
-                    tracing::warn!(domain = %head.domain, %error, "cannot read the limits");
-                    found.unread = true;
+                    unread += 1;
+                    first.get_or_insert_with(|| (head.domain.clone(), error));
                     Some(before())
                 }
             };
             let domain = domain.map(|domain| (head.domain.clone(), domain));
             found.table.extend(domain);
             listed.insert(head.domain);
+        }
+        found.unread = first.is_some();
+        if let Some((domain, error)) = first {
+            self.unread(&domain, &error, unread);
         }
         found.table.extend(vanished_domains(known, &listed));
         for (name, why) in &**self.unfilled.load() {

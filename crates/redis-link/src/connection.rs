@@ -18,7 +18,7 @@
 
 use std::{
     pin::Pin,
-    sync::{Arc, OnceLock},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     time::Duration,
 };
 
@@ -108,13 +108,14 @@ struct Shared {
     refused: Notify,
     /// Why commands are refused; only set for [`Lane::Data`].
     refusing: watch::Sender<Option<Refusing>>,
+    /// Which refusals are logged: one user may lack a right for one limit, and the memory for another.
+    refusals: Mutex<OutageLog>,
 }
 
 /// A connected server that refuses commands: it became a replica, is out of memory, or the user
 /// lacks a permission.
 struct Refusing {
     refusal: Refusal,
-    since: Instant,
     last: Instant,
 }
 
@@ -175,6 +176,7 @@ impl Connection {
                 status: watch::Sender::new(Status::Connecting),
                 refused: Notify::new(),
                 refusing: watch::Sender::new(None),
+                refusals: Mutex::default(),
             }),
             keeper: OnceLock::new(),
         }
@@ -601,23 +603,23 @@ impl Shared {
         }
     }
 
+    fn log_of_refusals(&self) -> MutexGuard<'_, OutageLog> {
+        let log = self.refusals.lock();
+        log.unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn refuses(&self, refusal: &Refusal) {
         let now = Instant::now();
-        self.refusing.send_if_modified(|refusing| match refusing {
-            Some(known) if known.refusal.code == refusal.code => {
-                known.last = now;
-                false
-            }
-            _ => {
-                let since = refusing.as_ref().map_or(now, |known| known.since);
-                tracing::warn!(server = %self.route.server(), %refusal, "commands are refused");
-                *refusing = Some(Refusing {
-                    refusal: refusal.clone(),
-                    since,
-                    last: now,
-                });
-                true
-            }
+        let why = Error::Refused(refusal.clone());
+        if self.log_of_refusals().failed(&why, now).is_some() {
+            tracing::warn!(server = %self.route.server(), %refusal, "commands are refused");
+        }
+        self.refusing.send_if_modified(|refusing| {
+            let known = refusing.replace(Refusing {
+                refusal: refusal.clone(),
+                last: now,
+            });
+            known.is_none()
         });
     }
 
@@ -630,8 +632,10 @@ impl Shared {
         }
         self.refusing.send_if_modified(|refusing| {
             let over = refusing.take_if(|known| known.last.elapsed() >= QUIET);
-            if let Some(Refusing { since, .. }) = &over {
-                let (server, lasted) = (self.route.server(), since.elapsed());
+            if over.is_some()
+                && let Some((lasted, _)) = self.log_of_refusals().over(Instant::now())
+            {
+                let server = self.route.server();
                 tracing::info!(%server, ?lasted, "commands are not refused any more");
             }
             over.is_some()
@@ -639,11 +643,14 @@ impl Shared {
     }
 }
 
-/// Which connection failures are logged while a server is unreachable. It is dialled several times a
-/// second: one line is logged when it becomes unreachable, one each time the reason changes, and one
-/// every 30 seconds.
+/// The reasons of an outage that are logged in 30 seconds. They may alternate: a name may have several addresses,
+/// a Cluster has several nodes.
+const OUTAGE_REASONS: usize = 4;
+
+/// Which failures are logged while servers are unreachable. They are dialled several times a second: of each
+/// reason one line is logged at first, and one every 30 seconds.
 #[derive(Debug, Default)]
-struct OutageLog {
+pub(crate) struct OutageLog {
     current: Option<Current>,
 }
 
@@ -651,8 +658,9 @@ struct OutageLog {
 struct Current {
     began: Instant,
     attempts: u64,
+    /// When a line was logged last, and the reasons since the first of them.
     logged: Instant,
-    why: Error,
+    whys: Vec<Error>,
     /// When the connection was restored.
     back: Option<Instant>,
 }
@@ -660,7 +668,7 @@ struct Current {
 impl OutageLog {
     /// Counts a connection that was lost or could not be made; returns how many in a row, if this
     /// one is to be logged.
-    fn failed(&mut self, why: &Error, now: Instant) -> Option<u64> {
+    pub(crate) fn failed(&mut self, why: &Error, now: Instant) -> Option<u64> {
         // A connection that did not last belongs to the previous outage.
         let is_past = |c: &Current| c.back.is_some_and(|b| now.duration_since(b) >= PROVEN);
         let Some(current) = self.current.as_mut().filter(|current| !is_past(current)) else {
@@ -668,24 +676,27 @@ impl OutageLog {
                 began: now,
                 attempts: 1,
                 logged: now,
-                why: why.clone(),
+                whys: vec![why.clone()],
                 back: None,
             });
             return Some(1);
         };
         current.attempts = current.attempts.saturating_add(1);
-        if current.why == *why && now.duration_since(current.logged) < OUTAGE_LOGGED_AGAIN {
+        if now.duration_since(current.logged) >= OUTAGE_LOGGED_AGAIN {
+            current.whys.clear();
+        }
+        if current.whys.contains(why) || current.whys.len() >= OUTAGE_REASONS {
             return None;
         }
         current.logged = now;
-        current.why = why.clone();
+        current.whys.push(why.clone());
         current.back = None;
         Some(current.attempts)
     }
 
     /// The server is back: returns the length of the outage and the number of failed dials, if they
     /// are to be logged.
-    fn over(&mut self, now: Instant) -> Option<(Duration, u64)> {
+    pub(crate) fn over(&mut self, now: Instant) -> Option<(Duration, u64)> {
         let current = self.current.as_mut()?;
         let first = current.back.is_none();
         current.back = Some(now);
@@ -719,6 +730,17 @@ mod tests {
         let loading = Error::Unreachable("loading".to_owned());
         assert_eq!(outage.failed(&loading, now), Some(2));
         assert_eq!(outage.failed(&loading, now), None);
+    }
+
+    #[test]
+    fn reasons_that_alternate_are_each_logged_once_and_then_every_half_minute() {
+        let mut outage = OutageLog::default();
+        let start = Instant::now();
+        let why = |n: u64| Error::Unreachable(format!("address {}", n % 3));
+        let logged: Vec<u64> = (0..600)
+            .filter_map(|n| outage.failed(&why(n), start + Duration::from_millis(n * 100)))
+            .collect();
+        assert_eq!(logged, [1, 2, 3, 303, 304, 305]);
     }
 
     #[test]

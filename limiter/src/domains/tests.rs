@@ -62,3 +62,26 @@ async fn an_edit_is_in_force_while_another_domain_waits_to_be_loaded() -> anyhow
     assert!(in_force(&other).is_some());
     Ok(())
 }
+
+#[tokio::test(start_paused = true)]
+async fn limits_that_cannot_be_read_are_logged_once_and_then_every_half_minute()
+-> anyhow::Result<()> {
+    let store = store::open(&store::StoreUrl::Memory, store::Options::default())?;
+    let domains = Domains::new(store, Arc::new(Metrics::new()));
+    let lines = tempfile::NamedTempFile::new()?;
+    let log = tracing_subscriber::fmt().with_writer(Arc::new(lines.reopen()?));
+    let _log = tracing::subscriber::set_default(log.finish());
+    let logged = || std::fs::read_to_string(lines.path()).map(|text| text.lines().count());
+    let error = StoreError::Unreachable("its node is down".to_owned());
+    // As of 60 s of polls.
+    for _ in 0..300 {
+        domains.unread(&"shop".parse()?, &error, 300);
+        domains.answered(true, false);
+        tokio::time::advance(Duration::from_millis(200)).await;
+    }
+    assert_eq!(logged()?, 2);
+    domains.answered(false, false);
+    domains.unread(&"shop".parse()?, &error, 1);
+    assert_eq!(logged()?, 3, "it could be read meanwhile");
+    Ok(())
+}

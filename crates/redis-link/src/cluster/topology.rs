@@ -23,7 +23,7 @@ use tokio::{
 
 use crate::{
     Error, Lane, Node, Request, Settings,
-    connection::{Connection, Deadline, WhenLost},
+    connection::{Connection, Deadline, OutageLog, WhenLost},
     dial::{Dialer, Route},
     task::{AbortOnDrop, jittered},
     value,
@@ -223,12 +223,16 @@ impl Shared {
 
     async fn keep(&self) {
         let mut backoff = BACKOFF_MIN;
+        let mut outage = OutageLog::default();
+        let mut seeds = Vec::new();
         loop {
             self.known.send_modify(|known| known.begun += 1);
-            let found = self.ask().await;
+            let found = self.ask(&mut seeds).await;
+            self.log(found.as_ref().err(), &mut outage);
             let answered = found.is_ok();
             self.end(found);
             if answered {
+                seeds.clear();
                 backoff = BACKOFF_MIN;
                 sleep(jittered(PACE)).await;
                 self.refresh.notified().await;
@@ -239,6 +243,17 @@ impl Shared {
         }
     }
 
+    fn log(&self, failed: Option<&Error>, outage: &mut OutageLog) {
+        let (servers, now) = (self.seeds.server(), Instant::now());
+        if let Some(error) = failed {
+            if let Some(attempts) = outage.failed(error, now) {
+                tracing::warn!(%servers, %error, attempts, "no map of the cluster");
+            }
+        } else if let Some((lasted, attempts)) = outage.over(now) {
+            tracing::info!(%servers, ?lasted, attempts, "the cluster's nodes answer again");
+        }
+    }
+
     /// Applies the result of a query.
     fn end(&self, found: Result<Vec<Range>, Error>) {
         self.known.send_modify(|known| {
@@ -246,7 +261,6 @@ impl Shared {
             let ranges = match found {
                 Ok(ranges) => ranges,
                 Err(error) => {
-                    tracing::warn!(servers = %self.seeds.server(), %error, "no map of the cluster");
                     known.error = Some(error);
                     return;
                 }
@@ -264,19 +278,26 @@ impl Shared {
         });
     }
 
-    /// Queries known masters first, then the nodes that the URL names, a few at once.
-    async fn ask(&self) -> Result<Vec<Range>, Error> {
+    /// Queries known masters first, then the nodes that the URL names, a few at once. `strangers` keeps the
+    /// latter: a new connection each time would log its failure each time.
+    async fn ask(
+        &self,
+        strangers: &mut Vec<(NodeAddress, Arc<Node>)>,
+    ) -> Result<Vec<Range>, Error> {
         let known = self.known.borrow().map.clone();
         let mut masters: Vec<(NodeAddress, Arc<Node>)> =
             known.iter().flat_map(|map| map.nodes().to_vec()).collect();
         fastrand::shuffle(&mut masters);
-        let mut seeds = self.seeds.server().seeds();
-        fastrand::shuffle(&mut seeds);
-        seeds.retain(|seed| masters.iter().all(|(address, _)| address != seed));
-        let strangers = seeds.into_iter().map(|seed| {
-            let node = Arc::new(self.connect_to(&seed));
-            (seed, node)
-        });
+        if strangers.is_empty() {
+            for seed in self.seeds.server().seeds() {
+                let node = Arc::new(self.connect_to(&seed));
+                strangers.push((seed, node));
+            }
+        }
+        fastrand::shuffle(strangers);
+        let unknown = |(seed, _): &&(NodeAddress, _)| masters.iter().all(|(at, _)| at != seed);
+        let strangers = strangers.iter().filter(unknown).cloned();
+        let strangers: Vec<_> = strangers.collect();
         let nodes: Vec<_> = masters.into_iter().chain(strangers).collect();
         let mut last = Error::Unreachable("the URL names no node".to_owned());
         for some in nodes.chunks(AT_ONCE) {

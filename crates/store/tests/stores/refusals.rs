@@ -175,7 +175,7 @@ async fn a_slow_server_charges_only_what_was_sent_and_each_once(server: Server) 
 async fn a_subscription_that_is_cut_off_is_made_again() -> Result<()> {
     let server = Server::start(Engine::Redis).await?;
     let lost = Arc::new(AtomicBool::new(false));
-    let never = Duration::from_secs(3600);
+    let never = Duration::from_hours(1);
     let port = slowed(server.port(), Arc::clone(&lost), never).await?;
     let store = open(
         &format!("redis://127.0.0.1:{port}").parse()?,

@@ -1,4 +1,10 @@
+use std::sync::atomic::AtomicU64;
+
 use futures_util::future::{BoxFuture, FutureExt, pending, ready};
+use tracing::{
+    Event, Level, Metadata, Subscriber,
+    span::{Attributes, Id, Record},
+};
 
 use super::*;
 
@@ -96,4 +102,51 @@ fn a_node_without_slots_makes_the_cluster_neither_faulty_nor_cold() {
     assert_eq!((asked.nodes().len(), serving(&asked).count()), (3, 2));
     let moved = asked.with_moved(7, &address("c"), connect);
     assert_eq!(serving(&moved).count(), 3);
+}
+
+/// Counts what is logged.
+#[derive(Clone, Default)]
+struct Lines(Arc<AtomicU64>);
+
+impl Subscriber for Lines {
+    fn enabled(&self, of: &Metadata<'_>) -> bool {
+        *of.level() <= Level::INFO
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, _: &Event<'_>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+#[tokio::test]
+async fn nodes_that_cannot_be_reached_are_logged_once() {
+    let lines = Lines::default();
+    let _counting = tracing::subscriber::set_default(lines.clone());
+    let server = "redis-cluster://127.0.0.1:1,127.0.0.1:2".parse().unwrap();
+    let settings = Settings {
+        connect_timeout: Duration::from_millis(500),
+        probe_timeout: Duration::from_millis(500),
+        client_certificate: None,
+        network: None,
+        scripts: Arc::new([]),
+    };
+    let topology = Topology::new(Dialer::new(server, &settings).unwrap(), settings);
+    assert!(topology.map().await.is_err());
+    sleep(Duration::from_secs(2)).await;
+    assert!(topology.map().await.is_err());
+    // Of each node, and of the map; each may have failed for a second reason, such as a late answer.
+    let logged = lines.0.load(Ordering::Relaxed);
+    assert!((3..=6).contains(&logged), "{logged}");
 }
