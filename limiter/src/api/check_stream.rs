@@ -70,8 +70,10 @@ impl Api {
         // Refuse while limits are loading or the limiter is shutting down.
         self.health()?;
         let full = || ApiError::new(ErrorCode::TooManyWaiters, "too many check streams are open");
-        let permit = self.bounds.streams.enter().ok_or_else(full)?;
-        let of_peer = peer.follow(STREAMS_OF_ONE).ok_or_else(full)?;
+        let streams = &self.bounds.streams;
+        let most = most_of_one(streams.used(), streams.max());
+        let of_peer = peer.follow(most).ok_or_else(full)?;
+        let permit = streams.enter().ok_or_else(full)?;
         let mut response = open(frame(&StreamAnswer::OPEN.encode()));
         let calls = Calls {
             messages: Messages::new(body, Arc::clone(peer)),
@@ -119,6 +121,14 @@ impl Api {
         self.metrics.refused.get([error.code.word().into()]).inc();
         refusal::response(error)
     }
+}
+
+/// How many streams a connection may have, while all have so many: fewer once half are taken, by the cube of the part
+/// that is left. Of the last sixteenth each connection gets one, so that a few cannot take what all others need.
+fn most_of_one(used: usize, max: usize) -> usize {
+    let left = max.saturating_sub(used);
+    let part = |of: usize| of.saturating_mul(left) / max.max(1);
+    part(part(part(8 * STREAMS_OF_ONE))).clamp(1, STREAMS_OF_ONE)
 }
 
 /// The calls of one stream, and their answers.
@@ -426,5 +436,26 @@ fn parse_head(head: &[u8; HEAD]) -> Result<(u32, usize), Code> {
     match usize::try_from(length) {
         Ok(length) if length >= HEAD - PREFIX => Ok((call.id, length)),
         _ => Err(Code::InvalidArgument),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::most_of_one;
+
+    #[test]
+    fn only_many_connections_take_all_streams() {
+        let (max, mut used, mut connections) = (8192, 0, 0);
+        while used < max {
+            let mut own = 0;
+            while used < max && own < most_of_one(used, max) {
+                (own, used) = (own + 1, used + 1);
+            }
+            connections += 1;
+        }
+        assert!(connections > 700, "{connections}");
+        assert_eq!(most_of_one(max / 2, max), 512);
+        assert_eq!(most_of_one(max / 4 * 3, max), 64);
+        assert_eq!(most_of_one(max, max), 1);
     }
 }

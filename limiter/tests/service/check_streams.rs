@@ -448,6 +448,23 @@ async fn a_connection_has_a_bounded_number_of_streams() -> Result<()> {
 }
 
 #[tokio::test]
+async fn the_fewer_streams_are_left_the_fewer_a_connection_gets() -> Result<()> {
+    let settings = tuned(|s| s.max_connections = 16);
+    let service = Service::with_settings(PER_USER, settings).await?;
+    let (mut taken, mut connections) = (Vec::new(), Vec::new());
+    for own in [14, 1, 1, 0] {
+        let connection = connect(service.data).await?;
+        let before = taken.len();
+        while let Ok(proxy) = open(connection.clone(), "").await? {
+            taken.push(proxy);
+        }
+        assert_eq!(taken.len() - before, own);
+        connections.push(connection);
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_stream_requires_grpc_over_http2() -> Result<()> {
     let service = Service::with(PER_USER).await?;
     let reply = service
