@@ -3,7 +3,8 @@
 use std::{process::ExitCode, sync::Arc};
 
 use clap::{CommandFactory, Parser};
-use limiter::{AsRatelimit, Flags, Listeners, Traces, run, start_log};
+use limiter::{AsRatelimit, Flags, Listeners, Settings, Traces, run, start_log};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use store::StoreUrl;
 use tokio::signal::unix::Signal;
 
@@ -94,8 +95,10 @@ fn serve_traced(flags: &Flags) -> Result<(), Box<dyn std::error::Error>> {
             store = %store.address(),
             "starting"
         );
+        let mut settings = flags.settings();
+        fit_open_files(&mut settings);
         run(
-            flags.settings(),
+            settings,
             listeners,
             Arc::clone(&store),
             end,
@@ -103,6 +106,35 @@ fn serve_traced(flags: &Flags) -> Result<(), Box<dyn std::error::Error>> {
         .await?;
         Ok(())
     })
+}
+
+/// Descriptors of other things than connections to the data port: the admin port's, the store's, files.
+const OTHER_FILES: u64 = 256;
+
+/// Raises the limit on open files to what the system permits, which many systems leave at 1,024, and where that is too
+/// little lowers the bound of connections: without descriptors a limiter reaches no store, and answers no probe.
+fn fit_open_files(settings: &mut Settings) {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        tracing::debug!(%error, "cannot raise the limit on open files");
+    }
+    let Some(files) = getrlimit(Resource::Nofile).current else {
+        return;
+    };
+    let fit = files.saturating_sub(OTHER_FILES).max(1);
+    let fit = usize::try_from(fit).unwrap_or(usize::MAX);
+    if fit < settings.max_connections {
+        tracing::warn!(
+            files,
+            max_connections = fit,
+            "the system permits too few open files (ulimit -n) for --max-connections"
+        );
+        settings.max_connections = fit;
+    }
 }
 
 /// Catches SIGTERM and SIGINT from the call on; a second one ends the process at once.

@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    net::TcpListener,
+    net::{TcpListener, TcpStream},
     process::{Command, Output, Stdio},
 };
 
@@ -64,6 +64,32 @@ impl Running {
         })
         .await
     }
+}
+
+/// As many systems begin, and where the system permits no more than so few.
+#[tokio::test]
+async fn clients_cannot_take_the_files_that_a_limiter_needs() -> Result<()> {
+    for limit in ["-Sn 200", "-n 200"] {
+        let (dir, ports) = (TempDir::new()?, [free_port()?, free_port()?]);
+        let [listen, admin] = ports.map(|port| format!("127.0.0.1:{port}"));
+        let mut shell = Command::new("sh");
+        let script = format!("ulimit {limit}; exec \"$0\" \"$@\"");
+        shell.args(["-c", &script, env!("CARGO_BIN_EXE_limiter")]);
+        shell.args(["--listen", &listen, "--admin", &admin]);
+        let running = Running {
+            process: Process::start("limiter", &mut shell, dir.path())?,
+            client: Client::new(),
+            ports,
+            _dir: dir,
+        };
+        running.page_with("/healthz", "alive").await?;
+        let mut clients = Vec::new();
+        for _ in 0..250 {
+            clients.push(TcpStream::connect(&listen)?);
+        }
+        running.page_with("/metrics", "rl_store_up").await?;
+    }
+    Ok(())
 }
 
 #[test]
