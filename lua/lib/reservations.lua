@@ -139,11 +139,12 @@ local function uncount(w, units, at)
     if not w.live then
       w.algorithm.list(w)
     end
-    local before = w.used
+    local before, index = w.used, math.floor(at / w.width)
     for _, count in ipairs(w.live) do
-      if count[1] == math.floor(at / w.width) then
-        local left = less(count[2], w.algorithm.out_of(w, count[1]))
+      if count[1] == index then
+        local left = less(count[2], w.algorithm.out_of(w, index))
         w.used, count[2] = w.used - count[2] + left, left
+        break
       end
     end
     return before - w.used

@@ -186,8 +186,14 @@ impl Active {
     /// or with cheap limits the most expensive one times as many as lately matched, unless it is to be
     /// `exact`; and what it settles. `now_ms` decides which of them are paused.
     pub(crate) fn weight(&self, check: &Check, now_ms: u64, exact: bool) -> usize {
-        let settled = { check.limits.iter() }
-            .map(|of| store::script::settled_weight(of.slots.len(), of.settle.len()));
+        let settling = check.limits.iter();
+        let settling = settling.filter(|of| !of.slots.is_empty() || !of.settle.is_empty());
+        let settled = settling.filter_map(|of| {
+            let limit = self.compiled.position(of.limit.as_str());
+            let algorithm = self.compiled.limit(limit?)?.quota.algorithm();
+            let (slots, settlements) = (of.slots.len(), of.settle.len());
+            Some(store::script::settled_weight(algorithm, slots, settlements))
+        });
         let settled: usize = settled.sum();
         // The store matches every check anyway; to match here as well costs more than it saves.
         if self.dearest <= LIGHT && !exact || check.service.is_some() {

@@ -703,8 +703,7 @@ pub const CALL_MAX: usize = 64;
 /// check of cost 1 takes. A check that has to read its whole window takes up to five times as long
 /// as this; a call of such checks, up to two milliseconds.
 pub fn weight(algorithm: &Algorithm, leased: bool) -> usize {
-    let sub_windows = algorithm.parameters().sub_windows;
-    let sub_windows = usize::try_from(sub_windows.unwrap_or(1)).unwrap_or(usize::MAX);
+    let sub_windows = sub_windows(algorithm);
     match (algorithm.kind(), leased) {
         (Kind::SlidingWindowLog, _) => 8,
         (Kind::Concurrency, _) => 2,
@@ -722,9 +721,19 @@ pub fn more_keys_weight(reserves: bool, has_penalty: bool) -> usize {
     2 * (usize::from(reserves) + usize::from(has_penalty))
 }
 
-/// The work of what a check frees and settles at one limit, in the same unit.
-pub fn settled_weight(slots: usize, settlements: usize) -> usize {
-    slots / 4 + settlements / 4
+/// The work of what a check frees and settles at one limit, in the same unit. A settlement reads the whole window of
+/// sub-windows once, and writes it.
+pub fn settled_weight(algorithm: &Algorithm, slots: usize, settlements: usize) -> usize {
+    let sub_windows = match algorithm.kind() {
+        Kind::SlidingWindowBuckets if settlements > 0 => sub_windows(algorithm),
+        _ => 0,
+    };
+    slots / 4 + settlements / 4 + sub_windows / 4
+}
+
+fn sub_windows(algorithm: &Algorithm) -> usize {
+    let sub_windows = algorithm.parameters().sub_windows.unwrap_or(1);
+    usize::try_from(sub_windows).unwrap_or(usize::MAX)
 }
 
 impl ScriptCheck<'_> {
@@ -736,7 +745,7 @@ impl ScriptCheck<'_> {
                 let part = &limit.part;
                 let settlements = part.costs.map_or(0, |costs| costs.settle.len());
                 weight(part.algorithm, part.lease.is_some())
-                    + settled_weight(part.free.len(), settlements)
+                    + settled_weight(part.algorithm, part.free.len(), settlements)
                     + more_keys_weight(part.costs.is_some(), part.penalty.is_some())
             })
             .sum()
@@ -840,7 +849,7 @@ mod packed_tests {
 
 #[cfg(test)]
 mod weight_tests {
-    use algorithms::{Parameters, check::Options};
+    use algorithms::{CostSettlement, Parameters, Reservation, check::Options};
 
     use super::{ScriptLimit, *};
 
@@ -885,6 +894,18 @@ mod weight_tests {
         assert_eq!(sizes(&vec![check(&["heavy", "heavy"]); 3]), [1, 1, 1]);
         assert_eq!(sizes(&vec![check(&["heavy"]); 7]), [3, 3, 1]);
         assert_eq!(sizes(&vec![check(&["queue"]); 20]), [16, 4]);
+        let settlement = CostSettlement {
+            reservation: Reservation::default(),
+            units: 1,
+        };
+        let costs = Costs {
+            secret: None,
+            settle: &[settlement],
+            count_open: false,
+        };
+        let mut settling = check(&["heavy"]);
+        settling.limits[0].part.costs = Some(costs);
+        assert_eq!(sizes(&vec![settling; 3]), [1, 1, 1]);
         let mixed = [check(&["plain"; 60]), check(&["heavy"]), check(&["plain"])];
         assert_eq!(sizes(&mixed), [1, 2]);
     }

@@ -39,14 +39,18 @@ fn the_weight_of_a_check_follows_the_limits_that_match_it() {
         reservation: Reservation::default(),
         units: 1,
     };
-    let settling = Check {
+    let settling = |what: &str| Check {
         limits: vec![LimitRequest {
             settle: vec![settlement; 100],
-            ..LimitRequest::new("cheap".parse().unwrap())
+            ..LimitRequest::new(what.parse().unwrap())
         }],
-        ..check("cheap")
+        ..check(what)
     };
-    assert_eq!(active.weight(&settling, 0, false), 1 + 25);
+    assert_eq!(active.weight(&settling("cheap"), 0, false), 1 + 25);
+    assert_eq!(
+        active.weight(&settling("dear"), 0, false),
+        dear + 25 + 1000 / 4
+    );
 }
 
 #[test]
