@@ -345,6 +345,10 @@ impl Domain {
                 limits = active.compiled.limits().len(),
                 "limits in force"
             );
+            let limits = active.compiled.limits().iter().map(AsRef::as_ref);
+            if let Some(problem) = limits_file::unread_number(&limits) {
+                tracing::warn!(domain = %name, %problem, "filters do not read all numbers of a body");
+            }
         }
         let message = |domain: &Self| {
             let fault = domain.fault.as_ref().filter(|fault| fault.reported);

@@ -3,6 +3,7 @@
 //!
 //! A warning is a [`Problem`]: where it is, what it causes, and what was probably meant.
 
+mod bodies;
 mod supply;
 
 use std::collections::BTreeMap;
@@ -12,6 +13,7 @@ use documents::{
     Duration, Name, Node, Place, Problem, Problems, Value, format_timestamp, name_hint, similar,
 };
 
+pub use bodies::unread_number;
 use policy::{
     Alterations, IfAbsent, Limit, Matcher, Pattern, Policy, Pricing, Quota, REQUEST_BODY,
     REQUEST_BODY_PASSES,
@@ -47,6 +49,7 @@ pub fn warnings(policy: &Policy, around: &Surroundings<'_>) -> Vec<Problem> {
     found.list.extend(other_domain(&policy.domain, around));
     found.list.extend(no_name(policy));
     found.list.extend(many_expressions(policy));
+    found.list.extend(unread_number(&policy.limits.iter()));
     let mut descriptors = BTreeMap::new();
     for (index, limit) in policy.limits.iter().enumerate() {
         found.limit = Some(&limit.name);

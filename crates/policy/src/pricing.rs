@@ -339,7 +339,7 @@ impl Limit {
 }
 
 /// Bound: JSON pointers that the costs of one request read. Beyond it, a limit with more is refused
-/// when it is written.
+/// when it is written; of several limits, the numbers of later ones count as absent, of which `validate` warns.
 pub const MAX_POINTERS: usize = 30;
 /// The most parts of a pointer.
 pub const MAX_TOKENS: usize = 8;
