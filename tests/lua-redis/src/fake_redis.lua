@@ -22,7 +22,9 @@ local function argument(value)
 end
 
 local function integer(text)
-  assert(string.find(text, '^%-?%d+$'), 'ERR value is not an integer or out of range: ' .. text)
+  if not string.find(text, '^%-?%d+$') then
+    error('ERR value is not an integer or out of range: ' .. text, 0)
+  end
   return tonumber(text)
 end
 
@@ -32,7 +34,9 @@ end
 
 -- The value at a key that was declared in KEYS, of a type or absent.
 local function value(key, kind)
-  assert(not allowed or allowed[key], 'undeclared key ' .. tostring(key))
+  if allowed and not allowed[key] then
+    error('undeclared key ' .. tostring(key), 0)
+  end
   local entry = keys[key]
   if expiring and entry and entry.expires and entry.expires <= now_ms then
     keys[key], entry = nil, nil
@@ -426,7 +430,7 @@ end
 local READS = { SCAN = true, PTTL = true, EXISTS = true, HLEN = true, HSCAN = true, SMEMBERS = true, XLEN = true, XRANGE = true, XREVRANGE = true, PUBLISH = true, ZSCORE = true, ZRANGEBYSCORE = true, ZRANGE = true, ZCOUNT = true, ZCARD = true, TIME = true, GET = true, LLEN = true, LINDEX = true, LRANGE = true, HGETALL = true, HGET = true, HMGET = true }
 
 local function call(name, ...)
-  local command = assert(commands[name], 'ERR unknown command ' .. name)
+  local command = commands[name] or error('ERR unknown command ' .. name, 0)
   calls = calls + 1
   if not READS[name] then
     if refusal then

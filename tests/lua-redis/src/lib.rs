@@ -18,6 +18,8 @@ pub use mlua;
 pub struct LuaRedis {
     lua: Lua,
     fake: Table,
+    run: Function,
+    command: Function,
     time: Cell<[u64; 2]>,
 }
 
@@ -39,9 +41,11 @@ impl LuaRedis {
         });
         lua.globals().set("sha1hex", sha1hex.unwrap()).unwrap();
         let fake = compiled(&lua, include_str!("fake_redis.lua"), "fake_redis");
-        let fake = fake.call(()).unwrap();
+        let fake: Table = fake.call(()).unwrap();
         Self {
             lua,
+            run: fake.get("run").unwrap(),
+            command: fake.get("command").unwrap(),
             fake,
             time: Cell::default(),
         }
@@ -85,8 +89,7 @@ impl LuaRedis {
         args: &[impl AsRef<[u8]>],
     ) -> mlua::Result<Value> {
         let (keys, args) = (self.texts(keys), self.texts(args));
-        let run = self.function("run");
-        run.call((script.clone(), keys, args))
+        self.run.call((script, keys, args))
     }
 
     /// Replaces all data by a copy of another server's.
@@ -148,7 +151,7 @@ impl LuaRedis {
     /// If the server refuses it.
     pub fn send(&self, words: &[impl AsRef<[u8]>]) -> mlua::Result<Value> {
         let words = Variadic::from_iter(self.texts(words));
-        self.function("command").call(words)
+        self.command.call(words)
     }
 
     /// Runs one command, as another client would.
