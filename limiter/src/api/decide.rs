@@ -238,10 +238,15 @@ impl Decided {
     }
 
     /// The error if the store decided nothing. If one check may have been charged, all may.
+    ///
+    /// A caller takes it for a fault of this limiter, and goes on without any if it meets some in a row: so the
+    /// trouble of a single bucket is none.
     pub(super) fn all_failed(&self) -> Option<ApiError> {
         let ours = |decision: &Result<_, CheckError>| {
-            let error = refusal::of_check(decision.as_ref().err()?);
-            (error.code.http_status() == 503).then_some(error)
+            let failed = decision.as_ref().err()?;
+            let error = refusal::of_check(failed);
+            let ours = error.code.http_status() == 503 && !refusal::is_of_the_bucket(failed);
+            ours.then_some(error)
         };
         let errors: Option<Vec<ApiError>> = self.decisions.iter().map(ours).collect();
         let doubt = |error: &ApiError| error.code == ErrorCode::StoreUnavailable;

@@ -6,7 +6,7 @@ use hyper::{
     header::{HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE},
 };
 use protocol::{ApiError, ErrorCode};
-use store::{CheckError, CheckPlanError};
+use store::{CheckError, CheckPlanError, StoreError};
 
 use super::body::BodyError;
 use crate::{batch::Undecided, serve};
@@ -102,6 +102,17 @@ pub(super) fn code(error: &CheckError) -> ErrorCode {
         CheckError::Plan(CheckPlanError::NoMatch) => ErrorCode::NoMatch,
         CheckError::Plan(CheckPlanError::WrongBucket { .. }) => ErrorCode::Internal,
     }
+}
+
+/// Whether a check failed for what its bucket holds or where it is: others that the same store decides do not.
+pub(super) fn is_of_the_bucket(error: &CheckError) -> bool {
+    let (CheckError::Store(why) | CheckError::PartiallyCharged(why)) = error else {
+        return matches!(error, CheckError::CorruptBucket(_));
+    };
+    let StoreError::Refused(refusal) = why else {
+        return false;
+    };
+    ["TRYAGAIN", "WRONGTYPE"].contains(&refusal.code.as_str())
 }
 
 /// Why one check was not decided.

@@ -5,9 +5,9 @@ use std::{sync::Arc, time::Duration};
 
 use anyhow::Result;
 use harness::{Engine, Reply, until};
-use protocol::{ApiError, CHECK_CBOR, ErrorCode};
+use protocol::{ApiError, CHECK_CBOR, ErrorCode, compact::BatchAnswer};
 use serde_json::{Value, json};
-use store::StoreError;
+use store::{CheckError, Refusal, StoreError};
 
 use crate::support::{
     PATIENCE, PER_USER, Scripted, Server, Service, compact, publish, quick, tuned,
@@ -271,6 +271,41 @@ async fn one_uncertain_check_makes_the_error_of_its_batch_uncertain() -> Result<
         assert_eq!(reply.status, 503);
         assert_eq!(reply.json()?["error"]["charged"], charged);
     }
+    Ok(())
+}
+
+/// A filter that meets failed calls goes on without limiters: so what is wrong with single buckets fails no call.
+#[tokio::test]
+async fn the_trouble_of_a_bucket_is_no_failure_of_the_limiter() -> Result<()> {
+    let store = Scripted::with(PER_USER, 1000).await?;
+    let service = Service::ready_on(store.clone(), quick()).await?;
+    let refused = |code: &str| -> CheckError {
+        let (code, message) = (code.to_owned(), "no".to_owned());
+        StoreError::Refused(Refusal { code, message }).into()
+    };
+    let batch = async || {
+        let batch = service.post("/v1/check", compact("proxy", &["alice"]));
+        batch.header("content-type", CHECK_CBOR).send().await
+    };
+    for (error, code) in [
+        (refused("TRYAGAIN"), ErrorCode::StoreUntouched),
+        (refused("WRONGTYPE"), ErrorCode::StoreUnavailable),
+        (
+            CheckError::CorruptBucket("per-user".parse()?),
+            ErrorCode::StoreUntouched,
+        ),
+    ] {
+        store.fail([error.clone()]);
+        let reply = batch().await?;
+        assert_eq!(reply.status, 200, "{error}");
+        let answer = BatchAnswer::decode(&reply.body)?;
+        assert_eq!(answer.results, [Err(code)], "{error}");
+        // A program asks for one check, and gets its error.
+        store.fail([error.clone()]);
+        assert_eq!(ask(&service).await?.status, 503, "{error}");
+    }
+    store.fail([refused("OOM")]);
+    assert_eq!(batch().await?.status, 503);
     Ok(())
 }
 
