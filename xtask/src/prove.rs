@@ -29,9 +29,10 @@ pub struct Args {
     /// Of that seed, print every event, decision and log line
     #[arg(long, requires = "seed")]
     verbose: bool,
-    /// Leave out each rule of `tests/world/src/mutations.rs` in turn: it must be found within `--hours`
-    #[arg(long)]
-    mutations: bool,
+    /// Leave out each rule of `tests/world/src/mutations.rs` in turn, or those of these numbers (from 0): it must be
+    /// found within `--hours`
+    #[arg(long, num_args = 0.., value_delimiter = ',')]
+    mutations: Option<Vec<usize>>,
     /// Where the page is written; target/proof.md, or target/mutations.md, if absent
     #[arg(long)]
     page: Option<PathBuf>,
@@ -51,7 +52,7 @@ pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
         }
         return command::run(&mut world);
     }
-    let default = if args.mutations {
+    let default = if args.mutations.is_some() {
         "mutations.md"
     } else {
         "proof.md"
@@ -67,8 +68,9 @@ pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
     ]);
     world.args(["--from", &args.from.to_string()]);
     world.arg("--page").arg(&page);
-    if args.mutations {
+    if let Some(numbers) = &args.mutations {
         world.arg("--mutations");
+        world.args(numbers.iter().map(ToString::to_string));
     }
     command::run(&mut world)?;
     ui.line(&format!("written to {}", workspace.short(&page).display()));
@@ -97,5 +99,5 @@ pub fn simulations(workspace: &Workspace) -> Command {
 
 /// As many hours as each `cargo xtask test` simulates.
 pub fn for_tests(workspace: &Workspace) -> Result<()> {
-    command::run(world(workspace)?.args(["prove", "--hours", "1"]))
+    command::run(world(workspace)?.args(["prove", "--hours", "6"]))
 }

@@ -120,9 +120,6 @@ pub const CLASSES: [Class; 16] = [
     },
 ];
 
-/// What a second limit allows each user of the class `sliding`.
-pub const PAIR: u64 = 8;
-
 /// How far apart the requests of a queue leave, and the longest that one waits.
 pub const TURN_MS: u64 = 250;
 pub const QUEUE_MS: u64 = 1_500;
@@ -147,8 +144,9 @@ const fn class(name: &'static str, fields: &'static str, units: u64) -> Class {
 /// A class whose limit has an override: for this user, so many units.
 pub type Overridden = Option<(String, u64)>;
 
-/// The limits file, with so many units of each class and its override; `marks` differs between any two.
-pub fn limits(units: &[(u64, Overridden)], marks: u64) -> String {
+/// The limits file, with so many units of each class and its override, and of the second limit of the class `sliding`;
+/// `marks` differs between any two.
+pub fn limits(units: &[(u64, Overridden)], pair: u64, marks: u64) -> String {
     let mut text = "domain: shop\nlimits:\n".to_owned();
     for (class, (units, overridden)) in CLASSES.iter().zip(units) {
         let (name, period) = (class.name, class.period);
@@ -184,7 +182,7 @@ pub fn limits(units: &[(u64, Overridden)], marks: u64) -> String {
     // A second limit of the same requests.
     writeln!(
         text,
-        "  - {{name: pair, match: {{path: /sliding}}, on_failure: deny, per: [user], rate: {PAIR}/1d, \
+        "  - {{name: pair, match: {{path: /sliding}}, on_failure: deny, per: [user], rate: {pair}/1d, \
          algorithm: fixed_window}}"
     )
     .unwrap();
@@ -265,6 +263,11 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// What a second limit allows each user of the class `sliding`. On a Cluster it denies what another node has charged.
+    pub fn pair(&self) -> u64 {
+        if self.layout == Layout::Cluster { 4 } else { 8 }
+    }
+
     pub fn of(seed: u64, minutes: u64) -> Self {
         let chance = Chance::new(seed ^ 0x5eed);
         let mut plan = Self {
@@ -282,21 +285,8 @@ impl Plan {
             pause_ms: 40 + chance.below(160),
             events: Vec::new(),
         };
-        // Each seed has faults of a few kinds only; every eighth has none.
-        let kinds: Vec<u64> = match seed % 8 {
-            0 if plan.layout == Layout::Cluster => vec![MOVE, DRAIN],
-            0 => Vec::new(),
-            1 => vec![0, 1],
-            // What the limit makes of it shows while nothing else is wrong.
-            4 => vec![RUSH],
-            2 | 6 => vec![FAIL_OVER],
-            5 => vec![FAIL_OVER, chance.below(18), chance.below(18)],
-            3 => vec![FAIL_OVER, MOVE, chance.below(18), chance.below(18)],
-            _ => (0..=chance.below(5))
-                .map(|_| chance.below(RUSH + 1))
-                .collect(),
-        };
-        let mut at_ms = 8_000;
+        let kinds = plan.kinds(seed, &chance);
+        let (mut at_ms, mut rushes) = (8_000, 0);
         loop {
             at_ms += 500 + chance.below(12_000);
             let edit = kinds.is_empty() || chance.percent(20);
@@ -305,11 +295,17 @@ impl Plan {
             } else {
                 kinds[chance.index(kinds.len())]
             };
-            let act = plan.act(kind, &chance);
-            let lasts_ms = match chance.below(3) {
-                _ if matches!(act, Act::Rush(_)) => service::RUSH_MS,
-                0 => 20 + chance.below(300),
-                1 => chance.below(3_000),
+            let mut act = plan.act(kind, &chance);
+            if kinds == [RUSH]
+                && let Act::Rush(rush) = &mut act
+            {
+                *rush = Rush::nth(seed / 8, rushes);
+                rushes += 1;
+            }
+            let lasts_ms = match (act, chance.below(3)) {
+                (Act::Rush(rush), _) => rush.lasts_ms(),
+                (_, 0) => 20 + chance.below(300),
+                (_, 1) => chance.below(3_000),
                 _ => chance.below(12_000),
             };
             if at_ms + lasts_ms > plan.ends_ms {
@@ -328,6 +324,23 @@ impl Plan {
             }
         }
         plan
+    }
+
+    /// Each seed has faults of a few kinds only; every eighth has none.
+    fn kinds(&self, seed: u64, chance: &Chance) -> Vec<u64> {
+        match seed % 8 {
+            0 if self.layout == Layout::Cluster => vec![MOVE, DRAIN],
+            0 => Vec::new(),
+            1 => vec![0, 1],
+            // What the limit makes of it shows while nothing else is wrong.
+            4 => vec![RUSH],
+            2 | 6 => vec![FAIL_OVER],
+            5 => vec![FAIL_OVER, chance.below(18), chance.below(18)],
+            3 => vec![FAIL_OVER, MOVE, chance.below(18), chance.below(18)],
+            _ => (0..=chance.below(5))
+                .map(|_| chance.below(RUSH + 1))
+                .collect(),
+        }
     }
 
     fn act(&self, kind: u64, chance: &Chance) -> Act {

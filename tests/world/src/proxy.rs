@@ -332,7 +332,12 @@ impl World {
     pub fn request(self: &Rc<Self>, at: At, number: usize, path: &str, user: &str) {
         let stream = StreamId(u32::try_from(number).unwrap());
         let request = Headers { path, user };
-        self.deciding.set(By::Worker);
+        // Without limits all pass, which nobody charges.
+        let limited = self.envoys.borrow()[at.envoy].workers[at.worker]
+            .in_force()
+            .is_some();
+        self.deciding
+            .set(if limited { By::Worker } else { By::Fallback });
         self.turn(at, Callback::of_request(stream), |worker, shared, now| {
             worker.on_request(shared, now, stream, &request);
         });

@@ -113,7 +113,7 @@ const SWITCH: &str = "+switch-master";
 /// What a replica answers to writes.
 const READONLY: &str = "READONLY You can't write against a read only replica.";
 /// The most by which the clocks of a Cluster's nodes differ, in milliseconds.
-const SKEW_MS: u64 = 200;
+pub const SKEW_MS: u64 = 200;
 
 /// What the store is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,8 +16,6 @@ use crate::{
 /// The fewest slots, and the time within which answers are to begin.
 pub const MIN: u64 = 3;
 pub const LATENCY_MS: u64 = 600;
-/// How long the longest rush takes.
-pub const RUSH_MS: u64 = 125_000;
 /// Clients leave who wait longer.
 const PATIENCE_MS: u64 = 3_000;
 /// With so many slots the service is busy whole, and far behind at a third.
@@ -34,7 +32,7 @@ pub enum Rush {
     Failing,
     /// Many clients leave before an answer can come.
     HangUps,
-    /// Three times as long, after a night of few requests of which most are late by nature.
+    /// Three times as long, after a night of few requests, all of them late by nature.
     Night,
 }
 
@@ -46,6 +44,21 @@ impl Rush {
         Self::HangUps,
         Self::Night,
     ];
+
+    /// Of the rushes of a run: three fit in five minutes, one of them with a night; two runs have all of them.
+    pub fn nth(run: u64, nth: u64) -> Self {
+        let [run, nth] = [run, nth].map(|number| usize::try_from(number).unwrap());
+        let night = run % 3;
+        match Self::ALL {
+            [.., last] if nth == night => last,
+            [rushes @ .., _] => rushes[(2 * run + nth - usize::from(nth > night)) % rushes.len()],
+        }
+    }
+
+    /// How long it takes at most.
+    pub fn lasts_ms(self) -> u64 {
+        if self == Self::Night { 130_000 } else { 55_000 }
+    }
 }
 
 /// How requests come, and how they fare, for a while.
@@ -54,7 +67,8 @@ struct Phase {
     lasts_ms: u64,
     /// The mean pause between two requests.
     pause_ms: u64,
-    /// The mean time of an answer, without a queue; 0: a 503 at once.
+    /// The least time of an answer, and how much longer it takes on average, without a queue; 0: a 503 at once.
+    least_ms: u64,
     mean_ms: u64,
     stalls: bool,
     /// The share of clients that leave early, in percent.
@@ -64,6 +78,7 @@ struct Phase {
 const WHOLE: Phase = Phase {
     lasts_ms: 15_000,
     pause_ms: 16,
+    least_ms: 0,
     mean_ms: 100,
     stalls: false,
     hang_ups: 0,
@@ -106,7 +121,7 @@ impl Service {
         } else {
             now_ms
         };
-        *free = resumes_ms.max(*free) + mean_ms / 2 + chance.below(mean_ms);
+        *free = resumes_ms.max(*free) + self.phase.least_ms + mean_ms / 2 + chance.below(mean_ms);
         match *free - now_ms {
             late @ PATIENCE_MS.. => (late.min(PATIENCE_MS), None),
             took_ms => (took_ms, Some((200, 1))),
@@ -134,11 +149,12 @@ impl World {
         }
         let before = self.serve_for(WHOLE).await;
         if rush == Rush::Night {
-            // No more at a time than the fewest slots.
+            // No more at a time than the fewest slots, with those whose end proxies have yet to report.
             let night = Phase {
-                lasts_ms: 70_000,
-                pause_ms: 700,
-                mean_ms: 900,
+                lasts_ms: 75_000,
+                pause_ms: 900,
+                // Late is what takes longer than half of the time that is allowed.
+                least_ms: LATENCY_MS / 2,
                 ..WHOLE
             };
             self.serve_for(night).await;

@@ -14,7 +14,7 @@ use store::{Change, Credit, Edit, Options, Overrides, ResetScope, Signature, Sto
 use tokio::{
     sync::mpsc,
     task::spawn_local,
-    time::{Duration, sleep},
+    time::{Duration, sleep, timeout},
 };
 
 pub use crate::book::Decision;
@@ -24,8 +24,7 @@ use crate::{
     host,
     mutations::Rule,
     plan::{
-        Act, CLASSES, COST_MAX, Class, Event, Kind, Overridden, PAIR, Plan, RESERVE, SLOTS, limits,
-        the,
+        Act, CLASSES, COST_MAX, Class, Event, Kind, Overridden, Plan, RESERVE, SLOTS, limits, the,
     },
     proxy::{At, Envoy, Reply},
     redis::{Dial, Health, Kept, Layout, Servers, Wire},
@@ -39,6 +38,10 @@ const GENERATION_MS: u64 = 12_000;
 const SETTLED_MS: u64 = 6_000;
 /// Units that users get back at the end.
 const CREDIT: u64 = 2;
+/// How long after a failover without another fault the operator can write again, in milliseconds.
+const RECOVERED_MS: u64 = 10_000;
+/// How long a limiter takes to load the limits and to be found ready.
+const READY: Duration = Duration::from_secs(1);
 /// The operator's place in the network.
 const OPERATOR: usize = 99;
 
@@ -129,12 +132,16 @@ impl World {
 
     // --- Limiters
 
-    fn start_limiter(&self, limiter: usize) {
+    fn new_limiter(&self, limiter: usize) -> Portless {
         let settings = Settings::default();
         let start = self.limiter_starts.replace(self.limiter_starts.get() + 1);
         let store = open(&self.plan, limiter, &self.dials, settings.store_timeout);
         let name = format!("limiter-{limiter}/{start:04x}");
-        let started = Portless::start(&settings, store, name).unwrap();
+        Portless::start(&settings, store, name).unwrap()
+    }
+
+    fn start_limiter(&self, limiter: usize) {
+        let started = self.new_limiter(limiter);
         self.limiters.borrow_mut()[limiter] = Some(started);
     }
 
@@ -147,10 +154,12 @@ impl World {
         (!there.is_empty()).then(|| there[self.sim.chance.index(there.len())])
     }
 
-    /// A new limiter takes the place of one that leaves: new calls go there, connections stay until the limiter ends them.
+    /// A new limiter takes the place of one that leaves, as soon as it is ready: new calls go there, connections stay
+    /// until the limiter ends them.
     async fn drain(&self, limiter: usize) {
-        let leaves = self.limiters.borrow_mut()[limiter].take();
-        self.start_limiter(limiter);
+        let comes = self.new_limiter(limiter);
+        sleep(READY).await;
+        let leaves = self.limiters.borrow_mut()[limiter].replace(comes);
         if let Some(leaves) = leaves
             && self.sim.keeps(Rule::Drain)
         {
@@ -306,7 +315,11 @@ impl World {
     /// Makes the stored limits what the operator wants, however often it takes.
     async fn apply(&self) {
         self.marks.set(self.marks.get() + 1);
-        let text = limits(&self.units.borrow(), 1000 + self.marks.get());
+        let text = limits(
+            &self.units.borrow(),
+            self.plan.pair(),
+            1000 + self.marks.get(),
+        );
         let wanted = limits_file::read("limits.yaml", text.as_bytes()).unwrap();
         loop {
             if let Ok(base) = self.operator.read(&wanted.domain, Overrides::All).await
@@ -533,43 +546,74 @@ impl World {
         let (was_alone, begun) = (alone(), self.lose(Deed::FailedOver(begun_ms, u64::MAX)));
         let until_ms = self.redis.fail_over(lasts_ms).await;
         // A limiter that reaches no sentinel meanwhile may call the old one as long as that lives.
-        let undisturbed = was_alone && alone() && self.book.borrow().trouble_ms == begun_ms;
-        let certain = undisturbed || self.plan.layout == Layout::Cluster;
+        let undisturbed = || was_alone && alone() && self.book.borrow().trouble_ms == begun_ms;
+        let certain = undisturbed() || self.plan.layout == Layout::Cluster;
         let lost_ms = until_ms.filter(|_| certain);
         let lost_ms = lost_ms.unwrap_or_else(|| self.sim.now_ms());
         self.book.borrow_mut().done[begun].deed = Deed::FailedOver(begun_ms, lost_ms);
         if until_ms.is_some() {
-            self.apply().await;
+            let applied = timeout(Duration::from_millis(RECOVERED_MS), self.apply()).await;
+            assert!(
+                applied.is_ok() || !undisturbed(),
+                "limits cannot be written {RECOVERED_MS} ms after a failover"
+            );
+            if applied.is_err() {
+                self.apply().await;
+            }
         }
         self.book.borrow_mut().ended(begun, self.sim.now_ms());
     }
 
     /// Slots of buckets that are in use, or soon will be, and of the limits themselves, move to other nodes.
-    async fn move_slots(&self, lasts_ms: u64) {
+    async fn move_slots(self: &Rc<Self>, lasts_ms: u64) {
         let chance = &self.sim.chance;
         let until_ms = self.sim.now_ms() + lasts_ms;
         let stored = self.stored().await;
         while self.sim.now_ms() < until_ms {
             // A bucket with reservations has two keys.
-            let class = match chance.below(3) {
+            let number = match chance.below(3) {
                 0 => the(Kind::Costs),
                 _ => chance.index(CLASSES.len()),
             };
-            let (class, which) = (CLASSES[class], chance.below(2));
+            let (class, which) = (CLASSES[number], chance.below(2));
             let generation = self.sim.now_ms() / GENERATION_MS + chance.below(2);
-            let user = format!("{}-{generation}-{which}", class.name).into_bytes();
+            let user = format!("{}-{generation}-{which}", class.name);
             let values: &[_] = match class.kind {
                 Kind::Slots | Kind::Adaptive => &[],
-                _ => &[Some(user)],
+                _ => &[Some(user.clone().into_bytes())],
             };
             let limit = class.name.parse().unwrap();
             let slot = match self.operator.inspect(&stored, &limit, values, 0).await {
                 Ok(found) if !chance.percent(10) => found.slot,
                 _ => redis_link::slot(b"{shop}"),
             };
+            if self.redis.changing.get() {
+                sleep(Duration::from_millis(20)).await;
+                continue;
+            }
             self.book.borrow_mut().moved_ms = u64::MAX;
-            self.redis.move_slot(slot).await;
+            let visits = async {
+                if class.kind == Kind::Costs {
+                    self.visit(number, &user, generation).await;
+                }
+                std::future::pending::<()>().await;
+            };
+            tokio::select! {
+                biased;
+                () = self.redis.move_slot(slot) => {}
+                () = visits => {}
+            }
             self.book.borrow_mut().moved_ms = self.sim.now_ms();
+        }
+    }
+
+    /// Requests of a user come while one of its bucket's two keys has moved and the other has not.
+    async fn visit(self: &Rc<Self>, class: usize, user: &str, generation: u64) {
+        while self.sim.now_ms() / GENERATION_MS <= generation {
+            sleep(Duration::from_millis(20 + self.sim.chance.below(150))).await;
+            if let Some(at) = self.any_worker() {
+                self.arrive(class, user, at);
+            }
         }
     }
 
@@ -645,15 +689,19 @@ impl World {
             if !settled || !exact() {
                 continue;
             }
-            let (limit, values) = (class.parse().unwrap(), [Some(user.clone().into_bytes())]);
-            let inspected = self.operator.inspect(&stored, &limit, &values, 0).await;
-            if let Ok(inspected) = inspected
-                && exact()
-            {
-                let (answer, mut book) = (inspected.answer, self.book.borrow_mut());
-                let before = book.audited;
-                book.assert_charged(&user, answer.limit.unwrap(), answer.remaining);
-                self.sim.trace((&user, answer.remaining, before));
+            let values = [Some(user.clone().into_bytes())];
+            let second = (class == "sliding").then_some("pair");
+            for limit in [class].into_iter().chain(second) {
+                let limit = limit.parse().unwrap();
+                let inspected = self.operator.inspect(&stored, &limit, &values, 0).await;
+                if let Ok(inspected) = inspected
+                    && exact()
+                {
+                    let (answer, mut book) = (inspected.answer, self.book.borrow_mut());
+                    let before = book.audited;
+                    book.assert_charged(&user, answer.limit.unwrap(), answer.remaining);
+                    self.sim.trace((&user, answer.remaining, before));
+                }
             }
         }
     }
@@ -747,7 +795,7 @@ impl World {
         self.apply().await;
         sleep(Duration::from_secs(3)).await;
         let least = |of: &Class, units: u64| match of.name {
-            "sliding" => units.min(PAIR),
+            "sliding" => units.min(self.plan.pair()),
             _ => units,
         };
         let mut limited = Vec::new();
