@@ -82,6 +82,12 @@ impl Refusal {
         SERVER_STATES.contains(&code) || ["NOPERM", "NOAUTH"].contains(&code)
     }
 
+    /// Whether it is for what the keys of the command hold or where they are, so that one with other keys is
+    /// served.
+    pub fn is_of_the_keys(&self) -> bool {
+        ["TRYAGAIN", "WRONGTYPE"].contains(&self.code.as_str())
+    }
+
     /// Whether it may come from a primary that was deposed.
     pub(crate) fn may_be_a_demotion(&self) -> bool {
         matches!(self.code.as_str(), "READONLY" | "NOREPLICAS" | "MASTERDOWN")

@@ -256,7 +256,7 @@ struct Control<'c> {
     failure: Option<String>,
 }
 
-/// A status that was refused. One that nobody may write is not sent a thousand times a second.
+/// A status that was refused. One that nobody may write is not sent again in every turn.
 struct Refused {
     /// The generation that it is about.
     generation: i64,

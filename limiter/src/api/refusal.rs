@@ -106,13 +106,12 @@ pub(super) fn code(error: &CheckError) -> ErrorCode {
 
 /// Whether a check failed for what its bucket holds or where it is: others that the same store decides do not.
 pub(super) fn is_of_the_bucket(error: &CheckError) -> bool {
-    let (CheckError::Store(why) | CheckError::PartiallyCharged(why)) = error else {
-        return matches!(error, CheckError::CorruptBucket(_));
-    };
-    let StoreError::Refused(refusal) = why else {
-        return false;
-    };
-    ["TRYAGAIN", "WRONGTYPE"].contains(&refusal.code.as_str())
+    match error {
+        CheckError::CorruptBucket(_) => true,
+        CheckError::Store(StoreError::Refused(refusal))
+        | CheckError::PartiallyCharged(StoreError::Refused(refusal)) => refusal.is_of_the_keys(),
+        _ => false,
+    }
 }
 
 /// Why one check was not decided.

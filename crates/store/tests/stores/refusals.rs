@@ -169,7 +169,7 @@ async fn a_slow_server_charges_only_what_was_sent_and_each_once(server: Server) 
 }
 
 /// As behind a firewall that forgets a connection on which nothing was said for long: what the server sends is lost,
-/// and nobody hears of it.
+/// and neither side gets an error.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs a server"]
 async fn a_subscription_that_is_cut_off_is_made_again() -> Result<()> {
