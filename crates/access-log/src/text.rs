@@ -202,9 +202,20 @@ fn read_request(request: &[u8], named: &Named, values: &mut Values) -> bool {
         return false;
     }
     values.field(Field::Method, method);
-    values.field(Field::Path, target);
+    values.field(Field::Path, path_of(target));
     named.set("protocol", protocol, values);
     true
+}
+
+/// The path of a target that names the host as well, as clients send it to proxies: Envoy goes by the path alone.
+fn path_of(target: &[u8]) -> &[u8] {
+    match split(target, b"://") {
+        Some((scheme, rest)) if scheme.iter().all(u8::is_ascii_alphabetic) => {
+            let path = memchr::memchr(b'/', rest).and_then(|at| rest.get(at..));
+            path.unwrap_or(b"/")
+        }
+        _ => target,
+    }
 }
 
 /// What is before a text and what is behind it.

@@ -201,6 +201,16 @@ fn the_combined_format_is_read() {
     let common = r#"10.0.0.1 - - [25/Nov/2026:23:47:17 +0000] "GET / HTTP/1.0" 200 -"#;
     let (request, entries) = one(common, layout(&["path", "user"]));
     assert_eq!((&*entries, request.bytes_sent), ("path=/", Some(0)));
+    for (target, path) in [
+        ("http://shop/api/a?b=c", "/api/a"),
+        ("HTTP://shop", "/"),
+        ("/go?to=http://shop/api", "/go"),
+        ("*", "*"),
+    ] {
+        let line = common.replace("GET /", &format!("GET {target}"));
+        let expected = format!("path={path}");
+        assert_eq!(one(&line, layout(&["path"])).1, expected, "{target}");
+    }
 }
 
 #[test]
