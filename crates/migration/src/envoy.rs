@@ -185,7 +185,15 @@ fn rate_limit(limit: &Field<'_>, reading: &mut Reading) -> Option<RateLimit> {
     }
     let has_unit = limit.node.get("unit").is_some();
     let quota = match (unlimited, unit) {
-        (true, None) if !has_unit => Quota::Unlimited,
+        (true, None) if !has_unit => {
+            if requests > 0 {
+                let message = "`requests_per_unit` has no effect beside `unlimited`";
+                limit
+                    .report(&mut reading.changed, message)
+                    .push_hint("nor has it in envoyproxy/ratelimit");
+            }
+            Quota::Unlimited
+        }
         (true, _) => {
             limit.report(&mut reading.errors, "both `unlimited` and a `unit`");
             return None;
@@ -591,12 +599,18 @@ impl<'c> Walk<'_, 'c> {
                 .add(&Path::Root, descriptor.place, message)
                 .push_hint("envoyproxy/ratelimit takes it for a wildcard, as in a value");
         }
-        if descriptor.rate_limit.is_none() && descriptor.shadow_mode {
-            let message = "`shadow_mode` has no effect without a `rate_limit` beside it";
-            self.reading
-                .changed
-                .add(&Path::Root, descriptor.place, message)
-                .push_hint("nor has it in envoyproxy/ratelimit");
+        let limit = descriptor.rate_limit.as_ref();
+        let is_rate = limit.is_some_and(|limit| limit.quota != Quota::Unlimited);
+        for (field, of) in [
+            ("shadow_mode", descriptor.shadow_mode && !is_rate),
+            ("quota_mode", descriptor.quota_mode && limit.is_none()),
+        ] {
+            if of {
+                let message = format!("`{field}` has no effect without a rate beside it");
+                { &mut self.reading.changed }
+                    .add(&Path::Root, descriptor.place, message)
+                    .push_hint("nor has it in envoyproxy/ratelimit");
+            }
         }
     }
 }
