@@ -79,6 +79,10 @@ fn one_file(
         reading.errors.add(&documents::Path::Root, None, message);
         return;
     };
+    if let Some(base) = root.at(&["spring", "webflux", "base-path"]) {
+        let message = "paths of routes are below this one there; here they are as they are written";
+        change(&base, message, reading).push_hint("put it before each path in `match`");
+    }
     let drafts = limits(file, &gateway, reading, options);
     if drafts.is_empty() {
         let message = "no route has a `RequestRateLimiter`, so there is nothing to convert";
@@ -127,8 +131,11 @@ fn limits(file: usize, gateway: &At<'_>, reading: &mut Reading, options: &Option
     let mut names = Unique::default();
     let mut drafts = Vec::new();
     let everywhere = gateway.at(&["default-filters"]);
+    let mut known = vec![DEFAULT_FILTERS.to_owned()];
     for filter in everywhere.iter().flat_map(At::items).filter(is_limiter) {
-        let limiter = read_limiter(&filter, "default", &defaults, options, reading);
+        let message = "each route counts apart there; this limit counts all of them together";
+        change(&filter, message, reading);
+        let limiter = read_limiter(&filter, DEFAULT_FILTERS, &defaults, options, reading);
         drafts.extend(limiter.map(|limiter| Draft {
             node: draft("default-filter", None, &limiter, &mut names),
             file,
@@ -144,6 +151,11 @@ fn limits(file: usize, gateway: &At<'_>, reading: &mut Reading, options: &Option
             .map(str::to_owned);
         let id = id.unwrap_or_else(|| format!("route-{nth}"));
         let filters = route.at(&["filters"]);
+        known.push(id.clone());
+        if { route.at(&["enabled"]) }.is_some_and(|at| flag(&at, reading) == Some(false)) {
+            change(route, "this route is not enabled, and is left out", reading);
+            continue;
+        }
         for filter in filters.iter().flat_map(At::items).filter(is_limiter) {
             let lost = reading.lost.problems.len();
             let matchers = read(route, reading);
@@ -164,8 +176,18 @@ fn limits(file: usize, gateway: &At<'_>, reading: &mut Reading, options: &Option
     if routes.len() > 1 && !drafts.is_empty() {
         first_route_wins(&routes, reading);
     }
+    for (name, at) in &defaults.by_route {
+        let is_used = |id: &String| name.starts_with(&format!("{}.", canonical(id)));
+        if !known.iter().any(is_used) {
+            let message = "there is no route of this id here: its limiter is elsewhere";
+            reading.lost.add(&at.path(), at.place(), message);
+        }
+    }
     drafts
 }
+
+/// The id by which the numbers of `default-filters` are configured.
+const DEFAULT_FILTERS: &str = "defaultFilters";
 
 fn first_route_wins(routes: &[At<'_>], reading: &mut Reading) {
     let place: Option<Place> = routes.first().and_then(At::place);
@@ -235,9 +257,14 @@ impl<'n> Defaults<'n> {
         let mut deny_empty_key = true;
         for (name, at) in filter.iter().flat_map(At::leaves) {
             match name.as_str() {
-                "denyemptykey" => deny_empty_key = at.text() != Some("false"),
+                "denyemptykey" => deny_empty_key = flag(&at, reading).unwrap_or(true),
                 "emptykeystatuscode" | "emptykeystatus" => empty_key_status(&at, reading),
-                "enabled" => {}
+                "enabled" if flag(&at, reading) == Some(true) => {}
+                "enabled" => {
+                    let message =
+                        "the limiters are not enabled there, and are converted all the same";
+                    change(&at, message, reading);
+                }
                 _ => unknown(&at, reading),
             }
         }
@@ -293,7 +320,7 @@ fn read_limiter(
             "redisratelimiter.replenishrate" => found.replenish_rate = number(&at, 1, reading)?,
             "redisratelimiter.burstcapacity" => found.burst_capacity = number(&at, 0, reading)?,
             "redisratelimiter.requestedtokens" => found.requested_tokens = number(&at, 1, reading)?,
-            "denyemptykey" => found.deny_empty_key = at.text() != Some("false"),
+            "denyemptykey" => found.deny_empty_key = flag(&at, reading)?,
             "emptykeystatus" => empty_key_status(&at, reading),
             "keyresolver" => resolver = Some(at),
             "statuscode" => status(&at, reading),
@@ -309,38 +336,46 @@ fn read_limiter(
     (reading.lost.problems.len() == lost).then_some(found)
 }
 
-/// A number, or the default of a placeholder like `${RATE:10}`.
 fn number(at: &At<'_>, least: u64, reading: &mut Reading) -> Option<u64> {
+    let what = format!("a whole number of at least {least}");
+    let read = |text: &str| text.parse().ok().filter(|n| *n >= least);
+    scalar(at, &what, read, reading)
+}
+
+fn flag(at: &At<'_>, reading: &mut Reading) -> Option<bool> {
+    let read = |text: &str| match &*text.to_ascii_lowercase() {
+        "true" | "on" | "yes" | "1" => Some(true),
+        "false" | "off" | "no" | "0" => Some(false),
+        _ => None,
+    };
+    scalar(at, "true or false", read, reading)
+}
+
+/// A value, or the default of a placeholder like `${RATE:10}`.
+fn scalar<T: std::fmt::Display>(
+    at: &At<'_>,
+    what: &str,
+    read: impl Fn(&str) -> Option<T>,
+    reading: &mut Reading,
+) -> Option<T> {
     let text = at.text().unwrap_or_default();
-    let default = text
-        .strip_prefix("${")
-        .and_then(|rest| rest.strip_suffix('}'));
-    let default = default
-        .and_then(|inside| inside.split_once(':'))
-        .map(|(_, default)| default);
-    let number = default
-        .unwrap_or(text)
-        .trim()
-        .parse()
-        .ok()
-        .filter(|n| *n >= least);
-    match (number, default) {
-        (Some(number), Some(_)) => {
-            let message = format!("{} is taken as {number}", quoted(text));
+    let inside = { text.strip_prefix("${") }.and_then(|rest| rest.strip_suffix('}'));
+    let default = inside.and_then(|inside| Some(inside.split_once(':')?.1));
+    let found = read(default.unwrap_or(text).trim());
+    match (&found, default) {
+        (Some(found), Some(_)) => {
+            let message = format!("{} is taken as {found}", quoted(text));
             change(at, &message, reading).push_hint(
                 "limits files have no placeholders; `rlctl set-limit` changes a rate live",
             );
         }
         (Some(_), None) => {}
         (None, _) => {
-            let message = format!(
-                "expected a whole number of at least {least}, found {}",
-                quoted(text)
-            );
+            let message = format!("expected {what}, found {}", quoted(text));
             reading.lost.add(&at.path(), at.place(), message);
         }
     }
-    number
+    found
 }
 
 /// The entry for a key resolver, which is code that is not available here.
@@ -484,16 +519,8 @@ fn parts(predicate: &At<'_>) -> (String, Vec<String>) {
     let mut args: Vec<_> = args.iter().flat_map(At::leaves).collect();
     // By name, in whatever order; others have their position.
     args.sort_by_key(|(path, _)| !matches!(path.as_str(), "header" | "name" | "param"));
-    let args = args.into_iter().flat_map(|(_, at)| {
-        let items = at.items();
-        let one = at.text().map(str::to_owned);
-        let many = items
-            .iter()
-            .filter_map(At::text)
-            .map(str::to_owned)
-            .collect::<Vec<_>>();
-        one.into_iter().chain(many)
-    });
+    let args = args.iter().flat_map(|(_, at)| at.items());
+    let args = args.filter_map(|at| at.text().map(str::to_owned));
     (name, args.collect())
 }
 
@@ -506,6 +533,11 @@ fn patterns(name: &str, args: &[String]) -> Result<Found, String> {
         });
         Ok(Some((entry(key)?, patterns.collect::<Result<_, _>>()?)))
     };
+    if let Some(arg) = args.iter().find(|arg| arg.contains("${")) {
+        return Err(format!(
+            "`{arg}` has a placeholder: write what it stands for"
+        ));
+    }
     match (canonical(name).as_str(), args) {
         ("path", [_, ..]) => {
             let flag = |arg: &String| matches!(arg.as_str(), "true" | "false");
@@ -594,9 +626,20 @@ fn host_pattern(host: &str) -> Option<String> {
     if host.contains(['?', '{', '}', ':']) {
         return None;
     }
-    let whole = regex_lite::escape(&host);
-    let whole = whole.replace(r"\*\*", ".*").replace(r"\*", "[^.]*");
-    Some(format!("re:{whole}"))
+    if host == "**" {
+        return Some(host);
+    }
+    let (host, behind) = match host.strip_suffix(".**") {
+        Some(host) => (host, r"(?:\.[^.]+)*"),
+        None => (&*host, ""),
+    };
+    let labels = host.split('.').map(|label| match label {
+        "**" => r"(?:[^.]+\.)*".to_owned(),
+        label => regex_lite::escape(label).replace(r"\*", "[^.]*") + r"\.",
+    });
+    let whole: String = labels.collect();
+    let whole = whole.strip_suffix(r"\.")?;
+    Some(format!("re:{whole}{behind}"))
 }
 
 /// The host bits of a network may be set; they are ignored.
@@ -627,10 +670,32 @@ mod tests {
         assert_eq!(path_pattern("/{id:[0-9]+}"), None);
         assert_eq!(path_pattern("/a?"), None);
         assert_eq!(host_pattern("Example.org").as_deref(), Some("example.org"));
-        assert_eq!(
-            host_pattern("**.example.org").as_deref(),
-            Some(r"re:.*\.example\.org")
-        );
+        for (written, yes, no) in [
+            (
+                "**.example.org",
+                "example.org a.example.org a.b.example.org",
+                "aexample.org org",
+            ),
+            (
+                "*.example.org",
+                "a.example.org",
+                "example.org a.b.example.org",
+            ),
+            (
+                "shop.**",
+                "shop shop.example.org",
+                "shops.example.org a.shop",
+            ),
+            ("a.**.c", "a.c a.b.c a.b.b.c", "ac a.bc"),
+            ("**", "a a.b", ""),
+        ] {
+            let pattern = Pattern::parse(&host_pattern(written).unwrap()).unwrap();
+            for (hosts, matches) in [(yes, true), (no, false)] {
+                for host in hosts.split_whitespace() {
+                    assert_eq!(pattern.finds(host.as_bytes()), matches, "{written} {host}");
+                }
+            }
+        }
         assert_eq!(
             network("192.168.1.1/24").as_deref(),
             Some("cidr:192.168.1.0/24")

@@ -23,8 +23,8 @@ pub(super) fn load(text: &str, report: &mut Report) -> Vec<Node> {
         if line.is_empty() || line.starts_with(['#', '!']) {
             continue;
         }
-        // A line that ends with a backslash continues on the next.
-        while let Some(whole) = line.strip_suffix('\\') {
+        // A line that ends with a backslash, itself not escaped, continues on the next.
+        while let Some(whole) = continued(&line) {
             let next = lines.next().map_or("", |(_, next)| next.trim_start());
             line = format!("{whole}{next}");
         }
@@ -35,7 +35,7 @@ pub(super) fn load(text: &str, report: &mut Report) -> Vec<Node> {
                 .unwrap_or(u32::MAX)
                 .max(1),
         };
-        let (key, value) = line.split_once(['=', ':']).unwrap_or((&line, ""));
+        let (key, value) = pair(&line);
         if !key.starts_with("spring.") {
             continue;
         }
@@ -46,7 +46,7 @@ pub(super) fn load(text: &str, report: &mut Report) -> Vec<Node> {
             return Vec::new();
         }
         let set =
-            steps(key.trim_end()).and_then(|steps| set(&mut root, &steps, value.trim(), place));
+            unescaped(key).and_then(|key| set(&mut root, &steps(&key)?, &unescaped(value)?, place));
         if set.is_none() {
             report.add(
                 &Path::Root,
@@ -60,6 +60,52 @@ pub(super) fn load(text: &str, report: &mut Report) -> Vec<Node> {
         Some(()) => documents,
         None => Vec::new(),
     }
+}
+
+/// The line without the backslash at its end, if that escapes the line break.
+fn continued(line: &str) -> Option<&str> {
+    let backslashes = line.len() - line.trim_end_matches('\\').len();
+    line.strip_suffix('\\').filter(|_| backslashes % 2 == 1)
+}
+
+/// A key and its value, both escaped. A colon, an equals sign or a blank ends the key.
+fn pair(line: &str) -> (&str, &str) {
+    let mut escaped = false;
+    let end = line.find(|c: char| {
+        let ends = !escaped && (matches!(c, '=' | ':') || c.is_whitespace());
+        escaped = c == '\\' && !escaped;
+        ends
+    });
+    let (key, value) = line
+        .split_at_checked(end.unwrap_or(line.len()))
+        .unwrap_or((line, ""));
+    let value = value.trim();
+    (key, value.strip_prefix(['=', ':']).unwrap_or(value).trim())
+}
+
+/// Undoes the escapes of Java's properties; `None`: it is no character.
+fn unescaped(text: &str) -> Option<String> {
+    let mut plain = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, escaped)) = rest.split_once('\\') {
+        plain.push_str(before);
+        let c = escaped.chars().next()?;
+        rest = escaped.strip_prefix(c)?;
+        plain.push(match c {
+            'n' => '\n',
+            't' => '\t',
+            'r' => '\r',
+            'f' => '\x0c',
+            'u' => {
+                let (digits, behind) = rest.split_at_checked(4)?;
+                rest = behind;
+                char::from_u32(u32::from_str_radix(digits, 16).ok()?)?
+            }
+            other => other,
+        });
+    }
+    plain.push_str(rest);
+    Some(plain)
 }
 
 enum Step {
@@ -268,7 +314,11 @@ impl<'n> At<'n> {
         leaves
     }
 
+    /// The items of a list; of what is no list, itself, as Spring has it.
     pub(super) fn items(&self) -> Vec<Self> {
+        if !matches!(self.node.value, Value::List(_)) {
+            return vec![self.clone()];
+        }
         let items = self.node.items().iter().enumerate();
         let items = items.map(|(nth, node)| Self {
             node,
@@ -318,6 +368,8 @@ spring.b[0].name = x
 spring.b[0].args.redis-rate-limiter.replenishRate=1\\
     0
 spring.b[1]: true
+spring.c \\u0041\\\\d\\=b\\\\
+spring.d=
 ";
         let mut report = Report::default();
         let [node] = &load(text, &mut report)[..] else {
@@ -325,7 +377,7 @@ spring.b[1]: true
         };
         assert_eq!(
             node.to_yaml_line(),
-            r#"{spring: {b: [{name: x, args: {redis-rate-limiter: {replenishRate: "10"}}}, true]}}"#
+            r#"{spring: {b: [{name: x, args: {redis-rate-limiter: {replenishRate: "10"}}}, true], c: "A\\d=b\\", d: ""}}"#
         );
         for wrong in [
             "spring.a[0]=1\nspring.a.b=2",
@@ -333,6 +385,8 @@ spring.b[1]: true
             "spring..b=1",
             "spring.[=x",
             "spring.a[1]=1",
+            "spring.a=\\ud800",
+            "spring.a=\\u00",
         ] {
             assert_eq!(load(wrong, &mut Report::default()), [], "{wrong}");
         }
