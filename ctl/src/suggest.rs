@@ -14,7 +14,10 @@ use algorithms::{
 };
 use serde::Serialize;
 
-use crate::replay::millionths;
+use crate::{
+    render::{counted, duration},
+    replay::millionths,
+};
 
 /// Bound: bytes that hold when buckets had their requests, some three for each request. Beyond it, half of the
 /// buckets are left out, chosen by their hash.
@@ -789,9 +792,9 @@ fn notes(found: &Suggestion, trial: &Trial<'_>) -> Vec<String> {
     }
     for (part, size) in ["first part", "rest"].into_iter().zip(found.parts) {
         if size.buckets < FEW_BUCKETS {
-            let n = size.buckets;
+            let n = counted(size.buckets, "bucket");
             notes.push(format!(
-                "the {part} of the log has {n} buckets: the numbers rest on a few clients; a longer log says more"
+                "the {part} of the log has {n}: the numbers rest on a few clients; a longer log says more"
             ));
         }
     }
@@ -833,7 +836,7 @@ fn shape(trial: &Trial<'_>, first_ms: u64, long_ms: u64) -> Vec<String> {
         notes.push(format!(
             "the log covers {}: its parts are other times of a day, and what a busy day looks like is not in it; \
              take whole days, best a week",
-            insight::duration(long_ms)
+            duration(long_ms)
         ));
         return notes;
     }

@@ -8,7 +8,7 @@ use std::{
 
 use access_log::{Counts, Request};
 use clap::Args;
-use policy::{Compiled, Duration, Limit, Name, Node, Policy, Scope, format_timestamp};
+use policy::{Compiled, Duration, Limit, Match, Name, Node, Policy, Scope, format_timestamp};
 use serde::Serialize;
 use store::{ActivitySummary, Overrides, Resolution};
 
@@ -123,7 +123,7 @@ impl Suggest {
         let done = watched(printer, Arc::clone(&progress), work).await?;
         let done =
             done.map_err(|error| Error::new(Exit::Refused, format!("reading failed: {error}")))?;
-        let (usage, lacking, counts) = done?;
+        let (usage, [lacking, unmatched], counts) = done?;
         let log = LogReport::new(&self.logs, counts, progress.is_stopped());
         log.warn(printer, log.counts.requests);
         let target = Target {
@@ -147,10 +147,10 @@ impl Suggest {
                 "every client was refused: the status of all its requests is 401, 403 or 429",
             )));
         };
-        let limits = self.limits(&name, &found)?;
+        let limits = self.limits(&name, &found, lacking > 0)?;
         printer.data(&Report {
             per: self.per.clone(),
-            lacking,
+            lacking: lacking + unmatched,
             log,
             suggestion: found,
             limits,
@@ -220,7 +220,6 @@ impl Suggest {
     fn policy(&self) -> Result<Policy, Error> {
         let mut limit = self.limit("suggested");
         limit.set("rate", Node::text("1/s"));
-        limit.set("if_missing", Node::text("skip"));
         for (flag, entries) in [
             ("--per", self.per.iter().map(String::as_str).collect()),
             (
@@ -265,16 +264,20 @@ impl Suggest {
         Ok(name)
     }
 
-    /// The proposed limits, ready to be pasted.
-    fn limits(&self, name: &str, found: &Suggestion) -> Result<Vec<Node>, Error> {
+    /// The proposed limits, ready to be pasted. Requests that lacked an entry had no part in finding them: all in one
+    /// bucket, they would be denied more than is said.
+    fn limits(&self, name: &str, found: &Suggestion, skip: bool) -> Result<Vec<Node>, Error> {
         let several = found.proposed.len() > 1;
         let one = |proposed: &Proposed| {
             let Proposed { units, period_ms } = *proposed;
-            let limit = self.limit(&if several {
+            let mut limit = self.limit(&if several {
                 format!("{name}-{}", Duration(period_ms))
             } else {
                 name.to_owned()
             });
+            if skip {
+                limit.set("if_missing", Node::text("skip"));
+            }
             self.with_rate(limit, (units, period_ms), found.bursts)
         };
         found.proposed.iter().map(one).collect()
@@ -307,33 +310,29 @@ impl Suggest {
     }
 }
 
-/// What buckets used, how many requests have none, and what was read.
-fn collect(mut reading: Reading, policy: &Compiled) -> Result<(Usage, u64, Counts), Error> {
-    let (mut usage, mut lacking) = (Usage::default(), 0);
+/// What buckets used, how many requests lack an entry and how many do not match, and what was read.
+fn collect(mut reading: Reading, policy: &Compiled) -> Result<(Usage, [u64; 2], Counts), Error> {
+    let (mut usage, [mut lacking, mut unmatched]) = (Usage::default(), [0, 0]);
     while let Some(requests) = reading.batch() {
         for request in &requests {
-            lacking += u64::from(!add(&mut usage, policy, request));
+            let found = policy.matching(&request.descriptor, request.at_ms);
+            match found.first() {
+                None => unmatched += 1,
+                Some(found) if found.values.contains(&None) => lacking += 1,
+                Some(found) => add(&mut usage, found, request),
+            }
         }
         reading.give_back(requests);
     }
-    Ok((usage, lacking, reading.end()?))
+    Ok((usage, [lacking, unmatched], reading.end()?))
 }
 
-/// `false`: the request lacks an entry, or does not match.
-fn add(usage: &mut Usage, policy: &Compiled, request: &Request) -> bool {
-    let Some(found) = policy
-        .matching(&request.descriptor, request.at_ms)
-        .into_iter()
-        .next()
-    else {
-        return false;
-    };
+fn add(usage: &mut Usage, found: &Match<'_, '_>, request: &Request) {
     let mut hasher = DefaultHasher::new();
     found.values.hash(&mut hasher);
     let per: &[Name] = &found.limit.per;
     let name = || bucket::display(per, &found.values);
     usage.add(hasher.finish(), name, request.at_ms, request.status);
-    true
 }
 
 // --- What is reported.
