@@ -80,6 +80,20 @@ fn every_problem_has_its_place() {
 }
 
 #[test]
+fn an_empty_file_is_no_configuration_without_limits() {
+    for (word, system) in System::CHOICES {
+        for text in ["", "# limits\n---\n", "kind: ConfigMap\ndata: {}\n"] {
+            let file = File {
+                name: "x",
+                bytes: text.as_bytes(),
+            };
+            let found = convert(*system, &[file], &Options::default());
+            assert!(found.is_err(), "{word}: {text:?}");
+        }
+    }
+}
+
+#[test]
 fn a_key_resolver_is_the_entry_that_was_named() {
     let options = Options {
         domain: Some("shop".parse().unwrap()),
