@@ -161,7 +161,7 @@ async fn watch(
                 model.show(data);
             }
             _ = ticks.tick() => {
-                if model.is_due() && fetching.is_none() {
+                if fetching.is_none() && model.is_due() {
                     fetching = Some(Box::pin(fetch(session, domain, model.span)));
                 }
                 if opening.is_none() {
@@ -423,7 +423,9 @@ impl Model {
             KeyCode::Esc => self.filter.clear(),
             KeyCode::Char('p') => {
                 self.paused = !self.paused;
-                return self.look_back(self.span);
+                if !self.paused {
+                    return self.look_back(self.span);
+                }
             }
             KeyCode::Char('?' | 'h') => self.mode = Mode::Help,
             KeyCode::Char('1') => return self.look_back(Span::TenSeconds),
@@ -473,12 +475,13 @@ impl Model {
         Action::Fetch
     }
 
-    /// Whether to read data this second.
+    /// Whether to read data this second: also while it is paused, if a key asked for another time.
     fn is_due(&mut self) -> bool {
         let is_long = matches!(self.span, Span::Hour | Span::Day);
         let is_time = !is_long || self.ticks.is_multiple_of(LONG_EVERY);
-        self.ticks = self.ticks.wrapping_add(1);
-        is_time && !self.paused
+        let is_asked = self.ticks == 0;
+        self.ticks = self.ticks.saturating_add(1);
+        is_asked || is_time && !self.paused
     }
 
     fn type_in(&mut self, key: KeyCode) {

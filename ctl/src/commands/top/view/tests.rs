@@ -274,6 +274,18 @@ fn enter_opens_the_selected_bucket_and_esc_closes_it() {
 }
 
 #[test]
+fn what_a_key_asks_for_is_read_also_while_it_is_paused() {
+    let mut model = model();
+    assert!(model.is_due());
+    assert_eq!(press(&mut model, "p"), Action::Stay);
+    assert!(!model.is_due());
+    assert_eq!(press(&mut model, "3"), Action::Fetch);
+    assert_eq!((model.is_due(), model.is_due()), (true, false));
+    assert_eq!(press(&mut model, "p"), Action::Fetch);
+    assert!(model.is_due());
+}
+
+#[test]
 fn what_was_known_stays_while_redis_is_away() {
     let mut model = model();
     model.show(Err(Error::new(Exit::Unreachable, "cannot reach redis://x")));
