@@ -3,7 +3,7 @@
 
 use std::{
     fs::{File, Metadata},
-    io::{self, Cursor, IsTerminal as _, Read},
+    io::{self, Cursor, Read},
     os::unix::fs::MetadataExt as _,
     sync::{
         Arc,
@@ -28,7 +28,7 @@ use crate::{
     bucket::Pair,
     error::{self, Error, Exit},
     input::unreadable,
-    printer::{Printer, draw},
+    printer::Printer,
     render::{self, counted},
     replay::LimitResult,
 };
@@ -470,40 +470,26 @@ fn read(
 
 // --- A bar on a terminal, and Ctrl-C.
 
-/// The time between two drawings of the bar. What is read faster shows none.
-const DRAWN_EVERY: Duration = Duration::from_millis(200);
-
 /// Awaits what reads a log. Draws how far it is; at Ctrl-C, has it end with what was read so far.
 pub async fn watched<T>(
     printer: &Printer,
     progress: Arc<Progress>,
     work: impl Future<Output = T>,
 ) -> Result<T, Error> {
-    let mut work = std::pin::pin!(work);
+    let text = || progress.text(printer);
+    let mut work = std::pin::pin!(printer.drawing(work, text));
     let mut interrupts = tokio::signal::unix::signal(SignalKind::interrupt())
         .map_err(|error| Error::usage(format!("cannot wait for Ctrl-C: {error}")))?;
-    let mut drawings = tokio::time::interval(DRAWN_EVERY);
-    drawings.tick().await;
-    let draws = !printer.is_quiet() && io::stderr().is_terminal();
-    let mut shown = false;
-    let done = loop {
+    loop {
         tokio::select! {
             biased;
-            done = &mut work => break done,
+            done = &mut work => return Ok(done),
             // The second time the user wants nothing any more.
             _ = interrupts.recv() => if progress.stop() {
                 return Err(printer.interrupted());
             },
-            _ = drawings.tick(), if draws => {
-                shown = true;
-                draw(&progress.text(printer));
-            }
         }
-    };
-    if shown {
-        draw("");
     }
-    Ok(done)
 }
 
 impl Progress {

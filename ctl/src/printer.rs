@@ -4,7 +4,9 @@
 use std::{
     cell::Cell,
     fmt,
-    io::{self, ErrorKind, Write},
+    io::{self, ErrorKind, IsTerminal as _, Write},
+    pin::pin,
+    time::Duration,
 };
 
 use anstyle::{AnsiColor, Style};
@@ -205,11 +207,66 @@ fn to_stderr(text: fmt::Arguments<'_>) {
     let _ = writeln!(anstream::stderr().lock(), "{text}");
 }
 
-/// Replaces the last drawing on stderr, a terminal. Write errors are ignored.
-pub fn draw(text: &str) {
+// --- How far a command is, drawn on a terminal over and over.
+
+/// The time between two drawings. What ends sooner shows none.
+const DRAWN_EVERY: Duration = Duration::from_millis(200);
+
+/// Takes the last drawing back when what is drawn has ended, also by Ctrl-C.
+#[derive(Default)]
+struct Drawing {
+    drawn: bool,
+}
+
+impl Drop for Drawing {
+    fn drop(&mut self) {
+        if self.drawn {
+            draw("");
+        }
+    }
+}
+
+impl Printer {
+    /// Whether somebody sees drawings.
+    pub fn draws(&self) -> bool {
+        !self.quiet && io::stderr().is_terminal()
+    }
+
+    /// Awaits work, and draws meanwhile how far it is.
+    pub async fn drawing<T>(&self, work: impl Future<Output = T>, text: impl Fn() -> String) -> T {
+        let mut work = pin!(work);
+        let mut ticks = tokio::time::interval(DRAWN_EVERY);
+        ticks.tick().await;
+        let mut drawing = Drawing::default();
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut work => return done,
+                _ = ticks.tick(), if self.draws() => {
+                    drawing.drawn = true;
+                    draw(&text());
+                }
+            }
+        }
+    }
+}
+
+/// Replaces the last drawing on stderr. Write errors are ignored.
+fn draw(text: &str) {
+    let columns = terminal_size::terminal_size_of(io::stderr()).map(|(width, _)| width.0);
     let mut terminal = anstream::stderr().lock();
-    let _ = write!(terminal, "\r\x1b[K{text}");
+    let _ = write!(terminal, "\r\x1b[K{}", in_one_line(text, columns));
     let _ = terminal.flush();
+}
+
+/// As much of a text as a line has room for: only the last line of what wraps would be replaced.
+fn in_one_line(text: &str, columns: Option<u16>) -> &str {
+    let room = columns.map_or(usize::MAX, |columns| usize::from(columns.saturating_sub(1)));
+    let end = text
+        .char_indices()
+        .nth(room)
+        .map_or(text.len(), |(at, _)| at);
+    text.get(..end).unwrap_or_default()
 }
 
 /// The terminal's columns; `None` in a pipe, where lines have no limit.
@@ -231,4 +288,21 @@ fn unicode() -> bool {
             let value = value.to_ascii_lowercase();
             value.contains("utf-8") || value.contains("utf8")
         })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_drawing_is_one_line() {
+        for (columns, shown) in [
+            (None, "██░ 1 MiB"),
+            (Some(80), "██░ 1 MiB"),
+            (Some(5), "██░ "),
+            (Some(0), ""),
+        ] {
+            assert_eq!(in_one_line("██░ 1 MiB", columns), shown);
+        }
+    }
 }

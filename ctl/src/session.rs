@@ -4,7 +4,6 @@ mod edit_plan;
 
 use std::{
     collections::BTreeMap,
-    io::IsTerminal,
     path::PathBuf,
     sync::{
         Arc,
@@ -25,7 +24,7 @@ use crate::{
     cli::Global,
     commands::list_keys,
     error::{self, Error, Exit},
-    printer::{Printer, draw},
+    printer::Printer,
     render::{self, pause_state, truncated_list},
     settings::{self, Settings},
 };
@@ -534,46 +533,22 @@ impl Session<'_> {
 
 // --- Progress of a scan over all keys: a bar on a terminal, nothing elsewhere.
 
-/// The time between two drawings of the bar. A shorter scan shows none.
-const DRAWN_EVERY: Duration = Duration::from_millis(200);
-
 impl Session<'_> {
     /// Runs a scan over keys and shows its progress.
     pub async fn with_progress<T>(&self, walk: impl Future<Output = T>) -> T {
-        if self.printer.is_quiet() || !std::io::stderr().is_terminal() {
+        if !self.printer.draws() {
             return walk.await;
         }
         let total = self.store.key_count().await.ok().flatten();
-        let mut walk = std::pin::pin!(walk);
-        let mut drawn = false;
-        let mut ticks = tokio::time::interval(DRAWN_EVERY);
-        ticks.tick().await;
-        let done = loop {
-            tokio::select! {
-                biased;
-                done = &mut walk => break done,
-                _ = ticks.tick() => {
-                    drawn = true;
-                    self.draw(total);
-                }
-            }
-        };
-        if drawn {
-            draw("");
-        }
-        done
-    }
-
-    fn draw(&self, total: Option<u64>) {
-        let walked = self.walked.load(Ordering::Relaxed);
-        draw(&match total {
+        let text = || {
+            let walked = self.walked.load(Ordering::Relaxed);
             // Keys are created and deleted during the scan.
-            Some(total) => {
-                let walked = walked.min(total);
-                let bar = render::bar(walked, total, self.printer.page());
-                format!("{bar} {walked} of {total} keys")
-            }
-            None => format!("{walked} keys"),
-        });
+            let Some((total, walked)) = total.map(|total| (total, walked.min(total))) else {
+                return format!("{walked} keys");
+            };
+            let bar = render::bar(walked, total, self.printer.page());
+            format!("{bar} {walked} of {total} keys")
+        };
+        self.printer.drawing(walk, text).await
     }
 }
