@@ -5,9 +5,15 @@ use std::str::FromStr;
 use clap::Args;
 use insight::LiveEntries;
 pub use insight::bucket::{KeyEntries, describe_key, display, key_entries, key_entry, visible};
-use policy::{Descriptor, Limit, Name, Node, WHOLE_ADDRESS, normal_value, value_to_node};
+use policy::{
+    Compiled, DESCRIPTOR, Descriptor, Limit, Name, Node, REMOTE_ADDRESS, WHOLE_ADDRESS,
+    normal_value, value_to_node,
+};
 
-use crate::error::{self, Error};
+use crate::{
+    error::{self, Error},
+    printer::Printer,
+};
 
 /// `key=value`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -186,6 +192,31 @@ pub fn insert_as_proxies(
     }
     descriptor.insert(key, altered.value);
     Ok(())
+}
+
+/// Notes entries of a request that no limit uses: they change nothing.
+pub fn note_unused<'p>(
+    pairs: impl IntoIterator<Item = &'p Pair>,
+    policies: &[Compiled],
+    printer: &Printer,
+) {
+    let keys = || policies.iter().flat_map(Compiled::needed_keys);
+    let uses = |name: &str| keys().any(|key| key.as_str() == name);
+    let mut limits = policies.iter().flat_map(Compiled::limits);
+    let of_service = limits.any(|limit| limit.descriptor.is_some());
+    for Pair { key, .. } in pairs {
+        let is_used = match key.as_str() {
+            DESCRIPTOR if of_service => true,
+            REMOTE_ADDRESS if uses(WHOLE_ADDRESS) => true,
+            key => uses(key),
+        };
+        if !is_used {
+            printer.note(format_args!("no limit uses `{key}`"));
+            if let Some(meant) = error::meant(key, keys().map(Name::as_str)) {
+                printer.hint(meant);
+            }
+        }
+    }
 }
 
 #[cfg(test)]

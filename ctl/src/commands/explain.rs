@@ -7,8 +7,7 @@ use clap::Args;
 use insight::Window;
 use policy::{
     Compiled, DESCRIPTOR, Descriptor, DescriptorLimit, IfMissing, Limit, Match, Matcher, Name,
-    Override, Pricing, Quota, REMOTE_ADDRESS, RequestPlace, Resolved, Scope, SentDescriptor,
-    WHOLE_ADDRESS,
+    Override, Pricing, Quota, RequestPlace, Resolved, Scope, SentDescriptor,
 };
 use serde::Serialize;
 
@@ -16,7 +15,7 @@ use crate::{
     bucket::{self, RequestArgs},
     cli::{Global, examples},
     commands::inspect::{AdaptiveFields, BucketPenalty},
-    error::{self, Error, Exit},
+    error::{Error, Exit},
     printer::Printer,
     render::{Page, View, counted, format_map, pause_state},
     session::Session,
@@ -43,20 +42,8 @@ impl Explain {
         let compiled = Compiled::new(policy);
         let states = of_request(&session, &compiled, &descriptor).await?;
         let limits = explain(&compiled, &descriptor, states);
-        let keys = compiled.needed_keys();
-        for pair in self.request.pairs() {
-            let of_service = pair.key == DESCRIPTOR && { compiled.limits().iter() }
-                .any(|limit| limit.descriptor.is_some());
-            let uses = |name: &str| keys.iter().any(|key| key.as_str() == name);
-            let whole = pair.key == REMOTE_ADDRESS && uses(WHOLE_ADDRESS);
-            if !of_service && !whole && !uses(&pair.key) {
-                printer.note(format_args!("no limit uses `{}`", pair.key));
-                let known = keys.iter().map(Name::as_str);
-                if let Some(meant) = error::meant(&pair.key, known) {
-                    printer.hint(meant);
-                }
-            }
-        }
+        let pairs = self.request.pairs();
+        bucket::note_unused(pairs, std::slice::from_ref(&compiled), printer);
         printer.data(&Report {
             domain: compiled.domain().to_string(),
             revision: compiled.revision().number,

@@ -4,11 +4,11 @@ use std::{fmt::Write as _, ops::Range};
 
 use anstyle::{AnsiColor, Style};
 use clap::Args;
-use policy::{DESCRIPTOR, Descriptor, Node, Problems, parse_duration};
+use policy::{Compiled, DESCRIPTOR, Descriptor, Node, Problems, parse_duration};
 use serde::Serialize;
 
 use crate::{
-    bucket::{Pair, descriptor, insert_as_proxies, parse_whole_number, visible},
+    bucket::{Pair, descriptor, insert_as_proxies, note_unused, parse_whole_number, visible},
     cli::{Global, examples},
     commands::{check::again, replay::judge_as_written},
     error::{Error, Exit},
@@ -121,6 +121,11 @@ impl Simulate {
             for scenario in &mut scenarios {
                 judge_as_written(&mut scenario.policy, &scenario.id, printer);
             }
+            let policies = scenarios
+                .iter()
+                .map(|found| Compiled::new(found.policy.clone()));
+            let policies: Vec<Compiled> = policies.collect();
+            note_unused(&self.descriptor, &policies, printer);
         }
         let mut engines = Engines::open(self.engine, global, printer)?;
         let report = simulate::run(&scenarios, &mut engines).await?;
