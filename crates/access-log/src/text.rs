@@ -150,11 +150,12 @@ pub(crate) fn combined(
 fn combined_parts(line: &[u8], named: &Named, values: &mut Values) -> Option<bool> {
     let (address, rest) = split(line, b" ")?;
     values.field(Field::Address, address);
-    let (user, rest) = split(rest, b" [")?;
+    // A user's name may have any bracket, but no quote that is not escaped.
+    let (before, rest) = split(rest, b"] \"")?;
+    let (user, time) = before.split_at_checked(memchr::memmem::rfind(before, b" [")?)?;
     let (_ident, user) = split(user, b" ")?;
     named.set("remote_user", &unescaped(user), values);
-    let (time, rest) = split(rest, b"] \"")?;
-    values.field(Field::Time, time);
+    values.field(Field::Time, time.get(2..)?);
     let (request, rest) = split_escaped(rest)?;
     let mut rest = rest.strip_prefix(b" ")?.splitn(3, |byte| *byte == b' ');
     values.field(Field::Status, rest.next()?);

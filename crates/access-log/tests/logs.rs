@@ -201,6 +201,15 @@ fn the_combined_format_is_read() {
     let common = r#"10.0.0.1 - - [25/Nov/2026:23:47:17 +0000] "GET / HTTP/1.0" 200 -"#;
     let (request, entries) = one(common, layout(&["path", "user"]));
     assert_eq!((&*entries, request.bytes_sent), ("path=/", Some(0)));
+    for user in ["al [ice", "[", "a] [b]", "-"] {
+        let line = common.replace("- - [", &format!("- {user} ["));
+        let wanted = Layout {
+            entries: vec![(name("user"), "remote_user".parse().unwrap())],
+            ..layout(&["user"])
+        };
+        let expected = format!("user={user}").replace("user=-", "");
+        assert_eq!(one(&line, wanted).1, expected);
+    }
     for (target, path) in [
         ("http://shop/api/a?b=c", "/api/a"),
         ("HTTP://shop", "/"),
