@@ -47,8 +47,8 @@ fn in_force(reading: &mut Reading) -> Node {
         ];
         let condition = conditions.iter().find_map(|names| {
             let at = root.at(names)?;
-            let text = at.text()?.to_owned();
-            Some((text, at.place()))
+            let listed: Vec<&str> = at.items().iter().filter_map(At::text).collect();
+            (!listed.is_empty()).then(|| (listed.join(", "), at.place()))
         });
         match condition {
             Some((profile, place)) if gateway(&root).is_some() => {
