@@ -7,13 +7,13 @@
 
 use std::collections::{HashMap, HashSet};
 
-use documents::{Choice, Entry, Field, Node, Path, Place, Problems, Value, similar};
+use documents::{Entry, Field, Node, Path, Place, Problems, Value, similar};
 use policy::{DescriptorPattern, EntryPattern};
 
 use crate::{
     Conversion, File,
     assemble::{DomainDraft, Draft, Fields, Unique, assemble, name_of},
-    report::{Reading, load_all, yaml},
+    report::{Reading, load_all, truth, yaml},
 };
 
 /// Reads files; those of one domain are merged, as with `MERGE_DOMAIN_CONFIG`.
@@ -198,7 +198,7 @@ fn rate_limit(limit: &Field<'_>, reading: &mut Reading) -> Option<RateLimit> {
             limit.report(&mut reading.errors, "both `unlimited` and a `unit`");
             return None;
         }
-        (false, Some(unit)) => Quota::Rate { requests, unit },
+        (false, Some(period)) => Quota::Rate { requests, period },
         (false, None) => {
             if !has_unit {
                 limit
@@ -236,19 +236,18 @@ fn read_replaces(list: &Field<'_>, reading: &mut Reading) -> Vec<String> {
     names
 }
 
-fn read_unit(field: &Field<'_>, reading: &mut Reading) -> Option<Unit> {
-    let text = field.text("a unit of time", &mut reading.errors)?;
-    let lower = text.to_ascii_lowercase();
-    let found = Unit::CHOICES.iter().find(|(word, _)| *word == lower);
+fn read_unit(field: &Field<'_>, reading: &mut Reading) -> Option<&'static str> {
+    let lower = { field.text("a unit of time", &mut reading.errors)? }.to_ascii_lowercase();
+    let found = UNITS.iter().find(|(word, _)| *word == lower);
     if found.is_none() {
-        let words: Vec<&str> = Unit::CHOICES.iter().map(|(word, _)| *word).collect();
+        let words = UNITS.map(|(word, _)| word);
         let what = format!("one of {}", words.join(", "));
         let problem = field.expected(&what, &mut reading.errors);
         if let Some(meant) = similar(&lower, &words) {
             problem.push_hint(format!("did you mean `{meant}`?"));
         }
     }
-    found.map(|(_, unit)| *unit)
+    found.map(|(_, period)| *period)
 }
 
 fn read_requests(field: &Field<'_>, reading: &mut Reading) -> Option<u32> {
@@ -285,21 +284,12 @@ fn text(field: &Field<'_>, what: &str, reading: &mut Reading) -> String {
     text.unwrap_or_default().to_owned()
 }
 
-/// envoyproxy/ratelimit reads YAML 1.1, which has more words for booleans.
 fn flag(field: &Field<'_>, reading: &mut Reading) -> bool {
-    let word = field
-        .node
-        .as_text()
-        .unwrap_or_default()
-        .to_ascii_lowercase();
-    match word.as_str() {
-        "true" | "yes" | "on" | "y" => true,
-        "false" | "no" | "off" | "n" => false,
-        _ => {
-            field.expected("true or false", &mut reading.errors);
-            false
-        }
+    let found = field.node.as_text().and_then(truth);
+    if found.is_none() {
+        field.expected("true or false", &mut reading.errors);
     }
+    found.unwrap_or(false)
 }
 
 // --- The configuration of envoyproxy/ratelimit.
@@ -356,50 +346,22 @@ pub enum Quota {
     Rate {
         /// The number.
         requests: u32,
-        /// The unit.
-        unit: Unit,
+        /// The length of a window, as a limits file writes it.
+        period: &'static str,
     },
 }
 
-/// The length of a window.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unit {
-    Second,
-    Minute,
-    Hour,
-    Day,
-    Week,
-    Month,
-    Year,
-}
-
-impl Unit {
-    /// The length, as a limits file writes it. In envoyproxy/ratelimit a month has 30 days and a
-    /// year 365.
-    pub fn period(self) -> &'static str {
-        match self {
-            Self::Second => "s",
-            Self::Minute => "m",
-            Self::Hour => "h",
-            Self::Day => "d",
-            Self::Week => "7d",
-            Self::Month => "30d",
-            Self::Year => "365d",
-        }
-    }
-}
-
-impl Choice for Unit {
-    const CHOICES: &'static [(&'static str, Self)] = &[
-        ("second", Self::Second),
-        ("minute", Self::Minute),
-        ("hour", Self::Hour),
-        ("day", Self::Day),
-        ("week", Self::Week),
-        ("month", Self::Month),
-        ("year", Self::Year),
-    ];
-}
+/// The lengths of windows, as a limits file writes them. In envoyproxy/ratelimit a month has 30 days and a
+/// year 365.
+const UNITS: [(&str, &str); 7] = [
+    ("second", "s"),
+    ("minute", "m"),
+    ("hour", "h"),
+    ("day", "d"),
+    ("week", "7d"),
+    ("month", "30d"),
+    ("year", "365d"),
+];
 
 impl Descriptor {
     /// `key` or `key_value`: envoyproxy/ratelimit distinguishes the descriptors of one list by it,
@@ -502,7 +464,7 @@ fn domain(
             limits.push(Draft {
                 node: names.limit(rule, reading),
                 file: rule.file,
-                place: rule.descriptor().place,
+                place: rule.last.place,
             });
         }
     }
@@ -520,10 +482,6 @@ struct Rule<'c> {
 }
 
 impl<'c> Rule<'c> {
-    fn descriptor(&self) -> &'c Descriptor {
-        self.last
-    }
-
     fn rate_limit(&self) -> Option<&'c RateLimit> {
         self.last.rate_limit.as_ref()
     }
@@ -661,14 +619,14 @@ impl<'c> Names<'c> {
             fields.description(&full_key);
         }
         fields.set("descriptor", pattern(rule, reading));
-        let last = rule.descriptor();
+        let last = rule.last;
         if rule.way.iter().any(|on| on.share_threshold) {
             fields.set("share_threshold", share_threshold(rule));
         }
         match rule.rate_limit().map(|limit| limit.quota) {
-            Some(Quota::Rate { requests, unit }) => {
+            Some(Quota::Rate { requests, period }) => {
                 fields.text("algorithm", "fixed_window");
-                fields.text("rate", format!("{requests}/{}", unit.period()));
+                fields.text("rate", format!("{requests}/{period}"));
                 if last.shadow_mode {
                     fields.text("enforce", "0%");
                 }
@@ -692,14 +650,14 @@ impl<'c> Names<'c> {
                 let message = format!("no limit of the domain is called `{given}`");
                 reading
                     .changed
-                    .add(&Path::Root, rule.descriptor().place, message)
+                    .add(&Path::Root, rule.last.place, message)
                     .push_hint("so it replaces nothing, here as in envoyproxy/ratelimit");
                 continue;
             };
             self.replaced = self.replaced.saturating_add(names.len());
             if self.replaced > MAX_REPLACED {
                 let message = format!("`replaces` stand for more than {MAX_REPLACED} limits");
-                let place = rule.descriptor().place;
+                let place = rule.last.place;
                 reading.errors.add(&Path::Root, place, message);
                 break;
             }
@@ -720,7 +678,7 @@ fn pattern(rule: &Rule<'_>, reading: &mut Reading) -> Node {
     match DescriptorPattern::new(entries.collect()) {
         Ok(pattern) => Node::list(pattern.to_items().into_iter().map(Node::text)),
         Err(error) => {
-            let place = rule.descriptor().place;
+            let place = rule.last.place;
             reading.errors.add(&Path::Root, place, error.to_string());
             Node::list([])
         }

@@ -10,7 +10,7 @@ use limits_file::ToNode as _;
 
 use crate::{
     Conversion, Domain, File, FileReport,
-    report::{finish_all, load_as_written, yaml},
+    report::{all, finish_all, load_as_written, yaml},
 };
 
 /// Where an object stands: its file, and its name there.
@@ -94,30 +94,17 @@ fn note_places(node: &Node, file: usize, places: &mut Places) {
 /// # Errors
 /// The problems of each file that is not valid.
 pub fn to_objects(files: &[File<'_>], options: &ToObjects) -> Result<Conversion, Vec<Problems>> {
-    let mut conversion = Conversion {
-        domains: Vec::new(),
-        reports: Vec::new(),
-    };
-    let mut wrong = Vec::new();
-    for file in files {
-        match limits_file::read(file.name, file.bytes) {
-            Err(problems) => wrong.push(problems),
-            Ok(policy) => {
-                let made = from_limits_file(&policy, options);
-                let report = FileReport::new(file, made.changed, made.lost);
-                conversion.reports.push(report);
-                let document = Node::map([
-                    ("apiVersion", Node::text("v1")),
-                    ("kind", Node::text("List")),
-                    ("items", Node::list(made.documents)),
-                ]);
-                conversion.domains.push(Domain { document, policy });
-            }
-        }
-    }
-    if wrong.is_empty() {
-        Ok(conversion)
-    } else {
-        Err(wrong)
-    }
+    let made = all(files.iter().map(|file| {
+        let policy = limits_file::read(file.name, file.bytes)?;
+        let made = from_limits_file(&policy, options);
+        let document = Node::map([
+            ("apiVersion", Node::text("v1")),
+            ("kind", Node::text("List")),
+            ("items", Node::list(made.documents)),
+        ]);
+        let report = FileReport::new(file, made.changed, made.lost);
+        Ok((Domain { document, policy }, report))
+    }));
+    let (domains, reports) = made?.into_iter().unzip();
+    Ok(Conversion { domains, reports })
 }

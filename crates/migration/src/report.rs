@@ -219,18 +219,7 @@ pub(crate) fn load_as_written(
     files: &[File<'_>],
     read: Read,
 ) -> Result<Vec<Reading>, Vec<Problems>> {
-    let (mut readings, mut wrong) = (Vec::new(), Vec::new());
-    for file in files {
-        match Reading::load(file, read) {
-            Ok(reading) => readings.push(reading),
-            Err(problems) => wrong.push(problems),
-        }
-    }
-    if wrong.is_empty() {
-        Ok(readings)
-    } else {
-        Err(wrong)
-    }
+    all(files.iter().map(|file| Reading::load(file, read)))
 }
 
 /// The reports of all files.
@@ -238,17 +227,33 @@ pub(crate) fn load_as_written(
 /// # Errors
 /// The problems of files that cannot be used.
 pub(crate) fn finish_all(readings: Vec<Reading>) -> Result<Vec<FileReport>, Vec<Problems>> {
-    let (mut reports, mut wrong) = (Vec::new(), Vec::new());
-    for reading in readings {
-        match reading.finish() {
-            Ok(report) => reports.push(report),
+    all(readings.into_iter().map(Reading::finish))
+}
+
+/// What each file gave, or the problems of all that gave none.
+pub(crate) fn all<T>(
+    files: impl Iterator<Item = Result<T, Problems>>,
+) -> Result<Vec<T>, Vec<Problems>> {
+    let (mut found, mut wrong) = (Vec::new(), Vec::new());
+    for file in files {
+        match file {
+            Ok(file) => found.push(file),
             Err(problems) => wrong.push(problems),
         }
     }
     if wrong.is_empty() {
-        Ok(reports)
+        Ok(found)
     } else {
         Err(wrong)
+    }
+}
+
+/// A boolean of YAML 1.1, which has more words for it.
+pub(crate) fn truth(word: &str) -> Option<bool> {
+    match &*word.to_ascii_lowercase() {
+        "true" | "yes" | "on" | "y" => Some(true),
+        "false" | "no" | "off" | "n" => Some(false),
+        _ => None,
     }
 }
 

@@ -4,13 +4,15 @@
 
 mod properties;
 
+use std::borrow::Cow;
+
 use documents::{Name, Node, Place, Problem, Problems, Value, quoted};
 use patterns::Pattern;
 
 use crate::{
     Conversion, File, Options,
     assemble::{DomainDraft, Draft, Fields, Unique, assemble, literal, name_of},
-    report::{Reading, load_all, yaml},
+    report::{Reading, load_all, truth, yaml},
 };
 use properties::{At, canonical};
 
@@ -163,7 +165,7 @@ fn limits(file: usize, gateway: &At<'_>, reading: &mut Reading, options: &Option
             // Without one of its predicates the limiter would apply to more requests.
             if reading.lost.problems.len() > lost {
                 let message = format!("the limiter of route `{id}` is left out");
-                reading.lost.add(&filter.path(), filter.place(), message);
+                lose(&filter, message, reading);
                 continue;
             }
             drafts.extend(limiter.map(|limiter| Draft {
@@ -180,7 +182,7 @@ fn limits(file: usize, gateway: &At<'_>, reading: &mut Reading, options: &Option
         let is_used = |id: &String| name.starts_with(&format!("{}.", canonical(id)));
         if !known.iter().any(is_used) {
             let message = "there is no route of this id here: its limiter is elsewhere";
-            reading.lost.add(&at.path(), at.place(), message);
+            lose(at, message, reading);
         }
     }
     drafts
@@ -214,14 +216,12 @@ fn draft(route: &str, matchers: Option<Node>, limiter: &Limiter, names: &mut Uni
         fields.set("match", matchers);
     }
     fields.names("per", std::slice::from_ref::<Name>(&limiter.key));
-    fields.text(
-        "if_missing",
-        if limiter.deny_empty_key {
-            "deny"
-        } else {
-            "skip"
-        },
-    );
+    let if_missing = if limiter.deny_empty_key {
+        "deny"
+    } else {
+        "skip"
+    };
+    fields.text("if_missing", if_missing);
     fields.text("algorithm", "token_bucket");
     fields.text("rate", format!("{}/s", limiter.replenish_rate));
     fields.set("burst", Node::number(limiter.burst_capacity));
@@ -296,7 +296,7 @@ fn read_limiter(
 ) -> Option<Limiter> {
     let Some(args) = filter.at(&["args"]) else {
         let message = "this `RequestRateLimiter` has no `args`";
-        reading.lost.add(&filter.path(), filter.place(), message).push_hint(
+        lose(filter, message, reading).push_hint(
             "Spring does not read the short form `RequestRateLimiter=…` either; use `name` and `args`",
         );
         return None;
@@ -330,7 +330,7 @@ fn read_limiter(
     }
     if found.replenish_rate == 0 && reading.lost.problems.len() == lost {
         let message = "there is no `redis-rate-limiter.replenishRate`";
-        reading.lost.add(&args.path(), args.place(), message);
+        lose(&args, message, reading);
     }
     found.key = key(filter, resolver.as_ref(), options, reading)?;
     (reading.lost.problems.len() == lost).then_some(found)
@@ -343,12 +343,7 @@ fn number(at: &At<'_>, least: u64, reading: &mut Reading) -> Option<u64> {
 }
 
 fn flag(at: &At<'_>, reading: &mut Reading) -> Option<bool> {
-    let read = |text: &str| match &*text.to_ascii_lowercase() {
-        "true" | "on" | "yes" | "1" => Some(true),
-        "false" | "off" | "no" | "0" => Some(false),
-        _ => None,
-    };
-    scalar(at, "true or false", read, reading)
+    scalar(at, "true or false", truth, reading)
 }
 
 /// A value, or the default of a placeholder like `${RATE:10}`.
@@ -372,7 +367,7 @@ fn scalar<T: std::fmt::Display>(
         (Some(_), None) => {}
         (None, _) => {
             let message = format!("expected {what}, found {}", quoted(text));
-            reading.lost.add(&at.path(), at.place(), message);
+            lose(at, message, reading);
         }
     }
     found
@@ -446,14 +441,20 @@ fn lost_limiter(at: &At<'_>, reading: &mut Reading) {
         .is_some_and(|text| canonical(text).contains("redisratelimiter"))
     {
         let message = "a rate limiter of your own is code, and cannot be converted";
-        reading.lost.add(&at.path(), at.place(), message);
+        lose(at, message, reading);
     }
 }
 
 fn unknown(at: &At<'_>, reading: &mut Reading) {
-    reading
-        .lost
-        .add(&at.path(), at.place(), "this argument is not known");
+    lose(at, "this argument is not known", reading);
+}
+
+fn lose<'r>(
+    at: &At<'_>,
+    message: impl Into<Cow<'static, str>>,
+    reading: &'r mut Reading,
+) -> &'r mut Problem {
+    reading.lost.add(&at.path(), at.place(), message)
 }
 
 fn change<'r>(at: &At<'_>, message: &str, reading: &'r mut Reading) -> &'r mut Problem {
@@ -476,15 +477,13 @@ fn read(route: &At<'_>, reading: &mut Reading) -> Option<Node> {
                     note_entry(&predicate, &name, &key, reading);
                     if matchers.iter().any(|(held, _)| *held == key) {
                         let message = format!("a second predicate for `{key}`");
-                        reading
-                            .lost
-                            .add(&predicate.path(), predicate.place(), message);
+                        lose(&predicate, message, reading);
                     }
                     matchers.push((key, patterns));
                 }
             }
             Err(why) => {
-                reading.lost.add(&predicate.path(), predicate.place(), why);
+                lose(&predicate, why, reading);
             }
         }
     }
@@ -527,7 +526,7 @@ fn parts(predicate: &At<'_>) -> (String, Vec<String>) {
 type Found = Option<(Name, Vec<String>)>;
 
 fn patterns(name: &str, args: &[String]) -> Result<Found, String> {
-    let all = |key: &str, pattern: fn(&str) -> Option<String>| -> Result<Found, String> {
+    let all = |args: &[String], key: &str, pattern: fn(&str) -> Option<String>| {
         let patterns = args.iter().map(|arg| {
             pattern(arg).ok_or_else(|| format!("`{arg}` has no counterpart among patterns"))
         });
@@ -540,17 +539,16 @@ fn patterns(name: &str, args: &[String]) -> Result<Found, String> {
     }
     match (canonical(name).as_str(), args) {
         ("path", [_, ..]) => {
-            let flag = |arg: &String| matches!(arg.as_str(), "true" | "false");
-            let paths: Vec<String> = args.iter().filter(|arg| !flag(arg)).cloned().collect();
-            let found = paths.iter().map(|path| {
-                path_pattern(path)
-                    .ok_or_else(|| format!("`{path}` has no counterpart among patterns"))
-            });
-            Ok(Some((entry("path")?, found.collect::<Result<_, _>>()?)))
+            // Whether a slash may follow is no path.
+            let is_path = |arg: &&String| !matches!(arg.as_str(), "true" | "false");
+            let paths: Vec<String> = args.iter().filter(is_path).cloned().collect();
+            all(&paths, "path", path_pattern)
         }
-        ("method", [_, ..]) => all("method", |arg| Some(literal(&arg.to_ascii_uppercase()))),
-        ("host", [_, ..]) => all("host", host_pattern),
-        ("remoteaddr", [_, ..]) => all("remote_address", network),
+        ("method", [_, ..]) => all(args, "method", |arg| {
+            Some(literal(&arg.to_ascii_uppercase()))
+        }),
+        ("host", [_, ..]) => all(args, "host", host_pattern),
+        ("remoteaddr", [_, ..]) => all(args, "remote_address", network),
         ("header" | "cookie" | "query", [key, rest @ ..]) => {
             let pattern = match rest {
                 [] => "**".to_owned(),

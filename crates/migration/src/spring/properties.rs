@@ -143,7 +143,7 @@ fn steps(key: &str) -> Option<Vec<Step>> {
 fn set(node: &mut Node, steps: &[Step], value: &str, place: Place) -> Option<()> {
     node.place = node.place.or(Some(place));
     let Some((step, rest)) = steps.split_first() else {
-        node.value = scalar(value);
+        node.value = Value::Text(value.to_owned());
         return Some(());
     };
     let below = match step {
@@ -185,14 +185,6 @@ fn container(steps: &[Step], place: Place) -> Node {
     Node {
         value,
         place: Some(place),
-    }
-}
-
-fn scalar(value: &str) -> Value {
-    match value {
-        "true" => Value::Bool(true),
-        "false" => Value::Bool(false),
-        _ => Value::Text(value.to_owned()),
     }
 }
 
@@ -377,7 +369,7 @@ spring.d=
         };
         assert_eq!(
             node.to_yaml_line(),
-            r#"{spring: {b: [{name: x, args: {redis-rate-limiter: {replenishRate: "10"}}}, true], c: "A\\d=b\\", d: ""}}"#
+            r#"{spring: {b: [{name: x, args: {redis-rate-limiter: {replenishRate: "10"}}}, "true"], c: "A\\d=b\\", d: ""}}"#
         );
         for wrong in [
             "spring.a[0]=1\nspring.a.b=2",
