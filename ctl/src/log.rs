@@ -470,20 +470,23 @@ fn read(
 
 // --- A bar on a terminal, and Ctrl-C.
 
-/// Awaits what reads a log. Draws how far it is; at Ctrl-C, has it end with what was read so far.
-pub async fn watched<T>(
+/// Awaits what reads a log, on a thread of its own. Draws how far it is; at Ctrl-C, has it end with what was read so far.
+pub async fn watched<T: Send + 'static>(
     printer: &Printer,
-    progress: Arc<Progress>,
-    work: impl Future<Output = T>,
+    progress: &Progress,
+    work: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
-    let text = || progress.text(printer);
-    let mut work = std::pin::pin!(printer.drawing(work, text));
+    let work = tokio::task::spawn_blocking(work);
+    let mut work = std::pin::pin!(printer.drawing(work, || progress.text(printer)));
     let mut interrupts = tokio::signal::unix::signal(SignalKind::interrupt())
         .map_err(|error| Error::usage(format!("cannot wait for Ctrl-C: {error}")))?;
     loop {
         tokio::select! {
             biased;
-            done = &mut work => return Ok(done),
+            done = &mut work => {
+                let failed = |error| Error::new(Exit::Refused, format!("reading failed: {error}"));
+                return done.map_err(failed)?;
+            }
             // The second time the user wants nothing any more.
             _ = interrupts.recv() => if progress.stop() {
                 return Err(printer.interrupted());

@@ -184,11 +184,8 @@ impl Question<'_> {
         let replay = Replay::new(side, against);
         let reading = Reading::start(self.logs, layout)?;
         let progress = std::sync::Arc::clone(&reading.progress);
-        let work = tokio::task::spawn_blocking(move || decide(reading, replay));
-        let done = watched(printer, std::sync::Arc::clone(&progress), work).await?;
-        let done =
-            done.map_err(|error| Error::new(Exit::Refused, format!("the replay failed: {error}")))?;
-        let (replay, counts, failed) = done?;
+        let work = move || decide(reading, replay);
+        let (replay, counts, failed) = watched(printer, &progress, work).await?;
         let mut log = LogReport::new(self.logs, counts, progress.is_stopped());
         if log.counts.requests == 0 && !log.interrupted {
             log.warn(printer, 0);

@@ -119,11 +119,8 @@ impl Suggest {
         let compiled = Compiled::new(policy);
         let reading = Reading::start(&self.logs, layout)?;
         let progress = Arc::clone(&reading.progress);
-        let work = tokio::task::spawn_blocking(move || collect(reading, &compiled));
-        let done = watched(printer, Arc::clone(&progress), work).await?;
-        let done =
-            done.map_err(|error| Error::new(Exit::Refused, format!("reading failed: {error}")))?;
-        let (usage, [lacking, unmatched], counts) = done?;
+        let work = move || collect(reading, &compiled);
+        let (usage, [lacking, unmatched], counts) = watched(printer, &progress, work).await?;
         let log = LogReport::new(&self.logs, counts, progress.is_stopped());
         log.warn(printer, log.counts.requests);
         let target = Target {
