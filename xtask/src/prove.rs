@@ -84,10 +84,15 @@ fn world(workspace: &Workspace) -> Result<Command> {
 }
 
 /// What simulations compute in, optimized. Libraries, macros and build scripts are those of all tests, which are
-/// built already: in a profile of its own, cargo would build them again.
-const OPTIMIZED: [&str; 2] = [
+/// built already: in a profile of its own, cargo would build them again. To optimize also what worlds only link, or
+/// read a few limits with, would take the compiler a sixth more.
+const OPTIMIZED: [&str; 6] = [
     "--config=profile.dev.opt-level=2",
     "--config=profile.dev.package.\"*\".opt-level=0",
+    "--config=profile.dev.package.insight.opt-level=0",
+    "--config=profile.dev.package.kubernetes.opt-level=0",
+    "--config=profile.dev.package.limits-file.opt-level=0",
+    "--config=profile.dev.package.migration.opt-level=0",
 ];
 
 /// Tests of the simulators, and what they run, optimized.
