@@ -139,7 +139,7 @@ impl ActivePolicy {
             let proxies = known.map_or(0, |known| known.proxies.load(Relaxed));
             let percent = limit.precheck_percent;
             Arc::new(ActiveLimit {
-                precheck: percent.and_then(|percent| precheck(limit.quota.algorithm(), percent)),
+                precheck: percent.and_then(|percent| precheck(&limit.quota, percent)),
                 limit: Arc::clone(limit),
                 proxies: AtomicU64::new(proxies),
                 all_proxies: Arc::clone(&all_proxies),
@@ -241,7 +241,7 @@ impl ActiveLimit {
         };
         let span = match edges {
             Some(edges) => {
-                let own = limit.quota.algorithm();
+                let own = &limit.quota;
                 let span = DebtSpan::from_algorithm(&own.with_edges(edges), now);
                 // If only the end of a window was reported, its label is unknown.
                 if own.edges() == Some(&edges) {
@@ -265,7 +265,7 @@ const ZONES_APART_MIN_MS: u64 = 10 * 60_000;
 /// The edges of a bucket's calendar windows. An override may have another time zone, which the reported
 /// end of the window reveals: then the edges are the limit's, shifted by the difference.
 fn edges(limit: &Limit, status: Option<BucketStatus>, now: Now) -> Option<Edges> {
-    let algorithm = limit.quota.algorithm();
+    let algorithm = &limit.quota;
     let edges = *algorithm.edges()?;
     let reported = status.filter(|status| {
         status.reset_after_ms > 0 && status.is_of_unit(&algorithm.parameters().rate)
@@ -300,7 +300,7 @@ pub(crate) enum FallbackBucket {
 
 /// The parameters of a bucket by the limiter's last answer, which includes overrides; snapshots do not.
 fn resolved(limit: &Limit, status: BucketStatus) -> Parameters {
-    let algorithm = limit.quota.algorithm();
+    let algorithm = &limit.quota;
     let written = *algorithm.parameters();
     match status.limit {
         Some(units) if units > 0 && status.window_ms > 0 && status.differs_from(algorithm) => {

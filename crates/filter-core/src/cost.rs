@@ -688,7 +688,7 @@ impl LimitCheck {
             }
             Some(Pricing::Response(price)) => {
                 let wanted = price.reserve.wanted(number);
-                let most = self.limit.quota.algorithm().limit();
+                let most = self.limit.quota.limit();
                 (wanted, price.reserve.capped(wanted, most))
             }
         };

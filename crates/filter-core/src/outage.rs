@@ -192,7 +192,7 @@ impl PendingCheck {
             .iter_mut()
             .filter(|limit_check| concerns(limit_check))
         {
-            let span = DebtSpan::from_algorithm(limit_check.limit.quota.algorithm(), now);
+            let span = DebtSpan::from_algorithm(&limit_check.limit.quota, now);
             let (key, generation) = (limit_check.key, limit_check.generation);
             let changed = table.update::<BucketEntry, _>(host, key, generation, now, |found| {
                 let before = found.entry.debt;

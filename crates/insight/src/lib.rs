@@ -9,7 +9,7 @@ mod live_entries;
 
 use std::fmt::{self, Display, Write as _};
 
-use policy::{Pause, Quota, format_timestamp};
+use policy::{Algorithm, Pause, format_timestamp};
 use serde::{Serialize, Serializer};
 use store::ProxyStatus;
 
@@ -170,8 +170,8 @@ pub struct Window {
 
 impl Window {
     /// The window of a limit's numbers at a time; `None` if it is not a calendar window.
-    pub fn from_quota(quota: &Quota, now_ms: u64) -> Option<Self> {
-        let (window, time_zone) = calendar::window_of(quota.algorithm(), now_ms)?;
+    pub fn from_quota(quota: &Algorithm, now_ms: u64) -> Option<Self> {
+        let (window, time_zone) = calendar::window_of(quota, now_ms)?;
         Some(Self {
             unit: quota.parameters().rate.calendar?.name(),
             time_zone,

@@ -33,7 +33,7 @@ pub fn snapshot_until_ms(compiled: &Compiled, now_ms: u64) -> Option<u64> {
     });
     let quotas = own.chain(overrides);
     let ends = quotas.filter_map(|quota| {
-        let (window, _) = calendar::window_of(quota.algorithm(), now_ms)?;
+        let (window, _) = calendar::window_of(&quota, now_ms)?;
         Some(window.end_ms)
     });
     ends.min()

@@ -15,7 +15,7 @@ use documents::{
 
 pub use bodies::unread_number;
 use policy::{
-    Alterations, IfAbsent, Limit, Matcher, Pattern, Policy, Pricing, Quota, REQUEST_BODY,
+    Algorithm, Alterations, IfAbsent, Limit, Matcher, Pattern, Policy, Pricing, REQUEST_BODY,
     REQUEST_BODY_PASSES,
 };
 pub use supply::Supply;
@@ -489,7 +489,7 @@ fn of_burst(limit: &Limit, found: &mut Found<'_>) {
         };
         let Numbers {
             limit: burst, x, y, ..
-        } = quota.algorithm().numbers();
+        } = quota.numbers();
         let message = format!(
             "time counts in milliseconds, so requests that come evenly get about {reached} % of the rate from a \
              bucket that holds {burst}"
@@ -501,7 +501,7 @@ fn of_burst(limit: &Limit, found: &mut Found<'_>) {
 }
 
 /// How much of its rate a used-up bucket admits, if that is less than 90 %.
-fn reached_percent(quota: &Quota, cost: u64) -> Option<u64> {
+fn reached_percent(quota: &Algorithm, cost: u64) -> Option<u64> {
     /// A request that refills for longer loses less than a fiftieth to rounding.
     const LONG_MS: u64 = 50;
     const STEPS: u64 = 1000;
@@ -510,7 +510,7 @@ fn reached_percent(quota: &Quota, cost: u64) -> Option<u64> {
     let bucket = parameters.kind.is_bucket()
         && (parameters.kind == Kind::LeakyBucket || parameters.max_delay_ms.is_none());
     // In parts of a unit.
-    let Numbers { limit, x, y, .. } = quota.algorithm().numbers();
+    let Numbers { limit, x, y, .. } = quota.numbers();
     let (full, one) = (limit.checked_mul(x)?, cost.checked_mul(x)?);
     let enough = one.checked_add(y).is_none_or(|enough| full >= enough);
     if !bucket || one > full || enough || one / y >= LONG_MS {
@@ -538,7 +538,7 @@ struct Price<'p> {
 
 impl Price<'_> {
     fn check(&self, limit: &Limit, found: &mut Found<'_>, message: impl Fn(u64) -> String) {
-        let too_dear = |quota: &Quota| most(quota) > 0 && self.units > most(quota);
+        let too_dear = |quota: &Algorithm| most(quota) > 0 && self.units > most(quota);
         if too_dear(&limit.quota) {
             let message = message(most(&limit.quota));
             return found.warn(self.field, message, Some(self.hint.to_owned()));
@@ -551,12 +551,12 @@ impl Price<'_> {
 }
 
 /// The most units that a bucket holds.
-fn most(quota: &Quota) -> u64 {
-    quota.algorithm().limit()
+fn most(quota: &Algorithm) -> u64 {
+    quota.limit()
 }
 
 /// The quotas of overrides, by their places.
-fn overrides(limit: &Limit) -> impl Iterator<Item = (usize, Quota)> {
+fn overrides(limit: &Limit) -> impl Iterator<Item = (usize, Algorithm)> {
     let overrides = limit.overrides.iter().enumerate();
     overrides.filter_map(|(n, one)| Some((n, one.quota.of(&limit.quota)?)))
 }
@@ -566,12 +566,12 @@ fn of_debt(limit: &Limit, found: &mut Found<'_>) {
     let Some(price) = limit.response_price().filter(|price| price.has_max()) else {
         return;
     };
-    let owes = |quota: &Quota| {
-        let capacity = quota.algorithm().limit();
+    let owes = |quota: &Algorithm| {
+        let capacity = quota.limit();
         capacity.saturating_mul(DEBT_MAX_CAPACITIES)
     };
     let max = price.max;
-    let exceeds = |quota: &Quota| {
+    let exceeds = |quota: &Algorithm| {
         // A window counts everything, until it ends.
         let is_bounded = quota.parameters().kind.is_bucket();
         // A quota of nothing is meant to deny everything.
@@ -598,7 +598,7 @@ fn of_debt(limit: &Limit, found: &mut Found<'_>) {
 
 /// `Etc/GMT+5` is behind UTC, as POSIX has it, and not ahead as everywhere else.
 fn of_zone(limit: &Limit, found: &mut Found<'_>) {
-    let zone_of = |quota: &Quota| quota.parameters().time_zone;
+    let zone_of = |quota: &Algorithm| quota.parameters().time_zone;
     let own = [("time_zone".to_owned(), zone_of(&limit.quota))];
     // An override without a zone of its own has the limit's.
     let more =

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use documents::Name;
 
 use crate::{
-    Entries, Exemption, IfMissing, Limit, Matcher, Opaque, OverLimit, Override, Pause, Policy,
-    Quota, Revision, digest, hash::Positions,
+    Algorithm, Entries, Exemption, IfMissing, Limit, Matcher, Opaque, OverLimit, Override, Pause,
+    Policy, Revision, digest, hash::Positions,
 };
 pub(crate) use change::{Change, Changed, check_of};
 pub use edits::{Edits, OverrideChange};
@@ -70,22 +70,6 @@ struct Rule {
     matchers: Vec<usize>,
     /// Positions in `keys`, in the order of the limit's `per`.
     per: Vec<usize>,
-}
-
-/// The numbers of one bucket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(
-    not(target_arch = "wasm32"),
-    expect(
-        clippy::large_enum_variant,
-        reason = "nearly all are quotas, and a box of each would be an allocation for each bucket"
-    )
-)]
-pub enum Resolved {
-    /// The bucket has this quota.
-    Quota(Quota),
-    /// The bucket is not limited.
-    Unlimited,
 }
 
 /// A limit that applies to a request, and the bucket.
@@ -315,18 +299,14 @@ impl Compiled {
         index: usize,
         values: &[Option<V>],
         now_ms: u64,
-    ) -> Option<Resolved> {
+    ) -> Option<Algorithm> {
         let limit = self.limits.get(index)?;
         if limit.is_unlimited() {
-            return Some(Resolved::Unlimited);
+            return None;
         }
         let found = self.override_for(index, values);
         let in_force = found.filter(|found| found.until_ms.is_none_or(|until| now_ms < until));
-        Some(match in_force.map(|found| found.quota.of(&limit.quota)) {
-            None => Resolved::Quota(limit.quota),
-            Some(None) => Resolved::Unlimited,
-            Some(Some(quota)) => Resolved::Quota(quota),
-        })
+        in_force.map_or(Some(limit.quota), |found| found.quota.of(&limit.quota))
     }
 
     /// The override of one bucket, expired or not.

@@ -15,7 +15,7 @@ mod pricing;
 mod snapshot;
 
 // The types of a policy's numbers.
-pub use algorithms::{Penalty, PenaltyStatus, Rate, SlotAct, SlotId};
+pub use algorithms::{Algorithm, Penalty, PenaltyStatus, Rate, SlotAct, SlotId};
 
 // What a policy is read from and consists of; most users of a policy need nothing else of these crates.
 pub use documents::{
@@ -29,7 +29,7 @@ pub use patterns::{Pattern, PatternError};
 pub use address::Address;
 pub use normalize::{hashed, is_hash};
 
-pub use compiled::{Compiled, Edits, Match, Mode, OverrideChange, Resolved};
+pub use compiled::{Compiled, Edits, Match, Mode, OverrideChange};
 pub use descriptor::{
     Alterations, BUILT_IN, CHECK_STREAM_REFUSED, DEFAULT_PREFIXES, Descriptor, Entries,
     REMOTE_ADDRESS, REQUEST_BODY, REQUEST_BODY_PASSES, WHOLE_ADDRESS, normal_value,
@@ -43,7 +43,7 @@ pub use hash::{Names, PROXY_MARKS, Positions, bucket_hash, digest, proxy_mark, v
 pub use limit::{
     AmountText, BucketEdit, BucketEdits, DEFAULT_MAX_DELAY_MS, DEFAULT_SHARE, IfMissing, Limit,
     MULTIPLE_VALUES, Matcher, OVERRIDES_MAX, OnFailure, OverLimit, Override, OverrideQuota, Policy,
-    Quota, RateText, Revision, Scope, ShareText, Written, parse_rate, parse_share,
+    RateText, Revision, Scope, ShareText, Written, parse_rate, parse_share,
 };
 pub use pricing::{
     IfAbsent, MAX_COST, MAX_POINTERS, MAX_TOKENS, Pointer, Pricing, RequestPlace, RequestPrice,

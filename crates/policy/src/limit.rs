@@ -3,8 +3,7 @@
 use std::{collections::HashMap, fmt};
 
 use algorithms::{
-    Algorithm, Align, CalendarUnit, Edges, Kind, ParameterError, Parameters, Penalty, Rate,
-    WeekStart,
+    Algorithm, Align, CalendarUnit, Edges, Kind, Parameters, Penalty, Rate, WeekStart,
 };
 use documents::{Choice, Duration, Name, UnitError, parse_digits, parse_duration, unit_ms};
 use patterns::Pattern;
@@ -63,7 +62,7 @@ pub struct Limit {
     /// What happens to a request that lacks a `per` entry.
     pub if_missing: IfMissing,
     /// The numbers of a bucket without an override.
-    pub quota: Quota,
+    pub quota: Algorithm,
     /// Units a request costs, multiplied by the check's own cost; at least 1.
     pub cost: u64,
     /// What a request costs instead, if the cost is not one number.
@@ -258,9 +257,9 @@ impl OverrideQuota {
     }
 
     /// The quota of the bucket, by that of its limit; `None`: it is not limited.
-    pub fn of(&self, limit: &Quota) -> Option<Quota> {
+    pub fn of(&self, limit: &Algorithm) -> Option<Algorithm> {
         // It was validated when it was read.
-        let quota = Quota::new(&self.parameters(limit.parameters())?).unwrap_or(*limit);
+        let quota = Algorithm::new(&self.parameters(limit.parameters())?).unwrap_or(*limit);
         Some(match self {
             Self::Quota {
                 edges: Some(edges), ..
@@ -603,43 +602,8 @@ pub fn parse_share(text: &str) -> Option<u64> {
 /// The share of an adaptive limit that sets none, per mille.
 pub const DEFAULT_SHARE: u64 = 950;
 
-/// The validated numbers of an algorithm.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Quota {
-    algorithm: Algorithm,
-}
-
 /// The longest delay of a queue whose limit sets none, in milliseconds.
 pub const DEFAULT_MAX_DELAY_MS: u64 = 5000;
-
-impl Quota {
-    /// Validates the numbers.
-    ///
-    /// # Errors
-    /// What the algorithm refuses, with the nearest valid value.
-    pub fn new(parameters: &Parameters) -> Result<Self, ParameterError> {
-        let algorithm = Algorithm::new(parameters)?;
-        Ok(Self { algorithm })
-    }
-
-    /// The algorithm with these numbers.
-    pub fn algorithm(&self) -> &Algorithm {
-        &self.algorithm
-    }
-
-    /// The same numbers; calendar windows have these edges.
-    #[must_use]
-    pub fn with_edges(self, edges: Edges) -> Self {
-        Self {
-            algorithm: self.algorithm.with_edges(edges),
-        }
-    }
-
-    /// What was written.
-    pub fn parameters(&self) -> &Parameters {
-        self.algorithm.parameters()
-    }
-}
 
 /// A value of the algorithms, as a document writes it.
 #[derive(Clone, Copy, PartialEq)]

@@ -24,9 +24,10 @@ use documents::{Choice, Name};
 use patterns::Pattern;
 
 use crate::{
-    BucketEdit, BucketEdits, Compiled, Entries, Exemption, IfAbsent, Limit, MAX_COST, Matcher,
-    OnFailure, Override, OverrideQuota, Pause, Pointer, Pricing, Quota, RequestPlace, RequestPrice,
-    RequestValue, Reserve, ResponsePrice, ResponseValue, Revision, Row, Scope, Source, Term,
+    Algorithm, BucketEdit, BucketEdits, Compiled, Entries, Exemption, IfAbsent, Limit, MAX_COST,
+    Matcher, OnFailure, Override, OverrideQuota, Pause, Pointer, Pricing, RequestPlace,
+    RequestPrice, RequestValue, Reserve, ResponsePrice, ResponseValue, Revision, Row, Scope,
+    Source, Term,
     compiled::{Change, Changed, check_of},
     digest,
     limit::Written,
@@ -428,7 +429,7 @@ fn read_limit(reader: &mut Reader<'_>) -> Result<(Limit, bool), DecodeError> {
         let enforce_percent = small(within(reader, 0, 100)?)?;
         let scope = choice(reader)?;
         let precheck_percent = reader.optional(|reader| small(within(reader, 100, 10_000)?))?;
-        let longest_ms = quota.algorithm().lease_max_ms().unwrap_or(0);
+        let longest_ms = quota.lease_max_ms().unwrap_or(0);
         let lease_ttl_ms = reader.optional(|reader| within(reader, 1, longest_ms))?;
         let hidden = reader.boolean()?;
         let replaces = reader.list(MAX_LIMITS, "replaces", Name::read)?;
@@ -862,7 +863,7 @@ fn write_quota(writer: &mut Writer, parameters: &Parameters, edges: Option<Edges
     optional(writer, parameters.adaptive.as_ref());
 }
 
-fn read_quota(reader: &mut Reader<'_>) -> Result<Quota, DecodeError> {
+fn read_quota(reader: &mut Reader<'_>) -> Result<Algorithm, DecodeError> {
     reader.fields_and(10, 1, |reader, more| {
         let Written(kind) = choice(reader)?;
         let mut parameters = Parameters {
@@ -908,8 +909,8 @@ impl Wire for Adaptive {
 }
 
 /// Valid numbers with their edges. Calendar windows need some: without them, the limiter decides.
-fn with_edges(parameters: &Parameters, edges: Option<Edges>) -> Result<Quota, DecodeError> {
-    let quota = Quota::new(parameters).map_err(|_| DecodeError::Bounds("a quota"))?;
+fn with_edges(parameters: &Parameters, edges: Option<Edges>) -> Result<Algorithm, DecodeError> {
+    let quota = Algorithm::new(parameters).map_err(|_| DecodeError::Bounds("a quota"))?;
     match (edges, parameters.rate.calendar) {
         (Some(edges), Some(_)) => Ok(quota.with_edges(edges)),
         (None, Some(_)) => Err(DecodeError::Bounds("edges")),
@@ -968,7 +969,7 @@ impl Wire for Rate {
 fn write_override(
     writer: &mut Writer,
     found: &Override,
-    limit: &Quota,
+    limit: &Algorithm,
     edges: &dyn Fn(&Parameters) -> Option<Edges>,
 ) {
     writer.array(3);
@@ -997,7 +998,7 @@ fn write_override(
 fn read_override(
     reader: &mut Reader<'_>,
     per: usize,
-    limit: &Quota,
+    limit: &Algorithm,
 ) -> Result<Override, DecodeError> {
     let value =
         |reader: &mut Reader<'_>| reader.optional(|reader| reader.bytes().map(<[u8]>::to_vec));

@@ -6,8 +6,8 @@ use anstyle::{AnsiColor, Style};
 use clap::Args;
 use insight::Window;
 use policy::{
-    Compiled, DESCRIPTOR, Descriptor, DescriptorLimit, IfMissing, Limit, Match, Matcher, Name,
-    Override, Pricing, Quota, RequestPlace, Resolved, Scope, SentDescriptor,
+    Algorithm, Compiled, DESCRIPTOR, Descriptor, DescriptorLimit, IfMissing, Limit, Match, Matcher,
+    Name, Override, Pricing, RequestPlace, Scope, SentDescriptor,
 };
 use serde::Serialize;
 
@@ -71,18 +71,14 @@ fn explain(
         let values = values.as_deref();
         let own = values.and_then(|values| compiled.override_for(index, values));
         let in_force = values.and_then(|values| compiled.quota_for(index, values, now_ms));
-        let numbers = in_force.and_then(|in_force| match in_force {
-            Resolved::Quota(quota) => Some(quota),
-            Resolved::Unlimited => None,
-        });
         Row {
             limit: limit.name.to_string(),
             applies: found.is_some(),
             enforced: found.map(|found| found.enforced),
             bucket: values.map(|values| bucket::display(&limit.per, values)),
-            quota: { own.zip(in_force) }.and_then(|(own, is)| quota(own, is, limit)),
-            window: { numbers.as_ref() }.and_then(|quota| Window::from_quota(quota, now_ms)),
-            cost: { numbers.as_ref() }.and_then(|quota| cost(limit, quota, descriptor)),
+            quota: own.and_then(|own| quota(own, in_force.as_ref(), limit)),
+            window: { in_force.as_ref() }.and_then(|quota| Window::from_quota(quota, now_ms)),
+            cost: { in_force.as_ref() }.and_then(|quota| cost(limit, quota, descriptor)),
             penalty: state.penalty,
             adaptive: state.adaptive,
             reasons: of_limit(compiled, index, descriptor, (&all, found.is_some())),
@@ -94,22 +90,22 @@ fn explain(
 // --- The numbers of the bucket that a limit has for a request.
 
 /// The numbers of the bucket, if they differ from the limit's own.
-fn quota(found: &Override, in_force: Resolved, limit: &Limit) -> Option<String> {
+fn quota(found: &Override, in_force: Option<&Algorithm>, limit: &Limit) -> Option<String> {
     match in_force {
-        Resolved::Unlimited => Some("unlimited, by its override".to_owned()),
-        Resolved::Quota(quota) if quota != limit.quota => {
+        None => Some("unlimited, by its override".to_owned()),
+        Some(quota) if *quota != limit.quota => {
             let mut node = limits_file::override_node(found, &limit.per);
             node.unset("values");
             Some(format!("by its override: {}", format_map(&node, " ", ", ")))
         }
-        Resolved::Quota(_) => None,
+        Some(_) => None,
     }
 }
 
 /// The request's cost, if the request or its response says it.
-fn cost(limit: &Limit, quota: &Quota, descriptor: &Descriptor) -> Option<String> {
+fn cost(limit: &Limit, quota: &Algorithm, descriptor: &Descriptor) -> Option<String> {
     let pricing = limit.pricing.as_deref()?;
-    let units = limit.units_of(descriptor, quota.algorithm().limit());
+    let units = limit.units_of(descriptor, quota.limit());
     let units = counted(units, "unit");
     Some(match pricing {
         Pricing::Response(price) if price.reserve.pointers().next().is_some() => {

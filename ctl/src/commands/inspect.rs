@@ -10,7 +10,7 @@ use insight::{
     bucket::{adaptive_state, penalty_state, slow_at_minimum},
 };
 use policy::{
-    AmountText, Compiled, Descriptor, Limit, Name, Node, Override, Policy, Quota, Scope,
+    Algorithm, AmountText, Compiled, Descriptor, Limit, Name, Node, Override, Policy, Scope,
     format_timestamp,
 };
 use protocol::Mode;
@@ -407,7 +407,7 @@ impl Bucket {
 }
 
 /// `10/s, burst 20, token_bucket`.
-fn numbers(quota: &Quota, limit: &Limit) -> String {
+fn numbers(quota: &Algorithm, limit: &Limit) -> String {
     let parameters = quota.parameters();
     let burst = parameters
         .burst
@@ -491,7 +491,7 @@ impl Bucket {
     }
 
     /// The numbers that the bucket follows; `None`: it is unlimited.
-    fn quota_in_force(&self) -> Option<Quota> {
+    fn quota_in_force(&self) -> Option<Algorithm> {
         match &self.in_force {
             None => Some(self.limit.quota),
             Some(found) => found.quota.of(&self.limit.quota),
@@ -502,8 +502,7 @@ impl Bucket {
     /// that it may owe so; `None`: none, or the time depends on leases or a penalty.
     fn owed(&self) -> Option<(u64, u64)> {
         let answer = &self.inspection.answer;
-        let quota = self.quota_in_force()?;
-        let algorithm = quota.algorithm();
+        let algorithm = self.quota_in_force()?;
         // What a queue holds is not owed.
         let drains = algorithm.kind().is_bucket() && algorithm.parameters().max_delay_ms.is_none();
         let known = self.inspection.leased == 0 && answer.penalty.left_ms < answer.reset_after_ms;

@@ -534,7 +534,7 @@ const LOG_ENTRY_BYTES: u64 = 25;
 
 /// The warning about a limit whose checks or buckets are expensive.
 pub fn cost_warning(limit: &Limit) -> Option<Dear> {
-    let (algorithm, leased) = (limit.quota.algorithm(), limit.lease_ttl_ms.is_some());
+    let (algorithm, leased) = (&limit.quota, limit.lease_ttl_ms.is_some());
     let weight = store::script::weight(algorithm, leased);
     let more = store::script::more_keys_weight(limit.settles(), limit.penalty.is_some());
     let units = limit.quota.parameters().rate.units;

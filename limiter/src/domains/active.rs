@@ -190,7 +190,7 @@ impl Active {
         let settling = settling.filter(|of| !of.slots.is_empty() || !of.settle.is_empty());
         let settled = settling.filter_map(|of| {
             let limit = self.compiled.position(of.limit.as_str());
-            let algorithm = self.compiled.limit(limit?)?.quota.algorithm();
+            let algorithm = &self.compiled.limit(limit?)?.quota;
             let (slots, settlements) = (of.slots.len(), of.settle.len());
             Some(store::script::settled_weight(algorithm, slots, settlements))
         });
@@ -269,7 +269,7 @@ fn descriptors(check: &Check) -> usize {
 /// What a limit costs the store in a check, with its reservations and its denials.
 fn weight_of(limit: &Limit, leased: bool) -> usize {
     let reserves = limit.response_price().is_some();
-    store::script::weight(limit.quota.algorithm(), leased)
+    store::script::weight(&limit.quota, leased)
         + store::script::more_keys_weight(reserves, limit.penalty.is_some())
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use algorithms::{Algorithm, CostSettlement, Decision, SlotId, SlotOp};
-use policy::{Limit, Match, Mode, Name, OnFailure, OverLimit, Resolved, Scope};
+use policy::{Limit, Match, Mode, Name, OnFailure, OverLimit, Scope};
 use protocol::{Debit, DecidedBy, LeaseRequest, LimitCost, LimitRequest};
 
 #[cfg(test)]
@@ -71,13 +71,10 @@ impl LimitCheck {
         let (role, local) = match limit.scope {
             Scope::Global => (Role::Global, None),
             Scope::Proxy => {
-                let resolved = policy
+                let quota = policy
                     .compiled
-                    .quota_for(found.index, &found.values, now.wall_ms);
-                let Resolved::Quota(quota) = resolved? else {
-                    return None;
-                };
-                (Role::Proxy, Some(Arc::new(*quota.algorithm())))
+                    .quota_for(found.index, &found.values, now.wall_ms)?;
+                (Role::Proxy, Some(Arc::new(quota)))
             }
         };
         Some(Self {

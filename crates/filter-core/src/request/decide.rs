@@ -191,7 +191,7 @@ impl Worker {
             } else {
                 let entry = self.process.table.read(host, key, generation, now).entry;
                 self.cache.store_entry(key, generation, &entry, now);
-                let span = DebtSpan::from_algorithm(limit.quota.algorithm(), now);
+                let span = DebtSpan::from_algorithm(&limit.quota, now);
                 limit_check.has_debt = entry.debt.units(span, now.mono_us) > 0;
                 (entry.status, entry.denial)
             };

@@ -7,8 +7,7 @@ use algorithms::{
     check::{self, LimitVerdict, Mode, Options, PenaltyRequest, Stored},
 };
 use policy::{
-    BucketEdit, BucketEdits, Compiled, Edits, Limit, Match, Name, Policy, Resolved, Revision,
-    Snapshot,
+    BucketEdit, BucketEdits, Compiled, Edits, Limit, Match, Name, Policy, Revision, Snapshot,
 };
 use protocol::{
     Answer, CHANGES_CBOR, Check, ErrorCode, LIMITS_CBOR, Lease, LimitAnswer, Reservation,
@@ -553,11 +552,9 @@ impl Change {
         let entry = check.limit(&found.limit.name);
         let lease = entry.and_then(|of| of.lease.as_ref());
         let slots = entry.into_iter().flat_map(|of| &of.slots);
-        let quota = match compiled.quota_for(found.index, &found.values, now_ms) {
-            Some(Resolved::Quota(quota)) => quota,
-            _ => found.limit.quota,
-        };
-        let algorithm = calendar::at(quota.algorithm(), now_ms);
+        let quota =
+            { compiled.quota_for(found.index, &found.values, now_ms) }.unwrap_or(found.limit.quota);
+        let algorithm = calendar::at(&quota, now_ms);
         let reset = found.limit.reset_generation_of(&found.values);
         // As in a real plan, a slot from before the reset is not entered again.
         let known = |op: &&SlotOp| op.act != SlotAct::Enter || op.slot.turn >= reset;

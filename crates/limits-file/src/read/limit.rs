@@ -9,8 +9,8 @@ use documents::{
 use patterns::Pattern;
 
 use policy::{
-    BucketEdits, ChargeMode, DESCRIPTOR, DescriptorLimit, DescriptorPattern, EntryPattern, Limit,
-    Matcher, OverLimit, Pricing, Quota, Scope, Written,
+    Algorithm, BucketEdits, ChargeMode, DESCRIPTOR, DescriptorLimit, DescriptorPattern,
+    EntryPattern, Limit, Matcher, OverLimit, Pricing, Scope, Written,
 };
 
 use super::{
@@ -80,7 +80,7 @@ pub(super) fn read_limit(field: Field<'_>, report: &mut Report) -> Option<Limit>
 pub(super) struct LimitContext {
     pub(super) kind: Option<Kind>,
     /// `None` if the limit's own numbers are wrong.
-    quota: Option<Quota>,
+    quota: Option<Algorithm>,
     pub(super) over_limit: OverLimit,
     pub(super) scope: Scope,
     pub(super) service: bool,
@@ -719,7 +719,7 @@ impl LimitContext {
     fn check_ttl(&self, ttl: &Field<'_>, ttl_ms: u64, report: &mut Report) -> Option<u64> {
         let quota = self.quota.as_ref()?;
         let (least, counted) = (Duration(LEASE_TTL_MIN_MS), self.counted());
-        let Some(longest_ms) = quota.algorithm().lease_max_ms() else {
+        let Some(longest_ms) = quota.lease_max_ms() else {
             ttl.report(report, format!("{counted} is too short for leases"))
                 .push_hint(format!(
                     "a ttl is at most a quarter of it and at least {least}: remove `lease`"

@@ -6,8 +6,8 @@ use documents::{
     Duration, Field, Name, Node, Path, Problems, Report, Take, Value, node_to_value, quoted,
 };
 use policy::{
-    DEFAULT_MAX_DELAY_MS, DEFAULT_SHARE, IfMissing, Limit, OverLimit, Override, OverrideQuota,
-    Positions, Quota, Scope, Written, normal_value, parse_rate, parse_share, values_hash,
+    Algorithm, DEFAULT_MAX_DELAY_MS, DEFAULT_SHARE, IfMissing, Limit, OverLimit, Override,
+    OverrideQuota, Positions, Scope, Written, normal_value, parse_rate, parse_share, values_hash,
 };
 
 /// The fields that are read here, beside overrides.
@@ -30,7 +30,7 @@ pub(super) struct Numbers {
     /// The algorithm, if it is one.
     pub(super) kind: Option<Kind>,
     /// All numbers, if they are valid.
-    pub(super) quota: Option<Quota>,
+    pub(super) quota: Option<Algorithm>,
 }
 
 impl Numbers {
@@ -56,7 +56,7 @@ impl Numbers {
         let parameters = Parameters::new(Kind::FixedWindow, 0, 1000);
         Self {
             kind: Some(Kind::FixedWindow),
-            quota: Quota::new(&parameters).ok(),
+            quota: Algorithm::new(&parameters).ok(),
         }
     }
 }
@@ -135,10 +135,14 @@ fn missing_rate(limit: &Field<'_>, report: &mut Report) -> Option<Rate> {
 }
 
 /// Validates the numbers by the algorithm itself.
-fn validate(mut parameters: Parameters, owner: &Field<'_>, report: &mut Report) -> Option<Quota> {
+fn validate(
+    mut parameters: Parameters,
+    owner: &Field<'_>,
+    report: &mut Report,
+) -> Option<Algorithm> {
     let mut whole = true;
     loop {
-        let error = match Quota::new(&parameters) {
+        let error = match Algorithm::new(&parameters) {
             Ok(quota) => return Some(quota).filter(|_| whole),
             Err(error) => error,
         };
@@ -404,7 +408,7 @@ pub(super) struct Buckets<'l> {
     if_missing: IfMissing,
     scope: Scope,
     /// `None` if the limit's own numbers are wrong.
-    quota: Option<Quota>,
+    quota: Option<Algorithm>,
 }
 
 impl<'l> Buckets<'l> {
@@ -412,7 +416,7 @@ impl<'l> Buckets<'l> {
         per: &'l [Name],
         if_missing: IfMissing,
         scope: Scope,
-        quota: Option<Quota>,
+        quota: Option<Algorithm>,
     ) -> Self {
         Self {
             per,
@@ -561,7 +565,7 @@ fn read_quota(
     let rate = take
         .field("rate")
         .and_then(|field| read_rate(&field, take.report));
-    let parameters = buckets.quota.as_ref().map(Quota::parameters);
+    let parameters = buckets.quota.as_ref().map(Algorithm::parameters);
     let rate = read_override_rate(take, rate, parameters);
     let burst = take.integer("burst", 0);
     let time_zone = read_time_zone(take);

@@ -6,7 +6,7 @@ use algorithms::Kind;
 use documents::Name;
 
 use super::{Compiled, Overrides};
-use crate::{Limit, Override, OverrideQuota, Policy, Quota};
+use crate::{Algorithm, Limit, Override, OverrideQuota, Policy};
 
 /// What changed in a domain since a revision.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -137,7 +137,7 @@ fn stay(overrides: &Overrides, old: &Limit, new: &Limit) -> bool {
         old.per == new.per && old.if_missing == new.if_missing && old.scope == new.scope;
     let fits = |found: &OverrideQuota| {
         let parameters = found.parameters(after);
-        parameters.is_none_or(|parameters| Quota::new(&parameters).is_ok())
+        parameters.is_none_or(|parameters| Algorithm::new(&parameters).is_ok())
     };
     same_buckets
         && (old.quota == new.quota || same_kind && overrides.iter().all(|found| fits(&found.quota)))

@@ -10,8 +10,8 @@ use documents::Name;
 
 use super::Compiled;
 use crate::{
-    BucketEdits, ChargeMode, DESCRIPTOR, Entries, EntryPattern, IfMissing, Limit, OnFailure,
-    OverLimit, Quota, REQUEST_LIMIT, Scope, SentDescriptor, push_entry,
+    Algorithm, BucketEdits, ChargeMode, DESCRIPTOR, Entries, EntryPattern, IfMissing, Limit,
+    OnFailure, OverLimit, REQUEST_LIMIT, Scope, SentDescriptor, push_entry,
 };
 
 /// The descriptors of a policy's limits, as a tree.
@@ -178,7 +178,7 @@ pub(super) fn request_limit() -> Option<Limit> {
         matchers: Vec::new(),
         per: vec![DESCRIPTOR.parse().ok()?, "window".parse().ok()?],
         if_missing: IfMissing::default(),
-        quota: Quota::new(&parameters).ok()?,
+        quota: Algorithm::new(&parameters).ok()?,
         cost: 1,
         pricing: None,
         over_limit: OverLimit::default(),

@@ -4,7 +4,7 @@ use proptest::{collection::vec, option::of, prelude::*, sample::select};
 
 use documents::Node;
 use limits_file::{limit_from_node, read};
-use policy::{Compiled, Descriptor, Name, Policy, Resolved};
+use policy::{Algorithm, Compiled, Descriptor, Name, Policy};
 
 fn compile(limits: &str) -> Compiled {
     let text = format!("domain: test\nlimits:\n{limits}");
@@ -247,16 +247,16 @@ fn overrides_are_found_by_bucket_and_end_in_time() {
     - {values: {user: {base64: /w==}}, burst: 0}
 ",
     );
-    let quota = |value: Option<&[u8]>, now_ms| compiled.quota_for(0, &[value], now_ms).unwrap();
-    let numbers = |resolved| match resolved {
-        Resolved::Quota(quota) => (quota.parameters().rate.units, quota.algorithm().limit()),
-        Resolved::Unlimited => panic!("unlimited"),
+    let quota = |value: Option<&[u8]>, now_ms| compiled.quota_for(0, &[value], now_ms);
+    let numbers = |quota: Option<Algorithm>| {
+        let quota = quota.expect("it is limited");
+        (quota.parameters().rate.units, quota.limit())
     };
     let end = 1_796_083_200_000;
     assert_eq!(numbers(quota(Some(b"bob"), 0)), (10, 20));
     assert_eq!(numbers(quota(Some(b"alice"), end - 1)), (100, 20));
     assert_eq!(numbers(quota(Some(b"alice"), end)), (10, 20));
-    assert_eq!(quota(Some(b"probe"), 0), Resolved::Unlimited);
+    assert_eq!(quota(Some(b"probe"), 0), None);
     assert_eq!(numbers(quota(None, 0)), (10, 1));
     assert_eq!(numbers(quota(Some(b""), 0)), (10, 20));
     assert_eq!(numbers(quota(Some(b"\xff"), 0)), (10, 0));

@@ -9,7 +9,7 @@ use algorithms::{
     SlotAct, SlotId, SlotOp,
     check::{Costs, LimitVerdict, Options, Part, PenaltyRequest, Stored, Verdict},
 };
-use policy::{Compiled, Limit, Match, Mode, Name, Resolved, ResponsePrice};
+use policy::{Compiled, Limit, Match, Mode, Name, ResponsePrice};
 use protocol::{Answer, Check, LimitAnswer, LimitRequest, OwnUnits, ServicePart};
 use ring::hmac;
 
@@ -271,15 +271,11 @@ impl<'p> LimitPlan<'p> {
             mode => mode,
         };
         let values = found.into_values();
-        let quota = match missing {
-            Some(_) => None,
-            None => policy.quota_for(index, &values, now_ms),
-        };
-        let what = match quota {
-            None => Target::Missing,
-            Some(Resolved::Unlimited) => Target::Unlimited,
-            Some(Resolved::Quota(quota)) => {
-                let algorithm = calendar::at(quota.algorithm(), now_ms);
+        let what = match policy.quota_for(index, &values, now_ms) {
+            _ if missing.is_some() => Target::Missing,
+            None => Target::Unlimited,
+            Some(quota) => {
+                let algorithm = calendar::at(&quota, now_ms);
                 Target::Bucket(Bucket::new(
                     policy, limit, &values, &algorithm, asked, mode, keys,
                 ))

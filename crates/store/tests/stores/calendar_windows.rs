@@ -33,7 +33,7 @@ async fn an_answer_reports_the_end_of_the_calendar_window(store: Shared) -> Resu
     }
     let denied = check(&store, &policy, &of("alice")).await?;
     let quota = policy.limit(0).expect("a limit").quota;
-    let (window, _) = calendar::window_of(quota.algorithm(), denied.now_ms).expect("a window");
+    let (window, _) = calendar::window_of(&quota, denied.now_ms).expect("a window");
     let limit = &denied.limits[0];
     assert!(!denied.allowed);
     assert_eq!(limit.retry_after_ms, Some(window.end_ms - denied.now_ms));
@@ -69,7 +69,7 @@ async fn a_debit_names_its_window(store: Shared) -> Result<()> {
     let policy = publish(&store, &policy(LIMITS)).await?;
     let now_ms = check(&store, &policy, &of("alice")).await?.now_ms;
     let quota = policy.limit(0).expect("a limit").quota;
-    let (window, _) = calendar::window_of(quota.algorithm(), now_ms).expect("a window");
+    let (window, _) = calendar::window_of(&quota, now_ms).expect("a window");
     let debited = async |serial: u64| {
         let debit = Debit {
             units: 1,

@@ -1,7 +1,7 @@
 use algorithms::{Kind, Parameters, Rate};
 
 use super::{super::walk::request_limit, *};
-use crate::{OverrideQuota, Quota, Resolved, Revision};
+use crate::{Algorithm, OverrideQuota, Revision};
 
 /// A limit of so many requests a second for each value of an entry.
 fn limit(name: &str, per: &str, units: u64, overrides: Vec<Override>) -> Limit {
@@ -9,7 +9,7 @@ fn limit(name: &str, per: &str, units: u64, overrides: Vec<Override>) -> Limit {
     Limit {
         name: name.parse().unwrap(),
         per: vec![per.parse().unwrap()],
-        quota: Quota::new(&parameters).unwrap(),
+        quota: Algorithm::new(&parameters).unwrap(),
         overrides,
         ..request_limit().unwrap()
     }
@@ -74,7 +74,7 @@ fn edits(limits: impl IntoIterator<Item = (&'static str, Option<Limit>)>) -> Edi
 
 fn rate(compiled: &Compiled, user: &str) -> u64 {
     match compiled.quota_for(0, &[Some(user)], 0) {
-        Some(Resolved::Quota(quota)) => quota.parameters().rate.units,
+        Some(quota) => quota.parameters().rate.units,
         other => panic!("{other:?}"),
     }
 }
@@ -130,14 +130,14 @@ fn overrides_stay_where_they_mean_the_same_under_other_numbers() {
 
     let slots = Parameters::new(Kind::Concurrency, 5, 60_000);
     let other_kind = Limit {
-        quota: Quota::new(&slots).unwrap(),
+        quota: Algorithm::new(&slots).unwrap(),
         ..a(1)
     };
     // A burst that the window of an override cannot have.
     let mut window = Parameters::new(Kind::FixedWindow, 5, 1000);
     window.rate.period_ms = 2000;
     let window = Limit {
-        quota: Quota::new(&window).unwrap(),
+        quota: Algorithm::new(&window).unwrap(),
         ..a(1)
     };
     for other in [

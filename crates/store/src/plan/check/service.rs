@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use algorithms::{Debits, Kind, Parameters, check::Options};
-use policy::{Compiled, DESCRIPTOR, Match, Mode, Quota, Rate};
+use policy::{Algorithm, Compiled, DESCRIPTOR, Match, Mode, Rate};
 use protocol::{Answer, Check, OwnUnits, ServiceCheck, ServicePart};
 
 use super::{Bucket, CheckPlan, LimitPlan, Query, Target};
@@ -74,7 +74,7 @@ fn of_request<'p>(
     keys: &Keys,
 ) -> Option<LimitPlan<'p>> {
     let parameters = Parameters::new(Kind::FixedWindow, rate.units, rate.period_ms);
-    let quota = Quota::new(&parameters).ok()?;
+    let quota = Algorithm::new(&parameters).ok()?;
     let limit = policy.request_limit()?;
     let window = rate.period_ms.to_string();
     let text = part.descriptor.get(DESCRIPTOR)?;
@@ -89,7 +89,7 @@ fn of_request<'p>(
     };
     let values = found.into_values();
     let mode = Mode::Enforce;
-    let bucket = Bucket::new(policy, limit, &values, quota.algorithm(), asked, mode, keys);
+    let bucket = Bucket::new(policy, limit, &values, &quota, asked, mode, keys);
     Some(LimitPlan {
         limit,
         values,
