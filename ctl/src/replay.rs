@@ -186,9 +186,10 @@ impl Side {
     fn price(&self, check: &mut Check, request: &Request) {
         for (name, _) in &self.costs {
             let policy = self.engine.policy();
-            let limit = { policy.position(name.as_str()) }.and_then(|at| policy.limit(at));
-            let Some(Pricing::Request(price)) = limit.and_then(|limit| limit.pricing.as_deref())
-            else {
+            let pricing = policy
+                .named(name)
+                .and_then(|limit| limit.pricing.as_deref());
+            let Some(Pricing::Request(price)) = pricing else {
                 continue;
             };
             let Some((nth, units)) = said(&self.costs, name, request) else {
@@ -210,7 +211,7 @@ impl Side {
         let policy = self.engine.policy();
         let of = |answer: &LimitAnswer| {
             answer.reservation?;
-            let limit = policy.limit(policy.position(answer.name.as_str())?)?;
+            let limit = policy.named(&answer.name)?;
             let price = limit.response_price()?;
             let said = said(&self.costs, &answer.name, request).map(|(_, units)| units);
             Some((

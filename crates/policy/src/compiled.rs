@@ -268,6 +268,11 @@ impl Compiled {
         self.limits.get(index).map(Arc::as_ref)
     }
 
+    /// The limit of that name.
+    pub fn named(&self, name: &Name) -> Option<&Limit> {
+        self.limit(self.position(name.as_str())?)
+    }
+
     /// The position of the limit of that name.
     pub fn position(&self, name: &str) -> Option<usize> {
         self.position_in(&self.shape, name)

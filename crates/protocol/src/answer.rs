@@ -220,12 +220,8 @@ impl Answer {
     /// Milliseconds after which such a caller sends a denied check again; `None`: it never passes. A slot of a
     /// request in flight may be freed at any moment, so it is looked for after `slot_ms` at most.
     pub fn wait_ms(&self, policy: &Compiled, slot_ms: u64) -> Option<u64> {
-        let gives_slots = |limit: &LimitAnswer| {
-            let known = policy.position(limit.name.as_str());
-            known
-                .and_then(|at| policy.limit(at))
-                .is_some_and(Limit::gives_slots)
-        };
+        let gives_slots =
+            |limit: &LimitAnswer| policy.named(&limit.name).is_some_and(Limit::gives_slots);
         let denying = |limit: &&LimitAnswer| limit.mode == Mode::Enforce && !limit.allowed;
         let mut waits = self.limits.iter().filter(denying).map(|limit| {
             let ms = limit.retry_after_ms?;

@@ -399,9 +399,9 @@ impl<'a> Reply<'a> {
 
 impl<'a> LimitReply<'a> {
     fn new(limit: &'a LimitAnswer, policy: &Compiled) -> Self {
-        let index = policy.position(limit.name.as_str());
-        let quota = index.and_then(|index| policy.limit(index)).map(|l| l.quota);
-        let queue = quota.is_some_and(|quota| quota.parameters().max_delay_ms.is_some());
+        let queue = policy
+            .named(&limit.name)
+            .is_some_and(|limit| limit.quota.parameters().max_delay_ms.is_some());
         Self {
             name: limit.name.as_str(),
             bucket: Bucket(&limit.bucket),

@@ -273,8 +273,8 @@ impl Engine {
                 end_ms.min(start_ms.saturating_add(SETTLE_WITHIN_MS))
             };
             let paces = decision.answer.limits.iter().filter_map(|limit| {
-                let at = self.policy.position(limit.name.as_str())?;
-                let rule = self.policy.limit(at)?.quota.parameters().adaptive?;
+                let known = self.policy.named(&limit.name)?;
+                let rule = known.quota.parameters().adaptive?;
                 Some((limit.name.clone(), pace(&rule)?))
             });
             let open = Open {
@@ -319,10 +319,7 @@ impl Engine {
 
     /// Whether a limit, which may have been edited or deleted since, has the request's slot in flight.
     fn is_in_flight(&self, answer: &LimitAnswer) -> bool {
-        let limit = self
-            .policy
-            .position(answer.name.as_str())
-            .and_then(|at| self.policy.limit(at));
+        let limit = self.policy.named(&answer.name);
         answer.charged > 0 && limit.is_some_and(Limit::gives_slots)
     }
 

@@ -241,8 +241,7 @@ impl Report {
 
     /// The entry that the request lacks and without which the limit denies.
     fn missing<'a>(&self, limit: &'a LimitAnswer) -> Option<&'a Name> {
-        let index = self.policy.position(limit.name.as_str())?;
-        let denies = self.policy.limit(index)?.if_missing == IfMissing::Deny;
+        let denies = self.policy.named(&limit.name)?.if_missing == IfMissing::Deny;
         let missing = limit.bucket.iter().find(|(_, value)| value.is_none())?;
         denies.then_some(&missing.0)
     }

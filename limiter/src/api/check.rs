@@ -364,8 +364,7 @@ impl Api {
         let policy = self.active(&request.domain)?;
         let compiled = &policy.compiled;
         for entry in request.checks.iter().flat_map(|check| &check.limits) {
-            let limit = compiled.position(entry.limit.as_str());
-            let limit = limit.and_then(|at| compiled.limit(at));
+            let limit = compiled.named(&entry.limit);
             if limit.is_some_and(|limit| !limit.gives_slots()) {
                 let message = format!("{} is no limit on requests in flight", entry.limit);
                 return Err(refusal::invalid("slots", message));

@@ -196,8 +196,7 @@ fn count_settled(
     policy: &Compiled,
 ) {
     let limit = &request.limit;
-    let known = policy.position(limit.as_str());
-    let known = known.and_then(|at| policy.limit(at));
+    let known = policy.named(limit);
     let rule = known.and_then(|limit| limit.quota.parameters().adaptive);
     let said = took.zip(rule).map(|(took, rule)| took.pace(&rule));
     for op in request.slots.iter().filter(|op| op.act.frees()) {

@@ -12,7 +12,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use hyper::{StatusCode, body::Incoming, http::request::Parts};
 use policy::{
-    Compiled, DESCRIPTOR, Descriptor, Limit, MAX_DESCRIPTOR_KEY, MULTIPLE_VALUES, Mode, Name, Rate,
+    Compiled, DESCRIPTOR, Descriptor, MAX_DESCRIPTOR_KEY, MULTIPLE_VALUES, Mode, Name, Rate,
     normal_value, push_entry,
 };
 use protocol::{
@@ -404,7 +404,10 @@ impl<'p> Quotas<'p> {
 
     /// Whether a limit with `quota_mode` is enforced for this bucket; `None`: it is another limit.
     fn enforced(&self, answer: &LimitAnswer) -> Option<bool> {
-        let limit = known(self.policy, answer).filter(|limit| limit.has_quota_mode())?;
+        let limit = self
+            .policy
+            .named(&answer.name)
+            .filter(|limit| limit.has_quota_mode())?;
         let values: Vec<_> = answer
             .bucket
             .iter()
@@ -422,11 +425,6 @@ impl<'p> Quotas<'p> {
         let quota = self.all_over && self.enforced(answer) == Some(true);
         !answer.allowed && (answer.mode == Mode::Enforce || quota)
     }
-}
-
-fn known<'p>(policy: &'p Compiled, answer: &LimitAnswer) -> Option<&'p Limit> {
-    let at = policy.position(answer.name.as_str())?;
-    policy.limit(at)
 }
 
 /// The answer, and the number of descriptors that no limit matched. `places` has for each
@@ -467,7 +465,8 @@ fn from_decided(
                 return own;
             }
             // A limit on requests in flight has no unit of time.
-            known(policy, limit)
+            policy
+                .named(&limit.name)
                 .filter(|limit| !limit.gives_slots())
                 .map(|limit| limit.quota.parameters().rate)
         };
@@ -581,7 +580,7 @@ fn metadata(answers: &[&Answer], quotas: &Quotas<'_>, policy: &Compiled) -> Opti
         })
         .collect();
     let mut denying = limits().filter(|limit| quotas.denies(limit));
-    if let Some(status) = denying.find_map(|limit| known(policy, limit)?.deny_status) {
+    if let Some(status) = denying.find_map(|limit| policy.named(&limit.name)?.deny_status) {
         let kind = Some(Kind::Number(status.into()));
         fields.insert("deny_status".to_owned(), Value { kind });
     }

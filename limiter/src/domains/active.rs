@@ -189,8 +189,7 @@ impl Active {
         let settling = check.limits.iter();
         let settling = settling.filter(|of| !of.slots.is_empty() || !of.settle.is_empty());
         let settled = settling.filter_map(|of| {
-            let limit = self.compiled.position(of.limit.as_str());
-            let algorithm = &self.compiled.limit(limit?)?.quota;
+            let algorithm = &self.compiled.named(&of.limit)?.quota;
             let (slots, settlements) = (of.slots.len(), of.settle.len());
             Some(store::script::settled_weight(algorithm, slots, settlements))
         });

@@ -482,8 +482,7 @@ pub(crate) fn clamp(check: &PendingCheck, answer: &mut Answer) {
         .is_some_and(|policy| *policy.revision() == answer.revision && policy.opaque().is_empty());
     answer.limits.truncate(MAX_LIMITS);
     answer.limits.retain_mut(|limit_answer| {
-        let at = policy.and_then(|policy| policy.position(limit_answer.name.as_str()));
-        let limit = policy.zip(at).and_then(|(policy, at)| policy.limit(at));
+        let limit = policy.and_then(|policy| policy.named(&limit_answer.name));
         clamp_numbers(limit_answer);
         let of = check.find(&limit_answer.name);
         clamp_penalty(limit_answer, limit, of.map(|of| of.generation));

@@ -178,8 +178,7 @@ impl Limiter {
             digest: policy::digest(format!("{number} {text}").as_bytes()),
         };
         for limit in &mut policy.limits {
-            let before = self.compiled.position(limit.name.as_str());
-            let before = before.and_then(|at| self.compiled.limit(at));
+            let before = self.compiled.named(&limit.name);
             limit.generation = match before {
                 Some(before) if !differs(before, limit) => before.generation,
                 _ => number,
