@@ -168,24 +168,9 @@ impl Buckets for RedisStore {
         let Some(bucket) = planned.buckets().next() else {
             return Ok(CreditReport::of_nothing(policy));
         };
-        let Credited::Done {
-            used,
-            left_before,
-            left,
-            reset_after_ms,
-        } = self.credit_bucket(credit, bucket).await?
-        else {
-            return Ok(CreditReport::of_nothing(policy));
-        };
-        let mut report = CreditReport {
-            used,
-            left_before,
-            left,
-            reset_after_ms,
-            revision: policy.revision().number,
-        };
+        let mut report = self.credit_bucket(credit, bucket).await?;
         // The bucket first: the new generation then drops any cache that was filled from it before.
-        if let Some(limit) = planned.limit().filter(|_| used && !credit.peek) {
+        if let Some(limit) = planned.limit().filter(|_| report.used && !credit.peek) {
             let plan = edit::credit(limit, credit.units, (values, &bucket.key));
             let revision = self
                 .write_plan(policy.domain(), &edit::Expected::Any, &plan, by)
@@ -281,7 +266,7 @@ impl RedisStore {
         &self,
         credit: &Credit<'_>,
         bucket: &Bucket<'_>,
-    ) -> Result<Credited, EditError> {
+    ) -> Result<CreditReport, EditError> {
         let call = script::encode_credit(
             &script::Credit {
                 limit: bucket.script_limit(),
@@ -296,7 +281,18 @@ impl RedisStore {
         match script::decode_credited(&numbers) {
             Ok(Credited::Stale) => Err(CheckError::Stale.into()),
             Ok(Credited::Corrupt) => Err(CheckError::CorruptBucket(credit.limit.clone()).into()),
-            Ok(done) => Ok(done),
+            Ok(Credited::Done {
+                used,
+                left_before,
+                left,
+                reset_after_ms,
+            }) => Ok(CreditReport {
+                used,
+                left_before,
+                left,
+                reset_after_ms,
+                revision: credit.policy.revision().number,
+            }),
             Err(error) => Err(StoreError::Corrupt(error.to_string()).into()),
         }
     }
